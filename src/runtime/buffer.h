@@ -1,0 +1,201 @@
+// Buffers: reference-counted slices of aligned memory from a pool with a hard limit.
+//
+// A pool belongs to one executor and hands out blocks of six sizes, 512 bytes to 1 MiB, each
+// aligned to its size or 4 KiB, whichever is less. Counts are not atomic: all slices of one block
+// live on one executor at a time. A slice may cross to another executor only if it is the
+// block's sole one (`unique()`); wherever the last slice dies, the block goes home by message.
+//
+// Backing memory is taken in slabs of 2 MiB. The limit counts slabs, so what the pool holds never
+// exceeds it; a slab all of whose blocks are free can serve another size.
+//
+// Reservations are promises of memory to transfers that have been solicited: try_reserve() counts
+// against the same limit and the promise is redeemed by an allocation that says so.
+#pragma once
+
+#include <cassert>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "runtime/message.h"
+#include "runtime/task.h"
+
+namespace sandbay {
+
+class BufferPool;
+class Executor;
+
+// A piece of memory as the kernel takes it; laid out as struct iovec.
+struct IoSlice {
+  std::byte* data = nullptr;
+  std::size_t byte_count = 0;
+};
+
+namespace detail {
+struct BufferBlock {
+  BufferPool* pool = nullptr;
+  std::byte* memory = nullptr;
+  BufferBlock* next_free = nullptr;
+  std::uint32_t references = 0;
+  std::uint8_t size_class = 0;
+  std::uint32_t slab = 0;
+  Message going_home;
+};
+}  // namespace detail
+
+// One slice; copying it shares the block.
+class Buffer {
+ public:
+  Buffer() noexcept = default;
+  Buffer(const Buffer& other) noexcept
+      : block_(other.block_), data_(other.data_), byte_count_(other.byte_count_) {
+    if (block_ != nullptr) ++block_->references;
+  }
+  Buffer(Buffer&& other) noexcept
+      : block_(std::exchange(other.block_, nullptr)),
+        data_(std::exchange(other.data_, nullptr)),
+        byte_count_(std::exchange(other.byte_count_, 0)) {}
+  Buffer& operator=(Buffer other) noexcept {
+    std::swap(block_, other.block_);
+    std::swap(data_, other.data_);
+    std::swap(byte_count_, other.byte_count_);
+    return *this;
+  }
+  ~Buffer() { release(); }
+
+  std::byte* data() const noexcept { return data_; }
+  std::size_t byte_count() const noexcept { return byte_count_; }
+  bool empty() const noexcept { return byte_count_ == 0; }
+  bool unique() const noexcept { return block_ == nullptr || block_->references == 1; }
+  std::span<std::byte> bytes() const noexcept { return {data_, byte_count_}; }
+
+  // A part of this slice; offset + length lie within it.
+  Buffer slice(std::size_t offset, std::size_t byte_count) const {
+    assert(offset <= byte_count_ && byte_count <= byte_count_ - offset);
+    Buffer part = *this;
+    part.data_ += offset;
+    part.byte_count_ = byte_count;
+    return part;
+  }
+  void truncate(std::size_t byte_count) {
+    assert(byte_count <= byte_count_);
+    byte_count_ = byte_count;
+  }
+
+ private:
+  friend class BufferPool;
+  Buffer(detail::BufferBlock* block, std::byte* data, std::size_t byte_count) noexcept
+      : block_(block), data_(data), byte_count_(byte_count) {}
+  void release() noexcept;
+
+  detail::BufferBlock* block_ = nullptr;
+  std::byte* data_ = nullptr;
+  std::size_t byte_count_ = 0;
+};
+
+// A payload: slices in order. The first few stand inside the object, so a small transfer needs no
+// further memory.
+class BufferList {
+ public:
+  BufferList() = default;
+  explicit BufferList(Buffer only) { append(std::move(only)); }
+  BufferList(BufferList&& other) noexcept;
+  BufferList& operator=(BufferList&& other) noexcept;
+  BufferList(const BufferList&) = delete;
+  BufferList& operator=(const BufferList&) = delete;
+  ~BufferList() = default;
+
+  std::size_t byte_count() const noexcept { return byte_count_; }
+  std::size_t slice_count() const noexcept { return count_; }
+  bool empty() const noexcept { return byte_count_ == 0; }
+  const Buffer& operator[](std::size_t index) const {
+    assert(index < count_);
+    return index < kInline ? inline_[index] : more_[index - kInline];
+  }
+
+  void append(Buffer slice);
+  void append(BufferList&& other);
+  void clear();
+  // Another list that shares [offset, offset + byte_count).
+  BufferList share(std::size_t offset, std::size_t byte_count) const;
+  BufferList share() const { return share(0, byte_count_); }
+  // Cuts the first byte_count bytes off into a list of their own.
+  BufferList take_front(std::size_t byte_count);
+
+  void copy_to(std::span<std::byte> target, std::size_t offset = 0) const;
+  void copy_from(std::span<const std::byte> source, std::size_t offset = 0);
+  void fill_zero();
+  bool equals(const BufferList& other) const;
+  bool unique() const noexcept;
+
+ private:
+  Buffer& at(std::size_t index) { return index < kInline ? inline_[index] : more_[index - kInline]; }
+
+  static constexpr std::size_t kInline = 4;
+  Buffer inline_[kInline];
+  std::vector<Buffer> more_;
+  std::size_t count_ = 0;
+  std::size_t byte_count_ = 0;
+};
+
+class BufferPool {
+ public:
+  static constexpr std::size_t kSlabBytes = std::size_t{2} << 20;
+  static constexpr std::size_t kLargestBlock = std::size_t{1} << 20;
+
+  // `home` outlives the pool; `limit_bytes` is rounded down to slabs and at least 8 of them.
+  BufferPool(Executor& home, std::size_t limit_bytes);
+  ~BufferPool();  // Every buffer has come home.
+  BufferPool(const BufferPool&) = delete;
+  BufferPool& operator=(const BufferPool&) = delete;
+
+  // One contiguous slice of up to kLargestBlock bytes, or an empty one if the limit is reached.
+  Buffer try_allocate_contiguous(std::size_t byte_count);
+  // Slices of at most 256 KiB; an empty list if the limit is reached. byte_count is positive.
+  BufferList try_allocate(std::size_t byte_count);
+  // Waits, first come first served, until there is room. Ask for at most limit_bytes() / 4.
+  Task<BufferList> allocate(std::size_t byte_count);
+
+  // A promise against the limit, and its end: redeemed by allocating, or given up.
+  bool try_reserve(std::size_t byte_count);
+  Task<void> reserve(std::size_t byte_count);  // Waits in the same queue as allocate().
+  void unreserve(std::size_t byte_count);
+
+  std::size_t limit_bytes() const noexcept { return limit_bytes_; }
+  std::size_t used_bytes() const noexcept { return used_bytes_; }          // In blocks handed out.
+  std::size_t reserved_bytes() const noexcept { return reserved_bytes_; }
+  std::size_t waiter_count() const noexcept { return waiters_.size(); }
+  // Above three quarters of the limit: refuse new work that can be refused.
+  bool under_pressure() const noexcept {
+    return used_bytes_ + reserved_bytes_ > limit_bytes_ / 4 * 3;
+  }
+
+ private:
+  friend class Buffer;
+  struct Slab;
+  struct Waiter;
+  static constexpr std::size_t kClassCount = 6;
+
+  void give_back(detail::BufferBlock* block) noexcept;
+  void put_on_free_list(detail::BufferBlock* block) noexcept;
+  bool add_slab(std::size_t size_class);
+  void retire_slab(std::uint32_t index);
+  void wake_waiters();
+
+  Executor& home_;
+  std::size_t limit_bytes_;
+  std::size_t used_bytes_ = 0;
+  std::size_t reserved_bytes_ = 0;
+  std::size_t slab_count_ = 0;
+  std::vector<std::unique_ptr<Slab>> slabs_;
+  std::vector<std::uint32_t> free_slab_indices_;
+  // Slabs of a class that have a free block; the last one is used first.
+  std::vector<std::uint32_t> open_slabs_[kClassCount];
+  std::deque<Waiter*> waiters_;
+};
+
+}  // namespace sandbay
