@@ -9,7 +9,8 @@
 // exceeds it; a slab all of whose blocks are free can serve another size.
 //
 // Reservations are promises of memory to transfers that have been solicited: try_reserve() counts
-// against the same limit and the promise is redeemed by an allocation that says so.
+// against three quarters of the limit, and so does what waits in allocate(); the promise is
+// redeemed by try_allocate() followed by unreserve().
 #pragma once
 
 #include <cassert>
@@ -133,7 +134,9 @@ class BufferList {
   bool unique() const noexcept;
 
  private:
-  Buffer& at(std::size_t index) { return index < kInline ? inline_[index] : more_[index - kInline]; }
+  Buffer& at(std::size_t index) {
+    return index < kInline ? inline_[index] : more_[index - kInline];
+  }
 
   static constexpr std::size_t kInline = 4;
   Buffer inline_[kInline];
@@ -166,7 +169,7 @@ class BufferPool {
   void unreserve(std::size_t byte_count);
 
   std::size_t limit_bytes() const noexcept { return limit_bytes_; }
-  std::size_t used_bytes() const noexcept { return used_bytes_; }          // In blocks handed out.
+  std::size_t used_bytes() const noexcept { return used_bytes_; }  // In blocks handed out.
   std::size_t reserved_bytes() const noexcept { return reserved_bytes_; }
   std::size_t waiter_count() const noexcept { return waiters_.size(); }
   // Above three quarters of the limit: refuse new work that can be refused.
@@ -195,6 +198,7 @@ class BufferPool {
   std::vector<std::uint32_t> free_slab_indices_;
   // Slabs of a class that have a free block; the last one is used first.
   std::vector<std::uint32_t> open_slabs_[kClassCount];
+  std::size_t spare_slabs_[kClassCount] = {};  // Wholly free ones among the open slabs.
   std::deque<Waiter*> waiters_;
 };
 

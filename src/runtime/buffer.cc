@@ -1,0 +1,403 @@
+// Buffers, buffer lists and the pool.
+
+#include "runtime/buffer.h"
+
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <new>
+
+#include "runtime/executor.h"
+#include "runtime/sync.h"
+
+namespace sandbay {
+namespace {
+
+constexpr std::array<std::size_t, 6> kClassBytes = {512,       4096,       16 * 1024,
+                                                    64 * 1024, 256 * 1024, 1024 * 1024};
+constexpr std::size_t kListPieceBytes = 256 * 1024;
+constexpr std::size_t kSmallestLimitSlabs = 8;
+// Wholly free slabs that a size keeps, so that a load that comes and goes does not make the system
+// map and clear pages each time.
+constexpr std::size_t kSpareSlabs = 16;
+
+std::size_t class_for(std::size_t byte_count) {
+  for (std::size_t size_class = 0; size_class < kClassBytes.size(); ++size_class) {
+    if (byte_count <= kClassBytes[size_class]) return size_class;
+  }
+  return kClassBytes.size();
+}
+
+// What a list of this many bytes takes from the pool.
+std::size_t block_bytes_for(std::size_t byte_count) {
+  const std::size_t whole = byte_count / kListPieceBytes * kListPieceBytes;
+  const std::size_t rest = byte_count - whole;
+  return whole + (rest == 0 ? 0 : kClassBytes[class_for(rest)]);
+}
+
+}  // namespace
+
+// Buffer -------------------------------------------------------------------------------------
+
+void Buffer::release() noexcept {
+  if (block_ == nullptr) return;
+  detail::BufferBlock* const block = std::exchange(block_, nullptr);
+  assert(block->references > 0);
+  if (--block->references == 0) block->pool->give_back(block);
+}
+
+// BufferList ---------------------------------------------------------------------------------
+
+BufferList::BufferList(BufferList&& other) noexcept
+    : more_(std::move(other.more_)),
+      count_(std::exchange(other.count_, 0)),
+      byte_count_(std::exchange(other.byte_count_, 0)) {
+  for (std::size_t i = 0; i < std::min(count_, kInline); ++i) {
+    inline_[i] = std::move(other.inline_[i]);
+  }
+  other.more_.clear();
+}
+
+BufferList& BufferList::operator=(BufferList&& other) noexcept {
+  if (this == &other) return *this;
+  clear();
+  more_ = std::move(other.more_);
+  other.more_.clear();
+  count_ = std::exchange(other.count_, 0);
+  byte_count_ = std::exchange(other.byte_count_, 0);
+  for (std::size_t i = 0; i < std::min(count_, kInline); ++i) {
+    inline_[i] = std::move(other.inline_[i]);
+  }
+  return *this;
+}
+
+void BufferList::append(Buffer slice) {
+  if (slice.empty()) return;
+  byte_count_ += slice.byte_count();
+  if (count_ < kInline) {
+    inline_[count_] = std::move(slice);
+  } else {
+    more_.push_back(std::move(slice));
+  }
+  ++count_;
+}
+
+void BufferList::append(BufferList&& other) {
+  for (std::size_t i = 0; i < other.count_; ++i) append(std::move(other.at(i)));
+  other.clear();
+}
+
+void BufferList::clear() {
+  for (std::size_t i = 0; i < std::min(count_, kInline); ++i) inline_[i] = Buffer();
+  more_.clear();
+  count_ = 0;
+  byte_count_ = 0;
+}
+
+BufferList BufferList::share(std::size_t offset, std::size_t byte_count) const {
+  assert(offset <= byte_count_ && byte_count <= byte_count_ - offset);
+  BufferList part;
+  for (std::size_t i = 0; i < count_ && byte_count > 0; ++i) {
+    const Buffer& slice = (*this)[i];
+    if (offset >= slice.byte_count()) {
+      offset -= slice.byte_count();
+      continue;
+    }
+    const std::size_t taken = std::min(byte_count, slice.byte_count() - offset);
+    part.append(slice.slice(offset, taken));
+    byte_count -= taken;
+    offset = 0;
+  }
+  assert(byte_count == 0);
+  return part;
+}
+
+BufferList BufferList::take_front(std::size_t byte_count) {
+  assert(byte_count <= byte_count_);
+  if (byte_count == byte_count_) return std::move(*this);
+  BufferList front = share(0, byte_count);
+  BufferList rest = share(byte_count, byte_count_ - byte_count);
+  *this = std::move(rest);
+  return front;
+}
+
+void BufferList::copy_to(std::span<std::byte> target, std::size_t offset) const {
+  assert(offset <= byte_count_ && target.size() <= byte_count_ - offset);
+  for (std::size_t i = 0; i < count_ && !target.empty(); ++i) {
+    const Buffer& slice = (*this)[i];
+    if (offset >= slice.byte_count()) {
+      offset -= slice.byte_count();
+      continue;
+    }
+    const std::size_t taken = std::min(target.size(), slice.byte_count() - offset);
+    std::memcpy(target.data(), slice.data() + offset, taken);
+    target = target.subspan(taken);
+    offset = 0;
+  }
+}
+
+void BufferList::copy_from(std::span<const std::byte> source, std::size_t offset) {
+  assert(offset <= byte_count_ && source.size() <= byte_count_ - offset);
+  for (std::size_t i = 0; i < count_ && !source.empty(); ++i) {
+    const Buffer& slice = (*this)[i];
+    if (offset >= slice.byte_count()) {
+      offset -= slice.byte_count();
+      continue;
+    }
+    const std::size_t taken = std::min(source.size(), slice.byte_count() - offset);
+    std::memcpy(slice.data() + offset, source.data(), taken);
+    source = source.subspan(taken);
+    offset = 0;
+  }
+}
+
+void BufferList::fill_zero() {
+  for (std::size_t i = 0; i < count_; ++i) {
+    std::memset((*this)[i].data(), 0, (*this)[i].byte_count());
+  }
+}
+
+bool BufferList::equals(const BufferList& other) const {
+  if (byte_count_ != other.byte_count_) return false;
+  std::size_t mine = 0;
+  std::size_t theirs = 0;
+  std::size_t my_offset = 0;
+  std::size_t their_offset = 0;
+  while (mine < count_) {
+    const Buffer& left = (*this)[mine];
+    const Buffer& right = other[theirs];
+    const std::size_t compared =
+        std::min(left.byte_count() - my_offset, right.byte_count() - their_offset);
+    if (std::memcmp(left.data() + my_offset, right.data() + their_offset, compared) != 0) {
+      return false;
+    }
+    my_offset += compared;
+    their_offset += compared;
+    if (my_offset == left.byte_count()) {
+      ++mine;
+      my_offset = 0;
+    }
+    if (their_offset == right.byte_count()) {
+      ++theirs;
+      their_offset = 0;
+    }
+  }
+  return true;
+}
+
+bool BufferList::unique() const noexcept {
+  for (std::size_t i = 0; i < count_; ++i) {
+    if (!(*this)[i].unique()) return false;
+  }
+  return true;
+}
+
+// BufferPool ---------------------------------------------------------------------------------
+
+struct BufferPool::Slab {
+  std::byte* memory = nullptr;
+  std::uint8_t size_class = 0;
+  bool open = false;  // Listed in open_slabs_.
+  std::size_t block_count = 0;
+  std::size_t free_count = 0;
+  detail::BufferBlock* first_free = nullptr;
+  std::unique_ptr<detail::BufferBlock[]> blocks;
+};
+
+// One who waits for memory (allocate) or for a promise of it (reserve).
+struct BufferPool::Waiter {
+  std::size_t byte_count = 0;
+  bool reserve = false;
+  bool done = false;
+  BufferList granted;
+  Event event;
+};
+
+BufferPool::BufferPool(Executor& home, std::size_t limit_bytes)
+    : home_(home),
+      limit_bytes_(std::max(limit_bytes / kSlabBytes, kSmallestLimitSlabs) * kSlabBytes) {}
+
+BufferPool::~BufferPool() {
+  assert(used_bytes_ == 0);
+  assert(waiters_.empty());
+  for (const auto& slab : slabs_) {
+    if (slab->memory != nullptr) ::munmap(slab->memory, kSlabBytes);
+  }
+}
+
+bool BufferPool::add_slab(std::size_t size_class) {
+  if ((slab_count_ + 1) * kSlabBytes > limit_bytes_) return false;
+  // Slabs of 2 MiB at any page: the alignment of a block is its size or 4 KiB, whichever is less.
+  void* const memory =
+      ::mmap(nullptr, kSlabBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (memory == MAP_FAILED) return false;
+  std::uint32_t index = 0;
+  if (free_slab_indices_.empty()) {
+    index = static_cast<std::uint32_t>(slabs_.size());
+    slabs_.push_back(std::make_unique<Slab>());
+  } else {
+    index = free_slab_indices_.back();
+    free_slab_indices_.pop_back();
+  }
+  Slab& slab = *slabs_[index];
+  slab.memory = static_cast<std::byte*>(memory);
+  slab.size_class = static_cast<std::uint8_t>(size_class);
+  slab.block_count = kSlabBytes / kClassBytes[size_class];
+  slab.free_count = slab.block_count;
+  slab.blocks = std::make_unique<detail::BufferBlock[]>(slab.block_count);
+  slab.first_free = nullptr;
+  for (std::size_t i = slab.block_count; i-- > 0;) {
+    detail::BufferBlock& block = slab.blocks[i];
+    block.pool = this;
+    block.memory = slab.memory + i * kClassBytes[size_class];
+    block.size_class = slab.size_class;
+    block.slab = index;
+    block.next_free = slab.first_free;
+    slab.first_free = &block;
+  }
+  slab.open = true;
+  open_slabs_[size_class].push_back(index);
+  ++spare_slabs_[size_class];
+  ++slab_count_;
+  return true;
+}
+
+void BufferPool::retire_slab(std::uint32_t index) {
+  Slab& slab = *slabs_[index];
+  assert(slab.free_count == slab.block_count);
+  assert(spare_slabs_[slab.size_class] > 0);
+  --spare_slabs_[slab.size_class];
+  std::erase(open_slabs_[slab.size_class], index);
+  ::munmap(slab.memory, kSlabBytes);
+  slab = Slab{};
+  free_slab_indices_.push_back(index);
+  --slab_count_;
+}
+
+Buffer BufferPool::try_allocate_contiguous(std::size_t byte_count) {
+  assert(byte_count > 0 && byte_count <= kLargestBlock);
+  const std::size_t size_class = class_for(byte_count);
+  auto& open = open_slabs_[size_class];
+  if (open.empty() && !add_slab(size_class)) {
+    // Another size may hold slabs that are wholly free.
+    for (std::uint32_t index = 0; index < slabs_.size(); ++index) {
+      const Slab& other = *slabs_[index];
+      if (other.memory == nullptr || other.free_count != other.block_count) continue;
+      retire_slab(index);
+      break;
+    }
+    if (!add_slab(size_class)) return {};
+  }
+  Slab& slab = *slabs_[open.back()];
+  detail::BufferBlock* const block = slab.first_free;
+  assert(block != nullptr && block->references == 0);
+  slab.first_free = block->next_free;
+  if (slab.free_count == slab.block_count) --spare_slabs_[size_class];
+  if (--slab.free_count == 0) {
+    slab.open = false;
+    open.pop_back();
+  }
+  block->references = 1;
+  used_bytes_ += kClassBytes[size_class];
+  return Buffer(block, block->memory, byte_count);
+}
+
+BufferList BufferPool::try_allocate(std::size_t byte_count) {
+  assert(byte_count > 0);
+  BufferList list;
+  while (list.byte_count() < byte_count) {
+    const std::size_t piece = std::min(byte_count - list.byte_count(), kListPieceBytes);
+    Buffer slice = try_allocate_contiguous(piece);
+    if (slice.empty()) return {};
+    list.append(std::move(slice));
+  }
+  return list;
+}
+
+Task<BufferList> BufferPool::allocate(std::size_t byte_count) {
+  assert(byte_count <= limit_bytes_ / 4);
+  if (waiters_.empty() &&
+      used_bytes_ + reserved_bytes_ + block_bytes_for(byte_count) <= limit_bytes_) {
+    BufferList list = try_allocate(byte_count);
+    if (!list.empty()) co_return list;
+  }
+  Waiter waiter{.byte_count = byte_count, .granted = {}, .event = {}};
+  waiters_.push_back(&waiter);
+  co_await waiter.event.wait();
+  assert(waiter.done);
+  co_return std::move(waiter.granted);
+}
+
+bool BufferPool::try_reserve(std::size_t byte_count) {
+  if (!waiters_.empty()) return false;
+  if (used_bytes_ + reserved_bytes_ + byte_count > limit_bytes_ / 4 * 3) return false;
+  reserved_bytes_ += byte_count;
+  return true;
+}
+
+Task<void> BufferPool::reserve(std::size_t byte_count) {
+  assert(byte_count <= limit_bytes_ / 4);
+  if (try_reserve(byte_count)) co_return;
+  Waiter waiter{.byte_count = byte_count, .reserve = true, .granted = {}, .event = {}};
+  waiters_.push_back(&waiter);
+  co_await waiter.event.wait();
+  assert(waiter.done);
+}
+
+void BufferPool::unreserve(std::size_t byte_count) {
+  assert(byte_count <= reserved_bytes_);
+  reserved_bytes_ -= byte_count;
+  if (!waiters_.empty()) wake_waiters();
+}
+
+void BufferPool::give_back(detail::BufferBlock* block) noexcept {
+  if (Executor::current_or_null() == &home_) {
+    put_on_free_list(block);
+    return;
+  }
+  block->going_home.run = [](Message& message) {
+    auto* const returned = reinterpret_cast<detail::BufferBlock*>(
+        reinterpret_cast<std::byte*>(&message) - offsetof(detail::BufferBlock, going_home));
+    returned->pool->put_on_free_list(returned);
+  };
+  home_.send(block->going_home);
+}
+
+void BufferPool::put_on_free_list(detail::BufferBlock* block) noexcept {
+  Slab& slab = *slabs_[block->slab];
+  block->next_free = slab.first_free;
+  slab.first_free = block;
+  ++slab.free_count;
+  used_bytes_ -= kClassBytes[block->size_class];
+  auto& open = open_slabs_[block->size_class];
+  if (!slab.open) {
+    slab.open = true;
+    open.push_back(block->slab);
+  }
+  if (slab.free_count == slab.block_count && ++spare_slabs_[block->size_class] > kSpareSlabs) {
+    retire_slab(block->slab);
+  }
+  if (!waiters_.empty()) wake_waiters();
+}
+
+// Grants the queue's head as long as it fits; nobody overtakes it.
+void BufferPool::wake_waiters() {
+  while (!waiters_.empty()) {
+    Waiter& waiter = *waiters_.front();
+    if (waiter.reserve) {
+      if (used_bytes_ + reserved_bytes_ + waiter.byte_count > limit_bytes_ / 4 * 3) return;
+      reserved_bytes_ += waiter.byte_count;
+    } else {
+      if (used_bytes_ + reserved_bytes_ + block_bytes_for(waiter.byte_count) > limit_bytes_) return;
+      waiter.granted = try_allocate(waiter.byte_count);
+      if (waiter.granted.empty()) return;
+    }
+    waiter.done = true;
+    waiters_.pop_front();
+    waiter.event.set();
+  }
+}
+
+}  // namespace sandbay

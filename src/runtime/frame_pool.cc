@@ -1,0 +1,102 @@
+// Free lists by multiples of 64 bytes. The lists are plain data in thread-local storage, so the
+// common path is a load and a store; a guard object made on the first miss empties them when the
+// thread ends. Under sanitizers every block comes from the heap, so that they see its whole life.
+
+#include "runtime/frame_pool.h"
+
+#include <cassert>
+#include <cstdint>
+#include <new>
+
+namespace sandbay {
+namespace {
+
+#if defined(__has_feature)
+#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
+#define SANDBAY_PLAIN_FRAMES 1
+#endif
+#endif
+
+#ifndef SANDBAY_PLAIN_FRAMES
+
+constexpr std::size_t kStepBytes = 64;
+constexpr std::size_t kClassCount = kLargestPooledFrame / kStepBytes + 1;
+constexpr std::size_t kListBytes = std::size_t{1} << 20;  // Kept at most in one list.
+
+struct FreeBlock {
+  FreeBlock* next;
+};
+
+struct FreeList {
+  FreeBlock* first;
+  std::size_t byte_count;
+};
+
+enum class Life : std::uint8_t { kNew, kRunning, kEnded };
+
+constinit thread_local FreeList free_lists[kClassCount] = {};
+constinit thread_local Life life = Life::kNew;
+
+struct Guard {
+  ~Guard() {
+    life = Life::kEnded;
+    for (FreeList& list : free_lists) {
+      while (list.first != nullptr) {
+        FreeBlock* block = list.first;
+        list.first = block->next;
+        ::operator delete(block);
+      }
+    }
+  }
+};
+
+void* allocate_from_heap(std::size_t byte_count) {
+  if (life == Life::kNew) {
+    static thread_local Guard guard;
+    life = Life::kRunning;
+  }
+  return ::operator new(byte_count);
+}
+
+constexpr std::size_t class_of(std::size_t byte_count) {
+  return (byte_count + kStepBytes - 1) / kStepBytes;
+}
+
+#endif
+
+}  // namespace
+
+#ifdef SANDBAY_PLAIN_FRAMES
+
+void* allocate_frame(std::size_t byte_count) { return ::operator new(byte_count); }
+void free_frame(void* memory, std::size_t /*byte_count*/) noexcept { ::operator delete(memory); }
+
+#else
+
+void* allocate_frame(std::size_t byte_count) {
+  if (byte_count > kLargestPooledFrame) return ::operator new(byte_count);
+  const std::size_t size_class = class_of(byte_count);
+  FreeList& list = free_lists[size_class];
+  FreeBlock* block = list.first;
+  if (block == nullptr) return allocate_from_heap(size_class * kStepBytes);
+  list.first = block->next;
+  list.byte_count -= size_class * kStepBytes;
+  return block;
+}
+
+void free_frame(void* memory, std::size_t byte_count) noexcept {
+  assert(memory != nullptr);
+  const std::size_t size_class = class_of(byte_count);
+  if (byte_count > kLargestPooledFrame || life == Life::kEnded ||
+      free_lists[size_class].byte_count >= kListBytes) {
+    ::operator delete(memory);
+    return;
+  }
+  FreeList& list = free_lists[size_class];
+  list.first = new (memory) FreeBlock{list.first};
+  list.byte_count += size_class * kStepBytes;
+}
+
+#endif
+
+}  // namespace sandbay

@@ -1,0 +1,158 @@
+// The inside of a reactor, shared by its three source files and included by nothing else.
+#pragma once
+
+#include <liburing.h>
+
+#include <atomic>
+#include <condition_variable>
+#include <coroutine>
+#include <deque>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#include "runtime/buffer.h"
+#include "runtime/cancellation.h"
+#include "runtime/executor.h"
+#include "runtime/reactor.h"
+
+namespace sandbay::detail {
+
+static_assert(sizeof(IoSlice) == sizeof(iovec) &&
+              offsetof(IoSlice, data) == offsetof(iovec, iov_base) &&
+              offsetof(IoSlice, byte_count) == offsetof(iovec, iov_len));
+
+// One request to the kernel. It stands in the frame of the coroutine that awaits it, which cannot
+// go away before the kernel has answered.
+struct Operation {
+  std::coroutine_handle<> handle;
+  int result = 0;
+  unsigned flags = 0;
+
+  bool await_ready() const noexcept { return false; }
+  void await_suspend(std::coroutine_handle<> waiting) noexcept { handle = waiting; }
+  int await_resume() const noexcept { return result; }
+};
+
+// A ring buffer of coroutines to resume; grows, never shrinks.
+class ReadyQueue {
+ public:
+  ReadyQueue() : slots_(1024) {}
+  bool empty() const noexcept { return first_ == last_; }
+  std::size_t size() const noexcept { return last_ - first_; }
+  void push(std::coroutine_handle<> handle);
+  std::coroutine_handle<> pop() noexcept { return slots_[first_++ & (slots_.size() - 1)]; }
+
+ private:
+  std::vector<std::coroutine_handle<>> slots_;  // A power of two.
+  std::size_t first_ = 0;
+  std::size_t last_ = 0;
+};
+
+// A thread for the few calls that have no asynchronous form (open, seek for holes). Started on
+// first use.
+class BlockingThread {
+ public:
+  struct Call : Message {
+    int (*function)(void* argument) = nullptr;
+    void* argument = nullptr;
+    int result = 0;
+    std::coroutine_handle<> handle;
+    Executor* origin = nullptr;
+  };
+
+  ~BlockingThread();
+  void submit(Call& call);
+
+ private:
+  void serve();
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::deque<Call*> calls_;
+  bool stopping_ = false;
+  std::thread thread_;
+};
+
+class Reactor final : public Executor {
+ public:
+  Reactor(unsigned index, std::size_t memory_limit_bytes, std::uint64_t seed);
+  ~Reactor() override;
+
+  // Makes the ring; a negated errno on failure.
+  int open_ring();
+  void set_peers(std::vector<Executor*> peers);
+
+  // Runs turns until stop() was called.
+  void run();
+  void stop() noexcept { stopping_ = true; }  // Own thread.
+  void set_processor(int processor) { processor_ = processor; }
+
+  unsigned index() const noexcept override { return index_; }
+  std::span<Executor* const> peers() const noexcept override { return peers_; }
+  TimePoint now() const noexcept override { return now_; }
+  Random& random() noexcept override { return random_; }
+  BufferPool& buffers() noexcept override { return *buffers_; }
+  void post(std::coroutine_handle<> handle) override { ready_.push(handle); }
+  void post_at_turn_end(std::coroutine_handle<> handle) override { turn_end_.push_back(handle); }
+  void arm(Timer& timer) override { timers_.insert(timer); }
+  void disarm(Timer& timer) noexcept override { timers_.remove(timer); }
+  void send(Message& message) noexcept override;
+  Task<Result<std::unique_ptr<File>>> open_file(std::string path, FileOptions options) override;
+  Result<std::unique_ptr<Listener>> listen(const Endpoint& endpoint) override;
+  Task<Result<std::unique_ptr<Stream>>> connect(Endpoint endpoint) override;
+
+  // A free submission entry for `operation`; the caller fills it in, with prep functions that
+  // leave user data alone, and then awaits the operation.
+  io_uring_sqe* prepare(Operation& operation);
+  // Asks the kernel to end an operation early; it still completes.
+  void cancel(Operation& operation);
+  // Runs function(argument) on the blocking thread; its result.
+  Task<int> run_blocking(int (*function)(void*), void* argument);
+
+ private:
+  static constexpr unsigned kSubmissionEntries = 1024;
+  static constexpr unsigned kCompletionEntries = 16384;
+  static constexpr std::size_t kResumesPerTurn = 8192;
+
+  io_uring_sqe* free_entry();
+  void arm_wake_poll();
+  void read_clock() noexcept;
+  void run_ready();
+  void run_turn_end();
+  void fire_timers();
+  void take_messages();
+  void send_gathered() noexcept;
+  void deliver(Message& first, Message& last) noexcept;
+  void submit_and_wait();
+  void reap();
+  void wake() noexcept;
+
+  unsigned index_;
+  Random random_;
+  std::unique_ptr<BufferPool> buffers_;
+  std::vector<Executor*> peers_;
+  io_uring ring_{};
+  bool ring_open_ = false;
+  bool stopping_ = false;
+  int wake_fd_ = -1;
+  int processor_ = -1;
+  TimePoint now_{};
+  ReadyQueue ready_;
+  std::vector<std::coroutine_handle<>> turn_end_;
+  std::vector<std::coroutine_handle<>> turn_end_running_;
+  TimerHeap timers_;
+  // Messages for each peer, gathered during a turn.
+  struct Outgoing {
+    Message* first = nullptr;
+    Message* last = nullptr;
+  };
+  std::vector<Outgoing> outgoing_;
+  bool any_outgoing_ = false;
+  std::unique_ptr<BlockingThread> blocking_;
+  // Written by other threads: a stack of messages, newest first, and whether we sleep.
+  alignas(64) std::atomic<Message*> inbox_{nullptr};
+  std::atomic<bool> sleeping_{false};
+};
+
+}  // namespace sandbay::detail

@@ -1,0 +1,259 @@
+// TCP streams and listeners on a reactor.
+
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <vector>
+
+#include "runtime/reactor_internal.h"
+
+namespace sandbay::detail {
+namespace {
+
+constexpr int kBacklog = 1024;
+
+struct SocketAddress {
+  sockaddr_storage storage{};
+  socklen_t byte_count = 0;
+
+  const sockaddr* get() const { return reinterpret_cast<const sockaddr*>(&storage); }
+  sockaddr* get() { return reinterpret_cast<sockaddr*>(&storage); }
+};
+
+SocketAddress to_socket_address(const Endpoint& endpoint) {
+  SocketAddress address;
+  if (endpoint.is_ipv6()) {
+    sockaddr_in6 six{};
+    six.sin6_family = AF_INET6;
+    six.sin6_port = htons(endpoint.port());
+    std::memcpy(&six.sin6_addr, endpoint.bytes().data(), 16);
+    std::memcpy(&address.storage, &six, sizeof six);
+    address.byte_count = sizeof six;
+  } else {
+    sockaddr_in four{};
+    four.sin_family = AF_INET;
+    four.sin_port = htons(endpoint.port());
+    std::memcpy(&four.sin_addr, endpoint.bytes().data(), 4);
+    std::memcpy(&address.storage, &four, sizeof four);
+    address.byte_count = sizeof four;
+  }
+  return address;
+}
+
+Endpoint to_endpoint(const SocketAddress& address) {
+  if (address.storage.ss_family == AF_INET6) {
+    sockaddr_in6 six{};
+    std::memcpy(&six, &address.storage, sizeof six);
+    if (IN6_IS_ADDR_V4MAPPED(&six.sin6_addr)) {
+      std::uint32_t four = 0;
+      std::memcpy(&four, six.sin6_addr.s6_addr + 12, sizeof four);
+      return Endpoint::ipv4(ntohl(four), ntohs(six.sin6_port));
+    }
+    return Endpoint::ipv6(std::span<const std::uint8_t, 16>(six.sin6_addr.s6_addr, 16),
+                          ntohs(six.sin6_port));
+  }
+  sockaddr_in four{};
+  std::memcpy(&four, &address.storage, sizeof four);
+  return Endpoint::ipv4(ntohl(four.sin_addr.s_addr), ntohs(four.sin_port));
+}
+
+using NameCall = int(int, sockaddr*, socklen_t*) noexcept;
+
+Endpoint name_of(int descriptor, NameCall* call) {
+  SocketAddress address;
+  address.byte_count = sizeof address.storage;
+  if (call(descriptor, address.get(), &address.byte_count) != 0) return {};
+  return to_endpoint(address);
+}
+
+void set_option(int descriptor, int level, int option, int value) {
+  // An option that the system refuses costs speed, not correctness.
+  static_cast<void>(::setsockopt(descriptor, level, option, &value, sizeof value));
+}
+
+class ReactorStream final : public Stream {
+ public:
+  ReactorStream(Reactor& reactor, int descriptor)
+      : reactor_(&reactor),
+        descriptor_(descriptor),
+        local_(name_of(descriptor, ::getsockname)),
+        peer_(name_of(descriptor, ::getpeername)) {
+    set_option(descriptor, IPPROTO_TCP, TCP_NODELAY, 1);
+    set_option(descriptor, SOL_SOCKET, SO_KEEPALIVE, 1);
+  }
+  ~ReactorStream() override { ::close(descriptor_); }
+
+  Executor& home() const noexcept override { return *reactor_; }
+  const Endpoint& local() const noexcept override { return local_; }
+  const Endpoint& peer() const noexcept override { return peer_; }
+
+  Task<Result<std::size_t>> receive(std::span<const IoSlice> target) override;
+  Task<Error> send(std::span<const IoSlice> source) override;
+  void shutdown() noexcept override {
+    ended_ = true;
+    ::shutdown(descriptor_, SHUT_RDWR);
+  }
+  void reset() noexcept override;
+  void move_to(Executor& home) noexcept override { reactor_ = static_cast<Reactor*>(&home); }
+
+ private:
+  Task<int> send_once(std::span<const IoSlice> source);
+  Task<Error> send_rest(std::span<const IoSlice> source, std::size_t done);
+
+  Reactor* reactor_;
+  int descriptor_;
+  // The kernel said after the last receive that there is more: then try at once, otherwise wait
+  // for readiness first and save an attempt that would find nothing.
+  bool more_expected_ = true;
+  bool ended_ = false;
+  Endpoint local_;
+  Endpoint peer_;
+};
+
+Task<Result<std::size_t>> ReactorStream::receive(std::span<const IoSlice> target) {
+  assert(!target.empty());
+  if (ended_) co_return std::unexpected(Error::kClosed);
+  Operation operation;
+  io_uring_sqe* const entry = reactor_->prepare(operation);
+  msghdr message{};
+  if (target.size() == 1) {
+    io_uring_prep_recv(entry, descriptor_, target[0].data, target[0].byte_count, 0);
+  } else {
+    message.msg_iov = const_cast<iovec*>(reinterpret_cast<const iovec*>(target.data()));
+    message.msg_iovlen = target.size();
+    io_uring_prep_recvmsg(entry, descriptor_, &message, 0);
+  }
+  if (!more_expected_) entry->ioprio = IORING_RECVSEND_POLL_FIRST;
+  const int result = co_await operation;
+  more_expected_ = (operation.flags & IORING_CQE_F_SOCK_NONEMPTY) != 0;
+  if (result < 0) co_return std::unexpected(error_from_errno(result));
+  co_return static_cast<std::size_t>(result);
+}
+
+Task<int> ReactorStream::send_once(std::span<const IoSlice> source) {
+  if (ended_) co_return -EPIPE;
+  Operation operation;
+  io_uring_sqe* const entry = reactor_->prepare(operation);
+  msghdr message{};
+  if (source.size() == 1) {
+    io_uring_prep_send(entry, descriptor_, source[0].data, source[0].byte_count,
+                       MSG_NOSIGNAL | MSG_WAITALL);
+  } else {
+    message.msg_iov = const_cast<iovec*>(reinterpret_cast<const iovec*>(source.data()));
+    message.msg_iovlen = source.size();
+    io_uring_prep_sendmsg(entry, descriptor_, &message, MSG_NOSIGNAL | MSG_WAITALL);
+  }
+  const int result = co_await operation;
+  co_return result;
+}
+
+Task<Error> ReactorStream::send(std::span<const IoSlice> source) {
+  std::size_t byte_count = 0;
+  for (const IoSlice& slice : source) byte_count += slice.byte_count;
+  const int result = co_await send_once(source);
+  if (result < 0) co_return error_from_errno(result);
+  if (static_cast<std::size_t>(result) == byte_count) co_return Error::kNone;
+  const Error error = co_await send_rest(source, static_cast<std::size_t>(result));
+  co_return error;
+}
+
+Task<Error> ReactorStream::send_rest(std::span<const IoSlice> source, std::size_t done) {
+  std::vector<IoSlice> rest(source.begin(), source.end());
+  std::size_t first = 0;
+  for (;;) {
+    while (first < rest.size() && done >= rest[first].byte_count) {
+      done -= rest[first].byte_count;
+      ++first;
+    }
+    if (first == rest.size()) co_return Error::kNone;
+    rest[first].data += done;
+    rest[first].byte_count -= done;
+    const std::span<const IoSlice> remaining(rest.begin() + static_cast<std::ptrdiff_t>(first),
+                                             rest.end());
+    const int result = co_await send_once(remaining);
+    if (result < 0) co_return error_from_errno(result);
+    if (result == 0) co_return Error::kClosed;
+    done = static_cast<std::size_t>(result);
+  }
+}
+
+void ReactorStream::reset() noexcept {
+  ended_ = true;
+  // Dissolving the association sends a reset at once and wakes operations in flight.
+  sockaddr nobody{};
+  nobody.sa_family = AF_UNSPEC;
+  if (::connect(descriptor_, &nobody, sizeof nobody) != 0) ::shutdown(descriptor_, SHUT_RDWR);
+}
+
+class ReactorListener final : public Listener {
+ public:
+  ReactorListener(Reactor& reactor, int descriptor)
+      : reactor_(reactor), descriptor_(descriptor), local_(name_of(descriptor, ::getsockname)) {}
+  ~ReactorListener() override { ::close(descriptor_); }
+
+  const Endpoint& local() const noexcept override { return local_; }
+  Task<Result<std::unique_ptr<Stream>>> accept() override;
+  void shutdown() noexcept override {
+    ended_ = true;
+    ::shutdown(descriptor_, SHUT_RDWR);
+  }
+
+ private:
+  Reactor& reactor_;
+  int descriptor_;
+  bool ended_ = false;
+  Endpoint local_;
+};
+
+Task<Result<std::unique_ptr<Stream>>> ReactorListener::accept() {
+  if (ended_) co_return std::unexpected(Error::kClosed);
+  Operation operation;
+  io_uring_prep_accept(reactor_.prepare(operation), descriptor_, nullptr, nullptr, SOCK_CLOEXEC);
+  const int result = co_await operation;
+  if (ended_) {
+    if (result >= 0) ::close(result);
+    co_return std::unexpected(Error::kClosed);
+  }
+  if (result < 0) co_return std::unexpected(error_from_errno(result));
+  co_return std::make_unique<ReactorStream>(reactor_, result);
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Listener>> Reactor::listen(const Endpoint& endpoint) {
+  const SocketAddress address = to_socket_address(endpoint);
+  const int descriptor =
+      ::socket(endpoint.is_ipv6() ? AF_INET6 : AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  if (descriptor < 0) return std::unexpected(error_from_errno(errno));
+  set_option(descriptor, SOL_SOCKET, SO_REUSEADDR, 1);
+  // [::] serves IPv6 only, so that 0.0.0.0 can stand beside it.
+  if (endpoint.is_ipv6()) set_option(descriptor, IPPROTO_IPV6, IPV6_V6ONLY, 1);
+  if (::bind(descriptor, address.get(), address.byte_count) != 0 ||
+      ::listen(descriptor, kBacklog) != 0) {
+    const Error error = error_from_errno(errno);
+    ::close(descriptor);
+    return std::unexpected(error);
+  }
+  return std::make_unique<ReactorListener>(*this, descriptor);
+}
+
+Task<Result<std::unique_ptr<Stream>>> Reactor::connect(Endpoint endpoint) {
+  const SocketAddress address = to_socket_address(endpoint);
+  const int descriptor =
+      ::socket(endpoint.is_ipv6() ? AF_INET6 : AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  if (descriptor < 0) co_return std::unexpected(error_from_errno(errno));
+  Operation operation;
+  io_uring_prep_connect(prepare(operation), descriptor, address.get(), address.byte_count);
+  const int result = co_await operation;
+  if (result < 0) {
+    ::close(descriptor);
+    co_return std::unexpected(error_from_errno(result));
+  }
+  co_return std::make_unique<ReactorStream>(*this, descriptor);
+}
+
+}  // namespace sandbay::detail
