@@ -1,0 +1,124 @@
+// Configuration: what a TOML file says about a group, checked, as plain values.
+//
+// Everything that can be judged from the text alone has been judged once these structs exist:
+// names, sizes, addresses, iSCSI keys, references between sections. A file with a mistake gives
+// lines of the form `FILE:LINE: KEY: what is wrong; what would be accepted`. man/sandbayd.toml.5
+// describes every key.
+#pragma once
+
+#include <cstdint>
+#include <expected>
+#include <filesystem>
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "iscsi/target_server.h"
+#include "runtime/io.h"
+
+namespace sandbay::group {
+
+inline constexpr std::string_view kTargetNamePrefix = "iqn.2026-11.org.sandbay:";
+inline constexpr std::uint16_t kDefaultPortalPort = 3260;
+inline constexpr std::uint16_t kDefaultManagementPort = 8260;
+inline constexpr std::uint64_t kSmallestVolumeBytes = std::uint64_t{1} << 20;
+inline constexpr std::uint64_t kLargestVolumeBytes = std::uint64_t{1} << 50;
+inline constexpr std::uint32_t kLargestLun = 255;
+inline constexpr std::size_t kLongestName = 63;
+
+struct PortalConfiguration {
+  Endpoint listen;
+  std::optional<Endpoint> advertised;
+  std::uint16_t group_tag = 1;
+  std::uint32_t line = 0;
+};
+
+struct ManagementConfiguration {
+  Endpoint listen;
+  bool allow_remote = false;  // An address other than loopback needs it.
+};
+
+enum class Backing : std::uint8_t {
+  kState,   // A sparse file that the group keeps in its state directory.
+  kFile,    // An image file named by the user, served byte for byte.
+  kDevice,  // A block device node.
+  kMemory,  // Lost when the daemon ends.
+};
+std::string_view describe(Backing backing);  // "state", "file", "device", "memory"
+
+// What a volume is, apart from who may use it. Also what a create request at run time says.
+struct VolumeSpecification {
+  std::string name;
+  Backing backing = Backing::kState;
+  std::string path;              // kFile, kDevice. A relative path starts at the state directory.
+  std::uint64_t size_bytes = 0;  // 0: as large as what lies below (kFile, kDevice).
+  std::uint32_t block_bytes = 512;
+  std::uint32_t physical_block_bytes = 4096;
+  bool preallocate = false;
+  bool thin = true;  // Tells initiators that UNMAP frees space.
+  bool read_only = false;
+  bool write_cache = true;  // WCE at power on; without it every write is flushed.
+  std::string serial;       // Empty: from the volume's UUID, as the NAA identifier.
+  std::optional<std::vector<std::byte>> naa;  // 8 or 16 bytes.
+  std::string vendor = "SANDBAY";
+  std::string product = "VOLUME";
+  std::string revision = "0001";
+  std::string target;                // Full name; empty: kTargetNamePrefix and the volume's name.
+  std::optional<std::uint32_t> lun;  // None: the lowest that is free on the target.
+};
+
+struct AccessConfiguration {
+  iscsi::AccessRecord record;
+  std::uint32_t line = 0;  // In the configuration file; 0: added at run time.
+};
+
+struct TargetConfiguration {
+  std::string name;
+  iscsi::TargetOptions options;  // Without name, device and access.
+  std::vector<AccessConfiguration> access;
+  std::uint32_t line = 0;
+};
+
+struct VolumeConfiguration {
+  VolumeSpecification specification;
+  std::uint32_t line = 0;
+};
+
+struct Configuration {
+  std::string file;  // As it was named; for messages.
+  std::string group_name;
+  std::string uuid;  // Canonical lower-case text; empty: made on the first start.
+  std::filesystem::path state;
+  std::uint64_t memory_limit_bytes = std::uint64_t{1} << 30;
+  unsigned reactors = 0;  // 0: one a processor.
+  ManagementConfiguration management;
+  std::vector<PortalConfiguration> portals;
+  iscsi::ServerLimits limits;
+  std::vector<VolumeConfiguration> volumes;
+  // Every target that a section [[target]] or an access record of a volume describes; access
+  // records given with a volume have been moved to its target.
+  std::vector<TargetConfiguration> targets;
+};
+
+// The error holds every mistake, a line each, in the order of the file; never empty.
+using ConfigurationResult = std::expected<Configuration, std::vector<std::string>>;
+
+ConfigurationResult load_configuration(const std::filesystem::path& file);
+// The same from text; `file` stands in messages and is where relative secret files start.
+ConfigurationResult parse_configuration(std::string_view text, const std::filesystem::path& file);
+
+// The rules for single values that REST shares with the file; the error is half a sentence.
+std::optional<std::string> check_volume_name(std::string_view name);
+std::optional<std::string> check_target_name(std::string_view name);
+std::optional<std::string> check_initiator_pattern(std::string_view pattern);
+std::optional<std::string> check_address_pattern(std::string_view pattern);
+std::optional<std::string> check_chap(const iscsi::ChapCredential& credential);
+// Sizes, block sizes and identities against one another.
+std::optional<std::string> check_specification(const VolumeSpecification& specification);
+bool is_loopback(const Endpoint& endpoint);
+
+std::string default_target_name(std::string_view volume);
+
+}  // namespace sandbay::group

@@ -1,0 +1,97 @@
+// Document: a configuration file as a plain tree in which every value knows its line.
+//
+// TOML is read into it in one place (document.cc), so that nothing else sees the parser.
+// TableReader takes a table apart key by key: it checks types, collects every mistake as one line
+// `FILE:LINE: KEY: what is wrong; what would be accepted`, and finish() refuses keys nobody asked
+// for, naming the nearest one that is known.
+#pragma once
+
+#include <cstdint>
+#include <expected>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "group/units.h"
+
+namespace sandbay::group {
+
+struct Value {
+  enum class Kind : std::uint8_t { kString, kInteger, kFloat, kBoolean, kArray, kTable, kOther };
+
+  Kind kind = Kind::kTable;
+  std::uint32_t line = 0;
+  std::string text;  // kString
+  std::int64_t integer = 0;
+  double number = 0;  // kFloat
+  bool boolean = false;
+  std::vector<Value> elements;                         // kArray
+  std::vector<std::pair<std::string, Value>> members;  // kTable, in the order of the file.
+
+  const Value* find(std::string_view key) const;
+};
+
+// The words for a kind in messages: "a string", "a table".
+std::string_view describe(Value::Kind kind);
+
+// Reads TOML text. `name` stands for FILE in messages; the error is the whole line.
+std::expected<Value, std::string> read_toml(std::string_view text, std::string_view name);
+
+// Of `known`, the word that `given` is most likely a misspelling of; empty if none is near.
+std::string_view nearest(std::string_view given, const std::vector<std::string_view>& known);
+
+// Where mistakes go; the first of them, by line, is what the user is told.
+class Mistakes {
+ public:
+  explicit Mistakes(std::string file) : file_(std::move(file)) {}
+  void add(std::uint32_t line, std::string_view key, std::string_view what);
+  bool empty() const noexcept { return list_.empty(); }
+  std::vector<std::string> sorted() const;  // By line, each a whole line of text.
+
+ private:
+  std::string file_;
+  std::vector<std::pair<std::uint32_t, std::string>> list_;
+};
+
+class TableReader {
+ public:
+  // `path` is how the table is called in messages, e.g. "volume[2]"; empty for the root. The
+  // table and the mistakes outlive the reader.
+  TableReader(const Value& table, std::string path, Mistakes& mistakes)
+      : table_(table), path_(std::move(path)), mistakes_(mistakes) {}
+
+  // Each returns the value if it is there and right; a wrong one has been noted as a mistake.
+  std::optional<std::string> string(std::string_view key);
+  std::optional<bool> boolean(std::string_view key);
+  std::optional<std::uint64_t> integer(std::string_view key, std::uint64_t least,
+                                       std::uint64_t most);
+  std::optional<std::uint64_t> size(std::string_view key, std::uint64_t least, std::uint64_t most);
+  std::optional<Duration> duration(std::string_view key, Duration least, Duration most);
+  std::optional<std::vector<std::string>> strings(std::string_view key);
+  std::optional<std::vector<std::uint64_t>> integers(std::string_view key, std::uint64_t least,
+                                                     std::uint64_t most);
+  const Value* table(std::string_view key);
+  std::vector<const Value*> tables(std::string_view key);  // [[key]]
+  const Value* any(std::string_view key);
+
+  // Notes a mistake at the key's line, or at the table's if the key is absent.
+  void mistake(std::string_view key, std::string_view what);
+  void require(std::string_view key, std::string_view what_is_accepted);
+  bool has(std::string_view key) const { return table_.find(key) != nullptr; }
+  std::uint32_t line_of(std::string_view key) const;
+  std::string path_of(std::string_view key) const;
+  // Refuses every key that was not asked for.
+  void finish();
+
+ private:
+  const Value* take(std::string_view key, Value::Kind kind, std::string_view accepted);
+
+  const Value& table_;
+  std::string path_;
+  Mistakes& mistakes_;
+  std::vector<std::string_view> known_;
+};
+
+}  // namespace sandbay::group

@@ -1,0 +1,46 @@
+// Group: a running group, built from its configuration and its metadata.
+//
+// It owns the whole stack: devices, logical units, SCSI targets and the iSCSI target server.
+// Volumes that the configuration declares are created if they are absent; afterwards the metadata
+// says what they are. Volumes made at run time live in the metadata alone, and their files under
+// STATE/volumes/UUID.img.
+//
+// What is on disk changes in an order that any crash leaves whole: an intent record, the file,
+// then one batch that adds the volume and takes the intent away; for deletion one batch that takes
+// the volume away and adds the intent, then the file. start() removes the files that intents name,
+// and no others.
+//
+// Home: executor 0.
+#pragma once
+
+#include <expected>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "group/configuration.h"
+#include "group/service.h"
+#include "runtime/task.h"
+
+namespace sandbay::metadata {
+class Store;
+}
+
+namespace sandbay::group {
+
+class Group : public Service {
+ public:
+  // `store` outlives the group. The state directory and its folder `volumes` are there already
+  // (see state_directory.h). The error is one line: what is wrong with which object.
+  static Task<std::expected<std::unique_ptr<Group>, std::string>> start(Configuration configuration,
+                                                                        metadata::Store& store);
+
+  // Where it listens, in the order of the configuration and with the ports in use.
+  virtual std::vector<PortalInfo> portals() const = 0;
+
+  // Refuses new operations, ends every session in a bounded time, flushes every volume. Afterwards
+  // the group may be destroyed.
+  virtual Task<void> shutdown() = 0;
+};
+
+}  // namespace sandbay::group

@@ -1,0 +1,167 @@
+// Service: the management of a running group, as coroutines. REST, tests and simulations call the
+// same functions; HTTP is an adaptor to them.
+//
+// Home: executor 0 of the group. Operations that change something run one after the other. A
+// refusal is one plain sentence that names the object and says what would be accepted; no answer
+// ever carries a secret.
+#pragma once
+
+#include <cstdint>
+#include <expected>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "group/configuration.h"
+#include "iscsi/target_server.h"
+#include "runtime/clock.h"
+#include "runtime/task.h"
+
+namespace sandbay::group {
+
+struct Refusal {
+  enum class Code : std::uint8_t {
+    kInvalid,      // The request itself can never be right.
+    kNotFound,     // No such object.
+    kConflict,     // It is there already, or something stands against it now.
+    kFailed,       // A device, file or the metadata failed; see the message.
+    kUnavailable,  // The group is shutting down.
+  };
+  Code code = Code::kInvalid;
+  std::string message;
+};
+
+template <class T>
+using Answer = std::expected<T, Refusal>;
+
+struct IoCounters {
+  std::uint64_t reads = 0;
+  std::uint64_t writes = 0;
+  std::uint64_t other = 0;  // Flush, unmap, write zeroes.
+  std::uint64_t read_bytes = 0;
+  std::uint64_t written_bytes = 0;
+  std::uint64_t errors = 0;
+  std::uint32_t in_flight = 0;
+};
+
+struct VolumeInfo {
+  std::string name;
+  std::string uuid;
+  VolumeSpecification specification;  // Sizes, serial, naa, target and lun as they are in effect.
+  std::string path;                   // The file or device; empty for memory.
+  std::string health;                 // "good", "degraded" …
+  bool declared = false;              // Stands in the configuration file.
+  unsigned executor = 0;              // Its home.
+  std::uint32_t sessions = 0;         // With its target.
+  IoCounters counters;
+};
+
+struct AccessInfo {
+  std::string id;
+  std::string initiator;
+  std::string address;    // Empty: any.
+  std::string chap_user;  // Empty: no CHAP demanded.
+  bool declared = false;  // Stands in the configuration file and is removed only there.
+};
+
+struct TargetInfo {
+  struct Unit {
+    std::uint32_t lun = 0;
+    std::string volume;
+  };
+  std::string name;
+  std::string alias;
+  std::vector<Unit> units;
+  std::vector<AccessInfo> access;
+  std::vector<std::uint16_t> portal_groups;  // Empty: every one.
+  std::map<std::string, std::string> keys;
+  std::string mutual_chap_user;
+  std::string redirect;
+  bool redirect_permanent = false;
+  std::uint32_t queue_depth = 0;
+  std::uint32_t maximum_sessions = 0;
+  bool exclusive = false;
+  bool declared = false;
+  std::uint32_t sessions = 0;
+};
+
+struct PortalInfo {
+  std::string listen;  // With the port in use.
+  std::string advertised;
+  std::uint16_t group_tag = 1;
+};
+
+struct GroupInfo {
+  std::string name;
+  std::string uuid;
+  std::string version;
+  std::string state;
+  std::vector<PortalInfo> portals;
+  unsigned reactors = 0;
+  std::uint64_t memory_limit_bytes = 0;
+  std::uint64_t provisioned_bytes = 0;
+  std::uint32_t volumes = 0;
+  std::uint32_t targets = 0;
+  std::uint32_t sessions = 0;
+  Duration uptime{};
+};
+
+struct ExecutorInfo {
+  unsigned index = 0;
+  std::uint64_t buffer_limit_bytes = 0;
+  std::uint64_t buffer_used_bytes = 0;
+  std::uint64_t buffer_reserved_bytes = 0;
+  std::uint64_t buffer_waiters = 0;
+};
+
+// Everything that is counted, at about one moment.
+struct Measurements {
+  GroupInfo group;
+  std::vector<VolumeInfo> volumes;
+  std::vector<iscsi::SessionInfo> sessions;
+  iscsi::ServerCounters server;
+  std::vector<ExecutorInfo> executors;
+};
+
+struct CreateVolumeRequest {
+  VolumeSpecification specification;
+  std::vector<iscsi::AccessRecord> access;  // Given to its target if that is new.
+};
+
+struct CreatedVolume {
+  VolumeInfo volume;
+  bool created = false;  // False: it was there with the same name and size, and was left alone.
+};
+
+struct ChangeVolumeRequest {
+  std::optional<std::uint64_t> size_bytes;  // Never smaller than it is.
+  std::optional<std::string> name;          // Its target keeps its name.
+};
+
+class Service {
+ public:
+  virtual ~Service() = default;
+
+  virtual Task<GroupInfo> show_group() = 0;
+  virtual Task<Measurements> measure() = 0;
+
+  virtual Task<std::vector<VolumeInfo>> list_volumes() = 0;
+  virtual Task<Answer<VolumeInfo>> show_volume(std::string name) = 0;
+  virtual Task<Answer<CreatedVolume>> create_volume(CreateVolumeRequest request) = 0;
+  virtual Task<Answer<VolumeInfo>> change_volume(std::string name, ChangeVolumeRequest request) = 0;
+  // Refused while a session is attached to its target, unless `force`, which ends them.
+  virtual Task<Answer<void>> delete_volume(std::string name, bool force) = 0;
+
+  virtual Task<std::vector<TargetInfo>> list_targets() = 0;
+  virtual Task<Answer<TargetInfo>> show_target(std::string name) = 0;
+
+  // Access belongs to the target of the volume; these change it for logins to come.
+  virtual Task<Answer<std::vector<AccessInfo>>> list_access(std::string volume) = 0;
+  virtual Task<Answer<AccessInfo>> add_access(std::string volume, iscsi::AccessRecord record) = 0;
+  virtual Task<Answer<void>> remove_access(std::string volume, std::string id) = 0;
+
+  virtual Task<std::vector<iscsi::SessionInfo>> list_sessions() = 0;
+  virtual Task<Answer<void>> drop_session(std::uint16_t tsih) = 0;
+};
+
+}  // namespace sandbay::group

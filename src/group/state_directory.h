@@ -1,0 +1,39 @@
+// StateDirectory: the folder a group keeps everything of its own in, held by one daemon at a time.
+//
+//   STATE/lock        locked (flock) for as long as the object lives
+//   STATE/metadata/   the metadata store
+//   STATE/volumes/    files of volumes, UUID.img
+//
+// The lock goes with the process, so a daemon that was killed leaves nothing to clean up. Used
+// before the reactors start: its calls block.
+#pragma once
+
+#include <expected>
+#include <filesystem>
+#include <string>
+#include <utility>
+
+namespace sandbay::group {
+
+class StateDirectory {
+ public:
+  // Makes what is missing, with mode 0700, and locks it. The error is one line.
+  static std::expected<StateDirectory, std::string> open(const std::filesystem::path& path);
+
+  StateDirectory(StateDirectory&& other) noexcept
+      : path_(std::move(other.path_)), lock_(std::exchange(other.lock_, -1)) {}
+  StateDirectory& operator=(StateDirectory&&) = delete;
+  ~StateDirectory();
+
+  const std::filesystem::path& path() const noexcept { return path_; }
+  std::filesystem::path metadata() const { return path_ / "metadata"; }
+  std::filesystem::path volumes() const { return path_ / "volumes"; }
+
+ private:
+  StateDirectory(std::filesystem::path path, int lock) : path_(std::move(path)), lock_(lock) {}
+
+  std::filesystem::path path_;
+  int lock_ = -1;
+};
+
+}  // namespace sandbay::group
