@@ -37,6 +37,21 @@ std::size_t block_bytes_for(std::size_t byte_count) {
   return whole + (rest == 0 ? 0 : kClassBytes[class_for(rest)]);
 }
 
+// Maps a slab on its own boundary, so that the system can back it with one huge page: fewer
+// translation misses when payloads are copied.
+std::byte* map_slab() {
+  constexpr std::size_t kSlab = BufferPool::kSlabBytes;
+  void* const mapped =
+      ::mmap(nullptr, 2 * kSlab, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (mapped == MAP_FAILED) return nullptr;
+  auto* const start = static_cast<std::byte*>(mapped);
+  const std::size_t before = (kSlab - reinterpret_cast<std::uintptr_t>(start) % kSlab) % kSlab;
+  if (before > 0) ::munmap(start, before);
+  ::munmap(start + before + kSlab, kSlab - before);
+  ::madvise(start + before, kSlab, MADV_HUGEPAGE);
+  return start + before;
+}
+
 }  // namespace
 
 // Buffer -------------------------------------------------------------------------------------
@@ -229,10 +244,8 @@ BufferPool::~BufferPool() {
 
 bool BufferPool::add_slab(std::size_t size_class) {
   if ((slab_count_ + 1) * kSlabBytes > limit_bytes_) return false;
-  // Slabs of 2 MiB at any page: the alignment of a block is its size or 4 KiB, whichever is less.
-  void* const memory =
-      ::mmap(nullptr, kSlabBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (memory == MAP_FAILED) return false;
+  std::byte* const memory = map_slab();
+  if (memory == nullptr) return false;
   std::uint32_t index = 0;
   if (free_slab_indices_.empty()) {
     index = static_cast<std::uint32_t>(slabs_.size());
@@ -242,7 +255,7 @@ bool BufferPool::add_slab(std::size_t size_class) {
     free_slab_indices_.pop_back();
   }
   Slab& slab = *slabs_[index];
-  slab.memory = static_cast<std::byte*>(memory);
+  slab.memory = memory;
   slab.size_class = static_cast<std::uint8_t>(size_class);
   slab.block_count = kSlabBytes / kClassBytes[size_class];
   slab.free_count = slab.block_count;
