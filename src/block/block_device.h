@@ -78,19 +78,33 @@ struct Completion {
 };
 
 struct Geometry {
-  std::uint32_t block_bytes = 512;           // Logical block: 512 or 4096.
-  std::uint32_t physical_block_bytes = 4096; // A multiple of block_bytes.
+  std::uint32_t block_bytes = 512;            // Logical block: 512 or 4096.
+  std::uint32_t physical_block_bytes = 4096;  // A multiple of block_bytes.
   std::uint64_t block_count = 0;
-  std::uint32_t optimal_io_blocks = 0;       // 0: no preference.
-  std::uint32_t maximum_io_blocks = 0;       // What one request may span; 0: any length.
-  bool unmap = false;                        // kUnmap frees space.
-  bool unmap_zeroes = false;                 // ... and the extent reads as zeros afterwards.
+  std::uint32_t optimal_io_blocks = 0;  // 0: no preference.
+  std::uint32_t maximum_io_blocks = 0;  // What one request may span; 0: any length.
+  bool unmap = false;                   // kUnmap frees space.
+  bool unmap_zeroes = false;            // ... and the extent reads as zeros afterwards.
   std::uint32_t unmap_granularity_blocks = 1;
   bool read_only = false;
-  bool volatile_cache = true;                // kFlush has something to do.
-  bool non_volatile_cache = false;           // Decision 4: NVRAM that survives.
+  bool volatile_cache = true;       // kFlush has something to do.
+  bool non_volatile_cache = false;  // Decision 4: NVRAM that survives.
   bool rotational = false;
 };
+
+// Whether `request` lies within the device and carries as much data as it says. Devices assert it.
+inline bool fits(const Geometry& geometry, const Request& request) {
+  const Extent& extent = request.extent;
+  if (extent.first > geometry.block_count) return false;
+  if (extent.block_count > geometry.block_count - extent.first) return false;
+  const bool carries_data =
+      request.operation == Operation::kRead || request.operation == Operation::kWrite;
+  return !carries_data || request.data.byte_count() == extent.byte_count(geometry.block_bytes);
+}
+
+// Why a device of such blocks cannot be made, or an empty text: block sizes are 512 or 4096, a
+// physical block is a power of two of logical ones, and a device has at least one block.
+std::string block_size_error(std::uint32_t block_bytes, std::uint32_t physical_block_bytes);
 
 enum class Health : std::uint8_t { kGood, kDegraded, kPredictedFailure, kFailed, kMissing };
 

@@ -12,6 +12,7 @@
 #pragma once
 
 #include <cstdint>
+#include <cstdlib>
 #include <expected>
 #include <memory>
 #include <string>
@@ -66,13 +67,12 @@ class FileDevice final : public BlockDevice {
  private:
   FileDevice(Executor& home, FileDeviceOptions options, std::unique_ptr<File> file);
 
-  // These take references into their caller's frame, which awaits them at once.
-  Task<Error> transfer(Operation operation, std::uint64_t offset, const BufferList& data,
-                       Cancellation* cancellation);
-  Task<Error> transfer_slices(Operation operation, std::uint64_t offset, const BufferList& data,
-                              Cancellation* cancellation);
-  Task<Error> transfer_bounced(Operation operation, std::uint64_t offset, BufferList& data,
-                               Cancellation* cancellation);
+  struct OpenedFile;
+  using OpenResult = std::expected<OpenedFile, std::string>;
+  static Task<OpenResult> open_file(Executor& home, FileDeviceOptions options);
+  // The size, after an empty file has been filled in if it was to be made.
+  static Task<std::expected<std::uint64_t, std::string>> settle_size(File& file,
+                                                                     FileDeviceOptions options);
 
   Task<Completion> read(Request request);
   Task<Completion> write(Request request);
@@ -81,15 +81,44 @@ class FileDevice final : public BlockDevice {
   Task<Completion> write_zeroes(Request request);
   Task<Completion> find_bad_block(Request request);
   Task<Error> sync(Cancellation* cancellation);
+
+  // These take references into the frame of their caller, which awaits them at once.
+  Task<Error> transfer(Operation operation, std::uint64_t offset, BufferList& data,
+                       Cancellation* cancellation);
+  Task<Error> transfer_slices(Operation operation, std::uint64_t offset, BufferList& data,
+                              Cancellation* cancellation);
+  Task<Error> transfer_bounced(Operation operation, std::uint64_t offset, BufferList& data,
+                               Cancellation* cancellation);
+
+  Task<Error> punch(std::uint64_t offset, std::uint64_t byte_count, Cancellation* cancellation);
+  Task<Error> zero(std::uint64_t offset, std::uint64_t byte_count, Cancellation* cancellation);
   Task<Error> zero_by_writing(std::uint64_t offset, std::uint64_t byte_count,
                               Cancellation* cancellation);
   bool aligned(const BufferList& data) const noexcept;
+  Completion finish(Error error, Request&& request) const;
 
   Executor& home_;
   FileDeviceOptions options_;
   Geometry geometry_;
   std::unique_ptr<File> file_;
+  std::string not_direct_because_;  // Empty with direct I/O.
   SharedSync shared_sync_;
+  bool sync_failed_ = false;
+
+  // Changes are numbered as they complete; synced_ is the last that a sync has covered. What was
+  // written before the file was opened counts as one.
+  std::uint64_t changes_ = 1;
+  std::uint64_t synced_ = 0;
+
+  bool can_punch_ = true;  // Until the system says otherwise.
+  bool can_zero_range_ = true;
+
+  // For misaligned payloads when the pool has nothing left: one at a time, but always.
+  Mutex bounce_mutex_;
+  struct FreeAligned {
+    void operator()(std::byte* memory) const noexcept { std::free(memory); }
+  };
+  std::unique_ptr<std::byte, FreeAligned> bounce_;
 };
 
 }  // namespace sandbay
