@@ -16,8 +16,10 @@
 #include <cstdint>
 #include <span>
 
+#include "block/block_device.h"
 #include "runtime/buffer.h"
 #include "runtime/cancellation.h"
+#include "runtime/clock.h"
 #include "runtime/error.h"
 #include "runtime/message.h"
 #include "runtime/task.h"
@@ -25,7 +27,9 @@
 
 namespace sandbay::scsi {
 
+class LogicalUnit;
 class Nexus;
+struct CommandRow;
 
 // SAM-5 clause 8.
 enum class TaskAttribute : std::uint8_t { kSimple, kOrdered, kHeadOfQueue, kAca };
@@ -72,12 +76,23 @@ class Command {
   std::uint32_t data_in_length = 0;
 
   // The device server's.
+  struct Crossing : Message {
+    Command* command = nullptr;
+    LogicalUnit* unit = nullptr;
+  };
   Cancellation cancellation;
-  Message crossing;               // From the session's home to the logical unit's.
+  Crossing crossing;               // From the session's home to the logical unit's.
   Command* next_in_set = nullptr;  // The task set's links.
   Command* previous_in_set = nullptr;
+  const CommandRow* row = nullptr;
+  std::uint64_t nexus_id = 0;
+  TimePoint started{};
+  Extent writing;           // What a device below may still change; empty for none.
+  std::uint64_t moved = 0;  // Bytes, for the counters.
+  bool waiting = false;     // In the task set, for its turn.
   bool completed = false;
   bool aborted = false;
+  bool tell_aborted = false;  // Completes with TASK ABORTED instead of silently.
 
  protected:
   ~Command() = default;

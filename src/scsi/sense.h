@@ -1,4 +1,5 @@
-// Status codes (SAM-5 clause 5.3.1) and sense data (SPC-4 clause 4.5) in descriptor and fixed format.
+// Status codes (SAM-5 clause 5.3.1) and sense data (SPC-4 clause 4.5) in descriptor and fixed
+// format.
 #pragma once
 
 #include <array>
@@ -47,9 +48,11 @@ enum class Additional : std::uint16_t {
   kManualInterventionRequired = 0x0403,
   kOffline = 0x0412,
   kLogicalUnitCommunicationFailure = 0x0800,
+  kLogicalUnitCommunicationTimeout = 0x0801,
   kWriteError = 0x0C00,
   kUnexpectedUnsolicitedData = 0x0C0C,
   kNotEnoughUnsolicitedData = 0x0C0D,
+  kInvalidFieldInInformationUnit = 0x0E03,
   kUnrecoveredReadError = 0x1100,
   kParameterListLengthError = 0x1A00,
   kMiscompareDuringVerify = 0x1D00,
@@ -59,9 +62,12 @@ enum class Additional : std::uint16_t {
   kLogicalUnitNotSupported = 0x2500,
   kInvalidFieldInParameterList = 0x2600,
   kWriteProtected = 0x2700,
+  kSoftwareWriteProtected = 0x2702,
   kSpaceAllocationFailed = 0x2707,
+  kMediumMayHaveChanged = 0x2800,
   kPowerOnResetOrBusDeviceReset = 0x2900,
   kPowerOnOccurred = 0x2901,
+  kBusResetOccurred = 0x2902,
   kBusDeviceReset = 0x2903,
   kNexusLossOccurred = 0x2907,
   kModeParametersChanged = 0x2A01,
@@ -72,12 +78,14 @@ enum class Additional : std::uint16_t {
   kCommandsClearedByAnotherInitiator = 0x2F00,
   kThinProvisioningSoftThreshold = 0x3807,
   kSavingParametersNotSupported = 0x3900,
+  kMediumNotPresent = 0x3A00,
   kInvalidMessageError = 0x4900,
   kReportedLunsDataHasChanged = 0x3F0E,
   kInternalTargetFailure = 0x4400,
   kDataPhaseError = 0x4B00,
   kDataPhaseCrcError = 0x4705,
   kOverlappedCommandsAttempted = 0x4E00,
+  kMediumRemovalPrevented = 0x5302,
   kInsufficientResources = 0x5503,
 };
 

@@ -1,8 +1,8 @@
-// TargetDevice: a SCSI target device (SAM-5 clause 4.6): logical units by number, the task router, and
-// task management. What a transport talks to.
+// TargetDevice: a SCSI target device (SAM-5 clause 4.6): logical units by number, the task router,
+// and task management. What a transport talks to.
 //
-// A nexus belongs to one session and its home executor; execute() and manage() are called there. Each
-// logical unit has its own home (its device's), and commands cross to it. The map of logical
+// A nexus belongs to one session and its home executor; execute() and manage() are called there.
+// Each logical unit has its own home (its device's), and commands cross to it. The map of logical
 // units changes only through add() and remove(), which reach every executor before they end.
 #pragma once
 

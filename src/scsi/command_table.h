@@ -1,0 +1,55 @@
+// The command table: everything a logical unit can do, one row per command. The checks of a
+// CDB, the dispatch to its handler and REPORT SUPPORTED OPERATION CODES all read these rows, so
+// a command is added by adding a row and its handler.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "scsi/counters.h"
+#include "scsi/job.h"
+
+namespace sandbay::scsi {
+
+class LogicalUnit;
+class Command;
+
+// What a row says beyond its bytes. Flags add up.
+struct CommandFlags {
+  enum : std::uint16_t {
+    kNone = 0,
+    kHasServiceAction = 1 << 0,          // Byte 1, bits 4 to 0.
+    kServesDespiteAttention = 1 << 1,    // Unit attentions neither stop it nor are cleared by it.
+    kServesDespiteReservation = 1 << 2,  // RESERVE by another nexus does not stop it (SPC-2 5.5.1).
+    kServesDespiteNotReady = 1 << 3,     // A stopped unit serves it.
+    kWrites = 1 << 4,                    // Refused where the medium is write protected.
+    kThinOnly = 1 << 5,                  // Not there on a fully provisioned unit.
+    kUnmapBit = 1 << 6,                  // Byte 1, bit 3 is UNMAP, which only a thin unit supports.
+  };
+};
+
+struct CommandRow {
+  std::uint8_t opcode = 0;
+  std::uint8_t service_action = 0;
+  std::uint8_t cdb_bytes = 0;
+  CommandKind kind = CommandKind::kOther;
+  std::uint16_t flags = CommandFlags::kNone;
+  const char* name = "";
+  // CDB USAGE DATA (SPC-4 6.35.3) from byte 1 on: the bits that the device server evaluates or
+  // ignores; a bit that is set in a CDB and not here is an INVALID FIELD IN CDB.
+  std::array<std::uint8_t, 15> usage{};
+  Job (LogicalUnit::*handler)(Command& command) = nullptr;
+  // For the command timeouts descriptor.
+  std::uint32_t recommended_timeout_s = 30;
+
+  bool is(std::uint16_t flag) const noexcept { return (flags & flag) != 0; }
+};
+
+std::span<const CommandRow> command_table();
+
+// The row that serves this CDB, or null.
+const CommandRow* find_command(std::span<const std::byte, 16> cdb);
+
+}  // namespace sandbay::scsi

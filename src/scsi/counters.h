@@ -1,0 +1,57 @@
+// What a logical unit counts: plain integers on its home executor, copied out as one value.
+#pragma once
+
+#include <array>
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+
+#include "runtime/clock.h"
+
+namespace sandbay::scsi {
+
+enum class CommandKind : std::uint8_t { kRead, kWrite, kVerify, kFlush, kUnmap, kOther };
+inline constexpr std::size_t kCommandKindCount = 6;
+
+// Latencies by powers of two: bucket i counts those below 2^i microseconds that no lower bucket
+// counts; the last one counts everything longer.
+struct LatencyHistogram {
+  static constexpr std::size_t kBuckets = 26;
+  std::array<std::uint64_t, kBuckets> count{};
+  std::uint64_t total_nanoseconds = 0;
+
+  void add(Duration latency) noexcept {
+    const auto nanoseconds = static_cast<std::uint64_t>(latency.count() < 0 ? 0 : latency.count());
+    const auto bucket = static_cast<std::size_t>(std::bit_width(nanoseconds / 1000));
+    ++count[bucket < kBuckets ? bucket : kBuckets - 1];
+    total_nanoseconds += nanoseconds;
+  }
+};
+
+struct CommandCounters {
+  std::uint64_t commands = 0;  // Completed, whatever the outcome.
+  std::uint64_t errors = 0;    // Of these with CHECK CONDITION.
+  std::uint64_t bytes = 0;     // Moved.
+  LatencyHistogram latency;    // From arrival in the task set to completion.
+};
+
+struct LogicalUnitCounters {
+  std::array<CommandCounters, kCommandKindCount> by_kind;
+  std::uint64_t busy = 0;
+  std::uint64_t task_set_full = 0;
+  std::uint64_t reservation_conflicts = 0;
+  std::uint64_t unit_attentions = 0;  // Reported.
+  std::uint64_t aborted = 0;          // Commands.
+  std::uint64_t resets = 0;
+  std::uint32_t in_flight = 0;  // The task set now: waiting and running.
+  std::uint32_t in_flight_most = 0;
+  std::uint32_t held = 0;  // Aborted and answered, but still in a device below.
+  std::uint32_t nexuses = 0;
+
+  CommandCounters& of(CommandKind kind) { return by_kind[static_cast<std::size_t>(kind)]; }
+  const CommandCounters& of(CommandKind kind) const {
+    return by_kind[static_cast<std::size_t>(kind)];
+  }
+};
+
+}  // namespace sandbay::scsi

@@ -1,0 +1,272 @@
+// LogicalUnit: the device server and task manager of one logical unit (SAM-5 clause 4.6.19) over a
+// block device. SPC-4 and SBC-3 commands, mode pages, unit attentions, task set and task
+// management stand here.
+//
+// It lives on its device's home executor and is touched only there (options() apart, which never
+// change). One unit may be reached through any number of targets and under different numbers.
+// Commands in it are in one of three states: waiting in the task set (ordering), running (a handler
+// works on it), or held (aborted and already completed, but a device below still has a request of
+// it; its write extent is fenced until the device lets go).
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <unordered_map>
+
+#include "block/block_device.h"
+#include "runtime/executor.h"
+#include "runtime/sync.h"
+#include "runtime/task.h"
+#include "scsi/command.h"
+#include "scsi/counters.h"
+#include "scsi/job.h"
+#include "scsi/mode_pages.h"
+#include "scsi/sense.h"
+#include "scsi/target_device.h"
+#include "scsi/unit_attention.h"
+
+namespace sandbay::scsi {
+
+struct CommandRow;
+class TaskRouter;
+
+// Large transfers move in pieces of this size.
+inline constexpr std::size_t kTransferPieceBytes = std::size_t{1} << 20;
+// How long task management waits for handlers that it has cancelled before it completes their
+// commands without them. Well within kTaskManagementBound.
+inline constexpr Duration kAbortPatience = std::chrono::seconds(1);
+
+struct LogicalUnitOptions {
+  std::string vendor = "SANDBAY";       // T10 VENDOR IDENTIFICATION, at most 8 characters.
+  std::string product = "VOLUME";       // At most 16.
+  std::string revision = "0001";        // At most 4.
+  std::string serial;                   // Unit serial number; empty: from the UUID.
+  std::array<std::uint8_t, 16> uuid{};  // The volume's; all designators derive from it.
+  std::optional<std::array<std::uint8_t, 16>> naa;   // An NAA 6 designator instead of ours.
+  std::optional<std::array<std::uint8_t, 8>> eui64;  // An EUI-64 designator besides.
+  // Logical blocks per physical block as a power of two; unset: from the device's geometry.
+  std::optional<std::uint8_t> physical_block_exponent;
+  bool thin = true;        // UNMAP and LBPME, where the device can unmap.
+  bool read_only = false;  // Besides the device's own.
+  // A removable medium: RMB is set, LOEJ ejects and loads, and PREVENT ALLOW MEDIUM REMOVAL counts.
+  bool removable = false;
+  std::uint16_t rotation_rate = 0;   // Revolutions per minute; 0: 1 (no rotation) or unreported.
+  std::uint32_t queue_depth = 4096;  // Commands in the task set; beyond it, TASK SET FULL.
+  bool write_cache_enabled = true;   // The default of WCE.
+  std::uint64_t maximum_transfer_bytes = std::uint64_t{32} << 20;  // VPD B0h.
+  std::uint32_t maximum_unmap_blocks = 1U << 20;
+  std::uint32_t maximum_unmap_descriptors = 256;
+  std::uint32_t maximum_write_same_blocks = 1U << 20;
+};
+
+// The nexus as a router makes it; what a unit must know of it besides its identity.
+class RoutedNexus final : public Nexus {
+ public:
+  RoutedNexus(TaskRouter& router, std::uint64_t id, NexusIdentity identity)
+      : router_(router), id_(id), identity_(std::move(identity)) {}
+  const NexusIdentity& identity() const noexcept override { return identity_; }
+  std::uint64_t id() const noexcept { return id_; }  // Never used again in this process.
+  TaskRouter& router() const noexcept { return router_; }
+
+ private:
+  TaskRouter& router_;
+  std::uint64_t id_;
+  NexusIdentity identity_;
+};
+
+// What a unit keeps for one nexus.
+struct NexusState {
+  UnitAttentions attentions;
+  bool prevents_removal = false;
+};
+
+class LogicalUnit {
+ public:
+  // Borrows the device, which outlives this unit. Made on any executor before it is used.
+  LogicalUnit(BlockDevice& device, LogicalUnitOptions options);
+  ~LogicalUnit();  // Nothing is in flight or held.
+  LogicalUnit(const LogicalUnit&) = delete;
+  LogicalUnit& operator=(const LogicalUnit&) = delete;
+
+  Executor& home() const noexcept { return home_; }
+  const LogicalUnitOptions& options() const noexcept { return options_; }
+
+  // On the home executor, as everything below. ---------------------------------------------------
+
+  // The device's geometry has changed: CAPACITY DATA HAS CHANGED for every nexus.
+  void capacity_changed();
+  // CAPACITY and all else as of now.
+  LogicalUnitCounters counters() const;
+  const ModeParameters& mode_parameters() const noexcept { return modes_; }
+  bool reserved() const noexcept { return reservation_.has_value(); }
+
+  // Aborts whatever is in flight, silently, and waits until nothing is held any more or the
+  // deadline has passed; false then. Afterwards the unit refuses every command with BUSY.
+  Task<bool> close(TimePoint deadline);
+
+  // For TaskRouter. ------------------------------------------------------------------------------
+
+  void start(Command& command);
+  // SAM-5 clause 7. Each waits for the commands concerned, at most kAbortPatience.
+  Task<TaskManagementResponse> abort_task(std::uint64_t nexus_id, std::uint64_t tag);
+  Task<void> abort_task_set(std::uint64_t nexus_id);
+  Task<void> clear_task_set(std::uint64_t nexus_id);
+  Task<void> reset(std::uint64_t nexus_id, UnitAttention cause);
+  Task<void> forget_nexus(std::uint64_t nexus_id);
+  void establish(UnitAttention condition, std::optional<std::uint64_t> except = std::nullopt);
+  void clear_attention(UnitAttention condition, std::uint64_t nexus_id);
+
+ private:
+  friend void finish_command(LogicalUnit& unit, Command& command, const Outcome& outcome) noexcept;
+  friend struct CommandHandlers;  // The table's view of the handlers below.
+
+  // A run of blocks that a CDB names.
+  struct Transfer {
+    Extent extent;
+    std::uint32_t length = 0;  // As it stands in the CDB.
+    bool force_unit_access = false;
+    bool disable_page_out = false;
+  };
+  enum class Victims : std::uint8_t { kOneTask, kNexus, kEverybody };
+  struct AbortScope {
+    Victims victims = Victims::kEverybody;
+    std::uint64_t nexus_id = 0;
+    std::uint64_t tag = 0;
+  };
+  enum class PowerState : std::uint8_t { kActive, kStopped, kEjected };
+
+  // task_set.cc
+  void admit(Command& command);
+  bool may_run(const Command& command) const noexcept;
+  void run(Command& command);
+  void run_waiting();
+  void enter_set(Command& command);
+  void leave_set(Command& command);
+  void finish(Command& command, const Outcome& outcome) noexcept;
+  void complete_now(Command& command, const Outcome& outcome);
+  bool fenced(const Command& command, const Extent& extent) const noexcept;
+
+  // task_management.cc
+  Task<void> abort(AbortScope scope);
+  bool matches(const Command& command, const AbortScope& scope) const noexcept;
+  std::size_t count_victims(const AbortScope& scope) const noexcept;
+  void abort_one(Command& command, const AbortScope& scope);
+  void give_up(Command& command);
+  void restore_defaults();
+
+  // dispatch.cc: the checks that precede every handler.
+  std::optional<Outcome> check(Command& command, const CommandRow* row);
+  std::optional<Outcome> check_attention(Command& command, const CommandRow* row);
+  std::optional<Outcome> check_ready(const CommandRow& row) const;
+  NexusState& state_of(const Command& command);
+
+  // Outcomes.
+  Outcome check_condition(const Sense& sense) const noexcept;
+  Outcome illegal(Additional additional) const noexcept;
+  Outcome invalid_cdb(std::uint16_t byte, std::optional<std::uint8_t> bit = std::nullopt) const;
+  Outcome invalid_parameter(std::uint16_t byte) const;
+  Outcome failure(Error error, const Completion* completion, Operation operation) const;
+  Outcome transport_failure(Error error) const;
+  Task<Error> send_bytes(Command& command, std::span<const std::byte> bytes);
+  // Parameter data with an allocation length; `bytes` lives until the task ends.
+  Task<Outcome> return_parameters(Command& command, std::span<const std::byte> bytes,
+                                  std::uint64_t allocation_length);
+  // The whole parameter list in `target`; its length, or an outcome.
+  Task<std::expected<std::size_t, Outcome>> receive_parameters(Command& command,
+                                                               std::span<std::byte> target,
+                                                               std::size_t byte_count);
+
+  // Handlers: spc.cc
+  Job test_unit_ready(Command& command);
+  Job request_sense(Command& command);
+  Job inquiry(Command& command);
+  Job report_luns(Command& command);
+  Job mode_sense(Command& command);
+  Job mode_select(Command& command);
+  Job reserve(Command& command);
+  Job release(Command& command);
+  Job prevent_allow(Command& command);
+  Job report_supported_opcodes(Command& command);
+  Job report_supported_tmfs(Command& command);
+  // sbc.cc
+  Job read_capacity_10(Command& command);
+  Job read_capacity_16(Command& command);
+  Job start_stop_unit(Command& command);
+  Job synchronize_cache(Command& command);
+  Job prefetch(Command& command);
+  Job get_lba_status(Command& command);
+  // transfer.cc
+  Job read(Command& command);
+  Job write(Command& command);
+  // verify.cc
+  Job verify(Command& command);
+  Job write_and_verify(Command& command);
+  // provisioning.cc
+  Job unmap(Command& command);
+  Job write_same(Command& command);
+
+  // Pieces of handlers.
+  std::expected<Transfer, Outcome> decode_transfer(const Command& command) const;
+  Request request_for(Operation operation, const Transfer& transfer, Extent extent,
+                      Command& command) const;
+  std::uint64_t piece_blocks() const noexcept { return piece_blocks_; }
+  Task<Outcome> read_pieces(Command& command, Transfer transfer, std::uint64_t byte_count);
+  Task<Outcome> write_pieces(Command& command, Transfer transfer, std::uint64_t byte_count);
+  Task<Outcome> verify_medium(Command& command, Transfer transfer);
+  Task<Outcome> compare_pieces(Command& command, Transfer transfer, bool one_block);
+  Task<Outcome> fill(Command& command, Transfer transfer, Buffer block);
+  Task<Outcome> discard(Command& command, Extent extent, Operation operation, bool fua);
+  Task<Outcome> flush(Command& command, Extent extent);
+  std::optional<Outcome> check_data_out(const Command& command, std::uint64_t needed) const;
+  bool stable_writes() const noexcept { return !modes_.write_cache_enabled; }
+
+  // inquiry.cc
+  std::size_t standard_inquiry(std::span<std::byte> page) const;
+  std::size_t vital_product_data(std::uint8_t code, const NexusIdentity& nexus,
+                                 std::span<std::byte> page) const;
+  std::size_t device_identification(const NexusIdentity& nexus, std::span<std::byte> page) const;
+  std::size_t block_limits(std::span<std::byte> page) const;
+
+  const Geometry& geometry() const noexcept { return device_.geometry(); }
+  bool thin() const noexcept { return options_.thin && geometry().unmap; }
+  bool write_protected() const noexcept { return options_.read_only || geometry().read_only; }
+  std::uint32_t blocks_per_physical() const noexcept;
+
+  BlockDevice& device_;
+  Executor& home_;
+  const LogicalUnitOptions options_;
+  std::uint64_t piece_blocks_;
+
+  ModeParameters modes_;
+  ModeParameters default_modes_;
+  PowerState power_ = PowerState::kActive;
+  std::optional<std::uint64_t> reservation_;  // RESERVE: the nexus that holds it.
+
+  std::unordered_map<std::uint64_t, NexusState> nexuses_;
+  std::uint64_t last_nexus_ = 0;  // The one looked up last, as most commands follow their like.
+  NexusState* last_nexus_state_ = nullptr;
+
+  // The task set: every command in it in order of arrival, and those that wait.
+  Command* first_ = nullptr;
+  Command* last_ = nullptr;
+  std::uint32_t set_count_ = 0;
+  std::uint32_t waiting_count_ = 0;
+  std::uint32_t running_count_ = 0;
+  std::uint32_t running_ordered_ = 0;
+  std::uint32_t head_of_queue_ = 0;  // In the set.
+  bool starting_waiters_ = false;
+  bool closed_ = false;
+
+  Command* first_held_ = nullptr;
+  std::uint32_t held_count_ = 0;
+  Condition command_ended_;  // Notified only while somebody waits for it.
+  std::uint32_t end_watchers_ = 0;
+
+  LogicalUnitCounters counters_;
+};
+
+}  // namespace sandbay::scsi
