@@ -1,11 +1,11 @@
 // Store: where everything that was provisioned is kept (volumes, access records, reservations, page
 // maps, group state). Keys are byte strings in byte order; changes are made in batches.
 //
-// A batch is atomic, and durable when its commit has ended with kNone. Requests take effect in the
-// order in which they were made: a read sees every batch committed before it, even if that commit
-// has not ended yet. After a crash exactly the batches whose commit ended with kNone are there,
-// and perhaps, each whole or not at all and in order, the first of those that were in flight; a
-// commit that ended with an error may count as in flight.
+// A batch is atomic, and durable when its commit has ended with kNone. Batches take effect in the
+// order in which they were committed, and a read sees every batch whose commit was asked for
+// before it. After a crash exactly the batches whose commit had ended with kNone are there, and
+// perhaps, in order and each whole or not at all, some of those that were in flight; a commit that
+// ended with an error may count as in flight.
 //
 // A store has a home executor; all calls are made there and end there.
 #pragma once

@@ -1,0 +1,403 @@
+// RocksDbStore: calls cross to a thread, RocksDB answers there, messages bring the answers back.
+//
+// A call stands in the frame of the coroutine that waits for it. The thread takes all calls that
+// are queued and serves them in order; neighbouring commits become one synced write. After the
+// thread has sent a call home it does not touch it any more.
+#include "metadata/rocksdb_store.h"
+
+#include <pthread.h>
+#include <rocksdb/cache.h>
+#include <rocksdb/db.h>
+#include <rocksdb/env.h>
+#include <rocksdb/options.h>
+#include <rocksdb/table.h>
+#include <rocksdb/write_batch.h>
+
+#include <algorithm>
+#include <condition_variable>
+#include <coroutine>
+#include <cstdint>
+#include <filesystem>
+#include <mutex>
+#include <system_error>
+#include <thread>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "runtime/message.h"
+#include "runtime/sync.h"
+
+namespace sandbay::metadata {
+
+namespace {
+
+// Metadata is small and memory is for data: these keep RocksDB below some 30 MiB.
+constexpr std::size_t kBlockCacheBytes = std::size_t{8} << 20;
+constexpr std::size_t kMemtableBytes = std::size_t{4} << 20;
+constexpr std::size_t kLargestWalBytes = std::size_t{16} << 20;
+constexpr std::size_t kLogFileBytes = std::size_t{1} << 20;
+constexpr int kOpenFiles = 64;
+constexpr int kBackgroundJobs = 2;
+// What one synced write takes at most, beside the batch that passes it.
+constexpr std::size_t kGroupBytes = std::size_t{4} << 20;
+
+rocksdb::Options database_options(const RocksDbOptions& options) {
+  rocksdb::Options database;
+  if (options.env != nullptr) database.env = options.env;
+  database.create_if_missing = true;
+  database.paranoid_checks = true;
+  // Replays what a crash left up to the first record that is not whole. Every commit that ended
+  // was synced, so what comes after belongs to commits that were in flight.
+  database.wal_recovery_mode = rocksdb::WALRecoveryMode::kPointInTimeRecovery;
+  database.track_and_verify_wals_in_manifest = true;
+  database.write_buffer_size = kMemtableBytes;
+  database.max_write_buffer_number = 2;
+  database.max_total_wal_size = kLargestWalBytes;
+  database.max_background_jobs = kBackgroundJobs;
+  database.max_open_files = kOpenFiles;
+  database.compression = rocksdb::kNoCompression;
+  database.info_log_level = rocksdb::InfoLogLevel::WARN_LEVEL;
+  database.max_log_file_size = kLogFileBytes;
+  database.keep_log_file_num = 2;
+  database.stats_dump_period_sec = 0;  // An idle store does nothing.
+  database.stats_persist_period_sec = 0;
+  rocksdb::BlockBasedTableOptions table;
+  table.block_cache = rocksdb::NewLRUCache(kBlockCacheBytes);
+  database.table_factory.reset(rocksdb::NewBlockBasedTableFactory(table));
+  return database;
+}
+
+Error to_error(const rocksdb::Status& status) {
+  if (status.ok()) return Error::kNone;
+  if (status.IsNoSpace()) return Error::kNoSpace;
+  if (status.IsCorruption()) return Error::kDataCorrupt;
+  if (status.IsMemoryLimit()) return Error::kNoMemory;
+  return Error::kHardware;
+}
+
+std::string open_error(const rocksdb::Status& status) {
+  std::string text = status.ToString();
+  std::ranges::replace(text, '\n', ' ');
+  if (text.find("lock hold by current process") != std::string::npos) {
+    return "open already in this process";
+  }
+  if (text.find("While lock file") != std::string::npos) return "in use by another process";
+  if (status.IsCorruption()) return "is damaged: " + text;
+  return "cannot be opened: " + text;
+}
+
+// What would make RocksDB's own message obscure; an empty text if nothing is wrong.
+std::string path_error(const std::string& path) {
+  std::error_code ignored;
+  std::filesystem::path directory = std::filesystem::absolute(path, ignored);
+  if (!directory.has_filename()) directory = directory.parent_path();  // "state/"
+  const std::filesystem::file_status found = std::filesystem::status(directory, ignored);
+  if (std::filesystem::is_directory(found)) return {};
+  if (std::filesystem::exists(found)) return "is not a directory";
+  const std::filesystem::path parent = directory.parent_path();
+  if (!std::filesystem::is_directory(parent, ignored)) {
+    return fmt::format("cannot be made: {} is not a directory", parent.string());
+  }
+  return {};
+}
+
+void append(rocksdb::WriteBatch& to, const Batch::Change& change) {
+  switch (change.kind) {
+    case Batch::Kind::kPut:
+      to.Put(change.key, change.value);
+      return;
+    case Batch::Kind::kErase:
+      to.Delete(change.key);
+      return;
+    case Batch::Kind::kErasePrefix:
+      to.DeleteRange(change.key, end_of_prefix(change.key));
+      return;
+  }
+}
+
+}  // namespace
+
+class RocksDbStore final : public Store {
+ public:
+  RocksDbStore(Executor& home, RocksDbOptions options)
+      : home_(home), options_(std::move(options)) {}
+  ~RocksDbStore() override;
+
+  Task<std::string> open();  // What is wrong, or an empty text.
+
+  Executor& home() const noexcept override { return home_; }
+  Task<Result<std::optional<std::string>>> get(std::string key) override;
+  Task<Result<std::vector<Entry>>> list(std::string prefix, std::string after,
+                                        std::size_t limit) override;
+  Task<Error> commit(Batch batch) override;
+  Task<void> close() override;
+
+ private:
+  enum class Kind : unsigned char { kOpen, kGet, kList, kCommit, kClose };
+
+  struct Call : Message {
+    explicit Call(Kind what) : kind(what) {}
+    Kind kind;
+    std::coroutine_handle<> waiting;
+    Call* next_call = nullptr;
+    // What it asks for.
+    std::string key;  // Or the prefix.
+    std::string after;
+    std::size_t limit = 0;
+    Batch batch;
+    // What it answers.
+    Error error = Error::kNone;
+    std::string text;
+    std::optional<std::string> value;
+    std::vector<Entry> entries;
+  };
+
+  // Awaiting it hands the call to the thread and resumes when the answer has come home.
+  struct Crossing {
+    RocksDbStore& store;
+    Call& call;
+    bool await_ready() const noexcept { return false; }
+    void await_suspend(std::coroutine_handle<> handle) const {
+      call.waiting = handle;
+      call.run = [](Message& message) { static_cast<Call&>(message).waiting.resume(); };
+      store.queue(call);
+    }
+    void await_resume() const noexcept {}
+  };
+
+  void queue(Call& call);
+  void queue_stop();
+
+  // On the thread.
+  void run_thread();
+  void serve(Call* first);
+  Call* serve_commits(Call* first);
+  void serve_open(Call& call);
+  void serve_get(Call& call);
+  void serve_list(Call& call);
+  rocksdb::Status write(rocksdb::WriteBatch& batch);
+  void answer(Call& call) { home_.send(call); }
+
+  Executor& home_;
+  RocksDbOptions options_;
+  Gate gate_;
+  std::thread thread_;
+
+  std::mutex mutex_;
+  std::condition_variable not_empty_;
+  Call* first_ = nullptr;  // Guarded by mutex_, as are the next two.
+  Call* last_ = nullptr;
+  bool stop_ = false;
+
+  // Only on the thread.
+  std::unique_ptr<rocksdb::DB> database_;
+  bool write_failed_ = false;
+};
+
+RocksDbStore::~RocksDbStore() {
+  assert(gate_.count() == 0);
+  if (!thread_.joinable()) return;
+  queue_stop();
+  thread_.join();
+}
+
+Task<std::string> RocksDbStore::open() {
+  thread_ = std::thread([this] { run_thread(); });
+  Call call(Kind::kOpen);
+  co_await Crossing{*this, call};
+  co_return std::move(call.text);
+}
+
+Task<Result<std::optional<std::string>>> RocksDbStore::get(std::string key) {
+  if (!gate_.enter()) co_return std::unexpected(Error::kClosed);
+  const GateHold hold(gate_);
+  Call call(Kind::kGet);
+  call.key = std::move(key);
+  co_await Crossing{*this, call};
+  if (call.error != Error::kNone) co_return std::unexpected(call.error);
+  co_return std::move(call.value);
+}
+
+Task<Result<std::vector<Entry>>> RocksDbStore::list(std::string prefix, std::string after,
+                                                    std::size_t limit) {
+  assert(limit > 0);
+  if (!gate_.enter()) co_return std::unexpected(Error::kClosed);
+  const GateHold hold(gate_);
+  Call call(Kind::kList);
+  call.key = std::move(prefix);
+  call.after = std::move(after);
+  call.limit = limit;
+  co_await Crossing{*this, call};
+  if (call.error != Error::kNone) co_return std::unexpected(call.error);
+  co_return std::move(call.entries);
+}
+
+Task<Error> RocksDbStore::commit(Batch batch) {
+  if (!gate_.enter()) co_return Error::kClosed;
+  const GateHold hold(gate_);
+  if (batch.empty()) co_return Error::kNone;
+  Call call(Kind::kCommit);
+  call.batch = std::move(batch);
+  co_await Crossing{*this, call};
+  co_return call.error;
+}
+
+Task<void> RocksDbStore::close() {
+  const bool first = !gate_.closed();
+  co_await gate_.close();
+  if (!first) co_return;
+  Call call(Kind::kClose);
+  co_await Crossing{*this, call};
+  queue_stop();
+  thread_.join();  // It has nothing left to do but end.
+}
+
+void RocksDbStore::queue(Call& call) {
+  bool wake = false;
+  {
+    const std::lock_guard lock(mutex_);
+    wake = first_ == nullptr;
+    if (wake) {
+      first_ = &call;
+    } else {
+      last_->next_call = &call;
+    }
+    last_ = &call;
+  }
+  if (wake) not_empty_.notify_one();
+}
+
+void RocksDbStore::queue_stop() {
+  {
+    const std::lock_guard lock(mutex_);
+    stop_ = true;
+  }
+  not_empty_.notify_one();
+}
+
+void RocksDbStore::run_thread() {
+  pthread_setname_np(pthread_self(), "metadata");
+  while (true) {
+    Call* calls = nullptr;
+    {
+      std::unique_lock lock(mutex_);
+      not_empty_.wait(lock, [this] { return first_ != nullptr || stop_; });
+      calls = std::exchange(first_, nullptr);
+      last_ = nullptr;
+    }
+    if (calls == nullptr) break;  // Stopped, and everything that was asked for is answered.
+    serve(calls);
+  }
+  database_.reset();
+}
+
+void RocksDbStore::serve(Call* first) {
+  while (first != nullptr) {
+    if (first->kind == Kind::kCommit) {
+      first = serve_commits(first);
+      continue;
+    }
+    Call& call = *first;
+    first = call.next_call;
+    switch (call.kind) {
+      case Kind::kOpen:
+        serve_open(call);
+        break;
+      case Kind::kGet:
+        serve_get(call);
+        break;
+      case Kind::kList:
+        serve_list(call);
+        break;
+      case Kind::kClose:
+        database_.reset();
+        break;
+      case Kind::kCommit:
+        break;
+    }
+    answer(call);
+  }
+}
+
+// Writes the commits at the front together and returns what comes after them.
+RocksDbStore::Call* RocksDbStore::serve_commits(Call* first) {
+  rocksdb::WriteBatch together;
+  Call* end = first;
+  while (end != nullptr && end->kind == Kind::kCommit && together.GetDataSize() < kGroupBytes) {
+    for (const Batch::Change& change : end->batch.changes()) append(together, change);
+    end = end->next_call;
+  }
+  const Error error = to_error(write(together));
+  while (first != end) {
+    Call& call = *first;
+    first = call.next_call;
+    call.error = error;
+    answer(call);
+  }
+  return end;
+}
+
+rocksdb::Status RocksDbStore::write(rocksdb::WriteBatch& batch) {
+  // After a failed write RocksDB refuses all others until it is told that the cause may be gone.
+  if (write_failed_) {
+    const rocksdb::Status resumed = database_->Resume();
+    if (!resumed.ok()) return resumed;
+    write_failed_ = false;
+  }
+  rocksdb::WriteOptions options;
+  options.sync = true;
+  const rocksdb::Status status = database_->Write(options, &batch);
+  write_failed_ = !status.ok();
+  return status;
+}
+
+void RocksDbStore::serve_open(Call& call) {
+  call.text = path_error(options_.path);
+  if (call.text.empty()) {
+    rocksdb::DB* database = nullptr;
+    const rocksdb::Status status =
+        rocksdb::DB::Open(database_options(options_), options_.path, &database);
+    database_.reset(database);
+    if (!status.ok()) call.text = open_error(status);
+  }
+  if (!call.text.empty()) call.text = fmt::format("metadata {}: {}", options_.path, call.text);
+}
+
+void RocksDbStore::serve_get(Call& call) {
+  std::string value;
+  const rocksdb::Status status = database_->Get(rocksdb::ReadOptions(), call.key, &value);
+  if (status.ok()) call.value = std::move(value);
+  if (!status.IsNotFound()) call.error = to_error(status);
+}
+
+void RocksDbStore::serve_list(Call& call) {
+  const std::string end = end_of_prefix(call.key);
+  const rocksdb::Slice upper_bound(end);
+  rocksdb::ReadOptions options;
+  options.iterate_upper_bound = &upper_bound;
+  const std::unique_ptr<rocksdb::Iterator> entry(database_->NewIterator(options));
+  if (call.after < call.key) {
+    entry->Seek(call.key);
+  } else {
+    // The least key after `after`; with an empty prefix and an empty `after`, the first of all.
+    if (!call.after.empty()) call.after.push_back('\0');
+    entry->Seek(call.after);
+  }
+  while (entry->Valid() && call.entries.size() < call.limit) {
+    call.entries.emplace_back(entry->key().ToString(), entry->value().ToString());
+    entry->Next();
+  }
+  call.error = to_error(entry->status());
+}
+
+Task<std::expected<std::unique_ptr<Store>, std::string>> open_rocksdb_store(
+    Executor& home, RocksDbOptions options) {
+  assert(Executor::current_or_null() == &home);
+  auto store = std::make_unique<RocksDbStore>(home, std::move(options));
+  std::string wrong = co_await store->open();
+  if (!wrong.empty()) co_return std::unexpected(std::move(wrong));
+  co_return store;
+}
+
+}  // namespace sandbay::metadata

@@ -1,0 +1,16 @@
+// What both stores share: the arithmetic of prefixes.
+#include "metadata/store.h"
+
+namespace sandbay::metadata {
+
+std::string end_of_prefix(std::string_view prefix) {
+  std::string end(prefix);
+  while (!end.empty() && end.back() == '\xff') end.pop_back();
+  // Without a byte that can be raised, every longer run of 0xff begins with the prefix; only one
+  // that no key can reach is beyond them.
+  if (end.empty()) return std::string(kLongestKey + 1, '\xff');
+  end.back() = static_cast<char>(static_cast<unsigned char>(end.back()) + 1U);
+  return end;
+}
+
+}  // namespace sandbay::metadata
