@@ -1,4 +1,4 @@
-// Which executor's turn runs on this thread.
+// Which executor's turn runs on this thread, and what an executor does that need not be its own.
 #include "runtime/executor.h"
 
 namespace sandbay {
@@ -15,5 +15,9 @@ Executor& Executor::current() {
 Executor* Executor::current_or_null() noexcept { return current_executor; }
 
 void Executor::set_current(Executor* executor) noexcept { current_executor = executor; }
+
+// An executor without directories (a simulated one) has nothing to make durable there.
+Task<Error> Executor::remove_file(std::string) { co_return Error::kUnsupported; }
+Task<Error> Executor::sync_directory(std::string) { co_return Error::kNone; }
 
 }  // namespace sandbay

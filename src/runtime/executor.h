@@ -57,6 +57,10 @@ class Executor {
   virtual void send(Message& message) noexcept = 0;
 
   virtual Task<Result<std::unique_ptr<File>>> open_file(std::string path, FileOptions options) = 0;
+  // Takes the file's name away, durably; kNotFound if it is not there.
+  virtual Task<Error> remove_file(std::string path);
+  // Names made and taken away in the directory before are durable afterwards.
+  virtual Task<Error> sync_directory(std::string path);
   virtual Result<std::unique_ptr<Listener>> listen(const Endpoint& endpoint) = 0;
   virtual Task<Result<std::unique_ptr<Stream>>> connect(Endpoint endpoint) = 0;
 

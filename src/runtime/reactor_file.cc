@@ -288,7 +288,34 @@ int open_blocking(void* argument) {
   return 0;
 }
 
+int sync_directory_blocking(void* argument) {
+  const auto& path = *static_cast<const std::string*>(argument);
+  const int descriptor = ::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (descriptor < 0) return -errno;
+  const int result = ::fsync(descriptor) == 0 ? 0 : -errno;
+  ::close(descriptor);
+  return result;
+}
+
+int remove_blocking(void* argument) {
+  auto& path = *static_cast<std::string*>(argument);
+  if (::unlink(path.c_str()) != 0) return -errno;
+  const auto slash = path.rfind('/');
+  std::string folder = slash == std::string::npos ? "." : path.substr(0, slash + 1);
+  return sync_directory_blocking(&folder);
+}
+
 }  // namespace
+
+Task<Error> Reactor::remove_file(std::string path) {
+  const int result = co_await run_blocking(remove_blocking, &path);
+  co_return error_from_errno(result);
+}
+
+Task<Error> Reactor::sync_directory(std::string path) {
+  const int result = co_await run_blocking(sync_directory_blocking, &path);
+  co_return error_from_errno(result);
+}
 
 Task<Result<std::unique_ptr<File>>> Reactor::open_file(std::string path, FileOptions options) {
   OpenCall call{.path = std::move(path), .options = options};

@@ -99,6 +99,8 @@ class Reactor final : public Executor {
   void disarm(Timer& timer) noexcept override { timers_.remove(timer); }
   void send(Message& message) noexcept override;
   Task<Result<std::unique_ptr<File>>> open_file(std::string path, FileOptions options) override;
+  Task<Error> remove_file(std::string path) override;
+  Task<Error> sync_directory(std::string path) override;
   Result<std::unique_ptr<Listener>> listen(const Endpoint& endpoint) override;
   Task<Result<std::unique_ptr<Stream>>> connect(Endpoint endpoint) override;
 
