@@ -15,6 +15,7 @@
 #include <string_view>
 #include <vector>
 
+#include "group/uuid.h"
 #include "iscsi/target_server.h"
 #include "runtime/io.h"
 
@@ -59,9 +60,9 @@ struct VolumeSpecification {
   bool preallocate = false;
   bool thin = true;  // Tells initiators that UNMAP frees space.
   bool read_only = false;
-  bool write_cache = true;  // WCE at power on; without it every write is flushed.
-  std::string serial;       // Empty: from the volume's UUID, as the NAA identifier.
-  std::optional<std::vector<std::byte>> naa;  // 8 or 16 bytes.
+  bool write_cache = true;           // WCE at power on; without it every write is flushed.
+  std::string serial;                // Empty: from the volume's UUID.
+  std::optional<NaaIdentifier> naa;  // None: from the UUID.
   std::string vendor = "SANDBAY";
   std::string product = "VOLUME";
   std::string revision = "0001";
@@ -115,6 +116,10 @@ std::optional<std::string> check_target_name(std::string_view name);
 std::optional<std::string> check_initiator_pattern(std::string_view pattern);
 std::optional<std::string> check_address_pattern(std::string_view pattern);
 std::optional<std::string> check_chap(const iscsi::ChapCredential& credential);
+std::optional<std::string> check_chap_digest(std::string_view name);
+std::optional<std::string> check_redirect(std::string_view address);
+// A login key that a target sets, and its value.
+std::optional<std::string> check_key(std::string_view key, std::string_view value);
 // Sizes, block sizes and identities against one another.
 std::optional<std::string> check_specification(const VolumeSpecification& specification);
 bool is_loopback(const Endpoint& endpoint);

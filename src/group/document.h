@@ -8,6 +8,7 @@
 
 #include <cstdint>
 #include <expected>
+#include <map>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -27,10 +28,16 @@ struct Value {
   std::int64_t integer = 0;
   double number = 0;  // kFloat
   bool boolean = false;
-  std::vector<Value> elements;                         // kArray
-  std::vector<std::pair<std::string, Value>> members;  // kTable, in the order of the file.
+  std::vector<Value> elements;  // kArray
+  struct Member;
+  std::vector<Member> members;  // kTable, in the order of the file.
 
   const Value* find(std::string_view key) const;
+};
+
+struct Value::Member {
+  std::string key;
+  Value value;
 };
 
 // The words for a kind in messages: "a string", "a table".
@@ -47,12 +54,12 @@ class Mistakes {
  public:
   explicit Mistakes(std::string file) : file_(std::move(file)) {}
   void add(std::uint32_t line, std::string_view key, std::string_view what);
-  bool empty() const noexcept { return list_.empty(); }
+  bool empty() const noexcept { return by_line_.empty(); }
   std::vector<std::string> sorted() const;  // By line, each a whole line of text.
 
  private:
   std::string file_;
-  std::vector<std::pair<std::uint32_t, std::string>> list_;
+  std::multimap<std::uint32_t, std::string> by_line_;
 };
 
 class TableReader {

@@ -1,0 +1,488 @@
+// Reads a configuration file section by section. Each function below takes one kind of section
+// apart and notes every mistake; what concerns several sections is checked at the end.
+#include "group/configuration.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <fstream>
+#include <set>
+#include <sstream>
+
+#include "group/document.h"
+#include "group/uuid.h"
+
+namespace sandbay::group {
+
+namespace {
+
+constexpr std::uint64_t kLeastMemory = std::uint64_t{64} << 20;
+constexpr std::uint64_t kMostMemory = std::uint64_t{1} << 42;
+constexpr unsigned kMostReactors = 64;
+constexpr std::size_t kLargestSecretFile = 4096;
+
+template <class Range, class Value, class Projection>
+bool contains(const Range& range, const Value& value, Projection projection) {
+  return std::ranges::find(range, value, projection) != std::ranges::end(range);
+}
+
+struct Reading {
+  Configuration& result;
+  Mistakes& mistakes;
+  std::filesystem::path folder;  // Where relative secret files start.
+};
+
+void note(TableReader& reader, std::string_view key, const std::optional<std::string>& error) {
+  if (error) reader.mistake(key, *error);
+}
+
+std::optional<Endpoint> endpoint(TableReader& reader, std::string_view key,
+                                 std::uint16_t default_port) {
+  const auto text = reader.string(key);
+  if (!text) return std::nullopt;
+  const auto parsed = Endpoint::parse(*text, default_port);
+  if (parsed) return *parsed;
+  reader.mistake(key, fmt::format("\"{}\" is not an address; write one such as 127.0.0.1:{} or "
+                                  "[::1]:{}",
+                                  *text, default_port, default_port));
+  return std::nullopt;
+}
+
+void read_group(const Value* section, Reading& reading) {
+  TableReader reader(*section, "group", reading.mistakes);
+  Configuration& result = reading.result;
+  reader.require("name", "the group's name in quotes");
+  if (const auto name = reader.string("name")) {
+    note(reader, "name", check_volume_name(*name));
+    result.group_name = *name;
+  }
+  reader.require("state", "the directory in which the group keeps its state");
+  if (const auto state = reader.string("state")) {
+    if (state->empty()) reader.mistake("state", "is empty; write a directory such as var/sandbay");
+    result.state = *state;
+  }
+  if (const auto uuid = reader.string("uuid")) {
+    const auto parsed = parse_uuid(*uuid);
+    if (!parsed) {
+      reader.mistake("uuid", fmt::format("\"{}\" is not a UUID; write one such as "
+                                         "0b4f8a50-5c0e-4c5e-9d0a-3c1b7f1f2a11, or leave it out",
+                                         *uuid));
+    } else {
+      result.uuid = format_uuid(*parsed);
+    }
+  }
+  if (const auto limit = reader.size("memory_limit", kLeastMemory, kMostMemory)) {
+    result.memory_limit_bytes = *limit;
+  }
+  if (const auto reactors = reader.integer("reactors", 1, kMostReactors)) {
+    result.reactors = static_cast<unsigned>(*reactors);
+  }
+  reader.finish();
+}
+
+void read_management(const Value* section, Reading& reading) {
+  TableReader reader(*section, "management", reading.mistakes);
+  ManagementConfiguration& management = reading.result.management;
+  management.allow_remote = reader.boolean("allow_remote").value_or(false);
+  if (const auto listen = endpoint(reader, "listen", kDefaultManagementPort)) {
+    management.listen = *listen;
+    if (!management.allow_remote && !is_loopback(*listen)) {
+      reader.mistake("listen", fmt::format("{} can be reached from other machines, and management "
+                                           "asks for no password; write a loopback address such "
+                                           "as 127.0.0.1:{}, or add allow_remote = true",
+                                           listen->to_string(), kDefaultManagementPort));
+    }
+  }
+  reader.finish();
+}
+
+void read_limits(const Value* section, Reading& reading) {
+  using std::chrono::hours;
+  using std::chrono::seconds;
+  TableReader reader(*section, "limits", reading.mistakes);
+  iscsi::ServerLimits& limits = reading.result.limits;
+  const auto number = [&](std::string_view key, std::uint32_t& target) {
+    const auto value = reader.integer(key, 1, 1'000'000);
+    if (value) target = static_cast<std::uint32_t>(*value);
+  };
+  const auto time = [&](std::string_view key, Duration least, Duration& target) {
+    const auto value = reader.duration(key, least, hours(24));
+    if (value) target = *value;
+  };
+  number("maximum_connections", limits.maximum_connections);
+  number("maximum_logins_in_progress", limits.maximum_logins_in_progress);
+  time("login_timeout", std::chrono::milliseconds(100), limits.login_timeout);
+  time("nop_in_interval", seconds(0), limits.nop_in_interval);
+  time("nop_in_timeout", seconds(1), limits.nop_in_timeout);
+  time("send_stall_timeout", seconds(1), limits.send_stall_timeout);
+  reader.finish();
+}
+
+void read_portal(const Value& section, std::string path, Reading& reading) {
+  TableReader reader(section, std::move(path), reading.mistakes);
+  PortalConfiguration portal{.line = section.line};
+  reader.require("listen", "an address such as \"127.0.0.1:3260\"");
+  if (const auto listen = endpoint(reader, "listen", kDefaultPortalPort)) {
+    portal.listen = *listen;
+    const bool taken =
+        listen->port() != 0 && std::ranges::any_of(reading.result.portals, [&](const auto& other) {
+          return other.listen == *listen;
+        });
+    if (taken) {
+      reader.mistake("listen", fmt::format("{} is the address of another portal; give each its own",
+                                           listen->to_string()));
+    }
+  }
+  portal.advertised = endpoint(reader, "advertised", kDefaultPortalPort);
+  if (portal.advertised && portal.advertised->is_any()) {
+    reader.mistake("advertised", "is no address that an initiator can reach; write a real one");
+  }
+  if (const auto tag = reader.integer("group_tag", 1, 65535)) {
+    portal.group_tag = static_cast<std::uint16_t>(*tag);
+  }
+  reader.finish();
+  reading.result.portals.push_back(portal);
+}
+
+// The first line of a file.
+std::expected<std::string, std::string> read_secret(const std::filesystem::path& path) {
+  std::ifstream file(path, std::ios::binary);
+  std::string secret;
+  if (!file) return std::unexpected(fmt::format("{} cannot be read", path.string()));
+  std::getline(file, secret);
+  if (!secret.empty() && secret.back() == '\r') secret.pop_back();
+  if (secret.size() > kLargestSecretFile) {
+    return std::unexpected(fmt::format("{} is not a file with a secret in it", path.string()));
+  }
+  return secret;
+}
+
+// PREFIXuser with PREFIXsecret or PREFIXsecret_file.
+std::optional<iscsi::ChapCredential> read_chap(TableReader& reader, const std::string& prefix,
+                                               Reading& reading) {
+  const std::string user_key = prefix + "user";
+  const std::string secret_key = prefix + "secret";
+  const std::string file_key = prefix + "secret_file";
+  const auto user = reader.string(user_key);
+  auto secret = reader.string(secret_key);
+  const auto file = reader.string(file_key);
+  if (!reader.has(user_key) && !reader.has(secret_key) && !reader.has(file_key)) {
+    return std::nullopt;
+  }
+  if (!reader.has(user_key)) {
+    reader.mistake(user_key, "is missing; a CHAP secret belongs to a user");
+    return std::nullopt;
+  }
+  if (reader.has(secret_key) == reader.has(file_key)) {
+    reader.mistake(user_key,
+                   fmt::format("needs its secret; write either {} or {}", secret_key, file_key));
+    return std::nullopt;
+  }
+  if (file) {
+    const auto content = read_secret(reading.folder / *file);
+    if (!content) {
+      reader.mistake(file_key, content.error() + "; write a file whose first line is the secret");
+      return std::nullopt;
+    }
+    secret = *content;
+  }
+  if (!user || !secret) return std::nullopt;
+  iscsi::ChapCredential credential{.user = *user, .secret = *secret};
+  const auto error = check_chap(credential);
+  note(reader, file ? file_key : secret_key, error);
+  if (error) return std::nullopt;
+  return credential;
+}
+
+std::vector<AccessConfiguration> read_access(TableReader& owner, Reading& reading) {
+  std::vector<AccessConfiguration> list;
+  for (const Value* section : owner.tables("access")) {
+    TableReader reader(*section, fmt::format("{}[{}]", owner.path_of("access"), list.size() + 1),
+                       reading.mistakes);
+    AccessConfiguration access{.line = section->line};
+    reader.require("initiator", "an initiator's name, or \"*\" for every one");
+    if (const auto initiator = reader.string("initiator")) {
+      note(reader, "initiator", check_initiator_pattern(*initiator));
+      access.record.initiator = *initiator;
+    }
+    if (const auto address = reader.string("address")) {
+      note(reader, "address", check_address_pattern(*address));
+      access.record.address = *address;
+    }
+    access.record.chap = read_chap(reader, "chap_", reading);
+    reader.finish();
+    list.push_back(std::move(access));
+  }
+  return list;
+}
+
+void read_keys(const Value& section, const std::string& path, Reading& reading,
+               std::map<std::string, std::string>& keys) {
+  for (const auto& [key, value] : section.members) {
+    const std::string where = fmt::format("{}.{}", path, key);
+    switch (value.kind) {
+      case Value::Kind::kString:
+        keys[key] = value.text;
+        break;
+      case Value::Kind::kInteger:
+        keys[key] = fmt::format("{}", value.integer);
+        break;
+      case Value::Kind::kBoolean:
+        keys[key] = value.boolean ? "Yes" : "No";
+        break;
+      default:
+        reading.mistakes.add(
+            value.line, where,
+            fmt::format("is {}; write a string, a number, true or false", describe(value.kind)));
+        continue;
+    }
+    const auto error = check_key(key, keys[key]);
+    if (error) reading.mistakes.add(value.line, where, *error);
+  }
+}
+
+void read_target(const Value& section, const std::string& path, Reading& reading) {
+  TableReader reader(section, path, reading.mistakes);
+  TargetConfiguration target{.line = section.line};
+  iscsi::TargetOptions& options = target.options;
+  reader.require("name", fmt::format("an iSCSI name such as \"{}disk1\"", kTargetNamePrefix));
+  if (const auto name = reader.string("name")) {
+    note(reader, "name", check_target_name(*name));
+    target.name = *name;
+    if (contains(reading.result.targets, *name, &TargetConfiguration::name)) {
+      reader.mistake("name",
+                     fmt::format("{} has a section already; write one for each target", *name));
+    }
+  }
+  options.alias = reader.string("alias").value_or("");
+  options.exclusive = reader.boolean("exclusive").value_or(false);
+  if (const auto depth = reader.integer("queue_depth", 1, 4096)) {
+    options.queue_depth = static_cast<std::uint32_t>(*depth);
+  }
+  if (const auto sessions = reader.integer("maximum_sessions", 1, 65535)) {
+    options.maximum_sessions = static_cast<std::uint32_t>(*sessions);
+  }
+  for (const auto tag :
+       reader.integers("portal_groups", 1, 65535).value_or(std::vector<std::uint64_t>{})) {
+    options.portal_groups.push_back(static_cast<std::uint16_t>(tag));
+    if (!contains(reading.result.portals, tag, &PortalConfiguration::group_tag)) {
+      reader.mistake("portal_groups",
+                     fmt::format("no portal has the group_tag {}; write tags of portals", tag));
+    }
+  }
+  options.mutual_chap = read_chap(reader, "mutual_chap_", reading);
+  options.chap_digests = reader.strings("chap_digests").value_or(std::vector<std::string>{});
+  for (const auto& digest : options.chap_digests) {
+    note(reader, "chap_digests", check_chap_digest(digest));
+  }
+  const bool permanent = reader.boolean("redirect_permanent").value_or(false);
+  if (const auto redirect = reader.string("redirect")) {
+    note(reader, "redirect", check_redirect(*redirect));
+    options.redirect = iscsi::Redirect{.address = *redirect, .permanent = permanent};
+  } else if (reader.has("redirect_permanent")) {
+    reader.mistake("redirect_permanent", "means nothing without redirect; write both or none");
+  }
+  if (const Value* keys = reader.table("keys")) {
+    read_keys(*keys, reader.path_of("keys"), reading, options.keys);
+  }
+  target.access = read_access(reader, reading);
+  reader.finish();
+  reading.result.targets.push_back(std::move(target));
+}
+
+// Sets where the volume's blocks are.
+void read_backing(TableReader& reader, VolumeSpecification& volume) {
+  const auto file = reader.string("file");
+  const auto device = reader.string("device");
+  const auto memory = reader.boolean("memory");
+  const int given = int{file.has_value()} + int{device.has_value()} + int{memory.value_or(false)};
+  if (given > 1) {
+    reader.mistake(file ? "file" : "device",
+                   "a volume stands on one thing; write one of file, device and memory = true");
+  }
+  if (file) {
+    volume.backing = Backing::kFile;
+    volume.path = *file;
+    if (file->empty()) reader.mistake("file", "is empty; write the path of an image file");
+  } else if (device) {
+    volume.backing = Backing::kDevice;
+    volume.path = *device;
+    if (!device->starts_with('/')) {
+      reader.mistake("device", fmt::format("\"{}\" is not an absolute path; write one such as "
+                                           "/dev/sdb",
+                                           *device));
+    }
+  } else if (memory.value_or(false)) {
+    volume.backing = Backing::kMemory;
+  }
+}
+
+void read_identity(TableReader& reader, VolumeSpecification& volume) {
+  volume.serial = reader.string("serial").value_or(volume.serial);
+  volume.vendor = reader.string("vendor").value_or(volume.vendor);
+  volume.product = reader.string("product").value_or(volume.product);
+  volume.revision = reader.string("revision").value_or(volume.revision);
+  if (const auto naa = reader.string("naa")) {
+    volume.naa = parse_naa(*naa);
+    if (!volume.naa) {
+      reader.mistake("naa", fmt::format("\"{}\" is not an NAA identifier; write 32 "
+                                        "hexadecimal digits, the first of them 6",
+                                        *naa));
+    }
+  }
+}
+
+// Which of a section's keys a sentence from check_specification() is about: its first word, if
+// that is a key that was given.
+std::string_view key_of(const TableReader& reader, std::string_view sentence) {
+  const std::string_view word = sentence.substr(0, sentence.find(' '));
+  return reader.has(word) ? word : std::string_view("name");
+}
+
+void read_volume(const Value& section, const std::string& path, Reading& reading) {
+  TableReader reader(section, path, reading.mistakes);
+  VolumeConfiguration configured{.line = section.line};
+  VolumeSpecification& volume = configured.specification;
+  reader.require("name", "the volume's name in quotes");
+  if (const auto name = reader.string("name")) {
+    note(reader, "name", check_volume_name(*name));
+    volume.name = *name;
+    const bool taken = std::ranges::any_of(reading.result.volumes, [&](const auto& other) {
+      return other.specification.name == *name;
+    });
+    if (taken)
+      reader.mistake("name", fmt::format("{} is another volume's; choose a new one", *name));
+  }
+  read_backing(reader, volume);
+  volume.size_bytes = reader.size("size", kSmallestVolumeBytes, kLargestVolumeBytes).value_or(0);
+  const auto number = [&](std::string_view key, std::uint32_t& target) {
+    const auto value = reader.integer(key, 1, std::uint64_t{1} << 30);
+    if (value) target = static_cast<std::uint32_t>(*value);
+  };
+  number("block_size", volume.block_bytes);
+  number("physical_block_size", volume.physical_block_bytes);
+  volume.preallocate = reader.boolean("preallocate").value_or(false);
+  volume.thin = reader.boolean("thin").value_or(!volume.preallocate);
+  volume.read_only = reader.boolean("read_only").value_or(false);
+  volume.write_cache = reader.boolean("write_cache").value_or(true);
+  read_identity(reader, volume);
+  if (const auto target = reader.string("target")) {
+    note(reader, "target", check_target_name(*target));
+    volume.target = *target;
+  }
+  if (const auto lun = reader.integer("lun", 0, kLargestLun)) {
+    volume.lun = static_cast<std::uint32_t>(*lun);
+  }
+  if (volume.target.empty()) volume.target = default_target_name(volume.name);
+  if (!reader.has("size") || volume.size_bytes != 0) {
+    const auto error = check_specification(volume);
+    if (error) {
+      const auto key = key_of(reader, *error);
+      const bool absent = error->starts_with("size is missing");
+      reader.mistake(absent ? "size" : key, absent ? error->substr(5) : *error);
+    }
+  }
+  auto access = read_access(reader, reading);
+  reader.finish();
+  if (!access.empty()) {
+    reading.result.targets.push_back(
+        {.name = volume.target, .options = {}, .access = std::move(access), .line = section.line});
+  }
+  reading.result.volumes.push_back(std::move(configured));
+}
+
+// One target may be described by its own section and by the access records of its volume.
+void merge_targets(Reading& reading) {
+  std::vector<TargetConfiguration> merged;
+  for (TargetConfiguration& target : reading.result.targets) {
+    const auto same = std::ranges::find(merged, target.name, &TargetConfiguration::name);
+    if (same == merged.end()) {
+      merged.push_back(std::move(target));
+      continue;
+    }
+    for (AccessConfiguration& access : target.access) same->access.push_back(std::move(access));
+  }
+  reading.result.targets = std::move(merged);
+}
+
+// Volumes against one another: LUNs of one target, files, and whose access records are whose.
+void check_volumes(Reading& reading) {
+  std::set<std::pair<std::string, std::uint32_t>> luns;
+  std::map<std::string, const VolumeConfiguration*> paths;
+  std::map<std::string, std::size_t> volumes_of_target;
+  for (const VolumeConfiguration& volume : reading.result.volumes) {
+    const VolumeSpecification& s = volume.specification;
+    const std::string at = fmt::format("volume \"{}\"", s.name);
+    if (s.lun && !luns.emplace(s.target, *s.lun).second) {
+      reading.mistakes.add(
+          volume.line, at,
+          fmt::format("LUN {} of {} is another volume's; give each its own lun", *s.lun, s.target));
+    }
+    if (!s.path.empty()) {
+      const auto path = std::filesystem::path(s.path).lexically_normal().string();
+      const auto [other, added] = paths.emplace(path, &volume);
+      if (!added) {
+        reading.mistakes.add(volume.line, at,
+                             fmt::format("{} belongs to volume \"{}\"; a file or device serves one "
+                                         "volume",
+                                         s.path, other->second->specification.name));
+      }
+    }
+    if (++volumes_of_target[s.target] > kLargestLun + 1) {
+      reading.mistakes.add(volume.line, at,
+                           fmt::format("{} has no LUN left; use another target", s.target));
+    }
+  }
+}
+
+void read_document(const Value& document, Reading& reading) {
+  TableReader reader(document, "", reading.mistakes);
+  reading.result.management.listen = Endpoint::ipv4(0x7f000001, kDefaultManagementPort);
+  reader.require("group", "a section [group] with name and state");
+  if (const Value* section = reader.table("group")) read_group(section, reading);
+  if (const Value* section = reader.table("management")) read_management(section, reading);
+  if (const Value* section = reader.table("limits")) read_limits(section, reading);
+  reader.require("portal", "at least one section [[portal]] with listen");
+  std::size_t index = 0;
+  for (const Value* section : reader.tables("portal")) {
+    read_portal(*section, fmt::format("portal[{}]", ++index), reading);
+  }
+  index = 0;
+  for (const Value* section : reader.tables("target")) {
+    read_target(*section, fmt::format("target[{}]", ++index), reading);
+  }
+  index = 0;
+  for (const Value* section : reader.tables("volume")) {
+    read_volume(*section, fmt::format("volume[{}]", ++index), reading);
+  }
+  reader.finish();
+  merge_targets(reading);
+  check_volumes(reading);
+}
+
+}  // namespace
+
+ConfigurationResult parse_configuration(std::string_view text, const std::filesystem::path& file) {
+  const auto document = read_toml(text, file.string());
+  if (!document) return std::unexpected(std::vector{document.error()});
+  Configuration result;
+  result.file = file.string();
+  Mistakes mistakes(result.file);
+  Reading reading{.result = result, .mistakes = mistakes, .folder = file.parent_path()};
+  read_document(*document, reading);
+  if (!mistakes.empty()) return std::unexpected(mistakes.sorted());
+  return result;
+}
+
+ConfigurationResult load_configuration(const std::filesystem::path& file) {
+  std::ifstream stream(file, std::ios::binary);
+  std::stringstream text;
+  if (stream) text << stream.rdbuf();
+  if (!stream || std::filesystem::is_directory(file)) {
+    return std::unexpected(
+        std::vector{fmt::format("{}: cannot be read; name a configuration file", file.string())});
+  }
+  return parse_configuration(text.str(), file);
+}
+
+}  // namespace sandbay::group

@@ -1,0 +1,238 @@
+// The rules for single values: names, addresses, credentials, and what fits together in a volume.
+// Pure functions of their arguments; REST and the configuration file share them.
+#include <arpa/inet.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <bit>
+#include <charconv>
+
+#include "group/configuration.h"
+#include "group/units.h"
+
+namespace sandbay::group {
+
+namespace {
+
+constexpr std::size_t kLongestIscsiName = 223;  // RFC 7143 section 4.2.7.1
+constexpr std::size_t kShortestSecret = 12;     // RFC 7143 section 9.2.1: 96 bits.
+constexpr std::size_t kLongestChapText = 255;
+constexpr std::uint32_t kLargestPhysicalBlock = 1 << 20;
+
+bool is_lower(char c) { return c >= 'a' && c <= 'z'; }
+bool is_upper(char c) { return c >= 'A' && c <= 'Z'; }
+bool is_digit(char c) { return c >= '0' && c <= '9'; }
+bool is_hex(char c) { return is_digit(c) || (c >= 'a' && c <= 'f'); }
+bool is_printable(char c) { return c >= 0x20 && c < 0x7f; }
+
+std::string in_quotes(std::string_view text) {
+  std::string safe = "\"";
+  for (const char c : text.substr(0, 64)) safe += is_printable(c) ? c : '?';
+  return safe + (text.size() > 64 ? "…\"" : "\"");
+}
+
+// "iqn.2026-11.org.example" and perhaps ":anything" (RFC 7143 section 4.2.7.3).
+bool is_iqn(std::string_view name) {
+  if (name.size() < 13 || !name.starts_with("iqn.")) return false;
+  const std::string_view date = name.substr(4, 8);
+  if (date[4] != '-' || date[7] != '.') return false;
+  for (const std::size_t i : {0UZ, 1UZ, 2UZ, 3UZ, 5UZ, 6UZ}) {
+    if (!is_digit(date[i])) return false;
+  }
+  const int month = (date[5] - '0') * 10 + (date[6] - '0');
+  const std::string_view authority = name.substr(12, name.find(':') - 12);
+  return month >= 1 && month <= 12 && !authority.empty() && authority.front() != '.' &&
+         authority.back() != '.';
+}
+
+bool is_hex_name(std::string_view name, std::string_view prefix, std::size_t digits) {
+  if (!name.starts_with(prefix) || name.size() != prefix.size() + digits) return false;
+  return std::ranges::all_of(name.substr(prefix.size()), is_hex);
+}
+
+std::optional<std::string> check_ascii(std::string_view what, std::string_view text,
+                                       std::size_t longest) {
+  if (text.size() <= longest && std::ranges::all_of(text, is_printable)) return std::nullopt;
+  return fmt::format("{} {} does not fit; write at most {} printable ASCII characters", what,
+                     in_quotes(text), longest);
+}
+
+}  // namespace
+
+std::string_view describe(Backing backing) {
+  switch (backing) {
+    case Backing::kState:
+      return "state";
+    case Backing::kFile:
+      return "file";
+    case Backing::kDevice:
+      return "device";
+    case Backing::kMemory:
+      return "memory";
+  }
+  return "unknown";
+}
+
+std::string default_target_name(std::string_view volume) {
+  std::string name(kTargetNamePrefix);
+  for (const char c : volume) {
+    if (is_upper(c)) {
+      name += static_cast<char>(c - 'A' + 'a');
+    } else {
+      name += c == '_' ? '-' : c;
+    }
+  }
+  return name;
+}
+
+std::optional<std::string> check_volume_name(std::string_view name) {
+  const auto fits = [](char c) {
+    return is_lower(c) || is_upper(c) || is_digit(c) || c == '-' || c == '.' || c == '_';
+  };
+  const bool begins_well = !name.empty() && name.front() != '.' && name.front() != '-';
+  if (begins_well && name.size() <= kLongestName && std::ranges::all_of(name, fits)) {
+    return std::nullopt;
+  }
+  return fmt::format(
+      "{} is not a name; write 1 to {} letters, digits, dots, dashes and underscores, a letter or "
+      "digit first",
+      in_quotes(name), kLongestName);
+}
+
+std::optional<std::string> check_target_name(std::string_view name) {
+  const auto fits = [](char c) {
+    return is_lower(c) || is_digit(c) || c == '-' || c == '.' || c == ':';
+  };
+  if (name.size() > kLongestIscsiName) {
+    return fmt::format("{} is longer than the {} bytes of an iSCSI name", in_quotes(name),
+                       kLongestIscsiName);
+  }
+  if (std::ranges::any_of(name, is_upper)) {
+    return fmt::format("{} has capital letters; write iSCSI names in lower case", in_quotes(name));
+  }
+  const bool formed = is_iqn(name) || is_hex_name(name, "eui.", 16) ||
+                      is_hex_name(name, "naa.", 16) || is_hex_name(name, "naa.", 32);
+  if (formed && std::ranges::all_of(name, fits)) return std::nullopt;
+  return fmt::format(
+      "{} is not an iSCSI name; write one such as {}disk1, or eui. or naa. and "
+      "hexadecimal digits",
+      in_quotes(name), kTargetNamePrefix);
+}
+
+std::optional<std::string> check_initiator_pattern(std::string_view pattern) {
+  const auto fits = [](char c) { return is_printable(c) && c != ' '; };
+  const bool begins_well = pattern.starts_with("iqn.") || pattern.starts_with("eui.") ||
+                           pattern.starts_with("naa.") || pattern.find('*') < 4 ||
+                           pattern.find('?') < 4;
+  if (begins_well && pattern.size() <= kLongestIscsiName && std::ranges::all_of(pattern, fits)) {
+    return std::nullopt;
+  }
+  return fmt::format(
+      "{} is not an initiator; write an iSCSI name such as "
+      "iqn.1993-08.org.debian:host, with * and ? as wildcards, or * for every one",
+      in_quotes(pattern));
+}
+
+std::optional<std::string> check_address_pattern(std::string_view pattern) {
+  const std::string address(pattern.substr(0, pattern.find('/')));
+  unsigned char bytes[16];
+  unsigned bits = 0;
+  if (inet_pton(AF_INET, address.c_str(), bytes) == 1) bits = 32;
+  if (inet_pton(AF_INET6, address.c_str(), bytes) == 1) bits = 128;
+  const std::string accepted =
+      "write an address such as 192.0.2.7 or 2001:db8::7, or a network such as 192.0.2.0/24";
+  if (bits == 0) return fmt::format("{} is not an IP address; {}", in_quotes(pattern), accepted);
+  if (address.size() == pattern.size()) return std::nullopt;
+  const std::string_view length = pattern.substr(address.size() + 1);
+  unsigned value = 0;
+  const auto [end, error] = std::from_chars(length.data(), length.data() + length.size(), value);
+  if (error == std::errc{} && end == length.data() + length.size() && value <= bits) {
+    return std::nullopt;
+  }
+  return fmt::format("{} has no prefix length from 0 to {}; {}", in_quotes(pattern), bits,
+                     accepted);
+}
+
+std::optional<std::string> check_chap(const iscsi::ChapCredential& credential) {
+  if (credential.user.empty() || credential.user.size() > kLongestChapText ||
+      !std::ranges::all_of(credential.user, is_printable)) {
+    return fmt::format("the CHAP user {} does not fit; write 1 to {} printable ASCII characters",
+                       in_quotes(credential.user), kLongestChapText);
+  }
+  if (credential.secret.size() < kShortestSecret || credential.secret.size() > kLongestChapText) {
+    // The secret itself never appears in a message.
+    return fmt::format("the CHAP secret has {} bytes; use {} to {} (Windows takes 12 to 16)",
+                       credential.secret.size(), kShortestSecret, kLongestChapText);
+  }
+  return std::nullopt;
+}
+
+std::optional<std::string> check_chap_digest(std::string_view name) {
+  static constexpr std::array<std::string_view, 4> kDigests = {"SHA3-256", "SHA-256", "SHA1",
+                                                               "MD5"};
+  if (std::ranges::find(kDigests, name) != kDigests.end()) return std::nullopt;
+  return fmt::format("{} is not a digest for CHAP; write SHA3-256, SHA-256, SHA1 or MD5",
+                     in_quotes(name));
+}
+
+std::optional<std::string> check_redirect(std::string_view address) {
+  const auto comma = address.find(',');
+  const auto endpoint = Endpoint::parse(address.substr(0, comma), kDefaultPortalPort);
+  unsigned tag = 0;
+  bool formed = endpoint.has_value() && !endpoint->is_any();
+  if (comma != std::string_view::npos) {
+    const std::string_view text = address.substr(comma + 1);
+    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), tag);
+    formed = formed && error == std::errc{} && end == text.data() + text.size() && tag <= 65535;
+  }
+  if (formed) return std::nullopt;
+  return fmt::format(
+      "{} is not an address to redirect to; write one such as 192.0.2.8:3260 or "
+      "[2001:db8::8]:3260,1",
+      in_quotes(address));
+}
+
+std::optional<std::string> check_specification(const VolumeSpecification& s) {
+  const bool own_size = s.backing == Backing::kState || s.backing == Backing::kMemory;
+  if (s.size_bytes == 0 && own_size) return "size is missing; write a size such as \"100GiB\"";
+  if (s.block_bytes != 512 && s.block_bytes != 4096) {
+    return fmt::format("block_size {} is not offered; write 512 or 4096", s.block_bytes);
+  }
+  if (!std::has_single_bit(s.physical_block_bytes) || s.physical_block_bytes < s.block_bytes ||
+      s.physical_block_bytes > kLargestPhysicalBlock) {
+    return fmt::format("physical_block_size {} does not fit; write a power of two from {} to {}",
+                       s.physical_block_bytes, s.block_bytes, kLargestPhysicalBlock);
+  }
+  if (s.size_bytes != 0 &&
+      (s.size_bytes < kSmallestVolumeBytes || s.size_bytes > kLargestVolumeBytes)) {
+    return fmt::format("size {} is out of range; write a size from {} to {}",
+                       format_size(s.size_bytes), format_size(kSmallestVolumeBytes),
+                       format_size(kLargestVolumeBytes));
+  }
+  if (s.size_bytes % s.block_bytes != 0) {
+    return fmt::format("size {} is not a whole number of {}-byte blocks", format_size(s.size_bytes),
+                       s.block_bytes);
+  }
+  if (s.preallocate && s.thin) {
+    return "thin and preallocate exclude one another; leave one of them out";
+  }
+  if (s.preallocate && (s.backing == Backing::kDevice || s.backing == Backing::kMemory)) {
+    return fmt::format("preallocate means nothing for a volume on {}; leave it out",
+                       s.backing == Backing::kDevice ? "a device" : "memory");
+  }
+  for (const auto& error :
+       {check_ascii("serial", s.serial, 32), check_ascii("vendor", s.vendor, 8),
+        check_ascii("product", s.product, 16), check_ascii("revision", s.revision, 4)}) {
+    if (error) return error;
+  }
+  return std::nullopt;
+}
+
+bool is_loopback(const Endpoint& endpoint) {
+  const auto bytes = endpoint.bytes();
+  if (!endpoint.is_ipv6()) return bytes[0] == 127;
+  return std::ranges::all_of(bytes.first<15>(), [](std::uint8_t b) { return b == 0; }) &&
+         bytes[15] == 1;
+}
+
+}  // namespace sandbay::group

@@ -1,0 +1,310 @@
+// The only file that sees the TOML parser.
+#include "group/document.h"
+
+#include <fmt/format.h>
+#include <toml++/toml.h>
+
+#include <algorithm>
+#include <cassert>
+#include <cmath>
+#include <limits>
+#include <tuple>
+
+namespace sandbay::group {
+
+namespace {
+
+Value convert(const toml::node& node) {
+  Value value;
+  value.line = node.source().begin.line;
+  if (const auto* table = node.as_table()) {
+    value.kind = Value::Kind::kTable;
+    for (const auto& [key, child] : *table) {
+      value.members.push_back({.key = std::string(key.str()), .value = convert(child)});
+      // An inline value may span lines; people look for the key.
+      value.members.back().value.line = key.source().begin.line;
+    }
+    // toml++ sorts by key; the file's order is the one people know.
+    std::ranges::sort(value.members, [](const Value::Member& a, const Value::Member& b) {
+      return std::tie(a.value.line, a.key) < std::tie(b.value.line, b.key);
+    });
+  } else if (const auto* array = node.as_array()) {
+    value.kind = Value::Kind::kArray;
+    for (const auto& child : *array) value.elements.push_back(convert(child));
+  } else if (const auto* text = node.as_string()) {
+    value.kind = Value::Kind::kString;
+    value.text = text->get();
+  } else if (const auto* integer = node.as_integer()) {
+    value.kind = Value::Kind::kInteger;
+    value.integer = integer->get();
+  } else if (const auto* number = node.as_floating_point()) {
+    value.kind = Value::Kind::kFloat;
+    value.number = number->get();
+  } else if (const auto* boolean = node.as_boolean()) {
+    value.kind = Value::Kind::kBoolean;
+    value.boolean = boolean->get();
+  } else {
+    value.kind = Value::Kind::kOther;
+  }
+  return value;
+}
+
+// Edits that turn one word into the other, a swap of neighbours counting once.
+std::size_t edit_distance(std::string_view a, std::string_view b) {
+  std::vector<std::vector<std::size_t>> cost(a.size() + 1, std::vector<std::size_t>(b.size() + 1));
+  for (std::size_t i = 0; i <= a.size(); ++i) cost[i][0] = i;
+  for (std::size_t j = 0; j <= b.size(); ++j) cost[0][j] = j;
+  for (std::size_t i = 1; i <= a.size(); ++i) {
+    for (std::size_t j = 1; j <= b.size(); ++j) {
+      const std::size_t change = a[i - 1] == b[j - 1] ? 0 : 1;
+      cost[i][j] = std::min({cost[i - 1][j] + 1, cost[i][j - 1] + 1, cost[i - 1][j - 1] + change});
+      if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1]) {
+        cost[i][j] = std::min(cost[i][j], cost[i - 2][j - 2] + 1);
+      }
+    }
+  }
+  return cost[a.size()][b.size()];
+}
+
+// One line: parsers' messages may hold newlines that come from the file.
+std::string flatten(std::string_view text) {
+  std::string line(text);
+  std::ranges::replace_if(line, [](unsigned char c) { return c < 0x20; }, ' ');
+  return line;
+}
+
+}  // namespace
+
+const Value* Value::find(std::string_view key) const {
+  for (const Member& member : members) {
+    if (member.key == key) return &member.value;
+  }
+  return nullptr;
+}
+
+std::string_view describe(Value::Kind kind) {
+  switch (kind) {
+    case Value::Kind::kString:
+      return "a string";
+    case Value::Kind::kInteger:
+      return "a whole number";
+    case Value::Kind::kFloat:
+      return "a fraction";
+    case Value::Kind::kBoolean:
+      return "true or false";
+    case Value::Kind::kArray:
+      return "a list";
+    case Value::Kind::kTable:
+      return "a section";
+    case Value::Kind::kOther:
+      return "a date or time";
+  }
+  return "something else";
+}
+
+std::expected<Value, std::string> read_toml(std::string_view text, std::string_view name) {
+  try {
+    return convert(toml::parse(text, name));
+  } catch (const toml::parse_error& error) {
+    return std::unexpected(fmt::format("{}:{}: not TOML: {}", name, error.source().begin.line,
+                                       flatten(error.description())));
+  }
+}
+
+std::string_view nearest(std::string_view given, const std::vector<std::string_view>& known) {
+  constexpr std::size_t kLongestCompared = 64;
+  if (given.size() > kLongestCompared) return {};
+  std::string_view best;
+  std::size_t best_distance = given.size() / 3 + 2;
+  for (const std::string_view word : known) {
+    const std::size_t distance = edit_distance(given, word);
+    if (distance < best_distance && distance < word.size()) {
+      best = word;
+      best_distance = distance;
+    }
+  }
+  return best;
+}
+
+void Mistakes::add(std::uint32_t line, std::string_view key, std::string_view what) {
+  if (key.empty()) {
+    by_line_.emplace(line, fmt::format("{}:{}: {}", file_, line, what));
+  } else {
+    by_line_.emplace(line, fmt::format("{}:{}: {}: {}", file_, line, key, what));
+  }
+}
+
+std::vector<std::string> Mistakes::sorted() const {
+  std::vector<std::string> lines;
+  for (const auto& [line, text] : by_line_) lines.push_back(text);
+  return lines;
+}
+
+const Value* TableReader::take(std::string_view key, Value::Kind kind, std::string_view accepted) {
+  known_.push_back(key);
+  const Value* value = table_.find(key);
+  if (value == nullptr) return nullptr;
+  if (value->kind == kind) return value;
+  mistake(key, fmt::format("is {}; write {}", describe(value->kind), accepted));
+  return nullptr;
+}
+
+std::optional<std::string> TableReader::string(std::string_view key) {
+  const Value* value = take(key, Value::Kind::kString, "a string in quotes");
+  if (value == nullptr) return std::nullopt;
+  return value->text;
+}
+
+std::optional<bool> TableReader::boolean(std::string_view key) {
+  const Value* value = take(key, Value::Kind::kBoolean, "true or false");
+  if (value == nullptr) return std::nullopt;
+  return value->boolean;
+}
+
+std::optional<std::uint64_t> TableReader::integer(std::string_view key, std::uint64_t least,
+                                                  std::uint64_t most) {
+  const auto accepted = fmt::format("a whole number from {} to {}", least, most);
+  const Value* value = take(key, Value::Kind::kInteger, accepted);
+  if (value == nullptr) return std::nullopt;
+  if (value->integer < 0 || static_cast<std::uint64_t>(value->integer) < least ||
+      static_cast<std::uint64_t>(value->integer) > most) {
+    mistake(key, fmt::format("{} is out of range; write {}", value->integer, accepted));
+    return std::nullopt;
+  }
+  return static_cast<std::uint64_t>(value->integer);
+}
+
+std::optional<std::uint64_t> TableReader::size(std::string_view key, std::uint64_t least,
+                                               std::uint64_t most) {
+  const Value* value =
+      take(key, Value::Kind::kString, "a size in quotes, such as \"512MiB\" or \"100GiB\"");
+  if (value == nullptr) return std::nullopt;
+  const auto bytes = parse_size(value->text);
+  if (!bytes) {
+    mistake(key, bytes.error());
+    return std::nullopt;
+  }
+  if (*bytes < least || *bytes > most) {
+    mistake(key, fmt::format("{} is out of range; write a size from {} to {}", value->text,
+                             format_size(least), format_size(most)));
+    return std::nullopt;
+  }
+  return *bytes;
+}
+
+std::optional<Duration> TableReader::duration(std::string_view key, Duration least, Duration most) {
+  const Value* value =
+      take(key, Value::Kind::kString, "a time in quotes, such as \"5ms\" or \"2s\"");
+  if (value == nullptr) return std::nullopt;
+  const auto parsed = parse_duration(value->text);
+  if (!parsed) {
+    mistake(key, parsed.error());
+    return std::nullopt;
+  }
+  if (*parsed < least || *parsed > most) {
+    mistake(key, fmt::format("{} is out of range; write a time from {} to {}", value->text,
+                             format_duration(least), format_duration(most)));
+    return std::nullopt;
+  }
+  return *parsed;
+}
+
+std::optional<std::vector<std::string>> TableReader::strings(std::string_view key) {
+  const Value* value = take(key, Value::Kind::kArray, "a list of strings, such as [\"a\", \"b\"]");
+  if (value == nullptr) return std::nullopt;
+  std::vector<std::string> list;
+  for (const Value& element : value->elements) {
+    if (element.kind != Value::Kind::kString) {
+      mistake(key, fmt::format("holds {}; write a list of strings, such as [\"a\", \"b\"]",
+                               describe(element.kind)));
+      return std::nullopt;
+    }
+    list.push_back(element.text);
+  }
+  return list;
+}
+
+std::optional<std::vector<std::uint64_t>> TableReader::integers(std::string_view key,
+                                                                std::uint64_t least,
+                                                                std::uint64_t most) {
+  const auto accepted = fmt::format("a list of whole numbers from {} to {}", least, most);
+  const Value* value = take(key, Value::Kind::kArray, accepted);
+  if (value == nullptr) return std::nullopt;
+  std::vector<std::uint64_t> list;
+  for (const Value& element : value->elements) {
+    if (element.kind != Value::Kind::kInteger) {
+      mistake(key, fmt::format("holds {}; write {}", describe(element.kind), accepted));
+      return std::nullopt;
+    }
+    if (element.integer < 0 || static_cast<std::uint64_t>(element.integer) < least ||
+        static_cast<std::uint64_t>(element.integer) > most) {
+      mistake(key, fmt::format("holds {}; write {}", element.integer, accepted));
+      return std::nullopt;
+    }
+    list.push_back(static_cast<std::uint64_t>(element.integer));
+  }
+  return list;
+}
+
+const Value* TableReader::table(std::string_view key) {
+  return take(key, Value::Kind::kTable, fmt::format("a section [{}]", path_of(key)));
+}
+
+std::vector<const Value*> TableReader::tables(std::string_view key) {
+  const std::string accepted = fmt::format("sections [[{}]]", key);
+  const Value* value = take(key, Value::Kind::kArray, accepted);
+  std::vector<const Value*> list;
+  if (value == nullptr) return list;
+  for (const Value& element : value->elements) {
+    if (element.kind != Value::Kind::kTable) {
+      mistake(key, fmt::format("holds {}; write {}", describe(element.kind), accepted));
+      continue;
+    }
+    list.push_back(&element);
+  }
+  return list;
+}
+
+const Value* TableReader::any(std::string_view key) {
+  known_.push_back(key);
+  return table_.find(key);
+}
+
+void TableReader::mistake(std::string_view key, std::string_view what) {
+  mistakes_.add(line_of(key), path_of(key), what);
+}
+
+void TableReader::require(std::string_view key, std::string_view what_is_accepted) {
+  if (!has(key)) mistake(key, fmt::format("is missing; write {}", what_is_accepted));
+}
+
+std::uint32_t TableReader::line_of(std::string_view key) const {
+  const Value* value = table_.find(key);
+  const std::uint32_t line = value != nullptr ? value->line : table_.line;
+  return line == 0 ? 1 : line;
+}
+
+std::string TableReader::path_of(std::string_view key) const {
+  if (path_.empty()) return std::string(key);
+  if (key.empty()) return path_;
+  return fmt::format("{}.{}", path_, key);
+}
+
+void TableReader::finish() {
+  for (const auto& [key, value] : table_.members) {
+    if (std::ranges::find(known_, key) != known_.end()) continue;
+    const std::string_view near = nearest(key, known_);
+    if (!near.empty()) {
+      mistake(key, fmt::format("is not a key here; did you mean {}?", near));
+      continue;
+    }
+    std::string list;
+    for (const std::string_view word : known_) {
+      if (!list.empty()) list += ", ";
+      list += word;
+    }
+    mistake(key, fmt::format("is not a key here; keys here are {}", list));
+  }
+}
+
+}  // namespace sandbay::group

@@ -1,0 +1,102 @@
+// Text forms of UUIDs and NAA identifiers: hexadecimal digits in the order of the bytes. A UUID
+// is drawn from the executor's generator, so that a simulation repeats it.
+#include "group/uuid.h"
+
+#include <algorithm>
+#include <span>
+
+namespace sandbay::group {
+
+namespace {
+
+constexpr std::string_view kDigits = "0123456789abcdef";
+
+// The value of a hexadecimal digit, or nothing.
+std::optional<std::uint8_t> digit_of(char c) {
+  if (c >= 'A' && c <= 'F') c = static_cast<char>(c - 'A' + 'a');
+  const auto at = kDigits.find(c);
+  if (at == std::string_view::npos) return std::nullopt;
+  return static_cast<std::uint8_t>(at);
+}
+
+// 32 digits as 16 bytes.
+std::optional<std::array<std::uint8_t, 16>> parse_hex(std::string_view text) {
+  std::array<std::uint8_t, 16> bytes{};
+  if (text.size() != 2 * bytes.size()) return std::nullopt;
+  for (std::size_t i = 0; i < bytes.size(); ++i) {
+    const auto high = digit_of(text[2 * i]);
+    const auto low = digit_of(text[2 * i + 1]);
+    if (!high || !low) return std::nullopt;
+    bytes[i] = static_cast<std::uint8_t>(*high << 4 | *low);
+  }
+  return bytes;
+}
+
+std::string format_hex(std::span<const std::uint8_t> bytes) {
+  std::string text;
+  for (const std::uint8_t byte : bytes) {
+    text += kDigits[byte >> 4];
+    text += kDigits[byte & 15];
+  }
+  return text;
+}
+
+}  // namespace
+
+Uuid make_uuid(Random& random) {
+  Uuid uuid{};
+  for (std::size_t i = 0; i < uuid.size(); i += 8) {
+    std::uint64_t bits = random.next();
+    for (std::size_t j = 0; j < 8; ++j, bits >>= 8) {
+      uuid[i + j] = static_cast<std::uint8_t>(bits & 0xff);
+    }
+  }
+  uuid[6] = static_cast<std::uint8_t>((uuid[6] & 0x0f) | 0x40);  // Version 4: random.
+  uuid[8] = static_cast<std::uint8_t>((uuid[8] & 0x3f) | 0x80);  // The variant of RFC 4122.
+  return uuid;
+}
+
+std::string format_uuid(const Uuid& uuid) {
+  std::string text = format_hex(uuid);
+  for (const std::size_t at : {20UZ, 16UZ, 12UZ, 8UZ}) text.insert(at, 1, '-');
+  return text;
+}
+
+std::optional<Uuid> parse_uuid(std::string_view text) {
+  constexpr std::size_t kLength = 36;
+  if (text.size() != kLength) return std::nullopt;
+  std::string digits;
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    const bool dash = i == 8 || i == 13 || i == 18 || i == 23;
+    if (dash != (text[i] == '-')) return std::nullopt;
+    if (!dash) digits += text[i];
+  }
+  return parse_hex(digits);
+}
+
+NaaIdentifier naa_of(const Uuid& uuid) {
+  // Company 02-00-00h: the four bits of the type, then 24 bits of company, then the UUID's last
+  // 100 bits, which leaves out its version digit's half and keeps 98 random bits.
+  NaaIdentifier naa{};
+  naa[0] = 0x60;
+  naa[1] = 0x20;
+  naa[2] = 0x00;
+  naa[3] = static_cast<std::uint8_t>(uuid[3] & 0x0f);
+  std::copy(uuid.begin() + 4, uuid.end(), naa.begin() + 4);
+  return naa;
+}
+
+std::string serial_of(const Uuid& uuid) {
+  return format_hex(std::span<const std::uint8_t>(uuid).first<8>());
+}
+
+std::string format_naa(const NaaIdentifier& naa) { return "naa." + format_hex(naa); }
+
+std::optional<NaaIdentifier> parse_naa(std::string_view text) {
+  if (text.starts_with("naa.")) text.remove_prefix(4);
+  const auto bytes = parse_hex(text);
+  if (!bytes || (*bytes)[0] >> 4 != 6) return std::nullopt;
+  return bytes;
+}
+
+}  // namespace sandbay::group
