@@ -212,6 +212,16 @@ inline std::uint32_t initiator_task_tag(BhsView bhs) { return big_endian<std::ui
 inline std::uint32_t cmd_sn_of(BhsView bhs) { return big_endian<std::uint32_t>(bhs, 24); }
 inline std::uint32_t exp_stat_sn_of(BhsView bhs) { return big_endian<std::uint32_t>(bhs, 28); }
 
+// Of Data-In and Data-Out.
+inline std::uint32_t buffer_offset_of(BhsView bhs) { return big_endian<std::uint32_t>(bhs, 40); }
+// Fills in what a request that was made beforehand gets only when it is sent.
+inline void write_request_numbers(std::uint32_t task_tag, std::uint32_t cmd_sn,
+                                  std::uint32_t exp_stat_sn, Bhs& bhs) {
+  put_big_endian<std::uint32_t>(bhs, 16, task_tag);
+  put_big_endian<std::uint32_t>(bhs, 24, cmd_sn);
+  put_big_endian<std::uint32_t>(bhs, 28, exp_stat_sn);
+}
+
 // What follows a BHS: AHS, header digest, padded data, data digest.
 inline std::uint32_t bytes_after_bhs(BhsView bhs, bool header_digest, bool data_digest) {
   const std::uint32_t data = data_segment_length(bhs);
