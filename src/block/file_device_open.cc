@@ -100,7 +100,6 @@ Task<std::expected<std::uint64_t, std::string>> FileDevice::settle_size(File& fi
 
 Task<std::expected<std::unique_ptr<FileDevice>, std::string>> FileDevice::open(
     Executor& home, FileDeviceOptions options) {
-  assert(Executor::current_or_null() == &home);
   const std::string wrong = block_size_error(options.block_bytes, options.physical_block_bytes);
   if (!wrong.empty()) co_return fail(options, wrong);
   if (options.byte_count % options.block_bytes != 0) {
@@ -109,9 +108,16 @@ Task<std::expected<std::unique_ptr<FileDevice>, std::string>> FileDevice::open(
   }
   OpenResult opened = co_await open_file(home, options);
   if (!opened.has_value()) co_return std::unexpected(std::move(opened.error()));
-  File& file = *opened->file;
-  const std::expected<std::uint64_t, std::string> size = co_await settle_size(file, options);
+  const Result<std::uint64_t> size_before = co_await opened->file->size();
+  const std::expected<std::uint64_t, std::string> size =
+      co_await settle_size(*opened->file, options);
   if (!size.has_value()) co_return std::unexpected(size.error());
+  if (size_before.has_value() && *size_before != *size) {
+    // What direct I/O needs shows only on a file that has content, so the new one is opened anew.
+    opened = co_await open_file(home, options);
+    if (!opened.has_value()) co_return std::unexpected(std::move(opened.error()));
+  }
+  File& file = *opened->file;
 
   bool unmap = !options.read_only && !options.preallocate;
   if (unmap && !file.is_block_device()) {
