@@ -22,13 +22,18 @@ struct FileLatency {
   Duration most = std::chrono::microseconds(500);
 };
 
+// Of each connection; two directions do not slow each other.
 struct LinkOptions {
   Duration delay_least = std::chrono::microseconds(20);
   Duration delay_most = std::chrono::microseconds(200);
-  std::uint64_t bytes_per_second = 0;  // 0: unlimited
+  std::uint64_t bytes_per_second = 0;     // 0: unlimited
   std::size_t buffer_bytes = 256 * 1024;  // A sender waits when so much is unread.
-  bool fragment = true;  // Receives may return any part of what is there, down to one byte.
+  // Receives may return any part of what is there, down to one byte.
+  bool fragment = true;
 };
+
+// All files of a world at one moment: what is durable, what is visible, what is on its way.
+struct FilesSnapshot;
 
 struct WorldOptions {
   std::uint64_t seed = 1;
@@ -36,6 +41,7 @@ struct WorldOptions {
   std::size_t memory_limit_bytes = std::size_t{256} << 20;  // Of each executor.
   FileLatency file_latency;
   LinkOptions link;
+  std::shared_ptr<const FilesSnapshot> files;  // Starts with these files, if any.
 };
 
 class World {
@@ -48,22 +54,31 @@ class World {
   virtual TimePoint now() const noexcept = 0;
 
   // Runs until `main` (started on executor 0) has ended. A world in which nothing is ready, no
-  // timer is armed and main has not ended is deadlocked: that, and passing `limit` of virtual time,
-  // return false.
+  // timer is armed and main has not ended is deadlocked: that, passing `limit` of virtual time, and
+  // a hundred million steps without any time passing return false. `main` is kept until the world
+  // goes if it has not ended.
   [[nodiscard]] virtual bool run(std::function<Task<void>()> main,
                                  Duration limit = std::chrono::hours(1)) = 0;
-  // Runs until nothing is ready and no timer is due within `duration`.
+  // Runs until nothing is ready and no timer is due within `duration`, which then has passed.
   virtual void run_for(Duration duration) = 0;
-  virtual std::uint64_t steps() const noexcept = 0;  // Ready items run so far.
+  virtual std::uint64_t steps() const noexcept = 0;       // Ready items and timers run so far.
   virtual std::uint64_t trace_hash() const noexcept = 0;  // Of every scheduling decision.
 
   // Files, by path. --------------------------------------------------------------------------
   // Cuts the power: every byte written but not synced is kept, lost or torn at 512-byte borders,
-  // as the seed has it, in any order; operations in flight fail with kHardware. Files stay.
+  // as the seed has it, in any order; operations in flight fail with kHardware. Files stay and can
+  // be opened again at once; File objects of before the cut answer kHardware for ever.
   virtual void cut_power() = 0;
   virtual bool file_exists(const std::string& path) const = 0;
   virtual std::vector<std::byte> file_content(const std::string& path) const = 0;
   virtual void set_file_content(const std::string& path, std::vector<std::byte> content) = 0;
+  // Forks the files: a world that starts from the snapshot and cuts its power first sees one of
+  // the crashes that were possible at this moment; other seeds, other crashes. Cheap: content is
+  // shared until it changes. Snapshots and their worlds stay on one thread.
+  virtual std::shared_ptr<const FilesSnapshot> snapshot_files() const = 0;
+  // Called just before a change of a file becomes visible (a write boundary), where a snapshot can
+  // be taken; it must not change the world. Null switches it off.
+  virtual void observe_writes(std::function<void(const std::string& path)> observer) = 0;
 
   // The network. ------------------------------------------------------------------------------
   // Every established stream whose local or peer port is `port` is reset.
