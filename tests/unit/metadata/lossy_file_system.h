@@ -1,0 +1,77 @@
+// LossyFileSystem: how RocksDB's files look after a power cut.
+//
+// Files are real ones; this keeps account of what was synced. cut_power() makes every later change
+// fail. After the database is gone, apply_losses() makes the files what a disk might hold: each is
+// cut back to some length not below what was synced, the part after that may be torn (a sector of
+// zeros or rubbish in it), and files and renames whose directory was not synced may be undone.
+#pragma once
+
+#include <rocksdb/env.h>
+#include <rocksdb/file_system.h>
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "runtime/random.h"
+
+namespace sandbay::metadata::testing {
+
+class LossyFileSystem final : public rocksdb::FileSystemWrapper {
+ public:
+  explicit LossyFileSystem(std::uint64_t seed);
+  const char* Name() const override { return "LossyFileSystem"; }
+
+  void cut_power();
+  void apply_losses();
+  // Appends fail as on a full disk while it is set.
+  void set_full(bool full);
+  // What the losses were, so that a test can see that there were any.
+  std::uint64_t bytes_lost() const { return bytes_lost_; }
+  std::uint64_t entries_undone() const { return entries_undone_; }
+
+  rocksdb::IOStatus NewWritableFile(const std::string& name, const rocksdb::FileOptions& options,
+                                    std::unique_ptr<rocksdb::FSWritableFile>* file,
+                                    rocksdb::IODebugContext* debug) override;
+  rocksdb::IOStatus NewDirectory(const std::string& name, const rocksdb::IOOptions& options,
+                                 std::unique_ptr<rocksdb::FSDirectory>* directory,
+                                 rocksdb::IODebugContext* debug) override;
+  rocksdb::IOStatus RenameFile(const std::string& from, const std::string& to,
+                               const rocksdb::IOOptions& options,
+                               rocksdb::IODebugContext* debug) override;
+  rocksdb::IOStatus DeleteFile(const std::string& name, const rocksdb::IOOptions& options,
+                               rocksdb::IODebugContext* debug) override;
+
+ private:
+  friend class LossyWritableFile;
+  friend class LossyDirectory;
+  // A change of a directory that was not synced yet.
+  struct Entry {
+    std::string directory;
+    std::string name;
+    std::string renamed_from;             // Empty: the file was made.
+    std::optional<std::string> replaced;  // What the name held before a rename.
+  };
+
+  rocksdb::IOStatus check_power();
+  rocksdb::IOStatus check_append();
+  void synced(const std::string& name, std::uint64_t byte_count);
+  void directory_synced(const std::string& name);
+  void lose_tail(const std::string& name, std::uint64_t synced_bytes);
+  void undo(const Entry& entry);
+
+  std::mutex mutex_;  // RocksDB calls from several threads.
+  Random random_;
+  bool cut_ = false;
+  bool full_ = false;
+  std::map<std::string, std::uint64_t> synced_bytes_;
+  std::vector<Entry> entries_;
+  std::uint64_t bytes_lost_ = 0;
+  std::uint64_t entries_undone_ = 0;
+};
+
+}  // namespace sandbay::metadata::testing

@@ -1,0 +1,250 @@
+// RocksDbStore where RocksDB itself is on trial: a process killed while it commits, files that lose
+// what was not synced, a full disk, and directories that cannot be opened.
+#include "metadata/rocksdb_store.h"
+
+#include <rocksdb/env.h>
+#include <signal.h>
+#include <spawn.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+
+#include <catch2/catch.hpp>
+
+#include "commit_history.h"
+#include "lossy_file_system.h"
+#include "runtime/sync.h"
+#include "tests/unit/block/on_executor.h"
+#include "tests/unit/block/scratch_directory.h"
+
+extern char** environ;  // NOLINT(readability-redundant-declaration)
+
+namespace sandbay::metadata::testing {
+namespace {
+
+using sandbay::testing::run_on_reactor;
+using sandbay::testing::ScratchDirectory;
+
+Task<std::unique_ptr<Store>> open(Executor& home, RocksDbOptions options) {
+  auto opened = co_await open_rocksdb_store(home, std::move(options));
+  if (!opened.has_value()) FAIL(opened.error());
+  co_return std::move(*opened);
+}
+
+// A commit-loop process and the pipe through which it tells what was acknowledged.
+class CommitLoop {
+ public:
+  CommitLoop(const std::string& path, std::uint64_t first, unsigned committers) {
+    int ends[2] = {-1, -1};
+    REQUIRE(pipe(ends) == 0);
+    output_ = ends[0];
+    const std::string program =
+        std::filesystem::read_symlink("/proc/self/exe").parent_path() / "commit-loop";
+    std::string arguments[] = {program, path, std::to_string(first), std::to_string(committers)};
+    char* vector[] = {arguments[0].data(), arguments[1].data(), arguments[2].data(),
+                      arguments[3].data(), nullptr};
+    posix_spawn_file_actions_t actions;
+    posix_spawn_file_actions_init(&actions);
+    posix_spawn_file_actions_adddup2(&actions, ends[1], STDOUT_FILENO);
+    posix_spawn_file_actions_addclose(&actions, ends[0]);
+    posix_spawn_file_actions_addclose(&actions, ends[1]);
+    REQUIRE(posix_spawn(&process_, program.c_str(), &actions, nullptr, vector, environ) == 0);
+    posix_spawn_file_actions_destroy(&actions);
+    close(ends[1]);
+  }
+  ~CommitLoop() {
+    kill_now();
+    close(output_);
+  }
+  CommitLoop(const CommitLoop&) = delete;
+  CommitLoop& operator=(const CommitLoop&) = delete;
+
+  // Waits for the next acknowledged number; false if there will be none.
+  bool next(std::uint64_t& number) {
+    return read(output_, &number, sizeof number) == sizeof number;
+  }
+
+  void kill_now() {
+    if (process_ <= 0) return;
+    kill(process_, SIGKILL);
+    int status = 0;
+    waitpid(process_, &status, 0);
+    process_ = -1;
+  }
+
+ private:
+  pid_t process_ = -1;
+  int output_ = -1;
+};
+
+Task<void> check_store(Executor& home, std::string path, std::uint64_t acknowledged,
+                       std::uint64_t& there) {
+  auto store = co_await open(home, {.path = std::move(path)});
+  there = co_await check_history(*store, acknowledged + 100);
+  CHECK(there >= acknowledged);
+  co_await store->close();
+}
+
+Task<void> try_to_open(Executor& home, std::string path, std::string& result) {
+  auto opened = co_await open_rocksdb_store(home, {.path = std::move(path)});
+  result = opened.has_value() ? "opened" : opened.error();
+  if (opened.has_value()) co_await (*opened)->close();
+}
+
+std::string opening(const std::string& path) {
+  std::string result;
+  run_on_reactor([&](Executor& home) { return try_to_open(home, path, result); });
+  return result;
+}
+
+struct Progress {
+  std::uint64_t asked = 0;
+  std::uint64_t acknowledged = 0;
+};
+
+Task<void> commit_until_error(Store& store, Progress& progress, std::size_t value_bytes,
+                              Gate& gate) {
+  const GateHold hold(gate);
+  while (true) {
+    const std::uint64_t number = ++progress.asked;
+    const Error error = co_await store.commit(history_batch(number, value_bytes));
+    if (error != Error::kNone) break;
+    progress.acknowledged = std::max(progress.acknowledged, number);
+  }
+}
+
+// Opens on the lossy files, checks, commits, and cuts the power at some moment.
+Task<void> live_until_cut(Executor& home, RocksDbOptions options, LossyFileSystem& files,
+                          Progress& progress, Random random) {
+  auto store = co_await open(home, options);
+  const std::uint64_t there = co_await check_history(*store, progress.asked);
+  CHECK(there >= progress.acknowledged);
+  progress = {.asked = there, .acknowledged = there};
+  Gate gate;
+  const std::size_t value_bytes = random.chance(0.5) ? 100 : 100'000;  // With and without flushes.
+  const std::uint64_t committers = random.between(1, 8);
+  for (std::uint64_t i = 0; i < committers; ++i) {
+    REQUIRE(gate.enter());
+    spawn(commit_until_error(*store, progress, value_bytes, gate));
+  }
+  co_await home.sleep_for(std::chrono::microseconds(random.between(0, 30'000)));
+  files.cut_power();
+  co_await gate.close();
+  co_await store->close();
+}
+
+Task<void> disk_fills(Executor& home, RocksDbOptions options, LossyFileSystem& files) {
+  auto store = co_await open(home, options);
+  Error error = co_await store->commit(history_batch(1, 100));
+  CHECK(error == Error::kNone);
+  files.set_full(true);
+  Batch batch;
+  batch.put("not", "there");
+  error = co_await store->commit(std::move(batch));
+  CHECK(error == Error::kNoSpace);
+  const auto missing = co_await store->get("not");
+  CHECK((missing.has_value() && !missing->has_value()));
+  Batch again;
+  again.put("not", "there");
+  error = co_await store->commit(std::move(again));
+  CHECK(error != Error::kNone);
+  files.set_full(false);
+  error = co_await store->commit(history_batch(2, 100));
+  CHECK(error == Error::kNone);
+  co_await store->close();
+  store = co_await open(home, options);
+  const std::uint64_t there = co_await check_history(*store, 10);
+  CHECK(there == 2);
+  co_await store->close();
+}
+
+}  // namespace
+
+// Goal: every batch that a killed process had acknowledged is there afterwards, and what was in
+// flight is whole.
+TEST_CASE("RocksDB keeps acknowledged batches when the process is killed", "[metadata]") {
+  const auto committers = GENERATE(1U, 8U);
+  CAPTURE(committers);
+  const ScratchDirectory scratch;
+  Random random(committers);
+  std::uint64_t there = 0;
+  for (int life = 0; life < 5; ++life) {
+    CAPTURE(life);
+    std::uint64_t acknowledged = there;
+    CommitLoop loop(scratch.file("db"), there + 1, committers);
+    for (std::uint64_t wanted = random.between(1, 400); wanted > 0; --wanted) {
+      std::uint64_t number = 0;
+      REQUIRE(loop.next(number));
+      acknowledged = std::max(acknowledged, number);
+    }
+    loop.kill_now();
+    for (std::uint64_t number = 0; loop.next(number);) {
+      acknowledged = std::max(acknowledged, number);
+    }
+    run_on_reactor(
+        [&](Executor& home) { return check_store(home, scratch.file("db"), acknowledged, there); });
+  }
+}
+
+// Goal: the same when the machine goes down with the process and files lose what was not synced.
+TEST_CASE("RocksDB keeps acknowledged batches when un-synced writes are lost", "[metadata]") {
+  const auto seed = GENERATE(range<std::uint64_t>(1, 17));
+  CAPTURE(seed);
+  const ScratchDirectory scratch;
+  Random random(seed);
+  Progress progress;
+  std::uint64_t bytes_lost = 0;
+  std::uint64_t entries_undone = 0;
+  for (int life = 0; life < 6; ++life) {
+    CAPTURE(life);
+    const auto files = std::make_shared<LossyFileSystem>(random.next());
+    const std::unique_ptr<rocksdb::Env> env = rocksdb::NewCompositeEnv(files);
+    const RocksDbOptions options{.path = scratch.file("db"), .env = env.get()};
+    run_on_reactor([&](Executor& home) {
+      return live_until_cut(home, options, *files, progress, random.fork());
+    });
+    files->apply_losses();
+    bytes_lost += files->bytes_lost();
+    entries_undone += files->entries_undone();
+  }
+  CHECK(bytes_lost + entries_undone > 0);  // Or nothing was on trial.
+}
+
+TEST_CASE("A full disk refuses commits and goes on when there is room", "[metadata]") {
+  const ScratchDirectory scratch;
+  const auto files = std::make_shared<LossyFileSystem>(1);
+  const std::unique_ptr<rocksdb::Env> env = rocksdb::NewCompositeEnv(files);
+  const RocksDbOptions options{.path = scratch.file("db"), .env = env.get()};
+  run_on_reactor([&](Executor& home) { return disk_fills(home, options, *files); });
+}
+
+TEST_CASE("A store in use by another process is refused by name", "[metadata]") {
+  const ScratchDirectory scratch;
+  const std::string path = scratch.file("db");
+  CommitLoop holder(path, 1, 0);
+  std::uint64_t ready = 1;
+  REQUIRE(holder.next(ready));
+  CHECK(opening(path) == "metadata " + path + ": in use by another process");
+  holder.kill_now();
+  CHECK(opening(path) == "opened");
+}
+
+TEST_CASE("Directories that cannot hold a store are refused by name", "[metadata]") {
+  const ScratchDirectory scratch;
+  const std::string file = scratch.file("file");
+  std::ofstream(file) << "text";
+  CHECK(opening(file) == "metadata " + file + ": is not a directory");
+  const std::string orphan = scratch.file("missing/db");
+  CHECK(opening(orphan) == "metadata " + orphan + ": cannot be made: " + scratch.file("missing") +
+                               " is not a directory");
+  CHECK(opening(scratch.file("new/")) == "opened");
+  std::ofstream(scratch.file("new/CURRENT"), std::ios::trunc) << "rubbish\n";
+  const std::string damaged = opening(scratch.file("new"));
+  CHECK(damaged.starts_with("metadata " + scratch.file("new") + ": is damaged: "));
+  CHECK(damaged.find('\n') == std::string::npos);
+}
+
+}  // namespace sandbay::metadata::testing
