@@ -6,6 +6,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 
 #include "scsi/counters.h"
@@ -47,9 +48,19 @@ struct CommandRow {
   bool is(std::uint16_t flag) const noexcept { return (flags & flag) != 0; }
 };
 
+inline constexpr std::uint8_t kNoRow = 0xFF;
+
 std::span<const CommandRow> command_table();
 
 // The row that serves this CDB, or null.
 const CommandRow* find_command(std::span<const std::byte, 16> cdb);
+
+// The first bit that is set in the CDB and that the row does not know, for the field pointer.
+struct CdbFault {
+  std::uint16_t byte = 0;
+  std::uint8_t bit = 0;
+};
+std::optional<CdbFault> find_cdb_fault(const CommandRow& row, std::span<const std::byte, 16> cdb,
+                                       bool unmap_supported);
 
 }  // namespace sandbay::scsi

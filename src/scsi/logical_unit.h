@@ -22,6 +22,7 @@
 #include "runtime/sync.h"
 #include "runtime/task.h"
 #include "scsi/command.h"
+#include "scsi/command_list.h"
 #include "scsi/counters.h"
 #include "scsi/job.h"
 #include "scsi/mode_pages.h"
@@ -80,6 +81,7 @@ class RoutedNexus final : public Nexus {
 
 // What a unit keeps for one nexus.
 struct NexusState {
+  const TaskRouter* router = nullptr;
   UnitAttentions attentions;
   bool prevents_removal = false;
 };
@@ -117,6 +119,7 @@ class LogicalUnit {
   Task<void> clear_task_set(std::uint64_t nexus_id);
   Task<void> reset(std::uint64_t nexus_id, UnitAttention cause);
   Task<void> forget_nexus(std::uint64_t nexus_id);
+  Task<void> forget_router(const TaskRouter* router);
   void establish(UnitAttention condition, std::optional<std::uint64_t> except = std::nullopt);
   void clear_attention(UnitAttention condition, std::uint64_t nexus_id);
 
@@ -131,47 +134,52 @@ class LogicalUnit {
     bool force_unit_access = false;
     bool disable_page_out = false;
   };
-  enum class Victims : std::uint8_t { kOneTask, kNexus, kEverybody };
+  enum class Victims : std::uint8_t { kOneTask, kNexus, kRouter, kEverybody };
   struct AbortScope {
     Victims victims = Victims::kEverybody;
-    std::uint64_t nexus_id = 0;
+    std::uint64_t nexus_id = 0;  // Whose commands, or who asks.
     std::uint64_t tag = 0;
+    const TaskRouter* router = nullptr;
   };
   enum class PowerState : std::uint8_t { kActive, kStopped, kEjected };
 
   // task_set.cc
-  void admit(Command& command);
   bool may_run(const Command& command) const noexcept;
   void run(Command& command);
   void run_waiting();
-  void enter_set(Command& command);
-  void leave_set(Command& command);
+  void leave_set(Command& command) noexcept;
   void finish(Command& command, const Outcome& outcome) noexcept;
-  void complete_now(Command& command, const Outcome& outcome);
-  bool fenced(const Command& command, const Extent& extent) const noexcept;
+  void answer_unadmitted(Command& command, const Outcome& outcome);
+  void count(const Command& command, const Outcome& outcome) noexcept;
+  bool fenced(const Extent& extent) const noexcept;
+  static Outcome aborted_outcome(const Command& command) noexcept;
 
   // task_management.cc
   Task<void> abort(AbortScope scope);
-  bool matches(const Command& command, const AbortScope& scope) const noexcept;
+  static bool matches(const Command& command, const AbortScope& scope) noexcept;
   std::size_t count_victims(const AbortScope& scope) const noexcept;
-  void abort_one(Command& command, const AbortScope& scope);
+  void mark_and_cancel(const AbortScope& scope);
   void give_up(Command& command);
   void restore_defaults();
 
   // dispatch.cc: the checks that precede every handler.
-  std::optional<Outcome> check(Command& command, const CommandRow* row);
-  std::optional<Outcome> check_attention(Command& command, const CommandRow* row);
+  std::optional<Outcome> check(Command& command);
+  std::optional<Outcome> report_attention(NexusState& nexus);
   std::optional<Outcome> check_ready(const CommandRow& row) const;
   NexusState& state_of(const Command& command);
 
   // Outcomes.
   Outcome check_condition(const Sense& sense) const noexcept;
-  Outcome illegal(Additional additional) const noexcept;
+  Outcome refuse(SenseKey key, Additional additional) const noexcept;
+  Outcome illegal(Additional additional) const noexcept {
+    return refuse(SenseKey::kIllegalRequest, additional);
+  }
   Outcome invalid_cdb(std::uint16_t byte, std::optional<std::uint8_t> bit = std::nullopt) const;
   Outcome invalid_parameter(std::uint16_t byte) const;
-  Outcome failure(Error error, const Completion* completion, Operation operation) const;
+  Outcome device_failure(Error error, Operation operation,
+                         std::optional<Lba> bad_lba = std::nullopt) const;
+  Outcome device_failure(const Completion& completion, Operation operation) const;
   Outcome transport_failure(Error error) const;
-  Task<Error> send_bytes(Command& command, std::span<const std::byte> bytes);
   // Parameter data with an allocation length; `bytes` lives until the task ends.
   Task<Outcome> return_parameters(Command& command, std::span<const std::byte> bytes,
                                   std::uint64_t allocation_length);
@@ -210,19 +218,32 @@ class LogicalUnit {
   Job write_same(Command& command);
 
   // Pieces of handlers.
-  std::expected<Transfer, Outcome> decode_transfer(const Command& command) const;
-  Request request_for(Operation operation, const Transfer& transfer, Extent extent,
-                      Command& command) const;
-  std::uint64_t piece_blocks() const noexcept { return piece_blocks_; }
-  Task<Outcome> read_pieces(Command& command, Transfer transfer, std::uint64_t byte_count);
-  Task<Outcome> write_pieces(Command& command, Transfer transfer, std::uint64_t byte_count);
-  Task<Outcome> verify_medium(Command& command, Transfer transfer);
-  Task<Outcome> compare_pieces(Command& command, Transfer transfer, bool one_block);
-  Task<Outcome> fill(Command& command, Transfer transfer, Buffer block);
-  Task<Outcome> discard(Command& command, Extent extent, Operation operation, bool fua);
-  Task<Outcome> flush(Command& command, Extent extent);
-  std::optional<Outcome> check_data_out(const Command& command, std::uint64_t needed) const;
-  bool stable_writes() const noexcept { return !modes_.write_cache_enabled; }
+  std::expected<Transfer, Outcome> decode_transfer(const Command& command, bool limit_length) const;
+  std::optional<Outcome> check_range(Lba first, std::uint64_t block_count) const;
+  Task<Completion> submit(Command& command, Operation operation, Extent extent, bool stable,
+                          bool disable_page_out, BufferList data);
+  // What of the Data-Out Buffer the command may use, or that it must not run (residuals).
+  std::expected<std::uint64_t, Outcome> usable_data_out(const Command& command,
+                                                        std::uint64_t needed) const;
+  Outcome incomplete_data_out(std::uint64_t needed) const;
+  Task<Outcome> read_pieces(Command& command, Transfer transfer, std::uint64_t wanted);
+  Task<Outcome> read_failed(Command& command, Completion completion, Extent extent,
+                            std::uint64_t sent);
+  Task<Outcome> write_pieces(Command& command, Transfer transfer, std::uint64_t usable);
+  Task<Outcome> verify_pieces(Command& command, Transfer transfer, unsigned byte_check);
+  Task<Outcome> verify_piece(Command& command, Extent extent, BufferList expected, bool repeated);
+  Task<Outcome> write_and_verify_pieces(Command& command, Transfer transfer, std::uint64_t usable,
+                                        bool compare);
+  Task<Outcome> fill(Command& command, Transfer transfer, BufferList block);
+  Task<Outcome> clear(Command& command, Extent extent, Operation operation);
+  Task<Outcome> unmap_listed(Command& command, BufferList list, std::size_t descriptor_count);
+  std::optional<Outcome> check_unmap_list(const BufferList& list,
+                                          std::size_t descriptor_count) const;
+  Task<void> in_background(Operation operation, Extent extent);
+  std::size_t mode_data(const Command& command, std::span<std::byte> target,
+                        std::optional<Outcome>& refused) const;
+  std::expected<ModeParameters, Outcome> decode_mode_list(const Command& command,
+                                                          std::span<const std::byte> list) const;
 
   // inquiry.cc
   std::size_t standard_inquiry(std::span<std::byte> page) const;
@@ -232,6 +253,7 @@ class LogicalUnit {
   std::size_t block_limits(std::span<std::byte> page) const;
 
   const Geometry& geometry() const noexcept { return device_.geometry(); }
+  bool stable_writes() const noexcept { return !modes_.write_cache_enabled; }
   bool thin() const noexcept { return options_.thin && geometry().unmap; }
   bool write_protected() const noexcept { return options_.read_only || geometry().read_only; }
   std::uint32_t blocks_per_physical() const noexcept;
@@ -250,19 +272,19 @@ class LogicalUnit {
   std::uint64_t last_nexus_ = 0;  // The one looked up last, as most commands follow their like.
   NexusState* last_nexus_state_ = nullptr;
 
-  // The task set: every command in it in order of arrival, and those that wait.
-  Command* first_ = nullptr;
-  Command* last_ = nullptr;
-  std::uint32_t set_count_ = 0;
-  std::uint32_t waiting_count_ = 0;
-  std::uint32_t running_count_ = 0;
+  // The task set: what waits for its turn, oldest first, and what runs. Held: see above.
+  CommandList waiting_;
+  CommandList running_;
+  CommandList held_;
   std::uint32_t running_ordered_ = 0;
-  std::uint32_t head_of_queue_ = 0;  // In the set.
+  std::uint32_t head_of_queue_ = 0;  // Running.
   bool starting_waiters_ = false;
   bool closed_ = false;
+  bool background_failed_ = false;  // An IMMED command failed after its status: a deferred error.
+  Error background_error_ = Error::kNone;
+  Gate background_;  // What goes on behind IMMED commands.
+  Gate operations_;  // Task management under way.
 
-  Command* first_held_ = nullptr;
-  std::uint32_t held_count_ = 0;
   Condition command_ended_;  // Notified only while somebody waits for it.
   std::uint32_t end_watchers_ = 0;
 

@@ -37,8 +37,8 @@ class TaskRouter final : public TargetDevice {
 
   // On any executor. kExists, or kOutOfRange beyond kMostUnits. Borrows the unit.
   Task<Error> add(std::uint32_t lun, LogicalUnit* unit);
-  // When it ends no command reaches the unit through this target any more, and those of its
-  // nexuses have been aborted (some may still be held: LogicalUnit::close()). kNotFound.
+  // When it ends no command reaches the unit through this target any more, and what was in it has
+  // been aborted (some may still be held: LogicalUnit::close()). kNotFound.
   Task<Error> remove(std::uint32_t lun);
   // Waits for what runs in the background.
   Task<void> close();
@@ -58,33 +58,34 @@ class TaskRouter final : public TargetDevice {
     std::uint32_t number = 0;
     LogicalUnit* unit = nullptr;
   };
-  // One executor's view. `answering` are the commands that the router serves itself there.
+  // One executor's view.
   struct View {
     std::vector<Entry> units;  // By number.
-    Command* first_answering = nullptr;
-    std::uint32_t answering_count = 0;
+    CommandList answering;     // What the router serves itself, here.
     Condition answered;
+    Gate background;
   };
 
   View& view() const;
   LogicalUnit* find(std::uint32_t number) const;
-  Task<void> set_units(std::vector<Entry> units);
+  Task<void> publish(std::vector<Entry> units, LogicalUnit* leaving);
   Task<void> attend_all(std::vector<Entry> units);
   Task<void> clear_everywhere(std::uint64_t nexus_id);
-  Task<void> answer(Command& command);
+  Task<void> answer(Command& command, bool well_known);
   Task<Outcome> answer_inquiry(Command& command, bool well_known);
   Task<Outcome> answer_report_luns(Command& command);
   Task<Outcome> answer_request_sense(Command& command, bool well_known);
-  Task<void> abort_answering(std::uint64_t nexus_id, std::optional<std::uint64_t> tag);
+  Task<Outcome> send_parameters(Command& command, std::vector<std::byte> bytes,
+                                std::uint64_t allocation_length);
+  Task<bool> abort_answering(std::uint64_t nexus_id, std::optional<std::uint64_t> tag);
   Task<TaskManagementResponse> manage_target(std::uint64_t nexus_id,
                                              TaskManagementFunction function);
-  Task<TaskManagementResponse> manage_unit(std::uint64_t nexus_id, LogicalUnit* unit,
+  Task<TaskManagementResponse> manage_unit(std::uint64_t nexus_id, LogicalUnit& unit,
                                            TaskManagementRequest request);
 
   std::vector<Executor*> executors_;
   std::vector<std::unique_ptr<View>> views_;  // By executor index.
   Mutex changing_;                            // One add() or remove() at a time; on executor 0.
-  Gate background_;                           // Likewise.
 };
 
 }  // namespace sandbay::scsi

@@ -1,0 +1,79 @@
+// The checks that stand before every handler, in their order of precedence: unit attention,
+// reservation, operation code, fields of the CDB, readiness, write protection (SAM-5 5.3.3
+// and 5.14, SPC-4 4.2).
+#include "scsi/command_table.h"
+#include "scsi/logical_unit.h"
+
+namespace sandbay::scsi {
+
+NexusState& LogicalUnit::state_of(const Command& command) {
+  const std::uint64_t nexus_id = command.nexus_id;
+  if (last_nexus_state_ != nullptr && last_nexus_ == nexus_id) return *last_nexus_state_;
+  const auto [found, added] = nexuses_.try_emplace(nexus_id);
+  if (added) {
+    found->second.router = &static_cast<const RoutedNexus*>(command.nexus)->router();
+    found->second.attentions.establish(UnitAttention::kPowerOn);
+  }
+  last_nexus_ = nexus_id;
+  last_nexus_state_ = &found->second;
+  return found->second;
+}
+
+std::optional<Outcome> LogicalUnit::report_attention(NexusState& nexus) {
+  ++counters_.unit_attentions;
+  return refuse(SenseKey::kUnitAttention, additional_of(nexus.attentions.take()));
+}
+
+std::optional<Outcome> LogicalUnit::check_ready(const CommandRow& row) const {
+  if (row.is(CommandFlags::kServesDespiteNotReady)) return std::nullopt;
+  switch (power_) {
+    case PowerState::kActive:
+      return std::nullopt;
+    case PowerState::kStopped:
+      return refuse(SenseKey::kNotReady, Additional::kInitializingCommandRequired);
+    case PowerState::kEjected:
+      return refuse(SenseKey::kNotReady, Additional::kMediumNotPresent);
+  }
+  return std::nullopt;
+}
+
+std::optional<Outcome> LogicalUnit::check(Command& command) {
+  const CommandRow* row = command.row;
+  NexusState& nexus = state_of(command);
+  if (nexus.attentions.any() &&
+      (row == nullptr || !row->is(CommandFlags::kServesDespiteAttention))) {
+    return report_attention(nexus);
+  }
+  if (reservation_ && *reservation_ != command.nexus_id &&
+      (row == nullptr || !row->is(CommandFlags::kServesDespiteReservation))) {
+    ++counters_.reservation_conflicts;
+    return Outcome{.status = Status::kReservationConflict};
+  }
+  if (row == nullptr || (row->is(CommandFlags::kThinOnly) && !thin())) {
+    return illegal(Additional::kInvalidOperationCode);
+  }
+  if (const auto fault = find_cdb_fault(*row, command.cdb, thin())) {
+    return invalid_cdb(fault->byte, fault->bit);
+  }
+  if (row->is(CommandFlags::kServesDespiteAttention)) return std::nullopt;
+  if (background_failed_) {
+    background_failed_ = false;
+    Sense sense{.key = SenseKey::kMediumError, .additional = Additional::kWriteError};
+    sense.deferred = true;
+    if (background_error_ == Error::kNoSpace) {
+      sense.key = SenseKey::kDataProtect;
+      sense.additional = Additional::kSpaceAllocationFailed;
+    }
+    return check_condition(sense);
+  }
+  if (const auto refused = check_ready(*row)) return refused;
+  if (row->is(CommandFlags::kWrites)) {
+    if (write_protected()) return refuse(SenseKey::kDataProtect, Additional::kWriteProtected);
+    if (modes_.software_write_protect) {
+      return refuse(SenseKey::kDataProtect, Additional::kSoftwareWriteProtected);
+    }
+  }
+  return std::nullopt;
+}
+
+}  // namespace sandbay::scsi

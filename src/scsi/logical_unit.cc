@@ -1,0 +1,208 @@
+// The life of a logical unit, and the outcomes that its handlers share: sense for refusals and for
+// every Error, parameter data out and in.
+#include "scsi/logical_unit.h"
+
+#include <algorithm>
+#include <bit>
+
+#include "runtime/buffer.h"
+#include "scsi/command_table.h"
+
+namespace sandbay::scsi {
+namespace {
+
+std::uint64_t blocks_per_piece(const Geometry& geometry) {
+  std::uint64_t blocks = kTransferPieceBytes / geometry.block_bytes;
+  if (geometry.maximum_io_blocks != 0) {
+    blocks = std::min<std::uint64_t>(blocks, geometry.maximum_io_blocks);
+  }
+  assert(blocks > 0);
+  return blocks;
+}
+
+}  // namespace
+
+LogicalUnit::LogicalUnit(BlockDevice& device, LogicalUnitOptions options)
+    : device_(device),
+      home_(device.home()),
+      options_(std::move(options)),
+      piece_blocks_(blocks_per_piece(device.geometry())) {
+  default_modes_.write_cache_enabled = options_.write_cache_enabled;
+  modes_ = default_modes_;
+}
+
+LogicalUnit::~LogicalUnit() = default;
+
+void LogicalUnit::capacity_changed() { establish(UnitAttention::kCapacityChanged); }
+
+LogicalUnitCounters LogicalUnit::counters() const {
+  LogicalUnitCounters result = counters_;
+  result.in_flight = waiting_.count() + running_.count();
+  result.held = held_.count();
+  result.nexuses = static_cast<std::uint32_t>(nexuses_.size());
+  return result;
+}
+
+std::uint32_t LogicalUnit::blocks_per_physical() const noexcept {
+  if (options_.physical_block_exponent) return 1U << (*options_.physical_block_exponent & 0x0FU);
+  return std::max(1U, geometry().physical_block_bytes / geometry().block_bytes);
+}
+
+Outcome LogicalUnit::check_condition(const Sense& sense) const noexcept {
+  return Outcome{.status = Status::kCheckCondition,
+                 .sense = SenseData::encode(sense, modes_.descriptor_sense)};
+}
+
+Outcome LogicalUnit::refuse(SenseKey key, Additional additional) const noexcept {
+  return check_condition({.key = key, .additional = additional});
+}
+
+Outcome LogicalUnit::invalid_cdb(std::uint16_t byte, std::optional<std::uint8_t> bit) const {
+  return check_condition({.key = SenseKey::kIllegalRequest,
+                          .additional = Additional::kInvalidFieldInCdb,
+                          .field = Sense::FieldPointer{.in_cdb = true, .byte = byte, .bit = bit}});
+}
+
+Outcome LogicalUnit::invalid_parameter(std::uint16_t byte) const {
+  return check_condition({.key = SenseKey::kIllegalRequest,
+                          .additional = Additional::kInvalidFieldInParameterList,
+                          .field = Sense::FieldPointer{.in_cdb = false, .byte = byte}});
+}
+
+// The one place where an error of a device becomes sense data.
+Outcome LogicalUnit::device_failure(Error error, Operation operation,
+                                    std::optional<Lba> bad_lba) const {
+  const bool reading = operation == Operation::kRead;
+  Sense sense{.key = SenseKey::kHardwareError, .additional = Additional::kInternalTargetFailure};
+  switch (error) {
+    case Error::kNoMemory:
+      return Outcome{.status = Status::kBusy};
+    case Error::kMediumError:
+    case Error::kDataCorrupt:
+      sense.key = SenseKey::kMediumError;
+      sense.additional = reading ? Additional::kUnrecoveredReadError : Additional::kWriteError;
+      sense.information = bad_lba;
+      break;
+    case Error::kMiscompare:
+      sense.key = SenseKey::kMiscompare;
+      sense.additional = Additional::kMiscompareDuringVerify;
+      sense.information = bad_lba;
+      break;
+    case Error::kNoSpace:
+      sense.key = SenseKey::kDataProtect;
+      sense.additional = Additional::kSpaceAllocationFailed;
+      break;
+    case Error::kReadOnly:
+    case Error::kPermission:
+      sense.key = SenseKey::kDataProtect;
+      sense.additional = Additional::kWriteProtected;
+      break;
+    case Error::kCancelled:
+      sense.key = SenseKey::kAbortedCommand;
+      sense.additional = Additional::kNone;
+      break;
+    case Error::kTimedOut:
+      sense.key = SenseKey::kAbortedCommand;
+      sense.additional = Additional::kLogicalUnitCommunicationTimeout;
+      break;
+    case Error::kNotReady:
+    case Error::kNotFound:
+    case Error::kClosed:
+    case Error::kReset:
+    case Error::kRefused:
+    case Error::kUnreachable:
+      sense.key = SenseKey::kNotReady;
+      sense.additional = Additional::kNotReadyCauseNotReportable;
+      break;
+    case Error::kOutOfRange:
+      sense.key = SenseKey::kIllegalRequest;
+      sense.additional = Additional::kLbaOutOfRange;
+      break;
+    case Error::kNone:
+    case Error::kAddressInUse:
+    case Error::kExists:
+    case Error::kInvalid:
+    case Error::kUnsupported:
+    case Error::kHardware:
+      break;
+  }
+  return check_condition(sense);
+}
+
+Outcome LogicalUnit::device_failure(const Completion& completion, Operation operation) const {
+  const bool names_block =
+      completion.error == Error::kMediumError || completion.error == Error::kMiscompare;
+  return device_failure(completion.error, operation,
+                        names_block ? std::optional(completion.first_bad_lba) : std::nullopt);
+}
+
+// The Data-Out did not come. Where the initiator is gone or the command aborted nobody reads this.
+Outcome LogicalUnit::transport_failure(Error error) const {
+  const Additional additional =
+      error == Error::kDataCorrupt ? Additional::kDataPhaseCrcError : Additional::kDataPhaseError;
+  return refuse(SenseKey::kAbortedCommand, additional);
+}
+
+Task<Outcome> LogicalUnit::return_parameters(Command& command, std::span<const std::byte> bytes,
+                                             std::uint64_t allocation_length) {
+  const std::uint64_t available = std::min<std::uint64_t>(bytes.size(), allocation_length);
+  const auto wanted =
+      static_cast<std::size_t>(std::min<std::uint64_t>(available, command.data_in_length));
+  if (wanted != 0) {
+    BufferList data = co_await home_.buffers().allocate(wanted);
+    data.copy_from(bytes.first(wanted));
+    const Error error = co_await command.send_data_in(std::move(data));
+    if (error != Error::kNone) co_return transport_failure(error);
+    command.moved += wanted;
+  }
+  co_return Outcome{.data_in_bytes = available};
+}
+
+Outcome LogicalUnit::incomplete_data_out(std::uint64_t needed) const {
+  Outcome outcome = illegal(Additional::kInvalidFieldInInformationUnit);
+  outcome.data_out_bytes = needed;
+  return outcome;
+}
+
+Task<std::expected<std::size_t, Outcome>> LogicalUnit::receive_parameters(
+    Command& command, std::span<std::byte> target, std::size_t byte_count) {
+  assert(byte_count <= target.size());
+  if (command.data_out_length < byte_count)
+    co_return std::unexpected(incomplete_data_out(byte_count));
+  const Result<BufferList> data = co_await command.receive_data_out(byte_count);
+  if (!data) co_return std::unexpected(transport_failure(data.error()));
+  assert(data->byte_count() == byte_count);
+  data->copy_to(target.first(byte_count));
+  command.moved += byte_count;
+  co_return byte_count;
+}
+
+// A request on behalf of a command. What may still change blocks is noted for the fence.
+Task<Completion> LogicalUnit::submit(Command& command, Operation operation, Extent extent,
+                                     bool stable, bool disable_page_out, BufferList data) {
+  const bool changes = operation == Operation::kWrite || operation == Operation::kUnmap ||
+                       operation == Operation::kWriteZeroes;
+  if (changes) command.writing = extent;
+  Request request{.operation = operation,
+                  .force_unit_access = stable,
+                  .disable_page_out = disable_page_out,
+                  .extent = extent,
+                  .data = std::move(data),
+                  .cancellation = &command.cancellation};
+  Completion completion = co_await device_.submit(std::move(request));
+  command.writing = {};
+  co_return completion;
+}
+
+// Whatever an IMMED command leaves to be done after its status.
+Task<void> LogicalUnit::in_background(Operation operation, Extent extent) {
+  if (!background_.enter()) co_return;
+  const GateHold hold(background_);
+  Request request{.operation = operation, .extent = extent};
+  const Completion completion = co_await device_.submit(std::move(request));
+  if (completion.error == Error::kNone || operation == Operation::kAdvise) co_return;
+  background_failed_ = true;
+  background_error_ = completion.error;
+}
+
+}  // namespace sandbay::scsi

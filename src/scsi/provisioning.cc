@@ -1,0 +1,180 @@
+// UNMAP (SBC-3 5.28) and WRITE SAME (SBC-3 5.42, 5.43).
+//
+// WRITE SAME with UNMAP frees the blocks where they then read as zeros, whatever block is sent
+// along: initiators send zeros or, some of them, whatever was in the buffer. Long extents go down
+// in slices, with other work in between.
+#include <algorithm>
+#include <array>
+#include <vector>
+
+#include "runtime/buffer.h"
+#include "runtime/byte_order.h"
+#include "scsi/command_table.h"
+#include "scsi/logical_unit.h"
+
+namespace sandbay::scsi {
+namespace {
+
+constexpr std::size_t kListHeader = 8;
+constexpr std::size_t kDescriptor = 16;
+constexpr std::uint64_t kSliceBytes = std::uint64_t{64} << 20;
+
+Extent descriptor_at(const BufferList& list, std::size_t index) {
+  std::array<std::byte, kDescriptor> bytes{};
+  list.copy_to(bytes, kListHeader + index * kDescriptor);
+  return {.first = big_endian<std::uint64_t>(bytes, 0),
+          .block_count = big_endian<std::uint32_t>(bytes, 8)};
+}
+
+bool all_zero(const BufferList& list) {
+  for (std::size_t i = 0; i < list.slice_count(); ++i) {
+    if (!std::ranges::all_of(list[i].bytes(),
+                             [](std::byte byte) { return byte == std::byte{0}; })) {
+      return false;
+    }
+  }
+  return true;
+}
+
+}  // namespace
+
+// kUnmap or kWriteZeroes over an extent of any length.
+Task<Outcome> LogicalUnit::clear(Command& command, Extent extent, Operation operation) {
+  const Geometry& blocks = geometry();
+  std::uint64_t slice = kSliceBytes / blocks.block_bytes;
+  if (blocks.maximum_io_blocks != 0) {
+    slice = std::min<std::uint64_t>(slice, blocks.maximum_io_blocks);
+  }
+  Lba at = extent.first;
+  while (at < extent.end()) {
+    const Extent part{at, std::min(slice, extent.end() - at)};
+    if (at != extent.first) co_await home_.yield();
+    if (command.aborted) co_return Outcome{};
+    const Completion completion =
+        co_await submit(command, operation, part, stable_writes(), false, {});
+    if (completion.error != Error::kNone) co_return device_failure(completion, operation);
+    at = part.end();
+  }
+  co_return Outcome{};
+}
+
+std::optional<Outcome> LogicalUnit::check_unmap_list(const BufferList& list,
+                                                     std::size_t descriptor_count) const {
+  std::uint64_t total = 0;
+  for (std::size_t i = 0; i < descriptor_count; ++i) {
+    const Extent extent = descriptor_at(list, i);
+    if (const auto refused = check_range(extent.first, extent.block_count)) return refused;
+    total += extent.block_count;
+    if (total > options_.maximum_unmap_blocks) {
+      return invalid_parameter(static_cast<std::uint16_t>(kListHeader + i * kDescriptor + 8));
+    }
+    if (!held_.empty() && fenced(extent)) return Outcome{.status = Status::kBusy};
+  }
+  return std::nullopt;
+}
+
+Task<Outcome> LogicalUnit::unmap_listed(Command& command, BufferList list,
+                                        std::size_t descriptor_count) {
+  for (std::size_t i = 0; i < descriptor_count; ++i) {
+    const Extent extent = descriptor_at(list, i);
+    if (extent.block_count == 0) continue;
+    const Outcome outcome = co_await clear(command, extent, Operation::kUnmap);
+    if (outcome.status != Status::kGood || command.aborted) co_return outcome;
+  }
+  co_return Outcome{};
+}
+
+Job LogicalUnit::unmap(Command& command) {
+  const std::size_t byte_count = big_endian<std::uint16_t>(command.cdb, 7);
+  if (byte_count == 0) co_return Outcome{};
+  if (byte_count < kListHeader) co_return illegal(Additional::kParameterListLengthError);
+  if (command.data_out_length < byte_count) co_return incomplete_data_out(byte_count);
+  Result<BufferList> received = co_await command.receive_data_out(byte_count);
+  if (!received) co_return transport_failure(received.error());
+  if (command.aborted) co_return Outcome{};
+  BufferList list = std::move(*received);
+  command.moved = byte_count;
+  std::array<std::byte, kListHeader> header{};
+  list.copy_to(header);
+  const std::size_t descriptor_bytes = big_endian<std::uint16_t>(header, 2);
+  std::optional<Outcome> refused;
+  if (descriptor_bytes > byte_count - kListHeader) {
+    refused = illegal(Additional::kParameterListLengthError);
+  } else if (descriptor_bytes / kDescriptor > options_.maximum_unmap_descriptors) {
+    refused = invalid_parameter(2);
+  } else {
+    refused = check_unmap_list(list, descriptor_bytes / kDescriptor);
+  }
+  Outcome outcome;
+  if (refused) {
+    outcome = *refused;
+  } else {
+    outcome = co_await unmap_listed(command, std::move(list), descriptor_bytes / kDescriptor);
+  }
+  outcome.data_out_bytes = byte_count;
+  co_return outcome;
+}
+
+// Writes the block over the whole extent, from one buffer that holds it many times.
+Task<Outcome> LogicalUnit::fill(Command& command, Transfer transfer, BufferList block) {
+  const std::uint32_t block_bytes = geometry().block_bytes;
+  const std::uint64_t most = std::min(piece_blocks_, transfer.extent.block_count);
+  std::vector<std::byte> content(block_bytes);
+  block.copy_to(content);
+  BufferList pattern = co_await home_.buffers().allocate(most * block_bytes);
+  for (std::uint64_t i = 0; i < most; ++i) pattern.copy_from(content, i * block_bytes);
+  std::uint64_t done = 0;
+  while (done < transfer.extent.block_count) {
+    const Extent extent{transfer.extent.first + done,
+                        std::min(most, transfer.extent.block_count - done)};
+    if (command.aborted) co_return Outcome{};
+    BufferList data = pattern.share(0, extent.byte_count(block_bytes));
+    const Completion completion = co_await submit(command, Operation::kWrite, extent,
+                                                  stable_writes(), false, std::move(data));
+    if (completion.error != Error::kNone) co_return device_failure(completion, Operation::kWrite);
+    done += extent.block_count;
+  }
+  co_return Outcome{};
+}
+
+Job LogicalUnit::write_same(Command& command) {
+  auto transfer = decode_transfer(command, false);
+  if (!transfer) co_return transfer.error();
+  Extent& extent = transfer->extent;
+  if (transfer->length == 0) extent.block_count = geometry().block_count - extent.first;
+  const bool sixteen = command.row->cdb_bytes == 16;
+  if (extent.block_count > options_.maximum_write_same_blocks) {
+    co_return invalid_cdb(sixteen ? 10 : 7);
+  }
+  if (!held_.empty() && fenced(extent)) co_return Outcome{.status = Status::kBusy};
+  const auto flags = std::to_integer<unsigned>(command.cdb[1]);
+  const bool unmapping = (flags & 0x08U) != 0;
+  const bool no_data = sixteen && (flags & 0x01U) != 0;  // NDOB
+  const std::uint32_t block_bytes = geometry().block_bytes;
+  BufferList block;
+  if (!no_data) {
+    // Neither more nor less than one block makes sense.
+    if (command.data_out_length != block_bytes) co_return incomplete_data_out(block_bytes);
+    Result<BufferList> received = co_await command.receive_data_out(block_bytes);
+    if (!received) co_return transport_failure(received.error());
+    if (command.aborted) co_return Outcome{};
+    block = std::move(*received);
+  }
+  command.moved = block.byte_count();
+  const std::uint64_t data_out_bytes = block.byte_count();
+  Outcome outcome;
+  if (extent.block_count == 0) {
+    co_return Outcome{.data_out_bytes = data_out_bytes};
+  }
+  if (unmapping && geometry().unmap_zeroes) {
+    outcome = co_await clear(command, extent, Operation::kUnmap);
+  } else if (no_data || all_zero(block)) {
+    outcome = co_await clear(command, extent, Operation::kWriteZeroes);
+  } else {
+    outcome = co_await fill(command, *transfer, std::move(block));
+  }
+  outcome.data_out_bytes = data_out_bytes;
+  co_return outcome;
+}
+
+}  // namespace sandbay::scsi

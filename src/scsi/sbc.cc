@@ -1,0 +1,153 @@
+// Block commands that move no user data (SBC-3 clause 5): capacity, start and stop, caches, and the
+// provisioning of blocks.
+#include <algorithm>
+#include <array>
+#include <vector>
+
+#include "runtime/byte_order.h"
+#include "scsi/command_table.h"
+#include "scsi/logical_unit.h"
+
+namespace sandbay::scsi {
+namespace {
+
+constexpr std::size_t kMostStatusDescriptors = 64;
+
+}  // namespace
+
+// LBA OUT OF RANGE unless all of the blocks are there; none at all may also stand at the end.
+std::optional<Outcome> LogicalUnit::check_range(Lba first, std::uint64_t block_count) const {
+  const std::uint64_t blocks = geometry().block_count;
+  if (first <= blocks && block_count <= blocks - first) return std::nullopt;
+  return illegal(Additional::kLbaOutOfRange);
+}
+
+Job LogicalUnit::read_capacity_10(Command& command) {
+  const auto lba = big_endian<std::uint32_t>(command.cdb, 2);
+  const bool partial = (std::to_integer<unsigned>(command.cdb[8]) & 0x01U) != 0;  // PMI
+  if (!partial && lba != 0) co_return invalid_cdb(2);
+  const std::uint64_t last = geometry().block_count - 1;
+  std::array<std::byte, 8> data{};
+  const std::span<std::byte> target(data);
+  put_big_endian(target, 0, static_cast<std::uint32_t>(std::min<std::uint64_t>(last, ~0U)));
+  put_big_endian(target, 4, geometry().block_bytes);
+  const Outcome outcome = co_await return_parameters(command, data, data.size());
+  co_return outcome;
+}
+
+Job LogicalUnit::read_capacity_16(Command& command) {
+  const auto lba = big_endian<std::uint64_t>(command.cdb, 2);
+  const bool partial = (std::to_integer<unsigned>(command.cdb[14]) & 0x01U) != 0;  // PMI
+  if (!partial && lba != 0) co_return invalid_cdb(2);
+  const auto allocation_length = big_endian<std::uint32_t>(command.cdb, 10);
+  std::array<std::byte, 32> data{};
+  const std::span<std::byte> target(data);
+  put_big_endian(target, 0, geometry().block_count - 1);
+  put_big_endian(target, 8, geometry().block_bytes);
+  data[13] = static_cast<std::byte>(std::bit_width(blocks_per_physical()) - 1);
+  if (thin()) {
+    data[14] |= std::byte{0x80};                               // LBPME
+    if (geometry().unmap_zeroes) data[14] |= std::byte{0x40};  // LBPRZ
+  }
+  const Outcome outcome = co_await return_parameters(command, data, allocation_length);
+  co_return outcome;
+}
+
+// SBC-3 5.25. A removable unit starts by itself whenever it has a medium, so stopping it only
+// flushes; ejecting is what makes it not ready. Power conditions have no effect here: the unit
+// stays active.
+Job LogicalUnit::start_stop_unit(Command& command) {
+  const auto flags = std::to_integer<unsigned>(command.cdb[4]);
+  const bool start = (flags & 0x01U) != 0;
+  const bool load_or_eject = (flags & 0x02U) != 0;
+  const bool no_flush = (flags & 0x04U) != 0;
+  if ((flags >> 4U) != 0) co_return Outcome{};
+  if (load_or_eject) {
+    if (!options_.removable) co_return invalid_cdb(4, std::uint8_t{1});
+    for (const auto& [id, nexus] : nexuses_) {
+      if (nexus.prevents_removal) co_return illegal(Additional::kMediumRemovalPrevented);
+    }
+  }
+  if (!start && !no_flush && power_ == PowerState::kActive) {
+    const Completion flushed =
+        co_await submit(command, Operation::kFlush, {0, geometry().block_count}, false, false, {});
+    if (flushed.error != Error::kNone) co_return device_failure(flushed, Operation::kFlush);
+    if (command.aborted) co_return Outcome{};
+  }
+  if (options_.removable) {
+    if (!load_or_eject) co_return Outcome{};
+    if (start && power_ == PowerState::kEjected) {
+      establish(UnitAttention::kMediumMayHaveChanged, command.nexus_id);
+    }
+    power_ = start ? PowerState::kActive : PowerState::kEjected;
+  } else {
+    power_ = start ? PowerState::kActive : PowerState::kStopped;
+  }
+  co_return Outcome{};
+}
+
+Job LogicalUnit::synchronize_cache(Command& command) {
+  const auto transfer = decode_transfer(command, false);
+  if (!transfer) co_return transfer.error();
+  Extent extent = transfer->extent;
+  if (extent.block_count == 0) extent.block_count = geometry().block_count - extent.first;
+  const bool immediate = (std::to_integer<unsigned>(command.cdb[1]) & 0x02U) != 0;
+  if (immediate) {
+    spawn(in_background(Operation::kFlush, extent));
+    co_return Outcome{};
+  }
+  const Completion completion =
+      co_await submit(command, Operation::kFlush, extent, false, false, {});
+  if (completion.error != Error::kNone) co_return device_failure(completion, Operation::kFlush);
+  co_return Outcome{};
+}
+
+// SBC-3 5.11. No layer promises to keep what it reads ahead, so the status is GOOD and never
+// CONDITION MET, which would say that all of it is in the cache.
+Job LogicalUnit::prefetch(Command& command) {
+  const auto transfer = decode_transfer(command, false);
+  if (!transfer) co_return transfer.error();
+  Extent extent = transfer->extent;
+  if (extent.block_count == 0) extent.block_count = geometry().block_count - extent.first;
+  const bool immediate = (std::to_integer<unsigned>(command.cdb[1]) & 0x02U) != 0;
+  if (extent.block_count == 0) co_return Outcome{};
+  if (immediate) {
+    spawn(in_background(Operation::kAdvise, extent));
+    co_return Outcome{};
+  }
+  const Completion completion =
+      co_await submit(command, Operation::kAdvise, extent, false, false, {});
+  static_cast<void>(completion);
+  co_return Outcome{};
+}
+
+// SBC-3 5.4.
+Job LogicalUnit::get_lba_status(Command& command) {
+  const auto first = big_endian<std::uint64_t>(command.cdb, 2);
+  const auto allocation_length = big_endian<std::uint32_t>(command.cdb, 10);
+  const std::uint64_t blocks = geometry().block_count;
+  if (first >= blocks) co_return illegal(Additional::kLbaOutOfRange);
+  const std::size_t room = allocation_length < 24 ? 1 : (allocation_length - 8) / 16;
+  const std::size_t most = std::min(room, kMostStatusDescriptors);
+  std::vector<std::byte> data(8);
+  Lba at = first;
+  for (std::size_t count = 0; count < most && at < blocks; ++count) {
+    const Result<ProvisioningRun> run = co_await device_.provisioning(at, blocks);
+    if (!run) co_return device_failure(run.error(), Operation::kRead);
+    if (command.aborted) co_return Outcome{};
+    const std::uint64_t run_blocks =
+        std::min<std::uint64_t>({run->block_count, blocks - at, 0xFFFF'FFFFU});
+    if (run_blocks == 0) break;
+    data.resize(data.size() + 16);
+    const auto descriptor = std::span(data).last(16);
+    put_big_endian(descriptor, 0, at);
+    put_big_endian(descriptor, 8, static_cast<std::uint32_t>(run_blocks));
+    descriptor[12] = run->mapped || !thin() ? std::byte{0x00} : std::byte{0x01};  // Deallocated
+    at += run_blocks;
+  }
+  put_big_endian(std::span(data), 0, static_cast<std::uint32_t>(data.size() - 4));
+  const Outcome outcome = co_await return_parameters(command, data, allocation_length);
+  co_return outcome;
+}
+
+}  // namespace sandbay::scsi

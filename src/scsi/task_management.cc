@@ -1,0 +1,186 @@
+// Task management (SAM-5 clause 7) and what follows from the loss of a nexus (SAM-5 6.3.4).
+//
+// An abort first asks: every command concerned is marked and its cancellation fires. Then it waits,
+// at most kAbortPatience, for the handlers to end. A handler that a device below does not let go is
+// given up: its command is completed without it and held until the device returns; as long as it
+// may still write, its extent is fenced (commands that overlap it get BUSY).
+#include <vector>
+
+#include "scsi/command_table.h"
+#include "scsi/logical_unit.h"
+
+namespace sandbay::scsi {
+
+bool LogicalUnit::matches(const Command& command, const AbortScope& scope) noexcept {
+  switch (scope.victims) {
+    case Victims::kOneTask:
+      return command.nexus_id == scope.nexus_id && command.tag == scope.tag;
+    case Victims::kNexus:
+      return command.nexus_id == scope.nexus_id;
+    case Victims::kRouter:
+      return &static_cast<const RoutedNexus*>(command.nexus)->router() == scope.router;
+    case Victims::kEverybody:
+      return true;
+  }
+  return false;
+}
+
+std::size_t LogicalUnit::count_victims(const AbortScope& scope) const noexcept {
+  std::size_t result = 0;
+  for (const Command* each = running_.first(); each != nullptr; each = each->next_in_set) {
+    if (each->aborted && matches(*each, scope)) ++result;
+  }
+  return result;
+}
+
+void LogicalUnit::mark_and_cancel(const AbortScope& scope) {
+  // Nothing new starts between the first victim and the last.
+  const bool outermost = !std::exchange(starting_waiters_, true);
+  Command* next = nullptr;
+  for (Command* each = waiting_.first(); each != nullptr; each = next) {
+    next = each->next_in_set;
+    if (!matches(*each, scope)) continue;
+    each->aborted = true;
+    each->tell_aborted = modes_.task_aborted_status && each->nexus_id != scope.nexus_id;
+    finish(*each, {});
+  }
+  for (Command* each = running_.first(); each != nullptr; each = next) {
+    next = each->next_in_set;
+    if (each->aborted || !matches(*each, scope)) continue;
+    each->aborted = true;
+    each->tell_aborted = modes_.task_aborted_status && each->nexus_id != scope.nexus_id;
+    each->cancellation.cancel();
+  }
+  if (outermost) {
+    starting_waiters_ = false;
+    run_waiting();
+  }
+}
+
+Task<void> LogicalUnit::abort(AbortScope scope) {
+  const TimePoint deadline = home_.now() + kAbortPatience;
+  mark_and_cancel(scope);
+  ++end_watchers_;
+  while (count_victims(scope) != 0) {
+    const bool ended = co_await command_ended_.wait_until(deadline);
+    if (!ended) break;
+  }
+  --end_watchers_;
+  Command* next = nullptr;
+  for (Command* each = running_.first(); each != nullptr; each = next) {
+    next = each->next_in_set;
+    if (each->aborted && matches(*each, scope)) give_up(*each);
+  }
+  run_waiting();
+}
+
+void LogicalUnit::give_up(Command& command) {
+  leave_set(command);
+  command.completed = true;
+  held_.push_back(command);
+  const Outcome outcome = aborted_outcome(command);
+  count(command, outcome);
+  command.complete(outcome);
+}
+
+Task<TaskManagementResponse> LogicalUnit::abort_task(std::uint64_t nexus_id, std::uint64_t tag) {
+  if (!operations_.enter()) co_return TaskManagementResponse::kLunDoesNotExist;
+  const GateHold hold(operations_);
+  const AbortScope scope{.victims = Victims::kOneTask, .nexus_id = nexus_id, .tag = tag};
+  bool found = false;
+  for (const CommandList* list : {&waiting_, &running_}) {
+    for (const Command* each = list->first(); each != nullptr; each = each->next_in_set) {
+      if (matches(*each, scope)) found = true;
+    }
+  }
+  if (!found) co_return TaskManagementResponse::kTaskDoesNotExist;
+  co_await abort(scope);
+  co_return TaskManagementResponse::kComplete;
+}
+
+Task<void> LogicalUnit::abort_task_set(std::uint64_t nexus_id) {
+  if (!operations_.enter()) co_return;
+  const GateHold hold(operations_);
+  co_await abort({.victims = Victims::kNexus, .nexus_id = nexus_id});
+}
+
+Task<void> LogicalUnit::clear_task_set(std::uint64_t nexus_id) {
+  if (!operations_.enter()) co_return;
+  const GateHold hold(operations_);
+  if (!modes_.task_aborted_status) {
+    // Those whose commands vanish without a status learn of it this way (SAM-5 5.14.1).
+    for (const CommandList* list : {&waiting_, &running_}) {
+      for (const Command* each = list->first(); each != nullptr; each = each->next_in_set) {
+        if (each->nexus_id == nexus_id) continue;
+        const auto found = nexuses_.find(each->nexus_id);
+        if (found == nexuses_.end()) continue;
+        found->second.attentions.establish(UnitAttention::kCommandsCleared);
+      }
+    }
+  }
+  co_await abort({.victims = Victims::kEverybody, .nexus_id = nexus_id});
+}
+
+void LogicalUnit::restore_defaults() {
+  modes_ = default_modes_;
+  reservation_.reset();
+  if (power_ == PowerState::kStopped) power_ = PowerState::kActive;
+  for (auto& [id, nexus] : nexuses_) nexus.prevents_removal = false;
+}
+
+Task<void> LogicalUnit::reset(std::uint64_t nexus_id, UnitAttention cause) {
+  if (!operations_.enter()) co_return;
+  const GateHold hold(operations_);
+  ++counters_.resets;
+  co_await abort({.victims = Victims::kEverybody, .nexus_id = nexus_id});
+  restore_defaults();
+  establish(cause);
+}
+
+Task<void> LogicalUnit::forget_nexus(std::uint64_t nexus_id) {
+  if (!operations_.enter()) co_return;
+  const GateHold hold(operations_);
+  co_await abort({.victims = Victims::kNexus, .nexus_id = nexus_id});
+  if (reservation_ == nexus_id) reservation_.reset();
+  nexuses_.erase(nexus_id);
+  last_nexus_state_ = nullptr;
+}
+
+Task<void> LogicalUnit::forget_router(const TaskRouter* router) {
+  if (!operations_.enter()) co_return;
+  const GateHold hold(operations_);
+  co_await abort({.victims = Victims::kRouter, .router = router});
+  if (reservation_) {
+    const auto holder = nexuses_.find(*reservation_);
+    if (holder != nexuses_.end() && holder->second.router == router) reservation_.reset();
+  }
+  std::erase_if(nexuses_, [router](const auto& nexus) { return nexus.second.router == router; });
+  last_nexus_state_ = nullptr;
+}
+
+void LogicalUnit::establish(UnitAttention condition, std::optional<std::uint64_t> except) {
+  for (auto& [id, nexus] : nexuses_) {
+    if (id != except) nexus.attentions.establish(condition);
+  }
+}
+
+void LogicalUnit::clear_attention(UnitAttention condition, std::uint64_t nexus_id) {
+  const auto found = nexuses_.find(nexus_id);
+  if (found != nexuses_.end()) found->second.attentions.clear(condition);
+}
+
+Task<bool> LogicalUnit::close(TimePoint deadline) {
+  closed_ = true;
+  co_await abort({.victims = Victims::kEverybody});
+  const bool operations_ended = co_await operations_.close_until(deadline);
+  const bool background_ended = co_await background_.close_until(deadline);
+  ++end_watchers_;
+  while (!held_.empty()) {
+    const bool ended = co_await command_ended_.wait_until(deadline);
+    if (!ended) break;
+  }
+  --end_watchers_;
+  co_return operations_ended&& background_ended&& held_.empty();
+}
+
+}  // namespace sandbay::scsi

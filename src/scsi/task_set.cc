@@ -1,0 +1,126 @@
+// The task set of a logical unit (SAM-5 clause 8): admission, ordering, and the end of every
+// command.
+//
+// SIMPLE commands wait for HEAD OF QUEUE commands and for older ORDERED ones; ORDERED commands wait
+// for everything older and for HEAD OF QUEUE; HEAD OF QUEUE commands never wait. What waits does so
+// in one queue, so nothing overtakes an ORDERED command; with SIMPLE commands alone the queue
+// stays empty and all this costs three comparisons.
+#include "scsi/command_table.h"
+#include "scsi/logical_unit.h"
+
+namespace sandbay::scsi {
+
+void finish_command(LogicalUnit& unit, Command& command, const Outcome& outcome) noexcept {
+  unit.finish(command, outcome);
+}
+
+void LogicalUnit::start(Command& command) {
+  assert(Executor::current_or_null() == &home_);
+  assert(!command.completed);
+  command.nexus_id = static_cast<const RoutedNexus*>(command.nexus)->id();
+  command.row = find_command(command.cdb);
+  command.started = home_.now();
+  if (closed_) {
+    ++counters_.busy;
+    return answer_unadmitted(command, Outcome{.status = Status::kBusy});
+  }
+  if (waiting_.count() + running_.count() >= options_.queue_depth) {
+    ++counters_.task_set_full;
+    return answer_unadmitted(command, Outcome{.status = Status::kTaskSetFull});
+  }
+  if (command.attribute == TaskAttribute::kAca) {
+    // There is never an ACA condition to belong to (SAM-5 8.6.5).
+    return answer_unadmitted(command, illegal(Additional::kInvalidMessageError));
+  }
+  const std::uint32_t in_flight = waiting_.count() + running_.count() + 1;
+  if (in_flight > counters_.in_flight_most) counters_.in_flight_most = in_flight;
+  const bool head = command.attribute == TaskAttribute::kHeadOfQueue;
+  if (head || (waiting_.empty() && may_run(command))) return run(command);
+  command.waiting = true;
+  waiting_.push_back(command);
+}
+
+bool LogicalUnit::may_run(const Command& command) const noexcept {
+  if (head_of_queue_ != 0) return false;
+  if (command.attribute == TaskAttribute::kOrdered) return running_.empty();
+  return running_ordered_ == 0;
+}
+
+void LogicalUnit::run(Command& command) {
+  if (command.attribute == TaskAttribute::kOrdered) ++running_ordered_;
+  if (command.attribute == TaskAttribute::kHeadOfQueue) ++head_of_queue_;
+  running_.push_back(command);
+  if (const auto refused = check(command)) return finish(command, *refused);
+  (this->*command.row->handler)(command);
+}
+
+// Commands may end while this starts others; the outermost call goes on with what became free.
+void LogicalUnit::run_waiting() {
+  if (starting_waiters_) return;
+  starting_waiters_ = true;
+  while (!waiting_.empty() && may_run(*waiting_.first())) {
+    Command& command = *waiting_.first();
+    waiting_.remove(command);
+    command.waiting = false;
+    run(command);
+  }
+  starting_waiters_ = false;
+}
+
+void LogicalUnit::leave_set(Command& command) noexcept {
+  if (command.waiting) {
+    command.waiting = false;
+    waiting_.remove(command);
+    return;
+  }
+  running_.remove(command);
+  if (command.attribute == TaskAttribute::kOrdered) --running_ordered_;
+  if (command.attribute == TaskAttribute::kHeadOfQueue) --head_of_queue_;
+}
+
+Outcome LogicalUnit::aborted_outcome(const Command& command) noexcept {
+  if (command.tell_aborted) return Outcome{.status = Status::kTaskAborted};
+  return Outcome{.silent = true};
+}
+
+void LogicalUnit::finish(Command& command, const Outcome& outcome) noexcept {
+  if (command.completed) {
+    // It was answered long ago; now the device below has let go of it as well.
+    held_.remove(command);
+    command.release();
+  } else {
+    leave_set(command);
+    command.completed = true;
+    const Outcome final_outcome = command.aborted ? aborted_outcome(command) : outcome;
+    count(command, final_outcome);
+    command.complete(final_outcome);
+    command.release();
+  }
+  if (end_watchers_ != 0) command_ended_.notify_all();
+  if (!waiting_.empty()) run_waiting();
+}
+
+void LogicalUnit::answer_unadmitted(Command& command, const Outcome& outcome) {
+  command.completed = true;
+  command.complete(outcome);
+  command.release();
+}
+
+void LogicalUnit::count(const Command& command, const Outcome& outcome) noexcept {
+  if (command.aborted) ++counters_.aborted;
+  CommandCounters& counters =
+      counters_.of(command.row == nullptr ? CommandKind::kOther : command.row->kind);
+  ++counters.commands;
+  counters.bytes += command.moved;
+  if (outcome.status == Status::kCheckCondition) ++counters.errors;
+  counters.latency.add(home_.now() - command.started);
+}
+
+bool LogicalUnit::fenced(const Extent& extent) const noexcept {
+  for (const Command* held = held_.first(); held != nullptr; held = held->next_in_set) {
+    if (held->writing.overlaps(extent)) return true;
+  }
+  return false;
+}
+
+}  // namespace sandbay::scsi

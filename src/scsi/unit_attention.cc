@@ -1,0 +1,30 @@
+// The additional sense codes of unit attention conditions (SPC-4 annex D).
+#include "scsi/unit_attention.h"
+
+namespace sandbay::scsi {
+
+Additional additional_of(UnitAttention condition) noexcept {
+  switch (condition) {
+    case UnitAttention::kPowerOn:
+      return Additional::kPowerOnOccurred;
+    case UnitAttention::kHardReset:
+      return Additional::kBusResetOccurred;
+    case UnitAttention::kLogicalUnitReset:
+      return Additional::kBusDeviceReset;
+    case UnitAttention::kNexusLoss:
+      return Additional::kNexusLossOccurred;
+    case UnitAttention::kMediumMayHaveChanged:
+      return Additional::kMediumMayHaveChanged;
+    case UnitAttention::kCapacityChanged:
+      return Additional::kCapacityDataHasChanged;
+    case UnitAttention::kModeParametersChanged:
+      return Additional::kModeParametersChanged;
+    case UnitAttention::kCommandsCleared:
+      return Additional::kCommandsClearedByAnotherInitiator;
+    case UnitAttention::kReportedLunsChanged:
+      return Additional::kReportedLunsDataHasChanged;
+  }
+  return Additional::kPowerOnResetOrBusDeviceReset;
+}
+
+}  // namespace sandbay::scsi
