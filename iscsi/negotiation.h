@@ -124,8 +124,8 @@ class Negotiator {
 
   // Offers that the peer still has to answer.
   bool answers_outstanding() const;
-  // The stage or text negotiation ends: checks that every offer was answered and, with
-  // `operational` (leaving for full feature phase, or in it), what values must hold together.
+  // The login or text negotiation ends: checks that every offer was answered, that we can live
+  // with the outcome, and what values must hold together.
   std::expected<void, NegotiationFailure> conclude();
 
   const NegotiatedParameters& result() const noexcept { return result_; }
@@ -138,24 +138,22 @@ class Negotiator {
   using Checked = std::expected<void, NegotiationFailure>;
 
   Checked check_allowed(const KeyRow& row, const KeyValue& pair) const;
-  Checked check_repeat(const KeyRow& row, const KeyValue& pair);
+  Checked check_repeat(const KeyRow& row, const KeyValue& pair) const;
   Checked receive_known(const KeyRow& row, const KeyValue& pair, Reply& reply);
   Checked receive_unknown(const KeyValue& pair, Reply& reply);
   Checked declare(const KeyRow& row, const KeyValue& pair);
   Checked evaluate_answer(const KeyRow& row, const KeyValue& pair);
-  Checked evaluate_number(const KeyRow& row, const KeyValue& pair, const std::string& offered);
+  bool is_possible_answer(const KeyRow& row, std::string_view value) const;
   std::expected<std::string, NegotiationFailure> respond(const KeyRow& row, const KeyValue& pair);
-  std::expected<std::string, NegotiationFailure> respond_boolean(const KeyRow& row,
-                                                                 const KeyValue& pair);
-  std::expected<std::string, NegotiationFailure> respond_number(const KeyRow& row,
-                                                                const KeyValue& pair);
-  std::expected<std::string, NegotiationFailure> respond_list(const KeyRow& row,
-                                                              const KeyValue& pair);
+  std::string respond_boolean(const KeyRow& row, std::string_view offer) const;
+  std::string respond_number(const KeyRow& row, std::string_view offer) const;
+  std::string respond_list(const KeyRow& row, std::string_view offer) const;
+  Checked check_answered();
+  Checked check_integrity();
   std::uint32_t limit_by_others(KeyId id, std::uint32_t value) const;
   bool is_irrelevant(const KeyRow& row) const;
   bool default_is_allowed(const KeyRow& row) const;
   void settle(KeyId id, std::string_view value);
-  void declare_own(const KeyRow& row, std::uint32_t value);
 
   Role role_;
   KeyPreferences preferences_;
