@@ -115,6 +115,7 @@ std::optional<std::string> check_volume_name(std::string_view name);
 std::optional<std::string> check_target_name(std::string_view name);
 std::optional<std::string> check_initiator_pattern(std::string_view pattern);
 std::optional<std::string> check_address_pattern(std::string_view pattern);
+std::optional<std::string> check_access(const iscsi::AccessRecord& record);
 std::optional<std::string> check_chap(const iscsi::ChapCredential& credential);
 std::optional<std::string> check_chap_digest(std::string_view name);
 std::optional<std::string> check_redirect(std::string_view address);

@@ -9,6 +9,8 @@
 
 #include "group/configuration.h"
 #include "group/units.h"
+#include "iscsi/chap.h"
+#include "iscsi/keys.h"
 
 namespace sandbay::group {
 
@@ -168,11 +170,17 @@ std::optional<std::string> check_chap(const iscsi::ChapCredential& credential) {
 }
 
 std::optional<std::string> check_chap_digest(std::string_view name) {
-  static constexpr std::array<std::string_view, 4> kDigests = {"SHA3-256", "SHA-256", "SHA1",
-                                                               "MD5"};
-  if (std::ranges::find(kDigests, name) != kDigests.end()) return std::nullopt;
-  return fmt::format("{} is not a digest for CHAP; write SHA3-256, SHA-256, SHA1 or MD5",
-                     in_quotes(name));
+  const std::string names[] = {std::string(name)};
+  const auto algorithms = iscsi::chap_algorithms_from(names);
+  if (algorithms) return std::nullopt;
+  return algorithms.error();
+}
+
+std::optional<std::string> check_key(std::string_view key, std::string_view value) {
+  const auto preferences =
+      iscsi::KeyPreferences::for_target().with({{std::string(key), std::string(value)}});
+  if (preferences) return std::nullopt;
+  return preferences.error();
 }
 
 std::optional<std::string> check_redirect(std::string_view address) {
@@ -190,6 +198,14 @@ std::optional<std::string> check_redirect(std::string_view address) {
       "{} is not an address to redirect to; write one such as 192.0.2.8:3260 or "
       "[2001:db8::8]:3260,1",
       in_quotes(address));
+}
+
+std::optional<std::string> check_access(const iscsi::AccessRecord& record) {
+  if (auto error = check_initiator_pattern(record.initiator)) return error;
+  if (!record.address.empty()) {
+    if (auto error = check_address_pattern(record.address)) return error;
+  }
+  return record.chap ? check_chap(*record.chap) : std::nullopt;
 }
 
 std::optional<std::string> check_specification(const VolumeSpecification& s) {

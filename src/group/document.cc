@@ -127,11 +127,10 @@ std::string_view nearest(std::string_view given, const std::vector<std::string_v
 }
 
 void Mistakes::add(std::uint32_t line, std::string_view key, std::string_view what) {
-  if (key.empty()) {
-    by_line_.emplace(line, fmt::format("{}:{}: {}", file_, line, what));
-  } else {
-    by_line_.emplace(line, fmt::format("{}:{}: {}: {}", file_, line, key, what));
-  }
+  std::string text;
+  if (!file_.empty()) text = fmt::format("{}:{}: ", file_, line);
+  if (!key.empty()) text += fmt::format("{}: ", key);
+  by_line_.emplace(line, text.append(what));
 }
 
 std::vector<std::string> Mistakes::sorted() const {

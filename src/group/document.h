@@ -49,7 +49,7 @@ std::expected<Value, std::string> read_toml(std::string_view text, std::string_v
 // Of `known`, the word that `given` is most likely a misspelling of; empty if none is near.
 std::string_view nearest(std::string_view given, const std::vector<std::string_view>& known);
 
-// Where mistakes go; the first of them, by line, is what the user is told.
+// Where mistakes go. Without a name of a file (a request has none) a line begins with the key.
 class Mistakes {
  public:
   explicit Mistakes(std::string file) : file_(std::move(file)) {}

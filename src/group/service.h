@@ -16,6 +16,7 @@
 #include "iscsi/target_server.h"
 #include "runtime/clock.h"
 #include "runtime/task.h"
+#include "scsi/counters.h"
 
 namespace sandbay::group {
 
@@ -34,16 +35,6 @@ struct Refusal {
 template <class T>
 using Answer = std::expected<T, Refusal>;
 
-struct IoCounters {
-  std::uint64_t reads = 0;
-  std::uint64_t writes = 0;
-  std::uint64_t other = 0;  // Flush, unmap, write zeroes.
-  std::uint64_t read_bytes = 0;
-  std::uint64_t written_bytes = 0;
-  std::uint64_t errors = 0;
-  std::uint32_t in_flight = 0;
-};
-
 struct VolumeInfo {
   std::string name;
   std::string uuid;
@@ -53,7 +44,7 @@ struct VolumeInfo {
   bool declared = false;              // Stands in the configuration file.
   unsigned executor = 0;              // Its home.
   std::uint32_t sessions = 0;         // With its target.
-  IoCounters counters;
+  scsi::LogicalUnitCounters counters;
 };
 
 struct AccessInfo {
@@ -118,6 +109,7 @@ struct ExecutorInfo {
 struct Measurements {
   GroupInfo group;
   std::vector<VolumeInfo> volumes;
+  std::vector<TargetInfo> targets;
   std::vector<iscsi::SessionInfo> sessions;
   iscsi::ServerCounters server;
   std::vector<ExecutorInfo> executors;

@@ -1,0 +1,322 @@
+// Starting and stopping a group. Start: metadata, intents, declared volumes, all other volumes,
+// targets, portals, in this order, so that nobody can log in before everything is there. Shutdown
+// is the reverse and is also how a start that failed is undone.
+#include <fmt/format.h>
+#include <spdlog/spdlog.h>
+
+#include <algorithm>
+#include <set>
+
+#include "group/running_group.h"
+#include "group/units.h"
+
+namespace sandbay::group {
+
+namespace {
+constexpr std::size_t kEntriesAtOnce = 256;
+}  // namespace
+
+struct RunningGroup::Loaded {
+  std::optional<std::string> group;
+  std::map<std::string, std::pair<VolumeRecord, std::string>> volumes;  // By name; and as stored.
+  std::vector<metadata::Entry> intents;
+};
+
+Task<std::expected<std::unique_ptr<Group>, std::string>> Group::start(Configuration configuration,
+                                                                      metadata::Store& store) {
+  auto group = std::make_unique<RunningGroup>(std::move(configuration), store);
+  auto assembled = co_await group->assemble();
+  if (!assembled) {
+    co_await group->shutdown();
+    co_return std::unexpected(assembled.error());
+  }
+  co_return std::unique_ptr<Group>(std::move(group));
+}
+
+RunningGroup::RunningGroup(Configuration configuration, metadata::Store& store)
+    : configuration_(std::move(configuration)),
+      store_(store),
+      started_(Executor::current().now()) {}
+
+RunningGroup::~RunningGroup() { assert(gate_.closed()); }
+
+Task<RunningGroup::Outcome> RunningGroup::assemble() {
+  Loaded loaded;
+  auto outcome = co_await load(&loaded);
+  if (!outcome) co_return outcome;
+  outcome = co_await adopt_identity(loaded.group);
+  if (!outcome) co_return outcome;
+  outcome = co_await finish_intents(std::move(loaded.intents));
+  if (!outcome) co_return outcome;
+  outcome = plan_volumes(&loaded);
+  if (!outcome) co_return outcome;
+  outcome = co_await open_volumes(&loaded);
+  if (!outcome) co_return outcome;
+  for (const TargetConfiguration& target : configuration_.targets) target_for(target.name);
+  for (const auto& [name, volume] : volumes_) {
+    outcome = attach(volume);
+    if (!outcome) co_return outcome;
+  }
+  server_ = iscsi::TargetServer::create(configuration_.limits);
+  outcome = co_await register_targets();
+  if (!outcome) co_return outcome;
+  co_return open_portals();
+}
+
+Task<std::expected<std::vector<metadata::Entry>, std::string>> RunningGroup::load_all(
+    std::string prefix) {
+  std::vector<metadata::Entry> all;
+  for (;;) {
+    const std::string after = all.empty() ? std::string() : all.back().first;
+    auto part = co_await store_.list(prefix, after, kEntriesAtOnce);
+    if (!part) {
+      co_return std::unexpected(fmt::format("the metadata in {}/metadata cannot be read: {}",
+                                            configuration_.state.string(), describe(part.error())));
+    }
+    const bool last = part->size() < kEntriesAtOnce;
+    std::ranges::move(*part, std::back_inserter(all));
+    if (last) co_return all;
+  }
+}
+
+Task<RunningGroup::Outcome> RunningGroup::load(Loaded* loaded) {
+  const auto group = co_await load_all(std::string(kGroupKey));
+  if (!group) co_return std::unexpected(group.error());
+  for (const auto& [key, value] : *group) {
+    if (key == kGroupKey) loaded->group = value;
+  }
+  const auto volumes = co_await load_all(std::string(kVolumePrefix));
+  if (!volumes) co_return std::unexpected(volumes.error());
+  for (const auto& [key, value] : *volumes) {
+    auto record = decode_volume(value);
+    if (!record) co_return std::unexpected(fmt::format("metadata {} {}", key, record.error()));
+    std::string name = record->specification.name;
+    loaded->volumes.emplace(std::move(name), std::pair(std::move(*record), value));
+  }
+  const auto targets = co_await load_all(std::string(kTargetPrefix));
+  if (!targets) co_return std::unexpected(targets.error());
+  for (const auto& [key, value] : *targets) {
+    auto record = decode_target(value);
+    if (!record) co_return std::unexpected(fmt::format("metadata {} {}", key, record.error()));
+    stored_targets_.push_back(std::move(*record));
+  }
+  auto intents = co_await load_all(std::string(kIntentPrefix));
+  if (!intents) co_return std::unexpected(intents.error());
+  loaded->intents = std::move(*intents);
+  co_return Outcome{};
+}
+
+Task<RunningGroup::Outcome> RunningGroup::adopt_identity(std::optional<std::string> stored) {
+  const Configuration& c = configuration_;
+  if (stored) {
+    auto record = decode_group(*stored);
+    if (!record) co_return std::unexpected(fmt::format("metadata group {}", record.error()));
+    identity_ = std::move(*record);
+    if (!c.uuid.empty() && c.uuid != identity_.uuid) {
+      co_return std::unexpected(
+          fmt::format("{}: group.uuid: is {}, but {} holds group {}; name that group's state "
+                      "directory, or leave uuid out",
+                      c.file, c.uuid, c.state.string(), identity_.uuid));
+    }
+    if (identity_.name == c.group_name) co_return Outcome{};
+    spdlog::info("group {} is now called {}", identity_.name, c.group_name);
+  } else {
+    identity_.uuid = c.uuid.empty() ? format_uuid(make_uuid(Executor::current().random())) : c.uuid;
+  }
+  identity_.name = c.group_name;
+  metadata::Batch batch;
+  batch.put(std::string(kGroupKey), encode(identity_));
+  const Error error = co_await store_.commit(std::move(batch));
+  if (error == Error::kNone) co_return Outcome{};
+  co_return std::unexpected(fmt::format("the metadata in {}/metadata cannot be written: {}",
+                                        c.state.string(), describe(error)));
+}
+
+Task<RunningGroup::Outcome> RunningGroup::finish_intents(std::vector<metadata::Entry> intents) {
+  for (const auto& [key, file] : intents) {
+    const auto path = (configuration_.state / "volumes" / file).string();
+    const Error removed = co_await Executor::current().remove_file(path);
+    if (removed != Error::kNone && removed != Error::kNotFound) {
+      spdlog::warn("{}: left over from a crash, and cannot be removed: {}", path,
+                   describe(removed));
+      continue;
+    }
+    if (removed == Error::kNone) spdlog::info("{}: left over from a crash, removed", path);
+    metadata::Batch batch;
+    batch.erase(key);
+    const Error error = co_await store_.commit(std::move(batch));
+    if (error != Error::kNone) {
+      co_return std::unexpected(fmt::format("the metadata in {}/metadata cannot be written: {}",
+                                            configuration_.state.string(), describe(error)));
+    }
+  }
+  co_return Outcome{};
+}
+
+std::string RunningGroup::at(const VolumeConfiguration& configured) const {
+  return fmt::format("{}:{}: volume \"{}\"", configuration_.file, configured.line,
+                     configured.specification.name);
+}
+
+// What was provisioned stays as the metadata has it; what is merely presented follows the file.
+RunningGroup::Outcome RunningGroup::reconcile(VolumeRecord& record,
+                                              const VolumeConfiguration& configured) const {
+  const VolumeSpecification stored = record.specification;
+  const VolumeSpecification& wanted = configured.specification;
+  if (stored.backing != wanted.backing || stored.block_bytes != wanted.block_bytes) {
+    return std::unexpected(fmt::format(
+        "{}: was made on {} with {}-byte blocks, not on {} with {}-byte blocks; write that, or "
+        "give the new volume another name",
+        at(configured), describe(stored.backing), stored.block_bytes, describe(wanted.backing),
+        wanted.block_bytes));
+  }
+  record.specification = wanted;
+  if (wanted.backing != Backing::kMemory) {
+    record.specification.size_bytes = stored.size_bytes;
+    if (wanted.size_bytes != 0 && wanted.size_bytes != stored.size_bytes) {
+      spdlog::warn(
+          "{}: has {}, as it was made or expanded; size = \"{}\" only counts when it is "
+          "made",
+          at(configured), format_size(stored.size_bytes), format_size(wanted.size_bytes));
+    }
+  }
+  if (!wanted.lun && wanted.target == stored.target) record.specification.lun = stored.lun;
+  return {};
+}
+
+Task<RunningGroup::Outcome> RunningGroup::keep_record(VolumeRecord record, std::string stored) {
+  std::string text = encode(record);
+  if (text == stored) co_return Outcome{};
+  metadata::Batch batch;
+  batch.put(volume_key(record.uuid), std::move(text));
+  const Error error = co_await store_.commit(std::move(batch));
+  if (error == Error::kNone) co_return Outcome{};
+  co_return std::unexpected(fmt::format("volume \"{}\": its record cannot be written: {}",
+                                        record.specification.name, describe(error)));
+}
+
+// Adds records for volumes that are declared and not there, brings the others in line with the
+// file, and then gives LUNs to those that have none: the lowest free ones, in the file's order.
+RunningGroup::Outcome RunningGroup::plan_volumes(Loaded* loaded) {
+  std::set<std::pair<std::string, std::uint32_t>> taken;
+  for (const VolumeConfiguration& configured : configuration_.volumes) {
+    const std::string& name = configured.specification.name;
+    const auto stored = loaded->volumes.find(name);
+    if (stored == loaded->volumes.end()) {
+      VolumeRecord record{.uuid = make_uuid(Executor::current().random()),
+                          .specification = configured.specification};
+      loaded->volumes.emplace(name, std::pair(std::move(record), std::string()));
+      continue;
+    }
+    auto outcome = reconcile(stored->second.first, configured);
+    if (!outcome) return outcome;
+  }
+  for (const auto& [name, entry] : loaded->volumes) {
+    const VolumeSpecification& s = entry.first.specification;
+    if (s.lun) taken.emplace(s.target, *s.lun);
+  }
+  for (const VolumeConfiguration& configured : configuration_.volumes) {
+    VolumeSpecification& s = loaded->volumes.at(configured.specification.name).first.specification;
+    for (std::uint32_t lun = 0; !s.lun; ++lun) {
+      if (taken.emplace(s.target, lun).second) s.lun = lun;
+    }
+  }
+  return {};
+}
+
+Task<RunningGroup::Outcome> RunningGroup::open_volumes(Loaded* loaded) {
+  for (auto& [name, entry] : loaded->volumes) {
+    auto& [record, stored] = entry;
+    const bool fresh = stored.empty();
+    std::expected<std::shared_ptr<Volume>, std::string> volume;
+    if (fresh) {
+      volume = co_await make_volume(record, std::nullopt);
+    } else {
+      volume = co_await Volume::open(record, configuration_.state, next_home(),
+                                     Volume::Opening::kExisting);
+    }
+    if (!volume) {
+      co_return std::unexpected(fmt::format("volume \"{}\": {}", name, volume.error()));
+    }
+    volumes_.emplace(name, *volume);
+    if (fresh) {
+      spdlog::info("volume {}: made, {} on {}", name,
+                   format_size((*volume)->record().specification.size_bytes),
+                   describe(record.specification.backing));
+      continue;
+    }
+    auto kept = co_await keep_record((*volume)->record(), stored);
+    if (!kept) co_return kept;
+  }
+  co_return Outcome{};
+}
+
+RunningGroup::Outcome RunningGroup::attach(const std::shared_ptr<Volume>& volume) {
+  const VolumeSpecification& s = volume->record().specification;
+  Target& target = target_for(s.target);
+  const auto [other, added] = target.units.emplace(*s.lun, volume);
+  if (added) return {};
+  return std::unexpected(fmt::format(
+      "volume \"{}\": LUN {} of {} is volume \"{}\"; give one of them another lun or target",
+      s.name, *s.lun, s.target, other->second->name()));
+}
+
+Task<RunningGroup::Outcome> RunningGroup::register_targets() {
+  for (const auto& [name, target] : targets_) {
+    for (const auto& [lun, volume] : target->units) {
+      const Error error = co_await target->router->add(lun, &volume->unit());
+      if (error != Error::kNone) {
+        co_return std::unexpected(fmt::format("target {}: LUN {}: {}", name, lun, describe(error)));
+      }
+    }
+    std::string message;
+    const Error error = co_await server_->add_target(options_of(*target), &message);
+    if (error != Error::kNone) {
+      co_return std::unexpected(fmt::format("{}:{}: target {}: {}", configuration_.file,
+                                            target->configured.line, name,
+                                            message.empty() ? describe(error) : message));
+    }
+  }
+  co_return Outcome{};
+}
+
+RunningGroup::Outcome RunningGroup::open_portals() {
+  for (const PortalConfiguration& portal : configuration_.portals) {
+    const auto endpoint = server_->add_portal(
+        {.listen = portal.listen, .advertised = portal.advertised, .group_tag = portal.group_tag});
+    if (!endpoint) {
+      return std::unexpected(
+          fmt::format("portal {}: cannot listen there: {}; end what uses it, or name another "
+                      "address with listen or --portal",
+                      portal.listen.to_string(), describe(endpoint.error())));
+    }
+    portals_.push_back({.listen = endpoint->to_string(),
+                        .advertised = portal.advertised ? portal.advertised->to_string() : "",
+                        .group_tag = portal.group_tag});
+  }
+  return {};
+}
+
+Task<void> RunningGroup::shutdown() {
+  co_await gate_.close();
+  if (server_ != nullptr) co_await server_->shutdown();
+  for (const auto& [name, target] : targets_) {
+    // Copies: removing is for the router; the map stays as it is until the end.
+    if (server_ != nullptr) {
+      for (const auto& [lun, volume] : target->units) co_await target->router->remove(lun);
+    }
+    co_await target->router->close();
+  }
+  const TimePoint deadline = Executor::current().now() + kClosePatience;
+  for (const auto& [name, volume] : volumes_) {
+    const Error error = co_await volume->close(deadline);
+    if (error != Error::kNone) {
+      spdlog::error("volume {}: not flushed: {}", name, describe(error));
+    }
+  }
+  targets_.clear();
+  volumes_.clear();
+  server_.reset();
+}
+
+}  // namespace sandbay::group

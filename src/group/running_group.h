@@ -1,0 +1,173 @@
+// RunningGroup: the one implementation of Group. Its functions stand in four files: assembly.cc
+// (start and shutdown), views.cc (what it tells), volume_operations.cc and target_operations.cc
+// (what it changes).
+//
+// Everything here lives on executor 0. What changes something holds `changing_` from its first
+// check to its end, so that a check stays true across awaits.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "group/group.h"
+#include "group/records.h"
+#include "group/volume.h"
+#include "metadata/store.h"
+#include "runtime/sync.h"
+#include "scsi/task_router.h"
+
+namespace sandbay::group {
+
+// How long device and sessions may take to let go of a volume that goes away.
+inline constexpr Duration kClosePatience = std::chrono::seconds(5);
+
+// Of those added at run time to one target.
+inline constexpr std::size_t kMostAccessRecords = 4096;
+
+struct Target {
+  std::string name;
+  TargetConfiguration configured;  // What the file says; defaults if it says nothing.
+  bool declared = false;           // Has a section of its own, so it stays without volumes.
+  TargetRecord record;             // What was added at run time.
+  std::unique_ptr<scsi::TaskRouter> router;
+  std::map<std::uint32_t, std::shared_ptr<Volume>> units;
+};
+
+class RunningGroup final : public Group {
+ public:
+  RunningGroup(Configuration configuration, metadata::Store& store);
+  ~RunningGroup() override;
+
+  using Outcome = std::expected<void, std::string>;
+
+  // assembly.cc
+  Task<Outcome> assemble();
+  Task<void> shutdown() override;
+
+  // views.cc
+  std::vector<PortalInfo> portals() const override { return portals_; }
+  Task<GroupInfo> show_group() override;
+  Task<Measurements> measure() override;
+  Task<std::vector<VolumeInfo>> list_volumes() override;
+  Task<Answer<VolumeInfo>> show_volume(std::string name) override;
+  Task<std::vector<TargetInfo>> list_targets() override;
+  Task<Answer<TargetInfo>> show_target(std::string name) override;
+  Task<Answer<std::vector<AccessInfo>>> list_access(std::string volume) override;
+  Task<std::vector<iscsi::SessionInfo>> list_sessions() override;
+
+  // volume_operations.cc
+  Task<Answer<CreatedVolume>> create_volume(CreateVolumeRequest request) override;
+  Task<Answer<VolumeInfo>> change_volume(std::string name, ChangeVolumeRequest request) override;
+  Task<Answer<void>> delete_volume(std::string name, bool force) override;
+
+  // target_operations.cc
+  Task<Answer<AccessInfo>> add_access(std::string volume, iscsi::AccessRecord record) override;
+  Task<Answer<void>> remove_access(std::string volume, std::string id) override;
+  Task<Answer<void>> drop_session(std::uint16_t tsih) override;
+
+ private:
+  struct Loaded;
+
+  // assembly.cc
+  Task<Outcome> load(Loaded* loaded);
+  Task<std::expected<std::vector<metadata::Entry>, std::string>> load_all(std::string prefix);
+  Task<Outcome> adopt_identity(std::optional<std::string> stored);
+  Task<Outcome> finish_intents(std::vector<metadata::Entry> intents);
+  Outcome plan_volumes(Loaded* loaded);
+  Task<Outcome> open_volumes(Loaded* loaded);
+  Task<Outcome> keep_record(VolumeRecord record, std::string stored);
+  Outcome reconcile(VolumeRecord& record, const VolumeConfiguration& configured) const;
+  Outcome attach(const std::shared_ptr<Volume>& volume);
+  Task<Outcome> register_targets();
+  Outcome open_portals();
+  std::string at(const VolumeConfiguration& configured) const;  // FILE:LINE: volume "NAME"
+
+  // views.cc
+  Task<VolumeInfo> info_of(std::shared_ptr<Volume> volume, std::uint32_t sessions);
+  TargetInfo info_of(const Target& target, std::uint32_t sessions) const;
+  std::vector<AccessInfo> access_of(const Target& target) const;
+  Task<std::map<std::string, std::uint32_t>> sessions_by_target();
+  GroupInfo group_info(std::uint32_t sessions) const;
+  Task<Measurements> measure_now();
+  Task<std::vector<VolumeInfo>> volumes_now();
+  Task<Answer<VolumeInfo>> volume_now(std::string name);
+  Task<std::vector<TargetInfo>> targets_now();
+  Task<Answer<TargetInfo>> target_now(std::string name);
+  bool declared(const std::string& volume) const;
+
+  // volume_operations.cc
+  // Makes the file and the record, with that of a new target; no target leads to the volume yet.
+  Task<std::expected<std::shared_ptr<Volume>, std::string>> make_volume(
+      VolumeRecord record, std::optional<TargetRecord> target);
+  Task<void> unmake_file(VolumeRecord record);
+  Task<Answer<CreatedVolume>> create_now(CreateVolumeRequest request);
+  std::optional<Refusal> refusal_to_create(const CreateVolumeRequest& request) const;
+  Task<Answer<VolumeInfo>> change_now(std::string name, ChangeVolumeRequest request);
+  Task<Answer<void>> grow_now(std::shared_ptr<Volume> volume, std::uint64_t byte_count);
+  Task<Answer<void>> rename_now(std::shared_ptr<Volume> volume, std::string name);
+  Task<Answer<void>> delete_now(std::string name, bool force);
+  Task<Answer<void>> remove_now(std::shared_ptr<Volume> volume);
+  Task<void> abandon(std::shared_ptr<Volume> volume);
+  std::optional<std::uint32_t> free_lun(const std::string& target) const;
+
+  // target_operations.cc
+  Target& target_for(const std::string& name);  // Makes it if it is not there.
+  iscsi::TargetOptions options_of(const Target& target) const;
+  // Puts a volume that is there behind its target, and the target on the server.
+  Task<Outcome> serve(std::shared_ptr<Volume> volume);
+  Task<Answer<AccessInfo>> add_access_now(std::string volume, iscsi::AccessRecord record);
+  Task<Answer<void>> remove_access_now(std::string volume, std::string id);
+  // Stores the record and tells the server.
+  Task<Answer<void>> change_access(Target* target, TargetRecord record);
+  Task<Answer<void>> drop_now(std::uint16_t tsih);
+
+  std::shared_ptr<Volume> find(const std::string& name) const;
+  Executor& next_home();
+
+  // Runs a changing operation alone, or refuses it during shutdown.
+  template <class T>
+  Task<Answer<T>> alone(Task<Answer<T>> operation);
+  // Runs one that only looks.
+  template <class T>
+  Task<T> looking(Task<T> operation, T otherwise);
+
+  Configuration configuration_;
+  metadata::Store& store_;
+  GroupRecord identity_;
+  TimePoint started_;
+  std::vector<PortalInfo> portals_;
+  std::map<std::string, std::shared_ptr<Volume>> volumes_;  // By name.
+  std::map<std::string, std::unique_ptr<Target>> targets_;  // By name.
+  std::vector<TargetRecord> stored_targets_;  // Of the metadata, until their targets are made.
+  std::unique_ptr<iscsi::TargetServer> server_;
+  std::size_t homes_given_ = 0;
+  Mutex changing_;
+  Gate gate_;
+};
+
+Refusal shutting_down();
+Refusal no_such_volume(const std::string& name);
+
+template <class T>
+Task<Answer<T>> RunningGroup::alone(Task<Answer<T>> operation) {
+  if (!gate_.enter()) co_return std::unexpected(shutting_down());
+  co_await changing_.lock();
+  Answer<T> answer = co_await std::move(operation);
+  changing_.unlock();
+  gate_.leave();
+  co_return answer;
+}
+
+template <class T>
+Task<T> RunningGroup::looking(Task<T> operation, T otherwise) {
+  if (!gate_.enter()) co_return otherwise;
+  T value = co_await std::move(operation);
+  gate_.leave();
+  co_return value;
+}
+
+}  // namespace sandbay::group

@@ -1,0 +1,79 @@
+// The lock is flock(2): it belongs to the open file and goes with the process. Its file also
+// holds the process's number, for the message that the second daemon gives.
+#include "group/state_directory.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <fstream>
+
+namespace sandbay::group {
+
+namespace {
+
+// mkdir -p with mode 0700 for what is new.
+std::expected<void, std::string> make_directory(const std::filesystem::path& path) {
+  std::filesystem::path so_far;
+  for (const auto& part : path) {
+    so_far /= part;
+    if (::mkdir(so_far.c_str(), 0700) == 0 || errno == EEXIST) continue;
+    if (std::error_code error; std::filesystem::is_directory(so_far, error)) continue;
+    return std::unexpected(fmt::format("state directory {}: {} cannot be made: {}", path.string(),
+                                       so_far.string(), std::strerror(errno)));
+  }
+  std::error_code error;
+  if (!std::filesystem::is_directory(path, error)) {
+    return std::unexpected(
+        fmt::format("state directory {}: not a directory; name another with group.state or --state",
+                    path.string()));
+  }
+  return {};
+}
+
+std::string holder_of(const std::filesystem::path& lock) {
+  std::ifstream file(lock);
+  long process = 0;
+  if (file >> process && process > 0) return fmt::format("process {}", process);
+  return "another daemon";
+}
+
+}  // namespace
+
+std::expected<StateDirectory, std::string> StateDirectory::open(const std::filesystem::path& path) {
+  for (const auto& folder : {path, path / "volumes"}) {
+    const auto made = make_directory(folder);
+    if (!made) return std::unexpected(made.error());
+  }
+  const auto lock_path = path / "lock";
+  const int lock = ::open(lock_path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+  if (lock < 0) {
+    return std::unexpected(fmt::format("state directory {}: {} cannot be opened: {}", path.string(),
+                                       lock_path.string(), std::strerror(errno)));
+  }
+  if (::flock(lock, LOCK_EX | LOCK_NB) != 0) {
+    const bool taken = errno == EWOULDBLOCK;
+    const std::string reason = taken ? fmt::format("is in use by {}", holder_of(lock_path))
+                                     : fmt::format("cannot be locked: {}", std::strerror(errno));
+    ::close(lock);
+    return std::unexpected(
+        fmt::format("state directory {}: {}; stop it, or name another with group.state or --state",
+                    path.string(), reason));
+  }
+  const std::string text = fmt::format("{}\n", ::getpid());
+  // Only a courtesy to whoever comes second.
+  if (::ftruncate(lock, 0) == 0) {
+    [[maybe_unused]] const auto written = ::pwrite(lock, text.data(), text.size(), 0);
+  }
+  return StateDirectory(path, lock);
+}
+
+StateDirectory::~StateDirectory() {
+  if (lock_ >= 0) ::close(lock_);
+}
+
+}  // namespace sandbay::group

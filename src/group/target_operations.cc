@@ -1,0 +1,159 @@
+// Targets as the iSCSI server and the metadata see them: putting volumes behind them, and who may
+// use them. Access changes count for logins to come; sessions stay.
+#include <fmt/format.h>
+#include <spdlog/spdlog.h>
+
+#include <algorithm>
+#include <charconv>
+
+#include "group/running_group.h"
+
+namespace sandbay::group {
+
+Target& RunningGroup::target_for(const std::string& name) {
+  auto& slot = targets_[name];
+  if (slot != nullptr) return *slot;
+  slot = std::make_unique<Target>();
+  slot->name = name;
+  slot->record.name = name;
+  slot->router = std::make_unique<scsi::TaskRouter>(Executor::current().peers());
+  const auto configured =
+      std::ranges::find(configuration_.targets, name, &TargetConfiguration::name);
+  if (configured != configuration_.targets.end()) {
+    slot->configured = *configured;
+    slot->declared = true;
+  }
+  const auto stored = std::ranges::find(stored_targets_, name, &TargetRecord::name);
+  if (stored != stored_targets_.end()) {
+    slot->record = std::move(*stored);
+    stored_targets_.erase(stored);
+  }
+  return *slot;
+}
+
+iscsi::TargetOptions RunningGroup::options_of(const Target& target) const {
+  iscsi::TargetOptions options = target.configured.options;
+  options.name = target.name;
+  options.device = target.router.get();
+  for (const AccessConfiguration& access : target.configured.access) {
+    options.access.push_back(access.record);
+  }
+  for (const AddedAccess& added : target.record.access) options.access.push_back(added.record);
+  return options;
+}
+
+Task<RunningGroup::Outcome> RunningGroup::serve(std::shared_ptr<Volume> volume) {
+  const VolumeSpecification s = volume->record().specification;
+  const bool fresh = !targets_.contains(s.target) || targets_.at(s.target)->units.empty();
+  Target& target = target_for(s.target);
+  target.units.emplace(*s.lun, volume);
+  const Error routed = co_await target.router->add(*s.lun, &volume->unit());
+  if (routed != Error::kNone) {
+    co_return std::unexpected(fmt::format("LUN {}: {}", *s.lun, describe(routed)));
+  }
+  if (!fresh || target.declared) co_return Outcome{};
+  std::string message;
+  const Error added = co_await server_->add_target(options_of(target), &message);
+  if (added == Error::kNone) co_return Outcome{};
+  co_return std::unexpected(
+      fmt::format("target {}: {}", s.target, message.empty() ? describe(added) : message));
+}
+
+Task<Answer<void>> RunningGroup::change_access(Target* target, TargetRecord record) {
+  metadata::Batch batch;
+  batch.put(target_key(target->name), encode(record));
+  const Error stored = co_await store_.commit(std::move(batch));
+  if (stored != Error::kNone) {
+    co_return std::unexpected(
+        Refusal{.code = Refusal::Code::kFailed,
+                .message = fmt::format("target {} stays as it was: the metadata cannot be written: "
+                                       "{}",
+                                       target->name, describe(stored))});
+  }
+  target->record = std::move(record);
+  std::string message;
+  const Error told = co_await server_->update_target(options_of(*target), &message);
+  if (told == Error::kNone) co_return Answer<void>{};
+  co_return std::unexpected(
+      Refusal{.code = Refusal::Code::kFailed,
+              .message = fmt::format("target {}: the change counts after a restart only: {}",
+                                     target->name, message.empty() ? describe(told) : message)});
+}
+
+Task<Answer<AccessInfo>> RunningGroup::add_access_now(std::string volume,
+                                                      iscsi::AccessRecord record) {
+  const auto found = find(volume);
+  if (found == nullptr) co_return std::unexpected(no_such_volume(volume));
+  if (const auto error = check_access(record)) {
+    co_return std::unexpected(Refusal{.code = Refusal::Code::kInvalid,
+                                      .message = fmt::format("volume \"{}\": {}", volume, *error)});
+  }
+  Target& target = *targets_.at(found->record().specification.target);
+  if (target.record.access.size() >= kMostAccessRecords) {
+    co_return std::unexpected(
+        Refusal{.code = Refusal::Code::kConflict,
+                .message = fmt::format("target {} has {} access records already; use wildcards, or "
+                                       "remove some",
+                                       target.name, kMostAccessRecords)});
+  }
+  TargetRecord changed = target.record;
+  const std::uint64_t id = changed.next_id++;
+  changed.access.push_back({.id = id, .record = std::move(record)});
+  const auto outcome = co_await change_access(&target, std::move(changed));
+  if (!outcome) co_return std::unexpected(outcome.error());
+  co_return access_of(target).back();
+}
+
+Task<Answer<AccessInfo>> RunningGroup::add_access(std::string volume, iscsi::AccessRecord record) {
+  auto answer = co_await alone(add_access_now(std::move(volume), std::move(record)));
+  co_return answer;
+}
+
+Task<Answer<void>> RunningGroup::remove_access_now(std::string volume, std::string id) {
+  const auto found = find(volume);
+  if (found == nullptr) co_return std::unexpected(no_such_volume(volume));
+  Target& target = *targets_.at(found->record().specification.target);
+  const auto known = access_of(target);
+  const auto info = std::ranges::find(known, id, &AccessInfo::id);
+  if (info == known.end()) {
+    co_return std::unexpected(
+        Refusal{.code = Refusal::Code::kNotFound,
+                .message = fmt::format("volume \"{}\" has no access record {}; list them with "
+                                       "access list {}",
+                                       volume, id, volume)});
+  }
+  if (info->declared) {
+    co_return std::unexpected(
+        Refusal{.code = Refusal::Code::kConflict,
+                .message = fmt::format("access record {} of volume \"{}\" stands in {}; remove it "
+                                       "there",
+                                       id, volume, configuration_.file)});
+  }
+  TargetRecord changed = target.record;
+  std::erase_if(changed.access,
+                [&](const AddedAccess& added) { return fmt::format("{}", added.id) == id; });
+  auto outcome = co_await change_access(&target, std::move(changed));
+  co_return outcome;
+}
+
+Task<Answer<void>> RunningGroup::remove_access(std::string volume, std::string id) {
+  auto answer = co_await alone(remove_access_now(std::move(volume), std::move(id)));
+  co_return answer;
+}
+
+Task<Answer<void>> RunningGroup::drop_now(std::uint16_t tsih) {
+  const Error error = co_await server_->drop_session(tsih);
+  if (error == Error::kNone) co_return Answer<void>{};
+  const bool absent = error == Error::kNotFound;
+  co_return std::unexpected(Refusal{
+      .code = absent ? Refusal::Code::kNotFound : Refusal::Code::kFailed,
+      .message = absent ? fmt::format("there is no session {}; list them with session list", tsih)
+                        : fmt::format("session {} cannot be ended: {}", tsih, describe(error))});
+}
+
+Task<Answer<void>> RunningGroup::drop_session(std::uint16_t tsih) {
+  auto answer = co_await alone(drop_now(tsih));
+  co_return answer;
+}
+
+}  // namespace sandbay::group

@@ -1,0 +1,248 @@
+// What a group tells about itself. Everything is copied out; no secret is.
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "group/running_group.h"
+#include "group/version.h"
+#include "runtime/buffer.h"
+
+namespace sandbay::group {
+
+namespace {
+
+std::string_view name_of(Health health) {
+  switch (health) {
+    case Health::kGood:
+      return "good";
+    case Health::kDegraded:
+      return "degraded";
+    case Health::kPredictedFailure:
+      return "predicted failure";
+    case Health::kFailed:
+      return "failed";
+    case Health::kMissing:
+      return "missing";
+  }
+  return "unknown";
+}
+
+AccessInfo to_info(const iscsi::AccessRecord& record, std::string id, bool declared) {
+  return {.id = std::move(id),
+          .initiator = record.initiator,
+          .address = record.address,
+          .chap_user = record.chap ? record.chap->user : "",
+          .declared = declared};
+}
+
+Task<ExecutorInfo> look_at_executor(Executor* executor) {
+  const BufferPool& buffers = executor->buffers();
+  co_return ExecutorInfo{.index = executor->index(),
+                         .buffer_limit_bytes = buffers.limit_bytes(),
+                         .buffer_used_bytes = buffers.used_bytes(),
+                         .buffer_reserved_bytes = buffers.reserved_bytes(),
+                         .buffer_waiters = buffers.waiter_count()};
+}
+
+std::uint32_t count_of(const std::map<std::string, std::uint32_t>& counts,
+                       const std::string& name) {
+  const auto found = counts.find(name);
+  return found == counts.end() ? 0 : found->second;
+}
+
+}  // namespace
+
+Refusal shutting_down() {
+  return {.code = Refusal::Code::kUnavailable, .message = "the group is shutting down"};
+}
+
+Refusal no_such_volume(const std::string& name) {
+  return {.code = Refusal::Code::kNotFound,
+          .message = fmt::format("there is no volume \"{}\"; list them with volume list", name)};
+}
+
+std::shared_ptr<Volume> RunningGroup::find(const std::string& name) const {
+  const auto found = volumes_.find(name);
+  return found == volumes_.end() ? nullptr : found->second;
+}
+
+bool RunningGroup::declared(const std::string& volume) const {
+  return std::ranges::any_of(configuration_.volumes, [&](const VolumeConfiguration& configured) {
+    return configured.specification.name == volume;
+  });
+}
+
+Task<std::map<std::string, std::uint32_t>> RunningGroup::sessions_by_target() {
+  std::map<std::string, std::uint32_t> counts;
+  const auto sessions = co_await server_->sessions();
+  for (const iscsi::SessionInfo& session : sessions) ++counts[session.target_name];
+  co_return counts;
+}
+
+Task<VolumeInfo> RunningGroup::info_of(std::shared_ptr<Volume> volume, std::uint32_t sessions) {
+  const Volume::State state = co_await volume->state();
+  VolumeInfo info{.name = volume->name(),
+                  .uuid = format_uuid(volume->uuid()),
+                  .specification = volume->record().specification,
+                  .path = volume->path().string(),
+                  .health = std::string(name_of(state.health)),
+                  .declared = declared(volume->name()),
+                  .executor = volume->home().index(),
+                  .sessions = sessions,
+                  .counters = state.counters};
+  VolumeSpecification& s = info.specification;
+  if (s.serial.empty()) s.serial = serial_of(volume->uuid());
+  if (!s.naa) s.naa = naa_of(volume->uuid());
+  co_return info;
+}
+
+Task<std::vector<VolumeInfo>> RunningGroup::volumes_now() {
+  const auto sessions = co_await sessions_by_target();
+  const auto volumes = volumes_;  // A copy: the map may change while we wait below.
+  std::vector<VolumeInfo> list;
+  for (const auto& [name, volume] : volumes) {
+    const std::uint32_t count = count_of(sessions, volume->record().specification.target);
+    VolumeInfo info = co_await info_of(volume, count);
+    list.push_back(std::move(info));
+  }
+  co_return list;
+}
+
+Task<std::vector<VolumeInfo>> RunningGroup::list_volumes() {
+  auto list = co_await looking(volumes_now(), {});
+  co_return list;
+}
+
+Task<Answer<VolumeInfo>> RunningGroup::volume_now(std::string name) {
+  const auto sessions = co_await sessions_by_target();
+  const auto volume = find(name);
+  if (volume == nullptr) co_return std::unexpected(no_such_volume(name));
+  const std::uint32_t count = count_of(sessions, volume->record().specification.target);
+  VolumeInfo info = co_await info_of(volume, count);
+  co_return info;
+}
+
+Task<Answer<VolumeInfo>> RunningGroup::show_volume(std::string name) {
+  auto answer = co_await looking<Answer<VolumeInfo>>(volume_now(std::move(name)),
+                                                     std::unexpected(shutting_down()));
+  co_return answer;
+}
+
+std::vector<AccessInfo> RunningGroup::access_of(const Target& target) const {
+  std::vector<AccessInfo> list;
+  std::size_t index = 0;
+  for (const AccessConfiguration& configured : target.configured.access) {
+    list.push_back(to_info(configured.record, fmt::format("file-{}", ++index), true));
+  }
+  for (const AddedAccess& added : target.record.access) {
+    list.push_back(to_info(added.record, fmt::format("{}", added.id), false));
+  }
+  return list;
+}
+
+TargetInfo RunningGroup::info_of(const Target& target, std::uint32_t sessions) const {
+  const iscsi::TargetOptions& options = target.configured.options;
+  TargetInfo info{.name = target.name,
+                  .alias = options.alias,
+                  .units = {},
+                  .access = access_of(target),
+                  .portal_groups = options.portal_groups,
+                  .keys = options.keys,
+                  .mutual_chap_user = options.mutual_chap ? options.mutual_chap->user : "",
+                  .redirect = options.redirect ? options.redirect->address : "",
+                  .redirect_permanent = options.redirect && options.redirect->permanent,
+                  .queue_depth = options.queue_depth,
+                  .maximum_sessions = options.maximum_sessions,
+                  .exclusive = options.exclusive,
+                  .declared = target.declared,
+                  .sessions = sessions};
+  for (const auto& [lun, volume] : target.units) info.units.push_back({lun, volume->name()});
+  return info;
+}
+
+Task<std::vector<TargetInfo>> RunningGroup::targets_now() {
+  const auto sessions = co_await sessions_by_target();
+  std::vector<TargetInfo> list;
+  for (const auto& [name, target] : targets_) {
+    list.push_back(info_of(*target, count_of(sessions, name)));
+  }
+  co_return list;
+}
+
+Task<std::vector<TargetInfo>> RunningGroup::list_targets() {
+  auto list = co_await looking(targets_now(), {});
+  co_return list;
+}
+
+Task<Answer<TargetInfo>> RunningGroup::target_now(std::string name) {
+  const auto sessions = co_await sessions_by_target();
+  const auto found = targets_.find(name);
+  if (found == targets_.end()) {
+    co_return std::unexpected(Refusal{
+        .code = Refusal::Code::kNotFound,
+        .message = fmt::format("there is no target \"{}\"; list them with target list", name)});
+  }
+  co_return info_of(*found->second, count_of(sessions, name));
+}
+
+Task<Answer<TargetInfo>> RunningGroup::show_target(std::string name) {
+  auto answer = co_await looking<Answer<TargetInfo>>(target_now(std::move(name)),
+                                                     std::unexpected(shutting_down()));
+  co_return answer;
+}
+
+Task<Answer<std::vector<AccessInfo>>> RunningGroup::list_access(std::string volume) {
+  if (gate_.closed()) co_return std::unexpected(shutting_down());
+  const auto found = find(volume);
+  if (found == nullptr) co_return std::unexpected(no_such_volume(volume));
+  co_return access_of(*targets_.at(found->record().specification.target));
+}
+
+Task<std::vector<iscsi::SessionInfo>> RunningGroup::list_sessions() {
+  auto list = co_await looking(server_->sessions(), {});
+  co_return list;
+}
+
+GroupInfo RunningGroup::group_info(std::uint32_t sessions) const {
+  GroupInfo info{.name = identity_.name,
+                 .uuid = identity_.uuid,
+                 .version = std::string(version()),
+                 .state = configuration_.state.string(),
+                 .portals = portals_,
+                 .reactors = static_cast<unsigned>(Executor::current().peers().size()),
+                 .memory_limit_bytes = configuration_.memory_limit_bytes,
+                 .volumes = static_cast<std::uint32_t>(volumes_.size()),
+                 .targets = static_cast<std::uint32_t>(targets_.size()),
+                 .sessions = sessions,
+                 .uptime = Executor::current().now() - started_};
+  for (const auto& [name, volume] : volumes_) {
+    info.provisioned_bytes += volume->record().specification.size_bytes;
+  }
+  return info;
+}
+
+Task<GroupInfo> RunningGroup::show_group() {
+  const auto sessions = co_await list_sessions();
+  co_return group_info(static_cast<std::uint32_t>(sessions.size()));
+}
+
+Task<Measurements> RunningGroup::measure_now() {
+  Measurements all;
+  all.volumes = co_await volumes_now();
+  all.targets = co_await targets_now();
+  all.sessions = co_await server_->sessions();
+  all.server = co_await server_->counters();
+  for (Executor* const executor : Executor::current().peers()) {
+    const ExecutorInfo info = co_await invoke_on(*executor, look_at_executor(executor));
+    all.executors.push_back(info);
+  }
+  all.group = group_info(static_cast<std::uint32_t>(all.sessions.size()));
+  co_return all;
+}
+
+Task<Measurements> RunningGroup::measure() {
+  auto all = co_await looking(measure_now(), {});
+  co_return all;
+}
+
+}  // namespace sandbay::group

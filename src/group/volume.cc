@@ -1,0 +1,187 @@
+// Opening and closing of devices. Sizes: a new volume gets what its specification says; one that
+// was there before may have grown below (an expansion whose record was lost in a crash, or an
+// image that somebody extended), never shrunk.
+#include "group/volume.h"
+
+#include <fmt/format.h>
+
+#include <cassert>
+
+#include "block/file_device.h"
+#include "block/memory_device.h"
+#include "group/units.h"
+#include "runtime/sync.h"
+
+namespace sandbay::group {
+
+namespace {
+
+constexpr Duration kCancelPatience = std::chrono::seconds(1);
+
+// A flush that may outlive its caller's patience.
+struct Flush {
+  Cancellation cancellation;
+  Event ended;
+  Error error = Error::kNone;
+};
+
+Task<void> flush(std::shared_ptr<Flush> flush, BlockDevice* device) {
+  Request request{.operation = Operation::kFlush};
+  request.extent.block_count = device->geometry().block_count;
+  request.cancellation = &flush->cancellation;
+  const Completion completion = co_await device->submit(std::move(request));
+  flush->error = completion.error;
+  flush->ended.set();
+}
+
+scsi::LogicalUnitOptions unit_options(const VolumeRecord& record) {
+  const VolumeSpecification& s = record.specification;
+  scsi::LogicalUnitOptions options;
+  options.vendor = s.vendor;
+  options.product = s.product;
+  options.revision = s.revision;
+  options.serial = s.serial.empty() ? serial_of(record.uuid) : s.serial;
+  options.uuid = record.uuid;
+  options.naa = s.naa ? *s.naa : naa_of(record.uuid);
+  options.thin = s.thin;
+  options.read_only = s.read_only;
+  options.write_cache_enabled = s.write_cache;
+  return options;
+}
+
+}  // namespace
+
+std::filesystem::path path_of(const VolumeRecord& record, const std::filesystem::path& state) {
+  switch (record.specification.backing) {
+    case Backing::kState:
+      return state / "volumes" / volume_file_name(record.uuid);
+    case Backing::kFile:
+    case Backing::kDevice:
+      return state / record.specification.path;  // Absolute ones stay.
+    case Backing::kMemory:
+      return {};
+  }
+  return {};
+}
+
+Task<std::expected<std::shared_ptr<Volume>, std::string>> Volume::open(VolumeRecord record,
+                                                                       std::filesystem::path state,
+                                                                       Executor& home,
+                                                                       Opening opening) {
+  auto volume =
+      co_await invoke_on(home, open_here(std::move(record), std::move(state), &home, opening));
+  co_return volume;
+}
+
+Task<std::expected<std::shared_ptr<Volume>, std::string>> Volume::open_here(
+    VolumeRecord record, std::filesystem::path state, Executor* home, Opening opening) {
+  std::shared_ptr<Volume> volume(new Volume);
+  volume->record_ = std::move(record);
+  volume->path_ = path_of(volume->record_, state);
+  volume->home_ = home;
+  VolumeSpecification& s = volume->record_.specification;
+  if (s.backing == Backing::kMemory) {
+    auto memory = MemoryDevice::create(*home, {.byte_count = s.size_bytes,
+                                               .block_bytes = s.block_bytes,
+                                               .physical_block_bytes = s.physical_block_bytes});
+    if (!memory) co_return std::unexpected(memory.error());
+    volume->memory_ = memory->get();
+    volume->device_ = std::move(*memory);
+  } else {
+    auto opened = co_await open_file(volume.get(), opening);
+    if (!opened) {
+      volume->device_.reset();
+      co_return std::unexpected(opened.error());
+    }
+  }
+  volume->unit_ =
+      std::make_unique<scsi::LogicalUnit>(*volume->device_, unit_options(volume->record_));
+  co_return volume;
+}
+
+Task<std::expected<void, std::string>> Volume::open_file(Volume* volume, Opening opening) {
+  VolumeSpecification& s = volume->record_.specification;
+  const bool create = opening == Opening::kCreate && s.backing != Backing::kDevice;
+  FileDeviceOptions options{.path = volume->path_.string(),
+                            .create = create && s.size_bytes != 0,
+                            .byte_count = opening == Opening::kCreate ? s.size_bytes : 0,
+                            .block_bytes = s.block_bytes,
+                            .physical_block_bytes = s.physical_block_bytes,
+                            .preallocate = s.preallocate,
+                            .read_only = s.read_only};
+  auto file = co_await FileDevice::open(*volume->home_, std::move(options));
+  if (!file) co_return std::unexpected(file.error());
+  const Geometry& geometry = (*file)->geometry();
+  const std::uint64_t byte_count = geometry.block_count * geometry.block_bytes;
+  if (opening == Opening::kExisting && byte_count < s.size_bytes) {
+    co_return std::unexpected(
+        fmt::format("{} has {} but the volume has {}; bring the whole image back",
+                    volume->path_.string(), format_size(byte_count), format_size(s.size_bytes)));
+  }
+  s.size_bytes = byte_count;
+  volume->file_ = file->get();
+  volume->device_ = std::move(*file);
+  if (create) {
+    const auto folder = volume->path_.parent_path();
+    const Error error =
+        co_await volume->home_->sync_directory(folder.empty() ? "." : folder.string());
+    if (error != Error::kNone) {
+      co_return std::unexpected(
+          fmt::format("{} cannot be synced: {}", folder.string(), describe(error)));
+    }
+  }
+  co_return std::expected<void, std::string>{};
+}
+
+Volume::~Volume() {
+  // Whatever close() left behind still has a request in it and must not be destroyed.
+  (void)unit_.release();
+  (void)device_.release();
+}
+
+Task<Volume::State> Volume::state() {
+  State result = co_await invoke_on(*home_, state_here());
+  co_return result;
+}
+
+Task<Volume::State> Volume::state_here() {
+  if (unit_ == nullptr) co_return State{};  // Closed while the caller was on its way here.
+  co_return State{.counters = unit_->counters(), .health = device_->health()};
+}
+
+Task<Error> Volume::grow(std::uint64_t byte_count) {
+  const Error error = co_await invoke_on(*home_, grow_here(byte_count));
+  co_return error;
+}
+
+Task<Error> Volume::grow_here(std::uint64_t byte_count) {
+  Error error = Error::kUnsupported;
+  if (memory_ != nullptr) error = memory_->grow(byte_count);
+  if (file_ != nullptr) error = co_await file_->grow(byte_count);
+  if (error == Error::kNone) unit_->capacity_changed();
+  co_return error;
+}
+
+Task<Error> Volume::close(TimePoint deadline) {
+  const Error error = co_await invoke_on(*home_, close_here(deadline));
+  co_return error;
+}
+
+Task<Error> Volume::close_here(TimePoint deadline) {
+  const bool quiet = co_await unit_->close(deadline);
+  const auto state = std::make_shared<Flush>();
+  spawn(flush(state, device_.get()));
+  bool flushed = co_await state->ended.wait_until(deadline);
+  if (!flushed) {
+    state->cancellation.cancel();
+    flushed = co_await state->ended.wait_until(home_->now() + kCancelPatience);
+  }
+  if (!quiet || !flushed) co_return Error::kTimedOut;
+  unit_.reset();
+  file_ = nullptr;
+  memory_ = nullptr;
+  device_.reset();
+  co_return state->error;
+}
+
+}  // namespace sandbay::group

@@ -1,0 +1,83 @@
+// Volume: a block device and the logical unit on it, together on their home executor.
+//
+// Its functions are called on executor 0 and cross to the home by themselves; what they say about
+// the device is true when they end. A volume whose device never lets go of a request cannot be
+// destroyed: close() then says so, and the rest of it is kept until the process ends.
+#pragma once
+
+#include <expected>
+#include <filesystem>
+#include <memory>
+#include <string>
+
+#include "block/block_device.h"
+#include "group/records.h"
+#include "runtime/executor.h"
+#include "scsi/counters.h"
+#include "scsi/logical_unit.h"
+
+namespace sandbay {
+class FileDevice;
+class MemoryDevice;
+}  // namespace sandbay
+
+namespace sandbay::group {
+
+class Volume {
+ public:
+  enum class Opening : std::uint8_t {
+    kCreate,    // It has never been there: make its file if it needs one.
+    kExisting,  // It has been there: what it stands on must be there and large enough.
+  };
+
+  // Opens the device on `home` and sets the record's size, if what is below decides it. The error
+  // is half a sentence.
+  static Task<std::expected<std::shared_ptr<Volume>, std::string>> open(VolumeRecord record,
+                                                                        std::filesystem::path state,
+                                                                        Executor& home,
+                                                                        Opening opening);
+  ~Volume();
+
+  const Uuid& uuid() const noexcept { return record_.uuid; }
+  const std::string& name() const noexcept { return record_.specification.name; }
+  const VolumeRecord& record() const noexcept { return record_; }
+  VolumeRecord& record() noexcept { return record_; }
+  // Where its blocks are; empty for memory.
+  const std::filesystem::path& path() const noexcept { return path_; }
+  Executor& home() const noexcept { return *home_; }
+  scsi::LogicalUnit& unit() noexcept { return *unit_; }
+
+  struct State {
+    scsi::LogicalUnitCounters counters;
+    Health health = Health::kGood;
+  };
+  Task<State> state();
+  // Makes device and unit larger; initiators are told.
+  Task<Error> grow(std::uint64_t byte_count);
+  // Flushes and lets go of the device; the flush's error. kTimedOut if something in the device
+  // did not end by the deadline. No target leads to the unit any more.
+  Task<Error> close(TimePoint deadline);
+
+ private:
+  Volume() = default;
+
+  static Task<std::expected<std::shared_ptr<Volume>, std::string>> open_here(
+      VolumeRecord record, std::filesystem::path state, Executor* home, Opening opening);
+  static Task<std::expected<void, std::string>> open_file(Volume* volume, Opening opening);
+  Task<State> state_here();
+  Task<Error> grow_here(std::uint64_t byte_count);
+  Task<Error> close_here(TimePoint deadline);
+
+  VolumeRecord record_;
+  std::filesystem::path path_;
+  Executor* home_ = nullptr;
+  std::unique_ptr<BlockDevice> device_;
+  FileDevice* file_ = nullptr;      // The device, if it is one.
+  MemoryDevice* memory_ = nullptr;  // Likewise.
+  std::unique_ptr<scsi::LogicalUnit> unit_;
+};
+
+// Where a volume's file is, given the state directory; empty for memory.
+std::filesystem::path path_of(const VolumeRecord& record, const std::filesystem::path& state);
+
+}  // namespace sandbay::group

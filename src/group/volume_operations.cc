@@ -1,0 +1,367 @@
+// Creating, changing and deleting volumes. The order of steps is what keeps metadata, file and
+// target together through a crash at any point; see group.h.
+#include <fmt/format.h>
+#include <spdlog/spdlog.h>
+
+#include <algorithm>
+
+#include "group/running_group.h"
+#include "group/units.h"
+
+namespace sandbay::group {
+
+namespace {
+
+std::unexpected<Refusal> refuse(Refusal::Code code, std::string message) {
+  return std::unexpected(Refusal{.code = code, .message = std::move(message)});
+}
+
+}  // namespace
+
+Executor& RunningGroup::next_home() {
+  const auto executors = Executor::current().peers();
+  return *executors[homes_given_++ % executors.size()];
+}
+
+std::optional<std::uint32_t> RunningGroup::free_lun(const std::string& target) const {
+  const auto found = targets_.find(target);
+  for (std::uint32_t lun = 0; lun <= kLargestLun; ++lun) {
+    if (found == targets_.end() || !found->second->units.contains(lun)) return lun;
+  }
+  return std::nullopt;
+}
+
+// Making ----------------------------------------------------------------------------------------
+
+Task<std::expected<std::shared_ptr<Volume>, std::string>> RunningGroup::make_volume(
+    VolumeRecord record, std::optional<TargetRecord> target) {
+  const bool own_file = record.specification.backing == Backing::kState;
+  if (own_file) {
+    metadata::Batch intent;
+    intent.put(intent_key(record.uuid), volume_file_name(record.uuid));
+    const Error error = co_await store_.commit(std::move(intent));
+    if (error != Error::kNone) {
+      co_return std::unexpected(fmt::format("the metadata cannot be written: {}", describe(error)));
+    }
+  }
+  auto volume =
+      co_await Volume::open(record, configuration_.state, next_home(), Volume::Opening::kCreate);
+  if (!volume) {
+    co_await unmake_file(std::move(record));
+    co_return std::unexpected(volume.error());
+  }
+  metadata::Batch batch;
+  batch.put(volume_key(record.uuid), encode((*volume)->record()));
+  if (own_file) batch.erase(intent_key(record.uuid));
+  if (target && target->access.empty()) batch.erase(target_key(target->name));
+  if (target && !target->access.empty()) batch.put(target_key(target->name), encode(*target));
+  const Error error = co_await store_.commit(std::move(batch));
+  if (error != Error::kNone) {
+    co_await abandon(*volume);
+    co_await unmake_file(std::move(record));
+    co_return std::unexpected(fmt::format("the metadata cannot be written: {}", describe(error)));
+  }
+  co_return *volume;
+}
+
+// Removes the file of a volume of which there is no record, and then the intent that names it.
+// What cannot be done now is done at the next start, as long as the intent is there.
+Task<void> RunningGroup::unmake_file(VolumeRecord record) {
+  if (record.specification.backing != Backing::kState) co_return;
+  const auto path = path_of(record, configuration_.state).string();
+  const Error removed = co_await Executor::current().remove_file(path);
+  if (removed != Error::kNone && removed != Error::kNotFound) {
+    spdlog::warn("{}: cannot be removed now: {}; the next start tries again", path,
+                 describe(removed));
+    co_return;
+  }
+  metadata::Batch batch;
+  batch.erase(intent_key(record.uuid));
+  const Error error = co_await store_.commit(std::move(batch));
+  if (error != Error::kNone) {
+    spdlog::warn("the metadata cannot be written: {}", describe(error));
+  }
+}
+
+Task<void> RunningGroup::abandon(std::shared_ptr<Volume> volume) {
+  const Error error = co_await volume->close(Executor::current().now() + kClosePatience);
+  if (error != Error::kNone) {
+    spdlog::warn("volume {}: not flushed: {}", volume->name(), describe(error));
+  }
+}
+
+std::optional<Refusal> RunningGroup::refusal_to_create(const CreateVolumeRequest& request) const {
+  const VolumeSpecification& s = request.specification;
+  const auto invalid = [](std::string message) {
+    return Refusal{.code = Refusal::Code::kInvalid, .message = std::move(message)};
+  };
+  if (const auto error = check_volume_name(s.name)) {
+    return invalid(fmt::format("name: {}", *error));
+  }
+  if (const auto error = check_specification(s)) {
+    return invalid(fmt::format("volume \"{}\": {}", s.name, *error));
+  }
+  if (const auto error = check_target_name(s.target)) {
+    return invalid(fmt::format("volume \"{}\": target: {}", s.name, *error));
+  }
+  if (s.lun && *s.lun > kLargestLun) {
+    return invalid(fmt::format("volume \"{}\": lun {} is out of range; write 0 to {}", s.name,
+                               *s.lun, kLargestLun));
+  }
+  for (const iscsi::AccessRecord& record : request.access) {
+    if (const auto error = check_access(record)) {
+      return invalid(fmt::format("volume \"{}\": access: {}", s.name, *error));
+    }
+  }
+  const auto target = targets_.find(s.target);
+  if (target == targets_.end()) return std::nullopt;
+  if (!request.access.empty()) {
+    return Refusal{.code = Refusal::Code::kConflict,
+                   .message = fmt::format("volume \"{}\": target {} is there and has its own "
+                                          "access records; create the volume without access",
+                                          s.name, s.target)};
+  }
+  const auto unit = s.lun ? target->second->units.find(*s.lun) : target->second->units.end();
+  if (unit != target->second->units.end()) {
+    return Refusal{.code = Refusal::Code::kConflict,
+                   .message = fmt::format("volume \"{}\": LUN {} of {} is volume \"{}\"; choose "
+                                          "another lun, or leave it out",
+                                          s.name, *s.lun, s.target, unit->second->name())};
+  }
+  return std::nullopt;
+}
+
+Task<Answer<CreatedVolume>> RunningGroup::create_now(CreateVolumeRequest request) {
+  VolumeSpecification& s = request.specification;
+  const bool own_target = s.target.empty();
+  if (own_target) s.target = default_target_name(s.name);
+  if (const auto there = find(s.name)) {
+    const VolumeSpecification& old = there->record().specification;
+    if (old.size_bytes != s.size_bytes || old.backing != s.backing) {
+      co_return refuse(
+          Refusal::Code::kConflict,
+          fmt::format("volume \"{}\" is there already, with {} on {}; choose another name, or "
+                      "expand it",
+                      s.name, format_size(old.size_bytes), describe(old.backing)));
+    }
+    auto info = co_await volume_now(s.name);
+    if (!info) co_return std::unexpected(info.error());
+    co_return CreatedVolume{.volume = std::move(*info), .created = false};
+  }
+  if (auto refusal = refusal_to_create(request)) co_return std::unexpected(*refusal);
+  if (own_target && targets_.contains(s.target)) {
+    co_return refuse(Refusal::Code::kConflict,
+                     fmt::format("volume \"{}\": its target {} is there already; name a target to "
+                                 "put it on",
+                                 s.name, s.target));
+  }
+  if (!s.lun) s.lun = free_lun(s.target);
+  if (!s.lun) {
+    co_return refuse(
+        Refusal::Code::kConflict,
+        fmt::format("volume \"{}\": {} has no LUN left; name another target", s.name, s.target));
+  }
+  std::optional<TargetRecord> fresh;
+  if (!targets_.contains(s.target)) {
+    fresh = TargetRecord{.name = s.target};
+    for (iscsi::AccessRecord& record : request.access) {
+      fresh->access.push_back({.id = fresh->next_id++, .record = std::move(record)});
+    }
+  }
+  const std::string name = s.name;
+  VolumeRecord record{.uuid = make_uuid(Executor::current().random()),
+                      .specification = std::move(s)};
+  auto volume = co_await make_volume(std::move(record), fresh);
+  if (!volume) {
+    co_return refuse(Refusal::Code::kFailed,
+                     fmt::format("volume \"{}\" cannot be made: {}", name, volume.error()));
+  }
+  if (fresh) target_for(fresh->name).record = std::move(*fresh);
+  volumes_.emplace(name, *volume);
+  const Outcome served = co_await serve(*volume);
+  if (!served) {
+    (void)co_await remove_now(*volume);
+    co_return refuse(Refusal::Code::kFailed,
+                     fmt::format("volume \"{}\" cannot be served: {}", name, served.error()));
+  }
+  spdlog::info("volume {}: made, {} on {}", name,
+               format_size((*volume)->record().specification.size_bytes),
+               describe((*volume)->record().specification.backing));
+  auto info = co_await volume_now(name);
+  if (!info) co_return std::unexpected(info.error());
+  co_return CreatedVolume{.volume = std::move(*info), .created = true};
+}
+
+Task<Answer<CreatedVolume>> RunningGroup::create_volume(CreateVolumeRequest request) {
+  auto answer = co_await alone(create_now(std::move(request)));
+  co_return answer;
+}
+
+// Changing --------------------------------------------------------------------------------------
+
+Task<Answer<VolumeInfo>> RunningGroup::change_now(std::string name, ChangeVolumeRequest request) {
+  const auto volume = find(name);
+  if (volume == nullptr) co_return std::unexpected(no_such_volume(name));
+  if (!request.size_bytes && !request.name) {
+    co_return refuse(Refusal::Code::kInvalid,
+                     fmt::format("volume \"{}\": nothing to change; give a size or a name", name));
+  }
+  if (request.name) {
+    const auto renamed = co_await rename_now(volume, *request.name);
+    if (!renamed) co_return std::unexpected(renamed.error());
+  }
+  if (request.size_bytes) {
+    const auto grown = co_await grow_now(volume, *request.size_bytes);
+    if (!grown) co_return std::unexpected(grown.error());
+  }
+  auto info = co_await volume_now(volume->name());
+  co_return info;
+}
+
+Task<Answer<void>> RunningGroup::grow_now(std::shared_ptr<Volume> volume,
+                                          std::uint64_t byte_count) {
+  VolumeRecord record = volume->record();
+  const std::string name = volume->name();
+  const std::uint64_t before = record.specification.size_bytes;
+  if (byte_count == before) co_return Answer<void>{};
+  record.specification.size_bytes = byte_count;
+  if (byte_count < before) {
+    co_return refuse(Refusal::Code::kInvalid,
+                     fmt::format("volume \"{}\" has {} and cannot shrink; give a larger size", name,
+                                 format_size(before)));
+  }
+  if (const auto error = check_specification(record.specification)) {
+    co_return refuse(Refusal::Code::kInvalid, fmt::format("volume \"{}\": {}", name, *error));
+  }
+  if (record.specification.backing == Backing::kDevice) {
+    co_return refuse(
+        Refusal::Code::kConflict,
+        fmt::format("volume \"{}\" is as large as the device {}; only volumes on files "
+                    "and memory can be expanded",
+                    name, volume->path().string()));
+  }
+  const Error grown = co_await volume->grow(byte_count);
+  if (grown != Error::kNone) {
+    co_return refuse(Refusal::Code::kFailed,
+                     fmt::format("volume \"{}\" cannot be expanded to {}: {}", name,
+                                 format_size(byte_count), describe(grown)));
+  }
+  // From here on the device has the new size whatever the metadata say; a start that finds the
+  // file larger than the record takes it as it is.
+  volume->record() = record;
+  metadata::Batch batch;
+  batch.put(volume_key(record.uuid), encode(record));
+  const Error stored = co_await store_.commit(std::move(batch));
+  if (stored != Error::kNone) {
+    co_return refuse(Refusal::Code::kFailed,
+                     fmt::format("volume \"{}\" has {} now, but the metadata cannot be written: {}",
+                                 name, format_size(byte_count), describe(stored)));
+  }
+  spdlog::info("volume {}: expanded from {} to {}", name, format_size(before),
+               format_size(byte_count));
+  co_return Answer<void>{};
+}
+
+Task<Answer<void>> RunningGroup::rename_now(std::shared_ptr<Volume> volume, std::string name) {
+  const std::string before = volume->name();
+  if (name == before) co_return Answer<void>{};
+  if (const auto error = check_volume_name(name)) {
+    co_return refuse(Refusal::Code::kInvalid, fmt::format("name: {}", *error));
+  }
+  if (volumes_.contains(name)) {
+    co_return refuse(Refusal::Code::kConflict,
+                     fmt::format("volume \"{}\" is there already; choose another name", name));
+  }
+  if (declared(before)) {
+    co_return refuse(Refusal::Code::kConflict,
+                     fmt::format("volume \"{}\" is declared in {}; its name changes only there",
+                                 before, configuration_.file));
+  }
+  VolumeRecord record = volume->record();
+  record.specification.name = name;
+  metadata::Batch batch;
+  batch.put(volume_key(record.uuid), encode(record));
+  const Error stored = co_await store_.commit(std::move(batch));
+  if (stored != Error::kNone) {
+    co_return refuse(Refusal::Code::kFailed,
+                     fmt::format("volume \"{}\" keeps its name: the metadata cannot be written: {}",
+                                 before, describe(stored)));
+  }
+  volume->record() = std::move(record);
+  volumes_.erase(before);
+  volumes_.emplace(name, volume);
+  spdlog::info("volume {}: now called {}", before, name);
+  co_return Answer<void>{};
+}
+
+Task<Answer<VolumeInfo>> RunningGroup::change_volume(std::string name,
+                                                     ChangeVolumeRequest request) {
+  auto answer = co_await alone(change_now(std::move(name), std::move(request)));
+  co_return answer;
+}
+
+// Deleting --------------------------------------------------------------------------------------
+
+Task<Answer<void>> RunningGroup::delete_now(std::string name, bool force) {
+  const auto volume = find(name);
+  if (volume == nullptr) co_return std::unexpected(no_such_volume(name));
+  if (declared(name)) {
+    co_return refuse(Refusal::Code::kConflict,
+                     fmt::format("volume \"{}\" is declared in {}, which would make it again; take "
+                                 "it out there and restart first",
+                                 name, configuration_.file));
+  }
+  const std::string target = volume->record().specification.target;
+  const auto sessions = co_await sessions_by_target();
+  const auto attached = sessions.find(target);
+  if (attached != sessions.end() && !force) {
+    co_return refuse(Refusal::Code::kConflict,
+                     fmt::format("volume \"{}\" is in use: {} session{} with {}; log out first, or "
+                                 "force it",
+                                 name, attached->second, attached->second == 1 ? "" : "s", target));
+  }
+  auto removed = co_await remove_now(volume);
+  if (removed) spdlog::info("volume {}: deleted", name);
+  co_return removed;
+}
+
+// The record goes first: from then on the volume is gone whatever happens, and a crash before the
+// file is removed leaves the intent.
+Task<Answer<void>> RunningGroup::remove_now(std::shared_ptr<Volume> volume) {
+  const VolumeRecord record = volume->record();
+  const VolumeSpecification& s = record.specification;
+  Target& target = *targets_.at(s.target);
+  const bool last = !target.declared && target.units.size() <= 1;
+  metadata::Batch batch;
+  batch.erase(volume_key(record.uuid));
+  if (last) batch.erase(target_key(s.target));
+  if (s.backing == Backing::kState) {
+    batch.put(intent_key(record.uuid), volume_file_name(record.uuid));
+  }
+  const Error stored = co_await store_.commit(std::move(batch));
+  if (stored != Error::kNone) {
+    co_return refuse(Refusal::Code::kFailed,
+                     fmt::format("volume \"{}\" stays: the metadata cannot be written: {}", s.name,
+                                 describe(stored)));
+  }
+  volumes_.erase(s.name);
+  if (last) {
+    co_await server_->remove_target(s.target);
+    co_await target.router->remove(*s.lun);
+    co_await target.router->close();
+    targets_.erase(s.target);
+  } else {
+    co_await target.router->remove(*s.lun);
+    target.units.erase(*s.lun);
+  }
+  co_await abandon(volume);
+  co_await unmake_file(record);
+  co_return Answer<void>{};
+}
+
+Task<Answer<void>> RunningGroup::delete_volume(std::string name, bool force) {
+  auto answer = co_await alone(delete_now(std::move(name), force));
+  co_return answer;
+}
+
+}  // namespace sandbay::group

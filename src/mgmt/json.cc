@@ -1,0 +1,143 @@
+// Field by field; the test compares what comes out with the document's schemas.
+#include "mgmt/json.h"
+
+#include <chrono>
+#include <nlohmann/json.hpp>
+
+namespace sandbay::mgmt {
+
+using nlohmann::json;
+
+namespace {
+
+json counters_json(const scsi::LogicalUnitCounters& counters) {
+  using scsi::CommandKind;
+  std::uint64_t errors = 0;
+  for (const scsi::CommandCounters& kind : counters.by_kind) errors += kind.errors;
+  return {{"reads", counters.of(CommandKind::kRead).commands},
+          {"writes", counters.of(CommandKind::kWrite).commands},
+          {"flushes", counters.of(CommandKind::kFlush).commands},
+          {"unmaps", counters.of(CommandKind::kUnmap).commands},
+          {"other",
+           counters.of(CommandKind::kOther).commands + counters.of(CommandKind::kVerify).commands},
+          {"read_bytes", counters.of(CommandKind::kRead).bytes},
+          {"written_bytes", counters.of(CommandKind::kWrite).bytes},
+          {"errors", errors},
+          {"aborted", counters.aborted},
+          {"in_flight", counters.in_flight}};
+}
+
+}  // namespace
+
+json to_json(const group::GroupInfo& info) {
+  json portals = json::array();
+  for (const group::PortalInfo& portal : info.portals) {
+    portals.push_back({{"listen", portal.listen},
+                       {"advertised", portal.advertised},
+                       {"group_tag", portal.group_tag}});
+  }
+  return {{"name", info.name},
+          {"uuid", info.uuid},
+          {"version", info.version},
+          {"state", info.state},
+          {"portals", std::move(portals)},
+          {"reactors", info.reactors},
+          {"memory_limit", info.memory_limit_bytes},
+          {"provisioned", info.provisioned_bytes},
+          {"volumes", info.volumes},
+          {"targets", info.targets},
+          {"sessions", info.sessions},
+          {"uptime", std::chrono::duration<double>(info.uptime).count()}};
+}
+
+json to_json(const group::VolumeInfo& info) {
+  const group::VolumeSpecification& s = info.specification;
+  return {{"name", info.name},
+          {"uuid", info.uuid},
+          {"size", s.size_bytes},
+          {"block_size", s.block_bytes},
+          {"physical_block_size", s.physical_block_bytes},
+          {"backing", group::describe(s.backing)},
+          {"path", info.path},
+          {"thin", s.thin},
+          {"preallocate", s.preallocate},
+          {"read_only", s.read_only},
+          {"write_cache", s.write_cache},
+          {"serial", s.serial},
+          {"naa", s.naa ? group::format_naa(*s.naa) : ""},
+          {"vendor", s.vendor},
+          {"product", s.product},
+          {"revision", s.revision},
+          {"target", s.target},
+          {"lun", s.lun.value_or(0)},
+          {"health", info.health},
+          {"declared", info.declared},
+          {"reactor", info.executor},
+          {"sessions", info.sessions},
+          {"counters", counters_json(info.counters)}};
+}
+
+json to_json(const group::AccessInfo& info) {
+  return {{"id", info.id},
+          {"initiator", info.initiator},
+          {"address", info.address},
+          {"chap_user", info.chap_user},
+          {"declared", info.declared}};
+}
+
+json to_json(const group::TargetInfo& info) {
+  json units = json::array();
+  for (const auto& unit : info.units) units.push_back({{"lun", unit.lun}, {"volume", unit.volume}});
+  json access = json::array();
+  for (const auto& record : info.access) access.push_back(to_json(record));
+  return {{"name", info.name},
+          {"alias", info.alias},
+          {"luns", std::move(units)},
+          {"access", std::move(access)},
+          {"portal_groups", info.portal_groups},
+          {"keys", info.keys},
+          {"mutual_chap_user", info.mutual_chap_user},
+          {"redirect", info.redirect},
+          {"redirect_permanent", info.redirect_permanent},
+          {"queue_depth", info.queue_depth},
+          {"maximum_sessions", info.maximum_sessions},
+          {"exclusive", info.exclusive},
+          {"declared", info.declared},
+          {"sessions", info.sessions}};
+}
+
+json to_json(const iscsi::SessionInfo& info) {
+  json connections = json::array();
+  for (const iscsi::ConnectionInfo& connection : info.connections) {
+    connections.push_back({{"cid", connection.cid},
+                           {"initiator_address", connection.initiator_address},
+                           {"target_address", connection.target_address},
+                           {"reactor", connection.executor},
+                           {"state", connection.state},
+                           {"header_digest", connection.header_digest},
+                           {"data_digest", connection.data_digest},
+                           {"bytes_in", connection.bytes_in},
+                           {"bytes_out", connection.bytes_out}});
+  }
+  return {{"tsih", info.tsih},
+          {"isid", info.isid},
+          {"initiator", info.initiator_name},
+          {"initiator_alias", info.initiator_alias},
+          {"target", info.target_name},
+          {"state", info.state},
+          {"reactor", info.executor},
+          {"parameters", info.parameters},
+          {"connections", std::move(connections)},
+          {"commands", info.commands},
+          {"commands_in_flight", info.commands_in_flight}};
+}
+
+json error_json(std::string_view code, std::string_view message) {
+  return {{"error", {{"code", code}, {"message", message}}}};
+}
+
+std::string to_text(const json& value) {
+  return value.dump(-1, ' ', false, json::error_handler_t::replace);
+}
+
+}  // namespace sandbay::mgmt

@@ -1,0 +1,26 @@
+// The group's values as JSON objects, as the OpenAPI document describes them. Sizes are numbers of
+// bytes, times are seconds. No secret has a way into them: the values hold none.
+#pragma once
+
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "group/service.h"
+
+namespace sandbay::mgmt {
+
+nlohmann::json to_json(const group::GroupInfo& info);
+nlohmann::json to_json(const group::VolumeInfo& info);
+nlohmann::json to_json(const group::TargetInfo& info);
+nlohmann::json to_json(const group::AccessInfo& info);
+nlohmann::json to_json(const iscsi::SessionInfo& info);
+
+// {"error": {"code": …, "message": …}}
+nlohmann::json error_json(std::string_view code, std::string_view message);
+
+// Text of any JSON value; bytes that are not UTF-8 are replaced.
+std::string to_text(const nlohmann::json& value);
+
+}  // namespace sandbay::mgmt

@@ -1,0 +1,202 @@
+// JSON becomes the same tree of values that a configuration file becomes, and the same reader
+// takes it apart.
+#include "mgmt/requests.h"
+
+#include <fmt/format.h>
+
+#include <limits>
+#include <nlohmann/json.hpp>
+
+#include "group/document.h"
+
+namespace sandbay::mgmt {
+
+namespace {
+
+using group::Mistakes;
+using group::TableReader;
+using group::Value;
+using nlohmann::json;
+
+constexpr int kDeepest = 8;
+
+Value convert(const json& source, int depth) {
+  Value value;
+  value.kind = Value::Kind::kOther;
+  if (depth > kDeepest) return value;
+  if (source.is_object()) {
+    value.kind = Value::Kind::kTable;
+    for (const auto& [key, member] : source.items()) {
+      if (!member.is_null()) value.members.push_back({key, convert(member, depth + 1)});
+    }
+  } else if (source.is_array()) {
+    value.kind = Value::Kind::kArray;
+    for (const json& element : source) value.elements.push_back(convert(element, depth + 1));
+  } else if (source.is_string()) {
+    value.kind = Value::Kind::kString;
+    value.text = source.get<std::string>();
+  } else if (source.is_boolean()) {
+    value.kind = Value::Kind::kBoolean;
+    value.boolean = source.get<bool>();
+  } else if (source.is_number_integer() &&
+             (!source.is_number_unsigned() ||
+              source.get<std::uint64_t>() <= std::numeric_limits<std::int64_t>::max())) {
+    value.kind = Value::Kind::kInteger;
+    value.integer = source.get<std::int64_t>();
+  } else if (source.is_number()) {
+    value.kind = Value::Kind::kFloat;
+    value.number = source.get<double>();
+  }
+  return value;
+}
+
+// Too deep a document is refused while it is parsed: its destruction would recurse as deep.
+Read<Value> parse(std::string_view body) {
+  bool too_deep = false;
+  const auto watch = [&](int depth, json::parse_event_t, json&) {
+    too_deep = too_deep || depth > kDeepest;
+    return !too_deep;
+  };
+  const json document = json::parse(body, watch, /*allow_exceptions=*/false);
+  if (too_deep) return std::unexpected("the body is nested too deeply; write one JSON object");
+  if (document.is_discarded()) return std::unexpected("the body is not JSON; write one object");
+  if (!document.is_object()) return std::unexpected("the body is not a JSON object; write one");
+  return convert(document, 0);
+}
+
+// A size may be a number of bytes, as answers have it, or text such as "100GiB".
+std::optional<std::uint64_t> read_size(TableReader& reader, std::string_view key) {
+  const Value* value = reader.any(key);
+  if (value == nullptr) return std::nullopt;
+  if (value->kind == Value::Kind::kInteger && value->integer >= 0) {
+    return static_cast<std::uint64_t>(value->integer);
+  }
+  if (value->kind == Value::Kind::kString) {
+    const auto bytes = group::parse_size(value->text);
+    if (bytes) return *bytes;
+    reader.mistake(key, bytes.error());
+    return std::nullopt;
+  }
+  reader.mistake(key, fmt::format("is {}; write a number of bytes, or a size such as \"100GiB\"",
+                                  describe(value->kind)));
+  return std::nullopt;
+}
+
+iscsi::AccessRecord read_record(TableReader& reader) {
+  iscsi::AccessRecord record;
+  reader.require("initiator", "an initiator's name, or \"*\" for every one");
+  record.initiator = reader.string("initiator").value_or("");
+  record.address = reader.string("address").value_or("");
+  const auto user = reader.string("chap_user");
+  const auto secret = reader.string("chap_secret");
+  if (reader.has("chap_user") != reader.has("chap_secret")) {
+    reader.mistake(reader.has("chap_user") ? "chap_secret" : "chap_user",
+                   "is missing; CHAP needs both chap_user and chap_secret");
+  } else if (user && secret) {
+    record.chap = iscsi::ChapCredential{.user = *user, .secret = *secret};
+  }
+  reader.finish();
+  return record;
+}
+
+void read_backing(TableReader& reader, group::VolumeSpecification& s) {
+  const auto file = reader.string("file");
+  const auto device = reader.string("device");
+  const bool memory = reader.boolean("memory").value_or(false);
+  if (int{file.has_value()} + int{device.has_value()} + int{memory} > 1) {
+    reader.mistake(file ? "file" : "device",
+                   "a volume stands on one thing; write one of file, device and memory");
+  }
+  if (file) {
+    s.backing = group::Backing::kFile;
+    s.path = *file;
+    // Where the daemon was started is nothing a client knows.
+    if (!file->starts_with('/')) reader.mistake("file", "is not an absolute path; write one");
+  } else if (device) {
+    s.backing = group::Backing::kDevice;
+    s.path = *device;
+    if (!device->starts_with('/')) reader.mistake("device", "is not an absolute path; write one");
+  } else if (memory) {
+    s.backing = group::Backing::kMemory;
+  }
+}
+
+group::VolumeSpecification read_specification(TableReader& reader) {
+  group::VolumeSpecification s;
+  reader.require("name", "the volume's name");
+  s.name = reader.string("name").value_or("");
+  read_backing(reader, s);
+  s.size_bytes = read_size(reader, "size").value_or(0);
+  const auto number = [&](std::string_view key, std::uint64_t most, std::uint32_t& target) {
+    const auto value = reader.integer(key, 1, most);
+    if (value) target = static_cast<std::uint32_t>(*value);
+  };
+  number("block_size", 4096, s.block_bytes);
+  number("physical_block_size", std::uint64_t{1} << 20, s.physical_block_bytes);
+  s.preallocate = reader.boolean("preallocate").value_or(false);
+  s.thin = reader.boolean("thin").value_or(!s.preallocate);
+  s.read_only = reader.boolean("read_only").value_or(false);
+  s.write_cache = reader.boolean("write_cache").value_or(true);
+  s.serial = reader.string("serial").value_or(s.serial);
+  s.vendor = reader.string("vendor").value_or(s.vendor);
+  s.product = reader.string("product").value_or(s.product);
+  s.revision = reader.string("revision").value_or(s.revision);
+  if (const auto naa = reader.string("naa")) {
+    s.naa = group::parse_naa(*naa);
+    if (!s.naa) {
+      reader.mistake("naa",
+                     "is not an NAA identifier; write 32 hexadecimal digits, the first of them 6");
+    }
+  }
+  s.target = reader.string("target").value_or("");
+  if (const auto lun = reader.integer("lun", 0, group::kLargestLun)) {
+    s.lun = static_cast<std::uint32_t>(*lun);
+  }
+  return s;
+}
+
+// Parses the body, lets `take` read it, and gives the first mistake if there is any.
+template <class T, class Take>
+Read<T> read(std::string_view body, Take take) {
+  const auto document = parse(body);
+  if (!document) return std::unexpected(document.error());
+  Mistakes mistakes("");
+  T result = take(*document, mistakes);
+  if (!mistakes.empty()) return std::unexpected(mistakes.sorted().front());
+  return result;
+}
+
+}  // namespace
+
+Read<group::CreateVolumeRequest> read_create_volume(std::string_view body) {
+  return read<group::CreateVolumeRequest>(body, [](const Value& value, Mistakes& mistakes) {
+    TableReader reader(value, "", mistakes);
+    group::CreateVolumeRequest request{.specification = read_specification(reader), .access = {}};
+    for (const Value* element : reader.tables("access")) {
+      TableReader access(*element, fmt::format("access[{}]", request.access.size() + 1), mistakes);
+      request.access.push_back(read_record(access));
+    }
+    reader.finish();
+    return request;
+  });
+}
+
+Read<group::ChangeVolumeRequest> read_change_volume(std::string_view body) {
+  return read<group::ChangeVolumeRequest>(body, [](const Value& value, Mistakes& mistakes) {
+    TableReader reader(value, "", mistakes);
+    group::ChangeVolumeRequest request;
+    request.size_bytes = read_size(reader, "size");
+    request.name = reader.string("name");
+    reader.finish();
+    return request;
+  });
+}
+
+Read<iscsi::AccessRecord> read_access(std::string_view body) {
+  return read<iscsi::AccessRecord>(body, [](const Value& value, Mistakes& mistakes) {
+    TableReader reader(value, "", mistakes);
+    return read_record(reader);
+  });
+}
+
+}  // namespace sandbay::mgmt
