@@ -24,6 +24,7 @@
 #include <vector>
 
 #include "iscsi/initiator_misbehaviour.h"
+#include "iscsi/pdu.h"
 #include "runtime/buffer.h"
 #include "runtime/clock.h"
 #include "runtime/error.h"
@@ -57,21 +58,10 @@ struct InitiatorConnectionOptions {
   std::vector<Misbehaviour> misbehaviour;
 };
 
-enum class AsyncEvent : std::uint8_t {
-  kScsi = 0,
-  kLogoutRequest = 1,
-  kConnectionDropped = 2,
-  kSessionDropped = 3,
-  kNegotiationRequest = 4,
-  kTasksTerminated = 5,
-  kVendorSpecific = 255,
-};
-
 // RFC 7143 section 11.9.
 struct AsyncNotice {
-  AsyncEvent event = AsyncEvent::kScsi;
-  std::uint8_t code = 0;  // As it was received; unknown events are told as vendor-specific.
-  std::uint16_t cid = 0;  // Of the connection on which it came.
+  AsyncEventCode event = AsyncEventCode::kScsiEvent;  // As received, unassigned ones too.
+  std::uint16_t cid = 0;                              // Of the connection on which it came.
   std::uint64_t lun = 0;
   std::array<std::uint16_t, 3> parameters{};
   std::vector<std::byte> data;  // kScsi: sense length, sense data and event data.
@@ -85,13 +75,14 @@ struct InitiatorOptions {
   std::optional<ChapIdentity> chap;         // What we prove ourselves with.
   std::optional<ChapIdentity> mutual_chap;  // What the target has to prove.
   std::vector<std::string> chap_digests;  // CHAP_A offered, in order; empty: all, strongest first.
-  std::array<std::uint8_t, 6> isid{};     // All zero: random, type "random" (section 11.12.5).
-  std::uint32_t connections = 1;          // 1 … 32; the target may grant fewer.
+  Isid isid;                      // All zero: random, of the type "random" (section 11.12.5).
+  std::uint32_t connections = 1;  // 1 … 32; the target may grant fewer.
   std::vector<InitiatorConnectionOptions> connection_options;  // By index; may be shorter.
   PathPolicy path_policy = PathPolicy::kRoundRobin;
   // Offers other than the defaults, by key. An empty value leaves the key out. Keys that are not in
   // the RFC are offered as they stand.
   std::map<std::string, std::string> keys;
+  std::uint32_t first_cmd_sn = 1;
   std::uint32_t queue_depth = 128;                // Commands in flight, of this session.
   std::size_t receive_buffer_bytes = 256 * 1024;  // Of each connection.
 
@@ -121,7 +112,8 @@ struct LoginFailure {
 struct ScsiResult {
   // kNone: the target answered, `status` holds. kReset: the connection was lost and the command may
   // or may not have been executed. kCancelled: aborted. kTimedOut. kInvalid: the target rejected
-  // the PDU. kMiscompare never; kHardware: the target answered "target failure".
+  // the PDU. kHardware: the target answered "target failure". kDataCorrupt: less data came than
+  // the answer says.
   Error error = Error::kNone;
   scsi::Status status = scsi::Status::kGood;
   bool overflow = false;  // Residual counts, section 11.4.5.
@@ -145,10 +137,14 @@ class InitiatorConnection;
 // session and its connections only.
 struct InitiatorTask {
   enum class Kind : std::uint8_t { kScsi, kControl };
-  Message crossing;
+  struct Crossing : Message {
+    InitiatorTask* task = nullptr;
+  };
+  Crossing crossing;
   InitiatorTask* next = nullptr;  // In one of the session's queues.
   InitiatorTask* previous = nullptr;
-  InitiatorConnection* connection = nullptr;
+  InitiatorConnection* connection = nullptr;  // May be gone once the task is lost.
+  std::uint32_t path = 0;                     // The session's number for it.
   std::uint32_t itt = 0;
   std::uint32_t cmd_sn = 0;
   // The window that came with the answer.
@@ -160,7 +156,9 @@ struct InitiatorTask {
   bool answered = false;
   bool lost = false;      // The connection ended before the answer.
   bool aborting = false;  // Its outcome is decided; late PDUs for it are dropped.
+  bool rejected = false;  // The target refused the PDU.
   bool queued = false;
+  bool keep_tag = false;  // A text negotiation goes on under the same tag.
 };
 
 // One SCSI command of the direct path. The caller owns it, keeps it where it is from submit()
@@ -196,18 +194,6 @@ struct ScsiRequest {
   BufferList data_in;
   bool retry = true;
   Duration timeout{};  // 0: none. Then the command is aborted, and ends with kTimedOut.
-};
-
-// RFC 7143 section 11.6.1.
-enum class TaskManagementAnswer : std::uint8_t {
-  kComplete = 0,
-  kTaskDoesNotExist = 1,
-  kLunDoesNotExist = 2,
-  kTaskStillAllegiant = 3,
-  kReassignNotSupported = 4,
-  kNotSupported = 5,
-  kAuthorizationFailed = 6,
-  kRejected = 255,
 };
 
 struct DiscoveredTarget {
@@ -253,10 +239,10 @@ class InitiatorSession {
 
   // Sends ABORT TASK for a command in flight, or takes a waiting one out of the queue. The command
   // ends with kCancelled unless its answer was faster.
-  virtual Task<Result<TaskManagementAnswer>> abort(InitiatorCommand& command) = 0;
+  virtual Task<Result<TaskManagementResult>> abort(InitiatorCommand& command) = 0;
   // The others. Commands that the function covers end with kCancelled before this ends.
   // kAbortTask needs an explicit tag here and touches no command of ours.
-  virtual Task<Result<TaskManagementAnswer>> manage(scsi::TaskManagementRequest request) = 0;
+  virtual Task<Result<TaskManagementResult>> manage(scsi::TaskManagementRequest request) = 0;
 
   // NOP-Out with a payload on one connection; the payload that came back.
   virtual Task<Result<std::vector<std::byte>>> ping(std::vector<std::byte> payload,
@@ -279,7 +265,7 @@ class InitiatorSession {
   virtual Task<void> close() = 0;
 
   virtual std::uint16_t tsih() const noexcept = 0;
-  virtual std::array<std::uint8_t, 6> isid() const noexcept = 0;
+  virtual Isid isid() const noexcept = 0;
   virtual std::size_t connection_count() const noexcept = 0;  // Made or to be made.
   virtual std::size_t connections_up() const noexcept = 0;
   virtual std::string connection_state(std::size_t index) const = 0;  // "S5:LOGGED_IN"
