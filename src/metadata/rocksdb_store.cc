@@ -340,10 +340,11 @@ RocksDbStore::Call* RocksDbStore::serve_commits(Call* first) {
 
 rocksdb::Status RocksDbStore::write(rocksdb::WriteBatch& batch) {
   // After a failed write RocksDB refuses all others until it is told that the cause may be gone.
+  // From a full disk it recovers by itself, within seconds after there is room again, and is busy
+  // with that until then; the write below then fails with what made the first one fail.
   if (write_failed_) {
     const rocksdb::Status resumed = database_->Resume();
-    if (!resumed.ok()) return resumed;
-    write_failed_ = false;
+    if (!resumed.ok() && !resumed.IsBusy()) return resumed;
   }
   rocksdb::WriteOptions options;
   options.sync = true;

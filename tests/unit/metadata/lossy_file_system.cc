@@ -71,7 +71,7 @@ class LossyWritableFile final : public rocksdb::FSWritableFileOwnerWrapper {
  private:
   // A real sync would only be slow: the kernel does not go down in this test.
   IOStatus note_sync(const IOOptions& options, IODebugContext* debug) {
-    IOStatus status = owner_.check_power();
+    IOStatus status = owner_.check_sync();
     if (!status.ok()) return status;
     status = FSWritableFileOwnerWrapper::Flush(options, debug);
     if (status.ok()) owner_.synced(name_, GetFileSize(options, debug));
@@ -89,7 +89,7 @@ class LossyDirectory final : public rocksdb::FSDirectoryWrapper {
       : FSDirectoryWrapper(std::move(directory)), owner_(owner), name_(std::move(name)) {}
 
   IOStatus Fsync(const IOOptions&, IODebugContext*) override {
-    IOStatus status = owner_.check_power();
+    IOStatus status = owner_.check_sync();
     if (status.ok()) owner_.directory_synced(name_);
     return status;
   }
@@ -108,7 +108,7 @@ LossyFileSystem::LossyFileSystem(std::uint64_t seed)
 
 void LossyFileSystem::cut_power() {
   const std::lock_guard lock(mutex_);
-  cut_ = true;
+  power_ = Power::kFailing;
 }
 
 void LossyFileSystem::set_full(bool full) {
@@ -118,13 +118,19 @@ void LossyFileSystem::set_full(bool full) {
 
 IOStatus LossyFileSystem::check_power() {
   const std::lock_guard lock(mutex_);
-  return cut_ ? IOStatus::IOError("the power is cut") : IOStatus::OK();
+  return power_ == Power::kOff ? IOStatus::IOError("the power is cut") : IOStatus::OK();
 }
 
 IOStatus LossyFileSystem::check_append() {
   const std::lock_guard lock(mutex_);
-  if (cut_) return IOStatus::IOError("the power is cut");
+  if (power_ == Power::kOff) return IOStatus::IOError("the power is cut");
   return full_ ? IOStatus::NoSpace("the disk is full") : IOStatus::OK();
+}
+
+IOStatus LossyFileSystem::check_sync() {
+  const std::lock_guard lock(mutex_);
+  if (power_ != Power::kOn) power_ = Power::kOff;
+  return power_ == Power::kOff ? IOStatus::IOError("the power is cut") : IOStatus::OK();
 }
 
 void LossyFileSystem::synced(const std::string& name, std::uint64_t byte_count) {

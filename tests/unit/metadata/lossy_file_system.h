@@ -1,9 +1,10 @@
 // LossyFileSystem: how RocksDB's files look after a power cut.
 //
-// Files are real ones; this keeps account of what was synced. cut_power() makes every later change
-// fail. After the database is gone, apply_losses() makes the files what a disk might hold: each is
-// cut back to some length not below what was synced, the part after that may be torn (a sector of
-// zeros or rubbish in it), and files and renames whose directory was not synced may be undone.
+// Files are real ones; this keeps account of what was synced. After cut_power() the next sync
+// fails, and every change after it, so that what stood before that sync was written but never
+// synced. After the database is gone, apply_losses() makes the files what a disk might hold: each
+// is cut back to some length not below what was synced, the part after that may be torn (a sector
+// of zeros or rubbish in it), and files and renames whose directory was not synced may be undone.
 #pragma once
 
 #include <rocksdb/env.h>
@@ -57,8 +58,12 @@ class LossyFileSystem final : public rocksdb::FileSystemWrapper {
     std::optional<std::string> replaced;  // What the name held before a rename.
   };
 
+  // On, until the next sync, off.
+  enum class Power : std::uint8_t { kOn, kFailing, kOff };
+
   rocksdb::IOStatus check_power();
   rocksdb::IOStatus check_append();
+  rocksdb::IOStatus check_sync();
   void synced(const std::string& name, std::uint64_t byte_count);
   void directory_synced(const std::string& name);
   void lose_tail(const std::string& name, std::uint64_t synced_bytes);
@@ -66,7 +71,7 @@ class LossyFileSystem final : public rocksdb::FileSystemWrapper {
 
   std::mutex mutex_;  // RocksDB calls from several threads.
   Random random_;
-  bool cut_ = false;
+  Power power_ = Power::kOn;
   bool full_ = false;
   std::map<std::string, std::uint64_t> synced_bytes_;
   std::vector<Entry> entries_;

@@ -124,13 +124,13 @@ Task<void> live_until_cut(Executor& home, RocksDbOptions options, LossyFileSyste
   CHECK(there >= progress.acknowledged);
   progress = {.asked = there, .acknowledged = there};
   Gate gate;
-  const std::size_t value_bytes = random.chance(0.5) ? 100 : 100'000;  // With and without flushes.
+  const std::size_t value_bytes = random.chance(0.5) ? 100 : 50'000;  // With and without flushes.
   const std::uint64_t committers = random.between(1, 8);
   for (std::uint64_t i = 0; i < committers; ++i) {
     REQUIRE(gate.enter());
     spawn(commit_until_error(*store, progress, value_bytes, gate));
   }
-  co_await home.sleep_for(std::chrono::microseconds(random.between(0, 30'000)));
+  co_await home.sleep_for(std::chrono::microseconds(random.between(0, 15'000)));
   files.cut_power();
   co_await gate.close();
   co_await store->close();
@@ -150,9 +150,15 @@ Task<void> disk_fills(Executor& home, RocksDbOptions options, LossyFileSystem& f
   Batch again;
   again.put("not", "there");
   error = co_await store->commit(std::move(again));
-  CHECK(error != Error::kNone);
+  CHECK(error == Error::kNoSpace);
   files.set_full(false);
-  error = co_await store->commit(history_batch(2, 100));
+  // RocksDB looks for room every few seconds.
+  error = Error::kNoSpace;
+  for (int attempt = 0; attempt < 600 && error != Error::kNone; ++attempt) {
+    CHECK(error == Error::kNoSpace);
+    co_await home.sleep_for(std::chrono::milliseconds(100));
+    error = co_await store->commit(history_batch(2, 100));
+  }
   CHECK(error == Error::kNone);
   co_await store->close();
   store = co_await open(home, options);
@@ -191,26 +197,27 @@ TEST_CASE("RocksDB keeps acknowledged batches when the process is killed", "[met
 
 // Goal: the same when the machine goes down with the process and files lose what was not synced.
 TEST_CASE("RocksDB keeps acknowledged batches when un-synced writes are lost", "[metadata]") {
-  const auto seed = GENERATE(range<std::uint64_t>(1, 17));
-  CAPTURE(seed);
-  const ScratchDirectory scratch;
-  Random random(seed);
-  Progress progress;
   std::uint64_t bytes_lost = 0;
   std::uint64_t entries_undone = 0;
-  for (int life = 0; life < 6; ++life) {
-    CAPTURE(life);
-    const auto files = std::make_shared<LossyFileSystem>(random.next());
-    const std::unique_ptr<rocksdb::Env> env = rocksdb::NewCompositeEnv(files);
-    const RocksDbOptions options{.path = scratch.file("db"), .env = env.get()};
-    run_on_reactor([&](Executor& home) {
-      return live_until_cut(home, options, *files, progress, random.fork());
-    });
-    files->apply_losses();
-    bytes_lost += files->bytes_lost();
-    entries_undone += files->entries_undone();
+  for (std::uint64_t seed = 1; seed <= 12; ++seed) {
+    const ScratchDirectory scratch;
+    Random random(seed);
+    Progress progress;
+    for (int life = 0; life < 4; ++life) {
+      CAPTURE(seed, life);
+      const auto files = std::make_shared<LossyFileSystem>(random.next());
+      const std::unique_ptr<rocksdb::Env> env = rocksdb::NewCompositeEnv(files);
+      const RocksDbOptions options{.path = scratch.file("db"), .env = env.get()};
+      run_on_reactor([&](Executor& home) {
+        return live_until_cut(home, options, *files, progress, random.fork());
+      });
+      files->apply_losses();
+      bytes_lost += files->bytes_lost();
+      entries_undone += files->entries_undone();
+    }
   }
-  CHECK(bytes_lost + entries_undone > 0);  // Or nothing was on trial.
+  CHECK(bytes_lost > 0);  // Or nothing was on trial.
+  CHECK(entries_undone > 0);
 }
 
 TEST_CASE("A full disk refuses commits and goes on when there is room", "[metadata]") {
