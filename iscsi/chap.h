@@ -158,7 +158,10 @@ class ChapInitiator {
   ChallengeRegistry::Lease lease_;
 };
 
-// The registry that all connections of a process share.
-ChallengeRegistry& process_challenges();
+// The registries that all connections of a process share, by the role in which challenges are
+// issued: a process that is initiator and target at once (members of a group, tests) would
+// otherwise take its own initiators for reflections.
+ChallengeRegistry& target_challenges();
+ChallengeRegistry& initiator_challenges();
 
 }  // namespace sandbay::iscsi

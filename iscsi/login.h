@@ -121,7 +121,6 @@ class TargetLogin {
   Refusal run_security(const std::vector<KeyValue>& keys, std::vector<KeyValue>& answers);
   Refusal choose_method(std::string_view offered, std::vector<KeyValue>& answers);
   Refusal run_chap(std::span<const KeyValue> keys, std::vector<KeyValue>& answers);
-  Refusal prepare_transit(std::vector<KeyValue>& answers);
   Refusal wrong(LoginStatus status, std::string diagnosis);
   void begin_response();
   LoginOutcome respond();
