@@ -15,7 +15,7 @@ namespace {
 constexpr std::uint64_t kLateMessages = 16;
 constexpr std::uint64_t kMostLate = 50'000;  // ns
 // So many steps at one instant are a loop that time cannot end.
-constexpr std::uint64_t kMostStepsAtOneInstant = 100'000'000;
+constexpr std::uint64_t kMostStepsAtOneInstant = 10'000'000;
 
 }  // namespace
 

@@ -55,7 +55,7 @@ class World {
 
   // Runs until `main` (started on executor 0) has ended. A world in which nothing is ready, no
   // timer is armed and main has not ended is deadlocked: that, passing `limit` of virtual time, and
-  // a hundred million steps without any time passing return false. `main` is kept until the world
+  // ten million steps without any time passing return false. `main` is kept until the world
   // goes if it has not ended.
   [[nodiscard]] virtual bool run(std::function<Task<void>()> main,
                                  Duration limit = std::chrono::hours(1)) = 0;
