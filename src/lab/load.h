@@ -16,6 +16,7 @@
 #include <map>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "lab/histogram.h"
@@ -92,11 +93,19 @@ struct LoadReport {
 // What can be said about the options before anything is connected; empty: nothing wrong.
 std::string check(const LoadOptions& options);
 
-// Runs the load on these executors (the first is the caller's). `progress` is told the counts so
-// far about once a second; may be empty. The string says what went wrong before the load ran.
-Task<std::expected<LoadReport, std::string>> run(
-    LoadOptions options, std::span<Executor* const> executors,
-    std::function<void(double seconds, std::uint64_t requests, std::uint64_t bytes)> progress);
+// What a run tells and asks of whoever started it; each may be empty.
+struct LoadHooks {
+  // About once a second: the counts so far.
+  std::function<void(double seconds, std::uint64_t requests, std::uint64_t bytes)> progress;
+  // Processor time of this process so far, user and system, in seconds.
+  std::function<std::pair<double, double>()> processor_time;
+};
+
+// Runs the load on these executors (the first is the caller's). The string says what went wrong
+// before the load ran.
+Task<std::expected<LoadReport, std::string>> run(LoadOptions options,
+                                                 std::span<Executor* const> executors,
+                                                 LoadHooks hooks);
 
 std::string to_text(const LoadOptions& options, const LoadReport& report);
 std::string to_json(const LoadOptions& options, const LoadReport& report);
