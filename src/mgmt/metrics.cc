@@ -1,0 +1,221 @@
+// Names begin with sandbay_; what only grows ends in _total; units are bytes and seconds.
+#include "mgmt/metrics.h"
+
+#include <fmt/format.h>
+
+#include <chrono>
+#include <iterator>
+#include <string_view>
+
+namespace sandbay::mgmt {
+
+namespace {
+
+using scsi::CommandKind;
+using scsi::LatencyHistogram;
+
+constexpr std::string_view kKindNames[scsi::kCommandKindCount] = {"read",  "write", "verify",
+                                                                  "flush", "unmap", "other"};
+
+// A label's value with backslash, quote and newline escaped.
+std::string escape(std::string_view text) {
+  std::string escaped;
+  for (const char c : text) {
+    if (c == '\n') {
+      escaped += "\\n";
+      continue;
+    }
+    if (c == '\\' || c == '"') escaped += '\\';
+    escaped += c;
+  }
+  return escaped;
+}
+
+class Text {
+ public:
+  void family(std::string_view name, std::string_view type, std::string_view help) {
+    name_ = name;
+    fmt::format_to(out(), "# HELP {} {}\n# TYPE {} {}\n", name, help, name, type);
+  }
+  template <class Value>
+  void sample(std::string_view labels, Value value) {
+    suffixed("", labels, value);
+  }
+  template <class Value>
+  void suffixed(std::string_view suffix, std::string_view labels, Value value) {
+    if (labels.empty()) {
+      fmt::format_to(out(), "{}{} {}\n", name_, suffix, value);
+    } else {
+      fmt::format_to(out(), "{}{}{{{}}} {}\n", name_, suffix, labels, value);
+    }
+  }
+  std::string take() { return std::move(text_); }
+
+ private:
+  std::back_insert_iterator<std::string> out() { return std::back_inserter(text_); }
+  std::string name_;
+  std::string text_;
+};
+
+std::string volume_label(const group::VolumeInfo& volume) {
+  return fmt::format("volume=\"{}\"", escape(volume.name));
+}
+
+void add_group(Text& text, const group::GroupInfo& group) {
+  text.family("sandbay_info", "gauge", "The group and its version; always 1.");
+  text.sample(fmt::format("group=\"{}\",uuid=\"{}\",version=\"{}\"", escape(group.name), group.uuid,
+                          group.version),
+              1);
+  text.family("sandbay_uptime_seconds", "gauge", "Time since the group was started.");
+  text.sample("", std::chrono::duration<double>(group.uptime).count());
+  text.family("sandbay_volumes", "gauge", "Volumes.");
+  text.sample("", group.volumes);
+  text.family("sandbay_targets", "gauge", "Targets.");
+  text.sample("", group.targets);
+  text.family("sandbay_sessions", "gauge", "Sessions.");
+  text.sample("", group.sessions);
+  text.family("sandbay_provisioned_bytes", "gauge", "Sum of the sizes of all volumes.");
+  text.sample("", group.provisioned_bytes);
+}
+
+void add_latency(Text& text, const std::string& labels, const LatencyHistogram& histogram) {
+  std::uint64_t count = 0;
+  std::uint64_t microseconds = 1;
+  for (std::size_t i = 0; i < LatencyHistogram::kBuckets; ++i, microseconds *= 2) {
+    count += histogram.count[i];
+    const bool last = i + 1 == LatencyHistogram::kBuckets;
+    const std::string bound =
+        last ? "+Inf" : fmt::format("{}", static_cast<double>(microseconds) / 1e6);
+    text.suffixed("_bucket", fmt::format("{},le=\"{}\"", labels, bound), count);
+  }
+  text.suffixed("_sum", labels, static_cast<double>(histogram.total_nanoseconds) / 1e9);
+  text.suffixed("_count", labels, count);
+}
+
+void add_volumes(Text& text, const std::vector<group::VolumeInfo>& volumes) {
+  const auto by_kind = [&](auto add) {
+    for (const auto& volume : volumes) {
+      for (std::size_t i = 0; i < scsi::kCommandKindCount; ++i) {
+        add(fmt::format("{},kind=\"{}\"", volume_label(volume), kKindNames[i]),
+            volume.counters.by_kind[i]);
+      }
+    }
+  };
+  const auto by_volume = [&](auto value) {
+    for (const auto& volume : volumes) text.sample(volume_label(volume), value(volume));
+  };
+  text.family("sandbay_volume_size_bytes", "gauge", "Size of the volume.");
+  by_volume([](const auto& volume) { return volume.specification.size_bytes; });
+  text.family("sandbay_volume_healthy", "gauge", "1 if the volume's device is in good health.");
+  by_volume([](const auto& volume) { return volume.health == "good" ? 1 : 0; });
+  text.family("sandbay_volume_commands_total", "counter", "SCSI commands completed, by kind.");
+  by_kind([&](const std::string& labels, const auto& kind) { text.sample(labels, kind.commands); });
+  text.family("sandbay_volume_bytes_total", "counter", "Bytes moved, by kind of command.");
+  by_kind([&](const std::string& labels, const auto& kind) { text.sample(labels, kind.bytes); });
+  text.family("sandbay_volume_errors_total", "counter",
+              "SCSI commands that ended with CHECK CONDITION, by kind.");
+  by_kind([&](const std::string& labels, const auto& kind) { text.sample(labels, kind.errors); });
+  text.family("sandbay_volume_latency_seconds", "histogram",
+              "Time from a command's arrival to its completion, by kind.");
+  by_kind([&](const std::string& labels, const auto& kind) {
+    add_latency(text, labels, kind.latency);
+  });
+  text.family("sandbay_volume_commands_in_flight", "gauge", "Commands in the task set.");
+  by_volume([](const auto& volume) { return volume.counters.in_flight; });
+  text.family("sandbay_volume_commands_held", "gauge",
+              "Commands aborted and answered whose device has not let go of them.");
+  by_volume([](const auto& volume) { return volume.counters.held; });
+  text.family("sandbay_volume_aborted_total", "counter", "Commands aborted.");
+  by_volume([](const auto& volume) { return volume.counters.aborted; });
+  text.family("sandbay_volume_resets_total", "counter", "Logical unit resets.");
+  by_volume([](const auto& volume) { return volume.counters.resets; });
+  text.family("sandbay_volume_busy_total", "counter", "Commands answered BUSY.");
+  by_volume([](const auto& volume) { return volume.counters.busy; });
+  text.family("sandbay_volume_task_set_full_total", "counter", "Commands answered TASK SET FULL.");
+  by_volume([](const auto& volume) { return volume.counters.task_set_full; });
+  text.family("sandbay_volume_reservation_conflicts_total", "counter",
+              "Commands answered RESERVATION CONFLICT.");
+  by_volume([](const auto& volume) { return volume.counters.reservation_conflicts; });
+}
+
+std::string session_label(const iscsi::SessionInfo& session) {
+  return fmt::format("tsih=\"{}\",initiator=\"{}\",target=\"{}\"", session.tsih,
+                     escape(session.initiator_name), escape(session.target_name));
+}
+
+void add_sessions(Text& text, const std::vector<iscsi::SessionInfo>& sessions) {
+  text.family("sandbay_session_commands_total", "counter", "Commands received by the session.");
+  for (const auto& session : sessions) text.sample(session_label(session), session.commands);
+  text.family("sandbay_session_commands_in_flight", "gauge", "Commands not yet answered.");
+  for (const auto& session : sessions) {
+    text.sample(session_label(session), session.commands_in_flight);
+  }
+  text.family("sandbay_session_connections", "gauge", "Connections of the session.");
+  for (const auto& session : sessions) {
+    text.sample(session_label(session), session.connections.size());
+  }
+  const auto by_connection = [&](auto value) {
+    for (const auto& session : sessions) {
+      for (const auto& connection : session.connections) {
+        text.sample(fmt::format("tsih=\"{}\",cid=\"{}\",peer=\"{}\"", session.tsih, connection.cid,
+                                escape(connection.initiator_address)),
+                    value(connection));
+      }
+    }
+  };
+  text.family("sandbay_connection_in_bytes_total", "counter", "Bytes received on the connection.");
+  by_connection([](const auto& connection) { return connection.bytes_in; });
+  text.family("sandbay_connection_out_bytes_total", "counter", "Bytes sent on the connection.");
+  by_connection([](const auto& connection) { return connection.bytes_out; });
+}
+
+void add_server(Text& text, const iscsi::ServerCounters& server) {
+  const auto counter = [&](std::string_view name, std::string_view help, std::uint64_t value) {
+    text.family(fmt::format("sandbay_iscsi_{}_total", name), "counter", help);
+    text.sample("", value);
+  };
+  counter("connections_accepted", "TCP connections accepted.", server.connections_accepted);
+  counter("logins_succeeded", "Logins that succeeded.", server.logins_succeeded);
+  counter("logins_failed", "Logins that failed.", server.logins_failed);
+  counter("pdus_in", "PDUs received.", server.pdus_in);
+  counter("pdus_out", "PDUs sent.", server.pdus_out);
+  counter("commands", "SCSI commands received.", server.commands);
+  counter("in_bytes", "Bytes received.", server.bytes_in);
+  counter("out_bytes", "Bytes sent.", server.bytes_out);
+  counter("rejects", "Reject PDUs sent.", server.rejects);
+  counter("header_digest_errors", "PDUs with a wrong header digest.", server.header_digest_errors);
+  counter("data_digest_errors", "PDUs with a wrong data digest.", server.data_digest_errors);
+  counter("task_management", "Task management requests.", server.task_management);
+  counter("sessions_reinstated", "Sessions that were reinstated.", server.sessions_reinstated);
+}
+
+void add_executors(Text& text, const std::vector<group::ExecutorInfo>& executors) {
+  const auto gauge = [&](std::string_view name, std::string_view help, auto value) {
+    text.family(name, "gauge", help);
+    for (const auto& executor : executors) {
+      text.sample(fmt::format("reactor=\"{}\"", executor.index), value(executor));
+    }
+  };
+  gauge("sandbay_buffer_limit_bytes", "Limit of the reactor's buffer pool.",
+        [](const auto& executor) { return executor.buffer_limit_bytes; });
+  gauge("sandbay_buffer_used_bytes", "Buffers handed out.",
+        [](const auto& executor) { return executor.buffer_used_bytes; });
+  gauge("sandbay_buffer_reserved_bytes", "Buffers promised to solicited transfers.",
+        [](const auto& executor) { return executor.buffer_reserved_bytes; });
+  gauge("sandbay_buffer_waiters", "Operations that wait for buffers.",
+        [](const auto& executor) { return executor.buffer_waiters; });
+}
+
+}  // namespace
+
+std::string metrics_text(const group::Measurements& measurements) {
+  Text text;
+  add_group(text, measurements.group);
+  add_volumes(text, measurements.volumes);
+  add_sessions(text, measurements.sessions);
+  add_server(text, measurements.server);
+  add_executors(text, measurements.executors);
+  return text.take();
+}
+
+}  // namespace sandbay::mgmt

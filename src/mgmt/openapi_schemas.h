@@ -1,0 +1,10 @@
+// The schemas of the OpenAPI document, as JSON text. Sizes are bytes.
+#pragma once
+
+#include <string_view>
+
+namespace sandbay::mgmt {
+
+extern const std::string_view kSchemas;
+
+}  // namespace sandbay::mgmt

@@ -1,0 +1,62 @@
+// Route: one operation of the REST interface: what it is called with, what it does, and what the
+// OpenAPI document says about it. The table of routes is the only place that knows them.
+#pragma once
+
+#include <map>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "mgmt/backend.h"
+
+namespace sandbay::mgmt {
+
+struct Call {
+  std::map<std::string, std::string> parameters;  // Of the path: {"name", "quickstart"}.
+  std::map<std::string, std::string> query;
+  std::string_view body;
+};
+
+struct Reply {
+  int status = 200;
+  std::string body;
+  std::string_view content_type = "application/json";
+  std::string location;  // With 201: the new object's path.
+};
+
+struct QueryParameter {
+  std::string_view name;
+  std::string_view type;  // "boolean", "string"
+  std::string_view description;
+};
+
+struct Route {
+  std::string_view method;  // "GET", "POST", "PATCH", "DELETE"
+  std::string_view path;    // "/api/v1/volumes/{name}"
+  std::string_view operation;
+  std::string_view summary;
+  std::string_view description;
+  std::string_view request_schema;  // Empty: no body.
+  int success = 200;
+  std::string_view response_schema;  // Empty: no content, or text.
+  std::vector<int> refusals;         // Besides those that every route has.
+  Reply (*handle)(Backend& backend, const Call& call) = nullptr;
+  std::vector<QueryParameter> query = {};
+};
+
+std::span<const Route> routes();
+
+// Finds the route for a path and fills in the path's parameters. Null if no route has this path;
+// `*path_known` tells whether one has it with another method.
+const Route* find_route(std::string_view method, std::string_view path,
+                        std::map<std::string, std::string>* parameters, bool* path_known);
+
+// Checks the query, calls the handler, and gives the answer for what has no route.
+Reply answer(Backend& backend, std::string_view method, std::string_view path, Call call);
+
+Reply error_reply(int status, std::string_view message);
+// The word that stands in an error's "code" for a status.
+std::string_view code_of(int status);
+
+}  // namespace sandbay::mgmt

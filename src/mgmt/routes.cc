@@ -1,0 +1,361 @@
+// The table of routes and their handlers. A handler turns a call into one operation of the group's
+// service and its answer into JSON; it decides nothing itself.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+#include <nlohmann/json.hpp>
+
+#include "mgmt/json.h"
+#include "mgmt/metrics.h"
+#include "mgmt/openapi.h"
+#include "mgmt/requests.h"
+#include "mgmt/route.h"
+
+namespace sandbay::mgmt {
+
+namespace {
+
+using group::Refusal;
+using nlohmann::json;
+
+int status_of(Refusal::Code code) {
+  switch (code) {
+    case Refusal::Code::kInvalid:
+      return 400;
+    case Refusal::Code::kNotFound:
+      return 404;
+    case Refusal::Code::kConflict:
+      return 409;
+    case Refusal::Code::kFailed:
+      return 500;
+    case Refusal::Code::kUnavailable:
+      return 503;
+  }
+  return 500;
+}
+
+Reply refused(const Refusal& refusal) {
+  return error_reply(status_of(refusal.code), refusal.message);
+}
+
+Reply ok(const json& value, int status = 200) { return {.status = status, .body = to_text(value)}; }
+
+template <class T>
+Reply list(std::string_view name, const std::vector<T>& items) {
+  json array = json::array();
+  for (const T& item : items) array.push_back(to_json(item));
+  return ok({{std::string(name), std::move(array)}});
+}
+
+Reply show_group(Backend& backend, const Call&) {
+  return ok(to_json(backend.run(backend.service().show_group())));
+}
+
+Reply list_volumes(Backend& backend, const Call&) {
+  return list("volumes", backend.run(backend.service().list_volumes()));
+}
+
+Reply create_volume(Backend& backend, const Call& call) {
+  auto request = read_create_volume(call.body);
+  if (!request) return error_reply(400, request.error());
+  const auto created = backend.run(backend.service().create_volume(std::move(*request)));
+  if (!created) return refused(created.error());
+  Reply reply = ok(to_json(created->volume), created->created ? 201 : 200);
+  if (created->created) reply.location = "/api/v1/volumes/" + created->volume.name;
+  return reply;
+}
+
+Reply show_volume(Backend& backend, const Call& call) {
+  const auto volume = backend.run(backend.service().show_volume(call.parameters.at("name")));
+  if (!volume) return refused(volume.error());
+  return ok(to_json(*volume));
+}
+
+Reply change_volume(Backend& backend, const Call& call) {
+  auto request = read_change_volume(call.body);
+  if (!request) return error_reply(400, request.error());
+  const auto volume =
+      backend.run(backend.service().change_volume(call.parameters.at("name"), std::move(*request)));
+  if (!volume) return refused(volume.error());
+  return ok(to_json(*volume));
+}
+
+Reply delete_volume(Backend& backend, const Call& call) {
+  const auto force = call.query.find("force");
+  const bool forced = force != call.query.end() && force->second == "true";
+  const auto deleted =
+      backend.run(backend.service().delete_volume(call.parameters.at("name"), forced));
+  if (!deleted) return refused(deleted.error());
+  return {.status = 204};
+}
+
+Reply list_access(Backend& backend, const Call& call) {
+  const auto access = backend.run(backend.service().list_access(call.parameters.at("name")));
+  if (!access) return refused(access.error());
+  return list("access", *access);
+}
+
+Reply add_access(Backend& backend, const Call& call) {
+  auto record = read_access(call.body);
+  if (!record) return error_reply(400, record.error());
+  const std::string& volume = call.parameters.at("name");
+  const auto added = backend.run(backend.service().add_access(volume, std::move(*record)));
+  if (!added) return refused(added.error());
+  Reply reply = ok(to_json(*added), 201);
+  reply.location = fmt::format("/api/v1/volumes/{}/access/{}", volume, added->id);
+  return reply;
+}
+
+Reply remove_access(Backend& backend, const Call& call) {
+  const auto removed = backend.run(
+      backend.service().remove_access(call.parameters.at("name"), call.parameters.at("id")));
+  if (!removed) return refused(removed.error());
+  return {.status = 204};
+}
+
+Reply list_targets(Backend& backend, const Call&) {
+  return list("targets", backend.run(backend.service().list_targets()));
+}
+
+Reply show_target(Backend& backend, const Call& call) {
+  const auto target = backend.run(backend.service().show_target(call.parameters.at("name")));
+  if (!target) return refused(target.error());
+  return ok(to_json(*target));
+}
+
+Reply list_sessions(Backend& backend, const Call&) {
+  return list("sessions", backend.run(backend.service().list_sessions()));
+}
+
+Reply drop_session(Backend& backend, const Call& call) {
+  const std::string& text = call.parameters.at("tsih");
+  std::uint16_t tsih = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), tsih);
+  if (error != std::errc{} || end != text.data() + text.size()) {
+    return error_reply(400,
+                       fmt::format("\"{}\" is not a TSIH; write a number from 1 to 65535", text));
+  }
+  const auto dropped = backend.run(backend.service().drop_session(tsih));
+  if (!dropped) return refused(dropped.error());
+  return {.status = 204};
+}
+
+Reply show_openapi(Backend&, const Call&) { return {.status = 200, .body = openapi_text()}; }
+
+Reply show_metrics(Backend& backend, const Call&) {
+  return {.status = 200,
+          .body = metrics_text(backend.run(backend.service().measure())),
+          .content_type = "text/plain; version=0.0.4; charset=utf-8"};
+}
+
+const std::vector<Route> kRoutes = {
+    {.method = "GET",
+     .path = "/api/v1/group",
+     .operation = "showGroup",
+     .summary = "Show the group",
+     .response_schema = "Group",
+     .handle = show_group},
+    {.method = "GET",
+     .path = "/api/v1/volumes",
+     .operation = "listVolumes",
+     .summary = "List volumes",
+     .response_schema = "VolumeList",
+     .handle = list_volumes},
+    {.method = "POST",
+     .path = "/api/v1/volumes",
+     .operation = "createVolume",
+     .summary = "Create a volume",
+     .description = "Answers 200 and changes nothing if a volume of that name, size and backing "
+                    "is there already.",
+     .request_schema = "VolumeCreate",
+     .success = 201,
+     .response_schema = "Volume",
+     .refusals = {409, 500},
+     .handle = create_volume},
+    {.method = "GET",
+     .path = "/api/v1/volumes/{name}",
+     .operation = "showVolume",
+     .summary = "Show a volume",
+     .response_schema = "Volume",
+     .refusals = {404},
+     .handle = show_volume},
+    {.method = "PATCH",
+     .path = "/api/v1/volumes/{name}",
+     .operation = "changeVolume",
+     .summary = "Expand or rename a volume",
+     .description = "A volume grows online, and initiators are told; it never shrinks. Renamed, "
+                    "it keeps its target and its identity.",
+     .request_schema = "VolumeChange",
+     .response_schema = "Volume",
+     .refusals = {404, 409, 500},
+     .handle = change_volume},
+    {.method = "DELETE",
+     .path = "/api/v1/volumes/{name}",
+     .operation = "deleteVolume",
+     .summary = "Delete a volume and its data",
+     .success = 204,
+     .refusals = {404, 409, 500},
+     .handle = delete_volume,
+     .query = {{"force", "boolean", "Also while sessions use it; they are ended."}}},
+    {.method = "GET",
+     .path = "/api/v1/volumes/{name}/access",
+     .operation = "listAccess",
+     .summary = "List who may use a volume",
+     .description = "Access records belong to the volume's target and hold for all its LUNs.",
+     .response_schema = "AccessList",
+     .refusals = {404},
+     .handle = list_access},
+    {.method = "POST",
+     .path = "/api/v1/volumes/{name}/access",
+     .operation = "addAccess",
+     .summary = "Let an initiator use a volume",
+     .description = "Counts for logins to come.",
+     .request_schema = "AccessCreate",
+     .success = 201,
+     .response_schema = "Access",
+     .refusals = {404, 409, 500},
+     .handle = add_access},
+    {.method = "DELETE",
+     .path = "/api/v1/volumes/{name}/access/{id}",
+     .operation = "removeAccess",
+     .summary = "Remove an access record",
+     .description = "Counts for logins to come; sessions stay.",
+     .success = 204,
+     .refusals = {404, 409, 500},
+     .handle = remove_access},
+    {.method = "GET",
+     .path = "/api/v1/targets",
+     .operation = "listTargets",
+     .summary = "List targets",
+     .response_schema = "TargetList",
+     .handle = list_targets},
+    {.method = "GET",
+     .path = "/api/v1/targets/{name}",
+     .operation = "showTarget",
+     .summary = "Show a target",
+     .response_schema = "Target",
+     .refusals = {404},
+     .handle = show_target},
+    {.method = "GET",
+     .path = "/api/v1/sessions",
+     .operation = "listSessions",
+     .summary = "List sessions and their connections",
+     .response_schema = "SessionList",
+     .handle = list_sessions},
+    {.method = "DELETE",
+     .path = "/api/v1/sessions/{tsih}",
+     .operation = "dropSession",
+     .summary = "End a session",
+     .description = "Its commands are finished or aborted first. Most initiators log in again.",
+     .success = 204,
+     .refusals = {404, 500},
+     .handle = drop_session},
+    {.method = "GET",
+     .path = "/api/v1/openapi.json",
+     .operation = "showOpenapi",
+     .summary = "This document",
+     .response_schema = "OpenApi",
+     .handle = show_openapi},
+    {.method = "GET",
+     .path = "/metrics",
+     .operation = "showMetrics",
+     .summary = "Counters in Prometheus' text format",
+     .handle = show_metrics},
+};
+
+// Takes the first part off a path, without its slash.
+std::string_view next_part(std::string_view& path) {
+  path.remove_prefix(1);
+  const auto slash = path.find('/');
+  const std::string_view part = path.substr(0, slash);
+  path = slash == std::string_view::npos ? std::string_view() : path.substr(slash);
+  return part;
+}
+
+bool matches(std::string_view pattern, std::string_view path,
+             std::map<std::string, std::string>* parameters) {
+  parameters->clear();
+  while (pattern.starts_with('/') && path.starts_with('/')) {
+    const std::string_view wanted = next_part(pattern);
+    const std::string_view given = next_part(path);
+    if (wanted.starts_with('{')) {
+      if (given.empty()) return false;
+      parameters->emplace(wanted.substr(1, wanted.size() - 2), given);
+    } else if (wanted != given) {
+      return false;
+    }
+  }
+  return pattern.empty() && path.empty();
+}
+
+std::optional<std::string> wrong_query(const Route& route, const Call& call) {
+  for (const auto& [name, value] : call.query) {
+    const auto known = std::ranges::find(route.query, name, &QueryParameter::name);
+    if (known == route.query.end()) {
+      return fmt::format("\"{}\" is no query parameter of {} {}", name, route.method, route.path);
+    }
+    if (known->type == "boolean" && value != "true" && value != "false") {
+      return fmt::format("{} is \"{}\"; write true or false", name, value);
+    }
+  }
+  return std::nullopt;
+}
+
+}  // namespace
+
+std::span<const Route> routes() { return kRoutes; }
+
+const Route* find_route(std::string_view method, std::string_view path,
+                        std::map<std::string, std::string>* parameters, bool* path_known) {
+  *path_known = false;
+  for (const Route& route : kRoutes) {
+    if (!matches(route.path, path, parameters)) continue;
+    *path_known = true;
+    if (route.method == method) return &route;
+  }
+  return nullptr;
+}
+
+std::string_view code_of(int status) {
+  switch (status) {
+    case 400:
+      return "invalid";
+    case 403:
+      return "forbidden";
+    case 404:
+      return "not_found";
+    case 405:
+      return "method_not_allowed";
+    case 409:
+      return "conflict";
+    case 413:
+      return "too_large";
+    case 415:
+      return "unsupported_media_type";
+    case 503:
+      return "unavailable";
+    default:
+      return "failed";
+  }
+}
+
+Reply error_reply(int status, std::string_view message) {
+  return {.status = status, .body = to_text(error_json(code_of(status), message))};
+}
+
+Reply answer(Backend& backend, std::string_view method, std::string_view path, Call call) {
+  bool path_known = false;
+  const Route* route = find_route(method, path, &call.parameters, &path_known);
+  if (route == nullptr && path_known) {
+    return error_reply(
+        405, fmt::format("{} is not offered for {}; see /api/v1/openapi.json", method, path));
+  }
+  if (route == nullptr) {
+    return error_reply(404, fmt::format("there is nothing at {}; see /api/v1/openapi.json", path));
+  }
+  if (const auto error = wrong_query(*route, call)) return error_reply(400, *error);
+  return route->handle(backend, call);
+}
+
+}  // namespace sandbay::mgmt

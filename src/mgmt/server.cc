@@ -1,0 +1,267 @@
+// The only file that sees the HTTP library's server. Requests pass one guard, then the table of
+// routes; whatever the library itself refuses gets the same error format.
+#include "mgmt/server.h"
+
+#include <arpa/inet.h>
+#include <fmt/format.h>
+#include <httplib.h>
+#include <spdlog/spdlog.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <atomic>
+#include <condition_variable>
+#include <deque>
+#include <mutex>
+#include <thread>
+
+#include "mgmt/backend.h"
+#include "mgmt/route.h"
+
+namespace sandbay::mgmt {
+
+namespace {
+
+constexpr int kKeepAliveSeconds = 2;
+constexpr std::size_t kRequestsPerConnection = 1000;
+constexpr int kClientSeconds = 3;  // To send a request, or to take an answer.
+
+// A fixed number of threads and a bounded queue: when it is full, accepting waits, and clients
+// wait in the kernel's backlog.
+class BoundedPool final : public httplib::TaskQueue {
+ public:
+  BoundedPool(unsigned threads, std::size_t capacity) : capacity_(capacity) {
+    for (unsigned i = 0; i < threads; ++i) threads_.emplace_back([this] { serve(); });
+  }
+
+  void enqueue(std::function<void()> job) override {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [this] { return jobs_.size() < capacity_; });
+    jobs_.push_back(std::move(job));
+    changed_.notify_all();
+  }
+
+  void shutdown() override {
+    {
+      const std::scoped_lock lock(mutex_);
+      stopping_ = true;
+    }
+    changed_.notify_all();
+    for (std::thread& thread : threads_) thread.join();
+  }
+
+ private:
+  void serve() {
+    for (;;) {
+      std::function<void()> job;
+      {
+        std::unique_lock lock(mutex_);
+        changed_.wait(lock, [this] { return !jobs_.empty() || stopping_; });
+        if (jobs_.empty()) return;
+        job = std::move(jobs_.front());
+        jobs_.pop_front();
+      }
+      changed_.notify_all();
+      job();
+    }
+  }
+
+  std::size_t capacity_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::deque<std::function<void()>> jobs_;
+  bool stopping_ = false;
+  std::vector<std::thread> threads_;
+};
+
+void put(const Reply& reply, httplib::Response& response) {
+  response.status = reply.status;
+  if (!reply.location.empty()) response.set_header("Location", reply.location);
+  if (reply.status != 204) response.set_content(reply.body, std::string(reply.content_type));
+}
+
+// What is refused before any route is looked for.
+std::optional<Reply> refused_by_guard(const httplib::Request& request) {
+  if (request.get_header_value_count("Host") != 1 ||
+      !is_literal_host(request.get_header_value("Host"))) {
+    return error_reply(403,
+                       "the Host header names neither an IP address nor localhost; use the "
+                       "daemon's address in the URL");
+  }
+  const bool writes =
+      request.method == "POST" || request.method == "PUT" || request.method == "PATCH";
+  if (writes && !is_json_type(request.get_header_value("Content-Type"))) {
+    return error_reply(415,
+                       "the body is not declared as JSON; send Content-Type: application/json");
+  }
+  return std::nullopt;
+}
+
+// Ends the coroutine's wait when a thread has done `work`.
+class ThreadWork {
+ public:
+  ThreadWork(Executor& home, std::function<void()> work) : home_(home), work_(std::move(work)) {}
+  bool await_ready() const noexcept { return false; }
+  void await_suspend(std::coroutine_handle<> handle) {
+    ended_.handle = handle;
+    ended_.run = [](Message& message) { static_cast<Ended&>(message).handle.resume(); };
+    thread_ = std::thread([this] {
+      work_();
+      home_.send(ended_);
+    });
+  }
+  void await_resume() { thread_.join(); }
+
+ private:
+  struct Ended : Message {
+    std::coroutine_handle<> handle;
+  };
+  Executor& home_;
+  std::function<void()> work_;
+  Ended ended_;
+  std::thread thread_;
+};
+
+class HttpServer final : public Server {
+ public:
+  HttpServer(group::Service& service, Executor& home, ServerOptions options)
+      : backend_(service, home), home_(home), options_(options), endpoint_(options.listen) {}
+  ~HttpServer() override { assert(!listener_.joinable()); }
+
+  std::expected<void, std::string> listen();
+  const Endpoint& endpoint() const noexcept override { return endpoint_; }
+  Task<void> stop() override;
+
+ private:
+  void configure();
+  void handle(const httplib::Request& request, httplib::Response& response);
+
+  Backend backend_;
+  Executor& home_;
+  ServerOptions options_;
+  Endpoint endpoint_;
+  httplib::Server http_;
+  std::thread listener_;
+  std::atomic<bool> listener_ended_ = false;
+};
+
+void HttpServer::configure() {
+  http_.new_task_queue = [threads = options_.threads, waiting = options_.waiting_connections] {
+    return new BoundedPool(threads, waiting);  // The library deletes it.
+  };
+  // Its own default would let two daemons share the port.
+  http_.set_socket_options([](socket_t socket) {
+    const int yes = 1;
+    ::setsockopt(socket, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes);
+  });
+  http_.set_payload_max_length(options_.largest_body_bytes);
+  http_.set_keep_alive_timeout(kKeepAliveSeconds);
+  http_.set_keep_alive_max_count(kRequestsPerConnection);
+  http_.set_read_timeout(kClientSeconds);
+  http_.set_write_timeout(kClientSeconds);
+  http_.set_tcp_nodelay(true);
+  http_.set_pre_routing_handler([](const httplib::Request& request, httplib::Response& response) {
+    const auto refused = refused_by_guard(request);
+    if (!refused) return httplib::Server::HandlerResponse::Unhandled;
+    put(*refused, response);
+    return httplib::Server::HandlerResponse::Handled;
+  });
+  http_.set_error_handler([](const httplib::Request&, httplib::Response& response) {
+    if (!response.body.empty()) return;
+    put(error_reply(response.status, "the request is not one that HTTP or this daemon can serve"),
+        response);
+  });
+  http_.set_exception_handler(
+      [](const httplib::Request& request, httplib::Response& response, std::exception_ptr) {
+        spdlog::error("{} {}: an exception reached the HTTP layer", request.method, request.path);
+        put(error_reply(500, "the daemon failed to serve the request; see its log"), response);
+      });
+  const auto handler = [this](const httplib::Request& request, httplib::Response& response) {
+    handle(request, response);
+  };
+  http_.Get(".*", handler);
+  http_.Post(".*", handler);
+  http_.Put(".*", handler);
+  http_.Patch(".*", handler);
+  http_.Delete(".*", handler);
+}
+
+void HttpServer::handle(const httplib::Request& request, httplib::Response& response) {
+  Call call;
+  for (const auto& [name, value] : request.params) call.query.emplace(name, value);
+  call.body = request.body;
+  put(answer(backend_, request.method, request.path, std::move(call)), response);
+}
+
+std::expected<void, std::string> HttpServer::listen() {
+  configure();
+  errno = 0;
+  const std::string address = options_.listen.address();
+  bool bound = false;
+  if (options_.listen.port() == 0) {
+    const int port = http_.bind_to_any_port(address);
+    bound = port > 0;
+    if (bound) endpoint_.set_port(static_cast<std::uint16_t>(port));
+  } else {
+    bound = http_.bind_to_port(address, options_.listen.port());
+  }
+  if (!bound) {
+    const Error error = errno == 0 ? Error::kUnreachable : error_from_errno(errno);
+    return std::unexpected(
+        fmt::format("management {}: cannot listen there: {}; end what uses it, or name another "
+                    "address with management.listen or --management",
+                    options_.listen.to_string(), describe(error)));
+  }
+  listener_ = std::thread([this] {
+    http_.listen_after_bind();
+    listener_ended_ = true;
+  });
+  return {};
+}
+
+Task<void> HttpServer::stop() {
+  co_await ThreadWork(home_, [this] {
+    // stop() does nothing before the listener's loop has begun.
+    while (!http_.is_running() && !listener_ended_) std::this_thread::yield();
+    http_.stop();
+    listener_.join();
+  });
+}
+
+}  // namespace
+
+bool is_literal_host(std::string_view host) {
+  std::string name(host);
+  if (name.starts_with('[')) {
+    const auto end = name.find(']');
+    if (end == std::string::npos) return false;
+    const std::string port = name.substr(end + 1);
+    name = name.substr(1, end - 1);
+    in6_addr bytes{};
+    const bool good_port = port.empty() || (port.starts_with(':') && port.size() <= 6);
+    return good_port && ::inet_pton(AF_INET6, name.c_str(), &bytes) == 1;
+  }
+  name = name.substr(0, name.find(':'));
+  std::ranges::transform(name, name.begin(), [](unsigned char c) {
+    return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : static_cast<char>(c);
+  });
+  in_addr bytes{};
+  return name == "localhost" || ::inet_pton(AF_INET, name.c_str(), &bytes) == 1;
+}
+
+bool is_json_type(std::string_view content_type) {
+  std::string_view type = content_type.substr(0, content_type.find(';'));
+  while (type.ends_with(' ')) type.remove_suffix(1);
+  return type == "application/json";
+}
+
+std::expected<std::unique_ptr<Server>, std::string> Server::start(group::Service& service,
+                                                                  Executor& home,
+                                                                  ServerOptions options) {
+  auto server = std::make_unique<HttpServer>(service, home, options);
+  const auto listening = server->listen();
+  if (!listening) return std::unexpected(listening.error());
+  return server;
+}
+
+}  // namespace sandbay::mgmt

@@ -1,0 +1,48 @@
+// Server: HTTP for the management of a group. An adaptor only: threads of its own take requests
+// and ask the group's service through a Backend; see route.h for what there is.
+//
+// Everything is bounded: threads, connections that wait for one, bodies, header sizes, and the time
+// a client may take. There is no authentication. So that no web page in a browser on this machine
+// can reach it by a name of its own (DNS rebinding), the Host header must be an IP address or
+// localhost; so that none can write with a plain form, bodies must be declared as JSON.
+#pragma once
+
+#include <expected>
+#include <memory>
+#include <string>
+
+#include "group/service.h"
+#include "runtime/executor.h"
+#include "runtime/io.h"
+#include "runtime/task.h"
+
+namespace sandbay::mgmt {
+
+struct ServerOptions {
+  Endpoint listen;
+  unsigned threads = 8;
+  std::size_t waiting_connections = 64;
+  std::size_t largest_body_bytes = std::size_t{1} << 20;
+};
+
+class Server {
+ public:
+  virtual ~Server() = default;  // After stop().
+
+  // Called on `home`, the service's executor. Listens when it returns. The error is one line.
+  static std::expected<std::unique_ptr<Server>, std::string> start(group::Service& service,
+                                                                   Executor& home,
+                                                                   ServerOptions options);
+
+  virtual const Endpoint& endpoint() const noexcept = 0;  // With the port in use.
+
+  // On `home`: takes no new requests, waits for those that run. Bounded by the clients' time-outs.
+  virtual Task<void> stop() = 0;
+};
+
+// An IP address, "[::1]" or "localhost", perhaps with a port.
+bool is_literal_host(std::string_view host);
+// "application/json", perhaps with parameters.
+bool is_json_type(std::string_view content_type);
+
+}  // namespace sandbay::mgmt
