@@ -272,7 +272,7 @@ Checked LoginPhase::begin(std::vector<KeyValue>& pairs) {
       options.mutual = ChapCredential{.user = request_.mutual_chap->user,
                                       .secret = request_.mutual_chap->secret};
     }
-    chap_.emplace(std::move(options), process_challenges(), openssl_random());
+    chap_.emplace(std::move(options), initiator_challenges(), openssl_random());
   }
   const std::string offered = method.value_or(chap_.has_value() ? "CHAP" : "None");
   negotiator_.offer_text("AuthMethod", offered, pairs);
