@@ -397,20 +397,29 @@ void BufferPool::put_on_free_list(detail::BufferBlock* block) noexcept {
 
 // Grants the queue's head as long as it fits; nobody overtakes it.
 void BufferPool::wake_waiters() {
-  while (!waiters_.empty()) {
+  // An attempt that finds only part of what it needs gives that part back, which must not start
+  // the next attempt.
+  if (std::exchange(waking_, true)) return;
+  while (!waiters_.empty() && grant(*waiters_.front())) {
     Waiter& waiter = *waiters_.front();
-    if (waiter.reserve) {
-      if (used_bytes_ + reserved_bytes_ + waiter.byte_count > limit_bytes_ / 4 * 3) return;
-      reserved_bytes_ += waiter.byte_count;
-    } else {
-      if (used_bytes_ + reserved_bytes_ + block_bytes_for(waiter.byte_count) > limit_bytes_) return;
-      waiter.granted = try_allocate(waiter.byte_count);
-      if (waiter.granted.empty()) return;
-    }
-    waiter.done = true;
     waiters_.pop_front();
+    waiter.done = true;
     waiter.event.set();
   }
+  waking_ = false;
+}
+
+bool BufferPool::grant(Waiter& waiter) {
+  if (waiter.reserve) {
+    if (used_bytes_ + reserved_bytes_ + waiter.byte_count > limit_bytes_ / 4 * 3) return false;
+    reserved_bytes_ += waiter.byte_count;
+    return true;
+  }
+  if (used_bytes_ + reserved_bytes_ + block_bytes_for(waiter.byte_count) > limit_bytes_) {
+    return false;
+  }
+  waiter.granted = try_allocate(waiter.byte_count);
+  return !waiter.granted.empty();
 }
 
 }  // namespace sandbay

@@ -188,6 +188,7 @@ class BufferPool {
   bool add_slab(std::size_t size_class);
   void retire_slab(std::uint32_t index);
   void wake_waiters();
+  bool grant(Waiter& waiter);
 
   Executor& home_;
   std::size_t limit_bytes_;
@@ -200,6 +201,7 @@ class BufferPool {
   std::vector<std::uint32_t> open_slabs_[kClassCount];
   std::size_t spare_slabs_[kClassCount] = {};  // Wholly free ones among the open slabs.
   std::deque<Waiter*> waiters_;
+  bool waking_ = false;  // Inside wake_waiters().
 };
 
 }  // namespace sandbay

@@ -11,7 +11,8 @@ namespace sandbay::sim {
 
 namespace {
 
-// One message in so many is late, by at most so much, and with it those that follow.
+// One message in so many that find no other on its way is late, by at most so much, and with it
+// those that follow.
 constexpr std::uint64_t kLateMessages = 16;
 constexpr std::uint64_t kMostLate = 50'000;  // ns
 // So many steps at one instant are a loop that time cannot end.
@@ -32,8 +33,7 @@ void Scheduler::attach(std::vector<SimulatedExecutor*> executors) {
     channel.delay.owner = &channel;
     channel.delay.fire = [](Timer& timer) {
       auto& late = *static_cast<Channel*>(timer.owner);
-      late.scheduler->push(
-          Item{.kind = Item::Kind::kMessage, .lane = late.receiver, .object = &late});
+      late.scheduler->push_channel(late);
     };
   }
 }
@@ -46,6 +46,10 @@ void Scheduler::note(std::uint64_t decision) noexcept {
 void Scheduler::push(Item item) {
   if (item.kind != Item::Kind::kTurnEnd) ++lanes_[item.lane].ready;
   ready_.push_back(item);
+}
+
+void Scheduler::push_channel(Channel& channel) {
+  push(Item{.kind = Item::Kind::kMessage, .lane = channel.receiver, .object = &channel});
 }
 
 void Scheduler::make_ready(unsigned executor, std::coroutine_handle<> handle) {
@@ -78,12 +82,8 @@ void Scheduler::send(unsigned executor, Message& message) {
   }
   channel.first = &message;
   channel.last = &message;
-  list(channel);
-}
-
-void Scheduler::list(Channel& channel) {
   if (random_.below(kLateMessages) != 0) {
-    push(Item{.kind = Item::Kind::kMessage, .lane = channel.receiver, .object = &channel});
+    push_channel(channel);
     return;
   }
   channel.delay.deadline = now_ + Duration(random_.between(1, kMostLate));
@@ -93,7 +93,7 @@ void Scheduler::list(Channel& channel) {
 void Scheduler::run_message(Channel& channel) {
   Message& message = *channel.first;
   channel.first = message.next;
-  if (channel.first != nullptr) list(channel);
+  if (channel.first != nullptr) push_channel(channel);
   message.run(message);
 }
 

@@ -81,9 +81,9 @@ class Scheduler {
   void run_item();
   bool run_timer(TimePoint horizon);
   void run_message(Channel& channel);
-  void list(Channel& channel);
   void list_turn_end(unsigned lane);
   void push(Item item);
+  void push_channel(Channel& channel);
   void note(std::uint64_t decision) noexcept;
 
   Random random_;

@@ -1,0 +1,252 @@
+// Files on a reactor, in a temporary directory: transfers, direct I/O, holes, cancellation.
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <catch2/catch.hpp>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <vector>
+
+#include "runtime/cancellation.h"
+#include "runtime/reactor.h"
+#include "runtime/sync.h"
+
+namespace sandbay {
+namespace {
+
+using namespace std::chrono_literals;
+using Bytes = std::vector<std::byte>;
+
+class TemporaryDirectory {
+ public:
+  TemporaryDirectory() {
+    std::string name = (std::filesystem::temp_directory_path() / "runtime-test-XXXXXX").string();
+    const char* const made = ::mkdtemp(name.data());
+    REQUIRE(made != nullptr);
+    path_ = made;
+  }
+  ~TemporaryDirectory() {
+    std::error_code ignored;
+    std::filesystem::remove_all(path_, ignored);
+  }
+  std::string file(const std::string& name) const { return (path_ / name).string(); }
+
+ private:
+  std::filesystem::path path_;
+};
+
+void run(Task<void> (*body)(Executor&, std::string)) {
+  const TemporaryDirectory directory;
+  auto group =
+      ReactorGroup::create({.count = 1, .memory_limit_bytes = std::size_t{64} << 20, .seed = 1});
+  if (!group.has_value()) FAIL(group.error());
+  Executor& executor = *(*group)->executors()[0];
+  (*group)->run([&] { return body(executor, directory.file("file")); });
+}
+
+Bytes numbered(std::size_t count, std::uint64_t seed) {
+  Random random(seed);
+  Bytes bytes(count);
+  for (std::byte& byte : bytes) byte = static_cast<std::byte>(random.next());
+  return bytes;
+}
+
+Task<Error> write_bytes(File& file, std::uint64_t offset, Bytes bytes) {
+  const IoSlice slice{bytes.data(), bytes.size()};
+  const Error error = co_await file.write(offset, {&slice, 1}, nullptr);
+  co_return error;
+}
+
+Task<Result<Bytes>> read_bytes(File& file, std::uint64_t offset, std::size_t count) {
+  Bytes bytes(count);
+  const IoSlice slice{bytes.data(), bytes.size()};
+  const Error error = co_await file.read(offset, {&slice, 1}, nullptr);
+  if (error != Error::kNone) co_return std::unexpected(error);
+  co_return bytes;
+}
+
+TEST_CASE("Reactor files are opened as the options say", "[reactor][file]") {
+  run([](Executor& executor, std::string path) -> Task<void> {
+    auto missing = co_await executor.open_file(path, {});
+    CHECK(missing.error() == Error::kNotFound);
+    auto made = co_await executor.open_file(path, {.create = true, .exclusive = true});
+    CHECK(made.has_value());
+    struct stat status{};
+    CHECK(::stat(path.c_str(), &status) == 0);
+    CHECK((status.st_mode & 0777) == 0600);
+    auto again = co_await executor.open_file(path, {.create = true, .exclusive = true});
+    CHECK(again.error() == Error::kExists);
+    auto read_only = co_await executor.open_file(path, {.writable = false});
+    CHECK(read_only.has_value());
+    const Error error = co_await write_bytes(**read_only, 0, numbered(10, 1));
+    CHECK(error != Error::kNone);
+    CHECK_FALSE((*made)->is_block_device());
+    CHECK_FALSE((*made)->direct());
+    CHECK((*made)->alignment() == 1);
+    CHECK(&(*made)->home() == &executor);
+    auto folder = co_await executor.open_file(std::filesystem::path(path).parent_path(), {});
+    CHECK_FALSE(folder.has_value());
+  });
+}
+
+TEST_CASE("Reactor transfers move every byte of many slices", "[reactor][file]") {
+  run([](Executor& executor, std::string path) -> Task<void> {
+    auto opened = co_await executor.open_file(path, {.create = true});
+    File& file = **opened;
+    // More slices than the kernel takes in one call.
+    Bytes bytes = numbered(3000 * 100, 2);
+    std::vector<IoSlice> slices;
+    for (std::size_t i = 0; i < 3000; ++i) slices.push_back({bytes.data() + i * 100, 100});
+    Error error = co_await file.write(5, slices, nullptr);
+    CHECK(error == Error::kNone);
+    auto size = co_await file.size();
+    CHECK(size == 5 + bytes.size());
+    Bytes read(bytes.size());
+    for (std::size_t i = 0; i < 3000; ++i) slices[i].data = read.data() + i * 100;
+    error = co_await file.read(5, slices, nullptr);
+    CHECK(error == Error::kNone);
+    CHECK(read == bytes);
+    const auto past = co_await read_bytes(file, bytes.size(), 100);
+    CHECK(past.error() == Error::kOutOfRange);
+    error = co_await file.sync(nullptr);
+    CHECK(error == Error::kNone);
+    error = co_await file.resize(100);
+    CHECK(error == Error::kNone);
+    size = co_await file.size();
+    CHECK(size == 100);
+  });
+}
+
+Task<void> write_block(File& file, std::uint64_t index, Gate& gate) {
+  const GateHold hold(gate);
+  const Error error = co_await write_bytes(file, index * 4096, numbered(4096, index));
+  CHECK(error == Error::kNone);
+}
+
+TEST_CASE("Many reactor transfers run at once", "[reactor][file]") {
+  run([](Executor& executor, std::string path) -> Task<void> {
+    auto opened = co_await executor.open_file(path, {.create = true});
+    Gate gate;
+    for (std::uint64_t i = 0; i < 3000; ++i) {
+      CHECK(gate.enter());
+      spawn(write_block(**opened, i, gate));
+    }
+    co_await gate.close();
+    for (std::uint64_t i = 0; i < 3000; i += 17) {
+      const auto bytes = co_await read_bytes(**opened, i * 4096, 4096);
+      CHECK(bytes == numbered(4096, i));
+    }
+  });
+}
+
+TEST_CASE("Direct I/O where the filesystem can", "[reactor][file]") {
+  run([](Executor& executor, std::string path) -> Task<void> {
+    auto opened = co_await executor.open_file(path, {.create = true, .direct = true});
+    CHECK(opened.has_value());
+    File& file = **opened;
+    CHECK(file.alignment() >= 1);
+    CHECK(file.direct() == (file.alignment() > 1));
+    const Buffer buffer = executor.buffers().try_allocate_contiguous(8192);
+    const Bytes bytes = numbered(8192, 3);
+    std::memcpy(buffer.data(), bytes.data(), bytes.size());
+    IoSlice slice{buffer.data(), 8192};
+    Error error = co_await file.write(4096, {&slice, 1}, nullptr);
+    CHECK(error == Error::kNone);
+    std::memset(buffer.data(), 0, 8192);
+    error = co_await file.read(4096, {&slice, 1}, nullptr);
+    CHECK(error == Error::kNone);
+    CHECK(std::memcmp(buffer.data(), bytes.data(), 8192) == 0);
+  });
+}
+
+TEST_CASE("Holes are punched and found", "[reactor][file]") {
+  run([](Executor& executor, std::string path) -> Task<void> {
+    auto opened = co_await executor.open_file(path, {.create = true});
+    File& file = **opened;
+    constexpr std::uint64_t kMiB = 1U << 20U;
+    Error error = co_await file.resize(4 * kMiB);
+    CHECK(error == Error::kNone);
+    auto found = co_await file.run_at(0);
+    CHECK(found->hole);
+    CHECK(found->byte_count == 4 * kMiB);
+    error = co_await write_bytes(file, kMiB, numbered(2 * kMiB, 4));
+    CHECK(error == Error::kNone);
+    found = co_await file.run_at(0);
+    CHECK(found->hole);
+    CHECK(found->byte_count == kMiB);
+    found = co_await file.run_at(kMiB);
+    CHECK_FALSE(found->hole);
+    CHECK(found->byte_count == 2 * kMiB);
+    error = co_await file.punch_hole(kMiB, kMiB);
+    CHECK((error == Error::kNone || error == Error::kUnsupported));
+    if (error == Error::kNone) {
+      found = co_await file.run_at(0);
+      CHECK(found->hole);
+      CHECK(found->byte_count == 2 * kMiB);
+      const auto bytes = co_await read_bytes(file, kMiB, kMiB);
+      CHECK(bytes == Bytes(kMiB));
+    }
+    error = co_await file.write_zeroes(2 * kMiB, 4096);
+    CHECK((error == Error::kNone || error == Error::kUnsupported));
+    if (error == Error::kNone) {
+      const auto bytes = co_await read_bytes(file, 2 * kMiB, 8192);
+      Bytes expected = numbered(2 * kMiB, 4);
+      expected.erase(expected.begin(), expected.begin() + kMiB);
+      expected.resize(8192);
+      std::fill_n(expected.begin(), 4096, std::byte{0});
+      CHECK(bytes == expected);
+    }
+    error = co_await file.allocate(4 * kMiB, kMiB);
+    CHECK((error == Error::kNone || error == Error::kUnsupported));
+    const auto size = co_await file.size();
+    CHECK(size == (error == Error::kNone ? 5 * kMiB : 4 * kMiB));
+    found = co_await file.run_at(*size);
+    CHECK(found.error() == Error::kOutOfRange);
+  });
+}
+
+// Cancellation -----------------------------------------------------------------------------------
+
+Task<void> read_cancellable(File& file, Bytes& memory, Cancellation& cancellation, Error& error,
+                            Gate& gate) {
+  const GateHold hold(gate);
+  const IoSlice slice{memory.data(), memory.size()};
+  error = co_await file.read(0, {&slice, 1}, &cancellation);
+}
+
+TEST_CASE("Cancelled reactor reads end, with their result or as cancelled", "[reactor][file]") {
+  run([](Executor& executor, std::string path) -> Task<void> {
+    auto opened = co_await executor.open_file(path, {.create = true});
+    File& file = **opened;
+    const Bytes bytes = numbered(1U << 20U, 5);
+    Error error = co_await write_bytes(file, 0, bytes);
+    CHECK(error == Error::kNone);
+    for (int round = 0; round < 50; ++round) {
+      Cancellation cancellation;
+      Gate gate;
+      std::vector<Bytes> memory(8, Bytes(bytes.size()));
+      std::vector<Error> errors(8, Error::kInvalid);
+      for (std::size_t i = 0; i < 8; ++i) {
+        CHECK(gate.enter());
+        spawn(read_cancellable(file, memory[i], cancellation, errors[i], gate));
+      }
+      if (round % 2 == 0) co_await executor.yield();
+      cancellation.cancel();
+      co_await gate.close();
+      for (std::size_t i = 0; i < 8; ++i) {
+        CHECK((errors[i] == Error::kNone || errors[i] == Error::kCancelled));
+        if (errors[i] == Error::kNone) CHECK(memory[i] == bytes);
+      }
+      const IoSlice slice{memory[0].data(), 1};
+      error = co_await file.read(0, {&slice, 1}, &cancellation);
+      CHECK(error == Error::kCancelled);
+      error = co_await file.sync(&cancellation);
+      CHECK(error == Error::kCancelled);
+    }
+  });
+}
+
+}  // namespace
+}  // namespace sandbay
