@@ -148,6 +148,7 @@ class FakeCommand final : public scsi::Command {
     co_return reply;
   }
   Task<void> gone() { co_await released_.wait(); }
+  void let_go() { let_go_.set(); }  // Ends a stall.
 
  private:
   struct Note : Message {
@@ -170,9 +171,8 @@ class FakeCommand final : public scsi::Command {
       Event& event;
     };
     if (cancellation.cancelled() && obey_cancellation) co_return Error::kCancelled;
-    Event cancelled;
-    const Wake wake(obey_cancellation ? &cancellation : nullptr, cancelled);
-    co_await cancelled.wait();
+    const Wake wake(obey_cancellation ? &cancellation : nullptr, let_go_);
+    if (!let_go_.is_set()) co_await let_go_.wait();
     co_return Error::kCancelled;
   }
 
@@ -182,6 +182,7 @@ class FakeCommand final : public scsi::Command {
   Note releasing_;
   Event answered_;
   Event released_;
+  Event let_go_;
 };
 
 // How a command is sent; the expected lengths follow the data unless they are given.

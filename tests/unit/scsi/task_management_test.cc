@@ -1,0 +1,365 @@
+// Task management, task ordering and nexus loss (SAM-5 clauses 7, 8 and 6.3.4), above all with
+// devices that never complete.
+#include "fake_transport.h"
+
+namespace sandbay::testing {
+namespace {
+
+using scsi::Additional;
+using scsi::Status;
+using scsi::TaskAttribute;
+using scsi::TaskManagementFunction;
+using scsi::TaskManagementResponse;
+
+std::unique_ptr<FakeCommand> start(Bench& bench, scsi::Nexus& nexus, std::array<std::byte, 16> cdb,
+                                   Sending how = {}) {
+  auto command = make_command(nexus, cdb, std::move(how));
+  bench.router.execute(*command);
+  return command;
+}
+
+std::unique_ptr<FakeCommand> start(Bench& bench, std::array<std::byte, 16> cdb, Sending how = {}) {
+  return start(bench, *bench.nexus, cdb, std::move(how));
+}
+
+Task<void> abort_running(Bench& bench) {
+  bench.hung.obey_cancellation(true);
+  bench.hung.hang();
+  const auto command = start(bench, cdb_10(0x28, 0, 1), {.tag = 7});
+  const TaskManagementResponse other = co_await bench.manage(TaskManagementFunction::kAbortTask, 8);
+  CHECK(other == TaskManagementResponse::kTaskDoesNotExist);
+  CHECK(!command->answered);
+  const TaskManagementResponse done = co_await bench.manage(TaskManagementFunction::kAbortTask, 7);
+  CHECK(done == TaskManagementResponse::kComplete);
+  CHECK(command->released);
+  CHECK(command->reply.silent);
+  const TaskManagementResponse again = co_await bench.manage(TaskManagementFunction::kAbortTask, 7);
+  CHECK(again == TaskManagementResponse::kTaskDoesNotExist);
+}
+
+// The device keeps the write. The abort ends in bounded time all the same, the blocks are fenced
+// until the device lets go, and everything else works on.
+Task<void> abort_stuck_write(Bench& bench) {
+  Executor& home = bench.unit.home();
+  bench.hung.hang_only(Operation::kWrite);
+  const auto command = start(bench, cdb_10(0x2A, 100, 8), {.out = filled(8 * 512, 'x'), .tag = 7});
+  const TimePoint before = home.now();
+  const TaskManagementResponse done = co_await bench.manage(TaskManagementFunction::kAbortTask, 7);
+  CHECK(done == TaskManagementResponse::kComplete);
+  CHECK(home.now() - before <= scsi::kTaskManagementBound);
+  CHECK(command->answered);
+  CHECK(command->reply.silent);
+  CHECK(!command->released);
+  CHECK(bench.unit.counters().held == 1);
+
+  for (const auto& cdb : {cdb_10(0x28, 107, 1), cdb_10(0x2F, 90, 11), cdb_10(0x28, 0, 4096)}) {
+    const Reply fenced = co_await bench.send_to_unit(cdb);
+    CHECK(fenced.status == Status::kBusy);
+  }
+  const Reply write = co_await bench.send_to_unit(cdb_10(0x2A, 99, 2), {.out = filled(1024, 'y')});
+  CHECK(write.status == Status::kBusy);
+  Bytes list = filled(24, 0);
+  list[3] = std::byte{16};
+  list[15] = std::byte{100};
+  list[19] = std::byte{1};
+  const Reply unmap =
+      co_await bench.send_to_unit(cdb_of({0x42, 0, 0, 0, 0, 0, 0, 0, 24}), {.out = list});
+  CHECK(unmap.status == Status::kBusy);
+  const Reply same = co_await bench.send_to_unit(cdb_16(0x93, 50, 60), {.out = filled(512, 0)});
+  CHECK(same.status == Status::kBusy);
+  const Reply before_it = co_await bench.send_to_unit(cdb_10(0x28, 92, 8));
+  CHECK(before_it.good());
+  const Reply behind_it = co_await bench.send_to_unit(cdb_10(0x28, 108, 8));
+  CHECK(behind_it.good());
+
+  bench.hung.release();
+  co_await command->gone();
+  CHECK(bench.unit.counters().held == 0);
+  const Reply after = co_await bench.send_to_unit(cdb_10(0x28, 100, 8));
+  CHECK(after.good());
+}
+
+// A read that is stuck fences nothing.
+Task<void> abort_stuck_read(Bench& bench) {
+  bench.hung.hang_only(Operation::kRead);
+  const auto command = start(bench, cdb_10(0x28, 100, 8), {.tag = 7});
+  const TaskManagementResponse done = co_await bench.manage(TaskManagementFunction::kAbortTask, 7);
+  CHECK(done == TaskManagementResponse::kComplete);
+  const Reply write =
+      co_await bench.send_to_unit(cdb_10(0x2A, 100, 8), {.out = filled(8 * 512, 'z')});
+  CHECK(write.good());
+  bench.hung.release();
+  co_await command->gone();
+  CHECK(command->reply.data.empty());
+}
+
+Task<void> recovery_ladder(Bench& bench) {
+  Executor& home = bench.unit.home();
+  bench.hung.hang();
+  std::vector<std::unique_ptr<FakeCommand>> stuck;
+  for (unsigned i = 0; i < 8; ++i) {
+    stuck.push_back(start(bench, cdb_10(0x2A, i, 1), {.out = filled(512, i), .tag = i}));
+  }
+  for (const TaskManagementFunction function :
+       {TaskManagementFunction::kAbortTask, TaskManagementFunction::kAbortTaskSet,
+        TaskManagementFunction::kClearTaskSet, TaskManagementFunction::kLogicalUnitReset,
+        TaskManagementFunction::kTargetWarmReset, TaskManagementFunction::kTargetColdReset}) {
+    const TimePoint before = home.now();
+    const TaskManagementResponse done = co_await bench.manage(function, 3);
+    CHECK(done == TaskManagementResponse::kComplete);
+    CHECK(home.now() - before <= scsi::kTaskManagementBound);
+    stuck.push_back(start(bench, cdb_10(0x28, 1000, 1), {.tag = 100}));
+  }
+  const TimePoint before = home.now();
+  co_await bench.router.detach(*bench.nexus);
+  CHECK(home.now() - before <= scsi::kTaskManagementBound);
+  for (const auto& command : stuck) CHECK(command->answered);
+  bench.nexus = co_await bench.login("iqn.2026-11.org.example:one,i,0x2");
+  const Reply inquiry_works = co_await bench.send_to_unit(inquiry(96));
+  CHECK(inquiry_works.good());
+  bench.hung.release();
+  for (const auto& command : stuck) co_await command->gone();
+  const Reply read = co_await bench.send_to_unit(cdb_10(0x28, 0, 8));
+  CHECK(read.good());
+}
+
+// The peer neither sends the rest of its data nor takes what it asked for. Whether or not the
+// transport heeds the cancellation, the abort ends and nothing reaches the device.
+Task<void> abort_in_transfer(Bench& bench) {
+  Executor& home = bench.unit.home();
+  for (const bool obeys : {true, false}) {
+    auto writing = make_command(*bench.nexus, cdb_10(0x2A, 0, 1), {.out_length = 512, .tag = 1});
+    writing->stall_data_out = true;
+    auto reading = make_command(*bench.nexus, cdb_10(0x28, 0, 1), {.tag = 2});
+    reading->stall_data_in = true;
+    for (FakeCommand* command : {writing.get(), reading.get()}) {
+      command->obey_cancellation = obeys;
+      bench.router.execute(*command);
+      const TimePoint before = home.now();
+      const TaskManagementResponse done =
+          co_await bench.manage(TaskManagementFunction::kAbortTask, command->tag);
+      CHECK(done == TaskManagementResponse::kComplete);
+      CHECK(home.now() - before <= scsi::kTaskManagementBound);
+      CHECK(command->answered);
+      CHECK(command->released == obeys);
+      // No write was with the device, so nothing is fenced.
+      const Reply other = co_await bench.send_to_unit(cdb_10(0x28, 0, 1));
+      CHECK(other.good());
+      command->let_go();
+      co_await command->gone();
+    }
+  }
+  CHECK(bench.device.count(Operation::kWrite) == 0);
+}
+
+Task<void> abort_task_set_is_own(Bench& bench) {
+  bench.hung.obey_cancellation(true);
+  bench.hung.hang();
+  const auto other = co_await bench.login("iqn.2026-11.org.example:two,i,0x1");
+  const auto mine = start(bench, cdb_10(0x28, 0, 1), {.tag = 1});
+  const auto theirs = start(bench, *other, cdb_10(0x28, 0, 1), {.tag = 1});
+  const TaskManagementResponse done = co_await bench.manage(TaskManagementFunction::kAbortTaskSet);
+  CHECK(done == TaskManagementResponse::kComplete);
+  CHECK(mine->released);
+  CHECK(!theirs->answered);
+  bench.hung.release();
+  co_await theirs->gone();
+  CHECK(theirs->reply.good());
+  co_await bench.router.detach(*other);
+}
+
+Task<void> set_tas(Bench& bench) {
+  Bytes list = filled(16, 0);
+  const Bytes page = bytes_of({0x0A, 0x0A, 0x02, 0x10, 0, 0x40, 0, 0, 0, 0, 0, 0});
+  std::ranges::copy(page, list.begin() + 4);
+  const Reply reply = co_await bench.send_to_unit(cdb_of({0x15, 0x10, 0, 0, 16}), {.out = list});
+  CHECK(reply.good());
+}
+
+Task<void> clear_task_set(Bench& bench) {
+  const auto other = co_await bench.login("iqn.2026-11.org.example:two,i,0x1");
+  bench.hung.obey_cancellation(true);
+  for (const bool task_aborted_status : {false, true}) {
+    if (task_aborted_status) {
+      co_await set_tas(bench);
+      const Reply changed = co_await send(bench.router, *other, kTestUnitReady);
+      CHECK(changed.attention(Additional::kModeParametersChanged));
+    }
+    bench.hung.hang();
+    const auto mine = start(bench, cdb_10(0x28, 0, 1), {.tag = 1});
+    const auto theirs = start(bench, *other, cdb_10(0x28, 0, 1), {.tag = 1});
+    const TaskManagementResponse done =
+        co_await bench.manage(TaskManagementFunction::kClearTaskSet);
+    CHECK(done == TaskManagementResponse::kComplete);
+    CHECK(mine->reply.silent);
+    CHECK(theirs->reply.silent == !task_aborted_status);
+    if (task_aborted_status) CHECK(theirs->reply.status == Status::kTaskAborted);
+    bench.hung.release();
+    const Reply next = co_await send(bench.router, *other, kTestUnitReady);
+    CHECK(next.attention(Additional::kCommandsClearedByAnotherInitiator) == !task_aborted_status);
+    const Reply own = co_await bench.send_to_unit(kTestUnitReady);
+    CHECK(own.good());
+  }
+  co_await bench.router.detach(*other);
+}
+
+Task<void> reset(Bench& bench) {
+  const auto other = co_await bench.login("iqn.2026-11.org.example:two,i,0x1");
+  struct Case {
+    TaskManagementFunction function;
+    Additional attention;
+  };
+  for (const Case& each :
+       {Case{TaskManagementFunction::kLogicalUnitReset, Additional::kBusDeviceReset},
+        Case{TaskManagementFunction::kTargetWarmReset, Additional::kBusResetOccurred},
+        Case{TaskManagementFunction::kTargetColdReset, Additional::kPowerOnOccurred}}) {
+    co_await set_tas(bench);
+    const Reply reserved = co_await bench.send_to_unit(cdb_of({0x16}));
+    CHECK(reserved.good());
+    const Reply stopped = co_await bench.send_to_unit(cdb_of({0x1B}));
+    CHECK(stopped.good());
+    const TaskManagementResponse done = co_await bench.manage(each.function);
+    CHECK(done == TaskManagementResponse::kComplete);
+    CHECK(!bench.unit.reserved());
+    CHECK(!bench.unit.mode_parameters().task_aborted_status);
+    for (scsi::Nexus* nexus : {bench.nexus.get(), other.get()}) {
+      const Reply first = co_await send(bench.router, *nexus, kTestUnitReady);
+      CHECK(first.attention(each.attention));
+      const Reply second = co_await send(bench.router, *nexus, kTestUnitReady);
+      CHECK(second.good());
+    }
+  }
+  co_await bench.router.detach(*other);
+}
+
+Task<void> unsupported(Bench& bench) {
+  const TaskManagementResponse aca = co_await bench.manage(TaskManagementFunction::kClearAca);
+  CHECK(aca == TaskManagementResponse::kNotSupported);
+  for (const TaskManagementFunction function :
+       {TaskManagementFunction::kAbortTask, TaskManagementFunction::kLogicalUnitReset}) {
+    const TaskManagementResponse nowhere = co_await bench.router.manage(
+        *bench.nexus, {.function = function, .lun = scsi::encode_lun(5)});
+    CHECK(nowhere == TaskManagementResponse::kLunDoesNotExist);
+  }
+}
+
+Task<void> ordering(Bench& bench) {
+  bench.hung.hang();
+  const auto a = start(bench, cdb_10(0x28, 0, 1));
+  const auto b = start(bench, cdb_10(0x28, 1, 1));
+  const auto ordered = start(bench, cdb_10(0x28, 2, 1), {.attribute = TaskAttribute::kOrdered});
+  const auto later = start(bench, cdb_10(0x28, 3, 1));
+  const auto head = start(bench, cdb_10(0x28, 4, 1), {.attribute = TaskAttribute::kHeadOfQueue});
+  const auto untagged_later = start(bench, kTestUnitReady);
+  CHECK(bench.device.seen().size() == 3);  // a, b and head
+  bench.hung.release_held();
+  co_await a->gone();
+  co_await b->gone();
+  co_await head->gone();
+  co_await bench.unit.home().yield();
+  CHECK(!ordered->answered);
+  CHECK(!later->answered);
+  CHECK(!untagged_later->answered);
+  CHECK(bench.device.seen().size() == 4);
+  CHECK(bench.device.seen().back().extent.first == 2);
+  bench.hung.release_held();
+  co_await ordered->gone();
+  co_await untagged_later->gone();
+  CHECK(bench.device.seen().back().extent.first == 3);
+  bench.hung.release();
+  co_await later->gone();
+}
+
+Task<void> abort_waiting(Bench& bench) {
+  bench.hung.hang();
+  const auto running = start(bench, cdb_10(0x28, 0, 1), {.tag = 1});
+  const auto ordered =
+      start(bench, cdb_10(0x28, 2, 1), {.tag = 2, .attribute = TaskAttribute::kOrdered});
+  const auto behind = start(bench, kTestUnitReady, {.tag = 3});
+  const TaskManagementResponse done = co_await bench.manage(TaskManagementFunction::kAbortTask, 2);
+  CHECK(done == TaskManagementResponse::kComplete);
+  CHECK(ordered->reply.silent);
+  co_await behind->gone();
+  CHECK(behind->reply.good());
+  CHECK(!running->answered);
+  bench.hung.release();
+  co_await running->gone();
+}
+
+Task<void> full(Bench& bench) {
+  bench.hung.hang();
+  std::vector<std::unique_ptr<FakeCommand>> commands;
+  for (unsigned i = 0; i < 4; ++i) commands.push_back(start(bench, cdb_10(0x28, i, 1)));
+  const Reply refused = co_await bench.send_to_unit(kTestUnitReady);
+  CHECK(refused.status == Status::kTaskSetFull);
+  bench.hung.release();
+  for (const auto& command : commands) co_await command->gone();
+  const Reply taken = co_await bench.send_to_unit(kTestUnitReady);
+  CHECK(taken.good());
+  CHECK(bench.unit.counters().task_set_full == 1);
+  CHECK(bench.unit.counters().in_flight_most == 4);
+}
+
+Task<void> aca(Bench& bench) {
+  const Reply reply =
+      co_await bench.send_to_unit(kTestUnitReady, {.attribute = TaskAttribute::kAca});
+  CHECK(reply.illegal(Additional::kInvalidMessageError));
+  const Reply naca = co_await bench.send_to_unit(cdb_of({0, 0, 0, 0, 0, 0x04}));
+  CHECK(naca.illegal(Additional::kInvalidFieldInCdb));
+  CHECK(naca.field_byte() == 5);
+}
+
+Task<void> loss(Bench& bench) {
+  auto other = co_await bench.login("iqn.2026-11.org.example:two,i,0x1");
+  const Reply reserved = co_await send(bench.router, *other, cdb_of({0x16}));
+  CHECK(reserved.good());
+  const Reply conflict = co_await bench.send_to_unit(kTestUnitReady);
+  CHECK(conflict.status == Status::kReservationConflict);
+  bench.hung.obey_cancellation(true);
+  bench.hung.hang();
+  const auto in_flight = start(bench, *other, cdb_10(0x28, 0, 1));
+  co_await bench.router.detach(*other);
+  CHECK(in_flight->released);
+  CHECK(in_flight->reply.silent);
+  bench.hung.release();
+  const Reply free = co_await bench.send_to_unit(kTestUnitReady);
+  CHECK(free.good());
+  CHECK(bench.unit.counters().nexuses == 1);
+}
+
+}  // namespace
+
+TEST_CASE("ABORT TASK: a running command ends silently", "[scsi][tmf]") { on_bench(abort_running); }
+TEST_CASE("ABORT TASK: bounded when a write never completes, and its blocks are fenced",
+          "[scsi][tmf]") {
+  on_bench(abort_stuck_write);
+}
+TEST_CASE("ABORT TASK: a stuck read fences nothing", "[scsi][tmf]") { on_bench(abort_stuck_read); }
+TEST_CASE("Recovery: abort, LUN reset, target reset and session loss with a dead device",
+          "[scsi][tmf]") {
+  on_bench(recovery_ladder);
+}
+TEST_CASE("Linux FastAbort: an abort does not wait for Data-Out", "[scsi][tmf]") {
+  on_bench(abort_in_transfer);
+}
+TEST_CASE("ABORT TASK SET: concerns its own nexus alone", "[scsi][tmf]") {
+  on_bench(abort_task_set_is_own);
+}
+TEST_CASE("CLEAR TASK SET: others get a unit attention, or TASK ABORTED with TAS", "[scsi][tmf]") {
+  on_bench(clear_task_set);
+}
+TEST_CASE("Resets: unit attentions, reservation and mode pages", "[scsi][tmf]") { on_bench(reset); }
+TEST_CASE("Task management: what is not supported or not there", "[scsi][tmf]") {
+  on_bench(unsupported);
+}
+TEST_CASE("Task set: SIMPLE, ORDERED and HEAD OF QUEUE", "[scsi]") { on_bench(ordering); }
+TEST_CASE("ABORT TASK: a waiting command frees those behind it", "[scsi][tmf]") {
+  on_bench(abort_waiting);
+}
+TEST_CASE("Task set: beyond the queue depth TASK SET FULL", "[scsi]") {
+  on_bench(full, {.queue_depth = 4});
+}
+TEST_CASE("Task set: ACA and NACA are refused", "[scsi]") { on_bench(aca); }
+TEST_CASE("Nexus loss: frees reservation and commands", "[scsi][tmf]") { on_bench(loss); }
+
+}  // namespace sandbay::testing
