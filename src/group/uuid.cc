@@ -75,13 +75,9 @@ std::optional<Uuid> parse_uuid(std::string_view text) {
 }
 
 NaaIdentifier naa_of(const Uuid& uuid) {
-  // Company 02-00-00h: the four bits of the type, then 24 bits of company, then the UUID's last
-  // 100 bits, which leaves out its version digit's half and keeps 98 random bits.
-  NaaIdentifier naa{};
-  naa[0] = 0x60;
-  naa[1] = 0x20;
-  naa[2] = 0x00;
-  naa[3] = static_cast<std::uint8_t>(uuid[3] & 0x0f);
+  // Four bits of type, 24 of company (02-5B-A7), then 100 bits of the UUID.
+  NaaIdentifier naa = {0x60, 0x25, 0xba, 0x70};
+  naa[3] = static_cast<std::uint8_t>(naa[3] | (uuid[3] & 0x0f));
   std::copy(uuid.begin() + 4, uuid.end(), naa.begin() + 4);
   return naa;
 }

@@ -1,0 +1,121 @@
+// sandbay access add|list|remove
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <fstream>
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "tools/commands.h"
+#include "tools/table.h"
+
+namespace sandbay::cli {
+
+namespace {
+
+using nlohmann::json;
+
+struct AccessArguments {
+  std::string volume;
+  std::string id;
+  std::string initiator;
+  std::string address;
+  std::string chap_user;
+  std::string chap_secret_file;
+};
+
+std::string path_of(const std::string& volume) {
+  return fmt::format("/api/v1/volumes/{}/access", Client::escape(volume));
+}
+
+// The first line of the file. Secrets do not come from the command line, which everybody on the
+// machine can read.
+std::string read_secret(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  std::string secret;
+  if (!file || !std::getline(file, secret)) {
+    throw Failure(
+        fmt::format("{} cannot be read; name a file whose first line is the secret", path));
+  }
+  if (secret.ends_with('\r')) secret.pop_back();
+  return secret;
+}
+
+void list(const Settings& settings, const AccessArguments& arguments) {
+  const json answer = expect(Client(settings.management).get(path_of(arguments.volume)));
+  if (settings.json) return print_json(answer);
+  Table table({{"ID"}, {"INITIATOR"}, {"ADDRESS"}, {"CHAP USER"}, {"DECLARED"}});
+  for (const json& access : answer.at("access")) {
+    const auto address = access.at("address").get<std::string>();
+    table.add({access.at("id").get<std::string>(), access.at("initiator").get<std::string>(),
+               address.empty() ? "any" : address, access.at("chap_user").get<std::string>(),
+               yes_no(access.at("declared").get<bool>())});
+  }
+  if (table.empty()) {
+    fmt::print("No initiator may use volume {}: sandbay access add {} --initiator NAME\n",
+               arguments.volume, arguments.volume);
+    return;
+  }
+  fmt::print("{}", table.text());
+}
+
+void add(const Settings& settings, const AccessArguments& arguments) {
+  json body{{"initiator", arguments.initiator}};
+  if (!arguments.address.empty()) body["address"] = arguments.address;
+  if (!arguments.chap_user.empty()) {
+    body["chap_user"] = arguments.chap_user;
+    body["chap_secret"] = read_secret(arguments.chap_secret_file);
+  }
+  const json access = expect(Client(settings.management).post(path_of(arguments.volume), body));
+  if (settings.json) return print_json(access);
+  fmt::print("volume {}: access record {} for {}\n", arguments.volume,
+             access.at("id").get<std::string>(), arguments.initiator);
+}
+
+void remove(const Settings& settings, const AccessArguments& arguments) {
+  const std::string path =
+      fmt::format("{}/{}", path_of(arguments.volume), Client::escape(arguments.id));
+  expect(Client(settings.management).remove(path));
+  if (!settings.json) {
+    fmt::print("volume {}: access record {} removed\n", arguments.volume, arguments.id);
+  }
+}
+
+}  // namespace
+
+void add_access_commands(CLI::App& app, Settings& settings) {
+  const auto a = std::make_shared<AccessArguments>();
+  CLI::App* noun =
+      app.add_subcommand("access", "Who may use a volume: list, add, remove access records");
+  noun->require_subcommand(1);
+  noun->footer(
+      "Access records belong to the volume's target and hold for all its LUNs. They count at\n"
+      "login: sessions that are there stay. session drop ends one.");
+
+  CLI::App* verb = noun->add_subcommand("list", "List a volume's access records");
+  verb->add_option("VOLUME", a->volume)->required();
+  verb->callback([&settings, a] { list(settings, *a); });
+
+  verb = noun->add_subcommand("add", "Let initiators use a volume");
+  verb->add_option("VOLUME", a->volume)->required();
+  verb->add_option("--initiator", a->initiator,
+                   "Initiator name; * and ? are wildcards, '*' alone is every initiator")
+      ->required()
+      ->type_name("PATTERN");
+  verb->add_option("--address", a->address,
+                   "Only from this address or network, such as 192.0.2.7 or 192.0.2.0/24")
+      ->type_name("ADDRESS");
+  auto* user = verb->add_option("--chap-user", a->chap_user, "Demand CHAP with this user name");
+  auto* secret = verb->add_option("--chap-secret-file", a->chap_secret_file,
+                                  "File whose first line is the secret, 12 to 255 bytes");
+  user->type_name("NAME")->needs(secret);
+  secret->type_name("FILE")->needs(user);
+  verb->callback([&settings, a] { add(settings, *a); });
+
+  verb = noun->add_subcommand("remove", "Remove an access record that was added");
+  verb->add_option("VOLUME", a->volume)->required();
+  verb->add_option("ID", a->id, "As access list shows it")->required();
+  verb->callback([&settings, a] { remove(settings, *a); });
+}
+
+}  // namespace sandbay::cli

@@ -1,0 +1,106 @@
+// The only file of the command line that sees the HTTP library.
+#include "tools/client.h"
+
+#include <fmt/format.h>
+#include <httplib.h>
+
+#include <nlohmann/json.hpp>
+
+namespace sandbay::cli {
+
+namespace {
+
+using nlohmann::json;
+
+constexpr int kConnectSeconds = 5;
+// A volume that is preallocated, or deleted while its device is slow, takes its time.
+constexpr int kAnswerSeconds = 600;
+
+std::string with_scheme(std::string url) {
+  while (url.ends_with('/')) url.pop_back();
+  return url.find("://") == std::string::npos ? "http://" + url : url;
+}
+
+std::string explain(httplib::Error error, const std::string& url) {
+  switch (error) {
+    case httplib::Error::Connection:
+    case httplib::Error::ConnectionTimeout:
+      return fmt::format(
+          "no daemon answers at {}; start one with sandbayd --config FILE, or name "
+          "its address with --management",
+          url);
+    case httplib::Error::Read:
+    case httplib::Error::Write:
+      return fmt::format(
+          "the connection to {} broke before there was an answer; look at the "
+          "daemon's log",
+          url);
+    default:
+      return fmt::format("{} cannot be asked: {}", url, httplib::to_string(error));
+  }
+}
+
+}  // namespace
+
+Client::Client(std::string url) : url_(with_scheme(std::move(url))) {}
+
+std::string Client::escape(const std::string& name) {
+  std::string escaped;
+  for (const char c : name) {
+    const bool plain = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
+                       c == '-' || c == '.' || c == '_' || c == ':';
+    if (plain) {
+      escaped += c;
+    } else {
+      escaped += fmt::format("%{:02X}", static_cast<unsigned char>(c));
+    }
+  }
+  return escaped;
+}
+
+Client::Answer Client::get(const std::string& path) const { return send("GET", path, nullptr); }
+
+Client::Answer Client::post(const std::string& path, const json& body) const {
+  const std::string text = body.dump(-1, ' ', false, json::error_handler_t::replace);
+  return send("POST", path, &text);
+}
+
+Client::Answer Client::patch(const std::string& path, const json& body) const {
+  const std::string text = body.dump(-1, ' ', false, json::error_handler_t::replace);
+  return send("PATCH", path, &text);
+}
+
+Client::Answer Client::remove(const std::string& path) const {
+  return send("DELETE", path, nullptr);
+}
+
+Client::Answer Client::send(const char* method, const std::string& path,
+                            const std::string* body) const {
+  if (!url_.starts_with("http://") || url_.size() == std::string_view("http://").size()) {
+    return std::unexpected(
+        fmt::format("{} is not a management URL; write one such as {}", url_, kDefaultManagement));
+  }
+  httplib::Client http(url_);
+  http.set_connection_timeout(kConnectSeconds);
+  http.set_read_timeout(kAnswerSeconds);
+  httplib::Request request;
+  request.method = method;
+  request.path = path;
+  if (body != nullptr) {
+    request.body = *body;
+    request.set_header("Content-Type", "application/json");
+  }
+  const httplib::Result result = http.send(request);
+  if (!result) return std::unexpected(explain(result.error(), url_));
+  const json answer = result->body.empty() ? json() : json::parse(result->body, nullptr, false);
+  if (result->status >= 200 && result->status < 300 && !answer.is_discarded()) return answer;
+  const auto error = answer.is_object() ? answer.find("error") : answer.end();
+  if (answer.is_object() && error != answer.end() && error->is_object() &&
+      error->contains("message") && (*error)["message"].is_string()) {
+    return std::unexpected((*error)["message"].get<std::string>());
+  }
+  return std::unexpected(fmt::format("{} does not answer as a Sandbay daemon does (HTTP status {})",
+                                     url_, result->status));
+}
+
+}  // namespace sandbay::cli

@@ -1,0 +1,35 @@
+// Client: the command line's side of the REST interface. One request, one answer; a refusal comes
+// back as the daemon's own sentence.
+#pragma once
+
+#include <expected>
+#include <memory>
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+
+namespace sandbay::cli {
+
+inline constexpr const char* kDefaultManagement = "http://127.0.0.1:8260";
+
+class Client {
+ public:
+  // `url` is "http://ADDRESS:PORT"; a bare "ADDRESS:PORT" will do.
+  explicit Client(std::string url);
+
+  // The answer's body, null where there is none; or what is wrong, as one line.
+  using Answer = std::expected<nlohmann::json, std::string>;
+  Answer get(const std::string& path) const;
+  Answer post(const std::string& path, const nlohmann::json& body) const;
+  Answer patch(const std::string& path, const nlohmann::json& body) const;
+  Answer remove(const std::string& path) const;
+
+  // A name as a part of a path.
+  static std::string escape(const std::string& name);
+
+ private:
+  Answer send(const char* method, const std::string& path, const std::string* body) const;
+
+  std::string url_;
+};
+
+}  // namespace sandbay::cli

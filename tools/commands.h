@@ -1,0 +1,44 @@
+// Commands: the nouns of the command line. Each function adds one noun with its verbs to the
+// application; a verb's callback asks the daemon, prints, and reports failure by throwing Failure,
+// which main turns into one line and an exit code.
+#pragma once
+
+#include <nlohmann/json_fwd.hpp>
+#include <stdexcept>
+#include <string>
+
+#include "tools/client.h"
+
+namespace CLI {
+class App;
+}
+
+namespace sandbay::cli {
+
+// What stands before the noun.
+struct Settings {
+  std::string management = kDefaultManagement;
+  bool json = false;
+  int exit_code = 0;  // Set by commands that do not talk to the daemon.
+};
+
+struct Failure : std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
+
+// `settings` is read when a verb runs and outlives the application.
+void add_group_commands(CLI::App& app, Settings& settings);
+void add_volume_commands(CLI::App& app, Settings& settings);
+void add_target_commands(CLI::App& app, Settings& settings);
+void add_session_commands(CLI::App& app, Settings& settings);
+void add_access_commands(CLI::App& app, Settings& settings);
+void add_load_command(CLI::App& app, Settings& settings);
+
+// The answer, or a Failure.
+nlohmann::json expect(Client::Answer answer);
+void print_json(const nlohmann::json& value);
+// "1.00 GiB"
+std::string human_size(const nlohmann::json& bytes);
+std::string yes_no(bool value);
+
+}  // namespace sandbay::cli

@@ -1,0 +1,67 @@
+// sandbay group show
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <nlohmann/json.hpp>
+
+#include "group/units.h"
+#include "tools/commands.h"
+#include "tools/table.h"
+
+namespace sandbay::cli {
+
+namespace {
+
+using nlohmann::json;
+
+std::string human_uptime(double seconds) {
+  const auto total = static_cast<std::uint64_t>(seconds);
+  const std::uint64_t days = total / 86400;
+  const std::uint64_t hours = total / 3600 % 24;
+  const std::uint64_t minutes = total / 60 % 60;
+  if (days > 0) return fmt::format("{}d {}h", days, hours);
+  if (hours > 0) return fmt::format("{}h {}min", hours, minutes);
+  if (minutes > 0) return fmt::format("{}min {}s", minutes, total % 60);
+  return fmt::format("{}s", total);
+}
+
+void show(const Settings& settings) {
+  const json group = expect(Client(settings.management).get("/api/v1/group"));
+  if (settings.json) return print_json(group);
+  std::string portals;
+  for (const json& portal : group.at("portals")) {
+    if (!portals.empty()) portals += ", ";
+    portals += portal.at("listen").get<std::string>();
+    const auto advertised = portal.at("advertised").get<std::string>();
+    if (!advertised.empty()) portals += fmt::format(" (as {})", advertised);
+    if (portal.at("group_tag").get<int>() != 1) {
+      portals += fmt::format(" (group {})", portal.at("group_tag").get<int>());
+    }
+  }
+  fmt::print("{}", facts({
+                       {"name", group.at("name").get<std::string>()},
+                       {"uuid", group.at("uuid").get<std::string>()},
+                       {"version", group.at("version").get<std::string>()},
+                       {"state", group.at("state").get<std::string>()},
+                       {"portals", portals},
+                       {"reactors", group.at("reactors").dump()},
+                       {"memory limit", human_size(group.at("memory_limit"))},
+                       {"volumes", fmt::format("{}, {} in all", group.at("volumes").dump(),
+                                               human_size(group.at("provisioned")))},
+                       {"targets", group.at("targets").dump()},
+                       {"sessions", group.at("sessions").dump()},
+                       {"up for", human_uptime(group.at("uptime").get<double>())},
+                   }));
+}
+
+}  // namespace
+
+void add_group_commands(CLI::App& app, Settings& settings) {
+  CLI::App* noun = app.add_subcommand("group", "The group that the daemon runs");
+  noun->require_subcommand(1);
+  noun->add_subcommand("show", "Show its name, portals and numbers")->callback([&settings] {
+    show(settings);
+  });
+}
+
+}  // namespace sandbay::cli

@@ -1,0 +1,83 @@
+// sandbay: the command line. Everything but `load` goes through the daemon's REST interface.
+//
+// Exit codes: 0 done, 1 refused or failed (one line on standard error says why), 2 wrong usage.
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <cstdio>
+#include <cstdlib>
+#include <nlohmann/json.hpp>
+
+#include "group/units.h"
+#include "group/version.h"
+#include "tools/commands.h"
+
+namespace sandbay::cli {
+
+nlohmann::json expect(Client::Answer answer) {
+  if (!answer) throw Failure(answer.error());
+  return std::move(*answer);
+}
+
+void print_json(const nlohmann::json& value) {
+  fmt::print("{}\n", value.dump(2, ' ', false, nlohmann::json::error_handler_t::replace));
+}
+
+std::string human_size(const nlohmann::json& bytes) {
+  return group::format_size_rounded(bytes.get<std::uint64_t>());
+}
+
+std::string yes_no(bool value) { return value ? "yes" : "no"; }
+
+namespace {
+
+constexpr int kFailed = 1;
+constexpr int kUsage = 2;
+
+int complain(std::string_view message, int code) {
+  std::fflush(stdout);
+  fmt::print(stderr, "sandbay: {}\n", message);
+  return code;
+}
+
+int run(int argument_count, char** argument_values) {
+  CLI::App app("Manages a Sandbay daemon and puts load on iSCSI targets.", "sandbay");
+  Settings settings;
+  app.add_option("--management", settings.management, "Where the daemon's management listens")
+      ->envname("SANDBAY_MANAGEMENT")
+      ->type_name("URL")
+      ->capture_default_str();
+  app.add_flag("--json", settings.json, "Print the daemon's answer as JSON");
+  app.set_version_flag("--version", fmt::format("sandbay {}", group::version()));
+  app.require_subcommand(1);
+  app.fallthrough();  // --json and --management may also stand after the verb.
+  app.footer(
+      "sandbay NOUN --help lists the verbs of a noun, sandbay NOUN VERB --help explains one.\n"
+      "Sizes are written 512MiB, 100GiB, 1TB. See sandbay(1).");
+  add_group_commands(app, settings);
+  add_volume_commands(app, settings);
+  add_target_commands(app, settings);
+  add_session_commands(app, settings);
+  add_access_commands(app, settings);
+  add_load_command(app, settings);
+  try {
+    app.parse(argument_count, argument_values);
+  } catch (const CLI::ParseError& error) {
+    if (error.get_exit_code() == 0) return app.exit(error);
+    return complain(fmt::format("{}; see sandbay --help", error.what()), kUsage);
+  } catch (const Failure& failure) {
+    return complain(failure.what(), kFailed);
+  } catch (const nlohmann::json::exception& error) {
+    return complain(fmt::format("{} answers, but not as this version expects: {}",
+                                settings.management, error.what()),
+                    kFailed);
+  }
+  return settings.exit_code;
+}
+
+}  // namespace
+}  // namespace sandbay::cli
+
+int main(int argument_count, char** argument_values) {
+  return sandbay::cli::run(argument_count, argument_values);
+}

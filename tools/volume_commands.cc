@@ -1,0 +1,241 @@
+// sandbay volume list|show|create|expand|rename|delete
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "group/units.h"
+#include "tools/commands.h"
+#include "tools/table.h"
+
+namespace sandbay::cli {
+
+namespace {
+
+using nlohmann::json;
+
+constexpr const char* kVolumes = "/api/v1/volumes";
+
+struct VolumeArguments {
+  std::string name;
+  std::string new_name;
+  std::string size;
+  std::string file;
+  std::string device;
+  std::string target;
+  std::vector<std::string> initiators;
+  int lun = -1;
+  int block_size = 512;
+  bool memory = false;
+  bool thin = false;
+  bool preallocate = false;
+  bool read_only = false;
+  bool write_through = false;
+  bool force = false;
+};
+
+std::string path_of(const std::string& name) {
+  return fmt::format("{}/{}", kVolumes, Client::escape(name));
+}
+
+// The size in bytes, checked here so that a slip is told before anything is asked.
+std::uint64_t bytes_of(const std::string& text) {
+  const auto size = group::parse_size(text);
+  if (!size) throw CLI::ValidationError("--size", size.error());
+  return *size;
+}
+
+void list(const Settings& settings) {
+  const json answer = expect(Client(settings.management).get(kVolumes));
+  if (settings.json) return print_json(answer);
+  using enum Table::Align;
+  Table table({{"NAME"},
+               {"SIZE", kRight},
+               {"ON"},
+               {"LUN", kRight},
+               {"TARGET"},
+               {"SESSIONS", kRight},
+               {"HEALTH"}});
+  for (const json& volume : answer.at("volumes")) {
+    table.add({volume.at("name").get<std::string>(), human_size(volume.at("size")),
+               volume.at("backing").get<std::string>(), volume.at("lun").dump(),
+               volume.at("target").get<std::string>(), volume.at("sessions").dump(),
+               volume.at("health").get<std::string>()});
+  }
+  if (table.empty()) {
+    fmt::print("There are no volumes. Make one: sandbay volume create NAME --size 10GiB\n");
+    return;
+  }
+  fmt::print("{}", table.text());
+}
+
+std::string where(const json& volume) {
+  const auto path = volume.at("path").get<std::string>();
+  const auto backing = volume.at("backing").get<std::string>();
+  return path.empty() ? backing : fmt::format("{} {}", backing, path);
+}
+
+void print_volume(const json& volume) {
+  const json& counters = volume.at("counters");
+  const auto text = [&](const char* key) { return volume.at(key).get<std::string>(); };
+  const auto flag = [&](const char* key) { return yes_no(volume.at(key).get<bool>()); };
+  fmt::print(
+      "{}",
+      facts({
+          {"name", text("name")},
+          {"size",
+           fmt::format("{} ({} bytes)", human_size(volume.at("size")), volume.at("size").dump())},
+          {"on", where(volume)},
+          {"block size", fmt::format("{} ({} physical)", volume.at("block_size").dump(),
+                                     volume.at("physical_block_size").dump())},
+          {"target", text("target")},
+          {"lun", volume.at("lun").dump()},
+          {"sessions", volume.at("sessions").dump()},
+          {"health", text("health")},
+          {"thin", flag("thin")},
+          {"read only", flag("read_only")},
+          {"write cache", flag("write_cache")},
+          {"declared", volume.at("declared").get<bool>() ? "in the configuration file" : "no"},
+          {"reactor", volume.at("reactor").dump()},
+          {"uuid", text("uuid")},
+          {"serial", text("serial")},
+          {"naa", text("naa")},
+          {"inquiry", fmt::format("{} {} {}", text("vendor"), text("product"), text("revision"))},
+          {"read", fmt::format("{} commands, {}", counters.at("reads").dump(),
+                               human_size(counters.at("read_bytes")))},
+          {"written", fmt::format("{} commands, {}", counters.at("writes").dump(),
+                                  human_size(counters.at("written_bytes")))},
+          {"in flight", counters.at("in_flight").dump()},
+          {"errors", counters.at("errors").dump()},
+      }));
+}
+
+void show(const Settings& settings, const VolumeArguments& arguments) {
+  const json volume = expect(Client(settings.management).get(path_of(arguments.name)));
+  if (settings.json) return print_json(volume);
+  print_volume(volume);
+}
+
+json body_of(const VolumeArguments& a) {
+  json body{{"name", a.name}, {"block_size", a.block_size}, {"read_only", a.read_only}};
+  if (!a.size.empty()) body["size"] = bytes_of(a.size);
+  if (!a.file.empty()) body["file"] = a.file;
+  if (!a.device.empty()) body["device"] = a.device;
+  if (a.memory) body["memory"] = true;
+  if (!a.target.empty()) body["target"] = a.target;
+  if (a.lun >= 0) body["lun"] = a.lun;
+  if (a.preallocate) body["preallocate"] = true;
+  if (a.thin) body["thin"] = true;
+  if (a.write_through) body["write_cache"] = false;
+  if (a.block_size == 4096) body["physical_block_size"] = 4096;
+  json access = json::array();
+  for (const std::string& initiator : a.initiators) access.push_back({{"initiator", initiator}});
+  if (!access.empty()) body["access"] = std::move(access);
+  return body;
+}
+
+void create(const Settings& settings, const VolumeArguments& arguments) {
+  const Client client(settings.management);
+  const json volume = expect(client.post(kVolumes, body_of(arguments)));
+  if (settings.json) return print_json(volume);
+  fmt::print("volume {}: {}, {} LUN {}\n", volume.at("name").get<std::string>(),
+             human_size(volume.at("size")), volume.at("target").get<std::string>(),
+             volume.at("lun").dump());
+  const json access = expect(client.get(path_of(arguments.name) + "/access"));
+  if (access.at("access").empty()) {
+    fmt::print("No initiator may use it yet: sandbay access add {} --initiator NAME\n",
+               arguments.name);
+  }
+}
+
+void expand(const Settings& settings, const VolumeArguments& arguments) {
+  const json body{{"size", bytes_of(arguments.size)}};
+  const json volume = expect(Client(settings.management).patch(path_of(arguments.name), body));
+  if (settings.json) return print_json(volume);
+  fmt::print("volume {}: {}\n", arguments.name, human_size(volume.at("size")));
+}
+
+void rename(const Settings& settings, const VolumeArguments& arguments) {
+  const json body{{"name", arguments.new_name}};
+  const json volume = expect(Client(settings.management).patch(path_of(arguments.name), body));
+  if (settings.json) return print_json(volume);
+  fmt::print("volume {}: now called {}\n", arguments.name, volume.at("name").get<std::string>());
+}
+
+void remove(const Settings& settings, const VolumeArguments& arguments) {
+  const std::string query = arguments.force ? "?force=true" : "";
+  expect(Client(settings.management).remove(path_of(arguments.name) + query));
+  if (!settings.json) fmt::print("volume {}: deleted\n", arguments.name);
+}
+
+void add_create_options(CLI::App& verb, VolumeArguments& a) {
+  verb.add_option("NAME", a.name, "Letters, digits, dots, dashes and underscores")->required();
+  verb.add_option("--size", a.size, "Such as 512MiB, 100GiB or 1TB")->type_name("SIZE");
+  auto* file = verb.add_option("--file", a.file,
+                               "Serve this image file (absolute path) instead of one in the "
+                               "state directory; made if it is absent and --size is given");
+  file->type_name("PATH");
+  auto* device = verb.add_option("--device", a.device, "Serve this block device");
+  device->type_name("PATH")->excludes(file);
+  auto* memory =
+      verb.add_flag("--memory", a.memory, "Keep it in memory; its content ends with the daemon");
+  memory->excludes(file)->excludes(device);
+  verb.add_option("--block-size", a.block_size, "Logical block size")
+      ->check(CLI::IsMember({512, 4096}))
+      ->capture_default_str();
+  auto* thin = verb.add_flag("--thin", a.thin,
+                             "Tell initiators that UNMAP frees space (the default unless "
+                             "--preallocate is given)");
+  verb.add_flag("--preallocate", a.preallocate, "Take the file's whole space at once")
+      ->excludes(thin);
+  verb.add_flag("--read-only", a.read_only, "Refuse writes");
+  verb.add_flag("--write-through", a.write_through,
+                "Start with the write cache off: every write is flushed");
+  verb.add_option("--target", a.target,
+                  "Put it on this target as one more LUN; it gets a target of its own otherwise")
+      ->type_name("IQN");
+  verb.add_option("--lun", a.lun, "Its LUN there; the lowest free one otherwise")
+      ->check(CLI::Range(0, 255));
+  verb.add_option("--initiator", a.initiators,
+                  "Let this initiator use it (a name, * and ? are wildcards); may be given several "
+                  "times, and only for a target of its own")
+      ->type_name("PATTERN");
+}
+
+}  // namespace
+
+void add_volume_commands(CLI::App& app, Settings& settings) {
+  const auto a = std::make_shared<VolumeArguments>();
+  CLI::App* noun = app.add_subcommand("volume", "Volumes: list, create, expand, delete");
+  noun->require_subcommand(1);
+  noun->add_subcommand("list", "List all volumes")->callback([&settings] { list(settings); });
+
+  CLI::App* verb = noun->add_subcommand("show", "Show one volume");
+  verb->add_option("NAME", a->name)->required();
+  verb->callback([&settings, a] { show(settings, *a); });
+
+  verb = noun->add_subcommand(
+      "create",
+      "Create a volume. Nothing changes if one of that name, size and kind is there already");
+  add_create_options(*verb, *a);
+  verb->callback([&settings, a] { create(settings, *a); });
+
+  verb = noun->add_subcommand("expand", "Make a volume larger while it is in use");
+  verb->add_option("NAME", a->name)->required();
+  verb->add_option("--size", a->size, "The new size")->required()->type_name("SIZE");
+  verb->callback([&settings, a] { expand(settings, *a); });
+
+  verb = noun->add_subcommand("rename", "Rename a volume; its target keeps its name");
+  verb->add_option("NAME", a->name)->required();
+  verb->add_option("NEW", a->new_name)->required();
+  verb->callback([&settings, a] { rename(settings, *a); });
+
+  verb = noun->add_subcommand(
+      "delete", "Delete a volume, and its data if they are in the state directory or memory");
+  verb->add_option("NAME", a->name)->required();
+  verb->add_flag("--force", a->force, "Also while sessions use it: they are ended");
+  verb->callback([&settings, a] { remove(settings, *a); });
+}
+
+}  // namespace sandbay::cli
