@@ -1,4 +1,6 @@
-// What all block devices check about their shape.
+// What all block devices check about their shape: logical blocks of 512 or 4096 bytes, and physical
+// blocks that READ CAPACITY (16) can describe. Callers put the text after the name of the device,
+// so that a wrong configuration gives one line that says what is possible.
 #include "block/block_device.h"
 
 #include <bit>

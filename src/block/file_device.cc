@@ -1,4 +1,9 @@
-// FileDevice: requests of one file or device node. Opening is in file_device_open.cc.
+// FileDevice: the requests of one file or device node. Opening and growing are in
+// file_device_open.cc.
+//
+// Every path ends in the File's own operations: slices go down as they are when they are aligned;
+// zeros and holes are asked of the system first and written only where it cannot make them; changes
+// are counted, so that a flush with nothing to do costs nothing.
 #include "block/file_device.h"
 
 #include <algorithm>
@@ -132,7 +137,8 @@ Task<Completion> FileDevice::write(Request request) {
 }
 
 Task<Completion> FileDevice::flush(Request request) {
-  const Error error = geometry_.read_only ? Error::kNone : co_await sync(request.cancellation);
+  if (geometry_.read_only) co_return finish(Error::kNone, std::move(request));
+  const Error error = co_await sync(request.cancellation);
   co_return finish(error, std::move(request));
 }
 

@@ -1,4 +1,6 @@
-// Opening a FileDevice: what the file must be like, and one clear line when it is not.
+// Opening and growing a FileDevice: what the file must be like, and one clear line that names it
+// when it is not. A file that has content keeps its size; only an empty one that is to be made is
+// filled in, which also completes a creation that a crash interrupted.
 #include <cassert>
 #include <utility>
 

@@ -1,5 +1,6 @@
 // Layer: a block device that stands on another and forwards everything. A layer overrides the one
-// or two operations in which it differs.
+// or two operations in which it differs, and always passes on the rest of the request unchanged:
+// its flags, origin, cancellation and modelled time.
 #pragma once
 
 #include <string>

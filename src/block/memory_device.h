@@ -1,11 +1,11 @@
 // MemoryDevice: a block device in anonymous memory, the fastest there is and the one that
 // benchmarks use. Its content lives as long as the object.
 //
-// Memory is sparse: a page costs nothing until it is written, and goes back to the system when it
-// is unmapped. A bitmap of pages tells what is mapped; "mapped" means written or zeroed since it
-// was last unmapped. Reads and writes complete without suspending, allocate nothing beside their
-// coroutine frame and take no lock. Nothing is volatile while the object lives, so flush and FUA
-// have nothing to do.
+// Memory is sparse: a page costs nothing until it is written (small devices take it in huge pages),
+// and goes back to the system when it is unmapped. A bitmap of pages tells what is mapped; "mapped"
+// means written or zeroed since it was last unmapped. Reads and writes complete without suspending,
+// allocate nothing beside their coroutine frame and take no lock. Nothing is volatile while the
+// object lives, so flush and FUA have nothing to do.
 #pragma once
 
 #include <cstddef>

@@ -1,4 +1,8 @@
-// SharedSync: one running round, one round to come.
+// SharedSync: at most one round runs and at most one is to come.
+//
+// Whoever finds no round running runs the one that it joined; the others wait for its end. When all
+// who joined a round have been cancelled, its sync is cancelled too, and a round that has not begun
+// is forgotten, so that nobody joins a cancelled one.
 #include "block/shared_sync.h"
 
 #include <cassert>

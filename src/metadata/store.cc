@@ -1,4 +1,6 @@
-// What both stores share: the arithmetic of prefixes.
+// What both stores share: the arithmetic of prefixes. Both erase and list by the half-open range
+// from a prefix to its end, in which every key that begins with the prefix lies, and no other; keys
+// have a greatest length, so that even a prefix of nothing but 0xff has an end.
 #include "metadata/store.h"
 
 namespace sandbay::metadata {

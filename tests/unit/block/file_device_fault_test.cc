@@ -1,5 +1,6 @@
 // FileDevice when its file misbehaves: unreadable blocks, refused writes, failed and hanging syncs,
-// filesystems without holes, and direct I/O that insists on alignment. All in virtual time.
+// filesystems without holes, and direct I/O that insists on alignment. All in virtual time, on a
+// FaultyExecutor, whose files also assert that direct I/O is never handed a misaligned slice.
 #include <catch2/catch.hpp>
 
 #include "block/file_device.h"

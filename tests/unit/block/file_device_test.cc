@@ -1,5 +1,6 @@
 // FileDevice on real files and on simulated ones: the image stays the image, random requests
-// against a plain array, thin and reserved space, and power cuts.
+// against a plain array, thin and reserved space, and power cuts. Payloads are cut at any byte, so
+// that the copy through aligned memory is always among what is tested.
 #include "block/file_device.h"
 
 #include <sys/stat.h>

@@ -1,4 +1,6 @@
 // Layer and the devices that tests stand on others: what they forward, hold, fail and delay.
+// Other folders' tests rely on these devices, so what they promise is tested here like the
+// product's own. All in virtual time.
 #include "block/layer.h"
 
 #include <catch2/catch.hpp>

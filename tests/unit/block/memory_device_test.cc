@@ -1,4 +1,6 @@
-// MemoryDevice against plain bytes and a plain list of mapped pages.
+// MemoryDevice against plain bytes and a plain list of mapped pages: random requests of every kind
+// with payloads cut anywhere, sizes that are not whole pages, growing, and cancellation of long
+// zeroing. The seed chooses the requests.
 #include "block/memory_device.h"
 
 #include <catch2/catch.hpp>

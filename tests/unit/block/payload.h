@@ -1,5 +1,6 @@
-// Payloads for block tests: from plain bytes to buffers and back, in one aligned piece or cut at
-// any byte, as a network cuts them.
+// Payloads for block tests: from plain bytes to buffers and back, in aligned pieces or cut at any
+// byte, as a network cuts them; and requests that carry them. The coroutines take references: their
+// callers await them at once.
 #pragma once
 
 #include <algorithm>

@@ -1,4 +1,6 @@
 // A directory of its own for a test that needs real files; gone with everything in it afterwards.
+// It lies where the system keeps temporary files, so what its filesystem can do (direct I/O, holes)
+// differs from host to host: tests may not depend on that.
 #pragma once
 
 #include <cstdlib>

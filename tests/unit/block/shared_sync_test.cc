@@ -1,5 +1,6 @@
 // SharedSync: what a flush covers, how many syncs it costs, and cancellation, under shuffled
-// schedules.
+// schedules. The file only counts: what was written when a sync began is durable when it ends, and
+// a flush that returns before its own write is durable fails the test.
 #include "block/shared_sync.h"
 
 #include <catch2/catch.hpp>

@@ -1,5 +1,6 @@
 // Commits whose traces in a store show which of them are there: batch n puts its number under
 // "last", and a record of its own under two keys, so that a batch that is there by half shows.
+// Every tenth batch erases an older one's records, so that erasing is on trial as well.
 #pragma once
 
 #include <catch2/catch.hpp>

@@ -1,4 +1,6 @@
 // LossyFileSystem: wrappers that keep account, and the losses. See the header for the model.
+// Nothing is really synced, since the kernel does not go down in these tests; what would have been
+// is noted by file name and, for directories, by the changes that a sync covers.
 #include "lossy_file_system.h"
 
 #include <algorithm>

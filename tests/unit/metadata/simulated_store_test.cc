@@ -1,4 +1,6 @@
-// SimulatedStore through power cuts at any moment, and on logs cut short at every byte.
+// SimulatedStore through power cuts at any moment, and on logs cut short or damaged at every byte.
+// The seed chooses the commits, their timing and the moment of the cut; the world chooses what of
+// the un-synced bytes is left.
 #include "metadata/simulated_store.h"
 
 #include <algorithm>

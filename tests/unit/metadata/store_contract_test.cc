@@ -1,5 +1,6 @@
 // The contract of Store, one set of cases for both stores: RocksDB on a reactor, the simulated one
-// in a world with shuffled scheduling.
+// in a world with shuffled scheduling. A case is a coroutine that gets an Opener and may open the
+// store as often as it likes, one opening after the other.
 #include <rapidcheck.h>
 #include <catch2/catch.hpp>
 #include <functional>
