@@ -1,0 +1,151 @@
+"""libiscsi's iscsi-test-cu against the quickstart LUN, judged by its log.
+
+The tool counts a skipped test as passed. Here a test has passed if it ended well and skipped
+nothing, is `partly` if it went on after skipping something, `skipped` if it ended there, `failed`
+otherwise. iscsi-test-cu.expected names every test that need not pass, with the reason; any other
+outcome than expected fails.
+"""
+import os
+import re
+
+import harness
+
+EXPECTED = os.path.join(os.path.dirname(__file__), 'iscsi-test-cu.expected')
+QUICKSTART = os.path.join(harness.TOP, 'conf', 'quickstart.toml')
+OUTCOMES = ('passed', 'partly', 'skipped', 'failed')
+SUITE_SECONDS = 240
+ALL_SECONDS = 900
+TESTS_OF_THE_TOOL = 230
+
+
+def parse(log):
+    """{Suite.Test: (outcome, reason)} of one run's log."""
+    results, suite = {}, ''
+    parts = re.split(r'^(Suite: \S+|  Test: \S+ \.\.\.)', log, flags=re.M)
+    for head, body in zip(parts[1::2], parts[2::2]):
+        if head.startswith('Suite: '):
+            suite = head[7:]
+            continue
+        test = head[len('  Test: '):-len(' ...')]
+        ended = re.search(r'^(passed|FAILED)|(?<=\n)(passed|FAILED)', body, re.M)
+        marks = re.findall(r'\[(OK|SUCCESS|SKIPPED|FAILED)\] ?(.*)', body[:ended.start()] if ended
+                           else body)
+        skipped = [text for mark, text in marks if mark == 'SKIPPED']
+        if not ended:
+            outcome, reason = 'failed', 'the tool ended in the middle of it'
+        elif ended[0] == 'FAILED':
+            complaints = [text for mark, text in marks if mark == 'FAILED']
+            asserts = re.findall(r'^ +\d+\. (.*)', body[ended.start():], re.M)
+            outcome, reason = 'failed', '; '.join(complaints[:1] + asserts[:1])
+        elif skipped:
+            outcome = 'skipped' if marks[-1][0] == 'SKIPPED' else 'partly'
+            reason = skipped[-1].strip()
+        else:
+            outcome, reason = 'passed', ''
+        results[f'{suite}.{test}'] = (outcome, reason)
+    return results
+
+
+def expectations():
+    """{Suite.Test: outcome}; a name may end in `.*`."""
+    expected = {}
+    with open(EXPECTED, encoding='utf-8') as stream:
+        for line in stream:
+            line = line.split('#')[0].strip()
+            if line:
+                name, outcome = line.split(None, 2)[:2]
+                if outcome not in OUTCOMES:
+                    raise harness.Failed(f'{EXPECTED}: outcome {outcome}?')
+                expected[name] = outcome
+    return expected
+
+
+def judge(results, expected):
+    """What differs. A test that does better than expected differs too: the file must be true."""
+    wrong = []
+    for name, (outcome, reason) in results.items():
+        suite = name.split('.')[0]
+        wanted = expected.get(name) or expected.get(f'{suite}.*') or 'passed'
+        if outcome != wanted:
+            wrong.append(f'{name}: {outcome}, expected {wanted}' + (f': {reason}' if reason else ''))
+    names = set(results) | {f'{name.split(".")[0]}.*' for name in results}
+    wrong += [f'{name}: expected but never run' for name in expected if name not in names]
+    return wrong
+
+
+def score_table(title, results):
+    suites = {}
+    for name, (outcome, _) in results.items():
+        row = suites.setdefault(name.split('.')[0], dict.fromkeys(OUTCOMES, 0))
+        row[outcome] += 1
+    lines = [title, f'{"suite":24}' + ''.join(f'{o:>9}' for o in OUTCOMES)]
+    for suite, row in suites.items():
+        lines.append(f'{suite:24}' + ''.join(f'{row[o] or "·":>9}' for o in OUTCOMES))
+    total = {o: sum(row[o] for row in suites.values()) for o in OUTCOMES}
+    lines.append(f'{"all " + str(sum(total.values())):24}' +
+                 ''.join(f'{total[o]:>9}' for o in OUTCOMES))
+    reasons = {}
+    for name, (outcome, reason) in results.items():
+        if outcome != 'passed':
+            reasons.setdefault(f'{outcome}: {reason}', []).append(name)
+    lines += [f'  {reason}\n      {" ".join(names)}' for reason, names in sorted(reasons.items())]
+    return '\n'.join(lines) + '\n'
+
+
+def iscsi_test_cu(t, daemon, what, seconds):
+    """The log of one process; several portals give it its second path."""
+    urls = [daemon.url('quickstart', portal=portal) for portal in daemon.portals]
+    done = t.run('iscsi-test-cu', '--dataloss', '--allow-sanitize', '-V', '-t', what, *urls,
+                 ok=None, seconds=seconds)
+    with open(t.path(f'{what}.log'), 'w', encoding='utf-8') as stream:
+        stream.write(done.stdout)
+    return done.stdout
+
+
+def suites_of_the_tool(t):
+    names = re.findall(r'^ALL\.(\w+)$', t.run('iscsi-test-cu', '-l', ok=None).stdout, re.M)
+    return names
+
+
+def conclude(t, title, results):
+    t.scores = score_table(title, results)
+    t.check(len(results) == TESTS_OF_THE_TOOL,
+            f'{len(results)} tests ran, not {TESTS_OF_THE_TOOL}')
+    wrong = judge(results, expectations())
+    t.check(not wrong, '\n'.join(wrong))
+
+
+def test_parser_of_the_log(t):
+    """The judge itself: passed, partly, skipped and failed are told apart."""
+    log = ('Suite: A\n  Test: One ...\n    [OK] x\npassed  Test: Two ...    [SKIPPED] no medium\n'
+           'passed    Send\n').replace('passed  Test', 'passed\n  Test')
+    log += ('  Test: Three ...\n    [SKIPPED] no X\n    [OK] y\npassed\n  Test: Four ...\n'
+            '    [FAILED] bad\nFAILED\n    1. a.c:3  - CU\nSuite: B\n  Test: One ...\n    [OK] x\n')
+    outcomes = {name: outcome for name, (outcome, _) in parse(log).items()}
+    t.check(outcomes == {'A.One': 'passed', 'A.Two': 'skipped', 'A.Three': 'partly',
+                         'A.Four': 'failed', 'B.One': 'failed'}, str(outcomes))
+    wrong = judge(parse(log), {'A.Two': 'skipped', 'B.*': 'failed', 'C.*': 'failed'})
+    t.check(len(wrong) == 3, str(wrong))
+
+
+def test_iscsi_test_cu_each_suite_alone(t):
+    t.need('iscsi-test-cu')
+    daemon = t.daemon(config=QUICKSTART, portals=('127.0.0.1', '127.0.0.1'))
+    results = {}
+    for suite in suites_of_the_tool(t):
+        results |= parse(iscsi_test_cu(t, daemon, f'ALL.{suite}', SUITE_SECONDS))
+        daemon.require_alive()
+    conclude(t, '\niscsi-test-cu, one process a suite', results)
+    t.check(daemon.terminate() == 0, 'SIGTERM ends sandbayd with 0')
+
+
+def test_iscsi_test_cu_all_in_one_process(t):
+    t.need('iscsi-test-cu')
+    daemon = t.daemon(config=QUICKSTART, portals=('127.0.0.1', '127.0.0.1'))
+    results = parse(iscsi_test_cu(t, daemon, 'ALL', ALL_SECONDS))
+    daemon.require_alive()
+    conclude(t, '\niscsi-test-cu, all in one process', results)
+
+
+test_iscsi_test_cu_each_suite_alone.minutes = 5
+test_iscsi_test_cu_all_in_one_process.minutes = 4
