@@ -310,7 +310,8 @@ Task<Error> FileDevice::transfer_bounced(Operation operation, std::uint64_t offs
 Task<Result<ProvisioningRun>> FileDevice::provisioning(Lba first, Lba limit) {
   assert(first < limit && limit <= geometry_.block_count);
   const ProvisioningRun all_mapped{.block_count = limit - first, .mapped = true};
-  if (options_.preallocate) co_return all_mapped;
+  // A device node does not tell what it has mapped.
+  if (options_.preallocate || file_->is_block_device()) co_return all_mapped;
   const std::uint32_t block = geometry_.block_bytes;
   const Result<File::Run> run = co_await file_->run_at(first * block);
   if (!run.has_value()) {

@@ -26,6 +26,7 @@ std::string open_error(const FileDeviceOptions& options, Error error) {
     return "not found, and no size is given to make it with";
   }
   if (error == Error::kNotFound && options.create) return "cannot be made: no such directory";
+  if (error == Error::kInvalid) return "is neither a file nor a block device";
   return fmt::format("cannot be opened: {}", describe(error));
 }
 

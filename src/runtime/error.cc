@@ -63,6 +63,7 @@ Error error_from_errno(int value) {
     case ENXIO:
     case ENODEV: return Error::kNotFound;
     case EEXIST: return Error::kExists;
+    case EISDIR:
     case EINVAL: return Error::kInvalid;
     case EFBIG:
     case ERANGE: return Error::kOutOfRange;

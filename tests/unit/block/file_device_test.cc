@@ -244,6 +244,10 @@ Task<void> odd_size(Executor& home, std::string path) {
   opened = co_await FileDevice::open(home, {.path = path});
   CHECK_FALSE(opened.has_value());
   CHECK(opened.error() == "file " + path + ": is empty");
+  const std::string directory = std::filesystem::path(path).parent_path();
+  opened = co_await FileDevice::open(home, {.path = directory});
+  CHECK_FALSE(opened.has_value());
+  CHECK(opened.error() == "file " + directory + ": is neither a file nor a block device");
 }
 
 // What the blocks may hold after a power cut: what was there at the last flush, or anything that
