@@ -50,6 +50,8 @@ class Scheduler {
   // Runs one ready item or, if there is none, the earliest timer that is due by `horizon`. False
   // if there is neither, or if items have kept each other ready for longer than can be meant.
   bool step(TimePoint horizon);
+  // A new run may take its own number of steps at this instant.
+  void start_run() noexcept { steps_at_this_instant_ = 0; }
   void advance_to(TimePoint time) {
     if (time > now_) now_ = time;
   }

@@ -93,6 +93,7 @@ bool SimulatedWorld::run(std::function<Task<void>()> main, Duration limit) {
   SimulatedExecutor::enter(executors_[0]);
   spawn(run_main(&started));
   SimulatedExecutor::enter(nullptr);
+  scheduler_.start_run();
   while (!started.ended) {
     if (!scheduler_.step(horizon)) return false;
   }
@@ -102,6 +103,7 @@ bool SimulatedWorld::run(std::function<Task<void>()> main, Duration limit) {
 void SimulatedWorld::run_for(Duration duration) {
   assert(Executor::current_or_null() == nullptr);
   const TimePoint horizon = now() + duration;
+  scheduler_.start_run();
   while (scheduler_.step(horizon)) {
   }
   scheduler_.advance_to(horizon);

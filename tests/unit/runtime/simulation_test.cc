@@ -267,16 +267,19 @@ TEST_CASE("A world in which nothing can happen is deadlocked", "[sim]") {
   world->run_for(Duration{0});  // Its coroutine ends.
 }
 
-Task<void> spin(Executor& executor, const bool& stop) {
+Task<void> spin(Executor& executor, const bool& stop, bool& stopped) {
   while (!stop) co_await executor.yield();
+  stopped = true;
 }
 
 TEST_CASE("A world that spins without time passing is stopped", "[sim][slow]") {
   auto world = make_world(1);
   bool stop = false;
-  REQUIRE_FALSE(world->run([&] { return spin(*world->executors()[0], stop); }));
+  bool stopped = false;
+  REQUIRE_FALSE(world->run([&] { return spin(*world->executors()[0], stop, stopped); }));
   stop = true;
-  world->run_for(Duration{0});
+  world->run_for(Duration{0});  // Its coroutine ends.
+  REQUIRE(stopped);
   REQUIRE(world->steps() >= 1'000'000);
 }
 
