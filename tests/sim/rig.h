@@ -1,0 +1,104 @@
+// Rig: a whole system in one simulated world: a memory-backed logical unit that takes its time, the
+// target server, and clients that read, write, flush and check through our initiator against the
+// reference model.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "block/layer.h"
+#include "block/memory_device.h"
+#include "iscsi/initiator.h"
+#include "iscsi/target_server.h"
+#include "reference_disk.h"
+#include "runtime/simulation.h"
+#include "runtime/sync.h"
+#include "scsi/logical_unit.h"
+#include "scsi/task_router.h"
+
+namespace sandbay::simtest {
+
+inline constexpr std::uint16_t kPort = 3260;
+inline constexpr const char* kTargetName = "iqn.2026-11.org.sandbay:sim";
+
+// Delays every request by a random time.
+class SlowDevice final : public Layer {
+ public:
+  SlowDevice(BlockDevice& below, Duration most) : Layer(below), most_(most) {}
+
+ protected:
+  Task<Completion> read(Request request) override { return later(std::move(request)); }
+  Task<Completion> write(Request request) override { return later(std::move(request)); }
+  Task<Completion> flush(Request request) override { return later(std::move(request)); }
+
+ private:
+  Task<Completion> later(Request request);
+  Duration most_;
+};
+
+struct RigOptions {
+  std::uint64_t seed = 1;
+  unsigned executors = 1;
+  std::uint32_t block_bytes = 512;
+  std::uint64_t block_count = 256;
+  Duration device_delay = std::chrono::milliseconds(1);
+  std::map<std::string, std::string> target_keys;
+  std::uint32_t target_queue_depth = 64;
+};
+
+class Rig {
+ public:
+  explicit Rig(RigOptions options);
+  ~Rig();
+
+  sim::World& world() { return *world_; }
+  Random& random() { return random_; }
+  ReferenceDisk& model() { return model_; }
+  iscsi::TargetServer& server() { return *server_; }
+  Executor& executor(unsigned index) { return *world_->executors()[index]; }
+  unsigned executor_count() const { return options_.executors; }
+  Endpoint endpoint() const { return endpoint_; }
+
+  // Runs `body` between set-up and tear-down, all in virtual time. What went wrong; empty: nothing.
+  std::string run(std::function<Task<void>()> body, Duration limit = std::chrono::hours(2));
+  // The first thing that went wrong counts.
+  void complain(std::string what) {
+    if (wrong_.empty()) wrong_ = std::move(what);
+  }
+  bool failed() const { return !wrong_.empty(); }
+
+  // One logical request, repeated while there are unit attentions or a full task set. `aborts` says
+  // that task management is about: commands may end as cancelled then.
+  Task<void> write_once(iscsi::InitiatorSession& session, bool aborts);
+  Task<void> read_once(iscsi::InitiatorSession& session, bool aborts);
+  Task<void> flush_once(iscsi::InitiatorSession& session, bool aborts);
+  // A mix of the three, `count` times.
+  Task<void> client(iscsi::InitiatorSession& session, std::uint32_t count, bool aborts, Gate& gate);
+  Task<void> read_everything(iscsi::InitiatorSession& session);
+
+ private:
+  Task<void> set_up();
+  Task<void> tear_down();
+  Task<void> whole(std::function<Task<void>()> body);
+  Task<iscsi::InitiatorSession::Reply> ask(iscsi::InitiatorSession& session,
+                                           std::array<std::byte, 16> cdb, BufferList out,
+                                           std::size_t in_bytes);
+  Task<void> read_blocks(iscsi::InitiatorSession& session, std::uint64_t first, std::uint64_t count,
+                         bool aborts);
+
+  RigOptions options_;
+  std::unique_ptr<sim::World> world_;
+  Random random_;
+  ReferenceDisk model_;
+  std::unique_ptr<MemoryDevice> memory_;
+  std::unique_ptr<SlowDevice> device_;
+  std::unique_ptr<scsi::LogicalUnit> unit_;
+  std::unique_ptr<scsi::TaskRouter> router_;
+  std::unique_ptr<iscsi::TargetServer> server_;
+  Endpoint endpoint_;
+  std::string wrong_;
+};
+
+}  // namespace sandbay::simtest

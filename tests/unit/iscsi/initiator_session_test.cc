@@ -1,0 +1,434 @@
+// The initiator in full feature phase against a scripted target: data transfer, numbering, what the
+// target may ask, and what it must not do. RFC 7143 sections 4.2, 7 and 11.
+#include <catch2/catch.hpp>
+
+#include "iscsi/initiator_states.h"
+#include "scripted_target.h"
+
+namespace sandbay::iscsi::test {
+namespace {
+
+Task<void> send_data_in(ScriptedConnection& connection, DataIn pdu, std::byte content) {
+  Bhs bhs;
+  write_data_in(pdu, bhs);
+  std::vector<std::byte> data(pdu.data_segment_length, content);
+  co_await connection.send(bhs, std::move(data));
+}
+
+// A read is served by two Data-Ins, the second with the status, and comes out short by a residual.
+Task<void> read_with_collapsed_status() {
+  ScriptedSession scripted;
+  co_await scripted.log_in(ScriptedSession::defaults());
+  ScriptedConnection& connection = *scripted.connections[0];
+  auto pending = PendingCommand::start(*scripted.session, read_request(1024));
+  const ScriptedPdu pdu = co_await connection.next();
+  const auto command = parse_scsi_command(pdu.bhs);
+  CHECK(command.has_value());
+  CHECK(command->read);
+  CHECK_FALSE(command->write);
+  CHECK(command->final);
+  CHECK(command->expected_data_transfer_length == 1024);
+  CHECK(command->cmd_sn == 1);
+  connection.exp_cmd_sn = 2;
+  DataIn data{.final = false,
+              .data_segment_length = 512,
+              .initiator_task_tag = command->initiator_task_tag,
+              .numbers = connection.numbers_without_status()};
+  co_await send_data_in(connection, data, std::byte{0x11});
+  data.final = true;
+  data.has_status = true;
+  data.residual = Residual::kUnderflow;
+  data.residual_count = 12;
+  data.data_segment_length = 500;
+  data.data_sn = 1;
+  data.buffer_offset = 512;
+  data.numbers = connection.numbers();
+  co_await send_data_in(connection, data, std::byte{0x22});
+  co_await pending->done.wait();
+  const ScsiResult& result = pending->reply.result;
+  CHECK(result.good());
+  CHECK(result.underflow);
+  CHECK(result.residual == 12);
+  CHECK(result.data_in_bytes == 1012);
+  std::vector<std::byte> bytes(1024);
+  pending->reply.data_in.copy_to(bytes);
+  CHECK(bytes[511] == std::byte{0x11});
+  CHECK(bytes[512] == std::byte{0x22});
+  CHECK(bytes[1011] == std::byte{0x22});
+  CHECK(bytes[1012] == std::byte{0});
+  co_await scripted.close();
+}
+
+Task<void> less_data_than_told() {
+  ScriptedSession scripted;
+  co_await scripted.log_in(ScriptedSession::defaults());
+  ScriptedConnection& connection = *scripted.connections[0];
+  auto pending = PendingCommand::start(*scripted.session, read_request(512));
+  const ScriptedPdu pdu = co_await connection.next();
+  co_await connection.answer_command(pdu);
+  co_await pending->done.wait();
+  CHECK(pending->reply.result.error == Error::kDataCorrupt);
+  co_await scripted.close();
+}
+
+Task<void> sense_data() {
+  ScriptedSession scripted;
+  co_await scripted.log_in(ScriptedSession::defaults());
+  ScriptedConnection& connection = *scripted.connections[0];
+  auto pending = PendingCommand::start(*scripted.session, read_request(512));
+  const ScriptedPdu pdu = co_await connection.next();
+  std::vector<std::byte> sense(18);
+  sense[0] = std::byte{0x70};
+  sense[2] = std::byte{0x03};
+  sense[12] = std::byte{0x11};
+  co_await connection.answer_command(pdu, 0x02, sense);
+  co_await pending->done.wait();
+  const ScsiResult& result = pending->reply.result;
+  CHECK(result.error == Error::kNone);
+  CHECK(result.status == scsi::Status::kCheckCondition);
+  CHECK(result.sense_bytes == 18);
+  CHECK(result.sense_key() == scsi::SenseKey::kMediumError);
+  CHECK(result.additional() == scsi::Additional::kUnrecoveredReadError);
+  co_await scripted.close();
+}
+
+// Immediate, then unsolicited, then two R2Ts at once, the later one first.
+Task<void> write_in_all_ways() {
+  ScriptedSession scripted;
+  InitiatorOptions options = ScriptedSession::defaults();
+  options.keys = {{"FirstBurstLength", "2048"},
+                  {"MaxBurstLength", "2048"},
+                  {"MaxOutstandingR2T", "2"},
+                  {"DataSequenceInOrder", "No"}};
+  ScriptedLogin login;
+  login.answers["MaxRecvDataSegmentLength"] = "1024";
+  co_await scripted.log_in(options, login);
+  ScriptedConnection& connection = *scripted.connections[0];
+  auto pending = PendingCommand::start(*scripted.session, write_request(5000));
+  ScriptedPdu pdu = co_await connection.next();
+  const auto command = parse_scsi_command(pdu.bhs);
+  CHECK(command->write);
+  CHECK_FALSE(command->final);
+  CHECK(command->expected_data_transfer_length == 5000);
+  CHECK(pdu.data.size() == 1024);
+  std::vector<std::byte> whole = pdu.data;
+  pdu = co_await connection.next();
+  Result<DataOut, RejectReason> data = parse_data_out(pdu.bhs);
+  CHECK(data->final);
+  CHECK(data->data_sn == 0);
+  CHECK(data->buffer_offset == 1024);
+  CHECK(data->target_transfer_tag == kReservedTag);
+  CHECK(data->initiator_task_tag == command->initiator_task_tag);
+  whole.insert(whole.end(), pdu.data.begin(), pdu.data.end());
+  CHECK(whole.size() == 2048);
+  whole.resize(5000);
+
+  connection.exp_cmd_sn = command->cmd_sn + 1;
+  ReadyToTransfer r2t{.initiator_task_tag = command->initiator_task_tag,
+                      .target_transfer_tag = 0xA1,
+                      .numbers = connection.numbers_without_status(),
+                      .r2t_sn = 0,
+                      .buffer_offset = 4096,
+                      .desired_data_transfer_length = 904};
+  Bhs bhs;
+  write_ready_to_transfer(r2t, bhs);
+  co_await connection.send(bhs);
+  r2t.target_transfer_tag = 0xA2;
+  r2t.r2t_sn = 1;
+  r2t.buffer_offset = 2048;
+  r2t.desired_data_transfer_length = 2048;
+  write_ready_to_transfer(r2t, bhs);
+  co_await connection.send(bhs);
+  struct Expected {
+    std::uint32_t tag, data_sn, offset, bytes;
+    bool final;
+  };
+  for (const Expected& expected :
+       {Expected{0xA1, 0, 4096, 904, true}, Expected{0xA2, 0, 2048, 1024, false},
+        Expected{0xA2, 1, 3072, 1024, true}}) {
+    pdu = co_await connection.next();
+    CHECK(pdu.opcode() == Opcode::kDataOut);
+    data = parse_data_out(pdu.bhs);
+    CHECK(data->target_transfer_tag == expected.tag);
+    CHECK(data->data_sn == expected.data_sn);
+    CHECK(data->buffer_offset == expected.offset);
+    CHECK(pdu.data.size() == expected.bytes);
+    CHECK(data->final == expected.final);
+    std::ranges::copy(pdu.data, whole.begin() + expected.offset);
+  }
+  bool right = true;
+  for (std::size_t at = 0; at < whole.size(); ++at) {
+    right = right && whole[at] == static_cast<std::byte>(at * 7);
+  }
+  CHECK(right);
+  Bhs answered;
+  write_scsi_command(*command, answered);
+  ScriptedPdu original;
+  original.bhs = answered;
+  co_await connection.answer_command(original);
+  co_await pending->done.wait();
+  CHECK(pending->reply.result.good());
+  co_await scripted.close();
+}
+
+Task<void> closed_window() {
+  ScriptedSession scripted;
+  InitiatorOptions options = ScriptedSession::defaults();
+  co_await scripted.log_in(options);
+  ScriptedConnection& connection = *scripted.connections[0];
+  // The window shrinks to one command only by being used up: 32 were granted.
+  std::vector<std::shared_ptr<PendingCommand>> pending;
+  for (int count = 0; count < 34; ++count) {
+    pending.push_back(PendingCommand::start(*scripted.session, ScsiRequest{}));
+  }
+  std::vector<ScriptedPdu> received;
+  for (std::uint32_t count = 0; count < 32; ++count) {
+    ScriptedPdu pdu = co_await connection.next();
+    CHECK(cmd_sn_of(pdu.bhs) == 1 + count);
+    received.push_back(std::move(pdu));
+  }
+  co_await Executor::current().sleep_for(std::chrono::seconds(1));
+  CHECK(scripted.session->commands_in_flight() == 32);
+  // Acknowledged, but not granted: nothing more comes until a NOP-In moves MaxCmdSN.
+  connection.exp_cmd_sn = 33;
+  co_await connection.answer_command(received[0]);
+  co_await pending[0]->done.wait();
+  co_await Executor::current().sleep_for(std::chrono::seconds(1));
+  CHECK(scripted.session->commands_in_flight() == 31);
+  connection.exp_cmd_sn = 33;
+  connection.max_cmd_sn += 2;
+  Bhs bhs;
+  write_nop_in({.numbers = connection.numbers_without_status()}, bhs);
+  co_await connection.send(bhs);
+  for (std::uint32_t count = 0; count < 2; ++count) {
+    ScriptedPdu pdu = co_await connection.next();
+    CHECK(cmd_sn_of(pdu.bhs) == 33 + count);
+    received.push_back(std::move(pdu));
+  }
+  for (std::size_t index = 1; index < received.size(); ++index) {
+    co_await connection.answer_command(received[index]);
+  }
+  for (auto& one : pending) {
+    co_await one->done.wait();
+    CHECK(one->reply.result.good());
+  }
+  co_await scripted.close();
+}
+
+Task<void> pinged_by_the_target() {
+  ScriptedSession scripted;
+  co_await scripted.log_in(ScriptedSession::defaults());
+  ScriptedConnection& connection = *scripted.connections[0];
+  const std::vector<std::byte> payload(37, std::byte{0x5C});
+  const NopIn nop{.data_segment_length = 37,
+                  .lun = 0x0003'0000'0000'0000U,
+                  .target_transfer_tag = 0xBEEF,
+                  .numbers = connection.numbers_without_status()};
+  Bhs bhs;
+  write_nop_in(nop, bhs);
+  co_await connection.send(bhs, payload);
+  const ScriptedPdu pdu = co_await connection.next();
+  const auto answer = parse_nop_out(pdu.bhs);
+  CHECK(answer.has_value());
+  CHECK(answer->immediate);
+  CHECK(answer->initiator_task_tag == kReservedTag);
+  CHECK(answer->target_transfer_tag == 0xBEEF);
+  CHECK(answer->lun == nop.lun);
+  CHECK(answer->cmd_sn == 1);
+  CHECK(pdu.data == payload);
+  co_await scripted.close();
+}
+
+Task<void> ping_the_target() {
+  ScriptedSession scripted;
+  InitiatorOptions options = ScriptedSession::defaults();
+  options.nop_out_interval = std::chrono::seconds(5);
+  options.nop_out_timeout = std::chrono::seconds(3);
+  co_await scripted.log_in(options);
+  ScriptedConnection& connection = *scripted.connections[0];
+  ScriptedPdu pdu = co_await connection.next();
+  CHECK(pdu.opcode() == Opcode::kNopOut);
+  CHECK(is_immediate(pdu.bhs));
+  Bhs bhs;
+  write_nop_in({.initiator_task_tag = initiator_task_tag(pdu.bhs), .numbers = connection.numbers()},
+               bhs);
+  co_await connection.send(bhs);
+  pdu = co_await connection.next();
+  CHECK(pdu.opcode() == Opcode::kNopOut);
+  // This one is not answered: the connection is given up.
+  pdu = co_await connection.next();
+  CHECK(pdu.closed);
+  CHECK_FALSE(scripted.session->up());
+  co_await scripted.close();
+}
+
+// --- What a target must not do -------------------------------------------------------------------
+
+using Wrong = std::function<void(ScriptedConnection& connection, std::uint32_t itt, Bhs& bhs,
+                                 std::vector<std::byte>& data)>;
+
+// The connection ends, and the command with it.
+Task<void> answer_wrongly(bool writing, Wrong wrong) {
+  ScriptedSession scripted;
+  InitiatorOptions options = ScriptedSession::defaults();
+  options.keys = {{"MaxBurstLength", "65536"}, {"MaxRecvDataSegmentLength", "4096"}};
+  co_await scripted.log_in(options);
+  ScriptedConnection& connection = *scripted.connections[0];
+  auto pending = PendingCommand::start(*scripted.session,
+                                       writing ? write_request(200'000) : read_request(1024));
+  ScriptedPdu pdu = co_await connection.next();
+  const std::uint32_t itt = initiator_task_tag(pdu.bhs);
+  Bhs bhs{};
+  std::vector<std::byte> data;
+  wrong(connection, itt, bhs, data);
+  co_await connection.send(bhs, std::move(data));
+  co_await pending->done.wait();
+  CHECK(pending->reply.result.error == Error::kReset);
+  CHECK_FALSE(scripted.session->up());
+  CHECK(scripted.session->counters().protocol_errors == 1);
+  while (!pdu.closed) pdu = co_await connection.next();
+  co_await scripted.close();
+}
+
+void wrong_data_in(ScriptedConnection& connection, std::uint32_t itt, Bhs& bhs,
+                   std::vector<std::byte>& data, DataIn pdu) {
+  pdu.initiator_task_tag = itt;
+  pdu.numbers = connection.numbers_without_status();
+  write_data_in(pdu, bhs);
+  data.resize(pdu.data_segment_length);
+}
+
+void wrong_r2t(ScriptedConnection& connection, std::uint32_t itt, Bhs& bhs, ReadyToTransfer pdu) {
+  pdu.initiator_task_tag = itt;
+  pdu.target_transfer_tag = 5;
+  pdu.numbers = connection.numbers_without_status();
+  write_ready_to_transfer(pdu, bhs);
+}
+
+}  // namespace
+
+TEST_CASE("Read data, phase-collapsed status and residual", "[initiator][data]") {
+  in_world(read_with_collapsed_status);
+}
+TEST_CASE("GOOD without the data is not good", "[initiator][data]") {
+  in_world(less_data_than_told);
+}
+TEST_CASE("Sense data reach the caller", "[initiator][data]") { in_world(sense_data); }
+TEST_CASE("Immediate, unsolicited and solicited data, R2Ts out of order", "[initiator][data]") {
+  for (std::uint64_t seed = 1; seed <= 10; ++seed) in_world(write_in_all_ways, seed);
+}
+TEST_CASE("Nothing is sent beyond MaxCmdSN", "[initiator][window]") { in_world(closed_window); }
+TEST_CASE("A NOP-In is answered with its tag, LUN and data", "[initiator][nop]") {
+  in_world(pinged_by_the_target);
+}
+TEST_CASE("An idle connection is pinged, a silent one is given up", "[initiator][nop]") {
+  in_world(ping_the_target);
+}
+
+TEST_CASE("A target that breaks the protocol loses the connection", "[initiator][errors]") {
+  using Data = std::vector<std::byte>;
+  using Link = ScriptedConnection;
+  struct Case {
+    const char* name;
+    bool writing;
+    Wrong wrong;
+  };
+  const Case cases[] = {
+      {"Data-In beyond the expected length", false,
+       [](Link& link, std::uint32_t itt, Bhs& bhs, Data& data) {
+         wrong_data_in(link, itt, bhs, data, {.data_segment_length = 8, .buffer_offset = 1020});
+       }},
+      {"Data-In with a far offset", false,
+       [](Link& link, std::uint32_t itt, Bhs& bhs, Data& data) {
+         wrong_data_in(link, itt, bhs, data,
+                       {.data_segment_length = 8, .buffer_offset = 0xFFFFFFFC});
+       }},
+      {"DataSN out of order", false,
+       [](Link& link, std::uint32_t itt, Bhs& bhs, Data& data) {
+         wrong_data_in(link, itt, bhs, data, {.data_segment_length = 8, .data_sn = 1});
+       }},
+      {"Data-In out of order", false,
+       [](Link& link, std::uint32_t itt, Bhs& bhs, Data& data) {
+         wrong_data_in(link, itt, bhs, data, {.data_segment_length = 8, .buffer_offset = 512});
+       }},
+      {"Data-In for a write", true,
+       [](Link& link, std::uint32_t itt, Bhs& bhs, Data& data) {
+         wrong_data_in(link, itt, bhs, data, {.data_segment_length = 8});
+       }},
+      {"a segment longer than declared", false,
+       [](Link& link, std::uint32_t itt, Bhs& bhs, Data& data) {
+         wrong_data_in(link, itt, bhs, data, {.data_segment_length = 4097});
+       }},
+      {"StatSN out of order", false,
+       [](Link& link, std::uint32_t itt, Bhs& bhs, Data&) {
+         ScsiResponse response{.initiator_task_tag = itt, .numbers = link.numbers()};
+         response.numbers.stat_sn += 1;
+         write_scsi_response(response, bhs);
+       }},
+      {"missing Data-Ins", false,
+       [](Link& link, std::uint32_t itt, Bhs& bhs, Data&) {
+         write_scsi_response(
+             {.initiator_task_tag = itt, .numbers = link.numbers(), .exp_data_sn = 2}, bhs);
+       }},
+      {"an unknown opcode", false,
+       [](Link&, std::uint32_t, Bhs& bhs, Data&) { bhs[0] = std::byte{0x3A}; }},
+      {"a request from the target", false,
+       [](Link&, std::uint32_t, Bhs& bhs, Data&) { bhs[0] = std::byte{0x01}; }},
+      {"a Login Response in full feature phase", false,
+       [](Link&, std::uint32_t, Bhs& bhs, Data&) { bhs[0] = std::byte{0x23}; }},
+      {"an R2T beyond the data", true,
+       [](Link& link, std::uint32_t itt, Bhs& bhs, Data&) {
+         wrong_r2t(link, itt, bhs, {.buffer_offset = 199'999, .desired_data_transfer_length = 2});
+       }},
+      {"an R2T longer than MaxBurstLength", true,
+       [](Link& link, std::uint32_t itt, Bhs& bhs, Data&) {
+         wrong_r2t(link, itt, bhs, {.desired_data_transfer_length = 65537});
+       }},
+      {"R2TSN out of order", true,
+       [](Link& link, std::uint32_t itt, Bhs& bhs, Data&) {
+         wrong_r2t(link, itt, bhs, {.r2t_sn = 1, .desired_data_transfer_length = 512});
+       }},
+      {"an R2T for a read", false,
+       [](Link& link, std::uint32_t itt, Bhs& bhs, Data&) {
+         wrong_r2t(link, itt, bhs, {.desired_data_transfer_length = 512});
+       }},
+      {"a text response to a command", false,
+       [](Link& link, std::uint32_t itt, Bhs& bhs, Data&) {
+         write_text_response({.initiator_task_tag = itt, .numbers = link.numbers()}, bhs);
+       }},
+  };
+  for (const Case& one : cases) {
+    INFO(one.name);
+    in_world([&] { return answer_wrongly(one.writing, one.wrong); });
+  }
+}
+
+TEST_CASE("State changes are those of the RFC's tables", "[initiator][states]") {
+  using C = InitiatorConnectionState;
+  using S = InitiatorSessionState;
+  CHECK(transition_number(C::kFree, C::kTransportWait) == 1);
+  CHECK(transition_number(C::kTransportWait, C::kFree) == 2);
+  CHECK(transition_number(C::kTransportWait, C::kInLogin) == 4);
+  CHECK(transition_number(C::kInLogin, C::kLoggedIn) == 5);
+  CHECK(transition_number(C::kInLogin, C::kFree) == 7);
+  CHECK(transition_number(C::kLoggedIn, C::kFree) == 8);
+  CHECK(transition_number(C::kLoggedIn, C::kInLogout) == 9);
+  CHECK(transition_number(C::kLogoutRequested, C::kInLogout) == 10);
+  CHECK(transition_number(C::kLoggedIn, C::kLogoutRequested) == 11);
+  CHECK(transition_number(C::kInLogout, C::kFree) == 13);
+  CHECK(transition_number(C::kLoggedIn, C::kCleanupWait) == 15);
+  CHECK(transition_number(C::kLogoutRequested, C::kCleanupWait) == 16);
+  CHECK(transition_number(C::kInLogout, C::kCleanupWait) == 17);
+  CHECK(transition_number(C::kLogoutRequested, C::kFree) == 18);
+  CHECK(transition_number(C::kFree, C::kLoggedIn) == 0);
+  CHECK(transition_number(C::kCleanupWait, C::kLoggedIn) == 0);
+  CHECK(transition_number(S::kFree, S::kLoggedIn) == 1);
+  CHECK(transition_number(S::kLoggedIn, S::kFree) == 3);
+  CHECK(transition_number(S::kFailed, S::kLoggedIn) == 4);
+  CHECK(transition_number(S::kLoggedIn, S::kFailed) == 5);
+  CHECK(transition_number(S::kFailed, S::kFree) == 6);
+  CHECK(transition_number(S::kFree, S::kFailed) == 0);
+  CHECK(name_of(C::kCleanupWait) == "S8:CLEANUP_WAIT");
+}
+
+}  // namespace sandbay::iscsi::test
