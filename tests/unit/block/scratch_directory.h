@@ -13,7 +13,9 @@ namespace sandbay::testing {
 class ScratchDirectory {
  public:
   ScratchDirectory() {
-    std::string name = (std::filesystem::temp_directory_path() / "sandbay-test-XXXXXX").string();
+    const std::string unique(6, 'X');  // What mkdtemp() replaces.
+    std::string name =
+        (std::filesystem::temp_directory_path() / ("sandbay-test-" + unique)).string();
     if (mkdtemp(name.data()) == nullptr) throw std::runtime_error("mkdtemp failed: " + name);
     path_ = name;
   }
