@@ -133,6 +133,7 @@ Task<Outcome> LogicalUnit::fill(Command& command, Transfer transfer, BufferList 
                                                   stable_writes(), false, std::move(data));
     if (completion.error != Error::kNone) co_return device_failure(completion, Operation::kWrite);
     done += extent.block_count;
+    if (done < transfer.extent.block_count) co_await home_.yield();
   }
   co_return Outcome{};
 }

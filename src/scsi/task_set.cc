@@ -113,6 +113,7 @@ void LogicalUnit::count(const Command& command, const Outcome& outcome) noexcept
   ++counters.commands;
   counters.bytes += command.moved;
   if (outcome.status == Status::kCheckCondition) ++counters.errors;
+  if (outcome.status == Status::kBusy) ++counters_.busy;
   counters.latency.add(home_.now() - command.started);
 }
 

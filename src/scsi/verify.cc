@@ -77,6 +77,7 @@ Task<Outcome> LogicalUnit::verify_pieces(Command& command, Transfer transfer, un
     command.moved = received;
     if (outcome.status != Status::kGood || command.aborted) co_return outcome;
     done += extent.block_count;
+    co_await home_.yield();  // A device in memory would keep the executor for the whole extent.
   }
   co_return Outcome{.data_out_bytes = received};
 }

@@ -371,6 +371,73 @@ Task<void> removable(Bench& bench) {
   co_await bench.router.detach(*other);
 }
 
+Task<void> unaligned_unmap(Bench& bench) {
+  co_await bench.send_to_unit(cdb_10(0x2A, 0, 64), {.out = filled(64 * 512, 'v')});
+  for (const Run& run : {Run{1, 1}, Run{3, 9}, Run{15, 2}, Run{33, 7}}) {
+    const Reply reply = co_await unmap(bench, {run});
+    CHECK(reply.good());
+    const Reply read =
+        co_await bench.send_to_unit(cdb_10(0x28, static_cast<std::uint32_t>(run.lba), run.blocks));
+    CHECK(read.data == filled(run.blocks * 512, 0));
+    const Reply before =
+        co_await bench.send_to_unit(cdb_10(0x28, static_cast<std::uint32_t>(run.lba) - 1, 1));
+    CHECK(before.data == filled(512, 'v'));
+  }
+}
+
+Task<void> resize(Bench& bench) {
+  const Error grown = bench.memory->grow(2 * kBenchBlocks * 512);
+  CHECK(grown == Error::kNone);
+  bench.unit.capacity_changed();
+  const Reply told = co_await bench.send_to_unit(kTestUnitReady);
+  CHECK(told.attention(Additional::kCapacityDataHasChanged));
+  const Reply capacity = co_await bench.send_to_unit(cdb_16(0x9E, 0, 32, 0x10));
+  CHECK(big_endian<std::uint64_t>(capacity.data, 0) == 2 * kBenchBlocks - 1);
+  const Reply written =
+      co_await bench.send_to_unit(cdb_10(0x2A, 2 * kBenchBlocks - 1, 1), {.out = filled(512, 1)});
+  CHECK(written.good());
+}
+
+// A device that takes only short requests.
+class ShortRequests final : public Layer {
+ public:
+  explicit ShortRequests(BlockDevice& below) : Layer(below), geometry_(below.geometry()) {
+    geometry_.maximum_io_blocks = 100;
+  }
+  const Geometry& geometry() const noexcept override { return geometry_; }
+  Task<Completion> submit(Request request) override {
+    CHECK((request.operation == Operation::kFlush || request.operation == Operation::kAdvise ||
+           request.extent.block_count <= 100));
+    return Layer::submit(std::move(request));
+  }
+
+ private:
+  Geometry geometry_;
+};
+
+Task<void> short_requests(Bench& bench) {
+  ShortRequests narrow(bench.device);
+  scsi::LogicalUnit unit(narrow, {});
+  co_await bench.router.add(1, &unit);
+  const std::uint64_t lun = scsi::encode_lun(1);
+  co_await bench.send_to_unit(kTestUnitReady, {.lun = lun});
+  const Bytes content = pattern(std::size_t{950} * 512, 3);
+  const Reply written =
+      co_await bench.send_to_unit(cdb_10(0x2A, 7, 950), {.out = content, .lun = lun});
+  CHECK(written.good());
+  const Reply read = co_await bench.send_to_unit(cdb_10(0x28, 7, 950), {.lun = lun});
+  CHECK((read.data == content));
+  const Reply same =
+      co_await bench.send_to_unit(cdb_16(0x93, 7, 950, 0x08), {.out = filled(512, 0), .lun = lun});
+  CHECK(same.good());
+  const Reply verified =
+      co_await bench.send_to_unit(cdb_10(0x2F, 7, 950, 0x06), {.out = filled(512, 0), .lun = lun});
+  CHECK(verified.good());
+  co_await bench.router.remove(1);
+  const bool closed = co_await unit.close(unit.home().now());
+  CHECK(closed);
+}
+
 Task<void> counting(Bench& bench) {
   co_await bench.send_to_unit(cdb_10(0x28, 0, 8));
   co_await bench.send_to_unit(cdb_10(0x2A, 0, 8), {.out = filled(4096, 1)});
@@ -402,6 +469,11 @@ TEST_CASE("WRITE SAME: refusals", "[scsi]") {
   on_bench(write_same_refusals, {.maximum_write_same_blocks = 100});
 }
 TEST_CASE("UNMAP: the blocks read as zeros", "[scsi]") { on_bench(unmapping); }
+TEST_CASE("VMware VMFS5: UNMAP without regard to alignment", "[scsi]") {
+  on_bench(unaligned_unmap);
+}
+TEST_CASE("Resize an exported LUN online", "[scsi]") { on_bench(resize); }
+TEST_CASE("Requests keep to what the device takes at once", "[scsi]") { on_bench(short_requests); }
 TEST_CASE("UNMAP: refusals change nothing", "[scsi]") {
   on_bench(unmap_refusals, {.maximum_unmap_blocks = 100, .maximum_unmap_descriptors = 4});
 }

@@ -152,6 +152,81 @@ Task<void> abort_in_transfer(Bench& bench) {
   CHECK(bench.device.count(Operation::kWrite) == 0);
 }
 
+// 1 MiB and more, some of it at the device, the rest still to come.
+Task<void> large_io_then_reset(Bench& bench) {
+  bench.hung.hang();
+  std::vector<std::unique_ptr<FakeCommand>> commands;
+  for (unsigned i = 0; i < 4; ++i) {
+    commands.push_back(start(bench, cdb_10(0x2A, i * 100, 4096),
+                             {.out = filled(std::size_t{4096} * 512, i), .tag = i}));
+    commands.push_back(start(bench, cdb_10(0x28, i * 100, 4096), {.tag = 10 + i}));
+  }
+  const TaskManagementResponse aborted =
+      co_await bench.manage(TaskManagementFunction::kAbortTask, 2);
+  CHECK(aborted == TaskManagementResponse::kComplete);
+  const TaskManagementResponse reset_done =
+      co_await bench.manage(TaskManagementFunction::kLogicalUnitReset);
+  CHECK(reset_done == TaskManagementResponse::kComplete);
+  bench.hung.release();
+  for (const auto& command : commands) {
+    co_await command->gone();
+    CHECK(command->reply.silent);
+  }
+  // After the abort nobody sent the second half down.
+  CHECK(bench.device.count(Operation::kWrite) == 4);
+  CHECK(bench.device.count(Operation::kRead) == 4);
+  const Reply told = co_await bench.send_to_unit(kTestUnitReady);
+  CHECK(told.attention(Additional::kBusDeviceReset));
+  const Reply read = co_await bench.send_to_unit(cdb_10(0x28, 0, 4096));
+  CHECK(read.good());
+}
+
+// Aborts race with commands that end by themselves, in shuffled order: every command ends exactly
+// once and nothing stays behind.
+Task<void> aborts_under_load(Bench& bench, std::uint64_t seed) {
+  co_await bench.start();
+  DelayDevice slow(bench.device, std::chrono::microseconds(1), std::chrono::milliseconds(1500));
+  scsi::LogicalUnit unit(slow, {});
+  co_await bench.router.add(1, &unit);
+  const std::uint64_t lun = scsi::encode_lun(1);
+  const auto other = bench.router.attach({.initiator_port = "iqn.2026-11.org.example:two,i,0x1"});
+  Random random(seed);
+  std::vector<std::unique_ptr<FakeCommand>> commands;
+  for (unsigned i = 0; i < 200; ++i) {
+    scsi::Nexus& nexus = random.chance(0.5) ? *other : *bench.nexus;
+    const auto lba = static_cast<std::uint32_t>(random.below(64));
+    const bool writes = random.chance(0.5);
+    const auto cdb = cdb_10(writes ? 0x2A : 0x28, lba, 4);
+    commands.push_back(start(bench, nexus, cdb,
+                             {.out = writes ? filled(2048, i) : Bytes{},
+                              .lun = lun,
+                              .tag = i,
+                              .attribute = static_cast<TaskAttribute>(random.below(3))}));
+    if (random.chance(0.3)) {
+      co_await bench.unit.home().sleep_for(std::chrono::milliseconds(random.below(50)));
+    }
+    if (random.chance(0.1)) {
+      const auto function =
+          static_cast<TaskManagementFunction>(std::array{1, 2, 4, 5, 6}[random.below(5)]);
+      const TimePoint before = unit.home().now();
+      co_await bench.router.manage(nexus,
+                                   {.function = function, .lun = lun, .tag = random.below(i + 1)});
+      CHECK(unit.home().now() - before <= scsi::kTaskManagementBound);
+    }
+  }
+  for (const auto& command : commands) {
+    co_await command->gone();
+    CHECK(command->released);
+  }
+  CHECK(unit.counters().in_flight == 0);
+  CHECK(unit.counters().held == 0);
+  co_await bench.router.detach(*other);
+  co_await bench.router.remove(1);
+  const bool closed = co_await unit.close(unit.home().now() + std::chrono::seconds(5));
+  CHECK(closed);
+  co_await bench.stop();
+}
+
 Task<void> abort_task_set_is_own(Bench& bench) {
   bench.hung.obey_cancellation(true);
   bench.hung.hang();
@@ -341,6 +416,15 @@ TEST_CASE("Recovery: abort, LUN reset, target reset and session loss with a dead
 }
 TEST_CASE("Linux FastAbort: an abort does not wait for Data-Out", "[scsi][tmf]") {
   on_bench(abort_in_transfer);
+}
+TEST_CASE("1 MiB I/O, then ABORT and LUN RESET", "[scsi][tmf]") { on_bench(large_io_then_reset); }
+TEST_CASE("Aborts under load: every command ends exactly once", "[scsi][tmf][sim]") {
+  const auto seed = GENERATE(range<std::uint64_t>(1, 65));
+  CAPTURE(seed);
+  const auto world = sim::World::create({.seed = seed});
+  Bench bench(*world->executors()[0]);
+  const bool ended = world->run([&] { return aborts_under_load(bench, seed); });
+  REQUIRE(ended);
 }
 TEST_CASE("ABORT TASK SET: concerns its own nexus alone", "[scsi][tmf]") {
   on_bench(abort_task_set_is_own);
