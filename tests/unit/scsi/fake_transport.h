@@ -281,11 +281,11 @@ class Bench {
 inline void on_bench(Task<void> (*body)(Bench& bench), scsi::LogicalUnitOptions options = {},
                      MemoryDeviceOptions memory = {.byte_count = kBenchBlocks * 512}) {
   struct Run {
-    static Task<void> go(Executor& home, Task<void> (*todo)(Bench&), scsi::LogicalUnitOptions with,
+    static Task<void> go(Executor& home, Task<void> (*body)(Bench&), scsi::LogicalUnitOptions with,
                          MemoryDeviceOptions memory_options) {
       Bench bench(home, std::move(with), memory_options);
       co_await bench.start();
-      co_await todo(bench);
+      co_await body(bench);
       co_await bench.stop();
     }
   };
