@@ -348,16 +348,23 @@ Negotiator::Checked Negotiator::evaluate_answer(const KeyRow& row, const KeyValu
   return {};
 }
 
-bool Negotiator::answers_outstanding() const { return pending_.any(); }
+// Section 6.2.2: the two cases in which an answer is optional.
+bool Negotiator::needs_answer(const KeyRow& row) const {
+  const std::string& offered = offered_[at(row.id)];
+  return !(row.type == KeyType::kAnd && offered == "No") &&
+         !(row.type == KeyType::kOr && offered == "Yes");
+}
+
+bool Negotiator::answers_outstanding() const {
+  return std::ranges::any_of(
+      key_table(), [this](const KeyRow& row) { return pending_[at(row.id)] && needs_answer(row); });
+}
 
 Negotiator::Checked Negotiator::check_answered() {
   for (const KeyRow& row : key_table()) {
     if (!pending_[at(row.id)]) continue;
     const std::string& offered = offered_[at(row.id)];
-    // Section 6.2.2: the two cases in which an answer is optional.
-    const bool settled = (row.type == KeyType::kAnd && offered == "No") ||
-                         (row.type == KeyType::kOr && offered == "Yes");
-    if (!settled) return failure(NegotiationError::kNoAnswer, row.name, offered);
+    if (needs_answer(row)) return failure(NegotiationError::kNoAnswer, row.name, offered);
     pending_[at(row.id)] = false;
     settle(row.id, offered);
   }

@@ -122,7 +122,7 @@ class Negotiator {
 
   std::expected<Reply, NegotiationFailure> receive(std::span<const KeyValue> pairs);
 
-  // Offers that the peer still has to answer.
+  // Offers that the peer still has to answer; ImmediateData=No, say, needs none.
   bool answers_outstanding() const;
   // The login or text negotiation ends: checks that every offer was answered, that we can live
   // with the outcome, and what values must hold together.
@@ -152,6 +152,7 @@ class Negotiator {
   Checked check_integrity();
   std::uint32_t limit_by_others(KeyId id, std::uint32_t value) const;
   bool is_irrelevant(const KeyRow& row) const;
+  bool needs_answer(const KeyRow& row) const;
   bool default_is_allowed(const KeyRow& row) const;
   void settle(KeyId id, std::string_view value);
 

@@ -299,6 +299,14 @@ TEST_CASE("A target that cannot live with a default offers before it lets go", "
     CHECK(peer.login.parameters().session.max_burst_length == 65536);
     CHECK(peer.login.response_text().empty());
   }
+  SECTION("what needs no answer holds nobody up") {
+    LoginPeer peer;
+    peer.policy.admission.preferences =
+        KeyPreferences::for_target().with({{"ImmediateData", "No"}}).value();
+    REQUIRE(peer.send({.stage = 1, .next = 3}, LoginPeer::names()) == LoginOutcome::kPlace);
+    CHECK(peer.value("ImmediateData") == "No");
+    CHECK_FALSE(peer.login.parameters().session.immediate_data);
+  }
   SECTION("by not skipping the operational stage") {
     LoginPeer peer;
     peer.policy.admission.preferences = strict.value();
