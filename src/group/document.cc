@@ -111,7 +111,7 @@ std::expected<Value, std::string> read_toml(std::string_view text, std::string_v
   }
 }
 
-std::string_view nearest(std::string_view given, const std::vector<std::string_view>& known) {
+std::string_view nearest(std::string_view given, const std::vector<std::string>& known) {
   constexpr std::size_t kLongestCompared = 64;
   if (given.size() > kLongestCompared) return {};
   std::string_view best;
@@ -126,21 +126,31 @@ std::string_view nearest(std::string_view given, const std::vector<std::string_v
   return best;
 }
 
-void Mistakes::add(std::uint32_t line, std::string_view key, std::string_view what) {
+std::string Mistakes::text_of(std::uint32_t line, std::string_view key,
+                              std::string_view what) const {
   std::string text;
   if (!file_.empty()) text = fmt::format("{}:{}: ", file_, line);
   if (!key.empty()) text += fmt::format("{}: ", key);
-  by_line_.emplace(line, text.append(what));
+  return text.append(what);
+}
+
+void Mistakes::add(std::uint32_t line, std::string_view key, std::string_view what) {
+  by_line_.emplace(line, text_of(line, key, what));
+}
+
+void Mistakes::add_absence(std::uint32_t line, std::string_view key, std::string_view what) {
+  absences_.emplace(line, text_of(line, key, what));
 }
 
 std::vector<std::string> Mistakes::sorted() const {
   std::vector<std::string> lines;
   for (const auto& [line, text] : by_line_) lines.push_back(text);
+  for (const auto& [line, text] : absences_) lines.push_back(text);
   return lines;
 }
 
 const Value* TableReader::take(std::string_view key, Value::Kind kind, std::string_view accepted) {
-  known_.push_back(key);
+  known_.emplace_back(key);
   const Value* value = table_.find(key);
   if (value == nullptr) return nullptr;
   if (value->kind == kind) return value;
@@ -265,12 +275,16 @@ std::vector<const Value*> TableReader::tables(std::string_view key) {
 }
 
 const Value* TableReader::any(std::string_view key) {
-  known_.push_back(key);
+  known_.emplace_back(key);
   return table_.find(key);
 }
 
 void TableReader::mistake(std::string_view key, std::string_view what) {
-  mistakes_.add(line_of(key), path_of(key), what);
+  if (has(key)) {
+    mistakes_.add(line_of(key), path_of(key), what);
+  } else {
+    mistakes_.add_absence(line_of(key), path_of(key), what);
+  }
 }
 
 void TableReader::require(std::string_view key, std::string_view what_is_accepted) {
@@ -298,7 +312,7 @@ void TableReader::finish() {
       continue;
     }
     std::string list;
-    for (const std::string_view word : known_) {
+    for (const std::string& word : known_) {
       if (!list.empty()) list += ", ";
       list += word;
     }

@@ -47,19 +47,25 @@ std::string_view describe(Value::Kind kind);
 std::expected<Value, std::string> read_toml(std::string_view text, std::string_view name);
 
 // Of `known`, the word that `given` is most likely a misspelling of; empty if none is near.
-std::string_view nearest(std::string_view given, const std::vector<std::string_view>& known);
+std::string_view nearest(std::string_view given, const std::vector<std::string>& known);
 
 // Where mistakes go. Without a name of a file (a request has none) a line begins with the key.
 class Mistakes {
  public:
   explicit Mistakes(std::string file) : file_(std::move(file)) {}
   void add(std::uint32_t line, std::string_view key, std::string_view what);
-  bool empty() const noexcept { return by_line_.empty(); }
-  std::vector<std::string> sorted() const;  // By line, each a whole line of text.
+  // Something that is missing, in the section that begins in this line.
+  void add_absence(std::uint32_t line, std::string_view key, std::string_view what);
+  bool empty() const noexcept { return by_line_.empty() && absences_.empty(); }
+  // Whole lines of text. What is missing comes last: often it is there, but misspelt.
+  std::vector<std::string> sorted() const;
 
  private:
   std::string file_;
+  std::string text_of(std::uint32_t line, std::string_view key, std::string_view what) const;
+
   std::multimap<std::uint32_t, std::string> by_line_;
+  std::multimap<std::uint32_t, std::string> absences_;
 };
 
 class TableReader {
@@ -83,7 +89,7 @@ class TableReader {
   std::vector<const Value*> tables(std::string_view key);  // [[key]]
   const Value* any(std::string_view key);
 
-  // Notes a mistake at the key's line, or at the table's if the key is absent.
+  // Notes a mistake at the key's line; an absence if the key is not there.
   void mistake(std::string_view key, std::string_view what);
   void require(std::string_view key, std::string_view what_is_accepted);
   bool has(std::string_view key) const { return table_.find(key) != nullptr; }
@@ -98,7 +104,7 @@ class TableReader {
   const Value& table_;
   std::string path_;
   Mistakes& mistakes_;
-  std::vector<std::string_view> known_;
+  std::vector<std::string> known_;
 };
 
 }  // namespace sandbay::group
