@@ -99,16 +99,16 @@ struct KeyRow {
   std::string_view name;
   KeyType type;
   KeyUse use;
-  KeyStage stage;
-  KeySender sender;
-  KeyScope scope;
-  KeyRepeat repeat;
-  bool irrelevant_in_discovery;
-  bool may_be_not_understood;  // A peer older than RFC 7143 need not know it.
-  std::string_view default_value;
-  std::uint32_t minimum;  // Of numbers.
-  std::uint32_t maximum;
-  std::string_view choices;  // Of lists: every value this implementation can carry out.
+  KeyStage stage = KeyStage::kOperational;
+  KeySender sender = KeySender::kBoth;
+  KeyScope scope = KeyScope::kSession;
+  KeyRepeat repeat = KeyRepeat::kNever;
+  bool irrelevant_in_discovery = false;
+  bool may_be_not_understood = false;  // A peer older than RFC 7143 need not know it.
+  std::string_view default_value = "";
+  std::uint32_t minimum = 0;  // Of numbers.
+  std::uint32_t maximum = 0;
+  std::string_view choices = "";  // Of lists: every value this implementation can carry out.
 };
 
 // In the order of KeyId.

@@ -169,6 +169,18 @@ TEST_CASE("A login fails with the status that section 11.13.5 has for it", "[isc
     CHECK(peer.value("TargetAddress") == "192.0.2.8:3260");
     CHECK(peer.login.response().data_segment_length == peer.login.response_text().size());
   }
+}
+
+TEST_CASE("A login that breaks the rules fails with 0200, 0201 or 020b", "[iscsi][login]") {
+  LoginPeer peer;
+  using Pairs = std::vector<KeyValue>;
+  const auto status = [&](LoginPeer::Header header, Pairs pairs) {
+    REQUIRE(peer.send(header, pairs) == LoginOutcome::kFail);
+    CHECK(peer.login.response().transit == false);
+    CHECK_FALSE(peer.login.diagnosis().empty());
+    return peer.login.response().status;
+  };
+  const LoginPeer::Header operational{.stage = 1, .next = 3};
   SECTION("0201: security is skipped where CHAP is required") {
     peer.policy.require_chap();
     CHECK(status(operational, LoginPeer::names()) == LoginStatus::kAuthenticationFailure);
