@@ -1,0 +1,453 @@
+// The management service on a real group: every operation, every refusal, and what a restart
+// finds. Everything runs with one reactor and with two.
+#include "group/service.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <catch2/catch.hpp>
+#include <fstream>
+#include <set>
+
+#include "tests/unit/block/scratch_directory.h"
+#include "tests/unit/group/running.h"
+
+namespace sandbay::group {
+namespace {
+
+constexpr std::uint64_t kMiB = std::uint64_t{1} << 20;
+
+using Code = Refusal::Code;
+
+CreateVolumeRequest request_for(std::string name, std::uint64_t bytes = 4 * kMiB) {
+  CreateVolumeRequest request;
+  request.specification.name = std::move(name);
+  request.specification.size_bytes = bytes;
+  return request;
+}
+
+std::set<std::string> files_in(const std::filesystem::path& folder) {
+  std::set<std::string> names;
+  for (const auto& entry : std::filesystem::directory_iterator(folder)) {
+    names.insert(entry.path().filename().string());
+  }
+  return names;
+}
+
+void run(const std::filesystem::path& state, unsigned reactors, const GroupTest& test,
+         const std::string& sections = "") {
+  const std::string error = run_group(state, sections, reactors, test);
+  if (!error.empty()) FAIL(error);
+}
+
+// What a start that must fail says.
+std::string refused_start(const std::filesystem::path& state, const std::string& sections) {
+  return run_group(state, sections, 1, [](Group&) -> Task<void> { co_return; });
+}
+
+TEST_CASE("A declared volume is made once and stays itself", "[group]") {
+  const unsigned reactors = GENERATE(1U, 2U);
+  const testing::ScratchDirectory scratch;
+  const std::string sections =
+      "[[volume]]\nname = \"v\"\nsize = \"4MiB\"\n[[volume.access]]\ninitiator = \"*\"\n";
+  static VolumeInfo first;
+  run(
+      scratch.file("state"), reactors,
+      [](Group& group) -> Task<void> {
+        auto volume = co_await group.show_volume("v");
+        REQUIRE(volume.has_value());
+        first = *volume;
+        CHECK(first.declared);
+        CHECK(first.specification.size_bytes == 4 * kMiB);
+        CHECK(first.specification.target == "iqn.2026-11.org.sandbay:v");
+        CHECK(first.specification.lun == 0);
+        CHECK(first.health == "good");
+        const auto access = co_await group.list_access("v");
+        REQUIRE(access->size() == 1);
+        CHECK(access->at(0).declared);
+      },
+      sections);
+  CHECK(std::filesystem::file_size(first.path) == 4 * kMiB);
+  run(
+      scratch.file("state"), reactors,
+      [](Group& group) -> Task<void> {
+        const auto volume = co_await group.show_volume("v");
+        REQUIRE(volume.has_value());
+        CHECK(volume->uuid == first.uuid);
+        CHECK(volume->path == first.path);
+        CHECK(volume->specification.serial == first.specification.serial);
+        CHECK(volume->specification.naa == first.specification.naa);
+      },
+      sections);
+}
+
+Task<void> make_expand_rename(Group& group) {
+  const auto made = co_await group.create_volume(request_for("a"));
+  REQUIRE(made.has_value());
+  CHECK(made->created);
+  CHECK_FALSE(made->volume.declared);
+  CHECK(std::filesystem::file_size(made->volume.path) == 4 * kMiB);
+
+  const auto again = co_await group.create_volume(request_for("a"));
+  REQUIRE(again.has_value());
+  CHECK_FALSE(again->created);
+  CHECK(again->volume.uuid == made->volume.uuid);
+  const auto other = co_await group.create_volume(request_for("a", 8 * kMiB));
+  REQUIRE_FALSE(other.has_value());
+  CHECK(other.error().code == Code::kConflict);
+  CHECK(other.error().message ==
+        "volume \"a\" is there already, with 4MiB on state; choose another name, or expand it");
+
+  ChangeVolumeRequest larger{.size_bytes = 8 * kMiB, .name = std::nullopt};
+  const auto expanded = co_await group.change_volume("a", larger);
+  REQUIRE(expanded.has_value());
+  CHECK(expanded->specification.size_bytes == 8 * kMiB);
+  CHECK(std::filesystem::file_size(made->volume.path) == 8 * kMiB);
+  ChangeVolumeRequest smaller{.size_bytes = 4 * kMiB, .name = std::nullopt};
+  const auto shrunk = co_await group.change_volume("a", smaller);
+  REQUIRE_FALSE(shrunk.has_value());
+  CHECK(shrunk.error().code == Code::kInvalid);
+  CHECK(shrunk.error().message == "volume \"a\" has 8MiB and cannot shrink; give a larger size");
+
+  ChangeVolumeRequest renaming{.size_bytes = std::nullopt, .name = "b"};
+  const auto renamed = co_await group.change_volume("a", renaming);
+  REQUIRE(renamed.has_value());
+  CHECK(renamed->name == "b");
+  CHECK(renamed->uuid == made->volume.uuid);
+  CHECK(renamed->specification.target == "iqn.2026-11.org.sandbay:a");
+  const auto gone = co_await group.show_volume("a");
+  REQUIRE_FALSE(gone.has_value());
+  CHECK(gone.error().code == Code::kNotFound);
+  CHECK(gone.error().message == "there is no volume \"a\"; list them with volume list");
+}
+
+TEST_CASE("A volume made at run time outlives restarts until it is deleted", "[group]") {
+  const unsigned reactors = GENERATE(1U, 2U);
+  const testing::ScratchDirectory scratch;
+  const std::filesystem::path state = scratch.file("state");
+  run(state, reactors, make_expand_rename);
+  run(state, reactors, [](Group& group) -> Task<void> {
+    const auto volume = co_await group.show_volume("b");
+    REQUIRE(volume.has_value());
+    CHECK(volume->specification.size_bytes == 8 * kMiB);
+    const auto deleted = co_await group.delete_volume("b", false);
+    CHECK(deleted.has_value());
+    const auto targets = co_await group.list_targets();
+    CHECK(targets.empty());
+  });
+  CHECK(files_in(state / "volumes").empty());
+  run(state, reactors, [](Group& group) -> Task<void> {
+    const auto volumes = co_await group.list_volumes();
+    CHECK(volumes.empty());
+  });
+}
+
+TEST_CASE("Volumes stand on memory and on images too", "[group]") {
+  const testing::ScratchDirectory scratch;
+  const std::string image = scratch.file("image");
+  static std::string image_path;
+  image_path = image;
+  std::ofstream(image) << std::string(kMiB, 'x');
+  run(scratch.file("state"), 2, [](Group& group) -> Task<void> {
+    CreateVolumeRequest memory = request_for("m");
+    memory.specification.backing = Backing::kMemory;
+    const auto in_memory = co_await group.create_volume(memory);
+    REQUIRE(in_memory.has_value());
+    CHECK(in_memory->volume.path.empty());
+
+    CreateVolumeRequest file = request_for("f", 0);
+    file.specification.backing = Backing::kFile;
+    file.specification.path = image_path;
+    const auto on_file = co_await group.create_volume(file);
+    REQUIRE(on_file.has_value());
+    CHECK(on_file->volume.specification.size_bytes == kMiB);
+    CHECK(on_file->volume.path == image_path);
+    CHECK(in_memory->volume.executor != on_file->volume.executor);
+    const auto deleted = co_await group.delete_volume("f", false);
+    CHECK(deleted.has_value());
+  });
+  // What the user named stays the user's, byte for byte.
+  std::ifstream content(image);
+  const std::string bytes((std::istreambuf_iterator<char>(content)), {});
+  CHECK(bytes == std::string(kMiB, 'x'));
+}
+
+Task<void> share_a_target(Group& group) {
+  const auto a = co_await group.create_volume(request_for("a"));
+  REQUIRE(a.has_value());
+  CreateVolumeRequest second = request_for("b");
+  second.specification.target = a->volume.specification.target;
+  const auto b = co_await group.create_volume(second);
+  REQUIRE(b.has_value());
+  CHECK(b->volume.specification.lun == 1);
+  CreateVolumeRequest third = request_for("c");
+  third.specification.target = a->volume.specification.target;
+  third.specification.lun = 1;
+  const auto refused = co_await group.create_volume(third);
+  REQUIRE_FALSE(refused.has_value());
+  CHECK(refused.error().message ==
+        "volume \"c\": LUN 1 of iqn.2026-11.org.sandbay:a is volume \"b\"; choose another lun, or "
+        "leave it out");
+  third.specification.lun = 7;
+  const auto c = co_await group.create_volume(third);
+  REQUIRE(c.has_value());
+  const auto deleted = co_await group.delete_volume("a", false);
+  CHECK(deleted.has_value());
+  const auto target = co_await group.show_target("iqn.2026-11.org.sandbay:a");
+  REQUIRE(target.has_value());
+  REQUIRE(target->units.size() == 2);
+  CHECK(target->units[0].lun == 1);
+  CHECK(target->units[0].volume == "b");
+  CHECK(target->units[1].lun == 7);
+}
+
+TEST_CASE("Several volumes are LUNs of one target", "[group]") {
+  const unsigned reactors = GENERATE(1U, 2U);
+  const testing::ScratchDirectory scratch;
+  run(scratch.file("state"), reactors, share_a_target);
+  run(scratch.file("state"), reactors, [](Group& group) -> Task<void> {
+    const auto target = co_await group.show_target("iqn.2026-11.org.sandbay:a");
+    REQUIRE(target.has_value());
+    CHECK(target->units.size() == 2);
+  });
+}
+
+Task<void> change_access(Group& group) {
+  const auto none = co_await group.add_access("nothing", {});
+  CHECK(none.error().code == Code::kNotFound);
+  const auto bad = co_await group.add_access("v", {.initiator = "host"});
+  REQUIRE_FALSE(bad.has_value());
+  CHECK(bad.error().code == Code::kInvalid);
+  const auto one = co_await group.add_access(
+      "v", {.initiator = "iqn.1993-08.org.debian:*",
+            .address = "192.0.2.0/24",
+            .chap = iscsi::ChapCredential{.user = "host", .secret = "secretsecret"}});
+  REQUIRE(one.has_value());
+  CHECK(one->id == "1");
+  CHECK(one->chap_user == "host");
+  const auto two = co_await group.add_access("v", {.initiator = "*"});
+  REQUIRE(two.has_value());
+  CHECK(two->id == "2");
+  const auto declared = co_await group.remove_access("v", "file-1");
+  REQUIRE_FALSE(declared.has_value());
+  CHECK(declared.error().message ==
+        "access record file-1 of volume \"v\" stands in test.toml; remove it there");
+  const auto removed = co_await group.remove_access("v", "2");
+  CHECK(removed.has_value());
+  const auto again = co_await group.remove_access("v", "2");
+  REQUIRE_FALSE(again.has_value());
+  CHECK(again.error().message ==
+        "volume \"v\" has no access record 2; list them with access list v");
+}
+
+TEST_CASE("Access records are added and removed, and outlive restarts", "[group]") {
+  const testing::ScratchDirectory scratch;
+  const std::string sections =
+      "[[volume]]\nname = \"v\"\nsize = \"4MiB\"\n[[volume.access]]\ninitiator = "
+      "\"iqn.2026-11.org.sandbay:*\"\n";
+  run(scratch.file("state"), 1, change_access, sections);
+  run(
+      scratch.file("state"), 1,
+      [](Group& group) -> Task<void> {
+        const auto access = co_await group.list_access("v");
+        REQUIRE(access->size() == 2);
+        CHECK(access->at(0).id == "file-1");
+        CHECK(access->at(1).id == "1");
+        CHECK(access->at(1).address == "192.0.2.0/24");
+        const auto next = co_await group.add_access("v", {.initiator = "*"});
+        CHECK(next->id == "3");  // A number is never used again.
+      },
+      sections);
+}
+
+TEST_CASE("What cannot be is refused in one sentence", "[group]") {
+  const testing::ScratchDirectory scratch;
+  run(
+      scratch.file("state"), 1,
+      [](Group& group) -> Task<void> {
+        const auto name = co_await group.create_volume(request_for("a/b"));
+        CHECK(name.error().code == Code::kInvalid);
+        const auto no_size = co_await group.create_volume(request_for("a", 0));
+        CHECK(no_size.error().message ==
+              "volume \"a\": size is missing; write a size such as \"100GiB\"");
+        CreateVolumeRequest absent = request_for("a", 0);
+        absent.specification.backing = Backing::kFile;
+        absent.specification.path = "/nowhere/image";
+        const auto no_file = co_await group.create_volume(absent);
+        REQUIRE_FALSE(no_file.has_value());
+        CHECK(no_file.error().code == Code::kFailed);
+        CHECK_THAT(no_file.error().message, Catch::StartsWith("volume \"a\" cannot be made: ") &&
+                                                Catch::Contains("/nowhere/image"));
+        CreateVolumeRequest taken = request_for("a");
+        taken.access.push_back({.initiator = "*"});
+        taken.specification.target = "iqn.2026-11.org.sandbay:v";
+        const auto access = co_await group.create_volume(taken);
+        CHECK(access.error().code == Code::kConflict);
+        const auto nothing = co_await group.change_volume("v", {});
+        CHECK(nothing.error().message == "volume \"v\": nothing to change; give a size or a name");
+        const auto declared = co_await group.delete_volume("v", true);
+        CHECK(declared.error().message ==
+              "volume \"v\" is declared in test.toml, which would make it again; take it out there "
+              "and restart first");
+        ChangeVolumeRequest renaming{.size_bytes = std::nullopt, .name = "w"};
+        const auto renamed = co_await group.change_volume("v", renaming);
+        CHECK(renamed.error().message ==
+              "volume \"v\" is declared in test.toml; its name changes only there");
+        const auto session = co_await group.drop_session(9);
+        CHECK(session.error().message == "there is no session 9; list them with session list");
+        const auto target = co_await group.show_target("iqn.x");
+        CHECK(target.error().message == "there is no target \"iqn.x\"; list them with target list");
+        const auto volumes = co_await group.list_volumes();
+        CHECK(volumes.size() == 1);
+      },
+      "[[volume]]\nname = \"v\"\nsize = \"4MiB\"\n");
+  CHECK(files_in(scratch.file("state/volumes")).size() == 1);
+}
+
+TEST_CASE("A start that would lose or mistake data is refused", "[group]") {
+  const testing::ScratchDirectory scratch;
+  const std::filesystem::path state = scratch.file("state");
+  const std::string sections = "[[volume]]\nname = \"v\"\nsize = \"4MiB\"\n";
+  static std::string path;
+  run(
+      state, 1,
+      [](Group& group) -> Task<void> {
+        const auto volume = co_await group.show_volume("v");
+        path = volume->path;
+      },
+      sections);
+
+  SECTION("the image is missing") {
+    std::filesystem::remove(path);
+    CHECK_THAT(refused_start(state, sections),
+               Catch::StartsWith("volume \"v\": ") && Catch::Contains(path));
+    CHECK_FALSE(std::filesystem::exists(path));
+  }
+  SECTION("the image is too short") {
+    std::filesystem::resize_file(path, 2 * kMiB);
+    CHECK(refused_start(state, sections) ==
+          fmt::format("volume \"v\": {} has 2MiB but the volume has 4MiB; bring the whole image "
+                      "back",
+                      path));
+  }
+  SECTION("the file says that it stands on something else") {
+    CHECK(refused_start(state, "[[volume]]\nname = \"v\"\nsize = \"4MiB\"\nmemory = true\n") ==
+          "test.toml:6: volume \"v\": was made on state with 512-byte blocks, not on memory with "
+          "512-byte blocks; write that, or give the new volume another name");
+  }
+  SECTION("two volumes want one LUN") {
+    const std::string other =
+        "[[volume]]\nname = \"w\"\nsize = \"4MiB\"\ntarget = \"iqn.2026-11.org.sandbay:v\"\n"
+        "lun = 0\n";
+    CHECK_THAT(refused_start(state, sections + other), Catch::Contains("LUN 0"));
+  }
+  SECTION("the state directory is held") {
+    const auto held = StateDirectory::open(state);
+    REQUIRE(held.has_value());
+    CHECK_THAT(refused_start(state, sections), Catch::Contains("is in use by process"));
+  }
+  SECTION("the image has grown: that is taken as it is") {
+    std::filesystem::resize_file(path, 6 * kMiB);
+    run(
+        state, 1,
+        [](Group& group) -> Task<void> {
+          const auto volume = co_await group.show_volume("v");
+          CHECK(volume->specification.size_bytes == 6 * kMiB);
+        },
+        sections);
+  }
+}
+
+TEST_CASE("A group keeps its UUID and refuses another's", "[group]") {
+  const testing::ScratchDirectory scratch;
+  const std::string text =
+      "[group]\nname = \"test\"\nstate = \"{}\"\n{}[[portal]]\nlisten = \"127.0.0.1:0\"\n";
+  static std::string uuid;
+  run(scratch.file("state"), 1, [](Group& group) -> Task<void> {
+    const GroupInfo info = co_await group.show_group();
+    uuid = info.uuid;
+    CHECK(info.name == "test");
+    REQUIRE(info.portals.size() == 1);
+    CHECK_THAT(info.portals[0].listen, !Catch::EndsWith(":0"));
+  });
+  run(scratch.file("state"), 1, [](Group& group) -> Task<void> {
+    const GroupInfo info = co_await group.show_group();
+    CHECK(info.uuid == uuid);
+  });
+  auto other = parse_configuration(fmt::format(fmt::runtime(text), scratch.file("state"),
+                                               "uuid = \"00000000-0000-4000-8000-000000000000\"\n"),
+                                   "test.toml");
+  REQUIRE(other.has_value());
+  const std::string error = run_configured(*other, 1, [](Group&) -> Task<void> { co_return; });
+  CHECK(error == fmt::format("test.toml: group.uuid: is 00000000-0000-4000-8000-000000000000, but "
+                             "{} holds group {}; name that group's state directory, or leave uuid "
+                             "out",
+                             scratch.file("state"), uuid));
+}
+
+TEST_CASE("A portal that is taken is named", "[group]") {
+  const testing::ScratchDirectory scratch;
+  static std::string second_error;
+  static std::string second_state;
+  second_state = scratch.file("second");
+  run(scratch.file("first"), 1, [](Group& group) -> Task<void> {
+    const std::string listen = group.portals()[0].listen;
+    const std::string text =
+        fmt::format("[group]\nname = \"two\"\nstate = \"{}\"\n[[portal]]\nlisten = \"{}\"\n",
+                    second_state, listen);
+    second_error = fmt::format("portal {}: cannot listen there: address in use; ", listen);
+    auto configuration = parse_configuration(text, "two.toml");
+    REQUIRE(configuration.has_value());
+    // The second group shares this reactor.
+    const auto state = StateDirectory::open(second_state);
+    auto store = co_await metadata::open_rocksdb_store(Executor::current(),
+                                                       {.path = state->metadata().string()});
+    auto second = co_await Group::start(*configuration, **store);
+    REQUIRE_FALSE(second.has_value());
+    CHECK_THAT(second.error(), Catch::StartsWith(second_error));
+    co_await (*store)->close();
+  });
+}
+
+TEST_CASE("Only files that an intent names are cleaned up", "[group]") {
+  const testing::ScratchDirectory scratch;
+  const std::filesystem::path state = scratch.file("state");
+  run(state, 1, [](Group&) -> Task<void> { co_return; });
+  std::ofstream(state / "volumes" / "named.img") << "x";
+  std::ofstream(state / "volumes" / "stranger.img") << "x";
+  static std::string metadata;
+  metadata = (state / "metadata").string();
+  auto reactors = ReactorGroup::create({});
+  REQUIRE(reactors.has_value());
+  (*reactors)->run([]() -> Task<void> {
+    auto store = co_await metadata::open_rocksdb_store(Executor::current(), {.path = metadata});
+    metadata::Batch batch;
+    batch.put("intent/named", "named.img");
+    batch.put("intent/absent", "absent.img");
+    const Error error = co_await (*store)->commit(std::move(batch));
+    CHECK(error == Error::kNone);
+    co_await (*store)->close();
+  });
+  run(state, 1, [](Group&) -> Task<void> { co_return; });
+  CHECK(files_in(state / "volumes") == std::set<std::string>{"stranger.img"});
+}
+
+TEST_CASE("What is measured covers every volume and every reactor", "[group]") {
+  const testing::ScratchDirectory scratch;
+  run(
+      scratch.file("state"), 2,
+      [](Group& group) -> Task<void> {
+        const Measurements all = co_await group.measure();
+        CHECK(all.volumes.size() == 2);
+        CHECK(all.targets.size() == 2);
+        CHECK(all.sessions.empty());
+        REQUIRE(all.executors.size() == 2);
+        CHECK(all.executors[1].buffer_limit_bytes > 0);
+        CHECK(all.group.provisioned_bytes == 8 * kMiB);
+        CHECK(all.volumes[0].executor != all.volumes[1].executor);
+      },
+      "[[volume]]\nname = \"a\"\nsize = \"4MiB\"\n[[volume]]\nname = \"b\"\nsize = \"4MiB\"\n");
+}
+
+}  // namespace
+}  // namespace sandbay::group
