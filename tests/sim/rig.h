@@ -10,9 +10,9 @@
 
 #include "block/layer.h"
 #include "block/memory_device.h"
+#include "clients.h"
 #include "iscsi/initiator.h"
 #include "iscsi/target_server.h"
-#include "reference_disk.h"
 #include "runtime/simulation.h"
 #include "runtime/sync.h"
 #include "scsi/logical_unit.h"
@@ -54,8 +54,8 @@ class Rig {
   ~Rig();
 
   sim::World& world() { return *world_; }
-  Random& random() { return random_; }
-  ReferenceDisk& model() { return model_; }
+  Clients& clients() { return clients_; }
+  Random& random() { return clients_.random(); }
   iscsi::TargetServer& server() { return *server_; }
   Executor& executor(unsigned index) { return *world_->executors()[index]; }
   unsigned executor_count() const { return options_.executors; }
@@ -63,42 +63,20 @@ class Rig {
 
   // Runs `body` between set-up and tear-down, all in virtual time. What went wrong; empty: nothing.
   std::string run(std::function<Task<void>()> body, Duration limit = std::chrono::hours(2));
-  // The first thing that went wrong counts.
-  void complain(std::string what) {
-    if (wrong_.empty()) wrong_ = std::move(what);
-  }
-  bool failed() const { return !wrong_.empty(); }
-
-  // One logical request, repeated while there are unit attentions or a full task set. `aborts` says
-  // that task management is about: commands may end as cancelled then.
-  Task<void> write_once(iscsi::InitiatorSession& session, bool aborts);
-  Task<void> read_once(iscsi::InitiatorSession& session, bool aborts);
-  Task<void> flush_once(iscsi::InitiatorSession& session, bool aborts);
-  // A mix of the three, `count` times.
-  Task<void> client(iscsi::InitiatorSession& session, std::uint32_t count, bool aborts, Gate& gate);
-  Task<void> read_everything(iscsi::InitiatorSession& session);
 
  private:
   Task<void> set_up();
   Task<void> tear_down();
   Task<void> whole(std::function<Task<void>()> body);
-  Task<iscsi::InitiatorSession::Reply> ask(iscsi::InitiatorSession& session,
-                                           std::array<std::byte, 16> cdb, BufferList out,
-                                           std::size_t in_bytes);
-  Task<void> read_blocks(iscsi::InitiatorSession& session, std::uint64_t first, std::uint64_t count,
-                         bool aborts);
-
   RigOptions options_;
   std::unique_ptr<sim::World> world_;
-  Random random_;
-  ReferenceDisk model_;
+  Clients clients_;
   std::unique_ptr<MemoryDevice> memory_;
   std::unique_ptr<SlowDevice> device_;
   std::unique_ptr<scsi::LogicalUnit> unit_;
   std::unique_ptr<scsi::TaskRouter> router_;
   std::unique_ptr<iscsi::TargetServer> server_;
   Endpoint endpoint_;
-  std::string wrong_;
 };
 
 }  // namespace sandbay::simtest

@@ -74,7 +74,7 @@ InitiatorOptions random_session(Rig& rig, std::uint32_t connections) {
 Task<std::unique_ptr<InitiatorSession>> log_in(Rig& rig, InitiatorOptions options) {
   auto session = co_await InitiatorSession::login(std::move(options));
   if (!session.has_value()) {
-    rig.complain("login: " + session.error().message);
+    rig.clients().complain("login: " + session.error().message);
     co_return std::unique_ptr<InitiatorSession>();
   }
   co_return std::move(*session);
@@ -110,12 +110,12 @@ Task<void> play(Rig& rig, Scenario scenario) {
     spawn(trouble_then_leave(scenario.trouble, rig, *session, gate));
   }
   for (std::uint32_t index = 0; index < scenario.clients && enter(gate); ++index) {
-    spawn(rig.client(*session, scenario.operations, scenario.aborts, gate));
+    spawn(rig.clients().client(*session, scenario.operations, scenario.aborts, gate));
   }
   co_await gate.close();
-  if (!rig.failed()) co_await rig.flush_once(*session, false);
-  if (!rig.failed()) co_await rig.read_everything(*session);
-  if (!session->up()) rig.complain("the session is down at the end");
+  if (!rig.clients().failed()) co_await rig.clients().flush_once(*session, false);
+  if (!rig.clients().failed()) co_await rig.clients().read_everything(*session);
+  if (!session->up()) rig.clients().complain("the session is down at the end");
   co_await session->close();
 }
 
@@ -153,10 +153,11 @@ Task<void> manage_tasks(Rig& rig, InitiatorSession& session) {
     const scsi::TaskManagementRequest request{.function = functions[rig.random().below(4)]};
     const auto answer = co_await session.manage(request);
     if (!answer.has_value()) {
-      rig.complain(fmt::format("task management: {}", describe(answer.error())));
+      rig.clients().complain(fmt::format("task management: {}", describe(answer.error())));
     } else if (*answer != iscsi::TaskManagementResult::kFunctionComplete) {
-      rig.complain(fmt::format("task management function {} answered {}",
-                               static_cast<int>(request.function), static_cast<int>(*answer)));
+      rig.clients().complain(fmt::format("task management function {} answered {}",
+                                         static_cast<int>(request.function),
+                                         static_cast<int>(*answer)));
     }
   }
 }
@@ -167,7 +168,7 @@ Task<void> reinstate_connections(Rig& rig, InitiatorSession& session) {
     const Error error =
         co_await session.reinstate_connection(rig.random().below(session.connection_count()));
     if (error != Error::kNone) {
-      rig.complain(fmt::format("connection reinstatement: {}", describe(error)));
+      rig.clients().complain(fmt::format("connection reinstatement: {}", describe(error)));
     }
   }
 }
@@ -177,7 +178,7 @@ Task<void> reinstate_session(Rig& rig, InitiatorSession& session) {
     co_await pause(rig, 20'000);
     const Error error = co_await session.reinstate_session();
     if (error != Error::kNone) {
-      rig.complain(fmt::format("session reinstatement: {}", describe(error)));
+      rig.clients().complain(fmt::format("session reinstatement: {}", describe(error)));
     }
   }
 }
@@ -186,13 +187,14 @@ Task<void> log_one_connection_out(Rig& rig, InitiatorSession& session) {
   co_await pause(rig, 20'000);
   const Error error =
       co_await session.logout_connection(rig.random().below(session.connection_count()));
-  if (error != Error::kNone) rig.complain(fmt::format("logout: {}", describe(error)));
+  if (error != Error::kNone) rig.clients().complain(fmt::format("logout: {}", describe(error)));
 }
 
 Task<void> drop_the_session(Rig& rig, InitiatorSession& session) {
   co_await pause(rig, 20'000);
   const Error error = co_await rig.server().drop_session(session.tsih());
-  if (error != Error::kNone) rig.complain(fmt::format("drop_session: {}", describe(error)));
+  if (error != Error::kNone)
+    rig.clients().complain(fmt::format("drop_session: {}", describe(error)));
 }
 
 }  // namespace

@@ -36,6 +36,7 @@ struct ScriptedPdu {
 struct ScriptedLogin {
   std::map<std::string, std::string> answers;  // Instead of the offer itself, by key.
   std::uint16_t tsih = 7;
+  bool own_numbers = false;  // ExpCmdSN and MaxCmdSN are set already.
 };
 
 class ScriptedConnection {
@@ -81,14 +82,19 @@ class ScriptedConnection {
 
   // Both stages; negotiated keys are answered with their offer.
   Task<void> log_in(ScriptedLogin login = {}) {
+    ScriptedPdu first = co_await next();
+    co_await log_in_from(std::move(first), std::move(login));
+  }
+  // The same when the first request has been received.
+  Task<void> log_in_from(ScriptedPdu request, ScriptedLogin login) {
     for (int stage = 0; stage < 2; ++stage) {
-      const ScriptedPdu request = co_await next();
+      if (stage != 0) request = co_await next();
       if (request.closed) co_return;
       const LoginRequest parsed = parse_login_request(request.bhs);
       if (stage == 0) first_login = parsed;
       login_text += request.text();
       const std::string answer = answer_keys(request.text(), login.answers);
-      exp_cmd_sn = parsed.cmd_sn;
+      if (!login.own_numbers) exp_cmd_sn = parsed.cmd_sn;
       if (max_cmd_sn == 0) max_cmd_sn = parsed.cmd_sn + 31;
       co_await respond(parsed, LoginStatus::kSuccess, answer, login.tsih);
       if (parsed.transit && parsed.next_stage == 3) co_return;
@@ -137,6 +143,8 @@ class ScriptedConnection {
   }
 
   void reset() { stream_->reset(); }
+
+  Mutex sending;  // For tests that send from several coroutines.
 
   std::uint32_t exp_cmd_sn = 0;
   std::uint32_t max_cmd_sn = 0;  // 0: 32 commands from the login's on.
