@@ -41,8 +41,8 @@ struct ChapCredential {
 // Who may use a target. Every part that is given must match; an initiator needs one record that
 // matches. A record with a credential demands CHAP with it.
 struct AccessRecord {
-  std::string initiator = "*";       // Initiator name; `*` and `?` are wildcards.
-  std::string address;               // "192.0.2.7", "192.0.2.0/24", "2001:db8::/32"; empty: any.
+  std::string initiator = "*";  // Initiator name; `*` and `?` are wildcards.
+  std::string address;          // "192.0.2.7", "192.0.2.0/24", "2001:db8::/32"; empty: any.
   std::optional<ChapCredential> chap;
 };
 
@@ -53,21 +53,22 @@ struct Redirect {
 };
 
 struct TargetOptions {
-  std::string name;   // iqn., eui. or naa. (RFC 7143 section 4.2.7)
+  std::string name;  // iqn., eui. or naa. (RFC 7143 section 4.2.7)
   std::string alias;
   scsi::TargetDevice* device = nullptr;  // Outlives the target's registration.
   std::vector<AccessRecord> access;
-  std::optional<ChapCredential> mutual_chap;  // What this target answers when it is asked to prove itself.
-  std::vector<std::string> chap_digests;      // Allowed CHAP_A by name, strongest first; empty: all.
-  std::vector<std::uint16_t> portal_groups;   // Where it can be reached; empty: everywhere.
+  std::optional<ChapCredential>
+      mutual_chap;  // What this target answers when it is asked to prove itself.
+  std::vector<std::string> chap_digests;     // Allowed CHAP_A by name, strongest first; empty: all.
+  std::vector<std::uint16_t> portal_groups;  // Where it can be reached; empty: everywhere.
   std::optional<Redirect> redirect;
-  // Values and answers for login keys other than the defaults, by key: {"InitialR2T", "Yes"}. What a
-  // value means stands with the negotiation table (keys.h): a limit for numbers, an insistence or
+  // Values and answers for login keys other than the defaults, by key: {"InitialR2T", "Yes"}. What
+  // a value means stands with the negotiation table (keys.h): a limit for numbers, an insistence or
   // offer for booleans, a preference list for digests.
   std::map<std::string, std::string> keys;
-  std::uint32_t queue_depth = 128;      // The command window of a session.
+  std::uint32_t queue_depth = 128;  // The command window of a session.
   std::uint32_t maximum_sessions = 1024;
-  bool exclusive = false;               // One initiator name at a time.
+  bool exclusive = false;  // One initiator name at a time.
 };
 
 // Limits against peers that do not behave.

@@ -1,0 +1,254 @@
+// A connection's life: reading, memory, housekeeping, the end.
+
+#include "iscsi/target_connection.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "iscsi/target_session.h"
+#include "runtime/frame_pool.h"
+
+namespace sandbay::iscsi {
+namespace {
+
+// A PDU on its way to a session that lives elsewhere.
+struct CrossingPdu final : Message, FramePooled {
+  Session* session = nullptr;
+  ConnectionLink* link = nullptr;
+  IncomingPdu pdu;
+};
+
+}  // namespace
+
+void ConnectionTraffic::add(const ConnectionTraffic& other) {
+  pdus_in += other.pdus_in;
+  pdus_out += other.pdus_out;
+  bytes_in += other.bytes_in;
+  bytes_out += other.bytes_out;
+  header_digest_errors += other.header_digest_errors;
+  data_digest_errors += other.data_digest_errors;
+  rejects += other.rejects;
+}
+
+Connection::Connection(std::unique_ptr<Stream> stream, const ServerLimits& limits)
+    : stream_(std::move(stream)),
+      home_(&stream_->home()),
+      limits_(limits),
+      framer_(home_->buffers(), *this) {
+  timer_.owner = this;
+  timer_.fire = [](Timer& timer) { static_cast<Connection*>(timer.owner)->keep_house(); };
+}
+
+Connection::~Connection() {
+  assert(writer_ended_);
+  assert(promised_ == 0);
+}
+
+// Reading ------------------------------------------------------------------------------------
+
+Task<Error> Connection::receive(IncomingPdu& pdu) {
+  for (;;) {
+    const PduFramer::Step step = framer_.next(pdu);
+    if (step == PduFramer::Step::kPdu) {
+      ++traffic_.pdus_in;
+      co_return Error::kNone;
+    }
+    if (step != PduFramer::Step::kMore) co_return Error::kInvalid;
+    const auto targets = framer_.targets();
+    if (targets.empty()) co_return Error::kNoMemory;
+    const Result<std::size_t> got = co_await stream_->receive(targets);
+    if (!got) co_return got.error();
+    if (*got == 0) co_return Error::kClosed;
+    traffic_.bytes_in += *got;
+    framer_.received(*got);
+  }
+}
+
+Task<bool> Connection::move_to(Executor& home) {
+  if (&home == home_) co_return true;
+  assert(promised_ == 0 && !timer_.armed());
+  co_await drain();
+  // The writer ends on its executor; it is started anew on the next one.
+  moving_ = true;
+  if (idle_writer_) home_->post(std::exchange(idle_writer_, {}));
+  while (!writer_ended_) co_await sent_.wait();
+  moving_ = false;
+  stream_->move_to(home);
+  co_await SwitchTo(home);
+  home_ = &home;
+  const bool moved = framer_.move_to(home.buffers());
+  co_return moved;
+}
+
+void Connection::set_parameters(const NegotiatedParameters& parameters) {
+  header_digest_ = parameters.connection.header_digest;
+  data_digest_ = parameters.connection.data_digest;
+  framer_.set_digests(header_digest_, data_digest_);
+  framer_.set_limit(parameters.connection.target_max_recv_data_segment_length);
+  first_burst_length_ = parameters.session.initial_r2t ? 0 : parameters.session.first_burst_length;
+}
+
+Task<void> Connection::serve(Session& session, ConnectionLink& link) {
+  session_ = &session;
+  link_ = &link;
+  last_received_ = home_->now();
+  arm_housekeeping();
+  for (;;) {
+    const PduFramer::Step step = framer_.next(incoming_);
+    if (step == PduFramer::Step::kPdu) {
+      ++traffic_.pdus_in;
+      if (!hand_over(session, link)) break;
+      continue;
+    }
+    if (step == PduFramer::Step::kHeaderDigestError) ++traffic_.header_digest_errors;
+    if (step != PduFramer::Step::kMore) break;
+    const auto targets = framer_.targets();
+    if (targets.empty()) break;
+    const Result<std::size_t> got = co_await stream_->receive(targets);
+    if (!got || *got == 0) break;
+    traffic_.bytes_in += *got;
+    last_received_ = home_->now();
+    framer_.received(*got);
+  }
+  home_->disarm(timer_);
+  session_ = nullptr;
+}
+
+// False ends the connection.
+bool Connection::hand_over(Session& session, ConnectionLink& link) {
+  if (closing_) return false;
+  if (incoming_.data_digest_error) ++traffic_.data_digest_errors;
+  pinged_ = kNever;
+  promise_unsolicited(incoming_);
+  if (&session.home() == home_) {
+    session.receive(link, incoming_);
+    return !closing_;
+  }
+  auto* const crossing = new CrossingPdu;
+  crossing->session = &session;
+  crossing->link = &link;
+  crossing->pdu = std::move(incoming_);
+  crossing->run = [](Message& message) {
+    const std::unique_ptr<CrossingPdu> arrived(static_cast<CrossingPdu*>(&message));
+    arrived->session->receive(*arrived->link, arrived->pdu);
+  };
+  session.home().send(*crossing);
+  return true;
+}
+
+// A write that will send data without being asked is promised room for it, or loses what it has
+// brought.
+void Connection::promise_unsolicited(IncomingPdu& pdu) {
+  const bool announces = pdu.opcode() == Opcode::kScsiCommand && !is_final(pdu.bhs) &&
+                         first_burst_length_ > 0 && !pdu.data_dropped;
+  if (!announces) return;
+  const auto expected = big_endian<std::uint32_t>(pdu.bhs, 20);
+  const std::uint32_t most = std::min(first_burst_length_, expected);
+  const std::uint32_t brought = data_segment_length(pdu.bhs);
+  if (brought >= most || try_promise(most - brought)) return;
+  pdu.data.clear();
+  pdu.data_dropped = true;
+}
+
+// Memory -------------------------------------------------------------------------------------
+
+// Data that was promised room gets it. A write that begins is promised room for all the data that
+// it may send without being asked; when memory is short its data is dropped instead and the session
+// answers TASK SET FULL.
+BufferList Connection::payload_for(const IncomingPdu& pdu, std::size_t byte_count) {
+  BufferPool& pool = home_->buffers();
+  switch (pdu.opcode()) {
+    case Opcode::kScsiCommand:
+      if (pool.under_pressure()) return {};
+      return pool.try_allocate(byte_count);
+    case Opcode::kDataOut: {
+      BufferList data = pool.try_allocate(byte_count);
+      unpromise(std::min(byte_count, promised_));
+      return data;
+    }
+    default:
+      return pool.try_allocate(byte_count);
+  }
+}
+
+bool Connection::try_promise(std::size_t byte_count) {
+  if (closing_ || !home_->buffers().try_reserve(byte_count)) return false;
+  promised_ += byte_count;
+  return true;
+}
+
+Task<bool> Connection::promise(std::size_t byte_count) {
+  co_await home_->buffers().reserve(byte_count);
+  promised_ += byte_count;
+  co_return !closing_;
+}
+
+void Connection::unpromise(std::size_t byte_count) {
+  byte_count = std::min(byte_count, promised_);
+  if (byte_count == 0) return;
+  promised_ -= byte_count;
+  home_->buffers().unreserve(byte_count);
+}
+
+// Housekeeping -------------------------------------------------------------------------------
+
+void Connection::arm_housekeeping() {
+  Duration interval = limits_.send_stall_timeout;
+  if (limits_.nop_in_interval > Duration{0}) interval = std::min(interval, limits_.nop_in_interval);
+  interval = std::min(interval, limits_.nop_in_timeout) / 2;
+  timer_.deadline = home_->now() + std::max<Duration>(interval, std::chrono::milliseconds(10));
+  home_->arm(timer_);
+}
+
+void Connection::keep_house() {
+  const TimePoint now = home_->now();
+  const bool unanswered = pinged_ != kNever && now - pinged_ >= limits_.nop_in_timeout;
+  const bool stalled = send_started_ != kNever && now - send_started_ >= limits_.send_stall_timeout;
+  // Half a PDU, and then silence, while others wait for memory.
+  const bool withheld = framer_.in_the_middle() && home_->buffers().under_pressure() &&
+                        now - last_received_ >= limits_.nop_in_timeout;
+  if (unanswered || stalled || withheld) {
+    shutdown();
+    return;
+  }
+  const bool ping = limits_.nop_in_interval > Duration{0} && pinged_ == kNever &&
+                    link_ != nullptr && session_ != nullptr &&
+                    now - last_received_ >= limits_.nop_in_interval;
+  if (ping) {
+    pinged_ = now;
+    session_->request_ping(*link_);
+  }
+  arm_housekeeping();
+}
+
+// The end ------------------------------------------------------------------------------------
+
+Task<void> Connection::drain_for_logout() {
+  if (states_.state() == ConnectionState::kS5LoggedIn) {
+    states_.transition(ConnectionState::kS6InLogout);  // T9
+  }
+  co_await drain();
+}
+
+void Connection::end_states() {
+  const bool expected = closing_ || states_.state() == ConnectionState::kS6InLogout;
+  if (!expected) states_.transition(ConnectionState::kS8CleanupWait);  // T15
+  states_.transition(ConnectionState::kS1Free);                        // T8, T13, M1
+}
+
+void Connection::shutdown() noexcept {
+  if (std::exchange(closing_, true)) return;
+  stream_->shutdown();
+  room_.notify_all();
+  if (idle_writer_) home_->post(std::exchange(idle_writer_, {}));
+}
+
+Task<void> Connection::close() {
+  shutdown();
+  home_->disarm(timer_);
+  while (!writer_ended_) co_await sent_.wait();
+  unpromise(promised_);
+  queue_.clear();
+}
+
+}  // namespace sandbay::iscsi

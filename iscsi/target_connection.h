@@ -1,0 +1,171 @@
+// Connection: the transport half of one iSCSI connection: its socket, the framing of PDUs, digests,
+// StatSN and the queue of what is to be sent.
+//
+// Home: the executor that owns the socket; it changes once, after login, while nothing is in
+// flight. Everything is called there. The session may live elsewhere: PDUs then cross as messages,
+// payloads as sole owners of their buffers.
+//
+// What is queued in one turn of the executor leaves in one send. The queue is bounded by whoever
+// fills it: data waits for room(), answers are few.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "iscsi/negotiation.h"
+#include "iscsi/pdu.h"
+#include "iscsi/target_framing.h"
+#include "iscsi/target_server.h"
+#include "iscsi/target_states.h"
+#include "runtime/buffer.h"
+#include "runtime/clock.h"
+#include "runtime/executor.h"
+#include "runtime/io.h"
+#include "runtime/sync.h"
+#include "runtime/task.h"
+#include "runtime/timer.h"
+
+namespace sandbay::iscsi {
+
+class Session;
+struct ConnectionLink;
+
+// What a PDU does with StatSN (RFC 7143 section 4.2.2.2).
+enum class StatSnUse : std::uint8_t {
+  kNone,  // The field is reserved.
+  kShow,  // Carries the next one without using it up.
+  kConsume,
+};
+
+struct ConnectionTraffic {
+  std::uint64_t pdus_in = 0;
+  std::uint64_t pdus_out = 0;
+  std::uint64_t bytes_in = 0;
+  std::uint64_t bytes_out = 0;
+  std::uint64_t header_digest_errors = 0;
+  std::uint64_t data_digest_errors = 0;
+  std::uint64_t rejects = 0;
+
+  void add(const ConnectionTraffic& other);
+};
+
+class Connection final : public PayloadSource {
+ public:
+  Connection(std::unique_ptr<Stream> stream, const ServerLimits& limits);
+  ~Connection();  // After close().
+  Connection(const Connection&) = delete;
+  Connection& operator=(const Connection&) = delete;
+
+  Executor& home() const noexcept { return *home_; }
+  ConnectionStates& states() noexcept { return states_; }
+  const Endpoint& local() const noexcept { return stream_->local(); }
+  const Endpoint& peer() const noexcept { return stream_->peer(); }
+  const ConnectionTraffic& traffic() const noexcept { return traffic_; }
+
+  // Login -------------------------------------------------------------------------------------
+
+  // The next PDU. kClosed at the end of the stream, kInvalid if it cannot be followed.
+  Task<Error> receive(IncomingPdu& pdu);
+  void set_next_stat_sn(std::uint32_t stat_sn) noexcept { stat_sn_ = stat_sn; }
+  std::uint32_t next_stat_sn() const noexcept { return stat_sn_; }
+  // Moves to `home`, on which the coroutine that awaits this goes on. False: no memory there.
+  Task<bool> move_to(Executor& home);
+  // What holds from the next PDU on, each way: call after the last login response is queued.
+  void set_parameters(const NegotiatedParameters& parameters);
+
+  // Full feature phase ------------------------------------------------------------------------
+
+  // Reads until the connection ends, handing every PDU to the session.
+  Task<void> serve(Session& session, ConnectionLink& link);
+
+  // Queues a PDU: its header, which is given its StatSN, and its payload.
+  void send(Bhs bhs, BufferList data, StatSnUse use);
+  // The same for payloads that are few bytes of text or sense.
+  void send_bytes(Bhs bhs, std::span<const std::byte> data, StatSnUse use);
+  void send_reject(RejectReason reason, BhsView bad, const StatusNumbers& numbers);
+  bool has_room() const noexcept { return queued_bytes_ < kQueuedBytesLimit || closing_; }
+  // Ends when there is room in the queue, or the connection is closing.
+  Task<void> room();
+  // Waits until everything queued so far has gone, or until nothing goes any more.
+  Task<void> drain();
+  // The same for a Logout Response: state S6.
+  Task<void> drain_for_logout();
+  // The reader has ended in full feature phase: to S1, by S8 if nobody had asked for it.
+  void end_states();
+
+  // Memory promised to data that was solicited or may come unsolicited. Given back as the data
+  // arrive, by unpromise(), or with the connection.
+  bool try_promise(std::size_t byte_count);
+  Task<bool> promise(std::size_t byte_count);  // Waits. False: closing.
+  void unpromise(std::size_t byte_count);
+
+  // Ends both directions; the reader and the writer end soon.
+  void shutdown() noexcept;
+  bool closing() const noexcept { return closing_; }
+  // Shuts down and waits for the writer. The reader has ended.
+  Task<void> close();
+
+  // PayloadSource
+  BufferList payload_for(const IncomingPdu& pdu, std::size_t byte_count) override;
+
+ private:
+  struct Outgoing {
+    std::array<std::byte, kBhsBytes + kDigestBytes> header;  // The digest follows the header.
+    std::array<std::byte, 2 * kDigestBytes> trailer;         // Padding and data digest.
+    std::uint8_t header_bytes = 0;
+    std::uint8_t trailer_bytes = 0;
+    BufferList data;
+  };
+  static constexpr std::size_t kQueuedBytesLimit = std::size_t{4} << 20;
+  static constexpr std::size_t kSlicesPerSend = 960;  // Below IOV_MAX, with a PDU's worth of room.
+  static constexpr std::size_t kBytesPerSend = std::size_t{1} << 20;
+
+  Task<void> write_loop();
+  Task<Error> send_gathered();
+  void finish_outgoing(Outgoing& outgoing);
+  void arm_housekeeping();
+  void keep_house();
+  bool hand_over(Session& session, ConnectionLink& link);
+  void promise_unsolicited(IncomingPdu& pdu);
+
+  std::unique_ptr<Stream> stream_;
+  Executor* home_;
+  const ServerLimits& limits_;
+  ConnectionStates states_;
+  PduFramer framer_;
+  IncomingPdu incoming_;
+  ConnectionTraffic traffic_;
+  std::uint32_t target_max_recv_ = 8192;
+  std::uint32_t first_burst_length_ = 0;  // 0: no unsolicited data beyond immediate data.
+  bool header_digest_ = false;
+  bool data_digest_ = false;
+  bool closing_ = false;
+
+  // Sending.
+  std::uint32_t stat_sn_ = 0;
+  std::vector<Outgoing> queue_;
+  std::vector<Outgoing> sending_;
+  std::vector<IoSlice> slices_;
+  std::size_t queued_bytes_ = 0;
+  std::coroutine_handle<> idle_writer_;
+  bool writer_ended_ = true;
+  bool moving_ = false;  // The writer has to end so that it can start on another executor.
+  TimePoint send_started_ = kNever;
+  Condition room_;
+  Condition sent_;
+
+  std::size_t promised_ = 0;
+
+  // Housekeeping: pings when nothing comes, ends when nobody answers or nothing can be sent.
+  Timer timer_;
+  TimePoint last_received_{};
+  TimePoint pinged_ = kNever;
+  std::uint32_t ping_tag_ = 0;
+  Session* session_ = nullptr;
+  ConnectionLink* link_ = nullptr;
+};
+
+}  // namespace sandbay::iscsi

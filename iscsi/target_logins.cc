@@ -1,0 +1,382 @@
+// Login and placement.
+
+#include "iscsi/target_logins.h"
+
+#include <algorithm>
+
+#include "iscsi/access.h"
+
+namespace sandbay::iscsi {
+namespace {
+
+// Session reinstatement (section 6.3.5): the same initiator port and target port.
+bool is_same_nexus(const Session& session, const LoginIdentity& identity,
+                   std::uint16_t portal_group_tag) {
+  const SessionOptions& options = session.options();
+  return options.isid == identity.isid && options.portal_group_tag == portal_group_tag &&
+         same_name(options.initiator_name, identity.initiator_name) &&
+         same_name(options.target_name, identity.target_name) &&
+         (options.device == nullptr) == identity.discovery;
+}
+
+}  // namespace
+
+RegisteredTarget* Registry::find(const std::string& name) {
+  const auto found = targets.find(lower_case(name));
+  return found == targets.end() ? nullptr : found->second.get();
+}
+
+// What the target says to a login, from the registry.
+class LoginService::Policy final : public LoginPolicy {
+ public:
+  Policy(Registry& registry, Endpoint peer, std::uint16_t portal_group_tag)
+      : registry_(registry), peer_(std::move(peer)), portal_group_tag_(portal_group_tag) {}
+
+  Admission admit(const LoginIdentity& identity) override {
+    Admission admission;
+    admission.portal_group_tag = portal_group_tag_;
+    if (registry_.shutting_down) {
+      admission.status = LoginStatus::kServiceUnavailable;
+    } else if (identity.discovery) {
+      admit_discovery(identity, admission);
+    } else {
+      admit_to_target(identity, admission);
+    }
+    if (admission.status == LoginStatus::kSuccess && identity.tsih != 0) {
+      admit_to_session(identity, admission);
+    }
+    return admission;
+  }
+
+  const std::string& target_name() const noexcept { return target_name_; }
+  std::uint16_t portal_group_tag() const noexcept { return portal_group_tag_; }
+  const KeyPreferences& preferences() const noexcept { return preferences_; }
+
+ private:
+  // Anybody may ask; what the answer lists depends on who asks.
+  void admit_discovery(const LoginIdentity& identity, Admission& admission) {
+    if (!identity.target_name.empty()) admit_to_target(identity, admission);
+  }
+
+  void admit_to_target(const LoginIdentity& identity, Admission& admission) {
+    const RegisteredTarget* const target = registry_.find(identity.target_name);
+    if (target == nullptr) {
+      admission.status = LoginStatus::kTargetNotFound;
+      return;
+    }
+    const TargetOptions& options = target->options;
+    target_name_ = options.name;
+    preferences_ = target->preferences;
+    const auto& groups = options.portal_groups;
+    const bool here =
+        groups.empty() || std::ranges::find(groups, portal_group_tag_) != groups.end();
+    const AccessDecision access = decide_access(options.access, identity.initiator_name, peer_);
+    if (target->removing) {
+      admission.status = LoginStatus::kTargetRemoved;
+    } else if (!here) {
+      admission.status = LoginStatus::kTargetNotFound;
+    } else if (!access.allowed) {
+      admission.status = LoginStatus::kAuthorizationFailure;
+    } else if (options.redirect) {
+      admission.status = options.redirect->permanent ? LoginStatus::kMovedPermanently
+                                                     : LoginStatus::kMovedTemporarily;
+      admission.redirect_address = options.redirect->address;
+    }
+    admission.target_alias = options.alias;
+    admission.chap_required = access.chap_required;
+    admission.credentials = access.credentials;
+    admission.mutual_chap = options.mutual_chap;
+    admission.chap_algorithms = target->chap_algorithms;
+    admission.preferences = target->preferences;
+  }
+
+  // Section 6.3.1: a connection for a session that exists.
+  void admit_to_session(const LoginIdentity& identity, Admission& admission) {
+    const auto found = registry_.sessions.find(identity.tsih);
+    if (found == registry_.sessions.end() ||
+        !is_same_nexus(*found->second, identity, portal_group_tag_)) {
+      admission.status = LoginStatus::kSessionDoesNotExist;
+      return;
+    }
+    admission.session = found->second->options().parameters;
+  }
+
+  Registry& registry_;
+  Endpoint peer_;
+  std::uint16_t portal_group_tag_;
+  std::string target_name_;
+  KeyPreferences preferences_ = KeyPreferences::for_target();
+};
+
+// A connection's life ------------------------------------------------------------------------
+
+Task<void> LoginService::serve(std::unique_ptr<Stream> stream, std::uint16_t portal_group_tag) {
+  Executor& server_home = Executor::current();
+  Connection connection(std::move(stream), registry_.limits);
+  connection.states().transition(ConnectionState::kS3XptUp);  // T3
+  Placement placement = co_await log_in(connection, portal_group_tag);
+  if (placement.link != nullptr) {
+    Session& session = *placement.session;
+    co_await connection.serve(session, *placement.link);
+    connection.end_states();
+    connection.shutdown();
+    co_await invoke_on(session.home(), session.remove_connection(placement.link));
+  }
+  co_await connection.close();
+  co_await SwitchTo(server_home);
+  const ConnectionTraffic& traffic = connection.traffic();
+  registry_.counters.pdus_in += traffic.pdus_in;
+  registry_.counters.pdus_out += traffic.pdus_out;
+  registry_.counters.bytes_in += traffic.bytes_in;
+  registry_.counters.bytes_out += traffic.bytes_out;
+  registry_.counters.header_digest_errors += traffic.header_digest_errors;
+  registry_.counters.data_digest_errors += traffic.data_digest_errors;
+  // Section 7.1: at ErrorRecoveryLevel 0 the last connection takes the session with it.
+  if (placement.session == nullptr) co_return;
+  const bool empty =
+      co_await invoke_on(placement.session->home(), placement.session->is_abandoned());
+  if (empty) co_await end_session(std::move(placement.session), false);
+}
+
+Task<void> LoginService::end_session(std::shared_ptr<Session> session, bool announce) {
+  co_await invoke_on(session->home(), session->end(announce));
+  const auto found = registry_.sessions.find(session->options().tsih);
+  if (found == registry_.sessions.end() || found->second != session) co_return;
+  registry_.counters.commands += session->command_count();
+  registry_.counters.task_management += session->task_management_count();
+  registry_.counters.rejects += session->reject_count();
+  registry_.sessions.erase(found);
+}
+
+void LoginService::make_room_for_login() {
+  std::size_t idle = 0;
+  for (const Attempt* attempt : attempts_) idle += attempt->placing ? 0 : 1;
+  if (idle < registry_.limits.maximum_logins_in_progress) return;
+  for (Attempt* attempt : attempts_) {
+    if (attempt->placing || attempt->connection->closing()) continue;
+    attempt->connection->shutdown();
+    return;
+  }
+}
+
+void LoginService::interrupt() {
+  for (Attempt* attempt : attempts_) attempt->connection->shutdown();
+}
+
+// Section 6.3. The link is null if the login failed; what there was to say has then been sent.
+Task<LoginService::Placement> LoginService::log_in(Connection& connection,
+                                                   std::uint16_t portal_group_tag) {
+  make_room_for_login();
+  Executor& home = connection.home();
+  Attempt attempt{.connection = &connection};
+  attempts_.push_back(&attempt);
+  attempt.timer.owner = &connection;
+  attempt.timer.deadline = home.now() + registry_.limits.login_timeout;
+  attempt.timer.fire = [](Timer& timer) { static_cast<Connection*>(timer.owner)->shutdown(); };
+  home.arm(attempt.timer);
+
+  Policy policy(registry_, connection.peer(), portal_group_tag);
+  const auto first_stat_sn = static_cast<std::uint32_t>(home.random().next());
+  TargetLogin login(policy, target_challenges(), openssl_random(), first_stat_sn);
+  Placement placement;
+  for (;;) {
+    IncomingPdu pdu;
+    const Error error = co_await connection.receive(pdu);
+    if (error != Error::kNone) break;
+    if (connection.states().state() == ConnectionState::kS3XptUp) {
+      connection.states().transition(ConnectionState::kS4InLogin);  // T4
+    }
+    const LoginOutcome outcome = take_request(login, pdu);
+    if (outcome == LoginOutcome::kPlace) {
+      attempt.placing = true;
+      home.disarm(attempt.timer);
+      placement = co_await place(connection, login, policy);
+      break;
+    }
+    send_response(connection, login);
+    if (outcome == LoginOutcome::kFail) break;
+  }
+  home.disarm(attempt.timer);
+  std::erase(attempts_, &attempt);
+  const bool entered = placement.session != nullptr && placement.status == LoginStatus::kSuccess;
+  if (entered) {
+    const bool in = co_await enter(connection, login, placement);
+    static_cast<void>(in);
+    co_return placement;
+  }
+  ++registry_.counters.logins_failed;
+  co_await connection.drain();
+  connection.states().transition(ConnectionState::kS1Free);  // T6, T7
+  co_return placement;
+}
+
+LoginOutcome LoginService::take_request(TargetLogin& login, const IncomingPdu& pdu) {
+  if (pdu.opcode() != Opcode::kLoginRequest) {
+    return login.fail(LoginStatus::kInvalidDuringLogin, initiator_task_tag(pdu.bhs),
+                      "a PDU other than a Login Request came before the login was complete");
+  }
+  if (pdu.data_dropped) {
+    return login.fail(LoginStatus::kOutOfResources, initiator_task_tag(pdu.bhs),
+                      "no memory for the request's text");
+  }
+  std::vector<std::byte> data(pdu.data.byte_count());
+  pdu.data.copy_to(data);
+  return login.receive(parse_login_request(pdu.bhs), data);
+}
+
+void LoginService::send_response(Connection& connection, TargetLogin& login) {
+  Bhs bhs;
+  LoginResponse& response = login.response();
+  connection.set_next_stat_sn(response.numbers.stat_sn);
+  write_login_response(response, bhs);
+  connection.send_bytes(bhs, std::as_bytes(std::span(login.response_text())), StatSnUse::kConsume);
+}
+
+// Placement ----------------------------------------------------------------------------------
+
+Task<LoginService::Placement> LoginService::place(Connection& connection, TargetLogin& login,
+                                                  const Policy& policy) {
+  Placement placement;
+  const LoginIdentity& identity = login.identity();
+  if (identity.tsih == 0) {
+    placement = co_await place_new(login, policy);
+  } else {
+    const auto found = registry_.sessions.find(identity.tsih);
+    if (found == registry_.sessions.end()) {
+      placement.status = LoginStatus::kSessionDoesNotExist;
+      placement.diagnosis = "the session has ended";
+    } else {
+      placement = co_await place_in(found->second, identity.cid);
+    }
+  }
+  if (placement.status != LoginStatus::kSuccess) {
+    login.refuse(placement.status, placement.diagnosis);
+    send_response(connection, login);
+  }
+  co_return placement;
+}
+
+Task<LoginService::Placement> LoginService::place_new(TargetLogin& login, const Policy& policy) {
+  Placement placement;
+  const LoginIdentity& identity = login.identity();
+  // Session reinstatement (section 6.3.5): the old session's commands are over before the new one
+  // runs its first.
+  for (;;) {
+    const auto same = std::ranges::find_if(registry_.sessions, [&](const auto& each) {
+      return is_same_nexus(*each.second, identity, policy.portal_group_tag());
+    });
+    if (same == registry_.sessions.end()) break;
+    const std::shared_ptr<Session> old = same->second;
+    ++registry_.counters.sessions_reinstated;
+    co_await end_session(old, false);
+  }
+  RegisteredTarget* const target =
+      identity.target_name.empty() ? nullptr : registry_.find(identity.target_name);
+  const Refused refused = check_new(identity, target);
+  if (refused.status != LoginStatus::kSuccess) {
+    placement.status = refused.status;
+    placement.diagnosis = refused.why;
+    co_return placement;
+  }
+  SessionOptions options{.tsih = allot_tsih(),
+                         .isid = identity.isid,
+                         .initiator_name = identity.initiator_name,
+                         .initiator_alias = identity.initiator_alias,
+                         .target_name = identity.discovery ? "" : policy.target_name(),
+                         .portal_group_tag = policy.portal_group_tag(),
+                         .parameters = login.parameters().session,
+                         .preferences = policy.preferences(),
+                         .first_cmd_sn = identity.cmd_sn};
+  Executor* home = &Executor::current();
+  if (!identity.discovery) {
+    options.device = target->options.device;
+    options.queue_depth = target->options.queue_depth;
+    home = &options.device->preferred_home();
+  }
+  placement.session = std::make_shared<Session>(host_, *home, std::move(options));
+  registry_.sessions.emplace(placement.session->options().tsih, placement.session);
+  co_await invoke_on(*home, Session::start(placement.session));
+  co_return placement;
+}
+
+LoginService::Refused LoginService::check_new(const LoginIdentity& identity,
+                                              const RegisteredTarget* target) const {
+  if (registry_.shutting_down) return {LoginStatus::kServiceUnavailable, "shutting down"};
+  if (registry_.sessions.size() >= kMostSessions) {
+    return {LoginStatus::kOutOfResources, "too many sessions"};
+  }
+  if (identity.discovery) return {};
+  if (target == nullptr || target->removing) {
+    return {LoginStatus::kTargetRemoved, "the target has been removed"};
+  }
+  std::uint32_t sessions = 0;
+  for (const auto& [tsih, session] : registry_.sessions) {
+    const SessionOptions& options = session->options();
+    if (!same_name(options.target_name, identity.target_name)) continue;
+    ++sessions;
+    if (target->options.exclusive && !same_name(options.initiator_name, identity.initiator_name)) {
+      return {LoginStatus::kServiceUnavailable, "another initiator has the target for itself"};
+    }
+  }
+  if (sessions >= target->options.maximum_sessions) {
+    return {LoginStatus::kOutOfResources, "the target has as many sessions as it may have"};
+  }
+  return {};
+}
+
+// Section 7.1.4.3: a connection of the same CID is closed first, its tasks are over.
+Task<LoginService::Placement> LoginService::place_in(std::shared_ptr<Session> session,
+                                                     std::uint16_t cid) {
+  Placement placement;
+  const bool open = co_await invoke_on(session->home(), session->make_place_for(cid));
+  if (!open) {
+    placement.status = LoginStatus::kTooManyConnections;
+    placement.diagnosis = "the session has as many connections as it may have";
+    co_return placement;
+  }
+  placement.session = std::move(session);
+  co_return placement;
+}
+
+// Takes the connection to its home, answers, and makes it part of the session.
+Task<bool> LoginService::enter(Connection& connection, TargetLogin& login, Placement& placement) {
+  Session& session = *placement.session;
+  Executor* home = &session.home();
+  const bool leading = login.identity().tsih == 0;
+  if (!leading) {
+    const auto peers = home->peers();
+    home = peers[(home->index() + ++registry_.next_executor) % peers.size()];
+  }
+  login.accept(session.options().tsih);
+  ++registry_.counters.logins_succeeded;
+  const bool moved = co_await connection.move_to(*home);
+  if (!moved) {
+    connection.states().transition(ConnectionState::kS1Free);  // T7
+    co_return false;
+  }
+  const JoinedConnection placed = co_await invoke_on(
+      session.home(), session.join(connection, login.identity().cid, login.parameters()));
+  if (placed.link == nullptr) {
+    login.refuse(LoginStatus::kTooManyConnections, "the session has ended or is full");
+    send_response(connection, login);
+    co_await connection.drain();
+    connection.states().transition(ConnectionState::kS1Free);  // T7
+    co_return false;
+  }
+  login.response().numbers.exp_cmd_sn = placed.numbers.exp_cmd_sn;
+  login.response().numbers.max_cmd_sn = placed.numbers.max_cmd_sn;
+  send_response(connection, login);
+  connection.set_parameters(login.parameters());
+  connection.states().transition(ConnectionState::kS5LoggedIn);  // T5
+  placement.link = placed.link;
+  co_return true;
+}
+
+std::uint16_t LoginService::allot_tsih() {
+  for (;;) {
+    const std::uint16_t tsih = registry_.next_tsih++;
+    if (tsih != 0 && !registry_.sessions.contains(tsih)) return tsih;
+  }
+}
+
+}  // namespace sandbay::iscsi

@@ -1,0 +1,98 @@
+// LoginService: takes an accepted connection through login and into its session, and serves it to
+// its end. RFC 7143 sections 6.3, 7.1.5 and 11.12 to 11.13.
+//
+// Home: executor 0, with the registry of targets and sessions. A login that has to wait (for the
+// commands of a session that it replaces) waits there and disturbs nobody.
+#pragma once
+
+#include <cstdint>
+#include <list>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "iscsi/login.h"
+#include "iscsi/target_connection.h"
+#include "iscsi/target_server.h"
+#include "iscsi/target_session.h"
+
+namespace sandbay::iscsi {
+
+struct RegisteredTarget {
+  TargetOptions options;
+  KeyPreferences preferences;
+  std::vector<ChapAlgorithm> chap_algorithms;
+  bool removing = false;
+};
+
+struct Portal {
+  PortalOptions options;
+  std::unique_ptr<Listener> listener;
+};
+
+// What is registered, shared by the server's parts.
+struct Registry {
+  std::map<std::string, std::unique_ptr<RegisteredTarget>> targets;  // By lower-case name.
+  std::map<std::uint16_t, std::shared_ptr<Session>> sessions;        // By TSIH.
+  std::vector<std::unique_ptr<Portal>> portals;
+  ServerLimits limits;
+  ServerCounters counters;  // Of what has ended.
+  std::uint32_t connections = 0;
+  std::uint16_t next_tsih = 1;
+  unsigned next_executor = 0;
+  bool shutting_down = false;
+  Gate serving;  // Connections.
+
+  RegisteredTarget* find(const std::string& name);
+};
+
+class LoginService {
+ public:
+  LoginService(Registry& registry, SessionHost& host) : registry_(registry), host_(host) {}
+
+  // Serves one accepted connection from its first byte to its last.
+  Task<void> serve(std::unique_ptr<Stream> stream, std::uint16_t portal_group_tag);
+  // Shuts every login in progress down.
+  void interrupt();
+  // Ends a session and takes it out of the registry; bounded. `announce`: see Session::end().
+  Task<void> end_session(std::shared_ptr<Session> session, bool announce);
+
+ private:
+  // A login in progress, oldest first.
+  struct Attempt {
+    Connection* connection = nullptr;
+    Timer timer;
+    bool placing = false;
+  };
+  class Policy;
+  struct Placement {
+    std::shared_ptr<Session> session;
+    ConnectionLink* link = nullptr;
+    LoginStatus status = LoginStatus::kSuccess;
+    std::string diagnosis;
+  };
+
+  struct Refused {
+    LoginStatus status = LoginStatus::kSuccess;
+    std::string why;
+  };
+  static constexpr std::size_t kMostSessions = 16384;
+
+  Task<Placement> log_in(Connection& connection, std::uint16_t portal_group_tag);
+  static LoginOutcome take_request(TargetLogin& login, const IncomingPdu& pdu);
+  static void send_response(Connection& connection, TargetLogin& login);
+  Task<Placement> place(Connection& connection, TargetLogin& login, const Policy& policy);
+  Task<Placement> place_new(TargetLogin& login, const Policy& policy);
+  Task<Placement> place_in(std::shared_ptr<Session> session, std::uint16_t cid);
+  Refused check_new(const LoginIdentity& identity, const RegisteredTarget* target) const;
+  Task<bool> enter(Connection& connection, TargetLogin& login, Placement& placement);
+  std::uint16_t allot_tsih();
+  void make_room_for_login();
+
+  Registry& registry_;
+  SessionHost& host_;
+  std::list<Attempt*> attempts_;
+};
+
+}  // namespace sandbay::iscsi

@@ -1,0 +1,331 @@
+// The server: portals, the registry of targets, and what management asks.
+
+#include "iscsi/target_server.h"
+
+#include <algorithm>
+
+#include "iscsi/access.h"
+#include "iscsi/chap.h"
+#include "iscsi/keys.h"
+#include "iscsi/target_logins.h"
+#include "iscsi/target_session.h"
+#include "iscsi/text.h"
+#include "runtime/sync.h"
+
+namespace sandbay::iscsi {
+namespace {
+
+constexpr Duration kAcceptPause = std::chrono::milliseconds(50);  // After a failed accept.
+constexpr std::uint32_t kLargestQueueDepth = 4096;
+
+class Server final : public TargetServer, public SessionHost {
+ public:
+  explicit Server(ServerLimits limits) : home_(Executor::current()), logins_(registry_, *this) {
+    registry_.limits = limits;
+  }
+  ~Server() override { assert(registry_.sessions.empty()); }
+
+  Result<Endpoint> add_portal(PortalOptions options) override;
+  Task<Error> add_target(TargetOptions options, std::string* message) override;
+  Task<Error> update_target(TargetOptions options, std::string* message) override;
+  Task<Error> remove_target(std::string name) override;
+  Task<std::vector<SessionInfo>> sessions() override;
+  Task<Error> drop_session(std::uint16_t tsih) override;
+  Task<ServerCounters> counters() override;
+  Task<void> shutdown() override;
+
+  // SessionHost
+  Task<std::string> send_targets(std::string which, std::string initiator_name, Endpoint local,
+                                 Endpoint peer, std::string session_target) override;
+  void end_sessions_of(std::string target_name) override;
+
+ private:
+  struct Reset : Message {
+    Server* server = nullptr;
+    std::string target_name;
+  };
+
+  Task<void> accept_from(Portal* portal);
+  Task<void> serve(std::unique_ptr<Stream> stream, std::uint16_t group_tag);
+  std::expected<std::unique_ptr<RegisteredTarget>, std::string> check(TargetOptions options) const;
+  Task<std::string> list_targets(std::string which, std::string initiator_name, Endpoint local,
+                                 Endpoint peer, std::string session_target);
+  void describe_target(const RegisteredTarget& target, const Endpoint& local,
+                       std::string& text) const;
+  Task<void> end_sessions_here(std::string target_name);
+  std::vector<std::shared_ptr<Session>> sessions_of(const std::string& target_name) const;
+  static Task<SessionInfo> inspect(std::shared_ptr<Session> session);
+  Task<void> end_one(Gate* ending, std::shared_ptr<Session> session);
+
+  Executor& home_;
+  Registry registry_;
+  LoginService logins_;
+  Gate accepting_;
+  Gate resets_;
+};
+
+// Portals ------------------------------------------------------------------------------------
+
+Result<Endpoint> Server::add_portal(PortalOptions options) {
+  if (registry_.shutting_down) return std::unexpected(Error::kClosed);
+  Result<std::unique_ptr<Listener>> listener = home_.listen(options.listen);
+  if (!listener) return std::unexpected(listener.error());
+  auto portal = std::make_unique<Portal>();
+  portal->options = std::move(options);
+  portal->listener = std::move(*listener);
+  const Endpoint local = portal->listener->local();
+  registry_.portals.push_back(std::move(portal));
+  const bool entered = accepting_.enter();
+  assert(entered);
+  spawn(accept_from(registry_.portals.back().get()));
+  return local;
+}
+
+Task<void> Server::accept_from(Portal* portal) {
+  const GateHold hold(accepting_);
+  for (;;) {
+    Result<std::unique_ptr<Stream>> stream = co_await portal->listener->accept();
+    if (registry_.shutting_down) co_return;
+    if (!stream) {
+      if (stream.error() == Error::kClosed) co_return;
+      co_await home_.sleep_for(kAcceptPause);  // Out of descriptors, say: others still work.
+      continue;
+    }
+    ++registry_.counters.connections_accepted;
+    if (registry_.connections >= registry_.limits.maximum_connections) {
+      (*stream)->reset();
+      continue;
+    }
+    const bool entered = registry_.serving.enter();
+    assert(entered);
+    spawn(serve(std::move(*stream), portal->options.group_tag));
+  }
+}
+
+Task<void> Server::serve(std::unique_ptr<Stream> stream, std::uint16_t group_tag) {
+  const GateHold hold(registry_.serving);
+  ++registry_.connections;
+  co_await logins_.serve(std::move(stream), group_tag);
+  --registry_.connections;
+}
+
+// Targets ------------------------------------------------------------------------------------
+
+std::expected<std::unique_ptr<RegisteredTarget>, std::string> Server::check(
+    TargetOptions options) const {
+  std::string problem = name_problem(options.name);
+  if (!problem.empty()) return std::unexpected("target name: " + problem);
+  if (options.queue_depth == 0 || options.queue_depth > kLargestQueueDepth) {
+    return std::unexpected("queue depth: 1 to 4096 commands are possible");
+  }
+  for (const AccessRecord& record : options.access) {
+    problem = record_problem(record);
+    if (!problem.empty()) return std::unexpected("access: " + problem);
+  }
+  auto preferences = KeyPreferences::for_target().with(options.keys);
+  if (!preferences) return std::unexpected(preferences.error());
+  auto algorithms = chap_algorithms_from(options.chap_digests);
+  if (!algorithms) return std::unexpected(algorithms.error());
+  return std::make_unique<RegisteredTarget>(
+      RegisteredTarget{.options = std::move(options),
+                       .preferences = std::move(*preferences),
+                       .chap_algorithms = std::move(*algorithms)});
+}
+
+Task<Error> Server::add_target(TargetOptions options, std::string* message) {
+  assert(options.device != nullptr);
+  auto target = check(std::move(options));
+  if (!target) {
+    if (message != nullptr) *message = target.error();
+    co_return Error::kInvalid;
+  }
+  const std::string name = lower_case((*target)->options.name);
+  const bool added = registry_.targets.emplace(name, std::move(*target)).second;
+  co_return added ? Error::kNone : Error::kExists;
+}
+
+Task<Error> Server::update_target(TargetOptions options, std::string* message) {
+  RegisteredTarget* const old = registry_.find(options.name);
+  if (old == nullptr || old->removing) co_return Error::kNotFound;
+  options.device = old->options.device;
+  auto target = check(std::move(options));
+  if (!target) {
+    if (message != nullptr) *message = target.error();
+    co_return Error::kInvalid;
+  }
+  *old = std::move(**target);
+  co_return Error::kNone;
+}
+
+Task<Error> Server::remove_target(std::string name) {
+  RegisteredTarget* const target = registry_.find(name);
+  if (target == nullptr || target->removing) co_return Error::kNotFound;
+  target->removing = true;
+  for (;;) {
+    const auto sessions = sessions_of(name);
+    if (sessions.empty()) break;
+    for (const auto& session : sessions) co_await logins_.end_session(session, true);
+  }
+  registry_.targets.erase(lower_case(name));
+  co_return Error::kNone;
+}
+
+std::vector<std::shared_ptr<Session>> Server::sessions_of(const std::string& target_name) const {
+  std::vector<std::shared_ptr<Session>> found;
+  for (const auto& [tsih, session] : registry_.sessions) {
+    if (same_name(session->options().target_name, target_name)) found.push_back(session);
+  }
+  return found;
+}
+
+void Server::end_sessions_of(std::string target_name) {
+  auto* const reset = new Reset;
+  reset->server = this;
+  reset->target_name = std::move(target_name);
+  reset->run = [](Message& message) {
+    const std::unique_ptr<Reset> arrived(static_cast<Reset*>(&message));
+    if (!arrived->server->resets_.enter()) return;
+    spawn(arrived->server->end_sessions_here(arrived->target_name));
+  };
+  home_.send(*reset);
+}
+
+Task<void> Server::end_sessions_here(std::string target_name) {
+  const GateHold hold(resets_);
+  const auto sessions = sessions_of(target_name);
+  for (const auto& session : sessions) co_await logins_.end_session(session, false);
+}
+
+// Discovery ----------------------------------------------------------------------------------
+
+Task<std::string> Server::send_targets(std::string which, std::string initiator_name,
+                                       Endpoint local, Endpoint peer, std::string session_target) {
+  std::string text =
+      co_await invoke_on(home_, list_targets(std::move(which), std::move(initiator_name), local,
+                                             peer, std::move(session_target)));
+  co_return text;
+}
+
+// Section 4.3 and appendix C: "All" (discovery sessions only), one target, or, empty, the
+// session's own. Only what the initiator may use.
+Task<std::string> Server::list_targets(std::string which, std::string initiator_name,
+                                       Endpoint local, Endpoint peer, std::string session_target) {
+  std::string text;
+  const bool all = which == "All";
+  if (all && !session_target.empty()) co_return text;
+  const std::string wanted = which.empty() ? session_target : which;
+  for (const auto& [name, target] : registry_.targets) {
+    if (!all && !same_name(name, wanted)) continue;
+    if (target->removing) continue;
+    const AccessDecision access = decide_access(target->options.access, initiator_name, peer);
+    if (access.allowed) describe_target(*target, local, text);
+  }
+  co_return text;
+}
+
+void Server::describe_target(const RegisteredTarget& target, const Endpoint& local,
+                             std::string& text) const {
+  append_pair(text, "TargetName", target.options.name);
+  const auto& groups = target.options.portal_groups;
+  for (const auto& portal : registry_.portals) {
+    const std::uint16_t tag = portal->options.group_tag;
+    if (!groups.empty() && std::ranges::find(groups, tag) == groups.end()) continue;
+    Endpoint address = portal->listener->local();
+    if (portal->options.advertised) {
+      address = *portal->options.advertised;
+    } else if (address.is_any()) {
+      // Whoever asks has reached us there; an address of the other family would be a guess.
+      if (address.is_ipv6() != local.is_ipv6()) continue;
+      const std::uint16_t port = address.port();
+      address = local;
+      address.set_port(port);
+    }
+    append_pair(text, "TargetAddress", address.to_string() + "," + std::to_string(tag));
+  }
+}
+
+// Management ---------------------------------------------------------------------------------
+
+Task<SessionInfo> Server::inspect(std::shared_ptr<Session> session) {
+  SessionInfo info = session->info();
+  for (std::size_t i = 0; i < info.connections.size(); ++i) {
+    ConnectionInfo& about = info.connections[i];
+    const auto traffic = co_await session->traffic_of(about.cid);
+    about.state = traffic.state;
+    about.bytes_in = traffic.traffic.bytes_in;
+    about.bytes_out = traffic.traffic.bytes_out;
+  }
+  co_return info;
+}
+
+Task<std::vector<SessionInfo>> Server::sessions() {
+  std::vector<std::shared_ptr<Session>> all;
+  for (const auto& [tsih, session] : registry_.sessions) all.push_back(session);
+  std::vector<SessionInfo> infos;
+  for (const auto& session : all) {
+    SessionInfo info = co_await invoke_on(session->home(), inspect(session));
+    infos.push_back(std::move(info));
+  }
+  co_return infos;
+}
+
+Task<Error> Server::drop_session(std::uint16_t tsih) {
+  const auto found = registry_.sessions.find(tsih);
+  if (found == registry_.sessions.end()) co_return Error::kNotFound;
+  const std::shared_ptr<Session> session = found->second;
+  co_await logins_.end_session(session, true);
+  co_return Error::kNone;
+}
+
+Task<ServerCounters> Server::counters() {
+  ServerCounters total = registry_.counters;
+  std::vector<std::shared_ptr<Session>> all;
+  for (const auto& [tsih, session] : registry_.sessions) all.push_back(session);
+  for (const auto& session : all) {
+    const ServerCounters one = co_await invoke_on(session->home(), session->live_counters());
+    total.pdus_in += one.pdus_in;
+    total.pdus_out += one.pdus_out;
+    total.bytes_in += one.bytes_in;
+    total.bytes_out += one.bytes_out;
+    total.commands += one.commands;
+    total.rejects += one.rejects;
+    total.task_management += one.task_management;
+    total.header_digest_errors += one.header_digest_errors;
+    total.data_digest_errors += one.data_digest_errors;
+  }
+  co_return total;
+}
+
+Task<void> Server::end_one(Gate* ending, std::shared_ptr<Session> session) {
+  const GateHold hold(*ending);
+  co_await logins_.end_session(std::move(session), true);
+}
+
+Task<void> Server::shutdown() {
+  registry_.shutting_down = true;
+  for (const auto& portal : registry_.portals) portal->listener->shutdown();
+  co_await accepting_.close();
+  logins_.interrupt();
+  co_await resets_.close();
+  // Side by side: each may wait for a device that does not answer.
+  Gate ending;
+  while (!registry_.sessions.empty()) {
+    for (const auto& [tsih, session] : registry_.sessions) {
+      const bool entered = ending.enter();
+      assert(entered);
+      spawn(end_one(&ending, session));
+    }
+    co_await ending.drain();
+  }
+  co_await ending.close();
+  co_await registry_.serving.close();
+  registry_.targets.clear();
+}
+
+}  // namespace
+
+std::unique_ptr<TargetServer> TargetServer::create(ServerLimits limits) {
+  return std::make_unique<Server>(limits);
+}
+
+}  // namespace sandbay::iscsi

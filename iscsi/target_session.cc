@@ -1,0 +1,407 @@
+// A session's order, tasks and connections. RFC 7143 sections 4.2.2, 4.4, 7.1 and 8.3.
+
+#include "iscsi/target_session.h"
+
+#include <algorithm>
+#include <bit>
+
+#include <fmt/format.h>
+
+#include "runtime/frame_pool.h"
+
+namespace sandbay::iscsi {
+namespace {
+
+constexpr std::size_t kBytesBetweenRoomChecks = std::size_t{1} << 20;
+
+// What crosses to a connection that lives elsewhere.
+struct CrossingSend final : Message, FramePooled {
+  Connection* connection = nullptr;
+  Bhs bhs;
+  BufferList data;
+  std::vector<std::byte> bytes;
+  StatSnUse use = StatSnUse::kNone;
+};
+
+struct CrossingUnpromise final : Message, FramePooled {
+  Connection* connection = nullptr;
+  std::size_t byte_count = 0;
+};
+
+struct CrossingShutdown final : Message, FramePooled {
+  Connection* connection = nullptr;
+};
+
+struct CrossingPing final : Message, FramePooled {
+  std::shared_ptr<Session> session;
+  ConnectionLink* link = nullptr;
+};
+
+}  // namespace
+
+Session::Session(SessionHost& host, Executor& home, SessionOptions options)
+    : host_(host),
+      home_(home),
+      options_(std::move(options)),
+      exp_cmd_sn_(options_.first_cmd_sn),
+      max_cmd_sn_(options_.first_cmd_sn + options_.queue_depth - 1),
+      slots_(std::bit_ceil<std::size_t>(options_.queue_depth)),
+      buckets_(std::bit_ceil<std::size_t>(options_.queue_depth) * 2) {
+  assert(options_.queue_depth > 0);
+}
+
+Session::~Session() {
+  assert(links_.empty() && task_count_ == 0);
+  assert(nexus_ == nullptr);
+}
+
+Task<void> Session::start(std::shared_ptr<Session> session) {
+  const SessionOptions& options = session->options_;
+  session->states_.transition(SessionState::kQ2Active);  // N1
+  if (options.device == nullptr) co_return;
+  const std::string tag = fmt::format("{:04x}", options.portal_group_tag);
+  session->nexus_ = options.device->attach(
+      {.initiator_port = options.initiator_name + ",i,0x" + options.isid.to_string(),
+       .target_port = options.target_name + ",t,0x" + tag,
+       .relative_target_port = options.portal_group_tag,
+       .target_port_group = options.portal_group_tag});
+}
+
+// Connections --------------------------------------------------------------------------------
+
+Task<JoinedConnection> Session::join(Connection& connection, std::uint16_t cid,
+                                     NegotiatedParameters parameters) {
+  if (ending_ || links_.size() >= options_.parameters.max_connections) co_return JoinedConnection{};
+  auto link = std::make_unique<ConnectionLink>();
+  link->connection = &connection;
+  link->home = &connection.home();
+  link->cid = cid;
+  link->parameters = parameters.connection;
+  link->initiator_address = connection.peer().to_string();
+  link->target_address = connection.local().to_string();
+  if (states_.state() == SessionState::kQ2Active) {
+    states_.transition(SessionState::kQ3LoggedIn);  // N2
+  }
+  links_.push_back(std::move(link));
+  co_return JoinedConnection{.link = links_.back().get(), .numbers = numbers()};
+}
+
+Task<bool> Session::make_place_for(std::uint16_t cid) {
+  co_await close_connection(cid);
+  co_return !ending_ && links_.size() < options_.parameters.max_connections;
+}
+
+Task<bool> Session::is_abandoned() { co_return links_.empty(); }
+
+Task<void> Session::remove_connection(ConnectionLink* link) {
+  link->ended = true;
+  drop_undelivered(link);
+  co_await abort_tasks_of(*link);
+  while (link->pins > 0) co_await changed_.wait();
+  std::erase_if(links_, [link](const auto& each) { return each.get() == link; });
+  changed_.notify_all();
+}
+
+Task<void> Session::close_connection(std::uint16_t cid) {
+  const auto find = [this, cid] {
+    return std::ranges::find_if(links_, [cid](const auto& each) { return each->cid == cid; });
+  };
+  auto found = find();
+  if (found != links_.end()) break_off(**found);
+  while (find() != links_.end()) co_await changed_.wait();
+}
+
+// At ErrorRecoveryLevel 0 the tasks of a connection end with it (section 7.1).
+Task<void> Session::abort_tasks_of(ConnectionLink& link) {
+  if (nexus_ == nullptr) co_return;
+  std::vector<std::pair<std::uint64_t, std::uint64_t>> tags;  // LUN and tag.
+  for (const ScsiTask* task : buckets_) {
+    for (; task != nullptr; task = task->next_in_bucket) {
+      if (task->is_of(link) && task->delivered()) tags.emplace_back(task->lun, task->tag);
+    }
+  }
+  for (const auto& [lun, tag] : tags) {
+    if (ending_) break;  // end() detaches the nexus, which aborts everything at once.
+    const scsi::TaskManagementRequest request{
+        .function = scsi::TaskManagementFunction::kAbortTask, .lun = lun, .tag = tag};
+    const auto response = co_await options_.device->manage(*nexus_, request);
+    static_cast<void>(response);  // Gone already is as good.
+  }
+  while (link.tasks > 0) co_await changed_.wait();
+}
+
+Task<void> Session::end(bool announced) {
+  if (ending_) {
+    while (!ended_) co_await changed_.wait();
+    co_return;
+  }
+  ending_ = true;
+  if (announced) {
+    announce(AsyncEventCode::kSessionDrop, 0, 0, 0);
+    co_await home_.sleep_for(kAnnouncementTime);
+  }
+  for (const auto& link : links_) break_off(*link);
+  drop_undelivered(nullptr);
+  if (nexus_ != nullptr) {
+    co_await options_.device->detach(*nexus_);
+    while (task_count_ > 0) co_await changed_.wait();
+    co_await background_.close();
+    nexus_.reset();
+  } else {
+    co_await background_.close();
+  }
+  while (!links_.empty()) co_await changed_.wait();
+  if (states_.state() != SessionState::kQ1Free)
+    states_.transition(SessionState::kQ1Free);  // N3, N9
+  ended_ = true;
+  changed_.notify_all();
+}
+
+void Session::break_off(ConnectionLink& link) {
+  if (std::exchange(link.ended, true)) return;
+  if (link.home == &home_) {
+    link.connection->shutdown();
+    return;
+  }
+  auto* const crossing = new CrossingShutdown;
+  crossing->connection = link.connection;
+  crossing->run = [](Message& message) {
+    const std::unique_ptr<CrossingShutdown> arrived(static_cast<CrossingShutdown*>(&message));
+    arrived->connection->shutdown();
+  };
+  link.home->send(*crossing);
+}
+
+SessionInfo Session::info() const {
+  SessionInfo info{.tsih = options_.tsih,
+                   .isid = options_.isid.to_string(),
+                   .initiator_name = options_.initiator_name,
+                   .initiator_alias = options_.initiator_alias,
+                   .target_name = options_.target_name,
+                   .state = std::string(name_of(states_.state())),
+                   .executor = home_.index(),
+                   .commands = command_count_,
+                   .commands_in_flight = task_count_};
+  NegotiatedParameters parameters;
+  parameters.session = options_.parameters;
+  if (!links_.empty()) parameters.connection = links_.front()->parameters;
+  info.parameters = parameters.to_map();
+  for (const auto& link : links_) {
+    info.connections.push_back({.cid = link->cid,
+                                .initiator_address = link->initiator_address,
+                                .target_address = link->target_address,
+                                .executor = link->home->index(),
+                                .header_digest = link->parameters.header_digest,
+                                .data_digest = link->parameters.data_digest});
+  }
+  return info;
+}
+
+Task<Session::ConnectionTrafficInfo> Session::traffic_of(std::uint16_t cid) {
+  const auto found =
+      std::ranges::find_if(links_, [cid](const auto& each) { return each->cid == cid; });
+  if (found == links_.end()) co_return ConnectionTrafficInfo{};
+  ConnectionLink& link = **found;
+  ++link.pins;
+  ConnectionTrafficInfo info = co_await invoke_on(*link.home, ask_connection(link.connection));
+  unpin(link);
+  co_return info;
+}
+
+Task<Session::ConnectionTrafficInfo> Session::ask_connection(Connection* connection) {
+  co_return ConnectionTrafficInfo{.state = std::string(name_of(connection->states().state())),
+                                  .traffic = connection->traffic()};
+}
+
+Task<ServerCounters> Session::live_counters() {
+  ConnectionTraffic traffic;
+  std::vector<std::uint16_t> cids;
+  for (const auto& link : links_) cids.push_back(link->cid);
+  for (const std::uint16_t cid : cids) {
+    const ConnectionTrafficInfo info = co_await traffic_of(cid);
+    traffic.add(info.traffic);
+  }
+  co_return ServerCounters{.pdus_in = traffic.pdus_in,
+                           .pdus_out = traffic.pdus_out,
+                           .commands = command_count_,
+                           .bytes_in = traffic.bytes_in,
+                           .bytes_out = traffic.bytes_out,
+                           .rejects = reject_count_,
+                           .header_digest_errors = traffic.header_digest_errors,
+                           .data_digest_errors = traffic.data_digest_errors,
+                           .task_management = task_management_count_};
+}
+
+// Sending ------------------------------------------------------------------------------------
+
+void Session::send(ConnectionLink& link, const Bhs& bhs, BufferList data, StatSnUse use) {
+  if (link.ended) return;
+  if (link.home == &home_) {
+    link.connection->send(bhs, std::move(data), use);
+    return;
+  }
+  link.sent_unseen += kBhsBytes + data.byte_count();
+  auto* const crossing = new CrossingSend;
+  crossing->connection = link.connection;
+  crossing->bhs = bhs;
+  crossing->data = std::move(data);
+  crossing->use = use;
+  crossing->run = [](Message& message) {
+    const std::unique_ptr<CrossingSend> arrived(static_cast<CrossingSend*>(&message));
+    arrived->connection->send(arrived->bhs, std::move(arrived->data), arrived->use);
+  };
+  link.home->send(*crossing);
+}
+
+void Session::send_bytes(ConnectionLink& link, const Bhs& bhs, std::span<const std::byte> data,
+                         StatSnUse use) {
+  if (link.ended) return;
+  if (link.home == &home_) {
+    link.connection->send_bytes(bhs, data, use);
+    return;
+  }
+  auto* const crossing = new CrossingSend;
+  crossing->connection = link.connection;
+  crossing->bhs = bhs;
+  crossing->bytes.assign(data.begin(), data.end());
+  crossing->use = use;
+  crossing->run = [](Message& message) {
+    const std::unique_ptr<CrossingSend> arrived(static_cast<CrossingSend*>(&message));
+    arrived->connection->send_bytes(arrived->bhs, arrived->bytes, arrived->use);
+  };
+  link.home->send(*crossing);
+}
+
+bool Session::try_promise(ConnectionLink& link, std::size_t byte_count) {
+  return link.home == &home_ && link.connection->try_promise(byte_count);
+}
+
+Task<bool> Session::promise(ConnectionLink& link, std::size_t byte_count) {
+  const bool promised = co_await invoke_on(*link.home, link.connection->promise(byte_count));
+  co_return promised;
+}
+
+void Session::unpromise(ConnectionLink& link, std::size_t byte_count) {
+  if (byte_count == 0) return;
+  if (link.home == &home_) {
+    link.connection->unpromise(byte_count);
+    return;
+  }
+  auto* const crossing = new CrossingUnpromise;
+  crossing->connection = link.connection;
+  crossing->byte_count = byte_count;
+  crossing->run = [](Message& message) {
+    const std::unique_ptr<CrossingUnpromise> arrived(static_cast<CrossingUnpromise*>(&message));
+    arrived->connection->unpromise(arrived->byte_count);
+  };
+  link.home->send(*crossing);
+}
+
+bool Session::has_room(ConnectionLink& link) const {
+  if (link.ended) return true;
+  if (link.home == &home_) return link.connection->has_room();
+  return link.sent_unseen < kBytesBetweenRoomChecks;
+}
+
+Task<void> Session::room(ConnectionLink& link) {
+  link.sent_unseen = 0;
+  co_await invoke_on(*link.home, link.connection->room());
+}
+
+void Session::unpin(ConnectionLink& link) {
+  assert(link.pins > 0);
+  if (--link.pins == 0) changed_.notify_all();
+}
+
+std::uint32_t Session::next_transfer_tag() {
+  const std::uint32_t tag = next_transfer_tag_++;
+  if (next_transfer_tag_ == kReservedTag) next_transfer_tag_ = 1;
+  return tag;
+}
+
+void Session::request_ping(ConnectionLink& link) {
+  auto* const crossing = new CrossingPing;
+  crossing->session = shared_from_this();
+  crossing->link = &link;
+  crossing->run = [](Message& message) {
+    const std::unique_ptr<CrossingPing> arrived(static_cast<CrossingPing*>(&message));
+    Session& self = *arrived->session;
+    Bhs bhs;
+    write_nop_in({.target_transfer_tag = self.next_transfer_tag(), .numbers = self.numbers()}, bhs);
+    self.send(*arrived->link, bhs, {}, StatSnUse::kShow);
+  };
+  home_.send(*crossing);
+}
+
+void Session::announce(AsyncEventCode event, std::uint16_t parameter1, std::uint16_t parameter2,
+                       std::uint16_t parameter3) {
+  for (const auto& link : links_) {
+    if (link->ended) continue;
+    Bhs bhs;
+    write_async_message({.numbers = numbers(),
+                         .event = event,
+                         .parameter1 = parameter1,
+                         .parameter2 = parameter2,
+                         .parameter3 = parameter3},
+                        bhs);
+    send(*link, bhs, {}, StatSnUse::kConsume);
+    if (event != AsyncEventCode::kConnectionDrop) return;  // Once a session.
+  }
+}
+
+// Tasks --------------------------------------------------------------------------------------
+
+ScsiTask* Session::find_task(std::uint32_t initiator_task_tag) const {
+  ScsiTask* task = buckets_[initiator_task_tag & (buckets_.size() - 1)];
+  while (task != nullptr && task->initiator_task_tag() != initiator_task_tag) {
+    task = task->next_in_bucket;
+  }
+  return task;
+}
+
+void Session::insert_task(ScsiTask& task) {
+  ScsiTask*& bucket = buckets_[task.initiator_task_tag() & (buckets_.size() - 1)];
+  task.next_in_bucket = bucket;
+  bucket = &task;
+  ++task_count_;
+  ++task.link().tasks;
+  if (task.immediate()) ++immediate_count_;
+}
+
+void Session::task_finished(ScsiTask& task) {
+  ScsiTask** place = &buckets_[task.initiator_task_tag() & (buckets_.size() - 1)];
+  while (*place != &task) {
+    assert(*place != nullptr);
+    place = &(*place)->next_in_bucket;
+  }
+  *place = task.next_in_bucket;
+  assert(task_count_ > 0 && task.link().tasks > 0);
+  --task_count_;
+  --task.link().tasks;
+  if (task.immediate()) --immediate_count_;
+  refresh_window();
+  if (ending_ || task.link().ended) changed_.notify_all();
+}
+
+// Section 4.2.2.1: the window never shrinks from its upper end; it is closed while as many
+// commands are in flight as may be.
+void Session::refresh_window() {
+  const std::uint32_t in_flight = task_count_ - immediate_count_;
+  const std::uint32_t room = options_.queue_depth - std::min(options_.queue_depth, in_flight);
+  const std::uint32_t candidate = exp_cmd_sn_ + room - 1;
+  if (serial_less(max_cmd_sn_, candidate)) max_cmd_sn_ = candidate;
+}
+
+// Forgets what waits for its turn: of one connection, or everything. A CmdSN that was not
+// acknowledged may come again on another connection.
+void Session::drop_undelivered(const ConnectionLink* link) {
+  for (Slot& slot : slots_) {
+    if (slot.kind == Slot::Kind::kEmpty || (link != nullptr && slot.link != link)) continue;
+    ScsiTask* const task = slot.task;
+    slot = Slot{};
+    --waiting_count_;
+    if (task != nullptr) task->discard();
+  }
+}
+
+}  // namespace sandbay::iscsi

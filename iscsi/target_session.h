@@ -1,0 +1,227 @@
+// Session: one iSCSI session (RFC 7143 section 4.4) with its connections: command ordering by
+// CmdSN across them, the command window, the task table, task management, NOP, text and logout.
+//
+// Home: an executor of its own, chosen where its logical units are; every function is called
+// there unless it says otherwise. Connections with other homes hand PDUs over as messages. Kept
+// alive by shared pointers of the server and of the coroutines that serve its connections.
+//
+// A command's place in the order is decided on arrival; its task exists from then on, so that its
+// data find it, and goes to the device server when every CmdSN before it has been received.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "iscsi/negotiation.h"
+#include "iscsi/pdu.h"
+#include "iscsi/target_connection.h"
+#include "iscsi/target_server.h"
+#include "iscsi/target_states.h"
+#include "iscsi/target_task.h"
+#include "runtime/executor.h"
+#include "runtime/sync.h"
+#include "scsi/target_device.h"
+
+namespace sandbay::iscsi {
+
+// A connection as its session sees it.
+struct ConnectionLink {
+  Connection* connection = nullptr;
+  Executor* home = nullptr;  // The connection's.
+  std::uint16_t cid = 0;
+  ConnectionParameters parameters;
+  std::string initiator_address;
+  std::string target_address;
+  bool ended = false;  // Nothing is sent on it or taken from it any more.
+  std::uint32_t exp_stat_sn = 0;
+  std::uint32_t tasks = 0;
+  std::uint32_t ping_tag = 0;
+  std::size_t sent_unseen = 0;  // Bytes sent across since the connection's room was last asked for.
+  unsigned pins = 0;            // Coroutines of the session that use the connection.
+  // Text in progress.
+  TextAssembler text_in;
+  TextSplitter text_out;
+  std::uint32_t text_task_tag = kReservedTag;
+  std::uint32_t text_transfer_tag = kReservedTag;
+};
+
+struct JoinedConnection {
+  ConnectionLink* link = nullptr;
+  StatusNumbers numbers;
+};
+
+// What a session asks of the server it belongs to. Called on any executor.
+class SessionHost {
+ public:
+  // SendTargets' answer for this session's initiator (RFC 7143 section 4.3 and appendix C).
+  virtual Task<std::string> send_targets(std::string which, std::string initiator_name,
+                                         Endpoint local, Endpoint peer,
+                                         std::string session_target) = 0;
+  // TARGET COLD RESET: ends every session of the target.
+  virtual void end_sessions_of(std::string target_name) = 0;
+
+ protected:
+  ~SessionHost() = default;
+};
+
+struct SessionOptions {
+  std::uint16_t tsih = 0;
+  Isid isid;
+  std::string initiator_name;
+  std::string initiator_alias;
+  std::string target_name;               // Empty: discovery.
+  scsi::TargetDevice* device = nullptr;  // Null: discovery.
+  std::uint16_t portal_group_tag = 1;
+  SessionParameters parameters;
+  KeyPreferences preferences;
+  std::uint32_t first_cmd_sn = 0;
+  std::uint32_t queue_depth = 128;
+};
+
+class Session : public std::enable_shared_from_this<Session> {
+ public:
+  Session(SessionHost& host, Executor& home, SessionOptions options);
+  ~Session();
+  Session(const Session&) = delete;
+  Session& operator=(const Session&) = delete;
+
+  Executor& home() const noexcept { return home_; }
+  const SessionOptions& options() const noexcept { return options_; }
+
+  // Before its first connection; on its home.
+  static Task<void> start(std::shared_ptr<Session> session);
+  // Closes the connection with this CID, if there is one, and says whether there is room for one.
+  Task<bool> make_place_for(std::uint16_t cid);
+  // Adds a connection that has logged in. The link is null if the session is ending, or full.
+  Task<JoinedConnection> join(Connection& connection, std::uint16_t cid,
+                              NegotiatedParameters parameters);
+  // The connection's reader has ended: its tasks are aborted, and afterwards the session does not
+  // know it any more. Bounded. The link is gone when this ends.
+  Task<void> remove_connection(ConnectionLink* link);
+  // Closes the connection with this CID, if there is one, and waits until it is gone.
+  Task<void> close_connection(std::uint16_t cid);
+  // It has had connections and has none: at ErrorRecoveryLevel 0 it ends with the last one.
+  Task<bool> is_abandoned();
+  // Ends the session: no command of it runs or will run any more when this ends. Bounded.
+  // `announce`: initiators are told by an asynchronous message first.
+  Task<void> end(bool announce);
+  bool ending() const noexcept { return ending_; }
+  std::size_t connection_count() const noexcept { return links_.size(); }
+  SessionInfo info() const;  // Without what connections know themselves.
+  struct ConnectionTrafficInfo {
+    std::string state;
+    ConnectionTraffic traffic;
+  };
+  Task<ConnectionTrafficInfo> traffic_of(std::uint16_t cid);
+  Task<ServerCounters> live_counters();
+  std::uint64_t task_management_count() const noexcept { return task_management_count_; }
+  std::uint64_t command_count() const noexcept { return command_count_; }
+  std::uint64_t reject_count() const noexcept { return reject_count_; }
+
+  // One PDU from a connection, checked by nobody yet.
+  void receive(ConnectionLink& link, IncomingPdu& pdu);
+  // Sends a NOP-In that wants an answer. Called on the connection's home.
+  void request_ping(ConnectionLink& link);
+
+  // For tasks. ---------------------------------------------------------------------------------
+  StatusNumbers numbers() const noexcept {
+    return {.stat_sn = 0, .exp_cmd_sn = exp_cmd_sn_, .max_cmd_sn = max_cmd_sn_};
+  }
+  const SessionParameters& parameters() const noexcept { return options_.parameters; }
+  void send(ConnectionLink& link, const Bhs& bhs, BufferList data, StatSnUse use);
+  void send_bytes(ConnectionLink& link, const Bhs& bhs, std::span<const std::byte> data,
+                  StatSnUse use);
+  bool try_promise(ConnectionLink& link, std::size_t byte_count);
+  Task<bool> promise(ConnectionLink& link, std::size_t byte_count);
+  void unpromise(ConnectionLink& link, std::size_t byte_count);
+  bool has_room(ConnectionLink& link) const;
+  Task<void> room(ConnectionLink& link);
+  void unpin(ConnectionLink& link);
+  std::uint32_t next_transfer_tag();
+  void task_finished(ScsiTask& task);
+
+ private:
+  // What has been received out of order, by CmdSN.
+  struct Slot {
+    enum class Kind : std::uint8_t { kEmpty, kTask, kPdu, kConsumed };
+    Kind kind = Kind::kEmpty;
+    ConnectionLink* link = nullptr;
+    ScsiTask* task = nullptr;
+    std::unique_ptr<IncomingPdu> pdu;
+  };
+  // Commands with a lower CmdSN that arrive later are dropped: a task management function has
+  // already disposed of them (section 4.2.3.4).
+  struct Fence {
+    std::uint32_t cmd_sn = 0;
+    bool every_lun = false;
+    std::uint64_t lun = 0;
+  };
+  // What an initiator has to log out in after it was told that its session ends.
+  static constexpr Duration kAnnouncementTime = std::chrono::milliseconds(100);
+  static constexpr unsigned kMostImmediate = 64;
+  static constexpr std::size_t kMostFences = 64;
+
+  static Task<ConnectionTrafficInfo> ask_connection(Connection* connection);
+  bool check(ConnectionLink& link, IncomingPdu& pdu);
+  void receive_request(ConnectionLink& link, IncomingPdu& pdu);
+  void receive_command(ConnectionLink& link, IncomingPdu& pdu);
+  void receive_data_out(ConnectionLink& link, IncomingPdu& pdu);
+  ScsiTask* make_task(ConnectionLink& link, IncomingPdu& pdu);
+  void advance();
+  void deliver_task(ScsiTask& task);
+  bool is_fenced(const ScsiTask& task) const;
+  void process(ConnectionLink& link, IncomingPdu& pdu);
+  void process_nop_out(ConnectionLink& link, IncomingPdu& pdu);
+  void process_logout(ConnectionLink& link, const IncomingPdu& pdu);
+  Task<void> log_out(ConnectionLink* link, LogoutRequest request);
+  void process_text(ConnectionLink& link, IncomingPdu& pdu);
+  Task<void> negotiate_text(ConnectionLink* link, TextRequest request, Bhs header,
+                            std::string text);
+  void answer_text(ConnectionLink& link, const TextRequest& request);
+  Task<std::optional<std::string>> text_reply(ConnectionLink& link, std::string text);
+  void process_task_management(ConnectionLink& link, const IncomingPdu& pdu);
+  Task<void> manage_tasks(ConnectionLink* link, TaskManagementRequest request);
+  Task<TaskManagementResult> carry_out(TaskManagementRequest request);
+  std::optional<TaskManagementResult> dispose_of_undelivered(const TaskManagementRequest& request);
+  void consume(std::uint32_t cmd_sn);
+  void reject(ConnectionLink& link, RejectReason reason, const IncomingPdu& pdu);
+  void break_off(ConnectionLink& link);
+  void refresh_window();
+  Slot& slot_of(std::uint32_t cmd_sn) { return slots_[cmd_sn & (slots_.size() - 1)]; }
+  ScsiTask* find_task(std::uint32_t initiator_task_tag) const;
+  void insert_task(ScsiTask& task);
+  void drop_undelivered(const ConnectionLink* link);
+  Task<void> abort_tasks_of(ConnectionLink& link);
+  void announce(AsyncEventCode event, std::uint16_t parameter1, std::uint16_t parameter2,
+                std::uint16_t parameter3);
+
+  SessionHost& host_;
+  Executor& home_;
+  SessionOptions options_;
+  SessionStates states_;
+  std::unique_ptr<scsi::Nexus> nexus_;
+  std::vector<std::unique_ptr<ConnectionLink>> links_;
+  bool ending_ = false;
+  bool ended_ = false;
+  Condition changed_;  // A link or a task went.
+  Gate background_;    // Coroutines of the session.
+
+  std::uint32_t exp_cmd_sn_;
+  std::uint32_t max_cmd_sn_;
+  std::vector<Slot> slots_;        // A power of two, at least the window.
+  std::size_t waiting_count_ = 0;  // Slots that are not empty.
+  std::vector<Fence> fences_;
+  std::vector<ScsiTask*> buckets_;  // By ITT; a power of two.
+  std::uint32_t task_count_ = 0;
+  std::uint32_t immediate_count_ = 0;
+  std::uint32_t next_transfer_tag_ = 1;
+  std::uint64_t command_count_ = 0;
+  std::uint64_t task_management_count_ = 0;
+  std::uint64_t reject_count_ = 0;
+};
+
+}  // namespace sandbay::iscsi

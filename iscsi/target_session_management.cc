@@ -1,0 +1,144 @@
+// Task management of a session. RFC 7143 sections 4.2.3.3, 4.2.3.4, 11.5 and 11.6.
+//
+// A function applies to every command of the session with a lower CmdSN. Those that wait for their
+// turn are dropped, those that have not arrived are fenced off, those that run are the device
+// server's to end. Nobody waits for Data-Out of what is aborted.
+
+#include <algorithm>
+
+#include "iscsi/target_session.h"
+
+namespace sandbay::iscsi {
+namespace {
+
+bool is_of_one_task(TaskManagementFunction function) {
+  return function == TaskManagementFunction::kAbortTask ||
+         function == TaskManagementFunction::kTaskReassign;
+}
+
+bool is_of_target(TaskManagementFunction function) {
+  return function == TaskManagementFunction::kTargetWarmReset ||
+         function == TaskManagementFunction::kTargetColdReset;
+}
+
+bool ends_tasks(TaskManagementFunction function) {
+  switch (function) {
+    case TaskManagementFunction::kAbortTaskSet:
+    case TaskManagementFunction::kClearTaskSet:
+    case TaskManagementFunction::kLogicalUnitReset:
+    case TaskManagementFunction::kTargetWarmReset:
+    case TaskManagementFunction::kTargetColdReset:
+      return true;
+    default:
+      return false;
+  }
+}
+
+TaskManagementResult result_of(scsi::TaskManagementResponse response) {
+  switch (response) {
+    case scsi::TaskManagementResponse::kComplete:
+      return TaskManagementResult::kFunctionComplete;
+    case scsi::TaskManagementResponse::kTaskDoesNotExist:
+      return TaskManagementResult::kTaskDoesNotExist;
+    case scsi::TaskManagementResponse::kLunDoesNotExist:
+      return TaskManagementResult::kLunDoesNotExist;
+    case scsi::TaskManagementResponse::kNotSupported:
+      return TaskManagementResult::kFunctionNotSupported;
+    case scsi::TaskManagementResponse::kRejected:
+      return TaskManagementResult::kFunctionRejected;
+  }
+  return TaskManagementResult::kFunctionRejected;
+}
+
+}  // namespace
+
+void Session::process_task_management(ConnectionLink& link, const IncomingPdu& pdu) {
+  const Result<TaskManagementRequest, RejectReason> request =
+      parse_task_management_request(pdu.bhs);
+  if (!request) {
+    reject(link, request.error(), pdu);
+    return;
+  }
+  ++task_management_count_;
+  if (!background_.enter()) return;
+  spawn(manage_tasks(&link, *request));
+}
+
+Task<void> Session::manage_tasks(ConnectionLink* link, TaskManagementRequest request) {
+  const std::shared_ptr<Session> keep = shared_from_this();
+  const GateHold hold(background_);
+  ++link->pins;
+  const TaskManagementResult result = co_await carry_out(request);
+  Bhs bhs;
+  write_task_management_response(
+      {.result = result, .initiator_task_tag = request.initiator_task_tag, .numbers = numbers()},
+      bhs);
+  send(*link, bhs, {}, StatSnUse::kConsume);
+  const bool cold = request.function == TaskManagementFunction::kTargetColdReset &&
+                    result == TaskManagementResult::kFunctionComplete;
+  if (cold) {
+    co_await invoke_on(*link->home, link->connection->drain());
+    host_.end_sessions_of(options_.target_name);
+  }
+  unpin(*link);
+}
+
+Task<TaskManagementResult> Session::carry_out(TaskManagementRequest request) {
+  if (request.function == TaskManagementFunction::kTaskReassign) {
+    co_return TaskManagementResult::kReassignmentNotSupported;  // ErrorRecoveryLevel 2.
+  }
+  const auto code = static_cast<std::uint8_t>(request.function);
+  if (code < 1 || code > static_cast<std::uint8_t>(TaskManagementFunction::kTargetColdReset)) {
+    co_return TaskManagementResult::kFunctionNotSupported;
+  }
+  const std::optional<TaskManagementResult> undelivered = dispose_of_undelivered(request);
+  if (undelivered) co_return *undelivered;
+  const scsi::TaskManagementRequest to_device{
+      .function = static_cast<scsi::TaskManagementFunction>(code),
+      .lun = request.lun,
+      .tag = request.referenced_task_tag};
+  const auto response = co_await options_.device->manage(*nexus_, to_device);
+  TaskManagementResult result = result_of(response);
+  const bool gone = result == TaskManagementResult::kTaskDoesNotExist;
+  // Section 11.5.1 wants "task does not exist" for a task that ended before its ABORT TASK came.
+  // ESXi takes that for a failure, repeats it and gives the path up; the command is out of the
+  // way, which is what was asked for, so that it is complete.
+  if (gone && serial_less(request.ref_cmd_sn, exp_cmd_sn_)) {
+    result = TaskManagementResult::kFunctionComplete;
+  }
+  co_return result;
+}
+
+// What the device server has not seen. A value: that was all.
+std::optional<TaskManagementResult> Session::dispose_of_undelivered(
+    const TaskManagementRequest& request) {
+  if (is_of_one_task(request.function)) {
+    ScsiTask* const task = find_task(request.referenced_task_tag);
+    if (task != nullptr && task->delivered()) return std::nullopt;
+    if (task != nullptr) {
+      const std::uint32_t cmd_sn = task->cmd_sn();
+      Slot& slot = slot_of(cmd_sn);
+      assert(slot.task == task);
+      slot.task = nullptr;
+      slot.kind = Slot::Kind::kConsumed;
+      task->discard();
+      advance();
+      return TaskManagementResult::kFunctionComplete;
+    }
+    // Section 11.5.1 b: on its way, and not to be executed when it comes.
+    const bool on_its_way = !serial_less(request.ref_cmd_sn, exp_cmd_sn_) &&
+                            serial_less_equal(request.ref_cmd_sn, max_cmd_sn_) &&
+                            serial_less(request.ref_cmd_sn, request.cmd_sn);
+    if (!on_its_way) return std::nullopt;
+    consume(request.ref_cmd_sn);
+    return TaskManagementResult::kFunctionComplete;
+  }
+  if (!ends_tasks(request.function)) return std::nullopt;
+  const bool every_lun = is_of_target(request.function);
+  if (serial_less(exp_cmd_sn_, request.cmd_sn) && fences_.size() < kMostFences) {
+    fences_.push_back({.cmd_sn = request.cmd_sn, .every_lun = every_lun, .lun = request.lun});
+  }
+  return std::nullopt;
+}
+
+}  // namespace sandbay::iscsi

@@ -1,0 +1,245 @@
+// What arrives at a session: checked against its state, put into the order of CmdSN, and handed to
+// whoever serves it. RFC 7143 sections 4.2.2.1, 7.8, 11.3 and 11.7.
+
+#include <algorithm>
+
+#include "iscsi/target_session.h"
+
+namespace sandbay::iscsi {
+namespace {
+
+bool has_cmd_sn(Opcode opcode) {
+  switch (opcode) {
+    case Opcode::kNopOut:
+    case Opcode::kScsiCommand:
+    case Opcode::kTaskManagementRequest:
+    case Opcode::kTextRequest:
+    case Opcode::kLogoutRequest:
+      return true;
+    default:
+      return false;
+  }
+}
+
+}  // namespace
+
+void Session::receive(ConnectionLink& link, IncomingPdu& pdu) {
+  if (link.ended || ending_) return;
+  const Opcode opcode = pdu.opcode();
+  if (!check(link, pdu)) return;
+  link.exp_stat_sn = exp_stat_sn_of(pdu.bhs);
+  if (opcode == Opcode::kDataOut) {
+    receive_data_out(link, pdu);
+  } else if (opcode == Opcode::kScsiCommand) {
+    receive_command(link, pdu);
+  } else {
+    receive_request(link, pdu);
+  }
+}
+
+// What no state permits. False: it has been dealt with.
+bool Session::check(ConnectionLink& link, IncomingPdu& pdu) {
+  const Opcode opcode = pdu.opcode();
+  if (opcode == Opcode::kLoginRequest) {
+    // Section 11.12: only in the login phase.
+    reject(link, RejectReason::kProtocolError, pdu);
+    break_off(link);
+    return false;
+  }
+  const bool known = has_cmd_sn(opcode) || opcode == Opcode::kDataOut;
+  if (opcode == Opcode::kSnackRequest) {
+    reject(link, RejectReason::kSnackReject, pdu);  // ErrorRecoveryLevel 0.
+    return false;
+  }
+  if (!known) {
+    reject(link, RejectReason::kCommandNotSupported, pdu);
+    return false;
+  }
+  const bool allowed_in_discovery = opcode == Opcode::kTextRequest ||
+                                    opcode == Opcode::kLogoutRequest || opcode == Opcode::kNopOut;
+  if (options_.device == nullptr && !allowed_in_discovery) {
+    reject(link, RejectReason::kProtocolError, pdu);
+    break_off(link);
+    return false;
+  }
+  if (!pdu.data_digest_error) return true;
+  // Section 7.8. A Data-Out is lost for its task alone. Anything else takes its CmdSN with it,
+  // which at ErrorRecoveryLevel 0 nobody can repair.
+  reject(link, RejectReason::kDataDigestError, pdu);
+  if (opcode == Opcode::kDataOut) {
+    ScsiTask* const task = find_task(initiator_task_tag(pdu.bhs));
+    if (task != nullptr && task->is_of(link)) task->fail(scsi::Additional::kDataPhaseCrcError);
+  } else {
+    break_off(link);
+  }
+  return false;
+}
+
+void Session::reject(ConnectionLink& link, RejectReason reason, const IncomingPdu& pdu) {
+  Bhs bhs;
+  write_reject({.reason = reason,
+                .data_segment_length = static_cast<std::uint32_t>(kBhsBytes),
+                .numbers = numbers()},
+               bhs);
+  send_bytes(link, bhs, pdu.bhs, StatSnUse::kConsume);
+  ++reject_count_;
+}
+
+// SCSI commands -------------------------------------------------------------------------------
+
+void Session::receive_command(ConnectionLink& link, IncomingPdu& pdu) {
+  const std::uint32_t cmd_sn = cmd_sn_of(pdu.bhs);
+  const bool immediate = is_immediate(pdu.bhs);
+  if (!immediate) {
+    const bool in_window =
+        !serial_less(cmd_sn, exp_cmd_sn_) && serial_less_equal(cmd_sn, max_cmd_sn_);
+    if (!in_window || slot_of(cmd_sn).kind != Slot::Kind::kEmpty) return;  // Silently: 4.2.2.1.
+  } else if (immediate_count_ >= kMostImmediate) {
+    reject(link, RejectReason::kTooManyImmediateCommands, pdu);
+    return;
+  }
+  ScsiTask* const task = make_task(link, pdu);
+  if (task == nullptr) {
+    if (!immediate) consume(cmd_sn);
+    return;
+  }
+  if (immediate) {
+    deliver_task(*task);
+    return;
+  }
+  if (cmd_sn == exp_cmd_sn_) {
+    ++exp_cmd_sn_;
+    deliver_task(*task);
+    if (waiting_count_ > 0) advance();
+    return;
+  }
+  Slot& slot = slot_of(cmd_sn);
+  slot.kind = Slot::Kind::kTask;
+  slot.link = &link;
+  slot.task = task;
+  ++waiting_count_;
+}
+
+// Null: the PDU was rejected.
+ScsiTask* Session::make_task(ConnectionLink& link, IncomingPdu& pdu) {
+  const Result<ScsiCommand, RejectReason> command = parse_scsi_command(pdu.bhs, pdu.ahs);
+  if (!command) {
+    reject(link, command.error(), pdu);
+    return nullptr;
+  }
+  if (find_task(command->initiator_task_tag) != nullptr) {
+    reject(link, RejectReason::kTaskInProgress, pdu);
+    return nullptr;
+  }
+  auto* const task = new ScsiTask(*this, link, *command);
+  insert_task(*task);
+  task->nexus = nexus_.get();
+  ++command_count_;
+  const SessionParameters& parameters = options_.parameters;
+  const bool data = command->data_segment_length > 0;
+  // Sections 13.10, 13.11 and 13.14.
+  const bool unexpected = (data && (!command->write || !parameters.immediate_data)) ||
+                          (!command->final && parameters.initial_r2t) ||
+                          command->data_segment_length > command->expected_data_transfer_length ||
+                          command->data_segment_length > parameters.first_burst_length;
+  task->take_immediate(std::move(pdu.data), pdu.data_dropped);
+  if (unexpected) task->fail(scsi::Additional::kUnexpectedUnsolicitedData);
+  return task;
+}
+
+void Session::deliver_task(ScsiTask& task) {
+  if (is_fenced(task)) {
+    task.discard();
+    return;
+  }
+  task.deliver(*options_.device);
+}
+
+bool Session::is_fenced(const ScsiTask& task) const {
+  return std::ranges::any_of(fences_, [&task](const Fence& fence) {
+    return serial_less(task.cmd_sn(), fence.cmd_sn) && (fence.every_lun || fence.lun == task.lun);
+  });
+}
+
+void Session::receive_data_out(ConnectionLink& link, IncomingPdu& pdu) {
+  const Result<DataOut, RejectReason> data_out = parse_data_out(pdu.bhs);
+  if (!data_out) {
+    reject(link, data_out.error(), pdu);
+    return;
+  }
+  // By task tag, never by LUN: some initiators do not set it here. Data of a task that has ended,
+  // for instance by an abort, is still on its way and nothing to complain about.
+  ScsiTask* const task = find_task(data_out->initiator_task_tag);
+  if (task == nullptr || !task->is_of(link)) return;
+  task->take_data_out(*data_out, std::move(pdu.data), pdu.data_dropped);
+}
+
+// Everything else -----------------------------------------------------------------------------
+
+void Session::receive_request(ConnectionLink& link, IncomingPdu& pdu) {
+  const bool ping_answer =
+      pdu.opcode() == Opcode::kNopOut && initiator_task_tag(pdu.bhs) == kReservedTag;
+  if (ping_answer) return;  // That it came was all that was asked.
+  if (is_immediate(pdu.bhs)) {
+    process(link, pdu);
+    return;
+  }
+  const std::uint32_t cmd_sn = cmd_sn_of(pdu.bhs);
+  const bool in_window =
+      !serial_less(cmd_sn, exp_cmd_sn_) && serial_less_equal(cmd_sn, max_cmd_sn_);
+  if (!in_window) return;
+  if (cmd_sn == exp_cmd_sn_) {
+    ++exp_cmd_sn_;
+    refresh_window();
+    process(link, pdu);
+    advance();
+    return;
+  }
+  Slot& slot = slot_of(cmd_sn);
+  if (slot.kind != Slot::Kind::kEmpty) return;
+  slot.kind = Slot::Kind::kPdu;
+  slot.link = &link;
+  slot.pdu = std::make_unique<IncomingPdu>(std::move(pdu));
+  ++waiting_count_;
+}
+
+// Marks a CmdSN as received without anything to execute for it.
+void Session::consume(std::uint32_t cmd_sn) {
+  if (serial_less(cmd_sn, exp_cmd_sn_)) return;
+  Slot& slot = slot_of(cmd_sn);
+  if (slot.kind == Slot::Kind::kEmpty) ++waiting_count_;
+  slot = Slot{};
+  slot.kind = Slot::Kind::kConsumed;
+  advance();
+}
+
+// Executes what has become next in order.
+void Session::advance() {
+  while (waiting_count_ > 0 && slot_of(exp_cmd_sn_).kind != Slot::Kind::kEmpty) {
+    Slot slot = std::exchange(slot_of(exp_cmd_sn_), Slot{});
+    --waiting_count_;
+    ++exp_cmd_sn_;
+    if (slot.kind == Slot::Kind::kTask) deliver_task(*slot.task);
+    if (slot.kind == Slot::Kind::kPdu && !slot.link->ended) process(*slot.link, *slot.pdu);
+  }
+  refresh_window();
+  std::erase_if(
+      fences_, [this](const Fence& fence) { return serial_less_equal(fence.cmd_sn, exp_cmd_sn_); });
+}
+
+void Session::process(ConnectionLink& link, IncomingPdu& pdu) {
+  switch (pdu.opcode()) {
+    case Opcode::kNopOut:
+      return process_nop_out(link, pdu);
+    case Opcode::kLogoutRequest:
+      return process_logout(link, pdu);
+    case Opcode::kTextRequest:
+      return process_text(link, pdu);
+    case Opcode::kTaskManagementRequest:
+      return process_task_management(link, pdu);
+    default:
+      return;
+  }
+}
+
+}  // namespace sandbay::iscsi

@@ -1,0 +1,182 @@
+// NOP, logout and text of a session. RFC 7143 sections 4.3, 11.10, 11.11, 11.14, 11.15, 11.18 and
+// 11.19.
+
+#include <algorithm>
+#include <string>
+
+#include "iscsi/negotiation.h"
+#include "iscsi/target_session.h"
+#include "iscsi/text.h"
+
+namespace sandbay::iscsi {
+
+void Session::process_nop_out(ConnectionLink& link, IncomingPdu& pdu) {
+  const Result<NopOut, RejectReason> nop = parse_nop_out(pdu.bhs);
+  if (!nop) {
+    reject(link, nop.error(), pdu);
+    return;
+  }
+  if (pdu.data_dropped) {
+    break_off(link);  // No memory to echo it: honest only by ending.
+    return;
+  }
+  // Section 11.19.3: as much of the ping data as the initiator takes in one PDU.
+  const std::size_t most = link.parameters.initiator_max_recv_data_segment_length;
+  BufferList echo = std::move(pdu.data);
+  if (echo.byte_count() > most) echo = echo.take_front(most);
+  Bhs bhs;
+  write_nop_in({.data_segment_length = static_cast<std::uint32_t>(echo.byte_count()),
+                .lun = nop->lun,
+                .initiator_task_tag = nop->initiator_task_tag,
+                .numbers = numbers()},
+               bhs);
+  send(link, bhs, std::move(echo), StatSnUse::kConsume);
+}
+
+// Logout -------------------------------------------------------------------------------------
+
+void Session::process_logout(ConnectionLink& link, const IncomingPdu& pdu) {
+  const Result<LogoutRequest, RejectReason> request = parse_logout_request(pdu.bhs);
+  if (!request) {
+    reject(link, request.error(), pdu);
+    return;
+  }
+  if (!background_.enter()) return;
+  spawn(log_out(&link, *request));
+}
+
+Task<void> Session::log_out(ConnectionLink* link, LogoutRequest request) {
+  const std::shared_ptr<Session> keep = shared_from_this();
+  const GateHold hold(background_);
+  ++link->pins;
+  LogoutResult result = LogoutResult::kClosed;
+  const auto named = std::ranges::find_if(
+      links_, [&request](const auto& each) { return each->cid == request.cid; });
+  const bool whole = request.reason == LogoutReason::kCloseSession;
+  if (request.reason == LogoutReason::kRemoveForRecovery) {
+    result = LogoutResult::kRecoveryNotSupported;  // ErrorRecoveryLevel 0 and 1.
+  } else if (!whole && named == links_.end()) {
+    result = LogoutResult::kCidNotFound;
+  }
+  const bool closes = result == LogoutResult::kClosed;
+  const bool this_one = whole || request.cid == link->cid;
+  if (closes && !whole && !this_one) co_await close_connection(request.cid);
+  if (!link->ended) {
+    Bhs bhs;
+    write_logout_response({.result = result,
+                           .initiator_task_tag = request.initiator_task_tag,
+                           .numbers = numbers(),
+                           .time2wait = 0,
+                           .time2retain = 0},
+                          bhs);
+    send(*link, bhs, {}, StatSnUse::kConsume);
+    if (closes && this_one) co_await invoke_on(*link->home, link->connection->drain_for_logout());
+  }
+  unpin(*link);
+  if (!closes || !this_one) co_return;
+  break_off(*link);
+  if (whole) {
+    for (const auto& each : links_) break_off(*each);
+  }
+}
+
+// Text ---------------------------------------------------------------------------------------
+
+void Session::process_text(ConnectionLink& link, IncomingPdu& pdu) {
+  const Result<TextRequest, RejectReason> request = parse_text_request(pdu.bhs);
+  if (!request) {
+    reject(link, request.error(), pdu);
+    return;
+  }
+  const bool first = request->target_transfer_tag == kReservedTag;
+  if (first) {
+    // A new exchange resets one that was not finished (section 11.10.3).
+    link.text_in.clear();
+    link.text_out = TextSplitter();
+    link.text_task_tag = request->initiator_task_tag;
+    link.text_transfer_tag = kReservedTag;
+  } else if (request->initiator_task_tag != link.text_task_tag ||
+             request->target_transfer_tag != link.text_transfer_tag) {
+    reject(link, RejectReason::kProtocolError, pdu);
+    return;
+  }
+  std::vector<std::byte> segment(pdu.data.byte_count());
+  pdu.data.copy_to(segment);
+  if (pdu.data_dropped || !link.text_in.append(segment)) {
+    link.text_task_tag = kReservedTag;
+    reject(link, RejectReason::kProtocolError, pdu);
+    return;
+  }
+  if (request->continues || (!first && !link.text_out.empty())) {
+    answer_text(link, *request);  // An empty answer asks for more; or more of a long answer.
+    return;
+  }
+  if (!background_.enter()) return;
+  spawn(negotiate_text(&link, *request, pdu.bhs, link.text_in.take()));
+}
+
+Task<void> Session::negotiate_text(ConnectionLink* link, TextRequest request, Bhs header,
+                                   std::string text) {
+  const std::shared_ptr<Session> keep = shared_from_this();
+  const GateHold hold(background_);
+  ++link->pins;
+  const std::optional<std::string> reply = co_await text_reply(*link, std::move(text));
+  unpin(*link);
+  if (link->ended) co_return;
+  if (!reply) {
+    IncomingPdu bad;
+    bad.bhs = header;
+    reject(*link, RejectReason::kProtocolError, bad);
+    co_return;
+  }
+  link->text_out = TextSplitter(*reply);
+  answer_text(*link, request);
+}
+
+// The next piece of the answer, or an empty one while the request goes on.
+void Session::answer_text(ConnectionLink& link, const TextRequest& request) {
+  const std::string piece =
+      link.text_out.take(link.parameters.initiator_max_recv_data_segment_length);
+  const bool more = !link.text_out.empty();
+  const bool done = !more && !request.continues && request.final;
+  link.text_transfer_tag = done ? kReservedTag : next_transfer_tag();
+  Bhs bhs;
+  write_text_response({.final = done,
+                       .continues = more,
+                       .data_segment_length = static_cast<std::uint32_t>(piece.size()),
+                       .lun = request.lun,
+                       .initiator_task_tag = request.initiator_task_tag,
+                       .target_transfer_tag = link.text_transfer_tag,
+                       .numbers = numbers()},
+                      bhs);
+  send_bytes(link, bhs, std::as_bytes(std::span(piece)), StatSnUse::kConsume);
+}
+
+// Nothing: the text breaks the rules.
+Task<std::optional<std::string>> Session::text_reply(ConnectionLink& link, std::string text) {
+  const auto pairs = parse_text(text);
+  if (!pairs) co_return std::nullopt;
+  NegotiatedParameters current{.session = options_.parameters, .connection = link.parameters};
+  Negotiator negotiator(Role::kTarget, options_.preferences, current);
+  negotiator.enter(NegotiationPhase::kFullFeature);
+  const auto reply = negotiator.receive(*pairs);
+  if (!reply) co_return std::nullopt;
+  const auto concluded = negotiator.conclude();
+  if (!concluded) co_return std::nullopt;
+  link.parameters.initiator_max_recv_data_segment_length =
+      negotiator.result().connection.initiator_max_recv_data_segment_length;
+  std::string answer;
+  for (const KeyValue& pair : reply->handed_over) {
+    if (pair.key != "SendTargets") continue;
+    const auto local = Endpoint::parse(link.target_address);
+    const auto peer = Endpoint::parse(link.initiator_address);
+    if (!local || !peer) continue;
+    const std::string targets = co_await host_.send_targets(pair.value, options_.initiator_name,
+                                                            *local, *peer, options_.target_name);
+    answer += targets;
+  }
+  answer += format_text(reply->answers);
+  co_return answer;
+}
+
+}  // namespace sandbay::iscsi

@@ -1,0 +1,507 @@
+// Data transfer and the end of a SCSI command. RFC 7143 sections 4.2.5, 11.3, 11.4, 11.7 and 11.8.
+
+#include "iscsi/target_task.h"
+
+#include <algorithm>
+
+#include "iscsi/target_session.h"
+#include "scsi/target_device.h"
+
+namespace sandbay::iscsi {
+namespace {
+
+// Tells a task that waits for data that it is being aborted: by message where the device server
+// lives elsewhere. The message overtakes neither completion nor release, so the task is there.
+class CancelHook final : public Cancellation::Hook {
+ public:
+  CancelHook(Cancellation& cancellation, Executor& home, Message& waking)
+      : Hook(&cancellation,
+             [](Hook& hook) {
+               auto& self = static_cast<CancelHook&>(hook);
+               if (Executor::current_or_null() == &self.home_) {
+                 self.waking_.run(self.waking_);
+               } else {
+                 self.home_.send(self.waking_);
+               }
+             }),
+        home_(home),
+        waking_(waking) {}
+
+ private:
+  Executor& home_;
+  Message& waking_;
+};
+
+scsi::TaskAttribute attribute_of(AttributeCode code) {
+  switch (code) {
+    case AttributeCode::kOrdered:
+      return scsi::TaskAttribute::kOrdered;
+    case AttributeCode::kHeadOfQueue:
+      return scsi::TaskAttribute::kHeadOfQueue;
+    case AttributeCode::kAca:
+      return scsi::TaskAttribute::kAca;
+    default:
+      return scsi::TaskAttribute::kSimple;
+  }
+}
+
+}  // namespace
+
+ScsiTask::ScsiTask(Session& session, ConnectionLink& link, const ScsiCommand& pdu)
+    : session_(&session), link_(&link), home_(&session.home()), pdu_(pdu) {
+  lun = pdu.lun;
+  tag = pdu.initiator_task_tag;
+  attribute = attribute_of(pdu.attribute);
+  priority = pdu.priority;
+  cdb = pdu.cdb;
+  if (pdu.write) data_out_length = pdu.expected_data_transfer_length;
+  if (pdu.read) {
+    data_in_length = pdu.write ? pdu.bidirectional_read_length : pdu.expected_data_transfer_length;
+  }
+  completing_.task = this;
+  completing_.run = [](Message& message) {
+    ScsiTask& self = *static_cast<Home&>(message).task;
+    self.finish(std::move(self.outcome_));
+  };
+  releasing_.task = this;
+  releasing_.run = [](Message& message) {
+    ScsiTask& self = *static_cast<Home&>(message).task;
+    self.released_ = true;
+    self.delete_if_done();
+  };
+  waking_.task = this;
+  waking_.run = [](Message& message) {
+    ScsiTask& self = *static_cast<Home&>(message).task;
+    self.cancelled_ = true;
+    self.arrival_.notify_all();
+  };
+  const SessionParameters& parameters = session.parameters();
+  unsolicited_open_ = pdu.write && !pdu.final;
+  const std::uint32_t first_burst = parameters.first_burst_length;
+  unsolicited_limit_ = pdu.write ? std::min(first_burst, data_out_length) : 0;
+  if (unsolicited_open_)
+    unsolicited_promised_ =
+        unsolicited_limit_ - std::min(unsolicited_limit_, pdu.data_segment_length);
+}
+
+// Data-Out -----------------------------------------------------------------------------------
+
+void ScsiTask::take_immediate(BufferList data, bool dropped) {
+  if (dropped) {
+    refusal_ = Refusal::kTaskSetFull;
+    unsolicited_promised_ = 0;  // It was not promised.
+    unsolicited_open_ = false;
+    return;
+  }
+  in_order_end_ = static_cast<std::uint32_t>(data.byte_count());
+  ready_ = std::move(data);
+  if (!unsolicited_open_) solicited_end_ = in_order_end_;
+}
+
+void ScsiTask::take_data_out(const DataOut& pdu, BufferList data, bool dropped) {
+  if (dropped) {
+    refusal_ = Refusal::kTaskSetFull;
+    arrival_.notify_all();
+    return;
+  }
+  if (refusal_ != Refusal::kNone) return;
+  bool good = false;
+  if (pdu.target_transfer_tag == kReservedTag) {
+    good = take_unsolicited(pdu, data);
+  } else {
+    const auto end = transfers_.begin() + static_cast<std::ptrdiff_t>(transfer_count_);
+    const auto transfer = std::find_if(transfers_.begin(), end, [&pdu](const Transfer& each) {
+      return each.target_transfer_tag == pdu.target_transfer_tag;
+    });
+    if (transfer == end) return;  // Of a transfer that has ended; nothing wants it.
+    good = take_solicited(*transfer, pdu, data);
+    if (good && pdu.final) {
+      *transfer = transfers_[--transfer_count_];
+    }
+  }
+  if (good && delivered_) solicit();
+  arrival_.notify_all();
+}
+
+bool ScsiTask::take_unsolicited(const DataOut& pdu, BufferList& data) {
+  const auto byte_count = static_cast<std::uint32_t>(data.byte_count());
+  unsolicited_promised_ -= std::min(unsolicited_promised_, byte_count);
+  if (!unsolicited_open_) {
+    fail(scsi::Additional::kUnexpectedUnsolicitedData);
+    return false;
+  }
+  const bool in_place = pdu.buffer_offset <= unsolicited_limit_ &&
+                        byte_count <= unsolicited_limit_ - pdu.buffer_offset;
+  if (pdu.data_sn != unsolicited_data_sn_ || !in_place ||
+      (session_->parameters().data_pdu_in_order && pdu.buffer_offset != in_order_end_)) {
+    fail(scsi::Additional::kDataPhaseError);
+    return false;
+  }
+  ++unsolicited_data_sn_;
+  store(pdu.buffer_offset, std::move(data));
+  if (pdu.final) {
+    unsolicited_open_ = false;
+    solicited_end_ = in_order_end_;
+    if (!early_.empty()) {
+      fail(scsi::Additional::kNotEnoughUnsolicitedData);
+      return false;
+    }
+    session_->unpromise(*link_, std::exchange(unsolicited_promised_, 0));
+  }
+  return failure_ == scsi::Additional::kNone;
+}
+
+bool ScsiTask::take_solicited(Transfer& transfer, const DataOut& pdu, BufferList& data) {
+  const auto byte_count = static_cast<std::uint32_t>(data.byte_count());
+  const std::uint32_t left = transfer.byte_count - transfer.received;
+  const bool in_place = pdu.buffer_offset >= transfer.offset && byte_count <= left &&
+                        pdu.buffer_offset - transfer.offset <= transfer.byte_count - byte_count;
+  const bool in_order = !session_->parameters().data_pdu_in_order ||
+                        pdu.buffer_offset == transfer.offset + transfer.received;
+  if (pdu.data_sn != transfer.next_data_sn || !in_place || !in_order) {
+    fail(scsi::Additional::kDataPhaseError);
+    return false;
+  }
+  ++transfer.next_data_sn;
+  transfer.received += byte_count;
+  store(pdu.buffer_offset, std::move(data));
+  if (pdu.final != (transfer.received == transfer.byte_count)) {
+    fail(scsi::Additional::kDataPhaseError);
+    return false;
+  }
+  return failure_ == scsi::Additional::kNone;
+}
+
+// Puts data where it belongs: behind what is ready, or aside until the gap has closed.
+void ScsiTask::store(std::uint32_t offset, BufferList data) {
+  if (data.empty()) return;
+  if (offset != in_order_end_) {
+    if (offset < in_order_end_) {
+      fail(scsi::Additional::kDataPhaseError);
+      return;
+    }
+    early_.push_back({.offset = offset, .data = std::move(data)});
+    return;
+  }
+  in_order_end_ += static_cast<std::uint32_t>(data.byte_count());
+  ready_.append(std::move(data));
+  for (std::size_t i = 0; i < early_.size();) {
+    if (early_[i].offset > in_order_end_) {
+      ++i;
+      continue;
+    }
+    if (early_[i].offset < in_order_end_) {
+      fail(scsi::Additional::kDataPhaseError);
+      return;
+    }
+    in_order_end_ += static_cast<std::uint32_t>(early_[i].data.byte_count());
+    ready_.append(std::move(early_[i].data));
+    early_.erase(early_.begin() + static_cast<std::ptrdiff_t>(i));
+    i = 0;
+  }
+}
+
+// Asks for data as far ahead as may be.
+void ScsiTask::solicit() {
+  if (finished_ || unsolicited_open_ || refusal_ != Refusal::kNone) return;
+  const std::size_t most =
+      std::min<std::size_t>(session_->parameters().max_outstanding_r2t, kMostTransfers);
+  const std::uint32_t burst = std::min(session_->parameters().max_burst_length, kTransferBytes);
+  while (!promising_ && transfer_count_ < most && solicited_end_ < data_out_length &&
+         solicited_end_ - consumed_ < kAheadBytes) {
+    const std::uint32_t byte_count = std::min(burst, data_out_length - solicited_end_);
+    if (!session_->try_promise(*link_, byte_count)) {
+      promising_ = true;
+      ++pins_;
+      spawn(solicit_when_promised(byte_count));
+      return;
+    }
+    send_ready_to_transfer(byte_count);
+  }
+}
+
+Task<void> ScsiTask::solicit_when_promised(std::uint32_t byte_count) {
+  Session& session = *session_;
+  ConnectionLink& link = *link_;
+  ++link.pins;
+  const std::shared_ptr<Session> keep = session.shared_from_this();
+  const bool promised = co_await session.promise(link, byte_count);
+  promising_ = false;
+  if (finished_ || !promised || link.ended || refusal_ != Refusal::kNone) {
+    session.unpromise(link, byte_count);
+  } else {
+    send_ready_to_transfer(byte_count);
+    solicit();
+  }
+  session.unpin(link);
+  --pins_;
+  delete_if_done();
+}
+
+void ScsiTask::send_ready_to_transfer(std::uint32_t byte_count) {
+  Transfer& transfer = transfers_[transfer_count_++];
+  transfer = {.target_transfer_tag = session_->next_transfer_tag(),
+              .offset = solicited_end_,
+              .byte_count = byte_count};
+  solicited_end_ += byte_count;
+  Bhs bhs;
+  write_ready_to_transfer({.lun = pdu_.lun,
+                           .initiator_task_tag = pdu_.initiator_task_tag,
+                           .target_transfer_tag = transfer.target_transfer_tag,
+                           .numbers = session_->numbers(),
+                           .r2t_sn = next_r2t_sn_++,
+                           .buffer_offset = transfer.offset,
+                           .desired_data_transfer_length = byte_count},
+                          bhs);
+  session_->send(*link_, bhs, {}, StatSnUse::kShow);
+}
+
+Task<Result<BufferList>> ScsiTask::receive_data_out(std::size_t byte_count) {
+  // The common case: everything came with the command, and nobody has to wait or cross.
+  if (completed || aborted || cancellation.cancelled()) {
+    co_return std::unexpected(Error::kCancelled);
+  }
+  const bool here = Executor::current_or_null() == home_;
+  if (here && ready_.byte_count() >= byte_count && refusal_ == Refusal::kNone) {
+    co_return take_ready(byte_count);
+  }
+  const CancelHook hook(cancellation, *home_, waking_);
+  Result<BufferList> data = co_await invoke_on(*home_, receive_here(byte_count));
+  if (completed || aborted) co_return std::unexpected(Error::kCancelled);
+  co_return std::move(data);
+}
+
+Task<Result<BufferList>> ScsiTask::receive_here(std::size_t byte_count) {
+  for (;;) {
+    const bool dead = finished_ || cancelled_ || refusal_ != Refusal::kNone;
+    if (dead) co_return std::unexpected(Error::kCancelled);
+    if (ready_.byte_count() >= byte_count) break;
+    co_await arrival_.wait();
+  }
+  co_return take_ready(byte_count);
+}
+
+BufferList ScsiTask::take_ready(std::size_t byte_count) {
+  consumed_ += static_cast<std::uint32_t>(byte_count);
+  BufferList data = ready_.take_front(byte_count);
+  if (solicited_end_ < data_out_length) solicit();
+  return data;
+}
+
+void ScsiTask::fail(scsi::Additional reason) {
+  if (refusal_ == Refusal::kNone) {
+    refusal_ = Refusal::kAborted;
+    failure_ = reason;
+  }
+  arrival_.notify_all();
+}
+
+// Data-In ------------------------------------------------------------------------------------
+
+Task<Error> ScsiTask::send_data_in(BufferList data) {
+  if (completed || aborted) co_return Error::kCancelled;
+  if (Executor::current_or_null() == home_) {
+    if (finished_) co_return Error::kCancelled;
+    keep_back(std::move(data));
+    if (session_->has_room(*link_)) co_return Error::kNone;
+  } else {
+    const Error error = co_await invoke_on(*home_, send_here(std::move(data)));
+    co_return error;
+  }
+  const Error error = co_await wait_for_room();
+  co_return error;
+}
+
+Task<Error> ScsiTask::send_here(BufferList data) {
+  if (finished_) co_return Error::kCancelled;
+  keep_back(std::move(data));
+  const Error error = co_await wait_for_room();
+  co_return error;
+}
+
+// A peer that does not read stops its own commands, and no others.
+Task<Error> ScsiTask::wait_for_room() {
+  Session& session = *session_;
+  ConnectionLink& link = *link_;
+  const std::shared_ptr<Session> keep = session.shared_from_this();
+  ++link.pins;
+  ++pins_;
+  co_await session.room(link);
+  session.unpin(link);
+  --pins_;
+  const bool dead = finished_;
+  delete_if_done();
+  co_return dead ? Error::kCancelled : Error::kNone;
+}
+
+// Sends what was kept back before and keeps this back, so that the last piece carries the status.
+void ScsiTask::keep_back(BufferList data) {
+  if (!pending_in_.empty()) flush_data_in(false, nullptr);
+  const std::size_t room = data_in_length - sent_in_;
+  if (data.byte_count() > room) data = data.take_front(room);
+  pending_in_ = std::move(data);
+}
+
+// Section 11.7: PDUs of at most what the initiator takes, F at the end of each sequence of at most
+// MaxBurstLength. With `outcome`, the last one carries the status.
+void ScsiTask::flush_data_in(bool last, const scsi::Outcome* outcome) {
+  const std::uint32_t most = link_->parameters.initiator_max_recv_data_segment_length;
+  const std::uint32_t burst = session_->parameters().max_burst_length;
+  while (!pending_in_.empty()) {
+    const std::size_t piece_bytes =
+        std::min<std::size_t>({pending_in_.byte_count(), most, burst - burst_in_});
+    BufferList piece = pending_in_.take_front(piece_bytes);
+    const auto byte_count = static_cast<std::uint32_t>(piece_bytes);
+    burst_in_ += byte_count;
+    const bool final_piece = last && pending_in_.empty();
+    DataIn pdu{.final = final_piece || burst_in_ == burst,
+               .data_segment_length = byte_count,
+               .lun = pdu_.lun,
+               .initiator_task_tag = pdu_.initiator_task_tag,
+               .numbers = session_->numbers(),
+               .data_sn = next_data_in_sn_++,
+               .buffer_offset = sent_in_};
+    if (pdu.final) burst_in_ = 0;
+    if (final_piece && outcome != nullptr) {
+      const ResidualCount residual = residual_of(*outcome, sent_in_ + byte_count);
+      pdu.has_status = true;
+      pdu.residual = residual.flag;
+      pdu.residual_count = residual.byte_count;
+      pdu.status = static_cast<std::uint8_t>(outcome->status);
+    }
+    sent_in_ += byte_count;
+    Bhs bhs;
+    write_data_in(pdu, bhs);
+    session_->send(*link_, bhs, std::move(piece),
+                   pdu.has_status ? StatSnUse::kConsume : StatSnUse::kNone);
+  }
+}
+
+// The end ------------------------------------------------------------------------------------
+
+void ScsiTask::deliver(scsi::TargetDevice& device) {
+  assert(!delivered_ && !finished_);
+  delivered_ = true;
+  if (refusal_ != Refusal::kNone) {
+    finish({});
+    delete_if_done();
+    return;
+  }
+  released_ = false;
+  if (pdu_.write && !unsolicited_open_ && solicited_end_ < data_out_length) solicit();
+  device.execute(*this);
+}
+
+void ScsiTask::discard() {
+  assert(!delivered_);
+  finish({.silent = true});
+  delete_if_done();
+}
+
+void ScsiTask::complete(scsi::Outcome outcome) {
+  if (Executor::current_or_null() == home_) {
+    finish(std::move(outcome));
+    return;
+  }
+  outcome_ = std::move(outcome);
+  home_->send(completing_);
+}
+
+void ScsiTask::release() {
+  if (Executor::current_or_null() == home_) {
+    released_ = true;
+    delete_if_done();
+    return;
+  }
+  home_->send(releasing_);
+}
+
+void ScsiTask::delete_if_done() {
+  if (finished_ && released_ && pins_ == 0) delete this;
+}
+
+void ScsiTask::finish(scsi::Outcome outcome) {
+  assert(!finished_);
+  // Off the table first, so that the answer opens the window for the next command.
+  session_->task_finished(*this);
+  if (refusal_ == Refusal::kTaskSetFull && !outcome.silent) {
+    outcome = {.status = scsi::Status::kTaskSetFull, .data_out_bytes = outcome.data_out_bytes};
+  } else if (refusal_ == Refusal::kAborted && !outcome.silent) {
+    outcome.status = scsi::Status::kCheckCondition;
+    outcome.sense = scsi::SenseData::encode(
+        {.key = scsi::SenseKey::kAbortedCommand, .additional = failure_}, false);
+  }
+  if (!outcome.silent && !link_->ended) respond(outcome);
+  pending_in_.clear();
+  end_transfers();
+  finished_ = true;
+  session_ = nullptr;
+  link_ = nullptr;
+  arrival_.notify_all();
+}
+
+// Gives back what was promised to data that will not be taken any more.
+void ScsiTask::end_transfers() {
+  std::size_t promised = std::exchange(unsolicited_promised_, 0);
+  for (std::size_t i = 0; i < transfer_count_; ++i) {
+    promised += transfers_[i].byte_count - transfers_[i].received;
+  }
+  transfer_count_ = 0;
+  if (promised > 0) session_->unpromise(*link_, promised);
+  ready_.clear();
+  early_.clear();
+}
+
+void ScsiTask::respond(const scsi::Outcome& outcome) {
+  const bool collapse = outcome.status == scsi::Status::kGood && outcome.sense.empty() &&
+                        !pending_in_.empty() && !(pdu_.read && pdu_.write);
+  flush_data_in(true, collapse ? &outcome : nullptr);
+  if (collapse) return;
+  const ResidualCount residual = residual_of(outcome, sent_in_);
+  const auto sense = outcome.sense.bytes();
+  std::array<std::byte, 2 + 252> data;
+  std::size_t data_bytes = 0;
+  if (!sense.empty()) {
+    put_big_endian<std::uint16_t>(data, 0, static_cast<std::uint16_t>(sense.size()));
+    std::ranges::copy(sense, data.begin() + 2);
+    data_bytes = 2 + sense.size();
+  }
+  ScsiResponse response{.status = static_cast<std::uint8_t>(outcome.status),
+                        .residual = residual.flag,
+                        .data_segment_length = static_cast<std::uint32_t>(data_bytes),
+                        .initiator_task_tag = pdu_.initiator_task_tag,
+                        .numbers = session_->numbers(),
+                        .exp_data_sn = next_data_in_sn_,
+                        .residual_count = residual.byte_count};
+  if (pdu_.read && pdu_.write && sent_in_ < data_in_length) {
+    response.bidirectional_read_residual = Residual::kUnderflow;
+    response.bidirectional_read_residual_count = data_in_length - sent_in_;
+  }
+  Bhs bhs;
+  write_scsi_response(response, bhs);
+  session_->send_bytes(*link_, bhs, std::span<const std::byte>(data).first(data_bytes),
+                       StatSnUse::kConsume);
+}
+
+// Section 11.4.5: what the command called for against what the initiator was prepared for.
+ScsiTask::ResidualCount ScsiTask::residual_of(const scsi::Outcome& outcome,
+                                              std::uint32_t sent_in) const {
+  const std::uint32_t expected = pdu_.expected_data_transfer_length;
+  std::uint64_t called_for = pdu_.write ? outcome.data_out_bytes : outcome.data_in_bytes;
+  if (pdu_.read && !pdu_.write) {
+    called_for = called_for > expected ? called_for : sent_in;
+  } else if (!pdu_.read && !pdu_.write) {
+    called_for = std::max(outcome.data_out_bytes, outcome.data_in_bytes);
+  }
+  if (called_for > expected) {
+    const std::uint64_t over = std::min<std::uint64_t>(called_for - expected, 0xffffffffU);
+    return {.flag = Residual::kOverflow, .byte_count = static_cast<std::uint32_t>(over)};
+  }
+  if (called_for < expected) {
+    return {.flag = Residual::kUnderflow,
+            .byte_count = expected - static_cast<std::uint32_t>(called_for)};
+  }
+  return {};
+}
+
+}  // namespace sandbay::iscsi

@@ -1,0 +1,147 @@
+// ScsiTask: one SCSI command of a session, from its PDU to its response: the transfer state that
+// RFC 7143 sections 4.2.5 and 11.7 to 11.8 describe, and the command that the device server sees.
+//
+// Home: the session's. The device server may live elsewhere and then crosses in the calls of
+// scsi::Command. A task leaves the session's table when it finishes; the object lives on until the
+// device server has released it and nothing else holds it, and touches the session no more.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "iscsi/pdu.h"
+#include "iscsi/target_framing.h"
+#include "runtime/buffer.h"
+#include "runtime/frame_pool.h"
+#include "runtime/sync.h"
+#include "scsi/command.h"
+
+namespace sandbay::scsi {
+class TargetDevice;
+}
+
+namespace sandbay::iscsi {
+
+class Session;
+struct ConnectionLink;
+
+class ScsiTask final : public scsi::Command, public FramePooled {
+ public:
+  // A piece of data that was solicited and has not come whole.
+  struct Transfer {
+    std::uint32_t target_transfer_tag = kReservedTag;
+    std::uint32_t offset = 0;
+    std::uint32_t byte_count = 0;
+    std::uint32_t received = 0;
+    std::uint32_t next_data_sn = 0;
+  };
+  static constexpr std::size_t kMostTransfers = 8;
+  // One R2T asks for at most so much, and so much may be asked for ahead of the device server: a
+  // write of any length streams through bounded memory.
+  static constexpr std::uint32_t kTransferBytes = std::uint32_t{1} << 20;
+  static constexpr std::uint32_t kAheadBytes = std::uint32_t{4} << 20;
+
+  ScsiTask(Session& session, ConnectionLink& link, const ScsiCommand& pdu);
+
+  std::uint32_t initiator_task_tag() const noexcept { return pdu_.initiator_task_tag; }
+  std::uint32_t cmd_sn() const noexcept { return pdu_.cmd_sn; }
+  ConnectionLink& link() noexcept { return *link_; }
+  bool immediate() const noexcept { return pdu_.immediate; }
+  bool delivered() const noexcept { return delivered_; }
+  bool is_of(const ConnectionLink& link) const noexcept { return link_ == &link; }
+
+  // Data that came with the command, and whether there was room for it.
+  void take_immediate(BufferList data, bool dropped);
+  void take_data_out(const DataOut& pdu, BufferList data, bool dropped);
+  // Its turn by CmdSN has come: to the device server.
+  void deliver(scsi::TargetDevice& device);
+  // Ends a task that the device server has never seen, without a response.
+  void discard();
+  // Its data cannot be used: it will end with ABORTED COMMAND and this.
+  void fail(scsi::Additional reason);
+
+  // scsi::Command
+  Task<Error> send_data_in(BufferList data) override;
+  Task<Result<BufferList>> receive_data_out(std::size_t byte_count) override;
+  void complete(scsi::Outcome outcome) override;
+  void release() override;
+
+  ScsiTask* next_in_bucket = nullptr;  // The session's table.
+
+ private:
+  struct Home : Message {
+    ScsiTask* task = nullptr;
+  };
+  struct Early {
+    std::uint32_t offset = 0;
+    BufferList data;
+  };
+  struct ResidualCount {
+    Residual flag = Residual::kNone;
+    std::uint32_t byte_count = 0;
+  };
+  enum class Refusal : std::uint8_t { kNone, kTaskSetFull, kAborted };
+
+  ~ScsiTask() = default;
+
+  Task<Error> send_here(BufferList data);
+  Task<Error> wait_for_room();
+  void keep_back(BufferList data);
+  Task<Result<BufferList>> receive_here(std::size_t byte_count);
+  BufferList take_ready(std::size_t byte_count);
+  void store(std::uint32_t offset, BufferList data);
+  bool take_unsolicited(const DataOut& pdu, BufferList& data);
+  bool take_solicited(Transfer& transfer, const DataOut& pdu, BufferList& data);
+  void solicit();
+  Task<void> solicit_when_promised(std::uint32_t byte_count);
+  void send_ready_to_transfer(std::uint32_t byte_count);
+  void flush_data_in(bool last, const scsi::Outcome* outcome);
+  void respond(const scsi::Outcome& outcome);
+  void finish(scsi::Outcome outcome);
+  void end_transfers();
+  void delete_if_done();
+  ResidualCount residual_of(const scsi::Outcome& outcome, std::uint32_t sent_in) const;
+
+  Session* session_;  // Null once finished.
+  ConnectionLink* link_;
+  Executor* home_;
+  ScsiCommand pdu_;
+  bool delivered_ = false;
+  bool released_ = true;  // By the device server, which does not have it yet.
+  bool finished_ = false;
+  bool cancelled_ = false;  // By the device server; it waits for data no more.
+  unsigned pins_ = 0;       // Coroutines of ours that hold on to it.
+  Refusal refusal_ = Refusal::kNone;
+  scsi::Additional failure_ = scsi::Additional::kNone;
+
+  // Data-Out.
+  BufferList ready_;          // In order, from consumed_ on.
+  std::vector<Early> early_;  // Behind a gap.
+  std::uint32_t consumed_ = 0;
+  std::uint32_t in_order_end_ = 0;  // consumed_ + ready_
+  std::uint32_t solicited_end_ = 0;
+  std::uint32_t unsolicited_limit_ = 0;
+  std::uint32_t unsolicited_promised_ = 0;
+  std::uint32_t unsolicited_data_sn_ = 0;
+  bool unsolicited_open_ = false;
+  bool promising_ = false;
+  std::uint32_t next_r2t_sn_ = 0;
+  std::array<Transfer, kMostTransfers> transfers_;
+  std::size_t transfer_count_ = 0;
+  Condition arrival_;
+
+  // Data-In.
+  BufferList pending_in_;  // The last piece is kept back, to carry the status.
+  std::uint32_t sent_in_ = 0;
+  std::uint32_t burst_in_ = 0;  // Of the sequence in progress.
+  std::uint32_t next_data_in_sn_ = 0;
+
+  scsi::Outcome outcome_;  // On its way home.
+  Home completing_;
+  Home releasing_;
+  Home waking_;
+};
+
+}  // namespace sandbay::iscsi

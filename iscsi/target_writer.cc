@@ -1,0 +1,143 @@
+// Sending: one writer a connection, woken at the end of the turn, that gathers everything queued
+// into as few sends as possible.
+
+#include <algorithm>
+#include <cstring>
+
+#include "iscsi/digest.h"
+#include "iscsi/target_connection.h"
+
+namespace sandbay::iscsi {
+namespace {
+
+// Waits until something is queued; whoever queues it posts the handle to the turn's end.
+struct WaitForWork {
+  std::coroutine_handle<>& idle_writer;
+  bool await_ready() const noexcept { return false; }
+  void await_suspend(std::coroutine_handle<> handle) const noexcept { idle_writer = handle; }
+  void await_resume() const noexcept {}
+};
+
+}  // namespace
+
+void Connection::send(Bhs bhs, BufferList data, StatSnUse use) {
+  if (closing_) return;
+  if (use != StatSnUse::kNone) {
+    put_big_endian<std::uint32_t>(bhs, 24, stat_sn_);
+    if (use == StatSnUse::kConsume) ++stat_sn_;
+  }
+  assert(data_segment_length(bhs) == data.byte_count());
+  Outgoing& outgoing = queue_.emplace_back();
+  std::ranges::copy(bhs, outgoing.header.begin());
+  outgoing.data = std::move(data);
+  finish_outgoing(outgoing);
+  queued_bytes_ += outgoing.header_bytes + outgoing.data.byte_count() + outgoing.trailer_bytes;
+  ++traffic_.pdus_out;
+  if (idle_writer_) {
+    home_->post_at_turn_end(std::exchange(idle_writer_, {}));
+  } else if (writer_ended_) {
+    writer_ended_ = false;
+    spawn(write_loop());
+  }
+}
+
+void Connection::send_bytes(Bhs bhs, std::span<const std::byte> data, StatSnUse use) {
+  put_big_endian_24(bhs, 5, static_cast<std::uint32_t>(data.size()));
+  BufferList list;
+  if (!data.empty()) {
+    list = home_->buffers().try_allocate(data.size());
+    if (list.empty()) {
+      shutdown();  // Not even this much: the peer's answer cannot be given.
+      return;
+    }
+    list.copy_from(data);
+  }
+  send(bhs, std::move(list), use);
+}
+
+void Connection::send_reject(RejectReason reason, BhsView bad, const StatusNumbers& numbers) {
+  ++traffic_.rejects;
+  Bhs bhs;
+  write_reject({.reason = reason,
+                .data_segment_length = static_cast<std::uint32_t>(kBhsBytes),
+                .numbers = numbers},
+               bhs);
+  send_bytes(bhs, bad, StatSnUse::kConsume);
+}
+
+// Digests and padding.
+void Connection::finish_outgoing(Outgoing& outgoing) {
+  const auto bhs = std::span<const std::byte>(outgoing.header).first<kBhsBytes>();
+  outgoing.header_bytes = kBhsBytes;
+  if (header_digest_) {
+    store_digest(header_digest(bhs), std::span<std::byte>(outgoing.header).last<kDigestBytes>());
+    outgoing.header_bytes += kDigestBytes;
+  }
+  const auto data_bytes = static_cast<std::uint32_t>(outgoing.data.byte_count());
+  const std::uint32_t padding = padding_of(data_bytes);
+  outgoing.trailer.fill(std::byte{0});
+  outgoing.trailer_bytes = static_cast<std::uint8_t>(padding);
+  if (data_digest_ && data_bytes > 0) {
+    store_digest(data_digest(outgoing.data),
+                 std::span<std::byte>(outgoing.trailer).subspan(padding).first<kDigestBytes>());
+    outgoing.trailer_bytes += kDigestBytes;
+  }
+}
+
+Task<void> Connection::write_loop() {
+  co_await home_->turn_end();
+  for (;;) {
+    while (!queue_.empty() && !closing_) {
+      std::swap(queue_, sending_);
+      const Error error = co_await send_gathered();
+      sending_.clear();
+      send_started_ = kNever;
+      if (error != Error::kNone) shutdown();
+      sent_.notify_all();
+      room_.notify_all();
+    }
+    if (closing_ || moving_) break;
+    co_await WaitForWork{idle_writer_};
+    if (closing_ || moving_) break;
+  }
+  writer_ended_ = true;
+  sent_.notify_all();
+}
+
+Task<Error> Connection::send_gathered() {
+  std::size_t next = 0;
+  while (next < sending_.size()) {
+    slices_.clear();
+    std::size_t byte_count = 0;
+    while (next < sending_.size() && slices_.size() < kSlicesPerSend &&
+           byte_count < kBytesPerSend) {
+      Outgoing& outgoing = sending_[next++];
+      slices_.push_back({outgoing.header.data(), outgoing.header_bytes});
+      byte_count += outgoing.header_bytes;
+      for (std::size_t i = 0; i < outgoing.data.slice_count(); ++i) {
+        slices_.push_back({outgoing.data[i].data(), outgoing.data[i].byte_count()});
+      }
+      byte_count += outgoing.data.byte_count() + outgoing.trailer_bytes;
+      if (outgoing.trailer_bytes > 0) {
+        slices_.push_back({outgoing.trailer.data(), outgoing.trailer_bytes});
+      }
+    }
+    send_started_ = home_->now();
+    const Error error = co_await stream_->send(slices_);
+    if (error != Error::kNone) co_return error;
+    traffic_.bytes_out += byte_count;
+    queued_bytes_ -= byte_count;
+    room_.notify_all();
+  }
+  co_return Error::kNone;
+}
+
+Task<void> Connection::room() {
+  while (!has_room()) co_await room_.wait();
+}
+
+Task<void> Connection::drain() {
+  while (!closing_ && !writer_ended_ && !(idle_writer_ && queue_.empty())) co_await sent_.wait();
+}
+
+}  // namespace sandbay::iscsi
