@@ -1,0 +1,368 @@
+// REST from end to end: a group on a real reactor, the HTTP server on loopback, and requests from a
+// thread of the test. Every answer is compared with the schema that the OpenAPI document has for
+// its route and status.
+#include <fmt/format.h>
+#include <httplib.h>
+
+#include <catch2/catch.hpp>
+#include <functional>
+#include <nlohmann/json.hpp>
+#include <set>
+#include <thread>
+
+#include "mgmt/openapi.h"
+#include "mgmt/route.h"
+#include "mgmt/server.h"
+#include "tests/unit/block/scratch_directory.h"
+#include "tests/unit/group/running.h"
+#include "tests/unit/mgmt/json_schema.h"
+
+namespace sandbay::mgmt {
+namespace {
+
+using nlohmann::json;
+
+struct Answer {
+  int status = 0;
+  std::string text;
+  json body;
+  std::string location;
+};
+
+// Asks the daemon and checks the answer against the document.
+class Rest {
+ public:
+  explicit Rest(int port) : port_(port), document_(openapi_document()) {}
+
+  Answer ask(const std::string& method, const std::string& path, const std::string& body = "",
+             httplib::Headers headers = {}) {
+    httplib::Client client("127.0.0.1", port_);
+    httplib::Request request;
+    request.method = method;
+    request.path = path;
+    request.headers = std::move(headers);
+    request.body = body;
+    if (!body.empty() && !request.has_header("Content-Type")) {
+      request.set_header("Content-Type", "application/json");
+    }
+    const auto result = client.send(request);
+    if (!result) throw std::runtime_error("no answer: " + httplib::to_string(result.error()));
+    Answer answer{.status = result->status,
+                  .text = result->body,
+                  .body = json::parse(result->body, nullptr, false),
+                  .location = result->get_header_value("Location")};
+    check(method, path, answer);
+    return answer;
+  }
+  Answer get(const std::string& path) { return ask("GET", path); }
+  int port() const { return port_; }
+
+ private:
+  void check(const std::string& method, const std::string& path, const Answer& answer) {
+    std::map<std::string, std::string> parameters;
+    bool known = false;
+    const Route* route = find_route(method, path.substr(0, path.find('?')), &parameters, &known);
+    INFO(method << " " << path << " " << answer.status << " " << answer.text);
+    if (route == nullptr || answer.status == 403 || answer.status == 415) {
+      CHECK(schema_mismatch(answer.body, {{"$ref", "#/components/schemas/Error"}}, document_)
+                .empty());
+      return;
+    }
+    std::string verb = method;
+    for (char& c : verb) c = static_cast<char>(std::tolower(c));
+    const json& responses =
+        document_.at("paths").at(std::string(route->path)).at(verb).at("responses");
+    const std::string status = std::to_string(answer.status);
+    REQUIRE(responses.contains(status));
+    if (answer.status == 204) {
+      CHECK(answer.text.empty());
+      return;
+    }
+    const json& content = responses.at(status).at("content");
+    if (!content.contains("application/json")) return;
+    CHECK(schema_mismatch(answer.body, content.at("application/json").at("schema"), document_) ==
+          "");
+  }
+
+  int port_;
+  json document_;
+};
+
+// Waits for a thread from within a coroutine.
+struct Foreign : Message {
+  Executor* home = nullptr;
+  std::function<void()> work;
+  std::thread thread;
+  std::coroutine_handle<> handle;
+
+  bool await_ready() const noexcept { return false; }
+  void await_suspend(std::coroutine_handle<> waiting) {
+    handle = waiting;
+    run = [](Message& message) { static_cast<Foreign&>(message).handle.resume(); };
+    thread = std::thread([this] {
+      work();
+      home->send(*this);
+    });
+  }
+  void await_resume() { thread.join(); }
+};
+
+using RestTest = std::function<void(Rest& rest)>;
+
+Task<void> serve_http(group::Group* group, const RestTest* test) {
+  Executor& home = Executor::current();
+  auto server = Server::start(*group, home, {.listen = Endpoint::ipv4(0x7f000001, 0)});
+  REQUIRE(server.has_value());
+  Rest rest((*server)->endpoint().port());
+  std::exception_ptr failure;
+  Foreign foreign;
+  foreign.home = &home;
+  foreign.work = [&] {
+    try {
+      (*test)(rest);
+    } catch (...) {
+      failure = std::current_exception();
+    }
+  };
+  co_await foreign;
+  co_await (*server)->stop();
+  CHECK(failure == nullptr);
+}
+
+void with_rest(const std::string& sections, const RestTest& test) {
+  const testing::ScratchDirectory scratch;
+  const std::string error =
+      group::run_group(scratch.file("state"), sections, 2,
+                       [&](group::Group& group) { return serve_http(&group, &test); });
+  if (!error.empty()) FAIL(error);
+}
+
+constexpr const char* kDeclared =
+    "[[volume]]\nname = \"v\"\nsize = \"4MiB\"\n[[volume.access]]\ninitiator = \"*\"\n"
+    "chap_user = \"host\"\nchap_secret = \"very-secret-1\"\n";
+
+TEST_CASE("Everything that is there can be looked at", "[rest]") {
+  with_rest(kDeclared, [](Rest& rest) {
+    CHECK(rest.get("/api/v1/group").body.at("name") == "test");
+    const Answer volumes = rest.get("/api/v1/volumes");
+    CHECK(volumes.status == 200);
+    REQUIRE(volumes.body.at("volumes").size() == 1);
+    const Answer volume = rest.get("/api/v1/volumes/v");
+    CHECK(volume.body.at("size") == 4 << 20);
+    CHECK(volume.body == volumes.body.at("volumes")[0]);
+    CHECK(rest.get("/api/v1/volumes/v/access").body.at("access")[0].at("chap_user") == "host");
+    CHECK(rest.get("/api/v1/targets").body.at("targets").size() == 1);
+    CHECK(rest.get("/api/v1/targets/iqn.2026-11.org.sandbay:v").body.at("luns")[0].at("volume") ==
+          "v");
+    CHECK(rest.get("/api/v1/targets/iqn.2026-11.org.sandbay%3Av").status == 200);
+    CHECK(rest.get("/api/v1/sessions").body.at("sessions").empty());
+    CHECK(rest.get("/api/v1/openapi.json").body == openapi_document());
+    CHECK_THAT(rest.get("/metrics").text,
+               Catch::Contains("sandbay_volume_size_bytes{volume=\"v\"} 4194304\n"));
+  });
+}
+
+TEST_CASE("Volumes are created, changed and deleted", "[rest]") {
+  with_rest("", [](Rest& rest) {
+    const std::string body = R"({"name": "a", "size": "4MiB", "access": [{"initiator": "*"}]})";
+    const Answer made = rest.ask("POST", "/api/v1/volumes", body);
+    CHECK(made.status == 201);
+    CHECK(made.location == "/api/v1/volumes/a");
+    CHECK(made.body.at("size") == 4 << 20);
+    CHECK(rest.ask("POST", "/api/v1/volumes", body).status == 200);
+    CHECK(rest.ask("POST", "/api/v1/volumes", R"({"name": "a", "size": 4194304})").status == 200);
+    CHECK(rest.ask("POST", "/api/v1/volumes", R"({"name": "a", "size": "5MiB"})").status == 409);
+    CHECK(rest.ask("PATCH", "/api/v1/volumes/a", R"({"size": "6MiB"})").body.at("size") == 6 << 20);
+    CHECK(rest.ask("PATCH", "/api/v1/volumes/a", R"({"name": "b"})").body.at("name") == "b");
+    CHECK(rest.get("/api/v1/volumes/a").status == 404);
+    const Answer access =
+        rest.ask("POST", "/api/v1/volumes/b/access", R"({"initiator": "iqn.1993-08.org.x:*"})");
+    CHECK(access.status == 201);
+    CHECK(access.location == "/api/v1/volumes/b/access/2");
+    CHECK(rest.ask("DELETE", access.location).status == 204);
+    CHECK(rest.ask("DELETE", access.location).status == 404);
+    CHECK(rest.ask("DELETE", "/api/v1/volumes/b?force=true").status == 204);
+    CHECK(rest.ask("DELETE", "/api/v1/volumes/b").status == 404);
+  });
+}
+
+TEST_CASE("Wrong requests are refused with what would be accepted", "[rest]") {
+  struct Case {
+    const char* method;
+    const char* path;
+    const char* body;
+    int status;
+    const char* message;
+  };
+  static const Case kCases[] = {
+      {"POST", "/api/v1/volumes", "{", 400, "the body is not JSON; write one object"},
+      {"POST", "/api/v1/volumes", "[]", 400, "the body is not a JSON object; write one"},
+      {"POST", "/api/v1/volumes", "[[[[[[[[[[[[]]]]]]]]]]]]", 400,
+       "the body is nested too deeply; write one JSON object"},
+      {"POST", "/api/v1/volumes", "{}", 400, "name: is missing; write the volume's name"},
+      {"POST", "/api/v1/volumes", R"({"name": 5})", 400,
+       "name: is a whole number; write a string in quotes"},
+      {"POST", "/api/v1/volumes", R"({"name": "a", "siz": "1GiB"})", 400,
+       "siz: is not a key here; did you mean size?"},
+      {"POST", "/api/v1/volumes", R"({"name": "a", "size": "1G"})", 400,
+       "size: \"1G\" has the unknown unit \"G\"; units are B, KiB MiB GiB TiB PiB (of 1024) and kB "
+       "MB GB TB PB (of 1000)"},
+      {"POST", "/api/v1/volumes", R"({"name": "a", "size": -1})", 400,
+       "size: is a whole number; write a number of bytes, or a size such as \"100GiB\""},
+      {"POST", "/api/v1/volumes", R"({"name": "a", "size": 1048577})", 400,
+       "volume \"a\": size 1048577B is not a whole number of 512-byte blocks"},
+      {"POST", "/api/v1/volumes", R"({"name": "a", "size": "1MiB", "file": "x"})", 400,
+       "file: is not an absolute path; write one"},
+      {"POST", "/api/v1/volumes", R"({"name": "a", "memory": true, "device": "/dev/x"})", 400,
+       "device: a volume stands on one thing; write one of file, device and memory"},
+      {"POST", "/api/v1/volumes",
+       R"({"name": "a", "size": "1MiB", "access": [{"initiator": "*", "chap_user": "u"}]})", 400,
+       "access[1].chap_secret: is missing; CHAP needs both chap_user and chap_secret"},
+      {"PATCH", "/api/v1/volumes/v", "{}", 400,
+       "volume \"v\": nothing to change; give a size or a name"},
+      {"DELETE", "/api/v1/volumes/v", "", 409,
+       "volume \"v\" is declared in test.toml, which would make it again; take it out there and "
+       "restart first"},
+      {"DELETE", "/api/v1/volumes/v?force=maybe", "", 400,
+       "force is \"maybe\"; write true or false"},
+      {"DELETE", "/api/v1/volumes/v?now=true", "", 400,
+       "\"now\" is no query parameter of DELETE /api/v1/volumes/{name}"},
+      {"DELETE", "/api/v1/sessions/x", "", 400,
+       "\"x\" is not a TSIH; write a number from 1 to 65535"},
+      {"DELETE", "/api/v1/sessions/7", "", 404,
+       "there is no session 7; list them with session list"},
+      {"GET", "/api/v1/nothing", "", 404,
+       "there is nothing at /api/v1/nothing; see /api/v1/openapi.json"},
+      {"GET", "/api/v1/volumes/", "", 404,
+       "there is nothing at /api/v1/volumes/; see /api/v1/openapi.json"},
+      {"PUT", "/api/v1/group", "{}", 405,
+       "PUT is not offered for /api/v1/group; see /api/v1/openapi.json"},
+  };
+  with_rest("[[volume]]\nname = \"v\"\nsize = \"4MiB\"\n", [](Rest& rest) {
+    for (const Case& c : kCases) {
+      CAPTURE(c.method, c.path, c.body);
+      const Answer answer = rest.ask(c.method, c.path, c.body);
+      CHECK(answer.status == c.status);
+      CHECK(answer.body.at("error").at("message") == c.message);
+      CHECK(answer.body.at("error").at("code") == code_of(c.status));
+    }
+  });
+}
+
+TEST_CASE("A web page cannot reach it by a name of its own or with a form", "[rest]") {
+  with_rest("", [](Rest& rest) {
+    const std::string port = std::to_string(rest.port());
+    CHECK(rest.ask("GET", "/api/v1/group", "", {{"Host", "attacker.example:" + port}}).status ==
+          403);
+    CHECK(rest.ask("GET", "/api/v1/group", "", {{"Host", "localhost:" + port}}).status == 200);
+    CHECK(rest.ask("GET", "/api/v1/group", "", {{"Host", "[::1]:" + port}}).status == 200);
+    const std::string body = R"({"name": "a", "size": "1MiB"})";
+    CHECK(rest.ask("POST", "/api/v1/volumes", body, {{"Content-Type", "text/plain"}}).status ==
+          415);
+    CHECK(rest.ask("POST", "/api/v1/volumes", body,
+                   {{"Content-Type", "application/x-www-form-urlencoded"}})
+              .status == 415);
+    CHECK(rest.ask("POST", "/api/v1/volumes", body,
+                   {{"Content-Type", "application/json; charset=utf-8"}})
+              .status == 201);
+  });
+}
+
+TEST_CASE("Bodies are bounded", "[rest]") {
+  with_rest("", [](Rest& rest) {
+    const std::string body = "{\"name\": \"" + std::string(2 << 20, 'a') + "\"}";
+    const Answer answer = rest.ask("POST", "/api/v1/volumes", body);
+    CHECK(answer.status == 413);
+    CHECK(answer.body.at("error").at("code") == "too_large");
+  });
+}
+
+TEST_CASE("Secrets never come out", "[rest]") {
+  with_rest(kDeclared, [](Rest& rest) {
+    const Answer added =
+        rest.ask("POST", "/api/v1/volumes/v/access",
+                 R"({"initiator": "*", "chap_user": "two", "chap_secret": "very-secret-2"})");
+    CHECK(added.status == 201);
+    std::string all = added.text;
+    for (const Route& route : routes()) {
+      std::string path(route.path);
+      if (route.method != "GET") continue;
+      const auto brace = path.find('{');
+      if (brace != std::string::npos) {
+        const bool target = path.find("targets") != std::string::npos;
+        path.replace(brace, path.find('}') - brace + 1, target ? "iqn.2026-11.org.sandbay:v" : "v");
+      }
+      const Answer answer = rest.get(path);
+      CHECK(answer.status == 200);
+      all += answer.text;
+    }
+    CHECK(all.find("very-secret") == std::string::npos);
+    CHECK(all.find("\"two\"") != std::string::npos);
+  });
+}
+
+TEST_CASE("Many clients at once get their answers", "[rest]") {
+  with_rest(kDeclared, [](Rest& rest) {
+    std::atomic<int> good = 0;
+    std::vector<std::thread> clients;
+    for (int i = 0; i < 24; ++i) {
+      clients.emplace_back([&] {
+        for (int j = 0; j < 10; ++j) {
+          httplib::Client client("127.0.0.1", rest.port());
+          client.set_read_timeout(30);
+          const auto result = client.Get("/api/v1/volumes");
+          if (result && result->status == 200) ++good;
+        }
+      });
+    }
+    for (std::thread& client : clients) client.join();
+    CHECK(good == 240);
+  });
+}
+
+TEST_CASE("The document and the routes are the same", "[openapi]") {
+  const json document = openapi_document();
+  std::set<std::string> in_document;
+  for (const auto& [path, item] : document.at("paths").items()) {
+    for (const auto& [verb, operation] : item.items()) in_document.insert(verb + " " + path);
+  }
+  std::set<std::string> in_table;
+  std::set<std::string_view> operations;
+  for (const Route& route : routes()) {
+    std::string verb(route.method);
+    for (char& c : verb) c = static_cast<char>(std::tolower(c));
+    in_table.insert(verb + " " + std::string(route.path));
+    CHECK(operations.insert(route.operation).second);
+    CHECK(route.handle != nullptr);
+    std::map<std::string, std::string> parameters;
+    bool known = false;
+    CHECK(find_route(route.method, route.path, &parameters, &known) == &route);
+  }
+  CHECK(in_document == in_table);
+}
+
+// Every $ref of the document, and every schema.
+void collect(const json& value, std::set<std::string>& references) {
+  if (value.is_object()) {
+    for (const auto& [key, member] : value.items()) {
+      if (key == "$ref") references.insert(member.get<std::string>());
+      collect(member, references);
+    }
+  } else if (value.is_array()) {
+    for (const json& element : value) collect(element, references);
+  }
+}
+
+TEST_CASE("Every schema is there and is used", "[openapi]") {
+  const json document = openapi_document();
+  std::set<std::string> used;
+  collect(document, used);
+  std::set<std::string> defined;
+  for (const auto& [name, schema] : document.at("components").at("schemas").items()) {
+    defined.insert("#/components/schemas/" + name);
+  }
+  CHECK(used == defined);
+}
+
+}  // namespace
+}  // namespace sandbay::mgmt
