@@ -64,6 +64,11 @@ int run(int argument_count, char** argument_values) {
     app.parse(argument_count, argument_values);
   } catch (const CLI::ParseError& error) {
     if (error.get_exit_code() == 0) return app.exit(error);
+    const auto unknown = app.remaining(true);
+    if (!unknown.empty()) {
+      return complain(fmt::format("\"{}\" is not known here; see sandbay --help", unknown.front()),
+                      kUsage);
+    }
     return complain(fmt::format("{}; see sandbay --help", error.what()), kUsage);
   } catch (const Failure& failure) {
     return complain(failure.what(), kFailed);
