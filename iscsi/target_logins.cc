@@ -347,10 +347,9 @@ Task<bool> LoginService::enter(Connection& connection, TargetLogin& login, Place
     const auto peers = home->peers();
     home = peers[(home->index() + ++registry_.next_executor) % peers.size()];
   }
-  login.accept(session.options().tsih);
-  ++registry_.counters.logins_succeeded;
   const bool moved = co_await connection.move_to(*home);
   if (!moved) {
+    if (!leading) co_await invoke_on(session.home(), session.expected_did_not_come());
     connection.states().transition(ConnectionState::kS1Free);  // T7
     co_return false;
   }
@@ -363,6 +362,8 @@ Task<bool> LoginService::enter(Connection& connection, TargetLogin& login, Place
     connection.states().transition(ConnectionState::kS1Free);  // T7
     co_return false;
   }
+  login.accept(session.options().tsih);
+  ++registry_.counters.logins_succeeded;
   login.response().numbers.exp_cmd_sn = placed.numbers.exp_cmd_sn;
   login.response().numbers.max_cmd_sn = placed.numbers.max_cmd_sn;
   send_response(connection, login);

@@ -71,6 +71,7 @@ Task<void> Session::start(std::shared_ptr<Session> session) {
 
 Task<JoinedConnection> Session::join(Connection& connection, std::uint16_t cid,
                                      NegotiatedParameters parameters) {
+  if (states_.state() != SessionState::kQ2Active && expected_ > 0) --expected_;
   if (ending_ || links_.size() >= options_.parameters.max_connections) co_return JoinedConnection{};
   auto link = std::make_unique<ConnectionLink>();
   link->connection = &connection;
@@ -87,11 +88,20 @@ Task<JoinedConnection> Session::join(Connection& connection, std::uint16_t cid,
 }
 
 Task<bool> Session::make_place_for(std::uint16_t cid) {
+  // The one that is coming keeps the session alive when it replaces the last one.
+  ++expected_;
   co_await close_connection(cid);
-  co_return !ending_ && links_.size() < options_.parameters.max_connections;
+  const bool room = !ending_ && links_.size() < options_.parameters.max_connections;
+  if (!room) --expected_;
+  co_return room;
 }
 
-Task<bool> Session::is_abandoned() { co_return links_.empty(); }
+Task<void> Session::expected_did_not_come() {
+  if (expected_ > 0) --expected_;
+  co_return;
+}
+
+Task<bool> Session::is_abandoned() { co_return links_.empty() && expected_ == 0; }
 
 Task<void> Session::remove_connection(ConnectionLink* link) {
   link->ended = true;

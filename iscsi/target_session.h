@@ -95,7 +95,9 @@ class Session : public std::enable_shared_from_this<Session> {
   // Before its first connection; on its home.
   static Task<void> start(std::shared_ptr<Session> session);
   // Closes the connection with this CID, if there is one, and says whether there is room for one.
+  // If there is, the session waits for it: join() or expected_did_not_come() follows.
   Task<bool> make_place_for(std::uint16_t cid);
+  Task<void> expected_did_not_come();
   // Adds a connection that has logged in. The link is null if the session is ending, or full.
   Task<JoinedConnection> join(Connection& connection, std::uint16_t cid,
                               NegotiatedParameters parameters);
@@ -205,6 +207,7 @@ class Session : public std::enable_shared_from_this<Session> {
   SessionStates states_;
   std::unique_ptr<scsi::Nexus> nexus_;
   std::vector<std::unique_ptr<ConnectionLink>> links_;
+  std::uint32_t expected_ = 0;  // Connections that have been let in and have not joined yet.
   bool ending_ = false;
   bool ended_ = false;
   Condition changed_;  // A link or a task went.

@@ -37,13 +37,17 @@ std::map<std::string, std::string> random_keys(Random& random) {
 
 RigOptions random_rig(std::uint64_t seed) {
   Random random(seed);
+  std::map<std::string, std::string> keys = random_keys(random);
+  // Whatever a connection asks for can be granted.
+  keys["HeaderDigest"] = pick(random, {"None,CRC32C", "CRC32C,None"});
+  keys["DataDigest"] = pick(random, {"None,CRC32C", "CRC32C,None"});
   return {
       .seed = seed,
       .executors = static_cast<unsigned>(random.between(1, 2)),
       .block_bytes = random.chance(0.5) ? 512U : 4096U,
       .block_count = random.between(16, 256),
       .device_delay = std::chrono::microseconds(random.below(3000)),
-      .target_keys = random_keys(random),
+      .target_keys = std::move(keys),
       .target_queue_depth = static_cast<std::uint32_t>(random.between(1, 64)),
   };
 }
