@@ -61,6 +61,12 @@ Task<void> Session::log_out(ConnectionLink* link, LogoutRequest request) {
   const bool closes = result == LogoutResult::kClosed;
   const bool this_one = whole || request.cid == link->cid;
   if (closes && !whole && !this_one) co_await close_connection(request.cid);
+  // Section 11.14: the answer says that the connection's commands are over; the initiator may send
+  // them again on another one at once, and an old write must not come after.
+  if (closes && !whole && this_one) {
+    drop_undelivered(link);
+    co_await abort_tasks_of(*link);
+  }
   if (!link->ended) {
     Bhs bhs;
     write_logout_response({.result = result,
