@@ -95,7 +95,7 @@ class ScriptedConnection {
       login_text += request.text();
       const std::string answer = answer_keys(request.text(), login.answers);
       if (!login.own_numbers) exp_cmd_sn = parsed.cmd_sn;
-      if (max_cmd_sn == 0) max_cmd_sn = parsed.cmd_sn + 31;
+      if (!login.own_numbers && max_cmd_sn == 0) max_cmd_sn = parsed.cmd_sn + 31;
       co_await respond(parsed, LoginStatus::kSuccess, answer, login.tsih);
       if (parsed.transit && parsed.next_stage == 3) co_return;
     }
