@@ -287,7 +287,15 @@ Checked LoginPhase::answer_security(const std::vector<KeyValue>& received,
     want_transit_ = true;
     return {};
   }
-  if (received.empty()) {
+  // AuthMethod itself is handed over too: it is the target's choice, not yet a part of CHAP.
+  const bool only_choice =
+      std::ranges::all_of(received, [](const KeyValue& pair) { return pair.key == "AuthMethod"; });
+  if (only_choice) {
+    for (const KeyValue& pair : received) {
+      if (pair.value == "CHAP") continue;
+      return failure(Error::kPermission,
+                     fmt::format("the target answers AuthMethod={}, not CHAP", pair.value));
+    }
     const std::vector<KeyValue> start = chap_->start();
     pairs.insert(pairs.end(), start.begin(), start.end());
     return {};

@@ -66,7 +66,7 @@ Task<void> use_while_managed(Group& group) {
   const auto wrong = co_await log_in(portal, target, "secretsecreT");
   REQUIRE_FALSE(wrong.has_value());
   auto session = co_await log_in(portal, target, "secretsecret");
-  REQUIRE(session.has_value());
+  if (!session) FAIL(session.error().message);
 
   const auto sessions = co_await group.list_sessions();
   REQUIRE(sessions.size() == 1);
