@@ -92,6 +92,25 @@ Task<void> sense_data() {
   co_await scripted.close();
 }
 
+// Two R2Ts, the one for the end of the data first.
+Task<void> ask_for_the_rest(ScriptedConnection& connection, std::uint32_t tag) {
+  ReadyToTransfer r2t{.initiator_task_tag = tag,
+                      .target_transfer_tag = 0xA1,
+                      .numbers = connection.numbers_without_status(),
+                      .r2t_sn = 0,
+                      .buffer_offset = 4096,
+                      .desired_data_transfer_length = 904};
+  Bhs bhs;
+  write_ready_to_transfer(r2t, bhs);
+  co_await connection.send(bhs);
+  r2t.target_transfer_tag = 0xA2;
+  r2t.r2t_sn = 1;
+  r2t.buffer_offset = 2048;
+  r2t.desired_data_transfer_length = 2048;
+  write_ready_to_transfer(r2t, bhs);
+  co_await connection.send(bhs);
+}
+
 // Immediate, then unsolicited, then two R2Ts at once, the later one first.
 Task<void> write_in_all_ways() {
   ScriptedSession scripted;
@@ -124,21 +143,7 @@ Task<void> write_in_all_ways() {
   whole.resize(5000);
 
   connection.exp_cmd_sn = command->cmd_sn + 1;
-  ReadyToTransfer r2t{.initiator_task_tag = command->initiator_task_tag,
-                      .target_transfer_tag = 0xA1,
-                      .numbers = connection.numbers_without_status(),
-                      .r2t_sn = 0,
-                      .buffer_offset = 4096,
-                      .desired_data_transfer_length = 904};
-  Bhs bhs;
-  write_ready_to_transfer(r2t, bhs);
-  co_await connection.send(bhs);
-  r2t.target_transfer_tag = 0xA2;
-  r2t.r2t_sn = 1;
-  r2t.buffer_offset = 2048;
-  r2t.desired_data_transfer_length = 2048;
-  write_ready_to_transfer(r2t, bhs);
-  co_await connection.send(bhs);
+  co_await ask_for_the_rest(connection, command->initiator_task_tag);
   struct Expected {
     std::uint32_t tag, data_sn, offset, bytes;
     bool final;
@@ -325,14 +330,22 @@ TEST_CASE("An idle connection is pinged, a silent one is given up", "[initiator]
   in_world(ping_the_target);
 }
 
-TEST_CASE("A target that breaks the protocol loses the connection", "[initiator][errors]") {
-  using Data = std::vector<std::byte>;
-  using Link = ScriptedConnection;
-  struct Case {
-    const char* name;
-    bool writing;
-    Wrong wrong;
-  };
+using Data = std::vector<std::byte>;
+using Link = ScriptedConnection;
+struct Case {
+  const char* name;
+  bool writing;
+  Wrong wrong;
+};
+
+void try_all(std::span<const Case> cases) {
+  for (const Case& one : cases) {
+    INFO(one.name);
+    in_world([&] { return answer_wrongly(one.writing, one.wrong); });
+  }
+}
+
+TEST_CASE("Data-Ins that break the protocol cost the connection", "[initiator][errors]") {
   const Case cases[] = {
       {"Data-In beyond the expected length", false,
        [](Link& link, std::uint32_t itt, Bhs& bhs, Data& data) {
@@ -359,6 +372,12 @@ TEST_CASE("A target that breaks the protocol loses the connection", "[initiator]
        [](Link& link, std::uint32_t itt, Bhs& bhs, Data& data) {
          wrong_data_in(link, itt, bhs, data, {.data_segment_length = 4097});
        }},
+  };
+  try_all(cases);
+}
+
+TEST_CASE("Other PDUs that break the protocol cost the connection", "[initiator][errors]") {
+  const Case cases[] = {
       {"StatSN out of order", false,
        [](Link& link, std::uint32_t itt, Bhs& bhs, Data&) {
          ScsiResponse response{.initiator_task_tag = itt, .numbers = link.numbers()};
@@ -397,10 +416,7 @@ TEST_CASE("A target that breaks the protocol loses the connection", "[initiator]
          write_text_response({.initiator_task_tag = itt, .numbers = link.numbers()}, bhs);
        }},
   };
-  for (const Case& one : cases) {
-    INFO(one.name);
-    in_world([&] { return answer_wrongly(one.writing, one.wrong); });
-  }
+  try_all(cases);
 }
 
 TEST_CASE("State changes are those of the RFC's tables", "[initiator][states]") {
