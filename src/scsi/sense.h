@@ -66,7 +66,6 @@ enum class Additional : std::uint16_t {
   kSpaceAllocationFailed = 0x2707,
   kMediumMayHaveChanged = 0x2800,
   kPowerOnResetOrBusDeviceReset = 0x2900,
-  kPowerOnOccurred = 0x2901,
   kBusResetOccurred = 0x2902,
   kBusDeviceReset = 0x2903,
   kNexusLossOccurred = 0x2907,

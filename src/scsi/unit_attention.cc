@@ -6,7 +6,8 @@ namespace sandbay::scsi {
 Additional additional_of(UnitAttention condition) noexcept {
   switch (condition) {
     case UnitAttention::kPowerOn:
-      return Additional::kPowerOnOccurred;
+      // The general code: libiscsi retries after it alone when it counts LUNs.
+      return Additional::kPowerOnResetOrBusDeviceReset;
     case UnitAttention::kHardReset:
       return Additional::kBusResetOccurred;
     case UnitAttention::kLogicalUnitReset:

@@ -88,11 +88,10 @@ class Test:
         self._undo.callback(function, *arguments)
 
     def program(self, name):
-        for folder in ('', 'src', 'tools'):
-            path = os.path.join(self.build, folder, name)
-            if os.path.isfile(path):
-                return path
-        raise Failed(f'{name} is not built in {self.build}')
+        path = os.path.join(self.build, name)
+        if not os.path.isfile(path):
+            raise Failed(f'{name} is not built in {self.build}')
+        return path
 
     def need(self, *programs):
         for program in programs:

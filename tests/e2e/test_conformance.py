@@ -67,7 +67,8 @@ def judge(results, expected):
         suite = name.split('.')[0]
         wanted = expected.get(name) or expected.get(f'{suite}.*') or 'passed'
         if outcome != wanted:
-            wrong.append(f'{name}: {outcome}, expected {wanted}' + (f': {reason}' if reason else ''))
+            why = f': {reason}' if reason else ''
+            wrong.append(f'{name}: {outcome}, expected {wanted}{why}')
     names = set(results) | {f'{name.split(".")[0]}.*' for name in results}
     wrong += [f'{name}: expected but never run' for name in expected if name not in names]
     return wrong
@@ -145,6 +146,15 @@ def test_iscsi_test_cu_all_in_one_process(t):
     results = parse(iscsi_test_cu(t, daemon, 'ALL', ALL_SECONDS))
     daemon.require_alive()
     conclude(t, '\niscsi-test-cu, all in one process', results)
+
+
+def test_iscsi_test_cu_with_physical_blocks_of_512_bytes(t):
+    """GET LBA STATUS where a physical block is one logical block: all of its suite passes."""
+    t.need('iscsi-test-cu')
+    daemon = t.daemon([{'name': 'quickstart', 'size': '1GiB', 'physical_block_size': 512}])
+    results = parse(iscsi_test_cu(t, daemon, 'ALL.GetLBAStatus', SUITE_SECONDS))
+    t.check(len(results) == 3, str(results))
+    t.check(all(outcome == 'passed' for outcome, _ in results.values()), str(results))
 
 
 test_iscsi_test_cu_each_suite_alone.minutes = 5

@@ -1,4 +1,4 @@
-"""What initiators expect of a target, shown with real clients: each test is one such expectation."""
+"""What initiators expect of a target: each test is one such expectation."""
 import struct
 import time
 

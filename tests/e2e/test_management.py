@@ -136,7 +136,7 @@ def test_bad_configurations_exit_with_2_and_one_line(t):
         t.check(old in text, f'{old} is not in the text')
         broken = text.replace(old, new, 1)
         number = next(n for n, (a, b) in enumerate(
-            zip(text.splitlines(), broken.splitlines()), 1) if a != b) + new.count('\n')
+            zip(text.splitlines(), broken.splitlines()), 1) if a != b)
         with open(path, 'w', encoding='utf-8') as stream:
             stream.write(broken)
         for check in ((), ('--check',)):

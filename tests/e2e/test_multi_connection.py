@@ -1,4 +1,4 @@
-"""Sessions of several connections (RFC 7143 section 4.2), driven by `sandbay load` in verify mode."""
+"""Sessions of several connections (RFC 7143 section 4.2), by `sandbay load` in verify mode."""
 import json
 import select
 import socket
@@ -49,7 +49,7 @@ class Proxy:
     """Passes TCP connections on and cuts the one it is told to, with a reset."""
 
     def __init__(self, t, to):
-        self.to, self.pairs, self.running = to, [], True
+        self.to, self.pairs, self.doomed, self.running = to, [], None, True
         self.listener = socket.create_server(('127.0.0.1', harness.PORTS.take()))
         self.address = self.listener.getsockname()
         self.thread = threading.Thread(target=self.serve, daemon=True)
@@ -58,6 +58,9 @@ class Proxy:
 
     def serve(self):
         while self.running:
+            if self.doomed:
+                self.drop(self.doomed)
+                self.doomed = None
             alive = [end for pair in self.pairs for end in pair]
             ready, _, _ = select.select([self.listener] + alive, [], [], 0.2)
             for end in ready:
@@ -87,10 +90,11 @@ class Proxy:
             end.close()
 
     def cut(self, number):
-        """Both ends of the connection that came as `number` see a reset."""
-        for end in self.pairs[number]:
+        """Both ends of the connection that came as `number` see a reset, from the serving thread."""
+        pair = self.pairs[number]
+        for end in pair:
             end.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b'\1\0\0\0\0\0\0\0')
-            end.shutdown(socket.SHUT_RDWR)
+        self.doomed = pair
 
     def close(self):
         self.running = False

@@ -242,7 +242,7 @@ class Bench {
     auto made = router.attach({.initiator_port = std::move(initiator),
                                .target_port = "iqn.2026-11.org.sandbay:test,t,0x0001"});
     const Reply reply = co_await send(router, *made, {});
-    assert(reply.attention(scsi::Additional::kPowerOnOccurred));
+    assert(reply.attention(scsi::Additional::kPowerOnResetOrBusDeviceReset));
     co_return made;
   }
   Task<void> stop() {

@@ -287,7 +287,8 @@ Task<void> reset(Bench& bench) {
   for (const Case& each :
        {Case{TaskManagementFunction::kLogicalUnitReset, Additional::kBusDeviceReset},
         Case{TaskManagementFunction::kTargetWarmReset, Additional::kBusResetOccurred},
-        Case{TaskManagementFunction::kTargetColdReset, Additional::kPowerOnOccurred}}) {
+        Case{TaskManagementFunction::kTargetColdReset,
+             Additional::kPowerOnResetOrBusDeviceReset}}) {
     co_await set_tas(bench);
     const Reply reserved = co_await bench.send_to_unit(cdb_of({0x16}));
     CHECK(reserved.good());

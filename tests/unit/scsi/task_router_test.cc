@@ -54,7 +54,7 @@ Task<void> without_lun_0(Bench& bench) {
   const Reply described = co_await bench.send_to_unit(inquiry(255));
   CHECK(described.in(0) == 0x7F);
   const Reply ready = co_await bench.send_to_unit(kTestUnitReady, {.lun = scsi::encode_lun(3)});
-  CHECK(ready.attention(Additional::kPowerOnOccurred));
+  CHECK(ready.attention(Additional::kPowerOnResetOrBusDeviceReset));
 }
 
 Task<void> well_known(Bench& bench) {
@@ -91,7 +91,7 @@ Task<void> listing(Bench& bench) {
   CHECK(luns_of(both) == std::set<std::uint64_t>{0, 0x412C'0000'0000'0000});
   const Sending there{.lun = 0x412C'0000'0000'0000};
   const Reply first = co_await bench.send_to_unit(kTestUnitReady, there);
-  CHECK(first.attention(Additional::kPowerOnOccurred));
+  CHECK(first.attention(Additional::kPowerOnResetOrBusDeviceReset));
   const Error removed = co_await bench.router.remove(300);
   CHECK(removed == Error::kNone);
   const Error missing = co_await bench.router.remove(300);
