@@ -46,8 +46,7 @@ TEST_CASE("The smallest configuration has sensible defaults", "[configuration]")
   CHECK(result->targets.empty());
 }
 
-TEST_CASE("A whole configuration is read into its parts", "[configuration]") {
-  const auto result = parse_configuration(R"toml(
+constexpr std::string_view kWhole = R"toml(
 [group]
 name = "lab"
 state = "/srv/lab"
@@ -126,8 +125,10 @@ memory = true
 size = "16MiB"
 [[volume.access]]
 initiator = "*"
-)toml",
-                                          "x.toml");
+)toml";
+
+TEST_CASE("A whole configuration is read into its parts", "[configuration]") {
+  const auto result = parse_configuration(kWhole, "x.toml");
   if (!result) FAIL(result.error().front());
   CHECK(result->uuid == "0b4f8a50-5c0e-4c5e-9d0a-3c1b7f1f2a11");
   CHECK(result->reactors == 2);
@@ -182,183 +183,184 @@ initiator = "*"
   CHECK(result->volumes[3].specification.backing == Backing::kMemory);
 }
 
+struct Mistake {
+  const char* more;
+  const char* line;
+};
+constexpr Mistake kMistakes[] = {
+    // The file as such.
+    {"x = ", "x.toml:7: not TOML: "},
+    {"[group]\nname = \"h\"", "x.toml:7: not TOML: "},
+    {"[grup]\n", "x.toml:7: grup: is not a key here; did you mean group?"},
+    {"[zzz]\n",
+     "x.toml:7: zzz: is not a key here; keys here are group, management, limits, portal, "
+     "target, volume"},
+    {"management = 3", "x.toml:7: portal[1].management: is not a key here; "},
+    // Types.
+    {"[management]\nlisten = 8260",
+     "x.toml:8: management.listen: is a whole number; write a string in quotes"},
+    {"[management]\nallow_remote = \"yes\"",
+     "x.toml:8: management.allow_remote: is a string; write true or false"},
+    {"[limits]\nmaximum_connections = \"many\"",
+     "x.toml:8: limits.maximum_connections: is a string; write a whole number from 1 to 1000000"},
+    {"[limits]\nlogin_timeout = 15",
+     "x.toml:8: limits.login_timeout: is a whole number; write a time in quotes, such as \"5ms\" "
+     "or \"2s\""},
+    {"[[volume]]\nname = \"v\"\nsize = 1073741824",
+     "x.toml:9: volume[1].size: is a whole number; write a size in quotes, such as \"512MiB\" or "
+     "\"100GiB\""},
+    {"[volume]\nname = \"v\"", "x.toml:7: volume: is a section; write sections [[volume]]"},
+    {"[[target]]\nname = \"iqn.2026-11.org.sandbay:t\"\nportal_groups = 1",
+     "x.toml:9: target[1].portal_groups: is a whole number; write a list of whole numbers from 1 "
+     "to 65535"},
+    {"[[target]]\nname = \"iqn.2026-11.org.sandbay:t\"\nchap_digests = [5]",
+     "x.toml:9: target[1].chap_digests: holds a whole number; write a list of strings, such as "
+     "[\"a\", \"b\"]"},
+    {"[[volume]]\nname = 2026-11-20", "x.toml:8: volume[1].name: is a date or time; "},
+    // Values.
+    {"[management]\nlisten = \"localhost:8260\"",
+     "x.toml:8: management.listen: \"localhost:8260\" is not an address; write one such as "
+     "127.0.0.1:8260 or [::1]:8260"},
+    {"[management]\nlisten = \"0.0.0.0:8260\"",
+     "x.toml:8: management.listen: 0.0.0.0:8260 can be reached from other machines, and "
+     "management asks for no password; write a loopback address such as 127.0.0.1:8260, or add "
+     "allow_remote = true"},
+    {"[limits]\nmaximum_connections = 0",
+     "x.toml:8: limits.maximum_connections: 0 is out of range; write a whole number from 1 to "
+     "1000000"},
+    {"[limits]\nlogin_timeout = \"15\"",
+     "x.toml:8: limits.login_timeout: \"15\" is not a time; write a number and a unit (ns, us, "
+     "ms, s, min, h or d), such as 5ms or 2s"},
+    {"[limits]\nlogin_timeout = \"1ms\"",
+     "x.toml:8: limits.login_timeout: 1ms is out of range; write a time from 100ms to 1d"},
+    {"[[portal]]\ngroup_tag = 2",
+     "x.toml:7: portal[2].listen: is missing; write an address such as \"127.0.0.1:3260\""},
+    {"[[portal]]\nlisten = \"127.0.0.1\"",
+     "x.toml:8: portal[2].listen: 127.0.0.1:3260 is the address of another portal; give each its "
+     "own"},
+    {"[[portal]]\nlisten = \"127.0.0.1:3261\"\nadvertised = \"0.0.0.0\"",
+     "x.toml:9: portal[2].advertised: is no address that an initiator can reach; write a real "
+     "one"},
+    {"[[portal]]\nlisten = \"127.0.0.1:3261\"\ngroup_tag = 70000",
+     "x.toml:9: portal[2].group_tag: 70000 is out of range; write a whole number from 1 to "
+     "65535"},
+    // Targets.
+    {"[[target]]\nalias = \"x\"",
+     "x.toml:7: target[1].name: is missing; write an iSCSI name such as "
+     "\"iqn.2026-11.org.sandbay:disk1\""},
+    {"[[target]]\nname = \"disk1\"",
+     "x.toml:8: target[1].name: \"disk1\" is not an iSCSI name; write one such as "
+     "iqn.2026-11.org.sandbay:disk1, or eui. or naa. and hexadecimal digits"},
+    {"[[target]]\nname = \"iqn.2026-11.org.sandbay:Disk1\"",
+     "x.toml:8: target[1].name: \"iqn.2026-11.org.sandbay:Disk1\" has capital letters; write "
+     "iSCSI names in lower case"},
+    {"[[target]]\nname = \"iqn.2026-13.org.sandbay:d\"",
+     "x.toml:8: target[1].name: \"iqn.2026-13.org.sandbay:d\" is not an iSCSI name; "},
+    {"[[target]]\nname = \"eui.0123456789abcdeg\"",
+     "x.toml:8: target[1].name: \"eui.0123456789abcdeg\" is not an iSCSI name; "},
+    {"[[target]]\nname = \"iqn.2026-11.o:t\"\n[[target]]\nname = \"iqn.2026-11.o:t\"",
+     "x.toml:10: target[2].name: iqn.2026-11.o:t has a section already; write one for each "
+     "target"},
+    {"[[target]]\nname = \"iqn.2026-11.o:t\"\nportal_groups = [7]",
+     "x.toml:9: target[1].portal_groups: no portal has the group_tag 7; write tags of portals"},
+    {"[[target]]\nname = \"iqn.2026-11.o:t\"\nredirect = \"elsewhere\"",
+     "x.toml:9: target[1].redirect: \"elsewhere\" is not an address to redirect to; write one "
+     "such as 192.0.2.8:3260 or [2001:db8::8]:3260,1"},
+    {"[[target]]\nname = \"iqn.2026-11.o:t\"\nredirect_permanent = true",
+     "x.toml:9: target[1].redirect_permanent: means nothing without redirect; write both or "
+     "none"},
+    {"[[target]]\nname = \"iqn.2026-11.o:t\"\nchap_digests = [\"MD4\"]",
+     "x.toml:9: target[1].chap_digests: "},
+    {"[[target]]\nname = \"iqn.2026-11.o:t\"\n[target.keys]\nInitialR2T = 1.5",
+     "x.toml:10: target[1].keys.InitialR2T: is a fraction; write a string, a number, true or "
+     "false"},
+    {"[[target]]\nname = \"iqn.2026-11.o:t\"\n[target.keys]\nMaxBurstLength = 3",
+     "x.toml:10: target[1].keys.MaxBurstLength: "},
+    {"[[target]]\nname = \"iqn.2026-11.o:t\"\nmutual_chap_secret = \"secretsecret\"",
+     "x.toml:7: target[1].mutual_chap_user: is missing; a CHAP secret belongs to a user"},
+    // Volumes.
+    {"[[volume]]\nsize = \"1GiB\"",
+     "x.toml:7: volume[1].name: is missing; write the volume's name in quotes"},
+    {"[[volume]]\nname = \"a b\"\nsize = \"1GiB\"",
+     "x.toml:8: volume[1].name: \"a b\" is not a name; write 1 to 63 letters, digits, dots, "
+     "dashes and underscores, a letter or digit first"},
+    {"[[volume]]\nname = \"a\"\nsize = \"1GiB\"\n[[volume]]\nname = \"a\"\nsize = \"1GiB\"",
+     "x.toml:11: volume[2].name: a is another volume's; choose a new one"},
+    {"[[volume]]\nname = \"a\"",
+     "x.toml:7: volume[1].size: is missing; write a size such as \"100GiB\""},
+    {"[[volume]]\nname = \"a\"\nsize = \"1G\"",
+     "x.toml:9: volume[1].size: \"1G\" has the unknown unit \"G\"; units are B, KiB MiB GiB TiB "
+     "PiB (of 1024) and kB MB GB TB PB (of 1000)"},
+    {"[[volume]]\nname = \"a\"\nsize = \"512B\"",
+     "x.toml:9: volume[1].size: 512B is out of range; write a size from 1MiB to 1PiB"},
+    {"[[volume]]\nname = \"a\"\nsize = \"1048577B\"",
+     "x.toml:9: volume[1].size: size 1048577B is not a whole number of 512-byte blocks"},
+    {"[[volume]]\nname = \"a\"\nsize = \"1GiB\"\nblock_size = 520",
+     "x.toml:10: volume[1].block_size: block_size 520 is not offered; write 512 or 4096"},
+    {"[[volume]]\nname = \"a\"\nsize = \"1GiB\"\nphysical_block_size = 3000",
+     "x.toml:10: volume[1].physical_block_size: physical_block_size 3000 does not fit; write a "
+     "power of two from 512 to 1048576"},
+    {"[[volume]]\nname = \"a\"\nmemory = true\nfile = \"/x\"\nsize = \"1GiB\"",
+     "x.toml:10: volume[1].file: a volume stands on one thing; write one of file, device and "
+     "memory = true"},
+    {"[[volume]]\nname = \"a\"\ndevice = \"sdb\"",
+     "x.toml:9: volume[1].device: \"sdb\" is not an absolute path; write one such as /dev/sdb"},
+    {"[[volume]]\nname = \"a\"\nsize = \"1GiB\"\nthin = true\npreallocate = true",
+     "x.toml:10: volume[1].thin: thin and preallocate exclude one another; leave one of them "
+     "out"},
+    {"[[volume]]\nname = \"a\"\nmemory = true\nsize = \"1GiB\"\npreallocate = true",
+     "x.toml:11: volume[1].preallocate: preallocate means nothing for a volume on memory; leave "
+     "it out"},
+    {"[[volume]]\nname = \"a\"\nsize = \"1GiB\"\nvendor = \"TOO LONG A NAME\"",
+     "x.toml:10: volume[1].vendor: vendor \"TOO LONG A NAME\" does not fit; write at most 8 "
+     "printable ASCII characters"},
+    {"[[volume]]\nname = \"a\"\nsize = \"1GiB\"\nnaa = \"naa.5000\"",
+     "x.toml:10: volume[1].naa: \"naa.5000\" is not an NAA identifier; write 32 hexadecimal "
+     "digits, the first of them 6"},
+    {"[[volume]]\nname = \"a\"\nsize = \"1GiB\"\nlun = 256",
+     "x.toml:10: volume[1].lun: 256 is out of range; write a whole number from 0 to 255"},
+    {"[[volume]]\nname = \"a\"\nsizee = \"1GiB\"",
+     "x.toml:9: volume[1].sizee: is not a key here; did you mean size?"},
+    {"[[volume]]\nname = \"a\"\nsize = \"1GiB\"\ntarget = \"iqn.2026-11.o:t\"\nlun = 1\n"
+     "[[volume]]\nname = \"b\"\nsize = \"1GiB\"\ntarget = \"iqn.2026-11.o:t\"\nlun = 1",
+     "x.toml:12: volume \"b\": LUN 1 of iqn.2026-11.o:t is another volume's; give each its own "
+     "lun"},
+    {"[[volume]]\nname = \"a\"\nfile = \"/x/y\"\n[[volume]]\nname = \"b\"\nfile = \"/x/./y\"",
+     "x.toml:10: volume \"b\": /x/./y belongs to volume \"a\"; a file or device serves one "
+     "volume"},
+    // Access.
+    {"[[volume]]\nname = \"a\"\nsize = \"1GiB\"\n[[volume.access]]\naddress = \"192.0.2.1\"",
+     "x.toml:10: volume[1].access[1].initiator: is missing; write an initiator's name, or \"*\" "
+     "for every one"},
+    {"[[volume]]\nname = \"a\"\nsize = \"1GiB\"\n[[volume.access]]\ninitiator = \"host\"",
+     "x.toml:11: volume[1].access[1].initiator: \"host\" is not an initiator; write an iSCSI "
+     "name "
+     "such as iqn.1993-08.org.debian:host, with * and ? as wildcards, or * for every one"},
+    {"[[volume]]\nname = \"a\"\nsize = \"1GiB\"\n[[volume.access]]\ninitiator = \"*\"\n"
+     "address = \"192.0.2\"",
+     "x.toml:12: volume[1].access[1].address: \"192.0.2\" is not an IP address; write an address "
+     "such as 192.0.2.7 or 2001:db8::7, or a network such as 192.0.2.0/24"},
+    {"[[volume]]\nname = \"a\"\nsize = \"1GiB\"\n[[volume.access]]\ninitiator = \"*\"\n"
+     "address = \"192.0.2.0/33\"",
+     "x.toml:12: volume[1].access[1].address: \"192.0.2.0/33\" has no prefix length from 0 to "
+     "32; "
+     "write an address such as 192.0.2.7 or 2001:db8::7, or a network such as 192.0.2.0/24"},
+    {"[[volume]]\nname = \"a\"\nsize = \"1GiB\"\n[[volume.access]]\ninitiator = \"*\"\n"
+     "chap_user = \"u\"",
+     "x.toml:12: volume[1].access[1].chap_user: needs its secret; write either chap_secret or "
+     "chap_secret_file"},
+    {"[[volume]]\nname = \"a\"\nsize = \"1GiB\"\n[[volume.access]]\ninitiator = \"*\"\n"
+     "chap_user = \"u\"\nchap_secret = \"short\"",
+     "x.toml:13: volume[1].access[1].chap_secret: the CHAP secret has 5 bytes; use 12 to 255 "
+     "(Windows takes 12 to 16)"},
+    {"[[volume]]\nname = \"a\"\nsize = \"1GiB\"\n[[volume.access]]\ninitiator = \"*\"\n"
+     "chap_user = \"u\"\nchap_secret_file = \"/nowhere/secret\"",
+     "x.toml:13: volume[1].access[1].chap_secret_file: /nowhere/secret cannot be read; write a "
+     "file whose first line is the secret"},
+};
+
 TEST_CASE("Each kind of mistake gives its one line", "[configuration]") {
-  struct Case {
-    const char* more;
-    const char* line;
-  };
-  const Case cases[] = {
-      // The file as such.
-      {"x = ", "x.toml:7: not TOML: "},
-      {"[group]\nname = \"h\"", "x.toml:7: not TOML: "},
-      {"[grup]\n", "x.toml:7: grup: is not a key here; did you mean group?"},
-      {"[zzz]\n",
-       "x.toml:7: zzz: is not a key here; keys here are group, management, limits, portal, "
-       "target, volume"},
-      {"management = 3", "x.toml:7: portal[1].management: is not a key here; "},
-      // Types.
-      {"[management]\nlisten = 8260",
-       "x.toml:8: management.listen: is a whole number; write a string in quotes"},
-      {"[management]\nallow_remote = \"yes\"",
-       "x.toml:8: management.allow_remote: is a string; write true or false"},
-      {"[limits]\nmaximum_connections = \"many\"",
-       "x.toml:8: limits.maximum_connections: is a string; write a whole number from 1 to 1000000"},
-      {"[limits]\nlogin_timeout = 15",
-       "x.toml:8: limits.login_timeout: is a whole number; write a time in quotes, such as \"5ms\" "
-       "or \"2s\""},
-      {"[[volume]]\nname = \"v\"\nsize = 1073741824",
-       "x.toml:9: volume[1].size: is a whole number; write a size in quotes, such as \"512MiB\" or "
-       "\"100GiB\""},
-      {"[volume]\nname = \"v\"", "x.toml:7: volume: is a section; write sections [[volume]]"},
-      {"[[target]]\nname = \"iqn.2026-11.org.sandbay:t\"\nportal_groups = 1",
-       "x.toml:9: target[1].portal_groups: is a whole number; write a list of whole numbers from 1 "
-       "to 65535"},
-      {"[[target]]\nname = \"iqn.2026-11.org.sandbay:t\"\nchap_digests = [5]",
-       "x.toml:9: target[1].chap_digests: holds a whole number; write a list of strings, such as "
-       "[\"a\", \"b\"]"},
-      {"[[volume]]\nname = 2026-11-20", "x.toml:8: volume[1].name: is a date or time; "},
-      // Values.
-      {"[management]\nlisten = \"localhost:8260\"",
-       "x.toml:8: management.listen: \"localhost:8260\" is not an address; write one such as "
-       "127.0.0.1:8260 or [::1]:8260"},
-      {"[management]\nlisten = \"0.0.0.0:8260\"",
-       "x.toml:8: management.listen: 0.0.0.0:8260 can be reached from other machines, and "
-       "management asks for no password; write a loopback address such as 127.0.0.1:8260, or add "
-       "allow_remote = true"},
-      {"[limits]\nmaximum_connections = 0",
-       "x.toml:8: limits.maximum_connections: 0 is out of range; write a whole number from 1 to "
-       "1000000"},
-      {"[limits]\nlogin_timeout = \"15\"",
-       "x.toml:8: limits.login_timeout: \"15\" is not a time; write a number and a unit (ns, us, "
-       "ms, s, min, h or d), such as 5ms or 2s"},
-      {"[limits]\nlogin_timeout = \"1ms\"",
-       "x.toml:8: limits.login_timeout: 1ms is out of range; write a time from 100ms to 1d"},
-      {"[[portal]]\ngroup_tag = 2",
-       "x.toml:7: portal[2].listen: is missing; write an address such as \"127.0.0.1:3260\""},
-      {"[[portal]]\nlisten = \"127.0.0.1\"",
-       "x.toml:8: portal[2].listen: 127.0.0.1:3260 is the address of another portal; give each its "
-       "own"},
-      {"[[portal]]\nlisten = \"127.0.0.1:3261\"\nadvertised = \"0.0.0.0\"",
-       "x.toml:9: portal[2].advertised: is no address that an initiator can reach; write a real "
-       "one"},
-      {"[[portal]]\nlisten = \"127.0.0.1:3261\"\ngroup_tag = 70000",
-       "x.toml:9: portal[2].group_tag: 70000 is out of range; write a whole number from 1 to "
-       "65535"},
-      // Targets.
-      {"[[target]]\nalias = \"x\"",
-       "x.toml:7: target[1].name: is missing; write an iSCSI name such as "
-       "\"iqn.2026-11.org.sandbay:disk1\""},
-      {"[[target]]\nname = \"disk1\"",
-       "x.toml:8: target[1].name: \"disk1\" is not an iSCSI name; write one such as "
-       "iqn.2026-11.org.sandbay:disk1, or eui. or naa. and hexadecimal digits"},
-      {"[[target]]\nname = \"iqn.2026-11.org.sandbay:Disk1\"",
-       "x.toml:8: target[1].name: \"iqn.2026-11.org.sandbay:Disk1\" has capital letters; write "
-       "iSCSI names in lower case"},
-      {"[[target]]\nname = \"iqn.2026-13.org.sandbay:d\"",
-       "x.toml:8: target[1].name: \"iqn.2026-13.org.sandbay:d\" is not an iSCSI name; "},
-      {"[[target]]\nname = \"eui.0123456789abcdeg\"",
-       "x.toml:8: target[1].name: \"eui.0123456789abcdeg\" is not an iSCSI name; "},
-      {"[[target]]\nname = \"iqn.2026-11.o:t\"\n[[target]]\nname = \"iqn.2026-11.o:t\"",
-       "x.toml:10: target[2].name: iqn.2026-11.o:t has a section already; write one for each "
-       "target"},
-      {"[[target]]\nname = \"iqn.2026-11.o:t\"\nportal_groups = [7]",
-       "x.toml:9: target[1].portal_groups: no portal has the group_tag 7; write tags of portals"},
-      {"[[target]]\nname = \"iqn.2026-11.o:t\"\nredirect = \"elsewhere\"",
-       "x.toml:9: target[1].redirect: \"elsewhere\" is not an address to redirect to; write one "
-       "such as 192.0.2.8:3260 or [2001:db8::8]:3260,1"},
-      {"[[target]]\nname = \"iqn.2026-11.o:t\"\nredirect_permanent = true",
-       "x.toml:9: target[1].redirect_permanent: means nothing without redirect; write both or "
-       "none"},
-      {"[[target]]\nname = \"iqn.2026-11.o:t\"\nchap_digests = [\"MD4\"]",
-       "x.toml:9: target[1].chap_digests: "},
-      {"[[target]]\nname = \"iqn.2026-11.o:t\"\n[target.keys]\nInitialR2T = 1.5",
-       "x.toml:10: target[1].keys.InitialR2T: is a fraction; write a string, a number, true or "
-       "false"},
-      {"[[target]]\nname = \"iqn.2026-11.o:t\"\n[target.keys]\nMaxBurstLength = 3",
-       "x.toml:10: target[1].keys.MaxBurstLength: "},
-      {"[[target]]\nname = \"iqn.2026-11.o:t\"\nmutual_chap_secret = \"secretsecret\"",
-       "x.toml:7: target[1].mutual_chap_user: is missing; a CHAP secret belongs to a user"},
-      // Volumes.
-      {"[[volume]]\nsize = \"1GiB\"",
-       "x.toml:7: volume[1].name: is missing; write the volume's name in quotes"},
-      {"[[volume]]\nname = \"a b\"\nsize = \"1GiB\"",
-       "x.toml:8: volume[1].name: \"a b\" is not a name; write 1 to 63 letters, digits, dots, "
-       "dashes and underscores, a letter or digit first"},
-      {"[[volume]]\nname = \"a\"\nsize = \"1GiB\"\n[[volume]]\nname = \"a\"\nsize = \"1GiB\"",
-       "x.toml:11: volume[2].name: a is another volume's; choose a new one"},
-      {"[[volume]]\nname = \"a\"",
-       "x.toml:7: volume[1].size: is missing; write a size such as \"100GiB\""},
-      {"[[volume]]\nname = \"a\"\nsize = \"1G\"",
-       "x.toml:9: volume[1].size: \"1G\" has the unknown unit \"G\"; units are B, KiB MiB GiB TiB "
-       "PiB (of 1024) and kB MB GB TB PB (of 1000)"},
-      {"[[volume]]\nname = \"a\"\nsize = \"512B\"",
-       "x.toml:9: volume[1].size: 512B is out of range; write a size from 1MiB to 1PiB"},
-      {"[[volume]]\nname = \"a\"\nsize = \"1048577B\"",
-       "x.toml:9: volume[1].size: size 1048577B is not a whole number of 512-byte blocks"},
-      {"[[volume]]\nname = \"a\"\nsize = \"1GiB\"\nblock_size = 520",
-       "x.toml:10: volume[1].block_size: block_size 520 is not offered; write 512 or 4096"},
-      {"[[volume]]\nname = \"a\"\nsize = \"1GiB\"\nphysical_block_size = 3000",
-       "x.toml:10: volume[1].physical_block_size: physical_block_size 3000 does not fit; write a "
-       "power of two from 512 to 1048576"},
-      {"[[volume]]\nname = \"a\"\nmemory = true\nfile = \"/x\"\nsize = \"1GiB\"",
-       "x.toml:10: volume[1].file: a volume stands on one thing; write one of file, device and "
-       "memory = true"},
-      {"[[volume]]\nname = \"a\"\ndevice = \"sdb\"",
-       "x.toml:9: volume[1].device: \"sdb\" is not an absolute path; write one such as /dev/sdb"},
-      {"[[volume]]\nname = \"a\"\nsize = \"1GiB\"\nthin = true\npreallocate = true",
-       "x.toml:10: volume[1].thin: thin and preallocate exclude one another; leave one of them "
-       "out"},
-      {"[[volume]]\nname = \"a\"\nmemory = true\nsize = \"1GiB\"\npreallocate = true",
-       "x.toml:11: volume[1].preallocate: preallocate means nothing for a volume on memory; leave "
-       "it out"},
-      {"[[volume]]\nname = \"a\"\nsize = \"1GiB\"\nvendor = \"TOO LONG A NAME\"",
-       "x.toml:10: volume[1].vendor: vendor \"TOO LONG A NAME\" does not fit; write at most 8 "
-       "printable ASCII characters"},
-      {"[[volume]]\nname = \"a\"\nsize = \"1GiB\"\nnaa = \"naa.5000\"",
-       "x.toml:10: volume[1].naa: \"naa.5000\" is not an NAA identifier; write 32 hexadecimal "
-       "digits, the first of them 6"},
-      {"[[volume]]\nname = \"a\"\nsize = \"1GiB\"\nlun = 256",
-       "x.toml:10: volume[1].lun: 256 is out of range; write a whole number from 0 to 255"},
-      {"[[volume]]\nname = \"a\"\nsizee = \"1GiB\"",
-       "x.toml:9: volume[1].sizee: is not a key here; did you mean size?"},
-      {"[[volume]]\nname = \"a\"\nsize = \"1GiB\"\ntarget = \"iqn.2026-11.o:t\"\nlun = 1\n"
-       "[[volume]]\nname = \"b\"\nsize = \"1GiB\"\ntarget = \"iqn.2026-11.o:t\"\nlun = 1",
-       "x.toml:12: volume \"b\": LUN 1 of iqn.2026-11.o:t is another volume's; give each its own "
-       "lun"},
-      {"[[volume]]\nname = \"a\"\nfile = \"/x/y\"\n[[volume]]\nname = \"b\"\nfile = \"/x/./y\"",
-       "x.toml:10: volume \"b\": /x/./y belongs to volume \"a\"; a file or device serves one "
-       "volume"},
-      // Access.
-      {"[[volume]]\nname = \"a\"\nsize = \"1GiB\"\n[[volume.access]]\naddress = \"192.0.2.1\"",
-       "x.toml:10: volume[1].access[1].initiator: is missing; write an initiator's name, or \"*\" "
-       "for every one"},
-      {"[[volume]]\nname = \"a\"\nsize = \"1GiB\"\n[[volume.access]]\ninitiator = \"host\"",
-       "x.toml:11: volume[1].access[1].initiator: \"host\" is not an initiator; write an iSCSI "
-       "name "
-       "such as iqn.1993-08.org.debian:host, with * and ? as wildcards, or * for every one"},
-      {"[[volume]]\nname = \"a\"\nsize = \"1GiB\"\n[[volume.access]]\ninitiator = \"*\"\n"
-       "address = \"192.0.2\"",
-       "x.toml:12: volume[1].access[1].address: \"192.0.2\" is not an IP address; write an address "
-       "such as 192.0.2.7 or 2001:db8::7, or a network such as 192.0.2.0/24"},
-      {"[[volume]]\nname = \"a\"\nsize = \"1GiB\"\n[[volume.access]]\ninitiator = \"*\"\n"
-       "address = \"192.0.2.0/33\"",
-       "x.toml:12: volume[1].access[1].address: \"192.0.2.0/33\" has no prefix length from 0 to "
-       "32; "
-       "write an address such as 192.0.2.7 or 2001:db8::7, or a network such as 192.0.2.0/24"},
-      {"[[volume]]\nname = \"a\"\nsize = \"1GiB\"\n[[volume.access]]\ninitiator = \"*\"\n"
-       "chap_user = \"u\"",
-       "x.toml:12: volume[1].access[1].chap_user: needs its secret; write either chap_secret or "
-       "chap_secret_file"},
-      {"[[volume]]\nname = \"a\"\nsize = \"1GiB\"\n[[volume.access]]\ninitiator = \"*\"\n"
-       "chap_user = \"u\"\nchap_secret = \"short\"",
-       "x.toml:13: volume[1].access[1].chap_secret: the CHAP secret has 5 bytes; use 12 to 255 "
-       "(Windows takes 12 to 16)"},
-      {"[[volume]]\nname = \"a\"\nsize = \"1GiB\"\n[[volume.access]]\ninitiator = \"*\"\n"
-       "chap_user = \"u\"\nchap_secret_file = \"/nowhere/secret\"",
-       "x.toml:13: volume[1].access[1].chap_secret_file: /nowhere/secret cannot be read; write a "
-       "file whose first line is the secret"},
-  };
-  for (const Case& c : cases) {
+  for (const Mistake& c : kMistakes) {
     CAPTURE(c.more);
     const std::string line = mistake_in(c.more);
     const std::string expected = c.line;
