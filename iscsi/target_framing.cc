@@ -52,6 +52,7 @@ PduFramer::Step PduFramer::parse_header(IncomingPdu& pdu) {
   begin_ += header_bytes;
   payload_bytes_ = data_segment_length(pdu.bhs);
   payload_done_ = 0;
+  large_payloads_ = payload_bytes_ >= kLargePayloadBytes;
   if (payload_bytes_ > limit_) return Step::kDataTooLong;
   state_ = State::kTrailer;
   if (payload_bytes_ == 0) return Step::kPdu;
@@ -128,7 +129,10 @@ std::span<const IoSlice> PduFramer::targets() {
       skip = 0;
     }
   }
-  targets_.push_back({staging_.data() + end_, staging_.byte_count() - end_});
+  // Where payloads are large, only a header's worth is received behind this one: the next payload
+  // then goes straight into its own buffers instead of being copied out of staging.
+  const std::size_t room = staging_.byte_count() - end_;
+  targets_.push_back({staging_.data() + end_, large_payloads_ ? std::min(room, kPeekBytes) : room});
   return targets_;
 }
 

@@ -72,6 +72,9 @@ class PduFramer {
   static constexpr std::size_t kFirstStagingBytes = std::size_t{16} << 10;
   static constexpr std::size_t kMostStagingBytes = std::size_t{256} << 10;
 
+  static constexpr std::size_t kLargePayloadBytes = std::size_t{16} << 10;
+  static constexpr std::size_t kPeekBytes = 512;
+
   std::size_t available() const noexcept { return end_ - begin_; }
   std::span<const std::byte> staged(std::size_t byte_count) const {
     return {staging_.data() + begin_, byte_count};
@@ -92,6 +95,8 @@ class PduFramer {
   std::size_t end_ = 0;
   std::size_t staging_bytes_ = kFirstStagingBytes;
   bool filled_ = false;  // The last receive left no room: a larger staging buffer pays.
+
+  bool large_payloads_ = false;  // The last PDU had one.
 
   State state_ = State::kHeader;
   BufferList payload_;            // Of the PDU in progress.

@@ -56,37 +56,9 @@ std::byte* map_slab() {
 
 // Buffer -------------------------------------------------------------------------------------
 
-void Buffer::release() noexcept {
-  if (block_ == nullptr) return;
-  detail::BufferBlock* const block = std::exchange(block_, nullptr);
-  assert(block->references > 0);
-  if (--block->references == 0) block->pool->give_back(block);
-}
+void Buffer::recycle() noexcept { block_->pool->give_back(block_); }
 
 // BufferList ---------------------------------------------------------------------------------
-
-BufferList::BufferList(BufferList&& other) noexcept
-    : more_(std::move(other.more_)),
-      count_(std::exchange(other.count_, 0)),
-      byte_count_(std::exchange(other.byte_count_, 0)) {
-  for (std::size_t i = 0; i < std::min(count_, kInline); ++i) {
-    inline_[i] = std::move(other.inline_[i]);
-  }
-  other.more_.clear();
-}
-
-BufferList& BufferList::operator=(BufferList&& other) noexcept {
-  if (this == &other) return *this;
-  clear();
-  more_ = std::move(other.more_);
-  other.more_.clear();
-  count_ = std::exchange(other.count_, 0);
-  byte_count_ = std::exchange(other.byte_count_, 0);
-  for (std::size_t i = 0; i < std::min(count_, kInline); ++i) {
-    inline_[i] = std::move(other.inline_[i]);
-  }
-  return *this;
-}
 
 void BufferList::append(Buffer slice) {
   if (slice.empty()) return;
@@ -94,7 +66,8 @@ void BufferList::append(Buffer slice) {
   if (count_ < kInline) {
     inline_[count_] = std::move(slice);
   } else {
-    more_.push_back(std::move(slice));
+    if (more_ == nullptr) more_ = std::make_unique<std::vector<Buffer>>();
+    more_->push_back(std::move(slice));
   }
   ++count_;
 }
@@ -102,13 +75,6 @@ void BufferList::append(Buffer slice) {
 void BufferList::append(BufferList&& other) {
   for (std::size_t i = 0; i < other.count_; ++i) append(std::move(other.at(i)));
   other.clear();
-}
-
-void BufferList::clear() {
-  for (std::size_t i = 0; i < std::min(count_, kInline); ++i) inline_[i] = Buffer();
-  more_.clear();
-  count_ = 0;
-  byte_count_ = 0;
 }
 
 BufferList BufferList::share(std::size_t offset, std::size_t byte_count) const {

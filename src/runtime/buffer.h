@@ -60,10 +60,16 @@ class Buffer {
       : block_(std::exchange(other.block_, nullptr)),
         data_(std::exchange(other.data_, nullptr)),
         byte_count_(std::exchange(other.byte_count_, 0)) {}
-  Buffer& operator=(Buffer other) noexcept {
-    std::swap(block_, other.block_);
-    std::swap(data_, other.data_);
-    std::swap(byte_count_, other.byte_count_);
+  Buffer& operator=(const Buffer& other) noexcept {
+    Buffer copy(other);
+    return *this = std::move(copy);
+  }
+  Buffer& operator=(Buffer&& other) noexcept {
+    if (this == &other) return *this;
+    release();
+    block_ = std::exchange(other.block_, nullptr);
+    data_ = std::exchange(other.data_, nullptr);
+    byte_count_ = std::exchange(other.byte_count_, 0);
     return *this;
   }
   ~Buffer() { release(); }
@@ -91,21 +97,32 @@ class Buffer {
   friend class BufferPool;
   Buffer(detail::BufferBlock* block, std::byte* data, std::size_t byte_count) noexcept
       : block_(block), data_(data), byte_count_(byte_count) {}
-  void release() noexcept;
+  void release() noexcept {
+    if (block_ == nullptr) return;
+    assert(block_->references > 0);
+    if (--block_->references == 0) recycle();
+    block_ = nullptr;
+  }
+  void recycle() noexcept;  // The last slice has gone.
 
   detail::BufferBlock* block_ = nullptr;
   std::byte* data_ = nullptr;
   std::size_t byte_count_ = 0;
 };
 
-// A payload: slices in order. The first few stand inside the object, so a small transfer needs no
-// further memory.
+// A payload: slices in order. The first two stand inside the object, so that a transfer out of one
+// or two blocks needs no further memory, and moving it, which every layer does, costs little.
 class BufferList {
  public:
   BufferList() = default;
   explicit BufferList(Buffer only) { append(std::move(only)); }
-  BufferList(BufferList&& other) noexcept;
-  BufferList& operator=(BufferList&& other) noexcept;
+  BufferList(BufferList&& other) noexcept { take(other); }
+  BufferList& operator=(BufferList&& other) noexcept {
+    if (this == &other) return *this;
+    clear();
+    take(other);
+    return *this;
+  }
   BufferList(const BufferList&) = delete;
   BufferList& operator=(const BufferList&) = delete;
   ~BufferList() = default;
@@ -115,12 +132,19 @@ class BufferList {
   bool empty() const noexcept { return byte_count_ == 0; }
   const Buffer& operator[](std::size_t index) const {
     assert(index < count_);
-    return index < kInline ? inline_[index] : more_[index - kInline];
+    return index < kInline ? inline_[index] : (*more_)[index - kInline];
   }
 
   void append(Buffer slice);
   void append(BufferList&& other);
-  void clear();
+  void clear() noexcept {
+    if (count_ == 0) return;
+    inline_[0] = Buffer();
+    inline_[1] = Buffer();
+    more_.reset();
+    count_ = 0;
+    byte_count_ = 0;
+  }
   // Another list that shares [offset, offset + byte_count).
   BufferList share(std::size_t offset, std::size_t byte_count) const;
   BufferList share() const { return share(0, byte_count_); }
@@ -134,13 +158,25 @@ class BufferList {
   bool unique() const noexcept;
 
  private:
+  static constexpr std::size_t kInline = 2;
+
   Buffer& at(std::size_t index) {
-    return index < kInline ? inline_[index] : more_[index - kInline];
+    return index < kInline ? inline_[index] : (*more_)[index - kInline];
+  }
+  // This is empty.
+  void take(BufferList& other) noexcept {
+    if (other.count_ == 0) return;
+    inline_[0] = std::move(other.inline_[0]);
+    if (other.count_ > 1) {
+      inline_[1] = std::move(other.inline_[1]);
+      more_ = std::move(other.more_);
+    }
+    count_ = std::exchange(other.count_, 0);
+    byte_count_ = std::exchange(other.byte_count_, 0);
   }
 
-  static constexpr std::size_t kInline = 4;
   Buffer inline_[kInline];
-  std::vector<Buffer> more_;
+  std::unique_ptr<std::vector<Buffer>> more_;
   std::size_t count_ = 0;
   std::size_t byte_count_ = 0;
 };
