@@ -108,11 +108,11 @@ def suites_of_the_tool(t):
     return names
 
 
-def conclude(t, title, results):
+def conclude(t, title, results, changes=()):
     t.scores = score_table(title, results)
     t.check(len(results) == TESTS_OF_THE_TOOL,
             f'{len(results)} tests ran, not {TESTS_OF_THE_TOOL}')
-    wrong = judge(results, expectations())
+    wrong = judge(results, expectations() | dict(changes))
     t.check(not wrong, '\n'.join(wrong))
 
 
@@ -140,21 +140,22 @@ def test_iscsi_test_cu_each_suite_alone(t):
     t.check(daemon.terminate() == 0, 'SIGTERM ends sandbayd with 0')
 
 
+# Where a physical block is one logical block.
+WITHOUT_LARGER_PHYSICAL_BLOCKS = {
+    'GetLBAStatus.UnmapSingle': 'passed',
+    'WriteSame10.UnmapUnaligned': 'skipped', 'WriteSame10.InvalidDataOutSize': 'skipped',
+    'WriteSame16.UnmapUnaligned': 'skipped', 'WriteSame16.InvalidDataOutSize': 'skipped'}
+
+
 def test_iscsi_test_cu_all_in_one_process(t):
+    """The quickstart volume with physical blocks of 512 bytes. With larger ones and without COMPARE
+    AND WRITE, the tool leaves a hook in place that sets byte 13 of every later CDB to 1."""
     t.need('iscsi-test-cu')
-    daemon = t.daemon(config=QUICKSTART, portals=('127.0.0.1', '127.0.0.1'))
+    daemon = t.daemon([{'name': 'quickstart', 'size': '1GiB', 'physical_block_size': 512}],
+                      portals=('127.0.0.1', '127.0.0.1'))
     results = parse(iscsi_test_cu(t, daemon, 'ALL', ALL_SECONDS))
     daemon.require_alive()
-    conclude(t, '\niscsi-test-cu, all in one process', results)
-
-
-def test_iscsi_test_cu_with_physical_blocks_of_512_bytes(t):
-    """GET LBA STATUS where a physical block is one logical block: all of its suite passes."""
-    t.need('iscsi-test-cu')
-    daemon = t.daemon([{'name': 'quickstart', 'size': '1GiB', 'physical_block_size': 512}])
-    results = parse(iscsi_test_cu(t, daemon, 'ALL.GetLBAStatus', SUITE_SECONDS))
-    t.check(len(results) == 3, str(results))
-    t.check(all(outcome == 'passed' for outcome, _ in results.values()), str(results))
+    conclude(t, '\niscsi-test-cu, all in one process', results, WITHOUT_LARGER_PHYSICAL_BLOCKS)
 
 
 test_iscsi_test_cu_each_suite_alone.minutes = 5
