@@ -93,13 +93,20 @@ Task<void> Connection::serve(Session& session, ConnectionLink& link) {
   link_ = &link;
   last_received_ = home_->now();
   arm_housekeeping();
+  unsigned in_turn = 0;
   for (;;) {
     const PduFramer::Step step = framer_.next(incoming_);
     if (step == PduFramer::Step::kPdu) {
       ++traffic_.pdus_in;
       if (!hand_over(session, link)) break;
+      if (++in_turn < kPdusPerTurn) continue;
+      // The answers so far leave while the rest is served: both sides work at the same time.
+      in_turn = 0;
+      co_await home_->turn_end();
+      co_await home_->yield();
       continue;
     }
+    in_turn = 0;
     if (step == PduFramer::Step::kHeaderDigestError) ++traffic_.header_digest_errors;
     if (step != PduFramer::Step::kMore) break;
     const auto targets = framer_.targets();

@@ -119,6 +119,7 @@ class Connection final : public PayloadSource {
     std::uint8_t trailer_bytes = 0;
     BufferList data;
   };
+  static constexpr unsigned kPdusPerTurn = 8;
   static constexpr std::size_t kQueuedBytesLimit = std::size_t{4} << 20;
   static constexpr std::size_t kSlicesPerSend = 960;  // Below IOV_MAX, with a PDU's worth of room.
   static constexpr std::size_t kBytesPerSend = std::size_t{1} << 20;

@@ -116,10 +116,13 @@ class Reactor final : public Executor {
   static constexpr unsigned kSubmissionEntries = 1024;
   static constexpr unsigned kCompletionEntries = 16384;
   static constexpr std::size_t kResumesPerTurn = 8192;
+  // How long a reactor looks for work before it sleeps, while waits have been that short.
+  static constexpr Duration kSpin = std::chrono::microseconds(50);
+  static constexpr unsigned kLooksPerClock = 16;
 
   io_uring_sqe* free_entry();
   void arm_wake_poll();
-  void read_clock() noexcept;
+  static TimePoint clock() noexcept;
   void run_ready();
   void run_turn_end();
   void fire_timers();
@@ -127,6 +130,8 @@ class Reactor final : public Executor {
   void send_gathered() noexcept;
   void deliver(Message& first, Message& last) noexcept;
   void submit_and_wait();
+  bool spin(TimePoint started);
+  void sleep();
   void reap();
   void wake() noexcept;
 
@@ -137,6 +142,7 @@ class Reactor final : public Executor {
   io_uring ring_{};
   bool ring_open_ = false;
   bool stopping_ = false;
+  bool quick_ = false;  // The last wait was shorter than kSpin.
   int wake_fd_ = -1;
   int processor_ = -1;
   TimePoint now_{};
