@@ -1,3 +1,5 @@
+// The phrases for errors, and what errno means.
+
 #include "runtime/error.h"
 
 #include <cerrno>

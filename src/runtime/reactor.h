@@ -1,8 +1,8 @@
 // Reactor: the real executor. One thread, one io_uring (SINGLE_ISSUER | DEFER_TASKRUN), one ready
-// queue. A turn: run what is ready, run what waits for the turn's end, send the gathered
-// messages, submit, and sleep in the kernel until a completion, a message or a timer. While waits
-// are shorter than a wake-up costs it looks for work a moment before it sleeps; an idle reactor uses
-// no processor time.
+// queue. A turn: run what is ready, run what waits for the turn's end, send the gathered messages,
+// submit, and sleep in the kernel until a completion, a message or a timer. While waits are shorter
+// than a wake-up costs it looks for work a moment before it sleeps; an idle reactor uses no
+// processor time.
 #pragma once
 
 #include <cstddef>
