@@ -90,7 +90,7 @@ class Proxy:
             end.close()
 
     def cut(self, number):
-        """Both ends of the connection that came as `number` see a reset, from the serving thread."""
+        """Both ends of the connection that came as `number` see a reset; the server does it."""
         pair = self.pairs[number]
         for end in pair:
             end.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b'\1\0\0\0\0\0\0\0')
