@@ -109,6 +109,8 @@ Task<void> Connection::serve(Session& session, ConnectionLink& link) {
     in_turn = 0;
     if (step == PduFramer::Step::kHeaderDigestError) ++traffic_.header_digest_errors;
     if (step != PduFramer::Step::kMore) break;
+    // Answers do not wait for room; who asks for them and does not read them is read no further.
+    while (is_flooded()) co_await room_.wait();
     const auto targets = framer_.targets();
     if (targets.empty()) break;
     const Result<std::size_t> got = co_await stream_->receive(targets);
@@ -152,7 +154,11 @@ void Connection::promise_unsolicited(IncomingPdu& pdu) {
   const auto expected = big_endian<std::uint32_t>(pdu.bhs, 20);
   const std::uint32_t most = std::min(first_burst_length_, expected);
   const std::uint32_t brought = data_segment_length(pdu.bhs);
-  if (brought >= most || try_promise(most - brought)) return;
+  if (brought >= most) return;
+  if (admits_writes() && try_promise(most - brought)) {
+    pdu.promised = most - brought;
+    return;
+  }
   pdu.data.clear();
   pdu.data_dropped = true;
 }
@@ -166,26 +172,37 @@ BufferList Connection::payload_for(const IncomingPdu& pdu, std::size_t byte_coun
   BufferPool& pool = home_->buffers();
   switch (pdu.opcode()) {
     case Opcode::kScsiCommand:
-      if (pool.under_pressure()) return {};
+      if (!admits_writes()) return {};
       return pool.try_allocate(byte_count);
     case Opcode::kDataOut: {
       BufferList data = pool.try_allocate(byte_count);
       unpromise(std::min(byte_count, promised_));
+      data_awaited_since_ = home_->now();
       return data;
     }
     default:
+      // Ping data and text: what is kept for others is not theirs.
+      if (byte_count > kSmallPayloadBytes && pool.under_pressure()) return {};
       return pool.try_allocate(byte_count);
   }
 }
 
+// New writes bring data up to half of the memory only: what the others need to end is left.
+bool Connection::admits_writes() const {
+  const BufferPool& pool = home_->buffers();
+  return pool.used_bytes() + pool.reserved_bytes() <= pool.limit_bytes() / 2;
+}
+
 bool Connection::try_promise(std::size_t byte_count) {
   if (closing_ || !home_->buffers().try_reserve(byte_count)) return false;
+  if (promised_ == 0) data_awaited_since_ = home_->now();
   promised_ += byte_count;
   return true;
 }
 
 Task<bool> Connection::promise(std::size_t byte_count) {
   co_await home_->buffers().reserve(byte_count);
+  if (promised_ == 0) data_awaited_since_ = home_->now();
   promised_ += byte_count;
   co_return !closing_;
 }
@@ -214,7 +231,10 @@ void Connection::keep_house() {
   // Half a PDU, and then silence, while others wait for memory.
   const bool withheld = framer_.in_the_middle() && home_->buffers().under_pressure() &&
                         now - last_received_ >= limits_.nop_in_timeout;
-  if (unanswered || stalled || withheld) {
+  // Memory was promised to data that does not come, and others wait for it.
+  const bool hoarding = promised_ > 0 && home_->buffers().waiter_count() > 0 &&
+                        now - data_awaited_since_ >= limits_.nop_in_timeout;
+  if (unanswered || stalled || withheld || hoarding) {
     shutdown();
     return;
   }

@@ -87,6 +87,10 @@ class Connection final : public PayloadSource {
   void send_bytes(Bhs bhs, std::span<const std::byte> data, StatSnUse use);
   void send_reject(RejectReason reason, BhsView bad, const StatusNumbers& numbers);
   bool has_room() const noexcept { return queued_bytes_ < kQueuedBytesLimit || closing_; }
+  // Far more waits to be sent than data alone would leave there.
+  bool is_flooded() const noexcept {
+    return !closing_ && (queued_bytes_ >= 4 * kQueuedBytesLimit || queue_.size() >= kMostQueued);
+  }
   // Ends when there is room in the queue, or the connection is closing.
   Task<void> room();
   // Waits until everything queued so far has gone, or until nothing goes any more.
@@ -121,6 +125,8 @@ class Connection final : public PayloadSource {
   };
   static constexpr unsigned kPdusPerTurn = 8;
   static constexpr std::size_t kQueuedBytesLimit = std::size_t{4} << 20;
+  static constexpr std::size_t kMostQueued = 65536;
+  static constexpr std::size_t kSmallPayloadBytes = 4096;
   static constexpr std::size_t kSlicesPerSend = 960;  // Below IOV_MAX, with a PDU's worth of room.
   static constexpr std::size_t kBytesPerSend = std::size_t{1} << 20;
 
@@ -131,6 +137,7 @@ class Connection final : public PayloadSource {
   void keep_house();
   bool hand_over(Session& session, ConnectionLink& link);
   void promise_unsolicited(IncomingPdu& pdu);
+  bool admits_writes() const;
 
   std::unique_ptr<Stream> stream_;
   Executor* home_;
@@ -159,6 +166,7 @@ class Connection final : public PayloadSource {
   Condition sent_;
 
   std::size_t promised_ = 0;
+  TimePoint data_awaited_since_{};  // While something is promised: since it last came nearer.
 
   // Housekeeping: pings when nothing comes, ends when nobody answers or nothing can be sent.
   Timer timer_;

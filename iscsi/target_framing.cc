@@ -43,6 +43,7 @@ PduFramer::Step PduFramer::parse_header(IncomingPdu& pdu) {
   const auto ahs = staged(kBhsBytes + ahs_bytes).subspan(kBhsBytes);
   pdu.ahs.assign(ahs.begin(), ahs.end());
   pdu.data_dropped = false;
+  pdu.promised = 0;
   pdu.data_digest_error = false;
   pdu.data.clear();
   if (header_digest_) {
@@ -94,7 +95,9 @@ PduFramer::Step PduFramer::take_trailer(IncomingPdu& pdu) {
 // Leaves room behind what is staged; what is staged is less than a header or a trailer.
 void PduFramer::make_room() {
   if (begin_ == end_) begin_ = end_ = 0;
-  if (begin_ == end_ && filled_ && staging_bytes_ < kMostStagingBytes) {
+  // A larger one for who sends much, as long as that takes nothing away from payloads.
+  const bool plenty = pool_->used_bytes() < pool_->limit_bytes() / 4;
+  if (begin_ == end_ && filled_ && plenty && staging_bytes_ < kMostStagingBytes) {
     Buffer larger = pool_->try_allocate_contiguous(staging_bytes_ * 4);
     if (!larger.empty()) {
       staging_bytes_ *= 4;

@@ -20,7 +20,8 @@ struct IncomingPdu {
   Bhs bhs{};
   std::vector<std::byte> ahs;  // Empty for nearly every PDU.
   BufferList data;
-  bool data_dropped = false;  // There was no memory for it.
+  bool data_dropped = false;   // There was no memory for it.
+  std::uint32_t promised = 0;  // Bytes, to the unsolicited data that it announces.
   bool data_digest_error = false;
 
   Opcode opcode() const { return opcode_of(bhs); }

@@ -36,7 +36,8 @@ struct ConnectionLink {
   ConnectionParameters parameters;
   std::string initiator_address;
   std::string target_address;
-  bool ended = false;  // Nothing is sent on it or taken from it any more.
+  bool ended = false;    // Nothing is sent on it or taken from it any more.
+  bool leaving = false;  // Logging out: nothing is taken from it any more.
   std::uint32_t exp_stat_sn = 0;
   std::uint32_t tasks = 0;
   std::uint32_t ping_tag = 0;
@@ -166,6 +167,7 @@ class Session : public std::enable_shared_from_this<Session> {
   static constexpr Duration kAnnouncementTime = std::chrono::milliseconds(100);
   static constexpr unsigned kMostImmediate = 64;
   static constexpr std::size_t kMostFences = 64;
+  static constexpr std::size_t kMostBackground = 256;
 
   static Task<ConnectionTrafficInfo> ask_connection(Connection* connection);
   bool check(ConnectionLink& link, IncomingPdu& pdu);
@@ -197,7 +199,8 @@ class Session : public std::enable_shared_from_this<Session> {
   ScsiTask* find_task(std::uint32_t initiator_task_tag) const;
   void insert_task(ScsiTask& task);
   void drop_undelivered(const ConnectionLink* link);
-  Task<void> abort_tasks_of(ConnectionLink& link);
+  Task<void> abort_tasks_of(const ConnectionLink* link);
+  Task<void> abort_task(Gate* aborting, std::uint64_t lun, std::uint64_t tag);
   void announce(AsyncEventCode event, std::uint16_t parameter1, std::uint16_t parameter2,
                 std::uint16_t parameter3);
 

@@ -24,7 +24,7 @@ bool has_cmd_sn(Opcode opcode) {
 }  // namespace
 
 void Session::receive(ConnectionLink& link, IncomingPdu& pdu) {
-  if (link.ended || ending_) return;
+  if (link.ended || link.leaving || ending_) return;
   const Opcode opcode = pdu.opcode();
   if (!check(link, pdu)) return;
   link.exp_stat_sn = exp_stat_sn_of(pdu.bhs);
@@ -93,13 +93,18 @@ void Session::receive_command(ConnectionLink& link, IncomingPdu& pdu) {
   if (!immediate) {
     const bool in_window =
         !serial_less(cmd_sn, exp_cmd_sn_) && serial_less_equal(cmd_sn, max_cmd_sn_);
-    if (!in_window || slot_of(cmd_sn).kind != Slot::Kind::kEmpty) return;  // Silently: 4.2.2.1.
+    if (!in_window || slot_of(cmd_sn).kind != Slot::Kind::kEmpty) {
+      unpromise(link, pdu.promised);  // Silently otherwise: 4.2.2.1.
+      return;
+    }
   } else if (immediate_count_ >= kMostImmediate) {
+    unpromise(link, pdu.promised);
     reject(link, RejectReason::kTooManyImmediateCommands, pdu);
     return;
   }
   ScsiTask* const task = make_task(link, pdu);
   if (task == nullptr) {
+    unpromise(link, pdu.promised);
     if (!immediate) consume(cmd_sn);
     return;
   }
@@ -110,7 +115,7 @@ void Session::receive_command(ConnectionLink& link, IncomingPdu& pdu) {
   if (cmd_sn == exp_cmd_sn_) {
     ++exp_cmd_sn_;
     deliver_task(*task);
-    if (waiting_count_ > 0) advance();
+    if (waiting_count_ > 0 || !fences_.empty()) advance();
     return;
   }
   Slot& slot = slot_of(cmd_sn);
@@ -142,7 +147,7 @@ ScsiTask* Session::make_task(ConnectionLink& link, IncomingPdu& pdu) {
                           (!command->final && parameters.initial_r2t) ||
                           command->data_segment_length > command->expected_data_transfer_length ||
                           command->data_segment_length > parameters.first_burst_length;
-  task->take_immediate(std::move(pdu.data), pdu.data_dropped);
+  task->take_immediate(std::move(pdu.data), pdu.data_dropped, pdu.promised);
   if (unexpected) task->fail(scsi::Additional::kUnexpectedUnsolicitedData);
   return task;
 }

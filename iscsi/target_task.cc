@@ -79,17 +79,14 @@ ScsiTask::ScsiTask(Session& session, ConnectionLink& link, const ScsiCommand& pd
   unsolicited_open_ = pdu.write && !pdu.final;
   const std::uint32_t first_burst = parameters.first_burst_length;
   unsolicited_limit_ = pdu.write ? std::min(first_burst, data_out_length) : 0;
-  if (unsolicited_open_)
-    unsolicited_promised_ =
-        unsolicited_limit_ - std::min(unsolicited_limit_, pdu.data_segment_length);
 }
 
 // Data-Out -----------------------------------------------------------------------------------
 
-void ScsiTask::take_immediate(BufferList data, bool dropped) {
+void ScsiTask::take_immediate(BufferList data, bool dropped, std::uint32_t promised) {
+  unsolicited_promised_ = promised;
   if (dropped) {
     refusal_ = Refusal::kTaskSetFull;
-    unsolicited_promised_ = 0;  // It was not promised.
     unsolicited_open_ = false;
     return;
   }
@@ -176,28 +173,24 @@ bool ScsiTask::take_solicited(Transfer& transfer, const DataOut& pdu, BufferList
 void ScsiTask::store(std::uint32_t offset, BufferList data) {
   if (data.empty()) return;
   if (offset != in_order_end_) {
-    if (offset < in_order_end_) {
+    if (offset < in_order_end_ || early_.contains(offset)) {
       fail(scsi::Additional::kDataPhaseError);
       return;
     }
-    early_.push_back({.offset = offset, .data = std::move(data)});
+    early_.emplace(offset, std::move(data));
     return;
   }
   in_order_end_ += static_cast<std::uint32_t>(data.byte_count());
   ready_.append(std::move(data));
-  for (std::size_t i = 0; i < early_.size();) {
-    if (early_[i].offset > in_order_end_) {
-      ++i;
-      continue;
-    }
-    if (early_[i].offset < in_order_end_) {
+  while (!early_.empty() && early_.begin()->first <= in_order_end_) {
+    if (early_.begin()->first < in_order_end_) {
       fail(scsi::Additional::kDataPhaseError);
       return;
     }
-    in_order_end_ += static_cast<std::uint32_t>(early_[i].data.byte_count());
-    ready_.append(std::move(early_[i].data));
-    early_.erase(early_.begin() + static_cast<std::ptrdiff_t>(i));
-    i = 0;
+    BufferList next = std::move(early_.begin()->second);
+    early_.erase(early_.begin());
+    in_order_end_ += static_cast<std::uint32_t>(next.byte_count());
+    ready_.append(std::move(next));
   }
 }
 
@@ -209,13 +202,21 @@ void ScsiTask::solicit() {
   const std::uint32_t burst = std::min(session_->parameters().max_burst_length, kTransferBytes);
   while (!promising_ && transfer_count_ < most && solicited_end_ < data_out_length &&
          solicited_end_ - consumed_ < kAheadBytes) {
-    const std::uint32_t byte_count = std::min(burst, data_out_length - solicited_end_);
-    if (!session_->try_promise(*link_, byte_count)) {
-      promising_ = true;
-      ++pins_;
-      spawn(solicit_when_promised(byte_count));
-      return;
+    if (promised_ahead_ == 0) {
+      // Room for all of the piece that the device server takes at once: if many commands held a
+      // part of theirs each, none might ever get the rest.
+      const std::uint32_t byte_count = std::min(kTransferBytes - solicited_end_ % kTransferBytes,
+                                                data_out_length - solicited_end_);
+      if (!session_->try_promise(*link_, byte_count)) {
+        promising_ = true;
+        ++pins_;
+        spawn(solicit_when_promised(byte_count));
+        return;
+      }
+      promised_ahead_ = byte_count;
     }
+    const std::uint32_t byte_count = std::min(burst, promised_ahead_);
+    promised_ahead_ -= byte_count;
     send_ready_to_transfer(byte_count);
   }
 }
@@ -230,7 +231,7 @@ Task<void> ScsiTask::solicit_when_promised(std::uint32_t byte_count) {
   if (finished_ || !promised || link.ended || refusal_ != Refusal::kNone) {
     session.unpromise(link, byte_count);
   } else {
-    send_ready_to_transfer(byte_count);
+    promised_ahead_ = byte_count;
     solicit();
   }
   session.unpin(link);
@@ -266,19 +267,32 @@ Task<Result<BufferList>> ScsiTask::receive_data_out(std::size_t byte_count) {
     co_return take_ready(byte_count);
   }
   const CancelHook hook(cancellation, *home_, waking_);
-  Result<BufferList> data = co_await invoke_on(*home_, receive_here(byte_count));
+  Result<BufferList> data = co_await invoke_on(*home_, receive_here(byte_count, !here));
   if (completed || aborted) co_return std::unexpected(Error::kCancelled);
   co_return std::move(data);
 }
 
-Task<Result<BufferList>> ScsiTask::receive_here(std::size_t byte_count) {
+Task<Result<BufferList>> ScsiTask::receive_here(std::size_t byte_count, bool crossing) {
   for (;;) {
     const bool dead = finished_ || cancelled_ || refusal_ != Refusal::kNone;
     if (dead) co_return std::unexpected(Error::kCancelled);
     if (ready_.byte_count() >= byte_count) break;
     co_await arrival_.wait();
   }
-  co_return take_ready(byte_count);
+  BufferList data = take_ready(byte_count);
+  if (!crossing || data.unique()) co_return std::move(data);
+  // The cut went through a buffer whose other part stays here: counts are not for two executors.
+  BufferList copy = home_->buffers().try_allocate(byte_count);
+  if (copy.empty()) {
+    refusal_ = Refusal::kTaskSetFull;
+    co_return std::unexpected(Error::kCancelled);
+  }
+  std::size_t copied = 0;
+  for (std::size_t i = 0; i < data.slice_count(); ++i) {
+    copy.copy_from(data[i].bytes(), copied);
+    copied += data[i].byte_count();
+  }
+  co_return std::move(copy);
 }
 
 BufferList ScsiTask::take_ready(std::size_t byte_count) {
@@ -336,9 +350,10 @@ Task<Error> ScsiTask::wait_for_room() {
 
 // Sends what was kept back before and keeps this back, so that the last piece carries the status.
 void ScsiTask::keep_back(BufferList data) {
-  if (!pending_in_.empty()) flush_data_in(false, nullptr);
-  const std::size_t room = data_in_length - sent_in_;
+  const std::size_t room = data_in_length - sent_in_ - pending_in_.byte_count();
   if (data.byte_count() > room) data = data.take_front(room);
+  if (data.empty()) return;
+  if (!pending_in_.empty()) flush_data_in(false, nullptr);
   pending_in_ = std::move(data);
 }
 
@@ -443,6 +458,7 @@ void ScsiTask::finish(scsi::Outcome outcome) {
 // Gives back what was promised to data that will not be taken any more.
 void ScsiTask::end_transfers() {
   std::size_t promised = std::exchange(unsolicited_promised_, 0);
+  promised += std::exchange(promised_ahead_, 0);
   for (std::size_t i = 0; i < transfer_count_; ++i) {
     promised += transfers_[i].byte_count - transfers_[i].received;
   }

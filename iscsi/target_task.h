@@ -8,8 +8,8 @@
 
 #include <array>
 #include <cstdint>
+#include <map>
 #include <optional>
-#include <vector>
 
 #include "iscsi/pdu.h"
 #include "iscsi/target_framing.h"
@@ -52,8 +52,9 @@ class ScsiTask final : public scsi::Command, public FramePooled {
   bool delivered() const noexcept { return delivered_; }
   bool is_of(const ConnectionLink& link) const noexcept { return link_ == &link; }
 
-  // Data that came with the command, and whether there was room for it.
-  void take_immediate(BufferList data, bool dropped);
+  // Data that came with the command, whether there was room for it, and what has been promised to
+  // the data that follow unasked.
+  void take_immediate(BufferList data, bool dropped, std::uint32_t promised);
   void take_data_out(const DataOut& pdu, BufferList data, bool dropped);
   // Its turn by CmdSN has come: to the device server.
   void deliver(scsi::TargetDevice& device);
@@ -74,10 +75,6 @@ class ScsiTask final : public scsi::Command, public FramePooled {
   struct Home : Message {
     ScsiTask* task = nullptr;
   };
-  struct Early {
-    std::uint32_t offset = 0;
-    BufferList data;
-  };
   struct ResidualCount {
     Residual flag = Residual::kNone;
     std::uint32_t byte_count = 0;
@@ -89,7 +86,7 @@ class ScsiTask final : public scsi::Command, public FramePooled {
   Task<Error> send_here(BufferList data);
   Task<Error> wait_for_room();
   void keep_back(BufferList data);
-  Task<Result<BufferList>> receive_here(std::size_t byte_count);
+  Task<Result<BufferList>> receive_here(std::size_t byte_count, bool crossing);
   BufferList take_ready(std::size_t byte_count);
   void store(std::uint32_t offset, BufferList data);
   bool take_unsolicited(const DataOut& pdu, BufferList& data);
@@ -117,11 +114,12 @@ class ScsiTask final : public scsi::Command, public FramePooled {
   scsi::Additional failure_ = scsi::Additional::kNone;
 
   // Data-Out.
-  BufferList ready_;          // In order, from consumed_ on.
-  std::vector<Early> early_;  // Behind a gap.
+  BufferList ready_;                           // In order, from consumed_ on.
+  std::map<std::uint32_t, BufferList> early_;  // Behind a gap, by offset.
   std::uint32_t consumed_ = 0;
   std::uint32_t in_order_end_ = 0;  // consumed_ + ready_
   std::uint32_t solicited_end_ = 0;
+  std::uint32_t promised_ahead_ = 0;  // Room for what no R2T has asked for yet.
   std::uint32_t unsolicited_limit_ = 0;
   std::uint32_t unsolicited_promised_ = 0;
   std::uint32_t unsolicited_data_sn_ = 0;

@@ -137,7 +137,12 @@ Task<void> Connection::room() {
 }
 
 Task<void> Connection::drain() {
-  while (!closing_ && !writer_ended_ && !(idle_writer_ && queue_.empty())) co_await sent_.wait();
+  // Login and logout wait here, when no housekeeping looks after a peer that does not read.
+  const TimePoint deadline = home_->now() + limits_.send_stall_timeout;
+  while (!closing_ && !writer_ended_ && !(idle_writer_ && queue_.empty())) {
+    const bool sent = co_await sent_.wait_until(deadline);
+    if (!sent) shutdown();
+  }
 }
 
 }  // namespace sandbay::iscsi
