@@ -72,7 +72,11 @@ Task<void> Session::start(std::shared_ptr<Session> session) {
 Task<JoinedConnection> Session::join(Connection& connection, std::uint16_t cid,
                                      NegotiatedParameters parameters) {
   if (states_.state() != SessionState::kQ2Active && expected_ > 0) --expected_;
-  if (ending_ || links_.size() >= options_.parameters.max_connections) co_return JoinedConnection{};
+  const bool twice =
+      std::ranges::any_of(links_, [cid](const auto& each) { return each->cid == cid; });
+  if (twice || ending_ || links_.size() >= options_.parameters.max_connections) {
+    co_return JoinedConnection{};
+  }
   auto link = std::make_unique<ConnectionLink>();
   link->connection = &connection;
   link->home = &connection.home();
@@ -105,8 +109,9 @@ Task<bool> Session::is_abandoned() { co_return links_.empty() && expected_ == 0;
 
 Task<void> Session::remove_connection(ConnectionLink* link) {
   link->ended = true;
+  changed_.notify_all();
   drop_undelivered(link);
-  co_await abort_tasks_of(*link);
+  co_await abort_tasks_of(link);
   while (link->pins > 0) co_await changed_.wait();
   std::erase_if(links_, [link](const auto& each) { return each.get() == link; });
   changed_.notify_all();
@@ -121,23 +126,35 @@ Task<void> Session::close_connection(std::uint16_t cid) {
   while (find() != links_.end()) co_await changed_.wait();
 }
 
-// At ErrorRecoveryLevel 0 the tasks of a connection end with it (section 7.1).
-Task<void> Session::abort_tasks_of(ConnectionLink& link) {
+// At ErrorRecoveryLevel 0 the tasks of a connection end with it (section 7.1). Null: all.
+Task<void> Session::abort_tasks_of(const ConnectionLink* link) {
   if (nexus_ == nullptr) co_return;
   std::vector<std::pair<std::uint64_t, std::uint64_t>> tags;  // LUN and tag.
   for (const ScsiTask* task : buckets_) {
     for (; task != nullptr; task = task->next_in_bucket) {
-      if (task->is_of(link) && task->delivered()) tags.emplace_back(task->lun, task->tag);
+      const bool concerned = link == nullptr || task->is_of(*link);
+      if (concerned && task->delivered()) tags.emplace_back(task->lun, task->tag);
     }
   }
+  // Side by side: each may wait for a device that does not answer.
+  Gate aborting;
   for (const auto& [lun, tag] : tags) {
     if (ending_) break;  // end() detaches the nexus, which aborts everything at once.
-    const scsi::TaskManagementRequest request{
-        .function = scsi::TaskManagementFunction::kAbortTask, .lun = lun, .tag = tag};
-    const auto response = co_await options_.device->manage(*nexus_, request);
-    static_cast<void>(response);  // Gone already is as good.
+    const bool entered = aborting.enter();
+    assert(entered);
+    spawn(abort_task(&aborting, lun, tag));
   }
-  while (link.tasks > 0) co_await changed_.wait();
+  co_await aborting.close();
+  if (link == nullptr) co_return;
+  while (link->tasks > 0) co_await changed_.wait();
+}
+
+Task<void> Session::abort_task(Gate* aborting, std::uint64_t lun, std::uint64_t tag) {
+  const GateHold hold(*aborting);
+  const scsi::TaskManagementRequest request{
+      .function = scsi::TaskManagementFunction::kAbortTask, .lun = lun, .tag = tag};
+  const auto response = co_await options_.device->manage(*nexus_, request);
+  static_cast<void>(response);  // Gone already is as good.
 }
 
 Task<void> Session::end(bool announced) {
@@ -155,12 +172,10 @@ Task<void> Session::end(bool announced) {
   if (nexus_ != nullptr) {
     co_await options_.device->detach(*nexus_);
     while (task_count_ > 0) co_await changed_.wait();
-    co_await background_.close();
-    nexus_.reset();
-  } else {
-    co_await background_.close();
   }
+  co_await background_.close();
   while (!links_.empty()) co_await changed_.wait();
+  nexus_.reset();  // Aborts of single commands may have been under way until here.
   if (states_.state() != SessionState::kQ1Free)
     states_.transition(SessionState::kQ1Free);  // N3, N9
   ended_ = true;
@@ -169,6 +184,7 @@ Task<void> Session::end(bool announced) {
 
 void Session::break_off(ConnectionLink& link) {
   if (std::exchange(link.ended, true)) return;
+  changed_.notify_all();
   if (link.home == &home_) {
     link.connection->shutdown();
     return;
@@ -390,7 +406,7 @@ void Session::task_finished(ScsiTask& task) {
   --task.link().tasks;
   if (task.immediate()) --immediate_count_;
   refresh_window();
-  if (ending_ || task.link().ended) changed_.notify_all();
+  if (ending_ || task.link().ended || task.link().leaving) changed_.notify_all();
 }
 
 // Section 4.2.2.1: the window never shrinks from its upper end; it is closed while as many

@@ -60,6 +60,10 @@ void Session::process_task_management(ConnectionLink& link, const IncomingPdu& p
     return;
   }
   ++task_management_count_;
+  if (background_.count() >= kMostBackground) {
+    reject(link, RejectReason::kTooManyImmediateCommands, pdu);
+    return;
+  }
   if (!background_.enter()) return;
   spawn(manage_tasks(&link, *request));
 }
@@ -120,6 +124,7 @@ std::optional<TaskManagementResult> Session::dispose_of_undelivered(
       Slot& slot = slot_of(cmd_sn);
       assert(slot.task == task);
       slot.task = nullptr;
+      slot.link = nullptr;
       slot.kind = Slot::Kind::kConsumed;
       task->discard();
       advance();
@@ -128,7 +133,8 @@ std::optional<TaskManagementResult> Session::dispose_of_undelivered(
     // Section 11.5.1 b: on its way, and not to be executed when it comes.
     const bool on_its_way = !serial_less(request.ref_cmd_sn, exp_cmd_sn_) &&
                             serial_less_equal(request.ref_cmd_sn, max_cmd_sn_) &&
-                            serial_less(request.ref_cmd_sn, request.cmd_sn);
+                            serial_less(request.ref_cmd_sn, request.cmd_sn) &&
+                            slot_of(request.ref_cmd_sn).kind == Slot::Kind::kEmpty;
     if (!on_its_way) return std::nullopt;
     consume(request.ref_cmd_sn);
     return TaskManagementResult::kFunctionComplete;

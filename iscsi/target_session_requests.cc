@@ -41,6 +41,10 @@ void Session::process_logout(ConnectionLink& link, const IncomingPdu& pdu) {
     reject(link, request.error(), pdu);
     return;
   }
+  if (background_.count() >= kMostBackground) {
+    reject(link, RejectReason::kTooManyImmediateCommands, pdu);
+    return;
+  }
   if (!background_.enter()) return;
   spawn(log_out(&link, *request));
 }
@@ -60,12 +64,20 @@ Task<void> Session::log_out(ConnectionLink* link, LogoutRequest request) {
   }
   const bool closes = result == LogoutResult::kClosed;
   const bool this_one = whole || request.cid == link->cid;
-  if (closes && !whole && !this_one) co_await close_connection(request.cid);
-  // Section 11.14: the answer says that the connection's commands are over; the initiator may send
-  // them again on another one at once, and an old write must not come after.
-  if (closes && !whole && this_one) {
-    drop_undelivered(link);
-    co_await abort_tasks_of(*link);
+  if (closes && !whole && !this_one) {
+    break_off(**named);
+    // Two connections may log each other out: neither holds on to the other's end.
+    const auto is_there = [this, &request] {
+      return std::ranges::any_of(links_,
+                                 [&request](const auto& each) { return each->cid == request.cid; });
+    };
+    while (!link->ended && is_there()) co_await changed_.wait();
+  }
+  // Section 11.14: the answer says that the commands are over, the connection's or the session's;
+  // the initiator may send them again at once, and an old write must not come after.
+  if (closes && this_one) {
+    drop_undelivered(whole ? nullptr : link);
+    co_await abort_tasks_of(whole ? nullptr : link);
   }
   if (!link->ended) {
     Bhs bhs;
@@ -115,6 +127,10 @@ void Session::process_text(ConnectionLink& link, IncomingPdu& pdu) {
   }
   if (request->continues || (!first && !link.text_out.empty())) {
     answer_text(link, *request);  // An empty answer asks for more; or more of a long answer.
+    return;
+  }
+  if (background_.count() >= kMostBackground) {
+    reject(link, RejectReason::kTooManyImmediateCommands, pdu);
     return;
   }
   if (!background_.enter()) return;
