@@ -195,7 +195,10 @@ Task<LoginService::Placement> LoginService::log_in(Connection& connection,
     }
     send_response(connection, login);
     if (outcome == LoginOutcome::kFail) break;
+    // One request, one answer: who sends more and reads nothing does not fill memory.
+    co_await connection.drain();
   }
+  co_await connection.drain();
   home.disarm(attempt.timer);
   std::erase(attempts_, &attempt);
   const bool entered = placement.session != nullptr && placement.status == LoginStatus::kSuccess;
@@ -205,7 +208,6 @@ Task<LoginService::Placement> LoginService::log_in(Connection& connection,
     co_return placement;
   }
   ++registry_.counters.logins_failed;
-  co_await connection.drain();
   connection.states().transition(ConnectionState::kS1Free);  // T6, T7
   co_return placement;
 }
@@ -347,6 +349,7 @@ Task<bool> LoginService::enter(Connection& connection, TargetLogin& login, Place
     const auto peers = home->peers();
     home = peers[(home->index() + ++registry_.next_executor) % peers.size()];
   }
+  ++registry_.counters.logins_succeeded;  // While still at home; a late refusal is counted too.
   const bool moved = co_await connection.move_to(*home);
   if (!moved) {
     if (!leading) co_await invoke_on(session.home(), session.expected_did_not_come());
@@ -363,7 +366,6 @@ Task<bool> LoginService::enter(Connection& connection, TargetLogin& login, Place
     co_return false;
   }
   login.accept(session.options().tsih);
-  ++registry_.counters.logins_succeeded;
   login.response().numbers.exp_cmd_sn = placed.numbers.exp_cmd_sn;
   login.response().numbers.max_cmd_sn = placed.numbers.max_cmd_sn;
   send_response(connection, login);

@@ -230,10 +230,9 @@ void Server::describe_target(const RegisteredTarget& target, const Endpoint& loc
   for (const auto& portal : registry_.portals) {
     const std::uint16_t tag = portal->options.group_tag;
     if (!groups.empty() && std::ranges::find(groups, tag) == groups.end()) continue;
-    Endpoint address = portal->listener->local();
-    if (portal->options.advertised) {
-      address = *portal->options.advertised;
-    } else if (address.is_any()) {
+    const bool advertised = portal->options.advertised.has_value();
+    Endpoint address = portal->options.advertised.value_or(portal->listener->local());
+    if (!advertised && address.is_any()) {
       // Whoever asks has reached us there; an address of the other family would be a guess.
       if (address.is_ipv6() != local.is_ipv6()) continue;
       const std::uint16_t port = address.port();
@@ -310,7 +309,9 @@ Task<void> Server::shutdown() {
   // Side by side: each may wait for a device that does not answer.
   Gate ending;
   while (!registry_.sessions.empty()) {
-    for (const auto& [tsih, session] : registry_.sessions) {
+    std::vector<std::shared_ptr<Session>> all;
+    for (const auto& [tsih, session] : registry_.sessions) all.push_back(session);
+    for (const auto& session : all) {
       const bool entered = ending.enter();
       assert(entered);
       spawn(end_one(&ending, session));
