@@ -417,8 +417,10 @@ ChapInitiator::Answer ChapInitiator::check_proof(std::span<const KeyValue> keys)
   if (!response.has_value()) return std::unexpected(ChapFailure::kBadValue);
   const auto own = chap_response(algorithm_, identifier_, options_.credential.secret, challenge_);
   if (same_bytes(*response, own)) return std::unexpected(ChapFailure::kSameSecret);
-  const auto expected = chap_response(algorithm_, identifier_, options_.mutual->secret, challenge_);
-  if (expected.empty() || !same_bytes(*response, expected) || *name != options_.mutual->user) {
+  if (!options_.mutual.has_value()) return std::unexpected(ChapFailure::kNotProven);
+  const ChapCredential& mutual = *options_.mutual;
+  const auto expected = chap_response(algorithm_, identifier_, mutual.secret, challenge_);
+  if (expected.empty() || !same_bytes(*response, expected) || *name != mutual.user) {
     return std::unexpected(ChapFailure::kNotProven);
   }
   step_ = Step::kDone;

@@ -147,7 +147,6 @@ Task<Error> InitiatorSessionImpl::adopt(Path& path, InitiatorLoginResult result)
   window_moved(result.numbers.exp_cmd_sn, result.numbers.max_cmd_sn);
   co_await SwitchTo(*path.executor);
   const Error error = path.connection->open(std::move(opening));
-  opening.stream.reset();
   co_await SwitchTo(home_);
   if (error != Error::kNone) {
     path.connection.reset();

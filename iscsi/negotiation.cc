@@ -155,9 +155,9 @@ bool Negotiator::default_is_allowed(const KeyRow& row) const {
     case KeyType::kOr:
       return row.default_value == "Yes" || !preferences_.boolean(row.id);
     case KeyType::kMinimum:
-      return *parse_number(row.default_value) <= preferences_.number(row.id);
+      return parse_number(row.default_value).value_or(0) <= preferences_.number(row.id);
     case KeyType::kMaximum:
-      return *parse_number(row.default_value) >= preferences_.number(row.id);
+      return parse_number(row.default_value).value_or(0) >= preferences_.number(row.id);
     default:
       return true;
   }

@@ -254,11 +254,12 @@ Task<RunningGroup::Outcome> RunningGroup::open_volumes(Loaded* loaded) {
 RunningGroup::Outcome RunningGroup::attach(const std::shared_ptr<Volume>& volume) {
   const VolumeSpecification& s = volume->record().specification;
   Target& target = target_for(s.target);
-  const auto [other, added] = target.units.emplace(*s.lun, volume);
+  const std::uint32_t lun = s.lun.value_or(0);  // Its record always has one.
+  const auto [other, added] = target.units.emplace(lun, volume);
   if (added) return {};
   return std::unexpected(fmt::format(
       "volume \"{}\": LUN {} of {} is volume \"{}\"; give one of them another lun or target",
-      s.name, *s.lun, s.target, other->second->name()));
+      s.name, lun, s.target, other->second->name()));
 }
 
 Task<RunningGroup::Outcome> RunningGroup::register_targets() {

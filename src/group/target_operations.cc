@@ -46,10 +46,11 @@ Task<RunningGroup::Outcome> RunningGroup::serve(std::shared_ptr<Volume> volume) 
   const VolumeSpecification s = volume->record().specification;
   const bool fresh = !targets_.contains(s.target) || targets_.at(s.target)->units.empty();
   Target& target = target_for(s.target);
-  target.units.emplace(*s.lun, volume);
-  const Error routed = co_await target.router->add(*s.lun, &volume->unit());
+  const std::uint32_t lun = s.lun.value_or(0);  // Its record always has one.
+  target.units.emplace(lun, volume);
+  const Error routed = co_await target.router->add(lun, &volume->unit());
   if (routed != Error::kNone) {
-    co_return std::unexpected(fmt::format("LUN {}: {}", *s.lun, describe(routed)));
+    co_return std::unexpected(fmt::format("LUN {}: {}", lun, describe(routed)));
   }
   if (!fresh || target.declared) co_return Outcome{};
   std::string message;

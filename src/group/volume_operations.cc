@@ -121,7 +121,8 @@ std::optional<Refusal> RunningGroup::refusal_to_create(const CreateVolumeRequest
                                           "access records; create the volume without access",
                                           s.name, s.target)};
   }
-  const auto unit = s.lun ? target->second->units.find(*s.lun) : target->second->units.end();
+  if (!s.lun.has_value()) return std::nullopt;
+  const auto unit = target->second->units.find(*s.lun);
   if (unit != target->second->units.end()) {
     return Refusal{.code = Refusal::Code::kConflict,
                    .message = fmt::format("volume \"{}\": LUN {} of {} is volume \"{}\"; choose "
@@ -345,14 +346,15 @@ Task<Answer<void>> RunningGroup::remove_now(std::shared_ptr<Volume> volume) {
                                  describe(stored)));
   }
   volumes_.erase(s.name);
+  const std::uint32_t lun = s.lun.value_or(0);  // Its record always has one.
   if (last) {
     co_await server_->remove_target(s.target);
-    co_await target.router->remove(*s.lun);
+    co_await target.router->remove(lun);
     co_await target.router->close();
     targets_.erase(s.target);
   } else {
-    co_await target.router->remove(*s.lun);
-    target.units.erase(*s.lun);
+    co_await target.router->remove(lun);
+    target.units.erase(lun);
   }
   co_await abandon(volume);
   co_await unmake_file(record);

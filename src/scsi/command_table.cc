@@ -38,20 +38,22 @@ constexpr std::uint8_t kCheck = 0x16;   // DPO and BYTCHK.
 constexpr std::uint8_t kImmed = 0x02;
 constexpr std::uint8_t kSync = 0x06;   // IMMED and SYNC_NV, obsolete and without effect.
 constexpr std::uint8_t kGroup = 0x1F;  // GROUP NUMBER: accepted, and without effect.
-constexpr std::uint8_t FF = 0xFF;
+constexpr std::uint8_t kAny = 0xFF;
 
 // The common forms: flags, LBA, length and group number in CDBs of 10, 12 and 16 bytes.
-constexpr Usage blocks_10(std::uint8_t flags) { return {flags, FF, FF, FF, FF, kGroup, FF, FF}; }
+constexpr Usage blocks_10(std::uint8_t flags) {
+  return {flags, kAny, kAny, kAny, kAny, kGroup, kAny, kAny};
+}
 constexpr Usage blocks_12(std::uint8_t flags) {
-  return {flags, FF, FF, FF, FF, FF, FF, FF, FF, kGroup};
+  return {flags, kAny, kAny, kAny, kAny, kAny, kAny, kAny, kAny, kGroup};
 }
 constexpr Usage blocks_16(std::uint8_t flags, std::uint8_t last = kGroup) {
-  return {flags, FF, FF, FF, FF, FF, FF, FF, FF, FF, FF, FF, FF, last};
+  return {flags, kAny, kAny, kAny, kAny, kAny, kAny, kAny, kAny, kAny, kAny, kAny, kAny, last};
 }
-constexpr Usage kCapacity10{0, FF, FF, FF, FF, 0, 0, 0x01};
-constexpr Usage kUnmapUsage{0, 0, 0, 0, 0, kGroup, FF, FF};
-constexpr Usage kReportOpcodes{0x1F, 0x87, FF, FF, FF, FF, FF, FF, FF};
-constexpr Usage kReportTmfs{0x1F, 0x80, 0, 0, 0, FF, FF, FF, FF};
+constexpr Usage kCapacity10{0, kAny, kAny, kAny, kAny, 0, 0, 0x01};
+constexpr Usage kUnmapUsage{0, 0, 0, 0, 0, kGroup, kAny, kAny};
+constexpr Usage kReportOpcodes{0x1F, 0x87, kAny, kAny, kAny, kAny, kAny, kAny, kAny};
+constexpr Usage kReportTmfs{0x1F, 0x80, 0, 0, 0, kAny, kAny, kAny, kAny};
 
 }  // namespace
 
@@ -63,14 +65,14 @@ struct CommandHandlers {
   // clang-format off
   static constexpr std::array kRows{
     Row{0x00, 0, 6, kOther, 0, "TEST UNIT READY", {}, &Unit::test_unit_ready},
-    Row{0x03, 0, 6, kOther, kAlways, "REQUEST SENSE", {0x01, 0, 0, FF}, &Unit::request_sense},
-    Row{0x08, 0, 6, kRead, 0, "READ(6)", {0x1F, FF, FF, FF}, &Unit::read},
-    Row{0x0A, 0, 6, kWrite, kWrites, "WRITE(6)", {0x1F, FF, FF, FF}, &Unit::write},
-    Row{0x12, 0, 6, kOther, kAlways, "INQUIRY", {0x01, FF, FF, FF}, &Unit::inquiry},
-    Row{0x15, 0, 6, kOther, kStopped, "MODE SELECT(6)", {0x11, 0, 0, FF}, &Unit::mode_select},
+    Row{0x03, 0, 6, kOther, kAlways, "REQUEST SENSE", {0x01, 0, 0, kAny}, &Unit::request_sense},
+    Row{0x08, 0, 6, kRead, 0, "READ(6)", {0x1F, kAny, kAny, kAny}, &Unit::read},
+    Row{0x0A, 0, 6, kWrite, kWrites, "WRITE(6)", {0x1F, kAny, kAny, kAny}, &Unit::write},
+    Row{0x12, 0, 6, kOther, kAlways, "INQUIRY", {0x01, kAny, kAny, kAny}, &Unit::inquiry},
+    Row{0x15, 0, 6, kOther, kStopped, "MODE SELECT(6)", {0x11, 0, 0, kAny}, &Unit::mode_select},
     Row{0x16, 0, 6, kOther, kStopped, "RESERVE(6)", {}, &Unit::reserve},
     Row{0x17, 0, 6, kOther, kFree, "RELEASE(6)", {}, &Unit::release},
-    Row{0x1A, 0, 6, kOther, kStopped, "MODE SENSE(6)", {0x08, FF, FF, FF}, &Unit::mode_sense},
+    Row{0x1A, 0, 6, kOther, kStopped, "MODE SENSE(6)", {0x08, kAny, kAny, kAny}, &Unit::mode_sense},
     Row{0x1B, 0, 6, kOther, kStopped, "START STOP UNIT",
         {0x01, 0, 0x0F, 0xF7}, &Unit::start_stop_unit, 60},
     Row{0x1E, 0, 6, kOther, kStopped, "PREVENT ALLOW MEDIUM REMOVAL",
@@ -87,11 +89,11 @@ struct CommandHandlers {
     Row{0x41, 0, 10, kWrite, kSame, "WRITE SAME(10)", blocks_10(0x08), &Unit::write_same, 60},
     Row{0x42, 0, 10, kUnmap, kThin, "UNMAP", kUnmapUsage, &Unit::unmap, 60},
     Row{0x55, 0, 10, kOther, kStopped, "MODE SELECT(10)",
-        {0x11, 0, 0, 0, 0, 0, FF, FF}, &Unit::mode_select},
+        {0x11, 0, 0, 0, 0, 0, kAny, kAny}, &Unit::mode_select},
     Row{0x56, 0, 10, kOther, kStopped, "RESERVE(10)", {}, &Unit::reserve},
     Row{0x57, 0, 10, kOther, kFree, "RELEASE(10)", {}, &Unit::release},
     Row{0x5A, 0, 10, kOther, kStopped, "MODE SENSE(10)",
-        {0x18, FF, FF, 0, 0, 0, FF, FF}, &Unit::mode_sense},
+        {0x18, kAny, kAny, 0, 0, 0, kAny, kAny}, &Unit::mode_sense},
     Row{0x88, 0, 16, kRead, 0, "READ(16)", blocks_16(kDpoFua), &Unit::read},
     Row{0x8A, 0, 16, kWrite, kWrites, "WRITE(16)", blocks_16(kDpoFua), &Unit::write},
     Row{0x8E, 0, 16, kWrite, kWrites, "WRITE AND VERIFY(16)",
@@ -106,7 +108,7 @@ struct CommandHandlers {
     Row{0x9E, 0x12, 16, kOther, kAction, "GET LBA STATUS",
         blocks_16(0x1F, 0), &Unit::get_lba_status},
     Row{0xA0, 0, 12, kOther, kAlways, "REPORT LUNS",
-        {0, FF, 0, 0, 0, FF, FF, FF, FF}, &Unit::report_luns},
+        {0, kAny, 0, 0, 0, kAny, kAny, kAny, kAny}, &Unit::report_luns},
     Row{0xA3, 0x0C, 12, kOther, kAction | kStopped, "REPORT SUPPORTED OPERATION CODES",
         kReportOpcodes, &Unit::report_supported_opcodes},
     Row{0xA3, 0x0D, 12, kOther, kAction | kStopped, "REPORT SUPPORTED TASK MANAGEMENT FUNCTIONS",
