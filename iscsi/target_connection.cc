@@ -187,10 +187,10 @@ BufferList Connection::payload_for(const IncomingPdu& pdu, std::size_t byte_coun
   }
 }
 
-// New writes bring data up to half of the memory only: what the others need to end is left.
+// New writes bring data up to a part of the memory only: what others need to end is left.
 bool Connection::admits_writes() const {
   const BufferPool& pool = home_->buffers();
-  return pool.used_bytes() + pool.reserved_bytes() <= pool.limit_bytes() / 2;
+  return pool.used_bytes() + pool.reserved_bytes() <= pool.limit_bytes() / 8 * 5;
 }
 
 bool Connection::try_promise(std::size_t byte_count) {
@@ -226,7 +226,10 @@ void Connection::arm_housekeeping() {
 
 void Connection::keep_house() {
   const TimePoint now = home_->now();
-  const bool unanswered = pinged_ != kNever && now - pinged_ >= limits_.nop_in_timeout;
+  // What we do not read, because so much waits to be sent, is not missing.
+  if (is_flooded()) last_received_ = now;
+  const bool unanswered = pinged_ != kNever && now - pinged_ >= limits_.nop_in_timeout &&
+                          now - last_received_ >= limits_.nop_in_timeout;
   const bool stalled = send_started_ != kNever && now - send_started_ >= limits_.send_stall_timeout;
   // Half a PDU, and then silence, while others wait for memory.
   const bool withheld = framer_.in_the_middle() && home_->buffers().under_pressure() &&
