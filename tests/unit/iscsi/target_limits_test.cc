@@ -1,0 +1,211 @@
+// Peers that ask for much or do not behave, and the end: half-open logins, memory, peers that read
+// nothing, shutdown with a hung device.
+#include <catch2/catch.hpp>
+
+#include "target_bench.h"
+
+namespace sandbay::iscsi::test {
+namespace {
+
+ServerLimits few_logins() {
+  ServerLimits limits = quiet_limits();
+  limits.maximum_logins_in_progress = 4;
+  return limits;
+}
+
+Task<void> half_open(Bench& bench) {
+  std::vector<RawInitiator*> silent;
+  for (int i = 0; i < 6; ++i) {
+    RawInitiator* const peer = co_await bench.connect();
+    silent.push_back(peer);
+    co_await bench.sleep(std::chrono::milliseconds(100));
+  }
+  CHECK(silent[0]->ended());
+  CHECK(silent[1]->ended());
+  CHECK_FALSE(silent[2]->ended());
+  CHECK_FALSE(silent[5]->ended());
+  RawInitiator& peer = *co_await bench.session();
+  CHECK(silent[2]->ended());
+  co_await bench.sleep(std::chrono::seconds(16));
+  CHECK(silent[3]->ended());  // The login timeout.
+  CHECK(silent[5]->ended());
+  const RawPdu goes_on = co_await answer_to(peer, {});
+  CHECK(goes_on.status() == 0);
+}
+
+ServerLimits many_logins() {
+  ServerLimits limits = quiet_limits();
+  limits.maximum_logins_in_progress = 2000;
+  return limits;
+}
+
+// Many writers, little memory -------------------------------------------------------------------
+
+struct Crowd {
+  Bench* bench = nullptr;
+  Gate running;
+  std::size_t ended = 0;
+  std::size_t good = 0;
+  bool exceeded = false;
+  std::string keys;
+  Bytes data;  // What each of them writes.
+};
+
+void look_at_memory(Crowd& crowd) {
+  for (Executor* const executor : crowd.bench->world().executors()) {
+    const BufferPool& pool = executor->buffers();
+    if (pool.used_bytes() > pool.limit_bytes()) crowd.exceeded = true;
+  }
+}
+
+// One write of `bytes`; most writers give up in the middle of it.
+Task<void> write_much(Crowd* crowd, unsigned index, std::uint32_t bytes, bool whole) {
+  const GateHold hold(crowd->running);
+  RawInitiator* const peer = co_await crowd->bench->connect();
+  RawLogin login{.keys = crowd->keys, .isid = static_cast<std::uint8_t>(index & 0xffU)};
+  login.initiator += std::to_string(index);
+  const RawPdu answer = co_await peer->log_in(login);
+  if (answer.login().status != LoginStatus::kSuccess || !answer.is(Opcode::kLoginResponse)) {
+    ++crowd->ended;
+    co_return;
+  }
+  co_await crowd->bench->take_attentions(*peer);
+  const Bytes& data = crowd->data;
+  RawCommand write = writing(0, bytes / kBlock, Bytes(8192));
+  std::uint32_t ref = peer->cmd_sn;
+  const std::uint32_t tag = co_await send_command(*peer, std::move(write));
+  for (int bursts = 0;; ++bursts) {
+    const RawPdu pdu = co_await peer->next_of(tag, std::chrono::minutes(20));
+    look_at_memory(*crowd);
+    if (!pdu.is(Opcode::kReadyToTransfer)) {
+      if (pdu.status() == 0 || pdu.status() == 0x28) ++crowd->good;
+      break;
+    }
+    if (!whole && bursts == 6) {
+      const std::uint32_t abort =
+          co_await send_management(*peer, {.referenced_task_tag = tag, .ref_cmd_sn = ref});
+      const RawPdu aborted = co_await peer->next_of(abort);
+      if (aborted.managed() == 0) ++crowd->good;
+      break;
+    }
+    co_await answer_r2t(*peer, pdu.r2t(), data, 65536);
+    look_at_memory(*crowd);
+  }
+  ++crowd->ended;
+}
+
+Task<void> crowd_of(Bench& bench, unsigned count, unsigned whole, std::string keys) {
+  Crowd crowd{.bench = &bench, .keys = std::move(keys), .data = Bytes(16U << 20U)};
+  for (unsigned i = 0; i < count; ++i) {
+    const bool entered = crowd.running.enter();
+    assert(entered);
+    spawn(write_much(&crowd, i, 16U << 20U, i < whole));
+  }
+  co_await crowd.running.close();
+  CHECK_FALSE(crowd.exceeded);
+  CHECK(crowd.ended == count);
+  CHECK(crowd.good == count);
+}
+
+Task<void> thousand_writers(Bench& bench) {
+  co_await crowd_of(bench, 1000, 10, "MaxBurstLength=262144;MaxRecvDataSegmentLength=65536");
+}
+
+// Reads nothing ---------------------------------------------------------------------------------
+
+Task<void> deaf_reader(Bench& bench) {
+  RawInitiator& deaf = *co_await bench.session();
+  RawInitiator& other = *co_await bench.session({.isid = 2});
+  deaf.pause_reading();
+  for (int i = 0; i < 32; ++i) co_await send_command(deaf, reading(0, 16384));  // 8 MiB each.
+  co_await bench.sleep(std::chrono::seconds(5));
+  const TimePoint before = bench.now();
+  const RawPdu read = co_await answer_to(other, reading(0, 8));
+  CHECK(read.status() == 0);
+  const RawPdu written = co_await answer_to(other, writing(0, 8, pattern_of(4096)));
+  CHECK(written.status() == 0);
+  CHECK(bench.now() - before < std::chrono::seconds(1));
+  co_await bench.sleep(std::chrono::minutes(3));
+  deaf.resume_reading();
+  co_await bench.sleep(std::chrono::seconds(10));
+  CHECK(deaf.ended());  // It was given up.
+  const RawPdu goes_on = co_await answer_to(other, {});
+  CHECK(goes_on.status() == 0);
+}
+
+Task<void> ping_much(RawInitiator* peer, Event* done) {
+  for (int i = 0; i < 6000; ++i) co_await send_ping(*peer, Bytes(8192));
+  done->set();
+}
+
+// Pings are outside of the command window, and their echoes must be bounded all the same.
+Task<void> deaf_pinger(Bench& bench) {
+  RawInitiator& deaf = *co_await bench.session();
+  RawInitiator& other = *co_await bench.session({.isid = 2});
+  deaf.pause_reading();
+  Event done;
+  spawn(ping_much(&deaf, &done));
+  for (int i = 0; i < 50; ++i) {
+    co_await bench.sleep(std::chrono::milliseconds(100));
+    for (Executor* const executor : bench.world().executors()) {
+      CHECK_FALSE(executor->buffers().under_pressure());
+    }
+    const RawPdu written = co_await answer_to(other, writing(0, 8, pattern_of(4096)));
+    CHECK(written.status() == 0);
+  }
+  deaf.resume_reading();
+  deaf.reset();
+  co_await done.wait();
+}
+
+// The end ---------------------------------------------------------------------------------------
+
+Task<void> shutdown_while_hung(Bench& bench) {
+  std::vector<RawInitiator*> peers;
+  for (std::uint8_t isid = 1; isid < 6; ++isid) {
+    RawInitiator* const peer = co_await bench.session({.isid = isid});
+    peers.push_back(peer);
+  }
+  bench.device(0).hang();
+  bench.device(1).hang();
+  for (RawInitiator* const peer : peers) {
+    for (std::uint32_t i = 0; i < 20; ++i) {
+      co_await send_command(*peer, i % 2 == 0 ? reading(i, 1) : writing(i, 8, {}, kSecondUnit));
+    }
+  }
+  co_await bench.sleep(std::chrono::milliseconds(100));
+  const TimePoint before = bench.now();
+  co_await bench.end_server();
+  CHECK(bench.now() - before <= scsi::kTaskManagementBound + std::chrono::seconds(2));
+  for (RawInitiator* const peer : peers) {
+    for (;;) {
+      const RawPdu pdu = co_await peer->next();
+      if (!pdu.none()) continue;
+      CHECK(pdu.closed);
+      break;
+    }
+  }
+}
+
+sim::LinkOptions whole_receives() { return {.fragment = false}; }
+
+}  // namespace
+
+TEST_CASE("Half-open logins are bounded: the oldest makes room, and all have a deadline") {
+  on_bench({.limits = few_logins()}, half_open);
+}
+TEST_CASE("A thousand writers with little memory: the limit holds and all come to an end") {
+  on_bench({.limits = many_logins(),
+            .memory_limit_bytes = std::size_t{64} << 20,
+            .link = whole_receives()},
+           thousand_writers);
+}
+TEST_CASE("A peer that does not read its data stops nobody else and is given up") {
+  on_bench({.link = whole_receives()}, deaf_reader);
+}
+TEST_CASE("A peer that pings and reads nothing takes a bounded amount of memory") {
+  on_bench({.link = whole_receives()}, deaf_pinger);
+}
+TEST_CASE("shutdown() with hung devices is bounded") { on_bench({}, shutdown_while_hung); }
+
+}  // namespace sandbay::iscsi::test
