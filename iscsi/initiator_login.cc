@@ -419,7 +419,7 @@ struct Attempt {
   std::optional<std::string> redirected_to;
 };
 
-Task<Attempt> log_in_at(const InitiatorLoginRequest& request, KeyPreferences preferences,
+Task<Attempt> log_in_at(InitiatorLoginRequest& request, KeyPreferences preferences,
                         Endpoint endpoint, TimePoint deadline) {
   Result<std::unique_ptr<Stream>> stream = co_await connect_until(endpoint, deadline);
   if (!stream.has_value()) {

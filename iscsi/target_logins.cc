@@ -237,7 +237,7 @@ void LoginService::send_response(Connection& connection, TargetLogin& login) {
 // Placement ----------------------------------------------------------------------------------
 
 Task<LoginService::Placement> LoginService::place(Connection& connection, TargetLogin& login,
-                                                  const Policy& policy) {
+                                                  Policy& policy) {
   Placement placement;
   const LoginIdentity& identity = login.identity();
   if (identity.tsih == 0) {
@@ -258,7 +258,7 @@ Task<LoginService::Placement> LoginService::place(Connection& connection, Target
   co_return placement;
 }
 
-Task<LoginService::Placement> LoginService::place_new(TargetLogin& login, const Policy& policy) {
+Task<LoginService::Placement> LoginService::place_new(TargetLogin& login, Policy& policy) {
   Placement placement;
   const LoginIdentity& identity = login.identity();
   // Session reinstatement (section 6.3.5): the old session's commands are over before the new one

@@ -82,8 +82,8 @@ class LoginService {
   Task<Placement> log_in(Connection& connection, std::uint16_t portal_group_tag);
   static LoginOutcome take_request(TargetLogin& login, const IncomingPdu& pdu);
   static void send_response(Connection& connection, TargetLogin& login);
-  Task<Placement> place(Connection& connection, TargetLogin& login, const Policy& policy);
-  Task<Placement> place_new(TargetLogin& login, const Policy& policy);
+  Task<Placement> place(Connection& connection, TargetLogin& login, Policy& policy);
+  Task<Placement> place_new(TargetLogin& login, Policy& policy);
   Task<Placement> place_in(std::shared_ptr<Session> session, std::uint16_t cid);
   Refused check_new(const LoginIdentity& identity, const RegisteredTarget* target) const;
   Task<bool> enter(Connection& connection, TargetLogin& login, Placement& placement);

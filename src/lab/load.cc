@@ -111,8 +111,11 @@ struct IdleSessions {
   std::string wrong;
 };
 
-Task<void> log_in_some(IdleSessions& idle, const LoadOptions& options,
-                       const std::vector<iscsi::InitiatorUrl>& urls, Gate& gate) {
+// What is passed by pointer here outlives the call: run() awaits all of it.
+Task<void> log_in_some(IdleSessions& idle, const LoadOptions* load,
+                       const std::vector<iscsi::InitiatorUrl>* places, Gate& gate) {
+  const LoadOptions& options = *load;
+  const std::vector<iscsi::InitiatorUrl>& urls = *places;
   while (idle.begun < idle.wanted && idle.wrong.empty()) {
     const iscsi::InitiatorUrl& url = urls[idle.begun++ % urls.size()];
     iscsi::InitiatorOptions login{
@@ -134,8 +137,8 @@ Task<void> log_in_some(IdleSessions& idle, const LoadOptions& options,
   gate.leave();
 }
 
-Task<void> log_in_idle(IdleSessions& idle, const LoadOptions& options,
-                       const std::vector<iscsi::InitiatorUrl>& urls) {
+Task<void> log_in_idle(IdleSessions& idle, const LoadOptions* options,
+                       const std::vector<iscsi::InitiatorUrl>* urls) {
   Gate gate;
   for (std::uint32_t count = 0; count < std::min(kLoginsAtOnce, idle.wanted); ++count) {
     const bool entered = gate.enter();
@@ -177,7 +180,8 @@ Workers make_workers(const LoadOptions& options, const std::vector<iscsi::Initia
 }
 
 // One after the other: what is wrong with the first is probably wrong with all.
-Task<std::string> set_up_all(Workers& workers, const LoadOptions& options) {
+Task<std::string> set_up_all(Workers& workers, const LoadOptions* load) {
+  const LoadOptions& options = *load;
   for (std::size_t index = 0; index < workers.size(); ++index) {
     LoadWorker& worker = *workers[index];
     std::string wrong = co_await invoke_on(worker.executor(), worker.set_up());
@@ -188,13 +192,14 @@ Task<std::string> set_up_all(Workers& workers, const LoadOptions& options) {
   co_return std::string();
 }
 
-Task<void> measure(Workers& workers, const LoadOptions& options, const LoadHooks& hooks,
+Task<void> measure(Workers& workers, const LoadOptions* load, const LoadHooks* hooks,
                    LoadReport& report) {
+  const LoadOptions& options = *load;
   Executor& home = Executor::current();
   LoadSchedule schedule;
   schedule.measure_from = home.now() + kStartDelay + options.warm_up;
   schedule.until = schedule.measure_from + options.duration;
-  Monitor monitor{.home = home, .workers = workers, .hooks = hooks, .schedule = schedule};
+  Monitor monitor{.home = home, .workers = workers, .hooks = *hooks, .schedule = schedule};
   const bool entered = monitor.gate.enter();
   assert(entered);
   (void)entered;
@@ -263,7 +268,7 @@ Task<std::expected<LoadReport, std::string>> run(LoadOptions options,
   IdleSessions idle{.wanted = options.idle_sessions};
   if (idle.wanted != 0) {
     const TimePoint start = home.now();
-    co_await log_in_idle(idle, options, urls);
+    co_await log_in_idle(idle, &options, &urls);
     const double seconds = std::chrono::duration<double>(home.now() - start).count();
     report.idle_sessions = static_cast<std::uint32_t>(idle.sessions.size());
     report.idle_logins_per_second =
@@ -271,8 +276,8 @@ Task<std::expected<LoadReport, std::string>> run(LoadOptions options,
     wrong = idle.wrong;
   }
   Workers workers = make_workers(options, urls, executors);
-  if (wrong.empty()) wrong = co_await set_up_all(workers, options);
-  if (wrong.empty()) co_await measure(workers, options, hooks, report);
+  if (wrong.empty()) wrong = co_await set_up_all(workers, &options);
+  if (wrong.empty()) co_await measure(workers, &options, &hooks, report);
   co_await on_all(workers, [](LoadWorker& worker) { return worker.tear_down(); });
   co_await close_idle(idle);
   if (!wrong.empty()) co_return std::unexpected(wrong);
