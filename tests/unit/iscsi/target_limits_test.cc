@@ -45,9 +45,12 @@ struct Crowd {
   Bench* bench = nullptr;
   Gate running;
   std::size_t ended = 0;
-  std::size_t good = 0;
+  std::size_t written = 0;
+  std::size_t aborted = 0;
+  std::size_t refused = 0;  // TASK SET FULL
   bool exceeded = false;
   std::string keys;
+  std::size_t immediate_bytes = 0;
   Bytes data;  // What each of them writes.
 };
 
@@ -71,21 +74,22 @@ Task<void> write_much(Crowd* crowd, unsigned index, std::uint32_t bytes, bool wh
   }
   co_await crowd->bench->take_attentions(*peer);
   const Bytes& data = crowd->data;
-  RawCommand write = writing(0, bytes / kBlock, Bytes(8192));
-  std::uint32_t ref = peer->cmd_sn;
+  RawCommand write = writing(0, bytes / kBlock, Bytes(crowd->immediate_bytes));
+  const std::uint32_t ref = peer->cmd_sn;
   const std::uint32_t tag = co_await send_command(*peer, std::move(write));
   for (int bursts = 0;; ++bursts) {
     const RawPdu pdu = co_await peer->next_of(tag, std::chrono::minutes(20));
     look_at_memory(*crowd);
     if (!pdu.is(Opcode::kReadyToTransfer)) {
-      if (pdu.status() == 0 || pdu.status() == 0x28) ++crowd->good;
+      if (pdu.status() == 0) ++crowd->written;
+      if (pdu.status() == 0x28) ++crowd->refused;
       break;
     }
     if (!whole && bursts == 6) {
       const std::uint32_t abort =
           co_await send_management(*peer, {.referenced_task_tag = tag, .ref_cmd_sn = ref});
       const RawPdu aborted = co_await peer->next_of(abort);
-      if (aborted.managed() == 0) ++crowd->good;
+      if (aborted.managed() == 0) ++crowd->aborted;
       break;
     }
     co_await answer_r2t(*peer, pdu.r2t(), data, 65536);
@@ -94,8 +98,13 @@ Task<void> write_much(Crowd* crowd, unsigned index, std::uint32_t bytes, bool wh
   ++crowd->ended;
 }
 
-Task<void> crowd_of(Bench& bench, unsigned count, unsigned whole, std::string keys) {
-  Crowd crowd{.bench = &bench, .keys = std::move(keys), .data = Bytes(16U << 20U)};
+// A crowd that is refused nothing must all get its turn.
+Task<void> crowd_of(Bench& bench, unsigned count, unsigned whole, std::size_t immediate_bytes,
+                    std::string keys) {
+  Crowd crowd{.bench = &bench,
+              .keys = std::move(keys),
+              .immediate_bytes = immediate_bytes,
+              .data = Bytes(16U << 20U)};
   for (unsigned i = 0; i < count; ++i) {
     const bool entered = crowd.running.enter();
     assert(entered);
@@ -104,11 +113,17 @@ Task<void> crowd_of(Bench& bench, unsigned count, unsigned whole, std::string ke
   co_await crowd.running.close();
   CHECK_FALSE(crowd.exceeded);
   CHECK(crowd.ended == count);
-  CHECK(crowd.good == count);
+  CHECK(crowd.written + crowd.aborted + crowd.refused == count);
+  CHECK(crowd.written + crowd.aborted > 0);
+  if (immediate_bytes == 0) CHECK(crowd.written == whole);
 }
 
 Task<void> thousand_writers(Bench& bench) {
-  co_await crowd_of(bench, 1000, 10, "MaxBurstLength=262144;MaxRecvDataSegmentLength=65536");
+  co_await crowd_of(bench, 1000, 10, 0, "ImmediateData=No;MaxBurstLength=262144");
+}
+
+Task<void> writers_with_immediate_data(Bench& bench) {
+  co_await crowd_of(bench, 300, 10, 8192, "MaxBurstLength=262144");
 }
 
 // Reads nothing ---------------------------------------------------------------------------------
@@ -199,6 +214,9 @@ TEST_CASE("A thousand writers with little memory: the limit holds and all come t
             .memory_limit_bytes = std::size_t{64} << 20,
             .link = whole_receives()},
            thousand_writers);
+}
+TEST_CASE("A crowd of writers with immediate data: some are refused, and all come to an end") {
+  on_bench({.limits = many_logins(), .link = whole_receives()}, writers_with_immediate_data);
 }
 TEST_CASE("A peer that does not read its data stops nobody else and is given up") {
   on_bench({.link = whole_receives()}, deaf_reader);
