@@ -314,7 +314,8 @@ struct ScriptedSession {
 // Runs a test's coroutine to its end in a world of its own.
 inline void in_world(std::function<Task<void>()> main, std::uint64_t seed = 1) {
   auto world = sim::World::create({.seed = seed});
-  REQUIRE(world->run(std::move(main)));
+  const bool ended = world->run(std::move(main));
+  REQUIRE(ended);
 }
 
 inline BufferList buffer_of(std::size_t byte_count) {

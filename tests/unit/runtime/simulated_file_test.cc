@@ -40,7 +40,10 @@ Task<Result<Bytes>> read_bytes(File& file, std::uint64_t offset, std::size_t cou
 Bytes filled(std::size_t count, int value) { return Bytes(count, static_cast<std::byte>(value)); }
 
 // Runs one coroutine in a world with the given seed.
-void run(World& world, std::function<Task<void>()> main) { REQUIRE(world.run(std::move(main))); }
+void run(World& world, std::function<Task<void>()> main) {
+  const bool ended = world.run(std::move(main));
+  REQUIRE(ended);
+}
 
 Task<void> open_modes(Executor& executor) {
   auto missing = co_await executor.open_file("a", {});

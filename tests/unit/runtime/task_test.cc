@@ -70,10 +70,10 @@ TEST_CASE("A million tasks that end at once do not grow the stack", "[task]") {
 }
 
 struct CountsLives {
-  explicit CountsLives(int& lives) : lives_(lives) { ++lives_; }
+  explicit CountsLives(int& counter) : lives(counter) { ++lives; }
   CountsLives(const CountsLives&) = delete;
-  ~CountsLives() { --lives_; }
-  int& lives_;
+  ~CountsLives() { --lives; }
+  int& lives;
 };
 
 Task<void> hold_and_sleep(Executor& executor, int& lives) {
