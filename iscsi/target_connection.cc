@@ -238,6 +238,9 @@ void Connection::keep_house() {
   const bool hoarding = promised_ > 0 && home_->buffers().waiter_count() > 0 &&
                         now - data_awaited_since_ >= limits_.nop_in_timeout;
   if (unanswered || stalled || withheld || hoarding) {
+    given_up_ = unanswered ? "pings were not answered"
+                : stalled  ? "the initiator takes nothing that is sent"
+                           : "data that were announced did not come while memory was short";
     shutdown();
     return;
   }

@@ -109,6 +109,8 @@ class Connection final : public PayloadSource {
   // Ends both directions; the reader and the writer end soon.
   void shutdown() noexcept;
   bool closing() const noexcept { return closing_; }
+  // Why housekeeping ended it, null if it did not.
+  const char* given_up() const noexcept { return given_up_; }
   // Shuts down and waits for the writer. The reader has ended.
   Task<void> close();
 
@@ -151,6 +153,7 @@ class Connection final : public PayloadSource {
   bool header_digest_ = false;
   bool data_digest_ = false;
   bool closing_ = false;
+  const char* given_up_ = nullptr;
 
   // Sending.
   std::uint32_t stat_sn_ = 0;

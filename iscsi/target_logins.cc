@@ -2,6 +2,8 @@
 
 #include "iscsi/target_logins.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 
 #include "iscsi/access.h"
@@ -17,6 +19,11 @@ bool is_same_nexus(const Session& session, const LoginIdentity& identity,
          same_name(options.initiator_name, identity.initiator_name) &&
          same_name(options.target_name, identity.target_name) &&
          (options.device == nullptr) == identity.discovery;
+}
+
+std::string who_and_where(const SessionOptions& options, const Endpoint& peer) {
+  return fmt::format("{} at {} to {}", options.initiator_name, peer.to_string(),
+                     options.target_name.empty() ? "discovery" : options.target_name);
 }
 
 }  // namespace
@@ -124,6 +131,7 @@ Task<void> LoginService::serve(std::unique_ptr<Stream> stream, std::uint16_t por
   }
   co_await connection.close();
   co_await SwitchTo(server_home);
+  tell_end(connection, placement);
   const ConnectionTraffic& traffic = connection.traffic();
   registry_.counters.pdus_in += traffic.pdus_in;
   registry_.counters.pdus_out += traffic.pdus_out;
@@ -146,6 +154,10 @@ Task<void> LoginService::end_session(std::shared_ptr<Session> session, bool anno
   registry_.counters.task_management += session->task_management_count();
   registry_.counters.rejects += session->reject_count();
   registry_.sessions.erase(found);
+  const SessionOptions& options = session->options();
+  registry_.events.info(
+      fmt::format("session {} of {} to {} has ended", options.tsih, options.initiator_name,
+                  options.target_name.empty() ? "discovery" : options.target_name));
 }
 
 void LoginService::make_room_for_login() {
@@ -154,13 +166,17 @@ void LoginService::make_room_for_login() {
   if (idle < registry_.limits.maximum_logins_in_progress) return;
   for (Attempt* attempt : attempts_) {
     if (attempt->placing || attempt->connection->closing()) continue;
+    attempt->ended = "too many logins are in progress, and it was the oldest";
     attempt->connection->shutdown();
     return;
   }
 }
 
 void LoginService::interrupt() {
-  for (Attempt* attempt : attempts_) attempt->connection->shutdown();
+  for (Attempt* attempt : attempts_) {
+    attempt->ended = "the server shuts down";
+    attempt->connection->shutdown();
+  }
 }
 
 // Section 6.3. The link is null if the login failed; what there was to say has then been sent.
@@ -170,19 +186,25 @@ Task<LoginService::Placement> LoginService::log_in(Connection& connection,
   Executor& home = connection.home();
   Attempt attempt{.connection = &connection};
   attempts_.push_back(&attempt);
-  attempt.timer.owner = &connection;
+  attempt.timer.owner = &attempt;
   attempt.timer.deadline = home.now() + registry_.limits.login_timeout;
-  attempt.timer.fire = [](Timer& timer) { static_cast<Connection*>(timer.owner)->shutdown(); };
+  attempt.timer.fire = [](Timer& timer) {
+    auto& late = *static_cast<Attempt*>(timer.owner);
+    late.ended = "the login took too long";
+    late.connection->shutdown();
+  };
   home.arm(attempt.timer);
 
   Policy policy(registry_, connection.peer(), portal_group_tag);
   const auto first_stat_sn = static_cast<std::uint32_t>(home.random().next());
   TargetLogin login(policy, target_challenges(), openssl_random(), first_stat_sn);
   Placement placement;
+  Error error = Error::kNone;
   for (;;) {
     IncomingPdu pdu;
-    const Error error = co_await connection.receive(pdu);
+    error = co_await connection.receive(pdu);
     if (error != Error::kNone) break;
+    attempt.begun = true;
     if (connection.states().state() == ConnectionState::kS3XptUp) {
       connection.states().transition(ConnectionState::kS4InLogin);  // T4
     }
@@ -208,8 +230,51 @@ Task<LoginService::Placement> LoginService::log_in(Connection& connection,
     co_return placement;
   }
   ++registry_.counters.logins_failed;
+  tell_failure(attempt, login, error);
   connection.states().transition(ConnectionState::kS1Free);  // T6, T7
   co_return placement;
+}
+
+void LoginService::tell_failure(const Attempt& attempt, TargetLogin& login, Error error) {
+  const std::string peer = attempt.connection->peer().to_string();
+  const LoginIdentity& identity = login.identity();
+  const std::string who =
+      identity.initiator_name.empty()
+          ? peer
+          : fmt::format("{} at {} to {}", identity.initiator_name, peer,
+                        identity.target_name.empty() ? "discovery" : identity.target_name);
+  if (attempt.ended != nullptr) {
+    return registry_.events.warn(fmt::format("login of {} dropped: {}", who, attempt.ended));
+  }
+  if (error != Error::kNone) {
+    // Who connects and goes without a word looks whether somebody listens.
+    if (!attempt.begun && error == Error::kClosed) return;
+    return registry_.events.warn(fmt::format("login of {} broke off: {}", who, describe(error)));
+  }
+  const LoginStatus status = login.response().status;
+  if (status_class(status) == 1) {
+    return registry_.events.info(fmt::format("login of {} redirected", who));
+  }
+  const std::string_view reason = name_of(status);
+  const std::string& more = login.diagnosis();
+  const bool adds = !more.empty() && more.find(reason) == std::string::npos;
+  registry_.events.warn(fmt::format("login of {} refused: {}{}{}", who, reason, adds ? ": " : "",
+                                    adds ? more : std::string()));
+}
+
+// After a login that had a place: how it ended, where that is not the initiator's own doing.
+void LoginService::tell_end(const Connection& connection, const Placement& placement) {
+  if (placement.session == nullptr) return;
+  const std::string who = who_and_where(placement.session->options(), connection.peer());
+  if (placement.link == nullptr) {
+    if (placement.status != LoginStatus::kSuccess) return;  // Told as a failed login.
+    return registry_.events.warn(fmt::format(
+        "login of {} did not come to its end: {}", who,
+        placement.diagnosis.empty() ? "no memory for the connection" : placement.diagnosis));
+  }
+  if (connection.given_up() != nullptr) {
+    registry_.events.warn(fmt::format("connection of {} dropped: {}", who, connection.given_up()));
+  }
 }
 
 LoginOutcome LoginService::take_request(TargetLogin& login, const IncomingPdu& pdu) {
@@ -349,6 +414,9 @@ Task<bool> LoginService::enter(Connection& connection, TargetLogin& login, Place
     const auto peers = home->peers();
     home = peers[(home->index() + ++registry_.next_executor) % peers.size()];
   }
+  registry_.events.info(fmt::format("session {}: {}, {}", session.options().tsih,
+                                    who_and_where(session.options(), connection.peer()),
+                                    leading ? "begins" : "one more connection"));
   ++registry_.counters.logins_succeeded;  // While still at home; a late refusal is counted too.
   const bool moved = co_await connection.move_to(*home);
   if (!moved) {
@@ -359,7 +427,8 @@ Task<bool> LoginService::enter(Connection& connection, TargetLogin& login, Place
   const JoinedConnection placed = co_await invoke_on(
       session.home(), session.join(connection, login.identity().cid, login.parameters()));
   if (placed.link == nullptr) {
-    login.refuse(LoginStatus::kTooManyConnections, "the session has ended or is full");
+    placement.diagnosis = "the session has ended or is full";
+    login.refuse(LoginStatus::kTooManyConnections, placement.diagnosis);
     send_response(connection, login);
     co_await connection.drain();
     connection.states().transition(ConnectionState::kS1Free);  // T7

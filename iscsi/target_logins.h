@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "iscsi/event_log.h"
 #include "iscsi/login.h"
 #include "iscsi/target_connection.h"
 #include "iscsi/target_server.h"
@@ -33,6 +34,9 @@ struct Portal {
 
 // What is registered, shared by the server's parts.
 struct Registry {
+  Registry(Executor& home, ServerLimits wanted, EventSink sink)
+      : limits(wanted), events(home, std::move(sink)) {}
+
   std::map<std::string, std::unique_ptr<RegisteredTarget>> targets;  // By lower-case name.
   std::map<std::uint16_t, std::shared_ptr<Session>> sessions;        // By TSIH.
   std::vector<std::unique_ptr<Portal>> portals;
@@ -42,6 +46,7 @@ struct Registry {
   std::uint16_t next_tsih = 1;
   unsigned next_executor = 0;
   bool shutting_down = false;
+  EventLog events;
   Gate serving;  // Connections.
 
   RegisteredTarget* find(const std::string& name);
@@ -64,6 +69,8 @@ class LoginService {
     Connection* connection = nullptr;
     Timer timer;
     bool placing = false;
+    bool begun = false;           // A request has come.
+    const char* ended = nullptr;  // Why we gave it up.
   };
   class Policy;
   struct Placement {
@@ -81,6 +88,8 @@ class LoginService {
 
   Task<Placement> log_in(Connection& connection, std::uint16_t portal_group_tag);
   static LoginOutcome take_request(TargetLogin& login, const IncomingPdu& pdu);
+  void tell_failure(const Attempt& attempt, TargetLogin& login, Error error);
+  void tell_end(const Connection& connection, const Placement& placement);
   static void send_response(Connection& connection, TargetLogin& login);
   Task<Placement> place(Connection& connection, TargetLogin& login, Policy& policy);
   Task<Placement> place_new(TargetLogin& login, Policy& policy);

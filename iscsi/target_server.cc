@@ -2,6 +2,8 @@
 
 #include "iscsi/target_server.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 
 #include "iscsi/access.h"
@@ -20,9 +22,10 @@ constexpr std::uint32_t kLargestQueueDepth = 4096;
 
 class Server final : public TargetServer, public SessionHost {
  public:
-  explicit Server(ServerLimits limits) : home_(Executor::current()), logins_(registry_, *this) {
-    registry_.limits = limits;
-  }
+  Server(ServerLimits limits, EventSink events)
+      : home_(Executor::current()),
+        registry_(home_, limits, std::move(events)),
+        logins_(registry_, *this) {}
   ~Server() override { assert(registry_.sessions.empty()); }
 
   Result<Endpoint> add_portal(PortalOptions options) override;
@@ -93,6 +96,8 @@ Task<void> Server::accept_from(Portal* portal) {
     }
     ++registry_.counters.connections_accepted;
     if (registry_.connections >= registry_.limits.maximum_connections) {
+      registry_.events.warn(fmt::format("connection from {} dropped: there are {} connections",
+                                        (*stream)->peer().to_string(), registry_.connections));
       (*stream)->reset();
       continue;
     }
@@ -325,8 +330,8 @@ Task<void> Server::shutdown() {
 
 }  // namespace
 
-std::unique_ptr<TargetServer> TargetServer::create(ServerLimits limits) {
-  return std::make_unique<Server>(limits);
+std::unique_ptr<TargetServer> TargetServer::create(ServerLimits limits, EventSink events) {
+  return std::make_unique<Server>(limits, std::move(events));
 }
 
 }  // namespace sandbay::iscsi

@@ -123,6 +123,17 @@ struct ServerCounters {
   std::uint64_t sessions_reinstated = 0;
 };
 
+enum class EventSeverity : std::uint8_t { kInfo, kWarning };
+
+// Something worth a line in a log: a login that failed, a session that begins or ends, a connection
+// that was given up. One sentence; it names the peer and never holds a secret.
+struct ServerEvent {
+  EventSeverity severity = EventSeverity::kInfo;
+  std::string text;
+};
+// Called on executor 0, at most some lines a second; must not call the server.
+using EventSink = std::function<void(const ServerEvent&)>;
+
 class TargetServer {
  public:
   virtual ~TargetServer() = default;  // After shutdown().
@@ -144,7 +155,7 @@ class TargetServer {
   virtual Task<void> shutdown() = 0;
 
   // Made on executor 0; places sessions and connections on its peers.
-  static std::unique_ptr<TargetServer> create(ServerLimits limits);
+  static std::unique_ptr<TargetServer> create(ServerLimits limits, EventSink events = {});
 };
 
 }  // namespace sandbay::iscsi

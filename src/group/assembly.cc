@@ -57,7 +57,10 @@ Task<RunningGroup::Outcome> RunningGroup::assemble() {
     outcome = attach(volume);
     if (!outcome) co_return outcome;
   }
-  server_ = iscsi::TargetServer::create(configuration_.limits);
+  server_ = iscsi::TargetServer::create(configuration_.limits, [](const iscsi::ServerEvent& event) {
+    const bool warning = event.severity == iscsi::EventSeverity::kWarning;
+    spdlog::log(warning ? spdlog::level::warn : spdlog::level::info, "{}", event.text);
+  });
   outcome = co_await register_targets();
   if (!outcome) co_return outcome;
   co_return open_portals();

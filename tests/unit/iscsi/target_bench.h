@@ -51,6 +51,7 @@ class Bench {
 
   sim::World& world() { return *world_; }
   TargetServer& server() { return *server_; }
+  std::vector<ServerEvent>& events() { return events_; }
   testing::HungDevice& device(std::size_t lun) { return *units_[lun].hung; }
   scsi::TaskRouter& router() { return *router_; }
   Endpoint endpoint() const { return endpoint_; }
@@ -99,7 +100,8 @@ class Bench {
       const Error added = co_await router_->add(lun, unit.unit.get());
       assert(added == Error::kNone);
     }
-    server_ = TargetServer::create(options_.limits);
+    server_ = TargetServer::create(options_.limits,
+                                   [this](const ServerEvent& event) { events_.push_back(event); });
     std::string message;
     const Error made = co_await server_->add_target({.name = kBenchTarget,
                                                      .device = router_.get(),
@@ -137,6 +139,7 @@ class Bench {
   std::unique_ptr<sim::World> world_;
   std::array<Unit, 2> units_;
   std::unique_ptr<scsi::TaskRouter> router_;
+  std::vector<ServerEvent> events_;
   std::unique_ptr<TargetServer> server_;
   std::vector<std::unique_ptr<RawInitiator>> peers_;
   Endpoint endpoint_;

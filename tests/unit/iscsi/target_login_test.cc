@@ -53,6 +53,43 @@ Task<void> refusals(Bench& bench) {
   CHECK(stranger.login().status == LoginStatus::kSessionDoesNotExist);
 }
 
+bool was_told(Bench& bench, EventSeverity severity, std::string_view first,
+              std::string_view second) {
+  for (const ServerEvent& event : bench.events()) {
+    if (event.severity != severity) continue;
+    if (event.text.find(first) == std::string::npos) continue;
+    if (event.text.find(second) != std::string::npos) return true;
+  }
+  return false;
+}
+
+std::size_t count_warnings(Bench& bench) {
+  std::size_t count = 0;
+  for (const ServerEvent& event : bench.events()) {
+    count += event.severity == EventSeverity::kWarning ? 1 : 0;
+  }
+  return count;
+}
+
+Task<void> events(Bench& bench) {
+  RawInitiator& peer = *co_await bench.session();
+  CHECK(was_told(bench, EventSeverity::kInfo, "iqn.2026-11.org.sandbay:raw", "begins"));
+  co_await peer.close();
+  co_await bench.sleep(std::chrono::seconds(2));
+  CHECK(was_told(bench, EventSeverity::kInfo, "iqn.2026-11.org.sandbay:raw", "has ended"));
+  CHECK(count_warnings(bench) == 0);
+  for (int count = 0; count < 25; ++count) {
+    RawInitiator& stranger = *co_await bench.connect();
+    const RawPdu answer = co_await stranger.log_in({.target = "iqn.2026-11.org.sandbay:nowhere"});
+    CHECK(answer.login().status == LoginStatus::kTargetNotFound);
+  }
+  CHECK(was_told(bench, EventSeverity::kWarning, "refused", "iqn.2026-11.org.sandbay:nowhere"));
+  CHECK(count_warnings(bench) == 10);
+  co_await bench.sleep(std::chrono::seconds(2));
+  CHECK(count_warnings(bench) == 11);
+  CHECK(was_told(bench, EventSeverity::kWarning, "15 more", "events"));
+}
+
 Task<void> session_full(Bench& bench) {
   RawInitiator& one = *co_await bench.session();
   RawInitiator& two = *co_await bench.connect();
@@ -259,6 +296,9 @@ Task<void> text_in_full_feature_phase(Bench& bench) {
 }  // namespace
 
 TEST_CASE("11.13.5 refused and redirected logins") { on_bench({}, refusals); }
+TEST_CASE("Logins and sessions are told to the log, and only so many a second") {
+  on_bench({}, events);
+}
 TEST_CASE("11.13.5 0206 a session has as many connections as were agreed") {
   on_bench({}, session_full);
 }
