@@ -23,6 +23,7 @@ constexpr std::size_t kBounceAlignment = 4096;
 constexpr std::uint64_t kZeroStep = std::uint64_t{1} << 30;
 constexpr std::size_t kZeroesBytes = 64 * 1024;
 constexpr std::size_t kZeroSlices = 16;
+constexpr Duration kDegradedFor = std::chrono::minutes(1);  // After a failure.
 
 // What zeros are written from where the system cannot make them; never written to.
 alignas(4096) std::array<std::byte, kZeroesBytes> zeroes;
@@ -49,7 +50,8 @@ FileDevice::FileDevice(Executor& home, FileDeviceOptions options, std::unique_pt
 FileDevice::~FileDevice() = default;
 
 Health FileDevice::health() const noexcept {
-  return sync_failed_ ? Health::kFailed : Health::kGood;
+  if (sync_failed_) return Health::kFailed;
+  return home_.now() < degraded_until_ ? Health::kDegraded : Health::kGood;
 }
 
 std::string FileDevice::description() const {
@@ -79,7 +81,18 @@ Task<Completion> FileDevice::submit(Request request) {
   }(std::move(request));
 }
 
-Completion FileDevice::finish(Error error, Request&& request) const {
+// What the initiator cancelled, what memory was missing for and what was never asked of the file
+// say nothing about it.
+void FileDevice::note_failure(Operation operation, Error error) {
+  if (error == Error::kCancelled || error == Error::kNoMemory || error == Error::kUnsupported)
+    return;
+  if (error == Error::kReadOnly && geometry_.read_only) return;
+  degraded_until_ = home_.now() + kDegradedFor;
+  if (options_.on_failure) options_.on_failure(operation, error);
+}
+
+Completion FileDevice::finish(Error error, Request&& request) {
+  if (error != Error::kNone) note_failure(request.operation, error);
   return Completion{
       .error = error, .data = std::move(request.data), .modelled_end = request.modelled_arrival};
 }

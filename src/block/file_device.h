@@ -14,6 +14,7 @@
 #include <cstdint>
 #include <cstdlib>
 #include <expected>
+#include <functional>
 #include <memory>
 #include <string>
 
@@ -36,21 +37,27 @@ struct FileDeviceOptions {
   bool read_only = false;
   bool direct = true;  // Use direct I/O where possible.
   bool rotational = false;
+  bool lock = false;  // Refuse a file that another opener has locked; see FileOptions.
+  // Told, on the home executor, of every request that the file failed; may be empty. Cancelled
+  // requests and those for which memory was missing are no failures of the file.
+  std::function<void(Operation, Error)> on_failure = {};
 };
 
 class FileDevice final : public BlockDevice {
  public:
   // Called on `home`. Fails with one line that names the file and what is wrong with it. A file
   // that is there is never made larger or smaller; only an empty one may be filled in when
-  // `create` is set.
+  // `create` is set. `cause`, which may be null and outlives the task, then tells the kind of the
+  // failure: kNotFound, kNotReady if another opener has it locked, or any other.
   static Task<std::expected<std::unique_ptr<FileDevice>, std::string>> open(
-      Executor& home, FileDeviceOptions options);
+      Executor& home, FileDeviceOptions options, Error* cause = nullptr);
   ~FileDevice() override;
 
   Executor& home() const noexcept override { return home_; }
   const Geometry& geometry() const noexcept override { return geometry_; }
   // kFailed once a sync has failed on the page cache: the kernel may then have dropped what it
-  // could not write, so no later flush succeeds until the file is opened again.
+  // could not write, so no later flush succeeds until the file is opened again. kDegraded for a
+  // minute after any other failure of the file: a full filesystem heals when there is space again.
   Health health() const noexcept override;
   std::string description() const override;
 
@@ -69,7 +76,7 @@ class FileDevice final : public BlockDevice {
 
   struct OpenedFile;
   using OpenResult = std::expected<OpenedFile, std::string>;
-  static Task<OpenResult> open_file(Executor& home, FileDeviceOptions options);
+  static Task<OpenResult> open_file(Executor& home, FileDeviceOptions options, Error* cause);
   // The size, after an empty file has been filled in if it was to be made.
   static Task<std::expected<std::uint64_t, std::string>> settle_size(File& file,
                                                                      FileDeviceOptions options);
@@ -95,7 +102,8 @@ class FileDevice final : public BlockDevice {
   Task<Error> zero_by_writing(std::uint64_t offset, std::uint64_t byte_count,
                               Cancellation* cancellation);
   bool aligned(const BufferList& data) const noexcept;
-  Completion finish(Error error, Request&& request) const;
+  Completion finish(Error error, Request&& request);
+  void note_failure(Operation operation, Error error);
 
   Executor& home_;
   FileDeviceOptions options_;
@@ -104,6 +112,7 @@ class FileDevice final : public BlockDevice {
   std::string not_direct_because_;  // Empty with direct I/O.
   SharedSync shared_sync_;
   bool sync_failed_ = false;
+  TimePoint degraded_until_{};
 
   // Changes are numbered as they complete; synced_ is the last that a sync has covered. What was
   // written before the file was opened counts as one.

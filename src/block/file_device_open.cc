@@ -26,6 +26,7 @@ std::string open_error(const FileDeviceOptions& options, Error error) {
     return "not found, and no size is given to make it with";
   }
   if (error == Error::kNotFound && options.create) return "cannot be made: no such directory";
+  if (error == Error::kNotReady) return "is in use by another process";
   if (error == Error::kInvalid) return "is neither a file nor a block device";
   return fmt::format("cannot be opened: {}", describe(error));
 }
@@ -33,17 +34,22 @@ std::string open_error(const FileDeviceOptions& options, Error error) {
 FileOptions file_options(const FileDeviceOptions& options, bool direct) {
   return {.writable = !options.read_only,
           .create = options.create && options.byte_count > 0 && !options.read_only,
-          .direct = direct};
+          .direct = direct,
+          .lock = options.lock};
 }
 
 }  // namespace
 
-Task<FileDevice::OpenResult> FileDevice::open_file(Executor& home, FileDeviceOptions options) {
+Task<FileDevice::OpenResult> FileDevice::open_file(Executor& home, FileDeviceOptions options,
+                                                   Error* cause) {
   std::string not_direct_because;
   if (options.direct) {
     const FileOptions direct = file_options(options, true);
     Result<std::unique_ptr<File>> file = co_await home.open_file(options.path, direct);
-    if (!file.has_value()) co_return fail(options, open_error(options, file.error()));
+    if (!file.has_value()) {
+      *cause = file.error();
+      co_return fail(options, open_error(options, file.error()));
+    }
     if ((*file)->direct() && options.block_bytes % (*file)->alignment() == 0) {
       co_return OpenedFile{.file = std::move(*file)};
     }
@@ -62,7 +68,10 @@ Task<FileDevice::OpenResult> FileDevice::open_file(Executor& home, FileDeviceOpt
   }
   const FileOptions buffered = file_options(options, false);
   Result<std::unique_ptr<File>> file = co_await home.open_file(options.path, buffered);
-  if (!file.has_value()) co_return fail(options, open_error(options, file.error()));
+  if (!file.has_value()) {
+    *cause = file.error();
+    co_return fail(options, open_error(options, file.error()));
+  }
   co_return OpenedFile{.file = std::move(*file), .not_direct_because = not_direct_because};
 }
 
@@ -102,14 +111,17 @@ Task<std::expected<std::uint64_t, std::string>> FileDevice::settle_size(File& fi
 }
 
 Task<std::expected<std::unique_ptr<FileDevice>, std::string>> FileDevice::open(
-    Executor& home, FileDeviceOptions options) {
+    Executor& home, FileDeviceOptions options, Error* cause) {
+  Error ignored = Error::kNone;
+  if (cause == nullptr) cause = &ignored;
+  *cause = Error::kInvalid;
   const std::string wrong = block_size_error(options.block_bytes, options.physical_block_bytes);
   if (!wrong.empty()) co_return fail(options, wrong);
   if (options.byte_count % options.block_bytes != 0) {
     co_return fail(options, fmt::format("a size of {} bytes is not a multiple of the {}-byte block",
                                         options.byte_count, options.block_bytes));
   }
-  OpenResult opened = co_await open_file(home, options);
+  OpenResult opened = co_await open_file(home, options, cause);
   if (!opened.has_value()) co_return std::unexpected(std::move(opened.error()));
   const Result<std::uint64_t> size_before = co_await opened->file->size();
   const std::expected<std::uint64_t, std::string> size =
@@ -117,7 +129,8 @@ Task<std::expected<std::unique_ptr<FileDevice>, std::string>> FileDevice::open(
   if (!size.has_value()) co_return std::unexpected(size.error());
   if (size_before.has_value() && *size_before != *size) {
     // What direct I/O needs shows only on a file that has content, so the new one is opened anew.
-    opened = co_await open_file(home, options);
+    opened->file.reset();  // Its lock stands against the next opening.
+    opened = co_await open_file(home, options, cause);
     if (!opened.has_value()) co_return std::unexpected(std::move(opened.error()));
   }
   File& file = *opened->file;

@@ -26,6 +26,9 @@ struct FileOptions {
   bool create = false;         // Make it (mode 0600) if it is not there.
   bool exclusive = false;      // With create: fail with kExists if it is there.
   bool direct = false;         // O_DIRECT where the filesystem can; File::direct() tells.
+  // Nobody else who locks has it open, in this process or another, for as long as it is open here;
+  // kNotReady if somebody has. Simulated files have no other process and are always free.
+  bool lock = false;
 };
 
 class File {

@@ -5,6 +5,7 @@
 #include <fcntl.h>
 #include <linux/falloc.h>
 #include <linux/fs.h>
+#include <sys/file.h>
 #include <sys/ioctl.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -264,18 +265,40 @@ std::size_t direct_alignment(int descriptor, bool block_device) {
   return 0;
 }
 
+// A device is claimed, which also keeps mounts and other claimants away; a file is locked. Both end
+// with the descriptor. A filesystem without locks is taken as it is.
+int lock_opened(OpenCall& call, int flags) {
+  if (call.block_device) {
+    const int claimed = ::open(call.path.c_str(), (flags & ~O_CREAT) | O_EXCL);
+    if (claimed < 0) return -errno;
+    ::close(call.descriptor);
+    call.descriptor = claimed;
+    return 0;
+  }
+  if (::flock(call.descriptor, LOCK_EX | LOCK_NB) == 0) return 0;
+  return errno == EOPNOTSUPP || errno == ENOSYS ? 0 : -errno;
+}
+
 int open_blocking(void* argument) {
   auto& call = *static_cast<OpenCall*>(argument);
   int flags = O_CLOEXEC | (call.options.writable ? O_RDWR : O_RDONLY);
   if (call.options.create) flags |= O_CREAT;
   if (call.options.create && call.options.exclusive) flags |= O_EXCL;
   const char* const path = call.path.c_str();
+  struct stat status{};
+  // Opening anything else could wait for ever (a pipe) or do something (a terminal).
+  if (::stat(path, &status) == 0 && !S_ISBLK(status.st_mode) && !S_ISREG(status.st_mode)) {
+    return -EINVAL;
+  }
   call.descriptor = ::open(path, flags, 0600);
   if (call.descriptor < 0) return -errno;
-  struct stat status{};
   if (::fstat(call.descriptor, &status) != 0) return -errno;
   call.block_device = S_ISBLK(status.st_mode);
   if (!call.block_device && !S_ISREG(status.st_mode)) return -EINVAL;
+  if (call.options.lock) {
+    const int locked = lock_opened(call, flags);
+    if (locked != 0) return locked;
+  }
   if (!call.options.direct) return 0;
   if (::fcntl(call.descriptor, F_SETFL, ::fcntl(call.descriptor, F_GETFL) | O_DIRECT) != 0)
     return 0;
