@@ -227,30 +227,59 @@ RunningGroup::Outcome RunningGroup::plan_volumes(Loaded* loaded) {
   return {};
 }
 
-Task<RunningGroup::Outcome> RunningGroup::open_volumes(Loaded* loaded) {
-  for (auto& [name, entry] : loaded->volumes) {
-    auto& [record, stored] = entry;
-    const bool fresh = stored.empty();
-    std::expected<std::shared_ptr<Volume>, std::string> volume;
-    if (fresh) {
-      volume = co_await make_volume(record, std::nullopt);
-    } else {
-      volume = co_await Volume::open(record, configuration_.state, next_home(),
-                                     Volume::Opening::kExisting);
-    }
-    if (!volume) {
-      co_return std::unexpected(fmt::format("volume \"{}\": {}", name, volume.error()));
-    }
-    volumes_.emplace(name, *volume);
-    if (fresh) {
-      spdlog::info("volume {}: made, {} on {}", name,
-                   format_size((*volume)->record().specification.size_bytes),
-                   describe(record.specification.backing));
-      continue;
-    }
-    auto kept = co_await keep_record((*volume)->record(), stored);
-    if (!kept) co_return kept;
+const VolumeConfiguration* RunningGroup::configured(const std::string& volume) const {
+  for (const VolumeConfiguration& candidate : configuration_.volumes) {
+    if (candidate.specification.name == volume) return &candidate;
   }
+  return nullptr;
+}
+
+Task<RunningGroup::Outcome> RunningGroup::open_volumes(Loaded* loaded) {
+  // Those that are there already come first: a new one may not take what belongs to them.
+  for (const bool fresh : {false, true}) {
+    for (const auto& [name, entry] : loaded->volumes) {
+      if (entry.second.empty() != fresh) continue;
+      auto outcome = co_await open_volume(entry.first, entry.second);
+      if (!outcome) co_return outcome;
+    }
+  }
+  co_return Outcome{};
+}
+
+// A volume that cannot be opened keeps its place and its record, and nobody else from starting.
+Task<RunningGroup::Outcome> RunningGroup::open_volume(VolumeRecord record, std::string stored) {
+  const std::string name = record.specification.name;
+  const bool fresh = stored.empty();
+  const VolumeConfiguration* const declaration = configured(name);
+  const std::string where =
+      declaration != nullptr ? at(*declaration) : fmt::format("volume \"{}\"", name);
+  const auto claim = claim_against(record.specification);
+  Volume::Opened volume;
+  if (claim) {
+    volume = std::unexpected(OpenFailure{.reason = *claim, .stops_start = fresh});
+  } else if (fresh) {
+    volume = co_await make_volume(record, std::nullopt);
+  } else {
+    volume = co_await Volume::open(record, configuration_.state, next_home(),
+                                   Volume::Opening::kExisting);
+  }
+  if (!volume) {
+    if (volume.error().stops_start) {
+      co_return std::unexpected(fmt::format("{}: {}", where, volume.error().reason));
+    }
+    spdlog::warn("{}: not served: {}", where, volume.error().reason);
+    volumes_.emplace(name, Volume::without_device(std::move(record), configuration_.state,
+                                                  next_home(), std::move(volume.error())));
+    co_return Outcome{};
+  }
+  volumes_.emplace(name, *volume);
+  if (!fresh) {
+    auto kept = co_await keep_record((*volume)->record(), std::move(stored));
+    co_return kept;
+  }
+  spdlog::info("volume {}: made, {} on {}", name,
+               format_size((*volume)->record().specification.size_bytes),
+               describe(record.specification.backing));
   co_return Outcome{};
 }
 
@@ -268,6 +297,7 @@ RunningGroup::Outcome RunningGroup::attach(const std::shared_ptr<Volume>& volume
 Task<RunningGroup::Outcome> RunningGroup::register_targets() {
   for (const auto& [name, target] : targets_) {
     for (const auto& [lun, volume] : target->units) {
+      if (!volume->has_device()) continue;
       const Error error = co_await target->router->add(lun, &volume->unit());
       if (error != Error::kNone) {
         co_return std::unexpected(fmt::format("target {}: LUN {}: {}", name, lun, describe(error)));
@@ -288,6 +318,12 @@ RunningGroup::Outcome RunningGroup::open_portals() {
   for (const PortalConfiguration& portal : configuration_.portals) {
     const auto endpoint = server_->add_portal(
         {.listen = portal.listen, .advertised = portal.advertised, .group_tag = portal.group_tag});
+    if (!endpoint && endpoint.error() == Error::kUnreachable) {
+      return std::unexpected(
+          fmt::format("portal {}: no interface here has this address; name one of this host's, or "
+                      "0.0.0.0 for all of them, with listen or --portal",
+                      portal.listen.to_string()));
+    }
     if (!endpoint) {
       return std::unexpected(
           fmt::format("portal {}: cannot listen there: {}; end what uses it, or name another "

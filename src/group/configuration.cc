@@ -9,6 +9,7 @@
 #include <set>
 #include <sstream>
 
+#include "group/claims.h"
 #include "group/document.h"
 #include "group/uuid.h"
 
@@ -148,6 +149,9 @@ void read_portal(const Value& section, std::string path, Reading& reading) {
 std::expected<std::string, std::string> read_secret(const std::filesystem::path& path) {
   std::ifstream file(path, std::ios::binary);
   std::string secret;
+  if (std::error_code error; std::filesystem::is_directory(path, error)) {
+    return std::unexpected(fmt::format("{} is a directory", path.string()));
+  }
   if (!file) return std::unexpected(fmt::format("{} cannot be read", path.string()));
   std::getline(file, secret);
   if (!secret.empty() && secret.back() == '\r') secret.pop_back();
@@ -237,7 +241,11 @@ void read_keys(const Value& section, const std::string& path, Reading& reading,
         continue;
     }
     const auto error = check_key(key, keys[key]);
-    if (error) reading.mistakes.add(value.line, where, *error);
+    if (!error) continue;
+    // Its sentence may begin with the key, which stands in the line already.
+    const std::string again = key + ": ";
+    reading.mistakes.add(value.line, where,
+                         error->starts_with(again) ? error->substr(again.size()) : *error);
   }
 }
 
@@ -271,6 +279,9 @@ void read_target(const Value& section, const std::string& path, Reading& reading
     }
   }
   options.mutual_chap = read_chap(reader, "mutual_chap_", reading);
+  if (const auto digests = reader.strings("chap_digests"); digests && digests->empty()) {
+    reader.mistake("chap_digests", "is empty; write at least one digest, or leave it out for all");
+  }
   options.chap_digests = reader.strings("chap_digests").value_or(std::vector<std::string>{});
   for (const auto& digest : options.chap_digests) {
     note(reader, "chap_digests", check_chap_digest(digest));
@@ -419,8 +430,11 @@ void check_volumes(Reading& reading) {
           fmt::format("LUN {} of {} is another volume's; give each its own lun", *s.lun, s.target));
     }
     if (!s.path.empty()) {
-      const auto path = std::filesystem::path(s.path).lexically_normal().string();
-      const auto [other, added] = paths.emplace(path, &volume);
+      const auto path = reading.result.state / s.path;
+      if (const auto claim = claim_of_group(path, reading.result.state)) {
+        reading.mistakes.add(volume.line, at, *claim);
+      }
+      const auto [other, added] = paths.emplace(identity_of(path), &volume);
       if (!added) {
         reading.mistakes.add(volume.line, at,
                              fmt::format("{} belongs to volume \"{}\"; a file or device serves one "
@@ -456,6 +470,11 @@ void read_document(const Value& document, Reading& reading) {
     read_volume(*section, fmt::format("volume[{}]", ++index), reading);
   }
   reader.finish();
+  for (const PortalConfiguration& portal : reading.result.portals) {
+    if (const auto clash = check_apart(reading.result.management.listen, portal.listen)) {
+      reading.mistakes.add(portal.line, "listen", *clash);
+    }
+  }
   merge_targets(reading);
   check_volumes(reading);
 }
@@ -477,8 +496,12 @@ ConfigurationResult parse_configuration(std::string_view text, const std::filesy
 ConfigurationResult load_configuration(const std::filesystem::path& file) {
   std::ifstream stream(file, std::ios::binary);
   std::stringstream text;
+  if (std::error_code error; std::filesystem::is_directory(file, error)) {
+    return std::unexpected(
+        std::vector{fmt::format("{}: is a directory; name a configuration file", file.string())});
+  }
   if (stream) text << stream.rdbuf();
-  if (!stream || std::filesystem::is_directory(file)) {
+  if (!stream) {
     return std::unexpected(
         std::vector{fmt::format("{}: cannot be read; name a configuration file", file.string())});
   }

@@ -123,6 +123,8 @@ std::optional<std::string> check_redirect(std::string_view address);
 std::optional<std::string> check_key(std::string_view key, std::string_view value);
 // Sizes, block sizes and identities against one another.
 std::optional<std::string> check_specification(const VolumeSpecification& specification);
+// A portal and the management interface cannot listen at one address.
+std::optional<std::string> check_apart(const Endpoint& management, const Endpoint& portal);
 bool is_loopback(const Endpoint& endpoint);
 
 std::string default_target_name(std::string_view volume);

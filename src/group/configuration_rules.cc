@@ -8,6 +8,7 @@
 #include <charconv>
 
 #include "group/configuration.h"
+#include "group/document.h"
 #include "group/units.h"
 #include "iscsi/chap.h"
 #include "iscsi/keys.h"
@@ -177,6 +178,14 @@ std::optional<std::string> check_chap_digest(std::string_view name) {
 }
 
 std::optional<std::string> check_key(std::string_view key, std::string_view value) {
+  // Another's private key begins with X- (section 6.1); all else would be a misspelling.
+  if (iscsi::find_key(key) == nullptr && !key.starts_with("X-")) {
+    std::vector<std::string> known;
+    for (const iscsi::KeyRow& row : iscsi::key_table()) known.emplace_back(row.name);
+    const std::string_view near = nearest(key, known);
+    return fmt::format("is not a key of RFC 7143; write {}, or a private one that begins with X-",
+                       near.empty() ? "one such as MaxBurstLength" : near);
+  }
   const auto preferences =
       iscsi::KeyPreferences::for_target().with({{std::string(key), std::string(value)}});
   if (preferences) return std::nullopt;
@@ -242,6 +251,16 @@ std::optional<std::string> check_specification(const VolumeSpecification& s) {
     if (error) return error;
   }
   return std::nullopt;
+}
+
+std::optional<std::string> check_apart(const Endpoint& management, const Endpoint& portal) {
+  if (management.port() == 0 || management.port() != portal.port()) return std::nullopt;
+  const bool same_family = management.is_ipv6() == portal.is_ipv6();
+  if (!same_family || (management != portal && !management.is_any() && !portal.is_any())) {
+    return std::nullopt;
+  }
+  return fmt::format("{} is taken by the management interface at {}; give each its own port",
+                     portal.to_string(), management.to_string());
 }
 
 bool is_loopback(const Endpoint& endpoint) {

@@ -79,6 +79,8 @@ class RunningGroup final : public Group {
   Task<Outcome> finish_intents(std::vector<metadata::Entry> intents);
   Outcome plan_volumes(Loaded* loaded);
   Task<Outcome> open_volumes(Loaded* loaded);
+  Task<Outcome> open_volume(VolumeRecord record, std::string stored);
+  const VolumeConfiguration* configured(const std::string& volume) const;
   Task<Outcome> keep_record(VolumeRecord record, std::string stored);
   Outcome reconcile(VolumeRecord& record, const VolumeConfiguration& configured) const;
   Outcome attach(const std::shared_ptr<Volume>& volume);
@@ -101,8 +103,10 @@ class RunningGroup final : public Group {
 
   // volume_operations.cc
   // Makes the file and the record, with that of a new target; no target leads to the volume yet.
-  Task<std::expected<std::shared_ptr<Volume>, std::string>> make_volume(
-      VolumeRecord record, std::optional<TargetRecord> target);
+  Task<Volume::Opened> make_volume(VolumeRecord record, std::optional<TargetRecord> target);
+  // Why a volume that is to be opened may not stand on what it names: that belongs to another
+  // volume, or to the group itself. Half a sentence.
+  std::optional<std::string> claim_against(const VolumeSpecification& specification) const;
   Task<void> unmake_file(VolumeRecord record);
   Task<Answer<CreatedVolume>> create_now(CreateVolumeRequest request);
   std::optional<Refusal> refusal_to_create(const CreateVolumeRequest& request) const;

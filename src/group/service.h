@@ -41,6 +41,7 @@ struct VolumeInfo {
   VolumeSpecification specification;  // Sizes, serial, naa, target and lun as they are in effect.
   std::string path;                   // The file or device; empty for memory.
   std::string health;                 // "good", "degraded" …
+  std::string reason;                 // Why its device could not be opened; empty if it is open.
   bool declared = false;              // Stands in the configuration file.
   unsigned executor = 0;              // Its home.
   std::uint32_t sessions = 0;         // With its target.
@@ -122,7 +123,7 @@ struct CreateVolumeRequest {
 
 struct CreatedVolume {
   VolumeInfo volume;
-  bool created = false;  // False: it was there with the same name and size, and was left alone.
+  bool created = false;  // False: it was there, just as it was asked for, and was left alone.
 };
 
 struct ChangeVolumeRequest {

@@ -86,6 +86,7 @@ Task<VolumeInfo> RunningGroup::info_of(std::shared_ptr<Volume> volume, std::uint
                   .specification = volume->record().specification,
                   .path = volume->path().string(),
                   .health = std::string(name_of(state.health)),
+                  .reason = volume->reason(),
                   .declared = declared(volume->name()),
                   .executor = volume->home().index(),
                   .sessions = sessions,

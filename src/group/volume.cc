@@ -4,6 +4,7 @@
 #include "group/volume.h"
 
 #include <fmt/format.h>
+#include <spdlog/spdlog.h>
 
 #include <cassert>
 
@@ -17,6 +18,44 @@ namespace sandbay::group {
 namespace {
 
 constexpr Duration kCancelPatience = std::chrono::seconds(1);
+constexpr Duration kBetweenWarnings = std::chrono::seconds(10);
+
+std::string_view verb(Operation operation) {
+  switch (operation) {
+    case Operation::kRead:
+      return "read";
+    case Operation::kWrite:
+      return "write";
+    case Operation::kFlush:
+      return "flush";
+    case Operation::kUnmap:
+      return "unmap";
+    case Operation::kWriteZeroes:
+      return "write of zeros";
+    case Operation::kAdvise:
+      return "advice";
+  }
+  return "request";
+}
+
+// Says that the device fails: the first time at once, then at most once in kBetweenWarnings, with
+// how often it has failed since. Belongs to the device, which may outlive its volume.
+struct FailureLog {
+  std::string volume;  // As it was called when it was opened.
+  std::string path;
+  std::uint64_t unsaid = 0;
+  TimePoint quiet_until{};
+
+  void operator()(Operation operation, Error error) {
+    ++unsaid;
+    const TimePoint now = Executor::current().now();
+    if (now < quiet_until) return;
+    spdlog::warn("volume {}: {}: {} failed: {}{}", volume, path, verb(operation), describe(error),
+                 unsaid > 1 ? fmt::format(" ({} failures since the last warning)", unsaid) : "");
+    unsaid = 0;
+    quiet_until = now + kBetweenWarnings;
+  }
+};
 
 // A flush that may outlive its caller's patience.
 struct Flush {
@@ -64,17 +103,26 @@ std::filesystem::path path_of(const VolumeRecord& record, const std::filesystem:
   return {};
 }
 
-Task<std::expected<std::shared_ptr<Volume>, std::string>> Volume::open(VolumeRecord record,
-                                                                       std::filesystem::path state,
-                                                                       Executor& home,
-                                                                       Opening opening) {
+std::shared_ptr<Volume> Volume::without_device(VolumeRecord record,
+                                               const std::filesystem::path& state, Executor& home,
+                                               OpenFailure failure) {
+  std::shared_ptr<Volume> volume(new Volume);
+  volume->record_ = std::move(record);
+  volume->path_ = path_of(volume->record_, state);
+  volume->home_ = &home;
+  volume->failure_ = std::move(failure);
+  return volume;
+}
+
+Task<Volume::Opened> Volume::open(VolumeRecord record, std::filesystem::path state, Executor& home,
+                                  Opening opening) {
   auto volume =
       co_await invoke_on(home, open_here(std::move(record), std::move(state), &home, opening));
   co_return volume;
 }
 
-Task<std::expected<std::shared_ptr<Volume>, std::string>> Volume::open_here(
-    VolumeRecord record, std::filesystem::path state, Executor* home, Opening opening) {
+Task<Volume::Opened> Volume::open_here(VolumeRecord record, std::filesystem::path state,
+                                       Executor* home, Opening opening) {
   std::shared_ptr<Volume> volume(new Volume);
   volume->record_ = std::move(record);
   volume->path_ = path_of(volume->record_, state);
@@ -84,7 +132,7 @@ Task<std::expected<std::shared_ptr<Volume>, std::string>> Volume::open_here(
     auto memory = MemoryDevice::create(*home, {.byte_count = s.size_bytes,
                                                .block_bytes = s.block_bytes,
                                                .physical_block_bytes = s.physical_block_bytes});
-    if (!memory) co_return std::unexpected(memory.error());
+    if (!memory) co_return std::unexpected(OpenFailure{.reason = memory.error()});
     volume->memory_ = memory->get();
     volume->device_ = std::move(*memory);
   } else {
@@ -99,7 +147,7 @@ Task<std::expected<std::shared_ptr<Volume>, std::string>> Volume::open_here(
   co_return volume;
 }
 
-Task<std::expected<void, std::string>> Volume::open_file(Volume* volume, Opening opening) {
+Task<std::expected<void, OpenFailure>> Volume::open_file(Volume* volume, Opening opening) {
   VolumeSpecification& s = volume->record_.specification;
   const bool create = opening == Opening::kCreate && s.backing != Backing::kDevice;
   FileDeviceOptions options{.path = volume->path_.string(),
@@ -108,15 +156,25 @@ Task<std::expected<void, std::string>> Volume::open_file(Volume* volume, Opening
                             .block_bytes = s.block_bytes,
                             .physical_block_bytes = s.physical_block_bytes,
                             .preallocate = s.preallocate,
-                            .read_only = s.read_only};
-  auto file = co_await FileDevice::open(*volume->home_, std::move(options));
-  if (!file) co_return std::unexpected(file.error());
+                            .read_only = s.read_only,
+                            .lock = true,
+                            .on_failure = FailureLog{.volume = s.name, .path = volume->path_}};
+  Error cause = Error::kNone;
+  auto file = co_await FileDevice::open(*volume->home_, std::move(options), &cause);
+  if (!file) {
+    co_return std::unexpected(
+        OpenFailure{.reason = file.error(),
+                    .health = cause == Error::kNotFound ? Health::kMissing : Health::kFailed,
+                    .stops_start = cause == Error::kNotReady});
+  }
   const Geometry& geometry = (*file)->geometry();
   const std::uint64_t byte_count = geometry.block_count * geometry.block_bytes;
   if (opening == Opening::kExisting && byte_count < s.size_bytes) {
-    co_return std::unexpected(
-        fmt::format("{} has {} but the volume has {}; bring the whole image back",
-                    volume->path_.string(), format_size(byte_count), format_size(s.size_bytes)));
+    co_return std::unexpected(OpenFailure{
+        .reason =
+            fmt::format("{} has {} but the volume has {}; bring the whole image back",
+                        volume->path_.string(), format_size(byte_count), format_size(s.size_bytes)),
+    });
   }
   s.size_bytes = byte_count;
   volume->file_ = file->get();
@@ -126,11 +184,11 @@ Task<std::expected<void, std::string>> Volume::open_file(Volume* volume, Opening
     const Error error =
         co_await volume->home_->sync_directory(folder.empty() ? "." : folder.string());
     if (error != Error::kNone) {
-      co_return std::unexpected(
-          fmt::format("{} cannot be synced: {}", folder.string(), describe(error)));
+      co_return std::unexpected(OpenFailure{
+          .reason = fmt::format("{} cannot be synced: {}", folder.string(), describe(error))});
     }
   }
-  co_return std::expected<void, std::string>{};
+  co_return std::expected<void, OpenFailure>{};
 }
 
 Volume::~Volume() {
@@ -140,6 +198,7 @@ Volume::~Volume() {
 }
 
 Task<Volume::State> Volume::state() {
+  if (failure_) co_return State{.counters = {}, .health = failure_->health};
   State result = co_await invoke_on(*home_, state_here());
   co_return result;
 }
@@ -150,6 +209,7 @@ Task<Volume::State> Volume::state_here() {
 }
 
 Task<Error> Volume::grow(std::uint64_t byte_count) {
+  if (failure_) co_return Error::kNotReady;
   const Error error = co_await invoke_on(*home_, grow_here(byte_count));
   co_return error;
 }
@@ -163,6 +223,7 @@ Task<Error> Volume::grow_here(std::uint64_t byte_count) {
 }
 
 Task<Error> Volume::close(TimePoint deadline) {
+  if (failure_) co_return Error::kNone;
   const Error error = co_await invoke_on(*home_, close_here(deadline));
   co_return error;
 }

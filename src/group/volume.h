@@ -8,6 +8,7 @@
 #include <expected>
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "block/block_device.h"
@@ -23,6 +24,17 @@ class MemoryDevice;
 
 namespace sandbay::group {
 
+// Why a volume's device could not be opened.
+struct OpenFailure {
+  std::string reason;               // Half a sentence.
+  Health health = Health::kFailed;  // kMissing: what it stands on is not there.
+  // The fault is not this volume's alone (another daemon serves the image, the metadata cannot be
+  // written): the group does not start with it.
+  bool stops_start = false;
+};
+
+// A volume without a device stands for one that could not be opened: it has its record and its
+// health, nothing leads to it, and it can be deleted. The next start tries again.
 class Volume {
  public:
   enum class Opening : std::uint8_t {
@@ -30,12 +42,14 @@ class Volume {
     kExisting,  // It has been there: what it stands on must be there and large enough.
   };
 
-  // Opens the device on `home` and sets the record's size, if what is below decides it. The error
-  // is half a sentence.
-  static Task<std::expected<std::shared_ptr<Volume>, std::string>> open(VolumeRecord record,
-                                                                        std::filesystem::path state,
-                                                                        Executor& home,
-                                                                        Opening opening);
+  using Opened = std::expected<std::shared_ptr<Volume>, OpenFailure>;
+
+  // Opens the device on `home` and sets the record's size, if what is below decides it.
+  static Task<Opened> open(VolumeRecord record, std::filesystem::path state, Executor& home,
+                           Opening opening);
+  static std::shared_ptr<Volume> without_device(VolumeRecord record,
+                                                const std::filesystem::path& state, Executor& home,
+                                                OpenFailure failure);
   ~Volume();
 
   const Uuid& uuid() const noexcept { return record_.uuid; }
@@ -45,7 +59,10 @@ class Volume {
   // Where its blocks are; empty for memory.
   const std::filesystem::path& path() const noexcept { return path_; }
   Executor& home() const noexcept { return *home_; }
-  scsi::LogicalUnit& unit() noexcept { return *unit_; }
+  bool has_device() const noexcept { return !failure_.has_value(); }
+  // What kept it from being opened; empty if it is open.
+  std::string reason() const { return failure_ ? failure_->reason : std::string(); }
+  scsi::LogicalUnit& unit() noexcept { return *unit_; }  // With has_device().
 
   struct State {
     scsi::LogicalUnitCounters counters;
@@ -61,9 +78,9 @@ class Volume {
  private:
   Volume() = default;
 
-  static Task<std::expected<std::shared_ptr<Volume>, std::string>> open_here(
-      VolumeRecord record, std::filesystem::path state, Executor* home, Opening opening);
-  static Task<std::expected<void, std::string>> open_file(Volume* volume, Opening opening);
+  static Task<Opened> open_here(VolumeRecord record, std::filesystem::path state, Executor* home,
+                                Opening opening);
+  static Task<std::expected<void, OpenFailure>> open_file(Volume* volume, Opening opening);
   Task<State> state_here();
   Task<Error> grow_here(std::uint64_t byte_count);
   Task<Error> close_here(TimePoint deadline);
@@ -71,6 +88,7 @@ class Volume {
   VolumeRecord record_;
   std::filesystem::path path_;
   Executor* home_ = nullptr;
+  std::optional<OpenFailure> failure_;
   std::unique_ptr<BlockDevice> device_;
   FileDevice* file_ = nullptr;      // The device, if it is one.
   MemoryDevice* memory_ = nullptr;  // Likewise.

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "group/claims.h"
 #include "group/running_group.h"
 #include "group/units.h"
 
@@ -16,11 +17,69 @@ std::unexpected<Refusal> refuse(Refusal::Code code, std::string message) {
   return std::unexpected(Refusal{.code = code, .message = std::move(message)});
 }
 
+std::string in_words(bool value) { return value ? "true" : "false"; }
+std::string in_words(std::uint32_t value) { return fmt::format("{}", value); }
+std::string in_words(const std::string& value) { return value.empty() ? "its own" : value; }
+
+// The first thing in which a volume is not what a request for it asks; its size is compared before.
+std::optional<std::string> difference(const VolumeSpecification& old,
+                                      const VolumeSpecification& asked) {
+  const auto compare = [&](std::string_view key, auto member) -> std::optional<std::string> {
+    if (old.*member == asked.*member) return std::nullopt;
+    return fmt::format("{} {}, not {}", key, in_words(old.*member), in_words(asked.*member));
+  };
+  using Specification = VolumeSpecification;
+  for (auto& differs :
+       {compare("file or device", &Specification::path),
+        compare("block_size", &Specification::block_bytes),
+        compare("physical_block_size", &Specification::physical_block_bytes),
+        compare("read_only", &Specification::read_only), compare("thin", &Specification::thin),
+        compare("preallocate", &Specification::preallocate),
+        compare("write_cache", &Specification::write_cache),
+        compare("serial", &Specification::serial), compare("vendor", &Specification::vendor),
+        compare("product", &Specification::product), compare("revision", &Specification::revision),
+        compare("target", &Specification::target)}) {
+    if (differs) return differs;
+  }
+  if (old.naa != asked.naa) return "another naa";
+  if (!asked.lun || old.lun == asked.lun) return std::nullopt;
+  return fmt::format("lun {}, not {}", old.lun.value_or(0), *asked.lun);
+}
+
+bool same_access(const iscsi::AccessRecord& one, const iscsi::AccessRecord& other) {
+  if (one.initiator != other.initiator || one.address != other.address) return false;
+  if (one.chap.has_value() != other.chap.has_value()) return false;
+  return !one.chap ||
+         (one.chap->user == other.chap->user && one.chap->secret == other.chap->secret);
+}
+
+// Whether each of these is among the target's; asked for none, any are right.
+bool has_access(const Target& target, const std::vector<iscsi::AccessRecord>& asked) {
+  return std::ranges::all_of(asked, [&](const iscsi::AccessRecord& record) {
+    const auto same = [&](const auto& other) { return same_access(other.record, record); };
+    return std::ranges::any_of(target.configured.access, same) ||
+           std::ranges::any_of(target.record.access, same);
+  });
+}
+
 }  // namespace
 
 Executor& RunningGroup::next_home() {
   const auto executors = Executor::current().peers();
   return *executors[homes_given_++ % executors.size()];
+}
+
+std::optional<std::string> RunningGroup::claim_against(
+    const VolumeSpecification& specification) const {
+  if (specification.path.empty()) return std::nullopt;  // Its file has a name like no other.
+  const auto path = configuration_.state / specification.path;
+  const std::string identity = identity_of(path);
+  for (const auto& [name, volume] : volumes_) {
+    if (volume->path().empty() || identity_of(volume->path()) != identity) continue;
+    return fmt::format("{} belongs to volume \"{}\"; a file or device serves one volume",
+                       path.string(), name);
+  }
+  return claim_of_group(path, configuration_.state);
 }
 
 std::optional<std::uint32_t> RunningGroup::free_lun(const std::string& target) const {
@@ -33,16 +92,19 @@ std::optional<std::uint32_t> RunningGroup::free_lun(const std::string& target) c
 
 // Making ----------------------------------------------------------------------------------------
 
-Task<std::expected<std::shared_ptr<Volume>, std::string>> RunningGroup::make_volume(
-    VolumeRecord record, std::optional<TargetRecord> target) {
+Task<Volume::Opened> RunningGroup::make_volume(VolumeRecord record,
+                                               std::optional<TargetRecord> target) {
+  const auto not_written = [](Error error) {
+    return std::unexpected(
+        OpenFailure{.reason = fmt::format("the metadata cannot be written: {}", describe(error)),
+                    .stops_start = true});
+  };
   const bool own_file = record.specification.backing == Backing::kState;
   if (own_file) {
     metadata::Batch intent;
     intent.put(intent_key(record.uuid), volume_file_name(record.uuid));
     const Error error = co_await store_.commit(std::move(intent));
-    if (error != Error::kNone) {
-      co_return std::unexpected(fmt::format("the metadata cannot be written: {}", describe(error)));
-    }
+    if (error != Error::kNone) co_return not_written(error);
   }
   auto volume =
       co_await Volume::open(record, configuration_.state, next_home(), Volume::Opening::kCreate);
@@ -59,7 +121,7 @@ Task<std::expected<std::shared_ptr<Volume>, std::string>> RunningGroup::make_vol
   if (error != Error::kNone) {
     co_await abandon(*volume);
     co_await unmake_file(std::move(record));
-    co_return std::unexpected(fmt::format("the metadata cannot be written: {}", describe(error)));
+    co_return not_written(error);
   }
   co_return *volume;
 }
@@ -138,12 +200,28 @@ Task<Answer<CreatedVolume>> RunningGroup::create_now(CreateVolumeRequest request
   if (own_target) s.target = default_target_name(s.name);
   if (const auto there = find(s.name)) {
     const VolumeSpecification& old = there->record().specification;
-    if (old.size_bytes != s.size_bytes || old.backing != s.backing) {
+    const bool sized = s.size_bytes != 0 || s.path.empty();  // An image may say its own size.
+    if ((sized && old.size_bytes != s.size_bytes) || old.backing != s.backing) {
       co_return refuse(
           Refusal::Code::kConflict,
           fmt::format("volume \"{}\" is there already, with {} on {}; choose another name, or "
                       "expand it",
                       s.name, format_size(old.size_bytes), describe(old.backing)));
+    }
+    if (own_target) s.target = old.target;  // A renamed volume's target has the old name.
+    if (const auto differs = difference(old, s)) {
+      co_return refuse(
+          Refusal::Code::kConflict,
+          fmt::format("volume \"{}\" is there already, with {}; choose another name, or ask for it "
+                      "as it is",
+                      s.name, *differs));
+    }
+    if (!has_access(*targets_.at(old.target), request.access)) {
+      co_return refuse(
+          Refusal::Code::kConflict,
+          fmt::format("volume \"{}\" is there already, with other access; leave access "
+                      "out, and change it with access add and access remove",
+                      s.name));
     }
     auto info = co_await volume_now(s.name);
     if (!info) co_return std::unexpected(info.error());
@@ -155,6 +233,9 @@ Task<Answer<CreatedVolume>> RunningGroup::create_now(CreateVolumeRequest request
                      fmt::format("volume \"{}\": its target {} is there already; name a target to "
                                  "put it on",
                                  s.name, s.target));
+  }
+  if (const auto claim = claim_against(s)) {
+    co_return refuse(Refusal::Code::kConflict, fmt::format("volume \"{}\": {}", s.name, *claim));
   }
   if (!s.lun) s.lun = free_lun(s.target);
   if (!s.lun) {
@@ -175,7 +256,7 @@ Task<Answer<CreatedVolume>> RunningGroup::create_now(CreateVolumeRequest request
   auto volume = co_await make_volume(std::move(record), fresh);
   if (!volume) {
     co_return refuse(Refusal::Code::kFailed,
-                     fmt::format("volume \"{}\" cannot be made: {}", name, volume.error()));
+                     fmt::format("volume \"{}\" cannot be made: {}", name, volume.error().reason));
   }
   if (fresh) target_for(fresh->name).record = std::move(*fresh);
   volumes_.emplace(name, *volume);
@@ -240,6 +321,12 @@ Task<Answer<void>> RunningGroup::grow_now(std::shared_ptr<Volume> volume,
         fmt::format("volume \"{}\" is as large as the device {}; only volumes on files "
                     "and memory can be expanded",
                     name, volume->path().string()));
+  }
+  if (!volume->has_device()) {
+    co_return refuse(Refusal::Code::kConflict,
+                     fmt::format("volume \"{}\" is not served: {}; bring it back and restart, or "
+                                 "delete the volume",
+                                 name, volume->reason()));
   }
   const Error grown = co_await volume->grow(byte_count);
   if (grown != Error::kNone) {

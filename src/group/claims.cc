@@ -1,0 +1,60 @@
+// A few calls to stat() when a volume is made or opened: management, never the data path.
+#include "group/claims.h"
+
+#include <fmt/format.h>
+#include <sys/stat.h>
+
+namespace sandbay::group {
+
+namespace {
+
+std::filesystem::path resolved(const std::filesystem::path& path) {
+  std::error_code error;
+  auto real = std::filesystem::weakly_canonical(std::filesystem::absolute(path), error);
+  return error ? path.lexically_normal() : real;
+}
+
+bool lies_in(const std::filesystem::path& path, const std::filesystem::path& folder) {
+  const auto relative = resolved(path).lexically_relative(resolved(folder));
+  return !relative.empty() && *relative.begin() != "..";
+}
+
+// By a hard link from elsewhere; without other names it can only be where its path says.
+bool is_linked_into(const std::filesystem::path& path, const std::filesystem::path& folder) {
+  struct stat status{};
+  if (::stat(path.c_str(), &status) != 0 || !S_ISREG(status.st_mode) || status.st_nlink < 2) {
+    return false;
+  }
+  const std::string identity = identity_of(path);
+  std::error_code error;
+  std::filesystem::recursive_directory_iterator entry(folder, error);
+  for (const std::filesystem::recursive_directory_iterator end; !error && entry != end;
+       entry.increment(error)) {
+    if (identity_of(entry->path()) == identity) return true;
+  }
+  return false;
+}
+
+}  // namespace
+
+std::string identity_of(const std::filesystem::path& path) {
+  struct stat status{};
+  if (::stat(path.c_str(), &status) != 0) return "path " + resolved(path).string();
+  if (S_ISBLK(status.st_mode)) return fmt::format("device {}", status.st_rdev);
+  return fmt::format("file {} {}", status.st_dev, status.st_ino);
+}
+
+std::optional<std::string> claim_of_group(const std::filesystem::path& path,
+                                          const std::filesystem::path& state) {
+  for (const char* const own : {"lock", "metadata", "volumes"}) {
+    const auto kept = state / own;
+    const bool same = identity_of(path) == identity_of(kept);
+    if (same || lies_in(path, kept) || is_linked_into(path, kept)) {
+      return fmt::format("{} is the group's own, in {}; choose a file elsewhere", path.string(),
+                         kept.string());
+    }
+  }
+  return std::nullopt;
+}
+
+}  // namespace sandbay::group

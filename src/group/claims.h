@@ -1,0 +1,22 @@
+// Claims: whose a file is. A volume may stand on a file or device only if no other volume does and
+// if it is nothing that the group keeps for itself: STATE/lock, STATE/metadata, STATE/volumes.
+//
+// Files are told apart by device and inode, devices by their number, so that no other name for one
+// (a symbolic link, a hard link, another directory on the way) passes; a file that is not there
+// yet, by where it would be. What keeps two daemons apart is the lock each volume takes besides.
+#pragma once
+
+#include <filesystem>
+#include <optional>
+#include <string>
+
+namespace sandbay::group {
+
+// Equal for two paths exactly if they lead to the same file or device.
+std::string identity_of(const std::filesystem::path& path);
+
+// Why no volume may stand on `path` because of what it is to the group; half a sentence.
+std::optional<std::string> claim_of_group(const std::filesystem::path& path,
+                                          const std::filesystem::path& state);
+
+}  // namespace sandbay::group
