@@ -7,6 +7,7 @@
 #include <spdlog/sinks/stdout_color_sinks.h>
 #include <spdlog/spdlog.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 
 #include <CLI/CLI.hpp>
 #include <csignal>
@@ -111,6 +112,10 @@ std::optional<std::string> apply(const Arguments& arguments, group::Configuratio
     }
     c.management.listen = *endpoint;
   }
+  for (const group::PortalConfiguration& portal : c.portals) {
+    const auto clash = group::check_apart(c.management.listen, portal.listen);
+    if (clash) return fmt::format("portal {}", *clash);
+  }
   if (c.memory_limit_bytes / c.reactors < kLeastMemoryOfReactor) {
     return fmt::format(
         "{}: group.memory_limit: {} is too little for {} reactors; write at least "
@@ -193,6 +198,8 @@ Task<void> serve(group::Configuration configuration, std::string metadata_path,
 int run(const Arguments& arguments, group::Configuration configuration) {
   start_logging(arguments.log_level);
   raise_descriptor_limit();
+  // Whatever this process makes, secrets in the metadata above all, is its user's alone.
+  ::umask(077);
   constexpr int kSignals[] = {SIGTERM, SIGINT};
   block_signals(kSignals);
   std::signal(SIGPIPE, SIG_IGN);

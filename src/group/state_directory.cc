@@ -35,6 +35,20 @@ std::expected<void, std::string> make_directory(const std::filesystem::path& pat
   return {};
 }
 
+// Secrets stand in the metadata. The directory above stays as its owner made it.
+void close_to_others(const std::filesystem::path& folder) {
+  std::error_code error;  // Files that cannot be changed are behind a directory that was.
+  ::chmod(folder.c_str(), 0700);
+  std::filesystem::directory_iterator entry(folder, error);
+  for (const std::filesystem::directory_iterator end; !error && entry != end;
+       entry.increment(error)) {
+    std::error_code unknown;
+    if (entry->is_regular_file(unknown) && !entry->is_symlink(unknown)) {
+      ::chmod(entry->path().c_str(), 0600);
+    }
+  }
+}
+
 std::string holder_of(const std::filesystem::path& lock) {
   std::ifstream file(lock);
   long process = 0;
@@ -45,10 +59,11 @@ std::string holder_of(const std::filesystem::path& lock) {
 }  // namespace
 
 std::expected<StateDirectory, std::string> StateDirectory::open(const std::filesystem::path& path) {
-  for (const auto& folder : {path, path / "volumes"}) {
+  for (const auto& folder : {path, path / "volumes", path / "metadata"}) {
     const auto made = make_directory(folder);
     if (!made) return std::unexpected(made.error());
   }
+  for (const char* const folder : {"volumes", "metadata"}) close_to_others(path / folder);
   const auto lock_path = path / "lock";
   const int lock = ::open(lock_path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
   if (lock < 0) {

@@ -1,7 +1,7 @@
 // StateDirectory: the folder a group keeps everything of its own in, held by one daemon at a time.
 //
 //   STATE/lock        locked (flock) for as long as the object lives
-//   STATE/metadata/   the metadata store
+//   STATE/metadata/   the metadata store; mode 0700, since secrets stand there
 //   STATE/volumes/    files of volumes, UUID.img
 //
 // The lock goes with the process, so a daemon that was killed leaves nothing to clean up. Used
