@@ -7,6 +7,7 @@
 #include <memory>
 
 #include "group/units.h"
+#include "iscsi/initiator.h"
 #include "lab/load.h"
 #include "tools/commands.h"
 
@@ -55,13 +56,13 @@ void add_shape(CLI::App& verb, LoadArguments& a) {
       ->check(CLI::IsMember({"random", "sequential"}))
       ->capture_default_str();
   verb.add_option("--queue-depth", a.options.queue_depth, "Requests in flight in each session")
-      ->check(CLI::Range(1, 65536))
+      ->check(CLI::Range(std::uint32_t{1}, iscsi::kMaximumInitiatorQueueDepth))
       ->capture_default_str();
   verb.add_option("--connections", a.options.connections, "Connections of each session")
       ->check(CLI::Range(1, 32))
       ->capture_default_str();
   verb.add_option("--sessions", a.options.sessions, "Sessions for each URL")
-      ->check(CLI::Range(1, 65535))
+      ->check(CLI::Range(std::uint32_t{1}, lab::kMaximumLoadSessions))
       ->capture_default_str();
   verb.add_option("--path", a.path, "How requests spread over connections")
       ->check(CLI::IsMember({"round-robin", "least-queue-depth"}))
@@ -85,7 +86,8 @@ void add_rest(CLI::App& verb, LoadArguments& a) {
   verb.add_flag("--write", a.options.write,
                 "Yes, destroy what is on the logical units: needed for writes and --verify");
   verb.add_flag("--verify", a.options.verify,
-                "Write recognizable blocks and check everything that is read");
+                "Write recognizable blocks and check everything that is read; half of the requests "
+                "are reads unless --read-percent is given");
   verb.add_option("--seed", a.options.seed, "Of the random choices")->capture_default_str();
   verb.add_option("--reactors", a.options.reactors, "Threads of the generator")
       ->check(CLI::Range(1, 64))
@@ -105,13 +107,14 @@ void add_rest(CLI::App& verb, LoadArguments& a) {
       ->capture_default_str();
   verb.footer(
       "Prints requests and bytes a second, and mean, p50, p99 and p99.9 of the latency.\n"
-      "Exit code 1 if a request failed or data did not compare.\n\n"
+      "Exit code 1 if a request failed or data did not compare, or the login did not succeed.\n\n"
       "Example: sandbay load --queue-depth 32 "
       "iscsi://127.0.0.1/iqn.2026-11.org.sandbay:quickstart/0");
 }
 
-lab::LoadOptions options_of(const LoadArguments& a, bool json) {
+lab::LoadOptions options_of(const LoadArguments& a, bool mix_given, bool json) {
   lab::LoadOptions options = a.options;
+  if (options.verify && !mix_given) options.read_percent = 50;
   options.block_bytes = static_cast<std::uint32_t>(
       std::min<std::uint64_t>(group::parse_size(a.block_size).value(), UINT32_MAX));
   options.duration = group::parse_duration(a.duration).value();
@@ -144,8 +147,9 @@ void add_load_command(CLI::App& app, Settings& settings) {
       app.add_subcommand("load", "Put load on logical units, of any iSCSI target, and measure it");
   add_shape(*verb, *a);
   add_rest(*verb, *a);
-  verb->callback([&settings, a] {
-    settings.exit_code = lab::run_load(options_of(*a, settings.json), stdout, stderr);
+  verb->callback([&settings, a, verb] {
+    const bool mix_given = verb->count("--read-percent") != 0;
+    settings.exit_code = lab::run_load(options_of(*a, mix_given, settings.json), stdout, stderr);
   });
 }
 

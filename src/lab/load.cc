@@ -8,17 +8,19 @@
 #include <cassert>
 #include <memory>
 
+#include "iscsi/access.h"
 #include "iscsi/initiator.h"
 #include "iscsi/initiator_url.h"
+#include "iscsi/keys.h"
 #include "lab/load_worker.h"
 #include "runtime/sync.h"
 
 namespace sandbay::lab {
 namespace {
 
-constexpr std::uint32_t kMaximumSessions = 4096;
 constexpr std::uint32_t kMaximumIdleSessions = 100'000;
 constexpr std::uint32_t kLoginsAtOnce = 16;
+constexpr std::size_t kLeastMemoryPerReactor = std::size_t{4} << 20;
 // The load starts this long after every worker is ready, at the same moment for all of them.
 constexpr Duration kStartDelay = std::chrono::milliseconds(2);
 
@@ -56,14 +58,30 @@ std::uint64_t sum_bytes(const Workers& workers) {
 // moments. Its state is shared with run(), which waits for it.
 struct Monitor {
   Executor& home;
-  const Workers& workers;
+  Workers& workers;
   const LoadHooks& hooks;
   LoadSchedule schedule;
   std::pair<double, double> at_begin;
   std::pair<double, double> at_end;
   Event over;
   Gate gate;
+  bool disconnected = false;  // Was told last.
 };
+
+// Tells when sessions have lost their connections, and when they have them again.
+Task<void> tell_connections(Monitor& monitor) {
+  std::size_t down = 0;
+  for (const auto& worker : monitor.workers) {
+    const bool connected = co_await invoke_on(worker->executor(), worker->connected());
+    down += connected ? 0 : 1;
+  }
+  if ((down != 0) == monitor.disconnected) co_return;
+  monitor.disconnected = down != 0;
+  monitor.hooks.notice(down == 0
+                           ? "all sessions are connected again"
+                           : fmt::format("{} of {} sessions have lost their target; reconnecting",
+                                         down, monitor.workers.size()));
+}
 
 Task<void> watch(Monitor& monitor) {
   Executor& home = monitor.home;
@@ -75,6 +93,9 @@ Task<void> watch(Monitor& monitor) {
         std::min(monitor.schedule.until, home.now() + Duration(std::chrono::seconds(1)));
     const bool ended = co_await monitor.over.wait_until(next);
     if (ended) break;
+    if (monitor.hooks.notice && home.now() < monitor.schedule.until) {
+      co_await tell_connections(monitor);
+    }
     if (!monitor.hooks.progress) continue;
     const double seconds = std::chrono::duration<double>(home.now() - start).count();
     monitor.hooks.progress(seconds, sum_requests(monitor.workers), sum_bytes(monitor.workers));
@@ -186,7 +207,8 @@ Task<std::string> set_up_all(Workers& workers, const LoadOptions* load) {
     LoadWorker& worker = *workers[index];
     std::string wrong = co_await invoke_on(worker.executor(), worker.set_up());
     if (!wrong.empty()) {
-      co_return fmt::format("{}: {}", options.urls[index / options.sessions], wrong);
+      co_return fmt::format("{}: {}", without_password(options.urls[index / options.sessions]),
+                            wrong);
     }
   }
   co_return std::string();
@@ -215,43 +237,121 @@ Task<void> measure(Workers& workers, const LoadOptions* load, const LoadHooks* h
   }
 }
 
-}  // namespace
-
-std::string check(const LoadOptions& options) {
-  if (options.urls.empty()) return "no URL is given";
+std::string check_urls(const LoadOptions& options) {
+  if (options.urls.empty()) {
+    return "no URL is given; write iscsi://[user%password@]host[:port]/target-name/lun";
+  }
   for (const std::string& url : options.urls) {
     const auto parsed = iscsi::parse_url(url);
-    if (!parsed.has_value()) return parsed.error();
-    if (parsed->target_name.empty()) return fmt::format("{}: names no target and LUN", url);
+    const std::string shown = without_password(url);
+    const auto at_sign = url.rfind('@');
+    const auto scheme = url.find("://");
+    if (at_sign != std::string::npos && scheme != std::string::npos &&
+        url.find('/', scheme + 3) < at_sign) {
+      return fmt::format("{}: write %2F for a / in the user or the password", shown);
+    }
+    if (!parsed.has_value()) {
+      std::string wrong = parsed.error();
+      const auto at = wrong.find(url);
+      return at == std::string::npos ? wrong : wrong.replace(at, url.size(), shown);
+    }
+    if (parsed->target_name.empty()) {
+      return fmt::format("{}: names no target and LUN; add /target-name/lun", shown);
+    }
   }
+  return {};
+}
+
+std::string check_part(const LoadOptions& options) {
   if (options.block_bytes < 512 || options.block_bytes > (16U << 20U) ||
       options.block_bytes % 512 != 0) {
-    return "the block size is a multiple of 512 from 512 to 16MiB";
+    return "--block-size: the block size is a multiple of 512 from 512B to 16MiB";
   }
-  if (options.read_percent > 100) return "the share of reads is 0 to 100 per cent";
+  if (options.offset_bytes % options.block_bytes != 0) {
+    return fmt::format("--offset {} is no multiple of --block-size {}", options.offset_bytes,
+                       options.block_bytes);
+  }
+  if (options.span_bytes != 0 && options.span_bytes < options.block_bytes) {
+    return fmt::format("--span {} is smaller than one request of --block-size {}",
+                       options.span_bytes, options.block_bytes);
+  }
+  return {};
+}
+
+std::string check_mix(const LoadOptions& options) {
+  if (options.read_percent > 100) {
+    return "--read-percent is the share of reads: write 0 to 100";
+  }
   const bool writes = options.read_percent < 100;
-  if (writes && !options.write) {
-    return "writing destroys what is on the unit: it has to be allowed explicitly";
+  if ((writes || options.verify) && !options.write) {
+    return "writing destroys what is on the unit: add --write to allow it";
   }
-  if (options.verify && !writes) return "verify mode checks what it has written: it needs writes";
+  if (options.verify && !writes) {
+    return "--verify checks what it has written, so it needs writes: give --read-percent less than "
+           "100";
+  }
+  return {};
+}
+
+std::string check_counts(const LoadOptions& options) {
   if (options.queue_depth < 1 || options.queue_depth > iscsi::kMaximumInitiatorQueueDepth) {
-    return fmt::format("the queue depth is 1 to {}", iscsi::kMaximumInitiatorQueueDepth);
+    return fmt::format("--queue-depth: the queue depth is 1 to {}",
+                       iscsi::kMaximumInitiatorQueueDepth);
   }
   if (options.connections < 1 || options.connections > iscsi::kMaximumInitiatorConnections) {
-    return fmt::format("a session has 1 to {} connections", iscsi::kMaximumInitiatorConnections);
+    return fmt::format("--connections: a session has 1 to {} connections",
+                       iscsi::kMaximumInitiatorConnections);
   }
-  if (options.sessions < 1 || options.sessions > kMaximumSessions) {
-    return fmt::format("a URL has 1 to {} sessions", kMaximumSessions);
+  if (options.sessions < 1 || options.sessions > kMaximumLoadSessions) {
+    return fmt::format("--sessions: a URL has 1 to {} sessions", kMaximumLoadSessions);
   }
   if (options.idle_sessions > kMaximumIdleSessions) {
-    return fmt::format("there are at most {} idle sessions", kMaximumIdleSessions);
+    return fmt::format("--idle-sessions: there are at most {} idle sessions", kMaximumIdleSessions);
   }
   if (options.duration < std::chrono::milliseconds(1) ||
       options.duration > std::chrono::hours(24) || options.warm_up < Duration{} ||
       options.warm_up > std::chrono::hours(1)) {
-    return "the load lasts 1ms to 24h, the warm-up at most 1h";
+    return "--duration is 1ms to 24h, --warm-up at most 1h";
   }
-  if (options.reactors < 1 || options.reactors > 64) return "there are 1 to 64 reactors";
+  if (options.reactors < 1 || options.reactors > 64)
+    return "--reactors: there are 1 to 64 reactors";
+  return {};
+}
+
+std::string check_login(const LoadOptions& options) {
+  const std::string problem = iscsi::name_problem(options.initiator_name);
+  if (!problem.empty()) return "--initiator-name: " + problem;
+  for (const auto& [key, value] : options.keys) {
+    if (iscsi::find_key(key) == nullptr && !key.starts_with("X-")) {
+      return fmt::format("--key {}: is no login key of RFC 7143; keys of one's own begin with X-",
+                         key);
+    }
+  }
+  // Each session's own buffers, and one request of each.
+  const std::size_t least = options.reactors * kLeastMemoryPerReactor +
+                            options.urls.size() * options.sessions * options.block_bytes;
+  if (options.memory_limit_bytes < least) {
+    return fmt::format("--memory-limit is {} bytes; this load needs at least {} bytes",
+                       options.memory_limit_bytes, least);
+  }
+  return {};
+}
+
+}  // namespace
+
+std::string without_password(std::string_view url) {
+  const auto scheme = url.find("://");
+  const auto at = url.rfind('@');
+  if (at == std::string_view::npos) return std::string(url);
+  const std::size_t host = scheme == std::string_view::npos || scheme > at ? 0 : scheme + 3;
+  return std::string(url.substr(0, host)).append(url.substr(at + 1));
+}
+
+std::string check(const LoadOptions& options) {
+  for (const auto part : {check_urls, check_part, check_mix, check_counts, check_login}) {
+    std::string wrong = part(options);
+    if (!wrong.empty()) return wrong;
+  }
   return {};
 }
 

@@ -16,6 +16,7 @@
 #include <map>
 #include <span>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -27,6 +28,8 @@
 
 namespace sandbay::lab {
 
+inline constexpr std::uint32_t kMaximumLoadSessions = 4096;  // Of one URL.
+
 enum class LoadPath : std::uint8_t { kRoundRobin, kLeastQueueDepth };
 
 struct LoadOptions {
@@ -37,7 +40,7 @@ struct LoadOptions {
   bool random = true;              // False: sequential, each slot of the queue takes the next.
   std::uint32_t queue_depth = 32;  // Requests in flight per URL and session.
   std::uint32_t connections = 1;   // Per session, 1 … 32.
-  std::uint32_t sessions = 1;      // Per URL.
+  std::uint32_t sessions = 1;      // Per URL, 1 … kMaximumLoadSessions.
   LoadPath path = LoadPath::kRoundRobin;
   Duration duration = std::chrono::seconds(10);  // Measured; 1 ms … 24 h.
   Duration warm_up = std::chrono::seconds(1);    // Before that, not measured.
@@ -90,13 +93,19 @@ struct LoadReport {
   }
 };
 
-// What can be said about the options before anything is connected; empty: nothing wrong.
+// The URL as it may be shown: without user and password.
+std::string without_password(std::string_view url);
+
+// What can be said about the options before anything is connected; empty: nothing wrong. It names
+// the command line's option that is wrong.
 std::string check(const LoadOptions& options);
 
 // What a run tells and asks of whoever started it; each may be empty.
 struct LoadHooks {
   // About once a second: the counts so far.
   std::function<void(double seconds, std::uint64_t requests, std::uint64_t bytes)> progress;
+  // A line for people while the load runs: connections are lost, or there again.
+  std::function<void(const std::string& line)> notice;
   // Processor time of this process so far, user and system, in seconds.
   std::function<std::pair<double, double>()> processor_time;
 };
@@ -111,7 +120,7 @@ std::string to_text(const LoadOptions& options, const LoadReport& report);
 std::string to_json(const LoadOptions& options, const LoadReport& report);
 
 // All of it: reactors, the run, the report on `out`, complaints on `errors`. The exit code: 0, 1 if
-// a request failed or data did not compare, 2 if the options or the login were wrong.
+// the load could not begin, a request failed or data did not compare, 2 if the options were wrong.
 int run_load(const LoadOptions& options, std::FILE* out, std::FILE* errors);
 
 }  // namespace sandbay::lab

@@ -157,12 +157,7 @@ std::string to_json(const LoadOptions& options, const LoadReport& report) {
       {"cpu_system_seconds", report.cpu_system_seconds},
   };
   // URLs may carry passwords; they stay out of reports.
-  for (auto& url : json["options"]["urls"]) {
-    std::string text = url.get<std::string>();
-    const auto at = text.rfind('@');
-    if (at != std::string::npos) text = "iscsi://" + text.substr(at + 1);
-    url = text;
-  }
+  for (auto& url : json["options"]["urls"]) url = without_password(url.get<std::string>());
   return json.dump(2) + "\n";
 }
 
@@ -176,10 +171,15 @@ int run_load(const LoadOptions& options, std::FILE* out, std::FILE* errors) {
       {.count = options.reactors, .memory_limit_bytes = options.memory_limit_bytes});
   if (!group.has_value()) {
     fmt::print(errors, "sandbay load: {}\n", group.error());
-    return 2;
+    return 1;
   }
   ProgressLine line{.out = errors};
-  LoadHooks hooks{.processor_time = processor_time};
+  LoadHooks hooks{.notice =
+                      [&](const std::string& text) {
+                        fmt::print(errors, "{}sandbay load: {}\n", options.progress ? "\n" : "",
+                                   text);
+                      },
+                  .processor_time = processor_time};
   if (options.progress) {
     hooks.progress = [&line](double seconds, std::uint64_t requests, std::uint64_t bytes) {
       line.show(seconds, requests, bytes);
@@ -200,7 +200,7 @@ int run_load(const LoadOptions& options, std::FILE* out, std::FILE* errors) {
   assert(result.has_value());
   if (!result->has_value()) {
     fmt::print(errors, "sandbay load: {}\n", result->error());
-    return 2;
+    return 1;
   }
   const LoadReport& report = **result;
   fmt::print(out, "{}", options.json ? to_json(options, report) : to_text(options, report));

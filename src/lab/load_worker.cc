@@ -14,6 +14,8 @@ namespace {
 
 constexpr std::uint32_t kMaximumTries = 64;
 constexpr Duration kRetryDelay = std::chrono::milliseconds(5);
+// Requests that are in flight at the end of the load have this long to end.
+constexpr Duration kGrace = std::chrono::seconds(5);
 // What the verify map may need: 8 bytes a unit.
 constexpr std::uint64_t kMaximumVerifiedUnits = std::uint64_t{64} << 20;
 
@@ -101,15 +103,21 @@ Task<std::string> LoadWorker::learn_geometry() {
 std::string LoadWorker::lay_out(std::uint64_t block_count, std::uint32_t block_bytes) {
   const LoadOptions& options = place_.options;
   if (options.block_bytes % block_bytes != 0) {
-    return fmt::format("block size {} is not a multiple of the unit's logical block of {} bytes",
+    return fmt::format("--block-size {} is not a multiple of the unit's logical block of {} bytes",
                        options.block_bytes, block_bytes);
   }
   block_bytes_ = block_bytes;
   blocks_per_unit_ = options.block_bytes / block_bytes;
   const std::uint64_t capacity = block_count * block_bytes;
-  if (options.offset_bytes >= capacity) return "the offset lies behind the end of the unit";
+  if (options.offset_bytes >= capacity) {
+    return fmt::format("--offset lies behind the end of the unit, which has {} bytes", capacity);
+  }
   std::uint64_t span = capacity - options.offset_bytes;
-  if (options.span_bytes != 0) span = std::min(span, options.span_bytes);
+  if (options.span_bytes > span) {
+    return fmt::format("--offset and --span reach beyond the end of the unit, which has {} bytes",
+                       capacity);
+  }
+  if (options.span_bytes != 0) span = options.span_bytes;
   std::uint64_t first = (options.offset_bytes + options.block_bytes - 1) / options.block_bytes;
   std::uint64_t count = (options.offset_bytes + span) / options.block_bytes - first;
   if (options.offset_bytes + span < first * options.block_bytes) count = 0;
@@ -118,9 +126,11 @@ std::string LoadWorker::lay_out(std::uint64_t block_count, std::uint32_t block_b
     first += part * place_.share;
     count = part;
   }
-  if (count == 0) return "the part of the unit to use is smaller than one request";
+  if (count == 0)
+    return "the part of the unit to use is smaller than one request in each session; give a larger "
+           "--span";
   if (options.verify && count > kMaximumVerifiedUnits) {
-    return fmt::format("verify mode keeps track of at most {} requests' worth; use a smaller span",
+    return fmt::format("--verify keeps track of at most {} requests' worth; give a smaller --span",
                        kMaximumVerifiedUnits);
   }
   first_unit_ = first;
@@ -136,7 +146,9 @@ std::string LoadWorker::allocate_slots() {
     auto slot = std::make_unique<Slot>();
     slot->worker = this;
     slot->buffer = place_.executor.buffers().try_allocate(place_.options.block_bytes);
-    if (slot->buffer.empty()) return "not enough memory for the queue depth and block size";
+    if (slot->buffer.empty()) {
+      return "not enough memory for --queue-depth and --block-size; give a larger --memory-limit";
+    }
     // Something that does not compress, for writes without a pattern.
     for (std::size_t piece = 0; piece < slot->buffer.slice_count(); ++piece) {
       for (std::byte& byte : slot->buffer[piece].bytes()) {
@@ -181,7 +193,7 @@ Task<bool> LoadWorker::tear_down() {
     const iscsi::InitiatorCounters counters = session_->counters();
     report_.commands_retried = counters.commands_retried;
     report_.connections_lost = counters.connections_lost;
-    co_await session_->close();
+    if (!abandoned_) co_await session_->close();
     session_.reset();
   }
   slots_.clear();
@@ -195,10 +207,24 @@ Task<bool> LoadWorker::drive(LoadSchedule schedule) {
   stopping_ = false;
   next_start_ = place_.executor.now();
   start_slots();
-  co_await finished_.wait();
+  const bool ended = co_await finished_.wait_until(schedule.until + kGrace);
+  if (!ended) co_await give_up();
   place_.executor.disarm(timer_);
   co_return true;
 }
+
+// The target does not answer: what waits for it ends with kClosed, and counts as failed. Without
+// connections there is nobody to wait for at logout.
+Task<void> LoadWorker::give_up() {
+  abandoned_ = true;
+  for (std::size_t index = 0; index < session_->connection_count(); ++index) {
+    co_await session_->break_connection(index);
+  }
+  co_await session_->close();
+  co_await finished_.wait();
+}
+
+Task<bool> LoadWorker::connected() const { co_return session_ != nullptr && session_->up(); }
 
 void LoadWorker::start_slots() {
   finished_.reset();
@@ -207,7 +233,7 @@ void LoadWorker::start_slots() {
 }
 
 Task<bool> LoadWorker::read_back() {
-  if (map_ == nullptr) co_return true;
+  if (map_ == nullptr || abandoned_) co_return true;
   reading_back_ = true;
   stopping_ = false;
   next_unit_ = 0;
@@ -328,7 +354,11 @@ void LoadWorker::note_error(const Slot& slot) {
 void LoadWorker::conclude(Slot& slot) {
   if (map_ == nullptr) return;
   const bool good = slot.command.result.good();
-  if (reading_back_ && !good) note_error(slot);
+  if (reading_back_ && !good) {
+    note_error(slot);
+    // The target is gone: every further read would wait for it as long.
+    if (slot.command.result.error != Error::kNone) stopping_ = true;
+  }
   if (slot.writing) return map_->end_write(slot.unit, good);
   if (good && map_->content_known(slot.unit)) {
     const std::uint64_t lba = (first_unit_ + slot.unit) * blocks_per_unit_;

@@ -50,6 +50,7 @@ class LoadWorker {
   Task<bool> drive(LoadSchedule schedule);  // Always true.
   Task<bool> read_back();                   // Verify: everything that was written. Always true.
   Task<bool> tear_down();
+  Task<bool> connected() const;  // Between set_up() and tear_down().
 
   // On any executor.
   std::uint64_t requests_so_far() const { return requests_.load(std::memory_order_relaxed); }
@@ -76,6 +77,7 @@ class LoadWorker {
   Task<iscsi::ScsiResult> ask(std::array<std::byte, 16> cdb, std::uint32_t in_bytes,
                               std::vector<std::byte>& data);
 
+  Task<void> give_up();
   void start_slots();
   void next_request(Slot& slot);
   bool choose_unit(Slot& slot);
@@ -103,6 +105,7 @@ class LoadWorker {
 
   LoadSchedule schedule_;
   bool stopping_ = false;
+  bool abandoned_ = false;  // The target was gone at the end; the session is closed.
   bool reading_back_ = false;
   std::uint32_t active_ = 0;  // Slots that are not done for good.
   Slot* idle_ = nullptr;      // Waiting for the timer.

@@ -35,6 +35,24 @@ TEST_CASE("Writing has to be allowed", "[lab][load]") {
   CHECK(check(options).find("needs writes") != std::string::npos);
 }
 
+TEST_CASE("No message shows the password of a URL", "[lab][load]") {
+  CHECK(without_password("iscsi://u%p@127.0.0.1/t/0") == "iscsi://127.0.0.1/t/0");
+  CHECK(without_password("iscsi://127.0.0.1/t/0") == "iscsi://127.0.0.1/t/0");
+  CHECK(without_password("iscsi://u%p@q@127.0.0.1/t/0") == "iscsi://127.0.0.1/t/0");
+  for (const char* url : {"iscsi://me%topsecret@127.0.0.1", "iscsi://me%topsecret@127.0.0.1/x/0",
+                          "iscsi://me%topsecret@nowhere.example/iqn.2026-11.org.sandbay:q/0",
+                          "iscsi://me%topsecret/x@127.0.0.1/iqn.2026-11.org.sandbay:q/0",
+                          "scsi://me%topsecret@127.0.0.1/iqn.2026-11.org.sandbay:q/0",
+                          "iscsi://me%topsecret@127.0.0.1/iqn.2026-11.org.sandbay:q/x"}) {
+    LoadOptions options = good();
+    options.urls = {url};
+    const std::string wrong = check(options);
+    INFO(wrong);
+    CHECK_FALSE(wrong.empty());
+    CHECK(wrong.find("topsecret") == std::string::npos);
+  }
+}
+
 TEST_CASE("Options out of range are named", "[lab][load]") {
   struct Case {
     std::function<void(LoadOptions&)> spoil;
@@ -43,6 +61,11 @@ TEST_CASE("Options out of range are named", "[lab][load]") {
   const Case cases[] = {
       {[](LoadOptions& o) { o.urls.clear(); }, "no URL"},
       {[](LoadOptions& o) { o.urls = {"iscsi://127.0.0.1"}; }, "names no target"},
+      {[](LoadOptions& o) { o.offset_bytes = 1000; }, "--offset"},
+      {[](LoadOptions& o) { o.span_bytes = 512; }, "--span"},
+      {[](LoadOptions& o) { o.memory_limit_bytes = 1024; }, "--memory-limit"},
+      {[](LoadOptions& o) { o.initiator_name = "host"; }, "--initiator-name"},
+      {[](LoadOptions& o) { o.keys["HeaderDigset"] = "None"; }, "--key HeaderDigset"},
       {[](LoadOptions& o) { o.urls = {"http://x"}; }, "iscsi://"},
       {[](LoadOptions& o) { o.block_bytes = 100; }, "block size"},
       {[](LoadOptions& o) { o.block_bytes = 0; }, "block size"},
@@ -52,7 +75,7 @@ TEST_CASE("Options out of range are named", "[lab][load]") {
       {[](LoadOptions& o) { o.queue_depth = 4097; }, "queue depth"},
       {[](LoadOptions& o) { o.connections = 33; }, "connections"},
       {[](LoadOptions& o) { o.sessions = 0; }, "sessions"},
-      {[](LoadOptions& o) { o.duration = Duration{}; }, "1ms to 24h"},
+      {[](LoadOptions& o) { o.duration = Duration{}; }, "--duration"},
       {[](LoadOptions& o) { o.duration = std::chrono::hours(25); }, "1ms to 24h"},
       {[](LoadOptions& o) { o.reactors = 0; }, "reactors"},
   };
