@@ -12,6 +12,9 @@
 namespace sandbay::iscsi {
 namespace {
 
+// What the large reads of a session may hold in memory: a sixteenth of the pool, within these.
+constexpr std::size_t kLeastCredit = std::size_t{1} << 20;
+constexpr std::size_t kMostCredit = std::size_t{32} << 20;
 constexpr std::size_t kBytesBetweenRoomChecks = std::size_t{1} << 20;
 
 // What crosses to a connection that lives elsewhere.
@@ -46,7 +49,8 @@ Session::Session(SessionHost& host, Executor& home, SessionOptions options)
       exp_cmd_sn_(options_.first_cmd_sn),
       max_cmd_sn_(options_.first_cmd_sn + options_.queue_depth - 1),
       slots_(std::bit_ceil<std::size_t>(options_.queue_depth)),
-      buckets_(std::bit_ceil<std::size_t>(options_.queue_depth) * 2) {
+      buckets_(std::bit_ceil<std::size_t>(options_.queue_depth) * 2),
+      credit_(std::clamp(home.buffers().limit_bytes() / 16, kLeastCredit, kMostCredit)) {
   assert(options_.queue_depth > 0);
 }
 
@@ -339,6 +343,30 @@ void Session::unpin(ConnectionLink& link) {
   if (--link.pins == 0) changed_.notify_all();
 }
 
+bool Session::take_credit(ScsiTask& task, std::size_t byte_count) {
+  const bool first = credit_waiters_.empty() || credit_waiters_.front() == &task;
+  if (!first || credit_ < byte_count) {
+    const bool waits = std::ranges::find(credit_waiters_, &task) != credit_waiters_.end();
+    if (!waits) credit_waiters_.push_back(&task);
+    return false;
+  }
+  credit_ -= byte_count;
+  if (!credit_waiters_.empty()) credit_waiters_.pop_front();
+  if (!credit_waiters_.empty()) credit_waiters_.front()->wake();
+  return true;
+}
+
+void Session::give_credit(std::size_t byte_count) {
+  credit_ += byte_count;
+  if (!credit_waiters_.empty()) credit_waiters_.front()->wake();
+}
+
+void Session::forget_waiter(const ScsiTask& task) {
+  if (credit_waiters_.empty()) return;
+  std::erase(credit_waiters_, &task);
+  if (!credit_waiters_.empty()) credit_waiters_.front()->wake();
+}
+
 std::uint32_t Session::next_transfer_tag() {
   const std::uint32_t tag = next_transfer_tag_++;
   if (next_transfer_tag_ == kReservedTag) next_transfer_tag_ = 1;
@@ -346,17 +374,24 @@ std::uint32_t Session::next_transfer_tag() {
 }
 
 void Session::request_ping(ConnectionLink& link) {
+  if (Executor::current_or_null() == &home_) {
+    send_ping(link);  // A message could outlive the link: both live here.
+    return;
+  }
   auto* const crossing = new CrossingPing;
   crossing->session = shared_from_this();
   crossing->link = &link;
   crossing->run = [](Message& message) {
     const std::unique_ptr<CrossingPing> arrived(static_cast<CrossingPing*>(&message));
-    Session& self = *arrived->session;
-    Bhs bhs;
-    write_nop_in({.target_transfer_tag = self.next_transfer_tag(), .numbers = self.numbers()}, bhs);
-    self.send(*arrived->link, bhs, {}, StatSnUse::kShow);
+    arrived->session->send_ping(*arrived->link);
   };
   home_.send(*crossing);
+}
+
+void Session::send_ping(ConnectionLink& link) {
+  Bhs bhs;
+  write_nop_in({.target_transfer_tag = next_transfer_tag(), .numbers = numbers()}, bhs);
+  send(link, bhs, {}, StatSnUse::kShow);
 }
 
 void Session::announce(AsyncEventCode event, std::uint16_t parameter1, std::uint16_t parameter2,

@@ -10,6 +10,7 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <map>
 #include <memory>
 #include <optional>
@@ -145,6 +146,11 @@ class Session : public std::enable_shared_from_this<Session> {
   Task<void> room(ConnectionLink& link);
   void unpin(ConnectionLink& link);
   std::uint32_t next_transfer_tag();
+  // What a session's large reads may hold in memory at once. Without credit the task is woken when
+  // there may be some again, first come first served.
+  bool take_credit(ScsiTask& task, std::size_t byte_count);
+  void give_credit(std::size_t byte_count);
+  void forget_waiter(const ScsiTask& task);
   void task_finished(ScsiTask& task);
 
  private:
@@ -170,6 +176,7 @@ class Session : public std::enable_shared_from_this<Session> {
   static constexpr std::size_t kMostBackground = 256;
 
   static Task<ConnectionTrafficInfo> ask_connection(Connection* connection);
+  void send_ping(ConnectionLink& link);
   bool check(ConnectionLink& link, IncomingPdu& pdu);
   void receive_request(ConnectionLink& link, IncomingPdu& pdu);
   void receive_command(ConnectionLink& link, IncomingPdu& pdu);
@@ -225,6 +232,8 @@ class Session : public std::enable_shared_from_this<Session> {
   std::uint32_t task_count_ = 0;
   std::uint32_t immediate_count_ = 0;
   std::uint32_t next_transfer_tag_ = 1;
+  std::size_t credit_;  // Left for large reads.
+  std::deque<ScsiTask*> credit_waiters_;
   std::uint64_t command_count_ = 0;
   std::uint64_t task_management_count_ = 0;
   std::uint64_t reject_count_ = 0;

@@ -312,12 +312,41 @@ void ScsiTask::fail(scsi::Additional reason) {
 
 // Data-In ------------------------------------------------------------------------------------
 
+Task<Error> ScsiTask::prepare_data_in(std::size_t byte_count) {
+  if (completed || aborted || cancellation.cancelled()) co_return Error::kCancelled;
+  const CancelHook hook(cancellation, *home_, waking_);
+  const Error error = co_await invoke_on(*home_, prepare_here(byte_count));
+  co_return completed || aborted ? Error::kCancelled : error;
+}
+
+Task<Error> ScsiTask::prepare_here(std::size_t byte_count) {
+  while (!finished_ && !cancelled_) {
+    if (session_->take_credit(*this, byte_count)) {
+      credit_ += byte_count;
+      co_return Error::kNone;
+    }
+    co_await arrival_.wait();
+  }
+  if (session_ != nullptr) session_->forget_waiter(*this);
+  co_return Error::kCancelled;
+}
+
+void ScsiTask::return_credit(std::size_t byte_count) {
+  byte_count = std::min(byte_count, credit_);
+  credit_ -= byte_count;
+  if (byte_count > 0) session_->give_credit(byte_count);
+}
+
 Task<Error> ScsiTask::send_data_in(BufferList data) {
   if (completed || aborted) co_return Error::kCancelled;
   if (Executor::current_or_null() == home_) {
     if (finished_) co_return Error::kCancelled;
+    const std::size_t byte_count = data.byte_count();
     keep_back(std::move(data));
-    if (session_->has_room(*link_)) co_return Error::kNone;
+    if (session_->has_room(*link_)) {
+      return_credit(byte_count);
+      co_return Error::kNone;
+    }
   } else {
     const Error error = co_await invoke_on(*home_, send_here(std::move(data)));
     co_return error;
@@ -344,6 +373,7 @@ Task<Error> ScsiTask::wait_for_room() {
   session.unpin(link);
   --pins_;
   const bool dead = finished_;
+  if (!dead) return_credit(credit_);
   delete_if_done();
   co_return dead ? Error::kCancelled : Error::kNone;
 }
@@ -449,6 +479,8 @@ void ScsiTask::finish(scsi::Outcome outcome) {
   if (!outcome.silent && !link_->ended) respond(outcome);
   pending_in_.clear();
   end_transfers();
+  return_credit(credit_);
+  session_->forget_waiter(*this);
   finished_ = true;
   session_ = nullptr;
   link_ = nullptr;

@@ -64,10 +64,14 @@ class ScsiTask final : public scsi::Command, public FramePooled {
   void fail(scsi::Additional reason);
 
   // scsi::Command
+  Task<Error> prepare_data_in(std::size_t byte_count) override;
   Task<Error> send_data_in(BufferList data) override;
   Task<Result<BufferList>> receive_data_out(std::size_t byte_count) override;
   void complete(scsi::Outcome outcome) override;
   void release() override;
+
+  // Credit may have come: looks again.
+  void wake() { arrival_.notify_all(); }
 
   ScsiTask* next_in_bucket = nullptr;  // The session's table.
 
@@ -83,6 +87,8 @@ class ScsiTask final : public scsi::Command, public FramePooled {
 
   ~ScsiTask() = default;
 
+  Task<Error> prepare_here(std::size_t byte_count);
+  void return_credit(std::size_t byte_count);
   Task<Error> send_here(BufferList data);
   Task<Error> wait_for_room();
   void keep_back(BufferList data);
@@ -131,7 +137,8 @@ class ScsiTask final : public scsi::Command, public FramePooled {
   Condition arrival_;
 
   // Data-In.
-  BufferList pending_in_;  // The last piece is kept back, to carry the status.
+  std::size_t credit_ = 0;  // Of the session's, granted and not used up.
+  BufferList pending_in_;   // The last piece is kept back, to carry the status.
   std::uint32_t sent_in_ = 0;
   std::uint32_t burst_in_ = 0;  // Of the sequence in progress.
   std::uint32_t next_data_in_sn_ = 0;

@@ -202,14 +202,14 @@ BufferPool::BufferPool(Executor& home, std::size_t limit_bytes)
 
 BufferPool::~BufferPool() {
   assert(used_bytes_ == 0);
-  assert(waiters_.empty());
+  assert(waiter_count() == 0);
   for (const auto& slab : slabs_) {
     if (slab->memory != nullptr) ::munmap(slab->memory, kSlabBytes);
   }
 }
 
 bool BufferPool::add_slab(std::size_t size_class) {
-  if ((slab_count_ + 1) * kSlabBytes > limit_bytes_) return false;
+  if ((slab_count_ + 1) * kSlabBytes > limit_for(kClassBytes[size_class])) return false;
   std::byte* const memory = map_slab();
   if (memory == nullptr) return false;
   std::uint32_t index = 0;
@@ -297,13 +297,14 @@ BufferList BufferPool::try_allocate(std::size_t byte_count) {
 
 Task<BufferList> BufferPool::allocate(std::size_t byte_count) {
   assert(byte_count <= limit_bytes_ / 4);
-  if (waiters_.empty() &&
-      used_bytes_ + reserved_bytes_ + block_bytes_for(byte_count) <= limit_bytes_) {
+  auto& waiters = byte_count <= kSmallBytes ? small_waiters_ : waiters_;
+  if (waiters.empty() &&
+      used_bytes_ + reserved_bytes_ + block_bytes_for(byte_count) <= limit_for(byte_count)) {
     BufferList list = try_allocate(byte_count);
     if (!list.empty()) co_return list;
   }
   Waiter waiter{.byte_count = byte_count, .granted = {}, .event = {}};
-  waiters_.push_back(&waiter);
+  waiters.push_back(&waiter);
   co_await waiter.event.wait();
   assert(waiter.done);
   co_return std::move(waiter.granted);
@@ -328,7 +329,7 @@ Task<void> BufferPool::reserve(std::size_t byte_count) {
 void BufferPool::unreserve(std::size_t byte_count) {
   assert(byte_count <= reserved_bytes_);
   reserved_bytes_ -= byte_count;
-  if (!waiters_.empty()) wake_waiters();
+  if (waiter_count() > 0) wake_waiters();
 }
 
 void BufferPool::give_back(detail::BufferBlock* block) noexcept {
@@ -358,7 +359,7 @@ void BufferPool::put_on_free_list(detail::BufferBlock* block) noexcept {
   if (slab.free_count == slab.block_count && ++spare_slabs_[block->size_class] > kSpareSlabs) {
     retire_slab(block->slab);
   }
-  if (!waiters_.empty()) wake_waiters();
+  if (waiter_count() > 0) wake_waiters();
 }
 
 // Grants the queue's head as long as it fits; nobody overtakes it.
@@ -366,13 +367,18 @@ void BufferPool::wake_waiters() {
   // An attempt that finds only part of what it needs gives that part back, which must not start
   // the next attempt.
   if (std::exchange(waking_, true)) return;
-  while (!waiters_.empty() && grant(*waiters_.front())) {
-    Waiter& waiter = *waiters_.front();
-    waiters_.pop_front();
+  wake(small_waiters_);
+  wake(waiters_);
+  waking_ = false;
+}
+
+void BufferPool::wake(std::deque<Waiter*>& waiters) {
+  while (!waiters.empty() && grant(*waiters.front())) {
+    Waiter& waiter = *waiters.front();
+    waiters.pop_front();
     waiter.done = true;
     waiter.event.set();
   }
-  waking_ = false;
 }
 
 bool BufferPool::grant(Waiter& waiter) {
@@ -381,9 +387,8 @@ bool BufferPool::grant(Waiter& waiter) {
     reserved_bytes_ += waiter.byte_count;
     return true;
   }
-  if (used_bytes_ + reserved_bytes_ + block_bytes_for(waiter.byte_count) > limit_bytes_) {
-    return false;
-  }
+  const std::size_t needed = block_bytes_for(waiter.byte_count);
+  if (used_bytes_ + reserved_bytes_ + needed > limit_for(waiter.byte_count)) return false;
   waiter.granted = try_allocate(waiter.byte_count);
   return !waiter.granted.empty();
 }

@@ -184,6 +184,7 @@ class BufferList {
 class BufferPool {
  public:
   static constexpr std::size_t kSlabBytes = std::size_t{2} << 20;
+  static constexpr std::size_t kSmallBytes = std::size_t{64} << 10;
   static constexpr std::size_t kLargestBlock = std::size_t{1} << 20;
 
   // `home` outlives the pool; `limit_bytes` is rounded down to slabs and at least 8 of them.
@@ -196,7 +197,9 @@ class BufferPool {
   Buffer try_allocate_contiguous(std::size_t byte_count);
   // Slices of at most 256 KiB; an empty list if the limit is reached. byte_count is positive.
   BufferList try_allocate(std::size_t byte_count);
-  // Waits, first come first served, until there is room. Ask for at most limit_bytes() / 4.
+  // Waits, first come first served, until there is room. Ask for at most limit_bytes() / 4. Small
+  // ones have a queue of their own, and an eighth of the pool that large ones leave to them:
+  // whoever moves megabytes does not keep others from a block.
   Task<BufferList> allocate(std::size_t byte_count);
 
   // A promise against the limit, and its end: redeemed by allocating, or given up.
@@ -207,7 +210,7 @@ class BufferPool {
   std::size_t limit_bytes() const noexcept { return limit_bytes_; }
   std::size_t used_bytes() const noexcept { return used_bytes_; }  // In blocks handed out.
   std::size_t reserved_bytes() const noexcept { return reserved_bytes_; }
-  std::size_t waiter_count() const noexcept { return waiters_.size(); }
+  std::size_t waiter_count() const noexcept { return waiters_.size() + small_waiters_.size(); }
   // Above three quarters of the limit: refuse new work that can be refused.
   bool under_pressure() const noexcept {
     return used_bytes_ + reserved_bytes_ > limit_bytes_ / 4 * 3;
@@ -224,6 +227,10 @@ class BufferPool {
   bool add_slab(std::size_t size_class);
   void retire_slab(std::uint32_t index);
   void wake_waiters();
+  std::size_t limit_for(std::size_t byte_count) const noexcept {
+    return byte_count <= kSmallBytes ? limit_bytes_ : limit_bytes_ / 8 * 7;
+  }
+  void wake(std::deque<Waiter*>& waiters);
   bool grant(Waiter& waiter);
 
   Executor& home_;
@@ -237,7 +244,8 @@ class BufferPool {
   std::vector<std::uint32_t> open_slabs_[kClassCount];
   std::size_t spare_slabs_[kClassCount] = {};  // Wholly free ones among the open slabs.
   std::deque<Waiter*> waiters_;
-  bool waking_ = false;  // Inside wake_waiters().
+  std::deque<Waiter*> small_waiters_;  // Of allocations up to kSmallBytes; see allocate().
+  bool waking_ = false;                // Inside wake_waiters().
 };
 
 }  // namespace sandbay

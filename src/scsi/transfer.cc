@@ -16,6 +16,10 @@
 namespace sandbay::scsi {
 namespace {
 
+// Reads of so many bytes do not ask the transport for room first: a nexus's window of them is
+// small.
+constexpr std::uint64_t kSmallReadBytes = std::uint64_t{64} << 10;
+
 struct Fields {
   Lba lba = 0;
   std::uint32_t length = 0;
@@ -83,7 +87,13 @@ Job LogicalUnit::read(Command& command) {
     co_return outcome;
   }
 
-  BufferList data = home_.buffers().try_allocate(blocks * block_bytes);
+  BufferList data;
+  if (blocks * block_bytes <= kSmallReadBytes) {
+    data = home_.buffers().try_allocate(blocks * block_bytes);
+  } else {
+    const Error room = co_await command.prepare_data_in(blocks * block_bytes);
+    if (room != Error::kNone) co_return transport_failure(room);
+  }
   if (data.empty()) data = co_await home_.buffers().allocate(blocks * block_bytes);
   if (command.aborted) co_return Outcome{};
   Completion completion = co_await device_.submit({.operation = Operation::kRead,
@@ -110,6 +120,8 @@ Task<Outcome> LogicalUnit::read_pieces(Command& command, Transfer transfer, std:
   Lba at = transfer.extent.first;
   while (sent < wanted) {
     const std::uint64_t blocks = std::min(blocks_for(wanted - sent, block_bytes), piece_blocks_);
+    const Error room = co_await command.prepare_data_in(blocks * block_bytes);
+    if (room != Error::kNone) co_return transport_failure(room);
     BufferList data = co_await home_.buffers().allocate(blocks * block_bytes);
     if (command.aborted) co_return Outcome{};
     Completion completion =
