@@ -470,9 +470,11 @@ void read_document(const Value& document, Reading& reading) {
     read_volume(*section, fmt::format("volume[{}]", ++index), reading);
   }
   reader.finish();
+  index = 0;
   for (const PortalConfiguration& portal : reading.result.portals) {
+    ++index;
     if (const auto clash = check_apart(reading.result.management.listen, portal.listen)) {
-      reading.mistakes.add(portal.line, "listen", *clash);
+      reading.mistakes.add(portal.line, fmt::format("portal[{}].listen", index), *clash);
     }
   }
   merge_targets(reading);

@@ -99,6 +99,39 @@ Task<void> passes_errors_on(Executor& real) {
       co_await write_blocks(*bench.device, 0, block, Cut::kAnywhere, bench.random);
   CHECK(broken.error == Error::kHardware);
   CHECK(broken.data.byte_count() == kBlock);
+}
+
+Task<void> tells_its_failures(Executor& real) {
+  Bench bench(real);
+  std::vector<std::pair<Operation, Error>> told;
+  FileDeviceOptions options;
+  options.on_failure = [&told](Operation operation, Error error) {
+    told.emplace_back(operation, error);
+  };
+  co_await open_bench(bench, options);
+  const Bytes block = random_bytes(kBlock, bench.random);
+  bench.faults.read_error = Error::kCancelled;
+  (void)co_await read_blocks(*bench.device, {0, 4}, Cut::kAligned, bench.random);
+  CHECK(told.empty());
+  CHECK(bench.device->health() == Health::kGood);
+
+  bench.faults.write_error = Error::kNoSpace;
+  (void)co_await write_blocks(*bench.device, 0, block, Cut::kAligned, bench.random);
+  bench.faults.read_error = Error::kOutOfRange;  // Somebody has cut the file short.
+  (void)co_await read_blocks(*bench.device, {4, 1}, Cut::kAligned, bench.random);
+  using Failure = std::pair<Operation, Error>;
+  const std::vector<Failure> expected = {{Operation::kWrite, Error::kNoSpace},
+                                         {Operation::kRead, Error::kMediumError}};
+  const bool same = told == expected;
+  CHECK(same);
+  CHECK(bench.device->health() == Health::kDegraded);
+
+  bench.faults.write_error = Error::kNone;
+  bench.faults.read_error = Error::kNone;
+  co_await real.sleep_for(std::chrono::seconds(59));
+  (void)co_await write_blocks(*bench.device, 0, block, Cut::kAligned, bench.random);
+  CHECK(bench.device->health() == Health::kDegraded);
+  co_await real.sleep_for(std::chrono::seconds(2));
   CHECK(bench.device->health() == Health::kGood);
 }
 
@@ -137,7 +170,7 @@ Task<void> failed_sync_stays(Executor& real, bool direct) {
   bench.faults.sync_error = Error::kNone;
   done = co_await do_without_data(*bench.device, Operation::kFlush, {});
   CHECK(done.error == (direct ? Error::kNone : Error::kHardware));
-  CHECK(bench.device->health() == (direct ? Health::kGood : Health::kFailed));
+  CHECK(bench.device->health() == (direct ? Health::kDegraded : Health::kFailed));
 }
 
 Task<void> flush_into(Bench& bench, Cancellation* cancellation, std::vector<Error>& results) {
@@ -284,6 +317,10 @@ TEST_CASE("A read error that goes away while it is looked for is forgiven", "[bl
 
 TEST_CASE("Errors of the file become errors of the request", "[block]") {
   run_in_world(1, [](Executor& real) { return passes_errors_on(real); });
+}
+
+TEST_CASE("A device tells that its file fails, and is degraded for a minute", "[block]") {
+  run_in_world(1, [](Executor& real) { return tells_its_failures(real); });
 }
 
 TEST_CASE("FUA writes are synced, and FUA reads follow a sync of what was written", "[block]") {

@@ -6,6 +6,7 @@
 #include <sys/stat.h>
 
 #include <catch2/catch.hpp>
+#include <filesystem>
 #include <fstream>
 
 #include "on_executor.h"
@@ -40,6 +41,26 @@ Task<std::unique_ptr<FileDevice>> open(Executor& home, FileDeviceOptions options
   auto opened = co_await FileDevice::open(home, std::move(options));
   if (!opened.has_value()) FAIL(opened.error());
   co_return std::move(*opened);
+}
+
+Task<void> locked(Executor& home, std::string path, std::string link) {
+  auto first =
+      co_await open(home, {.path = path, .create = true, .byte_count = kMiB, .lock = true});
+  std::filesystem::create_hard_link(path, link);
+  Error cause = Error::kNone;
+  const auto second = co_await FileDevice::open(home, {.path = link, .lock = true}, &cause);
+  REQUIRE_FALSE(second.has_value());
+  CHECK(second.error() == "file " + link + ": is in use by another process");
+  CHECK(cause == Error::kNotReady);
+  first.reset();
+  const auto third = co_await FileDevice::open(home, {.path = link, .lock = true}, &cause);
+  CHECK(third.has_value());
+}
+
+Task<void> pipe(Executor& home, std::string path) {
+  const auto opened = co_await FileDevice::open(home, {.path = path, .read_only = true});
+  REQUIRE_FALSE(opened.has_value());
+  CHECK(opened.error() == "file " + path + ": is neither a file nor a block device");
 }
 
 Task<void> image_stays(Executor& home, std::string path, bool direct) {
@@ -340,6 +361,19 @@ TEST_CASE("A file device grows", "[block]") {
 TEST_CASE("A read-only file refuses changes", "[block]") {
   const ScratchDirectory scratch;
   run_on_reactor([&](Executor& home) { return read_only(home, scratch.file("disk.img")); });
+}
+
+TEST_CASE("A locked file is refused to every other opener, by whatever name", "[block]") {
+  const ScratchDirectory scratch;
+  run_on_reactor([&](Executor& home) {
+    return locked(home, scratch.file("disk.img"), scratch.file("link.img"));
+  });
+}
+
+TEST_CASE("A pipe is refused at once", "[block]") {
+  const ScratchDirectory scratch;
+  REQUIRE(::mkfifo(scratch.file("pipe").c_str(), 0600) == 0);
+  run_on_reactor([&](Executor& home) { return pipe(home, scratch.file("pipe")); });
 }
 
 TEST_CASE("A file of an odd size is refused by name", "[block]") {

@@ -275,7 +275,17 @@ constexpr Mistake kMistakes[] = {
      "x.toml:10: target[1].keys.InitialR2T: is a fraction; write a string, a number, true or "
      "false"},
     {"[[target]]\nname = \"iqn.2026-11.o:t\"\n[target.keys]\nMaxBurstLength = 3",
-     "x.toml:10: target[1].keys.MaxBurstLength: "},
+     "x.toml:10: target[1].keys.MaxBurstLength: \"3\" is not a number from 512 to 16777215"},
+    {"[[target]]\nname = \"iqn.2026-11.o:t\"\n[target.keys]\nInitalR2T = true",
+     "x.toml:10: target[1].keys.InitalR2T: is not a key of RFC 7143; write InitialR2T, or a "
+     "private one that begins with X-"},
+    {"[[target]]\nname = \"iqn.2026-11.o:t\"\nchap_digests = []",
+     "x.toml:9: target[1].chap_digests: is empty; write at least one digest, or leave it out for "
+     "all"},
+    {"[management]\nlisten = \"127.0.0.1:3260\"",
+     "x.toml:5: portal[1].listen: 127.0.0.1:3260 is taken by the management interface at 127.0.0.1:3260; "
+     "give each its own port"},
+    {"[[volume]]\nname = \"a\"\nfile = \"metadata/CURRENT\"", "x.toml:7: volume \"a\": "},
     {"[[target]]\nname = \"iqn.2026-11.o:t\"\nmutual_chap_secret = \"secretsecret\"",
      "x.toml:7: target[1].mutual_chap_user: is missing; a CHAP secret belongs to a user"},
     // Volumes.
@@ -424,6 +434,22 @@ chap_secret_file = "secret"
   const auto result = load_configuration(scratch.file("x.toml"));
   if (!result) FAIL(result.error().front());
   CHECK(result->targets.at(0).access.at(0).record.chap->secret == "from-the-file-1");
+}
+
+TEST_CASE("A directory is neither a configuration nor a secret", "[configuration]") {
+  const testing::ScratchDirectory scratch;
+  const auto folder = load_configuration(scratch.file(""));
+  REQUIRE_FALSE(folder.has_value());
+  CHECK_THAT(folder.error().front(),
+             Catch::EndsWith(": is a directory; name a configuration file"));
+  std::filesystem::create_directory(scratch.file("secret"));
+  std::ofstream(scratch.file("x.toml"))
+      << kSmallest
+      << "[[volume]]\nname = \"a\"\nsize = \"1GiB\"\n[[volume.access]]\ninitiator = \"*\"\n"
+         "chap_user = \"u\"\nchap_secret_file = \"secret\"\n";
+  const auto secret = load_configuration(scratch.file("x.toml"));
+  REQUIRE_FALSE(secret.has_value());
+  CHECK_THAT(secret.error().front(), Catch::Contains("/secret is a directory; "));
 }
 
 TEST_CASE("A file that is not there is named", "[configuration]") {

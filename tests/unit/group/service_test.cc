@@ -92,6 +92,31 @@ Task<void> make_expand_rename(Group& group) {
   REQUIRE(again.has_value());
   CHECK_FALSE(again->created);
   CHECK(again->volume.uuid == made->volume.uuid);
+  CreateVolumeRequest different = request_for("a");
+  different.specification.read_only = true;
+  const auto read_only = co_await group.create_volume(different);
+  REQUIRE_FALSE(read_only.has_value());
+  CHECK(read_only.error().code == Code::kConflict);
+  CHECK(read_only.error().message ==
+        "volume \"a\" is there already, with read_only false, not true; choose another name, or "
+        "ask for it as it is");
+  different = request_for("a");
+  different.specification.block_bytes = 4096;
+  const auto blocks = co_await group.create_volume(different);
+  CHECK_FALSE(blocks.has_value());
+  different = request_for("a");
+  different.specification.target = "iqn.2026-11.org.sandbay:other";
+  const auto target = co_await group.create_volume(different);
+  CHECK_FALSE(target.has_value());
+  different = request_for("a");
+  different.specification.lun = 3;
+  const auto lun = co_await group.create_volume(different);
+  CHECK_FALSE(lun.has_value());
+  different = request_for("a");
+  different.access.push_back({.initiator = "iqn.2026-11.org.example:*"});
+  const auto access = co_await group.create_volume(different);
+  REQUIRE_FALSE(access.has_value());
+  CHECK_THAT(access.error().message, Catch::Contains("with other access"));
   const auto other = co_await group.create_volume(request_for("a", 8 * kMiB));
   REQUIRE_FALSE(other.has_value());
   CHECK(other.error().code == Code::kConflict);
@@ -319,16 +344,28 @@ TEST_CASE("A start that would lose or mistake data is refused", "[group]") {
 
   SECTION("the image is missing") {
     std::filesystem::remove(path);
-    CHECK_THAT(refused_start(state, sections),
-               Catch::StartsWith("volume \"v\": ") && Catch::Contains(path));
+    run(
+        state, 1,
+        [](Group& group) -> Task<void> {
+          const auto volume = co_await group.show_volume("v");
+          CHECK(volume->health == "missing");
+          CHECK_THAT(volume->reason, Catch::Contains(path + ": cannot be opened: not found"));
+        },
+        sections);
     CHECK_FALSE(std::filesystem::exists(path));
   }
   SECTION("the image is too short") {
     std::filesystem::resize_file(path, 2 * kMiB);
-    CHECK(refused_start(state, sections) ==
-          fmt::format("volume \"v\": {} has 2MiB but the volume has 4MiB; bring the whole image "
-                      "back",
-                      path));
+    run(
+        state, 1,
+        [](Group& group) -> Task<void> {
+          const auto volume = co_await group.show_volume("v");
+          CHECK(volume->health == "failed");
+          CHECK(volume->specification.size_bytes == 4 * kMiB);
+          CHECK(volume->reason ==
+                path + " has 2MiB but the volume has 4MiB; bring the whole image back");
+        },
+        sections);
   }
   SECTION("the file says that it stands on something else") {
     CHECK(refused_start(state, "[[volume]]\nname = \"v\"\nsize = \"4MiB\"\nmemory = true\n") ==
