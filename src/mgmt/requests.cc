@@ -4,8 +4,10 @@
 
 #include <fmt/format.h>
 
+#include <cmath>
 #include <limits>
 #include <nlohmann/json.hpp>
+#include <set>
 
 #include "group/document.h"
 
@@ -50,15 +52,39 @@ Value convert(const json& source, int depth) {
   return value;
 }
 
+bool is_too_large(const json& value) {
+  if (value.is_number_unsigned()) {
+    return value.get<std::uint64_t>() > std::numeric_limits<std::int64_t>::max();
+  }
+  return value.is_number_float() && std::abs(value.get<double>()) >= 0x1p63;
+}
+
 // Too deep a document is refused while it is parsed: its destruction would recurse as deep.
 Read<Value> parse(std::string_view body) {
+  if (body.empty()) return std::unexpected("the body is empty; write one JSON object");
   bool too_deep = false;
-  const auto watch = [&](int depth, json::parse_event_t, json&) {
+  std::string wrong;
+  std::string key;
+  std::vector<std::set<std::string>> keys;  // Of the objects that are open.
+  const auto watch = [&](int depth, json::parse_event_t event, json& parsed) {
     too_deep = too_deep || depth > kDeepest;
+    if (event == json::parse_event_t::object_start) keys.emplace_back();
+    if (event == json::parse_event_t::object_end && !keys.empty()) keys.pop_back();
+    if (event == json::parse_event_t::key) {
+      key = parsed.get<std::string>();
+      if (!keys.empty() && !keys.back().insert(key).second && wrong.empty()) {
+        wrong = fmt::format("{}: is there twice; write it once", key);
+      }
+    }
+    if (event == json::parse_event_t::value && is_too_large(parsed) && wrong.empty()) {
+      wrong = fmt::format("{}: {} is out of range; write a whole number below 9223372036854775808",
+                          key, parsed.dump());
+    }
     return !too_deep;
   };
   const json document = json::parse(body, watch, /*allow_exceptions=*/false);
   if (too_deep) return std::unexpected("the body is nested too deeply; write one JSON object");
+  if (!document.is_discarded() && !wrong.empty()) return std::unexpected(wrong);
   if (document.is_discarded()) return std::unexpected("the body is not JSON; write one object");
   if (!document.is_object()) return std::unexpected("the body is not a JSON object; write one");
   return convert(document, 0);

@@ -55,6 +55,9 @@ const Route* find_route(std::string_view method, std::string_view path,
 // Checks the query, calls the handler, and gives the answer for what has no route.
 Reply answer(Backend& backend, std::string_view method, std::string_view path, Call call);
 
+// "GET, HEAD, OPTIONS": what a path offers; empty if there is nothing.
+std::string allowed_methods(std::string_view path);
+
 Reply error_reply(int status, std::string_view message);
 // The word that stands in an error's "code" for a status.
 std::string_view code_of(int status);

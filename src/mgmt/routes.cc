@@ -273,6 +273,25 @@ std::string_view next_part(std::string_view& path) {
   return part;
 }
 
+// A name in a path may hold any byte as %XX; other percent signs stand for themselves.
+std::string decode(std::string_view text) {
+  std::string decoded;
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    unsigned value = 0;
+    if (text[i] == '%' && i + 2 < text.size()) {
+      const char* const end = text.data() + i + 3;
+      const auto [stop, error] = std::from_chars(text.data() + i + 1, end, value, 16);
+      if (error == std::errc{} && stop == end) {
+        decoded += static_cast<char>(value);
+        i += 2;
+        continue;
+      }
+    }
+    decoded += text[i];
+  }
+  return decoded;
+}
+
 bool matches(std::string_view pattern, std::string_view path,
              std::map<std::string, std::string>* parameters) {
   parameters->clear();
@@ -281,7 +300,7 @@ bool matches(std::string_view pattern, std::string_view path,
     const std::string_view given = next_part(path);
     if (wanted.starts_with('{')) {
       if (given.empty()) return false;
-      parameters->emplace(wanted.substr(1, wanted.size() - 2), given);
+      parameters->emplace(wanted.substr(1, wanted.size() - 2), decode(given));
     } else if (wanted != given) {
       return false;
     }
@@ -315,6 +334,17 @@ const Route* find_route(std::string_view method, std::string_view path,
     if (route.method == method) return &route;
   }
   return nullptr;
+}
+
+std::string allowed_methods(std::string_view path) {
+  std::string allowed;
+  for (const std::string_view method : {"GET", "POST", "PATCH", "DELETE"}) {
+    std::map<std::string, std::string> parameters;
+    bool known = false;
+    if (find_route(method, path, &parameters, &known) == nullptr) continue;
+    allowed += std::string(method) + (method == "GET" ? ", HEAD, " : ", ");
+  }
+  return allowed.empty() ? allowed : allowed + "OPTIONS";
 }
 
 std::string_view code_of(int status) {

@@ -24,7 +24,7 @@ namespace {
 
 constexpr int kKeepAliveSeconds = 2;
 constexpr std::size_t kRequestsPerConnection = 1000;
-constexpr int kClientSeconds = 3;  // To send a request, or to take an answer.
+constexpr int kClientSeconds = 2;  // To send a request, or to take an answer.
 
 // A fixed number of threads and a bounded queue: when it is full, accepting waits, and clients
 // wait in the kernel's backlog.
@@ -88,13 +88,37 @@ std::optional<Reply> refused_by_guard(const httplib::Request& request) {
                        "the Host header names neither an IP address nor localhost; use the "
                        "daemon's address in the URL");
   }
-  const bool writes =
-      request.method == "POST" || request.method == "PUT" || request.method == "PATCH";
+  const bool writes = request.method == "POST" || request.method == "PATCH";
   if (writes && !is_json_type(request.get_header_value("Content-Type"))) {
     return error_reply(415,
                        "the body is not declared as JSON; send Content-Type: application/json");
   }
   return std::nullopt;
+}
+
+std::string_view raw_path(const httplib::Request& request) {
+  const std::string_view target = request.target;
+  return target.substr(0, target.find_first_of("?#"));
+}
+
+// OPTIONS, and methods that nothing here has: answered before any body is read.
+bool answered_by_method(const httplib::Request& request, httplib::Response& response) {
+  for (const std::string_view method : {"GET", "HEAD", "POST", "PATCH", "DELETE"}) {
+    if (request.method == method) return false;
+  }
+  const std::string allowed = allowed_methods(raw_path(request));
+  if (allowed.empty()) {
+    put(error_reply(404, "there is nothing at this path; see /api/v1/openapi.json"), response);
+    return true;
+  }
+  response.set_header("Allow", allowed);
+  if (request.method == "OPTIONS") {
+    response.status = 204;
+    return true;
+  }
+  put(error_reply(405, fmt::format("{} is not offered here, but {}", request.method, allowed)),
+      response);
+  return true;
 }
 
 // Ends the coroutine's wait when a thread has done `work`.
@@ -162,12 +186,22 @@ void HttpServer::configure() {
   http_.set_tcp_nodelay(true);
   http_.set_pre_routing_handler([](const httplib::Request& request, httplib::Response& response) {
     const auto refused = refused_by_guard(request);
-    if (!refused) return httplib::Server::HandlerResponse::Unhandled;
+    if (!refused) {
+      return answered_by_method(request, response) ? httplib::Server::HandlerResponse::Handled
+                                                   : httplib::Server::HandlerResponse::Unhandled;
+    }
     put(*refused, response);
     return httplib::Server::HandlerResponse::Handled;
   });
-  http_.set_error_handler([](const httplib::Request&, httplib::Response& response) {
+  http_.set_error_handler([largest = options_.largest_body_bytes](const httplib::Request&,
+                                                                  httplib::Response& response) {
     if (!response.body.empty()) return;
+    if (response.status == 413) {
+      put(error_reply(413,
+                      fmt::format("the body is too large; at most {} bytes are taken", largest)),
+          response);
+      return;
+    }
     put(error_reply(response.status, "the request is not one that HTTP or this daemon can serve"),
         response);
   });
@@ -181,7 +215,6 @@ void HttpServer::configure() {
   };
   http_.Get(".*", handler);
   http_.Post(".*", handler);
-  http_.Put(".*", handler);
   http_.Patch(".*", handler);
   http_.Delete(".*", handler);
 }
@@ -190,7 +223,12 @@ void HttpServer::handle(const httplib::Request& request, httplib::Response& resp
   Call call;
   for (const auto& [name, value] : request.params) call.query.emplace(name, value);
   call.body = request.body;
-  put(answer(backend_, request.method, request.path, std::move(call)), response);
+  // The library leaves the body out of an answer to HEAD. Names may hold an encoded slash.
+  const std::string_view method =
+      request.method == "HEAD" ? std::string_view("GET") : std::string_view(request.method);
+  const Reply reply = answer(backend_, method, raw_path(request), std::move(call));
+  if (reply.status == 405) response.set_header("Allow", allowed_methods(raw_path(request)));
+  put(reply, response);
 }
 
 std::expected<void, std::string> HttpServer::listen() {

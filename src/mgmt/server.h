@@ -20,8 +20,8 @@ namespace sandbay::mgmt {
 
 struct ServerOptions {
   Endpoint listen;
-  unsigned threads = 8;
-  std::size_t waiting_connections = 64;
+  unsigned threads = 64;  // More than clients that dawdle can be expected to take.
+  std::size_t waiting_connections = 256;
   std::size_t largest_body_bytes = std::size_t{1} << 20;
 };
 
