@@ -25,6 +25,7 @@ struct AccessArguments {
 };
 
 std::string path_of(const std::string& volume) {
+  if (volume.empty()) throw CLI::ValidationError("VOLUME", "is empty; write a volume's name");
   return fmt::format("/api/v1/volumes/{}/access", Client::escape(volume));
 }
 

@@ -3,6 +3,9 @@
 
 #include <fmt/format.h>
 #include <httplib.h>
+#include <netdb.h>
+
+#include <charconv>
 
 #include <nlohmann/json.hpp>
 
@@ -15,6 +18,7 @@ using nlohmann::json;
 constexpr int kConnectSeconds = 5;
 // A volume that is preallocated, or deleted while its device is slow, takes its time.
 constexpr int kAnswerSeconds = 600;
+constexpr int kReadAnswerSeconds = 15;  // Of what only asks.
 
 std::string with_scheme(std::string url) {
   while (url.ends_with('/')) url.pop_back();
@@ -38,6 +42,31 @@ std::string explain(httplib::Error error, const std::string& url) {
     default:
       return fmt::format("{} cannot be asked: {}", url, httplib::to_string(error));
   }
+}
+
+// What is wrong with the host or the port of an http:// URL; empty: nothing.
+std::string problem_with(const std::string& url) {
+  std::string host = url.substr(std::string_view("http://").size());
+  std::string port = "80";
+  const auto bracket = host.rfind(']');
+  const auto colon = host.rfind(':');
+  if (colon != std::string::npos && (bracket == std::string::npos || colon > bracket)) {
+    port = host.substr(colon + 1);
+    host.resize(colon);
+  }
+  unsigned number = 0;
+  const char* const end = port.data() + port.size();
+  const auto [stop, error] = std::from_chars(port.data(), end, number);
+  if (error != std::errc{} || stop != end || number == 0 || number > 65535) {
+    return fmt::format("--management {}: \"{}\" is no port; write 1 to 65535", url, port);
+  }
+  if (host.starts_with('[') && host.ends_with(']')) host = host.substr(1, host.size() - 2);
+  addrinfo* found = nullptr;
+  if (host.empty() || ::getaddrinfo(host.c_str(), nullptr, nullptr, &found) != 0) {
+    return fmt::format("--management {}: there is no host \"{}\"", url, host);
+  }
+  ::freeaddrinfo(found);
+  return {};
 }
 
 }  // namespace
@@ -80,9 +109,16 @@ Client::Answer Client::send(const char* method, const std::string& path,
     return std::unexpected(
         fmt::format("{} is not a management URL; write one such as {}", url_, kDefaultManagement));
   }
+  if (const std::string wrong = problem_with(url_); !wrong.empty()) return std::unexpected(wrong);
+  // Something else that listens there must not hold a change up for as long as one may take.
+  if (std::string_view(method) != "GET") {
+    const Answer daemon = send("GET", "/api/v1/group", nullptr);
+    if (!daemon) return daemon;
+  }
   httplib::Client http(url_);
   http.set_connection_timeout(kConnectSeconds);
-  http.set_read_timeout(kAnswerSeconds);
+  http.set_read_timeout(body == nullptr && std::string_view(method) == "GET" ? kReadAnswerSeconds
+                                                                             : kAnswerSeconds);
   httplib::Request request;
   request.method = method;
   request.path = path;

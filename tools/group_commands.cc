@@ -57,7 +57,7 @@ void show(const Settings& settings) {
 }  // namespace
 
 void add_group_commands(CLI::App& app, Settings& settings) {
-  CLI::App* noun = app.add_subcommand("group", "The group that the daemon runs");
+  CLI::App* noun = app.add_subcommand("group", "The group that the daemon runs: show");
   noun->require_subcommand(1);
   noun->add_subcommand("show", "Show its name, portals and numbers")->callback([&settings] {
     show(settings);

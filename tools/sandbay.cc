@@ -10,6 +10,7 @@
 
 #include "group/units.h"
 #include "group/version.h"
+#include "lab/load.h"
 #include "tools/commands.h"
 
 namespace sandbay::cli {
@@ -40,6 +41,31 @@ int complain(std::string_view message, int code) {
   return code;
 }
 
+// Where the command line stopped making sense, and what would go on from there.
+std::string explain(const CLI::App& app, const CLI::ParseError& error) {
+  const CLI::App* at = &app;
+  std::string path;
+  while (!at->get_subcommands().empty()) {
+    at = at->get_subcommands().front();
+    path += (path.empty() ? "" : " ") + at->get_name();
+  }
+  const std::string help = fmt::format("see sandbay {}--help", path.empty() ? path : path + " ");
+  const auto unknown = app.remaining(true);
+  if (!unknown.empty()) {
+    return fmt::format("\"{}\" is not known here; {}", lab::without_password(unknown.front()),
+                       help);
+  }
+  std::string next;
+  for (const CLI::App* each : at->get_subcommands([](const CLI::App*) { return true; })) {
+    next += (next.empty() ? "" : ", ") + each->get_name();
+  }
+  if (!next.empty() && dynamic_cast<const CLI::RequiredError*>(&error) != nullptr) {
+    return path.empty() ? fmt::format("a noun is missing ({}); {}", next, help)
+                        : fmt::format("{} needs a verb ({}); {}", path, next, help);
+  }
+  return fmt::format("{}{}{}; {}", path, path.empty() ? "" : ": ", error.what(), help);
+}
+
 int run(int argument_count, char** argument_values) {
   CLI::App app("Manages a Sandbay daemon and puts load on iSCSI targets.", "sandbay");
   Settings settings;
@@ -64,12 +90,7 @@ int run(int argument_count, char** argument_values) {
     app.parse(argument_count, argument_values);
   } catch (const CLI::ParseError& error) {
     if (error.get_exit_code() == 0) return app.exit(error);
-    const auto unknown = app.remaining(true);
-    if (!unknown.empty()) {
-      return complain(fmt::format("\"{}\" is not known here; see sandbay --help", unknown.front()),
-                      kUsage);
-    }
-    return complain(fmt::format("{}; see sandbay --help", error.what()), kUsage);
+    return complain(explain(app, error), kUsage);
   } catch (const Failure& failure) {
     return complain(failure.what(), kFailed);
   } catch (const nlohmann::json::exception& error) {

@@ -64,6 +64,7 @@ void print_target(const json& target) {
 }
 
 void show(const Settings& settings, const std::string& name) {
+  if (name.empty()) throw CLI::ValidationError("IQN", "is empty; write a target's name");
   const std::string path = "/api/v1/targets/" + Client::escape(name);
   const json target = expect(Client(settings.management).get(path));
   if (settings.json) return print_json(target);

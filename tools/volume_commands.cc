@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
+#include <filesystem>
 #include <memory>
 #include <nlohmann/json.hpp>
 
@@ -36,6 +37,7 @@ struct VolumeArguments {
 };
 
 std::string path_of(const std::string& name) {
+  if (name.empty()) throw CLI::ValidationError("NAME", "is empty; write a volume's name");
   return fmt::format("{}/{}", kVolumes, Client::escape(name));
 }
 
@@ -92,7 +94,9 @@ void print_volume(const json& volume) {
           {"target", text("target")},
           {"lun", volume.at("lun").dump()},
           {"sessions", volume.at("sessions").dump()},
-          {"health", text("health")},
+          {"health", text("reason").empty()
+                         ? text("health")
+                         : fmt::format("{}: {}", text("health"), text("reason"))},
           {"thin", flag("thin")},
           {"read only", flag("read_only")},
           {"write cache", flag("write_cache")},
@@ -120,8 +124,8 @@ void show(const Settings& settings, const VolumeArguments& arguments) {
 json body_of(const VolumeArguments& a) {
   json body{{"name", a.name}, {"block_size", a.block_size}, {"read_only", a.read_only}};
   if (!a.size.empty()) body["size"] = bytes_of(a.size);
-  if (!a.file.empty()) body["file"] = a.file;
-  if (!a.device.empty()) body["device"] = a.device;
+  if (!a.file.empty()) body["file"] = std::filesystem::absolute(a.file).string();
+  if (!a.device.empty()) body["device"] = std::filesystem::absolute(a.device).string();
   if (a.memory) body["memory"] = true;
   if (!a.target.empty()) body["target"] = a.target;
   if (a.lun >= 0) body["lun"] = a.lun;
@@ -136,6 +140,10 @@ json body_of(const VolumeArguments& a) {
 }
 
 void create(const Settings& settings, const VolumeArguments& arguments) {
+  if (arguments.name.empty()) throw CLI::ValidationError("NAME", "is empty; write a volume's name");
+  if (arguments.size.empty() && arguments.file.empty() && arguments.device.empty()) {
+    throw CLI::ValidationError("--size", "is missing; write a size such as 10GiB");
+  }
   const Client client(settings.management);
   const json volume = expect(client.post(kVolumes, body_of(arguments)));
   if (settings.json) return print_json(volume);
@@ -173,7 +181,7 @@ void add_create_options(CLI::App& verb, VolumeArguments& a) {
   verb.add_option("NAME", a.name, "Letters, digits, dots, dashes and underscores")->required();
   verb.add_option("--size", a.size, "Such as 512MiB, 100GiB or 1TB")->type_name("SIZE");
   auto* file = verb.add_option("--file", a.file,
-                               "Serve this image file (absolute path) instead of one in the "
+                               "Serve this image file instead of one in the "
                                "state directory; made if it is absent and --size is given");
   file->type_name("PATH");
   auto* device = verb.add_option("--device", a.device, "Serve this block device");
@@ -182,7 +190,13 @@ void add_create_options(CLI::App& verb, VolumeArguments& a) {
       verb.add_flag("--memory", a.memory, "Keep it in memory; its content ends with the daemon");
   memory->excludes(file)->excludes(device);
   verb.add_option("--block-size", a.block_size, "Logical block size")
-      ->check(CLI::IsMember({512, 4096}))
+      ->check(CLI::Validator(
+          [](const std::string& text) {
+            return text == "512" || text == "4096"
+                       ? std::string()
+                       : fmt::format("\"{}\" is no block size; write 512 or 4096", text);
+          },
+          "BYTES"))
       ->capture_default_str();
   auto* thin = verb.add_flag("--thin", a.thin,
                              "Tell initiators that UNMAP frees space (the default unless "
@@ -207,7 +221,8 @@ void add_create_options(CLI::App& verb, VolumeArguments& a) {
 
 void add_volume_commands(CLI::App& app, Settings& settings) {
   const auto a = std::make_shared<VolumeArguments>();
-  CLI::App* noun = app.add_subcommand("volume", "Volumes: list, create, expand, delete");
+  CLI::App* noun =
+      app.add_subcommand("volume", "Volumes: list, show, create, expand, rename, delete");
   noun->require_subcommand(1);
   noun->add_subcommand("list", "List all volumes")->callback([&settings] { list(settings); });
 
