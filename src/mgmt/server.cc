@@ -116,7 +116,8 @@ bool answered_by_method(const httplib::Request& request, httplib::Response& resp
     response.status = 204;
     return true;
   }
-  put(error_reply(405, fmt::format("{} is not offered here, but {}", request.method, allowed)),
+  put(error_reply(405, fmt::format("{} is not offered for {}; see /api/v1/openapi.json",
+                                   request.method, raw_path(request))),
       response);
   return true;
 }
