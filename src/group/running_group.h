@@ -109,6 +109,10 @@ class RunningGroup final : public Group {
   std::optional<std::string> claim_against(const VolumeSpecification& specification) const;
   Task<void> unmake_file(VolumeRecord record);
   Task<Answer<CreatedVolume>> create_now(CreateVolumeRequest request);
+  // Why a volume that is there cannot be the one that is asked for; nothing if it is. Fills in the
+  // target where none was named.
+  std::optional<Refusal> refusal_to_repeat(const VolumeSpecification& old, bool own_target,
+                                           CreateVolumeRequest& request) const;
   std::optional<Refusal> refusal_to_create(const CreateVolumeRequest& request) const;
   Task<Answer<VolumeInfo>> change_now(std::string name, ChangeVolumeRequest request);
   Task<Answer<void>> grow_now(std::shared_ptr<Volume> volume, std::uint64_t byte_count);

@@ -194,34 +194,38 @@ std::optional<Refusal> RunningGroup::refusal_to_create(const CreateVolumeRequest
   return std::nullopt;
 }
 
+std::optional<Refusal> RunningGroup::refusal_to_repeat(const VolumeSpecification& old,
+                                                       bool own_target,
+                                                       CreateVolumeRequest& request) const {
+  VolumeSpecification& s = request.specification;
+  const auto conflict = [&s](std::string what) {
+    return Refusal{.code = Refusal::Code::kConflict,
+                   .message = fmt::format("volume \"{}\" is there already, with {}", s.name, what)};
+  };
+  const bool sized = s.size_bytes != 0 || s.path.empty();  // An image may say its own size.
+  if ((sized && old.size_bytes != s.size_bytes) || old.backing != s.backing) {
+    return conflict(fmt::format("{} on {}; choose another name, or expand it",
+                                format_size(old.size_bytes), describe(old.backing)));
+  }
+  if (own_target) s.target = old.target;  // A renamed volume's target has the old name.
+  if (const auto differs = difference(old, s)) {
+    return conflict(*differs + "; choose another name, or ask for it as it is");
+  }
+  if (!has_access(*targets_.at(old.target), request.access)) {
+    return conflict(
+        "other access; leave access out, and change it with access add and access remove");
+  }
+  return std::nullopt;
+}
+
 Task<Answer<CreatedVolume>> RunningGroup::create_now(CreateVolumeRequest request) {
   VolumeSpecification& s = request.specification;
   const bool own_target = s.target.empty();
   if (own_target) s.target = default_target_name(s.name);
   if (const auto there = find(s.name)) {
     const VolumeSpecification& old = there->record().specification;
-    const bool sized = s.size_bytes != 0 || s.path.empty();  // An image may say its own size.
-    if ((sized && old.size_bytes != s.size_bytes) || old.backing != s.backing) {
-      co_return refuse(
-          Refusal::Code::kConflict,
-          fmt::format("volume \"{}\" is there already, with {} on {}; choose another name, or "
-                      "expand it",
-                      s.name, format_size(old.size_bytes), describe(old.backing)));
-    }
-    if (own_target) s.target = old.target;  // A renamed volume's target has the old name.
-    if (const auto differs = difference(old, s)) {
-      co_return refuse(
-          Refusal::Code::kConflict,
-          fmt::format("volume \"{}\" is there already, with {}; choose another name, or ask for it "
-                      "as it is",
-                      s.name, *differs));
-    }
-    if (!has_access(*targets_.at(old.target), request.access)) {
-      co_return refuse(
-          Refusal::Code::kConflict,
-          fmt::format("volume \"{}\" is there already, with other access; leave access "
-                      "out, and change it with access add and access remove",
-                      s.name));
+    if (auto refusal = refusal_to_repeat(old, own_target, request)) {
+      co_return std::unexpected(*refusal);
     }
     auto info = co_await volume_now(s.name);
     if (!info) co_return std::unexpected(info.error());

@@ -71,6 +71,7 @@ json to_json(const group::VolumeInfo& info) {
           {"target", s.target},
           {"lun", s.lun.value_or(0)},
           {"health", info.health},
+          {"reason", info.reason},
           {"declared", info.declared},
           {"reactor", info.executor},
           {"sessions", info.sessions},

@@ -47,8 +47,8 @@ const std::string_view kSchemas = R"json({
   "in_flight": {"type": "integer"}}},
 "Volume": {"type": "object", "required": ["name", "uuid", "size", "block_size",
   "physical_block_size", "backing", "path", "thin", "preallocate", "read_only", "write_cache",
-  "serial", "naa", "vendor", "product", "revision", "target", "lun", "health", "declared",
-  "reactor", "sessions", "counters"], "properties": {
+  "serial", "naa", "vendor", "product", "revision", "target", "lun", "health", "reason",
+  "declared", "reactor", "sessions", "counters"], "properties": {
   "name": {"type": "string"},
   "uuid": {"type": "string", "format": "uuid"},
   "size": {"type": "integer", "description": "Bytes."},
@@ -70,6 +70,8 @@ const std::string_view kSchemas = R"json({
   "lun": {"type": "integer"},
   "health": {"type": "string", "enum": ["good", "degraded", "predicted failure", "failed",
     "missing"]},
+  "reason": {"type": "string",
+    "description": "Why it is not served: its device could not be opened. Empty if it is."},
   "declared": {"type": "boolean", "description": "It stands in the configuration file."},
   "reactor": {"type": "integer", "description": "The reactor it lives on."},
   "sessions": {"type": "integer", "description": "Sessions with its target."},

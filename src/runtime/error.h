@@ -20,20 +20,20 @@ enum class Error : std::uint8_t {
   kRefused,      // Nobody listens there.
   kUnreachable,  // No route, no such host.
   kAddressInUse,
-  kNoMemory,      // A limit on memory or descriptors was reached.
-  kNoSpace,       // The medium below is full.
-  kReadOnly,      // The medium does not accept writes.
-  kPermission,    // The operating system denied access.
-  kNotFound,      // No such file, key or object.
-  kExists,        // It exists already.
-  kInvalid,       // The arguments cannot be served (alignment, size, format).
-  kOutOfRange,    // An address beyond the end.
-  kUnsupported,   // The device or the kernel does not know the operation.
-  kNotReady,      // The device is there but cannot serve now.
-  kMediumError,   // Blocks that cannot be read; Completion::first_bad_lba says which is the first.
-  kHardware,      // Any other failure of the device (EIO).
-  kMiscompare,    // Compared data differ.
-  kDataCorrupt,   // A checksum did not match.
+  kNoMemory,     // A limit on memory or descriptors was reached.
+  kNoSpace,      // The medium below is full.
+  kReadOnly,     // The medium does not accept writes.
+  kPermission,   // The operating system denied access.
+  kNotFound,     // No such file, key or object.
+  kExists,       // It exists already.
+  kInvalid,      // The arguments cannot be served (alignment, size, format).
+  kOutOfRange,   // An address beyond the end.
+  kUnsupported,  // The device or the kernel does not know the operation.
+  kNotReady,     // The device is there but cannot serve now.
+  kMediumError,  // Blocks that cannot be read; Completion::first_bad_lba says which is the first.
+  kHardware,     // Any other failure of the device (EIO).
+  kMiscompare,   // Compared data differ.
+  kDataCorrupt,  // A checksum did not match.
 };
 
 template <class T, class E = Error>

@@ -23,9 +23,9 @@ class Executor;
 
 struct FileOptions {
   bool writable = true;
-  bool create = false;         // Make it (mode 0600) if it is not there.
-  bool exclusive = false;      // With create: fail with kExists if it is there.
-  bool direct = false;         // O_DIRECT where the filesystem can; File::direct() tells.
+  bool create = false;     // Make it (mode 0600) if it is not there.
+  bool exclusive = false;  // With create: fail with kExists if it is there.
+  bool direct = false;     // O_DIRECT where the filesystem can; File::direct() tells.
   // Nobody else who locks has it open, in this process or another, for as long as it is open here;
   // kNotReady if somebody has. Simulated files have no other process and are always free.
   bool lock = false;
@@ -81,7 +81,7 @@ class Endpoint {
   std::uint16_t port() const noexcept { return port_; }
   void set_port(std::uint16_t port) noexcept { port_ = port; }
   std::span<const std::uint8_t, 16> bytes() const noexcept { return bytes_; }  // IPv4: first four.
-  std::string address() const;    // "127.0.0.1", "::1"
+  std::string address() const;                                                 // "127.0.0.1", "::1"
   std::string to_string() const;  // "127.0.0.1:3260", "[::1]:3260"
   bool same_address(const Endpoint& other) const noexcept;
   bool operator==(const Endpoint&) const = default;

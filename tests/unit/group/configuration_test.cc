@@ -283,7 +283,8 @@ constexpr Mistake kMistakes[] = {
      "x.toml:9: target[1].chap_digests: is empty; write at least one digest, or leave it out for "
      "all"},
     {"[management]\nlisten = \"127.0.0.1:3260\"",
-     "x.toml:5: portal[1].listen: 127.0.0.1:3260 is taken by the management interface at 127.0.0.1:3260; "
+     "x.toml:5: portal[1].listen: 127.0.0.1:3260 is taken by the management interface at "
+     "127.0.0.1:3260; "
      "give each its own port"},
     {"[[volume]]\nname = \"a\"\nfile = \"metadata/CURRENT\"", "x.toml:7: volume \"a\": "},
     {"[[target]]\nname = \"iqn.2026-11.o:t\"\nmutual_chap_secret = \"secretsecret\"",
