@@ -260,14 +260,15 @@ Buffer BufferPool::try_allocate_contiguous(std::size_t byte_count) {
   const std::size_t size_class = class_for(byte_count);
   auto& open = open_slabs_[size_class];
   if (open.empty() && !add_slab(size_class)) {
-    // Another size may hold slabs that are wholly free.
-    for (std::uint32_t index = 0; index < slabs_.size(); ++index) {
+    // Other sizes may hold slabs that are wholly free.
+    bool added = false;
+    for (std::uint32_t index = 0; index < slabs_.size() && !added; ++index) {
       const Slab& other = *slabs_[index];
       if (other.memory == nullptr || other.free_count != other.block_count) continue;
       retire_slab(index);
-      break;
+      added = add_slab(size_class);
     }
-    if (!add_slab(size_class)) return {};
+    if (!added) return {};
   }
   Slab& slab = *slabs_[open.back()];
   detail::BufferBlock* const block = slab.first_free;

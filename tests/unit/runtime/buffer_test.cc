@@ -171,6 +171,11 @@ TEST_CASE("Moving a list leaves an empty one", "[buffer]") {
 
 // The limit -------------------------------------------------------------------------------------
 
+// Large blocks leave an eighth of the pool to small ones.
+constexpr std::size_t limit_for(std::size_t size) {
+  return size <= BufferPool::kSmallBytes ? kLimit : kLimit / 8 * 7;
+}
+
 TEST_CASE("A pool never holds more than its limit", "[buffer]") {
   for (const std::size_t size : {std::size_t{512}, std::size_t{4096}, std::size_t{65536}, kMiB}) {
     auto world = make_world();
@@ -183,9 +188,9 @@ TEST_CASE("A pool never holds more than its limit", "[buffer]") {
       taken.push_back(std::move(buffer));
       REQUIRE(pool.used_bytes() <= kLimit);
     }
-    REQUIRE(taken.size() == kLimit / size);
+    REQUIRE(taken.size() == limit_for(size) / size);
     REQUIRE(pool.under_pressure());
-    REQUIRE(pool.try_allocate_contiguous(1).empty());
+    REQUIRE(pool.try_allocate_contiguous(1).empty() == (limit_for(size) == kLimit));
     REQUIRE(pool.try_allocate(100'000).empty());
     taken.clear();
     world->run_for(1ms);
@@ -201,7 +206,7 @@ TEST_CASE("Free slabs of one size serve another", "[buffer]") {
       for (const std::size_t size :
            {std::size_t{512}, kMiB, std::size_t{4096}, std::size_t{262144}}) {
         std::vector<Buffer> taken;
-        for (std::size_t i = 0; i < kLimit / size; ++i) {
+        for (std::size_t i = 0; i < limit_for(size) / size; ++i) {
           taken.push_back(pool.try_allocate_contiguous(size));
           CHECK_FALSE(taken.back().empty());
         }
@@ -221,7 +226,7 @@ TEST_CASE("One block in use keeps its slab from serving another size", "[buffer]
       if (buffer.empty()) break;
       large.push_back(std::move(buffer));
     }
-    CHECK(large.size() == (kLimit - BufferPool::kSlabBytes) / kMiB);
+    CHECK(large.size() == (limit_for(kMiB) - BufferPool::kSlabBytes) / kMiB);
     co_return;
   });
 }
@@ -258,11 +263,11 @@ TEST_CASE("Who waits for memory is served in order, and nobody overtakes", "[buf
           BufferPool& pool = executor.buffers();
           std::vector<BufferList> held;
           std::vector<int> order;
-          for (std::size_t i = 0; i < kLimit / kMiB; ++i) {
+          for (std::size_t i = 0; i < limit_for(kMiB) / kMiB; ++i) {
             held.push_back(pool.try_allocate(kMiB));
           }
           spawn(allocate_and_log(pool, 2 * kMiB, 0, order, held));
-          spawn(allocate_and_log(pool, 4096, 1, order, held));  // Would fit first.
+          spawn(allocate_and_log(pool, kMiB, 1, order, held));  // Would fit first.
           spawn(allocate_and_log(pool, kMiB, 2, order, held));
           CHECK(pool.waiter_count() == 3);
           held.pop_back();
@@ -364,6 +369,23 @@ TEST_CASE("Promises count against the limit and are given up", "[buffer]") {
   });
 }
 
+TEST_CASE("Large allocations that wait do not hold small ones up", "[buffer]") {
+  run([](Executor& executor) -> Task<void> {
+    BufferPool& pool = executor.buffers();
+    std::vector<BufferList> held;
+    std::vector<int> order;
+    for (int i = 0; i < 20; ++i) spawn(allocate_and_log(pool, kMiB, i, order, held));
+    CHECK(pool.waiter_count() > 0);
+    spawn(allocate_and_log(pool, BufferPool::kSmallBytes, 100, order, held));
+    CHECK(order.back() == 100);
+    while (order.size() < 21) {
+      held.erase(held.begin());
+      co_await executor.sleep_for(1ms);
+    }
+    CHECK(pool.waiter_count() == 0);
+  });
+}
+
 TEST_CASE("What waits for memory leaves room for what was promised", "[buffer]") {
   run([](Executor& executor) -> Task<void> {
     BufferPool& pool = executor.buffers();
@@ -372,11 +394,11 @@ TEST_CASE("What waits for memory leaves room for what was promised", "[buffer]")
     std::vector<int> order;
     for (int i = 0; i < 20; ++i) spawn(allocate_and_log(pool, kMiB, i, order, held));
     co_await executor.sleep_for(1ms);
-    CHECK(order.size() == kLimit / kMiB - 2);
+    CHECK(order.size() == limit_for(kMiB) / kMiB - 2);
     // Redeemed: the promise ends as the memory is taken.
     pool.unreserve(2 * kMiB);
     co_await executor.sleep_for(1ms);
-    CHECK(order.size() == kLimit / kMiB);
+    CHECK(order.size() == limit_for(kMiB) / kMiB);
     while (order.size() < 20) {
       held.erase(held.begin());
       co_await executor.sleep_for(1ms);
