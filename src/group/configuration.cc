@@ -11,7 +11,7 @@
 
 #include "group/claims.h"
 #include "group/document.h"
-#include "group/uuid.h"
+#include "group/naa.h"
 
 namespace sandbay::group {
 

@@ -15,7 +15,7 @@
 #include <string_view>
 #include <vector>
 
-#include "group/uuid.h"
+#include "group/naa.h"
 #include "iscsi/target_server.h"
 #include "runtime/io.h"
 

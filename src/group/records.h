@@ -16,7 +16,7 @@
 #include <vector>
 
 #include "group/configuration.h"
-#include "group/uuid.h"
+#include "group/naa.h"
 
 namespace sandbay::group {
 

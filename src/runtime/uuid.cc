@@ -1,11 +1,7 @@
-// Text forms of UUIDs and NAA identifiers: hexadecimal digits in the order of the bytes. A UUID
-// is drawn from the executor's generator, so that a simulation repeats it.
-#include "group/uuid.h"
+// The text form of a UUID: hexadecimal digits in the order of its bytes.
+#include "runtime/uuid.h"
 
-#include <algorithm>
-#include <span>
-
-namespace sandbay::group {
+namespace sandbay {
 
 namespace {
 
@@ -19,8 +15,9 @@ std::optional<std::uint8_t> digit_of(char c) {
   return static_cast<std::uint8_t>(at);
 }
 
-// 32 digits as 16 bytes.
-std::optional<std::array<std::uint8_t, 16>> parse_hex(std::string_view text) {
+}  // namespace
+
+std::optional<std::array<std::uint8_t, 16>> parse_hex16(std::string_view text) {
   std::array<std::uint8_t, 16> bytes{};
   if (text.size() != 2 * bytes.size()) return std::nullopt;
   for (std::size_t i = 0; i < bytes.size(); ++i) {
@@ -40,8 +37,6 @@ std::string format_hex(std::span<const std::uint8_t> bytes) {
   }
   return text;
 }
-
-}  // namespace
 
 Uuid make_uuid(Random& random) {
   Uuid uuid{};
@@ -71,28 +66,7 @@ std::optional<Uuid> parse_uuid(std::string_view text) {
     if (dash != (text[i] == '-')) return std::nullopt;
     if (!dash) digits += text[i];
   }
-  return parse_hex(digits);
+  return parse_hex16(digits);
 }
 
-NaaIdentifier naa_of(const Uuid& uuid) {
-  // Four bits of type, 24 of company (02-5B-A7), then 100 bits of the UUID.
-  NaaIdentifier naa = {0x60, 0x25, 0xba, 0x70};
-  naa[3] = static_cast<std::uint8_t>(naa[3] | (uuid[3] & 0x0f));
-  std::copy(uuid.begin() + 4, uuid.end(), naa.begin() + 4);
-  return naa;
-}
-
-std::string serial_of(const Uuid& uuid) {
-  return format_hex(std::span<const std::uint8_t>(uuid).first<8>());
-}
-
-std::string format_naa(const NaaIdentifier& naa) { return "naa." + format_hex(naa); }
-
-std::optional<NaaIdentifier> parse_naa(std::string_view text) {
-  if (text.starts_with("naa.")) text.remove_prefix(4);
-  const auto bytes = parse_hex(text);
-  if (!bytes || (*bytes)[0] >> 4 != 6) return std::nullopt;
-  return bytes;
-}
-
-}  // namespace sandbay::group
+}  // namespace sandbay

@@ -1,7 +1,5 @@
-// UUIDs (RFC 4122, version 4) and the identities that are made from them.
-//
-// A volume's UUID is drawn once and kept in the metadata; its serial number and NAA identifier
-// follow from it, so initiators see the same disk after every restart.
+// The identities by which initiators know a volume; made from its UUID, which is drawn once and
+// kept in the metadata, so that initiators see the same disk after every restart.
 #pragma once
 
 #include <array>
@@ -10,15 +8,9 @@
 #include <string>
 #include <string_view>
 
-#include "runtime/random.h"
+#include "runtime/uuid.h"
 
 namespace sandbay::group {
-
-using Uuid = std::array<std::uint8_t, 16>;
-
-Uuid make_uuid(Random& random);
-std::string format_uuid(const Uuid& uuid);              // Lower case, with dashes.
-std::optional<Uuid> parse_uuid(std::string_view text);  // Either case.
 
 // NAA 6h, IEEE Registered Extended (SPC-4 clause 7.8.6.6.5), as 16 bytes.
 using NaaIdentifier = std::array<std::uint8_t, 16>;
