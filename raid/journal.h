@@ -1,0 +1,95 @@
+// Journal: the stripe-update journal that closes the write hole.
+//
+// A stripe update that touches several drives is first appended here with every byte that it will
+// write, data and parity alike. Once append() has ended the record is durable; only then may the
+// drives be written. A crash at any later moment is cured by writing the record's bytes again, so
+// that each block is old or new as a whole and parity matches, whichever drives are missing. A
+// record is released when a flush of the drives that began after the update's writes had ended has
+// succeeded.
+//
+// Two implementations: on the set's own drives (drive_journal.h) and in a controller's NVRAM
+// (nvram_journal.h). All functions are called on the set's home.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <vector>
+
+#include "block/block_device.h"
+#include "runtime/buffer.h"
+#include "runtime/task.h"
+
+namespace sandbay::raid {
+
+// One write in place. Blocks are the drive's, counted from its beginning.
+struct JournalWrite {
+  std::uint16_t role = 0;
+  bool zeroes = false;  // The blocks become zeros; no payload belongs to it.
+  Extent extent;
+};
+
+// What append() stores. `payload` holds the bytes of every write that is not `zeroes`, in order.
+struct StripeUpdate {
+  std::uint64_t stripe = 0;
+  std::span<const JournalWrite> writes;
+  const BufferList* payload = nullptr;
+};
+
+// What recover() gives back.
+struct RecoveredUpdate {
+  std::uint64_t sequence = 0;
+  std::uint64_t stripe = 0;
+  std::vector<JournalWrite> writes;
+  std::vector<std::byte> payload;
+};
+
+struct JournalRecovery {
+  std::vector<RecoveredUpdate> updates;     // In the order in which they were appended.
+  std::vector<std::uint64_t> lost_stripes;  // Their records were live but cannot be read any more.
+  bool all_lost = false;                    // Which records were live is not known any more.
+};
+
+class Journal {
+ public:
+  Journal() = default;
+  Journal(const Journal&) = delete;
+  Journal& operator=(const Journal&) = delete;
+  virtual ~Journal() = default;  // No operation is in flight.
+
+  // The most bytes of payload that one update may have.
+  virtual std::size_t largest_payload_bytes() const noexcept = 0;
+  // Makes the update durable and gives its ticket. Waits for room, first come first served. The
+  // update's memory stays valid until the task ends. Fails when too few drives are left.
+  virtual Task<Result<std::uint64_t>> append(StripeUpdate update) = 0;
+  // In any order. Costs no I/O by itself.
+  virtual void release(std::uint64_t ticket) = 0;
+  // Called once, before the first append(): what a crash left. Afterwards the journal counts all of
+  // it as live until reset().
+  virtual Task<Result<JournalRecovery>> recover() = 0;
+  // Everything recovered has been written and flushed: the journal is durably empty.
+  virtual Task<Error> reset() = 0;
+
+  virtual std::uint64_t used_bytes() const noexcept = 0;
+  virtual std::uint64_t size_bytes() const noexcept = 0;
+  virtual std::uint64_t written_bytes() const noexcept = 0;  // Since it was opened, all copies.
+  // Called when more than half is used or somebody waits for room: the owner flushes its drives and
+  // releases what that covered. Set before the first append(); must not suspend.
+  std::function<void()> on_pressure;
+};
+
+// What a journal on drives asks of the set.
+class JournalDrives {
+ public:
+  // Bit r: role r's drive takes writes now and its superblock is current.
+  virtual std::uint64_t live_roles() const noexcept = 0;
+  // I/O of the journal on a role's drive, in blocks from the drive's beginning; counted apart from
+  // other I/O. A drive that fails a write is dropped from the set by the set itself before the task
+  // ends, and is not live any more; append() then takes another.
+  virtual Task<Completion> journal_io(unsigned role, Request request) = 0;
+
+ protected:
+  ~JournalDrives() = default;
+};
+
+}  // namespace sandbay::raid
