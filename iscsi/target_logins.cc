@@ -11,14 +11,18 @@
 namespace sandbay::iscsi {
 namespace {
 
-// Session reinstatement (section 6.3.5): the same initiator port and target port.
+// Session reinstatement (section 6.3.5): the same initiator port and target port. A discovery
+// session that names no target has no portal group either: there it is the address that counts
+// (section 7.4.2.1), and one that names a target is as any other session (section 7.4.2.2).
 bool is_same_nexus(const Session& session, const LoginIdentity& identity,
-                   std::uint16_t portal_group_tag) {
+                   std::uint16_t portal_group_tag, const std::string& portal) {
   const SessionOptions& options = session.options();
-  return options.isid == identity.isid && options.portal_group_tag == portal_group_tag &&
+  const bool same_place = identity.target_name.empty()
+                              ? options.portal == portal
+                              : options.portal_group_tag == portal_group_tag;
+  return options.isid == identity.isid && same_place &&
          same_name(options.initiator_name, identity.initiator_name) &&
-         same_name(options.target_name, identity.target_name) &&
-         (options.device == nullptr) == identity.discovery;
+         same_name(options.named_target, identity.target_name);
 }
 
 std::string who_and_where(const SessionOptions& options, const Endpoint& peer) {
@@ -36,8 +40,11 @@ RegisteredTarget* Registry::find(const std::string& name) {
 // What the target says to a login, from the registry.
 class LoginService::Policy final : public LoginPolicy {
  public:
-  Policy(Registry& registry, Endpoint peer, std::uint16_t portal_group_tag)
-      : registry_(registry), peer_(std::move(peer)), portal_group_tag_(portal_group_tag) {}
+  Policy(Registry& registry, Endpoint local, Endpoint peer, std::uint16_t portal_group_tag)
+      : registry_(registry),
+        portal_(local.to_string()),
+        peer_(std::move(peer)),
+        portal_group_tag_(portal_group_tag) {}
 
   Admission admit(const LoginIdentity& identity) override {
     Admission admission;
@@ -56,6 +63,7 @@ class LoginService::Policy final : public LoginPolicy {
   }
 
   const std::string& target_name() const noexcept { return target_name_; }
+  const std::string& portal() const noexcept { return portal_; }
   std::uint16_t portal_group_tag() const noexcept { return portal_group_tag_; }
   const KeyPreferences& preferences() const noexcept { return preferences_; }
 
@@ -100,8 +108,8 @@ class LoginService::Policy final : public LoginPolicy {
   // Section 6.3.1: a connection for a session that exists.
   void admit_to_session(const LoginIdentity& identity, Admission& admission) {
     const auto found = registry_.sessions.find(identity.tsih);
-    if (found == registry_.sessions.end() ||
-        !is_same_nexus(*found->second, identity, portal_group_tag_)) {
+    if (found == registry_.sessions.end() || found->second->is_discovery() != identity.discovery ||
+        !is_same_nexus(*found->second, identity, portal_group_tag_, portal_)) {
       admission.status = LoginStatus::kSessionDoesNotExist;
       return;
     }
@@ -109,6 +117,7 @@ class LoginService::Policy final : public LoginPolicy {
   }
 
   Registry& registry_;
+  std::string portal_;
   Endpoint peer_;
   std::uint16_t portal_group_tag_;
   std::string target_name_;
@@ -195,7 +204,7 @@ Task<LoginService::Placement> LoginService::log_in(Connection& connection,
   };
   home.arm(attempt.timer);
 
-  Policy policy(registry_, connection.peer(), portal_group_tag);
+  Policy policy(registry_, connection.local(), connection.peer(), portal_group_tag);
   const auto first_stat_sn = static_cast<std::uint32_t>(home.random().next());
   TargetLogin login(policy, target_challenges(), openssl_random(), first_stat_sn);
   Placement placement;
@@ -330,7 +339,7 @@ Task<LoginService::Placement> LoginService::place_new(TargetLogin& login, Policy
   // runs its first.
   for (;;) {
     const auto same = std::ranges::find_if(registry_.sessions, [&](const auto& each) {
-      return is_same_nexus(*each.second, identity, policy.portal_group_tag());
+      return is_same_nexus(*each.second, identity, policy.portal_group_tag(), policy.portal());
     });
     if (same == registry_.sessions.end()) break;
     const std::shared_ptr<Session> old = same->second;
@@ -350,6 +359,8 @@ Task<LoginService::Placement> LoginService::place_new(TargetLogin& login, Policy
                          .initiator_name = identity.initiator_name,
                          .initiator_alias = identity.initiator_alias,
                          .target_name = identity.discovery ? "" : policy.target_name(),
+                         .named_target = identity.target_name,
+                         .portal = policy.portal(),
                          .portal_group_tag = policy.portal_group_tag(),
                          .parameters = login.parameters().session,
                          .preferences = policy.preferences(),

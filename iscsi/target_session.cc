@@ -167,7 +167,7 @@ Task<void> Session::end(bool announced) {
     co_return;
   }
   ending_ = true;
-  if (announced) {
+  if (announced && !is_discovery()) {
     announce(AsyncEventCode::kSessionDrop, 0, 0, 0);
     co_await home_.sleep_for(kAnnouncementTime);
   }
@@ -389,6 +389,7 @@ void Session::request_ping(ConnectionLink& link) {
 }
 
 void Session::send_ping(ConnectionLink& link) {
+  if (is_discovery()) return;  // Section 7.4.3.
   Bhs bhs;
   write_nop_in({.target_transfer_tag = next_transfer_tag(), .numbers = numbers()}, bhs);
   send(link, bhs, {}, StatSnUse::kShow);
@@ -396,6 +397,7 @@ void Session::send_ping(ConnectionLink& link) {
 
 void Session::announce(AsyncEventCode event, std::uint16_t parameter1, std::uint16_t parameter2,
                        std::uint16_t parameter3) {
+  if (is_discovery()) return;  // Section 7.4.3: the connection is simply dropped.
   for (const auto& link : links_) {
     if (link->ended) continue;
     Bhs bhs;

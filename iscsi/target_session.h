@@ -41,10 +41,10 @@ struct ConnectionLink {
   bool leaving = false;  // Logging out: nothing is taken from it any more.
   std::uint32_t exp_stat_sn = 0;
   std::uint32_t tasks = 0;
-  std::uint32_t ping_tag = 0;
   std::size_t sent_unseen = 0;  // Bytes sent across since the connection's room was last asked for.
   unsigned pins = 0;            // Coroutines of the session that use the connection.
   // Text in progress.
+  bool text_busy = false;  // A request is being answered; section 11.10 allows no other meanwhile.
   TextAssembler text_in;
   TextSplitter text_out;
   std::uint32_t text_task_tag = kReservedTag;
@@ -76,6 +76,8 @@ struct SessionOptions {
   std::string initiator_name;
   std::string initiator_alias;
   std::string target_name;               // Empty: discovery.
+  std::string named_target;              // As the login names it; empty: unnamed discovery.
+  std::string portal;                    // Where the login came to.
   scsi::TargetDevice* device = nullptr;  // Null: discovery.
   std::uint16_t portal_group_tag = 1;
   SessionParameters parameters;
@@ -93,6 +95,7 @@ class Session : public std::enable_shared_from_this<Session> {
 
   Executor& home() const noexcept { return home_; }
   const SessionOptions& options() const noexcept { return options_; }
+  bool is_discovery() const noexcept { return options_.device == nullptr; }
 
   // Before its first connection; on its home.
   static Task<void> start(std::shared_ptr<Session> session);
@@ -179,6 +182,10 @@ class Session : public std::enable_shared_from_this<Session> {
   void send_ping(ConnectionLink& link);
   bool check(ConnectionLink& link, IncomingPdu& pdu);
   void receive_request(ConnectionLink& link, IncomingPdu& pdu);
+  std::optional<RejectReason> objection_to(const ConnectionLink& link,
+                                           const IncomingPdu& pdu) const;
+  std::optional<RejectReason> objection_to_text(const ConnectionLink& link,
+                                                const IncomingPdu& pdu) const;
   void receive_command(ConnectionLink& link, IncomingPdu& pdu);
   void receive_data_out(ConnectionLink& link, IncomingPdu& pdu);
   ScsiTask* make_task(ConnectionLink& link, IncomingPdu& pdu);

@@ -55,15 +55,8 @@ TaskManagementResult result_of(scsi::TaskManagementResponse response) {
 void Session::process_task_management(ConnectionLink& link, const IncomingPdu& pdu) {
   const Result<TaskManagementRequest, RejectReason> request =
       parse_task_management_request(pdu.bhs);
-  if (!request) {
-    reject(link, request.error(), pdu);
-    return;
-  }
+  if (!request) return;  // Rejected before.
   ++task_management_count_;
-  if (background_.count() >= kMostBackground) {
-    reject(link, RejectReason::kTooManyImmediateCommands, pdu);
-    return;
-  }
   if (!background_.enter()) return;
   spawn(manage_tasks(&link, *request));
 }

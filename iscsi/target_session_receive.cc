@@ -55,9 +55,17 @@ bool Session::check(ConnectionLink& link, IncomingPdu& pdu) {
     reject(link, RejectReason::kCommandNotSupported, pdu);
     return false;
   }
-  const bool allowed_in_discovery = opcode == Opcode::kTextRequest ||
-                                    opcode == Opcode::kLogoutRequest || opcode == Opcode::kNopOut;
-  if (options_.device == nullptr && !allowed_in_discovery) {
+  // Section 4.3: a discovery session takes text and a logout. A ping does no harm, and is merely
+  // not answered (section 7.4.3).
+  if (is_discovery() && opcode == Opcode::kNopOut) {
+    if (initiator_task_tag(pdu.bhs) != kReservedTag) {
+      reject(link, RejectReason::kCommandNotSupported, pdu);
+    }
+    return false;
+  }
+  const bool allowed_in_discovery =
+      opcode == Opcode::kTextRequest || opcode == Opcode::kLogoutRequest;
+  if (is_discovery() && !allowed_in_discovery) {
     reject(link, RejectReason::kProtocolError, pdu);
     break_off(link);
     return false;
@@ -104,8 +112,7 @@ void Session::receive_command(ConnectionLink& link, IncomingPdu& pdu) {
   }
   ScsiTask* const task = make_task(link, pdu);
   if (task == nullptr) {
-    unpromise(link, pdu.promised);
-    if (!immediate) consume(cmd_sn);
+    unpromise(link, pdu.promised);  // Its CmdSN has not been received (section 7.3).
     return;
   }
   if (immediate) {
@@ -185,14 +192,22 @@ void Session::receive_request(ConnectionLink& link, IncomingPdu& pdu) {
   const bool ping_answer =
       pdu.opcode() == Opcode::kNopOut && initiator_task_tag(pdu.bhs) == kReservedTag;
   if (ping_answer) return;  // That it came was all that was asked.
-  if (is_immediate(pdu.bhs)) {
+  const std::uint32_t cmd_sn = cmd_sn_of(pdu.bhs);
+  const bool immediate = is_immediate(pdu.bhs);
+  const bool in_window =
+      !serial_less(cmd_sn, exp_cmd_sn_) && serial_less_equal(cmd_sn, max_cmd_sn_);
+  if (!immediate && !in_window) return;
+  if (immediate || cmd_sn == exp_cmd_sn_) {
+    const std::optional<RejectReason> objection = objection_to(link, pdu);
+    if (objection) {
+      reject(link, *objection, pdu);  // Its CmdSN has not been received (section 7.3).
+      return;
+    }
+  }
+  if (immediate) {
     process(link, pdu);
     return;
   }
-  const std::uint32_t cmd_sn = cmd_sn_of(pdu.bhs);
-  const bool in_window =
-      !serial_less(cmd_sn, exp_cmd_sn_) && serial_less_equal(cmd_sn, max_cmd_sn_);
-  if (!in_window) return;
   if (cmd_sn == exp_cmd_sn_) {
     ++exp_cmd_sn_;
     refresh_window();
@@ -206,6 +221,52 @@ void Session::receive_request(ConnectionLink& link, IncomingPdu& pdu) {
   slot.link = &link;
   slot.pdu = std::make_unique<IncomingPdu>(std::move(pdu));
   ++waiting_count_;
+}
+
+// Why a request whose turn has come is not taken. Section 7.3: its CmdSN then counts as not
+// received, and the initiator fills the gap.
+std::optional<RejectReason> Session::objection_to(const ConnectionLink& link,
+                                                  const IncomingPdu& pdu) const {
+  const Opcode opcode = pdu.opcode();
+  const bool immediate = is_immediate(pdu.bhs);
+  if (opcode == Opcode::kNopOut) {
+    const Result<NopOut, RejectReason> nop = parse_nop_out(pdu.bhs);
+    if (!nop) return nop.error();
+    // No memory for what is to be echoed; both reasons say that it may be sent again.
+    if (!pdu.data_dropped) return std::nullopt;
+    return immediate ? RejectReason::kTooManyImmediateCommands : RejectReason::kLongOperationReject;
+  }
+  if (opcode == Opcode::kTextRequest) {
+    const std::optional<RejectReason> objection = objection_to_text(link, pdu);
+    if (objection) return objection;
+  } else if (opcode == Opcode::kLogoutRequest) {
+    const Result<LogoutRequest, RejectReason> request = parse_logout_request(pdu.bhs);
+    if (!request) return request.error();
+    // Section 4.3: in discovery, only of the whole session.
+    const bool whole = request->reason == LogoutReason::kCloseSession;
+    if (is_discovery() && !whole) return RejectReason::kProtocolError;
+  } else {
+    const Result<TaskManagementRequest, RejectReason> request =
+        parse_task_management_request(pdu.bhs);
+    if (!request) return request.error();
+  }
+  if (background_.count() < kMostBackground) return std::nullopt;
+  return immediate ? RejectReason::kTooManyImmediateCommands : RejectReason::kLongOperationReject;
+}
+
+// Section 11.10: one exchange a connection. A new request forgets one that waits for the initiator,
+// and has to wait for one that is being answered.
+std::optional<RejectReason> Session::objection_to_text(const ConnectionLink& link,
+                                                       const IncomingPdu& pdu) const {
+  const Result<TextRequest, RejectReason> request = parse_text_request(pdu.bhs);
+  if (!request) return request.error();
+  if (pdu.data_dropped) return RejectReason::kLongOperationReject;
+  if (link.text_busy) return RejectReason::kProtocolError;
+  const bool fits = request->target_transfer_tag == kReservedTag ||
+                    (request->initiator_task_tag == link.text_task_tag &&
+                     request->target_transfer_tag == link.text_transfer_tag);
+  if (!fits) return RejectReason::kProtocolError;
+  return std::nullopt;
 }
 
 // Marks a CmdSN as received without anything to execute for it.
@@ -223,6 +284,13 @@ void Session::advance() {
   while (waiting_count_ > 0 && slot_of(exp_cmd_sn_).kind != Slot::Kind::kEmpty) {
     Slot slot = std::exchange(slot_of(exp_cmd_sn_), Slot{});
     --waiting_count_;
+    if (slot.kind == Slot::Kind::kPdu && !slot.link->ended) {
+      const std::optional<RejectReason> objection = objection_to(*slot.link, *slot.pdu);
+      if (objection) {
+        reject(*slot.link, *objection, *slot.pdu);
+        break;
+      }
+    }
     ++exp_cmd_sn_;
     if (slot.kind == Slot::Kind::kTask) deliver_task(*slot.task);
     if (slot.kind == Slot::Kind::kPdu && !slot.link->ended) process(*slot.link, *slot.pdu);

@@ -12,14 +12,7 @@ namespace sandbay::iscsi {
 
 void Session::process_nop_out(ConnectionLink& link, IncomingPdu& pdu) {
   const Result<NopOut, RejectReason> nop = parse_nop_out(pdu.bhs);
-  if (!nop) {
-    reject(link, nop.error(), pdu);
-    return;
-  }
-  if (pdu.data_dropped) {
-    break_off(link);  // No memory to echo it: honest only by ending.
-    return;
-  }
+  if (!nop) return;  // Rejected before; so below.
   // Section 11.19.3: as much of the ping data as the initiator takes in one PDU.
   const std::size_t most = link.parameters.initiator_max_recv_data_segment_length;
   BufferList echo = std::move(pdu.data);
@@ -37,15 +30,7 @@ void Session::process_nop_out(ConnectionLink& link, IncomingPdu& pdu) {
 
 void Session::process_logout(ConnectionLink& link, const IncomingPdu& pdu) {
   const Result<LogoutRequest, RejectReason> request = parse_logout_request(pdu.bhs);
-  if (!request) {
-    reject(link, request.error(), pdu);
-    return;
-  }
-  if (background_.count() >= kMostBackground) {
-    reject(link, RejectReason::kTooManyImmediateCommands, pdu);
-    return;
-  }
-  if (!background_.enter()) return;
+  if (!request || !background_.enter()) return;
   spawn(log_out(&link, *request));
 }
 
@@ -102,10 +87,7 @@ Task<void> Session::log_out(ConnectionLink* link, LogoutRequest request) {
 
 void Session::process_text(ConnectionLink& link, IncomingPdu& pdu) {
   const Result<TextRequest, RejectReason> request = parse_text_request(pdu.bhs);
-  if (!request) {
-    reject(link, request.error(), pdu);
-    return;
-  }
+  if (!request) return;
   const bool first = request->target_transfer_tag == kReservedTag;
   if (first) {
     // A new exchange resets one that was not finished (section 11.10.3).
@@ -113,14 +95,10 @@ void Session::process_text(ConnectionLink& link, IncomingPdu& pdu) {
     link.text_out = TextSplitter();
     link.text_task_tag = request->initiator_task_tag;
     link.text_transfer_tag = kReservedTag;
-  } else if (request->initiator_task_tag != link.text_task_tag ||
-             request->target_transfer_tag != link.text_transfer_tag) {
-    reject(link, RejectReason::kProtocolError, pdu);
-    return;
   }
   std::vector<std::byte> segment(pdu.data.byte_count());
   pdu.data.copy_to(segment);
-  if (pdu.data_dropped || !link.text_in.append(segment)) {
+  if (!link.text_in.append(segment)) {
     link.text_task_tag = kReservedTag;
     reject(link, RejectReason::kProtocolError, pdu);
     return;
@@ -129,11 +107,8 @@ void Session::process_text(ConnectionLink& link, IncomingPdu& pdu) {
     answer_text(link, *request);  // An empty answer asks for more; or more of a long answer.
     return;
   }
-  if (background_.count() >= kMostBackground) {
-    reject(link, RejectReason::kTooManyImmediateCommands, pdu);
-    return;
-  }
   if (!background_.enter()) return;
+  link.text_busy = true;
   spawn(negotiate_text(&link, *request, pdu.bhs, link.text_in.take()));
 }
 
@@ -143,6 +118,7 @@ Task<void> Session::negotiate_text(ConnectionLink* link, TextRequest request, Bh
   const GateHold hold(background_);
   ++link->pins;
   const std::optional<std::string> reply = co_await text_reply(*link, std::move(text));
+  link->text_busy = false;
   unpin(*link);
   if (link->ended) co_return;
   if (!reply) {
@@ -178,6 +154,9 @@ void Session::answer_text(ConnectionLink& link, const TextRequest& request) {
 Task<std::optional<std::string>> Session::text_reply(ConnectionLink& link, std::string text) {
   const auto pairs = parse_text(text);
   if (!pairs) co_return std::nullopt;
+  const bool asks =
+      std::ranges::any_of(*pairs, [](const KeyValue& pair) { return pair.key == "SendTargets"; });
+  if (is_discovery() && !asks) co_return std::nullopt;  // Section 4.3.
   NegotiatedParameters current{.session = options_.parameters, .connection = link.parameters};
   Negotiator negotiator(Role::kTarget, options_.preferences, current);
   negotiator.enter(NegotiationPhase::kFullFeature);

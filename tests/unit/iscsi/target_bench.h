@@ -59,7 +59,11 @@ class Bench {
   Task<void> sleep(Duration duration) { co_await Executor::current().sleep_for(duration); }
 
   Task<RawInitiator*> connect() {
-    auto stream = co_await Executor::current().connect(endpoint_);
+    RawInitiator* const peer = co_await connect_to(endpoint_);
+    co_return peer;
+  }
+  Task<RawInitiator*> connect_to(Endpoint endpoint) {
+    auto stream = co_await Executor::current().connect(endpoint);
     if (!stream.has_value()) FAIL_CHECK("no connection");
     if (!stream.has_value()) co_return nullptr;
     peers_.push_back(std::make_unique<RawInitiator>(std::move(*stream)));

@@ -135,6 +135,8 @@ Task<void> login_again(Bench& bench) {
   CHECK(end.closed);
 }
 
+Task<void> expect_gap(RawInitiator& peer, std::uint32_t gap);
+
 Task<void> tag_in_use(Bench& bench) {
   RawInitiator& peer = *co_await bench.session();
   RawCommand write = writing(0, 16);
@@ -143,11 +145,57 @@ Task<void> tag_in_use(Bench& bench) {
   const RawPdu r2t = co_await peer.next();
   CHECK(r2t.is(Opcode::kReadyToTransfer));
   RawCommand again{.tag = 4242};
+  const std::uint32_t gap = peer.cmd_sn;
   co_await send_command(peer, again);
   const RawPdu refused = co_await peer.next();
   CHECK(refused.rejected_for() == static_cast<int>(RejectReason::kTaskInProgress));
-  const RawPdu next = co_await answer_to(peer, {});
+  CHECK(refused.numbers().exp_cmd_sn == gap);
+  co_await expect_gap(peer, gap);
+}
+
+// What has the next CmdSN waits until something has come that has the missing one.
+Task<void> expect_gap(RawInitiator& peer, std::uint32_t gap) {
+  const std::uint32_t waiting = co_await send_command(peer, {});
+  const RawPdu nothing = co_await peer.next_of(waiting, std::chrono::seconds(2));
+  CHECK(nothing.silent);
+  const RawPdu filling = co_await answer_to(peer, {.cmd_sn = gap, .own_cmd_sn = true});
+  CHECK(filling.status() == 0);
+  const RawPdu next = co_await peer.next_of(waiting);
   CHECK(next.status() == 0);
+}
+
+Task<void> malformed(Bench& bench) {
+  RawInitiator& peer = *co_await bench.session();
+  std::uint32_t gap = peer.cmd_sn;
+  co_await send_command(peer, {.expected = 512});  // Bytes in neither direction.
+  const RawPdu command = co_await peer.next();
+  CHECK(command.rejected_for() == static_cast<int>(RejectReason::kInvalidPduField));
+  CHECK(command.numbers().exp_cmd_sn == gap);
+  co_await expect_gap(peer, gap);
+  // The same for other requests: on arrival …
+  gap = peer.cmd_sn++;
+  Bhs bhs;
+  const LogoutRequest logout{.immediate = false,
+                             .initiator_task_tag = kReservedTag,
+                             .cmd_sn = gap,
+                             .exp_stat_sn = peer.exp_stat_sn};
+  write_logout_request(logout, bhs);
+  co_await peer.send(bhs);
+  const RawPdu request = co_await peer.next();
+  CHECK(request.rejected_for() == static_cast<int>(RejectReason::kInvalidPduField));
+  CHECK(request.numbers().exp_cmd_sn == gap);
+  co_await expect_gap(peer, gap);
+  // … and when their turn comes later.
+  const std::uint32_t first = peer.cmd_sn;
+  put_big_endian<std::uint32_t>(bhs, 24, first + 1);
+  co_await peer.send(bhs);
+  const RawPdu good = co_await answer_to(peer, {});
+  CHECK(good.status() == 0);
+  const RawPdu later = co_await peer.next_of(kReservedTag);
+  CHECK(later.rejected_for() == static_cast<int>(RejectReason::kInvalidPduField));
+  CHECK(later.numbers().exp_cmd_sn == first + 1);
+  peer.cmd_sn = first + 2;
+  co_await expect_gap(peer, first + 1);
 }
 
 Task<void> ping_with_data(Bench& bench) {
@@ -196,8 +244,11 @@ TEST_CASE("11.16 11.17 SNACK and unknown opcodes are rejected and the session go
 TEST_CASE("11.12 a Login Request in the full feature phase ends the connection") {
   on_bench({}, login_again);
 }
-TEST_CASE("11.17 a task tag in use is rejected, and its CmdSN is taken") {
+TEST_CASE("7.3 a task tag in use is rejected, and its CmdSN counts as not received") {
   on_bench({}, tag_in_use);
+}
+TEST_CASE("7.3 the CmdSN of a malformed request counts as not received") {
+  on_bench({}, malformed);
 }
 TEST_CASE("11.18 ping data comes back") { on_bench({}, ping_with_data); }
 TEST_CASE("Linux: a ping is answered while every command is stuck") {
