@@ -1,0 +1,167 @@
+// FaultEngine: decides which rule strikes which operation, and when faults begin and end.
+//
+// One engine serves the drives of one home executor and is used there only. Everything it decides
+// follows from its seed, its rules and what happens: every rule draws from a stream of its own,
+// made from the seed and the rule's id, so that another rule more or less does not shift it.
+// Rules that are disabled or have p=0 are as if they were not there.
+//
+// The engine outlives the FaultLayers that stand with it. It knows nothing of RAID or volumes: who
+// builds the stack tells it of events ("rebuild.start") and states ("rebuilding"), and passes
+// callbacks for what it cannot do itself.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <expected>
+#include <functional>
+#include <map>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "fault/firing.h"
+#include "fault/rule.h"
+#include "fault/targets.h"
+#include "runtime/executor.h"
+#include "runtime/probe.h"
+#include "runtime/random.h"
+
+namespace sandbay::fault {
+
+class FaultLayer;
+struct ActiveRule;
+
+inline constexpr std::size_t kMostRules = 1024;
+
+struct Counters {
+  std::uint64_t matched = 0;  // Operations, events or times that fitted.
+  std::uint64_t fired = 0;    // Of these, how often the fault began or struck.
+  std::uint64_t struck = 0;   // Operations that the fault concerned.
+  std::uint64_t spared = 0;   // Firings given up: tolerance, or no room for the damage.
+  bool operator==(const Counters&) const = default;
+};
+
+struct RuleView {
+  std::string id;
+  std::string text;  // parse_rule() makes the same rule of it.
+  bool enabled = true;
+  bool active = false;   // A fault of it lasts now.
+  std::size_t held = 0;  // Operations that it holds now.
+  Counters counters;
+};
+
+// All of them are called on the home executor, in the middle of an operation: they must not call
+// the engine, except for `on_firing` and `on_health`, which may notify().
+struct FaultEngineOptions {
+  std::uint64_t seed = 1;
+  std::size_t journal_entries = 4096;
+  std::function<void(const Firing& firing)> on_firing = {};
+  std::function<void(const std::string& drive, Health health)> on_health = {};
+  // within=tolerance: may this drive have this fault now? Without it: never.
+  std::function<bool(const Rule& rule, const std::string& drive)> may_fail = {};
+  // do=insert content=other: the device that is inserted, which lives as long as the layer; null:
+  // there is none. Without it the rule is refused.
+  std::function<BlockDevice*(const std::string& drive)> other_content = {};
+  // After every power target of a cut has been cut, in the same instant.
+  std::function<void(const Rule& rule)> on_power_cut = {};
+};
+
+class FaultEngine final : public ProbeDecider {
+ public:
+  FaultEngine(Executor& home, FaultEngineOptions options);
+  ~FaultEngine();  // Its layers have gone.
+  FaultEngine(const FaultEngine&) = delete;
+  FaultEngine& operator=(const FaultEngine&) = delete;
+
+  Executor& home() const noexcept { return home_; }
+  std::uint64_t seed() const noexcept { return options_.seed; }
+
+  // Rules. --------------------------------------------------------------------------------------
+  // The rule's id, or one line that names what is wrong and what would be accepted. A rule that
+  // waits for nothing fires at once.
+  std::expected<std::string, std::string> add(std::string_view text);
+  std::expected<std::string, std::string> add(Rule rule);
+  // All or none, in any order: follow-ups may stand before what they follow.
+  std::expected<void, std::string> add_all(std::span<const std::string> texts);
+  // Ends what the rule does: drives return, held operations end. Damage to data stays until it is
+  // overwritten or healed. False if there is no such rule.
+  bool clear(std::string_view id);
+  void clear_all();
+  bool enable(std::string_view id, bool enabled);  // Disabling ends what the rule does.
+  // Lets the operations go on that the rule holds; their number, or -1 without such a rule.
+  std::ptrdiff_t release(std::string_view id);
+  std::vector<RuleView> list() const;  // In the order of adding.
+  std::expected<Counters, std::string> counters(std::string_view id) const;
+  void reset_counters();  // Of all rules; `after=` and `count=` begin anew.
+  const Journal& journal() const noexcept { return journal_; }
+  // Takes the damage (defects, overlay) of a drive away. False if there is no such drive.
+  bool heal(std::string_view drive);
+
+  // What happens around. ------------------------------------------------------------------------
+  void notify(std::string_view event);
+  void set_state(std::string_view name, std::int64_t value);
+  std::int64_t state(std::string_view name) const;
+  // Every probe that is passed is an event of its name; rules on drives can wait for it.
+  ProbeVerdict decide(const ProbePoint& point) override;
+
+  // What can be broken. -------------------------------------------------------------------------
+  // Layers do this themselves.
+  void attach(FaultLayer& layer);
+  void detach(FaultLayer& layer);
+  // By controller name: "A". The target outlives the engine or is removed first.
+  void add_nvram(std::string name, NvramFaultTarget& target);
+  void remove_nvram(std::string_view name);
+  // Enclosure status: whether a psu, fan or temp fault lasts.
+  bool enclosure_has(Fault fault, std::string_view enclosure = {}) const;
+
+ private:
+  friend class FaultLayer;
+  using RulePointer = std::shared_ptr<ActiveRule>;
+
+  // The rules that strike this operation, in the order of adding.
+  std::vector<RulePointer> judge(FaultLayer& layer, const Request& request,
+                                 std::uint64_t operation);
+  bool condition_holds(const ActiveRule& active) const;
+  bool decides_to_fire(ActiveRule& active);
+  // A match that is no operation: an event, a time, a state, another rule.
+  void consider(const RulePointer& active);
+  void fire(const RulePointer& active, FaultLayer* layer, std::uint64_t operation, Extent extent);
+  void fire_at(const RulePointer& active, std::span<FaultLayer* const> layers,
+               std::uint64_t operation, Extent extent);
+  void fire_drive(const RulePointer& active, FaultLayer& layer, std::uint64_t operation,
+                  Extent extent);
+  void fire_nvram(ActiveRule& active);
+  void fire_power(ActiveRule& active, std::span<FaultLayer* const> layers);
+  void begin_duration(ActiveRule& active);
+  void after_firing(const RulePointer& active);
+  void follow_up(ActiveRule& active);
+  void end(ActiveRule& active);  // What lasts, ends.
+  static void timer_fired(Timer& timer);
+  void start(const RulePointer& active);
+  void record(ActiveRule& active, std::string target, std::uint64_t operation, Extent extent,
+              std::string effect);
+
+  std::string refusal(const Rule& rule) const;  // Empty: acceptable.
+  std::string free_id() const;
+  RulePointer insert(Rule rule);
+  RulePointer find(std::string_view id) const;
+  bool is_follow_up(std::string_view id) const;
+  std::vector<FaultLayer*> layers_at(const Place& place) const;
+  FaultLayer* find_layer(std::string_view name) const;
+  void relink();  // Tells every layer which rules concern it.
+  bool may_fail(const ActiveRule& active, const FaultLayer& layer) const;
+
+  Executor& home_;
+  FaultEngineOptions options_;
+  TimePoint started_;
+  Journal journal_;
+  std::vector<RulePointer> rules_;
+  std::vector<FaultLayer*> layers_;
+  std::map<std::string, NvramFaultTarget*, std::less<>> nvrams_;
+  std::map<std::string, std::int64_t, std::less<>> states_;
+  unsigned nesting_ = 0;  // Of rules that start one another.
+};
+
+}  // namespace sandbay::fault

@@ -1,0 +1,139 @@
+// FaultLayer: a drive that breaks as its engine's rules say. It stands on any block device.
+//
+// While no rule and no damage concerns the drive, requests go straight to the device below, without
+// a coroutine frame. Damage to stored data is kept beside the device by default, so that what is
+// below stays comparable; with overlay=no it is written to the device.
+//
+// What the faults answer: a failed drive kHardware; one that was pulled kNotReady; an unreadable or
+// unwritable block kMediumError with the first bad LBA; a full one kNoSpace; write-protected
+// kReadOnly; a command that hung, was ended by clearing the rule, kTimedOut; addresses that the
+// changed identity has no block for kOutOfRange, or kInvalid if its blocks do not fit.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "block/layer.h"
+#include "fault/damage.h"
+#include "fault/engine.h"
+#include "runtime/sync.h"
+
+namespace sandbay::fault {
+
+struct FaultLayerOptions {
+  std::string name;              // As rules write it after drive: and unique within the engine.
+  std::string enclosure;         // As rules write it after enclosure: may be empty.
+  std::string serial;            // What the drive says of itself.
+  PowerTarget* power = nullptr;  // What of the drive loses its content with the power, if any.
+};
+
+// What a drive tells beside its blocks.
+struct DriveStatus {
+  std::string serial;
+  std::uint64_t wear_percent = 0;
+  std::uint64_t temperature_celsius = 30;
+  std::uint64_t unreadable_blocks = 0;
+  std::uint64_t recovered_errors = 0;
+};
+
+class FaultLayer final : public Layer {
+ public:
+  // Borrows the device and the engine, both on the same home.
+  FaultLayer(BlockDevice& below, FaultEngine& engine, FaultLayerOptions options);
+  ~FaultLayer() override;  // After drain().
+
+  const Geometry& geometry() const noexcept override;
+  Health health() const noexcept override;
+  std::string description() const override { return target_->description(); }
+  Task<Completion> submit(Request request) override;
+  Task<Result<ProvisioningRun>> provisioning(Lba first, Lba limit) override;
+
+  // Waits until nothing works on behalf of faults here.
+  Task<void> drain();
+
+  const std::string& name() const noexcept { return options_.name; }
+  const std::string& enclosure() const noexcept { return options_.enclosure; }
+  DriveStatus status() const;
+  bool present() const noexcept { return !lasts(Fault::kPull); }
+  const Damage& damage() const noexcept { return damage_; }
+  std::uint64_t operations() const noexcept { return operations_; }
+
+ private:
+  friend class FaultEngine;
+  using RulePointer = std::shared_ptr<ActiveRule>;
+  using Strikes = std::vector<RulePointer>;
+  struct Parked;
+  struct Pace;
+  struct Growth;
+  struct Watch;
+
+  // What the engine tells. ----------------------------------------------------------------------
+  void set_rules(std::vector<RulePointer> rules);
+  void begin(const RulePointer& rule);         // A lasting fault.
+  void finish(ActiveRule& rule, bool forget);  // Its end; forget: the rule goes, too.
+  void damage_now(const RulePointer& rule);    // Damage at rest, without an operation.
+  void insert_drive(ActiveRule& rule, BlockDevice* content);
+  void power_lost();
+  void heal();
+  std::size_t held_by(const ActiveRule& rule) const;
+  std::size_t release_held(ActiveRule& rule);
+
+  // The life of an operation. -------------------------------------------------------------------
+  Task<Completion> submit_involved(Request request);
+  Task<Completion> perform(Request request, Strikes strikes, std::uint64_t operation);
+  Error refusal(const Request& request) const;
+  bool adapt_to_identity(Request& request, Error& error) const;
+  Task<Error> delay(Cancellation* cancellation, Strikes strikes, std::uint64_t operation,
+                    Extent extent, std::uint64_t byte_count);
+  Task<Error> wait_out_stall(Cancellation* cancellation);
+  Task<Error> park(RulePointer rule, Cancellation* cancellation, TimePoint until);
+  Task<Completion> struck_read(Request request, Strikes strikes, std::uint64_t operation);
+  Task<Completion> struck_write(Request request, Strikes strikes, std::uint64_t operation);
+  Task<Completion> damaged_write(Request request, Strikes strikes, std::uint64_t operation);
+  Task<Completion> zero(Request request);
+  Task<void> damage_after(Strikes strikes, std::uint64_t operation, Extent extent);
+  Task<Error> mislead(RulePointer rule, Extent extent, const Bytes* content,
+                      std::uint64_t operation);
+
+  // Data. ---------------------------------------------------------------------------------------
+  Task<Result<Bytes>> read_as_seen(Extent extent);
+  Task<Error> write_through(Extent extent, const Bytes* content);
+  Task<BufferList> own(BufferList data, std::uint64_t byte_count);
+  Task<Error> save_for_stale(Extent extent);
+  Task<void> write_through_later(std::vector<std::pair<Extent, Bytes>> pieces);
+  Task<void> flip_through(Extent block, std::uint64_t bit);
+
+  bool lasts(Fault fault) const noexcept { return lasting_[static_cast<std::size_t>(fault)] > 0; }
+  const ActiveRule* lasting_rule(Fault fault) const;
+  Pace& pace_of(const RulePointer& rule);
+  void unpark(const ActiveRule* rule, Random* shuffle);
+  void grow_defects();
+  void update();  // Whether anything concerns the drive; tells of a changed health.
+  Extent area(const Rule& rule, Extent otherwise) const;
+
+  FaultEngine& engine_;
+  FaultLayerOptions options_;
+  BlockDevice* target_;
+  bool involved_ = false;
+  std::uint64_t operations_ = 0;
+  std::uint64_t depth_ = 0;
+  std::uint64_t power_cycle_ = 0;
+  std::uint64_t recovered_ = 0;
+  Health told_health_ = Health::kGood;
+  mutable Geometry shown_geometry_;
+  std::vector<RulePointer> rules_;  // That look at this drive's operations.
+  std::vector<RulePointer> lasting_rules_;
+  std::array<std::uint16_t, kFaultCount> lasting_{};
+  Damage damage_;
+  std::vector<Parked*> parked_;
+  std::vector<std::unique_ptr<Pace>> paces_;
+  std::vector<std::unique_ptr<Growth>> growths_;
+  std::vector<std::unique_ptr<Watch>> watches_;
+  Gate gate_;
+};
+
+}  // namespace sandbay::fault

@@ -1,0 +1,194 @@
+// A fault rule: where, when, what and how long, as a value; its text form and back.
+//
+//   rule id=r7 at=drive:3 op=write lba=0x1000+64 after=100 every=5 count=3 p=0.2
+//        state=rebuilding do=torn keep=first:3 then=rule:r8 for=2s
+//
+// parse_rule(print_rule(rule)) is the same rule. What every word means is said in README.md; words
+// that a fault does not know are refused, never ignored.
+#pragma once
+
+#include <cstdint>
+#include <expected>
+#include <limits>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "block/block_device.h"
+#include "runtime/clock.h"
+
+namespace sandbay::fault {
+
+inline constexpr std::size_t kLongestRule = 4096;  // Characters.
+inline constexpr std::size_t kLongestName = 64;    // Ids, drives, events, variables.
+
+enum class Fault : std::uint8_t {
+  kNothing,  // Only counts, sets variables and starts its follow-up.
+  kHold,     // A breakpoint: the operation goes on when released.
+  // Drives.
+  kFail,
+  kFailTransient,
+  kPull,
+  kInsert,
+  kLse,
+  kLseGrowing,
+  kWriteError,
+  kRecovered,
+  kSlow,
+  kStall,
+  kHang,
+  kFlip,
+  kMisdirectWrite,
+  kMisdirectRead,
+  kLost,
+  kTorn,
+  kStale,
+  kNoFlush,
+  kReorder,
+  kSmart,
+  kFull,
+  kReadOnly,
+  kWrongId,
+  // Enclosures and power.
+  kShelfLoss,
+  kPsu,
+  kFan,
+  kTemp,
+  kPowerCut,
+  kPowerCutAgain,
+  // Non-volatile memory.
+  kBatteryLow,
+  kNvramLoss,
+  kNvramPage,
+  kNvramStale,
+  kNvramBitrot,
+};
+inline constexpr std::size_t kFaultCount = static_cast<std::size_t>(Fault::kNvramBitrot) + 1;
+
+std::string_view fault_name(Fault fault);  // As a rule writes it: "misdirect.write".
+
+// at=drive:NAME, drive (any), enclosure[:NAME], nvram[:NAME]. An empty name means all of them.
+struct Place {
+  enum class Kind : std::uint8_t { kDrive, kEnclosure, kNvram };
+  Kind kind = Kind::kDrive;
+  std::string name;
+  bool operator==(const Place&) const = default;
+};
+
+// Both ends included.
+struct Bounds {
+  std::uint64_t least = 0;
+  std::uint64_t most = std::numeric_limits<std::uint64_t>::max();
+  bool contains(std::uint64_t value) const noexcept { return value >= least && value <= most; }
+  bool operator==(const Bounds&) const = default;
+};
+
+// state=NAME (not 0), state=!NAME (0), state=NAME:VALUE. What was never set is 0.
+struct StateTest {
+  std::string name;
+  bool negated = false;
+  std::optional<std::int64_t> value;
+  bool operator==(const StateTest&) const = default;
+};
+
+struct StateChange {
+  std::string name;
+  std::int64_t value = 1;
+  bool operator==(const StateChange&) const = default;
+};
+
+// Which blocks of a torn write persist. A list counts from the start of the write.
+struct Keep {
+  enum class Kind : std::uint8_t { kRandom, kFirst, kLast, kList };
+  Kind kind = Kind::kRandom;
+  std::uint64_t count = 0;
+  std::vector<std::uint64_t> blocks;
+  bool operator==(const Keep&) const = default;
+};
+
+// latency=5ms, latency=5ms..20ms (uniform), latency=exp:5ms (exponential with that mean).
+struct Latency {
+  bool exponential = false;
+  Duration least{};
+  Duration most{};
+  bool operator==(const Latency&) const = default;
+};
+
+// What a power cut leaves of what was not flushed; see VolatileCache.
+enum class PowerLoss : std::uint8_t {
+  kAnyOrder,    // Each write is kept, dropped or torn by itself, in any order.
+  kInOrder,     // A prefix of the writes is kept, the next is torn.
+  kEverything,  // All of it is lost.
+  kNothing,     // None of it is lost.
+};
+
+enum class FlipPlace : std::uint8_t { kRest, kRead, kWrite };
+
+struct Rule {
+  std::string id;  // Empty: the engine chooses one.
+  Place at;
+  bool enabled = true;
+
+  // Match. An operation matches if all of them do.
+  std::uint8_t operations = 0;  // One bit an Operation; 0: any.
+  std::optional<Extent> lba;    // Overlap. For lse, flip, stale and growing defects: where.
+  Bounds length{};              // Blocks.
+  std::optional<bool> fua;
+  std::uint8_t origins = 0;  // One bit an Origin; 0: any.
+  Bounds depth{};            // Operations in flight at the drive, this one included.
+
+  // When.
+  std::uint64_t after = 0;  // Matches that pass first.
+  std::uint64_t every = 1;  // Then every n-th.
+  std::uint64_t count = 0;  // How often it fires; 0: without limit.
+  double probability = 1;
+  Duration from{};  // Since the engine started.
+  std::optional<Duration> until;
+  std::string event;  // Nothing matches before it; "then": fired by another's `then`.
+  std::vector<StateTest> state;
+
+  // What.
+  Fault fault = Fault::kNothing;
+  bool overlay = true;  // Damage is kept beside the stored data, which stay pristine.
+  bool within_tolerance = false;
+  Keep keep{};
+  std::uint64_t bits = 1;
+  FlipPlace where = FlipPlace::kRest;
+  bool sticky = false;
+  std::optional<Lba> to;
+  std::string to_drive;
+  Latency latency{};
+  std::uint64_t lanes = 0;      // 0: without limit.
+  std::uint64_t bandwidth = 0;  // Bytes a second; 0: without limit.
+  double rate = 1;              // Defects a second.
+  std::uint64_t cluster = 8;    // Blocks that neighbouring defects spread over.
+  std::uint64_t threshold = 0;  // Defects that make a predicted failure; 0: never.
+  bool other_content = false;
+  std::string serial;
+  std::uint64_t block_count = 0;
+  std::uint64_t block_bytes = 0;
+  std::optional<std::uint64_t> wear;         // Percent.
+  std::optional<std::uint64_t> temperature;  // Degrees Celsius.
+  PowerLoss loss = PowerLoss::kAnyOrder;
+
+  // How long, and what then.
+  Duration duration{};  // for=; 0: no time is set.
+  std::vector<StateChange> set;
+  std::string then;  // The id of the rule that follows.
+
+  bool operator==(const Rule&) const = default;
+};
+
+// Fails with one line that names the word and says what would be accepted.
+std::expected<Rule, std::string> parse_rule(std::string_view text);
+// Words in the order of the table, without those that have their default.
+std::string print_rule(const Rule& rule);
+
+// A rule with p=0 or enabled=no changes nothing.
+inline bool inert(const Rule& rule) { return !rule.enabled || rule.probability == 0; }
+// Whether the rule looks at single operations: it names one of their properties, or its fault
+// strikes nothing else. Others fire by themselves: at once, or at their time, event or state.
+bool looks_at_operations(const Rule& rule);
+
+}  // namespace sandbay::fault
