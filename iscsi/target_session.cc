@@ -133,6 +133,7 @@ Task<void> Session::close_connection(std::uint16_t cid) {
 // At ErrorRecoveryLevel 0 the tasks of a connection end with it (section 7.1). Null: all.
 Task<void> Session::abort_tasks_of(const ConnectionLink* link) {
   if (nexus_ == nullptr) co_return;
+  abandon_lingering([link](ScsiTask& task) { return link == nullptr || task.is_of(*link); });
   std::vector<std::pair<std::uint64_t, std::uint64_t>> tags;  // LUN and tag.
   for (const ScsiTask* task : buckets_) {
     for (; task != nullptr; task = task->next_in_bucket) {
@@ -143,7 +144,7 @@ Task<void> Session::abort_tasks_of(const ConnectionLink* link) {
   // Side by side: each may wait for a device that does not answer.
   Gate aborting;
   for (const auto& [lun, tag] : tags) {
-    if (ending_) break;  // end() detaches the nexus, which aborts everything at once.
+    if (closing_) break;  // end() detaches the nexus, which aborts everything at once.
     const bool entered = aborting.enter();
     assert(entered);
     spawn(abort_task(&aborting, lun, tag));
@@ -169,10 +170,12 @@ Task<void> Session::end(bool announced) {
   ending_ = true;
   if (announced && !is_discovery()) {
     announce(AsyncEventCode::kSessionDrop, 0, 0, 0);
-    co_await home_.sleep_for(kAnnouncementTime);
+    co_await wait_for_logouts(home_.now() + kAnnouncementTime);
   }
+  closing_ = true;
   for (const auto& link : links_) break_off(*link);
   drop_undelivered(nullptr);
+  abandon_lingering([](ScsiTask&) { return true; });
   if (nexus_ != nullptr) {
     co_await options_.device->detach(*nexus_);
     while (task_count_ > 0) co_await changed_.wait();
@@ -184,6 +187,17 @@ Task<void> Session::end(bool announced) {
     states_.transition(SessionState::kQ1Free);  // N3, N9
   ended_ = true;
   changed_.notify_all();
+}
+
+// Until every connection has ended; what arrives meanwhile is served, a logout above all.
+Task<void> Session::wait_for_logouts(TimePoint deadline) {
+  const auto there = [this] {
+    return std::ranges::any_of(links_, [](const auto& link) { return !link->ended; });
+  };
+  while (there()) {
+    const bool woken = co_await changed_.wait_until(deadline);
+    if (!woken) co_return;
+  }
 }
 
 void Session::break_off(ConnectionLink& link) {
@@ -453,6 +467,16 @@ void Session::refresh_window() {
   const std::uint32_t room = options_.queue_depth - std::min(options_.queue_depth, in_flight);
   const std::uint32_t candidate = exp_cmd_sn_ + room - 1;
   if (serial_less(max_cmd_sn_, candidate)) max_cmd_sn_ = candidate;
+}
+
+void Session::abandon_lingering(const std::function<bool(ScsiTask&)>& concerned) {
+  std::vector<ScsiTask*> tasks;
+  for (ScsiTask* task : buckets_) {
+    for (; task != nullptr; task = task->next_in_bucket) {
+      if (task->lingering() && concerned(*task)) tasks.push_back(task);
+    }
+  }
+  for (ScsiTask* const task : tasks) task->abandon();
 }
 
 // Forgets what waits for its turn: of one connection, or everything. A CmdSN that was not

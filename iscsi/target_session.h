@@ -11,6 +11,7 @@
 
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -148,6 +149,10 @@ class Session : public std::enable_shared_from_this<Session> {
   bool has_room(ConnectionLink& link) const;
   Task<void> room(ConnectionLink& link);
   void unpin(ConnectionLink& link);
+  // Whether a command's answer can still be given there.
+  bool answers(const ConnectionLink& link) const noexcept {
+    return !link.ended && !link.leaving && !closing_;
+  }
   std::uint32_t next_transfer_tag();
   // What a session's large reads may hold in memory at once. Without credit the task is woken when
   // there may be some again, first come first served.
@@ -213,8 +218,10 @@ class Session : public std::enable_shared_from_this<Session> {
   ScsiTask* find_task(std::uint32_t initiator_task_tag) const;
   void insert_task(ScsiTask& task);
   void drop_undelivered(const ConnectionLink* link);
+  void abandon_lingering(const std::function<bool(ScsiTask&)>& concerned);
   Task<void> abort_tasks_of(const ConnectionLink* link);
   Task<void> abort_task(Gate* aborting, std::uint64_t lun, std::uint64_t tag);
+  Task<void> wait_for_logouts(TimePoint deadline);
   void announce(AsyncEventCode event, std::uint16_t parameter1, std::uint16_t parameter2,
                 std::uint16_t parameter3);
 
@@ -225,7 +232,8 @@ class Session : public std::enable_shared_from_this<Session> {
   std::unique_ptr<scsi::Nexus> nexus_;
   std::vector<std::unique_ptr<ConnectionLink>> links_;
   std::uint32_t expected_ = 0;  // Connections that have been let in and have not joined yet.
-  bool ending_ = false;
+  bool ending_ = false;         // end() has begun: nobody joins any more.
+  bool closing_ = false;        // Nothing is taken or answered any more.
   bool ended_ = false;
   Condition changed_;  // A link or a task went.
   Gate background_;    // Coroutines of the session.

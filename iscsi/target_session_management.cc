@@ -111,6 +111,10 @@ std::optional<TaskManagementResult> Session::dispose_of_undelivered(
     const TaskManagementRequest& request) {
   if (is_of_one_task(request.function)) {
     ScsiTask* const task = find_task(request.referenced_task_tag);
+    if (task != nullptr && task->lingering()) {
+      task->abandon();
+      return TaskManagementResult::kFunctionComplete;
+    }
     if (task != nullptr && task->delivered()) return std::nullopt;
     if (task != nullptr) {
       const std::uint32_t cmd_sn = task->cmd_sn();
@@ -134,6 +138,9 @@ std::optional<TaskManagementResult> Session::dispose_of_undelivered(
   }
   if (!ends_tasks(request.function)) return std::nullopt;
   const bool every_lun = is_of_target(request.function);
+  abandon_lingering([&request, every_lun](ScsiTask& task) {
+    return serial_less(task.cmd_sn(), request.cmd_sn) && (every_lun || task.lun == request.lun);
+  });
   if (serial_less(exp_cmd_sn_, request.cmd_sn) && fences_.size() < kMostFences) {
     fences_.push_back({.cmd_sn = request.cmd_sn, .every_lun = every_lun, .lun = request.lun});
   }

@@ -24,7 +24,10 @@ bool has_cmd_sn(Opcode opcode) {
 }  // namespace
 
 void Session::receive(ConnectionLink& link, IncomingPdu& pdu) {
-  if (link.ended || link.leaving || ending_) return;
+  if (!answers(link)) {
+    unpromise(link, pdu.promised);
+    return;
+  }
   const Opcode opcode = pdu.opcode();
   if (!check(link, pdu)) return;
   link.exp_stat_sn = exp_stat_sn_of(pdu.bhs);
@@ -71,16 +74,16 @@ bool Session::check(ConnectionLink& link, IncomingPdu& pdu) {
     return false;
   }
   if (!pdu.data_digest_error) return true;
-  // Section 7.8. A Data-Out is lost for its task alone. Anything else takes its CmdSN with it,
-  // which at ErrorRecoveryLevel 0 nobody can repair.
+  // Section 7.8. A Data-Out is lost for its task alone, and its F bit counts. Anything else takes
+  // its CmdSN with it, which many initiators do not repair at ErrorRecoveryLevel 0.
   reject(link, RejectReason::kDataDigestError, pdu);
-  if (opcode == Opcode::kDataOut) {
-    ScsiTask* const task = find_task(initiator_task_tag(pdu.bhs));
-    if (task != nullptr && task->is_of(link)) task->fail(scsi::Additional::kDataPhaseCrcError);
-  } else {
+  if (opcode != Opcode::kDataOut) {
     break_off(link);
+    return false;
   }
-  return false;
+  ScsiTask* const task = find_task(initiator_task_tag(pdu.bhs));
+  if (task != nullptr && task->is_of(link)) task->fail(scsi::Additional::kDataPhaseCrcError);
+  return true;
 }
 
 void Session::reject(ConnectionLink& link, RejectReason reason, const IncomingPdu& pdu) {

@@ -49,6 +49,10 @@ Task<void> Session::log_out(ConnectionLink* link, LogoutRequest request) {
   }
   const bool closes = result == LogoutResult::kClosed;
   const bool this_one = whole || request.cid == link->cid;
+  if (closes && this_one) link->leaving = true;
+  if (whole) {
+    for (const auto& each : links_) each->leaving = true;
+  }
   if (closes && !whole && !this_one) {
     break_off(**named);
     // Two connections may log each other out: neither holds on to the other's end.

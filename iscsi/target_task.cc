@@ -1,4 +1,5 @@
-// Data transfer and the end of a SCSI command. RFC 7143 sections 4.2.5, 11.3, 11.4, 11.7 and 11.8.
+// A SCSI command between session and device server: its data both ways and its end. RFC 7143
+// sections 4.2.5, 11.3, 11.4 and 11.7. How a write's data arrive is in target_task_data_out.cc.
 
 #include "iscsi/target_task.h"
 
@@ -81,181 +82,7 @@ ScsiTask::ScsiTask(Session& session, ConnectionLink& link, const ScsiCommand& pd
   unsolicited_limit_ = pdu.write ? std::min(first_burst, data_out_length) : 0;
 }
 
-// Data-Out -----------------------------------------------------------------------------------
-
-void ScsiTask::take_immediate(BufferList data, bool dropped, std::uint32_t promised) {
-  unsolicited_promised_ = promised;
-  if (dropped) {
-    refusal_ = Refusal::kTaskSetFull;
-    unsolicited_open_ = false;
-    return;
-  }
-  in_order_end_ = static_cast<std::uint32_t>(data.byte_count());
-  ready_ = std::move(data);
-  if (!unsolicited_open_) solicited_end_ = in_order_end_;
-}
-
-void ScsiTask::take_data_out(const DataOut& pdu, BufferList data, bool dropped) {
-  if (dropped) {
-    refusal_ = Refusal::kTaskSetFull;
-    arrival_.notify_all();
-    return;
-  }
-  if (refusal_ != Refusal::kNone) return;
-  bool good = false;
-  if (pdu.target_transfer_tag == kReservedTag) {
-    good = take_unsolicited(pdu, data);
-  } else {
-    const auto end = transfers_.begin() + static_cast<std::ptrdiff_t>(transfer_count_);
-    const auto transfer = std::find_if(transfers_.begin(), end, [&pdu](const Transfer& each) {
-      return each.target_transfer_tag == pdu.target_transfer_tag;
-    });
-    if (transfer == end) return;  // Of a transfer that has ended; nothing wants it.
-    good = take_solicited(*transfer, pdu, data);
-    if (good && pdu.final) {
-      *transfer = transfers_[--transfer_count_];
-    }
-  }
-  if (good && delivered_) solicit();
-  arrival_.notify_all();
-}
-
-bool ScsiTask::take_unsolicited(const DataOut& pdu, BufferList& data) {
-  const auto byte_count = static_cast<std::uint32_t>(data.byte_count());
-  unsolicited_promised_ -= std::min(unsolicited_promised_, byte_count);
-  if (!unsolicited_open_) {
-    fail(scsi::Additional::kUnexpectedUnsolicitedData);
-    return false;
-  }
-  const bool in_place = pdu.buffer_offset <= unsolicited_limit_ &&
-                        byte_count <= unsolicited_limit_ - pdu.buffer_offset;
-  if (pdu.data_sn != unsolicited_data_sn_ || !in_place ||
-      (session_->parameters().data_pdu_in_order && pdu.buffer_offset != in_order_end_)) {
-    fail(scsi::Additional::kDataPhaseError);
-    return false;
-  }
-  ++unsolicited_data_sn_;
-  store(pdu.buffer_offset, std::move(data));
-  if (pdu.final) {
-    unsolicited_open_ = false;
-    solicited_end_ = in_order_end_;
-    if (!early_.empty()) {
-      fail(scsi::Additional::kNotEnoughUnsolicitedData);
-      return false;
-    }
-    session_->unpromise(*link_, std::exchange(unsolicited_promised_, 0));
-  }
-  return failure_ == scsi::Additional::kNone;
-}
-
-bool ScsiTask::take_solicited(Transfer& transfer, const DataOut& pdu, BufferList& data) {
-  const auto byte_count = static_cast<std::uint32_t>(data.byte_count());
-  const std::uint32_t left = transfer.byte_count - transfer.received;
-  const bool in_place = pdu.buffer_offset >= transfer.offset && byte_count <= left &&
-                        pdu.buffer_offset - transfer.offset <= transfer.byte_count - byte_count;
-  const bool in_order = !session_->parameters().data_pdu_in_order ||
-                        pdu.buffer_offset == transfer.offset + transfer.received;
-  if (pdu.data_sn != transfer.next_data_sn || !in_place || !in_order) {
-    fail(scsi::Additional::kDataPhaseError);
-    return false;
-  }
-  ++transfer.next_data_sn;
-  transfer.received += byte_count;
-  store(pdu.buffer_offset, std::move(data));
-  if (pdu.final != (transfer.received == transfer.byte_count)) {
-    fail(scsi::Additional::kDataPhaseError);
-    return false;
-  }
-  return failure_ == scsi::Additional::kNone;
-}
-
-// Puts data where it belongs: behind what is ready, or aside until the gap has closed.
-void ScsiTask::store(std::uint32_t offset, BufferList data) {
-  if (data.empty()) return;
-  if (offset != in_order_end_) {
-    if (offset < in_order_end_ || early_.contains(offset)) {
-      fail(scsi::Additional::kDataPhaseError);
-      return;
-    }
-    early_.emplace(offset, std::move(data));
-    return;
-  }
-  in_order_end_ += static_cast<std::uint32_t>(data.byte_count());
-  ready_.append(std::move(data));
-  while (!early_.empty() && early_.begin()->first <= in_order_end_) {
-    if (early_.begin()->first < in_order_end_) {
-      fail(scsi::Additional::kDataPhaseError);
-      return;
-    }
-    BufferList next = std::move(early_.begin()->second);
-    early_.erase(early_.begin());
-    in_order_end_ += static_cast<std::uint32_t>(next.byte_count());
-    ready_.append(std::move(next));
-  }
-}
-
-// Asks for data as far ahead as may be.
-void ScsiTask::solicit() {
-  if (finished_ || unsolicited_open_ || refusal_ != Refusal::kNone) return;
-  const std::size_t most =
-      std::min<std::size_t>(session_->parameters().max_outstanding_r2t, kMostTransfers);
-  const std::uint32_t burst = std::min(session_->parameters().max_burst_length, kTransferBytes);
-  while (!promising_ && transfer_count_ < most && solicited_end_ < data_out_length &&
-         solicited_end_ - consumed_ < kAheadBytes) {
-    if (promised_ahead_ == 0) {
-      // Room for all of the piece that the device server takes at once: if many commands held a
-      // part of theirs each, none might ever get the rest.
-      const std::uint32_t byte_count = std::min(kTransferBytes - solicited_end_ % kTransferBytes,
-                                                data_out_length - solicited_end_);
-      if (!session_->try_promise(*link_, byte_count)) {
-        promising_ = true;
-        ++pins_;
-        spawn(solicit_when_promised(byte_count));
-        return;
-      }
-      promised_ahead_ = byte_count;
-    }
-    const std::uint32_t byte_count = std::min(burst, promised_ahead_);
-    promised_ahead_ -= byte_count;
-    send_ready_to_transfer(byte_count);
-  }
-}
-
-Task<void> ScsiTask::solicit_when_promised(std::uint32_t byte_count) {
-  Session& session = *session_;
-  ConnectionLink& link = *link_;
-  ++link.pins;
-  const std::shared_ptr<Session> keep = session.shared_from_this();
-  const bool promised = co_await session.promise(link, byte_count);
-  promising_ = false;
-  if (finished_ || !promised || link.ended || refusal_ != Refusal::kNone) {
-    session.unpromise(link, byte_count);
-  } else {
-    promised_ahead_ = byte_count;
-    solicit();
-  }
-  session.unpin(link);
-  --pins_;
-  delete_if_done();
-}
-
-void ScsiTask::send_ready_to_transfer(std::uint32_t byte_count) {
-  Transfer& transfer = transfers_[transfer_count_++];
-  transfer = {.target_transfer_tag = session_->next_transfer_tag(),
-              .offset = solicited_end_,
-              .byte_count = byte_count};
-  solicited_end_ += byte_count;
-  Bhs bhs;
-  write_ready_to_transfer({.lun = pdu_.lun,
-                           .initiator_task_tag = pdu_.initiator_task_tag,
-                           .target_transfer_tag = transfer.target_transfer_tag,
-                           .numbers = session_->numbers(),
-                           .r2t_sn = next_r2t_sn_++,
-                           .buffer_offset = transfer.offset,
-                           .desired_data_transfer_length = byte_count},
-                          bhs);
-  session_->send(*link_, bhs, {}, StatSnUse::kShow);
-}
+// Data-Out for the device server -------------------------------------------------------------
 
 Task<Result<BufferList>> ScsiTask::receive_data_out(std::size_t byte_count) {
   // The common case: everything came with the command, and nobody has to wait or cross.
@@ -274,11 +101,12 @@ Task<Result<BufferList>> ScsiTask::receive_data_out(std::size_t byte_count) {
 
 Task<Result<BufferList>> ScsiTask::receive_here(std::size_t byte_count, bool crossing) {
   for (;;) {
-    const bool dead = finished_ || cancelled_ || refusal_ != Refusal::kNone;
+    const bool dead = finished_ || lingering_ || cancelled_ || refusal_ != Refusal::kNone;
     if (dead) co_return std::unexpected(Error::kCancelled);
-    if (ready_.byte_count() >= byte_count) break;
+    if (ready_.byte_count() + gathered_bytes_ >= byte_count) break;
     co_await arrival_.wait();
   }
+  if (ready_.byte_count() < byte_count) end_gathering();
   BufferList data = take_ready(byte_count);
   if (!crossing || data.unique()) co_return std::move(data);
   // The cut went through a buffer whose other part stays here: counts are not for two executors.
@@ -300,14 +128,6 @@ BufferList ScsiTask::take_ready(std::size_t byte_count) {
   BufferList data = ready_.take_front(byte_count);
   if (solicited_end_ < data_out_length) solicit();
   return data;
-}
-
-void ScsiTask::fail(scsi::Additional reason) {
-  if (refusal_ == Refusal::kNone) {
-    refusal_ = Refusal::kAborted;
-    failure_ = reason;
-  }
-  arrival_.notify_all();
 }
 
 // Data-In ------------------------------------------------------------------------------------
@@ -466,6 +286,15 @@ void ScsiTask::delete_if_done() {
 }
 
 void ScsiTask::finish(scsi::Outcome outcome) {
+  assert(!finished_ && !lingering_);
+  if (!outcome.silent && expects_data() && session_->answers(*link_)) {
+    linger(std::move(outcome));
+    return;
+  }
+  conclude(std::move(outcome));
+}
+
+void ScsiTask::conclude(scsi::Outcome outcome) {
   assert(!finished_);
   // Off the table first, so that the answer opens the window for the next command.
   session_->task_finished(*this);
@@ -489,15 +318,13 @@ void ScsiTask::finish(scsi::Outcome outcome) {
 
 // Gives back what was promised to data that will not be taken any more.
 void ScsiTask::end_transfers() {
+  drop_data();
   std::size_t promised = std::exchange(unsolicited_promised_, 0);
-  promised += std::exchange(promised_ahead_, 0);
   for (std::size_t i = 0; i < transfer_count_; ++i) {
     promised += transfers_[i].byte_count - transfers_[i].received;
   }
   transfer_count_ = 0;
-  if (promised > 0) session_->unpromise(*link_, promised);
-  ready_.clear();
-  early_.clear();
+  session_->unpromise(*link_, promised);
 }
 
 void ScsiTask::respond(const scsi::Outcome& outcome) {

@@ -50,6 +50,9 @@ class ScsiTask final : public scsi::Command, public FramePooled {
   ConnectionLink& link() noexcept { return *link_; }
   bool immediate() const noexcept { return pdu_.immediate; }
   bool delivered() const noexcept { return delivered_; }
+  // It has failed and waits for the last of its data to be answered; the device server is done
+  // with it.
+  bool lingering() const noexcept { return lingering_; }
   bool is_of(const ConnectionLink& link) const noexcept { return link_ == &link; }
 
   // Data that came with the command, whether there was room for it, and what has been promised to
@@ -60,6 +63,8 @@ class ScsiTask final : public scsi::Command, public FramePooled {
   void deliver(scsi::TargetDevice& device);
   // Ends a task that the device server has never seen, without a response.
   void discard();
+  // Ends a lingering task without a response.
+  void abandon();
   // Its data cannot be used: it will end with ABORTED COMMAND and this.
   void fail(scsi::Additional reason);
 
@@ -95,14 +100,24 @@ class ScsiTask final : public scsi::Command, public FramePooled {
   Task<Result<BufferList>> receive_here(std::size_t byte_count, bool crossing);
   BufferList take_ready(std::size_t byte_count);
   void store(std::uint32_t offset, BufferList data);
-  bool take_unsolicited(const DataOut& pdu, BufferList& data);
-  bool take_solicited(Transfer& transfer, const DataOut& pdu, BufferList& data);
+  void make_ready(BufferList data);
+  void end_gathering();
+  void drop_data();
+  void take_unsolicited(const DataOut& pdu, BufferList data);
+  void take_solicited(const Transfer& transfer, const DataOut& pdu, BufferList data);
+  Transfer* find_transfer(std::uint32_t target_transfer_tag);
+  void end_unsolicited();
+  void end_transfer(Transfer& transfer);
+  bool expects_data() const noexcept { return unsolicited_open_ || transfer_count_ > 0; }
+  void linger(scsi::Outcome outcome);
+  Task<void> answer_after_data();
   void solicit();
   Task<void> solicit_when_promised(std::uint32_t byte_count);
   void send_ready_to_transfer(std::uint32_t byte_count);
   void flush_data_in(bool last, const scsi::Outcome* outcome);
   void respond(const scsi::Outcome& outcome);
   void finish(scsi::Outcome outcome);
+  void conclude(scsi::Outcome outcome);
   void end_transfers();
   void delete_if_done();
   ResidualCount residual_of(const scsi::Outcome& outcome, std::uint32_t sent_in) const;
@@ -114,16 +129,19 @@ class ScsiTask final : public scsi::Command, public FramePooled {
   bool delivered_ = false;
   bool released_ = true;  // By the device server, which does not have it yet.
   bool finished_ = false;
+  bool lingering_ = false;
   bool cancelled_ = false;  // By the device server; it waits for data no more.
   unsigned pins_ = 0;       // Coroutines of ours that hold on to it.
   Refusal refusal_ = Refusal::kNone;
   scsi::Additional failure_ = scsi::Additional::kNone;
 
   // Data-Out.
-  BufferList ready_;                           // In order, from consumed_ on.
+  BufferList ready_;  // In order, from consumed_ on.
+  Buffer gathered_;   // Behind ready_: small pieces put together.
+  std::size_t gathered_bytes_ = 0;
   std::map<std::uint32_t, BufferList> early_;  // Behind a gap, by offset.
   std::uint32_t consumed_ = 0;
-  std::uint32_t in_order_end_ = 0;  // consumed_ + ready_
+  std::uint32_t in_order_end_ = 0;  // consumed_ + ready_ + gathered_
   std::uint32_t solicited_end_ = 0;
   std::uint32_t promised_ahead_ = 0;  // Room for what no R2T has asked for yet.
   std::uint32_t unsolicited_limit_ = 0;
@@ -143,7 +161,7 @@ class ScsiTask final : public scsi::Command, public FramePooled {
   std::uint32_t burst_in_ = 0;  // Of the sequence in progress.
   std::uint32_t next_data_in_sn_ = 0;
 
-  scsi::Outcome outcome_;  // On its way home.
+  scsi::Outcome outcome_;  // On its way home, or waiting for the last of the data.
   Home completing_;
   Home releasing_;
   Home waking_;
