@@ -11,12 +11,20 @@
 namespace sandbay::iscsi {
 namespace {
 
+constexpr Duration kDiscoveryIdleTime = std::chrono::minutes(10);
+
 // A PDU on its way to a session that lives elsewhere.
 struct CrossingPdu final : Message, FramePooled {
   Session* session = nullptr;
   ConnectionLink* link = nullptr;
   IncomingPdu pdu;
 };
+
+// Why the stream cannot be followed any further.
+const char* reason_of(PduFramer::Step step) {
+  if (step == PduFramer::Step::kHeaderDigestError) return "a header digest was wrong";
+  return "a PDU was longer than agreed";
+}
 
 }  // namespace
 
@@ -107,8 +115,11 @@ Task<void> Connection::serve(Session& session, ConnectionLink& link) {
       continue;
     }
     in_turn = 0;
-    if (step == PduFramer::Step::kHeaderDigestError) ++traffic_.header_digest_errors;
-    if (step != PduFramer::Step::kMore) break;
+    if (step != PduFramer::Step::kMore) {
+      if (step == PduFramer::Step::kHeaderDigestError) ++traffic_.header_digest_errors;
+      if (!closing_) given_up_ = reason_of(step);
+      break;
+    }
     // Answers do not wait for room; who asks for them and does not read them is read no further.
     while (is_flooded()) co_await room_.wait();
     const auto targets = framer_.targets();
@@ -237,15 +248,19 @@ void Connection::keep_house() {
   // Memory was promised to data that does not come, and others wait for it.
   const bool hoarding = promised_ > 0 && home_->buffers().waiter_count() > 0 &&
                         now - data_awaited_since_ >= limits_.nop_in_timeout;
-  if (unanswered || stalled || withheld || hoarding) {
+  // Section 7.4.3: discovery is not pinged.
+  const bool discovery = session_ != nullptr && session_->is_discovery();
+  const bool idle = discovery && now - last_received_ >= kDiscoveryIdleTime;
+  if (unanswered || stalled || withheld || hoarding || idle) {
     given_up_ = unanswered ? "pings were not answered"
+                : idle     ? "a discovery session asked for nothing"
                 : stalled  ? "the initiator takes nothing that is sent"
                            : "data that were announced did not come while memory was short";
     shutdown();
     return;
   }
   const bool ping = limits_.nop_in_interval > Duration{0} && pinged_ == kNever &&
-                    link_ != nullptr && session_ != nullptr &&
+                    link_ != nullptr && session_ != nullptr && !discovery &&
                     now - last_received_ >= limits_.nop_in_interval;
   if (ping) {
     pinged_ = now;

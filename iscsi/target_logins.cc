@@ -136,7 +136,8 @@ Task<void> LoginService::serve(std::unique_ptr<Stream> stream, std::uint16_t por
     co_await connection.serve(session, *placement.link);
     connection.end_states();
     connection.shutdown();
-    co_await invoke_on(session.home(), session.remove_connection(placement.link));
+    co_await invoke_on(session.home(),
+                       session.remove_connection(placement.link, connection.given_up() != nullptr));
   }
   co_await connection.close();
   co_await SwitchTo(server_home);

@@ -33,7 +33,8 @@ class Server final : public TargetServer, public SessionHost {
   Task<Error> update_target(TargetOptions options, std::string* message) override;
   Task<Error> remove_target(std::string name) override;
   Task<std::vector<SessionInfo>> sessions() override;
-  Task<Error> drop_session(std::uint16_t tsih) override;
+  Task<Error> drop_session(std::uint16_t tsih, SessionDrop drop) override;
+  Task<Error> request_negotiation(std::uint16_t tsih, Duration within) override;
   Task<ServerCounters> counters() override;
   Task<void> shutdown() override;
 
@@ -65,6 +66,7 @@ class Server final : public TargetServer, public SessionHost {
   LoginService logins_;
   Gate accepting_;
   Gate resets_;
+  Gate management_;  // Drops, which may wait for the initiator.
 };
 
 // Portals ------------------------------------------------------------------------------------
@@ -126,6 +128,12 @@ std::expected<std::unique_ptr<RegisteredTarget>, std::string> Server::check(
   for (const AccessRecord& record : options.access) {
     problem = record_problem(record);
     if (!problem.empty()) return std::unexpected("access: " + problem);
+  }
+  // A session that reports tasks in another way also holds answers back behind a response fence
+  // and announces terminated tasks, neither of which this target does.
+  const auto reporting = options.keys.find("TaskReporting");
+  if (reporting != options.keys.end() && reporting->second != "RFC3720") {
+    return std::unexpected("TaskReporting: only RFC3720 is possible");
   }
   auto preferences = KeyPreferences::for_target().with(options.keys);
   if (!preferences) return std::unexpected(preferences.error());
@@ -273,11 +281,34 @@ Task<std::vector<SessionInfo>> Server::sessions() {
   co_return infos;
 }
 
-Task<Error> Server::drop_session(std::uint16_t tsih) {
+Task<Error> Server::drop_session(std::uint16_t tsih, SessionDrop drop) {
   const auto found = registry_.sessions.find(tsih);
   if (found == registry_.sessions.end()) co_return Error::kNotFound;
   const std::shared_ptr<Session> session = found->second;
-  co_await logins_.end_session(session, true);
+  if (!management_.enter()) co_return Error::kClosed;
+  const GateHold hold(management_);
+  if (drop.logout_time > Duration{0}) {
+    const Duration time = std::min(drop.logout_time, kLongestLogoutTime);
+    const bool there = co_await invoke_on(session->home(), session->ask_to_log_out(drop.cid, time));
+    if (!there) co_return Error::kNotFound;
+  }
+  if (!drop.cid) {
+    co_await logins_.end_session(session, true);
+    co_return Error::kNone;
+  }
+  const bool there = co_await invoke_on(session->home(), session->drop_connection(*drop.cid));
+  // One that was asked may be gone by now, which is what was wanted.
+  co_return there || drop.logout_time > Duration{0} ? Error::kNone : Error::kNotFound;
+}
+
+Task<Error> Server::request_negotiation(std::uint16_t tsih, Duration within) {
+  const auto found = registry_.sessions.find(tsih);
+  if (found == registry_.sessions.end()) co_return Error::kNotFound;
+  const std::shared_ptr<Session> session = found->second;
+  if (!management_.enter()) co_return Error::kClosed;
+  const GateHold hold(management_);
+  co_await invoke_on(session->home(),
+                     session->request_negotiation(std::min(within, kLongestLogoutTime)));
   co_return Error::kNone;
 }
 
@@ -324,6 +355,7 @@ Task<void> Server::shutdown() {
     co_await ending.drain();
   }
   co_await ending.close();
+  co_await management_.close();
   co_await registry_.serving.close();
   registry_.targets.clear();
 }

@@ -123,6 +123,15 @@ struct ServerCounters {
   std::uint64_t sessions_reinstated = 0;
 };
 
+// How a session, or one connection of it, is ended by the target (RFC 7143 section 11.9.1).
+struct SessionDrop {
+  std::optional<std::uint16_t> cid;  // This connection alone.
+  // Whole seconds. The initiator is asked to log out and has so long to do it, before it is
+  // announced that the connection or session is dropped. 0: it is not asked.
+  Duration logout_time{0};
+};
+inline constexpr Duration kLongestLogoutTime = std::chrono::minutes(5);
+
 enum class EventSeverity : std::uint8_t { kInfo, kWarning };
 
 // Something worth a line in a log: a login that failed, a session that begins or ends, a connection
@@ -148,7 +157,11 @@ class TargetServer {
   virtual Task<Error> remove_target(std::string name) = 0;
 
   virtual Task<std::vector<SessionInfo>> sessions() = 0;
-  virtual Task<Error> drop_session(std::uint16_t tsih) = 0;
+  // kNotFound: there is no such session, or no such connection in it.
+  virtual Task<Error> drop_session(std::uint16_t tsih, SessionDrop drop = {}) = 0;
+  // Asks the initiator for a text negotiation within so many whole seconds. Nothing happens if it
+  // does not begin one.
+  virtual Task<Error> request_negotiation(std::uint16_t tsih, Duration within) = 0;
   virtual Task<ServerCounters> counters() = 0;
 
   // Stops listening, ends every session within a bounded time and waits for their commands.

@@ -12,7 +12,8 @@
 namespace sandbay::iscsi {
 namespace {
 
-// What the large reads of a session may hold in memory: a sixteenth of the pool, within these.
+// What the large reads of a session may hold in memory, and what may come before its turn: a
+// sixteenth of the pool, within these.
 constexpr std::size_t kLeastCredit = std::size_t{1} << 20;
 constexpr std::size_t kMostCredit = std::size_t{32} << 20;
 constexpr std::size_t kBytesBetweenRoomChecks = std::size_t{1} << 20;
@@ -35,11 +36,6 @@ struct CrossingShutdown final : Message, FramePooled {
   Connection* connection = nullptr;
 };
 
-struct CrossingPing final : Message, FramePooled {
-  std::shared_ptr<Session> session;
-  ConnectionLink* link = nullptr;
-};
-
 }  // namespace
 
 Session::Session(SessionHost& host, Executor& home, SessionOptions options)
@@ -48,9 +44,11 @@ Session::Session(SessionHost& host, Executor& home, SessionOptions options)
       options_(std::move(options)),
       exp_cmd_sn_(options_.first_cmd_sn),
       max_cmd_sn_(options_.first_cmd_sn + options_.queue_depth - 1),
+      told_max_cmd_sn_(max_cmd_sn_),
       slots_(std::bit_ceil<std::size_t>(options_.queue_depth)),
       buckets_(std::bit_ceil<std::size_t>(options_.queue_depth) * 2),
-      credit_(std::clamp(home.buffers().limit_bytes() / 16, kLeastCredit, kMostCredit)) {
+      early_limit_(std::clamp(home.buffers().limit_bytes() / 16, kLeastCredit, kMostCredit)),
+      credit_(early_limit_) {
   assert(options_.queue_depth > 0);
 }
 
@@ -92,7 +90,7 @@ Task<JoinedConnection> Session::join(Connection& connection, std::uint16_t cid,
     states_.transition(SessionState::kQ3LoggedIn);  // N2
   }
   links_.push_back(std::move(link));
-  co_return JoinedConnection{.link = links_.back().get(), .numbers = numbers()};
+  co_return JoinedConnection{.link = links_.back().get(), .numbers = numbers(*links_.back())};
 }
 
 Task<bool> Session::make_place_for(std::uint16_t cid) {
@@ -111,9 +109,10 @@ Task<void> Session::expected_did_not_come() {
 
 Task<bool> Session::is_abandoned() { co_return links_.empty() && expected_ == 0; }
 
-Task<void> Session::remove_connection(ConnectionLink* link) {
+Task<void> Session::remove_connection(ConnectionLink* link, bool given_up) {
   link->ended = true;
   changed_.notify_all();
+  if ((given_up || link->dropped) && !ending_) tell_drop(link->cid);
   drop_undelivered(link);
   co_await abort_tasks_of(link);
   while (link->pins > 0) co_await changed_.wait();
@@ -122,12 +121,15 @@ Task<void> Session::remove_connection(ConnectionLink* link) {
 }
 
 Task<void> Session::close_connection(std::uint16_t cid) {
-  const auto find = [this, cid] {
-    return std::ranges::find_if(links_, [cid](const auto& each) { return each->cid == cid; });
-  };
-  auto found = find();
-  if (found != links_.end()) break_off(**found);
-  while (find() != links_.end()) co_await changed_.wait();
+  ConnectionLink* const link = find_link(cid);
+  if (link != nullptr) break_off(*link);
+  while (find_link(cid) != nullptr) co_await changed_.wait();
+}
+
+ConnectionLink* Session::find_link(std::uint16_t cid) const {
+  const auto found =
+      std::ranges::find_if(links_, [cid](const auto& each) { return each->cid == cid; });
+  return found == links_.end() ? nullptr : found->get();
 }
 
 // At ErrorRecoveryLevel 0 the tasks of a connection end with it (section 7.1). Null: all.
@@ -169,8 +171,12 @@ Task<void> Session::end(bool announced) {
   }
   ending_ = true;
   if (announced && !is_discovery()) {
-    announce(AsyncEventCode::kSessionDrop, 0, 0, 0);
-    co_await wait_for_logouts(home_.now() + kAnnouncementTime);
+    for (const auto& link : links_) {
+      if (!answers(*link)) continue;
+      send_event(*link, AsyncEventCode::kSessionDrop, 0, 0);
+      break;  // Once a session.
+    }
+    co_await wait_for_logouts({}, home_.now() + kAnnouncementTime);
   }
   closing_ = true;
   for (const auto& link : links_) break_off(*link);
@@ -189,15 +195,10 @@ Task<void> Session::end(bool announced) {
   changed_.notify_all();
 }
 
-// Until every connection has ended; what arrives meanwhile is served, a logout above all.
-Task<void> Session::wait_for_logouts(TimePoint deadline) {
-  const auto there = [this] {
-    return std::ranges::any_of(links_, [](const auto& link) { return !link->ended; });
-  };
-  while (there()) {
-    const bool woken = co_await changed_.wait_until(deadline);
-    if (!woken) co_return;
-  }
+// Ends a connection for what it did.
+void Session::drop(ConnectionLink& link) {
+  link.dropped = true;
+  break_off(link);
 }
 
 void Session::break_off(ConnectionLink& link) {
@@ -242,13 +243,11 @@ SessionInfo Session::info() const {
 }
 
 Task<Session::ConnectionTrafficInfo> Session::traffic_of(std::uint16_t cid) {
-  const auto found =
-      std::ranges::find_if(links_, [cid](const auto& each) { return each->cid == cid; });
-  if (found == links_.end()) co_return ConnectionTrafficInfo{};
-  ConnectionLink& link = **found;
-  ++link.pins;
-  ConnectionTrafficInfo info = co_await invoke_on(*link.home, ask_connection(link.connection));
-  unpin(link);
+  ConnectionLink* const link = find_link(cid);
+  if (link == nullptr) co_return ConnectionTrafficInfo{};
+  ++link->pins;
+  ConnectionTrafficInfo info = co_await invoke_on(*link->home, ask_connection(link->connection));
+  unpin(*link);
   co_return info;
 }
 
@@ -387,45 +386,6 @@ std::uint32_t Session::next_transfer_tag() {
   return tag;
 }
 
-void Session::request_ping(ConnectionLink& link) {
-  if (Executor::current_or_null() == &home_) {
-    send_ping(link);  // A message could outlive the link: both live here.
-    return;
-  }
-  auto* const crossing = new CrossingPing;
-  crossing->session = shared_from_this();
-  crossing->link = &link;
-  crossing->run = [](Message& message) {
-    const std::unique_ptr<CrossingPing> arrived(static_cast<CrossingPing*>(&message));
-    arrived->session->send_ping(*arrived->link);
-  };
-  home_.send(*crossing);
-}
-
-void Session::send_ping(ConnectionLink& link) {
-  if (is_discovery()) return;  // Section 7.4.3.
-  Bhs bhs;
-  write_nop_in({.target_transfer_tag = next_transfer_tag(), .numbers = numbers()}, bhs);
-  send(link, bhs, {}, StatSnUse::kShow);
-}
-
-void Session::announce(AsyncEventCode event, std::uint16_t parameter1, std::uint16_t parameter2,
-                       std::uint16_t parameter3) {
-  if (is_discovery()) return;  // Section 7.4.3: the connection is simply dropped.
-  for (const auto& link : links_) {
-    if (link->ended) continue;
-    Bhs bhs;
-    write_async_message({.numbers = numbers(),
-                         .event = event,
-                         .parameter1 = parameter1,
-                         .parameter2 = parameter2,
-                         .parameter3 = parameter3},
-                        bhs);
-    send(*link, bhs, {}, StatSnUse::kConsume);
-    if (event != AsyncEventCode::kConnectionDrop) return;  // Once a session.
-  }
-}
-
 // Tasks --------------------------------------------------------------------------------------
 
 ScsiTask* Session::find_task(std::uint32_t initiator_task_tag) const {
@@ -469,6 +429,26 @@ void Session::refresh_window() {
   if (serial_less(max_cmd_sn_, candidate)) max_cmd_sn_ = candidate;
 }
 
+// Section 11.19: an initiator that has used its window up, and is owed no answer that would open
+// it, is told by a NOP-In. The window opens silently when commands are aborted.
+void Session::tell_window() {
+  if (told_max_cmd_sn_ == max_cmd_sn_ || !serial_less(told_max_cmd_sn_, exp_cmd_sn_)) return;
+  if (closing_ || is_discovery()) return;
+  for (const auto& link : links_) {
+    if (!answers(*link)) continue;
+    Bhs bhs;
+    write_nop_in({.numbers = numbers(*link)}, bhs);
+    send(*link, bhs, {}, StatSnUse::kShow);
+    return;
+  }
+}
+
+Session::Slot Session::empty(Slot& slot) {
+  assert(early_bytes_ >= slot.bytes);
+  early_bytes_ -= slot.bytes;
+  return std::exchange(slot, Slot{});
+}
+
 void Session::abandon_lingering(const std::function<bool(ScsiTask&)>& concerned) {
   std::vector<ScsiTask*> tasks;
   for (ScsiTask* task : buckets_) {
@@ -484,8 +464,7 @@ void Session::abandon_lingering(const std::function<bool(ScsiTask&)>& concerned)
 void Session::drop_undelivered(const ConnectionLink* link) {
   for (Slot& slot : slots_) {
     if (slot.kind == Slot::Kind::kEmpty || (link != nullptr && slot.link != link)) continue;
-    ScsiTask* const task = slot.task;
-    slot = Slot{};
+    ScsiTask* const task = empty(slot).task;
     --waiting_count_;
     if (task != nullptr) task->discard();
   }

@@ -38,9 +38,11 @@ struct ConnectionLink {
   ConnectionParameters parameters;
   std::string initiator_address;
   std::string target_address;
-  bool ended = false;    // Nothing is sent on it or taken from it any more.
-  bool leaving = false;  // Logging out: nothing is taken from it any more.
-  std::uint32_t exp_stat_sn = 0;
+  bool ended = false;             // Nothing is sent on it or taken from it any more.
+  bool dropped = false;           // By us, for what it did.
+  bool leaving = false;           // Logging out: nothing is taken from it any more.
+  bool heard = false;             // A PDU has come; until then nothing is known about …
+  std::uint32_t exp_stat_sn = 0;  // … what the initiator has received.
   std::uint32_t tasks = 0;
   std::size_t sent_unseen = 0;  // Bytes sent across since the connection's room was last asked for.
   unsigned pins = 0;            // Coroutines of the session that use the connection.
@@ -109,11 +111,19 @@ class Session : public std::enable_shared_from_this<Session> {
                               NegotiatedParameters parameters);
   // The connection's reader has ended: its tasks are aborted, and afterwards the session does not
   // know it any more. Bounded. The link is gone when this ends.
-  Task<void> remove_connection(ConnectionLink* link);
+  // `given_up`: that was our doing, and the session's other connections are told.
+  Task<void> remove_connection(ConnectionLink* link, bool given_up);
   // Closes the connection with this CID, if there is one, and waits until it is gone.
   Task<void> close_connection(std::uint16_t cid);
   // It has had connections and has none: at ErrorRecoveryLevel 0 it ends with the last one.
   Task<bool> is_abandoned();
+  // Asks the initiator to log out, one connection or all (section 11.9.1), and waits until it has,
+  // at most `time`. False: there is no such connection.
+  Task<bool> ask_to_log_out(std::optional<std::uint16_t> cid, Duration time);
+  // Announces that a connection will be dropped, and drops it. False: there is none.
+  Task<bool> drop_connection(std::uint16_t cid);
+  // Asks for a text negotiation on every connection.
+  Task<void> request_negotiation(Duration within);
   // Ends the session: no command of it runs or will run any more when this ends. Bounded.
   // `announce`: initiators are told by an asynchronous message first.
   Task<void> end(bool announce);
@@ -136,7 +146,8 @@ class Session : public std::enable_shared_from_this<Session> {
   void request_ping(ConnectionLink& link);
 
   // For tasks. ---------------------------------------------------------------------------------
-  StatusNumbers numbers() const noexcept {
+  StatusNumbers numbers(const ConnectionLink& link) noexcept {
+    if (!link.ended) told_max_cmd_sn_ = max_cmd_sn_;
     return {.stat_sn = 0, .exp_cmd_sn = exp_cmd_sn_, .max_cmd_sn = max_cmd_sn_};
   }
   const SessionParameters& parameters() const noexcept { return options_.parameters; }
@@ -160,6 +171,7 @@ class Session : public std::enable_shared_from_this<Session> {
   void give_credit(std::size_t byte_count);
   void forget_waiter(const ScsiTask& task);
   void task_finished(ScsiTask& task);
+  void tell_window();
 
  private:
   // What has been received out of order, by CmdSN.
@@ -169,6 +181,7 @@ class Session : public std::enable_shared_from_this<Session> {
     ConnectionLink* link = nullptr;
     ScsiTask* task = nullptr;
     std::unique_ptr<IncomingPdu> pdu;
+    std::size_t bytes = 0;  // Held or promised for it.
   };
   // Commands with a lower CmdSN that arrive later are dropped: a task management function has
   // already disposed of them (section 4.2.3.4).
@@ -214,6 +227,16 @@ class Session : public std::enable_shared_from_this<Session> {
   void reject(ConnectionLink& link, RejectReason reason, const IncomingPdu& pdu);
   void break_off(ConnectionLink& link);
   void refresh_window();
+  // Asynchronous messages and acknowledgements; target_session_messages.cc.
+  static Task<std::uint32_t> ask_stat_sn(Connection* connection);
+  void note_acknowledged(ConnectionLink& link, std::uint32_t exp_stat_sn);
+  Task<void> wait_for_acknowledgements(const ConnectionLink* issuing);
+  void send_event(ConnectionLink& link, AsyncEventCode event, std::uint16_t parameter1,
+                  std::uint16_t parameter3);
+  void tell_drop(std::uint16_t cid);
+  ConnectionLink* find_link(std::uint16_t cid) const;
+  void drop(ConnectionLink& link);
+  Slot empty(Slot& slot);
   Slot& slot_of(std::uint32_t cmd_sn) { return slots_[cmd_sn & (slots_.size() - 1)]; }
   ScsiTask* find_task(std::uint32_t initiator_task_tag) const;
   void insert_task(ScsiTask& task);
@@ -221,9 +244,7 @@ class Session : public std::enable_shared_from_this<Session> {
   void abandon_lingering(const std::function<bool(ScsiTask&)>& concerned);
   Task<void> abort_tasks_of(const ConnectionLink* link);
   Task<void> abort_task(Gate* aborting, std::uint64_t lun, std::uint64_t tag);
-  Task<void> wait_for_logouts(TimePoint deadline);
-  void announce(AsyncEventCode event, std::uint16_t parameter1, std::uint16_t parameter2,
-                std::uint16_t parameter3);
+  Task<void> wait_for_logouts(std::optional<std::uint16_t> cid, TimePoint deadline);
 
   SessionHost& host_;
   Executor& home_;
@@ -240,6 +261,7 @@ class Session : public std::enable_shared_from_this<Session> {
 
   std::uint32_t exp_cmd_sn_;
   std::uint32_t max_cmd_sn_;
+  std::uint32_t told_max_cmd_sn_;  // The last that the initiator was told.
   std::vector<Slot> slots_;        // A power of two, at least the window.
   std::size_t waiting_count_ = 0;  // Slots that are not empty.
   std::vector<Fence> fences_;
@@ -247,7 +269,10 @@ class Session : public std::enable_shared_from_this<Session> {
   std::uint32_t task_count_ = 0;
   std::uint32_t immediate_count_ = 0;
   std::uint32_t next_transfer_tag_ = 1;
-  std::size_t credit_;  // Left for large reads.
+  std::size_t early_bytes_ = 0;  // Held or promised for what waits for its turn.
+  std::size_t early_limit_;
+  unsigned fence_waiters_ = 0;  // Who waits for acknowledgements of statuses.
+  std::size_t credit_;          // Left for large reads.
   std::deque<ScsiTask*> credit_waiters_;
   std::uint64_t command_count_ = 0;
   std::uint64_t task_management_count_ = 0;

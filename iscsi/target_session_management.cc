@@ -66,10 +66,12 @@ Task<void> Session::manage_tasks(ConnectionLink* link, TaskManagementRequest req
   const GateHold hold(background_);
   ++link->pins;
   const TaskManagementResult result = co_await carry_out(request);
+  if (ends_tasks(request.function)) co_await wait_for_acknowledgements(link);
   Bhs bhs;
-  write_task_management_response(
-      {.result = result, .initiator_task_tag = request.initiator_task_tag, .numbers = numbers()},
-      bhs);
+  write_task_management_response({.result = result,
+                                  .initiator_task_tag = request.initiator_task_tag,
+                                  .numbers = numbers(*link)},
+                                 bhs);
   send(*link, bhs, {}, StatSnUse::kConsume);
   const bool cold = request.function == TaskManagementFunction::kTargetColdReset &&
                     result == TaskManagementResult::kFunctionComplete;
@@ -120,8 +122,7 @@ std::optional<TaskManagementResult> Session::dispose_of_undelivered(
       const std::uint32_t cmd_sn = task->cmd_sn();
       Slot& slot = slot_of(cmd_sn);
       assert(slot.task == task);
-      slot.task = nullptr;
-      slot.link = nullptr;
+      empty(slot);
       slot.kind = Slot::Kind::kConsumed;
       task->discard();
       advance();

@@ -30,7 +30,7 @@ void Session::receive(ConnectionLink& link, IncomingPdu& pdu) {
   }
   const Opcode opcode = pdu.opcode();
   if (!check(link, pdu)) return;
-  link.exp_stat_sn = exp_stat_sn_of(pdu.bhs);
+  note_acknowledged(link, exp_stat_sn_of(pdu.bhs));
   if (opcode == Opcode::kDataOut) {
     receive_data_out(link, pdu);
   } else if (opcode == Opcode::kScsiCommand) {
@@ -46,7 +46,7 @@ bool Session::check(ConnectionLink& link, IncomingPdu& pdu) {
   if (opcode == Opcode::kLoginRequest) {
     // Section 11.12: only in the login phase.
     reject(link, RejectReason::kProtocolError, pdu);
-    break_off(link);
+    drop(link);
     return false;
   }
   const bool known = has_cmd_sn(opcode) || opcode == Opcode::kDataOut;
@@ -70,7 +70,7 @@ bool Session::check(ConnectionLink& link, IncomingPdu& pdu) {
       opcode == Opcode::kTextRequest || opcode == Opcode::kLogoutRequest;
   if (is_discovery() && !allowed_in_discovery) {
     reject(link, RejectReason::kProtocolError, pdu);
-    break_off(link);
+    drop(link);
     return false;
   }
   if (!pdu.data_digest_error) return true;
@@ -78,7 +78,7 @@ bool Session::check(ConnectionLink& link, IncomingPdu& pdu) {
   // its CmdSN with it, which many initiators do not repair at ErrorRecoveryLevel 0.
   reject(link, RejectReason::kDataDigestError, pdu);
   if (opcode != Opcode::kDataOut) {
-    break_off(link);
+    drop(link);
     return false;
   }
   ScsiTask* const task = find_task(initiator_task_tag(pdu.bhs));
@@ -90,7 +90,7 @@ void Session::reject(ConnectionLink& link, RejectReason reason, const IncomingPd
   Bhs bhs;
   write_reject({.reason = reason,
                 .data_segment_length = static_cast<std::uint32_t>(kBhsBytes),
-                .numbers = numbers()},
+                .numbers = numbers(link)},
                bhs);
   send_bytes(link, bhs, pdu.bhs, StatSnUse::kConsume);
   ++reject_count_;
@@ -126,12 +126,17 @@ void Session::receive_command(ConnectionLink& link, IncomingPdu& pdu) {
     ++exp_cmd_sn_;
     deliver_task(*task);
     if (waiting_count_ > 0 || !fences_.empty()) advance();
+    tell_window();
     return;
   }
+  // A gap may stay for long: what waits behind it must not hold all memory.
+  if (early_bytes_ + task->data_bytes() > early_limit_) task->refuse_data();
   Slot& slot = slot_of(cmd_sn);
   slot.kind = Slot::Kind::kTask;
   slot.link = &link;
   slot.task = task;
+  slot.bytes = task->data_bytes();
+  early_bytes_ += slot.bytes;
   ++waiting_count_;
 }
 
@@ -222,6 +227,12 @@ void Session::receive_request(ConnectionLink& link, IncomingPdu& pdu) {
   if (slot.kind != Slot::Kind::kEmpty) return;
   slot.kind = Slot::Kind::kPdu;
   slot.link = &link;
+  if (early_bytes_ + pdu.data.byte_count() > early_limit_) {
+    pdu.data.clear();
+    pdu.data_dropped = true;
+  }
+  slot.bytes = pdu.data.byte_count();
+  early_bytes_ += slot.bytes;
   slot.pdu = std::make_unique<IncomingPdu>(std::move(pdu));
   ++waiting_count_;
 }
@@ -277,7 +288,7 @@ void Session::consume(std::uint32_t cmd_sn) {
   if (serial_less(cmd_sn, exp_cmd_sn_)) return;
   Slot& slot = slot_of(cmd_sn);
   if (slot.kind == Slot::Kind::kEmpty) ++waiting_count_;
-  slot = Slot{};
+  empty(slot);
   slot.kind = Slot::Kind::kConsumed;
   advance();
 }
@@ -285,7 +296,7 @@ void Session::consume(std::uint32_t cmd_sn) {
 // Executes what has become next in order.
 void Session::advance() {
   while (waiting_count_ > 0 && slot_of(exp_cmd_sn_).kind != Slot::Kind::kEmpty) {
-    Slot slot = std::exchange(slot_of(exp_cmd_sn_), Slot{});
+    Slot slot = empty(slot_of(exp_cmd_sn_));
     --waiting_count_;
     if (slot.kind == Slot::Kind::kPdu && !slot.link->ended) {
       const std::optional<RejectReason> objection = objection_to(*slot.link, *slot.pdu);
@@ -301,6 +312,7 @@ void Session::advance() {
   refresh_window();
   std::erase_if(
       fences_, [this](const Fence& fence) { return serial_less_equal(fence.cmd_sn, exp_cmd_sn_); });
+  tell_window();
 }
 
 void Session::process(ConnectionLink& link, IncomingPdu& pdu) {

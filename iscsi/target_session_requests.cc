@@ -21,7 +21,7 @@ void Session::process_nop_out(ConnectionLink& link, IncomingPdu& pdu) {
   write_nop_in({.data_segment_length = static_cast<std::uint32_t>(echo.byte_count()),
                 .lun = nop->lun,
                 .initiator_task_tag = nop->initiator_task_tag,
-                .numbers = numbers()},
+                .numbers = numbers(link)},
                bhs);
   send(link, bhs, std::move(echo), StatSnUse::kConsume);
 }
@@ -72,7 +72,7 @@ Task<void> Session::log_out(ConnectionLink* link, LogoutRequest request) {
     Bhs bhs;
     write_logout_response({.result = result,
                            .initiator_task_tag = request.initiator_task_tag,
-                           .numbers = numbers(),
+                           .numbers = numbers(*link),
                            .time2wait = 0,
                            .time2retain = 0},
                           bhs);
@@ -149,7 +149,7 @@ void Session::answer_text(ConnectionLink& link, const TextRequest& request) {
                        .lun = request.lun,
                        .initiator_task_tag = request.initiator_task_tag,
                        .target_transfer_tag = link.text_transfer_tag,
-                       .numbers = numbers()},
+                       .numbers = numbers(link)},
                       bhs);
   send_bytes(link, bhs, std::as_bytes(std::span(piece)), StatSnUse::kConsume);
 }

@@ -223,7 +223,7 @@ void ScsiTask::flush_data_in(bool last, const scsi::Outcome* outcome) {
                .data_segment_length = byte_count,
                .lun = pdu_.lun,
                .initiator_task_tag = pdu_.initiator_task_tag,
-               .numbers = session_->numbers(),
+               .numbers = session_->numbers(*link_),
                .data_sn = next_data_in_sn_++,
                .buffer_offset = sent_in_};
     if (pdu.final) burst_in_ = 0;
@@ -296,6 +296,7 @@ void ScsiTask::finish(scsi::Outcome outcome) {
 
 void ScsiTask::conclude(scsi::Outcome outcome) {
   assert(!finished_);
+  Session& session = *session_;
   // Off the table first, so that the answer opens the window for the next command.
   session_->task_finished(*this);
   if (refusal_ == Refusal::kTaskSetFull && !outcome.silent) {
@@ -314,6 +315,7 @@ void ScsiTask::conclude(scsi::Outcome outcome) {
   session_ = nullptr;
   link_ = nullptr;
   arrival_.notify_all();
+  session.tell_window();
 }
 
 // Gives back what was promised to data that will not be taken any more.
@@ -345,7 +347,7 @@ void ScsiTask::respond(const scsi::Outcome& outcome) {
                         .residual = residual.flag,
                         .data_segment_length = static_cast<std::uint32_t>(data_bytes),
                         .initiator_task_tag = pdu_.initiator_task_tag,
-                        .numbers = session_->numbers(),
+                        .numbers = session_->numbers(*link_),
                         .exp_data_sn = next_data_in_sn_,
                         .residual_count = residual.byte_count};
   if (pdu_.read && pdu_.write && sent_in_ < data_in_length) {

@@ -63,6 +63,10 @@ class ScsiTask final : public scsi::Command, public FramePooled {
   void deliver(scsi::TargetDevice& device);
   // Ends a task that the device server has never seen, without a response.
   void discard();
+  // Bytes that it holds, or that have been promised to data nobody has to ask for.
+  std::size_t data_bytes() const noexcept { return in_order_end_ + unsolicited_promised_; }
+  // Before its turn: there is no room for its data, and it will end with TASK SET FULL.
+  void refuse_data();
   // Ends a lingering task without a response.
   void abandon();
   // Its data cannot be used: it will end with ABORTED COMMAND and this.

@@ -34,6 +34,14 @@ void ScsiTask::take_immediate(BufferList data, bool dropped, std::uint32_t promi
   if (!unsolicited_open_) solicited_end_ = in_order_end_;
 }
 
+void ScsiTask::refuse_data() {
+  assert(!delivered_);
+  if (refusal_ == Refusal::kNone) refusal_ = Refusal::kTaskSetFull;
+  in_order_end_ = 0;
+  drop_data();
+  session_->unpromise(*link_, std::exchange(unsolicited_promised_, 0));
+}
+
 void ScsiTask::take_data_out(const DataOut& pdu, BufferList data, bool dropped) {
   const bool unsolicited = pdu.target_transfer_tag == kReservedTag;
   Transfer* const transfer = unsolicited ? nullptr : find_transfer(pdu.target_transfer_tag);
@@ -224,7 +232,7 @@ void ScsiTask::send_ready_to_transfer(std::uint32_t byte_count) {
   write_ready_to_transfer({.lun = pdu_.lun,
                            .initiator_task_tag = pdu_.initiator_task_tag,
                            .target_transfer_tag = transfer.target_transfer_tag,
-                           .numbers = session_->numbers(),
+                           .numbers = session_->numbers(*link_),
                            .r2t_sn = next_r2t_sn_++,
                            .buffer_offset = transfer.offset,
                            .desired_data_transfer_length = byte_count},

@@ -81,6 +81,8 @@ struct RawPdu {
     if (!is(Opcode::kLogoutResponse)) return -1;
     return static_cast<int>(parse_logout_response(bhs).value_or(LogoutResponse{}).result);
   }
+  AsyncMessage async() const { return parse_async_message(bhs).value_or(AsyncMessage{}); }
+  int event() const { return is(Opcode::kAsyncMessage) ? static_cast<int>(async().event) : -1; }
   // Status of a SCSI Response or of the Data-In that carries it; -1: neither.
   int status() const {
     if (is(Opcode::kScsiResponse)) return response().status;
@@ -235,7 +237,8 @@ class RawInitiator {
 
   void note_status(const RawPdu& pdu) {
     const bool data_alone = pdu.is(Opcode::kDataIn) && !pdu.data_in().has_status;
-    if (data_alone || pdu.is(Opcode::kReadyToTransfer)) return;
+    const bool unasked = pdu.is(Opcode::kNopIn) && pdu.tag() == kReservedTag;
+    if (data_alone || unasked || pdu.is(Opcode::kReadyToTransfer)) return;
     exp_stat_sn = pdu.numbers().stat_sn + 1;
   }
 
