@@ -1,4 +1,4 @@
-// sandbay session list|drop
+// sandbay session list|drop|negotiate
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
@@ -14,12 +14,16 @@ namespace {
 
 using nlohmann::json;
 
-// Where a session's connections come from: "192.0.2.7:51110, 192.0.2.7:51112".
+// Where a session's connections come from: "192.0.2.7:51110", and with more than one their CIDs:
+// "192.0.2.7:51110 (CID 0), 192.0.2.7:51112 (CID 1)".
 std::string peers_of(const json& session) {
   std::string peers;
   for (const json& connection : session.at("connections")) {
     if (!peers.empty()) peers += ", ";
     peers += connection.at("initiator_address").get<std::string>();
+    if (session.at("connections").size() > 1) {
+      peers += fmt::format(" (CID {})", connection.at("cid").get<int>());
+    }
   }
   return peers;
 }
@@ -49,26 +53,65 @@ void list(const Settings& settings) {
   fmt::print("{}", table.text());
 }
 
-void drop(const Settings& settings, int tsih) {
-  expect(Client(settings.management).remove(fmt::format("/api/v1/sessions/{}", tsih)));
-  if (!settings.json) fmt::print("session {}: ended\n", tsih);
+struct DropRequest {
+  int tsih = 0;
+  int cid = -1;  // -1: the whole session.
+  int logout_seconds = 0;
+};
+
+void drop(const Settings& settings, const DropRequest& request) {
+  std::string path = fmt::format("/api/v1/sessions/{}", request.tsih);
+  if (request.cid >= 0) path += fmt::format("/connections/{}", request.cid);
+  if (request.logout_seconds > 0) path += fmt::format("?logout_request={}", request.logout_seconds);
+  expect(Client(settings.management).remove(path));
+  if (settings.json) return;
+  if (request.cid < 0) fmt::print("session {}: ended\n", request.tsih);
+  if (request.cid >= 0) fmt::print("session {}, connection {}: ended\n", request.tsih, request.cid);
+}
+
+void negotiate(const Settings& settings, int tsih, int seconds) {
+  const std::string path =
+      fmt::format("/api/v1/sessions/{}/negotiation-request?within={}", tsih, seconds);
+  expect(Client(settings.management).post(path, json::object()));
+  if (!settings.json) fmt::print("session {}: asked to negotiate\n", tsih);
+}
+
+CLI::Option* add_tsih(CLI::App& verb, int& tsih) {
+  return verb.add_option("TSIH", tsih, "The session's number, as session list shows it")
+      ->required()
+      ->check(CLI::Range(1, 65535));
 }
 
 }  // namespace
 
 void add_session_commands(CLI::App& app, Settings& settings) {
-  const auto tsih = std::make_shared<int>(0);
-  CLI::App* noun = app.add_subcommand("session", "iSCSI sessions: list, drop");
+  const auto request = std::make_shared<DropRequest>();
+  CLI::App* noun = app.add_subcommand("session", "iSCSI sessions: list, drop, negotiate");
   noun->require_subcommand(1);
   noun->add_subcommand("list", "List all sessions")->callback([&settings] { list(settings); });
   CLI::App* verb = noun->add_subcommand(
       "drop",
       "End a session; its commands are finished or aborted, and most initiators log in "
       "again");
-  verb->add_option("TSIH", *tsih, "The session's number, as session list shows it")
-      ->required()
-      ->check(CLI::Range(1, 65535));
-  verb->callback([&settings, tsih] { drop(settings, *tsih); });
+  add_tsih(*verb, request->tsih);
+  verb->add_option("--connection", request->cid, "Only the connection with this CID")
+      ->type_name("CID")
+      ->check(CLI::Range(0, 65535));
+  verb->add_option("--logout-request", request->logout_seconds,
+                   "Ask the initiator to log out first, and give it so long")
+      ->type_name("SECONDS")
+      ->check(CLI::Range(1, 300));
+  verb->callback([&settings, request] { drop(settings, *request); });
+
+  const auto tsih = std::make_shared<int>(0);
+  const auto seconds = std::make_shared<int>(15);
+  verb = noun->add_subcommand("negotiate",
+                              "Ask the initiator to negotiate the session's text parameters anew");
+  add_tsih(*verb, *tsih);
+  verb->add_option("--within", *seconds, "So long it has for it; 15 if left out")
+      ->type_name("SECONDS")
+      ->check(CLI::Range(1, 300));
+  verb->callback([&settings, tsih, seconds] { negotiate(settings, *tsih, *seconds); });
 }
 
 }  // namespace sandbay::cli

@@ -340,6 +340,7 @@ RunningGroup::Outcome RunningGroup::open_portals() {
 Task<void> RunningGroup::shutdown() {
   co_await gate_.close();
   if (server_ != nullptr) co_await server_->shutdown();
+  co_await dropping_.close();
   for (const auto& [name, target] : targets_) {
     // Copies: removing is for the router; the map stays as it is until the end.
     if (server_ != nullptr) {

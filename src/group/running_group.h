@@ -67,7 +67,8 @@ class RunningGroup final : public Group {
   // target_operations.cc
   Task<Answer<AccessInfo>> add_access(std::string volume, iscsi::AccessRecord record) override;
   Task<Answer<void>> remove_access(std::string volume, std::string id) override;
-  Task<Answer<void>> drop_session(std::uint16_t tsih) override;
+  Task<Answer<void>> drop_session(std::uint16_t tsih, iscsi::SessionDrop drop) override;
+  Task<Answer<void>> request_negotiation(std::uint16_t tsih, Duration within) override;
 
  private:
   struct Loaded;
@@ -131,7 +132,6 @@ class RunningGroup final : public Group {
   Task<Answer<void>> remove_access_now(std::string volume, std::string id);
   // Stores the record and tells the server.
   Task<Answer<void>> change_access(Target* target, TargetRecord record);
-  Task<Answer<void>> drop_now(std::uint16_t tsih);
 
   std::shared_ptr<Volume> find(const std::string& name) const;
   Executor& next_home();
@@ -155,6 +155,7 @@ class RunningGroup final : public Group {
   std::size_t homes_given_ = 0;
   Mutex changing_;
   Gate gate_;
+  Gate dropping_;  // Sessions; an initiator may take its time, which shutdown() does not grant.
 };
 
 Refusal shutting_down();

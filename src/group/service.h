@@ -154,7 +154,10 @@ class Service {
   virtual Task<Answer<void>> remove_access(std::string volume, std::string id) = 0;
 
   virtual Task<std::vector<iscsi::SessionInfo>> list_sessions() = 0;
-  virtual Task<Answer<void>> drop_session(std::uint16_t tsih) = 0;
+  // Ends a session, or one connection of it; may wait as long as `drop` lets the initiator log out.
+  virtual Task<Answer<void>> drop_session(std::uint16_t tsih, iscsi::SessionDrop drop = {}) = 0;
+  // Asks its initiator to negotiate its text parameters anew.
+  virtual Task<Answer<void>> request_negotiation(std::uint16_t tsih, Duration within) = 0;
 };
 
 }  // namespace sandbay::group

@@ -143,19 +143,38 @@ Task<Answer<void>> RunningGroup::remove_access(std::string volume, std::string i
   co_return answer;
 }
 
-Task<Answer<void>> RunningGroup::drop_now(std::uint16_t tsih) {
-  const Error error = co_await server_->drop_session(tsih);
-  if (error == Error::kNone) co_return Answer<void>{};
-  const bool absent = error == Error::kNotFound;
-  co_return std::unexpected(Refusal{
-      .code = absent ? Refusal::Code::kNotFound : Refusal::Code::kFailed,
-      .message = absent ? fmt::format("there is no session {}; list them with session list", tsih)
-                        : fmt::format("session {} cannot be ended: {}", tsih, describe(error))});
+namespace {
+
+Answer<void> answer_about(std::uint16_t tsih, std::optional<std::uint16_t> cid, Error error) {
+  if (error == Error::kNone) return {};
+  if (error == Error::kClosed) return std::unexpected(shutting_down());
+  if (error != Error::kNotFound) {
+    return std::unexpected(
+        Refusal{.code = Refusal::Code::kFailed,
+                .message = fmt::format("session {} cannot be ended: {}", tsih, describe(error))});
+  }
+  return std::unexpected(Refusal{
+      .code = Refusal::Code::kNotFound,
+      .message = cid ? fmt::format("there is no session {} with a connection {}; list them with "
+                                   "session list",
+                                   tsih, *cid)
+                     : fmt::format("there is no session {}; list them with session list", tsih)});
 }
 
-Task<Answer<void>> RunningGroup::drop_session(std::uint16_t tsih) {
-  auto answer = co_await alone(drop_now(tsih));
-  co_return answer;
+}  // namespace
+
+Task<Answer<void>> RunningGroup::drop_session(std::uint16_t tsih, iscsi::SessionDrop drop) {
+  if (gate_.closed() || !dropping_.enter()) co_return std::unexpected(shutting_down());
+  const GateHold hold(dropping_);
+  const Error error = co_await server_->drop_session(tsih, drop);
+  co_return answer_about(tsih, drop.cid, error);
+}
+
+Task<Answer<void>> RunningGroup::request_negotiation(std::uint16_t tsih, Duration within) {
+  if (gate_.closed() || !dropping_.enter()) co_return std::unexpected(shutting_down());
+  const GateHold hold(dropping_);
+  const Error error = co_await server_->request_negotiation(tsih, within);
+  co_return answer_about(tsih, std::nullopt, error);
 }
 
 }  // namespace sandbay::group

@@ -55,10 +55,11 @@ json parameters_of(const Route& route) {
   for (std::size_t at = route.path.find('{'); at != std::string_view::npos;
        at = route.path.find('{', at + 1)) {
     const std::string_view name = route.path.substr(at + 1, route.path.find('}', at) - at - 1);
-    list.push_back({{"name", name},
-                    {"in", "path"},
-                    {"required", true},
-                    {"schema", {{"type", name == "tsih" ? "integer" : "string"}}}});
+    list.push_back(
+        {{"name", name},
+         {"in", "path"},
+         {"required", true},
+         {"schema", {{"type", name == "tsih" || name == "cid" ? "integer" : "string"}}}});
   }
   for (const QueryParameter& query : route.query) {
     list.push_back({{"name", query.name},

@@ -27,7 +27,7 @@ struct Reply {
 
 struct QueryParameter {
   std::string_view name;
-  std::string_view type;  // "boolean", "string"
+  std::string_view type;  // "boolean", "integer", "string"
   std::string_view description;
 };
 

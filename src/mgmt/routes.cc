@@ -128,16 +128,62 @@ Reply list_sessions(Backend& backend, const Call&) {
   return list("sessions", backend.run(backend.service().list_sessions()));
 }
 
-Reply drop_session(Backend& backend, const Call& call) {
-  const std::string& text = call.parameters.at("tsih");
-  std::uint16_t tsih = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), tsih);
-  if (error != std::errc{} || end != text.data() + text.size()) {
-    return error_reply(400,
-                       fmt::format("\"{}\" is not a TSIH; write a number from 1 to 65535", text));
+template <typename Number>
+std::optional<Number> number_of(std::string_view text) {
+  Number number = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  if (error != std::errc{} || end != text.data() + text.size()) return std::nullopt;
+  return number;
+}
+
+std::string not_a_tsih(const Call& call) {
+  return fmt::format("\"{}\" is not a TSIH; write a number from 1 to 65535",
+                     call.parameters.at("tsih"));
+}
+
+// Seconds out of the query, within what initiators can be told; else a sentence.
+std::expected<Duration, std::string> seconds_of(const Call& call, const std::string& name,
+                                                Duration otherwise) {
+  const auto given = call.query.find(name);
+  if (given == call.query.end()) return otherwise;
+  const auto most =
+      std::chrono::duration_cast<std::chrono::seconds>(iscsi::kLongestLogoutTime).count();
+  const auto seconds = number_of<std::uint32_t>(given->second);
+  if (!seconds || *seconds == 0 || *seconds > most) {
+    return std::unexpected(
+        fmt::format("{} is \"{}\"; write seconds from 1 to {}", name, given->second, most));
   }
-  const auto dropped = backend.run(backend.service().drop_session(tsih));
+  return std::chrono::seconds(*seconds);
+}
+
+// Of a session, or of the connection that the path names.
+Reply drop_session(Backend& backend, const Call& call) {
+  const auto tsih = number_of<std::uint16_t>(call.parameters.at("tsih"));
+  if (!tsih) return error_reply(400, not_a_tsih(call));
+  iscsi::SessionDrop drop;
+  const auto connection = call.parameters.find("cid");
+  if (connection != call.parameters.end()) {
+    drop.cid = number_of<std::uint16_t>(connection->second);
+    if (!drop.cid) {
+      return error_reply(400, fmt::format("\"{}\" is not a CID; write a number from 0 to 65535",
+                                          connection->second));
+    }
+  }
+  const auto time = seconds_of(call, "logout_request", Duration{0});
+  if (!time) return error_reply(400, time.error());
+  drop.logout_time = *time;
+  const auto dropped = backend.run(backend.service().drop_session(*tsih, drop));
   if (!dropped) return refused(dropped.error());
+  return {.status = 204};
+}
+
+Reply request_negotiation(Backend& backend, const Call& call) {
+  const auto tsih = number_of<std::uint16_t>(call.parameters.at("tsih"));
+  if (!tsih) return error_reply(400, not_a_tsih(call));
+  const auto within = seconds_of(call, "within", std::chrono::seconds(15));
+  if (!within) return error_reply(400, within.error());
+  const auto asked = backend.run(backend.service().request_negotiation(*tsih, *within));
+  if (!asked) return refused(asked.error());
   return {.status = 204};
 }
 
@@ -250,7 +296,30 @@ const std::vector<Route> kRoutes = {
      .description = "Its commands are finished or aborted first. Most initiators log in again.",
      .success = 204,
      .refusals = {404, 500},
-     .handle = drop_session},
+     .handle = drop_session,
+     .query = {{"logout_request", "integer",
+                "Seconds that the initiator has to log out by itself; it is not asked if this is "
+                "left out."}}},
+    {.method = "DELETE",
+     .path = "/api/v1/sessions/{tsih}/connections/{cid}",
+     .operation = "dropConnection",
+     .summary = "End one connection of a session",
+     .description = "Its commands are aborted; the session ends with its last connection.",
+     .success = 204,
+     .refusals = {404, 500},
+     .handle = drop_session,
+     .query = {{"logout_request", "integer",
+                "Seconds that the initiator has to log the connection out by itself; it is not "
+                "asked if this is left out."}}},
+    {.method = "POST",
+     .path = "/api/v1/sessions/{tsih}/negotiation-request",
+     .operation = "requestNegotiation",
+     .summary = "Ask a session's initiator to negotiate its text parameters anew",
+     .description = "The initiator decides what it offers, and whether it does.",
+     .success = 204,
+     .refusals = {404, 500},
+     .handle = request_negotiation,
+     .query = {{"within", "integer", "Seconds that it has for it; 15 if this is left out."}}},
     {.method = "GET",
      .path = "/api/v1/openapi.json",
      .operation = "showOpenapi",

@@ -156,6 +156,26 @@ def test_digests_over_several_connections(t):
     judge(t, report, '4 connections with digests')
 
 
+def test_connection_dropped_under_load(t):
+    """`session drop --connection` ends one connection: the session goes on with the others."""
+    daemon = t.daemon([{'name': 'disk', 'size': '64MiB'}], reactors=2)
+    load = t.start(t.program('sandbay'), 'load', '--connections', '4', '--duration', '8s',
+                   daemon.url(), log='load.log')
+    row = t.until(lambda: next((s for s in sessions(daemon) if len(s['connections']) == 4), None),
+                  'a session of four connections')
+    cid = row['connections'][1]['cid']
+    t.check(f'(CID {cid})' in daemon.sandbay('session', 'list').stdout, 'the CIDs are not listed')
+    daemon.sandbay('session', 'drop', row['tsih'], '--connection', cid)
+    done = daemon.sandbay('session', 'drop', row['tsih'], '--connection', 999, ok=False)
+    t.check('connection 999' in done.stdout, done.stdout)
+    daemon.sandbay('session', 'negotiate', row['tsih'])
+    t.check(row['tsih'] in [s['tsih'] for s in sessions(daemon)], 'the session has ended')
+    daemon.sandbay('session', 'drop', row['tsih'], '--connection', row['connections'][2]['cid'],
+                   '--logout-request', 5)
+    t.check(row['tsih'] in [s['tsih'] for s in sessions(daemon)], 'the session has ended')
+    t.check(load.wait(60) == 0, 'the load has failed')
+
+
 def test_session_dropped_under_load(t):
     """`session drop` ends a session at once; the daemon goes on and lets the initiator back in."""
     daemon = t.daemon([{'name': 'disk', 'size': '64MiB'}], reactors=2)

@@ -130,6 +130,44 @@ Task<void> drop_one(Group& group) {
   co_await (*session)->close();
 }
 
+Task<void> log_out_on_request(Group& group) {
+  const std::string portal = group.portals()[0].listen;
+  auto session = co_await log_in(portal, "iqn.2026-11.org.sandbay:v", "");
+  REQUIRE(session.has_value());
+  const auto tsih = (*session)->tsih();
+  const auto absent = co_await group.drop_session(tsih, {.cid = 7});
+  REQUIRE_FALSE(absent.has_value());
+  CHECK(absent.error().code == Code::kNotFound);
+  CHECK(
+      absent.error().message ==
+      fmt::format("there is no session {} with a connection 7; list them with session list", tsih));
+  const auto asked = co_await group.request_negotiation(tsih, std::chrono::seconds(5));
+  CHECK(asked.has_value());
+  const auto nobody =
+      co_await group.request_negotiation(static_cast<std::uint16_t>(tsih + 1), Duration{0});
+  CHECK_FALSE(nobody.has_value());
+  // The initiator does as it is told, long before its time is over.
+  const TimePoint before = Executor::current().now();
+  const auto dropped =
+      co_await group.drop_session(tsih, {.logout_time = std::chrono::seconds(120)});
+  CHECK(dropped.has_value());
+  CHECK(Executor::current().now() - before < std::chrono::seconds(60));
+  const auto left = co_await group.list_sessions();
+  CHECK(left.empty());
+  CHECK((*session)->counters().async_messages == 2);
+  co_await (*session)->close();
+}
+
+TEST_CASE("An initiator is asked to log out before its session is dropped", "[group][session]") {
+  const unsigned reactors = GENERATE(1U, 2U);
+  const testing::ScratchDirectory scratch;
+  const std::string error =
+      run_group(scratch.file("state"),
+                "[[volume]]\nname = \"v\"\nsize = \"4MiB\"\n[[volume.access]]\ninitiator = \"*\"\n",
+                reactors, log_out_on_request);
+  if (!error.empty()) FAIL(error);
+}
+
 TEST_CASE("A session is dropped by its number", "[group][session]") {
   const unsigned reactors = GENERATE(1U, 2U);
   const testing::ScratchDirectory scratch;
