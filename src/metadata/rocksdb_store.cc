@@ -25,6 +25,7 @@
 
 #include <fmt/format.h>
 
+#include "metadata/manifest_files.h"
 #include "runtime/message.h"
 #include "runtime/sync.h"
 
@@ -36,15 +37,22 @@ namespace {
 constexpr std::size_t kBlockCacheBytes = std::size_t{8} << 20;
 constexpr std::size_t kMemtableBytes = std::size_t{4} << 20;
 constexpr std::size_t kLargestWalBytes = std::size_t{16} << 20;
+constexpr std::size_t kLargestManifestBytes = std::size_t{1} << 20;
 constexpr std::size_t kLogFileBytes = std::size_t{1} << 20;
 constexpr int kOpenFiles = 64;
 constexpr int kBackgroundJobs = 2;
 // What one synced write takes at most, beside the batch that passes it.
 constexpr std::size_t kGroupBytes = std::size_t{4} << 20;
 
-rocksdb::Options database_options(const RocksDbOptions& options) {
+// Null: the system's.
+std::unique_ptr<rocksdb::Env> env_on(rocksdb::Env* env) {
+  if (env == nullptr) env = rocksdb::Env::Default();
+  return rocksdb::NewCompositeEnv(with_whole_manifests(env->GetFileSystem()));
+}
+
+rocksdb::Options database_options(rocksdb::Env& env) {
   rocksdb::Options database;
-  if (options.env != nullptr) database.env = options.env;
+  database.env = &env;
   database.create_if_missing = true;
   database.paranoid_checks = true;
   // Replays what a crash left up to the first record that is not whole. Every commit that ended
@@ -56,6 +64,7 @@ rocksdb::Options database_options(const RocksDbOptions& options) {
   database.max_total_wal_size = kLargestWalBytes;
   database.max_background_jobs = kBackgroundJobs;
   database.max_open_files = kOpenFiles;
+  database.max_manifest_file_size = kLargestManifestBytes;
   database.compression = rocksdb::kNoCompression;
   database.info_log_level = rocksdb::InfoLogLevel::WARN_LEVEL;
   database.max_log_file_size = kLogFileBytes;
@@ -121,7 +130,7 @@ void append(rocksdb::WriteBatch& to, const Batch::Change& change) {
 class RocksDbStore final : public Store {
  public:
   RocksDbStore(Executor& home, RocksDbOptions options)
-      : home_(home), options_(std::move(options)) {}
+      : home_(home), options_(std::move(options)), env_(env_on(options_.env)) {}
   ~RocksDbStore() override;
 
   Task<std::string> open();  // What is wrong, or an empty text.
@@ -181,6 +190,7 @@ class RocksDbStore final : public Store {
 
   Executor& home_;
   RocksDbOptions options_;
+  std::unique_ptr<rocksdb::Env> env_;  // Outlives the database.
   Gate gate_;
   std::thread thread_;
 
@@ -358,7 +368,7 @@ void RocksDbStore::serve_open(Call& call) {
   if (call.text.empty()) {
     rocksdb::DB* database = nullptr;
     const rocksdb::Status status =
-        rocksdb::DB::Open(database_options(options_), options_.path, &database);
+        rocksdb::DB::Open(database_options(*env_), options_.path, &database);
     database_.reset(database);
     if (!status.ok()) call.text = open_error(status);
   }

@@ -73,7 +73,7 @@ class LossyWritableFile final : public rocksdb::FSWritableFileOwnerWrapper {
  private:
   // A real sync would only be slow: the kernel does not go down in this test.
   IOStatus note_sync(const IOOptions& options, IODebugContext* debug) {
-    IOStatus status = owner_.check_sync();
+    IOStatus status = owner_.check_sync(name_);
     if (!status.ok()) return status;
     status = FSWritableFileOwnerWrapper::Flush(options, debug);
     if (status.ok()) owner_.synced(name_, GetFileSize(options, debug));
@@ -91,7 +91,7 @@ class LossyDirectory final : public rocksdb::FSDirectoryWrapper {
       : FSDirectoryWrapper(std::move(directory)), owner_(owner), name_(std::move(name)) {}
 
   IOStatus Fsync(const IOOptions&, IODebugContext*) override {
-    IOStatus status = owner_.check_sync();
+    IOStatus status = owner_.check_sync(name_);
     if (status.ok()) owner_.directory_synced(name_);
     return status;
   }
@@ -108,8 +108,9 @@ class LossyDirectory final : public rocksdb::FSDirectoryWrapper {
 LossyFileSystem::LossyFileSystem(std::uint64_t seed)
     : FileSystemWrapper(rocksdb::FileSystem::Default()), random_(seed) {}
 
-void LossyFileSystem::cut_power() {
+void LossyFileSystem::cut_power(std::string name_part) {
   const std::lock_guard lock(mutex_);
+  cut_at_ = std::move(name_part);
   power_ = Power::kFailing;
 }
 
@@ -129,9 +130,9 @@ IOStatus LossyFileSystem::check_append() {
   return full_ ? IOStatus::NoSpace("the disk is full") : IOStatus::OK();
 }
 
-IOStatus LossyFileSystem::check_sync() {
+IOStatus LossyFileSystem::check_sync(const std::string& name) {
   const std::lock_guard lock(mutex_);
-  if (power_ != Power::kOn) power_ = Power::kOff;
+  if (power_ == Power::kFailing && name.find(cut_at_) != std::string::npos) power_ = Power::kOff;
   return power_ == Power::kOff ? IOStatus::IOError("the power is cut") : IOStatus::OK();
 }
 
@@ -220,21 +221,27 @@ void LossyFileSystem::lose_tail(const std::string& name, std::uint64_t synced_by
   const std::uint64_t kept = random_.between(synced_bytes, content->size());
   bytes_lost_ += content->size() - kept;
   content->resize(kept);
-  // Of a MANIFEST the tail is cut but not torn: RocksDB takes rubbish there for damage and refuses
-  // to open, which is its limit and is told as such (see src/metadata/README.md).
-  const bool manifest = name.find("MANIFEST-") != std::string::npos;
-  if (kept > synced_bytes && !manifest && random_.chance(0.5)) {
-    // One sector of the rest did not make it either.
-    const std::uint64_t at = random_.between(synced_bytes, kept - 1);
-    const std::uint64_t end =
-        std::min<std::uint64_t>(kept, at / kSectorBytes * kSectorBytes + kSectorBytes);
-    const bool rubbish = random_.chance(0.5);
-    for (std::uint64_t i = at; i < end; ++i) {
-      (*content)[i] = rubbish ? static_cast<char>(random_.next()) : '\0';
+  bool torn = false;
+  if (random_.chance(0.5)) {
+    for (std::uint64_t at = synced_bytes; at < kept;) {
+      const std::uint64_t end =
+          std::min<std::uint64_t>(kept, at / kSectorBytes * kSectorBytes + kSectorBytes);
+      if (random_.chance(0.5)) {
+        overwrite(std::span(*content).subspan(at, end - at));
+        torn = true;
+      }
+      at = end;
     }
-    bytes_lost_ += end - at;
   }
+  if (torn && name.find("MANIFEST-") != std::string::npos) ++manifests_torn_;
   replace_content(name, *content);
+}
+
+// What a sector holds that did not reach the disk.
+void LossyFileSystem::overwrite(std::span<char> sector) {
+  const bool rubbish = random_.chance(0.5);
+  for (char& byte : sector) byte = rubbish ? static_cast<char>(random_.next()) : '\0';
+  bytes_lost_ += sector.size();
 }
 
 void LossyFileSystem::undo(const Entry& entry) {

@@ -1,10 +1,11 @@
 // LossyFileSystem: how RocksDB's files look after a power cut.
 //
-// Files are real ones; this keeps account of what was synced. After cut_power() the next sync
-// fails, and every change after it, so that what stood before that sync was written but never
-// synced. After the database is gone, apply_losses() makes the files what a disk might hold: each
-// is cut back to some length not below what was synced, the part after that may be torn (a sector
-// of zeros or rubbish in it), and files and renames whose directory was not synced may be undone.
+// Files are real ones; this keeps account of what was synced. After cut_power() the next sync (of a
+// file of some name, if one is given) fails, and every change after it, so that what stood before
+// that sync was written but never synced. After the database is gone, apply_losses() makes the
+// files what a disk might hold: each is cut back to some length not below what was synced, each
+// sector of the part after that may be zeros or rubbish instead, and files and renames whose
+// directory was not synced may be undone.
 #pragma once
 
 #include <rocksdb/env.h>
@@ -15,6 +16,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -27,13 +29,15 @@ class LossyFileSystem final : public rocksdb::FileSystemWrapper {
   explicit LossyFileSystem(std::uint64_t seed);
   const char* Name() const override { return "LossyFileSystem"; }
 
-  void cut_power();
+  // At the next sync of a file whose name contains `name_part`.
+  void cut_power(std::string name_part = {});
   void apply_losses();
   // Appends fail as on a full disk while it is set.
   void set_full(bool full);
   // What the losses were, so that a test can see that there were any.
   std::uint64_t bytes_lost() const { return bytes_lost_; }
   std::uint64_t entries_undone() const { return entries_undone_; }
+  std::uint64_t manifests_torn() const { return manifests_torn_; }
 
   rocksdb::IOStatus NewWritableFile(const std::string& name, const rocksdb::FileOptions& options,
                                     std::unique_ptr<rocksdb::FSWritableFile>* file,
@@ -58,25 +62,28 @@ class LossyFileSystem final : public rocksdb::FileSystemWrapper {
     std::optional<std::string> replaced;  // What the name held before a rename.
   };
 
-  // On, until the next sync, off.
+  // On, until the next sync of cut_at_, off.
   enum class Power : std::uint8_t { kOn, kFailing, kOff };
 
   rocksdb::IOStatus check_power();
   rocksdb::IOStatus check_append();
-  rocksdb::IOStatus check_sync();
+  rocksdb::IOStatus check_sync(const std::string& name);
   void synced(const std::string& name, std::uint64_t byte_count);
   void directory_synced(const std::string& name);
   void lose_tail(const std::string& name, std::uint64_t synced_bytes);
+  void overwrite(std::span<char> sector);
   void undo(const Entry& entry);
 
   std::mutex mutex_;  // RocksDB calls from several threads.
   Random random_;
   Power power_ = Power::kOn;
+  std::string cut_at_;
   bool full_ = false;
   std::map<std::string, std::uint64_t> synced_bytes_;
   std::vector<Entry> entries_;
   std::uint64_t bytes_lost_ = 0;
   std::uint64_t entries_undone_ = 0;
+  std::uint64_t manifests_torn_ = 0;
 };
 
 }  // namespace sandbay::metadata::testing
