@@ -121,18 +121,32 @@ void fill(Vectors& vectors, std::span<const std::byte* const> data) {
   for (std::size_t i = 0; i < data.size(); ++i) vectors[i] = const_cast<std::byte*>(data[i]);
 }
 
+// to += constant * from.
+void add_multiple(std::uint8_t constant, const std::byte* from, std::byte* to, std::size_t n) {
+  Table table = field().tables[constant];
+  gf_vect_mad(static_cast<int>(n), 1, 0, table.data(),
+              reinterpret_cast<unsigned char*>(const_cast<std::byte*>(from)),
+              reinterpret_cast<unsigned char*>(to));
+}
+
 }  // namespace
 
 void generate_p(std::span<const std::byte* const> data, std::byte* p, std::size_t n) {
   assert(n <= kMostBytes);
-  const bool fits = data.size() > 1 && n > 0 && aligned(data, p, nullptr, n);
-  if (kPlain || !fits) return plain::generate_p(data, p, n);
+  if (kPlain || n < kLeastBytes) return plain::generate_p(data, p, n);
 
-  Vectors vectors;
-  fill(vectors, data);
-  vectors[data.size()] = p;
-  const int wrong = xor_gen(static_cast<int>(data.size()) + 1, static_cast<int>(n), vectors.data());
-  assert(wrong == 0);
+  if (data.size() > 1 && aligned(data, p, nullptr, n)) {
+    Vectors vectors;
+    fill(vectors, data);
+    vectors[data.size()] = p;
+    const int wrong =
+        xor_gen(static_cast<int>(data.size()) + 1, static_cast<int>(n), vectors.data());
+    assert(wrong == 0);
+    return;
+  }
+  Sums sums{1};
+  for (const std::byte* chunk : data) sums.add(chunk, 1);
+  sums.write(p, nullptr, n);
 }
 
 void generate_q(std::span<const std::byte* const> data, std::byte* q, std::size_t n) {
@@ -164,22 +178,31 @@ void generate_pq(std::span<const std::byte* const> data, std::byte* p, std::byte
   sums.write(p, q, n);
 }
 
-void add_to_p(const std::byte* delta, std::byte* p, std::size_t n) { xor_of(delta, p, p, n); }
+void add_to_p(const std::byte* delta, std::byte* p, std::size_t n) {
+  assert(n <= kMostBytes);
+  if (kPlain || n < kLeastBytes) return plain::add_to_p(delta, p, n);
+  add_multiple(1, delta, p, n);
+}
 
 void add_to_q(unsigned data_index, const std::byte* delta, std::byte* q, std::size_t n) {
   assert(data_index < kMostDataChunks);
   assert(n <= kMostBytes);
   if (kPlain || n < kLeastBytes) return plain::add_to_q(data_index, delta, q, n);
-
-  Table table = field().tables[power_of_g(data_index)];
-  gf_vect_mad(static_cast<int>(n), 1, 0, table.data(),
-              reinterpret_cast<unsigned char*>(const_cast<std::byte*>(delta)),
-              reinterpret_cast<unsigned char*>(q));
+  add_multiple(power_of_g(data_index), delta, q, n);
 }
 
-// The compiler's vectors do this as fast as memory allows, at any alignment.
+// ISA-L does the end of an uneven length by a vector that overlaps the one before it; where `out`
+// is a source, it would read there what it has just written. So the end goes to the plain twin.
 void xor_of(const std::byte* a, const std::byte* b, std::byte* out, std::size_t n) {
-  plain::xor_of(a, b, out, n);
+  assert(n <= kMostBytes);
+  const std::size_t even = kPlain ? 0 : n - n % kAlignment;
+  if (even > 0) {
+    Sums sums{1};
+    sums.add(a, 1);
+    sums.add(b, 1);
+    sums.write(out, nullptr, even);
+  }
+  plain::xor_of(a + even, b + even, out + even, n - even);
 }
 
 bool all_zero(std::span<const std::byte> bytes) {

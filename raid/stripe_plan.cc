@@ -8,9 +8,11 @@
 namespace sandbay::raid {
 namespace {
 
+constexpr unsigned kMostMembers = 64;
+
 constexpr MemberSet members(unsigned count) {
-  assert(count <= 64);
-  return count == 64 ? ~MemberSet{0} : (MemberSet{1} << count) - 1;
+  assert(count <= kMostMembers);
+  return count == kMostMembers ? ~MemberSet{0} : (MemberSet{1} << count) - 1;
 }
 
 unsigned size(MemberSet set) { return static_cast<unsigned>(std::popcount(set)); }
@@ -49,12 +51,17 @@ void choose_method(const Stripe& stripe, Band& band) {
   const MemberSet reconstruct_reads = stripe.data & ~band.written;
   const bool can_modify = (modify_reads & ~stripe.readable) == 0;
   const bool can_reconstruct = (reconstruct_reads & ~stripe.readable) == 0;
+  // Recovering takes data_chunks reads; reconstructing, where it is possible, never more.
+  const bool can_recover = size(stripe.readable) >= stripe.data_chunks;
+  const unsigned other_reads = can_reconstruct ? size(reconstruct_reads)
+                               : can_recover   ? stripe.data_chunks
+                                               : kMostMembers;
 
   if (stripe.parity == 0) {
     band.method = Method::kDataOnly;
   } else if (reconstruct_reads == 0) {
     band.method = Method::kFullStripe;
-  } else if (can_modify && (!can_reconstruct || size(modify_reads) <= size(reconstruct_reads))) {
+  } else if (can_modify && size(modify_reads) <= other_reads) {
     band.method = Method::kReadModifyWrite;
     band.reads = modify_reads;
   } else if (can_reconstruct) {
@@ -70,7 +77,7 @@ void choose_method(const Stripe& stripe, Band& band) {
 
 BandList plan_write(const StripeState& state, std::span<const Fragment> fragments) {
   assert(state.data_chunks > 0);
-  assert(state.data_chunks + state.parity_chunks <= 64);
+  assert(state.data_chunks + state.parity_chunks <= kMostMembers);
   const Stripe stripe{state};
   const MemberSet writable = ~state.unwritable;
 

@@ -11,11 +11,13 @@
 //                        member: a failed drive that is not written does not matter.
 //   4. kReconstructWrite reads the data members that are not written; parity is computed anew.
 //                        Needs all of those readable; what is written, and parity, may be lost.
-//   5. kRecover          neither is possible: reads enough members to recover the data members
-//                        that are neither written nor readable, then parity is computed anew.
+//   5. kRecover          reads just enough members, data before P before Q, to recover the data
+//                        members that are neither written nor readable; parity is computed anew.
+//                        For when 3 and 4 are impossible, and when 3 would read more: RAID 6 with
+//                        a lost data member, all the others written.
 //
-// Where 3 and 4 read as many members, 3 is taken: it leaves the drives alone that are not written.
-// Both then read the same number of bytes, since every member of a band has the same rows.
+// Where 3 reads as many members as 4 or 5, 3 is taken: it leaves the drives alone that are not
+// written. The number of bytes is the same then, since all members of a band have the same rows.
 #pragma once
 
 #include <array>
