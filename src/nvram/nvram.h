@@ -1,0 +1,215 @@
+// Nvram: a controller's non-volatile memory, an image of fixed size that holds named regions.
+//
+// The image is a file mapped shared, so that whatever was stored in it is there after the process
+// was killed at any instruction; in a simulation it is a SimulatedBoard. Whether it also survives a
+// crash of the host is its durability. What cannot be trusted is never handed out as good: a region
+// whose content was lost says so, with the cause, until its owner has taken notice.
+//
+// Everything here is used on the home executor. Nothing throws; no data-path call blocks, and in
+// the steady state none allocates. See README.md for the layout, byte by byte.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <expected>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "nvram/battery.h"
+#include "runtime/error.h"
+#include "runtime/executor.h"
+#include "runtime/sync.h"
+#include "runtime/task.h"
+
+namespace sandbay::nvram {
+
+class Image;
+class RecordLog;
+class Region;
+class SimulatedBoard;
+
+inline constexpr std::uint64_t kPageBytes = 4096;
+inline constexpr std::uint64_t kLeastImageBytes = 64 * 1024;
+inline constexpr std::size_t kMostRegions = 32;
+inline constexpr std::size_t kMostRegionNameBytes = 47;
+
+enum class Durability : std::uint8_t {
+  kProcess,  // Survives the process. A commit costs nothing; after a host crash all is lost.
+  kHost,     // Survives the host too: a commit waits for a sync of the image, shared by all.
+};
+
+// Why the content of a region is not trusted.
+enum class Loss : std::uint8_t {
+  kNone,
+  kHostCrash,  // The host went down while the image was in use, and its durability is kProcess.
+  kPowerCut,   // The power was cut, emulated, while the battery was low or dead.
+  kStale,      // The image is older than the one used last: least_open_count.
+};
+
+std::string_view describe(Durability durability);  // "process", "host"
+std::string_view describe(Loss loss);              // "host crash", "power cut", …
+
+struct NvramOptions {
+  std::string path;              // Of the image; names it in messages.
+  std::uint64_t byte_count = 0;  // A multiple of kPageBytes, at least kLeastImageBytes.
+  Durability durability = Durability::kProcess;
+  // Identifies this run of the host: host_boot_id(), or whatever a test chooses. At most 39 bytes.
+  std::string boot_id;
+  // The operator's word that no power is lost but by emulation: see non_volatile().
+  bool power_loss_only_emulated = false;
+  BatteryState battery = BatteryState::kGood;
+  // An image that was opened fewer times before is an old copy, and its content stale. Whoever
+  // keeps open_count() elsewhere passes it here; 0 accepts every image.
+  std::uint64_t least_open_count = 0;
+};
+
+struct RegionState {
+  std::string name;
+  std::uint64_t byte_count = 0;
+  Loss loss = Loss::kNone;
+  bool claimed = false;
+};
+
+class Nvram {
+ public:
+  // Opens the image of options.path, or makes it if it is not there (or is a leftover of being
+  // made). Refuses, with one line that names the path and what is accepted, an image that is in
+  // use, of another size or version, damaged, or none at all; it is then left as it was.
+  // `home` is a reactor: it opens and syncs the file and outlives the Nvram.
+  static Task<Result<std::unique_ptr<Nvram>, std::string>> open(Executor& home,
+                                                                NvramOptions options);
+  // The same over simulated hardware, which outlives the Nvram. byte_count 0 takes the board's.
+  static Task<Result<std::unique_ptr<Nvram>, std::string>> open(Executor& home,
+                                                                SimulatedBoard& board,
+                                                                NvramOptions options);
+
+  // Without close() this leaves the image as after a kill. No commit is in flight, no region
+  // claimed.
+  ~Nvram();
+  Nvram(const Nvram&) = delete;
+  Nvram& operator=(const Nvram&) = delete;
+
+  // The region of that name, made if it is not there, of exactly `byte_count` bytes (a positive
+  // multiple of kPageBytes). Refuses another size, a second owner, and what does not fit. A new
+  // region is zeros. The region's owner destroys it before the Nvram goes.
+  Task<Result<std::unique_ptr<Region>, std::string>> claim(std::string name,
+                                                           std::uint64_t byte_count);
+  std::vector<RegionState> regions() const;
+
+  // Everything stored in the image before the call is durable, as the durability demands, when
+  // this ends with kNone: at once with kProcess, after a shared sync with kHost. A failed sync is
+  // for good: what the image holds on the medium is then unknown, failure() says so, and every
+  // later commit fails with it.
+  Task<Error> commit();
+  // Makes everything durable and marks the image clean, so that it is trusted even after a restart
+  // of the host. Logs are idle. The regions may be destroyed before or after.
+  Task<Error> close();
+
+  Battery& battery() noexcept { return battery_; }
+  // Whether a write that is in here needs no flushed drive to be called safe: the battery is good,
+  // nothing has failed, and either the image survives the host or power loss is only emulated.
+  bool non_volatile() const noexcept;
+  Error failure() const noexcept { return failure_; }  // kNone while it works.
+  Durability durability() const noexcept { return options_.durability; }
+  const std::array<std::byte, 16>& uuid() const noexcept { return uuid_; }
+  std::uint64_t open_count() const noexcept { return open_count_; }    // This time included.
+  std::uint64_t sync_count() const noexcept { return rounds_ended_; }  // Shared syncs so far.
+  Executor& home() const noexcept { return home_; }
+
+  // An emulated power cut: with a good battery the content stays, otherwise every region reports
+  // Loss::kPowerCut when it is claimed next. This object is of no use afterwards: every operation,
+  // also those that wait, fails with kHardware.
+  void cut_power();
+
+  // The image as it is in memory: for faults (damage.h), and for tests that keep copies.
+  std::span<std::byte> image() noexcept;
+  // Called after every single store to the image, where a process can be killed: payload and
+  // records are then written in small pieces. Null switches it off. For tests.
+  void observe_stores(std::function<void()> observer) { observer_ = std::move(observer); }
+
+ private:
+  friend class Region;
+  friend class RecordLog;
+  Nvram(Executor& home, NvramOptions options, std::unique_ptr<Image> image);
+  static Task<Result<std::unique_ptr<Nvram>, std::string>> start(Executor& home,
+                                                                 NvramOptions options,
+                                                                 std::unique_ptr<Image> image);
+  Task<std::string> start();
+  Task<Error> save_header();
+  Task<Error> settle(Region& region);
+  Task<Error> run_round();
+  void fail(Error error);
+  // The one way in which anything is stored in the image after it was opened.
+  void store(std::byte* target, const void* source, std::size_t byte_count);
+  void store_word(std::byte* target, std::uint64_t value);
+
+  struct Header;
+  Executor& home_;
+  NvramOptions options_;
+  std::unique_ptr<Image> image_;
+  std::unique_ptr<Header> header_;
+  Battery battery_;
+  std::array<std::byte, 16> uuid_{};
+  std::uint64_t open_count_ = 0;
+  Error failure_ = Error::kNone;
+  bool power_cut_ = false;
+  bool round_running_ = false;
+  std::uint64_t rounds_begun_ = 0;
+  std::uint64_t rounds_ended_ = 0;
+  Condition round_ended_;
+  Mutex header_lock_;
+  std::vector<Region*> claimed_;
+  std::vector<RecordLog*> logs_;
+  std::function<void()> observer_;
+};
+
+// A named part of the image with one owner. Either the owner uses the memory as it likes, or it
+// puts a RecordLog over it or over a part.
+class Region {
+ public:
+  ~Region();  // Gives the claim up; the content stays.
+  Region(const Region&) = delete;
+  Region& operator=(const Region&) = delete;
+
+  const std::string& name() const noexcept { return name_; }
+  Nvram& nvram() const noexcept { return nvram_; }
+  // Page-aligned. After raw stores here, Nvram::commit() makes them durable.
+  std::span<std::byte> bytes() const noexcept { return bytes_; }
+
+  // Why the content may not be trusted; kNone if it may. A lost region still holds its bytes, so
+  // that the owner can name what was lost; it never replays any of them.
+  Loss loss() const noexcept { return loss_; }
+  // The image survived a crash of the host (Durability::kHost): what was committed is there, what
+  // was stored later is there in part. RecordLog knows what to do; owners of raw memory must too.
+  bool after_host_crash() const noexcept { return after_host_crash_; }
+  // New, lost or after a host crash. Persistent until settle(): a restart before it says the same.
+  bool settled() const noexcept { return settled_; }
+  // The owner has taken notice of all of it, reported it and emptied what was lost (a RecordLog:
+  // recover(), then accept()). Durable when it ends with kNone. Needed once after each claim of a
+  // region that is not settled(), before anything is appended.
+  Task<Error> settle();
+
+ private:
+  friend class Nvram;
+  friend class RecordLog;
+  Region(Nvram& nvram, std::string name, std::span<std::byte> bytes, std::size_t index);
+
+  Nvram& nvram_;
+  std::string name_;
+  std::span<std::byte> bytes_;
+  std::size_t index_;
+  Loss loss_ = Loss::kNone;
+  bool after_host_crash_ = false;
+  bool settled_ = true;
+};
+
+// The boot id of this host, /proc/sys/kernel/random/boot_id; empty if it has none. Blocks: call it
+// at start-up.
+std::string host_boot_id();
+
+}  // namespace sandbay::nvram

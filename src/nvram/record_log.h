@@ -1,0 +1,142 @@
+// RecordLog: a ring of checksummed records of any size in a region, or in a part of one.
+//
+// A record is {descriptor, payload}. The descriptor says in the owner's words what the payload is
+// about (a stripe, a range of a volume); it has a checksum apart from the payload's, so that a
+// damaged or lost record can still be reported by range. A record is live from the end of append()
+// to release(); killed at any instruction, the log recovers every live record, and of those whose
+// append had not ended it has all or nothing.
+//
+// Order of release: a record that was released does not come back after the process was killed.
+// After a crash of the host with Durability::kHost, releases that no commit followed may be undone,
+// but only the latest ones: if a record comes back, so does every record that was released in a
+// later commit. Release records about the same place oldest first, and none can be replayed over a
+// newer one. Before writing such a place without a record, await flush_releases().
+//
+// Used on the memory's home executor. One log per part of a region; no two overlap.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "nvram/nvram.h"
+#include "runtime/buffer.h"
+#include "runtime/error.h"
+#include "runtime/sync.h"
+#include "runtime/task.h"
+
+namespace sandbay::nvram {
+
+struct RecordId {
+  std::uint64_t sequence = 0;  // Grows by one with every record of a log.
+  auto operator<=>(const RecordId&) const = default;
+};
+
+// A record that survived, verified. The spans point into the image until it is released.
+struct Record {
+  RecordId id;
+  std::span<const std::byte> descriptor;
+  std::span<const std::byte> payload;
+};
+
+// A record that cannot be had back, and what is known of it.
+struct LostRecord {
+  std::uint64_t first_sequence = 0;
+  std::uint64_t record_count = 1;  // More than one: a run of which nothing is known.
+  // Its append had certainly ended with kNone; otherwise it may never have.
+  bool acknowledged = true;
+  bool described = false;             // The descriptor below is right.
+  std::vector<std::byte> descriptor;  // Empty unless described.
+  std::uint64_t payload_bytes = 0;    // 0 unless described.
+};
+
+struct Recovery {
+  Loss region_loss = Loss::kNone;  // If not kNone: records is empty, and lost has all there were.
+  // Both control blocks of the log are damaged: records is empty, lost has those that were found,
+  // released ones perhaps among them, and there may have been more.
+  bool control_lost = false;
+  std::vector<Record> records;   // In order of sequence.
+  std::vector<LostRecord> lost;  // In order of sequence.
+  bool whole() const { return region_loss == Loss::kNone && !control_lost && lost.empty(); }
+};
+
+struct RecordLogOptions {
+  // The part of the region: multiples of kPageBytes; byte_count 0 means to the region's end. At
+  // least kLeastLogBytes. Two pages of it hold the control blocks.
+  std::uint64_t offset = 0;
+  std::uint64_t byte_count = 0;
+  // wait_for_high_water() ends when so much is used; 0 means half of the capacity.
+  std::uint64_t high_water_bytes = 0;
+};
+
+inline constexpr std::uint64_t kLeastLogBytes = 4 * kPageBytes;
+
+class RecordLog {
+ public:
+  static constexpr std::size_t kMostDescriptorBytes = 4096;
+
+  // `region` outlives the log. Nothing is read or written before recover().
+  RecordLog(Region& region, RecordLogOptions options);
+  ~RecordLog();  // No append is in flight.
+  RecordLog(const RecordLog&) = delete;
+  RecordLog& operator=(const RecordLog&) = delete;
+
+  // Once, first. What is there; changes nothing in the image, so it can be repeated after a kill
+  // any number of times with the same result. In a new region: nothing.
+  Recovery recover();
+  // Once, after recover(): what it listed as lost is forgotten, the recovered records stay live
+  // until each is released, and the log is ready. Durable when it ends with kNone. The region is
+  // settled after it (Region::settle()), and only then append() may be called.
+  Task<Error> accept();
+
+  // Adds a record: one copy into the image. Waits, first come first served, while there is no room.
+  // When it ends without error the record is live, as durable as the image is. The spans and what
+  // they name stay valid until the task ends. kInvalid: larger than largest_payload_bytes().
+  // kClosed after close(), kHardware after a power cut, else the failure of the commit.
+  Task<Result<RecordId>> append(std::span<const std::byte> descriptor,
+                                std::span<const IoSlice> payload);
+  // The record is of no use any more: what it protects is on flushed drives. In any order, once;
+  // never waits. Its space is free again when all older records are released as well.
+  void release(RecordId id);
+  // No record that was released before the call comes back, not even after a crash of the host.
+  // At once with Durability::kProcess; with kHost two shared syncs, unless it holds already.
+  Task<Error> flush_releases();
+
+  // Of the ring; records take their descriptor and payload, and up to 127 bytes.
+  std::uint64_t capacity_bytes() const noexcept { return capacity_; }
+  std::uint64_t used_bytes() const noexcept;
+  std::uint64_t free_bytes() const noexcept { return capacity_ - used_bytes(); }
+  std::uint64_t largest_payload_bytes(std::size_t descriptor_bytes) const noexcept;
+  std::size_t live_records() const noexcept { return live_count_; }
+  std::size_t waiting_appends() const noexcept { return waiting_; }
+
+  // Ends with true when used_bytes() is at least the high-water mark or an append waits for room
+  // (at once if so), with false when the log is closed or its memory has failed. The owner then
+  // flushes its drives and releases; it waits for progress of its own before it asks again.
+  Task<bool> wait_for_high_water();
+
+  // Appends that wait and later ones fail with kClosed; ends when none is in flight. The content
+  // stays as it is.
+  Task<void> close();
+
+ private:
+  friend class Nvram;
+  struct Control;
+  struct Entry {  // A record from its append until the tail has passed it.
+    std::uint64_t position = 0;
+    std::uint64_t byte_count = 0;
+    bool released = false;
+  };
+
+  Region& region_;
+  Nvram& nvram_;
+  std::span<std::byte> controls_;
+  std::span<std::byte> ring_;
+  std::uint64_t capacity_ = 0;
+  std::uint64_t high_water_ = 0;
+  std::size_t live_count_ = 0;
+  std::size_t waiting_ = 0;
+};
+
+}  // namespace sandbay::nvram

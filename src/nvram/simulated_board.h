@@ -1,0 +1,49 @@
+// SimulatedBoard: the hardware under an Nvram in a simulation: memory without a file.
+//
+// It outlives the Nvram opened over it, as memory outlives a process: destroying the Nvram without
+// close() is a kill. A copy of a board is a fork: what the memory held at that moment, to be opened
+// in another world. So a test may copy it at every device write, or at every store, and let each
+// copy meet another end: nothing more (a kill), cut_power() or crash_host().
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "nvram/battery.h"
+#include "runtime/clock.h"
+#include "runtime/random.h"
+
+namespace sandbay::nvram {
+
+class SimulatedBoard {
+ public:
+  // A multiple of kPageBytes, at least kLeastImageBytes.
+  explicit SimulatedBoard(std::uint64_t byte_count);
+
+  std::span<std::byte> memory() noexcept { return memory_; }
+  std::span<const std::byte> memory() const noexcept { return memory_; }
+  std::uint64_t byte_count() const noexcept { return memory_.size(); }
+  // Nothing was ever made durable on it: it has no image yet.
+  bool blank() const noexcept { return blank_; }
+
+  // The power was cut while nothing could be stored any more: as Nvram::cut_power().
+  void cut_power(BatteryState battery);
+  // The host went down: of what was stored since the last sync, each sector of 512 bytes is kept or
+  // lost as `random` has it. Open it with another boot id afterwards.
+  void crash_host(Random& random);
+  // Some sectors become durable before their time, as a kernel writes back when it likes.
+  void write_back(Random& random);
+
+  // How long a sync takes: what was in memory when it began is durable when it ends.
+  Duration sync_time = std::chrono::microseconds(100);
+
+ private:
+  friend class SimulatedImage;
+  std::vector<std::byte> memory_;
+  std::vector<std::byte> durable_;
+  bool blank_ = true;
+};
+
+}  // namespace sandbay::nvram
