@@ -30,6 +30,7 @@ class ExtentSet {
   bool empty() const noexcept { return runs_.empty(); }
   std::uint64_t block_count() const noexcept { return block_count_; }
   std::size_t run_count() const noexcept { return runs_.size(); }
+  std::vector<Extent> runs() const;
   // The first block of the extent that is in the set.
   std::optional<Lba> first_in(const Extent& extent) const;
 
@@ -67,7 +68,8 @@ class Damage {
 
   // Makes what the device returned for `extent` into what the drive returns.
   void apply(const Extent& extent, BufferList& data) const;
-  void apply(const Extent& extent, std::span<std::byte> data) const;
+  // Into what is on its medium: without sticky flips, which come on top whatever is stored.
+  void apply_stored(const Extent& extent, std::span<std::byte> data) const;
   bool alters(const Extent& extent) const;
   // The blocks were written.
   void overwritten(const Extent& extent);

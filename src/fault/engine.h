@@ -125,6 +125,8 @@ class FaultEngine final : public ProbeDecider {
                                  std::uint64_t operation);
   bool condition_holds(const ActiveRule& active) const;
   bool decides_to_fire(ActiveRule& active);
+  // Its event has come, or another rule hands over to it.
+  void trigger(const RulePointer& active);
   // A match that is no operation: an event, a time, a state, another rule.
   void consider(const RulePointer& active);
   void fire(const RulePointer& active, FaultLayer* layer, std::uint64_t operation, Extent extent);
@@ -144,6 +146,8 @@ class FaultEngine final : public ProbeDecider {
               std::string effect);
 
   std::string refusal(const Rule& rule) const;  // Empty: acceptable.
+  std::string refusal_at(const Rule& rule, const FaultLayer& layer) const;
+  static bool strikes_one(const Rule& rule);  // Its fault happens to the operation that matched.
   std::string free_id() const;
   RulePointer insert(Rule rule);
   RulePointer find(std::string_view id) const;

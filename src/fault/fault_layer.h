@@ -15,6 +15,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "block/layer.h"
@@ -58,7 +59,7 @@ class FaultLayer final : public Layer {
   const std::string& name() const noexcept { return options_.name; }
   const std::string& enclosure() const noexcept { return options_.enclosure; }
   DriveStatus status() const;
-  bool present() const noexcept { return !lasts(Fault::kPull); }
+  bool present() const noexcept { return !away(); }
   const Damage& damage() const noexcept { return damage_; }
   std::uint64_t operations() const noexcept { return operations_; }
 
@@ -72,53 +73,70 @@ class FaultLayer final : public Layer {
   struct Watch;
 
   // What the engine tells. ----------------------------------------------------------------------
-  void set_rules(std::vector<RulePointer> rules);
+  void set_rules(std::vector<RulePointer> rules, const std::vector<RulePointer>& watching);
   void begin(const RulePointer& rule);         // A lasting fault.
   void finish(ActiveRule& rule, bool forget);  // Its end; forget: the rule goes, too.
   void damage_now(const RulePointer& rule);    // Damage at rest, without an operation.
-  void insert_drive(ActiveRule& rule, BlockDevice* content);
+  void insert_drive(BlockDevice* content);     // Null: what was there.
   void power_lost();
   void heal();
   std::size_t held_by(const ActiveRule& rule) const;
   std::size_t release_held(ActiveRule& rule);
 
   // The life of an operation. -------------------------------------------------------------------
-  Task<Completion> submit_involved(Request request);
+  Task<Result<ProvisioningRun>> provisioning_involved(Lba first, Lba limit);
+  Task<Completion> submit_involved(Request request, std::uint64_t operation);
   Task<Completion> perform(Request request, Strikes strikes, std::uint64_t operation);
-  Error refusal(const Request& request) const;
-  bool adapt_to_identity(Request& request, Error& error) const;
-  Task<Error> delay(Cancellation* cancellation, Strikes strikes, std::uint64_t operation,
-                    Extent extent, std::uint64_t byte_count);
-  Task<Error> wait_out_stall(Cancellation* cancellation);
+  Error refusal(Operation operation) const;
+  Error adapt(Request& request) const;  // To the blocks of the device below.
+  Task<Error> delay(Request& request, Strikes strikes, std::uint64_t operation);
   Task<Error> park(RulePointer rule, Cancellation* cancellation, TimePoint until);
+  TimePoint end_at_pace(const RulePointer& rule, std::uint64_t byte_count);
+
   Task<Completion> struck_read(Request request, Strikes strikes, std::uint64_t operation);
   Task<Completion> struck_write(Request request, Strikes strikes, std::uint64_t operation);
   Task<Completion> damaged_write(Request request, Strikes strikes, std::uint64_t operation);
-  Task<Completion> zero(Request request);
-  Task<void> damage_after(Strikes strikes, std::uint64_t operation, Extent extent);
-  Task<Error> mislead(RulePointer rule, Extent extent, const Bytes* content,
-                      std::uint64_t operation);
+  Task<Completion> struck_zero(Request request, Strikes strikes, std::uint64_t operation);
+  Task<Completion> struck_flush(Request request);
+  Task<Completion> misdirected_read(Request request, RulePointer rule, std::uint64_t operation);
+  void flip_read(const Strikes& strikes, const Extent& extent, BufferList& data,
+                 std::uint64_t operation);
 
   // Data. ---------------------------------------------------------------------------------------
-  Task<Result<Bytes>> read_as_seen(Extent extent);
-  Task<Error> write_through(Extent extent, const Bytes* content);
-  Task<BufferList> own(BufferList data, std::uint64_t byte_count);
-  Task<Error> save_for_stale(Extent extent);
-  Task<void> write_through_later(std::vector<std::pair<Extent, Bytes>> pieces);
-  Task<void> flip_through(Extent block, std::uint64_t bit);
+  // Damage that is there afterwards, whatever the operation did.
+  void strike_at_rest(const Strikes& strikes, const Extent& extent, std::uint64_t operation);
+  void damage_extent(const RulePointer& rule, const Extent& extent, std::uint64_t operation);
+  void flip_at_rest(const RulePointer& rule, const Extent& extent, std::uint64_t operation);
+  void return_to_earlier(const RulePointer& rule, std::uint64_t operation);
+  // What a write leaves on the medium instead of what was meant; the whole extent.
+  struct Outcome;
+  Task<Outcome> draw_outcome(Request& request, Strikes strikes, std::uint64_t operation);
+  std::string draw_landing(const RulePointer& rule, const Extent& extent, Outcome& outcome);
+  Task<void> land_elsewhere(Outcome& outcome);
+  Task<Result<Bytes>> read_as_stored(Extent extent);
+  Task<Error> write_below(Extent extent, Bytes& content);
+  Task<void> save_for_stale(Extent extent);
+  Task<void> write_pieces_below(std::vector<std::pair<Lba, Bytes>> pieces);
+  Task<void> flip_below(Lba lba, std::vector<std::uint32_t> bits);
+  Extent area(const Rule& rule, const Extent& otherwise) const;
+  void record(const RulePointer& rule, std::uint64_t operation, const Extent& extent,
+              std::string effect);
 
   bool lasts(Fault fault) const noexcept { return lasting_[static_cast<std::size_t>(fault)] > 0; }
-  const ActiveRule* lasting_rule(Fault fault) const;
-  Pace& pace_of(const RulePointer& rule);
+  RulePointer lasting_rule(Fault fault) const;  // The oldest; null: none.
+  void count_struck(Fault fault);
   void unpark(const ActiveRule* rule, Random* shuffle);
   void grow_defects();
   void update();  // Whether anything concerns the drive; tells of a changed health.
-  Extent area(const Rule& rule, Extent otherwise) const;
+  bool away() const noexcept { return lasts(Fault::kPull) || lasts(Fault::kShelfLoss); }
+  bool dead() const noexcept { return lasts(Fault::kFail) || lasts(Fault::kFailTransient); }
 
   FaultEngine& engine_;
   FaultLayerOptions options_;
   BlockDevice* target_;
   bool involved_ = false;
+  bool replaced_ = false;     // The device below is another than at first.
+  bool wearing_out_ = false;  // Defects have passed a threshold.
   std::uint64_t operations_ = 0;
   std::uint64_t depth_ = 0;
   std::uint64_t power_cycle_ = 0;

@@ -35,6 +35,7 @@ class VolatileCache final : public Layer, public PowerTarget {
   explicit VolatileCache(BlockDevice& below, VolatileCacheOptions options = {});
   ~VolatileCache() override;  // After settled(). What was not flushed is lost.
 
+  Health health() const noexcept override;
   const Geometry& geometry() const noexcept override;  // Says that there is a volatile cache.
   Task<Result<ProvisioningRun>> provisioning(Lba first, Lba limit) override;
   Task<Completion> submit(Request request) override;
@@ -51,7 +52,7 @@ class VolatileCache final : public Layer, public PowerTarget {
  private:
   struct Record;
   using RecordPointer = std::shared_ptr<Record>;
-  // A run of blocks whose newest content is in `record`.
+  // A run of blocks, from its key on, whose newest content is in `record`.
   struct Piece {
     Lba end = 0;
     RecordPointer record;
@@ -61,40 +62,41 @@ class VolatileCache final : public Layer, public PowerTarget {
     RecordPointer record;
   };
 
-  Task<Completion> submit_cached(Request request);
+  Task<Error> ready();  // Waits while a cut settles; kNotReady: another came meanwhile.
   Task<Completion> read_cached(Request request);
   Task<Completion> change(Request request);
   Task<Completion> flush_cached(Request request);
+  Task<Error> make_durable(Extent extent, std::uint64_t sequence, std::uint64_t power_cycle);
+  Task<Error> flush_all(std::uint64_t sequence, std::uint64_t power_cycle);
   Task<Error> make_room();
-  // Under the mutex: the newest content of these blocks, as far as it is of records up to
-  // `sequence`, is brought to the device below.
-  Task<Error> write_back(Extent extent, std::uint64_t sequence, bool force_unit_access,
-                         std::uint64_t power_cycle);
+  // Under the mutex, as are all changes of the device below. Brings the newest content of these
+  // blocks to the device: also what was written after the flush that asks for it, because it hides
+  // what the flush covers.
+  Task<Error> write_back(Extent extent, bool force_unit_access, std::uint64_t power_cycle);
   Task<Error> write_run(Run run, bool force_unit_access);
-  Task<void> settle(std::uint64_t power_cycle);
+  Task<void> settle();
 
   void remember(RecordPointer record);
-  void forget(const RecordPointer& record);
+  void let_go(const RecordPointer& record);  // It may no longer be lost, or has been.
   void cut_out(const Extent& extent);
   void drop_pieces(const Run& run);
-  std::vector<Run> runs_in(const Extent& extent, std::uint64_t sequence) const;
+  void settle_blocks(const Extent& extent, std::uint64_t sequence);
+  std::vector<Run> runs_in(const Extent& extent) const;
   std::vector<Run> draw_survivors(PowerLoss loss, Random random) const;
-  static std::vector<Run> tear(const RecordPointer& record, Random& random);
 
   VolatileCacheOptions options_;
   mutable Geometry shown_geometry_;
   std::deque<RecordPointer> records_;  // Every change not flushed, oldest first.
-  std::map<Lba, Piece> pieces_;        // What readers see of them.
+  std::map<Lba, Piece> pieces_;        // What readers see of them, until it is below.
   std::size_t volatile_bytes_ = 0;
   std::uint64_t sequence_ = 0;
-  std::uint64_t flushed_sequence_ = 0;
   std::uint64_t power_cycle_ = 0;
-  std::vector<Run> survivors_;  // Of a cut, until they are on the device below.
+  std::deque<Run> survivors_;  // Of a cut, until they are on the device below.
   bool settling_ = false;
   bool reordering_ = false;
+  Error settle_error_ = Error::kNone;  // The device refused what had survived: it is broken.
   Mutex write_back_mutex_;
   Buffer staging_;  // For write-back, so that it goes on when the pool has nothing left.
-  std::size_t at_below_ = 0;
   Condition changed_;
 };
 

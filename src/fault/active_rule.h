@@ -1,0 +1,53 @@
+// ActiveRule: a rule that an engine has taken in, with its stream, its counters and what of it
+// lasts. Shared by the engine and by the operations that it strikes: one that is held when the rule
+// is cleared still finds it, marked as ended.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "fault/engine.h"
+#include "fault/traits.h"
+#include "runtime/random.h"
+#include "runtime/timer.h"
+
+namespace sandbay::fault {
+
+struct ActiveRule {
+  ActiveRule(FaultEngine& owner, Rule taken, Random stream)
+      : engine(owner), rule(std::move(taken)), random(stream) {
+    refresh();
+  }
+
+  void refresh() {
+    operations = struck_operations(rule);
+    operational = looks_at_operations(rule);
+    limit = firing_limit(rule);
+  }
+
+  FaultEngine& engine;
+  Rule rule;
+  Random random;
+  Counters counters;
+
+  // Of the rule, for every operation.
+  std::uint8_t operations = 0;
+  bool operational = false;
+  std::uint64_t limit = 0;
+
+  std::uint64_t seen = 0;         // Matches towards after= and every=.
+  std::uint64_t fired_times = 0;  // Towards count=.
+  bool recorded = false;          // In the journal, since it was reset.
+  bool armed = false;             // Its event has come; without one from the start.
+  bool ended = false;             // Cleared.
+  bool state_held = false;        // Its state tests held when last looked at.
+  bool opening = false;           // The timer waits for from=, otherwise for the end.
+  TimePoint active_until{};       // The end of for= or until=; kNever: no end is set.
+  Timer timer;
+  std::vector<FaultLayer*> lasting_at;
+  std::vector<NvramFaultTarget*> low_batteries;
+  bool enclosure_lasts = false;  // A status of an enclosure, or the loss of a shelf.
+};
+
+}  // namespace sandbay::fault

@@ -1,0 +1,323 @@
+// The rule engine: rules in, and what is listed of them. When they fire: engine_firing.cc.
+#include "fault/engine.h"
+
+#include <algorithm>
+#include <cassert>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "fault/active_rule.h"
+#include "fault/fault_layer.h"
+#include "fault/rule_values.h"
+
+namespace sandbay::fault {
+
+namespace {
+
+constexpr std::uint64_t kMostWatchedBytes = std::uint64_t{16} << 20;
+
+// FNV-1a, 64 bits (Fowler, Noll, Vo): the part of a rule's stream that its id decides.
+std::uint64_t hash_of(std::string_view text) {
+  std::uint64_t hash = 0xcbf29ce484222325U;
+  for (const char letter : text) {
+    hash ^= static_cast<unsigned char>(letter);
+    hash *= 0x100000001b3U;
+  }
+  return hash;
+}
+
+// The first few names, for messages.
+std::string few(const std::vector<std::string>& names) {
+  constexpr std::size_t kMost = 8;
+  std::string text;
+  for (std::size_t i = 0; i < std::min(names.size(), kMost); ++i) {
+    text += (i == 0 ? "" : ", ") + names[i];
+  }
+  if (names.size() > kMost) text += fmt::format(" and {} more", names.size() - kMost);
+  return text.empty() ? "none" : text;
+}
+
+}  // namespace
+
+FaultEngine::FaultEngine(Executor& home, FaultEngineOptions options)
+    : home_(home),
+      options_(std::move(options)),
+      started_(home.now()),
+      journal_(options_.journal_entries) {}
+
+FaultEngine::~FaultEngine() {
+  assert(layers_.empty());
+  clear_all();
+}
+
+// Rules in and out. ------------------------------------------------------------------------------
+
+std::expected<std::string, std::string> FaultEngine::add(std::string_view text) {
+  auto rule = parse_rule(text);
+  if (!rule.has_value()) return std::unexpected(std::move(rule.error()));
+  return add(std::move(*rule));
+}
+
+std::expected<std::string, std::string> FaultEngine::add(Rule rule) {
+  std::string wrong = refusal(rule);
+  if (!wrong.empty()) return std::unexpected(std::move(wrong));
+  const RulePointer active = insert(std::move(rule));
+  relink();
+  start(active);
+  return active->rule.id;
+}
+
+std::expected<void, std::string> FaultEngine::add_all(std::span<const std::string> texts) {
+  const std::size_t before = rules_.size();
+  for (std::size_t i = 0; i < texts.size(); ++i) {
+    auto rule = parse_rule(texts[i]);
+    std::string wrong = rule.has_value() ? refusal(*rule) : rule.error();
+    if (!wrong.empty()) {
+      rules_.resize(before);
+      return std::unexpected(fmt::format("rule {}: {}", i + 1, wrong));
+    }
+    insert(std::move(*rule));
+  }
+  relink();
+  const std::vector<RulePointer> added(rules_.begin() + static_cast<std::ptrdiff_t>(before),
+                                       rules_.end());
+  for (const RulePointer& active : added) start(active);
+  return {};
+}
+
+FaultEngine::RulePointer FaultEngine::insert(Rule rule) {
+  if (rule.id.empty()) rule.id = free_id();
+  const Random stream(options_.seed ^ hash_of(rule.id));
+  auto active = std::make_shared<ActiveRule>(*this, std::move(rule), stream);
+  active->timer.owner = active.get();
+  active->timer.fire = &FaultEngine::timer_fired;
+  rules_.push_back(active);
+  return active;
+}
+
+bool FaultEngine::clear(std::string_view id) {
+  const RulePointer active = find(id);
+  if (active == nullptr) return false;
+  end(*active);
+  active->ended = true;
+  std::erase(rules_, active);
+  for (FaultLayer* layer : layers_) layer->finish(*active, true);
+  relink();
+  return true;
+}
+
+void FaultEngine::clear_all() {
+  while (!rules_.empty()) clear(std::string(rules_.back()->rule.id));
+}
+
+bool FaultEngine::enable(std::string_view id, bool enabled) {
+  const RulePointer active = find(id);
+  if (active == nullptr) return false;
+  if (active->rule.enabled == enabled) return true;
+  if (!enabled) end(*active);
+  active->rule.enabled = enabled;
+  relink();
+  if (enabled) start(active);
+  return true;
+}
+
+std::ptrdiff_t FaultEngine::release(std::string_view id) {
+  const RulePointer active = find(id);
+  if (active == nullptr) return -1;
+  std::size_t released = 0;
+  for (FaultLayer* layer : layers_) released += layer->release_held(*active);
+  return static_cast<std::ptrdiff_t>(released);
+}
+
+std::vector<RuleView> FaultEngine::list() const {
+  std::vector<RuleView> views;
+  for (const RulePointer& active : rules_) {
+    RuleView view{.id = active->rule.id,
+                  .text = print_rule(active->rule),
+                  .enabled = active->rule.enabled,
+                  .counters = active->counters};
+    for (const FaultLayer* layer : layers_) view.held += layer->held_by(*active);
+    view.active = view.held > 0 || active->active_until > home_.now() || active->enclosure_lasts ||
+                  !active->lasting_at.empty() || !active->low_batteries.empty();
+    views.push_back(std::move(view));
+  }
+  return views;
+}
+
+std::expected<Counters, std::string> FaultEngine::counters(std::string_view id) const {
+  const RulePointer active = find(id);
+  if (active == nullptr) return std::unexpected(fmt::format("there is no rule {}", shown(id)));
+  return active->counters;
+}
+
+void FaultEngine::reset_counters() {
+  for (const RulePointer& active : rules_) {
+    active->counters = {};
+    active->seen = 0;
+    active->fired_times = 0;
+    active->recorded = false;
+  }
+}
+
+bool FaultEngine::heal(std::string_view drive) {
+  FaultLayer* const layer = find_layer(drive);
+  if (layer == nullptr) return false;
+  layer->heal();
+  return true;
+}
+
+// What a rule needs to be taken in. --------------------------------------------------------------
+
+std::string FaultEngine::refusal(const Rule& rule) const {
+  if (rules_.size() >= kMostRules) {
+    return fmt::format("there are {} rules; no more are possible", rules_.size());
+  }
+  if (!rule.id.empty() && find(rule.id) != nullptr) {
+    return fmt::format("id={}: there is such a rule; clear it first or choose another id", rule.id);
+  }
+  if (rule.at.kind == Place::Kind::kNvram) {
+    std::vector<std::string> names;
+    for (const auto& [name, target] : nvrams_) names.push_back(name);
+    const bool there = rule.at.name.empty() ? !names.empty() : nvrams_.contains(rule.at.name);
+    return there ? "" : fmt::format("at=nvram: there is no such NVRAM; there are: {}", few(names));
+  }
+  const std::vector<FaultLayer*> layers = layers_at(rule.at);
+  if (layers.empty()) {
+    std::vector<std::string> names;
+    for (const FaultLayer* layer : layers_) names.push_back(layer->name());
+    return fmt::format("at={}: there is no such drive or enclosure; drives are: {}",
+                       shown(rule.at.name), few(names));
+  }
+  for (const FaultLayer* layer : layers) {
+    std::string wrong = refusal_at(rule, *layer);
+    if (!wrong.empty()) return wrong;
+  }
+  return {};
+}
+
+std::string FaultEngine::refusal_at(const Rule& rule, const FaultLayer& layer) const {
+  const Geometry& geometry = layer.geometry();
+  if (rule.lba.has_value() && has_area(rule) && rule.lba->end() > geometry.block_count) {
+    return fmt::format("lba={}: drive {} has {} blocks", extent_text(*rule.lba), layer.name(),
+                       geometry.block_count);
+  }
+  if (rule.fault == Fault::kStale &&
+      rule.lba->byte_count(geometry.block_bytes) > kMostWatchedBytes) {
+    return fmt::format("lba={}: up to {} bytes are possible with do=stale", extent_text(*rule.lba),
+                       kMostWatchedBytes);
+  }
+  const bool of_power = rule.fault == Fault::kPowerCut || rule.fault == Fault::kPowerCutAgain ||
+                        rule.fault == Fault::kReorder;
+  if (of_power && layer.options_.power == nullptr) {
+    return fmt::format("do={}: drive {} has no volatile cache that could lose anything",
+                       fault_name(rule.fault), layer.name());
+  }
+  if (rule.fault == Fault::kInsert && rule.other_content && !options_.other_content) {
+    return "content=other: there is no other drive to insert; content=same is possible";
+  }
+  if (!rule.to_drive.empty()) {
+    const FaultLayer* const other = find_layer(rule.to_drive);
+    if (other == nullptr) return fmt::format("to=drive:{}: there is no such drive", rule.to_drive);
+    if (other->geometry().block_bytes != geometry.block_bytes) {
+      return fmt::format("to=drive:{}: its blocks have another size", rule.to_drive);
+    }
+  }
+  return {};
+}
+
+std::string FaultEngine::free_id() const {
+  for (std::size_t number = 1;; ++number) {
+    std::string id = fmt::format("r{}", number);
+    if (find(id) == nullptr) return id;
+  }
+}
+
+FaultEngine::RulePointer FaultEngine::find(std::string_view id) const {
+  const auto found = std::ranges::find_if(
+      rules_, [&](const RulePointer& active) { return active->rule.id == id; });
+  return found == rules_.end() ? nullptr : *found;
+}
+
+bool FaultEngine::is_follow_up(std::string_view id) const {
+  return std::ranges::any_of(rules_,
+                             [&](const RulePointer& active) { return active->rule.then == id; });
+}
+
+// Drives and other targets. ----------------------------------------------------------------------
+
+void FaultEngine::attach(FaultLayer& layer) {
+  assert(&layer.home() == &home_);
+  assert(std::ranges::none_of(
+      layers_, [&](const FaultLayer* other) { return other->name() == layer.name(); }));
+  layers_.push_back(&layer);
+  relink();
+}
+
+void FaultEngine::detach(FaultLayer& layer) {
+  std::erase(layers_, &layer);
+  for (const RulePointer& active : rules_) std::erase(active->lasting_at, &layer);
+}
+
+void FaultEngine::add_nvram(std::string name, NvramFaultTarget& target) {
+  const bool added = nvrams_.emplace(std::move(name), &target).second;
+  assert(added);
+}
+
+void FaultEngine::remove_nvram(std::string_view name) {
+  const auto found = nvrams_.find(name);
+  if (found == nvrams_.end()) return;
+  for (const RulePointer& active : rules_) std::erase(active->low_batteries, found->second);
+  nvrams_.erase(found);
+}
+
+bool FaultEngine::enclosure_has(Fault fault, std::string_view enclosure) const {
+  return std::ranges::any_of(rules_, [&](const RulePointer& active) {
+    const Rule& rule = active->rule;
+    return rule.fault == fault && active->enclosure_lasts &&
+           (rule.at.name.empty() || enclosure.empty() || rule.at.name == enclosure);
+  });
+}
+
+FaultLayer* FaultEngine::find_layer(std::string_view name) const {
+  const auto found =
+      std::ranges::find_if(layers_, [&](const FaultLayer* layer) { return layer->name() == name; });
+  if (found != layers_.end()) return *found;
+  // disk:3 is the fourth drive, where none has that name.
+  const auto number = to_number(name);
+  if (number.has_value() && *number < layers_.size()) return layers_[*number];
+  return nullptr;
+}
+
+std::vector<FaultLayer*> FaultEngine::layers_at(const Place& place) const {
+  if (place.kind == Place::Kind::kNvram) return {};
+  if (place.name.empty()) return layers_;
+  if (place.kind == Place::Kind::kDrive) {
+    FaultLayer* const layer = find_layer(place.name);
+    return layer == nullptr ? std::vector<FaultLayer*>{} : std::vector{layer};
+  }
+  std::vector<FaultLayer*> layers;
+  for (FaultLayer* layer : layers_) {
+    if (layer->enclosure() == place.name) layers.push_back(layer);
+  }
+  return layers;
+}
+
+void FaultEngine::relink() {
+  std::vector<std::vector<RulePointer>> linked(layers_.size());
+  std::vector<std::vector<RulePointer>> watching(layers_.size());
+  for (const RulePointer& active : rules_) {
+    if (inert(active->rule)) continue;
+    for (FaultLayer* layer : layers_at(active->rule.at)) {
+      const auto index =
+          static_cast<std::size_t>(std::ranges::find(layers_, layer) - layers_.begin());
+      if (active->operational) linked[index].push_back(active);
+      if (active->rule.fault == Fault::kStale) watching[index].push_back(active);
+    }
+  }
+  for (std::size_t i = 0; i < layers_.size(); ++i) {
+    layers_[i]->set_rules(std::move(linked[i]), watching[i]);
+  }
+}
+
+}  // namespace sandbay::fault

@@ -1,0 +1,396 @@
+// When rules fire, what begins then, and when it ends.
+//
+// A rule that looks at operations is asked with each of them (judge); every other waits for its
+// event, time, state or predecessor, each of which counts as one match (consider).
+#include <algorithm>
+#include <cassert>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "fault/active_rule.h"
+#include "fault/engine.h"
+#include "fault/fault_layer.h"
+
+namespace sandbay::fault {
+
+namespace {
+
+// Rules that start one another in a circle stop after so many.
+constexpr unsigned kDeepestChain = 16;
+constexpr std::uint64_t kNvramPageBytes = 4096;
+
+bool has_operation_fit(const ActiveRule& active, const Request& request, std::uint64_t depth) {
+  const Rule& rule = active.rule;
+  if ((active.operations & bit(request.operation)) == 0) return false;
+  if (rule.lba.has_value()) {
+    // A flush has no blocks.
+    if (request.operation == Operation::kFlush) return false;
+    if (!rule.lba->overlaps(request.extent)) return false;
+  }
+  if (!rule.length.contains(request.extent.block_count)) return false;
+  if (rule.fua.has_value() && *rule.fua != request.force_unit_access) return false;
+  if (rule.origins != 0 && (rule.origins & bit(request.origin)) == 0) return false;
+  return rule.depth.contains(depth);
+}
+
+std::string enclosure_text(const Rule& rule) {
+  return rule.at.name.empty() ? "enclosure" : "enclosure " + rule.at.name;
+}
+
+}  // namespace
+
+// Operations. ------------------------------------------------------------------------------------
+
+std::vector<FaultEngine::RulePointer> FaultEngine::judge(FaultLayer& layer, const Request& request,
+                                                         std::uint64_t operation) {
+  std::vector<RulePointer> strikes;
+  for (std::size_t i = 0; i < layer.rules_.size(); ++i) {
+    const RulePointer active = layer.rules_[i];
+    if (!has_operation_fit(*active, request, layer.depth_)) continue;
+    if (!active->armed || !condition_holds(*active)) continue;
+    ++active->counters.matched;
+    const bool lasting = manner(active->rule) == Manner::kLasting;
+    const bool within = strikes_one(active->rule) && active->active_until > home_.now();
+    if (!within) {
+      const bool already =
+          lasting && std::ranges::find(active->lasting_at, &layer) != active->lasting_at.end();
+      if (already || !decides_to_fire(*active)) continue;
+      if (!may_fail(*active, layer)) {
+        ++active->counters.spared;
+        continue;
+      }
+      ++active->fired_times;
+      ++active->counters.fired;
+    }
+    if (strikes_one(active->rule)) {
+      ++active->counters.struck;
+      strikes.push_back(active);
+      if (!within) after_firing(active);
+    } else {
+      fire(active, &layer, operation, request.extent);
+    }
+  }
+  return strikes;
+}
+
+bool FaultEngine::strikes_one(const Rule& rule) {
+  if (manner(rule) == Manner::kStrike) return true;
+  return rule.fault == Fault::kLse || rule.fault == Fault::kFlip || rule.fault == Fault::kStale;
+}
+
+bool FaultEngine::condition_holds(const ActiveRule& active) const {
+  const Rule& rule = active.rule;
+  const Duration elapsed = home_.now() - started_;
+  if (elapsed < rule.from) return false;
+  if (rule.until.has_value() && elapsed >= *rule.until) return false;
+  return std::ranges::all_of(rule.state, [&](const StateTest& test) {
+    const std::int64_t value = state(test.name);
+    const bool holds = test.value.has_value() ? value == *test.value : value != 0;
+    return holds != test.negated;
+  });
+}
+
+bool FaultEngine::decides_to_fire(ActiveRule& active) {
+  const Rule& rule = active.rule;
+  ++active.seen;
+  if (active.seen <= rule.after) return false;
+  if ((active.seen - rule.after - 1) % rule.every != 0) return false;
+  if (active.limit > 0 && active.fired_times >= active.limit) return false;
+  return rule.probability >= 1 || active.random.chance(rule.probability);
+}
+
+bool FaultEngine::may_fail(const ActiveRule& active, const FaultLayer& layer) const {
+  if (!active.rule.within_tolerance) return true;
+  return options_.may_fail && options_.may_fail(active.rule, layer.name());
+}
+
+// Everything else. -------------------------------------------------------------------------------
+
+void FaultEngine::start(const RulePointer& active) {
+  const Rule& rule = active->rule;
+  if (inert(rule)) return;
+  active->armed =
+      rule.event.empty() && !is_follow_up(rule.id) && rule.fault != Fault::kPowerCutAgain;
+  if (active->operational || !active->armed) return;
+  const TimePoint opening = started_ + rule.from;
+  if (opening > home_.now()) {
+    active->opening = true;
+    active->timer.deadline = opening;
+    home_.arm(active->timer);
+    return;
+  }
+  active->state_held = condition_holds(*active);
+  if (active->state_held) consider(active);
+}
+
+void FaultEngine::trigger(const RulePointer& active) {
+  if (inert(active->rule) || active->ended) return;
+  active->armed = true;
+  if (!active->operational && condition_holds(*active)) consider(active);
+}
+
+void FaultEngine::consider(const RulePointer& active) {
+  if (nesting_ >= kDeepestChain) return;
+  ++active->counters.matched;
+  if (!decides_to_fire(*active)) return;
+  ++nesting_;
+  fire(active, nullptr, 0, {});
+  --nesting_;
+}
+
+void FaultEngine::notify(std::string_view event) {
+  const std::vector<RulePointer> rules = rules_;
+  for (const RulePointer& active : rules) {
+    const bool again = active->rule.fault == Fault::kPowerCutAgain && active->rule.event.empty() &&
+                       event == "power.cut";
+    if (again || active->rule.event == event) trigger(active);
+  }
+}
+
+ProbeVerdict FaultEngine::decide(const ProbePoint& point) {
+  notify(point.name);
+  return {};
+}
+
+void FaultEngine::set_state(std::string_view name, std::int64_t value) {
+  states_.insert_or_assign(std::string(name), value);
+  const std::vector<RulePointer> rules = rules_;
+  for (const RulePointer& active : rules) {
+    const Rule& rule = active->rule;
+    if (inert(rule) || active->ended || active->operational || rule.state.empty()) continue;
+    if (!rule.event.empty() || !active->armed) continue;
+    const bool held = std::exchange(active->state_held, condition_holds(*active));
+    if (!held && active->state_held) consider(active);
+  }
+}
+
+std::int64_t FaultEngine::state(std::string_view name) const {
+  const auto found = states_.find(name);
+  return found == states_.end() ? 0 : found->second;
+}
+
+// Firing. ----------------------------------------------------------------------------------------
+
+// From an operation the firing has been counted; otherwise it is here, once something can begin.
+void FaultEngine::fire(const RulePointer& active, FaultLayer* layer, std::uint64_t operation,
+                       Extent extent) {
+  const Rule& rule = active->rule;
+  std::vector<FaultLayer*> layers = layers_at(rule.at);
+  const bool whole_shelf = rule.fault == Fault::kShelfLoss || rule.fault == Fault::kPowerCut ||
+                           rule.fault == Fault::kPowerCutAgain;
+  if (layer != nullptr && !(rule.at.kind == Place::Kind::kEnclosure && whole_shelf)) {
+    layers = {layer};
+  } else if (layer == nullptr && rule.at.kind == Place::Kind::kDrive && layers.size() > 1) {
+    layers = {layers[active->random.below(layers.size())]};
+  }
+  std::erase_if(layers, [&](FaultLayer* each) {
+    if (std::ranges::find(active->lasting_at, each) != active->lasting_at.end()) return true;
+    if (layer != nullptr && each == layer) return false;  // Has been asked.
+    return !may_fail(*active, *each);
+  });
+  if (layers.empty() && rule.at.kind != Place::Kind::kNvram) {
+    ++active->counters.spared;
+    return;
+  }
+  if (layer == nullptr) {
+    ++active->fired_times;
+    ++active->counters.fired;
+  }
+  if (rule.at.kind == Place::Kind::kNvram) {
+    fire_nvram(*active);
+  } else {
+    fire_at(active, layers, operation, extent);
+  }
+  after_firing(active);
+}
+
+void FaultEngine::fire_at(const RulePointer& active, std::span<FaultLayer* const> layers,
+                          std::uint64_t operation, Extent extent) {
+  switch (active->rule.fault) {
+    case Fault::kNothing:
+      record(*active, "rule " + active->rule.id, operation, extent, {});
+      return;
+    case Fault::kPowerCut:
+    case Fault::kPowerCutAgain:
+      fire_power(*active, layers);
+      return;
+    case Fault::kPsu:
+    case Fault::kFan:
+    case Fault::kTemp:
+      active->enclosure_lasts = true;
+      record(*active, enclosure_text(active->rule), operation, extent, {});
+      return;
+    default:
+      break;
+  }
+  for (FaultLayer* layer : layers) fire_drive(active, *layer, operation, extent);
+}
+
+void FaultEngine::fire_drive(const RulePointer& active, FaultLayer& layer, std::uint64_t operation,
+                             Extent extent) {
+  const Rule& rule = active->rule;
+  if (rule.fault == Fault::kInsert) {
+    BlockDevice* const content =
+        rule.other_content ? options_.other_content(layer.name()) : nullptr;
+    if (rule.other_content && content == nullptr) {
+      ++active->counters.spared;
+      return;
+    }
+    record(*active, "drive " + layer.name(), operation, extent,
+           rule.other_content ? "other content" : "same content");
+    for (const RulePointer& other : rules_) {
+      const bool away = other->rule.fault == Fault::kPull || other->rule.fault == Fault::kShelfLoss;
+      if (!away || std::erase(other->lasting_at, &layer) == 0) continue;
+      layer.finish(*other, false);
+    }
+    layer.insert_drive(content);
+  } else if (manner(rule) == Manner::kLasting) {
+    record(*active, "drive " + layer.name(), operation, extent, {});
+    active->lasting_at.push_back(&layer);
+    layer.begin(active);
+  } else {
+    layer.damage_now(active);
+  }
+}
+
+void FaultEngine::fire_nvram(ActiveRule& active) {
+  for (const auto& [name, target] : nvrams_) {
+    if (!active.rule.at.name.empty() && active.rule.at.name != name) continue;
+    const std::uint64_t bytes = target->byte_count();
+    std::string effect;
+    switch (active.rule.fault) {
+      case Fault::kNvramLoss:
+        target->lose_content();
+        break;
+      case Fault::kNvramPage: {
+        if (bytes == 0) continue;
+        const std::uint64_t pages = (bytes + kNvramPageBytes - 1) / kNvramPageBytes;
+        const std::uint64_t offset = active.random.below(pages) * kNvramPageBytes;
+        const std::uint64_t length = std::min(kNvramPageBytes, bytes - offset);
+        effect = fmt::format("bytes {}+{}", offset, length);
+        target->damage_page(offset, length, active.random.next());
+        break;
+      }
+      case Fault::kNvramStale:
+        target->return_to_earlier_content();
+        break;
+      case Fault::kNvramBitrot: {
+        if (bytes == 0) continue;
+        const std::uint64_t byte = active.random.below(bytes);
+        const auto bit_number = static_cast<unsigned>(active.random.below(8));
+        effect = fmt::format("byte {} bit {}", byte, bit_number);
+        target->flip_bit(byte, bit_number);
+        break;
+      }
+      case Fault::kBatteryLow:
+        target->set_battery_low(true);
+        active.low_batteries.push_back(target);
+        break;
+      default:
+        break;  // kNothing.
+    }
+    record(active, "nvram " + name, 0, {}, std::move(effect));
+  }
+}
+
+void FaultEngine::fire_power(ActiveRule& active, std::span<FaultLayer* const> layers) {
+  // First all of them lose it, then anybody hears of it.
+  for (FaultLayer* layer : layers) {
+    layer->power_lost();
+    if (layer->options_.power != nullptr) {
+      layer->options_.power->cut_power(active.rule.loss, active.random.next());
+    }
+  }
+  for (FaultLayer* layer : layers) record(active, "drive " + layer->name(), 0, {}, {});
+  if (options_.on_power_cut) options_.on_power_cut(active.rule);
+  if (nesting_ < kDeepestChain) {
+    ++nesting_;
+    notify("power.cut");
+    --nesting_;
+  }
+}
+
+// Afterwards. ------------------------------------------------------------------------------------
+
+void FaultEngine::after_firing(const RulePointer& active) {
+  const Rule& rule = active->rule;
+  begin_duration(*active);
+  const std::vector<StateChange> changes = rule.set;
+  for (const StateChange& change : changes) set_state(change.name, change.value);
+  if (nesting_ >= kDeepestChain) return;
+  ++nesting_;
+  notify("rule:" + rule.id);
+  if (rule.duration == Duration::zero()) follow_up(*active);
+  --nesting_;
+}
+
+void FaultEngine::begin_duration(ActiveRule& active) {
+  const Rule& rule = active.rule;
+  TimePoint until = kNever;
+  if (rule.duration > Duration::zero()) until = home_.now() + rule.duration;
+  if (rule.until.has_value()) {
+    // What lasts ends with its window; strikes end there by themselves.
+    const bool ends = rule.duration > Duration::zero() || manner(rule) == Manner::kLasting;
+    if (ends) until = std::min(until, started_ + *rule.until);
+  }
+  if (until == kNever) return;
+  active.active_until = until;
+  active.opening = false;
+  home_.disarm(active.timer);
+  active.timer.deadline = until;
+  home_.arm(active.timer);
+}
+
+void FaultEngine::timer_fired(Timer& timer) {
+  auto& fired = *static_cast<ActiveRule*>(timer.owner);
+  FaultEngine& engine = fired.engine;
+  const RulePointer active = engine.find(fired.rule.id);
+  assert(active.get() == &fired);
+  if (std::exchange(active->opening, false)) {
+    active->state_held = engine.condition_holds(*active);
+    if (active->state_held) engine.consider(active);
+    return;
+  }
+  engine.end(*active);
+  if (active->rule.duration > Duration::zero()) engine.follow_up(*active);
+}
+
+void FaultEngine::follow_up(ActiveRule& active) {
+  if (active.rule.then.empty()) return;
+  const RulePointer next = find(active.rule.then);
+  if (next != nullptr) trigger(next);
+}
+
+void FaultEngine::end(ActiveRule& active) {
+  home_.disarm(active.timer);
+  active.opening = false;
+  active.active_until = {};
+  active.enclosure_lasts = false;
+  const std::vector<FaultLayer*> layers = std::exchange(active.lasting_at, {});
+  for (FaultLayer* layer : layers_) {
+    const bool lasted = std::ranges::find(layers, layer) != layers.end();
+    if (lasted) layer->finish(active, false);
+    layer->release_held(active);
+  }
+  for (NvramFaultTarget* target : std::exchange(active.low_batteries, {})) {
+    target->set_battery_low(false);
+  }
+}
+
+void FaultEngine::record(ActiveRule& active, std::string target, std::uint64_t operation,
+                         Extent extent, std::string effect) {
+  Firing firing{.rule = active.rule.id,
+                .fault = active.rule.fault,
+                .time = home_.now(),
+                .target = std::move(target),
+                .operation = operation,
+                .extent = extent,
+                .effect = std::move(effect),
+                .repeated = std::exchange(active.recorded, true)};
+  journal_.append(firing);
+  firing.number = journal_.total();
+  if (options_.on_firing) options_.on_firing(firing);
+}
+
+}  // namespace sandbay::fault

@@ -1,0 +1,187 @@
+// From text to a rule and back, word by word through the table of rule_words.h, and what a rule
+// must have as a whole.
+#include "fault/rule.h"
+
+#include <algorithm>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include "fault/rule_values.h"
+#include "fault/rule_words.h"
+#include "fault/traits.h"
+
+namespace sandbay::fault {
+
+namespace {
+
+constexpr std::string_view kBlank = " \t\r\n";
+
+const Word* find_word(std::string_view name) {
+  for (const Word& word : rule_words()) {
+    if (word.name == name) return &word;
+  }
+  return nullptr;
+}
+
+std::string every_word() {
+  std::vector<std::string_view> names;
+  for (const Word& word : rule_words()) names.push_back(word.name);
+  return listing(names);
+}
+
+std::string words_of(Fault fault) {
+  std::vector<std::string_view> names;
+  for (const Word& word : rule_words()) {
+    if (word.faults != kEveryFault && word.knows(fault)) names.push_back(word.name);
+  }
+  if (names.empty()) return "it has no words of its own";
+  return "its own words are " + listing(names);
+}
+
+// What no single word can tell. Empty: the rule is whole.
+std::string wrong_place(const Rule& rule) {
+  const Traits& row = traits(rule.fault);
+  if ((row.places & bit(rule.at.kind)) != 0) return {};
+  std::vector<std::string_view> places;
+  if ((row.places & bit(Place::Kind::kDrive)) != 0) places.push_back("at=drive");
+  if ((row.places & bit(Place::Kind::kEnclosure)) != 0) places.push_back("at=enclosure");
+  if ((row.places & bit(Place::Kind::kNvram)) != 0) places.push_back("at=nvram");
+  return fmt::format("do={}: goes with {}", row.name, listing(places));
+}
+
+std::string wrong_operations(const Rule& rule) {
+  if (rule.at.kind == Place::Kind::kNvram) {
+    const bool none = rule.operations == 0 && !rule.lba.has_value() && rule.length == Bounds{} &&
+                      !rule.fua.has_value() && rule.origins == 0 && rule.depth == Bounds{};
+    if (none) return {};
+    return "at=nvram: op, lba, length, fua, origin and depth are of drives; event, from, state and "
+           "another rule's then are possible here";
+  }
+  if (struck_operations(rule) != 0) return {};
+  Rule unlimited = rule;
+  unlimited.operations = 0;
+  Rule can = rule;
+  can.operations = struck_operations(unlimited);
+  for (const Word& word : rule_words()) {
+    if (word.name == "op") {
+      return fmt::format("op={}: do={} strikes {}", word.write(rule), fault_name(rule.fault),
+                         word.write(can));
+    }
+  }
+  return {};
+}
+
+std::string missing(const Rule& rule) {
+  const std::string_view name = fault_name(rule.fault);
+  switch (rule.fault) {
+    case Fault::kFailTransient:
+    case Fault::kStall:
+      if (rule.duration == Duration::zero() && !rule.until.has_value()) {
+        return fmt::format("do={}: say how long it lasts with for= or until=", name);
+      }
+      break;
+    case Fault::kStale:
+      if (!rule.lba.has_value()) {
+        return "do=stale: say with lba= which blocks return to what they are when the rule is "
+               "added";
+      }
+      if (!looks_at_operations(rule) && rule.event.empty() && rule.state.empty() &&
+          rule.from == Duration::zero()) {
+        return "do=stale: say when, for example with after=, from= or event=then";
+      }
+      break;
+    case Fault::kSlow:
+      if (rule.latency == Latency{} && rule.bandwidth == 0) {
+        return "do=slow: say how slow with latency= or bandwidth=";
+      }
+      break;
+    case Fault::kWrongId:
+      if (rule.serial.empty() && rule.block_count == 0 && rule.block_bytes == 0) {
+        return "do=wrong.id: say what changes with serial=, blocks= or block=";
+      }
+      break;
+    default:
+      break;
+  }
+  if (rule.until.has_value() && *rule.until <= rule.from) return "until=: must be later than from=";
+  if (!rule.to_drive.empty() && rule.to_drive == rule.at.name) {
+    return "to=: names the drive itself; an LBA alone is possible";
+  }
+  if (rule.then == rule.id && !rule.id.empty()) return "then=: names the rule itself";
+  return {};
+}
+
+std::string unusable(const Rule& rule) {
+  std::string wrong = wrong_place(rule);
+  if (wrong.empty()) wrong = wrong_operations(rule);
+  if (wrong.empty()) wrong = missing(rule);
+  return wrong;
+}
+
+}  // namespace
+
+std::expected<Rule, std::string> parse_rule(std::string_view text) {
+  if (text.size() > kLongestRule) {
+    return std::unexpected(fmt::format("the rule has {} characters; up to {} are possible",
+                                       text.size(), kLongestRule));
+  }
+  Rule rule;
+  std::vector<const Word*> used;
+  bool first = true;
+  while (true) {
+    text.remove_prefix(std::min(text.find_first_not_of(kBlank), text.size()));
+    if (text.empty()) break;
+    const std::string_view token = text.substr(0, text.find_first_of(kBlank));
+    text.remove_prefix(token.size());
+    if (std::exchange(first, false) && token == "rule") continue;
+
+    const Halves halved = halves(token, "=");
+    const Word* const word = find_word(halved.first);
+    if (word == nullptr) {
+      return std::unexpected(
+          fmt::format("{}: no such word; {} are possible", shown(halved.first), every_word()));
+    }
+    if (!halved.second.has_value()) {
+      return std::unexpected(fmt::format("{}: write {}=VALUE", word->name, word->name));
+    }
+    for (const Word* other : used) {
+      if (other == word) return std::unexpected(fmt::format("{}=: stands twice", word->name));
+    }
+    used.push_back(word);
+    const std::string accepted = word->read(rule, *halved.second);
+    if (!accepted.empty()) {
+      return std::unexpected(fmt::format("{}={}: {}", word->name, shown(*halved.second), accepted));
+    }
+  }
+  for (const std::string_view needed : {"at", "do"}) {
+    const bool there =
+        std::ranges::any_of(used, [&](const Word* word) { return word->name == needed; });
+    if (!there) {
+      return std::unexpected(
+          fmt::format("{}= is missing; a rule is such as at=drive:d3 do=fail", needed));
+    }
+  }
+  for (const Word* word : used) {
+    if (word->knows(rule.fault)) continue;
+    return std::unexpected(fmt::format("{}=: do={} does not know it; {}", word->name,
+                                       fault_name(rule.fault), words_of(rule.fault)));
+  }
+  std::string wrong = unusable(rule);
+  if (!wrong.empty()) return std::unexpected(std::move(wrong));
+  return rule;
+}
+
+std::string print_rule(const Rule& rule) {
+  std::string text = "rule";
+  for (const Word& word : rule_words()) {
+    if (!word.knows(rule.fault)) continue;
+    const std::string value = word.write(rule);
+    if (!value.empty()) text += fmt::format(" {}={}", word.name, value);
+  }
+  return text;
+}
+
+}  // namespace sandbay::fault

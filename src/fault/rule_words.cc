@@ -1,0 +1,573 @@
+// The table of the words, in the order in which rules are printed.
+#include "fault/rule_words.h"
+
+#include <array>
+#include <utility>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include "fault/rule_values.h"
+#include "fault/traits.h"
+
+namespace sandbay::fault {
+
+namespace {
+
+using std::string;
+using std::string_view;
+
+constexpr FaultSet only(Fault fault) { return FaultSet{1} << static_cast<unsigned>(fault); }
+constexpr FaultSet kOnPower = only(Fault::kPowerCut) | only(Fault::kPowerCutAgain);
+constexpr FaultSet kMisdirected = only(Fault::kMisdirectWrite) | only(Fault::kMisdirectRead);
+constexpr FaultSet kDamaging = only(Fault::kFlip) | only(Fault::kMisdirectWrite) |
+                               only(Fault::kLost) | only(Fault::kTorn) | only(Fault::kStale);
+
+constexpr string_view kNumber = "a number such as 100 or 0x40 is possible";
+constexpr string_view kPositive = "a number from 1 is possible";
+constexpr string_view kTime = "a time such as 500us, 5ms, 2s or 1min is possible";
+constexpr string_view kNameText =
+    "a name of up to 64 letters, digits, '.', '_' and '-' is possible";
+constexpr string_view kYesNo = "yes and no are possible";
+constexpr string_view kRange = "a number or a range such as 8, 8.., ..8 or 8..16 is possible";
+
+template <class T>
+struct Named {
+  string_view name;
+  T value;
+};
+
+constexpr std::array<Named<Operation>, 6> kOperations = {{{"read", Operation::kRead},
+                                                          {"write", Operation::kWrite},
+                                                          {"flush", Operation::kFlush},
+                                                          {"unmap", Operation::kUnmap},
+                                                          {"write_zeroes", Operation::kWriteZeroes},
+                                                          {"advise", Operation::kAdvise}}};
+constexpr std::array<Named<Origin>, 6> kOrigins = {{{"host", Origin::kHost},
+                                                    {"read-ahead", Origin::kReadAhead},
+                                                    {"destage", Origin::kDestage},
+                                                    {"rebuild", Origin::kRebuild},
+                                                    {"copy", Origin::kCopy},
+                                                    {"verify", Origin::kVerify}}};
+constexpr std::array<Named<FlipPlace>, 3> kFlipPlaces = {
+    {{"rest", FlipPlace::kRest}, {"read", FlipPlace::kRead}, {"write", FlipPlace::kWrite}}};
+constexpr std::array<Named<PowerLoss>, 4> kLosses = {{{"any", PowerLoss::kAnyOrder},
+                                                      {"order", PowerLoss::kInOrder},
+                                                      {"all", PowerLoss::kEverything},
+                                                      {"none", PowerLoss::kNothing}}};
+
+template <class Table>
+string names_of(const Table& table) {
+  std::vector<string_view> names;
+  for (const auto& row : table) names.push_back(row.name);
+  return listing(names) + " are possible";
+}
+
+template <class Table>
+auto find_named(const Table& table, string_view name)
+    -> const std::remove_cvref_t<decltype(table[0])>* {
+  for (const auto& row : table) {
+    if (row.name == name) return &row;
+  }
+  return nullptr;
+}
+
+template <class Table, class T>
+string name_in(const Table& table, T value) {
+  for (const auto& row : table) {
+    if (row.value == value) return string(row.name);
+  }
+  return {};
+}
+
+// A list of names as a mask of their bits; "any" is every bit.
+template <class Table>
+string read_mask(const Table& table, std::uint8_t every, string_view value, std::uint8_t& mask) {
+  mask = 0;
+  if (value == "any") {
+    mask = every;
+    return {};
+  }
+  for (const string_view part : parts(value, ',')) {
+    const auto* row = find_named(table, part);
+    if (row == nullptr) return names_of(table) + ", several with commas, and any";
+    mask = static_cast<std::uint8_t>(mask | bit(row->value));
+  }
+  return {};
+}
+
+template <class Table>
+string write_mask(const Table& table, std::uint8_t every, std::uint8_t mask) {
+  if (mask == every) return "any";
+  string text;
+  for (const auto& row : table) {
+    if ((mask & bit(row.value)) == 0) continue;
+    if (!text.empty()) text += ',';
+    text += row.name;
+  }
+  return text;
+}
+
+// Rows whose value is a plain member. ---------------------------------------------------------
+
+template <std::uint64_t Rule::* kMember, std::uint64_t kLeast, std::uint64_t kMost>
+string read_number(Rule& rule, string_view value) {
+  const auto number = to_number(value);
+  if (number.has_value() && *number >= kLeast && *number <= kMost) {
+    rule.*kMember = *number;
+    return {};
+  }
+  if (kMost != ~std::uint64_t{0}) return fmt::format("{} to {} is possible", kLeast, kMost);
+  return string(kLeast == 0 ? kNumber : kPositive);
+}
+
+template <std::uint64_t Rule::* kMember, std::uint64_t kDefault>
+string write_number(const Rule& rule) {
+  return rule.*kMember == kDefault ? "" : fmt::format("{}", rule.*kMember);
+}
+
+template <std::optional<std::uint64_t> Rule::* kMember, std::uint64_t kMost>
+string read_optional(Rule& rule, string_view value) {
+  const auto number = to_number(value);
+  if (!number.has_value() || *number > kMost) return fmt::format("0 to {} is possible", kMost);
+  rule.*kMember = number;
+  return {};
+}
+
+template <std::optional<std::uint64_t> Rule::* kMember>
+string write_optional(const Rule& rule) {
+  const auto& value = rule.*kMember;
+  return value.has_value() ? fmt::format("{}", *value) : "";
+}
+
+template <Duration Rule::* kMember>
+string read_time(Rule& rule, string_view value) {
+  const auto time = to_time(value);
+  if (!time.has_value() || *time <= Duration::zero()) return string(kTime);
+  rule.*kMember = *time;
+  return {};
+}
+
+template <Duration Rule::* kMember>
+string write_time(const Rule& rule) {
+  return rule.*kMember == Duration::zero() ? "" : time_text(rule.*kMember);
+}
+
+template <bool Rule::* kMember>
+string read_flag(Rule& rule, string_view value) {
+  if (value != "yes" && value != "no") return string(kYesNo);
+  rule.*kMember = value == "yes";
+  return {};
+}
+
+template <bool Rule::* kMember, bool kDefault>
+string write_flag(const Rule& rule) {
+  if (rule.*kMember == kDefault) return "";
+  return rule.*kMember ? "yes" : "no";
+}
+
+template <Bounds Rule::* kMember>
+string read_bounds(Rule& rule, string_view value) {
+  const auto bounds = to_bounds(value);
+  if (!bounds.has_value()) return string(kRange);
+  rule.*kMember = *bounds;
+  return {};
+}
+
+template <Bounds Rule::* kMember>
+string write_bounds(const Rule& rule) {
+  return rule.*kMember == Bounds{} ? "" : bounds_text(rule.*kMember);
+}
+
+template <string Rule::* kMember>
+string read_name(Rule& rule, string_view value) {
+  if (!is_name(value)) return string(kNameText);
+  rule.*kMember = string(value);
+  return {};
+}
+
+template <string Rule::* kMember>
+string write_name(const Rule& rule) {
+  return rule.*kMember;
+}
+
+// Where. ---------------------------------------------------------------------------------------
+
+string read_at(Rule& rule, string_view value) {
+  constexpr string_view kPlaces =
+      "drive:NAME, drive (one or any of them), enclosure, enclosure:NAME, nvram and "
+      "nvram:NAME are possible";
+  const Halves place = halves(value, ":");
+  if (place.second.has_value() && !is_name(*place.second)) return string(kPlaces);
+  if (place.first == "drive" || place.first == "disk") {
+    rule.at.kind = Place::Kind::kDrive;
+  } else if (place.first == "enclosure") {
+    rule.at.kind = Place::Kind::kEnclosure;
+  } else if (place.first == "nvram") {
+    rule.at.kind = Place::Kind::kNvram;
+  } else {
+    return string(kPlaces);
+  }
+  rule.at.name = string(place.second.value_or(""));
+  return {};
+}
+
+string write_at(const Rule& rule) {
+  constexpr std::array<string_view, 3> kKinds = {"drive", "enclosure", "nvram"};
+  string text(kKinds[static_cast<std::size_t>(rule.at.kind)]);
+  return rule.at.name.empty() ? text : text + ":" + rule.at.name;
+}
+
+// Which operations. ----------------------------------------------------------------------------
+
+string read_op(Rule& rule, string_view value) {
+  return read_mask(kOperations, kEveryOperation, value, rule.operations);
+}
+string write_op(const Rule& rule) {
+  return write_mask(kOperations, kEveryOperation, rule.operations);
+}
+
+string read_origin(Rule& rule, string_view value) {
+  return read_mask(kOrigins, kEveryOrigin, value, rule.origins);
+}
+string write_origin(const Rule& rule) { return write_mask(kOrigins, kEveryOrigin, rule.origins); }
+
+string read_lba(Rule& rule, string_view value) {
+  const auto extent = to_extent(value);
+  if (!extent.has_value()) return "an LBA and a count such as 0x1000+64 are possible";
+  rule.lba = extent;
+  return {};
+}
+string write_lba(const Rule& rule) { return rule.lba.has_value() ? extent_text(*rule.lba) : ""; }
+
+string read_fua(Rule& rule, string_view value) {
+  if (value != "yes" && value != "no") return string(kYesNo);
+  rule.fua = value == "yes";
+  return {};
+}
+string write_fua(const Rule& rule) {
+  if (!rule.fua.has_value()) return "";
+  return *rule.fua ? "yes" : "no";
+}
+
+// When. ----------------------------------------------------------------------------------------
+
+string read_probability(Rule& rule, string_view value) {
+  const auto probability = to_real(value);
+  if (!probability.has_value() || *probability > 1) return "0 to 1 is possible";
+  rule.probability = *probability;
+  return {};
+}
+string write_probability(const Rule& rule) {
+  return rule.probability == 1 ? "" : fmt::format("{}", rule.probability);
+}
+
+string read_until(Rule& rule, string_view value) {
+  const auto time = to_time(value);
+  if (!time.has_value() || *time <= Duration::zero()) return string(kTime);
+  rule.until = time;
+  return {};
+}
+string write_until(const Rule& rule) {
+  return rule.until.has_value() ? time_text(*rule.until) : "";
+}
+
+string read_event(Rule& rule, string_view value) {
+  const Halves halved = halves(value, ":");
+  const bool rules = halved.second.has_value() && halved.first == "rule" && is_name(*halved.second);
+  if (!rules && !is_name(value)) {
+    return "an event such as rebuild.start, rule:ID (that rule fires) or then (another rule's "
+           "then= names this one) is possible";
+  }
+  rule.event = string(value);
+  return {};
+}
+
+string read_state(Rule& rule, string_view value) {
+  constexpr string_view kTests =
+      "NAME, !NAME, NAME:VALUE and several of them with commas are possible";
+  rule.state.clear();
+  for (string_view part : parts(value, ',')) {
+    StateTest test;
+    if (part.starts_with('!')) {
+      test.negated = true;
+      part.remove_prefix(1);
+    }
+    const Halves halved = halves(part, ":");
+    if (!is_name(halved.first)) return string(kTests);
+    test.name = string(halved.first);
+    if (halved.second.has_value()) {
+      test.value = to_signed(*halved.second);
+      if (!test.value.has_value()) return string(kTests);
+    }
+    rule.state.push_back(std::move(test));
+  }
+  return {};
+}
+string write_state(const Rule& rule) {
+  string text;
+  for (const StateTest& test : rule.state) {
+    if (!text.empty()) text += ',';
+    text += (test.negated ? "!" : "") + test.name;
+    if (test.value.has_value()) text += fmt::format(":{}", *test.value);
+  }
+  return text;
+}
+
+// What. ----------------------------------------------------------------------------------------
+
+string read_do(Rule& rule, string_view value) {
+  std::vector<string_view> names;
+  for (const Traits& row : all_traits()) {
+    if (row.name == value) {
+      rule.fault = row.fault;
+      return {};
+    }
+    names.push_back(row.name);
+  }
+  return listing(names) + " are possible";
+}
+string write_do(const Rule& rule) { return string(fault_name(rule.fault)); }
+
+string read_keep(Rule& rule, string_view value) {
+  constexpr string_view kKeeps =
+      "first:N, last:N, random and block numbers such as 0,2,5 are possible";
+  rule.keep = {};
+  if (value == "random") return {};
+  const Halves halved = halves(value, ":");
+  if (halved.second.has_value()) {
+    const auto count = to_number(*halved.second);
+    const bool known = halved.first == "first" || halved.first == "last";
+    if (!known || !count.has_value()) return string(kKeeps);
+    rule.keep.kind = halved.first == "first" ? Keep::Kind::kFirst : Keep::Kind::kLast;
+    rule.keep.count = *count;
+    return {};
+  }
+  rule.keep.kind = Keep::Kind::kList;
+  for (const string_view part : parts(value, ',')) {
+    const auto block = to_number(part);
+    if (!block.has_value()) return string(kKeeps);
+    rule.keep.blocks.push_back(*block);
+  }
+  return {};
+}
+string write_keep(const Rule& rule) {
+  switch (rule.keep.kind) {
+    case Keep::Kind::kRandom:
+      return "";
+    case Keep::Kind::kFirst:
+      return fmt::format("first:{}", rule.keep.count);
+    case Keep::Kind::kLast:
+      return fmt::format("last:{}", rule.keep.count);
+    case Keep::Kind::kList:
+      return fmt::format("{}", fmt::join(rule.keep.blocks, ","));
+  }
+  return "";
+}
+
+string read_where(Rule& rule, string_view value) {
+  const auto* row = find_named(kFlipPlaces, value);
+  if (row == nullptr) return names_of(kFlipPlaces);
+  rule.where = row->value;
+  return {};
+}
+string write_where(const Rule& rule) {
+  return rule.where == FlipPlace::kRest ? "" : name_in(kFlipPlaces, rule.where);
+}
+
+string read_to(Rule& rule, string_view value) {
+  constexpr string_view kTargets = "an LBA, drive:NAME and drive:NAME@LBA are possible";
+  const Halves halved = halves(value, "@");
+  std::optional<string_view> address = halved.second;
+  const Halves drive = halves(halved.first, ":");
+  if (drive.second.has_value()) {
+    if ((drive.first != "drive" && drive.first != "disk") || !is_name(*drive.second)) {
+      return string(kTargets);
+    }
+    rule.to_drive = string(*drive.second);
+  } else {
+    if (address.has_value()) return string(kTargets);
+    address = value;
+  }
+  if (!address.has_value()) return {};
+  rule.to = to_number(*address);
+  return rule.to.has_value() ? "" : string(kTargets);
+}
+string write_to(const Rule& rule) {
+  const string address = rule.to.has_value() ? fmt::format("{:#x}", *rule.to) : "";
+  if (rule.to_drive.empty()) return address;
+  return "drive:" + rule.to_drive + (address.empty() ? "" : "@" + address);
+}
+
+string read_latency(Rule& rule, string_view value) {
+  constexpr string_view kLatencies =
+      "5ms, 5ms..20ms (evenly) and exp:5ms (with that mean) are possible";
+  rule.latency = {};
+  if (value.starts_with("exp:")) {
+    rule.latency.exponential = true;
+    value.remove_prefix(4);
+  }
+  const Halves ends = halves(value, "..");
+  const auto least = to_time(ends.first);
+  const auto most = to_time(ends.second.value_or(ends.first));
+  if (!least.has_value() || !most.has_value() || *least > *most) return string(kLatencies);
+  if (rule.latency.exponential && ends.second.has_value()) return string(kLatencies);
+  rule.latency.least = *least;
+  rule.latency.most = *most;
+  return {};
+}
+string write_latency(const Rule& rule) {
+  const Latency& latency = rule.latency;
+  if (latency == Latency{}) return "";
+  if (latency.exponential) return "exp:" + time_text(latency.least);
+  if (latency.least == latency.most) return time_text(latency.least);
+  return time_text(latency.least) + ".." + time_text(latency.most);
+}
+
+string read_bandwidth(Rule& rule, string_view value) {
+  const auto rate = to_rate(value);
+  if (!rate.has_value() || *rate == 0) return "a rate such as 40MB/s or 1Gbit/s is possible";
+  rule.bandwidth = *rate;
+  return {};
+}
+string write_bandwidth(const Rule& rule) {
+  return rule.bandwidth == 0 ? "" : rate_text(rule.bandwidth);
+}
+
+string read_growth(Rule& rule, string_view value) {
+  const auto rate = to_real(value);
+  if (!rate.has_value() || *rate <= 0 || *rate > 1e6) {
+    return "more than 0 up to 1000000 blocks a second is possible";
+  }
+  rule.rate = *rate;
+  return {};
+}
+string write_growth(const Rule& rule) { return rule.rate == 1 ? "" : fmt::format("{}", rule.rate); }
+
+string read_content(Rule& rule, string_view value) {
+  if (value != "same" && value != "other") return "same and other are possible";
+  rule.other_content = value == "other";
+  return {};
+}
+string write_content(const Rule& rule) { return rule.other_content ? "other" : ""; }
+
+string read_block(Rule& rule, string_view value) {
+  if (value != "512" && value != "4096") return "512 and 4096 are possible";
+  rule.block_bytes = value == "512" ? 512 : 4096;
+  return {};
+}
+
+string read_loss(Rule& rule, string_view value) {
+  const auto* row = find_named(kLosses, value);
+  if (row == nullptr) return names_of(kLosses);
+  rule.loss = row->value;
+  return {};
+}
+string write_loss(const Rule& rule) {
+  return rule.loss == PowerLoss::kAnyOrder ? "" : name_in(kLosses, rule.loss);
+}
+
+string read_within(Rule& rule, string_view value) {
+  if (value != "tolerance") return "tolerance is possible";
+  rule.within_tolerance = true;
+  return {};
+}
+string write_within(const Rule& rule) { return rule.within_tolerance ? "tolerance" : ""; }
+
+string read_beyond(Rule& rule, string_view value) {
+  if (value != "tolerance") return "tolerance is possible";
+  rule.within_tolerance = false;
+  return {};
+}
+string write_nothing(const Rule& /*rule*/) { return ""; }
+
+string read_set(Rule& rule, string_view value) {
+  constexpr string_view kChanges = "NAME, NAME:VALUE and several of them with commas are possible";
+  rule.set.clear();
+  for (const string_view part : parts(value, ',')) {
+    const Halves halved = halves(part, ":");
+    const auto number = to_signed(halved.second.value_or("1"));
+    if (!is_name(halved.first) || !number.has_value()) return string(kChanges);
+    rule.set.push_back({.name = string(halved.first), .value = *number});
+  }
+  return {};
+}
+string write_set(const Rule& rule) {
+  string text;
+  for (const StateChange& change : rule.set) {
+    if (!text.empty()) text += ',';
+    text += change.name;
+    if (change.value != 1) text += fmt::format(":{}", change.value);
+  }
+  return text;
+}
+
+string read_then(Rule& rule, string_view value) {
+  const Halves halved = halves(value, ":");
+  if (halved.first != "rule" || !is_name(halved.second.value_or(""))) return "rule:ID is possible";
+  rule.then = string(*halved.second);
+  return {};
+}
+string write_then(const Rule& rule) { return rule.then.empty() ? "" : "rule:" + rule.then; }
+
+constexpr std::uint64_t kAnyNumber = ~std::uint64_t{0};
+
+constexpr std::array kWords = {
+    Word{"id", kEveryFault, read_name<&Rule::id>, write_name<&Rule::id>},
+    Word{"enabled", kEveryFault, read_flag<&Rule::enabled>, write_flag<&Rule::enabled, true>},
+    Word{"at", kEveryFault, read_at, write_at},
+    Word{"op", kEveryFault, read_op, write_op},
+    Word{"lba", kEveryFault, read_lba, write_lba},
+    Word{"length", kEveryFault, read_bounds<&Rule::length>, write_bounds<&Rule::length>},
+    Word{"fua", kEveryFault, read_fua, write_fua},
+    Word{"origin", kEveryFault, read_origin, write_origin},
+    Word{"depth", kEveryFault, read_bounds<&Rule::depth>, write_bounds<&Rule::depth>},
+    Word{"after", kEveryFault, read_number<&Rule::after, 0, kAnyNumber>,
+         write_number<&Rule::after, 0>},
+    Word{"every", kEveryFault, read_number<&Rule::every, 1, kAnyNumber>,
+         write_number<&Rule::every, 1>},
+    Word{"count", kEveryFault, read_number<&Rule::count, 1, kAnyNumber>,
+         write_number<&Rule::count, 0>},
+    Word{"p", kEveryFault, read_probability, write_probability},
+    Word{"from", kEveryFault, read_time<&Rule::from>, write_time<&Rule::from>},
+    Word{"until", kEveryFault, read_until, write_until},
+    Word{"event", kEveryFault, read_event, write_name<&Rule::event>},
+    Word{"state", kEveryFault, read_state, write_state},
+    Word{"within", kEveryFault, read_within, write_within},
+    Word{"beyond", kEveryFault, read_beyond, write_nothing},
+    Word{"do", kEveryFault, read_do, write_do},
+    Word{"overlay", kDamaging, read_flag<&Rule::overlay>, write_flag<&Rule::overlay, true>},
+    Word{"keep", only(Fault::kTorn), read_keep, write_keep},
+    Word{"bits", only(Fault::kFlip), read_number<&Rule::bits, 1, 4096>,
+         write_number<&Rule::bits, 1>},
+    Word{"where", only(Fault::kFlip), read_where, write_where},
+    Word{"sticky", only(Fault::kFlip), read_flag<&Rule::sticky>, write_flag<&Rule::sticky, false>},
+    Word{"to", kMisdirected, read_to, write_to},
+    Word{"latency", only(Fault::kSlow), read_latency, write_latency},
+    Word{"lanes", only(Fault::kSlow), read_number<&Rule::lanes, 1, 1024>,
+         write_number<&Rule::lanes, 0>},
+    Word{"bandwidth", only(Fault::kSlow), read_bandwidth, write_bandwidth},
+    Word{"rate", only(Fault::kLseGrowing), read_growth, write_growth},
+    Word{"cluster", only(Fault::kLseGrowing), read_number<&Rule::cluster, 1, 1 << 20>,
+         write_number<&Rule::cluster, 8>},
+    Word{"threshold", only(Fault::kLseGrowing), read_number<&Rule::threshold, 1, kAnyNumber>,
+         write_number<&Rule::threshold, 0>},
+    Word{"content", only(Fault::kInsert), read_content, write_content},
+    Word{"serial", only(Fault::kWrongId), read_name<&Rule::serial>, write_name<&Rule::serial>},
+    Word{"blocks", only(Fault::kWrongId), read_number<&Rule::block_count, 1, 1ULL << 55U>,
+         write_number<&Rule::block_count, 0>},
+    Word{"block", only(Fault::kWrongId), read_block, write_number<&Rule::block_bytes, 0>},
+    Word{"wear", only(Fault::kSmart), read_optional<&Rule::wear, 255>, write_optional<&Rule::wear>},
+    Word{"temperature", only(Fault::kSmart), read_optional<&Rule::temperature, 255>,
+         write_optional<&Rule::temperature>},
+    Word{"loss", kOnPower, read_loss, write_loss},
+    Word{"set", kEveryFault, read_set, write_set},
+    Word{"then", kEveryFault, read_then, write_then},
+    Word{"for", kEveryFault, read_time<&Rule::duration>, write_time<&Rule::duration>},
+};
+
+}  // namespace
+
+std::span<const Word> rule_words() { return kWords; }
+
+}  // namespace sandbay::fault

@@ -1,0 +1,132 @@
+// The table of faults, and what follows from it for a rule.
+#include "fault/traits.h"
+
+#include <array>
+#include <cassert>
+
+namespace sandbay::fault {
+
+namespace {
+
+constexpr std::uint8_t kDrives = bit(Place::Kind::kDrive) | bit(Place::Kind::kEnclosure);
+constexpr std::uint8_t kShelf = bit(Place::Kind::kEnclosure);
+constexpr std::uint8_t kNvrams = bit(Place::Kind::kNvram);
+constexpr std::uint8_t kAnywhere = kDrives | kNvrams;
+constexpr std::uint8_t kReads = bit(Operation::kRead);
+constexpr std::uint8_t kWrites = bit(Operation::kWrite);
+constexpr std::uint8_t kChanges = kWrites | bit(Operation::kWriteZeroes);
+constexpr std::uint8_t kTransfers = kReads | kWrites;
+
+constexpr std::array<Traits, kFaultCount> kTraits = {{
+    {Fault::kNothing, "nothing", Manner::kInstant, kAnywhere, kEveryOperation},
+    {Fault::kHold, "hold", Manner::kStrike, kDrives, kEveryOperation},
+    {Fault::kFail, "fail", Manner::kLasting, kDrives, kEveryOperation},
+    {Fault::kFailTransient, "fail.transient", Manner::kLasting, kDrives, kEveryOperation},
+    {Fault::kPull, "pull", Manner::kLasting, kDrives, kEveryOperation},
+    {Fault::kInsert, "insert", Manner::kInstant, kDrives, kEveryOperation},
+    {Fault::kLse, "lse", Manner::kInstant, kDrives, kTransfers},
+    {Fault::kLseGrowing, "lse.growing", Manner::kLasting, kDrives, kEveryOperation},
+    {Fault::kWriteError, "write.error", Manner::kStrike, kDrives, kChanges},
+    {Fault::kRecovered, "recovered", Manner::kStrike, kDrives, kTransfers},
+    {Fault::kSlow, "slow", Manner::kStrike, kDrives, kEveryOperation},
+    {Fault::kStall, "stall", Manner::kLasting, kDrives, kEveryOperation},
+    {Fault::kHang, "hang", Manner::kStrike, kDrives, kEveryOperation},
+    {Fault::kFlip, "flip", Manner::kInstant, kDrives, kTransfers},
+    {Fault::kMisdirectWrite, "misdirect.write", Manner::kStrike, kDrives, kWrites},
+    {Fault::kMisdirectRead, "misdirect.read", Manner::kStrike, kDrives, kReads},
+    {Fault::kLost, "lost", Manner::kStrike, kDrives, kWrites},
+    {Fault::kTorn, "torn", Manner::kStrike, kDrives, kWrites},
+    {Fault::kStale, "stale", Manner::kInstant, kDrives, kEveryOperation},
+    {Fault::kNoFlush, "noflush", Manner::kLasting, kDrives, kEveryOperation},
+    {Fault::kReorder, "reorder", Manner::kLasting, kDrives, kEveryOperation},
+    {Fault::kSmart, "smart", Manner::kLasting, kDrives, kEveryOperation},
+    {Fault::kFull, "full", Manner::kLasting, kDrives, kEveryOperation},
+    {Fault::kReadOnly, "readonly", Manner::kLasting, kDrives, kEveryOperation},
+    {Fault::kWrongId, "wrong.id", Manner::kLasting, kDrives, kEveryOperation},
+    {Fault::kShelfLoss, "shelf.loss", Manner::kLasting, kShelf, kEveryOperation},
+    {Fault::kPsu, "psu", Manner::kLasting, kShelf, kEveryOperation},
+    {Fault::kFan, "fan", Manner::kLasting, kShelf, kEveryOperation},
+    {Fault::kTemp, "temp", Manner::kLasting, kShelf, kEveryOperation},
+    {Fault::kPowerCut, "power.cut", Manner::kInstant, kDrives, kEveryOperation},
+    {Fault::kPowerCutAgain, "power.cut.again", Manner::kInstant, kDrives, kEveryOperation},
+    {Fault::kBatteryLow, "battery.low", Manner::kLasting, kNvrams, 0},
+    {Fault::kNvramLoss, "nvram.loss", Manner::kInstant, kNvrams, 0},
+    {Fault::kNvramPage, "nvram.page", Manner::kInstant, kNvrams, 0},
+    {Fault::kNvramStale, "nvram.stale", Manner::kInstant, kNvrams, 0},
+    {Fault::kNvramBitrot, "nvram.bitrot", Manner::kInstant, kNvrams, 0},
+}};
+
+constexpr bool in_order() {
+  for (std::size_t i = 0; i < kTraits.size(); ++i) {
+    if (static_cast<std::size_t>(kTraits[i].fault) != i) return false;
+  }
+  return true;
+}
+static_assert(in_order());
+
+bool names_an_operation(const Rule& rule) {
+  return rule.operations != 0 || rule.length != Bounds{} || rule.fua.has_value() ||
+         rule.origins != 0 || rule.depth != Bounds{} || (rule.lba.has_value() && !has_area(rule));
+}
+
+}  // namespace
+
+std::span<const Traits> all_traits() { return kTraits; }
+
+const Traits& traits(Fault fault) {
+  const auto index = static_cast<std::size_t>(fault);
+  assert(index < kTraits.size());
+  return kTraits[index];
+}
+
+std::string_view fault_name(Fault fault) { return traits(fault).name; }
+
+Manner manner(const Rule& rule) {
+  if (rule.fault == Fault::kFlip && rule.where != FlipPlace::kRest) return Manner::kStrike;
+  return traits(rule.fault).manner;
+}
+
+std::uint8_t struck_operations(const Rule& rule) {
+  std::uint8_t mask = traits(rule.fault).operations;
+  if (rule.fault == Fault::kFlip) {
+    if (rule.where == FlipPlace::kRead) mask = kReads;
+    if (rule.where == FlipPlace::kWrite) mask = kWrites;
+  }
+  return rule.operations == 0 ? mask : static_cast<std::uint8_t>(mask & rule.operations);
+}
+
+bool has_area(const Rule& rule) {
+  switch (rule.fault) {
+    case Fault::kLse:
+    case Fault::kLseGrowing:
+    case Fault::kStale:
+      return true;
+    case Fault::kFlip:
+      return rule.where == FlipPlace::kRest;
+    default:
+      return false;
+  }
+}
+
+bool looks_at_operations(const Rule& rule) {
+  if (rule.at.kind == Place::Kind::kNvram) return false;
+  if (manner(rule) == Manner::kStrike || names_an_operation(rule)) return true;
+  if (rule.fault == Fault::kPowerCutAgain) return true;
+  if (rule.fault == Fault::kLse && !rule.lba.has_value()) return true;
+  // after=100 alone counts operations; behind an event it counts events.
+  const bool waits = !rule.event.empty() || !rule.state.empty() || rule.from > Duration::zero();
+  return !waits && (rule.after > 0 || rule.every > 1 || rule.probability < 1);
+}
+
+std::uint64_t firing_limit(const Rule& rule) {
+  if (rule.count > 0) return rule.count;
+  // A drive fails once when its hundredth operation comes, not again with each one after.
+  const bool repeats = rule.every > 1 || rule.probability < 1;
+  const bool once = manner(rule) == Manner::kLasting || rule.fault == Fault::kPowerCut ||
+                    rule.fault == Fault::kPowerCutAgain || rule.fault == Fault::kInsert ||
+                    rule.fault == Fault::kStale || rule.lba.has_value();
+  if (!looks_at_operations(rule) || repeats || manner(rule) == Manner::kStrike) return 0;
+  return once ? 1 : 0;
+}
+
+}  // namespace sandbay::fault
