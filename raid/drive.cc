@@ -1,0 +1,227 @@
+// An operation is shared by whoever waits for it and by the coroutine that is in the device with
+// it; the drive's list holds those that have neither ended nor been given up. One timer for all of
+// them looks at the oldest now and then, so that an operation itself costs no timer.
+#include "raid/drive.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "runtime/frame_pool.h"
+
+namespace sandbay::raid {
+
+struct Drive::Operation : FramePooled {
+  Drive* drive = nullptr;
+  Operation* older = nullptr;
+  Operation* newer = nullptr;
+  TimePoint started;
+  std::coroutine_handle<> waiter;
+  Completion completion;
+  Cancellation cancellation;  // Fires when nobody waits any longer.
+  unsigned references = 2;    // The waiter's and the device's.
+  bool is_read = false;
+  bool metadata = false;
+  bool waiter_wants_slow = false;
+  bool slow = false;
+  bool ended = false;  // `completion` is there.
+};
+
+namespace {
+
+constexpr Duration kLeastWatch = std::chrono::milliseconds(1);
+
+}  // namespace
+
+Request request_like(const Request& request) {
+  Request copy;
+  copy.operation = request.operation;
+  copy.force_unit_access = request.force_unit_access;
+  copy.disable_page_out = request.disable_page_out;
+  copy.origin = request.origin;
+  copy.extent = request.extent;
+  copy.volume = request.volume;
+  copy.deadline = request.deadline;
+  copy.modelled_arrival = request.modelled_arrival;
+  return copy;
+}
+
+Drive::Drive(BlockDevice& device, std::string name, DrivePolicy policy)
+    : device_(device), name_(std::move(name)), policy_(policy) {
+  watch_timer_.owner = this;
+  watch_timer_.fire = [](Timer& timer) { static_cast<Drive*>(timer.owner)->watch(); };
+}
+
+Drive::~Drive() {
+  assert(idle() && oldest_ == nullptr);
+  if (watch_timer_.armed()) device_.home().disarm(watch_timer_);
+}
+
+DriveIo Drive::start(Request request) {
+  Operation* operation = begin(std::move(request), false);
+  return DriveIo(operation);
+}
+
+Task<Completion> Drive::submit(Request request) {
+  DriveIo io(begin(std::move(request), false));
+  co_await io.wait();
+  co_return io.take();
+}
+
+Task<Completion> Drive::submit_metadata(Request request) {
+  DriveIo io(begin(std::move(request), true));
+  co_await io.wait();
+  co_return io.take();
+}
+
+Drive::Operation* Drive::begin(Request&& request, bool metadata) {
+  auto* operation = new Operation;
+  operation->drive = this;
+  operation->started = device_.home().now();
+  operation->is_read = request.operation == sandbay::Operation::kRead;
+  operation->metadata = metadata;
+  operation->older = newest_;
+  (newest_ != nullptr ? newest_->newer : oldest_) = operation;
+  newest_ = operation;
+  ++in_flight_;
+  ++outstanding_;
+  count(request, metadata);
+  request.cancellation = &operation->cancellation;
+  spawn(run(this, operation, std::move(request)));
+  if (!operation->ended && !watch_timer_.armed()) arm_watch();
+  return operation;
+}
+
+void Drive::count(const Request& request, bool metadata) {
+  const std::uint64_t bytes = request.extent.byte_count(geometry().block_bytes);
+  if (metadata) {
+    ++counters_.metadata_operations;
+    if (request.operation != sandbay::Operation::kFlush) counters_.metadata_bytes += bytes;
+    return;
+  }
+  switch (request.operation) {
+    case sandbay::Operation::kRead:
+      ++counters_.reads;
+      counters_.read_bytes += bytes;
+      break;
+    case sandbay::Operation::kFlush:
+      ++counters_.flushes;
+      return;
+    case sandbay::Operation::kAdvise:
+      return;
+    default:
+      ++counters_.writes;
+      counters_.written_bytes += bytes;
+  }
+  head_ = request.extent.end();
+}
+
+Task<void> Drive::run(Drive* drive, Operation* operation, Request request) {
+  const Request first = request_like(request);
+  Completion completion = co_await drive->device_.submit(std::move(request));
+  if (completion.error == Error::kHardware && !operation->ended) {  // Once more: it may pass.
+    ++drive->counters_.retries;
+    Request second = request_like(first);
+    second.cancellation = &operation->cancellation;
+    second.data = std::move(completion.data);
+    completion = co_await drive->device_.submit(std::move(second));
+  }
+  --drive->outstanding_;
+  if (!operation->ended) drive->end(*operation, std::move(completion));
+  drop(operation);
+  if (drive->outstanding_ == 0) drive->became_idle_.notify_all();
+}
+
+void Drive::end(Operation& operation, Completion&& completion) {
+  if (completion.error == Error::kMediumError) {
+    ++counters_.medium_errors;
+  } else if (completion.error == Error::kTimedOut) {
+    ++counters_.timeouts;
+  } else if (completion.error != Error::kNone) {
+    ++counters_.other_errors;
+  }
+  operation.completion = std::move(completion);
+  operation.ended = true;
+  unlink(operation);
+  if (operation.waiter) device_.home().post(std::exchange(operation.waiter, {}));
+}
+
+void Drive::unlink(Operation& operation) {
+  (operation.older != nullptr ? operation.older->newer : oldest_) = operation.newer;
+  (operation.newer != nullptr ? operation.newer->older : newest_) = operation.older;
+  operation.older = nullptr;
+  operation.newer = nullptr;
+  --in_flight_;
+}
+
+void Drive::drop(Operation* operation) {
+  if (--operation->references == 0) delete operation;
+}
+
+void Drive::watch() {
+  const TimePoint now = device_.home().now();
+  Operation* next = nullptr;
+  for (Operation* operation = oldest_; operation != nullptr; operation = next) {
+    next = operation->newer;
+    const Duration age = now - operation->started;
+    if (age >= policy_.timeout) {
+      Completion late;
+      late.error = Error::kTimedOut;
+      end(*operation, std::move(late));
+      operation->cancellation.cancel();
+    } else if (age >= policy_.slow_read) {
+      if (!operation->is_read || operation->slow) continue;
+      operation->slow = true;
+      ++counters_.slow_reads;
+      if (operation->waiter && operation->waiter_wants_slow) {
+        device_.home().post(std::exchange(operation->waiter, {}));
+      }
+    } else {
+      break;
+    }
+  }
+  if (oldest_ != nullptr) arm_watch();
+}
+
+void Drive::arm_watch() {
+  const Duration least = std::min(policy_.timeout, policy_.slow_read);
+  watch_timer_.deadline = device_.home().now() + std::max(least / 4, kLeastWatch);
+  device_.home().arm(watch_timer_);
+}
+
+Task<bool> Drive::wait_idle_until(TimePoint deadline) {
+  while (!idle()) {
+    const bool in_time = co_await became_idle_.wait_until(deadline);
+    if (!in_time) co_return idle();
+  }
+  co_return true;
+}
+
+DriveIo& DriveIo::operator=(DriveIo&& other) noexcept {
+  if (this == &other) return *this;
+  if (operation_ != nullptr) Drive::drop(operation_);
+  operation_ = std::exchange(other.operation_, nullptr);
+  return *this;
+}
+
+DriveIo::~DriveIo() {
+  if (operation_ != nullptr) Drive::drop(operation_);
+}
+
+bool DriveIo::ended() const noexcept { return operation_->ended; }
+
+bool DriveIo::Wait::await_ready() const noexcept {
+  return operation->ended || (or_slow && operation->slow);
+}
+
+void DriveIo::Wait::await_suspend(std::coroutine_handle<> handle) const noexcept {
+  assert(!operation->waiter);
+  operation->waiter = handle;
+  operation->waiter_wants_slow = or_slow;
+}
+
+Completion DriveIo::take() {
+  assert(operation_->ended);
+  return std::move(operation_->completion);
+}
+
+}  // namespace sandbay::raid

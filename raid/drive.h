@@ -1,0 +1,134 @@
+// Drive: a block device as a RAID set uses it. Bounds every operation in time, counts what happens,
+// and knows how busy the device is and where its head was last.
+//
+// An operation that the device has not ended within the drive's timeout ends with kTimedOut (the
+// host's own cancellation is not passed on: what was begun is finished); the device keeps the
+// operation's memory until it does end, so whoever submitted it must not use those bytes again. A
+// drive may be destroyed when it is idle().
+//
+// Used on the device's home executor only.
+#pragma once
+
+#include <coroutine>
+#include <cstdint>
+#include <string>
+#include <utility>
+
+#include "block/block_device.h"
+#include "runtime/sync.h"
+#include "runtime/timer.h"
+
+namespace sandbay::raid {
+
+struct DrivePolicy {
+  Duration timeout = std::chrono::seconds(10);
+  // A read that takes longer is worth reading around, where there is redundancy; kept as a flag,
+  // the read goes on.
+  Duration slow_read = std::chrono::milliseconds(250);
+};
+
+struct DriveCounters {
+  std::uint64_t reads = 0;
+  std::uint64_t writes = 0;
+  std::uint64_t flushes = 0;
+  std::uint64_t read_bytes = 0;
+  std::uint64_t written_bytes = 0;
+  std::uint64_t metadata_operations = 0;  // Superblocks, maps, journal; in none of the above.
+  std::uint64_t metadata_bytes = 0;
+  std::uint64_t medium_errors = 0;
+  std::uint64_t other_errors = 0;
+  std::uint64_t retries = 0;  // Of what failed with kHardware; the first failure is not counted.
+  std::uint64_t timeouts = 0;
+  std::uint64_t slow_reads = 0;
+};
+
+class DriveIo;
+
+// A request of the same kind for the same blocks, without data or cancellation.
+Request request_like(const Request& request);
+
+class Drive {
+ public:
+  // Borrows the device, which outlives the drive.
+  Drive(BlockDevice& device, std::string name, DrivePolicy policy);
+  ~Drive();
+  Drive(const Drive&) = delete;
+  Drive& operator=(const Drive&) = delete;
+
+  BlockDevice& device() const noexcept { return device_; }
+  const std::string& name() const noexcept { return name_; }
+  const Geometry& geometry() const noexcept { return device_.geometry(); }
+  const DriveCounters& counters() const noexcept { return counters_; }
+
+  // Starts an operation; the device sees it before this returns.
+  DriveIo start(Request request);
+  // Starts one and waits for its end.
+  Task<Completion> submit(Request request);
+  // The same for the set's own bookkeeping, which is counted apart.
+  Task<Completion> submit_metadata(Request request);
+
+  std::size_t in_flight() const noexcept { return in_flight_; }
+  Lba head() const noexcept { return head_; }  // Where the last read or write ended.
+  // Nothing is in the device any more, not even what timed out.
+  bool idle() const noexcept { return outstanding_ == 0; }
+  Task<bool> wait_idle_until(TimePoint deadline);  // False if the deadline passed first.
+
+ private:
+  friend class DriveIo;
+  struct Operation;
+
+  Operation* begin(Request&& request, bool metadata);
+  void count(const Request& request, bool metadata);
+  static Task<void> run(Drive* drive, Operation* operation, Request request);
+  void end(Operation& operation, Completion&& completion);
+  void watch();  // Ends or marks what takes too long.
+  void arm_watch();
+  void unlink(Operation& operation);
+  static void drop(Operation* operation);  // One reference less.
+
+  BlockDevice& device_;
+  std::string name_;
+  DrivePolicy policy_;
+  DriveCounters counters_;
+  std::size_t in_flight_ = 0;    // Waited for.
+  std::size_t outstanding_ = 0;  // In the device.
+  Lba head_ = 0;
+  Operation* oldest_ = nullptr;  // In flight, in the order in which they were started.
+  Operation* newest_ = nullptr;
+  Timer watch_timer_;
+  Condition became_idle_;
+};
+
+// One operation on its way. Letting go of it before its end abandons it; the device then keeps its
+// memory until it is done.
+class DriveIo {
+ public:
+  DriveIo() = default;
+  DriveIo(DriveIo&& other) noexcept : operation_(std::exchange(other.operation_, nullptr)) {}
+  DriveIo& operator=(DriveIo&& other) noexcept;
+  DriveIo(const DriveIo&) = delete;
+  DriveIo& operator=(const DriveIo&) = delete;
+  ~DriveIo();
+
+  explicit operator bool() const noexcept { return operation_ != nullptr; }
+  bool ended() const noexcept;
+
+  // Awaitable; ends when the operation has, or (if it may be slow) when it is late. One waiter.
+  struct Wait {
+    Drive::Operation* operation;
+    bool or_slow;
+    bool await_ready() const noexcept;
+    void await_suspend(std::coroutine_handle<> handle) const noexcept;
+    void await_resume() const noexcept {}
+  };
+  Wait wait() const noexcept { return Wait{operation_, false}; }
+  Wait wait_or_slow() const noexcept { return Wait{operation_, true}; }
+  Completion take();  // After its end, once.
+
+ private:
+  friend class Drive;
+  explicit DriveIo(Drive::Operation* operation) noexcept : operation_(operation) {}
+  Drive::Operation* operation_ = nullptr;
+};
+
+}  // namespace sandbay::raid

@@ -1,0 +1,283 @@
+// Works off what is stale, then what is unverified, then what was asked for; several stripes at
+// once, at the pace that hosts leave.
+#include "raid/maintenance.h"
+
+#include <algorithm>
+#include <utility>
+
+#include <fmt/format.h>
+
+namespace sandbay::raid {
+
+using Kind = MaintenanceProgress::Kind;
+
+std::string_view describe(Kind kind) {
+  switch (kind) {
+    case Kind::kNothing:
+      return "nothing";
+    case Kind::kRebuild:
+      return "rebuild";
+    case Kind::kCopy:
+      return "copy";
+    case Kind::kVerify:
+      return "verify";
+  }
+  return "nothing";
+}
+
+namespace {
+
+// How long to leave a set alone in which something did not work.
+constexpr Duration kBackOff = std::chrono::seconds(1);
+constexpr Duration kRetireEvery = std::chrono::seconds(5);
+
+}  // namespace
+
+// Stripes at work at once; its coroutine waits until few enough are left.
+struct Maintenance::Batch {
+  RaidSet& set;
+  unsigned running = 0;
+  bool failed = false;
+  std::uint64_t mismatches = 0;
+  Condition ended;
+};
+
+Maintenance::Maintenance(RaidSet& set, MaintenancePolicy policy)
+    : set_(set), drives_(set.drives()), home_(set.home()), policy_(policy) {}
+
+Maintenance::~Maintenance() { assert(!running_); }
+
+void Maintenance::start() {
+  assert(!running_);
+  running_ = true;
+  stopping_ = false;
+  next_retire_ = home_.now() + kRetireEvery;
+  if (policy_.verify_every > Duration::zero()) next_verify_ = home_.now() + policy_.verify_every;
+  const bool entered = gate_.enter();
+  assert(entered);
+  spawn(run());
+}
+
+Task<void> Maintenance::stop() {
+  stopping_ = true;
+  changed_.notify_all();
+  co_await gate_.drain();
+}
+
+void Maintenance::wake() { changed_.notify_all(); }
+
+void Maintenance::request_verify() {
+  verify_requested_ = true;
+  changed_.notify_all();
+}
+
+bool Maintenance::idle() const noexcept {
+  return !verify_requested_ && progress_.kind == Kind::kNothing &&
+         next_work().kind == Kind::kNothing;
+}
+
+Task<void> Maintenance::wait_idle() {
+  while (running_ && !idle()) co_await changed_.wait();
+}
+
+// Redundancy first: a drive that is there and not whole, then a replacement, then what may not
+// match.
+Maintenance::Work Maintenance::next_work() const {
+  for (unsigned role = 0; role < set_.layout().drive_count(); ++role) {
+    if (drives_.drive(role) != nullptr && drives_.stale(role, false)) return {Kind::kRebuild, role};
+  }
+  for (unsigned role = 0; role < set_.layout().drive_count(); ++role) {
+    if (drives_.replacement(role) != nullptr) return {Kind::kCopy, role};
+  }
+  if (drives_.unverified_count() > 0) return {Kind::kVerify, kNoRole};
+  return {};
+}
+
+Task<void> Maintenance::run() {
+  while (!stopping_) {
+    if (home_.now() >= next_verify_) {
+      verify_requested_ = true;
+      next_verify_ = home_.now() + policy_.verify_every;
+    }
+    const Work work = set_.offline() ? Work{} : next_work();
+    bool good = true;
+    if (work.kind == Kind::kVerify) {
+      good = co_await verify_regions();
+    } else if (work.kind != Kind::kNothing) {
+      good = co_await make_fresh(work);
+    } else if (verify_requested_ && !set_.offline()) {
+      good = co_await verify_all();
+    }
+    progress_ = {};
+    if (!set_.offline() && home_.now() >= next_retire_) {
+      co_await drives_.retire_intents(false);
+      next_retire_ = home_.now() + kRetireEvery;
+    }
+    changed_.notify_all();
+    if (stopping_) break;
+    if (!good) {
+      co_await changed_.wait_until(home_.now() + kBackOff);
+    } else if (set_.offline() || (next_work().kind == Kind::kNothing && !verify_requested_)) {
+      co_await changed_.wait_until(home_.now() + policy_.look_every);
+    }
+  }
+  running_ = false;
+  changed_.notify_all();
+  gate_.leave();
+}
+
+// ---- stale regions ------------------------------------------------------------------------------
+
+Task<bool> Maintenance::make_fresh(Work work) {
+  const bool copy = work.kind == Kind::kCopy;
+  const std::uint64_t regions = drives_.region_count();
+  progress_ = {.kind = work.kind, .role = work.role, .started = home_.now()};
+  const std::uint64_t per_region =
+      std::max<std::uint64_t>(drives_.superblock().region_stripes / set_.layout().group_count(), 1);
+  progress_.all_stripes = drives_.stale_count(work.role, copy) * per_region;
+  drives_.tell({copy ? SetEvent::Kind::kCopyStarted : SetEvent::Kind::kRebuildStarted, work.role,
+                fmt::format("{} of {} regions are to be {}", drives_.stale_count(work.role, copy),
+                            regions, copy ? "copied" : "rebuilt")});
+  for (;;) {
+    const std::optional<std::uint64_t> region = drives_.first_stale(work.role, copy);
+    if (!region) break;
+    const bool good = co_await freshen_region(work, *region);
+    if (!good) co_return false;
+  }
+  co_return co_await end_fresh(work);
+}
+
+// False when the drive has gone, the set cannot work, or maintenance stops.
+Task<bool> Maintenance::freshen_region(Work work, std::uint64_t region) {
+  const bool copy = work.kind == Kind::kCopy;
+  const Layout& layout = set_.layout();
+  Drive* target = copy ? drives_.replacement(work.role) : drives_.drive(work.role);
+  if (target == nullptr) co_return false;
+  const std::uint64_t end = drives_.end_of_region(region);
+  Batch batch{.set = set_};
+  std::optional<std::uint64_t> stripe =
+      layout.first_stripe(work.role, region * drives_.superblock().region_stripes);
+  while (stripe && *stripe < end && !batch.failed && !stopping_) {
+    std::uint64_t done = *stripe;
+    for (unsigned i = 0; i < policy_.stripes_at_once && stripe && *stripe < end; ++i) {
+      done = *stripe;
+      ++batch.running;
+      spawn(rebuild_one(&batch, done, *layout.member(done, work.role), copy));
+      stripe = layout.next_stripe(work.role, done);
+      ++progress_.done_stripes;
+    }
+    while (batch.running > 0) co_await batch.ended.wait();
+    if (!batch.failed) drives_.fresh_up_to(work.role, copy, region, done + 1);
+    const std::uint64_t strip_bytes = std::uint64_t{layout.strip_blocks()} * layout.block_bytes();
+    co_await pace(strip_bytes * policy_.stripes_at_once);
+  }
+  if (batch.failed || stopping_) co_return false;
+  Request flush;
+  flush.operation = Operation::kFlush;
+  const Completion flushed = co_await target->submit_metadata(std::move(flush));
+  const bool still = target == (copy ? drives_.replacement(work.role) : drives_.drive(work.role));
+  if (flushed.error != Error::kNone || !still) co_return false;
+  drives_.region_fresh(work.role, copy, region);
+  const Error saved = co_await drives_.save_regions();
+  co_return saved == Error::kNone;
+}
+
+Task<void> Maintenance::rebuild_one(Batch* batch, std::uint64_t stripe, unsigned member,
+                                    bool replacement) {
+  const Error error = co_await batch->set.rebuild_member(stripe, member, replacement);
+  batch->failed |= error != Error::kNone;
+  if (--batch->running == 0) batch->ended.notify_all();
+}
+
+Task<bool> Maintenance::end_fresh(Work work) {
+  Error error = Error::kNone;
+  if (work.kind == Kind::kCopy) {
+    error = co_await drives_.promote_replacement(work.role);
+  } else {
+    error = co_await drives_.settled();
+  }
+  if (error != Error::kNone) co_return false;
+  drives_.tell(
+      {work.kind == Kind::kCopy ? SetEvent::Kind::kCopyEnded : SetEvent::Kind::kRebuildEnded,
+       work.role, "the drive is whole"});
+  if (drives_.optimal()) drives_.tell({SetEvent::Kind::kOptimal, kNoRole, "all drives are whole"});
+  co_return true;
+}
+
+// ---- verify -------------------------------------------------------------------------------------
+
+Task<bool> Maintenance::verify_regions() {
+  progress_ = {.kind = Kind::kVerify, .started = home_.now()};
+  progress_.all_stripes = drives_.unverified_count() * drives_.superblock().region_stripes;
+  for (;;) {
+    const std::optional<std::uint64_t> region = drives_.first_unverified();
+    if (!region) break;
+    const std::uint64_t first = *region * drives_.superblock().region_stripes;
+    bool good = co_await verify_range(first, drives_.end_of_region(*region));
+    if (!good) co_return false;
+    const Error flushed = co_await set_.flush_drives();
+    if (flushed != Error::kNone) co_return false;
+    drives_.region_verified(*region);
+    const Error saved = co_await drives_.save_regions();
+    good = saved == Error::kNone;
+    if (!good) co_return false;
+  }
+  co_return true;
+}
+
+Task<bool> Maintenance::verify_all() {
+  progress_ = {.kind = Kind::kVerify, .started = home_.now()};
+  progress_.all_stripes = set_.layout().stripe_count();
+  drives_.tell({SetEvent::Kind::kVerifyStarted, kNoRole, "every stripe is verified"});
+  const bool good = co_await verify_range(0, set_.layout().stripe_count());
+  if (!good) co_return false;
+  const Error flushed = co_await set_.flush_drives();
+  if (flushed != Error::kNone) co_return false;
+  verify_requested_ = false;
+  ++verifies_ended_;
+  drives_.tell({SetEvent::Kind::kVerifyEnded, kNoRole,
+                fmt::format("{} stripes verified, {} did not match and were repaired",
+                            progress_.all_stripes, progress_.mismatches)});
+  co_return true;
+}
+
+Task<bool> Maintenance::verify_range(std::uint64_t first, std::uint64_t end) {
+  Batch batch{.set = set_};
+  const Layout& layout = set_.layout();
+  const std::uint64_t strip_bytes = std::uint64_t{layout.strip_blocks()} * layout.block_bytes();
+  for (std::uint64_t stripe = first; stripe < end && !batch.failed && !stopping_;) {
+    for (unsigned i = 0; i < policy_.stripes_at_once && stripe < end; ++i, ++stripe) {
+      ++batch.running;
+      spawn(verify_one(&batch, stripe));
+      ++progress_.done_stripes;
+    }
+    while (batch.running > 0) co_await batch.ended.wait();
+    progress_.mismatches += std::exchange(batch.mismatches, 0);
+    co_await pace(strip_bytes * policy_.stripes_at_once);
+  }
+  co_return !batch.failed && !stopping_;
+}
+
+Task<void> Maintenance::verify_one(Batch* batch, std::uint64_t stripe) {
+  const RaidSet::Verified verified = co_await batch->set.verify_stripe(stripe);
+  batch->failed |= verified.error != Error::kNone;
+  batch->mismatches += verified.mismatch;
+  if (--batch->running == 0) batch->ended.notify_all();
+}
+
+// Sleeps so that the rate holds, if a host was at work lately; lets others run in any case.
+Task<void> Maintenance::pace(std::uint64_t bytes) {
+  const TimePoint now = home_.now();
+  const bool quiet = now - set_.last_host_io() > policy_.host_is_quiet_after;
+  if (policy_.rate_under_load == 0 || quiet) {
+    co_await home_.yield();
+    co_return;
+  }
+  const auto nanoseconds = static_cast<std::int64_t>(static_cast<double>(bytes) * 1e9 /
+                                                     static_cast<double>(policy_.rate_under_load));
+  paced_until_ = std::max(paced_until_, now) + Duration(nanoseconds);
+  // An event may be waited for meanwhile: stopping does not take longer than one sleep.
+  co_await home_.sleep_until(paced_until_);
+}
+
+}  // namespace sandbay::raid

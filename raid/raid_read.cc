@@ -1,0 +1,314 @@
+// Reads: straight from the drives, neighbouring strips of a drive in one request; from redundancy
+// where a drive is away, stale, slow or cannot read. A host does not wait for the repair of what it
+// found unreadable.
+#include <algorithm>
+#include <array>
+#include <utility>
+
+#include "raid/raid_set.h"
+
+namespace sandbay::raid {
+
+// The part of a host's read that lies in one strip.
+struct RaidSet::ReadPiece {
+  Lba lba = 0;
+  Layout::Position position;
+  std::uint32_t rows = 0;
+  unsigned member = 0;
+  BufferList data;
+  Error error = Error::kNone;
+  Lba bad = 0;
+  bool again = false;   // From redundancy, or from the drive once more.
+  bool failed = false;  // The drive could not give it; `error` says why.
+  bool late = false;    // The drive is slow with it.
+};
+
+// Pieces that lie one after another on a drive: one request.
+struct RaidSet::ReadRun {
+  unsigned role = 0;
+  Drive* drive = nullptr;
+  Lba first = 0;
+  std::uint64_t blocks = 0;
+  std::size_t first_piece = 0;  // Of a chain through next_of.
+  std::size_t last_piece = 0;
+  DriveIo io;
+};
+
+// The mirror with the least to do; of equals the one whose head is nearest. Where mirrors may
+// differ, the first that is whole, always. Its number is the width if there is none.
+unsigned RaidSet::choose_member(std::uint64_t stripe, MemberSet unreadable) const {
+  unsigned best = layout_.width();
+  std::size_t least = 0;
+  Lba nearest = 0;
+  const Lba at = on_drive(stripe, 0);
+  const bool any = drives_.redundancy_valid(stripe);
+  for (unsigned member = 0; member < layout_.width(); ++member) {
+    if ((unreadable >> member & 1) != 0) continue;
+    const Drive* drive = drives_.drive(layout_.role(stripe, member));
+    if (drive == nullptr) continue;
+    const Lba distance = drive->head() > at ? drive->head() - at : at - drive->head();
+    if (best == layout_.width() || drive->in_flight() < least ||
+        (drive->in_flight() == least && distance < nearest)) {
+      best = member;
+      least = drive->in_flight();
+      nearest = distance;
+    }
+    if (!any) break;
+  }
+  return best;
+}
+
+Task<Completion> RaidSet::read(Request request) {
+  const Layout::Position position = layout_.position(request.extent.first);
+  const bool one_strip = request.extent.block_count <= layout_.strip_blocks() - position.row;
+  if (one_strip && drives_.optimal() && drives_.lost().empty() && request.extent.block_count > 0 &&
+      !(layout_.mirrored() && table_.being_written(position.stripe))) {
+    return read_one(std::move(request), position);
+  }
+  return read_many(std::move(request));
+}
+
+// The usual case: everything is well and one drive has it all.
+Task<Completion> RaidSet::read_one(Request request, Layout::Position position) {
+  const Extent extent = request.extent;
+  const unsigned member = layout_.mirrored() ? choose_member(position.stripe, 0) : position.chunk;
+  Drive* drive = drives_.role(layout_.role(position.stripe, member)).drive;
+  Request below = request_like(request);
+  below.extent = {.first = on_drive(position.stripe, position.row),
+                  .block_count = extent.block_count};
+  below.data = std::move(request.data);
+  Completion completion;
+  ReadPiece piece;
+  {
+    DriveIo io = drive->start(std::move(below));
+    if (layout_.redundancy() > 0) {
+      co_await io.wait_or_slow();
+    } else {
+      co_await io.wait();
+    }
+    piece.late = !io.ended();
+    if (!piece.late) completion = io.take();
+  }
+  if (!piece.late && completion.error == Error::kNone) co_return completion;
+  piece.lba = extent.first;
+  piece.position = position;
+  piece.rows = static_cast<std::uint32_t>(extent.block_count);
+  piece.member = member;
+  piece.data = std::move(completion.data);  // Nothing, if the drive still has it.
+  if (!piece.late) note_failed_read(piece, drive, completion);
+  co_await read_again(&piece);
+  completion.error = piece.error;
+  completion.first_bad_lba = piece.bad;
+  completion.data = std::move(piece.data);
+  co_return completion;
+}
+
+Task<Completion> RaidSet::read_many(Request request) {
+  Completion completion;
+  std::vector<ReadPiece> pieces;
+  pieces.reserve(request.extent.block_count / layout_.strip_blocks() + 2);
+  for (Lba lba = request.extent.first; lba < request.extent.end();) {
+    ReadPiece piece;
+    piece.lba = lba;
+    piece.position = layout_.position(lba);
+    piece.rows = static_cast<std::uint32_t>(std::min<std::uint64_t>(
+        request.extent.end() - lba, layout_.strip_blocks() - piece.position.row));
+    piece.data = request.data.take_front(bytes_of(piece.rows));
+    lba += piece.rows;
+    pieces.push_back(std::move(piece));
+  }
+  co_await read_runs(&pieces, request.disable_page_out, request.origin);
+  for (ReadPiece& piece : pieces) {
+    if (piece.again) co_await read_again(&piece);
+    if (piece.error != Error::kNone && completion.error == Error::kNone) {
+      completion.error = piece.error;
+      completion.first_bad_lba = piece.bad;
+    }
+    completion.data.append(std::move(piece.data));
+  }
+  co_return completion;
+}
+
+// Sends every piece that can be read where it lies, and marks the others.
+Task<void> RaidSet::read_runs(std::vector<ReadPiece>* pieces, bool disable_page_out,
+                              Origin origin) {
+  constexpr std::size_t kNone = ~std::size_t{0};
+  std::vector<ReadRun> runs;
+  std::vector<std::size_t> next(pieces->size(), kNone);
+  std::array<std::size_t, kMostDrives> last_run;
+  last_run.fill(kNone);
+  for (std::size_t i = 0; i < pieces->size(); ++i) {
+    ReadPiece& piece = (*pieces)[i];
+    const std::uint64_t stripe = piece.position.stripe;
+    const MemberSet unreadable = drives_.unreadable(stripe);
+    piece.member = layout_.mirrored() ? choose_member(stripe, unreadable) : piece.position.chunk;
+    const bool waits = layout_.mirrored() && table_.being_written(stripe);
+    if (waits || piece.member >= layout_.width() || (unreadable >> piece.member & 1) != 0) {
+      piece.again = true;
+      continue;
+    }
+    const unsigned role = layout_.role(stripe, piece.member);
+    const Lba first = on_drive(stripe, piece.position.row);
+    std::size_t& last = last_run[role];
+    if (last != kNone && runs[last].first + runs[last].blocks == first) {
+      next[runs[last].last_piece] = i;
+      runs[last].last_piece = i;
+      runs[last].blocks += piece.rows;
+      continue;
+    }
+    last = runs.size();
+    runs.push_back({.role = role,
+                    .drive = drives_.role(role).drive,
+                    .first = first,
+                    .blocks = piece.rows,
+                    .first_piece = i,
+                    .last_piece = i});
+  }
+  for (ReadRun& run : runs) {
+    Request below;
+    below.disable_page_out = disable_page_out;
+    below.origin = origin;
+    below.extent = {.first = run.first, .block_count = run.blocks};
+    for (std::size_t i = run.first_piece; i != kNone; i = next[i]) {
+      below.data.append(std::move((*pieces)[i].data));
+    }
+    run.io = run.drive->start(std::move(below));
+  }
+  for (ReadRun& run : runs) {
+    if (layout_.redundancy() > 0) {
+      co_await run.io.wait_or_slow();
+    } else {
+      co_await run.io.wait();
+    }
+    Completion done;
+    const bool late = !run.io.ended();
+    if (!late) done = run.io.take();
+    for (std::size_t i = run.first_piece; i != kNone; i = next[i]) {
+      ReadPiece& piece = (*pieces)[i];
+      if (!done.data.empty()) piece.data = done.data.take_front(bytes_of(piece.rows));
+      piece.late = late;
+      piece.again = late;
+    }
+    if (late || done.error == Error::kNone) continue;
+    fail_run(run, done, *pieces, next);
+  }
+}
+
+// Every piece of the run is read again, by itself: those that can be are, the others are recovered.
+void RaidSet::fail_run(const ReadRun& run, const Completion& done, std::vector<ReadPiece>& pieces,
+                       const std::vector<std::size_t>& next) {
+  const bool several = run.first_piece != run.last_piece;
+  for (std::size_t i = run.first_piece; i < pieces.size(); i = next[i]) {
+    pieces[i].again = true;
+    // A medium error may lie in another piece; then this one is as good as its drive.
+    if (several && done.error == Error::kMediumError) continue;
+    note_failed_read(pieces[i], run.drive, done);
+  }
+}
+
+// What to do about a piece that its drive did not give.
+void RaidSet::note_failed_read(ReadPiece& piece, Drive* drive, const Completion& done) {
+  piece.failed = true;
+  piece.error = done.error;
+  if (done.error == Error::kMediumError) {
+    const Lba first = on_drive(piece.position.stripe, piece.position.row);
+    piece.bad = piece.lba + (done.first_bad_lba >= first ? done.first_bad_lba - first : 0);
+    return;
+  }
+  piece.bad = piece.lba;
+  if (layout_.redundancy() > 0) {
+    judge(layout_.role(piece.position.stripe, piece.member), drive, done.error, "a read");
+  }
+}
+
+Task<void> RaidSet::read_again(ReadPiece* piece) {
+  if (layout_.redundancy() == 0) {
+    if (!piece->failed) co_await read_alone(piece);
+  } else {
+    StripeEntry& entry = table_.enter(piece->position.stripe);
+    co_await table_.lock_shared(entry);
+    const StripeHold hold(table_, entry, true);
+    const std::size_t taken = co_await budget_.take(bytes_of(piece->rows) * layout_.width() * 2);
+    const ByteBudget::Share share(budget_, taken);
+    co_await read_held(piece);
+  }
+  if (!piece->data.empty()) co_return;
+  // With an error, too, the host gets as many bytes as it asked for.
+  piece->data = co_await scratch_.allocate(bytes_of(piece->rows));
+  piece->data.fill_zero();
+}
+
+// From the one drive that has it.
+Task<void> RaidSet::read_alone(ReadPiece* piece) {
+  const std::uint64_t stripe = piece->position.stripe;
+  Drive* drive = drives_.role(layout_.role(stripe, piece->member)).drive;
+  if (drive == nullptr) {
+    piece->error = Error::kNotReady;
+    co_return;
+  }
+  Request request;
+  request.extent = {.first = on_drive(stripe, piece->position.row), .block_count = piece->rows};
+  request.data = std::move(piece->data);
+  Completion done = co_await drive->submit(std::move(request));
+  piece->error = Error::kNone;
+  piece->data = std::move(done.data);
+  if (done.error != Error::kNone) note_failed_read(*piece, drive, done);
+}
+
+// From whatever has it; the stripe is held.
+Task<void> RaidSet::read_held(ReadPiece* piece) {
+  const std::uint64_t stripe = piece->position.stripe;
+  const std::uint32_t row = piece->position.row;
+  const bool medium_error = piece->failed && piece->error == Error::kMediumError;
+  if (const auto lost =
+          drives_.lost().first_overlap({.first = piece->lba, .block_count = piece->rows})) {
+    piece->error = Error::kMediumError;
+    piece->bad = *lost;
+    co_return;
+  }
+  const unsigned wanted = layout_.mirrored() ? 0 : piece->position.chunk;
+  const bool by_drive = piece->member < layout_.width();
+  const MemberSet self = by_drive ? MemberSet{1} << piece->member : 0;
+  Lanes lanes(layout_.width());
+  std::uint32_t bad_row = row;
+  const MemberSet avoid = piece->failed || piece->late ? self : 0;
+  piece->error = co_await recover_rows(stripe, MemberSet{1} << wanted, row, piece->rows, avoid,
+                                       &lanes, &bad_row);
+  if (piece->error == Error::kNone) {
+    if (avoid != 0 || (self & drives_.unreadable(stripe)) != 0) ++counters_.reconstructions;
+    if (piece->late) ++counters_.reads_around;
+  } else if (piece->late) {  // Then the slow drive is what there is.
+    lanes.clear();
+    piece->error = co_await recover_rows(stripe, MemberSet{1} << wanted, row, piece->rows, 0,
+                                         &lanes, &bad_row);
+  }
+  if (!lanes[wanted].empty()) piece->data = std::move(lanes[wanted]);
+  piece->bad = piece->lba + (bad_row - row);
+  if (by_drive && (medium_error || piece->error == Error::kMediumError)) {
+    repair_later(stripe, piece->member, row, piece->rows);
+  }
+}
+
+// ---- repair -----------------------------------------------------------------------------------
+
+void RaidSet::repair_later(std::uint64_t stripe, unsigned member, std::uint32_t row,
+                           std::uint32_t count) {
+  if (background_.enter()) spawn(repair(stripe, member, row, count));
+}
+
+// Writes what could be recovered over what could not be read; drives put another sector there.
+Task<void> RaidSet::repair(std::uint64_t stripe, unsigned member, std::uint32_t row,
+                           std::uint32_t count) {
+  StripeEntry& entry = table_.enter(stripe);
+  co_await table_.lock(entry);
+  if (!offline_) {
+    const std::size_t taken = co_await budget_.take(bytes_of(granule_) * layout_.width() * 2);
+    const ByteBudget::Share share(budget_, taken);
+    co_await settle_granules(stripe, row, count, MemberSet{1} << member);
+  }
+  table_.unlock(entry);
+  table_.leave(entry);
+  background_.leave();
+}
+
+}  // namespace sandbay::raid

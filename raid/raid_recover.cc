@@ -1,0 +1,420 @@
+// What cannot be read is computed from the other members; what cannot be computed either is lost:
+// exactly those blocks become zeros, with parity that fits, and are remembered as lost until they
+// are rewritten. So a stripe is always readable and consistent afterwards, and everything else,
+// rebuild included, needs no rule of its own for lost blocks.
+#include <algorithm>
+#include <bit>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "raid/parity.h"
+#include "raid/raid_set.h"
+
+namespace sandbay::raid {
+
+namespace {
+
+MemberSet first_members(unsigned count) {
+  return count >= 64 ? ~MemberSet{0} : (MemberSet{1} << count) - 1;
+}
+
+bool has(MemberSet set, unsigned member) { return (set >> member & 1) != 0; }
+
+// `count` of the members in `set`, the lowest first: data before P before Q.
+MemberSet lowest(MemberSet set, unsigned count) {
+  MemberSet chosen = 0;
+  for (; count > 0 && set != 0; --count) {
+    chosen |= set & (~set + 1);
+    set &= set - 1;
+  }
+  return chosen;
+}
+
+}  // namespace
+
+Task<void> RaidSet::read_members(std::uint64_t stripe, MemberSet members, std::uint32_t row,
+                                 std::uint32_t row_count, Lanes* lanes, MemberSet* failed,
+                                 bool* medium) {
+  struct Reading {
+    unsigned member;
+    unsigned role;
+    Drive* drive = nullptr;
+    DriveIo io;
+  };
+  const std::size_t lane_bytes = bytes_of(row_count);
+  std::vector<Reading> readings;
+  readings.reserve(static_cast<std::size_t>(std::popcount(members)));
+  BufferList memory =
+      co_await scratch_.allocate(lane_bytes * static_cast<std::size_t>(std::popcount(members)));
+  for (unsigned member = 0; member < layout_.width(); ++member) {
+    if (!has(members, member)) continue;
+    const unsigned role = layout_.role(stripe, member);
+    Drive* drive = drives_.role(role).drive;
+    if (drive == nullptr) {
+      *failed |= MemberSet{1} << member;
+      continue;
+    }
+    Request request;
+    request.origin = Origin::kRebuild;
+    request.extent = {.first = on_drive(stripe, row), .block_count = row_count};
+    request.data = memory.take_front(lane_bytes);
+    readings.push_back({member, role, drive, drive->start(std::move(request))});
+  }
+  for (Reading& reading : readings) {
+    co_await reading.io.wait();
+    Completion done = reading.io.take();
+    if (done.error == Error::kNone) {
+      (*lanes)[reading.member] = std::move(done.data);
+      continue;
+    }
+    *failed |= MemberSet{1} << reading.member;
+    *medium |= done.error == Error::kMediumError;
+    if (done.error != Error::kMediumError) judge(reading.role, reading.drive, done.error, "a read");
+  }
+}
+
+Task<Error> RaidSet::recover_rows(std::uint64_t stripe, MemberSet wanted, std::uint32_t row,
+                                  std::uint32_t row_count, MemberSet avoid, Lanes* lanes,
+                                  std::uint32_t* bad_row) {
+  const unsigned width = layout_.width();
+  const unsigned needed = layout_.data_chunks();
+  MemberSet bad = avoid & first_members(width);
+  MemberSet there = 0;
+  bool medium = avoid != 0;
+  for (;;) {
+    bad |= drives_.unreadable(stripe);
+    const MemberSet good = first_members(width) & ~bad;
+    // Straight from the drives, if they have what is wanted; a mirror stands for every other.
+    MemberSet reads = wanted;
+    if (layout_.mirrored()) {
+      const unsigned mirror = choose_member(stripe, bad);
+      reads = mirror < width ? MemberSet{1} << mirror : 0;
+    } else if ((wanted & bad) != 0) {
+      const auto got = static_cast<unsigned>(std::popcount(there));
+      reads = there | lowest(good & ~there, needed - std::min(needed, got));
+    }
+    if ((reads & bad) != 0 ||
+        static_cast<unsigned>(std::popcount(reads)) < ((wanted & bad) != 0 ? needed : 1)) {
+      *bad_row = row;
+      if (!medium) co_return Error::kNotReady;
+      if (row_count <= granule_) co_return Error::kMediumError;
+      lanes->clear();
+      co_return co_await recover_by_granule(stripe, wanted, row, row_count, lanes, bad_row);
+    }
+    MemberSet failed = 0;
+    if ((reads & ~there) != 0) {
+      co_await read_members(stripe, reads & ~there, row, row_count, lanes, &failed, &medium);
+    }
+    there |= reads & ~failed;
+    bad |= failed;
+    if (failed != 0) continue;
+    if (layout_.mirrored()) {
+      const auto mirror = static_cast<unsigned>(std::countr_zero(reads));
+      for (unsigned member = 0; member < width; ++member) {
+        if (!has(wanted, member) || member == mirror) continue;
+        (*lanes)[member] = (*lanes)[mirror].share();
+      }
+      co_return Error::kNone;
+    }
+    if ((wanted & ~there) == 0) co_return Error::kNone;
+    co_await recover_from(there, wanted, row_count, lanes);
+    co_return Error::kNone;
+  }
+}
+
+// Computes the wanted members out of those that are there.
+Task<void> RaidSet::recover_from(MemberSet there, MemberSet wanted, std::uint32_t row_count,
+                                 Lanes* lanes) {
+  const unsigned data = layout_.data_chunks();
+  // All missing data has to be computed with what is wanted; a parity only if it is wanted.
+  const MemberSet missing = (first_members(data) | wanted) & ~there;
+  const std::size_t lane_bytes = bytes_of(row_count);
+  BufferList memory =
+      co_await scratch_.allocate(lane_bytes * static_cast<std::size_t>(std::popcount(missing)));
+  for (unsigned member = 0; member < layout_.width(); ++member) {
+    if (has(missing, member)) (*lanes)[member] = memory.take_front(lane_bytes);
+  }
+  LaneWalk walk(*lanes, lane_bytes);
+  while (walk.next()) {
+    recover(data, layout_.parity_chunks(), walk.pointers(layout_.width()), missing, walk.length());
+  }
+}
+
+// A run that cannot be had as a whole: what can be had of it, block by block.
+Task<Error> RaidSet::recover_by_granule(std::uint64_t stripe, MemberSet wanted, std::uint32_t row,
+                                        std::uint32_t row_count, Lanes* lanes,
+                                        std::uint32_t* bad_row) {
+  Error result = Error::kNone;
+  for (std::uint32_t done = 0; done < row_count;) {
+    const std::uint32_t rows = std::min(granule_ - (row + done) % granule_, row_count - done);
+    Lanes part(layout_.width());
+    std::uint32_t ignored = 0;
+    // What was bad about the run may lie elsewhere in it, so nothing is avoided.
+    const Error error = co_await recover_rows(stripe, wanted, row + done, rows, 0, &part, &ignored);
+    if (error == Error::kNotReady) co_return error;
+    if (error != Error::kNone) part.clear();
+    for (unsigned member = 0; member < layout_.width(); ++member) {
+      if (!has(wanted, member)) continue;
+      if (part[member].empty()) {
+        part[member] = co_await scratch_.allocate(bytes_of(rows));
+        part[member].fill_zero();
+      }
+      (*lanes)[member].append(std::move(part[member]));
+    }
+    if (error != Error::kNone && result == Error::kNone) {
+      result = error;
+      *bad_row = row + done;
+    }
+    done += rows;
+  }
+  co_return result;
+}
+
+// ---- repair and loss ----------------------------------------------------------------------------
+
+Task<Error> RaidSet::declare_lost(std::uint64_t stripe, std::uint32_t row,
+                                  std::uint32_t row_count) {
+  co_return co_await settle_granules(stripe, row, row_count, first_members(layout_.width()));
+}
+
+Task<Error> RaidSet::settle_granules(std::uint64_t stripe, std::uint32_t row,
+                                     std::uint32_t row_count, MemberSet looked_at) {
+  for (std::uint32_t at = row / granule_ * granule_; at < row + row_count; at += granule_) {
+    const Error error = co_await settle_granule(stripe, at, looked_at);
+    if (error != Error::kNone) co_return error;
+  }
+  co_return Error::kNone;
+}
+
+// Makes one physical block of every member readable: reads `looked_at`, rewrites from redundancy
+// what those could not read, and zeroes what is beyond redundancy.
+Task<Error> RaidSet::settle_granule(std::uint64_t stripe, std::uint32_t row, MemberSet looked_at) {
+  const MemberSet all = first_members(layout_.width());
+  MemberSet failed = 0;
+  bool medium = false;
+  Lanes lanes(layout_.width());
+  co_await read_members(stripe, looked_at & all & ~drives_.unreadable(stripe), row, granule_,
+                        &lanes, &failed, &medium);
+  if (failed == 0) co_return Error::kNone;
+  const MemberSet rest = all & ~looked_at & ~drives_.unreadable(stripe);
+  if (rest != 0) {  // One is bad: now the others matter, too.
+    co_await read_members(stripe, rest, row, granule_, &lanes, &failed, &medium);
+  }
+  co_return co_await settle_bad(stripe, row, failed, medium, &lanes);
+}
+
+// All members but the failed ones and those that are away are in lanes.
+Task<Error> RaidSet::settle_bad(std::uint64_t stripe, std::uint32_t row, MemberSet failed,
+                                bool medium, Lanes* lanes) {
+  const MemberSet all = first_members(layout_.width());
+  const MemberSet data = first_members(layout_.data_chunks());
+  const MemberSet missing = all & (drives_.unreadable(stripe) | failed);
+  const MemberSet writable = all & ~drives_.unwritable(stripe);
+  const std::size_t lane_bytes = bytes_of(granule_);
+  MemberSet rewrite = failed & writable;
+  if (static_cast<unsigned>(std::popcount(missing)) <= layout_.redundancy()) {
+    if (layout_.mirrored()) {
+      const auto mirror = static_cast<unsigned>(std::countr_zero(all & ~missing));
+      for (unsigned member = 0; member < layout_.width(); ++member) {
+        if (has(missing, member)) (*lanes)[member] = (*lanes)[mirror].share();
+      }
+    } else {
+      co_await recover_from(all & ~missing, missing, granule_, lanes);
+    }
+    counters_.corrections += static_cast<std::uint64_t>(std::popcount(rewrite)) * granule_;
+    drives_.tell(
+        {SetEvent::Kind::kMediumErrorRepaired, kNoRole,
+         fmt::format("{} rows from {} of stripe {} were unreadable and have been rewritten",
+                     granule_, row, stripe)});
+  } else {
+    if (!medium) co_return Error::kNotReady;
+    const Error error =
+        co_await add_lost(stripe, layout_.mirrored() ? data : missing & data, row, granule_);
+    if (error != Error::kNone) co_return error;
+    for (unsigned member = 0; member < layout_.width(); ++member) {
+      const bool zeroed = has(missing, member) && (layout_.mirrored() || has(data, member));
+      if (zeroed) (*lanes)[member] = BufferList(zeroes_.slice(0, lane_bytes));
+    }
+    if (!layout_.mirrored()) co_await compute_parities(lanes, lane_bytes);
+    rewrite = writable & (missing | (all & ~data));
+  }
+  std::vector<Segment> segments;
+  for (unsigned member = 0; member < layout_.width(); ++member) {
+    if (!has(rewrite, member)) continue;
+    segments.push_back(
+        {.member = member, .row = row, .row_count = granule_, .data = std::move((*lanes)[member])});
+  }
+  if (segments.empty()) co_return Error::kNone;
+  co_return co_await store(stripe, segments, false, Origin::kRebuild);
+}
+
+// Fresh parity lanes for data lanes that are all there.
+Task<void> RaidSet::compute_parities(Lanes* lanes, std::size_t lane_bytes) {
+  const unsigned data = layout_.data_chunks();
+  for (unsigned member = data; member < layout_.width(); ++member) {
+    (*lanes)[member] = co_await scratch_.allocate(lane_bytes);
+  }
+  LaneWalk walk(*lanes, lane_bytes);
+  while (walk.next()) {
+    const std::span<const std::byte* const> sources(walk.pointers(data).data(), data);
+    if (layout_.parity_chunks() == 1) {
+      generate_p(sources, walk.at(data), walk.length());
+    } else {
+      generate_pq(sources, walk.at(data), walk.at(data + 1), walk.length());
+    }
+  }
+}
+
+Task<Error> RaidSet::add_lost(std::uint64_t stripe, MemberSet members, std::uint32_t row,
+                              std::uint32_t rows) {
+  bool added = false;
+  for (unsigned member = 0; member < layout_.data_chunks(); ++member) {
+    if (!has(members, member)) continue;
+    const Extent extent{.first = layout_.lba({.stripe = stripe, .chunk = member, .row = row}),
+                        .block_count = rows};
+    added |= drives_.lost().add(extent);
+    counters_.lost_blocks += rows;
+    drives_.tell({SetEvent::Kind::kSectorsLost, kNoRole,
+                  fmt::format("blocks {} to {} are lost: they cannot be read or recovered",
+                              extent.first, extent.end() - 1)});
+  }
+  if (!added) co_return Error::kNone;
+  co_return co_await drives_.save_lost();
+}
+
+// ---- for maintenance ------------------------------------------------------------------------
+
+Task<Error> RaidSet::rebuild_member(std::uint64_t stripe, unsigned member, bool replacement) {
+  StripeEntry& entry = table_.enter(stripe);
+  co_await table_.lock(entry);
+  Error error = Error::kNotReady;
+  if (!offline_) {
+    const std::size_t taken =
+        co_await budget_.take(bytes_of(layout_.strip_blocks()) * layout_.width() * 2);
+    const ByteBudget::Share share(budget_, taken);
+    error = co_await rebuild_held(stripe, member, replacement);
+  }
+  table_.unlock(entry);
+  table_.leave(entry);
+  co_return error;
+}
+
+Task<Error> RaidSet::rebuild_held(std::uint64_t stripe, unsigned member, bool replacement) {
+  const unsigned role = layout_.role(stripe, member);
+  const SetDrives::RoleDrive& here = drives_.role(role);
+  Drive* target = replacement ? here.replacement : here.drive;
+  if (target == nullptr) co_return Error::kNotFound;
+  const std::uint32_t rows = layout_.strip_blocks();
+  Lanes lanes(layout_.width());
+  for (unsigned attempt = 0;; ++attempt) {
+    std::uint32_t bad_row = 0;
+    lanes.clear();
+    const Error error =
+        co_await recover_rows(stripe, MemberSet{1} << member, 0, rows, 0, &lanes, &bad_row);
+    if (error == Error::kNone) break;
+    if (error != Error::kMediumError || attempt > 0) co_return error;
+    const Error settled = co_await declare_lost(stripe, 0, rows);
+    if (settled != Error::kNone) co_return settled;
+  }
+  Request request;
+  request.operation = Operation::kWrite;
+  request.origin = Origin::kRebuild;
+  request.extent = {.first = on_drive(stripe, 0), .block_count = rows};
+  request.data = std::move(lanes[member]);
+  const Completion done = co_await target->submit(std::move(request));
+  if (done.error != Error::kNone) judge(role, target, done.error, "a write of the rebuild");
+  co_return done.error;
+}
+
+Task<RaidSet::Verified> RaidSet::verify_stripe(std::uint64_t stripe) {
+  StripeEntry& entry = table_.enter(stripe);
+  co_await table_.lock(entry);
+  Verified verified{.error = Error::kNotReady};
+  if (!offline_) {
+    const std::size_t taken =
+        co_await budget_.take(bytes_of(layout_.strip_blocks()) * layout_.width() * 2);
+    const ByteBudget::Share share(budget_, taken);
+    verified = co_await verify_held(stripe);
+  }
+  table_.unlock(entry);
+  table_.leave(entry);
+  co_return verified;
+}
+
+Task<RaidSet::Verified> RaidSet::verify_held(std::uint64_t stripe) {
+  const unsigned width = layout_.width();
+  const std::uint32_t rows = layout_.strip_blocks();
+  const std::size_t lane_bytes = bytes_of(rows);
+  Verified verified;
+  Lanes lanes(width);
+  for (unsigned attempt = 0;; ++attempt) {
+    MemberSet failed = 0;
+    bool medium = false;
+    lanes.clear();
+    const MemberSet readable = first_members(width) & ~drives_.unreadable(stripe);
+    co_await read_members(stripe, readable, 0, rows, &lanes, &failed, &medium);
+    if (failed == 0) break;
+    if (attempt > 1) co_return Verified{.error = Error::kMediumError};
+    verified.error = co_await declare_lost(stripe, 0, rows);
+    if (verified.error != Error::kNone) co_return verified;
+  }
+  const MemberSet there = first_members(width) & ~drives_.unreadable(stripe);
+  const MemberSet wrong = layout_.mirrored() ? different_mirrors(lanes, there)
+                                             : co_await wrong_parities(&lanes, there, lane_bytes);
+  if (wrong == 0) co_return verified;
+  verified.mismatch = drives_.redundancy_valid(stripe);
+  if (verified.mismatch) {
+    ++counters_.mismatches;
+    drives_.tell({SetEvent::Kind::kMismatch, kNoRole,
+                  fmt::format("stripe {}: redundancy does not match the data", stripe)});
+  }
+  std::vector<Segment> segments;
+  for (unsigned member = 0; member < width; ++member) {
+    if (!has(wrong, member)) continue;
+    counters_.corrections += verified.mismatch ? rows : 0;
+    segments.push_back(
+        {.member = member, .row = 0, .row_count = rows, .data = std::move(lanes[member])});
+  }
+  verified.error = co_await store(stripe, segments, false, Origin::kVerify);
+  co_return verified;
+}
+
+// The mirrors that differ from the first that is whole; their lanes become its content.
+MemberSet RaidSet::different_mirrors(Lanes& lanes, MemberSet there) const {
+  if (there == 0) return 0;
+  const auto first = static_cast<unsigned>(std::countr_zero(there));
+  MemberSet wrong = 0;
+  for (unsigned member = first + 1; member < layout_.width(); ++member) {
+    if (!has(there, member) || lanes[member].equals(lanes[first])) continue;
+    wrong |= MemberSet{1} << member;
+    lanes[member] = lanes[first].share();
+  }
+  return wrong;
+}
+
+// The parities that do not fit the data; their lanes become those that do. With data missing there
+// is nothing to compare, unless a second parity tells.
+Task<MemberSet> RaidSet::wrong_parities(Lanes* lanes, MemberSet there, std::size_t lane_bytes) {
+  const unsigned data = layout_.data_chunks();
+  const MemberSet parities = first_members(layout_.width()) & ~first_members(data);
+  const auto missing =
+      static_cast<unsigned>(std::popcount(first_members(layout_.width()) & ~there));
+  if (missing >= layout_.parity_chunks()) co_return 0;
+  if ((first_members(data) & ~there) != 0) {
+    co_await recover_from(there, first_members(data) & ~there,
+                          static_cast<std::uint32_t>(lane_bytes / geometry_.block_bytes), lanes);
+  }
+  Lanes fresh(layout_.width());
+  for (unsigned member = 0; member < data; ++member) fresh[member] = (*lanes)[member].share();
+  co_await compute_parities(&fresh, lane_bytes);
+  MemberSet wrong = 0;
+  for (unsigned member = data; member < layout_.width(); ++member) {
+    if (!has(parities & there, member) || fresh[member].equals((*lanes)[member])) continue;
+    wrong |= MemberSet{1} << member;
+    (*lanes)[member] = std::move(fresh[member]);
+  }
+  co_return wrong;
+}
+
+}  // namespace sandbay::raid

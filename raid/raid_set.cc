@@ -1,0 +1,421 @@
+// What is asked of a set: sorting requests, flushes and what they release from the journal, runs of
+// zeros, the replay after a crash, the end.
+#include "raid/raid_set.h"
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <string>
+#include <utility>
+
+#include <fmt/format.h>
+
+namespace sandbay::raid {
+
+namespace {
+
+// Stripes that are zeroed together.
+constexpr std::uint64_t kZeroBatch = 128;
+
+Geometry geometry_of(const SetDrives& drives) {
+  const Layout& layout = drives.layout();
+  Geometry geometry;
+  geometry.block_bytes = layout.block_bytes();
+  geometry.physical_block_bytes = layout.block_bytes();
+  geometry.block_count = layout.block_count();
+  geometry.volatile_cache = false;
+  geometry.unmap = true;
+  geometry.unmap_zeroes = true;
+  bool any = false;
+  for (unsigned role = 0; role < layout.drive_count(); ++role) {
+    const Drive* drive = drives.drive(role);
+    if (drive == nullptr) continue;
+    const Geometry& below = drive->geometry();
+    any = true;
+    geometry.physical_block_bytes =
+        std::max(geometry.physical_block_bytes, below.physical_block_bytes);
+    geometry.volatile_cache |= below.volatile_cache;
+    geometry.rotational |= below.rotational;
+    geometry.read_only |= below.read_only;
+    geometry.unmap &= below.unmap && below.unmap_zeroes;
+  }
+  geometry.unmap &= any;
+  geometry.unmap_zeroes = geometry.unmap;
+  geometry.optimal_io_blocks = layout.stripe_blocks();
+  geometry.unmap_granularity_blocks = layout.stripe_blocks();
+  return geometry;
+}
+
+}  // namespace
+
+RaidSet::RaidSet(Executor& home, SetDrives& drives, Journal* journal, RaidSetOptions options)
+    : home_(home),
+      drives_(drives),
+      journal_(journal),
+      options_(std::move(options)),
+      layout_(drives.layout()),
+      geometry_(geometry_of(drives)),
+      granule_(
+          std::min(geometry_.physical_block_bytes / geometry_.block_bytes, layout_.strip_blocks())),
+      budget_(options_.scratch_bytes),
+      scratch_(home, options_.scratch_bytes * 2) {
+  zeroes_ = scratch_.try_allocate_contiguous(bytes_of(layout_.strip_blocks()));
+  assert(!zeroes_.empty());
+  std::memset(zeroes_.data(), 0, zeroes_.byte_count());
+  if (journal_ == nullptr) return;
+  journal_->on_pressure = [this] {
+    if (relieving_ || offline_ || !background_.enter()) return;
+    relieving_ = true;
+    spawn(relieve_journal());
+  };
+}
+
+RaidSet::~RaidSet() {
+  if (journal_ != nullptr) journal_->on_pressure = {};
+}
+
+Health RaidSet::health() const noexcept {
+  if (offline_) return Health::kFailed;
+  if (!layout_.survives(drives_.absent_roles())) return Health::kFailed;
+  if ((drives_.absent_roles() | drives_.stale_roles()) != 0) return Health::kDegraded;
+  for (unsigned role = 0; role < layout_.drive_count(); ++role) {
+    const Drive* drive = drives_.drive(role);
+    if (drive != nullptr && drive->device().health() == Health::kPredictedFailure) {
+      return Health::kPredictedFailure;
+    }
+  }
+  return Health::kGood;
+}
+
+std::string RaidSet::description() const {
+  return fmt::format("{} {} of {} drives", describe(layout_.level()), options_.name,
+                     layout_.drive_count());
+}
+
+Task<Completion> RaidSet::submit(Request request) {
+  assert(fits(geometry_, request));
+  Completion completion;
+  if (offline_ || !gate_.enter()) {
+    completion.error = Error::kNotReady;
+    completion.data = std::move(request.data);
+    co_return completion;
+  }
+  last_host_io_ = home_.now();
+  completion = co_await dispatch(std::move(request));
+  gate_.leave();
+  co_return completion;
+}
+
+Task<Completion> RaidSet::dispatch(Request request) {
+  switch (request.operation) {
+    case Operation::kRead:
+      ++counters_.host_reads;
+      counters_.host_read_bytes += request.data.byte_count();
+      return read(std::move(request));
+    case Operation::kWrite:
+      ++counters_.host_writes;
+      counters_.host_written_bytes += request.data.byte_count();
+      return write(std::move(request));
+    case Operation::kFlush:
+      ++counters_.flushes;
+      return flush(std::move(request));
+    case Operation::kUnmap:
+    case Operation::kWriteZeroes:
+      return zero(std::move(request));
+    case Operation::kAdvise:
+      break;
+  }
+  return advise(std::move(request));
+}
+
+// ---- flushes and the journal ----------------------------------------------------------------
+
+Task<Completion> RaidSet::flush(Request request) {
+  Completion completion;
+  completion.error = co_await flush_drives();
+  completion.data = std::move(request.data);
+  co_return completion;
+}
+
+// A flush that is asked for while one runs is served by the next, with all that came meanwhile.
+Task<Error> RaidSet::flush_drives() {
+  const std::uint64_t mine = ++flushes_asked_;
+  co_await flush_lock_.lock();
+  Error error = Error::kNone;
+  if (flushes_done_ < mine) {
+    const std::uint64_t covered = flushes_asked_;
+    std::vector<std::uint64_t> tickets = std::exchange(written_tickets_, {});
+    error = co_await drives_.flush();
+    if (error == Error::kNone && !drives_.settled_now()) error = co_await drives_.settled();
+    if (error == Error::kNone) {
+      flushes_done_ = covered;
+      for (const std::uint64_t ticket : tickets) journal_->release(ticket);
+    } else {
+      written_tickets_.insert(written_tickets_.begin(), tickets.begin(), tickets.end());
+    }
+  }
+  flush_lock_.unlock();
+  co_return error;
+}
+
+// The journal runs full: what has been written in place since is flushed and released.
+Task<void> RaidSet::relieve_journal() {
+  const Error error = co_await flush_drives();
+  relieving_ = false;
+  if (error != Error::kNone) go_offline("its drives cannot be flushed");
+  background_.leave();
+}
+
+Task<Error> RaidSet::replay_journal() {
+  if (journal_ == nullptr) co_return Error::kNone;
+  const Result<JournalRecovery> found = co_await journal_->recover();
+  if (!found) co_return found.error();
+  std::uint64_t written = 0;
+  for (const RecoveredUpdate& update : found->updates) {
+    std::size_t offset = 0;
+    for (const JournalWrite& entry : update.writes) {
+      const std::size_t byte_count = entry.zeroes ? 0 : bytes_of(entry.extent.block_count);
+      for (const auto& drive :
+           {drives_.role(entry.role).drive, drives_.role(entry.role).replacement}) {
+        if (drive == nullptr) continue;
+        Request request;
+        request.operation = entry.zeroes ? Operation::kWriteZeroes : Operation::kWrite;
+        request.extent = entry.extent;
+        request.origin = Origin::kRebuild;
+        if (byte_count > 0) {
+          request.data = co_await scratch_.allocate(byte_count);
+          request.data.copy_from(std::span(update.payload).subspan(offset, byte_count));
+        }
+        const Completion completion = co_await drive->submit_metadata(std::move(request));
+        if (completion.error == Error::kNone) continue;
+        if (!judge(entry.role, drive, completion.error, "replay of the journal")) {
+          co_return Error::kNotReady;
+        }
+      }
+      offset += byte_count;
+    }
+    ++written;
+  }
+  if (written > 0) {
+    drives_.tell({SetEvent::Kind::kJournalReplayed, kNoRole,
+                  fmt::format("{} updates were in the journal and have been written", written)});
+  }
+  for (const std::uint64_t stripe : found->lost_stripes) drives_.redundancy_lost(stripe);
+  if (found->all_lost) drives_.all_redundancy_lost();
+  if (found->all_lost || !found->lost_stripes.empty()) {
+    drives_.tell({SetEvent::Kind::kJournalLost, kNoRole,
+                  found->all_lost
+                      ? std::string("the journal was lost; all redundancy is verified")
+                      : fmt::format("{} updates in the journal were lost; their redundancy is "
+                                    "verified",
+                                    found->lost_stripes.size())});
+    const Error error = co_await drives_.save_regions();
+    if (error != Error::kNone) co_return error;
+  }
+  const Error error = co_await flush_drives();
+  if (error != Error::kNone) co_return error;
+  co_return co_await journal_->reset();
+}
+
+void RaidSet::go_offline(const std::string& why) {
+  if (std::exchange(offline_, true)) return;
+  drives_.tell({SetEvent::Kind::kOffline, kNoRole, "the set is offline: " + why});
+}
+
+Task<Error> RaidSet::close(TimePoint deadline) {
+  bool done = co_await gate_.close_until(deadline);
+  if (!done) co_return Error::kTimedOut;
+  done = co_await background_.close_until(deadline);
+  if (!done) co_return Error::kTimedOut;
+  if (offline_) co_return Error::kNotReady;
+  co_return co_await flush_drives();
+}
+
+bool RaidSet::judge(unsigned role, Drive* drive, Error error, const char* doing) {
+  if (error == Error::kNone) return true;
+  const SetDrives::RoleDrive& now = drives_.role(role);
+  if (drive == now.replacement) {
+    drives_.drop_replacement(role, fmt::format("{} failed: {}", doing, describe(error)));
+    return true;
+  }
+  if (drive != now.drive) return true;  // It has gone already.
+  return drives_.drop(role, reason_of(error), fmt::format("{} failed: {}", doing, describe(error)));
+}
+
+// ---- zeros --------------------------------------------------------------------------------------
+
+// Whole stripes become zeros by a request to each drive, parity of zeros being zeros; what is left
+// at the two ends is written.
+Task<Completion> RaidSet::zero(Request request) {
+  if (layout_.redundancy() == 0) co_return co_await zero_direct(std::move(request));
+  Completion completion;
+  completion.data = std::move(request.data);
+  const Operation operation = request.operation == Operation::kUnmap && geometry_.unmap
+                                  ? Operation::kUnmap
+                                  : Operation::kWriteZeroes;
+  const std::uint64_t stripe_blocks = layout_.stripe_blocks();
+  Lba lba = request.extent.first;
+  const Lba end = request.extent.end();
+  while (lba < end && completion.error == Error::kNone) {
+    const std::uint64_t stripe = lba / stripe_blocks;
+    const std::uint64_t whole =
+        lba % stripe_blocks == 0 ? std::min((end - lba) / stripe_blocks, kZeroBatch) : 0;
+    std::uint64_t blocks = whole * stripe_blocks;
+    if (whole > 0) {
+      completion.error = co_await zero_stripes(stripe, whole, operation);
+    } else {
+      const Layout::Position position = layout_.position(lba);
+      blocks = std::min<std::uint64_t>(end - lba, layout_.strip_blocks() - position.row);
+      completion.error = co_await write_extent(Extent{.first = lba, .block_count = blocks},
+                                               BufferList(zeroes_.slice(0, bytes_of(blocks))),
+                                               request.force_unit_access, request.origin);
+    }
+    lba += blocks;
+  }
+  if (completion.error == Error::kNone && !drives_.lost().empty()) {
+    completion.error = co_await forget_lost(request.extent);
+  }
+  co_return completion;
+}
+
+// The stripes are taken in order, so two such runs cannot wait for each other, and whoever holds
+// one stripe waits for no other.
+Task<Error> RaidSet::zero_stripes(std::uint64_t first, std::uint64_t count, Operation operation) {
+  std::vector<StripeEntry*> held;
+  held.reserve(count);
+  for (std::uint64_t stripe = first; stripe < first + count; ++stripe) {
+    StripeEntry& entry = table_.enter(stripe);
+    co_await table_.lock(entry);
+    held.push_back(&entry);
+  }
+  const Error error = offline_ ? Error::kNotReady : co_await zero_held(first, count, operation);
+  for (StripeEntry* entry : held) {
+    table_.unlock(*entry);
+    table_.leave(*entry);
+  }
+  co_return error;
+}
+
+Task<Error> RaidSet::zero_held(std::uint64_t first, std::uint64_t count, Operation operation) {
+  // One extent a drive: whole strips of neighbouring stripes lie side by side on it.
+  std::vector<JournalWrite> writes;
+  std::array<std::size_t, kMostDrives> last;
+  last.fill(~std::size_t{0});
+  for (std::uint64_t stripe = first; stripe < first + count; ++stripe) {
+    for (unsigned member = 0; member < layout_.width(); ++member) {
+      const unsigned role = layout_.role(stripe, member);
+      const Lba at = on_drive(stripe, 0);
+      if (last[role] < writes.size() && writes[last[role]].extent.end() == at) {
+        writes[last[role]].extent.block_count += layout_.strip_blocks();
+        continue;
+      }
+      last[role] = writes.size();
+      writes.push_back({.role = static_cast<std::uint16_t>(role),
+                        .zeroes = true,
+                        .extent = {.first = at, .block_count = layout_.strip_blocks()}});
+    }
+  }
+  Prepared prepared(drives_);
+  for (std::uint64_t stripe = first; stripe < first + count; ++stripe) {
+    const Error error = co_await prepared.add(stripe, intent());
+    if (error != Error::kNone) co_return error;
+  }
+  std::uint64_t ticket = 0;
+  if (journal_ != nullptr) {
+    const Result<std::uint64_t> appended =
+        co_await journal_->append({.stripe = first, .writes = writes});
+    if (!appended) {
+      go_offline("its journal cannot be written");
+      co_return Error::kNotReady;
+    }
+    ticket = *appended;
+  }
+  std::vector<Target> targets;
+  for (const JournalWrite& write : writes) {
+    const SetDrives::RoleDrive& here = drives_.role(write.role);
+    for (Drive* drive : {here.drive, here.replacement}) {
+      if (drive == nullptr) continue;
+      Request request;
+      request.operation = operation;
+      request.extent = write.extent;
+      targets.push_back({write.role, drive, drive->start(std::move(request))});
+    }
+  }
+  co_return co_await end_store(&targets, ticket);
+}
+
+Task<Completion> RaidSet::zero_direct(Request request) {
+  Completion completion;
+  completion.data = std::move(request.data);
+  Lba lba = request.extent.first;
+  while (lba < request.extent.end() && completion.error == Error::kNone) {
+    const Layout::Position position = layout_.position(lba);
+    const std::uint64_t blocks =
+        std::min<std::uint64_t>(request.extent.end() - lba, layout_.strip_blocks() - position.row);
+    Drive* drive = drives_.role(layout_.role(position.stripe, 0)).drive;
+    if (drive == nullptr) {
+      completion.error = Error::kNotReady;
+      break;
+    }
+    Request part = request_like(request);
+    if (!geometry_.unmap) part.operation = Operation::kWriteZeroes;
+    part.extent = {.first = on_drive(position.stripe, position.row), .block_count = blocks};
+    const Completion done = co_await drive->submit(std::move(part));
+    completion.error = done.error;
+    lba += blocks;
+  }
+  co_return completion;
+}
+
+Task<Completion> RaidSet::advise(Request request) {
+  Completion completion;
+  completion.data = std::move(request.data);
+  const Lba end = request.extent.end();
+  for (Lba lba = request.extent.first; lba < end;) {
+    const Layout::Position position = layout_.position(lba);
+    const std::uint64_t blocks =
+        std::min<std::uint64_t>(end - lba, layout_.strip_blocks() - position.row);
+    const unsigned member =
+        layout_.mirrored() ? choose_member(position.stripe, drives_.unreadable(position.stripe))
+                           : position.chunk;
+    if (member < layout_.width()) {
+      Drive* drive = drives_.role(layout_.role(position.stripe, member)).drive;
+      Request part = request_like(request);
+      part.extent = {.first = on_drive(position.stripe, position.row), .block_count = blocks};
+      if (drive != nullptr) co_await drive->submit(std::move(part));
+    }
+    lba += blocks;
+  }
+  co_return completion;
+}
+
+// ---- provisioning -------------------------------------------------------------------------------
+
+Task<Result<ProvisioningRun>> RaidSet::provisioning(Lba first, Lba limit) {
+  ProvisioningRun run;
+  Lba lba = first;
+  for (unsigned strips = 0; lba < limit && strips < 256; ++strips) {
+    const Layout::Position position = layout_.position(lba);
+    const std::uint64_t most =
+        std::min<std::uint64_t>(limit - lba, layout_.strip_blocks() - position.row);
+    const MemberSet unreadable = drives_.unreadable(position.stripe);
+    const unsigned member =
+        layout_.mirrored() ? choose_member(position.stripe, unreadable) : position.chunk;
+    ProvisioningRun here{.block_count = most, .mapped = true};
+    if (member < layout_.width() && (unreadable >> member & 1) == 0) {
+      Drive* drive = drives_.role(layout_.role(position.stripe, member)).drive;
+      const Lba at = on_drive(position.stripe, position.row);
+      const Result<ProvisioningRun> below = co_await drive->device().provisioning(at, at + most);
+      if (!below) co_return below;
+      here = *below;
+    }
+    if (run.block_count > 0 && here.mapped != run.mapped) break;
+    run.mapped = here.mapped;
+    run.block_count += here.block_count;
+    lba += here.block_count;
+    if (here.block_count < most) break;
+  }
+  co_return run;
+}
+
+}  // namespace sandbay::raid

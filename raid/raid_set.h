@@ -1,0 +1,228 @@
+// RaidSet: a RAID set as a block device. Reads and writes go to the drives as the layout says; what
+// cannot be read is computed from redundancy; what several drives must agree on is written through
+// the journal, one update of a stripe at a time.
+//
+// Errors to the host: kMediumError for exactly the blocks that are lost beyond redundancy, until
+// they are rewritten; kNotReady while more drives are away than the set survives; what the drive
+// said where there is no redundancy. Never bytes that were not written.
+//
+// When a write to a parity set fails beyond what it survives, drives disagree about a stripe and
+// only the journal knows better: the set is then offline() for good, and its owner assembles it
+// anew (managed_set.h) when the drives are back.
+//
+// The functions stand in five files: raid_set.cc (what is asked of it), raid_read.cc,
+// raid_write.cc (host writes into stripe updates), stripe_update.cc (one update) and
+// raid_recover.cc (computing what cannot be read). Everything runs on the home executor.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "block/block_device.h"
+#include "raid/byte_budget.h"
+#include "raid/journal.h"
+#include "raid/lanes.h"
+#include "raid/layout.h"
+#include "raid/set_drives.h"
+#include "raid/stripe_plan.h"
+#include "raid/stripe_table.h"
+#include "runtime/sync.h"
+
+namespace sandbay::raid {
+
+struct SetCounters {
+  std::uint64_t host_reads = 0;
+  std::uint64_t host_writes = 0;
+  std::uint64_t host_read_bytes = 0;
+  std::uint64_t host_written_bytes = 0;
+  std::uint64_t full_stripe_writes = 0;  // Bands, see stripe_plan.h.
+  std::uint64_t read_modify_writes = 0;
+  std::uint64_t reconstruct_writes = 0;
+  std::uint64_t recover_writes = 0;
+  std::uint64_t merged_writes = 0;    // Pieces of host writes that shared an update with others.
+  std::uint64_t reconstructions = 0;  // Reads answered from redundancy.
+  std::uint64_t reads_around = 0;     // ... because the drive was slow.
+  std::uint64_t corrections = 0;      // Blocks rewritten after a medium error or a mismatch.
+  std::uint64_t lost_blocks = 0;
+  std::uint64_t mismatches = 0;  // Stripes whose redundancy did not match.
+  std::uint64_t flushes = 0;
+};
+
+struct RaidSetOptions {
+  std::string name;
+  // What one update of a stripe may hold in memory, all members together. Larger ones go in slices
+  // of rows.
+  std::size_t largest_update_bytes = std::size_t{8} << 20;
+  // For parity and old data; at least four times the above.
+  std::size_t scratch_bytes = std::size_t{64} << 20;
+};
+
+class RaidSet final : public BlockDevice {
+ public:
+  // `journal` may be null: then a crash in the middle of a write can leave parity wrong until the
+  // next verify. Both are borrowed.
+  RaidSet(Executor& home, SetDrives& drives, Journal* journal, RaidSetOptions options);
+  ~RaidSet() override;
+
+  Executor& home() const noexcept override { return home_; }
+  const Geometry& geometry() const noexcept override { return geometry_; }
+  Health health() const noexcept override;
+  std::string description() const override;
+  Task<Completion> submit(Request request) override;
+  Task<Result<ProvisioningRun>> provisioning(Lba first, Lba limit) override;
+
+  const RaidSetOptions& options() const noexcept { return options_; }
+  const Layout& layout() const noexcept { return layout_; }
+  const SetCounters& counters() const noexcept { return counters_; }
+  SetDrives& drives() noexcept { return drives_; }
+  const Journal* journal() const noexcept { return journal_; }
+  bool offline() const noexcept { return offline_; }
+  TimePoint last_host_io() const noexcept { return last_host_io_; }
+  std::size_t host_operations() const noexcept { return gate_.count(); }
+
+  // Writes what the journal holds to the drives; before the first request.
+  Task<Error> replay_journal();
+  // No request is accepted any more; ends when none is left and everything is flushed. kTimedOut
+  // if that takes too long: something in a drive does not end, and the set must be kept.
+  Task<Error> close(TimePoint deadline);
+  Task<Error> flush_drives();
+
+  // For maintenance. Each takes the stripe for itself. ------------------------------------------
+  // Writes a member of a stripe anew, on the role's drive or on its replacement.
+  Task<Error> rebuild_member(std::uint64_t stripe, unsigned member, bool replacement);
+  struct Verified {
+    Error error = Error::kNone;
+    bool mismatch = false;
+  };
+  // Reads all of a stripe, repairs what cannot be read and what does not match.
+  Task<Verified> verify_stripe(std::uint64_t stripe);
+
+ private:
+  struct ReadPiece;
+  struct ReadRun;
+  struct Update;
+  // One write of one drive on its way.
+  struct Target {
+    unsigned role = 0;
+    Drive* drive = nullptr;
+    DriveIo io;
+  };
+
+  // raid_set.cc
+  Task<Completion> dispatch(Request request);
+  Task<Completion> flush(Request request);
+  Task<Completion> zero(Request request);
+  Task<Completion> zero_direct(Request request);
+  Task<Error> zero_stripes(std::uint64_t first, std::uint64_t count, Operation operation);
+  Task<Error> zero_held(std::uint64_t first, std::uint64_t count, Operation operation);
+  Task<Completion> advise(Request request);
+  Task<Error> replay(const RecoveredUpdate* update);
+  void go_offline(const std::string& why);
+  Task<void> relieve_journal();
+  Lba on_drive(std::uint64_t stripe, std::uint32_t row) const {
+    return drives_.data_offset() + layout_.drive_lba(stripe) + row;
+  }
+  std::size_t bytes_of(std::uint64_t blocks) const { return blocks * geometry_.block_bytes; }
+  // Regions are marked before they are written: mirrors without a journal may differ after a crash.
+  bool intent() const { return layout_.mirrored() && journal_ == nullptr; }
+  // What an error means for the drive that gave it: takes the drive out where it has to go. False
+  // if the set does not survive that; then nothing has changed.
+  bool judge(unsigned role, Drive* drive, Error error, const char* doing);
+
+  // raid_read.cc
+  Task<Completion> read(Request request);
+  Task<Completion> read_one(Request request, Layout::Position position);
+  Task<Completion> read_many(Request request);
+  Task<void> read_runs(std::vector<ReadPiece>* pieces, bool disable_page_out, Origin origin);
+  void fail_run(const ReadRun& run, const Completion& done, std::vector<ReadPiece>& pieces,
+                const std::vector<std::size_t>& next);
+  void note_failed_read(ReadPiece& piece, Drive* drive, const Completion& done);
+  Task<void> read_again(ReadPiece* piece);
+  Task<void> read_alone(ReadPiece* piece);
+  Task<void> read_held(ReadPiece* piece);
+  unsigned choose_member(std::uint64_t stripe, MemberSet unreadable) const;
+  void repair_later(std::uint64_t stripe, unsigned member, std::uint32_t row, std::uint32_t count);
+  Task<void> repair(std::uint64_t stripe, unsigned member, std::uint32_t row, std::uint32_t count);
+
+  // raid_write.cc
+  Task<Completion> write(Request request);
+  Task<Completion> write_queued(Request request);
+  Task<Completion> write_direct(Request request);
+  Task<Error> write_extent(Extent extent, BufferList data, bool force_unit_access, Origin origin);
+  void start_writer(StripeEntry& entry);
+  Task<void> write_stripe(StripeEntry* entry);
+  Task<Error> write_pieces(std::uint64_t stripe, std::span<WritePiece* const> pieces);
+  Task<Error> forget_lost(Extent extent);
+
+  // stripe_update.cc; the stripe is held exclusively, spans and pointers stay.
+  Task<Error> update_mirrors(std::uint64_t stripe, std::span<WritePiece* const> pieces);
+  Task<Error> update_parity(std::uint64_t stripe, std::span<WritePiece* const> pieces);
+  Task<Error> update_rows(Update* update);
+  Task<Error> update_planned(Update* update, std::span<const Fragment> fragments);
+  Task<bool> read_old(Update* update);  // False: plan again.
+  Task<void> compute(Update* update);
+  void modify_parity(const Update& update, const Band& band, Lanes& lanes);
+  Task<void> construct_parity(Update* update, const Band* band, Lanes* lanes);
+  // Writes segments of a stripe, through the journal where there is one.
+  Task<Error> store(std::uint64_t stripe, std::span<Segment> segments, bool force_unit_access,
+                    Origin origin);
+  Task<Error> end_store(std::vector<Target>* targets, std::uint64_t ticket);
+  Task<Error> write_targets(std::vector<Target>* targets);
+
+  // raid_recover.cc; the stripe is held, exclusively where something is written.
+  Task<void> read_members(std::uint64_t stripe, MemberSet members, std::uint32_t row,
+                          std::uint32_t row_count, Lanes* lanes, MemberSet* failed, bool* medium);
+  // Brings the `wanted` members of these rows into lanes, from redundancy or (those that are not in
+  // `avoid`) from their drives. kMediumError: `bad_row` is the first that cannot be had; the others
+  // are there, and zeros stand for what cannot. kNotReady: too many drives are away.
+  Task<Error> recover_rows(std::uint64_t stripe, MemberSet wanted, std::uint32_t row,
+                           std::uint32_t row_count, MemberSet avoid, Lanes* lanes,
+                           std::uint32_t* bad_row);
+  Task<Error> recover_by_granule(std::uint64_t stripe, MemberSet wanted, std::uint32_t row,
+                                 std::uint32_t row_count, Lanes* lanes, std::uint32_t* bad_row);
+  Task<void> recover_from(MemberSet there, MemberSet wanted, std::uint32_t row_count, Lanes* lanes);
+  Task<void> compute_parities(Lanes* lanes, std::size_t lane_bytes);
+  // These rows are beyond redundancy somewhere: finds out which blocks, makes them zeros with
+  // parity that fits, and remembers them as lost.
+  Task<Error> declare_lost(std::uint64_t stripe, std::uint32_t row, std::uint32_t row_count);
+  Task<Error> settle_granules(std::uint64_t stripe, std::uint32_t row, std::uint32_t row_count,
+                              MemberSet looked_at);
+  Task<Error> settle_granule(std::uint64_t stripe, std::uint32_t row, MemberSet looked_at);
+  Task<Error> settle_bad(std::uint64_t stripe, std::uint32_t row, MemberSet failed, bool medium,
+                         Lanes* lanes);
+  Task<Error> add_lost(std::uint64_t stripe, MemberSet members, std::uint32_t row,
+                       std::uint32_t rows);
+  Task<Error> rebuild_held(std::uint64_t stripe, unsigned member, bool replacement);
+  Task<Verified> verify_held(std::uint64_t stripe);
+  MemberSet different_mirrors(Lanes& lanes, MemberSet there) const;
+  Task<MemberSet> wrong_parities(Lanes* lanes, MemberSet there, std::size_t lane_bytes);
+
+  Executor& home_;
+  SetDrives& drives_;
+  Journal* journal_;
+  RaidSetOptions options_;
+  const Layout& layout_;
+  Geometry geometry_;
+  std::uint32_t granule_ = 1;  // Rows of a physical block: what medium errors are judged by.
+  SetCounters counters_;
+  StripeTable table_;
+  // Every operation takes what it may need at most before it starts, so that none waits for memory
+  // while it holds some; the pool itself is larger than the budget.
+  ByteBudget budget_;
+  BufferPool scratch_;
+  Buffer zeroes_;  // A strip of zeros; never written.
+  bool offline_ = false;
+  bool relieving_ = false;
+  TimePoint last_host_io_{};
+  std::vector<std::uint64_t> written_tickets_;  // In place, not yet covered by a flush.
+  Mutex flush_lock_;
+  std::uint64_t flushes_asked_ = 0;
+  std::uint64_t flushes_done_ = 0;
+  Gate gate_;        // Host requests.
+  Gate background_;  // Repairs and journal relief.
+};
+
+}  // namespace sandbay::raid

@@ -1,0 +1,458 @@
+// Changes happen in memory at once and are made durable by whoever needs them to be: a save writes
+// all that has changed when it begins, so those who wait together share one.
+#include "raid/set_drives.h"
+
+#include <algorithm>
+#include <bit>
+#include <utility>
+
+#include <fmt/format.h>
+
+namespace sandbay::raid {
+
+namespace {
+
+std::uint64_t bit(unsigned role) { return std::uint64_t{1} << role; }
+
+}  // namespace
+
+SetDrives::SetDrives(Executor& home, Layout layout, Superblock newest, RegionMap regions,
+                     LostSectors lost)
+    : home_(home),
+      layout_(std::move(layout)),
+      newest_(std::move(newest)),
+      regions_(std::move(regions)),
+      lost_(std::move(lost)),
+      roles_(layout_.drive_count()),
+      unverified_(regions_.region_count()),
+      writing_(regions_.region_count()),
+      touched_(regions_.region_count()) {
+  for (std::uint64_t region = 0; region < region_count(); ++region) {
+    if (regions_.dirty(region)) mark_unverified(region);
+  }
+  recount();
+  settled_roles_ = ~std::uint64_t{0};
+}
+
+SetDrives::~SetDrives() = default;
+
+DropReason reason_of(Error error) {
+  const bool missing = error == Error::kNotReady || error == Error::kClosed ||
+                       error == Error::kNotFound || error == Error::kUnreachable;
+  return missing ? DropReason::kMissing : DropReason::kFailed;
+}
+
+Drive* SetDrives::add_drive(BlockDevice& device, std::string name, DrivePolicy policy) {
+  drives_.push_back(std::make_unique<Owned>(device, std::move(name), policy));
+  return &drives_.back()->drive;
+}
+
+void SetDrives::set_drive(unsigned role, BlockDevice& device, std::string name,
+                          DrivePolicy policy) {
+  roles_[role].drive = add_drive(device, std::move(name), policy);
+  recount();
+}
+
+void SetDrives::set_replacement(unsigned role, BlockDevice& device, std::string name,
+                                DrivePolicy policy) {
+  roles_[role].replacement = add_drive(device, std::move(name), policy);
+}
+
+void SetDrives::recount() {
+  absent_ = 0;
+  stale_ = 0;
+  for (unsigned role = 0; role < layout_.drive_count(); ++role) {
+    if (roles_[role].drive == nullptr) {
+      absent_ |= bit(role);
+    } else if (regions_.stale_count(role, false) > 0) {
+      stale_ |= bit(role);
+    }
+  }
+}
+
+MemberSet SetDrives::find_unreadable(std::uint64_t stripe) const {
+  MemberSet members = 0;
+  const std::uint64_t region = region_of(stripe);
+  for (unsigned member = 0; member < layout_.width(); ++member) {
+    const unsigned role = layout_.role(stripe, member);
+    if ((absent_ & bit(role)) != 0) {
+      members |= MemberSet{1} << member;
+    } else if ((stale_ & bit(role)) != 0 && regions_.stale(role, false, region)) {
+      const RoleDrive& here = roles_[role];
+      const bool fresh = here.fresh_region[0] == region && stripe < here.fresh_end[0];
+      if (!fresh) members |= MemberSet{1} << member;
+    }
+  }
+  return members;
+}
+
+MemberSet SetDrives::unwritable(std::uint64_t stripe) const {
+  if (absent_ == 0) return 0;
+  MemberSet members = 0;
+  for (unsigned member = 0; member < layout_.width(); ++member) {
+    if ((absent_ & bit(layout_.role(stripe, member))) != 0) members |= MemberSet{1} << member;
+  }
+  return members;
+}
+
+// ---- regions ------------------------------------------------------------------------------------
+
+Task<Error> SetDrives::prepare_write(std::uint64_t region, bool intent) {
+  ++writing_[region];
+  touched_[region] = true;
+  if (intent && !regions_.dirty(region)) {
+    regions_.set_dirty(region, true);
+    ++regions_changed_;
+  }
+  for (std::uint64_t roles = absent_; roles != 0; roles &= roles - 1) {
+    const auto role = static_cast<unsigned>(std::countr_zero(roles));
+    if (regions_.stale(role, false, region)) continue;
+    regions_.set_stale(role, false, region, true);
+    ++regions_changed_;
+  }
+  if (regions_saved_ == regions_changed_) co_return Error::kNone;
+  const Error error = co_await save_regions();
+  if (error != Error::kNone) end_write(region);
+  co_return error;
+}
+
+void SetDrives::end_write(std::uint64_t region) noexcept {
+  assert(writing_[region] > 0);
+  --writing_[region];
+}
+
+std::uint64_t SetDrives::stale_count(unsigned role, bool replacement) const {
+  return regions_.stale_count(role, replacement);
+}
+
+std::optional<std::uint64_t> SetDrives::first_stale(unsigned role, bool replacement) const {
+  return regions_.first_stale(role, replacement);
+}
+
+void SetDrives::fresh_up_to(unsigned role, bool replacement, std::uint64_t region,
+                            std::uint64_t stripe_end) {
+  roles_[role].fresh_region[replacement ? 1 : 0] = region;
+  roles_[role].fresh_end[replacement ? 1 : 0] = stripe_end;
+}
+
+void SetDrives::region_fresh(unsigned role, bool replacement, std::uint64_t region) {
+  regions_.set_stale(role, replacement, region, false);
+  roles_[role].fresh_region[replacement ? 1 : 0] = kNoRegion;
+  ++regions_changed_;
+  recount();
+}
+
+std::optional<std::uint64_t> SetDrives::first_unverified() const {
+  if (unverified_count_ == 0) return std::nullopt;
+  const auto found = std::find(unverified_.begin(), unverified_.end(), true);
+  return static_cast<std::uint64_t>(found - unverified_.begin());
+}
+
+void SetDrives::mark_unverified(std::uint64_t region) {
+  if (unverified_[region]) return;
+  unverified_[region] = true;
+  ++unverified_count_;
+}
+
+void SetDrives::region_verified(std::uint64_t region) {
+  if (!unverified_[region]) return;
+  unverified_[region] = false;
+  --unverified_count_;
+  // A mirror that is being written keeps its mark until intents are retired.
+  if (layout_.mirrored() && (writing_[region] > 0 || touched_[region])) return;
+  regions_.set_dirty(region, false);
+  ++regions_changed_;
+}
+
+void SetDrives::redundancy_lost(std::uint64_t stripe) {
+  const std::uint64_t region = region_of(stripe);
+  mark_unverified(region);
+  regions_.set_dirty(region, true);
+  ++regions_changed_;
+}
+
+void SetDrives::all_redundancy_lost() {
+  for (std::uint64_t region = 0; region < region_count(); ++region) {
+    mark_unverified(region);
+    regions_.set_dirty(region, true);
+  }
+  ++regions_changed_;
+}
+
+Task<void> SetDrives::retire_intents(bool all) {
+  std::vector<std::uint64_t> quiet;
+  for (std::uint64_t region = 0; region < region_count(); ++region) {
+    if (!regions_.dirty(region) || unverified_[region]) continue;
+    const bool touched = touched_[region] && !all;
+    touched_[region] = false;
+    if (writing_[region] == 0 && !touched) quiet.push_back(region);
+  }
+  if (quiet.empty()) co_return;
+  const Error error = co_await flush();
+  if (error != Error::kNone) co_return;
+  for (const std::uint64_t region : quiet) {
+    if (writing_[region] > 0 || touched_[region] || unverified_[region]) continue;
+    regions_.set_dirty(region, false);
+    ++regions_changed_;
+  }
+  co_await save_regions();
+}
+
+// ---- what is on the drives ----------------------------------------------------------------------
+
+// One kind of write on every drive.
+struct SetDrives::AllDrives {
+  SetDrives& set;
+  WriteOne write;
+  struct Outcome {
+    Drive* drive;
+    unsigned role;
+    bool replacement;
+    Error error;
+  };
+  std::vector<Outcome> outcomes;
+  std::size_t running = 0;
+  Condition ended;
+};
+
+Task<void> SetDrives::on_one(AllDrives* all, Owned* owned, unsigned role, bool replacement) {
+  const Error error = co_await (all->set.*all->write)(owned, role, replacement);
+  all->outcomes.push_back({&owned->drive, role, replacement, error});
+  if (--all->running == 0) all->ended.notify_all();
+}
+
+Task<Error> SetDrives::on_all_drives(WriteOne write, const char* doing) {
+  AllDrives all{.set = *this, .write = write};
+  for (unsigned role = 0; role < layout_.drive_count(); ++role) {
+    for (const bool replacement : {false, true}) {
+      Drive* drive = replacement ? roles_[role].replacement : roles_[role].drive;
+      if (drive == nullptr) continue;
+      ++all.running;
+      spawn(on_one(&all, owner_of(drive), role, replacement));
+    }
+  }
+  while (all.running > 0) co_await all.ended.wait();
+  Error result = Error::kNone;
+  bool any = false;
+  for (const AllDrives::Outcome& outcome : all.outcomes) {
+    const std::string why = fmt::format("{} failed: {}", doing, describe(outcome.error));
+    if (outcome.error == Error::kNone) {
+      any = true;
+    } else if (outcome.replacement && replacement(outcome.role) == outcome.drive) {
+      drop_replacement(outcome.role, why);
+    } else if (!outcome.replacement && drive(outcome.role) == outcome.drive) {
+      if (!drop(outcome.role, reason_of(outcome.error), why)) result = outcome.error;
+    }
+  }
+  co_return any ? result : Error::kNotReady;
+}
+
+SetDrives::Owned* SetDrives::owner_of(const Drive* drive) const {
+  for (const std::unique_ptr<Owned>& owned : drives_) {
+    if (&owned->drive == drive) return owned.get();
+  }
+  assert(false);
+  return nullptr;
+}
+
+Task<Error> SetDrives::save_regions() {
+  const std::uint64_t wanted = regions_changed_;
+  co_await saving_.lock();
+  Error error = Error::kNone;
+  if (regions_saved_ < wanted) {
+    const std::uint64_t saved = regions_changed_;
+    image_ = std::make_shared<const std::vector<std::byte>>(regions_.encode_next());
+    error = co_await on_all_drives(&SetDrives::write_regions, "saving the region map");
+    if (error == Error::kNone) regions_saved_ = std::max(regions_saved_, saved);
+  }
+  saving_.unlock();
+  co_return error;
+}
+
+Task<Error> SetDrives::save_lost() {
+  const std::uint64_t wanted = ++lost_changed_;
+  co_await saving_.lock();
+  Error error = Error::kNone;
+  if (lost_saved_ < wanted) {
+    const std::uint64_t saved = lost_changed_;
+    image_ = std::make_shared<const std::vector<std::byte>>(lost_.encode_next());
+    error = co_await on_all_drives(&SetDrives::write_lost, "saving the lost sectors");
+    if (error == Error::kNone) lost_saved_ = std::max(lost_saved_, saved);
+  }
+  saving_.unlock();
+  co_return error;
+}
+
+// A drive that fails here changes roles again, and then it is not over yet.
+Task<Error> SetDrives::settled() {
+  const std::uint64_t wanted = changed_;
+  co_await saving_.lock();
+  Error error = Error::kNone;
+  while (settled_ < wanted && error == Error::kNone) {
+    const std::uint64_t changes = changed_;
+    newest_.advance(home_.random());
+    error = co_await on_all_drives(&SetDrives::write_superblock, "writing the superblock");
+    if (error != Error::kNone || changed_ != changes) continue;
+    if (recorder_) error = co_await recorder_(newest_.event);
+    if (error != Error::kNone) continue;
+    newest_.mark_complete();
+    settled_ = changes;
+    settled_roles_ = ~absent_;
+  }
+  saving_.unlock();
+  co_return error;
+}
+
+Task<Error> SetDrives::save_clean(bool clean) {
+  if (newest_.clean == clean) co_return Error::kNone;
+  newest_.clean = clean;
+  ++changed_;
+  co_return co_await settled();
+}
+
+Task<Error> SetDrives::write_regions(Owned* owned, unsigned, bool) {
+  return owned->metadata.write_region_map(image_);
+}
+
+Task<Error> SetDrives::write_lost(Owned* owned, unsigned, bool) {
+  return owned->metadata.write_lost_sectors(image_);
+}
+
+Task<Error> SetDrives::write_superblock(Owned* owned, unsigned role, bool replacement) {
+  return owned->metadata.write_superblock(replacement ? newest_.for_replacement(role)
+                                                      : newest_.for_role(role));
+}
+
+Task<Error> SetDrives::flush_one(Owned* owned, unsigned, bool) {
+  Request request;
+  request.operation = Operation::kFlush;
+  const Completion done = co_await owned->drive.submit(std::move(request));
+  co_return done.error;
+}
+
+Task<Error> SetDrives::flush() {
+  co_return co_await on_all_drives(&SetDrives::flush_one, "a flush");
+}
+
+Task<bool> SetDrives::wait_idle_until(TimePoint deadline) {
+  for (const std::unique_ptr<Owned>& owned : drives_) {
+    const bool idle = co_await owned->drive.wait_idle_until(deadline);
+    if (!idle) co_return false;
+  }
+  co_return true;
+}
+
+// ---- roles --------------------------------------------------------------------------------------
+
+bool SetDrives::drop(unsigned role, DropReason reason, const std::string& why) {
+  RoleDrive& here = roles_[role];
+  assert(here.drive != nullptr);
+  if (layout_.redundancy() == 0) return false;
+  if (!layout_.survives(absent_ | stale_ | bit(role))) return false;
+  const std::string name = here.drive->name();
+  here.drive = nullptr;
+  here.fresh_region[0] = kNoRegion;
+  newest_.roles[role].state =
+      reason == DropReason::kMissing ? RoleState::kMissing : RoleState::kFailed;
+  ++changed_;
+  recount();
+  const bool missing = reason == DropReason::kMissing;
+  tell(
+      {missing ? SetEvent::Kind::kDriveMissing : SetEvent::Kind::kDriveFailed, role,
+       fmt::format("drive {} in role {} is {}: {}", name, role, missing ? "away" : "failed", why)});
+  tell({SetEvent::Kind::kDegraded, kNoRole,
+        fmt::format("{} of {} drives are away", std::popcount(absent_), layout_.drive_count())});
+  return true;
+}
+
+void SetDrives::drop_replacement(unsigned role, const std::string& why) {
+  RoleDrive& here = roles_[role];
+  if (here.replacement == nullptr) return;
+  tell({SetEvent::Kind::kDriveFailed, role,
+        fmt::format("drive {}, replacement in role {}, is failed: {}", here.replacement->name(),
+                    role, why)});
+  here.replacement = nullptr;
+  here.fresh_region[1] = kNoRegion;
+  newest_.roles[role].replacement = {};
+  newest_.roles[role].replacement_known_event = 0;
+  regions_.set_all_stale(role, true, false);
+  ++regions_changed_;
+  ++changed_;
+}
+
+void SetDrives::take_role(unsigned role, BlockDevice& device, std::string name, DrivePolicy policy,
+                          const Uuid& uuid, bool returning) {
+  assert(roles_[role].drive == nullptr);
+  RoleEntry& entry = newest_.roles[role];
+  entry.state = RoleState::kActive;
+  if (!returning) {
+    entry.drive = uuid;
+    entry.known_event = 0;
+    regions_.set_all_stale(role, false, true);
+    ++regions_changed_;
+  }
+  ++changed_;
+  set_drive(role, device, std::move(name), policy);
+}
+
+void SetDrives::begin_replacement(unsigned role, BlockDevice& device, std::string name,
+                                  DrivePolicy policy, const Uuid& uuid) {
+  assert(roles_[role].replacement == nullptr);
+  newest_.roles[role].replacement = uuid;
+  newest_.roles[role].replacement_known_event = 0;
+  regions_.set_all_stale(role, true, true);
+  ++regions_changed_;
+  ++changed_;
+  set_replacement(role, device, std::move(name), policy);
+}
+
+Task<Error> SetDrives::promote_replacement(unsigned role) {
+  RoleDrive& here = roles_[role];
+  if (here.replacement == nullptr) co_return Error::kNotFound;
+  const std::string old = here.drive != nullptr ? here.drive->name() : std::string("none");
+  RoleEntry& entry = newest_.roles[role];
+  entry.drive = entry.replacement;
+  entry.known_event = entry.replacement_known_event;
+  entry.replacement = {};
+  entry.replacement_known_event = 0;
+  entry.state = RoleState::kActive;
+  here.drive = std::exchange(here.replacement, nullptr);
+  here.fresh_region[0] = kNoRegion;
+  here.fresh_region[1] = kNoRegion;
+  regions_.promote_replacement(role);
+  ++regions_changed_;
+  ++changed_;
+  recount();
+  tell({SetEvent::Kind::kDriveReplaced, role,
+        fmt::format("drive {} has taken role {} from drive {}", here.drive->name(), role, old)});
+  const Error error = co_await save_regions();
+  if (error != Error::kNone) co_return error;
+  co_return co_await settled();
+}
+
+// ---- for the journal ----------------------------------------------------------------------------
+
+std::uint64_t SetDrives::live_roles() const noexcept {
+  const std::uint64_t all =
+      layout_.drive_count() >= 64 ? ~std::uint64_t{0} : bit(layout_.drive_count()) - 1;
+  return all & ~absent_ & settled_roles_;
+}
+
+Task<Completion> SetDrives::journal_io(unsigned role, Request request) {
+  Drive* drive = roles_[role].drive;
+  if (drive == nullptr) {
+    Completion none;
+    none.error = Error::kNotReady;
+    none.data = std::move(request.data);
+    co_return none;
+  }
+  const bool reads = request.operation == Operation::kRead;
+  Completion done = co_await drive->submit_metadata(std::move(request));
+  if (done.error != Error::kNone && !reads && roles_[role].drive == drive) {
+    drop(role, reason_of(done.error),
+         fmt::format("writing the journal failed: {}", describe(done.error)));
+  }
+  co_return done;
+}
+
+}  // namespace sandbay::raid

@@ -1,0 +1,256 @@
+// SetDrives: which drive holds which role of a set, how far each is to be trusted, and the durable
+// record of that on the drives themselves. Knows nothing of parity.
+//
+// A role without a drive is absent. A drive whose role has stale regions is written with everything
+// and read only where it is not stale; rebuild() of maintenance.h makes regions fresh. A role may
+// have a replacement, a second drive that is written with everything and never read, until it is
+// whole and takes the role.
+//
+// What always holds:
+//   - A write that skips a role is acknowledged only after the loss of the role is recorded in the
+//     superblocks of the others and the region is recorded as stale (settled(), prepare_write()).
+//   - A loss that the layout does not survive is never recorded: drop() refuses, nothing becomes
+//     stale, and the set works again when the drive is back.
+//
+// Used on the set's home executor only.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "raid/drive.h"
+#include "raid/drive_metadata.h"
+#include "raid/journal.h"
+#include "raid/layout.h"
+#include "raid/lost_sectors.h"
+#include "raid/region_map.h"
+#include "raid/stripe_plan.h"
+#include "raid/superblock.h"
+
+namespace sandbay::raid {
+
+// Something an operator wants to know; `role` is kNoRole where it concerns the set.
+inline constexpr unsigned kNoRole = ~0U;
+struct SetEvent {
+  enum class Kind : std::uint8_t {
+    kDriveFailed,
+    kDriveMissing,
+    kDriveReturned,
+    kDriveReplaced,
+    kDegraded,
+    kOptimal,
+    kOffline,
+    kOnline,
+    kSpareTaken,
+    kNoSpare,
+    kRebuildStarted,
+    kRebuildEnded,
+    kCopyStarted,
+    kCopyEnded,
+    kVerifyStarted,
+    kVerifyEnded,
+    kMediumErrorRepaired,
+    kSectorsLost,
+    kMismatch,
+    kCorruption,
+    kPredictedFailure,
+    kJournalReplayed,
+    kJournalLost,
+  };
+  Kind kind;
+  unsigned role = kNoRole;
+  std::string text;  // A sentence without the set's name.
+};
+
+enum class DropReason : std::uint8_t { kFailed, kMissing };
+DropReason reason_of(Error error);  // What a drive's error says about where it is.
+
+class SetDrives final : public JournalDrives {
+ public:
+  struct RoleDrive {
+    Drive* drive = nullptr;        // Null: absent.
+    Drive* replacement = nullptr;  // Null: none.
+    // How far maintenance has come within the region it works on: stripes of it before the end are
+    // as good as fresh. For the drive, then for the replacement.
+    std::uint64_t fresh_region[2] = {kNoRegion, kNoRegion};
+    std::uint64_t fresh_end[2] = {0, 0};
+  };
+  static constexpr std::uint64_t kNoRegion = ~std::uint64_t{0};
+  using EventSink = std::function<void(SetEvent)>;
+  // Remembers a set's event counter beside the drives; awaited before the change counts as settled.
+  using Recorder = std::function<Task<Error>(Event event)>;
+
+  // Of a set that has been assembled: its newest superblock, region map and lost sectors.
+  SetDrives(Executor& home, Layout layout, Superblock newest, RegionMap regions, LostSectors lost);
+  ~SetDrives();
+
+  // What stands in for a role, before the set runs or when it has come back.
+  void set_drive(unsigned role, BlockDevice& device, std::string name, DrivePolicy policy);
+  void set_replacement(unsigned role, BlockDevice& device, std::string name, DrivePolicy policy);
+  void on_event(EventSink sink) { event_sink_ = std::move(sink); }
+  void on_record(Recorder recorder) { recorder_ = std::move(recorder); }
+
+  Executor& home() const noexcept { return home_; }
+  const Layout& layout() const noexcept { return layout_; }
+  const Superblock& superblock() const noexcept { return newest_; }
+  Drive* drive(unsigned role) const noexcept { return roles_[role].drive; }
+  Drive* replacement(unsigned role) const noexcept { return roles_[role].replacement; }
+  const RoleDrive& role(unsigned role) const noexcept { return roles_[role]; }
+  Lba data_offset() const noexcept { return newest_.data_offset_blocks; }
+
+  // Whole and all there: no role absent or stale, everything verified.
+  bool optimal() const noexcept { return (absent_ | stale_) == 0 && unverified_count_ == 0; }
+  std::uint64_t absent_roles() const noexcept { return absent_; }
+  std::uint64_t stale_roles() const noexcept { return stale_; }
+
+  // Members of a stripe whose content cannot be taken from a drive, and those without any drive.
+  MemberSet unreadable(std::uint64_t stripe) const {
+    return (absent_ | stale_) == 0 ? 0 : find_unreadable(stripe);
+  }
+  MemberSet unwritable(std::uint64_t stripe) const;
+  // Parity matches the data, mirrors match one another.
+  bool redundancy_valid(std::uint64_t stripe) const {
+    return unverified_count_ == 0 || !unverified_[region_of(stripe)];
+  }
+
+  // Regions. ------------------------------------------------------------------------------------
+  std::uint64_t region_of(std::uint64_t stripe) const noexcept {
+    return stripe / newest_.region_stripes;
+  }
+  std::uint64_t region_count() const noexcept { return unverified_.size(); }
+  std::uint64_t end_of_region(std::uint64_t region) const noexcept {
+    return std::min((region + 1) * newest_.region_stripes, layout_.stripe_count());
+  }
+  // Before a write in a region: makes durable what has to be durable before. Each success is paired
+  // with end_write(). `intent`: a crash may leave the region with redundancy that does not match.
+  Task<Error> prepare_write(std::uint64_t region, bool intent);
+  void end_write(std::uint64_t region) noexcept;
+  // Of a role's drive or its replacement.
+  bool stale(unsigned role, bool replacement) const { return stale_count(role, replacement) > 0; }
+  std::uint64_t stale_count(unsigned role, bool replacement) const;
+  std::optional<std::uint64_t> first_stale(unsigned role, bool replacement) const;
+  void fresh_up_to(unsigned role, bool replacement, std::uint64_t region, std::uint64_t stripe_end);
+  void region_fresh(unsigned role, bool replacement, std::uint64_t region);
+  std::uint64_t unverified_count() const noexcept { return unverified_count_; }
+  std::optional<std::uint64_t> first_unverified() const;
+  void region_verified(std::uint64_t region);
+  // Journal records were lost: these stripes, or all, may have redundancy that does not match.
+  void redundancy_lost(std::uint64_t stripe);
+  void all_redundancy_lost();
+  // Takes intents back where nothing has been written for a while, or wherever nothing is being
+  // written; flushes first.
+  Task<void> retire_intents(bool all);
+  Task<Error> save_regions();  // Durable: every change above before the call.
+
+  LostSectors& lost() noexcept { return lost_; }
+  Task<Error> save_lost();
+
+  // Changes of roles. -----------------------------------------------------------------------------
+  // Takes the drive out of its role. False if the set does not survive it, and then nothing has
+  // changed. The caller awaits settled() before it acknowledges anything that skipped the role.
+  bool drop(unsigned role, DropReason reason, const std::string& why);
+  void drop_replacement(unsigned role, const std::string& why);
+  // A drive takes an absent role; everything on it is stale, or (returning) what was noted is.
+  void take_role(unsigned role, BlockDevice& device, std::string name, DrivePolicy policy,
+                 const Uuid& uuid, bool returning);
+  // A second drive for a role, all of it stale.
+  void begin_replacement(unsigned role, BlockDevice& device, std::string name, DrivePolicy policy,
+                         const Uuid& uuid);
+  Task<Error> promote_replacement(unsigned role);  // It is whole and takes the role.
+  bool settled_now() const noexcept { return settled_ == changed_; }
+  // Every change of roles so far is durable on the drives that are left.
+  Task<Error> settled();
+  Task<Error> save_clean(bool clean);
+
+  // Flushes every drive; drops those that fail it.
+  Task<Error> flush();
+  // Every drive that was ever in use here is idle, so that devices may go.
+  Task<bool> wait_idle_until(TimePoint deadline);
+
+  void tell(SetEvent event) const {
+    if (event_sink_) event_sink_(std::move(event));
+  }
+
+  // JournalDrives.
+  std::uint64_t live_roles() const noexcept override;
+  Task<Completion> journal_io(unsigned role, Request request) override;
+
+ private:
+  MemberSet find_unreadable(std::uint64_t stripe) const;
+  Drive* add_drive(BlockDevice& device, std::string name, DrivePolicy policy);
+  void recount();
+  void mark_unverified(std::uint64_t region);
+  struct Owned {
+    Owned(BlockDevice& device, std::string name, DrivePolicy policy)
+        : drive(device, std::move(name), policy), metadata(drive) {}
+    Drive drive;
+    DriveMetadata metadata;
+  };
+  using WriteOne = Task<Error> (SetDrives::*)(Owned* owned, unsigned role, bool replacement);
+  struct AllDrives;
+
+  // Does `write` on every drive and replacement, all at once; drops those that fail. Fails if a
+  // drive fails that the set cannot miss, or none is left.
+  Task<Error> on_all_drives(WriteOne write, const char* doing);
+  static Task<void> on_one(AllDrives* all, Owned* owned, unsigned role, bool replacement);
+  Owned* owner_of(const Drive* drive) const;
+  Task<Error> write_regions(Owned* owned, unsigned role, bool replacement);
+  Task<Error> write_lost(Owned* owned, unsigned role, bool replacement);
+  Task<Error> write_superblock(Owned* owned, unsigned role, bool replacement);
+  Task<Error> flush_one(Owned* owned, unsigned role, bool replacement);
+
+  Executor& home_;
+  Layout layout_;
+  Superblock newest_;
+  RegionMap regions_;
+  LostSectors lost_;
+  std::vector<RoleDrive> roles_;
+  std::vector<std::unique_ptr<Owned>> drives_;  // Also those that are in no role any more.
+  DriveMetadata::Image image_;                  // Of the save under way.
+  std::uint64_t absent_ = 0;
+  std::uint64_t stale_ = 0;
+  std::uint64_t settled_roles_ = 0;  // Whose superblocks are current.
+  std::vector<bool> unverified_;     // By region; a subset of the map's dirty ones.
+  std::uint64_t unverified_count_ = 0;
+  std::vector<std::uint32_t> writing_;  // By region: writes between prepare and end.
+  std::vector<bool> touched_;           // By region: written since intents were last looked at.
+  EventSink event_sink_;
+  Recorder recorder_;
+  std::uint64_t changed_ = 0;  // Of roles.
+  std::uint64_t settled_ = 0;
+  std::uint64_t regions_changed_ = 0;
+  std::uint64_t regions_saved_ = 0;
+  std::uint64_t lost_changed_ = 0;
+  std::uint64_t lost_saved_ = 0;
+  Mutex saving_;  // One save of anything at a time.
+};
+
+// Prepared stripes of one write; ends them together.
+class Prepared {
+ public:
+  explicit Prepared(SetDrives& drives) : drives_(drives) {}
+  Prepared(const Prepared&) = delete;
+  Prepared& operator=(const Prepared&) = delete;
+  ~Prepared() {
+    for (const std::uint64_t region : regions_) drives_.end_write(region);
+  }
+  Task<Error> add(std::uint64_t stripe, bool intent) {
+    const std::uint64_t region = drives_.region_of(stripe);
+    if (!regions_.empty() && regions_.back() == region) co_return Error::kNone;
+    const Error error = co_await drives_.prepare_write(region, intent);
+    if (error == Error::kNone) regions_.push_back(region);
+    co_return error;
+  }
+
+ private:
+  SetDrives& drives_;
+  std::vector<std::uint64_t> regions_;
+};
+
+}  // namespace sandbay::raid

@@ -1,0 +1,418 @@
+// One update of one stripe: what a set of new pieces changes on the drives. Plans, reads what the
+// plan needs, computes parity, and stores everything through the journal. The stripe is held
+// exclusively all the while.
+#include <algorithm>
+#include <bit>
+#include <utility>
+
+#include "raid/parity.h"
+#include "raid/raid_set.h"
+
+namespace sandbay::raid {
+
+namespace {
+
+bool has(MemberSet set, unsigned member) { return (set >> member & 1) != 0; }
+
+// A run of rows of one member that is read for some bands.
+struct OldRun {
+  unsigned member = 0;
+  std::uint32_t row = 0;
+  std::uint32_t row_count = 0;
+  BufferList data;
+};
+
+// Appends to the last segment of the member if it continues it.
+void add_segment(std::vector<Segment>& segments, unsigned member, std::uint32_t row,
+                 std::uint32_t row_count, BufferList data) {
+  for (auto last = segments.rbegin(); last != segments.rend(); ++last) {
+    if (last->member != member) continue;
+    if (last->row + last->row_count != row) break;
+    last->row_count += row_count;
+    last->data.append(std::move(data));
+    return;
+  }
+  segments.push_back(
+      {.member = member, .row = row, .row_count = row_count, .data = std::move(data)});
+}
+
+}  // namespace
+
+// Rows [row, row_end) of an update.
+struct RaidSet::Update {
+  std::uint64_t stripe = 0;
+  std::span<WritePiece* const> pieces;
+  std::uint32_t row = 0;
+  std::uint32_t row_end = 0;
+  bool force_unit_access = false;
+  Origin origin = Origin::kHost;
+  MemberSet avoid = 0;  // Could not be read here: medium errors.
+  BandList bands;
+  std::vector<OldRun> old;
+  std::vector<Segment> segments;
+
+  // The new bytes of a member in these rows: pieces one after another.
+  BufferList fresh(unsigned member, std::uint32_t first, std::uint32_t count,
+                   std::uint32_t block_bytes) const {
+    BufferList bytes;
+    for (std::uint32_t at = first; at < first + count;) {
+      const WritePiece* found = nullptr;
+      for (const WritePiece* piece : pieces) {
+        const Fragment& fragment = piece->fragment;
+        if (fragment.member == member && fragment.row <= at &&
+            at < fragment.row + fragment.row_count) {
+          found = piece;
+        }
+      }
+      assert(found != nullptr);
+      const Fragment& fragment = found->fragment;
+      const std::uint32_t end = std::min(first + count, fragment.row + fragment.row_count);
+      bytes.append(found->data.share(std::size_t{at - fragment.row} * block_bytes,
+                                     std::size_t{end - at} * block_bytes));
+      at = end;
+    }
+    return bytes;
+  }
+
+  BufferList old_rows(unsigned member, std::uint32_t first, std::uint32_t count,
+                      std::uint32_t block_bytes) const {
+    for (const OldRun& run : old) {
+      if (run.member != member || first < run.row || first >= run.row + run.row_count) continue;
+      return run.data.share(std::size_t{first - run.row} * block_bytes,
+                            std::size_t{count} * block_bytes);
+    }
+    assert(false);
+    return {};
+  }
+};
+
+Task<Error> RaidSet::update_mirrors(std::uint64_t stripe, std::span<WritePiece* const> pieces) {
+  std::vector<Segment> segments;
+  segments.reserve(pieces.size() * layout_.width());
+  bool force_unit_access = false;
+  Origin origin = Origin::kHost;
+  for (const WritePiece* piece : pieces) {
+    force_unit_access |= piece->force_unit_access;
+    origin = piece->origin;
+    for (unsigned member = 0; member < layout_.width(); ++member) {
+      segments.push_back({.member = member,
+                          .row = piece->fragment.row,
+                          .row_count = piece->fragment.row_count,
+                          .data = piece->data.share()});
+    }
+  }
+  co_return co_await store(stripe, segments, force_unit_access, origin);
+}
+
+Task<Error> RaidSet::update_parity(std::uint64_t stripe, std::span<WritePiece* const> pieces) {
+  Update update{.stripe = stripe, .pieces = pieces, .row = layout_.strip_blocks()};
+  std::uint32_t end = 0;
+  for (const WritePiece* piece : pieces) {
+    update.row = std::min(update.row, piece->fragment.row);
+    end = std::max(end, piece->fragment.row + piece->fragment.row_count);
+    update.force_unit_access |= piece->force_unit_access;
+    update.origin = piece->origin;
+  }
+  std::size_t most = options_.largest_update_bytes;
+  if (journal_ != nullptr) most = std::min(most, journal_->largest_payload_bytes());
+  const auto most_rows = static_cast<std::uint32_t>(
+      std::min<std::size_t>(most / bytes_of(layout_.width()), layout_.strip_blocks()));
+  const std::uint32_t step = std::max(most_rows / granule_, 1U) * granule_;
+  while (update.row < end) {
+    update.row_end = std::min(update.row + step, end);
+    const Error error = co_await update_rows(&update);
+    if (error != Error::kNone) co_return error;
+    update.row = update.row_end;
+  }
+  co_return Error::kNone;
+}
+
+Task<Error> RaidSet::update_rows(Update* update) {
+  std::vector<Fragment> fragments;
+  for (const WritePiece* piece : update->pieces) {
+    Fragment fragment = piece->fragment;
+    const std::uint32_t end = std::min(fragment.row + fragment.row_count, update->row_end);
+    fragment.row = std::max(fragment.row, update->row);
+    if (fragment.row >= end) continue;
+    fragment.row_count = end - fragment.row;
+    fragments.push_back(fragment);
+  }
+  const std::size_t most = bytes_of(update->row_end - update->row) * layout_.width() * 2;
+  const std::size_t taken = co_await budget_.take(most);
+  const ByteBudget::Share share(budget_, taken);
+  co_return co_await update_planned(update, fragments);
+}
+
+// Plans again as long as reads show that a member is not what it seemed. Each time a member is
+// avoided or a drive gone, or lost blocks have been settled, so this ends.
+Task<Error> RaidSet::update_planned(Update* update, std::span<const Fragment> fragments) {
+  bool settled = false;
+  update->avoid = 0;
+  for (;;) {
+    const std::uint64_t stripe = update->stripe;
+    const MemberSet away = drives_.unreadable(stripe);
+    const auto beyond = [&](MemberSet members) {
+      return static_cast<unsigned>(std::popcount(members)) > layout_.parity_chunks();
+    };
+    if (beyond(away)) co_return Error::kNotReady;
+    if (beyond(away | update->avoid)) {
+      if (std::exchange(settled, true)) co_return Error::kMediumError;
+      const Error error = co_await declare_lost(stripe, update->row, update->row_end - update->row);
+      if (error != Error::kNone) co_return error;
+      update->avoid = 0;
+      continue;
+    }
+    update->bands = plan_write({.data_chunks = layout_.data_chunks(),
+                                .parity_chunks = layout_.parity_chunks(),
+                                .unreadable = away | update->avoid,
+                                .unwritable = drives_.unwritable(stripe),
+                                .parity_unreliable = !drives_.redundancy_valid(stripe)},
+                               fragments);
+    update->old.clear();
+    const bool complete = co_await read_old(update);
+    if (!complete) continue;
+    co_await compute(update);
+    update->old.clear();
+    const Error error =
+        co_await store(stripe, update->segments, update->force_unit_access, update->origin);
+    update->segments.clear();
+    co_return error;
+  }
+}
+
+// Reads what the bands need, neighbouring rows of a member in one request.
+Task<bool> RaidSet::read_old(Update* update) {
+  std::vector<OldRun>& old = update->old;
+  std::uint64_t rows = 0;
+  for (unsigned member = 0; member < layout_.width(); ++member) {
+    for (const Band& band : update->bands) {
+      if (!has(band.reads, member)) continue;
+      rows += band.row_count;
+      if (!old.empty() && old.back().member == member &&
+          old.back().row + old.back().row_count == band.row) {
+        old.back().row_count += band.row_count;
+      } else {
+        old.push_back({.member = member, .row = band.row, .row_count = band.row_count});
+      }
+    }
+  }
+  if (old.empty()) co_return true;
+  struct Reading {
+    unsigned role;
+    Drive* drive = nullptr;
+    DriveIo io;
+  };
+  BufferList memory = co_await scratch_.allocate(bytes_of(rows));
+  std::vector<Reading> readings;
+  readings.reserve(old.size());
+  bool complete = true;
+  for (const OldRun& run : old) {
+    const unsigned role = layout_.role(update->stripe, run.member);
+    Reading reading{.role = role, .drive = drives_.role(role).drive};
+    if (reading.drive == nullptr) co_return false;  // It went while memory was waited for.
+    Request request;
+    request.origin = update->origin;
+    request.extent = {.first = on_drive(update->stripe, run.row), .block_count = run.row_count};
+    request.data = memory.take_front(bytes_of(run.row_count));
+    reading.io = reading.drive->start(std::move(request));
+    readings.push_back(std::move(reading));
+  }
+  for (std::size_t i = 0; i < readings.size(); ++i) {
+    co_await readings[i].io.wait();
+    Completion done = readings[i].io.take();
+    if (done.error == Error::kNone) {
+      old[i].data = std::move(done.data);
+      continue;
+    }
+    complete = false;
+    const bool out = done.error != Error::kMediumError &&
+                     judge(readings[i].role, readings[i].drive, done.error, "a read");
+    if (!out) update->avoid |= MemberSet{1} << old[i].member;
+    if (done.error == Error::kMediumError) {
+      repair_later(update->stripe, old[i].member, old[i].row, old[i].row_count);
+    }
+  }
+  co_return complete;
+}
+
+// New parity, band by band, and the segments to be stored.
+Task<void> RaidSet::compute(Update* update) {
+  for (const Band& band : update->bands) {
+    Lanes lanes(layout_.width());
+    for (unsigned member = 0; member < layout_.data_chunks(); ++member) {
+      if (!has(band.written & band.writes, member)) continue;
+      add_segment(update->segments, member, band.row, band.row_count,
+                  update->fresh(member, band.row, band.row_count, geometry_.block_bytes));
+    }
+    switch (band.method) {
+      case Method::kDataOnly:
+        continue;
+      case Method::kReadModifyWrite:
+        ++counters_.read_modify_writes;
+        modify_parity(*update, band, lanes);
+        break;
+      case Method::kFullStripe:
+        ++counters_.full_stripe_writes;
+        co_await construct_parity(update, &band, &lanes);
+        break;
+      case Method::kReconstructWrite:
+        ++counters_.reconstruct_writes;
+        co_await construct_parity(update, &band, &lanes);
+        break;
+      case Method::kRecover:
+        ++counters_.recover_writes;
+        co_await construct_parity(update, &band, &lanes);
+        break;
+    }
+    for (unsigned member = layout_.data_chunks(); member < layout_.width(); ++member) {
+      if (!has(band.writes, member)) continue;
+      add_segment(update->segments, member, band.row, band.row_count, std::move(lanes[member]));
+    }
+  }
+}
+
+// Parity changes by the difference between old and new data; all of it in the memory read into.
+void RaidSet::modify_parity(const Update& update, const Band& band, Lanes& lanes) {
+  const unsigned data = layout_.data_chunks();
+  const std::size_t lane_bytes = bytes_of(band.row_count);
+  for (unsigned member = data; member < layout_.width(); ++member) {
+    if (!has(band.writes, member)) continue;
+    lanes[member] = update.old_rows(member, band.row, band.row_count, geometry_.block_bytes);
+  }
+  constexpr unsigned kOld = 0;
+  constexpr unsigned kNew = 1;
+  constexpr unsigned kP = 2;
+  constexpr unsigned kQ = 3;
+  for (unsigned member = 0; member < data; ++member) {
+    if (!has(band.written, member)) continue;
+    Lanes four(4);
+    four[kOld] = update.old_rows(member, band.row, band.row_count, geometry_.block_bytes);
+    four[kNew] = update.fresh(member, band.row, band.row_count, geometry_.block_bytes);
+    if (has(band.writes, data)) four[kP] = lanes[data].share();
+    if (layout_.parity_chunks() > 1 && has(band.writes, data + 1)) {
+      four[kQ] = lanes[data + 1].share();
+    }
+    LaneWalk walk(four, lane_bytes);
+    while (walk.next()) {
+      xor_of(walk.at(kOld), walk.at(kNew), walk.at(kOld), walk.length());
+      if (walk.at(kP) != nullptr) add_to_p(walk.at(kOld), walk.at(kP), walk.length());
+      if (walk.at(kQ) != nullptr) add_to_q(member, walk.at(kOld), walk.at(kQ), walk.length());
+    }
+  }
+}
+
+// Parity from all data: the new, what was read, and what is recovered first.
+Task<void> RaidSet::construct_parity(Update* update, const Band* band, Lanes* lanes) {
+  const unsigned data = layout_.data_chunks();
+  const std::size_t lane_bytes = bytes_of(band->row_count);
+  for (unsigned member = 0; member < layout_.width(); ++member) {
+    if (!has(band->reads, member)) continue;
+    (*lanes)[member] = update->old_rows(member, band->row, band->row_count, geometry_.block_bytes);
+  }
+  if (band->method == Method::kRecover)
+    co_await recover_from(band->reads, 0, band->row_count, lanes);
+  for (unsigned member = 0; member < data; ++member) {
+    if (!has(band->written, member)) continue;
+    (*lanes)[member] = update->fresh(member, band->row, band->row_count, geometry_.block_bytes);
+  }
+  std::size_t outputs = 0;
+  for (unsigned member = data; member < layout_.width(); ++member)
+    outputs += has(band->writes, member);
+  BufferList memory = co_await scratch_.allocate(lane_bytes * outputs);
+  for (unsigned member = data; member < layout_.width(); ++member) {
+    (*lanes)[member].clear();
+    if (has(band->writes, member)) (*lanes)[member] = memory.take_front(lane_bytes);
+  }
+  LaneWalk walk(*lanes, lane_bytes);
+  while (walk.next()) {
+    const std::span<const std::byte* const> sources(walk.pointers(data).data(), data);
+    std::byte* p = walk.at(data);
+    std::byte* q = layout_.parity_chunks() > 1 ? walk.at(data + 1) : nullptr;
+    if (p != nullptr && q != nullptr) {
+      generate_pq(sources, p, q, walk.length());
+    } else if (p != nullptr) {
+      generate_p(sources, p, walk.length());
+    } else {
+      generate_q(sources, q, walk.length());
+    }
+  }
+}
+
+// ---- in place -----------------------------------------------------------------------------------
+
+Task<Error> RaidSet::store(std::uint64_t stripe, std::span<Segment> segments,
+                           bool force_unit_access, Origin origin) {
+  if (segments.empty()) co_return Error::kNotReady;
+  Prepared prepared(drives_);
+  const Error error = co_await prepared.add(stripe, intent());
+  if (error != Error::kNone) co_return error;
+  std::uint64_t ticket = 0;
+  if (journal_ != nullptr) {
+    std::vector<JournalWrite> writes;
+    writes.reserve(segments.size());
+    BufferList payload;
+    for (const Segment& segment : segments) {
+      const unsigned role = layout_.role(stripe, segment.member);
+      writes.push_back(
+          {.role = static_cast<std::uint16_t>(role),
+           .extent = {.first = on_drive(stripe, segment.row), .block_count = segment.row_count}});
+      payload.append(segment.data.share());
+    }
+    const Result<std::uint64_t> appended =
+        co_await journal_->append({.stripe = stripe, .writes = writes, .payload = &payload});
+    if (!appended) {
+      go_offline("its journal cannot be written");
+      co_return Error::kNotReady;
+    }
+    ticket = *appended;
+    force_unit_access = false;  // It is on stable storage.
+  }
+  std::vector<Target> targets;
+  targets.reserve(segments.size() * 2);
+  for (const Segment& segment : segments) {
+    const unsigned role = layout_.role(stripe, segment.member);
+    const SetDrives::RoleDrive& here = drives_.role(role);
+    for (Drive* drive : {here.drive, here.replacement}) {
+      if (drive == nullptr) continue;
+      Request request;
+      request.operation = Operation::kWrite;
+      request.force_unit_access = force_unit_access;
+      request.origin = origin;
+      request.extent = {.first = on_drive(stripe, segment.row), .block_count = segment.row_count};
+      request.data = segment.data.share();
+      targets.push_back({role, drive, drive->start(std::move(request))});
+    }
+  }
+  co_return co_await end_store(&targets, ticket);
+}
+
+// What was written in place is covered by the next flush; what skipped a drive is settled first.
+Task<Error> RaidSet::end_store(std::vector<Target>* targets, std::uint64_t ticket) {
+  const Error error = co_await write_targets(targets);
+  if (error != Error::kNone) co_return error;
+  if (journal_ != nullptr) written_tickets_.push_back(ticket);
+  if (drives_.settled_now()) co_return Error::kNone;
+  co_return co_await drives_.settled();
+}
+
+// Waits for all of them. A drive that fails goes; if the set does not survive that, a parity set
+// stops here, for drives now disagree about the stripe, and a mirrored one says what its last drive
+// said.
+Task<Error> RaidSet::write_targets(std::vector<Target>* targets) {
+  Error error = targets->empty() ? Error::kNotReady : Error::kNone;
+  for (Target& target : *targets) {
+    co_await target.io.wait();
+    const Completion done = target.io.take();
+    if (done.error == Error::kNone) continue;
+    if (judge(target.role, target.drive, done.error, "a write")) continue;
+    error = done.error;
+  }
+  if (error == Error::kNone) co_return error;
+  if (journal_ != nullptr || layout_.parity_chunks() > 0) {
+    go_offline("more drives failed in a write than it survives");
+    error = Error::kNotReady;
+  }
+  co_return error;
+}
+
+}  // namespace sandbay::raid
