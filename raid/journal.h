@@ -29,7 +29,11 @@ struct JournalWrite {
   Extent extent;
 };
 
-// What append() stores. `payload` holds the bytes of every write that is not `zeroes`, in order.
+// The most writes that one update may have: the record's header then fits 4 KiB.
+inline constexpr std::size_t kMostJournalWrites = 250;
+
+// What append() stores: at least one write, at most kMostJournalWrites, each of 1 to 2^32 - 1
+// blocks. `payload` holds the bytes of every write that is not `zeroes`, in order.
 struct StripeUpdate {
   std::uint64_t stripe = 0;
   std::span<const JournalWrite> writes;
@@ -47,7 +51,9 @@ struct RecoveredUpdate {
 struct JournalRecovery {
   std::vector<RecoveredUpdate> updates;     // In the order in which they were appended.
   std::vector<std::uint64_t> lost_stripes;  // Their records were live but cannot be read any more.
-  bool all_lost = false;                    // Which records were live is not known any more.
+  // Which records were live is not known any more; those that are known are in `updates` all the
+  // same.
+  bool all_lost = false;
 };
 
 class Journal {
@@ -65,16 +71,22 @@ class Journal {
   // In any order. Costs no I/O by itself.
   virtual void release(std::uint64_t ticket) = 0;
   // Called once, before the first append(): what a crash left. Afterwards the journal counts all of
-  // it as live until reset().
+  // it as live until reset(). A record that is returned is returned again by the next recover() if
+  // there is another crash before reset() has ended, also when a drive is missing then.
   virtual Task<Result<JournalRecovery>> recover() = 0;
-  // Everything recovered has been written and flushed: the journal is durably empty.
+  // Everything recovered has been written and flushed: the journal is durably empty. Called after
+  // every recover(), also of nothing; append() may follow.
   virtual Task<Error> reset() = 0;
 
   virtual std::uint64_t used_bytes() const noexcept = 0;
   virtual std::uint64_t size_bytes() const noexcept = 0;
   virtual std::uint64_t written_bytes() const noexcept = 0;  // Since it was opened, all copies.
-  // Called when more than half is used or somebody waits for room: the owner flushes its drives and
-  // releases what that covered. Set before the first append(); must not suspend.
+  // More than half is used, or somebody waits for room.
+  virtual bool under_pressure() const noexcept = 0;
+  // Called when under_pressure() after a record was written or when somebody has begun to wait: the
+  // owner flushes its drives and releases what that covered. If there is nothing to release yet,
+  // the owner looks at under_pressure() again when an update has been written in place. Set before
+  // the first append(); must not suspend.
   std::function<void()> on_pressure;
 };
 

@@ -1,0 +1,105 @@
+// JournalScan: reads the journal's ring on every live drive and finds what is in it.
+//
+// The rings may hold anything: remains of earlier laps and of other sets, torn records, blocks that
+// cannot be read. A header counts if it is valid, of this set, and stands where it says. Rings are
+// read in pieces, all drives at once; only headers from the newest tail on are remembered.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "raid/journal.h"
+#include "raid/journal_record.h"
+#include "runtime/executor.h"
+#include "runtime/sync.h"
+
+namespace sandbay::raid {
+
+// Where the ring is, and whose.
+struct JournalRing {
+  Uuid set{};
+  Lba first_block = 0;            // On every drive.
+  std::uint64_t block_count = 0;  // Of the ring on one drive.
+  std::uint32_t block_bytes = 512;
+  std::uint32_t unit_bytes = 4096;  // The largest physical block of the drives.
+  unsigned copies = 1;              // On how many drives a record is durable: redundancy + 1.
+  unsigned role_count = 1;          // At most 64.
+
+  std::uint64_t byte_count() const noexcept { return block_count * block_bytes; }
+  std::uint64_t unit_count() const noexcept { return byte_count() / unit_bytes; }
+  // `position` counts units since the ring began; the units do not pass its end.
+  Extent extent(std::uint64_t position, std::uint64_t units) const noexcept {
+    const std::uint64_t unit_blocks = unit_bytes / block_bytes;
+    return {.first = first_block + position % unit_count() * unit_blocks,
+            .block_count = units * unit_blocks};
+  }
+  std::uint64_t header_units(const JournalHeader& header) const noexcept {
+    return (header.byte_count() + unit_bytes - 1) / unit_bytes;
+  }
+  std::uint64_t record_units(const JournalHeader& header) const noexcept {
+    return header_units(header) + (header.payload_bytes + unit_bytes - 1) / unit_bytes;
+  }
+};
+
+struct FoundRecord {
+  JournalHeader header;
+  std::vector<JournalWrite> writes;
+  std::uint64_t roles = 0;  // On whose drives the header is good.
+};
+
+class JournalScan {
+ public:
+  static constexpr std::size_t kPieceBytes = 256 * 1024;
+
+  JournalScan(JournalDrives& drives, const JournalRing& ring, Executor& home)
+      : drives_(drives), ring_(ring), home_(home) {}
+
+  // Once. Drives that fail meanwhile are left out; fails if none is left.
+  Task<Error> run();
+
+  // The records from the newest tail on, by sequence; the last one is the newest.
+  const std::map<std::uint64_t, FoundRecord>& records() const noexcept { return records_; }
+  std::uint64_t tail() const noexcept { return tail_; }
+  // A durable batch may have followed the newest one that was found, on drives that are absent and
+  // in units that cannot be read.
+  bool end_uncertain() const;
+
+  // Whether the record's payload on the role's drive is good; `payload` becomes a copy of it unless
+  // it is null. It refers to its parameters: the caller awaits it at once.
+  Task<bool> read_payload(const FoundRecord& record, unsigned role,
+                          std::vector<std::byte>* payload) const;
+
+ private:
+  struct Unreadable {
+    unsigned role = 0;
+    std::uint64_t first = 0;
+    std::uint64_t end = 0;
+  };
+
+  Task<Completion> read(unsigned role, std::uint64_t unit, std::uint64_t units) const;
+  Task<void> scan_drive(unsigned role);
+  // Reads `units` units from `unit` on, with what a header there may reach into behind them.
+  Task<Error> scan_piece(unsigned role, std::uint64_t unit, std::uint64_t units);
+  Task<void> scan_by_unit(unsigned role, std::uint64_t unit, std::uint64_t units);
+  void look_for_headers(unsigned role, std::uint64_t unit, std::uint64_t units,
+                        std::span<const std::byte> bytes);
+  void note(unsigned role, const JournalHeader& header, std::span<const std::byte> bytes);
+  std::uint64_t most_header_units() const noexcept {
+    return (kMostJournalHeaderBytes + ring_.unit_bytes - 1) / ring_.unit_bytes;
+  }
+  bool live(unsigned role) const { return (drives_.live_roles() >> role & 1U) != 0; }
+
+  JournalDrives& drives_;
+  const JournalRing& ring_;
+  Executor& home_;
+  std::map<std::uint64_t, FoundRecord> records_;
+  std::uint64_t tail_ = 0;
+  std::vector<Unreadable> unreadable_;
+  Error last_error_ = Error::kNotReady;
+  Gate scanning_;
+};
+
+}  // namespace sandbay::raid
