@@ -1,0 +1,90 @@
+// ManagedSet: a RAID set as its users know it, from the first time its drives are seen until the
+// controller stops: the same block device while the set behind it is assembled, runs, goes offline
+// because too many drives are away, and is assembled anew when they are back.
+//
+// While the set does not run every request ends with kNotReady and health() is kFailed or kMissing.
+// Geometry, name and UUID do not change. Used on the controller's home executor only.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "block/block_device.h"
+#include "nvram/nvram.h"
+#include "raid/assembly.h"
+#include "raid/maintenance.h"
+#include "raid/raid_set.h"
+#include "raid/set_drives.h"
+#include "runtime/sync.h"
+
+namespace sandbay::raid {
+
+struct ManagedSetOptions {
+  DrivePolicy drive_policy;
+  MaintenancePolicy maintenance;
+  nvram::Nvram* nvram = nullptr;  // Where the journal is, if there is one; outlives the set.
+  std::uint64_t nvram_journal_bytes = std::uint64_t{16} << 20;
+};
+
+// A drive that may take part: index r of the vector is role r; null where there is none.
+struct SetMember {
+  BlockDevice* device = nullptr;
+  std::string name;
+};
+
+class ManagedSet final : public BlockDevice {
+ public:
+  using EventSink = std::function<void(const ManagedSet& set, SetEvent event)>;
+  using Recorder = std::function<Task<Error>(Uuid set, Event event)>;
+
+  ManagedSet(Executor& home, Superblock known, ManagedSetOptions options);
+  ~ManagedSet() override;  // After stop().
+
+  Executor& home() const noexcept override { return home_; }
+  const Geometry& geometry() const noexcept override { return geometry_; }
+  Health health() const noexcept override;
+  std::string description() const override;
+  Task<Completion> submit(Request request) override;
+  Task<Result<ProvisioningRun>> provisioning(Lba first, Lba limit) override;
+
+  const std::string& name() const noexcept { return known_.set_name; }
+  const Uuid& uuid() const noexcept { return known_.set_uuid; }
+  // Why it does not run; empty if it does.
+  const std::string& refusal() const noexcept { return refusal_; }
+  bool running() const noexcept { return set_ != nullptr && !set_->offline(); }
+  // What runs; null if nothing does.
+  RaidSet* set() const noexcept { return set_.get(); }
+  SetDrives* drives() const noexcept { return drives_.get(); }
+  Maintenance* maintenance() const noexcept { return maintenance_.get(); }
+
+  void on_event(EventSink sink) { event_sink_ = std::move(sink); }
+  void on_record(Recorder recorder) { recorder_ = std::move(recorder); }
+
+  // Starts what assembly found: opens the journal, replays it, serves requests, begins maintenance.
+  // The set is new if `fresh` (nothing to replay). Half a sentence if it does not work.
+  Task<std::expected<void, std::string>> start(AssembledSet assembled,
+                                               std::vector<SetMember> members,
+                                               std::vector<SetMember> replacements);
+  // Requests end, everything is flushed and marked clean, what ran goes. kTimedOut: something in a
+  // drive does not end; the object must then be kept for ever.
+  Task<Error> stop(TimePoint deadline);
+
+ private:
+  Executor& home_;
+  Superblock known_;
+  ManagedSetOptions options_;
+  Geometry geometry_;
+  std::string refusal_;
+  std::unique_ptr<SetDrives> drives_;
+  std::unique_ptr<nvram::Region> region_;
+  std::unique_ptr<Journal> journal_;
+  std::unique_ptr<RaidSet> set_;
+  std::unique_ptr<Maintenance> maintenance_;
+  EventSink event_sink_;
+  Recorder recorder_;
+  Gate gate_;
+};
+
+}  // namespace sandbay::raid
