@@ -58,8 +58,8 @@ struct Field {
 };
 
 const Field& field() {
-  static const Field instance;
-  return instance;
+  static const Field kField;
+  return kField;
 }
 
 std::uint8_t power_of_g(unsigned exponent) { return field().powers[exponent % 255]; }
