@@ -11,6 +11,7 @@
 namespace sandbay::iscsi {
 namespace {
 
+constexpr Duration kStallTimeWhileShort = std::chrono::seconds(5);  // Of memory.
 constexpr Duration kDiscoveryIdleTime = std::chrono::minutes(10);
 
 // A PDU on its way to a session that lives elsewhere.
@@ -122,6 +123,11 @@ Task<void> Connection::serve(Session& session, ConnectionLink& link) {
     }
     // Answers do not wait for room; who asks for them and does not read them is read no further.
     while (is_flooded()) co_await room_.wait();
+    // Nor does what crosses pile up where the session lives.
+    if (crossed_ >= kMostCrossing) {
+      crossed_ = 0;
+      co_await invoke_on(session.home(), arrive());
+    }
     const auto targets = framer_.targets();
     if (targets.empty()) break;
     const Result<std::size_t> got = co_await stream_->receive(targets);
@@ -153,8 +159,12 @@ bool Connection::hand_over(Session& session, ConnectionLink& link) {
     arrived->session->receive(*arrived->link, arrived->pdu);
   };
   session.home().send(*crossing);
+  ++crossed_;
   return true;
 }
+
+// Ends when the session has taken all that was sent to it before.
+Task<void> Connection::arrive() { co_return; }
 
 // A write that will send data without being asked is promised room for it, or loses what it has
 // brought.
@@ -192,8 +202,9 @@ BufferList Connection::payload_for(const IncomingPdu& pdu, std::size_t byte_coun
       return data;
     }
     default:
-      // Ping data and text: what is kept for others is not theirs.
+      // Ping data and text: what is kept for others is not theirs. The last of it is for logins.
       if (byte_count > kSmallPayloadBytes && pool.under_pressure()) return {};
+      if (session_ != nullptr && pool.nearly_full()) return {};
       return pool.try_allocate(byte_count);
   }
 }
@@ -212,10 +223,19 @@ bool Connection::try_promise(std::size_t byte_count) {
 }
 
 Task<bool> Connection::promise(std::size_t byte_count) {
-  co_await home_->buffers().reserve(byte_count);
+  if (closing_) co_return false;
+  BufferPool::Wait wait;
+  promise_waits_.push_back(&wait);
+  const bool reserved = co_await home_->buffers().reserve(byte_count, wait);
+  std::erase(promise_waits_, &wait);
+  if (!reserved) co_return false;
+  if (closing_) {
+    home_->buffers().unreserve(byte_count);
+    co_return false;
+  }
   if (promised_ == 0) data_awaited_since_ = home_->now();
   promised_ += byte_count;
-  co_return !closing_;
+  co_return true;
 }
 
 void Connection::unpromise(std::size_t byte_count) {
@@ -230,7 +250,7 @@ void Connection::unpromise(std::size_t byte_count) {
 void Connection::arm_housekeeping() {
   Duration interval = limits_.send_stall_timeout;
   if (limits_.nop_in_interval > Duration{0}) interval = std::min(interval, limits_.nop_in_interval);
-  interval = std::min(interval, limits_.nop_in_timeout) / 2;
+  interval = std::min(std::min(interval, limits_.nop_in_timeout) / 2, kStallTimeWhileShort);
   timer_.deadline = home_->now() + std::max<Duration>(interval, std::chrono::milliseconds(10));
   home_->arm(timer_);
 }
@@ -241,7 +261,11 @@ void Connection::keep_house() {
   if (is_flooded()) last_received_ = now;
   const bool unanswered = pinged_ != kNever && now - pinged_ >= limits_.nop_in_timeout &&
                           now - last_received_ >= limits_.nop_in_timeout;
-  const bool stalled = send_started_ != kNever && now - send_started_ >= limits_.send_stall_timeout;
+  // A peer that takes nothing is borne with for long, but not while it holds what others need.
+  const Duration patience = home_->buffers().under_pressure()
+                                ? std::min(kStallTimeWhileShort, limits_.send_stall_timeout)
+                                : limits_.send_stall_timeout;
+  const bool stalled = send_started_ != kNever && now - send_started_ >= patience;
   // Half a PDU, and then silence, while others wait for memory.
   const bool withheld = framer_.in_the_middle() && home_->buffers().under_pressure() &&
                         now - last_received_ >= limits_.nop_in_timeout;
@@ -287,6 +311,7 @@ void Connection::end_states() {
 void Connection::shutdown() noexcept {
   if (std::exchange(closing_, true)) return;
   stream_->shutdown();
+  for (BufferPool::Wait* const wait : promise_waits_) home_->buffers().cancel(*wait);
   room_.notify_all();
   if (idle_writer_) home_->post(std::exchange(idle_writer_, {}));
 }

@@ -103,7 +103,7 @@ class Connection final : public PayloadSource {
   // Memory promised to data that was solicited or may come unsolicited. Given back as the data
   // arrive, by unpromise(), or with the connection.
   bool try_promise(std::size_t byte_count);
-  Task<bool> promise(std::size_t byte_count);  // Waits. False: closing.
+  Task<bool> promise(std::size_t byte_count);  // Waits. False: closing, and nothing is promised.
   void unpromise(std::size_t byte_count);
 
   // Ends both directions; the reader and the writer end soon.
@@ -126,6 +126,7 @@ class Connection final : public PayloadSource {
     BufferList data;
   };
   static constexpr unsigned kPdusPerTurn = 8;
+  static constexpr unsigned kMostCrossing = 512;
   static constexpr std::size_t kQueuedBytesLimit = std::size_t{4} << 20;
   static constexpr std::size_t kMostQueued = 65536;
   static constexpr std::size_t kSmallPayloadBytes = 4096;
@@ -138,6 +139,7 @@ class Connection final : public PayloadSource {
   void arm_housekeeping();
   void keep_house();
   bool hand_over(Session& session, ConnectionLink& link);
+  static Task<void> arrive();
   void promise_unsolicited(IncomingPdu& pdu);
   bool admits_writes() const;
 
@@ -148,7 +150,7 @@ class Connection final : public PayloadSource {
   PduFramer framer_;
   IncomingPdu incoming_;
   ConnectionTraffic traffic_;
-  std::uint32_t target_max_recv_ = 8192;
+  unsigned crossed_ = 0;  // PDUs, since the session was last known to have taken all.
   std::uint32_t first_burst_length_ = 0;  // 0: no unsolicited data beyond immediate data.
   bool header_digest_ = false;
   bool data_digest_ = false;
@@ -168,6 +170,7 @@ class Connection final : public PayloadSource {
   Condition room_;
   Condition sent_;
 
+  std::vector<BufferPool::Wait*> promise_waits_;
   std::size_t promised_ = 0;
   TimePoint data_awaited_since_{};  // While something is promised: since it last came nearer.
 
@@ -175,7 +178,6 @@ class Connection final : public PayloadSource {
   Timer timer_;
   TimePoint last_received_{};
   TimePoint pinged_ = kNever;
-  std::uint32_t ping_tag_ = 0;
   Session* session_ = nullptr;
   ConnectionLink* link_ = nullptr;
 };

@@ -211,9 +211,9 @@ Task<void> ScsiTask::solicit_when_promised(std::uint32_t byte_count) {
   const std::shared_ptr<Session> keep = session.shared_from_this();
   const bool promised = co_await session.promise(link, byte_count);
   promising_ = false;
-  if (finished_ || lingering_ || !promised || link.ended || refusal_ != Refusal::kNone) {
-    session.unpromise(link, byte_count);
-  } else {
+  const bool wanted = !finished_ && !lingering_ && !link.ended && refusal_ == Refusal::kNone;
+  if (promised && !wanted) session.unpromise(link, byte_count);
+  if (promised && wanted) {
     promised_ahead_ = byte_count;
     solicit();
   }

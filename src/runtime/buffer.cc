@@ -196,6 +196,17 @@ struct BufferPool::Waiter {
   Event event;
 };
 
+// Whether those who can wait leave a sixteenth of all slabs to those who cannot: the last ones
+// would otherwise all be of one size. Slabs that are wholly free serve any.
+static bool leaves_slabs(bool needs_one, std::size_t slab_count, std::span<const std::size_t> spare,
+                         std::size_t limit_bytes) {
+  if (!needs_one) return true;
+  std::size_t in_use = slab_count;
+  for (const std::size_t count : spare) in_use -= count;
+  const std::size_t slabs = limit_bytes / BufferPool::kSlabBytes;
+  return in_use + 1 <= slabs - slabs / 16;
+}
+
 BufferPool::BufferPool(Executor& home, std::size_t limit_bytes)
     : home_(home),
       limit_bytes_(std::max(limit_bytes / kSlabBytes, kSmallestLimitSlabs) * kSlabBytes) {}
@@ -299,8 +310,9 @@ BufferList BufferPool::try_allocate(std::size_t byte_count) {
 Task<BufferList> BufferPool::allocate(std::size_t byte_count) {
   assert(byte_count <= limit_bytes_ / 4);
   auto& waiters = byte_count <= kSmallBytes ? small_waiters_ : waiters_;
-  if (waiters.empty() &&
-      used_bytes_ + reserved_bytes_ + block_bytes_for(byte_count) <= limit_for(byte_count)) {
+  const bool none_open = open_slabs_[class_for(std::min(byte_count, kLargestBlock))].empty();
+  if (waiters.empty() && is_room_for(byte_count, block_bytes_for(byte_count)) &&
+      leaves_slabs(none_open, slab_count_, spare_slabs_, limit_bytes_)) {
     BufferList list = try_allocate(byte_count);
     if (!list.empty()) co_return list;
   }
@@ -325,6 +337,25 @@ Task<void> BufferPool::reserve(std::size_t byte_count) {
   waiters_.push_back(&waiter);
   co_await waiter.event.wait();
   assert(waiter.done);
+}
+
+Task<bool> BufferPool::reserve(std::size_t byte_count, Wait& wait) {
+  assert(byte_count <= limit_bytes_ / 4);
+  if (try_reserve(byte_count)) co_return true;
+  Waiter waiter{.byte_count = byte_count, .reserve = true, .granted = {}, .event = {}};
+  waiters_.push_back(&waiter);
+  wait.waiter_ = &waiter;
+  co_await waiter.event.wait();
+  wait.waiter_ = nullptr;
+  co_return waiter.done;
+}
+
+void BufferPool::cancel(Wait& wait) {
+  Waiter* const waiter = std::exchange(wait.waiter_, nullptr);
+  if (waiter == nullptr || waiter->done) return;
+  std::erase(waiters_, waiter);
+  waiter->event.set();
+  if (waiter_count() > 0) wake_waiters();  // Whoever stood behind it may need less.
 }
 
 void BufferPool::unreserve(std::size_t byte_count) {
@@ -389,7 +420,11 @@ bool BufferPool::grant(Waiter& waiter) {
     return true;
   }
   const std::size_t needed = block_bytes_for(waiter.byte_count);
-  if (used_bytes_ + reserved_bytes_ + needed > limit_for(waiter.byte_count)) return false;
+  if (!is_room_for(waiter.byte_count, needed)) return false;
+  if (!leaves_slabs(open_slabs_[class_for(std::min(waiter.byte_count, kLargestBlock))].empty(),
+                    slab_count_, spare_slabs_, limit_bytes_)) {
+    return false;
+  }
   waiter.granted = try_allocate(waiter.byte_count);
   return !waiter.granted.empty();
 }

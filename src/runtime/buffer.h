@@ -13,6 +13,7 @@
 // redeemed by try_allocate() followed by unreserve().
 #pragma once
 
+#include <algorithm>
 #include <cassert>
 #include <cstddef>
 #include <cstdint>
@@ -198,19 +199,31 @@ class BufferPool {
   // Slices of at most 256 KiB; an empty list if the limit is reached. byte_count is positive.
   BufferList try_allocate(std::size_t byte_count);
   // Waits, first come first served, until there is room. Ask for at most limit_bytes() / 4. Small
-  // ones have a queue of their own, and an eighth of the pool that large ones leave to them:
-  // whoever moves megabytes does not keep others from a block.
+  // ones have a queue of their own, and a part of the pool that large ones leave to them: whoever
+  // moves megabytes does not keep others from a block. Both leave a sixteenth to try_allocate(),
+  // for those who cannot wait.
   Task<BufferList> allocate(std::size_t byte_count);
 
   // A promise against the limit, and its end: redeemed by allocating, or given up.
   bool try_reserve(std::size_t byte_count);
   Task<void> reserve(std::size_t byte_count);  // Waits in the same queue as allocate().
+  // The same for one who may have to give up: cancel() ends the wait, and then it is false and
+  // nothing is reserved. `wait` outlives the call.
+  struct Waiter;
+  class Wait {
+    friend class BufferPool;
+    Waiter* waiter_ = nullptr;
+  };
+  Task<bool> reserve(std::size_t byte_count, Wait& wait);
+  void cancel(Wait& wait);
   void unreserve(std::size_t byte_count);
 
   std::size_t limit_bytes() const noexcept { return limit_bytes_; }
   std::size_t used_bytes() const noexcept { return used_bytes_; }  // In blocks handed out.
   std::size_t reserved_bytes() const noexcept { return reserved_bytes_; }
   std::size_t waiter_count() const noexcept { return waiters_.size() + small_waiters_.size(); }
+  // What is left is for those who have nothing yet.
+  bool nearly_full() const noexcept { return used_bytes_ > limit_bytes_ / 16 * 15; }
   // Above three quarters of the limit: refuse new work that can be refused.
   bool under_pressure() const noexcept {
     return used_bytes_ + reserved_bytes_ > limit_bytes_ / 4 * 3;
@@ -219,7 +232,6 @@ class BufferPool {
  private:
   friend class Buffer;
   struct Slab;
-  struct Waiter;
   static constexpr std::size_t kClassCount = 6;
 
   void give_back(detail::BufferBlock* block) noexcept;
@@ -229,6 +241,12 @@ class BufferPool {
   void wake_waiters();
   std::size_t limit_for(std::size_t byte_count) const noexcept {
     return byte_count <= kSmallBytes ? limit_bytes_ : limit_bytes_ / 8 * 7;
+  }
+  // For those who can wait.
+  bool is_room_for(std::size_t byte_count, std::size_t block_bytes) const noexcept {
+    const std::size_t left = limit_bytes_ / 16 / kSlabBytes * kSlabBytes;
+    const std::size_t limit = std::min(limit_for(byte_count), limit_bytes_ - left);
+    return used_bytes_ + reserved_bytes_ + block_bytes <= limit;
   }
   void wake(std::deque<Waiter*>& waiters);
   bool grant(Waiter& waiter);

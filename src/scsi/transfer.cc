@@ -89,7 +89,10 @@ Job LogicalUnit::read(Command& command) {
 
   BufferList data;
   if (blocks * block_bytes <= kSmallReadBytes) {
-    data = home_.buffers().try_allocate(blocks * block_bytes);
+    // A read can wait; the last of the memory is for those who cannot.
+    if (!home_.buffers().nearly_full()) {
+      data = home_.buffers().try_allocate(blocks * block_bytes);
+    }
   } else {
     const Error room = co_await command.prepare_data_in(blocks * block_bytes);
     if (room != Error::kNone) co_return transport_failure(room);

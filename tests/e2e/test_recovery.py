@@ -48,7 +48,8 @@ def test_kill_under_write_load_keeps_synced_data(t):
 def test_sigterm_under_load_ends_with_0(t):
     """SIGTERM while a client writes: the daemon flushes, ends within its bound, loses nothing."""
     t.need('qemu-io')
-    daemon = t.daemon([{'name': 'disk', 'size': '64MiB'}])
+    # So large that the writes do not come round to the beginning.
+    daemon = t.daemon([{'name': 'disk', 'size': '16GiB'}])
     t.run('qemu-io', '-f', 'raw', '-c', 'write -P 33 0 4M', daemon.url())
     t.start('qemu-img', 'bench', '-w', '-f', 'raw', '-c', '1000000', '-o', '8388608', '-d', '8',
             daemon.url())

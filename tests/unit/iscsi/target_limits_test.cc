@@ -173,6 +173,95 @@ Task<void> deaf_pinger(Bench& bench) {
   co_await done.wait();
 }
 
+// Everybody's memory is gone: small reads, of which many fit into a command window.
+Task<void> deaf_crowd(Bench& bench) {
+  RawInitiator& old = *co_await bench.session({.isid = 99});
+  std::vector<RawInitiator*> crowd;
+  for (std::uint8_t isid = 1; isid <= 60; ++isid) {
+    RawInitiator* const peer = co_await bench.session({.isid = isid});
+    crowd.push_back(peer);
+  }
+  for (RawInitiator* const peer : crowd) {
+    peer->pause_reading();
+    for (int i = 0; i < 31; ++i) co_await send_command(*peer, reading(0, 128));  // 64 KiB each.
+  }
+  co_await bench.sleep(std::chrono::seconds(1));
+  bool short_of_memory = false;
+  for (Executor* const executor : bench.world().executors()) {
+    if (executor->buffers().waiter_count() > 0) short_of_memory = true;
+  }
+  CHECK(short_of_memory);
+  const TimePoint before = bench.now();
+  RawInitiator& late = *co_await bench.connect();
+  const RawPdu answer = co_await late.log_in({.isid = 77});
+  CHECK(answer.login().status == LoginStatus::kSuccess);
+  CHECK(bench.now() - before < std::chrono::seconds(1));
+  const std::uint32_t ping = co_await send_ping(old, {}, true);
+  const RawPdu echo = co_await old.next_of(ping);
+  CHECK(echo.is(Opcode::kNopIn));
+  // And in a short time it can read: who takes nothing is not borne with while others wait.
+  co_await bench.take_attentions(late);
+  const RawPdu read = co_await answer_to(late, reading(0, 8));
+  CHECK(read.status() == 0);
+  CHECK(bench.now() - before < std::chrono::seconds(15));
+  for (RawInitiator* const peer : crowd) peer->resume_reading();
+}
+
+// A ping's data find no memory: it is refused for now, and the connection stays.
+Task<void> ping_without_memory(Bench& bench) {
+  RawInitiator& peer = *co_await bench.session();
+  std::vector<std::pair<BufferPool*, std::size_t>> reserved;
+  for (Executor* const executor : bench.world().executors()) {
+    BufferPool& pool = executor->buffers();
+    std::size_t byte_count = 0;
+    for (std::size_t piece = std::size_t{1} << 20; piece > 256; piece /= 2) {
+      while (pool.try_reserve(piece)) byte_count += piece;
+    }
+    reserved.emplace_back(&pool, byte_count);
+  }
+  // One block more, and the pool is under pressure.
+  RawInitiator& other = *co_await bench.session({.isid = 2});
+  for (const bool immediate : {true, false}) {
+    const std::uint32_t cmd_sn = peer.cmd_sn;
+    co_await send_ping(peer, pattern_of(8000), immediate);
+    const RawPdu refused = co_await peer.next();
+    CHECK(refused.rejected_for() == static_cast<int>(immediate
+                                                         ? RejectReason::kTooManyImmediateCommands
+                                                         : RejectReason::kLongOperationReject));
+    CHECK(refused.numbers().exp_cmd_sn == cmd_sn);
+    peer.cmd_sn = cmd_sn;
+  }
+  for (const auto& [pool, byte_count] : reserved) pool->unreserve(byte_count);
+  const std::uint32_t again = co_await send_ping(peer, pattern_of(8000), false);
+  const RawPdu echo = co_await peer.next_of(again);
+  CHECK(echo.data == pattern_of(8000));
+  CHECK_FALSE(other.ended());
+}
+
+// A write waits for room for its data, which others hold for good.
+Task<void> end_without_memory(Bench& bench) {
+  RawInitiator& peer = *co_await bench.session({.keys = "InitialR2T=Yes"});
+  std::vector<std::pair<BufferPool*, std::size_t>> reserved;
+  for (Executor* const executor : bench.world().executors()) {
+    BufferPool& pool = executor->buffers();
+    std::size_t byte_count = 0;
+    while (pool.try_reserve(65536)) byte_count += 65536;
+    reserved.emplace_back(&pool, byte_count);
+  }
+  const std::uint32_t tag = co_await send_command(peer, writing(0, 1024));
+  const RawPdu nothing = co_await peer.next_of(tag, std::chrono::seconds(1));
+  CHECK(nothing.silent);
+  const TimePoint before = bench.now();
+  peer.reset();
+  for (int i = 0; i < 100; ++i) {
+    const auto sessions = co_await bench.server().sessions();
+    if (sessions.empty()) break;
+    co_await bench.sleep(std::chrono::milliseconds(100));
+  }
+  CHECK(bench.now() - before < std::chrono::seconds(5));
+  for (const auto& [pool, byte_count] : reserved) pool->unreserve(byte_count);
+}
+
 // The end ---------------------------------------------------------------------------------------
 
 Task<void> shutdown_while_hung(Bench& bench) {
@@ -223,6 +312,15 @@ TEST_CASE("A peer that does not read its data stops nobody else and is given up"
 }
 TEST_CASE("A peer that pings and reads nothing takes a bounded amount of memory") {
   on_bench({.link = whole_receives()}, deaf_pinger);
+}
+TEST_CASE("A crowd that does not read leaves memory to logins, and goes soon") {
+  on_bench({.link = whole_receives()}, deaf_crowd);
+}
+TEST_CASE("A ping whose data find no memory is refused and the connection stays") {
+  on_bench({}, ping_without_memory);
+}
+TEST_CASE("A session ends while a write of it waits for memory") {
+  on_bench({}, end_without_memory);
 }
 TEST_CASE("shutdown() with hung devices is bounded") { on_bench({}, shutdown_while_hung); }
 

@@ -406,6 +406,65 @@ TEST_CASE("What waits for memory leaves room for what was promised", "[buffer]")
   });
 }
 
+Task<void> reserve_or_give_up(BufferPool& pool, BufferPool::Wait& wait, std::vector<bool>& ends) {
+  const bool reserved = co_await pool.reserve(2 * kMiB, wait);
+  ends.push_back(reserved);
+}
+
+TEST_CASE("Who waits for a promise may give up, and those behind go on", "[buffer]") {
+  run([](Executor& executor) -> Task<void> {
+    BufferPool& pool = executor.buffers();
+    std::size_t promised = 0;
+    while (pool.try_reserve(kMiB)) promised += kMiB;
+    pool.unreserve(kMiB);
+    promised -= kMiB;
+    BufferPool::Wait wait;
+    std::vector<bool> ends;
+    spawn(reserve_or_give_up(pool, wait, ends));
+    std::vector<int> order;
+    spawn(reserve_and_log(pool, kMiB, 7, order));
+    co_await executor.sleep_for(1ms);
+    CHECK(ends.empty());
+    CHECK(order.empty());
+    pool.cancel(wait);
+    co_await executor.sleep_for(1ms);
+    CHECK(ends == std::vector<bool>{false});
+    CHECK(order == std::vector<int>{7});
+    CHECK(pool.reserved_bytes() == promised + kMiB);
+    pool.cancel(wait);  // Too late, and harmless.
+    pool.unreserve(promised + kMiB);
+    spawn(reserve_or_give_up(pool, wait, ends));
+    pool.cancel(wait);
+    co_await executor.sleep_for(1ms);
+    CHECK(ends == std::vector<bool>{false, true});
+    pool.unreserve(2 * kMiB);
+  });
+}
+
+Task<void> fill_with_small_ones(Executor& executor) {
+  BufferPool& pool = executor.buffers();
+  std::vector<BufferList> held;
+  std::vector<int> order;
+  const int count = static_cast<int>(pool.limit_bytes() / 4096) + 100;
+  for (int i = 0; i < count; ++i) spawn(allocate_and_log(pool, 4096, i, order, held));
+  CHECK(pool.waiter_count() > 0);
+  std::vector<Buffer> logins;
+  for (int i = 0; i < 16; ++i) {
+    logins.push_back(pool.try_allocate_contiguous(16384));
+    CHECK_FALSE(logins.back().empty());
+  }
+  logins.clear();
+  while (order.size() < static_cast<std::size_t>(count)) {
+    held.clear();
+    co_await executor.sleep_for(1ms);
+  }
+}
+
+TEST_CASE("Small allocations that wait leave some memory to those who cannot", "[buffer]") {
+  auto world = sim::World::create({.memory_limit_bytes = 4 * kLimit});
+  REQUIRE(world->run([&] { return fill_with_small_ones(*world->executors()[0]); }));
+}
+
 // Away from home --------------------------------------------------------------------------------
 
 Task<void> free_elsewhere(Executor& home, Executor& away) {
