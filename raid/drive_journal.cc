@@ -132,7 +132,9 @@ bool DriveJournal::take_batch(Batch& batch) {
     if (!fits(head_, durable_tail_position_, waiter.units, start)) break;
     if (batch.record_count > 0) {
       const std::uint64_t units = batch.units + waiter.units;
-      if (start != head_ || units * ring_.unit_bytes > kMostBatchBytes) break;
+      // One write a drive: a batch does not pass the ring's end.
+      if (start != head_ || start % ring_.unit_count() == 0) break;
+      if (units * ring_.unit_bytes > kMostBatchBytes) break;
       const std::uint64_t header_units = waiter.units - units_for(waiter.payload_bytes);
       if (batch.header_bytes + header_units * ring_.unit_bytes > headers_.byte_count()) break;
     }
@@ -240,6 +242,7 @@ struct DriveJournal::Round {
 
 Task<Error> DriveJournal::store(Batch& batch) {
   assert(batch.data.byte_count() == batch.units * ring_.unit_bytes);
+  assert(batch.position % ring_.unit_count() + batch.units <= ring_.unit_count());
   const Error error = co_await write_copies(batch.position, batch.data, 0);
   batch.data.clear();
   co_return error;

@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "raid/drive_journal.h"
+#include "raid/journal_newest.h"
 #include "runtime/buffer.h"
 
 namespace sandbay::raid {
@@ -67,6 +68,7 @@ Task<Result<JournalRecovery>> DriveJournal::recover_once() {
                                 .writes = record.writes,
                                 .payload = std::move(payload)});
   }
+  keep_newest(recovery.updates, ring_.block_bytes);
   // Of which stripes the others were nobody knows.
   if (durable_count < newest_batch - scan.tail()) recovery.all_lost = true;
   co_return recovery;

@@ -70,9 +70,11 @@ class Journal {
   virtual Task<Result<std::uint64_t>> append(StripeUpdate update) = 0;
   // In any order. Costs no I/O by itself.
   virtual void release(std::uint64_t ticket) = 0;
-  // Called once, before the first append(): what a crash left. Afterwards the journal counts all of
-  // it as live until reset(). A record that is returned is returned again by the next recover() if
-  // there is another crash before reset() has ended, also when a drive is missing then.
+  // Called once, before the first append(): what a crash left. Every block stands in at most one
+  // update, with its newest bytes: released updates may come back, but none over a newer one.
+  // Afterwards the journal counts all of it as live until reset(). What was not released is
+  // returned again by the next recover() if there is another crash before reset() has ended, also
+  // when a drive is missing then.
   virtual Task<Result<JournalRecovery>> recover() = 0;
   // Everything recovered has been written and flushed: the journal is durably empty. Called after
   // every recover(), also of nothing; append() may follow.
