@@ -1,0 +1,242 @@
+// The text form of rules: what is printed is what was parsed, whatever the rule, and every mistake
+// is one line that names the word and what would be accepted.
+#include "fault/rule.h"
+
+#include <string>
+
+#include <fmt/format.h>
+#include <rapidcheck.h>
+#include <catch2/catch.hpp>
+
+#include "fault/rule_values.h"
+#include "fault/traits.h"
+
+namespace sandbay::fault {
+namespace {
+
+Rule parsed(const std::string& text) {
+  const auto rule = parse_rule(text);
+  INFO(text);
+  if (!rule.has_value()) FAIL(rule.error());
+  return *rule;
+}
+
+std::string refused(const std::string& text) {
+  const auto rule = parse_rule(text);
+  INFO(text);
+  REQUIRE_FALSE(rule.has_value());
+  CHECK(rule.error().find('\n') == std::string::npos);
+  CHECK(rule.error().size() < 900);
+  return rule.error();
+}
+
+std::string pick(const std::vector<std::string>& choices) { return *rc::gen::elementOf(choices); }
+
+bool flip_a_coin() { return *rc::gen::arbitrary<bool>(); }
+
+std::string some_number(std::uint64_t least = 0) {
+  const auto number = *rc::gen::inRange<std::uint64_t>(least, 1 << 20);
+  return flip_a_coin() ? fmt::format("{}", number) : fmt::format("{:#x}", number);
+}
+
+std::string some_time() {
+  return fmt::format("{}{}", *rc::gen::inRange(1, 5000), pick({"ns", "us", "ms", "s", "min", "h"}));
+}
+
+std::string some_bounds() {
+  const auto least = *rc::gen::inRange(0, 100);
+  const auto most = least + *rc::gen::inRange(0, 100);
+  return pick({fmt::format("{}", least), fmt::format("{}..", least), fmt::format("..{}", most),
+               fmt::format("{}..{}", least, most)});
+}
+
+// Words that go with the fault, with any values that are possible.
+std::string words_for(const Traits& row) {
+  switch (row.fault) {
+    case Fault::kTorn:
+      return " keep=" + pick({"random", "first:3", "last:0", "0,2,5", "7"});
+    case Fault::kFlip:
+      return " bits=" + some_number(1).substr(0, 3) + " sticky=" + pick({"yes", "no"});
+    case Fault::kMisdirectRead:
+    case Fault::kMisdirectWrite:
+      return " to=" + pick({"0x10", "drive:other", "drive:other@77"});
+    case Fault::kSlow:
+      return " latency=" + pick({"5ms", "1us..7ms", "exp:3ms"}) +
+             pick({"", " lanes=4", " bandwidth=40MB/s", " bandwidth=1Gbit/s"});
+    case Fault::kLseGrowing:
+      return " rate=" + pick({"0.125", "3", "1000000"}) + " cluster=4 threshold=9";
+    case Fault::kStale:
+      return " lba=7+9 event=then overlay=no";
+    case Fault::kWrongId:
+      return pick({" serial=A-1", " blocks=100", " block=4096", " block=512 serial=x"});
+    case Fault::kSmart:
+      return " wear=99 temperature=0";
+    case Fault::kInsert:
+      return " content=" + pick({"same", "other"});
+    case Fault::kPowerCut:
+    case Fault::kPowerCutAgain:
+      return " loss=" + pick({"any", "order", "all", "none"});
+    default:
+      return "";
+  }
+}
+
+std::string some_rule() {
+  const auto rows = all_traits();
+  const Traits& row = rows[*rc::gen::inRange<std::size_t>(0, rows.size())];
+  const bool nvram =
+      (row.places & bit(Place::Kind::kDrive)) == 0 && (row.places & bit(Place::Kind::kNvram)) != 0;
+  std::string text = flip_a_coin() ? "rule" : "";
+  text += fmt::format(" do={}", row.name) + words_for(row);
+  if (nvram) {
+    text += " at=" + pick({"nvram", "nvram:A"});
+  } else if ((row.places & bit(Place::Kind::kDrive)) == 0) {
+    text += " at=" + pick({"enclosure", "enclosure:shelf-1"});
+  } else {
+    text += " at=" + pick({"disk:3", "drive:d7", "drive", "enclosure", "enclosure:e"});
+  }
+  if (flip_a_coin()) text += " id=" + pick({"r7", "a.b_c-d", "X"});
+  if (flip_a_coin()) text += " enabled=" + pick({"yes", "no"});
+  if (!nvram && flip_a_coin()) text += " op=any";
+  if (!nvram && row.fault != Fault::kStale && flip_a_coin()) {
+    text += fmt::format(" lba={}", some_number());
+    if (flip_a_coin()) text += "+" + some_number(1);
+  }
+  if (!nvram && flip_a_coin()) text += " length=" + some_bounds();
+  if (!nvram && flip_a_coin()) text += " fua=" + pick({"yes", "no"});
+  if (!nvram && flip_a_coin()) text += " origin=" + pick({"host", "rebuild,verify", "any"});
+  if (!nvram && flip_a_coin()) text += " depth=" + some_bounds();
+  if (flip_a_coin()) text += " after=" + some_number();
+  if (flip_a_coin()) text += " every=" + some_number(1);
+  if (flip_a_coin()) text += " count=" + some_number(1);
+  if (flip_a_coin()) text += " p=" + pick({"0", "1", "0.2", "1e-9", "0.3333333333333333"});
+  if (flip_a_coin()) text += " from=1ns";
+  if (flip_a_coin()) text += " until=" + pick({"2ns", "90s", "36h"});
+  if (row.fault != Fault::kStale && flip_a_coin()) {
+    text += " event=" + pick({"rebuild.start", "rule:r9", "then"});
+  }
+  if (flip_a_coin()) text += " state=" + pick({"a", "!a", "a:7", "!a:-3,b", "a,b,c:1"});
+  if (flip_a_coin()) text += " within=tolerance";
+  if (flip_a_coin()) text += " set=" + pick({"a", "a:0", "a:1,b:-9"});
+  if (flip_a_coin()) text += " then=rule:r8";
+  if (flip_a_coin() || row.fault == Fault::kStall || row.fault == Fault::kFailTransient) {
+    text += " for=" + some_time();
+  }
+  return text;
+}
+
+}  // namespace
+
+TEST_CASE("A rule is read as the catalogue writes it", "[fault][rule]") {
+  const Rule rule = parsed(
+      "rule id=r7 at=disk:3 op=write lba=0x1000+64 after=100 every=5 count=3 p=0.2\n"
+      "     state=rebuilding do=torn keep=first:3 then=rule:r8 for=2s");
+  CHECK(rule.id == "r7");
+  CHECK(rule.at == Place{Place::Kind::kDrive, "3"});
+  CHECK(rule.operations == bit(Operation::kWrite));
+  CHECK(rule.lba == Extent{0x1000, 64});
+  CHECK(rule.after == 100);
+  CHECK(rule.every == 5);
+  CHECK(rule.count == 3);
+  CHECK(rule.probability == 0.2);
+  CHECK(rule.state == std::vector<StateTest>{{.name = "rebuilding"}});
+  CHECK(rule.fault == Fault::kTorn);
+  CHECK(rule.keep == Keep{.kind = Keep::Kind::kFirst, .count = 3});
+  CHECK(rule.then == "r8");
+  CHECK(rule.duration == std::chrono::seconds(2));
+  CHECK(print_rule(rule) ==
+        "rule id=r7 at=drive:3 op=write lba=0x1000+64 after=100 every=5 count=3 p=0.2 "
+        "state=rebuilding do=torn keep=first:3 then=rule:r8 for=2s");
+}
+
+TEST_CASE("Every fault of the table is read and printed", "[fault][rule]") {
+  for (const Traits& row : all_traits()) {
+    INFO(row.name);
+    CHECK(fault_name(row.fault) == row.name);
+  }
+}
+
+TEST_CASE("What is printed parses to the same rule", "[fault][rule]") {
+  REQUIRE(rc::check([] {
+    const std::string text = some_rule();
+    RC_LOG() << text;
+    const auto rule = parse_rule(text);
+    if (!rule.has_value()) RC_FAIL(rule.error());
+    const std::string printed = print_rule(*rule);
+    RC_LOG() << printed;
+    const auto again = parse_rule(printed);
+    if (!again.has_value()) RC_FAIL(again.error());
+    RC_ASSERT(*again == *rule);
+    RC_ASSERT(print_rule(*again) == printed);
+  }));
+}
+
+TEST_CASE("No text whatever makes the parser fail", "[fault][rule]") {
+  REQUIRE(rc::check([](const std::string& text) {
+    const auto rule = parse_rule(text);
+    RC_ASSERT(rule.has_value() || !rule.error().empty());
+    const auto value = parse_rule("at=drive do=slow latency=" + text);
+    RC_ASSERT(value.has_value() || !value.error().empty());
+  }));
+}
+
+TEST_CASE("A mistake names the word and what would be accepted", "[fault][rule]") {
+  CHECK(refused("at=drive:3 do=explode").starts_with("do=explode: nothing, hold, fail"));
+  CHECK(refused("at=drive:3 op=wirte do=fail") ==
+        "op=wirte: read, write, flush, unmap, write_zeroes and advise are possible, several with "
+        "commas, and any");
+  CHECK(refused("at=controller:A do=fail") ==
+        "at=controller:A: drive:NAME, drive (one or any of them), enclosure, enclosure:NAME, nvram "
+        "and nvram:NAME are possible");
+  CHECK(refused("at=drive:3 do=fail tag=7").starts_with("tag: no such word; id, enabled, at"));
+  CHECK(refused("at=drive:3 do=fail p").starts_with("p: write p=VALUE"));
+  CHECK(refused("at=drive:3 do=fail p=2") == "p=2: 0 to 1 is possible");
+  CHECK(refused("at=drive:3 do=fail p=nan") == "p=nan: 0 to 1 is possible");
+  CHECK(refused("at=drive:3 do=fail p=0.1 p=0.2") == "p=: stands twice");
+  CHECK(refused("at=drive:3 do=fail for=5") ==
+        "for=5: a time such as 500us, 5ms, 2s or 1min is possible");
+  CHECK(refused("at=drive:3 do=fail for=99999999999999h").starts_with("for="));
+  CHECK(refused("at=drive:3 do=fail lba=7+0").starts_with("lba=7+0: an LBA and a count"));
+  CHECK(refused("at=drive:3 do=fail lba=0xffffffffffffffff+2").starts_with("lba="));
+  CHECK(refused("at=drive:3 do=fail length=9..8").starts_with("length=9..8: a number or a range"));
+  CHECK(refused("at=drive:3 do=fail keep=first:3") ==
+        "keep=: do=fail does not know it; it has no words of its own");
+  CHECK(refused("at=drive:3 do=torn latency=5ms") ==
+        "latency=: do=torn does not know it; its own words are overlay and keep");
+  CHECK(refused("at=drive:3") == "do= is missing; a rule is such as at=drive:d3 do=fail");
+  CHECK(refused("do=fail").starts_with("at= is missing"));
+  CHECK(refused("").starts_with("at= is missing"));
+  CHECK(refused("at=nvram do=fail") == "do=fail: goes with at=drive and at=enclosure");
+  CHECK(refused("at=drive:3 do=nvram.loss") == "do=nvram.loss: goes with at=nvram");
+  CHECK(refused("at=drive:3 do=shelf.loss") == "do=shelf.loss: goes with at=enclosure");
+  CHECK(refused("at=nvram do=nvram.loss op=write").starts_with("at=nvram: op, lba, length"));
+  CHECK(refused("at=drive:3 op=read do=lost") == "op=read: do=lost strikes write");
+  CHECK(refused("at=drive:3 do=stall").starts_with("do=stall: say how long"));
+  CHECK(refused("at=drive:3 do=slow").starts_with("do=slow: say how slow"));
+  CHECK(refused("at=drive:3 do=wrong.id").starts_with("do=wrong.id: say what changes"));
+  CHECK(refused("at=drive:3 do=stale event=then").starts_with("do=stale: say with lba="));
+  CHECK(refused("at=drive:3 do=stale lba=1").starts_with("do=stale: say when"));
+  CHECK(refused("at=drive:3 do=fail from=3s until=2s").starts_with("until=: must be later"));
+  CHECK(refused("id=r1 at=drive:3 do=fail then=rule:r1").starts_with("then=: names the rule"));
+  CHECK(refused("at=drive:3 do=misdirect.write to=drive:3").starts_with("to=: names the drive"));
+  CHECK(refused(std::string(5000, 'x')).starts_with("the rule has 5000 characters"));
+  CHECK(refused("at=drive:\x01\x02 do=fail").find("drive:?") != std::string::npos);
+}
+
+TEST_CASE("Values of rules go to text and back", "[fault][rule]") {
+  CHECK(to_time("1500us") == std::chrono::microseconds(1500));
+  CHECK(time_text(std::chrono::microseconds(1500)) == "1500us");
+  CHECK(time_text(std::chrono::minutes(120)) == "2h");
+  CHECK(to_rate("1Gbit/s") == 125'000'000);
+  CHECK(to_rate("8KiB/s") == 8192);
+  CHECK_FALSE(to_rate("99999999999GiB/s").has_value());
+  CHECK_FALSE(to_number("0x").has_value());
+  CHECK_FALSE(to_number("-1").has_value());
+  CHECK_FALSE(to_number("18446744073709551616").has_value());
+  CHECK_FALSE(to_real("-0").has_value());
+  CHECK_FALSE(to_bounds("..").has_value());
+  CHECK(to_bounds("..9") == Bounds{0, 9});
+  CHECK_FALSE(is_name(std::string(65, 'a')));
+}
+
+}  // namespace sandbay::fault
