@@ -29,6 +29,7 @@
 namespace sandbay::nvram {
 
 class Image;
+struct ImageHeader;
 class RecordLog;
 class Region;
 class SimulatedBoard;
@@ -135,24 +136,26 @@ class Nvram {
  private:
   friend class Region;
   friend class RecordLog;
-  Nvram(Executor& home, NvramOptions options, std::unique_ptr<Image> image);
+  Nvram(Executor& home, NvramOptions options, std::unique_ptr<Image> image,
+        const ImageHeader& header);
   static Task<Result<std::unique_ptr<Nvram>, std::string>> start(Executor& home,
                                                                  NvramOptions options,
                                                                  std::unique_ptr<Image> image);
-  Task<std::string> start();
+  void judge_content();
+  std::string why_not(const std::string& name, std::uint64_t byte_count) const;
+  std::size_t find_or_add(const std::string& name, std::uint64_t byte_count);
   Task<Error> save_header();
   Task<Error> settle(Region& region);
-  Task<Error> run_round();
+  Task<Error> join_round();
   void fail(Error error);
   // The one way in which anything is stored in the image after it was opened.
   void store(std::byte* target, const void* source, std::size_t byte_count);
-  void store_word(std::byte* target, std::uint64_t value);
+  void store_word(std::byte* target, std::uint64_t value);  // In one instruction, after all before.
 
-  struct Header;
   Executor& home_;
   NvramOptions options_;
   std::unique_ptr<Image> image_;
-  std::unique_ptr<Header> header_;
+  std::unique_ptr<ImageHeader> header_;
   Battery battery_;
   std::array<std::byte, 16> uuid_{};
   std::uint64_t open_count_ = 0;
@@ -205,6 +208,7 @@ class Region {
   std::size_t index_;
   Loss loss_ = Loss::kNone;
   bool after_host_crash_ = false;
+  bool new_ = false;  // Never settled: no content yet.
   bool settled_ = true;
 };
 

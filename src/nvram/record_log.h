@@ -17,6 +17,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <vector>
 
@@ -27,6 +28,8 @@
 #include "runtime/task.h"
 
 namespace sandbay::nvram {
+
+struct RecordHeader;
 
 struct RecordId {
   std::uint64_t sequence = 0;  // Grows by one with every record of a log.
@@ -44,7 +47,8 @@ struct Record {
 struct LostRecord {
   std::uint64_t first_sequence = 0;
   std::uint64_t record_count = 1;  // More than one: a run of which nothing is known.
-  // Its append had certainly ended with kNone; otherwise it may never have.
+  // False only after a crash of the host: its append may never have ended. Such a record is no
+  // loss, unless what was appended last is also damaged.
   bool acknowledged = true;
   bool described = false;             // The descriptor below is right.
   std::vector<std::byte> descriptor;  // Empty unless described.
@@ -58,7 +62,13 @@ struct Recovery {
   bool control_lost = false;
   std::vector<Record> records;   // In order of sequence.
   std::vector<LostRecord> lost;  // In order of sequence.
-  bool whole() const { return region_loss == Loss::kNone && !control_lost && lost.empty(); }
+  // Nothing that was acknowledged is known to be lost.
+  bool whole() const {
+    for (const LostRecord& record : lost) {
+      if (record.acknowledged) return false;
+    }
+    return region_loss == Loss::kNone && !control_lost;
+  }
 };
 
 struct RecordLogOptions {
@@ -122,12 +132,37 @@ class RecordLog {
 
  private:
   friend class Nvram;
-  struct Control;
+  struct Scan;    // What recover() found, for accept().
   struct Entry {  // A record from its append until the tail has passed it.
     std::uint64_t position = 0;
-    std::uint64_t byte_count = 0;
-    bool released = false;
+    std::uint64_t byte_count = 0;  // 0: it was lost, and nobody knows where it stood.
+    bool live = false;
   };
+
+  // record_recovery.cc
+  void scan_ring(Recovery& recovery);
+  bool judge_record(const RecordHeader& header, Recovery& recovery);
+  void note_missing(std::uint64_t first, std::uint64_t end, Recovery& recovery) const;
+  void list_unreleased(Recovery& recovery) const;
+  void format();
+  void restore();
+
+  // record_log.cc
+  Entry& entry(std::uint64_t sequence) { return entries_[sequence % entries_.size()]; }
+  void make_room_for_entry();
+  std::uint64_t place_for(std::uint64_t byte_count) const;  // kNowhere if there is no room.
+  RecordId put(std::uint64_t position, std::span<const std::byte> descriptor,
+               std::span<const IoSlice> payload, std::uint64_t payload_bytes);
+  std::uint32_t put_payload(std::byte* target, std::span<const IoSlice> payload);
+  Task<Error> wait_for_room(std::uint64_t byte_count);
+  bool above_high_water() const noexcept { return used_bytes() >= high_water_ || waiting_ != 0; }
+  bool to_host() const noexcept { return nvram_.durability() == Durability::kHost; }
+  void mark_released(std::uint64_t position);
+  void advance_tail();
+  void write_control();
+  void begin_round();  // A sync of the image is about to begin, has ended well.
+  void end_round();
+  void wake_all();
 
   Region& region_;
   Nvram& nvram_;
@@ -135,8 +170,44 @@ class RecordLog {
   std::span<std::byte> ring_;
   std::uint64_t capacity_ = 0;
   std::uint64_t high_water_ = 0;
+  bool ready_ = false;
+  bool closed_ = false;
+  std::unique_ptr<Scan> scan_;  // Between recover() and accept().
+
+  std::uint32_t log_id_ = 0;
+  std::uint64_t generation_ = 0;
+  std::size_t slot_ = 0;  // Of the newest control block.
+  std::uint64_t forgiven_first_ = 0;
+  std::uint64_t forgiven_end_ = 0;
+  std::uint64_t head_sequence_ = 1;
+  std::uint64_t head_position_ = 0;
+  std::uint64_t tail_sequence_ = 1;
+  std::uint64_t tail_position_ = 0;
+  // The tail that the image says for certain: only before it may be overwritten.
+  std::uint64_t durable_tail_position_ = 0;
+  // Releases: the epoch they are marked with, the latest used, the latest that is durable, and the
+  // latest that a durable control block calls so.
+  std::uint64_t epoch_ = 1;
+  std::uint64_t released_epoch_ = 0;
+  std::uint64_t durable_epoch_ = 0;
+  std::uint64_t confirmed_epoch_ = 0;
+  std::uint64_t durable_head_ = 1;
+  struct Round {  // What the control block of the running round says.
+    std::uint64_t head_sequence = 0;
+    std::uint64_t tail_position = 0;
+    std::uint64_t epoch = 0;
+    std::uint64_t durable_epoch = 0;
+    bool wrote = false;
+  } round_;
+  bool changed_ = false;  // Since the control block was written.
+
+  std::vector<Entry> entries_;  // A ring by sequence: tail_sequence_ to head_sequence_.
   std::size_t live_count_ = 0;
   std::size_t waiting_ = 0;
+  Mutex turn_;      // Of those who wait for room: first come, first served.
+  Condition room_;  // There may be room.
+  Condition high_;  // There may be work for the owner.
+  Gate appends_;
 };
 
 }  // namespace sandbay::nvram

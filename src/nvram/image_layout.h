@@ -1,0 +1,77 @@
+// The image header, byte by byte (see README.md): two copies, one in each of the first two pages,
+// written in turn; the one with the higher generation of those whose checksum is right counts.
+// Numbers are little-endian.
+#pragma once
+
+#include <array>
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+#include <expected>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "nvram/nvram.h"
+
+namespace sandbay::nvram {
+
+static_assert(std::endian::native == std::endian::little);
+
+inline constexpr std::uint64_t kImageMagic = 0x004d4152564e4253U;  // "SBNVRAM" and a zero.
+inline constexpr std::uint32_t kImageVersion = 1;
+inline constexpr std::uint64_t kHeaderBytes = 2 * kPageBytes;  // Both copies.
+inline constexpr std::size_t kBootIdBytes = 40;
+
+// What a region entry's flags say.
+inline constexpr std::uint32_t kRegionSettled = 1;
+inline constexpr std::uint32_t kRegionAfterHostCrash = 2;
+inline constexpr std::uint32_t kRegionNew = 4;  // Never settled: it has no content yet.
+
+struct RegionEntry {
+  char name[kMostRegionNameBytes + 1];  // Filled up with zeros.
+  std::uint64_t offset;
+  std::uint64_t byte_count;
+  std::uint32_t loss;
+  std::uint32_t flags;
+  std::uint64_t reserved[3];
+
+  std::string_view name_view() const noexcept;
+};
+static_assert(sizeof(RegionEntry) == 96);
+
+struct ImageHeader {
+  std::uint64_t magic;
+  std::uint32_t version;
+  std::uint32_t checksum;  // CRC32C of the page with zeros here.
+  std::array<std::byte, 16> uuid;
+  std::uint64_t byte_count;  // Of the image.
+  std::uint64_t generation;
+  char boot_id[kBootIdBytes];  // Filled up with zeros.
+  std::uint8_t durability;
+  std::uint8_t clean;  // 1: closed in order and synced.
+  std::uint8_t reserved_1[6];
+  std::uint64_t open_count;
+  std::uint32_t region_count;
+  std::uint8_t reserved_2[20];
+  RegionEntry regions[kMostRegions];
+  std::uint8_t reserved_3[896];
+
+  std::string_view boot_id_view() const noexcept;
+};
+static_assert(sizeof(ImageHeader) == kPageBytes);
+static_assert(offsetof(ImageHeader, boot_id) == 48 && offsetof(ImageHeader, durability) == 88);
+static_assert(offsetof(ImageHeader, open_count) == 96 && offsetof(ImageHeader, regions) == 128);
+
+void seal(ImageHeader& header);  // Sets the checksum.
+
+// The copy that counts, checked to the last field; or why there is none, to follow the image's
+// path in a message.
+std::expected<ImageHeader, std::string> read_header(std::span<const std::byte> image);
+
+// Its place: copies take turns.
+inline std::size_t header_offset(std::uint64_t generation) {
+  return generation % 2 == 0 ? 0 : kPageBytes;
+}
+
+}  // namespace sandbay::nvram

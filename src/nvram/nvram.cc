@@ -1,0 +1,382 @@
+// Nvram and Region: opening and judging an image, its region table, and the shared syncs.
+//
+// A round is one sync of the image for all who asked before it began. Every log writes its control
+// block as a round begins and takes note as it ends. Header copies are written in turn, each after
+// the one before it is durable.
+#include "nvram/nvram.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cassert>
+#include <cstring>
+#include <fstream>
+#include <utility>
+
+#include "nvram/damage.h"
+#include "nvram/image.h"
+#include "nvram/image_layout.h"
+#include "nvram/record_log.h"
+#include "nvram/simulated_board.h"
+
+namespace sandbay::nvram {
+namespace {
+
+using Opened = std::expected<std::unique_ptr<Nvram>, std::string>;
+
+std::unexpected<std::string> refusal(const NvramOptions& options, std::string_view why) {
+  return std::unexpected(fmt::format("nvram image {}: {}", options.path, why));
+}
+
+std::string wrong_option(const NvramOptions& options) {
+  if (options.byte_count < kLeastImageBytes || options.byte_count % kPageBytes != 0) {
+    return fmt::format("cannot have {} bytes; a multiple of {}, at least {}, is accepted",
+                       options.byte_count, kPageBytes, kLeastImageBytes);
+  }
+  if (options.boot_id.size() >= kBootIdBytes) {
+    return fmt::format("boot id of {} bytes; at most {} are accepted", options.boot_id.size(),
+                       kBootIdBytes - 1);
+  }
+  return {};
+}
+
+// Both copies of the header of an image that was never opened.
+std::vector<std::byte> new_header(Executor& home, const NvramOptions& options) {
+  ImageHeader header{};
+  header.magic = kImageMagic;
+  header.version = kImageVersion;
+  for (std::byte& byte : header.uuid) byte = static_cast<std::byte>(home.random().below(256));
+  header.uuid[6] = (header.uuid[6] & std::byte{0x0f}) | std::byte{0x40};  // RFC 9562: version 4,
+  header.uuid[8] = (header.uuid[8] & std::byte{0x3f}) | std::byte{0x80};  // variant 10.
+  header.byte_count = options.byte_count;
+  std::ranges::copy(options.boot_id, header.boot_id);
+  header.durability = static_cast<std::uint8_t>(options.durability);
+  header.clean = 1;
+  std::vector<std::byte> bytes(kHeaderBytes);
+  for (header.generation = 0; header.generation < 2; ++header.generation) {
+    seal(header);
+    std::memcpy(bytes.data() + header_offset(header.generation), &header, sizeof header);
+  }
+  return bytes;
+}
+
+}  // namespace
+
+std::string_view describe(Durability durability) {
+  return durability == Durability::kHost ? "host" : "process";
+}
+
+std::string_view describe(Loss loss) {
+  switch (loss) {
+    case Loss::kNone:
+      return "none";
+    case Loss::kHostCrash:
+      return "host crash";
+    case Loss::kPowerCut:
+      return "power cut";
+    case Loss::kStale:
+      return "stale image";
+  }
+  return "unknown";
+}
+
+std::string host_boot_id() {
+  std::ifstream file("/proc/sys/kernel/random/boot_id");
+  std::string id;
+  file >> id;
+  return id;
+}
+
+// Opening ---------------------------------------------------------------------------------------
+
+Task<Opened> Nvram::open(Executor& home, NvramOptions options) {
+  if (const std::string why = wrong_option(options); !why.empty()) co_return refusal(options, why);
+  const std::vector<std::byte> first_bytes = new_header(home, options);
+  auto image = co_await map_image(home, options.path, options.byte_count, first_bytes);
+  if (!image.has_value()) co_return refusal(options, image.error());
+  Opened opened = co_await start(home, std::move(options), std::move(*image));
+  co_return opened;
+}
+
+Task<Opened> Nvram::open(Executor& home, SimulatedBoard& board, NvramOptions options) {
+  if (options.byte_count == 0) options.byte_count = board.byte_count();
+  if (const std::string why = wrong_option(options); !why.empty()) co_return refusal(options, why);
+  if (options.byte_count != board.byte_count()) {
+    co_return refusal(options, fmt::format("has {} bytes; the configured {} are accepted",
+                                           board.byte_count(), options.byte_count));
+  }
+  const std::vector<std::byte> first_bytes = new_header(home, options);
+  Opened opened = co_await start(home, std::move(options), board_image(home, board, first_bytes));
+  co_return opened;
+}
+
+Task<Opened> Nvram::start(Executor& home, NvramOptions options, std::unique_ptr<Image> image) {
+  const auto header = read_header(image->memory());
+  if (!header.has_value()) co_return refusal(options, header.error());
+  std::unique_ptr<Nvram> self(new Nvram(home, std::move(options), std::move(image), *header));
+  self->judge_content();
+  // First what is there, since the header may promise more durability than the last one did. Then
+  // the header, before anything else is stored: a host that goes down from here on finds the image
+  // marked as in use.
+  Error saved = co_await self->join_round();
+  if (saved == Error::kNone) saved = co_await self->save_header();
+  if (saved != Error::kNone) {
+    co_return refusal(self->options_, fmt::format("cannot be written: {}", describe(saved)));
+  }
+  co_return self;
+}
+
+Nvram::Nvram(Executor& home, NvramOptions options, std::unique_ptr<Image> image,
+             const ImageHeader& header)
+    : home_(home),
+      options_(std::move(options)),
+      image_(std::move(image)),
+      header_(std::make_unique<ImageHeader>(header)),
+      battery_(options_.battery),
+      uuid_(header.uuid),
+      open_count_(header.open_count + 1) {}
+
+Nvram::~Nvram() {
+  assert(!round_running_);
+  assert(claimed_.empty() && logs_.empty());
+}
+
+// What the last run left, and what this host's boot id says about it.
+void Nvram::judge_content() {
+  ImageHeader& header = *header_;
+  const bool stale = header.open_count < options_.least_open_count;
+  const bool crashed = header.clean == 0 && header.boot_id_view() != options_.boot_id;
+  const bool survives = header.durability == static_cast<std::uint8_t>(Durability::kHost);
+  for (RegionEntry& entry : std::span(header.regions).first(header.region_count)) {
+    if ((entry.flags & kRegionNew) != 0) continue;
+    if (crashed && survives) {
+      entry.flags |= kRegionAfterHostCrash;
+      entry.flags &= ~kRegionSettled;
+    }
+    const Loss loss = stale ? Loss::kStale : crashed && !survives ? Loss::kHostCrash : Loss::kNone;
+    if (loss == Loss::kNone) continue;
+    if (entry.loss == 0) entry.loss = static_cast<std::uint32_t>(loss);
+    entry.flags &= ~kRegionSettled;
+  }
+  header.open_count = open_count_;
+  header.clean = 0;
+  header.durability = static_cast<std::uint8_t>(options_.durability);
+  std::ranges::fill(header.boot_id, '\0');
+  std::ranges::copy(options_.boot_id, header.boot_id);
+}
+
+// The header lock is held, or nobody else is there.
+Task<Error> Nvram::save_header() {
+  if (failure_ != Error::kNone) co_return failure_;
+  ++header_->generation;
+  seal(*header_);
+  store(image().data() + header_offset(header_->generation), header_.get(), sizeof *header_);
+  const Error synced = co_await join_round();
+  co_return synced;
+}
+
+// Regions ---------------------------------------------------------------------------------------
+
+std::string Nvram::why_not(const std::string& name, std::uint64_t byte_count) const {
+  const auto prefix = [&] { return fmt::format("nvram image {}: region {}", options_.path, name); };
+  if (name.empty() || name.size() > kMostRegionNameBytes || name.contains('\0')) {
+    return fmt::format("{}: names of 1 to {} bytes are accepted", prefix(), kMostRegionNameBytes);
+  }
+  if (byte_count == 0 || byte_count % kPageBytes != 0) {
+    return fmt::format("{}: cannot have {} bytes; a positive multiple of {} is accepted", prefix(),
+                       byte_count, kPageBytes);
+  }
+  std::uint64_t used = kHeaderBytes;
+  for (const RegionEntry& entry : std::span(header_->regions).first(header_->region_count)) {
+    used = entry.offset + entry.byte_count;
+    if (entry.name_view() != name) continue;
+    const bool taken =
+        std::ranges::any_of(claimed_, [&](const Region* region) { return region->name() == name; });
+    if (taken) return fmt::format("{}: has an owner already; one is accepted", prefix());
+    if (entry.byte_count == byte_count) return {};
+    return fmt::format("{}: has {} bytes; the configured {} are accepted", prefix(),
+                       entry.byte_count, byte_count);
+  }
+  if (header_->region_count == kMostRegions) {
+    return fmt::format("{}: {} regions are there; no more are accepted", prefix(), kMostRegions);
+  }
+  if (byte_count > options_.byte_count - used) {
+    return fmt::format("{}: needs {} bytes; at most {} are free", prefix(), byte_count,
+                       options_.byte_count - used);
+  }
+  return {};
+}
+
+std::size_t Nvram::find_or_add(const std::string& name, std::uint64_t byte_count) {
+  const std::span all(header_->regions);
+  std::uint64_t used = kHeaderBytes;
+  for (std::size_t index = 0; index < header_->region_count; ++index) {
+    if (all[index].name_view() == name) return index;
+    used = all[index].offset + all[index].byte_count;
+  }
+  RegionEntry entry{};
+  std::ranges::copy(name, entry.name);
+  entry.offset = used;
+  entry.byte_count = byte_count;
+  entry.flags = kRegionNew;
+  all[header_->region_count] = entry;
+  return header_->region_count++;
+}
+
+Task<Result<std::unique_ptr<Region>, std::string>> Nvram::claim(std::string name,
+                                                                std::uint64_t byte_count) {
+  co_await header_lock_.lock();
+  std::string refused = why_not(name, byte_count);
+  if (!refused.empty()) {
+    header_lock_.unlock();
+    co_return std::unexpected(std::move(refused));
+  }
+  const std::uint32_t count_before = header_->region_count;
+  const std::size_t index = find_or_add(name, byte_count);
+  Error saved = failure_;
+  if (header_->region_count != count_before) saved = co_await save_header();
+  header_lock_.unlock();
+  if (saved != Error::kNone) {
+    co_return std::unexpected(fmt::format("nvram image {}: region {}: cannot be written: {}",
+                                          options_.path, name, sandbay::describe(saved)));
+  }
+  const RegionEntry& entry = header_->regions[index];
+  std::unique_ptr<Region> region(
+      new Region(*this, std::move(name), image().subspan(entry.offset, entry.byte_count), index));
+  region->loss_ = static_cast<Loss>(entry.loss);
+  region->after_host_crash_ = (entry.flags & kRegionAfterHostCrash) != 0;
+  region->settled_ = (entry.flags & kRegionSettled) != 0;
+  region->new_ = (entry.flags & kRegionNew) != 0;
+  co_return region;
+}
+
+std::vector<RegionState> Nvram::regions() const {
+  std::vector<RegionState> states;
+  for (const RegionEntry& entry : std::span(header_->regions).first(header_->region_count)) {
+    const std::string name(entry.name_view());
+    const bool claimed =
+        std::ranges::any_of(claimed_, [&](const Region* region) { return region->name() == name; });
+    states.push_back({name, entry.byte_count, static_cast<Loss>(entry.loss), claimed});
+  }
+  return states;
+}
+
+Region::Region(Nvram& nvram, std::string name, std::span<std::byte> bytes, std::size_t index)
+    : nvram_(nvram), name_(std::move(name)), bytes_(bytes), index_(index) {
+  nvram_.claimed_.push_back(this);
+}
+
+Region::~Region() { std::erase(nvram_.claimed_, this); }
+
+Task<Error> Region::settle() {
+  const Error error = co_await nvram_.settle(*this);
+  co_return error;
+}
+
+Task<Error> Nvram::settle(Region& region) {
+  if (region.settled_) co_return failure_;
+  co_await header_lock_.lock();
+  RegionEntry& entry = header_->regions[region.index_];
+  entry.loss = static_cast<std::uint32_t>(Loss::kNone);
+  entry.flags = kRegionSettled;
+  const Error saved = co_await save_header();
+  header_lock_.unlock();
+  if (saved != Error::kNone) co_return saved;
+  region.loss_ = Loss::kNone;
+  region.after_host_crash_ = false;
+  region.new_ = false;
+  region.settled_ = true;
+  co_return Error::kNone;
+}
+
+// Durability ------------------------------------------------------------------------------------
+
+Task<Error> Nvram::commit() {
+  if (failure_ != Error::kNone || options_.durability == Durability::kProcess) co_return failure_;
+  const Error error = co_await join_round();
+  co_return error;
+}
+
+// Ends with a round that began after the call. Whoever finds none running runs one for all who
+// come until it begins, at the end of the turn.
+Task<Error> Nvram::join_round() {
+  const std::uint64_t wanted = rounds_begun_ + 1;
+  while (rounds_ended_ < wanted && failure_ == Error::kNone) {
+    if (round_running_) {
+      co_await round_ended_.wait();
+      continue;
+    }
+    round_running_ = true;
+    co_await home_.turn_end();
+    ++rounds_begun_;
+    for (RecordLog* log : logs_) log->begin_round();
+    const Error error = co_await image_->sync();
+    round_running_ = false;
+    rounds_ended_ = rounds_begun_;
+    if (error != Error::kNone) fail(error);
+    if (failure_ == Error::kNone) {
+      for (RecordLog* log : logs_) log->end_round();
+    }
+    round_ended_.notify_all();
+  }
+  co_return failure_;
+}
+
+void Nvram::fail(Error error) {
+  if (failure_ != Error::kNone) return;
+  failure_ = error;
+  for (RecordLog* log : logs_) log->wake_all();
+  round_ended_.notify_all();
+}
+
+Task<Error> Nvram::close() {
+  co_await header_lock_.lock();
+  header_->clean = 1;
+  // Twice: what the image holds must be durable before it is called clean.
+  Error error = failure_;
+  if (error == Error::kNone) error = co_await join_round();
+  if (error == Error::kNone) error = co_await save_header();
+  header_lock_.unlock();
+  fail(Error::kClosed);
+  co_return error;
+}
+
+void Nvram::cut_power() {
+  emulate_power_cut(image(), battery_.state());
+  power_cut_ = true;
+  fail(Error::kHardware);
+}
+
+bool Nvram::non_volatile() const noexcept {
+  const bool survives =
+      options_.durability == Durability::kHost || options_.power_loss_only_emulated;
+  return battery_.good() && survives && failure_ == Error::kNone;
+}
+
+std::span<std::byte> Nvram::image() noexcept { return image_->memory(); }
+
+void Nvram::store(std::byte* target, const void* source, std::size_t byte_count) {
+  if (power_cut_) return;
+  if (!observer_) [[likely]] {
+    std::memcpy(target, source, byte_count);
+    return;
+  }
+  // Any piece size is a possible order of stores; small ones for what has a structure.
+  const std::size_t piece = byte_count <= 256 ? 16 : 512;
+  const auto* from = static_cast<const std::byte*>(source);
+  for (std::size_t at = 0; at < byte_count; at += piece) {
+    std::memcpy(target + at, from + at, std::min(piece, byte_count - at));
+    observer_();
+  }
+}
+
+void Nvram::store_word(std::byte* target, std::uint64_t value) {
+  if (power_cut_) return;
+  // A killed process has executed its stores in program order, so the compiler's order decides.
+  std::atomic_ref(*reinterpret_cast<std::uint64_t*>(target))
+      .store(value, std::memory_order_release);
+  if (observer_) observer_();
+}
+
+}  // namespace sandbay::nvram

@@ -1,0 +1,74 @@
+// SimulatedBoard and the image on it: two arrays, what is in memory and what is durable.
+#include "nvram/simulated_board.h"
+
+#include <algorithm>
+#include <cassert>
+#include <cstring>
+#include <utility>
+
+#include "nvram/damage.h"
+#include "nvram/image.h"
+#include "nvram/image_layout.h"
+
+namespace sandbay::nvram {
+namespace {
+
+constexpr std::size_t kSectorBytes = 512;
+
+// Some sectors of `target` become what they are in `source`.
+void copy_some(std::span<std::byte> target, std::span<const std::byte> source, Random& random) {
+  for (std::size_t at = 0; at < target.size(); at += kSectorBytes) {
+    if (std::memcmp(target.data() + at, source.data() + at, kSectorBytes) == 0) continue;
+    if (random.chance(0.5)) std::memcpy(target.data() + at, source.data() + at, kSectorBytes);
+  }
+}
+
+}  // namespace
+
+SimulatedBoard::SimulatedBoard(std::uint64_t byte_count)
+    : memory_(byte_count), durable_(byte_count) {
+  assert(byte_count >= kLeastImageBytes && byte_count % kPageBytes == 0);
+}
+
+void SimulatedBoard::cut_power(BatteryState battery) { emulate_power_cut(memory_, battery); }
+
+void SimulatedBoard::crash_host(Random& random) {
+  copy_some(durable_, memory_, random);
+  memory_ = durable_;
+}
+
+void SimulatedBoard::write_back(Random& random) { copy_some(durable_, memory_, random); }
+
+class SimulatedImage final : public Image {
+ public:
+  SimulatedImage(Executor& home, SimulatedBoard& board) : home_(home), board_(board) {}
+
+  std::span<std::byte> memory() noexcept override { return board_.memory_; }
+
+  Task<Error> sync() override {
+    std::vector<std::byte> begun = board_.memory_;
+    co_await home_.sleep_for(board_.sync_time);
+    board_.durable_ = std::move(begun);
+    co_return Error::kNone;
+  }
+
+  void put_first(std::span<const std::byte> first_bytes) {
+    if (!board_.blank_) return;
+    board_.blank_ = false;
+    std::ranges::copy(first_bytes, board_.memory_.begin());
+    std::ranges::copy(first_bytes, board_.durable_.begin());
+  }
+
+ private:
+  Executor& home_;
+  SimulatedBoard& board_;
+};
+
+std::unique_ptr<Image> board_image(Executor& home, SimulatedBoard& board,
+                                   std::span<const std::byte> first_bytes) {
+  auto image = std::make_unique<SimulatedImage>(home, board);
+  image->put_first(first_bytes);
+  return image;
+}
+
+}  // namespace sandbay::nvram
