@@ -82,6 +82,17 @@ Task<Answer<void>> RunningGroup::change_access(Target* target, TargetRecord reco
                                      target->name, message.empty() ? describe(told) : message)});
 }
 
+namespace {
+
+bool same(const iscsi::AccessRecord& a, const iscsi::AccessRecord& b) {
+  if (a.chap.has_value() != b.chap.has_value()) return false;
+  const bool chap = !a.chap || (a.chap->user == b.chap->user && a.chap->secret == b.chap->secret);
+  return chap && a.initiator == b.initiator && a.address == b.address;
+}
+
+}  // namespace
+
+// A record that is there already is the answer, so that a request can be repeated.
 Task<Answer<AccessInfo>> RunningGroup::add_access_now(std::string volume,
                                                       iscsi::AccessRecord record) {
   const auto found = find(volume);
@@ -91,6 +102,12 @@ Task<Answer<AccessInfo>> RunningGroup::add_access_now(std::string volume,
                                       .message = fmt::format("volume \"{}\": {}", volume, *error)});
   }
   Target& target = *targets_.at(found->record().specification.target);
+  const std::vector<iscsi::AccessRecord> known = options_of(target).access;
+  const auto twin = std::ranges::find_if(
+      known, [&](const iscsi::AccessRecord& other) { return same(other, record); });
+  if (twin != known.end()) {
+    co_return access_of(target).at(static_cast<std::size_t>(twin - known.begin()));
+  }
   if (target.record.access.size() >= kMostAccessRecords) {
     co_return std::unexpected(
         Refusal{.code = Refusal::Code::kConflict,
@@ -120,9 +137,9 @@ Task<Answer<void>> RunningGroup::remove_access_now(std::string volume, std::stri
   if (info == known.end()) {
     co_return std::unexpected(
         Refusal{.code = Refusal::Code::kNotFound,
-                .message = fmt::format("volume \"{}\" has no access record {}; list them with "
-                                       "access list {}",
-                                       volume, id, volume)});
+                .message = fmt::format("volume \"{}\" has no access record {}; see its "
+                                       "access list",
+                                       volume, id)});
   }
   if (info->declared) {
     co_return std::unexpected(
@@ -155,10 +172,10 @@ Answer<void> answer_about(std::uint16_t tsih, std::optional<std::uint16_t> cid, 
   }
   return std::unexpected(Refusal{
       .code = Refusal::Code::kNotFound,
-      .message = cid ? fmt::format("there is no session {} with a connection {}; list them with "
-                                   "session list",
+      .message = cid ? fmt::format("there is no session {} with a connection {}; see the session "
+                                   "list",
                                    tsih, *cid)
-                     : fmt::format("there is no session {}; list them with session list", tsih)});
+                     : fmt::format("there is no session {}; see the session list", tsih)});
 }
 
 }  // namespace

@@ -58,7 +58,7 @@ Refusal shutting_down() {
 
 Refusal no_such_volume(const std::string& name) {
   return {.code = Refusal::Code::kNotFound,
-          .message = fmt::format("there is no volume \"{}\"; list them with volume list", name)};
+          .message = fmt::format("there is no volume \"{}\"; see the volume list", name)};
 }
 
 std::shared_ptr<Volume> RunningGroup::find(const std::string& name) const {
@@ -179,9 +179,9 @@ Task<Answer<TargetInfo>> RunningGroup::target_now(std::string name) {
   const auto sessions = co_await sessions_by_target();
   const auto found = targets_.find(name);
   if (found == targets_.end()) {
-    co_return std::unexpected(Refusal{
-        .code = Refusal::Code::kNotFound,
-        .message = fmt::format("there is no target \"{}\"; list them with target list", name)});
+    co_return std::unexpected(
+        Refusal{.code = Refusal::Code::kNotFound,
+                .message = fmt::format("there is no target \"{}\"; see the target list", name)});
   }
   co_return info_of(*found->second, count_of(sessions, name));
 }

@@ -246,6 +246,12 @@ std::expected<void, std::string> HttpServer::listen() {
   }
   if (!bound) {
     const Error error = errno == 0 ? Error::kUnreachable : error_from_errno(errno);
+    if (error == Error::kUnreachable) {
+      return std::unexpected(fmt::format(
+          "management {}: no interface here has this address; name one of this host's with "
+          "management.listen or --management",
+          options_.listen.to_string()));
+    }
     return std::unexpected(
         fmt::format("management {}: cannot listen there: {}; end what uses it, or name another "
                     "address with management.listen or --management",

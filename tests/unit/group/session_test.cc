@@ -138,9 +138,8 @@ Task<void> log_out_on_request(Group& group) {
   const auto absent = co_await group.drop_session(tsih, {.cid = 7});
   REQUIRE_FALSE(absent.has_value());
   CHECK(absent.error().code == Code::kNotFound);
-  CHECK(
-      absent.error().message ==
-      fmt::format("there is no session {} with a connection 7; list them with session list", tsih));
+  CHECK(absent.error().message ==
+        fmt::format("there is no session {} with a connection 7; see the session list", tsih));
   const auto asked = co_await group.request_negotiation(tsih, std::chrono::seconds(5));
   CHECK(asked.has_value());
   const auto nobody =
