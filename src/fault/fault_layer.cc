@@ -115,7 +115,8 @@ Task<Completion> FaultLayer::submit_involved(Request request, std::uint64_t oper
   Strikes strikes;
   if (!away() && !dead()) strikes = engine_.judge(*this, request, operation);
 
-  Completion completion = co_await perform(std::move(request), std::move(strikes), operation);
+  Completion completion =
+      co_await perform(std::move(request), std::move(strikes), operation, power_cycle);
   // What was done may still not be told while nothing completes.
   while (lasts(Fault::kStall) && completion.error != Error::kCancelled) {
     count_struck(Fault::kStall);
@@ -132,13 +133,14 @@ Task<Completion> FaultLayer::submit_involved(Request request, std::uint64_t oper
   co_return completion;
 }
 
-Task<Completion> FaultLayer::perform(Request request, Strikes strikes, std::uint64_t operation) {
-  const std::uint64_t power_cycle = power_cycle_;
+Task<Completion> FaultLayer::perform(Request request, Strikes strikes, std::uint64_t operation,
+                                     std::uint64_t power_cycle) {
   Error error = refusal(request.operation);
   if (error == Error::kNone) error = co_await delay(request, strikes, operation);
-  if (error == Error::kNone && power_cycle != power_cycle_) error = Error::kNotReady;
-  // The drive may have died meanwhile, and a command that hung ends with it.
-  const Error refused = refusal(request.operation);
+  // The power may have gone with this very operation, or the drive died while it waited; a command
+  // that hung ends with it.
+  const bool power_lost = power_cycle != power_cycle_;
+  const Error refused = power_lost ? Error::kNotReady : refusal(request.operation);
   if (refused != Error::kNone && error != Error::kCancelled) error = refused;
   if (error == Error::kNone) error = adapt(request);
   if (error != Error::kNone) {

@@ -86,7 +86,8 @@ class FaultLayer final : public Layer {
   // The life of an operation. -------------------------------------------------------------------
   Task<Result<ProvisioningRun>> provisioning_involved(Lba first, Lba limit);
   Task<Completion> submit_involved(Request request, std::uint64_t operation);
-  Task<Completion> perform(Request request, Strikes strikes, std::uint64_t operation);
+  Task<Completion> perform(Request request, Strikes strikes, std::uint64_t operation,
+                           std::uint64_t power_cycle);
   Error refusal(Operation operation) const;
   Error adapt(Request& request) const;  // To the blocks of the device below.
   Task<Error> delay(Request& request, Strikes strikes, std::uint64_t operation);
