@@ -200,7 +200,16 @@ Task<Error> RaidSet::replay_journal() {
     drives_.tell({SetEvent::Kind::kJournalReplayed, kNoRole,
                   fmt::format("{} updates were in the journal and have been written", written)});
   }
-  for (const std::uint64_t stripe : found->lost_stripes) drives_.redundancy_lost(stripe);
+  const bool degraded = (drives_.absent_roles() | drives_.stale_roles()) != 0;
+  if (found->all_lost && degraded && layout_.parity_chunks() > 0) co_return Error::kDataCorrupt;
+  for (const std::uint64_t stripe : found->lost_stripes) {
+    drives_.redundancy_lost(stripe);
+    const MemberSet away = drives_.unreadable(stripe);
+    if (away == 0 || layout_.mirrored()) continue;
+    // What is away was to be computed from parity that may not fit any more.
+    const Error error = co_await add_lost(stripe, away, 0, layout_.strip_blocks());
+    if (error != Error::kNone) co_return error;
+  }
   if (found->all_lost) drives_.all_redundancy_lost();
   if (found->all_lost || !found->lost_stripes.empty()) {
     drives_.tell({SetEvent::Kind::kJournalLost, kNoRole,

@@ -83,7 +83,8 @@ class RaidSet final : public BlockDevice {
   TimePoint last_host_io() const noexcept { return last_host_io_; }
   std::size_t host_operations() const noexcept { return gate_.count(); }
 
-  // Writes what the journal holds to the drives; before the first request.
+  // Writes what the journal holds to the drives; before the first request. kDataCorrupt: the journal
+  // is lost while drives are away, so what was on them cannot be told.
   Task<Error> replay_journal();
   // No request is accepted any more; ends when none is left and everything is flushed. kTimedOut
   // if that takes too long: something in a drive does not end, and the set must be kept.

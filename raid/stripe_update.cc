@@ -143,6 +143,9 @@ Task<Error> RaidSet::update_rows(Update* update) {
   co_return co_await update_planned(update, fragments);
 }
 
+// Where redundancy is not verified yet, whatever was written since has parity that fits; so with a
+// drive away parity is believed: what it then gives for blocks never written is as good as any.
+//
 // Plans again as long as reads show that a member is not what it seemed. Each time a member is
 // avoided or a drive gone, or lost blocks have been settled, so this ends.
 Task<Error> RaidSet::update_planned(Update* update, std::span<const Fragment> fragments) {
@@ -166,7 +169,7 @@ Task<Error> RaidSet::update_planned(Update* update, std::span<const Fragment> fr
                                 .parity_chunks = layout_.parity_chunks(),
                                 .unreadable = away | update->avoid,
                                 .unwritable = drives_.unwritable(stripe),
-                                .parity_unreliable = !drives_.redundancy_valid(stripe)},
+                                .parity_unreliable = away == 0 && !drives_.redundancy_valid(stripe)},
                                fragments);
     update->old.clear();
     const bool complete = co_await read_old(update);

@@ -1,0 +1,142 @@
+// Changes are applied to the visible image at once and to the durable one at the next flush.
+#include "test_drive.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace sandbay::raidtest {
+
+namespace {
+
+constexpr std::uint64_t kSector = 512;
+
+void apply(sim::SparseImage& image, const DriveState::Change& change, std::uint64_t from,
+           std::uint64_t byte_count) {
+  if (change.data.empty()) {
+    image.punch(change.offset + from, byte_count);
+  } else {
+    image.write(change.offset + from, std::span(change.data).subspan(from, byte_count));
+  }
+}
+
+}  // namespace
+
+DriveState after_power_cut(const DriveState& state, Random& random) {
+  DriveState after;
+  after.durable = state.durable;
+  after.unreadable = state.unreadable;
+  // All, nothing, whole changes, or single sectors.
+  const std::uint64_t mood = random.below(5);
+  for (const auto& change : state.unflushed) {
+    const bool whole = random.chance(0.5);
+    for (std::uint64_t at = 0; at < change->byte_count; at += kSector) {
+      const bool keep = mood == 0 || (mood == 2 && whole) || (mood >= 3 && random.chance(0.5));
+      if (keep) apply(after.durable, *change, at, std::min(kSector, change->byte_count - at));
+    }
+  }
+  after.visible = after.durable;
+  return after;
+}
+
+TestDrive::TestDrive(Executor& home, std::string name, std::uint64_t byte_count,
+                     std::uint32_t block_bytes)
+    : home_(home), name_(std::move(name)), random_(home.random().fork()) {
+  geometry_.block_bytes = block_bytes;
+  geometry_.physical_block_bytes = block_bytes;
+  geometry_.block_count = byte_count / block_bytes;
+  geometry_.unmap = true;
+  geometry_.unmap_zeroes = true;
+  state_.visible.resize(byte_count);
+  state_.durable.resize(byte_count);
+}
+
+TestDrive::~TestDrive() = default;
+
+void TestDrive::release() {
+  hanging_ = false;
+  released_.notify_all();
+}
+
+Task<Completion> TestDrive::submit(Request request) {
+  assert(fits(geometry_, request));
+  if (latency_ > Duration::zero()) {
+    const auto most = static_cast<std::uint64_t>(latency_.count());
+    co_await home_.sleep_for(Duration(static_cast<std::int64_t>(random_.below(most + 1))));
+  }
+  if (request.operation == Operation::kRead && read_delay_ > Duration::zero()) {
+    co_await home_.sleep_for(read_delay_);
+  }
+  while (hanging_) co_await released_.wait();
+  co_return co_await perform(std::move(request));
+}
+
+Task<Completion> TestDrive::perform(Request request) {
+  Completion completion;
+  completion.error = failure_;
+  const Extent extent = request.extent;
+  const std::uint64_t offset = extent.first * geometry_.block_bytes;
+  if (completion.error == Error::kNone && request.operation == Operation::kRead) {
+    if (extent.first >= data_from) ++counts.reads;
+    const auto bad = state_.unreadable.lower_bound(extent.first);
+    if (bad != state_.unreadable.end() && *bad < extent.end()) {
+      completion.error = Error::kMediumError;
+      completion.first_bad_lba = *bad;
+    }
+    std::uint64_t at = offset;
+    for (std::size_t i = 0; i < request.data.slice_count(); ++i) {
+      state_.visible.read(at, request.data[i].bytes());
+      at += request.data[i].byte_count();
+    }
+  } else if (completion.error == Error::kNone && request.operation != Operation::kAdvise) {
+    completion.error = change(request);
+  }
+  completion.data = std::move(request.data);
+  co_return completion;
+}
+
+Error TestDrive::change(const Request& request) {
+  if (before_change) before_change(*this, request);
+  if (failure_ != Error::kNone) return failure_;
+  if (request.operation == Operation::kFlush) {
+    ++counts.flushes;
+    for (const auto& change : state_.unflushed) {
+      apply(state_.durable, *change, 0, change->byte_count);
+    }
+    state_.unflushed.clear();
+    return Error::kNone;
+  }
+  if (write_failure_ != Error::kNone) return write_failure_;
+  const bool write = request.operation == Operation::kWrite;
+  if (request.extent.first >= data_from) ++(write ? counts.writes : counts.zeroes);
+  auto change = std::make_shared<DriveState::Change>();
+  change->offset = request.extent.first * geometry_.block_bytes;
+  change->byte_count = request.extent.byte_count(geometry_.block_bytes);
+  if (write) {
+    change->data.resize(change->byte_count);
+    request.data.copy_to(change->data);
+    for (Lba lba = request.extent.first; lba < request.extent.end(); ++lba) {
+      state_.unreadable.erase(lba);
+    }
+  }
+  apply(state_.visible, *change, 0, change->byte_count);
+  if (request.force_unit_access) {
+    // In order behind what is not flushed yet, for the same place may be in there.
+    for (const auto& earlier : state_.unflushed) {
+      apply(state_.durable, *earlier, 0, earlier->byte_count);
+    }
+    state_.unflushed.clear();
+    apply(state_.durable, *change, 0, change->byte_count);
+  } else {
+    state_.unflushed.push_back(std::move(change));
+  }
+  return Error::kNone;
+}
+
+Task<Result<ProvisioningRun>> TestDrive::provisioning(Lba first, Lba limit) {
+  const File::Run run = state_.visible.run_at(first * geometry_.block_bytes);
+  const std::uint64_t blocks =
+      std::clamp<std::uint64_t>(run.byte_count / geometry_.block_bytes, 1, limit - first);
+  co_return ProvisioningRun{.block_count = blocks, .mapped = !run.hole};
+}
+
+}  // namespace sandbay::raidtest
