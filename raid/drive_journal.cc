@@ -22,7 +22,7 @@ constexpr std::size_t kFirstEntries = 256;
 
 // One append that waits, in its own frame.
 struct DriveJournal::Waiter {
-  const StripeUpdate& update;
+  const StripeUpdate* update = nullptr;  // Null: a record that only tells the tail.
   std::uint64_t payload_bytes = 0;
   std::uint32_t payload_crc = 0;
   std::uint64_t units = 0;
@@ -69,17 +69,29 @@ Task<Result<std::uint64_t>> DriveJournal::append(StripeUpdate update) {
   assert(payload_bytes.has_value());
   assert(*payload_bytes == (update.payload == nullptr ? 0 : update.payload->byte_count()));
   assert(*payload_bytes <= largest_payload_bytes());
-  Waiter waiter{.update = update, .payload_bytes = *payload_bytes, .done = {}};
+  Waiter waiter{.update = &update, .payload_bytes = *payload_bytes, .done = {}};
   JournalCrc crc;
   if (*payload_bytes > 0) crc.update(*update.payload);
   waiter.payload_crc = crc.value();
   waiter.units = units_for(kJournalHeaderBytes + update.writes.size() * kJournalWriteBytes) +
                  units_for(*payload_bytes);
-  (last_waiter_ != nullptr ? last_waiter_->next : first_waiter_) = &waiter;
-  last_waiter_ = &waiter;
-  start_commit();
-  co_await waiter.done.wait();
+  co_await wait_for_commit(&waiter);
   co_return waiter.result;
+}
+
+Task<Error> DriveJournal::renew() {
+  assert(ready_ || failure_ != Error::kNone);
+  if (failure_ != Error::kNone) co_return failure_;
+  Waiter waiter{.units = 1, .done = {}};
+  co_await wait_for_commit(&waiter);
+  co_return waiter.result.has_value() ? Error::kNone : waiter.result.error();
+}
+
+Task<void> DriveJournal::wait_for_commit(Waiter* waiter) {
+  (last_waiter_ != nullptr ? last_waiter_->next : first_waiter_) = waiter;
+  last_waiter_ = waiter;
+  start_commit();
+  co_await waiter->done.wait();
 }
 
 void DriveJournal::start_commit() {
@@ -168,17 +180,18 @@ void DriveJournal::add_record(Batch& batch, std::uint64_t position, const Waiter
     batch.position = position;
     batch.tail = tail_sequence_;  // Its own sequence if nothing is live.
   }
+  const StripeUpdate* const update = waiter == nullptr ? nullptr : waiter->update;
   JournalHeader header{.set = ring_.set,
-                       .tail_only = waiter == nullptr,
+                       .tail_only = update == nullptr,
                        .sequence = sequence,
                        .tail = batch.tail,
                        .batch = batch.first_sequence,
                        .position = position};
   std::span<const JournalWrite> writes;
-  if (waiter != nullptr) {
-    writes = waiter->update.writes;
+  if (update != nullptr) {
+    writes = update->writes;
     header.write_count = static_cast<std::uint16_t>(writes.size());
-    header.stripe = waiter->update.stripe;
+    header.stripe = update->stripe;
     header.payload_bytes = waiter->payload_bytes;
     header.payload_crc = waiter->payload_crc;
   }
@@ -188,7 +201,7 @@ void DriveJournal::add_record(Batch& batch, std::uint64_t position, const Waiter
   encode_journal_header(header, writes, slice.bytes());
   batch.data.append(std::move(slice));
   if (header.payload_bytes > 0) {
-    batch.data.append(waiter->update.payload->share());
+    batch.data.append(update->payload->share());
     const std::size_t padding =
         units_for(header.payload_bytes) * ring_.unit_bytes - header.payload_bytes;
     if (padding > 0) batch.data.append(padding_.slice(0, padding));
@@ -198,8 +211,9 @@ void DriveJournal::add_record(Batch& batch, std::uint64_t position, const Waiter
   ++batch.record_count;
   add_entry(position);
   head_ = position + units;
-  batch.tail_position = tail_position_;
-  if (waiter != nullptr) return;
+  // Later ones of the batch carry the same tail, wherever it is by then.
+  if (batch.record_count == 1) batch.tail_position = tail_position_;
+  if (update != nullptr) return;
   entry(sequence).released = true;
   advance_tail();
 }

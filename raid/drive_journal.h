@@ -49,6 +49,7 @@ class DriveJournal final : public Journal {
   // May be called again when nothing is in flight: the drives are read anew.
   Task<Result<JournalRecovery>> recover() override;
   Task<Error> reset() override;
+  Task<Error> renew() override;
 
   std::uint64_t used_bytes() const noexcept override;
   std::uint64_t size_bytes() const noexcept override { return ring_.byte_count(); }
@@ -80,6 +81,7 @@ class DriveJournal final : public Journal {
     bool released = false;
   };
 
+  Task<void> wait_for_commit(Waiter* waiter);
   void start_commit();
   Task<void> commit();
   bool take_batch(Batch& batch);

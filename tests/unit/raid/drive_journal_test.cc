@@ -238,6 +238,8 @@ Task<CrashDrives::Image> live_once(Run* run, CrashDrives::Image image) {
   // Drives that were absent are back and healed; their rings are as they left.
   if (run->random.chance(0.5)) {
     for (unsigned role = 0; role < run->roles(); ++role) drives.set_live(role, true);
+    const Error renewed = co_await journal.renew();
+    run->fail(renewed == Error::kNone ? "" : "renew fails", "start");
   }
   drives.failures_left = run->ring.copies - 1 - (run->roles() - bits(drives.live_roles()));
   drives.failure_chance = run->random.chance(0.5) ? 0.02 : 0;

@@ -1,0 +1,131 @@
+// Records in NVRAM.
+
+#include "raid/nvram_journal.h"
+
+#include <array>
+#include <cassert>
+#include <optional>
+#include <span>
+#include <utility>
+
+#include "raid/journal_newest.h"
+#include "runtime/buffer.h"
+
+namespace sandbay::raid {
+
+struct NvramJournal::Append {
+  std::span<const std::byte> descriptor;
+  std::span<const IoSlice> payload;
+  std::optional<Result<nvram::RecordId>> result;
+  Event ended;
+};
+
+NvramJournal::NvramJournal(nvram::Region& region, Uuid set, std::uint32_t block_bytes)
+    : region_(region), log_(region, {}), set_(set), block_bytes_(block_bytes) {
+  static_assert(kMostJournalHeaderBytes <= nvram::RecordLog::kMostDescriptorBytes);
+}
+
+std::size_t NvramJournal::largest_payload_bytes() const noexcept {
+  return log_.largest_payload_bytes(kMostJournalHeaderBytes);
+}
+
+Task<Result<std::uint64_t>> NvramJournal::append(StripeUpdate update) {
+  assert(ready_);
+  const auto payload_bytes = journal_payload_bytes(update.writes, block_bytes_);
+  assert(payload_bytes.has_value());
+  assert(*payload_bytes == (update.payload == nullptr ? 0 : update.payload->byte_count()));
+  JournalHeader header{.set = set_,
+                       .write_count = static_cast<std::uint16_t>(update.writes.size()),
+                       .sequence = 1,  // The log has sequences of its own.
+                       .stripe = update.stripe,
+                       .payload_bytes = *payload_bytes};
+  // The log checks the payload by itself.
+  std::array<std::byte, kMostJournalHeaderBytes> descriptor;
+  const std::span<std::byte> used = std::span(descriptor).first(header.byte_count());
+  encode_journal_header(header, update.writes, used);
+
+  constexpr std::size_t kSlicesInFrame = 16;
+  const std::size_t slice_count = *payload_bytes == 0 ? 0 : update.payload->slice_count();
+  std::array<IoSlice, kSlicesInFrame> few;
+  std::vector<IoSlice> many(slice_count > kSlicesInFrame ? slice_count : 0);
+  const std::span<IoSlice> slices = many.empty() ? std::span(few).first(slice_count) : many;
+  for (std::size_t i = 0; i < slice_count; ++i) {
+    const Buffer& slice = (*update.payload)[i];
+    slices[i] = {.data = slice.data(), .byte_count = slice.byte_count()};
+  }
+
+  Append append{.descriptor = used, .payload = slices, .result = {}, .ended = {}};
+  spawn(run_append(&append));
+  if (!append.result.has_value()) {
+    // Perhaps it waits for room.
+    if (log_.waiting_appends() > 0) relieve();
+    co_await append.ended.wait();
+  }
+  const Result<nvram::RecordId>& id = *append.result;
+  if (!id.has_value()) co_return std::unexpected(id.error());
+  written_bytes_ += used.size() + *payload_bytes;
+  relieve();
+  co_return id->sequence;
+}
+
+Task<void> NvramJournal::run_append(Append* append) {
+  append->result = co_await log_.append(append->descriptor, append->payload);
+  append->ended.set();
+}
+
+void NvramJournal::release(std::uint64_t ticket) {
+  log_.release(nvram::RecordId{.sequence = ticket});
+}
+
+Task<Result<JournalRecovery>> NvramJournal::recover() {
+  assert(!ready_ && recovered_.empty());
+  const nvram::Recovery found = log_.recover();
+  JournalRecovery recovery;
+  // After an emulated power cut the list of what was lost is complete; after the others the image
+  // says nothing certain.
+  const bool uncertain =
+      found.region_loss != nvram::Loss::kNone && found.region_loss != nvram::Loss::kPowerCut;
+  recovery.all_lost = uncertain || found.control_lost;
+  for (const nvram::Record& record : found.records) {
+    recovered_.push_back(record.id);
+    const auto header = decode_journal_header(record.descriptor, block_bytes_);
+    if (!header.has_value() || header->tail_only ||
+        (header->set == set_ && header->payload_bytes != record.payload.size())) {
+      recovery.all_lost = true;
+      continue;
+    }
+    if (header->set != set_) continue;
+    recovery.updates.push_back({.sequence = record.id.sequence,
+                                .stripe = header->stripe,
+                                .writes = decode_journal_writes(*header, record.descriptor),
+                                .payload = {record.payload.begin(), record.payload.end()}});
+  }
+  for (const nvram::LostRecord& lost : found.lost) {
+    if (!lost.acknowledged) continue;  // Nothing of it has been written in place.
+    const auto header = decode_journal_header(lost.descriptor, block_bytes_);
+    if (!lost.described || !header.has_value()) {
+      recovery.all_lost = true;
+    } else if (header->set == set_) {
+      recovery.lost_stripes.push_back(header->stripe);
+    }
+  }
+  keep_newest(recovery.updates, block_bytes_);
+  co_return recovery;
+}
+
+Task<Error> NvramJournal::reset() {
+  assert(!ready_);
+  const Error accepted = co_await log_.accept();
+  if (accepted != Error::kNone) co_return accepted;
+  for (const nvram::RecordId id : std::exchange(recovered_, {})) log_.release(id);
+  const Error flushed = co_await log_.flush_releases();
+  if (flushed != Error::kNone) co_return flushed;
+  if (!region_.settled()) {
+    const Error settled = co_await region_.settle();
+    if (settled != Error::kNone) co_return settled;
+  }
+  ready_ = true;
+  co_return Error::kNone;
+}
+
+}  // namespace sandbay::raid
