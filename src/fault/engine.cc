@@ -250,6 +250,14 @@ void FaultEngine::attach(FaultLayer& layer) {
   assert(&layer.home() == &home_);
   assert(std::ranges::none_of(
       layers_, [&](const FaultLayer* other) { return other->name() == layer.name(); }));
+  if (!layer.options_.number.has_value()) {
+    std::uint64_t free = 0;
+    while (std::ranges::any_of(layers_,
+                               [&](const FaultLayer* other) { return other->number() == free; })) {
+      ++free;
+    }
+    layer.options_.number = free;
+  }
   layers_.push_back(&layer);
   relink();
 }
@@ -283,9 +291,11 @@ FaultLayer* FaultEngine::find_layer(std::string_view name) const {
   const auto found =
       std::ranges::find_if(layers_, [&](const FaultLayer* layer) { return layer->name() == name; });
   if (found != layers_.end()) return *found;
-  // disk:3 is the fourth drive, where none has that name.
   const auto number = to_number(name);
-  if (number.has_value() && *number < layers_.size()) return layers_[*number];
+  if (!number.has_value()) return nullptr;
+  for (FaultLayer* layer : layers_) {
+    if (layer->number() == *number) return layer;
+  }
   return nullptr;
 }
 

@@ -140,12 +140,13 @@ void FaultEngine::consider(const RulePointer& active) {
 }
 
 void FaultEngine::notify(std::string_view event) {
-  const std::vector<RulePointer> rules = rules_;
-  for (const RulePointer& active : rules) {
+  std::vector<RulePointer> waiting;
+  for (const RulePointer& active : rules_) {
     const bool again = active->rule.fault == Fault::kPowerCutAgain && active->rule.event.empty() &&
                        event == "power.cut";
-    if (again || active->rule.event == event) trigger(active);
+    if (again || active->rule.event == event) waiting.push_back(active);
   }
+  for (const RulePointer& active : waiting) trigger(active);
 }
 
 ProbeVerdict FaultEngine::decide(const ProbePoint& point) {

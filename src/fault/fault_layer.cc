@@ -142,6 +142,7 @@ Task<Completion> FaultLayer::perform(Request request, Strikes strikes, std::uint
   const bool power_lost = power_cycle != power_cycle_;
   const Error refused = power_lost ? Error::kNotReady : refusal(request.operation);
   if (refused != Error::kNone && error != Error::kCancelled) error = refused;
+  if (refused != Error::kNone && error == refused) count_refusal();
   if (error == Error::kNone) error = adapt(request);
   if (error != Error::kNone) {
     co_return Completion{
@@ -381,6 +382,13 @@ FaultLayer::RulePointer FaultLayer::lasting_rule(Fault fault) const {
 void FaultLayer::count_struck(Fault fault) {
   const RulePointer rule = lasting_rule(fault);
   if (rule != nullptr) ++rule->counters.struck;
+}
+
+void FaultLayer::count_refusal() {
+  for (const Fault fault : {Fault::kPull, Fault::kShelfLoss, Fault::kFail, Fault::kFailTransient,
+                            Fault::kReadOnly, Fault::kFull}) {
+    if (lasts(fault)) return count_struck(fault);
+  }
 }
 
 void FaultLayer::grow_defects() {

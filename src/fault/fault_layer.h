@@ -14,6 +14,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -26,7 +27,10 @@
 namespace sandbay::fault {
 
 struct FaultLayerOptions {
-  std::string name;              // As rules write it after drive: and unique within the engine.
+  std::string name;  // As rules write it after drive: and unique within the engine.
+  // drive:N means this one, where no drive has that name; by default the least that is free, so
+  // that a drive that replaces another gets its number.
+  std::optional<std::uint64_t> number = std::nullopt;
   std::string enclosure;         // As rules write it after enclosure: may be empty.
   std::string serial;            // What the drive says of itself.
   PowerTarget* power = nullptr;  // What of the drive loses its content with the power, if any.
@@ -57,6 +61,7 @@ class FaultLayer final : public Layer {
   Task<void> drain();
 
   const std::string& name() const noexcept { return options_.name; }
+  std::uint64_t number() const noexcept { return options_.number.value_or(0); }
   const std::string& enclosure() const noexcept { return options_.enclosure; }
   DriveStatus status() const;
   bool present() const noexcept { return !away(); }
@@ -126,6 +131,7 @@ class FaultLayer final : public Layer {
   bool lasts(Fault fault) const noexcept { return lasting_[static_cast<std::size_t>(fault)] > 0; }
   RulePointer lasting_rule(Fault fault) const;  // The oldest; null: none.
   void count_struck(Fault fault);
+  void count_refusal();
   void unpark(const ActiveRule* rule, Random* shuffle);
   void grow_defects();
   void update();  // Whether anything concerns the drive; tells of a changed health.

@@ -266,6 +266,55 @@ Task<void> switched(Executor& home) {
   co_return;
 }
 
+// A layer that passes a request on has called the device below before anybody awaits it; one with a
+// coroutine of its own has not.
+Task<void> direct(Executor& home) {
+  auto memory = MemoryDevice::create(home, {.byte_count = 64 * 512});
+  REQUIRE(memory.has_value());
+  testing::RecordingDevice recording(**memory);
+  FaultEngine engine(home, {});
+  FaultLayer layer(recording, engine, {.name = "d0"});
+  FaultLayer other(**memory, engine, {.name = "d1"});
+  REQUIRE(engine.add("id=idle at=enclosure p=0 do=fail").has_value());
+  REQUIRE(engine.add("id=else at=drive:d1 do=smart").has_value());
+  Request request{.operation = Operation::kFlush};
+  Task<Completion> passed = layer.submit(std::move(request));
+  CHECK(recording.seen().size() == 1);
+  Completion done = co_await std::move(passed);
+  CHECK(done.error == Error::kNone);
+
+  REQUIRE(engine.add("id=here at=drive:d0 op=read do=hang").has_value());
+  Request again{.operation = Operation::kFlush};
+  Task<Completion> judged = layer.submit(std::move(again));
+  CHECK(recording.seen().size() == 1);
+  done = co_await std::move(judged);
+  CHECK(recording.seen().size() == 2);
+  CHECK(layer.operations() == 2);
+  engine.clear("here");
+  Request last{.operation = Operation::kFlush};
+  Task<Completion> direct_again = layer.submit(std::move(last));
+  CHECK(recording.seen().size() == 3);
+  done = co_await std::move(direct_again);
+}
+
+Task<void> numbers(Executor& home) {
+  Bench bench(home);
+  bench.add("id=three at=disk:1 op=flush do=nothing");
+  bench.drives[0].layer.reset();
+  Error error = co_await do_plainly(bench.layer(1), Operation::kFlush);
+  error = co_await do_plainly(bench.layer(2), Operation::kFlush);
+  CHECK(error == Error::kNone);
+  CHECK(bench.counters("three").fired == 1);
+  bench.drives[0].layer = std::make_unique<FaultLayer>(*bench.drives[0].cache, bench.engine,
+                                                       FaultLayerOptions{.name = "new"});
+  CHECK(bench.layer(0).number() == 0);
+  bench.add("id=zero at=drive:0 do=fail");
+  CHECK(bench.layer(0).health() == Health::kFailed);
+  error = co_await do_plainly(bench.layer(0), Operation::kFlush);
+  CHECK(error == Error::kHardware);
+  CHECK(bench.counters("zero").struck == 1);
+}
+
 // A load on two drives under rules; what is left of it are the journal and the clock.
 Task<void> load(Executor& home, std::uint64_t seed, std::vector<std::string> rules,
                 std::deque<Firing>& journal, TimePoint& ended) {
@@ -360,6 +409,8 @@ ENGINE_TEST("State variables", states(home))
 ENGINE_TEST("then: faults convert and correlate", conversions(home))
 ENGINE_TEST("What does not exist is refused in one line", refusals(home))
 ENGINE_TEST("within=tolerance asks who knows", tolerance(home))
+ENGINE_TEST("A drive that no rule concerns is passed on without a frame", direct(home))
+ENGINE_TEST("A drive keeps its number, and its successor gets it", numbers(home))
 ENGINE_TEST("Rules are switched off and on", switched(home))
 
 TEST_CASE("The journal keeps the newest", "[fault][engine]") {
