@@ -1,9 +1,9 @@
 // DriveMetadata: reads and writes what a set keeps at the head of a drive, in pairs of copies of
 // which one is always whole, whatever happens.
 //
-// A superblock is written over the older or broken copy, flushed, then over the other, flushed: it
-// changes as one. Of region maps and lost sectors each write goes to the slot that does not hold
-// the newest, and is flushed before it ends. An error means that it is not known what is on the
+// A superblock is written over the older or broken copy, and when that is durable over the other:
+// it changes as one. Of region maps and lost sectors each write goes to the slot that does not hold
+// the newest, and is durable when it ends. An error means that it is not known what is on the
 // drive now: the old or the new. The next write goes to the same place again, never to the copy
 // that is known to be whole.
 //
@@ -53,8 +53,8 @@ class DriveMetadata {
   using Image = std::shared_ptr<const std::vector<std::byte>>;
 
   // Borrows the device or the drive.
-  explicit DriveMetadata(BlockDevice& device) : device_(&device) {}
-  explicit DriveMetadata(Drive& drive) : drive_(&drive) {}
+  explicit DriveMetadata(BlockDevice& device);
+  explicit DriveMetadata(Drive& drive);
 
   // Reads both superblocks and, if there is none, enough of the drive to tell whether anything is
   // on it: its first 2 MiB, the first MiB where a data area begins by default, and the last 64 KiB.
@@ -73,41 +73,46 @@ class DriveMetadata {
   Task<Error> write_lost_sectors(Image image);
 
  private:
-  // A pair of slots.
-  struct Pair {
+  // Two slots of which one holds the newest whole image.
+  struct Area {
     std::array<std::uint64_t, 2> offset;
     std::size_t slot_bytes;
     std::string_view magic;
-    std::optional<unsigned> newest;  // Which slot holds the newest whole image; unknown at first.
+  };
+  static constexpr Area kRegionMapArea{kRegionMapOffset, kRegionMapBytes, kRegionMapMagic};
+  static constexpr Area kLostSectorsArea{kLostSectorsOffset, kLostSectorsBytes, kLostSectorsMagic};
+  struct Pair {
+    const Area* area;
+    bool known = false;                 // The rest has been read.
+    std::optional<std::size_t> newest;  // Nothing: no slot is whole.
+    std::uint64_t sequence = 0;
   };
   struct Copy {
     std::vector<std::byte> bytes;
     Error error = Error::kNone;
   };
-
-  BlockDevice& device() const noexcept;
-  Task<Completion> submit(Request request);
-  Task<Copy> read(std::uint64_t offset, std::size_t byte_count);
-  Task<Error> write(std::uint64_t offset, Image image);
-  Task<Error> flush();
-  // The newest whole image of the set in the pair.
-  Task<std::expected<std::vector<std::byte>, std::string>> read_newest(Pair* pair, Uuid set_uuid);
-  Task<Error> write_other(Pair* pair, Image image);
-  Task<Error> find_superblocks();
-  Task<bool> is_blank();
-
-  BlockDevice* device_ = nullptr;
-  Drive* drive_ = nullptr;
-  // Superblock copies as they are known to be; read at first.
+  // A superblock as it stands on the drive; empty if that is not known.
   struct SuperblockCopy {
     std::optional<DecodedSuperblock> decoded;
     bool looks_ours = false;
     Error error = Error::kNone;
     std::string why;
   };
-  std::optional<std::array<SuperblockCopy, 2>> superblocks_;
-  Pair region_map_;
-  Pair lost_sectors_;
+
+  Task<Completion> submit(Request request);
+  Task<Copy> read(std::uint64_t offset, std::size_t byte_count);
+  Task<Error> write(std::uint64_t offset, Image image);
+  Task<void> find_superblocks();
+  std::optional<std::size_t> newest_superblock() const;
+  Task<DriveContents> look_for_data();
+  Task<std::expected<std::vector<std::byte>, std::string>> read_newest(Pair* pair, Uuid set_uuid);
+  Task<Error> write_other(Pair* pair, Image image);
+
+  BlockDevice* device_;
+  Drive* drive_ = nullptr;
+  std::optional<std::array<SuperblockCopy, 2>> superblocks_;  // Read when first needed.
+  Pair region_map_{.area = &kRegionMapArea};
+  Pair lost_sectors_{.area = &kLostSectorsArea};
 };
 
 }  // namespace sandbay::raid

@@ -13,6 +13,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "block/block_device.h"
@@ -21,6 +22,7 @@
 
 namespace sandbay::raid {
 
+inline constexpr std::string_view kLostSectorsMagic = "SBRAIDLS";
 inline constexpr std::size_t kMostLostExtents = 4090;  // What fits kLostSectorsBytes.
 
 class LostSectors {
@@ -55,7 +57,7 @@ class LostSectors {
 
  private:
   bool put(Extent extent);
-  void make_room();
+  void make_room(Extent keep);
 
   Uuid set_uuid_;
   std::uint64_t block_count_;

@@ -14,6 +14,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "raid/superblock.h"
@@ -21,6 +22,7 @@
 
 namespace sandbay::raid {
 
+inline constexpr std::string_view kRegionMapMagic = "SBRAIDRM";
 inline constexpr std::uint64_t kMostRegions = 16384;
 
 // The most regions with which every bitmap of so many drives fits.

@@ -34,6 +34,8 @@ inline constexpr std::array<std::uint64_t, 2> kLostSectorsOffset = {640u << 10, 
 inline constexpr std::size_t kLostSectorsBytes = 64u << 10;
 inline constexpr std::uint64_t kJournalOffset = 1u << 20;
 inline constexpr std::uint64_t kAreaAlignment = 1u << 20;  // Of the data area.
+inline constexpr std::uint64_t kDefaultJournalBytes = 16u << 20;
+inline constexpr std::uint64_t kDefaultDataOffset = kJournalOffset + kDefaultJournalBytes;
 inline constexpr std::size_t kMostSetNameBytes = 63;
 inline constexpr std::size_t kMostHistory = 128;
 
