@@ -166,6 +166,24 @@ Task<void> RaidSet::relieve_journal() {
   background_.leave();
 }
 
+// A drive that is away misses this write, too.
+Task<Error> RaidSet::prepare_replay(JournalWrite entry, Prepared* prepared) {
+  if (entry.role >= layout_.drive_count() || entry.extent.block_count == 0) {
+    co_return Error::kDataCorrupt;
+  }
+  const Lba first = entry.extent.first - drives_.data_offset();
+  const Lba last = first + entry.extent.block_count - 1;
+  if (last < first || last >= layout_.drive_blocks(entry.role)) co_return Error::kDataCorrupt;
+  const std::uint64_t end = drives_.region_of(layout_.on_drive(entry.role, last).stripe) + 1;
+  std::uint64_t region = drives_.region_of(layout_.on_drive(entry.role, first).stripe);
+  for (; region < end; ++region) {
+    const std::uint64_t stripe = region * drives_.superblock().region_stripes;
+    const Error error = co_await prepared->add(stripe, false);
+    if (error != Error::kNone) co_return error;
+  }
+  co_return Error::kNone;
+}
+
 Task<Error> RaidSet::replay_journal() {
   if (journal_ == nullptr) co_return Error::kNone;
   const Result<JournalRecovery> found = co_await journal_->recover();
@@ -174,6 +192,9 @@ Task<Error> RaidSet::replay_journal() {
   for (const RecoveredUpdate& update : found->updates) {
     std::size_t offset = 0;
     for (const JournalWrite& entry : update.writes) {
+      Prepared prepared(drives_);
+      const Error ready = co_await prepare_replay(entry, &prepared);
+      if (ready != Error::kNone) co_return ready;
       const std::size_t byte_count = entry.zeroes ? 0 : bytes_of(entry.extent.block_count);
       for (const auto& drive :
            {drives_.role(entry.role).drive, drives_.role(entry.role).replacement}) {

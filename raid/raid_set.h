@@ -83,8 +83,8 @@ class RaidSet final : public BlockDevice {
   TimePoint last_host_io() const noexcept { return last_host_io_; }
   std::size_t host_operations() const noexcept { return gate_.count(); }
 
-  // Writes what the journal holds to the drives; before the first request. kDataCorrupt: the journal
-  // is lost while drives are away, so what was on them cannot be told.
+  // Writes what the journal holds to the drives; before the first request. kDataCorrupt: the
+  // journal is lost while drives are away, so what was on them cannot be told.
   Task<Error> replay_journal();
   // No request is accepted any more; ends when none is left and everything is flushed. kTimedOut
   // if that takes too long: something in a drive does not end, and the set must be kept.
@@ -120,7 +120,7 @@ class RaidSet final : public BlockDevice {
   Task<Error> zero_stripes(std::uint64_t first, std::uint64_t count, Operation operation);
   Task<Error> zero_held(std::uint64_t first, std::uint64_t count, Operation operation);
   Task<Completion> advise(Request request);
-  Task<Error> replay(const RecoveredUpdate* update);
+  Task<Error> prepare_replay(JournalWrite entry, Prepared* prepared);
   void go_offline(const std::string& why);
   Task<void> relieve_journal();
   Lba on_drive(std::uint64_t stripe, std::uint32_t row) const {

@@ -26,12 +26,15 @@ SetDrives::SetDrives(Executor& home, Layout layout, Superblock newest, RegionMap
       roles_(layout_.drive_count()),
       unverified_(regions_.region_count()),
       writing_(regions_.region_count()),
-      touched_(regions_.region_count()) {
+      touched_(regions_.region_count()),
+      written_at_(regions_.region_count()) {
   for (std::uint64_t region = 0; region < region_count(); ++region) {
     if (regions_.dirty(region)) mark_unverified(region);
   }
   recount();
-  settled_roles_ = ~std::uint64_t{0};
+  for (unsigned role = 0; role < layout_.drive_count(); ++role) {
+    if (newest_.roles[role].state == RoleState::kActive) settled_roles_ |= bit(role);
+  }
 }
 
 SetDrives::~SetDrives() = default;
@@ -100,6 +103,7 @@ MemberSet SetDrives::unwritable(std::uint64_t stripe) const {
 Task<Error> SetDrives::prepare_write(std::uint64_t region, bool intent) {
   ++writing_[region];
   touched_[region] = true;
+  written_at_[region] = flushes_begun_;
   if (intent && !regions_.dirty(region)) {
     regions_.set_dirty(region, true);
     ++regions_changed_;
@@ -119,6 +123,7 @@ Task<Error> SetDrives::prepare_write(std::uint64_t region, bool intent) {
 void SetDrives::end_write(std::uint64_t region) noexcept {
   assert(writing_[region] > 0);
   --writing_[region];
+  written_at_[region] = flushes_begun_;
 }
 
 std::uint64_t SetDrives::stale_count(unsigned role, bool replacement) const {
@@ -259,13 +264,16 @@ Task<Error> SetDrives::save_regions() {
   const std::uint64_t wanted = regions_changed_;
   co_await saving_.lock();
   Error error = Error::kNone;
-  if (regions_saved_ < wanted) {
-    const std::uint64_t saved = regions_changed_;
-    image_ = std::make_shared<const std::vector<std::byte>>(regions_.encode_next());
-    error = co_await on_all_drives(&SetDrives::write_regions, "saving the region map");
-    if (error == Error::kNone) regions_saved_ = std::max(regions_saved_, saved);
-  }
+  if (regions_saved_ < wanted) error = co_await write_region_maps();
   saving_.unlock();
+  co_return error;
+}
+
+Task<Error> SetDrives::write_region_maps() {
+  const std::uint64_t saved = regions_changed_;
+  image_ = std::make_shared<const std::vector<std::byte>>(regions_.encode_next());
+  const Error error = co_await on_all_drives(&SetDrives::write_regions, "saving the region map");
+  if (error == Error::kNone) regions_saved_ = std::max(regions_saved_, saved);
   co_return error;
 }
 
@@ -283,13 +291,16 @@ Task<Error> SetDrives::save_lost() {
   co_return error;
 }
 
-// A drive that fails here changes roles again, and then it is not over yet.
+// A drive that fails here changes roles again, and then it is not over yet. The map goes first: a
+// superblock that gives a role to a fresh drive must not be found with a map that calls it whole.
 Task<Error> SetDrives::settled() {
   const std::uint64_t wanted = changed_;
   co_await saving_.lock();
   Error error = Error::kNone;
   while (settled_ < wanted && error == Error::kNone) {
     const std::uint64_t changes = changed_;
+    if (regions_saved_ < regions_changed_) error = co_await write_region_maps();
+    if (error != Error::kNone || changed_ != changes) continue;
     newest_.advance(home_.random());
     error = co_await on_all_drives(&SetDrives::write_superblock, "writing the superblock");
     if (error != Error::kNone || changed_ != changes) continue;
@@ -304,7 +315,6 @@ Task<Error> SetDrives::settled() {
 }
 
 Task<Error> SetDrives::save_clean(bool clean) {
-  if (newest_.clean == clean) co_return Error::kNone;
   newest_.clean = clean;
   ++changed_;
   co_return co_await settled();
@@ -331,7 +341,16 @@ Task<Error> SetDrives::flush_one(Owned* owned, unsigned, bool) {
 }
 
 Task<Error> SetDrives::flush() {
-  co_return co_await on_all_drives(&SetDrives::flush_one, "a flush");
+  const std::uint64_t covers = ++flushes_begun_;
+  const Error error = co_await on_all_drives(&SetDrives::flush_one, "a flush");
+  if (error == Error::kNone) flushes_covered_ = std::max(flushes_covered_, covers);
+  co_return error;
+}
+
+bool SetDrives::idle(const BlockDevice& device) const {
+  return std::ranges::all_of(drives_, [&device](const std::unique_ptr<Owned>& owned) {
+    return &owned->drive.device() != &device || owned->drive.idle();
+  });
 }
 
 Task<bool> SetDrives::wait_idle_until(TimePoint deadline) {
@@ -354,6 +373,7 @@ bool SetDrives::drop(unsigned role, DropReason reason, const std::string& why) {
   here.fresh_region[0] = kNoRegion;
   newest_.roles[role].state =
       reason == DropReason::kMissing ? RoleState::kMissing : RoleState::kFailed;
+  mark_unflushed(role);
   ++changed_;
   recount();
   const bool missing = reason == DropReason::kMissing;
@@ -363,6 +383,17 @@ bool SetDrives::drop(unsigned role, DropReason reason, const std::string& why) {
   tell({SetEvent::Kind::kDegraded, kNoRole,
         fmt::format("{} of {} drives are away", std::popcount(absent_), layout_.drive_count())});
   return true;
+}
+
+// What is being written, or was and is not flushed, may never have reached the drive that goes.
+void SetDrives::mark_unflushed(unsigned role) {
+  for (std::uint64_t region = 0; region < region_count(); ++region) {
+    const bool unflushed = written_at_[region] != 0 && written_at_[region] >= flushes_covered_;
+    if (writing_[region] == 0 && !unflushed) continue;
+    if (regions_.stale(role, false, region)) continue;
+    regions_.set_stale(role, false, region, true);
+    ++regions_changed_;
+  }
 }
 
 void SetDrives::drop_replacement(unsigned role, const std::string& why) {
@@ -375,7 +406,7 @@ void SetDrives::drop_replacement(unsigned role, const std::string& why) {
   here.fresh_region[1] = kNoRegion;
   newest_.roles[role].replacement = {};
   newest_.roles[role].replacement_known_event = 0;
-  regions_.set_all_stale(role, true, false);
+  regions_.set_all_stale(role, true, true);  // Until no superblock names it any more, and longer.
   ++regions_changed_;
   ++changed_;
 }
@@ -406,6 +437,8 @@ void SetDrives::begin_replacement(unsigned role, BlockDevice& device, std::strin
   set_replacement(role, device, std::move(name), policy);
 }
 
+// Until the superblocks name the replacement in the role, the role's map is the old drive's, which
+// may call more stale than is, but never less.
 Task<Error> SetDrives::promote_replacement(unsigned role) {
   RoleDrive& here = roles_[role];
   if (here.replacement == nullptr) co_return Error::kNotFound;
@@ -419,15 +452,18 @@ Task<Error> SetDrives::promote_replacement(unsigned role) {
   here.drive = std::exchange(here.replacement, nullptr);
   here.fresh_region[0] = kNoRegion;
   here.fresh_region[1] = kNoRegion;
-  regions_.promote_replacement(role);
-  ++regions_changed_;
   ++changed_;
   recount();
+  Drive* promoted = here.drive;
   tell({SetEvent::Kind::kDriveReplaced, role,
-        fmt::format("drive {} has taken role {} from drive {}", here.drive->name(), role, old)});
-  const Error error = co_await save_regions();
+        fmt::format("drive {} has taken role {} from drive {}", promoted->name(), role, old)});
+  const Error error = co_await settled();
   if (error != Error::kNone) co_return error;
-  co_return co_await settled();
+  if (here.drive != promoted) co_return Error::kNone;  // Dropped meanwhile; its log goes on.
+  regions_.promote_replacement(role);
+  ++regions_changed_;
+  recount();
+  co_return co_await save_regions();
 }
 
 // ---- for the journal ----------------------------------------------------------------------------

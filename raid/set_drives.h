@@ -166,12 +166,15 @@ class SetDrives final : public JournalDrives {
   bool settled_now() const noexcept { return settled_ == changed_; }
   // Every change of roles so far is durable on the drives that are left.
   Task<Error> settled();
+  // An event of its own in any case: what was found may be on some drives only.
   Task<Error> save_clean(bool clean);
 
   // Flushes every drive; drops those that fail it.
   Task<Error> flush();
   // Every drive that was ever in use here is idle, so that devices may go.
   Task<bool> wait_idle_until(TimePoint deadline);
+  // Nothing that was ever asked of the device here is still in it.
+  bool idle(const BlockDevice& device) const;
 
   void tell(SetEvent event) const {
     if (event_sink_) event_sink_(std::move(event));
@@ -185,6 +188,8 @@ class SetDrives final : public JournalDrives {
   MemberSet find_unreadable(std::uint64_t stripe) const;
   Drive* add_drive(BlockDevice& device, std::string name, DrivePolicy policy);
   void recount();
+  void mark_unflushed(unsigned role);
+  Task<Error> write_region_maps();  // With saving_ held.
   void mark_unverified(std::uint64_t region);
   struct Owned {
     Owned(BlockDevice& device, std::string name, DrivePolicy policy)
@@ -220,11 +225,15 @@ class SetDrives final : public JournalDrives {
   std::uint64_t unverified_count_ = 0;
   std::vector<std::uint32_t> writing_;  // By region: writes between prepare and end.
   std::vector<bool> touched_;           // By region: written since intents were last looked at.
+  // By region: flushes begun when it was last written, 0 if it never was; those that are covered.
+  std::vector<std::uint64_t> written_at_;
+  std::uint64_t flushes_begun_ = 1;
+  std::uint64_t flushes_covered_ = 0;
   EventSink event_sink_;
   Recorder recorder_;
   std::uint64_t changed_ = 0;  // Of roles.
   std::uint64_t settled_ = 0;
-  std::uint64_t regions_changed_ = 0;
+  std::uint64_t regions_changed_ = 1;  // What was found may be on some drives only.
   std::uint64_t regions_saved_ = 0;
   std::uint64_t lost_changed_ = 0;
   std::uint64_t lost_saved_ = 0;
