@@ -6,6 +6,7 @@
 // Geometry, name and UUID do not change. Used on the controller's home executor only.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -53,8 +54,12 @@ class ManagedSet final : public BlockDevice {
   const Uuid& uuid() const noexcept { return known_.set_uuid; }
   // Why it does not run; empty if it does.
   const std::string& refusal() const noexcept { return refusal_; }
-  bool running() const noexcept { return set_ != nullptr && !set_->offline(); }
-  // What runs; null if nothing does.
+  bool running() const noexcept { return serving_ && !set_->offline(); }
+  // The newest that is known of it.
+  const Superblock& superblock() const noexcept {
+    return drives_ != nullptr ? drives_->superblock() : known_;
+  }
+  // What runs or stopped of itself and was not taken down yet; null if nothing did.
   RaidSet* set() const noexcept { return set_.get(); }
   SetDrives* drives() const noexcept { return drives_.get(); }
   Maintenance* maintenance() const noexcept { return maintenance_.get(); }
@@ -62,21 +67,41 @@ class ManagedSet final : public BlockDevice {
   void on_event(EventSink sink) { event_sink_ = std::move(sink); }
   void on_record(Recorder recorder) { recorder_ = std::move(recorder); }
 
-  // Starts what assembly found: opens the journal, replays it, serves requests, begins maintenance.
-  // The set is new if `fresh` (nothing to replay). Half a sentence if it does not work.
+  // Does not run, for this reason: one sentence.
+  void refuse(std::string why) { refusal_ = std::move(why); }
+  // Starts what assembly found, after stop() if something ran before: opens the journal, replays
+  // it, serves requests, begins maintenance. A member whose role the superblock calls lost has come
+  // back, and only what its role's map calls stale is rebuilt. A sentence if it does not work; what
+  // it made until then goes with stop().
   Task<std::expected<void, std::string>> start(AssembledSet assembled,
                                                std::vector<SetMember> members,
                                                std::vector<SetMember> replacements);
   // Requests end, everything is flushed and marked clean, what ran goes. kTimedOut: something in a
-  // drive does not end; the object must then be kept for ever.
+  // drive does not end; the object must then be kept, and stop() may be tried again. What failed
+  // of itself is not marked clean, and no error.
   Task<Error> stop(TimePoint deadline);
+  // Something was started and stop() has not yet ended well.
+  bool assembled() const noexcept { return drives_ != nullptr; }
 
  private:
+  void place_drives(AssembledSet assembled, const std::vector<SetMember>& members,
+                    const std::vector<SetMember>& replacements);
+  Task<std::string> open_journal();  // Empty if it works, or if the set needs none.
+  Task<std::string> bring_up();
+  void learn_geometry();
+  void tell(SetEvent event) const {
+    if (event_sink_) event_sink_(*this, std::move(event));
+  }
+  Task<Error> record(Event event);
+  Task<void> stop_maintenance();
+
   Executor& home_;
   Superblock known_;
   ManagedSetOptions options_;
   Geometry geometry_;
-  std::string refusal_;
+  std::string refusal_ = "it has not been started";
+  bool serving_ = false;
+  bool has_run_ = false;
   std::unique_ptr<SetDrives> drives_;
   std::unique_ptr<nvram::Region> region_;
   std::unique_ptr<Journal> journal_;
@@ -84,7 +109,9 @@ class ManagedSet final : public BlockDevice {
   std::unique_ptr<Maintenance> maintenance_;
   EventSink event_sink_;
   Recorder recorder_;
-  Gate gate_;
+  bool stopping_maintenance_ = false;
+  sandbay::Event maintenance_stopped_;
+  std::unique_ptr<Gate> queries_;  // provisioning() under way.
 };
 
 }  // namespace sandbay::raid

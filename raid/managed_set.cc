@@ -1,0 +1,271 @@
+// A set comes up in this order: drives in their places, the journal, its replay, then what was
+// found is written on every drive (it may have been on some only), and only then the first request.
+#include "raid/managed_set.h"
+
+#include <algorithm>
+#include <bit>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "raid/drive_journal.h"
+#include "raid/nvram_journal.h"
+
+namespace sandbay::raid {
+
+namespace {
+
+// What is posted when the last operation of a drive has ended runs within so many turns.
+constexpr unsigned kTurnsToSettle = 8;
+
+bool needs_journal(const Superblock& superblock, const Layout& layout) {
+  return layout.parity_chunks() > 0 || (superblock.integrity && layout.redundancy() > 0);
+}
+
+// What is on no drive any more is stale or gone, before anything is written.
+void note_losses(Superblock& superblock, RegionMap& regions, const Layout& layout,
+                 const std::vector<SetMember>& members,
+                 const std::vector<SetMember>& replacements) {
+  for (unsigned role = 0; role < layout.drive_count(); ++role) {
+    RoleEntry& entry = superblock.roles[role];
+    if (replacements[role].device == nullptr && entry.replacement != Uuid{}) {
+      entry.replacement = {};
+      entry.replacement_known_event = 0;
+      regions.set_all_stale(role, true, true);
+    }
+    if (members[role].device != nullptr) continue;
+    if (entry.state == RoleState::kActive) entry.state = RoleState::kMissing;
+    // Mirrors differ where a crash came while they were written; the ones that are here count.
+    if (!layout.mirrored() || superblock.clean) continue;
+    for (auto region = regions.first_dirty(); region; region = regions.first_dirty(*region + 1)) {
+      regions.set_stale(role, false, *region, true);
+      if (*region + 1 == regions.region_count()) break;
+    }
+  }
+}
+
+}  // namespace
+
+ManagedSet::ManagedSet(Executor& home, Superblock known, ManagedSetOptions options)
+    : home_(home), known_(std::move(known)), options_(std::move(options)) {
+  const auto layout = known_.layout();
+  assert(layout.has_value());
+  geometry_.block_bytes = layout->block_bytes();
+  geometry_.block_count = layout->block_count();
+  geometry_.physical_block_bytes = std::max(geometry_.block_bytes, 4096U);
+  geometry_.optimal_io_blocks = layout->stripe_blocks();
+  geometry_.unmap_granularity_blocks = layout->stripe_blocks();
+}
+
+ManagedSet::~ManagedSet() { assert(!assembled() && set_ == nullptr); }
+
+Health ManagedSet::health() const noexcept {
+  if (running()) return set_->health();
+  return assembled() ? Health::kFailed : Health::kMissing;
+}
+
+std::string ManagedSet::description() const {
+  return fmt::format("{} {} of {} drives", describe(known_.level), known_.set_name,
+                     known_.drive_count());
+}
+
+Task<Completion> ManagedSet::submit(Request request) {
+  assert(fits(geometry_, request));
+  if (!serving_) {
+    Completion refused;
+    refused.error = Error::kNotReady;
+    refused.data = std::move(request.data);
+    co_return refused;
+  }
+  co_return co_await set_->submit(std::move(request));
+}
+
+Task<Result<ProvisioningRun>> ManagedSet::provisioning(Lba first, Lba limit) {
+  if (!running() || !queries_->enter()) co_return std::unexpected(Error::kNotReady);
+  const Result<ProvisioningRun> run = co_await set_->provisioning(first, limit);
+  queries_->leave();
+  co_return run;
+}
+
+// ---- coming up ----------------------------------------------------------------------------------
+
+Task<std::expected<void, std::string>> ManagedSet::start(AssembledSet assembled,
+                                                         std::vector<SetMember> members,
+                                                         std::vector<SetMember> replacements) {
+  assert(!this->assembled());
+  assert(assembled.startable && assembled.regions.has_value() && assembled.lost.has_value());
+  place_drives(std::move(assembled), members, replacements);
+  std::string problem = co_await open_journal();
+  if (problem.empty()) problem = co_await bring_up();
+  if (!problem.empty()) {
+    refusal_ = fmt::format("set {}: {}", name(), problem);
+    co_return std::unexpected(refusal_);
+  }
+  learn_geometry();
+  maintenance_ = std::make_unique<Maintenance>(*set_, options_.maintenance);
+  queries_ = std::make_unique<Gate>();
+  refusal_.clear();
+  serving_ = true;
+  maintenance_->start();
+  if (has_run_) tell({SetEvent::Kind::kOnline, kNoRole, "it runs again"});
+  has_run_ = true;
+  const unsigned away = static_cast<unsigned>(std::popcount(drives_->absent_roles()));
+  if (away > 0) {
+    tell({SetEvent::Kind::kDegraded, kNoRole,
+          fmt::format("it starts degraded: {} of {} drives are away", away, known_.drive_count())});
+  }
+  co_return std::expected<void, std::string>{};
+}
+
+void ManagedSet::place_drives(AssembledSet assembled, const std::vector<SetMember>& members,
+                              const std::vector<SetMember>& replacements) {
+  const auto layout = assembled.superblock.layout();
+  assert(layout.has_value());
+  Superblock found = std::move(assembled.superblock);
+  note_losses(found, *assembled.regions, *layout, members, replacements);
+  known_ = found;
+  drives_ = std::make_unique<SetDrives>(home_, *layout, std::move(found),
+                                        std::move(*assembled.regions), std::move(*assembled.lost));
+  drives_->on_event([this](SetEvent event) { tell(std::move(event)); });
+  drives_->on_record([this](Event event) { return record(event); });
+  for (unsigned role = 0; role < layout->drive_count(); ++role) {
+    const SetMember& member = members[role];
+    if (member.device != nullptr) {
+      const RoleEntry entry = drives_->superblock().roles[role];
+      if (entry.state == RoleState::kActive) {
+        drives_->set_drive(role, *member.device, member.name, options_.drive_policy);
+      } else {
+        drives_->take_role(role, *member.device, member.name, options_.drive_policy, entry.drive,
+                           true);
+        tell({SetEvent::Kind::kDriveReturned, role,
+              fmt::format("drive {} is back in role {}; {} of {} regions are stale", member.name,
+                          role, drives_->stale_count(role, false), drives_->region_count())});
+      }
+    }
+    if (replacements[role].device == nullptr) continue;
+    drives_->set_replacement(role, *replacements[role].device, replacements[role].name,
+                             options_.drive_policy);
+  }
+}
+
+Task<std::string> ManagedSet::open_journal() {
+  const Layout& layout = drives_->layout();
+  if (known_.journal_bytes > 0) {
+    std::uint32_t unit_bytes = std::max<std::uint32_t>(known_.block_bytes, 4096);
+    for (unsigned role = 0; role < layout.drive_count(); ++role) {
+      const Drive* drive = drives_->drive(role);
+      if (drive == nullptr) continue;
+      unit_bytes = std::max(unit_bytes, drive->geometry().physical_block_bytes);
+    }
+    const JournalRing ring{
+        .set = known_.set_uuid,
+        .first_block = known_.journal_offset_bytes / known_.block_bytes,
+        .block_count = known_.journal_bytes / unit_bytes * (unit_bytes / known_.block_bytes),
+        .block_bytes = known_.block_bytes,
+        .unit_bytes = unit_bytes,
+        .copies = layout.redundancy() + 1,
+        .role_count = layout.drive_count()};
+    if (ring.unit_count() < DriveJournal::kLeastUnits) {
+      co_return fmt::format("its journal has {} bytes; at least {}", known_.journal_bytes,
+                            DriveJournal::kLeastUnits * unit_bytes);
+    }
+    journal_ = std::make_unique<DriveJournal>(*drives_, ring, home_);
+    co_return std::string();
+  }
+  if (!needs_journal(known_, layout)) co_return std::string();
+  if (options_.nvram != nullptr) {
+    auto claimed = co_await options_.nvram->claim("raid-" + format_uuid(known_.set_uuid),
+                                                  options_.nvram_journal_bytes);
+    if (!claimed) co_return fmt::format("its journal: {}", claimed.error());
+    region_ = std::move(*claimed);
+    journal_ = std::make_unique<NvramJournal>(*region_, known_.set_uuid, known_.block_bytes);
+    co_return std::string();
+  }
+  if (drives_->superblock().clean) co_return std::string();
+  if (drives_->absent_roles() != 0) {
+    co_return std::string(
+        "its journal was in an NVRAM that is not there, it was not stopped in order, and drives "
+        "are away: what was on them cannot be told");
+  }
+  drives_->all_redundancy_lost();
+  tell({SetEvent::Kind::kJournalLost, kNoRole,
+        "its journal was in an NVRAM that is not there; all redundancy is verified"});
+  co_return std::string();
+}
+
+Task<std::string> ManagedSet::bring_up() {
+  set_ = std::make_unique<RaidSet>(home_, *drives_, journal_.get(),
+                                   RaidSetOptions{.name = known_.set_name});
+  Error error = co_await set_->replay_journal();
+  if (error != Error::kNone) {
+    co_return fmt::format("its journal cannot be replayed: {}", describe(error));
+  }
+  error = co_await drives_->save_regions();
+  if (error == Error::kNone) error = co_await drives_->save_lost();
+  if (error == Error::kNone) error = co_await drives_->save_clean(false);
+  if (error != Error::kNone) {
+    co_return fmt::format("its superblocks cannot be written: {}", describe(error));
+  }
+  co_return std::string();
+}
+
+// What a host was told stays: only what makes it more careful is added later.
+void ManagedSet::learn_geometry() {
+  const Geometry& now = set_->geometry();
+  assert(now.block_bytes == geometry_.block_bytes && now.block_count == geometry_.block_count);
+  if (!has_run_) {
+    geometry_ = now;
+  } else {
+    geometry_.volatile_cache |= now.volatile_cache;
+  }
+}
+
+Task<Error> ManagedSet::record(Event event) {
+  if (!recorder_) co_return Error::kNone;
+  co_return co_await recorder_(uuid(), event);
+}
+
+// ---- going down ---------------------------------------------------------------------------------
+
+Task<void> ManagedSet::stop_maintenance() {
+  co_await maintenance_->stop();
+  maintenance_stopped_.set();
+}
+
+Task<Error> ManagedSet::stop(TimePoint deadline) {
+  if (!assembled()) co_return Error::kNone;
+  const bool served = std::exchange(serving_, false);
+  if (served) refusal_ = fmt::format("set {}: it has been stopped", name());
+  if (queries_ != nullptr) {
+    const bool ended = co_await queries_->close_until(deadline);
+    if (!ended) co_return Error::kTimedOut;
+  }
+  if (maintenance_ != nullptr) {
+    if (!std::exchange(stopping_maintenance_, true)) spawn(stop_maintenance());
+    const bool ended = co_await maintenance_stopped_.wait_until(deadline);
+    if (!ended) co_return Error::kTimedOut;
+  }
+  if (set_ != nullptr) {
+    const Error closed = co_await set_->close(deadline);
+    if (closed == Error::kTimedOut) co_return closed;
+    if (served && closed == Error::kNone) {
+      co_await drives_->retire_intents(true);
+      co_await drives_->save_clean(true);
+    }
+  }
+  const bool idle = co_await drives_->wait_idle_until(deadline);
+  if (!idle) co_return Error::kTimedOut;
+  for (unsigned turn = 0; turn < kTurnsToSettle; ++turn) co_await home_.yield();
+  known_ = drives_->superblock();
+  maintenance_.reset();
+  stopping_maintenance_ = false;
+  maintenance_stopped_.reset();
+  set_.reset();
+  journal_.reset();
+  region_.reset();
+  drives_.reset();
+  queries_.reset();
+  co_return Error::kNone;
+}
+
+}  // namespace sandbay::raid
