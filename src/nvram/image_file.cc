@@ -62,6 +62,20 @@ Task<Error> make(Executor& home, File& file, std::string path, std::uint64_t byt
   co_return error;
 }
 
+// The kernel lets go of the files of a killed process a moment after its death: who restarts it at
+// once waits for that.
+constexpr int kLockAttempts = 20;
+constexpr Duration kLockPause = std::chrono::milliseconds(50);
+
+Task<Result<std::unique_ptr<File>>> open_locked(Executor& home, std::string path) {
+  for (int attempt = 1;; ++attempt) {
+    auto opened = co_await home.open_file(path, {.create = true, .lock = true});
+    const bool busy = !opened.has_value() && opened.error() == Error::kNotReady;
+    if (!busy || attempt == kLockAttempts) co_return opened;
+    co_await home.sleep_for(kLockPause);
+  }
+}
+
 std::expected<std::span<std::byte>, Error> map(const std::string& path, std::uint64_t byte_count) {
   const int descriptor = ::open(path.c_str(), O_RDWR | O_CLOEXEC);
   if (descriptor < 0) return std::unexpected(error_from_errno(errno));
@@ -78,7 +92,7 @@ std::expected<std::span<std::byte>, Error> map(const std::string& path, std::uin
 Task<std::expected<std::unique_ptr<Image>, std::string>> map_image(
     Executor& home, std::string path, std::uint64_t byte_count,
     std::span<const std::byte> first_bytes) {
-  auto opened = co_await home.open_file(path, {.create = true, .lock = true});
+  auto opened = co_await open_locked(home, path);
   if (!opened.has_value()) {
     if (opened.error() == Error::kNotReady) {
       co_return std::unexpected("is in use by another process");

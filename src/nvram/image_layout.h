@@ -1,6 +1,6 @@
 // The image header, byte by byte (see README.md): two copies, one in each of the first two pages,
-// written in turn; the one with the higher generation of those whose checksum is right counts.
-// Numbers are little-endian.
+// written one after the other; the one with the higher generation of those whose checksum is right
+// counts. Numbers are little-endian.
 #pragma once
 
 #include <array>

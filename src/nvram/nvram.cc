@@ -1,8 +1,8 @@
 // Nvram and Region: opening and judging an image, its region table, and the shared syncs.
 //
 // A round is one sync of the image for all who asked before it began. Every log writes its control
-// block as a round begins and takes note as it ends. Header copies are written in turn, each after
-// the one before it is durable.
+// block as a round begins and takes note as it ends. The header is written into both copies, the
+// second after the first is durable.
 #include "nvram/nvram.h"
 
 #include <fmt/format.h>
@@ -166,14 +166,18 @@ void Nvram::judge_content() {
   std::ranges::copy(options_.boot_id, header.boot_id);
 }
 
-// The header lock is held, or nobody else is there.
+// Into both copies, so that damage to one costs nothing; the second one only when the first is
+// durable. The header lock is held, or nobody else is there.
 Task<Error> Nvram::save_header() {
-  if (failure_ != Error::kNone) co_return failure_;
-  ++header_->generation;
-  seal(*header_);
-  store(image().data() + header_offset(header_->generation), header_.get(), sizeof *header_);
-  const Error synced = co_await join_round();
-  co_return synced;
+  for (int copy = 0; copy < 2; ++copy) {
+    if (failure_ != Error::kNone) co_return failure_;
+    ++header_->generation;
+    seal(*header_);
+    store(image().data() + header_offset(header_->generation), header_.get(), sizeof *header_);
+    const Error synced = co_await join_round();
+    if (synced != Error::kNone) co_return synced;
+  }
+  co_return Error::kNone;
 }
 
 // Regions ---------------------------------------------------------------------------------------
