@@ -110,10 +110,12 @@ Task<void> DriveJournal::commit() {
     if (!take_batch(batch) && !take_tail_only(batch)) break;
     const Error error = co_await store(batch);
     finish(batch, error);
+    // With the last append the journal may be destroyed.
+    if (first_waiter_ == nullptr) break;
     if (on_pressure && under_pressure()) on_pressure();
   }
   committing_ = false;
-  if (on_pressure && first_waiter_ != nullptr) on_pressure();
+  if (on_pressure && under_pressure()) on_pressure();
 }
 
 // A drive that has timed out may still hold the block that it was given.
