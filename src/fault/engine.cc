@@ -202,9 +202,9 @@ std::string FaultEngine::refusal_at(const Rule& rule, const FaultLayer& layer) c
     return fmt::format("lba={}: drive {} has {} blocks", extent_text(*rule.lba), layer.name(),
                        geometry.block_count);
   }
-  if (rule.fault == Fault::kStale &&
-      rule.lba->byte_count(geometry.block_bytes) > kMostWatchedBytes) {
-    return fmt::format("lba={}: up to {} bytes are possible with do=stale", extent_text(*rule.lba),
+  const Extent region = rule.lba.value_or(Extent{});
+  if (rule.fault == Fault::kStale && region.byte_count(geometry.block_bytes) > kMostWatchedBytes) {
+    return fmt::format("lba={}: up to {} bytes are possible with do=stale", extent_text(region),
                        kMostWatchedBytes);
   }
   const bool of_power = rule.fault == Fault::kPowerCut || rule.fault == Fault::kPowerCutAgain ||

@@ -285,7 +285,8 @@ void FaultLayer::set_rules(std::vector<RulePointer> rules,
     const bool there =
         std::ranges::any_of(watches_, [&](const auto& watch) { return watch->rule == rule; });
     if (there) continue;
-    watches_.push_back(std::make_unique<Watch>(Watch{.rule = rule, .region = *rule->rule.lba}));
+    watches_.push_back(
+        std::make_unique<Watch>(Watch{.rule = rule, .region = rule->rule.lba.value_or(Extent{})}));
   }
   update();
 }
@@ -403,8 +404,9 @@ void FaultLayer::grow_defects() {
     for (; growth->produced < due; ++growth->produced) {
       Lba lba = region.first + random.below(region.block_count);
       // Three of four are near the last one.
-      if (growth->neighbour.has_value() && random.below(4) != 0) {
-        const std::uint64_t offset = *growth->neighbour - region.first + random.below(rule.cluster);
+      const std::optional<Lba> last = growth->neighbour;
+      if (last.has_value() && random.below(4) != 0) {
+        const std::uint64_t offset = *last - region.first + random.below(rule.cluster);
         lba = region.first + offset % region.block_count;
       }
       if (!damage_.mark_unreadable({.first = lba, .block_count = 1})) break;

@@ -504,8 +504,9 @@ string write_set(const Rule& rule) {
 
 string read_then(Rule& rule, string_view value) {
   const Halves halved = halves(value, ":");
-  if (halved.first != "rule" || !is_name(halved.second.value_or(""))) return "rule:ID is possible";
-  rule.then = string(*halved.second);
+  const string_view name = halved.second.value_or("");
+  if (halved.first != "rule" || !is_name(name)) return "rule:ID is possible";
+  rule.then = string(name);
   return {};
 }
 string write_then(const Rule& rule) { return rule.then.empty() ? "" : "rule:" + rule.then; }

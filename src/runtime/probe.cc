@@ -13,7 +13,7 @@ constinit thread_local Probe::Installation* newest = nullptr;
 
 }  // namespace
 
-constinit thread_local unsigned Probe::installed_ = 0;
+constinit thread_local unsigned Probe::installed = 0;
 
 ProbeVerdict Probe::ask(const ProbePoint& point) {
   const Executor* const here = Executor::current_or_null();
@@ -27,7 +27,7 @@ ProbeVerdict Probe::ask(const ProbePoint& point) {
 Probe::Installation::Installation(Executor& executor, ProbeDecider& decider)
     : executor_(executor), decider_(decider), next_(newest) {
   newest = this;
-  ++installed_;
+  ++installed;
 }
 
 Probe::Installation::~Installation() {
@@ -36,8 +36,8 @@ Probe::Installation::~Installation() {
   // Another thread's list would not have it: it was made there.
   assert(*link == this);
   *link = next_;
-  assert(installed_ > 0);
-  --installed_;
+  assert(installed > 0);
+  --installed;
 }
 
 }  // namespace sandbay

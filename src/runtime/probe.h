@@ -61,7 +61,7 @@ class ProbeDecider {
 class Probe {
  public:
   // Whether any executor of this thread has a decider.
-  static bool armed() noexcept { return installed_ != 0; }
+  static bool armed() noexcept { return installed != 0; }
   // Asks the current executor's decider; proceeds where there is none. On no executor's turn
   // nobody is asked.
   static ProbeVerdict ask(const ProbePoint& point);
@@ -83,7 +83,7 @@ class Probe {
   };
 
  private:
-  static constinit thread_local unsigned installed_;
+  static constinit thread_local unsigned installed;
 };
 
 }  // namespace sandbay
