@@ -46,14 +46,14 @@ Request request_like(const Request& request) {
 }
 
 Drive::Drive(BlockDevice& device, std::string name, DrivePolicy policy)
-    : device_(device), name_(std::move(name)), policy_(policy) {
+    : device_(device), home_(device.home()), name_(std::move(name)), policy_(policy) {
   watch_timer_.owner = this;
   watch_timer_.fire = [](Timer& timer) { static_cast<Drive*>(timer.owner)->watch(); };
 }
 
 Drive::~Drive() {
   assert(idle() && oldest_ == nullptr);
-  if (watch_timer_.armed()) device_.home().disarm(watch_timer_);
+  if (watch_timer_.armed()) home_.disarm(watch_timer_);
 }
 
 DriveIo Drive::start(Request request) {
@@ -76,7 +76,7 @@ Task<Completion> Drive::submit_metadata(Request request) {
 Drive::Operation* Drive::begin(Request&& request, bool metadata) {
   auto* operation = new Operation;
   operation->drive = this;
-  operation->started = device_.home().now();
+  operation->started = home_.now();
   operation->is_read = request.operation == sandbay::Operation::kRead;
   operation->metadata = metadata;
   operation->older = newest_;
@@ -142,7 +142,7 @@ void Drive::end(Operation& operation, Completion&& completion) {
   operation.completion = std::move(completion);
   operation.ended = true;
   unlink(operation);
-  if (operation.waiter) device_.home().post(std::exchange(operation.waiter, {}));
+  if (operation.waiter) home_.post(std::exchange(operation.waiter, {}));
 }
 
 void Drive::unlink(Operation& operation) {
@@ -158,7 +158,7 @@ void Drive::drop(Operation* operation) {
 }
 
 void Drive::watch() {
-  const TimePoint now = device_.home().now();
+  const TimePoint now = home_.now();
   Operation* next = nullptr;
   for (Operation* operation = oldest_; operation != nullptr; operation = next) {
     next = operation->newer;
@@ -173,7 +173,7 @@ void Drive::watch() {
       operation->slow = true;
       ++counters_.slow_reads;
       if (operation->waiter && operation->waiter_wants_slow) {
-        device_.home().post(std::exchange(operation->waiter, {}));
+        home_.post(std::exchange(operation->waiter, {}));
       }
     } else {
       break;
@@ -184,8 +184,8 @@ void Drive::watch() {
 
 void Drive::arm_watch() {
   const Duration least = std::min(policy_.timeout, policy_.slow_read);
-  watch_timer_.deadline = device_.home().now() + std::max(least / 4, kLeastWatch);
-  device_.home().arm(watch_timer_);
+  watch_timer_.deadline = home_.now() + std::max(least / 4, kLeastWatch);
+  home_.arm(watch_timer_);
 }
 
 Task<bool> Drive::wait_idle_until(TimePoint deadline) {

@@ -49,7 +49,7 @@ Request request_like(const Request& request);
 
 class Drive {
  public:
-  // Borrows the device, which outlives the drive.
+  // Borrows the device, which outlives every operation.
   Drive(BlockDevice& device, std::string name, DrivePolicy policy);
   ~Drive();
   Drive(const Drive&) = delete;
@@ -87,6 +87,7 @@ class Drive {
   static void drop(Operation* operation);  // One reference less.
 
   BlockDevice& device_;
+  Executor& home_;  // Kept, because an idle drive's device may go first.
   std::string name_;
   DrivePolicy policy_;
   DriveCounters counters_;

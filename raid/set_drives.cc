@@ -399,9 +399,7 @@ void SetDrives::mark_unflushed(unsigned role) {
 void SetDrives::drop_replacement(unsigned role, const std::string& why) {
   RoleDrive& here = roles_[role];
   if (here.replacement == nullptr) return;
-  tell({SetEvent::Kind::kDriveFailed, role,
-        fmt::format("drive {}, replacement in role {}, is failed: {}", here.replacement->name(),
-                    role, why)});
+  const std::string name = here.replacement->name();
   here.replacement = nullptr;
   here.fresh_region[1] = kNoRegion;
   newest_.roles[role].replacement = {};
@@ -409,6 +407,8 @@ void SetDrives::drop_replacement(unsigned role, const std::string& why) {
   regions_.set_all_stale(role, true, true);  // Until no superblock names it any more, and longer.
   ++regions_changed_;
   ++changed_;
+  tell({SetEvent::Kind::kDriveFailed, role,
+        fmt::format("drive {}, replacement in role {}, is failed: {}", name, role, why)});
 }
 
 void SetDrives::take_role(unsigned role, BlockDevice& device, std::string name, DrivePolicy policy,
