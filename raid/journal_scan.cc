@@ -9,6 +9,11 @@
 #include "runtime/buffer.h"
 
 namespace sandbay::raid {
+namespace {
+
+constexpr std::uint64_t kFarthest = std::uint64_t{1} << 60U;
+
+}  // namespace
 
 Task<Error> JournalScan::run() {
   assert(records_.empty());
@@ -88,6 +93,8 @@ void JournalScan::look_for_headers(unsigned role, std::uint64_t unit, std::uint6
     const auto from_here = bytes.subspan(i * ring_.unit_bytes);
     const auto header = decode_journal_header(from_here, ring_.block_bytes);
     if (!header.has_value() || header->set != ring_.set) continue;
+    // No ring gets that far; what follows the newest record must still be a valid header.
+    if (std::max(header->sequence, header->position) >= kFarthest) continue;
     if (header->position % ring_.unit_count() != unit + i) continue;
     if (ring_.record_units(*header) > ring_.unit_count() - (unit + i)) continue;
     note(role, *header, from_here);
