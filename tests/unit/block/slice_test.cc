@@ -1,0 +1,111 @@
+// Slices: whose blocks are whose, both ways, and that nothing reaches beyond either end.
+#include "block/slice.h"
+
+#include <catch2/catch.hpp>
+
+#include "block/memory_device.h"
+#include "on_executor.h"
+#include "payload.h"
+#include "tests/unit/block/test_devices.h"
+
+namespace sandbay::testing {
+namespace {
+
+constexpr std::uint32_t kBlock = 512;
+
+std::unique_ptr<MemoryDevice> make_memory(Executor& home) {
+  auto device = MemoryDevice::create(home, {.byte_count = 64 * kBlock});
+  REQUIRE(device.has_value());
+  return std::move(*device);
+}
+
+Task<void> shares(Executor& home) {
+  Random random(1);
+  const auto memory = make_memory(home);
+  Slice low(*memory, {0, 24});
+  Slice high(*memory, {24, 40});
+  CHECK(low.geometry().block_count == 24);
+  CHECK(high.geometry().block_count == 40);
+  Completion done =
+      co_await write_blocks(low, 0, Bytes(24 * kBlock, std::byte{1}), Cut::kAligned, random);
+  CHECK(done.error == Error::kNone);
+  done = co_await write_blocks(high, 0, Bytes(40 * kBlock, std::byte{2}), Cut::kAligned, random);
+  CHECK(done.error == Error::kNone);
+  done = co_await do_without_data(low, Operation::kWriteZeroes, {23, 1});
+  CHECK(done.error == Error::kNone);
+  done = co_await read_blocks(*memory, {22, 3}, Cut::kAligned, random);
+  Bytes expected(3 * kBlock, std::byte{0});
+  std::fill_n(expected.begin(), kBlock, std::byte{1});
+  std::fill_n(expected.begin() + 2 * kBlock, kBlock, std::byte{2});
+  const bool same = content_of(done.data) == expected;
+  CHECK(same);
+}
+
+Task<void> translates(Executor& home) {
+  Random random(1);
+  const auto memory = make_memory(home);
+  RecordingDevice recording(*memory);
+  FaultyDevice faulty(recording);
+  Slice slice(faulty, {10, 20});
+  for (const Operation operation : {Operation::kFlush, Operation::kUnmap, Operation::kAdvise}) {
+    const Completion done = co_await do_without_data(slice, operation, {3, 4});
+    CHECK(done.error == Error::kNone);
+    CHECK(recording.seen().back().extent == Extent{13, 4});
+  }
+  const Completion whole = co_await do_without_data(slice, Operation::kFlush, {0, 64});
+  CHECK(whole.error == Error::kNone);
+  CHECK(recording.seen().back().extent == Extent{10, 20});
+  faulty.fail({.operation = Operation::kRead, .extent = {15, 1}, .error = Error::kMediumError});
+  const Completion bad = co_await read_blocks(slice, {0, 20}, Cut::kAligned, random);
+  CHECK(bad.error == Error::kMediumError);
+  CHECK(bad.first_bad_lba == 5);
+  faulty.set_health(Health::kDegraded);
+  CHECK(slice.health() == Health::kDegraded);
+}
+
+Task<void> tells_provisioning(Executor& home) {
+  const auto device = MemoryDevice::create(home, {.byte_count = 64 * 4096, .block_bytes = 4096});
+  REQUIRE(device.has_value());
+  Completion done = co_await do_without_data(**device, Operation::kWriteZeroes, {8, 16});
+  CHECK(done.error == Error::kNone);
+  Slice slice(**device, {12, 8});
+  auto run = co_await slice.provisioning(0, 64);
+  CHECK((run.has_value() && run->mapped && run->block_count == 8));
+  Slice behind(**device, {20, 10});
+  run = co_await behind.provisioning(4, 10);
+  CHECK((run.has_value() && !run->mapped && run->block_count == 6));
+}
+
+Task<void> grows(Executor& home) {
+  Random random(1);
+  const auto memory = make_memory(home);
+  Slice slice(*memory, {8, 8});
+  slice.grow(56);
+  CHECK(slice.geometry().block_count == 56);
+  const Completion done =
+      co_await write_blocks(slice, 55, Bytes(kBlock, std::byte{7}), Cut::kAligned, random);
+  CHECK(done.error == Error::kNone);
+  const Completion read = co_await read_blocks(*memory, {63, 1}, Cut::kAligned, random);
+  const bool same = content_of(read.data) == Bytes(kBlock, std::byte{7});
+  CHECK(same);
+}
+
+}  // namespace
+
+TEST_CASE("Slices of one device do not touch one another", "[block]") {
+  run_in_world(1, [](Executor& home) { return shares(home); });
+}
+
+TEST_CASE("A slice translates addresses down, and bad blocks up", "[block]") {
+  run_in_world(1, [](Executor& home) { return translates(home); });
+}
+
+TEST_CASE("A slice tells provisioning of its own blocks only", "[block]") {
+  run_in_world(1, [](Executor& home) { return tells_provisioning(home); });
+}
+
+TEST_CASE("A slice grows in place", "[block]") {
+  run_in_world(1, [](Executor& home) { return grows(home); });
+}
+
+}  // namespace sandbay::testing
