@@ -65,7 +65,7 @@ class RunningGroup final : public Group {
   Task<Answer<void>> delete_volume(std::string name, bool force) override;
 
   // target_operations.cc
-  Task<Answer<AccessInfo>> add_access(std::string volume, iscsi::AccessRecord record) override;
+  Task<Answer<CreatedAccess>> add_access(std::string volume, iscsi::AccessRecord record) override;
   Task<Answer<void>> remove_access(std::string volume, std::string id) override;
   Task<Answer<void>> drop_session(std::uint16_t tsih, iscsi::SessionDrop drop) override;
   Task<Answer<void>> request_negotiation(std::uint16_t tsih, Duration within) override;
@@ -128,7 +128,7 @@ class RunningGroup final : public Group {
   iscsi::TargetOptions options_of(const Target& target) const;
   // Puts a volume that is there behind its target, and the target on the server.
   Task<Outcome> serve(std::shared_ptr<Volume> volume);
-  Task<Answer<AccessInfo>> add_access_now(std::string volume, iscsi::AccessRecord record);
+  Task<Answer<CreatedAccess>> add_access_now(std::string volume, iscsi::AccessRecord record);
   Task<Answer<void>> remove_access_now(std::string volume, std::string id);
   // Stores the record and tells the server.
   Task<Answer<void>> change_access(Target* target, TargetRecord record);

@@ -126,6 +126,11 @@ struct CreatedVolume {
   bool created = false;  // False: it was there, just as it was asked for, and was left alone.
 };
 
+struct CreatedAccess {
+  AccessInfo access;
+  bool created = false;  // False: the target had this very record, and was left alone.
+};
+
 struct ChangeVolumeRequest {
   std::optional<std::uint64_t> size_bytes;  // Never smaller than it is.
   std::optional<std::string> name;          // Its target keeps its name.
@@ -150,7 +155,8 @@ class Service {
 
   // Access belongs to the target of the volume; these change it for logins to come.
   virtual Task<Answer<std::vector<AccessInfo>>> list_access(std::string volume) = 0;
-  virtual Task<Answer<AccessInfo>> add_access(std::string volume, iscsi::AccessRecord record) = 0;
+  virtual Task<Answer<CreatedAccess>> add_access(std::string volume,
+                                                 iscsi::AccessRecord record) = 0;
   virtual Task<Answer<void>> remove_access(std::string volume, std::string id) = 0;
 
   virtual Task<std::vector<iscsi::SessionInfo>> list_sessions() = 0;

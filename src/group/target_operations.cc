@@ -93,8 +93,8 @@ bool same(const iscsi::AccessRecord& a, const iscsi::AccessRecord& b) {
 }  // namespace
 
 // A record that is there already is the answer, so that a request can be repeated.
-Task<Answer<AccessInfo>> RunningGroup::add_access_now(std::string volume,
-                                                      iscsi::AccessRecord record) {
+Task<Answer<CreatedAccess>> RunningGroup::add_access_now(std::string volume,
+                                                         iscsi::AccessRecord record) {
   const auto found = find(volume);
   if (found == nullptr) co_return std::unexpected(no_such_volume(volume));
   if (const auto error = check_access(record)) {
@@ -106,7 +106,8 @@ Task<Answer<AccessInfo>> RunningGroup::add_access_now(std::string volume,
   const auto twin = std::ranges::find_if(
       known, [&](const iscsi::AccessRecord& other) { return same(other, record); });
   if (twin != known.end()) {
-    co_return access_of(target).at(static_cast<std::size_t>(twin - known.begin()));
+    const auto at = static_cast<std::size_t>(twin - known.begin());
+    co_return CreatedAccess{.access = access_of(target).at(at), .created = false};
   }
   if (target.record.access.size() >= kMostAccessRecords) {
     co_return std::unexpected(
@@ -120,10 +121,11 @@ Task<Answer<AccessInfo>> RunningGroup::add_access_now(std::string volume,
   changed.access.push_back({.id = id, .record = std::move(record)});
   const auto outcome = co_await change_access(&target, std::move(changed));
   if (!outcome) co_return std::unexpected(outcome.error());
-  co_return access_of(target).back();
+  co_return CreatedAccess{.access = access_of(target).back(), .created = true};
 }
 
-Task<Answer<AccessInfo>> RunningGroup::add_access(std::string volume, iscsi::AccessRecord record) {
+Task<Answer<CreatedAccess>> RunningGroup::add_access(std::string volume,
+                                                     iscsi::AccessRecord record) {
   auto answer = co_await alone(add_access_now(std::move(volume), std::move(record)));
   co_return answer;
 }

@@ -78,7 +78,7 @@ json responses_of(const Route& route) {
                                                       : "The answer."}};
   if (route.success != 204) success["content"] = content(route.response_schema);
   // What creates once finds its work done when it is asked again.
-  if (route.operation == "createVolume") {
+  if (route.operation == "createVolume" || route.operation == "addAccess") {
     responses["200"] = {{"description", "It was there already."},
                         {"content", content(route.response_schema)}};
   }

@@ -102,8 +102,10 @@ Reply add_access(Backend& backend, const Call& call) {
   const std::string& volume = call.parameters.at("name");
   const auto added = backend.run(backend.service().add_access(volume, std::move(*record)));
   if (!added) return refused(added.error());
-  Reply reply = ok(to_json(*added), 201);
-  reply.location = fmt::format("/api/v1/volumes/{}/access/{}", volume, added->id);
+  Reply reply = ok(to_json(added->access), added->created ? 201 : 200);
+  if (added->created) {
+    reply.location = fmt::format("/api/v1/volumes/{}/access/{}", volume, added->access.id);
+  }
   return reply;
 }
 
@@ -256,7 +258,9 @@ const std::vector<Route> kRoutes = {
      .path = "/api/v1/volumes/{name}/access",
      .operation = "addAccess",
      .summary = "Let an initiator use a volume",
-     .description = "Counts for logins to come. A record that is there already is the answer.",
+     .description =
+         "Counts for logins to come. Answers 200 and changes nothing if the same record is there "
+         "already.",
      .request_schema = "AccessCreate",
      .success = 201,
      .response_schema = "Access",

@@ -248,19 +248,23 @@ Task<void> change_access(Group& group) {
             .address = "192.0.2.0/24",
             .chap = iscsi::ChapCredential{.user = "host", .secret = "secretsecret"}});
   REQUIRE(one.has_value());
-  CHECK(one->id == "1");
-  CHECK(one->chap_user == "host");
+  CHECK(one->created);
+  CHECK(one->access.id == "1");
+  CHECK(one->access.chap_user == "host");
   const auto two = co_await group.add_access("v", {.initiator = "*"});
   REQUIRE(two.has_value());
-  CHECK(two->id == "2");
+  CHECK(two->created);
+  CHECK(two->access.id == "2");
   // What is there already is answered with, whoever put it there; another secret is another record.
   const auto repeated = co_await group.add_access("v", {.initiator = "*"});
   REQUIRE(repeated.has_value());
-  CHECK(repeated->id == "2");
+  CHECK_FALSE(repeated->created);
+  CHECK(repeated->access.id == "2");
   const auto known = co_await group.add_access("v", {.initiator = "iqn.2026-11.org.sandbay:*"});
   REQUIRE(known.has_value());
-  CHECK(known->id == "file-1");
-  CHECK(known->declared);
+  CHECK_FALSE(known->created);
+  CHECK(known->access.id == "file-1");
+  CHECK(known->access.declared);
   const auto before = co_await group.list_access("v");
   CHECK(before->size() == 3);
   const auto declared = co_await group.remove_access("v", "file-1");
@@ -289,7 +293,8 @@ TEST_CASE("Access records are added and removed, and outlive restarts", "[group]
         CHECK(access->at(1).id == "1");
         CHECK(access->at(1).address == "192.0.2.0/24");
         const auto next = co_await group.add_access("v", {.initiator = "*"});
-        CHECK(next->id == "3");  // A number is never used again.
+        CHECK(next->created);
+        CHECK(next->access.id == "3");  // A number is never used again.
       },
       sections);
 }

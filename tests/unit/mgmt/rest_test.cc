@@ -179,6 +179,12 @@ TEST_CASE("Volumes are created, changed and deleted", "[rest]") {
         rest.ask("POST", "/api/v1/volumes/b/access", R"({"initiator": "iqn.1993-08.org.x:*"})");
     CHECK(access.status == 201);
     CHECK(access.location == "/api/v1/volumes/b/access/2");
+    const Answer again =
+        rest.ask("POST", "/api/v1/volumes/b/access", R"({"initiator": "iqn.1993-08.org.x:*"})");
+    CHECK(again.status == 200);
+    CHECK(again.body == access.body);
+    CHECK(again.location.empty());
+    CHECK(rest.get("/api/v1/volumes/b/access").body.at("access").size() == 2);
     CHECK(rest.ask("DELETE", access.location).status == 204);
     CHECK(rest.ask("DELETE", access.location).status == 404);
     CHECK(rest.ask("DELETE", "/api/v1/volumes/b?force=true").status == 204);
