@@ -44,31 +44,39 @@ std::uint64_t pick(const Model& model, Random& random) {
   return std::next(model.live.begin(), static_cast<std::ptrdiff_t>(random.below(most)))->first;
 }
 
-Task<void> release_one(Bench& bench, Model& model, Random& random) {
+void release_one(Bench& bench, Model& model, Random& random) {
   const std::uint64_t number = pick(model, random);
   model.releasing = number;
   bench.log->release(model.live[number]);
   model.live.erase(number);
   model.releasing = 0;
-  co_return;
 }
 
 Task<void> append_one(Bench& bench, Model& model) {
   model.appending = model.next;
-  const Result<RecordId> id = co_await append(*bench.log, model.next);
+  const Result<RecordId> id = co_await append(*bench.log, model.appending);
   REQUIRE(id.has_value());
   model.live[model.next++] = *id;
   model.appending = 0;
 }
 
-// Appends only what has room for certain: one coroutine both appends and releases.
-Task<void> random_operations(Bench& bench, Model& model, Random& random, int count) {
+// An append that finds no room waits while others are released: now and then all of them, so that
+// the record stands where they stood.
+Task<void> random_operations(Executor& home, Bench& bench, Model& model, Random& random,
+                             int count) {
   for (int operation = 0; operation < count; ++operation) {
-    const bool full = bench.log->free_bytes() < 5000;
-    if (!model.live.empty() && (full || random.chance(0.45))) {
-      co_await release_one(bench, model, random);
-    } else if (!full) {
-      co_await append_one(bench, model);
+    if (!model.live.empty() && random.chance(0.4)) {
+      release_one(bench, model, random);
+      continue;
+    }
+    spawn(append_one(bench, model));
+    while (model.appending != 0) {
+      std::uint64_t releases = random.chance(0.3) ? model.live.size() : 1;
+      const bool waits = bench.log->waiting_appends() != 0;
+      for (; waits && !model.live.empty() && releases != 0; --releases) {
+        release_one(bench, model, random);
+      }
+      co_await home.sleep_for(std::chrono::microseconds(10));
     }
   }
 }
@@ -98,7 +106,7 @@ Task<void> killed_run(Executor& home, std::uint64_t seed, Durability durability,
     bench.nvram->observe_stores([&] {
       if (random.chance(0.04)) moments.push_back({board, model});
     });
-    co_await random_operations(bench, model, random, 40);
+    co_await random_operations(home, bench, model, random, 40);
     bench.nvram->observe_stores(nullptr);
     co_await reopen(home, board, options_for(durability), bench, model);
   }
@@ -126,7 +134,7 @@ void kill_anywhere(Durability durability) {
 Task<void> prepare(Executor& home, SimulatedBoard& board, Model& model) {
   Random random(5);
   Bench bench = co_await start_bench(home, board, options_for(Durability::kProcess));
-  co_await random_operations(bench, model, random, 60);
+  co_await random_operations(home, bench, model, random, 60);
 }
 
 Task<void> recover_watched(Executor& home, SimulatedBoard& board, std::vector<SimulatedBoard>& at) {
