@@ -177,6 +177,10 @@ Task<bool> Maintenance::freshen_region(Work work, std::uint64_t region) {
   const Completion flushed = co_await target->submit_metadata(std::move(flush));
   const bool still = target == (copy ? drives_.replacement(work.role) : drives_.drive(work.role));
   if (flushed.error != Error::kNone || !still) co_return false;
+  if (drives_.stale_count(work.role, copy) == 1) {  // From now on the drive counts.
+    const Error renewed = co_await set_.renew_journal();
+    if (renewed != Error::kNone) co_return false;
+  }
   drives_.region_fresh(work.role, copy, region);
   const Error saved = co_await drives_.save_regions();
   co_return saved == Error::kNone;

@@ -63,11 +63,7 @@ RaidSet::RaidSet(Executor& home, SetDrives& drives, Journal* journal, RaidSetOpt
   assert(!zeroes_.empty());
   std::memset(zeroes_.data(), 0, zeroes_.byte_count());
   if (journal_ == nullptr) return;
-  journal_->on_pressure = [this] {
-    if (relieving_ || offline_ || !background_.enter()) return;
-    relieving_ = true;
-    spawn(relieve_journal());
-  };
+  journal_->on_pressure = [this] { begin_relief(); };
 }
 
 RaidSet::~RaidSet() {
@@ -156,6 +152,19 @@ Task<Error> RaidSet::flush_drives() {
   }
   flush_lock_.unlock();
   co_return error;
+}
+
+void RaidSet::begin_relief() {
+  if (relieving_ || offline_ || !background_.enter()) return;
+  relieving_ = true;
+  spawn(relieve_journal());
+}
+
+Task<Error> RaidSet::renew_journal() {
+  if (journal_ == nullptr) co_return Error::kNone;
+  const Error error = co_await flush_drives();
+  if (error != Error::kNone) co_return error;
+  co_return co_await journal_->renew();
 }
 
 // The journal runs full: what has been written in place since is flushed and released.

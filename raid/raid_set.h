@@ -90,6 +90,8 @@ class RaidSet final : public BlockDevice {
   // if that takes too long: something in a drive does not end, and the set must be kept.
   Task<Error> close(TimePoint deadline);
   Task<Error> flush_drives();
+  // The journal is on as many drives as it should be; before a role that has come back counts.
+  Task<Error> renew_journal();
 
   // For maintenance. Each takes the stripe for itself. ------------------------------------------
   // Writes a member of a stripe anew, on the role's drive or on its replacement.
@@ -122,6 +124,7 @@ class RaidSet final : public BlockDevice {
   Task<Completion> advise(Request request);
   Task<Error> prepare_replay(JournalWrite entry, Prepared* prepared);
   void go_offline(const std::string& why);
+  void begin_relief();
   Task<void> relieve_journal();
   Lba on_drive(std::uint64_t stripe, std::uint32_t row) const {
     return drives_.data_offset() + layout_.drive_lba(stripe) + row;

@@ -393,7 +393,10 @@ Task<Error> RaidSet::store(std::uint64_t stripe, std::span<Segment> segments,
 Task<Error> RaidSet::end_store(std::vector<Target>* targets, std::uint64_t ticket) {
   const Error error = co_await write_targets(targets);
   if (error != Error::kNone) co_return error;
-  if (journal_ != nullptr) written_tickets_.push_back(ticket);
+  if (journal_ != nullptr) {
+    written_tickets_.push_back(ticket);
+    if (journal_->under_pressure()) begin_relief();
+  }
   if (drives_.settled_now()) co_return Error::kNone;
   co_return co_await drives_.settled();
 }
