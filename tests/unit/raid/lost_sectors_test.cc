@@ -1,0 +1,135 @@
+// LostSectors against a set of blocks, and what happens when there is no more room: more is
+// reported, never less, and what was just rewritten is not reported.
+#include "raid/lost_sectors.h"
+
+#include <set>
+
+#include <rapidcheck.h>
+
+#include "metadata_samples.h"
+#include "raid/metadata_image.h"
+
+namespace sandbay::raid::testing {
+namespace {
+
+constexpr std::uint64_t kBlocks = 200;
+
+void compare(const LostSectors& lost, const std::set<Lba>& model) {
+  RC_ASSERT(lost.empty() == model.empty());
+  RC_ASSERT(lost.lost_blocks() == model.size());
+  std::set<Lba> listed;
+  std::optional<Lba> end;
+  for (const Extent& extent : lost.extents()) {
+    RC_ASSERT((!end.has_value() || extent.first > *end));  // Neither overlap nor touch.
+    end = extent.end();
+    for (Lba lba = extent.first; lba < extent.end(); ++lba) listed.insert(lba);
+  }
+  RC_ASSERT(listed == model);
+}
+
+TEST_CASE("lost sectors are what was added and not removed", "[raid][lost_sectors]") {
+  REQUIRE(rc::check("model", [](std::uint64_t seed) {
+    Random random(seed);
+    LostSectors lost({1}, kBlocks);
+    std::set<Lba> model;
+    for (int count = 0; count < 200; ++count) {
+      const Lba first = random.below(kBlocks);
+      const Extent extent{.first = first,
+                          .block_count = random.below(std::min<Lba>(kBlocks - first, 12) + 1)};
+      const std::set<Lba> before = model;
+      for (Lba lba = extent.first; lba < extent.end(); ++lba) {
+        if (count % 2 == 0) {
+          model.insert(lba);
+        } else {
+          model.erase(lba);
+        }
+      }
+      const bool changed = count % 2 == 0 ? lost.add(extent) : lost.remove(extent);
+      RC_ASSERT(changed == (model != before));
+      compare(lost, model);
+      const Lba from = random.below(kBlocks);
+      const Extent probe{.first = from, .block_count = random.below(kBlocks - from + 1)};
+      const auto hit = model.lower_bound(probe.first);
+      const bool overlaps = hit != model.end() && *hit < probe.end();
+      RC_ASSERT(lost.first_overlap(probe) == (overlaps ? std::optional(*hit) : std::nullopt));
+      if (!random.chance(0.1)) continue;
+      const auto read = LostSectors::decode(lost.encode_next());
+      RC_ASSERT(read.has_value());
+      RC_ASSERT(read->sequence() == lost.sequence());
+      RC_ASSERT(read->set_block_count() == kBlocks);
+      compare(*read, model);
+      lost = *read;
+    }
+    RC_ASSERT(lost.merged_blocks() == 0U);
+  }));
+}
+
+TEST_CASE("a full list reports more rather than less", "[raid][lost_sectors]") {
+  Random random(1);
+  constexpr std::uint64_t kMany = 1u << 20;
+  LostSectors lost({1}, kMany);
+  std::set<Lba> model;
+  while (model.size() < kMostLostExtents * 2) {
+    const Lba lba = random.below(kMany);
+    lost.add({.first = lba, .block_count = 1});
+    model.insert(lba);
+  }
+  REQUIRE(lost.extent_count() <= kMostLostExtents);
+  REQUIRE(lost.merged_blocks() > 0);
+  REQUIRE(lost.lost_blocks() > model.size());
+  REQUIRE(lost.lost_blocks() <= model.size() + lost.merged_blocks());
+  for (const Lba lba : model) {
+    REQUIRE(lost.first_overlap({.first = lba, .block_count = 1}) == lba);
+  }
+  const auto image = lost.encode_next();
+  REQUIRE(image.size() <= kLostSectorsBytes);
+  const auto read = LostSectors::decode(image);
+  REQUIRE(read.has_value());
+  REQUIRE(read->extents() == lost.extents());
+  REQUIRE(read->merged_blocks() == lost.merged_blocks());
+}
+
+TEST_CASE("what was rewritten is healed also when the list is full", "[raid][lost_sectors]") {
+  constexpr std::uint64_t kStep = 8;
+  LostSectors lost({1}, kStep * (kMostLostExtents + 1));
+  for (std::uint64_t at = 0; at < kMostLostExtents; ++at) {
+    lost.add({.first = at * kStep, .block_count = 3});
+  }
+  REQUIRE(lost.extent_count() == kMostLostExtents);
+  // Splits an extent in two by a gap that is the smallest of all.
+  const Extent rewritten{.first = 40 * kStep + 1, .block_count = 1};
+  REQUIRE(lost.remove(rewritten));
+  REQUIRE(lost.extent_count() == kMostLostExtents);
+  REQUIRE(!lost.first_overlap(rewritten).has_value());
+  REQUIRE(lost.first_overlap({.first = 40 * kStep, .block_count = 1}).has_value());
+  REQUIRE(lost.first_overlap({.first = 40 * kStep + 2, .block_count = 1}).has_value());
+  REQUIRE(lost.merged_blocks() == kStep - 3);
+}
+
+TEST_CASE("no damaged list of lost sectors is accepted", "[raid][lost_sectors]") {
+  LostSectors lost({1}, 1000);
+  lost.add({.first = 3, .block_count = 4});
+  lost.add({.first = 900, .block_count = 100});
+  const auto image = lost.encode_next();
+  for (std::size_t bit = 0; bit < image.size() * 8; ++bit) {
+    REQUIRE(!LostSectors::decode(flipped(image, bit)).has_value());
+  }
+  for (std::size_t bytes = 0; bytes < image.size(); ++bytes) {
+    REQUIRE(!LostSectors::decode(std::span(image).first(bytes)).has_value());
+  }
+  unsigned refused = 0;
+  for (std::size_t bit = 48 * 8; bit < image.size() * 8; ++bit) {
+    auto damaged = flipped(image, bit);
+    seal_image(damaged, {.magic = kLostSectorsMagic, .sequence = 4, .uuid = {1}});
+    const auto read = LostSectors::decode(damaged);
+    if (!read.has_value()) {
+      ++refused;
+      continue;
+    }
+    for (const Extent& extent : read->extents()) REQUIRE(extent.end() <= read->set_block_count());
+  }
+  REQUIRE(refused > 50);
+}
+
+}  // namespace
+}  // namespace sandbay::raid::testing
