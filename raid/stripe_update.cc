@@ -165,12 +165,13 @@ Task<Error> RaidSet::update_planned(Update* update, std::span<const Fragment> fr
       update->avoid = 0;
       continue;
     }
-    update->bands = plan_write({.data_chunks = layout_.data_chunks(),
-                                .parity_chunks = layout_.parity_chunks(),
-                                .unreadable = away | update->avoid,
-                                .unwritable = drives_.unwritable(stripe),
-                                .parity_unreliable = away == 0 && !drives_.redundancy_valid(stripe)},
-                               fragments);
+    update->bands =
+        plan_write({.data_chunks = layout_.data_chunks(),
+                    .parity_chunks = layout_.parity_chunks(),
+                    .unreadable = away | update->avoid,
+                    .unwritable = drives_.unwritable(stripe),
+                    .parity_unreliable = away == 0 && !drives_.redundancy_valid(stripe)},
+                   fragments);
     update->old.clear();
     const bool complete = co_await read_old(update);
     if (!complete) continue;
