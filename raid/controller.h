@@ -107,6 +107,7 @@ class Controller {
   Controller& operator=(const Controller&) = delete;
 
   void on_event(std::function<void(const ControllerEvent&)> sink);
+  // Both before start().
   // Remembers the newest event of a set beside the drives; awaited before it is acted upon.
   void on_record(ManagedSet::Recorder recorder);
 
@@ -130,7 +131,7 @@ class Controller {
   // The operator says that the drive is no good: it leaves its role; refused beyond redundancy.
   Task<Outcome> fail_drive(std::string drive);
   // Its content is copied to `by` (a spare or blank drive; empty: the best spare), which then takes
-  // its role. A role without a drive is rebuilt on it.
+  // its role. A role without a drive is rebuilt on it; `drive` may also be "SET:ROLE".
   Task<Outcome> replace_drive(std::string drive, std::string by);
   // A drive has come: one that was away, or another in its place.
   Task<Outcome> insert_drive(std::string name, BlockDevice* device);
@@ -142,8 +143,9 @@ class Controller {
   // be kept for ever.
   Task<bool> stop(TimePoint deadline);
 
+  struct Implementation;  // In a header of the controller's own.
+
  private:
-  struct Implementation;
   std::unique_ptr<Implementation> self_;
 };
 
