@@ -360,8 +360,12 @@ Task<RaidSet::Verified> RaidSet::verify_held(std::uint64_t stripe) {
     if (verified.error != Error::kNone) co_return verified;
   }
   const MemberSet there = first_members(width) & ~drives_.unreadable(stripe);
-  const MemberSet wrong = layout_.mirrored() ? different_mirrors(lanes, there)
-                                             : co_await wrong_parities(&lanes, there, lane_bytes);
+  MemberSet wrong = 0;
+  if (layout_.mirrored()) {
+    wrong = different_mirrors(lanes, there);
+  } else {
+    wrong = co_await wrong_parities(&lanes, there, lane_bytes);
+  }
   if (wrong == 0) co_return verified;
   verified.mismatch = drives_.redundancy_valid(stripe);
   if (verified.mismatch) {

@@ -327,7 +327,8 @@ Task<Error> RaidSet::zero_stripes(std::uint64_t first, std::uint64_t count, Oper
     co_await table_.lock(entry);
     held.push_back(&entry);
   }
-  const Error error = offline_ ? Error::kNotReady : co_await zero_held(first, count, operation);
+  Error error = Error::kNotReady;
+  if (!offline_) error = co_await zero_held(first, count, operation);
   for (StripeEntry* entry : held) {
     table_.unlock(*entry);
     table_.leave(*entry);

@@ -207,7 +207,7 @@ Task<void> deaf_crowd(Bench& bench) {
   for (RawInitiator* const peer : crowd) peer->resume_reading();
 }
 
-// A ping's data find no memory: it is refused for now, and the connection stays.
+// A ping's data find no memory: it is refused, and the connection stays.
 Task<void> ping_without_memory(Bench& bench) {
   RawInitiator& peer = *co_await bench.session();
   std::vector<std::pair<BufferPool*, std::size_t>> reserved;
