@@ -161,8 +161,10 @@ Task<bool> Maintenance::freshen_region(Work work, std::uint64_t region) {
     std::uint64_t done = *stripe;
     for (unsigned i = 0; i < policy_.stripes_at_once && stripe && *stripe < end; ++i) {
       done = *stripe;
+      const std::optional<unsigned> member = layout.member(done, work.role);
+      assert(member.has_value());
       ++batch.running;
-      spawn(rebuild_one(&batch, done, *layout.member(done, work.role), copy));
+      spawn(rebuild_one(&batch, done, member.value_or(0), copy));
       stripe = layout.next_stripe(work.role, done);
       ++progress_.done_stripes;
     }
