@@ -1,0 +1,267 @@
+// A managed set across stops, kills and power cuts, with its journal on the drives, in NVRAM, and
+// in an NVRAM that has gone.
+#include "raid/managed_set.h"
+
+#include <algorithm>
+
+#include "controller_rig.h"
+#include "nvram/simulated_board.h"
+
+namespace sandbay::raidtest {
+namespace {
+
+using namespace std::chrono_literals;
+using raid::Level;
+
+Task<void> expect_good(Task<std::string> doing) {
+  const std::string wrong = co_await std::move(doing);
+  CHECK(wrong == "");
+}
+
+Task<void> expect_whole(ControllerRig* rig) {
+  const bool whole = co_await rig->wait_for([rig] { return rig->whole(); });
+  if (!whole) {
+    for (const ControllerEvent& event : rig->events) UNSCOPED_INFO(event.text);
+  }
+  REQUIRE(whole);
+}
+
+Task<void> expect_stopped(ControllerRig* rig) {
+  const bool stopped = co_await rig->stop();
+  REQUIRE(stopped);
+}
+
+Task<void> make(ControllerRig* rig, Level level, unsigned count) {
+  std::vector<std::string> names;
+  for (unsigned i = 0; i < count; ++i) {
+    names.push_back("d" + std::to_string(i));
+    rig->add(names.back());
+  }
+  co_await rig->start();
+  const std::string error =
+      co_await rig->create(level, names, [](NewSet& wanted) { wanted.region_stripes = 16; });
+  REQUIRE(error == "");
+}
+
+// A drive without power loses what was not flushed.
+void lose_unflushed(TestDrive& drive, Random& random) {
+  drive.state() = after_power_cut(drive.state(), random);
+}
+
+Task<void> cut_power(ControllerRig* rig, Random* random) {
+  co_await rig->kill();
+  for (const auto& drive : rig->drives) lose_unflushed(*drive, *random);
+}
+
+TEST_CASE("A managed set is the same device while it runs, is stopped and runs again",
+          "[raid][managed]") {
+  for_worlds(3, [](Executor* home) -> Task<void> {
+    ControllerRig rig(*home);
+    co_await make(&rig, Level::kRaid5, 4);
+    ManagedSet& set = *rig.set;
+    CHECK(set.running());
+    CHECK(set.refusal().empty());
+    CHECK(set.health() == Health::kGood);
+    CHECK(set.description() == "raid5 set of 4 drives");
+    co_await expect_good(rig.fill());
+    const Geometry before = set.geometry();
+    Controller::Outcome done = co_await rig.controller->remove_drive("d0");
+    CHECK(done.has_value());
+    CHECK(set.health() == Health::kDegraded);
+    done = co_await rig.controller->remove_drive("d1");
+    CHECK(done.has_value());
+    CHECK(rig.set == &set);
+    CHECK_FALSE(set.running());
+    CHECK_FALSE(set.assembled());
+    CHECK(set.health() == Health::kMissing);
+    CHECK(set.name() == "set");
+    CHECK(set.geometry().block_count == before.block_count);
+    CHECK_FALSE(set.refusal().empty());
+    for (const Operation operation : {Operation::kFlush, Operation::kUnmap}) {
+      Request request;
+      request.operation = operation;
+      const Completion refused = co_await set.submit(std::move(request));
+      CHECK(refused.error == Error::kNotReady);
+    }
+    const auto run = co_await set.provisioning(0, 8);
+    CHECK((!run.has_value() && run.error() == Error::kNotReady));
+    const Error again = co_await set.stop(home->now() + 1s);
+    CHECK(again == Error::kNone);
+    done = co_await rig.controller->insert_drive("d1", &rig.drive("d1"));
+    CHECK(done.has_value());
+    CHECK(set.running());
+    CHECK(set.refusal().empty());
+    CHECK(set.geometry().block_count == before.block_count);
+    CHECK(set.geometry().physical_block_bytes == before.physical_block_bytes);
+    CHECK(rig.told(SetEvent::Kind::kOnline) == 1);
+    co_await expect_good(rig.check());
+    co_await expect_stopped(&rig);
+  });
+}
+
+TEST_CASE("A set stopped in order is clean, another is not, and the owner knows its newest event",
+          "[raid][managed]") {
+  for_worlds(3, [](Executor* home) -> Task<void> {
+    ControllerRig rig(*home);
+    co_await make(&rig, Level::kRaid1, 2);
+    co_await expect_good(rig.fill());
+    CHECK_FALSE(rig.set->superblock().clean);
+    const Uuid uuid = rig.set->uuid();
+    CHECK(rig.remembered.minimum_events[uuid] == rig.set->superblock().event);
+    co_await expect_stopped(&rig);
+    co_await rig.start();
+    CHECK(rig.set->drives()->unverified_count() == 0);
+    co_await expect_good(rig.write_some(10));
+    co_await rig.kill();
+    co_await rig.start();
+    CHECK(rig.set->drives()->unverified_count() > 0);
+    co_await expect_whole(&rig);
+    co_await expect_good(rig.check());
+    CHECK(rig.remembered.minimum_events[uuid] == rig.set->superblock().event);
+    // Its newest drives are away, and what is left is too old: refused, not started.
+    rig.drive("d0").fail_with(Error::kNotReady);
+    co_await expect_good(rig.write_some(10));
+    co_await expect_stopped(&rig);
+    co_await rig.start();
+    CHECK(rig.set->running());
+    co_await expect_stopped(&rig);
+    rig.drive("d0").fail_with(Error::kNone);
+    co_await rig.start({{"d0", &rig.drive("d0")}});
+    REQUIRE(rig.set != nullptr);
+    CHECK_FALSE(rig.set->running());
+    CHECK(rig.set->refusal().find("set") == 0);
+    co_await expect_stopped(&rig);
+    co_await rig.start();
+    co_await expect_whole(&rig);
+    co_await expect_good(rig.check());
+    co_await expect_stopped(&rig);
+  });
+}
+
+TEST_CASE("Power cuts keep every acknowledged write, also of drives that are away",
+          "[raid][managed]") {
+  for (const Level level : {Level::kRaid1, Level::kRaid5, Level::kRaid6, Level::kRaid10}) {
+    CAPTURE(raid::describe(level));
+    for_worlds(6, [level](Executor* home) -> Task<void> {
+      ControllerRig rig(*home);
+      co_await make(&rig, level, 4);
+      Random random(home->random().next());
+      for (unsigned round = 0; round < 4; ++round) {
+        co_await expect_good(rig.write_some(40));
+        if (level == Level::kRaid1 || level == Level::kRaid10) {
+          // Without a journal, what was not flushed may go.
+          Request flush;
+          flush.operation = Operation::kFlush;
+          const Completion flushed = co_await rig.set->submit(std::move(flush));
+          CHECK(flushed.error == Error::kNone);
+        }
+        co_await cut_power(&rig, &random);
+        if (round % 2 == 0) {
+          co_await rig.start();
+        } else {
+          std::vector<raid::NamedDevice> some = rig.named();
+          some.erase(some.begin() + static_cast<std::ptrdiff_t>(random.below(4)));
+          co_await rig.start(some);
+          REQUIRE(rig.set != nullptr);
+          REQUIRE(rig.set->running());
+          co_await expect_good(rig.check());
+          co_await expect_good(rig.write_some(10));
+          co_await expect_stopped(&rig);
+          co_await rig.start();
+        }
+        REQUIRE(rig.set != nullptr);
+        co_await expect_whole(&rig);
+        co_await expect_good(rig.check());
+      }
+      co_await expect_stopped(&rig);
+    });
+  }
+}
+
+TEST_CASE("A drive that is pulled loses what it had not flushed, and gets it again",
+          "[raid][managed]") {
+  for (const Level level : {Level::kRaid1, Level::kRaid5, Level::kRaid6}) {
+    CAPTURE(raid::describe(level));
+    for_worlds(6, [level](Executor* home) -> Task<void> {
+      ControllerRig rig(*home);
+      co_await make(&rig, level, 4);
+      Random random(home->random().next());
+      for (unsigned round = 0; round < 4; ++round) {
+        TestDrive& drive = *rig.drives[random.below(4)];
+        co_await expect_good(rig.write_some(30));
+        drive.fail_with(Error::kNotReady);
+        lose_unflushed(drive, random);
+        co_await expect_good(rig.write_some(30));
+        drive.fail_with(Error::kNone);
+        co_await expect_whole(&rig);
+        co_await expect_good(rig.check());
+      }
+      // Nothing but the drive that was away has what it should.
+      for (const unsigned other : {0U, 1U}) {
+        const std::string name = "d" + std::to_string(other);
+        const Controller::Outcome out = co_await rig.controller->remove_drive(name);
+        CHECK(out.has_value());
+        co_await expect_good(rig.check());
+        const Controller::Outcome in =
+            co_await rig.controller->insert_drive(name, &rig.drive(name));
+        CHECK(in.has_value());
+        co_await expect_whole(&rig);
+      }
+      co_await expect_stopped(&rig);
+    });
+  }
+}
+
+TEST_CASE("The journal is in NVRAM where there is one; without it all redundancy is verified",
+          "[raid][managed]") {
+  for_worlds(4, [](Executor* home) -> Task<void> {
+    nvram::SimulatedBoard board(std::uint64_t{32} << 20);
+    nvram::NvramOptions memory_options;
+    memory_options.path = "nvram";
+    memory_options.boot_id = "boot";
+    auto memory = co_await nvram::Nvram::open(*home, board, memory_options);
+    REQUIRE(memory.has_value());
+    ControllerRig rig(*home);
+    rig.options.set.nvram = memory->get();
+    rig.options.set.nvram_journal_bytes = 4 << 20;
+    co_await make(&rig, Level::kRaid5, 4);
+    CHECK(rig.set->superblock().journal_bytes == 0);
+    CHECK(rig.set->set()->journal() != nullptr);
+    co_await expect_good(rig.fill());
+    Random random(home->random().next());
+    for (unsigned round = 0; round < 3; ++round) {
+      co_await expect_good(rig.write_some(40));
+      co_await cut_power(&rig, &random);
+      co_await rig.start();
+      REQUIRE(rig.set->running());
+      CHECK(rig.whole());
+      co_await expect_good(rig.check());
+    }
+    CHECK(rig.told(SetEvent::Kind::kJournalReplayed) >= 1);
+    // Stopped in order it needs no journal to start.
+    co_await expect_stopped(&rig);
+    rig.options.set.nvram = nullptr;
+    co_await rig.start();
+    REQUIRE(rig.set->running());
+    CHECK(rig.whole());
+    co_await expect_good(rig.check());
+    co_await rig.kill();
+    std::vector<raid::NamedDevice> some = rig.named();
+    some.pop_back();
+    co_await rig.start(some);
+    CHECK_FALSE(rig.set->running());
+    CHECK(rig.set->refusal().find("NVRAM") != std::string::npos);
+    co_await expect_stopped(&rig);
+    co_await rig.start();
+    REQUIRE(rig.set->running());
+    CHECK(rig.told(SetEvent::Kind::kJournalLost) == 1);
+    co_await expect_whole(&rig);
+    co_await expect_good(rig.check());
+    co_await expect_stopped(&rig);
+    const Error closed = co_await (*memory)->close();
+    CHECK(closed == Error::kNone);
+  });
+}
+
+}  // namespace
+}  // namespace sandbay::raidtest
