@@ -228,9 +228,10 @@ Task<void> RaidSet::read_again(ReadPiece* piece) {
     StripeEntry& entry = table_.enter(piece->position.stripe);
     co_await table_.lock_shared(entry);
     const StripeHold hold(table_, entry, true);
-    const std::size_t taken = co_await budget_.take(bytes_of(piece->rows) * layout_.width() * 2);
+    const std::size_t most = bytes_of(std::min(piece->rows, slice_rows()));
+    const std::size_t taken = co_await budget_.take(most * layout_.width() * 2);
     const ByteBudget::Share share(budget_, taken);
-    co_await read_held(piece);
+    co_await read_slices(piece);
   }
   if (!piece->data.empty()) co_return;
   // With an error, too, the host gets as many bytes as it asked for.
@@ -253,6 +254,39 @@ Task<void> RaidSet::read_alone(ReadPiece* piece) {
   piece->error = Error::kNone;
   piece->data = std::move(done.data);
   if (done.error != Error::kNone) note_failed_read(*piece, drive, done);
+}
+
+// So many rows at a time as memory allows.
+Task<void> RaidSet::read_slices(ReadPiece* piece) {
+  if (piece->rows <= slice_rows()) co_return co_await read_held(piece);
+  BufferList data;
+  Error error = Error::kNone;
+  Lba bad = piece->bad;
+  for (std::uint32_t done = 0; done < piece->rows;) {
+    ReadPiece slice;
+    slice.lba = piece->lba + done;
+    slice.position = piece->position;
+    slice.position.row += done;
+    slice.rows = std::min(slice_rows(), piece->rows - done);
+    slice.member = piece->member;
+    slice.failed = piece->failed;
+    slice.late = piece->late;
+    slice.error = piece->error;
+    co_await read_held(&slice);
+    if (slice.error != Error::kNone && error == Error::kNone) {
+      error = slice.error;
+      bad = slice.bad;
+    }
+    if (slice.data.empty()) {
+      slice.data = co_await scratch_.allocate(bytes_of(slice.rows));
+      slice.data.fill_zero();
+    }
+    data.append(std::move(slice.data));
+    done += slice.rows;
+  }
+  piece->data = std::move(data);
+  piece->error = error;
+  piece->bad = bad;
 }
 
 // From whatever has it; the stripe is held.

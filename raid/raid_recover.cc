@@ -290,37 +290,41 @@ Task<Error> RaidSet::rebuild_member(std::uint64_t stripe, unsigned member, bool 
   co_await table_.lock(entry);
   Error error = Error::kNotReady;
   if (!offline_) {
-    const std::size_t taken =
-        co_await budget_.take(bytes_of(layout_.strip_blocks()) * layout_.width() * 2);
+    const std::size_t taken = co_await budget_.take(bytes_of(slice_rows()) * layout_.width() * 2);
     const ByteBudget::Share share(budget_, taken);
-    error = co_await rebuild_held(stripe, member, replacement);
+    error = Error::kNone;
+    for (std::uint32_t row = 0; row < layout_.strip_blocks() && error == Error::kNone;) {
+      const std::uint32_t rows = std::min(slice_rows(), layout_.strip_blocks() - row);
+      error = co_await rebuild_held(stripe, member, replacement, row, rows);
+      row += rows;
+    }
   }
   table_.unlock(entry);
   table_.leave(entry);
   co_return error;
 }
 
-Task<Error> RaidSet::rebuild_held(std::uint64_t stripe, unsigned member, bool replacement) {
+Task<Error> RaidSet::rebuild_held(std::uint64_t stripe, unsigned member, bool replacement,
+                                  std::uint32_t row, std::uint32_t rows) {
   const unsigned role = layout_.role(stripe, member);
   const SetDrives::RoleDrive& here = drives_.role(role);
   Drive* target = replacement ? here.replacement : here.drive;
   if (target == nullptr) co_return Error::kNotFound;
-  const std::uint32_t rows = layout_.strip_blocks();
   Lanes lanes(layout_.width());
   for (unsigned attempt = 0;; ++attempt) {
     std::uint32_t bad_row = 0;
     lanes.clear();
     const Error error =
-        co_await recover_rows(stripe, MemberSet{1} << member, 0, rows, 0, &lanes, &bad_row);
+        co_await recover_rows(stripe, MemberSet{1} << member, row, rows, 0, &lanes, &bad_row);
     if (error == Error::kNone) break;
     if (error != Error::kMediumError || attempt > 0) co_return error;
-    const Error settled = co_await declare_lost(stripe, 0, rows);
+    const Error settled = co_await declare_lost(stripe, row, rows);
     if (settled != Error::kNone) co_return settled;
   }
   Request request;
   request.operation = Operation::kWrite;
   request.origin = Origin::kRebuild;
-  request.extent = {.first = on_drive(stripe, 0), .block_count = rows};
+  request.extent = {.first = on_drive(stripe, row), .block_count = rows};
   request.data = std::move(lanes[member]);
   const Completion done = co_await target->submit(std::move(request));
   if (done.error != Error::kNone) judge(role, target, done.error, "a write of the rebuild");
@@ -332,34 +336,41 @@ Task<RaidSet::Verified> RaidSet::verify_stripe(std::uint64_t stripe) {
   co_await table_.lock(entry);
   Verified verified{.error = Error::kNotReady};
   if (!offline_) {
-    const std::size_t taken =
-        co_await budget_.take(bytes_of(layout_.strip_blocks()) * layout_.width() * 2);
+    const std::size_t taken = co_await budget_.take(bytes_of(slice_rows()) * layout_.width() * 2);
     const ByteBudget::Share share(budget_, taken);
-    verified = co_await verify_held(stripe);
+    verified.error = Error::kNone;
+    for (std::uint32_t row = 0; row < layout_.strip_blocks() && verified.error == Error::kNone;) {
+      const std::uint32_t rows = std::min(slice_rows(), layout_.strip_blocks() - row);
+      const Verified slice = co_await verify_held(stripe, row, rows);
+      verified.error = slice.error;
+      verified.mismatch |= slice.mismatch;
+      row += rows;
+    }
   }
   table_.unlock(entry);
   table_.leave(entry);
   co_return verified;
 }
 
-Task<RaidSet::Verified> RaidSet::verify_held(std::uint64_t stripe) {
+Task<RaidSet::Verified> RaidSet::verify_held(std::uint64_t stripe, std::uint32_t row,
+                                             std::uint32_t rows) {
   const unsigned width = layout_.width();
-  const std::uint32_t rows = layout_.strip_blocks();
   const std::size_t lane_bytes = bytes_of(rows);
   Verified verified;
   Lanes lanes(width);
+  MemberSet readable = 0;
   for (unsigned attempt = 0;; ++attempt) {
     MemberSet failed = 0;
     bool medium = false;
     lanes.clear();
-    const MemberSet readable = first_members(width) & ~drives_.unreadable(stripe);
-    co_await read_members(stripe, readable, 0, rows, &lanes, &failed, &medium);
+    readable = first_members(width) & ~drives_.unreadable(stripe);
+    co_await read_members(stripe, readable, row, rows, &lanes, &failed, &medium);
     if (failed == 0) break;
     if (attempt > 1) co_return Verified{.error = Error::kMediumError};
-    verified.error = co_await declare_lost(stripe, 0, rows);
+    verified.error = co_await declare_lost(stripe, row, rows);
     if (verified.error != Error::kNone) co_return verified;
   }
-  const MemberSet there = first_members(width) & ~drives_.unreadable(stripe);
+  const MemberSet there = readable & ~drives_.unreadable(stripe);
   MemberSet wrong = 0;
   if (layout_.mirrored()) {
     wrong = different_mirrors(lanes, there);
@@ -378,7 +389,7 @@ Task<RaidSet::Verified> RaidSet::verify_held(std::uint64_t stripe) {
     if (!has(wrong, member)) continue;
     counters_.corrections += verified.mismatch ? rows : 0;
     segments.push_back(
-        {.member = member, .row = 0, .row_count = rows, .data = std::move(lanes[member])});
+        {.member = member, .row = row, .row_count = rows, .data = std::move(lanes[member])});
   }
   verified.error = co_await store(stripe, segments, false, Origin::kVerify);
   co_return verified;

@@ -83,6 +83,14 @@ Health RaidSet::health() const noexcept {
   return Health::kGood;
 }
 
+std::uint32_t RaidSet::slice_rows() const {
+  std::size_t most = options_.largest_update_bytes;
+  if (journal_ != nullptr) most = std::min(most, journal_->largest_payload_bytes());
+  const auto rows = static_cast<std::uint32_t>(
+      std::min<std::size_t>(most / bytes_of(layout_.width()), layout_.strip_blocks()));
+  return std::max(rows / granule_, 1U) * granule_;
+}
+
 std::string RaidSet::description() const {
   return fmt::format("{} {} of {} drives", describe(layout_.level()), options_.name,
                      layout_.drive_count());

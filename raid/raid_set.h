@@ -146,6 +146,7 @@ class RaidSet final : public BlockDevice {
   void note_failed_read(ReadPiece& piece, Drive* drive, const Completion& done);
   Task<void> read_again(ReadPiece* piece);
   Task<void> read_alone(ReadPiece* piece);
+  Task<void> read_slices(ReadPiece* piece);
   Task<void> read_held(ReadPiece* piece);
   unsigned choose_member(std::uint64_t stripe, MemberSet unreadable) const;
   void repair_later(std::uint64_t stripe, unsigned member, std::uint32_t row, std::uint32_t count);
@@ -199,8 +200,12 @@ class RaidSet final : public BlockDevice {
                          Lanes* lanes);
   Task<Error> add_lost(std::uint64_t stripe, MemberSet members, std::uint32_t row,
                        std::uint32_t rows);
-  Task<Error> rebuild_held(std::uint64_t stripe, unsigned member, bool replacement);
-  Task<Verified> verify_held(std::uint64_t stripe);
+  // Rows that are worked on at once: all members together are within largest_update_bytes, and one
+  // update fits the journal.
+  std::uint32_t slice_rows() const;
+  Task<Error> rebuild_held(std::uint64_t stripe, unsigned member, bool replacement,
+                           std::uint32_t row, std::uint32_t rows);
+  Task<Verified> verify_held(std::uint64_t stripe, std::uint32_t row, std::uint32_t rows);
   MemberSet different_mirrors(Lanes& lanes, MemberSet there) const;
   Task<MemberSet> wrong_parities(Lanes* lanes, MemberSet there, std::size_t lane_bytes);
 

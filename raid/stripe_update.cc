@@ -113,11 +113,7 @@ Task<Error> RaidSet::update_parity(std::uint64_t stripe, std::span<WritePiece* c
     update.force_unit_access |= piece->force_unit_access;
     update.origin = piece->origin;
   }
-  std::size_t most = options_.largest_update_bytes;
-  if (journal_ != nullptr) most = std::min(most, journal_->largest_payload_bytes());
-  const auto most_rows = static_cast<std::uint32_t>(
-      std::min<std::size_t>(most / bytes_of(layout_.width()), layout_.strip_blocks()));
-  const std::uint32_t step = std::max(most_rows / granule_, 1U) * granule_;
+  const std::uint32_t step = slice_rows();
   while (update.row < end) {
     update.row_end = std::min(update.row + step, end);
     const Error error = co_await update_rows(&update);
