@@ -1,5 +1,6 @@
-// Starting and stopping a group. Start: metadata, intents, declared volumes, all other volumes,
-// targets, portals, in this order, so that nobody can log in before everything is there. Shutdown
+// Starting and stopping a group. Start: metadata, intents, hardware, declared volumes, all other
+// volumes, targets, portals, in this order, so that nobody can log in before everything is there.
+// Shutdown
 // is the reverse and is also how a start that failed is undone.
 #include <fmt/format.h>
 #include <spdlog/spdlog.h>
@@ -14,6 +15,8 @@ namespace sandbay::group {
 
 namespace {
 constexpr std::size_t kEntriesAtOnce = 256;
+// How long sets may take to end what they do and to mark themselves clean.
+constexpr Duration kStopPatience = std::chrono::seconds(20);
 }  // namespace
 
 struct RunningGroup::Loaded {
@@ -47,6 +50,10 @@ Task<RunningGroup::Outcome> RunningGroup::assemble() {
   outcome = co_await adopt_identity(loaded.group);
   if (!outcome) co_return outcome;
   outcome = co_await finish_intents(std::move(loaded.intents));
+  if (!outcome) co_return outcome;
+  hardware_ = std::make_unique<Hardware>(Executor::current(), configuration_, store_, events_,
+                                         *parse_uuid(identity_.uuid));
+  outcome = co_await hardware_->start();
   if (!outcome) co_return outcome;
   outcome = plan_volumes(&loaded);
   if (!outcome) co_return outcome;
@@ -165,7 +172,25 @@ std::string RunningGroup::at(const VolumeConfiguration& configured) const {
 RunningGroup::Outcome RunningGroup::reconcile(VolumeRecord& record,
                                               const VolumeConfiguration& configured) const {
   const VolumeSpecification stored = record.specification;
-  const VolumeSpecification& wanted = configured.specification;
+  VolumeSpecification wanted = configured.specification;
+  // A file that the group keeps for itself is there whatever the text says now.
+  if (stored.backing == Backing::kState && wanted.backing == Backing::kRaid &&
+      stored.block_bytes == wanted.block_bytes) {
+    spdlog::warn(
+        "{}: stays on its file in {}, where it was made; to have it on set \"{}\" copy it "
+        "to a new volume there",
+        at(configured), configuration_.state.string(), wanted.raid);
+    wanted.backing = Backing::kState;
+    wanted.raid.clear();
+    wanted.preallocate = stored.preallocate;
+  }
+  if (stored.backing == Backing::kRaid && wanted.backing == Backing::kRaid &&
+      stored.raid != wanted.raid) {
+    return std::unexpected(
+        fmt::format("{}: was made on set \"{}\", not on \"{}\"; write that, or give the new volume "
+                    "another name",
+                    at(configured), stored.raid, wanted.raid));
+  }
   if (stored.backing != wanted.backing || stored.block_bytes != wanted.block_bytes) {
     return std::unexpected(fmt::format(
         "{}: was made on {} with {}-byte blocks, not on {} with {}-byte blocks; write that, or "
@@ -260,8 +285,7 @@ Task<RunningGroup::Outcome> RunningGroup::open_volume(VolumeRecord record, std::
   } else if (fresh) {
     volume = co_await make_volume(record, std::nullopt);
   } else {
-    volume = co_await Volume::open(record, configuration_.state, next_home(),
-                                   Volume::Opening::kExisting);
+    volume = co_await open_device(record, Volume::Opening::kExisting);
   }
   if (!volume) {
     if (volume.error().stops_start) {
@@ -358,6 +382,10 @@ Task<void> RunningGroup::shutdown() {
   targets_.clear();
   volumes_.clear();
   server_.reset();
+  if (hardware_ != nullptr) {
+    co_await hardware_->stop(Executor::current().now() + kStopPatience);
+    hardware_.reset();
+  }
 }
 
 }  // namespace sandbay::group

@@ -12,6 +12,7 @@
 #include "group/claims.h"
 #include "group/document.h"
 #include "group/naa.h"
+#include "group/units.h"
 
 namespace sandbay::group {
 
@@ -306,10 +307,13 @@ void read_backing(TableReader& reader, VolumeSpecification& volume) {
   const auto file = reader.string("file");
   const auto device = reader.string("device");
   const auto memory = reader.boolean("memory");
-  const int given = int{file.has_value()} + int{device.has_value()} + int{memory.value_or(false)};
+  const auto raid = reader.string("raid");
+  const int given = int{file.has_value()} + int{device.has_value()} + int{raid.has_value()} +
+                    int{memory.value_or(false)};
   if (given > 1) {
-    reader.mistake(file ? "file" : "device",
-                   "a volume stands on one thing; write one of file, device and memory = true");
+    reader.mistake(file ? "file" : (device ? "device" : "raid"),
+                   "a volume stands on one thing; write one of raid, file, device and memory = "
+                   "true");
   }
   if (file) {
     volume.backing = Backing::kFile;
@@ -325,7 +329,34 @@ void read_backing(TableReader& reader, VolumeSpecification& volume) {
     }
   } else if (memory.value_or(false)) {
     volume.backing = Backing::kMemory;
+  } else if (raid) {
+    volume.backing = Backing::kRaid;
+    volume.raid = *raid;
   }
+}
+
+// A volume on a set has the blocks of its drives.
+void check_set(TableReader& reader, VolumeSpecification& volume,
+               const HardwareConfiguration& hardware) {
+  const SetConfiguration* const set = hardware.set(volume.raid);
+  if (set == nullptr) {
+    std::vector<std::string> known;
+    for (const SetConfiguration& other : hardware.sets) known.push_back(other.name);
+    const std::string_view near = nearest(volume.raid, known);
+    reader.mistake("raid", fmt::format("there is no set \"{}\"; write {}", volume.raid,
+                                       near.empty() ? "the name of a section [[raid]]"
+                                                    : fmt::format("\"{}\"", near)));
+    return;
+  }
+  const DriveConfiguration* const drive =
+      set->drives.empty() ? nullptr : hardware.drive(set->drives.front());
+  if (drive == nullptr) return;
+  if (!reader.has("block_size")) volume.block_bytes = drive->block_bytes;
+  if (volume.block_bytes == drive->block_bytes) return;
+  reader.mistake("block_size",
+                 fmt::format("{} is not that of set \"{}\", whose drives have blocks of {} bytes; "
+                             "write that, or leave it out",
+                             volume.block_bytes, volume.raid, drive->block_bytes));
 }
 
 void read_identity(TableReader& reader, VolumeSpecification& volume) {
@@ -372,6 +403,7 @@ void read_volume(const Value& section, const std::string& path, Reading& reading
   };
   number("block_size", volume.block_bytes);
   number("physical_block_size", volume.physical_block_bytes);
+  if (volume.backing == Backing::kRaid) check_set(reader, volume, reading.result.hardware);
   volume.preallocate = reader.boolean("preallocate").value_or(false);
   volume.thin = reader.boolean("thin").value_or(!volume.preallocate);
   volume.read_only = reader.boolean("read_only").value_or(false);
@@ -416,10 +448,64 @@ void merge_targets(Reading& reading) {
   reading.result.targets = std::move(merged);
 }
 
+// Volumes on sets against the space of those.
+void check_space(Reading& reading) {
+  std::map<std::string, std::uint64_t> taken;
+  for (const VolumeConfiguration& volume : reading.result.volumes) {
+    const VolumeSpecification& s = volume.specification;
+    const HardwareConfiguration& hardware = reading.result.hardware;
+    const SetConfiguration* const set = hardware.set(s.raid);
+    if (s.backing != Backing::kRaid || set == nullptr) continue;
+    const auto there = planned_bytes(hardware, *set);
+    const std::uint64_t before = taken[s.raid];
+    taken[s.raid] += s.size_bytes;
+    if (!there || before + s.size_bytes <= *there) continue;
+    reading.mistakes.add(
+        volume.line, fmt::format("volume \"{}\"", s.name),
+        fmt::format("size {} does not fit: set \"{}\" has {}, of which {} are left; write less, or "
+                    "make its drives larger",
+                    format_size(s.size_bytes), s.raid, format_size(*there),
+                    format_size(before < *there ? *there - before : 0)));
+  }
+}
+
+// Drives against one another: no two are one file or device, and none is the group's own.
+std::map<std::string, std::string> check_drives(Reading& reading) {
+  std::map<std::string, std::string> owners;
+  std::size_t index = 0;
+  for (const DriveConfiguration& drive : reading.result.hardware.drives) {
+    const std::string key = fmt::format("drive[{}].{}", ++index, describe(drive.medium));
+    if (drive.path.empty()) continue;
+    const auto path = reading.result.state / drive.path;
+    if (const auto claim = claim_of_group(path, reading.result.state)) {
+      reading.mistakes.add(drive.line, key, *claim);
+    }
+    const auto [other, added] =
+        owners.emplace(identity_of(path), fmt::format("drive \"{}\"", drive.name));
+    if (added) continue;
+    reading.mistakes.add(
+        drive.line, key,
+        fmt::format("{} belongs to {}; a file or device is one drive", drive.path, other->second));
+  }
+  const auto& nvram = reading.result.hardware.nvram;
+  if (!nvram) return owners;
+  const auto path = reading.result.state / nvram->path;
+  if (const auto claim = claim_of_group(path, reading.result.state)) {
+    reading.mistakes.add(nvram->line, "nvram.file", *claim);
+  }
+  const auto [other, added] = owners.emplace(identity_of(path), "the NVRAM");
+  if (!added) {
+    reading.mistakes.add(
+        nvram->line, "nvram.file",
+        fmt::format("{} belongs to {}; choose another file", nvram->path, other->second));
+  }
+  return owners;
+}
+
 // Volumes against one another: LUNs of one target, files, and whose access records are whose.
 void check_volumes(Reading& reading) {
   std::set<std::pair<std::string, std::uint32_t>> luns;
-  std::map<std::string, const VolumeConfiguration*> paths;
+  std::map<std::string, std::string> owners = check_drives(reading);
   std::map<std::string, std::size_t> volumes_of_target;
   for (const VolumeConfiguration& volume : reading.result.volumes) {
     const VolumeSpecification& s = volume.specification;
@@ -434,12 +520,11 @@ void check_volumes(Reading& reading) {
       if (const auto claim = claim_of_group(path, reading.result.state)) {
         reading.mistakes.add(volume.line, at, *claim);
       }
-      const auto [other, added] = paths.emplace(identity_of(path), &volume);
+      const auto [other, added] = owners.emplace(identity_of(path), at);
       if (!added) {
         reading.mistakes.add(volume.line, at,
-                             fmt::format("{} belongs to volume \"{}\"; a file or device serves one "
-                                         "volume",
-                                         s.path, other->second->specification.name));
+                             fmt::format("{} belongs to {}; a file or device serves one volume",
+                                         s.path, other->second));
       }
     }
     if (++volumes_of_target[s.target] > kLargestLun + 1) {
@@ -461,6 +546,7 @@ void read_document(const Value& document, Reading& reading) {
   for (const Value* section : reader.tables("portal")) {
     read_portal(*section, fmt::format("portal[{}]", ++index), reading);
   }
+  read_hardware(reader, reading.mistakes, reading.result.hardware);
   index = 0;
   for (const Value* section : reader.tables("target")) {
     read_target(*section, fmt::format("target[{}]", ++index), reading);
@@ -479,6 +565,7 @@ void read_document(const Value& document, Reading& reading) {
   }
   merge_targets(reading);
   check_volumes(reading);
+  check_space(reading);
 }
 
 }  // namespace

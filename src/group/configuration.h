@@ -15,6 +15,7 @@
 #include <string_view>
 #include <vector>
 
+#include "group/hardware_configuration.h"
 #include "group/naa.h"
 #include "iscsi/target_server.h"
 #include "runtime/io.h"
@@ -46,14 +47,16 @@ enum class Backing : std::uint8_t {
   kFile,    // An image file named by the user, served byte for byte.
   kDevice,  // A block device node.
   kMemory,  // Lost when the daemon ends.
+  kRaid,    // A part of a RAID set.
 };
-std::string_view describe(Backing backing);  // "state", "file", "device", "memory"
+std::string_view describe(Backing backing);  // "state", "file", "device", "memory", "raid"
 
 // What a volume is, apart from who may use it. Also what a create request at run time says.
 struct VolumeSpecification {
   std::string name;
   Backing backing = Backing::kState;
   std::string path;              // kFile, kDevice. A relative path starts at the state directory.
+  std::string raid;              // kRaid: the set's name.
   std::uint64_t size_bytes = 0;  // 0: as large as what lies below (kFile, kDevice).
   std::uint32_t block_bytes = 512;
   std::uint32_t physical_block_bytes = 4096;
@@ -97,6 +100,7 @@ struct Configuration {
   ManagementConfiguration management;
   std::vector<PortalConfiguration> portals;
   iscsi::ServerLimits limits;
+  HardwareConfiguration hardware;
   std::vector<VolumeConfiguration> volumes;
   // Every target that a section [[target]] or an access record of a volume describes; access
   // records given with a volume have been moved to its target.

@@ -72,6 +72,8 @@ std::string_view describe(Backing backing) {
       return "device";
     case Backing::kMemory:
       return "memory";
+    case Backing::kRaid:
+      return "raid";
   }
   return "unknown";
 }
@@ -218,7 +220,7 @@ std::optional<std::string> check_access(const iscsi::AccessRecord& record) {
 }
 
 std::optional<std::string> check_specification(const VolumeSpecification& s) {
-  const bool own_size = s.backing == Backing::kState || s.backing == Backing::kMemory;
+  const bool own_size = s.backing != Backing::kFile && s.backing != Backing::kDevice;
   if (s.size_bytes == 0 && own_size) return "size is missing; write a size such as \"100GiB\"";
   if (s.block_bytes != 512 && s.block_bytes != 4096) {
     return fmt::format("block_size {} is not offered; write 512 or 4096", s.block_bytes);
@@ -241,9 +243,11 @@ std::optional<std::string> check_specification(const VolumeSpecification& s) {
   if (s.preallocate && s.thin) {
     return "thin and preallocate exclude one another; leave one of them out";
   }
-  if (s.preallocate && (s.backing == Backing::kDevice || s.backing == Backing::kMemory)) {
+  if (s.preallocate && s.backing != Backing::kState && s.backing != Backing::kFile) {
     return fmt::format("preallocate means nothing for a volume on {}; leave it out",
-                       s.backing == Backing::kDevice ? "a device" : "memory");
+                       s.backing == Backing::kDevice   ? "a device"
+                       : s.backing == Backing::kMemory ? "memory"
+                                                       : "a RAID set");
   }
   for (const auto& error :
        {check_ascii("serial", s.serial, 32), check_ascii("vendor", s.vendor, 8),

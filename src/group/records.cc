@@ -39,10 +39,16 @@ iscsi::AccessRecord access_from(const json& value) {
 
 Backing backing_from(const std::string& word) {
   for (const Backing backing :
-       {Backing::kState, Backing::kFile, Backing::kDevice, Backing::kMemory}) {
+       {Backing::kState, Backing::kFile, Backing::kDevice, Backing::kMemory, Backing::kRaid}) {
     if (describe(backing) == word) return backing;
   }
   throw std::out_of_range(fmt::format("a volume on \"{}\" is unknown to this version", word));
+}
+
+Uuid uuid_from(const json& value) {
+  const auto uuid = parse_uuid(value.get<std::string>());
+  if (!uuid) throw std::out_of_range(fmt::format("{} is no UUID", value.dump()));
+  return *uuid;
 }
 
 // Runs `take` on the parsed object and turns every complaint into half a sentence.
@@ -69,6 +75,14 @@ std::string target_key(std::string_view name) {
 }
 
 std::string intent_key(const Uuid& uuid) { return std::string(kIntentPrefix) + format_uuid(uuid); }
+
+std::string set_key(const Uuid& uuid) { return std::string(kSetPrefix) + format_uuid(uuid); }
+
+std::string used_key(const Uuid& uuid) { return std::string(kUsedPrefix) + format_uuid(uuid); }
+
+std::string making_key(std::string_view name) {
+  return std::string(kMakingPrefix) + std::string(name);
+}
 
 std::string volume_file_name(const Uuid& uuid) { return format_uuid(uuid) + ".img"; }
 
@@ -97,7 +111,30 @@ std::string encode(const VolumeRecord& record) {
              {"target", s.target},
              {"lun", s.lun.value_or(0)}};
   if (s.naa) value["naa"] = format_naa(*s.naa);
+  if (record.placement) {
+    value["raid"] = s.raid;
+    value["set"] = format_uuid(record.placement->set);
+    value["first_block"] = record.placement->extent.first;
+  }
   return to_text(value);
+}
+
+std::string encode(const SetRecord& record) {
+  return to_text({{"format", kFormat},
+                  {"uuid", format_uuid(record.uuid)},
+                  {"name", record.name},
+                  {"event", record.event},
+                  {"block_size", record.block_bytes},
+                  {"physical_block_size", record.physical_block_bytes},
+                  {"blocks", record.block_count}});
+}
+
+std::string encode_used(std::uint64_t end_block) {
+  return to_text({{"format", kFormat}, {"end_block", end_block}});
+}
+
+std::string encode_making(const std::vector<std::string>& drives) {
+  return to_text({{"format", kFormat}, {"drives", drives}});
 }
 
 std::string encode(const TargetRecord& record) {
@@ -123,9 +160,7 @@ std::expected<GroupRecord, std::string> decode_group(std::string_view text) {
 std::expected<VolumeRecord, std::string> decode_volume(std::string_view text) {
   return decode<VolumeRecord>(text, [](const json& value) {
     VolumeRecord record;
-    const auto uuid = parse_uuid(value.at("uuid").get<std::string>());
-    if (!uuid) throw std::out_of_range("its UUID is none");
-    record.uuid = *uuid;
+    record.uuid = uuid_from(value.at("uuid"));
     VolumeSpecification& s = record.specification;
     s.name = value.at("name").get<std::string>();
     s.backing = backing_from(value.at("backing").get<std::string>());
@@ -149,6 +184,12 @@ std::expected<VolumeRecord, std::string> decode_volume(std::string_view text) {
     }
     const auto error = check_specification(s);
     if (error) throw std::out_of_range(*error);
+    if (s.backing == Backing::kRaid) {
+      s.raid = value.at("raid").get<std::string>();
+      record.placement = Placement{.set = uuid_from(value.at("set")),
+                                   .extent = {.first = value.at("first_block").get<std::uint64_t>(),
+                                              .block_count = s.size_bytes / s.block_bytes}};
+    }
     return record;
   });
 }
@@ -164,6 +205,27 @@ std::expected<TargetRecord, std::string> decode_target(std::string_view text) {
     }
     return record;
   });
+}
+
+std::expected<SetRecord, std::string> decode_set(std::string_view text) {
+  return decode<SetRecord>(text, [](const json& value) {
+    return SetRecord{.uuid = uuid_from(value.at("uuid")),
+                     .name = value.at("name").get<std::string>(),
+                     .event = value.at("event").get<raid::Event>(),
+                     .block_bytes = value.at("block_size").get<std::uint32_t>(),
+                     .physical_block_bytes = value.at("physical_block_size").get<std::uint32_t>(),
+                     .block_count = value.at("blocks").get<std::uint64_t>()};
+  });
+}
+
+std::expected<std::uint64_t, std::string> decode_used(std::string_view text) {
+  return decode<std::uint64_t>(
+      text, [](const json& value) { return value.at("end_block").get<std::uint64_t>(); });
+}
+
+std::expected<std::vector<std::string>, std::string> decode_making(std::string_view text) {
+  return decode<std::vector<std::string>>(
+      text, [](const json& value) { return value.at("drives").get<std::vector<std::string>>(); });
 }
 
 }  // namespace sandbay::group

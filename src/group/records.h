@@ -3,6 +3,10 @@
 //   group              {"format":1,"uuid":…,"name":…}
 //   volume/UUID        what a volume is: name, backing, size, target, LUN …
 //   target/NAME        what was added to a target at run time: access records, with their secrets
+//   raid/UUID          what a RAID set is, and its newest event; see raid/assembly.h
+//   used/UUID          the block of that set behind which no volume has ever been
+//   making/NAME        the drives of a set that is about to be made; whoever finds one at start
+//                      erases what stands on them
 //   intent/UUID        a file of a volume that is about to be made or removed: its file name in
 //                      STATE/volumes. Whoever finds one at start removes the file.
 //
@@ -11,12 +15,15 @@
 
 #include <cstdint>
 #include <expected>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "block/block_device.h"
 #include "group/configuration.h"
 #include "group/naa.h"
+#include "raid/superblock.h"
 
 namespace sandbay::group {
 
@@ -24,15 +31,35 @@ inline constexpr std::string_view kGroupKey = "group";
 inline constexpr std::string_view kVolumePrefix = "volume/";
 inline constexpr std::string_view kTargetPrefix = "target/";
 inline constexpr std::string_view kIntentPrefix = "intent/";
+inline constexpr std::string_view kSetPrefix = "raid/";
+inline constexpr std::string_view kUsedPrefix = "used/";
+inline constexpr std::string_view kMakingPrefix = "making/";
 
 struct GroupRecord {
   std::string uuid;
   std::string name;
 };
 
+// The part of a set that a volume is.
+struct Placement {
+  Uuid set{};
+  Extent extent;
+  bool operator==(const Placement&) const = default;
+};
+
 struct VolumeRecord {
   Uuid uuid{};
-  VolumeSpecification specification;  // Size, target and LUN are always set.
+  VolumeSpecification specification;   // Size, target and LUN are always set.
+  std::optional<Placement> placement;  // With Backing::kRaid.
+};
+
+struct SetRecord {
+  Uuid uuid{};
+  std::string name;  // Empty, and no geometry: the set has not been seen yet.
+  raid::Event event = 0;
+  std::uint32_t block_bytes = 0;
+  std::uint32_t physical_block_bytes = 0;
+  std::uint64_t block_count = 0;
 };
 
 struct AddedAccess {
@@ -50,14 +77,23 @@ std::string volume_key(const Uuid& uuid);
 std::string target_key(std::string_view name);
 std::string intent_key(const Uuid& uuid);
 std::string volume_file_name(const Uuid& uuid);  // "UUID.img"
+std::string set_key(const Uuid& uuid);
+std::string used_key(const Uuid& uuid);
+std::string making_key(std::string_view name);
 
 std::string encode(const GroupRecord& record);
 std::string encode(const VolumeRecord& record);
 std::string encode(const TargetRecord& record);
+std::string encode(const SetRecord& record);
+std::string encode_used(std::uint64_t end_block);
+std::string encode_making(const std::vector<std::string>& drives);
 
 // The error is half a sentence.
 std::expected<GroupRecord, std::string> decode_group(std::string_view text);
 std::expected<VolumeRecord, std::string> decode_volume(std::string_view text);
 std::expected<TargetRecord, std::string> decode_target(std::string_view text);
+std::expected<SetRecord, std::string> decode_set(std::string_view text);
+std::expected<std::uint64_t, std::string> decode_used(std::string_view text);
+std::expected<std::vector<std::string>, std::string> decode_making(std::string_view text);
 
 }  // namespace sandbay::group

@@ -1,6 +1,6 @@
-// RunningGroup: the one implementation of Group. Its functions stand in four files: assembly.cc
-// (start and shutdown), views.cc (what it tells), volume_operations.cc and target_operations.cc
-// (what it changes).
+// RunningGroup: the one implementation of Group. Its functions stand in five files: assembly.cc
+// (start and shutdown), views.cc (what it tells), volume_operations.cc, target_operations.cc and
+// hardware_operations.cc (what it changes).
 //
 // Everything here lives on executor 0. What changes something holds `changing_` from its first
 // check to its end, so that a check stays true across awaits.
@@ -13,7 +13,9 @@
 #include <utility>
 #include <vector>
 
+#include "group/event_log.h"
 #include "group/group.h"
+#include "group/hardware.h"
 #include "group/records.h"
 #include "group/volume.h"
 #include "metadata/store.h"
@@ -70,6 +72,19 @@ class RunningGroup final : public Group {
   Task<Answer<void>> drop_session(std::uint16_t tsih, iscsi::SessionDrop drop) override;
   Task<Answer<void>> request_negotiation(std::uint16_t tsih, Duration within) override;
 
+  // hardware_operations.cc
+  Task<std::vector<DriveInfo>> list_drives() override;
+  Task<Answer<DriveInfo>> show_drive(std::string name) override;
+  Task<Answer<DriveInfo>> fail_drive(std::string name) override;
+  Task<Answer<DriveInfo>> replace_drive(std::string name, std::string by) override;
+  Task<std::vector<SetInfo>> list_sets() override;
+  Task<Answer<SetInfo>> show_set(std::string name) override;
+  Task<Answer<SetInfo>> verify_set(std::string name) override;
+  Task<FaultsInfo> list_faults() override;
+  Task<Answer<AddedFault>> add_fault(std::string rule) override;
+  Task<Answer<void>> clear_fault(std::string id) override;
+  Task<std::vector<EventInfo>> list_events(std::uint64_t since) override;
+
  private:
   struct Loaded;
 
@@ -109,6 +124,13 @@ class RunningGroup final : public Group {
   // volume, or to the group itself. Half a sentence.
   std::optional<std::string> claim_against(const VolumeSpecification& specification) const;
   Task<void> unmake_file(VolumeRecord record);
+  // Opens what the record says; on its set, if it is on one.
+  Task<Volume::Opened> open_device(VolumeRecord record, Volume::Opening opening);
+  // Finds a place on its set for a volume that is to be made, and clears it of what was there.
+  Task<std::expected<void, std::string>> place(VolumeRecord* record);
+  Task<std::expected<void, std::string>> clear_blocks(Uuid set, Extent extent);
+  std::vector<Extent> taken_on(const Uuid& set) const;
+  Task<Answer<void>> grow_on_set(std::shared_ptr<Volume> volume, std::uint64_t byte_count);
   Task<Answer<CreatedVolume>> create_now(CreateVolumeRequest request);
   // Why a volume that is there cannot be the one that is asked for; nothing if it is. Fills in the
   // target where none was named.
@@ -122,6 +144,21 @@ class RunningGroup final : public Group {
   Task<Answer<void>> remove_now(std::shared_ptr<Volume> volume);
   Task<void> abandon(std::shared_ptr<Volume> volume);
   std::optional<std::uint32_t> free_lun(const std::string& target) const;
+
+  // hardware_operations.cc
+  SetInfo with_space(SetInfo set) const;
+  Task<std::vector<DriveInfo>> drives_now();
+  Task<std::vector<SetInfo>> sets_now();
+  Task<Answer<DriveInfo>> drive_now(std::string name);
+  Task<Answer<SetInfo>> set_now(std::string name);
+  Task<Answer<DriveInfo>> fail_drive_now(std::string name);
+  Task<Answer<DriveInfo>> replace_drive_now(std::string name, std::string by);
+  Task<Answer<SetInfo>> verify_set_now(std::string name);
+  Task<FaultsInfo> faults_now();
+  Task<std::vector<EventInfo>> events_now(std::uint64_t since);
+  Task<Answer<AddedFault>> add_fault_now(std::string rule);
+  Task<Answer<void>> clear_fault_now(std::string id);
+  std::optional<Refusal> refusal_of_faults() const;
 
   // target_operations.cc
   Target& target_for(const std::string& name);  // Makes it if it is not there.
@@ -148,6 +185,8 @@ class RunningGroup final : public Group {
   GroupRecord identity_;
   TimePoint started_;
   std::vector<PortalInfo> portals_;
+  EventLog events_;
+  std::unique_ptr<Hardware> hardware_;                      // What volumes on sets stand on.
   std::map<std::string, std::shared_ptr<Volume>> volumes_;  // By name.
   std::map<std::string, std::unique_ptr<Target>> targets_;  // By name.
   std::vector<TargetRecord> stored_targets_;  // Of the metadata, until their targets are made.

@@ -13,6 +13,8 @@
 #include <vector>
 
 #include "group/configuration.h"
+#include "group/event_log.h"
+#include "group/hardware_info.h"
 #include "iscsi/target_server.h"
 #include "runtime/clock.h"
 #include "runtime/task.h"
@@ -39,7 +41,7 @@ struct VolumeInfo {
   std::string name;
   std::string uuid;
   VolumeSpecification specification;  // Sizes, serial, naa, target and lun as they are in effect.
-  std::string path;                   // The file or device; empty for memory.
+  std::string path;                   // The file or device; empty for memory and RAID sets.
   std::string health;                 // "good", "degraded" …
   std::string reason;                 // Why its device could not be opened; empty if it is open.
   bool declared = false;              // Stands in the configuration file.
@@ -114,6 +116,14 @@ struct Measurements {
   std::vector<iscsi::SessionInfo> sessions;
   iscsi::ServerCounters server;
   std::vector<ExecutorInfo> executors;
+  std::vector<DriveInfo> drives;
+  std::vector<SetInfo> sets;
+  FaultsInfo faults;
+  std::uint64_t events = 0;
+};
+
+struct AddedFault {
+  fault::RuleView rule;
 };
 
 struct CreateVolumeRequest {
@@ -158,6 +168,22 @@ class Service {
   virtual Task<Answer<CreatedAccess>> add_access(std::string volume,
                                                  iscsi::AccessRecord record) = 0;
   virtual Task<Answer<void>> remove_access(std::string volume, std::string id) = 0;
+
+  virtual Task<std::vector<DriveInfo>> list_drives() = 0;
+  virtual Task<Answer<DriveInfo>> show_drive(std::string name) = 0;
+  // The drive leaves its set for good; refused beyond redundancy.
+  virtual Task<Answer<DriveInfo>> fail_drive(std::string name) = 0;
+  // Its content moves to `by`, or to the best spare if that is empty. SET:ROLE names a role that
+  // has no drive.
+  virtual Task<Answer<DriveInfo>> replace_drive(std::string name, std::string by) = 0;
+  virtual Task<std::vector<SetInfo>> list_sets() = 0;
+  virtual Task<Answer<SetInfo>> show_set(std::string name) = 0;
+  virtual Task<Answer<SetInfo>> verify_set(std::string name) = 0;
+
+  virtual Task<FaultsInfo> list_faults() = 0;
+  virtual Task<Answer<AddedFault>> add_fault(std::string rule) = 0;
+  virtual Task<Answer<void>> clear_fault(std::string id) = 0;  // Empty: all of them.
+  virtual Task<std::vector<EventInfo>> list_events(std::uint64_t since) = 0;
 
   virtual Task<std::vector<iscsi::SessionInfo>> list_sessions() = 0;
   // Ends a session, or one connection of it; may wait as long as `drop` lets the initiator log out.

@@ -59,11 +59,11 @@ std::string holder_of(const std::filesystem::path& lock) {
 }  // namespace
 
 std::expected<StateDirectory, std::string> StateDirectory::open(const std::filesystem::path& path) {
-  for (const auto& folder : {path, path / "volumes", path / "metadata"}) {
+  for (const auto& folder : {path, path / "volumes", path / "metadata", path / "drives"}) {
     const auto made = make_directory(folder);
     if (!made) return std::unexpected(made.error());
   }
-  for (const char* const folder : {"volumes", "metadata"}) close_to_others(path / folder);
+  for (const char* const folder : {"volumes", "metadata", "drives"}) close_to_others(path / folder);
   const auto lock_path = path / "lock";
   const int lock = ::open(lock_path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
   if (lock < 0) {

@@ -3,6 +3,7 @@
 //   STATE/lock        locked (flock) for as long as the object lives
 //   STATE/metadata/   the metadata store; mode 0700, since secrets stand there
 //   STATE/volumes/    files of volumes, UUID.img
+//   STATE/drives/     where a configuration puts files of drives
 //
 // The lock goes with the process, so a daemon that was killed leaves nothing to clean up. Used
 // before the reactors start: its calls block.

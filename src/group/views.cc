@@ -94,6 +94,8 @@ Task<VolumeInfo> RunningGroup::info_of(std::shared_ptr<Volume> volume, std::uint
   VolumeSpecification& s = info.specification;
   if (s.serial.empty()) s.serial = serial_of(volume->uuid());
   if (!s.naa) s.naa = naa_of(volume->uuid());
+  const auto& placement = volume->record().placement;
+  if (placement && info.reason.empty()) info.reason = hardware_->refusal(placement->set);
   co_return info;
 }
 
@@ -237,6 +239,10 @@ Task<Measurements> RunningGroup::measure_now() {
     const ExecutorInfo info = co_await invoke_on(*executor, look_at_executor(executor));
     all.executors.push_back(info);
   }
+  all.drives = hardware_->show_drives();
+  all.sets = co_await sets_now();
+  all.faults = hardware_->show_faults();
+  all.events = events_.total();
   all.group = group_info(static_cast<std::uint32_t>(all.sessions.size()));
   co_return all;
 }

@@ -10,6 +10,7 @@
 
 #include "block/file_device.h"
 #include "block/memory_device.h"
+#include "block/slice.h"
 #include "group/units.h"
 #include "runtime/sync.h"
 
@@ -98,6 +99,7 @@ std::filesystem::path path_of(const VolumeRecord& record, const std::filesystem:
     case Backing::kDevice:
       return state / record.specification.path;  // Absolute ones stay.
     case Backing::kMemory:
+    case Backing::kRaid:
       return {};
   }
   return {};
@@ -115,14 +117,14 @@ std::shared_ptr<Volume> Volume::without_device(VolumeRecord record,
 }
 
 Task<Volume::Opened> Volume::open(VolumeRecord record, std::filesystem::path state, Executor& home,
-                                  Opening opening) {
+                                  Opening opening, BlockDevice* set) {
   auto volume =
-      co_await invoke_on(home, open_here(std::move(record), std::move(state), &home, opening));
+      co_await invoke_on(home, open_here(std::move(record), std::move(state), &home, opening, set));
   co_return volume;
 }
 
 Task<Volume::Opened> Volume::open_here(VolumeRecord record, std::filesystem::path state,
-                                       Executor* home, Opening opening) {
+                                       Executor* home, Opening opening, BlockDevice* set) {
   std::shared_ptr<Volume> volume(new Volume);
   volume->record_ = std::move(record);
   volume->path_ = path_of(volume->record_, state);
@@ -135,6 +137,19 @@ Task<Volume::Opened> Volume::open_here(VolumeRecord record, std::filesystem::pat
     if (!memory) co_return std::unexpected(OpenFailure{.reason = memory.error()});
     volume->memory_ = memory->get();
     volume->device_ = std::move(*memory);
+  } else if (s.backing == Backing::kRaid) {
+    assert(set != nullptr && volume->record_.placement);
+    const Extent extent = volume->record_.placement->extent;
+    const Geometry& geometry = set->geometry();
+    if (extent.end() > geometry.block_count || s.block_bytes != geometry.block_bytes) {
+      co_return std::unexpected(OpenFailure{
+          .reason = fmt::format("it lies in blocks {} to {} of {} bytes, and {} has {} of {} bytes",
+                                extent.first, extent.end(), s.block_bytes, set->description(),
+                                geometry.block_count, geometry.block_bytes)});
+    }
+    auto slice = std::make_unique<Slice>(*set, extent);
+    volume->slice_ = slice.get();
+    volume->device_ = std::move(slice);
   } else {
     auto opened = co_await open_file(volume.get(), opening);
     if (!opened) {
@@ -218,6 +233,10 @@ Task<Error> Volume::grow_here(std::uint64_t byte_count) {
   Error error = Error::kUnsupported;
   if (memory_ != nullptr) error = memory_->grow(byte_count);
   if (file_ != nullptr) error = co_await file_->grow(byte_count);
+  if (slice_ != nullptr) {
+    slice_->grow(byte_count / slice_->geometry().block_bytes);
+    error = Error::kNone;
+  }
   if (error == Error::kNone) unit_->capacity_changed();
   co_return error;
 }
@@ -241,6 +260,7 @@ Task<Error> Volume::close_here(TimePoint deadline) {
   unit_.reset();
   file_ = nullptr;
   memory_ = nullptr;
+  slice_ = nullptr;
   device_.reset();
   co_return state->error;
 }

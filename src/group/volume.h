@@ -20,6 +20,7 @@
 namespace sandbay {
 class FileDevice;
 class MemoryDevice;
+class Slice;
 }  // namespace sandbay
 
 namespace sandbay::group {
@@ -44,9 +45,10 @@ class Volume {
 
   using Opened = std::expected<std::shared_ptr<Volume>, OpenFailure>;
 
-  // Opens the device on `home` and sets the record's size, if what is below decides it.
+  // Opens the device on `home` and sets the record's size, if what is below decides it. A volume
+  // on a RAID set stands on `set`, whose home is `home` and which outlives it.
   static Task<Opened> open(VolumeRecord record, std::filesystem::path state, Executor& home,
-                           Opening opening);
+                           Opening opening, BlockDevice* set = nullptr);
   static std::shared_ptr<Volume> without_device(VolumeRecord record,
                                                 const std::filesystem::path& state, Executor& home,
                                                 OpenFailure failure);
@@ -56,7 +58,7 @@ class Volume {
   const std::string& name() const noexcept { return record_.specification.name; }
   const VolumeRecord& record() const noexcept { return record_; }
   VolumeRecord& record() noexcept { return record_; }
-  // Where its blocks are; empty for memory.
+  // Where its blocks are; empty for memory and a RAID set.
   const std::filesystem::path& path() const noexcept { return path_; }
   Executor& home() const noexcept { return *home_; }
   bool has_device() const noexcept { return !failure_.has_value(); }
@@ -79,7 +81,7 @@ class Volume {
   Volume() = default;
 
   static Task<Opened> open_here(VolumeRecord record, std::filesystem::path state, Executor* home,
-                                Opening opening);
+                                Opening opening, BlockDevice* set);
   static Task<std::expected<void, OpenFailure>> open_file(Volume* volume, Opening opening);
   Task<State> state_here();
   Task<Error> grow_here(std::uint64_t byte_count);
@@ -92,10 +94,11 @@ class Volume {
   std::unique_ptr<BlockDevice> device_;
   FileDevice* file_ = nullptr;      // The device, if it is one.
   MemoryDevice* memory_ = nullptr;  // Likewise.
+  Slice* slice_ = nullptr;          // Likewise.
   std::unique_ptr<scsi::LogicalUnit> unit_;
 };
 
-// Where a volume's file is, given the state directory; empty for memory.
+// Where a volume's file is, given the state directory; empty for memory and a RAID set.
 std::filesystem::path path_of(const VolumeRecord& record, const std::filesystem::path& state);
 
 }  // namespace sandbay::group

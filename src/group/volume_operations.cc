@@ -30,7 +30,7 @@ std::optional<std::string> difference(const VolumeSpecification& old,
   };
   using Specification = VolumeSpecification;
   for (auto& differs :
-       {compare("file or device", &Specification::path),
+       {compare("file or device", &Specification::path), compare("raid", &Specification::raid),
         compare("block_size", &Specification::block_bytes),
         compare("physical_block_size", &Specification::physical_block_bytes),
         compare("read_only", &Specification::read_only), compare("thin", &Specification::thin),
@@ -79,6 +79,7 @@ std::optional<std::string> RunningGroup::claim_against(
     return fmt::format("{} belongs to volume \"{}\"; a file or device serves one volume",
                        path.string(), name);
   }
+  if (auto claim = hardware_->claim_on(path)) return claim;
   return claim_of_group(path, configuration_.state);
 }
 
@@ -106,14 +107,18 @@ Task<Volume::Opened> RunningGroup::make_volume(VolumeRecord record,
     const Error error = co_await store_.commit(std::move(intent));
     if (error != Error::kNone) co_return not_written(error);
   }
-  auto volume =
-      co_await Volume::open(record, configuration_.state, next_home(), Volume::Opening::kCreate);
+  const auto placed = co_await place(&record);
+  if (!placed) co_return std::unexpected(OpenFailure{.reason = placed.error()});
+  auto volume = co_await open_device(record, Volume::Opening::kCreate);
   if (!volume) {
     co_await unmake_file(std::move(record));
     co_return std::unexpected(volume.error());
   }
   metadata::Batch batch;
   batch.put(volume_key(record.uuid), encode((*volume)->record()));
+  if (record.placement) {
+    hardware_->raise_used_end(record.placement->set, record.placement->extent.end(), batch);
+  }
   if (own_file) batch.erase(intent_key(record.uuid));
   if (target && target->access.empty()) batch.erase(target_key(target->name));
   if (target && !target->access.empty()) batch.put(target_key(target->name), encode(*target));
@@ -162,6 +167,12 @@ std::optional<Refusal> RunningGroup::refusal_to_create(const CreateVolumeRequest
   }
   if (const auto error = check_specification(s)) {
     return invalid(fmt::format("volume \"{}\": {}", s.name, *error));
+  }
+  if (s.backing == Backing::kRaid && !hardware_->find_set(s.raid)) {
+    return Refusal{.code = Refusal::Code::kNotFound,
+                   .message = fmt::format("volume \"{}\": there is no set \"{}\"; see the list of "
+                                          "sets",
+                                          s.name, s.raid)};
   }
   if (const auto error = check_target_name(s.target)) {
     return invalid(fmt::format("volume \"{}\": target: {}", s.name, *error));
@@ -331,6 +342,10 @@ Task<Answer<void>> RunningGroup::grow_now(std::shared_ptr<Volume> volume,
                      fmt::format("volume \"{}\" is not served: {}; bring it back and restart, or "
                                  "delete the volume",
                                  name, volume->reason()));
+  }
+  if (record.specification.backing == Backing::kRaid) {
+    auto grown = co_await grow_on_set(volume, byte_count);
+    co_return grown;
   }
   const Error grown = co_await volume->grow(byte_count);
   if (grown != Error::kNone) {

@@ -1,0 +1,89 @@
+// Opening of drives. A file of a drive is locked like that of a volume, so that two daemons cannot
+// have it at once.
+#include "group/drive_bay.h"
+
+#include <fmt/format.h>
+
+#include "block/file_device.h"
+#include "block/memory_device.h"
+
+namespace sandbay::group {
+
+DriveBay::DriveBay(DriveConfiguration configured, const std::filesystem::path& state)
+    : configured_(std::move(configured)) {
+  if (!configured_.path.empty()) path_ = state / configured_.path;  // Absolute ones stay.
+}
+
+DriveBay::~DriveBay() = default;
+
+Task<std::expected<void, std::string>> DriveBay::open(Executor& home, fault::FaultEngine* engine,
+                                                      std::size_t cache_bytes) {
+  if (configured_.medium == Medium::kMemory) {
+    auto memory = MemoryDevice::create(
+        home, {.byte_count = configured_.size_bytes, .block_bytes = configured_.block_bytes});
+    if (!memory) absence_ = memory.error();
+    if (memory) drive_ = std::move(*memory);
+  } else {
+    auto opened = co_await open_file(home);
+    if (!opened) co_return opened;
+  }
+  if (drive_ == nullptr) co_return std::expected<void, std::string>{};
+  top_ = drive_.get();
+  if (engine == nullptr) co_return std::expected<void, std::string>{};
+  cache_ = std::make_unique<fault::VolatileCache>(
+      *top_, fault::VolatileCacheOptions{.limit_bytes = cache_bytes});
+  fault::FaultLayerOptions options{.name = configured_.name,
+                                   .number = std::nullopt,
+                                   .enclosure = configured_.enclosure,
+                                   .serial = configured_.serial,
+                                   .power = cache_.get()};
+  faults_ = std::make_unique<fault::FaultLayer>(*cache_, *engine, std::move(options));
+  power_ = std::make_unique<PowerSwitch>(*faults_);
+  top_ = power_.get();
+  co_return std::expected<void, std::string>{};
+}
+
+Task<std::expected<void, std::string>> DriveBay::open_file(Executor& home) {
+  const bool create = configured_.medium == Medium::kFile && configured_.size_bytes != 0;
+  FileDeviceOptions options{.path = path_.string(),
+                            .create = create,
+                            .byte_count = configured_.size_bytes,
+                            .block_bytes = configured_.block_bytes,
+                            .rotational = configured_.rotational,
+                            .lock = true};
+  Error cause = Error::kNone;
+  auto file = co_await FileDevice::open(home, std::move(options), &cause);
+  if (!file && cause == Error::kNotReady) co_return std::unexpected(file.error());
+  if (!file) {
+    absence_ = file.error();
+    co_return std::expected<void, std::string>{};
+  }
+  drive_ = std::move(*file);
+  if (!create) co_return std::expected<void, std::string>{};
+  const auto folder = path_.parent_path();
+  const Error error = co_await home.sync_directory(folder.empty() ? "." : folder.string());
+  if (error == Error::kNone) co_return std::expected<void, std::string>{};
+  absence_ = fmt::format("{} cannot be synced: {}", folder.string(), describe(error));
+  drive_.reset();
+  co_return std::expected<void, std::string>{};
+}
+
+Task<void> DriveBay::close() {
+  if (faults_ != nullptr) co_await faults_->drain();
+  if (cache_ != nullptr) co_await cache_->settled();
+  top_ = nullptr;
+  power_.reset();
+  faults_.reset();
+  cache_.reset();
+  drive_.reset();
+}
+
+void DriveBay::abandon() {
+  (void)power_.release();
+  (void)faults_.release();
+  (void)cache_.release();
+  (void)drive_.release();
+  top_ = nullptr;
+}
+
+}  // namespace sandbay::group

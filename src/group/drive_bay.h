@@ -1,0 +1,81 @@
+// DriveBay: one drive of the configuration, from the file or device at the bottom to what RAID sees
+// of it: drive → volatile cache → fault layer → power switch. The upper three are there only where
+// faults are enabled.
+//
+// A drive that cannot be opened is absent: the bay says why, and everything else goes on. A file
+// that is not there is made, as a blank drive. Home: that of the drives.
+#pragma once
+
+#include <expected>
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "block/layer.h"
+#include "fault/engine.h"
+#include "fault/fault_layer.h"
+#include "fault/volatile_cache.h"
+#include "group/hardware_configuration.h"
+#include "runtime/sync.h"
+
+namespace sandbay::group {
+
+// Once the power is off the drive answers nothing any more. The process ends soon after.
+class PowerSwitch final : public Layer {
+ public:
+  using Layer::Layer;
+
+  void turn_off() noexcept { off_ = true; }
+  Task<Completion> submit(Request request) override {
+    return off_ ? silence(this, std::move(request)) : below().submit(std::move(request));
+  }
+
+ private:
+  static Task<Completion> silence(PowerSwitch* self, Request request) {
+    co_await self->never_.wait();
+    co_return Completion{.error = Error::kNotReady, .data = std::move(request.data)};
+  }
+
+  bool off_ = false;
+  Event never_;
+};
+
+class DriveBay {
+ public:
+  DriveBay(DriveConfiguration configured, const std::filesystem::path& state);
+  ~DriveBay();  // After close().
+  DriveBay(const DriveBay&) = delete;
+  DriveBay& operator=(const DriveBay&) = delete;
+
+  // With `engine` the drive can break, and has a volatile cache of `cache_bytes`. An error is one
+  // that the group must not start with: another daemon has the drive.
+  Task<std::expected<void, std::string>> open(Executor& home, fault::FaultEngine* engine,
+                                              std::size_t cache_bytes);
+  // Waits for what faults still have to do; nobody uses the drive any more.
+  Task<void> close();
+  // Something in the drive does not end: it stays until the process ends.
+  void abandon();
+
+  const DriveConfiguration& configured() const noexcept { return configured_; }
+  const std::filesystem::path& path() const noexcept { return path_; }
+  BlockDevice* device() const noexcept { return top_; }  // Null: absent.
+  const std::string& absence() const noexcept { return absence_; }
+  fault::VolatileCache* cache() const noexcept { return cache_.get(); }
+  fault::FaultLayer* faults() const noexcept { return faults_.get(); }
+  PowerSwitch* power() const noexcept { return power_.get(); }
+
+ private:
+  Task<std::expected<void, std::string>> open_file(Executor& home);
+
+  DriveConfiguration configured_;
+  std::filesystem::path path_;  // Empty for memory.
+  std::string absence_;
+  std::unique_ptr<BlockDevice> drive_;
+  std::unique_ptr<fault::VolatileCache> cache_;
+  std::unique_ptr<fault::FaultLayer> faults_;
+  std::unique_ptr<PowerSwitch> power_;
+  BlockDevice* top_ = nullptr;
+};
+
+}  // namespace sandbay::group

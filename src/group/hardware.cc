@@ -1,0 +1,382 @@
+// Starting and stopping the hardware; making what is declared and not there.
+#include "group/hardware.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cassert>
+#include <filesystem>
+
+#include "group/claims.h"
+#include "group/nvram_faults.h"
+#include "group/units.h"
+#include "raid/drive_metadata.h"
+
+namespace sandbay::group {
+
+namespace {
+
+constexpr std::size_t kEntriesAtOnce = 256;
+// Of a drive that is to be part of a set: superblocks, maps, and where its journal begins.
+constexpr std::uint64_t kSetBookkeepingBytes = std::uint64_t{2} << 20;
+constexpr std::size_t kMostCacheBytes = std::size_t{16} << 20;
+constexpr std::size_t kLeastCacheBytes = std::size_t{1} << 20;
+constexpr std::string_view kNvramName = "A";  // As fault rules write it.
+
+Task<std::expected<std::vector<metadata::Entry>, Error>> load_all(metadata::Store* store,
+                                                                  std::string prefix) {
+  std::vector<metadata::Entry> all;
+  for (;;) {
+    const std::string after = all.empty() ? std::string() : all.back().first;
+    auto part = co_await store->list(prefix, after, kEntriesAtOnce);
+    if (!part) co_return std::unexpected(part.error());
+    const bool last = part->size() < kEntriesAtOnce;
+    std::ranges::move(*part, std::back_inserter(all));
+    if (last) co_return all;
+  }
+}
+
+std::string not_written(Error error) {
+  return fmt::format("the metadata cannot be written: {}", describe(error));
+}
+
+// Zeros where a set keeps its books, durably.
+Task<Error> erase_books(BlockDevice* drive) {
+  const std::uint32_t block_bytes = drive->geometry().block_bytes;
+  Request request{.operation = Operation::kWriteZeroes, .force_unit_access = true};
+  request.extent.block_count =
+      std::min(drive->geometry().block_count, kSetBookkeepingBytes / block_bytes);
+  const Completion erased = co_await drive->submit(std::move(request));
+  if (erased.error != Error::kNone) co_return erased.error;
+  const Completion flushed = co_await drive->submit(Request{.operation = Operation::kFlush});
+  co_return flushed.error;
+}
+
+}  // namespace
+
+Hardware::Hardware(Executor& home, const Configuration& configuration, metadata::Store& store,
+                   EventLog& events, Uuid group)
+    : home_(home), configuration_(configuration), store_(store), events_(events), group_(group) {}
+
+Hardware::~Hardware() { assert(bays_.empty()); }
+
+Task<Hardware::Outcome> Hardware::start() {
+  Outcome outcome = co_await load();
+  if (!outcome) co_return outcome;
+  outcome = co_await open_nvram();
+  if (!outcome) co_return outcome;
+  make_engine();
+  outcome = co_await open_drives();
+  if (!outcome) co_return outcome;
+  outcome = add_rules();
+  if (!outcome) co_return outcome;
+  outcome = co_await erase_unfinished();
+  if (!outcome) co_return outcome;
+  outcome = co_await start_controller();
+  if (!outcome) co_return outcome;
+  outcome = co_await make_sets();
+  if (!outcome) co_return outcome;
+  co_await make_spares();
+  tell_disagreements();
+  spawn(watch());
+  co_return Outcome{};
+}
+
+Task<Hardware::Outcome> Hardware::load() {
+  const auto damaged = [](const std::string& key, const std::string& error) {
+    return std::unexpected(fmt::format("metadata {} {}", key, error));
+  };
+  const auto unreadable = [](Error error) {
+    return std::unexpected(fmt::format("the metadata cannot be read: {}", describe(error)));
+  };
+  const auto sets = co_await load_all(&store_, std::string(kSetPrefix));
+  if (!sets) co_return unreadable(sets.error());
+  for (const auto& [key, value] : *sets) {
+    auto record = decode_set(value);
+    if (!record) co_return damaged(key, record.error());
+    if (record->block_count != 0) {
+      doors_[record->uuid] =
+          std::make_unique<SetDoor>(home_, record->name,
+                                    Geometry{.block_bytes = record->block_bytes,
+                                             .physical_block_bytes = record->physical_block_bytes,
+                                             .block_count = record->block_count});
+    }
+    records_.emplace(record->uuid, *record);
+  }
+  const auto used = co_await load_all(&store_, std::string(kUsedPrefix));
+  if (!used) co_return unreadable(used.error());
+  for (const auto& [key, value] : *used) {
+    const auto end = decode_used(value);
+    const auto set = parse_uuid(std::string_view(key).substr(kUsedPrefix.size()));
+    if (!end || !set) co_return damaged(key, end ? "has no UUID" : end.error());
+    used_ends_[*set] = *end;
+  }
+  const auto making = co_await load_all(&store_, std::string(kMakingPrefix));
+  if (!making) co_return unreadable(making.error());
+  for (const auto& [key, value] : *making) {
+    const auto drives = decode_making(value);
+    if (!drives) co_return damaged(key, drives.error());
+    unfinished_[key.substr(kMakingPrefix.size())] = *drives;
+  }
+  co_return Outcome{};
+}
+
+Task<Hardware::Outcome> Hardware::open_nvram() {
+  const auto& wanted = configuration_.hardware.nvram;
+  if (!wanted) co_return Outcome{};
+  nvram::NvramOptions options;
+  options.path = (configuration_.state / wanted->path).string();
+  options.byte_count = wanted->size_bytes;
+  options.durability = wanted->durability;
+  options.battery = wanted->battery;
+  options.boot_id = nvram::host_boot_id();
+  auto opened = co_await nvram::Nvram::open(home_, std::move(options));
+  if (!opened) {
+    co_return std::unexpected(
+        fmt::format("{}:{}: nvram: {}", configuration_.file, wanted->line, opened.error()));
+  }
+  nvram_ = std::move(*opened);
+  for (const nvram::RegionState& region : nvram_->regions()) {
+    if (region.loss == nvram::Loss::kNone) continue;
+    events_.add({.severity = Severity::kError,
+                 .kind = "nvram lost",
+                 .text = fmt::format("NVRAM: the content of \"{}\" is lost: {}", region.name,
+                                     describe(region.loss))});
+  }
+  co_return Outcome{};
+}
+
+void Hardware::make_engine() {
+  const FaultsConfiguration& wanted = configuration_.hardware.faults;
+  if (!wanted.enabled) return;
+  fault::FaultEngineOptions options;
+  options.seed = wanted.seed;
+  options.on_firing = [this](const fault::Firing& firing) {
+    if (firing.repeated) return;
+    const std::string_view target = firing.target;
+    events_.add({.severity = Severity::kWarning,
+                 .kind = "fault",
+                 .drive = target.starts_with("drive ") ? std::string(target.substr(6)) : "",
+                 .text = fault::describe(firing)});
+  };
+  options.may_fail = [this](const fault::Rule&, const std::string& drive) {
+    return may_fail(drive);
+  };
+  options.on_power_cut = [this](const fault::Rule&) { power_lost(); };
+  engine_ = std::make_unique<fault::FaultEngine>(home_, std::move(options));
+  if (nvram_ == nullptr) return;
+  nvram_faults_ = std::make_unique<NvramFaults>(*nvram_);
+  engine_->add_nvram(std::string(kNvramName), *nvram_faults_);
+}
+
+Task<Hardware::Outcome> Hardware::open_drives() {
+  const auto& drives = configuration_.hardware.drives;
+  // Un-flushed writes stand in pool memory, of which hosts need the most.
+  const std::size_t share =
+      configuration_.memory_limit_bytes / (8 * std::max<std::size_t>(1, drives.size()));
+  const std::size_t cache_bytes = std::clamp(share, kLeastCacheBytes, kMostCacheBytes);
+  for (const DriveConfiguration& configured : drives) {
+    bays_.push_back(std::make_unique<DriveBay>(configured, configuration_.state));
+    DriveBay& bay = *bays_.back();
+    const Outcome opened = co_await bay.open(home_, engine_.get(), cache_bytes);
+    if (!opened) {
+      co_return std::unexpected(fmt::format("{}:{}: drive \"{}\": {}", configuration_.file,
+                                            configured.line, configured.name, opened.error()));
+    }
+    if (bay.device() != nullptr) continue;
+    events_.add(
+        {.severity = Severity::kWarning,
+         .kind = "drive absent",
+         .drive = configured.name,
+         .text = fmt::format("drive {}: is not there: {}", configured.name, bay.absence())});
+  }
+  co_return Outcome{};
+}
+
+Hardware::Outcome Hardware::add_rules() {
+  if (engine_ == nullptr) return {};
+  const FaultsConfiguration& faults = configuration_.hardware.faults;
+  const auto added = engine_->add_all(faults.rules);
+  if (added) return {};
+  return std::unexpected(
+      fmt::format("{}:{}: faults.rules: {}", configuration_.file, faults.line, added.error()));
+}
+
+// Those drives were blank before, and nobody has used the set: its volumes come after it.
+Task<Hardware::Outcome> Hardware::erase_unfinished() {
+  for (const auto& [set, drives] : unfinished_) {
+    for (const std::string& name : drives) {
+      const DriveBay* const found = bay(name);
+      if (found == nullptr || found->device() == nullptr) continue;
+      raid::DriveMetadata books(*found->device());
+      const raid::DriveContents contents = co_await books.read_contents();
+      const bool of_another = contents.superblock && contents.superblock->set_name != set;
+      if (contents.kind == raid::DriveContents::Kind::kBlank || of_another) continue;
+      const Error error = co_await erase_books(found->device());
+      events_.add(
+          {.severity = error == Error::kNone ? Severity::kInformation : Severity::kError,
+           .kind = "drive erased",
+           .set = set,
+           .drive = name,
+           .text = fmt::format("drive {}: the making of set {} was cut short; it is {}", name, set,
+                               error == Error::kNone ? "blank again" : describe(error))});
+    }
+    metadata::Batch batch;
+    batch.erase(making_key(set));
+    const Error error = co_await store_.commit(std::move(batch));
+    if (error != Error::kNone) co_return std::unexpected(not_written(error));
+  }
+  unfinished_.clear();
+  co_return Outcome{};
+}
+
+Task<Hardware::Outcome> Hardware::start_controller() {
+  raid::ControllerOptions options;
+  options.group_uuid = group_;
+  options.set.nvram = nvram_.get();
+  options.set.nvram_journal_bytes = kNvramJournalBytes;
+  controller_ = std::make_unique<raid::Controller>(home_, std::move(options));
+  controller_->on_event([this](const raid::ControllerEvent& event) { on_event(event); });
+  controller_->on_record([this](Uuid set, raid::Event event) { return record(this, set, event); });
+  std::vector<raid::NamedDevice> devices;
+  for (const auto& each : bays_) {
+    if (each->device() == nullptr) continue;
+    devices.push_back({.name = each->configured().name, .device = each->device()});
+  }
+  raid::Remembered remembered{.group_uuid = group_};
+  for (const auto& [uuid, known] : records_) remembered.minimum_events[uuid] = known.event;
+  const auto lines = co_await controller_->start(std::move(devices), std::move(remembered));
+  for (const std::string& line : lines) {
+    events_.add({.severity = Severity::kWarning, .kind = "assembly", .text = line});
+  }
+  learn_sets();
+  for (const auto& [uuid, known] : std::map(records_)) {
+    const Error error = co_await keep_record(uuid);
+    if (error != Error::kNone) co_return std::unexpected(not_written(error));
+  }
+  co_return Outcome{};
+}
+
+std::string Hardware::at(const SetConfiguration& set) const {
+  return fmt::format("{}:{}: set \"{}\"", configuration_.file, set.line, set.name);
+}
+
+Task<Hardware::Outcome> Hardware::make_sets() {
+  for (const SetConfiguration& wanted : configuration_.hardware.sets) {
+    if (controller_->find(wanted.name) != nullptr) continue;
+    if (find_set(wanted.name)) {
+      not_made_[wanted.name] = fmt::format("none of the drives of set {} is there", wanted.name);
+    } else {
+      const Outcome made = co_await make_set(wanted);
+      if (!made) co_return made;
+    }
+    const auto why = not_made_.find(wanted.name);
+    if (why == not_made_.end()) continue;
+    events_.add({.severity = Severity::kError,
+                 .kind = "set missing",
+                 .set = wanted.name,
+                 .text = fmt::format("{}: {}", at(wanted), why->second)});
+  }
+  co_return Outcome{};
+}
+
+// Of blank drives only: whatever stands on a drive is somebody's data.
+Task<Hardware::Outcome> Hardware::make_set(SetConfiguration wanted) {
+  const auto drives = show_drives();
+  for (const std::string& name : wanted.drives) {
+    const auto found = std::ranges::find(
+        drives, name, [](const DriveInfo& info) { return std::string_view(info.raid.name); });
+    if (found != drives.end() && found->raid.use == raid::DriveUse::kBlank) continue;
+    const raid::DriveInfo info = found == drives.end() ? raid::DriveInfo{} : found->raid;
+    not_made_[wanted.name] = fmt::format(
+        "cannot be made: drive {} is not blank but {}{}{}", name, describe(info.use),
+        info.set.empty() ? "" : " of set " + info.set, info.why.empty() ? "" : ": " + info.why);
+    co_return Outcome{};
+  }
+  metadata::Batch intent;
+  intent.put(making_key(wanted.name), encode_making(wanted.drives));
+  Error error = co_await store_.commit(std::move(intent));
+  if (error != Error::kNone) co_return std::unexpected(not_written(error));
+  const auto made = co_await controller_->create_set(new_set_of(wanted, group_), wanted.drives);
+  if (!made) {
+    not_made_[wanted.name] = fmt::format("cannot be made: {}", made.error());
+    co_return Outcome{};  // The next start erases what there may be of it, and tries again.
+  }
+  learn_sets();
+  const Uuid uuid = (*made)->uuid();
+  metadata::Batch batch;
+  batch.put(set_key(uuid), encode(records_.at(uuid)));
+  batch.erase(making_key(wanted.name));
+  error = co_await store_.commit(std::move(batch));
+  if (error != Error::kNone) co_return std::unexpected(not_written(error));
+  const Geometry& geometry = (*made)->geometry();
+  events_.add(
+      {.kind = "set made",
+       .set = wanted.name,
+       .text = fmt::format("set {}: made, {} of {} drives, {}", wanted.name, describe(wanted.level),
+                           wanted.drives.size(),
+                           format_size_rounded(geometry.block_count * geometry.block_bytes))});
+  co_return Outcome{};
+}
+
+Task<void> Hardware::make_spares() {
+  for (const DriveConfiguration& drive : configuration_.hardware.drives) {
+    if (drive.spare) co_await make_spare(drive.name, "");
+  }
+  for (const SetConfiguration& set : configuration_.hardware.sets) {
+    if (controller_->find(set.name) == nullptr) continue;
+    for (const std::string& drive : set.spares) co_await make_spare(drive, set.name);
+  }
+}
+
+Task<void> Hardware::make_spare(std::string drive, std::string set) {
+  const auto drives = controller_->show_drives();
+  const auto found = std::ranges::find(drives, drive, &raid::DriveInfo::name);
+  if (found == drives.end() || found->use != raid::DriveUse::kBlank) co_return;
+  const auto made = co_await controller_->add_spare(drive, set);
+  events_.add({.severity = made ? Severity::kInformation : Severity::kWarning,
+               .kind = "spare",
+               .set = set,
+               .drive = drive,
+               .text = made ? fmt::format("drive {}: a spare of {}", drive,
+                                          set.empty() ? "all sets" : "set " + set)
+                            : fmt::format("drive {}: no spare: {}", drive, made.error())});
+}
+
+Task<void> Hardware::stop(TimePoint deadline) {
+  stopping_ = true;
+  wake_.notify_all();
+  co_await gate_.close();
+  bool ended = true;
+  if (engine_ != nullptr) engine_->clear_all();  // What hangs by a rule, ends.
+  if (controller_ != nullptr) ended = co_await controller_->stop(deadline);
+  if (!ended) {
+    events_.add({.severity = Severity::kError,
+                 .kind = "drive hangs",
+                 .text = "some drive holds requests that do not end; it is left behind"});
+    (void)controller_.release();
+    for (const auto& each : bays_) each->abandon();
+    (void)engine_.release();
+    (void)nvram_faults_.release();
+    (void)nvram_.release();
+    for (auto& [uuid, door] : doors_) (void)door.release();
+    bays_.clear();
+    co_return;
+  }
+  doors_.clear();
+  controller_.reset();
+  for (const auto& each : bays_) co_await each->close();
+  bays_.clear();
+  engine_.reset();
+  nvram_faults_.reset();
+  if (nvram_ == nullptr) co_return;
+  const Error closed = co_await nvram_->close();
+  if (closed != Error::kNone) {
+    events_.add({.severity = Severity::kError,
+                 .kind = "nvram failed",
+                 .text = fmt::format("NVRAM: cannot be closed: {}", describe(closed))});
+  }
+  nvram_.reset();
+}
+
+}  // namespace sandbay::group

@@ -1,0 +1,130 @@
+// Hardware: what is bolted into the rack: drives, NVRAM, the RAID controller with its sets and
+// spares, and the faults that strike them. Built from the configuration; what the drives' own
+// superblocks say wins over the file, and every disagreement is told.
+//
+// Start: NVRAM, drives, rules, sets that are there, sets that are declared and not there (of blank
+// drives only), spares. A set's newest event is kept in the metadata before it is acted upon.
+// A set that was begun to be made when the daemon was killed is made anew: an intent names it.
+//
+// Home: executor 0, where drives and sets live, too.
+#pragma once
+
+#include <expected>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "fault/engine.h"
+#include "group/configuration.h"
+#include "group/drive_bay.h"
+#include "group/event_log.h"
+#include "group/hardware_info.h"
+#include "group/records.h"
+#include "group/set_door.h"
+#include "metadata/store.h"
+#include "nvram/nvram.h"
+#include "raid/controller.h"
+#include "runtime/sync.h"
+
+namespace sandbay::group {
+
+class NvramFaults;
+
+class Hardware {
+ public:
+  using Outcome = std::expected<void, std::string>;
+
+  // All outlive it. `stored` are the metadata of the sets.
+  Hardware(Executor& home, const Configuration& configuration, metadata::Store& store,
+           EventLog& events, Uuid group);
+  ~Hardware();  // After stop().
+  Hardware(const Hardware&) = delete;
+  Hardware& operator=(const Hardware&) = delete;
+
+  // Only what no daemon should start with is an error, in one line: metadata that cannot be read or
+  // written, NVRAM that cannot be opened, a drive that another daemon has, a rule that is wrong.
+  Task<Outcome> start();
+  Task<void> stop(TimePoint deadline);
+
+  Executor& home() const noexcept { return home_; }
+
+  // Sets, for volumes. --------------------------------------------------------------------------
+  // What a volume stands on, by the set's UUID or name; null if the group knows no such set.
+  SetDoor* door(const Uuid& set) const;
+  std::optional<Uuid> find_set(const std::string& name) const;
+  // Why it does not serve now; empty if it does.
+  std::string refusal(const Uuid& set) const;
+  std::string name_of(const Uuid& set) const;
+  // Behind this block nothing was ever written by a volume. Raised in `batch`, which the caller
+  // commits.
+  std::uint64_t used_end(const Uuid& set) const;
+  void raise_used_end(const Uuid& set, std::uint64_t end, metadata::Batch& batch);
+
+  // Management. ---------------------------------------------------------------------------------
+  std::vector<DriveInfo> show_drives() const;
+  std::vector<SetInfo> show_sets() const;
+  FaultsInfo show_faults() const;
+  Task<Outcome> fail_drive(std::string drive);
+  Task<Outcome> replace_drive(std::string drive, std::string by);
+  Outcome verify_set(const std::string& set);
+  bool has_drive(const std::string& drive) const;
+  bool has_set(const std::string& set) const;
+  // Null where faults are not enabled.
+  fault::FaultEngine* faults() const noexcept { return engine_.get(); }
+  // Whether a file or device is a drive's or the NVRAM's; half a sentence.
+  std::optional<std::string> claim_on(const std::filesystem::path& path) const;
+
+ private:
+  Task<Outcome> load();
+  Task<Outcome> open_nvram();
+  void make_engine();
+  Task<Outcome> open_drives();
+  Outcome add_rules();
+  Task<Outcome> erase_unfinished();
+  Task<Outcome> start_controller();
+  Task<Outcome> make_sets();
+  Task<Outcome> make_set(SetConfiguration wanted);
+  Task<void> make_spares();
+  Task<void> make_spare(std::string drive, std::string set);
+  void tell_disagreements();
+  std::vector<std::string> disagreements(const raid::SetInfo& set) const;
+
+  static Task<Error> record(Hardware* self, Uuid set, raid::Event event);
+  void learn_sets();  // Names and geometries, for the records and the doors.
+  Task<Error> keep_record(Uuid set);
+  void on_event(const raid::ControllerEvent& event);
+  void tell_engine(const raid::ControllerEvent& event);
+  bool may_fail(const std::string& drive) const;
+  void power_lost();
+  Task<void> end_by_power_cut();
+  Task<void> watch();  // Policies, schedules; until stop().
+  DriveBay* bay(const std::string& name) const;
+  std::string at(const SetConfiguration& set) const;  // FILE:LINE: set "NAME"
+
+  Executor& home_;
+  const Configuration& configuration_;
+  metadata::Store& store_;
+  EventLog& events_;
+  Uuid group_;
+  std::map<Uuid, SetRecord> records_;
+  std::map<Uuid, std::uint64_t> used_ends_;
+  std::map<std::string, std::vector<std::string>> unfinished_;  // Sets and their drives.
+  std::map<std::string, std::string> not_made_;                 // Sets, and why.
+  std::map<Uuid, std::unique_ptr<SetDoor>> doors_;
+  std::unique_ptr<nvram::Nvram> nvram_;
+  std::unique_ptr<NvramFaults> nvram_faults_;
+  std::unique_ptr<fault::FaultEngine> engine_;
+  std::vector<std::unique_ptr<DriveBay>> bays_;
+  std::unique_ptr<raid::Controller> controller_;
+  std::map<std::string, TimePoint> next_verify_;
+  bool stopping_ = false;
+  bool power_is_off_ = false;
+  Condition wake_;
+  Gate gate_;
+};
+
+}  // namespace sandbay::group

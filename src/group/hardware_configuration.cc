@@ -1,0 +1,408 @@
+// Sets are checked by planning them on blank drives of the sizes that the file gives, with the same
+// code that will make them.
+#include "group/hardware_configuration.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+
+#include "fault/rule.h"
+#include "group/configuration.h"
+#include "group/document.h"
+#include "group/units.h"
+
+namespace sandbay::group {
+
+namespace {
+
+constexpr std::size_t kLongestSerial = 32;
+constexpr std::uint64_t kLargestNvramBytes = std::uint64_t{1} << 40;
+constexpr std::uint64_t kLargestJournalBytes = std::uint64_t{16} << 30;
+constexpr std::uint64_t kMostSeed = std::uint64_t{1} << 62;
+constexpr std::string_view kLevels =
+    "jbod, concat, raid0, raid1, raid5, raid6, raid10, raid50 or raid60";
+
+void check_name(TableReader& reader, const std::string& name) {
+  if (const auto error = check_volume_name(name)) reader.mistake("name", *error);
+}
+
+// Sets what the drive is made of.
+void read_medium(TableReader& reader, DriveConfiguration& drive) {
+  const auto file = reader.string("file");
+  const auto device = reader.string("device");
+  const bool memory = reader.boolean("memory").value_or(false);
+  const int given = int{file.has_value()} + int{device.has_value()} + int{memory};
+  if (given > 1) {
+    reader.mistake(file ? "file" : "device",
+                   "a drive is one thing; write one of file, device and memory = true");
+  } else if (given == 0 && !reader.has("file") && !reader.has("device")) {
+    reader.mistake("file",
+                   "is missing; write file = \"drives/NAME.img\", device = \"/dev/…\" or "
+                   "memory = true");
+  }
+  if (file) {
+    drive.path = *file;
+    if (file->empty()) reader.mistake("file", "is empty; write the path of an image file");
+  } else if (device) {
+    drive.medium = Medium::kDevice;
+    drive.path = *device;
+    if (!device->starts_with('/')) {
+      reader.mistake("device", fmt::format("\"{}\" is not an absolute path; write one such as "
+                                           "/dev/sdb",
+                                           *device));
+    }
+  } else if (memory) {
+    drive.medium = Medium::kMemory;
+  }
+}
+
+void read_drive(const Value& section, std::string path, Mistakes& mistakes,
+                HardwareConfiguration& hardware) {
+  TableReader reader(section, std::move(path), mistakes);
+  DriveConfiguration drive{.line = section.line};
+  reader.require("name", "the drive's name in quotes");
+  if (const auto name = reader.string("name")) {
+    check_name(reader, *name);
+    if (hardware.drive(*name) != nullptr) {
+      reader.mistake("name", fmt::format("{} is another drive's; choose a new one", *name));
+    }
+    drive.name = *name;
+  }
+  read_medium(reader, drive);
+  drive.size_bytes = reader.size("size", kSmallestDriveBytes, kLargestDriveBytes).value_or(0);
+  if (!reader.has("size") && drive.medium == Medium::kMemory) {
+    reader.mistake("size", "is missing; write a size such as \"1GiB\"");
+  }
+  if (const auto block = reader.integer("block_size", 1, std::uint64_t{1} << 30)) {
+    drive.block_bytes = static_cast<std::uint32_t>(*block);
+    if (*block != 512 && *block != 4096) {
+      reader.mistake("block_size", fmt::format("{} is not offered; write 512 or 4096", *block));
+    } else if (drive.size_bytes % *block != 0) {
+      reader.mistake("size", fmt::format("{} is not a whole number of {}-byte blocks",
+                                         format_size(drive.size_bytes), *block));
+    }
+  } else if (drive.size_bytes % drive.block_bytes != 0) {
+    reader.mistake("size", fmt::format("{} is not a whole number of {}-byte blocks",
+                                       format_size(drive.size_bytes), drive.block_bytes));
+  }
+  drive.rotational = reader.boolean("rotational").value_or(false);
+  drive.spare = reader.boolean("spare").value_or(false);
+  if (const auto enclosure = reader.string("enclosure")) {
+    if (const auto error = check_volume_name(*enclosure)) reader.mistake("enclosure", *error);
+    drive.enclosure = *enclosure;
+  }
+  drive.serial = reader.string("serial").value_or("");
+  if (drive.serial.size() > kLongestSerial) {
+    reader.mistake("serial", fmt::format("has {} characters; write at most {}", drive.serial.size(),
+                                         kLongestSerial));
+  }
+  reader.finish();
+  hardware.drives.push_back(std::move(drive));
+}
+
+void read_journal(TableReader& reader, SetConfiguration& set) {
+  const auto journal = reader.string("journal");
+  if (!journal || *journal == "drives") return;
+  if (*journal == "nvram") {
+    set.journal = JournalPlace::kNvram;
+    return;
+  }
+  const auto bytes = parse_size(*journal);
+  if (!bytes) {
+    reader.mistake("journal", fmt::format("\"{}\" is no place for a journal; write \"drives\", "
+                                          "\"nvram\", or its size on each drive such as \"16MiB\"",
+                                          *journal));
+  } else if (*bytes < (1U << 20) || *bytes > kLargestJournalBytes || *bytes % 4096 != 0) {
+    reader.mistake("journal",
+                   fmt::format("{} does not fit; write a multiple of 4KiB from 1MiB to {}",
+                               *journal, format_size(kLargestJournalBytes)));
+  } else {
+    set.journal_bytes = *bytes;
+  }
+}
+
+void read_set(const Value& section, std::string path, Mistakes& mistakes,
+              HardwareConfiguration& hardware) {
+  TableReader reader(section, std::move(path), mistakes);
+  SetConfiguration set{.line = section.line};
+  reader.require("name", "the set's name in quotes");
+  if (const auto name = reader.string("name")) {
+    check_name(reader, *name);
+    if (hardware.set(*name) != nullptr) {
+      reader.mistake("name", fmt::format("{} is another set's; choose a new one", *name));
+    }
+    set.name = *name;
+  }
+  reader.require("level", fmt::format("{}", kLevels));
+  if (const auto text = reader.string("level")) {
+    const auto level = raid::parse_level(*text);
+    if (!level) {
+      reader.mistake("level", fmt::format("\"{}\" is not a level; write {}", *text, kLevels));
+    }
+    set.level = level.value_or(set.level);
+  }
+  reader.require("drives", "the names of its drives, such as [\"d0\", \"d1\", \"d2\"]");
+  set.drives = reader.strings("drives").value_or(std::vector<std::string>{});
+  set.spares = reader.strings("spares").value_or(std::vector<std::string>{});
+  if (const auto groups = reader.integer("groups", 1, raid::kMostDrives)) {
+    set.group_count = static_cast<unsigned>(*groups);
+  }
+  if (const auto strip = reader.size("strip", raid::kLeastStripBytes, raid::kMostStripBytes)) {
+    set.strip_bytes = static_cast<std::uint32_t>(*strip);
+    if ((*strip & (*strip - 1)) != 0) {
+      reader.mistake("strip", fmt::format("{} is not a power of two; write one from 4KiB to 1MiB",
+                                          format_size(*strip)));
+      set.strip_bytes = 64U << 10;
+    }
+  }
+  set.integrity = reader.boolean("integrity").value_or(false);
+  const auto verify =
+      reader.duration("verify_every", std::chrono::seconds(1), std::chrono::hours(24 * 366));
+  set.verify_every = verify.value_or(Duration::zero());
+  if (const auto text = reader.string("rebuild_rate")) {
+    const auto rate = parse_rate(*text);
+    if (!rate) reader.mistake("rebuild_rate", rate.error());
+    if (rate && *rate == 0) {
+      reader.mistake("rebuild_rate",
+                     "is 0, and nothing would ever be rebuilt; write a rate such "
+                     "as \"30MB/s\"");
+    }
+    if (rate) set.rebuild_bytes = *rate;
+  }
+  read_journal(reader, set);
+  reader.finish();
+  hardware.sets.push_back(std::move(set));
+}
+
+void read_nvram(const Value& section, Mistakes& mistakes, HardwareConfiguration& hardware) {
+  TableReader reader(section, "nvram", mistakes);
+  NvramConfiguration nvram{.line = section.line};
+  nvram.path = reader.string("file").value_or(nvram.path);
+  if (nvram.path.empty()) reader.mistake("file", "is empty; write the path of an image file");
+  if (const auto size = reader.size("size", std::uint64_t{1} << 20, kLargestNvramBytes)) {
+    nvram.size_bytes = *size;
+    if (*size % nvram::kPageBytes != 0) {
+      reader.mistake("size", fmt::format("{} is not a multiple of 4KiB", format_size(*size)));
+    }
+  }
+  if (const auto word = reader.string("durability")) {
+    if (*word == "host") nvram.durability = nvram::Durability::kHost;
+    if (*word != "host" && *word != "process") {
+      reader.mistake("durability", fmt::format("\"{}\" is not offered; write \"process\" or "
+                                               "\"host\"",
+                                               *word));
+    }
+  }
+  if (const auto word = reader.string("battery")) {
+    if (*word == "low") nvram.battery = nvram::BatteryState::kLow;
+    if (*word == "dead") nvram.battery = nvram::BatteryState::kDead;
+    if (*word != "good" && *word != "low" && *word != "dead") {
+      reader.mistake("battery", fmt::format("\"{}\" is no state of a battery; write \"good\", "
+                                            "\"low\" or \"dead\"",
+                                            *word));
+    }
+  }
+  reader.finish();
+  hardware.nvram = std::move(nvram);
+}
+
+void read_faults(const Value& section, Mistakes& mistakes, FaultsConfiguration& faults) {
+  TableReader reader(section, "faults", mistakes);
+  faults.enabled = reader.boolean("enabled").value_or(false);
+  faults.seed = reader.integer("seed", 0, kMostSeed).value_or(faults.seed);
+  faults.rules = reader.strings("rules").value_or(std::vector<std::string>{});
+  faults.line = reader.line_of("rules");
+  for (const std::string& rule : faults.rules) {
+    if (const auto parsed = fault::parse_rule(rule); !parsed) {
+      reader.mistake("rules", parsed.error());
+    }
+  }
+  if (!faults.rules.empty() && !faults.enabled) {
+    reader.mistake("rules", "mean nothing without enabled = true; write both or none");
+  }
+  reader.finish();
+}
+
+// Blank drives like those of the file; nothing if a size is not known.
+std::optional<std::vector<raid::Candidate>> blank_drives(const HardwareConfiguration& hardware,
+                                                         const SetConfiguration& set) {
+  std::vector<raid::Candidate> candidates;
+  for (const std::string& name : set.drives) {
+    const DriveConfiguration* const drive = hardware.drive(name);
+    if (drive == nullptr || drive->size_bytes == 0) return std::nullopt;
+    raid::Candidate candidate{.name = name,
+                              .block_bytes = drive->block_bytes,
+                              .block_count = drive->size_bytes / drive->block_bytes,
+                              .contents = {}};
+    candidate.contents.kind = raid::DriveContents::Kind::kBlank;
+    candidates.push_back(std::move(candidate));
+  }
+  return candidates;
+}
+
+// The whole of its plan; an empty text: it can be made, or a size is not known.
+std::string plan_error(const HardwareConfiguration& hardware, const SetConfiguration& set) {
+  const auto candidates = blank_drives(hardware, set);
+  if (candidates) {
+    Random random(1);
+    const auto planned = raid::plan_new_set(new_set_of(set, Uuid{}), *candidates, random);
+    return planned ? std::string() : planned.error();
+  }
+  constexpr std::uint64_t kSomeBlocks = std::uint64_t{1} << 24;
+  const auto layout =
+      raid::Layout::make({.level = set.level,
+                          .drive_count = static_cast<unsigned>(set.drives.size()),
+                          .group_count = set.group_count,
+                          .block_bytes = 512,
+                          .strip_blocks = set.strip_bytes / 512,
+                          .drive_blocks = std::vector(set.drives.size(), kSomeBlocks)});
+  return layout ? std::string() : layout.error();
+}
+
+class Uses {
+ public:
+  Uses(const HardwareConfiguration& hardware, Mistakes& mistakes)
+      : hardware_(hardware), mistakes_(mistakes) {
+    for (const DriveConfiguration& drive : hardware.drives) {
+      if (drive.spare) uses_.emplace(drive.name, "a spare of all sets");
+    }
+  }
+
+  // Notes that the drive is used; false, and the mistake, if it is not there or used already.
+  bool take(const SetConfiguration& set, const std::string& key, const std::string& drive,
+            std::string use) {
+    if (hardware_.drive(drive) == nullptr) {
+      std::vector<std::string> known;
+      for (const DriveConfiguration& other : hardware_.drives) known.push_back(other.name);
+      const std::string_view near = nearest(drive, known);
+      mistakes_.add(set.line, key,
+                    fmt::format("there is no drive \"{}\"; write {}", drive,
+                                near.empty() ? "the name of a section [[drive]]"
+                                             : fmt::format("\"{}\"", near)));
+      return false;
+    }
+    const auto [other, added] = uses_.emplace(drive, std::move(use));
+    if (added) return true;
+    mistakes_.add(set.line, key,
+                  fmt::format("drive {} is {}; a drive has one use", drive, other->second));
+    return false;
+  }
+
+ private:
+  const HardwareConfiguration& hardware_;
+  Mistakes& mistakes_;
+  std::map<std::string, std::string> uses_;
+};
+
+// Drives against sets, and sets against what they stand on.
+void check_hardware(const HardwareConfiguration& hardware, Mistakes& mistakes) {
+  Uses uses(hardware, mistakes);
+  std::uint64_t nvram_bytes = 0;
+  std::size_t index = 0;
+  for (const SetConfiguration& set : hardware.sets) {
+    const std::string at = fmt::format("raid[{}]", ++index);
+    bool whole = !set.drives.empty();
+    for (const std::string& drive : set.drives) {
+      whole &= uses.take(set, at + ".drives", drive, fmt::format("in set \"{}\"", set.name));
+    }
+    for (const std::string& drive : set.spares) {
+      uses.take(set, at + ".spares", drive, fmt::format("a spare of set \"{}\"", set.name));
+    }
+    if (set.drives.empty()) {
+      mistakes.add(set.line, at + ".drives", "a set needs at least one drive; name some");
+    }
+    if (whole) {
+      const std::string error = plan_error(hardware, set);
+      if (!error.empty()) mistakes.add(set.line, at, error);
+    }
+    if (set.journal != JournalPlace::kNvram) continue;
+    nvram_bytes += kNvramJournalBytes;
+    if (!hardware.nvram) {
+      mistakes.add(set.line, at + ".journal",
+                   "there is no NVRAM; add a section [nvram], or write \"drives\"");
+    }
+  }
+  // The image's own bookkeeping needs a little.
+  constexpr std::uint64_t kOwn = std::uint64_t{1} << 20;
+  if (hardware.nvram && nvram_bytes != 0 && hardware.nvram->size_bytes < nvram_bytes + kOwn) {
+    mistakes.add(
+        hardware.nvram->line, "nvram.size",
+        fmt::format("{} is too little for the journals of its sets; write at least {}",
+                    format_size(hardware.nvram->size_bytes), format_size(nvram_bytes + kOwn)));
+  }
+}
+
+}  // namespace
+
+std::string_view describe(Medium medium) {
+  switch (medium) {
+    case Medium::kFile:
+      return "file";
+    case Medium::kDevice:
+      return "device";
+    case Medium::kMemory:
+      return "memory";
+  }
+  return "unknown";
+}
+
+const DriveConfiguration* HardwareConfiguration::drive(std::string_view name) const {
+  const auto found = std::ranges::find(drives, name, &DriveConfiguration::name);
+  return found == drives.end() ? nullptr : &*found;
+}
+
+const SetConfiguration* HardwareConfiguration::set(std::string_view name) const {
+  const auto found = std::ranges::find(sets, name, &SetConfiguration::name);
+  return found == sets.end() ? nullptr : &*found;
+}
+
+raid::NewSet new_set_of(const SetConfiguration& set, const Uuid& group_uuid) {
+  raid::NewSet wanted{.name = set.name, .group_uuid = group_uuid};
+  wanted.level = set.level;
+  wanted.group_count = set.group_count;
+  wanted.strip_bytes = set.strip_bytes;
+  wanted.integrity = set.integrity;
+  wanted.journal_bytes = set.journal_bytes;
+  if (set.journal == JournalPlace::kNvram) wanted.journal_bytes = 0;
+  return wanted;
+}
+
+std::optional<std::uint64_t> planned_bytes(const HardwareConfiguration& hardware,
+                                           const SetConfiguration& set) {
+  const auto candidates = blank_drives(hardware, set);
+  if (!candidates) return std::nullopt;
+  Random random(1);
+  const auto planned = raid::plan_new_set(new_set_of(set, Uuid{}), *candidates, random);
+  if (!planned) return std::nullopt;
+  const auto layout = planned->superblocks.front().layout();
+  if (!layout) return std::nullopt;
+  return layout->block_count() * layout->block_bytes();
+}
+
+void read_hardware(TableReader& root, Mistakes& mistakes, HardwareConfiguration& hardware) {
+  std::size_t index = 0;
+  for (const Value* section : root.tables("drive")) {
+    read_drive(*section, fmt::format("drive[{}]", ++index), mistakes, hardware);
+  }
+  if (index > kMostDriveSections) {
+    mistakes.add(
+        hardware.drives.back().line, "drive",
+        fmt::format("{} drives are too many; write at most {}", index, kMostDriveSections));
+  }
+  index = 0;
+  for (const Value* section : root.tables("raid")) {
+    read_set(*section, fmt::format("raid[{}]", ++index), mistakes, hardware);
+  }
+  if (index > kMostSetSections) {
+    mistakes.add(hardware.sets.back().line, "raid",
+                 fmt::format("{} sets are too many; write at most {}", index, kMostSetSections));
+  }
+  if (const Value* section = root.table("nvram")) read_nvram(*section, mistakes, hardware);
+  if (const Value* section = root.table("faults")) {
+    read_faults(*section, mistakes, hardware.faults);
+  }
+  check_hardware(hardware, mistakes);
+}
+
+}  // namespace sandbay::group

@@ -1,0 +1,100 @@
+// HardwareConfiguration: the drives, RAID sets, NVRAM and faults that a configuration file
+// describes, checked, as plain values.
+//
+// What can be judged from the text alone has been judged: every drive has one use, every set can be
+// made of its drives as far as their sizes are known, every rule can be read. What is on the drives
+// is another matter: their superblocks say which set they belong to, not the file.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "nvram/nvram.h"
+#include "raid/assembly.h"
+#include "runtime/clock.h"
+
+namespace sandbay::group {
+
+class Mistakes;
+class TableReader;
+
+inline constexpr std::size_t kMostDriveSections = 256;
+inline constexpr std::size_t kMostSetSections = 64;
+inline constexpr std::uint64_t kSmallestDriveBytes = std::uint64_t{4} << 20;
+inline constexpr std::uint64_t kLargestDriveBytes = std::uint64_t{1} << 50;
+// What the journal of one set takes in NVRAM.
+inline constexpr std::uint64_t kNvramJournalBytes = std::uint64_t{16} << 20;
+
+enum class Medium : std::uint8_t { kFile, kDevice, kMemory };
+std::string_view describe(Medium medium);  // "file", "device", "memory"
+
+struct DriveConfiguration {
+  std::string name;
+  Medium medium = Medium::kFile;
+  std::string path;              // kFile, kDevice. A relative path starts at the state directory.
+  std::uint64_t size_bytes = 0;  // 0: as large as what is there.
+  std::uint32_t block_bytes = 512;
+  bool rotational = false;
+  bool spare = false;  // Of all sets.
+  std::string enclosure;
+  std::string serial;
+  std::uint32_t line = 0;
+};
+
+enum class JournalPlace : std::uint8_t { kDrives, kNvram };
+
+struct SetConfiguration {
+  std::string name;
+  raid::Level level = raid::Level::kRaid5;
+  unsigned group_count = 0;  // 0: the level's default.
+  std::vector<std::string> drives;
+  std::vector<std::string> spares;
+  std::uint32_t strip_bytes = 64U << 10;
+  bool integrity = false;
+  Duration verify_every{};                     // Zero: on request only.
+  std::optional<std::uint64_t> rebuild_bytes;  // A second, under load; none: the default.
+  JournalPlace journal = JournalPlace::kDrives;
+  std::optional<std::uint64_t> journal_bytes;  // On each drive; none: as much as is good.
+  std::uint32_t line = 0;
+};
+
+struct NvramConfiguration {
+  std::string path = "nvram.img";  // A relative path starts at the state directory.
+  std::uint64_t size_bytes = std::uint64_t{64} << 20;
+  nvram::Durability durability = nvram::Durability::kProcess;
+  nvram::BatteryState battery = nvram::BatteryState::kGood;
+  std::uint32_t line = 0;
+};
+
+struct FaultsConfiguration {
+  bool enabled = false;
+  std::uint64_t seed = 1;
+  std::vector<std::string> rules;
+  std::uint32_t line = 0;  // Of the rules.
+};
+
+struct HardwareConfiguration {
+  std::vector<DriveConfiguration> drives;
+  std::vector<SetConfiguration> sets;
+  std::optional<NvramConfiguration> nvram;
+  FaultsConfiguration faults;
+
+  const DriveConfiguration* drive(std::string_view name) const;
+  const SetConfiguration* set(std::string_view name) const;
+};
+
+// Reads the sections [[drive]], [[raid]], [nvram] and [faults]; every mistake is noted.
+void read_hardware(TableReader& root, Mistakes& mistakes, HardwareConfiguration& hardware);
+
+// What raid::Controller is asked for to make this set.
+raid::NewSet new_set_of(const SetConfiguration& set, const Uuid& group_uuid);
+// How many bytes the set will have; nothing if some drive's size is not known from the file.
+std::optional<std::uint64_t> planned_bytes(const HardwareConfiguration& hardware,
+                                           const SetConfiguration& set);
+
+}  // namespace sandbay::group

@@ -1,0 +1,204 @@
+// What the controller tells: events for operators and for fault rules, the record of each set's
+// newest event, and what has to be looked after while it all runs.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <csignal>
+
+#include "group/hardware.h"
+
+namespace sandbay::group {
+
+namespace {
+
+using Kind = raid::SetEvent::Kind;
+
+constexpr Duration kLookEvery = std::chrono::seconds(1);
+
+struct EventWords {
+  Kind kind;
+  Severity severity;
+  std::string_view words;
+  std::string_view engine_event;  // For fault rules; empty: none.
+};
+
+constexpr EventWords kWords[] = {
+    {Kind::kDriveFailed, Severity::kError, "drive failed", "drive.failed"},
+    {Kind::kDriveMissing, Severity::kError, "drive missing", "drive.missing"},
+    {Kind::kDriveReturned, Severity::kInformation, "drive returned", "drive.returned"},
+    {Kind::kDriveReplaced, Severity::kInformation, "drive replaced", "drive.replaced"},
+    {Kind::kDegraded, Severity::kWarning, "set degraded", "set.degraded"},
+    {Kind::kOptimal, Severity::kInformation, "set optimal", "set.optimal"},
+    {Kind::kOffline, Severity::kError, "set offline", "set.offline"},
+    {Kind::kOnline, Severity::kInformation, "set online", "set.online"},
+    {Kind::kSpareTaken, Severity::kInformation, "spare taken", "spare.taken"},
+    {Kind::kNoSpare, Severity::kWarning, "no spare", "spare.none"},
+    {Kind::kRebuildStarted, Severity::kInformation, "rebuild started", "rebuild.start"},
+    {Kind::kRebuildEnded, Severity::kInformation, "rebuild ended", "rebuild.end"},
+    {Kind::kCopyStarted, Severity::kInformation, "copy started", "copy.start"},
+    {Kind::kCopyEnded, Severity::kInformation, "copy ended", "copy.end"},
+    {Kind::kVerifyStarted, Severity::kInformation, "verify started", "verify.start"},
+    {Kind::kVerifyEnded, Severity::kInformation, "verify ended", "verify.end"},
+    {Kind::kMediumErrorRepaired, Severity::kWarning, "medium error repaired", "medium.repaired"},
+    {Kind::kSectorsLost, Severity::kError, "sectors lost", "sectors.lost"},
+    {Kind::kMismatch, Severity::kWarning, "mismatch", "verify.mismatch"},
+    {Kind::kCorruption, Severity::kWarning, "corruption", "corruption"},
+    {Kind::kPredictedFailure, Severity::kWarning, "predicted failure", "drive.predicted"},
+    {Kind::kJournalReplayed, Severity::kInformation, "journal replayed", "journal.replayed"},
+    {Kind::kJournalLost, Severity::kError, "journal lost", "journal.lost"},
+};
+
+const EventWords& words_of(Kind kind) {
+  const auto found = std::ranges::find(kWords, kind, &EventWords::kind);
+  static constexpr EventWords kUnknown{Kind::kDegraded, Severity::kWarning, "event", ""};
+  return found == std::end(kWords) ? kUnknown : *found;
+}
+
+}  // namespace
+
+void Hardware::on_event(const raid::ControllerEvent& event) {
+  const EventWords& words = words_of(event.kind);
+  events_.add({.severity = words.severity,
+               .kind = std::string(words.words),
+               .set = event.set,
+               .drive = event.drive,
+               .text = event.text});
+  tell_engine(event);
+  wake_.notify_all();  // A set may have come, or come back with another maintenance.
+}
+
+void Hardware::tell_engine(const raid::ControllerEvent& event) {
+  if (engine_ == nullptr) return;
+  switch (event.kind) {
+    case Kind::kRebuildStarted:
+    case Kind::kRebuildEnded:
+      engine_->set_state("rebuilding", event.kind == Kind::kRebuildStarted ? 1 : 0);
+      break;
+    case Kind::kCopyStarted:
+    case Kind::kCopyEnded:
+      engine_->set_state("copying", event.kind == Kind::kCopyStarted ? 1 : 0);
+      break;
+    case Kind::kVerifyStarted:
+    case Kind::kVerifyEnded:
+      engine_->set_state("verifying", event.kind == Kind::kVerifyStarted ? 1 : 0);
+      break;
+    case Kind::kDegraded:
+    case Kind::kOptimal:
+      engine_->set_state("degraded", event.kind == Kind::kDegraded ? 1 : 0);
+      break;
+    default:
+      break;
+  }
+  const std::string_view name = words_of(event.kind).engine_event;
+  if (!name.empty()) engine_->notify(name);
+}
+
+// Within redundancy: the drive's set survives without it, and without all that is not whole now.
+bool Hardware::may_fail(const std::string& drive) const {
+  if (controller_ == nullptr) return true;
+  const auto drives = controller_->show_drives();
+  const auto found = std::ranges::find(drives, drive, &raid::DriveInfo::name);
+  if (found == drives.end() || !found->role || found->set.empty()) return true;
+  const raid::ManagedSet* const set = controller_->find(found->set);
+  if (set == nullptr || set->drives() == nullptr || !set->running()) return false;
+  const auto layout = set->superblock().layout();
+  if (!layout) return false;
+  const std::uint64_t missing = set->drives()->absent_roles() | set->drives()->stale_roles();
+  return layout->survives(missing | std::uint64_t{1} << *found->role);
+}
+
+// Records -----------------------------------------------------------------------------------------
+
+Task<Error> Hardware::record(Hardware* self, Uuid set, raid::Event event) {
+  SetRecord& known = self->records_[set];
+  known.uuid = set;
+  known.event = event;
+  const Error error = co_await self->keep_record(set);
+  co_return error;
+}
+
+Task<Error> Hardware::keep_record(Uuid set) {
+  metadata::Batch batch;
+  batch.put(set_key(set), encode(records_.at(set)));
+  const Error error = co_await store_.commit(std::move(batch));
+  co_return error;
+}
+
+void Hardware::learn_sets() {
+  for (raid::ManagedSet* const set : controller_->sets()) {
+    const Geometry& geometry = set->geometry();
+    SetRecord& known = records_[set->uuid()];
+    known.uuid = set->uuid();
+    known.name = set->name();
+    known.block_bytes = geometry.block_bytes;
+    known.physical_block_bytes = geometry.physical_block_bytes;
+    known.block_count = geometry.block_count;
+    auto& door = doors_[set->uuid()];
+    if (door == nullptr) door = std::make_unique<SetDoor>(home_, set->name(), geometry);
+    if (!door->leads() && door->geometry().block_count == geometry.block_count) {
+      door->lead_to(*set);
+    }
+    not_made_.erase(set->name());
+  }
+}
+
+// The power
+// -----------------------------------------------------------------------------------------
+
+// Everything stands still at this instant. What the drives keep of their caches reaches their
+// media, and the process ends as hardware does: without a word to anybody.
+void Hardware::power_lost() {
+  if (power_is_off_) return;
+  power_is_off_ = true;
+  for (const auto& each : bays_) {
+    if (each->power() != nullptr) each->power()->turn_off();
+  }
+  if (nvram_ != nullptr) nvram_->cut_power();
+  spawn(end_by_power_cut());
+}
+
+Task<void> Hardware::end_by_power_cut() {
+  for (const auto& each : bays_) {
+    if (each->cache() != nullptr) co_await each->cache()->settled();
+  }
+  events_.add({.severity = Severity::kError,
+               .kind = "power cut",
+               .text = "the power is cut, by a fault rule: the daemon ends; start it again"});
+  std::raise(SIGKILL);
+}
+
+// Looking after
+// -------------------------------------------------------------------------------------
+
+Task<void> Hardware::watch() {
+  if (!gate_.enter()) co_return;
+  for (const SetConfiguration& set : configuration_.hardware.sets) {
+    if (set.verify_every > Duration::zero()) {
+      next_verify_[set.name] = home_.now() + set.verify_every;
+    }
+  }
+  while (!stopping_) {
+    learn_sets();
+    for (const SetConfiguration& wanted : configuration_.hardware.sets) {
+      const raid::ManagedSet* const set = controller_->find(wanted.name);
+      if (set == nullptr || set->maintenance() == nullptr) continue;
+      raid::MaintenancePolicy policy = set->maintenance()->policy();
+      if (wanted.rebuild_bytes && policy.rate_under_load != *wanted.rebuild_bytes) {
+        policy.rate_under_load = *wanted.rebuild_bytes;
+        set->maintenance()->set_policy(policy);
+      }
+      const auto next = next_verify_.find(wanted.name);
+      if (next == next_verify_.end() || home_.now() < next->second) continue;
+      next->second = home_.now() + wanted.verify_every;
+      const bool busy =
+          set->maintenance()->progress().kind != raid::MaintenanceProgress::Kind::kNothing;
+      if (!busy) (void)controller_->verify_set(wanted.name);
+    }
+    // Let go of events that come in bursts, also of those that this very round caused.
+    co_await wake_.wait_until(home_.now() + kLookEvery);
+    co_await home_.yield();
+  }
+  gate_.leave();
+}
+
+}  // namespace sandbay::group

@@ -1,0 +1,224 @@
+// What management sees of the hardware and may do with it.
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "group/claims.h"
+#include "group/hardware.h"
+#include "group/units.h"
+
+namespace sandbay::group {
+
+DriveBay* Hardware::bay(const std::string& name) const {
+  const auto found = std::ranges::find(
+      bays_, name, [](const auto& each) -> const std::string& { return each->configured().name; });
+  return found == bays_.end() ? nullptr : found->get();
+}
+
+bool Hardware::has_drive(const std::string& drive) const { return bay(drive) != nullptr; }
+
+bool Hardware::has_set(const std::string& set) const {
+  return find_set(set).has_value() || configuration_.hardware.set(set) != nullptr;
+}
+
+std::optional<std::string> Hardware::claim_on(const std::filesystem::path& path) const {
+  const std::string identity = identity_of(path);
+  for (const auto& each : bays_) {
+    if (each->path().empty() || identity_of(each->path()) != identity) continue;
+    return fmt::format("{} is drive \"{}\"; choose another file or device", path.string(),
+                       each->configured().name);
+  }
+  const auto& nvram = configuration_.hardware.nvram;
+  if (nvram && identity_of(configuration_.state / nvram->path) == identity) {
+    return fmt::format("{} is the NVRAM; choose another file", path.string());
+  }
+  return std::nullopt;
+}
+
+// Sets, for volumes -------------------------------------------------------------------------------
+
+SetDoor* Hardware::door(const Uuid& set) const {
+  const auto found = doors_.find(set);
+  return found == doors_.end() ? nullptr : found->second.get();
+}
+
+std::optional<Uuid> Hardware::find_set(const std::string& name) const {
+  const raid::ManagedSet* const set = controller_ != nullptr ? controller_->find(name) : nullptr;
+  if (set != nullptr) return set->uuid();
+  for (const auto& [uuid, known] : records_) {
+    if (known.name == name) return uuid;
+  }
+  return std::nullopt;
+}
+
+std::string Hardware::name_of(const Uuid& set) const {
+  const auto found = records_.find(set);
+  return found == records_.end() ? std::string() : found->second.name;
+}
+
+std::string Hardware::refusal(const Uuid& uuid) const {
+  if (controller_ != nullptr) {
+    for (const raid::ManagedSet* const set : controller_->sets()) {
+      if (set->uuid() != uuid) continue;
+      if (set->running()) return {};
+      return set->refusal().empty() ? fmt::format("set {} is offline", set->name())
+                                    : set->refusal();
+    }
+  }
+  return fmt::format("none of the drives of set {} is there", name_of(uuid));
+}
+
+std::uint64_t Hardware::used_end(const Uuid& set) const {
+  const auto found = used_ends_.find(set);
+  return found == used_ends_.end() ? 0 : found->second;
+}
+
+void Hardware::raise_used_end(const Uuid& set, std::uint64_t end, metadata::Batch& batch) {
+  std::uint64_t& known = used_ends_[set];
+  if (end <= known) return;
+  known = end;
+  batch.put(used_key(set), encode_used(end));
+}
+
+// Drives ------------------------------------------------------------------------------------------
+
+std::vector<DriveInfo> Hardware::show_drives() const {
+  std::vector<raid::DriveInfo> known;
+  if (controller_ != nullptr) known = controller_->show_drives();
+  std::vector<DriveInfo> list;
+  for (const auto& each : bays_) {
+    const DriveConfiguration& configured = each->configured();
+    DriveInfo info{.medium = std::string(describe(configured.medium)),
+                   .path = each->path().string(),
+                   .enclosure = configured.enclosure,
+                   .serial = configured.serial,
+                   .rotational = configured.rotational};
+    const auto found = std::ranges::find(known, configured.name, &raid::DriveInfo::name);
+    if (found != known.end()) {
+      info.raid = *found;
+    } else {
+      info.raid.name = configured.name;
+      info.raid.use = raid::DriveUse::kAbsent;
+      info.raid.health = Health::kMissing;
+      info.raid.why = each->absence();
+      info.raid.byte_count = configured.size_bytes;
+      info.raid.block_bytes = configured.block_bytes;
+    }
+    if (each->faults() != nullptr) {
+      const fault::DriveStatus status = each->faults()->status();
+      info.serial = status.serial;
+      info.unreadable_blocks = status.unreadable_blocks;
+      info.recovered_errors = status.recovered_errors;
+      info.wear_percent = status.wear_percent;
+      info.temperature_celsius = status.temperature_celsius;
+    }
+    list.push_back(std::move(info));
+  }
+  return list;
+}
+
+Task<Hardware::Outcome> Hardware::fail_drive(std::string drive) {
+  auto outcome = co_await controller_->fail_drive(std::move(drive));
+  co_return outcome;
+}
+
+Task<Hardware::Outcome> Hardware::replace_drive(std::string drive, std::string by) {
+  auto outcome = co_await controller_->replace_drive(std::move(drive), std::move(by));
+  co_return outcome;
+}
+
+Hardware::Outcome Hardware::verify_set(const std::string& set) {
+  return controller_->verify_set(set);
+}
+
+// Sets --------------------------------------------------------------------------------------------
+
+// What stands on the drives wins; what the file says differently is told and changes nothing.
+std::vector<std::string> Hardware::disagreements(const raid::SetInfo& set) const {
+  std::vector<std::string> notes;
+  const SetConfiguration* const wanted = configuration_.hardware.set(set.name);
+  if (wanted == nullptr) {
+    notes.push_back(fmt::format("{} has no section [[raid]] for it", configuration_.file));
+    return notes;
+  }
+  const auto compare = [&](std::string_view what, const std::string& there,
+                           const std::string& said) {
+    if (there == said) return;
+    notes.push_back(fmt::format("{} is {}, where {} says {}", what, there, at(*wanted), said));
+  };
+  compare("its level", std::string(describe(set.level)), std::string(describe(wanted->level)));
+  compare("its strip", format_size(set.strip_bytes), format_size(wanted->strip_bytes));
+  compare("integrity", set.integrity ? "true" : "false", wanted->integrity ? "true" : "false");
+  if (wanted->group_count != 0) {
+    compare("the number of its groups", fmt::format("{}", set.group_count),
+            fmt::format("{}", wanted->group_count));
+  }
+  compare("the number of its drives", fmt::format("{}", set.drive_count),
+          fmt::format("{}", wanted->drives.size()));
+  for (std::size_t role = 0; role < set.roles.size() && role < wanted->drives.size(); ++role) {
+    const std::string& there = set.roles[role].drive;
+    if (there.empty() || there == wanted->drives[role]) continue;
+    notes.push_back(fmt::format("role {} is held by drive {}, where {} names {}", role, there,
+                                at(*wanted), wanted->drives[role]));
+  }
+  return notes;
+}
+
+void Hardware::tell_disagreements() {
+  for (const raid::SetInfo& set : controller_->show_sets()) {
+    for (const std::string& note : disagreements(set)) {
+      events_.add(
+          {.severity = Severity::kWarning,
+           .kind = "disagreement",
+           .set = set.name,
+           .text = fmt::format("set {}: {}; what is on the drives counts", set.name, note)});
+    }
+  }
+}
+
+std::vector<SetInfo> Hardware::show_sets() const {
+  std::vector<SetInfo> list;
+  if (controller_ == nullptr) return list;
+  for (raid::SetInfo& set : controller_->show_sets()) {
+    SetInfo info{.declared = configuration_.hardware.set(set.name) != nullptr,
+                 .notes = disagreements(set)};
+    if (set.progress.kind != raid::MaintenanceProgress::Kind::kNothing) {
+      info.progress_age = home_.now() - set.progress.started;
+    }
+    info.raid = std::move(set);
+    list.push_back(std::move(info));
+  }
+  // Those of which no drive is there, or that could not be made.
+  for (const auto& [name, why] : not_made_) {
+    if (controller_->find(name) != nullptr) continue;
+    SetInfo info{.declared = true};
+    info.raid.name = name;
+    info.raid.health = Health::kMissing;
+    info.raid.refusal = why;
+    if (const SetConfiguration* const wanted = configuration_.hardware.set(name)) {
+      info.raid.level = wanted->level;
+      info.raid.drive_count = static_cast<unsigned>(wanted->drives.size());
+      info.raid.strip_bytes = wanted->strip_bytes;
+      info.raid.integrity = wanted->integrity;
+    }
+    const auto uuid = find_set(name);
+    if (uuid) {
+      const SetRecord& known = records_.at(*uuid);
+      info.raid.uuid = *uuid;
+      info.raid.byte_count = known.block_count * known.block_bytes;
+    }
+    list.push_back(std::move(info));
+  }
+  return list;
+}
+
+FaultsInfo Hardware::show_faults() const {
+  FaultsInfo info{.enabled = engine_ != nullptr};
+  if (engine_ == nullptr) return info;
+  info.seed = engine_->seed();
+  info.rules = engine_->list();
+  info.firings = engine_->journal().total();
+  return info;
+}
+
+}  // namespace sandbay::group

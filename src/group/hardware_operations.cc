@@ -1,0 +1,204 @@
+// Drives, sets, faults and events as management sees them.
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "group/running_group.h"
+#include "group/set_space.h"
+
+namespace sandbay::group {
+
+namespace {
+
+std::unexpected<Refusal> refuse(Refusal::Code code, std::string message) {
+  return std::unexpected(Refusal{.code = code, .message = std::move(message)});
+}
+
+Refusal no_such_drive(const std::string& name) {
+  return {.code = Refusal::Code::kNotFound,
+          .message = fmt::format("there is no drive \"{}\"; see the list of drives", name)};
+}
+
+Refusal no_such_set(const std::string& name) {
+  return {.code = Refusal::Code::kNotFound,
+          .message = fmt::format("there is no set \"{}\"; see the list of sets", name)};
+}
+
+}  // namespace
+
+// Drives
+// --------------------------------------------------------------------------------------------
+
+Task<std::vector<DriveInfo>> RunningGroup::drives_now() { co_return hardware_->show_drives(); }
+
+Task<std::vector<DriveInfo>> RunningGroup::list_drives() {
+  auto list = co_await looking(drives_now(), {});
+  co_return list;
+}
+
+Task<Answer<DriveInfo>> RunningGroup::drive_now(std::string name) {
+  for (DriveInfo& drive : hardware_->show_drives()) {
+    if (drive.raid.name == name) co_return std::move(drive);
+  }
+  co_return std::unexpected(no_such_drive(name));
+}
+
+Task<Answer<DriveInfo>> RunningGroup::show_drive(std::string name) {
+  auto answer = co_await looking<Answer<DriveInfo>>(drive_now(std::move(name)),
+                                                    std::unexpected(shutting_down()));
+  co_return answer;
+}
+
+Task<Answer<DriveInfo>> RunningGroup::fail_drive_now(std::string name) {
+  if (!hardware_->has_drive(name)) co_return std::unexpected(no_such_drive(name));
+  const auto failed = co_await hardware_->fail_drive(name);
+  if (!failed) co_return refuse(Refusal::Code::kConflict, failed.error());
+  auto info = co_await drive_now(std::move(name));
+  co_return info;
+}
+
+Task<Answer<DriveInfo>> RunningGroup::fail_drive(std::string name) {
+  auto answer = co_await alone(fail_drive_now(std::move(name)));
+  co_return answer;
+}
+
+Task<Answer<DriveInfo>> RunningGroup::replace_drive_now(std::string name, std::string by) {
+  const bool is_role = name.find(':') != std::string::npos;
+  if (!is_role && !hardware_->has_drive(name)) co_return std::unexpected(no_such_drive(name));
+  if (!by.empty() && !hardware_->has_drive(by)) co_return std::unexpected(no_such_drive(by));
+  const auto before = hardware_->show_drives();
+  const auto replaced = co_await hardware_->replace_drive(name, by);
+  if (!replaced) co_return refuse(Refusal::Code::kConflict, replaced.error());
+  // The answer is the drive that is written now.
+  for (const DriveInfo& now : hardware_->show_drives()) {
+    const auto same = [&](const DriveInfo& old) { return old.raid.name == now.raid.name; };
+    const auto old = std::ranges::find_if(before, same);
+    const bool taken =
+        now.raid.use == raid::DriveUse::kReplacement || now.raid.use == raid::DriveUse::kMember;
+    if (taken && old != before.end() && old->raid.use != now.raid.use) co_return now;
+  }
+  auto info = co_await drive_now(by.empty() ? std::move(name) : std::move(by));
+  co_return info;
+}
+
+Task<Answer<DriveInfo>> RunningGroup::replace_drive(std::string name, std::string by) {
+  auto answer = co_await alone(replace_drive_now(std::move(name), std::move(by)));
+  co_return answer;
+}
+
+// Sets
+// ----------------------------------------------------------------------------------------------
+
+SetInfo RunningGroup::with_space(SetInfo set) const {
+  std::vector<Extent> taken;
+  std::uint32_t block_bytes = 512;
+  for (const auto& [name, volume] : volumes_) {
+    const auto& placement = volume->record().placement;
+    if (!placement || placement->set != set.raid.uuid) continue;
+    set.volumes.push_back(name);
+    taken.push_back(placement->extent);
+    block_bytes = volume->record().specification.block_bytes;
+  }
+  set.free_bytes = free_blocks(taken, set.raid.byte_count / block_bytes) * block_bytes;
+  return set;
+}
+
+Task<std::vector<SetInfo>> RunningGroup::sets_now() {
+  std::vector<SetInfo> list;
+  for (SetInfo& set : hardware_->show_sets()) list.push_back(with_space(std::move(set)));
+  co_return list;
+}
+
+Task<std::vector<SetInfo>> RunningGroup::list_sets() {
+  auto list = co_await looking(sets_now(), {});
+  co_return list;
+}
+
+Task<Answer<SetInfo>> RunningGroup::set_now(std::string name) {
+  for (SetInfo& set : hardware_->show_sets()) {
+    if (set.raid.name == name) co_return with_space(std::move(set));
+  }
+  co_return std::unexpected(no_such_set(name));
+}
+
+Task<Answer<SetInfo>> RunningGroup::show_set(std::string name) {
+  auto answer =
+      co_await looking<Answer<SetInfo>>(set_now(std::move(name)), std::unexpected(shutting_down()));
+  co_return answer;
+}
+
+Task<Answer<SetInfo>> RunningGroup::verify_set_now(std::string name) {
+  if (!hardware_->has_set(name)) co_return std::unexpected(no_such_set(name));
+  const auto asked = hardware_->verify_set(name);
+  if (!asked) co_return refuse(Refusal::Code::kConflict, asked.error());
+  auto info = co_await set_now(std::move(name));
+  co_return info;
+}
+
+Task<Answer<SetInfo>> RunningGroup::verify_set(std::string name) {
+  auto answer = co_await alone(verify_set_now(std::move(name)));
+  co_return answer;
+}
+
+// Faults
+// --------------------------------------------------------------------------------------------
+
+std::optional<Refusal> RunningGroup::refusal_of_faults() const {
+  if (hardware_->faults() != nullptr) return std::nullopt;
+  return Refusal{.code = Refusal::Code::kConflict,
+                 .message = fmt::format("faults are not enabled; write enabled = true in a section "
+                                        "[faults] of {} and restart the daemon",
+                                        configuration_.file)};
+}
+
+Task<FaultsInfo> RunningGroup::faults_now() { co_return hardware_->show_faults(); }
+
+Task<FaultsInfo> RunningGroup::list_faults() {
+  auto info = co_await looking(faults_now(), {});
+  co_return info;
+}
+
+Task<Answer<AddedFault>> RunningGroup::add_fault_now(std::string rule) {
+  if (auto refusal = refusal_of_faults()) co_return std::unexpected(*refusal);
+  const auto id = hardware_->faults()->add(rule);
+  if (!id) co_return refuse(Refusal::Code::kInvalid, id.error());
+  for (fault::RuleView& view : hardware_->faults()->list()) {
+    if (view.id == *id) co_return AddedFault{.rule = std::move(view)};
+  }
+  co_return AddedFault{.rule = {.id = *id, .text = std::move(rule)}};
+}
+
+Task<Answer<AddedFault>> RunningGroup::add_fault(std::string rule) {
+  auto answer = co_await alone(add_fault_now(std::move(rule)));
+  co_return answer;
+}
+
+Task<Answer<void>> RunningGroup::clear_fault_now(std::string id) {
+  if (auto refusal = refusal_of_faults()) co_return std::unexpected(*refusal);
+  if (id.empty()) {
+    hardware_->faults()->clear_all();
+    co_return Answer<void>{};
+  }
+  if (hardware_->faults()->clear(id)) co_return Answer<void>{};
+  co_return refuse(Refusal::Code::kNotFound,
+                   fmt::format("there is no fault rule \"{}\"; see the list of faults", id));
+}
+
+Task<Answer<void>> RunningGroup::clear_fault(std::string id) {
+  auto answer = co_await alone(clear_fault_now(std::move(id)));
+  co_return answer;
+}
+
+// Events
+// --------------------------------------------------------------------------------------------
+
+Task<std::vector<EventInfo>> RunningGroup::events_now(std::uint64_t since) {
+  co_return events_.since(since);
+}
+
+Task<std::vector<EventInfo>> RunningGroup::list_events(std::uint64_t since) {
+  auto list = co_await looking(events_now(since), {});
+  co_return list;
+}
+
+}  // namespace sandbay::group
