@@ -267,10 +267,11 @@ void InitiatorSessionImpl::connection_ended(InitiatorConnection& connection) {
 void InitiatorSessionImpl::rejected(InitiatorConnection& connection, RejectReason reason,
                                     Bhs refused) {
   (void)reason;
-  // Section 7.3: the CmdSN of a refused command was not received; the gap has to be filled.
+  // Section 7.3: the CmdSN of a refused command was not received; the gap has to be filled. So it
+  // is when the target did not know the opcode. A NOP-Out fills gaps and leaves none.
   const Opcode opcode = opcode_of(refused);
-  const bool numbered = opcode == Opcode::kScsiCommand || opcode == Opcode::kTextRequest ||
-                        opcode == Opcode::kTaskManagementRequest;
+  const bool numbered =
+      opcode != Opcode::kDataOut && opcode != Opcode::kSnackRequest && opcode != Opcode::kNopOut;
   if (!numbered || is_immediate(refused) || connection.gone) return;
   const std::uint32_t cmd_sn = cmd_sn_of(refused);
   const std::uint32_t next = next_cmd_sn_.load(std::memory_order_relaxed);

@@ -316,6 +316,11 @@ void Connection::shutdown() noexcept {
   if (idle_writer_) home_->post(std::exchange(idle_writer_, {}));
 }
 
+void Connection::shutdown_behind_queue() noexcept {
+  last_queued_ = true;
+  if (writer_ended_ || idle_writer_) shutdown();
+}
+
 Task<void> Connection::close() {
   shutdown();
   home_->disarm(timer_);

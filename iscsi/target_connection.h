@@ -108,6 +108,8 @@ class Connection final : public PayloadSource {
 
   // Ends both directions; the reader and the writer end soon.
   void shutdown() noexcept;
+  // The same when what is queued has gone; nothing more is taken.
+  void shutdown_behind_queue() noexcept;
   bool closing() const noexcept { return closing_; }
   // Why housekeeping ended it, null if it did not.
   const char* given_up() const noexcept { return given_up_; }
@@ -165,7 +167,8 @@ class Connection final : public PayloadSource {
   std::size_t queued_bytes_ = 0;
   std::coroutine_handle<> idle_writer_;
   bool writer_ended_ = true;
-  bool moving_ = false;  // The writer has to end so that it can start on another executor.
+  bool last_queued_ = false;  // The end follows.
+  bool moving_ = false;       // The writer has to end so that it can start on another executor.
   TimePoint send_started_ = kNever;
   Condition room_;
   Condition sent_;

@@ -34,6 +34,7 @@ struct CrossingUnpromise final : Message, FramePooled {
 
 struct CrossingShutdown final : Message, FramePooled {
   Connection* connection = nullptr;
+  void (Connection::*end)() noexcept = nullptr;
 };
 
 }  // namespace
@@ -201,18 +202,23 @@ void Session::drop(ConnectionLink& link) {
   break_off(link);
 }
 
-void Session::break_off(ConnectionLink& link) {
+// The same, and the peer is still told why.
+void Session::drop_behind_answer(ConnectionLink& link) {
+  link.dropped = true;
+  break_off(link, true);
+}
+
+void Session::break_off(ConnectionLink& link, bool behind_queue) {
   if (std::exchange(link.ended, true)) return;
   changed_.notify_all();
-  if (link.home == &home_) {
-    link.connection->shutdown();
-    return;
-  }
+  const auto end = behind_queue ? &Connection::shutdown_behind_queue : &Connection::shutdown;
+  if (link.home == &home_) return (link.connection->*end)();
   auto* const crossing = new CrossingShutdown;
   crossing->connection = link.connection;
+  crossing->end = end;
   crossing->run = [](Message& message) {
     const std::unique_ptr<CrossingShutdown> arrived(static_cast<CrossingShutdown*>(&message));
-    arrived->connection->shutdown();
+    (arrived->connection->*arrived->end)();
   };
   link.home->send(*crossing);
 }

@@ -225,7 +225,7 @@ class Session : public std::enable_shared_from_this<Session> {
   std::optional<TaskManagementResult> dispose_of_undelivered(const TaskManagementRequest& request);
   void consume(std::uint32_t cmd_sn);
   void reject(ConnectionLink& link, RejectReason reason, const IncomingPdu& pdu);
-  void break_off(ConnectionLink& link);
+  void break_off(ConnectionLink& link, bool behind_queue = false);
   void refresh_window();
   // Asynchronous messages and acknowledgements; target_session_messages.cc.
   static Task<std::uint32_t> ask_stat_sn(Connection* connection);
@@ -236,6 +236,7 @@ class Session : public std::enable_shared_from_this<Session> {
   void tell_drop(std::uint16_t cid);
   ConnectionLink* find_link(std::uint16_t cid) const;
   void drop(ConnectionLink& link);
+  void drop_behind_answer(ConnectionLink& link);
   Slot empty(Slot& slot);
   Slot& slot_of(std::uint32_t cmd_sn) { return slots_[cmd_sn & (slots_.size() - 1)]; }
   ScsiTask* find_task(std::uint32_t initiator_task_tag) const;

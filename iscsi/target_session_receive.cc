@@ -46,7 +46,7 @@ bool Session::check(ConnectionLink& link, IncomingPdu& pdu) {
   if (opcode == Opcode::kLoginRequest) {
     // Section 11.12: only in the login phase.
     reject(link, RejectReason::kProtocolError, pdu);
-    drop(link);
+    drop_behind_answer(link);
     return false;
   }
   const bool known = has_cmd_sn(opcode) || opcode == Opcode::kDataOut;
@@ -70,7 +70,7 @@ bool Session::check(ConnectionLink& link, IncomingPdu& pdu) {
       opcode == Opcode::kTextRequest || opcode == Opcode::kLogoutRequest;
   if (is_discovery() && !allowed_in_discovery) {
     reject(link, RejectReason::kProtocolError, pdu);
-    drop(link);
+    drop_behind_answer(link);
     return false;
   }
   if (!pdu.data_digest_error) return true;
@@ -78,7 +78,7 @@ bool Session::check(ConnectionLink& link, IncomingPdu& pdu) {
   // its CmdSN with it, which many initiators do not repair at ErrorRecoveryLevel 0.
   reject(link, RejectReason::kDataDigestError, pdu);
   if (opcode != Opcode::kDataOut) {
-    drop(link);
+    drop_behind_answer(link);
     return false;
   }
   ScsiTask* const task = find_task(initiator_task_tag(pdu.bhs));

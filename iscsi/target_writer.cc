@@ -21,7 +21,7 @@ struct WaitForWork {
 }  // namespace
 
 void Connection::send(Bhs bhs, BufferList data, StatSnUse use) {
-  if (closing_) return;
+  if (closing_ || last_queued_) return;
   if (use != StatSnUse::kNone) {
     put_big_endian<std::uint32_t>(bhs, 24, stat_sn_);
     if (use == StatSnUse::kConsume) ++stat_sn_;
@@ -96,6 +96,7 @@ Task<void> Connection::write_loop() {
       sent_.notify_all();
       room_.notify_all();
     }
+    if (last_queued_) shutdown();
     if (closing_ || moving_) break;
     co_await WaitForWork{idle_writer_};
     if (closing_ || moving_) break;
