@@ -92,6 +92,7 @@ class Assembler {
   std::vector<bool> used_;  // Has found its place, good or bad.
   std::map<Uuid, std::size_t> by_drive_;
   std::vector<Pending> pending_;
+  std::uint64_t aside_ = 0;  // Roles of the set at hand whose drives' maps do not count.
   Assembly assembly_;
 };
 
@@ -222,6 +223,7 @@ AssembledRole Assembler::judge_role(const Pending& pending, unsigned role) {
   const RoleEntry& entry = counts.roles[role];
   const std::string where = fmt::format("{}, role {}", label(counts), role);
   AssembledRole judged;
+  aside_ &= ~(std::uint64_t{1} << role);
   const auto at = find(counts, role, entry.drive);
   if (!at.has_value()) {
     tell(fmt::format("{}: its drive ({}) is not there{}", where, format_uuid(entry.drive),
@@ -234,6 +236,7 @@ AssembledRole Assembler::judge_role(const Pending& pending, unsigned role) {
   judged.verdict = Verdict::kStale;
   const Superblock& held = superblock(*at);
   const auto standing = pending.versions->standing(counts, held, entry.known_event);
+  if (standing.aside) aside_ |= std::uint64_t{1} << role;
   if (standing.apart) {
     tell(fmt::format("{}: {} is stale: it went on without the others (event {})", where, name(*at),
                      event_number(held.event)));
@@ -279,9 +282,9 @@ void Assembler::judge_replacement(const Pending& pending, unsigned role, Assembl
 void Assembler::take_maps(AssembledSet& set, const Layout& layout) {
   const Superblock& counts = set.superblock;
   const std::uint64_t regions = counts.region_count(layout);
-  for (const AssembledRole& role : set.roles) {
-    if (role.verdict != Verdict::kCurrent) continue;
-    const Candidate& candidate = candidates_[*role.drive];
+  for (unsigned role = 0; role < set.roles.size(); ++role) {
+    if (set.roles[role].verdict != Verdict::kCurrent || (aside_ >> role & 1U) != 0) continue;
+    const Candidate& candidate = candidates_[*set.roles[role].drive];
     if (const auto& map = candidate.regions;
         map.has_value() && map->set_uuid() == counts.set_uuid && map->region_count() == regions &&
         map->drive_count() == counts.drive_count() &&

@@ -98,48 +98,81 @@ std::string Versions::apart(const Version& one, const Version& two) const {
 
 std::expected<const Superblock*, std::string> Versions::choose(Event minimum) {
   if (std::string error = contradiction(); !error.empty()) return std::unexpected(error);
-  // Newest first, so that an ancestor comes after what follows from it.
-  const Version* counts = nullptr;
-  bool enough = false;
+  minimum_ = minimum;
+  Line passing;  // Newest first, so that an ancestor comes after what follows from it.
+  Line sound;    // Those of them that no other sound one follows from.
   for (const auto& [event, version] : versions_ | std::views::reverse) {
     if (minimum != 0 && !follows(*version.superblock, minimum)) continue;
-    enough = true;
-    if (version.refuted) continue;
-    if (counts == nullptr) {
-      counts = &version;
-    } else if (!follows(*counts->superblock, event)) {
-      return std::unexpected(apart(*counts, version));
-    }
+    passing.push_back(&version);
+    if (!version.refuted && !leads_to_any(version, sound)) sound.push_back(&version);
   }
-  if (!enough) {
+  if (passing.empty()) {
     return std::unexpected(
         fmt::format("the newest superblock found is that of {}, of event {}, which does not follow "
                     "from the event {} that is remembered: newer drives are away",
                     holder(std::prev(versions_.end())->second), event_number(newest().event),
                     event_number(minimum)));
   }
-  if (counts == nullptr) {
-    return std::unexpected(apart(versions_.begin()->second, std::prev(versions_.end())->second));
+  // The owner learns of an event before anything is acknowledged on its account: where it knows
+  // of none of two, neither matters.
+  const bool remembers = minimum != 0 && std::ranges::any_of(passing, [&](const Version* version) {
+                           return version->superblock->follows(minimum);
+                         });
+  if (sound.size() > 1 && !remembers) return std::unexpected(apart(*sound[0], *sound[1]));
+  const Version* counts = sound.size() == 1 ? sound[0] : common_ancestor(passing, sound);
+  if (const Version* later = taken_up(counts, passing)) {
+    counts = later;
+  } else if (counts == nullptr && remembers) {
+    counts = best_attended(passing);
   }
-  if (const Version* later = taken_up(*counts, minimum)) counts = later;
+  if (counts == nullptr) return std::unexpected(apart(*passing.back(), *passing.front()));
+  remembers_ = remembers;
   minimum_was_too_old_ = minimum != 0 && !counts->superblock->follows(minimum);
   return counts->superblock;
 }
 
+bool Versions::leads_to_any(const Version& version, const Line& others) const {
+  return std::ranges::any_of(others, [&](const Version* other) {
+    return follows(*other->superblock, version.superblock->event);
+  });
+}
+
+// The newest of the versions that all the others in `of` follow from, if any of it is left.
+const Versions::Version* Versions::common_ancestor(const Line& among, const Line& of) const {
+  if (of.empty()) return nullptr;
+  for (const Version* version : among) {
+    const bool common = std::ranges::all_of(of, [&](const Version* one) {
+      return one->superblock->follows(version->superblock->event);
+    });
+    if (common) return version;
+  }
+  return nullptr;
+}
+
 // The event after it that a crash cut short, if there is one and only one line of them.
-const Versions::Version* Versions::taken_up(const Version& counts, Event minimum) const {
+const Versions::Version* Versions::taken_up(const Version* counts, const Line& among) const {
   const Version* last = nullptr;
-  for (const auto& [event, version] : versions_ | std::views::reverse) {
-    if (!version.refuted || !version.superblock->follows(counts.superblock->event)) continue;
-    if (minimum != 0 && !follows(*version.superblock, minimum)) continue;
-    if (version.contradicted) return nullptr;
+  for (const Version* version : among) {
+    if (version == counts) continue;
+    if (counts != nullptr && !version->superblock->follows(counts->superblock->event)) continue;
+    if (version->contradicted) return nullptr;
     if (last == nullptr) {
-      last = &version;
-    } else if (!last->superblock->follows(event)) {
+      last = version;
+    } else if (!last->superblock->follows(version->superblock->event)) {
       return nullptr;
     }
   }
   return last;
+}
+
+// The one with most of its drives there.
+const Versions::Version* Versions::best_attended(const Line& among) const {
+  const auto attendance = [&](const Version* version) {
+    return std::ranges::count_if(version->superblock->roles, [&](const RoleEntry& role) {
+      return role.state == RoleState::kActive && witness_of_drive_.contains(role.drive);
+    });
+  };
+  return *std::ranges::max_element(among, {}, attendance);
 }
 
 Versions::Standing Versions::standing(const Superblock& counts, const Superblock& drive,
@@ -147,12 +180,14 @@ Versions::Standing Versions::standing(const Superblock& counts, const Superblock
   if (drive.is_spare()) return {};
   const Event event = drive.event;
   if (event == known_event || counts.follows(event)) return {.base = event};
-  if (drive.follows(counts.event)) return {.base = counts.event};
+  if (drive.follows(counts.event)) return {.aside = true, .base = counts.event};
   if (forgotten(counts, event)) return {.base = event};
   // It went another way. If that came to nothing, it stands where the ways parted.
-  if (!versions_.at(event).refuted) return {.apart = true};
+  const bool came_to_nothing =
+      versions_.at(event).refuted || (remembers_ && drive.follows(minimum_));
+  if (!came_to_nothing) return {.apart = true};
   for (const Event before : drive.history) {
-    if (before == known_event || counts.follows(before)) return {.base = before};
+    if (before == known_event || counts.follows(before)) return {.aside = true, .base = before};
   }
   return {.apart = true};
 }

@@ -37,6 +37,7 @@ class Versions {
   // Of a drive that the version that counts names: what of it is known to have been written there.
   struct Standing {
     bool apart = false;  // It went on without the others, or cannot be placed.
+    bool aside = false;  // It holds an event that came to nothing; so may its region map.
     Event base = 0;      // The newest event of the set's own past that it holds; 0: none.
   };
   Standing standing(const Superblock& counts, const Superblock& drive, Event known_event) const;
@@ -49,9 +50,14 @@ class Versions {
     bool contradicted = false;  // By a drive that went another way, so that it cannot be taken up.
   };
 
+  using Line = std::vector<const Version*>;
+
   std::string contradiction() const;  // Between superblocks; empty if there is none.
   void judge(Version& version) const;
-  const Version* taken_up(const Version& counts, Event minimum) const;
+  bool leads_to_any(const Version& version, const Line& others) const;
+  const Version* common_ancestor(const Line& among, const Line& of) const;
+  const Version* taken_up(const Version* counts, const Line& among) const;
+  const Version* best_attended(const Line& among) const;
   std::string apart(const Version& one, const Version& two) const;
   const std::string& holder(const Version& version) const {
     return witnesses_[version.holders.front()].name;
@@ -60,6 +66,8 @@ class Versions {
   std::vector<Witness> witnesses_;
   std::map<Uuid, std::size_t> witness_of_drive_;
   std::map<Event, Version> versions_;
+  Event minimum_ = 0;
+  bool remembers_ = false;  // The minimum is in the history of what counts, or was seen there.
   bool minimum_was_too_old_ = false;
 };
 
