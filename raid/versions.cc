@@ -122,7 +122,7 @@ std::expected<const Superblock*, std::string> Versions::choose(Event minimum) {
   const Version* counts = sound.size() == 1 ? sound[0] : common_ancestor(passing, sound);
   if (const Version* later = taken_up(counts, passing)) {
     counts = later;
-  } else if (counts == nullptr && remembers) {
+  } else if (remembers && (counts == nullptr || !has_maps(*counts))) {
     counts = best_attended(passing);
   }
   if (counts == nullptr) return std::unexpected(apart(*passing.back(), *passing.front()));
@@ -165,9 +165,21 @@ const Versions::Version* Versions::taken_up(const Version* counts, const Line& a
   return last;
 }
 
+// Whether one of its own drives has stayed with it: only there is a region map to be had.
+bool Versions::has_maps(const Version& version) const {
+  const Superblock& mine = *version.superblock;
+  return std::ranges::any_of(mine.roles, [&](const RoleEntry& role) {
+    const auto found = witness_of_drive_.find(role.drive);
+    if (role.state != RoleState::kActive || found == witness_of_drive_.end()) return false;
+    const Superblock& theirs = *witnesses_[found->second].superblock;
+    return !theirs.is_spare() && follows(mine, theirs.event);
+  });
+}
+
 // The one with most of its drives there.
 const Versions::Version* Versions::best_attended(const Line& among) const {
-  const auto attendance = [&](const Version* version) {
+  const auto attendance = [&](const Version* version) -> std::ptrdiff_t {
+    if (!has_maps(*version)) return -1;
     return std::ranges::count_if(version->superblock->roles, [&](const RoleEntry& role) {
       return role.state == RoleState::kActive && witness_of_drive_.contains(role.drive);
     });

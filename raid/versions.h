@@ -57,6 +57,7 @@ class Versions {
   bool leads_to_any(const Version& version, const Line& others) const;
   const Version* common_ancestor(const Line& among, const Line& of) const;
   const Version* taken_up(const Version* counts, const Line& among) const;
+  bool has_maps(const Version& version) const;
   const Version* best_attended(const Line& among) const;
   std::string apart(const Version& one, const Version& two) const;
   const std::string& holder(const Version& version) const {

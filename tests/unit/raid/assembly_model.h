@@ -275,6 +275,7 @@ class SetModel {
     if (live_[role] == nullptr || !survives_without(role)) return true;
     live_[role] = nullptr;
     set_.roles[role].state = random_.chance(0.5) ? RoleState::kMissing : RoleState::kFailed;
+    if (map_->changed() && !write_map()) return false;
     return event();
   }
 
