@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "fault/engine.h"
@@ -12,6 +13,8 @@
 #include "runtime/clock.h"
 
 namespace sandbay::group {
+
+std::string_view describe(Health health);  // "good", "degraded", "predicted failure" …
 
 struct DriveInfo {
   raid::DriveInfo raid;   // An absent one: use and why say so.

@@ -11,22 +11,6 @@ namespace sandbay::group {
 
 namespace {
 
-std::string_view name_of(Health health) {
-  switch (health) {
-    case Health::kGood:
-      return "good";
-    case Health::kDegraded:
-      return "degraded";
-    case Health::kPredictedFailure:
-      return "predicted failure";
-    case Health::kFailed:
-      return "failed";
-    case Health::kMissing:
-      return "missing";
-  }
-  return "unknown";
-}
-
 AccessInfo to_info(const iscsi::AccessRecord& record, std::string id, bool declared) {
   return {.id = std::move(id),
           .initiator = record.initiator,
@@ -51,6 +35,22 @@ std::uint32_t count_of(const std::map<std::string, std::uint32_t>& counts,
 }
 
 }  // namespace
+
+std::string_view describe(Health health) {
+  switch (health) {
+    case Health::kGood:
+      return "good";
+    case Health::kDegraded:
+      return "degraded";
+    case Health::kPredictedFailure:
+      return "predicted failure";
+    case Health::kFailed:
+      return "failed";
+    case Health::kMissing:
+      return "missing";
+  }
+  return "unknown";
+}
 
 Refusal shutting_down() {
   return {.code = Refusal::Code::kUnavailable, .message = "the group is shutting down"};
@@ -85,7 +85,7 @@ Task<VolumeInfo> RunningGroup::info_of(std::shared_ptr<Volume> volume, std::uint
                   .uuid = format_uuid(volume->uuid()),
                   .specification = volume->record().specification,
                   .path = volume->path().string(),
-                  .health = std::string(name_of(state.health)),
+                  .health = std::string(describe(state.health)),
                   .reason = volume->reason(),
                   .declared = declared(volume->name()),
                   .executor = volume->home().index(),

@@ -58,6 +58,7 @@ json to_json(const group::VolumeInfo& info) {
           {"block_size", s.block_bytes},
           {"physical_block_size", s.physical_block_bytes},
           {"backing", group::describe(s.backing)},
+          {"raid", s.raid},
           {"path", info.path},
           {"thin", s.thin},
           {"preallocate", s.preallocate},

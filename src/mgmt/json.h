@@ -16,6 +16,12 @@ nlohmann::json to_json(const group::VolumeInfo& info);
 nlohmann::json to_json(const group::TargetInfo& info);
 nlohmann::json to_json(const group::AccessInfo& info);
 nlohmann::json to_json(const iscsi::SessionInfo& info);
+// hardware_json.cc
+nlohmann::json to_json(const group::DriveInfo& info);
+nlohmann::json to_json(const group::SetInfo& info);
+nlohmann::json to_json(const fault::RuleView& rule);
+nlohmann::json to_json(const group::FaultsInfo& info);
+nlohmann::json to_json(const group::EventInfo& info);
 
 // {"error": {"code": …, "message": …}}
 nlohmann::json error_json(std::string_view code, std::string_view message);

@@ -4,8 +4,10 @@
 #include <fmt/format.h>
 
 #include <chrono>
-#include <iterator>
 #include <string_view>
+
+#include "mgmt/metrics_hardware.h"
+#include "mgmt/metrics_text.h"
 
 namespace sandbay::mgmt {
 
@@ -16,46 +18,6 @@ using scsi::LatencyHistogram;
 
 constexpr std::string_view kKindNames[scsi::kCommandKindCount] = {"read",  "write", "verify",
                                                                   "flush", "unmap", "other"};
-
-// A label's value with backslash, quote and newline escaped.
-std::string escape(std::string_view text) {
-  std::string escaped;
-  for (const char c : text) {
-    if (c == '\n') {
-      escaped += "\\n";
-      continue;
-    }
-    if (c == '\\' || c == '"') escaped += '\\';
-    escaped += c;
-  }
-  return escaped;
-}
-
-class Text {
- public:
-  void family(std::string_view name, std::string_view type, std::string_view help) {
-    name_ = name;
-    fmt::format_to(out(), "# HELP {} {}\n# TYPE {} {}\n", name, help, name, type);
-  }
-  template <class Value>
-  void sample(std::string_view labels, Value value) {
-    suffixed("", labels, value);
-  }
-  template <class Value>
-  void suffixed(std::string_view suffix, std::string_view labels, Value value) {
-    if (labels.empty()) {
-      fmt::format_to(out(), "{}{} {}\n", name_, suffix, value);
-    } else {
-      fmt::format_to(out(), "{}{}{{{}}} {}\n", name_, suffix, labels, value);
-    }
-  }
-  std::string take() { return std::move(text_); }
-
- private:
-  std::back_insert_iterator<std::string> out() { return std::back_inserter(text_); }
-  std::string name_;
-  std::string text_;
-};
 
 std::string volume_label(const group::VolumeInfo& volume) {
   return fmt::format("volume=\"{}\"", escape(volume.name));
@@ -215,6 +177,7 @@ std::string metrics_text(const group::Measurements& measurements) {
   add_sessions(text, measurements.sessions);
   add_server(text, measurements.server);
   add_executors(text, measurements.executors);
+  add_hardware(text, measurements);
   return text.take();
 }
 

@@ -119,6 +119,8 @@ json openapi_document() {
   for (const Route& route : routes()) {
     paths[std::string(route.path)][lower_case(route.method)] = operation_of(route);
   }
+  json schemas = json::parse(kSchemas);
+  schemas.update(json::parse(kHardwareSchemas));
   return {{"openapi", "3.0.3"},
           {"info",
            {{"title", "Sandbay"},
@@ -127,7 +129,7 @@ json openapi_document() {
              "Management of a Sandbay group. There is no authentication: the listener is meant "
              "for loopback."}}},
           {"paths", std::move(paths)},
-          {"components", {{"schemas", json::parse(kSchemas)}}}};
+          {"components", {{"schemas", std::move(schemas)}}}};
 }
 
 const std::string& openapi_text() {

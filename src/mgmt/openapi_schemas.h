@@ -6,5 +6,6 @@
 namespace sandbay::mgmt {
 
 extern const std::string_view kSchemas;
+extern const std::string_view kHardwareSchemas;  // hardware_schemas.cc
 
 }  // namespace sandbay::mgmt

@@ -128,10 +128,11 @@ iscsi::AccessRecord read_record(TableReader& reader) {
 void read_backing(TableReader& reader, group::VolumeSpecification& s) {
   const auto file = reader.string("file");
   const auto device = reader.string("device");
+  const auto raid = reader.string("raid");
   const bool memory = reader.boolean("memory").value_or(false);
-  if (int{file.has_value()} + int{device.has_value()} + int{memory} > 1) {
-    reader.mistake(file ? "file" : "device",
-                   "a volume stands on one thing; write one of file, device and memory");
+  if (int{file.has_value()} + int{device.has_value()} + int{raid.has_value()} + int{memory} > 1) {
+    reader.mistake(file ? "file" : (device ? "device" : "raid"),
+                   "a volume stands on one thing; write one of raid, file, device and memory");
   }
   if (file) {
     s.backing = group::Backing::kFile;
@@ -144,6 +145,9 @@ void read_backing(TableReader& reader, group::VolumeSpecification& s) {
     if (!device->starts_with('/')) reader.mistake("device", "is not an absolute path; write one");
   } else if (memory) {
     s.backing = group::Backing::kMemory;
+  } else if (raid) {
+    s.backing = group::Backing::kRaid;
+    s.raid = *raid;
   }
 }
 
@@ -222,6 +226,25 @@ Read<iscsi::AccessRecord> read_access(std::string_view body) {
   return read<iscsi::AccessRecord>(body, [](const Value& value, Mistakes& mistakes) {
     TableReader reader(value, "", mistakes);
     return read_record(reader);
+  });
+}
+
+Read<std::string> read_replace_drive(std::string_view body) {
+  return read<std::string>(body, [](const Value& value, Mistakes& mistakes) {
+    TableReader reader(value, "", mistakes);
+    std::string by = reader.string("by").value_or("");
+    reader.finish();
+    return by;
+  });
+}
+
+Read<std::string> read_add_fault(std::string_view body) {
+  return read<std::string>(body, [](const Value& value, Mistakes& mistakes) {
+    TableReader reader(value, "", mistakes);
+    reader.require("rule", "a rule such as \"at=drive:d0 do=fail\"");
+    std::string rule = reader.string("rule").value_or("");
+    reader.finish();
+    return rule;
   });
 }
 

@@ -18,5 +18,8 @@ using Read = std::expected<T, std::string>;
 Read<group::CreateVolumeRequest> read_create_volume(std::string_view body);
 Read<group::ChangeVolumeRequest> read_change_volume(std::string_view body);
 Read<iscsi::AccessRecord> read_access(std::string_view body);
+// The drive that takes over; empty: the best spare.
+Read<std::string> read_replace_drive(std::string_view body);
+Read<std::string> read_add_fault(std::string_view body);
 
 }  // namespace sandbay::mgmt

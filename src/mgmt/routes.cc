@@ -4,11 +4,14 @@
 
 #include <algorithm>
 #include <charconv>
+#include <iterator>
 #include <nlohmann/json.hpp>
 
+#include "mgmt/hardware_routes.h"
 #include "mgmt/json.h"
 #include "mgmt/metrics.h"
 #include "mgmt/openapi.h"
+#include "mgmt/replies.h"
 #include "mgmt/requests.h"
 #include "mgmt/route.h"
 
@@ -16,37 +19,7 @@ namespace sandbay::mgmt {
 
 namespace {
 
-using group::Refusal;
 using nlohmann::json;
-
-int status_of(Refusal::Code code) {
-  switch (code) {
-    case Refusal::Code::kInvalid:
-      return 400;
-    case Refusal::Code::kNotFound:
-      return 404;
-    case Refusal::Code::kConflict:
-      return 409;
-    case Refusal::Code::kFailed:
-      return 500;
-    case Refusal::Code::kUnavailable:
-      return 503;
-  }
-  return 500;
-}
-
-Reply refused(const Refusal& refusal) {
-  return error_reply(status_of(refusal.code), refusal.message);
-}
-
-Reply ok(const json& value, int status = 200) { return {.status = status, .body = to_text(value)}; }
-
-template <class T>
-Reply list(std::string_view name, const std::vector<T>& items) {
-  json array = json::array();
-  for (const T& item : items) array.push_back(to_json(item));
-  return ok({{std::string(name), std::move(array)}});
-}
 
 Reply show_group(Backend& backend, const Call&) {
   return ok(to_json(backend.run(backend.service().show_group())));
@@ -130,14 +103,6 @@ Reply list_sessions(Backend& backend, const Call&) {
   return list("sessions", backend.run(backend.service().list_sessions()));
 }
 
-template <typename Number>
-std::optional<Number> number_of(std::string_view text) {
-  Number number = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-  if (error != std::errc{} || end != text.data() + text.size()) return std::nullopt;
-  return number;
-}
-
 std::string not_a_tsih(const Call& call) {
   return fmt::format("\"{}\" is not a TSIH; write a number from 1 to 65535",
                      call.parameters.at("tsih"));
@@ -197,7 +162,7 @@ Reply show_metrics(Backend& backend, const Call&) {
           .content_type = "text/plain; version=0.0.4; charset=utf-8"};
 }
 
-const std::vector<Route> kRoutes = {
+const std::vector<Route> kOwnRoutes = {
     {.method = "GET",
      .path = "/api/v1/group",
      .operation = "showGroup",
@@ -336,6 +301,15 @@ const std::vector<Route> kRoutes = {
      .summary = "Counters in Prometheus' text format",
      .handle = show_metrics},
 };
+
+// Those of the hardware stand in a file of their own.
+std::vector<Route> all_routes() {
+  std::vector<Route> all = kOwnRoutes;
+  std::ranges::copy(hardware_routes(), std::back_inserter(all));
+  return all;
+}
+
+const std::vector<Route> kRoutes = all_routes();
 
 // Takes the first part off a path, without its slash.
 std::string_view next_part(std::string_view& path) {

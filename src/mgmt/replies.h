@@ -1,0 +1,57 @@
+// What handlers of routes have in common: replies made of values and refusals, and numbers in
+// paths.
+#pragma once
+
+#include <charconv>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "mgmt/json.h"
+#include "mgmt/route.h"
+
+namespace sandbay::mgmt {
+
+inline int status_of(group::Refusal::Code code) {
+  switch (code) {
+    case group::Refusal::Code::kInvalid:
+      return 400;
+    case group::Refusal::Code::kNotFound:
+      return 404;
+    case group::Refusal::Code::kConflict:
+      return 409;
+    case group::Refusal::Code::kFailed:
+      return 500;
+    case group::Refusal::Code::kUnavailable:
+      return 503;
+  }
+  return 500;
+}
+
+inline Reply refused(const group::Refusal& refusal) {
+  return error_reply(status_of(refusal.code), refusal.message);
+}
+
+inline Reply ok(const nlohmann::json& value, int status = 200) {
+  return {.status = status, .body = to_text(value)};
+}
+
+template <class T>
+Reply list(std::string_view name, const std::vector<T>& items) {
+  nlohmann::json array = nlohmann::json::array();
+  for (const T& item : items) array.push_back(to_json(item));
+  return ok({{std::string(name), std::move(array)}});
+}
+
+template <typename Number>
+std::optional<Number> number_of(std::string_view text) {
+  Number number = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  if (error != std::errc{} || end != text.data() + text.size()) return std::nullopt;
+  return number;
+}
+
+}  // namespace sandbay::mgmt
