@@ -65,6 +65,7 @@ class Drive {
   // Starts one and waits for its end.
   Task<Completion> submit(Request request);
   // The same for the set's own bookkeeping, which is counted apart.
+  DriveIo start_metadata(Request request);
   Task<Completion> submit_metadata(Request request);
 
   std::size_t in_flight() const noexcept { return in_flight_; }
