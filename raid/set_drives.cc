@@ -93,7 +93,9 @@ MemberSet SetDrives::unwritable(std::uint64_t stripe) const {
   if (absent_ == 0) return 0;
   MemberSet members = 0;
   for (unsigned member = 0; member < layout_.width(); ++member) {
-    if ((absent_ & bit(layout_.role(stripe, member))) != 0) members |= MemberSet{1} << member;
+    const unsigned role = layout_.role(stripe, member);
+    const bool nowhere = (absent_ & bit(role)) != 0 && roles_[role].replacement == nullptr;
+    if (nowhere) members |= MemberSet{1} << member;
   }
   return members;
 }
@@ -281,18 +283,22 @@ Task<Error> SetDrives::save_lost() {
   const std::uint64_t wanted = ++lost_changed_;
   co_await saving_.lock();
   Error error = Error::kNone;
-  if (lost_saved_ < wanted) {
-    const std::uint64_t saved = lost_changed_;
-    image_ = std::make_shared<const std::vector<std::byte>>(lost_.encode_next());
-    error = co_await on_all_drives(&SetDrives::write_lost, "saving the lost sectors");
-    if (error == Error::kNone) lost_saved_ = std::max(lost_saved_, saved);
-  }
+  if (lost_saved_ < wanted) error = co_await write_lost_lists();
   saving_.unlock();
   co_return error;
 }
 
-// A drive that fails here changes roles again, and then it is not over yet. The map goes first: a
-// superblock that gives a role to a fresh drive must not be found with a map that calls it whole.
+Task<Error> SetDrives::write_lost_lists() {
+  const std::uint64_t saved = lost_changed_;
+  image_ = std::make_shared<const std::vector<std::byte>>(lost_.encode_next());
+  const Error error = co_await on_all_drives(&SetDrives::write_lost, "saving the lost sectors");
+  if (error == Error::kNone) lost_saved_ = std::max(lost_saved_, saved);
+  co_return error;
+}
+
+// A drive that fails here changes roles again, and then it is not over yet. Map and lost sectors go
+// first: a superblock that gives a role to a fresh drive must not be found with a map that calls it
+// whole, nor on a drive that one day is the only one without a list of what is lost.
 Task<Error> SetDrives::settled() {
   const std::uint64_t wanted = changed_;
   co_await saving_.lock();
@@ -300,6 +306,7 @@ Task<Error> SetDrives::settled() {
   while (settled_ < wanted && error == Error::kNone) {
     const std::uint64_t changes = changed_;
     if (regions_saved_ < regions_changed_) error = co_await write_region_maps();
+    if (error == Error::kNone && lost_saved_ < lost_changed_) error = co_await write_lost_lists();
     if (error != Error::kNone || changed_ != changes) continue;
     newest_.advance(home_.random());
     error = co_await on_all_drives(&SetDrives::write_superblock, "writing the superblock");
@@ -422,6 +429,7 @@ void SetDrives::take_role(unsigned role, BlockDevice& device, std::string name, 
     regions_.set_all_stale(role, false, true);
     ++regions_changed_;
   }
+  ++lost_changed_;  // What it holds of them is nothing, or old.
   ++changed_;
   set_drive(role, device, std::move(name), policy);
 }
@@ -433,6 +441,7 @@ void SetDrives::begin_replacement(unsigned role, BlockDevice& device, std::strin
   newest_.roles[role].replacement_known_event = 0;
   regions_.set_all_stale(role, true, true);
   ++regions_changed_;
+  ++lost_changed_;
   ++changed_;
   set_replacement(role, device, std::move(name), policy);
 }

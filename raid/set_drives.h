@@ -109,7 +109,8 @@ class SetDrives final : public JournalDrives {
   std::uint64_t absent_roles() const noexcept { return absent_; }
   std::uint64_t stale_roles() const noexcept { return stale_; }
 
-  // Members of a stripe whose content cannot be taken from a drive, and those without any drive.
+  // Members of a stripe whose content cannot be taken from a drive, and those that have neither a
+  // drive nor a replacement.
   MemberSet unreadable(std::uint64_t stripe) const {
     return (absent_ | stale_) == 0 ? 0 : find_unreadable(stripe);
   }
@@ -190,6 +191,7 @@ class SetDrives final : public JournalDrives {
   void recount();
   void mark_unflushed(unsigned role);
   Task<Error> write_region_maps();  // With saving_ held.
+  Task<Error> write_lost_lists();   // Likewise.
   void mark_unverified(std::uint64_t region);
   struct Owned {
     Owned(BlockDevice& device, std::string name, DrivePolicy policy)
