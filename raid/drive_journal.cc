@@ -32,13 +32,18 @@ struct DriveJournal::Waiter {
 };
 
 DriveJournal::DriveJournal(JournalDrives& drives, JournalRing ring, Executor& home)
-    : drives_(drives), ring_(ring), home_(home), entries_(kFirstEntries) {
+    : drives_(drives),
+      ring_(ring),
+      home_(home),
+      entries_(kFirstEntries),
+      rotors_(ring.group_count) {
+  assert(ring_.group_count >= 1 && ring_.role_count % ring_.group_count == 0);
   assert(ring_.block_bytes > 0 && ring_.unit_bytes % ring_.block_bytes == 0);
   assert(ring_.unit_bytes >= 512 && ring_.unit_bytes <= kHeaderArenaBytes / 4);
   assert(ring_.first_block % (ring_.unit_bytes / ring_.block_bytes) == 0);
   assert(ring_.byte_count() % ring_.unit_bytes == 0);
   assert(ring_.unit_count() >= kLeastUnits);
-  assert(ring_.copies >= 1 && ring_.copies <= ring_.role_count);
+  assert(ring_.copies >= 1 && ring_.copies <= ring_.group_width());
   assert(ring_.role_count <= kMostJournalRoles);
 }
 
@@ -264,27 +269,45 @@ Task<Error> DriveJournal::store(Batch& batch) {
   co_return error;
 }
 
-// Ends when `copies` live drives, or all where there are fewer, have the bytes durably; the roles
-// in `good` have them already. Each drive is tried once.
+// The group that has good copies already, else the next in turn that has anybody to ask.
+std::uint64_t DriveJournal::candidates_in_turn(std::uint64_t untried,
+                                               std::uint64_t good) const noexcept {
+  std::uint64_t in_turn = 0;
+  for (unsigned i = 0; i < ring_.group_count; ++i) {
+    const std::uint64_t roles = ring_.roles_of_group((next_group_ + i) % ring_.group_count);
+    if ((untried & roles) == 0) continue;
+    if ((good & roles) != 0) return untried & roles;
+    if (in_turn == 0) in_turn = untried & roles;
+  }
+  return in_turn;
+}
+
+// Ends when `copies` live drives of a group, or all of it where there are fewer, have the bytes
+// durably; the roles in `good` have them already. Each drive is tried once.
 Task<Error> DriveJournal::write_copies(std::uint64_t position, const BufferList& data,
                                        std::uint64_t good) {
   std::uint64_t tried = good;
   Error last_error = Error::kNotReady;
   for (;;) {
     const std::uint64_t live = drives_.live_roles();
-    const auto have = static_cast<unsigned>(std::popcount(good & live));
-    const auto wanted = std::min(ring_.copies, static_cast<unsigned>(std::popcount(live)));
-    if (have > 0 && have >= wanted) co_return Error::kNone;
-    std::uint64_t candidates = live & ~tried;
-    if (candidates == 0) co_return have > 0 ? Error::kNone : last_error;
+    if (ring_.group_with_copies(good, live) < ring_.group_count) co_return Error::kNone;
+    std::uint64_t candidates = candidates_in_turn(live & ~tried, good & live);
+    if (candidates == 0) co_return (good & live) != 0 ? Error::kNone : last_error;
+    const unsigned group =
+        static_cast<unsigned>(std::countr_zero(candidates)) / ring_.group_width();
+    const std::uint64_t here = live & ring_.roles_of_group(group);
+    const auto wanted = std::min(ring_.copies, static_cast<unsigned>(std::popcount(here)));
+    const auto have = static_cast<unsigned>(std::popcount(good & here));
+    next_group_ = (group + 1) % ring_.group_count;
 
     Round round;
     round.pending = 1;  // This function's own, so that no write ends the round before all began.
     for (unsigned missing = wanted - have; missing > 0 && candidates != 0; --missing) {
-      const std::uint64_t from_rotor = candidates >> rotor_ << rotor_;
+      const unsigned first = group * ring_.group_width() + rotors_[group];
+      const std::uint64_t from_rotor = candidates >> first << first;
       const auto role =
           static_cast<unsigned>(std::countr_zero(from_rotor != 0 ? from_rotor : candidates));
-      rotor_ = (role + 1) % ring_.role_count;
+      rotors_[group] = (role + 1) % ring_.group_width();
       candidates &= ~(std::uint64_t{1} << role);
       tried |= std::uint64_t{1} << role;
       Request request;

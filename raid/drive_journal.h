@@ -6,9 +6,9 @@
 // grow by one; positions count units since the ring began, so a record tells where it belongs.
 //
 // What always holds:
-//  * All appends that wait form one batch: one write with FUA to each of `copies` live drives, in
-//    rotation. A batch is written only when the one before it is durable. So a record that is
-//    missing between the tail and the newest batch was durable once and has been lost.
+//  * All appends that wait form one batch: one write with FUA to each of `copies` live drives of
+//    one group, in rotation. A batch is written only when the one before it is durable. So a record
+//    that is missing between the tail and the newest batch was durable once and has been lost.
 //  * Every record carries the tail: all older ones are released. Space is used again only when a
 //    record that says so is durable; where none does, one is written that says nothing else, for
 //    which a unit is kept free.
@@ -16,9 +16,9 @@
 //  * recover() brings what it returns, and the newest tail, back to `copies` live drives before it
 //    ends, and reset() continues behind every sequence that an absent drive may have seen.
 //
-// Up to copies - 1 drives may be missing, and records damaged on as many, at every recovery. Memory
-// that appends take in the steady state: the lists of slices of a batch; headers stand in a block
-// that is kept.
+// Up to copies - 1 drives of each group may be missing, and records damaged on as many, at every
+// recovery. Memory that appends take in the steady state: the lists of slices of a batch; headers
+// stand in a block that is kept.
 #pragma once
 
 #include <cstddef>
@@ -96,6 +96,8 @@ class DriveJournal final : public Journal {
   // These two refer to their parameters; the caller awaits them at once.
   Task<Error> store(Batch& batch);
   Task<Error> write_copies(std::uint64_t position, const BufferList& data, std::uint64_t good);
+  // Of a group with such roles, the next one after `rotor`.
+  std::uint64_t candidates_in_turn(std::uint64_t untried, std::uint64_t good) const noexcept;
   Task<void> write_copy(Round* round, unsigned role, Request request);
   void finish(Batch& batch, Error error);
   void fail_appends(Error error);
@@ -128,7 +130,8 @@ class DriveJournal final : public Journal {
   Error failure_ = Error::kNone;
   bool ready_ = false;       // Between reset() and recover() or the end.
   bool committing_ = false;  // commit() runs.
-  unsigned rotor_ = 0;       // The role that is considered first for the next write.
+  unsigned next_group_ = 0;  // That is considered first for the next write, and by group the role.
+  std::vector<unsigned> rotors_;
   Waiter* first_waiter_ = nullptr;
   Waiter* last_waiter_ = nullptr;
   Buffer headers_;  // Of one batch.

@@ -79,8 +79,7 @@ Task<Error> DriveJournal::restore_copies(const FoundRecord& record,
                                          const std::vector<std::byte>& payload,
                                          std::uint64_t good) {
   const std::uint64_t live = drives_.live_roles();
-  const auto wanted = std::min(ring_.copies, static_cast<unsigned>(std::popcount(live)));
-  if (static_cast<unsigned>(std::popcount(good & live)) >= wanted) co_return Error::kNone;
+  if (ring_.group_with_copies(good, live) < ring_.group_count) co_return Error::kNone;
   const std::uint64_t units = ring_.record_units(record.header);
   BufferList data = home_.buffers().try_allocate(units * ring_.unit_bytes);
   if (data.empty()) co_return Error::kNoMemory;

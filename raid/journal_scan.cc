@@ -135,8 +135,12 @@ bool JournalScan::end_uncertain() const {
     if (may_begin_there) troubled |= std::uint64_t{1} << run.role;
   }
   troubled &= live_now;
-  const auto absent = ring_.role_count - static_cast<unsigned>(std::popcount(live_now));
-  return troubled != 0 && static_cast<unsigned>(std::popcount(troubled)) + absent >= ring_.copies;
+  for (unsigned group = 0; group < ring_.group_count; ++group) {
+    const std::uint64_t unknown = (troubled | ~live_now) & ring_.roles_of_group(group);
+    const bool all_copies = static_cast<unsigned>(std::popcount(unknown)) >= ring_.copies;
+    if (all_copies && (troubled & ring_.roles_of_group(group)) != 0) return true;
+  }
+  return false;
 }
 
 Task<bool> JournalScan::read_payload(const FoundRecord& record, unsigned role,

@@ -5,6 +5,8 @@
 // read in pieces, all drives at once; only headers from the newest tail on are remembered.
 #pragma once
 
+#include <algorithm>
+#include <bit>
 #include <cstdint>
 #include <map>
 #include <optional>
@@ -27,6 +29,9 @@ struct JournalRing {
   std::uint32_t unit_bytes = 4096;  // The largest physical block of the drives.
   unsigned copies = 1;              // On how many drives a record is durable: redundancy + 1.
   unsigned role_count = 1;          // At most 64.
+  // Of as many roles each, side by side. Each group may miss copies - 1 drives, all groups at once;
+  // so all copies of a record are in one of them.
+  unsigned group_count = 1;
 
   std::uint64_t byte_count() const noexcept { return block_count * block_bytes; }
   std::uint64_t unit_count() const noexcept { return byte_count() / unit_bytes; }
@@ -35,6 +40,23 @@ struct JournalRing {
     const std::uint64_t unit_blocks = unit_bytes / block_bytes;
     return {.first = first_block + position % unit_count() * unit_blocks,
             .block_count = units * unit_blocks};
+  }
+  unsigned group_width() const noexcept { return role_count / group_count; }
+  std::uint64_t roles_of_group(unsigned group) const noexcept {
+    const unsigned width = group_width();
+    const std::uint64_t members = width >= 64 ? ~std::uint64_t{0} : (std::uint64_t{1} << width) - 1;
+    return members << group * width;
+  }
+  // The first group in which a record that is in the rings of these roles has as many copies as it
+  // should, with these drives live; group_count if there is none.
+  unsigned group_with_copies(std::uint64_t roles, std::uint64_t live) const noexcept {
+    for (unsigned group = 0; group < group_count; ++group) {
+      const std::uint64_t here = live & roles_of_group(group);
+      const auto wanted = std::min(copies, static_cast<unsigned>(std::popcount(here)));
+      const auto have = static_cast<unsigned>(std::popcount(roles & here));
+      if (have > 0 && have >= wanted) return group;
+    }
+    return group_count;
   }
   std::uint64_t header_units(const JournalHeader& header) const noexcept {
     return (header.byte_count() + unit_bytes - 1) / unit_bytes;

@@ -199,6 +199,8 @@ Task<bool> Maintenance::end_fresh(Work work) {
   Error error = Error::kNone;
   if (work.kind == Kind::kCopy) {
     error = co_await drives_.promote_replacement(work.role);
+    // Of what was appended until now a copy may be on the drive that has gone.
+    if (error == Error::kNone) error = co_await set_.renew_journal();
   } else {
     error = co_await drives_.settled();
   }

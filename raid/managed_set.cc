@@ -164,7 +164,8 @@ Task<std::string> ManagedSet::open_journal() {
         .block_bytes = known_.block_bytes,
         .unit_bytes = unit_bytes,
         .copies = layout.redundancy() + 1,
-        .role_count = layout.drive_count()};
+        .role_count = layout.drive_count(),
+        .group_count = layout.group_count()};
     if (ring.unit_count() < DriveJournal::kLeastUnits) {
       co_return fmt::format("its journal has {} bytes; at least {}", known_.journal_bytes,
                             DriveJournal::kLeastUnits * unit_bytes);
