@@ -180,6 +180,10 @@ Task<Error> RaidSet::declare_lost(std::uint64_t stripe, std::uint32_t row,
 
 Task<Error> RaidSet::settle_granules(std::uint64_t stripe, std::uint32_t row,
                                      std::uint32_t row_count, MemberSet looked_at) {
+  // As for every update: what is left out is settled before anything is looked at.
+  Prepared prepared(drives_);
+  const Error ready = co_await prepared.add(stripe, intent());
+  if (ready != Error::kNone) co_return ready;
   for (std::uint32_t at = row / granule_ * granule_; at < row + row_count; at += granule_) {
     const Error error = co_await settle_granule(stripe, at, looked_at);
     if (error != Error::kNone) co_return error;

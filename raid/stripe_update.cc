@@ -113,6 +113,10 @@ Task<Error> RaidSet::update_parity(std::uint64_t stripe, std::span<WritePiece* c
     update.force_unit_access |= piece->force_unit_access;
     update.origin = piece->origin;
   }
+  // Before it is planned what is left out: a drive that comes back meanwhile has missed it.
+  Prepared prepared(drives_);
+  const Error ready = co_await prepared.add(stripe, false);
+  if (ready != Error::kNone) co_return ready;
   const std::uint32_t step = slice_rows();
   while (update.row < end) {
     update.row_end = std::min(update.row + step, end);
