@@ -263,5 +263,139 @@ TEST_CASE("The journal is in NVRAM where there is one; without it all redundancy
   });
 }
 
+// Writers and readers of their own parts of the set until they are told to stop.
+struct Load {
+  ControllerRig* rig = nullptr;
+  bool stopping = false;
+  unsigned running = 0;
+  std::string wrong;
+  Condition ended;
+};
+
+Task<void> load_part(Load* load, Lba first, std::uint64_t blocks, std::uint64_t seed) {
+  Random random(seed);
+  while (!load->stopping && load->wrong.empty()) {
+    const std::uint64_t length = 1 + random.below(120);
+    const Lba at = first + random.below(blocks - length);
+    std::string wrong = co_await load->rig->write(at, length, random.next());
+    if (wrong.empty()) wrong = co_await load->rig->read(at, length);
+    if (!wrong.empty()) load->wrong = wrong;
+    co_await load->rig->sleep(std::chrono::microseconds(random.below(20000)));
+  }
+  if (--load->running == 0) load->ended.notify_all();
+}
+
+void start_load(Load* load, Random* random) {
+  constexpr unsigned kParts = 4;
+  const std::uint64_t part = load->rig->set->geometry().block_count / kParts;
+  load->stopping = false;
+  load->running = kParts;
+  for (unsigned i = 0; i < kParts; ++i) spawn(load_part(load, i * part, part, random->next()));
+}
+
+Task<void> end_load(Load* load) {
+  load->stopping = true;
+  while (load->running > 0) co_await load->ended.wait();
+  CHECK(load->wrong == "");
+}
+
+// One drive at a time goes under load, in one way or another.
+Task<void> lose_and_regain(ControllerRig* rig, Random* random) {
+  TestDrive& drive = *rig->drives[random->below(6)];
+  const bool pulled_orderly = random->chance(0.3);
+  if (pulled_orderly) {
+    const Controller::Outcome out = co_await rig->controller->remove_drive(drive.description());
+    CHECK(out.has_value());
+  } else {
+    drive.fail_with(Error::kNotReady);
+  }
+  lose_unflushed(drive, *random);
+  co_await rig->sleep(std::chrono::milliseconds(random->below(6000)));
+  drive.fail_with(Error::kNone);
+  if (!pulled_orderly) co_return;
+  const Controller::Outcome in =
+      co_await rig->controller->insert_drive(drive.description(), &drive);
+  CHECK(in.has_value());
+}
+
+TEST_CASE("Drives that come and go under load, with stops and power cuts between",
+          "[raid][managed]") {
+  for (const Level level : {Level::kRaid5, Level::kRaid6, Level::kRaid10, Level::kRaid50}) {
+    CAPTURE(raid::describe(level));
+    for_worlds(2, [level](Executor* home) -> Task<void> {
+      ControllerRig rig(*home);
+      co_await make(&rig, level, 6);
+      Random random(home->random().next());
+      for (unsigned round = 0; round < 5; ++round) {
+        Load load{.rig = &rig};
+        start_load(&load, &random);
+        for (unsigned i = 0; i < 3; ++i) {
+          co_await lose_and_regain(&rig, &random);
+          co_await expect_whole(&rig);
+        }
+        co_await end_load(&load);
+        if (random.chance(0.5)) {
+          Request flush;
+          flush.operation = Operation::kFlush;
+          const Completion flushed = co_await rig.set->submit(std::move(flush));
+          CHECK(flushed.error == Error::kNone);
+          co_await cut_power(&rig, &random);
+        } else {
+          co_await expect_stopped(&rig);
+        }
+        co_await rig.start();
+        REQUIRE(rig.set->running());
+        co_await expect_whole(&rig);
+        co_await expect_good(rig.check());
+      }
+      CHECK(rig.told(SetEvent::Kind::kSectorsLost) == 0);
+      CHECK(rig.told(SetEvent::Kind::kMismatch) == 0);
+      co_await expect_stopped(&rig);
+    });
+  }
+}
+
+TEST_CASE("A rebuild goes on where it was, after a stop and after a power cut", "[raid][managed]") {
+  for (const bool cut : {false, true}) {
+    for_worlds(4, [cut](Executor* home) -> Task<void> {
+      ControllerRig rig(*home);
+      co_await make(&rig, Level::kRaid5, 4);
+      co_await expect_good(rig.fill());
+      TestDrive& fresh = rig.add("spare");
+      fresh.set_latency(3ms);
+      Controller::Outcome done = co_await rig.controller->insert_drive("spare", &fresh);
+      CHECK(done.has_value());
+      done = co_await rig.controller->add_spare("spare", "");
+      CHECK(done.has_value());
+      done = co_await rig.controller->fail_drive("d2");
+      CHECK(done.has_value());
+      const std::uint64_t regions = rig.set->drives()->region_count();
+      const auto stale = [&rig] { return rig.set->drives()->stale_count(2, false); };
+      bool half = false;
+      for (unsigned i = 0; i < 100000 && !half; ++i) {
+        co_await rig.sleep(1ms);
+        half = rig.set->drives()->drive(2) != nullptr && stale() < regions / 2;
+      }
+      REQUIRE(half);
+      REQUIRE(stale() > 0);
+      Random random(home->random().next());
+      if (cut) {
+        co_await cut_power(&rig, &random);
+      } else {
+        co_await expect_stopped(&rig);
+      }
+      fresh.counts = {};
+      co_await rig.start();
+      REQUIRE(rig.set->running());
+      CHECK(rig.info("spare").role == 2U);
+      co_await expect_whole(&rig);
+      CHECK(fresh.counts.writes < (regions / 2 + 2) * 16 + 64);
+      CHECK(rig.use("d2") != DriveUse::kMember);
+      co_await expect_good(rig.check());
+      co_await expect_stopped(&rig);
+    });
+  }
+}
+
 }  // namespace
 }  // namespace sandbay::raidtest
