@@ -27,7 +27,9 @@ struct ModelDrive {
 
 class SetModel {
  public:
-  SetModel(Level level, unsigned drives, std::uint64_t seed) : random_(seed) {
+  // Without an owner nobody remembers an event; then all drives must be there at every start.
+  SetModel(Level level, unsigned drives, std::uint64_t seed, bool owner = true)
+      : random_(seed), owner_(owner) {
     const auto planned =
         plan({.name = "data", .level = level, .strip_bytes = 65536, .region_stripes = 1},
              blank_drives(drives, 64u << 20), random_);
@@ -71,7 +73,8 @@ class SetModel {
       candidates.push_back(std::move(candidate));
     }
     std::ranges::shuffle(candidates, random_copy());
-    return assemble(candidates, {.group_uuid = {}, .minimum_events = {{set_uuid_, minimum_}}});
+    return assemble(candidates,
+                    {.group_uuid = {}, .minimum_events = {{set_uuid_, owner_ ? minimum_ : 0}}});
   }
 
   // A drive that has missed something is not taken for one that has not. False: it was.
@@ -343,7 +346,8 @@ class SetModel {
     return write_map();
   }
 
-  mutable Random random_;
+  Random random_;
+  bool owner_;
   std::optional<Layout> layout_;
   std::optional<LostSectors> lost_;
   Uuid set_uuid_{};
