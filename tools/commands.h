@@ -28,6 +28,10 @@ struct Failure : std::runtime_error {
 
 // `settings` is read when a verb runs and outlives the application.
 void add_group_commands(CLI::App& app, Settings& settings);
+void add_drive_commands(CLI::App& app, Settings& settings);
+void add_raid_commands(CLI::App& app, Settings& settings);
+void add_fault_commands(CLI::App& app, Settings& settings);
+void add_event_commands(CLI::App& app, Settings& settings);
 void add_volume_commands(CLI::App& app, Settings& settings);
 void add_target_commands(CLI::App& app, Settings& settings);
 void add_session_commands(CLI::App& app, Settings& settings);

@@ -81,10 +81,14 @@ int run(int argument_count, char** argument_values) {
       "sandbay NOUN --help lists the verbs of a noun, sandbay NOUN VERB --help explains one.\n"
       "Sizes are written 512MiB, 100GiB, 1TB. See sandbay(1).");
   add_group_commands(app, settings);
+  add_drive_commands(app, settings);
+  add_raid_commands(app, settings);
   add_volume_commands(app, settings);
   add_target_commands(app, settings);
   add_session_commands(app, settings);
   add_access_commands(app, settings);
+  add_fault_commands(app, settings);
+  add_event_commands(app, settings);
   add_load_command(app, settings);
   try {
     app.parse(argument_count, argument_values);
