@@ -118,8 +118,6 @@ struct NewSet {
   unsigned group_count = 0;  // As in Shape.
   std::uint32_t strip_bytes = 64u << 10;
   bool integrity = false;
-  // Of integrity data for 4 KiB; used with integrity only.
-  std::uint32_t integrity_bytes_per_4k = 16;
   // Nothing: 16 MiB where a journal is needed (parity, or integrity), else none. 0: none, because
   // it is in NVRAM.
   std::optional<std::uint64_t> journal_bytes;

@@ -19,7 +19,7 @@ namespace {
 constexpr unsigned kTurnsToSettle = 8;
 
 bool needs_journal(const Superblock& superblock, const Layout& layout) {
-  return layout.parity_chunks() > 0 || (superblock.integrity && layout.redundancy() > 0);
+  return layout.parity_chunks() > 0 || superblock.integrity;
 }
 
 // What is on no drive any more is stale or gone, before anything is written.

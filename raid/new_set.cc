@@ -6,11 +6,10 @@
 #include <fmt/format.h>
 
 #include "raid/assembly.h"
+#include "raid/integrity_format.h"
 
 namespace sandbay::raid {
 namespace {
-
-constexpr std::uint64_t kAlignment = 4096;  // Of the integrity area.
 
 std::uint64_t align_up(std::uint64_t value, std::uint64_t to) { return (value + to - 1) / to * to; }
 
@@ -80,17 +79,12 @@ std::string areas_error(const NewSet& wanted, std::uint32_t block_bytes) {
       journal.has_value() && (*journal % 4096 != 0 || *journal > kMostDriveBytes)) {
     return fmt::format("journal: {} bytes; a multiple of 4096", *journal);
   }
-  if (wanted.integrity &&
-      (wanted.integrity_bytes_per_4k == 0 || wanted.integrity_bytes_per_4k > 4096)) {
-    return fmt::format("integrity: {} bytes for 4 KiB; 1 to 4096", wanted.integrity_bytes_per_4k);
-  }
   return {};
 }
 
 // Integrity data for so many bytes of data.
 std::uint64_t integrity_bytes(const NewSet& wanted, std::uint64_t data_bytes) {
-  if (!wanted.integrity) return 0;
-  return align_up((data_bytes + 4095) / 4096 * wanted.integrity_bytes_per_4k, kAlignment);
+  return wanted.integrity ? integrity_area_bytes(data_bytes) : 0;
 }
 
 // The largest data area, in whole strips, that leaves room for its integrity area.
@@ -101,7 +95,7 @@ std::uint64_t data_bytes_within(const NewSet& wanted, std::uint64_t bytes) {
     return data + integrity_bytes(wanted, data);
   };
   if (wanted.integrity) {
-    strips = strips * 4096 / (4096 + wanted.integrity_bytes_per_4k) + 1;
+    strips = strips * kCellsPerBlock / (kCellsPerBlock + 1) + 1;
   }
   while (strips > 0 && end() > bytes) --strips;
   return strips * wanted.strip_bytes;

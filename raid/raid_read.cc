@@ -6,22 +6,9 @@
 #include <utility>
 
 #include "raid/raid_set.h"
+#include "raid/read_piece.h"
 
 namespace sandbay::raid {
-
-// The part of a host's read that lies in one strip.
-struct RaidSet::ReadPiece {
-  Lba lba = 0;
-  Layout::Position position;
-  std::uint32_t rows = 0;
-  unsigned member = 0;
-  BufferList data;
-  Error error = Error::kNone;
-  Lba bad = 0;
-  bool again = false;   // From redundancy, or from the drive once more.
-  bool failed = false;  // The drive could not give it; `error` says why.
-  bool late = false;    // The drive is slow with it.
-};
 
 // Pieces that lie one after another on a drive: one request.
 struct RaidSet::ReadRun {
@@ -59,13 +46,15 @@ unsigned RaidSet::choose_member(std::uint64_t stripe, MemberSet unreadable) cons
 }
 
 Task<Completion> RaidSet::read(Request request) {
+  if (!whole_cells(request.extent)) return read_widened(std::move(request));
   const Layout::Position position = layout_.position(request.extent.first);
   const bool one_strip = request.extent.block_count <= layout_.strip_blocks() - position.row;
   if (one_strip && drives_.optimal() && drives_.lost().empty() && request.extent.block_count > 0 &&
       !(layout_.mirrored() && table_.being_written(position.stripe))) {
     return read_one(std::move(request), position);
   }
-  return read_many(std::move(request));
+  const Extent asked = request.extent;
+  return read_many(std::move(request), asked);
 }
 
 // The usual case: everything is well and one drive has it all.
@@ -89,13 +78,22 @@ Task<Completion> RaidSet::read_one(Request request, Layout::Position position) {
     piece.late = !io.ended();
     if (!piece.late) completion = io.take();
   }
-  if (!piece.late && completion.error == Error::kNone) co_return completion;
+  if (!piece.late && completion.error == Error::kNone && integrity_ == nullptr) {
+    co_return completion;
+  }
   piece.lba = extent.first;
   piece.position = position;
   piece.rows = static_cast<std::uint32_t>(extent.block_count);
   piece.member = member;
+  piece.asked = extent;
   piece.data = std::move(completion.data);  // Nothing, if the drive still has it.
-  if (!piece.late) note_failed_read(piece, drive, completion);
+  if (!piece.late && completion.error == Error::kNone) {
+    const bool good = co_await piece_good(&piece);
+    completion.data = std::move(piece.data);
+    if (good) co_return completion;
+  } else if (!piece.late) {
+    note_failed_read(piece, drive, completion);
+  }
   co_await read_again(&piece);
   completion.error = piece.error;
   completion.first_bad_lba = piece.bad;
@@ -103,7 +101,7 @@ Task<Completion> RaidSet::read_one(Request request, Layout::Position position) {
   co_return completion;
 }
 
-Task<Completion> RaidSet::read_many(Request request) {
+Task<Completion> RaidSet::read_many(Request request, Extent asked) {
   Completion completion;
   std::vector<ReadPiece> pieces;
   pieces.reserve(request.extent.block_count / layout_.strip_blocks() + 2);
@@ -114,11 +112,16 @@ Task<Completion> RaidSet::read_many(Request request) {
     piece.rows = static_cast<std::uint32_t>(std::min<std::uint64_t>(
         request.extent.end() - lba, layout_.strip_blocks() - piece.position.row));
     piece.data = request.data.take_front(bytes_of(piece.rows));
+    piece.asked = asked;
     lba += piece.rows;
     pieces.push_back(std::move(piece));
   }
   co_await read_runs(&pieces, request.disable_page_out, request.origin);
   for (ReadPiece& piece : pieces) {
+    if (!piece.again && integrity_ != nullptr) {  // It may be an update's that is under way.
+      const bool good = co_await piece_good(&piece);
+      piece.again = !good;
+    }
     if (piece.again) co_await read_again(&piece);
     if (piece.error != Error::kNone && completion.error == Error::kNone) {
       completion.error = piece.error;
@@ -143,7 +146,9 @@ Task<void> RaidSet::read_runs(std::vector<ReadPiece>* pieces, bool disable_page_
     const MemberSet unreadable = drives_.unreadable(stripe);
     piece.member = layout_.mirrored() ? choose_member(stripe, unreadable) : piece.position.chunk;
     const bool waits = layout_.mirrored() && table_.being_written(stripe);
-    if (waits || piece.member >= layout_.width() || (unreadable >> piece.member & 1) != 0) {
+    const bool lost = !drives_.lost().empty() && drives_.lost().first_overlap(piece.wanted());
+    if (waits || lost || piece.member >= layout_.width() ||
+        (unreadable >> piece.member & 1) != 0) {
       piece.again = true;
       continue;
     }
@@ -222,8 +227,13 @@ void RaidSet::note_failed_read(ReadPiece& piece, Drive* drive, const Completion&
 }
 
 Task<void> RaidSet::read_again(ReadPiece* piece) {
+  bool unsettled = false;
   if (layout_.redundancy() == 0) {
-    if (!piece->failed) co_await read_alone(piece);
+    if (integrity_ != nullptr) {
+      co_await read_sole(piece);
+    } else if (!piece->failed) {
+      co_await read_alone(piece);
+    }
   } else {
     StripeEntry& entry = table_.enter(piece->position.stripe);
     co_await table_.lock_shared(entry);
@@ -232,7 +242,10 @@ Task<void> RaidSet::read_again(ReadPiece* piece) {
     const std::size_t taken = co_await budget_.take(most * layout_.width() * 2);
     const ByteBudget::Share share(budget_, taken);
     co_await read_slices(piece);
+    unsettled = integrity_ != nullptr && piece->error == Error::kMediumError &&
+                !drives_.lost().first_overlap(piece->wanted());
   }
+  if (unsettled) co_await settle_and_read(piece);
   if (!piece->data.empty()) co_return;
   // With an error, too, the host gets as many bytes as it asked for.
   piece->data = co_await scratch_.allocate(bytes_of(piece->rows));
@@ -269,6 +282,7 @@ Task<void> RaidSet::read_slices(ReadPiece* piece) {
     slice.position.row += done;
     slice.rows = std::min(slice_rows(), piece->rows - done);
     slice.member = piece->member;
+    slice.asked = piece->asked;
     slice.failed = piece->failed;
     slice.late = piece->late;
     slice.error = piece->error;
@@ -294,8 +308,7 @@ Task<void> RaidSet::read_held(ReadPiece* piece) {
   const std::uint64_t stripe = piece->position.stripe;
   const std::uint32_t row = piece->position.row;
   const bool medium_error = piece->failed && piece->error == Error::kMediumError;
-  if (const auto lost =
-          drives_.lost().first_overlap({.first = piece->lba, .block_count = piece->rows})) {
+  if (const auto lost = drives_.lost().first_overlap(piece->wanted())) {
     piece->error = Error::kMediumError;
     piece->bad = *lost;
     co_return;
@@ -317,7 +330,7 @@ Task<void> RaidSet::read_held(ReadPiece* piece) {
                                          &lanes, &bad_row);
   }
   if (!lanes[wanted].empty()) piece->data = std::move(lanes[wanted]);
-  piece->bad = piece->lba + (bad_row - row);
+  piece->bad = std::max(piece->lba + (bad_row - row), piece->asked.first);
   if (by_drive && (medium_error || piece->error == Error::kMediumError)) {
     repair_later(stripe, piece->member, row, piece->rows);
   }

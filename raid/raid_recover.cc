@@ -35,7 +35,7 @@ MemberSet lowest(MemberSet set, unsigned count) {
 
 Task<void> RaidSet::read_members(std::uint64_t stripe, MemberSet members, std::uint32_t row,
                                  std::uint32_t row_count, Lanes* lanes, MemberSet* failed,
-                                 bool* medium) {
+                                 bool* medium, Lanes* suspects) {
   struct Reading {
     unsigned member;
     unsigned role;
@@ -65,7 +65,22 @@ Task<void> RaidSet::read_members(std::uint64_t stripe, MemberSet members, std::u
     co_await reading.io.wait();
     Completion done = reading.io.take();
     if (done.error == Error::kNone) {
-      (*lanes)[reading.member] = std::move(done.data);
+      Integrity::Checked checked;
+      if (integrity_ != nullptr) {
+        checked =
+            co_await integrity_->check(stripe, reading.member, row, row_count, &done.data);
+      }
+      if (checked.good()) {
+        (*lanes)[reading.member] = std::move(done.data);
+        continue;
+      }
+      *failed |= MemberSet{1} << reading.member;
+      *medium = true;
+      if (suspects != nullptr) {
+        (*suspects)[reading.member] = std::move(done.data);
+      } else if (layout_.redundancy() > 0) {
+        repair_later(stripe, reading.member, checked.first_bad, checked.end - checked.first_bad);
+      }
       continue;
     }
     *failed |= MemberSet{1} << reading.member;
@@ -119,7 +134,15 @@ Task<Error> RaidSet::recover_rows(std::uint64_t stripe, MemberSet wanted, std::u
     }
     if ((wanted & ~there) == 0) co_return Error::kNone;
     co_await recover_from(there, wanted, row_count, lanes);
-    co_return Error::kNone;
+    if (integrity_ == nullptr) co_return Error::kNone;
+    // What is computed from cells of which nothing is known may be wrong, too.
+    const MemberSet computed = wanted & ~there & ~drives_.unreadable(stripe);
+    const bool right = co_await confirmed(stripe, row, row_count, computed, false, lanes, nullptr);
+    if (right) co_return Error::kNone;
+    *bad_row = row;
+    if (row_count <= granule_) co_return Error::kMediumError;
+    lanes->clear();
+    co_return co_await recover_by_granule(stripe, wanted, row, row_count, lanes, bad_row);
   }
 }
 
@@ -198,39 +221,48 @@ Task<Error> RaidSet::settle_granule(std::uint64_t stripe, std::uint32_t row, Mem
   MemberSet failed = 0;
   bool medium = false;
   Lanes lanes(layout_.width());
+  Lanes suspects(layout_.width());
   co_await read_members(stripe, looked_at & all & ~drives_.unreadable(stripe), row, granule_,
-                        &lanes, &failed, &medium);
+                        &lanes, &failed, &medium, &suspects);
   if (failed == 0) co_return Error::kNone;
   const MemberSet rest = all & ~looked_at & ~drives_.unreadable(stripe);
   if (rest != 0) {  // One is bad: now the others matter, too.
-    co_await read_members(stripe, rest, row, granule_, &lanes, &failed, &medium);
+    co_await read_members(stripe, rest, row, granule_, &lanes, &failed, &medium, &suspects);
   }
-  co_return co_await settle_bad(stripe, row, failed, medium, &lanes);
+  co_return co_await settle_bad(stripe, row, failed, medium, &lanes, &suspects);
 }
 
 // All members but the failed ones and those that are away are in lanes.
 Task<Error> RaidSet::settle_bad(std::uint64_t stripe, std::uint32_t row, MemberSet failed,
-                                bool medium, Lanes* lanes) {
+                                bool medium, Lanes* lanes, Lanes* suspects) {
   const MemberSet all = first_members(layout_.width());
   const MemberSet data = first_members(layout_.data_chunks());
   const MemberSet missing = all & (drives_.unreadable(stripe) | failed);
   const MemberSet writable = all & ~drives_.unwritable(stripe);
   const std::size_t lane_bytes = bytes_of(granule_);
   MemberSet rewrite = failed & writable;
-  if (static_cast<unsigned>(std::popcount(missing)) <= layout_.redundancy()) {
-    if (layout_.mirrored()) {
-      const auto mirror = static_cast<unsigned>(std::countr_zero(all & ~missing));
-      for (unsigned member = 0; member < layout_.width(); ++member) {
-        if (has(missing, member)) (*lanes)[member] = (*lanes)[mirror].share();
-      }
-    } else {
-      co_await recover_from(all & ~missing, missing, granule_, lanes);
-    }
+  MemberSet corrupt = 0;
+  for (unsigned member = 0; member < layout_.width(); ++member) {
+    if (!(*suspects)[member].empty()) corrupt |= MemberSet{1} << member;
+  }
+  const bool enough = static_cast<unsigned>(std::popcount(missing)) <= layout_.redundancy();
+  Proof proof{.proven = enough};
+  if (integrity_ != nullptr) {
+    proof = co_await prove(stripe, row, missing, failed, lanes, suspects);
+  } else if (enough) {
+    co_await recover_missing(missing, granule_, lanes);
+  }
+  tell_corruption(stripe, row, corrupt & ~proof.trusted,
+                  proof.proven ? "was corrupt and has been rewritten" : "is corrupt");
+  tell_corruption(stripe, row, corrupt & proof.trusted, nullptr);
+  if (proof.proven) {
     counters_.corrections += static_cast<std::uint64_t>(std::popcount(rewrite)) * granule_;
-    drives_.tell(
-        {SetEvent::Kind::kMediumErrorRepaired, kNoRole,
-         fmt::format("{} rows from {} of stripe {} were unreadable and have been rewritten",
-                     granule_, row, stripe)});
+    if ((failed & ~corrupt) != 0) {
+      drives_.tell(
+          {SetEvent::Kind::kMediumErrorRepaired, kNoRole,
+           fmt::format("{} rows from {} of stripe {} were unreadable and have been rewritten",
+                       granule_, row, stripe)});
+    }
   } else {
     if (!medium) co_return Error::kNotReady;
     const Error error =
@@ -240,7 +272,7 @@ Task<Error> RaidSet::settle_bad(std::uint64_t stripe, std::uint32_t row, MemberS
       const bool zeroed = has(missing, member) && (layout_.mirrored() || has(data, member));
       if (zeroed) (*lanes)[member] = BufferList(zeroes_.slice(0, lane_bytes));
     }
-    if (!layout_.mirrored()) co_await compute_parities(lanes, lane_bytes);
+    if (layout_.parity_chunks() > 0) co_await compute_parities(lanes, lane_bytes);
     rewrite = writable & (missing | (all & ~data));
   }
   std::vector<Segment> segments;
@@ -251,6 +283,16 @@ Task<Error> RaidSet::settle_bad(std::uint64_t stripe, std::uint32_t row, MemberS
   }
   if (segments.empty()) co_return Error::kNone;
   co_return co_await store(stripe, segments, false, Origin::kRebuild);
+}
+
+// There are enough others.
+Task<void> RaidSet::recover_missing(MemberSet missing, std::uint32_t rows, Lanes* lanes) {
+  const MemberSet there = first_members(layout_.width()) & ~missing;
+  if (!layout_.mirrored()) co_return co_await recover_from(there, missing, rows, lanes);
+  const auto mirror = static_cast<unsigned>(std::countr_zero(there));
+  for (unsigned member = 0; member < layout_.width(); ++member) {
+    if (has(missing, member)) (*lanes)[member] = (*lanes)[mirror].share();
+  }
 }
 
 // Fresh parity lanes for data lanes that are all there.
@@ -330,9 +372,17 @@ Task<Error> RaidSet::rebuild_held(std::uint64_t stripe, unsigned member, bool re
   request.origin = Origin::kRebuild;
   request.extent = {.first = on_drive(stripe, row), .block_count = rows};
   request.data = std::move(lanes[member]);
+  const BufferList written = request.data.share();
   const Completion done = co_await target->submit(std::move(request));
   if (done.error != Error::kNone) judge(role, target, done.error, "a write of the rebuild");
-  co_return done.error;
+  if (done.error != Error::kNone || integrity_ == nullptr) co_return done.error;
+  // Its entries, and those that its drive has of another's cells, which may be stale as well.
+  std::vector<Integrity::Change> changes;
+  changes.push_back(integrity_->change_of(stripe, member, row, rows, &written));
+  changes.push_back(changes.back());
+  changes.back().role = integrity_->before(role);
+  changes.back().kind = Integrity::Change::Kind::kKept;
+  co_return co_await store_entries(stripe, std::move(changes));
 }
 
 Task<RaidSet::Verified> RaidSet::verify_stripe(std::uint64_t stripe) {
@@ -370,6 +420,11 @@ Task<RaidSet::Verified> RaidSet::verify_held(std::uint64_t stripe, std::uint32_t
     readable = first_members(width) & ~drives_.unreadable(stripe);
     co_await read_members(stripe, readable, row, rows, &lanes, &failed, &medium);
     if (failed == 0) break;
+    if (layout_.redundancy() == 0) {
+      tell_corruption(stripe, row, failed, "cannot be read, or is corrupt");
+      verified.mismatch = true;
+      co_return verified;
+    }
     if (attempt > 1) co_return Verified{.error = Error::kMediumError};
     verified.error = co_await declare_lost(stripe, row, rows);
     if (verified.error != Error::kNone) co_return verified;
@@ -381,7 +436,10 @@ Task<RaidSet::Verified> RaidSet::verify_held(std::uint64_t stripe, std::uint32_t
   } else {
     wrong = co_await wrong_parities(&lanes, there, lane_bytes);
   }
-  if (wrong == 0) co_return verified;
+  if (wrong == 0) {
+    verified.error = co_await verify_entries(stripe, there, row, rows, &lanes);
+    co_return verified;
+  }
   verified.mismatch = drives_.redundancy_valid(stripe);
   if (verified.mismatch) {
     ++counters_.mismatches;
@@ -393,9 +451,12 @@ Task<RaidSet::Verified> RaidSet::verify_held(std::uint64_t stripe, std::uint32_t
     if (!has(wrong, member)) continue;
     counters_.corrections += verified.mismatch ? rows : 0;
     segments.push_back(
-        {.member = member, .row = row, .row_count = rows, .data = std::move(lanes[member])});
+        {.member = member, .row = row, .row_count = rows, .data = lanes[member].share()});
   }
   verified.error = co_await store(stripe, segments, false, Origin::kVerify);
+  if (verified.error == Error::kNone) {
+    verified.error = co_await verify_entries(stripe, there, row, rows, &lanes);
+  }
   co_return verified;
 }
 

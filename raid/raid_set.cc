@@ -62,6 +62,7 @@ RaidSet::RaidSet(Executor& home, SetDrives& drives, Journal* journal, RaidSetOpt
   zeroes_ = scratch_.try_allocate_contiguous(bytes_of(layout_.strip_blocks()));
   assert(!zeroes_.empty());
   std::memset(zeroes_.data(), 0, zeroes_.byte_count());
+  if (drives_.superblock().integrity) open_integrity();
   if (journal_ == nullptr) return;
   journal_->on_pressure = [this] { begin_relief(); };
 }
@@ -86,8 +87,13 @@ Health RaidSet::health() const noexcept {
 std::uint32_t RaidSet::slice_rows() const {
   std::size_t most = options_.largest_update_bytes;
   if (journal_ != nullptr) most = std::min(most, journal_->largest_payload_bytes());
+  most /= layout_.width();
+  if (integrity_ != nullptr) {
+    const std::size_t blocks = Integrity::most_blocks(kMostStripBytes / kCellBytes);
+    most -= std::min(most, blocks * kIntegrityBlockBytes);
+  }
   const auto rows = static_cast<std::uint32_t>(
-      std::min<std::size_t>(most / bytes_of(layout_.width()), layout_.strip_blocks()));
+      std::min<std::size_t>(most / geometry_.block_bytes, layout_.strip_blocks()));
   return std::max(rows / granule_, 1U) * granule_;
 }
 
@@ -168,11 +174,17 @@ void RaidSet::begin_relief() {
   spawn(relieve_journal());
 }
 
+// An old record that is not released would keep all newer ones alive, so every update that may have
+// one is waited for first. Two counts in turn tell those from the ones that begin meanwhile.
 Task<Error> RaidSet::renew_journal() {
-  if (journal_ == nullptr) co_return Error::kNone;
-  const Error error = co_await flush_drives();
-  if (error != Error::kNone) co_return error;
-  co_return co_await journal_->renew();
+  co_await renew_lock_.lock();
+  const unsigned before = storing_turn_;
+  storing_turn_ = 1 - before;
+  while (storing_[before] > 0) co_await storing_ended_.wait();
+  Error error = co_await flush_drives();
+  if (error == Error::kNone && journal_ != nullptr) error = co_await journal_->renew();
+  renew_lock_.unlock();
+  co_return error;
 }
 
 // The journal runs full: what has been written in place since is flushed and released.
@@ -184,9 +196,16 @@ Task<void> RaidSet::relieve_journal() {
 }
 
 // A drive that is away misses this write, too.
-Task<Error> RaidSet::prepare_replay(JournalWrite entry, Prepared* prepared) {
+Task<Error> RaidSet::prepare_replay(std::uint64_t stripe, JournalWrite entry,
+                                    Prepared* prepared) {
   if (entry.role >= layout_.drive_count() || entry.extent.block_count == 0) {
     co_return Error::kDataCorrupt;
+  }
+  const RoleEntry& role = drives_.superblock().roles[entry.role];
+  const std::uint64_t area = role.integrity_offset_bytes / geometry_.block_bytes;
+  const std::uint64_t area_end = area + role.integrity_bytes / geometry_.block_bytes;
+  if (integrity_ != nullptr && entry.extent.first >= area && entry.extent.end() <= area_end) {
+    co_return co_await prepared->add(stripe, false);  // Entries go with their stripe.
   }
   const Lba first = entry.extent.first - drives_.data_offset();
   const Lba last = first + entry.extent.block_count - 1;
@@ -194,8 +213,8 @@ Task<Error> RaidSet::prepare_replay(JournalWrite entry, Prepared* prepared) {
   const std::uint64_t end = drives_.region_of(layout_.on_drive(entry.role, last).stripe) + 1;
   std::uint64_t region = drives_.region_of(layout_.on_drive(entry.role, first).stripe);
   for (; region < end; ++region) {
-    const std::uint64_t stripe = region * drives_.superblock().region_stripes;
-    const Error error = co_await prepared->add(stripe, false);
+    const std::uint64_t in_region = region * drives_.superblock().region_stripes;
+    const Error error = co_await prepared->add(in_region, false);
     if (error != Error::kNone) co_return error;
   }
   co_return Error::kNone;
@@ -210,7 +229,7 @@ Task<Error> RaidSet::replay_journal() {
     std::size_t offset = 0;
     for (const JournalWrite& entry : update.writes) {
       Prepared prepared(drives_);
-      const Error ready = co_await prepare_replay(entry, &prepared);
+      const Error ready = co_await prepare_replay(update.stripe, entry, &prepared);
       if (ready != Error::kNone) co_return ready;
       const std::size_t byte_count = entry.zeroes ? 0 : bytes_of(entry.extent.block_count);
       for (const auto& drive :
@@ -294,7 +313,9 @@ bool RaidSet::judge(unsigned role, Drive* drive, Error error, const char* doing)
 // Whole stripes become zeros by a request to each drive, parity of zeros being zeros; what is left
 // at the two ends is written.
 Task<Completion> RaidSet::zero(Request request) {
-  if (layout_.redundancy() == 0) co_return co_await zero_direct(std::move(request));
+  if (layout_.redundancy() == 0 && integrity_ == nullptr) {
+    co_return co_await zero_direct(std::move(request));
+  }
   Completion completion;
   completion.data = std::move(request.data);
   const Operation operation = request.operation == Operation::kUnmap && geometry_.unmap
@@ -306,7 +327,7 @@ Task<Completion> RaidSet::zero(Request request) {
   while (lba < end && completion.error == Error::kNone) {
     const std::uint64_t stripe = lba / stripe_blocks;
     const std::uint64_t whole =
-        lba % stripe_blocks == 0 ? std::min((end - lba) / stripe_blocks, kZeroBatch) : 0;
+        lba % stripe_blocks == 0 ? std::min((end - lba) / stripe_blocks, zero_batch()) : 0;
     std::uint64_t blocks = whole * stripe_blocks;
     if (whole > 0) {
       completion.error = co_await zero_stripes(stripe, whole, operation);
@@ -323,6 +344,26 @@ Task<Completion> RaidSet::zero(Request request) {
     completion.error = co_await forget_lost(request.extent);
   }
   co_return completion;
+}
+
+// As many stripes as one update may have, with the blocks of their entries; none if even one is too
+// many, and then zeros are written like anything else.
+std::uint64_t RaidSet::zero_batch() const {
+  if (integrity_ == nullptr) return kZeroBatch;
+  const std::size_t most =
+      journal_ != nullptr ? journal_->largest_payload_bytes() : std::size_t{1} << 20;
+  const std::uint64_t cells = layout_.strip_blocks() / cell_rows_;
+  for (std::uint64_t stripes = kZeroBatch; stripes > 0; stripes /= 2) {
+    const std::uint64_t on_each = (stripes - 1) / layout_.group_count() + 1;
+    const std::uint64_t in_row = layout_.level() == Level::kConcatenation ? stripes : on_each;
+    const std::uint64_t roles =
+        std::min<std::uint64_t>(layout_.drive_count(), stripes * layout_.width());
+    const std::uint64_t blocks = roles * Integrity::most_blocks(in_row * cells);
+    if (roles + blocks <= kMostJournalWrites && blocks * kIntegrityBlockBytes <= most) {
+      return stripes;
+    }
+  }
+  return 0;
 }
 
 // The stripes are taken in order, so two such runs cannot wait for each other, and whoever holds
@@ -368,18 +409,27 @@ Task<Error> RaidSet::zero_held(std::uint64_t first, std::uint64_t count, Operati
     const Error error = co_await prepared.add(stripe, intent());
     if (error != Error::kNone) co_return error;
   }
-  std::uint64_t ticket = 0;
-  if (journal_ != nullptr) {
-    const Result<std::uint64_t> appended =
-        co_await journal_->append({.stripe = first, .writes = writes});
-    if (!appended) {
-      go_offline("its journal cannot be written");
-      co_return Error::kNotReady;
+  const Storing storing(*this);
+  Integrity::Update sums;
+  BufferList payload;
+  const std::size_t cell_writes = writes.size();
+  if (integrity_ != nullptr) {
+    std::vector<Integrity::Change> changes;
+    for (const JournalWrite& write : writes) {
+      changes.push_back({.role = write.role,
+                         .first_cell = (write.extent.first - drives_.data_offset()) / cell_rows_,
+                         .cell_count = write.extent.block_count / cell_rows_,
+                         .kind = Integrity::Change::Kind::kZeroes});
     }
-    ticket = *appended;
+    co_await integrity_->begin(std::move(changes), &sums);
+    sums.add_to(&writes, &payload);
   }
+  const Result<std::uint64_t> ticket = co_await append_to_journal(
+      {.stripe = first, .writes = writes, .payload = payload.empty() ? nullptr : &payload});
+  if (!ticket) co_return ticket.error();
+  if (integrity_ != nullptr) integrity_->publish(&sums);
   std::vector<Target> targets;
-  for (const JournalWrite& write : writes) {
+  for (const JournalWrite& write : std::span(writes).first(cell_writes)) {
     const SetDrives::RoleDrive& here = drives_.role(write.role);
     for (Drive* drive : {here.drive, here.replacement}) {
       if (drive == nullptr) continue;
@@ -389,7 +439,7 @@ Task<Error> RaidSet::zero_held(std::uint64_t first, std::uint64_t count, Operati
       targets.push_back({write.role, drive, drive->start(std::move(request))});
     }
   }
-  co_return co_await end_store(&targets, ticket);
+  co_return co_await end_store(&targets, &sums, *ticket);
 }
 
 Task<Completion> RaidSet::zero_direct(Request request) {

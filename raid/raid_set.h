@@ -10,11 +10,13 @@
 // only the journal knows better: the set is then offline() for good, and its owner assembles it
 // anew (managed_set.h) when the drives are back.
 //
-// The functions stand in five files: raid_set.cc (what is asked of it), raid_read.cc,
-// raid_write.cc (host writes into stripe updates), stripe_update.cc (one update) and
-// raid_recover.cc (computing what cannot be read). Everything runs on the home executor.
+// The functions stand in six files: raid_set.cc (what is asked of it), raid_read.cc,
+// raid_write.cc (host writes into stripe updates), stripe_update.cc (one update), raid_recover.cc
+// (computing what cannot be read) and integrity_set.cc (with integrity: what is read is what was
+// written last, or it is as good as unreadable). Everything runs on the home executor.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <memory>
 #include <span>
@@ -23,6 +25,7 @@
 
 #include "block/block_device.h"
 #include "raid/byte_budget.h"
+#include "raid/integrity.h"
 #include "raid/journal.h"
 #include "raid/lanes.h"
 #include "raid/layout.h"
@@ -48,6 +51,11 @@ struct SetCounters {
   std::uint64_t corrections = 0;      // Blocks rewritten after a medium error or a mismatch.
   std::uint64_t lost_blocks = 0;
   std::uint64_t mismatches = 0;  // Stripes whose redundancy did not match.
+  // With integrity, in cells: the drive gave something else than was written last; only the entry
+  // was wrong; an entry was unknown, or its copies differed, when it was verified.
+  std::uint64_t corruptions = 0;
+  std::uint64_t false_entries = 0;
+  std::uint64_t entries_mended = 0;
   std::uint64_t flushes = 0;
 };
 
@@ -79,6 +87,7 @@ class RaidSet final : public BlockDevice {
   const SetCounters& counters() const noexcept { return counters_; }
   SetDrives& drives() noexcept { return drives_; }
   const Journal* journal() const noexcept { return journal_; }
+  const Integrity* integrity() const noexcept { return integrity_.get(); }  // Null: none.
   bool offline() const noexcept { return offline_; }
   TimePoint last_host_io() const noexcept { return last_host_io_; }
   std::size_t host_operations() const noexcept { return gate_.count(); }
@@ -90,7 +99,8 @@ class RaidSet final : public BlockDevice {
   // if that takes too long: something in a drive does not end, and the set must be kept.
   Task<Error> close(TimePoint deadline);
   Task<Error> flush_drives();
-  // The journal is on as many drives as it should be; before a role that has come back counts.
+  // Everything written is on flushed drives, no update of before comes back from the journal, and
+  // the journal is on as many drives as it should be; before a role that has come back counts.
   Task<Error> renew_journal();
 
   // For maintenance. Each takes the stripe for itself. ------------------------------------------
@@ -114,6 +124,23 @@ class RaidSet final : public BlockDevice {
     DriveIo io;
   };
 
+  // An update from its record in the journal until it is in place.
+  class Storing {
+   public:
+    explicit Storing(RaidSet& set) : set_(set), turn_(set.storing_turn_) {
+      ++set_.storing_[turn_];
+    }
+    Storing(const Storing&) = delete;
+    Storing& operator=(const Storing&) = delete;
+    ~Storing() {
+      if (--set_.storing_[turn_] == 0) set_.storing_ended_.notify_all();
+    }
+
+   private:
+    RaidSet& set_;
+    unsigned turn_;
+  };
+
   // raid_set.cc
   Task<Completion> dispatch(Request request);
   Task<Completion> flush(Request request);
@@ -121,8 +148,9 @@ class RaidSet final : public BlockDevice {
   Task<Completion> zero_direct(Request request);
   Task<Error> zero_stripes(std::uint64_t first, std::uint64_t count, Operation operation);
   Task<Error> zero_held(std::uint64_t first, std::uint64_t count, Operation operation);
+  std::uint64_t zero_batch() const;
   Task<Completion> advise(Request request);
-  Task<Error> prepare_replay(JournalWrite entry, Prepared* prepared);
+  Task<Error> prepare_replay(std::uint64_t stripe, JournalWrite entry, Prepared* prepared);
   void go_offline(const std::string& why);
   void begin_relief();
   Task<void> relieve_journal();
@@ -139,7 +167,8 @@ class RaidSet final : public BlockDevice {
   // raid_read.cc
   Task<Completion> read(Request request);
   Task<Completion> read_one(Request request, Layout::Position position);
-  Task<Completion> read_many(Request request);
+  // `asked`: what the host wants of it.
+  Task<Completion> read_many(Request request, Extent asked);
   Task<void> read_runs(std::vector<ReadPiece>* pieces, bool disable_page_out, Origin origin);
   void fail_run(const ReadRun& run, const Completion& done, std::vector<ReadPiece>& pieces,
                 const std::vector<std::size_t>& next);
@@ -174,12 +203,17 @@ class RaidSet final : public BlockDevice {
   // Writes segments of a stripe, through the journal where there is one.
   Task<Error> store(std::uint64_t stripe, std::span<Segment> segments, bool force_unit_access,
                     Origin origin);
-  Task<Error> end_store(std::vector<Target>* targets, std::uint64_t ticket);
-  Task<Error> write_targets(std::vector<Target>* targets);
+  Task<Result<std::uint64_t>> append_to_journal(StripeUpdate update);
+  Task<Error> end_store(std::vector<Target>* targets, Integrity::Update* sums,
+                        std::uint64_t ticket);
+  Task<Error> write_targets(std::vector<Target>* targets, Integrity::Update* sums);
 
   // raid_recover.cc; the stripe is held, exclusively where something is written.
+  // What is corrupt counts as failed, by a medium error; its bytes go to `suspects`, or its repair
+  // is begun.
   Task<void> read_members(std::uint64_t stripe, MemberSet members, std::uint32_t row,
-                          std::uint32_t row_count, Lanes* lanes, MemberSet* failed, bool* medium);
+                          std::uint32_t row_count, Lanes* lanes, MemberSet* failed, bool* medium,
+                          Lanes* suspects = nullptr);
   // Brings the `wanted` members of these rows into lanes, from redundancy or (those that are not in
   // `avoid`) from their drives. kMediumError: `bad_row` is the first that cannot be had; the others
   // are there, and zeros stand for what cannot. kNotReady: too many drives are away.
@@ -197,7 +231,8 @@ class RaidSet final : public BlockDevice {
                               MemberSet looked_at);
   Task<Error> settle_granule(std::uint64_t stripe, std::uint32_t row, MemberSet looked_at);
   Task<Error> settle_bad(std::uint64_t stripe, std::uint32_t row, MemberSet failed, bool medium,
-                         Lanes* lanes);
+                         Lanes* lanes, Lanes* suspects);
+  Task<void> recover_missing(MemberSet missing, std::uint32_t rows, Lanes* lanes);
   Task<Error> add_lost(std::uint64_t stripe, MemberSet members, std::uint32_t row,
                        std::uint32_t rows);
   // Rows that are worked on at once: all members together are within largest_update_bytes, and one
@@ -209,6 +244,39 @@ class RaidSet final : public BlockDevice {
   MemberSet different_mirrors(Lanes& lanes, MemberSet there) const;
   Task<MemberSet> wrong_parities(Lanes* lanes, MemberSet there, std::size_t lane_bytes);
 
+  // integrity_set.cc
+  void open_integrity();
+  bool whole_cells(const Extent& extent) const {
+    return (extent.first | extent.block_count) % cell_rows_ == 0;
+  }
+  Task<Completion> read_widened(Request request);
+  Task<bool> piece_good(ReadPiece* piece);
+  Task<void> read_sole(ReadPiece* piece);
+  Task<void> settle_and_read(ReadPiece* piece);
+  Task<Error> complete_cells(std::uint64_t stripe, std::span<WritePiece* const> pieces);
+  Task<Error> complete_piece(std::uint64_t stripe, WritePiece* piece);
+  Task<Error> read_cell(std::uint64_t stripe, unsigned member, std::uint32_t row,
+                        BufferList* cell);
+  Task<Error> begin_sums(std::uint64_t stripe, std::span<const Segment> segments,
+                         Integrity::Update* sums);
+  // Only entries, cells stay as they are.
+  Task<Error> store_entries(std::uint64_t stripe, std::vector<Integrity::Change> changes);
+  Task<Error> verify_entries(std::uint64_t stripe, MemberSet there, std::uint32_t row,
+                             std::uint32_t rows, Lanes* lanes);
+  struct Proof {
+    bool proven = false;
+    MemberSet trusted = 0;  // Suspects whose entries were wrong.
+  };
+  // Brings the missing members into lanes, if there is a way to that their entries confirm.
+  Task<Proof> prove(std::uint64_t stripe, std::uint32_t row, MemberSet missing, MemberSet failed,
+                    Lanes* lanes, Lanes* suspects);
+  // Whether the members' lanes are what their entries say or, if `strictly`, are known to be. Not
+  // strictly, those that equal their suspects are right as well, and so is parity.
+  Task<bool> confirmed(std::uint64_t stripe, std::uint32_t row, std::uint32_t rows,
+                       MemberSet members, bool strictly, Lanes* lanes, Lanes* suspects);
+  void tell_corruption(std::uint64_t stripe, std::uint32_t row, MemberSet members,
+                       const char* outcome);
+
   Executor& home_;
   SetDrives& drives_;
   Journal* journal_;
@@ -216,6 +284,7 @@ class RaidSet final : public BlockDevice {
   const Layout& layout_;
   Geometry geometry_;
   std::uint32_t granule_ = 1;  // Rows of a physical block: what medium errors are judged by.
+  std::uint32_t cell_rows_ = 1;  // Rows of a cell of integrity; 1 without.
   SetCounters counters_;
   StripeTable table_;
   // Every operation takes what it may need at most before it starts, so that none waits for memory
@@ -223,11 +292,16 @@ class RaidSet final : public BlockDevice {
   ByteBudget budget_;
   BufferPool scratch_;
   Buffer zeroes_;  // A strip of zeros; never written.
+  std::unique_ptr<Integrity> integrity_;  // Null: none.
   bool offline_ = false;
   bool relieving_ = false;
   TimePoint last_host_io_{};
   std::vector<std::uint64_t> written_tickets_;  // In place, not yet covered by a flush.
   Mutex flush_lock_;
+  Mutex renew_lock_;
+  unsigned storing_turn_ = 0;
+  std::array<std::size_t, 2> storing_{};  // By turn.
+  Condition storing_ended_;
   std::uint64_t flushes_asked_ = 0;
   std::uint64_t flushes_done_ = 0;
   Gate gate_;        // Host requests.

@@ -13,6 +13,8 @@ namespace {
 
 // Pieces that one update takes at most; the rest waits for the next.
 constexpr std::size_t kMostPieces = 64;
+// The same with integrity: a record has room for so many, and for the blocks of their entries.
+constexpr std::size_t kMostCheckedPieces = 16;
 
 }  // namespace
 
@@ -33,7 +35,7 @@ struct HostWrite {
 };
 
 Task<Completion> RaidSet::write(Request request) {
-  if (layout_.redundancy() == 0 && journal_ == nullptr) {
+  if (layout_.redundancy() == 0 && journal_ == nullptr && integrity_ == nullptr) {
     return write_direct(std::move(request));
   }
   return write_queued(std::move(request));
@@ -92,8 +94,10 @@ void RaidSet::start_writer(StripeEntry& entry) {
 
 namespace {
 
-bool overlap(const Fragment& a, const Fragment& b) {
-  return a.member == b.member && a.row < b.row + b.row_count && b.row < a.row + a.row_count;
+// Whether they touch the same cell of a member.
+bool overlap(const Fragment& a, const Fragment& b, std::uint32_t cell_rows) {
+  return a.member == b.member && a.row / cell_rows <= (b.row + b.row_count - 1) / cell_rows &&
+         b.row / cell_rows <= (a.row + a.row_count - 1) / cell_rows;
 }
 
 // Whether what waits covers the stripe, so that nothing is to be gained by waiting for more.
@@ -107,13 +111,13 @@ bool covers(const StripeEntry& entry, std::uint32_t stripe_blocks) {
 
 // Takes what may be written together: in the order of arrival, up to the first piece that
 // overlaps another.
-template <std::size_t kMost>
-std::size_t take_pieces(StripeEntry& entry, std::array<WritePiece*, kMost>& taken) {
+std::size_t take_pieces(StripeEntry& entry, std::span<WritePiece*> taken,
+                        std::uint32_t cell_rows) {
   std::size_t count = 0;
-  while (entry.first_piece != nullptr && count < kMost) {
+  while (entry.first_piece != nullptr && count < taken.size()) {
     WritePiece* piece = entry.first_piece;
     for (std::size_t i = 0; i < count; ++i) {
-      if (overlap(taken[i]->fragment, piece->fragment)) return count;
+      if (overlap(taken[i]->fragment, piece->fragment, cell_rows)) return count;
     }
     entry.first_piece = piece->next;
     if (entry.first_piece == nullptr) entry.last_piece = nullptr;
@@ -132,7 +136,8 @@ Task<void> RaidSet::write_stripe(StripeEntry* entry) {
   std::array<WritePiece*, kMostPieces> taken;
   while (entry->first_piece != nullptr) {
     co_await table_.lock(*entry);
-    const std::size_t count = take_pieces(*entry, taken);
+    const std::size_t most = integrity_ != nullptr ? kMostCheckedPieces : kMostPieces;
+    const std::size_t count = take_pieces(*entry, std::span(taken).first(most), cell_rows_);
     if (count > 1) counters_.merged_writes += count - 1;
     const Error error =
         co_await write_pieces(entry->stripe, std::span<WritePiece* const>(taken.data(), count));
@@ -149,6 +154,10 @@ Task<void> RaidSet::write_stripe(StripeEntry* entry) {
 
 Task<Error> RaidSet::write_pieces(std::uint64_t stripe, std::span<WritePiece* const> pieces) {
   if (offline_) co_return Error::kNotReady;
+  if (integrity_ != nullptr) {
+    const Error error = co_await complete_cells(stripe, pieces);
+    if (error != Error::kNone) co_return error;
+  }
   if (layout_.parity_chunks() > 0) co_return co_await update_parity(stripe, pieces);
   co_return co_await update_mirrors(stripe, pieces);
 }

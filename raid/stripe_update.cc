@@ -12,6 +12,9 @@ namespace sandbay::raid {
 
 namespace {
 
+// How often what a drive gives is repaired before it is taken for unreadable.
+constexpr unsigned kMostRepairs = 3;
+
 bool has(MemberSet set, unsigned member) { return (set >> member & 1) != 0; }
 
 // A run of rows of one member that is read for some bands.
@@ -47,6 +50,7 @@ struct RaidSet::Update {
   bool force_unit_access = false;
   Origin origin = Origin::kHost;
   MemberSet avoid = 0;  // Could not be read here: medium errors.
+  MemberSet corrupt = 0;  // Gave something else than was written.
   BandList bands;
   std::vector<OldRun> old;
   std::vector<Segment> segments;
@@ -87,18 +91,37 @@ struct RaidSet::Update {
 };
 
 Task<Error> RaidSet::update_mirrors(std::uint64_t stripe, std::span<WritePiece* const> pieces) {
+  const unsigned width = layout_.width();
   std::vector<Segment> segments;
-  segments.reserve(pieces.size() * layout_.width());
+  segments.reserve(pieces.size() * width);
   bool force_unit_access = false;
   Origin origin = Origin::kHost;
+  // What fits one record, with the blocks of its entries.
+  const std::uint32_t most_rows = journal_ != nullptr ? slice_rows() : ~std::uint32_t{0};
+  const std::size_t most_blocks = Integrity::most_blocks(kMostStripBytes / kCellBytes) * width;
+  const std::size_t most_segments =
+      std::max<std::size_t>(kMostJournalWrites - most_blocks, 2 * width) - width;
+  std::uint32_t rows = 0;
   for (const WritePiece* piece : pieces) {
     force_unit_access |= piece->force_unit_access;
     origin = piece->origin;
-    for (unsigned member = 0; member < layout_.width(); ++member) {
-      segments.push_back({.member = member,
-                          .row = piece->fragment.row,
-                          .row_count = piece->fragment.row_count,
-                          .data = piece->data.share()});
+    const Fragment& fragment = piece->fragment;
+    for (std::uint32_t done = 0; done < fragment.row_count;) {
+      if (journal_ != nullptr && (rows == most_rows || segments.size() > most_segments)) {
+        const Error error = co_await store(stripe, segments, force_unit_access, origin);
+        if (error != Error::kNone) co_return error;
+        segments.clear();
+        rows = 0;
+      }
+      const std::uint32_t count = std::min(fragment.row_count - done, most_rows - rows);
+      for (unsigned member = 0; member < width; ++member) {
+        segments.push_back({.member = member,
+                            .row = fragment.row + done,
+                            .row_count = count,
+                            .data = piece->data.share(bytes_of(done), bytes_of(count))});
+      }
+      rows += count;
+      done += count;
     }
   }
   co_return co_await store(stripe, segments, force_unit_access, origin);
@@ -150,6 +173,7 @@ Task<Error> RaidSet::update_rows(Update* update) {
 // avoided or a drive gone, or lost blocks have been settled, so this ends.
 Task<Error> RaidSet::update_planned(Update* update, std::span<const Fragment> fragments) {
   bool settled = false;
+  unsigned repairs = 0;
   update->avoid = 0;
   for (;;) {
     const std::uint64_t stripe = update->stripe;
@@ -174,6 +198,12 @@ Task<Error> RaidSet::update_planned(Update* update, std::span<const Fragment> fr
                    fragments);
     update->old.clear();
     const bool complete = co_await read_old(update);
+    if (update->corrupt != 0 && repairs++ < kMostRepairs) {
+      const Error error = co_await settle_granules(
+          stripe, update->row, update->row_end - update->row, std::exchange(update->corrupt, 0));
+      if (error != Error::kNone) co_return error;
+    }
+    update->avoid |= std::exchange(update->corrupt, 0);
     if (!complete) continue;
     co_await compute(update);
     update->old.clear();
@@ -226,6 +256,12 @@ Task<bool> RaidSet::read_old(Update* update) {
     Completion done = readings[i].io.take();
     if (done.error == Error::kNone) {
       old[i].data = std::move(done.data);
+      if (integrity_ == nullptr) continue;
+      const Integrity::Checked checked = co_await integrity_->check(
+          update->stripe, old[i].member, old[i].row, old[i].row_count, &old[i].data);
+      if (checked.good()) continue;
+      update->corrupt |= MemberSet{1} << old[i].member;
+      complete = false;
       continue;
     }
     complete = false;
@@ -350,6 +386,12 @@ Task<Error> RaidSet::store(std::uint64_t stripe, std::span<Segment> segments,
   Prepared prepared(drives_);
   const Error error = co_await prepared.add(stripe, intent());
   if (error != Error::kNone) co_return error;
+  const Storing storing(*this);
+  Integrity::Update sums;
+  if (integrity_ != nullptr) {
+    const Error begun = co_await begin_sums(stripe, segments, &sums);
+    if (begun != Error::kNone) co_return begun;
+  }
   std::uint64_t ticket = 0;
   if (journal_ != nullptr) {
     std::vector<JournalWrite> writes;
@@ -362,15 +404,14 @@ Task<Error> RaidSet::store(std::uint64_t stripe, std::span<Segment> segments,
            .extent = {.first = on_drive(stripe, segment.row), .block_count = segment.row_count}});
       payload.append(segment.data.share());
     }
+    if (integrity_ != nullptr) sums.add_to(&writes, &payload);
     const Result<std::uint64_t> appended =
-        co_await journal_->append({.stripe = stripe, .writes = writes, .payload = &payload});
-    if (!appended) {
-      go_offline("its journal cannot be written");
-      co_return Error::kNotReady;
-    }
+        co_await append_to_journal({.stripe = stripe, .writes = writes, .payload = &payload});
+    if (!appended) co_return appended.error();
     ticket = *appended;
     force_unit_access = false;  // It is on stable storage.
   }
+  if (integrity_ != nullptr) integrity_->publish(&sums);
   std::vector<Target> targets;
   targets.reserve(segments.size() * 2);
   for (const Segment& segment : segments) {
@@ -387,12 +428,22 @@ Task<Error> RaidSet::store(std::uint64_t stripe, std::span<Segment> segments,
       targets.push_back({role, drive, drive->start(std::move(request))});
     }
   }
-  co_return co_await end_store(&targets, ticket);
+  co_return co_await end_store(&targets, &sums, ticket);
+}
+
+// Nothing without a journal.
+Task<Result<std::uint64_t>> RaidSet::append_to_journal(StripeUpdate update) {
+  if (journal_ == nullptr) co_return 0;
+  const Result<std::uint64_t> appended = co_await journal_->append(update);
+  if (appended) co_return appended;
+  go_offline("its journal cannot be written");
+  co_return std::unexpected(Error::kNotReady);
 }
 
 // What was written in place is covered by the next flush; what skipped a drive is settled first.
-Task<Error> RaidSet::end_store(std::vector<Target>* targets, std::uint64_t ticket) {
-  const Error error = co_await write_targets(targets);
+Task<Error> RaidSet::end_store(std::vector<Target>* targets, Integrity::Update* sums,
+                               std::uint64_t ticket) {
+  const Error error = co_await write_targets(targets, sums);
   if (error != Error::kNone) co_return error;
   if (journal_ != nullptr) {
     written_tickets_.push_back(ticket);
@@ -405,8 +456,9 @@ Task<Error> RaidSet::end_store(std::vector<Target>* targets, std::uint64_t ticke
 // Waits for all of them. A drive that fails goes; if the set does not survive that, a parity set
 // stops here, for drives now disagree about the stripe, and a mirrored one says what its last drive
 // said.
-Task<Error> RaidSet::write_targets(std::vector<Target>* targets) {
-  Error error = targets->empty() ? Error::kNotReady : Error::kNone;
+Task<Error> RaidSet::write_targets(std::vector<Target>* targets, Integrity::Update* sums) {
+  Error error = targets->empty() && sums->empty() ? Error::kNotReady : Error::kNone;
+  if (!sums->empty()) error = co_await integrity_->write_out(sums);
   for (Target& target : *targets) {
     co_await target.io.wait();
     const Completion done = target.io.take();

@@ -8,6 +8,7 @@
 
 #include <fmt/format.h>
 
+#include "raid/integrity_format.h"
 #include "raid/metadata_image.h"
 #include "raid/region_map.h"
 
@@ -174,7 +175,9 @@ std::string role_error(const Superblock& superblock, unsigned role) {
     if (entry.integrity_offset_bytes != 0 || entry.integrity_bytes != 0) {
       return fmt::format("role {} has an integrity area and the set no integrity", role);
     }
-  } else if (entry.integrity_bytes == 0 || entry.integrity_bytes > kMostBytes ||
+  } else if (entry.integrity_bytes > kMostBytes ||
+             entry.integrity_bytes <
+                 integrity_area_bytes(entry.data_blocks * superblock.block_bytes) ||
              entry.integrity_offset_bytes > kMostBytes || entry.integrity_offset_bytes < data_end ||
              !multiple_of(entry.integrity_bytes, superblock.block_bytes) ||
              !multiple_of(entry.integrity_offset_bytes, superblock.block_bytes)) {

@@ -18,8 +18,7 @@ TEST_CASE("a planned set is consistent and fits its drives", "[raid][new_set]") 
                   .group_uuid = {4},
                   .level = level,
                   .strip_bytes = 4096u << random.below(9),
-                  .integrity = random.chance(0.5),
-                  .integrity_bytes_per_4k = static_cast<std::uint32_t>(random.between(1, 64))};
+                  .integrity = random.chance(0.5)};
     if (random.chance(0.3)) wanted.journal_bytes = random.below(3) * (1u << 20);
     const std::uint32_t block_bytes = random.chance(0.5) ? 512 : 4096;
     std::vector<Candidate> drives;
@@ -40,7 +39,7 @@ TEST_CASE("a planned set is consistent and fits its drives", "[raid][new_set]") 
           std::ranges::min(drives, {}, &Candidate::block_count).block_count * block_bytes;
       const std::uint64_t room = level == Level::kConcatenation ? bytes : smallest;
       // A strip more, with its integrity data, would not fit.
-      const std::uint64_t more = wanted.strip_bytes / 4096 * wanted.integrity_bytes_per_4k + 8192;
+      const std::uint64_t more = integrity_area_bytes(wanted.strip_bytes) + 8192;
       RC_ASSERT(superblock.needed_bytes(role) + wanted.strip_bytes + more > room);
     }
     const auto layout = planned->superblocks[0].layout();
@@ -118,11 +117,6 @@ TEST_CASE("what is wrong with a new set is told by drive and key", "[raid][new_s
       {"strip", [](NewSet& set, Drives&) { set.strip_bytes = 12288; }},
       {"journal: 100 bytes; a multiple of 4096",
        [](NewSet& set, Drives&) { set.journal_bytes = 100; }},
-      {"integrity: 0 bytes",
-       [](NewSet& set, Drives&) {
-         set.integrity = true;
-         set.integrity_bytes_per_4k = 0;
-       }},
       {"raid6",
        [](NewSet& set, Drives& drives) {
          set.level = Level::kRaid6;

@@ -1,0 +1,31 @@
+// The part of a host's read that lies in one strip, on its way through RaidSet.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+#include "raid/raid_set.h"
+
+namespace sandbay::raid {
+
+struct RaidSet::ReadPiece {
+  Lba lba = 0;
+  Layout::Position position;
+  std::uint32_t rows = 0;
+  unsigned member = 0;
+  BufferList data;
+  Error error = Error::kNone;
+  Lba bad = 0;
+  bool again = false;   // From redundancy, or from the drive once more.
+  bool failed = false;  // The drive could not give it; `error` says why.
+  bool late = false;    // The drive is slow with it.
+  Extent asked{};       // What the host wants; the piece may have a little more.
+
+  Extent wanted() const {
+    const Lba first = std::max(lba, asked.first);
+    const Lba end = std::min(lba + rows, asked.end());
+    return {.first = first, .block_count = end > first ? end - first : 0};
+  }
+};
+
+}  // namespace sandbay::raid
