@@ -79,9 +79,9 @@ class Journal {
   // Everything recovered has been written and flushed: the journal is durably empty. Called after
   // every recover(), also of nothing; append() may follow.
   virtual Task<Error> reset() = 0;
-  // Roles have become live again, and every update appended before they did has been released. When
-  // it ends, none of those comes back even if only the drives that came are left: until then they
-  // do not count as redundancy.
+  // When it ends, no update that was released before the call comes back, if all older ones were
+  // released, too; not even if only drives are left that have become live again since it was
+  // appended: until then those do not count as redundancy.
   virtual Task<Error> renew() = 0;
 
   virtual std::uint64_t used_bytes() const noexcept = 0;

@@ -174,15 +174,11 @@ Task<bool> Maintenance::freshen_region(Work work, std::uint64_t region) {
     co_await pace(strip_bytes * policy_.stripes_at_once);
   }
   if (batch.failed || stopping_) co_return false;
-  Request flush;
-  flush.operation = Operation::kFlush;
-  const Completion flushed = co_await target->submit_metadata(std::move(flush));
+  // Flushes the drive, too. Without it an update of before the drive was lost could come back from
+  // the journal over what has been rebuilt.
+  const Error renewed = co_await set_.renew_journal();
   const bool still = target == (copy ? drives_.replacement(work.role) : drives_.drive(work.role));
-  if (flushed.error != Error::kNone || !still) co_return false;
-  if (drives_.stale_count(work.role, copy) == 1) {  // From now on the drive counts.
-    const Error renewed = co_await set_.renew_journal();
-    if (renewed != Error::kNone) co_return false;
-  }
+  if (renewed != Error::kNone || !still) co_return false;
   drives_.region_fresh(work.role, copy, region);
   const Error saved = co_await drives_.save_regions();
   co_return saved == Error::kNone;

@@ -31,7 +31,7 @@ class NvramJournal final : public Journal {
   void release(std::uint64_t ticket) override;
   Task<Result<JournalRecovery>> recover() override;
   Task<Error> reset() override;
-  Task<Error> renew() override { co_return Error::kNone; }  // Has nothing on drives.
+  Task<Error> renew() override { return log_.flush_releases(); }  // Has nothing on drives.
 
   std::uint64_t used_bytes() const noexcept override { return log_.used_bytes(); }
   std::uint64_t size_bytes() const noexcept override { return log_.capacity_bytes(); }

@@ -191,7 +191,11 @@ Task<Error> RaidSet::renew_journal() {
 Task<void> RaidSet::relieve_journal() {
   const Error error = co_await flush_drives();
   relieving_ = false;
-  if (error != Error::kNone) go_offline("its drives cannot be flushed");
+  if (error != Error::kNone) {
+    go_offline("its drives cannot be flushed");
+  } else if (journal_->under_pressure() && !written_tickets_.empty()) {
+    begin_relief();  // They came while the flush was under way, and who waits for room waits on.
+  }
   background_.leave();
 }
 
