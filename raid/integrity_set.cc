@@ -36,7 +36,8 @@ void RaidSet::open_integrity() {
   integrity_ =
       std::make_unique<Integrity>(home_, drives_, [this](unsigned role, Drive* drive, Error error) {
         return judge(role, drive, error, "access to the integrity area");
-      });
+      },
+      options_.integrity);
   cell_rows_ = integrity_->cell_rows();
   granule_ = std::max(granule_, cell_rows_);
 }

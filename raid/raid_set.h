@@ -66,6 +66,7 @@ struct RaidSetOptions {
   std::size_t largest_update_bytes = std::size_t{8} << 20;
   // For parity and old data; at least four times the above.
   std::size_t scratch_bytes = std::size_t{64} << 20;
+  IntegrityOptions integrity;
 };
 
 class RaidSet final : public BlockDevice {
