@@ -101,25 +101,15 @@ std::uint64_t data_bytes_within(const NewSet& wanted, std::uint64_t bytes) {
   return strips * wanted.strip_bytes;
 }
 
-}  // namespace
-
-std::expected<PlannedSet, std::string> plan_new_set(const NewSet& wanted,
-                                                    std::span<const Candidate> drives,
-                                                    Random& random) {
-  const auto refuse = [&](std::string_view why) {
-    return std::unexpected(fmt::format("set '{}': {}", wanted.name, why));
-  };
-  if (const std::string error = name_error(wanted); !error.empty()) return refuse(error);
-  if (const std::string error = drives_error(wanted, drives); !error.empty()) return refuse(error);
-  const std::uint32_t block_bytes = drives[0].block_bytes;
-  if (const std::string error = areas_error(wanted, block_bytes); !error.empty()) {
-    return refuse(error);
-  }
+std::uint64_t journal_bytes_of(const NewSet& wanted) {
   const bool parity = wanted.level == Level::kRaid5 || wanted.level == Level::kRaid6 ||
                       wanted.level == Level::kRaid50 || wanted.level == Level::kRaid60;
-  const std::uint64_t journal_bytes =
-      wanted.journal_bytes.value_or(parity || wanted.integrity ? kDefaultJournalBytes : 0);
-  const std::uint64_t data_offset = align_up(kJournalOffset + journal_bytes, kAreaAlignment);
+  return wanted.journal_bytes.value_or(parity || wanted.integrity ? kDefaultJournalBytes : 0);
+}
+
+std::expected<Shape, std::string> shape_of(const NewSet& wanted, std::span<const Candidate> drives,
+                                           std::uint64_t data_offset) {
+  const std::uint32_t block_bytes = drives[0].block_bytes;
   Shape shape{.level = wanted.level,
               .drive_count = static_cast<unsigned>(drives.size()),
               .group_count = wanted.group_count,
@@ -132,7 +122,7 @@ std::expected<PlannedSet, std::string> plan_new_set(const NewSet& wanted,
     const std::uint64_t data =
         bytes <= data_offset ? 0 : data_bytes_within(wanted, bytes - data_offset);
     if (data == 0) {
-      return refuse(fmt::format(
+      return std::unexpected(fmt::format(
           "drive {}: {} bytes are too few; a strip takes {}", drive.name, bytes,
           data_offset + wanted.strip_bytes + integrity_bytes(wanted, wanted.strip_bytes)));
     }
@@ -141,45 +131,70 @@ std::expected<PlannedSet, std::string> plan_new_set(const NewSet& wanted,
   if (wanted.level != Level::kConcatenation) {
     std::ranges::fill(shape.drive_blocks, std::ranges::min(shape.drive_blocks));
   }
-  const auto layout = Layout::make(shape);
-  if (!layout.has_value()) return refuse(layout.error());
+  return shape;
+}
 
+Superblock superblock_of(const NewSet& wanted, const Shape& shape, const Layout& layout,
+                         std::uint64_t data_offset, Random& random) {
   Superblock set;
   set.set_uuid = make_uuid(random);
   set.group_uuid = wanted.group_uuid;
   set.set_name = wanted.name;
   set.level = wanted.level;
-  set.group_count = layout->group_count();
-  set.block_bytes = block_bytes;
+  set.group_count = layout.group_count();
+  set.block_bytes = shape.block_bytes;
   set.strip_blocks = shape.strip_blocks;
-  set.data_offset_blocks = data_offset / block_bytes;
-  set.journal_offset_bytes = journal_bytes == 0 ? 0 : kJournalOffset;
-  set.journal_bytes = journal_bytes;
+  set.data_offset_blocks = data_offset / shape.block_bytes;
+  set.journal_bytes = journal_bytes_of(wanted);
+  set.journal_offset_bytes = set.journal_bytes == 0 ? 0 : kJournalOffset;
   set.integrity = wanted.integrity;
   set.region_stripes =
       wanted.region_stripes != 0
           ? wanted.region_stripes
-          : choose_region_stripes(layout->stripe_count(),
-                                  std::uint64_t{layout->stripe_blocks()} * block_bytes,
+          : choose_region_stripes(layout.stripe_count(),
+                                  std::uint64_t{layout.stripe_blocks()} * shape.block_bytes,
                                   shape.drive_count);
   for (const std::uint64_t blocks : shape.drive_blocks) {
-    const std::uint64_t data = blocks * block_bytes;
+    const std::uint64_t data = blocks * shape.block_bytes;
     set.roles.push_back({.drive = make_uuid(random),
                          .data_blocks = blocks,
                          .integrity_offset_bytes = wanted.integrity ? data_offset + data : 0,
                          .integrity_bytes = integrity_bytes(wanted, data)});
   }
   set.advance(random);
-  PlannedSet planned{.superblocks = {},
-                     .regions = RegionMap(set.set_uuid, 1, shape.drive_count),
-                     .lost = LostSectors(set.set_uuid, layout->block_count())};
-  for (unsigned role = 0; role < shape.drive_count; ++role) {
-    planned.superblocks.push_back(set.for_role(role));
-  }
-  if (const std::string error = superblock_error(planned.superblocks[0]); !error.empty()) {
+  return set;
+}
+
+}  // namespace
+
+std::expected<PlannedSet, std::string> plan_new_set(const NewSet& wanted,
+                                                    std::span<const Candidate> drives,
+                                                    Random& random) {
+  const auto refuse = [&](std::string_view why) {
+    return std::unexpected(fmt::format("set '{}': {}", wanted.name, why));
+  };
+  if (const std::string error = name_error(wanted); !error.empty()) return refuse(error);
+  if (const std::string error = drives_error(wanted, drives); !error.empty()) return refuse(error);
+  if (const std::string error = areas_error(wanted, drives[0].block_bytes); !error.empty()) {
     return refuse(error);
   }
-  planned.regions = RegionMap(set.set_uuid, set.region_count(*layout), shape.drive_count);
+  const std::uint64_t data_offset =
+      align_up(kJournalOffset + journal_bytes_of(wanted), kAreaAlignment);
+  const auto shape = shape_of(wanted, drives, data_offset);
+  if (!shape.has_value()) return refuse(shape.error());
+  const auto layout = Layout::make(*shape);
+  if (!layout.has_value()) return refuse(layout.error());
+  const Superblock set = superblock_of(wanted, *shape, *layout, data_offset, random);
+  if (const std::string error = superblock_error(set.for_role(0)); !error.empty()) {
+    return refuse(error);
+  }
+  PlannedSet planned{
+      .superblocks = {},
+      .regions = RegionMap(set.set_uuid, set.region_count(*layout), shape->drive_count),
+      .lost = LostSectors(set.set_uuid, layout->block_count())};
+  for (unsigned role = 0; role < shape->drive_count; ++role) {
+    planned.superblocks.push_back(set.for_role(role));
+  }
   planned.regions.set_all_dirty(layout->redundancy() > 0);
   return planned;
 }
