@@ -289,6 +289,9 @@ Task<void> come_up(Recovery* recovery, RaidLab* lab) {
   }
   if (recovery->go_on) co_await lab->load(8, 3);
   co_await lab->wait_idle();
+  const Error flushed = co_await lab->flush();
+  if (flushed != Error::kNone) recovery->wrong = "it cannot be flushed";
+  if (!recovery->wrong.empty()) co_return;
   co_await check_all(recovery, lab, &bytes, "when all is done");
   if (!recovery->wrong.empty()) co_return;
   lab->model.settle(bytes);
@@ -311,6 +314,13 @@ Task<void> recover(Recovery* recovery, RaidLab* lab) {
   co_await lab->stop();
 }
 
+// What hangs cannot be taken apart; it stays until the process ends.
+void abandon(std::unique_ptr<RaidLab> lab, std::unique_ptr<sim::World> world) {
+  for (const std::string& event : lab->events) fmt::print("  {}\n", event);
+  static_cast<void>(lab.release());
+  static_cast<void>(world.release());
+}
+
 std::string verify_cut(const LabShape& shape, Cut cut, Random random, unsigned depth) {
   const std::uint64_t boundary = cut.boundary;
   const std::uint64_t doubtful = cut.doubtful;
@@ -323,11 +333,15 @@ std::string verify_cut(const LabShape& shape, Cut cut, Random random, unsigned d
   std::string present;
   for (const LabDrive& drive : recovery.cut.state.drives) present += drive.present ? '1' : '0';
   {
-    const auto world = sim::World::create({.seed = random.next()});
-    RaidLab lab(*world->executors()[0], shape, std::move(recovery.cut.state),
-                std::move(recovery.cut.model));
-    const bool ended = world->run([&recovery, &lab] { return recover(&recovery, &lab); });
-    if (!ended) return fmt::format("boundary {} depth {}: it hangs", boundary, depth);
+    auto world = sim::World::create({.seed = random.next()});
+    auto lab =
+        std::make_unique<RaidLab>(*world->executors()[0], shape, std::move(recovery.cut.state),
+                                  std::move(recovery.cut.model));
+    const bool ended = world->run([&] { return recover(&recovery, lab.get()); });
+    if (!ended) {
+      abandon(std::move(lab), std::move(world));
+      return fmt::format("boundary {} depth {}: it hangs", boundary, depth);
+    }
   }
   ++totals.cuts;
   if (depth > 0) ++totals.second_cuts;
@@ -354,10 +368,14 @@ std::string one_seed(std::uint64_t seed) {
           .random = Random(seed)};
   run.shape.unverified = run.random.chance(0.25);
   {
-    const auto world = sim::World::create({.seed = seed});
-    RaidLab lab(*world->executors()[0], run.shape, blank_state(run.shape), new_model(run.shape));
-    const bool ended = world->run([&run, &lab] { return play(&run, &lab); });
-    if (!ended) run.wrong = "the run hangs";
+    auto world = sim::World::create({.seed = seed});
+    auto lab = std::make_unique<RaidLab>(*world->executors()[0], run.shape, blank_state(run.shape),
+                                         new_model(run.shape));
+    const bool ended = world->run([&] { return play(&run, lab.get()); });
+    if (!ended) {
+      run.wrong = "the run hangs";
+      abandon(std::move(lab), std::move(world));
+    }
   }
   totals.boundaries += run.boundaries;
   const std::string story = kStoryNames[static_cast<unsigned>(run.story)];
