@@ -318,7 +318,9 @@ Task<void> RaidSet::read_held(ReadPiece* piece) {
   const MemberSet self = by_drive ? MemberSet{1} << piece->member : 0;
   Lanes lanes(layout_.width());
   std::uint32_t bad_row = row;
-  const MemberSet avoid = piece->failed || piece->late ? self : 0;
+  // A drive that failed otherwise and could not be dropped is asked again: then that counts, and is
+  // no medium error.
+  const MemberSet avoid = medium_error || piece->late ? self : 0;
   piece->error = co_await recover_rows(stripe, MemberSet{1} << wanted, row, piece->rows, avoid,
                                        &lanes, &bad_row);
   if (piece->error == Error::kNone) {

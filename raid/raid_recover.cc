@@ -42,6 +42,7 @@ Task<void> RaidSet::read_members(std::uint64_t stripe, MemberSet members, std::u
     Drive* drive = nullptr;
     DriveIo io;
   };
+  if (members == 0) co_return;
   const std::size_t lane_bytes = bytes_of(row_count);
   std::vector<Reading> readings;
   readings.reserve(static_cast<std::size_t>(std::popcount(members)));
