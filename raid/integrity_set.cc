@@ -33,8 +33,9 @@ bool has(MemberSet set, unsigned member) { return (set >> member & 1) != 0; }
 }  // namespace
 
 void RaidSet::open_integrity() {
-  integrity_ =
-      std::make_unique<Integrity>(home_, drives_, [this](unsigned role, Drive* drive, Error error) {
+  integrity_ = std::make_unique<Integrity>(
+      home_, drives_,
+      [this](unsigned role, Drive* drive, Error error) {
         return judge(role, drive, error, "access to the integrity area");
       },
       options_.integrity);
@@ -305,8 +306,10 @@ Task<Error> RaidSet::verify_entries(std::uint64_t stripe, MemberSet there, std::
         co_await integrity_->blocks_whole(change.role, change.first_cell, change.cell_count);
     const bool agree = co_await integrity_->entries_agree(stripe, member, row, rows);
     if (whole && agree) continue;
-    if (!whole || drives_.redundancy_valid(stripe)) ++counters_.entries_mended;
-    if (agree) change.kind = Integrity::Change::Kind::kKept;
+    const Integrity::Checked checked =
+        co_await integrity_->check(stripe, member, row, rows, &(*lanes)[member]);
+    if (!whole || checked.known) ++counters_.entries_mended;
+    if (checked.proven()) change.kind = Integrity::Change::Kind::kKept;
     changes.push_back(change);
   }
   if (changes.empty()) co_return Error::kNone;

@@ -52,7 +52,7 @@ struct SetCounters {
   std::uint64_t lost_blocks = 0;
   std::uint64_t mismatches = 0;  // Stripes whose redundancy did not match.
   // With integrity, in cells: the drive gave something else than was written last; only the entry
-  // was wrong; an entry was unknown, or its copies differed, when it was verified.
+  // was wrong. Members of a stripe of whose entries one copy was damaged, lost or old.
   std::uint64_t corruptions = 0;
   std::uint64_t false_entries = 0;
   std::uint64_t entries_mended = 0;

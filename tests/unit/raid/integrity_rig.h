@@ -208,6 +208,7 @@ class IntegrityRig {
         raid::LostSectors(newest.set_uuid, layout->block_count()));
     for (unsigned role = 0; role < shape_.drives; ++role) {
       const raid::RoleEntry& entry = newest.roles[role];
+      if (entry.state != raid::RoleState::kActive) continue;
       devices[role]->lies_from = newest.data_offset_blocks;
       devices[role]->lies_to = newest.data_offset_blocks + layout->drive_blocks(role);
       if (entry.data_blocks == 0) co_return false;
@@ -337,7 +338,17 @@ class IntegrityRig {
     drives.reset();
   }
 
+  // Stops and starts: nothing of integrity is in memory any more.
+  Task<bool> reopen() {
+    raid::Superblock now = drives->superblock();
+    co_await close();
+    newest = std::move(now);
+    regions->set_all_dirty(false);
+    co_return co_await open();
+  }
+
   const RigShape& shape() const { return shape_; }
+  Executor& home() const { return home_; }
 
   std::vector<std::unique_ptr<LyingDrive>> devices;
   raid::Superblock newest;
