@@ -87,6 +87,8 @@ struct Run {
   Story story = Story::kHealthy;
   std::size_t most_cuts = 0;
   Random random;
+  unsigned role = 0;               // That the story is about.
+  std::optional<unsigned> second;  // Another one that is lost before it.
   std::vector<Cut> cuts;
   std::uint64_t boundaries = 0;
   std::uint64_t missed = 0;  // Roles whose drive does not answer, whether the set knows or not.
@@ -113,9 +115,8 @@ void note_boundary(Run* run, RaidLab* lab) {
 }
 
 Task<void> tell_story(Run* run, RaidLab* lab) {
-  const auto role = static_cast<unsigned>(run->random.below(run->shape.drives));
-  unsigned drive = 0;
-  while (lab->role_of[drive] != static_cast<int>(role)) ++drive;
+  const unsigned role = run->role;
+  const unsigned drive = role;  // As the set was made.
   TestDrive& device = *lab->devices[drive];
   switch (run->story) {
     case Story::kHealthy:
@@ -168,10 +169,12 @@ Task<void> play(Run* run, RaidLab* lab) {
   if (!run->wrong.empty()) co_return;
   for (const auto& device : lab->devices) device->set_latency(std::chrono::microseconds(200));
   co_await lab->load(15, 3);
-  if (run->story == Story::kDegradedBefore) {
-    co_await tell_story(run, lab);
-    co_await lab->load(5, 2);
+  if (run->second) {
+    run->missed |= bit(*run->second);
+    lab->devices[*run->second]->fail_with(Error::kHardware);
   }
+  if (run->story == Story::kDegradedBefore) co_await tell_story(run, lab);
+  if (run->missed != 0) co_await lab->load(5, 2);
   lab->observe([run, lab] { note_boundary(run, lab); });
   co_await lab->load(static_cast<unsigned>(run->random.below(20)), 3);
   unsigned running = 1;
@@ -358,6 +361,13 @@ std::size_t most_cuts() {
   return given == nullptr ? 60 : static_cast<std::size_t>(std::atoi(given));
 }
 
+void choose_roles(Run& run) {
+  run.role = static_cast<unsigned>(run.random.below(run.shape.drives));
+  const auto second = static_cast<unsigned>(run.random.below(run.shape.drives));
+  const bool possible = second != run.role && run.shape.survives(bit(run.role) | bit(second));
+  if (possible && run.story != Story::kHealthy && run.random.chance(0.4)) run.second = second;
+}
+
 std::string one_seed(std::uint64_t seed) {
   static const std::vector<LabShape> kShapes = shapes();
   const auto began = std::chrono::steady_clock::now();
@@ -367,6 +377,7 @@ std::string one_seed(std::uint64_t seed) {
           .most_cuts = most_cuts(),
           .random = Random(seed)};
   run.shape.unverified = run.random.chance(0.25);
+  choose_roles(run);
   {
     auto world = sim::World::create({.seed = seed});
     auto lab = std::make_unique<RaidLab>(*world->executors()[0], run.shape, blank_state(run.shape),
