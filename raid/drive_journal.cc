@@ -264,7 +264,7 @@ struct DriveJournal::Round {
 Task<Error> DriveJournal::store(Batch& batch) {
   assert(batch.data.byte_count() == batch.units * ring_.unit_bytes);
   assert(batch.position % ring_.unit_count() + batch.units <= ring_.unit_count());
-  const Error error = co_await write_copies(batch.position, batch.data, 0);
+  const Error error = co_await write_copies(batch.position, &batch.data, 0);
   batch.data.clear();
   co_return error;
 }
@@ -284,7 +284,7 @@ std::uint64_t DriveJournal::candidates_in_turn(std::uint64_t untried,
 
 // Ends when `copies` live drives of a group, or all of it where there are fewer, have the bytes
 // durably; the roles in `good` have them already. Each drive is tried once.
-Task<Error> DriveJournal::write_copies(std::uint64_t position, const BufferList& data,
+Task<Error> DriveJournal::write_copies(std::uint64_t position, const BufferList* data,
                                        std::uint64_t good) {
   std::uint64_t tried = good;
   Error last_error = Error::kNotReady;
@@ -313,8 +313,8 @@ Task<Error> DriveJournal::write_copies(std::uint64_t position, const BufferList&
       Request request;
       request.operation = Operation::kWrite;
       request.force_unit_access = true;
-      request.extent = ring_.extent(position, data.byte_count() / ring_.unit_bytes);
-      request.data = data.share();
+      request.extent = ring_.extent(position, data->byte_count() / ring_.unit_bytes);
+      request.data = data->share();
       ++round.pending;
       spawn(write_copy(&round, role, std::move(request)));
     }

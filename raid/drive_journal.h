@@ -95,7 +95,7 @@ class DriveJournal final : public Journal {
   std::uint64_t largest_record_units() const noexcept { return (ring_.unit_count() - 1) / 2; }
   // These two refer to their parameters; the caller awaits them at once.
   Task<Error> store(Batch& batch);
-  Task<Error> write_copies(std::uint64_t position, const BufferList& data, std::uint64_t good);
+  Task<Error> write_copies(std::uint64_t position, const BufferList* data, std::uint64_t good);
   // Of a group with such roles, the next one after `rotor`.
   std::uint64_t candidates_in_turn(std::uint64_t untried, std::uint64_t good) const noexcept;
   Task<void> write_copy(Round* round, unsigned role, Request request);
@@ -103,7 +103,7 @@ class DriveJournal final : public Journal {
   void fail_appends(Error error);
 
   Task<Result<JournalRecovery>> recover_once();
-  Task<Error> restore_copies(const FoundRecord& record, const std::vector<std::byte>& payload,
+  Task<Error> restore_copies(const FoundRecord* record, const std::vector<std::byte>* payload,
                              std::uint64_t good);
   void adopt(const JournalScan& scan);
 

@@ -53,14 +53,14 @@ Task<Result<JournalRecovery>> DriveJournal::recover_once() {
     std::uint64_t good = 0;
     for (unsigned role = 0; role < ring_.role_count; ++role) {
       if ((record.roles >> role & 1U) == 0) continue;
-      const bool intact = co_await scan.read_payload(record, role, good == 0 ? &payload : nullptr);
+      const bool intact = co_await scan.read_payload(&record, role, good == 0 ? &payload : nullptr);
       if (intact) good |= std::uint64_t{1} << role;
     }
     if (good == 0) {
       if (was_durable) recovery.lost_stripes.push_back(record.header.stripe);
       continue;
     }
-    const Error restored = co_await restore_copies(record, payload, good);
+    const Error restored = co_await restore_copies(&record, &payload, good);
     if (restored != Error::kNone) co_return std::unexpected(restored);
     if (record.header.tail_only) continue;
     recovery.updates.push_back({.sequence = sequence,
@@ -75,20 +75,20 @@ Task<Result<JournalRecovery>> DriveJournal::recover_once() {
 }
 
 // Writes the record where it stands to as many drives as a durable one is on.
-Task<Error> DriveJournal::restore_copies(const FoundRecord& record,
-                                         const std::vector<std::byte>& payload,
+Task<Error> DriveJournal::restore_copies(const FoundRecord* record,
+                                         const std::vector<std::byte>* payload,
                                          std::uint64_t good) {
   const std::uint64_t live = drives_.live_roles();
   if (ring_.group_with_copies(good, live) < ring_.group_count) co_return Error::kNone;
-  const std::uint64_t units = ring_.record_units(record.header);
+  const std::uint64_t units = ring_.record_units(record->header);
   BufferList data = home_.buffers().try_allocate(units * ring_.unit_bytes);
   if (data.empty()) co_return Error::kNoMemory;
   data.fill_zero();
-  std::vector<std::byte> header(ring_.header_units(record.header) * ring_.unit_bytes);
-  encode_journal_header(record.header, record.writes, header);
+  std::vector<std::byte> header(ring_.header_units(record->header) * ring_.unit_bytes);
+  encode_journal_header(record->header, record->writes, header);
   data.copy_from(header);
-  data.copy_from(payload, header.size());
-  co_return co_await write_copies(record.header.position, data, good);
+  data.copy_from(*payload, header.size());
+  co_return co_await write_copies(record->header.position, &data, good);
 }
 
 // Where the ring goes on: behind the newest record, and with a sequence beyond any that an absent

@@ -143,10 +143,10 @@ bool JournalScan::end_uncertain() const {
   return false;
 }
 
-Task<bool> JournalScan::read_payload(const FoundRecord& record, unsigned role,
+Task<bool> JournalScan::read_payload(const FoundRecord* record, unsigned role,
                                      std::vector<std::byte>* payload) const {
-  const std::uint64_t byte_count = record.header.payload_bytes;
-  std::uint64_t unit = record.header.position + ring_.header_units(record.header);
+  const std::uint64_t byte_count = record->header.payload_bytes;
+  std::uint64_t unit = record->header.position + ring_.header_units(record->header);
   JournalCrc crc;
   for (std::uint64_t done = 0; done < byte_count;) {
     const std::uint64_t wanted = std::min<std::uint64_t>(byte_count - done, kPieceBytes);
@@ -163,7 +163,7 @@ Task<bool> JournalScan::read_payload(const FoundRecord& record, unsigned role,
     unit += units;
   }
   if (payload != nullptr) payload->resize(byte_count);
-  co_return crc.value() == record.header.payload_crc;
+  co_return crc.value() == record->header.payload_crc;
 }
 
 }  // namespace sandbay::raid

@@ -91,7 +91,7 @@ class JournalScan {
 
   // Whether the record's payload on the role's drive is good; `payload` becomes a copy of it unless
   // it is null. It refers to its parameters: the caller awaits it at once.
-  Task<bool> read_payload(const FoundRecord& record, unsigned role,
+  Task<bool> read_payload(const FoundRecord* record, unsigned role,
                           std::vector<std::byte>* payload) const;
 
  private:
