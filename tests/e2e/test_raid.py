@@ -69,7 +69,7 @@ def test_raid50_keeps_data_through_failures_and_a_kill(t):
     # Load that verifies what it reads, while the first drive fails.
     load = subprocess.Popen(
         [t.program('sandbay'), 'load', '--json', '--queue-depth', '4', '--duration', '8s',
-         '--verify', daemon.url('lab')],
+         '--write', '--verify', daemon.url('lab')],
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     t.at_end(load.kill)
     time.sleep(1)
