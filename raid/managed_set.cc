@@ -197,6 +197,10 @@ Task<std::string> ManagedSet::open_journal() {
 Task<std::string> ManagedSet::bring_up() {
   set_ = std::make_unique<RaidSet>(home_, *drives_, journal_.get(),
                                    RaidSetOptions{.name = known_.set_name});
+  if (journal_ != nullptr && journal_->largest_payload_bytes() < set_->least_journal_payload()) {
+    co_return fmt::format("its journal takes updates of {} bytes; with so many drives {} are needed",
+                          journal_->largest_payload_bytes(), set_->least_journal_payload());
+  }
   Error error = co_await set_->replay_journal();
   if (error != Error::kNone) {
     co_return fmt::format("its journal cannot be replayed: {}", describe(error));

@@ -97,6 +97,14 @@ std::uint32_t RaidSet::slice_rows() const {
   return std::max(rows / granule_, 1U) * granule_;
 }
 
+std::size_t RaidSet::least_journal_payload() const {
+  std::size_t of_member = bytes_of(granule_);
+  if (integrity_ != nullptr) {
+    of_member += Integrity::most_blocks(granule_ / cell_rows_) * kIntegrityBlockBytes;
+  }
+  return of_member * layout_.width();
+}
+
 std::string RaidSet::description() const {
   return fmt::format("{} {} of {} drives", describe(layout_.level()), options_.name,
                      layout_.drive_count());

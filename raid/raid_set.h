@@ -93,6 +93,8 @@ class RaidSet final : public BlockDevice {
   TimePoint last_host_io() const noexcept { return last_host_io_; }
   std::size_t host_operations() const noexcept { return gate_.count(); }
 
+  // What the journal has to have room for, so that the smallest update fits.
+  std::size_t least_journal_payload() const;
   // Writes what the journal holds to the drives; before the first request. kDataCorrupt: the
   // journal is lost while drives are away, so what was on them cannot be told.
   Task<Error> replay_journal();
