@@ -74,7 +74,7 @@ struct Rig {
   std::unique_ptr<Journal> journal;
   std::unique_ptr<RaidSet> set;
 
-  Task<void> make(const Bench* bench, const Case* which, JournalKind kind) {
+  Task<void> make(const Bench* bench, const Case* which, JournalKind kind, bool integrity = false) {
     Executor& home = *bench->home;
     std::vector<NamedDevice> named;
     for (unsigned i = 0; i < which->drives; ++i) {
@@ -89,6 +89,7 @@ struct Rig {
     wanted.level = which->level;
     wanted.group_count = which->groups;
     wanted.strip_bytes = kStripBytes;
+    wanted.integrity = integrity;
     if (kind != JournalKind::kDrives) wanted.journal_bytes = 0;
     const auto planned = plan_new_set(wanted, candidates, home.random());
     if (!planned) fail(planned.error());
@@ -234,8 +235,8 @@ double limit(const Bench& bench, const Layout& layout, bool write) {
   return static_cast<double>(bytes) / seconds_since(start);
 }
 
-// Seconds of this core that one random read of 4 KiB takes, one at a time.
-Task<double> random_read(const Bench* bench, BlockDevice* device) {
+// Seconds of this core that one random read or write of 4 KiB takes, one at a time.
+Task<double> random_io(const Bench* bench, BlockDevice* device, Operation operation) {
   constexpr std::uint64_t kBlocks = 8;
   Random random(1);
   BufferList data = co_await device->home().buffers().allocate(kBlocks * 512);
@@ -245,15 +246,38 @@ Task<double> random_read(const Bench* bench, BlockDevice* device) {
   while (seconds_since(start) < bench->seconds) {
     for (unsigned i = 0; i < 256; ++i, ++count) {
       Request request;
+      request.operation = operation;
       request.extent = {.first = random.below(places) * kBlocks, .block_count = kBlocks};
       request.data = std::move(data);
       Completion completion = co_await device->submit(std::move(request));
-      if (completion.error != Error::kNone) fail("a read failed");
+      if (completion.error != Error::kNone) fail("a read or write failed");
       data = std::move(completion.data);
     }
     co_await device->home().yield();
   }
   co_return seconds_since(start) / static_cast<double>(count);
+}
+
+// What checksums cost, both with a journal on the drives where there is one.
+Task<void> run_integrity(const Bench* bench, const Case* which) {
+  double read[2] = {};
+  double write[2] = {};
+  double written[2] = {};
+  for (const bool integrity : {false, true}) {
+    Rig rig;
+    co_await rig.make(bench, which, JournalKind::kDrives, integrity);
+    co_await stream(bench, rig.set.get(), Operation::kWrite);
+    written[integrity] = co_await stream(bench, rig.set.get(), Operation::kWrite);
+    read[integrity] = co_await random_io(bench, rig.set.get(), Operation::kRead);
+    write[integrity] = co_await random_io(bench, rig.set.get(), Operation::kWrite);
+    co_await rig.end();
+  }
+  std::printf(
+      "%-20s  write %6.0f MB/s %4.0f %% of that without, 4 KiB read %.2f us (%.2f without),"
+      " write %.2f us (%.2f without)\n",
+      "  integrity", written[1] / 1e6, 100 * written[1] / written[0], read[1] * 1e6, read[0] * 1e6,
+      write[1] * 1e6, write[0] * 1e6);
+  std::fflush(stdout);
 }
 
 Task<void> run_level(const Bench* bench, const Case* which) {
@@ -264,13 +288,14 @@ Task<void> run_level(const Bench* bench, const Case* which) {
   const double write = co_await stream(bench, rig.set.get(), Operation::kWrite);
   const double read_limit = limit(*bench, rig.set->layout(), false);
   const double read = co_await stream(bench, rig.set.get(), Operation::kRead);
-  const double direct = co_await random_read(bench, rig.devices[0].get());
-  const double through = co_await random_read(bench, rig.set.get());
+  const double direct = co_await random_io(bench, rig.devices[0].get(), Operation::kRead);
+  const double through = co_await random_io(bench, rig.set.get(), Operation::kRead);
   std::printf("%-20s  write %6.0f MB/s %4.0f %%   read %6.0f MB/s %4.0f %%   4 KiB read +%.2f us\n",
               which->name, write / 1e6, 100 * write / write_limit, read / 1e6,
               100 * read / read_limit, (through - direct) * 1e6);
   std::fflush(stdout);
   co_await rig.end();
+  co_await run_integrity(bench, which);
   if (which->level == Level::kRaid0 || which->level == Level::kRaid10) co_return;
   for (const JournalKind kind : {JournalKind::kNvram, JournalKind::kDrives}) {
     Rig journaled;
