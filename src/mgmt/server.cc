@@ -246,16 +246,7 @@ std::expected<void, std::string> HttpServer::listen() {
   }
   if (!bound) {
     const Error error = errno == 0 ? Error::kUnreachable : error_from_errno(errno);
-    if (error == Error::kUnreachable) {
-      return std::unexpected(fmt::format(
-          "management {}: no interface here has this address; name one of this host's with "
-          "management.listen or --management",
-          options_.listen.to_string()));
-    }
-    return std::unexpected(
-        fmt::format("management {}: cannot listen there: {}; end what uses it, or name another "
-                    "address with management.listen or --management",
-                    options_.listen.to_string(), describe(error)));
+    return std::unexpected(cannot_listen(options_.listen, error));
   }
   listener_ = std::thread([this] {
     http_.listen_after_bind();
@@ -274,6 +265,21 @@ Task<void> HttpServer::stop() {
 }
 
 }  // namespace
+
+std::string cannot_listen(const Endpoint& where, Error error) {
+  const std::string place = fmt::format("management {}", where.to_string());
+  constexpr std::string_view kOptions = "with management.listen or --management";
+  if (error == Error::kUnreachable) {
+    return fmt::format("{}: no interface here has this address; name one of this host's {}", place,
+                       kOptions);
+  }
+  if (error == Error::kPermission) {
+    return fmt::format("{}: such a port is for root alone; name one from 1024 on {}", place,
+                       kOptions);
+  }
+  return fmt::format("{}: cannot listen there: {}; end what uses it, or name another address {}",
+                     place, describe(error), kOptions);
+}
 
 bool is_literal_host(std::string_view host) {
   std::string name(host);

@@ -12,10 +12,8 @@
 
 #include "mgmt/openapi.h"
 #include "mgmt/route.h"
-#include "mgmt/server.h"
-#include "tests/unit/block/scratch_directory.h"
-#include "tests/unit/group/running.h"
 #include "tests/unit/mgmt/json_schema.h"
+#include "tests/unit/mgmt/running_server.h"
 
 namespace sandbay::mgmt {
 namespace {
@@ -88,58 +86,59 @@ class Rest {
   json document_;
 };
 
-// Waits for a thread from within a coroutine.
-struct Foreign : Message {
-  Executor* home = nullptr;
-  std::function<void()> work;
-  std::thread thread;
-  std::coroutine_handle<> handle;
-
-  bool await_ready() const noexcept { return false; }
-  void await_suspend(std::coroutine_handle<> waiting) {
-    handle = waiting;
-    run = [](Message& message) { static_cast<Foreign&>(message).handle.resume(); };
-    thread = std::thread([this] {
-      work();
-      home->send(*this);
-    });
-  }
-  void await_resume() { thread.join(); }
-};
-
 using RestTest = std::function<void(Rest& rest)>;
 
-Task<void> serve_http(group::Group* group, const RestTest* test) {
-  Executor& home = Executor::current();
-  auto server = Server::start(*group, home, {.listen = Endpoint::ipv4(0x7f000001, 0)});
-  REQUIRE(server.has_value());
-  Rest rest((*server)->endpoint().port());
-  std::exception_ptr failure;
-  Foreign foreign;
-  foreign.home = &home;
-  foreign.work = [&] {
-    try {
-      (*test)(rest);
-    } catch (...) {
-      failure = std::current_exception();
-    }
-  };
-  co_await foreign;
-  co_await (*server)->stop();
-  CHECK(failure == nullptr);
-}
-
 void with_rest(const std::string& sections, const RestTest& test) {
-  const testing::ScratchDirectory scratch;
-  const std::string error =
-      group::run_group(scratch.file("state"), sections, 2,
-                       [&](group::Group& group) { return serve_http(&group, &test); });
-  if (!error.empty()) FAIL(error);
+  with_server(sections, [&](int port) {
+    Rest rest(port);
+    test(rest);
+  });
 }
 
 constexpr const char* kDeclared =
     "[[volume]]\nname = \"v\"\nsize = \"4MiB\"\n[[volume.access]]\ninitiator = \"*\"\n"
     "chap_user = \"host\"\nchap_secret = \"very-secret-1\"\n";
+
+constexpr const char* kHardware =
+    "[[drive]]\nname = \"d0\"\nmemory = true\nsize = \"32MiB\"\n"
+    "[[drive]]\nname = \"d1\"\nmemory = true\nsize = \"32MiB\"\n"
+    "[[drive]]\nname = \"s\"\nmemory = true\nsize = \"32MiB\"\nspare = true\n"
+    "[[raid]]\nname = \"r\"\nlevel = \"raid1\"\ndrives = [\"d0\", \"d1\"]\n"
+    "[faults]\nenabled = true\n";
+
+TEST_CASE("Drives, sets, faults and events over REST", "[rest]") {
+  with_rest(kHardware, [](Rest& rest) {
+    CHECK(rest.get("/api/v1/drives").body.at("drives").size() == 3);
+    CHECK(rest.get("/api/v1/drives/s").body.at("use") == "spare");
+    CHECK(rest.get("/api/v1/drives/x").status == 404);
+    CHECK(rest.get("/api/v1/raid-sets").body.at("sets").size() == 1);
+    CHECK(rest.get("/api/v1/raid-sets/r").body.at("running") == true);
+    CHECK(rest.ask("POST", "/api/v1/raid-sets/r/verify", "{}").status == 200);
+    CHECK(rest.ask("POST", "/api/v1/raid-sets/x/verify", "{}").status == 404);
+    const Answer volume =
+        rest.ask("POST", "/api/v1/volumes", R"({"name": "v", "size": "4MiB", "raid": "r"})");
+    CHECK(volume.status == 201);
+    CHECK(volume.body.at("raid") == "r");
+    const Answer fault = rest.ask("POST", "/api/v1/faults",
+                                  R"({"rule": "at=drive:d1 op=read do=slow latency=1ms"})");
+    CHECK(fault.status == 201);
+    CHECK(rest.get("/api/v1/faults").body.at("faults").size() == 1);
+    CHECK(rest.ask("POST", "/api/v1/faults", R"({"rule": "nonsense"})").status == 400);
+    CHECK(rest.ask("DELETE", fault.location).status == 204);
+    CHECK(rest.ask("DELETE", fault.location).status == 404);
+    CHECK(rest.ask("DELETE", "/api/v1/faults").status == 204);
+    CHECK(rest.ask("POST", "/api/v1/drives/d0/fail", "{}").status == 200);
+    CHECK(rest.ask("POST", "/api/v1/drives/d0/replace", R"({"by": "x"})").status == 404);
+    const json events = rest.get("/api/v1/events").body.at("events");
+    REQUIRE(!events.empty());
+    const auto last = events.back().at("number").get<int>();
+    CHECK(rest.get(fmt::format("/api/v1/events?since={}", last - 1)).body.at("events").size() >= 1);
+    CHECK(rest.get("/api/v1/events?since=x").status == 400);
+    const std::string metrics = rest.get("/metrics").text;
+    CHECK(metrics.find("sandbay_raid_running{set=\"r\"} 1") != std::string::npos);
+    CHECK(metrics.find("sandbay_drive_reads_total{drive=\"d0\"}") != std::string::npos);
+  });
+}
 
 TEST_CASE("Everything that is there can be looked at", "[rest]") {
   with_rest(kDeclared, [](Rest& rest) {
@@ -192,69 +191,73 @@ TEST_CASE("Volumes are created, changed and deleted", "[rest]") {
   });
 }
 
+namespace {
+
+struct WrongRequest {
+  const char* method;
+  const char* path;
+  const char* body;
+  int status;
+  const char* message;
+};
+const WrongRequest kWrongRequests[] = {
+    {"POST", "/api/v1/volumes", "{", 400, "the body is not JSON; write one object"},
+    {"POST", "/api/v1/volumes", "[]", 400, "the body is not a JSON object; write one"},
+    {"POST", "/api/v1/volumes", "[[[[[[[[[[[[]]]]]]]]]]]]", 400,
+     "the body is nested too deeply; write one JSON object"},
+    {"POST", "/api/v1/volumes", "{}", 400, "name: is missing; write the volume's name"},
+    {"POST", "/api/v1/volumes", R"({"name": 5})", 400,
+     "name: is a whole number; write a string in quotes"},
+    {"POST", "/api/v1/volumes", R"({"name": "a", "siz": "1GiB"})", 400,
+     "siz: is not a key here; did you mean size?"},
+    {"POST", "/api/v1/volumes", R"({"name": "a", "size": "1G"})", 400,
+     "size: \"1G\" has the unknown unit \"G\"; units are B, KiB MiB GiB TiB PiB (of 1024) and kB "
+     "MB GB TB PB (of 1000)"},
+    {"POST", "/api/v1/volumes", R"({"name": "a", "size": -1})", 400,
+     "size: is a whole number; write a number of bytes, or a size such as \"100GiB\""},
+    {"POST", "/api/v1/volumes", R"({"name": "a", "size": 1048577})", 400,
+     "volume \"a\": size 1048577B is not a whole number of 512-byte blocks"},
+    {"POST", "/api/v1/volumes", R"({"name": "a", "size": "1MiB", "file": "x"})", 400,
+     "file: is not an absolute path; write one"},
+    {"POST", "/api/v1/volumes", R"({"name": "a", "memory": true, "device": "/dev/x"})", 400,
+     "device: a volume stands on one thing; write one of raid, file, device and memory"},
+    {"POST", "/api/v1/volumes",
+     R"({"name": "a", "size": "1MiB", "access": [{"initiator": "*", "chap_user": "u"}]})", 400,
+     "access[1].chap_secret: is missing; CHAP needs both chap_user and chap_secret"},
+    {"PATCH", "/api/v1/volumes/v", "{}", 400,
+     "volume \"v\": nothing to change; give a size or a name"},
+    {"DELETE", "/api/v1/volumes/v", "", 409,
+     "volume \"v\" is declared in test.toml, which would make it again; take it out there and "
+     "restart first"},
+    {"DELETE", "/api/v1/volumes/v?force=maybe", "", 400, "force is \"maybe\"; write true or false"},
+    {"DELETE", "/api/v1/volumes/v?now=true", "", 400,
+     "\"now\" is no query parameter of DELETE /api/v1/volumes/{name}"},
+    {"DELETE", "/api/v1/sessions/x", "", 400,
+     "\"x\" is not a TSIH; write a number from 1 to 65535"},
+    {"DELETE", "/api/v1/sessions/7", "", 404, "there is no session 7; see the session list"},
+    {"DELETE", "/api/v1/sessions/7?logout_request=0", "", 400,
+     "logout_request is \"0\"; write seconds from 1 to 300"},
+    {"DELETE", "/api/v1/sessions/7/connections/x", "", 400,
+     "\"x\" is not a CID; write a number from 0 to 65535"},
+    {"DELETE", "/api/v1/sessions/7/connections/2?logout_request=5", "", 404,
+     "there is no session 7 with a connection 2; see the session list"},
+    {"POST", "/api/v1/sessions/7/negotiation-request", "{}", 404,
+     "there is no session 7; see the session list"},
+    {"POST", "/api/v1/sessions/7/negotiation-request?within=301", "{}", 400,
+     "within is \"301\"; write seconds from 1 to 300"},
+    {"GET", "/api/v1/nothing", "", 404,
+     "there is nothing at /api/v1/nothing; see /api/v1/openapi.json"},
+    {"GET", "/api/v1/volumes/", "", 404,
+     "there is nothing at /api/v1/volumes/; see /api/v1/openapi.json"},
+    {"PUT", "/api/v1/group", "{}", 405,
+     "PUT is not offered for /api/v1/group; see /api/v1/openapi.json"},
+};
+
+}  // namespace
+
 TEST_CASE("Wrong requests are refused with what would be accepted", "[rest]") {
-  struct Case {
-    const char* method;
-    const char* path;
-    const char* body;
-    int status;
-    const char* message;
-  };
-  static const Case kCases[] = {
-      {"POST", "/api/v1/volumes", "{", 400, "the body is not JSON; write one object"},
-      {"POST", "/api/v1/volumes", "[]", 400, "the body is not a JSON object; write one"},
-      {"POST", "/api/v1/volumes", "[[[[[[[[[[[[]]]]]]]]]]]]", 400,
-       "the body is nested too deeply; write one JSON object"},
-      {"POST", "/api/v1/volumes", "{}", 400, "name: is missing; write the volume's name"},
-      {"POST", "/api/v1/volumes", R"({"name": 5})", 400,
-       "name: is a whole number; write a string in quotes"},
-      {"POST", "/api/v1/volumes", R"({"name": "a", "siz": "1GiB"})", 400,
-       "siz: is not a key here; did you mean size?"},
-      {"POST", "/api/v1/volumes", R"({"name": "a", "size": "1G"})", 400,
-       "size: \"1G\" has the unknown unit \"G\"; units are B, KiB MiB GiB TiB PiB (of 1024) and kB "
-       "MB GB TB PB (of 1000)"},
-      {"POST", "/api/v1/volumes", R"({"name": "a", "size": -1})", 400,
-       "size: is a whole number; write a number of bytes, or a size such as \"100GiB\""},
-      {"POST", "/api/v1/volumes", R"({"name": "a", "size": 1048577})", 400,
-       "volume \"a\": size 1048577B is not a whole number of 512-byte blocks"},
-      {"POST", "/api/v1/volumes", R"({"name": "a", "size": "1MiB", "file": "x"})", 400,
-       "file: is not an absolute path; write one"},
-      {"POST", "/api/v1/volumes", R"({"name": "a", "memory": true, "device": "/dev/x"})", 400,
-       "device: a volume stands on one thing; write one of file, device and memory"},
-      {"POST", "/api/v1/volumes",
-       R"({"name": "a", "size": "1MiB", "access": [{"initiator": "*", "chap_user": "u"}]})", 400,
-       "access[1].chap_secret: is missing; CHAP needs both chap_user and chap_secret"},
-      {"PATCH", "/api/v1/volumes/v", "{}", 400,
-       "volume \"v\": nothing to change; give a size or a name"},
-      {"DELETE", "/api/v1/volumes/v", "", 409,
-       "volume \"v\" is declared in test.toml, which would make it again; take it out there and "
-       "restart first"},
-      {"DELETE", "/api/v1/volumes/v?force=maybe", "", 400,
-       "force is \"maybe\"; write true or false"},
-      {"DELETE", "/api/v1/volumes/v?now=true", "", 400,
-       "\"now\" is no query parameter of DELETE /api/v1/volumes/{name}"},
-      {"DELETE", "/api/v1/sessions/x", "", 400,
-       "\"x\" is not a TSIH; write a number from 1 to 65535"},
-      {"DELETE", "/api/v1/sessions/7", "", 404, "there is no session 7; see the session list"},
-      {"DELETE", "/api/v1/sessions/7?logout_request=0", "", 400,
-       "logout_request is \"0\"; write seconds from 1 to 300"},
-      {"DELETE", "/api/v1/sessions/7/connections/x", "", 400,
-       "\"x\" is not a CID; write a number from 0 to 65535"},
-      {"DELETE", "/api/v1/sessions/7/connections/2?logout_request=5", "", 404,
-       "there is no session 7 with a connection 2; see the session list"},
-      {"POST", "/api/v1/sessions/7/negotiation-request", "{}", 404,
-       "there is no session 7; see the session list"},
-      {"POST", "/api/v1/sessions/7/negotiation-request?within=301", "{}", 400,
-       "within is \"301\"; write seconds from 1 to 300"},
-      {"GET", "/api/v1/nothing", "", 404,
-       "there is nothing at /api/v1/nothing; see /api/v1/openapi.json"},
-      {"GET", "/api/v1/volumes/", "", 404,
-       "there is nothing at /api/v1/volumes/; see /api/v1/openapi.json"},
-      {"PUT", "/api/v1/group", "{}", 405,
-       "PUT is not offered for /api/v1/group; see /api/v1/openapi.json"},
-  };
   with_rest("[[volume]]\nname = \"v\"\nsize = \"4MiB\"\n", [](Rest& rest) {
-    for (const Case& c : kCases) {
+    for (const WrongRequest& c : kWrongRequests) {
       CAPTURE(c.method, c.path, c.body);
       const Answer answer = rest.ask(c.method, c.path, c.body);
       CHECK(answer.status == c.status);
@@ -303,12 +306,16 @@ TEST_CASE("Secrets never come out", "[rest]") {
       std::string path(route.path);
       if (route.method != "GET") continue;
       const auto brace = path.find('{');
+      // There is no drive and no RAID set.
+      const bool hardware =
+          path.find("/drives/") != std::string::npos || path.find("/raid") != std::string::npos;
+      const bool absent = hardware && brace != std::string::npos;
       if (brace != std::string::npos) {
         const bool target = path.find("targets") != std::string::npos;
         path.replace(brace, path.find('}') - brace + 1, target ? "iqn.2026-11.org.sandbay:v" : "v");
       }
       const Answer answer = rest.get(path);
-      CHECK(answer.status == 200);
+      CHECK(answer.status == (absent ? 404 : 200));
       all += answer.text;
     }
     CHECK(all.find("very-secret") == std::string::npos);

@@ -1,0 +1,202 @@
+// HTTP below the routes: methods, and clients that take their time. What is sent and received here
+// is bytes, since a well-behaved library would not send most of it.
+#include <arpa/inet.h>
+#include <sys/socket.h>
+#include <sys/time.h>
+#include <unistd.h>
+
+#include <catch2/catch.hpp>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "tests/unit/mgmt/running_server.h"
+
+namespace sandbay::mgmt {
+namespace {
+
+using nlohmann::json;
+
+// A test hangs no longer than this, and never asserts how long something took.
+constexpr int kGuardSeconds = 120;
+
+class Connection {
+ public:
+  explicit Connection(int port) : socket_(::socket(AF_INET, SOCK_STREAM, 0)) {
+    const timeval guard{.tv_sec = kGuardSeconds, .tv_usec = 0};
+    ::setsockopt(socket_, SOL_SOCKET, SO_RCVTIMEO, &guard, sizeof guard);
+    sockaddr_in address{};
+    address.sin_family = AF_INET;
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    address.sin_port = htons(static_cast<std::uint16_t>(port));
+    connected_ = ::connect(socket_, reinterpret_cast<sockaddr*>(&address), sizeof address) == 0;
+  }
+  ~Connection() { ::close(socket_); }
+  Connection(const Connection&) = delete;
+  Connection& operator=(const Connection&) = delete;
+
+  bool connected() const { return connected_; }
+  void send(const std::string& text) const {
+    ::send(socket_, text.data(), text.size(), MSG_NOSIGNAL);
+  }
+  // Everything until the server closes; "(hangs)" if it does not.
+  std::string rest() const {
+    std::string text;
+    char buffer[4096];
+    for (;;) {
+      const ssize_t count = ::recv(socket_, buffer, sizeof buffer, 0);
+      if (count < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return "(hangs)";
+      if (count <= 0) return text;
+      text.append(buffer, static_cast<std::size_t>(count));
+    }
+  }
+
+ private:
+  int socket_;
+  bool connected_ = false;
+};
+
+struct Response {
+  std::string head;  // Status line and header fields.
+  std::string body;
+
+  bool is(int status) const { return head.starts_with("HTTP/1.1 " + std::to_string(status) + " "); }
+  bool has(const std::string& field) const { return head.find(field + "\r\n") != head.npos; }
+  std::string code() const {
+    const json parsed = json::parse(body, nullptr, false);
+    return parsed.is_object() ? parsed.at("error").at("code").get<std::string>() : "(not JSON)";
+  }
+};
+
+Response ask(int port, const std::string& method, const std::string& path,
+             const std::string& fields = "", const std::string& body = "") {
+  const Connection connection(port);
+  connection.send(method + " " + path + " HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n" +
+                  fields + "\r\n" + body);
+  const std::string text = connection.rest();
+  const auto end = text.find("\r\n\r\n");
+  INFO(text);
+  REQUIRE(end != std::string::npos);
+  return {.head = text.substr(0, end + 2), .body = text.substr(end + 4)};
+}
+
+TEST_CASE("HEAD is GET without the body", "[http]") {
+  with_server("", [](int port) {
+    const Response get = ask(port, "GET", "/api/v1/openapi.json");
+    CHECK(get.is(200));
+    const Response head = ask(port, "HEAD", "/api/v1/openapi.json");
+    CHECK(head.is(200));
+    CHECK(head.body.empty());
+    CHECK(head.has("Content-Type: application/json"));
+    CHECK(head.has("Content-Length: " + std::to_string(get.body.size())));
+    const Response missing = ask(port, "HEAD", "/api/v1/volumes/none");
+    CHECK(missing.is(404));
+    CHECK(missing.body.empty());
+    const Response not_read = ask(port, "HEAD", "/api/v1/sessions/7/negotiation-request");
+    CHECK(not_read.is(405));
+    CHECK(not_read.has("Allow: POST, OPTIONS"));
+  });
+}
+
+TEST_CASE("OPTIONS tells what a path offers", "[http]") {
+  with_server("", [](int port) {
+    const Response volumes = ask(port, "OPTIONS", "/api/v1/volumes");
+    CHECK(volumes.is(204));
+    CHECK(volumes.body.empty());
+    CHECK(volumes.has("Allow: GET, HEAD, POST, OPTIONS"));
+    CHECK(ask(port, "OPTIONS", "/api/v1/volumes/any")
+              .has("Allow: GET, HEAD, PATCH, DELETE, "
+                   "OPTIONS"));
+    CHECK(ask(port, "OPTIONS", "/metrics").has("Allow: GET, HEAD, OPTIONS"));
+    // No page of another origin is told that it may do anything.
+    const Response preflight =
+        ask(port, "OPTIONS", "/api/v1/volumes",
+            "Origin: http://attacker.example\r\nAccess-Control-Request-Method: POST\r\n");
+    CHECK(preflight.head.find("Access-Control-") == std::string::npos);
+    const Response nothing = ask(port, "OPTIONS", "/api/v1/nothing");
+    CHECK(nothing.is(404));
+    CHECK(nothing.code() == "not_found");
+  });
+}
+
+TEST_CASE("Methods that are not offered are refused with those that are", "[http]") {
+  with_server("", [](int port) {
+    for (const char* method : {"PUT", "DELETE", "TRACE", "CONNECT"}) {
+      CAPTURE(method);
+      const Response refused = ask(port, method, "/api/v1/group");
+      CHECK(refused.is(405));
+      CHECK(refused.has("Allow: GET, HEAD, OPTIONS"));
+      CHECK(refused.code() == "method_not_allowed");
+    }
+    // Refused before its body has come.
+    const Response early = ask(port, "PUT", "/api/v1/group", "Content-Length: 1000000\r\n");
+    CHECK(early.is(405));
+    for (const char* method : {"BREW", "get", ""}) {
+      CAPTURE(method);
+      const Response unknown = ask(port, method, "/api/v1/group");
+      CHECK(unknown.is(400));
+      CHECK(unknown.code() == "invalid");
+    }
+  });
+}
+
+// Beginnings that are never finished.
+const std::vector<std::string>& beginnings() {
+  static const std::vector<std::string> kBeginnings = {
+      "",
+      "GET /api/v1/gro",
+      "GET /api/v1/group HTTP/1.1\r\nHost: loc",
+      "POST /api/v1/volumes HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+      "Content-Length: 100\r\n\r\n{\"name\": \"half\", \"size\": \"1MiB\"}",
+      "POST /api/v1/volumes HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+      "Transfer-Encoding: chunked\r\n\r\n40\r\n{\"name\": \"half\", \"size\": \"1MiB\"}",
+  };
+  return kBeginnings;
+}
+
+TEST_CASE("Clients that never finish a request are given up, and nothing is done", "[http]") {
+  with_server("", [](int port) {
+    for (const std::string& beginning : beginnings()) {
+      CAPTURE(beginning);
+      const Connection connection(port);
+      connection.send(beginning);
+      const std::string answer = connection.rest();
+      CHECK(answer != "(hangs)");
+      CHECK(answer.find(" 200 ") == std::string::npos);
+      CHECK(answer.find(" 201 ") == std::string::npos);
+    }
+    CHECK(json::parse(ask(port, "GET", "/api/v1/volumes").body).at("volumes").empty());
+  });
+}
+
+TEST_CASE("More clients that dawdle than there are threads only delay others", "[http]") {
+  with_server("", [](int port) {
+    std::vector<std::unique_ptr<Connection>> dawdling;
+    for (unsigned i = 0; i < 2 * ServerOptions{}.threads; ++i) {
+      dawdling.push_back(std::make_unique<Connection>(port));
+      REQUIRE(dawdling.back()->connected());
+      dawdling.back()->send(beginnings()[i % beginnings().size()]);
+    }
+    CHECK(ask(port, "GET", "/api/v1/group").is(200));
+  });
+}
+
+TEST_CASE("A client that takes no answer is given up, and others are served", "[http]") {
+  with_server("", [](int port) {
+    std::string requests;
+    for (int i = 0; i < 900; ++i) {
+      requests += "GET /api/v1/openapi.json HTTP/1.1\r\nHost: localhost\r\n\r\n";
+    }
+    std::vector<std::unique_ptr<Connection>> deaf;
+    for (int i = 0; i < 4; ++i) {
+      deaf.push_back(std::make_unique<Connection>(port));
+      deaf.back()->send(requests);
+    }
+    CHECK(ask(port, "GET", "/api/v1/group").is(200));
+    // Some 20 MB were asked for on each; stop() waits for whoever serves them.
+  });
+}
+
+}  // namespace
+}  // namespace sandbay::mgmt
