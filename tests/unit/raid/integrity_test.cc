@@ -282,8 +282,8 @@ TEST_CASE("mirrors that are all corrupt are lost", "[raid]") {
 
 namespace {
 
-// Makes both entries of the first cell of a member of kStripe wrong on the drives.
-Task<void> falsify_entries(IntegrityRig* rig, std::vector<unsigned> members) {
+// Makes both entries of the first cell of a member of kStripe wrong on the drives, or unknown.
+Task<void> falsify_entries(IntegrityRig* rig, std::vector<unsigned> members, bool unknown = false) {
   std::vector<std::pair<unsigned, std::uint64_t>> cells;
   for (const unsigned member : members) {
     cells.emplace_back(rig->set->layout().role(kStripe, member),
@@ -302,6 +302,7 @@ Task<void> falsify_entries(IntegrityRig* rig, std::vector<unsigned> members) {
           get_entry(block, copy, static_cast<std::uint32_t>(cell % kCellsPerBlock));
       CHECK(entry.known());
       entry.crc ^= 0x1234;
+      if (unknown) entry = {};
       put_entry(block, copy, static_cast<std::uint32_t>(cell % kCellsPerBlock), entry);
       seal_integrity_block(block, {.set = rig->newest.set_uuid, .role = on, .index = index});
       device.write_medium(at, block);
@@ -339,6 +340,20 @@ Task<void> false_entry_and_corruption(IntegrityRig* rig) {
   CHECK(rig->set->counters().false_entries == 1);
   CHECK(rig->set->counters().lost_blocks == 0);
   CHECK(rig->corrupt_cells() == 0);
+  co_await expect_everything(rig);
+}
+
+// The other chunk is corrupt and nothing is known of it: what is computed from it is wrong, and its
+// own entry says so.
+Task<void> unknown_neighbour(IntegrityRig* rig) {
+  co_await falsify_entries(rig, {1}, true);
+  corrupt(*rig, {0, 1});
+  const IntegrityRig::Read got = co_await rig->read(lba_of(*rig, 0), 8);
+  CHECK(got.error == Error::kMediumError);
+  const Error error = co_await rig->write(lba_of(*rig, 0), 8, 50);
+  CHECK(error == Error::kNone);
+  const Error other = co_await rig->write(lba_of(*rig, 1), 8, 51);
+  CHECK(other == Error::kNone);
   co_await expect_everything(rig);
 }
 
@@ -399,6 +414,10 @@ TEST_CASE("an entry that is wrong is mended where redundancy shows that the cell
 TEST_CASE("with an entry wrong and as much corrupt as redundancy repairs, trials find the truth") {
   with_rig({.level = Level::kRaid5, .drives = 4}, false_entry_and_corruption);
   with_rig({.level = Level::kRaid6, .drives = 6}, false_entry_and_corruption);
+}
+
+TEST_CASE("what is computed has to be what its entry says", "[raid]") {
+  with_rig({.level = Level::kRaid5, .drives = 4}, unknown_neighbour);
 }
 
 TEST_CASE("damaged integrity blocks are restored from the other copies", "[raid]") {
