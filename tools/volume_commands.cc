@@ -24,6 +24,7 @@ struct VolumeArguments {
   std::string size;
   std::string file;
   std::string device;
+  std::string raid;
   std::string target;
   std::vector<std::string> initiators;
   int lun = -1;
@@ -126,6 +127,7 @@ json body_of(const VolumeArguments& a) {
   if (!a.size.empty()) body["size"] = bytes_of(a.size);
   if (!a.file.empty()) body["file"] = std::filesystem::absolute(a.file).string();
   if (!a.device.empty()) body["device"] = std::filesystem::absolute(a.device).string();
+  if (!a.raid.empty()) body["raid"] = a.raid;
   if (a.memory) body["memory"] = true;
   if (!a.target.empty()) body["target"] = a.target;
   if (a.lun >= 0) body["lun"] = a.lun;
@@ -189,6 +191,11 @@ void add_create_options(CLI::App& verb, VolumeArguments& a) {
   auto* memory =
       verb.add_flag("--memory", a.memory, "Keep it in memory; its content ends with the daemon");
   memory->excludes(file)->excludes(device);
+  verb.add_option("--raid", a.raid, "Put it on this RAID set")
+      ->type_name("SET")
+      ->excludes(file)
+      ->excludes(device)
+      ->excludes(memory);
   verb.add_option("--block-size", a.block_size, "Logical block size")
       ->check(CLI::Validator(
           [](const std::string& text) {

@@ -141,6 +141,7 @@ void read_set(const Value& section, std::string path, Mistakes& mistakes,
       reader.mistake("level", fmt::format("\"{}\" is not a level; write {}", *text, kLevels));
     }
     set.level = level.value_or(set.level);
+    set.level_known = level.has_value();
   }
   reader.require("drives", "the names of its drives, such as [\"d0\", \"d1\", \"d2\"]");
   set.drives = reader.strings("drives").value_or(std::vector<std::string>{});
@@ -302,7 +303,7 @@ void check_hardware(const HardwareConfiguration& hardware, Mistakes& mistakes) {
   std::size_t index = 0;
   for (const SetConfiguration& set : hardware.sets) {
     const std::string at = fmt::format("raid[{}]", ++index);
-    bool whole = !set.drives.empty();
+    bool whole = !set.drives.empty() && set.level_known;
     for (const std::string& drive : set.drives) {
       whole &= uses.take(set, at + ".drives", drive, fmt::format("in set \"{}\"", set.name));
     }

@@ -60,6 +60,7 @@ struct SetConfiguration {
   std::optional<std::uint64_t> rebuild_bytes;  // A second, under load; none: the default.
   JournalPlace journal = JournalPlace::kDrives;
   std::optional<std::uint64_t> journal_bytes;  // On each drive; none: as much as is good.
+  bool level_known = false;                    // False: a mistake, noted.
   std::uint32_t line = 0;
 };
 

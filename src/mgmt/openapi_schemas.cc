@@ -47,7 +47,8 @@ const std::string_view kSchemas = R"json({
   "in_flight": {"type": "integer"}}},
 "Volume": {"type": "object", "required": ["name", "uuid", "size", "block_size",
   "physical_block_size", "backing", "raid", "path", "thin", "preallocate", "read_only",
-  "write_cache", "serial", "naa", "vendor", "product", "revision", "target", "lun", "health", "reason",
+  "write_cache",
+  "serial", "naa", "vendor", "product", "revision", "target", "lun", "health", "reason",
   "declared", "reactor", "sessions", "counters"], "properties": {
   "name": {"type": "string"},
   "uuid": {"type": "string", "format": "uuid"},

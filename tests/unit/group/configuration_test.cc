@@ -193,8 +193,8 @@ constexpr Mistake kMistakes[] = {
     {"[group]\nname = \"h\"", "x.toml:7: not TOML: "},
     {"[grup]\n", "x.toml:7: grup: is not a key here; did you mean group?"},
     {"[zzz]\n",
-     "x.toml:7: zzz: is not a key here; keys here are group, management, limits, portal, "
-     "target, volume"},
+     "x.toml:7: zzz: is not a key here; keys here are group, management, "
+     "limits, portal, drive, raid, nvram, faults, target, volume"},
     {"management = 3", "x.toml:7: portal[1].management: is not a key here; "},
     // Types.
     {"[management]\nlisten = 8260",
@@ -312,8 +312,8 @@ constexpr Mistake kMistakes[] = {
      "x.toml:10: volume[1].physical_block_size: physical_block_size 3000 does not fit; write a "
      "power of two from 512 to 1048576"},
     {"[[volume]]\nname = \"a\"\nmemory = true\nfile = \"/x\"\nsize = \"1GiB\"",
-     "x.toml:10: volume[1].file: a volume stands on one thing; write one of file, device and "
-     "memory = true"},
+     "x.toml:10: volume[1].file: a volume stands on one thing; write one of raid, file, "
+     "device and memory = true"},
     {"[[volume]]\nname = \"a\"\ndevice = \"sdb\"",
      "x.toml:9: volume[1].device: \"sdb\" is not an absolute path; write one such as /dev/sdb"},
     {"[[volume]]\nname = \"a\"\nsize = \"1GiB\"\nthin = true\npreallocate = true",

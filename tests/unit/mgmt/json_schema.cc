@@ -51,6 +51,7 @@ std::string schema_mismatch(const json& value, const json& schema, const json& d
     const std::string pointer = schema.at("$ref").get<std::string>().substr(1);
     return schema_mismatch(value, document.at(json::json_pointer(pointer)), document, where);
   }
+  if (value.is_null() && schema.value("nullable", false)) return "";
   if (schema.contains("oneOf")) {
     const auto& choices = schema.at("oneOf");
     const bool fits = std::ranges::any_of(choices, [&](const json& choice) {

@@ -1,0 +1,168 @@
+// Drives, sets, NVRAM and faults in the configuration file: what they mean, and for every kind of
+// mistake the line that tells it.
+#include <fmt/format.h>
+
+#include <catch2/catch.hpp>
+
+#include "group/configuration.h"
+
+namespace sandbay::group {
+namespace {
+
+constexpr std::string_view kSmallest = R"toml([group]
+name = "g"
+state = "var/g"
+[[portal]]
+listen = "127.0.0.1:3260"
+)toml";
+
+std::string drives(int count, std::string_view size = "64MiB") {
+  std::string text;
+  for (int i = 0; i < count; ++i) {
+    text += fmt::format("[[drive]]\nname = \"d{}\"\nmemory = true\nsize = \"{}\"\n", i, size);
+  }
+  return text;
+}
+
+std::string mistake_in(std::string_view more) {
+  const auto result = parse_configuration(fmt::format("{}{}", kSmallest, more), "x.toml");
+  if (result) return "no mistake";
+  return result.error().front();
+}
+
+void check_mistake(const std::string& more, std::string_view part) {
+  const std::string mistake = mistake_in(more);
+  CAPTURE(mistake, part);
+  CHECK(mistake.starts_with("x.toml:"));
+  CHECK(mistake.find(part) != std::string::npos);
+}
+
+TEST_CASE("Drives, sets, NVRAM and faults are read", "[configuration][hardware]") {
+  const auto result = parse_configuration(fmt::format("{}{}{}", kSmallest, drives(6),
+                                                      R"toml([[drive]]
+name = "s"
+file = "drives/s.img"
+size = "64MiB"
+block_size = 512
+rotational = true
+spare = true
+enclosure = "shelf"
+[[raid]]
+name = "r"
+level = "raid6"
+drives = ["d0", "d1", "d2", "d3"]
+spares = ["d4"]
+strip = "16KiB"
+integrity = true
+verify_every = "24h"
+rebuild_rate = "10MB/s"
+journal = "nvram"
+[nvram]
+size = "32MiB"
+durability = "host"
+battery = "low"
+[faults]
+enabled = true
+seed = 7
+rules = ["at=drive:d1 do=fail after=5 op=read"]
+[[volume]]
+name = "v"
+raid = "r"
+size = "32MiB"
+)toml"),
+                                          "x.toml");
+  INFO((result ? std::string() : result.error().front()));
+  REQUIRE(result.has_value());
+  const HardwareConfiguration& hardware = result->hardware;
+  REQUIRE(hardware.drives.size() == 7);
+  CHECK(hardware.drives[6].spare);
+  CHECK(hardware.drives[6].rotational);
+  CHECK(hardware.drives[6].path == "drives/s.img");
+  REQUIRE(hardware.sets.size() == 1);
+  const SetConfiguration& set = hardware.sets[0];
+  CHECK(set.level == raid::Level::kRaid6);
+  CHECK(set.strip_bytes == 16U << 10);
+  CHECK(set.integrity);
+  CHECK(set.verify_every == std::chrono::hours(24));
+  CHECK(set.rebuild_bytes == 10'000'000U);
+  CHECK(set.journal == JournalPlace::kNvram);
+  CHECK(new_set_of(set, Uuid{}).journal_bytes == 0U);
+  REQUIRE(hardware.nvram.has_value());
+  CHECK(hardware.nvram->durability == nvram::Durability::kHost);
+  CHECK(hardware.nvram->battery == nvram::BatteryState::kLow);
+  CHECK(hardware.faults.seed == 7);
+  CHECK(result->volumes[0].specification.backing == Backing::kRaid);
+  CHECK(result->volumes[0].specification.raid == "r");
+}
+
+TEST_CASE("A drive's mistakes are told", "[configuration][hardware]") {
+  check_mistake("[[drive]]\nmemory = true\nsize = \"8MiB\"\n", "drive[1].name");
+  check_mistake("[[drive]]\nname = \"a\"\n", "file");
+  check_mistake("[[drive]]\nname = \"a\"\nmemory = true\n", "size");
+  check_mistake("[[drive]]\nname = \"a\"\nmemory = true\nfile = \"x\"\nsize = \"8MiB\"\n",
+                "a drive is one thing");
+  check_mistake("[[drive]]\nname = \"a\"\ndevice = \"sdb\"\n", "not an absolute path");
+  check_mistake("[[drive]]\nname = \"a\"\nmemory = true\nsize = \"8MiB\"\nblock_size = 520\n",
+                "520 is not offered");
+  check_mistake(drives(1) + drives(1), "d0 is another drive's");
+  check_mistake(
+      "[[drive]]\nname = \"a\"\nfile = \"x\"\nsize = \"8MiB\"\n"
+      "[[drive]]\nname = \"b\"\nfile = \"./x\"\nsize = \"8MiB\"\n",
+      "belongs to drive \"a\"");
+  check_mistake("[[drive]]\nname = \"a\"\nfile = \"metadata/x\"\nsize = \"8MiB\"\n",
+                "the group's own");
+  check_mistake(
+      "[[drive]]\nname = \"a\"\nfile = \"x\"\nsize = \"8MiB\"\n"
+      "[[volume]]\nname = \"v\"\nfile = \"x\"\n",
+      "belongs to drive \"a\"");
+}
+
+TEST_CASE("A set's mistakes are told", "[configuration][hardware]") {
+  const auto set = [](std::string_view rest, int count = 4, std::string_view size = "64MiB") {
+    return drives(count, size) + "[[raid]]\nname = \"r\"\n" + std::string(rest);
+  };
+  check_mistake(set("drives = [\"d0\"]\n"), "level");
+  check_mistake(set("level = \"raid7\"\ndrives = [\"d0\"]\n"), "\"raid7\" is not a level");
+  check_mistake(set("level = \"raid5\"\ndrives = [\"d0\", \"d1\", \"d8\"]\n"),
+                "there is no drive \"d8\"");
+  check_mistake(set("level = \"raid5\"\ndrives = [\"d0\", \"d1\", \"d1\"]\n"),
+                "drive d1 is in set \"r\"");
+  check_mistake(set("level = \"raid1\"\ndrives = [\"d0\", \"d1\"]\nspares = [\"d0\"]\n"),
+                "drive d0 is in set \"r\"");
+  check_mistake(set("level = \"raid5\"\ndrives = [\"d0\", \"d1\"]\n"), "raid[1]");
+  check_mistake(set("level = \"raid50\"\ndrives = [\"d0\", \"d1\", \"d2\", \"d3\"]\n"), "raid[1]");
+  check_mistake(set("level = \"raid5\"\ndrives = [\"d0\", \"d1\", \"d2\"]\n", 3, "8MiB"),
+                "drive d0");
+  check_mistake(set("level = \"raid5\"\ndrives = [\"d0\", \"d1\", \"d2\"]\nstrip = \"48KiB\"\n"),
+                "not a power of two");
+  check_mistake(set("level = \"raid5\"\ndrives = [\"d0\", \"d1\", \"d2\"]\njournal = \"nvram\"\n"),
+                "there is no NVRAM");
+  check_mistake(set("level = \"raid5\"\ndrives = [\"d0\", \"d1\", \"d2\"]\njournal = \"disk\"\n"),
+                "no place for a journal");
+  check_mistake(set("level = \"raid5\"\ndrives = [\"d0\", \"d1\", \"d2\"]\nspare = [\"d3\"]\n"),
+                "spares");
+  check_mistake(set("level = \"raid0\"\ndrives = []\n"), "at least one drive");
+}
+
+TEST_CASE("Mistakes of NVRAM, faults and volumes on sets are told", "[configuration][hardware]") {
+  const std::string mirror =
+      drives(2) + "[[raid]]\nname = \"r\"\nlevel = \"raid1\"\ndrives = [\"d0\", \"d1\"]\n";
+  check_mistake("[nvram]\ndurability = \"always\"\n", "\"always\" is not offered");
+  check_mistake("[nvram]\nbattery = \"empty\"\n", "no state of a battery");
+  check_mistake("[faults]\nrules = [\"at=drive:d0 do=fail\"]\n", "enabled = true");
+  check_mistake("[faults]\nenabled = true\nrules = [\"at=drive:d0 do=explode\"]\n", "explode");
+  check_mistake(mirror + "[[volume]]\nname = \"v\"\nraid = \"q\"\nsize = \"8MiB\"\n",
+                "there is no set \"q\"");
+  check_mistake(mirror + "[[volume]]\nname = \"v\"\nraid = \"r\"\n", "size");
+  check_mistake(mirror + "[[volume]]\nname = \"v\"\nraid = \"r\"\nsize = \"1GiB\"\n",
+                "does not fit");
+  check_mistake(mirror +
+                    "[[volume]]\nname = \"v\"\nraid = \"r\"\nsize = \"8MiB\"\nblock_size = "
+                    "4096\n",
+                "is not that of set");
+  check_mistake(mirror + "[[volume]]\nname = \"v\"\nraid = \"r\"\nmemory = true\nsize = \"8MiB\"\n",
+                "stands on one thing");
+}
+
+}  // namespace
+}  // namespace sandbay::group
