@@ -198,7 +198,7 @@ Task<std::string> ManagedSet::bring_up() {
   set_ = std::make_unique<RaidSet>(home_, *drives_, journal_.get(),
                                    RaidSetOptions{.name = known_.set_name});
   if (journal_ != nullptr && journal_->largest_payload_bytes() < set_->least_journal_payload()) {
-    co_return fmt::format("its journal takes updates of {} bytes; with so many drives {} are needed",
+    co_return fmt::format("its journal takes updates of {} bytes; so many drives need {}",
                           journal_->largest_payload_bytes(), set_->least_journal_payload());
   }
   Error error = co_await set_->replay_journal();
