@@ -19,7 +19,7 @@ constexpr std::size_t kPoolSlack = std::size_t{32} << 20;  // For those who only
 }  // namespace
 
 struct Integrity::Block {
-  const Drive* from = nullptr;  // Where it was read; it is written wherever the role is.
+  const Drive* from = nullptr;  // Whose it is; it is written wherever the role is.
   unsigned role = 0;
   std::uint64_t index = 0;
   Buffer image;  // Nothing until it has been read.
@@ -52,7 +52,8 @@ Integrity::Integrity(Executor& home, SetDrives& drives, Judge judge, IntegrityOp
       options_(options),
       cell_rows_(static_cast<std::uint32_t>(kCellBytes / drives.layout().block_bytes())),
       pool_(home, options.cache_bytes + options.update_bytes + kPoolSlack),
-      budget_(options.update_bytes) {}
+      budget_(options.update_bytes),
+      replacements_(drives.layout().drive_count()) {}
 
 Integrity::~Integrity() = default;
 
@@ -84,8 +85,9 @@ Extent Integrity::extent_of(const Block& block) const {
 
 Integrity::Block* Integrity::find(unsigned role, std::uint64_t index) {
   const Drive* from = holder(role);
+  if (drives_.replacement(role) != nullptr) replacements_[role] = drives_.replacement(role);
   if (from == nullptr) return nullptr;
-  std::unique_ptr<Block>& block = blocks_[{from, index}];
+  std::unique_ptr<Block>& block = blocks_[{role, index}];
   if (block == nullptr) {
     block = std::make_unique<Block>();
     block->from = from;
@@ -97,6 +99,14 @@ Integrity::Block* Integrity::find(unsigned role, std::uint64_t index) {
     evict();
     --made->users;
     return made;
+  }
+  if (block->from != from) {
+    // A replacement had everything that its role had, and what is on its way here is newer than
+    // what is on it. Of any other drive it has to be seen what is on it.
+    const bool same = from == replacements_[role];
+    block->from = from;
+    if (!same) block->image = Buffer();
+    if (!same) block->damaged = false;
   }
   touch(*block);
   return block.get();
@@ -115,7 +125,7 @@ void Integrity::evict() {
       continue;
     }
     next = by_use_.erase(next);
-    blocks_.erase(Key{block->from, block->index});
+    blocks_.erase(Key{block->role, block->index});
   }
 }
 
@@ -401,7 +411,9 @@ Task<void> Integrity::restore(Block* block) {
     }
   }
   block->image = std::move(fresh);
-  if (restored == 0) co_return;  // Of a drive that had something else on it before.
+  // A drive that had something else on it before; or it was away when a crash that tore the block
+  // was cured by the journal.
+  if (restored == 0 || drives_.stale(block->role, false)) co_return;
   ++counters_.blocks_restored;
   drives_.tell({SetEvent::Kind::kCorruption, block->role,
                 fmt::format("block {} of the integrity area was damaged; {} entries have been "

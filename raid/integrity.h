@@ -110,13 +110,13 @@ class Integrity {
  private:
   struct Block;
   struct Key {
-    const Drive* drive;
+    unsigned role;
     std::uint64_t index;
     bool operator==(const Key&) const = default;
   };
   struct KeyHash {
     std::size_t operator()(const Key& key) const noexcept {
-      return std::hash<const void*>()(key.drive) ^ key.index * 0x9e3779b97f4a7c15U;
+      return (key.index * 64 + key.role) * 0x9e3779b97f4a7c15U;
     }
   };
   struct Entries;  // The blocks that two neighbouring entries of a run of cells stand in.
@@ -155,7 +155,8 @@ class Integrity {
   BufferPool pool_;
   ByteBudget budget_;
   std::unordered_map<Key, std::unique_ptr<Block>, KeyHash> blocks_;
-  std::list<Block*> by_use_;  // The one used last is the last.
+  std::list<Block*> by_use_;                // The one used last is the last.
+  std::vector<const Drive*> replacements_;  // By role: the last that was seen.
 };
 
 // The blocks of one update, from begin() to the end of their writes.

@@ -167,13 +167,33 @@ Task<Error> RaidSet::flush_drives() {
     if (error == Error::kNone && !drives_.settled_now()) error = co_await drives_.settled();
     if (error == Error::kNone) {
       flushes_done_ = covered;
-      for (const std::uint64_t ticket : tickets) journal_->release(ticket);
+      if (journal_ != nullptr) release(std::move(tickets));
     } else {
       written_tickets_.insert(written_tickets_.begin(), tickets.begin(), tickets.end());
     }
   }
   flush_lock_.unlock();
   co_return error;
+}
+
+// Updates of different stripes may have a block of entries in common. Then the older must not be
+// found in the journal when the newer is gone, so these go in their order.
+void RaidSet::release(std::vector<std::uint64_t> tickets) {
+  std::uint64_t end = ~std::uint64_t{0};
+  if (integrity_ != nullptr) {
+    tickets.insert(tickets.end(), flushed_tickets_.begin(), flushed_tickets_.end());
+    flushed_tickets_.clear();
+    std::ranges::sort(tickets);
+    if (!storing_tickets_.empty()) end = *storing_tickets_.begin();
+    for (const std::uint64_t unflushed : written_tickets_) end = std::min(end, unflushed);
+  }
+  for (const std::uint64_t ticket : tickets) {
+    if (ticket < end) {
+      journal_->release(ticket);
+    } else {
+      flushed_tickets_.push_back(ticket);
+    }
+  }
 }
 
 void RaidSet::begin_relief() {

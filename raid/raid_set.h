@@ -19,6 +19,7 @@
 #include <array>
 #include <cstdint>
 #include <memory>
+#include <set>
 #include <span>
 #include <string>
 #include <vector>
@@ -156,6 +157,7 @@ class RaidSet final : public BlockDevice {
   Task<Error> prepare_replay(std::uint64_t stripe, JournalWrite entry, Prepared* prepared);
   void go_offline(const std::string& why);
   void begin_relief();
+  void release(std::vector<std::uint64_t> tickets);
   Task<void> relieve_journal();
   Lba on_drive(std::uint64_t stripe, std::uint32_t row) const {
     return drives_.data_offset() + layout_.drive_lba(stripe) + row;
@@ -300,6 +302,8 @@ class RaidSet final : public BlockDevice {
   bool relieving_ = false;
   TimePoint last_host_io_{};
   std::vector<std::uint64_t> written_tickets_;  // In place, not yet covered by a flush.
+  std::set<std::uint64_t> storing_tickets_;     // In the journal, on their way into place.
+  std::vector<std::uint64_t> flushed_tickets_;  // Covered; an older one is not.
   Mutex flush_lock_;
   Mutex renew_lock_;
   unsigned storing_turn_ = 0;

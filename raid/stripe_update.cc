@@ -435,7 +435,10 @@ Task<Error> RaidSet::store(std::uint64_t stripe, std::span<Segment> segments,
 Task<Result<std::uint64_t>> RaidSet::append_to_journal(StripeUpdate update) {
   if (journal_ == nullptr) co_return 0;
   const Result<std::uint64_t> appended = co_await journal_->append(update);
-  if (appended) co_return appended;
+  if (appended) {
+    if (integrity_ != nullptr) storing_tickets_.insert(*appended);
+    co_return appended;
+  }
   go_offline("its journal cannot be written");
   co_return std::unexpected(Error::kNotReady);
 }
@@ -446,6 +449,7 @@ Task<Error> RaidSet::end_store(std::vector<Target>* targets, Integrity::Update* 
   const Error error = co_await write_targets(targets, sums);
   if (error != Error::kNone) co_return error;
   if (journal_ != nullptr) {
+    storing_tickets_.erase(ticket);
     written_tickets_.push_back(ticket);
     if (journal_->under_pressure()) begin_relief();
   }
