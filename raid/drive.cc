@@ -67,9 +67,7 @@ Task<Completion> Drive::submit(Request request) {
   co_return io.take();
 }
 
-DriveIo Drive::start_metadata(Request request) {
-  return DriveIo(begin(std::move(request), true));
-}
+DriveIo Drive::start_metadata(Request request) { return DriveIo(begin(std::move(request), true)); }
 
 Task<Completion> Drive::submit_metadata(Request request) {
   DriveIo io(begin(std::move(request), true));

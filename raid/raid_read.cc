@@ -147,8 +147,7 @@ Task<void> RaidSet::read_runs(std::vector<ReadPiece>* pieces, bool disable_page_
     piece.member = layout_.mirrored() ? choose_member(stripe, unreadable) : piece.position.chunk;
     const bool waits = layout_.mirrored() && table_.being_written(stripe);
     const bool lost = !drives_.lost().empty() && drives_.lost().first_overlap(piece.wanted());
-    if (waits || lost || piece.member >= layout_.width() ||
-        (unreadable >> piece.member & 1) != 0) {
+    if (waits || lost || piece.member >= layout_.width() || (unreadable >> piece.member & 1) != 0) {
       piece.again = true;
       continue;
     }

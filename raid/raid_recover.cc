@@ -68,8 +68,7 @@ Task<void> RaidSet::read_members(std::uint64_t stripe, MemberSet members, std::u
     if (done.error == Error::kNone) {
       Integrity::Checked checked;
       if (integrity_ != nullptr) {
-        checked =
-            co_await integrity_->check(stripe, reading.member, row, row_count, &done.data);
+        checked = co_await integrity_->check(stripe, reading.member, row, row_count, &done.data);
       }
       if (checked.good()) {
         (*lanes)[reading.member] = std::move(done.data);

@@ -228,8 +228,7 @@ Task<void> RaidSet::relieve_journal() {
 }
 
 // A drive that is away misses this write, too.
-Task<Error> RaidSet::prepare_replay(std::uint64_t stripe, JournalWrite entry,
-                                    Prepared* prepared) {
+Task<Error> RaidSet::prepare_replay(std::uint64_t stripe, JournalWrite entry, Prepared* prepared) {
   if (entry.role >= layout_.drive_count() || entry.extent.block_count == 0) {
     co_return Error::kDataCorrupt;
   }

@@ -131,9 +131,7 @@ class RaidSet final : public BlockDevice {
   // An update from its record in the journal until it is in place.
   class Storing {
    public:
-    explicit Storing(RaidSet& set) : set_(set), turn_(set.storing_turn_) {
-      ++set_.storing_[turn_];
-    }
+    explicit Storing(RaidSet& set) : set_(set), turn_(set.storing_turn_) { ++set_.storing_[turn_]; }
     Storing(const Storing&) = delete;
     Storing& operator=(const Storing&) = delete;
     ~Storing() {
@@ -260,8 +258,7 @@ class RaidSet final : public BlockDevice {
   Task<void> settle_and_read(ReadPiece* piece);
   Task<Error> complete_cells(std::uint64_t stripe, std::span<WritePiece* const> pieces);
   Task<Error> complete_piece(std::uint64_t stripe, WritePiece* piece);
-  Task<Error> read_cell(std::uint64_t stripe, unsigned member, std::uint32_t row,
-                        BufferList* cell);
+  Task<Error> read_cell(std::uint64_t stripe, unsigned member, std::uint32_t row, BufferList* cell);
   Task<Error> begin_sums(std::uint64_t stripe, std::span<const Segment> segments,
                          Integrity::Update* sums);
   // Only entries, cells stay as they are.
@@ -288,7 +285,7 @@ class RaidSet final : public BlockDevice {
   RaidSetOptions options_;
   const Layout& layout_;
   Geometry geometry_;
-  std::uint32_t granule_ = 1;  // Rows of a physical block: what medium errors are judged by.
+  std::uint32_t granule_ = 1;    // Rows of a physical block: what medium errors are judged by.
   std::uint32_t cell_rows_ = 1;  // Rows of a cell of integrity; 1 without.
   SetCounters counters_;
   StripeTable table_;
@@ -296,7 +293,7 @@ class RaidSet final : public BlockDevice {
   // while it holds some; the pool itself is larger than the budget.
   ByteBudget budget_;
   BufferPool scratch_;
-  Buffer zeroes_;  // A strip of zeros; never written.
+  Buffer zeroes_;                         // A strip of zeros; never written.
   std::unique_ptr<Integrity> integrity_;  // Null: none.
   bool offline_ = false;
   bool relieving_ = false;

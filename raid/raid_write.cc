@@ -111,8 +111,7 @@ bool covers(const StripeEntry& entry, std::uint32_t stripe_blocks) {
 
 // Takes what may be written together: in the order of arrival, up to the first piece that
 // overlaps another.
-std::size_t take_pieces(StripeEntry& entry, std::span<WritePiece*> taken,
-                        std::uint32_t cell_rows) {
+std::size_t take_pieces(StripeEntry& entry, std::span<WritePiece*> taken, std::uint32_t cell_rows) {
   std::size_t count = 0;
   while (entry.first_piece != nullptr && count < taken.size()) {
     WritePiece* piece = entry.first_piece;

@@ -49,7 +49,7 @@ struct RaidSet::Update {
   std::uint32_t row_end = 0;
   bool force_unit_access = false;
   Origin origin = Origin::kHost;
-  MemberSet avoid = 0;  // Could not be read here: medium errors.
+  MemberSet avoid = 0;    // Could not be read here: medium errors.
   MemberSet corrupt = 0;  // Gave something else than was written.
   BandList bands;
   std::vector<OldRun> old;
