@@ -146,7 +146,14 @@ Task<void> Controller::Implementation::replace_failing(SetState* state) {
   for (unsigned role = 0; role < count && state->set->running() && !stopping; ++role) {
     const SetDrives& drives = *state->set->drives();
     Entry* entry = holder(*state, role);
-    if (entry == nullptr || entry->device->health() != Health::kPredictedFailure) continue;
+    if (entry == nullptr) continue;
+    if (entry->device->health() == Health::kFailed) {  // It says so by itself, without any I/O.
+      SetDrives& changing = *state->set->drives();
+      const bool out = changing.drop(role, DropReason::kFailed, "it says that it has failed");
+      if (out) co_await changing.settled();
+      continue;
+    }
+    if (entry->device->health() != Health::kPredictedFailure) continue;
     if (!std::exchange(entry->prediction_told, true)) {
       tell(*state, entry, SetEvent::Kind::kPredictedFailure,
            fmt::format("drive {} in role {} says that it will fail", entry->name, role));

@@ -492,6 +492,24 @@ TEST_CASE("A drive that says that it will fail is copied to a spare", "[raid][co
   }
 }
 
+TEST_CASE("A drive that says it has failed goes without any I/O", "[raid][controller]") {
+  for_worlds(2, [](Executor* home) -> Task<void> {
+    ControllerRig rig(*home);
+    co_await make(&rig, Level::kRaid5, 4, 1);
+    co_await spare(&rig, "d4");
+    co_await expect_filled(&rig);
+    rig.drive("d1").set_health(Health::kFailed);
+    const bool taken =
+        co_await rig.wait_for([&rig] { return rig.told(SetEvent::Kind::kSpareTaken) > 0; });
+    REQUIRE(taken);
+    CHECK(rig.told(SetEvent::Kind::kDriveFailed) == 1);
+    co_await expect_whole(&rig);
+    CHECK(rig.use("d1") == DriveUse::kFailed);
+    co_await expect_right(&rig);
+    co_await expect_stopped(&rig);
+  });
+}
+
 Task<void> lose_shelf(ControllerRig* rig, std::vector<std::string> names, Error error) {
   bool written = true;
   for (const std::string& name : names) rig->drive(name).fail_with(error);
