@@ -201,15 +201,17 @@ Task<std::string> ManagedSet::bring_up() {
     co_return fmt::format("its journal takes updates of {} bytes; so many drives need {}",
                           journal_->largest_payload_bytes(), set_->least_journal_payload());
   }
-  Error error = co_await set_->replay_journal();
-  if (error != Error::kNone) {
-    co_return fmt::format("its journal cannot be replayed: {}", describe(error));
-  }
-  error = co_await drives_->save_regions();
+  // An event of its own first: from here on the version that was found is acted upon, and what the
+  // journal forgets must not be needed by another version that fewer drives would speak for.
+  Error error = co_await drives_->save_regions();
   if (error == Error::kNone) error = co_await drives_->save_lost();
   if (error == Error::kNone) error = co_await drives_->save_clean(false);
   if (error != Error::kNone) {
     co_return fmt::format("its superblocks cannot be written: {}", describe(error));
+  }
+  error = co_await set_->replay_journal();
+  if (error != Error::kNone) {
+    co_return fmt::format("its journal cannot be replayed: {}", describe(error));
   }
   co_return std::string();
 }
