@@ -13,6 +13,7 @@
 
 #include "raid/metadata_image.h"
 #include "raid/versions.h"
+#include "runtime/known.h"
 
 namespace sandbay::raid {
 namespace {
@@ -59,7 +60,7 @@ class Assembler {
   };
 
   const Superblock& superblock(std::size_t at) const {
-    return *candidates_[at].contents.superblock;
+    return known(candidates_[at].contents.superblock);
   }
   const std::string& name(std::size_t at) const { return candidates_[at].name; }
   void tell(std::string line) { assembly_.lines.push_back(std::move(line)); }
@@ -284,7 +285,7 @@ void Assembler::take_maps(AssembledSet& set, const Layout& layout) {
   const std::uint64_t regions = counts.region_count(layout);
   for (unsigned role = 0; role < set.roles.size(); ++role) {
     if (set.roles[role].verdict != Verdict::kCurrent || (aside_ >> role & 1U) != 0) continue;
-    const Candidate& candidate = candidates_[*set.roles[role].drive];
+    const Candidate& candidate = candidates_[known(set.roles[role].drive)];
     if (const auto& map = candidate.regions;
         map.has_value() && map->set_uuid() == counts.set_uuid && map->region_count() == regions &&
         map->drive_count() == counts.drive_count() &&
@@ -317,8 +318,8 @@ void Assembler::settle_returning(AssembledSet& set) {
                        where, name(*judged.drive), state));
     } else {
       tell(fmt::format("{}: {} is returning: it was {} and has missed {} of {} regions", where,
-                       name(*judged.drive), state, set.regions->stale_count(role, false),
-                       set.regions->region_count()));
+                       name(*judged.drive), state, known(set.regions).stale_count(role, false),
+                       known(set.regions).region_count()));
     }
   }
 }
@@ -331,17 +332,17 @@ std::uint64_t first_fatal(const AssembledSet& set, const Layout& layout) {
     const std::uint64_t bit = std::uint64_t{1} << role;
     if (set.roles[role].verdict != Verdict::kCurrent) {
       absent |= bit;
-    } else if (set.regions->stale_count(role, false) > 0) {
+    } else if (known(set.regions).stale_count(role, false) > 0) {
       partly.push_back(role);
     }
   }
   if (!layout.survives(absent)) return absent;
   if (partly.empty()) return 0;
   std::uint64_t before = absent;
-  for (std::uint64_t region = 0; region < set.regions->region_count(); ++region) {
+  for (std::uint64_t region = 0; region < known(set.regions).region_count(); ++region) {
     std::uint64_t missing = absent;
     for (const unsigned role : partly) {
-      if (set.regions->stale(role, false, region)) missing |= std::uint64_t{1} << role;
+      if (known(set.regions).stale(role, false, region)) missing |= std::uint64_t{1} << role;
     }
     if (missing != before && !layout.survives(missing)) return missing;
     before = missing;
@@ -354,7 +355,7 @@ void Assembler::decide_start(AssembledSet& set, const Layout& layout) {
   for (unsigned role = 0; role < set.roles.size(); ++role) {
     if (set.roles[role].verdict == Verdict::kCurrent) {
       set.current_roles |= std::uint64_t{1} << role;
-      if (set.regions.has_value() && set.regions->stale_count(role, false) > 0) {
+      if (set.regions.has_value() && known(set.regions).stale_count(role, false) > 0) {
         set.degraded = true;
       }
     } else {

@@ -10,6 +10,7 @@
 
 #include "raid/drive.h"
 #include "raid/metadata_image.h"
+#include "runtime/known.h"
 
 namespace sandbay::raid {
 namespace {
@@ -111,7 +112,7 @@ std::optional<std::size_t> DriveMetadata::newest_superblock() const {
     const auto& decoded = (*superblocks_)[at].decoded;
     if (!decoded.has_value()) continue;
     if (!newest.has_value() ||
-        decoded->copy_sequence > (*superblocks_)[*newest].decoded->copy_sequence) {
+        decoded->copy_sequence > known((*superblocks_)[*newest].decoded).copy_sequence) {
       newest = at;
     }
   }
@@ -127,10 +128,10 @@ Task<DriveContents> DriveMetadata::read_contents() {
     co_return contents;
   }
   co_await find_superblocks();
-  const std::array<SuperblockCopy, 2>& copies = *superblocks_;
+  const std::array<SuperblockCopy, 2>& copies = known(superblocks_);
   if (const auto newest = newest_superblock()) {
     contents.kind = DriveContents::Kind::kSuperblock;
-    contents.superblock = copies[*newest].decoded->superblock;
+    contents.superblock = known(copies[*newest].decoded).superblock;
     const SuperblockCopy& other = copies[1 - *newest];
     if (!other.decoded.has_value()) {
       contents.why = fmt::format("of its two superblocks the one at byte {} is not whole: {}",
@@ -201,7 +202,7 @@ Task<Error> DriveMetadata::write_superblock(Superblock superblock) {
   if (device_bytes(device_->geometry()) < kJournalOffset) co_return Error::kNoSpace;
   if (!superblocks_.has_value()) co_await find_superblocks();
   std::uint64_t sequence = 0;
-  for (const SuperblockCopy& copy : *superblocks_) {
+  for (const SuperblockCopy& copy : known(superblocks_)) {
     // What cannot be read may be mended by writing; a drive that does not answer is left alone.
     if (copy.error != Error::kNone && copy.error != Error::kMediumError) {
       const Error error = copy.error;
@@ -214,7 +215,7 @@ Task<Error> DriveMetadata::write_superblock(Superblock superblock) {
   const auto image = std::make_shared<const std::vector<std::byte>>(encode(superblock, sequence));
   const std::size_t newest = newest_superblock().value_or(1);
   for (const std::size_t at : {1 - newest, newest}) {
-    SuperblockCopy& copy = (*superblocks_)[at];
+    SuperblockCopy& copy = known(superblocks_)[at];
     copy = {};
     const Error error = co_await write(kSuperblockOffset[at], image);
     if (error != Error::kNone) co_return error;
@@ -229,7 +230,7 @@ Task<Error> DriveMetadata::erase_superblock() {
   // The older first, else the one before the last would count for a moment.
   const std::size_t newest = newest_superblock().value_or(1);
   for (const std::size_t at : {1 - newest, newest}) {
-    (*superblocks_)[at] = {};
+    known(superblocks_)[at] = {};
     const Error error = co_await write(kSuperblockOffset[at], zeros);
     if (error != Error::kNone) co_return error;
   }

@@ -10,6 +10,7 @@
 
 #include "raid/drive_journal.h"
 #include "raid/nvram_journal.h"
+#include "runtime/known.h"
 
 namespace sandbay::raid {
 
@@ -122,10 +123,11 @@ void ManagedSet::place_drives(AssembledSet assembled, const std::vector<SetMembe
   const auto layout = assembled.superblock.layout();
   assert(layout.has_value());
   Superblock found = std::move(assembled.superblock);
-  note_losses(found, *assembled.regions, *layout, members, replacements);
+  note_losses(found, known(assembled.regions), *layout, members, replacements);
   known_ = found;
   drives_ = std::make_unique<SetDrives>(home_, *layout, std::move(found),
-                                        std::move(*assembled.regions), std::move(*assembled.lost));
+                                        std::move(known(assembled.regions)),
+                                        std::move(known(assembled.lost)));
   drives_->on_event([this](SetEvent event) { tell(std::move(event)); });
   drives_->on_record([this](Event event) { return record(event); });
   for (unsigned role = 0; role < layout->drive_count(); ++role) {

@@ -10,6 +10,7 @@
 
 #include "raid/journal_newest.h"
 #include "runtime/buffer.h"
+#include "runtime/known.h"
 
 namespace sandbay::raid {
 
@@ -61,7 +62,7 @@ Task<Result<std::uint64_t>> NvramJournal::append(StripeUpdate update) {
     if (log_.waiting_appends() > 0) relieve();
     co_await append.ended.wait();
   }
-  const Result<nvram::RecordId>& id = *append.result;
+  const Result<nvram::RecordId>& id = known(append.result);
   if (!id.has_value()) co_return std::unexpected(id.error());
   written_bytes_ += used.size() + *payload_bytes;
   relieve();

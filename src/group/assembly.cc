@@ -10,6 +10,7 @@
 
 #include "group/running_group.h"
 #include "group/units.h"
+#include "runtime/known.h"
 
 namespace sandbay::group {
 
@@ -52,7 +53,7 @@ Task<RunningGroup::Outcome> RunningGroup::assemble() {
   outcome = co_await finish_intents(std::move(loaded.intents));
   if (!outcome) co_return outcome;
   hardware_ = std::make_unique<Hardware>(Executor::current(), configuration_, store_, events_,
-                                         *parse_uuid(identity_.uuid));
+                                         known(parse_uuid(identity_.uuid)));
   outcome = co_await hardware_->start();
   if (!outcome) co_return outcome;
   outcome = plan_volumes(&loaded);

@@ -6,6 +6,7 @@
 #include <csignal>
 
 #include "group/hardware.h"
+#include "runtime/known.h"
 
 namespace sandbay::group {
 
@@ -104,7 +105,7 @@ bool Hardware::may_fail(const std::string& drive) const {
   const auto layout = set->superblock().layout();
   if (!layout) return false;
   const std::uint64_t missing = set->drives()->absent_roles() | set->drives()->stale_roles();
-  return layout->survives(missing | std::uint64_t{1} << *found->role);
+  return layout->survives(missing | std::uint64_t{1} << known(found->role));
 }
 
 // Records -----------------------------------------------------------------------------------------

@@ -12,6 +12,7 @@
 #include "block/memory_device.h"
 #include "block/slice.h"
 #include "group/units.h"
+#include "runtime/known.h"
 #include "runtime/sync.h"
 
 namespace sandbay::group {
@@ -139,7 +140,7 @@ Task<Volume::Opened> Volume::open_here(VolumeRecord record, std::filesystem::pat
     volume->device_ = std::move(*memory);
   } else if (s.backing == Backing::kRaid) {
     assert(set != nullptr && volume->record_.placement);
-    const Extent extent = volume->record_.placement->extent;
+    const Extent extent = known(volume->record_.placement).extent;
     const Geometry& geometry = set->geometry();
     if (extent.end() > geometry.block_count || s.block_bytes != geometry.block_bytes) {
       co_return std::unexpected(OpenFailure{

@@ -11,6 +11,7 @@
 #include "group/running_group.h"
 #include "group/set_space.h"
 #include "group/units.h"
+#include "runtime/known.h"
 
 namespace sandbay::group {
 
@@ -60,18 +61,18 @@ Task<std::expected<void, std::string>> RunningGroup::place(VolumeRecord* record)
   const VolumeSpecification& s = record->specification;
   if (s.backing != Backing::kRaid) co_return std::expected<void, std::string>{};
   const auto set = hardware_->find_set(s.raid);
-  SetDoor* const door = set ? hardware_->door(*set) : nullptr;
+  SetDoor* const door = set ? hardware_->door(known(set)) : nullptr;
   if (door == nullptr) {
     co_return std::unexpected(fmt::format("set \"{}\" is not there; see the list of sets", s.raid));
   }
-  const std::string refusal = hardware_->refusal(*set);
+  const std::string refusal = hardware_->refusal(known(set));
   if (!refusal.empty()) co_return std::unexpected(refusal);
   const Geometry& geometry = door->geometry();
   if (s.block_bytes != geometry.block_bytes) {
     co_return std::unexpected(fmt::format("block_size {} is not that of set \"{}\"; write {}",
                                           s.block_bytes, s.raid, geometry.block_bytes));
   }
-  const auto taken = taken_on(*set);
+  const auto taken = taken_on(known(set));
   const auto extent = first_fit(taken, geometry.block_count, s.size_bytes / s.block_bytes,
                                 std::max<std::uint64_t>(1, geometry.optimal_io_blocks));
   if (!extent) {
@@ -83,9 +84,9 @@ Task<std::expected<void, std::string>> RunningGroup::place(VolumeRecord* record)
         format_size_rounded(free_blocks(taken, geometry.block_count) * geometry.block_bytes),
         format_size_rounded(geometry.block_count * geometry.block_bytes)));
   }
-  const auto cleared = co_await clear_blocks(*set, *extent);
+  const auto cleared = co_await clear_blocks(known(set), known(extent));
   if (!cleared) co_return cleared;
-  record->placement = Placement{.set = *set, .extent = *extent};
+  record->placement = Placement{.set = known(set), .extent = known(extent)};
   co_return std::expected<void, std::string>{};
 }
 
@@ -95,7 +96,7 @@ Task<Volume::Opened> RunningGroup::open_device(VolumeRecord record, Volume::Open
         co_await Volume::open(std::move(record), configuration_.state, next_home(), opening);
     co_return volume;
   }
-  SetDoor* const door = record.placement ? hardware_->door(record.placement->set) : nullptr;
+  SetDoor* const door = record.placement ? hardware_->door(known(record.placement).set) : nullptr;
   if (door == nullptr) {
     co_return std::unexpected(
         OpenFailure{.reason = fmt::format("set \"{}\" is not there", record.specification.raid),
@@ -117,14 +118,14 @@ Task<Answer<void>> RunningGroup::grow_on_set(std::shared_ptr<Volume> volume,
                                        format_size(byte_count), why)});
   };
   VolumeRecord record = volume->record();
-  const Placement before = *record.placement;
+  const Placement before = known(record.placement);
   const SetDoor* const door = hardware_->door(before.set);
   const std::uint32_t block_bytes = record.specification.block_bytes;
   record.specification.size_bytes = byte_count;
-  record.placement->extent.block_count = byte_count / block_bytes;
+  known(record.placement).extent.block_count = byte_count / block_bytes;
   const std::uint64_t most =
       most_blocks(taken_on(before.set), door->geometry().block_count, before.extent);
-  if (record.placement->extent.block_count > most) {
+  if (known(record.placement).extent.block_count > most) {
     co_return refused(Refusal::Code::kConflict,
                       fmt::format("where it lies on set \"{}\" there is room for {}; write at most "
                                   "that, or copy it to a new volume",
@@ -134,12 +135,12 @@ Task<Answer<void>> RunningGroup::grow_on_set(std::shared_ptr<Volume> volume,
   if (!refusal.empty()) co_return refused(Refusal::Code::kConflict, refusal);
   const Extent added{
       .first = before.extent.end(),
-      .block_count = record.placement->extent.block_count - before.extent.block_count};
+      .block_count = known(record.placement).extent.block_count - before.extent.block_count};
   const auto cleared = co_await clear_blocks(before.set, added);
   if (!cleared) co_return refused(Refusal::Code::kFailed, cleared.error());
   metadata::Batch batch;
   batch.put(volume_key(record.uuid), encode(record));
-  hardware_->raise_used_end(before.set, record.placement->extent.end(), batch);
+  hardware_->raise_used_end(before.set, known(record.placement).extent.end(), batch);
   const Error stored = co_await store_.commit(std::move(batch));
   if (stored != Error::kNone) {
     co_return refused(Refusal::Code::kFailed,

@@ -122,9 +122,9 @@ struct Rig {
 
   Task<void> open_nvram(const Bench* bench, Uuid set_uuid) {
     constexpr std::uint64_t kBytes = std::uint64_t{64} << 20;
-    path_ = bench->directory + "/raid-bench.nvram";
-    std::remove(path_.c_str());
-    auto opened = co_await nvram::Nvram::open(*bench->home, {.path = path_,
+    path = bench->directory + "/raid-bench.nvram";
+    std::remove(path.c_str());
+    auto opened = co_await nvram::Nvram::open(*bench->home, {.path = path,
                                                              .byte_count = kBytes + (4 << 20),
                                                              .boot_id = nvram::host_boot_id(),
                                                              .power_loss_only_emulated = true});
@@ -142,11 +142,11 @@ struct Rig {
     set.reset();
     journal.reset();
     region.reset();
-    if (memory != nullptr) std::remove(path_.c_str());
+    if (memory != nullptr) std::remove(path.c_str());
     memory.reset();
     drives.reset();
   }
-  std::string path_;  // Of the NVRAM's image.
+  std::string path;  // Of the NVRAM's image.
 };
 
 struct Stream {
@@ -210,7 +210,7 @@ double limit(const Bench& bench, const Layout& layout, bool write) {
   const std::size_t chunks = layout.data_chunks();
   const std::size_t copies = layout.mirrored() ? layout.width() : chunks + layout.parity_chunks();
   const std::size_t span = std::size_t{512} << 20;
-  static std::byte* const drives = huge_memory(span);
+  static std::byte* const kDrives = huge_memory(span);
   std::vector<std::byte> host((chunks + 2) * kStripBytes * kRequestStripes + 64, std::byte{2});
   std::byte* base = host.data() + (64 - reinterpret_cast<std::uintptr_t>(host.data()) % 64);
   std::vector<const std::byte*> data(chunks);
@@ -225,7 +225,7 @@ double limit(const Bench& bench, const Layout& layout, bool write) {
     if (write && layout.parity_chunks() == 1) generate_p(data, p, kStripBytes);
     if (write && layout.parity_chunks() == 2) generate_pq(data, p, q, kStripBytes);
     for (std::size_t i = 0; i < strips; ++i) {
-      std::byte* there = drives + at;
+      std::byte* there = kDrives + at;
       std::byte* here = base + (layout.mirrored() ? 0 : i) * kStripBytes;
       std::memcpy(write ? there : here, write ? here : there, kStripBytes);
       at = (at + kStripBytes) % span;
