@@ -83,13 +83,13 @@ class ControllerRig {
 };
 
 // Runs the body in worlds of several seeds.
-template <class Body>
-void for_worlds(std::uint64_t seeds, Body body) {
+template <class Body, class... Arguments>
+void for_worlds(std::uint64_t seeds, Body body, Arguments... arguments) {
   for (std::uint64_t seed = 1; seed <= seeds; ++seed) {
     CAPTURE(seed);
     const auto world = sim::World::create({.seed = seed});
     Executor& home = *world->executors()[0];
-    const bool ended = world->run([&] { return body(&home); });
+    const bool ended = world->run([&] { return body(&home, arguments...); });
     REQUIRE(ended);
   }
 }

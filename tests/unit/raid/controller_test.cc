@@ -110,34 +110,37 @@ TEST_CASE("Sets are found again in any order of drives, after a stop and after a
   for (const Level level : {Level::kRaid0, Level::kRaid1, Level::kRaid5, Level::kRaid6,
                             Level::kRaid10, Level::kConcatenation}) {
     CAPTURE(raid::describe(level));
-    for_worlds(3, [level](Executor* home) -> Task<void> {
-      ControllerRig rig(*home);
-      co_await make(&rig, level, 4);
-      co_await expect_filled(&rig);
-      co_await expect_stopped(&rig);
-      for (const bool killed : {false, true}) {
-        std::vector<raid::NamedDevice> order = rig.named();
-        for (std::size_t i = order.size() - 1; i > 0; --i) {
-          std::swap(order[i], order[home->random().below(i + 1)]);
-        }
-        co_await rig.start(order);
-        CHECK(rig.lines.empty());
-        REQUIRE(rig.set != nullptr);
-        REQUIRE(rig.set->running());
-        co_await expect_right(&rig);
-        co_await expect_written(&rig, 20);
-        if (killed) {
-          co_await rig.kill();
-        } else {
+    for_worlds(
+        3,
+        [](Executor* home, Level level) -> Task<void> {
+          ControllerRig rig(*home);
+          co_await make(&rig, level, 4);
+          co_await expect_filled(&rig);
           co_await expect_stopped(&rig);
-        }
-      }
-      co_await rig.start();
-      REQUIRE(rig.set != nullptr);
-      co_await expect_whole(&rig);
-      co_await expect_right(&rig);
-      co_await expect_stopped(&rig);
-    });
+          for (const bool killed : {false, true}) {
+            std::vector<raid::NamedDevice> order = rig.named();
+            for (std::size_t i = order.size() - 1; i > 0; --i) {
+              std::swap(order[i], order[home->random().below(i + 1)]);
+            }
+            co_await rig.start(order);
+            CHECK(rig.lines.empty());
+            REQUIRE(rig.set != nullptr);
+            REQUIRE(rig.set->running());
+            co_await expect_right(&rig);
+            co_await expect_written(&rig, 20);
+            if (killed) {
+              co_await rig.kill();
+            } else {
+              co_await expect_stopped(&rig);
+            }
+          }
+          co_await rig.start();
+          REQUIRE(rig.set != nullptr);
+          co_await expect_whole(&rig);
+          co_await expect_right(&rig);
+          co_await expect_stopped(&rig);
+        },
+        level);
   }
 }
 
@@ -242,47 +245,50 @@ TEST_CASE("Stale drives and strangers are refused, shown and never written", "[r
 TEST_CASE("A drive fails under load: a spare takes its role and is rebuilt", "[raid][controller]") {
   for (const Level level : {Level::kRaid1, Level::kRaid5, Level::kRaid6, Level::kRaid10}) {
     CAPTURE(raid::describe(level));
-    for_worlds(3, [level](Executor* home) -> Task<void> {
-      ControllerRig rig(*home);
-      co_await make(&rig, level, 4, 2);
-      co_await spare(&rig, "d4");
-      rig.add("small", 6 << 20);
-      co_await expect_filled(&rig);
-      rig.drive("d2").fail_with(Error::kHardware);
-      co_await expect_written(&rig, 60);
-      co_await expect_whole(&rig);
-      CHECK(rig.info("d4").role == 2U);
-      CHECK(rig.use("d4") == DriveUse::kMember);
-      CHECK(rig.use("d2") == DriveUse::kFailed);
-      CHECK(rig.info("d2").why.find("d2") != std::string::npos);
-      CHECK(rig.told(SetEvent::Kind::kDriveFailed) == 1);
-      CHECK(rig.told(SetEvent::Kind::kSpareTaken) == 1);
-      CHECK(rig.told(SetEvent::Kind::kRebuildEnded) == 1);
-      co_await expect_right(&rig);
-      // The failed drive is taken for nothing until it is replaced.
-      rig.drive("d2").fail_with(Error::kNone);
-      co_await rig.sleep(10s);
-      CHECK(rig.use("d2") == DriveUse::kFailed);
-      // The next has no spare: said once.
-      rig.drive("d1").fail_with(Error::kHardware);
-      co_await expect_written(&rig, 60);
-      co_await rig.sleep(10s);
-      CHECK(rig.told(SetEvent::Kind::kNoSpare) == 1);
-      Controller::Outcome done = co_await rig.controller->replace_drive("d1", "d2");
-      CHECK_FALSE(done.has_value());
-      done = co_await rig.controller->replace_drive("d1", "d5");
-      CHECK(done.has_value());
-      co_await expect_whole(&rig);
-      co_await expect_right(&rig);
-      // What it was given survives a restart.
-      co_await expect_stopped(&rig);
-      co_await rig.start();
-      REQUIRE(rig.set->running());
-      CHECK(rig.whole());
-      CHECK(rig.info("d5").role == 1U);
-      co_await expect_right(&rig);
-      co_await expect_stopped(&rig);
-    });
+    for_worlds(
+        3,
+        [](Executor* home, Level level) -> Task<void> {
+          ControllerRig rig(*home);
+          co_await make(&rig, level, 4, 2);
+          co_await spare(&rig, "d4");
+          rig.add("small", 6 << 20);
+          co_await expect_filled(&rig);
+          rig.drive("d2").fail_with(Error::kHardware);
+          co_await expect_written(&rig, 60);
+          co_await expect_whole(&rig);
+          CHECK(rig.info("d4").role == 2U);
+          CHECK(rig.use("d4") == DriveUse::kMember);
+          CHECK(rig.use("d2") == DriveUse::kFailed);
+          CHECK(rig.info("d2").why.find("d2") != std::string::npos);
+          CHECK(rig.told(SetEvent::Kind::kDriveFailed) == 1);
+          CHECK(rig.told(SetEvent::Kind::kSpareTaken) == 1);
+          CHECK(rig.told(SetEvent::Kind::kRebuildEnded) == 1);
+          co_await expect_right(&rig);
+          // The failed drive is taken for nothing until it is replaced.
+          rig.drive("d2").fail_with(Error::kNone);
+          co_await rig.sleep(10s);
+          CHECK(rig.use("d2") == DriveUse::kFailed);
+          // The next has no spare: said once.
+          rig.drive("d1").fail_with(Error::kHardware);
+          co_await expect_written(&rig, 60);
+          co_await rig.sleep(10s);
+          CHECK(rig.told(SetEvent::Kind::kNoSpare) == 1);
+          Controller::Outcome done = co_await rig.controller->replace_drive("d1", "d2");
+          CHECK_FALSE(done.has_value());
+          done = co_await rig.controller->replace_drive("d1", "d5");
+          CHECK(done.has_value());
+          co_await expect_whole(&rig);
+          co_await expect_right(&rig);
+          // What it was given survives a restart.
+          co_await expect_stopped(&rig);
+          co_await rig.start();
+          REQUIRE(rig.set->running());
+          CHECK(rig.whole());
+          CHECK(rig.info("d5").role == 1U);
+          co_await expect_right(&rig);
+          co_await expect_stopped(&rig);
+        },
+        level);
   }
 }
 
@@ -316,54 +322,58 @@ TEST_CASE("A spare that dies at once is followed by the next", "[raid][controlle
 TEST_CASE("A short absence heals only what was written meanwhile", "[raid][controller]") {
   for (const Level level : {Level::kRaid1, Level::kRaid5, Level::kRaid6}) {
     CAPTURE(raid::describe(level));
-    for_worlds(3, [level](Executor* home) -> Task<void> {
-      ControllerRig rig(*home);
-      rig.options.look_every = 1s;
-      for (unsigned i = 0; i < 5; ++i) rig.add("d" + std::to_string(i));
-      co_await rig.start();
-      const std::string error = co_await rig.create(
-          level, {"d0", "d1", "d2", "d3"}, [](NewSet& wanted) { wanted.region_stripes = 8; });
-      REQUIRE(error == "");
-      co_await spare(&rig, "d4");
-      co_await expect_filled(&rig);
-      Request flush;
-      flush.operation = Operation::kFlush;
-      const Completion flushed = co_await rig.set->submit(std::move(flush));
-      CHECK(flushed.error == Error::kNone);
-      rig.drive("d1").fail_with(Error::kNotReady);
-      // One region, in a few writes.
-      for (Lba lba = 0; lba < 40; lba += 10) {
-        const std::string wrong = co_await rig.write(lba, 10, lba + 1);
-        CHECK(wrong == "");
-      }
-      CHECK(rig.use("d1") == DriveUse::kAbsent);
-      co_await rig.sleep(5s);
-      CHECK(rig.told(SetEvent::Kind::kDriveMissing) == 1);
-      CHECK(rig.told(SetEvent::Kind::kSpareTaken) == 0);
-      const std::uint64_t stale = rig.set->drives()->stale_count(1, false);
-      CHECK((stale >= 1 && stale <= 2));
-      CHECK(rig.set->drives()->region_count() > 10);
-      const auto writes_before = rig.drive("d1").counts.writes;
-      rig.drive("d1").fail_with(Error::kNone);
-      co_await expect_whole(&rig);
-      CHECK(rig.told(SetEvent::Kind::kDriveReturned) == 1);
-      CHECK(rig.use("d1") == DriveUse::kMember);
-      CHECK(rig.drive("d1").counts.writes - writes_before <= stale * 8 * 2);
-      co_await expect_right(&rig);
-      CHECK(rig.use("d4") == DriveUse::kSpare);
+    for_worlds(
+        3,
+        [](Executor* home, Level level) -> Task<void> {
+          ControllerRig rig(*home);
+          rig.options.look_every = 1s;
+          for (unsigned i = 0; i < 5; ++i) rig.add("d" + std::to_string(i));
+          co_await rig.start();
+          const std::string error = co_await rig.create(
+              level, {"d0", "d1", "d2", "d3"}, [](NewSet& wanted) { wanted.region_stripes = 8; });
+          REQUIRE(error == "");
+          co_await spare(&rig, "d4");
+          co_await expect_filled(&rig);
+          Request flush;
+          flush.operation = Operation::kFlush;
+          const Completion flushed = co_await rig.set->submit(std::move(flush));
+          CHECK(flushed.error == Error::kNone);
+          rig.drive("d1").fail_with(Error::kNotReady);
+          // One region, in a few writes.
+          for (Lba lba = 0; lba < 40; lba += 10) {
+            const std::string wrong = co_await rig.write(lba, 10, lba + 1);
+            CHECK(wrong == "");
+          }
+          CHECK(rig.use("d1") == DriveUse::kAbsent);
+          co_await rig.sleep(5s);
+          CHECK(rig.told(SetEvent::Kind::kDriveMissing) == 1);
+          CHECK(rig.told(SetEvent::Kind::kSpareTaken) == 0);
+          const std::uint64_t stale = rig.set->drives()->stale_count(1, false);
+          CHECK((stale >= 1 && stale <= 2));
+          CHECK(rig.set->drives()->region_count() > 10);
+          const auto writes_before = rig.drive("d1").counts.writes;
+          rig.drive("d1").fail_with(Error::kNone);
+          co_await expect_whole(&rig);
+          CHECK(rig.told(SetEvent::Kind::kDriveReturned) == 1);
+          CHECK(rig.use("d1") == DriveUse::kMember);
+          CHECK(rig.drive("d1").counts.writes - writes_before <= stale * 8 * 2);
+          co_await expect_right(&rig);
+          CHECK(rig.use("d4") == DriveUse::kSpare);
 
-      // A long one does not: a spare takes the role, and the drive is no member when it is back.
-      rig.drive("d1").fail_with(Error::kNotReady);
-      co_await expect_written(&rig, 20);
-      co_await rig.sleep(70s);
-      co_await expect_whole(&rig);
-      CHECK(rig.info("d4").role == 1U);
-      rig.drive("d1").fail_with(Error::kNone);
-      co_await rig.sleep(5s);
-      CHECK(rig.use("d1") == DriveUse::kFailed);
-      co_await expect_right(&rig);
-      co_await expect_stopped(&rig);
-    });
+          // A long one does not: a spare takes the role, and the drive is no member when it is
+          // back.
+          rig.drive("d1").fail_with(Error::kNotReady);
+          co_await expect_written(&rig, 20);
+          co_await rig.sleep(70s);
+          co_await expect_whole(&rig);
+          CHECK(rig.info("d4").role == 1U);
+          rig.drive("d1").fail_with(Error::kNone);
+          co_await rig.sleep(5s);
+          CHECK(rig.use("d1") == DriveUse::kFailed);
+          co_await expect_right(&rig);
+          co_await expect_stopped(&rig);
+        },
+        level);
   }
 }
 
@@ -465,30 +475,33 @@ TEST_CASE(
 TEST_CASE("A drive that says that it will fail is copied to a spare", "[raid][controller]") {
   for (const Level level : {Level::kRaid1, Level::kRaid5, Level::kRaid10}) {
     CAPTURE(raid::describe(level));
-    for_worlds(3, [level](Executor* home) -> Task<void> {
-      ControllerRig rig(*home);
-      co_await make(&rig, level, 4, 1);
-      co_await expect_filled(&rig);
-      rig.drive("d1").set_health(Health::kPredictedFailure);
-      co_await rig.sleep(10s);
-      CHECK(rig.told(SetEvent::Kind::kPredictedFailure) == 1);
-      CHECK(rig.told(SetEvent::Kind::kNoSpare) == 1);
-      co_await spare(&rig, "d4");
-      const bool begun =
-          co_await rig.wait_for([&rig] { return rig.told(SetEvent::Kind::kSpareTaken) > 0; });
-      REQUIRE(begun);
-      co_await expect_written(&rig, 50);
-      const bool replaced =
-          co_await rig.wait_for([&rig] { return rig.told(SetEvent::Kind::kDriveReplaced) > 0; });
-      REQUIRE(replaced);
-      co_await expect_whole(&rig);
-      CHECK(rig.info("d4").role == 1U);
-      CHECK(rig.use("d1") == DriveUse::kFailed);
-      CHECK(rig.info("d1").why.find("d4") != std::string::npos);
-      CHECK(rig.told(SetEvent::Kind::kDegraded) == 0);
-      co_await expect_right(&rig);
-      co_await expect_stopped(&rig);
-    });
+    for_worlds(
+        3,
+        [](Executor* home, Level level) -> Task<void> {
+          ControllerRig rig(*home);
+          co_await make(&rig, level, 4, 1);
+          co_await expect_filled(&rig);
+          rig.drive("d1").set_health(Health::kPredictedFailure);
+          co_await rig.sleep(10s);
+          CHECK(rig.told(SetEvent::Kind::kPredictedFailure) == 1);
+          CHECK(rig.told(SetEvent::Kind::kNoSpare) == 1);
+          co_await spare(&rig, "d4");
+          const bool begun =
+              co_await rig.wait_for([&rig] { return rig.told(SetEvent::Kind::kSpareTaken) > 0; });
+          REQUIRE(begun);
+          co_await expect_written(&rig, 50);
+          const bool replaced = co_await rig.wait_for(
+              [&rig] { return rig.told(SetEvent::Kind::kDriveReplaced) > 0; });
+          REQUIRE(replaced);
+          co_await expect_whole(&rig);
+          CHECK(rig.info("d4").role == 1U);
+          CHECK(rig.use("d1") == DriveUse::kFailed);
+          CHECK(rig.info("d1").why.find("d4") != std::string::npos);
+          CHECK(rig.told(SetEvent::Kind::kDegraded) == 0);
+          co_await expect_right(&rig);
+          co_await expect_stopped(&rig);
+        },
+        level);
   }
 }
 
@@ -524,27 +537,30 @@ TEST_CASE("A shelf loses its power and comes back: nothing is lost", "[raid][con
   for (const Level level :
        {Level::kRaid0, Level::kRaid1, Level::kRaid5, Level::kRaid6, Level::kRaid10}) {
     CAPTURE(raid::describe(level));
-    for_worlds(4, [level](Executor* home) -> Task<void> {
-      ControllerRig rig(*home);
-      co_await make(&rig, level, 4, 1);
-      if (level != Level::kRaid0) co_await spare(&rig, "d4");
-      co_await expect_filled(&rig);
-      const std::vector<std::vector<std::string>> shelves = {
-          {"d0", "d1", "d2"}, {"d0", "d1", "d2", "d3", "d4"}, {"d2", "d3"}};
-      for (const std::vector<std::string>& shelf : shelves) {
-        co_await lose_shelf(&rig, shelf, Error::kNotReady);
-        co_await rig.sleep(15s);
-        for (const std::string& name : shelf) rig.drive(name).fail_with(Error::kNone);
-        co_await expect_whole(&rig);
-        // The write during the loss may be there or not.
-        const std::string again = co_await rig.write(0, 8, 100);
-        CHECK(again == "");
-        co_await expect_right(&rig);
-        co_await expect_written(&rig, 10);
-      }
-      CHECK(rig.told(SetEvent::Kind::kSectorsLost) == 0);
-      co_await expect_stopped(&rig);
-    });
+    for_worlds(
+        4,
+        [](Executor* home, Level level) -> Task<void> {
+          ControllerRig rig(*home);
+          co_await make(&rig, level, 4, 1);
+          if (level != Level::kRaid0) co_await spare(&rig, "d4");
+          co_await expect_filled(&rig);
+          const std::vector<std::vector<std::string>> shelves = {
+              {"d0", "d1", "d2"}, {"d0", "d1", "d2", "d3", "d4"}, {"d2", "d3"}};
+          for (const std::vector<std::string>& shelf : shelves) {
+            co_await lose_shelf(&rig, shelf, Error::kNotReady);
+            co_await rig.sleep(15s);
+            for (const std::string& name : shelf) rig.drive(name).fail_with(Error::kNone);
+            co_await expect_whole(&rig);
+            // The write during the loss may be there or not.
+            const std::string again = co_await rig.write(0, 8, 100);
+            CHECK(again == "");
+            co_await expect_right(&rig);
+            co_await expect_written(&rig, 10);
+          }
+          CHECK(rig.told(SetEvent::Kind::kSectorsLost) == 0);
+          co_await expect_stopped(&rig);
+        },
+        level);
   }
 }
 

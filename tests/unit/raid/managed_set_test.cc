@@ -142,39 +142,42 @@ TEST_CASE("Power cuts keep every acknowledged write, also of drives that are awa
           "[raid][managed]") {
   for (const Level level : {Level::kRaid1, Level::kRaid5, Level::kRaid6, Level::kRaid10}) {
     CAPTURE(raid::describe(level));
-    for_worlds(6, [level](Executor* home) -> Task<void> {
-      ControllerRig rig(*home);
-      co_await make(&rig, level, 4);
-      Random random(home->random().next());
-      for (unsigned round = 0; round < 4; ++round) {
-        co_await expect_good(rig.write_some(40));
-        if (level == Level::kRaid1 || level == Level::kRaid10) {
-          // Without a journal, what was not flushed may go.
-          Request flush;
-          flush.operation = Operation::kFlush;
-          const Completion flushed = co_await rig.set->submit(std::move(flush));
-          CHECK(flushed.error == Error::kNone);
-        }
-        co_await cut_power(&rig, &random);
-        if (round % 2 == 0) {
-          co_await rig.start();
-        } else {
-          std::vector<raid::NamedDevice> some = rig.named();
-          some.erase(some.begin() + static_cast<std::ptrdiff_t>(random.below(4)));
-          co_await rig.start(some);
-          REQUIRE(rig.set != nullptr);
-          REQUIRE(rig.set->running());
-          co_await expect_good(rig.check());
-          co_await expect_good(rig.write_some(10));
+    for_worlds(
+        6,
+        [](Executor* home, Level level) -> Task<void> {
+          ControllerRig rig(*home);
+          co_await make(&rig, level, 4);
+          Random random(home->random().next());
+          for (unsigned round = 0; round < 4; ++round) {
+            co_await expect_good(rig.write_some(40));
+            if (level == Level::kRaid1 || level == Level::kRaid10) {
+              // Without a journal, what was not flushed may go.
+              Request flush;
+              flush.operation = Operation::kFlush;
+              const Completion flushed = co_await rig.set->submit(std::move(flush));
+              CHECK(flushed.error == Error::kNone);
+            }
+            co_await cut_power(&rig, &random);
+            if (round % 2 == 0) {
+              co_await rig.start();
+            } else {
+              std::vector<raid::NamedDevice> some = rig.named();
+              some.erase(some.begin() + static_cast<std::ptrdiff_t>(random.below(4)));
+              co_await rig.start(some);
+              REQUIRE(rig.set != nullptr);
+              REQUIRE(rig.set->running());
+              co_await expect_good(rig.check());
+              co_await expect_good(rig.write_some(10));
+              co_await expect_stopped(&rig);
+              co_await rig.start();
+            }
+            REQUIRE(rig.set != nullptr);
+            co_await expect_whole(&rig);
+            co_await expect_good(rig.check());
+          }
           co_await expect_stopped(&rig);
-          co_await rig.start();
-        }
-        REQUIRE(rig.set != nullptr);
-        co_await expect_whole(&rig);
-        co_await expect_good(rig.check());
-      }
-      co_await expect_stopped(&rig);
-    });
+        },
+        level);
   }
 }
 
@@ -182,33 +185,36 @@ TEST_CASE("A drive that is pulled loses what it had not flushed, and gets it aga
           "[raid][managed]") {
   for (const Level level : {Level::kRaid1, Level::kRaid5, Level::kRaid6}) {
     CAPTURE(raid::describe(level));
-    for_worlds(6, [level](Executor* home) -> Task<void> {
-      ControllerRig rig(*home);
-      co_await make(&rig, level, 4);
-      Random random(home->random().next());
-      for (unsigned round = 0; round < 4; ++round) {
-        TestDrive& drive = *rig.drives[random.below(4)];
-        co_await expect_good(rig.write_some(30));
-        drive.fail_with(Error::kNotReady);
-        lose_unflushed(drive, random);
-        co_await expect_good(rig.write_some(30));
-        drive.fail_with(Error::kNone);
-        co_await expect_whole(&rig);
-        co_await expect_good(rig.check());
-      }
-      // Nothing but the drive that was away has what it should.
-      for (const unsigned other : {0U, 1U}) {
-        const std::string name = "d" + std::to_string(other);
-        const Controller::Outcome out = co_await rig.controller->remove_drive(name);
-        CHECK(out.has_value());
-        co_await expect_good(rig.check());
-        const Controller::Outcome in =
-            co_await rig.controller->insert_drive(name, &rig.drive(name));
-        CHECK(in.has_value());
-        co_await expect_whole(&rig);
-      }
-      co_await expect_stopped(&rig);
-    });
+    for_worlds(
+        6,
+        [](Executor* home, Level level) -> Task<void> {
+          ControllerRig rig(*home);
+          co_await make(&rig, level, 4);
+          Random random(home->random().next());
+          for (unsigned round = 0; round < 4; ++round) {
+            TestDrive& drive = *rig.drives[random.below(4)];
+            co_await expect_good(rig.write_some(30));
+            drive.fail_with(Error::kNotReady);
+            lose_unflushed(drive, random);
+            co_await expect_good(rig.write_some(30));
+            drive.fail_with(Error::kNone);
+            co_await expect_whole(&rig);
+            co_await expect_good(rig.check());
+          }
+          // Nothing but the drive that was away has what it should.
+          for (const unsigned other : {0U, 1U}) {
+            const std::string name = "d" + std::to_string(other);
+            const Controller::Outcome out = co_await rig.controller->remove_drive(name);
+            CHECK(out.has_value());
+            co_await expect_good(rig.check());
+            const Controller::Outcome in =
+                co_await rig.controller->insert_drive(name, &rig.drive(name));
+            CHECK(in.has_value());
+            co_await expect_whole(&rig);
+          }
+          co_await expect_stopped(&rig);
+        },
+        level);
   }
 }
 
@@ -322,78 +328,84 @@ TEST_CASE("Drives that come and go under load, with stops and power cuts between
           "[raid][managed]") {
   for (const Level level : {Level::kRaid5, Level::kRaid6, Level::kRaid10, Level::kRaid50}) {
     CAPTURE(raid::describe(level));
-    for_worlds(2, [level](Executor* home) -> Task<void> {
-      ControllerRig rig(*home);
-      co_await make(&rig, level, 6);
-      Random random(home->random().next());
-      for (unsigned round = 0; round < 5; ++round) {
-        Load load{.rig = &rig};
-        start_load(&load, &random);
-        for (unsigned i = 0; i < 3; ++i) {
-          co_await lose_and_regain(&rig, &random);
-          co_await expect_whole(&rig);
-        }
-        co_await end_load(&load);
-        if (random.chance(0.5)) {
-          Request flush;
-          flush.operation = Operation::kFlush;
-          const Completion flushed = co_await rig.set->submit(std::move(flush));
-          CHECK(flushed.error == Error::kNone);
-          co_await cut_power(&rig, &random);
-        } else {
+    for_worlds(
+        2,
+        [](Executor* home, Level level) -> Task<void> {
+          ControllerRig rig(*home);
+          co_await make(&rig, level, 6);
+          Random random(home->random().next());
+          for (unsigned round = 0; round < 5; ++round) {
+            Load load{.rig = &rig};
+            start_load(&load, &random);
+            for (unsigned i = 0; i < 3; ++i) {
+              co_await lose_and_regain(&rig, &random);
+              co_await expect_whole(&rig);
+            }
+            co_await end_load(&load);
+            if (random.chance(0.5)) {
+              Request flush;
+              flush.operation = Operation::kFlush;
+              const Completion flushed = co_await rig.set->submit(std::move(flush));
+              CHECK(flushed.error == Error::kNone);
+              co_await cut_power(&rig, &random);
+            } else {
+              co_await expect_stopped(&rig);
+            }
+            co_await rig.start();
+            REQUIRE(rig.set->running());
+            co_await expect_whole(&rig);
+            co_await expect_good(rig.check());
+          }
+          CHECK(rig.told(SetEvent::Kind::kSectorsLost) == 0);
+          CHECK(rig.told(SetEvent::Kind::kMismatch) == 0);
           co_await expect_stopped(&rig);
-        }
-        co_await rig.start();
-        REQUIRE(rig.set->running());
-        co_await expect_whole(&rig);
-        co_await expect_good(rig.check());
-      }
-      CHECK(rig.told(SetEvent::Kind::kSectorsLost) == 0);
-      CHECK(rig.told(SetEvent::Kind::kMismatch) == 0);
-      co_await expect_stopped(&rig);
-    });
+        },
+        level);
   }
 }
 
 TEST_CASE("A rebuild goes on where it was, after a stop and after a power cut", "[raid][managed]") {
   for (const bool cut : {false, true}) {
-    for_worlds(4, [cut](Executor* home) -> Task<void> {
-      ControllerRig rig(*home);
-      co_await make(&rig, Level::kRaid5, 4);
-      co_await expect_good(rig.fill());
-      TestDrive& fresh = rig.add("spare");
-      fresh.set_latency(3ms);
-      Controller::Outcome done = co_await rig.controller->insert_drive("spare", &fresh);
-      CHECK(done.has_value());
-      done = co_await rig.controller->add_spare("spare", "");
-      CHECK(done.has_value());
-      done = co_await rig.controller->fail_drive("d2");
-      CHECK(done.has_value());
-      const std::uint64_t regions = rig.set->drives()->region_count();
-      const auto stale = [&rig] { return rig.set->drives()->stale_count(2, false); };
-      bool half = false;
-      for (unsigned i = 0; i < 100000 && !half; ++i) {
-        co_await rig.sleep(1ms);
-        half = rig.set->drives()->drive(2) != nullptr && stale() < regions / 2;
-      }
-      REQUIRE(half);
-      REQUIRE(stale() > 0);
-      Random random(home->random().next());
-      if (cut) {
-        co_await cut_power(&rig, &random);
-      } else {
-        co_await expect_stopped(&rig);
-      }
-      fresh.counts = {};
-      co_await rig.start();
-      REQUIRE(rig.set->running());
-      CHECK(rig.info("spare").role == 2U);
-      co_await expect_whole(&rig);
-      CHECK(fresh.counts.writes < (regions / 2 + 2) * 16 + 64);
-      CHECK(rig.use("d2") != DriveUse::kMember);
-      co_await expect_good(rig.check());
-      co_await expect_stopped(&rig);
-    });
+    for_worlds(
+        4,
+        [](Executor* home, bool cut) -> Task<void> {
+          ControllerRig rig(*home);
+          co_await make(&rig, Level::kRaid5, 4);
+          co_await expect_good(rig.fill());
+          TestDrive& fresh = rig.add("spare");
+          fresh.set_latency(3ms);
+          Controller::Outcome done = co_await rig.controller->insert_drive("spare", &fresh);
+          CHECK(done.has_value());
+          done = co_await rig.controller->add_spare("spare", "");
+          CHECK(done.has_value());
+          done = co_await rig.controller->fail_drive("d2");
+          CHECK(done.has_value());
+          const std::uint64_t regions = rig.set->drives()->region_count();
+          const auto stale = [&rig] { return rig.set->drives()->stale_count(2, false); };
+          bool half = false;
+          for (unsigned i = 0; i < 100000 && !half; ++i) {
+            co_await rig.sleep(1ms);
+            half = rig.set->drives()->drive(2) != nullptr && stale() < regions / 2;
+          }
+          REQUIRE(half);
+          REQUIRE(stale() > 0);
+          Random random(home->random().next());
+          if (cut) {
+            co_await cut_power(&rig, &random);
+          } else {
+            co_await expect_stopped(&rig);
+          }
+          fresh.counts = {};
+          co_await rig.start();
+          REQUIRE(rig.set->running());
+          CHECK(rig.info("spare").role == 2U);
+          co_await expect_whole(&rig);
+          CHECK(fresh.counts.writes < (regions / 2 + 2) * 16 + 64);
+          CHECK(rig.use("d2") != DriveUse::kMember);
+          co_await expect_good(rig.check());
+          co_await expect_stopped(&rig);
+        },
+        cut);
   }
 }
 
