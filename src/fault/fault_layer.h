@@ -100,6 +100,8 @@ class FaultLayer final : public Layer {
   TimePoint end_at_pace(const RulePointer& rule, std::uint64_t byte_count);
 
   Task<Completion> struck_read(Request request, Strikes strikes, std::uint64_t operation);
+  // The first bad block of a write that a rule fails; nothing if none does.
+  std::optional<Lba> write_error(const Strikes& strikes, std::uint64_t operation, Extent extent);
   Task<Completion> struck_write(Request request, Strikes strikes, std::uint64_t operation);
   Task<Completion> damaged_write(Request request, Strikes strikes, std::uint64_t operation);
   Task<Completion> struck_zero(Request request, Strikes strikes, std::uint64_t operation);

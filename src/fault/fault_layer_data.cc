@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cassert>
 #include <cstring>
+#include <optional>
 #include <set>
 #include <utility>
 
@@ -160,15 +161,22 @@ Task<Completion> FaultLayer::misdirected_read(Request request, RulePointer rule,
 
 // Writing. ---------------------------------------------------------------------------------------
 
-Task<Completion> FaultLayer::struck_write(Request request, Strikes strikes,
-                                          std::uint64_t operation) {
-  const Extent extent = request.extent;
+std::optional<Lba> FaultLayer::write_error(const Strikes& strikes, std::uint64_t operation,
+                                           Extent extent) {
   for (const RulePointer& rule : strikes) {
     if (rule->rule.fault != Fault::kWriteError) continue;
     record(rule, operation, extent, {});
-    const Lba named = rule->rule.lba.value_or(extent).first;
+    return std::max(rule->rule.lba.value_or(extent).first, extent.first);
+  }
+  return std::nullopt;
+}
+
+Task<Completion> FaultLayer::struck_write(Request request, Strikes strikes,
+                                          std::uint64_t operation) {
+  const Extent extent = request.extent;
+  if (const std::optional<Lba> bad = write_error(strikes, operation, extent)) {
     co_return Completion{.error = Error::kMediumError,
-                         .first_bad_lba = std::max(named, extent.first),
+                         .first_bad_lba = *bad,
                          .data = std::move(request.data),
                          .modelled_end = request.modelled_arrival};
   }
@@ -315,12 +323,9 @@ Task<void> FaultLayer::land_elsewhere(Outcome& outcome) {
 Task<Completion> FaultLayer::struck_zero(Request request, Strikes strikes,
                                          std::uint64_t operation) {
   const Extent extent = request.extent;
-  for (const RulePointer& rule : strikes) {
-    if (rule->rule.fault != Fault::kWriteError) continue;
-    record(rule, operation, extent, {});
-    const Lba named = rule->rule.lba.value_or(extent).first;
+  if (const std::optional<Lba> bad = write_error(strikes, operation, extent)) {
     co_return Completion{.error = Error::kMediumError,
-                         .first_bad_lba = std::max(named, extent.first),
+                         .first_bad_lba = *bad,
                          .data = std::move(request.data),
                          .modelled_end = request.modelled_arrival};
   }
