@@ -70,7 +70,8 @@ Task<Completion> RaidSet::read_one(Request request, Layout::Position position) {
   ReadPiece piece;
   {
     DriveIo io = drive->start(std::move(below));
-    if (layout_.redundancy() > 0) {
+    // Around a slow drive only where what is computed is what the drive has.
+    if (layout_.redundancy() > 0 && drives_.redundancy_valid(position.stripe)) {
       co_await io.wait_or_slow();
     } else {
       co_await io.wait();
@@ -179,7 +180,7 @@ Task<void> RaidSet::read_runs(std::vector<ReadPiece>* pieces, bool disable_page_
     run.io = run.drive->start(std::move(below));
   }
   for (ReadRun& run : runs) {
-    if (layout_.redundancy() > 0) {
+    if (layout_.redundancy() > 0 && drives_.unverified_count() == 0) {
       co_await run.io.wait_or_slow();
     } else {
       co_await run.io.wait();

@@ -104,8 +104,8 @@ class SetDrives final : public JournalDrives {
   const RoleDrive& role(unsigned role) const noexcept { return roles_[role]; }
   Lba data_offset() const noexcept { return newest_.data_offset_blocks; }
 
-  // Whole and all there: no role absent or stale, everything verified.
-  bool optimal() const noexcept { return (absent_ | stale_) == 0 && unverified_count_ == 0; }
+  // All drives are there and whole. Redundancy may still have to be verified.
+  bool optimal() const noexcept { return (absent_ | stale_) == 0; }
   std::uint64_t absent_roles() const noexcept { return absent_; }
   std::uint64_t stale_roles() const noexcept { return stale_; }
 
