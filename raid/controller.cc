@@ -130,6 +130,11 @@ void Controller::Implementation::wake() {
   changed.notify_all();
 }
 
+MaintenancePolicy Controller::Implementation::policy_of(const std::string& set) const {
+  const auto own = policies.find(set);
+  return own != policies.end() ? own->second : options.set.maintenance;
+}
+
 void Controller::Implementation::tell(SetState& state, Entry* entry, SetEvent::Kind kind,
                                       const std::string& text) {
   ControllerEvent event{
@@ -173,6 +178,7 @@ DriveInfo Controller::Implementation::show(Entry& entry) const {
   settle_entry(entry);
   DriveInfo info{.name = entry.name, .use = entry.use};
   if (entry.use != DriveUse::kMember && entry.use != DriveUse::kReplacement) info.why = entry.why;
+  info.attached = entry.device != nullptr;
   if (entry.device != nullptr) {
     info.description = entry.device->description();
     info.health = entry.device->health();
@@ -291,10 +297,21 @@ Task<std::expected<ManagedSet*, std::string>> Controller::create_set(
   co_return made;
 }
 
-Task<Controller::Outcome> Controller::add_spare(std::string drive, std::string set) {
+Task<Controller::Outcome> Controller::add_spare(std::string drive, std::string set,
+                                                bool overwrite) {
   if (!self_->gate.enter()) co_return refusal(kStopping);
   co_await self_->busy.lock();
-  const Outcome outcome = co_await self_->add_spare(std::move(drive), std::move(set));
+  const Outcome outcome = co_await self_->add_spare(std::move(drive), std::move(set), overwrite);
+  self_->busy.unlock();
+  self_->wake();
+  self_->gate.leave();
+  co_return outcome;
+}
+
+Task<Controller::Outcome> Controller::erase_drive(std::string drive) {
+  if (!self_->gate.enter()) co_return refusal(kStopping);
+  co_await self_->busy.lock();
+  const Outcome outcome = co_await self_->erase_drive(std::move(drive));
   self_->busy.unlock();
   self_->wake();
   self_->gate.leave();
@@ -377,6 +394,15 @@ Controller::Outcome Controller::verify_set(std::string_view set) {
   }
   state->set->maintenance()->request_verify();
   return {};
+}
+
+void Controller::set_policy(std::string set, MaintenancePolicy policy) {
+  if (SetState* const state = self_->find_set(set)) state->set->set_policy(policy);
+  self_->policies.insert_or_assign(std::move(set), policy);
+}
+
+MaintenancePolicy Controller::policy(std::string_view set) const {
+  return self_->policy_of(std::string(set));
 }
 
 // Sets are stopped side by side, so that one that hangs takes no time from the others.

@@ -48,6 +48,7 @@ struct DriveInfo {
   std::string name;
   std::string description;
   DriveUse use = DriveUse::kBlank;
+  bool attached = false;  // It has a device, whether that answers or not.
   Health health = Health::kGood;
   std::uint64_t byte_count = 0;
   std::uint32_t block_bytes = 512;
@@ -119,8 +120,12 @@ class Controller {
   // roles, and starts it.
   Task<std::expected<ManagedSet*, std::string>> create_set(NewSet wanted,
                                                            std::vector<std::string> drives);
-  // A blank drive becomes a spare, of one set or (empty) of all.
-  Task<Outcome> add_spare(std::string drive, std::string set);
+  // A blank drive becomes a spare, of one set or (empty) of all. With `overwrite` whatever stands
+  // on it goes first, as by erase_drive().
+  Task<Outcome> add_spare(std::string drive, std::string set, bool overwrite = false);
+  // A drive that no set counts on becomes blank: a spare, one that has failed, a stranger. Of a
+  // member, or a drive that is away, nothing is erased.
+  Task<Outcome> erase_drive(std::string drive);
 
   ManagedSet* find(std::string_view set_name) const;
   std::vector<ManagedSet*> sets() const;
@@ -133,11 +138,21 @@ class Controller {
   // Its content is copied to `by` (a spare or blank drive; empty: the best spare), which then takes
   // its role. A role without a drive is rebuilt on it; `drive` may also be "SET:ROLE".
   Task<Outcome> replace_drive(std::string drive, std::string by);
-  // A drive has come: one that was away, or another in its place.
+  // A drive has come: one that was away, or another in its place. Refused while the name has a
+  // device (DriveInfo::attached). If it cannot be read, the device is kept all the same, and tried
+  // again. So whoever opens devices looks now and then for what is `absent`: without a device he
+  // tries to open and inserts it; one with a device that has become another (the node was made
+  // anew) he removes first.
   Task<Outcome> insert_drive(std::string name, BlockDevice* device);
-  // A drive has been pulled; its device is not used after this ends.
+  // A drive has been pulled; its device is not used after this ends. If this is refused for a drive
+  // that has a device, that holds requests that do not end, and must be kept.
   Task<Outcome> remove_drive(std::string name);
   Outcome verify_set(std::string_view set);
+  // How the set of this name looks after itself, instead of as ControllerOptions say: at once if it
+  // runs, and whenever it starts; it need not be there yet. With `verify_every` the set verifies
+  // itself, from the moment on that this is first said or the set starts.
+  void set_policy(std::string set, MaintenancePolicy policy);
+  MaintenancePolicy policy(std::string_view set) const;
 
   // Stops all sets; false if some device holds requests that do not end: the controller must then
   // be kept for ever.

@@ -141,13 +141,17 @@ Task<std::expected<ManagedSet*, std::string>> Controller::Implementation::create
   co_return state.set.get();
 }
 
-Task<Controller::Outcome> Controller::Implementation::add_spare(std::string name, std::string set) {
+Task<Controller::Outcome> Controller::Implementation::add_spare(std::string name, std::string set,
+                                                                bool overwrite) {
   Entry* entry = find_entry(name);
   if (entry == nullptr) co_return refusal(fmt::format("there is no drive {}", name));
   settle_entry(*entry);
-  if (entry->use != DriveUse::kBlank || entry->device == nullptr) {
+  const std::string needed = overwrite ? counted_on(*entry) : std::string();
+  if (!needed.empty()) co_return refusal(fmt::format("{}; it becomes no spare", needed));
+  const bool blank = entry->use == DriveUse::kBlank && entry->device != nullptr;
+  if (!blank && !overwrite) {
     co_return refusal(
-        fmt::format("drive {} is not blank but {}; only a blank drive becomes a spare", name,
+        fmt::format("drive {} is not blank but {}; it becomes a spare with 'overwrite' only", name,
                     describe(entry->use)));
   }
   const SetState* state = nullptr;
@@ -161,6 +165,10 @@ Task<Controller::Outcome> Controller::Implementation::add_spare(std::string name
       fits_any |= why.empty();
     }
     if (!fits_any) co_return refusal(why);
+  }
+  if (!blank || entry->condemned) {
+    const Outcome erased = co_await erase_drive(name);
+    if (!erased) co_return erased;
   }
   const Uuid uuid = make_uuid(home.random());
   const Uuid set_uuid = state != nullptr ? state->set->uuid() : Uuid{};

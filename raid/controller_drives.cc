@@ -1,4 +1,4 @@
-// What an operator does with a drive: fails, replaces, inserts and pulls it.
+// What an operator does with a drive: fails, replaces, erases, inserts and pulls it.
 #include <algorithm>
 #include <charconv>
 #include <utility>
@@ -129,6 +129,43 @@ Task<Controller::Outcome> Controller::Implementation::replace_drive(std::string 
   }
   if (good) co_return Outcome{};
   co_return refusal(fmt::format("drive {} failed when it was to take role {}", target->name, role));
+}
+
+std::string Controller::Implementation::counted_on(const Entry& entry) const {
+  if (entry.device == nullptr || entry.use == DriveUse::kAbsent) {
+    return fmt::format("drive {} is not there: {}", entry.name, entry.why);
+  }
+  if (entry.use == DriveUse::kMember || entry.use == DriveUse::kReplacement) {
+    const SetState* const state = find_set(entry.set_uuid);
+    return fmt::format("drive {} is in use by set {}", entry.name,
+                       state != nullptr ? state->set->name() : "of another name");
+  }
+  for (const auto& state : sets) {
+    if (!state->set->assembled() || state->set->drives()->idle(*entry.device)) continue;
+    return fmt::format("drive {} still holds requests of set {}", entry.name, state->set->name());
+  }
+  return {};
+}
+
+Task<Controller::Outcome> Controller::Implementation::erase_drive(std::string name) {
+  Entry* entry = find_entry(name);
+  if (entry == nullptr) co_return refusal(fmt::format("there is no drive {}", name));
+  settle_entry(*entry);
+  const std::string needed = counted_on(*entry);
+  if (!needed.empty()) co_return refusal(fmt::format("{}; nothing of it is erased", needed));
+  DriveMetadata metadata(*entry->probe);
+  const Error error = co_await metadata.erase_all();
+  if (error != Error::kNone) {
+    co_return refusal(fmt::format("drive {} cannot be erased: {}", name, describe(error)));
+  }
+  entry->use = DriveUse::kBlank;
+  entry->why.clear();
+  entry->uuid = {};
+  entry->set_uuid = {};
+  entry->condemned = false;
+  entry->prediction_told = false;
+  entry->no_copy_told = false;
+  co_return Outcome{};
 }
 
 Task<Controller::Outcome> Controller::Implementation::insert_drive(std::string name,

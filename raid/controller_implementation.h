@@ -65,6 +65,7 @@ struct Controller::Implementation {
   void on_set_event(SetState& state, const SetEvent& event);
   void tell(SetState& state, Entry* entry, SetEvent::Kind kind, const std::string& text);
   void wake();
+  MaintenancePolicy policy_of(const std::string& set) const;
   Duration patience() const { return options.set.drive_policy.timeout * 2; }
   Task<Error> record(Uuid set, raid::Event event);
   DriveInfo show(Entry& entry) const;
@@ -92,13 +93,16 @@ struct Controller::Implementation {
                             std::vector<Entry*>* chosen) const;
   Task<bool> all_zero(std::vector<Entry*> drives, Extent area);
   Task<std::string> write_set(PlannedSet* planned, std::vector<Entry*> drives);
-  Task<Outcome> add_spare(std::string name, std::string set);
+  Task<Outcome> add_spare(std::string name, std::string set, bool overwrite);
 
   // controller_drives.cc ------------------------------------------------------------------------
   Task<Outcome> fail_drive(std::string name);
   Task<Outcome> replace_drive(std::string name, std::string by);
   Task<Outcome> insert_drive(std::string name, BlockDevice* device);
   Task<Outcome> remove_drive(std::string name);
+  Task<Outcome> erase_drive(std::string name);
+  // Why the drive must not be erased; empty if it may.
+  std::string counted_on(const Entry& entry) const;
   std::optional<Holding> find_role(const std::string& name) const;
   Task<bool> let_go(Entry* entry, SetState* user);
 
@@ -117,6 +121,7 @@ struct Controller::Implementation {
   Executor& home;
   ControllerOptions options;
   Remembered remembered;
+  std::map<std::string, MaintenancePolicy> policies;  // By set.
   std::function<void(const ControllerEvent&)> sink;
   ManagedSet::Recorder recorder;
   std::vector<std::unique_ptr<Entry>> entries;

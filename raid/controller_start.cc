@@ -28,7 +28,9 @@ Entry& Controller::Implementation::add_entry(const NamedDevice& drive) {
 SetState& Controller::Implementation::add_set(const Superblock& superblock) {
   sets.push_back(std::make_unique<SetState>());
   SetState* state = sets.back().get();
-  state->set = std::make_unique<ManagedSet>(home, superblock, options.set);
+  ManagedSetOptions its_options = options.set;
+  its_options.maintenance = policy_of(superblock.set_name);
+  state->set = std::make_unique<ManagedSet>(home, superblock, std::move(its_options));
   state->set->on_event(
       [this, state](const ManagedSet&, SetEvent event) { on_set_event(*state, event); });
   state->set->on_record([this](Uuid set, raid::Event event) { return record(set, event); });

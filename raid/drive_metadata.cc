@@ -31,6 +31,15 @@ std::uint64_t device_bytes(const Geometry& geometry) {
   return geometry.block_count * geometry.block_bytes;
 }
 
+// Where something stands on a drive that is not blank: first byte and end of each place.
+std::array<std::pair<std::uint64_t, std::uint64_t>, 3> told_places(std::uint64_t end) {
+  constexpr std::uint64_t kMiB = 1u << 20;
+  constexpr std::uint64_t kTail = 64u << 10;  // A second partition table, for one.
+  return {{{0, std::min(2 * kMiB, end)},
+           {kDefaultDataOffset, std::min(kDefaultDataOffset + kMiB, end)},
+           {(end - kTail) / kImagePadding * kImagePadding, end}}};
+}
+
 }  // namespace
 
 DriveMetadata::DriveMetadata(BlockDevice& device) : device_(&device) {}
@@ -158,19 +167,10 @@ Task<DriveContents> DriveMetadata::read_contents() {
 }
 
 Task<DriveContents> DriveMetadata::look_for_data() {
-  constexpr std::uint64_t kMiB = 1u << 20;
-  constexpr std::uint64_t kTail = 64u << 10;  // A second partition table, for one.
-  constexpr std::size_t kPiece = 128u << 10;
-  const std::uint64_t end = device_bytes(device_->geometry());
-  const std::pair<std::uint64_t, std::uint64_t> places[] = {
-      {0, 2 * kMiB},
-      {kDefaultDataOffset, kDefaultDataOffset + kMiB},
-      {(end - kTail) / kImagePadding * kImagePadding, end}};
   DriveContents contents;
-  for (const auto& [first, last] : places) {
-    for (std::uint64_t at = first; at < std::min(last, end);) {
-      const auto piece =
-          static_cast<std::size_t>(std::min<std::uint64_t>(kPiece, std::min(last, end) - at));
+  for (const auto& [first, last] : told_places(device_bytes(device_->geometry()))) {
+    for (std::uint64_t at = first; at < last;) {
+      const auto piece = static_cast<std::size_t>(std::min<std::uint64_t>(kMostIoBytes, last - at));
       const Copy copy = co_await read(at, piece);
       if (copy.error != Error::kNone) {
         contents.kind = DriveContents::Kind::kUnreadable;
@@ -234,6 +234,29 @@ Task<Error> DriveMetadata::erase_superblock() {
     const Error error = co_await write(kSuperblockOffset[at], zeros);
     if (error != Error::kNone) co_return error;
   }
+  co_return Error::kNone;
+}
+
+// The superblocks first: cut short, this leaves a drive that is not ours, never half of a set.
+Task<Error> DriveMetadata::erase_all() {
+  const std::uint64_t end = device_bytes(device_->geometry());
+  if (end < kJournalOffset) co_return Error::kNoSpace;
+  const Error erased = co_await erase_superblock();
+  if (erased != Error::kNone) co_return erased;
+  const Geometry& geometry = device_->geometry();
+  for (const auto& [first, last] : told_places(end)) {
+    for (std::uint64_t at = first; at < last;) {
+      const std::uint64_t piece = std::min<std::uint64_t>(io_bytes(geometry), last - at);
+      Request request{.operation = Operation::kWriteZeroes,
+                      .force_unit_access = true,
+                      .extent = {.first = at / geometry.block_bytes,
+                                 .block_count = piece / geometry.block_bytes}};
+      const Completion done = co_await submit(std::move(request));
+      if (done.error != Error::kNone) co_return done.error;
+      at += piece;
+    }
+  }
+  region_map_.known = lost_sectors_.known = false;
   co_return Error::kNone;
 }
 

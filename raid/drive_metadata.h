@@ -64,6 +64,8 @@ class DriveMetadata {
   Task<Error> write_superblock(Superblock superblock);
   // Both copies become zeros, durably: the drive belongs to nothing any more.
   Task<Error> erase_superblock();
+  // Then whatever else read_contents() would find, so that the drive is blank, durably.
+  Task<Error> erase_all();
 
   // The newer whole copy of that set; the error says why there is none.
   Task<std::expected<RegionMap, std::string>> read_region_map(Uuid set_uuid);

@@ -52,7 +52,7 @@ void Maintenance::start() {
   running_ = true;
   stopping_ = false;
   next_retire_ = home_.now() + kRetireEvery;
-  if (policy_.verify_every > Duration::zero()) next_verify_ = home_.now() + policy_.verify_every;
+  next_verify_ = next_verify_after_now();
   const bool entered = gate_.enter();
   assert(entered);
   spawn(run());
@@ -69,6 +69,19 @@ void Maintenance::wake() { changed_.notify_all(); }
 void Maintenance::request_verify() {
   verify_requested_ = true;
   changed_.notify_all();
+}
+
+void Maintenance::set_policy(MaintenancePolicy policy) {
+  const bool other_schedule = policy.verify_every != policy_.verify_every;
+  const bool other_rate = policy.rate_under_load != policy_.rate_under_load;
+  policy_ = policy;
+  if (other_schedule) next_verify_ = next_verify_after_now();
+  if (other_rate) paced_until_ = home_.now();  // What waits by the old rate waits no longer.
+  changed_.notify_all();
+}
+
+TimePoint Maintenance::next_verify_after_now() const {
+  return policy_.verify_every > Duration::zero() ? home_.now() + policy_.verify_every : kNever;
 }
 
 bool Maintenance::idle() const noexcept {
@@ -97,7 +110,7 @@ Task<void> Maintenance::run() {
   while (!stopping_) {
     if (home_.now() >= next_verify_) {
       verify_requested_ = true;
-      next_verify_ = home_.now() + policy_.verify_every;
+      next_verify_ = next_verify_after_now();
     }
     const Work work = set_.offline() ? Work{} : next_work();
     bool good = true;
@@ -280,8 +293,8 @@ Task<void> Maintenance::pace(std::uint64_t bytes) {
   const auto nanoseconds = static_cast<std::int64_t>(static_cast<double>(bytes) * 1e9 /
                                                      static_cast<double>(policy_.rate_under_load));
   paced_until_ = std::max(paced_until_, now) + Duration(nanoseconds);
-  // An event may be waited for meanwhile: stopping does not take longer than one sleep.
-  co_await home_.sleep_until(paced_until_);
+  // Another policy, or the end of maintenance, ends the pause.
+  while (!stopping_ && home_.now() < paced_until_) co_await changed_.wait_until(paced_until_);
 }
 
 }  // namespace sandbay::raid

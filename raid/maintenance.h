@@ -52,7 +52,8 @@ class Maintenance {
   void wake();
   // Verifies all of the set, from its beginning, after what is under way.
   void request_verify();
-  void set_policy(MaintenancePolicy policy) { policy_ = policy; }
+  // At once, also for work under way. Another `verify_every` counts from now.
+  void set_policy(MaintenancePolicy policy);
   const MaintenancePolicy& policy() const noexcept { return policy_; }
 
   const MaintenanceProgress& progress() const noexcept { return progress_; }
@@ -80,6 +81,7 @@ class Maintenance {
                                 bool replacement);
   static Task<void> verify_one(Batch* batch, std::uint64_t stripe);
   Task<void> pace(std::uint64_t bytes);
+  TimePoint next_verify_after_now() const;
 
   RaidSet& set_;
   SetDrives& drives_;

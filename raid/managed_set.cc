@@ -88,6 +88,11 @@ Task<Result<ProvisioningRun>> ManagedSet::provisioning(Lba first, Lba limit) {
   co_return run;
 }
 
+void ManagedSet::set_policy(MaintenancePolicy policy) {
+  options_.maintenance = policy;
+  if (maintenance_ != nullptr) maintenance_->set_policy(policy);
+}
+
 // ---- coming up ----------------------------------------------------------------------------------
 
 Task<std::expected<void, std::string>> ManagedSet::start(AssembledSet assembled,

@@ -67,6 +67,9 @@ class ManagedSet final : public BlockDevice {
   void on_event(EventSink sink) { event_sink_ = std::move(sink); }
   void on_record(Recorder recorder) { recorder_ = std::move(recorder); }
 
+  // From now on, also when it is started again.
+  void set_policy(MaintenancePolicy policy);
+
   // Does not run, for this reason: one sentence.
   void refuse(std::string why) { refusal_ = std::move(why); }
   // Starts what assembly found, after stop() if something ran before: opens the journal, replays

@@ -630,7 +630,7 @@ TEST_CASE("What an operator asks for wrongly is refused in one line that names i
     REQUIRE_FALSE(done.has_value());
     CHECK(done.error().starts_with("drive small has 4194304 bytes; role 0 of set set takes "));
     done = co_await controller.add_spare("d0", "");
-    says(done, "drive d0 is not blank but member; only a blank drive becomes a spare");
+    says(done, "drive d0 is not blank but member; it becomes a spare with 'overwrite' only");
     done = co_await controller.add_spare("d3", "nothing");
     says(done, "there is no set nothing");
     done = controller.verify_set("nothing");
