@@ -36,6 +36,7 @@ struct LoadArguments {
   std::string pattern = "random";
   std::string path = "round-robin";
   std::string memory = "1GiB";
+  std::string reconnect = "30s";
   std::vector<std::string> keys;
 };
 
@@ -92,6 +93,10 @@ void add_rest(CLI::App& verb, LoadArguments& a) {
   verb.add_option("--reactors", a.options.reactors, "Threads of the generator")
       ->check(CLI::Range(1, 64))
       ->capture_default_str();
+  verb.add_option("--reconnect", a.reconnect,
+                  "How long to try to get a lost target back before its requests fail; 0s: not")
+      ->check(checked_by(group::parse_duration, "TIME"))
+      ->capture_default_str();
   verb.add_option("--idle-sessions", a.options.idle_sessions,
                   "Log in so many more sessions and leave them idle")
       ->capture_default_str();
@@ -119,6 +124,7 @@ lab::LoadOptions options_of(const LoadArguments& a, bool mix_given, bool json) {
       std::min<std::uint64_t>(group::parse_size(a.block_size).value(), UINT32_MAX));
   options.duration = group::parse_duration(a.duration).value();
   options.warm_up = group::parse_duration(a.warm_up).value();
+  options.reconnect = group::parse_duration(a.reconnect).value();
   options.offset_bytes = group::parse_size(a.offset).value();
   if (!a.span.empty()) options.span_bytes = group::parse_size(a.span).value();
   options.memory_limit_bytes = group::parse_size(a.memory).value();

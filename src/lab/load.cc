@@ -221,6 +221,7 @@ Task<void> measure(Workers& workers, const LoadOptions* load, const LoadHooks* h
   LoadSchedule schedule;
   schedule.measure_from = home.now() + kStartDelay + options.warm_up;
   schedule.until = schedule.measure_from + options.duration;
+  schedule.stop = hooks->stop;
   Monitor monitor{.home = home, .workers = workers, .hooks = *hooks, .schedule = schedule};
   const bool entered = monitor.gate.enter();
   assert(entered);
@@ -229,7 +230,8 @@ Task<void> measure(Workers& workers, const LoadOptions* load, const LoadHooks* h
   co_await on_all(workers, [schedule](LoadWorker& worker) { return worker.drive(schedule); });
   monitor.over.set();
   co_await monitor.gate.close();
-  report.seconds = std::chrono::duration<double>(options.duration).count();
+  const Duration measured = std::min(options.duration, home.now() - schedule.measure_from);
+  report.seconds = std::chrono::duration<double>(std::max(measured, Duration{})).count();
   report.cpu_user_seconds = monitor.at_end.first - monitor.at_begin.first;
   report.cpu_system_seconds = monitor.at_end.second - monitor.at_begin.second;
   if (options.verify) {
@@ -312,6 +314,9 @@ std::string check_counts(const LoadOptions& options) {
       options.duration > std::chrono::hours(24) || options.warm_up < Duration{} ||
       options.warm_up > std::chrono::hours(1)) {
     return "--duration is 1ms to 24h, --warm-up at most 1h";
+  }
+  if (options.reconnect < Duration{} || options.reconnect > std::chrono::hours(1)) {
+    return "--reconnect is 0s to 1h";
   }
   if (options.reactors < 1 || options.reactors > 64)
     return "--reactors: there are 1 to 64 reactors";

@@ -8,6 +8,7 @@
 // checked against the generations that may be there; at the end everything written is read back.
 #pragma once
 
+#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <cstdio>
@@ -53,6 +54,9 @@ struct LoadOptions {
   std::string initiator_name = "iqn.2026-11.org.sandbay:load";
   std::map<std::string, std::string> keys;  // Login offers: {"HeaderDigest", "CRC32C"}.
   std::size_t memory_limit_bytes = std::size_t{1} << 30;
+  // A session that has lost its target tries for so long to get it back, and its requests wait and
+  // are sent again; then they fail. Zero: they fail at once.
+  Duration reconnect = std::chrono::seconds(30);
 
   // Idle sessions beside the load: this many are logged in first, over all URLs in turn, kept to
   // the end and counted in the report.
@@ -108,6 +112,9 @@ struct LoadHooks {
   std::function<void(const std::string& line)> notice;
   // Processor time of this process so far, user and system, in seconds.
   std::function<std::pair<double, double>()> processor_time;
+  // Once this is set the load ends early, and all that it has to check is still checked. May be set
+  // by a signal handler; outlives the run.
+  const std::atomic<bool>* stop = nullptr;
 };
 
 // Runs the load on these executors (the first is the caller's). The string says what went wrong
@@ -119,7 +126,8 @@ Task<std::expected<LoadReport, std::string>> run(LoadOptions options,
 std::string to_text(const LoadOptions& options, const LoadReport& report);
 std::string to_json(const LoadOptions& options, const LoadReport& report);
 
-// All of it: reactors, the run, the report on `out`, complaints on `errors`. The exit code: 0, 1 if
+// All of it: reactors, the run, the report on `out`, complaints on `errors`. SIGINT ends the load
+// early, a second one the process. The exit code: 0, 1 if
 // the load could not begin, a request failed or data did not compare, 2 if the options were wrong.
 int run_load(const LoadOptions& options, std::FILE* out, std::FILE* errors);
 

@@ -178,6 +178,8 @@ Task<std::string> LoadWorker::set_up() {
                                                            : iscsi::PathPolicy::kLeastQueueDepth,
       .keys = options.keys,
       .queue_depth = options.queue_depth,
+      .reconnect = options.reconnect > Duration{},
+      .recovery_timeout = options.reconnect,
   };
   auto session = co_await iscsi::InitiatorSession::login(std::move(login));
   if (!session.has_value()) co_return session.error().message;
@@ -272,8 +274,13 @@ bool LoadWorker::may_start_now() {
   return true;
 }
 
+bool LoadWorker::over() const {
+  return place_.executor.now() >= schedule_.until ||
+         (schedule_.stop != nullptr && schedule_.stop->load(std::memory_order_relaxed));
+}
+
 void LoadWorker::next_request(Slot& slot) {
-  if (stopping_ || (!reading_back_ && place_.executor.now() >= schedule_.until)) {
+  if (stopping_ || (!reading_back_ && over())) {
     stopping_ = true;
     return park(slot);
   }
@@ -315,6 +322,8 @@ void LoadWorker::completed(Slot& slot) {
   if (try_again(slot)) return;
   account(slot, place_.executor.now());
   conclude(slot);
+  // The session has given its target up: whatever comes now would fail as fast as it is made.
+  if (slot.command.result.error == Error::kReset && !session_->up()) stopping_ = true;
   next_request(slot);
 }
 

@@ -27,6 +27,7 @@ namespace sandbay::lab {
 struct LoadSchedule {
   TimePoint measure_from{};
   TimePoint until{};
+  const std::atomic<bool>* stop = nullptr;  // Set: as if it was until.
 };
 
 class LoadWorker {
@@ -91,6 +92,7 @@ class LoadWorker {
   void arm_timer(TimePoint when);
   void timer_fired();
   bool may_start_now();
+  bool over() const;
 
   Place place_;
   std::unique_ptr<iscsi::InitiatorSession> session_;

@@ -3,103 +3,82 @@ reads back what it wrote.
 """
 import json
 import os
-import subprocess
 import time
 
 from harness import TOP
+from raid_lab import (Load, drives, faults, image, kinds, raid, require_same, stale, the_drive,
+                      the_set, whole, write)
 
 LAB = os.path.join(TOP, 'conf', 'raid-lab.toml')
 QUICKSTART = os.path.join(TOP, 'conf', 'quickstart.toml')
 
 
-def the_set(daemon, name='raid50'):
-    return daemon.sandbay_json('raid', 'show', name)
-
-
-def stale(daemon):
-    return sum(role['stale_regions'] for role in the_set(daemon)['roles'])
-
-
-def kinds(daemon):
-    return [event['kind'] for event in daemon.sandbay_json('event', 'list')['events']]
-
-
-def whole(daemon):
-    shown = the_set(daemon)
-    return (shown['running'] and all(role['state'] == 'active' for role in shown['roles']) and
-            stale(daemon) == 0)
-
-
-def image(t, name, megabytes, seed):
-    """A file of pseudo-random data that is the same for the same seed."""
-    path = t.path(name)
-    command = ['openssl', 'enc', '-aes-128-ctr', '-nosalt', '-K', f'{seed:032x}', '-iv', '0' * 32,
-               '-in', '/dev/zero']
-    with open(path, 'wb') as out:
-        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as made:
-            left = megabytes << 20
-            while left:
-                data = made.stdout.read(min(left, 1 << 20))
-                out.write(data)
-                left -= len(data)
-            made.kill()
-    return path
-
-
-def write(t, daemon, path, volume):
-    t.run('qemu-img', 'convert', '-n', '-f', 'raw', '-O', 'raw', path, daemon.url(volume))
-
-
-def require_same(t, daemon, path, volume, when):
-    t.run('qemu-img', 'convert', '-f', 'raw', '-O', 'raw', daemon.url(volume), t.path('read'))
-    wanted = os.path.getsize(path)
-    done = t.run('cmp', '-n', wanted, path, t.path('read'), ok=None)
-    t.check(done.returncode == 0, f'{when}: what is read is not what was written: {done.stdout}')
-
-
 def test_raid50_keeps_data_through_failures_and_a_kill(t):
+    """The host stays attached all the time; its load verifies all that it wrote."""
     t.need('qemu-img', 'openssl')
-    daemon = t.daemon(config=LAB)
-    first = image(t, 'first', 64, 1)
-    write(t, daemon, first, 'lab')
-    before = the_set(daemon)
-    t.check(before['level'] == 'raid50' and before['running'], f'a running RAID 50: {before}')
-    t.check(len(daemon.sandbay_json('drive', 'list')['drives']) == 18, 'eighteen drives')
+    names = [f'd{i}' for i in range(16)]
+    daemon = t.daemon([{'name': 'lab', 'raid': 'raid50', 'size': '192MiB'}], extra=(
+        drives(names, '24MiB', spares=('s0', 's1')) +
+        raid('raid50', 'raid50', names, groups=2, rebuild_rate='6MB/s', journal='4MiB') +
+        faults()))
+    shown = the_set(daemon, 'raid50')
+    t.check(shown['level'] == 'raid50' and shown['running'], f'a running RAID 50: {shown}')
+    data = image(t, 'data', 64, 1)
+    write(t, daemon, data, 'lab')  # Before the part that the load writes.
+    load = Load(t, daemon.url('lab'), '--queue-depth', '8', '--rate', '300', '--offset', '64MiB',
+                '--block-size', '16KiB')
 
-    # Load that verifies what it reads, while the first drive fails.
-    load = subprocess.Popen(
-        [t.program('sandbay'), 'load', '--json', '--queue-depth', '4', '--duration', '8s',
-         '--write', '--verify', daemon.url('lab')],
-        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-    t.at_end(load.kill)
-    time.sleep(1)
+    time.sleep(2)
     daemon.sandbay('fault', 'add', 'at=drive:d3', 'do=fail')
     t.until(lambda: 'spare taken' in kinds(daemon), 'a spare is taken')
-    t.until(lambda: 'rebuild started' in kinds(daemon), 'the rebuild begins')
-    output = load.communicate(timeout=60)[0]
-    t.check(load.returncode == 0, f'no error at the host: {output[-2000:]}')
-    write(t, daemon, first, 'lab')
-    t.until(lambda: whole(daemon), 'the spare is rebuilt', 60)
-    failed = daemon.sandbay_json('drive', 'show', 'd3')
+    t.until(lambda: 'rebuild ended' in kinds(daemon), 'the spare is rebuilt', 60)
+    t.check(whole(daemon, 'raid50'), 'the set is whole with its spare')
+    failed = the_drive(daemon, 'd3')
     t.check(failed['use'] == 'failed', f'd3 is failed: {failed["use"]}')
-    require_same(t, daemon, first, 'lab', 'after the rebuild')
 
-    # A second failure, and the daemon is killed in the middle of the rebuild.
     daemon.sandbay('fault', 'add', 'at=drive:d9', 'do=fail')
-    second = image(t, 'second', 64, 2)
-    write(t, daemon, second, 'lab')
-    t.until(lambda: kinds(daemon).count('rebuild started') >= 2, 'the second rebuild begins')
-    rest = stale(daemon)
+    t.until(lambda: kinds(daemon).count('rebuild started') == 2, 'the second rebuild begins')
+    regions = the_set(daemon, 'raid50')['roles'][9]['stale_regions']
+    t.until(lambda: 0 < stale(daemon, 'raid50') < regions * 3 // 4, 'the rebuild is under way')
+    before = stale(daemon, 'raid50')
+    load.require_running('before the kill')
     daemon.kill()
+    time.sleep(1)
     daemon.start()
-    t.say(f'killed with {rest} regions to rebuild, {stale(daemon)} after the restart')
-    t.check(the_set(daemon)['running'], 'the set runs after the restart')
-    require_same(t, daemon, second, 'lab', 'after the kill')
-    t.until(lambda: whole(daemon), 'the rebuild is resumed and ends', 60)
-    require_same(t, daemon, second, 'lab', 'after the second rebuild')
+    after = stale(daemon, 'raid50')
+    t.say(f'of {regions} regions, {before} were stale before the kill, {after} after the restart')
+    t.check(the_set(daemon, 'raid50')['running'], 'the set runs after the restart')
+    t.check(0 < after < regions, 'the rebuild goes on where it was, not from the beginning')
+    t.until(lambda: whole(daemon, 'raid50'), 'the rebuild is resumed and ends', 60)
+    load.require_running('before the second rebuild has ended')
+
+    report = load.require_good()
+    t.check(report['connections_lost'] >= 1, 'the load was attached when the daemon was killed')
+    require_same(t, daemon, data, 'lab', 'at the end')
     daemon.sandbay('raid', 'verify', 'raid50', '--wait')
-    t.check(the_set(daemon)['counters']['mismatches'] == 0, 'parity is consistent')
+    t.check(the_set(daemon, 'raid50')['counters']['mismatches'] == 0, 'parity is consistent')
     t.check(daemon.terminate() == 0, 'an orderly end')
+
+
+test_raid50_keeps_data_through_failures_and_a_kill.minutes = 1
+
+
+def test_a_load_that_may_not_reconnect_fails(t):
+    daemon = t.daemon()
+    words = ['--duration', '10min', '--reconnect', '0s', '--queue-depth', '2', daemon.url()]
+    load = t.start(t.program('sandbay'), 'load', '--json', *words)
+    time.sleep(2)
+    daemon.kill()
+    t.until(lambda: load.poll() is not None, 'the load gives up, long before its end', 15)
+    t.check(load.returncode == 1, f'and says so: {load.returncode}')
+
+
+def test_the_lab_starts(t):
+    daemon = t.daemon(config=LAB)
+    shown = the_set(daemon, 'raid50')
+    t.check(shown['level'] == 'raid50' and shown['running'], f'a running RAID 50: {shown}')
+    t.check(len(daemon.sandbay_json('drive', 'list')['drives']) == 18, 'eighteen drives')
+    t.check(daemon.sandbay_json('fault', 'list')['enabled'], 'faults are enabled')
 
 
 def test_the_quickstart_survives_a_failed_drive(t):

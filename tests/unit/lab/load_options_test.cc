@@ -77,6 +77,7 @@ TEST_CASE("Options out of range are named", "[lab][load]") {
       {[](LoadOptions& o) { o.sessions = 0; }, "sessions"},
       {[](LoadOptions& o) { o.duration = Duration{}; }, "--duration"},
       {[](LoadOptions& o) { o.duration = std::chrono::hours(25); }, "1ms to 24h"},
+      {[](LoadOptions& o) { o.reconnect = std::chrono::hours(2); }, "--reconnect"},
       {[](LoadOptions& o) { o.reactors = 0; }, "reactors"},
   };
   for (const Case& one : cases) {
