@@ -253,6 +253,12 @@ class Daemon:
         with open(f'/proc/{self.process.pid}/statm', encoding='ascii') as stream:
             return int(stream.read().split()[1]) * os.sysconf('SC_PAGE_SIZE')
 
+    def stored_bytes(self):
+        """What the files of the state directory take on their filesystem."""
+        folders = os.walk(self.state)
+        return sum(os.stat(os.path.join(folder, name)).st_blocks * 512
+                   for folder, _, names in folders for name in names)
+
     def cpu_seconds(self):
         with open(f'/proc/{self.process.pid}/stat', encoding='ascii') as stream:
             fields = stream.read().rpartition(')')[2].split()

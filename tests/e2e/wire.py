@@ -3,6 +3,8 @@ import socket
 import struct
 
 LOGIN_REQUEST, LOGIN_RESPONSE, NOP_OUT, NOP_IN, SCSI_COMMAND = 0x43, 0x23, 0x40, 0x20, 0x01
+TASK_MANAGEMENT_REQUEST, SCSI_RESPONSE, TASK_MANAGEMENT_RESPONSE = 0x42, 0x21, 0x22
+DATA_IN, READY_TO_TRANSFER, ASYNC_MESSAGE, REJECT = 0x25, 0x31, 0x32, 0x3f
 OPERATIONAL, FULL_FEATURE = 1, 3
 
 
@@ -21,16 +23,27 @@ def login_request(data, stage=OPERATIONAL, next_stage=FULL_FEATURE, transit=True
 
 
 def scsi_command(cdb, tag, cmd_sn, length=0, read=False, write=False, data=b'', final=True,
-                 exp_stat_sn=0):
+                 exp_stat_sn=0, lun=bytes(8)):
     flags = 0x80 * final | 0x40 * read | 0x20 * write | 1
-    header = struct.pack('>BBHI', SCSI_COMMAND, flags, 0, len(data)) + bytes(8)
+    header = struct.pack('>BBHI', SCSI_COMMAND, flags, 0, len(data)) + lun
     header += struct.pack('>IIII', tag, length, cmd_sn, exp_stat_sn) + cdb.ljust(16, b'\0')
     return header + data + bytes(-len(data) % 4)
 
 
-def nop_out(tag, cmd_sn, exp_stat_sn=0, data=b''):
+def data_out(tag, transfer_tag, data_sn, offset, data, final, lun=bytes(8)):
+    header = struct.pack('>BBHI', 0x05, 0x80 * final, 0, len(data)) + lun
+    header += struct.pack('>IIIIIIII', tag, transfer_tag, 0, 0, 0, data_sn, offset, 0)
+    return header + data + bytes(-len(data) % 4)
+
+
+def task_management(function, tag, cmd_sn, lun=bytes(8), task=0xffffffff, ref_cmd_sn=0):
+    header = struct.pack('>BBHI', TASK_MANAGEMENT_REQUEST, 0x80 | function, 0, 0) + lun
+    return header + struct.pack('>IIIII', tag, task, cmd_sn, 0, ref_cmd_sn) + bytes(12)
+
+
+def nop_out(tag, cmd_sn, exp_stat_sn=0, data=b'', transfer_tag=0xffffffff):
     header = struct.pack('>BBHI', NOP_OUT, 0x80, 0, len(data)) + bytes(8)
-    header += struct.pack('>IIII', tag, 0xffffffff, cmd_sn, exp_stat_sn) + bytes(16)
+    header += struct.pack('>IIII', tag, transfer_tag, cmd_sn, exp_stat_sn) + bytes(16)
     return header + data + bytes(-len(data) % 4)
 
 
@@ -70,9 +83,14 @@ class Peer:
         status = header[36] << 8 | header[37]
         if status != 0:
             return status
-        self.send(login_request(text(HeaderDigest='None', DataDigest='None', **keys), isid=isid))
-        header, _ = self.receive()
+        keys = {'HeaderDigest': 'None', 'DataDigest': 'None', **keys}
+        self.send(login_request(text(**keys), isid=isid))
+        header, data = self.receive()
         self.stat_sn = int.from_bytes(header[24:28], 'big')
+        self.exp_cmd_sn = int.from_bytes(header[28:32], 'big')
+        self.max_cmd_sn = int.from_bytes(header[32:36], 'big')
+        pairs = (pair.partition('=') for pair in data.decode().split('\0') if pair)
+        self.answers = {key: value for key, _, value in pairs}
         return header[36] << 8 | header[37]
 
     def closed(self):
