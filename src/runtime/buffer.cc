@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <cstring>
 #include <new>
 
@@ -17,8 +18,9 @@ namespace {
 
 constexpr std::array<std::size_t, 6> kClassBytes = {512,       4096,       16 * 1024,
                                                     64 * 1024, 256 * 1024, 1024 * 1024};
-constexpr std::size_t kListPieceBytes = 256 * 1024;
 constexpr std::size_t kSmallestLimitSlabs = 8;
+// The class of a slab whose content was adopted: one block.
+constexpr std::size_t kAdopted = kClassBytes.size();
 // Wholly free slabs that a size keeps, so that a load that comes and goes does not make the system
 // map and clear pages each time.
 constexpr std::size_t kSpareSlabs = 16;
@@ -32,7 +34,7 @@ std::size_t class_for(std::size_t byte_count) {
 
 // What a list of this many bytes takes from the pool.
 std::size_t block_bytes_for(std::size_t byte_count) {
-  const std::size_t whole = byte_count / kListPieceBytes * kListPieceBytes;
+  const std::size_t whole = byte_count / BufferPool::kListPieceBytes * BufferPool::kListPieceBytes;
   const std::size_t rest = byte_count - whole;
   return whole + (rest == 0 ? 0 : kClassBytes[class_for(rest)]);
 }
@@ -199,11 +201,10 @@ struct BufferPool::Waiter {
 // Whether those who can wait leave a sixteenth of all slabs to those who cannot: the last ones
 // would otherwise all be of one size. Slabs that are wholly free serve any.
 static bool leaves_slabs(bool needs_one, std::size_t slab_count, std::span<const std::size_t> spare,
-                         std::size_t limit_bytes) {
+                         std::size_t slabs) {
   if (!needs_one) return true;
   std::size_t in_use = slab_count;
   for (const std::size_t count : spare) in_use -= count;
-  const std::size_t slabs = limit_bytes / BufferPool::kSlabBytes;
   return in_use + 1 <= slabs - slabs / 16;
 }
 
@@ -211,18 +212,45 @@ BufferPool::BufferPool(Executor& home, std::size_t limit_bytes)
     : home_(home),
       limit_bytes_(std::max(limit_bytes / kSlabBytes, kSmallestLimitSlabs) * kSlabBytes) {}
 
+BufferPool::BufferPool(Executor& home, std::span<std::byte> memory, std::size_t slab_bytes)
+    : home_(home),
+      slab_bytes_(slab_bytes),
+      given_(memory.first(memory.size() / slab_bytes * slab_bytes)),
+      limit_bytes_(given_.size()) {
+  assert(std::has_single_bit(slab_bytes) && slab_bytes >= kSmallBytes && slab_bytes <= kSlabBytes);
+  assert(limit_bytes_ >= kSmallestLimitSlabs * slab_bytes);
+  assert(reinterpret_cast<std::uintptr_t>(given_.data()) % 4096 == 0);
+  for (std::size_t offset = given_.size(); offset > 0; offset -= slab_bytes) {
+    free_pieces_.push_back(given_.data() + offset - slab_bytes);
+  }
+}
+
 BufferPool::~BufferPool() {
   assert(used_bytes_ == 0);
   assert(waiter_count() == 0);
   for (const auto& slab : slabs_) {
-    if (slab->memory != nullptr) ::munmap(slab->memory, kSlabBytes);
+    if (slab->memory != nullptr) give_slab_memory(slab->memory);
   }
 }
 
-bool BufferPool::add_slab(std::size_t size_class) {
-  if ((slab_count_ + 1) * kSlabBytes > limit_for(kClassBytes[size_class])) return false;
-  std::byte* const memory = map_slab();
-  if (memory == nullptr) return false;
+std::byte* BufferPool::take_slab_memory() {
+  if (given_.empty()) return map_slab();
+  if (free_pieces_.empty()) return nullptr;
+  std::byte* const piece = free_pieces_.back();
+  free_pieces_.pop_back();
+  return piece;
+}
+
+void BufferPool::give_slab_memory(std::byte* memory) noexcept {
+  if (given_.empty()) {
+    ::munmap(memory, kSlabBytes);
+  } else {
+    free_pieces_.push_back(memory);  // It was taken from there: there is room.
+  }
+}
+
+std::uint32_t BufferPool::new_slab(std::byte* memory, std::size_t size_class,
+                                   std::size_t block_bytes) {
   std::uint32_t index = 0;
   if (free_slab_indices_.empty()) {
     index = static_cast<std::uint32_t>(slabs_.size());
@@ -234,24 +262,54 @@ bool BufferPool::add_slab(std::size_t size_class) {
   Slab& slab = *slabs_[index];
   slab.memory = memory;
   slab.size_class = static_cast<std::uint8_t>(size_class);
-  slab.block_count = kSlabBytes / kClassBytes[size_class];
+  slab.block_count = slab_bytes_ / block_bytes;
   slab.free_count = slab.block_count;
   slab.blocks = std::make_unique<detail::BufferBlock[]>(slab.block_count);
   slab.first_free = nullptr;
   for (std::size_t i = slab.block_count; i-- > 0;) {
     detail::BufferBlock& block = slab.blocks[i];
     block.pool = this;
-    block.memory = slab.memory + i * kClassBytes[size_class];
+    block.memory = slab.memory + i * block_bytes;
     block.size_class = slab.size_class;
     block.slab = index;
     block.next_free = slab.first_free;
     slab.first_free = &block;
   }
-  slab.open = true;
+  ++slab_count_;
+  return index;
+}
+
+bool BufferPool::add_slab(std::size_t size_class) {
+  if ((slab_count_ + 1) * slab_bytes_ > limit_for(kClassBytes[size_class])) return false;
+  std::byte* const memory = take_slab_memory();
+  if (memory == nullptr) return false;
+  const std::uint32_t index = new_slab(memory, size_class, kClassBytes[size_class]);
+  slabs_[index]->open = true;
   open_slabs_[size_class].push_back(index);
   ++spare_slabs_[size_class];
-  ++slab_count_;
   return true;
+}
+
+Buffer BufferPool::adopt(std::size_t offset, std::size_t byte_count) {
+  const std::size_t within = offset % slab_bytes_;
+  assert(offset <= given_.size() && byte_count <= slab_bytes_ - within);
+  std::byte* const memory = given_.data() + (offset - within);
+  const auto slab = std::ranges::find_if(
+      slabs_, [&](const auto& candidate) { return candidate->memory == memory; });
+  detail::BufferBlock* block = nullptr;
+  if (slab == slabs_.end()) {
+    std::erase(free_pieces_, memory);
+    Slab& adopted = *slabs_[new_slab(memory, kAdopted, slab_bytes_)];
+    block = &adopted.blocks[0];
+    adopted.first_free = nullptr;
+    adopted.free_count = 0;
+    used_bytes_ += slab_bytes_;
+  } else {
+    assert((*slab)->size_class == kAdopted);
+    block = &(*slab)->blocks[0];
+  }
+  ++block->references;
+  return Buffer(block, memory + within, byte_count);
 }
 
 void BufferPool::retire_slab(std::uint32_t index) {
@@ -260,14 +318,14 @@ void BufferPool::retire_slab(std::uint32_t index) {
   assert(spare_slabs_[slab.size_class] > 0);
   --spare_slabs_[slab.size_class];
   std::erase(open_slabs_[slab.size_class], index);
-  ::munmap(slab.memory, kSlabBytes);
+  give_slab_memory(slab.memory);
   slab = Slab{};
   free_slab_indices_.push_back(index);
   --slab_count_;
 }
 
 Buffer BufferPool::try_allocate_contiguous(std::size_t byte_count) {
-  assert(byte_count > 0 && byte_count <= kLargestBlock);
+  assert(byte_count > 0 && byte_count <= largest_block());
   const std::size_t size_class = class_for(byte_count);
   auto& open = open_slabs_[size_class];
   if (open.empty() && !add_slab(size_class)) {
@@ -299,8 +357,7 @@ BufferList BufferPool::try_allocate(std::size_t byte_count) {
   assert(byte_count > 0);
   BufferList list;
   while (list.byte_count() < byte_count) {
-    const std::size_t piece = std::min(byte_count - list.byte_count(), kListPieceBytes);
-    Buffer slice = try_allocate_contiguous(piece);
+    Buffer slice = try_allocate_contiguous(piece_bytes(byte_count - list.byte_count()));
     if (slice.empty()) return {};
     list.append(std::move(slice));
   }
@@ -310,9 +367,9 @@ BufferList BufferPool::try_allocate(std::size_t byte_count) {
 Task<BufferList> BufferPool::allocate(std::size_t byte_count) {
   assert(byte_count <= limit_bytes_ / 4);
   auto& waiters = byte_count <= kSmallBytes ? small_waiters_ : waiters_;
-  const bool none_open = open_slabs_[class_for(std::min(byte_count, kLargestBlock))].empty();
+  const bool none_open = open_slabs_[class_for(piece_bytes(byte_count))].empty();
   if (waiters.empty() && is_room_for(byte_count, block_bytes_for(byte_count)) &&
-      leaves_slabs(none_open, slab_count_, spare_slabs_, limit_bytes_)) {
+      leaves_slabs(none_open, slab_count_, spare_slabs_, limit_bytes_ / slab_bytes_)) {
     BufferList list = try_allocate(byte_count);
     if (!list.empty()) co_return list;
   }
@@ -379,6 +436,16 @@ void BufferPool::give_back(detail::BufferBlock* block) noexcept {
 
 void BufferPool::put_on_free_list(detail::BufferBlock* block) noexcept {
   Slab& slab = *slabs_[block->slab];
+  if (slab.size_class == kAdopted) {
+    used_bytes_ -= slab_bytes_;
+    give_slab_memory(slab.memory);
+    const std::uint32_t index = block->slab;
+    slab = Slab{};
+    free_slab_indices_.push_back(index);
+    --slab_count_;
+    if (waiter_count() > 0) wake_waiters();
+    return;
+  }
   block->next_free = slab.first_free;
   slab.first_free = block;
   ++slab.free_count;
@@ -421,8 +488,8 @@ bool BufferPool::grant(Waiter& waiter) {
   }
   const std::size_t needed = block_bytes_for(waiter.byte_count);
   if (!is_room_for(waiter.byte_count, needed)) return false;
-  if (!leaves_slabs(open_slabs_[class_for(std::min(waiter.byte_count, kLargestBlock))].empty(),
-                    slab_count_, spare_slabs_, limit_bytes_)) {
+  if (!leaves_slabs(open_slabs_[class_for(piece_bytes(waiter.byte_count))].empty(), slab_count_,
+                    spare_slabs_, limit_bytes_ / slab_bytes_)) {
     return false;
   }
   waiter.granted = try_allocate(waiter.byte_count);

@@ -11,6 +11,9 @@
 // Reservations are promises of memory to transfers that have been solicited: try_reserve() counts
 // against three quarters of the limit, and so does what waits in allocate(); the promise is
 // redeemed by try_allocate() followed by unreserve().
+//
+// A pool can also stand over memory that was given to it, such as a part of an NVRAM image: then
+// its slabs are pieces of that memory, and content that was there before can be adopted.
 #pragma once
 
 #include <algorithm>
@@ -187,22 +190,35 @@ class BufferPool {
   static constexpr std::size_t kSlabBytes = std::size_t{2} << 20;
   static constexpr std::size_t kSmallBytes = std::size_t{64} << 10;
   static constexpr std::size_t kLargestBlock = std::size_t{1} << 20;
+  static constexpr std::size_t kListPieceBytes = std::size_t{256} << 10;
 
   // `home` outlives the pool; `limit_bytes` is rounded down to slabs and at least 8 of them.
   BufferPool(Executor& home, std::size_t limit_bytes);
+  // Over `memory`, which outlives the pool, is aligned to 4 KiB and at least 8 slabs long. Slabs
+  // are a power of two, kSmallBytes to kSlabBytes; no block is larger than one.
+  BufferPool(Executor& home, std::span<std::byte> memory, std::size_t slab_bytes);
   ~BufferPool();  // Every buffer has come home.
   BufferPool(const BufferPool&) = delete;
   BufferPool& operator=(const BufferPool&) = delete;
 
   // One contiguous slice of up to kLargestBlock bytes, or an empty one if the limit is reached.
   Buffer try_allocate_contiguous(std::size_t byte_count);
-  // Slices of at most 256 KiB; an empty list if the limit is reached. byte_count is positive.
+  // Slices of at most kListPieceBytes; an empty list if the limit is reached. byte_count is
+  // positive.
   BufferList try_allocate(std::size_t byte_count);
   // Waits, first come first served, until there is room. Ask for at most limit_bytes() / 4. Small
   // ones have a queue of their own, and a part of the pool that large ones leave to them: whoever
   // moves megabytes does not keep others from a block. Both leave a sixteenth to try_allocate(),
   // for those who cannot wait.
   Task<BufferList> allocate(std::size_t byte_count);
+
+  // What stands in the memory that the pool was given, as a slice within one slab. Until the last
+  // slice of that slab has gone, nothing else is taken from it. Before the first allocation only.
+  Buffer adopt(std::size_t offset, std::size_t byte_count);
+  // Whether the slice is of this pool.
+  bool owns(const Buffer& slice) const noexcept {
+    return slice.block_ != nullptr && slice.block_->pool == this;
+  }
 
   // A promise against the limit, and its end: redeemed by allocating, or given up.
   bool try_reserve(std::size_t byte_count);
@@ -219,6 +235,7 @@ class BufferPool {
   void unreserve(std::size_t byte_count);
 
   std::size_t limit_bytes() const noexcept { return limit_bytes_; }
+  std::size_t largest_block() const noexcept { return std::min(kLargestBlock, slab_bytes_); }
   std::size_t used_bytes() const noexcept { return used_bytes_; }  // In blocks handed out.
   std::size_t reserved_bytes() const noexcept { return reserved_bytes_; }
   std::size_t waiter_count() const noexcept { return waiters_.size() + small_waiters_.size(); }
@@ -234,6 +251,9 @@ class BufferPool {
   struct Slab;
   static constexpr std::size_t kClassCount = 6;
 
+  std::byte* take_slab_memory();
+  void give_slab_memory(std::byte* memory) noexcept;
+  std::uint32_t new_slab(std::byte* memory, std::size_t size_class, std::size_t block_bytes);
   void give_back(detail::BufferBlock* block) noexcept;
   void put_on_free_list(detail::BufferBlock* block) noexcept;
   bool add_slab(std::size_t size_class);
@@ -244,14 +264,20 @@ class BufferPool {
   }
   // For those who can wait.
   bool is_room_for(std::size_t byte_count, std::size_t block_bytes) const noexcept {
-    const std::size_t left = limit_bytes_ / 16 / kSlabBytes * kSlabBytes;
+    const std::size_t left = limit_bytes_ / 16 / slab_bytes_ * slab_bytes_;
     const std::size_t limit = std::min(limit_for(byte_count), limit_bytes_ - left);
     return used_bytes_ + reserved_bytes_ + block_bytes <= limit;
   }
   void wake(std::deque<Waiter*>& waiters);
   bool grant(Waiter& waiter);
+  std::size_t piece_bytes(std::size_t byte_count) const noexcept {
+    return std::min({byte_count, kListPieceBytes, slab_bytes_});
+  }
 
   Executor& home_;
+  std::size_t slab_bytes_ = kSlabBytes;
+  std::span<std::byte> given_;           // Empty: slabs are mapped.
+  std::vector<std::byte*> free_pieces_;  // Of what was given.
   std::size_t limit_bytes_;
   std::size_t used_bytes_ = 0;
   std::size_t reserved_bytes_ = 0;

@@ -4,6 +4,7 @@
 
 #include <rapidcheck.h>
 
+#include <algorithm>
 #include <catch2/catch.hpp>
 #include <cstring>
 #include <vector>
@@ -254,6 +255,73 @@ Task<void> allocate_and_log(BufferPool& pool, std::size_t count, int number,
   CHECK(list.byte_count() == count);
   order.push_back(number);
   held.push_back(std::move(list));
+}
+
+// Given memory ----------------------------------------------------------------------------------
+
+constexpr std::size_t kPiece = BufferPool::kSmallBytes;
+
+struct alignas(4096) GivenMemory {
+  std::byte bytes[16 * kPiece];
+};
+
+TEST_CASE("A pool over given memory takes every block from there, and all of it", "[buffer]") {
+  run([](Executor& executor) -> Task<void> {
+    const auto memory = std::make_unique<GivenMemory>();
+    BufferPool pool(executor, memory->bytes, kPiece);
+    CHECK(pool.limit_bytes() == sizeof memory->bytes);
+    CHECK(pool.largest_block() == kPiece);
+    for (const std::size_t size : {std::size_t{512}, std::size_t{4096}, 2 * kPiece}) {
+      std::vector<BufferList> lists;
+      for (;;) {
+        BufferList list = pool.try_allocate(size);
+        if (list.empty()) break;
+        for (std::size_t i = 0; i < list.slice_count(); ++i) {
+          CHECK(pool.owns(list[i]));
+          CHECK(list[i].data() >= memory->bytes);
+          CHECK(list[i].data() + list[i].byte_count() <= memory->bytes + sizeof memory->bytes);
+        }
+        list.fill_zero();
+        lists.push_back(std::move(list));
+      }
+      // Large ones leave an eighth to small ones.
+      CHECK(lists.size() * size >= sizeof memory->bytes / 8 * (size > kPiece ? 7 : 8));
+    }
+    CHECK(pool.used_bytes() == 0);
+    CHECK_FALSE(pool.owns(executor.buffers().try_allocate_contiguous(1)));
+    co_return;
+  });
+}
+
+TEST_CASE("Adopted content stays until its last slice has gone", "[buffer]") {
+  run([](Executor& executor) -> Task<void> {
+    const auto memory = std::make_unique<GivenMemory>();
+    std::memset(memory->bytes, 0, sizeof memory->bytes);
+    std::memset(memory->bytes + kPiece + 512, 7, 1024);
+    BufferPool pool(executor, memory->bytes, kPiece);
+    Buffer first = pool.adopt(kPiece + 512, 512);
+    Buffer second = pool.adopt(kPiece + 1024, 512);
+    CHECK(pool.used_bytes() == kPiece);
+    for (int round = 0; round < 3; ++round) {
+      std::size_t taken = 0;
+      std::vector<Buffer> others;
+      for (;;) {
+        Buffer other = pool.try_allocate_contiguous(4096);
+        if (other.empty()) break;
+        std::memset(other.data(), 1, other.byte_count());
+        taken += other.byte_count();
+        others.push_back(std::move(other));
+      }
+      CHECK(taken == (round < 2 ? 15 : 16) * kPiece);
+      if (round < 2) {
+        CHECK(std::ranges::all_of(second.bytes(), [](std::byte b) { return b == std::byte{7}; }));
+      }
+      if (round == 0) first = Buffer();
+      if (round == 1) second = Buffer();
+    }
+    CHECK(pool.used_bytes() == 0);
+    co_return;
+  });
 }
 
 TEST_CASE("Who waits for memory is served in order, and nobody overtakes", "[buffer]") {
