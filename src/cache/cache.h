@@ -1,0 +1,141 @@
+// Cache: a controller's cache. It owns the memory, the lines and the room for dirty data that all
+// its devices share; each RAID set has a CachedDevice above it (cached_device.h).
+//
+// Memory: clean data live in a pool of fixed size. Dirty data live in the write memory where there
+// is NVRAM, and otherwise in the pool too, up to a limit of their own. Whoever gets slices of
+// cached data may keep them as long as he likes; while the pool is full for that reason, reads and
+// writes pass the cache by, and nothing fails or waits.
+//
+// Everything here belongs to the controller's executor.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <unordered_map>
+#include <vector>
+
+#include "cache/counters.h"
+#include "cache/dirty.h"
+#include "cache/eviction.h"
+#include "cache/line_index.h"
+#include "cache/throttle.h"
+#include "runtime/buffer.h"
+#include "runtime/uuid.h"
+
+namespace sandbay::cache {
+
+class CachedDevice;
+class WriteMemory;
+
+enum class Mode : std::uint8_t {
+  kWriteBack,     // Writes are acknowledged when the cache has them.
+  kWriteThrough,  // ... when the device below has them. Reads are cached.
+  kNone,          // Nothing is kept.
+};
+
+struct CacheOptions {
+  std::size_t memory_bytes = std::size_t{256} << 20;  // Of the pool: a hard limit.
+  // Dirty data without NVRAM; with it, the size of its data area counts. Less than memory_bytes.
+  std::size_t dirty_limit_bytes = std::size_t{64} << 20;
+  double low_watermark = 0.5;    // Of the room for dirty data: full stripes are destaged above it,
+  double high_watermark = 0.75;  // ... and anything is; writers are slowed down.
+  Duration age_limit = std::chrono::seconds(10);     // Dirty data is destaged when it is so old,
+  Duration idle_flush = std::chrono::seconds(2);     // ... or when nobody has written for so long.
+  std::size_t destage_bytes = std::size_t{1} << 20;  // At most in one write, or else one stripe.
+  unsigned destages_in_flight = 8;                   // Of each device.
+  std::size_t read_ahead_limit_bytes = std::size_t{32} << 20;  // In flight.
+  double read_ahead_share = 0.25;  // Of the memory: what was read ahead and not asked for yet.
+};
+
+// What is kept of a volume.
+struct VolumeState {
+  Mode mode = Mode::kWriteBack;
+  VolumeCounters counters;
+  Throttle::Queue queue;
+};
+
+class Cache {
+ public:
+  // Borrows the write memory, which may be null: then what is dirty is lost with the process.
+  Cache(Executor& home, CacheOptions options, WriteMemory* write_memory = nullptr);
+  ~Cache();  // After close().
+  Cache(const Cache&) = delete;
+  Cache& operator=(const Cache&) = delete;
+
+  // A device above `below`, which is borrowed and whose home is this one. `uuid` names it in the
+  // NVRAM. It lives as long as the cache.
+  CachedDevice& add_device(const Uuid& uuid, BlockDevice& below);
+  // Destages everything; no request is in flight and none comes. The first error of a device; what
+  // could not be destaged is still in the NVRAM, if there is one.
+  Task<Error> close();
+
+  void set_mode(std::uint64_t volume, Mode mode) { volume_state(volume).mode = mode; }
+  VolumeState& volume_state(std::uint64_t volume);
+  const std::unordered_map<std::uint64_t, VolumeState>& volumes() const noexcept {
+    return volumes_;
+  }
+  const std::vector<std::unique_ptr<CachedDevice>>& devices() const noexcept { return devices_; }
+  CacheCounters counters() const;
+
+  Executor& home() const noexcept { return home_; }
+  const CacheOptions& options() const noexcept { return options_; }
+  Throttle& throttle() noexcept { return throttle_; }
+  WriteMemory* write_memory() const noexcept { return write_memory_; }
+
+  // For the devices. ------------------------------------------------------------------------------
+
+  // Memory for so many bytes of clean data; empty if there is none even after evictions.
+  BufferList allocate(std::uint64_t byte_count);
+  // Room for the payload of a write, in the write memory where there is one.
+  BufferList allocate_for_write(std::uint64_t byte_count);
+
+  Line* find(std::uint64_t key) const noexcept { return index_.find(key); }
+  // Finds the line or makes it; null if all lines are in use. settle() follows.
+  Line* obtain(CachedDevice& device, std::uint64_t key, std::uint64_t number);
+  // Puts the line where it belongs after its segments or its pins have changed: to the eviction
+  // policy, away from it, or out of the index if it is of no use any more.
+  void settle(Line& line, Hint hint = Hint::kNormal);
+  void pin(Line& line) noexcept;
+  void unpin(Line& line, Hint hint = Hint::kNormal);
+  void note_hit(Line& line, Range range);
+  void note_read_ahead(Line& line, Range range, VolumeState& volume);
+  void drop_unread(Line& line, Range range);
+  // Takes the range out of the line; dirty blocks in it count as overwritten.
+  void cut_out(Line& line, Range range, std::uint64_t* absorbed_blocks);
+  // Releases what may go now that blocks of the line are clean or overwritten.
+  void check_releases(Line& line);
+
+  LineIndex& index() noexcept { return index_; }
+  std::uint64_t next_sequence() noexcept { return ++sequence_; }
+  std::uint64_t sequence() const noexcept { return sequence_; }
+  // Room for reading ahead; given back by end_read_ahead().
+  bool begin_read_ahead(std::uint64_t byte_count) noexcept;
+  void end_read_ahead(std::uint64_t byte_count) noexcept { ahead_in_flight_ -= byte_count; }
+
+ private:
+  BufferList try_allocate(BufferPool& pool, std::uint64_t byte_count);
+  bool evict_one();
+  bool reclaim_write_memory();
+  void drop(Line& line);
+  void list_clean(Line& line, bool belongs);
+  void release(DirtyRecord* record);
+
+  Executor& home_;
+  CacheOptions options_;
+  WriteMemory* write_memory_;
+  BufferPool pool_;
+  Eviction eviction_;
+  LineIndex index_;
+  Throttle throttle_;
+  Releases releases_;
+  std::unordered_map<std::uint64_t, VolumeState> volumes_;
+  std::vector<std::unique_ptr<CachedDevice>> devices_;
+  Line* first_clean_ = nullptr;  // Lines with clean segments in write memory.
+  Line* last_clean_ = nullptr;
+  std::uint64_t sequence_ = 0;
+  std::uint64_t evictions_ = 0;
+  std::uint64_t ahead_in_flight_ = 0;
+  std::uint64_t ahead_unread_ = 0;
+};
+
+}  // namespace sandbay::cache

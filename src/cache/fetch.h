@@ -1,0 +1,46 @@
+// Fetch: one read of the device below into the cache, and everybody who waits for it.
+//
+// It covers a run of blocks that no line had when it began, at most kMostFetchBytes, and has a part
+// in each line of them. At its end it fills gaps only: what was written meanwhile is newer.
+#pragma once
+
+#include "block/block_device.h"
+#include "cache/line.h"
+#include "runtime/sync.h"
+
+namespace sandbay::cache {
+
+struct Fetch;
+
+inline constexpr std::uint64_t kMostFetchBytes = std::uint64_t{4} << 20;
+
+struct FetchPart {
+  Fetch* fetch = nullptr;
+  Line* line = nullptr;
+  FetchPart* next = nullptr;  // In the line.
+  Range range;                // Within the line.
+  std::uint32_t generation = 0;
+};
+
+struct Fetch {
+  Extent extent;
+  Origin origin = Origin::kHost;
+  Hint hint = Hint::kNormal;
+  std::uint64_t volume = 0;
+  unsigned users = 1;  // Those who wait, and the one who reads.
+  bool ended = false;
+  Error error = Error::kNone;
+  Condition end;
+  BufferList data;
+  unsigned part_count = 0;
+
+  FetchPart* parts() noexcept { return reinterpret_cast<FetchPart*>(this + 1); }
+  static Fetch* make(unsigned part_count);
+  static void leave(Fetch* fetch) noexcept;  // The last one destroys it.
+
+ private:
+  Fetch() = default;
+  ~Fetch() = default;
+};
+
+}  // namespace sandbay::cache

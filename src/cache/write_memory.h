@@ -1,0 +1,195 @@
+// WriteMemory: the part of a controller's non-volatile memory that holds acknowledged writes until
+// they are on flushed drives.
+//
+// It is one region of an Nvram: a log of descriptors in front, and behind it the data area, which a
+// buffer pool stands over. A write's bytes lie in that pool's buffers, received there or copied
+// there once; the log's record says only whose they are, where they are and what their CRC32C is. So
+// every acknowledged byte is in the image, and none twice. With a mirror, the same bytes stand at
+// the same place of a second Nvram, whose log has the same record.
+//
+// Killed at any instruction, every write whose append() had ended and that was not released comes
+// back from recover(); of one that was being appended all or nothing. What was damaged is never
+// returned: it comes from the mirror, or it is listed as lost. Writes come back in the order in
+// which they were appended, so that replaying them one over the other ends with the newest.
+//
+// Lives on the memory's home executor. Nothing is allocated from the heap in the steady state.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <expected>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "block/block_device.h"
+#include "nvram/nvram.h"
+#include "nvram/record_log.h"
+#include "runtime/buffer.h"
+#include "runtime/sync.h"
+#include "runtime/uuid.h"
+
+namespace sandbay::cache {
+
+struct WriteMemoryOptions {
+  std::string region = "cache";   // Its name, in both memories.
+  std::uint64_t data_bytes = 0;   // At least 8 slabs.
+  std::uint64_t log_bytes = 0;    // See default_log_bytes().
+  std::size_t slab_bytes = BufferPool::kSlabBytes;
+  // The mirror holds what it held before the primary went on without it: it is not looked at.
+  bool mirror_is_stale = false;
+  // Without a working mirror nothing here counts as non-volatile.
+  bool mirror_required = false;
+};
+
+// Room for a record about every 2 KiB of data, and at least 64 KiB.
+std::uint64_t default_log_bytes(std::uint64_t data_bytes);
+
+// What a write is about.
+struct WriteSubject {
+  Uuid device{};
+  std::uint64_t volume = 0;
+  std::uint32_t block_bytes = 512;
+  Extent extent;
+};
+
+// A write in the memory, from append() to release(). Never 0.
+enum class WriteId : std::uint32_t {};
+
+struct RecoveredWrite {
+  WriteId id{};
+  WriteSubject subject;
+  BufferList data;  // Slices of the data area.
+};
+
+struct LostWrite {
+  bool known = false;  // False: something was lost, and nobody knows what.
+  WriteSubject subject;
+  std::string why;  // "host crash", "damaged"
+};
+
+struct WriteRecovery {
+  std::vector<RecoveredWrite> writes;  // In the order in which they were appended.
+  std::vector<LostWrite> lost;         // Acknowledged, and gone.
+  std::size_t from_mirror = 0;         // How many of `writes` only the mirror had.
+};
+
+class WriteMemory {
+ public:
+  // Slices of one write; place() keeps to it.
+  static constexpr std::size_t kMostSlices = 250;
+  static constexpr std::size_t kMostWriteBytes = std::size_t{1} << 20;
+
+  // Both memories outlive it and share a home; `mirror` may be null. Fails with one line.
+  static Task<std::expected<std::unique_ptr<WriteMemory>, std::string>> open(
+      nvram::Nvram* primary, nvram::Nvram* mirror, WriteMemoryOptions options);
+  ~WriteMemory();  // After stop(), or as if killed; no write is being appended.
+  WriteMemory(const WriteMemory&) = delete;
+  WriteMemory& operator=(const WriteMemory&) = delete;
+
+  // Once, first: what is there. Then accept(), once: what was lost is forgotten, the writes stay
+  // until each is released, and append() may be called. Killed before accept() has ended, the next
+  // start sees the same.
+  WriteRecovery recover();
+  Task<Error> accept();
+
+  // Where payloads of writes come from. What was recovered stays out of it until it is released.
+  BufferPool& buffers() noexcept { return pool_; }
+  bool holds(const BufferList& data) const noexcept;
+  // The same bytes in the data area: `data` itself if it lies there, otherwise a copy. Waits, first
+  // come first served, for room. At most kMostWriteBytes, or a quarter of the area.
+  Task<BufferList> place(BufferList data);
+
+  // `data` lies here (place()) and is the extent's content; it must not change any more. When this
+  // ends without error the write is kept. Suspends only for the durability of the image, or while
+  // the log is full. kClosed after stop(), kHardware after a power cut.
+  Task<Result<WriteId>> append(WriteSubject subject, const BufferList& data);
+  // The write is of no use any more: overwritten by later ones, or on flushed drives. Of two about
+  // one place the older is released first. Its buffers are held until that is final.
+  void release(WriteId id);
+  // No write released before the call comes back, whatever happens. To be awaited before a place is
+  // written without append().
+  Task<Error> flush_releases();
+  // How many blocks the write was about, and of what.
+  const WriteSubject& subject(WriteId id) const noexcept;
+
+  // Whether what is in here needs no flushed drives to be safe.
+  bool non_volatile() const noexcept;
+  bool mirrored() const noexcept { return mirror_.log != nullptr; }
+  nvram::Battery& battery() noexcept { return primary_.nvram->battery(); }
+  Error failure() const noexcept { return primary_.nvram->failure(); }
+  // How full it is: the greater share of data area and log, 0 to 1.
+  double fullness() const noexcept;
+  std::size_t live_writes() const noexcept { return live_count_; }
+  std::uint64_t data_bytes() const noexcept { return pool_.limit_bytes(); }
+
+  // Called when the mirror has failed and the memory goes on without it. It must be remembered,
+  // durably, that the mirror is stale.
+  std::function<void()> on_mirror_lost;
+
+  // Appends that wait fail with kClosed; ends when nothing is in flight. The content stays.
+  Task<void> stop();
+
+ private:
+  struct Half {  // One of the two memories.
+    nvram::Nvram* nvram = nullptr;
+    std::unique_ptr<nvram::Region> region;
+    std::unique_ptr<nvram::RecordLog> log;  // Null: there is no such half, or it failed.
+    std::span<std::byte> data;
+  };
+  struct Entry {
+    std::uint64_t order = 0;  // 0: free.
+    WriteSubject subject;
+    BufferList data;
+    std::uint64_t primary = 0;  // Sequences of the records; 0: none.
+    std::uint64_t mirror = 0;
+    std::uint32_t older = 0;  // By the place of the primary record in the log.
+    std::uint32_t newer = 0;
+  };
+  struct Found;   // A record as recovery sees it.
+  struct Search;  // What recover() keeps for accept().
+
+  WriteMemory(Half primary, Half mirror, WriteMemoryOptions options);
+  static Task<std::expected<Half, std::string>> claim(nvram::Nvram* nvram,
+                                                      const WriteMemoryOptions& options);
+  static Task<Error> accept_half(Half* half);
+
+  std::uint64_t offset_of(const Buffer& slice) const noexcept;
+  std::size_t encode(const Entry& entry, std::span<std::byte> descriptor) const;
+  void look_at(Half& half, bool is_mirror, Search& search);
+  bool read_found(const Half& half, std::span<const std::byte> descriptor, Found& found) const;
+  bool intact(const Half& half, const Found& found) const;
+  BufferList adopt(const Found& found);
+  std::uint32_t new_entry();
+  void link_newest(std::uint32_t slot);
+  void unlink(std::uint32_t slot);
+  Task<Result<std::uint64_t>> append_to(Half* half, const Entry* entry);
+  Task<Error> append_entry(std::uint32_t slot);
+  void drop_mirror();
+  void copy_to_mirror(const BufferList& data);
+  void finish(BufferList data);
+  Task<void> free_released();
+  void make_log_room();
+  Task<void> move_oldest();
+
+  Half primary_;
+  Half mirror_;
+  WriteMemoryOptions options_;
+  BufferPool pool_;
+  std::unique_ptr<Search> search_;
+  std::vector<Entry> entries_;  // Slot 0 is not used.
+  std::vector<std::uint32_t> free_slots_;
+  std::uint32_t oldest_ = 0;
+  std::uint32_t newest_ = 0;
+  std::uint64_t next_order_ = 1;
+  std::size_t live_count_ = 0;
+  std::uint64_t live_log_bytes_ = 0;
+  std::vector<BufferList> released_;  // Until flush_releases() has made it final.
+  bool freeing_ = false;
+  bool moving_ = false;
+  bool ready_ = false;
+  Gate gate_;
+};
+
+}  // namespace sandbay::cache
