@@ -1,5 +1,5 @@
-// The only file that sees the HTTP library's server. Requests pass one guard, then the table of
-// routes; whatever the library itself refuses gets the same error format.
+// Requests pass one guard, then the table of routes; whatever the library itself refuses gets the
+// same error format.
 #include "mgmt/server.h"
 
 #include <arpa/inet.h>
@@ -10,69 +10,15 @@
 
 #include <algorithm>
 #include <atomic>
-#include <condition_variable>
-#include <deque>
-#include <mutex>
 #include <thread>
 
 #include "mgmt/backend.h"
+#include "mgmt/bounded_server.h"
 #include "mgmt/route.h"
 
 namespace sandbay::mgmt {
 
 namespace {
-
-constexpr int kKeepAliveSeconds = 2;
-constexpr std::size_t kRequestsPerConnection = 1000;
-constexpr int kClientSeconds = 2;  // To send a request, or to take an answer.
-
-// A fixed number of threads and a bounded queue: when it is full, accepting waits, and clients
-// wait in the kernel's backlog.
-class BoundedPool final : public httplib::TaskQueue {
- public:
-  BoundedPool(unsigned threads, std::size_t capacity) : capacity_(capacity) {
-    for (unsigned i = 0; i < threads; ++i) threads_.emplace_back([this] { serve(); });
-  }
-
-  void enqueue(std::function<void()> job) override {
-    std::unique_lock lock(mutex_);
-    changed_.wait(lock, [this] { return jobs_.size() < capacity_; });
-    jobs_.push_back(std::move(job));
-    changed_.notify_all();
-  }
-
-  void shutdown() override {
-    {
-      const std::scoped_lock lock(mutex_);
-      stopping_ = true;
-    }
-    changed_.notify_all();
-    for (std::thread& thread : threads_) thread.join();
-  }
-
- private:
-  void serve() {
-    for (;;) {
-      std::function<void()> job;
-      {
-        std::unique_lock lock(mutex_);
-        changed_.wait(lock, [this] { return !jobs_.empty() || stopping_; });
-        if (jobs_.empty()) return;
-        job = std::move(jobs_.front());
-        jobs_.pop_front();
-      }
-      changed_.notify_all();
-      job();
-    }
-  }
-
-  std::size_t capacity_;
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  std::deque<std::function<void()>> jobs_;
-  bool stopping_ = false;
-  std::vector<std::thread> threads_;
-};
 
 void put(const Reply& reply, httplib::Response& response) {
   response.status = reply.status;
@@ -150,7 +96,14 @@ class ThreadWork {
 class HttpServer final : public Server {
  public:
   HttpServer(group::Service& service, Executor& home, ServerOptions options)
-      : backend_(service, home), home_(home), options_(options), endpoint_(options.listen) {}
+      : backend_(service, home),
+        home_(home),
+        options_(options),
+        endpoint_(options.listen),
+        http_(options.threads, options.waiting_connections,
+              {.silence = options.client_silence,
+               .request = options.client_request,
+               .answer = options.client_answer}) {}
   ~HttpServer() override { assert(!listener_.joinable()); }
 
   std::expected<void, std::string> listen();
@@ -165,25 +118,18 @@ class HttpServer final : public Server {
   Executor& home_;
   ServerOptions options_;
   Endpoint endpoint_;
-  httplib::Server http_;
+  BoundedServer http_;
   std::thread listener_;
   std::atomic<bool> listener_ended_ = false;
 };
 
 void HttpServer::configure() {
-  http_.new_task_queue = [threads = options_.threads, waiting = options_.waiting_connections] {
-    return new BoundedPool(threads, waiting);  // The library deletes it.
-  };
   // Its own default would let two daemons share the port.
   http_.set_socket_options([](socket_t socket) {
     const int yes = 1;
     ::setsockopt(socket, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes);
   });
   http_.set_payload_max_length(options_.largest_body_bytes);
-  http_.set_keep_alive_timeout(kKeepAliveSeconds);
-  http_.set_keep_alive_max_count(kRequestsPerConnection);
-  http_.set_read_timeout(kClientSeconds);
-  http_.set_write_timeout(kClientSeconds);
   http_.set_tcp_nodelay(true);
   http_.set_pre_routing_handler([](const httplib::Request& request, httplib::Response& response) {
     const auto refused = refused_by_guard(request);
@@ -233,6 +179,7 @@ void HttpServer::handle(const httplib::Request& request, httplib::Response& resp
 }
 
 std::expected<void, std::string> HttpServer::listen() {
+  if (!http_.is_valid()) return std::unexpected(cannot_listen(options_.listen, Error::kNoMemory));
   configure();
   errno = 0;
   const std::string address = options_.listen.address();
@@ -249,7 +196,7 @@ std::expected<void, std::string> HttpServer::listen() {
     return std::unexpected(cannot_listen(options_.listen, error));
   }
   listener_ = std::thread([this] {
-    http_.listen_after_bind();
+    if (!http_.listen_after_bind()) spdlog::error("management: accepting has failed; restart");
     listener_ended_ = true;
   });
   return {};
@@ -259,7 +206,7 @@ Task<void> HttpServer::stop() {
   co_await ThreadWork(home_, [this] {
     // stop() does nothing before the listener's loop has begun.
     while (!http_.is_running() && !listener_ended_) std::this_thread::yield();
-    http_.stop();
+    http_.stop_at_once();
     listener_.join();
   });
 }

@@ -7,6 +7,7 @@
 // localhost; so that none can write with a plain form, bodies must be declared as JSON.
 #pragma once
 
+#include <chrono>
 #include <expected>
 #include <memory>
 #include <string>
@@ -23,6 +24,9 @@ struct ServerOptions {
   unsigned threads = 64;  // More than clients that dawdle can be expected to take.
   std::size_t waiting_connections = 256;
   std::size_t largest_body_bytes = std::size_t{1} << 20;
+  std::chrono::milliseconds client_silence{2000};    // Between requests, and within one.
+  std::chrono::milliseconds client_request{10'000};  // To send a whole request.
+  std::chrono::milliseconds client_answer{10'000};   // To take a whole answer.
 };
 
 class Server {
@@ -36,7 +40,7 @@ class Server {
 
   virtual const Endpoint& endpoint() const noexcept = 0;  // With the port in use.
 
-  // On `home`: takes no new requests, waits for those that run. Bounded by the clients' time-outs.
+  // On `home`: takes no new requests and waits for those that are being handled, for no client.
   virtual Task<void> stop() = 0;
 };
 

@@ -1,11 +1,13 @@
 // HTTP below the routes: methods, and clients that take their time. What is sent and received here
 // is bytes, since a well-behaved library would not send most of it.
 #include <arpa/inet.h>
+#include <poll.h>
 #include <sys/socket.h>
 #include <sys/time.h>
 #include <unistd.h>
 
 #include <catch2/catch.hpp>
+#include <chrono>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -50,6 +52,20 @@ class Connection {
       if (count <= 0) return text;
       text.append(buffer, static_cast<std::size_t>(count));
     }
+  }
+  // Whether the server closes within that time; what it sends is dropped.
+  bool closed_within(std::chrono::milliseconds time) const {
+    for (;;) {
+      pollfd end{.fd = socket_, .events = POLLIN, .revents = 0};
+      if (::poll(&end, 1, static_cast<int>(time.count())) <= 0) return false;
+      char buffer[4096];
+      if (::recv(socket_, buffer, sizeof buffer, MSG_DONTWAIT) <= 0) return true;
+    }
+  }
+  // Whether the server gives it up although it takes nothing.
+  bool reset_within(std::chrono::milliseconds time) const {
+    pollfd end{.fd = socket_, .events = 0, .revents = 0};
+    return ::poll(&end, 1, static_cast<int>(time.count())) > 0;
   }
 
  private:
@@ -141,6 +157,42 @@ TEST_CASE("Methods that are not offered are refused with those that are", "[http
   });
 }
 
+// How many answers there are in what a connection received.
+std::size_t count_answers(const std::string& text) {
+  std::size_t count = 0;
+  for (std::size_t at = text.find("HTTP/1.1 "); at != text.npos; at = text.find("HTTP/1.1 ", at)) {
+    ++count;
+    ++at;
+  }
+  return count;
+}
+
+TEST_CASE("Requests that come together are all answered", "[http]") {
+  with_server("", [](int port) {
+    const std::string request = "GET /api/v1/group HTTP/1.1\r\nHost: localhost\r\n";
+    const Connection connection(port);
+    connection.send(request + "\r\n" + request + "\r\n" + request + "Connection: close\r\n\r\n");
+    CHECK(count_answers(connection.rest()) == 3);
+  });
+}
+
+TEST_CASE("A request without a body is not waited for, and no body is taken for a request",
+          "[http]") {
+  with_server("", [](int port) {
+    const Response posted = ask(port, "POST", "/api/v1/sessions/7/negotiation-request",
+                                "Content-Type: application/json\r\n");
+    CHECK(posted.is(404));
+    const std::string hidden = "DELETE /api/v1/volumes/v HTTP/1.1\r\nHost: localhost\r\n\r\n";
+    for (const std::string method : {"GET", "PUT", "OPTIONS", "BREW"}) {
+      CAPTURE(method);
+      const Connection connection(port);
+      connection.send(method + " /api/v1/group HTTP/1.1\r\nHost: localhost\r\nContent-Length: " +
+                      std::to_string(hidden.size()) + "\r\n\r\n" + hidden);
+      CHECK(count_answers(connection.rest()) == 1);
+    }
+  });
+}
+
 // Beginnings that are never finished.
 const std::vector<std::string>& beginnings() {
   static const std::vector<std::string> kBeginnings = {
@@ -153,6 +205,15 @@ const std::vector<std::string>& beginnings() {
       "Transfer-Encoding: chunked\r\n\r\n40\r\n{\"name\": \"half\", \"size\": \"1MiB\"}",
   };
   return kBeginnings;
+}
+
+// Some 20 MB of answers.
+std::string many_requests() {
+  std::string requests;
+  for (int i = 0; i < 900; ++i) {
+    requests += "GET /api/v1/openapi.json HTTP/1.1\r\nHost: localhost\r\n\r\n";
+  }
+  return requests;
 }
 
 TEST_CASE("Clients that never finish a request are given up, and nothing is done", "[http]") {
@@ -184,18 +245,103 @@ TEST_CASE("More clients that dawdle than there are threads only delay others", "
 
 TEST_CASE("A client that takes no answer is given up, and others are served", "[http]") {
   with_server("", [](int port) {
-    std::string requests;
-    for (int i = 0; i < 900; ++i) {
-      requests += "GET /api/v1/openapi.json HTTP/1.1\r\nHost: localhost\r\n\r\n";
-    }
     std::vector<std::unique_ptr<Connection>> deaf;
     for (int i = 0; i < 4; ++i) {
       deaf.push_back(std::make_unique<Connection>(port));
-      deaf.back()->send(requests);
+      deaf.back()->send(many_requests());
     }
     CHECK(ask(port, "GET", "/api/v1/group").is(200));
-    // Some 20 MB were asked for on each; stop() waits for whoever serves them.
   });
+}
+
+// Sends `beginning`, and then a byte now and then. False if the server goes on waiting.
+bool given_up_while_dripping(int port, const std::string& beginning) {
+  const Connection connection(port);
+  connection.send(beginning);
+  for (int i = 0; i < 1000; ++i) {
+    connection.send("x");
+    if (connection.closed_within(std::chrono::milliseconds(20))) return true;
+  }
+  return false;
+}
+
+// Clients may be silent for as long as a test lasts, and more.
+ServerOptions patient() {
+  return {.listen = {},
+          .client_silence = std::chrono::minutes(10),
+          .client_request = std::chrono::minutes(10),
+          .client_answer = std::chrono::minutes(10)};
+}
+
+TEST_CASE("A client that is never silent is given up when its request takes too long", "[http]") {
+  ServerOptions options = patient();
+  options.client_request = std::chrono::milliseconds(200);
+  with_server(
+      "",
+      [](int port) {
+        CHECK(given_up_while_dripping(port, "GET /"));
+        CHECK(given_up_while_dripping(port, "GET / HTTP/1.1\r\nHost: "));
+        CHECK(given_up_while_dripping(
+            port,
+            "POST /api/v1/volumes HTTP/1.1\r\nHost: localhost\r\n"
+            "Content-Type: application/json\r\nContent-Length: 2000\r\n\r\n"));
+      },
+      options);
+}
+
+TEST_CASE("A client that takes too long over an answer is given up", "[http]") {
+  ServerOptions options = patient();
+  options.client_answer = std::chrono::milliseconds(200);
+  with_server(
+      "",
+      [](int port) {
+        const Connection deaf(port);
+        deaf.send(many_requests());
+        CHECK(deaf.reset_within(std::chrono::seconds(kGuardSeconds)));
+      },
+      options);
+}
+
+TEST_CASE("Stopping waits for no client", "[http]") {
+  std::vector<std::unique_ptr<Connection>> dawdling;
+  const auto dawdle = [&dawdling](int port, const std::string& text) {
+    dawdling.push_back(std::make_unique<Connection>(port));
+    dawdling.back()->send(text);
+  };
+  with_server(
+      "",
+      [&dawdle](int port) {
+        for (const std::string& beginning : beginnings()) dawdle(port, beginning);
+        dawdle(port, "GET /api/v1/group HTTP/1.1\r\nHost: localhost\r\n\r\n");
+        dawdle(port, many_requests());
+        CHECK(ask(port, "GET", "/api/v1/group").is(200));
+      },
+      patient());
+  // Here it has stopped, though each of them might have stayed for ten minutes.
+  for (const auto& connection : dawdling) CHECK(connection->rest() != "(hangs)");
+}
+
+TEST_CASE("A client with request after request gives way to one that waits", "[http]") {
+  ServerOptions options = patient();
+  options.threads = 1;
+  with_server(
+      "",
+      [](int port) {
+        const std::string request = "GET /api/v1/group HTTP/1.1\r\nHost: localhost\r\n";
+        const Connection first(port);
+        first.send(request + "\r\n");
+        REQUIRE_FALSE(first.closed_within(std::chrono::milliseconds(20)));
+        const Connection second(port);
+        second.send(request + "Connection: close\r\n\r\n");
+        bool gave_way = false;
+        for (int i = 0; i < 500 && !gave_way; ++i) {
+          first.send(request + "\r\n");
+          gave_way = first.closed_within(std::chrono::milliseconds(20));
+        }
+        REQUIRE(gave_way);
+        CHECK(second.rest().starts_with("HTTP/1.1 200 "));
+      },
+      options);
 }
 
 }  // namespace

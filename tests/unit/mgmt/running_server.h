@@ -37,9 +37,10 @@ struct Foreign : Message {
 
 using PortTest = std::function<void(int port)>;
 
-inline Task<void> serve_http(group::Group* group, const PortTest* test) {
+inline Task<void> serve_http(group::Group* group, const PortTest* test, ServerOptions options) {
   Executor& home = Executor::current();
-  auto server = Server::start(*group, home, {.listen = Endpoint::ipv4(0x7f000001, 0)});
+  options.listen = Endpoint::ipv4(0x7f000001, 0);
+  auto server = Server::start(*group, home, options);
   REQUIRE(server.has_value());
   std::exception_ptr failure;
   Foreign foreign;
@@ -56,11 +57,12 @@ inline Task<void> serve_http(group::Group* group, const PortTest* test) {
   CHECK(failure == nullptr);
 }
 
-inline void with_server(const std::string& sections, const PortTest& test) {
+inline void with_server(const std::string& sections, const PortTest& test,
+                        ServerOptions options = {}) {
   const testing::ScratchDirectory scratch;
   const std::string error =
       group::run_group(scratch.file("state"), sections, 2,
-                       [&](group::Group& group) { return serve_http(&group, &test); });
+                       [&](group::Group& group) { return serve_http(&group, &test, options); });
   if (!error.empty()) FAIL(error);
 }
 

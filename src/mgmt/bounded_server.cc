@@ -1,0 +1,226 @@
+// A pool of threads with a bounded queue, a stream with deadlines, and the loop that serves one
+// connection's requests. Each wait is for the socket and for the end of the server together.
+#include "mgmt/bounded_server.h"
+
+#include <netdb.h>
+#include <poll.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <condition_variable>
+#include <deque>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+namespace sandbay::mgmt {
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr std::size_t kRequestsPerConnection = 1000;
+
+class ClientStream final : public httplib::Stream {
+ public:
+  ClientStream(int socket, int stop_event, ClientLimits limits)
+      : socket_(socket), stop_event_(stop_event), limits_(limits) {}
+
+  // False if none comes, or none is to be served any more.
+  bool wait_for_request() {
+    answering_ = false;
+    deadline_ = Clock::now() + limits_.silence;
+    const bool there = begin_ < end_ ? !stopping() : wait(POLLIN);
+    deadline_ = Clock::now() + limits_.request;
+    return there;
+  }
+
+  ssize_t read(char* to, std::size_t size) override {
+    if (begin_ == end_) {
+      if (!wait(POLLIN)) return -1;
+      const ssize_t count = ::recv(socket_, buffer_.data(), buffer_.size(), MSG_DONTWAIT);
+      if (count <= 0) return count;
+      begin_ = 0;
+      end_ = static_cast<std::size_t>(count);
+    }
+    const std::size_t count = std::min(size, end_ - begin_);
+    std::copy_n(buffer_.data() + begin_, count, to);
+    begin_ += count;
+    return static_cast<ssize_t>(count);
+  }
+
+  ssize_t write(const char* from, std::size_t size) override {
+    if (!answering_) deadline_ = Clock::now() + limits_.answer;
+    answering_ = true;
+    for (;;) {
+      const ssize_t count = ::send(socket_, from, size, MSG_NOSIGNAL | MSG_DONTWAIT);
+      if (count >= 0 || (errno != EAGAIN && errno != EWOULDBLOCK)) return count;
+      if (!wait(POLLOUT)) return -1;
+    }
+  }
+
+  bool is_readable() const override { return begin_ < end_ || wait(POLLIN); }
+  bool is_writable() const override { return wait(POLLOUT); }
+  socket_t socket() const override { return socket_; }
+  void get_remote_ip_and_port(std::string& ip, int& port) const override {
+    describe_end(::getpeername, ip, port);
+  }
+  void get_local_ip_and_port(std::string& ip, int& port) const override {
+    describe_end(::getsockname, ip, port);
+  }
+
+ private:
+  // False when the time is over, or the server stops.
+  bool wait(short events) const {
+    const auto until = std::min(deadline_, Clock::now() + limits_.silence);
+    for (;;) {
+      const auto left = std::chrono::ceil<std::chrono::milliseconds>(until - Clock::now());
+      if (left.count() <= 0) return false;
+      std::array<pollfd, 2> ends{pollfd{.fd = socket_, .events = events, .revents = 0},
+                                 pollfd{.fd = stop_event_, .events = POLLIN, .revents = 0}};
+      const int count = ::poll(ends.data(), ends.size(), static_cast<int>(left.count()));
+      if (count < 0 && errno == EINTR) continue;
+      return count > 0 && ends[1].revents == 0;
+    }
+  }
+
+  bool stopping() const {
+    pollfd end{.fd = stop_event_, .events = POLLIN, .revents = 0};
+    return ::poll(&end, 1, 0) != 0;
+  }
+
+  template <class Call>
+  void describe_end(Call* call, std::string& ip, int& port) const {
+    sockaddr_storage address{};
+    socklen_t size = sizeof address;
+    auto* generic = reinterpret_cast<sockaddr*>(&address);
+    if (call(socket_, generic, &size) != 0) return;
+    std::array<char, NI_MAXHOST> host{};
+    std::array<char, NI_MAXSERV> service{};
+    if (::getnameinfo(generic, size, host.data(), host.size(), service.data(), service.size(),
+                      NI_NUMERICHOST | NI_NUMERICSERV) != 0) {
+      return;
+    }
+    ip = host.data();
+    port = std::atoi(service.data());
+  }
+
+  int socket_;
+  int stop_event_;
+  ClientLimits limits_;
+  Clock::time_point deadline_;
+  bool answering_ = false;
+  std::array<char, 4096> buffer_;
+  std::size_t begin_ = 0;  // What was received and not read yet.
+  std::size_t end_ = 0;
+};
+
+// Without these fields there is none (RFC 9112, section 6.3); the library would wait for one.
+bool has_body(const httplib::Request& request) {
+  return request.has_header("Transfer-Encoding") ||
+         (request.has_header("Content-Length") &&
+          request.get_header_value("Content-Length") != "0");
+}
+
+}  // namespace
+
+// A fixed number of threads and a bounded queue: when it is full, accepting waits, and clients
+// wait in the kernel's backlog.
+class BoundedPool final : public httplib::TaskQueue {
+ public:
+  BoundedPool(unsigned threads, std::size_t capacity) : capacity_(capacity) {
+    for (unsigned i = 0; i < threads; ++i) threads_.emplace_back([this] { serve(); });
+  }
+
+  void enqueue(std::function<void()> job) override {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [this] { return jobs_.size() < capacity_; });
+    jobs_.push_back(std::move(job));
+    changed_.notify_all();
+  }
+
+  void shutdown() override {
+    {
+      const std::scoped_lock lock(mutex_);
+      stopping_ = true;
+    }
+    changed_.notify_all();
+    for (std::thread& thread : threads_) thread.join();
+  }
+
+  bool somebody_waits() {
+    const std::scoped_lock lock(mutex_);
+    return !jobs_.empty();
+  }
+
+ private:
+  void serve() {
+    for (;;) {
+      std::function<void()> job;
+      {
+        std::unique_lock lock(mutex_);
+        changed_.wait(lock, [this] { return !jobs_.empty() || stopping_; });
+        if (jobs_.empty()) return;
+        job = std::move(jobs_.front());
+        jobs_.pop_front();
+      }
+      changed_.notify_all();
+      job();
+    }
+  }
+
+  std::size_t capacity_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::deque<std::function<void()>> jobs_;
+  bool stopping_ = false;
+  std::vector<std::thread> threads_;
+};
+
+BoundedServer::BoundedServer(unsigned threads, std::size_t waiting_connections, ClientLimits limits)
+    : limits_(limits), stop_event_(::eventfd(0, EFD_CLOEXEC)) {
+  new_task_queue = [this, threads, waiting_connections] {
+    pool_ = new BoundedPool(threads, waiting_connections);  // The library deletes it.
+    return pool_;
+  };
+  // What answers say about the connection.
+  set_keep_alive_max_count(kRequestsPerConnection);
+  set_keep_alive_timeout(std::chrono::ceil<std::chrono::seconds>(limits.silence).count());
+}
+
+BoundedServer::~BoundedServer() {
+  if (stop_event_ >= 0) ::close(stop_event_);
+}
+
+void BoundedServer::stop_at_once() {
+  ::eventfd_write(stop_event_, 1);
+  stop();
+}
+
+bool BoundedServer::process_and_close_socket(socket_t socket) {
+  ClientStream stream(socket, stop_event_, limits_);
+  for (std::size_t left = kRequestsPerConnection; left > 0 && stream.wait_for_request(); --left) {
+    const bool last = left == 1 || pool_->somebody_waits();
+    bool closed = false;
+    // A request that is not one, or whose body may have been refused unread, leaves bytes behind
+    // that are no next request: it is the connection's last.
+    bool whole = false;
+    const bool served = process_request(stream, last, closed, [&whole](httplib::Request& request) {
+      whole = !has_body(request);
+      if (whole) request.set_header("Content-Length", "0");
+      if (whole) return;
+      request.headers.erase("Connection");
+      request.set_header("Connection", "close");
+    });
+    if (!served || closed || last || !whole) break;
+  }
+  ::shutdown(socket, SHUT_RDWR);
+  ::close(socket);
+  return true;
+}
+
+}  // namespace sandbay::mgmt

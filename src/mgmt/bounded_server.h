@@ -1,0 +1,43 @@
+// BoundedServer: the HTTP library's server with a bound on everything that a client may take: the
+// threads, the connections that wait for one, and time. The library bounds each receive alone, so
+// that a client which sends a byte now and then would hold a thread for ever.
+//
+// Three limits of time: how long a connection may be idle between requests, how long it may be
+// silent within one, and how long a whole request, and again its whole answer, may take. A
+// connection that is served gives its thread up after an answer when others wait for one.
+#pragma once
+
+#include <httplib.h>
+
+#include <chrono>
+#include <cstddef>
+
+namespace sandbay::mgmt {
+
+class BoundedPool;
+
+struct ClientLimits {
+  std::chrono::milliseconds silence{2000};  // Also between requests.
+  std::chrono::milliseconds request{10'000};
+  std::chrono::milliseconds answer{10'000};
+};
+
+class BoundedServer final : public httplib::Server {
+ public:
+  BoundedServer(unsigned threads, std::size_t waiting_connections, ClientLimits limits);
+  ~BoundedServer() override;
+
+  bool is_valid() const override { return stop_event_ >= 0; }
+  // Waits for no client: what is being received is given up, and so is an answer that its client
+  // does not take. Requests that are being handled end first. From any thread but the server's.
+  void stop_at_once();
+
+ private:
+  bool process_and_close_socket(socket_t socket) override;
+
+  ClientLimits limits_;
+  int stop_event_;               // Readable from the time when it stops.
+  BoundedPool* pool_ = nullptr;  // The library's, there as long as a connection is served.
+};
+
+}  // namespace sandbay::mgmt
