@@ -325,11 +325,14 @@ Integrity::Update::Item* Integrity::Update::item(unsigned role, std::uint64_t in
   return here ? &*found : nullptr;
 }
 
-Integrity::Update::~Update() {
+Integrity::Update::~Update() { let_go(); }
+
+void Integrity::Update::let_go() {
   for (Item& item : items_) {
     if (item.locked) item.block->lock.unlock();
     unpin(*item.block);
   }
+  items_.clear();
 }
 
 void Integrity::Update::add_to(std::vector<JournalWrite>* writes, BufferList* payload) const {
@@ -340,22 +343,9 @@ void Integrity::Update::add_to(std::vector<JournalWrite>* writes, BufferList* pa
   }
 }
 
-// Blocks are taken in one order by everybody, after stripes, so nobody waits in a circle.
-Task<Error> Integrity::begin(std::vector<Change> changes, Update* update) {
-  std::vector<std::pair<unsigned, std::uint64_t>> wanted;
-  for (const Change& change : changes) {
-    const std::uint64_t last = (change.first_cell + change.cell_count - 1) / kCellsPerBlock;
-    for (std::uint64_t i = change.first_cell / kCellsPerBlock; i <= last; ++i) {
-      wanted.emplace_back(change.role, i);
-      if (partner(change.role) != change.role) wanted.emplace_back(partner(change.role), i);
-    }
-  }
-  std::ranges::sort(wanted);
-  const auto same = std::ranges::unique(wanted);
-  wanted.erase(same.begin(), same.end());
-  const std::size_t taken = co_await budget_.take(wanted.size() * kIntegrityBlockBytes);
-  update->share_.emplace(budget_, taken);
-  update->owner_ = this;
+// In one order by everybody, after stripes, so nobody waits in a circle. Those without a drive are
+// left out.
+Task<void> Integrity::take_blocks(std::span<const BlockName> wanted, Update* update) {
   update->items_.reserve(wanted.size());
   for (const auto& [role, index] : wanted) {
     Block* block = find(role, index);
@@ -369,6 +359,33 @@ Task<Error> Integrity::begin(std::vector<Change> changes, Update* update) {
       continue;
     }
     update->items_.push_back({.block = block});
+  }
+}
+
+Task<Error> Integrity::begin(std::vector<Change> changes, Update* update) {
+  std::vector<BlockName> wanted;
+  for (const Change& change : changes) {
+    const std::uint64_t last = (change.first_cell + change.cell_count - 1) / kCellsPerBlock;
+    for (std::uint64_t i = change.first_cell / kCellsPerBlock; i <= last; ++i) {
+      wanted.emplace_back(change.role, i);
+      if (partner(change.role) != change.role) wanted.emplace_back(partner(change.role), i);
+    }
+  }
+  std::ranges::sort(wanted);
+  const auto same = std::ranges::unique(wanted);
+  wanted.erase(same.begin(), same.end());
+  const std::size_t taken = co_await budget_.take(wanted.size() * kIntegrityBlockBytes);
+  update->share_.emplace(budget_, taken);
+  update->owner_ = this;
+  // A drive that has just gone is still active by the superblocks. Found like that after a crash it
+  // is given the cells of the update, so the update must have its entries, too, or wait until
+  // the drive is known to be gone.
+  for (;;) {
+    co_await take_blocks(wanted, update);
+    if (drives_.settled_now()) break;
+    update->let_go();
+    const Error error = co_await drives_.settled();
+    if (error != Error::kNone) co_return error;
   }
   for (Update::Item& item : update->items_) {
     if (item.block->damaged) co_await restore(item.block);

@@ -7,9 +7,10 @@
 //   - Entries change in the same journal record as the cells, under a lock of each block that holds
 //     some, which is kept until the record is durable. So no record has an entry whose cell is only
 //     in a later one, and none loses another's.
+//   - A record that has a cell has both its entries, but for a drive that is durably known to be
+//     away: a drive that is only believed to be gone may be back, and whole, after a crash.
 //   - A block is written in place with its newest durable content, one write at a time; an update
-//   is
-//     in place when a write has ended that began with it.
+//     is in place when a write has ended that began with it.
 //   - Blocks in memory are never changed, only replaced, so whoever has one may go on reading it.
 //
 // A reader that holds no lock may see a cell and an entry of different updates. It takes the stripe
@@ -23,7 +24,9 @@
 #include <list>
 #include <memory>
 #include <optional>
+#include <span>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "raid/byte_budget.h"
@@ -141,6 +144,8 @@ class Integrity {
   Task<void> restore(Block* block);
   Task<Entries> entries_of(std::uint64_t stripe, unsigned role, std::uint64_t index);
   IntegrityEntry newest(const Entries& entries, std::uint32_t slot) const;
+  using BlockName = std::pair<unsigned, std::uint64_t>;  // Role and index.
+  Task<void> take_blocks(std::span<const BlockName> wanted, Update* update);
   Task<void> apply(const Change* change, Update* update);
   void start_writing(Block* block, std::vector<Writing>* started);
   Extent extent_of(const Block& block) const;
@@ -180,6 +185,7 @@ class Integrity::Update {
     bool locked = true;
   };
   Item* item(unsigned role, std::uint64_t index);
+  void let_go();
 
   Integrity* owner_ = nullptr;
   std::optional<ByteBudget::Share> share_;

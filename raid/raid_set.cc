@@ -452,7 +452,8 @@ Task<Error> RaidSet::zero_held(std::uint64_t first, std::uint64_t count, Operati
                          .cell_count = write.extent.block_count / cell_rows_,
                          .kind = Integrity::Change::Kind::kZeroes});
     }
-    co_await integrity_->begin(std::move(changes), &sums);
+    const Error begun = co_await integrity_->begin(std::move(changes), &sums);
+    if (begun != Error::kNone) co_return begun;
     sums.add_to(&writes, &payload);
   }
   const Result<std::uint64_t> ticket = co_await append_to_journal(

@@ -67,7 +67,8 @@ Task<std::string> RaidLab::format() {
                            : 0;
   wanted.strip_bytes = shape.strip_bytes;
   wanted.region_stripes = region_stripes;
-  wanted.journal_bytes = shape.parity() && !shape.nvram ? shape.journal_bytes : 0;
+  wanted.integrity = shape.integrity;
+  wanted.journal_bytes = shape.journaled() && !shape.nvram ? shape.journal_bytes : 0;
   auto planned = plan_new_set(wanted, candidates, home.random());
   if (!planned) co_return planned.error();
   if (!shape.unverified) planned->regions.set_all_dirty(false);

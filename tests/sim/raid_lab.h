@@ -29,6 +29,7 @@ struct LabShape {
   bool nvram = false;    // Where the journal is, if it has one.
   bool host_durable_nvram = false;
   bool unverified = false;  // Begins with nothing verified.
+  bool integrity = false;
   std::uint64_t journal_bytes = std::uint64_t{256} << 10;
 
   unsigned group_count() const;
@@ -36,6 +37,7 @@ struct LabShape {
   unsigned redundancy() const;  // Drives that a group survives losing.
   bool mirrored() const;
   bool parity() const { return redundancy() > 0 && !mirrored(); }
+  bool journaled() const { return parity() || (integrity && redundancy() > 0); }
   unsigned data_chunks() const { return width() - redundancy(); }
   std::uint64_t strip_blocks() const { return strip_bytes / kModelBlockBytes; }
   std::uint64_t block_count() const;

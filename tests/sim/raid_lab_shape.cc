@@ -49,12 +49,17 @@ std::uint64_t LabShape::block_count() const {
 
 std::uint64_t LabShape::data_offset_bytes() const {
   constexpr std::uint64_t kMebibyte = std::uint64_t{1} << 20;
-  const std::uint64_t journal = parity() && !nvram ? journal_bytes : 0;
+  const std::uint64_t journal = journaled() && !nvram ? journal_bytes : 0;
   return kMebibyte + (journal + kMebibyte - 1) / kMebibyte * kMebibyte;
 }
 
 std::uint64_t LabShape::drive_bytes() const {
-  return data_offset_bytes() + std::uint64_t{strips} * strip_bytes;
+  const std::uint64_t data = std::uint64_t{strips} * strip_bytes;
+  if (!integrity) return data_offset_bytes() + data;
+  // A block of 4 KiB for 240 cells of 4 KiB.
+  constexpr std::uint64_t kBlock = 4096;
+  const std::uint64_t cells = (data + kBlock - 1) / kBlock;
+  return data_offset_bytes() + data + (cells + 239) / 240 * kBlock;
 }
 
 bool LabShape::survives(std::uint64_t missing_roles) const {
@@ -69,11 +74,12 @@ bool LabShape::survives(std::uint64_t missing_roles) const {
 }
 
 std::string LabShape::name() const {
-  return fmt::format("{} of {} drives in {} groups, strip {}, {}", raid::describe(level), drives,
+  return fmt::format("{} of {} drives in {} groups, strip {}, {}{}", raid::describe(level), drives,
                      group_count(), strip_bytes,
-                     !parity() ? "no journal"
-                     : !nvram  ? "journal on drives"
-                               : "journal in NVRAM");
+                     !journaled() ? "no journal"
+                     : !nvram     ? "journal on drives"
+                                  : "journal in NVRAM",
+                     integrity ? ", integrity" : "");
 }
 
 // Left-symmetric: P moves one drive to the left with every stripe, the rest follows it.
@@ -92,7 +98,7 @@ unsigned LabShape::role(std::uint64_t stripe, unsigned member) const {
 }
 
 BlockModel new_model(const LabShape& shape) {
-  return BlockModel(shape.block_count(), shape.parity());
+  return BlockModel(shape.block_count(), shape.journaled());
 }
 
 LabState blank_state(const LabShape& shape) {

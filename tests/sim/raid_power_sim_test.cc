@@ -67,10 +67,15 @@ std::vector<LabShape> shapes() {
       {.level = Level::kRaid1, .drives = 3, .strip_bytes = 8192},
       {.level = Level::kRaid10, .drives = 4, .strip_bytes = 4096},
   };
+  for (std::size_t i = 0; i < 10; ++i) {
+    LabShape shape = all[i];
+    shape.integrity = true;
+    all.push_back(shape);
+  }
   const std::size_t plain = all.size();
   for (std::size_t i = 0; i < plain; ++i) {
     LabShape shape = all[i];
-    if (!shape.parity()) continue;
+    if (!shape.journaled()) continue;
     shape.nvram = true;
     shape.host_durable_nvram = i % 2 == 1;
     all.push_back(shape);
@@ -285,7 +290,7 @@ Task<void> come_up(Recovery* recovery, RaidLab* lab) {
   std::vector<std::byte> bytes;
   co_await check_all(recovery, lab, &bytes, "after the start");
   if (!recovery->wrong.empty()) co_return;
-  if (recovery->shape.parity()) {
+  if (recovery->shape.journaled()) {
     recovery->wrong = lab->check_members(bytes);
     if (!recovery->wrong.empty()) co_return;
     lab->model.settle(bytes);  // Nothing that was read once may change any more.
@@ -304,12 +309,20 @@ Task<void> come_up(Recovery* recovery, RaidLab* lab) {
   }
 }
 
+// Nothing here was corrupted, and nothing is lost.
+std::string false_alarm(const RaidLab& lab) {
+  const raid::SetCounters& counters = lab.set->set()->counters();
+  if (counters.mismatches > 0) return "parity did not match where it should";
+  if (counters.lost_blocks > 0) return "blocks are said to be lost";
+  if (counters.corruptions > 0) return "a cell is said to be corrupt";
+  if (counters.false_entries > 0) return "an entry is said to be wrong";
+  return {};
+}
+
 Task<void> recover(Recovery* recovery, RaidLab* lab) {
   co_await come_up(recovery, lab);
   for (const std::string& wrong : lab->wrong) recovery->wrong += wrong + "; ";
-  if (recovery->wrong.empty() && lab->set->set()->counters().mismatches > 0) {
-    recovery->wrong = "parity did not match where it should";
-  }
+  if (recovery->wrong.empty()) recovery->wrong = false_alarm(*lab);
   if (!recovery->wrong.empty() && std::getenv("SANDBAY_EVENTS") != nullptr) {
     for (const std::string& event : lab->events) fmt::print("  {}\n", event);
   }
