@@ -3,9 +3,9 @@
 //
 // It is one region of an Nvram: a log of descriptors in front, and behind it the data area, which a
 // buffer pool stands over. A write's bytes lie in that pool's buffers, received there or copied
-// there once; the log's record says only whose they are, where they are and what their CRC32C is. So
-// every acknowledged byte is in the image, and none twice. With a mirror, the same bytes stand at
-// the same place of a second Nvram, whose log has the same record.
+// there once; the log's record says only whose they are, where they are and what their CRC32C is.
+// So every acknowledged byte is in the image, and none twice. With a mirror, the same bytes stand
+// at the same place of a second Nvram, whose log has the same record.
 //
 // Killed at any instruction, every write whose append() had ended and that was not released comes
 // back from recover(); of one that was being appended all or nothing. What was damaged is never
@@ -33,9 +33,9 @@
 namespace sandbay::cache {
 
 struct WriteMemoryOptions {
-  std::string region = "cache";   // Its name, in both memories.
-  std::uint64_t data_bytes = 0;   // At least 8 slabs.
-  std::uint64_t log_bytes = 0;    // See default_log_bytes().
+  std::string region = "cache";  // Its name, in both memories.
+  std::uint64_t data_bytes = 0;  // At least 8 slabs.
+  std::uint64_t log_bytes = 0;   // See default_log_bytes().
   std::size_t slab_bytes = BufferPool::kSlabBytes;
   // The mirror holds what it held before the primary went on without it: it is not looked at.
   bool mirror_is_stale = false;
@@ -98,8 +98,9 @@ class WriteMemory {
   BufferPool& buffers() noexcept { return pool_; }
   bool holds(const BufferList& data) const noexcept;
   // The same bytes in the data area: `data` itself if it lies there, otherwise a copy. Waits, first
-  // come first served, for room. At most kMostWriteBytes, or a quarter of the area.
+  // come first served, for room. At most largest_write_bytes().
   Task<BufferList> place(BufferList data);
+  std::size_t largest_write_bytes() const noexcept;
 
   // `data` lies here (place()) and is the extent's content; it must not change any more. When this
   // ends without error the write is kept. Suspends only for the durability of the image, or while
@@ -116,7 +117,7 @@ class WriteMemory {
 
   // Whether what is in here needs no flushed drives to be safe.
   bool non_volatile() const noexcept;
-  bool mirrored() const noexcept { return mirror_.log != nullptr; }
+  bool mirrored() const noexcept { return mirror_.log != nullptr && !mirror_dropped_; }
   nvram::Battery& battery() noexcept { return primary_.nvram->battery(); }
   Error failure() const noexcept { return primary_.nvram->failure(); }
   // How full it is: the greater share of data area and log, 0 to 1.
@@ -153,32 +154,38 @@ class WriteMemory {
   WriteMemory(Half primary, Half mirror, WriteMemoryOptions options);
   static Task<std::expected<Half, std::string>> claim(nvram::Nvram* nvram,
                                                       const WriteMemoryOptions& options);
-  static Task<Error> accept_half(Half* half);
 
-  std::uint64_t offset_of(const Buffer& slice) const noexcept;
-  std::size_t encode(const Entry& entry, std::span<std::byte> descriptor) const;
-  void look_at(Half& half, bool is_mirror, Search& search);
-  bool read_found(const Half& half, std::span<const std::byte> descriptor, Found& found) const;
+  // write_memory_recovery.cc
+  void look_at(Half& half, bool is_mirror);
+  void note(const Half& half, std::span<const std::byte> descriptor, std::uint64_t sequence,
+            bool acknowledged, bool whole);
   bool intact(const Half& half, const Found& found) const;
-  BufferList adopt(const Found& found);
+  void settle_found(Found& found, WriteRecovery& recovery);
+  Task<Error> accept_half(Half* half);
+
+  // write_memory.cc
   std::uint32_t new_entry();
+  void free_entry(std::uint32_t slot);
   void link_newest(std::uint32_t slot);
   void unlink(std::uint32_t slot);
-  Task<Result<std::uint64_t>> append_to(Half* half, const Entry* entry);
-  Task<Error> append_entry(std::uint32_t slot);
-  void drop_mirror();
+  std::size_t encode(const Entry& entry, std::span<std::byte> descriptor) const;
+  Task<Result<std::uint64_t>> append_to(Half* half, std::uint32_t slot);
+  Task<void> append_to_mirror(std::uint32_t slot);
   void copy_to_mirror(const BufferList& data);
+  void drop_mirror();
   void finish(BufferList data);
   Task<void> free_released();
+  static std::uint64_t log_bytes_of(const Entry& entry);
   void make_log_room();
   Task<void> move_oldest();
+  Task<bool> move_record(Half* half, std::uint32_t slot, std::uint64_t Entry::* sequence);
 
   Half primary_;
   Half mirror_;
   WriteMemoryOptions options_;
   BufferPool pool_;
-  std::unique_ptr<Search> search_;
-  std::vector<Entry> entries_;  // Slot 0 is not used.
+  std::unique_ptr<Search> search_;  // Between recover() and accept().
+  std::vector<Entry> entries_;      // Slot 0 is not used.
   std::vector<std::uint32_t> free_slots_;
   std::uint32_t oldest_ = 0;
   std::uint32_t newest_ = 0;
@@ -186,6 +193,7 @@ class WriteMemory {
   std::size_t live_count_ = 0;
   std::uint64_t live_log_bytes_ = 0;
   std::vector<BufferList> released_;  // Until flush_releases() has made it final.
+  bool mirror_dropped_ = false;
   bool freeing_ = false;
   bool moving_ = false;
   bool ready_ = false;

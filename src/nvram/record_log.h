@@ -41,6 +41,8 @@ struct Record {
   RecordId id;
   std::span<const std::byte> descriptor;
   std::span<const std::byte> payload;
+  // As in LostRecord: false only after a crash of the host, and then its append may not have ended.
+  bool acknowledged = true;
 };
 
 // A record that cannot be had back, and what is known of it.

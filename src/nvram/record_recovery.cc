@@ -120,7 +120,8 @@ bool RecordLog::judge_record(const RecordHeader& header, Recovery& recovery) {
   const bool good = mark != Mark::kDamaged && crc32c(payload) == header.payload_checksum &&
                     region_.loss() == Loss::kNone;
   if (good) {
-    recovery.records.push_back({RecordId{header.sequence}, descriptor_of(ring_, header), payload});
+    recovery.records.push_back(
+        {RecordId{header.sequence}, descriptor_of(ring_, header), payload, acknowledged});
     return true;
   }
   recovery.lost.push_back(lost_record(ring_, header, acknowledged));

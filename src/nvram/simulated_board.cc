@@ -46,7 +46,7 @@ class SimulatedImage final : public Image {
   std::span<std::byte> memory() noexcept override { return board_.memory_; }
 
   Task<Error> sync() override {
-    std::vector<std::byte> begun = board_.memory_;
+    SimulatedBoard::Bytes begun = board_.memory_;
     co_await home_.sleep_for(board_.sync_time);
     board_.durable_ = std::move(begun);
     co_return Error::kNone;

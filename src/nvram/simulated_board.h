@@ -8,6 +8,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <new>
 #include <span>
 #include <vector>
 
@@ -41,8 +42,22 @@ class SimulatedBoard {
 
  private:
   friend class SimulatedImage;
-  std::vector<std::byte> memory_;
-  std::vector<std::byte> durable_;
+  // As a mapped file: buffers in it are as aligned as any.
+  template <class T>
+  struct PageAligned {
+    using value_type = T;
+    T* allocate(std::size_t count) {
+      return static_cast<T*>(::operator new(count * sizeof(T), std::align_val_t{4096}));
+    }
+    void deallocate(T* memory, std::size_t) noexcept {
+      ::operator delete(memory, std::align_val_t{4096});
+    }
+    bool operator==(const PageAligned&) const = default;
+  };
+  using Bytes = std::vector<std::byte, PageAligned<std::byte>>;
+
+  Bytes memory_;
+  Bytes durable_;
   bool blank_ = true;
 };
 

@@ -1,0 +1,317 @@
+// WriteMemory at work: placing, appending, releasing, and keeping room in the log.
+//
+// Kill at any instruction: bytes first, then the primary's record, then the mirror's, then the
+// answer; a release takes the mirror's record first. So what the mirror has, the primary has too or
+// had lost.
+//
+// A write that stays for long (its drives are gone) would keep the log's tail and in the end all of
+// its room. Its record is then appended anew with the same order, and the old one released: what
+// counts in recovery is the order, not the place in the log.
+#include "cache/write_memory.h"
+
+#include <algorithm>
+#include <array>
+#include <cassert>
+#include <cstring>
+#include <utility>
+
+#include "cache/write_record.h"
+#include "runtime/crc32c.h"
+
+namespace sandbay::cache {
+namespace {
+
+// Descriptors of so many slices stand in the coroutine's frame.
+constexpr std::size_t kFewSlices = 8;
+constexpr int kMovesAtOnce = 16;
+
+}  // namespace
+
+std::uint64_t default_log_bytes(std::uint64_t data_bytes) {
+  const std::uint64_t bytes = data_bytes / 2048 * 128;
+  return std::max<std::uint64_t>(
+      64 * 1024, (bytes + nvram::kPageBytes - 1) / nvram::kPageBytes * nvram::kPageBytes);
+}
+
+Task<std::expected<WriteMemory::Half, std::string>> WriteMemory::claim(
+    nvram::Nvram* nvram, const WriteMemoryOptions& options) {
+  Half half;
+  if (nvram == nullptr) co_return half;
+  const std::uint64_t data_bytes = options.data_bytes / options.slab_bytes * options.slab_bytes;
+  auto region = co_await nvram->claim(options.region, options.log_bytes + data_bytes);
+  if (!region) co_return std::unexpected(region.error());
+  half.nvram = nvram;
+  half.region = std::move(*region);
+  const nvram::RecordLogOptions log{.byte_count = options.log_bytes};
+  half.log = std::make_unique<nvram::RecordLog>(*half.region, log);
+  half.data = half.region->bytes().subspan(options.log_bytes, data_bytes);
+  co_return half;
+}
+
+Task<std::expected<std::unique_ptr<WriteMemory>, std::string>> WriteMemory::open(
+    nvram::Nvram* primary, nvram::Nvram* mirror, WriteMemoryOptions options) {
+  assert(primary != nullptr && options.log_bytes % nvram::kPageBytes == 0);
+  auto first = co_await claim(primary, options);
+  if (!first) co_return std::unexpected(first.error());
+  auto second = co_await claim(mirror, options);
+  if (!second) co_return std::unexpected(second.error());
+  co_return std::unique_ptr<WriteMemory>(
+      new WriteMemory(std::move(*first), std::move(*second), std::move(options)));
+}
+
+bool WriteMemory::holds(const BufferList& data) const noexcept {
+  for (std::size_t i = 0; i < data.slice_count(); ++i) {
+    if (!pool_.owns(data[i])) return false;
+  }
+  return true;
+}
+
+std::size_t WriteMemory::largest_write_bytes() const noexcept {
+  return std::min<std::size_t>(kMostWriteBytes, pool_.limit_bytes() / 4);
+}
+
+Task<BufferList> WriteMemory::place(BufferList data) {
+  assert(data.byte_count() <= largest_write_bytes());
+  if (data.slice_count() <= kMostSlices && holds(data)) co_return std::move(data);
+  BufferList copy = co_await pool_.allocate(data.byte_count());
+  std::size_t offset = 0;
+  for (std::size_t i = 0; i < data.slice_count(); ++i) {
+    copy.copy_from(data[i].bytes(), offset);
+    offset += data[i].byte_count();
+  }
+  co_return std::move(copy);
+}
+
+// Entries ---------------------------------------------------------------------------------------
+
+std::uint32_t WriteMemory::new_entry() {
+  if (free_slots_.empty()) {
+    entries_.emplace_back();
+    return static_cast<std::uint32_t>(entries_.size() - 1);
+  }
+  const std::uint32_t slot = free_slots_.back();
+  free_slots_.pop_back();
+  return slot;
+}
+
+void WriteMemory::link_newest(std::uint32_t slot) {
+  Entry& entry = entries_[slot];
+  entry.older = newest_;
+  entry.newer = 0;
+  (newest_ == 0 ? oldest_ : entries_[newest_].newer) = slot;
+  newest_ = slot;
+}
+
+void WriteMemory::unlink(std::uint32_t slot) {
+  const Entry& entry = entries_[slot];
+  (entry.older == 0 ? oldest_ : entries_[entry.older].newer) = entry.newer;
+  (entry.newer == 0 ? newest_ : entries_[entry.newer].older) = entry.older;
+}
+
+void WriteMemory::free_entry(std::uint32_t slot) {
+  finish(std::move(entries_[slot].data));
+  entries_[slot] = Entry{};
+  free_slots_.push_back(slot);
+}
+
+const WriteSubject& WriteMemory::subject(WriteId id) const noexcept {
+  return entries_[std::to_underlying(id)].subject;
+}
+
+// Appending -------------------------------------------------------------------------------------
+
+std::size_t WriteMemory::encode(const Entry& entry, std::span<std::byte> descriptor) const {
+  const WriteSubject& subject = entry.subject;
+  const WriteHeader header{.slice_count = static_cast<std::uint16_t>(entry.data.slice_count()),
+                           .block_bytes = subject.block_bytes,
+                           .order = entry.order,
+                           .device = subject.device,
+                           .volume = subject.volume,
+                           .first_block = subject.extent.first,
+                           .block_count = subject.extent.block_count};
+  std::byte* target = descriptor.data();
+  std::memcpy(target, &header, sizeof header);
+  for (std::size_t i = 0; i < entry.data.slice_count(); ++i) {
+    target += i == 0 ? sizeof header : sizeof(WriteSlice);
+    const Buffer& bytes = entry.data[i];
+    const WriteSlice slice{
+        .offset = static_cast<std::uint64_t>(bytes.data() - primary_.data.data()),
+        .byte_count = static_cast<std::uint32_t>(bytes.byte_count()),
+        .checksum = crc32c(bytes.bytes())};
+    std::memcpy(target, &slice, sizeof slice);
+  }
+  return descriptor_bytes(entry.data.slice_count());
+}
+
+// The sequence of the record.
+Task<Result<std::uint64_t>> WriteMemory::append_to(Half* half, std::uint32_t slot) {
+  const std::size_t byte_count = descriptor_bytes(entries_[slot].data.slice_count());
+  std::array<std::byte, descriptor_bytes(kFewSlices)> few;
+  std::vector<std::byte> many(byte_count > few.size() ? byte_count : 0);
+  const std::span<std::byte> descriptor =
+      many.empty() ? std::span<std::byte>(few).first(byte_count) : std::span<std::byte>(many);
+  encode(entries_[slot], descriptor);
+  const auto id = co_await half->log->append(descriptor, {});
+  if (!id) co_return std::unexpected(id.error());
+  co_return id->sequence;
+}
+
+void WriteMemory::copy_to_mirror(const BufferList& data) {
+  for (std::size_t i = 0; i < data.slice_count(); ++i) {
+    const auto offset = static_cast<std::size_t>(data[i].data() - primary_.data.data());
+    std::memcpy(mirror_.data.data() + offset, data[i].data(), data[i].byte_count());
+  }
+}
+
+Task<Result<WriteId>> WriteMemory::append(WriteSubject subject, const BufferList& data) {
+  assert(ready_ && data.slice_count() <= kMostSlices);
+  assert(data.byte_count() == subject.extent.byte_count(subject.block_bytes) && !data.empty());
+  if (!gate_.enter()) co_return std::unexpected(Error::kClosed);
+  const GateHold hold(gate_);
+  const std::uint32_t slot = new_entry();
+  Entry& entry = entries_[slot];
+  entry.order = next_order_++;
+  entry.subject = subject;
+  entry.data = data.share();
+  const Result<std::uint64_t> first = co_await append_to(&primary_, slot);
+  if (!first) {
+    free_entry(slot);
+    co_return std::unexpected(first.error());
+  }
+  entries_[slot].primary = *first;
+  if (mirrored()) co_await append_to_mirror(slot);
+  link_newest(slot);
+  ++live_count_;
+  live_log_bytes_ += log_bytes_of(entries_[slot]);
+  make_log_room();
+  co_return WriteId{slot};
+}
+
+// A mirror that cannot take it is given up.
+Task<void> WriteMemory::append_to_mirror(std::uint32_t slot) {
+  copy_to_mirror(entries_[slot].data);
+  const Result<std::uint64_t> second = co_await append_to(&mirror_, slot);
+  if (second && mirrored()) {
+    entries_[slot].mirror = *second;
+  } else if (mirrored()) {
+    drop_mirror();
+  }
+}
+
+// Its log stays until the end: others may be waiting in it.
+void WriteMemory::drop_mirror() {
+  mirror_dropped_ = true;
+  if (on_mirror_lost) on_mirror_lost();
+}
+
+// Releasing -------------------------------------------------------------------------------------
+
+void WriteMemory::release(WriteId id) {
+  const std::uint32_t slot = std::to_underlying(id);
+  Entry& entry = entries_[slot];
+  assert(ready_ && entry.order != 0);
+  if (mirrored() && entry.mirror != 0) mirror_.log->release({entry.mirror});
+  if (entry.primary != 0) primary_.log->release({entry.primary});
+  unlink(slot);
+  --live_count_;
+  live_log_bytes_ -= log_bytes_of(entry);
+  free_entry(slot);
+}
+
+// The kernel may still write the image of before a release: until that is final, the bytes stay.
+void WriteMemory::finish(BufferList data) {
+  if (primary_.nvram->durability() == nvram::Durability::kProcess &&
+      (!mirrored() || mirror_.nvram->durability() == nvram::Durability::kProcess)) {
+    return;
+  }
+  released_.push_back(std::move(data));
+  if (!freeing_) spawn(free_released());
+}
+
+Task<void> WriteMemory::free_released() {
+  if (!gate_.enter()) co_return;
+  const GateHold hold(gate_);
+  freeing_ = true;
+  while (!released_.empty()) {
+    std::vector<BufferList> batch = std::exchange(released_, {});
+    const Error error = co_await flush_releases();
+    if (error == Error::kNone) continue;
+    // Nothing can be known of the image any more: these bytes are never used again.
+    for (BufferList& data : batch) released_.push_back(std::move(data));
+    break;
+  }
+  freeing_ = false;
+}
+
+Task<Error> WriteMemory::flush_releases() {
+  if (mirrored()) {
+    const Error error = co_await mirror_.log->flush_releases();
+    if (error != Error::kNone && mirrored()) drop_mirror();
+  }
+  const Error error = co_await primary_.log->flush_releases();
+  co_return error;
+}
+
+// Room in the log -------------------------------------------------------------------------------
+
+std::uint64_t WriteMemory::log_bytes_of(const Entry& entry) {
+  return descriptor_bytes(entry.data.slice_count()) + 2 * 64;
+}
+
+void WriteMemory::make_log_room() {
+  const nvram::RecordLog& log = *primary_.log;
+  if (moving_ || log.free_bytes() > log.capacity_bytes() / 4) return;
+  if (live_log_bytes_ > log.capacity_bytes() / 2) return;  // Only destaging helps.
+  spawn(move_oldest());
+}
+
+Task<void> WriteMemory::move_oldest() {
+  if (!gate_.enter()) co_return;
+  const GateHold hold(gate_);
+  moving_ = true;
+  for (int i = 0; i < kMovesAtOnce && oldest_ != 0; ++i) {
+    const std::uint32_t slot = oldest_;
+    if (primary_.log->free_bytes() < 2 * log_bytes_of(entries_[slot])) break;
+    unlink(slot);
+    link_newest(slot);
+    bool there = co_await move_record(&primary_, slot, &Entry::primary);
+    if (there && mirrored()) there = co_await move_record(&mirror_, slot, &Entry::mirror);
+    if (failure() != Error::kNone) break;
+  }
+  moving_ = false;
+}
+
+// Whether the write is still there afterwards.
+Task<bool> WriteMemory::move_record(Half* half, std::uint32_t slot,
+                                    std::uint64_t Entry::* sequence) {
+  const std::uint64_t order = entries_[slot].order;
+  const Result<std::uint64_t> moved = co_await append_to(half, slot);
+  const bool there = entries_[slot].order == order;
+  if (!moved) co_return there;
+  // Released meanwhile: then the new record is the one to go.
+  const std::uint64_t useless = there ? std::exchange(entries_[slot].*sequence, *moved) : *moved;
+  if (useless != 0 && (half == &primary_ || mirrored())) half->log->release({useless});
+  co_return there;
+}
+
+// State -----------------------------------------------------------------------------------------
+
+bool WriteMemory::non_volatile() const noexcept {
+  return primary_.nvram->non_volatile() && (mirrored() || !options_.mirror_required);
+}
+
+double WriteMemory::fullness() const noexcept {
+  const auto share = [](std::uint64_t used, std::uint64_t limit) {
+    return static_cast<double>(used) / static_cast<double>(limit);
+  };
+  return std::max(share(pool_.used_bytes(), pool_.limit_bytes()),
+                  share(live_log_bytes_, primary_.log->capacity_bytes()));
+}
+
+Task<void> WriteMemory::stop() {
+  co_await primary_.log->close();
+  if (mirror_.log != nullptr) co_await mirror_.log->close();
+  co_await gate_.close();
+}
+
+}  // namespace sandbay::cache

@@ -1,0 +1,245 @@
+// What a WriteMemory finds when it starts.
+//
+// Every record of both logs is read; a write is there if its descriptor and the bytes it names are
+// right in the primary or in the mirror. That the two logs are put together is sound, also where a
+// crash of the host has undone the latest releases of one of them: what comes back there comes back
+// with everything that was released later, and nothing is written without a record before releases
+// are final.
+#include <algorithm>
+#include <cassert>
+#include <cstring>
+#include <map>
+#include <span>
+#include <utility>
+
+#include "cache/write_memory.h"
+#include "cache/write_record.h"
+#include "runtime/crc32c.h"
+
+namespace sandbay::cache {
+
+// A write as the logs have it.
+struct WriteMemory::Found {
+  WriteHeader header;
+  std::vector<WriteSlice> slices;
+  // The record in each log that stays; 0: there is none.
+  std::uint64_t primary = 0;
+  std::uint64_t mirror = 0;
+  bool in_primary = false;  // With its bytes.
+  bool in_mirror = false;
+  bool acknowledged = false;
+  std::uint32_t slot = 0;  // Its entry, if it came back.
+};
+
+struct WriteMemory::Search {
+  std::map<std::uint64_t, Found> found;  // By order.
+  // Records that are of no use, to be released as soon as that is possible.
+  std::vector<std::uint64_t> useless_primary;
+  std::vector<std::uint64_t> useless_mirror;
+  std::string primary_unknown;  // Something was lost there, and nobody knows what; why.
+  bool mirror_whole = false;
+  std::string why_lost = "damaged";
+};
+
+namespace {
+
+bool read_descriptor(std::span<const std::byte> descriptor, std::uint64_t data_bytes,
+                     WriteHeader& header, std::vector<WriteSlice>& slices) {
+  if (descriptor.size() < sizeof header) return false;
+  std::memcpy(&header, descriptor.data(), sizeof header);
+  if (header.version != kWriteVersion || header.slice_count == 0 || header.order == 0) return false;
+  if (descriptor.size() != descriptor_bytes(header.slice_count)) return false;
+  if (header.block_bytes != 512 && header.block_bytes != 4096) return false;
+  slices.resize(header.slice_count);
+  std::memcpy(slices.data(), descriptor.data() + sizeof header, slices.size() * sizeof(WriteSlice));
+  std::uint64_t bytes = 0;
+  for (const WriteSlice& slice : slices) {
+    if (slice.byte_count == 0 || slice.offset > data_bytes) return false;
+    if (slice.byte_count > data_bytes - slice.offset) return false;
+    bytes += slice.byte_count;
+  }
+  return bytes % header.block_bytes == 0 && bytes / header.block_bytes == header.block_count;
+}
+
+WriteSubject subject_of(const WriteHeader& header) {
+  return {.device = header.device,
+          .volume = header.volume,
+          .block_bytes = header.block_bytes,
+          .extent = {.first = header.first_block, .block_count = header.block_count}};
+}
+
+}  // namespace
+
+WriteMemory::WriteMemory(Half primary, Half mirror, WriteMemoryOptions options)
+    : primary_(std::move(primary)),
+      mirror_(std::move(mirror)),
+      options_(std::move(options)),
+      pool_(primary_.nvram->home(), primary_.data, options_.slab_bytes),
+      entries_(1) {}
+
+WriteMemory::~WriteMemory() {
+  // Buffers of writes that stay go back to the pool, which is all that ends: the image keeps them.
+  entries_.clear();
+  released_.clear();
+}
+
+bool WriteMemory::intact(const Half& half, const Found& found) const {
+  return std::ranges::all_of(found.slices, [&](const WriteSlice& slice) {
+    // Two slabs never share a piece: whoever wrote this had slabs of another size.
+    if (slice.offset / options_.slab_bytes !=
+        (slice.offset + slice.byte_count - 1) / options_.slab_bytes) {
+      return false;
+    }
+    return crc32c(half.data.subspan(slice.offset, slice.byte_count)) == slice.checksum;
+  });
+}
+
+// A record of a log. `whole`: the log has it; otherwise it is one that was lost.
+void WriteMemory::note(const Half& half, std::span<const std::byte> descriptor,
+                       std::uint64_t sequence, bool acknowledged, bool whole) {
+  const bool is_mirror = &half == &mirror_;
+  auto& useless = is_mirror ? search_->useless_mirror : search_->useless_primary;
+  Found read;
+  if (!read_descriptor(descriptor, half.data.size(), read.header, read.slices)) {
+    if (whole) useless.push_back(sequence);
+    if (!acknowledged) return;
+    if (is_mirror) {
+      search_->mirror_whole = false;
+    } else if (search_->primary_unknown.empty()) {
+      search_->primary_unknown = search_->why_lost;
+    }
+    return;
+  }
+  Found& found = search_->found.try_emplace(read.header.order, read).first->second;
+  found.acknowledged = found.acknowledged || acknowledged;
+  if (!whole) return;
+  std::uint64_t& kept = is_mirror ? found.mirror : found.primary;
+  bool& there = is_mirror ? found.in_mirror : found.in_primary;
+  if (!there && intact(half, read)) {
+    if (kept != 0) useless.push_back(kept);
+    kept = sequence;
+    there = true;
+    if (!is_mirror || !found.in_primary) {
+      found.header = read.header;
+      found.slices = read.slices;
+    }
+  } else {
+    useless.push_back(sequence);
+  }
+}
+
+void WriteMemory::look_at(Half& half, bool is_mirror) {
+  const nvram::Recovery recovery = half.log->recover();
+  if (is_mirror && options_.mirror_is_stale) {
+    for (const nvram::Record& record : recovery.records) {
+      search_->useless_mirror.push_back(record.id.sequence);
+    }
+    return;
+  }
+  search_->why_lost = recovery.region_loss == nvram::Loss::kNone
+                          ? "damaged"
+                          : std::string(nvram::describe(recovery.region_loss));
+  // After an emulated power cut the list of what was lost is complete; after the others the image
+  // says nothing certain.
+  const bool uncertain = recovery.control_lost || (recovery.region_loss != nvram::Loss::kNone &&
+                                                   recovery.region_loss != nvram::Loss::kPowerCut);
+  if (is_mirror) {
+    search_->mirror_whole = !uncertain && recovery.region_loss == nvram::Loss::kNone;
+  } else if (uncertain) {
+    search_->primary_unknown = search_->why_lost;
+  }
+  for (const nvram::Record& record : recovery.records) {
+    note(half, record.descriptor, record.id.sequence, record.acknowledged, true);
+  }
+  for (const nvram::LostRecord& lost : recovery.lost) {
+    note(half, lost.descriptor, lost.first_sequence, lost.acknowledged, false);
+  }
+}
+
+WriteRecovery WriteMemory::recover() {
+  assert(!ready_ && search_ == nullptr);
+  search_ = std::make_unique<Search>();
+  if (mirrored()) look_at(mirror_, true);
+  look_at(primary_, false);
+  // Orders of one opening are above those of all before.
+  next_order_ = primary_.nvram->open_count() << 40U;
+  WriteRecovery recovery;
+  for (auto& [order, found] : search_->found) {
+    next_order_ = std::max(next_order_, order + 1);
+    settle_found(found, recovery);
+  }
+  if (!search_->primary_unknown.empty() && !search_->mirror_whole) {
+    recovery.lost.push_back({.known = false, .subject = {}, .why = search_->primary_unknown});
+  }
+  return recovery;
+}
+
+void WriteMemory::settle_found(Found& found, WriteRecovery& recovery) {
+  if (!found.in_primary && !found.in_mirror) {
+    if (!found.acknowledged) return;
+    recovery.lost.push_back(
+        {.known = true, .subject = subject_of(found.header), .why = search_->why_lost});
+    return;
+  }
+  if (!found.in_primary) {
+    ++recovery.from_mirror;
+    for (const WriteSlice& slice : found.slices) {
+      std::memcpy(primary_.data.data() + slice.offset, mirror_.data.data() + slice.offset,
+                  slice.byte_count);
+    }
+  }
+  found.slot = new_entry();
+  Entry& entry = entries_[found.slot];
+  entry.order = found.header.order;
+  entry.subject = subject_of(found.header);
+  for (const WriteSlice& slice : found.slices) {
+    entry.data.append(pool_.adopt(slice.offset, slice.byte_count));
+  }
+  recovery.writes.push_back(
+      {.id = WriteId{found.slot}, .subject = entry.subject, .data = entry.data.share()});
+}
+
+Task<Error> WriteMemory::accept_half(Half* half) {
+  const Error accepted = co_await half->log->accept();
+  if (accepted != Error::kNone || half->region->settled()) co_return accepted;
+  const Error settled = co_await half->region->settle();
+  co_return settled;
+}
+
+Task<Error> WriteMemory::accept() {
+  assert(!ready_ && search_ != nullptr);
+  const Error error = co_await accept_half(&primary_);
+  if (error != Error::kNone) co_return error;
+  if (mirrored()) {
+    const Error mirror_error = co_await accept_half(&mirror_);
+    if (mirror_error != Error::kNone) drop_mirror();
+  }
+  ready_ = true;
+  const std::unique_ptr<Search> search = std::move(search_);
+  for (auto& [order, found] : search->found) {
+    if (found.slot == 0) continue;
+    const std::uint64_t bytes = 2 * log_bytes_of(entries_[found.slot]);
+    entries_[found.slot].primary = found.primary;
+    entries_[found.slot].mirror = mirrored() ? found.mirror : 0;
+    link_newest(found.slot);
+    ++live_count_;
+    live_log_bytes_ += log_bytes_of(entries_[found.slot]);
+    // Where one of the two had lost it and has room: it is then in both again.
+    if (found.primary == 0 && primary_.log->free_bytes() > bytes) {
+      const auto again = co_await append_to(&primary_, found.slot);
+      if (!again) co_return again.error();
+      entries_[found.slot].primary = *again;
+    }
+    if (mirrored() && found.mirror == 0 && mirror_.log->free_bytes() > bytes) {
+      co_await append_to_mirror(found.slot);
+    }
+  }
+  if (mirrored()) {
+    for (const std::uint64_t sequence : search->useless_mirror) mirror_.log->release({sequence});
+  }
+  for (const std::uint64_t sequence : search->useless_primary) primary_.log->release({sequence});
+  const Error flushed = co_await flush_releases();
+  co_return flushed;
+}
+
+}  // namespace sandbay::cache
