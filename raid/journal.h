@@ -65,8 +65,9 @@ class Journal {
 
   // The most bytes of payload that one update may have.
   virtual std::size_t largest_payload_bytes() const noexcept = 0;
-  // Makes the update durable and gives its ticket. Waits for room, first come first served. The
-  // update's memory stays valid until the task ends. Fails when too few drives are left.
+  // Makes the update durable and gives its ticket; survives_power_loss() says against what. Waits
+  // for room, first come first served. The update's memory stays valid until the task ends. Fails
+  // when too few drives are left.
   virtual Task<Result<std::uint64_t>> append(StripeUpdate update) = 0;
   // In any order. Costs no I/O by itself.
   virtual void release(std::uint64_t ticket) = 0;
@@ -83,6 +84,9 @@ class Journal {
   // released, too; not even if only drives are left that have become live again since it was
   // appended: until then those do not count as redundancy.
   virtual Task<Error> renew() = 0;
+
+  // What append() stores now is there also after a loss of power.
+  virtual bool survives_power_loss() const noexcept { return true; }
 
   virtual std::uint64_t used_bytes() const noexcept = 0;
   virtual std::uint64_t size_bytes() const noexcept = 0;

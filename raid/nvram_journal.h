@@ -33,6 +33,8 @@ class NvramJournal final : public Journal {
   Task<Error> reset() override;
   Task<Error> renew() override { return log_.flush_releases(); }  // Has nothing on drives.
 
+  bool survives_power_loss() const noexcept override { return region_.nvram().non_volatile(); }
+
   std::uint64_t used_bytes() const noexcept override { return log_.used_bytes(); }
   std::uint64_t size_bytes() const noexcept override { return log_.capacity_bytes(); }
   std::uint64_t written_bytes() const noexcept override { return written_bytes_; }

@@ -302,11 +302,13 @@ Task<Error> RaidSet::replay_journal() {
   if (found->all_lost || !found->lost_stripes.empty()) {
     drives_.tell({SetEvent::Kind::kJournalLost, kNoRole,
                   found->all_lost
-                      ? std::string("the journal was lost; all redundancy is verified")
+                      ? std::string("the journal was lost: the last writes may be lost; all "
+                                    "redundancy is verified")
                       : fmt::format("{} updates in the journal were lost; their redundancy is "
                                     "verified",
                                     found->lost_stripes.size())});
-    const Error error = co_await drives_.save_regions();
+    Error error = co_await drives_.save_regions();
+    if (error == Error::kNone) error = co_await drives_.settled();
     if (error != Error::kNone) co_return error;
   }
   const Error error = co_await flush_drives();
@@ -373,6 +375,10 @@ Task<Completion> RaidSet::zero(Request request) {
   }
   if (completion.error == Error::kNone && !drives_.lost().empty()) {
     completion.error = co_await forget_lost(request.extent);
+  }
+  const bool stable = journal_ != nullptr && journal_->survives_power_loss();
+  if (completion.error == Error::kNone && request.force_unit_access && !stable) {
+    completion.error = co_await flush_drives();
   }
   co_return completion;
 }

@@ -50,6 +50,10 @@ Task<Completion> RaidSet::write_queued(Request request) {
   if (completion.error == Error::kNone && !drives_.lost().empty()) {
     completion.error = co_await forget_lost(extent);
   }
+  const bool stable = journal_ == nullptr || journal_->survives_power_loss();
+  if (completion.error == Error::kNone && request.force_unit_access && !stable) {
+    completion.error = co_await flush_drives();
+  }
   co_return completion;
 }
 

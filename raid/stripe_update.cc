@@ -189,13 +189,25 @@ Task<Error> RaidSet::update_planned(Update* update, std::span<const Fragment> fr
       update->avoid = 0;
       continue;
     }
-    update->bands =
-        plan_write({.data_chunks = layout_.data_chunks(),
-                    .parity_chunks = layout_.parity_chunks(),
-                    .unreadable = away | update->avoid,
-                    .unwritable = drives_.unwritable(stripe),
-                    .parity_unreliable = away == 0 && !drives_.redundancy_valid(stripe)},
-                   fragments);
+    // What has been settled just now has parity that fits.
+    const bool suspect = drives_.redundancy_suspect(stripe) && !settled;
+    update->bands = plan_write(
+        {.data_chunks = layout_.data_chunks(),
+         .parity_chunks = layout_.parity_chunks(),
+         .unreadable = away | update->avoid,
+         .unwritable = drives_.unwritable(stripe),
+         .parity_unreliable = suspect || (away == 0 && !drives_.redundancy_valid(stripe))},
+        fragments);
+    const bool lacking = suspect && std::ranges::any_of(update->bands, [](const Band& band) {
+                           return band.method == Method::kRecover;
+                         });
+    if (lacking) {
+      settled = true;
+      const Error error = co_await declare_lost(stripe, update->row, update->row_end - update->row);
+      if (error != Error::kNone) co_return error;
+      update->avoid = 0;
+      continue;
+    }
     update->old.clear();
     const bool complete = co_await read_old(update);
     if (update->corrupt != 0 && repairs++ < kMostRepairs) {
@@ -409,7 +421,7 @@ Task<Error> RaidSet::store(std::uint64_t stripe, std::span<Segment> segments,
         co_await append_to_journal({.stripe = stripe, .writes = writes, .payload = &payload});
     if (!appended) co_return appended.error();
     ticket = *appended;
-    force_unit_access = false;  // It is on stable storage.
+    force_unit_access = false;  // The journal has it, or the whole write ends with a flush.
   }
   if (integrity_ != nullptr) integrity_->publish(&sums);
   std::vector<Target> targets;

@@ -17,7 +17,7 @@ DriveBay::DriveBay(DriveConfiguration configured, const std::filesystem::path& s
 DriveBay::~DriveBay() = default;
 
 Task<std::expected<void, std::string>> DriveBay::open(Executor& home, fault::FaultEngine* engine,
-                                                      std::size_t cache_bytes) {
+                                                      Power* power, std::size_t cache_bytes) {
   if (configured_.medium == Medium::kMemory) {
     auto memory = MemoryDevice::create(
         home, {.byte_count = configured_.size_bytes, .block_bytes = configured_.block_bytes});
@@ -38,7 +38,7 @@ Task<std::expected<void, std::string>> DriveBay::open(Executor& home, fault::Fau
                                    .serial = configured_.serial,
                                    .power = cache_.get()};
   faults_ = std::make_unique<fault::FaultLayer>(*cache_, *engine, std::move(options));
-  power_ = std::make_unique<PowerSwitch>(*faults_);
+  power_ = std::make_unique<PowerSwitch>(*faults_, *power);
   top_ = power_.get();
   co_return std::expected<void, std::string>{};
 }

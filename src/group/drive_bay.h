@@ -17,28 +17,20 @@
 #include "fault/fault_layer.h"
 #include "fault/volatile_cache.h"
 #include "group/hardware_configuration.h"
-#include "runtime/sync.h"
+#include "group/power.h"
 
 namespace sandbay::group {
 
-// Once the power is off the drive answers nothing any more. The process ends soon after.
 class PowerSwitch final : public Layer {
  public:
-  using Layer::Layer;
+  PowerSwitch(BlockDevice& below, Power& power) : Layer(below), power_(power) {}
 
-  void turn_off() noexcept { off_ = true; }
   Task<Completion> submit(Request request) override {
-    return off_ ? silence(this, std::move(request)) : below().submit(std::move(request));
+    return power_.pass(&below(), std::move(request));
   }
 
  private:
-  static Task<Completion> silence(PowerSwitch* self, Request request) {
-    co_await self->never_.wait();
-    co_return Completion{.error = Error::kNotReady, .data = std::move(request.data)};
-  }
-
-  bool off_ = false;
-  Event never_;
+  Power& power_;
 };
 
 class DriveBay {
@@ -48,10 +40,11 @@ class DriveBay {
   DriveBay(const DriveBay&) = delete;
   DriveBay& operator=(const DriveBay&) = delete;
 
-  // With `engine` the drive can break, and has a volatile cache of `cache_bytes`. An error is one
-  // that the group must not start with: another daemon has the drive.
+  // With `engine` the drive can break, has a volatile cache of `cache_bytes`, and is silent without
+  // `power`, which is there, too. An error is one that the group must not start with: another daemon
+  // has the drive.
   Task<std::expected<void, std::string>> open(Executor& home, fault::FaultEngine* engine,
-                                              std::size_t cache_bytes);
+                                              Power* power, std::size_t cache_bytes);
   // Waits for what faults still have to do; nobody uses the drive any more.
   Task<void> close();
   // Something in the drive does not end: it stays until the process ends.
@@ -63,7 +56,6 @@ class DriveBay {
   const std::string& absence() const noexcept { return absence_; }
   fault::VolatileCache* cache() const noexcept { return cache_.get(); }
   fault::FaultLayer* faults() const noexcept { return faults_.get(); }
-  PowerSwitch* power() const noexcept { return power_.get(); }
 
  private:
   Task<std::expected<void, std::string>> open_file(Executor& home);

@@ -56,7 +56,9 @@ Task<Error> erase_books(BlockDevice* drive) {
 
 Hardware::Hardware(Executor& home, const Configuration& configuration, metadata::Store& store,
                    EventLog& events, Uuid group)
-    : home_(home), configuration_(configuration), store_(store), events_(events), group_(group) {}
+    : home_(home), configuration_(configuration), store_(store), events_(events), group_(group) {
+  if (configuration.hardware.faults.enabled) power_ = std::make_unique<Power>();
+}
 
 Hardware::~Hardware() { assert(bays_.empty()); }
 
@@ -99,7 +101,8 @@ Task<Hardware::Outcome> Hardware::load() {
           std::make_unique<SetDoor>(home_, record->name,
                                     Geometry{.block_bytes = record->block_bytes,
                                              .physical_block_bytes = record->physical_block_bytes,
-                                             .block_count = record->block_count});
+                                             .block_count = record->block_count},
+                                    power_.get());
     }
     records_.emplace(record->uuid, *record);
   }
@@ -136,6 +139,8 @@ Task<Hardware::Outcome> Hardware::open_nvram() {
         fmt::format("{}:{}: nvram: {}", configuration_.file, wanted->line, opened.error()));
   }
   nvram_ = std::move(*opened);
+  battery_ = std::make_unique<nvram::Battery::Observer>(
+      nvram_->battery(), [this](nvram::BatteryState state) { battery_changed(state); });
   for (const nvram::RegionState& region : nvram_->regions()) {
     if (region.loss == nvram::Loss::kNone) continue;
     events_.add({.severity = Severity::kError,
@@ -178,7 +183,7 @@ Task<Hardware::Outcome> Hardware::open_drives() {
   for (const DriveConfiguration& configured : drives) {
     bays_.push_back(std::make_unique<DriveBay>(configured, configuration_.state));
     DriveBay& bay = *bays_.back();
-    const Outcome opened = co_await bay.open(home_, engine_.get(), cache_bytes);
+    const Outcome opened = co_await bay.open(home_, engine_.get(), power_.get(), cache_bytes);
     if (!opened) {
       co_return std::unexpected(fmt::format("{}:{}: drive \"{}\": {}", configuration_.file,
                                             configured.line, configured.name, opened.error()));
@@ -357,7 +362,9 @@ Task<void> Hardware::stop(TimePoint deadline) {
     (void)controller_.release();
     for (const auto& each : bays_) each->abandon();
     (void)engine_.release();
+    (void)power_.release();
     (void)nvram_faults_.release();
+    (void)battery_.release();
     (void)nvram_.release();
     for (auto& [uuid, door] : doors_) (void)door.release();
     bays_.clear();
@@ -369,6 +376,7 @@ Task<void> Hardware::stop(TimePoint deadline) {
   bays_.clear();
   engine_.reset();
   nvram_faults_.reset();
+  battery_.reset();
   if (nvram_ == nullptr) co_return;
   const Error closed = co_await nvram_->close();
   if (closed != Error::kNone) {

@@ -23,6 +23,7 @@
 #include "group/drive_bay.h"
 #include "group/event_log.h"
 #include "group/hardware_info.h"
+#include "group/power.h"
 #include "group/records.h"
 #include "group/set_door.h"
 #include "metadata/store.h"
@@ -101,6 +102,8 @@ class Hardware {
   bool may_fail(const std::string& drive) const;
   void power_lost();
   Task<void> end_by_power_cut();
+  void battery_changed(nvram::BatteryState state);
+  Task<void> flush_sets();
   Task<void> watch();  // Policies, schedules; until stop().
   DriveBay* bay(const std::string& name) const;
   std::string at(const SetConfiguration& set) const;  // FILE:LINE: set "NAME"
@@ -114,15 +117,16 @@ class Hardware {
   std::map<Uuid, std::uint64_t> used_ends_;
   std::map<std::string, std::vector<std::string>> unfinished_;  // Sets and their drives.
   std::map<std::string, std::string> not_made_;                 // Sets, and why.
+  std::unique_ptr<Power> power_;                                // Null where it cannot be cut.
   std::map<Uuid, std::unique_ptr<SetDoor>> doors_;
   std::unique_ptr<nvram::Nvram> nvram_;
   std::unique_ptr<NvramFaults> nvram_faults_;
+  std::unique_ptr<nvram::Battery::Observer> battery_;
   std::unique_ptr<fault::FaultEngine> engine_;
   std::vector<std::unique_ptr<DriveBay>> bays_;
   std::unique_ptr<raid::Controller> controller_;
   std::map<std::string, TimePoint> next_verify_;
   bool stopping_ = false;
-  bool power_is_off_ = false;
   Condition wake_;
   Gate gate_;
 };

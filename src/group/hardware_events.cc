@@ -135,7 +135,8 @@ void Hardware::learn_sets() {
     known.physical_block_bytes = geometry.physical_block_bytes;
     known.block_count = geometry.block_count;
     auto& door = doors_[set->uuid()];
-    if (door == nullptr) door = std::make_unique<SetDoor>(home_, set->name(), geometry);
+    if (door == nullptr)
+      door = std::make_unique<SetDoor>(home_, set->name(), geometry, power_.get());
     if (!door->leads() && door->geometry().block_count == geometry.block_count) {
       door->lead_to(*set);
     }
@@ -149,11 +150,8 @@ void Hardware::learn_sets() {
 // Everything stands still at this instant. What the drives keep of their caches reaches their
 // media, and the process ends as hardware does: without a word to anybody.
 void Hardware::power_lost() {
-  if (power_is_off_) return;
-  power_is_off_ = true;
-  for (const auto& each : bays_) {
-    if (each->power() != nullptr) each->power()->turn_off();
-  }
+  if (power_->off()) return;
+  power_->turn_off();
   if (nvram_ != nullptr) nvram_->cut_power();
   spawn(end_by_power_cut());
 }
@@ -166,6 +164,31 @@ Task<void> Hardware::end_by_power_cut() {
                .kind = "power cut",
                .text = "the power is cut, by a fault rule: the daemon ends; start it again"});
   std::raise(SIGKILL);
+}
+
+// What NVRAM alone holds would be gone with the next cut: it goes to the drives at once, and from
+// now on nothing is acknowledged for being there (raid asks the NVRAM).
+void Hardware::battery_changed(nvram::BatteryState state) {
+  const bool good = state == nvram::BatteryState::kGood;
+  events_.add({.severity = good ? Severity::kInformation : Severity::kError,
+               .kind = good ? "battery good" : "battery low",
+               .text = fmt::format("NVRAM: the battery is {}{}", describe(state),
+                                   good ? "" : "; writes go through to the drives")});
+  if (!good && controller_ != nullptr && gate_.enter()) spawn(flush_sets());
+}
+
+Task<void> Hardware::flush_sets() {
+  co_await home_.yield();  // Whoever changed the battery goes on first.
+  for (raid::ManagedSet* const set : controller_->sets()) {
+    const Completion flushed = co_await set->submit(Request{.operation = Operation::kFlush});
+    if (flushed.error == Error::kNone || !set->running()) continue;
+    events_.add({.severity = Severity::kError,
+                 .kind = "flush failed",
+                 .set = set->name(),
+                 .text = fmt::format("set {}: cannot be flushed while the battery is low: {}",
+                                     set->name(), describe(flushed.error))});
+  }
+  gate_.leave();
 }
 
 // Looking after

@@ -73,17 +73,22 @@ class Load:
         if not self.running():
             raise Failed(f'the load ended too early, {when}: {self._process.stdout.read()[-2000:]}')
 
-    def require_good(self, seconds=120):
-        """Ends it. Its report; no request failed and all data were right, also when read again."""
-        self._process.send_signal(signal.SIGINT)
+    def end(self, seconds=120):
+        """Ends it; all that it wrote is read once more. Its report."""
+        if self.running():
+            self._process.send_signal(signal.SIGINT)
         try:
             output = self._process.communicate(timeout=seconds)[0]
         except subprocess.TimeoutExpired:
             raise Failed(f'the load still runs after {seconds} s')
-        start, end = output.find('\n{') + 1, output.rfind('}') + 1
+        start, end = ('\n' + output).find('\n{'), output.rfind('}') + 1
         if end <= start:
             raise Failed(f'the load gave no report: {output[-2000:]}')
-        report = json.loads(output[start:end])
+        return json.loads(output[start:end])
+
+    def require_good(self):
+        """Ends it. Its report; no request failed and all data were right."""
+        report = self.end()
         self._test.check(
             self._process.returncode == 0 and report['errors'] == 0 and report['miscompares'] == 0,
             f'no error at the host, all data right: {report["errors"]} errors, '
