@@ -141,6 +141,7 @@ Task<void> LoginService::serve(std::unique_ptr<Stream> stream, std::uint16_t por
   }
   co_await connection.close();
   co_await SwitchTo(server_home);
+  if (placement.executor != nullptr) --registry_.connections_on[placement.executor->index()];
   tell_end(connection, placement);
   const ConnectionTraffic& traffic = connection.traffic();
   registry_.counters.pdus_in += traffic.pdus_in;
@@ -417,20 +418,29 @@ Task<LoginService::Placement> LoginService::place_in(std::shared_ptr<Session> se
   co_return placement;
 }
 
+// Where its session lives, so that nothing has to cross, unless another executor has fewer
+// connections to serve: many sessions with one volume use all of them, and so does one session of
+// many connections.
+Executor& LoginService::executor_for(const Session& session) const {
+  const std::vector<std::uint32_t>& counts = registry_.connections_on;
+  Executor& home = session.home();
+  if (session.is_discovery()) return home;
+  const auto least = std::ranges::min_element(counts);
+  if (counts[home.index()] == *least) return home;
+  return *home.peers()[static_cast<std::size_t>(least - counts.begin())];
+}
+
 // Takes the connection to its home, answers, and makes it part of the session.
 Task<bool> LoginService::enter(Connection& connection, TargetLogin& login, Placement& placement) {
   Session& session = *placement.session;
-  Executor* home = &session.home();
   const bool leading = login.identity().tsih == 0;
-  if (!leading) {
-    const auto peers = home->peers();
-    home = peers[(home->index() + ++registry_.next_executor) % peers.size()];
-  }
+  placement.executor = &executor_for(session);
+  ++registry_.connections_on[placement.executor->index()];
   registry_.events.info(fmt::format("session {}: {}, {}", session.options().tsih,
                                     who_and_where(session.options(), connection.peer()),
                                     leading ? "begins" : "one more connection"));
   ++registry_.counters.logins_succeeded;  // While still at home; a late refusal is counted too.
-  const bool moved = co_await connection.move_to(*home);
+  const bool moved = co_await connection.move_to(*placement.executor);
   if (!moved) {
     if (!leading) co_await invoke_on(session.home(), session.expected_did_not_come());
     connection.states().transition(ConnectionState::kS1Free);  // T7

@@ -35,7 +35,7 @@ struct Portal {
 // What is registered, shared by the server's parts.
 struct Registry {
   Registry(Executor& home, ServerLimits wanted, EventSink sink)
-      : limits(wanted), events(home, std::move(sink)) {}
+      : limits(wanted), connections_on(home.peers().size()), events(home, std::move(sink)) {}
 
   std::map<std::string, std::unique_ptr<RegisteredTarget>> targets;  // By lower-case name.
   std::map<std::uint16_t, std::shared_ptr<Session>> sessions;        // By TSIH.
@@ -44,7 +44,7 @@ struct Registry {
   ServerCounters counters;  // Of what has ended.
   std::uint32_t connections = 0;
   std::uint16_t next_tsih = 1;
-  unsigned next_executor = 0;
+  std::vector<std::uint32_t> connections_on;  // By executor; of sessions.
   bool shutting_down = false;
   EventLog events;
   Gate serving;  // Connections.
@@ -76,6 +76,7 @@ class LoginService {
   struct Placement {
     std::shared_ptr<Session> session;
     ConnectionLink* link = nullptr;
+    Executor* executor = nullptr;  // Where the connection counts.
     LoginStatus status = LoginStatus::kSuccess;
     std::string diagnosis;
   };
@@ -95,6 +96,7 @@ class LoginService {
   Task<Placement> place_new(TargetLogin& login, Policy& policy);
   Task<Placement> place_in(std::shared_ptr<Session> session, std::uint16_t cid);
   Refused check_new(const LoginIdentity& identity, const RegisteredTarget* target) const;
+  Executor& executor_for(const Session& session) const;
   Task<bool> enter(Connection& connection, TargetLogin& login, Placement& placement);
   std::uint16_t allot_tsih();
   void make_room_for_login();

@@ -219,8 +219,9 @@ Task<void> ping_without_memory(Bench& bench) {
     }
     reserved.emplace_back(&pool, byte_count);
   }
-  // One block more, and the pool is under pressure.
+  // One block more on each executor, and the pools are under pressure.
   RawInitiator& other = *co_await bench.session({.isid = 2});
+  co_await bench.session({.isid = 3});
   for (const bool immediate : {true, false}) {
     const std::uint32_t cmd_sn = peer.cmd_sn;
     co_await send_ping(peer, pattern_of(8000), immediate);
