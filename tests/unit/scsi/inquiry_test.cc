@@ -104,6 +104,18 @@ Task<void> identification(Bench& bench) {
   CHECK(found.contains({2, 8}));
 }
 
+// Vendor-specific designators (type 0) are not accepted, and what comes first is taken.
+Task<void> accepted_designators(Bench& bench) {
+  const Reply page = co_await bench.send_to_unit(inquiry(1024, 0x83));
+  const Designators found = designators_of(page);
+  CHECK(found.contains({0, 3}));
+  for (const auto& [kind, value] : found) {
+    CHECK(kind.second != 0);
+    CHECK(!value.empty());
+  }
+  CHECK((page.in(4 + 1) & 0x3FU) == 0x03);  // The first: NAA, of the logical unit.
+}
+
 Task<void> collect_vendor_designator(Bench& bench) {
   static std::set<std::string> seen;
   const Reply page = co_await bench.send_to_unit(inquiry(1024, 0x83));
@@ -190,7 +202,7 @@ TEST_CASE("INQUIRY: device identification has NAA, T10, port and name designator
   on_bench(identification);
 }
 TEST_CASE("VMware ESXi: VPD 83 has designators with LUN association of accepted types", "[scsi]") {
-  on_bench(identification);
+  on_bench(accepted_designators);
 }
 TEST_CASE("ESXi and Hyper-V: the first eight characters of the T10 designator are unique",
           "[scsi]") {
