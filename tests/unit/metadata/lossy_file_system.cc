@@ -141,6 +141,11 @@ void LossyFileSystem::synced(const std::string& name, std::uint64_t byte_count) 
   synced_bytes_[name] = byte_count;
 }
 
+std::uint64_t LossyFileSystem::synced_bytes(const std::string& name) {
+  const std::lock_guard lock(mutex_);
+  return synced_bytes_.at(name);
+}
+
 void LossyFileSystem::directory_synced(const std::string& name) {
   const std::lock_guard lock(mutex_);
   const std::string directory = std::filesystem::path(name).lexically_normal().string();

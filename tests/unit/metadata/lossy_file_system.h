@@ -34,6 +34,7 @@ class LossyFileSystem final : public rocksdb::FileSystemWrapper {
   void apply_losses();
   // Appends fail as on a full disk while it is set.
   void set_full(bool full);
+  std::uint64_t synced_bytes(const std::string& name);
   // What the losses were, so that a test can see that there were any.
   std::uint64_t bytes_lost() const { return bytes_lost_; }
   std::uint64_t entries_undone() const { return entries_undone_; }
