@@ -11,6 +11,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <unordered_map>
 #include <vector>
 
@@ -19,13 +20,13 @@
 #include "cache/eviction.h"
 #include "cache/line_index.h"
 #include "cache/throttle.h"
+#include "cache/write_memory.h"
 #include "runtime/buffer.h"
 #include "runtime/uuid.h"
 
 namespace sandbay::cache {
 
 class CachedDevice;
-class WriteMemory;
 
 enum class Mode : std::uint8_t {
   kWriteBack,     // Writes are acknowledged when the cache has them.
@@ -58,16 +59,24 @@ class Cache {
  public:
   // Borrows the write memory, which may be null: then what is dirty is lost with the process.
   Cache(Executor& home, CacheOptions options, WriteMemory* write_memory = nullptr);
-  ~Cache();  // After close().
+  ~Cache();  // After close() or stop().
   Cache(const Cache&) = delete;
   Cache& operator=(const Cache&) = delete;
 
+  // What the write memory has recovered, in its order, before the devices are added. A device takes
+  // what is its own when it is added; what nobody has taken is in waiting_writes().
+  void adopt(std::vector<RecoveredWrite> writes);
+  const std::vector<RecoveredWrite>& waiting_writes() const noexcept { return recovered_; }
+  // By an administrator's explicit command: forgets what waits for that device. What it was.
+  std::vector<Extent> discard_waiting(const Uuid& uuid);
   // A device above `below`, which is borrowed and whose home is this one. `uuid` names it in the
-  // NVRAM. It lives as long as the cache.
+  // NVRAM. It lives as long as the cache. Called on the home executor.
   CachedDevice& add_device(const Uuid& uuid, BlockDevice& below);
   // Destages everything; no request is in flight and none comes. The first error of a device; what
-  // could not be destaged is still in the NVRAM, if there is one.
+  // could not be destaged stays in the NVRAM, if there is one.
   Task<Error> close();
+  // Ends what runs in the background and leaves what is dirty as it is: to the NVRAM.
+  Task<void> stop();
 
   void set_mode(std::uint64_t volume, Mode mode) { volume_state(volume).mode = mode; }
   VolumeState& volume_state(std::uint64_t volume);
@@ -90,8 +99,8 @@ class Cache {
   BufferList allocate_for_write(std::uint64_t byte_count);
 
   Line* find(std::uint64_t key) const noexcept { return index_.find(key); }
-  // Finds the line or makes it; null if all lines are in use. settle() follows.
-  Line* obtain(CachedDevice& device, std::uint64_t key, std::uint64_t number);
+  // Finds the line or makes it; null if all lines are in use, unless `always`. settle() follows.
+  Line* obtain(CachedDevice& device, std::uint64_t key, std::uint64_t number, bool always);
   // Puts the line where it belongs after its segments or its pins have changed: to the eviction
   // policy, away from it, or out of the index if it is of no use any more.
   void settle(Line& line, Hint hint = Hint::kNormal);
@@ -100,10 +109,12 @@ class Cache {
   void note_hit(Line& line, Range range);
   void note_read_ahead(Line& line, Range range, VolumeState& volume);
   void drop_unread(Line& line, Range range);
-  // Takes the range out of the line; dirty blocks in it count as overwritten.
-  void cut_out(Line& line, Range range, std::uint64_t* absorbed_blocks);
+  // Takes the range out of the line; dirty blocks in it count as overwritten. How many were dirty.
+  unsigned cut_out(Line& line, Range range);
   // Releases what may go now that blocks of the line are clean or overwritten.
   void check_releases(Line& line);
+
+  void wake_destagers();
 
   LineIndex& index() noexcept { return index_; }
   std::uint64_t next_sequence() noexcept { return ++sequence_; }
@@ -113,11 +124,12 @@ class Cache {
   void end_read_ahead(std::uint64_t byte_count) noexcept { ahead_in_flight_ -= byte_count; }
 
  private:
-  BufferList try_allocate(BufferPool& pool, std::uint64_t byte_count);
+  BufferList try_allocate(BufferPool& pool, std::uint64_t byte_count, bool (Cache::*make_room)());
   bool evict_one();
   bool reclaim_write_memory();
   void drop(Line& line);
   void list_clean(Line& line, bool belongs);
+  void abandon_records();
   void release(DirtyRecord* record);
 
   Executor& home_;
@@ -129,7 +141,11 @@ class Cache {
   Throttle throttle_;
   Releases releases_;
   std::unordered_map<std::uint64_t, VolumeState> volumes_;
+  std::uint64_t last_volume_id_ = 0;
+  VolumeState* last_volume_ = nullptr;
   std::vector<std::unique_ptr<CachedDevice>> devices_;
+  std::vector<RecoveredWrite> recovered_;
+  std::optional<nvram::Battery::Observer> battery_;
   Line* first_clean_ = nullptr;  // Lines with clean segments in write memory.
   Line* last_clean_ = nullptr;
   std::uint64_t sequence_ = 0;

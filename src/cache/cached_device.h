@@ -12,6 +12,7 @@
 // crash brings back what was there before it.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -23,6 +24,8 @@
 #include "cache/range_locks.h"
 
 namespace sandbay::cache {
+
+class PinnedLines;
 
 class CachedDevice final : public Layer {
  public:
@@ -38,15 +41,18 @@ class CachedDevice final : public Layer {
   Task<Completion> submit(Request request) override;
 
   const Uuid& uuid() const noexcept { return uuid_; }
-  std::uint64_t dirty_bytes() const noexcept;
+  std::uint32_t block_bytes() const noexcept { return block_bytes_; }
+  // Not released yet.
+  std::uint64_t dirty_bytes() const noexcept { return live_bytes_; }
   Error destage_failure() const noexcept { return destager_.failure(); }
   const DeviceCounters& counters() const noexcept { return destager_.counters(); }
 
   // By an administrator's explicit command: forgets all dirty data. What below then has there is
   // old or new. Returns the runs of blocks.
   Task<std::vector<Extent>> discard();
-  // Destages everything and ends what runs in the background.
+  // Destages everything and stops. The error of destaging: what is dirty then stays so.
   Task<Error> close();
+  Task<void> stop();  // Ends what runs in the background. No request is in flight.
 
  protected:
   Task<Completion> read(Request request) override;
@@ -61,47 +67,91 @@ class CachedDevice final : public Layer {
  private:
   friend class Cache;
   friend class Destager;
-  struct Pinned;
+  friend class PinnedLines;
+  // Reads and writes are worked on in pieces, cut at multiples of this.
+  static constexpr std::uint64_t kPieceBytes = std::uint64_t{1} << 20;
 
-  // Lines. A line's number and ranges within it from blocks of the device.
-  std::uint64_t line_of(Lba lba) const noexcept { return lba / line_blocks_; }
-  std::uint64_t key_of(std::uint64_t number) const noexcept {
-    return LineIndex::key_of(index_, number);
+  // What a read has met on its way.
+  struct Seen {
+    bool present = false;     // Some of it was cached.
+    bool read_ahead = false;  // Some of it was on its way already.
+  };
+  // Blocks that a segment has (`cached`), or that none has.
+  struct Run {
+    Extent extent;
+    Buffer cached;
+  };
+
+  Cache& cache() const noexcept { return cache_; }
+  WriteMemory* write_memory() const noexcept { return cache_.write_memory(); }
+  Extent whole() const noexcept {
+    return {.first = 0, .block_count = below().geometry().block_count};
   }
+  Extent first_piece(const Extent& extent) const noexcept {
+    const std::uint64_t most = kPieceBytes / block_bytes_;
+    return {.first = extent.first,
+            .block_count = std::min(extent.block_count, most - extent.first % most)};
+  }
+  static Request part_of(const Request& request, const Extent& extent, BufferList data);
+
+  // Lines: numbers, and ranges within them.
+  std::uint64_t line_of(Lba lba) const noexcept { return lba / line_blocks_; }
   Range range_in(std::uint64_t number, const Extent& extent) const noexcept;
-  Line* find_line(std::uint64_t number) const noexcept { return cache_.find(key_of(number)); }
-  Line* obtain_line(std::uint64_t number) { return cache_.obtain(*this, key_of(number), number); }
+  Line* find_line(std::uint64_t number) const noexcept {
+    return cache_.find(LineIndex::key_of(index_, number));
+  }
+  Line* obtain_line(std::uint64_t number, bool always) {
+    return cache_.obtain(*this, LineIndex::key_of(index_, number), number, always);
+  }
   Lba lba_in(const Line& line, unsigned block) const noexcept {
     return line.number * line_blocks_ + block;
   }
-  // Calls visit(line) for each line of the extent that is in the index.
+  // Calls visit(line) for each line of the extent that is in the index; it may remove the line.
   template <class Visit>
-  void for_lines(const Extent& extent, Visit visit);
-  // The first dirty block in the extent and how many follow; 0 blocks: none.
-  Extent next_dirty(const Extent& extent) const;
+  void for_lines(const Extent& extent, Visit visit) {
+    const std::uint64_t first = line_of(extent.first);
+    const std::uint64_t last = line_of(extent.end() - 1);
+    if (last - first < cache_.index().size()) {
+      for (std::uint64_t number = first; number <= last; ++number) {
+        if (Line* const line = find_line(number)) visit(*line);
+      }
+      return;
+    }
+    cache_.index().for_each([&](Line& line) {
+      if (line.device == this && line.number >= first && line.number <= last) visit(line);
+    });
+  }
+  // The first run of dirty blocks of one line in the extent; 0 blocks: none.
+  Extent next_dirty(const Extent& extent);
+  // Takes clean blocks out; what is being fetched of them is not put in.
+  void forget(const Extent& extent);
+  Task<Completion> change_below(Request request);
 
-  // read.cc
+  // read.cc. Pointers are into the frame of the caller, who awaits at once.
   bool collect_hit(const Extent& extent, BufferList& out);
-  Task<Completion> read_missing(Request request, bool counts);
-  Task<bool> assemble(Extent extent, const Request* request, BufferList* out);
-  bool start_fetches(const Extent& extent, const Request& request, std::vector<Fetch*>& joined);
-  Fetch* start_fetch(const Extent& extent, const Request& request);
+  Task<Completion> read_missing(Request request);
+  Task<bool> assemble(Extent piece, const Request* request, Seen* seen, BufferList* out);
+  bool start_fetches(const PinnedLines& lines, const Request& request, Joined* joined);
+  bool start_fetch(const Extent& extent, const Request& request, Joined* joined);
+  BufferList allocate_by_line(const Extent& extent);
   Task<void> run_fetch(Fetch* fetch);
   void end_fetch(Fetch& fetch);
-  // Into the request's own buffers; cached blocks win, or only dirty ones.
+  void read_ahead(const Extent& piece, const Request& request);
+  Run run_at(Lba at, const Extent& extent, bool only_dirty) const;
   Task<Completion> read_around(Request request, bool only_dirty);
   Task<Completion> read_medium(Request request);
 
   // write.cc
   bool writes_back(const Request& request, const VolumeState& volume) const;
   Task<Completion> write_back(Request request);
-  Task<Error> write_piece(VolumeState* volume, std::uint64_t number, Extent extent, BufferList data,
-                          Hint hint);
-  Task<Completion> write_through(Request request);
-  void insert_dirty(DirtyRecord& record, const BufferList& data, bool in_write_memory);
-  void install_clean(const Extent& extent, const BufferList& data, Hint hint);
-  void forget(const Extent& extent);  // Clean blocks; what is being fetched is not put in.
-  Task<Completion> change_below(Request request);
+  Task<bool> write_piece(VolumeState* volume, const Request* request, Extent piece);
+  BufferList hold(const BufferList& data);
+  void insert(DirtyRecord& record, const PinnedLines& lines, const BufferList& data);
+  Task<Completion> write_through(Request request, Extent rest);
+  void install(const PinnedLines& lines, const BufferList& data);
+  void note_released(const DirtyRecord& record);
+  // What the write memory has kept over a restart.
+  void restore(WriteId id, std::uint64_t volume, const Extent& extent, const BufferList& data);
 
   Cache& cache_;
   Uuid uuid_;
@@ -109,10 +159,9 @@ class CachedDevice final : public Layer {
   std::uint32_t block_bytes_;
   std::uint32_t line_blocks_;
   mutable Geometry shown_geometry_;
+  std::uint64_t live_bytes_ = 0;  // Of records that are not released.
   Destager destager_;
   RangeLocks locks_;
-  // Writes that are below but perhaps not durable there, and no flush has covered yet.
-  bool unflushed_ = false;
   Gate gate_;  // Fetches.
 };
 

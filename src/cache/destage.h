@@ -13,7 +13,6 @@
 #pragma once
 
 #include <cstdint>
-#include <vector>
 
 #include "block/block_device.h"
 #include "cache/counters.h"
@@ -32,28 +31,33 @@ class Destager {
   ~Destager();
 
   void start();
-  Task<void> stop();
+  Task<void> stop();  // What is dirty then stays so.
 
   Stripes& stripes() noexcept { return stripes_; }
-  // Dirty blocks have been added, or a level has changed.
-  void note_write();
+  // Blocks of the extent, none of them dirty before, have become dirty.
+  void note_write(const Extent& extent);
+  // Something below has changed other than by destaging, and is perhaps not durable.
+  void note_unflushed() noexcept { unflushed_ = true; }
   void wake() { changed_.notify_all(); }
   // Everything goes as soon as possible until it is switched off: the battery is not good.
   void set_urgent(bool urgent);
 
-  // Everything that is dirty in the extent now is durable below when this ends with kNone.
+  // Everything that is dirty in the extent now, and everything that has passed the cache, is
+  // durable below when this ends with kNone.
   Task<Error> flush(Extent extent);
-  // No record that overlaps the extent is live when this ends with kNone; the extent is locked.
+  // No record that overlaps the extent is live, and none will come back from the NVRAM, when this
+  // ends with kNone, and nothing there is in flight. The caller has locked the extent.
   Task<Error> expel(Extent extent);
-  // No stripe of the extent is in flight.
+  // Nothing in the extent is in flight that was when this began.
   Task<void> wait_for_flights(Extent extent);
   // A flush below that began after the call has ended; units written before are settled.
   Task<Error> make_durable();
 
-  // The last attempt failed, and why; kNone while all is well.
+  // Why the last attempt failed; kNone while all is well.
   Error failure() const noexcept { return failure_; }
-  // After discard: nothing is left to fail.
-  void forget_failure();
+  void forget_failure();  // What failed is not wanted any more.
+  // The failing device has more or less that cannot be destaged.
+  void update_stuck();
   const DeviceCounters& counters() const noexcept { return counters_; }
   DeviceCounters& counters() noexcept { return counters_; }
 
@@ -62,46 +66,57 @@ class Destager {
 
   Task<void> run();
   Task<void> run_rounds();
+  bool round_is_due() const noexcept;
+  bool round_is_wanted() const noexcept;
   Stripe* pick(TimePoint* wake_at);
+  Stripe* next_idle(std::uint64_t number);
   Unit* begin(Stripe& first);
   Task<void> write_unit(Unit* unit);
   Task<void> write_run(Unit* unit, Extent extent, BufferList data);
-  void collect_runs(Unit& unit, std::vector<Extent>& runs);
+  Extent next_run(const Unit& unit, Lba from);
   bool whole_in_cache(const Extent& extent) const;
-  void settle(Unit& unit, Error error);
+  BufferList content_of(const Extent& extent) const;
+  DirtyPart* first_record_in(const Extent& extent);
+  bool dirty_since(Extent extent, std::uint64_t sequence);
+  void settle(Unit* unit, Error error);
   void clean(const Unit& unit);
   void fail(Error error);
-  Task<Error> flush_stripe(Stripe& stripe);
 
   Cache& cache_;
   CachedDevice& device_;
   BlockDevice& below_;
   Stripes stripes_;
   DeviceCounters counters_;
-  std::uint64_t cursor_ = 0;           // The elevator: the stripe behind the last that was begun.
+  std::uint64_t cursor_ = 0;           // The elevator: behind the last stripe that was begun.
   unsigned in_flight_ = 0;             // Units that are being written.
   std::uint64_t in_flight_bytes_ = 0;  // Of units that are not settled.
+  unsigned waiting_ = 0;               // Those who wait for units to be settled.
   bool urgent_ = false;
   bool stopping_ = false;
+  bool unflushed_ = true;  // What was written before the cache was there may not be durable.
   TimePoint last_write_{};
   Condition changed_;     // There may be something to begin.
   Condition landed_;      // A unit has been written or settled, a round has ended.
   Condition round_work_;  // There may be something for a round.
   Gate gate_;
 
-  Unit* first_written_ = nullptr;  // Waiting for a round.
+  // Units that wait for a round.
+  Unit* first_written_ = nullptr;
   Unit* last_written_ = nullptr;
   std::uint64_t written_bytes_ = 0;
   TimePoint written_since_{};
+  // Rounds are numbered from 1.
   std::uint64_t rounds_wanted_ = 0;
   std::uint64_t rounds_begun_ = 0;
   std::uint64_t rounds_ended_ = 0;
+  std::uint64_t failed_round_ = 0;  // The last one that failed.
   Error round_error_ = Error::kNone;
 
   Error failure_ = Error::kNone;
+  std::uint64_t failures_ = 0;
   Duration back_off_{};
   TimePoint retry_at_{};
-  std::uint64_t stuck_bytes_ = 0;  // Told to the throttle.
+  std::int64_t stuck_bytes_ = 0;  // Told to the throttle.
 };
 
 }  // namespace sandbay::cache

@@ -17,11 +17,10 @@
 
 #include "block/block_device.h"
 #include "cache/line.h"
-#include "nvram/record_log.h"
-#include "runtime/buffer.h"
 
 namespace sandbay::cache {
 
+enum class WriteId : std::uint32_t;
 struct DirtyRecord;
 
 struct DirtyPart {
@@ -41,8 +40,7 @@ struct DirtyRecord {
   std::uint64_t volume = 0;
   Extent extent;
   std::uint64_t bytes = 0;  // What it takes of the room for dirty data.
-  nvram::RecordId id;       // With NVRAM.
-  BufferList data;          // With NVRAM: what the record there refers to.
+  WriteId id{};             // In the write memory, if there is one.
   unsigned part_count = 0;
   unsigned unsettled = 0;
   DirtyRecord* next_released = nullptr;

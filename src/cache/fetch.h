@@ -4,6 +4,8 @@
 // in each line of them. At its end it fills gaps only: what was written meanwhile is newer.
 #pragma once
 
+#include <array>
+
 #include "block/block_device.h"
 #include "cache/line.h"
 #include "runtime/sync.h"
@@ -41,6 +43,21 @@ struct Fetch {
  private:
   Fetch() = default;
   ~Fetch() = default;
+};
+
+// The fetches that somebody waits for. He is one of their users, and leaves each of them.
+struct Joined {
+  static constexpr std::size_t kMost = 32;
+  std::array<Fetch*, kMost> fetches{};
+  std::size_t count = 0;
+
+  bool full() const noexcept { return count == kMost; }
+  bool add(Fetch& fetch) noexcept {
+    if (full()) return false;
+    ++fetch.users;
+    fetches[count++] = &fetch;
+    return true;
+  }
 };
 
 }  // namespace sandbay::cache

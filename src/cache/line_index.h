@@ -15,7 +15,7 @@ namespace sandbay::cache {
 
 class LineIndex {
  public:
-  // At most so many lines; 1 or more.
+  // Made for so many lines, 1 or more. Its owner keeps to that, mostly.
   explicit LineIndex(std::size_t most_lines);
   ~LineIndex();  // It is empty.
   LineIndex(const LineIndex&) = delete;
@@ -31,8 +31,8 @@ class LineIndex {
     }
     return nullptr;
   }
-  // A new, empty line; null if there are as many as there may be. It is not in the index yet.
-  Line* add(CachedDevice& device, std::uint64_t key, std::uint64_t number);
+  // A new, empty line.
+  Line& add(CachedDevice& device, std::uint64_t key, std::uint64_t number);
   void remove(Line& line);  // Without segments, and not pinned.
 
   std::size_t size() const noexcept { return size_; }

@@ -18,8 +18,9 @@ namespace sandbay::cache {
 struct Stripe {
   std::uint64_t number = 0;
   std::uint64_t dirty_blocks = 0;
-  TimePoint since{};       // Its oldest dirty block is no older.
-  bool in_flight = false;  // Being destaged: from the write until the flush has covered it.
+  TimePoint since{};         // Its oldest dirty block is no older.
+  bool in_flight = false;    // Being destaged: from the write until a flush has covered it.
+  std::uint64_t flight = 0;  // Which flight; they are numbered over all stripes.
   Stripe* older = nullptr;
   Stripe* newer = nullptr;
 };
@@ -27,7 +28,6 @@ struct Stripe {
 class Stripes {
  public:
   Stripes(std::uint64_t stripe_blocks, std::uint64_t block_count);
-  ~Stripes();
 
   void add(Extent dirty, TimePoint now);
   void remove(Extent clean);
@@ -36,7 +36,10 @@ class Stripes {
   Stripe* next(std::uint64_t number);
   // The first that is full of dirty blocks and not in flight.
   Stripe* next_full(std::uint64_t number);
-  Stripe* oldest() noexcept { return oldest_; }  // Not in flight.
+  bool any_full() const noexcept { return !full_.empty(); }
+  Stripe* next_in_flight(std::uint64_t number);
+  std::uint64_t flights() const noexcept { return flights_; }  // Begun so far.
+  Stripe* oldest() noexcept { return oldest_; }                // Not in flight.
   Stripe* find(std::uint64_t number);
 
   // A stripe stays here while it is in flight, dirty or not.
@@ -50,7 +53,6 @@ class Stripes {
   std::uint64_t stripe_of(Lba lba) const noexcept { return lba / stripe_blocks_; }
   std::uint64_t stripe_blocks() const noexcept { return stripe_blocks_; }
   std::uint64_t dirty_blocks() const noexcept { return dirty_blocks_; }
-  bool empty() const noexcept { return stripes_.empty(); }
 
  private:
   void link(Stripe& stripe);
@@ -59,6 +61,7 @@ class Stripes {
   std::uint64_t stripe_blocks_;
   std::uint64_t block_count_;
   std::uint64_t dirty_blocks_ = 0;
+  std::uint64_t flights_ = 0;
   std::pmr::unsynchronized_pool_resource memory_;
   std::pmr::map<std::uint64_t, Stripe> stripes_{&memory_};
   std::pmr::set<std::uint64_t> full_{&memory_};

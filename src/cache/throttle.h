@@ -5,7 +5,7 @@
 // are slowed smoothly down to its pace before they would hit the limit. Who waits, waits first come
 // first served with its volume; volumes take turns.
 //
-// Nothing is ever refused here. Used on one executor.
+// Used on one executor.
 #pragma once
 
 #include <cstdint>
@@ -36,16 +36,24 @@ class Throttle {
     Queue* next = nullptr;  // In the circle of those that wait.
   };
 
-  // Ends when so many bytes may become dirty; they count from then on. At most most_bytes / 4.
-  Task<void> admit(Queue& queue, std::uint64_t byte_count);
+  // At once, if nobody waits and the level allows it.
+  bool try_admit(std::uint64_t byte_count) noexcept {
+    if (circle_ != nullptr || used_bytes_ + byte_count > limits_.high_bytes) return false;
+    used_bytes_ += byte_count;
+    return true;
+  }
+  // Ends with true when so many bytes may become dirty; they count from then on. With false if that
+  // will not be soon: so much cannot be destaged that there is no room.
+  Task<bool> admit(Queue& queue, std::uint64_t byte_count);
+  // The same for what is dirty already, without asking.
+  void take(std::uint64_t byte_count) noexcept { used_bytes_ += byte_count; }
   // They are not dirty any more, or did not become so.
   void give_back(std::uint64_t byte_count);
   // Written by the destager: the pace of writers.
   void note_destaged(std::uint64_t byte_count);
 
   // What cannot be destaged just now: room that will not come back soon.
-  void add_stuck(std::int64_t byte_count) noexcept { stuck_bytes_ += byte_count; }
-  // Whether waiting for so much makes no sense.
+  void add_stuck(std::int64_t byte_count);
   bool hopeless(std::uint64_t byte_count) const noexcept {
     return stuck_bytes_ + static_cast<std::int64_t>(byte_count) >
            static_cast<std::int64_t>(limits_.most_bytes);
@@ -56,6 +64,7 @@ class Throttle {
   bool above_low() const noexcept { return used_bytes_ > limits_.low_bytes; }
   bool above_high() const noexcept { return used_bytes_ > limits_.high_bytes; }
   bool waiting() const noexcept { return circle_ != nullptr; }
+  std::int64_t stuck_bytes() const noexcept { return stuck_bytes_; }
   double bytes_per_second() const noexcept { return rate_; }
 
  private:

@@ -1,0 +1,360 @@
+// Memory, lines and room for dirty data: what the devices of a cache share.
+#include "cache/cache.h"
+
+#include <algorithm>
+
+#include "cache/cached_device.h"
+
+namespace sandbay::cache {
+namespace {
+
+// Buffers for cached data: no larger than a line, so that memory comes free with lines.
+constexpr std::size_t kPieceBytes[] = {512, 4096, 16 * 1024, 64 * 1024};
+constexpr std::size_t kPieceSizes = std::size(kPieceBytes);
+// Lines are made for so much memory each, so that small segments cannot make too many of them.
+constexpr std::size_t kLeastBytesPerLine = 4096;
+// What one allocation may evict before it gives up, and before it looks again.
+constexpr unsigned kMostEvictions = 256;
+constexpr unsigned kEvictionBatch = 8;
+
+// The size for the next piece of `left` bytes: at most two pieces of one size, so that lists stay
+// short and little is wasted.
+std::size_t piece_index(std::size_t left) {
+  std::size_t index = 0;
+  while (index + 1 < kPieceSizes && kPieceBytes[index + 1] <= left) ++index;
+  if (index + 1 < kPieceSizes && left > 2 * kPieceBytes[index]) ++index;
+  return index;
+}
+
+Throttle::Limits limits_of(const CacheOptions& options, WriteMemory* memory) {
+  // Of a pool, an eighth is for what sizes of buffers do not share.
+  const std::uint64_t most =
+      memory != nullptr ? memory->data_bytes() / 8 * 7
+                        : std::min(options.dirty_limit_bytes, options.memory_bytes / 4 * 3);
+  const auto share = [most](double part) {
+    return static_cast<std::uint64_t>(static_cast<double>(most) * std::clamp(part, 0.0, 1.0));
+  };
+  const std::uint64_t high = share(options.high_watermark);
+  return {.low_bytes = std::min(share(options.low_watermark), high),
+          .high_bytes = high,
+          .most_bytes = most};
+}
+
+std::size_t most_lines(const CacheOptions& options, WriteMemory* memory) {
+  const std::size_t more = memory != nullptr ? memory->data_bytes() : 0;
+  return std::max<std::size_t>((options.memory_bytes + more) / kLeastBytesPerLine, 64);
+}
+
+}  // namespace
+
+Cache::Cache(Executor& home, CacheOptions options, WriteMemory* write_memory)
+    : home_(home),
+      options_(options),
+      write_memory_(write_memory),
+      pool_(home, options.memory_bytes),
+      eviction_(pool_.limit_bytes()),
+      index_(most_lines(options, write_memory)),
+      throttle_(home, limits_of(options, write_memory)) {
+  if (write_memory == nullptr) return;
+  battery_.emplace(write_memory->battery(), [this](nvram::BatteryState state) {
+    for (const auto& device : devices_) {
+      device->destager_.set_urgent(state != nvram::BatteryState::kGood);
+    }
+  });
+}
+
+Cache::~Cache() {
+  battery_.reset();
+  abandon_records();
+  // Lines look at their devices.
+  index_.for_each([this](Line& line) {
+    assert(!line.pinned());
+    drop(line);
+  });
+  devices_.clear();
+}
+
+// What could not be destaged: the write memory keeps it.
+void Cache::abandon_records() {
+  std::vector<DirtyRecord*> records;
+  index_.for_each([&records](Line& line) {
+    for (const DirtyPart* part = line.first_part; part != nullptr; part = part->newer) {
+      if (part == part->record->parts()) records.push_back(part->record);
+    }
+    line.first_part = nullptr;
+    line.last_part = nullptr;
+  });
+  for (DirtyRecord* const record : records) DirtyRecord::destroy(record);
+}
+
+void Cache::adopt(std::vector<RecoveredWrite> writes) {
+  assert(devices_.empty() && recovered_.empty());
+  recovered_ = std::move(writes);
+}
+
+std::vector<Extent> Cache::discard_waiting(const Uuid& uuid) {
+  std::vector<Extent> extents;
+  std::erase_if(recovered_, [&](RecoveredWrite& write) {
+    if (write.subject.device != uuid) return false;
+    extents.push_back(write.subject.extent);
+    write_memory_->release(write.id);
+    return true;
+  });
+  return extents;
+}
+
+CachedDevice& Cache::add_device(const Uuid& uuid, BlockDevice& below) {
+  const auto index = static_cast<std::uint16_t>(devices_.size());
+  devices_.push_back(std::make_unique<CachedDevice>(*this, uuid, index, below));
+  CachedDevice& device = *devices_.back();
+  std::erase_if(recovered_, [&](RecoveredWrite& write) {
+    const WriteSubject& subject = write.subject;
+    if (subject.device != uuid || subject.block_bytes != device.block_bytes() ||
+        subject.extent.end() > below.geometry().block_count) {
+      return false;
+    }
+    device.restore(write.id, subject.volume, subject.extent, write.data);
+    return true;
+  });
+  if (write_memory_ != nullptr) device.destager_.set_urgent(!write_memory_->battery().good());
+  return device;
+}
+
+Task<Error> Cache::close() {
+  Error first = Error::kNone;
+  for (const auto& device : devices_) {
+    const Error error = co_await device->close();
+    if (first == Error::kNone) first = error;
+  }
+  co_return first;
+}
+
+Task<void> Cache::stop() {
+  for (const auto& device : devices_) co_await device->stop();
+}
+
+VolumeState& Cache::volume_state(std::uint64_t volume) {
+  if (last_volume_ == nullptr || last_volume_id_ != volume) {
+    last_volume_ = &volumes_[volume];
+    last_volume_id_ = volume;
+  }
+  return *last_volume_;
+}
+
+CacheCounters Cache::counters() const {
+  return {.evictions = evictions_,
+          .lines = index_.size(),
+          .memory_bytes = pool_.used_bytes(),
+          .memory_limit_bytes = pool_.limit_bytes(),
+          .dirty_bytes = throttle_.used_bytes(),
+          .dirty_limit_bytes = throttle_.limits().most_bytes,
+          .stuck_bytes = static_cast<std::uint64_t>(throttle_.stuck_bytes()),
+          .read_ahead_in_flight_bytes = ahead_in_flight_,
+          .read_ahead_unread_bytes = ahead_unread_};
+}
+
+// Memory -------------------------------------------------------------------------------------
+
+BufferList Cache::allocate(std::uint64_t byte_count) {
+  return try_allocate(pool_, byte_count, &Cache::evict_one);
+}
+
+BufferList Cache::allocate_for_write(std::uint64_t byte_count) {
+  if (write_memory_ == nullptr) return allocate(byte_count);
+  return try_allocate(write_memory_->buffers(), byte_count, &Cache::reclaim_write_memory);
+}
+
+BufferList Cache::try_allocate(BufferPool& pool, std::uint64_t byte_count,
+                               bool (Cache::*make_room)()) {
+  BufferList list;
+  unsigned evictions = 0;
+  while (list.byte_count() < byte_count) {
+    const std::size_t left = byte_count - list.byte_count();
+    const std::size_t index = piece_index(left);
+    const std::size_t wanted = std::min(kPieceBytes[index], left);
+    Buffer piece = pool.try_allocate_contiguous(wanted);
+    bool more = true;
+    while (piece.empty() && more && evictions < kMostEvictions) {
+      for (unsigned i = 0; i < kEvictionBatch && more; ++i, ++evictions)
+        more = (this->*make_room)();
+      piece = pool.try_allocate_contiguous(wanted);
+    }
+    // Memory that came free may be in smaller pieces.
+    for (std::size_t smaller = index; piece.empty() && smaller-- > 0;) {
+      if (left % kPieceBytes[smaller] == 0 && kPieceBytes[smaller] >= kLeastBytesPerLine) {
+        piece = pool.try_allocate_contiguous(kPieceBytes[smaller]);
+      }
+    }
+    if (piece.empty()) return {};
+    list.append(std::move(piece));
+  }
+  return list;
+}
+
+bool Cache::evict_one() {
+  Evictable* const victim = eviction_.take_victim();
+  if (victim == nullptr) return false;
+  auto& line = static_cast<Line&>(*victim);
+  line.listed = false;
+  ++evictions_;
+  drop(line);
+  return true;
+}
+
+// Clean data in the write memory is there only as long as nobody needs the room.
+bool Cache::reclaim_write_memory() {
+  Line* const line = first_clean_;
+  if (line == nullptr) return false;
+  ++evictions_;
+  for (unsigned i = line->segments.size(); i-- > 0;) {
+    const Segment& segment = line->segments[i];
+    if (!segment.in_write_memory) continue;
+    drop_unread(*line, {.first = segment.first, .count = segment.count});
+    line->segments.erase(i, i + 1);
+  }
+  settle(*line);
+  return true;
+}
+
+bool Cache::begin_read_ahead(std::uint64_t byte_count) noexcept {
+  const auto share = static_cast<std::uint64_t>(options_.read_ahead_share *
+                                                static_cast<double>(pool_.limit_bytes()));
+  if (ahead_in_flight_ + byte_count > options_.read_ahead_limit_bytes) return false;
+  if (ahead_unread_ + ahead_in_flight_ + byte_count > share) return false;
+  ahead_in_flight_ += byte_count;
+  return true;
+}
+
+// Lines --------------------------------------------------------------------------------------
+
+Line* Cache::obtain(CachedDevice& device, std::uint64_t key, std::uint64_t number, bool always) {
+  Line* const line = index_.find(key);
+  if (line != nullptr) return line;
+  if (index_.size() >= index_.most_lines() && !evict_one() && !always) return nullptr;
+  return &index_.add(device, key, number);
+}
+
+void Cache::settle(Line& line, Hint hint) {
+  std::uint32_t bytes = 0;
+  bool in_write_memory = false;
+  for (const Segment& segment : line.segments) {
+    bytes += static_cast<std::uint32_t>(segment.data.byte_count());
+    in_write_memory = in_write_memory || segment.in_write_memory;
+  }
+  if (bytes != line.bytes) eviction_.resized(line, bytes);
+  const bool idle = !line.pinned();
+  list_clean(line, idle && in_write_memory);
+  if (line.listed && (!idle || bytes == 0)) {
+    eviction_.remove(line);
+    line.listed = false;
+  }
+  if (!idle) return;
+  if (bytes == 0) {
+    index_.remove(line);
+  } else if (!line.listed) {
+    eviction_.insert(line, hint);
+    line.listed = true;
+  }
+}
+
+void Cache::pin(Line& line) noexcept {
+  ++line.pins;
+  if (line.listed) settle(line);
+}
+
+void Cache::unpin(Line& line, Hint hint) {
+  assert(line.pins > 0);
+  --line.pins;
+  settle(line, hint);
+}
+
+void Cache::drop(Line& line) {
+  drop_unread(line, {.first = 0, .count = kMostLineBlocks});
+  line.segments.clear();
+  settle(line);
+}
+
+void Cache::list_clean(Line& line, bool belongs) {
+  if (belongs == line.in_clean_list) return;
+  line.in_clean_list = belongs;
+  if (belongs) {
+    line.next_clean = nullptr;
+    line.previous_clean = last_clean_;
+    (last_clean_ != nullptr ? last_clean_->next_clean : first_clean_) = &line;
+    last_clean_ = &line;
+    return;
+  }
+  (line.previous_clean != nullptr ? line.previous_clean->next_clean : first_clean_) =
+      line.next_clean;
+  (line.next_clean != nullptr ? line.next_clean->previous_clean : last_clean_) =
+      line.previous_clean;
+}
+
+void Cache::note_hit(Line& line, Range range) {
+  eviction_.hit(line);
+  if (line.unread.none()) return;
+  std::uint64_t blocks = 0;
+  for (unsigned block = range.first; block < range.end(); ++block) {
+    blocks += line.unread[block] ? 1 : 0;
+    line.unread[block] = false;
+  }
+  const std::uint64_t bytes = blocks * line.device->block_bytes();
+  line.read_ahead_for->counters.read_ahead_used_bytes += bytes;
+  ahead_unread_ -= bytes;
+}
+
+void Cache::note_read_ahead(Line& line, Range range, VolumeState& volume) {
+  std::uint64_t blocks = 0;
+  for (unsigned block = range.first; block < range.end(); ++block) {
+    blocks += line.unread[block] ? 0 : 1;
+    line.unread[block] = true;
+  }
+  line.read_ahead_for = &volume;
+  ahead_unread_ += blocks * line.device->block_bytes();
+}
+
+void Cache::drop_unread(Line& line, Range range) {
+  if (line.unread.none()) return;
+  std::uint64_t blocks = 0;
+  for (unsigned block = range.first; block < range.end(); ++block) {
+    blocks += line.unread[block] ? 1 : 0;
+    line.unread[block] = false;
+  }
+  const std::uint64_t bytes = blocks * line.device->block_bytes();
+  line.read_ahead_for->counters.read_ahead_wasted_bytes += bytes;
+  ahead_unread_ -= bytes;
+}
+
+// Dirty data ---------------------------------------------------------------------------------
+
+unsigned Cache::cut_out(Line& line, Range range) {
+  CachedDevice& device = *line.device;
+  drop_unread(line, range);
+  unsigned dirty_blocks = 0;
+  cut(line, range, device.block_bytes(), [&](const Segment& segment) {
+    if (segment.dirty == nullptr) return;
+    Releases::overwritten(*segment.dirty, segment.count);
+    device.destager_.stripes().remove(
+        {.first = device.lba_in(line, segment.first), .block_count = segment.count});
+    dirty_blocks += segment.count;
+  });
+  return dirty_blocks;
+}
+
+void Cache::wake_destagers() {
+  for (const auto& device : devices_) device->destager_.wake();
+}
+
+void Cache::check_releases(Line& line) {
+  releases_.check(line, [this](DirtyRecord* record) { release(record); });
+}
+
+void Cache::release(DirtyRecord* record) {
+  if (write_memory_ != nullptr) write_memory_->release(record->id);
+  for (unsigned i = 0; i < record->part_count; ++i) settle(*record->parts()[i].line);
+  record->device->note_released(*record);
+  throttle_.give_back(record->bytes);
+  DirtyRecord::destroy(record);
+}
+
+}  // namespace sandbay::cache

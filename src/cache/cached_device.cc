@@ -1,0 +1,208 @@
+// What a cached device says of itself, flushes, changes that pass the cache, discarding.
+#include "cache/cached_device.h"
+
+#include <algorithm>
+
+#include "cache/pinned_lines.h"
+#include "cache/write_memory.h"
+
+namespace sandbay::cache {
+namespace {
+
+// Unmapping and zeroing lock and look through so much at once.
+constexpr std::uint64_t kChangePieceBytes = std::uint64_t{64} << 20;
+
+}  // namespace
+
+CachedDevice::CachedDevice(Cache& cache, const Uuid& uuid, std::uint16_t index, BlockDevice& below)
+    : Layer(below),
+      cache_(cache),
+      uuid_(uuid),
+      index_(index),
+      block_bytes_(below.geometry().block_bytes),
+      line_blocks_(kLineBytes / block_bytes_),
+      destager_(cache, *this, below) {
+  assert(&below.home() == &cache.home());
+  destager_.start();
+}
+
+CachedDevice::~CachedDevice() = default;
+
+void CachedDevice::note_released(const DirtyRecord& record) {
+  assert(live_bytes_ >= record.bytes);
+  live_bytes_ -= record.bytes;
+  destager_.update_stuck();
+}
+
+const Geometry& CachedDevice::geometry() const noexcept {
+  shown_geometry_ = below().geometry();
+  const bool safe = write_memory() != nullptr && write_memory()->non_volatile();
+  shown_geometry_.volatile_cache = !safe;
+  shown_geometry_.non_volatile_cache = safe;
+  return shown_geometry_;
+}
+
+Health CachedDevice::health() const noexcept {
+  const Health health = below().health();
+  if (destager_.failure() == Error::kNone) return health;
+  return health == Health::kFailed || health == Health::kMissing ? health : Health::kDegraded;
+}
+
+std::string CachedDevice::description() const { return below().description() + ", cached"; }
+
+Task<Completion> CachedDevice::submit(Request request) {
+  assert(request.operation == Operation::kFlush || fits(below().geometry(), request));
+  return Layer::submit(std::move(request));
+}
+
+// What is dirty is mapped, whatever the device below says of it.
+Task<Result<ProvisioningRun>> CachedDevice::provisioning(Lba first, Lba limit) {
+  const Extent asked{.first = first, .block_count = limit - first};
+  Extent dirty = next_dirty(asked);
+  if (dirty.block_count > 0 && dirty.first == first) {
+    co_return ProvisioningRun{.block_count = dirty.block_count, .mapped = true};
+  }
+  Result<ProvisioningRun> run = co_await below().provisioning(first, limit);
+  if (!run || run->mapped) co_return run;
+  dirty = next_dirty(asked);
+  if (dirty.block_count > 0 && dirty.first > first) {
+    run->block_count = std::min(run->block_count, dirty.first - first);
+  }
+  co_return run;
+}
+
+// Lines --------------------------------------------------------------------------------------
+
+Range CachedDevice::range_in(std::uint64_t number, const Extent& extent) const noexcept {
+  const Lba line_first = number * line_blocks_;
+  const Lba first = std::max(extent.first, line_first);
+  const Lba end = std::min(extent.end(), line_first + line_blocks_);
+  assert(first < end);
+  return {.first = static_cast<unsigned>(first - line_first),
+          .count = static_cast<unsigned>(end - first)};
+}
+
+Extent CachedDevice::next_dirty(const Extent& extent) {
+  Stripes& stripes = destager_.stripes();
+  for (const Stripe* stripe = stripes.next(stripes.stripe_of(extent.first)); stripe != nullptr;
+       stripe = stripes.next(stripe->number + 1)) {
+    Extent part = stripes.extent_of(stripe->number);
+    const Lba end = std::min(part.end(), extent.end());
+    if (part.first >= end) break;
+    part.first = std::max(part.first, extent.first);
+    if (part.first >= end) continue;
+    part.block_count = end - part.first;
+    for (std::uint64_t number = line_of(part.first); number <= line_of(end - 1); ++number) {
+      const Line* const line = find_line(number);
+      if (line == nullptr) continue;
+      const Range range = range_in(number, part);
+      for (unsigned i = find_segment(*line, range.first); i < line->segments.size(); ++i) {
+        const Segment& segment = line->segments[i];
+        if (segment.first >= range.end()) break;
+        if (segment.dirty == nullptr) continue;
+        const unsigned first = std::max<unsigned>(segment.first, range.first);
+        return {.first = lba_in(*line, first),
+                .block_count = std::min(segment.end(), range.end()) - first};
+      }
+    }
+  }
+  return {.first = extent.end(), .block_count = 0};
+}
+
+void CachedDevice::forget(const Extent& extent) {
+  for_lines(extent, [&](Line& line) {
+    cache_.pin(line);
+    cache_.cut_out(line, range_in(line.number, extent));
+    ++line.generation;
+    cache_.unpin(line);
+  });
+}
+
+// Flush, unmap, zeroes -----------------------------------------------------------------------
+
+Task<Completion> CachedDevice::flush(Request request) {
+  ++cache_.volume_state(request.volume).counters.flushes;
+  Completion completion{.data = std::move(request.data), .modelled_end = request.modelled_arrival};
+  if (write_memory() != nullptr && write_memory()->non_volatile()) co_return completion;
+  Extent extent = request.extent;
+  if (!fits(below().geometry(), request) || extent.block_count == 0) extent = whole();
+  completion.error = co_await destager_.flush(extent);
+  co_return completion;
+}
+
+Task<Completion> CachedDevice::change_below(Request request) {
+  const std::uint64_t most = kChangePieceBytes / block_bytes_;
+  Completion completion{.modelled_end = request.modelled_arrival};
+  Extent rest = request.extent;
+  while (rest.block_count > 0 && completion.error == Error::kNone) {
+    Extent piece{.first = rest.first,
+                 .block_count = std::min(rest.block_count, most - rest.first % most)};
+    rest.first += piece.block_count;
+    rest.block_count -= piece.block_count;
+    RangeLocks::Hold hold(locks_, piece);
+    co_await locks_.wait(hold);
+    completion.error = co_await destager_.expel(piece);
+    if (completion.error != Error::kNone) break;
+    Request part = part_of(request, piece, {});
+    part.operation = request.operation;
+    completion = co_await below().submit(std::move(part));
+    destager_.note_unflushed();
+    forget(piece);
+    // With NVRAM, what was acknowledged survives without a flush.
+    if (completion.error == Error::kNone && write_memory() != nullptr) {
+      completion.error = co_await destager_.make_durable();
+    }
+  }
+  completion.data = std::move(request.data);
+  co_return completion;
+}
+
+Request CachedDevice::part_of(const Request& request, const Extent& extent, BufferList data) {
+  return {.operation = request.operation,
+          .force_unit_access = request.force_unit_access,
+          .disable_page_out = request.disable_page_out,
+          .origin = request.origin,
+          .extent = extent,
+          .data = std::move(data),
+          .volume = request.volume,
+          .deadline = request.deadline,
+          .cancellation = request.cancellation,
+          .modelled_arrival = request.modelled_arrival};
+}
+
+// Management ---------------------------------------------------------------------------------
+
+Task<std::vector<Extent>> CachedDevice::discard() {
+  co_await destager_.wait_for_flights(whole());
+  // No suspension from here on: nothing can be written or begun meanwhile.
+  std::vector<Extent> discarded;
+  for (Extent dirty = next_dirty(whole()); dirty.block_count > 0; dirty = next_dirty(whole())) {
+    Line& line = *find_line(line_of(dirty.first));
+    cache_.pin(line);
+    cache_.cut_out(line, range_in(line.number, dirty));
+    ++line.generation;
+    cache_.check_releases(line);
+    cache_.unpin(line);
+    destager_.counters().discarded_bytes += dirty.byte_count(block_bytes_);
+    if (!discarded.empty() && discarded.back().end() == dirty.first) {
+      discarded.back().block_count += dirty.block_count;
+    } else {
+      discarded.push_back(dirty);
+    }
+  }
+  destager_.forget_failure();
+  co_return discarded;
+}
+
+Task<Error> CachedDevice::close() {
+  const Error error = co_await destager_.flush(whole());
+  co_await stop();
+  co_return error;
+}
+
+Task<void> CachedDevice::stop() {
+  co_await gate_.close();
+  co_await destager_.stop();
+}
+
+}  // namespace sandbay::cache

@@ -1,0 +1,298 @@
+// Destaging: what goes next, and writing it.
+#include "cache/destage.h"
+
+#include <algorithm>
+
+#include "cache/cache.h"
+#include "cache/cached_device.h"
+#include "cache/destage_unit.h"
+
+namespace sandbay::cache {
+namespace {
+
+// After a failure; doubled each time.
+constexpr Duration kFirstBackOff = std::chrono::milliseconds(500);
+constexpr Duration kLongestBackOff = std::chrono::seconds(30);
+
+std::uint64_t stripe_blocks(const CacheOptions& options, const Geometry& geometry) {
+  if (geometry.optimal_io_blocks > 1) return geometry.optimal_io_blocks;
+  return std::max<std::uint64_t>(options.destage_bytes, kLineBytes) / geometry.block_bytes;
+}
+
+}  // namespace
+
+Destager::Destager(Cache& cache, CachedDevice& device, BlockDevice& below)
+    : cache_(cache),
+      device_(device),
+      below_(below),
+      stripes_(stripe_blocks(cache.options(), below.geometry()), below.geometry().block_count) {}
+
+Destager::~Destager() { assert(in_flight_ == 0 && first_written_ == nullptr); }
+
+void Destager::start() {
+  const bool entered = gate_.enter() && gate_.enter();
+  assert(entered);
+  spawn(run());
+  spawn(run_rounds());
+}
+
+Task<void> Destager::stop() {
+  stopping_ = true;
+  changed_.notify_all();
+  round_work_.notify_all();
+  co_await gate_.close();
+}
+
+void Destager::note_write(const Extent& extent) {
+  const bool was_empty = stripes_.dirty_blocks() == 0;
+  last_write_ = cache_.home().now();
+  stripes_.add(extent, last_write_);
+  const Throttle& throttle = cache_.throttle();
+  if (was_empty || urgent_ || throttle.above_high() ||
+      (throttle.above_low() && stripes_.any_full())) {
+    changed_.notify_all();
+  }
+}
+
+void Destager::set_urgent(bool urgent) {
+  urgent_ = urgent;
+  changed_.notify_all();
+}
+
+// What goes next ------------------------------------------------------------------------------
+
+Task<void> Destager::run() {
+  while (!stopping_) {
+    if (in_flight_ >= cache_.options().destages_in_flight) {
+      co_await landed_.wait();
+      continue;
+    }
+    TimePoint wake_at = kNever;
+    Stripe* const stripe = pick(&wake_at);
+    if (stripe != nullptr) {
+      spawn(write_unit(begin(*stripe)));
+    } else {
+      (void)co_await changed_.wait_until(wake_at);
+    }
+  }
+  gate_.leave();
+}
+
+// Null: nothing before wake_at, unless something changes.
+Stripe* Destager::pick(TimePoint* wake_at) {
+  const TimePoint now = cache_.home().now();
+  Stripe* const oldest = stripes_.oldest();
+  if (oldest == nullptr) return nullptr;
+  if (failure_ != Error::kNone) {
+    if (in_flight_ > 0) return nullptr;
+    *wake_at = retry_at_;
+    return now < retry_at_ ? nullptr : oldest;
+  }
+  const Throttle& throttle = cache_.throttle();
+  const std::uint64_t level =
+      throttle.used_bytes() - std::min(in_flight_bytes_, throttle.used_bytes());
+  const CacheOptions& options = cache_.options();
+  const bool everything = urgent_ || now - last_write_ >= options.idle_flush;
+  if (everything || level > throttle.limits().low_bytes) {
+    Stripe* full = stripes_.next_full(cursor_);
+    if (full == nullptr) full = stripes_.next_full(0);
+    if (full != nullptr) return full;
+  }
+  if (everything || level > throttle.limits().high_bytes) {
+    Stripe* next = next_idle(cursor_);
+    if (next == nullptr) next = next_idle(0);
+    if (next != nullptr) return next;
+  }
+  if (now - oldest->since >= options.age_limit) return oldest;
+  *wake_at = std::min(oldest->since + options.age_limit, last_write_ + options.idle_flush);
+  return nullptr;
+}
+
+// The next dirty stripe that is not in flight.
+Stripe* Destager::next_idle(std::uint64_t number) {
+  Stripe* stripe = stripes_.next(number);
+  while (stripe != nullptr && stripe->in_flight) stripe = stripes_.next(stripe->number + 1);
+  return stripe;
+}
+
+// Writing --------------------------------------------------------------------------------------
+
+// A unit of this stripe or, if it is full, of as many full ones in a row as one write takes.
+Destager::Unit* Destager::begin(Stripe& first) {
+  auto* const unit = new Unit;
+  unit->sequence = cache_.sequence();
+  unit->extent = stripes_.extent_of(first.number);
+  std::uint64_t most = std::max<std::uint64_t>(
+      cache_.options().destage_bytes / below_.geometry().block_bytes, stripes_.stripe_blocks());
+  if (below_.geometry().maximum_io_blocks > 0) {
+    most = std::min<std::uint64_t>(most, below_.geometry().maximum_io_blocks);
+  }
+  Stripe* stripe = &first;
+  const bool whole = stripes_.full(first);
+  std::uint64_t dirty_blocks = 0;
+  for (;;) {
+    dirty_blocks += stripe->dirty_blocks;
+    stripes_.begin(*stripe);
+    cursor_ = stripe->number + 1;
+    stripe = stripes_.find(cursor_);
+    if (!whole || stripe == nullptr || stripe->in_flight || !stripes_.full(*stripe)) break;
+    const Extent more = stripes_.extent_of(stripe->number);
+    if (unit->extent.block_count + more.block_count > most) break;
+    unit->extent.block_count += more.block_count;
+  }
+  unit->bytes = dirty_blocks * below_.geometry().block_bytes;
+  in_flight_bytes_ += unit->bytes;
+  ++in_flight_;
+  const bool entered = gate_.enter();
+  assert(entered);
+  return unit;
+}
+
+Task<void> Destager::write_unit(Unit* unit) {
+  const bool whole = whole_in_cache(unit->extent);
+  const std::uint64_t stripes =
+      stripes_.stripe_of(unit->extent.end() - 1) - stripes_.stripe_of(unit->extent.first) + 1;
+  (whole ? counters_.full_stripes : counters_.partial_stripes) += stripes;
+  ++unit->pending;  // So that it does not end before its last run has begun.
+  Extent run = whole ? unit->extent : next_run(*unit, unit->extent.first);
+  while (run.block_count > 0) {
+    ++unit->pending;
+    spawn(write_run(unit, run, content_of(run)));
+    run = whole ? Extent{} : next_run(*unit, run.end());
+  }
+  --unit->pending;
+  while (unit->pending > 0) co_await unit->written.wait();
+
+  --in_flight_;
+  if (unit->error != Error::kNone) {
+    settle(unit, unit->error);
+  } else {
+    if (first_written_ == nullptr) written_since_ = cache_.home().now();
+    (first_written_ != nullptr ? last_written_->next : first_written_) = unit;
+    last_written_ = unit;
+    written_bytes_ += unit->bytes;
+  }
+  round_work_.notify_all();
+  landed_.notify_all();
+  gate_.leave();
+}
+
+Task<void> Destager::write_run(Unit* unit, Extent extent, BufferList data) {
+  const std::uint64_t byte_count = data.byte_count();
+  const Completion completion = co_await below_.submit({.operation = Operation::kWrite,
+                                                        .origin = Origin::kDestage,
+                                                        .extent = extent,
+                                                        .data = std::move(data)});
+  ++counters_.destages;
+  counters_.destage_bytes += byte_count;
+  if (completion.error != Error::kNone) unit->error = completion.error;
+  --unit->pending;
+  unit->written.notify_all();
+}
+
+// The next dirty blocks of the unit in one run, over lines; 0 blocks: none.
+Extent Destager::next_run(const Unit& unit, Lba from) {
+  const auto dirty_from = [&](Lba at) {
+    return device_.next_dirty({.first = at, .block_count = unit.extent.end() - at});
+  };
+  Extent run = dirty_from(from);
+  while (run.block_count > 0 && run.end() < unit.extent.end()) {
+    const Extent more = dirty_from(run.end());
+    if (more.block_count == 0 || more.first != run.end()) break;
+    run.block_count += more.block_count;
+  }
+  return run;
+}
+
+// Every block is cached and nobody is about to change one below.
+bool Destager::whole_in_cache(const Extent& extent) const {
+  if (device_.locks_.overlaps(extent)) return false;
+  for (std::uint64_t number = device_.line_of(extent.first);
+       number <= device_.line_of(extent.end() - 1); ++number) {
+    const Line* const line = device_.find_line(number);
+    if (line == nullptr || first_gap(*line, device_.range_in(number, extent)).count > 0) {
+      return false;
+    }
+  }
+  return true;
+}
+
+BufferList Destager::content_of(const Extent& extent) const {
+  BufferList data;
+  for (std::uint64_t number = device_.line_of(extent.first);
+       number <= device_.line_of(extent.end() - 1); ++number) {
+    const bool there = collect(*device_.find_line(number), device_.range_in(number, extent),
+                               device_.block_bytes(), data);
+    assert(there);
+  }
+  return data;
+}
+
+// The end of a unit ----------------------------------------------------------------------------
+
+void Destager::settle(Unit* unit, Error error) {
+  const TimePoint now = cache_.home().now();
+  in_flight_bytes_ -= unit->bytes;
+  if (error == Error::kNone) {
+    cache_.throttle().note_destaged(unit->bytes);
+    forget_failure();
+    clean(*unit);
+  } else {
+    fail(error);
+  }
+  const std::uint64_t last = stripes_.stripe_of(unit->extent.end() - 1);
+  for (std::uint64_t number = stripes_.stripe_of(unit->extent.first); number <= last; ++number) {
+    stripes_.end(*stripes_.find(number), now);
+  }
+  delete unit;
+  changed_.notify_all();
+  landed_.notify_all();
+}
+
+// What was dirty when the unit began and was not overwritten since is durable now.
+void Destager::clean(const Unit& unit) {
+  const std::uint32_t block_bytes = device_.block_bytes();
+  device_.for_lines(unit.extent, [&](Line& line) {
+    const Range range = device_.range_in(line.number, unit.extent);
+    cache_.pin(line);
+    split(line, range.first, block_bytes);
+    split(line, range.end(), block_bytes);
+    bool any = false;
+    for (unsigned i = find_segment(line, range.first); i < line.segments.size(); ++i) {
+      Segment& segment = line.segments[i];
+      if (segment.first >= range.end()) break;
+      if (segment.dirty == nullptr || segment.dirty->record->sequence > unit.sequence) continue;
+      Releases::cleaned(*segment.dirty, segment.count);
+      stripes_.remove({.first = device_.lba_in(line, segment.first), .block_count = segment.count});
+      segment.dirty = nullptr;
+      any = true;
+    }
+    if (any) cache_.check_releases(line);
+    cache_.unpin(line);
+  });
+}
+
+void Destager::fail(Error error) {
+  ++counters_.destage_errors;
+  ++failures_;
+  failure_ = error;
+  back_off_ = std::clamp(back_off_ * 2, kFirstBackOff, kLongestBackOff);
+  retry_at_ = cache_.home().now() + back_off_;
+  update_stuck();
+}
+
+void Destager::forget_failure() {
+  failure_ = Error::kNone;
+  back_off_ = Duration::zero();
+  update_stuck();
+}
+
+void Destager::update_stuck() {
+  const auto live = static_cast<std::int64_t>(device_.dirty_bytes());
+  const std::int64_t stuck = failure_ != Error::kNone ? live : 0;
+  if (stuck == stuck_bytes_) return;
+  const std::int64_t more = stuck - std::exchange(stuck_bytes_, stuck);
+  cache_.throttle().add_stuck(more);
+}
+
+}  // namespace sandbay::cache

@@ -1,0 +1,160 @@
+// Rounds: flushes below, shared by the units written before; and waiting for all of that.
+#include <algorithm>
+
+#include "cache/cache.h"
+#include "cache/cached_device.h"
+#include "cache/destage.h"
+#include "cache/destage_unit.h"
+
+namespace sandbay::cache {
+namespace {
+
+// A flush below costs more than a write does. So units wait for others, but not for long and not
+// for many: what a round releases is what writers can go on with.
+constexpr Duration kGather = std::chrono::milliseconds(10);
+constexpr std::uint64_t kRoundBytes = std::uint64_t{8} << 20;
+
+}  // namespace
+
+bool Destager::round_is_wanted() const noexcept {
+  return first_written_ != nullptr || rounds_wanted_ > rounds_begun_;
+}
+
+bool Destager::round_is_due() const noexcept {
+  return stopping_ || in_flight_ == 0 || waiting_ > 0 || rounds_wanted_ > rounds_begun_ ||
+         written_bytes_ >= kRoundBytes || cache_.throttle().waiting();
+}
+
+Task<void> Destager::run_rounds() {
+  for (;;) {
+    while (!round_is_wanted() && !(stopping_ && in_flight_ == 0)) co_await round_work_.wait();
+    if (!round_is_wanted()) break;
+    while (!round_is_due() && cache_.home().now() < written_since_ + kGather) {
+      (void)co_await round_work_.wait_until(written_since_ + kGather);
+    }
+    Unit* unit = std::exchange(first_written_, nullptr);
+    last_written_ = nullptr;
+    written_bytes_ = 0;
+    unflushed_ = false;
+    ++rounds_begun_;
+    ++counters_.rounds;
+    const Completion completion = co_await below_.submit(
+        {.operation = Operation::kFlush,
+         .origin = Origin::kDestage,
+         .extent = {.first = 0, .block_count = below_.geometry().block_count}});
+    ++rounds_ended_;
+    if (completion.error != Error::kNone) {
+      unflushed_ = true;
+      failed_round_ = rounds_ended_;
+      round_error_ = completion.error;
+    }
+    while (unit != nullptr) {
+      Unit* const next = unit->next;
+      settle(unit, completion.error);
+      unit = next;
+    }
+    landed_.notify_all();
+  }
+  gate_.leave();
+}
+
+Task<Error> Destager::make_durable() {
+  const std::uint64_t round = rounds_begun_ + 1;
+  rounds_wanted_ = std::max(rounds_wanted_, round);
+  round_work_.notify_all();
+  while (rounds_ended_ < round) co_await landed_.wait();
+  co_return failed_round_ >= round ? round_error_ : Error::kNone;
+}
+
+Task<void> Destager::wait_for_flights(Extent extent) {
+  const std::uint64_t latest = stripes_.flights();
+  const std::uint64_t last = stripes_.stripe_of(extent.end() - 1);
+  std::uint64_t number = stripes_.stripe_of(extent.first);
+  ++waiting_;
+  round_work_.notify_all();
+  for (;;) {
+    const Stripe* const stripe = stripes_.next_in_flight(number);
+    if (stripe == nullptr || stripe->number > last) break;
+    number = stripe->number;
+    if (stripe->flight <= latest) {
+      co_await landed_.wait();
+    } else {
+      ++number;
+    }
+  }
+  --waiting_;
+}
+
+Task<Error> Destager::flush(Extent extent) {
+  const std::uint64_t sequence = cache_.sequence();
+  const std::uint64_t failures = failures_;
+  co_await wait_for_flights(extent);
+  std::uint64_t number = stripes_.stripe_of(extent.first);
+  const std::uint64_t last = stripes_.stripe_of(extent.end() - 1);
+  while (failures == failures_) {
+    Stripe* const stripe = stripes_.next(number);
+    if (stripe == nullptr || stripe->number > last) break;
+    if (in_flight_ >= cache_.options().destages_in_flight) {
+      co_await landed_.wait();
+      continue;
+    }
+    number = stripe->number + 1;
+    // In flight: it was begun after the flush, with all that the flush is about.
+    if (!stripe->in_flight) {
+      Unit* const unit = begin(*stripe);
+      number = stripes_.stripe_of(unit->extent.end() - 1) + 1;
+      spawn(write_unit(unit));
+    }
+  }
+  co_await wait_for_flights(extent);
+  if (failures != failures_ && dirty_since(extent, sequence))
+    co_return failure_ != Error::kNone ? failure_ : Error::kHardware;
+  if (!unflushed_) co_return Error::kNone;
+  const Error error = co_await make_durable();
+  co_return error;
+}
+
+Task<Error> Destager::expel(Extent extent) {
+  co_await wait_for_flights(extent);
+  DirtyPart* part = first_record_in(extent);
+  if (part == nullptr) co_return Error::kNone;
+  Error error = co_await flush(extent);
+  while (error == Error::kNone) {
+    part = first_record_in(extent);
+    if (part == nullptr) break;
+    // It has other blocks elsewhere, or an older record that it must outlive has.
+    const DirtyPart& holder = what_holds(*part);
+    error = co_await flush({.first = device_.lba_in(*holder.line, holder.range.first),
+                            .block_count = holder.range.count});
+  }
+  if (error == Error::kNone && cache_.write_memory() != nullptr) {
+    error = co_await cache_.write_memory()->flush_releases();
+  }
+  co_return error;
+}
+
+// A record there that is not released, or null.
+DirtyPart* Destager::first_record_in(const Extent& extent) {
+  DirtyPart* found = nullptr;
+  device_.for_lines(extent, [&](Line& line) {
+    if (found == nullptr) found = oldest_overlapping(line, device_.range_in(line.number, extent));
+  });
+  return found;
+}
+
+// Whether a block of the extent is still dirty that was when the sequence was reached.
+bool Destager::dirty_since(Extent extent, std::uint64_t sequence) {
+  for (Extent run = device_.next_dirty(extent); run.block_count > 0;
+       run = device_.next_dirty(extent)) {
+    const Line& line = *device_.find_line(device_.line_of(run.first));
+    const Range range = device_.range_in(line.number, run);
+    if (line.segments[find_segment(line, range.first)].dirty->record->sequence <= sequence) {
+      return true;
+    }
+    extent = {.first = run.end(), .block_count = extent.end() - run.end()};
+    if (extent.block_count == 0) break;
+  }
+  return false;
+}
+
+}  // namespace sandbay::cache

@@ -1,0 +1,34 @@
+// A fetch's memory: one block with its parts.
+#include "cache/fetch.h"
+
+#include <new>
+
+#include "runtime/frame_pool.h"
+
+namespace sandbay::cache {
+namespace {
+
+std::size_t size_of(unsigned part_count) { return sizeof(Fetch) + part_count * sizeof(FetchPart); }
+
+}  // namespace
+
+Fetch* Fetch::make(unsigned part_count) {
+  static_assert(alignof(FetchPart) <= alignof(Fetch));
+  auto* const fetch = new (allocate_frame(size_of(part_count))) Fetch;
+  fetch->part_count = part_count;
+  for (unsigned i = 0; i < part_count; ++i) {
+    auto* const part = new (fetch->parts() + i) FetchPart;
+    part->fetch = fetch;
+  }
+  return fetch;
+}
+
+void Fetch::leave(Fetch* fetch) noexcept {
+  assert(fetch->users > 0);
+  if (--fetch->users > 0) return;
+  const unsigned part_count = fetch->part_count;
+  fetch->~Fetch();
+  free_frame(fetch, size_of(part_count));
+}
+
+}  // namespace sandbay::cache

@@ -1,0 +1,231 @@
+// Writes of a cached device: back, through, and what both leave in the cache.
+#include <algorithm>
+
+#include "cache/cached_device.h"
+#include "cache/pinned_lines.h"
+#include "cache/write_memory.h"
+
+namespace sandbay::cache {
+namespace {
+
+void copy(const BufferList& from, BufferList& to) {
+  std::size_t offset = 0;
+  for (std::size_t i = 0; i < from.slice_count(); ++i) {
+    to.copy_from(from[i].bytes(), offset);
+    offset += from[i].byte_count();
+  }
+}
+
+bool cut_at_blocks(const BufferList& data, std::uint32_t block_bytes) {
+  for (std::size_t i = 0; i < data.slice_count(); ++i) {
+    if (data[i].byte_count() % block_bytes != 0) return false;
+  }
+  return true;
+}
+
+// Puts `data`, the content of the range, into the line; nothing is there.
+void put_all(Line& line, Range range, std::uint32_t block_bytes, const BufferList& data,
+             DirtyPart* dirty, bool in_write_memory) {
+  unsigned at = range.first;
+  for (std::size_t i = 0; i < data.slice_count(); ++i) {
+    const std::size_t count = data[i].byte_count() / block_bytes;
+    put(line, {.first = static_cast<std::uint16_t>(at),
+               .count = static_cast<std::uint16_t>(count),
+               .in_write_memory = in_write_memory,
+               .dirty = dirty,
+               .data = data[i]});
+    at += static_cast<unsigned>(count);
+  }
+  assert(at == range.end());
+}
+
+}  // namespace
+
+Task<Completion> CachedDevice::write(Request request) {
+  VolumeState& volume = cache_.volume_state(request.volume);
+  ++volume.counters.writes;
+  volume.counters.write_bytes += request.data.byte_count();
+  if (request.extent.block_count == 0) {
+    co_return Completion{.data = std::move(request.data), .modelled_end = request.modelled_arrival};
+  }
+  const TimePoint start = home().now();
+  Task<Completion> writing;
+  if (writes_back(request, volume)) {
+    writing = write_back(std::move(request));
+  } else {
+    const Extent all = request.extent;
+    writing = write_through(std::move(request), all);
+  }
+  Completion completion = co_await std::move(writing);
+  volume.counters.write_latency.add(home().now() - start);
+  co_return completion;
+}
+
+// While destaging fails a write goes below itself, and ends as that ends.
+bool CachedDevice::writes_back(const Request& request, const VolumeState& volume) const {
+  if (volume.mode != Mode::kWriteBack || destager_.failure() != Error::kNone) return false;
+  const WriteMemory* const memory = write_memory();
+  if (memory == nullptr) return !request.force_unit_access;
+  if (request.force_unit_access && !memory->non_volatile()) return false;
+  return write_memory()->battery().good() && memory->failure() == Error::kNone;
+}
+
+Task<Completion> CachedDevice::write_back(Request request) {
+  VolumeState& volume = cache_.volume_state(request.volume);
+  Extent rest = request.extent;
+  while (rest.block_count > 0) {
+    const Extent piece = first_piece(rest);
+    const bool held = co_await write_piece(&volume, &request, piece);
+    // No room, and none soon: the rest goes below by itself.
+    if (!held) co_return co_await write_through(std::move(request), rest);
+    rest.first += piece.block_count;
+    rest.block_count -= piece.block_count;
+  }
+  co_return Completion{.data = std::move(request.data), .modelled_end = request.modelled_arrival};
+}
+
+Task<bool> CachedDevice::write_piece(VolumeState* volume, const Request* request, Extent piece) {
+  const std::uint64_t byte_count = piece.byte_count(block_bytes_);
+  if (!cache_.throttle().try_admit(byte_count)) {
+    cache_.wake_destagers();
+    const TimePoint start = home().now();
+    const bool admitted = co_await cache_.throttle().admit(volume->queue, byte_count);
+    volume->counters.throttled_nanoseconds +=
+        static_cast<std::uint64_t>((home().now() - start).count());
+    if (!admitted) co_return false;
+  }
+
+  RangeLocks::Hold lock(locks_, piece);
+  if (!lock.ready()) co_await locks_.wait(lock);
+  BufferList data;
+  PinnedLines lines(*this, piece, request->disable_page_out ? Hint::kOnce : Hint::kNormal);
+  if (writes_back(*request, *volume) && lines.obtain()) {
+    data =
+        hold(request->data.share((piece.first - request->extent.first) * block_bytes_, byte_count));
+  }
+  WriteId id{};
+  if (!data.empty() && write_memory() != nullptr) {
+    const Result<WriteId> appended = co_await write_memory()->append(
+        {.device = uuid_, .volume = request->volume, .block_bytes = block_bytes_, .extent = piece},
+        data);
+    if (appended) id = *appended;
+    if (!appended) data.clear();
+  }
+  if (data.empty()) {
+    cache_.throttle().give_back(byte_count);
+    co_return false;
+  }
+  DirtyRecord& record = *DirtyRecord::make(static_cast<unsigned>(lines.size()));
+  record.volume = request->volume;
+  record.extent = piece;
+  record.bytes = byte_count;
+  record.id = id;
+  insert(record, lines, data);
+  co_return true;
+}
+
+// The payload as the cache keeps it: as it is where it lies in the write memory, else a copy, so
+// that the memory is the cache's own and accounted for, and small slices pin no large buffers.
+BufferList CachedDevice::hold(const BufferList& data) {
+  const WriteMemory* const memory = write_memory();
+  if (memory != nullptr && memory->holds(data) && data.slice_count() <= WriteMemory::kMostSlices &&
+      cut_at_blocks(data, block_bytes_)) {
+    return data.share();
+  }
+  BufferList held = cache_.allocate_for_write(data.byte_count());
+  if (!held.empty()) copy(data, held);
+  return held;
+}
+
+void CachedDevice::insert(DirtyRecord& record, const PinnedLines& lines, const BufferList& data) {
+  record.sequence = cache_.next_sequence();
+  record.device = this;
+  live_bytes_ += record.bytes;
+  VolumeState& volume = cache_.volume_state(record.volume);
+  std::size_t offset = 0;
+  std::uint64_t absorbed_blocks = 0;
+  for (unsigned i = 0; i < lines.size(); ++i) {
+    Line& line = lines[i];
+    const Range range = lines.range(i);
+    const std::size_t byte_count = std::size_t{range.count} * block_bytes_;
+    absorbed_blocks += cache_.cut_out(line, range);
+    DirtyPart& part = record.parts()[i];
+    part.range = range;
+    part.dirty_blocks = range.count;
+    append_part(line, part);
+    put_all(line, range, block_bytes_, data.share(offset, byte_count), &part,
+            write_memory() != nullptr);
+    offset += byte_count;
+  }
+  volume.counters.absorbed_bytes += absorbed_blocks * block_bytes_;
+  destager_.note_write(record.extent);
+  if (absorbed_blocks == 0) return;
+  for (unsigned i = 0; i < lines.size(); ++i) cache_.check_releases(lines[i]);
+}
+
+void CachedDevice::restore(WriteId id, std::uint64_t volume, const Extent& extent,
+                           const BufferList& data) {
+  PinnedLines lines(*this, extent, Hint::kNormal);
+  lines.obtain(true);
+  DirtyRecord& record = *DirtyRecord::make(static_cast<unsigned>(lines.size()));
+  record.volume = volume;
+  record.extent = extent;
+  record.bytes = extent.byte_count(block_bytes_);
+  record.id = id;
+  cache_.throttle().take(record.bytes);
+  insert(record, lines, data);
+}
+
+// With NVRAM nobody flushes behind it, so it is durable below before it ends.
+Task<Completion> CachedDevice::write_through(Request request, Extent rest) {
+  VolumeState& volume = cache_.volume_state(request.volume);
+  ++volume.counters.write_throughs;
+  if (write_memory() != nullptr) request.force_unit_access = true;
+  Completion completion{.modelled_end = request.modelled_arrival};
+  while (rest.block_count > 0) {
+    const Extent piece = first_piece(rest);
+    rest.first += piece.block_count;
+    rest.block_count -= piece.block_count;
+    RangeLocks::Hold lock(locks_, piece);
+    co_await locks_.wait(lock);
+    completion.error = co_await destager_.expel(piece);
+    if (completion.error != Error::kNone) break;
+    const BufferList data = request.data.share((piece.first - request.extent.first) * block_bytes_,
+                                               piece.byte_count(block_bytes_));
+    Request part = part_of(request, piece, data.share());
+    completion = co_await below().submit(std::move(part));
+    if (!request.force_unit_access) destager_.note_unflushed();
+    const bool keep =
+        completion.error == Error::kNone && volume.mode != Mode::kNone && !request.disable_page_out;
+    PinnedLines lines(*this, piece, Hint::kNormal);
+    if (keep && lines.obtain()) {
+      install(lines, data);
+    } else {
+      forget(piece);
+    }
+    if (completion.error != Error::kNone) break;
+  }
+  completion.data = std::move(request.data);
+  co_return completion;
+}
+
+// What is below now, as far as there is memory for it.
+void CachedDevice::install(const PinnedLines& lines, const BufferList& data) {
+  std::size_t offset = 0;
+  for (unsigned i = 0; i < lines.size(); ++i) {
+    Line& line = lines[i];
+    const Range range = lines.range(i);
+    const std::size_t byte_count = std::size_t{range.count} * block_bytes_;
+    BufferList held = cache_.allocate(byte_count);
+    cache_.cut_out(line, range);
+    if (held.empty()) {
+      ++line.generation;
+    } else {
+      copy(data.share(offset, byte_count), held);
+      put_all(line, range, block_bytes_, held, nullptr, false);
+    }
+    offset += byte_count;
+  }
+}
+
+}  // namespace sandbay::cache
