@@ -176,7 +176,8 @@ WriteRecovery WriteMemory::recover() {
 
 void WriteMemory::settle_found(Found& found, WriteRecovery& recovery) {
   if (!found.in_primary && !found.in_mirror) {
-    if (!found.acknowledged) return;
+    // What a whole mirror does not have was not acknowledged yet, or released.
+    if (!found.acknowledged || search_->mirror_whole) return;
     recovery.lost.push_back(
         {.known = true, .subject = subject_of(found.header), .why = search_->why_lost});
     return;

@@ -32,13 +32,6 @@ std::size_t class_for(std::size_t byte_count) {
   return kClassBytes.size();
 }
 
-// What a list of this many bytes takes from the pool.
-std::size_t block_bytes_for(std::size_t byte_count) {
-  const std::size_t whole = byte_count / BufferPool::kListPieceBytes * BufferPool::kListPieceBytes;
-  const std::size_t rest = byte_count - whole;
-  return whole + (rest == 0 ? 0 : kClassBytes[class_for(rest)]);
-}
-
 // Maps a slab on its own boundary, so that the system can back it with one huge page: fewer
 // translation misses when payloads are copied.
 std::byte* map_slab() {
@@ -231,6 +224,22 @@ BufferPool::~BufferPool() {
   for (const auto& slab : slabs_) {
     if (slab->memory != nullptr) give_slab_memory(slab->memory);
   }
+}
+
+// The next piece of a list that still needs so many bytes.
+std::size_t BufferPool::piece_bytes(std::size_t byte_count) const noexcept {
+  const std::size_t most = std::min({byte_count, kListPieceBytes, slab_bytes_});
+  if (given_.empty() || most <= kClassBytes[0]) return most;
+  const std::size_t size_class = class_for(most);
+  return kClassBytes[size_class] == most ? most : kClassBytes[size_class - 1];
+}
+
+// What a list of this many bytes takes from the pool.
+std::size_t BufferPool::block_bytes_for(std::size_t byte_count) const noexcept {
+  if (!given_.empty()) return (byte_count + kClassBytes[0] - 1) / kClassBytes[0] * kClassBytes[0];
+  const std::size_t whole = byte_count / kListPieceBytes * kListPieceBytes;
+  const std::size_t rest = byte_count - whole;
+  return whole + (rest == 0 ? 0 : kClassBytes[class_for(rest)]);
 }
 
 std::byte* BufferPool::take_slab_memory() {

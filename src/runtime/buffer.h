@@ -13,7 +13,8 @@
 // redeemed by try_allocate() followed by unreserve().
 //
 // A pool can also stand over memory that was given to it, such as a part of an NVRAM image: then
-// its slabs are pieces of that memory, and content that was there before can be adopted.
+// its slabs are pieces of that memory, and content that was there before can be adopted. Such
+// memory is scarce: lists are made of blocks that they fill.
 #pragma once
 
 #include <algorithm>
@@ -270,9 +271,8 @@ class BufferPool {
   }
   void wake(std::deque<Waiter*>& waiters);
   bool grant(Waiter& waiter);
-  std::size_t piece_bytes(std::size_t byte_count) const noexcept {
-    return std::min({byte_count, kListPieceBytes, slab_bytes_});
-  }
+  std::size_t piece_bytes(std::size_t byte_count) const noexcept;
+  std::size_t block_bytes_for(std::size_t byte_count) const noexcept;
 
   Executor& home_;
   std::size_t slab_bytes_ = kSlabBytes;

@@ -288,6 +288,11 @@ TEST_CASE("A pool over given memory takes every block from there, and all of it"
       CHECK(lists.size() * size >= sizeof memory->bytes / 8 * (size > kPiece ? 7 : 8));
     }
     CHECK(pool.used_bytes() == 0);
+    for (const std::size_t size : {std::size_t{512}, std::size_t{8192}, 5 * kPiece - 512}) {
+      const BufferList list = pool.try_allocate(size);
+      CHECK(list.byte_count() == size);
+      CHECK(pool.used_bytes() == size);  // No block is filled in part.
+    }
     CHECK_FALSE(pool.owns(executor.buffers().try_allocate_contiguous(1)));
     co_return;
   });
