@@ -108,6 +108,7 @@ Task<void> Connection::serve(Session& session, ConnectionLink& link) {
     if (step == PduFramer::Step::kPdu) {
       ++traffic_.pdus_in;
       if (!hand_over(session, link)) break;
+      if (is_flooded() || crossed_ >= kMostCrossing) co_await let_answers_go(session);
       if (++in_turn < kPdusPerTurn) continue;
       // The answers so far leave while the rest is served: both sides work at the same time.
       in_turn = 0;
@@ -121,13 +122,7 @@ Task<void> Connection::serve(Session& session, ConnectionLink& link) {
       if (!closing_) given_up_ = reason_of(step);
       break;
     }
-    // Answers do not wait for room; who asks for them and does not read them is read no further.
-    while (is_flooded()) co_await room_.wait();
-    // Nor does what crosses pile up where the session lives.
-    if (crossed_ >= kMostCrossing) {
-      crossed_ = 0;
-      co_await invoke_on(session.home(), arrive());
-    }
+    if (is_flooded() || crossed_ >= kMostCrossing) co_await let_answers_go(session);
     const auto targets = framer_.targets();
     if (targets.empty()) break;
     const Result<std::size_t> got = co_await stream_->receive(targets);
@@ -138,6 +133,15 @@ Task<void> Connection::serve(Session& session, ConnectionLink& link) {
   }
   home_->disarm(timer_);
   session_ = nullptr;
+}
+
+// Answers do not wait for room; who asks for them and does not read them is read no further. Nor
+// does what crosses pile up where the session lives.
+Task<void> Connection::let_answers_go(Session& session) {
+  while (is_flooded()) co_await room_.wait();
+  if (crossed_ < kMostCrossing) co_return;
+  crossed_ = 0;
+  co_await invoke_on(session.home(), arrive());
 }
 
 // False ends the connection.
@@ -196,9 +200,16 @@ BufferList Connection::payload_for(const IncomingPdu& pdu, std::size_t byte_coun
       if (!admits_writes()) return {};
       return pool.try_allocate(byte_count);
     case Opcode::kDataOut: {
+      // What nobody was promised room for is no use to any write.
+      if (byte_count > promised_) return {};
       BufferList data = pool.try_allocate(byte_count);
-      unpromise(std::min(byte_count, promised_));
-      data_awaited_since_ = home_->now();
+      if (data.empty()) return data;
+      unpromise(byte_count);
+      redeemed_ += static_cast<std::int64_t>(byte_count);
+      if (redeemed_ >= kLeastRedeemed) {
+        data_awaited_since_ = home_->now();
+        redeemed_ = 0;
+      }
       return data;
     }
     default:
@@ -217,9 +228,22 @@ bool Connection::admits_writes() const {
 
 bool Connection::try_promise(std::size_t byte_count) {
   if (closing_ || !home_->buffers().try_reserve(byte_count)) return false;
-  if (promised_ == 0) data_awaited_since_ = home_->now();
-  promised_ += byte_count;
+  count_promise(byte_count);
   return true;
+}
+
+void Connection::count_promise(std::size_t byte_count) {
+  if (promised_ == 0) {
+    data_awaited_since_ = home_->now();
+    redeemed_ = 0;
+  }
+  promised_ += byte_count;
+}
+
+void Connection::promise_again(std::size_t byte_count) {
+  if (closing_ || !home_->buffers().try_reserve(byte_count)) return;
+  promised_ += byte_count;
+  redeemed_ -= static_cast<std::int64_t>(byte_count);
 }
 
 Task<bool> Connection::promise(std::size_t byte_count) {
@@ -233,8 +257,7 @@ Task<bool> Connection::promise(std::size_t byte_count) {
     home_->buffers().unreserve(byte_count);
     co_return false;
   }
-  if (promised_ == 0) data_awaited_since_ = home_->now();
-  promised_ += byte_count;
+  count_promise(byte_count);
   co_return true;
 }
 
@@ -258,9 +281,15 @@ void Connection::arm_housekeeping() {
 void Connection::keep_house() {
   const TimePoint now = home_->now();
   // What we do not read, because so much waits to be sent, is not missing.
-  if (is_flooded()) last_received_ = now;
+  if (is_flooded()) last_received_ = data_awaited_since_ = now;
   const bool unanswered = pinged_ != kNever && now - pinged_ >= limits_.nop_in_timeout &&
                           now - last_received_ >= limits_.nop_in_timeout;
+  // What a burst took is not kept for the next one, which may never come.
+  if (idle_writer_ && queue_.empty() && now - last_received_ >= kStallTimeWhileShort) {
+    queue_ = std::vector<Outgoing>();
+    sending_ = std::vector<Outgoing>();
+    slices_ = std::vector<IoSlice>();
+  }
   // A peer that takes nothing is borne with for long, but not while it holds what others need.
   const Duration patience = home_->buffers().under_pressure()
                                 ? std::min(kStallTimeWhileShort, limits_.send_stall_timeout)
@@ -269,9 +298,11 @@ void Connection::keep_house() {
   // Half a PDU, and then silence, while others wait for memory.
   const bool withheld = framer_.in_the_middle() && home_->buffers().under_pressure() &&
                         now - last_received_ >= limits_.nop_in_timeout;
-  // Memory was promised to data that does not come, and others wait for it.
-  const bool hoarding = promised_ > 0 && home_->buffers().waiter_count() > 0 &&
-                        now - data_awaited_since_ >= limits_.nop_in_timeout;
+  // Memory was promised to data that do not come, or in driblets, and others wait for it or are
+  // refused.
+  const bool scarce = home_->buffers().waiter_count() > 0 || !admits_writes();
+  const bool hoarding =
+      promised_ > 0 && scarce && now - data_awaited_since_ >= limits_.nop_in_timeout;
   // Section 7.4.3: discovery is not pinged.
   const bool discovery = session_ != nullptr && session_->is_discovery();
   const bool idle = discovery && now - last_received_ >= kDiscoveryIdleTime;

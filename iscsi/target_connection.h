@@ -87,7 +87,7 @@ class Connection final : public PayloadSource {
   void send_bytes(Bhs bhs, std::span<const std::byte> data, StatSnUse use);
   void send_reject(RejectReason reason, BhsView bad, const StatusNumbers& numbers);
   bool has_room() const noexcept { return queued_bytes_ < kQueuedBytesLimit || closing_; }
-  // Far more waits to be sent than data alone would leave there.
+  // More waits to be sent than the answers of a window of commands, or far more than data leave.
   bool is_flooded() const noexcept {
     return !closing_ && (queued_bytes_ >= 4 * kQueuedBytesLimit || queue_.size() >= kMostQueued);
   }
@@ -105,6 +105,8 @@ class Connection final : public PayloadSource {
   bool try_promise(std::size_t byte_count);
   Task<bool> promise(std::size_t byte_count);  // Waits. False: closing, and nothing is promised.
   void unpromise(std::size_t byte_count);
+  // What data that nobody had promised anything has redeemed stands again, if there is room.
+  void promise_again(std::size_t byte_count);
 
   // Ends both directions; the reader and the writer end soon.
   void shutdown() noexcept;
@@ -130,11 +132,18 @@ class Connection final : public PayloadSource {
   static constexpr unsigned kPdusPerTurn = 8;
   static constexpr unsigned kMostCrossing = 512;
   static constexpr std::size_t kQueuedBytesLimit = std::size_t{4} << 20;
-  static constexpr std::size_t kMostQueued = 65536;
+  static constexpr std::size_t kMostQueued = 1024;
   static constexpr std::size_t kSmallPayloadBytes = 4096;
+  // Who sends less of what it has announced, in the time that a ping may take, hoards.
+  static constexpr std::int64_t kLeastRedeemed = 65536;
   static constexpr std::size_t kSlicesPerSend = 960;  // Below IOV_MAX, with a PDU's worth of room.
   static constexpr std::size_t kBytesPerSend = std::size_t{1} << 20;
 
+  // What one takes in memory; the blocks of its data are rounded up elsewhere.
+  static std::size_t cost_of(const Outgoing& outgoing) {
+    return sizeof(Outgoing) + outgoing.data.byte_count();
+  }
+  Task<void> let_answers_go(Session& session);
   Task<void> write_loop();
   Task<Error> send_gathered();
   void finish_outgoing(Outgoing& outgoing);
@@ -144,6 +153,7 @@ class Connection final : public PayloadSource {
   static Task<void> arrive();
   void promise_unsolicited(IncomingPdu& pdu);
   bool admits_writes() const;
+  void count_promise(std::size_t byte_count);
 
   std::unique_ptr<Stream> stream_;
   Executor* home_;
@@ -175,7 +185,10 @@ class Connection final : public PayloadSource {
 
   std::vector<BufferPool::Wait*> promise_waits_;
   std::size_t promised_ = 0;
-  TimePoint data_awaited_since_{};  // While something is promised: since it last came nearer.
+  // While something is promised: since data last came in earnest, and how many bytes came after
+  // that; below zero where they turned out to be of no use.
+  TimePoint data_awaited_since_{};
+  std::int64_t redeemed_ = 0;
 
   // Housekeeping: pings when nothing comes, ends when nobody answers or nothing can be sent.
   Timer timer_;

@@ -27,9 +27,23 @@ struct CrossingSend final : Message, FramePooled {
   StatSnUse use = StatSnUse::kNone;
 };
 
-struct CrossingUnpromise final : Message, FramePooled {
+struct CrossingPromise final : Message, FramePooled {
   Connection* connection = nullptr;
   std::size_t byte_count = 0;
+  void (Connection::*change)(std::size_t byte_count) = nullptr;
+
+  static void send(ConnectionLink& link, std::size_t byte_count,
+                   void (Connection::*change)(std::size_t byte_count)) {
+    auto* const crossing = new CrossingPromise;
+    crossing->connection = link.connection;
+    crossing->byte_count = byte_count;
+    crossing->change = change;
+    crossing->run = [](Message& message) {
+      const std::unique_ptr<CrossingPromise> arrived(static_cast<CrossingPromise*>(&message));
+      (arrived->connection->*arrived->change)(arrived->byte_count);
+    };
+    link.home->send(*crossing);
+  }
 };
 
 struct CrossingShutdown final : Message, FramePooled {
@@ -336,14 +350,16 @@ void Session::unpromise(ConnectionLink& link, std::size_t byte_count) {
     link.connection->unpromise(byte_count);
     return;
   }
-  auto* const crossing = new CrossingUnpromise;
-  crossing->connection = link.connection;
-  crossing->byte_count = byte_count;
-  crossing->run = [](Message& message) {
-    const std::unique_ptr<CrossingUnpromise> arrived(static_cast<CrossingUnpromise*>(&message));
-    arrived->connection->unpromise(arrived->byte_count);
-  };
-  link.home->send(*crossing);
+  CrossingPromise::send(link, byte_count, &Connection::unpromise);
+}
+
+void Session::promise_again(ConnectionLink& link, std::size_t byte_count) {
+  if (byte_count == 0 || link.ended) return;
+  if (link.home == &home_) {
+    link.connection->promise_again(byte_count);
+    return;
+  }
+  CrossingPromise::send(link, byte_count, &Connection::promise_again);
 }
 
 bool Session::has_room(ConnectionLink& link) const {

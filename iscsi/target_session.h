@@ -157,6 +157,8 @@ class Session : public std::enable_shared_from_this<Session> {
   bool try_promise(ConnectionLink& link, std::size_t byte_count);
   Task<bool> promise(ConnectionLink& link, std::size_t byte_count);
   void unpromise(ConnectionLink& link, std::size_t byte_count);
+  // What was redeemed by data that nothing had been promised to.
+  void promise_again(ConnectionLink& link, std::size_t byte_count);
   bool has_room(ConnectionLink& link) const;
   Task<void> room(ConnectionLink& link);
   void unpin(ConnectionLink& link);

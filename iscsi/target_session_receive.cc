@@ -183,15 +183,24 @@ bool Session::is_fenced(const ScsiTask& task) const {
 
 void Session::receive_data_out(ConnectionLink& link, IncomingPdu& pdu) {
   const Result<DataOut, RejectReason> data_out = parse_data_out(pdu.bhs);
+  const std::size_t redeemed = pdu.data.byte_count();  // Of what the connection has promised.
   if (!data_out) {
     reject(link, data_out.error(), pdu);
+    pdu.data.clear();
+    promise_again(link, redeemed);
     return;
   }
   // By task tag, never by LUN: some initiators do not set it here. Data of a task that has ended,
   // for instance by an abort, is still on its way and nothing to complain about.
   ScsiTask* const task = find_task(data_out->initiator_task_tag);
-  if (task == nullptr || !task->is_of(link)) return;
-  task->take_data_out(*data_out, std::move(pdu.data), pdu.data_dropped);
+  std::size_t own = 0;
+  if (task != nullptr && task->is_of(link)) {
+    own = task->take_data_out(*data_out, std::move(pdu.data), pdu.data_dropped);
+  }
+  if (own >= redeemed) return;
+  // It took room that had been promised to the data of others.
+  pdu.data.clear();
+  promise_again(link, redeemed - own);
 }
 
 // Everything else -----------------------------------------------------------------------------

@@ -11,6 +11,11 @@
 namespace sandbay::iscsi {
 namespace {
 
+// Sections 11.7 and 11.8 set no time. A write that waits for data that were asked for, or
+// announced, fails after so long without any: the memory that it holds is others', too. Longer than
+// initiators let a command take.
+constexpr Duration kSequencePatience = std::chrono::minutes(2);
+
 // Tells a task that waits for data that it is being aborted: by message where the device server
 // lives elsewhere. The message overtakes neither completion nor release, so the task is there.
 class CancelHook final : public Cancellation::Hook {
@@ -100,11 +105,20 @@ Task<Result<BufferList>> ScsiTask::receive_data_out(std::size_t byte_count) {
 }
 
 Task<Result<BufferList>> ScsiTask::receive_here(std::size_t byte_count, bool crossing) {
+  std::uint32_t came = data_came_;
+  TimePoint deadline = home_->now() + kSequencePatience;
   for (;;) {
     const bool dead = finished_ || lingering_ || cancelled_ || refusal_ != Refusal::kNone;
     if (dead) co_return std::unexpected(Error::kCancelled);
     if (ready_.byte_count() + gathered_bytes_ >= byte_count) break;
-    co_await arrival_.wait();
+    const bool expecting = expects_data();
+    const bool woken = co_await arrival_.wait_until(expecting ? deadline : kNever);
+    if (!expecting || came != data_came_) {
+      came = data_came_;
+      deadline = home_->now() + kSequencePatience;
+    } else if (!woken) {
+      fail(scsi::Additional::kNotEnoughUnsolicitedData);
+    }
   }
   if (ready_.byte_count() < byte_count) end_gathering();
   BufferList data = take_ready(byte_count);

@@ -58,7 +58,8 @@ class ScsiTask final : public scsi::Command, public FramePooled {
   // Data that came with the command, whether there was room for it, and what has been promised to
   // the data that follow unasked.
   void take_immediate(BufferList data, bool dropped, std::uint32_t promised);
-  void take_data_out(const DataOut& pdu, BufferList data, bool dropped);
+  // How many of its bytes were promised to it: the room for others was promised to somebody else.
+  std::uint32_t take_data_out(const DataOut& pdu, BufferList data, bool dropped);
   // Its turn by CmdSN has come: to the device server.
   void deliver(scsi::TargetDevice& device);
   // Ends a task that the device server has never seen, without a response.
@@ -104,11 +105,13 @@ class ScsiTask final : public scsi::Command, public FramePooled {
   Task<Result<BufferList>> receive_here(std::size_t byte_count, bool crossing);
   BufferList take_ready(std::size_t byte_count);
   void store(std::uint32_t offset, BufferList data);
+  bool came_before(std::uint32_t offset, std::uint32_t byte_count) const;
   void make_ready(BufferList data);
   void end_gathering();
   void drop_data();
-  void take_unsolicited(const DataOut& pdu, BufferList data);
-  void take_solicited(const Transfer& transfer, const DataOut& pdu, BufferList data);
+  void take_unsolicited(const DataOut& pdu, BufferList data, bool dropped);
+  void take_solicited(const Transfer& transfer, const DataOut& pdu, BufferList data, bool dropped);
+  void fail_for_room();
   Transfer* find_transfer(std::uint32_t target_transfer_tag);
   void end_unsolicited();
   void end_transfer(Transfer& transfer);
@@ -146,6 +149,7 @@ class ScsiTask final : public scsi::Command, public FramePooled {
   std::map<std::uint32_t, BufferList> early_;  // Behind a gap, by offset.
   std::uint32_t consumed_ = 0;
   std::uint32_t in_order_end_ = 0;  // consumed_ + ready_ + gathered_
+  std::uint32_t data_came_ = 0;     // Bytes of use; tells whether some have come.
   std::uint32_t solicited_end_ = 0;
   std::uint32_t promised_ahead_ = 0;  // Room for what no R2T has asked for yet.
   std::uint32_t unsolicited_limit_ = 0;

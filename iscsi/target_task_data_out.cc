@@ -5,6 +5,7 @@
 // also when its data are of no use any more: only then may the command be answered.
 
 #include <algorithm>
+#include <iterator>
 
 #include "iscsi/target_session.h"
 #include "iscsi/target_task.h"
@@ -42,39 +43,45 @@ void ScsiTask::refuse_data() {
   session_->unpromise(*link_, std::exchange(unsolicited_promised_, 0));
 }
 
-void ScsiTask::take_data_out(const DataOut& pdu, BufferList data, bool dropped) {
+std::uint32_t ScsiTask::take_data_out(const DataOut& pdu, BufferList data, bool dropped) {
   const bool unsolicited = pdu.target_transfer_tag == kReservedTag;
   Transfer* const transfer = unsolicited ? nullptr : find_transfer(pdu.target_transfer_tag);
-  if (!unsolicited && transfer == nullptr) return;  // It has ended; nobody wants this.
-  if (dropped && refusal_ == Refusal::kNone) refusal_ = Refusal::kTaskSetFull;
+  if (!unsolicited && transfer == nullptr) return 0;  // It has ended; nobody wants this.
   const bool useful = refusal_ == Refusal::kNone && !lingering_;
-  const std::uint32_t byte_count = pdu.data_segment_length;
+  const std::uint32_t room =
+      unsolicited ? unsolicited_promised_ : transfer->byte_count - transfer->received;
+  const std::uint32_t promised = std::min(pdu.data_segment_length, room);
+  if (useful) data_came_ += pdu.data_segment_length;
   if (unsolicited) {
-    unsolicited_promised_ -= std::min(unsolicited_promised_, byte_count);
-    if (useful) take_unsolicited(pdu, std::move(data));
+    if (!dropped) unsolicited_promised_ -= promised;
+    if (useful) take_unsolicited(pdu, std::move(data), dropped);
     if (pdu.final) end_unsolicited();
   } else {
-    if (useful) take_solicited(*transfer, pdu, std::move(data));
+    if (useful) take_solicited(*transfer, pdu, std::move(data), dropped);
     ++transfer->next_data_sn;
-    transfer->received += std::min(byte_count, transfer->byte_count - transfer->received);
+    transfer->received += promised;
+    if (dropped) session_->unpromise(*link_, promised);
     if (pdu.final) end_transfer(*transfer);
   }
   if (delivered_) solicit();
   arrival_.notify_all();
+  return promised;
 }
 
 // What RFC 7143 calls for depends on what is wrong. A DataSN that is not the next one means that
 // data was lost (section 7.9), which is a CRC error (section 7.8). Data that are not those of the
 // sequence, by their number or their place, are an incorrect amount (section 11.4.7.2).
-void ScsiTask::take_unsolicited(const DataOut& pdu, BufferList data) {
+void ScsiTask::take_unsolicited(const DataOut& pdu, BufferList data, bool dropped) {
   if (!unsolicited_open_) return fail(scsi::Additional::kUnexpectedUnsolicitedData);
   if (pdu.data_sn != unsolicited_data_sn_) return fail(scsi::Additional::kDataPhaseCrcError);
   ++unsolicited_data_sn_;
   const bool in_place = pdu.buffer_offset <= unsolicited_limit_ &&
-                        data.byte_count() <= unsolicited_limit_ - pdu.buffer_offset;
+                        pdu.data_segment_length <= unsolicited_limit_ - pdu.buffer_offset;
   const bool in_order =
       !session_->parameters().data_pdu_in_order || pdu.buffer_offset == in_order_end_;
-  if (!in_place || !in_order) return fail(scsi::Additional::kNotEnoughUnsolicitedData);
+  const bool twice = came_before(pdu.buffer_offset, pdu.data_segment_length);
+  if (!in_place || !in_order || twice) return fail(scsi::Additional::kNotEnoughUnsolicitedData);
+  if (dropped) return fail_for_room();
   store(pdu.buffer_offset, std::move(data));
   // Whoever sends unsolicited data sends as much as may be: FirstBurstLength, or all there is.
   if (pdu.final && in_order_end_ != unsolicited_limit_) {
@@ -82,16 +89,21 @@ void ScsiTask::take_unsolicited(const DataOut& pdu, BufferList data) {
   }
 }
 
-void ScsiTask::take_solicited(const Transfer& transfer, const DataOut& pdu, BufferList data) {
+void ScsiTask::take_solicited(const Transfer& transfer, const DataOut& pdu, BufferList data,
+                              bool dropped) {
   if (pdu.data_sn != transfer.next_data_sn) return fail(scsi::Additional::kDataPhaseCrcError);
-  const auto byte_count = static_cast<std::uint32_t>(data.byte_count());
+  const std::uint32_t byte_count = pdu.data_segment_length;
   const std::uint32_t left = transfer.byte_count - transfer.received;
   const bool in_place = pdu.buffer_offset >= transfer.offset && byte_count <= left &&
                         pdu.buffer_offset - transfer.offset <= transfer.byte_count - byte_count;
   const bool in_order = !session_->parameters().data_pdu_in_order ||
                         pdu.buffer_offset == transfer.offset + transfer.received;
   const bool complete = !pdu.final || byte_count == left;
-  if (!in_place || !in_order || !complete) return fail(scsi::Additional::kNotEnoughUnsolicitedData);
+  const bool twice = came_before(pdu.buffer_offset, byte_count);
+  if (!in_place || !in_order || !complete || twice) {
+    return fail(scsi::Additional::kNotEnoughUnsolicitedData);
+  }
+  if (dropped) return fail_for_room();
   store(pdu.buffer_offset, std::move(data));
 }
 
@@ -118,9 +130,6 @@ void ScsiTask::end_transfer(Transfer& transfer) {
 void ScsiTask::store(std::uint32_t offset, BufferList data) {
   if (data.empty()) return;
   if (offset != in_order_end_) {
-    if (offset < in_order_end_ || early_.contains(offset)) {
-      return fail(scsi::Additional::kNotEnoughUnsolicitedData);
-    }
     if (early_.size() >= kMostEarlyPieces) {
       refusal_ = Refusal::kTaskSetFull;
       return;
@@ -129,14 +138,23 @@ void ScsiTask::store(std::uint32_t offset, BufferList data) {
     return;
   }
   make_ready(std::move(data));
-  while (!early_.empty() && early_.begin()->first <= in_order_end_) {
-    if (early_.begin()->first < in_order_end_) {
-      return fail(scsi::Additional::kNotEnoughUnsolicitedData);
-    }
+  while (!early_.empty() && early_.begin()->first == in_order_end_) {
     BufferList next = std::move(early_.begin()->second);
     early_.erase(early_.begin());
     make_ready(std::move(next));
   }
+}
+
+// Nothing is taken twice, so that a command holds no more than its length.
+bool ScsiTask::came_before(std::uint32_t offset, std::uint32_t byte_count) const {
+  if (byte_count == 0) return false;
+  if (offset < in_order_end_) return true;
+  if (early_.empty()) return false;
+  const auto after = early_.lower_bound(offset);
+  if (after != early_.end() && after->first - offset < byte_count) return true;
+  if (after == early_.begin()) return false;
+  const auto before = std::prev(after);
+  return offset - before->first < before->second.byte_count();
 }
 
 void ScsiTask::make_ready(BufferList data) {
@@ -175,6 +193,10 @@ void ScsiTask::fail(scsi::Additional reason) {
     failure_ = reason;
   }
   arrival_.notify_all();
+}
+
+void ScsiTask::fail_for_room() {
+  if (refusal_ == Refusal::kNone) refusal_ = Refusal::kTaskSetFull;
 }
 
 // Asks for data as far ahead as may be.
@@ -216,6 +238,7 @@ Task<void> ScsiTask::solicit_when_promised(std::uint32_t byte_count) {
   if (promised && wanted) {
     promised_ahead_ = byte_count;
     solicit();
+    arrival_.notify_all();  // From now on, data are waited for with patience.
   }
   session.unpin(link);
   --pins_;

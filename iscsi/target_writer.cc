@@ -31,7 +31,7 @@ void Connection::send(Bhs bhs, BufferList data, StatSnUse use) {
   std::ranges::copy(bhs, outgoing.header.begin());
   outgoing.data = std::move(data);
   finish_outgoing(outgoing);
-  queued_bytes_ += outgoing.header_bytes + outgoing.data.byte_count() + outgoing.trailer_bytes;
+  queued_bytes_ += cost_of(outgoing);
   ++traffic_.pdus_out;
   if (idle_writer_) {
     home_->post_at_turn_end(std::exchange(idle_writer_, {}));
@@ -110,6 +110,7 @@ Task<Error> Connection::send_gathered() {
   while (next < sending_.size()) {
     slices_.clear();
     std::size_t byte_count = 0;
+    std::size_t cost = 0;
     while (next < sending_.size() && slices_.size() < kSlicesPerSend &&
            byte_count < kBytesPerSend) {
       Outgoing& outgoing = sending_[next++];
@@ -119,6 +120,7 @@ Task<Error> Connection::send_gathered() {
         slices_.push_back({outgoing.data[i].data(), outgoing.data[i].byte_count()});
       }
       byte_count += outgoing.data.byte_count() + outgoing.trailer_bytes;
+      cost += cost_of(outgoing);
       if (outgoing.trailer_bytes > 0) {
         slices_.push_back({outgoing.trailer.data(), outgoing.trailer_bytes});
       }
@@ -127,7 +129,7 @@ Task<Error> Connection::send_gathered() {
     const Error error = co_await stream_->send(slices_);
     if (error != Error::kNone) co_return error;
     traffic_.bytes_out += byte_count;
-    queued_bytes_ -= byte_count;
+    queued_bytes_ -= cost;
     room_.notify_all();
   }
   co_return Error::kNone;
