@@ -130,11 +130,12 @@ void Throttle::pump() {
   }
 }
 
+// Halfway to the limit writers are as fast as the destager; what is left evens out its rounds.
 Duration Throttle::delay_for(std::uint64_t byte_count) const {
   if (!above_high() || limits_.most_bytes == limits_.high_bytes) return Duration::zero();
   const double level = static_cast<double>(used_bytes_ - limits_.high_bytes) /
                        static_cast<double>(limits_.most_bytes - limits_.high_bytes);
-  const double seconds = static_cast<double>(byte_count) / rate_ * std::min(level, 1.0);
+  const double seconds = static_cast<double>(byte_count) / rate_ * 2 * std::min(level, 1.0);
   const auto delay = std::chrono::duration_cast<Duration>(std::chrono::duration<double>(seconds));
   return std::min(delay, kLongestDelay);
 }

@@ -1,7 +1,7 @@
 // Throttle: the room for dirty data, and how writers are slowed down when it gets scarce.
 //
-// Up to the high watermark writers are admitted at once. Above it each byte costs time: what the
-// destager needs for it, times how far the level is between watermark and limit, so that writers
+// Up to the high watermark writers are admitted at once. Above it each byte costs time: the more,
+// the nearer the level is to the limit, and halfway what the destager needs for it, so that writers
 // are slowed smoothly down to its pace before they would hit the limit. Who waits, waits first come
 // first served with its volume; volumes take turns.
 //
