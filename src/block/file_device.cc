@@ -23,7 +23,8 @@ constexpr std::size_t kBounceAlignment = 4096;
 constexpr std::uint64_t kZeroStep = std::uint64_t{1} << 30;
 constexpr std::size_t kZeroesBytes = 64 * 1024;
 constexpr std::size_t kZeroSlices = 16;
-constexpr Duration kDegradedFor = std::chrono::minutes(1);  // After a failure.
+constexpr Duration kDegradedFor = std::chrono::minutes(1);   // After a failure.
+constexpr Duration kMeasureEvery = std::chrono::seconds(1);  // How long the file is, with a sync.
 
 // What zeros are written from where the system cannot make them; never written to.
 alignas(4096) std::array<std::byte, kZeroesBytes> zeroes;
@@ -32,10 +33,9 @@ bool cancelled(const Cancellation* cancellation) {
   return cancellation != nullptr && cancellation->cancelled();
 }
 
-// Whether a failed read may be the fault of single blocks. Beyond the end lie the blocks of a
-// file that somebody has cut short.
+// Whether a failed read may be the fault of single blocks.
 bool may_be_bad_blocks(Error error) {
-  return error == Error::kHardware || error == Error::kDataCorrupt || error == Error::kOutOfRange;
+  return error == Error::kHardware || error == Error::kDataCorrupt;
 }
 
 // A write is refused beyond the end by limits of the process or the filesystem, not by the
@@ -50,18 +50,20 @@ FileDevice::FileDevice(Executor& home, FileDeviceOptions options, std::unique_pt
 FileDevice::~FileDevice() = default;
 
 Health FileDevice::health() const noexcept {
-  if (sync_failed_) return Health::kFailed;
+  if (sync_failed_ || cut_short_) return Health::kFailed;
   return home_.now() < degraded_until_ ? Health::kDegraded : Health::kGood;
 }
 
 std::string FileDevice::description() const {
   std::string text = (file_->is_block_device() ? "device " : "file ") + options_.path;
   if (!not_direct_because_.empty()) text += ", through the page cache: " + not_direct_because_;
+  if (cut_short_) text += ", which somebody has cut short";
   return text;
 }
 
 Task<Completion> FileDevice::submit(Request request) {
   assert(fits(geometry_, request));
+  if (cut_short_ && request.operation != Operation::kAdvise) return refuse(std::move(request));
   switch (request.operation) {
     case Operation::kRead:
       return read(std::move(request));
@@ -81,6 +83,10 @@ Task<Completion> FileDevice::submit(Request request) {
   }(std::move(request));
 }
 
+Task<Completion> FileDevice::refuse(Request request) {
+  co_return finish(Error::kHardware, std::move(request));
+}
+
 // What the initiator cancelled, what memory was missing for and what was never asked of the file
 // say nothing about it.
 void FileDevice::note_failure(Operation operation, Error error) {
@@ -92,6 +98,10 @@ void FileDevice::note_failure(Operation operation, Error error) {
 }
 
 Completion FileDevice::finish(Error error, Request&& request) {
+  if (error == Error::kOutOfRange && request.operation == Operation::kRead) {
+    cut_short_ = true;
+    error = Error::kHardware;
+  }
   if (error != Error::kNone) note_failure(request.operation, error);
   return Completion{
       .error = error, .data = std::move(request.data), .modelled_end = request.modelled_arrival};
@@ -160,6 +170,8 @@ Task<Error> FileDevice::sync(Cancellation* cancellation) {
   if (sync_failed_) co_return Error::kHardware;
   const std::uint64_t covered = changes_;
   if (synced_ >= covered) co_return Error::kNone;
+  co_await measure();
+  if (cut_short_) co_return Error::kHardware;
   const Error error = co_await shared_sync_.sync(cancellation);
   if (error == Error::kNone) synced_ = std::max(synced_, covered);
   // After a failure the kernel may forget the pages that it could not write and report the error
@@ -167,6 +179,16 @@ Task<Error> FileDevice::sync(Cancellation* cancellation) {
   const bool lost = error != Error::kNone && error != Error::kCancelled && !file_->direct();
   if (lost) sync_failed_ = true;
   co_return error;
+}
+
+// A write beyond the end of a file that was cut short makes it longer again, with zeros before it,
+// so a read would not meet the end. Then its length tells.
+Task<void> FileDevice::measure() {
+  if (file_->is_block_device() || home_.now() < measure_next_) co_return;
+  measure_next_ = home_.now() + kMeasureEvery;
+  const std::uint64_t expected = geometry_.block_count * geometry_.block_bytes;
+  const Result<std::uint64_t> size = co_await file_->size();
+  if (size.has_value() && *size < expected) cut_short_ = true;
 }
 
 Task<Completion> FileDevice::unmap(Request request) {
@@ -322,6 +344,7 @@ Task<Error> FileDevice::transfer_bounced(Operation operation, std::uint64_t offs
 
 Task<Result<ProvisioningRun>> FileDevice::provisioning(Lba first, Lba limit) {
   assert(first < limit && limit <= geometry_.block_count);
+  if (cut_short_) co_return std::unexpected(Error::kHardware);
   const ProvisioningRun all_mapped{.block_count = limit - first, .mapped = true};
   // A device node does not tell what it has mapped.
   if (options_.preallocate || file_->is_block_device()) co_return all_mapped;
@@ -329,6 +352,7 @@ Task<Result<ProvisioningRun>> FileDevice::provisioning(Lba first, Lba limit) {
   const Result<File::Run> run = co_await file_->run_at(first * block);
   if (!run.has_value()) {
     if (run.error() == Error::kUnsupported) co_return all_mapped;
+    if (run.error() == Error::kOutOfRange) cut_short_ = true;
     co_return std::unexpected(run.error());
   }
   // A block that is partly a hole is mapped.

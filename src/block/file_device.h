@@ -8,7 +8,9 @@
 // through aligned memory; nothing else is copied.
 //
 // A write is volatile until a flush that began after it has completed. Flushes that wait for one
-// another share one sync. A read error is narrowed down to its first bad block.
+// another share one sync. A read error is narrowed down to its first bad block. A file that turns
+// out to be shorter than it was is no disk with bad blocks, but another disk: nothing is read or
+// written any more until it is opened anew.
 #pragma once
 
 #include <cstdint>
@@ -56,7 +58,8 @@ class FileDevice final : public BlockDevice {
   Executor& home() const noexcept override { return home_; }
   const Geometry& geometry() const noexcept override { return geometry_; }
   // kFailed once a sync has failed on the page cache: the kernel may then have dropped what it
-  // could not write, so no later flush succeeds until the file is opened again. kDegraded for a
+  // could not write, so no later flush succeeds until the file is opened again; also when the file
+  // has been cut short, and then every request ends with kHardware. kDegraded for a
   // minute after any other failure of the file: a full filesystem heals when there is space again.
   Health health() const noexcept override;
   std::string description() const override;
@@ -87,7 +90,9 @@ class FileDevice final : public BlockDevice {
   Task<Completion> unmap(Request request);
   Task<Completion> write_zeroes(Request request);
   Task<Completion> find_bad_block(Request request);
+  Task<Completion> refuse(Request request);
   Task<Error> sync(Cancellation* cancellation);
+  Task<void> measure();
 
   // These take references into the frame of their caller, which awaits them at once.
   Task<Error> transfer(Operation operation, std::uint64_t offset, BufferList& data,
@@ -112,6 +117,8 @@ class FileDevice final : public BlockDevice {
   std::string not_direct_because_;  // Empty with direct I/O.
   SharedSync shared_sync_;
   bool sync_failed_ = false;
+  bool cut_short_ = false;
+  TimePoint measure_next_{};
   TimePoint degraded_until_{};
 
   // Changes are numbered as they complete; synced_ is the last that a sync has covered. What was

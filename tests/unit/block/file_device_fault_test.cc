@@ -117,7 +117,7 @@ Task<void> tells_its_failures(Executor& real) {
 
   bench.faults.write_error = Error::kNoSpace;
   (void)co_await write_blocks(*bench.device, 0, block, Cut::kAligned, bench.random);
-  bench.faults.read_error = Error::kOutOfRange;  // Somebody has cut the file short.
+  bench.faults.read_error = Error::kHardware;
   (void)co_await read_blocks(*bench.device, {4, 1}, Cut::kAligned, bench.random);
   using Failure = std::pair<Operation, Error>;
   const std::vector<Failure> expected = {{Operation::kWrite, Error::kNoSpace},
@@ -133,6 +133,63 @@ Task<void> tells_its_failures(Executor& real) {
   CHECK(bench.device->health() == Health::kDegraded);
   co_await real.sleep_for(std::chrono::seconds(2));
   CHECK(bench.device->health() == Health::kGood);
+}
+
+// Reads past the new end, and the rest of the file: nothing is taken from it or put into it, or
+// what is put there would make it as long as before, with zeros where data was.
+Task<void> fails_when_cut_short(Executor& real) {
+  Bench bench(real);
+  std::vector<std::pair<Operation, Error>> told;
+  FileDeviceOptions options;
+  options.on_failure = [&told](Operation operation, Error error) {
+    told.emplace_back(operation, error);
+  };
+  co_await open_bench(bench, options);
+  const Bytes content = random_bytes(kBytes, bench.random);
+  Completion done = co_await write_blocks(*bench.device, 0, content, Cut::kAligned, bench.random);
+  CHECK(done.error == Error::kNone);
+  auto file = co_await real.open_file("disk.img", {});
+  REQUIRE(file.has_value());
+  const Error cut = co_await (*file)->resize(kBytes / 2 + 100);
+  REQUIRE(cut == Error::kNone);
+  done = co_await read_blocks(*bench.device, {kBlocks / 2 - 4, 8}, Cut::kAligned, bench.random);
+  CHECK(done.error == Error::kHardware);
+  CHECK(done.data.byte_count() == 8 * kBlock);
+  CHECK(bench.device->health() == Health::kFailed);
+  using Failure = std::pair<Operation, Error>;
+  CHECK((told == std::vector<Failure>{{Operation::kRead, Error::kHardware}}));
+  const Bytes block = random_bytes(kBlock, bench.random);
+  done = co_await write_blocks(*bench.device, kBlocks - 1, block, Cut::kAligned, bench.random);
+  CHECK(done.error == Error::kHardware);
+  for (const Operation operation :
+       {Operation::kUnmap, Operation::kWriteZeroes, Operation::kFlush}) {
+    done = co_await do_without_data(*bench.device, operation, {0, 4});
+    CHECK(done.error == Error::kHardware);
+  }
+  done = co_await read_blocks(*bench.device, {0, 1}, Cut::kAligned, bench.random);
+  CHECK(done.error == Error::kHardware);
+  const auto run = co_await bench.device->provisioning(0, 8);
+  CHECK(!run.has_value());
+  const auto size = co_await (*file)->size();
+  CHECK((size.has_value() && *size == kBytes / 2 + 100));
+}
+
+// Written to before it is read, the file is longer again, but not what it was.
+Task<void> flush_finds_the_file_cut_short(Executor& real) {
+  Bench bench(real);
+  co_await open_bench(bench, {});
+  auto file = co_await real.open_file("disk.img", {});
+  REQUIRE(file.has_value());
+  const Error cut = co_await (*file)->resize(kBytes / 2);
+  REQUIRE(cut == Error::kNone);
+  co_await real.sleep_for(std::chrono::seconds(2));
+  const Bytes block = random_bytes(kBlock, bench.random);
+  Completion done =
+      co_await write_blocks(*bench.device, kBlocks - 9, block, Cut::kAligned, bench.random);
+  CHECK(done.error == Error::kNone);
+  done = co_await do_without_data(*bench.device, Operation::kFlush, {});
+  CHECK(done.error == Error::kHardware);
+  CHECK(bench.device->health() == Health::kFailed);
 }
 
 Task<void> fua_syncs(Executor& real) {
@@ -321,6 +378,11 @@ TEST_CASE("Errors of the file become errors of the request", "[block]") {
 
 TEST_CASE("A device tells that its file fails, and is degraded for a minute", "[block]") {
   run_in_world(1, [](Executor& real) { return tells_its_failures(real); });
+}
+
+TEST_CASE("A file that is cut short while it is open has failed as a whole", "[block]") {
+  run_in_world(1, [](Executor& real) { return fails_when_cut_short(real); });
+  run_in_world(1, [](Executor& real) { return flush_finds_the_file_cut_short(real); });
 }
 
 TEST_CASE("FUA writes are synced, and FUA reads follow a sync of what was written", "[block]") {
