@@ -182,11 +182,26 @@ Task<Error> ScsiTask::send_data_in(BufferList data) {
       co_return Error::kNone;
     }
   } else {
-    const Error error = co_await invoke_on(*home_, send_here(std::move(data)));
+    BufferList own = co_await unshared(std::move(data));
+    if (completed || aborted) co_return Error::kCancelled;
+    const Error error = co_await invoke_on(*home_, send_here(std::move(own)));
     co_return error;
   }
   const Error error = co_await wait_for_room();
   co_return error;
+}
+
+// What may go to another executor: bytes that a cache below still uses are copied here first,
+// because counts are not for two executors.
+Task<BufferList> ScsiTask::unshared(BufferList data) {
+  if (data.unique()) co_return std::move(data);
+  BufferList copy = co_await Executor::current().buffers().allocate(data.byte_count());
+  std::size_t copied = 0;
+  for (std::size_t i = 0; i < data.slice_count(); ++i) {
+    copy.copy_from(data[i].bytes(), copied);
+    copied += data[i].byte_count();
+  }
+  co_return std::move(copy);
 }
 
 Task<Error> ScsiTask::send_here(BufferList data) {

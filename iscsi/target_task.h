@@ -99,6 +99,7 @@ class ScsiTask final : public scsi::Command, public FramePooled {
 
   Task<Error> prepare_here(std::size_t byte_count);
   void return_credit(std::size_t byte_count);
+  static Task<BufferList> unshared(BufferList data);
   Task<Error> send_here(BufferList data);
   Task<Error> wait_for_room();
   void keep_back(BufferList data);

@@ -6,12 +6,19 @@
 
 namespace sandbay {
 
-Slice::Slice(BlockDevice& below_device, Extent extent)
-    : Layer(below_device), extent_(extent), geometry_(below_device.geometry()) {
+Slice::Slice(BlockDevice& below_device, Extent extent, std::uint64_t volume)
+    : Layer(below_device), extent_(extent), volume_(volume), geometry_(below_device.geometry()) {
   assert(extent_.block_count > 0);
   assert(extent_.first <= geometry_.block_count);
   assert(extent_.block_count <= geometry_.block_count - extent_.first);
   geometry_.block_count = extent_.block_count;
+}
+
+const Geometry& Slice::geometry() const noexcept {
+  const Geometry& now = below().geometry();
+  geometry_.volatile_cache = now.volatile_cache;
+  geometry_.non_volatile_cache = now.non_volatile_cache;
+  return geometry_;
 }
 
 Task<Completion> Slice::submit(Request request) {
@@ -20,6 +27,7 @@ Task<Completion> Slice::submit(Request request) {
   }
   assert(fits(geometry_, request));
   request.extent.first += extent_.first;
+  if (request.volume == 0) request.volume = volume_;
   Completion completion = co_await below().submit(std::move(request));
   // Elsewhere it says nothing and may be anything.
   if (completion.error == Error::kMediumError || completion.error == Error::kMiscompare) {

@@ -3,7 +3,8 @@
 //
 // Block n is block first + n of the device below, on the way down and, in first_bad_lba, on the way
 // up. The extent of a flush is a hint and may be anything: one that is not the slice's becomes the
-// whole slice. Everything else of the request stays as it is. The device below keeps its geometry.
+// whole slice. A request that names no volume gets the slice's. Everything else of it stays as it
+// is. The geometry is that of the device below, also as its caches change, but for the size.
 #pragma once
 
 #include "block/layer.h"
@@ -12,10 +13,11 @@ namespace sandbay {
 
 class Slice final : public Layer {
  public:
-  // The extent lies within the device below and is not empty.
-  Slice(BlockDevice& below, Extent extent);
+  // The extent lies within the device below and is not empty. `volume` numbers whose I/O it is, for
+  // the layers below; 0: nobody's in particular.
+  Slice(BlockDevice& below, Extent extent, std::uint64_t volume = 0);
 
-  const Geometry& geometry() const noexcept override { return geometry_; }
+  const Geometry& geometry() const noexcept override;
   Task<Completion> submit(Request request) override;
   Task<Result<ProvisioningRun>> provisioning(Lba first, Lba limit) override;
 
@@ -25,7 +27,8 @@ class Slice final : public Layer {
 
  private:
   Extent extent_;
-  Geometry geometry_;
+  std::uint64_t volume_;
+  mutable Geometry geometry_;
 };
 
 }  // namespace sandbay

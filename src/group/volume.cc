@@ -40,6 +40,13 @@ std::string_view verb(Operation operation) {
   return "request";
 }
 
+// The volume's number in requests, the same for its whole life: never 0, which means no volume.
+std::uint64_t number_of(const Uuid& uuid) {
+  std::uint64_t number = 0;
+  for (std::size_t i = 0; i < sizeof number; ++i) number = number << 8U | uuid[i];
+  return number == 0 ? 1 : number;
+}
+
 // Says that the device fails: the first time at once, then at most once in kBetweenWarnings, with
 // how often it has failed since. Belongs to the device, which may outlive its volume.
 struct FailureLog {
@@ -148,7 +155,7 @@ Task<Volume::Opened> Volume::open_here(VolumeRecord record, std::filesystem::pat
                                 extent.first, extent.end(), s.block_bytes, set->description(),
                                 geometry.block_count, geometry.block_bytes)});
     }
-    auto slice = std::make_unique<Slice>(*set, extent);
+    auto slice = std::make_unique<Slice>(*set, extent, number_of(volume->record_.uuid));
     volume->slice_ = slice.get();
     volume->device_ = std::move(slice);
   } else {

@@ -92,6 +92,53 @@ Task<void> grows(Executor& home) {
 
 }  // namespace
 
+// A device whose cache survives a loss of power, or not, as its battery has it.
+class BatteryDevice final : public Layer {
+ public:
+  explicit BatteryDevice(BlockDevice& below_device)
+      : Layer(below_device), geometry_(below_device.geometry()) {}
+  const Geometry& geometry() const noexcept override { return geometry_; }
+  void set_good(bool good) {
+    geometry_.volatile_cache = !good;
+    geometry_.non_volatile_cache = good;
+  }
+
+ private:
+  Geometry geometry_;
+};
+
+Task<void> names_its_volume(Executor& home) {
+  const auto memory = make_memory(home);
+  RecordingDevice recording(*memory);
+  Slice slice(recording, {10, 20}, 77);
+  Completion done = co_await slice.submit({.operation = Operation::kFlush});
+  CHECK(done.error == Error::kNone);
+  CHECK(recording.seen().back().volume == 77);
+  done = co_await slice.submit({.operation = Operation::kFlush, .volume = 5});
+  CHECK(recording.seen().back().volume == 5);
+}
+
+Task<void> tells_of_caches(Executor& home) {
+  const auto memory = make_memory(home);
+  BatteryDevice battery(*memory);
+  Slice slice(battery, {10, 20});
+  for (const bool good : {true, false, true}) {
+    battery.set_good(good);
+    CHECK(slice.geometry().non_volatile_cache == good);
+    CHECK(slice.geometry().volatile_cache != good);
+    CHECK(slice.geometry().block_count == 20);
+  }
+  co_return;
+}
+
+TEST_CASE("A slice says whose I/O it passes on, unless it has been said", "[block]") {
+  run_on_reactor([](Executor& home) { return names_its_volume(home); });
+}
+
+TEST_CASE("A slice has the caches that the device below has now", "[block]") {
+  run_on_reactor([](Executor& home) { return tells_of_caches(home); });
+}
+
 TEST_CASE("Slices of one device do not touch one another", "[block]") {
   run_in_world(1, [](Executor& home) { return shares(home); });
 }

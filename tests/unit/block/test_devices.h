@@ -3,7 +3,7 @@
 //
 // HungDevice holds requests until the test lets them go; FaultyDevice fails what its rules say;
 // DelayDevice completes later, on the executor's clock and so in virtual time; RecordingDevice
-// keeps the outline of every request that passed.
+// keeps the outline of every request that passed; SharingDevice keeps slices of what it answers.
 #pragma once
 
 #include <algorithm>
@@ -55,6 +55,28 @@ class RecordingDevice final : public Layer {
 
  private:
   std::vector<SeenRequest> seen_;
+};
+
+// Answers reads with slices of which it keeps others, as a cache does, once it is told to.
+class SharingDevice final : public Layer {
+ public:
+  using Layer::Layer;
+
+  void share() { sharing_ = true; }
+  bool has_answered() const noexcept { return !kept_.empty(); }
+  // Of the last answer: nobody else has slices of it any more.
+  bool alone() const noexcept { return kept_.unique(); }
+  void forget() { kept_.clear(); }
+
+ private:
+  Task<Completion> read(Request request) override {
+    Completion completion = co_await Layer::read(std::move(request));
+    if (sharing_) kept_ = completion.data.share();
+    co_return completion;
+  }
+
+  bool sharing_ = false;
+  BufferList kept_;
 };
 
 // While hung, requests stop here; release() sends all of them on and lets later ones pass. With

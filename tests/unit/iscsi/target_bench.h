@@ -53,6 +53,7 @@ class Bench {
   TargetServer& server() { return *server_; }
   std::vector<ServerEvent>& events() { return events_; }
   testing::HungDevice& device(std::size_t lun) { return *units_[lun].hung; }
+  testing::SharingDevice& sharing(std::size_t lun) { return *units_[lun].sharing; }
   scsi::TaskRouter& router() { return *router_; }
   Endpoint endpoint() const { return endpoint_; }
   TimePoint now() const { return world_->now(); }
@@ -86,6 +87,7 @@ class Bench {
  private:
   struct Unit {
     std::unique_ptr<MemoryDevice> memory;
+    std::unique_ptr<testing::SharingDevice> sharing;
     std::unique_ptr<testing::HungDevice> hung;
     std::unique_ptr<scsi::LogicalUnit> unit;
   };
@@ -99,7 +101,8 @@ class Bench {
           home, {.byte_count = std::uint64_t{64} << 20, .block_bytes = kBlock});
       assert(memory.has_value());
       unit.memory = std::move(*memory);
-      unit.hung = std::make_unique<testing::HungDevice>(*unit.memory);
+      unit.sharing = std::make_unique<testing::SharingDevice>(*unit.memory);
+      unit.hung = std::make_unique<testing::HungDevice>(*unit.sharing);
       unit.unit = std::make_unique<scsi::LogicalUnit>(*unit.hung, scsi::LogicalUnitOptions{});
       const Error added = co_await router_->add(lun, unit.unit.get());
       assert(added == Error::kNone);

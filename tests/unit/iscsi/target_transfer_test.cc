@@ -260,6 +260,31 @@ Task<void> wrong_data_digest(Bench& bench) {
 
 }  // namespace
 
+Task<bool> is_alone(testing::SharingDevice& device) { co_return device.alone(); }
+Task<void> forget(testing::SharingDevice& device) {
+  device.forget();
+  co_return;
+}
+
+// While the answer is on a slow wire, the device, which has kept what it answered, must be the only
+// one that counts it, unless all are on one executor: then nothing is copied.
+Task<void> shared_answers(Bench& bench) {
+  RawInitiator& peer = *co_await bench.session();
+  testing::SharingDevice& device = bench.sharing(0);
+  const bool crossing = bench.world().executors().size() > 1;
+  Executor& home = *bench.world().executors().back();
+  device.share();
+  const std::uint32_t tag = co_await send_command(peer, reading(0, 256));
+  while (!device.has_answered()) co_await bench.sleep(std::chrono::milliseconds(1));
+  co_await bench.sleep(std::chrono::milliseconds(5));
+  const bool alone = co_await invoke_on(home, is_alone(device));
+  CHECK(alone == crossing);
+  RawPdu pdu = co_await peer.next_of(tag);
+  while (pdu.is(Opcode::kDataIn) && !pdu.data_in().has_status) pdu = co_await peer.next_of(tag);
+  CHECK(pdu.status() == 0);
+  co_await invoke_on(home, forget(device));
+}
+
 TEST_CASE("4.2.5 immediate, unsolicited and solicited data make up one write") {
   on_bench({.keys = {{"InitialR2T", "No"}}}, three_kinds_of_data);
 }
@@ -286,6 +311,9 @@ TEST_CASE("13.18 DataPDUInOrder=No: data comes in any order") {
 }
 TEST_CASE("11.7 Data-In is cut at MaxRecvDataSegmentLength and MaxBurstLength") {
   on_bench({}, split_data_in);
+}
+TEST_CASE("What a device shares with others is copied before it crosses to another executor") {
+  on_bench({.link = {.bytes_per_second = 1 << 20, .buffer_bytes = 16 * 1024}}, shared_answers);
 }
 TEST_CASE("11.4.5 residuals") { on_bench({}, residuals); }
 TEST_CASE("7.8 a wrong header digest ends the connection") { on_bench({}, wrong_header_digest); }
