@@ -52,7 +52,7 @@ Cache::Cache(Executor& home, CacheOptions options, WriteMemory* write_memory)
       options_(options),
       write_memory_(write_memory),
       pool_(home, options.memory_bytes),
-      eviction_(pool_.limit_bytes()),
+      eviction_(pool_.limit_bytes(), options_.read_ahead_share),
       index_(most_lines(options, write_memory)),
       throttle_(home, limits_of(options, write_memory)) {
   if (write_memory == nullptr) return;
@@ -252,7 +252,7 @@ void Cache::settle(Line& line, Hint hint) {
   if (bytes == 0) {
     index_.remove(line);
   } else if (!line.listed) {
-    eviction_.insert(line, hint);
+    eviction_.insert(line, line.unread.any() ? Hint::kReadAhead : hint);
     line.listed = true;
   }
 }
@@ -291,13 +291,18 @@ void Cache::list_clean(Line& line, bool belongs) {
 }
 
 void Cache::note_hit(Line& line, Range range) {
-  eviction_.hit(line);
-  if (line.unread.none()) return;
+  if (line.unread.none()) {
+    eviction_.hit(line);
+    return;
+  }
   std::uint64_t blocks = 0;
   for (unsigned block = range.first; block < range.end(); ++block) {
     blocks += line.unread[block] ? 1 : 0;
     line.unread[block] = false;
   }
+  // Only what was there before and is asked for again counts as a use.
+  if (blocks == 0) eviction_.hit(line);
+  if (line.unread.none()) eviction_.first_use(line);
   const std::uint64_t bytes = blocks * line.device->block_bytes();
   line.read_ahead_for->counters.read_ahead_used_bytes += bytes;
   ahead_unread_ -= bytes;

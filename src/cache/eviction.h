@@ -1,14 +1,22 @@
 // Eviction: which clean line leaves the cache when memory is needed.
 //
+// S3-FIFO (Yang and others, "FIFO queues are all you need for cache eviction", SOSP 2023): new
+// lines wait in a small queue; those that are used again before they reach its end move to the main
+// one, the others go, and their keys are remembered for a while: whoever comes back in that time
+// starts in the main queue. In there a used line gets another round. So a scan passes through the
+// small queue and leaves the rest alone. What was read ahead waits in a queue of its own until it
+// is asked for. tools/bench/cache compares it with LRU and ARC.
+//
 // The policy knows lines as Evictables, in intrusive lists, and nothing else about them. Lines that
 // may not go (dirty, being fetched, in use) are not with the policy: the cache removes them when
-// they become so and inserts them again afterwards.
+// they become so and inserts them again afterwards; they come back to where they were.
 //
-// Used on one executor; nothing here allocates in the steady state.
+// Used on one executor; nothing here allocates after the constructor.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
+#include <vector>
 
 namespace sandbay::cache {
 
@@ -18,8 +26,9 @@ struct Evictable {
   // The policy's.
   Evictable* previous = nullptr;
   Evictable* next = nullptr;
-  std::uint8_t queue = 0;
+  std::uint8_t queue = 0;  // 0: not inserted.
   std::uint8_t hits = 0;
+  bool main = false;  // Has been in the main queue.
 };
 
 enum class Hint : std::uint8_t {
@@ -30,30 +39,56 @@ enum class Hint : std::uint8_t {
 
 class Eviction {
  public:
-  explicit Eviction(std::size_t capacity_bytes);
+  // `capacity_bytes` is what all lines together may hold; `read_ahead_share` of it is left to what
+  // nobody has asked for yet.
+  explicit Eviction(std::size_t capacity_bytes, double read_ahead_share = 0.25);
   ~Eviction();
   Eviction(const Eviction&) = delete;
   Eviction& operator=(const Eviction&) = delete;
 
   void insert(Evictable& line, Hint hint);
-  void hit(Evictable& line);  // Inserted or not: the use counts when it is inserted again.
+  void hit(Evictable& line);        // Asked for again. Inserted or not.
+  void first_use(Evictable& line);  // Of what was read ahead.
   void remove(Evictable& line);
   void resized(Evictable& line, std::uint32_t bytes);  // Inserted or not.
   // Takes the line out that should go next; null if there is none.
   Evictable* take_victim();
 
-  std::size_t bytes() const noexcept { return bytes_; }  // Of the lines that are inserted.
-  std::size_t size() const noexcept { return size_; }
+  std::size_t bytes() const noexcept { return small_.bytes + main_.bytes + ahead_.bytes; }
+  std::size_t size() const noexcept { return small_.size + main_.size + ahead_.size; }
 
  private:
-  void link_front(Evictable& line);
-  void link_back(Evictable& line);
-  void unlink(Evictable& line);
+  struct Queue {
+    Evictable* first = nullptr;  // The newest.
+    Evictable* last = nullptr;
+    std::size_t bytes = 0;
+    std::size_t size = 0;
+  };
+  struct Ghost {
+    std::uint32_t tag = 0;
+    std::uint32_t time = 0;
+  };
+  static constexpr std::uint8_t kSmall = 1;
+  static constexpr std::uint8_t kMain = 2;
+  static constexpr std::uint8_t kAhead = 3;
 
-  Evictable* first_ = nullptr;  // Most recently used.
-  Evictable* last_ = nullptr;
-  std::size_t bytes_ = 0;
-  std::size_t size_ = 0;
+  Queue& queue_of(const Evictable& line) noexcept;
+  void link(Evictable& line, std::uint8_t queue, bool front);
+  Evictable* take_small();
+  Evictable* take_main();
+  Evictable* take_last(Queue& queue);
+  Ghost& ghost_of(std::uint64_t key, std::uint32_t& tag) noexcept;
+  void remember(const Evictable& line) noexcept;
+  bool remembers(std::uint64_t key) noexcept;
+
+  std::size_t small_target_;
+  std::size_t ahead_target_;
+  Queue small_;
+  Queue main_;
+  Queue ahead_;
+  // Keys of lines that went from the small queue, by their hash; who comes there takes the place.
+  std::vector<Ghost> ghosts_;
+  std::uint32_t evicted_ = 0;  // From the small queue: the time of ghosts.
 };
 
 }  // namespace sandbay::cache
