@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <set>
 
+#include "group/listening.h"
 #include "group/running_group.h"
 #include "group/units.h"
 #include "runtime/known.h"
@@ -343,17 +344,9 @@ RunningGroup::Outcome RunningGroup::open_portals() {
   for (const PortalConfiguration& portal : configuration_.portals) {
     const auto endpoint = server_->add_portal(
         {.listen = portal.listen, .advertised = portal.advertised, .group_tag = portal.group_tag});
-    if (!endpoint && endpoint.error() == Error::kUnreachable) {
-      return std::unexpected(
-          fmt::format("portal {}: no interface here has this address; name one of this host's, or "
-                      "0.0.0.0 for all of them, with listen or --portal",
-                      portal.listen.to_string()));
-    }
     if (!endpoint) {
       return std::unexpected(
-          fmt::format("portal {}: cannot listen there: {}; end what uses it, or name another "
-                      "address with listen or --portal",
-                      portal.listen.to_string(), describe(endpoint.error())));
+          cannot_listen("portal", portal.listen, endpoint.error(), "listen or --portal"));
     }
     portals_.push_back({.listen = endpoint->to_string(),
                         .advertised = portal.advertised ? portal.advertised->to_string() : "",

@@ -12,6 +12,7 @@
 #include <atomic>
 #include <thread>
 
+#include "group/listening.h"
 #include "mgmt/backend.h"
 #include "mgmt/bounded_server.h"
 #include "mgmt/route.h"
@@ -111,6 +112,10 @@ class HttpServer final : public Server {
   Task<void> stop() override;
 
  private:
+  std::string cannot_listen(Error error) const {
+    return group::cannot_listen("management", options_.listen, error,
+                                "management.listen or --management");
+  }
   void configure();
   void handle(const httplib::Request& request, httplib::Response& response);
 
@@ -179,7 +184,7 @@ void HttpServer::handle(const httplib::Request& request, httplib::Response& resp
 }
 
 std::expected<void, std::string> HttpServer::listen() {
-  if (!http_.is_valid()) return std::unexpected(cannot_listen(options_.listen, Error::kNoMemory));
+  if (!http_.is_valid()) return std::unexpected(cannot_listen(Error::kNoMemory));
   configure();
   errno = 0;
   const std::string address = options_.listen.address();
@@ -193,7 +198,7 @@ std::expected<void, std::string> HttpServer::listen() {
   }
   if (!bound) {
     const Error error = errno == 0 ? Error::kUnreachable : error_from_errno(errno);
-    return std::unexpected(cannot_listen(options_.listen, error));
+    return std::unexpected(cannot_listen(error));
   }
   listener_ = std::thread([this] {
     if (!http_.listen_after_bind()) spdlog::error("management: accepting has failed; restart");
@@ -212,21 +217,6 @@ Task<void> HttpServer::stop() {
 }
 
 }  // namespace
-
-std::string cannot_listen(const Endpoint& where, Error error) {
-  const std::string place = fmt::format("management {}", where.to_string());
-  constexpr std::string_view kOptions = "with management.listen or --management";
-  if (error == Error::kUnreachable) {
-    return fmt::format("{}: no interface here has this address; name one of this host's {}", place,
-                       kOptions);
-  }
-  if (error == Error::kPermission) {
-    return fmt::format("{}: such a port is for root alone; name one from 1024 on {}", place,
-                       kOptions);
-  }
-  return fmt::format("{}: cannot listen there: {}; end what uses it, or name another address {}",
-                     place, describe(error), kOptions);
-}
 
 bool is_literal_host(std::string_view host) {
   std::string name(host);

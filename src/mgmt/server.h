@@ -44,8 +44,6 @@ class Server {
   virtual Task<void> stop() = 0;
 };
 
-// Why nothing can listen there, and what to do.
-std::string cannot_listen(const Endpoint& where, Error error);
 // An IP address, "[::1]" or "localhost", perhaps with a port.
 bool is_literal_host(std::string_view host);
 // "application/json", perhaps with parameters.

@@ -9,6 +9,7 @@
 #include <fstream>
 #include <set>
 
+#include "group/listening.h"
 #include "tests/unit/block/scratch_directory.h"
 #include "tests/unit/group/running.h"
 
@@ -458,6 +459,37 @@ TEST_CASE("A portal that is taken is named", "[group]") {
     CHECK_THAT(second.error(), Catch::StartsWith(second_error));
     co_await (*store)->close();
   });
+}
+
+TEST_CASE("Why nothing can listen has a cure of its own for each cause", "[group]") {
+  const auto line = [](std::uint16_t port, Error error) {
+    return cannot_listen("portal", Endpoint::ipv4(0x7f000001, port), error, "--portal");
+  };
+  CHECK(line(860, Error::kPermission) ==
+        "portal 127.0.0.1:860: such a port is for root alone; name one from 1024 on with --portal");
+  CHECK(line(3260, Error::kPermission) ==
+        "portal 127.0.0.1:3260: the system does not let this user listen there; name another port "
+        "with --portal");
+  CHECK(line(3260, Error::kUnreachable) ==
+        "portal 127.0.0.1:3260: no interface here has this address; name one of this host's with "
+        "--portal");
+  CHECK(line(3260, Error::kAddressInUse) ==
+        "portal 127.0.0.1:3260: cannot listen there: address in use; end what uses it, or name "
+        "another address with --portal");
+  CHECK(line(3260, Error::kNoMemory) ==
+        "portal 127.0.0.1:3260: cannot listen there: out of memory or descriptors; raise this "
+        "process's limits (ulimit -n)");
+  CHECK(line(3260, Error::kInvalid) ==
+        "portal 127.0.0.1:3260: cannot listen there: " + std::string(describe(Error::kInvalid)) +
+            "; name another address with --portal");
+}
+
+// The portal's own way to these lines.
+TEST_CASE("A portal at an address of another machine is refused as that", "[group]") {
+  const testing::ScratchDirectory scratch;
+  CHECK(refused_start(scratch.file("state"), "[[portal]]\nlisten = \"192.0.2.1:21099\"\n") ==
+        "portal 192.0.2.1:21099: no interface here has this address; name one of this host's with "
+        "listen or --portal");
 }
 
 TEST_CASE("Only files that an intent names are cleaned up", "[group]") {
