@@ -75,6 +75,18 @@ Task<Completion> Drive::submit_metadata(Request request) {
   co_return io.take();
 }
 
+Task<Result<ProvisioningRun>> Drive::provisioning(Lba first, Lba limit) {
+  ++outstanding_;
+  Result<ProvisioningRun> run = co_await device_.provisioning(first, limit);
+  if (!run && run.error() == Error::kHardware) {  // As with an operation.
+    ++counters_.retries;
+    run = co_await device_.provisioning(first, limit);
+  }
+  if (!run) ++counters_.other_errors;
+  if (--outstanding_ == 0) became_idle_.notify_all();
+  co_return run;
+}
+
 Drive::Operation* Drive::begin(Request&& request, bool metadata) {
   auto* operation = new Operation;
   operation->drive = this;

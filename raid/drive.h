@@ -68,6 +68,9 @@ class Drive {
   DriveIo start_metadata(Request request);
   Task<Completion> submit_metadata(Request request);
 
+  // What the device says; a failure counts like that of an operation.
+  Task<Result<ProvisioningRun>> provisioning(Lba first, Lba limit);
+
   std::size_t in_flight() const noexcept { return in_flight_; }
   Lba head() const noexcept { return head_; }  // Where the last read or write ended.
   // Nothing is in the device any more, not even what timed out.

@@ -249,6 +249,28 @@ Task<Integrity::Checked> Integrity::check(std::uint64_t stripe, unsigned member,
   co_return checked;
 }
 
+Task<ProvisioningRun> Integrity::zeros(std::uint64_t stripe, unsigned member, std::uint32_t row,
+                                       std::uint32_t row_count) {
+  const unsigned role = drives_.layout().role(stripe, member);
+  const Uuid set = drives_.superblock().set_uuid;
+  ProvisioningRun run;
+  Entries entries;
+  for (std::uint32_t at = row; at < row + row_count;) {
+    const std::uint64_t cell = cell_of(stripe, at);
+    if (at == row || cell % kCellsPerBlock == 0) {
+      entries = co_await entries_of(stripe, role, cell / kCellsPerBlock);
+    }
+    const IntegrityEntry entry = newest(entries, static_cast<std::uint32_t>(cell % kCellsPerBlock));
+    const bool mapped = entry.known() && entry.crc != zero_cell_crc(set, role, cell);
+    if (at != row && mapped != run.mapped) break;
+    const std::uint32_t rows = std::min(cell_rows_ - at % cell_rows_, row + row_count - at);
+    run.mapped = mapped;
+    run.block_count += rows;
+    at += rows;
+  }
+  co_return run;
+}
+
 Task<bool> Integrity::entries_agree(std::uint64_t stripe, unsigned member, std::uint32_t row,
                                     std::uint32_t row_count) {
   const unsigned role = drives_.layout().role(stripe, member);

@@ -78,6 +78,10 @@ class Integrity {
   };
   Task<Checked> check(std::uint64_t stripe, unsigned member, std::uint32_t row,
                       std::uint32_t row_count, const BufferList* data);
+  // Of rows that a drive has nothing in: how many from the first on are alike, not mapped if their
+  // entries say zeros, or nothing.
+  Task<ProvisioningRun> zeros(std::uint64_t stripe, unsigned member, std::uint32_t row,
+                              std::uint32_t row_count);
   // Both entries of these cells are there and the same, as far as both can be believed.
   Task<bool> entries_agree(std::uint64_t stripe, unsigned member, std::uint32_t row,
                            std::uint32_t row_count);

@@ -1,14 +1,22 @@
 // Reads: straight from the drives, neighbouring strips of a drive in one request; from redundancy
 // where a drive is away, stale, slow or cannot read. A host does not wait for the repair of what it
-// found unreadable.
+// found unreadable. Where mirrors may differ they are made alike before one of them is read.
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <utility>
 
 #include "raid/raid_set.h"
 #include "raid/read_piece.h"
 
 namespace sandbay::raid {
+
+namespace {
+
+// Stripes, a bit each, of which it is known that mirrors are alike before their region is verified.
+constexpr std::uint64_t kMostAlike = std::uint64_t{1} << 26;
+
+}  // namespace
 
 // Pieces that lie one after another on a drive: one request.
 struct RaidSet::ReadRun {
@@ -45,12 +53,33 @@ unsigned RaidSet::choose_member(std::uint64_t stripe, MemberSet unreadable) cons
   return best;
 }
 
+// What a host has read once may not become something else because the mirror it came from goes.
+bool RaidSet::may_differ(std::uint64_t stripe) const {
+  if (drives_.redundancy_valid(stripe)) return false;
+  const MemberSet unreadable = drives_.unreadable(stripe);
+  if (static_cast<unsigned>(std::popcount(unreadable)) + 1 >= layout_.width()) return false;
+  const auto region = alike_.find(drives_.region_of(stripe));
+  return region == alike_.end() || !region->second[stripe % drives_.superblock().region_stripes];
+}
+
+// Where that fails the mirrors stay unlike; the read goes on and says what is wrong.
+Task<void> RaidSet::make_alike(std::uint64_t stripe) {
+  const Verified verified = co_await verify_stripe(stripe);
+  if (verified.error != Error::kNone || drives_.redundancy_valid(stripe)) co_return;
+  const std::uint64_t in_region = drives_.superblock().region_stripes;
+  if ((alike_.size() + 1) * in_region > kMostAlike) alike_.clear();
+  std::vector<bool>& region = alike_[drives_.region_of(stripe)];
+  region.resize(in_region);
+  region[stripe % in_region] = true;
+}
+
 Task<Completion> RaidSet::read(Request request) {
   if (!whole_cells(request.extent)) return read_widened(std::move(request));
   const Layout::Position position = layout_.position(request.extent.first);
   const bool one_strip = request.extent.block_count <= layout_.strip_blocks() - position.row;
   if (one_strip && drives_.optimal() && drives_.lost().empty() && request.extent.block_count > 0 &&
-      !(layout_.mirrored() && table_.being_written(position.stripe))) {
+      !(layout_.mirrored() &&
+        (table_.being_written(position.stripe) || may_differ(position.stripe)))) {
     return read_one(std::move(request), position);
   }
   const Extent asked = request.extent;
@@ -146,7 +175,7 @@ Task<void> RaidSet::read_runs(std::vector<ReadPiece>* pieces, bool disable_page_
     const std::uint64_t stripe = piece.position.stripe;
     const MemberSet unreadable = drives_.unreadable(stripe);
     piece.member = layout_.mirrored() ? choose_member(stripe, unreadable) : piece.position.chunk;
-    const bool waits = layout_.mirrored() && table_.being_written(stripe);
+    const bool waits = layout_.mirrored() && (table_.being_written(stripe) || may_differ(stripe));
     const bool lost = !drives_.lost().empty() && drives_.lost().first_overlap(piece.wanted());
     if (waits || lost || piece.member >= layout_.width() || (unreadable >> piece.member & 1) != 0) {
       piece.again = true;
@@ -235,6 +264,8 @@ Task<void> RaidSet::read_again(ReadPiece* piece) {
       co_await read_alone(piece);
     }
   } else {
+    const bool unlike = layout_.mirrored() && may_differ(piece->position.stripe);
+    if (unlike) co_await make_alike(piece->position.stripe);
     StripeEntry& entry = table_.enter(piece->position.stripe);
     co_await table_.lock_shared(entry);
     const StripeHold hold(table_, entry, true);

@@ -534,24 +534,41 @@ Task<Result<ProvisioningRun>> RaidSet::provisioning(Lba first, Lba limit) {
     const Layout::Position position = layout_.position(lba);
     const std::uint64_t most =
         std::min<std::uint64_t>(limit - lba, layout_.strip_blocks() - position.row);
-    const MemberSet unreadable = drives_.unreadable(position.stripe);
-    const unsigned member =
-        layout_.mirrored() ? choose_member(position.stripe, unreadable) : position.chunk;
-    ProvisioningRun here{.block_count = most, .mapped = true};
-    if (member < layout_.width() && (unreadable >> member & 1) == 0) {
-      Drive* drive = drives_.role(layout_.role(position.stripe, member)).drive;
-      const Lba at = on_drive(position.stripe, position.row);
-      const Result<ProvisioningRun> below = co_await drive->device().provisioning(at, at + most);
-      if (!below) co_return below;
-      here = *below;
-    }
-    if (run.block_count > 0 && here.mapped != run.mapped) break;
-    run.mapped = here.mapped;
-    run.block_count += here.block_count;
-    lba += here.block_count;
-    if (here.block_count < most) break;
+    const Result<ProvisioningRun> here = co_await provisioning_of_strip(lba, most);
+    if (!here) co_return here;
+    if (run.block_count > 0 && here->mapped != run.mapped) break;
+    run.mapped = here->mapped;
+    run.block_count += here->block_count;
+    lba += here->block_count;
+    if (here->block_count < most) break;
   }
   co_return run;
+}
+
+// Blocks of one strip. Only what is sure to read as zeros is not mapped: what its drive says so of,
+// if no entry says otherwise.
+Task<Result<ProvisioningRun>> RaidSet::provisioning_of_strip(Lba lba, std::uint64_t most) {
+  const Layout::Position position = layout_.position(lba);
+  const std::uint64_t stripe = position.stripe;
+  const ProvisioningRun mapped{.block_count = most, .mapped = true};
+  const MemberSet unreadable = drives_.unreadable(stripe);
+  const unsigned member = layout_.mirrored() ? choose_member(stripe, unreadable) : position.chunk;
+  if (member >= layout_.width() || (unreadable >> member & 1) != 0) co_return mapped;
+  if (drives_.lost().first_overlap({.first = lba, .block_count = most})) co_return mapped;
+  const unsigned role = layout_.role(stripe, member);
+  Drive* drive = drives_.role(role).drive;
+  const Lba at = on_drive(stripe, position.row);
+  const Result<ProvisioningRun> below = co_await drive->provisioning(at, at + most);
+  if (!below) {
+    if (layout_.redundancy() == 0) co_return below;
+    const bool drives_own =
+        below.error() == Error::kHardware || reason_of(below.error()) == DropReason::kMissing;
+    if (drives_own) judge(role, drive, below.error(), "asking what it has mapped");
+    co_return mapped;
+  }
+  if (below->mapped || integrity_ == nullptr) co_return *below;
+  co_return co_await integrity_->zeros(stripe, member, position.row,
+                                       static_cast<std::uint32_t>(below->block_count));
 }
 
 }  // namespace sandbay::raid

@@ -22,6 +22,7 @@
 #include <set>
 #include <span>
 #include <string>
+#include <unordered_map>
 #include <vector>
 
 #include "block/block_device.h"
@@ -152,6 +153,7 @@ class RaidSet final : public BlockDevice {
   Task<Error> zero_held(std::uint64_t first, std::uint64_t count, Operation operation);
   std::uint64_t zero_batch() const;
   Task<Completion> advise(Request request);
+  Task<Result<ProvisioningRun>> provisioning_of_strip(Lba lba, std::uint64_t most);
   Task<Error> prepare_replay(std::uint64_t stripe, JournalWrite entry, Prepared* prepared);
   void go_offline(const std::string& why);
   void begin_relief();
@@ -181,6 +183,8 @@ class RaidSet final : public BlockDevice {
   Task<void> read_slices(ReadPiece* piece);
   Task<void> read_held(ReadPiece* piece);
   unsigned choose_member(std::uint64_t stripe, MemberSet unreadable) const;
+  bool may_differ(std::uint64_t stripe) const;  // Of mirrors.
+  Task<void> make_alike(std::uint64_t stripe);
   void repair_later(std::uint64_t stripe, unsigned member, std::uint32_t row, std::uint32_t count);
   Task<void> repair(std::uint64_t stripe, unsigned member, std::uint32_t row, std::uint32_t count);
 
@@ -295,6 +299,8 @@ class RaidSet final : public BlockDevice {
   BufferPool scratch_;
   Buffer zeroes_;                         // A strip of zeros; never written.
   std::unique_ptr<Integrity> integrity_;  // Null: none.
+  // By unverified region, its stripes whose mirrors have been made alike. To forget costs reads only.
+  std::unordered_map<std::uint64_t, std::vector<bool>> alike_;
   bool offline_ = false;
   bool relieving_ = false;
   TimePoint last_host_io_{};
