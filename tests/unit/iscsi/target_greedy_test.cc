@@ -125,7 +125,9 @@ Task<void> driblets(Bench& bench) {
   RawInitiator& other = *co_await bench.session({.isid = 99});
   std::vector<RawInitiator*> crowd;
   std::vector<std::uint32_t> tags;
-  for (std::uint8_t isid = 1; isid <= 12; ++isid) {
+  // They spread over the executors, each of which has a memory of its own.
+  const std::size_t count = 12 * bench.world().executors().size();
+  for (std::uint8_t isid = 1; isid <= count; ++isid) {
     RawInitiator* const peer = co_await bench.session({.keys = kAnyOrder, .isid = isid});
     crowd.push_back(peer);
     for (int i = 0; i < 31; ++i) {
