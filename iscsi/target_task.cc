@@ -175,6 +175,11 @@ Task<Error> ScsiTask::send_data_in(BufferList data) {
   if (completed || aborted) co_return Error::kCancelled;
   if (Executor::current_or_null() == home_) {
     if (finished_) co_return Error::kCancelled;
+    if (link_->home != home_ && !data.unique()) {  // It crosses to its connection.
+      BufferList own = co_await unshared(std::move(data));
+      if (finished_) co_return Error::kCancelled;
+      data = std::move(own);
+    }
     const std::size_t byte_count = data.byte_count();
     keep_back(std::move(data));
     if (session_->has_room(*link_)) {

@@ -269,6 +269,8 @@ Task<void> forget(testing::SharingDevice& device) {
 // While the answer is on a slow wire, the device, which has kept what it answered, must be the only
 // one that counts it, unless all are on one executor: then nothing is copied.
 Task<void> shared_answers(Bench& bench) {
+  // The first connection takes the units' executor, and the next one goes to the other.
+  co_await bench.session({.isid = 9});
   RawInitiator& peer = *co_await bench.session();
   testing::SharingDevice& device = bench.sharing(0);
   const bool crossing = bench.world().executors().size() > 1;
