@@ -1,4 +1,4 @@
-// sandbay drive list|show|fail|replace
+// sandbay drive list|show|fail|replace|erase
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
@@ -113,12 +113,19 @@ void replace(const Settings& settings, const std::string& name, const std::strin
              text_of(drive.at("use")), place_of(drive));
 }
 
+void erase(const Settings& settings, const std::string& name) {
+  const json drive =
+      expect(Client(settings.management).post(path_of(name) + "/erase", json::object()));
+  if (settings.json) return print_json(drive);
+  fmt::print("drive {}: erased; {}\n", name, text_of(drive.at("use")));
+}
+
 }  // namespace
 
 void add_drive_commands(CLI::App& app, Settings& settings) {
   const auto name = std::make_shared<std::string>();
   const auto by = std::make_shared<std::string>();
-  CLI::App* noun = app.add_subcommand("drive", "Drives: list, show, fail, replace");
+  CLI::App* noun = app.add_subcommand("drive", "Drives: list, show, fail, replace, erase");
   noun->require_subcommand(1);
   noun->add_subcommand("list", "List all drives")->callback([&settings] { list(settings); });
   CLI::App* verb = noun->add_subcommand("show", "Show a drive and its counters");
@@ -139,6 +146,11 @@ void add_drive_commands(CLI::App& app, Settings& settings) {
   verb->add_option("--by", *by, "A spare or blank drive; the best spare if left out")
       ->type_name("DRIVE");
   verb->callback([&settings, name, by] { replace(settings, *name, *by); });
+  verb = noun->add_subcommand(
+      "erase",
+      "Make a drive blank: what stands on it is gone. Refused for a drive that a set counts on");
+  verb->add_option("DRIVE", *name, "The drive's name")->required();
+  verb->callback([&settings, name] { erase(settings, *name); });
 }
 
 }  // namespace sandbay::cli

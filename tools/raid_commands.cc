@@ -124,6 +124,9 @@ void print_set(const json& set) {
                                           counters.at("reconstruct_writes").dump())},
           {"reconstructions", counters.at("reconstructions").dump()},
           {"corrections", counters.at("corrections").dump()},
+          {"corruptions",
+           fmt::format("{}, {} wrong entries, {} mended", counters.at("corruptions").dump(),
+                       counters.at("false_entries").dump(), counters.at("entries_mended").dump())},
           {"spares of its own", joined(set.at("spares"))},
           {"volumes", joined(set.at("volumes"))},
       }));

@@ -53,6 +53,11 @@ Task<RunningGroup::Outcome> RunningGroup::assemble() {
   if (!outcome) co_return outcome;
   outcome = co_await finish_intents(std::move(loaded.intents));
   if (!outcome) co_return outcome;
+  const Error events = co_await events_.open(store_);
+  if (events != Error::kNone) {
+    co_return std::unexpected(fmt::format("the metadata in {}/metadata cannot be read: {}",
+                                          configuration_.state.string(), describe(events)));
+  }
   hardware_ = std::make_unique<Hardware>(Executor::current(), configuration_, store_, events_,
                                          known(parse_uuid(identity_.uuid)));
   outcome = co_await hardware_->start();
@@ -382,6 +387,7 @@ Task<void> RunningGroup::shutdown() {
     co_await hardware_->stop(Executor::current().now() + kStopPatience);
     hardware_.reset();
   }
+  co_await events_.close();
 }
 
 }  // namespace sandbay::group

@@ -6,6 +6,7 @@
 
 #include "block/file_device.h"
 #include "block/memory_device.h"
+#include "group/claims.h"
 
 namespace sandbay::group {
 
@@ -18,6 +19,7 @@ DriveBay::~DriveBay() = default;
 
 Task<std::expected<void, std::string>> DriveBay::open(Executor& home, fault::FaultEngine* engine,
                                                       Power* power, std::size_t cache_bytes) {
+  cache_bytes_ = cache_bytes;
   if (configured_.medium == Medium::kMemory) {
     auto memory = MemoryDevice::create(
         home, {.byte_count = configured_.size_bytes, .block_bytes = configured_.block_bytes});
@@ -28,6 +30,7 @@ Task<std::expected<void, std::string>> DriveBay::open(Executor& home, fault::Fau
     if (!opened) co_return opened;
   }
   if (drive_ == nullptr) co_return std::expected<void, std::string>{};
+  absence_.clear();
   top_ = drive_.get();
   if (engine == nullptr) co_return std::expected<void, std::string>{};
   cache_ = std::make_unique<fault::VolatileCache>(
@@ -44,7 +47,10 @@ Task<std::expected<void, std::string>> DriveBay::open(Executor& home, fault::Fau
 }
 
 Task<std::expected<void, std::string>> DriveBay::open_file(Executor& home) {
-  const bool create = configured_.medium == Medium::kFile && configured_.size_bytes != 0;
+  const bool create =
+      configured_.medium == Medium::kFile && configured_.size_bytes != 0 && !was_opened_;
+  was_opened_ = true;
+  identity_ = identity_of(path_);
   FileDeviceOptions options{.path = path_.string(),
                             .create = create,
                             .byte_count = configured_.size_bytes,
@@ -59,6 +65,7 @@ Task<std::expected<void, std::string>> DriveBay::open_file(Executor& home) {
     co_return std::expected<void, std::string>{};
   }
   drive_ = std::move(*file);
+  identity_ = identity_of(path_);  // It may have been made just now.
   if (!create) co_return std::expected<void, std::string>{};
   const auto folder = path_.parent_path();
   const Error error = co_await home.sync_directory(folder.empty() ? "." : folder.string());
@@ -66,6 +73,24 @@ Task<std::expected<void, std::string>> DriveBay::open_file(Executor& home) {
   absence_ = fmt::format("{} cannot be synced: {}", folder.string(), describe(error));
   drive_.reset();
   co_return std::expected<void, std::string>{};
+}
+
+BlockDevice* DriveBay::other_drive() {
+  if (drive_ == nullptr) return nullptr;
+  if (other_ == nullptr) {
+    const Geometry& geometry = drive_->geometry();
+    auto memory = MemoryDevice::create(drive_->home(),
+                                       {.byte_count = geometry.block_count * geometry.block_bytes,
+                                        .block_bytes = geometry.block_bytes});
+    if (memory) other_ = std::move(*memory);
+  }
+  return other_.get();
+}
+
+bool DriveBay::may_have_come() const {
+  std::error_code error;
+  if (path_.empty() || !std::filesystem::exists(path_, error)) return false;
+  return device() == nullptr || identity_of(path_) != identity_;
 }
 
 Task<void> DriveBay::close() {
@@ -76,6 +101,7 @@ Task<void> DriveBay::close() {
   faults_.reset();
   cache_.reset();
   drive_.reset();
+  other_.reset();
 }
 
 void DriveBay::abandon() {
@@ -83,6 +109,7 @@ void DriveBay::abandon() {
   (void)faults_.release();
   (void)cache_.release();
   (void)drive_.release();
+  (void)other_.release();
   top_ = nullptr;
 }
 

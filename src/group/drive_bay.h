@@ -3,7 +3,7 @@
 // faults are enabled.
 //
 // A drive that cannot be opened is absent: the bay says why, and everything else goes on. A file
-// that is not there is made, as a blank drive. Home: that of the drives.
+// that is not there is made, as a blank drive, at the first open() only. Home: that of the drives.
 #pragma once
 
 #include <expected>
@@ -41,8 +41,8 @@ class DriveBay {
   DriveBay& operator=(const DriveBay&) = delete;
 
   // With `engine` the drive can break, has a volatile cache of `cache_bytes`, and is silent without
-  // `power`, which is there, too. An error is one that the group must not start with: another daemon
-  // has the drive.
+  // `power`, which is there, too. An error is one that the group must not start with: another
+  // daemon has the drive.
   Task<std::expected<void, std::string>> open(Executor& home, fault::FaultEngine* engine,
                                               Power* power, std::size_t cache_bytes);
   // Waits for what faults still have to do; nobody uses the drive any more.
@@ -50,10 +50,19 @@ class DriveBay {
   // Something in the drive does not end: it stays until the process ends.
   void abandon();
 
+  // A blank drive of the same size in memory, for a fault that puts another one in. Null: absent,
+  // or there is no memory for it.
+  BlockDevice* other_drive();
+
+  // It could not be opened, or its path leads to something else than was opened; and now something
+  // is there. Memory never comes back.
+  bool may_have_come() const;
+
   const DriveConfiguration& configured() const noexcept { return configured_; }
   const std::filesystem::path& path() const noexcept { return path_; }
   BlockDevice* device() const noexcept { return top_; }  // Null: absent.
   const std::string& absence() const noexcept { return absence_; }
+  std::size_t cache_bytes() const noexcept { return cache_bytes_; }
   fault::VolatileCache* cache() const noexcept { return cache_.get(); }
   fault::FaultLayer* faults() const noexcept { return faults_.get(); }
 
@@ -63,7 +72,11 @@ class DriveBay {
   DriveConfiguration configured_;
   std::filesystem::path path_;  // Empty for memory.
   std::string absence_;
+  std::string identity_;  // Of what was opened last; see identity_of().
+  bool was_opened_ = false;
+  std::size_t cache_bytes_ = 0;
   std::unique_ptr<BlockDevice> drive_;
+  std::unique_ptr<BlockDevice> other_;
   std::unique_ptr<fault::VolatileCache> cache_;
   std::unique_ptr<fault::FaultLayer> faults_;
   std::unique_ptr<PowerSwitch> power_;

@@ -167,6 +167,7 @@ void Hardware::make_engine() {
   options.may_fail = [this](const fault::Rule&, const std::string& drive) {
     return may_fail(drive);
   };
+  options.other_content = [this](const std::string& drive) { return bay(drive)->other_drive(); };
   options.on_power_cut = [this](const fault::Rule&) { power_lost(); };
   engine_ = std::make_unique<fault::FaultEngine>(home_, std::move(options));
   if (nvram_ == nullptr) return;
@@ -242,6 +243,7 @@ Task<Hardware::Outcome> Hardware::start_controller() {
   options.set.nvram_journal_bytes = kNvramJournalBytes;
   controller_ = std::make_unique<raid::Controller>(home_, std::move(options));
   controller_->on_event([this](const raid::ControllerEvent& event) { on_event(event); });
+  say_policies();
   controller_->on_record([this](Uuid set, raid::Event event) { return record(this, set, event); });
   std::vector<raid::NamedDevice> devices;
   for (const auto& each : bays_) {
@@ -294,8 +296,11 @@ Task<Hardware::Outcome> Hardware::make_set(SetConfiguration wanted) {
     if (found != drives.end() && found->raid.use == raid::DriveUse::kBlank) continue;
     const raid::DriveInfo info = found == drives.end() ? raid::DriveInfo{} : found->raid;
     not_made_[wanted.name] = fmt::format(
-        "cannot be made: drive {} is not blank but {}{}{}", name, describe(info.use),
-        info.set.empty() ? "" : " of set " + info.set, info.why.empty() ? "" : ": " + info.why);
+        "cannot be made: drive {0} is not blank but {1}{2}{3}; if nobody needs what is on it: "
+        "sandbay "
+        "drive erase {0}, and restart the daemon",
+        name, describe(info.use), info.set.empty() ? "" : " of set " + info.set,
+        info.why.empty() ? "" : ": " + info.why);
     co_return Outcome{};
   }
   metadata::Batch intent;
@@ -337,7 +342,19 @@ Task<void> Hardware::make_spares() {
 Task<void> Hardware::make_spare(std::string drive, std::string set) {
   const auto drives = controller_->show_drives();
   const auto found = std::ranges::find(drives, drive, &raid::DriveInfo::name);
-  if (found == drives.end() || found->use != raid::DriveUse::kBlank) co_return;
+  if (found == drives.end()) co_return;
+  if (found->use == raid::DriveUse::kFailed || found->use == raid::DriveUse::kStranger) {
+    events_.add(
+        {.severity = Severity::kWarning,
+         .kind = "spare",
+         .set = set,
+         .drive = drive,
+         .text = fmt::format("drive {0}: no spare, for it is not blank: {1}; if nobody needs "
+                             "what is on it: sandbay drive erase {0}",
+                             drive, found->why)});
+    co_return;
+  }
+  if (found->use != raid::DriveUse::kBlank) co_return;
   const auto made = co_await controller_->add_spare(drive, set);
   events_.add({.severity = made ? Severity::kInformation : Severity::kWarning,
                .kind = "spare",

@@ -71,6 +71,7 @@ class Hardware {
   FaultsInfo show_faults() const;
   Task<Outcome> fail_drive(std::string drive);
   Task<Outcome> replace_drive(std::string drive, std::string by);
+  Task<Outcome> erase_drive(std::string drive);
   Outcome verify_set(const std::string& set);
   bool has_drive(const std::string& drive) const;
   bool has_set(const std::string& set) const;
@@ -104,7 +105,10 @@ class Hardware {
   Task<void> end_by_power_cut();
   void battery_changed(nvram::BatteryState state);
   Task<void> flush_sets();
-  Task<void> watch();  // Policies, schedules; until stop().
+  void say_policies();
+  Task<void> look_for_drives();
+  Task<void> reopen(DriveBay* bay);
+  Task<void> watch();  // Drives that come, sets that come; until stop().
   DriveBay* bay(const std::string& name) const;
   std::string at(const SetConfiguration& set) const;  // FILE:LINE: set "NAME"
 
@@ -125,7 +129,6 @@ class Hardware {
   std::unique_ptr<fault::FaultEngine> engine_;
   std::vector<std::unique_ptr<DriveBay>> bays_;
   std::unique_ptr<raid::Controller> controller_;
-  std::map<std::string, TimePoint> next_verify_;
   bool stopping_ = false;
   Condition wake_;
   Gate gate_;

@@ -163,6 +163,7 @@ Task<void> Hardware::end_by_power_cut() {
   events_.add({.severity = Severity::kError,
                .kind = "power cut",
                .text = "the power is cut, by a fault rule: the daemon ends; start it again"});
+  co_await events_.kept(home_.now() + kLookEvery);  // A disk that fails does not keep it alive.
   std::raise(SIGKILL);
 }
 
@@ -194,30 +195,51 @@ Task<void> Hardware::flush_sets() {
 // Looking after
 // -------------------------------------------------------------------------------------
 
+void Hardware::say_policies() {
+  for (const SetConfiguration& wanted : configuration_.hardware.sets) {
+    raid::MaintenancePolicy policy = controller_->policy(wanted.name);
+    if (wanted.rebuild_bytes) policy.rate_under_load = *wanted.rebuild_bytes;
+    policy.verify_every = wanted.verify_every;
+    controller_->set_policy(wanted.name, policy);
+  }
+}
+
+// Drives that were not there at the start, and those whose device is gone and has been made anew.
+Task<void> Hardware::look_for_drives() {
+  for (const auto& each : bays_) {
+    DriveBay* const bay = each.get();
+    if (!bay->may_have_come()) continue;
+    const auto drives = controller_->show_drives();
+    const auto known = std::ranges::find(drives, bay->configured().name, &raid::DriveInfo::name);
+    const bool absent = known == drives.end() || known->use == raid::DriveUse::kAbsent;
+    if (absent) co_await reopen(bay);
+    if (stopping_) co_return;
+  }
+}
+
+Task<void> Hardware::reopen(DriveBay* bay) {
+  const std::string name = bay->configured().name;
+  if (bay->device() != nullptr) {
+    const Outcome removed = co_await controller_->remove_drive(name);
+    if (!removed) co_return;  // It holds requests that do not end.
+    co_await bay->close();
+  }
+  const Outcome opened = co_await bay->open(home_, engine_.get(), power_.get(), bay->cache_bytes());
+  if (!opened || bay->device() == nullptr) co_return;
+  const Outcome inserted = co_await controller_->insert_drive(name, bay->device());
+  events_.add({.severity = inserted ? Severity::kInformation : Severity::kWarning,
+               .kind = "drive present",
+               .drive = name,
+               .text = inserted ? fmt::format("drive {}: is there now", name)
+                                : fmt::format("drive {}: {}", name, inserted.error())});
+  co_await make_spares();
+}
+
 Task<void> Hardware::watch() {
   if (!gate_.enter()) co_return;
-  for (const SetConfiguration& set : configuration_.hardware.sets) {
-    if (set.verify_every > Duration::zero()) {
-      next_verify_[set.name] = home_.now() + set.verify_every;
-    }
-  }
   while (!stopping_) {
     learn_sets();
-    for (const SetConfiguration& wanted : configuration_.hardware.sets) {
-      const raid::ManagedSet* const set = controller_->find(wanted.name);
-      if (set == nullptr || set->maintenance() == nullptr) continue;
-      raid::MaintenancePolicy policy = set->maintenance()->policy();
-      if (wanted.rebuild_bytes && policy.rate_under_load != *wanted.rebuild_bytes) {
-        policy.rate_under_load = *wanted.rebuild_bytes;
-        set->maintenance()->set_policy(policy);
-      }
-      const auto next = next_verify_.find(wanted.name);
-      if (next == next_verify_.end() || home_.now() < next->second) continue;
-      next->second = home_.now() + wanted.verify_every;
-      const bool busy =
-          set->maintenance()->progress().kind != raid::MaintenanceProgress::Kind::kNothing;
-      if (!busy) (void)controller_->verify_set(wanted.name);
-    }
+    co_await look_for_drives();
     // Let go of events that come in bursts, also of those that this very round caused.
     co_await wake_.wait_until(home_.now() + kLookEvery);
     co_await home_.yield();

@@ -96,6 +96,9 @@ std::vector<DriveInfo> Hardware::show_drives() const {
     const auto found = std::ranges::find(known, configured.name, &raid::DriveInfo::name);
     if (found != known.end()) {
       info.raid = *found;
+      if (found->use == raid::DriveUse::kAbsent && found->why.empty()) {
+        info.raid.why = each->absence();
+      }
     } else {
       info.raid.name = configured.name;
       info.raid.use = raid::DriveUse::kAbsent;
@@ -125,6 +128,17 @@ Task<Hardware::Outcome> Hardware::fail_drive(std::string drive) {
 Task<Hardware::Outcome> Hardware::replace_drive(std::string drive, std::string by) {
   auto outcome = co_await controller_->replace_drive(std::move(drive), std::move(by));
   co_return outcome;
+}
+
+Task<Hardware::Outcome> Hardware::erase_drive(std::string drive) {
+  const auto erased = co_await controller_->erase_drive(drive);
+  if (!erased) co_return erased;
+  events_.add({.severity = Severity::kWarning,
+               .kind = "drive erased",
+               .drive = drive,
+               .text = fmt::format("drive {}: erased by an operator; it is blank", drive)});
+  co_await make_spares();
+  co_return Outcome{};
 }
 
 Hardware::Outcome Hardware::verify_set(const std::string& set) {

@@ -86,6 +86,19 @@ Task<Answer<DriveInfo>> RunningGroup::replace_drive(std::string name, std::strin
   co_return answer;
 }
 
+Task<Answer<DriveInfo>> RunningGroup::erase_drive_now(std::string name) {
+  if (!hardware_->has_drive(name)) co_return std::unexpected(no_such_drive(name));
+  const auto erased = co_await hardware_->erase_drive(name);
+  if (!erased) co_return refuse(Refusal::Code::kConflict, erased.error());
+  auto info = co_await drive_now(std::move(name));
+  co_return info;
+}
+
+Task<Answer<DriveInfo>> RunningGroup::erase_drive(std::string name) {
+  auto answer = co_await alone(erase_drive_now(std::move(name)));
+  co_return answer;
+}
+
 // Sets
 // ----------------------------------------------------------------------------------------------
 

@@ -84,6 +84,10 @@ std::string making_key(std::string_view name) {
   return std::string(kMakingPrefix) + std::string(name);
 }
 
+std::string event_key(std::uint64_t number) {
+  return fmt::format("{}{:016x}", kEventPrefix, number);
+}
+
 std::string volume_file_name(const Uuid& uuid) { return format_uuid(uuid) + ".img"; }
 
 std::string encode(const GroupRecord& record) {
@@ -127,6 +131,17 @@ std::string encode(const SetRecord& record) {
                   {"block_size", record.block_bytes},
                   {"physical_block_size", record.physical_block_bytes},
                   {"blocks", record.block_count}});
+}
+
+std::string encode(const EventInfo& event) {
+  return to_text({{"format", kFormat},
+                  {"number", event.number},
+                  {"time", event.time.time_since_epoch().count()},
+                  {"severity", describe(event.severity)},
+                  {"kind", event.kind},
+                  {"set", event.set},
+                  {"drive", event.drive},
+                  {"text", event.text}});
 }
 
 std::string encode_used(std::uint64_t end_block) {
@@ -215,6 +230,25 @@ std::expected<SetRecord, std::string> decode_set(std::string_view text) {
                      .block_bytes = value.at("block_size").get<std::uint32_t>(),
                      .physical_block_bytes = value.at("physical_block_size").get<std::uint32_t>(),
                      .block_count = value.at("blocks").get<std::uint64_t>()};
+  });
+}
+
+std::expected<EventInfo, std::string> decode_event(std::string_view text) {
+  return decode<EventInfo>(text, [](const json& value) {
+    EventInfo event{
+        .number = value.at("number").get<std::uint64_t>(),
+        .time = WallTime(std::chrono::milliseconds(value.at("time").get<std::int64_t>())),
+        .kind = value.at("kind").get<std::string>(),
+        .set = value.at("set").get<std::string>(),
+        .drive = value.at("drive").get<std::string>(),
+        .text = value.at("text").get<std::string>()};
+    const std::string severity = value.at("severity").get<std::string>();
+    for (const Severity one : {Severity::kInformation, Severity::kWarning, Severity::kError}) {
+      if (severity != describe(one)) continue;
+      event.severity = one;
+      return event;
+    }
+    throw std::out_of_range("its severity is none");
   });
 }
 

@@ -7,10 +7,12 @@
 //   used/UUID          the block of that set behind which no volume has ever been
 //   making/NAME        the drives of a set that is about to be made; whoever finds one at start
 //                      erases what stands on them
+//   event/NUMBER       what happened, sixteen hexadecimal digits, the newest last; see event_log.h
 //   intent/UUID        a file of a volume that is about to be made or removed: its file name in
 //                      STATE/volumes. Whoever finds one at start removes the file.
 //
-// A record that does not decode is damage and stops the start; it is never passed over.
+// A record that does not decode is damage and stops the start; it is never passed over, unless it
+// is an event.
 #pragma once
 
 #include <cstdint>
@@ -22,6 +24,7 @@
 
 #include "block/block_device.h"
 #include "group/configuration.h"
+#include "group/event_log.h"
 #include "group/naa.h"
 #include "raid/superblock.h"
 
@@ -34,6 +37,7 @@ inline constexpr std::string_view kIntentPrefix = "intent/";
 inline constexpr std::string_view kSetPrefix = "raid/";
 inline constexpr std::string_view kUsedPrefix = "used/";
 inline constexpr std::string_view kMakingPrefix = "making/";
+inline constexpr std::string_view kEventPrefix = "event/";
 
 struct GroupRecord {
   std::string uuid;
@@ -80,11 +84,13 @@ std::string volume_file_name(const Uuid& uuid);  // "UUID.img"
 std::string set_key(const Uuid& uuid);
 std::string used_key(const Uuid& uuid);
 std::string making_key(std::string_view name);
+std::string event_key(std::uint64_t number);
 
 std::string encode(const GroupRecord& record);
 std::string encode(const VolumeRecord& record);
 std::string encode(const TargetRecord& record);
 std::string encode(const SetRecord& record);
+std::string encode(const EventInfo& event);
 std::string encode_used(std::uint64_t end_block);
 std::string encode_making(const std::vector<std::string>& drives);
 
@@ -93,6 +99,7 @@ std::expected<GroupRecord, std::string> decode_group(std::string_view text);
 std::expected<VolumeRecord, std::string> decode_volume(std::string_view text);
 std::expected<TargetRecord, std::string> decode_target(std::string_view text);
 std::expected<SetRecord, std::string> decode_set(std::string_view text);
+std::expected<EventInfo, std::string> decode_event(std::string_view text);
 std::expected<std::uint64_t, std::string> decode_used(std::string_view text);
 std::expected<std::vector<std::string>, std::string> decode_making(std::string_view text);
 

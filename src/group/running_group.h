@@ -77,6 +77,7 @@ class RunningGroup final : public Group {
   Task<Answer<DriveInfo>> show_drive(std::string name) override;
   Task<Answer<DriveInfo>> fail_drive(std::string name) override;
   Task<Answer<DriveInfo>> replace_drive(std::string name, std::string by) override;
+  Task<Answer<DriveInfo>> erase_drive(std::string name) override;
   Task<std::vector<SetInfo>> list_sets() override;
   Task<Answer<SetInfo>> show_set(std::string name) override;
   Task<Answer<SetInfo>> verify_set(std::string name) override;
@@ -153,6 +154,7 @@ class RunningGroup final : public Group {
   Task<Answer<SetInfo>> set_now(std::string name);
   Task<Answer<DriveInfo>> fail_drive_now(std::string name);
   Task<Answer<DriveInfo>> replace_drive_now(std::string name, std::string by);
+  Task<Answer<DriveInfo>> erase_drive_now(std::string name);
   Task<Answer<SetInfo>> verify_set_now(std::string name);
   Task<FaultsInfo> faults_now();
   Task<std::vector<EventInfo>> events_now(std::uint64_t since);

@@ -176,6 +176,9 @@ class Service {
   // Its content moves to `by`, or to the best spare if that is empty. SET:ROLE names a role that
   // has no drive.
   virtual Task<Answer<DriveInfo>> replace_drive(std::string name, std::string by) = 0;
+  // Whatever stands on it goes, and it is blank, or the spare that the file says. Refused for a
+  // drive that a set counts on.
+  virtual Task<Answer<DriveInfo>> erase_drive(std::string name) = 0;
   virtual Task<std::vector<SetInfo>> list_sets() = 0;
   virtual Task<Answer<SetInfo>> show_set(std::string name) = 0;
   virtual Task<Answer<SetInfo>> verify_set(std::string name) = 0;

@@ -43,6 +43,9 @@ json counters_json(const raid::SetCounters& counters) {
           {"corrections", counters.corrections},
           {"lost_blocks", counters.lost_blocks},
           {"mismatches", counters.mismatches},
+          {"corruptions", counters.corruptions},
+          {"false_entries", counters.false_entries},
+          {"entries_mended", counters.entries_mended},
           {"flushes", counters.flushes}};
 }
 
@@ -69,11 +72,8 @@ json progress_json(const group::SetInfo& info) {
   return value;
 }
 
-// "2026-11-21T08:15:00.250Z": what the clock on the wall said then.
-std::string wall_time(Duration age) {
-  using std::chrono::milliseconds;
-  const auto then = std::chrono::time_point_cast<milliseconds>(
-      std::chrono::system_clock::now() - std::chrono::duration_cast<milliseconds>(age));
+// "2026-11-21T08:15:00.250Z"
+std::string text_of(group::WallTime then) {
   const auto seconds = std::chrono::floor<std::chrono::seconds>(then);
   return fmt::format("{:%Y-%m-%dT%H:%M:%S}.{:03}Z",
                      fmt::gmtime(std::chrono::system_clock::to_time_t(seconds)),
@@ -164,7 +164,7 @@ json to_json(const group::FaultsInfo& info) {
 
 json to_json(const group::EventInfo& info) {
   return {{"number", info.number},
-          {"time", wall_time(info.age)},
+          {"time", text_of(info.time)},
           {"severity", describe(info.severity)},
           {"kind", info.kind},
           {"set", info.set},

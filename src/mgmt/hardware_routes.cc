@@ -31,6 +31,11 @@ Reply replace_drive(Backend& backend, const Call& call) {
   return drive ? ok(to_json(*drive)) : refused(drive.error());
 }
 
+Reply erase_drive(Backend& backend, const Call& call) {
+  const auto drive = backend.run(backend.service().erase_drive(call.parameters.at("name")));
+  return drive ? ok(to_json(*drive)) : refused(drive.error());
+}
+
 Reply list_sets(Backend& backend, const Call&) {
   return list("sets", backend.run(backend.service().list_sets()));
 }
@@ -83,37 +88,47 @@ Reply list_events(Backend& backend, const Call& call) {
 }
 
 std::vector<Route> drive_routes() {
-  return {{.method = "GET",
-           .path = "/api/v1/drives",
-           .operation = "listDrives",
-           .summary = "List drives",
-           .response_schema = "DriveList",
-           .handle = list_drives},
-          {.method = "GET",
-           .path = "/api/v1/drives/{name}",
-           .operation = "showDrive",
-           .summary = "Show a drive",
-           .response_schema = "Drive",
-           .refusals = {404},
-           .handle = show_drive},
-          {.method = "POST",
-           .path = "/api/v1/drives/{name}/fail",
-           .operation = "failDrive",
-           .summary = "Take a drive out of its set for good",
-           .description = "A spare takes its place. Refused where the set would not survive it.",
-           .response_schema = "Drive",
-           .refusals = {404, 409},
-           .handle = fail_drive},
-          {.method = "POST",
-           .path = "/api/v1/drives/{name}/replace",
-           .operation = "replaceDrive",
-           .summary = "Copy a drive to another, which then takes its place",
-           .description = "The name may also be SET:ROLE, for a role that has lost its drive. The "
-                          "answer is the drive that is written.",
-           .request_schema = "DriveReplace",
-           .response_schema = "Drive",
-           .refusals = {404, 409},
-           .handle = replace_drive}};
+  return {
+      {.method = "GET",
+       .path = "/api/v1/drives",
+       .operation = "listDrives",
+       .summary = "List drives",
+       .response_schema = "DriveList",
+       .handle = list_drives},
+      {.method = "GET",
+       .path = "/api/v1/drives/{name}",
+       .operation = "showDrive",
+       .summary = "Show a drive",
+       .response_schema = "Drive",
+       .refusals = {404},
+       .handle = show_drive},
+      {.method = "POST",
+       .path = "/api/v1/drives/{name}/fail",
+       .operation = "failDrive",
+       .summary = "Take a drive out of its set for good",
+       .description = "A spare takes its place. Refused where the set would not survive it.",
+       .response_schema = "Drive",
+       .refusals = {404, 409},
+       .handle = fail_drive},
+      {.method = "POST",
+       .path = "/api/v1/drives/{name}/erase",
+       .operation = "eraseDrive",
+       .summary = "Make a drive blank",
+       .description = "What stands on it is gone: of another group, of a set that it has failed "
+                      "in, of a spare. Refused for a drive that a set counts on.",
+       .response_schema = "Drive",
+       .refusals = {404, 409},
+       .handle = erase_drive},
+      {.method = "POST",
+       .path = "/api/v1/drives/{name}/replace",
+       .operation = "replaceDrive",
+       .summary = "Copy a drive to another, which then takes its place",
+       .description = "The name may also be SET:ROLE, for a role that has lost its drive. The "
+                      "answer is the drive that is written.",
+       .request_schema = "DriveReplace",
+       .response_schema = "Drive",
+       .refusals = {404, 409},
+       .handle = replace_drive}};
 }
 
 std::vector<Route> set_routes() {

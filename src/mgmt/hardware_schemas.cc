@@ -69,7 +69,7 @@ const std::string_view kHardwareSchemas = R"json({
   "required": ["host_reads", "host_writes", "host_read_bytes", "host_written_bytes",
   "full_stripe_writes", "read_modify_writes", "reconstruct_writes", "recover_writes",
   "merged_writes", "reconstructions", "reads_around", "corrections", "lost_blocks", "mismatches",
-  "flushes"], "properties": {
+  "corruptions", "false_entries", "entries_mended", "flushes"], "properties": {
   "host_reads": {"type": "integer"},
   "host_writes": {"type": "integer"},
   "host_read_bytes": {"type": "integer"},
@@ -84,6 +84,12 @@ const std::string_view kHardwareSchemas = R"json({
   "corrections": {"type": "integer"},
   "lost_blocks": {"type": "integer"},
   "mismatches": {"type": "integer"},
+  "corruptions": {"type": "integer",
+    "description": "With integrity: cells of 4 KiB of which a drive gave something else than was written last."},
+  "false_entries": {"type": "integer",
+    "description": "With integrity: cells that were right, and only their entries wrong."},
+  "entries_mended": {"type": "integer",
+    "description": "With integrity: members of stripes with a copy of an entry that was damaged, lost or old."},
   "flushes": {"type": "integer"}}},
 "RaidSet": {"type": "object", "required": ["name", "uuid", "level", "drives", "groups", "strip",
   "size", "free", "integrity", "running", "health", "reason", "declared", "notes", "roles",
@@ -143,7 +149,7 @@ const std::string_view kHardwareSchemas = R"json({
   "rule": {"type": "string", "description": "Such as: at=drive:d0 op=read do=lse lba=64+8"}}},
 "Event": {"type": "object", "required": ["number", "time", "severity", "kind", "set", "drive",
   "text"], "properties": {
-  "number": {"type": "integer", "description": "From 1, since the group was started."},
+  "number": {"type": "integer", "description": "From 1, since the group was made."},
   "time": {"type": "string", "format": "date-time"},
   "severity": {"type": "string", "enum": ["information", "warning", "error"]},
   "kind": {"type": "string"},

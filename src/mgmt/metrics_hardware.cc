@@ -125,6 +125,12 @@ void add_sets(Text& text, const std::vector<group::SetInfo>& list) {
                &Counters::corrections);
   sets.counter("lost_blocks", "Blocks that could not be recovered.", &Counters::lost_blocks);
   sets.counter("mismatches", "Stripes whose redundancy did not match.", &Counters::mismatches);
+  sets.counter("corruptions", "Cells of which a drive gave something else than was written last.",
+               &Counters::corruptions);
+  sets.counter("false_entries", "Cells that were right, and only their entries wrong.",
+               &Counters::false_entries);
+  sets.counter("entries_mended", "Members of stripes with a bad copy of an entry.",
+               &Counters::entries_mended);
   sets.counter("flushes", "Flushes.", &Counters::flushes);
 }
 
@@ -153,7 +159,7 @@ void add_hardware(Text& text, const group::Measurements& measurements) {
   add_drives(text, measurements.drives);
   add_sets(text, measurements.sets);
   add_faults(text, measurements.faults);
-  text.family("sandbay_events_total", "counter", "Events since the group was started.");
+  text.family("sandbay_events_total", "counter", "Events since the group was made.");
   text.sample("", measurements.events);
 }
 

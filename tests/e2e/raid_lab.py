@@ -82,7 +82,7 @@ class Load:
         except subprocess.TimeoutExpired:
             raise Failed(f'the load still runs after {seconds} s')
         start, end = ('\n' + output).find('\n{'), output.rfind('}') + 1
-        if end <= start:
+        if start < 0 or end <= start:
             raise Failed(f'the load gave no report: {output[-2000:]}')
         return json.loads(output[start:end])
 

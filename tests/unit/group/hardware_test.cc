@@ -178,5 +178,103 @@ TEST_CASE("Faults are there where they are enabled", "[group][hardware]") {
   CHECK(run_group(state, kMirror + "[faults]\nenabled = true\n", 1, faults) == "");
 }
 
+std::string text_of(const std::vector<EventInfo>& events, std::string_view kind) {
+  for (auto event = events.rbegin(); event != events.rend(); ++event) {
+    if (event->kind == kind) return event->text;
+  }
+  return {};
+}
+
+Task<void> wait_for_event(Group* group, std::string kind) {
+  for (int i = 0; i < 500; ++i) {
+    const auto events = co_await group->list_events(0);
+    if (has_event(events, kind)) co_return;
+    co_await Executor::current().sleep_for(std::chrono::milliseconds(20));
+  }
+  FAIL("no such event: " + kind);
+}
+
+// A drive with the superblock of another group's set is refused as a spare, and taken once erased.
+Task<void> erases_a_strange_spare(Group& group) {
+  auto events = co_await group.list_events(0);
+  const std::string refusal = text_of(events, "spare");
+  CAPTURE(refusal);
+  CHECK(refusal.find("drive d0: no spare") != std::string::npos);
+  CHECK(refusal.find("sandbay drive erase d0") != std::string::npos);
+  auto drive = co_await group.show_drive("d0");
+  CHECK(drive->raid.use == raid::DriveUse::kStranger);
+  const auto member = co_await group.erase_drive("d2");
+  REQUIRE(!member.has_value());
+  CHECK(member.error().code == Refusal::Code::kConflict);
+  CHECK(member.error().message.find("d2") != std::string::npos);
+  const auto unknown = co_await group.erase_drive("d9");
+  CHECK(unknown.error().code == Refusal::Code::kNotFound);
+  const auto erased = co_await group.erase_drive("d0");
+  INFO((erased ? std::string() : erased.error().message));
+  REQUIRE(erased.has_value());
+  CHECK(erased->raid.use == raid::DriveUse::kSpare);  // The file says so.
+  events = co_await group.list_events(0);
+  CHECK(has_event(events, "drive erased"));
+}
+
+Task<void> is_a_spare(Group& group) {
+  const auto drive = co_await group.show_drive("d0");
+  CHECK(drive->raid.use == raid::DriveUse::kSpare);
+  const auto set = co_await group.show_set("r");
+  CHECK(set->raid.running);
+  // What happened before the restart is still told.
+  const auto events = co_await group.list_events(0);
+  CHECK(has_event(events, "drive erased"));
+}
+
+Task<void> nothing(Group& /*group*/) { co_return; }
+
+TEST_CASE("A spare of another group is refused with what to do, and taken when it is erased",
+          "[group][hardware]") {
+  const testing::ScratchDirectory scratch;
+  const auto other = std::filesystem::path(scratch.file("other"));
+  const auto state = std::filesystem::path(scratch.file("state"));
+  REQUIRE(run_group(other, kMirror, 1, nothing) == "");
+  std::filesystem::create_directories(state / "drives");
+  std::filesystem::copy_file(other / "drives/d0.img", state / "drives/d0.img");
+  std::string sections = file_drives(3);
+  sections.insert(sections.find("[[drive]]\nname = \"d1\""), "spare = true\n");
+  sections += "[[raid]]\nname = \"r\"\nlevel = \"raid1\"\ndrives = [\"d1\", \"d2\"]\n";
+  CHECK(run_group(state, sections, 1, erases_a_strange_spare) == "");
+  CHECK(run_group(state, sections, 1, is_a_spare) == "");
+}
+
+// A drive's file that was away at the start comes back while the group runs.
+Task<void> takes_what_comes(Group& group, std::filesystem::path state) {
+  auto drive = co_await group.show_drive("d1");
+  CHECK(drive->raid.use == raid::DriveUse::kAbsent);
+  CHECK(!drive->raid.why.empty());
+  auto set = co_await group.show_set("r");
+  CHECK(set->raid.running);
+  CHECK(set->raid.health == Health::kDegraded);
+  std::filesystem::remove_all(state / "drives/d1.img");
+  std::filesystem::rename(state / "away.img", state / "drives/d1.img");
+  co_await wait_for_event(&group, "drive present");
+  for (int i = 0; i < 500; ++i) {
+    set = co_await group.show_set("r");
+    if (set->raid.health == Health::kGood) break;
+    co_await Executor::current().sleep_for(std::chrono::milliseconds(20));
+  }
+  CHECK(set->raid.health == Health::kGood);
+  drive = co_await group.show_drive("d1");
+  CHECK(drive->raid.use == raid::DriveUse::kMember);
+  CHECK(drive->raid.health == Health::kGood);
+}
+
+TEST_CASE("A drive that was absent at the start is taken in when it comes", "[group][hardware]") {
+  const testing::ScratchDirectory scratch;
+  const auto state = std::filesystem::path(scratch.file("state"));
+  REQUIRE(run_group(state, kMirror, 1, nothing) == "");
+  std::filesystem::rename(state / "drives/d1.img", state / "away.img");
+  std::filesystem::create_directory(state / "drives/d1.img");  // No file: cannot be opened.
+  CHECK(run_group(state, kMirror, 1,
+                  [state](Group& group) { return takes_what_comes(group, state); }) == "");
+}
+
 }  // namespace
 }  // namespace sandbay::group

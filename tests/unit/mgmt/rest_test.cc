@@ -129,6 +129,9 @@ TEST_CASE("Drives, sets, faults and events over REST", "[rest]") {
     CHECK(rest.ask("DELETE", "/api/v1/faults").status == 204);
     CHECK(rest.ask("POST", "/api/v1/drives/d0/fail", "{}").status == 200);
     CHECK(rest.ask("POST", "/api/v1/drives/d0/replace", R"({"by": "x"})").status == 404);
+    CHECK(rest.ask("POST", "/api/v1/drives/d0/erase", "{}").body.at("use") == "blank");
+    CHECK(rest.ask("POST", "/api/v1/drives/d1/erase", "{}").status == 409);
+    CHECK(rest.ask("POST", "/api/v1/drives/x/erase", "{}").status == 404);
     const json events = rest.get("/api/v1/events").body.at("events");
     REQUIRE(!events.empty());
     const auto last = events.back().at("number").get<int>();
@@ -136,6 +139,11 @@ TEST_CASE("Drives, sets, faults and events over REST", "[rest]") {
     CHECK(rest.get("/api/v1/events?since=x").status == 400);
     const std::string metrics = rest.get("/metrics").text;
     CHECK(metrics.find("sandbay_raid_running{set=\"r\"} 1") != std::string::npos);
+    for (const char* counter : {"corruptions", "false_entries", "entries_mended"}) {
+      const std::string line = fmt::format("sandbay_raid_{}_total{{set=\"r\"}} 0", counter);
+      CHECK(metrics.find(line) != std::string::npos);
+      CHECK(rest.get("/api/v1/raid-sets/r").body.at("counters").at(counter) == 0);
+    }
     CHECK(metrics.find("sandbay_drive_reads_total{drive=\"d0\"}") != std::string::npos);
   });
 }
