@@ -274,7 +274,11 @@ void Connection::arm_housekeeping() {
   Duration interval = limits_.send_stall_timeout;
   if (limits_.nop_in_interval > Duration{0}) interval = std::min(interval, limits_.nop_in_interval);
   interval = std::min(std::min(interval, limits_.nop_in_timeout) / 2, kStallTimeWhileShort);
-  timer_.deadline = home_->now() + std::max<Duration>(interval, std::chrono::milliseconds(10));
+  // A send that hangs is looked at again as soon as it has hung for too long, not a turn later.
+  const TimePoint now = home_->now();
+  const Duration hung = send_started_ == kNever ? Duration{0} : now - send_started_;
+  if (hung < kStallTimeWhileShort) interval = std::min(interval, kStallTimeWhileShort - hung);
+  timer_.deadline = now + std::max<Duration>(interval, std::chrono::milliseconds(10));
   home_->arm(timer_);
 }
 

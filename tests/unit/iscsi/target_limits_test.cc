@@ -207,6 +207,27 @@ Task<void> deaf_crowd(Bench& bench) {
   for (RawInitiator* const peer : crowd) peer->resume_reading();
 }
 
+// Who takes nothing while memory is short goes five seconds later, whatever the hour at which it
+// was last looked at.
+Task<void> deaf_while_short(Bench& bench) {
+  RawInitiator& peer = *co_await bench.session();
+  co_await bench.sleep(std::chrono::milliseconds(500));
+  peer.pause_reading();
+  for (int i = 0; i < 31; ++i) co_await send_command(peer, reading(0, 16384));
+  co_await bench.sleep(std::chrono::milliseconds(100));
+  std::vector<BufferList> held;
+  for (Executor* const executor : bench.world().executors()) {
+    while (!executor->buffers().under_pressure()) {
+      held.push_back(executor->buffers().try_allocate(65536));
+      REQUIRE_FALSE(held.back().empty());
+    }
+  }
+  co_await bench.sleep(std::chrono::milliseconds(5500));
+  const auto sessions = co_await bench.server().sessions();
+  CHECK(sessions.empty());
+  peer.resume_reading();
+}
+
 // A ping's data find no memory: it is refused, and the connection stays.
 Task<void> ping_without_memory(Bench& bench) {
   RawInitiator& peer = *co_await bench.session();
@@ -316,6 +337,9 @@ TEST_CASE("A peer that pings and reads nothing takes a bounded amount of memory"
 }
 TEST_CASE("A crowd that does not read leaves memory to logins, and goes soon") {
   on_bench({.link = whole_receives()}, deaf_crowd);
+}
+TEST_CASE("A peer that does not read while memory is short goes in five seconds") {
+  on_bench({.link = whole_receives()}, deaf_while_short);
 }
 TEST_CASE("A ping whose data find no memory is refused and the connection stays") {
   on_bench({}, ping_without_memory);
