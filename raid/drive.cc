@@ -142,6 +142,7 @@ Task<void> Drive::run(Drive* drive, Operation* operation, Request request) {
   --drive->outstanding_;
   if (!operation->ended) drive->end(*operation, std::move(completion));
   drop(operation);
+  drive->tell_unheeded();
   if (drive->outstanding_ == 0) drive->became_idle_.notify_all();
 }
 
@@ -152,6 +153,10 @@ void Drive::end(Operation& operation, Completion&& completion) {
     ++counters_.timeouts;
   } else if (completion.error != Error::kNone) {
     ++counters_.other_errors;
+  }
+  const bool unheeded = operation.references == 1;  // The device's.
+  if (unheeded && completion.error != Error::kNone && completion.error != Error::kMediumError) {
+    unheeded_ = completion.error;
   }
   operation.completion = std::move(completion);
   operation.ended = true;
@@ -194,6 +199,13 @@ void Drive::watch() {
     }
   }
   if (oldest_ != nullptr) arm_watch();
+  tell_unheeded();
+}
+
+// Apart from where it was noticed, since the owner may do anything with the drive but destroy it.
+void Drive::tell_unheeded() {
+  const Error error = std::exchange(unheeded_, Error::kNone);
+  if (error != Error::kNone && on_unheeded) on_unheeded(error);
 }
 
 void Drive::arm_watch() {

@@ -3,14 +3,16 @@
 //
 // An operation that the device has not ended within the drive's timeout ends with kTimedOut (the
 // host's own cancellation is not passed on: what was begun is finished); the device keeps the
-// operation's memory until it does end, so whoever submitted it must not use those bytes again. A
-// drive may be destroyed when it is idle().
+// operation's memory until it does end, so whoever submitted it must not use those bytes again.
+// What fails when nobody waits for it any longer, a read that was read around, is told to the
+// owner. A drive may be destroyed when it is idle().
 //
 // Used on the device's home executor only.
 #pragma once
 
 #include <coroutine>
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <utility>
 
@@ -60,6 +62,9 @@ class Drive {
   const Geometry& geometry() const noexcept { return device_.geometry(); }
   const DriveCounters& counters() const noexcept { return counters_; }
 
+  // Told of the failure of an operation that was let go of before its end; not of medium errors.
+  std::function<void(Error)> on_unheeded;
+
   // Starts an operation; the device sees it before this returns.
   DriveIo start(Request request);
   // Starts one and waits for its end.
@@ -85,6 +90,7 @@ class Drive {
   void count(const Request& request, bool metadata);
   static Task<void> run(Drive* drive, Operation* operation, Request request);
   void end(Operation& operation, Completion&& completion);
+  void tell_unheeded();
   void watch();  // Ends or marks what takes too long.
   void arm_watch();
   void unlink(Operation& operation);
@@ -100,6 +106,7 @@ class Drive {
   Lba head_ = 0;
   Operation* oldest_ = nullptr;  // In flight, in the order in which they were started.
   Operation* newest_ = nullptr;
+  Error unheeded_ = Error::kNone;  // To be told.
   Timer watch_timer_;
   Condition became_idle_;
 };

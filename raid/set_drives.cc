@@ -47,7 +47,18 @@ DropReason reason_of(Error error) {
 
 Drive* SetDrives::add_drive(BlockDevice& device, std::string name, DrivePolicy policy) {
   drives_.push_back(std::make_unique<Owned>(device, std::move(name), policy));
-  return &drives_.back()->drive;
+  Drive* drive = &drives_.back()->drive;
+  drive->on_unheeded = [this, drive](Error error) { judge_unheeded(drive, error); };
+  return drive;
+}
+
+// Reads that were read around do not keep a drive in its role that never answers them.
+void SetDrives::judge_unheeded(const Drive* drive, Error error) {
+  for (unsigned role = 0; role < layout_.drive_count(); ++role) {
+    if (roles_[role].drive != drive) continue;
+    drop(role, reason_of(error),
+         fmt::format("a read that took long failed at last: {}", describe(error)));
+  }
 }
 
 void SetDrives::set_drive(unsigned role, BlockDevice& device, std::string name,

@@ -188,6 +188,7 @@ class SetDrives final : public JournalDrives {
  private:
   MemberSet find_unreadable(std::uint64_t stripe) const;
   Drive* add_drive(BlockDevice& device, std::string name, DrivePolicy policy);
+  void judge_unheeded(const Drive* drive, Error error);
   void recount();
   void mark_unflushed(unsigned role);
   Task<Error> write_region_maps();  // With saving_ held.

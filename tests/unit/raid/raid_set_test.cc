@@ -1,5 +1,6 @@
 // A RAID set over drives of a simulated world, against a plain array of bytes: every level, with
 // all drives, without some, after rebuild, with unreadable blocks.
+#include <algorithm>
 #include <catch2/catch.hpp>
 #include <cstring>
 #include <memory>
@@ -239,7 +240,41 @@ Task<void> survive(Executor* home, SetShape shape) {
   co_await rig.end();
 }
 
+// Reads alone, and each is answered around the drive that hangs: it goes all the same.
+Task<void> lose_one_that_hangs(Executor* home, SetShape shape) {
+  Rig rig(*home, shape);
+  co_await rig.create();
+  co_await rig.exercise(5);
+  co_await rig.verify_all();
+  co_await rig.set->flush_drives();
+  rig.devices[0]->hang();
+  const TimePoint began = home->now();
+  while (home->now() < began + std::chrono::seconds(12)) {
+    const std::string wrong = co_await rig.read(0, 8 * shape.drives);
+    CHECK(wrong.empty());
+    co_await home->sleep_for(std::chrono::milliseconds(500));
+  }
+  CHECK(rig.drives->absent_roles() == 1);
+  CHECK(rig.drives->superblock().roles[0].state == RoleState::kFailed);
+  const bool told = std::ranges::any_of(rig.events, [](const std::string& text) {
+    return text.find("d0 in role 0 is failed: a read that took long") != std::string::npos;
+  });
+  CHECK(told);
+  rig.devices[0]->release();
+  co_await rig.check_everything();
+  CHECK(rig.failures.empty());
+  co_await rig.end();
+}
+
 }  // namespace
+
+TEST_CASE("a drive that answers no read is lost, though every read is answered without it") {
+  for (const SetShape& shape : kShapes) {
+    if (shape.level < Level::kRaid1) continue;
+    CAPTURE(describe(shape.level), shape.drives);
+    in_world(1, [&](Executor& home) { return lose_one_that_hangs(&home, shape); });
+  }
+}
 
 TEST_CASE("a set of every level keeps what is written, with drives lost and rebuilt") {
   for (const SetShape& shape : kShapes) {
