@@ -46,6 +46,17 @@ Error error_of(LoginStatus status) {
   }
 }
 
+// Whether None is one of the methods in a list.
+bool offers_none(std::string_view list) {
+  while (!list.empty()) {
+    const std::size_t comma = list.find(',');
+    if (list.substr(0, comma) == kNone) return true;
+    if (comma == std::string_view::npos) return false;
+    list.remove_prefix(comma + 1);
+  }
+  return false;
+}
+
 // One login on one stream. Lives in the frame of log_in_at().
 class LoginPhase {
  public:
@@ -85,6 +96,8 @@ class LoginPhase {
   Stream& stream_;
   Negotiator negotiator_;
   std::optional<ChapInitiator> chap_;
+  bool none_acceptable_ = true;  // Nobody has to prove anything: that is on offer.
+  bool chap_begun_ = false;
   LoginStage stage_ = LoginStage::kSecurity;
   bool want_transit_ = false;
   bool moved_ = false;  // The last response changed the stage.
@@ -275,6 +288,7 @@ Checked LoginPhase::begin(std::vector<KeyValue>& pairs) {
     chap_.emplace(std::move(options), initiator_challenges(), openssl_random());
   }
   const std::string offered = method.value_or(chap_.has_value() ? "CHAP" : "None");
+  none_acceptable_ = !request_.mutual_chap.has_value() && offers_none(offered);
   negotiator_.offer_text("AuthMethod", offered, pairs);
   want_transit_ = !chap_.has_value();
   return {};
@@ -296,6 +310,7 @@ Checked LoginPhase::answer_security(const std::vector<KeyValue>& received,
       return failure(Error::kPermission,
                      fmt::format("the target answers AuthMethod={}, not CHAP", pair.value));
     }
+    chap_begun_ = true;
     const std::vector<KeyValue> start = chap_->start();
     pairs.insert(pairs.end(), start.begin(), start.end());
     return {};
@@ -313,7 +328,12 @@ Checked LoginPhase::answer_security(const std::vector<KeyValue>& received,
 Checked LoginPhase::answer(std::vector<KeyValue> received, std::vector<KeyValue>& pairs) {
   // A text is negotiated in the stage in which it was asked for.
   for (const KeyValue& pair : received) {
-    if (pair.key == "AuthMethod" && pair.value == kNone) chap_.reset();
+    if (pair.key != "AuthMethod" || pair.value != kNone) continue;
+    // Who impersonates a target that has to prove itself would rather not be asked.
+    if (!none_acceptable_ || chap_begun_) {
+      return failure(Error::kPermission, "the target answers AuthMethod=None, not CHAP");
+    }
+    chap_.reset();
   }
   auto reply = negotiator_.receive(received);
   if (!reply.has_value()) return failure(Error::kInvalid, reply.error().to_string());

@@ -150,7 +150,65 @@ Task<void> answer_badly(std::function<void(LoginResponse& response)> spoil) {
   CHECK_FALSE(pending->result->has_value());
 }
 
+// A target that impersonates another one would rather not prove anything.
+Task<void> evade_proof(bool late, bool mutual, const char* methods, bool accepted) {
+  ScriptedTarget target;
+  InitiatorOptions options = options_for(target);
+  options.chap = ChapIdentity{.user = "host", .secret = "host-secret-1"};
+  if (mutual) options.mutual_chap = ChapIdentity{.user = "array", .secret = "array-secret-1"};
+  if (methods != nullptr) options.keys["AuthMethod"] = methods;
+  auto pending = PendingLogin::start(options);
+  const std::unique_ptr<ScriptedConnection> connection = co_await target.accept();
+  ScriptedPdu request = co_await connection->next();
+  LoginRequest login = parse_login_request(request.bhs);
+  connection->exp_cmd_sn = login.cmd_sn;
+  connection->max_cmd_sn = login.cmd_sn + 3;
+  if (late) {
+    co_await connection->respond(login, LoginStatus::kSuccess, std::string("AuthMethod=CHAP\0", 16),
+                                 7);
+    request = co_await connection->next();
+    login = parse_login_request(request.bhs);
+    co_await connection->respond(
+        login, LoginStatus::kSuccess,
+        std::string("CHAP_A=5\0CHAP_I=1\0CHAP_C=0x000102030405060708090a0b0c0d0e0f\0", 60), 7);
+    request = co_await connection->next();
+    CHECK(request.text().find("CHAP_R=") != std::string::npos);
+    login = parse_login_request(request.bhs);
+    login.transit = true;
+    login.next_stage = 1;
+  }
+  co_await connection->respond(login, LoginStatus::kSuccess, std::string("AuthMethod=None\0", 16),
+                               7);
+  if (accepted) {
+    co_await connection->log_in();
+    co_await pending->done.wait();
+    CHECK(pending->result->has_value());
+    if (!pending->result->has_value()) co_return;
+    auto closing = PendingClose::start(***pending->result);
+    co_await ScriptedSession::answer_logout(*connection);
+    connection->reset();
+    co_await closing->done.wait();
+    co_return;
+  }
+  const ScriptedPdu after = co_await connection->next();
+  CHECK(after.closed);
+  co_await pending->done.wait();
+  CHECK_FALSE(pending->result->has_value());
+  if (pending->result->has_value()) co_return;
+  CHECK(pending->result->error().error == Error::kPermission);
+}
+
 }  // namespace
+
+TEST_CASE("A target does not evade CHAP by an AuthMethod that was not offered",
+          "[initiator][login][chap]") {
+  in_world([] { return evade_proof(false, true, nullptr, false); });
+  in_world([] { return evade_proof(false, false, nullptr, false); });
+  in_world([] { return evade_proof(false, true, "CHAP,None", false); });
+  in_world([] { return evade_proof(true, true, "CHAP,None", false); });
+  in_world([] { return evade_proof(true, false, "CHAP,None", false); });
+  in_world([] { return evade_proof(false, false, "CHAP,None", true); });
+}
 
 TEST_CASE("The first login request says who we are and what we offer", "[initiator][login]") {
   in_world(log_in_and_look);
