@@ -175,9 +175,10 @@ Task<Error> FileDevice::sync(Cancellation* cancellation) {
   const Error error = co_await shared_sync_.sync(cancellation);
   if (error == Error::kNone) synced_ = std::max(synced_, covered);
   // After a failure the kernel may forget the pages that it could not write and report the error
-  // only once; a later success would be a lie. Direct writes have reported their own errors.
-  const bool lost = error != Error::kNone && error != Error::kCancelled && !file_->direct();
-  if (lost) sync_failed_ = true;
+  // only once, and a drive the content of its cache, which direct writes end in as well; a later
+  // success would be a lie.
+  const bool tried = error != Error::kCancelled && error != Error::kNoMemory;
+  if (error != Error::kNone && tried) sync_failed_ = true;
   co_return error;
 }
 
@@ -203,6 +204,9 @@ Task<Completion> FileDevice::unmap(Request request) {
     offset += length;
   }
   ++changes_;
+  if (error == Error::kNone && request.force_unit_access) {
+    error = co_await sync(request.cancellation);
+  }
   co_return finish(write_error(error), std::move(request));
 }
 

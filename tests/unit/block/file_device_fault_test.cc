@@ -226,8 +226,44 @@ Task<void> failed_sync_stays(Executor& real, bool direct) {
   CHECK(done.error == Error::kHardware);
   bench.faults.sync_error = Error::kNone;
   done = co_await do_without_data(*bench.device, Operation::kFlush, {});
-  CHECK(done.error == (direct ? Error::kNone : Error::kHardware));
-  CHECK(bench.device->health() == (direct ? Health::kDegraded : Health::kFailed));
+  CHECK(done.error == Error::kHardware);
+  CHECK(bench.device->health() == Health::kFailed);
+}
+
+// What was not tried says nothing about what is on stable storage.
+Task<void> untried_sync_is_repeated(Executor& real) {
+  Bench bench(real);
+  co_await open_bench(bench, {});
+  const Bytes block = random_bytes(kBlock, bench.random);
+  Completion done = co_await write_blocks(*bench.device, 0, block, Cut::kAligned, bench.random);
+  bench.faults.sync_error = Error::kNoMemory;
+  done = co_await do_without_data(*bench.device, Operation::kFlush, {});
+  CHECK(done.error == Error::kNoMemory);
+  bench.faults.sync_error = Error::kNone;
+  done = co_await do_without_data(*bench.device, Operation::kFlush, {});
+  CHECK(done.error == Error::kNone);
+}
+
+// Whatever changes blocks is stable when it ends, if that is what was asked for.
+Task<void> stable_changes(Executor& real) {
+  Bench bench(real);
+  co_await open_bench(bench, {});
+  const Bytes block = random_bytes(kBlock, bench.random);
+  const Completion wrote =
+      co_await write_blocks(*bench.device, 0, block, Cut::kAligned, bench.random);
+  CHECK(wrote.error == Error::kNone);
+  std::uint64_t syncs = bench.faults.syncs;
+  for (const Operation operation : {Operation::kUnmap, Operation::kWriteZeroes}) {
+    for (const bool stable : {false, true}) {
+      Request request{.operation = operation,
+                      .force_unit_access = stable,
+                      .extent = {.first = 0, .block_count = 8}};
+      const Completion done = co_await bench.device->submit(std::move(request));
+      CHECK(done.error == Error::kNone);
+      if (stable) ++syncs;
+      CHECK(bench.faults.syncs == syncs);
+    }
+  }
 }
 
 Task<void> flush_into(Bench& bench, Cancellation* cancellation, std::vector<Error>& results) {
@@ -389,7 +425,15 @@ TEST_CASE("FUA writes are synced, and FUA reads follow a sync of what was writte
   run_in_world(1, [](Executor& real) { return fua_syncs(real); });
 }
 
-TEST_CASE("After a failed sync of the page cache no flush succeeds", "[block]") {
+TEST_CASE("UNMAP and zeroing with FUA are synced as writes are", "[block]") {
+  run_in_world(1, [](Executor& real) { return stable_changes(real); });
+}
+
+TEST_CASE("A sync that was not tried for want of memory is repeated", "[block]") {
+  run_in_world(1, [](Executor& real) { return untried_sync_is_repeated(real); });
+}
+
+TEST_CASE("After a failed sync, of the page cache or of a drive, no flush succeeds", "[block]") {
   const bool direct = GENERATE(false, true);
   CAPTURE(direct);
   run_in_world(1, [&](Executor& real) { return failed_sync_stays(real, direct); });
