@@ -225,6 +225,8 @@ class Session : public std::enable_shared_from_this<Session> {
   Task<void> manage_tasks(ConnectionLink* link, TaskManagementRequest request);
   Task<TaskManagementResult> carry_out(TaskManagementRequest request);
   std::optional<TaskManagementResult> dispose_of_undelivered(const TaskManagementRequest& request);
+  static bool is_same_unit(std::uint64_t one, std::uint64_t other);
+  bool put_up_fence(const Fence& fence);
   void consume(std::uint32_t cmd_sn);
   void reject(ConnectionLink& link, RejectReason reason, const IncomingPdu& pdu);
   void break_off(ConnectionLink& link, bool behind_queue = false);

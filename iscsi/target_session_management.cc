@@ -7,6 +7,7 @@
 #include <algorithm>
 
 #include "iscsi/target_session.h"
+#include "scsi/task_router.h"
 
 namespace sandbay::iscsi {
 namespace {
@@ -52,6 +53,13 @@ TaskManagementResult result_of(scsi::TaskManagementResponse response) {
 
 }  // namespace
 
+// By number: a unit can be addressed in more than one way (SAM-5 clause 4.7).
+bool Session::is_same_unit(std::uint64_t one, std::uint64_t other) {
+  if (one == other) return true;
+  const auto number = scsi::decode_lun(one);
+  return number && number == scsi::decode_lun(other);
+}
+
 void Session::process_task_management(ConnectionLink& link, const IncomingPdu& pdu) {
   const Result<TaskManagementRequest, RejectReason> request =
       parse_task_management_request(pdu.bhs);
@@ -95,10 +103,18 @@ Task<TaskManagementResult> Session::carry_out(TaskManagementRequest request) {
   const scsi::TaskManagementRequest to_device{
       .function = static_cast<scsi::TaskManagementFunction>(code),
       .lun = request.lun,
-      .tag = request.referenced_task_tag};
+      .tag = request.referenced_task_tag,
+      .before = request.cmd_sn};
   const auto response = co_await options_.device->manage(*nexus_, to_device);
   TaskManagementResult result = result_of(response);
-  const bool gone = result == TaskManagementResult::kTaskDoesNotExist;
+  // It may have failed meanwhile and wait for its data; or have another LUN, and then it lives on.
+  ScsiTask* const left =
+      is_of_one_task(request.function) ? find_task(request.referenced_task_tag) : nullptr;
+  if (left != nullptr && left->lingering() && is_same_unit(left->lun, request.lun)) {
+    left->abandon();
+    co_return TaskManagementResult::kFunctionComplete;
+  }
+  const bool gone = result == TaskManagementResult::kTaskDoesNotExist && left == nullptr;
   // Section 11.5.1 wants "task does not exist" for a task that ended before its ABORT TASK came.
   // ESXi takes that for a failure, repeats it and gives the path up; the command is out of the
   // way, which is what was asked for, so that it is complete.
@@ -113,6 +129,8 @@ std::optional<TaskManagementResult> Session::dispose_of_undelivered(
     const TaskManagementRequest& request) {
   if (is_of_one_task(request.function)) {
     ScsiTask* const task = find_task(request.referenced_task_tag);
+    // A task is one of its unit: with another LUN, this is no task of ours.
+    if (task != nullptr && !is_same_unit(task->lun, request.lun)) return std::nullopt;
     if (task != nullptr && task->lingering()) {
       task->abandon();
       return TaskManagementResult::kFunctionComplete;
@@ -140,12 +158,31 @@ std::optional<TaskManagementResult> Session::dispose_of_undelivered(
   if (!ends_tasks(request.function)) return std::nullopt;
   const bool every_lun = is_of_target(request.function);
   abandon_lingering([&request, every_lun](ScsiTask& task) {
-    return serial_less(task.cmd_sn(), request.cmd_sn) && (every_lun || task.lun == request.lun);
+    return serial_less(task.cmd_sn(), request.cmd_sn) &&
+           (every_lun || is_same_unit(task.lun, request.lun));
   });
-  if (serial_less(exp_cmd_sn_, request.cmd_sn) && fences_.size() < kMostFences) {
-    fences_.push_back({.cmd_sn = request.cmd_sn, .every_lun = every_lun, .lun = request.lun});
-  }
+  const bool fenced =
+      !serial_less(exp_cmd_sn_, request.cmd_sn) ||
+      put_up_fence({.cmd_sn = request.cmd_sn, .every_lun = every_lun, .lun = request.lun});
+  // Done by half, it would be a promise that is not kept.
+  if (!fenced) return TaskManagementResult::kFunctionRejected;
   return std::nullopt;
+}
+
+// One a unit is enough: the later one holds back what the earlier one does. False: there are fences
+// for as many units as may be.
+bool Session::put_up_fence(const Fence& fence) {
+  const auto same = std::ranges::find_if(fences_, [&fence](const Fence& each) {
+    return each.every_lun == fence.every_lun &&
+           (fence.every_lun || is_same_unit(each.lun, fence.lun));
+  });
+  if (same != fences_.end()) {
+    if (serial_less(same->cmd_sn, fence.cmd_sn)) same->cmd_sn = fence.cmd_sn;
+    return true;
+  }
+  if (fences_.size() >= kMostFences) return false;
+  fences_.push_back(fence);
+  return true;
 }
 
 }  // namespace sandbay::iscsi

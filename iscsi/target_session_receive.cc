@@ -177,7 +177,8 @@ void Session::deliver_task(ScsiTask& task) {
 
 bool Session::is_fenced(const ScsiTask& task) const {
   return std::ranges::any_of(fences_, [&task](const Fence& fence) {
-    return serial_less(task.cmd_sn(), fence.cmd_sn) && (fence.every_lun || fence.lun == task.lun);
+    return serial_less(task.cmd_sn(), fence.cmd_sn) &&
+           (fence.every_lun || is_same_unit(fence.lun, task.lun));
   });
 }
 

@@ -57,6 +57,8 @@ ScsiTask::ScsiTask(Session& session, ConnectionLink& link, const ScsiCommand& pd
     : session_(&session), link_(&link), home_(&session.home()), pdu_(pdu) {
   lun = pdu.lun;
   tag = pdu.initiator_task_tag;
+  // An immediate command carries the number of the next one and stands before it.
+  order = pdu.immediate ? pdu.cmd_sn - 1 : pdu.cmd_sn;
   attribute = attribute_of(pdu.attribute);
   priority = pdu.priority;
   cdb = pdu.cdb;

@@ -69,8 +69,9 @@ class Command {
 
   // The request; filled in by the transport and constant afterwards.
   Nexus* nexus = nullptr;
-  std::uint64_t lun = 0;  // As it stands in the PDU, 8 bytes big-endian read as a number.
-  std::uint64_t tag = 0;  // Unique among the nexus's commands in flight (iSCSI: the ITT).
+  std::uint64_t lun = 0;    // As it stands in the PDU, 8 bytes big-endian read as a number.
+  std::uint64_t tag = 0;    // Unique among the nexus's commands in flight (iSCSI: the ITT).
+  std::uint32_t order = 0;  // Among the nexus's commands; a serial number (RFC 1982; iSCSI: CmdSN).
   TaskAttribute attribute = TaskAttribute::kSimple;
   std::uint8_t priority = 0;
   std::array<std::byte, 16> cdb{};

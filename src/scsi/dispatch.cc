@@ -56,11 +56,11 @@ std::optional<Outcome> LogicalUnit::check(Command& command) {
     return invalid_cdb(fault->byte, fault->bit);
   }
   if (row->is(CommandFlags::kServesDespiteAttention)) return std::nullopt;
-  if (background_failed_) {
-    background_failed_ = false;
+  if (nexus.deferred_error != Error::kNone) {
+    const Error error = std::exchange(nexus.deferred_error, Error::kNone);
     Sense sense{.key = SenseKey::kMediumError, .additional = Additional::kWriteError};
     sense.deferred = true;
-    if (background_error_ == Error::kNoSpace) {
+    if (error == Error::kNoSpace) {
       sense.key = SenseKey::kDataProtect;
       sense.additional = Additional::kSpaceAllocationFailed;
     }

@@ -177,12 +177,20 @@ Task<std::expected<std::size_t, Outcome>> LogicalUnit::receive_parameters(
   co_return byte_count;
 }
 
-// A request on behalf of a command. What may still change blocks is noted for the fence.
+// A request on behalf of a command. What may still change blocks is noted for the fence, which may
+// have come to stand here since the command began. Whether a change has to reach stable storage is
+// decided now, for MODE SELECT may have taken the write cache away meanwhile.
 Task<Completion> LogicalUnit::submit(Command& command, Operation operation, Extent extent,
                                      bool stable, bool disable_page_out, BufferList data) {
   const bool changes = operation == Operation::kWrite || operation == Operation::kUnmap ||
                        operation == Operation::kWriteZeroes;
-  if (changes) command.writing = extent;
+  if (changes && !held_.empty() && fenced(extent)) co_return Completion{.error = Error::kNoMemory};
+  if (changes) {
+    command.writing = extent;
+    stable = stable || stable_writes();
+    if (!stable) ++cached_changes_;
+  }
+  const bool cached = changes && !stable;
   Request request{.operation = operation,
                   .force_unit_access = stable,
                   .disable_page_out = disable_page_out,
@@ -191,18 +199,64 @@ Task<Completion> LogicalUnit::submit(Command& command, Operation operation, Exte
                   .cancellation = &command.cancellation};
   Completion completion = co_await device_.submit(std::move(request));
   command.writing = {};
+  if (cached) cached_change_ended();
   co_return completion;
 }
 
-// Whatever an IMMED command leaves to be done after its status.
-Task<void> LogicalUnit::in_background(Operation operation, Extent extent) {
-  if (!background_.enter()) co_return;
+void LogicalUnit::cached_change_ended() {
+  if (--cached_changes_ == 0 && stable_demands_ != 0) command_ended_.notify_all();
+}
+
+// What IMMED commands leave to be done after their status. However many there are, one flush runs
+// and one waits behind it for all of them; reading ahead that finds too much under way is forgone.
+
+void LogicalUnit::flush_in_background(Extent extent) {
+  if (flushing_) {
+    const Lba first = std::min(next_flush_ ? next_flush_->first : extent.first, extent.first);
+    const Lba end = std::max(next_flush_ ? next_flush_->end() : extent.end(), extent.end());
+    next_flush_ = Extent{.first = first, .block_count = end - first};
+    return;
+  }
+  if (!background_.enter()) return;
+  flushing_ = true;
+  spawn(run_background_flushes(extent));
+}
+
+Task<void> LogicalUnit::run_background_flushes(Extent extent) {
   const GateHold hold(background_);
-  Request request{.operation = operation, .extent = extent};
-  const Completion completion = co_await device_.submit(std::move(request));
-  if (completion.error == Error::kNone || operation == Operation::kAdvise) co_return;
-  background_failed_ = true;
-  background_error_ = completion.error;
+  for (;;) {
+    const Error error = co_await run_in_background(Operation::kFlush, extent);
+    if (error != Error::kNone) {
+      // Whose writes it was that are not safe now, nobody knows.
+      for (auto& [id, nexus] : nexuses_) nexus.deferred_error = error;
+    }
+    if (!next_flush_) break;
+    extent = *std::exchange(next_flush_, std::nullopt);
+  }
+  flushing_ = false;
+}
+
+Task<void> LogicalUnit::advise_in_background(Extent extent) {
+  if (background_.count() > kMostInBackground || !background_.enter()) co_return;
+  const GateHold hold(background_);
+  const Error error = co_await run_in_background(Operation::kAdvise, extent);
+  static_cast<void>(error);
+}
+
+// Ends with kNone, too, when a reset or the end has cancelled it: that is told otherwise.
+Task<Error> LogicalUnit::run_in_background(Operation operation, Extent extent) {
+  Cancellation cancellation;
+  in_background_.push_back(&cancellation);
+  const Completion completion = co_await device_.submit(
+      {.operation = operation, .extent = extent, .cancellation = &cancellation});
+  std::erase(in_background_, &cancellation);
+  co_return cancellation.cancelled() ? Error::kNone : completion.error;
+}
+
+void LogicalUnit::cancel_background() {
+  next_flush_.reset();
+  const std::vector<Cancellation*> running = in_background_;
+  for (Cancellation* const each : running) each->cancel();
 }
 
 }  // namespace sandbay::scsi

@@ -16,6 +16,7 @@
 #include <span>
 #include <string>
 #include <unordered_map>
+#include <vector>
 
 #include "block/block_device.h"
 #include "runtime/executor.h"
@@ -84,6 +85,7 @@ struct NexusState {
   const TaskRouter* router = nullptr;
   UnitAttentions attentions;
   bool prevents_removal = false;
+  Error deferred_error = Error::kNone;  // A flush behind an IMMED command's status has failed.
 };
 
 class LogicalUnit {
@@ -115,8 +117,9 @@ class LogicalUnit {
   void start(Command& command);
   // SAM-5 clause 7. Each waits for the commands concerned, at most kAbortPatience.
   Task<TaskManagementResponse> abort_task(std::uint64_t nexus_id, std::uint64_t tag);
-  Task<void> abort_task_set(std::uint64_t nexus_id);
-  Task<void> clear_task_set(std::uint64_t nexus_id);
+  // `before`: see TaskManagementRequest.
+  Task<void> abort_task_set(std::uint64_t nexus_id, std::optional<std::uint32_t> before);
+  Task<void> clear_task_set(std::uint64_t nexus_id, std::optional<std::uint32_t> before);
   Task<void> reset(std::uint64_t nexus_id, UnitAttention cause);
   Task<void> forget_nexus(std::uint64_t nexus_id);
   Task<void> forget_router(const TaskRouter* router);
@@ -140,8 +143,10 @@ class LogicalUnit {
     std::uint64_t nexus_id = 0;  // Whose commands, or who asks.
     std::uint64_t tag = 0;
     const TaskRouter* router = nullptr;
+    std::optional<std::uint32_t> before;  // Of the nexus, only what stands before it.
   };
   enum class PowerState : std::uint8_t { kActive, kStopped, kEjected };
+  static constexpr std::size_t kMostInBackground = 8;
 
   // task_set.cc
   bool may_run(const Command& command) const noexcept;
@@ -239,7 +244,13 @@ class LogicalUnit {
   Task<Outcome> unmap_listed(Command& command, BufferList list, std::size_t descriptor_count);
   std::optional<Outcome> check_unmap_list(const BufferList& list,
                                           std::size_t descriptor_count) const;
-  Task<void> in_background(Operation operation, Extent extent);
+  void flush_in_background(Extent extent);
+  Task<void> run_background_flushes(Extent extent);
+  Task<void> advise_in_background(Extent extent);
+  Task<Error> run_in_background(Operation operation, Extent extent);
+  void cancel_background();
+  void cached_change_ended();
+  Task<Error> take_write_cache_away(Command& command);
   std::size_t mode_data(const Command& command, std::span<std::byte> target,
                         std::optional<Outcome>& refused) const;
   std::expected<ModeParameters, Outcome> decode_mode_list(const Command& command,
@@ -253,7 +264,9 @@ class LogicalUnit {
   std::size_t block_limits(std::span<std::byte> page) const;
 
   const Geometry& geometry() const noexcept { return device_.geometry(); }
-  bool stable_writes() const noexcept { return !modes_.write_cache_enabled; }
+  bool stable_writes() const noexcept {
+    return !modes_.write_cache_enabled || stable_demands_ != 0;
+  }
   bool thin() const noexcept { return options_.thin && geometry().unmap; }
   bool write_protected() const noexcept { return options_.read_only || geometry().read_only; }
   std::uint32_t blocks_per_physical() const noexcept;
@@ -280,9 +293,14 @@ class LogicalUnit {
   std::uint32_t head_of_queue_ = 0;  // Running.
   bool starting_waiters_ = false;
   bool closed_ = false;
-  bool background_failed_ = false;  // An IMMED command failed after its status: a deferred error.
-  Error background_error_ = Error::kNone;
-  Gate background_;  // What goes on behind IMMED commands.
+  Gate background_;  // What goes on behind IMMED commands:
+  std::vector<Cancellation*> in_background_;
+  bool flushing_ = false;
+  std::optional<Extent> next_flush_;  // Behind the one that runs.
+  // Changes that a device has and that need not be stable when they end, and how many MODE SELECTs
+  // wait for there to be none: as long as they do, there will be no more of them.
+  std::uint32_t cached_changes_ = 0;
+  std::uint32_t stable_demands_ = 0;
   Gate operations_;  // Task management under way.
 
   Condition command_ended_;  // Notified only while somebody waits for it.

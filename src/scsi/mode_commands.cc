@@ -14,6 +14,18 @@ constexpr std::size_t kShortDescriptor = 8;
 constexpr std::size_t kLongDescriptor = 16;
 constexpr std::size_t kLongestModeList = 512;
 
+// Whoever waits for others looks up when it is cancelled itself.
+class WakeOnCancel final : public Cancellation::Hook {
+ public:
+  WakeOnCancel(Cancellation& cancellation, Condition& condition)
+      : Hook(&cancellation,
+             [](Hook& hook) { static_cast<WakeOnCancel&>(hook).condition_.notify_all(); }),
+        condition_(condition) {}
+
+ private:
+  Condition& condition_;
+};
+
 bool ten_bytes(const Command& command) { return command.row->cdb_bytes == 10; }
 
 void put_block_descriptor(const Geometry& geometry, bool long_lba, std::span<std::byte> target) {
@@ -133,6 +145,24 @@ std::expected<ModeParameters, Outcome> LogicalUnit::decode_mode_list(
       invalid_parameter(static_cast<std::uint16_t>(header + descriptor + decoded.error().byte)));
 }
 
+// SBC-3 6.5.5: what the cache holds is written before it goes out of use. From here on every change
+// is stable when it ends; those that a device had before are waited for, and flushed with the rest.
+Task<Error> LogicalUnit::take_write_cache_away(Command& command) {
+  ++stable_demands_;
+  ++end_watchers_;
+  const WakeOnCancel wake(command.cancellation, command_ended_);
+  while (cached_changes_ != 0 && !command.aborted) co_await command_ended_.wait();
+  --end_watchers_;
+  Error error = Error::kNone;
+  if (!command.aborted) {
+    const Completion flushed =
+        co_await submit(command, Operation::kFlush, {0, geometry().block_count}, false, false, {});
+    error = flushed.error;
+  }
+  --stable_demands_;
+  co_return error;
+}
+
 Job LogicalUnit::mode_select(Command& command) {
   const auto flags = std::to_integer<unsigned>(command.cdb[1]);
   const std::size_t byte_count = ten_bytes(command) ? big_endian<std::uint16_t>(command.cdb, 7)
@@ -144,19 +174,19 @@ Job LogicalUnit::mode_select(Command& command) {
   if (byte_count > list.size()) co_return illegal(Additional::kParameterListLengthError);
   const auto received = co_await receive_parameters(command, list, byte_count);
   if (!received) co_return received.error();
-  const auto decoded = decode_mode_list(command, std::span(list).first(byte_count));
+  auto decoded = decode_mode_list(command, std::span(list).first(byte_count));
+  if (decoded && modes_.write_cache_enabled && !decoded->write_cache_enabled) {
+    const Error error = co_await take_write_cache_away(command);
+    if (error != Error::kNone) co_return device_failure(error, Operation::kFlush);
+    if (command.aborted) co_return Outcome{};
+    // What others have changed meanwhile stays.
+    decoded = decode_mode_list(command, std::span(list).first(byte_count));
+  }
   if (!decoded) {
     Outcome outcome = decoded.error();
     outcome.data_out_bytes = byte_count;
     co_return outcome;
   }
-  if (modes_.write_cache_enabled && !decoded->write_cache_enabled) {
-    // SBC-3 6.5.5: what the cache holds is written before it goes out of use.
-    const Completion flushed =
-        co_await submit(command, Operation::kFlush, {0, geometry().block_count}, false, false, {});
-    if (flushed.error != Error::kNone) co_return device_failure(flushed, Operation::kFlush);
-  }
-  if (command.aborted) co_return Outcome{};
   if (*decoded != modes_) {
     modes_ = *decoded;
     establish(UnitAttention::kModeParametersChanged, command.nexus_id);

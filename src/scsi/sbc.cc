@@ -93,7 +93,7 @@ Job LogicalUnit::synchronize_cache(Command& command) {
   if (extent.block_count == 0) extent.block_count = geometry().block_count - extent.first;
   const bool immediate = (std::to_integer<unsigned>(command.cdb[1]) & 0x02U) != 0;
   if (immediate) {
-    spawn(in_background(Operation::kFlush, extent));
+    flush_in_background(extent);
     co_return Outcome{};
   }
   const Completion completion =
@@ -112,7 +112,7 @@ Job LogicalUnit::prefetch(Command& command) {
   const bool immediate = (std::to_integer<unsigned>(command.cdb[1]) & 0x02U) != 0;
   if (extent.block_count == 0) co_return Outcome{};
   if (immediate) {
-    spawn(in_background(Operation::kAdvise, extent));
+    spawn(advise_in_background(extent));
     co_return Outcome{};
   }
   const Completion completion =

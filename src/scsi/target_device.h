@@ -8,6 +8,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -59,6 +60,9 @@ struct TaskManagementRequest {
   TaskManagementFunction function = TaskManagementFunction::kAbortTask;
   std::uint64_t lun = 0;
   std::uint64_t tag = 0;  // kAbortTask: the command's.
+  // kAbortTaskSet and kClearTaskSet: of the nexus itself, only commands that stand before this one
+  // in its order (RFC 7143 section 11.5.1).
+  std::optional<std::uint32_t> before;
 };
 
 class TargetDevice {

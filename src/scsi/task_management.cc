@@ -12,6 +12,9 @@
 namespace sandbay::scsi {
 
 bool LogicalUnit::matches(const Command& command, const AbortScope& scope) noexcept {
+  const bool later = scope.before && command.nexus_id == scope.nexus_id &&
+                     static_cast<std::int32_t>(command.order - *scope.before) >= 0;
+  if (later) return false;
   switch (scope.victims) {
     case Victims::kOneTask:
       return command.nexus_id == scope.nexus_id && command.tag == scope.tag;
@@ -98,13 +101,15 @@ Task<TaskManagementResponse> LogicalUnit::abort_task(std::uint64_t nexus_id, std
   co_return TaskManagementResponse::kComplete;
 }
 
-Task<void> LogicalUnit::abort_task_set(std::uint64_t nexus_id) {
+Task<void> LogicalUnit::abort_task_set(std::uint64_t nexus_id,
+                                       std::optional<std::uint32_t> before) {
   if (!operations_.enter()) co_return;
   const GateHold hold(operations_);
-  co_await abort({.victims = Victims::kNexus, .nexus_id = nexus_id});
+  co_await abort({.victims = Victims::kNexus, .nexus_id = nexus_id, .before = before});
 }
 
-Task<void> LogicalUnit::clear_task_set(std::uint64_t nexus_id) {
+Task<void> LogicalUnit::clear_task_set(std::uint64_t nexus_id,
+                                       std::optional<std::uint32_t> before) {
   if (!operations_.enter()) co_return;
   const GateHold hold(operations_);
   if (!modes_.task_aborted_status) {
@@ -118,7 +123,7 @@ Task<void> LogicalUnit::clear_task_set(std::uint64_t nexus_id) {
       }
     }
   }
-  co_await abort({.victims = Victims::kEverybody, .nexus_id = nexus_id});
+  co_await abort({.victims = Victims::kEverybody, .nexus_id = nexus_id, .before = before});
 }
 
 void LogicalUnit::restore_defaults() {
@@ -132,6 +137,7 @@ Task<void> LogicalUnit::reset(std::uint64_t nexus_id, UnitAttention cause) {
   if (!operations_.enter()) co_return;
   const GateHold hold(operations_);
   ++counters_.resets;
+  cancel_background();
   co_await abort({.victims = Victims::kEverybody, .nexus_id = nexus_id});
   restore_defaults();
   establish(cause);
@@ -171,6 +177,7 @@ void LogicalUnit::clear_attention(UnitAttention condition, std::uint64_t nexus_i
 
 Task<bool> LogicalUnit::close(TimePoint deadline) {
   closed_ = true;
+  cancel_background();
   co_await abort({.victims = Victims::kEverybody});
   const bool operations_ended = co_await operations_.close_until(deadline);
   const bool background_ended = co_await background_.close_until(deadline);

@@ -271,10 +271,10 @@ Task<TaskManagementResponse> TaskRouter::manage_unit(std::uint64_t nexus_id, Log
       co_return response;
     }
     case TaskManagementFunction::kAbortTaskSet:
-      co_await unit.abort_task_set(nexus_id);
+      co_await unit.abort_task_set(nexus_id, request.before);
       co_return TaskManagementResponse::kComplete;
     case TaskManagementFunction::kClearTaskSet:
-      co_await unit.clear_task_set(nexus_id);
+      co_await unit.clear_task_set(nexus_id, request.before);
       co_return TaskManagementResponse::kComplete;
     case TaskManagementFunction::kLogicalUnitReset:
       co_await unit.reset(nexus_id, UnitAttention::kLogicalUnitReset);

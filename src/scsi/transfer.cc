@@ -181,7 +181,6 @@ Job LogicalUnit::write(Command& command) {
   if (!decoded) co_return decoded.error();
   Transfer& transfer = *decoded;
   if (command.row->cdb_bytes == 6) transfer.force_unit_access = transfer.disable_page_out = false;
-  if (!modes_.write_cache_enabled) transfer.force_unit_access = true;
   const std::uint32_t block_bytes = geometry().block_bytes;
   const std::uint64_t called_for = transfer.extent.byte_count(block_bytes);
   const auto usable = usable_data_out(command, called_for);
@@ -198,15 +197,22 @@ Job LogicalUnit::write(Command& command) {
   if (!data) co_return transport_failure(data.error());
   if (command.aborted) co_return Outcome{};
   assert(data->byte_count() == *usable);
+  // As in submit(): while the data were on their way, things may have changed.
+  if (!held_.empty() && fenced({transfer.extent.first, blocks})) {
+    co_return Outcome{.status = Status::kBusy};
+  }
+  const bool stable = transfer.force_unit_access || stable_writes();
+  if (!stable) ++cached_changes_;
   command.writing = {transfer.extent.first, blocks};
   const Completion completion =
       co_await device_.submit({.operation = Operation::kWrite,
-                               .force_unit_access = transfer.force_unit_access,
+                               .force_unit_access = stable,
                                .disable_page_out = transfer.disable_page_out,
                                .extent = {transfer.extent.first, blocks},
                                .data = std::move(*data),
                                .cancellation = &command.cancellation});
   command.writing = {};
+  if (!stable) cached_change_ended();
   command.moved = *usable;
   Outcome outcome{.data_out_bytes = called_for};
   if (completion.error != Error::kNone) {

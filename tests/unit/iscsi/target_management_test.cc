@@ -113,6 +113,94 @@ Task<void> fence(Bench& bench) {
   CHECK(back == Bytes(kBlock));
 }
 
+// A tag names a task of its unit alone: with another LUN the task lives, and nobody is told that it
+// does not.
+Task<void> abort_with_another_lun(Bench& bench) {
+  RawInitiator& peer = *co_await bench.session({.keys = "InitialR2T=Yes;ImmediateData=No"});
+  const Bytes data = pattern_of(8192);
+  const std::uint32_t ref = peer.cmd_sn;
+  const std::uint32_t victim = co_await send_command(peer, writing(0, 16));
+  const RawPdu r2t = co_await peer.next_of(victim);
+  const RawPdu other = co_await managed(
+      peer, {.lun = kSecondUnit, .referenced_task_tag = victim, .ref_cmd_sn = ref});
+  CHECK(other.managed() == kNoTask);
+  co_await answer_r2t(peer, r2t.r2t(), data, 4096);
+  const RawPdu written = co_await finish_write(peer, victim, data);
+  CHECK(written.status() == 0);
+  // Neither does one that waits for its turn, nor one that has failed and waits for its data.
+  RawCommand early = writing(16, 1, pattern_of(kBlock));
+  early.tag = 901;
+  early.own_cmd_sn = true;
+  early.cmd_sn = peer.cmd_sn + 1;
+  co_await send_command(peer, early);
+  const RawPdu waiting = co_await managed(peer, {.lun = kSecondUnit,
+                                                 .referenced_task_tag = 901,
+                                                 .cmd_sn = peer.cmd_sn + 2,
+                                                 .ref_cmd_sn = early.cmd_sn});
+  CHECK(waiting.managed() == kNoTask);
+  const RawPdu filling = co_await answer_to(peer, {});
+  CHECK(filling.status() == 0);
+  ++peer.cmd_sn;
+  const RawPdu lives = co_await peer.next_of(901);
+  CHECK(lives.status() >= 0);
+}
+
+// Functions that were sent before a command and come after it leave it alone.
+Task<void> spares_later_commands(Bench& bench) {
+  RawInitiator& peer = *co_await bench.session({.keys = "InitialR2T=Yes;ImmediateData=No"});
+  const Bytes data = pattern_of(8192);
+  for (const TaskManagementFunction function :
+       {TaskManagementFunction::kAbortTaskSet, TaskManagementFunction::kClearTaskSet}) {
+    const std::uint32_t doomed = co_await send_command(peer, writing(32, 16));
+    const RawPdu asked = co_await peer.next_of(doomed);
+    CHECK(asked.is(Opcode::kReadyToTransfer));
+    const std::uint32_t cmd_sn = peer.cmd_sn;
+    const std::uint32_t later = co_await send_command(peer, writing(0, 16));
+    const RawPdu r2t = co_await peer.next_of(later);
+    const RawPdu answer = co_await managed(peer, {.function = function, .cmd_sn = cmd_sn});
+    CHECK(answer.managed() == kComplete);
+    co_await answer_r2t(peer, r2t.r2t(), data, 4096);
+    const RawPdu written = co_await finish_write(peer, later, data);
+    CHECK(written.status() == 0);
+    const RawPdu nothing = co_await peer.next_of(doomed, std::chrono::milliseconds(100));
+    CHECK(nothing.silent);
+  }
+}
+
+// Functions come again and again, with a growing gap before each: no command in it is forgotten.
+Task<void> many_fences(Bench& bench) {
+  RawInitiator& peer = *co_await bench.session();
+  constexpr std::uint32_t kCount = 70;
+  const std::uint32_t first = peer.cmd_sn;
+  for (std::uint32_t i = 1; i <= kCount; ++i) {
+    const RawPdu answer = co_await managed(
+        peer, {.function = TaskManagementFunction::kAbortTaskSet, .cmd_sn = first + i});
+    CHECK(answer.managed() == kComplete);
+  }
+  for (std::uint32_t i = 0; i < kCount; ++i) {
+    const std::uint32_t tag = co_await send_command(peer, writing(i, 1, pattern_of(kBlock)));
+    const RawPdu nothing = co_await peer.next_of(tag, std::chrono::milliseconds(10));
+    CHECK(nothing.silent);
+  }
+  const Bytes back = co_await read_back(peer, reading(0, kCount));
+  CHECK(back == Bytes(kCount * kBlock));
+}
+
+// The same unit in flat space addressing.
+Task<void> fence_in_another_addressing(Bench& bench) {
+  constexpr std::uint64_t kFlatSecondUnit = kSecondUnit | 0x4000'0000'0000'0000;
+  RawInitiator& peer = *co_await bench.session();
+  RawCommand late = writing(0, 1, pattern_of(kBlock), kSecondUnit);
+  late.own_cmd_sn = true;
+  late.cmd_sn = peer.cmd_sn++;
+  const RawPdu answer = co_await managed(
+      peer, {.function = TaskManagementFunction::kAbortTaskSet, .lun = kFlatSecondUnit});
+  CHECK(answer.managed() == kComplete);
+  const std::uint32_t tag = co_await send_command(peer, std::move(late));
+  const RawPdu nothing = co_await peer.next_of(tag, std::chrono::milliseconds(100));
+  CHECK(nothing.silent);
+}
+
 Task<void> with_hung_unit(Bench& bench, TaskManagementFunction function) {
   RawInitiator& peer = *co_await bench.session();
   RawInitiator& other = *co_await bench.session({.isid = 2});
@@ -193,6 +281,18 @@ TEST_CASE("11.5.1 ABORT TASK of a command that waits for its turn") {
 }
 TEST_CASE("4.2.3.3 a function concerns commands that come after it with a lower CmdSN") {
   on_bench({}, fence);
+}
+TEST_CASE("11.5.1 ABORT TASK with another LUN does not say that the task is gone") {
+  on_bench({}, abort_with_another_lun);
+}
+TEST_CASE("11.5.1 ABORT TASK SET and CLEAR TASK SET spare commands with a CmdSN not below theirs") {
+  on_bench({}, spares_later_commands);
+}
+TEST_CASE("4.2.3.4 any number of functions fences off what is missing before them") {
+  on_bench({}, many_fences);
+}
+TEST_CASE("4.2.3.4 a fence stands before its unit, however that is addressed") {
+  on_bench({}, fence_in_another_addressing);
 }
 TEST_CASE("11.5 ABORT TASK SET with a hung unit") { on_bench({}, abort_task_set); }
 TEST_CASE("11.5 CLEAR TASK SET with a hung unit") { on_bench({}, clear_task_set); }

@@ -93,6 +93,7 @@ class FakeCommand final : public scsi::Command {
   Bytes data_out;
   bool stall_data_in = false;   // The peer reads nothing.
   bool stall_data_out = false;  // The peer sends nothing.
+  bool delay_data_out = false;  // It sends when it is let go.
   bool obey_cancellation = true;
   Reply reply;
   bool answered = false;  // complete() was called,
@@ -116,6 +117,7 @@ class FakeCommand final : public scsi::Command {
       const Error error = co_await wait_for_cancellation();
       co_return std::unexpected(error);
     }
+    if (delay_data_out && !let_go_.is_set()) co_await let_go_.wait();
     if (completed) co_return std::unexpected(Error::kCancelled);
     assert(received_ + byte_count <= data_out_length);
     BufferList list = co_await Executor::current().buffers().allocate(byte_count);

@@ -142,7 +142,7 @@ Task<void> write_same_to_the_end(Bench& bench) {
       const Bytes content = filled(std::size_t{64} * 512, 0xFF);
       co_await bench.send_to_unit(cdb_10(0x2A, kBenchBlocks - 64, 64), {.out = content});
       const Reply reply = co_await bench.send_to_unit(
-          sized_cdb(opcode, kBenchBlocks - 63, 0, flags), {.out = filled(512, flags)});
+          sized_cdb(opcode, kBenchBlocks - 63, 0, flags), {.out = filled(512, 0)});
       CHECK(reply.good());
       const Reply read = co_await bench.send_to_unit(cdb_10(0x28, kBenchBlocks - 64, 64));
       Bytes expected = content;
@@ -293,6 +293,80 @@ Task<void> immediate_flush_does_not_wait(Bench& bench) {
   const Reply reply = co_await bench.send_to_unit(cdb_10(0x35, 0, 0, 0x02));
   CHECK(reply.good());
   CHECK(bench.hung.held() == 1);
+}
+
+// However many there are, one runs and one waits; and a reset does away with them.
+Task<void> many_immediate_flushes(Bench& bench) {
+  bench.hung.hang_only(Operation::kFlush);
+  bench.hung.obey_cancellation(true);
+  for (unsigned i = 0; i < 1000; ++i) {
+    const Reply reply = co_await bench.send_to_unit(cdb_10(0x35, i, 10, 0x02));
+    CHECK(reply.good());
+  }
+  CHECK(bench.hung.held() == 1);
+  CHECK(bench.device.count(Operation::kFlush) == 1);
+  bench.hung.release_held();
+  co_await bench.unit.home().sleep_for(std::chrono::milliseconds(1));
+  CHECK(bench.hung.held() == 1);
+  REQUIRE(bench.device.count(Operation::kFlush) == 2);
+  const Extent merged = bench.device.seen().back().extent;
+  CHECK(merged.first == 1);
+  CHECK(merged.end() == 1009);
+  co_await bench.send_to_unit(cdb_10(0x35, 0, 0, 0x02));
+  const auto done = co_await bench.manage(scsi::TaskManagementFunction::kLogicalUnitReset);
+  CHECK(done == scsi::TaskManagementResponse::kComplete);
+  co_await bench.unit.home().sleep_for(std::chrono::milliseconds(1));
+  CHECK(bench.hung.held() == 0);
+  CHECK(bench.device.count(Operation::kFlush) == 2);
+  const Reply reset = co_await bench.send_to_unit(kTestUnitReady);
+  CHECK(reset.key() == SenseKey::kUnitAttention);
+  const Reply after = co_await bench.send_to_unit(kTestUnitReady);
+  CHECK(after.good());
+}
+
+Task<void> many_prefetches(Bench& bench) {
+  bench.hung.hang_only(Operation::kAdvise);
+  for (unsigned i = 0; i < 1000; ++i) {
+    const Reply reply = co_await bench.send_to_unit(cdb_10(0x34, i, 1, 0x02));
+    CHECK(reply.good());
+  }
+  CHECK(bench.hung.held() > 0);
+  CHECK(bench.hung.held() < 16);
+}
+
+// Nobody knows whose writes a failed flush was about: every initiator hears of it, once.
+Task<void> deferred_error_for_all(Bench& bench) {
+  const auto other = co_await bench.login("iqn.2026-11.org.example:two,i,0x1");
+  bench.faulty.fail({.operation = Operation::kFlush, .error = Error::kHardware, .times = 1});
+  const Reply immediate = co_await bench.send_to_unit(cdb_10(0x35, 0, 0, 0x02));
+  CHECK(immediate.good());
+  for (scsi::Nexus* const nexus : {other.get(), bench.nexus.get()}) {
+    const Reply deferred = co_await send(bench.router, *nexus, kTestUnitReady);
+    CHECK(deferred.status == Status::kCheckCondition);
+    CHECK((deferred.byte(0) & 0x7FU) == 0x71);
+    const Reply after = co_await send(bench.router, *nexus, kTestUnitReady);
+    CHECK(after.good());
+  }
+  co_await bench.router.detach(*other);
+}
+
+// What is read back is what was sent, also where the blocks might be freed.
+Task<void> write_same_unmap_with_data(Bench& bench) {
+  for (const unsigned opcode : {0x41U, 0x93U}) {
+    const Bytes block = pattern(512, opcode);
+    const Reply reply = co_await bench.send_to_unit(sized_cdb(opcode, 8, 16, 0x08), {.out = block});
+    CHECK(reply.good());
+    const Reply read = co_await bench.send_to_unit(cdb_10(0x28, 8, 16));
+    for (std::size_t i = 0; i < 16; ++i) {
+      CHECK(std::ranges::equal(block, std::span(read.data).subspan(i * 512, 512)));
+    }
+    CHECK(bench.device.count(Operation::kUnmap) == 0);
+    const Reply freed =
+        co_await bench.send_to_unit(sized_cdb(opcode, 8, 16, 0x08), {.out = filled(512, 0)});
+    CHECK(freed.good());
+    CHECK(bench.device.count(Operation::kUnmap) == 1);
+    bench.device.clear();
+  }
 }
 
 Task<void> prefetch(Bench& bench) {
@@ -483,6 +557,18 @@ TEST_CASE("GET LBA STATUS: runs of mapped and deallocated blocks", "[scsi]") {
 TEST_CASE("SYNCHRONIZE CACHE: flushes; IMMED defers errors", "[scsi]") { on_bench(synchronize); }
 TEST_CASE("SYNCHRONIZE CACHE: IMMED does not wait", "[scsi]") {
   on_bench(immediate_flush_does_not_wait);
+}
+TEST_CASE("SYNCHRONIZE CACHE: any number with IMMED is one flush and another", "[scsi]") {
+  on_bench(many_immediate_flushes);
+}
+TEST_CASE("PRE-FETCH: with IMMED, what is too much is forgone", "[scsi]") {
+  on_bench(many_prefetches);
+}
+TEST_CASE("Deferred errors: every nexus hears of a failed flush", "[scsi]") {
+  on_bench(deferred_error_for_all);
+}
+TEST_CASE("WRITE SAME: UNMAP with other data than zeros writes them", "[scsi]") {
+  on_bench(write_same_unmap_with_data);
 }
 TEST_CASE("PRE-FETCH", "[scsi]") { on_bench(prefetch); }
 TEST_CASE("START STOP UNIT: a fixed disk", "[scsi]") { on_bench(stop_and_start); }

@@ -149,6 +149,96 @@ Task<void> write_cache(Bench& bench) {
   co_await bench.router.detach(*other);
 }
 
+std::unique_ptr<FakeCommand> start(Bench& bench, std::array<std::byte, 16> cdb, Sending how) {
+  auto command = make_command(*bench.nexus, cdb, std::move(how));
+  bench.router.execute(*command);
+  return command;
+}
+
+std::unique_ptr<FakeCommand> start_select(Bench& bench, const Bytes& page) {
+  Bytes list = filled(4, 0);
+  list.insert(list.end(), page.begin(), page.end());
+  const auto length = static_cast<unsigned>(list.size());
+  return start(bench, cdb_of({0x15, 0x10, 0, 0, length}), {.out = std::move(list), .tag = 50});
+}
+
+Task<Bytes> current_page(Bench& bench, unsigned code) {
+  const Reply reply = co_await bench.send_to_unit(cdb_of({0x1A, 0x08, code, 0, 255}));
+  co_return find_page(reply, code);
+}
+
+// No write slips through between the flush and the end of the cache.
+Task<void> write_cache_goes_while_writing(Bench& bench) {
+  Executor& home = bench.unit.home();
+  Bytes page = co_await current_page(bench, 0x08);
+  page[2] &= ~std::byte{0x04};
+  bench.device.clear();
+  bench.hung.hang_only(Operation::kWrite);
+  const auto early = start(bench, cdb_10(0x2A, 0, 1), {.out = filled(512, 1), .tag = 1});
+  const auto select = start_select(bench, page);
+  const auto late = start(bench, cdb_10(0x2A, 8, 1), {.out = filled(512, 2), .tag = 2});
+  const auto longer =
+      start(bench, cdb_16(0x8A, 4096, 4096), {.out = filled(std::size_t{4096} * 512, 3), .tag = 3});
+  co_await home.sleep_for(std::chrono::milliseconds(10));
+  CHECK(bench.device.count(Operation::kFlush) == 0);
+  CHECK(!select->answered);
+  REQUIRE(bench.device.seen().size() == 3);
+  CHECK_FALSE(bench.device.seen()[0].force_unit_access);
+  CHECK(bench.device.seen()[1].force_unit_access);
+  CHECK(bench.device.seen()[2].force_unit_access);
+  bench.hung.release();
+  const Reply selected = co_await select->answer();
+  CHECK(selected.good());
+  CHECK(bench.device.count(Operation::kFlush) == 1);
+  co_await early->gone();
+  co_await late->gone();
+  co_await longer->gone();
+  co_await select->gone();
+}
+
+// Neither an abort nor a failed flush takes the cache away.
+Task<void> write_cache_stays(Bench& bench) {
+  Bytes page = co_await current_page(bench, 0x08);
+  page[2] &= ~std::byte{0x04};
+  bench.hung.hang_only(Operation::kWrite);
+  const auto early = start(bench, cdb_10(0x2A, 0, 1), {.out = filled(512, 1), .tag = 1});
+  const auto aborted = start_select(bench, page);
+  const auto done = co_await bench.manage(scsi::TaskManagementFunction::kAbortTask, 50);
+  CHECK(done == scsi::TaskManagementResponse::kComplete);
+  co_await aborted->gone();
+  bench.hung.release();
+  co_await early->gone();
+  bench.faulty.fail({.operation = Operation::kFlush, .error = Error::kHardware, .times = 1});
+  const Reply failed = co_await select_page(bench, page);
+  CHECK(failed.status == Status::kCheckCondition);
+  const Bytes now = co_await current_page(bench, 0x08);
+  CHECK((value(now, 2) & 0x04U) != 0);
+  bench.device.clear();
+  const Reply written = co_await bench.send_to_unit(cdb_10(0x2A, 0, 1), {.out = filled(512, 1)});
+  CHECK(written.good());
+  CHECK_FALSE(bench.device.seen().at(0).force_unit_access);
+}
+
+// Two at a time, of different pages: neither undoes the other.
+Task<void> two_mode_selects(Bench& bench) {
+  Bytes caching = co_await current_page(bench, 0x08);
+  caching[2] &= ~std::byte{0x04};
+  Bytes control = co_await current_page(bench, 0x0A);
+  control[2] |= std::byte{0x04};  // D_SENSE
+  bench.hung.hang_only(Operation::kFlush);
+  const auto slow = start_select(bench, caching);
+  const Reply quick = co_await select_page(bench, control);
+  CHECK(quick.good());
+  bench.hung.release();
+  const Reply selected = co_await slow->answer();
+  CHECK(selected.good());
+  co_await slow->gone();
+  const Bytes caching_now = co_await current_page(bench, 0x08);
+  const Bytes control_now = co_await current_page(bench, 0x0A);
+  CHECK((value(caching_now, 2) & 0x04U) == 0);
+  CHECK((value(control_now, 2) & 0x04U) != 0);
+}
+
 Task<void> descriptor_sense(Bench& bench) {
   const Reply before = co_await bench.send_to_unit(cdb_16(0x88, ~std::uint64_t{0}, 1));
   CHECK(!before.descriptor_format());
@@ -358,6 +448,13 @@ TEST_CASE("MODE SENSE: short and long block descriptors", "[scsi]") { on_bench(b
 TEST_CASE("MODE SELECT: without WCE every write is to stable storage", "[scsi]") {
   on_bench(write_cache);
 }
+TEST_CASE("MODE SELECT: WCE goes when every write before it is safe", "[scsi]") {
+  on_bench(write_cache_goes_while_writing);
+}
+TEST_CASE("MODE SELECT: WCE stays if it is aborted or the flush fails", "[scsi]") {
+  on_bench(write_cache_stays);
+}
+TEST_CASE("MODE SELECT: two at a time both take effect", "[scsi]") { on_bench(two_mode_selects); }
 TEST_CASE("MODE SELECT: D_SENSE chooses the sense format", "[scsi]") { on_bench(descriptor_sense); }
 TEST_CASE("MODE SELECT: SWP protects the unit", "[scsi]") { on_bench(software_write_protect); }
 TEST_CASE("MODE SELECT: what cannot be accepted changes nothing", "[scsi]") {

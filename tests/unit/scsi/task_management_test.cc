@@ -79,6 +79,38 @@ Task<void> abort_stuck_write(Bench& bench) {
   CHECK(after.good());
 }
 
+// A fence stands as well before writes that began earlier and wait for their data.
+Task<void> fence_before_begun_writes(Bench& bench) {
+  bench.hung.hang_only(Operation::kWrite);
+  const auto stuck =
+      start(bench, cdb_10(0x2A, 100, 8), {.out = filled(std::size_t{8} * 512, 'x'), .tag = 7});
+  CHECK(bench.hung.held() == 1);
+  // One in pieces, whose second one lies over the blocks; one of a single piece; one that fills.
+  std::vector<std::unique_ptr<FakeCommand>> begun;
+  begun.push_back(make_command(*bench.nexus, cdb_16(0x8A, 90, 4096),
+                               {.out = filled(std::size_t{4096} * 512, 'y'), .tag = 8}));
+  begun.push_back(
+      make_command(*bench.nexus, cdb_10(0x2A, 104, 1), {.out = filled(512, 'y'), .tag = 9}));
+  begun.push_back(
+      make_command(*bench.nexus, cdb_16(0x93, 90, 32), {.out = filled(512, 'y'), .tag = 10}));
+  for (const auto& command : begun) {
+    command->delay_data_out = true;
+    bench.router.execute(*command);
+  }
+  const TaskManagementResponse done = co_await bench.manage(TaskManagementFunction::kAbortTask, 7);
+  CHECK(done == TaskManagementResponse::kComplete);
+  CHECK(bench.unit.counters().held == 1);
+  for (const auto& command : begun) {
+    command->let_go();
+    const Reply reply = co_await command->answer();
+    CHECK(reply.status == Status::kBusy);
+  }
+  CHECK(bench.hung.held() == 1);
+  bench.hung.release();
+  co_await stuck->gone();
+  for (const auto& command : begun) co_await command->gone();
+}
+
 // A read that is stuck fences nothing.
 Task<void> abort_stuck_read(Bench& bench) {
   bench.hung.hang_only(Operation::kRead);
@@ -409,6 +441,9 @@ TEST_CASE("ABORT TASK: a running command ends silently", "[scsi][tmf]") { on_ben
 TEST_CASE("ABORT TASK: bounded when a write never completes, and its blocks are fenced",
           "[scsi][tmf]") {
   on_bench(abort_stuck_write);
+}
+TEST_CASE("ABORT TASK: a fence also stands before writes that have begun", "[scsi][tmf]") {
+  on_bench(fence_before_begun_writes);
 }
 TEST_CASE("ABORT TASK: a stuck read fences nothing", "[scsi][tmf]") { on_bench(abort_stuck_read); }
 TEST_CASE("Recovery: abort, LUN reset, target reset and session loss with a dead device",
