@@ -43,6 +43,15 @@ void RaidSet::open_integrity() {
   granule_ = std::max(granule_, cell_rows_);
 }
 
+// Some drive that can be believed may have an entry of the member's cells.
+bool RaidSet::entry_tells(std::uint64_t stripe, unsigned member) const {
+  if (integrity_ == nullptr) return false;
+  const MemberSet unreadable = drives_.unreadable(stripe);
+  const unsigned partner = integrity_->partner(layout_.role(stripe, member));
+  const auto other = layout_.member(stripe, partner);
+  return !has(unreadable, member) || (other && !has(unreadable, *other));
+}
+
 // ---- reads --------------------------------------------------------------------------------------
 
 // The cells that the extent touches; what was not asked for goes nowhere.
@@ -168,8 +177,8 @@ Task<Error> RaidSet::read_cell(std::uint64_t stripe, unsigned member, std::uint3
   for (unsigned attempt = 0;; ++attempt) {
     Lanes lanes(layout_.width());
     std::uint32_t bad_row = 0;
-    const Error error =
-        co_await recover_rows(stripe, MemberSet{1} << member, row, cell_rows_, 0, &lanes, &bad_row);
+    const Error error = co_await recover_rows(stripe, MemberSet{1} << member, row, cell_rows_, 0,
+                                              &lanes, &bad_row, attempt > 0);
     if (error == Error::kNone) {
       *cell = std::move(lanes[member]);
       co_return error;
@@ -221,7 +230,10 @@ Task<bool> RaidSet::confirmed(std::uint64_t stripe, std::uint32_t row, std::uint
     const Integrity::Checked checked =
         co_await integrity_->check(stripe, member, row, rows, &(*lanes)[member]);
     any |= checked.proven();
-    if (checked.good()) continue;
+    // From parity that may not match, only what some entry is known to say is believed.
+    const bool data = !layout_.mirrored() && member < layout_.data_chunks();
+    const bool doubted = data && drives_.redundancy_suspect(stripe);
+    if (doubted ? checked.proven() : checked.good()) continue;
     if (strictly) co_return false;
     // Parity of data that was checked is what it should be, whatever its entry says.
     const bool parity = !layout_.mirrored() && member >= layout_.data_chunks();

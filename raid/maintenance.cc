@@ -102,7 +102,7 @@ Maintenance::Work Maintenance::next_work() const {
   for (unsigned role = 0; role < set_.layout().drive_count(); ++role) {
     if (drives_.replacement(role) != nullptr) return {Kind::kCopy, role};
   }
-  if (drives_.unverified_count() > 0) return {Kind::kVerify, kNoRole};
+  if (drives_.first_verifiable()) return {Kind::kVerify, kNoRole};
   return {};
 }
 
@@ -227,7 +227,7 @@ Task<bool> Maintenance::verify_regions() {
   progress_ = {.kind = Kind::kVerify, .started = home_.now()};
   progress_.all_stripes = drives_.unverified_count() * drives_.superblock().region_stripes;
   for (;;) {
-    const std::optional<std::uint64_t> region = drives_.first_unverified();
+    const std::optional<std::uint64_t> region = drives_.first_verifiable();
     if (!region) break;
     const std::uint64_t first = *region * drives_.superblock().region_stripes;
     bool good = co_await verify_range(first, drives_.end_of_region(*region));
@@ -239,7 +239,9 @@ Task<bool> Maintenance::verify_regions() {
     good = saved == Error::kNone;
     if (!good) co_return false;
   }
-  co_return true;
+  // With the last region nothing is suspect any more.
+  const Error settled = co_await drives_.settled();
+  co_return settled == Error::kNone;
 }
 
 Task<bool> Maintenance::verify_all() {

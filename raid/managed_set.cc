@@ -181,24 +181,46 @@ Task<std::string> ManagedSet::open_journal() {
     co_return std::string();
   }
   if (!needs_journal(known_, layout)) co_return std::string();
-  if (options_.nvram != nullptr) {
-    auto claimed = co_await options_.nvram->claim("raid-" + format_uuid(known_.set_uuid),
-                                                  options_.nvram_journal_bytes);
-    if (!claimed) co_return fmt::format("its journal: {}", claimed.error());
-    region_ = std::move(*claimed);
-    journal_ = std::make_unique<NvramJournal>(*region_, known_.set_uuid, known_.block_bytes);
-    co_return std::string();
-  }
+  if (options_.nvram != nullptr) co_return co_await open_nvram_journal();
   if (drives_->superblock().clean) co_return std::string();
-  if (drives_->absent_roles() != 0) {
-    co_return std::string(
-        "its journal was in an NVRAM that is not there, it was not stopped in order, and drives "
-        "are away: what was on them cannot be told");
-  }
+  co_return note_lost_journal("is not there");
+}
+
+Task<std::string> ManagedSet::open_nvram_journal() {
+  nvram::Nvram& memory = *options_.nvram;
+  const std::string region = "raid-" + format_uuid(known_.set_uuid);
+  const auto regions = memory.regions();
+  const auto there = std::ranges::find(regions, region, &nvram::RegionState::name);
+  auto claimed = co_await memory.claim(
+      region, there != regions.end() ? there->byte_count : options_.nvram_journal_bytes);
+  if (!claimed) co_return fmt::format("its journal: {}", claimed.error());
+  region_ = std::move(*claimed);
+  journal_ = std::make_unique<NvramJournal>(*region_, known_.set_uuid, known_.block_bytes);
+  if (drives_->superblock().clean) co_return std::string();
+  if (region_->is_new()) co_return note_lost_journal("has been replaced by another");
+  const nvram::Loss loss = region_->loss();
+  const bool untold = loss != nvram::Loss::kNone && loss != nvram::Loss::kPowerCut;
+  co_return untold ? lacks_without_journal("has lost its content") : std::string();
+}
+
+// Mirrors that are there are whole, but of one that is away nobody knows where it differs.
+std::string ManagedSet::lacks_without_journal(const char* why) const {
+  const bool parity = !drives_->layout().mirrored();
+  if (drives_->absent_roles() == 0 && (!parity || drives_->stale_roles() == 0)) return {};
+  return fmt::format(
+      "its journal was in an NVRAM that {}, it was not stopped in order, and not all drives are "
+      "there and whole: what was on them cannot be told; it starts when all are back",
+      why);
+}
+
+std::string ManagedSet::note_lost_journal(const char* why) {
+  if (const std::string lacking = lacks_without_journal(why); !lacking.empty()) return lacking;
   drives_->all_redundancy_lost();
   tell({SetEvent::Kind::kJournalLost, kNoRole,
-        "its journal was in an NVRAM that is not there; all redundancy is verified"});
-  co_return std::string();
+        fmt::format("its journal was in an NVRAM that {}: the last writes may be lost; all "
+                    "redundancy is verified",
+                    why)});
+  return {};
 }
 
 Task<std::string> ManagedSet::bring_up() {
@@ -210,13 +232,14 @@ Task<std::string> ManagedSet::bring_up() {
   }
   // An event of its own first: from here on the version that was found is acted upon, and what the
   // journal forgets must not be needed by another version that fewer drives would speak for.
+  const bool clean = drives_->superblock().clean;
   Error error = co_await drives_->save_regions();
   if (error == Error::kNone) error = co_await drives_->save_lost();
   if (error == Error::kNone) error = co_await drives_->save_clean(false);
   if (error != Error::kNone) {
     co_return fmt::format("its superblocks cannot be written: {}", describe(error));
   }
-  error = co_await set_->replay_journal();
+  error = co_await set_->replay_journal(clean);
   if (error != Error::kNone) {
     co_return fmt::format("its journal cannot be replayed: {}", describe(error));
   }

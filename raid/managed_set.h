@@ -26,6 +26,7 @@ struct ManagedSetOptions {
   DrivePolicy drive_policy;
   MaintenancePolicy maintenance;
   nvram::Nvram* nvram = nullptr;  // Where the journal is, if there is one; outlives the set.
+  // Of a journal that is made; one that is there keeps its size.
   std::uint64_t nvram_journal_bytes = std::uint64_t{16} << 20;
 };
 
@@ -90,6 +91,10 @@ class ManagedSet final : public BlockDevice {
   void place_drives(AssembledSet assembled, const std::vector<SetMember>& members,
                     const std::vector<SetMember>& replacements);
   Task<std::string> open_journal();  // Empty if it works, or if the set needs none.
+  Task<std::string> open_nvram_journal();
+  // The journal was needed, and is not there.
+  std::string note_lost_journal(const char* why);
+  std::string lacks_without_journal(const char* why) const;
   Task<std::string> bring_up();
   void learn_geometry();
   void tell(SetEvent event) const {

@@ -275,6 +275,9 @@ Task<void> RaidSet::read_again(ReadPiece* piece) {
     co_await read_slices(piece);
     unsettled = integrity_ != nullptr && piece->error == Error::kMediumError &&
                 !drives_.lost().first_overlap(piece->wanted());
+    // A drive that is away may come back and have it.
+    const std::uint64_t stripe = piece->position.stripe;
+    unsettled &= !drives_.redundancy_suspect(stripe) || drives_.unreadable(stripe) == 0;
   }
   if (unsettled) co_await settle_and_read(piece);
   if (!piece->data.empty()) co_return;
@@ -364,7 +367,8 @@ Task<void> RaidSet::read_held(ReadPiece* piece) {
   }
   if (!lanes[wanted].empty()) piece->data = std::move(lanes[wanted]);
   piece->bad = std::max(piece->lba + (bad_row - row), piece->asked.first);
-  if (by_drive && (medium_error || piece->error == Error::kMediumError)) {
+  const bool there = by_drive && (self & drives_.unreadable(stripe)) == 0;
+  if (there && (medium_error || piece->error == Error::kMediumError)) {
     repair_later(stripe, piece->member, row, piece->rows);
   }
 }

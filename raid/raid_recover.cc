@@ -91,7 +91,7 @@ Task<void> RaidSet::read_members(std::uint64_t stripe, MemberSet members, std::u
 
 Task<Error> RaidSet::recover_rows(std::uint64_t stripe, MemberSet wanted, std::uint32_t row,
                                   std::uint32_t row_count, MemberSet avoid, Lanes* lanes,
-                                  std::uint32_t* bad_row) {
+                                  std::uint32_t* bad_row, bool settled) {
   const unsigned width = layout_.width();
   const unsigned needed = layout_.data_chunks();
   MemberSet bad = avoid & first_members(width);
@@ -109,13 +109,15 @@ Task<Error> RaidSet::recover_rows(std::uint64_t stripe, MemberSet wanted, std::u
       const auto got = static_cast<unsigned>(std::popcount(there));
       reads = there | lowest(good & ~there, needed - std::min(needed, got));
     }
-    if ((reads & bad) != 0 ||
+    const bool doubted = !settled && incomputable(stripe, wanted & bad);
+    if ((reads & bad) != 0 || doubted ||
         static_cast<unsigned>(std::popcount(reads)) < ((wanted & bad) != 0 ? needed : 1)) {
       *bad_row = row;
-      if (!medium) co_return Error::kNotReady;
+      if (!medium && !doubted) co_return Error::kNotReady;
       if (row_count <= granule_) co_return Error::kMediumError;
       lanes->clear();
-      co_return co_await recover_by_granule(stripe, wanted, row, row_count, lanes, bad_row);
+      co_return co_await recover_by_granule(stripe, wanted, row, row_count, lanes, bad_row,
+                                            settled);
     }
     MemberSet failed = 0;
     if ((reads & ~there) != 0) {
@@ -136,14 +138,26 @@ Task<Error> RaidSet::recover_rows(std::uint64_t stripe, MemberSet wanted, std::u
     co_await recover_from(there, wanted, row_count, lanes);
     if (integrity_ == nullptr) co_return Error::kNone;
     // What is computed from cells of which nothing is known may be wrong, too.
-    const MemberSet computed = wanted & ~there & ~drives_.unreadable(stripe);
+    const MemberSet unchecked = drives_.redundancy_suspect(stripe) && !settled
+                                    ? ~first_members(layout_.data_chunks())
+                                    : drives_.unreadable(stripe);
+    const MemberSet computed = wanted & ~there & ~unchecked;
     const bool right = co_await confirmed(stripe, row, row_count, computed, false, lanes, nullptr);
     if (right) co_return Error::kNone;
     *bad_row = row;
     if (row_count <= granule_) co_return Error::kMediumError;
     lanes->clear();
-    co_return co_await recover_by_granule(stripe, wanted, row, row_count, lanes, bad_row);
+    co_return co_await recover_by_granule(stripe, wanted, row, row_count, lanes, bad_row, settled);
   }
+}
+
+// Data is not computed from parity that may not match it, unless an entry tells whether it does.
+bool RaidSet::incomputable(std::uint64_t stripe, MemberSet wanted) const {
+  if (!drives_.redundancy_suspect(stripe)) return false;
+  for (unsigned member = 0; member < layout_.data_chunks(); ++member) {
+    if (has(wanted, member) && !entry_tells(stripe, member)) return true;
+  }
+  return false;
 }
 
 // Computes the wanted members out of those that are there.
@@ -167,14 +181,15 @@ Task<void> RaidSet::recover_from(MemberSet there, MemberSet wanted, std::uint32_
 // A run that cannot be had as a whole: what can be had of it, block by block.
 Task<Error> RaidSet::recover_by_granule(std::uint64_t stripe, MemberSet wanted, std::uint32_t row,
                                         std::uint32_t row_count, Lanes* lanes,
-                                        std::uint32_t* bad_row) {
+                                        std::uint32_t* bad_row, bool settled) {
   Error result = Error::kNone;
   for (std::uint32_t done = 0; done < row_count;) {
     const std::uint32_t rows = std::min(granule_ - (row + done) % granule_, row_count - done);
     Lanes part(layout_.width());
     std::uint32_t ignored = 0;
     // What was bad about the run may lie elsewhere in it, so nothing is avoided.
-    const Error error = co_await recover_rows(stripe, wanted, row + done, rows, 0, &part, &ignored);
+    const Error error =
+        co_await recover_rows(stripe, wanted, row + done, rows, 0, &part, &ignored, settled);
     if (error == Error::kNotReady) co_return error;
     if (error != Error::kNone) part.clear();
     for (unsigned member = 0; member < layout_.width(); ++member) {
@@ -203,6 +218,11 @@ Task<Error> RaidSet::declare_lost(std::uint64_t stripe, std::uint32_t row,
 
 Task<Error> RaidSet::settle_granules(std::uint64_t stripe, std::uint32_t row,
                                      std::uint32_t row_count, MemberSet looked_at) {
+  // Data that is away and cannot be computed is given up only where everything is looked at, for a
+  // write or a rebuild; else its drive may come back.
+  const MemberSet data = first_members(layout_.data_chunks());
+  const bool kept = drives_.redundancy_suspect(stripe) && (drives_.unreadable(stripe) & data) != 0;
+  if (kept && looked_at != first_members(layout_.width())) co_return Error::kNone;
   // As for every update: what is left out is settled before anything is looked at.
   Prepared prepared(drives_);
   const Error ready = co_await prepared.add(stripe, intent());
@@ -224,7 +244,11 @@ Task<Error> RaidSet::settle_granule(std::uint64_t stripe, std::uint32_t row, Mem
   Lanes suspects(layout_.width());
   co_await read_members(stripe, looked_at & all & ~drives_.unreadable(stripe), row, granule_,
                         &lanes, &failed, &medium, &suspects);
-  if (failed == 0) co_return Error::kNone;
+  const MemberSet away = drives_.unreadable(stripe);
+  const bool give_up = looked_at == all && drives_.redundancy_suspect(stripe) &&
+                       (away & first_members(layout_.data_chunks())) != 0;
+  if (failed == 0 && !give_up) co_return Error::kNone;
+  medium |= give_up;
   const MemberSet rest = all & ~looked_at & ~drives_.unreadable(stripe);
   if (rest != 0) {  // One is bad: now the others matter, too.
     co_await read_members(stripe, rest, row, granule_, &lanes, &failed, &medium, &suspects);
@@ -245,10 +269,12 @@ Task<Error> RaidSet::settle_bad(std::uint64_t stripe, std::uint32_t row, MemberS
   for (unsigned member = 0; member < layout_.width(); ++member) {
     if (!(*suspects)[member].empty()) corrupt |= MemberSet{1} << member;
   }
-  const bool enough = static_cast<unsigned>(std::popcount(missing)) <= layout_.redundancy();
+  const bool enough = static_cast<unsigned>(std::popcount(missing)) <= layout_.redundancy() &&
+                      !incomputable(stripe, missing);
   Proof proof{.proven = enough};
-  if (integrity_ != nullptr) {
-    proof = co_await prove(stripe, row, missing, failed, lanes, suspects);
+  if (integrity_ != nullptr && !incomputable(stripe, missing)) {
+    const MemberSet doubtful = drives_.redundancy_suspect(stripe) ? missing & data : 0;
+    proof = co_await prove(stripe, row, missing, failed | doubtful, lanes, suspects);
   } else if (enough) {
     co_await recover_missing(missing, granule_, lanes);
   }
@@ -360,8 +386,8 @@ Task<Error> RaidSet::rebuild_held(std::uint64_t stripe, unsigned member, bool re
   for (unsigned attempt = 0;; ++attempt) {
     std::uint32_t bad_row = 0;
     lanes.clear();
-    const Error error =
-        co_await recover_rows(stripe, MemberSet{1} << member, row, rows, 0, &lanes, &bad_row);
+    const Error error = co_await recover_rows(stripe, MemberSet{1} << member, row, rows, 0, &lanes,
+                                              &bad_row, attempt > 0);
     if (error == Error::kNone) break;
     if (error != Error::kMediumError || attempt > 0) co_return error;
     const Error settled = co_await declare_lost(stripe, row, rows);
@@ -418,8 +444,12 @@ Task<RaidSet::Verified> RaidSet::verify_held(std::uint64_t stripe, std::uint32_t
     bool medium = false;
     lanes.clear();
     readable = first_members(width) & ~drives_.unreadable(stripe);
+    // With some away, what does not match cannot be told; they may come back.
+    const bool suspect = drives_.redundancy_suspect(stripe);
+    if (suspect && readable != first_members(width)) co_return Verified{.error = Error::kNotReady};
     co_await read_members(stripe, readable, row, rows, &lanes, &failed, &medium);
     if (failed == 0) break;
+    if (suspect && drives_.unreadable(stripe) != 0) co_return Verified{.error = Error::kNotReady};
     if (layout_.redundancy() == 0) {
       tell_corruption(stripe, row, failed, "cannot be read, or is corrupt");
       verified.mismatch = true;

@@ -251,10 +251,14 @@ Task<Error> RaidSet::prepare_replay(std::uint64_t stripe, JournalWrite entry, Pr
   co_return Error::kNone;
 }
 
-Task<Error> RaidSet::replay_journal() {
+Task<Error> RaidSet::replay_journal(bool clean) {
   if (journal_ == nullptr) co_return Error::kNone;
-  const Result<JournalRecovery> found = co_await journal_->recover();
+  Result<JournalRecovery> found = co_await journal_->recover();
   if (!found) co_return found.error();
+  if (clean) {
+    found->all_lost = false;
+    found->lost_stripes.clear();
+  }
   std::uint64_t written = 0;
   for (const RecoveredUpdate& update : found->updates) {
     std::size_t offset = 0;
@@ -288,8 +292,9 @@ Task<Error> RaidSet::replay_journal() {
     drives_.tell({SetEvent::Kind::kJournalReplayed, kNoRole,
                   fmt::format("{} updates were in the journal and have been written", written)});
   }
-  const bool degraded = (drives_.absent_roles() | drives_.stale_roles()) != 0;
-  if (found->all_lost && degraded && layout_.parity_chunks() > 0) co_return Error::kDataCorrupt;
+  const bool degraded =
+      drives_.absent_roles() != 0 || (drives_.stale_roles() != 0 && layout_.parity_chunks() > 0);
+  if (found->all_lost && degraded) co_return Error::kDataCorrupt;
   for (const std::uint64_t stripe : found->lost_stripes) {
     drives_.redundancy_lost(stripe);
     const MemberSet away = drives_.unreadable(stripe);

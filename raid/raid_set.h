@@ -98,8 +98,9 @@ class RaidSet final : public BlockDevice {
   // What the journal has to have room for, so that the smallest update fits.
   std::size_t least_journal_payload() const;
   // Writes what the journal holds to the drives; before the first request. kDataCorrupt: the
-  // journal is lost while drives are away, so what was on them cannot be told.
-  Task<Error> replay_journal();
+  // journal is lost while drives are away, so what was on them cannot be told. Of a set that was
+  // stopped in order (`clean`) nothing that counts can be lost.
+  Task<Error> replay_journal(bool clean = false);
   // No request is accepted any more; ends when none is left and everything is flushed. kTimedOut
   // if that takes too long: something in a drive does not end, and the set must be kept.
   Task<Error> close(TimePoint deadline);
@@ -223,12 +224,16 @@ class RaidSet final : public BlockDevice {
                           Lanes* suspects = nullptr);
   // Brings the `wanted` members of these rows into lanes, from redundancy or (those that are not in
   // `avoid`) from their drives. kMediumError: `bad_row` is the first that cannot be had; the others
-  // are there, and zeros stand for what cannot. kNotReady: too many drives are away.
+  // are there, and zeros stand for what cannot. kNotReady: too many drives are away. `settled`:
+  // these rows have just been, so parity fits, whatever was suspected.
   Task<Error> recover_rows(std::uint64_t stripe, MemberSet wanted, std::uint32_t row,
                            std::uint32_t row_count, MemberSet avoid, Lanes* lanes,
-                           std::uint32_t* bad_row);
+                           std::uint32_t* bad_row, bool settled = false);
   Task<Error> recover_by_granule(std::uint64_t stripe, MemberSet wanted, std::uint32_t row,
-                                 std::uint32_t row_count, Lanes* lanes, std::uint32_t* bad_row);
+                                 std::uint32_t row_count, Lanes* lanes, std::uint32_t* bad_row,
+                                 bool settled);
+  bool incomputable(std::uint64_t stripe, MemberSet wanted) const;
+  bool entry_tells(std::uint64_t stripe, unsigned member) const;  // In integrity_set.cc.
   Task<void> recover_from(MemberSet there, MemberSet wanted, std::uint32_t row_count, Lanes* lanes);
   Task<void> compute_parities(Lanes* lanes, std::size_t lane_bytes);
   // These rows are beyond redundancy somewhere: finds out which blocks, makes them zeros with

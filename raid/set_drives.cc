@@ -160,8 +160,9 @@ void SetDrives::region_fresh(unsigned role, bool replacement, std::uint64_t regi
   recount();
 }
 
-std::optional<std::uint64_t> SetDrives::first_unverified() const {
+std::optional<std::uint64_t> SetDrives::first_verifiable() const {
   if (unverified_count_ == 0) return std::nullopt;
+  if (newest_.redundancy_suspect && !optimal()) return std::nullopt;
   const auto found = std::find(unverified_.begin(), unverified_.end(), true);
   return static_cast<std::uint64_t>(found - unverified_.begin());
 }
@@ -175,7 +176,10 @@ void SetDrives::mark_unverified(std::uint64_t region) {
 void SetDrives::region_verified(std::uint64_t region) {
   if (!unverified_[region]) return;
   unverified_[region] = false;
-  --unverified_count_;
+  if (--unverified_count_ == 0 && newest_.redundancy_suspect) {
+    newest_.redundancy_suspect = false;
+    ++changed_;
+  }
   // A mirror that is being written keeps its mark until intents are retired.
   if (layout_.mirrored() && (writing_[region] > 0 || touched_[region])) return;
   regions_.set_dirty(region, false);
@@ -186,7 +190,19 @@ void SetDrives::redundancy_lost(std::uint64_t stripe) {
   const std::uint64_t region = region_of(stripe);
   mark_unverified(region);
   regions_.set_dirty(region, true);
+  // Mirrors that are away may be otherwise than those that are here.
+  for (std::uint64_t roles = absent_; layout_.mirrored() && roles != 0; roles &= roles - 1) {
+    regions_.set_stale(static_cast<unsigned>(std::countr_zero(roles)), false, region, true);
+  }
   ++regions_changed_;
+  suspect_redundancy();
+}
+
+// Of mirrors every copy is old or new, whichever is read.
+void SetDrives::suspect_redundancy() {
+  if (layout_.mirrored() || newest_.redundancy_suspect) return;
+  newest_.redundancy_suspect = true;
+  ++changed_;
 }
 
 void SetDrives::all_redundancy_lost() {
@@ -195,6 +211,7 @@ void SetDrives::all_redundancy_lost() {
     regions_.set_dirty(region, true);
   }
   ++regions_changed_;
+  suspect_redundancy();
 }
 
 Task<void> SetDrives::retire_intents(bool all) {

@@ -120,6 +120,12 @@ class SetDrives final : public JournalDrives {
     return unverified_count_ == 0 || !unverified_[region_of(stripe)];
   }
 
+  // ... and may not match data that was written long ago: with the journal, the updates were lost
+  // that a crash cut short. Nothing is computed from parity here before it has been verified.
+  bool redundancy_suspect(std::uint64_t stripe) const {
+    return newest_.redundancy_suspect && unverified_[region_of(stripe)];
+  }
+
   // Regions. ------------------------------------------------------------------------------------
   std::uint64_t region_of(std::uint64_t stripe) const noexcept {
     return stripe / newest_.region_stripes;
@@ -139,7 +145,8 @@ class SetDrives final : public JournalDrives {
   void fresh_up_to(unsigned role, bool replacement, std::uint64_t region, std::uint64_t stripe_end);
   void region_fresh(unsigned role, bool replacement, std::uint64_t region);
   std::uint64_t unverified_count() const noexcept { return unverified_count_; }
-  std::optional<std::uint64_t> first_unverified() const;
+  // The first that can be verified: a suspect one only with all its members.
+  std::optional<std::uint64_t> first_verifiable() const;
   void region_verified(std::uint64_t region);
   // Journal records were lost: these stripes, or all, may have redundancy that does not match.
   void redundancy_lost(std::uint64_t stripe);
@@ -194,6 +201,7 @@ class SetDrives final : public JournalDrives {
   Task<Error> write_region_maps();  // With saving_ held.
   Task<Error> write_lost_lists();   // Likewise.
   void mark_unverified(std::uint64_t region);
+  void suspect_redundancy();
   struct Owned {
     Owned(BlockDevice& device, std::string name, DrivePolicy policy)
         : drive(device, std::move(name), policy), metadata(drive) {}

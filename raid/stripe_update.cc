@@ -160,6 +160,7 @@ Task<Error> RaidSet::update_rows(Update* update) {
     fragment.row_count = end - fragment.row;
     fragments.push_back(fragment);
   }
+  if (fragments.empty()) co_return Error::kNone;  // Between pieces that are far apart.
   const std::size_t most = bytes_of(update->row_end - update->row) * layout_.width() * 2;
   const std::size_t taken = co_await budget_.take(most);
   const ByteBudget::Share share(budget_, taken);

@@ -53,6 +53,7 @@ constexpr std::size_t kStateAt = 72;
 
 constexpr std::uint8_t kCleanFlag = 1;
 constexpr std::uint8_t kIntegrityFlag = 2;
+constexpr std::uint8_t kSuspectFlag = 4;
 
 constexpr std::uint64_t kMostBytes = kMostDriveBytes;
 
@@ -84,8 +85,9 @@ void put_fields(std::span<std::byte> bytes, const Superblock& superblock) {
   put_little_endian(bytes, kEventAt, superblock.event);
   put_little_endian(bytes, kPlaceAt, static_cast<std::uint8_t>(superblock.place));
   put_little_endian(bytes, kLevelAt, static_cast<std::uint8_t>(superblock.level));
-  const unsigned flags =
-      (superblock.clean ? kCleanFlag : 0U) | (superblock.integrity ? kIntegrityFlag : 0U);
+  const unsigned flags = (superblock.clean ? kCleanFlag : 0U) |
+                         (superblock.integrity ? kIntegrityFlag : 0U) |
+                         (superblock.redundancy_suspect ? kSuspectFlag : 0U);
   put_little_endian(bytes, kFlagsAt, static_cast<std::uint8_t>(flags));
   put_little_endian(bytes, kRoleAt, static_cast<std::uint16_t>(superblock.role));
   put_little_endian(bytes, kDriveCountAt, static_cast<std::uint16_t>(superblock.drive_count()));
@@ -112,6 +114,7 @@ Superblock get_fields(std::span<const std::byte> bytes) {
   const auto flags = std::to_integer<unsigned>(bytes[kFlagsAt]);
   superblock.clean = (flags & kCleanFlag) != 0;
   superblock.integrity = (flags & kIntegrityFlag) != 0;
+  superblock.redundancy_suspect = (flags & kSuspectFlag) != 0;
   superblock.role = little_endian<std::uint16_t>(bytes, kRoleAt);
   superblock.group_count = little_endian<std::uint16_t>(bytes, kGroupCountAt);
   superblock.block_bytes = little_endian<std::uint32_t>(bytes, kBlockBytesAt);
@@ -272,7 +275,7 @@ std::string raw_error(std::span<const std::byte> bytes) {
   if (std::to_integer<std::size_t>(bytes[kNameBytesAt]) > kMostSetNameBytes) {
     return "the set's name is too long";
   }
-  if ((bytes[kFlagsAt] & ~std::byte{kCleanFlag | kIntegrityFlag}) != std::byte{0}) {
+  if ((bytes[kFlagsAt] & ~std::byte{kCleanFlag | kIntegrityFlag | kSuspectFlag}) != std::byte{0}) {
     return "it has unknown flags";
   }
   return {};

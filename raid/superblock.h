@@ -96,6 +96,8 @@ struct Superblock {
   std::uint64_t region_stripes = 0;  // Stripes in a region.
   bool integrity = false;
   bool clean = true;  // Stopped in order: no journal to replay, no mirror to compare.
+  // The journal was lost: where redundancy is not verified, nothing is computed from it.
+  bool redundancy_suspect = false;
   std::vector<RoleEntry> roles;
 
   bool is_spare() const noexcept { return place == Place::kSpare; }

@@ -190,6 +190,8 @@ class Region {
   // The image survived a crash of the host (Durability::kHost): what was committed is there, what
   // was stored later is there in part. RecordLog knows what to do; owners of raw memory must too.
   bool after_host_crash() const noexcept { return after_host_crash_; }
+  // Made by this claim, or by one that was never settled: it has no content yet.
+  bool is_new() const noexcept { return new_; }
   // New, lost or after a host crash. Persistent until settle(): a restart before it says the same.
   bool settled() const noexcept { return settled_; }
   // The owner has taken notice of all of it, reported it and emptied what was lost (a RecordLog:

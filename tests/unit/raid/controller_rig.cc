@@ -10,16 +10,16 @@ namespace sandbay::raidtest {
 
 namespace {
 
-constexpr std::uint64_t kBlock = 512;
-constexpr std::uint64_t kPiece = 512;  // Blocks.
+constexpr std::uint64_t kPieceBytes = 256 << 10;
 
 }  // namespace
 
 ControllerRig::~ControllerRig() = default;
 
 TestDrive& ControllerRig::add(std::string name, std::uint64_t byte_count,
-                              std::uint32_t block_bytes) {
-  drives.push_back(std::make_unique<TestDrive>(home_, std::move(name), byte_count, block_bytes));
+                              std::uint32_t its_block_bytes) {
+  drives.push_back(
+      std::make_unique<TestDrive>(home_, std::move(name), byte_count, its_block_bytes));
   drives.back()->set_latency(std::chrono::microseconds(100));
   return *drives.back();
 }
@@ -79,6 +79,7 @@ Task<std::string> ControllerRig::create(raid::Level level, std::vector<std::stri
   auto made = co_await controller->create_set(wanted, std::move(names));
   if (!made) co_return made.error();
   set = *made;
+  block_bytes = set->geometry().block_bytes;
   const Geometry& geometry = set->geometry();
   expected.assign(geometry.block_count * geometry.block_bytes, std::byte{0});
   co_return std::string();
@@ -86,14 +87,14 @@ Task<std::string> ControllerRig::create(raid::Level level, std::vector<std::stri
 
 Task<std::string> ControllerRig::write(Lba first, std::uint64_t blocks, std::uint64_t seed) {
   Random random(seed);
-  std::vector<std::byte> bytes(blocks * kBlock);
+  std::vector<std::byte> bytes(blocks * block_bytes);
   for (std::byte& byte : bytes) byte = static_cast<std::byte>(random.next());
   Request request;
   request.operation = Operation::kWrite;
   request.extent = {.first = first, .block_count = blocks};
   request.data = co_await home_.buffers().allocate(bytes.size());
   request.data.copy_from(bytes);
-  std::memcpy(expected.data() + first * kBlock, bytes.data(), bytes.size());
+  std::memcpy(expected.data() + first * block_bytes, bytes.data(), bytes.size());
   const Completion done = co_await set->submit(std::move(request));
   if (done.error == Error::kNone) co_return std::string();
   co_return fmt::format("writing block {}: {}", first, sandbay::describe(done.error));
@@ -102,16 +103,17 @@ Task<std::string> ControllerRig::write(Lba first, std::uint64_t blocks, std::uin
 Task<std::string> ControllerRig::read(Lba first, std::uint64_t blocks) {
   Request request;
   request.extent = {.first = first, .block_count = blocks};
-  request.data = co_await home_.buffers().allocate(blocks * kBlock);
+  request.data = co_await home_.buffers().allocate(blocks * block_bytes);
   const Completion done = co_await set->submit(std::move(request));
   if (done.error != Error::kNone) {
     co_return fmt::format("reading block {}: {}", first, sandbay::describe(done.error));
   }
-  std::vector<std::byte> bytes(blocks * kBlock);
+  std::vector<std::byte> bytes(blocks * block_bytes);
   done.data.copy_to(bytes);
   for (std::uint64_t block = 0; block < blocks; ++block) {
-    const std::size_t at = block * kBlock;
-    if (std::memcmp(bytes.data() + at, expected.data() + first * kBlock + at, kBlock) == 0) {
+    const std::size_t at = block * block_bytes;
+    if (std::memcmp(bytes.data() + at, expected.data() + first * block_bytes + at, block_bytes) ==
+        0) {
       continue;
     }
     co_return fmt::format("block {} is wrong", first + block);
@@ -121,9 +123,10 @@ Task<std::string> ControllerRig::read(Lba first, std::uint64_t blocks) {
 
 Task<std::string> ControllerRig::fill() {
   const std::uint64_t blocks = set->geometry().block_count;
-  for (Lba first = 0; first < blocks; first += kPiece) {
+  const std::uint64_t piece = kPieceBytes / block_bytes;
+  for (Lba first = 0; first < blocks; first += piece) {
     std::string wrong =
-        co_await write(first, std::min(kPiece, blocks - first), home_.random().next());
+        co_await write(first, std::min(piece, blocks - first), home_.random().next());
     if (!wrong.empty()) co_return wrong;
   }
   co_return std::string();
@@ -142,8 +145,9 @@ Task<std::string> ControllerRig::write_some(unsigned count) {
 
 Task<std::string> ControllerRig::check() {
   const std::uint64_t blocks = set->geometry().block_count;
-  for (Lba first = 0; first < blocks; first += kPiece) {
-    std::string wrong = co_await read(first, std::min(kPiece, blocks - first));
+  const std::uint64_t piece = kPieceBytes / block_bytes;
+  for (Lba first = 0; first < blocks; first += piece) {
+    std::string wrong = co_await read(first, std::min(piece, blocks - first));
     if (!wrong.empty()) co_return wrong;
   }
   co_return std::string();

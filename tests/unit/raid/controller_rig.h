@@ -40,7 +40,7 @@ class ControllerRig {
   ~ControllerRig();
 
   TestDrive& add(std::string name, std::uint64_t byte_count = kDriveBytes,
-                 std::uint32_t block_bytes = 512);
+                 std::uint32_t its_block_bytes = 512);
   TestDrive& drive(const std::string& name);
   std::vector<raid::NamedDevice> named() const;
 
@@ -73,6 +73,7 @@ class ControllerRig {
   raid::Remembered remembered;
   std::unique_ptr<Controller> controller;
   ManagedSet* set = nullptr;
+  std::uint32_t block_bytes = 512;  // Of the set.
   std::vector<std::unique_ptr<TestDrive>> drives;
   std::vector<std::string> lines;
   std::vector<ControllerEvent> events;

@@ -91,6 +91,7 @@ inline Superblock some_superblock(Random& random) {
     role.state = static_cast<RoleState>(random.between(1, 3));
   }
   set.clean = random.chance(0.5);
+  set.redundancy_suspect = random.chance(0.2);
   set.mark_complete();
   const auto role = static_cast<unsigned>(random.below(count));
   const bool replacement = set.roles[role].replacement != Uuid{} && random.chance(0.5);

@@ -1,0 +1,443 @@
+// A set whose journal is lost: parity may not match data that was written long ago, so until it is
+// verified nothing is computed from it. A host gets right bytes or an error, never others.
+#include <algorithm>
+
+#include "controller_rig.h"
+#include "nvram/simulated_board.h"
+
+namespace sandbay::raidtest {
+namespace {
+
+using namespace std::chrono_literals;
+using raid::Level;
+
+constexpr std::uint64_t kBoardBytes = std::uint64_t{16} << 20;
+
+Task<void> expect_good(Task<std::string> doing) {
+  const std::string wrong = co_await std::move(doing);
+  CHECK(wrong == "");
+}
+
+Task<void> expect_whole(ControllerRig* rig) {
+  const bool whole = co_await rig->wait_for([rig] { return rig->whole(); });
+  REQUIRE(whole);
+}
+
+Task<void> expect_stopped(ControllerRig* rig) {
+  const bool stopped = co_await rig->stop();
+  REQUIRE(stopped);
+}
+
+// What the blocks of a set are to a host.
+struct Seen {
+  std::uint64_t right = 0;
+  std::uint64_t medium = 0;
+  std::uint64_t other = 0;  // Other errors.
+  std::uint64_t wrong = 0;  // Bytes that were not written.
+};
+
+Task<void> look_at(ControllerRig* rig, Lba lba, std::uint64_t blocks, Seen* seen) {
+  Request request{.operation = Operation::kRead, .extent = {.first = lba, .block_count = blocks}};
+  request.data = co_await rig->set->home().buffers().allocate(blocks * 512);
+  const Completion done = co_await rig->set->submit(std::move(request));
+  if (done.error == Error::kMediumError) {
+    seen->medium += blocks;
+  } else if (done.error != Error::kNone) {
+    seen->other += blocks;
+  } else {
+    std::vector<std::byte> bytes(blocks * 512);
+    done.data.copy_to(bytes);
+    const auto* expected = rig->expected.data() + lba * 512;
+    (std::equal(bytes.begin(), bytes.end(), expected) ? seen->right : seen->wrong) += blocks;
+  }
+}
+
+// Cell by cell.
+Task<Seen> look_everywhere(ControllerRig* rig, Lba first = 0) {
+  Seen seen;
+  for (Lba lba = first; lba < rig->set->geometry().block_count; lba += 8) {
+    co_await look_at(rig, lba, 8, &seen);
+  }
+  co_return seen;
+}
+
+// A set with its journal in NVRAM, written full; then its NVRAM is gone, and parity of every stripe
+// but the even ones is what a crash in the middle of a write has left.
+struct Bench {
+  ControllerRig rig;
+  nvram::SimulatedBoard board{kBoardBytes};
+  std::unique_ptr<nvram::Nvram> memory;
+  bool integrity = false;
+
+  explicit Bench(Executor& home) : rig(home) {}
+};
+
+Task<void> plug_in(Bench* bench, Executor* home, nvram::Durability durability,
+                   std::string boot = "boot") {
+  nvram::NvramOptions options;
+  options.path = "nvram";
+  options.boot_id = boot;
+  options.durability = durability;
+  auto opened = co_await nvram::Nvram::open(*home, bench->board, options);
+  REQUIRE(opened.has_value());
+  bench->memory = std::move(*opened);
+  bench->rig.options.set.nvram = bench->memory.get();
+  bench->rig.options.set.nvram_journal_bytes = 4 << 20;
+}
+
+Task<void> make(Bench* bench, Level level, unsigned count, bool integrity) {
+  bench->integrity = integrity;
+  std::vector<std::string> names;
+  for (unsigned i = 0; i < count; ++i) {
+    names.push_back("d" + std::to_string(i));
+    bench->rig.add(names.back(), std::uint64_t{4} << 20);
+  }
+  co_await bench->rig.start();
+  const std::string error = co_await bench->rig.create(level, names, [&](NewSet& wanted) {
+    wanted.region_stripes = 16;
+    wanted.integrity = integrity;
+    wanted.journal_bytes = 0;
+  });
+  REQUIRE(error == "");
+  co_await expect_good(bench->rig.fill());
+  co_await expect_whole(&bench->rig);
+}
+
+void spoil_parity(ControllerRig* rig) {
+  const raid::SetDrives& drives = *rig->set->drives();
+  const raid::Layout& layout = drives.layout();
+  for (std::uint64_t stripe = 1; stripe < layout.stripe_count(); stripe += 2) {
+    for (unsigned member = layout.data_chunks(); member < layout.width(); ++member) {
+      TestDrive& drive = *rig->drives[layout.role(stripe, member)];
+      const std::uint64_t at = (drives.data_offset() + layout.drive_lba(stripe)) * 512;
+      const std::vector<std::byte> bytes(std::size_t{layout.strip_blocks()} * 512, std::byte{0xa5});
+      drive.state().visible.write(at, bytes);
+      drive.state().durable.write(at, bytes);
+    }
+  }
+}
+
+// The daemon is killed and comes back with another NVRAM; nothing is verified until verify().
+Task<void> lose_journal(Bench* bench, Executor* home) {
+  spoil_parity(&bench->rig);
+  co_await bench->rig.kill();
+  bench->memory.reset();
+  bench->board = nvram::SimulatedBoard(kBoardBytes);
+  co_await plug_in(bench, home, nvram::Durability::kProcess);
+  bench->rig.options.set.maintenance.rate_under_load = 1;
+  bench->rig.options.set.maintenance.host_is_quiet_after = 1000h;
+}
+
+void verify(ControllerRig* rig) {
+  raid::MaintenancePolicy policy = rig->options.set.maintenance;
+  policy.rate_under_load = 0;
+  rig->controller->set_policy("set", policy);
+}
+
+Task<void> unplug(Bench* bench) {
+  const Error closed = co_await bench->memory->close();
+  CHECK(closed == Error::kNone);
+}
+
+constexpr Level kParityLevels[] = {Level::kRaid5, Level::kRaid6};
+
+}  // namespace
+
+TEST_CASE("With its journal lost, what cannot be read is lost until parity is verified",
+          "[raid][journal]") {
+  for (const Level level : kParityLevels) {
+    for (const bool integrity : {false, true}) {
+      CAPTURE(raid::describe(level), integrity);
+      for_worlds(
+          2,
+          [](Executor* home, Level level, bool integrity) -> Task<void> {
+            Bench bench(*home);
+            ControllerRig& rig = bench.rig;
+            co_await plug_in(&bench, home, nvram::Durability::kProcess);
+            co_await make(&bench, level, 5, integrity);
+            co_await lose_journal(&bench, home);
+            co_await rig.start();
+            REQUIRE(rig.set->running());
+            CHECK(rig.told(SetEvent::Kind::kJournalLost) == 1);
+            CHECK(rig.set->superblock().redundancy_suspect);
+            // Behind what the first turn of the verification has seen.
+            const raid::SetDrives& drives = *rig.set->drives();
+            const raid::Layout& layout = drives.layout();
+            Seen seen;
+            for (std::uint64_t stripe = layout.stripe_count() - 8; stripe < layout.stripe_count();
+                 ++stripe) {
+              const Lba lba = stripe * layout.stripe_blocks();
+              const Lba at = drives.data_offset() + layout.drive_lba(stripe);
+              rig.drives[layout.role(stripe, 0)]->make_unreadable(at);
+              co_await look_at(&rig, lba, 8, &seen);
+              co_await look_at(&rig, lba + 8, 8, &seen);
+            }
+            CHECK(seen.wrong == 0);
+            CHECK(seen.other == 0);
+            CHECK(seen.right + seen.medium == 128);
+            CHECK(seen.right >= 64);  // What can be read is.
+            if (!integrity) CHECK(seen.medium == 64);
+            // Rewritten, it is good again; and so is everything when all is verified.
+            Seen after;
+            for (std::uint64_t stripe = layout.stripe_count() - 8; stripe < layout.stripe_count();
+                 ++stripe) {
+              const Lba lba = stripe * layout.stripe_blocks();
+              co_await expect_good(rig.write(lba, 8, stripe));
+              co_await look_at(&rig, lba, 8, &after);
+            }
+            CHECK(after.right == 64);
+            verify(&rig);
+            co_await expect_whole(&rig);
+            CHECK_FALSE(rig.set->superblock().redundancy_suspect);
+            CHECK(rig.set_info().lost.empty());
+            rig.drives[layout.role(3, 0)]->make_unreadable(drives.data_offset() +
+                                                           layout.drive_lba(3));
+            co_await expect_good(rig.check());
+            co_await expect_stopped(&rig);
+            co_await unplug(&bench);
+          },
+          level, integrity);
+    }
+  }
+}
+
+TEST_CASE("With its journal lost, a drive that goes takes what is not verified with it",
+          "[raid][journal]") {
+  for (const Level level : kParityLevels) {
+    for (const bool integrity : {false, true}) {
+      CAPTURE(raid::describe(level), integrity);
+      for_worlds(
+          1,
+          [](Executor* home, Level level, bool integrity) -> Task<void> {
+            Bench bench(*home);
+            ControllerRig& rig = bench.rig;
+            co_await plug_in(&bench, home, nvram::Durability::kProcess);
+            co_await make(&bench, level, 5, integrity);
+            co_await lose_journal(&bench, home);
+            co_await rig.start();
+            REQUIRE(rig.set->running());
+            rig.drive("d1").fail_with(Error::kNotReady);
+            const Seen seen = co_await look_everywhere(&rig);
+            CHECK(seen.wrong == 0);
+            CHECK(seen.other == 0);
+            CHECK(seen.medium > 0);
+            CHECK(seen.right > seen.medium);
+            // It comes back, and nothing was given up, but where the verification was at work.
+            const Lba worked_on = 16 * rig.set->drives()->layout().stripe_blocks();
+            for (const Extent& lost : rig.set_info().lost) CHECK(lost.end() <= worked_on);
+            rig.drive("d1").fail_with(Error::kNone);
+            const bool back =
+                co_await rig.wait_for([&rig] { return rig.info("d1").use == DriveUse::kMember; });
+            REQUIRE(back);
+            verify(&rig);
+            co_await expect_whole(&rig);
+            const Seen after = co_await look_everywhere(&rig, worked_on);
+            CHECK(after.right == rig.set->geometry().block_count - worked_on);
+            co_await expect_stopped(&rig);
+            co_await unplug(&bench);
+          },
+          level, integrity);
+    }
+  }
+}
+
+TEST_CASE("With its journal lost and a drive gone for good, the rest is served and rebuilt",
+          "[raid][journal]") {
+  for (const Level level : kParityLevels) {
+    for (const bool integrity : {false, true}) {
+      CAPTURE(raid::describe(level), integrity);
+      for_worlds(
+          1,
+          [](Executor* home, Level level, bool integrity) -> Task<void> {
+            Bench bench(*home);
+            ControllerRig& rig = bench.rig;
+            co_await plug_in(&bench, home, nvram::Durability::kProcess);
+            co_await make(&bench, level, 5, integrity);
+            rig.add("spare", std::uint64_t{4} << 20);
+            co_await lose_journal(&bench, home);
+            co_await rig.start();
+            REQUIRE(rig.set->running());
+            rig.drive("d1").fail_with(Error::kHardware);
+            // Partial writes in suspect stripes with a member away: its cells are lost, and said
+            // so.
+            for (Lba lba = 0; lba < rig.set->geometry().block_count; lba += 333) {
+              co_await expect_good(rig.write(lba, 3, lba));
+            }
+            const Controller::Outcome added = co_await rig.controller->add_spare("spare", "");
+            CHECK(added.has_value());
+            verify(&rig);
+            co_await expect_whole(&rig);
+            CHECK_FALSE(rig.set->superblock().redundancy_suspect);
+            const Seen seen = co_await look_everywhere(&rig);
+            CHECK(seen.wrong == 0);
+            CHECK(seen.other == 0);
+            CHECK(seen.medium > 0);
+            CHECK(seen.right > seen.medium);
+            CHECK_FALSE(rig.set_info().lost.empty());
+            // Whatever is redundant is right from here on.
+            co_await expect_good(rig.fill());
+            rig.drive("d2").fail_with(Error::kHardware);
+            co_await expect_good(rig.check());
+            co_await expect_stopped(&rig);
+            co_await unplug(&bench);
+          },
+          level, integrity);
+    }
+  }
+}
+
+TEST_CASE("Without its journal a set does not start with a drive that is away or not whole",
+          "[raid][journal]") {
+  for (const bool stale : {false, true}) {
+    CAPTURE(stale);
+    for_worlds(
+        2,
+        [](Executor* home, bool stale) -> Task<void> {
+          Bench bench(*home);
+          ControllerRig& rig = bench.rig;
+          co_await plug_in(&bench, home, nvram::Durability::kProcess);
+          co_await make(&bench, Level::kRaid5, 4, false);
+          if (stale) {
+            rig.drive("d1").fail_with(Error::kNotReady);
+            co_await expect_good(rig.write_some(20));
+          }
+          co_await lose_journal(&bench, home);
+          if (stale) {
+            co_await rig.start();
+          } else {
+            co_await rig.start(
+                {{"d0", &rig.drive("d0")}, {"d2", &rig.drive("d2")}, {"d3", &rig.drive("d3")}});
+          }
+          REQUIRE(rig.set != nullptr);
+          CHECK_FALSE(rig.set->running());
+          CHECK(rig.set->refusal().find("NVRAM") != std::string::npos);
+          co_await rig.sleep(10s);
+          CHECK_FALSE(rig.set->running());
+          CHECK_FALSE(rig.set->superblock().clean);
+          if (!stale) {
+            const Controller::Outcome back =
+                co_await rig.controller->insert_drive("d1", &rig.drive("d1"));
+            CHECK(back.has_value());
+            REQUIRE(rig.set->running());
+            verify(&rig);
+            co_await expect_whole(&rig);
+            co_await expect_good(rig.check());
+          }
+          co_await expect_stopped(&rig);
+          co_await unplug(&bench);
+        },
+        stale);
+  }
+}
+
+// What is lost with an NVRAM that was in use: each block is as it was when it was last flushed, or
+// as it was written since. Never anything else, also where a drive cannot be read afterwards.
+TEST_CASE("A dead battery or a crash of the host costs the last writes, and nothing before",
+          "[raid][journal]") {
+  for (const bool battery : {false, true}) {
+    for (const bool integrity : {false, true}) {
+      CAPTURE(battery, integrity);
+      for_worlds(
+          3,
+          [](Executor* home, bool battery, bool integrity) -> Task<void> {
+            Bench bench(*home);
+            ControllerRig& rig = bench.rig;
+            Random random(home->random().next());
+            co_await plug_in(&bench, home, nvram::Durability::kProcess);
+            co_await make(&bench, Level::kRaid5, 4, integrity);
+            const Completion flushed =
+                co_await rig.set->submit(Request{.operation = Operation::kFlush});
+            CHECK(flushed.error == Error::kNone);
+            const std::vector<std::byte> before = rig.expected;
+            for (Lba lba = 16; lba + 40 < rig.set->geometry().block_count; lba += 64) {
+              co_await expect_good(rig.write(lba, 1 + random.below(40), random.next()));
+            }
+            if (battery) bench.memory->battery().set_state(nvram::BatteryState::kDead);
+            if (battery) bench.memory->cut_power();
+            co_await rig.kill();
+            for (const auto& drive : rig.drives) {
+              drive->state() = after_power_cut(drive->state(), random);
+            }
+            bench.memory.reset();
+            if (!battery) bench.board.crash_host(random);
+            co_await plug_in(&bench, home, nvram::Durability::kProcess,
+                             battery ? "boot" : "another boot");
+            rig.options.set.maintenance.rate_under_load = 1;
+            rig.options.set.maintenance.host_is_quiet_after = 1000h;
+            co_await rig.start();
+            REQUIRE(rig.set->running());
+            CHECK(rig.told(SetEvent::Kind::kJournalLost) == 1);
+            CHECK(rig.set->superblock().redundancy_suspect);
+            const unsigned bad = static_cast<unsigned>(random.below(4));
+            rig.drives[bad]->fail_with(random.chance(0.5) ? Error::kNotReady : Error::kHardware);
+            std::uint64_t right = 0;
+            std::uint64_t wrong = 0;
+            for (Lba lba = 0; lba < rig.set->geometry().block_count; ++lba) {
+              Request request{.extent = {.first = lba, .block_count = 1}};
+              request.data = co_await home->buffers().allocate(512);
+              const Completion done = co_await rig.set->submit(std::move(request));
+              if (done.error != Error::kNone) continue;
+              std::vector<std::byte> bytes(512);
+              done.data.copy_to(bytes);
+              const auto at = static_cast<std::ptrdiff_t>(lba * 512);
+              const bool good = std::equal(bytes.begin(), bytes.end(), before.begin() + at) ||
+                                std::equal(bytes.begin(), bytes.end(), rig.expected.begin() + at);
+              ++(good ? right : wrong);
+            }
+            CHECK(wrong == 0);
+            CHECK(right > rig.set->geometry().block_count / 2);
+            co_await expect_stopped(&rig);
+            co_await unplug(&bench);
+          },
+          battery, integrity);
+    }
+  }
+}
+
+TEST_CASE("A journal that is lost with a set stopped in order is not missed", "[raid][journal]") {
+  for_worlds(2, [](Executor* home) -> Task<void> {
+    Bench bench(*home);
+    ControllerRig& rig = bench.rig;
+    co_await plug_in(&bench, home, nvram::Durability::kProcess);
+    co_await make(&bench, Level::kRaid5, 4, false);
+    // Another NVRAM.
+    co_await expect_stopped(&rig);
+    bench.memory.reset();
+    bench.board = nvram::SimulatedBoard(kBoardBytes);
+    co_await plug_in(&bench, home, nvram::Durability::kProcess);
+    co_await rig.start();
+    REQUIRE(rig.set->running());
+    CHECK(rig.whole());
+    // The same, of a host that has crashed after the set was stopped.
+    co_await expect_stopped(&rig);
+    bench.memory.reset();
+    bench.board.crash_host(home->random());
+    co_await plug_in(&bench, home, nvram::Durability::kProcess, "another boot");
+    co_await rig.start();
+    REQUIRE(rig.set->running());
+    CHECK(rig.whole());
+    CHECK(rig.told(SetEvent::Kind::kJournalLost) == 0);
+    co_await expect_good(rig.check());
+    co_await expect_stopped(&rig);
+    co_await unplug(&bench);
+  });
+}
+
+TEST_CASE("A journal keeps its size, whatever a new one would have", "[raid][journal]") {
+  for_worlds(1, [](Executor* home) -> Task<void> {
+    Bench bench(*home);
+    ControllerRig& rig = bench.rig;
+    co_await plug_in(&bench, home, nvram::Durability::kProcess);
+    co_await make(&bench, Level::kRaid5, 4, false);
+    co_await rig.kill();
+    rig.options.set.nvram_journal_bytes = 2 << 20;
+    co_await rig.start();
+    REQUIRE(rig.set->running());
+    CHECK(bench.memory->regions().at(0).byte_count == 4 << 20);
+    co_await expect_good(rig.check());
+    co_await expect_stopped(&rig);
+    co_await unplug(&bench);
+  });
+}
+
+}  // namespace sandbay::raidtest
