@@ -1,3 +1,7 @@
+// The three queues, the keys that are remembered, and who goes next.
+//
+// A line keeps its count of hits while it is taken out and put back; one that has been in the main
+// queue goes back there.
 #include "cache/eviction.h"
 
 #include <algorithm>

@@ -1,3 +1,6 @@
+// Hands reads to the detector and sends its advice after them, each piece as a request of its own.
+//
+// What comes of advice is nobody's concern: it always succeeds.
 #include "cache/read_ahead.h"
 
 #include <utility>

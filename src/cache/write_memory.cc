@@ -34,26 +34,26 @@ std::uint64_t default_log_bytes(std::uint64_t data_bytes) {
 }
 
 Task<std::expected<WriteMemory::Half, std::string>> WriteMemory::claim(
-    nvram::Nvram* nvram, const WriteMemoryOptions& options) {
+    nvram::Nvram* nvram, const WriteMemoryOptions* options) {
   Half half;
   if (nvram == nullptr) co_return half;
-  const std::uint64_t data_bytes = options.data_bytes / options.slab_bytes * options.slab_bytes;
-  auto region = co_await nvram->claim(options.region, options.log_bytes + data_bytes);
+  const std::uint64_t data_bytes = options->data_bytes / options->slab_bytes * options->slab_bytes;
+  auto region = co_await nvram->claim(options->region, options->log_bytes + data_bytes);
   if (!region) co_return std::unexpected(region.error());
   half.nvram = nvram;
   half.region = std::move(*region);
-  const nvram::RecordLogOptions log{.byte_count = options.log_bytes};
+  const nvram::RecordLogOptions log{.byte_count = options->log_bytes};
   half.log = std::make_unique<nvram::RecordLog>(*half.region, log);
-  half.data = half.region->bytes().subspan(options.log_bytes, data_bytes);
+  half.data = half.region->bytes().subspan(options->log_bytes, data_bytes);
   co_return half;
 }
 
 Task<std::expected<std::unique_ptr<WriteMemory>, std::string>> WriteMemory::open(
     nvram::Nvram* primary, nvram::Nvram* mirror, WriteMemoryOptions options) {
   assert(primary != nullptr && options.log_bytes % nvram::kPageBytes == 0);
-  auto first = co_await claim(primary, options);
+  auto first = co_await claim(primary, &options);
   if (!first) co_return std::unexpected(first.error());
-  auto second = co_await claim(mirror, options);
+  auto second = co_await claim(mirror, &options);
   if (!second) co_return std::unexpected(second.error());
   co_return std::unique_ptr<WriteMemory>(
       new WriteMemory(std::move(*first), std::move(*second), std::move(options)));
@@ -163,8 +163,8 @@ void WriteMemory::copy_to_mirror(const BufferList& data) {
   }
 }
 
-Task<Result<WriteId>> WriteMemory::append(WriteSubject subject, const BufferList& data) {
-  assert(ready_ && data.slice_count() <= kMostSlices);
+Task<Result<WriteId>> WriteMemory::append(WriteSubject subject, BufferList data) {
+  assert(ready_ && holds(data) && data.slice_count() <= kMostSlices);
   assert(data.byte_count() == subject.extent.byte_count(subject.block_bytes) && !data.empty());
   if (!gate_.enter()) co_return std::unexpected(Error::kClosed);
   const GateHold hold(gate_);
@@ -172,7 +172,7 @@ Task<Result<WriteId>> WriteMemory::append(WriteSubject subject, const BufferList
   Entry& entry = entries_[slot];
   entry.order = next_order_++;
   entry.subject = subject;
-  entry.data = data.share();
+  entry.data = std::move(data);
   const Result<std::uint64_t> first = co_await append_to(&primary_, slot);
   if (!first) {
     free_entry(slot);

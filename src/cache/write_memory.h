@@ -105,7 +105,7 @@ class WriteMemory {
   // `data` lies here (place()) and is the extent's content; it must not change any more. When this
   // ends without error the write is kept. Suspends only for the durability of the image, or while
   // the log is full. kClosed after stop(), kHardware after a power cut.
-  Task<Result<WriteId>> append(WriteSubject subject, const BufferList& data);
+  Task<Result<WriteId>> append(WriteSubject subject, BufferList data);
   // The write is of no use any more: overwritten by later ones, or on flushed drives. Of two about
   // one place the older is released first. Its buffers are held until that is final.
   void release(WriteId id);
@@ -153,7 +153,7 @@ class WriteMemory {
 
   WriteMemory(Half primary, Half mirror, WriteMemoryOptions options);
   static Task<std::expected<Half, std::string>> claim(nvram::Nvram* nvram,
-                                                      const WriteMemoryOptions& options);
+                                                      const WriteMemoryOptions* options);
 
   // write_memory_recovery.cc
   void look_at(Half& half, bool is_mirror);

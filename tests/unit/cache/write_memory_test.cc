@@ -153,7 +153,7 @@ class Run {
     for (Lba lba = extent.first; lba < extent.end(); ++lba) model_.in_flight[lba] = number;
     const WriteSubject subject{
         .device = kDevice, .volume = 7, .block_bytes = kBlockBytes, .extent = extent};
-    const auto id = co_await memory.append(subject, placed);
+    const auto id = co_await memory.append(subject, std::move(placed));
     REQUIRE(id.has_value());
     model_.in_flight = {};
     for (Lba lba = extent.first; lba < extent.end(); ++lba) model_.acknowledged[lba] = number;
