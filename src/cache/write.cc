@@ -107,7 +107,7 @@ Task<bool> CachedDevice::write_piece(VolumeState* volume, const Request* request
   if (!data.empty() && write_memory() != nullptr) {
     const Result<WriteId> appended = co_await write_memory()->append(
         {.device = uuid_, .volume = request->volume, .block_bytes = block_bytes_, .extent = piece},
-        data);
+        data.share());
     if (appended) id = *appended;
     if (!appended) data.clear();
   }
