@@ -26,26 +26,29 @@ void take_over(const BufferList& answer, const BufferList& target) {
 
 }  // namespace
 
+// Not a coroutine: a hit costs one small frame, and those of the other ways are not part of it.
 Task<Completion> CachedDevice::read(Request request) {
   VolumeState& volume = cache_.volume_state(request.volume);
   ++volume.counters.reads;
   volume.counters.read_bytes += request.data.byte_count();
   const bool for_host = request.origin == Origin::kHost || request.origin == Origin::kReadAhead;
   if (request.extent.block_count == 0) {
-    co_return Completion{.data = std::move(request.data), .modelled_end = request.modelled_arrival};
+    return complete(Error::kNone, std::move(request.data), request.modelled_arrival);
   }
-  if (request.force_unit_access) co_return co_await read_medium(std::move(request));
+  if (request.force_unit_access) return read_medium(std::move(request));
   if (!for_host || volume.mode == Mode::kNone) {
     ++volume.counters.pass_throughs;
-    co_return co_await read_around(std::move(request), !for_host);
+    return read_around(std::move(request), !for_host);
   }
   BufferList data;
-  if (collect_hit(request.extent, data)) {
-    ++volume.counters.hits;
-    volume.counters.hit_latency.add(Duration::zero());
-    co_return Completion{.data = std::move(data), .modelled_end = request.modelled_arrival};
-  }
-  co_return co_await read_missing(std::move(request));
+  if (!collect_hit(request.extent, data)) return read_missing(std::move(request));
+  ++volume.counters.hits;
+  volume.counters.hit_latency.add(Duration::zero());
+  return complete(Error::kNone, std::move(data), request.modelled_arrival);
+}
+
+Task<Completion> CachedDevice::complete(Error error, BufferList data, TimePoint arrival) {
+  co_return Completion{.error = error, .data = std::move(data), .modelled_end = arrival};
 }
 
 // Without waiting, and so without pins.

@@ -46,19 +46,11 @@ Task<Completion> CachedDevice::write(Request request) {
   ++volume.counters.writes;
   volume.counters.write_bytes += request.data.byte_count();
   if (request.extent.block_count == 0) {
-    co_return Completion{.data = std::move(request.data), .modelled_end = request.modelled_arrival};
+    return complete(Error::kNone, std::move(request.data), request.modelled_arrival);
   }
-  const TimePoint start = home().now();
-  Task<Completion> writing;
-  if (writes_back(request, volume)) {
-    writing = write_back(std::move(request));
-  } else {
-    const Extent all = request.extent;
-    writing = write_through(std::move(request), all);
-  }
-  Completion completion = co_await std::move(writing);
-  volume.counters.write_latency.add(home().now() - start);
-  co_return completion;
+  if (writes_back(request, volume)) return write_back(std::move(request));
+  const Extent all = request.extent;
+  return write_through(std::move(request), all);
 }
 
 // While destaging fails a write goes below itself, and ends as that ends.
@@ -72,6 +64,7 @@ bool CachedDevice::writes_back(const Request& request, const VolumeState& volume
 
 Task<Completion> CachedDevice::write_back(Request request) {
   VolumeState& volume = cache_.volume_state(request.volume);
+  const TimePoint start = home().now();
   Extent rest = request.extent;
   while (rest.block_count > 0) {
     const Extent piece = first_piece(rest);
@@ -81,6 +74,7 @@ Task<Completion> CachedDevice::write_back(Request request) {
     rest.first += piece.block_count;
     rest.block_count -= piece.block_count;
   }
+  volume.counters.write_latency.add(home().now() - start);
   co_return Completion{.data = std::move(request.data), .modelled_end = request.modelled_arrival};
 }
 
@@ -180,6 +174,7 @@ void CachedDevice::restore(WriteId id, std::uint64_t volume, const Extent& exten
 Task<Completion> CachedDevice::write_through(Request request, Extent rest) {
   VolumeState& volume = cache_.volume_state(request.volume);
   ++volume.counters.write_throughs;
+  const TimePoint start = home().now();
   if (write_memory() != nullptr) request.force_unit_access = true;
   Completion completion{.modelled_end = request.modelled_arrival};
   while (rest.block_count > 0) {
@@ -205,6 +200,7 @@ Task<Completion> CachedDevice::write_through(Request request, Extent rest) {
     }
     if (completion.error != Error::kNone) break;
   }
+  volume.counters.write_latency.add(home().now() - start);
   completion.data = std::move(request.data);
   co_return completion;
 }

@@ -43,10 +43,11 @@ class RecordingDevice final : public Layer {
   using Layer::Layer;
 
   Task<Completion> submit(Request request) override {
-    seen_.push_back(outline(request));
+    if (!quiet_) seen_.push_back(outline(request));
     return Layer::submit(std::move(request));
   }
 
+  void be_quiet() { quiet_ = true; }  // Records nothing any more.
   const std::vector<SeenRequest>& seen() const noexcept { return seen_; }
   void clear() { seen_.clear(); }
   std::size_t count(Operation operation) const {
@@ -54,6 +55,7 @@ class RecordingDevice final : public Layer {
   }
 
  private:
+  bool quiet_ = false;
   std::vector<SeenRequest> seen_;
 };
 

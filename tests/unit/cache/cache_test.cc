@@ -217,6 +217,34 @@ TEST_CASE("Readers of the same blocks wait for one fetch", "[cache]") {
   });
 }
 
+TEST_CASE("What was read below before it was unmapped is neither kept nor answered afterwards",
+          "[cache]") {
+  run([](Stack stack) -> Task<void> {
+    co_await fill_below(stack.below, 0, pattern(64 * 512, 1));
+    stack.below.late.hold();
+    Error early = Error::kHardware;
+    Gate gate;
+    const bool entered = gate.enter();
+    REQUIRE(entered);
+    spawn(read_and_count(stack, {0, 64}, &gate, &early));
+    // It has been read, and is on its way.
+    const Completion unmapped =
+        co_await testing::do_without_data(stack.device, Operation::kUnmap, {0, 64});
+    REQUIRE(unmapped.error == Error::kNone);
+    Error later = Error::kHardware;
+    const bool again = gate.enter();
+    REQUIRE(again);
+    spawn(read_and_count(stack, {0, 64}, &gate, &later));
+    REQUIRE(stack.below.recording.count(Operation::kRead) == 2);
+    stack.below.late.release();
+    co_await gate.close();
+    REQUIRE(early == Error::kNone);
+    REQUIRE(later == Error::kNone);
+    const Bytes now = co_await read(stack.device, {0, 64});
+    REQUIRE(now == Bytes(64 * 512));
+  });
+}
+
 TEST_CASE("An error of a fetch is only theirs who need its blocks", "[cache]") {
   run([](Stack stack) -> Task<void> {
     stack.below.faulty.fail(

@@ -1,0 +1,230 @@
+// The cache over NVRAM: what is acknowledged there, what the battery changes, and restarts.
+#include <catch2/catch.hpp>
+
+#include "cache_runs.h"
+#include "nvram/simulated_board.h"
+
+namespace sandbay::cache {
+namespace {
+
+using nvram::BatteryState;
+using testing::Bytes;
+
+struct Controller {
+  std::unique_ptr<nvram::Nvram> nvram;
+  std::unique_ptr<WriteMemory> memory;
+  std::unique_ptr<Cache> cache;
+};
+
+Task<Controller> start(Executor& home, nvram::SimulatedBoard& board, bool non_volatile = true) {
+  Controller controller;
+  auto nvram = co_await nvram::Nvram::open(
+      home, board, {.path = "board", .boot_id = "one", .power_loss_only_emulated = non_volatile});
+  REQUIRE(nvram.has_value());
+  controller.nvram = std::move(*nvram);
+  auto memory = co_await WriteMemory::open(
+      controller.nvram.get(), nullptr,
+      {.data_bytes = 4 * kMiB, .log_bytes = 256 * 1024, .slab_bytes = 256 * 1024});
+  REQUIRE(memory.has_value());
+  controller.memory = std::move(*memory);
+  WriteRecovery recovery = controller.memory->recover();
+  REQUIRE(recovery.lost.empty());
+  const Error error = co_await controller.memory->accept();
+  REQUIRE(error == Error::kNone);
+  controller.cache = std::make_unique<Cache>(home, quiet(), controller.memory.get());
+  controller.cache->adopt(std::move(recovery.writes));
+  co_return controller;
+}
+
+// What is dirty stays in the NVRAM.
+Task<void> stop(Controller& controller) {
+  co_await controller.cache->stop();
+  controller.cache.reset();
+  co_await controller.memory->stop();
+  controller.memory.reset();
+  controller.nvram.reset();
+}
+
+Task<void> close(Controller& controller) {
+  const Error error = co_await controller.cache->close();
+  REQUIRE(error == Error::kNone);
+  REQUIRE(controller.memory->live_writes() == 0);
+  co_await stop(controller);
+}
+
+Task<void> acknowledges(Executor& home) {
+  nvram::SimulatedBoard board(8 * kMiB);
+  Below below(home, {});
+  Controller controller = co_await start(home, board);
+  CachedDevice& device = controller.cache->add_device(uuid_of(1), below.recording);
+  REQUIRE(device.geometry().non_volatile_cache);
+  REQUIRE_FALSE(device.geometry().volatile_cache);
+  co_await write(device, 0, pattern(8192, 1), {.force_unit_access = true});
+  const Error flushed = co_await flush(device);
+  REQUIRE(flushed == Error::kNone);
+  REQUIRE(below.recording.seen().empty());
+  REQUIRE(controller.memory->live_writes() == 1);
+  // A FUA read still comes from the medium.
+  const Bytes forced = co_await read(device, {0, 16}, {.force_unit_access = true});
+  REQUIRE(forced == pattern(8192, 1));
+  REQUIRE(below.recording.count(Operation::kWrite) == 1);
+  REQUIRE(controller.memory->live_writes() == 0);
+  co_await close(controller);
+}
+
+TEST_CASE("NVRAM is the medium for writes and flushes", "[cache][nvram]") {
+  testing::run_in_world(1, [](Executor& home) { return acknowledges(home); });
+}
+
+Task<void> takes_as_it_is(Executor& home) {
+  nvram::SimulatedBoard board(8 * kMiB);
+  Below below(home, {});
+  Controller controller = co_await start(home, board);
+  CachedDevice& device = controller.cache->add_device(uuid_of(1), below.recording);
+  const Bytes content = pattern(8192, 1);
+  BufferList data = controller.memory->buffers().try_allocate(8192);
+  data.copy_from(content);
+  const std::byte* const place = data[0].data();
+  Completion written = co_await device.submit(
+      {.operation = Operation::kWrite, .extent = {40, 16}, .data = std::move(data)});
+  REQUIRE(written.error == Error::kNone);
+  written.data.clear();
+  {
+    const Completion got = co_await try_read(device, {40, 16});
+    REQUIRE(got.data[0].data() == place);
+    REQUIRE(testing::content_of(got.data) == content);
+  }
+  // Clean data stays there until somebody needs the room.
+  const Bytes forced = co_await read(device, {40, 16}, {.force_unit_access = true});
+  REQUIRE(forced == content);
+  {
+    const Completion got = co_await try_read(device, {40, 16});
+    REQUIRE(got.data[0].data() == place);
+  }
+  for (Lba lba = 1024; lba < 20 * 2048; lba += 256) {
+    co_await write(device, lba, pattern(128 * 1024, lba));
+  }
+  REQUIRE(controller.cache->volume_state(0).counters.write_throughs == 0);
+  const Bytes again = co_await read(device, {40, 16});
+  REQUIRE(again == content);
+  co_await close(controller);
+}
+
+TEST_CASE("A payload that lies in the NVRAM is not copied", "[cache][nvram]") {
+  testing::run_in_world(1, [](Executor& home) { return takes_as_it_is(home); });
+}
+
+Task<void> follows_battery(Executor& home) {
+  nvram::SimulatedBoard board(8 * kMiB);
+  Below below(home, {});
+  Controller controller = co_await start(home, board);
+  CachedDevice& device = controller.cache->add_device(uuid_of(1), below.recording);
+  for (const BatteryState state : {BatteryState::kLow, BatteryState::kDead}) {
+    co_await write(device, 0, pattern(8192, 1));
+    REQUIRE(controller.memory->live_writes() == 1);
+    controller.memory->battery().set_state(state);
+    co_await home.sleep_for(std::chrono::milliseconds(100));
+    REQUIRE(controller.memory->live_writes() == 0);
+    REQUIRE_FALSE(device.geometry().non_volatile_cache);
+    REQUIRE(device.geometry().volatile_cache);
+    below.recording.clear();
+    co_await write(device, 4, pattern(512, 2));
+    REQUIRE(below.recording.seen().size() == 1);
+    REQUIRE(below.recording.seen()[0].force_unit_access);
+    REQUIRE(controller.memory->live_writes() == 0);
+    controller.memory->battery().set_state(BatteryState::kGood);
+    REQUIRE(device.geometry().non_volatile_cache);
+  }
+  co_await close(controller);
+}
+
+TEST_CASE("With a battery that is not good, writes go through and all is flushed",
+          "[cache][nvram]") {
+  testing::run_in_world(1, [](Executor& home) { return follows_battery(home); });
+}
+
+Task<void> restarts(Executor& home) {
+  nvram::SimulatedBoard board(8 * kMiB);
+  Below first(home, {});
+  Below second(home, {});
+  Controller controller = co_await start(home, board);
+  {
+    CachedDevice& device = controller.cache->add_device(uuid_of(1), first.recording);
+    CachedDevice& other = controller.cache->add_device(uuid_of(2), second.recording);
+    co_await write(device, 0, pattern(8192, 1));
+    co_await write(device, 8, pattern(8192, 2));
+    co_await write(other, 100, pattern(4096, 3));
+    co_await write(other, 4000, pattern(4096, 4));
+    // Gone for good, though a part of the record is dirty.
+    const Completion zeroed =
+        co_await testing::do_without_data(other, Operation::kWriteZeroes, {100, 4});
+    REQUIRE(zeroed.error == Error::kNone);
+  }
+  co_await stop(controller);
+
+  controller = co_await start(home, board);
+  {
+    CachedDevice& device = controller.cache->add_device(uuid_of(1), first.recording);
+    Bytes expected = pattern(8192, 1);
+    expected.resize(4096);
+    const Bytes newer = pattern(8192, 2);
+    expected.insert(expected.end(), newer.begin(), newer.end());
+    const Bytes now = co_await read(device, {0, 24});
+    REQUIRE(now == expected);
+    // The other set is not there yet: what is its own waits.
+    REQUIRE(controller.cache->waiting_writes().size() == 1);
+    CachedDevice& other = controller.cache->add_device(uuid_of(2), second.recording);
+    REQUIRE(controller.cache->waiting_writes().empty());
+    const Bytes late = co_await read(other, {4000, 8});
+    REQUIRE(late == pattern(4096, 4));
+    const Bytes zeroed = co_await read(other, {100, 4});
+    REQUIRE(zeroed == Bytes(2048));
+  }
+  co_await stop(controller);
+
+  controller = co_await start(home, board);
+  (void)controller.cache->add_device(uuid_of(1), first.recording);
+  const std::vector<Extent> discarded = controller.cache->discard_waiting(uuid_of(2));
+  REQUIRE(discarded == std::vector<Extent>{{4000, 8}});
+  co_await close(controller);
+  const Bytes stored = co_await read(*first.memory, {8, 16});
+  REQUIRE(stored == pattern(8192, 2));
+}
+
+TEST_CASE("Restarts find in the NVRAM what was dirty, for devices that come early or late",
+          "[cache][nvram]") {
+  testing::run_in_world(1, [](Executor& home) { return restarts(home); });
+}
+
+Task<void> stays_pinned(Executor& home) {
+  nvram::SimulatedBoard board(8 * kMiB);
+  Below below(home, {});
+  Controller controller = co_await start(home, board);
+  below.faulty.fail({.operation = Operation::kWrite, .error = Error::kNotReady});
+  {
+    CachedDevice& device = controller.cache->add_device(uuid_of(1), below.recording);
+    co_await write(device, 0, pattern(4096, 1));
+    const Error error = co_await controller.cache->close();
+    REQUIRE(error == Error::kNotReady);
+  }
+  controller.cache.reset();
+  co_await controller.memory->stop();
+  controller.memory.reset();
+  controller.nvram.reset();
+
+  controller = co_await start(home, board);
+  CachedDevice& device = controller.cache->add_device(uuid_of(1), below.recording);
+  REQUIRE(device.dirty_bytes() == 4096);
+  const std::vector<Extent> discarded = co_await device.discard();
+  REQUIRE(discarded == std::vector<Extent>{{0, 8}});
+  REQUIRE(controller.memory->live_writes() == 0);
+  co_await close(controller);
+}
+
+TEST_CASE("What a failed device does not take stays in the NVRAM until it is discarded",
+          "[cache][nvram]") {
+  testing::run_in_world(1, [](Executor& home) { return stays_pinned(home); });
+}
+
+}  // namespace
+}  // namespace sandbay::cache
