@@ -147,6 +147,8 @@ Task<void> Drive::run(Drive* drive, Operation* operation, Request request) {
 }
 
 void Drive::end(Operation& operation, Completion&& completion) {
+  failing_ = completion.error != Error::kNone && completion.error != Error::kMediumError &&
+             completion.error != Error::kNoSpace;
   if (completion.error == Error::kMediumError) {
     ++counters_.medium_errors;
   } else if (completion.error == Error::kTimedOut) {

@@ -76,6 +76,8 @@ class Drive {
   // What the device says; a failure counts like that of an operation.
   Task<Result<ProvisioningRun>> provisioning(Lba first, Lba limit);
 
+  // What ended last failed, and not for some of its blocks only.
+  bool failing() const noexcept { return failing_; }
   std::size_t in_flight() const noexcept { return in_flight_; }
   Lba head() const noexcept { return head_; }  // Where the last read or write ended.
   // Nothing is in the device any more, not even what timed out.
@@ -106,6 +108,7 @@ class Drive {
   Lba head_ = 0;
   Operation* oldest_ = nullptr;  // In flight, in the order in which they were started.
   Operation* newest_ = nullptr;
+  bool failing_ = false;
   Error unheeded_ = Error::kNone;  // To be told.
   Timer watch_timer_;
   Condition became_idle_;

@@ -217,7 +217,7 @@ Task<Error> RaidSet::store_entries(std::uint64_t stripe, std::vector<Integrity::
   if (!ticket) co_return ticket.error();
   integrity_->publish(&sums);
   std::vector<Target> targets;
-  co_return co_await end_store(&targets, &sums, *ticket);
+  co_return co_await end_store({.first = stripe}, &targets, &sums, *ticket);
 }
 
 // ---- what is right ------------------------------------------------------------------------------

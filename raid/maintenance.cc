@@ -148,9 +148,12 @@ Task<bool> Maintenance::make_fresh(Work work) {
   const std::uint64_t per_region =
       std::max<std::uint64_t>(drives_.superblock().region_stripes / set_.layout().group_count(), 1);
   progress_.all_stripes = drives_.stale_count(work.role, copy) * per_region;
-  drives_.tell({copy ? SetEvent::Kind::kCopyStarted : SetEvent::Kind::kRebuildStarted, work.role,
-                fmt::format("{} of {} regions are to be {}", drives_.stale_count(work.role, copy),
-                            regions, copy ? "copied" : "rebuilt")});
+  const Drive* target = copy ? drives_.replacement(work.role) : drives_.drive(work.role);
+  if (std::exchange(begun_on_, target) != target) {  // Else something came in between.
+    drives_.tell({copy ? SetEvent::Kind::kCopyStarted : SetEvent::Kind::kRebuildStarted, work.role,
+                  fmt::format("{} of {} regions are to be {}", drives_.stale_count(work.role, copy),
+                              regions, copy ? "copied" : "rebuilt")});
+  }
   for (;;) {
     const std::optional<std::uint64_t> region = drives_.first_stale(work.role, copy);
     if (!region) break;
@@ -214,6 +217,7 @@ Task<bool> Maintenance::end_fresh(Work work) {
     error = co_await drives_.settled();
   }
   if (error != Error::kNone) co_return false;
+  begun_on_ = nullptr;
   drives_.tell(
       {work.kind == Kind::kCopy ? SetEvent::Kind::kCopyEnded : SetEvent::Kind::kRebuildEnded,
        work.role, "the drive is whole"});

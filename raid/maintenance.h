@@ -88,6 +88,7 @@ class Maintenance {
   Executor& home_;
   MaintenancePolicy policy_;
   MaintenanceProgress progress_;
+  const Drive* begun_on_ = nullptr;  // What is rebuilt or copied to, as an event has told.
   bool running_ = false;
   bool stopping_ = false;
   bool verify_requested_ = false;

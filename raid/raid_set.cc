@@ -73,7 +73,13 @@ RaidSet::~RaidSet() {
 
 Health RaidSet::health() const noexcept {
   if (offline_) return Health::kFailed;
-  if (!layout_.survives(drives_.absent_roles())) return Health::kFailed;
+  // A drive that fails, but that the set would not survive to lose, keeps its role.
+  std::uint64_t lacking = drives_.absent_roles();
+  for (unsigned role = 0; role < layout_.drive_count(); ++role) {
+    const Drive* drive = drives_.drive(role);
+    if (drive != nullptr && drive->failing()) lacking |= std::uint64_t{1} << role;
+  }
+  if (!layout_.survives(lacking)) return Health::kFailed;
   if ((drives_.absent_roles() | drives_.stale_roles()) != 0) return Health::kDegraded;
   for (unsigned role = 0; role < layout_.drive_count(); ++role) {
     const Drive* drive = drives_.drive(role);
@@ -120,6 +126,10 @@ Task<Completion> RaidSet::submit(Request request) {
   }
   last_host_io_ = home_.now();
   completion = co_await dispatch(std::move(request));
+  if (lacking_told_ && completion.error == Error::kNone && health() != Health::kFailed) {
+    lacking_told_ = false;
+    drives_.tell({SetEvent::Kind::kOnline, kNoRole, "its drives answer again"});
+  }
   gate_.leave();
   co_return completion;
 }
@@ -281,7 +291,7 @@ Task<Error> RaidSet::replay_journal(bool clean) {
         const Completion completion = co_await drive->submit_metadata(std::move(request));
         if (completion.error == Error::kNone) continue;
         if (!judge(entry.role, drive, completion.error, "replay of the journal")) {
-          co_return Error::kNotReady;
+          co_return completion.error == Error::kNoSpace ? Error::kNoSpace : Error::kNotReady;
         }
       }
       offset += byte_count;
@@ -343,7 +353,16 @@ bool RaidSet::judge(unsigned role, Drive* drive, Error error, const char* doing)
     return true;
   }
   if (drive != now.drive) return true;  // It has gone already.
-  return drives_.drop(role, reason_of(error), fmt::format("{} failed: {}", doing, describe(error)));
+  // The drive is well; it is what it lives on that is full.
+  if (error == Error::kNoSpace) return false;
+  const std::string why = fmt::format("{} failed: {}", doing, describe(error));
+  if (drives_.drop(role, reason_of(error), why)) return true;
+  if (!offline_ && !std::exchange(lacking_told_, true)) {
+    drives_.tell({SetEvent::Kind::kOffline, role,
+                  fmt::format("more drives fail than the set survives; of drive {} {}",
+                              drive->name(), why)});
+  }
+  return false;
 }
 
 // ---- zeros --------------------------------------------------------------------------------------
@@ -482,7 +501,7 @@ Task<Error> RaidSet::zero_held(std::uint64_t first, std::uint64_t count, Operati
       targets.push_back({write.role, drive, drive->start(std::move(request))});
     }
   }
-  co_return co_await end_store(&targets, &sums, *ticket);
+  co_return co_await end_store({.first = first, .count = count}, &targets, &sums, *ticket);
 }
 
 Task<Completion> RaidSet::zero_direct(Request request) {

@@ -6,6 +6,9 @@
 // they are rewritten; kNotReady while more drives are away than the set survives; what the drive
 // said where there is no redundancy. Never bytes that were not written.
 //
+// A write for which there is no room on the drives ends with kNoSpace, and no drive goes for it. What
+// it was to change is old or new, and redundancy of its region is verified.
+//
 // When a write to a parity set fails beyond what it survives, drives disagree about a stripe and
 // only the journal knows better: the set is then offline() for good, and its owner assembles it
 // anew (managed_set.h) when the drives are back.
@@ -167,7 +170,7 @@ class RaidSet final : public BlockDevice {
   // Regions are marked before they are written: mirrors without a journal may differ after a crash.
   bool intent() const { return layout_.mirrored() && journal_ == nullptr; }
   // What an error means for the drive that gave it: takes the drive out where it has to go. False
-  // if the set does not survive that; then nothing has changed.
+  // if the set does not survive that, or if it is not the drive's fault; then nothing has changed.
   bool judge(unsigned role, Drive* drive, Error error, const char* doing);
 
   // raid_read.cc
@@ -212,9 +215,14 @@ class RaidSet final : public BlockDevice {
   Task<Error> store(std::uint64_t stripe, std::span<Segment> segments, bool force_unit_access,
                     Origin origin);
   Task<Result<std::uint64_t>> append_to_journal(StripeUpdate update);
-  Task<Error> end_store(std::vector<Target>* targets, Integrity::Update* sums,
+  struct Stripes {
+    std::uint64_t first = 0;
+    std::uint64_t count = 1;
+  };
+  Task<Error> end_store(Stripes stripes, std::vector<Target>* targets, Integrity::Update* sums,
                         std::uint64_t ticket);
-  Task<Error> write_targets(std::vector<Target>* targets, Integrity::Update* sums);
+  Task<Error> write_targets(Stripes stripes, std::vector<Target>* targets, Integrity::Update* sums);
+  Task<Error> leave_unequal(Stripes stripes, Error why);
 
   // raid_recover.cc; the stripe is held, exclusively where something is written.
   // What is corrupt counts as failed, by a medium error; its bytes go to `suspects`, or its repair
@@ -307,6 +315,7 @@ class RaidSet final : public BlockDevice {
   // By unverified region, its stripes whose mirrors have been made alike. To forget costs reads only.
   std::unordered_map<std::uint64_t, std::vector<bool>> alike_;
   bool offline_ = false;
+  bool lacking_told_ = false;  // That more drives fail than it survives.
   bool relieving_ = false;
   TimePoint last_host_io_{};
   std::vector<std::uint64_t> written_tickets_;  // In place, not yet covered by a flush.

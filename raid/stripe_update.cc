@@ -441,7 +441,7 @@ Task<Error> RaidSet::store(std::uint64_t stripe, std::span<Segment> segments,
       targets.push_back({role, drive, drive->start(std::move(request))});
     }
   }
-  co_return co_await end_store(&targets, &sums, ticket);
+  co_return co_await end_store({.first = stripe}, &targets, &sums, ticket);
 }
 
 // Nothing without a journal.
@@ -457,38 +457,69 @@ Task<Result<std::uint64_t>> RaidSet::append_to_journal(StripeUpdate update) {
 }
 
 // What was written in place is covered by the next flush; what skipped a drive is settled first.
-Task<Error> RaidSet::end_store(std::vector<Target>* targets, Integrity::Update* sums,
-                               std::uint64_t ticket) {
-  const Error error = co_await write_targets(targets, sums);
-  if (error != Error::kNone) co_return error;
+Task<Error> RaidSet::end_store(Stripes stripes, std::vector<Target>* targets,
+                               Integrity::Update* sums, std::uint64_t ticket) {
+  const Error error = co_await write_targets(stripes, targets, sums);
+  // What found no room is known to, so the record of it is not needed any more, either.
+  if (error != Error::kNone && error != Error::kNoSpace) co_return error;
   if (journal_ != nullptr) {
     storing_tickets_.erase(ticket);
     written_tickets_.push_back(ticket);
     if (journal_->under_pressure()) begin_relief();
   }
-  if (drives_.settled_now()) co_return Error::kNone;
-  co_return co_await drives_.settled();
+  if (drives_.settled_now()) co_return error;
+  const Error settled = co_await drives_.settled();
+  co_return settled != Error::kNone ? settled : error;
 }
 
 // Waits for all of them. A drive that fails goes; if the set does not survive that, a parity set
 // stops here, for drives now disagree about the stripe, and a mirrored one says what its last drive
 // said.
-Task<Error> RaidSet::write_targets(std::vector<Target>* targets, Integrity::Update* sums) {
+Task<Error> RaidSet::write_targets(Stripes stripes, std::vector<Target>* targets,
+                                   Integrity::Update* sums) {
   Error error = targets->empty() && sums->empty() ? Error::kNotReady : Error::kNone;
+  bool no_room = false;
   if (!sums->empty()) error = co_await integrity_->write_out(sums);
   for (Target& target : *targets) {
     co_await target.io.wait();
     const Completion done = target.io.take();
     if (done.error == Error::kNone) continue;
     if (judge(target.role, target.drive, done.error, "a write")) continue;
-    error = done.error;
+    if (done.error == Error::kNoSpace) {
+      no_room = true;
+    } else {
+      error = done.error;
+    }
   }
-  if (error == Error::kNone) co_return error;
-  if (journal_ != nullptr || layout_.parity_chunks() > 0) {
-    go_offline("more drives failed in a write than it survives");
-    error = Error::kNotReady;
+  if (error == Error::kNone && !no_room) co_return error;
+  if (error == Error::kNone) co_return co_await leave_unequal(stripes, Error::kNoSpace);
+  if (journal_ == nullptr && layout_.parity_chunks() == 0) {
+    co_return co_await leave_unequal(stripes, error);
   }
-  co_return error;
+  go_offline("more drives failed in a write than it survives");
+  co_return Error::kNotReady;
+}
+
+// Some members have what was written, and others do not: their region is verified, and that is
+// known before the journal forgets the write. With a member away it may be the only one that tells
+// what is on that member.
+Task<Error> RaidSet::leave_unequal(Stripes stripes, Error why) {
+  if (layout_.redundancy() == 0) co_return why;
+  for (std::uint64_t stripe = stripes.first; stripe < stripes.first + stripes.count; ++stripe) {
+    if (layout_.mirrored() || drives_.unreadable(stripe) == 0) continue;
+    go_offline("there is no room for a write, and a drive is away");
+    co_return Error::kNotReady;
+  }
+  for (std::uint64_t stripe = stripes.first; stripe < stripes.first + stripes.count; ++stripe) {
+    drives_.redundancy_lost(stripe);
+    alike_.erase(drives_.region_of(stripe));
+  }
+  if (journal_ == nullptr && layout_.mirrored()) co_return why;  // As before every write of theirs.
+  Error error = co_await drives_.save_regions();
+  if (error == Error::kNone) error = co_await drives_.settled();
+  if (error == Error::kNone) co_return why;
+  go_offline("that redundancy is not valid cannot be written");
+  co_return Error::kNotReady;
 }
 
 }  // namespace sandbay::raid

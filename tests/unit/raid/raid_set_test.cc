@@ -4,6 +4,7 @@
 #include <catch2/catch.hpp>
 #include <cstring>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -118,6 +119,15 @@ class Rig {
       }
     }
     co_return "";
+  }
+
+  Task<Error> read_raw(Lba first, std::span<std::byte> into) {
+    Request request;
+    request.extent = {.first = first, .block_count = into.size() / 512};
+    request.data = co_await home_.buffers().allocate(into.size());
+    Completion completion = co_await set->submit(std::move(request));
+    completion.data.copy_to(into);
+    co_return completion.error;
   }
 
   // Writes and reads at random places, several at once.
@@ -266,7 +276,109 @@ Task<void> lose_one_that_hangs(Executor* home, SetShape shape) {
   co_await rig.end();
 }
 
+// Writes that may or may not meet a drive without room: each says so or is done, and what it was to
+// change is old or new, block by block.
+Task<void> write_without_room(Rig* rig, Executor* home) {
+  unsigned refused = 0;
+  for (unsigned i = 0; i < 40; ++i) {
+    const std::uint64_t length = 1 + home->random().below(i % 4 == 0 ? 100 : 12);
+    const Lba first = home->random().below(rig->expected.size() / 512 - length);
+    const auto begin = rig->expected.begin() + static_cast<std::ptrdiff_t>(first * 512);
+    const std::vector<std::byte> old(begin, begin + static_cast<std::ptrdiff_t>(length * 512));
+    const Error error = co_await rig->write(first, length, home->random().next());
+    CHECK((error == Error::kNone || error == Error::kNoSpace));
+    if (error == Error::kNone) continue;
+    ++refused;
+    std::vector<std::byte> now(old.size());
+    const Error read = co_await rig->read_raw(first, now);
+    CHECK(read == Error::kNone);
+    std::byte* wanted = rig->expected.data() + first * 512;
+    for (std::size_t at = 0; at < now.size(); at += 512) {
+      const bool whole = std::memcmp(now.data() + at, old.data() + at, 512) == 0 ||
+                         std::memcmp(now.data() + at, wanted + at, 512) == 0;
+      CHECK(whole);
+    }
+    std::memcpy(wanted, now.data(), now.size());
+  }
+  CHECK(refused > 5);
+}
+
+Task<void> run_out_of_space(Executor* home, SetShape shape, std::uint64_t seed) {
+  Rig rig(*home, shape);
+  co_await rig.create();
+  co_await rig.exercise(10);
+  co_await rig.verify_all();
+  rig.devices[seed % shape.drives]->fill_up(true);
+  co_await write_without_room(&rig, home);
+  CHECK(rig.drives->absent_roles() == 0);
+  CHECK(!rig.set->offline());
+  CHECK(rig.set->health() == Health::kGood);
+  co_await rig.check_everything();
+  // There is room again; what differs is made whole before a drive goes.
+  rig.devices[seed % shape.drives]->fill_up(false);
+  co_await rig.verify_all();
+  CHECK(rig.drives->unverified_count() == 0);
+  if (rig.set->layout().redundancy() > 0) {
+    rig.devices[(seed + 1) % shape.drives]->fail_with(Error::kHardware);
+  }
+  co_await rig.check_everything();
+  for (const std::string& failure : rig.failures) UNSCOPED_INFO(failure);
+  CHECK(rig.failures.empty());
+  co_await rig.end();
+}
+
+// Beyond what it survives the set does not say that it is degraded only, and says when that is
+// over.
+Task<void> fail_beyond_redundancy(Executor* home, SetShape shape) {
+  Rig rig(*home, shape);
+  co_await rig.create();
+  co_await rig.exercise(3);
+  co_await rig.verify_all();
+  const unsigned redundancy = rig.set->layout().redundancy();
+  for (unsigned i = 0; i < redundancy; ++i) {
+    const bool gone = rig.drives->drop(i, DropReason::kFailed, "an operator says so");
+    CHECK(gone);
+  }
+  CHECK(rig.set->health() == Health::kDegraded);
+  rig.devices[redundancy]->fail_with(Error::kHardware);
+  const std::uint64_t blocks = 8 * shape.drives;
+  std::string wrong = co_await rig.read(0, blocks);
+  CHECK(!wrong.empty());
+  wrong = co_await rig.read(0, blocks);
+  CHECK(!wrong.empty());
+  CHECK(rig.set->health() == Health::kFailed);
+  const auto told = [&rig](const char* what) {
+    return std::ranges::count_if(rig.events, [what](const std::string& text) {
+      return text.find(what) != std::string::npos;
+    });
+  };
+  CHECK(told("more drives fail than the set survives") == 1);
+  rig.devices[redundancy]->fail_with(Error::kNone);
+  wrong = co_await rig.read(0, blocks);
+  CHECK(wrong.empty());
+  CHECK(rig.set->health() == Health::kDegraded);
+  CHECK(told("its drives answer again") == 1);
+  co_await rig.end();
+}
+
 }  // namespace
+
+TEST_CASE("a set that cannot answer because one more drive fails says that it has failed") {
+  for (const SetShape& shape : kShapes) {
+    if (shape.level < Level::kRaid1 || shape.groups > 1 || shape.level == Level::kRaid10) continue;
+    CAPTURE(describe(shape.level), shape.drives);
+    in_world(1, [&](Executor& home) { return fail_beyond_redundancy(&home, shape); });
+  }
+}
+
+TEST_CASE("no drive is lost when there is no room for what is written, and no block is torn") {
+  for (const SetShape& shape : kShapes) {
+    for (std::uint64_t seed = 1; seed <= 3; ++seed) {
+      CAPTURE(describe(shape.level), shape.drives, seed);
+      in_world(seed, [&](Executor& home) { return run_out_of_space(&home, shape, seed); });
+    }
+  }
+}
 
 TEST_CASE("a drive that answers no read is lost, though every read is answered without it") {
   for (const SetShape& shape : kShapes) {

@@ -66,6 +66,8 @@ class TestDrive final : public BlockDevice {
   // Every operation fails with it; kNone ends that.
   void fail_with(Error error) { failure_ = error; }
   void fail_writes_with(Error error) { write_failure_ = error; }
+  // There is no room for changes of the area from `data_from` on.
+  void fill_up(bool full) { full_ = full; }
   // Operations do not end until released.
   void hang() { hanging_ = true; }
   void release();
@@ -100,6 +102,7 @@ class TestDrive final : public BlockDevice {
   Duration read_delay_{};
   Error failure_ = Error::kNone;
   Error write_failure_ = Error::kNone;
+  bool full_ = false;
   bool hanging_ = false;
   Condition released_;
 };
