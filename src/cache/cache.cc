@@ -235,6 +235,8 @@ Line* Cache::obtain(CachedDevice& device, std::uint64_t key, std::uint64_t numbe
 }
 
 void Cache::settle(Line& line, Hint hint) {
+  // What it holds matters when it may go.
+  if (line.pinned() && !line.listed && !line.in_clean_list) return;
   std::uint32_t bytes = 0;
   bool in_write_memory = false;
   for (const Segment& segment : line.segments) {

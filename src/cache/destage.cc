@@ -154,11 +154,13 @@ Task<void> Destager::write_unit(Unit* unit) {
       stripes_.stripe_of(unit->extent.end() - 1) - stripes_.stripe_of(unit->extent.first) + 1;
   (whole ? counters_.full_stripes : counters_.partial_stripes) += stripes;
   ++unit->pending;  // So that it does not end before its last run has begun.
-  Extent run = whole ? unit->extent : next_run(*unit, unit->extent.first);
+  const std::uint64_t most = below_.geometry().maximum_io_blocks;
+  Extent run = next_run(*unit, unit->extent.first, whole);
   while (run.block_count > 0) {
+    if (most > 0) run.block_count = std::min(run.block_count, most);
     ++unit->pending;
     spawn(write_run(unit, run, content_of(run)));
-    run = whole ? Extent{} : next_run(*unit, run.end());
+    run = next_run(*unit, run.end(), whole);
   }
   --unit->pending;
   while (unit->pending > 0) co_await unit->written.wait();
@@ -190,8 +192,9 @@ Task<void> Destager::write_run(Unit* unit, Extent extent, BufferList data) {
   unit->written.notify_all();
 }
 
-// The next dirty blocks of the unit in one run, over lines; 0 blocks: none.
-Extent Destager::next_run(const Unit& unit, Lba from) {
+// The next dirty blocks of the unit in one run, over lines, or all that are left; 0 blocks: none.
+Extent Destager::next_run(const Unit& unit, Lba from, bool whole) {
+  if (whole) return {.first = from, .block_count = unit.extent.end() - from};
   const auto dirty_from = [&](Lba at) {
     return device_.next_dirty({.first = at, .block_count = unit.extent.end() - at});
   };

@@ -73,7 +73,7 @@ class Destager {
   Unit* begin(Stripe& first);
   Task<void> write_unit(Unit* unit);
   Task<void> write_run(Unit* unit, Extent extent, BufferList data);
-  Extent next_run(const Unit& unit, Lba from);
+  Extent next_run(const Unit& unit, Lba from, bool whole);
   bool whole_in_cache(const Extent& extent) const;
   BufferList content_of(const Extent& extent) const;
   DirtyPart* first_record_in(const Extent& extent);
