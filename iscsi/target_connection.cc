@@ -12,7 +12,7 @@ namespace sandbay::iscsi {
 namespace {
 
 constexpr Duration kStallTimeWhileShort = std::chrono::seconds(5);  // Of memory.
-constexpr Duration kDiscoveryIdleTime = std::chrono::minutes(10);
+constexpr Duration kDiscoveryIdleTime = std::chrono::seconds(30);
 
 // A PDU on its way to a session that lives elsewhere.
 struct CrossingPdu final : Message, FramePooled {

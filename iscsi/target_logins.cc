@@ -133,7 +133,13 @@ Task<void> LoginService::serve(std::unique_ptr<Stream> stream, std::uint16_t por
   Placement placement = co_await log_in(connection, portal_group_tag);
   if (placement.link != nullptr) {
     Session& session = *placement.session;
+    if (session.is_discovery()) {
+      assert(&connection.home() == &server_home);
+      make_room_for_discovery(connection.peer());
+      discoveries_.push_back(&connection);
+    }
     co_await connection.serve(session, *placement.link);
+    if (session.is_discovery()) std::erase(discoveries_, &connection);
     connection.end_states();
     connection.shutdown();
     co_await invoke_on(session.home(),
@@ -175,12 +181,49 @@ void LoginService::make_room_for_login() {
   std::size_t idle = 0;
   for (const Attempt* attempt : attempts_) idle += attempt->placing ? 0 : 1;
   if (idle < registry_.limits.maximum_logins_in_progress) return;
+  // The oldest of the address that has most of them: one that floods keeps nobody else out.
+  Attempt* victim = nullptr;
+  std::ptrdiff_t most = 0;
   for (Attempt* attempt : attempts_) {
     if (attempt->placing || attempt->connection->closing()) continue;
-    attempt->ended = "too many logins are in progress, and it was the oldest";
-    attempt->connection->shutdown();
-    return;
+    const auto alike = std::ranges::count_if(attempts_, [attempt](const Attempt* each) {
+      return !each->placing && !each->connection->closing() &&
+             each->connection->peer().same_address(attempt->connection->peer());
+    });
+    if (alike <= most) continue;
+    most = alike;
+    victim = attempt;
   }
+  if (victim == nullptr) return;
+  victim->ended = "too many logins are in progress, and it was the oldest of its address";
+  victim->connection->shutdown();
+}
+
+// Nobody has to prove anything for a discovery session, which therefore makes room for others.
+void LoginService::make_room_for_discovery(const Endpoint& peer) {
+  const std::size_t most = std::max<std::size_t>(
+      registry_.limits.maximum_connections / kDiscoveryShare, kDiscoveryShare);
+  std::size_t open = 0;
+  std::size_t alike = 0;
+  Connection* oldest_alike = nullptr;
+  for (Connection* const each : discoveries_) {
+    if (each->closing()) continue;
+    ++open;
+    if (!each->peer().same_address(peer)) continue;
+    if (alike++ == 0) oldest_alike = each;
+  }
+  if (alike >= kMostDiscoveriesOfAddress) return oldest_alike->shutdown();
+  if (open < most) return;
+  const bool ended = end_oldest_discovery();
+  assert(ended);
+}
+
+bool LoginService::end_oldest_discovery() {
+  const auto oldest =
+      std::ranges::find_if(discoveries_, [](const Connection* each) { return !each->closing(); });
+  if (oldest == discoveries_.end()) return false;
+  (*oldest)->shutdown();
+  return true;
 }
 
 void LoginService::interrupt() {
@@ -320,7 +363,11 @@ Task<LoginService::Placement> LoginService::place(Connection& connection, Target
     placement = co_await place_new(login, policy);
   } else {
     const auto found = registry_.sessions.find(identity.tsih);
-    if (found == registry_.sessions.end()) {
+    // Since it was admitted, the session may have ended, and another one have its TSIH.
+    const bool same =
+        found != registry_.sessions.end() && found->second->is_discovery() == identity.discovery &&
+        is_same_nexus(*found->second, identity, policy.portal_group_tag(), policy.portal());
+    if (!same) {
       placement.status = LoginStatus::kSessionDoesNotExist;
       placement.diagnosis = "the session has ended";
     } else {

@@ -60,6 +60,8 @@ class LoginService {
   Task<void> serve(std::unique_ptr<Stream> stream, std::uint16_t portal_group_tag);
   // Shuts every login in progress down.
   void interrupt();
+  // Ends the discovery session that has been there for longest. False: there is none.
+  bool end_oldest_discovery();
   // Ends a session and takes it out of the registry; bounded. `announce`: see Session::end().
   Task<void> end_session(std::shared_ptr<Session> session, bool announce);
 
@@ -86,6 +88,8 @@ class LoginService {
     std::string why;
   };
   static constexpr std::size_t kMostSessions = 16384;
+  static constexpr std::size_t kDiscoveryShare = 16;  // One of so many connections.
+  static constexpr std::size_t kMostDiscoveriesOfAddress = 64;
 
   Task<Placement> log_in(Connection& connection, std::uint16_t portal_group_tag);
   static LoginOutcome take_request(TargetLogin& login, const IncomingPdu& pdu);
@@ -100,10 +104,12 @@ class LoginService {
   Task<bool> enter(Connection& connection, TargetLogin& login, Placement& placement);
   std::uint16_t allot_tsih();
   void make_room_for_login();
+  void make_room_for_discovery(const Endpoint& peer);
 
   Registry& registry_;
   SessionHost& host_;
   std::list<Attempt*> attempts_;
+  std::list<Connection*> discoveries_;  // Of discovery sessions, here; oldest first.
 };
 
 }  // namespace sandbay::iscsi

@@ -201,8 +201,99 @@ Task<void> deaf_asker(Bench& bench, bool text) {
 Task<void> deaf_text(Bench& bench) { co_await deaf_asker(bench, true); }
 Task<void> deaf_pings(Bench& bench) { co_await deaf_asker(bench, false); }
 
+// Discovery that goes on and on -------------------------------------------------------------------
+
+ServerLimits few_connections() {
+  ServerLimits limits = quiet_limits();
+  limits.maximum_connections = 40;
+  return limits;
+}
+
+Task<RawInitiator*> discover(Bench& bench, std::uint8_t isid) {
+  RawInitiator* const peer = co_await bench.connect();
+  const RawPdu in = co_await peer->log_in({.target = "", .isid = isid});
+  CHECK(in.login().status == LoginStatus::kSuccess);
+  co_return peer;
+}
+
+// More than the share of all connections: the oldest make room, and others come in.
+Task<void> many_discoveries(Bench& bench) {
+  std::vector<RawInitiator*> peers;
+  for (std::uint8_t isid = 1; isid <= 60; ++isid) {
+    RawInitiator* const peer = co_await discover(bench, isid);
+    peers.push_back(peer);
+    co_await bench.sleep(std::chrono::milliseconds(10));
+  }
+  CHECK(std::ranges::count_if(peers, [](RawInitiator* each) { return !each->ended(); }) == 16);
+  CHECK_FALSE(peers.back()->ended());
+  CHECK(peers.front()->ended());
+  co_await bench.session();
+}
+
+// Everything is in use: who discovers goes first.
+Task<void> discovery_makes_room(Bench& bench) {
+  std::vector<RawInitiator*> peers;
+  for (std::uint8_t isid = 1; isid <= 16; ++isid) {
+    RawInitiator* const peer = co_await discover(bench, isid);
+    peers.push_back(peer);
+  }
+  for (std::uint8_t isid = 101; isid <= 124; ++isid) {
+    co_await bench.session({.isid = isid});
+  }
+  co_await bench.session({.isid = 200});
+  co_await bench.sleep(std::chrono::milliseconds(10));
+  CHECK(peers.front()->ended());
+  CHECK_FALSE(peers.back()->ended());
+}
+
+Task<void> discoveries_of_one_address(Bench& bench) {
+  std::vector<RawInitiator*> peers;
+  for (std::uint8_t isid = 1; isid <= 70; ++isid) {
+    RawInitiator* const peer = co_await discover(bench, isid);
+    peers.push_back(peer);
+  }
+  co_await bench.sleep(std::chrono::milliseconds(10));
+  CHECK(std::ranges::count_if(peers, [](RawInitiator* each) { return !each->ended(); }) == 64);
+  co_await bench.sleep(std::chrono::seconds(40));
+  for (const RawInitiator* const peer : peers) CHECK(peer->ended());  // They asked for nothing.
+}
+
+// A flood of half-open logins from one address ends those of this address.
+Task<void> flood_of_logins(Bench& bench) {
+  constexpr std::array<std::uint8_t, 16> kLoopback{0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1};
+  const auto portal = bench.server().add_portal({.listen = Endpoint::ipv6(kLoopback, 3261)});
+  CHECK(portal.has_value());
+  if (!portal) co_return;
+  RawInitiator& slow = *co_await bench.connect_to(*portal);
+  for (int i = 0; i < 20; ++i) {
+    co_await bench.connect();
+    co_await bench.sleep(std::chrono::milliseconds(10));
+  }
+  CHECK_FALSE(slow.ended());
+  const RawPdu in = co_await slow.log_in();
+  CHECK(in.login().status == LoginStatus::kSuccess);
+}
+
+ServerLimits few_logins() {
+  ServerLimits limits = quiet_limits();
+  limits.maximum_logins_in_progress = 4;
+  return limits;
+}
+
 }  // namespace
 
+TEST_CASE("Discovery sessions have a share of the connections, and the oldest make room") {
+  on_bench({.limits = few_connections()}, many_discoveries);
+}
+TEST_CASE("Discovery sessions make room for others when there are no more connections") {
+  on_bench({.limits = few_connections()}, discovery_makes_room);
+}
+TEST_CASE("One address has at most 64 discovery sessions, each idle for half a minute at most") {
+  on_bench({}, discoveries_of_one_address);
+}
+TEST_CASE("Half-open logins of a flood end before those of other addresses") {
+  on_bench({.limits = few_logins()}, flood_of_logins);
+}
 TEST_CASE("Text whose answers nobody reads is read no further after a thousand answers") {
   on_bench({.link = whole_receives()}, deaf_text);
 }
