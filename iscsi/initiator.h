@@ -181,6 +181,9 @@ class InitiatorCommand : public InitiatorTask {
   // The connection's, while the command is in flight.
   std::uint32_t unsolicited_left = 0;
   std::uint32_t expected_data_sn = 0;
+  std::uint32_t in_order_end = 0;  // Of the data that have come; and behind a gap, where they …
+  std::map<std::uint32_t, std::uint32_t>
+      came_early;  // … begin and end. Only where that was agreed.
   std::uint32_t expected_r2t_sn = 0;
   std::uint8_t retries = 0;
   bool wants_abort = false;

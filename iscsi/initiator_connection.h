@@ -173,6 +173,7 @@ class InitiatorConnection final : private InitiatorOutgoing::Owner {
   // initiator_responses.cc
   void handle_pdu();
   void handle_data_in();
+  static bool note_place(InitiatorCommand& command, std::uint32_t offset, std::uint32_t byte_count);
   void handle_scsi_response();
   void handle_ready_to_transfer();
   void handle_control_response(Opcode expected_request);

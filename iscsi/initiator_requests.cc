@@ -51,6 +51,8 @@ void InitiatorConnection::send_command(InitiatorCommand& command) {
       .cdb = command.cdb,
   };
   command.expected_data_sn = 0;
+  command.in_order_end = 0;
+  command.came_early.clear();
   command.expected_r2t_sn = 0;
   command.result.data_in_bytes = 0;
   Bhs bhs;

@@ -5,6 +5,7 @@
 // ends.
 #include <algorithm>
 #include <cassert>
+#include <iterator>
 
 #include "iscsi/initiator_connection.h"
 #include "iscsi/initiator_crossing.h"
@@ -52,6 +53,25 @@ void InitiatorConnection::handle_pdu() {
   }
 }
 
+// False: some of it has come before.
+bool InitiatorConnection::note_place(InitiatorCommand& command, std::uint32_t offset,
+                                     std::uint32_t byte_count) {
+  if (byte_count == 0) return true;
+  auto& early = command.came_early;
+  const std::uint32_t end = offset + byte_count;
+  const auto after = early.lower_bound(offset);
+  const bool overlaps = offset < command.in_order_end ||
+                        (after != early.end() && after->first < end) ||
+                        (after != early.begin() && std::prev(after)->second > offset);
+  if (overlaps) return false;
+  early.emplace_hint(after, offset, end);
+  while (!early.empty() && early.begin()->first == command.in_order_end) {
+    command.in_order_end = early.begin()->second;
+    early.erase(early.begin());
+  }
+  return true;
+}
+
 void InitiatorConnection::handle_data_in() {
   InitiatorCommand* sink = std::exchange(sink_, nullptr);
   const Result<DataIn, RejectReason> parsed = parse_data_in(bhs_);
@@ -69,6 +89,10 @@ void InitiatorConnection::handle_data_in() {
   const bool in_order = limits_.data_pdu_in_order && limits_.data_sequence_in_order;
   if (in_order && parsed->buffer_offset != command.result.data_in_bytes) {
     return violate("Data-In out of order");
+  }
+  // What came twice would be counted for what did not come at all.
+  if (!in_order && !note_place(command, parsed->buffer_offset, parsed->data_segment_length)) {
+    return violate("Data-In for a place that has its data");
   }
   command.result.data_in_bytes += parsed->data_segment_length;
   if (!parsed->has_status) return note_window(parsed->numbers);

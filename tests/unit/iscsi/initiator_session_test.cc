@@ -303,6 +303,40 @@ void wrong_data_in(ScriptedConnection& connection, std::uint32_t itt, Bhs& bhs,
   data.resize(pdu.data_segment_length);
 }
 
+// Where order is not agreed, data come as they like, but none twice: what comes twice would stand
+// for what is missing.
+Task<void> data_in_any_order(std::uint32_t second_offset, bool accepted) {
+  ScriptedSession scripted;
+  InitiatorOptions options = ScriptedSession::defaults();
+  options.keys["DataPDUInOrder"] = "No";
+  options.keys["DataSequenceInOrder"] = "No";
+  options.reconnect = false;
+  co_await scripted.log_in(options);
+  ScriptedConnection& connection = *scripted.connections[0];
+  auto pending = PendingCommand::start(*scripted.session, read_request(1024));
+  ScriptedPdu pdu = co_await connection.next();
+  connection.exp_cmd_sn = 2;
+  DataIn data{.final = false,
+              .data_segment_length = 512,
+              .initiator_task_tag = initiator_task_tag(pdu.bhs),
+              .numbers = connection.numbers_without_status(),
+              .buffer_offset = 512};
+  co_await send_data_in(connection, data, std::byte{0x11});
+  data.final = true;
+  data.has_status = true;
+  data.data_sn = 1;
+  data.buffer_offset = second_offset;
+  data.numbers = connection.numbers();
+  co_await send_data_in(connection, data, std::byte{0x22});
+  co_await pending->done.wait();
+  CHECK(pending->reply.result.good() == accepted);
+  CHECK(scripted.session->counters().protocol_errors == (accepted ? 0 : 1));
+  if (!accepted) {
+    while (!pdu.closed) pdu = co_await connection.next();
+  }
+  co_await scripted.close();
+}
+
 void wrong_r2t(ScriptedConnection& connection, std::uint32_t itt, Bhs& bhs, ReadyToTransfer pdu) {
   pdu.initiator_task_tag = itt;
   pdu.target_transfer_tag = 5;
@@ -314,6 +348,12 @@ void wrong_r2t(ScriptedConnection& connection, std::uint32_t itt, Bhs& bhs, Read
 
 TEST_CASE("Read data, phase-collapsed status and residual", "[initiator][data]") {
   in_world(read_with_collapsed_status);
+}
+TEST_CASE("Data-Ins may come in any order where that was agreed, but none twice",
+          "[initiator][data]") {
+  in_world([] { return data_in_any_order(0, true); });
+  in_world([] { return data_in_any_order(256, false); });
+  in_world([] { return data_in_any_order(512, false); });
 }
 TEST_CASE("GOOD without the data is not good", "[initiator][data]") {
   in_world(less_data_than_told);
