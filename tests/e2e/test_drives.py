@@ -184,3 +184,15 @@ def test_events_are_there_after_a_kill(t):
     t.check(numbers == list(range(1, len(after) + 1)), f'numbers go on: {numbers}')
     t.check('drive failed' in daemon.sandbay('event', 'list').stdout, 'and are printed')
     t.check(kinds(daemon).count('set made') == 1, 'the set was made once')
+
+
+def test_each_set_verifies_when_its_own_time_has_come(t):
+    daemon = t.daemon(extra=(drives(['a0', 'a1', 'b0', 'b1'], '16MiB') +
+                             raid('often', 'raid1', ['a0', 'a1'], verify_every='1s') +
+                             raid('never', 'raid1', ['b0', 'b1'])))
+
+    def ended(name):
+        return sum(event['kind'] == 'verify ended' and event['set'] == name
+                   for event in events(daemon))
+    t.until(lambda: ended('often') >= 3, 'verified again and again')
+    t.check(ended('never') <= 1, 'the other is not')
