@@ -1,5 +1,13 @@
 // RocksDbStore: calls cross to a thread, RocksDB answers there, messages bring the answers back.
 //
+// After a failed write RocksDB accepts no other, and has perhaps appended the batch to its log,
+// where the next opening finds it. So the database is closed, opened again, which makes durable
+// what the log holds, and a batch is written that puts back what the failed one would have changed.
+//
+// The distribution's RocksDB asserts on some errors of files, on a full disk above all: nothing is
+// opened or written where there is little room, and nothing opened before a file of our own could
+// be written in its directory.
+//
 // A call stands in the frame of the coroutine that waits for it. The thread takes all calls that
 // are queued and serves them in order; neighbouring commits become one synced write. After the
 // thread has sent a call home it does not touch it any more.
@@ -18,6 +26,7 @@
 #include <coroutine>
 #include <cstdint>
 #include <filesystem>
+#include <limits>
 #include <mutex>
 #include <system_error>
 #include <thread>
@@ -43,6 +52,10 @@ constexpr int kOpenFiles = 64;
 constexpr int kBackgroundJobs = 2;
 // What one synced write takes at most, beside the batch that passes it.
 constexpr std::size_t kGroupBytes = std::size_t{4} << 20;
+// What must be free for a commit beside three times its batch: room for a memtable that becomes a
+// file, for a new log and for a compaction.
+constexpr std::uint64_t kReservedBytes = std::uint64_t{16} << 20;
+constexpr std::size_t kProbeBytes = 4096;
 
 // Null: the system's.
 std::unique_ptr<rocksdb::Env> env_on(rocksdb::Env* env) {
@@ -93,6 +106,9 @@ std::string open_error(const rocksdb::Status& status) {
   }
   if (text.find("While lock file") != std::string::npos) return "in use by another process";
   if (status.IsCorruption()) return "is damaged: " + text;
+  if (status.IsNoSpace() && status.getState() != nullptr) {
+    return fmt::format("no space: {}", status.getState());
+  }
   return "cannot be opened: " + text;
 }
 
@@ -140,6 +156,7 @@ class RocksDbStore final : public Store {
   Task<Result<std::vector<Entry>>> list(std::string prefix, std::string after,
                                         std::size_t limit) override;
   Task<Error> commit(Batch batch) override;
+  bool in_doubt() const noexcept override { return in_doubt_; }
   Task<void> close() override;
 
  private:
@@ -157,6 +174,7 @@ class RocksDbStore final : public Store {
     Batch batch;
     // What it answers.
     Error error = Error::kNone;
+    bool in_doubt = false;
     std::string text;
     std::optional<std::string> value;
     std::vector<Entry> entries;
@@ -185,7 +203,13 @@ class RocksDbStore final : public Store {
   void serve_open(Call& call);
   void serve_get(Call& call);
   void serve_list(Call& call);
-  rocksdb::Status write(rocksdb::WriteBatch& batch);
+  Error write(rocksdb::WriteBatch& batch, const Call* first, const Call* end);
+  void take_out_of_doubt();
+  rocksdb::Status reopen();
+  rocksdb::Status check_files();
+  std::uint64_t free_bytes();
+  bool add_old_values(const Call& call, rocksdb::WriteBatch& undo);
+  bool add_old_value(const std::string& key, rocksdb::WriteBatch& undo);
   void answer(Call& call) { home_.send(call); }
 
   Executor& home_;
@@ -199,10 +223,14 @@ class RocksDbStore final : public Store {
   Call* first_ = nullptr;  // Guarded by mutex_, as are the next two.
   Call* last_ = nullptr;
   bool stop_ = false;
+  bool in_doubt_ = false;  // At home.
 
   // Only on the thread.
-  std::unique_ptr<rocksdb::DB> database_;
-  bool write_failed_ = false;
+  std::unique_ptr<rocksdb::DB> database_;  // Null while it is closed after a failed write.
+  // Set from a failed write until what it might have changed is as before: what made it fail, and
+  // what puts that back; null if that could not be read, and then only a new opening helps.
+  std::optional<Error> failed_;
+  std::unique_ptr<rocksdb::WriteBatch> undo_;
 };
 
 RocksDbStore::~RocksDbStore() {
@@ -250,6 +278,7 @@ Task<Error> RocksDbStore::commit(Batch batch) {
   Call call(Kind::kCommit);
   call.batch = std::move(batch);
   co_await Crossing{*this, call};
+  in_doubt_ = call.in_doubt;
   co_return call.error;
 }
 
@@ -318,9 +347,15 @@ void RocksDbStore::serve(Call* first) {
         serve_get(call);
         break;
       case Kind::kList:
-        serve_list(call);
+        take_out_of_doubt();
+        if (failed_) {
+          call.error = *failed_;
+        } else {
+          serve_list(call);
+        }
         break;
       case Kind::kClose:
+        take_out_of_doubt();
         database_.reset();
         break;
       case Kind::kCommit:
@@ -338,44 +373,135 @@ RocksDbStore::Call* RocksDbStore::serve_commits(Call* first) {
     for (const Batch::Change& change : end->batch.changes()) append(together, change);
     end = end->next_call;
   }
-  const Error error = to_error(write(together));
+  const Error error = write(together, first, end);
   while (first != end) {
     Call& call = *first;
     first = call.next_call;
     call.error = error;
+    call.in_doubt = failed_.has_value();
     answer(call);
   }
   return end;
 }
 
-rocksdb::Status RocksDbStore::write(rocksdb::WriteBatch& batch) {
-  // After a failed write RocksDB refuses all others until it is told that the cause may be gone.
-  // From a full disk it recovers by itself, within seconds after there is room again, and is busy
-  // with that until then; the write below then fails with what made the first one fail.
-  if (write_failed_) {
-    const rocksdb::Status resumed = database_->Resume();
-    if (!resumed.ok() && !resumed.IsBusy()) return resumed;
-  }
+// The batch is that of the commits from `first` up to `end`.
+Error RocksDbStore::write(rocksdb::WriteBatch& batch, const Call* first, const Call* end) {
+  take_out_of_doubt();
+  if (failed_) return *failed_;
+  if (free_bytes() < kReservedBytes + 3 * batch.GetDataSize()) return Error::kNoSpace;
   rocksdb::WriteOptions options;
   options.sync = true;
   const rocksdb::Status status = database_->Write(options, &batch);
-  write_failed_ = !status.ok();
+  if (status.ok()) return Error::kNone;
+  failed_ = to_error(status);
+  undo_ = std::make_unique<rocksdb::WriteBatch>();
+  // What failed is not to be seen yet.
+  for (; first != end && undo_ != nullptr; first = first->next_call) {
+    if (!add_old_values(*first, *undo_)) undo_.reset();
+  }
+  const Error error = *failed_;
+  database_.reset();
+  take_out_of_doubt();
+  return error;
+}
+
+// Changes nothing but failed_ if it cannot be done now.
+void RocksDbStore::take_out_of_doubt() {
+  if (!failed_ || undo_ == nullptr) return;
+  rocksdb::Status status = reopen();
+  if (status.ok() && undo_->Count() > 0) {
+    rocksdb::WriteOptions options;
+    options.sync = true;
+    status = database_->Write(options, undo_.get());
+  }
+  if (status.ok()) {
+    failed_.reset();
+    undo_.reset();
+    return;
+  }
+  failed_ = to_error(status);
+  database_.reset();
+}
+
+rocksdb::Status RocksDbStore::reopen() {
+  const rocksdb::Status ready = check_files();
+  if (!ready.ok()) return ready;
+  rocksdb::DB* database = nullptr;
+  const rocksdb::Status status =
+      rocksdb::DB::Open(database_options(*env_), options_.path, &database);
+  database_.reset(database);
   return status;
+}
+
+// What RocksDB would not survive, or would name obscurely.
+rocksdb::Status RocksDbStore::check_files() {
+  if (free_bytes() < kReservedBytes) {
+    return rocksdb::Status::NoSpace(
+        fmt::format("{} KiB are free where it stands; make room for {} MiB", free_bytes() >> 10,
+                    kReservedBytes >> 20));
+  }
+  rocksdb::FileSystem& files = *env_->GetFileSystem();
+  if (!files.FileExists(options_.path, {}, nullptr).ok()) return rocksdb::Status::OK();
+  const std::string name = options_.path + "/probe";
+  rocksdb::Status status =
+      rocksdb::WriteStringToFile(env_.get(), std::string(kProbeBytes, '\0'), name, true);
+  if (status.ok()) status = files.DeleteFile(name, {}, nullptr);
+  return status;
+}
+
+// Without an answer, as much as there may be.
+std::uint64_t RocksDbStore::free_bytes() {
+  std::error_code ignored;
+  std::filesystem::path path = options_.path;
+  if (!std::filesystem::exists(path, ignored)) {
+    path = std::filesystem::absolute(path, ignored).parent_path();
+  }
+  std::uint64_t bytes = 0;
+  const rocksdb::IOStatus status =
+      env_->GetFileSystem()->GetFreeSpace(path.string(), {}, &bytes, nullptr);
+  return status.ok() ? bytes : std::numeric_limits<std::uint64_t>::max();
+}
+
+// False if they cannot be read.
+bool RocksDbStore::add_old_values(const Call& call, rocksdb::WriteBatch& undo) {
+  for (const Batch::Change& change : call.batch.changes()) {
+    if (change.kind != Batch::Kind::kErasePrefix) {
+      if (!add_old_value(change.key, undo)) return false;
+      continue;
+    }
+    Call all(Kind::kList);
+    all.key = change.key;
+    all.limit = std::numeric_limits<std::size_t>::max();
+    serve_list(all);
+    if (all.error != Error::kNone) return false;
+    for (const auto& [key, value] : all.entries) undo.Put(key, value);
+  }
+  return true;
+}
+
+bool RocksDbStore::add_old_value(const std::string& key, rocksdb::WriteBatch& undo) {
+  std::string value;
+  const rocksdb::Status status = database_->Get(rocksdb::ReadOptions(), key, &value);
+  if (status.ok()) undo.Put(key, value);
+  if (status.IsNotFound()) undo.Delete(key);
+  return status.ok() || status.IsNotFound();
 }
 
 void RocksDbStore::serve_open(Call& call) {
   call.text = path_error(options_.path);
   if (call.text.empty()) {
-    rocksdb::DB* database = nullptr;
-    const rocksdb::Status status =
-        rocksdb::DB::Open(database_options(*env_), options_.path, &database);
-    database_.reset(database);
+    const rocksdb::Status status = reopen();
     if (!status.ok()) call.text = open_error(status);
   }
   if (!call.text.empty()) call.text = fmt::format("metadata {}: {}", options_.path, call.text);
 }
 
 void RocksDbStore::serve_get(Call& call) {
+  take_out_of_doubt();
+  if (failed_) {
+    call.error = *failed_;
+    return;
+  }
   std::string value;
   const rocksdb::Status status = database_->Get(rocksdb::ReadOptions(), call.key, &value);
   if (status.ok()) call.value = std::move(value);

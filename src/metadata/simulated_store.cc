@@ -130,6 +130,7 @@ class SimulatedStore final : public Store {
   Task<Result<std::vector<Entry>>> list(std::string prefix, std::string after,
                                         std::size_t limit) override;
   Task<Error> commit(Batch batch) override;
+  bool in_doubt() const noexcept override { return failed_ != Error::kNone; }
   Task<void> close() override;
 
  private:
@@ -141,6 +142,7 @@ class SimulatedStore final : public Store {
   };
 
   Task<Error> write_record(Bytes record);
+  Task<void> settle();
   Task<void> write_group();
   Task<void> wait_for_earlier_commits();
 
@@ -151,8 +153,7 @@ class SimulatedStore final : public Store {
   std::uint64_t next_sequence_ = 1;
   std::vector<Pending*> waiting_;
   bool writing_ = false;
-  // What made a write fail. What the file then holds is not known until the log is read again, so
-  // nothing more is written.
+  // What made a write fail, until the log has been cut back to where that record began.
   Error failed_ = Error::kNone;
   std::uint64_t commits_asked_ = 0;
   std::uint64_t commits_ended_ = 0;
@@ -238,6 +239,7 @@ Task<void> SimulatedStore::write_group() {
   assert(!writing_ && !waiting_.empty());
   writing_ = true;
   const std::vector<Pending*> group = std::exchange(waiting_, {});
+  if (failed_ != Error::kNone) co_await settle();
   Error error = failed_;
   if (error == Error::kNone) {
     Bytes record(kHeaderBytes);
@@ -265,11 +267,20 @@ Task<Error> SimulatedStore::write_record(Bytes record) {
   if (error == Error::kNone) error = co_await file_->sync(nullptr);
   if (error != Error::kNone) {
     failed_ = error;
+    co_await settle();
     co_return error;
   }
   log_end_ += record.size();
   ++next_sequence_;
   co_return Error::kNone;
+}
+
+// What a record that failed has left in the file is not known, and the next is written only after
+// it is known to be gone.
+Task<void> SimulatedStore::settle() {
+  Error error = co_await file_->resize(log_end_);
+  if (error == Error::kNone) error = co_await file_->sync(nullptr);
+  if (error == Error::kNone) failed_ = Error::kNone;
 }
 
 Task<void> SimulatedStore::close() {
@@ -286,7 +297,13 @@ Task<std::expected<std::unique_ptr<Store>, std::string>> open_simulated_store(Ex
     co_return std::unexpected(
         fmt::format("metadata {}: cannot be opened: {}", path, describe(file.error())));
   }
-  auto store = std::make_unique<SimulatedStore>(home, std::move(*file));
+  auto store = co_await open_simulated_store(home, std::move(*file), std::move(path));
+  co_return store;
+}
+
+Task<std::expected<std::unique_ptr<Store>, std::string>> open_simulated_store(
+    Executor& home, std::unique_ptr<File> file, std::string path) {
+  auto store = std::make_unique<SimulatedStore>(home, std::move(file));
   const std::string wrong = co_await store->load();
   if (!wrong.empty()) co_return std::unexpected(fmt::format("metadata {}: {}", path, wrong));
   co_return store;

@@ -4,8 +4,11 @@
 // A batch is atomic, and durable when its commit has ended with kNone. Batches take effect in the
 // order in which they were committed, and a read sees every batch whose commit was asked for
 // before it. After a crash exactly the batches whose commit had ended with kNone are there, and
-// perhaps, in order and each whole or not at all, some of those that were in flight; a commit that
-// ended with an error may count as in flight.
+// perhaps, in order and each whole or not at all, some of those that were in flight.
+//
+// A commit that ended with an error has not happened, and is undone durably before any other is
+// accepted. Only while that cannot be done is the store in doubt: then a crash may bring the batch
+// back, every call tries to undo it first, and fails where that fails.
 //
 // A store has a home executor; all calls are made there and end there.
 #pragma once
@@ -78,6 +81,8 @@ class Store {
   virtual Task<Result<std::vector<Entry>>> list(std::string prefix, std::string after,
                                                 std::size_t limit) = 0;
   virtual Task<Error> commit(Batch batch) = 0;
+  // Whether a commit failed of which a crash now might leave the batch; see above.
+  virtual bool in_doubt() const noexcept = 0;
   // Waits for what was asked for before, and closes. Every later call fails with kClosed.
   virtual Task<void> close() = 0;
 };

@@ -28,6 +28,7 @@ class FlakyStore final : public metadata::Store {
     return below_.list(std::move(prefix), std::move(after), limit);
   }
   Task<Error> commit(metadata::Batch batch) override { return do_commit(this, std::move(batch)); }
+  bool in_doubt() const noexcept override { return below_.in_doubt(); }
   Task<void> close() override { return below_.close(); }
 
   bool fails = false;

@@ -119,6 +119,20 @@ void LossyFileSystem::set_full(bool full) {
   full_ = full;
 }
 
+void LossyFileSystem::fail_syncs(std::string name_part, unsigned count) {
+  const std::lock_guard lock(mutex_);
+  failing_ = std::move(name_part);
+  syncs_to_fail_ = count;
+}
+
+IOStatus LossyFileSystem::GetFreeSpace(const std::string& path, const IOOptions& options,
+                                       std::uint64_t* free_bytes, IODebugContext* debug) {
+  IOStatus status = FileSystemWrapper::GetFreeSpace(path, options, free_bytes, debug);
+  const std::lock_guard lock(mutex_);
+  if (full_) *free_bytes = 0;
+  return status;
+}
+
 IOStatus LossyFileSystem::check_power() {
   const std::lock_guard lock(mutex_);
   return power_ == Power::kOff ? IOStatus::IOError("the power is cut") : IOStatus::OK();
@@ -132,6 +146,10 @@ IOStatus LossyFileSystem::check_append() {
 
 IOStatus LossyFileSystem::check_sync(const std::string& name) {
   const std::lock_guard lock(mutex_);
+  if (syncs_to_fail_ > 0 && name.find(failing_) != std::string::npos) {
+    --syncs_to_fail_;
+    return IOStatus::IOError("the sync failed");
+  }
   if (power_ == Power::kFailing && name.find(cut_at_) != std::string::npos) power_ = Power::kOff;
   return power_ == Power::kOff ? IOStatus::IOError("the power is cut") : IOStatus::OK();
 }

@@ -32,8 +32,11 @@ class LossyFileSystem final : public rocksdb::FileSystemWrapper {
   // At the next sync of a file whose name contains `name_part`.
   void cut_power(std::string name_part = {});
   void apply_losses();
-  // Appends fail as on a full disk while it is set.
+  // Nothing is free, and appends fail, while it is set.
   void set_full(bool full);
+  // The next `count` syncs of files whose name contains `name_part` fail after what was appended
+  // has reached the file.
+  void fail_syncs(std::string name_part, unsigned count);
   std::uint64_t synced_bytes(const std::string& name);
   // What the losses were, so that a test can see that there were any.
   std::uint64_t bytes_lost() const { return bytes_lost_; }
@@ -45,6 +48,9 @@ class LossyFileSystem final : public rocksdb::FileSystemWrapper {
                                     rocksdb::IODebugContext* debug) override;
   rocksdb::IOStatus NewDirectory(const std::string& name, const rocksdb::IOOptions& options,
                                  std::unique_ptr<rocksdb::FSDirectory>* directory,
+                                 rocksdb::IODebugContext* debug) override;
+  rocksdb::IOStatus GetFreeSpace(const std::string& path, const rocksdb::IOOptions& options,
+                                 std::uint64_t* free_bytes,
                                  rocksdb::IODebugContext* debug) override;
   rocksdb::IOStatus RenameFile(const std::string& from, const std::string& to,
                                const rocksdb::IOOptions& options,
@@ -80,6 +86,8 @@ class LossyFileSystem final : public rocksdb::FileSystemWrapper {
   Power power_ = Power::kOn;
   std::string cut_at_;
   bool full_ = false;
+  std::string failing_;         // Part of the names of files whose syncs fail,
+  unsigned syncs_to_fail_ = 0;  // as many times.
   std::map<std::string, std::uint64_t> synced_bytes_;
   std::vector<Entry> entries_;
   std::uint64_t bytes_lost_ = 0;
