@@ -113,7 +113,6 @@ void CachedDevice::forget(const Extent& extent) {
   for_lines(extent, [&](Line& line) {
     cache_.pin(line);
     cache_.cut_out(line, range_in(line.number, extent));
-    ++line.generation;
     cache_.unpin(line);
   });
 }
@@ -139,7 +138,7 @@ Task<Completion> CachedDevice::change_below(Request request) {
                  .block_count = std::min(rest.block_count, most - rest.first % most)};
     rest.first += piece.block_count;
     rest.block_count -= piece.block_count;
-    RangeLocks::Hold hold(locks_, piece);
+    RangeLocks::Hold hold(locks_, RangeLocks::Kind::kChange, piece);
     co_await locks_.wait(hold);
     completion.error = co_await destager_.expel(piece);
     if (completion.error != Error::kNone) break;
@@ -180,7 +179,6 @@ Task<std::vector<Extent>> CachedDevice::discard() {
     Line& line = *find_line(line_of(dirty.first));
     cache_.pin(line);
     cache_.cut_out(line, range_in(line.number, dirty));
-    ++line.generation;
     cache_.check_releases(line);
     cache_.unpin(line);
     destager_.counters().discarded_bytes += dirty.byte_count(block_bytes_);

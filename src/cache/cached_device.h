@@ -124,7 +124,7 @@ class CachedDevice final : public Layer {
   }
   // The first run of dirty blocks of one line in the extent; 0 blocks: none.
   Extent next_dirty(const Extent& extent);
-  // Takes clean blocks out; what is being fetched of them is not put in.
+  // Takes clean blocks out.
   void forget(const Extent& extent);
   Task<Completion> change_below(Request request);
 

@@ -207,9 +207,9 @@ Extent Destager::next_run(const Unit& unit, Lba from, bool whole) {
   return run;
 }
 
-// Every block is cached and nobody is about to change one below.
+// Every block is cached, and nobody changes one below.
 bool Destager::whole_in_cache(const Extent& extent) const {
-  if (device_.locks_.overlaps(extent)) return false;
+  if (device_.locks_.blocked(RangeLocks::Kind::kRead, extent)) return false;
   for (std::uint64_t number = device_.line_of(extent.first);
        number <= device_.line_of(extent.end() - 1); ++number) {
     const Line* const line = device_.find_line(number);

@@ -116,11 +116,10 @@ Task<Error> Destager::flush(Extent extent) {
 
 Task<Error> Destager::expel(Extent extent) {
   co_await wait_for_flights(extent);
-  DirtyPart* part = first_record_in(extent);
-  if (part == nullptr) co_return Error::kNone;
-  Error error = co_await flush(extent);
+  Error error = Error::kNone;
+  if (first_record_in(extent) != nullptr) error = co_await flush(extent);
   while (error == Error::kNone) {
-    part = first_record_in(extent);
+    DirtyPart* const part = first_record_in(extent);
     if (part == nullptr) break;
     // It has other blocks elsewhere, or an older record that it must outlive has.
     const DirtyPart& holder = what_holds(*part);

@@ -21,7 +21,6 @@ struct FetchPart {
   Line* line = nullptr;
   FetchPart* next = nullptr;  // In the line.
   Range range;                // Within the line.
-  std::uint32_t generation = 0;
 };
 
 struct Fetch {

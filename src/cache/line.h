@@ -98,9 +98,6 @@ struct Line : Evictable {
   std::bitset<kMostLineBlocks> unread;
   VolumeState* read_ahead_for = nullptr;
   std::uint32_t pins = 0;  // Whoever waits and comes back to it.
-  // Grows when blocks lose their content other than by being written through the cache: what a
-  // fetch reads of before is not put in.
-  std::uint32_t generation = 0;
   bool listed = false;  // In the eviction policy: clean and of use to nobody just now.
   // The list of lines with clean segments in write memory, oldest first.
   Line* previous_clean = nullptr;

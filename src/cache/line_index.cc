@@ -41,7 +41,6 @@ void LineIndex::remove(Line& line) {
   while (*link != &line) link = &(*link)->next_in_bucket;
   *link = line.next_in_bucket;
   line.device = nullptr;
-  line.generation = 0;
   line.bytes = 0;
   line.hits = 0;
   line.unread.reset();

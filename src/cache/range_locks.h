@@ -1,7 +1,14 @@
-// RangeLocks: who changes which blocks of a device just now, where that takes more than one step.
+// RangeLocks: who does what to which blocks of a device just now, where that takes more than a
+// step.
 //
-// Changes of overlapping extents take turns in the order of their arrival. Usually nobody is there,
-// and a lock costs two stores. Used on one executor.
+//              with: kRead   kRecord  kChange
+//   kRead            yes     yes      no        reads of the device below
+//   kRecord          yes     no       no        a write into the cache
+//   kChange          no      no       no        a change of the device below, destaging apart
+//
+// So what is read below has been acknowledged, and is not put into the cache after it was changed.
+// Who overlaps one that he does not go with waits for him, in the order of arrival. Usually nobody
+// is there, and a lock costs a few stores. Used on one executor.
 #pragma once
 
 #include "block/block_device.h"
@@ -11,23 +18,27 @@ namespace sandbay::cache {
 
 class RangeLocks {
  public:
+  enum class Kind : std::uint8_t { kRead, kRecord, kChange };
+
   ~RangeLocks() { assert(first_ == nullptr); }
 
   // Stands in the frame of the one who locks.
   class Hold {
    public:
-    Hold(RangeLocks& locks, Extent extent) noexcept : locks_(locks), extent_(extent) {
+    Hold(RangeLocks& locks, Kind kind, const Extent& extent) noexcept
+        : locks_(locks), kind_(kind), extent_(extent) {
       locks_.append(*this);
     }
     ~Hold() { locks_.remove(*this); }
     Hold(const Hold&) = delete;
     Hold& operator=(const Hold&) = delete;
 
-    bool ready() const noexcept { return locks_.first_overlapping(extent_, this) == this; }
+    bool ready() const noexcept { return !locks_.blocked(kind_, extent_, this); }
 
    private:
     friend class RangeLocks;
     RangeLocks& locks_;
+    Kind kind_;
     Extent extent_;
     Hold* next_ = nullptr;
     Hold* previous_ = nullptr;
@@ -37,16 +48,18 @@ class RangeLocks {
   Task<void> wait(Hold& hold) {
     while (!hold.ready()) co_await changed_.wait();
   }
-  bool overlaps(const Extent& extent) const noexcept {
-    return first_ != nullptr && first_overlapping(extent, nullptr) != nullptr;
+  // Whether one of this kind would have to wait, for those before `before` or for anybody.
+  bool blocked(Kind kind, const Extent& extent, const Hold* before = nullptr) const noexcept {
+    for (const Hold* hold = first_; hold != before; hold = hold->next_) {
+      if (excludes(hold->kind_, kind) && hold->extent_.overlaps(extent)) return true;
+    }
+    return false;
   }
 
  private:
-  const Hold* first_overlapping(const Extent& extent, const Hold* self) const noexcept {
-    for (const Hold* hold = first_; hold != nullptr; hold = hold->next_) {
-      if (hold == self || hold->extent_.overlaps(extent)) return hold;
-    }
-    return nullptr;
+  static bool excludes(Kind one, Kind other) noexcept {
+    if (one == Kind::kChange || other == Kind::kChange) return true;
+    return one == Kind::kRecord && other == Kind::kRecord;
   }
   void append(Hold& hold) noexcept {
     hold.previous_ = last_;

@@ -12,16 +12,22 @@ namespace {
 // unmapped under its feet, again and again.
 constexpr unsigned kAttempts = 3;
 
-// Puts what a device answered into `target`, if it answered with buffers of its own.
-void take_over(const BufferList& answer, const BufferList& target) {
-  assert(answer.byte_count() == target.byte_count());
-  if (answer.empty() || answer[0].data() == target[0].data()) return;
-  BufferList writable = target.share();
+// Whether a device has answered with the memory that it was given, all of it. Where it has not, a
+// drive that is late may still put something there.
+bool same_memory(const BufferList& one, const BufferList& other) {
+  assert(one.byte_count() == other.byte_count());
   std::size_t offset = 0;
-  for (std::size_t i = 0; i < answer.slice_count(); ++i) {
-    writable.copy_from(answer[i].bytes(), offset);
-    offset += answer[i].byte_count();
+  for (std::size_t i = 0; i < one.slice_count(); ++i) {
+    const std::size_t byte_count = one[i].byte_count();
+    const BufferList there = other.share(offset, byte_count);
+    const std::byte* at = one[i].data();
+    for (std::size_t j = 0; j < there.slice_count(); ++j) {
+      if (there[j].data() != at) return false;
+      at += there[j].byte_count();
+    }
+    offset += byte_count;
   }
+  return true;
 }
 
 }  // namespace
@@ -145,7 +151,7 @@ bool CachedDevice::start_fetches(const PinnedLines& lines, const Request& reques
       unsigned next = gap.end();
       FetchPart* covering = nullptr;
       for (FetchPart* part = line.fetches; part != nullptr; part = part->next) {
-        if (part->generation != line.generation || !part->range.overlaps(gap)) continue;
+        if (!part->range.overlaps(gap)) continue;
         if (part->range.first <= gap.first) covering = part;
         next = std::min(next, std::max(part->range.first, gap.first));
       }
@@ -197,7 +203,6 @@ bool CachedDevice::start_fetch(const Extent& extent, const Request& request, Joi
     Line& line = *find_line(first + i);  // Pinned by the caller.
     part.line = &line;
     part.range = range_in(first + i, extent);
-    part.generation = line.generation;
     part.next = line.fetches;
     line.fetches = &part;
   }
@@ -219,6 +224,8 @@ BufferList CachedDevice::allocate_by_line(const Extent& extent) {
 }
 
 Task<void> CachedDevice::run_fetch(Fetch* fetch) {
+  RangeLocks::Hold lock(locks_, RangeLocks::Kind::kRead, fetch->extent);
+  if (!lock.ready()) co_await locks_.wait(lock);
   Request request{.operation = Operation::kRead,
                   .origin = fetch->origin,
                   .extent = fetch->extent,
@@ -226,7 +233,13 @@ Task<void> CachedDevice::run_fetch(Fetch* fetch) {
                   .volume = fetch->volume};
   Completion completion = co_await below().submit(std::move(request));
   fetch->error = completion.error;
-  if (fetch->error == Error::kNone) take_over(completion.data, fetch->data);
+  if (fetch->error == Error::kNone && !same_memory(completion.data, fetch->data)) {
+    const std::size_t byte_count = fetch->data.byte_count();
+    fetch->data = allocate_by_line(fetch->extent);
+    if (!fetch->data.empty()) copy(completion.data, fetch->data);
+    // Whoever waits then reads for himself.
+    if (fetch->data.byte_count() != byte_count) fetch->error = Error::kBusy;
+  }
   end_fetch(*fetch);
   Fetch::leave(fetch);
   gate_.leave();
@@ -245,7 +258,7 @@ void CachedDevice::end_fetch(Fetch& fetch) {
     while (*link != &part) link = &(*link)->next;
     *link = part.next;
     const std::size_t byte_count = std::size_t{part.range.count} * block_bytes_;
-    if (fetch.error == Error::kNone && part.generation == line.generation) {
+    if (fetch.error == Error::kNone) {
       if (ahead && first_gap(line, part.range).count == part.range.count) {
         cache_.note_read_ahead(line, part.range, volume);
       }
@@ -335,6 +348,11 @@ Task<Completion> CachedDevice::read_around(Request request, bool only_dirty) {
     if (!run.cached.empty()) {
       request.data.copy_from(run.cached.bytes(), offset);
     } else {
+      RangeLocks::Hold lock(locks_, RangeLocks::Kind::kRead, run.extent);
+      if (!lock.ready()) {
+        co_await locks_.wait(lock);
+        continue;
+      }
       const std::size_t byte_count = run.extent.byte_count(block_bytes_);
       const BufferList target = request.data.share(offset, byte_count);
       Request part = part_of(request, run.extent, target.share());
@@ -358,6 +376,8 @@ Task<Completion> CachedDevice::read_medium(Request request) {
       co_return Completion{.error = error, .data = std::move(request.data)};
     }
   }
+  RangeLocks::Hold lock(locks_, RangeLocks::Kind::kRead, request.extent);
+  if (!lock.ready()) co_await locks_.wait(lock);
   co_return co_await below().submit(std::move(request));
 }
 

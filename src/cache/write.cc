@@ -89,7 +89,7 @@ Task<bool> CachedDevice::write_piece(VolumeState* volume, const Request* request
     if (!admitted) co_return false;
   }
 
-  RangeLocks::Hold lock(locks_, piece);
+  RangeLocks::Hold lock(locks_, RangeLocks::Kind::kRecord, piece);
   if (!lock.ready()) co_await locks_.wait(lock);
   BufferList data;
   PinnedLines lines(*this, piece, request->disable_page_out ? Hint::kOnce : Hint::kNormal);
@@ -181,7 +181,7 @@ Task<Completion> CachedDevice::write_through(Request request, Extent rest) {
     const Extent piece = first_piece(rest);
     rest.first += piece.block_count;
     rest.block_count -= piece.block_count;
-    RangeLocks::Hold lock(locks_, piece);
+    RangeLocks::Hold lock(locks_, RangeLocks::Kind::kChange, piece);
     co_await locks_.wait(lock);
     completion.error = co_await destager_.expel(piece);
     if (completion.error != Error::kNone) break;
@@ -214,9 +214,7 @@ void CachedDevice::install(const PinnedLines& lines, const BufferList& data) {
     const std::size_t byte_count = std::size_t{range.count} * block_bytes_;
     BufferList held = cache_.allocate(byte_count);
     cache_.cut_out(line, range);
-    if (held.empty()) {
-      ++line.generation;
-    } else {
+    if (!held.empty()) {
       copy(data.share(offset, byte_count), held);
       put_all(line, range, block_bytes_, held, nullptr, false);
     }
