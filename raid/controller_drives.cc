@@ -61,8 +61,16 @@ Task<Controller::Outcome> Controller::Implementation::fail_drive(std::string nam
   switch (entry->use) {
     case DriveUse::kSpare: {
       DriveMetadata metadata(*entry->probe);
-      co_await metadata.erase_superblock();
-      break;
+      const Error error = co_await metadata.erase_superblock();
+      if (error == Error::kNone) break;
+      entry->condemned = true;
+      entry->use = DriveUse::kFailed;
+      entry->why = "the operator says so";
+      co_return refusal(
+          fmt::format("drive {} is taken for nothing any more, but its superblock cannot be "
+                      "erased: {}; it is a "
+                      "spare again after a restart",
+                      name, describe(error)));
     }
     case DriveUse::kBlank:
       break;

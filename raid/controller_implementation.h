@@ -112,6 +112,8 @@ struct Controller::Implementation {
   Task<void> fill_roles(SetState* state);
   Task<void> replace_failing(SetState* state);
   // Whether it can hold the role: why not, or an empty text.
+  // Why the drive does not suit the role, or an empty text; a drive that comes back may be ailing.
+  std::string too_small(const Entry& entry, const SetState& state, unsigned role) const;
   std::string misfit(const Entry& entry, const SetState& state, unsigned role) const;
   Entry* best_spare(const SetState& state, unsigned role) const;
   // True when the drive has the role durably; false if it failed at once, or the set did.

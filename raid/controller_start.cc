@@ -245,7 +245,11 @@ Task<void> Controller::Implementation::consider_return(Entry* entry, Superblock 
   const bool lineage = own.role == role && newest.follows(own.event) &&
                        own.roles[role].state == RoleState::kActive &&
                        (found->known_event == 0 || own.follows(found->known_event));
-  if (!lineage || !misfit(*entry, state, role).empty()) {
+  if (std::string why = too_small(*entry, state, role); !why.empty()) {
+    fail(std::move(why));
+    co_return;
+  }
+  if (!lineage) {
     fail(fmt::format("it is stale: what it holds is not what it held when set {} lost it",
                      newest.set_name));
     co_return;

@@ -38,8 +38,8 @@ Task<void> Controller::Implementation::look() {
   }
 }
 
-std::string Controller::Implementation::misfit(const Entry& entry, const SetState& state,
-                                               unsigned role) const {
+std::string Controller::Implementation::too_small(const Entry& entry, const SetState& state,
+                                                  unsigned role) const {
   const Geometry& geometry = entry.device->geometry();
   const Superblock& superblock = state.set->superblock();
   if (geometry.block_bytes != superblock.block_bytes) {
@@ -51,6 +51,13 @@ std::string Controller::Implementation::misfit(const Entry& entry, const SetStat
     return fmt::format("drive {} has {} bytes; role {} of set {} takes {}", entry.name, bytes, role,
                        superblock.set_name, superblock.needed_bytes(role));
   }
+  return {};
+}
+
+std::string Controller::Implementation::misfit(const Entry& entry, const SetState& state,
+                                               unsigned role) const {
+  std::string why = too_small(entry, state, role);
+  if (!why.empty()) return why;
   const Health health = entry.device->health();
   if (health != Health::kGood && health != Health::kDegraded) {
     return fmt::format("drive {} is failing itself", entry.name);

@@ -20,6 +20,7 @@ struct Drive::Operation : FramePooled {
   Cancellation cancellation;  // Fires when nobody waits any longer.
   unsigned references = 2;    // The waiter's and the device's.
   bool is_read = false;
+  bool is_flush = false;
   bool metadata = false;
   bool waiter_wants_slow = false;
   bool slow = false;
@@ -29,6 +30,8 @@ struct Drive::Operation : FramePooled {
 namespace {
 
 constexpr Duration kLeastWatch = std::chrono::milliseconds(1);
+// A flush may have everything before it to write, and one slow host makes it slow on all drives.
+constexpr int kFlushTimeouts = 3;
 
 }  // namespace
 
@@ -92,6 +95,7 @@ Drive::Operation* Drive::begin(Request&& request, bool metadata) {
   operation->drive = this;
   operation->started = home_.now();
   operation->is_read = request.operation == sandbay::Operation::kRead;
+  operation->is_flush = request.operation == sandbay::Operation::kFlush;
   operation->metadata = metadata;
   operation->older = newest_;
   (newest_ != nullptr ? newest_->newer : oldest_) = operation;
@@ -132,7 +136,9 @@ void Drive::count(const Request& request, bool metadata) {
 Task<void> Drive::run(Drive* drive, Operation* operation, Request request) {
   const Request first = request_like(request);
   Completion completion = co_await drive->device_.submit(std::move(request));
-  if (completion.error == Error::kHardware && !operation->ended) {  // Once more: it may pass.
+  // Once more: it may pass. But of what a flush has failed to write the next may know nothing.
+  const bool again = completion.error == Error::kHardware && !operation->is_flush;
+  if (again && !operation->ended) {
     ++drive->counters_.retries;
     Request second = request_like(first);
     second.cancellation = &operation->cancellation;
@@ -184,7 +190,7 @@ void Drive::watch() {
   for (Operation* operation = oldest_; operation != nullptr; operation = next) {
     next = operation->newer;
     const Duration age = now - operation->started;
-    if (age >= policy_.timeout) {
+    if (age >= (operation->is_flush ? kFlushTimeouts : 1) * policy_.timeout) {
       Completion late;
       late.error = Error::kTimedOut;
       end(*operation, std::move(late));

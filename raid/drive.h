@@ -23,7 +23,7 @@
 namespace sandbay::raid {
 
 struct DrivePolicy {
-  Duration timeout = std::chrono::seconds(10);
+  Duration timeout = std::chrono::seconds(10);  // Of a flush three times that.
   // A read that takes longer is worth reading around, where there is redundancy; kept as a flag,
   // the read goes on.
   Duration slow_read = std::chrono::milliseconds(250);

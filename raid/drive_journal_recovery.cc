@@ -57,7 +57,10 @@ Task<Result<JournalRecovery>> DriveJournal::recover_once() {
       if (intact) good |= std::uint64_t{1} << role;
     }
     if (good == 0) {
-      if (was_durable) recovery.lost_stripes.push_back(record.header.stripe);
+      if (was_durable && !record.header.tail_only) {
+        recovery.lost.push_back(
+            {.sequence = sequence, .stripe = record.header.stripe, .writes = record.writes});
+      }
       continue;
     }
     const Error restored = co_await restore_copies(&record, &payload, good);
@@ -68,7 +71,7 @@ Task<Result<JournalRecovery>> DriveJournal::recover_once() {
                                 .writes = record.writes,
                                 .payload = std::move(payload)});
   }
-  keep_newest(recovery.updates, ring_.block_bytes);
+  keep_newest(recovery.updates, recovery.lost, ring_.block_bytes);
   // Of which stripes the others were nobody knows.
   if (durable_count < newest_batch - scan.tail()) recovery.all_lost = true;
   co_return recovery;

@@ -64,12 +64,12 @@ Task<Completion> RaidSet::read_widened(Request request) {
   Request wide = request_like(request);
   wide.extent = {.first = first, .block_count = end - first};
   if (head > 0) {
-    BufferList before = co_await scratch_.allocate(head);
+    BufferList before = co_await home_.buffers().allocate(head);
     wide.data.append(std::move(before));
   }
   wide.data.append(std::move(request.data));
   if (tail > 0) {
-    BufferList after = co_await scratch_.allocate(tail);
+    BufferList after = co_await home_.buffers().allocate(tail);
     wide.data.append(std::move(after));
   }
   Completion completion = co_await read_many(std::move(wide), asked);
@@ -96,7 +96,6 @@ Task<void> RaidSet::read_sole(ReadPiece* piece) {
     co_return;
   }
   if (piece->failed) co_return;
-  if (piece->data.empty()) piece->data = co_await scratch_.allocate(bytes_of(piece->rows));
   piece->member = 0;
   co_await read_alone(piece);
   if (piece->error != Error::kNone) co_return;
@@ -123,7 +122,6 @@ Task<void> RaidSet::settle_and_read(ReadPiece* piece) {
   piece->failed = false;
   piece->late = false;
   piece->error = Error::kNone;
-  piece->data.clear();
   co_await read_slices(piece);
 }
 

@@ -48,9 +48,16 @@ struct RecoveredUpdate {
   std::vector<std::byte> payload;
 };
 
+// A record that was live and cannot be read any more; of what it wrote nothing is known but where.
+struct LostUpdate {
+  std::uint64_t sequence = 0;
+  std::uint64_t stripe = 0;
+  std::vector<JournalWrite> writes;
+};
+
 struct JournalRecovery {
-  std::vector<RecoveredUpdate> updates;     // In the order in which they were appended.
-  std::vector<std::uint64_t> lost_stripes;  // Their records were live but cannot be read any more.
+  std::vector<RecoveredUpdate> updates;  // In the order in which they were appended.
+  std::vector<LostUpdate> lost;          // Likewise.
   // Which records were live is not known any more; those that are known are in `updates` all the
   // same.
   bool all_lost = false;
@@ -72,7 +79,8 @@ class Journal {
   // In any order. Costs no I/O by itself.
   virtual void release(std::uint64_t ticket) = 0;
   // Called once, before the first append(): what a crash left. Every block stands in at most one
-  // update, with its newest bytes: released updates may come back, but none over a newer one.
+  // update, with its newest bytes: released updates may come back, but none over a newer one, nor
+  // over one that is lost.
   // Afterwards the journal counts all of it as live until reset(). What was not released is
   // returned again by the next recover() if there is another crash before reset() has ended, also
   // when a drive is missing then.

@@ -74,9 +74,14 @@ void trim(RecoveredUpdate& update, std::map<unsigned, Covered>& covered,
 
 }  // namespace
 
-void keep_newest(std::vector<RecoveredUpdate>& updates, std::uint32_t block_bytes) {
+void keep_newest(std::vector<RecoveredUpdate>& updates, std::span<const LostUpdate> lost,
+                 std::uint32_t block_bytes) {
   std::map<unsigned, Covered> covered;
   for (auto update = updates.rbegin(); update != updates.rend(); ++update) {
+    for (; !lost.empty() && lost.back().sequence > update->sequence;
+         lost = lost.first(lost.size() - 1)) {
+      for (const JournalWrite& write : lost.back().writes) covered[write.role].add(write.extent);
+    }
     trim(*update, covered, block_bytes);
   }
   std::erase_if(updates, [](const RecoveredUpdate& update) { return update.writes.empty(); });

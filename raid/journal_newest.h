@@ -7,14 +7,16 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "raid/journal.h"
 
 namespace sandbay::raid {
 
-// `updates` are in order of sequence. Writes are trimmed or split; updates of which nothing is left
-// are removed.
-void keep_newest(std::vector<RecoveredUpdate>& updates, std::uint32_t block_bytes);
+// Both are in order of sequence. Writes are trimmed or split; updates of which nothing is left are
+// removed. What a lost update wrote is newer than all before it, too.
+void keep_newest(std::vector<RecoveredUpdate>& updates, std::span<const LostUpdate> lost,
+                 std::uint32_t block_bytes);
 
 }  // namespace sandbay::raid

@@ -167,42 +167,45 @@ Task<bool> Maintenance::make_fresh(Work work) {
 Task<bool> Maintenance::freshen_region(Work work, std::uint64_t region) {
   const bool copy = work.kind == Kind::kCopy;
   const Layout& layout = set_.layout();
-  Drive* target = copy ? drives_.replacement(work.role) : drives_.drive(work.role);
+  // Another drive that takes the place meanwhile has nothing of what was done.
+  Drive* const target = copy ? drives_.replacement(work.role) : drives_.drive(work.role);
   if (target == nullptr) co_return false;
+  const auto still = [&] {
+    return target == (copy ? drives_.replacement(work.role) : drives_.drive(work.role));
+  };
   const std::uint64_t end = drives_.end_of_region(region);
   Batch batch{.set = set_};
   std::optional<std::uint64_t> stripe =
       layout.first_stripe(work.role, region * drives_.superblock().region_stripes);
-  while (stripe && *stripe < end && !batch.failed && !stopping_) {
+  while (stripe && *stripe < end && !batch.failed && !stopping_ && still()) {
     std::uint64_t done = *stripe;
     for (unsigned i = 0; i < policy_.stripes_at_once && stripe && *stripe < end; ++i) {
       done = *stripe;
       const std::optional<unsigned> member = layout.member(done, work.role);
       assert(member.has_value());
       ++batch.running;
-      spawn(rebuild_one(&batch, done, member.value_or(0), copy));
+      spawn(rebuild_one(&batch, done, member.value_or(0), target));
       stripe = layout.next_stripe(work.role, done);
       ++progress_.done_stripes;
     }
     while (batch.running > 0) co_await batch.ended.wait();
-    if (!batch.failed) drives_.fresh_up_to(work.role, copy, region, done + 1);
+    if (!batch.failed && still()) drives_.fresh_up_to(work.role, copy, region, done + 1);
     const std::uint64_t strip_bytes = std::uint64_t{layout.strip_blocks()} * layout.block_bytes();
     co_await pace(strip_bytes * policy_.stripes_at_once);
   }
-  if (batch.failed || stopping_) co_return false;
+  if (batch.failed || stopping_ || !still()) co_return false;
   // Flushes the drive, too. Without it an update of before the drive was lost could come back from
   // the journal over what has been rebuilt.
   const Error renewed = co_await set_.renew_journal();
-  const bool still = target == (copy ? drives_.replacement(work.role) : drives_.drive(work.role));
-  if (renewed != Error::kNone || !still) co_return false;
+  if (renewed != Error::kNone || !still()) co_return false;
   drives_.region_fresh(work.role, copy, region);
   const Error saved = co_await drives_.save_regions();
   co_return saved == Error::kNone;
 }
 
 Task<void> Maintenance::rebuild_one(Batch* batch, std::uint64_t stripe, unsigned member,
-                                    bool replacement) {
-  const Error error = co_await batch->set.rebuild_member(stripe, member, replacement);
+                                    Drive* target) {
+  const Error error = co_await batch->set.rebuild_member(stripe, member, target);
   batch->failed |= error != Error::kNone;
   if (--batch->running == 0) batch->ended.notify_all();
 }

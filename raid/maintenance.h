@@ -77,8 +77,7 @@ class Maintenance {
   Task<bool> verify_regions();
   Task<bool> verify_all();
   Task<bool> verify_range(std::uint64_t first, std::uint64_t end);
-  static Task<void> rebuild_one(Batch* batch, std::uint64_t stripe, unsigned member,
-                                bool replacement);
+  static Task<void> rebuild_one(Batch* batch, std::uint64_t stripe, unsigned member, Drive* target);
   static Task<void> verify_one(Batch* batch, std::uint64_t stripe);
   Task<void> pace(std::uint64_t bytes);
   TimePoint next_verify_after_now() const;

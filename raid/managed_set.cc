@@ -36,8 +36,9 @@ void note_losses(Superblock& superblock, RegionMap& regions, const Layout& layou
     }
     if (members[role].device != nullptr) continue;
     if (entry.state == RoleState::kActive) entry.state = RoleState::kMissing;
-    // Mirrors differ where a crash came while they were written; the ones that are here count.
-    if (!layout.mirrored() || superblock.clean) continue;
+    // Where redundancy is not verified, the ones that are here count: mirrors differ where a crash
+    // came while they were written, and nothing matches yet in a new set.
+    if (layout.redundancy() == 0 || superblock.redundancy_suspect) continue;
     for (auto region = regions.first_dirty(); region; region = regions.first_dirty(*region + 1)) {
       regions.set_stale(role, false, *region, true);
       if (*region + 1 == regions.region_count()) break;

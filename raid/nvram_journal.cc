@@ -107,10 +107,12 @@ Task<Result<JournalRecovery>> NvramJournal::recover() {
     if (!lost.described || !header.has_value()) {
       recovery.all_lost = true;
     } else if (header->set == set_) {
-      recovery.lost_stripes.push_back(header->stripe);
+      recovery.lost.push_back({.sequence = lost.first_sequence,
+                               .stripe = header->stripe,
+                               .writes = decode_journal_writes(*header, lost.descriptor)});
     }
   }
-  keep_newest(recovery.updates, block_bytes_);
+  keep_newest(recovery.updates, recovery.lost, block_bytes_);
   co_return recovery;
 }
 

@@ -15,6 +15,8 @@ namespace {
 
 // Stripes, a bit each, of which it is known that mirrors are alike before their region is verified.
 constexpr std::uint64_t kMostAlike = std::uint64_t{1} << 26;
+// That wait at once; what finds no room is found again by the next read, or by verify.
+constexpr std::size_t kMostRepairs = 256;
 
 }  // namespace
 
@@ -255,8 +257,11 @@ void RaidSet::note_failed_read(ReadPiece& piece, Drive* drive, const Completion&
   }
 }
 
+// Into memory that is not the set's, so that the answer may outlive it: the host's, or where a
+// drive still has that, other. It is there before anything is held.
 Task<void> RaidSet::read_again(ReadPiece* piece) {
   bool unsettled = false;
+  if (piece->data.empty()) piece->data = co_await home_.buffers().allocate(bytes_of(piece->rows));
   if (layout_.redundancy() == 0) {
     if (integrity_ != nullptr) {
       co_await read_sole(piece);
@@ -282,7 +287,7 @@ Task<void> RaidSet::read_again(ReadPiece* piece) {
   if (unsettled) co_await settle_and_read(piece);
   if (!piece->data.empty()) co_return;
   // With an error, too, the host gets as many bytes as it asked for.
-  piece->data = co_await scratch_.allocate(bytes_of(piece->rows));
+  piece->data = co_await home_.buffers().allocate(bytes_of(piece->rows));
   piece->data.fill_zero();
 }
 
@@ -306,7 +311,6 @@ Task<void> RaidSet::read_alone(ReadPiece* piece) {
 // So many rows at a time as memory allows.
 Task<void> RaidSet::read_slices(ReadPiece* piece) {
   if (piece->rows <= slice_rows()) co_return co_await read_held(piece);
-  BufferList data;
   Error error = Error::kNone;
   Lba bad = piece->bad;
   for (std::uint32_t done = 0; done < piece->rows;) {
@@ -320,22 +324,31 @@ Task<void> RaidSet::read_slices(ReadPiece* piece) {
     slice.failed = piece->failed;
     slice.late = piece->late;
     slice.error = piece->error;
+    slice.data = piece->data.share(bytes_of(done), bytes_of(slice.rows));
     co_await read_held(&slice);
     if (slice.error != Error::kNone && error == Error::kNone) {
       error = slice.error;
       bad = slice.bad;
     }
-    if (slice.data.empty()) {
-      slice.data = co_await scratch_.allocate(bytes_of(slice.rows));
-      slice.data.fill_zero();
-    }
-    data.append(std::move(slice.data));
     done += slice.rows;
   }
-  piece->data = std::move(data);
   piece->error = error;
   piece->bad = bad;
 }
+
+namespace {
+
+// What there is of it, or zeros.
+void fill(BufferList& target, const BufferList& bytes) {
+  if (bytes.empty()) return target.fill_zero();
+  std::size_t offset = 0;
+  for (std::size_t at = 0; at < bytes.slice_count(); ++at) {
+    target.copy_from(bytes[at].bytes(), offset);
+    offset += bytes[at].byte_count();
+  }
+}
+
+}  // namespace
 
 // From whatever has it; the stripe is held.
 Task<void> RaidSet::read_held(ReadPiece* piece) {
@@ -345,6 +358,7 @@ Task<void> RaidSet::read_held(ReadPiece* piece) {
   if (const auto lost = drives_.lost().first_overlap(piece->wanted())) {
     piece->error = Error::kMediumError;
     piece->bad = *lost;
+    piece->data.fill_zero();
     co_return;
   }
   const unsigned wanted = layout_.mirrored() ? 0 : piece->position.chunk;
@@ -365,7 +379,7 @@ Task<void> RaidSet::read_held(ReadPiece* piece) {
     piece->error = co_await recover_rows(stripe, MemberSet{1} << wanted, row, piece->rows, 0,
                                          &lanes, &bad_row);
   }
-  if (!lanes[wanted].empty()) piece->data = std::move(lanes[wanted]);
+  fill(piece->data, lanes[wanted]);
   piece->bad = std::max(piece->lba + (bad_row - row), piece->asked.first);
   const bool there = by_drive && (self & drives_.unreadable(stripe)) == 0;
   if (there && (medium_error || piece->error == Error::kMediumError)) {
@@ -377,7 +391,12 @@ Task<void> RaidSet::read_held(ReadPiece* piece) {
 
 void RaidSet::repair_later(std::uint64_t stripe, unsigned member, std::uint32_t row,
                            std::uint32_t count) {
-  if (background_.enter()) spawn(repair(stripe, member, row, count));
+  if (repairing_.size() >= kMostRepairs || !background_.enter()) return;
+  if (repairing_.insert({stripe, member, row}).second) {
+    spawn(repair(stripe, member, row, count));
+  } else {
+    background_.leave();
+  }
 }
 
 // Writes what could be recovered over what could not be read; drives put another sector there.
@@ -392,6 +411,7 @@ Task<void> RaidSet::repair(std::uint64_t stripe, unsigned member, std::uint32_t 
   }
   table_.unlock(entry);
   table_.leave(entry);
+  repairing_.erase({stripe, member, row});
   background_.leave();
 }
 

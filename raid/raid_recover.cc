@@ -35,7 +35,7 @@ MemberSet lowest(MemberSet set, unsigned count) {
 
 Task<void> RaidSet::read_members(std::uint64_t stripe, MemberSet members, std::uint32_t row,
                                  std::uint32_t row_count, Lanes* lanes, MemberSet* failed,
-                                 bool* medium, Lanes* suspects) {
+                                 MemberSet* medium, Lanes* suspects) {
   struct Reading {
     unsigned member;
     unsigned role;
@@ -75,7 +75,7 @@ Task<void> RaidSet::read_members(std::uint64_t stripe, MemberSet members, std::u
         continue;
       }
       *failed |= MemberSet{1} << reading.member;
-      *medium = true;
+      *medium |= MemberSet{1} << reading.member;
       if (suspects != nullptr) {
         (*suspects)[reading.member] = std::move(done.data);
       } else if (layout_.redundancy() > 0) {
@@ -84,8 +84,11 @@ Task<void> RaidSet::read_members(std::uint64_t stripe, MemberSet members, std::u
       continue;
     }
     *failed |= MemberSet{1} << reading.member;
-    *medium |= done.error == Error::kMediumError;
-    if (done.error != Error::kMediumError) judge(reading.role, reading.drive, done.error, "a read");
+    if (done.error == Error::kMediumError) {
+      *medium |= MemberSet{1} << reading.member;
+    } else {
+      judge(reading.role, reading.drive, done.error, "a read");
+    }
   }
 }
 
@@ -96,7 +99,7 @@ Task<Error> RaidSet::recover_rows(std::uint64_t stripe, MemberSet wanted, std::u
   const unsigned needed = layout_.data_chunks();
   MemberSet bad = avoid & first_members(width);
   MemberSet there = 0;
-  bool medium = avoid != 0;
+  MemberSet medium = bad;
   for (;;) {
     bad |= drives_.unreadable(stripe);
     const MemberSet good = first_members(width) & ~bad;
@@ -113,7 +116,9 @@ Task<Error> RaidSet::recover_rows(std::uint64_t stripe, MemberSet wanted, std::u
     if ((reads & bad) != 0 || doubted ||
         static_cast<unsigned>(std::popcount(reads)) < ((wanted & bad) != 0 ? needed : 1)) {
       *bad_row = row;
-      if (!medium && !doubted) co_return Error::kNotReady;
+      // A drive that is there and failed otherwise may give it when it is asked again.
+      const MemberSet otherwise = bad & ~medium & ~drives_.unreadable(stripe);
+      if ((medium == 0 && !doubted) || otherwise != 0) co_return Error::kNotReady;
       if (row_count <= granule_) co_return Error::kMediumError;
       lanes->clear();
       co_return co_await recover_by_granule(stripe, wanted, row, row_count, lanes, bad_row,
@@ -158,6 +163,13 @@ bool RaidSet::incomputable(std::uint64_t stripe, MemberSet wanted) const {
     if (has(wanted, member) && !entry_tells(stripe, member)) return true;
   }
   return false;
+}
+
+MemberSet RaidSet::unbelieved(std::uint64_t stripe, MemberSet missing) const {
+  if (drives_.redundancy_valid(stripe)) return 0;
+  const MemberSet data = first_members(layout_.data_chunks());
+  const MemberSet parities = first_members(layout_.width()) & ~data & ~missing;
+  return parities & ~lowest(parities, static_cast<unsigned>(std::popcount(missing & data)));
 }
 
 // Computes the wanted members out of those that are there.
@@ -239,7 +251,7 @@ Task<Error> RaidSet::settle_granules(std::uint64_t stripe, std::uint32_t row,
 Task<Error> RaidSet::settle_granule(std::uint64_t stripe, std::uint32_t row, MemberSet looked_at) {
   const MemberSet all = first_members(layout_.width());
   MemberSet failed = 0;
-  bool medium = false;
+  MemberSet medium = 0;
   Lanes lanes(layout_.width());
   Lanes suspects(layout_.width());
   co_await read_members(stripe, looked_at & all & ~drives_.unreadable(stripe), row, granule_,
@@ -248,7 +260,7 @@ Task<Error> RaidSet::settle_granule(std::uint64_t stripe, std::uint32_t row, Mem
   const bool give_up = looked_at == all && drives_.redundancy_suspect(stripe) &&
                        (away & first_members(layout_.data_chunks())) != 0;
   if (failed == 0 && !give_up) co_return Error::kNone;
-  medium |= give_up;
+  medium |= give_up ? away : 0;
   const MemberSet rest = all & ~looked_at & ~drives_.unreadable(stripe);
   if (rest != 0) {  // One is bad: now the others matter, too.
     co_await read_members(stripe, rest, row, granule_, &lanes, &failed, &medium, &suspects);
@@ -258,7 +270,7 @@ Task<Error> RaidSet::settle_granule(std::uint64_t stripe, std::uint32_t row, Mem
 
 // All members but the failed ones and those that are away are in lanes.
 Task<Error> RaidSet::settle_bad(std::uint64_t stripe, std::uint32_t row, MemberSet failed,
-                                bool medium, Lanes* lanes, Lanes* suspects) {
+                                MemberSet medium, Lanes* lanes, Lanes* suspects) {
   const MemberSet all = first_members(layout_.width());
   const MemberSet data = first_members(layout_.data_chunks());
   const MemberSet missing = all & (drives_.unreadable(stripe) | failed);
@@ -290,7 +302,9 @@ Task<Error> RaidSet::settle_bad(std::uint64_t stripe, std::uint32_t row, MemberS
                        granule_, row, stripe)});
     }
   } else {
-    if (!medium) co_return Error::kNotReady;
+    // What a drive holds that is there and failed otherwise is not lost.
+    const MemberSet otherwise = failed & ~medium & ~drives_.unreadable(stripe);
+    if (medium == 0 || otherwise != 0) co_return Error::kNotReady;
     const Error error =
         co_await add_lost(stripe, layout_.mirrored() ? data : missing & data, row, granule_);
     if (error != Error::kNone) co_return error;
@@ -340,24 +354,43 @@ Task<void> RaidSet::compute_parities(Lanes* lanes, std::size_t lane_bytes) {
 
 Task<Error> RaidSet::add_lost(std::uint64_t stripe, MemberSet members, std::uint32_t row,
                               std::uint32_t rows) {
-  bool added = false;
   for (unsigned member = 0; member < layout_.data_chunks(); ++member) {
     if (!has(members, member)) continue;
     const Extent extent{.first = layout_.lba({.stripe = stripe, .chunk = member, .row = row}),
                         .block_count = rows};
-    added |= drives_.lost().add(extent);
+    drives_.add_lost(extent);
     counters_.lost_blocks += rows;
     drives_.tell({SetEvent::Kind::kSectorsLost, kNoRole,
                   fmt::format("blocks {} to {} are lost: they cannot be read or recovered",
                               extent.first, extent.end() - 1)});
   }
-  if (!added) co_return Error::kNone;
   co_return co_await drives_.save_lost();
+}
+
+Task<Error> RaidSet::lose_written(unsigned role, Extent extent) {
+  const MemberSet data = first_members(layout_.data_chunks());
+  Lba lba = extent.first - drives_.data_offset();
+  const Lba end = lba + extent.block_count;
+  if (extent.first < drives_.data_offset() || end > layout_.drive_blocks(role)) {
+    co_return Error::kMediumError;  // Entries of cells: that cannot be told to a host.
+  }
+  while (lba < end) {
+    const Layout::OnDrive at = layout_.on_drive(role, lba);
+    const auto rows = static_cast<std::uint32_t>(
+        std::min<std::uint64_t>(end - lba, layout_.strip_blocks() - at.row));
+    const MemberSet lost = layout_.mirrored()
+                               ? data
+                               : (drives_.unreadable(at.stripe) | MemberSet{1} << at.member) & data;
+    const Error error = co_await add_lost(at.stripe, lost, at.row, rows);
+    if (error != Error::kNone) co_return error;
+    lba += rows;
+  }
+  co_return Error::kNone;
 }
 
 // ---- for maintenance ------------------------------------------------------------------------
 
-Task<Error> RaidSet::rebuild_member(std::uint64_t stripe, unsigned member, bool replacement) {
+Task<Error> RaidSet::rebuild_member(std::uint64_t stripe, unsigned member, Drive* target) {
   StripeEntry& entry = table_.enter(stripe);
   co_await table_.lock(entry);
   Error error = Error::kNotReady;
@@ -367,7 +400,7 @@ Task<Error> RaidSet::rebuild_member(std::uint64_t stripe, unsigned member, bool 
     error = Error::kNone;
     for (std::uint32_t row = 0; row < layout_.strip_blocks() && error == Error::kNone;) {
       const std::uint32_t rows = std::min(slice_rows(), layout_.strip_blocks() - row);
-      error = co_await rebuild_held(stripe, member, replacement, row, rows);
+      error = co_await rebuild_held(stripe, member, target, row, rows);
       row += rows;
     }
   }
@@ -376,22 +409,25 @@ Task<Error> RaidSet::rebuild_member(std::uint64_t stripe, unsigned member, bool 
   co_return error;
 }
 
-Task<Error> RaidSet::rebuild_held(std::uint64_t stripe, unsigned member, bool replacement,
+Task<Error> RaidSet::rebuild_held(std::uint64_t stripe, unsigned member, Drive* target,
                                   std::uint32_t row, std::uint32_t rows) {
   const unsigned role = layout_.role(stripe, member);
   const SetDrives::RoleDrive& here = drives_.role(role);
-  Drive* target = replacement ? here.replacement : here.drive;
-  if (target == nullptr) co_return Error::kNotFound;
+  if (target != here.drive && target != here.replacement) co_return Error::kNotFound;
   Lanes lanes(layout_.width());
+  bool unwritable = false;
   for (unsigned attempt = 0;; ++attempt) {
     std::uint32_t bad_row = 0;
     lanes.clear();
     const Error error = co_await recover_rows(stripe, MemberSet{1} << member, row, rows, 0, &lanes,
                                               &bad_row, attempt > 0);
     if (error == Error::kNone) break;
+    // Zeros stand for what is lost, also if another drive cannot take them.
+    if (error == Error::kMediumError && unwritable) break;
     if (error != Error::kMediumError || attempt > 0) co_return error;
     const Error settled = co_await declare_lost(stripe, row, rows);
-    if (settled != Error::kNone) co_return settled;
+    unwritable = settled == Error::kMediumError;
+    if (settled != Error::kNone && !unwritable) co_return settled;
   }
   Request request;
   request.operation = Operation::kWrite;
@@ -441,7 +477,7 @@ Task<RaidSet::Verified> RaidSet::verify_held(std::uint64_t stripe, std::uint32_t
   MemberSet readable = 0;
   for (unsigned attempt = 0;; ++attempt) {
     MemberSet failed = 0;
-    bool medium = false;
+    MemberSet medium = 0;
     lanes.clear();
     readable = first_members(width) & ~drives_.unreadable(stripe);
     // With some away, what does not match cannot be told; they may come back.
@@ -457,6 +493,8 @@ Task<RaidSet::Verified> RaidSet::verify_held(std::uint64_t stripe, std::uint32_t
     }
     if (attempt > 1) co_return Verified{.error = Error::kMediumError};
     verified.error = co_await declare_lost(stripe, row, rows);
+    // Lost, and the drive cannot take what stands for it. No redundancy is left to be compared.
+    if (verified.error == Error::kMediumError) co_return Verified{.mismatch = true};
     if (verified.error != Error::kNone) co_return verified;
   }
   const MemberSet there = readable & ~drives_.unreadable(stripe);

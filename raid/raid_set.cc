@@ -125,7 +125,11 @@ Task<Completion> RaidSet::submit(Request request) {
     co_return completion;
   }
   last_host_io_ = home_.now();
+  const Extent extent = request.extent;
   completion = co_await dispatch(std::move(request));
+  if (completion.error == Error::kMediumError && extent.block_count > 0) {
+    completion.first_bad_lba = std::clamp(completion.first_bad_lba, extent.first, extent.end() - 1);
+  }
   if (lacking_told_ && completion.error == Error::kNone && health() != Health::kFailed) {
     lacking_told_ = false;
     drives_.tell({SetEvent::Kind::kOnline, kNoRole, "its drives answer again"});
@@ -267,7 +271,7 @@ Task<Error> RaidSet::replay_journal(bool clean) {
   if (!found) co_return found.error();
   if (clean) {
     found->all_lost = false;
-    found->lost_stripes.clear();
+    found->lost.clear();
   }
   std::uint64_t written = 0;
   for (const RecoveredUpdate& update : found->updates) {
@@ -290,9 +294,12 @@ Task<Error> RaidSet::replay_journal(bool clean) {
         }
         const Completion completion = co_await drive->submit_metadata(std::move(request));
         if (completion.error == Error::kNone) continue;
-        if (!judge(entry.role, drive, completion.error, "replay of the journal")) {
-          co_return completion.error == Error::kNoSpace ? Error::kNoSpace : Error::kNotReady;
+        if (judge(entry.role, drive, completion.error, "replay of the journal")) continue;
+        Error error = completion.error == Error::kNoSpace ? Error::kNoSpace : Error::kNotReady;
+        if (completion.error == Error::kMediumError) {
+          error = co_await lose_written(entry.role, entry.extent);
         }
+        if (error != Error::kNone) co_return error;
       }
       offset += byte_count;
     }
@@ -305,7 +312,7 @@ Task<Error> RaidSet::replay_journal(bool clean) {
   const bool degraded =
       drives_.absent_roles() != 0 || (drives_.stale_roles() != 0 && layout_.parity_chunks() > 0);
   if (found->all_lost && degraded) co_return Error::kDataCorrupt;
-  for (const std::uint64_t stripe : found->lost_stripes) {
+  for (const std::uint64_t stripe : stripes_of(found->lost)) {
     drives_.redundancy_lost(stripe);
     const MemberSet away = drives_.unreadable(stripe);
     if (away == 0 || layout_.mirrored()) continue;
@@ -314,14 +321,14 @@ Task<Error> RaidSet::replay_journal(bool clean) {
     if (error != Error::kNone) co_return error;
   }
   if (found->all_lost) drives_.all_redundancy_lost();
-  if (found->all_lost || !found->lost_stripes.empty()) {
+  if (found->all_lost || !found->lost.empty()) {
     drives_.tell({SetEvent::Kind::kJournalLost, kNoRole,
                   found->all_lost
                       ? std::string("the journal was lost: the last writes may be lost; all "
                                     "redundancy is verified")
-                      : fmt::format("{} updates in the journal were lost; their redundancy is "
-                                    "verified",
-                                    found->lost_stripes.size())});
+                      : fmt::format("{} updates in the journal were lost: the last writes there "
+                                    "may be lost; redundancy is verified",
+                                    found->lost.size())});
     Error error = co_await drives_.save_regions();
     if (error == Error::kNone) error = co_await drives_.settled();
     if (error != Error::kNone) co_return error;
@@ -329,6 +336,25 @@ Task<Error> RaidSet::replay_journal(bool clean) {
   const Error error = co_await flush_drives();
   if (error != Error::kNone) co_return error;
   co_return co_await journal_->reset();
+}
+
+// Every stripe that they wrote; one update can have many.
+std::set<std::uint64_t> RaidSet::stripes_of(std::span<const LostUpdate> updates) const {
+  std::set<std::uint64_t> stripes;
+  for (const LostUpdate& update : updates) {
+    if (update.stripe < layout_.stripe_count()) stripes.insert(update.stripe);
+    for (const JournalWrite& write : update.writes) {
+      if (write.role >= layout_.drive_count()) continue;
+      Lba lba = std::max(write.extent.first, drives_.data_offset()) - drives_.data_offset();
+      const Lba end =
+          std::min(std::max(write.extent.end(), drives_.data_offset()) - drives_.data_offset(),
+                   layout_.drive_blocks(write.role));
+      for (; lba < end; lba += layout_.strip_blocks() - lba % layout_.strip_blocks()) {
+        stripes.insert(layout_.on_drive(write.role, lba).stripe);
+      }
+    }
+  }
+  return stripes;
 }
 
 void RaidSet::go_offline(const std::string& why) {
@@ -387,7 +413,7 @@ Task<Completion> RaidSet::zero(Request request) {
         lba % stripe_blocks == 0 ? std::min((end - lba) / stripe_blocks, zero_batch()) : 0;
     std::uint64_t blocks = whole * stripe_blocks;
     if (whole > 0) {
-      completion.error = co_await zero_stripes(stripe, whole, operation);
+      completion.error = co_await zero_stripes(stripe, whole, operation, request.origin);
     } else {
       const Layout::Position position = layout_.position(lba);
       blocks = std::min<std::uint64_t>(end - lba, layout_.strip_blocks() - position.row);
@@ -396,9 +422,6 @@ Task<Completion> RaidSet::zero(Request request) {
                                                request.force_unit_access, request.origin);
     }
     lba += blocks;
-  }
-  if (completion.error == Error::kNone && !drives_.lost().empty()) {
-    completion.error = co_await forget_lost(request.extent);
   }
   const bool stable = journal_ != nullptr && journal_->survives_power_loss();
   if (completion.error == Error::kNone && request.force_unit_access && !stable) {
@@ -427,9 +450,10 @@ std::uint64_t RaidSet::zero_batch() const {
   return 0;
 }
 
-// The stripes are taken in order, so two such runs cannot wait for each other, and whoever holds
-// one stripe waits for no other.
-Task<Error> RaidSet::zero_stripes(std::uint64_t first, std::uint64_t count, Operation operation) {
+// The stripes are taken in order, so two such runs cannot wait for each other; whoever else holds a
+// stripe waits for no other.
+Task<Error> RaidSet::zero_stripes(std::uint64_t first, std::uint64_t count, Operation operation,
+                                  Origin origin) {
   std::vector<StripeEntry*> held;
   held.reserve(count);
   for (std::uint64_t stripe = first; stripe < first + count; ++stripe) {
@@ -438,7 +462,12 @@ Task<Error> RaidSet::zero_stripes(std::uint64_t first, std::uint64_t count, Oper
     held.push_back(&entry);
   }
   Error error = Error::kNotReady;
-  if (!offline_) error = co_await zero_held(first, count, operation);
+  if (!offline_) error = co_await zero_held(first, count, operation, origin);
+  if (error == Error::kNone && drives_.lost_matters()) {
+    drives_.remove_lost(
+        {.first = first * layout_.stripe_blocks(), .block_count = count * layout_.stripe_blocks()});
+    error = co_await drives_.save_lost();
+  }
   for (StripeEntry* entry : held) {
     table_.unlock(*entry);
     table_.leave(*entry);
@@ -446,7 +475,8 @@ Task<Error> RaidSet::zero_stripes(std::uint64_t first, std::uint64_t count, Oper
   co_return error;
 }
 
-Task<Error> RaidSet::zero_held(std::uint64_t first, std::uint64_t count, Operation operation) {
+Task<Error> RaidSet::zero_held(std::uint64_t first, std::uint64_t count, Operation operation,
+                               Origin origin) {
   // One extent a drive: whole strips of neighbouring stripes lie side by side on it.
   std::vector<JournalWrite> writes;
   std::array<std::size_t, kMostDrives> last;
@@ -497,8 +527,9 @@ Task<Error> RaidSet::zero_held(std::uint64_t first, std::uint64_t count, Operati
       if (drive == nullptr) continue;
       Request request;
       request.operation = operation;
+      request.origin = origin;
       request.extent = write.extent;
-      targets.push_back({write.role, drive, drive->start(std::move(request))});
+      targets.push_back({write.role, drive, write.extent, drive->start(std::move(request))});
     }
   }
   co_return co_await end_store({.first = first, .count = count}, &targets, &sums, *ticket);
@@ -522,6 +553,7 @@ Task<Completion> RaidSet::zero_direct(Request request) {
     part.extent = {.first = on_drive(position.stripe, position.row), .block_count = blocks};
     const Completion done = co_await drive->submit(std::move(part));
     completion.error = done.error;
+    completion.first_bad_lba = lba;
     lba += blocks;
   }
   co_return completion;

@@ -6,8 +6,8 @@
 // they are rewritten; kNotReady while more drives are away than the set survives; what the drive
 // said where there is no redundancy. Never bytes that were not written.
 //
-// A write for which there is no room on the drives ends with kNoSpace, and no drive goes for it. What
-// it was to change is old or new, and redundancy of its region is verified.
+// A write for which there is no room on the drives ends with kNoSpace, and no drive goes for it.
+// What it was to change is old or new, and redundancy of its region is verified.
 //
 // When a write to a parity set fails beyond what it survives, drives disagree about a stripe and
 // only the journal knows better: the set is then offline() for good, and its owner assembles it
@@ -25,6 +25,7 @@
 #include <set>
 #include <span>
 #include <string>
+#include <tuple>
 #include <unordered_map>
 #include <vector>
 
@@ -113,8 +114,9 @@ class RaidSet final : public BlockDevice {
   Task<Error> renew_journal();
 
   // For maintenance. Each takes the stripe for itself. ------------------------------------------
-  // Writes a member of a stripe anew, on the role's drive or on its replacement.
-  Task<Error> rebuild_member(std::uint64_t stripe, unsigned member, bool replacement);
+  // Writes a member of a stripe anew on `target`, the role's drive or its replacement; kNotFound if
+  // it is neither any more.
+  Task<Error> rebuild_member(std::uint64_t stripe, unsigned member, Drive* target);
   struct Verified {
     Error error = Error::kNone;
     bool mismatch = false;
@@ -130,6 +132,7 @@ class RaidSet final : public BlockDevice {
   struct Target {
     unsigned role = 0;
     Drive* drive = nullptr;
+    Extent extent;
     DriveIo io;
   };
 
@@ -153,12 +156,15 @@ class RaidSet final : public BlockDevice {
   Task<Completion> flush(Request request);
   Task<Completion> zero(Request request);
   Task<Completion> zero_direct(Request request);
-  Task<Error> zero_stripes(std::uint64_t first, std::uint64_t count, Operation operation);
-  Task<Error> zero_held(std::uint64_t first, std::uint64_t count, Operation operation);
+  Task<Error> zero_stripes(std::uint64_t first, std::uint64_t count, Operation operation,
+                           Origin origin);
+  Task<Error> zero_held(std::uint64_t first, std::uint64_t count, Operation operation,
+                        Origin origin);
   std::uint64_t zero_batch() const;
   Task<Completion> advise(Request request);
   Task<Result<ProvisioningRun>> provisioning_of_strip(Lba lba, std::uint64_t most);
   Task<Error> prepare_replay(std::uint64_t stripe, JournalWrite entry, Prepared* prepared);
+  std::set<std::uint64_t> stripes_of(std::span<const LostUpdate> updates) const;
   void go_offline(const std::string& why);
   void begin_relief();
   void release(std::vector<std::uint64_t> tickets);
@@ -200,7 +206,7 @@ class RaidSet final : public BlockDevice {
   void start_writer(StripeEntry& entry);
   Task<void> write_stripe(StripeEntry* entry);
   Task<Error> write_pieces(std::uint64_t stripe, std::span<WritePiece* const> pieces);
-  Task<Error> forget_lost(Extent extent);
+  Task<Error> forget_lost(std::span<WritePiece* const> pieces);
 
   // stripe_update.cc; the stripe is held exclusively, spans and pointers stay.
   Task<Error> update_mirrors(std::uint64_t stripe, std::span<WritePiece* const> pieces);
@@ -225,11 +231,11 @@ class RaidSet final : public BlockDevice {
   Task<Error> leave_unequal(Stripes stripes, Error why);
 
   // raid_recover.cc; the stripe is held, exclusively where something is written.
-  // What is corrupt counts as failed, by a medium error; its bytes go to `suspects`, or its repair
-  // is begun.
+  // Those that cannot be read are added to `failed`, and to `medium` if it is for a medium error:
+  // what is corrupt counts as such; its bytes go to `suspects`, or its repair is begun.
   Task<void> read_members(std::uint64_t stripe, MemberSet members, std::uint32_t row,
-                          std::uint32_t row_count, Lanes* lanes, MemberSet* failed, bool* medium,
-                          Lanes* suspects = nullptr);
+                          std::uint32_t row_count, Lanes* lanes, MemberSet* failed,
+                          MemberSet* medium, Lanes* suspects = nullptr);
   // Brings the `wanted` members of these rows into lanes, from redundancy or (those that are not in
   // `avoid`) from their drives. kMediumError: `bad_row` is the first that cannot be had; the others
   // are there, and zeros stand for what cannot. kNotReady: too many drives are away. `settled`:
@@ -242,6 +248,10 @@ class RaidSet final : public BlockDevice {
                                  bool settled);
   bool incomputable(std::uint64_t stripe, MemberSet wanted) const;
   bool entry_tells(std::uint64_t stripe, unsigned member) const;  // In integrity_set.cc.
+  // The parities of a stripe that say nothing: where redundancy is not verified, as many are
+  // believed, the first that can be read, as there are data members among the `missing`. Those are
+  // what the believed ones say they are, and the other parity is not told of it yet.
+  MemberSet unbelieved(std::uint64_t stripe, MemberSet missing) const;
   Task<void> recover_from(MemberSet there, MemberSet wanted, std::uint32_t row_count, Lanes* lanes);
   Task<void> compute_parities(Lanes* lanes, std::size_t lane_bytes);
   // These rows are beyond redundancy somewhere: finds out which blocks, makes them zeros with
@@ -250,16 +260,19 @@ class RaidSet final : public BlockDevice {
   Task<Error> settle_granules(std::uint64_t stripe, std::uint32_t row, std::uint32_t row_count,
                               MemberSet looked_at);
   Task<Error> settle_granule(std::uint64_t stripe, std::uint32_t row, MemberSet looked_at);
-  Task<Error> settle_bad(std::uint64_t stripe, std::uint32_t row, MemberSet failed, bool medium,
-                         Lanes* lanes, Lanes* suspects);
+  Task<Error> settle_bad(std::uint64_t stripe, std::uint32_t row, MemberSet failed,
+                         MemberSet medium, Lanes* lanes, Lanes* suspects);
   Task<void> recover_missing(MemberSet missing, std::uint32_t rows, Lanes* lanes);
   Task<Error> add_lost(std::uint64_t stripe, MemberSet members, std::uint32_t row,
                        std::uint32_t rows);
+  // These blocks of a role's drive could not be written, and there is no redundancy to go on
+  // without the drive: they are lost, with what is away and would be computed from them.
+  Task<Error> lose_written(unsigned role, Extent extent);
   // Rows that are worked on at once: all members together are within largest_update_bytes, and one
   // update fits the journal.
   std::uint32_t slice_rows() const;
-  Task<Error> rebuild_held(std::uint64_t stripe, unsigned member, bool replacement,
-                           std::uint32_t row, std::uint32_t rows);
+  Task<Error> rebuild_held(std::uint64_t stripe, unsigned member, Drive* target, std::uint32_t row,
+                           std::uint32_t rows);
   Task<Verified> verify_held(std::uint64_t stripe, std::uint32_t row, std::uint32_t rows);
   MemberSet different_mirrors(Lanes& lanes, MemberSet there) const;
   Task<MemberSet> wrong_parities(Lanes* lanes, MemberSet there, std::size_t lane_bytes);
@@ -312,7 +325,8 @@ class RaidSet final : public BlockDevice {
   BufferPool scratch_;
   Buffer zeroes_;                         // A strip of zeros; never written.
   std::unique_ptr<Integrity> integrity_;  // Null: none.
-  // By unverified region, its stripes whose mirrors have been made alike. To forget costs reads only.
+  // By unverified region, its stripes whose mirrors have been made alike. To forget costs reads
+  // only.
   std::unordered_map<std::uint64_t, std::vector<bool>> alike_;
   bool offline_ = false;
   bool lacking_told_ = false;  // That more drives fail than it survives.
@@ -330,6 +344,7 @@ class RaidSet final : public BlockDevice {
   std::uint64_t flushes_done_ = 0;
   Gate gate_;        // Host requests.
   Gate background_;  // Repairs and journal relief.
+  std::set<std::tuple<std::uint64_t, unsigned, std::uint32_t>> repairing_;  // Stripe, member, row.
 };
 
 }  // namespace sandbay::raid

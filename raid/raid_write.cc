@@ -47,9 +47,6 @@ Task<Completion> RaidSet::write_queued(Request request) {
   completion.error = co_await write_extent(extent, request.data.share(), request.force_unit_access,
                                            request.origin);
   completion.data = std::move(request.data);
-  if (completion.error == Error::kNone && !drives_.lost().empty()) {
-    completion.error = co_await forget_lost(extent);
-  }
   const bool stable = journal_ == nullptr || journal_->survives_power_loss();
   if (completion.error == Error::kNone && request.force_unit_access && !stable) {
     completion.error = co_await flush_drives();
@@ -74,6 +71,7 @@ Task<Error> RaidSet::write_extent(Extent extent, BufferList data, bool force_uni
       piece->force_unit_access = force_unit_access;
       piece->origin = origin;
       piece->fragment = {.member = position.chunk, .row = position.row, .row_count = rows};
+      piece->extent = {.first = lba, .block_count = rows};
       piece->data = data.take_front(bytes_of(rows));
       (entry.last_piece != nullptr ? entry.last_piece->next : entry.first_piece) = piece;
       entry.last_piece = piece;
@@ -142,8 +140,9 @@ Task<void> RaidSet::write_stripe(StripeEntry* entry) {
     const std::size_t most = integrity_ != nullptr ? kMostCheckedPieces : kMostPieces;
     const std::size_t count = take_pieces(*entry, std::span(taken).first(most), cell_rows_);
     if (count > 1) counters_.merged_writes += count - 1;
-    const Error error =
-        co_await write_pieces(entry->stripe, std::span<WritePiece* const>(taken.data(), count));
+    const std::span<WritePiece* const> pieces(taken.data(), count);
+    Error error = co_await write_pieces(entry->stripe, pieces);
+    if (error == Error::kNone && drives_.lost_matters()) error = co_await forget_lost(pieces);
     table_.unlock(*entry);
     for (std::size_t i = 0; i < count; ++i) {
       HostWrite* whole = taken[i]->whole;
@@ -166,9 +165,10 @@ Task<Error> RaidSet::write_pieces(std::uint64_t stripe, std::span<WritePiece* co
 }
 
 // Blocks that were lost and have been rewritten are whole again; that is durable before the write
-// is acknowledged, or a restart would deny it.
-Task<Error> RaidSet::forget_lost(Extent extent) {
-  if (!drives_.lost().remove(extent)) co_return Error::kNone;
+// is acknowledged, or a restart would deny it. The stripe is still held, or they might be lost
+// again meanwhile.
+Task<Error> RaidSet::forget_lost(std::span<WritePiece* const> pieces) {
+  for (const WritePiece* piece : pieces) drives_.remove_lost(piece->extent);
   co_return co_await drives_.save_lost();
 }
 

@@ -308,7 +308,8 @@ Task<Error> SetDrives::write_region_maps() {
 }
 
 Task<Error> SetDrives::save_lost() {
-  const std::uint64_t wanted = ++lost_changed_;
+  const std::uint64_t wanted = lost_changed_;
+  if (lost_saved_ >= wanted) co_return Error::kNone;
   co_await saving_.lock();
   Error error = Error::kNone;
   if (lost_saved_ < wanted) error = co_await write_lost_lists();
@@ -340,7 +341,7 @@ Task<Error> SetDrives::settled() {
     error = co_await on_all_drives(&SetDrives::write_superblock, "writing the superblock");
     if (error != Error::kNone || changed_ != changes) continue;
     if (recorder_) error = co_await recorder_(newest_.event);
-    if (error != Error::kNone) continue;
+    if (error != Error::kNone || changed_ != changes) continue;
     newest_.mark_complete();
     settled_ = changes;
     settled_roles_ = ~absent_;
@@ -406,9 +407,10 @@ bool SetDrives::drop(unsigned role, DropReason reason, const std::string& why) {
   const std::string name = here.drive->name();
   here.drive = nullptr;
   here.fresh_region[0] = kNoRegion;
+  settled_roles_ &= ~bit(role);
   newest_.roles[role].state =
       reason == DropReason::kMissing ? RoleState::kMissing : RoleState::kFailed;
-  mark_unflushed(role);
+  mark_doubtful(role);
   ++changed_;
   recount();
   const bool missing = reason == DropReason::kMissing;
@@ -420,11 +422,14 @@ bool SetDrives::drop(unsigned role, DropReason reason, const std::string& why) {
   return true;
 }
 
-// What is being written, or was and is not flushed, may never have reached the drive that goes.
-void SetDrives::mark_unflushed(unsigned role) {
+// What is being written, or was and is not flushed, may never have reached the drive that goes. And
+// where redundancy is not verified, what it has may not match what it will be computed to be; but
+// where nothing can be computed, it is what there is.
+void SetDrives::mark_doubtful(unsigned role) {
   for (std::uint64_t region = 0; region < region_count(); ++region) {
     const bool unflushed = written_at_[region] != 0 && written_at_[region] >= flushes_covered_;
-    if (writing_[region] == 0 && !unflushed) continue;
+    const bool unmatched = unverified_[region] && !newest_.redundancy_suspect;
+    if (writing_[region] == 0 && !unflushed && !unmatched) continue;
     if (regions_.stale(role, false, region)) continue;
     regions_.set_stale(role, false, region, true);
     ++regions_changed_;
@@ -451,6 +456,8 @@ void SetDrives::take_role(unsigned role, BlockDevice& device, std::string name, 
   assert(roles_[role].drive == nullptr);
   RoleEntry& entry = newest_.roles[role];
   entry.state = RoleState::kActive;
+  roles_[role].fresh_region[0] = kNoRegion;
+  settled_roles_ &= ~bit(role);
   if (!returning) {
     entry.drive = uuid;
     entry.known_event = 0;
@@ -465,6 +472,7 @@ void SetDrives::take_role(unsigned role, BlockDevice& device, std::string name, 
 void SetDrives::begin_replacement(unsigned role, BlockDevice& device, std::string name,
                                   DrivePolicy policy, const Uuid& uuid) {
   assert(roles_[role].replacement == nullptr);
+  roles_[role].fresh_region[1] = kNoRegion;
   newest_.roles[role].replacement = uuid;
   newest_.roles[role].replacement_known_event = 0;
   regions_.set_all_stale(role, true, true);
@@ -487,6 +495,7 @@ Task<Error> SetDrives::promote_replacement(unsigned role) {
   entry.replacement_known_event = 0;
   entry.state = RoleState::kActive;
   here.drive = std::exchange(here.replacement, nullptr);
+  settled_roles_ &= ~bit(role);
   here.fresh_region[0] = kNoRegion;
   here.fresh_region[1] = kNoRegion;
   ++changed_;

@@ -156,8 +156,12 @@ class SetDrives final : public JournalDrives {
   Task<void> retire_intents(bool all);
   Task<Error> save_regions();  // Durable: every change above before the call.
 
-  LostSectors& lost() noexcept { return lost_; }
-  Task<Error> save_lost();
+  const LostSectors& lost() const noexcept { return lost_; }
+  void add_lost(Extent extent) { lost_changed_ += lost_.add(extent); }
+  void remove_lost(Extent extent) { lost_changed_ += lost_.remove(extent); }
+  // Some are lost, or the drives do not know yet that they are not.
+  bool lost_matters() const noexcept { return !lost_.empty() || lost_saved_ < lost_changed_; }
+  Task<Error> save_lost();  // Durable: every change above before the call, whoever made it.
 
   // Changes of roles. -----------------------------------------------------------------------------
   // Takes the drive out of its role. False if the set does not survive it, and then nothing has
@@ -197,7 +201,7 @@ class SetDrives final : public JournalDrives {
   Drive* add_drive(BlockDevice& device, std::string name, DrivePolicy policy);
   void judge_unheeded(const Drive* drive, Error error);
   void recount();
-  void mark_unflushed(unsigned role);
+  void mark_doubtful(unsigned role);
   Task<Error> write_region_maps();  // With saving_ held.
   Task<Error> write_lost_lists();   // Likewise.
   void mark_unverified(std::uint64_t region);
@@ -246,7 +250,7 @@ class SetDrives final : public JournalDrives {
   std::uint64_t settled_ = 0;
   std::uint64_t regions_changed_ = 1;  // What was found may be on some drives only.
   std::uint64_t regions_saved_ = 0;
-  std::uint64_t lost_changed_ = 0;
+  std::uint64_t lost_changed_ = 1;  // Likewise.
   std::uint64_t lost_saved_ = 0;
   Mutex saving_;  // One save of anything at a time.
 };

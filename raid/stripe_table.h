@@ -28,6 +28,7 @@ struct HostWrite;
 struct WritePiece : FramePooled {
   HostWrite* whole = nullptr;
   Fragment fragment;
+  Extent extent;  // What the host wants written; the fragment may grow to whole cells.
   BufferList data;
   bool force_unit_access = false;
   Origin origin = Origin::kHost;

@@ -49,7 +49,8 @@ struct RaidSet::Update {
   std::uint32_t row_end = 0;
   bool force_unit_access = false;
   Origin origin = Origin::kHost;
-  MemberSet avoid = 0;    // Could not be read here: medium errors.
+  MemberSet avoid = 0;    // Could not be read here.
+  bool ailing = false;    // ... also for another reason than a medium error.
   MemberSet corrupt = 0;  // Gave something else than was written.
   BandList bands;
   std::vector<OldRun> old;
@@ -167,8 +168,9 @@ Task<Error> RaidSet::update_rows(Update* update) {
   co_return co_await update_planned(update, fragments);
 }
 
-// Where redundancy is not verified yet, whatever was written since has parity that fits; so with a
-// drive away parity is believed: what it then gives for blocks never written is as good as any.
+// Where redundancy is not verified yet, whatever was written since has parity that fits. So with
+// data away as many parities are believed: what they then give for blocks never written is as good
+// as any. Another parity may say otherwise there, so it is computed anew.
 //
 // Plans again as long as reads show that a member is not what it seemed. Each time a member is
 // avoided or a drive gone, or lost blocks have been settled, so this ends.
@@ -184,6 +186,7 @@ Task<Error> RaidSet::update_planned(Update* update, std::span<const Fragment> fr
     };
     if (beyond(away)) co_return Error::kNotReady;
     if (beyond(away | update->avoid)) {
+      if (update->ailing && settled) co_return Error::kNotReady;
       if (std::exchange(settled, true)) co_return Error::kMediumError;
       const Error error = co_await declare_lost(stripe, update->row, update->row_end - update->row);
       if (error != Error::kNone) co_return error;
@@ -192,13 +195,13 @@ Task<Error> RaidSet::update_planned(Update* update, std::span<const Fragment> fr
     }
     // What has been settled just now has parity that fits.
     const bool suspect = drives_.redundancy_suspect(stripe) && !settled;
-    update->bands = plan_write(
-        {.data_chunks = layout_.data_chunks(),
-         .parity_chunks = layout_.parity_chunks(),
-         .unreadable = away | update->avoid,
-         .unwritable = drives_.unwritable(stripe),
-         .parity_unreliable = suspect || (away == 0 && !drives_.redundancy_valid(stripe))},
-        fragments);
+    update->bands =
+        plan_write({.data_chunks = layout_.data_chunks(),
+                    .parity_chunks = layout_.parity_chunks(),
+                    .unreadable = away | update->avoid | unbelieved(stripe, away | update->avoid),
+                    .unwritable = drives_.unwritable(stripe),
+                    .parity_unreliable = suspect},
+                   fragments);
     const bool lacking = suspect && std::ranges::any_of(update->bands, [](const Band& band) {
                            return band.method == Method::kRecover;
                          });
@@ -281,6 +284,7 @@ Task<bool> RaidSet::read_old(Update* update) {
     const bool out = done.error != Error::kMediumError &&
                      judge(readings[i].role, readings[i].drive, done.error, "a read");
     if (!out) update->avoid |= MemberSet{1} << old[i].member;
+    update->ailing |= done.error != Error::kMediumError;
     if (done.error == Error::kMediumError) {
       repair_later(update->stripe, old[i].member, old[i].row, old[i].row_count);
     }
@@ -438,7 +442,8 @@ Task<Error> RaidSet::store(std::uint64_t stripe, std::span<Segment> segments,
       request.origin = origin;
       request.extent = {.first = on_drive(stripe, segment.row), .block_count = segment.row_count};
       request.data = segment.data.share();
-      targets.push_back({role, drive, drive->start(std::move(request))});
+      const Extent extent = request.extent;
+      targets.push_back({role, drive, extent, drive->start(std::move(request))});
     }
   }
   co_return co_await end_store({.first = stripe}, &targets, &sums, ticket);
@@ -460,8 +465,10 @@ Task<Result<std::uint64_t>> RaidSet::append_to_journal(StripeUpdate update) {
 Task<Error> RaidSet::end_store(Stripes stripes, std::vector<Target>* targets,
                                Integrity::Update* sums, std::uint64_t ticket) {
   const Error error = co_await write_targets(stripes, targets, sums);
-  // What found no room is known to, so the record of it is not needed any more, either.
-  if (error != Error::kNone && error != Error::kNoSpace) co_return error;
+  // What found no room, or a bad place, is known to, so the record of it is not needed any more,
+  // either.
+  const bool known_to = error == Error::kNoSpace || error == Error::kMediumError;
+  if (error != Error::kNone && !known_to) co_return error;
   if (journal_ != nullptr) {
     storing_tickets_.erase(ticket);
     written_tickets_.push_back(ticket);
@@ -472,11 +479,14 @@ Task<Error> RaidSet::end_store(Stripes stripes, std::vector<Target>* targets,
   co_return settled != Error::kNone ? settled : error;
 }
 
-// Waits for all of them. A drive that fails goes; if the set does not survive that, a parity set
-// stops here, for drives now disagree about the stripe, and a mirrored one says what its last drive
-// said.
+// Waits for all of them. A drive that fails goes. If the set does not survive that, what could not
+// be written for a medium error is lost, and with it what would be computed from it (kMediumError).
+// For another failure a parity set stops here, for drives now disagree about the stripe, and a
+// mirrored one says what its last drive said.
 Task<Error> RaidSet::write_targets(Stripes stripes, std::vector<Target>* targets,
                                    Integrity::Update* sums) {
+  const bool disagree = journal_ != nullptr || layout_.parity_chunks() > 0;
+  std::vector<const Target*> unwritten;
   Error error = targets->empty() && sums->empty() ? Error::kNotReady : Error::kNone;
   bool no_room = false;
   if (!sums->empty()) error = co_await integrity_->write_out(sums);
@@ -487,13 +497,18 @@ Task<Error> RaidSet::write_targets(Stripes stripes, std::vector<Target>* targets
     if (judge(target.role, target.drive, done.error, "a write")) continue;
     if (done.error == Error::kNoSpace) {
       no_room = true;
+    } else if (done.error == Error::kMediumError && disagree) {
+      unwritten.push_back(&target);
     } else {
       error = done.error;
     }
   }
-  if (error == Error::kNone && !no_room) co_return error;
-  if (error == Error::kNone) co_return co_await leave_unequal(stripes, Error::kNoSpace);
-  if (journal_ == nullptr && layout_.parity_chunks() == 0) {
+  for (const Target* target : unwritten) {
+    if (error == Error::kNone) error = co_await lose_written(target->role, target->extent);
+  }
+  if (error == Error::kNone && no_room) co_return co_await leave_unequal(stripes, Error::kNoSpace);
+  if (error == Error::kNone) co_return unwritten.empty() ? Error::kNone : Error::kMediumError;
+  if (!disagree) {
     co_return co_await leave_unequal(stripes, error);
   }
   go_offline("more drives failed in a write than it survives");

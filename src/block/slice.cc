@@ -29,10 +29,11 @@ Task<Completion> Slice::submit(Request request) {
   request.extent.first += extent_.first;
   if (request.volume == 0) request.volume = volume_;
   Completion completion = co_await below().submit(std::move(request));
-  // Elsewhere it says nothing and may be anything.
+  // Elsewhere it says nothing and may be anything. What comes from a drive may be anything here,
+  // too.
   if (completion.error == Error::kMediumError || completion.error == Error::kMiscompare) {
-    assert(completion.first_bad_lba >= extent_.first);
-    completion.first_bad_lba -= extent_.first;
+    const Lba bad = std::max(completion.first_bad_lba, extent_.first) - extent_.first;
+    completion.first_bad_lba = std::min(bad, extent_.block_count - 1);
   }
   co_return completion;
 }

@@ -135,7 +135,7 @@ Task<void> run(Executor* home, Input input) {
   const auto again = co_await second.recover();
   require(again.has_value() && again->updates.size() == 1);
   require(again->updates[0].stripe == 42);
-  require(again->lost_stripes.empty());
+  require(again->lost.empty());
 }
 
 }  // namespace

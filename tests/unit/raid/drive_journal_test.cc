@@ -79,7 +79,7 @@ void damage(CrashDrives::Drive& drive, const JournalRing& ring, Random& random) 
 std::string complaint(const Result<JournalRecovery>& found) {
   if (!found.has_value()) return "recovery fails: " + std::string(describe(found.error()));
   if (found->all_lost) return "all is said to be lost";
-  if (!found->lost_stripes.empty()) return "a stripe is said to be lost";
+  if (!found->lost.empty()) return "a stripe is said to be lost";
   return {};
 }
 

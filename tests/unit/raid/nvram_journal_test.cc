@@ -118,7 +118,7 @@ Task<void> check(Run* run) {
   for (Killed& killed : run->killed) {
     Opened opened = co_await open(&run->home, &killed.board, options(nvram::Durability::kProcess));
     const auto found = co_await opened.journal->recover();
-    if (!found.has_value() || found->all_lost || !found->lost_stripes.empty()) {
+    if (!found.has_value() || found->all_lost || !found->lost.empty()) {
       run->failure = "something is said to be lost";
     } else {
       const std::string wrong = run->model.judge(*found, killed.states, 0);
@@ -222,11 +222,16 @@ TEST_CASE("What the memory lost is said, and the journal goes on", "[raid]") {
   REQUIRE(ended);
   CHECK(loss.found.updates.size() == expected.updates);
   CHECK(loss.found.all_lost == expected.all_lost);
-  CHECK(loss.found.lost_stripes == expected.lost_stripes);
+  std::vector<std::uint64_t> lost_stripes;
+  for (const LostUpdate& lost : loss.found.lost) {
+    lost_stripes.push_back(lost.stripe);
+    CHECK_FALSE(lost.writes.empty());
+  }
+  CHECK(lost_stripes == expected.lost_stripes);
   CHECK(loss.reset == Error::kNone);
   CHECK(loss.after.updates.size() == 3);
   CHECK_FALSE(loss.after.all_lost);
-  CHECK(loss.after.lost_stripes.empty());
+  CHECK(loss.after.lost.empty());
 }
 
 }  // namespace

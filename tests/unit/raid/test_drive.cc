@@ -75,7 +75,9 @@ Task<Completion> TestDrive::perform(Request request) {
   completion.error = failure_;
   const Extent extent = request.extent;
   const std::uint64_t offset = extent.first * geometry_.block_bytes;
-  if (completion.error == Error::kNone && request.operation == Operation::kRead) {
+  const bool reads = request.operation == Operation::kRead;
+  if (reads && read_failure_ != Error::kNone) completion.error = read_failure_;
+  if (completion.error == Error::kNone && reads) {
     if (extent.first >= data_from) ++counts.reads;
     const auto bad = state_.unreadable.lower_bound(extent.first);
     if (bad != state_.unreadable.end() && *bad < extent.end()) {

@@ -68,6 +68,7 @@ class TestDrive final : public BlockDevice {
   void fail_writes_with(Error error) { write_failure_ = error; }
   // There is no room for changes of the area from `data_from` on.
   void fill_up(bool full) { full_ = full; }
+  void fail_reads_with(Error error) { read_failure_ = error; }
   // Operations do not end until released.
   void hang() { hanging_ = true; }
   void release();
@@ -103,6 +104,7 @@ class TestDrive final : public BlockDevice {
   Error failure_ = Error::kNone;
   Error write_failure_ = Error::kNone;
   bool full_ = false;
+  Error read_failure_ = Error::kNone;
   bool hanging_ = false;
   Condition released_;
 };
