@@ -195,14 +195,16 @@ void Reactor::run() {
 }
 
 void Reactor::run_ready() {
-  // Bounded, so that coroutines that keep each other ready do not shut the kernel out.
+  // Bounded, in number and in time, so that coroutines that keep each other ready, or do much at a
+  // time, shut out neither the kernel nor who waits for the turn's end.
   for (std::size_t count = 0; count < kResumesPerTurn && !ready_.empty(); ++count) {
+    if (count % kResumesPerLook == kResumesPerLook - 1 && clock() - now_ > kTurn) break;
     ready_.pop().resume();
   }
 }
 
 void Reactor::run_turn_end() {
-  if (turn_end_.empty() || !ready_.empty()) return;
+  if (turn_end_.empty()) return;
   std::swap(turn_end_, turn_end_running_);
   for (const auto handle : turn_end_running_) handle.resume();
   turn_end_running_.clear();

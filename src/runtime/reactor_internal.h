@@ -116,6 +116,8 @@ class Reactor final : public Executor {
   static constexpr unsigned kSubmissionEntries = 1024;
   static constexpr unsigned kCompletionEntries = 16384;
   static constexpr std::size_t kResumesPerTurn = 8192;
+  static constexpr std::size_t kResumesPerLook = 16;  // At the clock.
+  static constexpr Duration kTurn = std::chrono::milliseconds(1);
   // How long a reactor looks for work before it sleeps, while waits have been that short.
   static constexpr Duration kSpin = std::chrono::microseconds(50);
   static constexpr unsigned kLooksPerClock = 16;

@@ -133,6 +133,28 @@ TEST_CASE("A full ready queue does not shut timers out", "[reactor]") {
   group->run([&] { return many_ready(*group->executors()[0]); });
 }
 
+Task<void> raise_at_turn_end(Executor& executor, bool& raised) {
+  co_await executor.turn_end();
+  raised = true;
+}
+
+Task<void> yield_until(Executor& executor, const bool& raised, std::uint64_t& yields) {
+  for (; yields < 1'000'000 && !raised; ++yields) co_await executor.yield();
+}
+
+Task<void> busy_turns(Executor& executor) {
+  bool raised = false;
+  std::uint64_t yields = 0;
+  spawn(raise_at_turn_end(executor, raised));
+  co_await yield_until(executor, raised, yields);
+  CHECK(raised);
+}
+
+TEST_CASE("A turn ends while something yields all the time", "[reactor]") {
+  auto group = make_group();
+  group->run([&] { return busy_turns(*group->executors()[0]); });
+}
+
 // Messages --------------------------------------------------------------------------------------
 
 struct Numbered : Message {
