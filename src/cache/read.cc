@@ -12,6 +12,14 @@ namespace {
 // unmapped under its feet, again and again.
 constexpr unsigned kAttempts = 3;
 
+void copy(const BufferList& from, BufferList& to) {
+  std::size_t offset = 0;
+  for (std::size_t i = 0; i < from.slice_count(); ++i) {
+    to.copy_from(from[i].bytes(), offset);
+    offset += from[i].byte_count();
+  }
+}
+
 // Whether a device has answered with the memory that it was given, all of it. Where it has not, a
 // drive that is late may still put something there.
 bool same_memory(const BufferList& one, const BufferList& other) {
@@ -234,11 +242,12 @@ Task<void> CachedDevice::run_fetch(Fetch* fetch) {
   Completion completion = co_await below().submit(std::move(request));
   fetch->error = completion.error;
   if (fetch->error == Error::kNone && !same_memory(completion.data, fetch->data)) {
-    const std::size_t byte_count = fetch->data.byte_count();
     fetch->data = allocate_by_line(fetch->extent);
-    if (!fetch->data.empty()) copy(completion.data, fetch->data);
-    // Whoever waits then reads for himself.
-    if (fetch->data.byte_count() != byte_count) fetch->error = Error::kBusy;
+    if (fetch->data.empty()) {
+      fetch->error = Error::kNoMemory;  // Whoever waits reads for himself.
+    } else {
+      copy(completion.data, fetch->data);
+    }
   }
   end_fetch(*fetch);
   Fetch::leave(fetch);
@@ -248,7 +257,7 @@ Task<void> CachedDevice::run_fetch(Fetch* fetch) {
 void CachedDevice::end_fetch(Fetch& fetch) {
   const bool ahead = fetch.origin == Origin::kReadAhead;
   VolumeState& volume = cache_.volume_state(fetch.volume);
-  if (ahead) cache_.end_read_ahead(fetch.data.byte_count());
+  if (ahead) cache_.end_read_ahead(fetch.extent.byte_count(block_bytes_));
   if (ahead && fetch.error != Error::kNone) ++volume.counters.read_ahead_errors;
   std::size_t offset = 0;
   for (unsigned i = 0; i < fetch.part_count; ++i) {
@@ -340,29 +349,30 @@ CachedDevice::Run CachedDevice::run_at(Lba at, const Extent& extent, bool only_d
 
 Task<Completion> CachedDevice::read_around(Request request, bool only_dirty) {
   Completion completion{.modelled_end = request.modelled_arrival};
+  BufferList answer;
   Lba at = request.extent.first;
   while (at < request.extent.end()) {
     // Looked up at each step: what was written meanwhile is taken as it is now.
     const Run run = run_at(at, request.extent, only_dirty);
     const std::size_t offset = (at - request.extent.first) * block_bytes_;
+    const std::size_t byte_count = run.extent.byte_count(block_bytes_);
     if (!run.cached.empty()) {
       request.data.copy_from(run.cached.bytes(), offset);
+      answer.append(request.data.share(offset, byte_count));
     } else {
       RangeLocks::Hold lock(locks_, RangeLocks::Kind::kRead, run.extent);
       if (!lock.ready()) {
         co_await locks_.wait(lock);
         continue;
       }
-      const std::size_t byte_count = run.extent.byte_count(block_bytes_);
-      const BufferList target = request.data.share(offset, byte_count);
-      Request part = part_of(request, run.extent, target.share());
+      Request part = part_of(request, run.extent, request.data.share(offset, byte_count));
       completion = co_await below().submit(std::move(part));
-      if (completion.data.byte_count() == byte_count) take_over(completion.data, target);
       if (completion.error != Error::kNone) break;
+      answer.append(std::move(completion.data));
     }
     at = run.extent.end();
   }
-  completion.data = std::move(request.data);
+  completion.data = completion.error == Error::kNone ? std::move(answer) : std::move(request.data);
   co_return completion;
 }
 

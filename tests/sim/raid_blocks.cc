@@ -142,6 +142,17 @@ std::string BlockModel::check(Lba first, std::span<const std::byte> bytes,
   return {};
 }
 
+void BlockModel::weaken(Extent extent, const BlockModel& other) {
+  for (Lba lba = extent.first; lba < extent.end(); ++lba) {
+    blocks_[lba] = other.blocks_[lba];
+    for (Entry& entry : blocks_[lba]) {
+      entry.began = tick_;
+      entry.ended = tick_;
+      entry.replaced = 0;
+    }
+  }
+}
+
 void BlockModel::settle(std::span<const std::byte> bytes) {
   assert(bytes.size() == blocks_.size() * kModelBlockBytes);
   writes_.clear();

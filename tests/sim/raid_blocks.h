@@ -47,6 +47,9 @@ class BlockModel {
   void crash();
   // After a crash: nothing older than what was durable.
   std::string check_after_crash(Lba first, std::span<const std::byte> bytes) const;
+  // After a crash: of these blocks no more may be expected than `other` says, a model of the same
+  // writes of which less was durable.
+  void weaken(Extent extent, const BlockModel& other);
   // This is what there is, and it is durable.
   void settle(std::span<const std::byte> bytes);
 

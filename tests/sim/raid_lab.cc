@@ -196,9 +196,8 @@ Task<Error> RaidLab::write(Extent extent, bool force_unit_access) {
                 version);
   }
   request.data.copy_from(bytes);
-  const Completion done = co_await set->submit(std::move(request));
-  if (done.error == Error::kNone) model.end_write(version, force_unit_access);
-  co_return done.error;
+  const Error error = co_await change(std::move(request), version);
+  co_return error;
 }
 
 Task<Error> RaidLab::zero(Extent extent, bool unmap) {
@@ -206,8 +205,20 @@ Task<Error> RaidLab::zero(Extent extent, bool unmap) {
   request.operation = unmap ? Operation::kUnmap : Operation::kWriteZeroes;
   request.extent = extent;
   const std::uint64_t version = model.begin_write(extent, true);
-  const Completion done = co_await set->submit(std::move(request));
-  if (done.error == Error::kNone) model.end_write(version, false);
+  const Error error = co_await change(std::move(request), version);
+  co_return error;
+}
+
+Task<Error> RaidLab::change(Request request, std::uint64_t version) {
+  const bool durable = request.force_unit_access;
+  const bool zeroes = request.operation != Operation::kWrite;
+  const bool reaches_drives = prepare && prepare(request);
+  if (on_drives) on_drives->begin_write(request.extent, zeroes);
+  const Completion done = co_await host_side().submit(std::move(request));
+  if (done.error == Error::kNone) {
+    model.end_write(version, durable);
+    if (on_drives) on_drives->end_write(version, reaches_drives);
+  }
   co_return done.error;
 }
 
@@ -215,8 +226,13 @@ Task<Error> RaidLab::flush() {
   Request request;
   request.operation = Operation::kFlush;
   const std::uint64_t begun = model.begin_flush();
-  const Completion done = co_await set->submit(std::move(request));
-  if (done.error == Error::kNone) model.end_flush(begun);
+  const std::uint64_t begun_on_drives = on_drives ? on_drives->begin_flush() : 0;
+  const bool reaches_drives = prepare && prepare(request);
+  const Completion done = co_await host_side().submit(std::move(request));
+  if (done.error == Error::kNone) {
+    model.end_flush(begun);
+    if (on_drives && reaches_drives) on_drives->end_flush(begun_on_drives);
+  }
   co_return done.error;
 }
 
@@ -225,7 +241,8 @@ Task<Error> RaidLab::read(Extent extent) {
   request.extent = extent;
   request.data = co_await home.buffers().allocate(extent.byte_count(kModelBlockBytes));
   const std::uint64_t begun = model.begin_read();
-  const Completion done = co_await set->submit(std::move(request));
+  if (prepare) prepare(request);
+  const Completion done = co_await host_side().submit(std::move(request));
   if (done.data.byte_count() != extent.byte_count(kModelBlockBytes)) {
     wrong.push_back("a read gives another number of bytes than were asked for");
     model.fail_read();
@@ -292,7 +309,7 @@ Task<Error> RaidLab::read_all(std::vector<std::byte>* bytes) {
   Request request;
   request.extent = {.first = 0, .block_count = model.block_count()};
   request.data = co_await home.buffers().allocate(request.extent.byte_count(kModelBlockBytes));
-  const Completion done = co_await set->submit(std::move(request));
+  const Completion done = co_await host_side().submit(std::move(request));
   bytes->resize(done.data.byte_count());
   done.data.copy_to(*bytes);
   co_return done.error;

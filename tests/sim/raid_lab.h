@@ -116,6 +116,13 @@ class RaidLab {
   raid::Event minimum_event = 0;
   raid::MaintenancePolicy maintenance{.rate_under_load = 0};
   raid::DrivePolicy drive_policy;
+  // Where the host's requests go, if something stands above the set.
+  BlockDevice* door = nullptr;
+  // It may change a request before that; whether its end says that drives hold what it is about.
+  std::function<bool(Request&)> prepare;
+  // With `prepare`: what is there even if everything above the drives is lost. Versions as in
+  // `model`.
+  std::optional<BlockModel> on_drives;
   bool errors_expected = false;
   std::uint64_t region_stripes = 4;
 
@@ -125,6 +132,8 @@ class RaidLab {
   void note(raid::SetEvent event);
   Task<void> one_of(unsigned* left, unsigned* running, Condition* ended);
   std::vector<raid::NamedDevice> present() const;
+  BlockDevice& host_side() const { return door != nullptr ? *door : *set; }
+  Task<Error> change(Request request, std::uint64_t version);
   std::string check_stripe(std::uint64_t stripe, const std::vector<std::byte>& bytes) const;
 
   Uuid set_uuid_{};

@@ -1,0 +1,233 @@
+// Starting and stopping the cache with what is under it, its place in the host's requests, and what
+// is compared.
+#include "cache_lab.h"
+
+#include <algorithm>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "cache/cached_device.h"
+#include "nvram/nvram.h"
+
+namespace sandbay::cachetest {
+
+using namespace sandbay::cache;
+using raidtest::kModelBlockBytes;
+using raidtest::LabState;
+
+namespace {
+
+constexpr std::size_t kSlabBytes = std::size_t{64} << 10;
+constexpr std::uint64_t kDataBytes = 8 * kSlabBytes;
+// Volumes by mode.
+constexpr std::uint64_t kThrough = 1;
+constexpr std::uint64_t kUncached = 2;
+
+CacheOptions options_of(const CacheShape& shape) {
+  using std::chrono::milliseconds;
+  return {.memory_bytes = std::size_t{4} << 20,
+          .dirty_limit_bytes = std::size_t{512} << 10,
+          .age_limit = shape.patient ? std::chrono::minutes(10) : milliseconds(20),
+          .idle_flush = shape.patient ? std::chrono::minutes(10) : milliseconds(5),
+          .destage_bytes = std::size_t{64} << 10,
+          .destages_in_flight = 4};
+}
+
+LabState take_set(CacheState& state) { return std::move(state.set); }
+
+}  // namespace
+
+std::string CacheShape::name() const {
+  if (!memory) return set.name() + ", cache without memory";
+  return fmt::format("{}, cache with durability {}{}{}{}{}", set.name(),
+                     host_durable ? "host" : "process", mirror ? ", mirror" : "",
+                     only_emulated ? "" : ", power may go", patient ? ", patient" : "",
+                     log_bytes < std::uint64_t{64} << 10 ? ", small log" : "");
+}
+
+CacheState blank_state(const CacheShape& shape) {
+  CacheState state;
+  state.set = raidtest::blank_state(shape.set);
+  // Behind the image's two pages stands the region.
+  const std::uint64_t bytes = 2 * nvram::kPageBytes + shape.log_bytes + kDataBytes;
+  if (shape.memory) state.board.emplace(bytes);
+  if (shape.memory && shape.mirror) state.mirror.emplace(bytes);
+  return state;
+}
+
+BlockModel new_promises(const CacheShape& shape) {
+  return BlockModel(shape.set.block_count(), shape.memory);
+}
+
+BlockModel new_drives_model(const CacheShape& shape) {
+  return BlockModel(shape.set.block_count(), false);
+}
+
+CacheLab::CacheLab(Executor& home, CacheShape its_shape, CacheState state, BlockModel promised,
+                   BlockModel on_drives)
+    : shape(its_shape),
+      raid(home, shape.set, take_set(state), std::move(promised)),
+      state_(std::move(state)) {
+  raid.on_drives.emplace(std::move(on_drives));
+  if (state_.board) board_ = std::make_unique<nvram::SimulatedBoard>(*std::move(state_.board));
+  if (state_.mirror) {
+    mirror_board_ = std::make_unique<nvram::SimulatedBoard>(*std::move(state_.mirror));
+  }
+  state_.board.reset();
+  state_.mirror.reset();
+}
+
+CacheLab::~CacheLab() = default;
+
+Task<std::string> CacheLab::open_board(nvram::SimulatedBoard* board, bool partner,
+                                       std::unique_ptr<nvram::Nvram>* opened) {
+  nvram::NvramOptions options;
+  options.path = partner ? "partner's board" : "board";
+  options.boot_id = fmt::format("boot {}", partner ? state_.partner_boots : state_.boots);
+  options.durability = shape.host_durable ? nvram::Durability::kHost : nvram::Durability::kProcess;
+  options.power_loss_only_emulated = shape.only_emulated;
+  if (!partner) options.battery = state_.battery;
+  auto result = co_await nvram::Nvram::open(raid.home, *board, options);
+  if (!result) co_return result.error();
+  *opened = std::move(*result);
+  if (boundary_) (*opened)->observe_stores([this] { boundary_(); });
+  co_return std::string();
+}
+
+Task<std::string> CacheLab::open_memory() {
+  std::string problem = co_await open_board(board_.get(), false, &nvram_);
+  if (problem.empty() && mirror_board_ != nullptr) {
+    problem = co_await open_board(mirror_board_.get(), true, &mirror_);
+  }
+  if (!problem.empty()) co_return problem;
+  auto opened = co_await WriteMemory::open(nvram_.get(), mirror_.get(),
+                                           {.data_bytes = kDataBytes,
+                                            .log_bytes = shape.log_bytes,
+                                            .slab_bytes = kSlabBytes,
+                                            .mirror_is_stale = state_.mirror_is_stale});
+  if (!opened) co_return opened.error();
+  memory_ = std::move(*opened);
+  memory_->on_mirror_lost = [this] { state_.mirror_is_stale = true; };
+  co_return std::string();
+}
+
+void CacheLab::note_lost() {
+  if (!lost.empty()) promised_ = raid.model;
+  const std::uint64_t blocks = shape.set.block_count();
+  for (const LostWrite& write : lost) {
+    const Extent extent = write.known ? write.subject.extent : Extent{0, blocks};
+    if (extent.end() > blocks) {
+      raid.wrong.push_back("a range beyond the end is said to be lost");
+    } else {
+      raid.model.weaken(extent, *raid.on_drives);
+    }
+  }
+}
+
+Task<std::string> CacheLab::boot() {
+  const std::string problem = co_await raid.boot();
+  if (!problem.empty()) co_return problem;
+  std::vector<RecoveredWrite> writes;
+  if (board_ != nullptr) {
+    const std::string unopened = co_await open_memory();
+    if (!unopened.empty()) co_return unopened;
+    WriteRecovery recovery = memory_->recover();
+    writes = std::move(recovery.writes);
+    lost = std::move(recovery.lost);
+    replayed = writes.size();
+    from_mirror = recovery.from_mirror;
+    note_lost();
+    const Error accepted = co_await memory_->accept();
+    if (accepted != Error::kNone) co_return "what was recovered is not accepted";
+    state_.to_report = false;
+    if (memory_->mirrored()) state_.mirror_is_stale = false;
+  }
+  cache_ = std::make_unique<Cache>(raid.home, options_of(shape), memory_.get());
+  cache_->set_mode(kThrough, Mode::kWriteThrough);
+  cache_->set_mode(kUncached, Mode::kNone);
+  cache_->adopt(std::move(writes));
+  raid.door = &cache_->add_device(raid.set->uuid(), *raid.set);
+  if (!cache_->waiting_writes().empty()) co_return "what was recovered has no device";
+  raid.prepare = [this](Request& request) { return prepare(request); };
+  co_return std::string();
+}
+
+bool CacheLab::prepare(Request& request) {
+  Random& random = raid.home.random();
+  const std::uint64_t drawn = random.below(12);
+  request.volume = drawn > kUncached ? 0 : drawn;
+  request.disable_page_out = random.chance(0.1);
+  const bool write = request.operation == Operation::kWrite;
+  const bool flush = request.operation == Operation::kFlush;
+  if (memory_ == nullptr) return flush || (write && request.force_unit_access);
+  if (write && random.chance(0.5)) {
+    // As it is received: it is taken as it is.
+    BufferList placed = memory_->buffers().try_allocate(request.data.byte_count());
+    if (!placed.empty()) {
+      std::vector<std::byte> bytes(request.data.byte_count());
+      request.data.copy_to(bytes);
+      placed.copy_from(bytes);
+      request.data = std::move(placed);
+    }
+  }
+  const bool safe = memory_->non_volatile();
+  if (flush) return !safe;
+  if (!write) return request.operation != Operation::kRead;
+  return request.volume != 0 || !memory_->battery().good() || (request.force_unit_access && !safe);
+}
+
+Task<Error> CacheLab::close_cache() {
+  const Error error = co_await cache_->close();
+  raid.door = nullptr;
+  raid.prepare = nullptr;
+  cache_.reset();
+  if (error == Error::kNone && memory_ != nullptr && memory_->live_writes() != 0) {
+    raid.wrong.push_back("after closing the cache the memory holds writes");
+  }
+  co_return error;
+}
+
+Task<void> CacheLab::stop() {
+  raid.door = nullptr;
+  raid.prepare = nullptr;
+  if (cache_ != nullptr) co_await cache_->stop();
+  cache_.reset();
+  if (memory_ != nullptr) co_await memory_->stop();
+  memory_.reset();
+  nvram_.reset();
+  mirror_.reset();
+  co_await raid.stop();
+}
+
+void CacheLab::set_battery(nvram::BatteryState state) {
+  state_.battery = state;
+  if (memory_ != nullptr) memory_->battery().set_state(state);
+}
+
+CacheState CacheLab::fork() const {
+  CacheState state = state_;
+  state.set = raid.fork();
+  if (board_ != nullptr) state.board = *board_;
+  if (mirror_board_ != nullptr) state.mirror = *mirror_board_;
+  return state;
+}
+
+void CacheLab::observe(std::function<void()> boundary) {
+  boundary_ = std::move(boundary);
+  raid.observe([this] { boundary_(); });
+  if (nvram_ != nullptr) nvram_->observe_stores([this] { boundary_(); });
+  if (mirror_ != nullptr) mirror_->observe_stores([this] { boundary_(); });
+}
+
+std::uint64_t CacheLab::broken_promises(const std::vector<std::byte>& bytes) const {
+  const BlockModel& promised = promised_ ? *promised_ : raid.model;
+  std::uint64_t broken = 0;
+  for (Lba lba = 0; lba < promised.block_count(); ++lba) {
+    const auto block = std::span(bytes).subspan(lba * kModelBlockBytes, kModelBlockBytes);
+    broken += promised.check_after_crash(lba, block).empty() ? 0 : 1;
+  }
+  return broken;
+}
+
+}  // namespace sandbay::cachetest

@@ -1,0 +1,417 @@
+// Goal: with a cache above a RAID set, a kill, a power cut or a crash of the host at any moment
+// loses nothing that was promised; what battery, durability and mirror do not cover is reported by
+// range, and never comes back over what is newer on the drives.
+// Method: a run is one cached set under load. At writes of drives and at stores to the memory all
+// of it is forked; each fork meets an end, a new world starts set, memory and cache from what is
+// left, and everything is read and compared. That world is cut, too, while it replays, reads or
+// goes on writing. After the last one the cache is closed and every member of every stripe is
+// compared with what was read. SANDBAY_CUTS=n says how many cuts a seed makes at most.
+#include <catch2/catch.hpp>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdlib>
+#include <map>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "cache_lab.h"
+#include "nvram/damage.h"
+#include "runtime/simulation.h"
+#include "seeds.h"
+
+namespace sandbay::cachetest {
+namespace {
+
+using nvram::BatteryState;
+using raid::Level;
+using raidtest::LabDrive;
+
+enum class End : unsigned { kKill, kPowerGood, kPowerDead, kHostCrash, kCount };
+constexpr const char* kEndNames[] = {"kill", "power cut, battery good", "power cut, battery dead",
+                                     "host crash"};
+enum class Damage : unsigned { kNone, kPage, kBits, kContents, kCount };
+constexpr const char* kDamageNames[] = {"none", "pages", "bits", "contents"};
+
+struct Cut {
+  CacheState state;
+  BlockModel model;
+  BlockModel on_drives;
+  std::uint64_t doubtful = 0;  // Roles that may not be counted on.
+  std::uint64_t boundary = 0;
+  std::uint64_t live_writes = 0;
+};
+
+struct Totals {
+  std::uint64_t cuts = 0;
+  std::uint64_t later_cuts = 0;
+  std::uint64_t boundaries = 0;
+  std::uint64_t replayed = 0;
+  std::uint64_t from_mirror = 0;
+  std::map<std::string, std::uint64_t> by_end;
+  std::map<std::string, std::uint64_t> damaged;
+  std::uint64_t reported = 0;       // Starts that reported losses.
+  std::uint64_t broken_blocks = 0;  // Reported blocks that were older than promised.
+  double seconds = 0;
+};
+Totals totals;
+
+std::vector<CacheShape> shapes() {
+  const std::vector<raidtest::LabShape> sets = {
+      {.level = Level::kRaid5, .drives = 3, .strip_bytes = 4096, .strips = 32},
+      {.level = Level::kRaid10, .drives = 4, .strip_bytes = 4096, .strips = 32},
+      {.level = Level::kRaid5, .drives = 4, .strip_bytes = 16384, .strips = 12},
+      {.level = Level::kRaid10, .drives = 4, .strip_bytes = 16384, .strips = 12},
+  };
+  std::vector<CacheShape> all;
+  for (unsigned i = 0; i < 20; ++i) {
+    CacheShape shape{.set = sets[i % sets.size()]};
+    const unsigned kind = i / 4;
+    shape.host_durable = kind == 1 || kind == 3;
+    shape.mirror = kind == 2 || kind == 3;
+    shape.only_emulated = i % 5 != 2;
+    shape.patient = i % 3 == 0;
+    if (i % 7 == 3) shape.log_bytes = std::uint64_t{24} << 10;
+    shape.memory = i != 12 && i != 17;
+    all.push_back(shape);
+  }
+  return all;
+}
+
+std::uint64_t bit(unsigned role) { return std::uint64_t{1} << role; }
+
+// ---- the run ------------------------------------------------------------------------------------
+
+struct Run {
+  CacheShape shape;
+  std::size_t most_cuts = 0;
+  Random random;
+  bool degraded = false;
+  bool battery_dies = false;
+  std::vector<Cut> cuts;
+  std::uint64_t boundaries = 0;
+  std::uint64_t missed = 0;  // Roles whose drive does not answer, whether the set knows or not.
+  std::string wrong;
+};
+
+Cut fork_of(const CacheLab& lab, std::uint64_t doubtful, std::uint64_t boundary) {
+  return {.state = lab.fork(),
+          .model = lab.raid.model,
+          .on_drives = *lab.raid.on_drives,
+          .doubtful = lab.raid.doubtful_roles() | doubtful,
+          .boundary = boundary,
+          .live_writes = lab.live_writes()};
+}
+
+void note_boundary(Run* run, const CacheLab* lab) {
+  ++run->boundaries;
+  // Cuts spread over a run whose length is not known: of all so far, any with the same chance.
+  std::size_t place = run->cuts.size();
+  if (place >= run->most_cuts) {
+    place = run->random.below(run->boundaries);
+    if (place >= run->most_cuts) return;
+  }
+  Cut cut = fork_of(*lab, run->missed, run->boundaries);
+  if (place == run->cuts.size()) {
+    run->cuts.push_back(std::move(cut));
+  } else {
+    run->cuts[place] = std::move(cut);
+  }
+}
+
+std::string all_wrong(const CacheLab& lab) {
+  std::string text;
+  for (const std::string& wrong : lab.raid.wrong) text += wrong + "; ";
+  return text;
+}
+
+// The cache is closed, and drives hold all of `expected` (if anything is), in every member.
+Task<std::string> close_and_compare(CacheLab* lab, const std::vector<std::byte>* expected) {
+  const Error closed = co_await lab->close_cache();
+  if (closed != Error::kNone) {
+    co_return fmt::format("closing the cache ended with: {}", describe(closed));
+  }
+  co_await lab->raid.wait_idle();
+  std::vector<std::byte> bytes;
+  const Error error = co_await lab->raid.read_all(&bytes);
+  if (error != Error::kNone) co_return "after closing the cache the set cannot be read";
+  if (expected != nullptr && bytes != *expected) {
+    co_return "after closing the cache the set has something else than the cache said";
+  }
+  std::string problem = lab->raid.check_members(bytes);
+  co_return problem;
+}
+
+Task<void> play(Run* run, CacheLab* lab) {
+  run->wrong = co_await lab->raid.format();
+  if (run->wrong.empty()) run->wrong = co_await lab->boot();
+  if (!run->wrong.empty()) co_return;
+  for (const auto& device : lab->raid.devices) device->set_latency(std::chrono::microseconds(200));
+  if (run->degraded) {
+    const auto role = static_cast<unsigned>(run->random.below(run->shape.set.drives));
+    run->missed |= bit(role);
+    lab->raid.devices[role]->fail_with(Error::kHardware);
+  }
+  co_await lab->raid.load(15, 3);
+  lab->observe([run, lab] { note_boundary(run, lab); });
+  co_await lab->raid.load(50, 4);
+  if (run->battery_dies) {
+    lab->set_battery(run->random.chance(0.5) ? BatteryState::kDead : BatteryState::kLow);
+    co_await lab->raid.load(20, 3);
+    if (run->random.chance(0.5)) lab->set_battery(BatteryState::kGood);
+  }
+  co_await lab->raid.load(20, 3);
+  std::vector<std::byte> bytes;
+  const Error error = co_await lab->raid.read_all(&bytes);
+  if (error != Error::kNone) run->wrong = "it cannot be read";
+  if (run->wrong.empty()) run->wrong = co_await close_and_compare(lab, &bytes);
+  lab->raid.errors_expected = true;
+  co_await lab->stop();
+  run->wrong += all_wrong(*lab);
+}
+
+// ---- after the cut ------------------------------------------------------------------------------
+
+struct Recovery {
+  CacheShape shape;
+  Cut cut;
+  Random random;
+  End end = End::kKill;
+  Damage damage = Damage::kNone;
+  bool complete = true;      // Nothing may be missing, and nothing be reported.
+  bool go_on = false;        // Write again, too.
+  std::uint64_t cut_at = 0;  // Of the boundaries here; 0: no further cut.
+  std::uint64_t boundaries = 0;
+  std::uint64_t away = 0;  // Roles that are not there.
+  std::optional<Cut> again;
+  std::string wrong;
+};
+
+void lose_drives(Recovery* recovery) {
+  Random& random = recovery->random;
+  std::uint64_t away = recovery->cut.doubtful;
+  for (LabDrive& drive : recovery->cut.state.set.drives) {
+    drive.present = true;
+    if (recovery->end != End::kKill) drive.state = after_power_cut(drive.state, random);
+    if (!random.chance(0.2) || drive.role < 0) continue;
+    const auto role = static_cast<unsigned>(drive.role);
+    if (!recovery->shape.set.survives(away | bit(role))) continue;
+    away |= bit(role);
+    drive.present = false;
+  }
+  recovery->away = away;
+}
+
+void damage_board(Recovery* recovery, nvram::SimulatedBoard* board) {
+  Random& random = recovery->random;
+  const auto region = board->memory().subspan(2 * nvram::kPageBytes);
+  switch (recovery->damage) {
+    case Damage::kPage:
+      for (std::uint64_t left = 1 + random.below(3); left > 0; --left) {
+        const std::uint64_t pages = board->byte_count() / nvram::kPageBytes;
+        // Half of them in the log, which is a small part.
+        const std::uint64_t among =
+            random.chance(0.5) ? recovery->shape.log_bytes / nvram::kPageBytes : pages - 2;
+        nvram::damage_page(board->memory(), 2 + random.below(among), random);
+      }
+      break;
+    case Damage::kBits:
+      nvram::flip_bits(random.chance(0.5) ? region : region.first(recovery->shape.log_bytes),
+                       1 + random.below(20), random);
+      break;
+    case Damage::kContents:
+      nvram::lose_contents(board->memory());
+      break;
+    case Damage::kNone:
+    case Damage::kCount:
+      break;
+  }
+}
+
+// What drives and memory still hold.
+void meet_the_end(Recovery* recovery) {
+  Random& random = recovery->random;
+  CacheState& state = recovery->cut.state;
+  lose_drives(recovery);
+  if (!state.board) return;
+  const bool mirrored = state.mirror.has_value() && !state.mirror_is_stale;
+  switch (recovery->end) {
+    case End::kKill:
+    case End::kCount:
+      break;
+    case End::kPowerGood:
+      state.board->cut_power(BatteryState::kGood);
+      if (state.mirror) state.mirror->cut_power(BatteryState::kGood);
+      break;
+    case End::kPowerDead:
+      state.board->cut_power(BatteryState::kDead);
+      if (state.mirror) state.mirror->cut_power(BatteryState::kGood);
+      recovery->complete = mirrored;
+      break;
+    case End::kHostCrash:
+      state.board->crash_host(random);
+      ++state.boots;
+      recovery->complete = mirrored || recovery->shape.host_durable;
+      break;
+  }
+  if (recovery->damage != Damage::kNone) {
+    damage_board(recovery, &*state.board);
+    recovery->complete = recovery->complete && mirrored;
+  }
+  state.to_report = state.to_report || !recovery->complete;
+  recovery->complete = !state.to_report;
+}
+
+Task<void> come_up(Recovery* recovery, CacheLab* lab) {
+  if (recovery->cut_at != 0) {
+    lab->observe([recovery, lab] {
+      if (++recovery->boundaries != recovery->cut_at) return;
+      recovery->again.emplace(fork_of(*lab, recovery->away, recovery->boundaries));
+    });
+  }
+  recovery->wrong = co_await lab->boot();
+  if (!recovery->wrong.empty()) co_return;
+  totals.replayed += lab->replayed;
+  totals.from_mirror += lab->from_mirror;
+  totals.reported += lab->lost.empty() ? 0 : 1;
+  if (recovery->complete && !lab->lost.empty()) {
+    recovery->wrong =
+        fmt::format("{} writes are said to be lost: {}", lab->lost.size(), lab->lost.front().why);
+    co_return;
+  }
+  std::vector<std::byte> bytes;
+  const Error error = co_await lab->raid.read_all(&bytes);
+  recovery->wrong = error == Error::kNone ? lab->raid.model.check_after_crash(0, bytes)
+                                          : fmt::format("reading ended with: {}", describe(error));
+  if (!recovery->wrong.empty()) co_return;
+  totals.broken_blocks += lab->broken_promises(bytes);
+  if (recovery->shape.memory) lab->raid.model.settle(bytes);  // What was read once stays.
+  if (recovery->go_on) {
+    co_await lab->raid.load(10, 3);
+    const Error again = co_await lab->raid.read_all(&bytes);
+    if (again != Error::kNone) recovery->wrong = "it cannot be read again";
+  }
+  if (recovery->wrong.empty()) recovery->wrong = co_await close_and_compare(lab, &bytes);
+}
+
+Task<void> recover(Recovery* recovery, CacheLab* lab) {
+  co_await come_up(recovery, lab);
+  recovery->wrong += all_wrong(*lab);
+  if (!recovery->wrong.empty() && std::getenv("SANDBAY_EVENTS") != nullptr) {
+    for (const std::string& event : lab->raid.events) fmt::print("  {}\n", event);
+  }
+  lab->raid.errors_expected = true;
+  co_await lab->stop();
+}
+
+// What hangs cannot be taken apart; it stays until the process ends.
+void abandon(std::unique_ptr<CacheLab> lab, std::unique_ptr<sim::World> world) {
+  for (const std::string& event : lab->raid.events) fmt::print("  {}\n", event);
+  static_cast<void>(lab.release());
+  static_cast<void>(world.release());
+}
+
+// In a world of its own; whether that ended.
+bool run_recovery(Recovery* recovery, Random& random) {
+  recovery->cut.model.crash();
+  recovery->cut.on_drives.crash();
+  auto world = sim::World::create({.seed = random.next()});
+  auto lab = std::make_unique<CacheLab>(
+      *world->executors()[0], recovery->shape, std::move(recovery->cut.state),
+      std::move(recovery->cut.model), std::move(recovery->cut.on_drives));
+  const bool ended = world->run([&] { return recover(recovery, lab.get()); });
+  if (!ended) abandon(std::move(lab), std::move(world));
+  return ended;
+}
+
+std::string verify_cut(const CacheShape& shape, Cut cut, Random random, unsigned depth) {
+  const std::uint64_t boundary = cut.boundary;
+  const std::uint64_t doubtful = cut.doubtful;
+  Recovery recovery{.shape = shape, .cut = std::move(cut), .random = random.fork()};
+  recovery.go_on = random.chance(0.3);
+  constexpr End kEnds[] = {End::kKill, End::kPowerGood, End::kPowerGood, End::kPowerDead,
+                           End::kHostCrash};
+  recovery.end = kEnds[random.below(std::size(kEnds))];
+  if (shape.memory && random.chance(0.15)) {
+    recovery.damage = static_cast<Damage>(1 + random.below(std::to_underlying(Damage::kCount) - 1));
+  }
+  if (depth < 3 && random.chance(0.4)) recovery.cut_at = 1 + random.below(150);
+  meet_the_end(&recovery);
+  const bool ended = run_recovery(&recovery, random);
+  const std::string where =
+      fmt::format("boundary {} depth {} doubtful {:x}, {}, damage {}", boundary, depth, doubtful,
+                  kEndNames[std::to_underlying(recovery.end)],
+                  kDamageNames[std::to_underlying(recovery.damage)]);
+  if (!ended) return where + ": it hangs";
+  ++totals.cuts;
+  if (depth > 0) ++totals.later_cuts;
+  ++totals.by_end[fmt::format("{}, {}", raid::describe(shape.set.level),
+                              kEndNames[std::to_underlying(recovery.end)])];
+  if (recovery.damage != Damage::kNone) {
+    ++totals.damaged[kDamageNames[std::to_underlying(recovery.damage)]];
+  }
+  if (!recovery.wrong.empty()) return fmt::format("{}: {}", where, recovery.wrong);
+  if (!recovery.again) return {};
+  return verify_cut(shape, std::move(*recovery.again), random.fork(), depth + 1);
+}
+
+std::size_t most_cuts() {
+  const char* given = std::getenv("SANDBAY_CUTS");
+  return given == nullptr ? 60 : static_cast<std::size_t>(std::atoi(given));
+}
+
+// Runs it; whether it ended.
+bool run_load(Run* run, std::uint64_t seed) {
+  auto world = sim::World::create({.seed = seed});
+  auto lab = std::make_unique<CacheLab>(*world->executors()[0], run->shape, blank_state(run->shape),
+                                        new_promises(run->shape), new_drives_model(run->shape));
+  const TimePoint began = world->now();
+  const bool ended = world->run([&] { return play(run, lab.get()); });
+  if (!ended) {
+    run->wrong = "the run hangs";
+    abandon(std::move(lab), std::move(world));
+  } else if (run->wrong.empty() && world->now() - began > std::chrono::minutes(5)) {
+    run->wrong = "writers waited until what is dirty was old";
+  }
+  totals.boundaries += run->boundaries;
+  return run->wrong.empty();
+}
+
+std::string one_seed(std::uint64_t seed) {
+  static const std::vector<CacheShape> kShapes = shapes();
+  const auto began = std::chrono::steady_clock::now();
+  Run run{
+      .shape = kShapes[seed % kShapes.size()], .most_cuts = most_cuts(), .random = Random(seed)};
+  run.degraded = run.random.chance(0.5);
+  run.battery_dies = run.shape.memory && run.random.chance(0.3);
+  if (run_load(&run, seed)) {
+    for (Cut& cut : run.cuts) {
+      run.wrong = verify_cut(run.shape, std::move(cut), run.random.fork(), 0);
+      if (!run.wrong.empty()) break;
+    }
+  }
+  totals.seconds += std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count();
+  if (run.wrong.empty()) return {};
+  return fmt::format("{}{}: {}", run.shape.name(), run.degraded ? ", degraded" : "", run.wrong);
+}
+
+}  // namespace
+
+TEST_CASE("whatever ends a cached set at whatever moment, nothing is lost that was promised") {
+  const std::uint64_t failures = simtest::run_seeds("sim-cache-power", 100, one_seed);
+  for (const auto& [end, cuts] : totals.by_end) fmt::print("  {}: {} cuts\n", end, cuts);
+  for (const auto& [damage, cuts] : totals.damaged) {
+    fmt::print("  memory damaged, {}: {} cuts\n", damage, cuts);
+  }
+  fmt::print(
+      "  {} writes replayed, {} of them from the mirror; {} starts reported losses, of {} "
+      "blocks\n",
+      totals.replayed, totals.from_mirror, totals.reported, totals.broken_blocks);
+  fmt::print("sim-cache-power: {} cuts, {} of them later ones, at {} boundaries, {:.0f} a second\n",
+             totals.cuts, totals.later_cuts, totals.boundaries,
+             static_cast<double>(totals.cuts) / std::max(totals.seconds, 0.001));
+  CHECK(failures == 0);
+}
+
+}  // namespace sandbay::cachetest
