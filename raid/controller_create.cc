@@ -70,6 +70,26 @@ Task<bool> Controller::Implementation::all_zero(std::vector<Entry*> drives, Exte
   co_return true;
 }
 
+// Room for what a set must be able to write at any time: what its drives live on may fill up. A
+// drive whose blocks are all there has it; zeroing those may take long.
+Task<Error> Controller::Implementation::reserve(Entry* entry, Extent area) {
+  if (area.block_count == 0 || !entry->device->geometry().unmap) co_return Error::kNone;
+  Request request;
+  request.operation = Operation::kWriteZeroes;
+  request.extent = area;
+  const Completion done = co_await entry->probe->submit(std::move(request));
+  co_return done.error == Error::kUnsupported ? Error::kNone : done.error;
+}
+
+Task<Error> Controller::Implementation::reserve_areas(Entry* entry, Superblock superblock) {
+  Error error = co_await reserve(entry, {.first = 0, .block_count = superblock.data_offset_blocks});
+  if (error != Error::kNone) co_return error;
+  const RoleEntry& role = superblock.roles[superblock.role];
+  error = co_await reserve(entry, {.first = role.integrity_offset_bytes / superblock.block_bytes,
+                                   .block_count = role.integrity_bytes / superblock.block_bytes});
+  co_return error;
+}
+
 // Map and lost sectors first: a drive on which the superblock is found has everything.
 Task<std::string> Controller::Implementation::write_set(PlannedSet* planned,
                                                         std::vector<Entry*> drives) {
@@ -77,9 +97,11 @@ Task<std::string> Controller::Implementation::write_set(PlannedSet* planned,
       std::make_shared<const std::vector<std::byte>>(planned->regions.encode_next());
   const auto lost = std::make_shared<const std::vector<std::byte>>(planned->lost.encode_next());
   std::vector<std::unique_ptr<DriveMetadata>> metadata;
-  for (Entry* entry : drives) {
+  for (std::size_t role = 0; role < drives.size(); ++role) {
+    Entry* entry = drives[role];
     metadata.push_back(std::make_unique<DriveMetadata>(*entry->probe));
-    Error error = co_await metadata.back()->write_region_map(regions);
+    Error error = co_await reserve_areas(entry, planned->superblocks[role]);
+    if (error == Error::kNone) error = co_await metadata.back()->write_region_map(regions);
     if (error == Error::kNone) error = co_await metadata.back()->write_lost_sectors(lost);
     if (error != Error::kNone) {
       co_return fmt::format("drive {} cannot be written: {}", entry->name, describe(error));

@@ -92,6 +92,8 @@ struct Controller::Implementation {
   std::string choose_drives(const NewSet& wanted, const std::vector<std::string>& names,
                             std::vector<Entry*>* chosen) const;
   Task<bool> all_zero(std::vector<Entry*> drives, Extent area);
+  Task<Error> reserve(Entry* entry, Extent area);
+  Task<Error> reserve_areas(Entry* entry, Superblock superblock);
   Task<std::string> write_set(PlannedSet* planned, std::vector<Entry*> drives);
   Task<Outcome> add_spare(std::string name, std::string set, bool overwrite);
 

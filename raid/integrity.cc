@@ -102,8 +102,9 @@ Integrity::Block* Integrity::find(unsigned role, std::uint64_t index) {
   }
   if (block->from != from) {
     // A replacement had everything that its role had, and what is on its way here is newer than
-    // what is on it. Of any other drive it has to be seen what is on it.
-    const bool same = from == replacements_[role];
+    // what is on it. Of any other drive it has to be seen what is on it, unless it is about to get
+    // what is here: an update of before it came waits for its turn to write.
+    const bool same = from == replacements_[role] || block->version != block->written;
     block->from = from;
     if (!same) block->image = Buffer();
     if (!same) block->damaged = false;

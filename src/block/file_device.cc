@@ -249,8 +249,11 @@ Task<Error> FileDevice::zero(std::uint64_t offset, std::uint64_t byte_count,
     if (error == Error::kUnsupported) can_zero_range_ = false;
     if (error != Error::kUnsupported && error != Error::kInvalid) co_return error;
   }
-  if (geometry_.unmap) co_return co_await punch(offset, byte_count, cancellation);
-  co_return co_await zero_by_writing(offset, byte_count, cancellation);
+  if (!geometry_.unmap) co_return co_await zero_by_writing(offset, byte_count, cancellation);
+  const Error punched = co_await punch(offset, byte_count, cancellation);
+  if (punched != Error::kNone || file_->is_block_device()) co_return punched;
+  const Error kept = co_await file_->allocate(offset, byte_count);
+  co_return kept == Error::kUnsupported ? Error::kNone : kept;
 }
 
 Task<Error> FileDevice::zero_by_writing(std::uint64_t offset, std::uint64_t byte_count,

@@ -41,6 +41,7 @@ struct FileFaults {
   std::uint64_t syncs = 0;
   std::uint64_t syncs_held = 0;
   std::uint64_t punches = 0;
+  std::uint64_t allocations = 0;
 
   void release_syncs() {
     hold_syncs = false;
@@ -99,6 +100,7 @@ class FaultyFile final : public File {
   Task<Result<std::uint64_t>> size() override { return file_->size(); }
   Task<Error> resize(std::uint64_t bytes) override { return file_->resize(bytes); }
   Task<Error> allocate(std::uint64_t offset, std::uint64_t bytes) override {
+    ++faults_.allocations;
     if (faults_.allocate_error != Error::kNone) co_return faults_.allocate_error;
     co_return co_await file_->allocate(offset, bytes);
   }

@@ -304,6 +304,33 @@ Task<void> hanging_sync_can_be_cancelled(Executor& real) {
   CHECK(results == std::vector{Error::kCancelled, Error::kCancelled, Error::kNone});
 }
 
+// A filesystem that only knows holes: what is zeroed keeps its space all the same, or there is
+// none.
+Task<void> zeroes_keep_their_space(Executor& real) {
+  Bench bench(real);
+  co_await open_bench(bench, {});
+  bench.faults.write_zeroes_error = Error::kUnsupported;
+  Bytes content = random_bytes(kBytes, bench.random);
+  Completion done = co_await write_blocks(*bench.device, 0, content, Cut::kAligned, bench.random);
+  const std::uint64_t before = bench.faults.allocations;
+  done = co_await do_without_data(*bench.device, Operation::kWriteZeroes, {3, 1000});
+  CHECK(done.error == Error::kNone);
+  CHECK(bench.faults.allocations == before + 1);
+  std::fill_n(content.begin() + 3 * kBlock, 1000 * kBlock, std::byte{0});
+  const Completion read =
+      co_await read_blocks(*bench.device, {0, kBlocks}, Cut::kAligned, bench.random);
+  const bool same = content_of(read.data) == content;
+  CHECK(same);
+  done = co_await do_without_data(*bench.device, Operation::kUnmap, {3, 1000});
+  CHECK(bench.faults.allocations == before + 1);
+  bench.faults.allocate_error = Error::kNoSpace;
+  done = co_await do_without_data(*bench.device, Operation::kWriteZeroes, {3, 1000});
+  CHECK(done.error == Error::kNoSpace);
+  bench.faults.allocate_error = Error::kUnsupported;
+  done = co_await do_without_data(*bench.device, Operation::kWriteZeroes, {3, 1000});
+  CHECK(done.error == Error::kNone);
+}
+
 Task<void> zeroes_without_the_filesystem(Executor& real, bool device_node) {
   Bench bench(real);
   bench.faults.direct_alignment = 512;
@@ -443,6 +470,10 @@ TEST_CASE("Flushes behind a sync that hangs can be cancelled", "[block]") {
   const auto seed = GENERATE(range<std::uint64_t>(1, 9));
   CAPTURE(seed);
   run_in_world(seed, [](Executor& real) { return hanging_sync_can_be_cancelled(real); });
+}
+
+TEST_CASE("Zeros keep their space where the system only knows holes", "[block]") {
+  run_in_world(1, [](Executor& real) { return zeroes_keep_their_space(real); });
 }
 
 TEST_CASE("Zeros are written where the system cannot make them", "[block]") {

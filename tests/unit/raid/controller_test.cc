@@ -59,6 +59,39 @@ Task<void> spare(ControllerRig* rig, std::string name, std::string set = "") {
   CHECK(rig->use(name) == DriveUse::kSpare);
 }
 
+// Thin drives may run out of space later; what a set must always be able to write has its own.
+Task<void> takes_room_for_its_own(Executor* home) {
+  ControllerRig rig(*home);
+  std::vector<std::vector<Extent>> zeroed(4);
+  for (unsigned i = 0; i < 4; ++i) {
+    TestDrive& drive = rig.add("d" + std::to_string(i));
+    drive.before_change = [&zeroed, i](const TestDrive&, const Request& request) {
+      if (request.operation == Operation::kWriteZeroes) zeroed[i].push_back(request.extent);
+    };
+  }
+  rig.drive("d3").mutable_geometry().unmap = false;  // It has all of its blocks anyway.
+  co_await rig.start();
+  const std::string error = co_await rig.create(Level::kRaid5, {"d0", "d1", "d2", "d3"},
+                                                [](NewSet& wanted) { wanted.integrity = true; });
+  REQUIRE(error == "");
+  const raid::Superblock& superblock = rig.set->superblock();
+  for (unsigned i = 0; i < 3; ++i) {
+    const raid::RoleEntry& role = superblock.roles[i];
+    const Extent metadata{.first = 0, .block_count = superblock.data_offset_blocks};
+    const Extent entries{.first = role.integrity_offset_bytes / 512,
+                         .block_count = role.integrity_bytes / 512};
+    CHECK((zeroed[i] == std::vector<Extent>{metadata, entries}));
+  }
+  CHECK(zeroed[3].empty());
+  co_await expect_filled(&rig);
+  co_await expect_stopped(&rig);
+}
+
+TEST_CASE("A new set takes the room for its superblocks, journal and entries",
+          "[raid][controller]") {
+  for_worlds(1, takes_room_for_its_own);
+}
+
 TEST_CASE("A set of blank drives that are zeros needs no verification, another does",
           "[raid][controller]") {
   for_worlds(3, [](Executor* home) -> Task<void> {
