@@ -230,8 +230,9 @@ Task<void> LogicalUnit::run_background_flushes(Extent extent) {
       // Whose writes it was that are not safe now, nobody knows.
       for (auto& [id, nexus] : nexuses_) nexus.deferred_error = error;
     }
-    if (!next_flush_) break;
-    extent = *std::exchange(next_flush_, std::nullopt);
+    const std::optional<Extent> next = std::exchange(next_flush_, std::nullopt);
+    if (!next) break;
+    extent = *next;
   }
   flushing_ = false;
 }
