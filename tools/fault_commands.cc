@@ -32,7 +32,7 @@ void list(const Settings& settings) {
   const json answer = expect(Client(settings.management).get(kFaults));
   if (settings.json) return print_json(answer);
   if (!answer.at("enabled").get<bool>()) {
-    fmt::print("Faults are not enabled; see [faults] in sandbayd.toml(5).\n");
+    fmt::print("Faults are not enabled; see [faults] in sandbayd.toml(5) and sandbay-faults(7).\n");
     return;
   }
   using enum Table::Align;
@@ -86,7 +86,7 @@ void add_fault_commands(CLI::App& app, Settings& settings) {
   CLI::App* noun = app.add_subcommand("fault", "Faults on command: add, list, clear");
   noun->require_subcommand(1);
   CLI::App* verb = noun->add_subcommand(
-      "add", "Add a fault rule, such as: at=drive:d3 do=fail; see sandbayd.toml(5)");
+      "add", "Add a fault rule, such as: at=drive:d3 do=fail; see sandbay-faults(7)");
   verb->add_option("RULE", *words, "The words of the rule")->required();
   verb->callback([&settings, words] { add(settings, *words); });
   noun->add_subcommand("list", "List all rules and what they have done")->callback([&settings] {
