@@ -123,6 +123,9 @@ struct NewSet {
   std::optional<std::uint64_t> journal_bytes;
   std::uint64_t region_stripes = 0;  // 0: choose_region_stripes().
   bool overwrite = false;            // Drives that are not blank will do.
+  // For who must know them before anything is written. Zero and empty: drawn.
+  Uuid set_uuid{};
+  std::vector<Uuid> drive_uuids;  // By role; as many as drives.
 };
 
 struct PlannedSet {

@@ -7,6 +7,7 @@
 
 #include "raid/assembly.h"
 #include "raid/integrity_format.h"
+#include "raid/metadata_image.h"
 
 namespace sandbay::raid {
 namespace {
@@ -44,6 +45,10 @@ std::string contents_error(const Candidate& drive, bool overwrite) {
 
 std::string drives_error(const NewSet& wanted, std::span<const Candidate> drives) {
   if (drives.empty()) return "drives: a set needs at least one";
+  if (!wanted.drive_uuids.empty() && wanted.drive_uuids.size() != drives.size()) {
+    return fmt::format("drive_uuids: {} for {} drives; one for each, or none",
+                       wanted.drive_uuids.size(), drives.size());
+  }
   if (drives.size() > kMostDrives) {
     return fmt::format("drives: {} are too many; {} at most", drives.size(), kMostDrives);
   }
@@ -137,7 +142,7 @@ std::expected<Shape, std::string> shape_of(const NewSet& wanted, std::span<const
 Superblock superblock_of(const NewSet& wanted, const Shape& shape, const Layout& layout,
                          std::uint64_t data_offset, Random& random) {
   Superblock set;
-  set.set_uuid = make_uuid(random);
+  set.set_uuid = is_zero(wanted.set_uuid) ? make_uuid(random) : wanted.set_uuid;
   set.group_uuid = wanted.group_uuid;
   set.set_name = wanted.name;
   set.level = wanted.level;
@@ -156,10 +161,12 @@ Superblock superblock_of(const NewSet& wanted, const Shape& shape, const Layout&
                                   shape.drive_count);
   for (const std::uint64_t blocks : shape.drive_blocks) {
     const std::uint64_t data = blocks * shape.block_bytes;
-    set.roles.push_back({.drive = make_uuid(random),
-                         .data_blocks = blocks,
-                         .integrity_offset_bytes = wanted.integrity ? data_offset + data : 0,
-                         .integrity_bytes = integrity_bytes(wanted, data)});
+    const std::size_t role = set.roles.size();
+    set.roles.push_back(
+        {.drive = wanted.drive_uuids.empty() ? make_uuid(random) : wanted.drive_uuids[role],
+         .data_blocks = blocks,
+         .integrity_offset_bytes = wanted.integrity ? data_offset + data : 0,
+         .integrity_bytes = integrity_bytes(wanted, data)});
   }
   set.advance(random);
   return set;

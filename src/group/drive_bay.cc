@@ -10,6 +10,13 @@
 
 namespace sandbay::group {
 
+namespace {
+
+// Holes that stand side by side are few.
+constexpr unsigned kMostRuns = 64;
+
+}  // namespace
+
 DriveBay::DriveBay(DriveConfiguration configured, const std::filesystem::path& state)
     : configured_(std::move(configured)) {
   if (!configured_.path.empty()) path_ = state / configured_.path;  // Absolute ones stay.
@@ -91,6 +98,19 @@ bool DriveBay::may_have_come() const {
   std::error_code error;
   if (path_.empty() || !std::filesystem::exists(path_, error)) return false;
   return device() == nullptr || identity_of(path_) != identity_;
+}
+
+Task<bool> DriveBay::has_nothing_behind(std::uint64_t byte_offset) {
+  if (drive_ == nullptr) co_return false;
+  const Geometry& geometry = drive_->geometry();
+  Lba lba = byte_offset / geometry.block_bytes;
+  for (unsigned runs = 0; lba < geometry.block_count; ++runs) {
+    if (runs == kMostRuns) co_return false;
+    const auto run = co_await drive_->provisioning(lba, geometry.block_count);
+    if (!run || run->mapped || run->block_count == 0) co_return false;
+    lba += run->block_count;
+  }
+  co_return true;
 }
 
 Task<void> DriveBay::close() {

@@ -58,6 +58,10 @@ class DriveBay {
   // is there. Memory never comes back.
   bool may_have_come() const;
 
+  // The drive, asked below everything that can break, has nothing mapped from this byte on, so that
+  // it reads as zeros there. False if it does not tell.
+  Task<bool> has_nothing_behind(std::uint64_t byte_offset);
+
   const DriveConfiguration& configured() const noexcept { return configured_; }
   const std::filesystem::path& path() const noexcept { return path_; }
   BlockDevice* device() const noexcept { return top_; }  // Null: absent.

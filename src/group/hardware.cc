@@ -1,4 +1,4 @@
-// Starting and stopping the hardware; making what is declared and not there.
+// Starting and stopping the hardware; spares.
 #include "group/hardware.h"
 
 #include <fmt/format.h>
@@ -10,15 +10,12 @@
 #include "group/claims.h"
 #include "group/nvram_faults.h"
 #include "group/units.h"
-#include "raid/drive_metadata.h"
 
 namespace sandbay::group {
 
 namespace {
 
 constexpr std::size_t kEntriesAtOnce = 256;
-// Of a drive that is to be part of a set: superblocks, maps, and where its journal begins.
-constexpr std::uint64_t kSetBookkeepingBytes = std::uint64_t{2} << 20;
 constexpr std::size_t kMostCacheBytes = std::size_t{16} << 20;
 constexpr std::size_t kLeastCacheBytes = std::size_t{1} << 20;
 constexpr std::string_view kNvramName = "A";  // As fault rules write it.
@@ -38,18 +35,6 @@ Task<std::expected<std::vector<metadata::Entry>, Error>> load_all(metadata::Stor
 
 std::string not_written(Error error) {
   return fmt::format("the metadata cannot be written: {}", describe(error));
-}
-
-// Zeros where a set keeps its books, durably.
-Task<Error> erase_books(BlockDevice* drive) {
-  const std::uint32_t block_bytes = drive->geometry().block_bytes;
-  Request request{.operation = Operation::kWriteZeroes, .force_unit_access = true};
-  request.extent.block_count =
-      std::min(drive->geometry().block_count, kSetBookkeepingBytes / block_bytes);
-  const Completion erased = co_await drive->submit(std::move(request));
-  if (erased.error != Error::kNone) co_return erased.error;
-  const Completion flushed = co_await drive->submit(Request{.operation = Operation::kFlush});
-  co_return flushed.error;
 }
 
 }  // namespace
@@ -117,9 +102,9 @@ Task<Hardware::Outcome> Hardware::load() {
   const auto making = co_await load_all(&store_, std::string(kMakingPrefix));
   if (!making) co_return unreadable(making.error());
   for (const auto& [key, value] : *making) {
-    const auto drives = decode_making(value);
-    if (!drives) co_return damaged(key, drives.error());
-    unfinished_[key.substr(kMakingPrefix.size())] = *drives;
+    const auto record = decode_making(value);
+    if (!record) co_return damaged(key, record.error());
+    unfinished_[key.substr(kMakingPrefix.size())] = *record;
   }
   co_return Outcome{};
 }
@@ -208,34 +193,6 @@ Hardware::Outcome Hardware::add_rules() {
       fmt::format("{}:{}: faults.rules: {}", configuration_.file, faults.line, added.error()));
 }
 
-// Those drives were blank before, and nobody has used the set: its volumes come after it.
-Task<Hardware::Outcome> Hardware::erase_unfinished() {
-  for (const auto& [set, drives] : unfinished_) {
-    for (const std::string& name : drives) {
-      const DriveBay* const found = bay(name);
-      if (found == nullptr || found->device() == nullptr) continue;
-      raid::DriveMetadata books(*found->device());
-      const raid::DriveContents contents = co_await books.read_contents();
-      const bool of_another = contents.superblock && contents.superblock->set_name != set;
-      if (contents.kind == raid::DriveContents::Kind::kBlank || of_another) continue;
-      const Error error = co_await erase_books(found->device());
-      events_.add(
-          {.severity = error == Error::kNone ? Severity::kInformation : Severity::kError,
-           .kind = "drive erased",
-           .set = set,
-           .drive = name,
-           .text = fmt::format("drive {}: the making of set {} was cut short; it is {}", name, set,
-                               error == Error::kNone ? "blank again" : describe(error))});
-    }
-    metadata::Batch batch;
-    batch.erase(making_key(set));
-    const Error error = co_await store_.commit(std::move(batch));
-    if (error != Error::kNone) co_return std::unexpected(not_written(error));
-  }
-  unfinished_.clear();
-  co_return Outcome{};
-}
-
 Task<Hardware::Outcome> Hardware::start_controller() {
   raid::ControllerOptions options;
   options.group_uuid = group_;
@@ -266,67 +223,6 @@ Task<Hardware::Outcome> Hardware::start_controller() {
 
 std::string Hardware::at(const SetConfiguration& set) const {
   return fmt::format("{}:{}: set \"{}\"", configuration_.file, set.line, set.name);
-}
-
-Task<Hardware::Outcome> Hardware::make_sets() {
-  for (const SetConfiguration& wanted : configuration_.hardware.sets) {
-    if (controller_->find(wanted.name) != nullptr) continue;
-    if (find_set(wanted.name)) {
-      not_made_[wanted.name] = fmt::format("none of the drives of set {} is there", wanted.name);
-    } else {
-      const Outcome made = co_await make_set(wanted);
-      if (!made) co_return made;
-    }
-    const auto why = not_made_.find(wanted.name);
-    if (why == not_made_.end()) continue;
-    events_.add({.severity = Severity::kError,
-                 .kind = "set missing",
-                 .set = wanted.name,
-                 .text = fmt::format("{}: {}", at(wanted), why->second)});
-  }
-  co_return Outcome{};
-}
-
-// Of blank drives only: whatever stands on a drive is somebody's data.
-Task<Hardware::Outcome> Hardware::make_set(SetConfiguration wanted) {
-  const auto drives = show_drives();
-  for (const std::string& name : wanted.drives) {
-    const auto found = std::ranges::find(
-        drives, name, [](const DriveInfo& info) { return std::string_view(info.raid.name); });
-    if (found != drives.end() && found->raid.use == raid::DriveUse::kBlank) continue;
-    const raid::DriveInfo info = found == drives.end() ? raid::DriveInfo{} : found->raid;
-    not_made_[wanted.name] = fmt::format(
-        "cannot be made: drive {0} is not blank but {1}{2}{3}; if nobody needs what is on it: "
-        "sandbay "
-        "drive erase {0}, and restart the daemon",
-        name, describe(info.use), info.set.empty() ? "" : " of set " + info.set,
-        info.why.empty() ? "" : ": " + info.why);
-    co_return Outcome{};
-  }
-  metadata::Batch intent;
-  intent.put(making_key(wanted.name), encode_making(wanted.drives));
-  Error error = co_await store_.commit(std::move(intent));
-  if (error != Error::kNone) co_return std::unexpected(not_written(error));
-  const auto made = co_await controller_->create_set(new_set_of(wanted, group_), wanted.drives);
-  if (!made) {
-    not_made_[wanted.name] = fmt::format("cannot be made: {}", made.error());
-    co_return Outcome{};  // The next start erases what there may be of it, and tries again.
-  }
-  learn_sets();
-  const Uuid uuid = (*made)->uuid();
-  metadata::Batch batch;
-  batch.put(set_key(uuid), encode(records_.at(uuid)));
-  batch.erase(making_key(wanted.name));
-  error = co_await store_.commit(std::move(batch));
-  if (error != Error::kNone) co_return std::unexpected(not_written(error));
-  const Geometry& geometry = (*made)->geometry();
-  events_.add(
-      {.kind = "set made",
-       .set = wanted.name,
-       .text = fmt::format("set {}: made, {} of {} drives, {}", wanted.name, describe(wanted.level),
-                           wanted.drives.size(),
-                           format_size_rounded(geometry.block_count * geometry.block_bytes))});
-  co_return Outcome{};
 }
 
 Task<void> Hardware::make_spares() {

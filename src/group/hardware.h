@@ -4,7 +4,8 @@
 //
 // Start: NVRAM, drives, rules, sets that are there, sets that are declared and not there (of blank
 // drives only), spares. A set's newest event is kept in the metadata before it is acted upon.
-// A set that was begun to be made when the daemon was killed is made anew: an intent names it.
+// A set that was begun to be made when the daemon was killed is made anew: an intent names it, and
+// every UUID that is written for it. Nothing that bears none of them is ever erased at a start.
 //
 // Home: executor 0, where drives and sets live, too.
 #pragma once
@@ -60,8 +61,9 @@ class Hardware {
   // Why it does not serve now; empty if it does.
   std::string refusal(const Uuid& set) const;
   std::string name_of(const Uuid& set) const;
-  // Behind this block nothing was ever written by a volume. Raised in `batch`, which the caller
-  // commits.
+  // From this block on the set is known to read as zeros but for what volumes that are there have
+  // written: the set's end or more unless its drives were proven blank when it was made. Raised in
+  // `batch`, which the caller commits.
   std::uint64_t used_end(const Uuid& set) const;
   void raise_used_end(const Uuid& set, std::uint64_t end, metadata::Batch& batch);
 
@@ -87,9 +89,12 @@ class Hardware {
   Task<Outcome> open_drives();
   Outcome add_rules();
   Task<Outcome> erase_unfinished();
+  Task<Outcome> erase_remains(std::string set, MakingRecord making);
   Task<Outcome> start_controller();
   Task<Outcome> make_sets();
+  std::string why_not_blank(const SetConfiguration& wanted) const;  // Empty: they are.
   Task<Outcome> make_set(SetConfiguration wanted);
+  Task<Outcome> keep_made(SetConfiguration wanted, raid::ManagedSet* made, bool blank);
   Task<void> make_spares();
   Task<void> make_spare(std::string drive, std::string set);
   void tell_disagreements();
@@ -119,9 +124,9 @@ class Hardware {
   Uuid group_;
   std::map<Uuid, SetRecord> records_;
   std::map<Uuid, std::uint64_t> used_ends_;
-  std::map<std::string, std::vector<std::string>> unfinished_;  // Sets and their drives.
-  std::map<std::string, std::string> not_made_;                 // Sets, and why.
-  std::unique_ptr<Power> power_;                                // Null where it cannot be cut.
+  std::map<std::string, MakingRecord> unfinished_;  // By the set's name.
+  std::map<std::string, std::string> not_made_;     // Sets, and why.
+  std::unique_ptr<Power> power_;                    // Null where it cannot be cut.
   std::map<Uuid, std::unique_ptr<SetDoor>> doors_;
   std::unique_ptr<nvram::Nvram> nvram_;
   std::unique_ptr<NvramFaults> nvram_faults_;

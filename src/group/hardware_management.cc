@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <limits>
 
 #include "group/claims.h"
 #include "group/hardware.h"
@@ -70,14 +71,15 @@ std::string Hardware::refusal(const Uuid& uuid) const {
 
 std::uint64_t Hardware::used_end(const Uuid& set) const {
   const auto found = used_ends_.find(set);
-  return found == used_ends_.end() ? 0 : found->second;
+  return found == used_ends_.end() ? std::numeric_limits<std::uint64_t>::max() : found->second;
 }
 
 void Hardware::raise_used_end(const Uuid& set, std::uint64_t end, metadata::Batch& batch) {
-  std::uint64_t& known = used_ends_[set];
-  if (end <= known) return;
-  known = end;
-  batch.put(used_key(set), encode_used(end));
+  const auto known = used_ends_.find(set);
+  if (known == used_ends_.end()) return;  // All of it may have been.
+  // Also where it is no more than was known: the commit that was to keep that may have failed.
+  known->second = std::max(known->second, end);
+  batch.put(used_key(set), encode_used(known->second));
 }
 
 // Drives ------------------------------------------------------------------------------------------

@@ -148,8 +148,13 @@ std::string encode_used(std::uint64_t end_block) {
   return to_text({{"format", kFormat}, {"end_block", end_block}});
 }
 
-std::string encode_making(const std::vector<std::string>& drives) {
-  return to_text({{"format", kFormat}, {"drives", drives}});
+std::string encode(const MakingRecord& record) {
+  json drive_uuids = json::array();
+  for (const Uuid& drive : record.drive_uuids) drive_uuids.push_back(format_uuid(drive));
+  return to_text({{"format", kFormat},
+                  {"set", format_uuid(record.set)},
+                  {"drives", record.drives},
+                  {"drive_uuids", std::move(drive_uuids)}});
 }
 
 std::string encode(const TargetRecord& record) {
@@ -257,9 +262,17 @@ std::expected<std::uint64_t, std::string> decode_used(std::string_view text) {
       text, [](const json& value) { return value.at("end_block").get<std::uint64_t>(); });
 }
 
-std::expected<std::vector<std::string>, std::string> decode_making(std::string_view text) {
-  return decode<std::vector<std::string>>(
-      text, [](const json& value) { return value.at("drives").get<std::vector<std::string>>(); });
+// One of an older version names no UUIDs: nothing is what it says, so nothing is erased for it.
+std::expected<MakingRecord, std::string> decode_making(std::string_view text) {
+  return decode<MakingRecord>(text, [](const json& value) {
+    MakingRecord record{.drives = value.at("drives").get<std::vector<std::string>>()};
+    if (!value.contains("set")) return record;
+    record.set = uuid_from(value.at("set"));
+    for (const json& drive : value.at("drive_uuids")) {
+      record.drive_uuids.push_back(uuid_from(drive));
+    }
+    return record;
+  });
 }
 
 }  // namespace sandbay::group

@@ -4,12 +4,16 @@
 //   volume/UUID        what a volume is: name, backing, size, target, LUN …
 //   target/NAME        what was added to a target at run time: access records, with their secrets
 //   raid/UUID          what a RAID set is, and its newest event; see raid/assembly.h
-//   used/UUID          the block of that set behind which no volume has ever been
-//   making/NAME        the drives of a set that is about to be made; whoever finds one at start
-//                      erases what stands on them
+//   used/UUID          the block of that set behind which it is known to read as zeros, since no
+//                      volume has ever been there and its drives were proven blank; without one
+//                      nothing is known of any block
+//   making/NAME        a set that is about to be made: its drives, its UUID and theirs. Whoever
+//                      finds one at start erases what was made of it, by the UUIDs
+//   nvram              which NVRAM image was used last, and how often it had been opened then
 //   event/NUMBER       what happened, sixteen hexadecimal digits, the newest last; see event_log.h
 //   intent/UUID        a file of a volume that is about to be made or removed: its file name in
-//                      STATE/volumes. Whoever finds one at start removes the file.
+//                      STATE/volumes. Whoever finds one at start removes the file, unless the
+//                      volume has its record: then its deletion was only begun, and it stays.
 //
 // A record that does not decode is damage and stops the start; it is never passed over, unless it
 // is an event.
@@ -66,6 +70,13 @@ struct SetRecord {
   std::uint64_t block_count = 0;
 };
 
+// Drives and UUIDs are in the order of roles.
+struct MakingRecord {
+  Uuid set{};
+  std::vector<std::string> drives;
+  std::vector<Uuid> drive_uuids;
+};
+
 struct AddedAccess {
   std::uint64_t id = 0;
   iscsi::AccessRecord record;
@@ -90,9 +101,9 @@ std::string encode(const GroupRecord& record);
 std::string encode(const VolumeRecord& record);
 std::string encode(const TargetRecord& record);
 std::string encode(const SetRecord& record);
+std::string encode(const MakingRecord& record);
 std::string encode(const EventInfo& event);
 std::string encode_used(std::uint64_t end_block);
-std::string encode_making(const std::vector<std::string>& drives);
 
 // The error is half a sentence.
 std::expected<GroupRecord, std::string> decode_group(std::string_view text);
@@ -101,6 +112,6 @@ std::expected<TargetRecord, std::string> decode_target(std::string_view text);
 std::expected<SetRecord, std::string> decode_set(std::string_view text);
 std::expected<EventInfo, std::string> decode_event(std::string_view text);
 std::expected<std::uint64_t, std::string> decode_used(std::string_view text);
-std::expected<std::vector<std::string>, std::string> decode_making(std::string_view text);
+std::expected<MakingRecord, std::string> decode_making(std::string_view text);
 
 }  // namespace sandbay::group
