@@ -239,11 +239,13 @@ Task<Error> RaidSet::settle_granules(std::uint64_t stripe, std::uint32_t row,
   Prepared prepared(drives_);
   const Error ready = co_await prepared.add(stripe, intent());
   if (ready != Error::kNone) co_return ready;
+  Error result = Error::kNone;
   for (std::uint32_t at = row / granule_ * granule_; at < row + row_count; at += granule_) {
     const Error error = co_await settle_granule(stripe, at, looked_at);
-    if (error != Error::kNone) co_return error;
+    if (error != Error::kNone && error != Error::kMediumError) co_return error;
+    if (error != Error::kNone) result = error;  // It is known to be lost; so may others be.
   }
-  co_return Error::kNone;
+  co_return result;
 }
 
 // Makes one physical block of every member readable: reads `looked_at`, rewrites from redundancy
@@ -422,8 +424,12 @@ Task<Error> RaidSet::rebuild_held(std::uint64_t stripe, unsigned member, Drive* 
     const Error error = co_await recover_rows(stripe, MemberSet{1} << member, row, rows, 0, &lanes,
                                               &bad_row, attempt > 0);
     if (error == Error::kNone) break;
-    // Zeros stand for what is lost, also if another drive cannot take them.
-    if (error == Error::kMediumError && unwritable) break;
+    if (error == Error::kMediumError && unwritable) {
+      if (rows > granule_) co_return co_await rebuild_granules(stripe, member, target, row, rows);
+      // Zeros stand for what is lost, also if another drive cannot take them.
+      if (!lost_in(stripe, member, row, rows)) co_return error;
+      break;
+    }
     if (error != Error::kMediumError || attempt > 0) co_return error;
     const Error settled = co_await declare_lost(stripe, row, rows);
     unwritable = settled == Error::kMediumError;
@@ -445,6 +451,29 @@ Task<Error> RaidSet::rebuild_held(std::uint64_t stripe, unsigned member, Drive* 
   changes.back().role = integrity_->before(role);
   changes.back().kind = Integrity::Change::Kind::kKept;
   co_return co_await store_entries(stripe, std::move(changes));
+}
+
+Task<Error> RaidSet::rebuild_granules(std::uint64_t stripe, unsigned member, Drive* target,
+                                      std::uint32_t row, std::uint32_t rows) {
+  for (const std::uint32_t end = row + rows; row < end;) {
+    const std::uint32_t here = std::min(granule_ - row % granule_, end - row);
+    const Error error = co_await rebuild_held(stripe, member, target, row, here);
+    if (error != Error::kNone) co_return error;
+    row += here;
+  }
+  co_return Error::kNone;
+}
+
+// Something of these rows is lost: of the member or, if it is a parity, of any.
+bool RaidSet::lost_in(std::uint64_t stripe, unsigned member, std::uint32_t row,
+                      std::uint32_t rows) const {
+  const bool of_any = member >= layout_.data_chunks() && !layout_.mirrored();
+  for (unsigned chunk = 0; chunk < layout_.data_chunks(); ++chunk) {
+    if (!of_any && !layout_.mirrored() && chunk != member) continue;
+    const Lba first = layout_.lba({.stripe = stripe, .chunk = chunk, .row = row});
+    if (drives_.lost().first_overlap({.first = first, .block_count = rows})) return true;
+  }
+  return false;
 }
 
 Task<RaidSet::Verified> RaidSet::verify_stripe(std::uint64_t stripe) {

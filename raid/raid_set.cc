@@ -269,7 +269,8 @@ Task<Error> RaidSet::replay_journal(bool clean) {
   if (journal_ == nullptr) co_return Error::kNone;
   Result<JournalRecovery> found = co_await journal_->recover();
   if (!found) co_return found.error();
-  if (clean) {
+  if (clean) {  // What is there is of before: everything has been flushed since.
+    found->updates.clear();
     found->all_lost = false;
     found->lost.clear();
   }

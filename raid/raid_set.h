@@ -273,6 +273,9 @@ class RaidSet final : public BlockDevice {
   std::uint32_t slice_rows() const;
   Task<Error> rebuild_held(std::uint64_t stripe, unsigned member, Drive* target, std::uint32_t row,
                            std::uint32_t rows);
+  Task<Error> rebuild_granules(std::uint64_t stripe, unsigned member, Drive* target,
+                               std::uint32_t row, std::uint32_t rows);
+  bool lost_in(std::uint64_t stripe, unsigned member, std::uint32_t row, std::uint32_t rows) const;
   Task<Verified> verify_held(std::uint64_t stripe, std::uint32_t row, std::uint32_t rows);
   MemberSet different_mirrors(Lanes& lanes, MemberSet there) const;
   Task<MemberSet> wrong_parities(Lanes* lanes, MemberSet there, std::size_t lane_bytes);

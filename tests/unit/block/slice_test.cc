@@ -1,6 +1,7 @@
 // Slices: whose blocks are whose, both ways, and that nothing reaches beyond either end.
 #include "block/slice.h"
 
+#include <algorithm>
 #include <catch2/catch.hpp>
 
 #include "block/memory_device.h"
@@ -107,6 +108,29 @@ class BatteryDevice final : public Layer {
   Geometry geometry_;
 };
 
+// Fails everything for a block of which it says anything.
+class AnyBlockDevice final : public Layer {
+ public:
+  using Layer::Layer;
+  Task<Completion> submit(Request request) override {
+    co_return Completion{
+        .error = Error::kMediumError, .first_bad_lba = said, .data = std::move(request.data)};
+  }
+  Lba said = 0;
+};
+
+Task<void> keeps_blocks_within(Executor& home) {
+  const auto memory = make_memory(home);
+  AnyBlockDevice device(*memory);
+  Slice slice(device, {8, 8});
+  for (const Lba said : {Lba{0}, Lba{7}, Lba{8}, Lba{15}, Lba{16}, ~Lba{0}}) {
+    device.said = said;
+    const Completion done = co_await do_without_data(slice, Operation::kWriteZeroes, {0, 8});
+    CHECK(done.error == Error::kMediumError);
+    CHECK(done.first_bad_lba == (said < 8 ? 0 : std::min<Lba>(said - 8, 7)));
+  }
+}
+
 Task<void> names_its_volume(Executor& home) {
   const auto memory = make_memory(home);
   RecordingDevice recording(*memory);
@@ -145,6 +169,10 @@ TEST_CASE("Slices of one device do not touch one another", "[block]") {
 
 TEST_CASE("A slice translates addresses down, and bad blocks up", "[block]") {
   run_in_world(1, [](Executor& home) { return translates(home); });
+}
+
+TEST_CASE("A slice says of no bad block that it is none of its own", "[block]") {
+  run_in_world(1, [](Executor& home) { return keeps_blocks_within(home); });
 }
 
 TEST_CASE("A slice tells provisioning of its own blocks only", "[block]") {

@@ -409,5 +409,92 @@ TEST_CASE("A rebuild goes on where it was, after a stop and after a power cut", 
   }
 }
 
+TEST_CASE("Records of before a set was stopped in order are not written any more",
+          "[raid][managed]") {
+  for_worlds(4, [](Executor* home) -> Task<void> {
+    nvram::SimulatedBoard board(std::uint64_t{32} << 20);
+    nvram::NvramOptions memory_options;
+    memory_options.path = "nvram";
+    memory_options.boot_id = "boot";
+    auto memory = co_await nvram::Nvram::open(*home, board, memory_options);
+    REQUIRE(memory.has_value());
+    ControllerRig rig(*home);
+    rig.options.set.nvram = memory->get();
+    rig.options.set.nvram_journal_bytes = 4 << 20;
+    co_await make(&rig, Level::kRaid5, 4);
+    co_await expect_good(rig.fill());
+    co_await expect_good(rig.write_some(40));
+    co_await rig.kill();
+    rig.options.set.nvram = nullptr;  // One run without it, in which all is written anew.
+    co_await rig.start();
+    REQUIRE(rig.set->running());
+    co_await expect_whole(&rig);
+    co_await expect_good(rig.fill());
+    co_await expect_stopped(&rig);
+    rig.options.set.nvram = memory->get();
+    co_await rig.start();
+    REQUIRE(rig.set->running());
+    CHECK(rig.told(SetEvent::Kind::kJournalReplayed) == 0);
+    co_await expect_good(rig.check());
+    co_await rig.kill();  // Nor the next time.
+    co_await rig.start();
+    co_await expect_good(rig.check());
+    co_await expect_stopped(&rig);
+    const Error closed = co_await (*memory)->close();
+    CHECK(closed == Error::kNone);
+  });
+}
+
+TEST_CASE("With a dead battery a FUA write is on the drives before it is acknowledged",
+          "[raid][managed]") {
+  for_worlds(6, [](Executor* home) -> Task<void> {
+    nvram::SimulatedBoard board(std::uint64_t{32} << 20);
+    nvram::NvramOptions memory_options;
+    memory_options.path = "nvram";
+    memory_options.boot_id = "boot";
+    memory_options.battery = nvram::BatteryState::kDead;
+    auto memory = co_await nvram::Nvram::open(*home, board, memory_options);
+    REQUIRE(memory.has_value());
+    ControllerRig rig(*home);
+    rig.options.set.nvram = memory->get();
+    rig.options.set.nvram_journal_bytes = 4 << 20;
+    co_await make(&rig, Level::kRaid5, 4);
+    co_await expect_good(rig.fill());
+    co_await expect_whole(&rig);
+    Random random(home->random().next());
+    const std::vector<std::byte> bytes(4096, std::byte{0x5a});
+    Request request;
+    request.operation = Operation::kWrite;
+    request.force_unit_access = true;
+    request.extent = {.first = 96, .block_count = 8};
+    request.data = co_await home->buffers().allocate(bytes.size());
+    request.data.copy_from(bytes);
+    const Completion written = co_await rig.set->submit(std::move(request));
+    CHECK(written.error == Error::kNone);
+    (*memory)->cut_power();
+    co_await cut_power(&rig, &random);
+    rig.controller.reset();
+    rig.set = nullptr;
+    memory->reset();
+    auto again = co_await nvram::Nvram::open(*home, board, memory_options);
+    REQUIRE(again.has_value());
+    rig.options.set.nvram = again->get();
+    co_await rig.start();
+    REQUIRE(rig.set->running());
+    Request read;
+    read.extent = {.first = 96, .block_count = 8};
+    read.data = co_await home->buffers().allocate(bytes.size());
+    const Completion done = co_await rig.set->submit(std::move(read));
+    std::vector<std::byte> found(bytes.size());
+    done.data.copy_to(found);
+    CHECK(done.error == Error::kNone);
+    CHECK(found == bytes);
+    co_await expect_stopped(&rig);
+    rig.controller.reset();
+    const Error closed = co_await (*again)->close();
+    CHECK(closed == Error::kNone);
+  });
+}
+
 }  // namespace
 }  // namespace sandbay::raidtest

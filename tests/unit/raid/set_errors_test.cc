@@ -91,7 +91,7 @@ Task<void> one_bad_place(Executor* home, SetShape shape) {
   };
   unsigned lost = co_await look(&rig, first, blocks);
   CHECK(lost > 0);
-  CHECK(lost <= (1 + redundancy) * 8);
+  CHECK(lost <= (1 + redundancy) * rig.set->layout().strip_blocks());
   const Error elsewhere = co_await rig.write(first + blocks, blocks, 8);
   CHECK(elsewhere == Error::kNone);
   // A restart, and the record still live: the same place is met again.
@@ -99,7 +99,9 @@ Task<void> one_bad_place(Executor* home, SetShape shape) {
   CHECK(again == Error::kNone);
   lost = co_await look(&rig, first, blocks);
   CHECK(lost > 0);
-  if (redundancy > 0) {  // A rebuild ends, too.
+  if (redundancy > 0) {  // A rebuild ends, too, and finds another that cannot be read.
+    const Lba also = (bad - rig.drives->data_offset()) / 8 * 8 + rig.drives->data_offset() + 16;
+    if (shape.strip_bytes > 4096) drive.make_unreadable(also);
     TestDrive& spare = rig.add_drive("spare");
     rig.drives->take_role(0, spare, "spare", {}, make_uuid(home->random()), false);
     co_await rig.drives->settled();
@@ -309,7 +311,8 @@ TEST_CASE("A volume hears of a write that a drive cannot do, whatever block it s
 
 TEST_CASE("One bad place costs a set without redundancy left no more than that", "[raid][errors]") {
   for (const SetShape& shape :
-       {SetShape{Level::kRaid5, 4}, SetShape{Level::kRaid6, 5}, SetShape{Level::kRaid50, 6, 2}}) {
+       {SetShape{Level::kRaid5, 4}, SetShape{Level::kRaid6, 5}, SetShape{Level::kRaid50, 6, 2},
+        SetShape{Level::kRaid5, 4, 0, 65536}}) {
     CAPTURE(describe(shape.level));
     in_world(2, [&shape](Executor& home) { return one_bad_place(&home, shape); });
   }
