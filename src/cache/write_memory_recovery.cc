@@ -139,10 +139,12 @@ void WriteMemory::look_at(Half& half, bool is_mirror) {
   search_->why_lost = recovery.region_loss == nvram::Loss::kNone
                           ? "damaged"
                           : std::string(nvram::describe(recovery.region_loss));
-  // After an emulated power cut the list of what was lost is complete; after the others the image
-  // says nothing certain.
-  const bool uncertain = recovery.control_lost || (recovery.region_loss != nvram::Loss::kNone &&
-                                                   recovery.region_loss != nvram::Loss::kPowerCut);
+  // After an emulated power cut alone the list of what was lost is complete; after the others the
+  // image says nothing certain.
+  const bool listed =
+      recovery.region_loss == nvram::Loss::kPowerCut && !half.region->after_host_crash();
+  const bool uncertain =
+      recovery.control_lost || (recovery.region_loss != nvram::Loss::kNone && !listed);
   if (is_mirror) {
     search_->mirror_whole = !uncertain && recovery.region_loss == nvram::Loss::kNone;
   } else if (uncertain) {

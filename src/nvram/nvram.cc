@@ -156,7 +156,10 @@ void Nvram::judge_content() {
     }
     const Loss loss = stale ? Loss::kStale : crashed && !survives ? Loss::kHostCrash : Loss::kNone;
     if (loss == Loss::kNone) continue;
-    if (entry.loss == 0) entry.loss = static_cast<std::uint32_t>(loss);
+    // After a power cut the content is still what it was, and tells what was lost. Not so now.
+    if (entry.loss == 0 || entry.loss == static_cast<std::uint32_t>(Loss::kPowerCut)) {
+      entry.loss = static_cast<std::uint32_t>(loss);
+    }
     entry.flags &= ~kRegionSettled;
   }
   header.open_count = open_count_;

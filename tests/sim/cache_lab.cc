@@ -141,6 +141,7 @@ Task<std::string> CacheLab::boot() {
     const Error accepted = co_await memory_->accept();
     if (accepted != Error::kNone) co_return "what was recovered is not accepted";
     state_.to_report = false;
+    state_.damaged = false;
     if (memory_->mirrored()) state_.mirror_is_stale = false;
   }
   cache_ = std::make_unique<Cache>(raid.home, options_of(shape), memory_.get());

@@ -45,6 +45,7 @@ struct CacheState {
   nvram::BatteryState battery = nvram::BatteryState::kGood;
   // Something was lost in the memory, and its next start has to say so.
   bool to_report = false;
+  bool damaged = false;  // Other than by such an end.
 };
 
 class CacheLab {

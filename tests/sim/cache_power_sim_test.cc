@@ -183,7 +183,8 @@ struct Recovery {
   bool go_on = false;        // Write again, too.
   std::uint64_t cut_at = 0;  // Of the boundaries here; 0: no further cut.
   std::uint64_t boundaries = 0;
-  std::uint64_t away = 0;  // Roles that are not there.
+  std::uint64_t away = 0;    // Roles that are not there.
+  std::uint64_t broken = 0;  // Blocks that are older than was promised, and reported.
   std::optional<Cut> again;
   std::string wrong;
 };
@@ -203,29 +204,18 @@ void lose_drives(Recovery* recovery) {
   recovery->away = away;
 }
 
+// One fault in the log, or several in the data.
 void damage_board(Recovery* recovery, nvram::SimulatedBoard* board) {
   Random& random = recovery->random;
+  const bool log = random.chance(0.5);
+  const std::uint64_t log_bytes = recovery->shape.log_bytes;
   const auto region = board->memory().subspan(2 * nvram::kPageBytes);
-  switch (recovery->damage) {
-    case Damage::kPage:
-      for (std::uint64_t left = 1 + random.below(3); left > 0; --left) {
-        const std::uint64_t pages = board->byte_count() / nvram::kPageBytes;
-        // Half of them in the log, which is a small part.
-        const std::uint64_t among =
-            random.chance(0.5) ? recovery->shape.log_bytes / nvram::kPageBytes : pages - 2;
-        nvram::damage_page(board->memory(), 2 + random.below(among), random);
-      }
-      break;
-    case Damage::kBits:
-      nvram::flip_bits(random.chance(0.5) ? region : region.first(recovery->shape.log_bytes),
-                       1 + random.below(20), random);
-      break;
-    case Damage::kContents:
-      nvram::lose_contents(board->memory());
-      break;
-    case Damage::kNone:
-    case Damage::kCount:
-      break;
+  const auto target = log ? region.first(log_bytes) : region.subspan(log_bytes);
+  const std::uint64_t count = log ? 1 : 1 + random.below(10);
+  if (recovery->damage == Damage::kContents) nvram::lose_contents(board->memory());
+  if (recovery->damage == Damage::kBits) nvram::flip_bits(target, count, random);
+  for (std::uint64_t i = 0; recovery->damage == Damage::kPage && i < count; ++i) {
+    nvram::damage_page(target, random.below(target.size() / nvram::kPageBytes), random);
   }
 }
 
@@ -257,6 +247,7 @@ void meet_the_end(Recovery* recovery) {
   }
   if (recovery->damage != Damage::kNone) {
     damage_board(recovery, &*state.board);
+    state.damaged = true;
     recovery->complete = recovery->complete && mirrored;
   }
   state.to_report = state.to_report || !recovery->complete;
@@ -285,7 +276,8 @@ Task<void> come_up(Recovery* recovery, CacheLab* lab) {
   recovery->wrong = error == Error::kNone ? lab->raid.model.check_after_crash(0, bytes)
                                           : fmt::format("reading ended with: {}", describe(error));
   if (!recovery->wrong.empty()) co_return;
-  totals.broken_blocks += lab->broken_promises(bytes);
+  recovery->broken = lab->broken_promises(bytes);
+  totals.broken_blocks += recovery->broken;
   if (recovery->shape.memory) lab->raid.model.settle(bytes);  // What was read once stays.
   if (recovery->go_on) {
     co_await lab->raid.load(10, 3);
@@ -325,25 +317,29 @@ bool run_recovery(Recovery* recovery, Random& random) {
   return ended;
 }
 
-std::string verify_cut(const CacheShape& shape, Cut cut, Random random, unsigned depth) {
+std::string verify_cut(const CacheShape& shape, Cut cut, Random random, unsigned depth,
+                       std::string where) {
   const std::uint64_t boundary = cut.boundary;
-  const std::uint64_t doubtful = cut.doubtful;
   Recovery recovery{.shape = shape, .cut = std::move(cut), .random = random.fork()};
   recovery.go_on = random.chance(0.3);
   constexpr End kEnds[] = {End::kKill, End::kPowerGood, End::kPowerGood, End::kPowerDead,
                            End::kHostCrash};
   recovery.end = kEnds[random.below(std::size(kEnds))];
-  if (shape.memory && random.chance(0.15)) {
+  // What a crash of the host has undone and what was damaged besides cannot be told apart.
+  if (shape.host_durable && recovery.cut.state.damaged && recovery.end == End::kHostCrash) {
+    recovery.end = End::kKill;
+  }
+  const bool may_be_damaged = recovery.end != End::kHostCrash || !shape.host_durable;
+  if (shape.memory && may_be_damaged && random.chance(0.15)) {
     recovery.damage = static_cast<Damage>(1 + random.below(std::to_underlying(Damage::kCount) - 1));
   }
   if (depth < 3 && random.chance(0.4)) recovery.cut_at = 1 + random.below(150);
   meet_the_end(&recovery);
   const bool ended = run_recovery(&recovery, random);
-  const std::string where =
-      fmt::format("boundary {} depth {} doubtful {:x}, {}, damage {}", boundary, depth, doubtful,
-                  kEndNames[std::to_underlying(recovery.end)],
-                  kDamageNames[std::to_underlying(recovery.damage)]);
-  if (!ended) return where + ": it hangs";
+  where += fmt::format("boundary {}, {}, damage {}; ", boundary,
+                       kEndNames[std::to_underlying(recovery.end)],
+                       kDamageNames[std::to_underlying(recovery.damage)]);
+  if (!ended) return where + "it hangs";
   ++totals.cuts;
   if (depth > 0) ++totals.later_cuts;
   ++totals.by_end[fmt::format("{}, {}", raid::describe(shape.set.level),
@@ -351,9 +347,9 @@ std::string verify_cut(const CacheShape& shape, Cut cut, Random random, unsigned
   if (recovery.damage != Damage::kNone) {
     ++totals.damaged[kDamageNames[std::to_underlying(recovery.damage)]];
   }
-  if (!recovery.wrong.empty()) return fmt::format("{}: {}", where, recovery.wrong);
+  if (!recovery.wrong.empty()) return where + recovery.wrong;
   if (!recovery.again) return {};
-  return verify_cut(shape, std::move(*recovery.again), random.fork(), depth + 1);
+  return verify_cut(shape, std::move(*recovery.again), random.fork(), depth + 1, std::move(where));
 }
 
 std::size_t most_cuts() {
@@ -361,13 +357,15 @@ std::size_t most_cuts() {
   return given == nullptr ? 60 : static_cast<std::size_t>(std::atoi(given));
 }
 
-// Runs it; whether it ended.
-bool run_load(Run* run, std::uint64_t seed) {
+using Story = Task<void> (*)(Run* run, CacheLab* lab);
+
+// Plays it in a world of its own; whether all is well.
+bool in_world(Run* run, std::uint64_t seed, Story story) {
   auto world = sim::World::create({.seed = seed});
   auto lab = std::make_unique<CacheLab>(*world->executors()[0], run->shape, blank_state(run->shape),
                                         new_promises(run->shape), new_drives_model(run->shape));
   const TimePoint began = world->now();
-  const bool ended = world->run([&] { return play(run, lab.get()); });
+  const bool ended = world->run([&] { return story(run, lab.get()); });
   if (!ended) {
     run->wrong = "the run hangs";
     abandon(std::move(lab), std::move(world));
@@ -385,9 +383,9 @@ std::string one_seed(std::uint64_t seed) {
       .shape = kShapes[seed % kShapes.size()], .most_cuts = most_cuts(), .random = Random(seed)};
   run.degraded = run.random.chance(0.5);
   run.battery_dies = run.shape.memory && run.random.chance(0.3);
-  if (run_load(&run, seed)) {
+  if (in_world(&run, seed, play)) {
     for (Cut& cut : run.cuts) {
-      run.wrong = verify_cut(run.shape, std::move(cut), run.random.fork(), 0);
+      run.wrong = verify_cut(run.shape, std::move(cut), run.random.fork(), 0, {});
       if (!run.wrong.empty()) break;
     }
   }
@@ -396,7 +394,88 @@ std::string one_seed(std::uint64_t seed) {
   return fmt::format("{}{}: {}", run.shape.name(), run.degraded ? ", degraded" : "", run.wrong);
 }
 
+// ---- what battery, mirror and durability are for ------------------------------------------------
+
+Task<void> play_once(Run* run, CacheLab* lab) {
+  run->wrong = co_await lab->raid.format();
+  if (run->wrong.empty()) run->wrong = co_await lab->boot();
+  if (!run->wrong.empty()) co_return;
+  co_await lab->raid.load(20, 4);
+  for (unsigned i = 0; i < 30; ++i) {
+    const Extent extent{.first = run->random.below(lab->raid.model.block_count() - 8),
+                        .block_count = 1 + run->random.below(8)};
+    const Error error = co_await lab->raid.write(extent, false);
+    if (error != Error::kNone) run->wrong = "a write fails";
+  }
+  run->cuts.push_back(fork_of(*lab, 0, 0));
+  lab->raid.errors_expected = true;
+  co_await lab->stop();
+  run->wrong += all_wrong(*lab);
+}
+
+Task<void> write_small(Run* run, CacheLab* lab) {
+  run->wrong = co_await lab->raid.format();
+  if (run->wrong.empty()) run->wrong = co_await lab->boot();
+  for (Lba lba = 0; lba < 600 && run->wrong.empty(); lba += 2) {
+    const Error error = co_await lab->raid.write({.first = lba, .block_count = 1}, false);
+    if (error != Error::kNone) run->wrong = "a write fails";
+  }
+  if (run->wrong.empty()) run->wrong = co_await close_and_compare(lab, nullptr);
+  co_await lab->stop();
+}
+
+Cut cut_after_load(const CacheShape& shape, std::uint64_t seed) {
+  Run run{.shape = shape, .random = Random(seed)};
+  REQUIRE(in_world(&run, seed, play_once));
+  REQUIRE(run.wrong.empty());
+  REQUIRE(run.cuts.front().live_writes > 0);
+  return std::move(run.cuts.front());
+}
+
+// How many blocks are older than was promised. A shape without a mirror ignores the cut's.
+std::uint64_t cost_of(const CacheShape& shape, const Cut& cut, End end) {
+  Random random(cut.live_writes);
+  Recovery recovery{.shape = shape, .cut = cut, .random = random.fork(), .end = end};
+  if (!shape.mirror) recovery.cut.state.mirror.reset();
+  meet_the_end(&recovery);
+  REQUIRE(run_recovery(&recovery, random));
+  CHECK(recovery.wrong == "");
+  return recovery.broken;
+}
+
 }  // namespace
+
+TEST_CASE("battery, mirror and durability each decide what the same cut costs") {
+  std::uint64_t cost[4] = {};
+  for (std::uint64_t seed = 1; seed <= 12; ++seed) {
+    CacheShape mirrored = shapes()[seed % 4];
+    mirrored.patient = true;
+    mirrored.mirror = true;
+    CacheShape plain = mirrored;
+    plain.mirror = false;
+    const Cut cut = cut_after_load(mirrored, seed);
+    CHECK(cost_of(plain, cut, End::kPowerGood) == 0);
+    CHECK(cost_of(mirrored, cut, End::kPowerDead) == 0);
+    CHECK(cost_of(mirrored, cut, End::kHostCrash) == 0);
+    cost[0] += cost_of(plain, cut, End::kPowerDead);
+    cost[1] += cost_of(plain, cut, End::kHostCrash);
+    CacheShape durable = plain;
+    durable.host_durable = true;
+    const Cut durable_cut = cut_after_load(durable, seed);
+    CHECK(cost_of(durable, durable_cut, End::kHostCrash) == 0);
+    cost[2] += cost_of(durable, durable_cut, End::kPowerDead);
+  }
+  fmt::print("  without battery {} blocks, without durability {}, durable without battery {}\n",
+             cost[0], cost[1], cost[2]);
+  for (unsigned i = 0; i < 3; ++i) CHECK(cost[i] > 0);
+}
+
+TEST_CASE("small writes fill the log long before the data area, and wait for nobody's old age") {
+  CacheShape shape{.set = shapes()[2].set, .patient = true, .log_bytes = std::uint64_t{24} << 10};
+  Run run{.shape = shape, .random = Random(1)};
+  CHECK(in_world(&run, 1, write_small));
+  CHECK(run.wrong == "");
+}
 
 TEST_CASE("whatever ends a cached set at whatever moment, nothing is lost that was promised") {
   const std::uint64_t failures = simtest::run_seeds("sim-cache-power", 100, one_seed);
