@@ -16,6 +16,7 @@ constexpr std::size_t kLeastBytesPerLine = 4096;
 // What one allocation may evict before it gives up, and before it looks again.
 constexpr unsigned kMostEvictions = 256;
 constexpr unsigned kEvictionBatch = 8;
+constexpr Duration kRoomPatience = std::chrono::seconds(1);
 
 // The size for the next piece of `left` bytes: at most two pieces of one size, so that lists stay
 // short and little is wasted.
@@ -159,6 +160,10 @@ BufferList Cache::allocate(std::uint64_t byte_count) {
   return try_allocate(pool_, byte_count, &Cache::evict_one);
 }
 
+std::uint64_t Cache::room_for_write(std::uint64_t byte_count) const noexcept {
+  return write_memory_ == nullptr ? byte_count : write_memory_->room_for(byte_count);
+}
+
 BufferList Cache::allocate_for_write(std::uint64_t byte_count) {
   if (write_memory_ == nullptr) return allocate(byte_count);
   return try_allocate(write_memory_->buffers(), byte_count, &Cache::reclaim_write_memory);
@@ -179,7 +184,7 @@ BufferList Cache::try_allocate(BufferPool& pool, std::uint64_t byte_count,
         more = (this->*make_room)();
       piece = pool.try_allocate_contiguous(wanted);
     }
-    // Memory that came free may be in smaller pieces.
+    // What is free may be in smaller pieces.
     for (std::size_t smaller = index; piece.empty() && smaller-- > 0;) {
       if (left % kPieceBytes[smaller] == 0 && kPieceBytes[smaller] >= kLeastBytesPerLine) {
         piece = pool.try_allocate_contiguous(kPieceBytes[smaller]);
@@ -189,6 +194,21 @@ BufferList Cache::try_allocate(BufferPool& pool, std::uint64_t byte_count,
     list.append(std::move(piece));
   }
   return list;
+}
+
+Task<BufferList> Cache::wait_for_write(std::uint64_t byte_count) {
+  ++room_waiters_;
+  wake_destagers();
+  const TimePoint deadline = home_.now() + kRoomPatience;
+  co_await room_turn_.lock();
+  BufferList list = allocate_for_write(byte_count);
+  while (list.empty() && home_.now() < deadline) {
+    (void)co_await room_.wait_until(deadline);
+    list = allocate_for_write(byte_count);
+  }
+  room_turn_.unlock();
+  --room_waiters_;
+  co_return list;
 }
 
 bool Cache::evict_one() {
@@ -360,7 +380,8 @@ void Cache::release(DirtyRecord* record) {
   if (write_memory_ != nullptr) write_memory_->release(record->id);
   for (unsigned i = 0; i < record->part_count; ++i) settle(*record->parts()[i].line);
   record->device->note_released(*record);
-  throttle_.give_back(record->bytes);
+  room_.notify_all();
+  throttle_.give_back(record->room);
   DirtyRecord::destroy(record);
 }
 

@@ -95,8 +95,14 @@ class Cache {
 
   // Memory for so many bytes of clean data; empty if there is none even after evictions.
   BufferList allocate(std::uint64_t byte_count);
-  // Room for the payload of a write, in the write memory where there is one.
+  // What a write takes of the room for dirty data.
+  std::uint64_t room_for_write(std::uint64_t byte_count) const noexcept;
+  // Memory for the payload of a write, in the write memory where there is one.
   BufferList allocate_for_write(std::uint64_t byte_count);
+  // The same for one who waits, first come first served, until dirty data is released; but not for
+  // ever: empty after a second.
+  Task<BufferList> wait_for_write(std::uint64_t byte_count);
+  bool short_of_room() const noexcept { return room_waiters_ > 0; }
 
   Line* find(std::uint64_t key) const noexcept { return index_.find(key); }
   // Finds the line or makes it; null if all lines are in use, unless `always`. settle() follows.
@@ -146,6 +152,9 @@ class Cache {
   std::vector<std::unique_ptr<CachedDevice>> devices_;
   std::vector<RecoveredWrite> recovered_;
   std::optional<nvram::Battery::Observer> battery_;
+  std::size_t room_waiters_ = 0;
+  Mutex room_turn_;              // Held by the first of them.
+  Condition room_;               // A record has been released.
   Line* first_clean_ = nullptr;  // Lines with clean segments in write memory.
   Line* last_clean_ = nullptr;
   std::uint64_t sequence_ = 0;

@@ -31,6 +31,7 @@ CachedDevice::~CachedDevice() = default;
 void CachedDevice::note_released(const DirtyRecord& record) {
   assert(live_bytes_ >= record.bytes);
   live_bytes_ -= record.bytes;
+  live_room_ -= record.room;
   destager_.update_stuck();
 }
 

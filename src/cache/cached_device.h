@@ -161,6 +161,7 @@ class CachedDevice final : public Layer {
   std::uint32_t line_blocks_;
   mutable Geometry shown_geometry_;
   std::uint64_t live_bytes_ = 0;  // Of records that are not released.
+  std::uint64_t live_room_ = 0;   // What they take of the room for dirty data.
   Destager destager_;
   RangeLocks locks_;
   Gate gate_;  // Fetches.

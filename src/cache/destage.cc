@@ -92,7 +92,8 @@ Stripe* Destager::pick(TimePoint* wake_at) {
   const std::uint64_t level =
       throttle.used_bytes() - std::min(in_flight_bytes_, throttle.used_bytes());
   const CacheOptions& options = cache_.options();
-  const bool everything = urgent_ || now - last_write_ >= options.idle_flush;
+  const bool everything =
+      urgent_ || cache_.short_of_room() || now - last_write_ >= options.idle_flush;
   if (everything || level > throttle.limits().low_bytes) {
     Stripe* full = stripes_.next_full(cursor_);
     if (full == nullptr) full = stripes_.next_full(0);
@@ -291,7 +292,7 @@ void Destager::forget_failure() {
 }
 
 void Destager::update_stuck() {
-  const auto live = static_cast<std::int64_t>(device_.dirty_bytes());
+  const auto live = static_cast<std::int64_t>(device_.live_room_);
   const std::int64_t stuck = failure_ != Error::kNone ? live : 0;
   if (stuck == stuck_bytes_) return;
   const std::int64_t more = stuck - std::exchange(stuck_bytes_, stuck);

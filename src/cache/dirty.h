@@ -39,7 +39,8 @@ struct DirtyRecord {
   CachedDevice* device = nullptr;
   std::uint64_t volume = 0;
   Extent extent;
-  std::uint64_t bytes = 0;  // What it takes of the room for dirty data.
+  std::uint64_t bytes = 0;
+  std::uint64_t room = 0;  // What it takes of the room for dirty data.
   WriteId id{};             // In the write memory, if there is one.
   unsigned part_count = 0;
   unsigned unsettled = 0;

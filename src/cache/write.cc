@@ -80,23 +80,27 @@ Task<Completion> CachedDevice::write_back(Request request) {
 
 Task<bool> CachedDevice::write_piece(VolumeState* volume, const Request* request, Extent piece) {
   const std::uint64_t byte_count = piece.byte_count(block_bytes_);
-  if (!cache_.throttle().try_admit(byte_count)) {
+  const std::uint64_t room = cache_.room_for_write(byte_count);
+  if (!cache_.throttle().try_admit(room)) {
     cache_.wake_destagers();
     const TimePoint start = home().now();
-    const bool admitted = co_await cache_.throttle().admit(volume->queue, byte_count);
+    const bool admitted = co_await cache_.throttle().admit(volume->queue, room);
     volume->counters.throttled_nanoseconds +=
         static_cast<std::uint64_t>((home().now() - start).count());
     if (!admitted) co_return false;
   }
 
+  const BufferList payload =
+      request->data.share((piece.first - request->extent.first) * block_bytes_, byte_count);
+  BufferList data = hold(payload);
+  if (data.empty() && write_memory() != nullptr) {
+    data = co_await cache_.wait_for_write(byte_count);
+    if (!data.empty()) copy(payload, data);
+  }
   RangeLocks::Hold lock(locks_, RangeLocks::Kind::kRecord, piece);
   if (!lock.ready()) co_await locks_.wait(lock);
-  BufferList data;
   PinnedLines lines(*this, piece, request->disable_page_out ? Hint::kOnce : Hint::kNormal);
-  if (writes_back(*request, *volume) && lines.obtain()) {
-    data =
-        hold(request->data.share((piece.first - request->extent.first) * block_bytes_, byte_count));
-  }
+  if (!writes_back(*request, *volume) || !lines.obtain()) data.clear();
   WriteId id{};
   if (!data.empty() && write_memory() != nullptr) {
     const Result<WriteId> appended = co_await write_memory()->append(
@@ -106,13 +110,14 @@ Task<bool> CachedDevice::write_piece(VolumeState* volume, const Request* request
     if (!appended) data.clear();
   }
   if (data.empty()) {
-    cache_.throttle().give_back(byte_count);
+    cache_.throttle().give_back(room);
     co_return false;
   }
   DirtyRecord& record = *DirtyRecord::make(static_cast<unsigned>(lines.size()));
   record.volume = request->volume;
   record.extent = piece;
   record.bytes = byte_count;
+  record.room = room;
   record.id = id;
   insert(record, lines, data);
   co_return true;
@@ -126,7 +131,8 @@ BufferList CachedDevice::hold(const BufferList& data) {
       cut_at_blocks(data, block_bytes_)) {
     return data.share();
   }
-  BufferList held = cache_.allocate_for_write(data.byte_count());
+  BufferList held;
+  if (!cache_.short_of_room()) held = cache_.allocate_for_write(data.byte_count());
   if (!held.empty()) copy(data, held);
   return held;
 }
@@ -135,6 +141,7 @@ void CachedDevice::insert(DirtyRecord& record, const PinnedLines& lines, const B
   record.sequence = cache_.next_sequence();
   record.device = this;
   live_bytes_ += record.bytes;
+  live_room_ += record.room;
   VolumeState& volume = cache_.volume_state(record.volume);
   std::size_t offset = 0;
   std::uint64_t absorbed_blocks = 0;
@@ -165,8 +172,9 @@ void CachedDevice::restore(WriteId id, std::uint64_t volume, const Extent& exten
   record.volume = volume;
   record.extent = extent;
   record.bytes = extent.byte_count(block_bytes_);
+  record.room = cache_.room_for_write(record.bytes);
   record.id = id;
-  cache_.throttle().take(record.bytes);
+  cache_.throttle().take(record.room);
   insert(record, lines, data);
 }
 

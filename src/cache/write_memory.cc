@@ -261,7 +261,7 @@ std::uint64_t WriteMemory::log_bytes_of(const Entry& entry) {
 void WriteMemory::make_log_room() {
   const nvram::RecordLog& log = *primary_.log;
   if (moving_ || log.free_bytes() > log.capacity_bytes() / 4) return;
-  if (live_log_bytes_ > log.capacity_bytes() / 2) return;  // Only destaging helps.
+  if (live_log_bytes_ > log.capacity_bytes() / 4 * 3) return;  // Only destaging helps.
   spawn(move_oldest());
 }
 
@@ -298,6 +298,13 @@ Task<bool> WriteMemory::move_record(Half* half, std::uint32_t slot,
 
 bool WriteMemory::non_volatile() const noexcept {
   return primary_.nvram->non_volatile() && (mirrored() || !options_.mirror_required);
+}
+
+// A quarter of the log is for moving records in.
+std::uint64_t WriteMemory::room_for(std::uint64_t byte_count) const noexcept {
+  const std::uint64_t share =
+      (descriptor_bytes(1) + 2 * 64) * data_bytes() / (primary_.log->capacity_bytes() / 4 * 3);
+  return std::max(byte_count, share);
 }
 
 double WriteMemory::fullness() const noexcept {

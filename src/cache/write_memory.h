@@ -120,6 +120,9 @@ class WriteMemory {
   bool mirrored() const noexcept { return mirror_.log != nullptr && !mirror_dropped_; }
   nvram::Battery& battery() noexcept { return primary_.nvram->battery(); }
   Error failure() const noexcept { return primary_.nvram->failure(); }
+  // What a write takes of data_bytes(): at least its share of the log, so that data_bytes() of
+  // writes, small or large, always have room in both.
+  std::uint64_t room_for(std::uint64_t byte_count) const noexcept;
   // How full it is: the greater share of data area and log, 0 to 1.
   double fullness() const noexcept;
   std::size_t live_writes() const noexcept { return live_count_; }

@@ -226,5 +226,38 @@ TEST_CASE("What a failed device does not take stays in the NVRAM until it is dis
   testing::run_in_world(1, [](Executor& home) { return stays_pinned(home); });
 }
 
+Task<void> write_any_size(CachedDevice& device, std::uint64_t seed, Gate* gate) {
+  Random random(seed);
+  for (int i = 0; i < 400; ++i) {
+    const std::uint64_t blocks = std::uint64_t{1} << random.below(9);
+    co_await write(device, random.below(60000), Bytes(blocks * 512));
+  }
+  gate->leave();
+}
+
+Task<void> fills_up(Executor& home) {
+  nvram::SimulatedBoard board(8 * kMiB);
+  Below below(home, {.least = std::chrono::milliseconds(1), .most = std::chrono::milliseconds(5)});
+  Controller controller = co_await start(home, board);
+  CachedDevice& device = controller.cache->add_device(uuid_of(1), below.recording);
+  Gate gate;
+  for (std::uint64_t i = 0; i < 20; ++i) {
+    const bool entered = gate.enter();
+    REQUIRE(entered);
+    spawn(write_any_size(device, i, &gate));
+  }
+  co_await gate.close();
+  const VolumeCounters& counters = controller.cache->volume_state(0).counters;
+  CAPTURE(counters.writes, counters.write_throughs, counters.throttled_nanoseconds);
+  REQUIRE(counters.throttled_nanoseconds > 0);
+  REQUIRE(counters.write_throughs == 0);
+  co_await close(controller);
+}
+
+TEST_CASE("Writes of all sizes share the NVRAM: they wait for room and do not go through",
+          "[cache][nvram]") {
+  testing::run_in_world(1, [](Executor& home) { return fills_up(home); });
+}
+
 }  // namespace
 }  // namespace sandbay::cache

@@ -28,8 +28,10 @@ struct Shape {
   std::uint32_t block_bytes = 512;
   bool nvram = false;
   bool non_volatile = false;
+  nvram::Durability durability = nvram::Durability::kProcess;
   bool errors = false;
   unsigned operations = 150;  // Of each client.
+  unsigned seeds = 6;
 };
 
 struct Memory {
@@ -71,9 +73,11 @@ class Run {
  private:
   Task<void> open() {
     if (shape_.nvram) {
-      auto nvram = co_await nvram::Nvram::open(
-          home_, board_,
-          {.path = "board", .boot_id = "one", .power_loss_only_emulated = shape_.non_volatile});
+      auto nvram = co_await nvram::Nvram::open(home_, board_,
+                                               {.path = "board",
+                                                .durability = shape_.durability,
+                                                .boot_id = "one",
+                                                .power_loss_only_emulated = shape_.non_volatile});
       REQUIRE(nvram.has_value());
       memory_.nvram = std::move(*nvram);
       auto writes = co_await WriteMemory::open(
@@ -288,7 +292,7 @@ Task<void> run_one(Executor& home, Shape shape) {
 
 void run_shape(Shape shape) {
   for (const std::uint32_t block_bytes : {512U, 4096U}) {
-    for (std::uint64_t seed = 1; seed <= 6; ++seed) {
+    for (std::uint64_t seed = 1; seed <= shape.seeds; ++seed) {
       CAPTURE(seed, block_bytes);
       shape.seed = seed;
       shape.block_bytes = block_bytes;
@@ -310,6 +314,16 @@ TEST_CASE("A cache with NVRAM answers as its twin does, over restarts", "[cache]
 TEST_CASE("A cache whose NVRAM counts as the medium answers as its twin does, over restarts",
           "[cache][twin]") {
   run_shape({.nvram = true, .non_volatile = true});
+}
+
+TEST_CASE("A cache whose NVRAM takes time to be durable answers as its twin does",
+          "[cache][twin]") {
+  run_shape({.nvram = true,
+             .non_volatile = true,
+             .durability = nvram::Durability::kHost,
+             .errors = true,
+             .operations = 30,
+             .seeds = 2});
 }
 
 TEST_CASE("A cache with NVRAM answers as its twin does while the device fails now and then",
