@@ -19,6 +19,7 @@
 
 #include "group/configuration.h"
 #include "group/group.h"
+#include "group/listening.h"
 #include "group/state_directory.h"
 #include "group/units.h"
 #include "group/version.h"
@@ -205,6 +206,7 @@ int run(const Arguments& arguments, group::Configuration configuration) {
   std::signal(SIGPIPE, SIG_IGN);
   const auto state = group::StateDirectory::open(configuration.state);
   if (!state) return refuse(state.error());
+  if (const auto refusal = group::cannot_listen(configuration)) return refuse(*refusal);
   auto reactors = ReactorGroup::create({.count = configuration.reactors,
                                         .memory_limit_bytes = configuration.memory_limit_bytes,
                                         .pin = arguments.pin});

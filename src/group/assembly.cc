@@ -51,7 +51,7 @@ Task<RunningGroup::Outcome> RunningGroup::assemble() {
   if (!outcome) co_return outcome;
   outcome = co_await adopt_identity(loaded.group);
   if (!outcome) co_return outcome;
-  outcome = co_await finish_intents(std::move(loaded.intents));
+  outcome = co_await finish_intents(&loaded);
   if (!outcome) co_return outcome;
   const Error events = co_await events_.open(store_);
   if (events != Error::kNone) {
@@ -149,16 +149,20 @@ Task<RunningGroup::Outcome> RunningGroup::adopt_identity(std::optional<std::stri
                                         c.state.string(), describe(error)));
 }
 
-Task<RunningGroup::Outcome> RunningGroup::finish_intents(std::vector<metadata::Entry> intents) {
-  for (const auto& [key, file] : intents) {
+Task<RunningGroup::Outcome> RunningGroup::finish_intents(const Loaded* loaded) {
+  std::set<std::string> only_begun;
+  for (const auto& [name, entry] : loaded->volumes) only_begun.insert(intent_key(entry.first.uuid));
+  for (const auto& [key, file] : loaded->intents) {
     const auto path = (configuration_.state / "volumes" / file).string();
-    const Error removed = co_await Executor::current().remove_file(path);
-    if (removed != Error::kNone && removed != Error::kNotFound) {
-      spdlog::warn("{}: left over from a crash, and cannot be removed: {}", path,
-                   describe(removed));
-      continue;
+    if (!only_begun.contains(key)) {
+      const Error removed = co_await Executor::current().remove_file(path);
+      if (removed != Error::kNone && removed != Error::kNotFound) {
+        spdlog::warn("{}: left over from a crash, and cannot be removed: {}", path,
+                     describe(removed));
+        continue;
+      }
+      if (removed == Error::kNone) spdlog::info("{}: left over from a crash, removed", path);
     }
-    if (removed == Error::kNone) spdlog::info("{}: left over from a crash, removed", path);
     metadata::Batch batch;
     batch.erase(key);
     const Error error = co_await store_.commit(std::move(batch));
@@ -168,6 +172,18 @@ Task<RunningGroup::Outcome> RunningGroup::finish_intents(std::vector<metadata::E
     }
   }
   co_return Outcome{};
+}
+
+std::string RunningGroup::unwritten(Error error) const {
+  std::string text = fmt::format("the metadata cannot be written: {}", describe(error));
+  if (error == Error::kNoSpace) {
+    text += fmt::format("; make room where {} stands", configuration_.state.string());
+  }
+  if (store_.in_doubt()) {
+    text +=
+        "; until they can nothing changes, and should the daemon be killed before, this may count";
+  }
+  return text;
 }
 
 std::string RunningGroup::at(const VolumeConfiguration& configured) const {

@@ -115,6 +115,12 @@ void read_limits(const Value* section, Reading& reading) {
   number("maximum_logins_in_progress", limits.maximum_logins_in_progress);
   time("login_timeout", std::chrono::milliseconds(100), limits.login_timeout);
   time("nop_in_interval", seconds(0), limits.nop_in_interval);
+  if (limits.nop_in_interval > Duration::zero() &&
+      limits.nop_in_interval < std::chrono::milliseconds(100)) {
+    reader.mistake("nop_in_interval",
+                   "would keep every session busy with it; write at least \"100ms\", or \"0s\" for "
+                   "never");
+  }
   time("nop_in_timeout", seconds(1), limits.nop_in_timeout);
   time("send_stall_timeout", seconds(1), limits.send_stall_timeout);
   reader.finish();
@@ -148,13 +154,20 @@ void read_portal(const Value& section, std::string path, Reading& reading) {
 
 // The first line of a file.
 std::expected<std::string, std::string> read_secret(const std::filesystem::path& path) {
-  std::ifstream file(path, std::ios::binary);
-  std::string secret;
-  if (std::error_code error; std::filesystem::is_directory(path, error)) {
-    return std::unexpected(fmt::format("{} is a directory", path.string()));
+  // Not even opened: a pipe would wait, and a device may have no end.
+  std::error_code error;
+  const std::filesystem::file_status found = std::filesystem::status(path, error);
+  if (std::filesystem::exists(found) && !std::filesystem::is_regular_file(found)) {
+    return std::unexpected(
+        fmt::format("{} is {}", path.string(),
+                    std::filesystem::is_directory(found) ? "a directory" : "no regular file"));
   }
+  std::ifstream file(path, std::ios::binary);
   if (!file) return std::unexpected(fmt::format("{} cannot be read", path.string()));
-  std::getline(file, secret);
+  std::string secret(kLargestSecretFile + 2, '\0');
+  file.read(secret.data(), static_cast<std::streamsize>(secret.size()));
+  secret.resize(static_cast<std::size_t>(file.gcount()));
+  secret.resize(std::min(secret.size(), secret.find('\n')));
   if (!secret.empty() && secret.back() == '\r') secret.pop_back();
   if (secret.size() > kLargestSecretFile) {
     return std::unexpected(fmt::format("{} is not a file with a secret in it", path.string()));

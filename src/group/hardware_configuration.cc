@@ -204,6 +204,8 @@ void read_nvram(const Value& section, Mistakes& mistakes, HardwareConfiguration&
                                             *word));
     }
   }
+  nvram.power_loss_only_emulated =
+      reader.boolean("power_loss_only_emulated").value_or(nvram.power_loss_only_emulated);
   reader.finish();
   hardware.nvram = std::move(nvram);
 }
@@ -295,6 +297,43 @@ class Uses {
   Mistakes& mistakes_;
   std::map<std::string, std::string> uses_;
 };
+
+// What the engine would refuse a rule for, as far as the file alone says.
+std::optional<std::string> place_error(const HardwareConfiguration& hardware,
+                                       const fault::Rule& rule) {
+  using Kind = fault::Place::Kind;
+  const std::string& name = rule.at.name;
+  const auto unknown_drive = [&](const std::string& drive) {
+    const bool number = !drive.empty() && drive.find_first_not_of("0123456789") == drive.npos;
+    return !drive.empty() && !number && hardware.drive(drive) == nullptr;
+  };
+  for (const std::string& drive : {rule.at.kind == Kind::kDrive ? name : "", rule.to_drive}) {
+    if (unknown_drive(drive)) {
+      return fmt::format("there is no drive \"{}\"; write the name of a section [[drive]]", drive);
+    }
+  }
+  const bool enclosure_there =
+      name.empty() || std::ranges::find(hardware.drives, name, &DriveConfiguration::enclosure) !=
+                          hardware.drives.end();
+  if (rule.at.kind == Kind::kEnclosure && !enclosure_there) {
+    return fmt::format(
+        "no drive is in enclosure \"{}\"; write the enclosure of a section [[drive]]", name);
+  }
+  if (rule.at.kind == Kind::kNvram && !hardware.nvram) {
+    return "there is no NVRAM; add a section [nvram]";
+  }
+  return std::nullopt;
+}
+
+void check_rules(const HardwareConfiguration& hardware, Mistakes& mistakes) {
+  for (const std::string& text : hardware.faults.rules) {
+    const auto rule = fault::parse_rule(text);
+    if (!rule) continue;  // Said already.
+    if (const auto error = place_error(hardware, *rule)) {
+      mistakes.add(hardware.faults.line, "faults.rules", fmt::format("\"{}\": {}", text, *error));
+    }
+  }
+}
 
 // Drives against sets, and sets against what they stand on.
 void check_hardware(const HardwareConfiguration& hardware, Mistakes& mistakes) {
@@ -404,6 +443,7 @@ void read_hardware(TableReader& root, Mistakes& mistakes, HardwareConfiguration&
     read_faults(*section, mistakes, hardware.faults);
   }
   check_hardware(hardware, mistakes);
+  check_rules(hardware, mistakes);
 }
 
 }  // namespace sandbay::group

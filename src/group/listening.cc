@@ -3,6 +3,12 @@
 #include "group/listening.h"
 
 #include <fmt/format.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
 
 namespace sandbay::group {
 
@@ -35,11 +41,55 @@ std::string cure(std::uint16_t port, Error error, std::string_view options) {
   }
 }
 
+Error bind_to(int socket, const Endpoint& where) {
+  const auto from = where.bytes();
+  if (where.is_ipv6()) {
+    const int yes = 1;
+    ::setsockopt(socket, IPPROTO_IPV6, IPV6_V6ONLY, &yes, sizeof yes);
+    sockaddr_in6 address{};
+    address.sin6_family = AF_INET6;
+    address.sin6_port = htons(where.port());
+    std::ranges::copy(from, address.sin6_addr.s6_addr);
+    const auto* const any = reinterpret_cast<const sockaddr*>(&address);
+    return ::bind(socket, any, sizeof address) == 0 ? Error::kNone : error_from_errno(errno);
+  }
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_port = htons(where.port());
+  std::ranges::copy(from.first<4>(), reinterpret_cast<std::uint8_t*>(&address.sin_addr.s_addr));
+  const auto* const any = reinterpret_cast<const sockaddr*>(&address);
+  return ::bind(socket, any, sizeof address) == 0 ? Error::kNone : error_from_errno(errno);
+}
+
+// Listens for an instant, as an executor would.
+Error try_to_listen(const Endpoint& where) {
+  const int socket = ::socket(where.is_ipv6() ? AF_INET6 : AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  if (socket < 0) return error_from_errno(errno);
+  const int yes = 1;
+  ::setsockopt(socket, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes);
+  Error error = bind_to(socket, where);
+  if (error == Error::kNone && ::listen(socket, 1) != 0) error = error_from_errno(errno);
+  ::close(socket);
+  return error;
+}
+
 }  // namespace
 
 std::string cannot_listen(std::string_view what, const Endpoint& where, Error error,
                           std::string_view options) {
   return fmt::format("{} {}: {}", what, where.to_string(), cure(where.port(), error, options));
+}
+
+std::optional<std::string> cannot_listen(const Configuration& configuration) {
+  for (const PortalConfiguration& portal : configuration.portals) {
+    const Error error = try_to_listen(portal.listen);
+    if (error == Error::kNone) continue;
+    return cannot_listen("portal", portal.listen, error, "listen or --portal");
+  }
+  const Endpoint& management = configuration.management.listen;
+  const Error error = try_to_listen(management);
+  if (error == Error::kNone) return std::nullopt;
+  return cannot_listen("management", management, error, "management.listen or --management");
 }
 
 }  // namespace sandbay::group

@@ -2,9 +2,11 @@
 // for the management interface.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <string_view>
 
+#include "group/configuration.h"
 #include "runtime/error.h"
 #include "runtime/io.h"
 
@@ -13,5 +15,9 @@ namespace sandbay::group {
 // `what` names the listener and `options` where its address is said: "listen or --portal".
 std::string cannot_listen(std::string_view what, const Endpoint& where, Error error,
                           std::string_view options);
+
+// Why one of the configuration's addresses cannot be listened at now; the same line. Asked before
+// anything is made that a daemon which does not start would leave behind.
+std::optional<std::string> cannot_listen(const Configuration& configuration);
 
 }  // namespace sandbay::group

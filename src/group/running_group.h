@@ -93,7 +93,9 @@ class RunningGroup final : public Group {
   Task<Outcome> load(Loaded* loaded);
   Task<std::expected<std::vector<metadata::Entry>, std::string>> load_all(std::string prefix);
   Task<Outcome> adopt_identity(std::optional<std::string> stored);
-  Task<Outcome> finish_intents(std::vector<metadata::Entry> intents);
+  Task<Outcome> finish_intents(const Loaded* loaded);
+  // What a commit that failed means for a change that was asked for; half a sentence.
+  std::string unwritten(Error error) const;
   Outcome plan_volumes(Loaded* loaded);
   Task<Outcome> open_volumes(Loaded* loaded);
   Task<Outcome> open_volume(VolumeRecord record, std::string stored);
@@ -143,6 +145,8 @@ class RunningGroup final : public Group {
   Task<Answer<void>> rename_now(std::shared_ptr<Volume> volume, std::string name);
   Task<Answer<void>> delete_now(std::string name, bool force);
   Task<Answer<void>> remove_now(std::shared_ptr<Volume> volume);
+  Task<Error> begin_removal(VolumeRecord record);
+  Task<void> take_out_of_service(std::shared_ptr<Volume> volume, std::string why);
   Task<void> abandon(std::shared_ptr<Volume> volume);
   std::optional<std::uint32_t> free_lun(const std::string& target) const;
 

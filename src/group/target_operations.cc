@@ -66,11 +66,9 @@ Task<Answer<void>> RunningGroup::change_access(Target* target, TargetRecord reco
   batch.put(target_key(target->name), encode(record));
   const Error stored = co_await store_.commit(std::move(batch));
   if (stored != Error::kNone) {
-    co_return std::unexpected(
-        Refusal{.code = Refusal::Code::kFailed,
-                .message = fmt::format("target {} stays as it was: the metadata cannot be written: "
-                                       "{}",
-                                       target->name, describe(stored))});
+    co_return std::unexpected(Refusal{
+        .code = Refusal::Code::kFailed,
+        .message = fmt::format("target {} stays as it was: {}", target->name, unwritten(stored))});
   }
   target->record = std::move(record);
   std::string message;

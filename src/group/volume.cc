@@ -5,6 +5,7 @@
 
 #include <fmt/format.h>
 #include <spdlog/spdlog.h>
+#include <sys/stat.h>
 
 #include <cassert>
 
@@ -170,8 +171,33 @@ Task<Volume::Opened> Volume::open_here(VolumeRecord record, std::filesystem::pat
   co_return volume;
 }
 
+std::string lack_of_space(const std::filesystem::path& file, std::uint64_t byte_count) {
+  // The metadata's own reserve, and a little.
+  constexpr std::uint64_t kLeftFree = std::uint64_t{32} << 20;
+  const std::filesystem::path folder = file.parent_path();
+  std::error_code error;
+  const auto space = std::filesystem::space(folder.empty() ? "." : folder, error);
+  if (error || (space.available >= kLeftFree && space.available - kLeftFree >= byte_count)) {
+    return {};
+  }
+  return fmt::format(
+      "{} are to be reserved, and {} are free where {} stands, of which {} stay free; write a "
+      "smaller size, leave preallocate out, or make room",
+      format_size(byte_count), format_size_rounded(space.available), file.string(),
+      format_size(kLeftFree));
+}
+
 Task<std::expected<void, OpenFailure>> Volume::open_file(Volume* volume, Opening opening) {
   VolumeSpecification& s = volume->record_.specification;
+  if (opening == Opening::kCreate && s.preallocate) {
+    struct stat there{};
+    const bool exists = ::stat(volume->path_.c_str(), &there) == 0;
+    const std::uint64_t has =
+        exists ? static_cast<std::uint64_t>(there.st_blocks) * 512 : std::uint64_t{0};
+    const std::string lack =
+        has < s.size_bytes ? lack_of_space(volume->path_, s.size_bytes - has) : std::string();
+    if (!lack.empty()) co_return std::unexpected(OpenFailure{.reason = lack});
+  }
   const bool create = opening == Opening::kCreate && s.backing != Backing::kDevice;
   FileDeviceOptions options{.path = volume->path_.string(),
                             .create = create && s.size_bytes != 0,

@@ -98,6 +98,10 @@ class Volume {
   std::unique_ptr<scsi::LogicalUnit> unit_;
 };
 
+// Why `byte_count` bytes cannot be reserved on top of what a file has; empty if they can. Half a
+// sentence. Reserving them would take what there is before it fails.
+std::string lack_of_space(const std::filesystem::path& file, std::uint64_t byte_count);
+
 // Where a volume's file is, given the state directory; empty for memory and a RAID set.
 std::filesystem::path path_of(const VolumeRecord& record, const std::filesystem::path& state);
 

@@ -95,10 +95,8 @@ std::optional<std::uint32_t> RunningGroup::free_lun(const std::string& target) c
 
 Task<Volume::Opened> RunningGroup::make_volume(VolumeRecord record,
                                                std::optional<TargetRecord> target) {
-  const auto not_written = [](Error error) {
-    return std::unexpected(
-        OpenFailure{.reason = fmt::format("the metadata cannot be written: {}", describe(error)),
-                    .stops_start = true});
+  const auto not_written = [this](Error error) {
+    return std::unexpected(OpenFailure{.reason = unwritten(error), .stops_start = true});
   };
   const bool own_file = record.specification.backing == Backing::kState;
   if (own_file) {
@@ -125,7 +123,8 @@ Task<Volume::Opened> RunningGroup::make_volume(VolumeRecord record,
   const Error error = co_await store_.commit(std::move(batch));
   if (error != Error::kNone) {
     co_await abandon(*volume);
-    co_await unmake_file(std::move(record));
+    // In doubt the next start finds the record and needs the file, or the intent and removes it.
+    if (!store_.in_doubt()) co_await unmake_file(std::move(record));
     co_return not_written(error);
   }
   co_return *volume;
@@ -347,6 +346,14 @@ Task<Answer<void>> RunningGroup::grow_now(std::shared_ptr<Volume> volume,
     auto grown = co_await grow_on_set(volume, byte_count);
     co_return grown;
   }
+  if (record.specification.preallocate) {
+    const std::string lack = lack_of_space(volume->path(), byte_count - before);
+    if (!lack.empty()) {
+      co_return refuse(Refusal::Code::kConflict,
+                       fmt::format("volume \"{}\" cannot be expanded to {}: {}", name,
+                                   format_size(byte_count), lack));
+    }
+  }
   const Error grown = co_await volume->grow(byte_count);
   if (grown != Error::kNone) {
     co_return refuse(Refusal::Code::kFailed,
@@ -361,8 +368,8 @@ Task<Answer<void>> RunningGroup::grow_now(std::shared_ptr<Volume> volume,
   const Error stored = co_await store_.commit(std::move(batch));
   if (stored != Error::kNone) {
     co_return refuse(Refusal::Code::kFailed,
-                     fmt::format("volume \"{}\" has {} now, but the metadata cannot be written: {}",
-                                 name, format_size(byte_count), describe(stored)));
+                     fmt::format("volume \"{}\" has {} now, but {}", name, format_size(byte_count),
+                                 unwritten(stored)));
   }
   spdlog::info("volume {}: expanded from {} to {}", name, format_size(before),
                format_size(byte_count));
@@ -391,8 +398,7 @@ Task<Answer<void>> RunningGroup::rename_now(std::shared_ptr<Volume> volume, std:
   const Error stored = co_await store_.commit(std::move(batch));
   if (stored != Error::kNone) {
     co_return refuse(Refusal::Code::kFailed,
-                     fmt::format("volume \"{}\" keeps its name: the metadata cannot be written: {}",
-                                 before, describe(stored)));
+                     fmt::format("volume \"{}\" keeps its name: {}", before, unwritten(stored)));
   }
   volume->record() = std::move(record);
   volumes_.erase(before);
@@ -432,24 +438,60 @@ Task<Answer<void>> RunningGroup::delete_now(std::string name, bool force) {
   co_return removed;
 }
 
-// The record goes first: from then on the volume is gone whatever happens, and a crash before the
-// file is removed leaves the intent.
+// What a commit shows that changes nothing yet: that the metadata can be written. A start that
+// finds the volume's record beside this intent leaves the volume alone.
+Task<Error> RunningGroup::begin_removal(VolumeRecord record) {
+  metadata::Batch batch;
+  batch.put(intent_key(record.uuid), volume_file_name(record.uuid));
+  const Error error = co_await store_.commit(std::move(batch));
+  co_return error;
+}
+
+// A volume of which the next start may know nothing takes no more writes. It keeps its name, and
+// deleting it again brings certainty.
+Task<void> RunningGroup::take_out_of_service(std::shared_ptr<Volume> volume, std::string why) {
+  const VolumeSpecification s = volume->record().specification;
+  const std::uint32_t lun = s.lun.value_or(0);  // Its record always has one.
+  co_await targets_.at(s.target)->router->remove(lun);
+  co_await abandon(volume);
+  auto stopped = Volume::without_device(volume->record(), configuration_.state, volume->home(),
+                                        {.reason = std::move(why)});
+  targets_.at(s.target)->units[lun] = stopped;
+  volumes_[s.name] = std::move(stopped);
+}
+
+// The record goes before the file: from then on the volume is gone whatever happens, and a crash
+// before the file is removed leaves the intent.
 Task<Answer<void>> RunningGroup::remove_now(std::shared_ptr<Volume> volume) {
   const VolumeRecord record = volume->record();
   const VolumeSpecification& s = record.specification;
   Target& target = *targets_.at(s.target);
   const bool last = !target.declared && target.units.size() <= 1;
+  const bool in_doubt_before = store_.in_doubt();
+  Error stored = co_await begin_removal(record);
+  if (stored != Error::kNone) {
+    // Even in doubt: the intent alone removes nothing.
+    co_return refuse(Refusal::Code::kFailed,
+                     fmt::format("volume \"{}\" {}: the metadata cannot be written: {}", s.name,
+                                 in_doubt_before ? "is as it was" : "stays", describe(stored)));
+  }
   metadata::Batch batch;
   batch.erase(volume_key(record.uuid));
   if (last) batch.erase(target_key(s.target));
-  if (s.backing == Backing::kState) {
-    batch.put(intent_key(record.uuid), volume_file_name(record.uuid));
+  if (s.backing != Backing::kState) batch.erase(intent_key(record.uuid));
+  stored = co_await store_.commit(std::move(batch));
+  if (stored != Error::kNone && store_.in_doubt()) {
+    const std::string why = fmt::format(
+        "is not served any more: whether it is deleted shows when the metadata can be written "
+        "({}); "
+        "delete it again, or restart the daemon",
+        describe(stored));
+    co_await take_out_of_service(volume, why);
+    co_return refuse(Refusal::Code::kFailed, fmt::format("volume \"{}\" {}", s.name, why));
   }
-  const Error stored = co_await store_.commit(std::move(batch));
   if (stored != Error::kNone) {
     co_return refuse(Refusal::Code::kFailed,
-                     fmt::format("volume \"{}\" stays: the metadata cannot be written: {}", s.name,
-                                 describe(stored)));
+                     fmt::format("volume \"{}\" stays: {}", s.name, unwritten(stored)));
   }
   volumes_.erase(s.name);
   const std::uint32_t lun = s.lun.value_or(0);  // Its record always has one.

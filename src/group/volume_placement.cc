@@ -1,7 +1,8 @@
 // Volumes on RAID sets: where they lie, and that a new one reads as zeros.
 //
-// What was never part of a volume is blank already: a set is made of blank drives. What was is
-// cleared before the new volume's record is written, so that no initiator sees another's data.
+// What was never part of a volume is blank already if the set's drives were proven to be when it was
+// made. Everything else is cleared before the new volume's record is written, so that no initiator
+// sees another's data.
 #include <fmt/format.h>
 #include <spdlog/spdlog.h>
 
@@ -143,8 +144,7 @@ Task<Answer<void>> RunningGroup::grow_on_set(std::shared_ptr<Volume> volume,
   hardware_->raise_used_end(before.set, known(record.placement).extent.end(), batch);
   const Error stored = co_await store_.commit(std::move(batch));
   if (stored != Error::kNone) {
-    co_return refused(Refusal::Code::kFailed,
-                      fmt::format("the metadata cannot be written: {}", describe(stored)));
+    co_return refused(Refusal::Code::kFailed, unwritten(stored));
   }
   const std::uint64_t old_bytes = volume->record().specification.size_bytes;
   volume->record() = std::move(record);

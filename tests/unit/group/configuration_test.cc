@@ -3,6 +3,7 @@
 #include "group/configuration.h"
 
 #include <fmt/format.h>
+#include <sys/stat.h>
 
 #include <catch2/catch.hpp>
 #include <fstream>
@@ -195,6 +196,9 @@ constexpr Mistake kMistakes[] = {
     {"[zzz]\n",
      "x.toml:7: zzz: is not a key here; keys here are group, management, "
      "limits, portal, drive, raid, nvram, faults, target, volume"},
+    {"[limits]\nnop_in_interval = \"1us\"",
+     "x.toml:8: limits.nop_in_interval: would keep every session busy with it; write at least "
+     "\"100ms\", or \"0s\" for never"},
     {"management = 3", "x.toml:7: portal[1].management: is not a key here; "},
     // Types.
     {"[management]\nlisten = 8260",
@@ -451,6 +455,28 @@ TEST_CASE("A directory is neither a configuration nor a secret", "[configuration
   const auto secret = load_configuration(scratch.file("x.toml"));
   REQUIRE_FALSE(secret.has_value());
   CHECK_THAT(secret.error().front(), Catch::Contains("/secret is a directory; "));
+}
+
+// A device without an end, and a pipe that nobody writes to.
+TEST_CASE("A secret is read from a regular file, and only its beginning", "[configuration]") {
+  const testing::ScratchDirectory scratch;
+  const auto refusal_of = [&](const std::string& file) {
+    std::ofstream(scratch.file("x.toml"))
+        << kSmallest
+        << "[[volume]]\nname = \"a\"\nsize = \"1GiB\"\n[[volume.access]]\ninitiator = \"*\"\n"
+           "chap_user = \"u\"\nchap_secret_file = \""
+        << file << "\"\n";
+    const auto result = load_configuration(scratch.file("x.toml"));
+    return result.has_value() ? std::string("taken") : result.error().front();
+  };
+  CHECK_THAT(refusal_of("/dev/zero"), Catch::Contains("/dev/zero is no regular file; "));
+  REQUIRE(::mkfifo(scratch.file("pipe").c_str(), 0600) == 0);
+  CHECK_THAT(refusal_of("pipe"), Catch::Contains("/pipe is no regular file; "));
+  std::filesystem::resize_file((std::ofstream(scratch.file("sparse")), scratch.file("sparse")),
+                               std::uintmax_t{1} << 40);
+  CHECK_THAT(refusal_of("sparse"), Catch::Contains("/sparse is not a file with a secret in it; "));
+  std::ofstream(scratch.file("plain")) << "a-secret-of-18-byt\r\nand more\n";
+  CHECK(refusal_of("plain") == "taken");
 }
 
 TEST_CASE("A file that is not there is named", "[configuration]") {

@@ -151,6 +151,10 @@ TEST_CASE("Mistakes of NVRAM, faults and volumes on sets are told", "[configurat
   check_mistake("[nvram]\nbattery = \"empty\"\n", "no state of a battery");
   check_mistake("[faults]\nrules = [\"at=drive:d0 do=fail\"]\n", "enabled = true");
   check_mistake("[faults]\nenabled = true\nrules = [\"at=drive:d0 do=explode\"]\n", "explode");
+  check_mistake("[faults]\nenabled = true\nrules = [\"at=drive:d9x do=fail\"]\n",
+                "there is no drive \"d9x\"");
+  check_mistake("[faults]\nenabled = true\nrules = [\"at=enclosure:e9 do=shelf.loss\"]\n",
+                "no drive is in enclosure \"e9\"");
   check_mistake(mirror + "[[volume]]\nname = \"v\"\nraid = \"q\"\nsize = \"8MiB\"\n",
                 "there is no set \"q\"");
   check_mistake(mirror + "[[volume]]\nname = \"v\"\nraid = \"r\"\n", "size");

@@ -461,6 +461,57 @@ TEST_CASE("A portal that is taken is named", "[group]") {
   });
 }
 
+// Of the configuration alone, before anything is made.
+TEST_CASE("An address that is taken is named before anything is made", "[group]") {
+  const testing::ScratchDirectory scratch;
+  run(scratch.file("first"), 1, [](Group& group) -> Task<void> {
+    const std::string listen = group.portals()[0].listen;
+    const auto taken_as = [&](std::string_view portal, std::string_view management) {
+      const auto configuration = parse_configuration(
+          fmt::format("[group]\nname = \"two\"\nstate = \"x\"\n[management]\nlisten = "
+                      "\"{}\"\n[[portal]]\nlisten = \"{}\"\n",
+                      management, portal),
+          "two.toml");
+      REQUIRE(configuration.has_value());
+      return cannot_listen(*configuration).value_or("free");
+    };
+    constexpr std::string_view kFree = "127.0.0.1:0";
+    CHECK(taken_as(kFree, kFree) == "free");
+    CHECK(taken_as("[::1]:0", "[::1]:0") == "free");
+    CHECK_THAT(
+        taken_as(listen, kFree),
+        Catch::StartsWith(fmt::format("portal {}: cannot listen there: address in use; ", listen)));
+    CHECK_THAT(taken_as(kFree, listen),
+               Catch::StartsWith(
+                   fmt::format("management {}: cannot listen there: address in use; ", listen)));
+    co_return;
+  });
+}
+
+TEST_CASE("Space that is not there is not reserved", "[group]") {
+  const testing::ScratchDirectory scratch;
+  static std::filesystem::path state;
+  state = scratch.file("state");
+  run(state, 1, [](Group& group) -> Task<void> {
+    const std::uint64_t free_bytes = std::filesystem::space(state).available;
+    const std::uint64_t too_much = (free_bytes / kMiB + 1) * kMiB;
+    CreateVolumeRequest request = request_for("large", too_much);
+    request.specification.preallocate = true;
+    request.specification.thin = false;
+    const auto large = co_await group.create_volume(request);
+    REQUIRE_FALSE(large.has_value());
+    CHECK_THAT(large.error().message, Catch::Contains(" are to be reserved, and "));
+    CHECK(files_in(state / "volumes").empty());
+    request.specification.name = "small";
+    request.specification.size_bytes = 4 * kMiB;
+    const auto small = co_await group.create_volume(request);
+    REQUIRE(small.has_value());
+    const auto grown = co_await group.change_volume("small", {.size_bytes = too_much});
+    REQUIRE_FALSE(grown.has_value());
+    CHECK_THAT(grown.error().message, Catch::Contains(" are to be reserved, and "));
+  });
+}
+
 TEST_CASE("Why nothing can listen has a cure of its own for each cause", "[group]") {
   const auto line = [](std::uint16_t port, Error error) {
     return cannot_listen("portal", Endpoint::ipv4(0x7f000001, port), error, "--portal");
