@@ -194,7 +194,8 @@ void verify(const Settings& settings, const std::string& name, bool wait) {
     std::this_thread::sleep_for(kLookEvery);
     set = expect(client.get(path_of(name)));
     const json& work = set.at("progress");
-    progress.update(fmt::format("set {}: {}", name, text_of(work.at("kind"))), done_of(work));
+    const std::string kind = text_of(work.at("kind"));
+    if (kind != "nothing") progress.update(fmt::format("set {}: {}", name, kind), done_of(work));
     ended = end_of_verify(client, name, &since);
     if (ended.is_null() && !set.at("running").get<bool>()) {
       progress.end();
