@@ -165,6 +165,7 @@ class WriteMemory {
   bool intact(const Half& half, const Found& found) const;
   void settle_found(Found& found, WriteRecovery& recovery);
   Task<Error> accept_half(Half* half);
+  Task<Error> complete_halves(Search* search);
 
   // write_memory.cc
   std::uint32_t new_entry();

@@ -209,6 +209,28 @@ Task<Error> WriteMemory::accept_half(Half* half) {
   co_return settled;
 }
 
+// What only one of the two has comes into the other again. The newest first: where a crash of the
+// host has undone releases, an older write is never in the mirror without those that replaced it.
+Task<Error> WriteMemory::complete_halves(Search* search) {
+  for (auto at = search->found.rbegin(); at != search->found.rend(); ++at) {
+    const std::uint32_t slot = at->second.slot;
+    if (slot == 0) continue;
+    const std::uint64_t bytes = 2 * log_bytes_of(entries_[slot]);
+    if (entries_[slot].primary == 0 && primary_.log->free_bytes() > bytes) {
+      const auto again = co_await append_to(&primary_, slot);
+      if (!again) co_return again.error();
+      entries_[slot].primary = *again;
+    }
+    if (!mirrored() || entries_[slot].mirror != 0) continue;
+    if (mirror_.log->free_bytes() > bytes) {
+      co_await append_to_mirror(slot);
+    } else {
+      drop_mirror();  // With a part of the writes it is none.
+    }
+  }
+  co_return Error::kNone;
+}
+
 Task<Error> WriteMemory::accept() {
   assert(!ready_ && search_ != nullptr);
   const Error error = co_await accept_half(&primary_);
@@ -221,22 +243,14 @@ Task<Error> WriteMemory::accept() {
   const std::unique_ptr<Search> search = std::move(search_);
   for (auto& [order, found] : search->found) {
     if (found.slot == 0) continue;
-    const std::uint64_t bytes = 2 * log_bytes_of(entries_[found.slot]);
     entries_[found.slot].primary = found.primary;
     entries_[found.slot].mirror = mirrored() ? found.mirror : 0;
     link_newest(found.slot);
     ++live_count_;
     live_log_bytes_ += log_bytes_of(entries_[found.slot]);
-    // Where one of the two had lost it and has room: it is then in both again.
-    if (found.primary == 0 && primary_.log->free_bytes() > bytes) {
-      const auto again = co_await append_to(&primary_, found.slot);
-      if (!again) co_return again.error();
-      entries_[found.slot].primary = *again;
-    }
-    if (mirrored() && found.mirror == 0 && mirror_.log->free_bytes() > bytes) {
-      co_await append_to_mirror(found.slot);
-    }
   }
+  const Error completed = co_await complete_halves(search.get());
+  if (completed != Error::kNone) co_return completed;
   if (mirrored()) {
     for (const std::uint64_t sequence : search->useless_mirror) mirror_.log->release({sequence});
   }
