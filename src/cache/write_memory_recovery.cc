@@ -33,7 +33,8 @@ struct WriteMemory::Found {
 
 struct WriteMemory::Search {
   std::map<std::uint64_t, Found> found;  // By order.
-  // Records that are of no use, to be released as soon as that is possible.
+  // Records that are of no use. They go before the others count as acknowledged: one that was not
+  // is never reported by a later start.
   std::vector<std::uint64_t> useless_primary;
   std::vector<std::uint64_t> useless_mirror;
   std::string primary_unknown;  // Something was lost there, and nobody knows what; why.
@@ -233,6 +234,8 @@ Task<Error> WriteMemory::complete_halves(Search* search) {
 
 Task<Error> WriteMemory::accept() {
   assert(!ready_ && search_ != nullptr);
+  for (const std::uint64_t sequence : search_->useless_primary) primary_.log->forget({sequence});
+  for (const std::uint64_t sequence : search_->useless_mirror) mirror_.log->forget({sequence});
   const Error error = co_await accept_half(&primary_);
   if (error != Error::kNone) co_return error;
   if (mirrored()) {
@@ -251,10 +254,6 @@ Task<Error> WriteMemory::accept() {
   }
   const Error completed = co_await complete_halves(search.get());
   if (completed != Error::kNone) co_return completed;
-  if (mirrored()) {
-    for (const std::uint64_t sequence : search->useless_mirror) mirror_.log->release({sequence});
-  }
-  for (const std::uint64_t sequence : search->useless_primary) primary_.log->release({sequence});
   const Error flushed = co_await flush_releases();
   co_return flushed;
 }

@@ -97,6 +97,8 @@ class RecordLog {
   // Once, first. What is there; changes nothing in the image, so it can be repeated after a kill
   // any number of times with the same result. In a new region: nothing.
   Recovery recover();
+  // Between the two: a record that recover() has found is of no use and not live after accept().
+  void forget(RecordId id);
   // Once, after recover(): what it listed as lost is forgotten, the recovered records stay live
   // until each is released, and the log is ready. Durable when it ends with kNone. The region is
   // settled after it (Region::settle()), and only then append() may be called.

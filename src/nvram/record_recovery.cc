@@ -160,6 +160,14 @@ void RecordLog::list_unreleased(Recovery& recovery) const {
   std::ranges::sort(recovery.lost, {}, &LostRecord::first_sequence);
 }
 
+void RecordLog::forget(RecordId id) {
+  assert(scan_ != nullptr && !ready_);
+  const auto found = std::ranges::find(scan_->found, id.sequence, &Scan::Found::sequence);
+  assert(found != scan_->found.end() && found->live);
+  found->live = false;
+  scan_->forget.push_back(found->position);
+}
+
 Task<Error> RecordLog::accept() {
   assert(scan_ != nullptr && !ready_);
   if (scan_->reformat) {
