@@ -103,6 +103,10 @@ class TargetLogin {
   const LoginIdentity& identity() const noexcept { return identity_; }
   // Holds from kPlace on.
   const NegotiatedParameters& parameters() const noexcept { return negotiator_.result(); }
+  // Refused for a wrong CHAP response.
+  bool chap_failed() const noexcept {
+    return chap_ != nullptr && response_.status == LoginStatus::kAuthenticationFailure;
+  }
   const std::string& chap_user() const noexcept { return chap_user_; }  // Empty without CHAP.
   // StatSN of the next response on the connection.
   std::uint32_t next_stat_sn() const noexcept { return next_stat_sn_; }

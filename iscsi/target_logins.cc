@@ -231,6 +231,18 @@ void LoginService::interrupt() {
     attempt->ended = "the server shuts down";
     attempt->connection->shutdown();
   }
+  interrupted_.notify_all();
+}
+
+// What waits is a login in progress: it counts among them, and its time runs.
+Task<void> LoginService::hold_back(Endpoint peer) {
+  const TimePoint now = Executor::current().now();
+  const TimePoint until = now + brake_.failed(peer, now);
+  bool waiting = until > now && !registry_.shutting_down;
+  while (waiting) {
+    const bool notified = co_await interrupted_.wait_until(until);
+    waiting = notified && !registry_.shutting_down;
+  }
 }
 
 // Section 6.3. The link is null if the login failed; what there was to say has then been sent.
@@ -269,6 +281,8 @@ Task<LoginService::Placement> LoginService::log_in(Connection& connection,
       placement = co_await place(connection, login, policy);
       break;
     }
+    if (outcome == LoginOutcome::kFail && login.chap_failed())
+      co_await hold_back(connection.peer());
     send_response(connection, login);
     if (outcome == LoginOutcome::kFail) break;
     // One request, one answer: who sends more and reads nothing does not fill memory.

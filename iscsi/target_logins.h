@@ -14,6 +14,7 @@
 
 #include "iscsi/event_log.h"
 #include "iscsi/login.h"
+#include "iscsi/login_brake.h"
 #include "iscsi/target_connection.h"
 #include "iscsi/target_server.h"
 #include "iscsi/target_session.h"
@@ -92,6 +93,7 @@ class LoginService {
   static constexpr std::size_t kMostDiscoveriesOfAddress = 64;
 
   Task<Placement> log_in(Connection& connection, std::uint16_t portal_group_tag);
+  Task<void> hold_back(Endpoint peer);
   static LoginOutcome take_request(TargetLogin& login, const IncomingPdu& pdu);
   void tell_failure(const Attempt& attempt, TargetLogin& login, Error error);
   void tell_end(const Connection& connection, const Placement& placement);
@@ -109,6 +111,8 @@ class LoginService {
   Registry& registry_;
   SessionHost& host_;
   std::list<Attempt*> attempts_;
+  LoginBrake brake_;
+  Condition interrupted_;
   std::list<Connection*> discoveries_;  // Of discovery sessions, here; oldest first.
 };
 
