@@ -41,7 +41,12 @@ std::string not_written(Error error) {
 
 Hardware::Hardware(Executor& home, const Configuration& configuration, metadata::Store& store,
                    EventLog& events, Uuid group)
-    : home_(home), configuration_(configuration), store_(store), events_(events), group_(group) {
+    : home_(home),
+      configuration_(configuration),
+      store_(store),
+      events_(events),
+      group_(group),
+      repeated_(events) {
   if (configuration.hardware.faults.enabled) power_ = std::make_unique<Power>();
 }
 
@@ -65,6 +70,7 @@ Task<Hardware::Outcome> Hardware::start() {
   if (!outcome) co_return outcome;
   co_await make_spares();
   tell_disagreements();
+  started_ = true;
   spawn(watch());
   co_return Outcome{};
 }
@@ -81,13 +87,9 @@ Task<Hardware::Outcome> Hardware::load() {
   for (const auto& [key, value] : *sets) {
     auto record = decode_set(value);
     if (!record) co_return damaged(key, record.error());
-    if (record->block_count != 0) {
+    if (record->geometry.block_count != 0) {
       doors_[record->uuid] =
-          std::make_unique<SetDoor>(home_, record->name,
-                                    Geometry{.block_bytes = record->block_bytes,
-                                             .physical_block_bytes = record->physical_block_bytes,
-                                             .block_count = record->block_count},
-                                    power_.get());
+          std::make_unique<SetDoor>(home_, record->name, record->geometry, power_.get());
     }
     records_.emplace(record->uuid, *record);
   }
@@ -118,12 +120,27 @@ Task<Hardware::Outcome> Hardware::open_nvram() {
   options.durability = wanted->durability;
   options.battery = wanted->battery;
   options.boot_id = nvram::host_boot_id();
+  options.power_loss_only_emulated = wanted->power_loss_only_emulated;
+  const auto stored = co_await store_.get(std::string(kNvramKey));
+  if (!stored) {
+    co_return std::unexpected(
+        fmt::format("the metadata cannot be read: {}", describe(stored.error())));
+  }
+  if (*stored) {
+    const auto count = decode_nvram(**stored);
+    if (!count) co_return std::unexpected(fmt::format("metadata nvram {}", count.error()));
+    options.least_open_count = *count;
+  }
   auto opened = co_await nvram::Nvram::open(home_, std::move(options));
   if (!opened) {
     co_return std::unexpected(
         fmt::format("{}:{}: nvram: {}", configuration_.file, wanted->line, opened.error()));
   }
   nvram_ = std::move(*opened);
+  metadata::Batch batch;
+  batch.put(std::string(kNvramKey), encode_nvram(nvram_->open_count()));
+  const Error error = co_await store_.commit(std::move(batch));
+  if (error != Error::kNone) co_return std::unexpected(not_written(error));
   battery_ = std::make_unique<nvram::Battery::Observer>(
       nvram_->battery(), [this](nvram::BatteryState state) { battery_changed(state); });
   for (const nvram::RegionState& region : nvram_->regions()) {
@@ -184,9 +201,23 @@ Task<Hardware::Outcome> Hardware::open_drives() {
   co_return Outcome{};
 }
 
+// The earlier content to which a rule has the NVRAM return is that of now.
+void Hardware::prepare_for(const std::string& rule) {
+  if (nvram_faults_ == nullptr) return;
+  const auto parsed = fault::parse_rule(rule);
+  if (parsed && parsed->fault == fault::Fault::kNvramStale) nvram_faults_->remember_content();
+}
+
+std::expected<std::string, std::string> Hardware::add_fault(const std::string& rule) {
+  assert(engine_ != nullptr);
+  prepare_for(rule);
+  return engine_->add(rule);
+}
+
 Hardware::Outcome Hardware::add_rules() {
   if (engine_ == nullptr) return {};
   const FaultsConfiguration& faults = configuration_.hardware.faults;
+  for (const std::string& rule : faults.rules) prepare_for(rule);
   const auto added = engine_->add_all(faults.rules);
   if (added) return {};
   return std::unexpected(
@@ -268,6 +299,7 @@ Task<void> Hardware::stop(TimePoint deadline) {
   bool ended = true;
   if (engine_ != nullptr) engine_->clear_all();  // What hangs by a rule, ends.
   if (controller_ != nullptr) ended = co_await controller_->stop(deadline);
+  repeated_.tell_all();
   if (!ended) {
     events_.add({.severity = Severity::kError,
                  .kind = "drive hangs",

@@ -24,6 +24,7 @@
 #include "group/drive_bay.h"
 #include "group/event_log.h"
 #include "group/hardware_info.h"
+#include "group/hardware_repeats.h"
 #include "group/power.h"
 #include "group/records.h"
 #include "group/set_door.h"
@@ -77,6 +78,8 @@ class Hardware {
   Outcome verify_set(const std::string& set);
   bool has_drive(const std::string& drive) const;
   bool has_set(const std::string& set) const;
+  // A rule's id, or what is wrong with it. Faults are enabled.
+  std::expected<std::string, std::string> add_fault(const std::string& rule);
   // Null where faults are not enabled.
   fault::FaultEngine* faults() const noexcept { return engine_.get(); }
   // Whether a file or device is a drive's or the NVRAM's; half a sentence.
@@ -88,6 +91,7 @@ class Hardware {
   void make_engine();
   Task<Outcome> open_drives();
   Outcome add_rules();
+  void prepare_for(const std::string& rule);
   Task<Outcome> erase_unfinished();
   Task<Outcome> erase_remains(std::string set, MakingRecord making);
   Task<Outcome> start_controller();
@@ -102,9 +106,12 @@ class Hardware {
 
   static Task<Error> record(Hardware* self, Uuid set, raid::Event event);
   void learn_sets();  // Names and geometries, for the records and the doors.
+  void learn_door(raid::ManagedSet* set);
   Task<Error> keep_record(Uuid set);
   void on_event(const raid::ControllerEvent& event);
   void tell_engine(const raid::ControllerEvent& event);
+  // States for fault rules, from the sets themselves; of `ended` what it says has ended.
+  void say_states(const raid::ControllerEvent* ended);
   bool may_fail(const std::string& drive) const;
   void power_lost();
   Task<void> end_by_power_cut();
@@ -134,6 +141,8 @@ class Hardware {
   std::unique_ptr<fault::FaultEngine> engine_;
   std::vector<std::unique_ptr<DriveBay>> bays_;
   std::unique_ptr<raid::Controller> controller_;
+  RepeatedEvents repeated_;
+  bool started_ = false;  // Volumes may stand on doors.
   bool stopping_ = false;
   Condition wake_;
   Gate gate_;

@@ -69,6 +69,7 @@ struct NvramConfiguration {
   std::uint64_t size_bytes = std::uint64_t{64} << 20;
   nvram::Durability durability = nvram::Durability::kProcess;
   nvram::BatteryState battery = nvram::BatteryState::kGood;
+  bool power_loss_only_emulated = false;
   std::uint32_t line = 0;
 };
 

@@ -49,6 +49,12 @@ constexpr EventWords kWords[] = {
     {Kind::kJournalLost, Severity::kError, "journal lost", "journal.lost"},
 };
 
+// May come with every request, and says nothing new of sets.
+bool concerns_data(Kind kind) {
+  return kind == Kind::kCorruption || kind == Kind::kMismatch ||
+         kind == Kind::kMediumErrorRepaired || kind == Kind::kSectorsLost;
+}
+
 const EventWords& words_of(Kind kind) {
   const auto found = std::ranges::find(kWords, kind, &EventWords::kind);
   static constexpr EventWords kUnknown{Kind::kDegraded, Severity::kWarning, "event", ""};
@@ -59,39 +65,48 @@ const EventWords& words_of(Kind kind) {
 
 void Hardware::on_event(const raid::ControllerEvent& event) {
   const EventWords& words = words_of(event.kind);
-  events_.add({.severity = words.severity,
-               .kind = std::string(words.words),
-               .set = event.set,
-               .drive = event.drive,
-               .text = event.text});
+  EventInfo told{.severity = words.severity,
+                 .kind = std::string(words.words),
+                 .set = event.set,
+                 .drive = event.drive,
+                 .text = event.text};
+  const bool of_data = concerns_data(event.kind);
+  if (of_data) {
+    repeated_.add(std::move(told), home_.now());
+  } else {
+    events_.add(std::move(told));
+  }
   tell_engine(event);
-  wake_.notify_all();  // A set may have come, or come back with another maintenance.
+  if (!of_data) wake_.notify_all();  // A set may have come, or come back with other maintenance.
 }
 
 void Hardware::tell_engine(const raid::ControllerEvent& event) {
   if (engine_ == nullptr) return;
-  switch (event.kind) {
-    case Kind::kRebuildStarted:
-    case Kind::kRebuildEnded:
-      engine_->set_state("rebuilding", event.kind == Kind::kRebuildStarted ? 1 : 0);
-      break;
-    case Kind::kCopyStarted:
-    case Kind::kCopyEnded:
-      engine_->set_state("copying", event.kind == Kind::kCopyStarted ? 1 : 0);
-      break;
-    case Kind::kVerifyStarted:
-    case Kind::kVerifyEnded:
-      engine_->set_state("verifying", event.kind == Kind::kVerifyStarted ? 1 : 0);
-      break;
-    case Kind::kDegraded:
-    case Kind::kOptimal:
-      engine_->set_state("degraded", event.kind == Kind::kDegraded ? 1 : 0);
-      break;
-    default:
-      break;
-  }
+  if (!concerns_data(event.kind)) say_states(&event);
   const std::string_view name = words_of(event.kind).engine_event;
   if (!name.empty()) engine_->notify(name);
+}
+
+void Hardware::say_states(const raid::ControllerEvent* ended) {
+  if (engine_ == nullptr || controller_ == nullptr) return;
+  using Progress = raid::MaintenanceProgress::Kind;
+  bool degraded = false;
+  std::set<Progress> under_way;
+  for (const raid::ManagedSet* const set : controller_->sets()) {
+    degraded |= set->running() && set->health() == Health::kDegraded;
+    if (!set->running() || set->maintenance() == nullptr) continue;
+    const bool over = ended != nullptr && ended->set == set->name() &&
+                      (ended->kind == Kind::kRebuildEnded || ended->kind == Kind::kCopyEnded ||
+                       ended->kind == Kind::kVerifyEnded);
+    if (!over) under_way.insert(set->maintenance()->progress().kind);
+  }
+  const auto say = [&](std::string_view name, bool value) {
+    if (engine_->state(name) != (value ? 1 : 0)) engine_->set_state(name, value ? 1 : 0);
+  };
+  say("rebuilding", under_way.contains(Progress::kRebuild));
+  say("copying", under_way.contains(Progress::kCopy));
+  say("verifying", under_way.contains(Progress::kVerify));
+  say("degraded", degraded);
 }
 
 // Within redundancy: the drive's set survives without it, and without all that is not whole now.
@@ -127,20 +142,26 @@ Task<Error> Hardware::keep_record(Uuid set) {
 
 void Hardware::learn_sets() {
   for (raid::ManagedSet* const set : controller_->sets()) {
-    const Geometry& geometry = set->geometry();
     SetRecord& known = records_[set->uuid()];
     known.uuid = set->uuid();
     known.name = set->name();
-    known.block_bytes = geometry.block_bytes;
-    known.physical_block_bytes = geometry.physical_block_bytes;
-    known.block_count = geometry.block_count;
-    auto& door = doors_[set->uuid()];
-    if (door == nullptr)
-      door = std::make_unique<SetDoor>(home_, set->name(), geometry, power_.get());
-    if (!door->leads() && door->geometry().block_count == geometry.block_count) {
-      door->lead_to(*set);
-    }
+    // One that has not run yet does not know what its drives can do.
+    if (set->running() || known.geometry.block_count == 0) known.geometry = set->geometry();
+    learn_door(set);
     not_made_.erase(set->name());
+  }
+}
+
+// Volumes take over the geometry when they are opened, and keep it. Until then the set's own
+// counts, also if its drives have become others since it was recorded.
+void Hardware::learn_door(raid::ManagedSet* set) {
+  auto& door = doors_[set->uuid()];
+  const Geometry& geometry = records_.at(set->uuid()).geometry;
+  if (door == nullptr || (!started_ && !door->leads())) {
+    door = std::make_unique<SetDoor>(home_, set->name(), geometry, power_.get());
+  }
+  if (!door->leads() && door->geometry().block_count == set->geometry().block_count) {
+    door->lead_to(*set);
   }
 }
 
@@ -239,6 +260,8 @@ Task<void> Hardware::watch() {
   if (!gate_.enter()) co_return;
   while (!stopping_) {
     learn_sets();
+    say_states(nullptr);
+    repeated_.tell(home_.now());
     co_await look_for_drives();
     // Let go of events that come in bursts, also of those that this very round caused.
     co_await wake_.wait_until(home_.now() + kLookEvery);

@@ -221,7 +221,7 @@ std::vector<SetInfo> Hardware::show_sets() const {
     if (uuid) {
       const SetRecord& known = records_.at(*uuid);
       info.raid.uuid = *uuid;
-      info.raid.byte_count = known.block_count * known.block_bytes;
+      info.raid.byte_count = known.geometry.block_count * known.geometry.block_bytes;
     }
     list.push_back(std::move(info));
   }

@@ -173,7 +173,7 @@ Task<FaultsInfo> RunningGroup::list_faults() {
 
 Task<Answer<AddedFault>> RunningGroup::add_fault_now(std::string rule) {
   if (auto refusal = refusal_of_faults()) co_return std::unexpected(*refusal);
-  const auto id = hardware_->faults()->add(rule);
+  const auto id = hardware_->add_fault(rule);
   if (!id) co_return refuse(Refusal::Code::kInvalid, id.error());
   for (fault::RuleView& view : hardware_->faults()->list()) {
     if (view.id == *id) co_return AddedFault{.rule = std::move(view)};

@@ -5,16 +5,20 @@
 #include <cassert>
 
 #include "nvram/damage.h"
+#include "nvram/image_layout.h"
 
 namespace sandbay::group {
 
 NvramFaults::NvramFaults(nvram::Nvram& nvram)
-    : nvram_(nvram), configured_(nvram.battery().state()) {
+    : nvram_(nvram), configured_(nvram.battery().state()) {}
+
+void NvramFaults::remember_content() {
+  if (!earlier_.empty()) return;
   const auto image = nvram_.image();
   earlier_.assign(image.begin(), image.end());
 }
 
-std::uint64_t NvramFaults::byte_count() const noexcept { return earlier_.size(); }
+std::uint64_t NvramFaults::byte_count() const noexcept { return nvram_.image().size(); }
 
 void NvramFaults::lose_content() { nvram::lose_contents(nvram_.image()); }
 
@@ -29,9 +33,11 @@ void NvramFaults::damage_page(std::uint64_t offset, std::uint64_t length, std::u
 
 void NvramFaults::return_to_earlier_content() {
   const auto image = nvram_.image();
-  assert(image.size() == earlier_.size());
-  for (std::uint64_t page = 1; page < image.size() / nvram::kPageBytes; ++page) {
-    nvram::restore_page(image, earlier_, page);  // The header stays: it is this image.
+  assert(image.size() == earlier_.size());  // No rule without remember_content().
+  // Both copies of the header stay: it is this image.
+  const std::uint64_t first = nvram::kHeaderBytes / nvram::kPageBytes;
+  for (std::uint64_t page = first; page < image.size() / nvram::kPageBytes; ++page) {
+    nvram::restore_page(image, earlier_, page);
   }
 }
 

@@ -12,8 +12,10 @@ namespace sandbay::group {
 
 class NvramFaults final : public fault::NvramFaultTarget {
  public:
-  // Borrows the NVRAM, and keeps a copy of what is in it now: the content of an earlier time.
-  explicit NvramFaults(nvram::Nvram& nvram);
+  explicit NvramFaults(nvram::Nvram& nvram);  // Borrows it.
+
+  // What is in it now is the content of an earlier time from now on; the first such time counts.
+  void remember_content();
 
   std::uint64_t byte_count() const noexcept override;
   void lose_content() override;

@@ -51,6 +51,24 @@ Uuid uuid_from(const json& value) {
   return *uuid;
 }
 
+// Records of older versions have the first three alone.
+Geometry geometry_from(const json& value) {
+  const Geometry usual;
+  return {.block_bytes = value.at("block_size").get<std::uint32_t>(),
+          .physical_block_bytes = value.at("physical_block_size").get<std::uint32_t>(),
+          .block_count = value.at("blocks").get<std::uint64_t>(),
+          .optimal_io_blocks = value.value("optimal_io_blocks", usual.optimal_io_blocks),
+          .maximum_io_blocks = value.value("maximum_io_blocks", usual.maximum_io_blocks),
+          .unmap = value.value("unmap", usual.unmap),
+          .unmap_zeroes = value.value("unmap_zeroes", usual.unmap_zeroes),
+          .unmap_granularity_blocks =
+              value.value("unmap_granularity_blocks", usual.unmap_granularity_blocks),
+          .read_only = value.value("read_only", usual.read_only),
+          .volatile_cache = value.value("volatile_cache", usual.volatile_cache),
+          .non_volatile_cache = value.value("non_volatile_cache", usual.non_volatile_cache),
+          .rotational = value.value("rotational", usual.rotational)};
+}
+
 // Runs `take` on the parsed object and turns every complaint into half a sentence.
 template <class Record, class Take>
 std::expected<Record, std::string> decode(std::string_view text, Take take) {
@@ -128,9 +146,18 @@ std::string encode(const SetRecord& record) {
                   {"uuid", format_uuid(record.uuid)},
                   {"name", record.name},
                   {"event", record.event},
-                  {"block_size", record.block_bytes},
-                  {"physical_block_size", record.physical_block_bytes},
-                  {"blocks", record.block_count}});
+                  {"block_size", record.geometry.block_bytes},
+                  {"physical_block_size", record.geometry.physical_block_bytes},
+                  {"blocks", record.geometry.block_count},
+                  {"optimal_io_blocks", record.geometry.optimal_io_blocks},
+                  {"maximum_io_blocks", record.geometry.maximum_io_blocks},
+                  {"unmap", record.geometry.unmap},
+                  {"unmap_zeroes", record.geometry.unmap_zeroes},
+                  {"unmap_granularity_blocks", record.geometry.unmap_granularity_blocks},
+                  {"read_only", record.geometry.read_only},
+                  {"volatile_cache", record.geometry.volatile_cache},
+                  {"non_volatile_cache", record.geometry.non_volatile_cache},
+                  {"rotational", record.geometry.rotational}});
 }
 
 std::string encode(const EventInfo& event) {
@@ -146,6 +173,10 @@ std::string encode(const EventInfo& event) {
 
 std::string encode_used(std::uint64_t end_block) {
   return to_text({{"format", kFormat}, {"end_block", end_block}});
+}
+
+std::string encode_nvram(std::uint64_t open_count) {
+  return to_text({{"format", kFormat}, {"open_count", open_count}});
 }
 
 std::string encode(const MakingRecord& record) {
@@ -232,9 +263,7 @@ std::expected<SetRecord, std::string> decode_set(std::string_view text) {
     return SetRecord{.uuid = uuid_from(value.at("uuid")),
                      .name = value.at("name").get<std::string>(),
                      .event = value.at("event").get<raid::Event>(),
-                     .block_bytes = value.at("block_size").get<std::uint32_t>(),
-                     .physical_block_bytes = value.at("physical_block_size").get<std::uint32_t>(),
-                     .block_count = value.at("blocks").get<std::uint64_t>()};
+                     .geometry = geometry_from(value)};
   });
 }
 
@@ -260,6 +289,11 @@ std::expected<EventInfo, std::string> decode_event(std::string_view text) {
 std::expected<std::uint64_t, std::string> decode_used(std::string_view text) {
   return decode<std::uint64_t>(
       text, [](const json& value) { return value.at("end_block").get<std::uint64_t>(); });
+}
+
+std::expected<std::uint64_t, std::string> decode_nvram(std::string_view text) {
+  return decode<std::uint64_t>(
+      text, [](const json& value) { return value.at("open_count").get<std::uint64_t>(); });
 }
 
 // One of an older version names no UUIDs: nothing is what it says, so nothing is erased for it.

@@ -9,7 +9,7 @@
 //                      nothing is known of any block
 //   making/NAME        a set that is about to be made: its drives, its UUID and theirs. Whoever
 //                      finds one at start erases what was made of it, by the UUIDs
-//   nvram              which NVRAM image was used last, and how often it had been opened then
+//   nvram              how often the NVRAM's image had been opened when it was used last
 //   event/NUMBER       what happened, sixteen hexadecimal digits, the newest last; see event_log.h
 //   intent/UUID        a file of a volume that is about to be made or removed: its file name in
 //                      STATE/volumes. Whoever finds one at start removes the file, unless the
@@ -41,6 +41,7 @@ inline constexpr std::string_view kIntentPrefix = "intent/";
 inline constexpr std::string_view kSetPrefix = "raid/";
 inline constexpr std::string_view kUsedPrefix = "used/";
 inline constexpr std::string_view kMakingPrefix = "making/";
+inline constexpr std::string_view kNvramKey = "nvram";
 inline constexpr std::string_view kEventPrefix = "event/";
 
 struct GroupRecord {
@@ -63,11 +64,9 @@ struct VolumeRecord {
 
 struct SetRecord {
   Uuid uuid{};
-  std::string name;  // Empty, and no geometry: the set has not been seen yet.
+  std::string name;  // Empty, and no blocks: the set has not been seen yet.
   raid::Event event = 0;
-  std::uint32_t block_bytes = 0;
-  std::uint32_t physical_block_bytes = 0;
-  std::uint64_t block_count = 0;
+  Geometry geometry;  // As hosts were shown it last.
 };
 
 // Drives and UUIDs are in the order of roles.
@@ -104,6 +103,7 @@ std::string encode(const SetRecord& record);
 std::string encode(const MakingRecord& record);
 std::string encode(const EventInfo& event);
 std::string encode_used(std::uint64_t end_block);
+std::string encode_nvram(std::uint64_t open_count);
 
 // The error is half a sentence.
 std::expected<GroupRecord, std::string> decode_group(std::string_view text);
@@ -112,6 +112,7 @@ std::expected<TargetRecord, std::string> decode_target(std::string_view text);
 std::expected<SetRecord, std::string> decode_set(std::string_view text);
 std::expected<EventInfo, std::string> decode_event(std::string_view text);
 std::expected<std::uint64_t, std::string> decode_used(std::string_view text);
+std::expected<std::uint64_t, std::string> decode_nvram(std::string_view text);
 std::expected<MakingRecord, std::string> decode_making(std::string_view text);
 
 }  // namespace sandbay::group

@@ -61,6 +61,7 @@ journal = "nvram"
 size = "32MiB"
 durability = "host"
 battery = "low"
+power_loss_only_emulated = true
 [faults]
 enabled = true
 seed = 7
@@ -90,6 +91,7 @@ size = "32MiB"
   REQUIRE(hardware.nvram.has_value());
   CHECK(hardware.nvram->durability == nvram::Durability::kHost);
   CHECK(hardware.nvram->battery == nvram::BatteryState::kLow);
+  CHECK(hardware.nvram->power_loss_only_emulated);
   CHECK(hardware.faults.seed == 7);
   CHECK(result->volumes[0].specification.backing == Backing::kRaid);
   CHECK(result->volumes[0].specification.raid == "r");
