@@ -18,6 +18,10 @@
 namespace sandbay::raid {
 namespace {
 
+constexpr std::string_view kWhereMetadataWereLost =
+    "if that group's metadata were lost, start with an empty state directory and this UUID as "
+    "group.uuid";
+
 std::string roles_text(std::uint64_t roles) {
   std::string text = std::has_single_bit(roles) ? "role " : "roles ";
   for (std::string_view comma; roles != 0; roles &= roles - 1, comma = ", ") {
@@ -174,8 +178,8 @@ void Assembler::judge_set(const Uuid& set) {
   if (!is_zero(remembered_.group_uuid) && !is_zero(newest.group_uuid) &&
       newest.group_uuid != remembered_.group_uuid) {
     for (const std::size_t at : pending.members) {
-      estrange(at, fmt::format("it belongs to {} of another group ({})", label(newest),
-                               format_uuid(newest.group_uuid)));
+      estrange(at, fmt::format("it belongs to {} of another group ({}); {}", label(newest),
+                               format_uuid(newest.group_uuid), kWhereMetadataWereLost));
     }
     return;
   }
@@ -401,6 +405,7 @@ void Assembler::finish_set(const Pending& pending) {
     tell(set.refusal);
     // Nobody else's either.
     for (const std::size_t at : pending.members) used_[at] = true;
+    set.undecided = pending.members;
     assembly_.sets.push_back(std::move(set));
     return;
   }
@@ -428,8 +433,8 @@ void Assembler::sort_spares() {
     assert(spare.is_spare());  // Drives of sets have found their places.
     if (!is_zero(remembered_.group_uuid) && !is_zero(spare.group_uuid) &&
         spare.group_uuid != remembered_.group_uuid) {
-      estrange(at,
-               fmt::format("it is a spare of another group ({})", format_uuid(spare.group_uuid)));
+      estrange(at, fmt::format("it is a spare of another group ({}); {}",
+                               format_uuid(spare.group_uuid), kWhereMetadataWereLost));
       continue;
     }
     if (is_zero(spare.set_uuid)) {

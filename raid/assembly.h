@@ -78,6 +78,8 @@ struct AssembledSet {
   bool degraded = false;
   // Why it is not startable: a sentence that begins with the set's name. Empty if it is.
   std::string refusal;
+  // Its drives, where no version of its superblocks counts: their roles are not known.
+  std::vector<std::size_t> undecided;
   // From the current drives, the newest. Always there when startable.
   std::optional<RegionMap> regions;
   std::optional<LostSectors> lost;

@@ -132,6 +132,7 @@ Task<std::vector<std::string>> Controller::Implementation::assemble_again(bool a
     if (state == nullptr) state = &add_set(set.superblock);
     if (state->set->assembled()) continue;
     if (!set.startable) {
+      std::erase(lines, set.refusal);  // An event tells it.
       refuse(*state, set.refusal);
       continue;
     }
@@ -164,6 +165,9 @@ void Controller::Implementation::classify(const Assembly& assembly,
   for (const AssembledSet& set : assembly.sets) {
     const Uuid& uuid = set.superblock.set_uuid;
     for (const std::size_t at : set.spares) become(*drives[at], DriveUse::kSpare, {}, uuid);
+    for (const std::size_t at : set.undecided) {
+      become(*drives[at], DriveUse::kMember, "its set does not start: " + set.refusal, uuid);
+    }
     for (unsigned role = 0; role < set.roles.size(); ++role) {
       const AssembledRole& here = set.roles[role];
       if (here.replacement) become(*drives[*here.replacement], DriveUse::kMember, {}, uuid);

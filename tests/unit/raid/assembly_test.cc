@@ -126,6 +126,7 @@ TEST_CASE("stale drives alone are refused by the event that is remembered", "[ra
   const Assembly found = fixture.look(fixture.set.event);
   REQUIRE(!found.sets[0].startable);
   REQUIRE(found.sets[0].refusal.find("newer drives are away") != std::string::npos);
+  REQUIRE_FALSE(found.sets[0].undecided.empty());  // They are there, and of this set.
   REQUIRE(found.sets[0].refusal.find("d0") != std::string::npos);
   REQUIRE(fixture.look(before).sets[0].startable);
 }
@@ -269,6 +270,7 @@ TEST_CASE("drives of another group are strangers", "[raid][assembly]") {
   REQUIRE(found.sets.empty());
   REQUIRE(found.strangers.size() == 4);
   REQUIRE(said(found, "d0: it belongs to set 'data' of another group"));
+  REQUIRE(said(found, "empty state directory and this UUID as group.uuid"));
   REQUIRE(assemble(fixture.drives, {}).sets[0].startable);
 }
 
