@@ -155,7 +155,8 @@ void WriteMemory::look_at(Half& half, bool is_mirror) {
     note(half, record.descriptor, record.id.sequence, record.acknowledged, true);
   }
   for (const nvram::LostRecord& lost : recovery.lost) {
-    note(half, lost.descriptor, lost.first_sequence, lost.acknowledged, false);
+    // With a damaged control block the newest record does not count as acknowledged, and was.
+    note(half, lost.descriptor, lost.first_sequence, lost.acknowledged || listed, false);
   }
 }
 
