@@ -142,6 +142,7 @@ Task<std::string> CacheLab::boot() {
     if (accepted != Error::kNone) co_return "what was recovered is not accepted";
     state_.to_report = false;
     state_.damaged = false;
+    state_.host_crashed = false;
     if (memory_->mirrored()) state_.mirror_is_stale = false;
   }
   cache_ = std::make_unique<Cache>(raid.home, options_of(shape), memory_.get());

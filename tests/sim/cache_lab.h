@@ -45,7 +45,8 @@ struct CacheState {
   nvram::BatteryState battery = nvram::BatteryState::kGood;
   // Something was lost in the memory, and its next start has to say so.
   bool to_report = false;
-  bool damaged = false;  // Other than by such an end.
+  bool damaged = false;       // Other than by such an end.
+  bool host_crashed = false;  // And no start since then has ended.
 };
 
 class CacheLab {

@@ -242,6 +242,7 @@ void meet_the_end(Recovery* recovery) {
     case End::kHostCrash:
       state.board->crash_host(random);
       ++state.boots;
+      state.host_crashed = true;
       recovery->complete = mirrored || recovery->shape.host_durable;
       break;
   }
@@ -329,7 +330,8 @@ std::string verify_cut(const CacheShape& shape, Cut cut, Random random, unsigned
   if (shape.host_durable && recovery.cut.state.damaged && recovery.end == End::kHostCrash) {
     recovery.end = End::kKill;
   }
-  const bool may_be_damaged = recovery.end != End::kHostCrash || !shape.host_durable;
+  const bool crashed = recovery.end == End::kHostCrash || recovery.cut.state.host_crashed;
+  const bool may_be_damaged = !crashed || !shape.host_durable;
   if (shape.memory && may_be_damaged && random.chance(0.15)) {
     recovery.damage = static_cast<Damage>(1 + random.below(std::to_underlying(Damage::kCount) - 1));
   }
