@@ -265,6 +265,34 @@ Task<Error> RaidSet::prepare_replay(std::uint64_t stripe, JournalWrite entry, Pr
   co_return Error::kNone;
 }
 
+// On the role's drive, and on its replacement.
+Task<Error> RaidSet::replay_write(std::uint64_t stripe, JournalWrite entry,
+                                  std::span<const std::byte> payload) {
+  Prepared prepared(drives_);
+  const Error ready = co_await prepare_replay(stripe, entry, &prepared);
+  if (ready != Error::kNone) co_return ready;
+  for (const auto& drive : {drives_.role(entry.role).drive, drives_.role(entry.role).replacement}) {
+    if (drive == nullptr) continue;
+    Request request;
+    request.operation = entry.zeroes ? Operation::kWriteZeroes : Operation::kWrite;
+    request.extent = entry.extent;
+    request.origin = Origin::kRebuild;
+    if (byte_count > 0) {
+      request.data = co_await scratch_.allocate(byte_count);
+      request.data.copy_from(std::span(update.payload).subspan(offset, byte_count));
+    }
+    const Completion completion = co_await drive->submit_metadata(std::move(request));
+    if (completion.error == Error::kNone) continue;
+    if (judge(entry.role, drive, completion.error, "replay of the journal")) continue;
+    Error error = completion.error == Error::kNoSpace ? Error::kNoSpace : Error::kNotReady;
+    if (completion.error == Error::kMediumError) {
+      error = co_await lose_written(entry.role, entry.extent);
+    }
+    if (error != Error::kNone) co_return error;
+  }
+  co_return Error::kNone;
+}
+
 Task<Error> RaidSet::replay_journal(bool clean) {
   if (journal_ == nullptr) co_return Error::kNone;
   Result<JournalRecovery> found = co_await journal_->recover();
@@ -278,30 +306,10 @@ Task<Error> RaidSet::replay_journal(bool clean) {
   for (const RecoveredUpdate& update : found->updates) {
     std::size_t offset = 0;
     for (const JournalWrite& entry : update.writes) {
-      Prepared prepared(drives_);
-      const Error ready = co_await prepare_replay(update.stripe, entry, &prepared);
-      if (ready != Error::kNone) co_return ready;
       const std::size_t byte_count = entry.zeroes ? 0 : bytes_of(entry.extent.block_count);
-      for (const auto& drive :
-           {drives_.role(entry.role).drive, drives_.role(entry.role).replacement}) {
-        if (drive == nullptr) continue;
-        Request request;
-        request.operation = entry.zeroes ? Operation::kWriteZeroes : Operation::kWrite;
-        request.extent = entry.extent;
-        request.origin = Origin::kRebuild;
-        if (byte_count > 0) {
-          request.data = co_await scratch_.allocate(byte_count);
-          request.data.copy_from(std::span(update.payload).subspan(offset, byte_count));
-        }
-        const Completion completion = co_await drive->submit_metadata(std::move(request));
-        if (completion.error == Error::kNone) continue;
-        if (judge(entry.role, drive, completion.error, "replay of the journal")) continue;
-        Error error = completion.error == Error::kNoSpace ? Error::kNoSpace : Error::kNotReady;
-        if (completion.error == Error::kMediumError) {
-          error = co_await lose_written(entry.role, entry.extent);
-        }
-        if (error != Error::kNone) co_return error;
-      }
+      const auto payload = std::span(update.payload).subspan(offset, byte_count);
+      const Error error = co_await replay_write(update.stripe, entry, payload);
+      if (error != Error::kNone) co_return error;
       offset += byte_count;
     }
     ++written;

@@ -164,6 +164,8 @@ class RaidSet final : public BlockDevice {
   Task<Completion> advise(Request request);
   Task<Result<ProvisioningRun>> provisioning_of_strip(Lba lba, std::uint64_t most);
   Task<Error> prepare_replay(std::uint64_t stripe, JournalWrite entry, Prepared* prepared);
+  Task<Error> replay_write(std::uint64_t stripe, JournalWrite entry,
+                           std::span<const std::byte> payload);
   std::set<std::uint64_t> stripes_of(std::span<const LostUpdate> updates) const;
   void go_offline(const std::string& why);
   void begin_relief();

@@ -9,6 +9,8 @@
 
 #include <nlohmann/json.hpp>
 
+#include "tools/commands.h"
+
 namespace sandbay::cli {
 
 namespace {
@@ -74,7 +76,8 @@ std::string problem_with(const std::string& url) {
 Client::Client(std::string url) : url_(with_scheme(std::move(url))) {}
 
 std::string Client::escape(const std::string& name) {
-  if (name.empty()) throw Failure("an empty name names nothing; write the name of one that is there");
+  if (name.empty())
+    throw Failure("an empty name names nothing; write the name of one that is there");
   std::string escaped;
   for (const char c : name) {
     const bool plain = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||

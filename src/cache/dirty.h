@@ -41,7 +41,7 @@ struct DirtyRecord {
   Extent extent;
   std::uint64_t bytes = 0;
   std::uint64_t room = 0;  // What it takes of the room for dirty data.
-  WriteId id{};             // In the write memory, if there is one.
+  WriteId id{};            // In the write memory, if there is one.
   unsigned part_count = 0;
   unsigned unsettled = 0;
   DirtyRecord* next_released = nullptr;

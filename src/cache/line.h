@@ -98,7 +98,7 @@ struct Line : Evictable {
   std::bitset<kMostLineBlocks> unread;
   VolumeState* read_ahead_for = nullptr;
   std::uint32_t pins = 0;  // Whoever waits and comes back to it.
-  bool listed = false;  // In the eviction policy: clean and of use to nobody just now.
+  bool listed = false;     // In the eviction policy: clean and of use to nobody just now.
   // The list of lines with clean segments in write memory, oldest first.
   Line* previous_clean = nullptr;
   Line* next_clean = nullptr;

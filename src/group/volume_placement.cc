@@ -1,8 +1,8 @@
 // Volumes on RAID sets: where they lie, and that a new one reads as zeros.
 //
-// What was never part of a volume is blank already if the set's drives were proven to be when it was
-// made. Everything else is cleared before the new volume's record is written, so that no initiator
-// sees another's data.
+// What was never part of a volume is blank already if the set's drives were proven to be when it
+// was made. Everything else is cleared before the new volume's record is written, so that no
+// initiator sees another's data.
 #include <fmt/format.h>
 #include <spdlog/spdlog.h>
 

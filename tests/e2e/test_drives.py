@@ -1,5 +1,5 @@
-"""Drives and sets that cannot be: one clear line that names the drive or the set and the key, and no
-byte written to a drive that is not ours. What operators do with drives.
+"""Drives and sets that cannot be: one clear line that names the drive or the set and the key, and
+no byte written to a drive that is not ours. What operators do with drives.
 """
 import hashlib
 import os
