@@ -277,9 +277,9 @@ Task<Error> RaidSet::replay_write(std::uint64_t stripe, JournalWrite entry,
     request.operation = entry.zeroes ? Operation::kWriteZeroes : Operation::kWrite;
     request.extent = entry.extent;
     request.origin = Origin::kRebuild;
-    if (byte_count > 0) {
-      request.data = co_await scratch_.allocate(byte_count);
-      request.data.copy_from(std::span(update.payload).subspan(offset, byte_count));
+    if (!payload.empty()) {
+      request.data = co_await scratch_.allocate(payload.size());
+      request.data.copy_from(payload);
     }
     const Completion completion = co_await drive->submit_metadata(std::move(request));
     if (completion.error == Error::kNone) continue;
