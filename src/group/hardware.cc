@@ -174,6 +174,7 @@ void Hardware::make_engine() {
   engine_ = std::make_unique<fault::FaultEngine>(home_, std::move(options));
   if (nvram_ == nullptr) return;
   nvram_faults_ = std::make_unique<NvramFaults>(*nvram_);
+  nvram_faults_->remember_content();
   engine_->add_nvram(std::string(kNvramName), *nvram_faults_);
 }
 
@@ -201,23 +202,14 @@ Task<Hardware::Outcome> Hardware::open_drives() {
   co_return Outcome{};
 }
 
-// The earlier content to which a rule has the NVRAM return is that of now.
-void Hardware::prepare_for(const std::string& rule) {
-  if (nvram_faults_ == nullptr) return;
-  const auto parsed = fault::parse_rule(rule);
-  if (parsed && parsed->fault == fault::Fault::kNvramStale) nvram_faults_->remember_content();
-}
-
 std::expected<std::string, std::string> Hardware::add_fault(const std::string& rule) {
   assert(engine_ != nullptr);
-  prepare_for(rule);
   return engine_->add(rule);
 }
 
 Hardware::Outcome Hardware::add_rules() {
   if (engine_ == nullptr) return {};
   const FaultsConfiguration& faults = configuration_.hardware.faults;
-  for (const std::string& rule : faults.rules) prepare_for(rule);
   const auto added = engine_->add_all(faults.rules);
   if (added) return {};
   return std::unexpected(

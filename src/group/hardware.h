@@ -91,7 +91,6 @@ class Hardware {
   void make_engine();
   Task<Outcome> open_drives();
   Outcome add_rules();
-  void prepare_for(const std::string& rule);
   Task<Outcome> erase_unfinished();
   Task<Outcome> erase_remains(std::string set, MakingRecord making);
   Task<Outcome> start_controller();

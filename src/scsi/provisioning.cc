@@ -1,8 +1,9 @@
 // UNMAP (SBC-3 5.28) and WRITE SAME (SBC-3 5.42, 5.43).
 //
-// WRITE SAME with UNMAP frees the blocks where the block that is sent along is zeros, as they then
-// read; another block is written, since what is read back has to be it. Long extents go down in
-// slices, with other work in between.
+// WRITE SAME with UNMAP frees the blocks where they then read as zeros, whatever block is sent
+// along: initiators send zeros or, some of them, whatever was in the buffer, and want the blocks
+// freed (libiscsi's conformance tests demand it). Long extents go down in slices, with other work
+// in between.
 #include <algorithm>
 #include <array>
 #include <vector>
@@ -167,10 +168,10 @@ Job LogicalUnit::write_same(Command& command) {
   if (extent.block_count == 0) {
     co_return Outcome{.data_out_bytes = data_out_bytes};
   }
-  if (no_data || all_zero(block)) {
-    const bool freeing = unmapping && geometry().unmap_zeroes;
-    outcome =
-        co_await clear(command, extent, freeing ? Operation::kUnmap : Operation::kWriteZeroes);
+  if (unmapping && geometry().unmap_zeroes) {
+    outcome = co_await clear(command, extent, Operation::kUnmap);
+  } else if (no_data || all_zero(block)) {
+    outcome = co_await clear(command, extent, Operation::kWriteZeroes);
   } else {
     outcome = co_await fill(command, *transfer, std::move(block));
   }
