@@ -9,8 +9,6 @@
 
 #include <nlohmann/json.hpp>
 
-#include "tools/commands.h"
-
 namespace sandbay::cli {
 
 namespace {

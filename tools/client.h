@@ -5,11 +5,17 @@
 #include <expected>
 #include <memory>
 #include <nlohmann/json_fwd.hpp>
+#include <stdexcept>
 #include <string>
 
 namespace sandbay::cli {
 
 inline constexpr const char* kDefaultManagement = "http://127.0.0.1:8260";
+
+// How a verb fails: its one line.
+struct Failure : std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
 
 class Client {
  public:
@@ -23,7 +29,7 @@ class Client {
   Answer patch(const std::string& path, const nlohmann::json& body) const;
   Answer remove(const std::string& path) const;
 
-  // A name as a part of a path.
+  // A name as a part of a path. Throws Failure for an empty one.
   static std::string escape(const std::string& name);
 
  private:

@@ -4,7 +4,6 @@
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>
-#include <stdexcept>
 #include <string>
 
 #include "tools/client.h"
@@ -20,10 +19,6 @@ struct Settings {
   std::string management = kDefaultManagement;
   bool json = false;
   int exit_code = 0;  // Set by commands that do not talk to the daemon.
-};
-
-struct Failure : std::runtime_error {
-  using std::runtime_error::runtime_error;
 };
 
 // `settings` is read when a verb runs and outlives the application.

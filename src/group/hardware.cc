@@ -126,8 +126,8 @@ Task<Hardware::Outcome> Hardware::open_nvram() {
     co_return std::unexpected(
         fmt::format("the metadata cannot be read: {}", describe(stored.error())));
   }
-  if (*stored) {
-    const auto count = decode_nvram(**stored);
+  if (const std::optional<std::string>& record = *stored) {
+    const auto count = decode_nvram(*record);
     if (!count) co_return std::unexpected(fmt::format("metadata nvram {}", count.error()));
     options.least_open_count = *count;
   }

@@ -181,12 +181,14 @@ class Run {
   std::uint32_t numbers_ = 0;
 };
 
+Task<void> run_here(Executor& home, Shape shape, std::vector<std::unique_ptr<Fork>>* forks) {
+  Run body(home, shape, *forks);
+  co_await body.go();
+}
+
 std::vector<std::unique_ptr<Fork>> run(Shape shape) {
   std::vector<std::unique_ptr<Fork>> forks;
-  run_in_world(shape.seed, [&](Executor& home) -> Task<void> {
-    Run body(home, shape, forks);
-    co_await body.go();
-  });
+  run_in_world(shape.seed, [&](Executor& home) { return run_here(home, shape, &forks); });
   REQUIRE(forks.size() > 1);
   return forks;
 }
@@ -274,6 +276,54 @@ void check(Fork& fork, Shape shape, const char* boot_id, bool may_lose) {
                [&](Executor& home) { return check_fork(home, fork, shape, boot_id, may_lose); });
 }
 
+struct Counted {
+  std::size_t lost = 0;
+  std::size_t from_mirror = 0;
+};
+
+Task<void> count_here(Executor& home, Fork* fork, Shape shape, Counted* counted) {
+  const Bench bench = co_await open_bench(
+      home, fork->primary, shape.mirrored ? &fork->mirror : nullptr, shape.durability);
+  *counted = {.lost = bench.recovery.lost.size(), .from_mirror = bench.recovery.from_mirror};
+}
+
+Counted count_recovered(std::uint64_t seed, Fork& fork, Shape shape) {
+  Counted counted;
+  run_in_world(seed, [&](Executor& home) { return count_here(home, &fork, shape, &counted); });
+  return counted;
+}
+
+Task<void> go_on_without_mirror(Executor& home, Fork* fork, Shape shape) {
+  Bench bench = co_await open_bench(home, fork->primary, nullptr, shape.durability);
+  const Error accepted = co_await bench.memory->accept();
+  CHECK(accepted == Error::kNone);
+  for (RecoveredWrite& write : bench.recovery.writes) {
+    write.data.clear();
+    bench.memory->release(write.id);
+  }
+  co_await bench.memory->stop();
+}
+
+Task<void> come_back_with_stale_mirror(Executor& home, Fork* fork, Shape shape) {
+  auto primary =
+      co_await open_board(home, fork->primary, options_of("a", shape.durability, "boot-1"));
+  auto mirror =
+      co_await open_board(home, fork->mirror, options_of("b", shape.durability, "boot-1"));
+  const WriteMemoryOptions options{.data_bytes = kDataBytes,
+                                   .log_bytes = kLogBytes,
+                                   .slab_bytes = kSlabBytes,
+                                   .mirror_is_stale = true};
+  auto memory = co_await WriteMemory::open(primary.get(), mirror.get(), options);
+  REQUIRE(memory.has_value());
+  const WriteRecovery recovery = (*memory)->recover();
+  CHECK(recovery.writes.empty());
+  CHECK(recovery.lost.empty());
+  const Error accepted = co_await (*memory)->accept();
+  CHECK(accepted == Error::kNone);
+  CHECK((*memory)->mirrored());
+  co_await (*memory)->stop();
+}
+
 }  // namespace
 
 TEST_CASE("Killed at any store, every acknowledged write comes back, in order", "[write_memory]") {
@@ -313,12 +363,9 @@ TEST_CASE("A power cut costs what the batteries do not hold", "[write_memory]") 
     for (const auto& fork : run(shape)) {
       fork->primary.cut_power(seed % 3 == 0 ? BatteryState::kGood : BatteryState::kDead);
       fork->mirror.cut_power(BatteryState::kGood);
-      run_in_world(seed, [&](Executor& home) -> Task<void> {
-        const Bench bench = co_await open_bench(
-            home, fork->primary, shape.mirrored ? &fork->mirror : nullptr, shape.durability);
-        losses += bench.recovery.lost.size();
-        CHECK((bench.recovery.from_mirror > 0) == (shape.mirrored && seed % 3 != 0));
-      });
+      const Counted counted = count_recovered(seed, *fork, shape);
+      losses += counted.lost;
+      CHECK((counted.from_mirror > 0) == (shape.mirrored && seed % 3 != 0));
       check(*fork, shape, "boot-1", !shape.mirrored && seed % 3 != 0);
     }
     // The battery or the mirror: each of them changes the outcome.
@@ -348,36 +395,8 @@ TEST_CASE("A stale mirror is not looked at", "[write_memory]") {
   const Shape shape{.seed = 91, .mirrored = true};
   auto forks = run(shape);
   Fork& fork = *forks.back();
-  const SimulatedBoard old_mirror = fork.mirror;
-  run_in_world(1, [&](Executor& home) -> Task<void> {
-    Bench bench = co_await open_bench(home, fork.primary, nullptr, shape.durability);
-    const Error accepted = co_await bench.memory->accept();
-    CHECK(accepted == Error::kNone);
-    for (RecoveredWrite& write : bench.recovery.writes) {
-      write.data.clear();
-      bench.memory->release(write.id);
-    }
-    co_await bench.memory->stop();
-  });
-  run_in_world(1, [&](Executor& home) -> Task<void> {
-    auto primary =
-        co_await open_board(home, fork.primary, options_of("a", shape.durability, "boot-1"));
-    auto mirror =
-        co_await open_board(home, fork.mirror, options_of("b", shape.durability, "boot-1"));
-    const WriteMemoryOptions options{.data_bytes = kDataBytes,
-                                     .log_bytes = kLogBytes,
-                                     .slab_bytes = kSlabBytes,
-                                     .mirror_is_stale = true};
-    auto memory = co_await WriteMemory::open(primary.get(), mirror.get(), options);
-    REQUIRE(memory.has_value());
-    const WriteRecovery recovery = (*memory)->recover();
-    CHECK(recovery.writes.empty());
-    CHECK(recovery.lost.empty());
-    const Error accepted = co_await (*memory)->accept();
-    CHECK(accepted == Error::kNone);
-    CHECK((*memory)->mirrored());
-    co_await (*memory)->stop();
-  });
+  run_in_world(1, [&](Executor& home) { return go_on_without_mirror(home, &fork, shape); });
+  run_in_world(1, [&](Executor& home) { return come_back_with_stale_mirror(home, &fork, shape); });
 }
 
 }  // namespace sandbay::cache
