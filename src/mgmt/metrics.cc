@@ -14,7 +14,6 @@ namespace sandbay::mgmt {
 namespace {
 
 using scsi::CommandKind;
-using scsi::LatencyHistogram;
 
 constexpr std::string_view kKindNames[scsi::kCommandKindCount] = {"read",  "write", "verify",
                                                                   "flush", "unmap", "other"};
