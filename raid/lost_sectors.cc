@@ -145,7 +145,6 @@ std::expected<LostSectors, std::string> LostSectors::decode(std::span<const std:
   LostSectors lost(opened->uuid, little_endian<std::uint64_t>(image, kBlockCountAt));
   lost.merged_blocks_ = little_endian<std::uint64_t>(image, kMergedAt);
   lost.sequence_ = opened->sequence;
-  std::uint64_t free_from = 0;
   for (std::size_t at = kExtentsAt; at < image.size(); at += kExtentBytes) {
     const Extent extent{.first = little_endian<std::uint64_t>(image, at),
                         .block_count = little_endian<std::uint64_t>(image, at + 8)};
@@ -153,8 +152,10 @@ std::expected<LostSectors, std::string> LostSectors::decode(std::span<const std:
         extent.first > lost.block_count_ - extent.block_count) {
       return std::unexpected("an extent lies outside the set");
     }
-    if (extent.first < free_from) return std::unexpected("its extents are not in order");
-    free_from = extent.end() + 1;
+    if (!lost.extents_.empty()) {
+      const auto& [first, count] = *lost.extents_.rbegin();
+      if (extent.first <= first + count) return std::unexpected("its extents are not in order");
+    }
     lost.extents_.emplace_hint(lost.extents_.end(), extent.first, extent.block_count);
     lost.lost_blocks_ += extent.block_count;
   }

@@ -9,12 +9,19 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <chrono>
+#include <thread>
 
 namespace sandbay::group {
 
 namespace {
 
 constexpr std::uint16_t kFirstPortForAll = 1024;
+
+// The kernel takes a killed process's rings apart after the process is gone, and an accept that
+// waits in one keeps its port until then. So a daemon started at once after a kill waits this long.
+constexpr std::chrono::milliseconds kPredecessorLingers{3000};
+constexpr std::chrono::milliseconds kLooksAgain{20};
 
 std::string cure(std::uint16_t port, Error error, std::string_view options) {
   switch (error) {
@@ -62,7 +69,7 @@ Error bind_to(int socket, const Endpoint& where) {
 }
 
 // Listens for an instant, as an executor would.
-Error try_to_listen(const Endpoint& where) {
+Error listen_once(const Endpoint& where) {
   const int socket = ::socket(where.is_ipv6() ? AF_INET6 : AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
   if (socket < 0) return error_from_errno(errno);
   const int yes = 1;
@@ -70,6 +77,16 @@ Error try_to_listen(const Endpoint& where) {
   Error error = bind_to(socket, where);
   if (error == Error::kNone && ::listen(socket, 1) != 0) error = error_from_errno(errno);
   ::close(socket);
+  return error;
+}
+
+Error try_to_listen(const Endpoint& where) {
+  const auto give_up = std::chrono::steady_clock::now() + kPredecessorLingers;
+  Error error = listen_once(where);
+  while (error == Error::kAddressInUse && std::chrono::steady_clock::now() < give_up) {
+    std::this_thread::sleep_for(kLooksAgain);
+    error = listen_once(where);
+  }
   return error;
 }
 

@@ -131,5 +131,19 @@ TEST_CASE("no damaged list of lost sectors is accepted", "[raid][lost_sectors]")
   REQUIRE(refused > 50);
 }
 
+TEST_CASE("a list that claims the last block of all is judged like every other",
+          "[raid][lost_sectors]") {
+  LostSectors lost({1}, ~std::uint64_t{0});
+  lost.add({.first = 3, .block_count = 4});
+  lost.add({.first = 9, .block_count = 1});
+  const auto image = lost.encode_next();
+  // The first of the extents, now all that the set has.
+  auto damaged = image;
+  put_little_endian(std::span(damaged), 64, std::uint64_t{0});
+  put_little_endian(std::span(damaged), 72, ~std::uint64_t{0});
+  seal_image(damaged, {.magic = kLostSectorsMagic, .sequence = 1, .uuid = {1}});
+  REQUIRE(!LostSectors::decode(damaged).has_value());
+}
+
 }  // namespace
 }  // namespace sandbay::raid::testing
