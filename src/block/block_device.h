@@ -130,6 +130,11 @@ class BlockDevice {
   virtual Task<Completion> submit(Request request) = 0;
   // The run of equal state that starts at `first` (within the device) and ends before `limit`.
   virtual Task<Result<ProvisioningRun>> provisioning(Lba first, Lba limit) = 0;
+
+  // Memory in which the payload of a write of so many bytes is best received, because the device
+  // would copy it there otherwise; empty: anywhere is as good. Never waits, and leaves room for
+  // those who do not ask. Home executor; the buffers go before the device does.
+  virtual BufferList write_buffers(std::size_t /*byte_count*/) { return {}; }
 };
 
 }  // namespace sandbay

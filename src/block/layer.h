@@ -21,6 +21,9 @@ class Layer : public BlockDevice {
   Task<Result<ProvisioningRun>> provisioning(Lba first, Lba limit) override {
     return below_.provisioning(first, limit);
   }
+  BufferList write_buffers(std::size_t byte_count) override {
+    return below_.write_buffers(byte_count);
+  }
 
   // Sorts by operation. Not a coroutine: a layer costs nothing for what it does not touch.
   Task<Completion> submit(Request request) override;

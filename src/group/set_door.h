@@ -34,6 +34,9 @@ class SetDoor final : public BlockDevice {
     if (set_ != nullptr) return set_->provisioning(first, limit);
     return unknown();
   }
+  BufferList write_buffers(std::size_t byte_count) override {
+    return set_ != nullptr ? set_->write_buffers(byte_count) : BufferList();
+  }
 
   // Borrows the set, which has this geometry and outlives every request.
   void lead_to(BlockDevice& set) noexcept { set_ = &set; }
