@@ -19,6 +19,7 @@
 #include "cache/dirty.h"
 #include "cache/eviction.h"
 #include "cache/line_index.h"
+#include "cache/mode.h"
 #include "cache/throttle.h"
 #include "cache/write_memory.h"
 #include "runtime/buffer.h"
@@ -27,12 +28,6 @@
 namespace sandbay::cache {
 
 class CachedDevice;
-
-enum class Mode : std::uint8_t {
-  kWriteBack,     // Writes are acknowledged when the cache has them.
-  kWriteThrough,  // ... when the device below has them. Reads are cached.
-  kNone,          // Nothing is kept.
-};
 
 struct CacheOptions {
   std::size_t memory_bytes = std::size_t{256} << 20;  // Of the pool: a hard limit.
@@ -102,6 +97,9 @@ class Cache {
   // The same for one who waits, first come first served, until dirty data is released; but not for
   // ever: empty after a second.
   Task<BufferList> wait_for_write(std::uint64_t byte_count);
+  // The same for a payload that has yet to come, and may never: in the write memory only, and only
+  // as long as half of it is left for what is there already.
+  BufferList allocate_for_payload(std::uint64_t byte_count);
   bool short_of_room() const noexcept { return room_waiters_ > 0; }
 
   Line* find(std::uint64_t key) const noexcept { return index_.find(key); }
@@ -134,7 +132,7 @@ class Cache {
   bool evict_one();
   bool reclaim_write_memory();
   void drop(Line& line);
-  void list_clean(Line& line, bool belongs);
+  void list_clean(Line& line, std::uint32_t clean_bytes);
   void abandon_records();
   void release(DirtyRecord* record);
 
@@ -157,6 +155,7 @@ class Cache {
   Condition room_;               // A record has been released.
   Line* first_clean_ = nullptr;  // Lines with clean segments in write memory.
   Line* last_clean_ = nullptr;
+  std::uint64_t clean_bytes_ = 0;  // Of theirs in write memory.
   std::uint64_t sequence_ = 0;
   std::uint64_t evictions_ = 0;
   std::uint64_t ahead_in_flight_ = 0;

@@ -39,6 +39,8 @@ class CachedDevice final : public Layer {
   std::string description() const override;
   Task<Result<ProvisioningRun>> provisioning(Lba first, Lba limit) override;
   Task<Completion> submit(Request request) override;
+  // In the write memory, if writes go there now.
+  BufferList write_buffers(std::size_t byte_count) override;
 
   const Uuid& uuid() const noexcept { return uuid_; }
   std::uint32_t block_bytes() const noexcept { return block_bytes_; }
@@ -47,6 +49,11 @@ class CachedDevice final : public Layer {
   Error destage_failure() const noexcept { return destager_.failure(); }
   const DeviceCounters& counters() const noexcept { return destager_.counters(); }
 
+  // Whether writes may stay in the cache; until somebody says so they may. While they may not, they
+  // go through: whoever has to note durably that something is dirty here says when it is noted.
+  void allow_write_back(bool allowed) noexcept { write_back_allowed_ = allowed; }
+  // Everything that is dirty now is durable below when this ends with kNone, NVRAM or not.
+  Task<Error> destage_all() { return destager_.flush(whole()); }
   // By an administrator's explicit command: forgets all dirty data. What below then has there is
   // old or new. Returns the runs of blocks.
   Task<std::vector<Extent>> discard();
@@ -160,6 +167,7 @@ class CachedDevice final : public Layer {
   std::uint32_t block_bytes_;
   std::uint32_t line_blocks_;
   mutable Geometry shown_geometry_;
+  bool write_back_allowed_ = true;
   std::uint64_t live_bytes_ = 0;  // Of records that are not released.
   std::uint64_t live_room_ = 0;   // What they take of the room for dirty data.
   Destager destager_;

@@ -55,11 +55,20 @@ Task<Completion> CachedDevice::write(Request request) {
 
 // While destaging fails a write goes below itself, and ends as that ends.
 bool CachedDevice::writes_back(const Request& request, const VolumeState& volume) const {
-  if (volume.mode != Mode::kWriteBack || destager_.failure() != Error::kNone) return false;
+  if (volume.mode != Mode::kWriteBack || !write_back_allowed_) return false;
+  if (destager_.failure() != Error::kNone) return false;
   const WriteMemory* const memory = write_memory();
   if (memory == nullptr) return !request.force_unit_access;
   if (request.force_unit_access && !memory->non_volatile()) return false;
   return write_memory()->battery().good() && memory->failure() == Error::kNone;
+}
+
+BufferList CachedDevice::write_buffers(std::size_t byte_count) {
+  const WriteMemory* const memory = write_memory();
+  if (memory == nullptr || byte_count % block_bytes_ != 0) return {};
+  if (destager_.failure() != Error::kNone || memory->failure() != Error::kNone) return {};
+  if (!write_memory()->battery().good()) return {};
+  return cache_.allocate_for_payload(byte_count);
 }
 
 Task<Completion> CachedDevice::write_back(Request request) {
