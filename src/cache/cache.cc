@@ -169,6 +169,16 @@ BufferList Cache::allocate_for_write(std::uint64_t byte_count) {
   return try_allocate(write_memory_->buffers(), byte_count, &Cache::reclaim_write_memory);
 }
 
+BufferList Cache::allocate_for_payload(std::uint64_t byte_count) {
+  if (write_memory_ == nullptr || short_of_room() || throttle_.waiting()) return {};
+  const BufferPool& pool = write_memory_->buffers();
+  // Clean data go when others need the room, and slices of a block that others hold count for it.
+  const std::uint64_t used =
+      pool.used_bytes() - std::min<std::uint64_t>(clean_bytes_, pool.used_bytes());
+  if (used + byte_count > pool.limit_bytes() / 2) return {};
+  return allocate_for_write(byte_count);
+}
+
 BufferList Cache::try_allocate(BufferPool& pool, std::uint64_t byte_count,
                                bool (Cache::*make_room)()) {
   BufferList list;
@@ -258,14 +268,15 @@ void Cache::settle(Line& line, Hint hint) {
   // What it holds matters when it may go.
   if (line.pinned() && !line.listed && !line.in_clean_list) return;
   std::uint32_t bytes = 0;
-  bool in_write_memory = false;
+  std::uint32_t in_write_memory = 0;
   for (const Segment& segment : line.segments) {
-    bytes += static_cast<std::uint32_t>(segment.data.byte_count());
-    in_write_memory = in_write_memory || segment.in_write_memory;
+    const auto segment_bytes = static_cast<std::uint32_t>(segment.data.byte_count());
+    bytes += segment_bytes;
+    if (segment.in_write_memory) in_write_memory += segment_bytes;
   }
   if (bytes != line.bytes) eviction_.resized(line, bytes);
   const bool idle = !line.pinned();
-  list_clean(line, idle && in_write_memory);
+  list_clean(line, idle ? in_write_memory : 0);
   if (line.listed && (!idle || bytes == 0)) {
     eviction_.remove(line);
     line.listed = false;
@@ -296,7 +307,10 @@ void Cache::drop(Line& line) {
   settle(line);
 }
 
-void Cache::list_clean(Line& line, bool belongs) {
+void Cache::list_clean(Line& line, std::uint32_t clean_bytes) {
+  clean_bytes_ += clean_bytes;
+  clean_bytes_ -= std::exchange(line.clean_bytes, clean_bytes);
+  const bool belongs = clean_bytes > 0;
   if (belongs == line.in_clean_list) return;
   line.in_clean_list = belongs;
   if (belongs) {

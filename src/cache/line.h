@@ -103,6 +103,7 @@ struct Line : Evictable {
   Line* previous_clean = nullptr;
   Line* next_clean = nullptr;
   bool in_clean_list = false;
+  std::uint32_t clean_bytes = 0;  // In write memory, while it is in that list.
 
   bool pinned() const noexcept { return pins != 0 || first_part != nullptr || fetches != nullptr; }
 };

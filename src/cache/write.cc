@@ -65,7 +65,7 @@ bool CachedDevice::writes_back(const Request& request, const VolumeState& volume
 
 BufferList CachedDevice::write_buffers(std::size_t byte_count) {
   const WriteMemory* const memory = write_memory();
-  if (memory == nullptr || byte_count % block_bytes_ != 0) return {};
+  if (memory == nullptr || byte_count % block_bytes_ != 0 || !write_back_allowed_) return {};
   if (destager_.failure() != Error::kNone || memory->failure() != Error::kNone) return {};
   if (!write_memory()->battery().good()) return {};
   return cache_.allocate_for_payload(byte_count);
