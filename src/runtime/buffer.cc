@@ -8,9 +8,11 @@
 #include <array>
 #include <bit>
 #include <cstring>
+#include <memory>
 #include <new>
 
 #include "runtime/executor.h"
+#include "runtime/frame_pool.h"
 #include "runtime/sync.h"
 
 namespace sandbay {
@@ -24,6 +26,12 @@ constexpr std::size_t kAdopted = kClassBytes.size();
 // Wholly free slabs that a size keeps, so that a load that comes and goes does not make the system
 // map and clear pages each time.
 constexpr std::size_t kSpareSlabs = 16;
+
+// Of the slices of a list that do not stand inside it.
+std::size_t capacity_for(std::size_t slice_count) {
+  constexpr std::size_t kLeast = 4;
+  return std::max(kLeast, std::bit_ceil(slice_count));
+}
 
 std::size_t class_for(std::size_t byte_count) {
   for (std::size_t size_class = 0; size_class < kClassBytes.size(); ++size_class) {
@@ -61,10 +69,30 @@ void BufferList::append(Buffer slice) {
   if (count_ < kInline) {
     inline_[count_] = std::move(slice);
   } else {
-    if (more_ == nullptr) more_ = std::make_unique<std::vector<Buffer>>();
-    more_->push_back(std::move(slice));
+    append_more(std::move(slice));
   }
   ++count_;
+}
+
+void BufferList::append_more(Buffer slice) {
+  const std::size_t count = count_ - kInline;
+  if (count == 0) {
+    more_ = static_cast<Buffer*>(allocate_frame(capacity_for(1) * sizeof(Buffer)));
+  } else if (count == capacity_for(count)) {
+    auto* const larger =
+        static_cast<Buffer*>(allocate_frame(capacity_for(count + 1) * sizeof(Buffer)));
+    std::uninitialized_move_n(more_, count, larger);
+    free_more();
+    more_ = larger;
+  }
+  new (more_ + count) Buffer(std::move(slice));
+}
+
+void BufferList::free_more() noexcept {
+  const std::size_t count = count_ - kInline;
+  std::destroy_n(more_, count);
+  free_frame(more_, capacity_for(count) * sizeof(Buffer));
+  more_ = nullptr;
 }
 
 void BufferList::append(BufferList&& other) {

@@ -116,7 +116,8 @@ class Buffer {
 };
 
 // A payload: slices in order. The first two stand inside the object, so that a transfer out of one
-// or two blocks needs no further memory, and moving it, which every layer does, costs little.
+// or two blocks needs no further memory, and moving it, which every layer does, costs little; the
+// others stand in the frame pool, so that no list costs an allocation.
 class BufferList {
  public:
   BufferList() = default;
@@ -130,14 +131,14 @@ class BufferList {
   }
   BufferList(const BufferList&) = delete;
   BufferList& operator=(const BufferList&) = delete;
-  ~BufferList() = default;
+  ~BufferList() { clear(); }
 
   std::size_t byte_count() const noexcept { return byte_count_; }
   std::size_t slice_count() const noexcept { return count_; }
   bool empty() const noexcept { return byte_count_ == 0; }
   const Buffer& operator[](std::size_t index) const {
     assert(index < count_);
-    return index < kInline ? inline_[index] : (*more_)[index - kInline];
+    return index < kInline ? inline_[index] : more_[index - kInline];
   }
 
   void append(Buffer slice);
@@ -146,7 +147,7 @@ class BufferList {
     if (count_ == 0) return;
     inline_[0] = Buffer();
     inline_[1] = Buffer();
-    more_.reset();
+    if (more_ != nullptr) free_more();
     count_ = 0;
     byte_count_ = 0;
   }
@@ -166,7 +167,7 @@ class BufferList {
   static constexpr std::size_t kInline = 2;
 
   Buffer& at(std::size_t index) {
-    return index < kInline ? inline_[index] : (*more_)[index - kInline];
+    return index < kInline ? inline_[index] : more_[index - kInline];
   }
   // This is empty.
   void take(BufferList& other) noexcept {
@@ -174,14 +175,17 @@ class BufferList {
     inline_[0] = std::move(other.inline_[0]);
     if (other.count_ > 1) {
       inline_[1] = std::move(other.inline_[1]);
-      more_ = std::move(other.more_);
+      more_ = std::exchange(other.more_, nullptr);
     }
     count_ = std::exchange(other.count_, 0);
     byte_count_ = std::exchange(other.byte_count_, 0);
   }
 
+  void append_more(Buffer slice);
+  void free_more() noexcept;
+
   Buffer inline_[kInline];
-  std::unique_ptr<std::vector<Buffer>> more_;
+  Buffer* more_ = nullptr;  // The others, in pooled memory for a power of two of them.
   std::size_t count_ = 0;
   std::size_t byte_count_ = 0;
 };

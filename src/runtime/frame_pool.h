@@ -9,7 +9,7 @@
 
 namespace sandbay {
 
-inline constexpr std::size_t kLargestPooledFrame = 4096;
+inline constexpr std::size_t kLargestPooledFrame = 8192;
 
 void* allocate_frame(std::size_t byte_count);
 void free_frame(void* memory, std::size_t byte_count) noexcept;

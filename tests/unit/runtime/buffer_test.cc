@@ -177,6 +177,35 @@ constexpr std::size_t limit_for(std::size_t size) {
   return size <= BufferPool::kSmallBytes ? kLimit : kLimit / 8 * 7;
 }
 
+// Beyond what stands in a list, and beyond what the frame pool serves.
+TEST_CASE("Lists of many slices grow, move and go without losing one", "[buffer]") {
+  auto world = make_world();
+  BufferPool pool(*world->executors()[0], kLimit);
+  {
+    const Buffer block = pool.try_allocate_contiguous(4096);
+    for (std::size_t i = 0; i < 4096; ++i) block.data()[i] = std::byte(i % 251);
+    for (const std::size_t count : {1U, 2U, 3U, 6U, 7U, 66U, 130U, 700U}) {
+      BufferList list;
+      for (std::size_t i = 0; i < count; ++i) list.append(block.slice(i, 1));
+      BufferList moved = std::move(list);
+      list = moved.share();
+      list.append(moved.share(count / 2, count - count / 2));
+      moved = std::move(list);
+      CAPTURE(count);
+      REQUIRE(moved.slice_count() == count + count - count / 2);
+      for (std::size_t i = 0; i < moved.slice_count(); ++i) {
+        const std::size_t place = i < count ? i : i - count + count / 2;
+        REQUIRE(moved[i].data() == block.data() + place);
+      }
+      BufferList front = moved.take_front(count);
+      REQUIRE(front.slice_count() == count);
+      REQUIRE(moved.slice_count() == count - count / 2);
+    }
+    REQUIRE(block.unique());
+  }
+  REQUIRE(pool.used_bytes() == 0);
+}
+
 TEST_CASE("A pool never holds more than its limit", "[buffer]") {
   for (const std::size_t size : {std::size_t{512}, std::size_t{4096}, std::size_t{65536}, kMiB}) {
     auto world = make_world();
