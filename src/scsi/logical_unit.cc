@@ -225,7 +225,7 @@ void LogicalUnit::flush_in_background(Extent extent) {
 Task<void> LogicalUnit::run_background_flushes(Extent extent) {
   const GateHold hold(background_);
   for (;;) {
-    const Error error = co_await run_in_background(Operation::kFlush, extent);
+    const Error error = co_await flush_behind_status(extent);
     if (error != Error::kNone) {
       // Whose writes it was that are not safe now, nobody knows.
       for (auto& [id, nexus] : nexuses_) nexus.deferred_error = error;
@@ -240,16 +240,18 @@ Task<void> LogicalUnit::run_background_flushes(Extent extent) {
 Task<void> LogicalUnit::advise_in_background(Extent extent) {
   if (background_.count() > kMostInBackground || !background_.enter()) co_return;
   const GateHold hold(background_);
-  const Error error = co_await run_in_background(Operation::kAdvise, extent);
-  static_cast<void>(error);
+  Cancellation cancellation;
+  in_background_.push_back(&cancellation);
+  co_await advise(&cancellation, extent);
+  std::erase(in_background_, &cancellation);
 }
 
 // Ends with kNone, too, when a reset or the end has cancelled it: that is told otherwise.
-Task<Error> LogicalUnit::run_in_background(Operation operation, Extent extent) {
+Task<Error> LogicalUnit::flush_behind_status(Extent extent) {
   Cancellation cancellation;
   in_background_.push_back(&cancellation);
   const Completion completion = co_await device_.submit(
-      {.operation = operation, .extent = extent, .cancellation = &cancellation});
+      {.operation = Operation::kFlush, .extent = extent, .cancellation = &cancellation});
   std::erase(in_background_, &cancellation);
   co_return cancellation.cancelled() ? Error::kNone : completion.error;
 }

@@ -107,6 +107,8 @@ class LogicalUnit {
   LogicalUnitCounters counters() const;
   const ModeParameters& mode_parameters() const noexcept { return modes_; }
   bool reserved() const noexcept { return reservation_.has_value(); }
+  // See BlockDevice.
+  BufferList write_buffers(std::size_t byte_count) { return device_.write_buffers(byte_count); }
 
   // Aborts whatever is in flight, silently, and waits until nothing is held any more or the
   // deadline has passed; false then. Afterwards the unit refuses every command with BUSY.
@@ -247,7 +249,9 @@ class LogicalUnit {
   void flush_in_background(Extent extent);
   Task<void> run_background_flushes(Extent extent);
   Task<void> advise_in_background(Extent extent);
-  Task<Error> run_in_background(Operation operation, Extent extent);
+  // Ends early when it is cancelled.
+  Task<void> advise(Cancellation* cancellation, Extent extent);
+  Task<Error> flush_behind_status(Extent extent);
   void cancel_background();
   void cached_change_ended();
   Task<Error> take_write_cache_away(Command& command);

@@ -12,6 +12,9 @@ namespace sandbay::scsi {
 namespace {
 
 constexpr std::size_t kMostStatusDescriptors = 64;
+// Of what PRE-FETCH names, the rest is forgone: before it had come, a cache would have thrown out
+// what came first.
+constexpr std::uint64_t kMostPrefetchBytes = std::uint64_t{64} << 20;
 
 }  // namespace
 
@@ -115,10 +118,23 @@ Job LogicalUnit::prefetch(Command& command) {
     spawn(advise_in_background(extent));
     co_return Outcome{};
   }
-  const Completion completion =
-      co_await submit(command, Operation::kAdvise, extent, false, false, {});
-  static_cast<void>(completion);
+  co_await advise(&command.cancellation, extent);
   co_return Outcome{};
+}
+
+// In pieces, with other work in between.
+Task<void> LogicalUnit::advise(Cancellation* cancellation, Extent extent) {
+  const std::uint64_t most = kMostPrefetchBytes / geometry().block_bytes;
+  const Lba end = extent.first + std::min(extent.block_count, most);
+  Lba at = extent.first;
+  while (at < end && !cancellation->cancelled()) {
+    const Extent piece{at, std::min(end - at, piece_blocks_)};
+    const Completion completion = co_await device_.submit(
+        {.operation = Operation::kAdvise, .extent = piece, .cancellation = cancellation});
+    static_cast<void>(completion);
+    at = piece.end();
+    if (at < end) co_await home_.yield();
+  }
 }
 
 // SBC-3 5.4.

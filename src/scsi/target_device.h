@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "runtime/buffer.h"
 #include "runtime/error.h"
 #include "runtime/executor.h"
 #include "runtime/task.h"
@@ -83,6 +84,10 @@ class TargetDevice {
   // commands have then completed, and a write that the device still holds is fenced: commands
   // that overlap it get BUSY until the device has let go of it, so that it can do no harm late.
   virtual Task<TaskManagementResponse> manage(Nexus& nexus, TaskManagementRequest request) = 0;
+
+  // Where the Data-Out of a command for this LUN is best received, if the logical unit lives on
+  // this executor and has such memory: exactly so many bytes. Empty: anywhere is as good.
+  virtual BufferList write_buffers(std::uint64_t /*lun*/, std::size_t /*byte_count*/) { return {}; }
 
   // The executor that suits a session with this target best.
   virtual Executor& preferred_home() const noexcept = 0;

@@ -194,6 +194,13 @@ void TaskRouter::execute(Command& command) {
   home.send(command.crossing);
 }
 
+BufferList TaskRouter::write_buffers(std::uint64_t lun, std::size_t byte_count) {
+  const auto number = decode_lun(lun);
+  LogicalUnit* const unit = number ? find(*number) : nullptr;
+  const bool here = unit != nullptr && &unit->home() == Executor::current_or_null();
+  return here ? unit->write_buffers(byte_count) : BufferList();
+}
+
 Executor& TaskRouter::preferred_home() const noexcept {
   const std::vector<Entry>& units = view().units;
   return units.empty() ? Executor::current() : units.front().unit->home();

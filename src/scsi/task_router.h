@@ -47,6 +47,7 @@ class TaskRouter final : public TargetDevice {
   Task<void> detach(Nexus& nexus) override;
   void execute(Command& command) override;
   Task<TaskManagementResponse> manage(Nexus& nexus, TaskManagementRequest request) override;
+  BufferList write_buffers(std::uint64_t lun, std::size_t byte_count) override;
   Executor& preferred_home() const noexcept override;
 
   // For LogicalUnit: the REPORT LUNS parameter data as the current executor knows it.

@@ -77,7 +77,8 @@ Task<Outcome> LogicalUnit::verify_pieces(Command& command, Transfer transfer, un
     command.moved = received;
     if (outcome.status != Status::kGood || command.aborted) co_return outcome;
     done += extent.block_count;
-    co_await home_.yield();  // A device in memory would keep the executor for the whole extent.
+    // A device in memory would keep the executor for the whole extent.
+    if (done < transfer.extent.block_count) co_await home_.yield();
   }
   co_return Outcome{.data_out_bytes = received};
 }
@@ -122,6 +123,7 @@ Task<Outcome> LogicalUnit::write_and_verify_pieces(Command& command, Transfer tr
     outcome.data_out_bytes = received;
     if (outcome.status != Status::kGood || command.aborted) co_return outcome;
     at += extent.block_count;
+    if (received < usable) co_await home_.yield();
   }
   co_return Outcome{.data_out_bytes = received};
 }

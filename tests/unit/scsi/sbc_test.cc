@@ -360,9 +360,80 @@ Task<void> prefetch(Bench& bench) {
   grouped[6] = std::byte{3};
   const Reply group = co_await bench.send_to_unit(grouped);
   CHECK(group.good());
-  CHECK(bench.device.count(Operation::kAdvise) == 6);
+  // Two are for all 4 MiB there are.
+  co_await bench.unit.home().sleep_for(std::chrono::seconds(1));
+  CHECK(bench.device.count(Operation::kAdvise) == 12);
+  for (const SeenRequest& seen : bench.device.seen()) {
+    if (seen.operation == Operation::kAdvise) CHECK(seen.extent.block_count <= 2048);
+  }
   const Reply beyond = co_await bench.send_to_unit(cdb_10(0x34, kBenchBlocks + 1, 0));
   CHECK(beyond.illegal(Additional::kLbaOutOfRange));
+}
+
+// However much is named, a device sees it in pieces, no more than so many, and none after an abort.
+Task<void> endless_prefetch(Bench& bench) {
+  const Reply all = co_await bench.send_to_unit(cdb_16(0x90, 1000, 0));
+  CHECK(all.good());
+  CHECK(bench.device.count(Operation::kAdvise) == 64);
+  CHECK(bench.device.seen().front().extent.first == 1000);
+  bench.device.clear();
+
+  bench.hung.hang_only(Operation::kAdvise);
+  const auto command = make_command(*bench.nexus, cdb_16(0x90, 0, 0), {.tag = 5});
+  bench.router.execute(*command);
+  const Reply immediate = co_await bench.send_to_unit(cdb_16(0x90, 0, 0, 0x02));
+  CHECK(immediate.good());
+  CHECK(bench.device.count(Operation::kAdvise) == 2);
+  const auto reset = co_await bench.manage(scsi::TaskManagementFunction::kLogicalUnitReset);
+  CHECK(reset == scsi::TaskManagementResponse::kComplete);
+  bench.hung.release();
+  co_await command->gone();
+  co_await bench.unit.home().sleep_for(std::chrono::seconds(1));
+  CHECK(bench.device.count(Operation::kAdvise) == 2);
+}
+
+// A VERIFY of the whole medium reads it piece by piece, each as its turn comes, and ends when it is
+// aborted.
+Task<void> endless_verify(Bench& bench) {
+  const std::uint64_t blocks = bench.memory->geometry().block_count;
+  for (const bool reset : {false, true}) {
+    bench.device.clear();
+    const auto length = static_cast<std::uint32_t>(blocks);
+    const auto command = make_command(*bench.nexus, cdb_16(0x8F, 0, length), {.tag = 7});
+    const std::size_t before = bench.unit.home().buffers().used_bytes();
+    bench.router.execute(*command);
+    while (bench.device.seen().size() < 20) co_await bench.unit.home().yield();
+    CHECK_FALSE(command->answered);
+    CHECK(bench.unit.home().buffers().used_bytes() <= before + scsi::kTransferPieceBytes);
+    const auto done = co_await bench.manage(reset ? scsi::TaskManagementFunction::kLogicalUnitReset
+                                                  : scsi::TaskManagementFunction::kAbortTask,
+                                            7);
+    CHECK(done == scsi::TaskManagementResponse::kComplete);
+    co_await command->gone();
+    CHECK(command->reply.silent);
+    CHECK(bench.device.seen().size() < 30);
+    for (const SeenRequest& seen : bench.device.seen()) CHECK(seen.extent.block_count <= 2048);
+  }
+}
+
+// The data of a comparing VERIFY and of WRITE AND VERIFY are bounded like those of a write.
+Task<void> long_comparison(Bench& bench) {
+  for (const unsigned opcode : {0x8FU, 0x8EU}) {
+    const Reply over =
+        co_await bench.send_to_unit(cdb_16(opcode, 0, 65537, 0x02), {.out_length = 65537U * 512});
+    CHECK(over.illegal(Additional::kInvalidFieldInCdb));
+    const std::size_t before = bench.unit.home().buffers().used_bytes();
+    const auto command = make_command(*bench.nexus, cdb_16(opcode, 0, 65536, 0x02),
+                                      {.out_length = 65536U * 512, .tag = 9});
+    bench.router.execute(*command);
+    while (bench.device.seen().size() < 9) co_await bench.unit.home().yield();
+    CHECK(bench.unit.home().buffers().used_bytes() <= before + 3 * scsi::kTransferPieceBytes);
+    const auto done = co_await bench.manage(scsi::TaskManagementFunction::kAbortTask, 9);
+    CHECK(done == scsi::TaskManagementResponse::kComplete);
+    co_await command->gone();
+    CHECK(bench.device.seen().size() < 16);
+    bench.device.clear();
+  }
 }
 
 std::array<std::byte, 16> start_stop(unsigned flags) { return cdb_of({0x1B, 0, 0, 0, flags}); }
@@ -549,6 +620,15 @@ TEST_CASE("Deferred errors: every nexus hears of a failed flush", "[scsi]") {
   on_bench(deferred_error_for_all);
 }
 TEST_CASE("PRE-FETCH", "[scsi]") { on_bench(prefetch); }
+TEST_CASE("PRE-FETCH of everything is cut into pieces, bounded, and ends with an abort", "[scsi]") {
+  on_bench(endless_prefetch, {}, {.byte_count = std::uint64_t{1} << 40});
+}
+TEST_CASE("VERIFY of everything goes piece by piece and ends with an abort", "[scsi]") {
+  on_bench(endless_verify, {}, {.byte_count = std::uint64_t{1} << 40});
+}
+TEST_CASE("VERIFY and WRITE AND VERIFY with data take no more than a write", "[scsi]") {
+  on_bench(long_comparison, {}, {.byte_count = std::uint64_t{64} << 20});
+}
 TEST_CASE("START STOP UNIT: a fixed disk", "[scsi]") { on_bench(stop_and_start); }
 TEST_CASE("START STOP UNIT: a removable medium, and PREVENT ALLOW MEDIUM REMOVAL", "[scsi]") {
   on_bench(removable, {.removable = true});
