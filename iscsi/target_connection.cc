@@ -198,11 +198,11 @@ BufferList Connection::payload_for(const IncomingPdu& pdu, std::size_t byte_coun
   switch (pdu.opcode()) {
     case Opcode::kScsiCommand:
       if (!admits_writes()) return {};
-      return pool.try_allocate(byte_count);
+      return write_payload(pdu, byte_count);
     case Opcode::kDataOut: {
       // What nobody was promised room for is no use to any write.
       if (byte_count > promised_) return {};
-      BufferList data = pool.try_allocate(byte_count);
+      BufferList data = write_payload(pdu, byte_count);
       if (data.empty()) return data;
       unpromise(byte_count);
       redeemed_ += static_cast<std::int64_t>(byte_count);
@@ -218,6 +218,16 @@ BufferList Connection::payload_for(const IncomingPdu& pdu, std::size_t byte_coun
       if (session_ != nullptr && pool.nearly_full()) return {};
       return pool.try_allocate(byte_count);
   }
+}
+
+// Straight into the memory of the device that will keep it, where that is at hand.
+BufferList Connection::write_payload(const IncomingPdu& pdu, std::size_t byte_count) {
+  const bool at_home = session_ != nullptr && &session_->home() == home_;
+  if (at_home && byte_count >= kDevicePayloadBytes) {
+    BufferList data = session_->device_buffers_for(*link_, pdu, byte_count);
+    if (!data.empty()) return data;
+  }
+  return home_->buffers().try_allocate(byte_count);
 }
 
 // New writes bring data up to a part of the memory only: what others need to end is left.

@@ -134,6 +134,8 @@ class Connection final : public PayloadSource {
   static constexpr std::size_t kQueuedBytesLimit = std::size_t{4} << 20;
   static constexpr std::size_t kMostQueued = 1024;
   static constexpr std::size_t kSmallPayloadBytes = 4096;
+  // Less than this a device may copy as well.
+  static constexpr std::size_t kDevicePayloadBytes = 4096;
   // Who sends less of what it has announced, in the time that a ping may take, hoards.
   static constexpr std::int64_t kLeastRedeemed = 65536;
   static constexpr std::size_t kSlicesPerSend = 960;  // Below IOV_MAX, with a PDU's worth of room.
@@ -153,6 +155,7 @@ class Connection final : public PayloadSource {
   static Task<void> arrive();
   void promise_unsolicited(IncomingPdu& pdu);
   bool admits_writes() const;
+  BufferList write_payload(const IncomingPdu& pdu, std::size_t byte_count);
   void count_promise(std::size_t byte_count);
 
   std::unique_ptr<Stream> stream_;

@@ -145,6 +145,11 @@ class Session : public std::enable_shared_from_this<Session> {
   // Sends a NOP-In that wants an answer. Called on the connection's home.
   void request_ping(ConnectionLink& link);
 
+  // Memory of the device's for data that come on this connection, for whoever can take it without
+  // crossing; empty otherwise. Only on the session's home.
+  BufferList device_buffers_for(const ConnectionLink& link, const IncomingPdu& pdu,
+                                std::size_t byte_count) const;
+
   // For tasks. ---------------------------------------------------------------------------------
   StatusNumbers numbers(const ConnectionLink& link) noexcept {
     if (!link.ended) told_max_cmd_sn_ = max_cmd_sn_;

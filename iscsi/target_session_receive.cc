@@ -175,6 +175,19 @@ void Session::deliver_task(ScsiTask& task) {
   task.deliver(*options_.device);
 }
 
+// Some initiators set no LUN in a Data-Out: the task knows it.
+BufferList Session::device_buffers_for(const ConnectionLink& link, const IncomingPdu& pdu,
+                                       std::size_t byte_count) const {
+  if (is_discovery() || !answers(link)) return {};
+  if (pdu.opcode() == Opcode::kScsiCommand) {
+    const auto lun = big_endian<std::uint64_t>(pdu.bhs, 8);
+    return options_.device->write_buffers(lun, byte_count);
+  }
+  const ScsiTask* const task = find_task(initiator_task_tag(pdu.bhs));
+  if (task == nullptr || !task->is_of(link) || !task->takes_data()) return {};
+  return options_.device->write_buffers(task->lun, byte_count);
+}
+
 bool Session::is_fenced(const ScsiTask& task) const {
   return std::ranges::any_of(fences_, [&task](const Fence& fence) {
     return serial_less(task.cmd_sn(), fence.cmd_sn) &&

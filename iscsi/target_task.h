@@ -54,6 +54,8 @@ class ScsiTask final : public scsi::Command, public FramePooled {
   // with it.
   bool lingering() const noexcept { return lingering_; }
   bool is_of(const ConnectionLink& link) const noexcept { return link_ == &link; }
+  // What comes for it is of use.
+  bool takes_data() const noexcept { return refusal_ == Refusal::kNone && !lingering_; }
 
   // Data that came with the command, whether there was room for it, and what has been promised to
   // the data that follow unasked.

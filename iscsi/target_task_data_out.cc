@@ -47,7 +47,7 @@ std::uint32_t ScsiTask::take_data_out(const DataOut& pdu, BufferList data, bool 
   const bool unsolicited = pdu.target_transfer_tag == kReservedTag;
   Transfer* const transfer = unsolicited ? nullptr : find_transfer(pdu.target_transfer_tag);
   if (!unsolicited && transfer == nullptr) return 0;  // It has ended; nobody wants this.
-  const bool useful = refusal_ == Refusal::kNone && !lingering_;
+  const bool useful = takes_data();
   const std::uint32_t room =
       unsolicited ? unsolicited_promised_ : transfer->byte_count - transfer->received;
   const std::uint32_t promised = std::min(pdu.data_segment_length, room);

@@ -3,13 +3,15 @@
 //
 // HungDevice holds requests until the test lets them go; FaultyDevice fails what its rules say;
 // DelayDevice completes later, on the executor's clock and so in virtual time; RecordingDevice
-// keeps the outline of every request that passed; SharingDevice keeps slices of what it answers.
+// keeps the outline of every request that passed; SharingDevice keeps slices of what it answers;
+// ReceivingDevice has memory of its own for the payloads of writes.
 #pragma once
 
 #include <algorithm>
 #include <cassert>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -79,6 +81,39 @@ class SharingDevice final : public Layer {
 
   bool sharing_ = false;
   BufferList kept_;
+};
+
+// Once open, has memory in which payloads are best received, as a cache over NVRAM has, and counts
+// what came there and what did not. It gives away half of it.
+class ReceivingDevice final : public Layer {
+ public:
+  using Layer::Layer;
+
+  // On the home executor; close() likewise, when nothing of it is in use.
+  void open(std::size_t byte_count) { pool_ = std::make_unique<BufferPool>(home(), byte_count); }
+  void close() { pool_.reset(); }
+  const BufferPool& pool() const { return *pool_; }
+  std::uint64_t here_bytes() const noexcept { return here_bytes_; }
+  std::uint64_t elsewhere_bytes() const noexcept { return elsewhere_bytes_; }
+
+  BufferList write_buffers(std::size_t byte_count) override {
+    assert(Executor::current_or_null() == &home());
+    if (pool_ == nullptr || pool_->used_bytes() + byte_count > pool_->limit_bytes() / 2) return {};
+    return pool_->try_allocate(byte_count);
+  }
+
+ private:
+  Task<Completion> write(Request request) override {
+    for (std::size_t i = 0; i < request.data.slice_count(); ++i) {
+      const bool here = pool_ != nullptr && pool_->owns(request.data[i]);
+      (here ? here_bytes_ : elsewhere_bytes_) += request.data[i].byte_count();
+    }
+    return Layer::write(std::move(request));
+  }
+
+  std::unique_ptr<BufferPool> pool_;
+  std::uint64_t here_bytes_ = 0;
+  std::uint64_t elsewhere_bytes_ = 0;
 };
 
 // While hung, requests stop here; release() sends all of them on and lets later ones pass. With

@@ -54,6 +54,7 @@ class Bench {
   std::vector<ServerEvent>& events() { return events_; }
   testing::HungDevice& device(std::size_t lun) { return *units_[lun].hung; }
   testing::SharingDevice& sharing(std::size_t lun) { return *units_[lun].sharing; }
+  testing::ReceivingDevice& receiving(std::size_t lun) { return *units_[lun].receiving; }
   scsi::TaskRouter& router() { return *router_; }
   Endpoint endpoint() const { return endpoint_; }
   TimePoint now() const { return world_->now(); }
@@ -88,6 +89,7 @@ class Bench {
   struct Unit {
     std::unique_ptr<MemoryDevice> memory;
     std::unique_ptr<testing::SharingDevice> sharing;
+    std::unique_ptr<testing::ReceivingDevice> receiving;
     std::unique_ptr<testing::HungDevice> hung;
     std::unique_ptr<scsi::LogicalUnit> unit;
   };
@@ -102,7 +104,8 @@ class Bench {
       assert(memory.has_value());
       unit.memory = std::move(*memory);
       unit.sharing = std::make_unique<testing::SharingDevice>(*unit.memory);
-      unit.hung = std::make_unique<testing::HungDevice>(*unit.sharing);
+      unit.receiving = std::make_unique<testing::ReceivingDevice>(*unit.sharing);
+      unit.hung = std::make_unique<testing::HungDevice>(*unit.receiving);
       unit.unit = std::make_unique<scsi::LogicalUnit>(*unit.hung, scsi::LogicalUnitOptions{});
       const Error added = co_await router_->add(lun, unit.unit.get());
       assert(added == Error::kNone);
@@ -133,12 +136,17 @@ class Bench {
           unit.unit->home(), unit.unit->close(world_->now() + std::chrono::minutes(1)));
       if (!closed) FAIL_CHECK("a logical unit still holds commands");
       unit.unit.reset();
+      co_await invoke_on(unit.receiving->home(), close(*unit.receiving));
     }
     co_await router_->close();
     router_.reset();
   }
   static Task<void> release(testing::HungDevice& device) {
     device.release();
+    co_return;
+  }
+  static Task<void> close(testing::ReceivingDevice& device) {
+    device.close();
     co_return;
   }
 
