@@ -43,7 +43,7 @@ struct Integrity::Entries {
 struct Integrity::Writing {
   Block* block;
   std::uint64_t version;
-  std::vector<std::pair<Drive*, DriveIo>> writes;
+  FrameVector<std::pair<Drive*, DriveIo>> writes;
 };
 
 Integrity::Integrity(Executor& home, SetDrives& drives, Judge judge, IntegrityOptions options)
@@ -358,7 +358,7 @@ void Integrity::Update::let_go() {
   items_.clear();
 }
 
-void Integrity::Update::add_to(std::vector<JournalWrite>* writes, BufferList* payload) const {
+void Integrity::Update::add_to(FrameVector<JournalWrite>* writes, BufferList* payload) const {
   for (const Item& item : items_) {
     writes->push_back({.role = static_cast<std::uint16_t>(item.block->role),
                        .extent = owner_->extent_of(*item.block)});
@@ -385,8 +385,8 @@ Task<void> Integrity::take_blocks(std::span<const BlockName> wanted, Update* upd
   }
 }
 
-Task<Error> Integrity::begin(std::vector<Change> changes, Update* update) {
-  std::vector<BlockName> wanted;
+Task<Error> Integrity::begin(FrameVector<Change> changes, Update* update) {
+  FrameVector<BlockName> wanted;
   for (const Change& change : changes) {
     const std::uint64_t last = (change.first_cell + change.cell_count - 1) / kCellsPerBlock;
     for (std::uint64_t i = change.first_cell / kCellsPerBlock; i <= last; ++i) {
@@ -511,7 +511,7 @@ void Integrity::publish(Update* update) {
   }
 }
 
-void Integrity::start_writing(Block* block, std::vector<Writing>* started) {
+void Integrity::start_writing(Block* block, FrameVector<Writing>* started) {
   block->writing = true;
   Writing writing{.block = block, .version = block->version, .writes = {}};
   const SetDrives::RoleDrive& here = drives_.role(block->role);
@@ -530,7 +530,7 @@ void Integrity::start_writing(Block* block, std::vector<Writing>* started) {
 Task<Error> Integrity::write_out(Update* update) {
   Error result = Error::kNone;
   for (;;) {
-    std::vector<Writing> started;
+    FrameVector<Writing> started;
     Block* behind = nullptr;
     for (const Update::Item& item : update->items_) {
       if (item.block->written >= item.version) continue;

@@ -34,6 +34,7 @@
 #include "raid/journal.h"
 #include "raid/set_drives.h"
 #include "runtime/buffer.h"
+#include "runtime/frame_vector.h"
 #include "runtime/sync.h"
 
 namespace sandbay::raid {
@@ -108,7 +109,7 @@ class Integrity {
 
   class Update;
   // Takes the blocks that hold the entries and makes their new content.
-  Task<Error> begin(std::vector<Change> changes, Update* update);
+  Task<Error> begin(FrameVector<Change> changes, Update* update);
   // The record that has the new content is durable. Before the cells are written in place.
   void publish(Update* update);
   // Writes in place; ends when all of it is.
@@ -151,7 +152,7 @@ class Integrity {
   using BlockName = std::pair<unsigned, std::uint64_t>;  // Role and index.
   Task<void> take_blocks(std::span<const BlockName> wanted, Update* update);
   Task<void> apply(const Change* change, Update* update);
-  void start_writing(Block* block, std::vector<Writing>* started);
+  void start_writing(Block* block, FrameVector<Writing>* started);
   Extent extent_of(const Block& block) const;
   Task<Buffer> allocate_block();
   static void unpin(Block& block);
@@ -178,7 +179,7 @@ class Integrity::Update {
 
   bool empty() const noexcept { return items_.empty(); }
   // What the journal's record has to have besides the cells.
-  void add_to(std::vector<JournalWrite>* writes, BufferList* payload) const;
+  void add_to(FrameVector<JournalWrite>* writes, BufferList* payload) const;
 
  private:
   friend class Integrity;
@@ -193,7 +194,7 @@ class Integrity::Update {
 
   Integrity* owner_ = nullptr;
   std::optional<ByteBudget::Share> share_;
-  std::vector<Item> items_;
+  FrameVector<Item> items_;
 };
 
 }  // namespace sandbay::raid

@@ -36,7 +36,7 @@ void RaidSet::open_integrity() {
   integrity_ = std::make_unique<Integrity>(
       home_, drives_,
       [this](unsigned role, Drive* drive, Error error) {
-        return judge(role, drive, error, "access to the integrity area");
+        return judge(role, drive, error, "access to the integrity area", true);
       },
       options_.integrity);
   cell_rows_ = integrity_->cell_rows();
@@ -189,7 +189,7 @@ Task<Error> RaidSet::read_cell(std::uint64_t stripe, unsigned member, std::uint3
 
 Task<Error> RaidSet::begin_sums(std::uint64_t stripe, std::span<const Segment> segments,
                                 Integrity::Update* sums) {
-  std::vector<Integrity::Change> changes;
+  FrameVector<Integrity::Change> changes;
   changes.reserve(segments.size());
   for (const Segment& segment : segments) {
     changes.push_back(integrity_->change_of(stripe, segment.member, segment.row, segment.row_count,
@@ -198,7 +198,7 @@ Task<Error> RaidSet::begin_sums(std::uint64_t stripe, std::span<const Segment> s
   co_return co_await integrity_->begin(std::move(changes), sums);
 }
 
-Task<Error> RaidSet::store_entries(std::uint64_t stripe, std::vector<Integrity::Change> changes) {
+Task<Error> RaidSet::store_entries(std::uint64_t stripe, FrameVector<Integrity::Change> changes) {
   Prepared prepared(drives_);
   const Error error = co_await prepared.add(stripe, intent());
   if (error != Error::kNone) co_return error;
@@ -207,14 +207,14 @@ Task<Error> RaidSet::store_entries(std::uint64_t stripe, std::vector<Integrity::
   const Error begun = co_await integrity_->begin(std::move(changes), &sums);
   if (begun != Error::kNone) co_return begun;
   if (sums.empty()) co_return Error::kNotReady;
-  std::vector<JournalWrite> writes;
+  FrameVector<JournalWrite> writes;
   BufferList payload;
   sums.add_to(&writes, &payload);
   const Result<std::uint64_t> ticket =
       co_await append_to_journal({.stripe = stripe, .writes = writes, .payload = &payload});
   if (!ticket) co_return ticket.error();
   integrity_->publish(&sums);
-  std::vector<Target> targets;
+  FrameVector<Target> targets;
   co_return co_await end_store({.first = stripe}, &targets, &sums, *ticket);
 }
 
@@ -308,7 +308,7 @@ void RaidSet::tell_corruption(std::uint64_t stripe, std::uint32_t row, MemberSet
 Task<Error> RaidSet::verify_entries(std::uint64_t stripe, MemberSet there, std::uint32_t row,
                                     std::uint32_t rows, Lanes* lanes) {
   if (integrity_ == nullptr) co_return Error::kNone;
-  std::vector<Integrity::Change> changes;
+  FrameVector<Integrity::Change> changes;
   for (unsigned member = 0; member < layout_.width(); ++member) {
     if (!has(there, member) || (*lanes)[member].empty()) continue;
     Integrity::Change change = integrity_->change_of(stripe, member, row, rows, &(*lanes)[member]);

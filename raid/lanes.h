@@ -105,4 +105,10 @@ class LaneWalk {
   unsigned width_;
 };
 
+// The parities that have a lane, out of the data lanes; each from the beginning.
+void fill_parities(unsigned data, unsigned parities, Lanes& lanes, std::size_t lane_bytes);
+// The missing members that have a lane, out of the others.
+void recover_lanes(unsigned data, unsigned parities, std::uint64_t missing, Lanes& lanes,
+                   std::size_t lane_bytes);
+
 }  // namespace sandbay::raid

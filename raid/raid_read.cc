@@ -135,7 +135,7 @@ Task<Completion> RaidSet::read_one(Request request, Layout::Position position) {
 
 Task<Completion> RaidSet::read_many(Request request, Extent asked) {
   Completion completion;
-  std::vector<ReadPiece> pieces;
+  FrameVector<ReadPiece> pieces;
   pieces.reserve(request.extent.block_count / layout_.strip_blocks() + 2);
   for (Lba lba = request.extent.first; lba < request.extent.end();) {
     ReadPiece piece;
@@ -165,11 +165,11 @@ Task<Completion> RaidSet::read_many(Request request, Extent asked) {
 }
 
 // Sends every piece that can be read where it lies, and marks the others.
-Task<void> RaidSet::read_runs(std::vector<ReadPiece>* pieces, bool disable_page_out,
+Task<void> RaidSet::read_runs(FrameVector<ReadPiece>* pieces, bool disable_page_out,
                               Origin origin) {
   constexpr std::size_t kNone = ~std::size_t{0};
-  std::vector<ReadRun> runs;
-  std::vector<std::size_t> next(pieces->size(), kNone);
+  FrameVector<ReadRun> runs;
+  FrameVector<std::size_t> next(pieces->size(), kNone);
   std::array<std::size_t, kMostDrives> last_run;
   last_run.fill(kNone);
   for (std::size_t i = 0; i < pieces->size(); ++i) {
@@ -231,8 +231,8 @@ Task<void> RaidSet::read_runs(std::vector<ReadPiece>* pieces, bool disable_page_
 }
 
 // Every piece of the run is read again, by itself: those that can be are, the others are recovered.
-void RaidSet::fail_run(const ReadRun& run, const Completion& done, std::vector<ReadPiece>& pieces,
-                       const std::vector<std::size_t>& next) {
+void RaidSet::fail_run(const ReadRun& run, const Completion& done, FrameVector<ReadPiece>& pieces,
+                       const FrameVector<std::size_t>& next) {
   const bool several = run.first_piece != run.last_piece;
   for (std::size_t i = run.first_piece; i < pieces.size(); i = next[i]) {
     pieces[i].again = true;

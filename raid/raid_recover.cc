@@ -44,7 +44,7 @@ Task<void> RaidSet::read_members(std::uint64_t stripe, MemberSet members, std::u
   };
   if (members == 0) co_return;
   const std::size_t lane_bytes = bytes_of(row_count);
-  std::vector<Reading> readings;
+  FrameVector<Reading> readings;
   readings.reserve(static_cast<std::size_t>(std::popcount(members)));
   BufferList memory =
       co_await scratch_.allocate(lane_bytes * static_cast<std::size_t>(std::popcount(members)));
@@ -184,10 +184,7 @@ Task<void> RaidSet::recover_from(MemberSet there, MemberSet wanted, std::uint32_
   for (unsigned member = 0; member < layout_.width(); ++member) {
     if (has(missing, member)) (*lanes)[member] = memory.take_front(lane_bytes);
   }
-  LaneWalk walk(*lanes, lane_bytes);
-  while (walk.next()) {
-    recover(data, layout_.parity_chunks(), walk.pointers(layout_.width()), missing, walk.length());
-  }
+  recover_lanes(data, layout_.parity_chunks(), missing, *lanes, lane_bytes);
 }
 
 // A run that cannot be had as a whole: what can be had of it, block by block.
@@ -317,7 +314,7 @@ Task<Error> RaidSet::settle_bad(std::uint64_t stripe, std::uint32_t row, MemberS
     if (layout_.parity_chunks() > 0) co_await compute_parities(lanes, lane_bytes);
     rewrite = writable & (missing | (all & ~data));
   }
-  std::vector<Segment> segments;
+  FrameVector<Segment> segments;
   for (unsigned member = 0; member < layout_.width(); ++member) {
     if (!has(rewrite, member)) continue;
     segments.push_back(
@@ -343,15 +340,7 @@ Task<void> RaidSet::compute_parities(Lanes* lanes, std::size_t lane_bytes) {
   for (unsigned member = data; member < layout_.width(); ++member) {
     (*lanes)[member] = co_await scratch_.allocate(lane_bytes);
   }
-  LaneWalk walk(*lanes, lane_bytes);
-  while (walk.next()) {
-    const std::span<const std::byte* const> sources(walk.pointers(data).data(), data);
-    if (layout_.parity_chunks() == 1) {
-      generate_p(sources, walk.at(data), walk.length());
-    } else {
-      generate_pq(sources, walk.at(data), walk.at(data + 1), walk.length());
-    }
-  }
+  fill_parities(data, layout_.parity_chunks(), *lanes, lane_bytes);
 }
 
 Task<Error> RaidSet::add_lost(std::uint64_t stripe, MemberSet members, std::uint32_t row,
@@ -445,7 +434,7 @@ Task<Error> RaidSet::rebuild_held(std::uint64_t stripe, unsigned member, Drive* 
   if (done.error != Error::kNone) judge(role, target, done.error, "a write of the rebuild");
   if (done.error != Error::kNone || integrity_ == nullptr) co_return done.error;
   // Its entries, and those that its drive has of another's cells, which may be stale as well.
-  std::vector<Integrity::Change> changes;
+  FrameVector<Integrity::Change> changes;
   changes.push_back(integrity_->change_of(stripe, member, row, rows, &written));
   changes.push_back(changes.back());
   changes.back().role = integrity_->before(role);
@@ -543,7 +532,7 @@ Task<RaidSet::Verified> RaidSet::verify_held(std::uint64_t stripe, std::uint32_t
     drives_.tell({SetEvent::Kind::kMismatch, kNoRole,
                   fmt::format("stripe {}: redundancy does not match the data", stripe)});
   }
-  std::vector<Segment> segments;
+  FrameVector<Segment> segments;
   for (unsigned member = 0; member < width; ++member) {
     if (!has(wrong, member)) continue;
     counters_.corrections += verified.mismatch ? rows : 0;

@@ -176,15 +176,17 @@ Task<Error> RaidSet::flush_drives() {
   Error error = Error::kNone;
   if (flushes_done_ < mine) {
     const std::uint64_t covered = flushes_asked_;
-    std::vector<std::uint64_t> tickets = std::exchange(written_tickets_, {});
+    std::swap(flushing_tickets_, written_tickets_);
     error = co_await drives_.flush();
     if (error == Error::kNone && !drives_.settled_now()) error = co_await drives_.settled();
     if (error == Error::kNone) {
       flushes_done_ = covered;
-      if (journal_ != nullptr) release(std::move(tickets));
+      if (journal_ != nullptr) release(flushing_tickets_);
     } else {
-      written_tickets_.insert(written_tickets_.begin(), tickets.begin(), tickets.end());
+      written_tickets_.insert(written_tickets_.begin(), flushing_tickets_.begin(),
+                              flushing_tickets_.end());
     }
+    flushing_tickets_.clear();
   }
   flush_lock_.unlock();
   co_return error;
@@ -192,7 +194,7 @@ Task<Error> RaidSet::flush_drives() {
 
 // Updates of different stripes may have a block of entries in common. Then the older must not be
 // found in the journal when the newer is gone, so these go in their order.
-void RaidSet::release(std::vector<std::uint64_t> tickets) {
+void RaidSet::release(std::vector<std::uint64_t>& tickets) {
   std::uint64_t end = ~std::uint64_t{0};
   if (integrity_ != nullptr) {
     tickets.insert(tickets.end(), flushed_tickets_.begin(), flushed_tickets_.end());
@@ -380,7 +382,7 @@ Task<Error> RaidSet::close(TimePoint deadline) {
   co_return co_await flush_drives();
 }
 
-bool RaidSet::judge(unsigned role, Drive* drive, Error error, const char* doing) {
+bool RaidSet::judge(unsigned role, Drive* drive, Error error, const char* doing, bool reserved) {
   if (error == Error::kNone) return true;
   const SetDrives::RoleDrive& now = drives_.role(role);
   if (drive == now.replacement) {
@@ -389,7 +391,7 @@ bool RaidSet::judge(unsigned role, Drive* drive, Error error, const char* doing)
   }
   if (drive != now.drive) return true;  // It has gone already.
   // The drive is well; it is what it lives on that is full.
-  if (error == Error::kNoSpace) return false;
+  if (error == Error::kNoSpace && !reserved) return false;
   const std::string why = fmt::format("{} failed: {}", doing, describe(error));
   if (drives_.drop(role, reason_of(error), why)) return true;
   if (!offline_ && !std::exchange(lacking_told_, true)) {
@@ -463,7 +465,7 @@ std::uint64_t RaidSet::zero_batch() const {
 // stripe waits for no other.
 Task<Error> RaidSet::zero_stripes(std::uint64_t first, std::uint64_t count, Operation operation,
                                   Origin origin) {
-  std::vector<StripeEntry*> held;
+  FrameVector<StripeEntry*> held;
   held.reserve(count);
   for (std::uint64_t stripe = first; stripe < first + count; ++stripe) {
     StripeEntry& entry = table_.enter(stripe);
@@ -487,7 +489,7 @@ Task<Error> RaidSet::zero_stripes(std::uint64_t first, std::uint64_t count, Oper
 Task<Error> RaidSet::zero_held(std::uint64_t first, std::uint64_t count, Operation operation,
                                Origin origin) {
   // One extent a drive: whole strips of neighbouring stripes lie side by side on it.
-  std::vector<JournalWrite> writes;
+  FrameVector<JournalWrite> writes;
   std::array<std::size_t, kMostDrives> last;
   last.fill(~std::size_t{0});
   for (std::uint64_t stripe = first; stripe < first + count; ++stripe) {
@@ -514,7 +516,7 @@ Task<Error> RaidSet::zero_held(std::uint64_t first, std::uint64_t count, Operati
   BufferList payload;
   const std::size_t cell_writes = writes.size();
   if (integrity_ != nullptr) {
-    std::vector<Integrity::Change> changes;
+    FrameVector<Integrity::Change> changes;
     for (const JournalWrite& write : writes) {
       changes.push_back({.role = write.role,
                          .first_cell = (write.extent.first - drives_.data_offset()) / cell_rows_,
@@ -529,7 +531,7 @@ Task<Error> RaidSet::zero_held(std::uint64_t first, std::uint64_t count, Operati
       {.stripe = first, .writes = writes, .payload = payload.empty() ? nullptr : &payload});
   if (!ticket) co_return ticket.error();
   if (integrity_ != nullptr) integrity_->publish(&sums);
-  std::vector<Target> targets;
+  FrameVector<Target> targets;
   for (const JournalWrite& write : std::span(writes).first(cell_writes)) {
     const SetDrives::RoleDrive& here = drives_.role(write.role);
     for (Drive* drive : {here.drive, here.replacement}) {

@@ -6,8 +6,9 @@
 // they are rewritten; kNotReady while more drives are away than the set survives; what the drive
 // said where there is no redundancy. Never bytes that were not written.
 //
-// A write for which there is no room on the drives ends with kNoSpace, and no drive goes for it.
-// What it was to change is old or new, and redundancy of its region is verified.
+// A write for which there is no room on the drives ends with kNoSpace, and no drive goes for it as
+// long as it has room for what is reserved on it. What it was to change is old or new, and
+// redundancy of its region is verified.
 //
 // When a write to a parity set fails beyond what it survives, drives disagree about a stripe and
 // only the journal knows better: the set is then offline() for good, and its owner assembles it
@@ -38,6 +39,7 @@
 #include "raid/set_drives.h"
 #include "raid/stripe_plan.h"
 #include "raid/stripe_table.h"
+#include "runtime/frame_vector.h"
 #include "runtime/sync.h"
 
 namespace sandbay::raid {
@@ -134,6 +136,7 @@ class RaidSet final : public BlockDevice {
     Drive* drive = nullptr;
     Extent extent;
     DriveIo io;
+    Error error = Error::kNone;  // Unless the drive has gone for it.
   };
 
   // An update from its record in the journal until it is in place.
@@ -169,7 +172,7 @@ class RaidSet final : public BlockDevice {
   std::set<std::uint64_t> stripes_of(std::span<const LostUpdate> updates) const;
   void go_offline(const std::string& why);
   void begin_relief();
-  void release(std::vector<std::uint64_t> tickets);
+  void release(std::vector<std::uint64_t>& tickets);
   Task<void> relieve_journal();
   Lba on_drive(std::uint64_t stripe, std::uint32_t row) const {
     return drives_.data_offset() + layout_.drive_lba(stripe) + row;
@@ -179,16 +182,17 @@ class RaidSet final : public BlockDevice {
   bool intent() const { return layout_.mirrored() && journal_ == nullptr; }
   // What an error means for the drive that gave it: takes the drive out where it has to go. False
   // if the set does not survive that, or if it is not the drive's fault; then nothing has changed.
-  bool judge(unsigned role, Drive* drive, Error error, const char* doing);
+  // `reserved`: it was done where a drive has its room from the beginning.
+  bool judge(unsigned role, Drive* drive, Error error, const char* doing, bool reserved = false);
 
   // raid_read.cc
   Task<Completion> read(Request request);
   Task<Completion> read_one(Request request, Layout::Position position);
   // `asked`: what the host wants of it.
   Task<Completion> read_many(Request request, Extent asked);
-  Task<void> read_runs(std::vector<ReadPiece>* pieces, bool disable_page_out, Origin origin);
-  void fail_run(const ReadRun& run, const Completion& done, std::vector<ReadPiece>& pieces,
-                const std::vector<std::size_t>& next);
+  Task<void> read_runs(FrameVector<ReadPiece>* pieces, bool disable_page_out, Origin origin);
+  void fail_run(const ReadRun& run, const Completion& done, FrameVector<ReadPiece>& pieces,
+                const FrameVector<std::size_t>& next);
   void note_failed_read(ReadPiece& piece, Drive* drive, const Completion& done);
   Task<void> read_again(ReadPiece* piece);
   Task<void> read_alone(ReadPiece* piece);
@@ -227,9 +231,11 @@ class RaidSet final : public BlockDevice {
     std::uint64_t first = 0;
     std::uint64_t count = 1;
   };
-  Task<Error> end_store(Stripes stripes, std::vector<Target>* targets, Integrity::Update* sums,
+  Task<Error> end_store(Stripes stripes, FrameVector<Target>* targets, Integrity::Update* sums,
                         std::uint64_t ticket);
-  Task<Error> write_targets(Stripes stripes, std::vector<Target>* targets, Integrity::Update* sums);
+  Task<Error> write_targets(Stripes stripes, FrameVector<Target>* targets, Integrity::Update* sums);
+  // Whether drives lack room that are to be kept: those that lack even what is reserved go.
+  Task<bool> lack_room(const FrameVector<Target>* targets);
   Task<Error> leave_unequal(Stripes stripes, Error why);
 
   // raid_recover.cc; the stripe is held, exclusively where something is written.
@@ -297,7 +303,7 @@ class RaidSet final : public BlockDevice {
   Task<Error> begin_sums(std::uint64_t stripe, std::span<const Segment> segments,
                          Integrity::Update* sums);
   // Only entries, cells stay as they are.
-  Task<Error> store_entries(std::uint64_t stripe, std::vector<Integrity::Change> changes);
+  Task<Error> store_entries(std::uint64_t stripe, FrameVector<Integrity::Change> changes);
   Task<Error> verify_entries(std::uint64_t stripe, MemberSet there, std::uint32_t row,
                              std::uint32_t rows, Lanes* lanes);
   struct Proof {
@@ -337,9 +343,10 @@ class RaidSet final : public BlockDevice {
   bool lacking_told_ = false;  // That more drives fail than it survives.
   bool relieving_ = false;
   TimePoint last_host_io_{};
-  std::vector<std::uint64_t> written_tickets_;  // In place, not yet covered by a flush.
-  std::set<std::uint64_t> storing_tickets_;     // In the journal, on their way into place.
-  std::vector<std::uint64_t> flushed_tickets_;  // Covered; an older one is not.
+  std::vector<std::uint64_t> written_tickets_;   // In place, not yet covered by a flush.
+  FrameSet<std::uint64_t> storing_tickets_;      // In the journal, on their way into place.
+  std::vector<std::uint64_t> flushing_tickets_;  // Covered by the flush that is under way.
+  std::vector<std::uint64_t> flushed_tickets_;   // Covered; an older one is not.
   Mutex flush_lock_;
   Mutex renew_lock_;
   unsigned storing_turn_ = 0;

@@ -182,7 +182,7 @@ Task<Completion> RaidSet::write_direct(Request request) {
   };
   Completion completion;
   BufferList rest = request.data.share();
-  std::vector<Part> parts;
+  FrameVector<Part> parts;
   const Extent extent = request.extent;
   Lba lba = extent.first;
   while (lba < extent.end()) {

@@ -245,7 +245,7 @@ struct SetDrives::AllDrives {
     bool replacement;
     Error error;
   };
-  std::vector<Outcome> outcomes;
+  FrameVector<Outcome> outcomes;
   std::size_t running = 0;
   Condition ended;
 };
@@ -270,10 +270,12 @@ Task<Error> SetDrives::on_all_drives(WriteOne write, const char* doing) {
   Error result = Error::kNone;
   bool any = false;
   for (const AllDrives::Outcome& outcome : all.outcomes) {
-    const std::string why = fmt::format("{} failed: {}", doing, describe(outcome.error));
     if (outcome.error == Error::kNone) {
       any = true;
-    } else if (outcome.replacement && replacement(outcome.role) == outcome.drive) {
+      continue;
+    }
+    const std::string why = fmt::format("{} failed: {}", doing, describe(outcome.error));
+    if (outcome.replacement && replacement(outcome.role) == outcome.drive) {
       drop_replacement(outcome.role, why);
     } else if (!outcome.replacement && drive(outcome.role) == outcome.drive) {
       if (!drop(outcome.role, reason_of(outcome.error), why)) result = outcome.error;

@@ -32,6 +32,7 @@
 #include "raid/region_map.h"
 #include "raid/stripe_plan.h"
 #include "raid/superblock.h"
+#include "runtime/frame_vector.h"
 
 namespace sandbay::raid {
 
@@ -155,6 +156,11 @@ class SetDrives final : public JournalDrives {
   // written; flushes first.
   Task<void> retire_intents(bool all);
   Task<Error> save_regions();  // Durable: every change above before the call.
+  // Also if nothing has changed: shows which drives still take what is reserved for it.
+  Task<Error> save_regions_again() {
+    ++regions_changed_;
+    return save_regions();
+  }
 
   const LostSectors& lost() const noexcept { return lost_; }
   void add_lost(Extent extent) { lost_changed_ += lost_.add(extent); }
@@ -274,7 +280,7 @@ class Prepared {
 
  private:
   SetDrives& drives_;
-  std::vector<std::uint64_t> regions_;
+  FrameVector<std::uint64_t> regions_;
 };
 
 }  // namespace sandbay::raid

@@ -25,7 +25,8 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
-#include <vector>
+
+#include "runtime/frame_vector.h"
 
 namespace sandbay::raid {
 
@@ -96,7 +97,7 @@ class BandList {
  private:
   std::size_t count_ = 0;
   std::array<Band, 3> few_{};
-  std::vector<Band> spilled_;  // All of them, once they are more than a few.
+  FrameVector<Band> spilled_;  // All of them, once they are more than a few.
 };
 
 // With more members unreadable than parity makes up for, a band may end up as kRecover with all

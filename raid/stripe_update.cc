@@ -26,7 +26,7 @@ struct OldRun {
 };
 
 // Appends to the last segment of the member if it continues it.
-void add_segment(std::vector<Segment>& segments, unsigned member, std::uint32_t row,
+void add_segment(FrameVector<Segment>& segments, unsigned member, std::uint32_t row,
                  std::uint32_t row_count, BufferList data) {
   for (auto last = segments.rbegin(); last != segments.rend(); ++last) {
     if (last->member != member) continue;
@@ -53,8 +53,8 @@ struct RaidSet::Update {
   bool ailing = false;    // ... also for another reason than a medium error.
   MemberSet corrupt = 0;  // Gave something else than was written.
   BandList bands;
-  std::vector<OldRun> old;
-  std::vector<Segment> segments;
+  FrameVector<OldRun> old;
+  FrameVector<Segment> segments;
 
   // The new bytes of a member in these rows: pieces one after another.
   BufferList fresh(unsigned member, std::uint32_t first, std::uint32_t count,
@@ -93,7 +93,7 @@ struct RaidSet::Update {
 
 Task<Error> RaidSet::update_mirrors(std::uint64_t stripe, std::span<WritePiece* const> pieces) {
   const unsigned width = layout_.width();
-  std::vector<Segment> segments;
+  FrameVector<Segment> segments;
   segments.reserve(pieces.size() * width);
   bool force_unit_access = false;
   Origin origin = Origin::kHost;
@@ -152,7 +152,7 @@ Task<Error> RaidSet::update_parity(std::uint64_t stripe, std::span<WritePiece* c
 }
 
 Task<Error> RaidSet::update_rows(Update* update) {
-  std::vector<Fragment> fragments;
+  FrameVector<Fragment> fragments;
   for (const WritePiece* piece : update->pieces) {
     Fragment fragment = piece->fragment;
     const std::uint32_t end = std::min(fragment.row + fragment.row_count, update->row_end);
@@ -232,7 +232,7 @@ Task<Error> RaidSet::update_planned(Update* update, std::span<const Fragment> fr
 
 // Reads what the bands need, neighbouring rows of a member in one request.
 Task<bool> RaidSet::read_old(Update* update) {
-  std::vector<OldRun>& old = update->old;
+  FrameVector<OldRun>& old = update->old;
   std::uint64_t rows = 0;
   for (unsigned member = 0; member < layout_.width(); ++member) {
     for (const Band& band : update->bands) {
@@ -253,7 +253,7 @@ Task<bool> RaidSet::read_old(Update* update) {
     DriveIo io;
   };
   BufferList memory = co_await scratch_.allocate(bytes_of(rows));
-  std::vector<Reading> readings;
+  FrameVector<Reading> readings;
   readings.reserve(old.size());
   bool complete = true;
   for (const OldRun& run : old) {
@@ -306,20 +306,21 @@ Task<void> RaidSet::compute(Update* update) {
         continue;
       case Method::kReadModifyWrite:
         ++counters_.read_modify_writes;
-        modify_parity(*update, band, lanes);
         break;
       case Method::kFullStripe:
         ++counters_.full_stripe_writes;
-        co_await construct_parity(update, &band, &lanes);
         break;
       case Method::kReconstructWrite:
         ++counters_.reconstruct_writes;
-        co_await construct_parity(update, &band, &lanes);
         break;
       case Method::kRecover:
         ++counters_.recover_writes;
-        co_await construct_parity(update, &band, &lanes);
         break;
+    }
+    if (band.method == Method::kReadModifyWrite) {
+      modify_parity(*update, band, lanes);
+    } else {
+      co_await construct_parity(update, &band, &lanes);
     }
     for (unsigned member = layout_.data_chunks(); member < layout_.width(); ++member) {
       if (!has(band.writes, member)) continue;
@@ -380,19 +381,7 @@ Task<void> RaidSet::construct_parity(Update* update, const Band* band, Lanes* la
     (*lanes)[member].clear();
     if (has(band->writes, member)) (*lanes)[member] = memory.take_front(lane_bytes);
   }
-  LaneWalk walk(*lanes, lane_bytes);
-  while (walk.next()) {
-    const std::span<const std::byte* const> sources(walk.pointers(data).data(), data);
-    std::byte* p = walk.at(data);
-    std::byte* q = layout_.parity_chunks() > 1 ? walk.at(data + 1) : nullptr;
-    if (p != nullptr && q != nullptr) {
-      generate_pq(sources, p, q, walk.length());
-    } else if (p != nullptr) {
-      generate_p(sources, p, walk.length());
-    } else {
-      generate_q(sources, q, walk.length());
-    }
-  }
+  fill_parities(data, layout_.parity_chunks(), *lanes, lane_bytes);
 }
 
 // ---- in place -----------------------------------------------------------------------------------
@@ -411,7 +400,7 @@ Task<Error> RaidSet::store(std::uint64_t stripe, std::span<Segment> segments,
   }
   std::uint64_t ticket = 0;
   if (journal_ != nullptr) {
-    std::vector<JournalWrite> writes;
+    FrameVector<JournalWrite> writes;
     writes.reserve(segments.size());
     BufferList payload;
     for (const Segment& segment : segments) {
@@ -429,7 +418,7 @@ Task<Error> RaidSet::store(std::uint64_t stripe, std::span<Segment> segments,
     force_unit_access = false;  // The journal has it, or the whole write ends with a flush.
   }
   if (integrity_ != nullptr) integrity_->publish(&sums);
-  std::vector<Target> targets;
+  FrameVector<Target> targets;
   targets.reserve(segments.size() * 2);
   for (const Segment& segment : segments) {
     const unsigned role = layout_.role(stripe, segment.member);
@@ -462,7 +451,7 @@ Task<Result<std::uint64_t>> RaidSet::append_to_journal(StripeUpdate update) {
 }
 
 // What was written in place is covered by the next flush; what skipped a drive is settled first.
-Task<Error> RaidSet::end_store(Stripes stripes, std::vector<Target>* targets,
+Task<Error> RaidSet::end_store(Stripes stripes, FrameVector<Target>* targets,
                                Integrity::Update* sums, std::uint64_t ticket) {
   const Error error = co_await write_targets(stripes, targets, sums);
   // What found no room, or a bad place, is known to, so the record of it is not needed any more,
@@ -483,36 +472,52 @@ Task<Error> RaidSet::end_store(Stripes stripes, std::vector<Target>* targets,
 // be written for a medium error is lost, and with it what would be computed from it (kMediumError).
 // For another failure a parity set stops here, for drives now disagree about the stripe, and a
 // mirrored one says what its last drive said.
-Task<Error> RaidSet::write_targets(Stripes stripes, std::vector<Target>* targets,
+Task<Error> RaidSet::write_targets(Stripes stripes, FrameVector<Target>* targets,
                                    Integrity::Update* sums) {
   const bool disagree = journal_ != nullptr || layout_.parity_chunks() > 0;
-  std::vector<const Target*> unwritten;
   Error error = targets->empty() && sums->empty() ? Error::kNotReady : Error::kNone;
   bool no_room = false;
+  bool bad_place = false;
   if (!sums->empty()) error = co_await integrity_->write_out(sums);
   for (Target& target : *targets) {
     co_await target.io.wait();
-    const Completion done = target.io.take();
-    if (done.error == Error::kNone) continue;
-    if (judge(target.role, target.drive, done.error, "a write")) continue;
-    if (done.error == Error::kNoSpace) {
+    target.error = target.io.take().error;
+    if (target.error == Error::kNone) continue;
+    if (judge(target.role, target.drive, target.error, "a write")) {
+      target.error = Error::kNone;
+    } else if (target.error == Error::kNoSpace) {
       no_room = true;
-    } else if (done.error == Error::kMediumError && disagree) {
-      unwritten.push_back(&target);
+    } else if (target.error == Error::kMediumError && disagree) {
+      bad_place = true;
     } else {
-      error = done.error;
+      error = target.error;
     }
   }
-  for (const Target* target : unwritten) {
-    if (error == Error::kNone) error = co_await lose_written(target->role, target->extent);
+  for (const Target& target : *targets) {
+    if (error != Error::kNone || !disagree || target.error != Error::kMediumError) continue;
+    error = co_await lose_written(target.role, target.extent);
   }
+  if (error == Error::kNone && no_room) no_room = co_await lack_room(targets);
   if (error == Error::kNone && no_room) co_return co_await leave_unequal(stripes, Error::kNoSpace);
-  if (error == Error::kNone) co_return unwritten.empty() ? Error::kNone : Error::kMediumError;
+  if (error == Error::kNone) co_return bad_place ? Error::kMediumError : Error::kNone;
   if (!disagree) {
     co_return co_await leave_unequal(stripes, error);
   }
   go_offline("more drives failed in a write than it survives");
   co_return Error::kNotReady;
+}
+
+// A drive that is full still takes what its room is reserved for; the region map is that. One that
+// does not cannot keep its place. It goes before anything is in doubt: what it has not taken is on
+// the others.
+Task<bool> RaidSet::lack_room(const FrameVector<Target>* targets) {
+  if (layout_.redundancy() == 0) co_return true;
+  (void)co_await drives_.save_regions_again();  // Who fails it is dropped, or cannot be missed.
+  co_return std::ranges::any_of(*targets, [this](const Target& target) {
+    const SetDrives::RoleDrive& now = drives_.role(target.role);
+    return target.error == Error::kNoSpace &&
+           (target.drive == now.drive || target.drive == now.replacement);
+  });
 }
 
 // Some members have what was written, and others do not: their region is verified, and that is

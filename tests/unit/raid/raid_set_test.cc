@@ -140,6 +140,38 @@ Task<void> run_out_of_space(Executor* home, SetShape shape, std::uint64_t seed) 
   co_await rig.end();
 }
 
+// Not even what the set has reserved on a drive finds room: it goes before anything is in doubt,
+// and the host notices nothing. `last`: no redundancy is left without it.
+Task<void> lose_one_without_any_room(Executor* home, SetShape shape, unsigned full, bool last) {
+  SetRig rig(*home, shape);
+  co_await rig.create();
+  co_await rig.exercise(3);
+  co_await rig.verify_all();
+  const unsigned redundancy = rig.set->layout().redundancy();
+  const unsigned others = last ? redundancy - 1 : 0;
+  for (unsigned i = 1; i <= others; ++i) {
+    rig.devices[(full + i) % shape.drives]->fail_with(Error::kHardware);
+  }
+  if (others > 0) co_await rig.exercise(2);
+  rig.devices[full]->fill_up(true, true);
+  co_await rig.exercise(6);
+  co_await rig.check_everything();
+  CHECK((rig.drives->absent_roles() >> full & 1) == 1);
+  CHECK(rig.drives->unverified_count() == 0);
+  CHECK_FALSE(rig.drives->superblock().redundancy_suspect);
+  CHECK(rig.drives->lost().empty());
+  TestDrive& spare = rig.add_drive("spare");
+  rig.drives->take_role(full, spare, "spare", {}, make_uuid(home->random()), false);
+  const Error settled = co_await rig.drives->settled();
+  CHECK(settled == Error::kNone);
+  co_await rig.verify_all();
+  CHECK(rig.drives->stale_roles() == 0);
+  co_await rig.check_everything();
+  for (const std::string& failure : rig.failures) UNSCOPED_INFO(failure);
+  CHECK(rig.failures.empty());
+  co_await rig.end();
+}
+
 // Beyond what it survives the set does not say that it is degraded only, and says when that is
 // over.
 Task<void> fail_beyond_redundancy(Executor* home, SetShape shape) {
@@ -189,6 +221,24 @@ TEST_CASE("no drive is lost when there is no room for what is written, and no bl
     for (std::uint64_t seed = 1; seed <= 3; ++seed) {
       CAPTURE(describe(shape.level), shape.drives, seed);
       in_world(seed, [&](Executor& home) { return run_out_of_space(&home, shape, seed); });
+    }
+  }
+}
+
+TEST_CASE("a drive without room for what is reserved on it goes, and costs the host nothing") {
+  std::vector<SetShape> shapes = kShapes;
+  shapes.push_back({.level = Level::kRaid5, .drives = 4, .integrity = true});
+  shapes.push_back({.level = Level::kRaid6, .drives = 5, .integrity = true});
+  shapes.push_back({.level = Level::kRaid1, .drives = 2, .integrity = true});
+  for (const SetShape& shape : shapes) {
+    if (shape.level < Level::kRaid1) continue;
+    for (const unsigned full : {0U, shape.drives - 1}) {
+      for (const bool last : {false, true}) {
+        CAPTURE(describe(shape.level), shape.drives, shape.integrity, full, last);
+        in_world(full, [&](Executor& home) {
+          return lose_one_without_any_room(&home, shape, full, last);
+        });
+      }
     }
   }
 }

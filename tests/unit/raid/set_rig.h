@@ -29,6 +29,7 @@ struct SetShape {
   unsigned drives;
   unsigned groups = 0;
   std::uint32_t strip_bytes = 4096;
+  bool integrity = false;
 };
 
 // One set and what it should hold.
@@ -51,6 +52,8 @@ class SetRig {
     wanted.group_count = shape_.groups;
     wanted.strip_bytes = shape_.strip_bytes;
     wanted.region_stripes = region_stripes;
+    wanted.integrity = shape_.integrity;
+    if (shape_.integrity) wanted.journal_bytes = kSetJournalBytes;
     if (shape_.level >= Level::kRaid5 && shape_.level != Level::kRaid10) {
       wanted.journal_bytes = kSetJournalBytes;
     }

@@ -108,7 +108,7 @@ Error TestDrive::change(const Request& request) {
     return Error::kNone;
   }
   if (write_failure_ != Error::kNone) return write_failure_;
-  if (full_ && request.extent.first >= data_from) return Error::kNoSpace;
+  if (full_ && (all_full_ || request.extent.first >= data_from)) return Error::kNoSpace;
   const bool write = request.operation == Operation::kWrite;
   if (request.extent.first >= data_from) ++(write ? counts.writes : counts.zeroes);
   auto change = std::make_shared<DriveState::Change>();

@@ -66,8 +66,11 @@ class TestDrive final : public BlockDevice {
   // Every operation fails with it; kNone ends that.
   void fail_with(Error error) { failure_ = error; }
   void fail_writes_with(Error error) { write_failure_ = error; }
-  // There is no room for changes of the area from `data_from` on.
-  void fill_up(bool full) { full_ = full; }
+  // There is no room for changes of the area from `data_from` on; if `all`, of none.
+  void fill_up(bool full, bool all = false) {
+    full_ = full;
+    all_full_ = full && all;
+  }
   void fail_reads_with(Error error) { read_failure_ = error; }
   // Operations do not end until released.
   void hang() { hanging_ = true; }
@@ -104,6 +107,7 @@ class TestDrive final : public BlockDevice {
   Error failure_ = Error::kNone;
   Error write_failure_ = Error::kNone;
   bool full_ = false;
+  bool all_full_ = false;
   Error read_failure_ = Error::kNone;
   bool hanging_ = false;
   Condition released_;

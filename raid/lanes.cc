@@ -1,0 +1,33 @@
+// Parity over lanes, stretch by stretch. Plain functions of their own: a walk is two kilobytes,
+// which no coroutine is to carry in its frame.
+#include "raid/lanes.h"
+
+#include "raid/parity.h"
+
+namespace sandbay::raid {
+
+void fill_parities(unsigned data, unsigned parities, Lanes& lanes, std::size_t lane_bytes) {
+  LaneWalk walk(lanes, lane_bytes);
+  while (walk.next()) {
+    const std::span<const std::byte* const> sources(walk.pointers(data).data(), data);
+    std::byte* p = walk.at(data);
+    std::byte* q = parities > 1 ? walk.at(data + 1) : nullptr;
+    if (p != nullptr && q != nullptr) {
+      generate_pq(sources, p, q, walk.length());
+    } else if (p != nullptr) {
+      generate_p(sources, p, walk.length());
+    } else if (q != nullptr) {
+      generate_q(sources, q, walk.length());
+    }
+  }
+}
+
+void recover_lanes(unsigned data, unsigned parities, std::uint64_t missing, Lanes& lanes,
+                   std::size_t lane_bytes) {
+  LaneWalk walk(lanes, lane_bytes);
+  while (walk.next()) {
+    recover(data, parities, walk.pointers(data + parities), missing, walk.length());
+  }
+}
+
+}  // namespace sandbay::raid
