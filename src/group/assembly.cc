@@ -17,8 +17,11 @@ namespace sandbay::group {
 
 namespace {
 constexpr std::size_t kEntriesAtOnce = 256;
-// How long sets may take to end what they do and to mark themselves clean.
-constexpr Duration kStopPatience = std::chrono::seconds(20);
+// How long the cache may take to bring everything to the sets, and these to end what they do and to
+// mark themselves clean.
+constexpr Duration kStopPatience = std::chrono::seconds(45);
+// The same for what no NVRAM keeps, before volumes are closed.
+constexpr Duration kSettlePatience = std::chrono::seconds(30);
 }  // namespace
 
 struct RunningGroup::Loaded {
@@ -60,6 +63,9 @@ Task<RunningGroup::Outcome> RunningGroup::assemble() {
   }
   hardware_ = std::make_unique<Hardware>(Executor::current(), configuration_, store_, events_,
                                          known(parse_uuid(identity_.uuid)));
+  ControllerCache::VolumePlaces places;
+  for (const auto& [name, entry] : loaded.volumes) note_place(entry.first, places);
+  hardware_->know_volumes(std::move(places));
   outcome = co_await hardware_->start();
   if (!outcome) co_return outcome;
   outcome = plan_volumes(&loaded);
@@ -222,6 +228,13 @@ RunningGroup::Outcome RunningGroup::reconcile(VolumeRecord& record,
         wanted.block_bytes));
   }
   record.specification = wanted;
+  record.specification.cache = stored.cache;
+  if (configured.cache_given && wanted.cache != stored.cache) {
+    spdlog::warn(
+        "{}: its cache is {}, as it was made or changed; cache = \"{}\" only counts when "
+        "it is made",
+        at(configured), describe(stored.cache), describe(wanted.cache));
+  }
   if (wanted.backing != Backing::kMemory) {
     record.specification.size_bytes = stored.size_bytes;
     if (wanted.size_bytes != 0 && wanted.size_bytes != stored.size_bytes) {
@@ -387,9 +400,14 @@ Task<void> RunningGroup::shutdown() {
     }
     co_await target->router->close();
   }
+  if (hardware_ != nullptr) {
+    co_await hardware_->settle(Executor::current().now() + kSettlePatience);
+  }
   const TimePoint deadline = Executor::current().now() + kClosePatience;
+  bool quiet = true;
   for (const auto& [name, volume] : volumes_) {
     const Error error = co_await volume->close(deadline);
+    quiet = quiet && (error != Error::kTimedOut || !volume->record().placement);
     // On a set that does not run nothing is left to flush: it took nothing.
     const bool set_away = error == Error::kNotReady && volume->record().placement;
     if (error != Error::kNone && !set_away) {
@@ -400,7 +418,7 @@ Task<void> RunningGroup::shutdown() {
   volumes_.clear();
   server_.reset();
   if (hardware_ != nullptr) {
-    co_await hardware_->stop(Executor::current().now() + kStopPatience);
+    co_await hardware_->stop(Executor::current().now() + kStopPatience, quiet);
     hardware_.reset();
   }
   co_await events_.close();

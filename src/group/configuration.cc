@@ -394,6 +394,22 @@ std::string_view key_of(const TableReader& reader, std::string_view sentence) {
   return reader.has(word) ? word : std::string_view("name");
 }
 
+void read_cache_mode(TableReader& reader, VolumeConfiguration& configured,
+                     const HardwareConfiguration& hardware) {
+  const auto word = reader.string("cache");
+  if (!word) return;
+  const auto mode = parse_cache_mode(*word);
+  configured.cache_given = true;
+  configured.specification.cache = mode.value_or(cache::Mode::kWriteBack);
+  if (!mode) {
+    reader.mistake("cache", fmt::format("\"{}\" is no mode; write {}", *word, kCacheModes));
+  } else if (configured.specification.backing != Backing::kRaid) {
+    reader.mistake("cache", "is of volumes on RAID sets; write raid = \"SET\", or leave it out");
+  } else if (!hardware.cache) {
+    reader.mistake("cache", "means nothing without a section [cache]; write both or none");
+  }
+}
+
 void read_volume(const Value& section, const std::string& path, Reading& reading) {
   TableReader reader(section, path, reading.mistakes);
   VolumeConfiguration configured{.line = section.line};
@@ -421,6 +437,7 @@ void read_volume(const Value& section, const std::string& path, Reading& reading
   volume.thin = reader.boolean("thin").value_or(!volume.preallocate);
   volume.read_only = reader.boolean("read_only").value_or(false);
   volume.write_cache = reader.boolean("write_cache").value_or(true);
+  read_cache_mode(reader, configured, reading.result.hardware);
   read_identity(reader, volume);
   if (const auto target = reader.string("target")) {
     note(reader, "target", check_target_name(*target));
@@ -502,16 +519,18 @@ std::map<std::string, std::string> check_drives(Reading& reading) {
   }
   const auto& nvram = reading.result.hardware.nvram;
   if (!nvram) return owners;
-  const auto path = reading.result.state / nvram->path;
-  if (const auto claim = claim_of_group(path, reading.result.state)) {
-    reading.mistakes.add(nvram->line, "nvram.file", *claim);
-  }
-  const auto [other, added] = owners.emplace(identity_of(path), "the NVRAM");
-  if (!added) {
-    reading.mistakes.add(
-        nvram->line, "nvram.file",
-        fmt::format("{} belongs to {}; choose another file", nvram->path, other->second));
-  }
+  const auto image = [&](std::string_view key, const std::string& name, std::string what) {
+    const auto path = reading.result.state / name;
+    if (const auto claim = claim_of_group(path, reading.result.state)) {
+      reading.mistakes.add(nvram->line, key, *claim);
+    }
+    const auto [other, added] = owners.emplace(identity_of(path), std::move(what));
+    if (added) return;
+    reading.mistakes.add(nvram->line, key,
+                         fmt::format("{} belongs to {}; choose another file", name, other->second));
+  };
+  image("nvram.file", nvram->path, "the NVRAM");
+  if (!nvram->mirror_path.empty()) image("nvram.mirror", nvram->mirror_path, "the NVRAM's mirror");
   return owners;
 }
 

@@ -15,6 +15,7 @@
 #include <string_view>
 #include <vector>
 
+#include "group/cache_configuration.h"
 #include "group/hardware_configuration.h"
 #include "group/naa.h"
 #include "iscsi/target_server.h"
@@ -63,7 +64,9 @@ struct VolumeSpecification {
   bool preallocate = false;
   bool thin = true;  // Tells initiators that UNMAP frees space.
   bool read_only = false;
-  bool write_cache = true;           // WCE at power on; without it every write is flushed.
+  bool write_cache = true;  // WCE at power on; without it every write is flushed.
+  // What the controller's cache does with it; kRaid.
+  cache::Mode cache = cache::Mode::kWriteBack;
   std::string serial;                // Empty: from the volume's UUID.
   std::optional<NaaIdentifier> naa;  // None: from the UUID.
   std::string vendor = "SANDBAY";
@@ -87,6 +90,7 @@ struct TargetConfiguration {
 
 struct VolumeConfiguration {
   VolumeSpecification specification;
+  bool cache_given = false;  // The file says what the cache does with it.
   std::uint32_t line = 0;
 };
 

@@ -18,7 +18,11 @@ namespace {
 constexpr std::size_t kEntriesAtOnce = 256;
 constexpr std::size_t kMostCacheBytes = std::size_t{16} << 20;
 constexpr std::size_t kLeastCacheBytes = std::size_t{1} << 20;
-constexpr std::string_view kNvramName = "A";  // As fault rules write it.
+// As fault rules write them: the NVRAM and its mirror.
+constexpr std::string_view kNvramName = "A";
+constexpr std::string_view kMirrorName = "B";
+// Of the time for stopping, what the sets are to have.
+constexpr Duration kForSets = std::chrono::seconds(15);
 
 Task<std::expected<std::vector<metadata::Entry>, Error>> load_all(metadata::Store* store,
                                                                   std::string prefix) {
@@ -48,6 +52,8 @@ Hardware::Hardware(Executor& home, const Configuration& configuration, metadata:
       group_(group),
       repeated_(events) {
   if (configuration.hardware.faults.enabled) power_ = std::make_unique<Power>();
+  cache_ = std::make_unique<ControllerCache>(home, configuration, store, events,
+                                             [this](const Uuid& set) { return name_of(set); });
 }
 
 Hardware::~Hardware() { assert(bays_.empty()); }
@@ -58,6 +64,8 @@ Task<Hardware::Outcome> Hardware::start() {
   outcome = co_await open_nvram();
   if (!outcome) co_return outcome;
   make_engine();
+  outcome = co_await start_cache();
+  if (!outcome) co_return outcome;
   outcome = co_await open_drives();
   if (!outcome) co_return outcome;
   outcome = add_rules();
@@ -178,6 +186,17 @@ void Hardware::make_engine() {
   engine_->add_nvram(std::string(kNvramName), *nvram_faults_);
 }
 
+Task<Hardware::Outcome> Hardware::start_cache() {
+  const Outcome started = co_await cache_->start(nvram_.get());
+  if (!started) co_return started;
+  for (const auto& [uuid, door] : doors_) door->share(cache_->cache(), cache_->streams());
+  if (engine_ == nullptr || cache_->mirror() == nullptr) co_return Outcome{};
+  mirror_faults_ = std::make_unique<NvramFaults>(*cache_->mirror());
+  mirror_faults_->remember_content();
+  engine_->add_nvram(std::string(kMirrorName), *mirror_faults_);
+  co_return Outcome{};
+}
+
 Task<Hardware::Outcome> Hardware::open_drives() {
   const auto& drives = configuration_.hardware.drives;
   // Un-flushed writes stand in pool memory, of which hosts need the most.
@@ -284,13 +303,23 @@ Task<void> Hardware::make_spare(std::string drive, std::string set) {
                             : fmt::format("drive {}: no spare: {}", drive, made.error())});
 }
 
-Task<void> Hardware::stop(TimePoint deadline) {
+Task<void> Hardware::stop(TimePoint deadline, bool quiet) {
   stopping_ = true;
   wake_.notify_all();
   co_await gate_.close();
   bool ended = true;
   if (engine_ != nullptr) engine_->clear_all();  // What hangs by a rule, ends.
-  if (controller_ != nullptr) ended = co_await controller_->stop(deadline);
+  // The cache goes while the sets are still there.
+  ended = co_await cache_->stop(std::max(home_.now(), deadline - kForSets));
+  ended = ended && (quiet || cache_->cache() == nullptr);
+  if (ended) {
+    mirror_faults_.reset();
+    co_await cache_->finish();
+  }
+  if (controller_ != nullptr) {
+    const bool stopped = co_await controller_->stop(deadline);
+    ended = ended && stopped;
+  }
   repeated_.tell_all();
   if (!ended) {
     events_.add({.severity = Severity::kError,
@@ -301,6 +330,8 @@ Task<void> Hardware::stop(TimePoint deadline) {
     (void)engine_.release();
     (void)power_.release();
     (void)nvram_faults_.release();
+    (void)mirror_faults_.release();
+    (void)cache_.release();
     (void)battery_.release();
     (void)nvram_.release();
     for (auto& [uuid, door] : doors_) (void)door.release();

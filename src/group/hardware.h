@@ -2,8 +2,8 @@
 // spares, and the faults that strike them. Built from the configuration; what the drives' own
 // superblocks say wins over the file, and every disagreement is told.
 //
-// Start: NVRAM, drives, rules, sets that are there, sets that are declared and not there (of blank
-// drives only), spares. A set's newest event is kept in the metadata before it is acted upon.
+// Start: NVRAM, cache, drives, rules, sets that are there, sets that are declared and not there (of
+// blank drives only), spares. A set's newest event is kept in the metadata before it is acted upon.
 // A set that was begun to be made when the daemon was killed is made anew: an intent names it, and
 // every UUID that is written for it. Nothing that bears none of them is ever erased at a start.
 //
@@ -20,7 +20,9 @@
 #include <vector>
 
 #include "fault/engine.h"
+#include "group/cache_info.h"
 #include "group/configuration.h"
+#include "group/controller_cache.h"
 #include "group/drive_bay.h"
 #include "group/event_log.h"
 #include "group/hardware_info.h"
@@ -51,7 +53,15 @@ class Hardware {
   // Only what no daemon should start with is an error, in one line: metadata that cannot be read or
   // written, NVRAM that cannot be opened, a drive that another daemon has, a rule that is wrong.
   Task<Outcome> start();
-  Task<void> stop(TimePoint deadline);
+  // `quiet`: no request of a volume is in flight.
+  Task<void> stop(TimePoint deadline, bool quiet = true);
+
+  // Before start(): for messages about writes that were lost.
+  void know_volumes(ControllerCache::VolumePlaces places) {
+    cache_->know_volumes(std::move(places));
+  }
+  // Brings to the drives what can be by the deadline.
+  Task<void> settle(TimePoint deadline) { return cache_->settle(deadline); }
 
   Executor& home() const noexcept { return home_; }
 
@@ -69,6 +79,9 @@ class Hardware {
   void raise_used_end(const Uuid& set, std::uint64_t end, metadata::Batch& batch);
 
   // Management. ---------------------------------------------------------------------------------
+  ControllerCache& cache() noexcept { return *cache_; }
+  const ControllerCache& cache() const noexcept { return *cache_; }
+  Task<std::expected<std::optional<std::uint64_t>, std::string>> discard_writes(Uuid set);
   std::vector<DriveInfo> show_drives() const;
   std::vector<SetInfo> show_sets() const;
   FaultsInfo show_faults() const;
@@ -89,6 +102,7 @@ class Hardware {
   Task<Outcome> load();
   Task<Outcome> open_nvram();
   void make_engine();
+  Task<Outcome> start_cache();
   Task<Outcome> open_drives();
   Outcome add_rules();
   Task<Outcome> erase_unfinished();
@@ -102,6 +116,7 @@ class Hardware {
   Task<void> make_spare(std::string drive, std::string set);
   void tell_disagreements();
   std::vector<std::string> disagreements(const raid::SetInfo& set) const;
+  void judge_writes(SetInfo& info) const;
 
   static Task<Error> record(Hardware* self, Uuid set, raid::Event event);
   void learn_sets();  // Names and geometries, for the records and the doors.
@@ -134,8 +149,10 @@ class Hardware {
   std::map<std::string, std::string> not_made_;     // Sets, and why.
   std::unique_ptr<Power> power_;                    // Null where it cannot be cut.
   std::map<Uuid, std::unique_ptr<SetDoor>> doors_;
+  std::unique_ptr<ControllerCache> cache_;  // There from the beginning to the end.
   std::unique_ptr<nvram::Nvram> nvram_;
   std::unique_ptr<NvramFaults> nvram_faults_;
+  std::unique_ptr<NvramFaults> mirror_faults_;
   std::unique_ptr<nvram::Battery::Observer> battery_;
   std::unique_ptr<fault::FaultEngine> engine_;
   std::vector<std::unique_ptr<DriveBay>> bays_;

@@ -204,6 +204,14 @@ void read_nvram(const Value& section, Mistakes& mistakes, HardwareConfiguration&
                                             *word));
     }
   }
+  nvram.mirror_path = reader.string("mirror").value_or("");
+  if (reader.has("mirror") && nvram.mirror_path.empty()) {
+    reader.mistake("mirror", "is empty; write the path of the partner controller's image file");
+  }
+  nvram.mirror_required = reader.boolean("mirror_required").value_or(false);
+  if (nvram.mirror_required && !reader.has("mirror")) {
+    reader.mistake("mirror_required", "means nothing without mirror; write both or none");
+  }
   nvram.power_loss_only_emulated =
       reader.boolean("power_loss_only_emulated").value_or(nvram.power_loss_only_emulated);
   reader.finish();
@@ -335,6 +343,34 @@ void check_rules(const HardwareConfiguration& hardware, Mistakes& mistakes) {
   }
 }
 
+// What stands in NVRAM against its size.
+void check_nvram_size(const HardwareConfiguration& hardware, std::uint64_t journal_bytes,
+                      Mistakes& mistakes) {
+  const std::uint64_t cache_bytes = hardware.cache ? hardware.cache->nvram_bytes : 0;
+  if (!hardware.nvram) {
+    if (cache_bytes == 0) return;
+    mistakes.add(hardware.cache->line, "cache.nvram",
+                 "there is no NVRAM; add a section [nvram], or leave it out");
+    return;
+  }
+  if (!hardware.nvram->mirror_path.empty() && cache_bytes == 0) {
+    mistakes.add(hardware.nvram->line, "nvram.mirror",
+                 "mirrors the writes of the cache, and there are none; write nvram = \"32MiB\" in "
+                 "a section [cache], or leave it out");
+  }
+  // The image's own bookkeeping needs a little.
+  constexpr std::uint64_t kOwn = std::uint64_t{1} << 20;
+  const std::uint64_t needed = journal_bytes + cache_bytes + kOwn;
+  if (needed == kOwn || hardware.nvram->size_bytes >= needed) return;
+  mistakes.add(hardware.nvram->line, "nvram.size",
+               fmt::format("{} is too little for {}; write at least {}",
+                           format_size(hardware.nvram->size_bytes),
+                           cache_bytes == 0     ? "the journals of its sets"
+                           : journal_bytes == 0 ? "the cache"
+                                                : "the journals of its sets and the cache",
+                           format_size(needed)));
+}
+
 // Drives against sets, and sets against what they stand on.
 void check_hardware(const HardwareConfiguration& hardware, Mistakes& mistakes) {
   Uses uses(hardware, mistakes);
@@ -363,14 +399,7 @@ void check_hardware(const HardwareConfiguration& hardware, Mistakes& mistakes) {
                    "there is no NVRAM; add a section [nvram], or write \"drives\"");
     }
   }
-  // The image's own bookkeeping needs a little.
-  constexpr std::uint64_t kOwn = std::uint64_t{1} << 20;
-  if (hardware.nvram && nvram_bytes != 0 && hardware.nvram->size_bytes < nvram_bytes + kOwn) {
-    mistakes.add(
-        hardware.nvram->line, "nvram.size",
-        fmt::format("{} is too little for the journals of its sets; write at least {}",
-                    format_size(hardware.nvram->size_bytes), format_size(nvram_bytes + kOwn)));
-  }
+  check_nvram_size(hardware, nvram_bytes, mistakes);
 }
 
 }  // namespace
@@ -439,6 +468,7 @@ void read_hardware(TableReader& root, Mistakes& mistakes, HardwareConfiguration&
                  fmt::format("{} sets are too many; write at most {}", index, kMostSetSections));
   }
   if (const Value* section = root.table("nvram")) read_nvram(*section, mistakes, hardware);
+  hardware.cache = read_cache(root, mistakes);
   if (const Value* section = root.table("faults")) {
     read_faults(*section, mistakes, hardware.faults);
   }

@@ -1,4 +1,4 @@
-// HardwareConfiguration: the drives, RAID sets, NVRAM and faults that a configuration file
+// HardwareConfiguration: the drives, RAID sets, NVRAM, cache and faults that a configuration file
 // describes, checked, as plain values.
 //
 // What can be judged from the text alone has been judged: every drive has one use, every set can be
@@ -14,6 +14,7 @@
 #include <utility>
 #include <vector>
 
+#include "group/cache_configuration.h"
 #include "nvram/nvram.h"
 #include "raid/assembly.h"
 #include "runtime/clock.h"
@@ -70,6 +71,10 @@ struct NvramConfiguration {
   nvram::Durability durability = nvram::Durability::kProcess;
   nvram::BatteryState battery = nvram::BatteryState::kGood;
   bool power_loss_only_emulated = false;
+  // The image of the partner controller, which holds the same writes; empty: none. A relative path
+  // starts at the state directory.
+  std::string mirror_path;
+  bool mirror_required = false;  // Without it nothing counts as non-volatile.
   std::uint32_t line = 0;
 };
 
@@ -84,13 +89,14 @@ struct HardwareConfiguration {
   std::vector<DriveConfiguration> drives;
   std::vector<SetConfiguration> sets;
   std::optional<NvramConfiguration> nvram;
+  std::optional<CacheConfiguration> cache;
   FaultsConfiguration faults;
 
   const DriveConfiguration* drive(std::string_view name) const;
   const SetConfiguration* set(std::string_view name) const;
 };
 
-// Reads the sections [[drive]], [[raid]], [nvram] and [faults]; every mistake is noted.
+// Reads the sections [[drive]], [[raid]], [nvram], [cache] and [faults]; every mistake is noted.
 void read_hardware(TableReader& root, Mistakes& mistakes, HardwareConfiguration& hardware);
 
 // What raid::Controller is asked for to make this set.

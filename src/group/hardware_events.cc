@@ -159,9 +159,11 @@ void Hardware::learn_door(raid::ManagedSet* set) {
   const Geometry& geometry = records_.at(set->uuid()).geometry;
   if (door == nullptr || (!started_ && !door->leads())) {
     door = std::make_unique<SetDoor>(home_, set->name(), geometry, power_.get());
+    door->share(cache_->cache(), cache_->streams());
   }
-  if (!door->leads() && door->geometry().block_count == set->geometry().block_count) {
-    door->lead_to(*set);
+  if (door->leads() || !cache_->bar(set->uuid()).empty()) return;
+  if (door->geometry().block_count == set->geometry().block_count) {
+    door->lead_to(cache_->above(set->uuid(), *set));
   }
 }
 
@@ -174,6 +176,7 @@ void Hardware::power_lost() {
   if (power_->off()) return;
   power_->turn_off();
   if (nvram_ != nullptr) nvram_->cut_power();
+  if (cache_->mirror() != nullptr) cache_->mirror()->cut_power();
   spawn(end_by_power_cut());
 }
 

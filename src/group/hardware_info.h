@@ -32,8 +32,9 @@ struct DriveInfo {
 
 struct SetInfo {
   raid::SetInfo raid;
-  bool declared = false;           // Stands in the configuration file.
-  std::vector<std::string> notes;  // In what drives and file disagree; sentences.
+  bool declared = false;  // Stands in the configuration file.
+  // In what drives and file disagree, and what the cache has to say; sentences.
+  std::vector<std::string> notes;
   std::uint64_t free_bytes = 0;
   std::vector<std::string> volumes;
   Duration progress_age{};  // Of what goes on in the background.

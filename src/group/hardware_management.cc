@@ -33,6 +33,10 @@ std::optional<std::string> Hardware::claim_on(const std::filesystem::path& path)
   if (nvram && identity_of(configuration_.state / nvram->path) == identity) {
     return fmt::format("{} is the NVRAM; choose another file", path.string());
   }
+  if (nvram && !nvram->mirror_path.empty() &&
+      identity_of(configuration_.state / nvram->mirror_path) == identity) {
+    return fmt::format("{} is the NVRAM's mirror; choose another file", path.string());
+  }
   return std::nullopt;
 }
 
@@ -58,6 +62,8 @@ std::string Hardware::name_of(const Uuid& set) const {
 }
 
 std::string Hardware::refusal(const Uuid& uuid) const {
+  std::string bar = cache_->bar(uuid);
+  if (!bar.empty()) return bar;
   if (controller_ != nullptr) {
     for (const raid::ManagedSet* const set : controller_->sets()) {
       if (set->uuid() != uuid) continue;
@@ -143,6 +149,13 @@ Task<Hardware::Outcome> Hardware::erase_drive(std::string drive) {
   co_return Outcome{};
 }
 
+// A set that was barred serves from now on.
+Task<std::expected<std::optional<std::uint64_t>, std::string>> Hardware::discard_writes(Uuid set) {
+  auto discarded = co_await cache_->discard(set);
+  if (discarded && controller_ != nullptr) learn_sets();
+  co_return discarded;
+}
+
 Hardware::Outcome Hardware::verify_set(const std::string& set) {
   return controller_->verify_set(set);
 }
@@ -192,6 +205,18 @@ void Hardware::tell_disagreements() {
   }
 }
 
+// What the cache knows of the set counts, too: whether all that was acknowledged is there.
+void Hardware::judge_writes(SetInfo& info) const {
+  const std::string bar = cache_->bar(info.raid.uuid);
+  if (!bar.empty()) {
+    info.raid.running = false;
+    info.raid.refusal = bar;
+  }
+  for (std::string& note : cache_->notes_on(info.raid.uuid)) info.notes.push_back(std::move(note));
+  const bool failing = cache_->is_failing(info.raid.uuid);
+  if (failing && info.raid.health == Health::kGood) info.raid.health = Health::kDegraded;
+}
+
 std::vector<SetInfo> Hardware::show_sets() const {
   std::vector<SetInfo> list;
   if (controller_ == nullptr) return list;
@@ -202,6 +227,7 @@ std::vector<SetInfo> Hardware::show_sets() const {
       info.progress_age = home_.now() - set.progress.started;
     }
     info.raid = std::move(set);
+    judge_writes(info);
     list.push_back(std::move(info));
   }
   // Those of which no drive is there, or that could not be made.

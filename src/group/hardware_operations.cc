@@ -19,12 +19,12 @@ Refusal no_such_drive(const std::string& name) {
           .message = fmt::format("there is no drive \"{}\"; see the list of drives", name)};
 }
 
+}  // namespace
+
 Refusal no_such_set(const std::string& name) {
   return {.code = Refusal::Code::kNotFound,
           .message = fmt::format("there is no set \"{}\"; see the list of sets", name)};
 }
-
-}  // namespace
 
 // Drives
 // --------------------------------------------------------------------------------------------

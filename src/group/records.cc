@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include <bit>
 #include <nlohmann/json.hpp>
 
 namespace sandbay::group {
@@ -51,6 +52,10 @@ Uuid uuid_from(const json& value) {
   return *uuid;
 }
 
+std::string text_of(const ImageUuid& image) { return format_uuid(std::bit_cast<Uuid>(image)); }
+
+ImageUuid image_from(const json& value) { return std::bit_cast<ImageUuid>(uuid_from(value)); }
+
 // Records of older versions have the first three alone.
 Geometry geometry_from(const json& value) {
   const Geometry usual;
@@ -98,6 +103,10 @@ std::string set_key(const Uuid& uuid) { return std::string(kSetPrefix) + format_
 
 std::string used_key(const Uuid& uuid) { return std::string(kUsedPrefix) + format_uuid(uuid); }
 
+std::string dirty_key(const Uuid& uuid) { return std::string(kDirtyPrefix) + format_uuid(uuid); }
+
+std::string lost_key(const Uuid& uuid) { return std::string(kLostPrefix) + format_uuid(uuid); }
+
 std::string making_key(std::string_view name) {
   return std::string(kMakingPrefix) + std::string(name);
 }
@@ -126,6 +135,7 @@ std::string encode(const VolumeRecord& record) {
              {"thin", s.thin},
              {"read_only", s.read_only},
              {"write_cache", s.write_cache},
+             {"cache", describe(s.cache)},
              {"serial", s.serial},
              {"vendor", s.vendor},
              {"product", s.product},
@@ -201,6 +211,29 @@ std::string encode(const TargetRecord& record) {
                   {"access", std::move(access)}});
 }
 
+std::string encode(const MirrorRecord& record) {
+  return to_text({{"format", kFormat},
+                  {"image", text_of(record.image)},
+                  {"nvram", text_of(record.nvram)},
+                  {"open_count", record.open_count},
+                  {"stale", record.stale}});
+}
+
+std::string encode_dirty(const ImageUuid& nvram) {
+  return to_text({{"format", kFormat}, {"nvram", text_of(nvram)}});
+}
+
+std::string encode(const std::vector<LostRange>& ranges) {
+  json list = json::array();
+  for (const LostRange& range : ranges) {
+    list.push_back({{"volume", range.volume},
+                    {"first_block", range.extent.first},
+                    {"blocks", range.extent.block_count},
+                    {"why", range.why}});
+  }
+  return to_text({{"format", kFormat}, {"ranges", std::move(list)}});
+}
+
 std::expected<GroupRecord, std::string> decode_group(std::string_view text) {
   return decode<GroupRecord>(text, [](const json& value) {
     return GroupRecord{.uuid = value.at("uuid").get<std::string>(),
@@ -223,6 +256,10 @@ std::expected<VolumeRecord, std::string> decode_volume(std::string_view text) {
     s.thin = value.at("thin").get<bool>();
     s.read_only = value.at("read_only").get<bool>();
     s.write_cache = value.at("write_cache").get<bool>();
+    // One of an older version names no mode.
+    const auto cache = parse_cache_mode(value.value("cache", "write-back"));
+    if (!cache) throw std::out_of_range("its cache mode is none");
+    s.cache = *cache;
     s.serial = value.at("serial").get<std::string>();
     s.vendor = value.at("vendor").get<std::string>();
     s.product = value.at("product").get<std::string>();
@@ -306,6 +343,32 @@ std::expected<MakingRecord, std::string> decode_making(std::string_view text) {
       record.drive_uuids.push_back(uuid_from(drive));
     }
     return record;
+  });
+}
+
+std::expected<MirrorRecord, std::string> decode_mirror(std::string_view text) {
+  return decode<MirrorRecord>(text, [](const json& value) {
+    return MirrorRecord{.image = image_from(value.at("image")),
+                        .nvram = image_from(value.at("nvram")),
+                        .open_count = value.at("open_count").get<std::uint64_t>(),
+                        .stale = value.at("stale").get<bool>()};
+  });
+}
+
+std::expected<ImageUuid, std::string> decode_dirty(std::string_view text) {
+  return decode<ImageUuid>(text, [](const json& value) { return image_from(value.at("nvram")); });
+}
+
+std::expected<std::vector<LostRange>, std::string> decode_lost(std::string_view text) {
+  return decode<std::vector<LostRange>>(text, [](const json& value) {
+    std::vector<LostRange> ranges;
+    for (const json& entry : value.at("ranges")) {
+      ranges.push_back({.volume = entry.at("volume").get<std::uint64_t>(),
+                        .extent = {.first = entry.at("first_block").get<std::uint64_t>(),
+                                   .block_count = entry.at("blocks").get<std::uint64_t>()},
+                        .why = entry.at("why").get<std::string>()});
+    }
+    return ranges;
   });
 }
 

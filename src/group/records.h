@@ -10,6 +10,12 @@
 //   making/NAME        a set that is about to be made: its drives, its UUID and theirs. Whoever
 //                      finds one at start erases what was made of it, by the UUIDs
 //   nvram              how often the NVRAM's image had been opened when it was used last
+//   mirror             the image of the partner controller that is used with it, how often it had
+//                      been opened, and whether it still has what the NVRAM has
+//   dirty/UUID         the NVRAM in which there may be writes that are not on that set yet. Without
+//                      one there are none, whatever some NVRAM says
+//   lost/UUID          acknowledged writes to that set that the NVRAM has lost, until somebody has
+//                      taken notice
 //   event/NUMBER       what happened, sixteen hexadecimal digits, the newest last; see event_log.h
 //   intent/UUID        a file of a volume that is about to be made or removed: its file name in
 //                      STATE/volumes. Whoever finds one at start removes the file, unless the
@@ -19,6 +25,8 @@
 // is an event.
 #pragma once
 
+#include <array>
+#include <cstddef>
 #include <cstdint>
 #include <expected>
 #include <optional>
@@ -42,6 +50,9 @@ inline constexpr std::string_view kSetPrefix = "raid/";
 inline constexpr std::string_view kUsedPrefix = "used/";
 inline constexpr std::string_view kMakingPrefix = "making/";
 inline constexpr std::string_view kNvramKey = "nvram";
+inline constexpr std::string_view kMirrorKey = "mirror";
+inline constexpr std::string_view kDirtyPrefix = "dirty/";
+inline constexpr std::string_view kLostPrefix = "lost/";
 inline constexpr std::string_view kEventPrefix = "event/";
 
 struct GroupRecord {
@@ -76,6 +87,24 @@ struct MakingRecord {
   std::vector<Uuid> drive_uuids;
 };
 
+// Of images of NVRAM.
+using ImageUuid = std::array<std::byte, 16>;
+
+struct MirrorRecord {
+  ImageUuid image{};
+  ImageUuid nvram{};  // Whose mirror it is.
+  std::uint64_t open_count = 0;
+  bool stale = false;
+  bool operator==(const MirrorRecord&) const = default;
+};
+
+struct LostRange {
+  std::uint64_t volume = 0;  // Its number.
+  Extent extent;             // Of the set; no blocks: nobody knows which.
+  std::string why;           // "host crash", "damaged" …
+  bool operator==(const LostRange&) const = default;
+};
+
 struct AddedAccess {
   std::uint64_t id = 0;
   iscsi::AccessRecord record;
@@ -94,6 +123,8 @@ std::string volume_file_name(const Uuid& uuid);  // "UUID.img"
 std::string set_key(const Uuid& uuid);
 std::string used_key(const Uuid& uuid);
 std::string making_key(std::string_view name);
+std::string dirty_key(const Uuid& uuid);
+std::string lost_key(const Uuid& uuid);
 std::string event_key(std::uint64_t number);
 
 std::string encode(const GroupRecord& record);
@@ -102,6 +133,9 @@ std::string encode(const TargetRecord& record);
 std::string encode(const SetRecord& record);
 std::string encode(const MakingRecord& record);
 std::string encode(const EventInfo& event);
+std::string encode(const MirrorRecord& record);
+std::string encode_dirty(const ImageUuid& nvram);
+std::string encode(const std::vector<LostRange>& ranges);
 std::string encode_used(std::uint64_t end_block);
 std::string encode_nvram(std::uint64_t open_count);
 
@@ -114,5 +148,8 @@ std::expected<EventInfo, std::string> decode_event(std::string_view text);
 std::expected<std::uint64_t, std::string> decode_used(std::string_view text);
 std::expected<std::uint64_t, std::string> decode_nvram(std::string_view text);
 std::expected<MakingRecord, std::string> decode_making(std::string_view text);
+std::expected<MirrorRecord, std::string> decode_mirror(std::string_view text);
+std::expected<ImageUuid, std::string> decode_dirty(std::string_view text);
+std::expected<std::vector<LostRange>, std::string> decode_lost(std::string_view text);
 
 }  // namespace sandbay::group

@@ -1,6 +1,6 @@
-// RunningGroup: the one implementation of Group. Its functions stand in five files: assembly.cc
-// (start and shutdown), views.cc (what it tells), volume_operations.cc, target_operations.cc and
-// hardware_operations.cc (what it changes).
+// RunningGroup: the one implementation of Group. Its functions stand in several files: assembly.cc
+// (start and shutdown), views.cc (what it tells), volume_operations.cc, target_operations.cc,
+// hardware_operations.cc and cache_operations.cc (what it changes).
 //
 // Everything here lives on executor 0. What changes something holds `changing_` from its first
 // check to its end, so that a check stays true across awaits.
@@ -71,6 +71,12 @@ class RunningGroup final : public Group {
   Task<Answer<void>> remove_access(std::string volume, std::string id) override;
   Task<Answer<void>> drop_session(std::uint16_t tsih, iscsi::SessionDrop drop) override;
   Task<Answer<void>> request_negotiation(std::uint16_t tsih, Duration within) override;
+
+  // cache_operations.cc
+  Task<CacheInfo> show_cache() override;
+  Task<Answer<void>> flush_cache(std::string set) override;
+  Task<Answer<DiscardedWrites>> discard_writes(std::string set, std::string confirmed) override;
+  Task<Answer<void>> acknowledge_lost_writes(std::string set) override;
 
   // hardware_operations.cc
   Task<std::vector<DriveInfo>> list_drives() override;
@@ -150,6 +156,15 @@ class RunningGroup final : public Group {
   Task<void> abandon(std::shared_ptr<Volume> volume);
   std::optional<std::uint32_t> free_lun(const std::string& target) const;
 
+  // cache_operations.cc
+  Task<CacheInfo> cache_now();
+  Task<Answer<void>> flush_cache_now(std::string set);
+  Task<Answer<DiscardedWrites>> discard_writes_now(std::string set, std::string confirmed);
+  Task<Answer<void>> acknowledge_now(std::string set);
+  // By its name, or by its UUID.
+  std::optional<Uuid> cached_set(const std::string& set) const;
+  Task<Answer<void>> change_cache_now(std::shared_ptr<Volume> volume, cache::Mode mode);
+
   // hardware_operations.cc
   SetInfo with_space(SetInfo set) const;
   Task<std::vector<DriveInfo>> drives_now();
@@ -203,7 +218,12 @@ class RunningGroup final : public Group {
   Gate dropping_;  // Sessions; an initiator may take its time, which shutdown() does not grant.
 };
 
+// Why a volume cannot have its cache mode; half a sentence.
+std::optional<std::string> cache_error(const VolumeSpecification& specification, bool has_cache);
+// Where a volume on a set lies, for messages about its cached writes; nothing for others.
+void note_place(const VolumeRecord& record, ControllerCache::VolumePlaces& places);
 Refusal shutting_down();
+Refusal no_such_set(const std::string& name);
 Refusal no_such_volume(const std::string& name);
 
 template <class T>

@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "group/cache_info.h"
 #include "group/configuration.h"
 #include "group/event_log.h"
 #include "group/hardware_info.h"
@@ -118,8 +119,13 @@ struct Measurements {
   std::vector<ExecutorInfo> executors;
   std::vector<DriveInfo> drives;
   std::vector<SetInfo> sets;
+  CacheInfo cache;
   FaultsInfo faults;
   std::uint64_t events = 0;
+};
+
+struct DiscardedWrites {
+  std::optional<std::uint64_t> byte_count;  // None: nobody knows how many.
 };
 
 struct AddedFault {
@@ -144,6 +150,7 @@ struct CreatedAccess {
 struct ChangeVolumeRequest {
   std::optional<std::uint64_t> size_bytes;  // Never smaller than it is.
   std::optional<std::string> name;          // Its target keeps its name.
+  std::optional<cache::Mode> cache;         // Of one on a RAID set.
 };
 
 class Service {
@@ -182,6 +189,15 @@ class Service {
   virtual Task<std::vector<SetInfo>> list_sets() = 0;
   virtual Task<Answer<SetInfo>> show_set(std::string name) = 0;
   virtual Task<Answer<SetInfo>> verify_set(std::string name) = 0;
+
+  virtual Task<CacheInfo> show_cache() = 0;
+  // Brings everything that was acknowledged to the drives of a set, or with an empty name of all.
+  virtual Task<Answer<void>> flush_cache(std::string set) = 0;
+  // Gives up what was acknowledged and cannot be brought to the set's drives. `confirmed` is the
+  // set's name once more. Refused where nothing has failed.
+  virtual Task<Answer<DiscardedWrites>> discard_writes(std::string set, std::string confirmed) = 0;
+  // What the NVRAM has lost of the set is known, and need not be shown any more.
+  virtual Task<Answer<void>> acknowledge_lost_writes(std::string set) = 0;
 
   virtual Task<FaultsInfo> list_faults() = 0;
   virtual Task<Answer<AddedFault>> add_fault(std::string rule) = 0;

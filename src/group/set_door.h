@@ -11,6 +11,11 @@
 #include "block/block_device.h"
 #include "group/power.h"
 
+namespace sandbay::cache {
+class Cache;
+struct StreamBudget;
+}  // namespace sandbay::cache
+
 namespace sandbay::group {
 
 class SetDoor final : public BlockDevice {
@@ -20,7 +25,15 @@ class SetDoor final : public BlockDevice {
       : home_(home), name_(std::move(name)), geometry_(geometry), power_(power) {}
 
   Executor& home() const noexcept override { return home_; }
-  const Geometry& geometry() const noexcept override { return geometry_; }
+  // What was known when it was made; but which caches there are is what is true now.
+  const Geometry& geometry() const noexcept override {
+    if (set_ != nullptr) {
+      const Geometry& now = set_->geometry();
+      geometry_.volatile_cache = now.volatile_cache;
+      geometry_.non_volatile_cache = now.non_volatile_cache;
+    }
+    return geometry_;
+  }
   Health health() const noexcept override {
     return set_ != nullptr ? set_->health() : Health::kMissing;
   }
@@ -38,9 +51,17 @@ class SetDoor final : public BlockDevice {
     return set_ != nullptr ? set_->write_buffers(byte_count) : BufferList();
   }
 
-  // Borrows the set, which has this geometry and outlives every request.
+  // Borrows the set, or what stands above it, which has this geometry and outlives every request.
   void lead_to(BlockDevice& set) noexcept { set_ = &set; }
   bool leads() const noexcept { return set_ != nullptr; }
+
+  // What the volumes here share, on the same home; both may be null.
+  void share(cache::Cache* cache, cache::StreamBudget* streams) noexcept {
+    cache_ = cache;
+    streams_ = streams;
+  }
+  cache::Cache* cache() const noexcept { return cache_; }
+  cache::StreamBudget* streams() const noexcept { return streams_; }
 
  private:
   static Task<Completion> not_ready(Request request) {
@@ -50,9 +71,11 @@ class SetDoor final : public BlockDevice {
 
   Executor& home_;
   std::string name_;
-  Geometry geometry_;
+  mutable Geometry geometry_;
   Power* power_;
   BlockDevice* set_ = nullptr;
+  cache::Cache* cache_ = nullptr;
+  cache::StreamBudget* streams_ = nullptr;
 };
 
 }  // namespace sandbay::group

@@ -241,6 +241,7 @@ Task<Measurements> RunningGroup::measure_now() {
   }
   all.drives = hardware_->show_drives();
   all.sets = co_await sets_now();
+  all.cache = co_await cache_now();
   all.faults = hardware_->show_faults();
   all.events = events_.total();
   all.group = group_info(static_cast<std::uint32_t>(all.sessions.size()));

@@ -12,6 +12,9 @@
 #include "block/file_device.h"
 #include "block/memory_device.h"
 #include "block/slice.h"
+#include "cache/cache.h"
+#include "cache/read_ahead.h"
+#include "group/set_door.h"
 #include "group/units.h"
 #include "runtime/known.h"
 #include "runtime/sync.h"
@@ -39,13 +42,6 @@ std::string_view verb(Operation operation) {
       return "advice";
   }
   return "request";
-}
-
-// The volume's number in requests, the same for its whole life: never 0, which means no volume.
-std::uint64_t number_of(const Uuid& uuid) {
-  std::uint64_t number = 0;
-  for (std::size_t i = 0; i < sizeof number; ++i) number = number << 8U | uuid[i];
-  return number == 0 ? 1 : number;
 }
 
 // Says that the device fails: the first time at once, then at most once in kBetweenWarnings, with
@@ -100,6 +96,12 @@ scsi::LogicalUnitOptions unit_options(const VolumeRecord& record) {
 
 }  // namespace
 
+std::uint64_t number_of(const Uuid& uuid) {
+  std::uint64_t number = 0;
+  for (std::size_t i = 0; i < sizeof number; ++i) number = number << 8U | uuid[i];
+  return number == 0 ? 1 : number;
+}
+
 std::filesystem::path path_of(const VolumeRecord& record, const std::filesystem::path& state) {
   switch (record.specification.backing) {
     case Backing::kState:
@@ -125,15 +127,25 @@ std::shared_ptr<Volume> Volume::without_device(VolumeRecord record,
   return volume;
 }
 
+void Volume::stand_on(SetDoor& set, const Extent& extent) {
+  const std::uint64_t number = number_of(record_.uuid);
+  slice_ = std::make_unique<Slice>(set, extent, number);
+  device_ = slice_.get();
+  if (set.cache() != nullptr) set.cache()->set_mode(number, record_.specification.cache);
+  if (set.streams() == nullptr) return;
+  read_ahead_ = std::make_unique<cache::ReadAhead>(*slice_, *set.streams());
+  device_ = read_ahead_.get();
+}
+
 Task<Volume::Opened> Volume::open(VolumeRecord record, std::filesystem::path state, Executor& home,
-                                  Opening opening, BlockDevice* set) {
+                                  Opening opening, SetDoor* set) {
   auto volume =
       co_await invoke_on(home, open_here(std::move(record), std::move(state), &home, opening, set));
   co_return volume;
 }
 
 Task<Volume::Opened> Volume::open_here(VolumeRecord record, std::filesystem::path state,
-                                       Executor* home, Opening opening, BlockDevice* set) {
+                                       Executor* home, Opening opening, SetDoor* set) {
   std::shared_ptr<Volume> volume(new Volume);
   volume->record_ = std::move(record);
   volume->path_ = path_of(volume->record_, state);
@@ -145,7 +157,7 @@ Task<Volume::Opened> Volume::open_here(VolumeRecord record, std::filesystem::pat
                                                .physical_block_bytes = s.physical_block_bytes});
     if (!memory) co_return std::unexpected(OpenFailure{.reason = memory.error()});
     volume->memory_ = memory->get();
-    volume->device_ = std::move(*memory);
+    volume->storage_ = std::move(*memory);
   } else if (s.backing == Backing::kRaid) {
     assert(set != nullptr && volume->record_.placement);
     const Extent extent = known(volume->record_.placement).extent;
@@ -156,16 +168,15 @@ Task<Volume::Opened> Volume::open_here(VolumeRecord record, std::filesystem::pat
                                 extent.first, extent.end(), s.block_bytes, set->description(),
                                 geometry.block_count, geometry.block_bytes)});
     }
-    auto slice = std::make_unique<Slice>(*set, extent, number_of(volume->record_.uuid));
-    volume->slice_ = slice.get();
-    volume->device_ = std::move(slice);
+    volume->stand_on(*set, extent);
   } else {
     auto opened = co_await open_file(volume.get(), opening);
     if (!opened) {
-      volume->device_.reset();
+      volume->storage_.reset();
       co_return std::unexpected(opened.error());
     }
   }
+  if (volume->storage_ != nullptr) volume->device_ = volume->storage_.get();
   volume->unit_ =
       std::make_unique<scsi::LogicalUnit>(*volume->device_, unit_options(volume->record_));
   co_return volume;
@@ -227,7 +238,7 @@ Task<std::expected<void, OpenFailure>> Volume::open_file(Volume* volume, Opening
   }
   s.size_bytes = byte_count;
   volume->file_ = file->get();
-  volume->device_ = std::move(*file);
+  volume->storage_ = std::move(*file);
   if (create) {
     const auto folder = volume->path_.parent_path();
     const Error error =
@@ -243,7 +254,9 @@ Task<std::expected<void, OpenFailure>> Volume::open_file(Volume* volume, Opening
 Volume::~Volume() {
   // Whatever close() left behind still has a request in it and must not be destroyed.
   (void)unit_.release();
-  (void)device_.release();
+  (void)read_ahead_.release();
+  (void)slice_.release();
+  (void)storage_.release();
 }
 
 Task<Volume::State> Volume::state() {
@@ -254,7 +267,9 @@ Task<Volume::State> Volume::state() {
 
 Task<Volume::State> Volume::state_here() {
   if (unit_ == nullptr) co_return State{};  // Closed while the caller was on its way here.
-  co_return State{.counters = unit_->counters(), .health = device_->health()};
+  State state{.counters = unit_->counters(), .health = device_->health()};
+  if (read_ahead_ != nullptr) state.streams = read_ahead_->counters();
+  co_return state;
 }
 
 Task<Error> Volume::grow(std::uint64_t byte_count) {
@@ -269,6 +284,7 @@ Task<Error> Volume::grow_here(std::uint64_t byte_count) {
   if (file_ != nullptr) error = co_await file_->grow(byte_count);
   if (slice_ != nullptr) {
     slice_->grow(byte_count / slice_->geometry().block_bytes);
+    if (read_ahead_ != nullptr) read_ahead_->grow();
     error = Error::kNone;
   }
   if (error == Error::kNone) unit_->capacity_changed();
@@ -284,18 +300,21 @@ Task<Error> Volume::close(TimePoint deadline) {
 Task<Error> Volume::close_here(TimePoint deadline) {
   const bool quiet = co_await unit_->close(deadline);
   const auto state = std::make_shared<Flush>();
-  spawn(flush(state, device_.get()));
+  spawn(flush(state, device_));
   bool flushed = co_await state->ended.wait_until(deadline);
   if (!flushed) {
     state->cancellation.cancel();
     flushed = co_await state->ended.wait_until(home_->now() + kCancelPatience);
   }
   if (!quiet || !flushed) co_return Error::kTimedOut;
+  if (read_ahead_ != nullptr) co_await read_ahead_->close();
   unit_.reset();
   file_ = nullptr;
   memory_ = nullptr;
-  slice_ = nullptr;
-  device_.reset();
+  device_ = nullptr;
+  read_ahead_.reset();
+  slice_.reset();
+  storage_.reset();
   co_return state->error;
 }
 

@@ -12,6 +12,7 @@
 #include <string>
 
 #include "block/block_device.h"
+#include "cache/stream_detector.h"
 #include "group/records.h"
 #include "runtime/executor.h"
 #include "scsi/counters.h"
@@ -21,9 +22,17 @@ namespace sandbay {
 class FileDevice;
 class MemoryDevice;
 class Slice;
+namespace cache {
+class ReadAhead;
+}
 }  // namespace sandbay
 
 namespace sandbay::group {
+
+class SetDoor;
+
+// The volume's number in requests, the same for its whole life: never 0, which means no volume.
+std::uint64_t number_of(const Uuid& uuid);
 
 // Why a volume's device could not be opened.
 struct OpenFailure {
@@ -48,7 +57,7 @@ class Volume {
   // Opens the device on `home` and sets the record's size, if what is below decides it. A volume
   // on a RAID set stands on `set`, whose home is `home` and which outlives it.
   static Task<Opened> open(VolumeRecord record, std::filesystem::path state, Executor& home,
-                           Opening opening, BlockDevice* set = nullptr);
+                           Opening opening, SetDoor* set = nullptr);
   static std::shared_ptr<Volume> without_device(VolumeRecord record,
                                                 const std::filesystem::path& state, Executor& home,
                                                 OpenFailure failure);
@@ -69,6 +78,7 @@ class Volume {
   struct State {
     scsi::LogicalUnitCounters counters;
     Health health = Health::kGood;
+    cache::StreamCounters streams;
   };
   Task<State> state();
   // Makes device and unit larger; initiators are told.
@@ -81,7 +91,8 @@ class Volume {
   Volume() = default;
 
   static Task<Opened> open_here(VolumeRecord record, std::filesystem::path state, Executor* home,
-                                Opening opening, BlockDevice* set);
+                                Opening opening, SetDoor* set);
+  void stand_on(SetDoor& set, const Extent& extent);
   static Task<std::expected<void, OpenFailure>> open_file(Volume* volume, Opening opening);
   Task<State> state_here();
   Task<Error> grow_here(std::uint64_t byte_count);
@@ -91,10 +102,12 @@ class Volume {
   std::filesystem::path path_;
   Executor* home_ = nullptr;
   std::optional<OpenFailure> failure_;
-  std::unique_ptr<BlockDevice> device_;
-  FileDevice* file_ = nullptr;      // The device, if it is one.
-  MemoryDevice* memory_ = nullptr;  // Likewise.
-  Slice* slice_ = nullptr;          // Likewise.
+  BlockDevice* device_ = nullptr;                 // What the unit stands on.
+  std::unique_ptr<BlockDevice> storage_;          // Other than a part of a set.
+  FileDevice* file_ = nullptr;                    // The device, if it is one.
+  MemoryDevice* memory_ = nullptr;                // Likewise.
+  std::unique_ptr<Slice> slice_;                  // The part of a RAID set that it is,
+  std::unique_ptr<cache::ReadAhead> read_ahead_;  // ... and what stands on it, if anything.
   std::unique_ptr<scsi::LogicalUnit> unit_;
 };
 

@@ -19,6 +19,7 @@ std::unexpected<Refusal> refuse(Refusal::Code code, std::string message) {
 
 std::string in_words(bool value) { return value ? "true" : "false"; }
 std::string in_words(std::uint32_t value) { return fmt::format("{}", value); }
+std::string in_words(cache::Mode value) { return std::string(describe(value)); }
 std::string in_words(const std::string& value) { return value.empty() ? "its own" : value; }
 
 // The first thing in which a volume is not what a request for it asks; its size is compared before.
@@ -36,9 +37,9 @@ std::optional<std::string> difference(const VolumeSpecification& old,
         compare("read_only", &Specification::read_only), compare("thin", &Specification::thin),
         compare("preallocate", &Specification::preallocate),
         compare("write_cache", &Specification::write_cache),
-        compare("serial", &Specification::serial), compare("vendor", &Specification::vendor),
-        compare("product", &Specification::product), compare("revision", &Specification::revision),
-        compare("target", &Specification::target)}) {
+        compare("cache", &Specification::cache), compare("serial", &Specification::serial),
+        compare("vendor", &Specification::vendor), compare("product", &Specification::product),
+        compare("revision", &Specification::revision), compare("target", &Specification::target)}) {
     if (differs) return differs;
   }
   if (old.naa != asked.naa) return "another naa";
@@ -173,6 +174,9 @@ std::optional<Refusal> RunningGroup::refusal_to_create(const CreateVolumeRequest
                                           "sets",
                                           s.name, s.raid)};
   }
+  if (const auto error = cache_error(s, hardware_->cache().cache() != nullptr)) {
+    return invalid(fmt::format("volume \"{}\": cache: {}", s.name, *error));
+  }
   if (const auto error = check_target_name(s.target)) {
     return invalid(fmt::format("volume \"{}\": target: {}", s.name, *error));
   }
@@ -298,9 +302,10 @@ Task<Answer<CreatedVolume>> RunningGroup::create_volume(CreateVolumeRequest requ
 Task<Answer<VolumeInfo>> RunningGroup::change_now(std::string name, ChangeVolumeRequest request) {
   const auto volume = find(name);
   if (volume == nullptr) co_return std::unexpected(no_such_volume(name));
-  if (!request.size_bytes && !request.name) {
-    co_return refuse(Refusal::Code::kInvalid,
-                     fmt::format("volume \"{}\": nothing to change; give a size or a name", name));
+  if (!request.size_bytes && !request.name && !request.cache) {
+    co_return refuse(
+        Refusal::Code::kInvalid,
+        fmt::format("volume \"{}\": nothing to change; give a size, a name or a cache mode", name));
   }
   if (request.name) {
     const auto renamed = co_await rename_now(volume, *request.name);
@@ -309,6 +314,10 @@ Task<Answer<VolumeInfo>> RunningGroup::change_now(std::string name, ChangeVolume
   if (request.size_bytes) {
     const auto grown = co_await grow_now(volume, *request.size_bytes);
     if (!grown) co_return std::unexpected(grown.error());
+  }
+  if (request.cache) {
+    const auto changed = co_await change_cache_now(volume, *request.cache);
+    if (!changed) co_return std::unexpected(changed.error());
   }
   auto info = co_await volume_now(volume->name());
   co_return info;

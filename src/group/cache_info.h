@@ -1,0 +1,55 @@
+// What management is told of the controller's cache: as a whole, by RAID set and by volume.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "cache/counters.h"
+#include "cache/mode.h"
+#include "cache/stream_detector.h"
+
+namespace sandbay::group {
+
+// Acknowledged writes that the NVRAM has lost.
+struct LostInfo {
+  std::string volume;  // Empty: of a volume that is not there any more, or nobody knows of which.
+  std::uint64_t first_block = 0;  // Of the volume; of the set where it is not there any more.
+  std::uint64_t block_count = 0;  // 0: nobody knows which.
+  std::string why;
+};
+
+struct CachedSetInfo {
+  std::string name;
+  std::string uuid;
+  std::uint64_t dirty_bytes = 0;    // Not on its drives yet.
+  std::uint64_t waiting_bytes = 0;  // Of a set that has not come yet.
+  std::string failure;              // Why nothing can be destaged; empty: it can.
+  std::string bar;                  // Why the set is not served; empty: the cache is no reason.
+  std::vector<LostInfo> lost;
+  cache::DeviceCounters counters;
+};
+
+struct CachedVolumeInfo {
+  std::string name;
+  cache::Mode mode = cache::Mode::kWriteBack;
+  cache::VolumeCounters counters;
+  cache::StreamCounters streams;
+};
+
+struct CacheInfo {
+  bool configured = false;
+  cache::CacheCounters counters;
+  double destage_bytes_per_second = 0;  // As it was lately.
+  bool non_volatile = false;
+  // With NVRAM.
+  std::uint64_t nvram_bytes = 0;  // For data; 0: none.
+  std::uint64_t writes = 0;       // That it holds.
+  double fullness = 0;            // 0 to 1.
+  std::string battery;            // "good", "low", "dead"
+  std::string mirror;             // "none", "good", "lost"
+  std::vector<CachedSetInfo> sets;
+  std::vector<CachedVolumeInfo> volumes;
+};
+
+}  // namespace sandbay::group

@@ -1,0 +1,144 @@
+// The controller's cache as management sees it, and what it may do with it.
+#include <fmt/format.h>
+#include <spdlog/spdlog.h>
+
+#include <algorithm>
+
+#include "group/running_group.h"
+#include "runtime/known.h"
+
+namespace sandbay::group {
+
+namespace {
+
+std::unexpected<Refusal> refuse(Refusal::Code code, std::string message) {
+  return std::unexpected(Refusal{.code = code, .message = std::move(message)});
+}
+
+}  // namespace
+
+void note_place(const VolumeRecord& record, ControllerCache::VolumePlaces& places) {
+  if (!record.placement) return;
+  places[number_of(record.uuid)] = {.name = record.specification.name,
+                                    .first = record.placement->extent.first};
+}
+
+std::optional<std::string> cache_error(const VolumeSpecification& specification, bool has_cache) {
+  if (specification.cache == cache::Mode::kWriteBack) return std::nullopt;  // The default.
+  if (specification.backing != Backing::kRaid) {
+    return "only volumes on RAID sets are cached; leave it out";
+  }
+  if (!has_cache) return "the controller has no cache; write a section [cache], or leave it out";
+  return std::nullopt;
+}
+
+std::optional<Uuid> RunningGroup::cached_set(const std::string& set) const {
+  if (const auto uuid = hardware_->find_set(set)) return uuid;
+  const auto uuid = parse_uuid(set);
+  return uuid && hardware_->cache().knows(*uuid) ? uuid : std::nullopt;
+}
+
+Task<CacheInfo> RunningGroup::cache_now() {
+  const auto volumes = volumes_;  // A copy: the map may change while we wait below.
+  ControllerCache::VolumePlaces places;
+  for (const auto& [name, volume] : volumes) note_place(volume->record(), places);
+  std::map<std::string, cache::StreamCounters> streams;
+  for (const auto& [name, volume] : volumes) {
+    if (!volume->record().placement) continue;
+    const Volume::State state = co_await volume->state();
+    streams[name] = state.streams;
+  }
+  CacheInfo info = hardware_->cache().show(places);
+  for (CachedVolumeInfo& volume : info.volumes) volume.streams = streams[volume.name];
+  std::ranges::sort(info.volumes, {}, &CachedVolumeInfo::name);
+  co_return info;
+}
+
+Task<CacheInfo> RunningGroup::show_cache() {
+  auto info = co_await looking(cache_now(), {});
+  co_return info;
+}
+
+Task<Answer<void>> RunningGroup::flush_cache_now(std::string set) {
+  std::optional<Uuid> uuid;
+  if (!set.empty()) {
+    uuid = cached_set(set);
+    if (!uuid) co_return std::unexpected(no_such_set(set));
+  }
+  const auto flushed = co_await hardware_->cache().flush(uuid);
+  if (!flushed) co_return refuse(Refusal::Code::kFailed, flushed.error());
+  co_return Answer<void>{};
+}
+
+// Not alone: it takes its time, and changes nothing of what others check.
+Task<Answer<void>> RunningGroup::flush_cache(std::string set) {
+  auto answer = co_await looking<Answer<void>>(flush_cache_now(std::move(set)),
+                                               std::unexpected(shutting_down()));
+  co_return answer;
+}
+
+Task<Answer<DiscardedWrites>> RunningGroup::discard_writes_now(std::string set,
+                                                               std::string confirmed) {
+  const auto uuid = cached_set(set);
+  if (!uuid) co_return std::unexpected(no_such_set(set));
+  if (confirmed != set) {
+    co_return refuse(Refusal::Code::kInvalid,
+                     fmt::format("acknowledged writes of set {} would be lost for good; to "
+                                 "confirm it write its name once more",
+                                 set));
+  }
+  const ControllerCache& cache = hardware_->cache();
+  if (cache.bar(*uuid).empty() && !cache.is_failing(*uuid)) {
+    co_return refuse(Refusal::Code::kConflict,
+                     fmt::format("set {}: all that was acknowledged is on its drives or on its way "
+                                 "there; there is nothing to give up",
+                                 set));
+  }
+  const auto discarded = co_await hardware_->discard_writes(*uuid);
+  if (!discarded) co_return refuse(Refusal::Code::kFailed, discarded.error());
+  co_return DiscardedWrites{.byte_count = *discarded};
+}
+
+Task<Answer<DiscardedWrites>> RunningGroup::discard_writes(std::string set, std::string confirmed) {
+  auto answer = co_await alone(discard_writes_now(std::move(set), std::move(confirmed)));
+  co_return answer;
+}
+
+Task<Answer<void>> RunningGroup::acknowledge_now(std::string set) {
+  const auto uuid = cached_set(set);
+  if (!uuid) co_return std::unexpected(no_such_set(set));
+  const auto done = co_await hardware_->cache().acknowledge(*uuid);
+  if (!done) co_return refuse(Refusal::Code::kFailed, done.error());
+  co_return Answer<void>{};
+}
+
+Task<Answer<void>> RunningGroup::acknowledge_lost_writes(std::string set) {
+  auto answer = co_await alone(acknowledge_now(std::move(set)));
+  co_return answer;
+}
+
+// Of one that is in use, too: what is dirty is destaged as before.
+Task<Answer<void>> RunningGroup::change_cache_now(std::shared_ptr<Volume> volume,
+                                                  cache::Mode mode) {
+  VolumeRecord record = volume->record();
+  if (record.specification.cache == mode) co_return Answer<void>{};
+  record.specification.cache = mode;
+  cache::Cache* const cache = hardware_->cache().cache();
+  if (const auto error = cache_error(record.specification, cache != nullptr)) {
+    co_return refuse(Refusal::Code::kConflict,
+                     fmt::format("volume \"{}\": cache: {}", volume->name(), *error));
+  }
+  metadata::Batch batch;
+  batch.put(volume_key(record.uuid), encode(record));
+  const Error stored = co_await store_.commit(std::move(batch));
+  if (stored != Error::kNone) {
+    co_return refuse(Refusal::Code::kFailed, fmt::format("volume \"{}\" keeps its cache mode: {}",
+                                                         volume->name(), unwritten(stored)));
+  }
+  volume->record() = std::move(record);
+  if (cache != nullptr) cache->set_mode(number_of(volume->uuid()), mode);
+  spdlog::info("volume {}: its cache is {} now", volume->name(), describe(mode));
+  co_return Answer<void>{};
+}
+
+}  // namespace sandbay::group

@@ -1,0 +1,368 @@
+// The cache at work: marks, the mirror, and what administrators ask for.
+#include "group/controller_cache.h"
+
+#include <fmt/format.h>
+
+#include <cassert>
+#include <utility>
+
+#include "group/units.h"
+#include "runtime/known.h"
+
+namespace sandbay::group {
+
+namespace {
+
+// Between attempts to write the metadata, and how long a change waits for the first to succeed.
+constexpr Duration kTryAgainAfter = std::chrono::seconds(1);
+constexpr Duration kHoldPatience = std::chrono::seconds(5);
+constexpr std::size_t kMostNotes = 16;
+
+}  // namespace
+
+ControllerCache::ControllerCache(Executor& home, const Configuration& configuration,
+                                 metadata::Store& store, EventLog& events,
+                                 std::function<std::string(const Uuid&)> name_of_set)
+    : home_(home),
+      configuration_(configuration),
+      store_(store),
+      events_(events),
+      name_of_set_(std::move(name_of_set)) {}
+
+ControllerCache::~ControllerCache() { assert(cache_ == nullptr && mirror_ == nullptr); }
+
+BlockDevice& ControllerCache::above(const Uuid& uuid, BlockDevice& set) {
+  assert(!barred_.contains(uuid));
+  if (cache_ == nullptr) return set;
+  std::unique_ptr<CacheGuard>& guard = guards_[uuid];
+  if (guard == nullptr) {
+    // Volatile write-back has nothing to note: what was not flushed may be lost.
+    const bool marked = memory_ == nullptr || marks_.contains(uuid);
+    guard = std::make_unique<CacheGuard>(*this, cache_->add_device(uuid, set), marked);
+  }
+  return *guard;
+}
+
+std::string ControllerCache::bar(const Uuid& uuid) const {
+  if (!barred_.contains(uuid)) return {};
+  const std::string name = name_of_set_(uuid);
+  return fmt::format(
+      "its newest writes are in NVRAM {} and not on its drives; bring that NVRAM back and restart "
+      "the daemon, or give them up: sandbay cache discard {} --yes-lose-data",
+      format_uuid(std::bit_cast<Uuid>(marks_.at(uuid))), name.empty() ? format_uuid(uuid) : name);
+}
+
+// The guard -------------------------------------------------------------------------------------
+
+Task<Completion> CacheGuard::submit_guarded(Request request) {
+  const bool changes = request.operation == Operation::kWrite ||
+                       request.operation == Operation::kUnmap ||
+                       request.operation == Operation::kWriteZeroes;
+  const TimePoint deadline = home().now() + kHoldPatience;
+  while (changes && owner_.holding_) {
+    const bool notified = co_await owner_.let_go_.wait_until(deadline);
+    if (!notified && owner_.holding_) {
+      co_return Completion{.error = Error::kNotReady, .data = std::move(request.data)};
+    }
+  }
+  const bool due = !marked_ && !marking_ && home().now() >= mark_again_;
+  if (request.operation == Operation::kWrite && due) spawn(owner_.mark(this));
+  Completion completion = co_await below().submit(std::move(request));
+  co_return completion;
+}
+
+Task<void> ControllerCache::mark(CacheGuard* guard) {
+  if (!gate_.enter()) co_return;
+  const GateHold hold(gate_);
+  guard->marking_ = true;
+  const Uuid set = guard->device().uuid();
+  metadata::Batch batch;
+  batch.put(dirty_key(set), encode_dirty(nvram_->uuid()));
+  const Error error = co_await store_.commit(std::move(batch));
+  guard->marking_ = false;
+  guard->mark_again_ = home_.now() + kTryAgainAfter;
+  if (error != Error::kNone) co_return;  // Writes go through, and one of them tries again.
+  marks_[set] = nvram_->uuid();
+  guard->set_marked(true);
+}
+
+// The mirror ------------------------------------------------------------------------------------
+
+void ControllerCache::mirror_lost() {
+  events_.add({.severity = Severity::kError,
+               .kind = "mirror lost",
+               .text = "NVRAM: the mirror has failed; writes are in one memory alone until the "
+                       "daemon is started with a good one"});
+  if (!started_) return;  // The start notes it before anything is written.
+  holding_ = true;
+  spawn(remember_mirror_lost());
+}
+
+Task<void> ControllerCache::remember_mirror_lost() {
+  if (!gate_.enter()) co_return;
+  const GateHold hold(gate_);
+  MirrorRecord record = known(mirror_record_);
+  record.stale = true;
+  Outcome kept = co_await commit_mirror(record);
+  while (!kept && !gate_.closed()) {
+    co_await home_.sleep_for(kTryAgainAfter);
+    kept = co_await commit_mirror(record);
+  }
+  if (kept) holding_ = false;
+  let_go_.notify_all();
+}
+
+// Management ------------------------------------------------------------------------------------
+
+bool ControllerCache::knows(const Uuid& set) const {
+  return guards_.contains(set) || marks_.contains(set) || lost_.contains(set) || has_waiting(set);
+}
+
+bool ControllerCache::is_failing(const Uuid& set) const {
+  const auto guard = guards_.find(set);
+  if (guard == guards_.end()) return has_waiting(set);
+  return guard->second->device().destage_failure() != Error::kNone;
+}
+
+std::vector<std::string> ControllerCache::notes_on(const Uuid& set) const {
+  std::vector<std::string> notes;
+  const auto guard = guards_.find(set);
+  if (guard != guards_.end() && is_failing(set)) {
+    const cache::CachedDevice& device = guard->second->device();
+    notes.push_back(
+        fmt::format("{} of acknowledged writes cannot be brought to its drives: {}; "
+                    "they stay in the cache",
+                    format_size_rounded(device.dirty_bytes()), describe(device.destage_failure())));
+  }
+  const auto lost = lost_.find(set);
+  if (lost == lost_.end()) return notes;
+  for (const LostRange& range : lost->second) {
+    if (notes.size() >= kMostNotes) {
+      notes.push_back(
+          fmt::format("{} ranges of blocks in all; see sandbay cache show", lost->second.size()));
+      break;
+    }
+    notes.push_back(fmt::format("{}: {}", words_of(range), range.why));
+  }
+  return notes;
+}
+
+bool ControllerCache::has_waiting(const Uuid& set) const {
+  if (cache_ == nullptr) return false;
+  for (const cache::RecoveredWrite& write : cache_->waiting_writes()) {
+    if (write.subject.device == set) return true;
+  }
+  return false;
+}
+
+std::string ControllerCache::set_words(const Uuid& set) const {
+  const std::string name = name_of_set_(set);
+  return "set " + (name.empty() ? format_uuid(set) : name);
+}
+
+std::string ControllerCache::unwritten(Error error) const {
+  return fmt::format("the metadata cannot be written: {}", describe(error));
+}
+
+Task<ControllerCache::Outcome> ControllerCache::flush(std::optional<Uuid> set) {
+  Outcome outcome;
+  for (const auto& [uuid, guard] : guards_) {
+    if (set && *set != uuid) continue;
+    const Error error = co_await guard->device().destage_all();
+    if (error == Error::kNone || !outcome) continue;
+    outcome = std::unexpected(
+        fmt::format("{}: {} cannot be brought to its drives: {}", set_words(uuid),
+                    format_size_rounded(guard->device().dirty_bytes()), describe(error)));
+  }
+  co_return outcome;
+}
+
+Task<std::expected<std::optional<std::uint64_t>, std::string>> ControllerCache::discard(Uuid set) {
+  const bool barred = barred_.contains(set);
+  if (barred) {
+    // Should that NVRAM come back, nothing of it counts.
+    metadata::Batch batch;
+    batch.erase(dirty_key(set));
+    const Error error = co_await store_.commit(std::move(batch));
+    if (error != Error::kNone) co_return std::unexpected(unwritten(error));
+    marks_.erase(set);
+    barred_.erase(set);
+  }
+  std::uint64_t bytes = 0;
+  if (cache_ != nullptr) {
+    for (const cache::RecoveredWrite& write : cache_->waiting_writes()) {
+      if (write.subject.device == set) bytes += write.data.byte_count();
+    }
+    (void)cache_->discard_waiting(set);
+  }
+  const auto guard = guards_.find(set);
+  if (guard != guards_.end()) {
+    cache::CachedDevice& device = guard->second->device();
+    const auto ranges = co_await device.discard();
+    for (const Extent& extent : ranges) bytes += extent.byte_count(device.block_bytes());
+  }
+  events_.add({.severity = Severity::kWarning,
+               .kind = "writes discarded",
+               .set = name_of_set_(set),
+               .text = fmt::format("{}: {} given up by an operator", set_words(set),
+                                   barred ? std::string("acknowledged writes in another NVRAM are")
+                                          : fmt::format("{} of acknowledged writes are",
+                                                        format_size_rounded(bytes)))});
+  if (barred) co_return std::nullopt;
+  co_return bytes;
+}
+
+Task<ControllerCache::Outcome> ControllerCache::acknowledge(Uuid set) {
+  if (!lost_.contains(set)) co_return Outcome{};
+  metadata::Batch batch;
+  batch.erase(lost_key(set));
+  const Error error = co_await store_.commit(std::move(batch));
+  if (error != Error::kNone) co_return std::unexpected(unwritten(error));
+  lost_.erase(set);
+  co_return Outcome{};
+}
+
+CacheInfo ControllerCache::show(const VolumePlaces& places) const {
+  CacheInfo info{.configured = cache_ != nullptr};
+  std::map<Uuid, CachedSetInfo> sets;
+  for (const auto& [uuid, ranges] : lost_) {
+    for (const LostRange& range : ranges) {
+      LostInfo lost{.first_block = range.extent.first,
+                    .block_count = range.extent.block_count,
+                    .why = range.why};
+      const auto place = places.find(range.volume);
+      if (place != places.end() && range.extent.first >= place->second.first) {
+        lost.volume = place->second.name;
+        lost.first_block -= place->second.first;
+      }
+      sets[uuid].lost.push_back(std::move(lost));
+    }
+  }
+  for (const Uuid& uuid : barred_) sets[uuid].bar = bar(uuid);
+  for (const auto& [uuid, guard] : guards_) {
+    const cache::CachedDevice& device = guard->device();
+    CachedSetInfo& set = sets[uuid];
+    set.dirty_bytes = device.dirty_bytes();
+    set.counters = device.counters();
+    const Error failure = device.destage_failure();
+    if (failure != Error::kNone) set.failure = describe(failure);
+  }
+  if (cache_ != nullptr) {
+    for (const cache::RecoveredWrite& write : cache_->waiting_writes()) {
+      sets[write.subject.device].waiting_bytes += write.data.byte_count();
+    }
+    info.counters = cache_->counters();
+    info.destage_bytes_per_second = cache_->throttle().bytes_per_second();
+    for (const auto& [number, place] : places) {
+      CachedVolumeInfo volume{.name = place.name};
+      const auto state = cache_->volumes().find(number);
+      if (state != cache_->volumes().end()) {
+        volume.mode = state->second.mode;
+        volume.counters = state->second.counters;
+      }
+      info.volumes.push_back(std::move(volume));
+    }
+  }
+  for (auto& [uuid, set] : sets) {
+    set.name = name_of_set_(uuid);
+    set.uuid = format_uuid(uuid);
+    info.sets.push_back(std::move(set));
+  }
+  info.mirror = "none";
+  if (memory_ == nullptr) return info;
+  info.non_volatile = memory_->non_volatile();
+  info.nvram_bytes = memory_->data_bytes();
+  info.writes = memory_->live_writes();
+  info.fullness = memory_->fullness();
+  info.battery = describe(memory_->battery().state());
+  const bool wanted = !known(configuration_.hardware.nvram).mirror_path.empty();
+  if (wanted) info.mirror = memory_->mirrored() ? "good" : "lost";
+  return info;
+}
+
+// Stopping --------------------------------------------------------------------------------------
+
+Task<bool> ControllerCache::stop(TimePoint deadline) {
+  if (cache_ == nullptr) co_return true;
+  closed_ = std::make_shared<Event>();
+  spawn(close_all());
+  const std::shared_ptr<Event> closed = closed_;
+  const bool ended = co_await closed->wait_until(deadline);
+  if (ended) co_return true;
+  // Requests below do not end: all of this stays.
+  for (auto& [uuid, guard] : guards_) (void)guard.release();
+  guards_.clear();
+  (void)cache_.release();
+  (void)memory_.release();
+  (void)mirror_.release();
+  co_return false;
+}
+
+Task<void> ControllerCache::close_all() {
+  const std::shared_ptr<Event> closed = closed_;
+  co_await gate_.close();
+  (void)co_await cache_->close();  // What it could not do is told for each set.
+  tell_left();
+  if (memory_ != nullptr && started_) {
+    const Error final = co_await memory_->flush_releases();
+    if (final == Error::kNone) co_await clear_marks();
+    co_await memory_->stop();
+  }
+  closed->set();
+}
+
+void ControllerCache::tell_left() {
+  for (const auto& [uuid, guard] : guards_) {
+    const std::uint64_t left = guard->device().dirty_bytes();
+    if (left == 0) continue;
+    events_.add({.severity = memory_ != nullptr ? Severity::kWarning : Severity::kError,
+                 .kind = memory_ != nullptr ? "writes left" : "writes lost",
+                 .set = name_of_set_(uuid),
+                 .text = fmt::format("{}: {} cannot be brought to its drives: {}", set_words(uuid),
+                                     format_size_rounded(left),
+                                     memory_ != nullptr
+                                         ? "it stays in NVRAM, and the next start goes on with it"
+                                         : "it is lost with the daemon's memory")});
+  }
+}
+
+Task<void> ControllerCache::clear_marks() {
+  metadata::Batch batch;
+  for (const auto& [set, mark] : marks_) {
+    if (barred_.contains(set) || has_waiting(set)) continue;
+    const auto guard = guards_.find(set);
+    if (guard != guards_.end() && guard->second->device().dirty_bytes() != 0) continue;
+    batch.erase(dirty_key(set));
+  }
+  if (!batch.empty()) (void)co_await store_.commit(std::move(batch));
+}
+
+Task<void> ControllerCache::settle(TimePoint deadline) {
+  const auto ended = std::make_shared<Event>();
+  spawn(settle_all(ended));
+  (void)co_await ended->wait_until(deadline);
+}
+
+Task<void> ControllerCache::settle_all(std::shared_ptr<Event> ended) {
+  if (gate_.enter()) {
+    const GateHold hold(gate_);
+    (void)co_await flush(std::nullopt);
+  }
+  ended->set();
+}
+
+Task<void> ControllerCache::finish() {
+  guards_.clear();
+  cache_.reset();
+  memory_.reset();
+  if (mirror_ == nullptr) co_return;
+  const Error closed = co_await mirror_->close();
+  if (closed != Error::kNone) {
+    events_.add({.severity = Severity::kError,
+                 .kind = "nvram failed",
+                 .text = fmt::format("NVRAM: the mirror cannot be closed: {}", describe(closed))});
+  }
+  mirror_.reset();
+}
+
+}  // namespace sandbay::group

@@ -1,0 +1,186 @@
+// ControllerCache: the controller's cache between the RAID sets and what volumes stand on, with
+// everything about it that has to be remembered: it opens the write memory and its mirror, finds at
+// a start what was acknowledged and is not on the drives, and sees that no set is served without.
+//
+// What always holds:
+// - Before the first write of a set stays in an NVRAM, the metadata say durably which one
+//   (dirty/UUID); they say so until a stop has brought everything to the drives. At a start writes
+//   are taken from an NVRAM only for sets of which the metadata say that they are in this one. A
+//   set whose writes are in another one is barred until it comes back, or until an administrator
+//   has discarded them.
+// - What the NVRAM has lost is in the metadata (lost/UUID), and in the events, before the NVRAM
+//   forgets it.
+// - Before anything is acknowledged that the mirror does not have, the metadata say that it is
+//   stale (mirror).
+//
+// Without a section [cache] it stands in nobody's way, and still bars sets. Home: executor 0.
+#pragma once
+
+#include <expected>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "cache/cache.h"
+#include "cache/cached_device.h"
+#include "cache/stream_detector.h"
+#include "cache/write_memory.h"
+#include "group/cache_info.h"
+#include "group/configuration.h"
+#include "group/event_log.h"
+#include "group/records.h"
+#include "metadata/store.h"
+#include "nvram/nvram.h"
+#include "runtime/sync.h"
+
+namespace sandbay::group {
+
+class CacheGuard;
+
+class ControllerCache {
+ public:
+  using Outcome = std::expected<void, std::string>;
+  // Of volumes by their number: for messages about what was lost.
+  struct VolumePlace {
+    std::string name;
+    Lba first = 0;  // Where on its set it begins.
+  };
+  using VolumePlaces = std::map<std::uint64_t, VolumePlace>;
+
+  // All outlive it. `name_of_set` may give an empty name.
+  ControllerCache(Executor& home, const Configuration& configuration, metadata::Store& store,
+                  EventLog& events, std::function<std::string(const Uuid&)> name_of_set);
+  ~ControllerCache();  // After finish().
+  ControllerCache(const ControllerCache&) = delete;
+  ControllerCache& operator=(const ControllerCache&) = delete;
+
+  void know_volumes(VolumePlaces places) { places_ = std::move(places); }
+  // Before any set is there. `nvram` may be null, and outlives stop(). Only what no daemon should
+  // start with is an error, in one line.
+  Task<Outcome> start(nvram::Nvram* nvram);
+  // Destages everything, and notes which sets have nothing in the NVRAM any more. The sets are
+  // still there, nobody uses them through the cache any more. False: something did not end by the
+  // deadline, and everything here stays until the process ends.
+  Task<bool> stop(TimePoint deadline);
+  // After stop() with true, and before the sets and the NVRAM go.
+  Task<void> finish();
+  // Brings to the drives what can be by the deadline; for those who flush afterwards.
+  Task<void> settle(TimePoint deadline);
+
+  // What stands above a set that is there: the cached device, made now if it was not, or the set
+  // itself. Not for a set that is barred.
+  BlockDevice& above(const Uuid& uuid, BlockDevice& set);
+  // Why the set is not served; empty: the cache is no reason.
+  std::string bar(const Uuid& uuid) const;
+
+  cache::Cache* cache() const noexcept { return cache_.get(); }  // Null: there is none.
+  // For the volumes' read-ahead; null: there is none.
+  cache::StreamBudget* streams() noexcept { return streams_ ? &*streams_ : nullptr; }
+  nvram::Nvram* mirror() const noexcept { return mirror_.get(); }
+
+  // Management. ---------------------------------------------------------------------------------
+  CacheInfo show(const VolumePlaces& places) const;
+  // Destages everything of a set, or with none of all.
+  Task<Outcome> flush(std::optional<Uuid> set);
+  // Forgets what is not on the set's drives and lifts its bar. How many bytes; nothing if it is not
+  // known.
+  Task<std::expected<std::optional<std::uint64_t>, std::string>> discard(Uuid set);
+  // Somebody has taken notice of what was lost of the set.
+  Task<Outcome> acknowledge(Uuid set);
+  bool knows(const Uuid& set) const;
+  // Its dirty data cannot be brought to its drives, or waits for it to come.
+  bool is_failing(const Uuid& set) const;
+  std::vector<std::string> notes_on(const Uuid& set) const;  // Sentences for operators.
+
+ private:
+  friend class CacheGuard;
+  // controller_cache_start.cc
+  Task<Outcome> load();
+  Task<Outcome> open_memory(nvram::Nvram* nvram);
+  Task<Outcome> open_mirror(nvram::Nvram* nvram);
+  Task<Outcome> commit_mirror(MirrorRecord record);
+  bool is_here(const ImageUuid& nvram) const;
+  bool takes_from_here(const Uuid& set) const {
+    return marks_.contains(set) && !barred_.contains(set);
+  }
+  Task<Outcome> recover();
+  Task<Outcome> keep_lost(const std::vector<cache::LostWrite>* lost);
+  void tell_lost(const Uuid& set, const std::vector<LostRange>& ranges);
+  std::string words_of(const LostRange& range) const;
+  Task<Outcome> keep_marks();
+
+  // controller_cache.cc
+  Task<void> mark(CacheGuard* guard);
+  void mirror_lost();
+  Task<void> remember_mirror_lost();
+  Task<void> close_all();
+  Task<void> settle_all(std::shared_ptr<Event> ended);
+  void tell_left();
+  Task<void> clear_marks();
+  bool has_waiting(const Uuid& set) const;
+  std::string set_words(const Uuid& set) const;  // "set NAME"
+  std::string unwritten(Error error) const;
+
+  Executor& home_;
+  const Configuration& configuration_;
+  metadata::Store& store_;
+  EventLog& events_;
+  std::function<std::string(const Uuid&)> name_of_set_;
+  VolumePlaces places_;
+
+  nvram::Nvram* nvram_ = nullptr;  // Null: the cache has none.
+  bool nvram_was_blank_ = false;   // At the start.
+  std::unique_ptr<nvram::Nvram> mirror_;
+  std::optional<MirrorRecord> mirror_record_;
+  bool mirror_stale_ = false;  // At the start.
+  bool started_ = false;
+  std::unique_ptr<cache::WriteMemory> memory_;
+  std::unique_ptr<cache::Cache> cache_;
+  std::optional<cache::StreamBudget> streams_;
+  std::map<Uuid, ImageUuid> marks_;  // dirty/
+  std::set<Uuid> barred_;            // Of these: what is in that NVRAM is not here.
+  std::map<Uuid, std::vector<LostRange>> lost_;
+  std::map<Uuid, std::unique_ptr<CacheGuard>> guards_;
+  bool holding_ = false;  // Changes, until the metadata say that the mirror is stale.
+  Condition let_go_;
+  std::shared_ptr<Event> closed_;
+  Gate gate_;
+};
+
+// CacheGuard: what stands on a cached device: has the metadata say that the set has writes in the
+// NVRAM before any stay there, and holds changes while the mirror's failure is not noted. Writes go
+// through the cache until the note is durable; nobody waits for it.
+class CacheGuard final : public Layer {
+ public:
+  CacheGuard(ControllerCache& owner, cache::CachedDevice& device, bool marked)
+      : Layer(static_cast<BlockDevice&>(device)), owner_(owner), device_(device) {
+    set_marked(marked);
+  }
+
+  Task<Completion> submit(Request request) override {
+    if (marked_ && !owner_.holding_) return below().submit(std::move(request));
+    return submit_guarded(std::move(request));
+  }
+  cache::CachedDevice& device() const noexcept { return device_; }
+  bool marked() const noexcept { return marked_; }
+  void set_marked(bool marked) {
+    marked_ = marked;
+    device_.allow_write_back(marked);
+  }
+
+ private:
+  friend class ControllerCache;
+  Task<Completion> submit_guarded(Request request);
+
+  ControllerCache& owner_;
+  cache::CachedDevice& device_;
+  bool marked_ = false;
+  bool marking_ = false;
+  TimePoint mark_again_{};
+};
+
+}  // namespace sandbay::group
