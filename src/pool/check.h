@@ -1,0 +1,30 @@
+// check_map(): verifies that a pool's map is one: every place owned once and within its store,
+// every slot used once and counted, every kept version of a living branch and needed by some
+// snapshot unless a sweep is due, every parent there, every count right.
+//
+// It reads everything that the map has, memory and store. Call it between changes: offline, or with
+// the directory and all writes held.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "pool/pool_map.h"
+#include "runtime/task.h"
+
+namespace sandbay::pool {
+
+struct CheckReport {
+  std::uint64_t branches = 0;
+  std::uint64_t snapshots = 0;
+  std::uint64_t pages = 0;
+  std::uint64_t kept_chunks = 0;
+  std::uint64_t reserve_pages = 0;
+  std::uint64_t useless_chunks = 0;  // That a sweep would free.
+  std::vector<std::string> wrong;    // One line a finding; empty: all is well.
+};
+
+Task<CheckReport> check_map(PoolMap* map);
+
+}  // namespace sandbay::pool

@@ -1,0 +1,127 @@
+// ChunkLocks: who does what to which chunks of a branch just now.
+//
+//              with: kRead   kWrite  kChange
+//   kRead            yes     yes      no        reads what the map says, here or for a child
+//   kWrite           yes     yes      no        overwrites in place; the map stays as it is
+//   kChange          no      no       no        changes what the map says of the chunks
+//
+// So what a reader found in the map stays true until it has read, and where it found a chunk in
+// place that has yet to be kept for it, nobody overwrites it meanwhile. Who overlaps one that he
+// does not go with waits for him, in the order of arrival. Whoever holds a lock of a branch asks
+// only for locks of the branches above it, so nobody waits in a circle.
+//
+// WriteDoor: what is done to a branch between two writes. A snapshot closes it, waits for the
+// writes that are inside, and opens it when the snapshot is in the map.
+#pragma once
+
+#include <cassert>
+#include <cstdint>
+
+#include "pool/place.h"
+#include "runtime/frame_pool.h"
+#include "runtime/sync.h"
+
+namespace sandbay::pool {
+
+// Of one page.
+struct ChunkRange {
+  PageNumber page = 0;
+  ChunkIndex first = 0;
+  std::uint32_t count = 0;
+
+  ChunkIndex end() const noexcept { return first + count; }
+  bool overlaps(const ChunkRange& other) const noexcept {
+    return page == other.page && first < other.end() && other.first < end();
+  }
+};
+
+class ChunkLocks {
+ public:
+  enum class Kind : std::uint8_t { kRead, kWrite, kChange };
+
+  ~ChunkLocks() { assert(first_ == nullptr); }
+
+  // Stands in the frame of the one who locks.
+  class Hold : public FramePooled {
+   public:
+    Hold(ChunkLocks& locks, Kind kind, const ChunkRange& range) noexcept
+        : locks_(locks), kind_(kind), range_(range) {
+      locks_.append(*this);
+    }
+    ~Hold() { locks_.remove(*this); }
+    Hold(const Hold&) = delete;
+    Hold& operator=(const Hold&) = delete;
+
+    bool ready() const noexcept { return !locks_.blocked(*this); }
+
+   private:
+    friend class ChunkLocks;
+    ChunkLocks& locks_;
+    Kind kind_;
+    ChunkRange range_;
+    Hold* next_ = nullptr;
+    Hold* previous_ = nullptr;
+  };
+
+  // Awaited at once by the owner of `hold`, if it is not ready.
+  Task<void> wait(Hold& hold) {
+    while (!hold.ready()) co_await changed_.wait();
+  }
+  bool idle() const noexcept { return first_ == nullptr; }
+
+ private:
+  bool blocked(const Hold& one) const noexcept {
+    for (const Hold* hold = first_; hold != &one; hold = hold->next_) {
+      const bool excludes = one.kind_ == Kind::kChange || hold->kind_ == Kind::kChange;
+      if (excludes && hold->range_.overlaps(one.range_)) return true;
+    }
+    return false;
+  }
+  void append(Hold& hold) noexcept {
+    hold.previous_ = last_;
+    (last_ != nullptr ? last_->next_ : first_) = &hold;
+    last_ = &hold;
+  }
+  void remove(Hold& hold) noexcept {
+    (hold.previous_ != nullptr ? hold.previous_->next_ : first_) = hold.next_;
+    (hold.next_ != nullptr ? hold.next_->previous_ : last_) = hold.previous_;
+    changed_.notify_all();
+  }
+
+  Hold* first_ = nullptr;
+  Hold* last_ = nullptr;
+  Condition changed_;
+};
+
+class WriteDoor {
+ public:
+  // Enters at once if it can; otherwise await enter().
+  bool try_enter() noexcept {
+    if (closed_ > 0) return false;
+    ++inside_;
+    return true;
+  }
+  Task<void> enter() {
+    while (!try_enter()) co_await changed_.wait();
+  }
+  void leave() {
+    assert(inside_ > 0);
+    if (--inside_ == 0 && closed_ > 0) changed_.notify_all();
+  }
+  // Nobody enters from now on, until open().
+  void close() noexcept { ++closed_; }
+  Task<void> wait_until_empty() {
+    while (inside_ > 0) co_await changed_.wait();
+  }
+  void open() {
+    assert(closed_ > 0);
+    if (--closed_ == 0) changed_.notify_all();
+  }
+
+ private:
+  unsigned inside_ = 0;
+  unsigned closed_ = 0;
+  Condition changed_;
+};
+
+}  // namespace sandbay::pool

@@ -1,0 +1,43 @@
+// FreePages: which pages of a store are owned: by a branch, by what snapshots keep, or by an
+// operation that is about to. One bit a page. It is not stored: it is the complement of the maps.
+//
+// Pages are given in ascending order of their number, so that a volume made on an empty store lies
+// in one run (as GigaStor's extents do), and what is given back is used again first.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+
+#include "pool/bit_set.h"
+#include "pool/place.h"
+
+namespace sandbay::pool {
+
+class FreePages {
+ public:
+  FreePages() = default;
+  explicit FreePages(std::uint32_t page_count) : owned_(page_count), free_count_(page_count) {}
+
+  std::uint32_t page_count() const noexcept { return owned_.size(); }
+  std::uint32_t free_count() const noexcept { return free_count_; }
+  bool owned(PageNumber page) const noexcept { return owned_.test(page); }
+
+  struct Run {
+    PageNumber first = 0;
+    std::uint32_t count = 0;
+  };
+  // The first free page and those free behind it, at most `most` (positive); owned from now on.
+  std::optional<Run> take(std::uint32_t most);
+  // False if it was owned already.
+  bool own(PageNumber page);
+  // It is owned.
+  void give_back(PageNumber page);
+  void grow(std::uint32_t page_count);
+
+ private:
+  BitSet owned_;
+  std::uint32_t free_count_ = 0;
+  PageNumber lowest_ = 0;  // No page before it is free.
+};
+
+}  // namespace sandbay::pool

@@ -1,0 +1,134 @@
+// MapLog: makes changes of the map durable, in groups, and then true.
+//
+// commit() hands in the records of one change. Whoever finds nobody writing gathers all that wait
+// into one group, logs it and applies it to the map; one group is on its way at a time, everybody
+// else joins the next. A group is logged in NVRAM where there is some that can be trusted now, and
+// otherwise, or if it is large, in the metadata store, in one synced batch. Its sequence number
+// puts it in order with the others, wherever those are.
+//
+// checkpoint() brings what has changed into the store's own values, with the number of the last
+// group in them, and releases the groups up to that number. It happens by itself in time.
+//
+// A group that could not be logged has not happened: its commits end with the error. It may be in
+// doubt whether a crash brings it back; so before any other is accepted, a checkpoint must succeed
+// that contains its number, after which it is never replayed. Until then what it had claimed is not
+// given to others.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "metadata/store.h"
+#include "nvram/record_log.h"
+#include "pool/map_records.h"
+#include "pool/pool_map.h"
+#include "runtime/error.h"
+#include "runtime/sync.h"
+#include "runtime/task.h"
+
+namespace sandbay::pool {
+
+struct MapLogOptions {
+  // A checkpoint begins when so many groups are in the store, so much of the NVRAM's log is used
+  // (in percent), or so many parts of the map are changed.
+  std::uint32_t store_groups = 256;
+  std::uint32_t nvram_percent = 50;
+  std::size_t changed_parts = 8192;
+  // By an administrator's explicit word: opens although the NVRAM has lost changes that were
+  // acknowledged. The map is then that of the last checkpoint.
+  bool accept_loss = false;
+};
+
+struct MapLogCounters {
+  std::uint64_t commits = 0;
+  std::uint64_t nvram_groups = 0;
+  std::uint64_t store_groups = 0;
+  std::uint64_t failed_groups = 0;
+  std::uint64_t checkpoints = 0;
+  std::uint64_t failed_checkpoints = 0;
+};
+
+class MapLog {
+ public:
+  // Groups larger than this go to the store.
+  static constexpr std::size_t kMostNvramBytes = 32 * 1024;
+  // A group gathers commits up to so much.
+  static constexpr std::size_t kMostGroupBytes = 256 * 1024;
+  static constexpr std::uint64_t kLeastRegionBytes = 64 * nvram::kPageBytes;
+
+  // `region` may be null. All outlive the log.
+  MapLog(Executor& home, PoolMap& map, metadata::Store& store, nvram::Region* region,
+         MapLogOptions options);
+  ~MapLog();
+
+  // Once, after the map is loaded: replays what was logged since. What is wrong, or an empty text.
+  Task<std::string> open();
+  // Whether acknowledged changes were lost, and accepted as lost.
+  bool lost() const noexcept { return lost_; }
+
+  // When it ends with kNone, all records are durable and the map has them, as they stand one after
+  // the other; with an error, none. Everything that they change is pinned by the caller.
+  Task<Error> commit(std::vector<MapRecord> records);
+  // The same together with changes of other keys of the store, in one synced batch.
+  Task<Error> commit(std::vector<MapRecord> records, metadata::Batch extra);
+  Task<Error> checkpoint();
+  // The last checkpoint; nothing is committed any more.
+  Task<Error> close();
+  // Ends what runs in the background and leaves everything to the log.
+  Task<void> stop();
+
+  const MapLogCounters& counters() const noexcept { return counters_; }
+  // Why nothing is accepted now; kNone if it is.
+  Error failure() const noexcept { return failure_; }
+
+ private:
+  struct Commit {
+    std::vector<MapRecord> records;
+    metadata::Batch extra;
+    std::size_t bytes = 0;
+    bool done = false;
+    Error error = Error::kNone;
+  };
+
+  Task<Error> join(Commit* commit);
+  Task<void> write_group();
+  Task<Error> log_group(const std::string* text, metadata::Batch extra, std::uint64_t sequence);
+  Task<Error> make_sure();
+  bool nvram_trusted() const;
+  void start_checkpoint();
+  Task<void> run_checkpoint();
+  Task<Error> write_checkpoint();
+  Task<std::string> open_nvram(std::vector<RecordGroup>* groups);
+  Task<std::string> read_store_groups(std::vector<RecordGroup>* groups);
+  std::string judge(const nvram::Recovery& recovery, std::vector<RecordGroup>* groups);
+
+  Executor& home_;
+  PoolMap& map_;
+  metadata::Store& store_;
+  nvram::Region* region_;
+  std::unique_ptr<nvram::RecordLog> log_;
+  MapLogOptions options_;
+  MapLogCounters counters_;
+  std::vector<Commit*> waiting_;
+  bool writing_ = false;
+  bool closed_ = false;
+  bool lost_ = false;
+  bool nvram_failed_ = false;
+  Error failure_ = Error::kNone;
+  std::uint64_t sequence_ = 0;  // Of the last group, applied or failed.
+  struct NvramGroup {
+    std::uint64_t sequence = 0;
+    nvram::RecordId id;
+  };
+  std::vector<NvramGroup> nvram_groups_;     // Not yet in a checkpoint.
+  std::vector<std::uint64_t> store_groups_;  // The same.
+  bool checkpointing_ = false;               // In the background.
+  Mutex checkpoint_turn_;
+  Condition changed_;
+  Gate gate_;
+};
+
+}  // namespace sandbay::pool

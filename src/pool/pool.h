@@ -1,0 +1,231 @@
+// Pool: volumes, snapshots and clones on the pages of any number of stores.
+//
+// A store is a block device of a member: a RAID set below its cache, or a remote member's unit. All
+// of them have this pool's home. The pool's map and log (pool_map.h, map_log.h) say what is where;
+// a PoolVolume (pool_volume.h) is a branch, or a snapshot of one, as a block device.
+//
+// What happens in the background (sweeps of what was deleted, copies of clones, moves of pages) is
+// started by the owner with the functions below that return how much is left, so that he decides
+// the pace; all of it goes on where it stopped after a restart.
+//
+// Changes of the directory (branches, snapshots, stores) take turns, and each is one synced commit
+// to the metadata store, together with `extra`: changes of the owner's own keys that happen with
+// it or not at all. An error means that nothing has changed.
+#pragma once
+
+#include <cstdint>
+#include <expected>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "block/block_device.h"
+#include "metadata/store.h"
+#include "pool/map_log.h"
+#include "pool/pool_map.h"
+#include "runtime/sync.h"
+
+namespace sandbay::pool {
+
+class PoolVolume;
+
+struct StoreConfig {
+  StoreRecord record;
+  BlockDevice* device = nullptr;  // Null: it is missing now.
+};
+
+struct PoolOptions {
+  MapOptions map;
+  MapLogOptions log;
+  // Of all volumes. Blocks of stores are no larger.
+  std::uint32_t block_bytes = 512;
+  std::uint32_t physical_block_bytes = 4096;
+};
+
+struct BranchOptions {
+  std::uint64_t byte_count = 0;  // A positive multiple of the block.
+  bool thick = false;
+  std::uint8_t placement = 0;
+  StoreIndex fixed_store = kNoStore;
+  std::uint64_t page_limit = 0;
+  std::uint64_t page_warning = 0;
+  std::string label;
+};
+
+// A snapshot, wherever it stands.
+struct SnapshotKey {
+  BranchId branch = 0;
+  Generation generation = 0;
+  auto operator<=>(const SnapshotKey&) const = default;
+};
+
+// What the owner is told. Called inline; it only takes notice.
+struct PoolEvent {
+  enum class Kind : std::uint8_t {
+    kPagesWarning,  // A thin branch has reached its page_warning.
+    kPagesLimit,    // A write has failed for its page_limit.
+    kPoolFull,      // A write has failed because there is no free page.
+    kMapFailure,    // The map cannot be changed: Error says why.
+  };
+  Kind kind = Kind::kPagesWarning;
+  BranchId branch = 0;
+  Error error = Error::kNone;
+};
+
+struct PoolCounters {
+  std::uint64_t pages_allocated = 0;
+  std::uint64_t pages_freed = 0;
+  std::uint64_t chunks_kept = 0;    // Copied for snapshots.
+  std::uint64_t chunks_filled = 0;  // Completed around a write that was smaller.
+  std::uint64_t pages_moved = 0;
+};
+
+struct PoolSpace {
+  std::uint64_t pages = 0;
+  std::uint64_t free_pages = 0;
+  std::uint64_t reserve_pages = 0;  // That keep something for snapshots.
+  std::uint64_t kept_slots = 0;
+};
+
+class Pool {
+ public:
+  using Observer = std::function<void(const PoolEvent& event)>;
+
+  // Opens the pool of options.map.prefix, or makes it. `region` is the NVRAM's for the map's log;
+  // null: there is none. Everything outlives the pool. One line says why not.
+  static Task<std::expected<std::unique_ptr<Pool>, std::string>> open(
+      Executor& home, metadata::Store& store, nvram::Region* region, PoolOptions options,
+      std::vector<StoreConfig> stores);
+  ~Pool();  // After close() or stop().
+  Pool(const Pool&) = delete;
+  Pool& operator=(const Pool&) = delete;
+
+  // No volume is in use. What is in the log is in the checkpoint afterwards.
+  Task<Error> close();
+  Task<void> stop();  // The same without the checkpoint, as after a kill.
+  void observe(Observer observer) { observer_ = std::move(observer); }
+
+  // Stores ----------------------------------------------------------------------------------------
+
+  // A new store, or a known one that has grown or is called otherwise. kInvalid: it would shrink.
+  Task<Error> put_store(StoreConfig store, metadata::Batch extra);
+  // No page of it is owned any more, or kNotReady.
+  Task<Error> remove_store(StoreIndex store, metadata::Batch extra);
+  // The device has come, has gone (null) or is another. What is in flight ends on the old one.
+  void set_device(StoreIndex store, BlockDevice* device);
+  // For the choice of the store for new pages: less is better. 1 unless it was measured.
+  void set_latency(StoreIndex store, double relative);
+
+  // Branches --------------------------------------------------------------------------------------
+
+  // kNoSpace: thick, and there are not enough free pages.
+  Task<Result<BranchId>> create(BranchOptions options, metadata::Batch extra);
+  // Gone at once; its pages are given back by sweeping. Its volume is detached.
+  Task<Error> remove(BranchId branch, metadata::Batch extra);
+  Task<Error> expand(BranchId branch, std::uint64_t byte_count, metadata::Batch extra);
+  // What lies behind the new end is lost.
+  Task<Error> shrink(BranchId branch, std::uint64_t byte_count, metadata::Batch extra);
+  Task<Error> set_limits(BranchId branch, std::uint64_t page_limit, std::uint64_t page_warning);
+
+  // Snapshots of all these branches at one moment; their generations, in the same order.
+  struct SnapshotOrder {
+    BranchId branch = 0;
+    std::string label;
+  };
+  Task<Result<std::vector<Generation>>> snapshot(std::vector<SnapshotOrder> orders,
+                                                 metadata::Batch extra);
+  Task<Error> remove_snapshot(SnapshotKey snapshot, metadata::Batch extra);
+  // A branch of its own that begins as that snapshot; generation kLive: as the branch is now.
+  // byte_count 0: the snapshot's size. Thin; make_independent() copies.
+  Task<Result<BranchId>> clone(SnapshotKey of, BranchOptions options, metadata::Batch extra);
+  // The volume's content becomes the snapshot's: a new branch takes the place of the old one, which
+  // is removed as far as no snapshot needs it. Nothing else of the volume is in flight meanwhile:
+  // it waits. The new branch's number.
+  Task<Result<BranchId>> restore(PoolVolume& volume, SnapshotKey to, metadata::Batch extra);
+
+  // The volume of a branch, or of its snapshot `generation`, which is read-only. Null: there is no
+  // such thing, or the branch's live end has a volume already. The pool outlives it.
+  std::unique_ptr<PoolVolume> attach(BranchId branch, Generation generation = kLive);
+
+  // In the background ---------------------------------------------------------------------------
+
+  // Frees what nobody needs any more, at most so many pages' worth of work. True: there is more.
+  Task<Result<bool>> sweep(std::uint32_t pages);
+  bool needs_sweep() const noexcept;
+  // Copies what the branch has of its parent into it, at most so many pages, beginning with *next.
+  // True: there is more. At the end it has no parent.
+  Task<Result<bool>> make_independent(BranchId branch, PageNumber* next, std::uint32_t pages);
+  // Moves a page to that store, while it is used. kNotFound: it has no place or was changed
+  // meanwhile. Nothing is lost by an error.
+  Task<Error> move_page(BranchId branch, PageNumber page, StoreIndex target);
+  // The same for a reserve page, with everything that is kept in it; kNotFound: it is none.
+  Task<Error> move_reserve_page(Place place, StoreIndex target);
+
+  PoolSpace space() const;
+  PoolSpace space(StoreIndex store) const;
+  const PoolCounters& counters() const noexcept { return counters_; }
+  PoolMap& map() noexcept { return map_; }
+  MapLog& log() noexcept { return log_; }
+  Executor& home() const noexcept { return home_; }
+  const PoolOptions& options() const noexcept { return options_; }
+
+  // For volumes and changes.
+  // ------------------------------------------------------------------------
+
+  BlockDevice* device(StoreIndex store) const noexcept {
+    return store < devices_.size() ? devices_[store] : nullptr;
+  }
+  const std::vector<BlockDevice*>& devices() const noexcept { return devices_; }
+  // A page for the branch: by its wishes, free capacity and latency. Counts against its limit.
+  Result<Place> claim_page(const Branch& branch);
+  Result<Place> claim_page_for_slots();
+  // At most `most` slots side by side, with the map of their page pinned.
+  struct ClaimedSlots {
+    Slots::Run run;
+    PoolMap::SlotMaps::Pin pin;
+  };
+  Task<Result<ClaimedSlots>> claim_slots(std::uint32_t most);
+  void tell(PoolEvent event);
+  PoolCounters& count() noexcept { return counters_; }
+
+ private:
+  friend class PoolVolume;
+  Pool(Executor& home, metadata::Store& store, nvram::Region* region, PoolOptions options);
+
+  std::string why_unfit(const StoreConfig& store) const;
+  void place_device(StoreIndex store, BlockDevice* device);
+  std::optional<StoreIndex> choose_store(std::uint8_t placement, StoreIndex fixed);
+  Task<Error> commit(std::vector<MapRecord> records, metadata::Batch extra);
+  Task<Error> provision(BranchRecord record, PageNumber first, metadata::Batch extra);
+  std::vector<MapRecord> place_all(const BranchRecord& record, PageNumber first);
+  void close_doors(const std::vector<Branch*>& branches);
+  Task<void> wait_for_doors(std::vector<Branch*> branches);
+  void open_doors(const std::vector<Branch*>& branches);
+  Task<Result<std::vector<Generation>>> snapshot_locked(std::vector<SnapshotOrder> orders,
+                                                        metadata::Batch extra);
+  // sweep.cc
+  Task<Error> sweep_page(Branch* branch, PageNumber page);
+  Task<Error> end_sweep(Branch* branch);
+
+  struct StoreWeight {
+    double latency = 1;
+    double credit = 0;
+  };
+
+  Executor& home_;
+  metadata::Store& store_;
+  PoolOptions options_;
+  PoolMap map_;
+  MapLog log_;
+  std::vector<BlockDevice*> devices_;  // By store.
+  std::map<StoreIndex, StoreWeight> weights_;
+  std::map<BranchId, PoolVolume*> volumes_;  // Of live ends.
+  Mutex directory_;                          // Changes of branches, snapshots and stores.
+  Mutex slot_page_turn_;                     // Of whoever opens a page for slots.
+  PoolCounters counters_;
+  Observer observer_;
+};
+
+}  // namespace sandbay::pool

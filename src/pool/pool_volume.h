@@ -1,0 +1,77 @@
+// PoolVolume: a branch of a pool, or one of its snapshots, as a block device.
+//
+// Reads (pool_read.cc) look up where each chunk is, through the branch's parents if need be, and
+// read the runs at once. Writes (pool_volume.cc) whose chunks are all there and kept already go in
+// place; others are a PageChange (page_change.h): what is old is kept, what is new is written, the
+// map is changed, and only then they are acknowledged. Unmapping and zeroing only change the map,
+// but for chunks that they concern in part.
+//
+// Every I/O enters the volume's door, so that snapshot() and restore() happen between two writes.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "block/block_device.h"
+#include "pool/branch.h"
+#include "pool/pool.h"
+#include "runtime/sync.h"
+
+namespace sandbay::pool {
+
+class PoolVolume final : public BlockDevice {
+ public:
+  // Pool::attach() makes it.
+  PoolVolume(Pool& pool, Branch& branch, Generation generation);
+  ~PoolVolume() override;  // No request is in flight.
+
+  Executor& home() const noexcept override { return pool_.home(); }
+  const Geometry& geometry() const noexcept override;
+  // The worst of the stores with pages of it; kMissing if one of them is missing.
+  Health health() const noexcept override;
+  std::string description() const override;
+  Task<Completion> submit(Request request) override;
+  Task<Result<ProvisioningRun>> provisioning(Lba first, Lba limit) override;
+
+  Pool& pool() const noexcept { return pool_; }
+  Branch& branch() const noexcept { return *branch_; }
+  Generation generation() const noexcept { return generation_; }
+  bool read_only() const noexcept { return generation_ != kLive; }
+
+ private:
+  friend class Pool;
+  // A part of a request within one page, in bytes.
+  struct Piece {
+    PageNumber page = 0;
+    std::uint64_t offset = 0;
+    std::uint64_t byte_count = 0;
+
+    ChunkRange chunks() const noexcept {
+      const auto first = static_cast<ChunkIndex>(offset / kChunkBytes);
+      const auto last = static_cast<ChunkIndex>((offset + byte_count - 1) / kChunkBytes);
+      return {.page = page, .first = first, .count = last - first + 1};
+    }
+  };
+
+  Task<Completion> read(Request request);
+  Task<Completion> write(Request request);
+  Task<Completion> flush(Request request);
+  Task<Completion> deallocate(Request request);
+  Task<Completion> read_piece(Request request, Piece piece);
+  Task<Completion> write_piece(Request request, Piece piece);
+  Task<Completion> change_piece(Request request, Piece piece);
+  Task<Error> deallocate_piece(const Request* request, Piece piece);
+  Task<Error> deallocate_chunks(ChunkRange range);
+  Task<Error> write_zeros(const Request* request, Piece piece);
+  Task<Result<bool>> may_write_in_place(ChunkRange range);
+  Piece first_piece(std::uint64_t byte, std::uint64_t end) const noexcept;
+  void settle_geometry() const;
+
+  Pool& pool_;
+  Branch* branch_;  // Another one after a restore.
+  Generation generation_;
+  WriteDoor door_;  // All I/O, for restores; the branch's own door is that of writes.
+  mutable Geometry geometry_;
+};
+
+}  // namespace sandbay::pool
