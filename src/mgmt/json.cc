@@ -64,6 +64,7 @@ json to_json(const group::VolumeInfo& info) {
           {"preallocate", s.preallocate},
           {"read_only", s.read_only},
           {"write_cache", s.write_cache},
+          {"cache", group::describe(s.cache)},
           {"serial", s.serial},
           {"naa", s.naa ? group::format_naa(*s.naa) : ""},
           {"vendor", s.vendor},
@@ -76,6 +77,7 @@ json to_json(const group::VolumeInfo& info) {
           {"declared", info.declared},
           {"reactor", info.executor},
           {"sessions", info.sessions},
+          {"uncleared", info.uncleared_bytes},
           {"counters", counters_json(info.counters)}};
 }
 

@@ -23,6 +23,9 @@ nlohmann::json to_json(const fault::RuleView& rule);
 nlohmann::json to_json(const group::FaultsInfo& info);
 nlohmann::json to_json(const group::EventInfo& info);
 
+// cache_json.cc
+nlohmann::json to_json(const group::CacheInfo& info);
+
 // {"error": {"code": …, "message": …}}
 nlohmann::json error_json(std::string_view code, std::string_view message);
 

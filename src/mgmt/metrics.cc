@@ -6,6 +6,7 @@
 #include <chrono>
 #include <string_view>
 
+#include "mgmt/metrics_cache.h"
 #include "mgmt/metrics_hardware.h"
 #include "mgmt/metrics_text.h"
 
@@ -39,20 +40,6 @@ void add_group(Text& text, const group::GroupInfo& group) {
   text.sample("", group.provisioned_bytes);
 }
 
-void add_latency(Text& text, const std::string& labels, const LatencyHistogram& histogram) {
-  std::uint64_t count = 0;
-  std::uint64_t microseconds = 1;
-  for (std::size_t i = 0; i < LatencyHistogram::kBuckets; ++i, microseconds *= 2) {
-    count += histogram.count[i];
-    const bool last = i + 1 == LatencyHistogram::kBuckets;
-    const std::string bound =
-        last ? "+Inf" : fmt::format("{}", static_cast<double>(microseconds) / 1e6);
-    text.suffixed("_bucket", fmt::format("{},le=\"{}\"", labels, bound), count);
-  }
-  text.suffixed("_sum", labels, static_cast<double>(histogram.total_nanoseconds) / 1e9);
-  text.suffixed("_count", labels, count);
-}
-
 void add_volumes(Text& text, const std::vector<group::VolumeInfo>& volumes) {
   const auto by_kind = [&](auto add) {
     for (const auto& volume : volumes) {
@@ -78,9 +65,7 @@ void add_volumes(Text& text, const std::vector<group::VolumeInfo>& volumes) {
   by_kind([&](const std::string& labels, const auto& kind) { text.sample(labels, kind.errors); });
   text.family("sandbay_volume_latency_seconds", "histogram",
               "Time from a command's arrival to its completion, by kind.");
-  by_kind([&](const std::string& labels, const auto& kind) {
-    add_latency(text, labels, kind.latency);
-  });
+  by_kind([&](const std::string& labels, const auto& kind) { text.latency(labels, kind.latency); });
   text.family("sandbay_volume_commands_in_flight", "gauge", "Commands in the task set.");
   by_volume([](const auto& volume) { return volume.counters.in_flight; });
   text.family("sandbay_volume_commands_held", "gauge",
@@ -176,6 +161,7 @@ std::string metrics_text(const group::Measurements& measurements) {
   add_sessions(text, measurements.sessions);
   add_server(text, measurements.server);
   add_executors(text, measurements.executors);
+  add_cache(text, measurements.cache);
   add_hardware(text, measurements);
   return text.take();
 }

@@ -6,10 +6,13 @@
 
 #include <fmt/format.h>
 
+#include <cstdint>
 #include <iterator>
 #include <string>
 #include <string_view>
 #include <utility>
+
+#include "runtime/latency_histogram.h"
 
 namespace sandbay::mgmt {
 
@@ -44,6 +47,20 @@ class Text {
     } else {
       fmt::format_to(out(), "{}{}{{{}}} {}\n", name_, suffix, labels, value);
     }
+  }
+  // The samples of a family of histograms, in seconds.
+  void latency(const std::string& labels, const LatencyHistogram& histogram) {
+    std::uint64_t count = 0;
+    std::uint64_t microseconds = 1;
+    for (std::size_t i = 0; i < LatencyHistogram::kBuckets; ++i, microseconds *= 2) {
+      count += histogram.count[i];
+      const bool last = i + 1 == LatencyHistogram::kBuckets;
+      const std::string bound =
+          last ? "+Inf" : fmt::format("{}", static_cast<double>(microseconds) / 1e6);
+      suffixed("_bucket", fmt::format("{},le=\"{}\"", labels, bound), count);
+    }
+    suffixed("_sum", labels, static_cast<double>(histogram.total_nanoseconds) / 1e9);
+    suffixed("_count", labels, count);
   }
   std::string take() { return std::move(text_); }
 

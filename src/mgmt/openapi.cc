@@ -121,6 +121,7 @@ json openapi_document() {
   }
   json schemas = json::parse(kSchemas);
   schemas.update(json::parse(kHardwareSchemas));
+  schemas.update(json::parse(kCacheSchemas));
   return {{"openapi", "3.0.3"},
           {"info",
            {{"title", "Sandbay"},

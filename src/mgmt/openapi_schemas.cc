@@ -47,9 +47,9 @@ const std::string_view kSchemas = R"json({
   "in_flight": {"type": "integer"}}},
 "Volume": {"type": "object", "required": ["name", "uuid", "size", "block_size",
   "physical_block_size", "backing", "raid", "path", "thin", "preallocate", "read_only",
-  "write_cache",
+  "write_cache", "cache",
   "serial", "naa", "vendor", "product", "revision", "target", "lun", "health", "reason",
-  "declared", "reactor", "sessions", "counters"], "properties": {
+  "declared", "reactor", "sessions", "uncleared", "counters"], "properties": {
   "name": {"type": "string"},
   "uuid": {"type": "string", "format": "uuid"},
   "size": {"type": "integer", "description": "Bytes."},
@@ -63,6 +63,7 @@ const std::string_view kSchemas = R"json({
   "preallocate": {"type": "boolean"},
   "read_only": {"type": "boolean"},
   "write_cache": {"type": "boolean", "description": "WCE at power on."},
+  "cache": {"$ref": "#/components/schemas/CacheMode"},
   "serial": {"type": "string", "description": "Unit serial number."},
   "naa": {"type": "string", "description": "NAA designator."},
   "vendor": {"type": "string"},
@@ -77,6 +78,7 @@ const std::string_view kSchemas = R"json({
   "declared": {"type": "boolean", "description": "It stands in the configuration file."},
   "reactor": {"type": "integer", "description": "The reactor it lives on."},
   "sessions": {"type": "integer", "description": "Sessions with its target."},
+  "uncleared": {"type": "integer", "description": "Bytes of its place on a RAID set that read as zeros and are yet to be cleared in the background."},
   "counters": {"$ref": "#/components/schemas/Counters"}}},
 "VolumeList": {"type": "object", "required": ["volumes"], "properties": {
   "volumes": {"type": "array", "items": {"$ref": "#/components/schemas/Volume"}}}},
@@ -98,6 +100,7 @@ const std::string_view kSchemas = R"json({
     "description": "UNMAP frees space; the default unless preallocate is set."},
   "read_only": {"type": "boolean", "default": false},
   "write_cache": {"type": "boolean", "default": true},
+  "cache": {"$ref": "#/components/schemas/CacheMode"},
   "serial": {"type": "string", "maxLength": 32},
   "naa": {"type": "string", "description": "32 hexadecimal digits, the first of them 6."},
   "vendor": {"type": "string", "maxLength": 8},
@@ -111,7 +114,8 @@ const std::string_view kSchemas = R"json({
     "$ref": "#/components/schemas/AccessCreate"}}}},
 "VolumeChange": {"type": "object", "additionalProperties": false, "properties": {
   "size": {"$ref": "#/components/schemas/Size"},
-  "name": {"type": "string"}}},
+  "name": {"type": "string"},
+  "cache": {"$ref": "#/components/schemas/CacheMode"}}},
 "Access": {"type": "object", "required": ["id", "initiator", "address", "chap_user", "declared"],
   "properties": {
   "id": {"type": "string"},

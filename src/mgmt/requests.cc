@@ -151,6 +151,16 @@ void read_backing(TableReader& reader, group::VolumeSpecification& s) {
   }
 }
 
+std::optional<cache::Mode> read_cache_mode(TableReader& reader) {
+  const auto word = reader.string("cache");
+  if (!word) return std::nullopt;
+  const auto mode = group::parse_cache_mode(*word);
+  if (!mode) {
+    reader.mistake("cache", fmt::format("\"{}\" is no mode; write {}", *word, group::kCacheModes));
+  }
+  return mode;
+}
+
 group::VolumeSpecification read_specification(TableReader& reader) {
   group::VolumeSpecification s;
   reader.require("name", "the volume's name");
@@ -167,6 +177,7 @@ group::VolumeSpecification read_specification(TableReader& reader) {
   s.thin = reader.boolean("thin").value_or(!s.preallocate);
   s.read_only = reader.boolean("read_only").value_or(false);
   s.write_cache = reader.boolean("write_cache").value_or(true);
+  s.cache = read_cache_mode(reader).value_or(s.cache);
   s.serial = reader.string("serial").value_or(s.serial);
   s.vendor = reader.string("vendor").value_or(s.vendor);
   s.product = reader.string("product").value_or(s.product);
@@ -217,6 +228,7 @@ Read<group::ChangeVolumeRequest> read_change_volume(std::string_view body) {
     group::ChangeVolumeRequest request;
     request.size_bytes = read_size(reader, "size");
     request.name = reader.string("name");
+    request.cache = read_cache_mode(reader);
     reader.finish();
     return request;
   });
@@ -235,6 +247,25 @@ Read<std::string> read_replace_drive(std::string_view body) {
     std::string by = reader.string("by").value_or("");
     reader.finish();
     return by;
+  });
+}
+
+Read<std::string> read_flush_cache(std::string_view body) {
+  return read<std::string>(body, [](const Value& value, Mistakes& mistakes) {
+    TableReader reader(value, "", mistakes);
+    std::string set = reader.string("set").value_or("");
+    reader.finish();
+    return set;
+  });
+}
+
+Read<std::string> read_discard_writes(std::string_view body) {
+  return read<std::string>(body, [](const Value& value, Mistakes& mistakes) {
+    TableReader reader(value, "", mistakes);
+    reader.require("confirm", "the set once more");
+    std::string confirm = reader.string("confirm").value_or("");
+    reader.finish();
+    return confirm;
   });
 }
 

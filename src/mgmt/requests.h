@@ -20,6 +20,8 @@ Read<group::ChangeVolumeRequest> read_change_volume(std::string_view body);
 Read<iscsi::AccessRecord> read_access(std::string_view body);
 // The drive that takes over; empty: the best spare.
 Read<std::string> read_replace_drive(std::string_view body);
+Read<std::string> read_flush_cache(std::string_view body);  // The set; empty: all.
+Read<std::string> read_discard_writes(std::string_view body);
 Read<std::string> read_add_fault(std::string_view body);
 
 }  // namespace sandbay::mgmt

@@ -7,6 +7,7 @@
 #include <iterator>
 #include <nlohmann/json.hpp>
 
+#include "mgmt/cache_routes.h"
 #include "mgmt/hardware_routes.h"
 #include "mgmt/json.h"
 #include "mgmt/metrics.h"
@@ -302,10 +303,11 @@ const std::vector<Route> kOwnRoutes = {
      .handle = show_metrics},
 };
 
-// Those of the hardware stand in a file of their own.
+// Those of the hardware and of the cache stand in files of their own.
 std::vector<Route> all_routes() {
   std::vector<Route> all = kOwnRoutes;
   std::ranges::copy(hardware_routes(), std::back_inserter(all));
+  std::ranges::copy(cache_routes(), std::back_inserter(all));
   return all;
 }
 
