@@ -46,7 +46,7 @@ void emulate_power_cut(std::span<std::byte> image, BatteryState battery) {
   auto header = read_header(image);
   if (!header.has_value()) return;
   for (RegionEntry& entry : std::span(header->regions).first(header->region_count)) {
-    if ((entry.flags & kRegionNew) != 0) continue;  // It had no content to lose.
+    if (entry.is_free() || (entry.flags & kRegionNew) != 0) continue;  // It had no content to lose.
     if (entry.loss == static_cast<std::uint32_t>(Loss::kNone)) {
       entry.loss = static_cast<std::uint32_t>(Loss::kPowerCut);
     }

@@ -27,25 +27,28 @@ ImageHeader copy_at(std::span<const std::byte> image, std::size_t offset) {
   return header;
 }
 
-bool region_fits(const ImageHeader& header, std::uint32_t index) {
-  const RegionEntry& entry = header.regions[index];
-  const std::uint64_t first =
-      index == 0 ? kHeaderBytes
-                 : header.regions[index - 1].offset + header.regions[index - 1].byte_count;
-  return entry.offset == first && entry.byte_count != 0 && entry.byte_count % kPageBytes == 0 &&
-         entry.byte_count <= header.byte_count - entry.offset;
+bool region_fits(const ImageHeader& header, const RegionEntry& entry) {
+  return entry.offset >= kHeaderBytes && entry.offset <= header.byte_count &&
+         entry.offset % kPageBytes == 0 && entry.byte_count != 0 &&
+         entry.byte_count % kPageBytes == 0 && entry.byte_count <= header.byte_count - entry.offset;
 }
 
-// Regions stand one behind the other in the order of the table, each under a name of its own.
+bool overlap(const RegionEntry& one, const RegionEntry& other) {
+  return one.offset < other.offset + other.byte_count && other.offset < one.offset + one.byte_count;
+}
+
+// Each has a place and a name of its own.
 bool table_is_right(const ImageHeader& header) {
   if (header.region_count > kMostRegions) return false;
   for (std::uint32_t index = 0; index < header.region_count; ++index) {
     const RegionEntry& entry = header.regions[index];
-    if (!region_fits(header, index)) return false;
+    if (entry.is_free()) continue;
+    if (!region_fits(header, entry)) return false;
     if (entry.loss > static_cast<std::uint32_t>(Loss::kStale)) return false;
-    if (entry.name[0] == '\0' || entry.name[kMostRegionNameBytes] != '\0') return false;
-    for (std::uint32_t other = 0; other < index; ++other) {
-      if (header.regions[other].name_view() == entry.name_view()) return false;
+    if (entry.name[kMostRegionNameBytes] != '\0') return false;
+    for (const RegionEntry& other : std::span(header.regions).first(index)) {
+      if (other.is_free()) continue;
+      if (other.name_view() == entry.name_view() || overlap(other, entry)) return false;
     }
   }
   return true;

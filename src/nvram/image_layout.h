@@ -1,6 +1,7 @@
 // The image header, byte by byte (see README.md): two copies, one in each of the first two pages,
 // written one after the other; the one with the higher generation of those whose checksum is right
-// counts. Numbers are little-endian.
+// counts. Two pages with the seals of the regions' logs (log_seal.h) follow; then come the regions.
+// Numbers are little-endian.
 #pragma once
 
 #include <array>
@@ -12,6 +13,7 @@
 #include <string>
 #include <string_view>
 
+#include "nvram/log_seal.h"
 #include "nvram/nvram.h"
 
 namespace sandbay::nvram {
@@ -19,8 +21,9 @@ namespace sandbay::nvram {
 static_assert(std::endian::native == std::endian::little);
 
 inline constexpr std::uint64_t kImageMagic = 0x004d4152564e4253U;  // "SBNVRAM" and a zero.
-inline constexpr std::uint32_t kImageVersion = 1;
-inline constexpr std::uint64_t kHeaderBytes = 2 * kPageBytes;  // Both copies.
+inline constexpr std::uint32_t kImageVersion = 2;
+inline constexpr std::uint64_t kSealOffset = 2 * kPageBytes;   // Behind both copies of the header.
+inline constexpr std::uint64_t kHeaderBytes = 4 * kPageBytes;  // All that is before the regions.
 inline constexpr std::size_t kBootIdBytes = 40;
 
 // What a region entry's flags say.
@@ -28,6 +31,9 @@ inline constexpr std::uint32_t kRegionSettled = 1;
 inline constexpr std::uint32_t kRegionAfterHostCrash = 2;
 inline constexpr std::uint32_t kRegionNew = 4;  // Never settled: it has no content yet.
 
+static_assert(kMostRegions * kSealBytes <= kPageBytes);
+
+// One without a name is free; the place in the table is also that of the seal.
 struct RegionEntry {
   char name[kMostRegionNameBytes + 1];  // Filled up with zeros.
   std::uint64_t offset;
@@ -37,6 +43,7 @@ struct RegionEntry {
   std::uint64_t reserved[3];
 
   std::string_view name_view() const noexcept;
+  bool is_free() const noexcept { return name[0] == '\0'; }
 };
 static_assert(sizeof(RegionEntry) == 96);
 

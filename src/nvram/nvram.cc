@@ -149,7 +149,7 @@ void Nvram::judge_content() {
   const bool crashed = header.clean == 0 && header.boot_id_view() != options_.boot_id;
   const bool survives = header.durability == static_cast<std::uint8_t>(Durability::kHost);
   for (RegionEntry& entry : std::span(header.regions).first(header.region_count)) {
-    if ((entry.flags & kRegionNew) != 0) continue;
+    if (entry.is_free() || (entry.flags & kRegionNew) != 0) continue;
     if (crashed && survives) {
       entry.flags |= kRegionAfterHostCrash;
       entry.flags &= ~kRegionSettled;
@@ -185,6 +185,37 @@ Task<Error> Nvram::save_header() {
 
 // Regions ---------------------------------------------------------------------------------------
 
+const Region* Nvram::owned_region(std::string_view name) const {
+  const auto found = std::ranges::find(claimed_, name, &Region::name);
+  return found == claimed_.end() ? nullptr : *found;
+}
+
+std::optional<std::size_t> Nvram::index_of(std::string_view name) const {
+  for (std::size_t index = 0; index < header_->region_count; ++index) {
+    if (header_->regions[index].name_view() == name) return index;
+  }
+  return std::nullopt;
+}
+
+Nvram::Gap Nvram::free_gap(std::uint64_t wanted) const {
+  std::vector<const RegionEntry*> by_offset;
+  for (const RegionEntry& entry : std::span(header_->regions).first(header_->region_count)) {
+    if (!entry.is_free()) by_offset.push_back(&entry);
+  }
+  std::ranges::sort(by_offset, {}, [](const RegionEntry* entry) { return entry->offset; });
+  Gap longest{.offset = kHeaderBytes};
+  std::uint64_t at = kHeaderBytes;
+  for (std::size_t index = 0; index <= by_offset.size(); ++index) {
+    const bool last = index == by_offset.size();
+    const std::uint64_t end = last ? options_.byte_count : by_offset[index]->offset;
+    const Gap gap{.offset = at, .byte_count = end - at};
+    if (wanted != 0 && gap.byte_count >= wanted) return gap;
+    if (gap.byte_count > longest.byte_count) longest = gap;
+    if (!last) at = by_offset[index]->offset + by_offset[index]->byte_count;
+  }
+  return longest;
+}
+
 std::string Nvram::why_not(const std::string& name, std::uint64_t byte_count) const {
   const auto prefix = [&] { return fmt::format("nvram image {}: region {}", options_.path, name); };
   if (name.empty() || name.size() > kMostRegionNameBytes || name.contains('\0')) {
@@ -194,41 +225,37 @@ std::string Nvram::why_not(const std::string& name, std::uint64_t byte_count) co
     return fmt::format("{}: cannot have {} bytes; a positive multiple of {} is accepted", prefix(),
                        byte_count, kPageBytes);
   }
-  std::uint64_t used = kHeaderBytes;
-  for (const RegionEntry& entry : std::span(header_->regions).first(header_->region_count)) {
-    used = entry.offset + entry.byte_count;
-    if (entry.name_view() != name) continue;
-    const bool taken =
-        std::ranges::any_of(claimed_, [&](const Region* region) { return region->name() == name; });
-    if (taken) return fmt::format("{}: has an owner already; one is accepted", prefix());
+  if (owned_region(name) != nullptr) {
+    return fmt::format("{}: has an owner already; one is accepted", prefix());
+  }
+  if (const auto index = index_of(name); index.has_value()) {
+    const RegionEntry& entry = header_->regions[*index];
     if (entry.byte_count == byte_count) return {};
     return fmt::format("{}: has {} bytes; the configured {} are accepted", prefix(),
                        entry.byte_count, byte_count);
   }
-  if (header_->region_count == kMostRegions) {
+  if (regions().size() == kMostRegions) {
     return fmt::format("{}: {} regions are there; no more are accepted", prefix(), kMostRegions);
   }
-  if (byte_count > options_.byte_count - used) {
-    return fmt::format("{}: needs {} bytes; at most {} are free", prefix(), byte_count,
-                       options_.byte_count - used);
+  const std::uint64_t free = free_gap(byte_count).byte_count;
+  if (byte_count > free) {
+    return fmt::format("{}: needs {} bytes; at most {} are free", prefix(), byte_count, free);
   }
   return {};
 }
 
-std::size_t Nvram::find_or_add(const std::string& name, std::uint64_t byte_count) {
-  const std::span all(header_->regions);
-  std::uint64_t used = kHeaderBytes;
-  for (std::size_t index = 0; index < header_->region_count; ++index) {
-    if (all[index].name_view() == name) return index;
-    used = all[index].offset + all[index].byte_count;
-  }
+// What is free is zeros.
+std::size_t Nvram::add_region(const std::string& name, std::uint64_t byte_count) {
   RegionEntry entry{};
   std::ranges::copy(name, entry.name);
-  entry.offset = used;
+  entry.offset = free_gap(byte_count).offset;
   entry.byte_count = byte_count;
   entry.flags = kRegionNew;
-  all[header_->region_count] = entry;
-  return header_->region_count++;
+  std::size_t index = 0;
+  while (index < header_->region_count && !header_->regions[index].is_free()) ++index;
+  header_->regions[index] = entry;
+  if (index == header_->region_count) ++header_->region_count;
+  return index;
 }
 
 Task<Result<std::unique_ptr<Region>, std::string>> Nvram::claim(std::string name,
@@ -239,10 +266,10 @@ Task<Result<std::unique_ptr<Region>, std::string>> Nvram::claim(std::string name
     header_lock_.unlock();
     co_return std::unexpected(std::move(refused));
   }
-  const std::uint32_t count_before = header_->region_count;
-  const std::size_t index = find_or_add(name, byte_count);
+  const auto there = index_of(name);
+  const std::size_t index = there.has_value() ? *there : add_region(name, byte_count);
   Error saved = failure_;
-  if (header_->region_count != count_before) saved = co_await save_header();
+  if (!there.has_value()) saved = co_await save_header();
   header_lock_.unlock();
   if (saved != Error::kNone) {
     co_return std::unexpected(fmt::format("nvram image {}: region {}: cannot be written: {}",
@@ -261,12 +288,42 @@ Task<Result<std::unique_ptr<Region>, std::string>> Nvram::claim(std::string name
 std::vector<RegionState> Nvram::regions() const {
   std::vector<RegionState> states;
   for (const RegionEntry& entry : std::span(header_->regions).first(header_->region_count)) {
+    if (entry.is_free()) continue;
     const std::string name(entry.name_view());
-    const bool claimed =
-        std::ranges::any_of(claimed_, [&](const Region* region) { return region->name() == name; });
+    const bool claimed = owned_region(name) != nullptr;
     states.push_back({name, entry.byte_count, static_cast<Loss>(entry.loss), claimed});
   }
   return states;
+}
+
+// The content first: what is free is zeros, wherever this is interrupted.
+Task<Result<void, std::string>> Nvram::release(std::string name) {
+  co_await header_lock_.lock();
+  const auto index = index_of(name);
+  const bool owned = owned_region(name) != nullptr;
+  Error error = failure_;
+  if (index.has_value() && !owned && error == Error::kNone) {
+    static constexpr std::array<std::byte, kPageBytes> kZeros{};
+    RegionEntry& entry = header_->regions[*index];
+    for (std::uint64_t done = 0; done < entry.byte_count; done += kPageBytes) {
+      store(image().data() + entry.offset + done, kZeros.data(), kPageBytes);
+    }
+    error = co_await join_round();
+    if (error == Error::kNone) {
+      entry = {};
+      error = co_await save_header();
+    }
+  }
+  header_lock_.unlock();
+  if (owned) {
+    co_return std::unexpected(fmt::format(
+        "nvram image {}: region {}: has an owner; one without is accepted", options_.path, name));
+  }
+  if (error != Error::kNone) {
+    co_return std::unexpected(fmt::format("nvram image {}: region {}: cannot be released: {}",
+                                          options_.path, name, sandbay::describe(error)));
+  }
+  co_return Result<void, std::string>{};
 }
 
 Region::Region(Nvram& nvram, std::string name, std::span<std::byte> bytes, std::size_t index)

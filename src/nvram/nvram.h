@@ -15,6 +15,7 @@
 #include <expected>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -101,6 +102,9 @@ class Nvram {
   Task<Result<std::unique_ptr<Region>, std::string>> claim(std::string name,
                                                            std::uint64_t byte_count);
   std::vector<RegionState> regions() const;
+  // Nobody needs the region any more: its content is gone and its space free. Refuses one that has
+  // an owner; one that is not there is gone already.
+  Task<Result<void, std::string>> release(std::string name);
 
   // Everything stored in the image before the call is durable, as the durability demands, when
   // this ends with kNone: at once with kProcess, after a shared sync with kHost. A failed sync is
@@ -136,6 +140,7 @@ class Nvram {
  private:
   friend class Region;
   friend class RecordLog;
+  friend class LogSeal;
   Nvram(Executor& home, NvramOptions options, std::unique_ptr<Image> image,
         const ImageHeader& header);
   static Task<Result<std::unique_ptr<Nvram>, std::string>> start(Executor& home,
@@ -143,7 +148,15 @@ class Nvram {
                                                                  std::unique_ptr<Image> image);
   void judge_content();
   std::string why_not(const std::string& name, std::uint64_t byte_count) const;
-  std::size_t find_or_add(const std::string& name, std::uint64_t byte_count);
+  const Region* owned_region(std::string_view name) const;
+  std::optional<std::size_t> index_of(std::string_view name) const;
+  // Of the first run of free bytes that is long enough; of the longest if none is wanted.
+  struct Gap {
+    std::uint64_t offset = 0;
+    std::uint64_t byte_count = 0;
+  };
+  Gap free_gap(std::uint64_t wanted) const;
+  std::size_t add_region(const std::string& name, std::uint64_t byte_count);
   Task<Error> save_header();
   Task<Error> settle(Region& region);
   Task<Error> join_round();

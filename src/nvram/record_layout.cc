@@ -6,6 +6,9 @@
 namespace sandbay::nvram {
 namespace {
 
+// The seal has room for 48 bits; no log gets so far.
+constexpr std::uint64_t kLargestCounter = std::uint64_t{1} << 47U;
+
 bool is_right(const ControlBlock& block, std::uint64_t capacity) {
   const std::uint64_t most_records = capacity / kRecordAlignment;
   return block.magic == kControlMagic && block.checksum == checksum_of(block) &&
@@ -16,9 +19,9 @@ bool is_right(const ControlBlock& block, std::uint64_t capacity) {
          block.tail_position % kRecordAlignment == 0 &&
          block.head_position % kRecordAlignment == 0 && block.durable_head <= block.head_sequence &&
          block.forgiven_first <= block.forgiven_end &&
-         block.head_position < std::uint64_t{1} << 62U &&
-         block.head_sequence < std::uint64_t{1} << 62U && block.epoch < std::uint64_t{1} << 62U &&
-         block.generation < std::uint64_t{1} << 62U && block.durable_epoch <= block.epoch;
+         block.head_position < std::uint64_t{1} << 62U && block.head_sequence < kLargestCounter &&
+         block.epoch < std::uint64_t{1} << 62U && block.generation < kLargestCounter &&
+         block.durable_epoch <= block.epoch;
 }
 
 }  // namespace

@@ -23,10 +23,9 @@ inline constexpr std::uint64_t kRecordAlignment = 64;
 
 struct ControlBlock {
   std::uint32_t magic;
-  std::uint32_t checksum;    // CRC32C of everything behind it.
-  std::uint64_t generation;  // The higher one of two right blocks counts.
-  std::uint32_t log_id;      // Drawn at each format; records carry it.
-  std::uint32_t reserved;
+  std::uint32_t checksum;       // CRC32C of everything behind it.
+  std::uint64_t generation;     // The higher one of two right blocks counts.
+  std::uint64_t log_id;         // Drawn at each format; records carry its lower half.
   std::uint64_t capacity;       // Of the ring, in bytes.
   std::uint64_t head_sequence;  // The next record's.
   std::uint64_t head_position;

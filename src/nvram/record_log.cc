@@ -1,9 +1,9 @@
 // RecordLog at work: appending, releasing, and what becomes durable when.
 //
 // With Durability::kProcess memory is all that counts: a killed process has executed its stores in
-// program order. A record is payload, header, and last the word with magic and checksum; a control
-// block written after it counts it as acknowledged. A release is one store, release_check. Space is
-// reused only after a control block says so.
+// program order. A record is payload, header, and last the word with magic and checksum; control
+// block and seal, written after it, count it. A release is sealed and then marked, which is one
+// store, release_check. Space is reused only after a control block says so.
 //
 // With Durability::kHost sectors reach the medium in any order until a sync ends. So the control
 // block is written only as a round begins and never speaks of what is not durable yet: durable_head
@@ -29,7 +29,9 @@ constexpr std::uint64_t kLargestRecord = std::uint64_t{1} << 30;
 }  // namespace
 
 RecordLog::RecordLog(Region& region, RecordLogOptions options)
-    : region_(region), nvram_(region.nvram()) {
+    : region_(region), nvram_(region.nvram()), seal_(nvram_, region.index_) {
+  assert(std::ranges::none_of(nvram_.logs_,
+                              [&](const RecordLog* log) { return &log->region_ == &region; }));
   const std::span<std::byte> all = region.bytes();
   assert(options.offset % kPageBytes == 0 && options.offset <= all.size());
   const std::uint64_t rest = all.size() - options.offset;
@@ -73,10 +75,9 @@ Task<Result<RecordId>> RecordLog::append(std::span<const std::byte> descriptor,
     if (error != Error::kNone) co_return std::unexpected(error);
   }
   const RecordId id = put(place_for(byte_count), descriptor, payload, payload_bytes);
-  if (!to_host()) {
-    write_control();
-    co_return id;
-  }
+  if (!to_host()) write_control();
+  seal_.appended(id.sequence);
+  if (!to_host()) co_return id;
   const Error error = co_await nvram_.commit();
   if (error != Error::kNone) co_return std::unexpected(error);
   co_return id;
@@ -144,7 +145,7 @@ RecordId RecordLog::put(std::uint64_t position, std::span<const std::byte> descr
   RecordHeader header{.magic = kRecordMagic,
                       .sequence = head_sequence_,
                       .position = position,
-                      .log_id = log_id_,
+                      .log_id = static_cast<std::uint32_t>(log_id_),
                       .descriptor_bytes = static_cast<std::uint32_t>(descriptor.size()),
                       .payload_bytes = static_cast<std::uint32_t>(payload_bytes)};
   // Without its first word nothing of an older record there counts.
@@ -175,6 +176,7 @@ void RecordLog::release(RecordId id) {
   assert(ready_);
   assert(id.sequence >= tail_sequence_ && id.sequence < head_sequence_);
   assert(entry(id.sequence).live);
+  seal_.released(id.sequence);
   mark_released(entry(id.sequence).position);
   entry(id.sequence).live = false;
   --live_count_;
@@ -229,6 +231,7 @@ void RecordLog::write_control() {
   block.checksum = checksum_of(block);
   slot_ = 1 - slot_;
   nvram_.store(controls_.data() + slot_ * kPageBytes, &block, sizeof block);
+  seal_.control_written(generation_);
   if (!to_host()) durable_tail_position_ = tail_position_;
 }
 

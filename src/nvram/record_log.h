@@ -4,7 +4,8 @@
 // about (a stripe, a range of a volume); it has a checksum apart from the payload's, so that a
 // damaged or lost record can still be reported by range. A record is live from the end of append()
 // to release(); killed at any instruction, the log recovers every live record, and of those whose
-// append had not ended it has all or nothing.
+// append had not ended it has all or nothing. A seal apart from the log (log_seal.h) says which
+// records are live, too, so that content that has gone back to an earlier one is not believed.
 //
 // Order of release: a record that was released does not come back after the process was killed.
 // After a crash of the host with Durability::kHost, releases that no commit followed may be undone,
@@ -12,7 +13,7 @@
 // later commit. Release records about the same place oldest first, and none can be replayed over a
 // newer one. Before writing such a place without a record, await flush_releases().
 //
-// Used on the memory's home executor. One log per part of a region; no two overlap.
+// Used on the memory's home executor. A region has one log at most.
 #pragma once
 
 #include <cstddef>
@@ -21,6 +22,7 @@
 #include <span>
 #include <vector>
 
+#include "nvram/log_seal.h"
 #include "nvram/nvram.h"
 #include "runtime/buffer.h"
 #include "runtime/error.h"
@@ -58,9 +60,12 @@ struct LostRecord {
 };
 
 struct Recovery {
+  // The log's; 0 if it is new or its control blocks are damaged.
+  std::uint64_t log_id = 0;
   Loss region_loss = Loss::kNone;  // If not kNone: records is empty, and lost has all there were.
-  // Both control blocks of the log are damaged: records is empty, lost has those that were found,
-  // released ones perhaps among them, and there may have been more.
+  // Both control blocks of the log are damaged, or both copies of its seal, or they tell of
+  // different times: records is empty, lost has those that were found, released ones perhaps among
+  // them, and there may have been more.
   bool control_lost = false;
   std::vector<Record> records;   // In order of sequence.
   std::vector<LostRecord> lost;  // In order of sequence.
@@ -103,6 +108,12 @@ class RecordLog {
   // until each is released, and the log is ready. Durable when it ends with kNone. The region is
   // settled after it (Region::settle()), and only then append() may be called.
   Task<Error> accept();
+  // The same, but nothing that was found is kept: the log is empty, and its id is this one, which
+  // is not 0 and was never used before. Until it has the new id it has all that was found.
+  Task<Error> accept_nothing(std::uint64_t log_id);
+  // Drawn by chance when the log was made or emptied. Whoever remembers it elsewhere knows whether
+  // a log is the one that was used last.
+  std::uint64_t log_id() const noexcept { return log_id_; }
 
   // Adds a record: one copy into the image. Waits, first come first served, while there is no room.
   // When it ends without error the record is live, as durable as the image is. The spans and what
@@ -144,12 +155,22 @@ class RecordLog {
   };
 
   // record_recovery.cc
-  void scan_ring(Recovery& recovery);
-  bool judge_record(const RecordHeader& header, Recovery& recovery);
-  void note_missing(std::uint64_t first, std::uint64_t end, Recovery& recovery) const;
+  void distrust_all(Recovery& recovery);
+  void scan_ring();
+  bool give_record(std::uint64_t position, bool acknowledged, bool trusted,
+                   Recovery& recovery) const;
+  void judge_by_marks(Recovery& recovery);
+  void list_missing(std::uint64_t first, std::uint64_t end, Recovery& recovery) const;
+  bool seal_fits() const;
+  void judge_by_seal(Recovery& recovery);
+  void ask_seal(std::size_t bucket, std::uint64_t first, std::uint64_t head);
   void list_unreleased(Recovery& recovery) const;
+
+  // record_accept.cc
   void format();
   void restore();
+  void restore_entries();
+  void restore_marks();
 
   // record_log.cc
   Entry& entry(std::uint64_t sequence) { return entries_[sequence % entries_.size()]; }
@@ -178,7 +199,8 @@ class RecordLog {
   bool closed_ = false;
   std::unique_ptr<Scan> scan_;  // Between recover() and accept().
 
-  std::uint32_t log_id_ = 0;
+  LogSeal seal_;
+  std::uint64_t log_id_ = 0;
   std::uint64_t generation_ = 0;
   std::size_t slot_ = 0;  // Of the newest control block.
   std::uint64_t forgiven_first_ = 0;

@@ -7,7 +7,8 @@
 //
 // Three views: in a region that was lost nothing is good; after a crash of the host what lies
 // beyond the durable head may be missing, and a release counts only if its epoch is durable;
-// otherwise memory is exactly what the killed process left.
+// otherwise memory is exactly what the killed process left, and the seal decides: what was found
+// and is not sealed had been released, what is sealed and was not found is lost.
 #include <algorithm>
 #include <cassert>
 
@@ -15,6 +16,7 @@
 #include "nvram/record_log.h"
 #include "nvram/record_scan.h"
 #include "runtime/executor.h"
+#include "runtime/known.h"
 
 namespace sandbay::nvram {
 
@@ -61,21 +63,32 @@ Recovery RecordLog::recover() {
   }
   const auto control = read_control(controls_, capacity_);
   if (!control.has_value()) {
-    scan_->reformat = true;
-    recovery.control_lost = true;
-    list_unreleased(recovery);
+    distrust_all(recovery);
     return recovery;
   }
   scan_->control = control->block;
   scan_->slot = control->slot;
-  scan_->acknowledged_end =
-      region_.after_host_crash() ? control->block.durable_head : control->block.head_sequence;
-  scan_ring(recovery);
-  if (region_.loss() != Loss::kNone) scan_->reformat = true;
+  scan_->seal = seal_.find(control->block.log_id);
+  recovery.log_id = control->block.log_id;
+  const Loss loss = region_.loss();
+  scan_->by_seal = !region_.after_host_crash() && (loss == Loss::kNone || loss == Loss::kPowerCut);
+  scan_ring();
+  if (!scan_->by_seal) {
+    // A control block is durable before the one behind it is sealed.
+    const bool went_back = region_.after_host_crash() && scan_->seal.has_value() &&
+                           scan_->seal->generation > control->block.generation + 1;
+    if (went_back && loss == Loss::kNone) recovery.region_loss = Loss::kStale;
+    judge_by_marks(recovery);
+  } else if (seal_fits()) {
+    judge_by_seal(recovery);
+  } else {
+    distrust_all(recovery);
+  }
+  if (recovery.region_loss != Loss::kNone) scan_->reformat = true;
   return recovery;
 }
 
-void RecordLog::scan_ring(Recovery& recovery) {
+void RecordLog::scan_ring() {
   const ControlBlock& control = scan_->control;
   const std::uint64_t end = control.tail_position + capacity_;
   const std::uint64_t sequence_end = control.tail_sequence + capacity_ / kRecordAlignment;
@@ -84,7 +97,8 @@ void RecordLog::scan_ring(Recovery& recovery) {
   scan_->next_position = position;
   while (position < end) {
     const auto header = read_record(ring_, position % capacity_);
-    const bool counts = header.has_value() && header->log_id == control.log_id &&
+    const bool counts = header.has_value() &&
+                        header->log_id == static_cast<std::uint32_t>(control.log_id) &&
                         header->position == position && header->sequence >= expected &&
                         header->sequence < sequence_end;
     const std::uint64_t byte_count =
@@ -93,47 +107,62 @@ void RecordLog::scan_ring(Recovery& recovery) {
       position += kRecordAlignment;
       continue;
     }
-    note_missing(expected, header->sequence, recovery);
-    const bool live = judge_record(*header, recovery);
-    scan_->found.push_back({header->sequence, position, byte_count, live});
+    const bool released = mark_of(*header) == Mark::kReleased;
+    if (released) scan_->newest_epoch = std::max(scan_->newest_epoch, header->release_epoch);
+    scan_->found.push_back({.sequence = header->sequence,
+                            .position = position,
+                            .byte_count = byte_count,
+                            .released = released});
     expected = header->sequence + 1;
     position += byte_count;
     scan_->next_position = position;
   }
-  note_missing(expected, std::max(expected, control.head_sequence), recovery);
   scan_->next_sequence = std::max(expected, control.head_sequence);
   scan_->next_position = std::max(scan_->next_position, control.head_position);
 }
 
-// Whether the record stays live.
-bool RecordLog::judge_record(const RecordHeader& header, Recovery& recovery) {
-  const Mark mark = mark_of(header);
-  const bool acknowledged = header.sequence < scan_->acknowledged_end;
-  if (mark == Mark::kReleased) {
-    scan_->newest_epoch = std::max(scan_->newest_epoch, header.release_epoch);
-    if (!region_.after_host_crash() || header.release_epoch <= scan_->control.durable_epoch) {
-      return false;
-    }
-    scan_->unmark.push_back(header.position);
-  }
+// The record, or that it is lost. Whether it stays live.
+bool RecordLog::give_record(std::uint64_t position, bool acknowledged, bool trusted,
+                            Recovery& recovery) const {
+  const RecordHeader header = known(read_record(ring_, position % capacity_));
   const auto payload = payload_of(ring_, header);
-  const bool good = mark != Mark::kDamaged && crc32c(payload) == header.payload_checksum &&
-                    region_.loss() == Loss::kNone;
-  if (good) {
-    recovery.records.push_back(
-        {RecordId{header.sequence}, descriptor_of(ring_, header), payload, acknowledged});
-    return true;
+  const bool good = trusted && recovery.region_loss == Loss::kNone &&
+                    mark_of(header) != Mark::kDamaged && crc32c(payload) == header.payload_checksum;
+  if (!good) {
+    recovery.lost.push_back(lost_record(ring_, header, acknowledged));
+    return false;
   }
-  recovery.lost.push_back(lost_record(ring_, header, acknowledged));
-  scan_->forget.push_back(header.position);
-  return false;
+  recovery.records.push_back(
+      {RecordId{header.sequence}, descriptor_of(ring_, header), payload, acknowledged});
+  return true;
+}
+
+// By marks ----------------------------------------------------------------------------------------
+
+void RecordLog::judge_by_marks(Recovery& recovery) {
+  const ControlBlock& control = scan_->control;
+  scan_->acknowledged_end =
+      region_.after_host_crash() ? control.durable_head : control.head_sequence;
+  std::uint64_t expected = control.tail_sequence;
+  for (Scan::Found& found : scan_->found) {
+    list_missing(expected, found.sequence, recovery);
+    expected = found.sequence + 1;
+    if (found.released) {
+      const RecordHeader header = known(read_record(ring_, found.position % capacity_));
+      if (!region_.after_host_crash() || header.release_epoch <= control.durable_epoch) continue;
+      scan_->unmark.push_back(found.position);
+      found.released = false;
+    }
+    const bool acknowledged = found.sequence < scan_->acknowledged_end;
+    found.live = give_record(found.position, acknowledged, true, recovery);
+  }
+  list_missing(expected, scan_->next_sequence, recovery);
 }
 
 // Sequences [first, end) have no record.
-void RecordLog::note_missing(std::uint64_t first, std::uint64_t end, Recovery& recovery) const {
+void RecordLog::list_missing(std::uint64_t first, std::uint64_t end, Recovery& recovery) const {
   if (first >= end) return;
-  if (scan_->missing_first == scan_->missing_end) scan_->missing_first = first;
-  scan_->missing_end = end;
+  scan_->note_gap(first, end);
   const ControlBlock& control = scan_->control;
   const auto note = [&](std::uint64_t from, std::uint64_t to, bool acknowledged) {
     if (from >= to) return;
@@ -150,6 +179,86 @@ void RecordLog::note_missing(std::uint64_t first, std::uint64_t end, Recovery& r
   note_split(std::max(first, std::min(end, control.forgiven_end)), end);
 }
 
+// By the seal -------------------------------------------------------------------------------------
+
+// A seal and control blocks of different times tell nothing: one step lies between them at most.
+bool RecordLog::seal_fits() const {
+  if (!scan_->seal.has_value()) return false;
+  const SealState& seal = *scan_->seal;
+  const ControlBlock& control = scan_->control;
+  return scan_->next_sequence <= seal.head_sequence + 1 &&
+         control.generation <= seal.generation + 1 &&
+         seal.head_sequence <= control.tail_sequence + capacity_ / kRecordAlignment;
+}
+
+void RecordLog::judge_by_seal(Recovery& recovery) {
+  const std::uint64_t head = known(scan_->seal).head_sequence;
+  const std::uint64_t first = scan_->control.tail_sequence;
+  scan_->next_sequence = std::max(scan_->next_sequence, head);
+  for (std::size_t bucket = 0; bucket < kSealBuckets; ++bucket) ask_seal(bucket, first, head);
+  std::ranges::sort(scan_->lost);
+  auto lost = scan_->lost.begin();
+  const auto list_lost = [&](std::uint64_t end) {
+    for (; lost != scan_->lost.end() && *lost < end; ++lost) {
+      LostRecord* const last = recovery.lost.empty() ? nullptr : &recovery.lost.back();
+      if (last != nullptr && !last->described &&
+          last->first_sequence + last->record_count == *lost) {
+        ++last->record_count;
+      } else {
+        recovery.lost.push_back({.first_sequence = *lost});
+      }
+    }
+  };
+  std::uint64_t expected = first;
+  for (Scan::Found& found : scan_->found) {
+    scan_->note_gap(expected, found.sequence);
+    expected = found.sequence + 1;
+    list_lost(found.sequence);
+    if (found.released || !found.sealed) continue;
+    const bool trusted = !scan_->unknown_bucket[seal_bucket(found.sequence)];
+    found.live = give_record(found.position, true, trusted, recovery);
+  }
+  scan_->note_gap(expected, scan_->next_sequence);
+  list_lost(scan_->next_sequence);
+}
+
+// Which records of a bucket, of sequences from `first` to the one at the head, are live. Where that
+// cannot be told all of them are called so, and none is trusted.
+void RecordLog::ask_seal(std::size_t bucket, std::uint64_t first, std::uint64_t head) {
+  std::vector<std::uint64_t> present;
+  std::vector<Scan::Found*> records;
+  std::vector<std::uint64_t> missing;
+  auto found = scan_->found.begin();
+  const std::uint64_t turn = (first + kSealBuckets - 1 - bucket) / kSealBuckets;
+  for (std::uint64_t sequence = turn * kSealBuckets + bucket; sequence <= head;
+       sequence += kSealBuckets) {
+    while (found != scan_->found.end() && found->sequence < sequence) ++found;
+    if (found == scan_->found.end() || found->sequence != sequence) {
+      if (sequence < head) missing.push_back(sequence);
+    } else if (!found->released) {
+      present.push_back(sequence);
+      records.push_back(&*found);
+    }
+  }
+  const auto solution =
+      solve_seal(scan_->control.log_id, known(scan_->seal).live[bucket], present, missing);
+  scan_->unknown_bucket[bucket] = !solution.has_value();
+  for (std::size_t i = 0; i < present.size(); ++i) {
+    records[i]->sealed = !solution.has_value() || solution->present[i];
+  }
+  for (std::size_t i = 0; i < missing.size(); ++i) {
+    if (!solution.has_value() || solution->missing[i]) scan_->lost.push_back(missing[i]);
+  }
+}
+
+// Nothing to go by --------------------------------------------------------------------------------
+
+void RecordLog::distrust_all(Recovery& recovery) {
+  scan_->reformat = true;
+  recovery.control_lost = true;
+  list_unreleased(recovery);
+}
+
 // Without a control block: whatever looks like a record that was not released.
 void RecordLog::list_unreleased(Recovery& recovery) const {
   for (std::uint64_t offset = 0; offset < capacity_; offset += kRecordAlignment) {
@@ -158,81 +267,6 @@ void RecordLog::list_unreleased(Recovery& recovery) const {
     recovery.lost.push_back(lost_record(ring_, *header, true));
   }
   std::ranges::sort(recovery.lost, {}, &LostRecord::first_sequence);
-}
-
-void RecordLog::forget(RecordId id) {
-  assert(scan_ != nullptr && !ready_);
-  const auto found = std::ranges::find(scan_->found, id.sequence, &Scan::Found::sequence);
-  assert(found != scan_->found.end() && found->live);
-  found->live = false;
-  scan_->forget.push_back(found->position);
-}
-
-Task<Error> RecordLog::accept() {
-  assert(scan_ != nullptr && !ready_);
-  if (scan_->reformat) {
-    format();
-  } else {
-    restore();
-  }
-  scan_.reset();
-  advance_tail();
-  // Both blocks, so that damage to one finds the other of the same content; to a medium, a sync
-  // stands between two.
-  if (!to_host()) {
-    write_control();
-    write_control();
-  }
-  durable_tail_position_ = tail_position_;
-  ready_ = true;
-  changed_ = true;
-  const Error error = co_await nvram_.commit();
-  co_return error;
-}
-
-// The id changes, so that no record that stands in the ring belongs to the log any more.
-void RecordLog::format() {
-  const auto old = read_control(controls_, capacity_);
-  generation_ = old.has_value() ? old->block.generation : 0;
-  slot_ = old.has_value() ? old->slot : 1;
-  do {
-    log_id_ = static_cast<std::uint32_t>(nvram_.home().random().next());
-  } while (old.has_value() && log_id_ == old->block.log_id);
-}
-
-void RecordLog::restore() {
-  const ControlBlock& control = scan_->control;
-  log_id_ = control.log_id;
-  generation_ = control.generation;
-  slot_ = scan_->slot;
-  head_sequence_ = scan_->next_sequence;
-  head_position_ = scan_->next_position;
-  tail_sequence_ = control.tail_sequence;
-  tail_position_ = control.tail_position;
-  durable_head_ = control.durable_head;
-  durable_epoch_ = control.durable_epoch;
-  confirmed_epoch_ = control.durable_epoch;
-  epoch_ = std::max(control.epoch, scan_->newest_epoch) + 1;
-  released_epoch_ = epoch_;
-  forgiven_first_ = scan_->missing_first;
-  forgiven_end_ = scan_->missing_end;
-
-  while (entries_.size() < head_sequence_ - tail_sequence_) entries_.resize(entries_.size() * 2);
-  std::uint64_t sequence = tail_sequence_;
-  std::uint64_t position = tail_position_;
-  for (const Scan::Found& found : scan_->found) {
-    for (; sequence < found.sequence; ++sequence) entry(sequence) = {.position = position};
-    entry(sequence++) = {found.position, found.byte_count, found.live};
-    position = found.position + found.byte_count;
-    if (found.live) ++live_count_;
-  }
-  for (; sequence < head_sequence_; ++sequence) entry(sequence) = {.position = head_position_};
-  for (const std::uint64_t at : scan_->forget) mark_released(at);
-  for (const std::uint64_t at : scan_->unmark) {
-    const bool lost = std::ranges::find(scan_->forget, at) != scan_->forget.end();
-    std::byte* const target = ring_.data() + at % capacity_;
-    if (!lost) nvram_.store_word(target + offsetof(RecordHeader, release_check), 0);
-  }
 }
 
 }  // namespace sandbay::nvram

@@ -1,6 +1,7 @@
 // Power cuts with each state of the battery, and damage on command: what was lost is reported, by
 // descriptor where one can be read, nothing else is lost, and nothing wrong is handed out.
 #include "nvram/damage.h"
+#include "nvram/image_layout.h"
 
 #include <rapidcheck.h>
 #include <catch2/catch.hpp>
@@ -11,7 +12,7 @@ namespace sandbay::nvram {
 namespace {
 
 constexpr std::uint64_t kRecords = 9;
-constexpr std::uint64_t kRingOffset = 2 * kPageBytes + 2 * kPageBytes;  // Header, control blocks.
+constexpr std::uint64_t kRingOffset = kHeaderBytes + 2 * kPageBytes;  // Behind control blocks.
 
 Task<void> fill(Executor& home, SimulatedBoard& board) {
   Bench bench = co_await start_bench(home, board, options_for(Durability::kProcess));
@@ -202,8 +203,8 @@ TEST_CASE("A bit that flipped costs at most one record, or nothing", "[nvram]") 
 TEST_CASE("A log without its control blocks returns nothing and lists what it finds", "[nvram]") {
   SimulatedBoard board = filled_board();
   Random random(8);
-  damage_page(board.memory(), 2, random);
-  damage_page(board.memory(), 3, random);
+  damage_page(board.memory(), kHeaderBytes / kPageBytes, random);
+  damage_page(board.memory(), kHeaderBytes / kPageBytes + 1, random);
   run_in_world(2, [&](Executor& home) { return no_control(home, board, true); });
   SimulatedBoard lost = filled_board();
   lose_contents(lost.memory());
