@@ -93,6 +93,8 @@ class Connection final : public PayloadSource {
   }
   // Ends when there is room in the queue, or the connection is closing.
   Task<void> room();
+  bool is_all_sent() const noexcept { return queued_bytes_ == 0 || closing_; }
+  Task<void> all_sent();  // Ends when is_all_sent().
   // Waits until everything queued so far has gone, or until nothing goes any more.
   Task<void> drain();
   // The same for a Logout Response: state S6.

@@ -17,6 +17,8 @@ namespace {
 constexpr std::size_t kLeastCredit = std::size_t{1} << 20;
 constexpr std::size_t kMostCredit = std::size_t{32} << 20;
 constexpr std::size_t kBytesBetweenRoomChecks = std::size_t{1} << 20;
+// The same of a connection while memory is scarce.
+constexpr std::size_t kScarceShare = std::size_t{64} << 10;
 
 // What crosses to a connection that lives elsewhere.
 struct CrossingSend final : Message, FramePooled {
@@ -396,10 +398,46 @@ void Session::give_credit(std::size_t byte_count) {
   if (!credit_waiters_.empty()) credit_waiters_.front()->wake();
 }
 
-void Session::forget_waiter(const ScsiTask& task) {
-  if (credit_waiters_.empty()) return;
-  std::erase(credit_waiters_, &task);
-  if (!credit_waiters_.empty()) credit_waiters_.front()->wake();
+bool Session::take_share(ScsiTask& task, std::size_t byte_count) {
+  ConnectionLink& link = task.link();
+  auto& waiters = link.share_waiters;
+  const bool first = waiters.empty() || waiters.front() == &task;
+  const bool fits = link.share_taken == 0 || link.share_taken + byte_count <= kScarceShare;
+  const bool here = link.home == &home_;
+  const bool all_sent = here ? link.connection->is_all_sent() : link.all_sent;
+  if (first && fits && all_sent) {
+    link.share_taken += byte_count;
+    link.all_sent = false;
+    if (!waiters.empty()) waiters.pop_front();
+    if (!waiters.empty()) waiters.front()->wake();
+    return true;
+  }
+  if (std::ranges::find(waiters, &task) == waiters.end()) waiters.push_back(&task);
+  if (first && fits && !std::exchange(link.asking, true)) spawn(wait_until_all_sent(&link));
+  return false;
+}
+
+Task<void> Session::wait_until_all_sent(ConnectionLink* link) {
+  const std::shared_ptr<Session> keep = shared_from_this();
+  ++link->pins;
+  co_await invoke_on(*link->home, link->connection->all_sent());
+  link->asking = false;
+  link->all_sent = true;
+  if (!link->share_waiters.empty()) link->share_waiters.front()->wake();
+  unpin(*link);
+}
+
+void Session::give_share(ConnectionLink& link, std::size_t byte_count) {
+  assert(byte_count <= link.share_taken);
+  link.share_taken -= byte_count;
+  if (!link.share_waiters.empty()) link.share_waiters.front()->wake();
+}
+
+void Session::forget_waiter(ScsiTask& task) {
+  for (auto* const waiters : {&credit_waiters_, &task.link().share_waiters}) {
+    if (waiters->empty() || std::erase(*waiters, &task) == 0) continue;
+    if (!waiters->empty()) waiters->front()->wake();
+  }
 }
 
 std::uint32_t Session::next_transfer_tag() {

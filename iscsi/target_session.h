@@ -46,6 +46,12 @@ struct ConnectionLink {
   std::uint32_t tasks = 0;
   std::size_t sent_unseen = 0;  // Bytes sent across since the connection's room was last asked for.
   unsigned pins = 0;            // Coroutines of the session that use the connection.
+  // Reads while memory is scarce: bytes of them that are not queued yet, who waits for a turn,
+  // and whether nothing was queued when the connection was last asked; see take_share().
+  std::size_t share_taken = 0;
+  std::deque<ScsiTask*> share_waiters;
+  bool all_sent = false;
+  bool asking = false;
   // Text in progress.
   bool text_busy = false;  // A request is being answered; section 11.10 allows no other meanwhile.
   TextAssembler text_in;
@@ -176,7 +182,12 @@ class Session : public std::enable_shared_from_this<Session> {
   // there may be some again, first come first served.
   bool take_credit(ScsiTask& task, std::size_t byte_count);
   void give_credit(std::size_t byte_count);
-  void forget_waiter(const ScsiTask& task);
+  // The same while memory is scarce, and for each connection by itself: little, and only while
+  // nothing waits to be sent there. So who does not read gets no more, and who does, or has just
+  // come, goes on.
+  bool take_share(ScsiTask& task, std::size_t byte_count);
+  void give_share(ConnectionLink& link, std::size_t byte_count);
+  void forget_waiter(ScsiTask& task);
   void task_finished(ScsiTask& task);
   void tell_window();
 
@@ -204,6 +215,7 @@ class Session : public std::enable_shared_from_this<Session> {
   static constexpr std::size_t kMostBackground = 256;
 
   static Task<ConnectionTrafficInfo> ask_connection(Connection* connection);
+  Task<void> wait_until_all_sent(ConnectionLink* link);
   void send_ping(ConnectionLink& link);
   bool check(ConnectionLink& link, IncomingPdu& pdu);
   void receive_request(ConnectionLink& link, IncomingPdu& pdu);

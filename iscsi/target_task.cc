@@ -148,17 +148,25 @@ BufferList ScsiTask::take_ready(std::size_t byte_count) {
 
 // Data-In ------------------------------------------------------------------------------------
 
-Task<Error> ScsiTask::prepare_data_in(std::size_t byte_count) {
+Task<Error> ScsiTask::prepare_data_in(std::size_t byte_count, bool scarce) {
   if (completed || aborted || cancellation.cancelled()) co_return Error::kCancelled;
   const CancelHook hook(cancellation, *home_, waking_);
-  const Error error = co_await invoke_on(*home_, prepare_here(byte_count));
+  const Error error = co_await invoke_on(*home_, prepare_here(byte_count, scarce));
   co_return completed || aborted ? Error::kCancelled : error;
 }
 
-Task<Error> ScsiTask::prepare_here(std::size_t byte_count) {
+Task<Error> ScsiTask::prepare_here(std::size_t byte_count, bool scarce) {
+  if (share_ > 0) {
+    // There will be more: what is kept back goes, and ends a sequence, lest it hold up the others.
+    flush_data_in(true, nullptr);
+    return_share();
+  }
   while (!finished_ && !cancelled_) {
-    if (session_->take_credit(*this, byte_count)) {
-      credit_ += byte_count;
+    if (!scarce && credit_ >= byte_count) co_return Error::kNone;
+    const bool granted =
+        scarce ? session_->take_share(*this, byte_count) : session_->take_credit(*this, byte_count);
+    if (granted) {
+      (scarce ? share_ : credit_) += byte_count;
       co_return Error::kNone;
     }
     co_await arrival_.wait();
@@ -171,6 +179,10 @@ void ScsiTask::return_credit(std::size_t byte_count) {
   byte_count = std::min(byte_count, credit_);
   credit_ -= byte_count;
   if (byte_count > 0) session_->give_credit(byte_count);
+}
+
+void ScsiTask::return_share() {
+  if (share_ > 0) session_->give_share(*link_, std::exchange(share_, 0));
 }
 
 Task<Error> ScsiTask::send_data_in(BufferList data) {
@@ -346,6 +358,7 @@ void ScsiTask::conclude(scsi::Outcome outcome) {
   pending_in_.clear();
   end_transfers();
   return_credit(credit_);
+  return_share();
   session_->forget_waiter(*this);
   finished_ = true;
   session_ = nullptr;

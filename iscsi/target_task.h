@@ -76,7 +76,7 @@ class ScsiTask final : public scsi::Command, public FramePooled {
   void fail(scsi::Additional reason);
 
   // scsi::Command
-  Task<Error> prepare_data_in(std::size_t byte_count) override;
+  Task<Error> prepare_data_in(std::size_t byte_count, bool scarce) override;
   Task<Error> send_data_in(BufferList data) override;
   Task<Result<BufferList>> receive_data_out(std::size_t byte_count) override;
   void complete(scsi::Outcome outcome) override;
@@ -99,8 +99,9 @@ class ScsiTask final : public scsi::Command, public FramePooled {
 
   ~ScsiTask() = default;
 
-  Task<Error> prepare_here(std::size_t byte_count);
+  Task<Error> prepare_here(std::size_t byte_count, bool scarce);
   void return_credit(std::size_t byte_count);
+  void return_share();
   static Task<BufferList> unshared(BufferList data);
   Task<Error> send_here(BufferList data);
   Task<Error> wait_for_room();
@@ -167,6 +168,7 @@ class ScsiTask final : public scsi::Command, public FramePooled {
 
   // Data-In.
   std::size_t credit_ = 0;  // Of the session's, granted and not used up.
+  std::size_t share_ = 0;   // The same of the connection's.
   BufferList pending_in_;   // The last piece is kept back, to carry the status.
   std::uint32_t sent_in_ = 0;
   std::uint32_t burst_in_ = 0;  // Of the sequence in progress.

@@ -139,6 +139,10 @@ Task<void> Connection::room() {
   while (!has_room()) co_await room_.wait();
 }
 
+Task<void> Connection::all_sent() {
+  while (!is_all_sent()) co_await room_.wait();
+}
+
 Task<void> Connection::drain() {
   // Login and logout wait here, when no housekeeping looks after a peer that does not read.
   const TimePoint deadline = home_->now() + limits_.send_stall_timeout;

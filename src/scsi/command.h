@@ -56,8 +56,12 @@ class Command {
 
   // Called before a piece of data-in is allocated: ends when the transport has room for so many
   // more bytes among what it keeps for this nexus, so that a peer that does not read ties up no
-  // more than its share. What was granted is used up by send_data_in(). kCancelled as below.
-  virtual Task<Error> prepare_data_in(std::size_t /*byte_count*/) { co_return Error::kNone; }
+  // more than its share. While memory is scarce that is next to nothing: then it ends only when
+  // what went before has been sent. What was granted is used up by send_data_in(). kCancelled as
+  // below.
+  virtual Task<Error> prepare_data_in(std::size_t /*byte_count*/, bool /*scarce*/) {
+    co_return Error::kNone;
+  }
   // The next bytes for the initiator, in order. Ends when the transport has taken them over
   // (which may wait for the peer to read); kCancelled after complete().
   virtual Task<Error> send_data_in(BufferList data) = 0;

@@ -16,8 +16,8 @@
 namespace sandbay::scsi {
 namespace {
 
-// Reads of so many bytes do not ask the transport for room first: a nexus's window of them is
-// small.
+// Reads of so many bytes do not ask the transport for room first, unless memory is scarce: a
+// nexus's window of them is small. While it is scarce no piece of a read is larger.
 constexpr std::uint64_t kSmallReadBytes = std::uint64_t{64} << 10;
 
 struct Fields {
@@ -81,22 +81,21 @@ Job LogicalUnit::read(Command& command) {
   const std::uint64_t wanted = std::min<std::uint64_t>(called_for, command.data_in_length);
   if (wanted == 0) co_return Outcome{.data_in_bytes = called_for};
   const std::uint64_t blocks = blocks_for(wanted, block_bytes);
-  if (blocks > piece_blocks_) {
+  const bool small = blocks * block_bytes <= kSmallReadBytes;
+  bool straight = blocks <= piece_blocks_ && !home_.buffers().under_pressure();
+  if (straight && !small) {
+    const Error room = co_await command.prepare_data_in(blocks * block_bytes, false);
+    if (room != Error::kNone) co_return transport_failure(room);
+    straight = !home_.buffers().under_pressure();
+  }
+  if (!straight) {
     Outcome outcome = co_await read_pieces(command, transfer, wanted);
     if (outcome.status == Status::kGood) outcome.data_in_bytes = called_for;
     co_return outcome;
   }
 
   BufferList data;
-  if (blocks * block_bytes <= kSmallReadBytes) {
-    // A read can wait; the last of the memory is for those who cannot.
-    if (!home_.buffers().nearly_full()) {
-      data = home_.buffers().try_allocate(blocks * block_bytes);
-    }
-  } else {
-    const Error room = co_await command.prepare_data_in(blocks * block_bytes);
-    if (room != Error::kNone) co_return transport_failure(room);
-  }
+  if (small) data = home_.buffers().try_allocate(blocks * block_bytes);
   if (data.empty()) data = co_await home_.buffers().allocate(blocks * block_bytes);
   if (command.aborted) co_return Outcome{};
   Completion completion = co_await device_.submit({.operation = Operation::kRead,
@@ -122,9 +121,14 @@ Task<Outcome> LogicalUnit::read_pieces(Command& command, Transfer transfer, std:
   std::uint64_t sent = 0;
   Lba at = transfer.extent.first;
   while (sent < wanted) {
-    const std::uint64_t blocks = std::min(blocks_for(wanted - sent, block_bytes), piece_blocks_);
-    const Error room = co_await command.prepare_data_in(blocks * block_bytes);
+    const bool scarce = home_.buffers().under_pressure();
+    const std::uint64_t most =
+        scarce ? std::min(piece_blocks_, kSmallReadBytes / block_bytes) : piece_blocks_;
+    const std::uint64_t blocks = std::min(blocks_for(wanted - sent, block_bytes), most);
+    const Error room = co_await command.prepare_data_in(blocks * block_bytes, scarce);
     if (room != Error::kNone) co_return transport_failure(room);
+    // It may have become scarce meanwhile; what has been granted stays so.
+    if (!scarce && home_.buffers().under_pressure()) continue;
     BufferList data = co_await home_.buffers().allocate(blocks * block_bytes);
     if (command.aborted) co_return Outcome{};
     Completion completion =

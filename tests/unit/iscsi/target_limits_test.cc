@@ -174,7 +174,7 @@ Task<void> deaf_pinger(Bench& bench) {
 }
 
 // Everybody's memory is gone: small reads, of which many fit into a command window.
-Task<void> deaf_crowd(Bench& bench) {
+Task<void> deaf_crowd(Bench& bench, std::uint32_t blocks) {
   RawInitiator& old = *co_await bench.session({.isid = 99});
   std::vector<RawInitiator*> crowd;
   for (std::uint8_t isid = 1; isid <= 60; ++isid) {
@@ -183,14 +183,11 @@ Task<void> deaf_crowd(Bench& bench) {
   }
   for (RawInitiator* const peer : crowd) {
     peer->pause_reading();
-    for (int i = 0; i < 31; ++i) co_await send_command(*peer, reading(0, 128));  // 64 KiB each.
+    for (int i = 0; i < 31; ++i) co_await send_command(*peer, reading(0, blocks));
   }
   co_await bench.sleep(std::chrono::seconds(1));
-  bool short_of_memory = false;
-  for (Executor* const executor : bench.world().executors()) {
-    if (executor->buffers().waiter_count() > 0) short_of_memory = true;
-  }
-  CHECK(short_of_memory);
+  const BufferPool& pool = bench.world().executors().back()->buffers();  // The units'.
+  CHECK(pool.under_pressure());
   const TimePoint before = bench.now();
   RawInitiator& late = *co_await bench.connect();
   const RawPdu answer = co_await late.log_in({.isid = 77});
@@ -199,13 +196,34 @@ Task<void> deaf_crowd(Bench& bench) {
   const std::uint32_t ping = co_await send_ping(old, {}, true);
   const RawPdu echo = co_await old.next_of(ping);
   CHECK(echo.is(Opcode::kNopIn));
-  // And in a short time it can read: who takes nothing is not borne with while others wait.
+  // And it reads, little and much, as long as the others stay.
   co_await bench.take_attentions(late);
-  const RawPdu read = co_await answer_to(late, reading(0, 8));
-  CHECK(read.status() == 0);
-  CHECK(bench.now() - before < std::chrono::seconds(15));
+  for (const std::uint32_t wanted : {8U, 128U, 1U, 16384U, 512U}) {
+    const Bytes data = co_await read_back(late, reading(0, wanted));
+    CHECK(data.size() == wanted * kBlock);
+  }
+  std::vector<std::uint32_t> tags;
+  for (std::uint32_t i = 0; i < 30; ++i) {
+    const std::uint32_t tag = co_await send_command(late, reading(i, 1 + i * 8));
+    tags.push_back(tag);
+  }
+  for (const std::uint32_t tag : tags) {
+    RawPdu pdu = co_await late.next_of(tag);
+    while (pdu.is(Opcode::kDataIn) && !pdu.data_in().has_status) pdu = co_await late.next_of(tag);
+    CHECK(pdu.status() == 0);
+  }
+  CHECK(bench.now() - before < std::chrono::seconds(1));
+  CHECK(pool.under_pressure());
+  CHECK(pool.used_bytes() <= pool.limit_bytes());
+  for (RawInitiator* const peer : crowd) CHECK_FALSE(peer->ended());
+  // Who takes nothing is not borne with for long.
+  co_await bench.sleep(std::chrono::seconds(10));
+  CHECK_FALSE(pool.under_pressure());
   for (RawInitiator* const peer : crowd) peer->resume_reading();
 }
+Task<void> deaf_to_much(Bench& bench) { co_await deaf_crowd(bench, 16384); }  // 8 MiB each.
+Task<void> deaf_to_some(Bench& bench) { co_await deaf_crowd(bench, 128); }    // 64 KiB each.
+Task<void> deaf_to_little(Bench& bench) { co_await deaf_crowd(bench, 120); }
 
 // Who takes nothing while memory is short goes five seconds later, whatever the hour at which it
 // was last looked at.
@@ -335,8 +353,10 @@ TEST_CASE("A peer that does not read its data stops nobody else and is given up"
 TEST_CASE("A peer that pings and reads nothing takes a bounded amount of memory") {
   on_bench({.link = whole_receives()}, deaf_pinger);
 }
-TEST_CASE("A crowd that does not read leaves memory to logins, and goes soon") {
-  on_bench({.link = whole_receives()}, deaf_crowd);
+TEST_CASE("A crowd that does not read leaves memory to who logs in and reads, and goes soon") {
+  on_bench({.link = whole_receives()}, deaf_to_much);
+  on_bench({.link = whole_receives()}, deaf_to_some);
+  on_bench({.link = whole_receives()}, deaf_to_little);
 }
 TEST_CASE("A peer that does not read while memory is short goes in five seconds") {
   on_bench({.link = whole_receives()}, deaf_while_short);
