@@ -206,19 +206,36 @@ BufferList Cache::try_allocate(BufferPool& pool, std::uint64_t byte_count,
   return list;
 }
 
-Task<BufferList> Cache::wait_for_write(std::uint64_t byte_count) {
-  ++room_waiters_;
+Task<BufferList> Cache::wait_for_write(std::uint64_t byte_count, Patience patience) {
+  RoomWaiter waiter{.turn = {}};
+  (last_room_waiter_ != nullptr ? last_room_waiter_->next : first_room_waiter_) = &waiter;
+  last_room_waiter_ = &waiter;
   wake_destagers();
   const TimePoint deadline = home_.now() + kRoomPatience;
-  co_await room_turn_.lock();
-  BufferList list = allocate_for_write(byte_count);
-  while (list.empty() && home_.now() < deadline) {
-    (void)co_await room_.wait_until(deadline);
-    list = allocate_for_write(byte_count);
+  BufferList list;
+  for (;;) {
+    if (first_room_waiter_ == &waiter) list = allocate_for_write(byte_count);
+    if (!list.empty() || home_.now() >= deadline || !patience.lasts()) break;
+    co_await patience.wait(&waiter.turn, deadline);
   }
-  room_turn_.unlock();
-  --room_waiters_;
+  leave_room_queue(waiter);
   co_return list;
+}
+
+void Cache::leave_room_queue(RoomWaiter& waiter) {
+  RoomWaiter** link = &first_room_waiter_;
+  RoomWaiter* before = nullptr;
+  while (*link != &waiter) {
+    before = *link;
+    link = &before->next;
+  }
+  *link = waiter.next;
+  if (last_room_waiter_ == &waiter) last_room_waiter_ = before;
+  wake_room_waiter();
+}
+
+void Cache::wake_room_waiter() {
+  if (first_room_waiter_ != nullptr) first_room_waiter_->turn.notify_all();
 }
 
 bool Cache::evict_one() {
@@ -394,7 +411,7 @@ void Cache::release(DirtyRecord* record) {
   if (write_memory_ != nullptr) write_memory_->release(record->id);
   for (unsigned i = 0; i < record->part_count; ++i) settle(*record->parts()[i].line);
   record->device->note_released(*record);
-  room_.notify_all();
+  wake_room_waiter();
   throttle_.give_back(record->room);
   DirtyRecord::destroy(record);
 }

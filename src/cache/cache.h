@@ -95,12 +95,12 @@ class Cache {
   // Memory for the payload of a write, in the write memory where there is one.
   BufferList allocate_for_write(std::uint64_t byte_count);
   // The same for one who waits, first come first served, until dirty data is released; but not for
-  // ever: empty after a second.
-  Task<BufferList> wait_for_write(std::uint64_t byte_count);
+  // ever: empty after a second, or when patience has ended.
+  Task<BufferList> wait_for_write(std::uint64_t byte_count, Patience patience);
   // The same for a payload that has yet to come, and may never: in the write memory only, and only
   // as long as half of it is left for what is there already.
   BufferList allocate_for_payload(std::uint64_t byte_count);
-  bool short_of_room() const noexcept { return room_waiters_ > 0; }
+  bool short_of_room() const noexcept { return first_room_waiter_ != nullptr; }
 
   Line* find(std::uint64_t key) const noexcept { return index_.find(key); }
   // Finds the line or makes it; null if all lines are in use, unless `always`. settle() follows.
@@ -128,6 +128,13 @@ class Cache {
   void end_read_ahead(std::uint64_t byte_count) noexcept { ahead_in_flight_ -= byte_count; }
 
  private:
+  struct RoomWaiter {  // In wait_for_write(), in order of arrival.
+    RoomWaiter* next = nullptr;
+    Condition turn;  // A record has been released, or it has become the first.
+  };
+
+  void leave_room_queue(RoomWaiter& waiter);
+  void wake_room_waiter();
   BufferList try_allocate(BufferPool& pool, std::uint64_t byte_count, bool (Cache::*make_room)());
   bool evict_one();
   bool reclaim_write_memory();
@@ -150,9 +157,8 @@ class Cache {
   std::vector<std::unique_ptr<CachedDevice>> devices_;
   std::vector<RecoveredWrite> recovered_;
   std::optional<nvram::Battery::Observer> battery_;
-  std::size_t room_waiters_ = 0;
-  Mutex room_turn_;              // Held by the first of them.
-  Condition room_;               // A record has been released.
+  RoomWaiter* first_room_waiter_ = nullptr;
+  RoomWaiter* last_room_waiter_ = nullptr;
   Line* first_clean_ = nullptr;  // Lines with clean segments in write memory.
   Line* last_clean_ = nullptr;
   std::uint64_t clean_bytes_ = 0;  // Of theirs in write memory.

@@ -53,6 +53,9 @@ std::string CachedDevice::description() const { return below().description() + "
 
 Task<Completion> CachedDevice::submit(Request request) {
   assert(request.operation == Operation::kFlush || fits(below().geometry(), request));
+  if (closing_) {
+    return complete(Error::kClosed, std::move(request.data), request.modelled_arrival);
+  }
   return Layer::submit(std::move(request));
 }
 
@@ -126,12 +129,13 @@ Task<Completion> CachedDevice::flush(Request request) {
   if (write_memory() != nullptr && write_memory()->non_volatile()) co_return completion;
   Extent extent = request.extent;
   if (!fits(below().geometry(), request) || extent.block_count == 0) extent = whole();
-  completion.error = co_await destager_.flush(extent);
+  completion.error = co_await destager_.flush(extent, Patience(request));
   co_return completion;
 }
 
 Task<Completion> CachedDevice::change_below(Request request) {
   const std::uint64_t most = kChangePieceBytes / block_bytes_;
+  const Patience patience(request);
   Completion completion{.modelled_end = request.modelled_arrival};
   Extent rest = request.extent;
   while (rest.block_count > 0 && completion.error == Error::kNone) {
@@ -140,8 +144,9 @@ Task<Completion> CachedDevice::change_below(Request request) {
     rest.first += piece.block_count;
     rest.block_count -= piece.block_count;
     RangeLocks::Hold hold(locks_, RangeLocks::Kind::kChange, piece);
-    co_await locks_.wait(hold);
-    completion.error = co_await destager_.expel(piece);
+    completion.error = co_await locks_.wait(hold, patience);
+    if (completion.error != Error::kNone) break;
+    completion.error = co_await destager_.expel(piece, patience);
     if (completion.error != Error::kNone) break;
     Request part = part_of(request, piece, {});
     part.operation = request.operation;
@@ -172,15 +177,21 @@ Request CachedDevice::part_of(const Request& request, const Extent& extent, Buff
 
 // Management ---------------------------------------------------------------------------------
 
+// Of what is below then, a read that began before knows nothing: a write may have been destaged
+// behind it. It must not fill what is discarded.
 Task<std::vector<Extent>> CachedDevice::discard() {
-  co_await destager_.wait_for_flights(whole());
+  co_await destager_.pause();
   // No suspension from here on: nothing can be written or begun meanwhile.
   std::vector<Extent> discarded;
   for (Extent dirty = next_dirty(whole()); dirty.block_count > 0; dirty = next_dirty(whole())) {
     Line& line = *find_line(line_of(dirty.first));
+    const Range range = range_in(line.number, dirty);
     cache_.pin(line);
-    cache_.cut_out(line, range_in(line.number, dirty));
+    cache_.cut_out(line, range);
     cache_.check_releases(line);
+    for (const FetchPart* part = line.fetches; part != nullptr; part = part->next) {
+      if (part->range.overlaps(range)) part->fetch->outdated = true;
+    }
     cache_.unpin(line);
     destager_.counters().discarded_bytes += dirty.byte_count(block_bytes_);
     if (!discarded.empty() && discarded.back().end() == dirty.first) {
@@ -190,16 +201,19 @@ Task<std::vector<Extent>> CachedDevice::discard() {
     }
   }
   destager_.forget_failure();
+  destager_.resume();
   co_return discarded;
 }
 
 Task<Error> CachedDevice::close() {
+  closing_ = true;
   const Error error = co_await destager_.flush(whole());
   co_await stop();
   co_return error;
 }
 
 Task<void> CachedDevice::stop() {
+  closing_ = true;
   co_await gate_.close();
   co_await destager_.stop();
 }

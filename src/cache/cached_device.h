@@ -57,7 +57,8 @@ class CachedDevice final : public Layer {
   // By an administrator's explicit command: forgets all dirty data. What below then has there is
   // old or new. Returns the runs of blocks.
   Task<std::vector<Extent>> discard();
-  // Destages everything and stops. The error of destaging: what is dirty then stays so.
+  // Destages everything and stops. The error of destaging: what is dirty then stays so. Requests
+  // that come from then on end with kClosed; writes that came before and wait go through.
   Task<Error> close();
   Task<void> stop();  // Ends what runs in the background. No request is in flight.
 
@@ -138,7 +139,7 @@ class CachedDevice final : public Layer {
   // read.cc. Pointers are into the frame of the caller, who awaits at once.
   bool collect_hit(const Extent& extent, BufferList& out);
   Task<Completion> read_missing(Request request);
-  Task<bool> assemble(Extent piece, const Request* request, Seen* seen, BufferList* out);
+  Task<Result<bool>> assemble(Extent piece, const Request* request, Seen* seen, BufferList* out);
   bool start_fetches(const PinnedLines& lines, const Request& request, Joined* joined);
   bool start_fetch(const Extent& extent, const Request& request, Joined* joined);
   BufferList allocate_by_line(const Extent& extent);
@@ -152,7 +153,7 @@ class CachedDevice final : public Layer {
   // write.cc
   bool writes_back(const Request& request, const VolumeState& volume) const;
   Task<Completion> write_back(Request request);
-  Task<bool> write_piece(VolumeState* volume, const Request* request, Extent piece);
+  Task<Result<bool>> write_piece(VolumeState* volume, const Request* request, Extent piece);
   BufferList hold(const BufferList& data);
   void insert(DirtyRecord& record, const PinnedLines& lines, const BufferList& data);
   Task<Completion> write_through(Request request, Extent rest);
@@ -168,6 +169,7 @@ class CachedDevice final : public Layer {
   std::uint32_t line_blocks_;
   mutable Geometry shown_geometry_;
   bool write_back_allowed_ = true;
+  bool closing_ = false;
   std::uint64_t live_bytes_ = 0;  // Of records that are not released.
   std::uint64_t live_room_ = 0;   // What they take of the room for dirty data.
   Destager destager_;

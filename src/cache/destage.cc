@@ -13,6 +13,8 @@ namespace {
 // After a failure; doubled each time.
 constexpr Duration kFirstBackOff = std::chrono::milliseconds(500);
 constexpr Duration kLongestBackOff = std::chrono::seconds(30);
+// Of the room for dirty data: a stripe is young until so much was written after it had begun.
+constexpr std::uint64_t kYoungShare = 8;
 
 std::uint64_t stripe_blocks(const CacheOptions& options, const Geometry& geometry) {
   if (geometry.optimal_io_blocks > 1) return geometry.optimal_io_blocks;
@@ -48,8 +50,9 @@ void Destager::note_write(const Extent& extent) {
   last_write_ = cache_.home().now();
   stripes_.add(extent, last_write_);
   const Throttle& throttle = cache_.throttle();
-  if (was_empty || urgent_ || throttle.above_high() ||
-      (throttle.above_low() && stripes_.any_full())) {
+  if (urgent()) {
+    cache_.wake_destagers();
+  } else if (was_empty || throttle.above_high() || (throttle.above_low() && stripes_.any_full())) {
     changed_.notify_all();
   }
 }
@@ -63,7 +66,7 @@ void Destager::set_urgent(bool urgent) {
 
 Task<void> Destager::run() {
   while (!stopping_) {
-    if (in_flight_ >= cache_.options().destages_in_flight) {
+    if (!may_begin()) {
       co_await landed_.wait();
       continue;
     }
@@ -78,6 +81,16 @@ Task<void> Destager::run() {
   gate_.leave();
 }
 
+bool Destager::may_begin() const noexcept {
+  return paused_ == 0 && in_flight_ < cache_.options().destages_in_flight;
+}
+
+// Where the memory does not count as safe, nothing stays in it.
+bool Destager::urgent() const noexcept {
+  const WriteMemory* const memory = cache_.write_memory();
+  return urgent_ || (memory != nullptr && !memory->takes_writes());
+}
+
 // Null: nothing before wake_at, unless something changes.
 Stripe* Destager::pick(TimePoint* wake_at) {
   const TimePoint now = cache_.home().now();
@@ -88,20 +101,24 @@ Stripe* Destager::pick(TimePoint* wake_at) {
     *wake_at = retry_at_;
     return now < retry_at_ ? nullptr : oldest;
   }
-  const Throttle& throttle = cache_.throttle();
-  const std::uint64_t level =
-      throttle.used_bytes() - std::min(in_flight_bytes_, throttle.used_bytes());
+  const std::uint32_t block_bytes = below_.geometry().block_bytes;
+  const Throttle::Limits& limits = cache_.throttle().limits();
+  const std::uint64_t used = cache_.throttle().used_bytes();
+  const std::uint64_t level = used - std::min(in_flight_bytes_, used);
   const CacheOptions& options = cache_.options();
   const bool everything =
-      urgent_ || cache_.short_of_room() || now - last_write_ >= options.idle_flush;
-  if (everything || level > throttle.limits().low_bytes) {
+      urgent() || cache_.short_of_room() || now - last_write_ >= options.idle_flush;
+  if (everything || level > limits.low_bytes) {
     Stripe* full = stripes_.next_full(cursor_);
     if (full == nullptr) full = stripes_.next_full(0);
     if (full != nullptr) return full;
   }
-  if (everything || level > throttle.limits().high_bytes) {
-    Stripe* next = next_idle(cursor_);
-    if (next == nullptr) next = next_idle(0);
+  if (everything || level > limits.high_bytes) {
+    // What has just begun may yet become full, and there is other work.
+    const bool spare = !everything && in_flight_bytes_ > 0;
+    const std::uint64_t young = spare ? limits.most_bytes / kYoungShare / block_bytes : 0;
+    Stripe* next = next_idle(cursor_, young);
+    if (next == nullptr) next = next_idle(0, young);
     if (next != nullptr) return next;
   }
   if (now - oldest->since >= options.age_limit) return oldest;
@@ -109,10 +126,13 @@ Stripe* Destager::pick(TimePoint* wake_at) {
   return nullptr;
 }
 
-// The next dirty stripe that is not in flight.
-Stripe* Destager::next_idle(std::uint64_t number) {
+// The next dirty stripe that is not in flight, and since whose first block at least `young` others
+// have become dirty.
+Stripe* Destager::next_idle(std::uint64_t number, std::uint64_t young) {
   Stripe* stripe = stripes_.next(number);
-  while (stripe != nullptr && stripe->in_flight) stripe = stripes_.next(stripe->number + 1);
+  while (stripe != nullptr && (stripe->in_flight || stripes_.youth(*stripe) < young)) {
+    stripe = stripes_.next(stripe->number + 1);
+  }
   return stripe;
 }
 

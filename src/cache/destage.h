@@ -17,6 +17,7 @@
 #include "block/block_device.h"
 #include "cache/counters.h"
 #include "cache/line.h"
+#include "cache/patience.h"
 #include "cache/stripes.h"
 #include "runtime/sync.h"
 
@@ -43,15 +44,18 @@ class Destager {
   void set_urgent(bool urgent);
 
   // Everything that is dirty in the extent now, and everything that has passed the cache, is
-  // durable below when this ends with kNone.
-  Task<Error> flush(Extent extent);
+  // durable below when this ends with kNone. What was begun goes on when patience ends.
+  Task<Error> flush(Extent extent, Patience patience = {});
   // No record that overlaps the extent is live, and none will come back from the NVRAM, when this
   // ends with kNone, and nothing there is in flight. The caller has locked the extent.
-  Task<Error> expel(Extent extent);
-  // Nothing in the extent is in flight that was when this began.
-  Task<void> wait_for_flights(Extent extent);
+  Task<Error> expel(Extent extent, Patience patience = {});
+  // Nothing in the extent is in flight that was when this began, or patience has ended.
+  Task<void> wait_for_flights(Extent extent, Patience patience = {});
   // A flush below that began after the call has ended; units written before are settled.
-  Task<Error> make_durable();
+  Task<Error> make_durable(Patience patience = {});
+  // Begins nothing and lets what is in flight land, until resume().
+  Task<void> pause();
+  void resume();
 
   // Why the last attempt failed; kNone while all is well.
   Error failure() const noexcept { return failure_; }
@@ -66,10 +70,14 @@ class Destager {
 
   Task<void> run();
   Task<void> run_rounds();
+  bool urgent() const noexcept;
+  bool may_begin() const noexcept;
+  Task<Error> wait_for_round(std::uint64_t round, Patience patience);
+  Request whole_flush() const;
   bool round_is_due() const noexcept;
   bool round_is_wanted() const noexcept;
   Stripe* pick(TimePoint* wake_at);
-  Stripe* next_idle(std::uint64_t number);
+  Stripe* next_idle(std::uint64_t number, std::uint64_t young);
   Unit* begin(Stripe& first);
   Task<void> write_unit(Unit* unit);
   Task<void> write_run(Unit* unit, Extent extent, BufferList data);
@@ -91,6 +99,7 @@ class Destager {
   unsigned in_flight_ = 0;             // Units that are being written.
   std::uint64_t in_flight_bytes_ = 0;  // Of units that are not settled.
   unsigned waiting_ = 0;               // Those who wait for units to be settled.
+  unsigned paused_ = 0;
   bool urgent_ = false;
   bool stopping_ = false;
   bool unflushed_ = true;  // What was written before the cache was there may not be durable.

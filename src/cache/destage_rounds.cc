@@ -38,10 +38,7 @@ Task<void> Destager::run_rounds() {
     unflushed_ = false;
     ++rounds_begun_;
     ++counters_.rounds;
-    const Completion completion = co_await below_.submit(
-        {.operation = Operation::kFlush,
-         .origin = Origin::kDestage,
-         .extent = {.first = 0, .block_count = below_.geometry().block_count}});
+    const Completion completion = co_await below_.submit(whole_flush());
     ++rounds_ended_;
     if (completion.error != Error::kNone) {
       unflushed_ = true;
@@ -58,26 +55,46 @@ Task<void> Destager::run_rounds() {
   gate_.leave();
 }
 
-Task<Error> Destager::make_durable() {
+Task<Error> Destager::make_durable(Patience patience) {
+  if (stopping_) {  // No rounds any more.
+    const Completion completion = co_await below_.submit(whole_flush());
+    co_return completion.error;
+  }
   const std::uint64_t round = rounds_begun_ + 1;
   rounds_wanted_ = std::max(rounds_wanted_, round);
   round_work_.notify_all();
-  while (rounds_ended_ < round) co_await landed_.wait();
+  const Error error = co_await wait_for_round(round, patience);
+  co_return error;
+}
+
+// A round that has begun, or is wanted.
+Task<Error> Destager::wait_for_round(std::uint64_t round, Patience patience) {
+  while (rounds_ended_ < round) {
+    const Error end = patience.end();
+    if (end != Error::kNone) co_return end;
+    co_await patience.wait(&landed_);
+  }
   co_return failed_round_ >= round ? round_error_ : Error::kNone;
 }
 
-Task<void> Destager::wait_for_flights(Extent extent) {
+Request Destager::whole_flush() const {
+  return {.operation = Operation::kFlush,
+          .origin = Origin::kDestage,
+          .extent = {.first = 0, .block_count = below_.geometry().block_count}};
+}
+
+Task<void> Destager::wait_for_flights(Extent extent, Patience patience) {
   const std::uint64_t latest = stripes_.flights();
   const std::uint64_t last = stripes_.stripe_of(extent.end() - 1);
   std::uint64_t number = stripes_.stripe_of(extent.first);
   ++waiting_;
   round_work_.notify_all();
-  for (;;) {
+  while (patience.lasts()) {
     const Stripe* const stripe = stripes_.next_in_flight(number);
     if (stripe == nullptr || stripe->number > last) break;
     number = stripe->number;
     if (stripe->flight <= latest) {
-      co_await landed_.wait();
+      co_await patience.wait(&landed_);
     } else {
       ++number;
     }
@@ -85,17 +102,30 @@ Task<void> Destager::wait_for_flights(Extent extent) {
   --waiting_;
 }
 
-Task<Error> Destager::flush(Extent extent) {
+Task<void> Destager::pause() {
+  ++paused_;
+  co_await wait_for_flights({.first = 0, .block_count = below_.geometry().block_count});
+}
+
+void Destager::resume() {
+  assert(paused_ > 0);
+  --paused_;
+  changed_.notify_all();
+  landed_.notify_all();
+}
+
+Task<Error> Destager::flush(Extent extent, Patience patience) {
   const std::uint64_t sequence = cache_.sequence();
   const std::uint64_t failures = failures_;
-  co_await wait_for_flights(extent);
+  co_await wait_for_flights(extent, patience);
   std::uint64_t number = stripes_.stripe_of(extent.first);
   const std::uint64_t last = stripes_.stripe_of(extent.end() - 1);
-  while (failures == failures_) {
+  while (failures == failures_ && patience.lasts()) {
     Stripe* const stripe = stripes_.next(number);
     if (stripe == nullptr || stripe->number > last) break;
-    if (in_flight_ >= cache_.options().destages_in_flight) {
-      co_await landed_.wait();
+    if (stopping_) co_return Error::kClosed;
+    if (!may_begin()) {
+      co_await patience.wait(&landed_);
       continue;
     }
     number = stripe->number + 1;
@@ -106,25 +136,34 @@ Task<Error> Destager::flush(Extent extent) {
       spawn(write_unit(unit));
     }
   }
-  co_await wait_for_flights(extent);
+  co_await wait_for_flights(extent, patience);
+  const Error end = patience.end();
+  if (end != Error::kNone) co_return end;
   if (failures != failures_ && dirty_since(extent, sequence))
     co_return failure_ != Error::kNone ? failure_ : Error::kHardware;
-  if (!unflushed_) co_return Error::kNone;
-  const Error error = co_await make_durable();
+  if (unflushed_) {
+    const Error error = co_await make_durable(patience);
+    co_return error;
+  }
+  // What has passed the cache is in a round that has begun, and perhaps not ended.
+  const Error error = co_await wait_for_round(rounds_begun_, patience);
   co_return error;
 }
 
-Task<Error> Destager::expel(Extent extent) {
-  co_await wait_for_flights(extent);
-  Error error = Error::kNone;
-  if (first_record_in(extent) != nullptr) error = co_await flush(extent);
+Task<Error> Destager::expel(Extent extent, Patience patience) {
+  co_await wait_for_flights(extent, patience);
+  Error error = patience.end();
+  if (error == Error::kNone && first_record_in(extent) != nullptr) {
+    error = co_await flush(extent, patience);
+  }
   while (error == Error::kNone) {
     DirtyPart* const part = first_record_in(extent);
     if (part == nullptr) break;
     // It has other blocks elsewhere, or an older record that it must outlive has.
     const DirtyPart& holder = what_holds(*part);
     error = co_await flush({.first = device_.lba_in(*holder.line, holder.range.first),
-                            .block_count = holder.range.count});
+                            .block_count = holder.range.count},
+                           patience);
   }
   if (error == Error::kNone && cache_.write_memory() != nullptr) {
     error = co_await cache_.write_memory()->flush_releases();

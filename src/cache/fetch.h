@@ -30,6 +30,7 @@ struct Fetch {
   std::uint64_t volume = 0;
   unsigned users = 1;  // Those who wait, and the one who reads.
   bool ended = false;
+  bool outdated = false;  // What it brings may be older than what was below since it began.
   Error error = Error::kNone;
   Condition end;
   BufferList data;

@@ -12,6 +12,7 @@
 #pragma once
 
 #include "block/block_device.h"
+#include "cache/patience.h"
 #include "runtime/sync.h"
 
 namespace sandbay::cache {
@@ -44,9 +45,15 @@ class RangeLocks {
     Hold* previous_ = nullptr;
   };
 
-  // Awaited at once by the owner of `hold`.
-  Task<void> wait(Hold& hold) {
-    while (!hold.ready()) co_await changed_.wait();
+  // Ends with kNone when it is his turn, or why he does not wait any longer. Awaited at once by the
+  // owner of `hold`.
+  Task<Error> wait(Hold& hold, Patience patience = {}) {
+    while (!hold.ready()) {
+      const Error end = patience.end();
+      if (end != Error::kNone) co_return end;
+      co_await patience.wait(&changed_);
+    }
+    co_return Error::kNone;
   }
   // Whether one of this kind would have to wait, for those before `before` or for anybody.
   bool blocked(Kind kind, const Extent& extent, const Hold* before = nullptr) const noexcept {

@@ -92,8 +92,13 @@ Task<Completion> CachedDevice::read_missing(Request request) {
   Extent rest = request.extent;
   while (rest.block_count > 0) {
     const Extent piece = first_piece(rest);
-    const bool done = co_await assemble(piece, &request, &seen, &out);
-    if (!done) break;
+    const Result<bool> done = co_await assemble(piece, &request, &seen, &out);
+    if (!done) {
+      co_return Completion{.error = done.error(),
+                           .data = std::move(request.data),
+                           .modelled_end = request.modelled_arrival};
+    }
+    if (!*done) break;
     rest.first += piece.block_count;
     rest.block_count -= piece.block_count;
   }
@@ -109,8 +114,10 @@ Task<Completion> CachedDevice::read_missing(Request request) {
 }
 
 // Appends the piece to `out`, after fetching what is not there. False: the cache cannot serve it.
-Task<bool> CachedDevice::assemble(Extent piece, const Request* request, Seen* seen,
-                                  BufferList* out) {
+// The error of a request that does not wait for a fetch any longer; the fetch goes on.
+Task<Result<bool>> CachedDevice::assemble(Extent piece, const Request* request, Seen* seen,
+                                          BufferList* out) {
+  const Patience patience(*request);
   const Hint hint = request->disable_page_out ? Hint::kOnce : Hint::kNormal;
   PinnedLines lines(*this, piece, hint);
   if (!lines.obtain()) co_return false;
@@ -133,10 +140,12 @@ Task<bool> CachedDevice::assemble(Extent piece, const Request* request, Seen* se
     for (std::size_t i = 0; i < joined.count; ++i) {
       Fetch* const fetch = joined.fetches[i];
       seen->read_ahead = seen->read_ahead || fetch->origin == Origin::kReadAhead;
-      while (good && !fetch->ended) co_await fetch->end.wait();
-      good = good && fetch->error == Error::kNone;
+      while (good && !fetch->ended && patience.lasts()) co_await patience.wait(&fetch->end);
+      good = good && fetch->ended && fetch->error == Error::kNone;
       Fetch::leave(fetch);
     }
+    const Error end = patience.end();
+    if (end != Error::kNone) co_return std::unexpected(end);
     if (!good) co_return false;
   }
   co_return false;
@@ -233,7 +242,7 @@ BufferList CachedDevice::allocate_by_line(const Extent& extent) {
 
 Task<void> CachedDevice::run_fetch(Fetch* fetch) {
   RangeLocks::Hold lock(locks_, RangeLocks::Kind::kRead, fetch->extent);
-  if (!lock.ready()) co_await locks_.wait(lock);
+  if (!lock.ready()) (void)co_await locks_.wait(lock);
   Request request{.operation = Operation::kRead,
                   .origin = fetch->origin,
                   .extent = fetch->extent,
@@ -249,6 +258,7 @@ Task<void> CachedDevice::run_fetch(Fetch* fetch) {
       copy(completion.data, fetch->data);
     }
   }
+  if (fetch->outdated && fetch->error == Error::kNone) fetch->error = Error::kCancelled;
   end_fetch(*fetch);
   Fetch::leave(fetch);
   gate_.leave();
@@ -362,7 +372,8 @@ Task<Completion> CachedDevice::read_around(Request request, bool only_dirty) {
     } else {
       RangeLocks::Hold lock(locks_, RangeLocks::Kind::kRead, run.extent);
       if (!lock.ready()) {
-        co_await locks_.wait(lock);
+        completion.error = co_await locks_.wait(lock, Patience(request));
+        if (completion.error != Error::kNone) break;
         continue;
       }
       Request part = part_of(request, run.extent, request.data.share(offset, byte_count));
@@ -380,14 +391,20 @@ Task<Completion> CachedDevice::read_around(Request request, bool only_dirty) {
 Task<Completion> CachedDevice::read_medium(Request request) {
   VolumeState& volume = cache_.volume_state(request.volume);
   ++volume.counters.pass_throughs;
+  const Patience patience(request);
   if (next_dirty(request.extent).block_count > 0) {
-    const Error error = co_await destager_.flush(request.extent);
+    const Error error = co_await destager_.flush(request.extent, patience);
     if (error != Error::kNone) {
       co_return Completion{.error = error, .data = std::move(request.data)};
     }
   }
   RangeLocks::Hold lock(locks_, RangeLocks::Kind::kRead, request.extent);
-  if (!lock.ready()) co_await locks_.wait(lock);
+  if (!lock.ready()) {
+    const Error error = co_await locks_.wait(lock, patience);
+    if (error != Error::kNone) {
+      co_return Completion{.error = error, .data = std::move(request.data)};
+    }
+  }
   co_return co_await below().submit(std::move(request));
 }
 

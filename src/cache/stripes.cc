@@ -19,6 +19,7 @@ Extent Stripes::extent_of(std::uint64_t number) const noexcept {
 
 void Stripes::add(Extent dirty, TimePoint now) {
   dirty_blocks_ += dirty.block_count;
+  added_blocks_ += dirty.block_count;
   while (dirty.block_count > 0) {
     const std::uint64_t number = stripe_of(dirty.first);
     const std::uint64_t count = std::min(extent_of(number).end(), dirty.end()) - dirty.first;
@@ -27,6 +28,7 @@ void Stripes::add(Extent dirty, TimePoint now) {
     if (is_new) {
       stripe.number = number;
       stripe.since = now;
+      stripe.born = added_blocks_;
       link(stripe);
     }
     stripe.dirty_blocks += count;
@@ -95,6 +97,7 @@ void Stripes::end(Stripe& stripe, TimePoint now) {
     return;
   }
   stripe.since = now;
+  stripe.born = added_blocks_;
   link(stripe);
   if (full(stripe)) full_.insert(stripe.number);
 }

@@ -19,6 +19,7 @@ struct Stripe {
   std::uint64_t number = 0;
   std::uint64_t dirty_blocks = 0;
   TimePoint since{};         // Its oldest dirty block is no older.
+  std::uint64_t born = 0;    // How many blocks had become dirty by then.
   bool in_flight = false;    // Being destaged: from the write until a flush has covered it.
   std::uint64_t flight = 0;  // Which flight; they are numbered over all stripes.
   Stripe* older = nullptr;
@@ -52,6 +53,8 @@ class Stripes {
   Extent extent_of(std::uint64_t number) const noexcept;
   std::uint64_t stripe_of(Lba lba) const noexcept { return lba / stripe_blocks_; }
   std::uint64_t stripe_blocks() const noexcept { return stripe_blocks_; }
+  // How many blocks have become dirty since its oldest.
+  std::uint64_t youth(const Stripe& stripe) const noexcept { return added_blocks_ - stripe.born; }
   std::uint64_t dirty_blocks() const noexcept { return dirty_blocks_; }
 
  private:
@@ -61,6 +64,7 @@ class Stripes {
   std::uint64_t stripe_blocks_;
   std::uint64_t block_count_;
   std::uint64_t dirty_blocks_ = 0;
+  std::uint64_t added_blocks_ = 0;  // Ever.
   std::uint64_t flights_ = 0;
   std::pmr::unsynchronized_pool_resource memory_;
   std::pmr::map<std::uint64_t, Stripe> stripes_{&memory_};

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cassert>
+#include <cmath>
 
 namespace sandbay::cache {
 namespace {
@@ -11,17 +12,26 @@ namespace {
 // destager had nothing to do.
 constexpr double kFirstRate = 64.0 * 1024 * 1024;
 constexpr double kLeastRate = 1024.0 * 1024;
-constexpr Duration kWindow = std::chrono::milliseconds(50);
+// What was measured so long ago counts for a third.
+constexpr double kRateMemorySeconds = 1;
+constexpr double kLevelMemorySeconds = 0.15;
 // One admission never costs more: a wrong measurement must not stop anybody.
 constexpr Duration kLongestDelay = std::chrono::seconds(1);
+// What was not admitted for want of room may follow at once when there is room again.
+constexpr Duration kMostBehind = std::chrono::milliseconds(20);
+constexpr Duration kCalm = std::chrono::milliseconds(200);
+
+double seconds_of(Duration duration) { return std::chrono::duration<double>(duration).count(); }
 
 }  // namespace
 
 struct Throttle::Waiter {
   std::uint64_t byte_count = 0;
+  Queue* queue = nullptr;
   bool admitted = false;
+  bool waiting = true;  // It stands in its queue.
   Waiter* next = nullptr;
-  Event event;
+  Condition changed;
 };
 
 Throttle::Throttle(Executor& home, Limits limits)
@@ -36,18 +46,29 @@ Throttle::~Throttle() {
   if (timer_.armed()) home_.disarm(timer_);
 }
 
-Task<bool> Throttle::admit(Queue& queue, std::uint64_t byte_count) {
-  if (hopeless(byte_count)) co_return false;
+Task<bool> Throttle::admit(Queue& queue, std::uint64_t byte_count, bool begun, Patience patience) {
+  if (hopeless(byte_count) || !patience.lasts()) co_return false;
+  const TimePoint now = home_.now();
+  if (may_end_pace(now)) paced_ = false;
   if (try_admit(byte_count)) co_return true;
-  Waiter waiter{.byte_count = byte_count, .event = {}};
-  enqueue(queue, waiter);
+  if (!paced_) {
+    paced_ = true;
+    level_ = static_cast<double>(used_bytes_);
+    level_time_ = now;
+    destage_time_ = now;
+    next_admission_ = now;
+  }
+  Waiter waiter{.byte_count = byte_count, .queue = &queue, .changed = {}};
+  enqueue(queue, waiter, begun);
   pump();
-  co_await waiter.event.wait();
+  while (waiter.waiting && patience.lasts()) co_await patience.wait(&waiter.changed);
+  if (waiter.waiting) give_up(waiter);
   co_return waiter.admitted;
 }
 
 void Throttle::give_back(std::uint64_t byte_count) {
   assert(used_bytes_ >= byte_count);
+  if (paced_) note_level(home_.now());
   used_bytes_ -= byte_count;
   pump();
 }
@@ -59,24 +80,26 @@ void Throttle::add_stuck(std::int64_t byte_count) {
 }
 
 void Throttle::note_destaged(std::uint64_t byte_count) {
-  const TimePoint now = home_.now();
   // Only a destager with enough to do shows its pace.
-  if (!above_high() || now - window_start_ > 20 * kWindow) {
-    window_start_ = now;
-    window_bytes_ = 0;
-    return;
-  }
-  window_bytes_ += byte_count;
-  const Duration elapsed = now - window_start_;
-  if (elapsed < kWindow) return;
-  const double seconds = std::chrono::duration<double>(elapsed).count();
-  rate_ = std::max(kLeastRate, (rate_ + static_cast<double>(window_bytes_) / seconds) / 2);
-  window_start_ = now;
-  window_bytes_ = 0;
+  if (!paced_) return;
+  const TimePoint now = home_.now();
+  const double seconds = seconds_of(now - destage_time_);
+  destage_time_ = now;
+  const double kept = std::exp(-seconds / kRateMemorySeconds);
+  destaged_bytes_ = destaged_bytes_ * kept + static_cast<double>(byte_count);
+  destage_seconds_ = destage_seconds_ * kept + seconds;
+  // Too short a time says nothing.
+  if (destage_seconds_ < 0.05) return;
+  rate_ = std::max(kLeastRate, destaged_bytes_ / destage_seconds_);
 }
 
 // The circle of queues in which somebody waits: circle_ was served last.
-void Throttle::enqueue(Queue& queue, Waiter& waiter) {
+void Throttle::enqueue(Queue& queue, Waiter& waiter, bool first) {
+  if (queue.first != nullptr && first) {
+    waiter.next = queue.first;
+    queue.first = &waiter;
+    return;
+  }
   if (queue.first != nullptr) {
     queue.last->next = &waiter;
     queue.last = &waiter;
@@ -96,6 +119,7 @@ void Throttle::enqueue(Queue& queue, Waiter& waiter) {
 Throttle::Waiter& Throttle::dequeue() {
   Queue& queue = *circle_->next;
   Waiter& waiter = *queue.first;
+  waiter.waiting = false;
   queue.first = waiter.next;
   if (queue.first != nullptr) {
     circle_ = &queue;
@@ -107,35 +131,77 @@ Throttle::Waiter& Throttle::dequeue() {
   return waiter;
 }
 
+// It leaves its queue, and perhaps that the circle; those behind it go on.
+void Throttle::give_up(Waiter& waiter) {
+  Queue& queue = *waiter.queue;
+  Waiter** link = &queue.first;
+  Waiter* before = nullptr;
+  while (*link != &waiter) {
+    before = *link;
+    link = &before->next;
+  }
+  *link = waiter.next;
+  if (queue.last == &waiter) queue.last = before;
+  waiter.waiting = false;
+  if (queue.first == nullptr) {
+    Queue* last = circle_;
+    while (last->next != &queue) last = last->next;
+    last->next = queue.next;
+    if (circle_ == &queue) circle_ = last != &queue ? last : nullptr;
+  }
+  pump();
+}
+
 void Throttle::pump() {
+  const TimePoint now = home_.now();
   while (circle_ != nullptr) {
-    const std::uint64_t byte_count = circle_->next->first->byte_count;
+    last_wait_ = now;
+    Waiter& first = *circle_->next->first;
+    const std::uint64_t byte_count = first.byte_count;
     if (hopeless(byte_count)) {
-      dequeue().event.set();
+      dequeue().changed.notify_all();
       continue;
     }
     if (used_bytes_ + byte_count > limits_.most_bytes) return;
-    const TimePoint now = home_.now();
     if (now < next_admission_) {
       if (timer_.armed()) home_.disarm(timer_);
       timer_.deadline = next_admission_;
       home_.arm(timer_);
       return;
     }
-    Waiter& waiter = dequeue();
+    dequeue();
+    note_level(now);
     used_bytes_ += byte_count;
-    next_admission_ = std::max(now, next_admission_) + delay_for(byte_count);
-    waiter.admitted = true;
-    waiter.event.set();
+    next_admission_ = std::max(now - kMostBehind, next_admission_) + delay_for(byte_count);
+    first.admitted = true;
+    first.changed.notify_all();
   }
 }
 
-// Halfway to the limit writers are as fast as the destager; what is left evens out its rounds.
+bool Throttle::may_end_pace(TimePoint now) const noexcept {
+  return circle_ == nullptr && now - last_wait_ > kCalm && now >= next_admission_;
+}
+
+// The level was what it is now since it was noted last, nearly.
+void Throttle::note_level(TimePoint now) noexcept {
+  const double kept = std::exp(-seconds_of(now - level_time_) / kLevelMemorySeconds);
+  level_ = level_ * kept + static_cast<double>(used_bytes_) * (1 - kept);
+  level_time_ = now;
+}
+
+// Halfway between the high watermark and the limit writers are as fast as the destager. Below they
+// are faster, at the low watermark four times: perhaps it was measured while it had little to do.
 Duration Throttle::delay_for(std::uint64_t byte_count) const {
-  if (!above_high() || limits_.most_bytes == limits_.high_bytes) return Duration::zero();
-  const double level = static_cast<double>(used_bytes_ - limits_.high_bytes) /
-                       static_cast<double>(limits_.most_bytes - limits_.high_bytes);
-  const double seconds = static_cast<double>(byte_count) / rate_ * 2 * std::min(level, 1.0);
+  const auto low = static_cast<double>(limits_.low_bytes);
+  const auto high = static_cast<double>(limits_.high_bytes);
+  const auto most = static_cast<double>(limits_.most_bytes);
+  double factor = 1.25;
+  if (level_ >= high) {
+    factor -= most > high ? 0.5 * (level_ - high) / (most - high) : 0.25;
+  } else {
+    factor += high > low ? 2.75 * std::min((high - level_) / (high - low), 1.0) : 2.75;
+  }
+  const double seconds = static_cast<double>(byte_count) / (rate_ * std::max(factor, 0.75));
   const auto delay = std::chrono::duration_cast<Duration>(std::chrono::duration<double>(seconds));
   return std::min(delay, kLongestDelay);
 }

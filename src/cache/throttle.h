@@ -1,15 +1,18 @@
 // Throttle: the room for dirty data, and how writers are slowed down when it gets scarce.
 //
-// Up to the high watermark writers are admitted at once. Above it each byte costs time: the more,
-// the nearer the level is to the limit, and halfway what the destager needs for it, so that writers
-// are slowed smoothly down to its pace before they would hit the limit. Who waits, waits first come
-// first served with its volume; volumes take turns.
+// Up to the high watermark writers are admitted at once. When they come above it, they are paced:
+// each byte costs time, about what the destager needs for it, less while the level is low and more
+// while it is high. The level that counts is a mean over a while, and the pace ends only when
+// nobody has waited for some time: what the destager releases comes in pieces, and whoever was
+// admitted without a pause after each would find nothing left before the next. Who waits, waits
+// first come first served with its volume; volumes take turns.
 //
 // Used on one executor.
 #pragma once
 
 #include <cstdint>
 
+#include "cache/patience.h"
 #include "runtime/executor.h"
 #include "runtime/sync.h"
 
@@ -38,18 +41,22 @@ class Throttle {
 
   // At once, if nobody waits and the level allows it.
   bool try_admit(std::uint64_t byte_count) noexcept {
-    if (circle_ != nullptr || used_bytes_ + byte_count > limits_.high_bytes) return false;
+    if (paced_ || used_bytes_ + byte_count > limits_.high_bytes) return false;
     used_bytes_ += byte_count;
     return true;
   }
   // Ends with true when so many bytes may become dirty; they count from then on. With false if that
-  // will not be soon: so much cannot be destaged that there is no room.
-  Task<bool> admit(Queue& queue, std::uint64_t byte_count);
+  // will not be soon: so much cannot be destaged that there is no room; or when patience has ended.
+  // Whoever has `begun`, with an earlier part of the same request, goes before the others of the
+  // queue: otherwise many would wait with a part of the room each, and none would end. The queue
+  // outlives the call.
+  Task<bool> admit(Queue& queue, std::uint64_t byte_count, bool begun = false,
+                   Patience patience = {});
   // The same for what is dirty already, without asking.
   void take(std::uint64_t byte_count) noexcept { used_bytes_ += byte_count; }
   // They are not dirty any more, or did not become so.
   void give_back(std::uint64_t byte_count);
-  // Written by the destager: the pace of writers.
+  // Written by the destager: the pace of writers. Before what was written is given back.
   void note_destaged(std::uint64_t byte_count);
 
   // What cannot be destaged just now: room that will not come back soon.
@@ -68,9 +75,12 @@ class Throttle {
   double bytes_per_second() const noexcept { return rate_; }
 
  private:
-  void enqueue(Queue& queue, Waiter& waiter);
+  void enqueue(Queue& queue, Waiter& waiter, bool first);
   Waiter& dequeue();
+  void give_up(Waiter& waiter);
   void pump();
+  bool may_end_pace(TimePoint now) const noexcept;
+  void note_level(TimePoint now) noexcept;
   Duration delay_for(std::uint64_t byte_count) const;
 
   Executor& home_;
@@ -78,12 +88,17 @@ class Throttle {
   std::uint64_t used_bytes_ = 0;
   std::int64_t stuck_bytes_ = 0;
   Queue* circle_ = nullptr;  // The last one that was served; its next is the next.
+  bool paced_ = false;       // As long as anybody waits, and some time longer.
+  TimePoint last_wait_{};
   TimePoint next_admission_{};
   Timer timer_;
-  // The destager's pace: bytes of the window that runs, and the mean of those before.
-  TimePoint window_start_{};
-  std::uint64_t window_bytes_ = 0;
+  double level_ = 0;  // The mean of used_bytes_ over the last while.
+  TimePoint level_time_{};
+  // The destager's pace: what it did while writers were paced, and how long that was. Both fade.
   double rate_;
+  double destaged_bytes_ = 0;
+  double destage_seconds_ = 0;
+  TimePoint destage_time_{};
 };
 
 }  // namespace sandbay::cache

@@ -39,6 +39,13 @@ void put_all(Line& line, Range range, std::uint32_t block_bytes, const BufferLis
   assert(at == range.end());
 }
 
+// What has not come into the cache goes below, unless nobody waits for it any more.
+Result<bool> given_up(const Patience& patience) {
+  const Error end = patience.end();
+  if (end != Error::kNone) return std::unexpected(end);
+  return false;
+}
+
 }  // namespace
 
 Task<Completion> CachedDevice::write(Request request) {
@@ -55,19 +62,18 @@ Task<Completion> CachedDevice::write(Request request) {
 
 // While destaging fails a write goes below itself, and ends as that ends.
 bool CachedDevice::writes_back(const Request& request, const VolumeState& volume) const {
-  if (volume.mode != Mode::kWriteBack || !write_back_allowed_) return false;
+  if (volume.mode != Mode::kWriteBack || !write_back_allowed_ || closing_) return false;
   if (destager_.failure() != Error::kNone) return false;
   const WriteMemory* const memory = write_memory();
   if (memory == nullptr) return !request.force_unit_access;
   if (request.force_unit_access && !memory->non_volatile()) return false;
-  return write_memory()->battery().good() && memory->failure() == Error::kNone;
+  return memory->takes_writes();
 }
 
 BufferList CachedDevice::write_buffers(std::size_t byte_count) {
   const WriteMemory* const memory = write_memory();
   if (memory == nullptr || byte_count % block_bytes_ != 0 || !write_back_allowed_) return {};
-  if (destager_.failure() != Error::kNone || memory->failure() != Error::kNone) return {};
-  if (!write_memory()->battery().good()) return {};
+  if (destager_.failure() != Error::kNone || !memory->takes_writes()) return {};
   return cache_.allocate_for_payload(byte_count);
 }
 
@@ -77,9 +83,14 @@ Task<Completion> CachedDevice::write_back(Request request) {
   Extent rest = request.extent;
   while (rest.block_count > 0) {
     const Extent piece = first_piece(rest);
-    const bool held = co_await write_piece(&volume, &request, piece);
+    const Result<bool> held = co_await write_piece(&volume, &request, piece);
+    if (!held) {
+      co_return Completion{.error = held.error(),
+                           .data = std::move(request.data),
+                           .modelled_end = request.modelled_arrival};
+    }
     // No room, and none soon: the rest goes below by itself.
-    if (!held) co_return co_await write_through(std::move(request), rest);
+    if (!*held) co_return co_await write_through(std::move(request), rest);
     rest.first += piece.block_count;
     rest.block_count -= piece.block_count;
   }
@@ -87,29 +98,34 @@ Task<Completion> CachedDevice::write_back(Request request) {
   co_return Completion{.data = std::move(request.data), .modelled_end = request.modelled_arrival};
 }
 
-Task<bool> CachedDevice::write_piece(VolumeState* volume, const Request* request, Extent piece) {
+// Whether the cache has the piece now; the error of a request that did not wait for that.
+Task<Result<bool>> CachedDevice::write_piece(VolumeState* volume, const Request* request,
+                                             Extent piece) {
+  const Patience patience(*request);
   const std::uint64_t byte_count = piece.byte_count(block_bytes_);
   const std::uint64_t room = cache_.room_for_write(byte_count);
   if (!cache_.throttle().try_admit(room)) {
     cache_.wake_destagers();
     const TimePoint start = home().now();
-    const bool admitted = co_await cache_.throttle().admit(volume->queue, room);
+    const bool begun = piece.first != request->extent.first;
+    const bool admitted = co_await cache_.throttle().admit(volume->queue, room, begun, patience);
     volume->counters.throttled_nanoseconds +=
         static_cast<std::uint64_t>((home().now() - start).count());
-    if (!admitted) co_return false;
+    if (!admitted) co_return given_up(patience);
   }
 
   const BufferList payload =
       request->data.share((piece.first - request->extent.first) * block_bytes_, byte_count);
   BufferList data = hold(payload);
   if (data.empty() && write_memory() != nullptr) {
-    data = co_await cache_.wait_for_write(byte_count);
+    data = co_await cache_.wait_for_write(byte_count, patience);
     if (!data.empty()) copy(payload, data);
   }
   RangeLocks::Hold lock(locks_, RangeLocks::Kind::kRecord, piece);
-  if (!lock.ready()) co_await locks_.wait(lock);
+  Error end = Error::kNone;
+  if (!lock.ready()) end = co_await locks_.wait(lock, patience);
   PinnedLines lines(*this, piece, request->disable_page_out ? Hint::kOnce : Hint::kNormal);
-  if (!writes_back(*request, *volume) || !lines.obtain()) data.clear();
+  if (end != Error::kNone || !writes_back(*request, *volume) || !lines.obtain()) data.clear();
   WriteId id{};
   if (!data.empty() && write_memory() != nullptr) {
     const Result<WriteId> appended = co_await write_memory()->append(
@@ -120,7 +136,7 @@ Task<bool> CachedDevice::write_piece(VolumeState* volume, const Request* request
   }
   if (data.empty()) {
     cache_.throttle().give_back(room);
-    co_return false;
+    co_return given_up(patience);
   }
   DirtyRecord& record = *DirtyRecord::make(static_cast<unsigned>(lines.size()));
   record.volume = request->volume;
@@ -191,6 +207,7 @@ void CachedDevice::restore(WriteId id, std::uint64_t volume, const Extent& exten
 Task<Completion> CachedDevice::write_through(Request request, Extent rest) {
   VolumeState& volume = cache_.volume_state(request.volume);
   ++volume.counters.write_throughs;
+  const Patience patience(request);
   const TimePoint start = home().now();
   if (write_memory() != nullptr) request.force_unit_access = true;
   Completion completion{.modelled_end = request.modelled_arrival};
@@ -199,8 +216,9 @@ Task<Completion> CachedDevice::write_through(Request request, Extent rest) {
     rest.first += piece.block_count;
     rest.block_count -= piece.block_count;
     RangeLocks::Hold lock(locks_, RangeLocks::Kind::kChange, piece);
-    co_await locks_.wait(lock);
-    completion.error = co_await destager_.expel(piece);
+    completion.error = co_await locks_.wait(lock, patience);
+    if (completion.error != Error::kNone) break;
+    completion.error = co_await destager_.expel(piece, patience);
     if (completion.error != Error::kNone) break;
     const BufferList data = request.data.share((piece.first - request.extent.first) * block_bytes_,
                                                piece.byte_count(block_bytes_));

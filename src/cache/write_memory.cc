@@ -300,6 +300,11 @@ bool WriteMemory::non_volatile() const noexcept {
   return primary_.nvram->non_volatile() && (mirrored() || !options_.mirror_required);
 }
 
+bool WriteMemory::takes_writes() const noexcept {
+  const bool good = primary_.nvram->battery().good() && failure() == Error::kNone;
+  return good && (mirrored() || !options_.mirror_required);
+}
+
 // A quarter of the log is for moving records in.
 std::uint64_t WriteMemory::room_for(std::uint64_t byte_count) const noexcept {
   const std::uint64_t share =

@@ -117,6 +117,9 @@ class WriteMemory {
 
   // Whether what is in here needs no flushed drives to be safe.
   bool non_volatile() const noexcept;
+  // Whether a write may be acknowledged when it is in here: the battery is good, nothing has
+  // failed, and the mirror works if there must be one.
+  bool takes_writes() const noexcept;
   bool mirrored() const noexcept { return mirror_.log != nullptr && !mirror_dropped_; }
   nvram::Battery& battery() noexcept { return primary_.nvram->battery(); }
   Error failure() const noexcept { return primary_.nvram->failure(); }

@@ -251,6 +251,132 @@ TEST_CASE("Discarding drops what is dirty and says what it was", "[cache][destag
   });
 }
 
+Task<void> flush_and_note(CachedDevice* device, bool* ended) {
+  const Error error = co_await flush(*device);
+  REQUIRE(error == Error::kNone);
+  *ended = true;
+}
+
+TEST_CASE("A flush does not end before the round that brings its writes to the medium",
+          "[cache][destage]") {
+  run([](Stack stack) -> Task<void> {
+    stack.cache.set_mode(0, Mode::kWriteThrough);
+    co_await write(stack.device, 8, pattern(4096, 1));
+    stack.below.hung.hang_only(Operation::kFlush);
+    std::array<bool, 2> ended{};
+    spawn(flush_and_note(&stack.device, &ended[0]));
+    co_await stack.home.sleep_for(std::chrono::seconds(1));
+    REQUIRE(stack.below.hung.held() == 1);
+    spawn(flush_and_note(&stack.device, &ended[1]));
+    co_await stack.home.sleep_for(std::chrono::seconds(1));
+    REQUIRE(!ended[0]);
+    REQUIRE(!ended[1]);
+    stack.below.hung.release();
+    co_await stack.home.sleep_for(std::chrono::seconds(1));
+    REQUIRE(ended[0]);
+    REQUIRE(ended[1]);
+    REQUIRE(stack.below.recording.count(Operation::kFlush) == 1);
+  });
+}
+
+Task<void> read_and_note(CachedDevice* device, Extent extent, bool* ended) {
+  (void)co_await read(*device, extent);
+  *ended = true;
+}
+
+TEST_CASE("What a slow read brings does not stand for what was discarded", "[cache][destage]") {
+  run([](Stack stack) -> Task<void> {
+    // It has read the zeros below before the first write came there, and answers late.
+    stack.below.late.hold();
+    bool ended = false;
+    spawn(read_and_note(&stack.device, {0, 16}, &ended));
+    co_await stack.home.yield();
+    co_await write(stack.device, 0, pattern(4096, 1));
+    const Error flushed = co_await flush(stack.device);
+    REQUIRE(flushed == Error::kNone);
+    stack.below.faulty.fail({.operation = Operation::kWrite, .error = Error::kHardware});
+    co_await write(stack.device, 0, pattern(4096, 2));
+    const std::vector<Extent> discarded = co_await stack.device.discard();
+    REQUIRE(discarded == std::vector<Extent>{{0, 8}});
+    stack.below.late.release();
+    co_await stack.home.sleep_for(std::chrono::seconds(1));
+    REQUIRE(ended);
+    const Bytes seen = co_await read(stack.device, {0, 8});
+    REQUIRE(seen == pattern(4096, 1));
+  });
+}
+
+TEST_CASE("Nothing is begun while dirty data is discarded", "[cache][destage]") {
+  run([](Stack stack) -> Task<void> {
+    for (Lba lba = 0; lba < 3000; lba += 1000) co_await write(stack.device, lba, pattern(4096, 1));
+    stack.below.hung.hang_only(Operation::kWrite);
+    bool ended = false;
+    spawn(flush_and_note(&stack.device, &ended));
+    co_await stack.home.sleep_for(std::chrono::seconds(1));
+    co_await write(stack.device, 0, pattern(4096, 2));
+    co_await write(stack.device, 5000, pattern(4096, 2));
+    const auto discard = [](CachedDevice* device, std::vector<Extent>* extents) -> Task<void> {
+      *extents = co_await device->discard();
+    };
+    std::vector<Extent> discarded;
+    spawn(discard(&stack.device, &discarded));
+    co_await stack.home.sleep_for(std::chrono::seconds(1));
+    stack.below.recording.clear();
+    stack.below.hung.release();
+    co_await stack.home.sleep_for(std::chrono::seconds(1));
+    REQUIRE(discarded == std::vector<Extent>{{0, 8}, {5000, 8}});
+    REQUIRE(ended);
+    REQUIRE(stack.below.recording.count(Operation::kWrite) == 0);
+    REQUIRE(stack.cache.counters().dirty_bytes == 0);
+  });
+}
+
+TEST_CASE("A device that is closed refuses what comes late", "[cache][destage]") {
+  run([](Stack stack) -> Task<void> {
+    co_await write(stack.device, 8, pattern(4096, 1));
+    const Error closed = co_await stack.device.close();
+    REQUIRE(closed == Error::kNone);
+    const Error late = co_await try_write(stack.device, 8, pattern(4096, 2));
+    REQUIRE(late == Error::kClosed);
+    const Error flushed = co_await flush(stack.device);
+    REQUIRE(flushed == Error::kClosed);
+    const Completion completion = co_await try_read(stack.device, {8, 8});
+    REQUIRE(completion.error == Error::kClosed);
+  });
+}
+
+TEST_CASE("Writes that wait for room while the device closes go below", "[cache][destage]") {
+  run([](Stack stack) -> Task<void> {
+    stack.below.hung.hang_only(Operation::kWrite);
+    std::array<bool, 12> ended{};
+    const auto one = [](CachedDevice* device, Lba lba, bool* done) -> Task<void> {
+      co_await write(*device, lba, pattern(kMiB, lba));
+      *done = true;
+    };
+    for (std::size_t i = 0; i < ended.size(); ++i) {
+      spawn(one(&stack.device, i * 2048, &ended[i]));
+    }
+    co_await stack.home.sleep_for(std::chrono::seconds(1));
+    REQUIRE(!ended[11]);
+    const auto close = [](CachedDevice* device, bool* done) -> Task<void> {
+      const Error error = co_await device->close();
+      REQUIRE(error == Error::kNone);
+      *done = true;
+    };
+    bool closed = false;
+    spawn(close(&stack.device, &closed));
+    stack.below.hung.release();
+    co_await stack.home.sleep_for(std::chrono::seconds(20));
+    REQUIRE(closed);
+    REQUIRE(stack.cache.counters().dirty_bytes == 0);
+    for (std::size_t i = 0; i < ended.size(); ++i) {
+      REQUIRE(ended[i]);
+      const Bytes stored = co_await read(*stack.below.memory, {i * 2048, 2048});
+      REQUIRE(stored == pattern(kMiB, i * 2048));
+    }
+  });
+}
+
 // A device that is gone must not take the room from the others.
 Task<void> one_of_two_fails(Executor& home) {
   Below failing(home, {});
