@@ -1,0 +1,141 @@
+// One timer a drive, armed for the model's next event.
+#include "model/modelled_drive.h"
+
+#include <fmt/format.h>
+
+#include <cassert>
+#include <coroutine>
+#include <utility>
+
+namespace sandbay::model {
+
+// In the frame of submit(); the command is its first part, so that the model's pointer leads here.
+struct ModelledDrive::Pending : DriveCommand {
+  bool ended = false;
+  std::coroutine_handle<> waiting;
+};
+
+namespace {
+
+bool carries_extent(Operation operation) {
+  return operation != Operation::kFlush && operation != Operation::kAdvise;
+}
+
+}  // namespace
+
+// Suspends until the model has ended the command or it is cancelled.
+struct ModelledDrive::Wait : Cancellation::Hook {
+  Wait(ModelledDrive& on, Pending& what, Cancellation* cancellation)
+      : Hook(cancellation,
+             [](Hook& hook) {
+               auto& self = static_cast<Wait&>(hook);
+               if (self.pending.ended) return;
+               self.drive.model_->withdraw(self.pending);
+               self.cancelled = self.pending.ended = true;
+               self.drive.arm();
+               if (self.pending.waiting) self.drive.home().post(self.pending.waiting);
+             }),
+        drive(on),
+        pending(what) {}
+
+  bool await_ready() const noexcept { return pending.ended; }
+  void await_suspend(std::coroutine_handle<> handle) noexcept { pending.waiting = handle; }
+  void await_resume() const noexcept {}
+
+  ModelledDrive& drive;
+  Pending& pending;
+  bool cancelled = false;
+};
+
+ModelledDrive::ModelledDrive(BlockDevice& below, const ModelClock& clock,
+                             std::unique_ptr<DriveModel> model, ModelledDriveOptions options)
+    : Layer(below), clock_(clock), model_(std::move(model)), options_(std::move(options)) {
+  assert(fits_on(below.geometry(), options_.first_sector, model_->sector_count()));
+  timer_.owner = this;
+  timer_.fire = [](Timer& timer) {
+    auto& self = *static_cast<ModelledDrive*>(timer.owner);
+    self.advance();
+    self.arm();
+  };
+}
+
+ModelledDrive::~ModelledDrive() {
+  assert(model_->outstanding() == 0);
+  assert(!timer_.armed());
+}
+
+bool ModelledDrive::fits_on(const Geometry& geometry, std::uint64_t first_sector,
+                            std::uint64_t sector_count) {
+  const std::uint64_t needed = geometry.block_count * (geometry.block_bytes / kSectorBytes);
+  return first_sector <= sector_count && needed <= sector_count - first_sector;
+}
+
+const Geometry& ModelledDrive::geometry() const noexcept {
+  geometry_ = below().geometry();
+  geometry_.rotational = model_->rotational();
+  return geometry_;
+}
+
+std::string ModelledDrive::description() const {
+  if (options_.name.empty()) return below().description();
+  return fmt::format("{} timed as {}", below().description(), options_.name);
+}
+
+DriveCommand ModelledDrive::translate(const Request& request) const {
+  const std::uint64_t sectors = below().geometry().block_bytes / kSectorBytes;
+  DriveCommand command{.operation = request.operation,
+                       .force_unit_access = request.force_unit_access,
+                       .arrival = clock_.moment(request.modelled_arrival, home())};
+  if (!carries_extent(request.operation)) return command;
+  command.sector = options_.first_sector + request.extent.first * sectors;
+  command.sector_count = request.extent.block_count * sectors;
+  return command;
+}
+
+void ModelledDrive::advance() {
+  const TimePoint now = clock_.modelled(home().now());
+  model_->advance(now);
+  while (DriveCommand* const command = model_->take_ended(now)) {
+    auto& pending = static_cast<Pending&>(*command);
+    pending.ended = true;
+    if (pending.waiting) home().post(pending.waiting);
+  }
+}
+
+void ModelledDrive::arm() {
+  const TimePoint next = clock_.real(model_->next_event());
+  if (timer_.armed()) {
+    if (timer_.deadline == next) return;
+    home().disarm(timer_);
+  }
+  timer_.deadline = next;
+  if (next != kNever) home().arm(timer_);
+}
+
+Task<Completion> ModelledDrive::submit(Request request) {
+  assert(fits(below().geometry(), request) || !carries_extent(request.operation));
+  Pending pending{translate(request), false, {}};
+  Cancellation* const cancellation = request.cancellation;
+  model_->arrive(pending);
+  arm();
+
+  Completion completion = co_await below().submit(std::move(request));
+  Wait wait(*this, pending, cancellation);
+  if (cancellation != nullptr && cancellation->cancelled() && !pending.ended) {
+    model_->withdraw(pending);
+    arm();
+    completion.error = Error::kCancelled;
+    completion.modelled_end = clock_.moment(pending.arrival, home());
+    co_return completion;
+  }
+  co_await wait;
+  if (wait.cancelled) {
+    completion.error = Error::kCancelled;
+    completion.modelled_end = clock_.moment(pending.arrival, home());
+  } else {
+    completion.modelled_end = pending.end;
+  }
+  co_return completion;
+}
+
+}  // namespace sandbay::model

@@ -1,0 +1,74 @@
+// Bytes on the wire.
+#include "model/port.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cassert>
+
+#include "model/drive_model.h"
+
+namespace sandbay::model {
+
+namespace {
+
+constexpr std::uint64_t kLeastFrame = 84;  // With preamble and gap.
+
+}  // namespace
+
+std::string profile_error(const PortProfile& profile) {
+  if (profile.rate < 1'000'000 || profile.rate > 100'000'000'000) {
+    return fmt::format("rate is {} B/s; it must be 1MB/s to 100GB/s", profile.rate);
+  }
+  if (profile.mtu < 576 || profile.mtu > 65536) {
+    return fmt::format("mtu is {}; it must be 576 to 65536", profile.mtu);
+  }
+  if (profile.packet_headers >= profile.mtu) {
+    return fmt::format("packet_headers is {}; it must be less than mtu", profile.packet_headers);
+  }
+  if (profile.latency < Duration(0) || profile.latency > std::chrono::seconds(10)) {
+    return "latency must be 0 to 10s";
+  }
+  return {};
+}
+
+Port::Port(const PortProfile& profile) : profile_(profile) {
+  assert(profile_error(profile).empty());
+}
+
+std::uint64_t Port::wire_bytes(std::uint64_t payload_bytes,
+                               std::uint64_t pdu_bytes) const noexcept {
+  assert(pdu_bytes > 0);
+  const std::uint64_t pdus =
+      std::max<std::uint64_t>((payload_bytes + pdu_bytes - 1) / pdu_bytes, 1);
+  const std::uint64_t stream = payload_bytes + pdus * profile_.pdu_header;
+  const std::uint64_t segment = profile_.mtu - profile_.packet_headers;
+  const std::uint64_t frames = (stream + segment - 1) / segment;
+  const std::uint64_t each = profile_.packet_headers + profile_.frame_overhead;
+  return std::max(stream + frames * each, kLeastFrame);
+}
+
+double Port::payload_rate(std::uint64_t pdu_bytes) const noexcept {
+  assert(pdu_bytes > 0);
+  const auto pdu = static_cast<double>(pdu_bytes);
+  const auto mtu = static_cast<double>(profile_.mtu);
+  return static_cast<double>(profile_.rate) * (mtu - static_cast<double>(profile_.packet_headers)) /
+         (mtu + static_cast<double>(profile_.frame_overhead)) * pdu /
+         (pdu + static_cast<double>(profile_.pdu_header));
+}
+
+TimePoint Port::transfer(Timeline& way, TimePoint arrival, std::uint64_t payload_bytes,
+                         std::uint64_t pdu_bytes) {
+  const Duration length(transfer_time(wire_bytes(payload_bytes, pdu_bytes), profile_.rate));
+  return way.book(arrival, length) + profile_.latency;
+}
+
+TimePoint Port::receive(TimePoint arrival, std::uint64_t payload_bytes, std::uint64_t pdu_bytes) {
+  return transfer(receive_, arrival, payload_bytes, pdu_bytes);
+}
+
+TimePoint Port::send(TimePoint arrival, std::uint64_t payload_bytes, std::uint64_t pdu_bytes) {
+  return transfer(profile_.full_duplex ? send_ : receive_, arrival, payload_bytes, pdu_bytes);
+}
+
+}  // namespace sandbay::model
