@@ -68,9 +68,22 @@ class LoginService::Policy final : public LoginPolicy {
   const KeyPreferences& preferences() const noexcept { return preferences_; }
 
  private:
-  // Anybody may ask; what the answer lists depends on who asks.
+  // What the answer lists depends on who asks, too. One that names a target has to be let in there;
+  // proof that serves for the target serves for what is asked about it.
   void admit_discovery(const LoginIdentity& identity, Admission& admission) {
     if (!identity.target_name.empty()) admit_to_target(identity, admission);
+    const DiscoveryOptions& options = registry_.discovery.options;
+    const bool settled = admission.status != LoginStatus::kSuccess || admission.chap_required;
+    if (settled || options.access.empty()) return;
+    AccessDecision access = decide_access(options.access, identity.initiator_name, peer_);
+    if (!access.allowed) {
+      admission.status = LoginStatus::kAuthorizationFailure;
+      return;
+    }
+    admission.chap_required = access.chap_required;
+    admission.credentials = std::move(access.credentials);
+    admission.mutual_chap = options.mutual_chap;
+    admission.chap_algorithms = registry_.discovery.chap_algorithms;
   }
 
   void admit_to_target(const LoginIdentity& identity, Admission& admission) {

@@ -33,13 +33,19 @@ struct Portal {
   std::unique_ptr<Listener> listener;
 };
 
+struct RegisteredDiscovery {
+  DiscoveryOptions options;
+  std::vector<ChapAlgorithm> chap_algorithms;
+};
+
 // What is registered, shared by the server's parts.
 struct Registry {
   Registry(Executor& home, ServerLimits wanted, EventSink sink)
       : limits(wanted), connections_on(home.peers().size()), events(home, std::move(sink)) {}
 
   std::map<std::string, std::unique_ptr<RegisteredTarget>> targets;  // By lower-case name.
-  std::map<std::uint16_t, std::shared_ptr<Session>> sessions;        // By TSIH.
+  RegisteredDiscovery discovery;
+  std::map<std::uint16_t, std::shared_ptr<Session>> sessions;  // By TSIH.
   std::vector<std::unique_ptr<Portal>> portals;
   ServerLimits limits;
   ServerCounters counters;  // Of what has ended.

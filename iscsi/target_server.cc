@@ -32,6 +32,7 @@ class Server final : public TargetServer, public SessionHost {
   Task<Error> add_target(TargetOptions options, std::string* message) override;
   Task<Error> update_target(TargetOptions options, std::string* message) override;
   Task<Error> remove_target(std::string name) override;
+  Error set_discovery(DiscoveryOptions options, std::string* message) override;
   Task<std::vector<SessionInfo>> sessions() override;
   Task<Error> drop_session(std::uint16_t tsih, SessionDrop drop) override;
   Task<Error> request_negotiation(std::uint16_t tsih, Duration within) override;
@@ -49,6 +50,7 @@ class Server final : public TargetServer, public SessionHost {
     std::string target_name;
   };
 
+  static std::string access_problem(std::span<const AccessRecord> access);
   Task<void> accept_from(Portal* portal);
   Task<void> serve(std::unique_ptr<Stream> stream, std::uint16_t group_tag);
   std::expected<std::unique_ptr<RegisteredTarget>, std::string> check(TargetOptions options) const;
@@ -119,6 +121,14 @@ Task<void> Server::serve(std::unique_ptr<Stream> stream, std::uint16_t group_tag
 
 // Targets ------------------------------------------------------------------------------------
 
+std::string Server::access_problem(std::span<const AccessRecord> access) {
+  for (const AccessRecord& record : access) {
+    std::string problem = record_problem(record);
+    if (!problem.empty()) return "access: " + problem;
+  }
+  return {};
+}
+
 std::expected<std::unique_ptr<RegisteredTarget>, std::string> Server::check(
     TargetOptions options) const {
   std::string problem = name_problem(options.name);
@@ -126,10 +136,8 @@ std::expected<std::unique_ptr<RegisteredTarget>, std::string> Server::check(
   if (options.queue_depth == 0 || options.queue_depth > kLargestQueueDepth) {
     return std::unexpected("queue depth: 1 to 4096 commands are possible");
   }
-  for (const AccessRecord& record : options.access) {
-    problem = record_problem(record);
-    if (!problem.empty()) return std::unexpected("access: " + problem);
-  }
+  problem = access_problem(options.access);
+  if (!problem.empty()) return std::unexpected(problem);
   // A session that reports tasks in another way also holds answers back behind a response fence
   // and announces terminated tasks, neither of which this target does.
   const auto reporting = options.keys.find("TaskReporting");
@@ -211,6 +219,18 @@ Task<void> Server::end_sessions_here(std::string target_name) {
 }
 
 // Discovery ----------------------------------------------------------------------------------
+
+Error Server::set_discovery(DiscoveryOptions options, std::string* message) {
+  std::string problem = access_problem(options.access);
+  auto algorithms = chap_algorithms_from(options.chap_digests);
+  if (problem.empty() && !algorithms) problem = algorithms.error();
+  if (!problem.empty()) {
+    if (message != nullptr) *message = problem;
+    return Error::kInvalid;
+  }
+  registry_.discovery = {.options = std::move(options), .chap_algorithms = std::move(*algorithms)};
+  return Error::kNone;
+}
 
 Task<std::string> Server::send_targets(std::string which, std::string initiator_name,
                                        Endpoint local, Endpoint peer, std::string session_target) {

@@ -46,6 +46,13 @@ struct AccessRecord {
   std::optional<ChapCredential> chap;
 };
 
+// Who may begin discovery sessions (RFC 7143 section 4.3).
+struct DiscoveryOptions {
+  std::vector<AccessRecord> access;  // As of a target; none: everybody, without proof.
+  std::optional<ChapCredential> mutual_chap;
+  std::vector<std::string> chap_digests;
+};
+
 // Login redirection (RFC 7143 section 11.13.5, status class 1).
 struct Redirect {
   std::string address;  // As in TargetAddress: "192.0.2.8:3260" or "[2001:db8::8]:3260,1".
@@ -155,6 +162,9 @@ class TargetServer {
   virtual Task<Error> update_target(TargetOptions options, std::string* message) = 0;
   // Ends its sessions first: their commands are finished or aborted when this ends.
   virtual Task<Error> remove_target(std::string name) = 0;
+
+  // For discovery sessions to come; before, anybody may begin one. kInvalid as above.
+  virtual Error set_discovery(DiscoveryOptions options, std::string* message) = 0;
 
   virtual Task<std::vector<SessionInfo>> sessions() = 0;
   // kNotFound: there is no such session, or no such connection in it.

@@ -83,6 +83,11 @@ Task<RunningGroup::Outcome> RunningGroup::assemble() {
   });
   outcome = co_await register_targets();
   if (!outcome) co_return outcome;
+  std::string message;
+  const Error discovery = server_->set_discovery(configuration_.discovery, &message);
+  if (discovery != Error::kNone) {
+    co_return std::unexpected(fmt::format("{}: discovery: {}", configuration_.file, message));
+  }
   co_return open_portals();
 }
 

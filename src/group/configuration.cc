@@ -234,6 +234,33 @@ std::vector<AccessConfiguration> read_access(TableReader& owner, Reading& readin
   return list;
 }
 
+std::vector<std::string> read_chap_digests(TableReader& reader) {
+  auto digests = reader.strings("chap_digests");
+  if (!digests) return {};
+  if (digests->empty()) {
+    reader.mistake("chap_digests", "is empty; write at least one digest, or leave it out for all");
+  }
+  for (const auto& digest : *digests) note(reader, "chap_digests", check_chap_digest(digest));
+  return std::move(*digests);
+}
+
+void read_discovery(const Value* section, Reading& reading) {
+  TableReader reader(*section, "discovery", reading.mistakes);
+  iscsi::DiscoveryOptions& options = reading.result.discovery;
+  options.mutual_chap = read_chap(reader, "mutual_chap_", reading);
+  options.chap_digests = read_chap_digests(reader);
+  for (AccessConfiguration& access : read_access(reader, reading)) {
+    options.access.push_back(std::move(access.record));
+  }
+  const bool chap = std::ranges::any_of(options.access,
+                                        [](const auto& record) { return record.chap.has_value(); });
+  if (options.mutual_chap && !chap) {
+    reader.mistake("mutual_chap_user",
+                   "means nothing without CHAP; write a [[discovery.access]] with chap_user");
+  }
+  reader.finish();
+}
+
 void read_keys(const Value& section, const std::string& path, Reading& reading,
                std::map<std::string, std::string>& keys) {
   for (const auto& [key, value] : section.members) {
@@ -293,13 +320,7 @@ void read_target(const Value& section, const std::string& path, Reading& reading
     }
   }
   options.mutual_chap = read_chap(reader, "mutual_chap_", reading);
-  if (const auto digests = reader.strings("chap_digests"); digests && digests->empty()) {
-    reader.mistake("chap_digests", "is empty; write at least one digest, or leave it out for all");
-  }
-  options.chap_digests = reader.strings("chap_digests").value_or(std::vector<std::string>{});
-  for (const auto& digest : options.chap_digests) {
-    note(reader, "chap_digests", check_chap_digest(digest));
-  }
+  options.chap_digests = read_chap_digests(reader);
   const bool permanent = reader.boolean("redirect_permanent").value_or(false);
   if (const auto redirect = reader.string("redirect")) {
     note(reader, "redirect", check_redirect(*redirect));
@@ -573,6 +594,7 @@ void read_document(const Value& document, Reading& reading) {
   if (const Value* section = reader.table("group")) read_group(section, reading);
   if (const Value* section = reader.table("management")) read_management(section, reading);
   if (const Value* section = reader.table("limits")) read_limits(section, reading);
+  if (const Value* section = reader.table("discovery")) read_discovery(section, reading);
   reader.require("portal", "at least one section [[portal]] with listen");
   std::size_t index = 0;
   for (const Value* section : reader.tables("portal")) {

@@ -104,6 +104,7 @@ struct Configuration {
   ManagementConfiguration management;
   std::vector<PortalConfiguration> portals;
   iscsi::ServerLimits limits;
+  iscsi::DiscoveryOptions discovery;
   HardwareConfiguration hardware;
   std::vector<VolumeConfiguration> volumes;
   // Every target that a section [[target]] or an access record of a volume describes; access

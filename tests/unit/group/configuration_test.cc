@@ -66,6 +66,18 @@ nop_in_interval = "0s"
 nop_in_timeout = "1s"
 send_stall_timeout = "30s"
 
+[discovery]
+chap_digests = ["SHA-256"]
+mutual_chap_user = "array"
+mutual_chap_secret = "secretsecret3"
+[[discovery.access]]
+initiator = "iqn.1993-08.org.debian:*"
+chap_user = "finder"
+chap_secret = "secretsecret4"
+[[discovery.access]]
+initiator = "*"
+address = "127.0.0.0/8"
+
 [[portal]]
 listen = "0.0.0.0"
 advertised = "192.0.2.1"
@@ -138,6 +150,14 @@ TEST_CASE("A whole configuration is read into its parts", "[configuration]") {
   CHECK(result->limits.maximum_connections == 100);
   CHECK(result->limits.login_timeout == seconds(2));
   CHECK(result->limits.nop_in_interval == seconds(0));
+  const iscsi::DiscoveryOptions& discovery = result->discovery;
+  CHECK(discovery.chap_digests == std::vector<std::string>{"SHA-256"});
+  CHECK(discovery.mutual_chap->secret == "secretsecret3");
+  REQUIRE(discovery.access.size() == 2);
+  CHECK(discovery.access[0].initiator == "iqn.1993-08.org.debian:*");
+  CHECK(discovery.access[0].chap->user == "finder");
+  CHECK(discovery.access[1].address == "127.0.0.0/8");
+  CHECK_FALSE(discovery.access[1].chap.has_value());
   REQUIRE(result->portals.size() == 2);
   CHECK(result->portals[0].listen.to_string() == "0.0.0.0:3260");
   CHECK(result->portals[0].advertised->to_string() == "192.0.2.1:3260");
@@ -293,6 +313,11 @@ constexpr Mistake kMistakes[] = {
     {"[[volume]]\nname = \"a\"\nfile = \"metadata/CURRENT\"", "x.toml:7: volume \"a\": "},
     {"[[target]]\nname = \"iqn.2026-11.o:t\"\nmutual_chap_secret = \"secretsecret\"",
      "x.toml:7: target[1].mutual_chap_user: is missing; a CHAP secret belongs to a user"},
+    {"[discovery]\nmutual_chap_user = \"a\"\nmutual_chap_secret = \"secretsecret\"",
+     "x.toml:8: discovery.mutual_chap_user: means nothing without CHAP; write a "
+     "[[discovery.access]] with chap_user"},
+    {"[[discovery.access]]\ninitiator = \"*\"\nchap_user = \"a\"\nchap_secret = \"short\"",
+     "x.toml:10: discovery.access[1].chap_secret: the CHAP secret has 5 bytes; use 12 to 255"},
     // Volumes.
     {"[[volume]]\nsize = \"1GiB\"",
      "x.toml:7: volume[1].name: is missing; write the volume's name in quotes"},
