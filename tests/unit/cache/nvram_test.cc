@@ -114,6 +114,56 @@ TEST_CASE("A payload that lies in the NVRAM is not copied", "[cache][nvram]") {
   testing::run_in_world(1, [](Executor& home) { return takes_as_it_is(home); });
 }
 
+// Payloads that have yet to come get half of the memory at most, and clean data make way for them.
+Task<void> receives_payloads(Executor& home) {
+  nvram::SimulatedBoard board(8 * kMiB);
+  Below below(home, {});
+  Controller controller = co_await start(home, board);
+  CachedDevice& device = controller.cache->add_device(uuid_of(1), below.recording);
+  const BufferPool& pool = controller.memory->buffers();
+  constexpr std::size_t kPayload = 128 * 1024;
+  // More than the memory has, through it and to the drives: afterwards clean data fill it.
+  for (Lba lba = 0; lba < 24 * 2048; lba += kPayload / 512) {
+    BufferList data = device.write_buffers(kPayload);
+    REQUIRE(data.byte_count() == kPayload);
+    REQUIRE(controller.memory->holds(data));
+    data.copy_from(pattern(kPayload, lba));
+    const std::byte* const place = data[0].data();
+    Completion written = co_await device.submit(
+        {.operation = Operation::kWrite, .extent = {lba, kPayload / 512}, .data = std::move(data)});
+    REQUIRE(written.error == Error::kNone);
+    written.data.clear();
+    const Completion got = co_await try_read(device, {lba, 16});
+    REQUIRE(got.data[0].data() == place);
+    const Error destaged = co_await device.destage_all();
+    REQUIRE(destaged == Error::kNone);
+  }
+  REQUIRE(pool.used_bytes() > pool.limit_bytes() / 4 * 3);
+  std::vector<BufferList> held;
+  for (;;) {
+    BufferList data = device.write_buffers(kPayload);
+    if (data.empty()) break;
+    held.push_back(std::move(data));
+  }
+  REQUIRE(held.size() == pool.limit_bytes() / 2 / kPayload);
+  // A write that did not ask still has room.
+  co_await write(device, 0, pattern(1 * kMiB, 5));
+  REQUIRE(controller.cache->volume_state(0).counters.write_throughs == 0);
+  held.clear();
+  // What is no whole number of blocks would be copied anyway; nor does anything stay in a memory
+  // without a battery.
+  REQUIRE(device.write_buffers(1000).empty());
+  controller.memory->battery().set_state(BatteryState::kDead);
+  REQUIRE(device.write_buffers(kPayload).empty());
+  controller.memory->battery().set_state(BatteryState::kGood);
+  co_await close(controller);
+}
+
+TEST_CASE("Payloads get memory of the NVRAM before they come, half of it at most",
+          "[cache][nvram]") {
+  testing::run_in_world(1, [](Executor& home) { return receives_payloads(home); });
+}
+
 Task<void> follows_battery(Executor& home) {
   nvram::SimulatedBoard board(8 * kMiB);
   Below below(home, {});
