@@ -8,6 +8,7 @@
 #include <fmt/format.h>
 
 #include "cache/cached_device.h"
+#include "nvram/image_layout.h"
 #include "nvram/nvram.h"
 
 namespace sandbay::cachetest {
@@ -50,7 +51,7 @@ CacheState blank_state(const CacheShape& shape) {
   CacheState state;
   state.set = raidtest::blank_state(shape.set);
   // Behind the image's two pages stands the region.
-  const std::uint64_t bytes = 2 * nvram::kPageBytes + shape.log_bytes + kDataBytes;
+  const std::uint64_t bytes = nvram::kHeaderBytes + shape.log_bytes + kDataBytes;
   if (shape.memory) state.board.emplace(bytes);
   if (shape.memory && shape.mirror) state.mirror.emplace(bytes);
   return state;

@@ -18,6 +18,7 @@
 
 #include "cache_lab.h"
 #include "nvram/damage.h"
+#include "nvram/image_layout.h"
 #include "runtime/simulation.h"
 #include "seeds.h"
 
@@ -209,7 +210,7 @@ void damage_board(Recovery* recovery, nvram::SimulatedBoard* board) {
   Random& random = recovery->random;
   const bool log = random.chance(0.5);
   const std::uint64_t log_bytes = recovery->shape.log_bytes;
-  const auto region = board->memory().subspan(2 * nvram::kPageBytes);
+  const auto region = board->memory().subspan(nvram::kHeaderBytes);
   const auto target = log ? region.first(log_bytes) : region.subspan(log_bytes);
   const std::uint64_t count = log ? 1 : 1 + random.below(10);
   if (recovery->damage == Damage::kContents) nvram::lose_contents(board->memory());
