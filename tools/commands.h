@@ -25,6 +25,7 @@ struct Settings {
 void add_group_commands(CLI::App& app, Settings& settings);
 void add_drive_commands(CLI::App& app, Settings& settings);
 void add_raid_commands(CLI::App& app, Settings& settings);
+void add_cache_commands(CLI::App& app, Settings& settings);
 void add_fault_commands(CLI::App& app, Settings& settings);
 void add_event_commands(CLI::App& app, Settings& settings);
 void add_volume_commands(CLI::App& app, Settings& settings);

@@ -83,6 +83,7 @@ int run(int argument_count, char** argument_values) {
   add_group_commands(app, settings);
   add_drive_commands(app, settings);
   add_raid_commands(app, settings);
+  add_cache_commands(app, settings);
   add_volume_commands(app, settings);
   add_target_commands(app, settings);
   add_session_commands(app, settings);

@@ -1,4 +1,4 @@
-// sandbay volume list|show|create|expand|rename|delete
+// sandbay volume list|show|create|expand|rename|cache|delete
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
@@ -29,6 +29,7 @@ struct VolumeArguments {
   std::vector<std::string> initiators;
   int lun = -1;
   int block_size = 512;
+  std::string cache;
   bool memory = false;
   bool thin = false;
   bool preallocate = false;
@@ -101,6 +102,9 @@ void print_volume(const json& volume) {
           {"thin", flag("thin")},
           {"read only", flag("read_only")},
           {"write cache", flag("write_cache")},
+          {"cache", text("backing") == "raid" ? text("cache") : std::string()},
+          {"to clear",
+           volume.at("uncleared") == 0 ? std::string() : human_size(volume.at("uncleared"))},
           {"declared", volume.at("declared").get<bool>() ? "in the configuration file" : "no"},
           {"reactor", volume.at("reactor").dump()},
           {"uuid", text("uuid")},
@@ -134,6 +138,7 @@ json body_of(const VolumeArguments& a) {
   if (a.preallocate) body["preallocate"] = true;
   if (a.thin) body["thin"] = true;
   if (a.write_through) body["write_cache"] = false;
+  if (!a.cache.empty()) body["cache"] = a.cache;
   if (a.block_size == 4096) body["physical_block_size"] = 4096;
   json access = json::array();
   for (const std::string& initiator : a.initiators) access.push_back({{"initiator", initiator}});
@@ -171,6 +176,13 @@ void rename(const Settings& settings, const VolumeArguments& arguments) {
   const json volume = expect(Client(settings.management).patch(path_of(arguments.name), body));
   if (settings.json) return print_json(volume);
   fmt::print("volume {}: now called {}\n", arguments.name, volume.at("name").get<std::string>());
+}
+
+void change_cache(const Settings& settings, const VolumeArguments& arguments) {
+  const json body{{"cache", arguments.cache}};
+  const json volume = expect(Client(settings.management).patch(path_of(arguments.name), body));
+  if (settings.json) return print_json(volume);
+  fmt::print("volume {}: its cache is {}\n", arguments.name, volume.at("cache").get<std::string>());
 }
 
 void remove(const Settings& settings, const VolumeArguments& arguments) {
@@ -213,6 +225,9 @@ void add_create_options(CLI::App& verb, VolumeArguments& a) {
   verb.add_flag("--read-only", a.read_only, "Refuse writes");
   verb.add_flag("--write-through", a.write_through,
                 "Start with the write cache off: every write is flushed");
+  verb.add_option("--cache", a.cache, "What the controller's cache does with it, on a RAID set")
+      ->check(CLI::IsMember({"write-back", "write-through", "none"}))
+      ->type_name("MODE");
   verb.add_option("--target", a.target,
                   "Put it on this target as one more LUN; it gets a target of its own otherwise")
       ->type_name("IQN");
@@ -229,7 +244,7 @@ void add_create_options(CLI::App& verb, VolumeArguments& a) {
 void add_volume_commands(CLI::App& app, Settings& settings) {
   const auto a = std::make_shared<VolumeArguments>();
   CLI::App* noun =
-      app.add_subcommand("volume", "Volumes: list, show, create, expand, rename, delete");
+      app.add_subcommand("volume", "Volumes: list, show, create, expand, rename, cache, delete");
   noun->require_subcommand(1);
   noun->add_subcommand("list", "List all volumes")->callback([&settings] { list(settings); });
 
@@ -252,6 +267,13 @@ void add_volume_commands(CLI::App& app, Settings& settings) {
   verb->add_option("NAME", a->name)->required();
   verb->add_option("NEW", a->new_name)->required();
   verb->callback([&settings, a] { rename(settings, *a); });
+
+  verb = noun->add_subcommand("cache", "Change what the controller's cache does with a volume");
+  verb->add_option("NAME", a->name)->required();
+  verb->add_option("MODE", a->cache, "write-back, write-through or none")
+      ->required()
+      ->check(CLI::IsMember({"write-back", "write-through", "none"}));
+  verb->callback([&settings, a] { change_cache(settings, *a); });
 
   verb = noun->add_subcommand(
       "delete", "Delete a volume, and its data if they are in the state directory or memory");

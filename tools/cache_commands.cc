@@ -1,0 +1,226 @@
+// sandbay cache show|flush|discard|acknowledge
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "tools/commands.h"
+#include "tools/table.h"
+
+namespace sandbay::cli {
+
+namespace {
+
+using nlohmann::json;
+
+constexpr const char* kCache = "/api/v1/cache";
+
+std::string path_of(const std::string& set) {
+  return fmt::format("{}/sets/{}", kCache, Client::escape(set));
+}
+
+std::string text_of(const json& value) { return value.get<std::string>(); }
+
+std::string percent_of(double share) { return fmt::format("{:.1f} %", 100 * share); }
+
+double share_of(const json& part, const json& whole) {
+  const auto all = whole.get<double>();
+  return all == 0 ? 0 : part.get<double>() / all;
+}
+
+// "85 us / 1.2 ms": half of all, and 99 of 100.
+std::string latency_of(const json& latency) {
+  if (latency.at("count").get<std::uint64_t>() == 0) return "-";
+  const auto words = [](double seconds) {
+    if (seconds < 1e-3) return fmt::format("{:.0f} us", seconds * 1e6);
+    if (seconds < 1) return fmt::format("{:.1f} ms", seconds * 1e3);
+    return fmt::format("{:.1f} s", seconds);
+  };
+  return fmt::format("{} / {}", words(latency.at("p50").get<double>()),
+                     words(latency.at("p99").get<double>()));
+}
+
+std::string mean_destage_of(const json& counters) {
+  const auto count = counters.at("destages").get<std::uint64_t>();
+  if (count == 0) return "-";
+  return human_size(counters.at("destage_bytes").get<std::uint64_t>() / count);
+}
+
+void print_whole(const json& cache) {
+  const json& memory = cache.at("memory");
+  const json& dirty = cache.at("dirty");
+  const json& nvram = cache.at("nvram");
+  const bool has_nvram = nvram.at("size").get<std::uint64_t>() != 0;
+  fmt::print(
+      "{}",
+      facts({
+          {"memory", fmt::format("{} of {}, {} lines, {} evictions", human_size(memory.at("used")),
+                                 human_size(memory.at("size")), memory.at("lines").dump(),
+                                 memory.at("evictions").dump())},
+          {"dirty", fmt::format("{} of {}, {} stuck", human_size(dirty.at("used")),
+                                human_size(dirty.at("limit")), human_size(dirty.at("stuck")))},
+          {"destage rate", fmt::format("{}/s", human_size(static_cast<std::uint64_t>(
+                                                   dirty.at("destage_rate").get<double>())))},
+          {"non-volatile", yes_no(cache.at("non_volatile").get<bool>())},
+          {"NVRAM", has_nvram
+                        ? fmt::format("{}, {} writes, {} full, battery {}, mirror {}",
+                                      human_size(nvram.at("size")), nvram.at("writes").dump(),
+                                      percent_of(nvram.at("fullness").get<double>()),
+                                      text_of(nvram.at("battery")), text_of(nvram.at("mirror")))
+                        : std::string("none")},
+          {"read ahead", fmt::format("{} on its way, {} not asked for yet",
+                                     human_size(cache.at("read_ahead").at("in_flight")),
+                                     human_size(cache.at("read_ahead").at("unread")))},
+      }));
+}
+
+void print_volumes(const json& volumes) {
+  using enum Table::Align;
+  Table reads({{"VOLUME"},
+               {"MODE"},
+               {"READS", kRight},
+               {"HITS", kRight},
+               {"LATE", kRight},
+               {"READ AHEAD", kRight},
+               {"WASTED", kRight},
+               {"HIT P50 / P99", kRight},
+               {"MISS P50 / P99", kRight}});
+  Table writes({{"VOLUME"},
+                {"WRITES", kRight},
+                {"WRITTEN", kRight},
+                {"ABSORBED", kRight},
+                {"THROUGH", kRight},
+                {"THROTTLED", kRight},
+                {"P50 / P99", kRight}});
+  for (const json& volume : volumes) {
+    const json& c = volume.at("counters");
+    reads.add({text_of(volume.at("name")), text_of(volume.at("cache")), c.at("reads").dump(),
+               percent_of(volume.at("hit_ratio").get<double>()), c.at("late_hits").dump(),
+               human_size(c.at("read_ahead_bytes")),
+               percent_of(share_of(c.at("read_ahead_wasted_bytes"), c.at("read_ahead_bytes"))),
+               latency_of(volume.at("hit_latency")), latency_of(volume.at("miss_latency"))});
+    writes.add({text_of(volume.at("name")), c.at("writes").dump(),
+                human_size(c.at("written_bytes")),
+                percent_of(share_of(c.at("absorbed_bytes"), c.at("written_bytes"))),
+                c.at("write_throughs").dump(),
+                fmt::format("{:.1f} s", c.at("throttled_seconds").get<double>()),
+                latency_of(volume.at("write_latency"))});
+  }
+  if (!reads.empty()) fmt::print("\n{}\n{}", reads.text(), writes.text());
+}
+
+std::string label_of(const json& set) {
+  return text_of(set.at(text_of(set.at("name")).empty() ? "uuid" : "name"));
+}
+
+void print_lost(const json& set) {
+  for (const json& range : set.at("lost")) {
+    const auto volume = text_of(range.at("volume"));
+    const auto blocks = range.at("blocks").get<std::uint64_t>();
+    const auto first = range.at("first_block").get<std::uint64_t>();
+    const std::string where =
+        blocks == 0 ? std::string("nobody knows which blocks")
+                    : fmt::format("{}blocks {} to {}",
+                                  volume.empty() ? "" : fmt::format("volume {}, ", volume), first,
+                                  first + blocks - 1);
+    fmt::print("set {}: acknowledged writes are lost: {}: {}\n", label_of(set), where,
+               text_of(range.at("why")));
+  }
+}
+
+void print_sets(const json& sets) {
+  using enum Table::Align;
+  Table table({{"SET"},
+               {"DIRTY", kRight},
+               {"WAITING", kRight},
+               {"DESTAGED", kRight},
+               {"MEAN", kRight},
+               {"FULL", kRight},
+               {"PARTIAL", kRight},
+               {"FLUSHES", kRight},
+               {"STATE"}});
+  for (const json& set : sets) {
+    const json& c = set.at("counters");
+    const bool barred = !text_of(set.at("barred")).empty();
+    const auto failure = text_of(set.at("failure"));
+    table.add({label_of(set), human_size(set.at("dirty")), human_size(set.at("waiting")),
+               human_size(c.at("destage_bytes")), mean_destage_of(c), c.at("full_stripes").dump(),
+               c.at("partial_stripes").dump(), c.at("rounds").dump(),
+               barred ? "barred" : (failure.empty() ? "good" : failure)});
+  }
+  if (table.empty()) return;
+  fmt::print("\n{}", table.text());
+  for (const json& set : sets) {
+    const auto barred = text_of(set.at("barred"));
+    if (!barred.empty()) fmt::print("set {}: is not served: {}\n", label_of(set), barred);
+    print_lost(set);
+  }
+}
+
+void show(const Settings& settings) {
+  const json cache = expect(Client(settings.management).get(kCache));
+  if (settings.json) return print_json(cache);
+  if (cache.at("configured").get<bool>()) {
+    print_whole(cache);
+  } else {
+    fmt::print("There is no cache; see [cache] in sandbayd.toml(5).\n");
+  }
+  print_volumes(cache.at("volumes"));
+  print_sets(cache.at("sets"));
+}
+
+void flush(const Settings& settings, const std::string& set) {
+  json body = json::object();
+  if (!set.empty()) body["set"] = set;
+  const json cache = expect(Client(settings.management).post(std::string(kCache) + "/flush", body));
+  if (settings.json) return print_json(cache);
+  fmt::print("{}: everything that was acknowledged is on the drives\n",
+             set.empty() ? "cache" : "set " + set);
+}
+
+void discard(const Settings& settings, const std::string& set, bool sure) {
+  if (!sure) {
+    throw CLI::ValidationError(
+        "--yes-lose-data",
+        fmt::format("is missing: acknowledged writes of set {} would be lost for good", set));
+  }
+  const json answer =
+      expect(Client(settings.management).post(path_of(set) + "/discard", json{{"confirm", set}}));
+  if (settings.json) return print_json(answer);
+  const json& bytes = answer.at("discarded");
+  fmt::print("set {}: {} given up\n", set,
+             bytes.is_null() ? std::string("what is in another NVRAM is") : human_size(bytes));
+}
+
+void acknowledge(const Settings& settings, const std::string& set) {
+  expect(Client(settings.management).post(path_of(set) + "/acknowledge", json::object()));
+  if (!settings.json) fmt::print("set {}: noted; the losses are not shown any more\n", set);
+}
+
+}  // namespace
+
+void add_cache_commands(CLI::App& app, Settings& settings) {
+  const auto set = std::make_shared<std::string>();
+  const auto sure = std::make_shared<bool>(false);
+  CLI::App* noun =
+      app.add_subcommand("cache", "The controller's cache: show, flush, discard, acknowledge");
+  noun->require_subcommand(1);
+  noun->add_subcommand("show", "Show memory, NVRAM, and what the cache did for volumes and sets")
+      ->callback([&settings] { show(settings); });
+  CLI::App* verb =
+      noun->add_subcommand("flush", "Bring everything that was acknowledged to the drives");
+  verb->add_option("SET", *set, "Of this set alone");
+  verb->callback([&settings, set] { flush(settings, *set); });
+  verb = noun->add_subcommand(
+      "discard", "Give up acknowledged writes that cannot be brought to a set's drives");
+  verb->add_option("SET", *set, "The set's name or UUID")->required();
+  verb->add_flag("--yes-lose-data", *sure, "Yes, they are to be lost for good");
+  verb->callback([&settings, set, sure] { discard(settings, *set, *sure); });
+  verb = noun->add_subcommand("acknowledge",
+                              "Take notice of the writes that the NVRAM has lost of a set");
+  verb->add_option("SET", *set, "The set's name or UUID")->required();
+  verb->callback([&settings, set] { acknowledge(settings, *set); });
+}
+
+}  // namespace sandbay::cli
