@@ -77,14 +77,14 @@ class DiskModel final : public DriveModel {
   void accept_write(DriveCommand& command);
   void wait_for_mechanism(DriveCommand& command);
   void end_flushes();
-  std::size_t choose(Nanoseconds time);
+  std::size_t choose();
   Positioning position(const Candidate& candidate, std::uint32_t angle_now) const noexcept;
   bool serve_from_cache(DriveCommand& command);
   void serve(const Candidate& chosen);
   void finish(DriveCommand& command, Nanoseconds media_begin, Nanoseconds media_end);
   bool serve_waiting_from_cache();
   std::optional<std::size_t> find_passing();
-  bool too_old(Nanoseconds time) const noexcept;
+  std::optional<std::size_t> find_too_old() const noexcept;
   Nanoseconds send(std::uint64_t byte_count);  // Over the interface, from now on.
   bool in_write_cache(const DriveCommand& command) const;
   void leave_for(Nanoseconds time);  // Ends the look-ahead.
@@ -105,6 +105,7 @@ class DiskModel final : public DriveModel {
   Nanoseconds now_ = 0;   // Of the last event.
   Nanoseconds free_ = 0;  // When the mechanism is free.
   Nanoseconds interface_free_ = 0;
+  Nanoseconds answered_ = 0;  // The last command on the medium.
   std::uint32_t cylinder_ = 0;
   std::uint32_t head_ = 0;
   LookAhead look_ahead_;

@@ -30,16 +30,23 @@ DiskModel::Positioning DiskModel::position(const Candidate& candidate,
   return result;
 }
 
-bool DiskModel::too_old(Nanoseconds time) const noexcept {
-  return time - waiting_.front().command->ready > profile_.age_bound.count();
+// The place of the oldest command, if it is too old. Nobody waits for what is in the write cache.
+std::optional<std::size_t> DiskModel::find_too_old() const noexcept {
+  const std::size_t count = std::min(waiting_.size(), profile_.queue_depth);
+  for (std::size_t i = 0; i < count; ++i) {
+    const DriveCommand& command = *waiting_[i].command;
+    if (command.kind == Kind::kDestage) continue;
+    if (now_ - command.ready > profile_.age_bound.count()) return i;
+    return std::nullopt;
+  }
+  return std::nullopt;
 }
 
-std::size_t DiskModel::choose(Nanoseconds time) {
+std::size_t DiskModel::choose() {
   const std::size_t count = std::min(waiting_.size(), profile_.queue_depth);
   if (count == 1 || profile_.order == QueueOrder::kArrival) return 0;
-  // In order of readiness, so that the first is the oldest.
-  if (too_old(time)) return 0;
-  const auto angle_now = static_cast<std::uint32_t>(time % revolution_);
+  if (const auto oldest = find_too_old()) return *oldest;
+  const auto angle_now = static_cast<std::uint32_t>(now_ % revolution_);
   std::size_t best = 0;
   Nanoseconds least = kNeverNanoseconds;
   for (std::size_t i = 0; i < count; ++i) {
@@ -88,7 +95,7 @@ bool DiskModel::serve_waiting_from_cache() {
 
 // The command through whose sectors the heads are on their way already.
 std::optional<std::size_t> DiskModel::find_passing() {
-  if (too_old(now_)) return std::nullopt;
+  if (find_too_old()) return std::nullopt;
   const std::size_t count = std::min(waiting_.size(), profile_.queue_depth);
   for (std::size_t i = 0; i < count; ++i) {
     const DriveCommand& command = *waiting_[i].command;
@@ -108,7 +115,7 @@ void DiskModel::decide() {
     passing = find_passing();
   }
   if (!passing) leave_for(now_);
-  const std::size_t index = passing ? *passing : choose(now_);
+  const std::size_t index = passing ? *passing : choose();
   const Candidate chosen = waiting_[index];
   waiting_.erase(waiting_.begin() + static_cast<std::ptrdiff_t>(index));
   if (!passing) {
@@ -164,8 +171,10 @@ void DiskModel::finish(DriveCommand& command, Nanoseconds media_begin, Nanosecon
   } else if (command.operation == Operation::kWrite) {
     end = std::max(media_end, command.ready + whole);
   }
+  // What the medium gives and takes is answered in order.
+  answered_ = std::max(answered_, end);
   serving_ = &command;
-  end_at(command, end);
+  end_at(command, answered_);
 }
 
 }  // namespace sandbay::model

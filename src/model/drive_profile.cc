@@ -71,7 +71,7 @@ std::string disk_error(const DiskProfile& disk) {
   findings.count("interface_rate", disk.interface_rate, kLeastRate, kMostRate);
   findings.count("cache_segments", disk.cache_segments, 1, 256);
   findings.count("cache", disk.cache_bytes, 0, std::uint64_t{1} << 34U);
-  const bool caches = disk.look_ahead || disk.write_cache;
+  const bool caches = disk.cache_segments > 0 && (disk.look_ahead || disk.write_cache);
   findings.require(
       !caches || disk.cache_bytes / disk.cache_segments >= kSectorBytes,
       "cache must have a sector for every segment where look_ahead or write_cache is on");

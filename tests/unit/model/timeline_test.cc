@@ -1,0 +1,144 @@
+// Timelines, ports, controllers and hosts: against a naive calendar, and against limits that can be
+// computed by hand.
+#include "model/timeline.h"
+
+#include <rapidcheck.h>
+#include <catch2/catch.hpp>
+#include <set>
+
+#include "model/controller.h"
+#include "model/drive_model.h"
+#include "model/host.h"
+#include "model/port.h"
+
+namespace sandbay::testing {
+namespace {
+
+using model::Controller;
+using model::ControllerProfile;
+using model::Host;
+using model::HostProfile;
+using model::Port;
+using model::PortProfile;
+using model::Timeline;
+using std::chrono::microseconds;
+using std::chrono::milliseconds;
+
+TimePoint at(std::int64_t nanoseconds) { return TimePoint(Duration(nanoseconds)); }
+double in_seconds(TimePoint time) {
+  return static_cast<double>(time.time_since_epoch().count()) / 1e9;
+}
+
+}  // namespace
+
+TEST_CASE("a timeline books the first gap that fits", "[model][timeline]") {
+  REQUIRE(rc::check("calendar", [] {
+    const auto jobs = *rc::gen::container<std::vector<std::pair<int, int>>>(
+        rc::gen::pair(rc::gen::inRange(0, 120), rc::gen::inRange(0, 9)));
+    Timeline timeline;
+    std::set<int> taken;  // Nanosecond by nanosecond.
+    std::int64_t sum = 0;
+    for (const auto& [arrival, length] : jobs) {
+      int begin = arrival;
+      for (int i = 0; i < length; ++i) {
+        if (!taken.contains(begin + i)) continue;
+        begin += i + 1;
+        i = -1;
+      }
+      for (int i = 0; i < length; ++i) taken.insert(begin + i);
+      sum += length;
+      // Without length there is nothing to wait for but the job in which it falls.
+      const TimePoint end = timeline.book(at(arrival), Duration(length));
+      if (length > 0) RC_ASSERT(end == at(begin + length));
+    }
+    RC_ASSERT(timeline.booked() == Duration(sum));
+  }));
+}
+
+TEST_CASE("a timeline forgets old gaps, never books twice", "[model][timeline]") {
+  Timeline timeline;
+  for (int i = 0; i < 1000; ++i) {
+    CHECK(timeline.book(at(i * 10), Duration(3)) == at(i * 10 + 3));
+  }
+  // The gaps of long ago are gone: what comes that late waits for the first that is known.
+  const TimePoint late = timeline.book(at(1), Duration(3));
+  CHECK(late > at(9000));
+  CHECK(late < at(9990));
+  CHECK(timeline.free_after() == at(9993));
+}
+
+TEST_CASE("a port carries what its frames leave", "[model][port]") {
+  // 125 MB/s * 1460 / 1538 * 8192 / 8240 = 118.0 MB/s = 112.5 MiB/s.
+  Port gigabit({});
+  CHECK(gigabit.payload_rate(8192) / 1e6 == Approx(118.0).epsilon(0.001));
+  // 10 Gbit/s with timestamps: 1250 * 1448 / 1538 = 1176.9 MB/s before the headers of PDUs.
+  const Port ten({.rate = 1'250'000'000, .packet_headers = 52, .pdu_header = 0});
+  CHECK(ten.payload_rate(65536) / 1e6 == Approx(1176.9).epsilon(0.001));
+  // Larger frames leave more.
+  const Port jumbo({.mtu = 9000});
+  CHECK(jumbo.payload_rate(8192) > gigabit.payload_rate(8192) * 1.04);
+
+  TimePoint end;
+  for (int i = 0; i < 1000; ++i) end = gigabit.send(at(0), 65536, 8192);
+  CHECK(65536 * 1000 / in_seconds(end) / 1e6 == Approx(118.0).epsilon(0.005));
+  // The other direction is free, and a command alone is one frame and the way.
+  Port far({.latency = microseconds(70)});
+  static_cast<void>(far.send(at(0), 1 << 20, 8192));
+  CHECK(far.receive(at(0), 0, 8192) == at(0) + microseconds(70) + Duration((48 + 78) * 8));
+  Port half({.full_duplex = false});
+  const TimePoint sent = half.send(at(0), 1 << 20, 8192);
+  CHECK(half.receive(at(0), 0, 8192) > sent);
+  CHECK(half.receiving() > milliseconds(8));
+  CHECK(half.sending() == Duration(0));
+  // The least frame of Ethernet.
+  CHECK(Port({.pdu_header = 0}).wire_bytes(1, 8192) == 84);
+}
+
+TEST_CASE("a controller costs processor time, bandwidth and the mirror", "[model][controller]") {
+  Controller controller({.processors = 2,
+                         .read_request = microseconds(50),
+                         .write_request = microseconds(80),
+                         .read_mib = milliseconds(1),
+                         .mirror_latency = microseconds(30),
+                         .mirror_rate = 200'000'000});
+  CHECK(controller.accept(false, 0, at(0)) == at(50'000));
+  CHECK(controller.accept(false, 1 << 20, at(0)) == at(1'050'000));
+  // The first processor is free first.
+  CHECK(controller.accept(false, 0, at(0)) == at(100'000));
+  const TimePoint write = controller.accept(true, 1'000'000, at(10'000'000));
+  CHECK(write == at(10'000'000 + 80'000 + 5'000'000 + 30'000));
+  CHECK(controller.answer(true, 1'000'000, write) == write);
+  CHECK(controller.answer(false, 1'000'000, write) == write);
+  CHECK(controller.processing() == microseconds(50 + 1050 + 50 + 80));
+
+  Controller capped({.read_rate = 400'000'000, .total_rate = 500'000'000});
+  TimePoint end;
+  for (int i = 0; i < 100; ++i) end = capped.answer(false, 1'000'000, at(0));
+  CHECK(100e6 / in_seconds(end) == Approx(400e6).epsilon(0.01));
+  for (int i = 0; i < 100; ++i) static_cast<void>(capped.accept(true, 1'000'000, at(0)));
+  for (int i = 0; i < 100; ++i) end = std::max(end, capped.answer(false, 1'000'000, at(0)));
+  CHECK(300e6 / in_seconds(end) <= 500e6 * 1.001);
+  CHECK(model::profile_error(ControllerProfile{.processors = 0}).find("processors") == 0);
+}
+
+TEST_CASE("a host's requests cost what its adapters make of them", "[model][host]") {
+  const HostProfile profile{.request_times = {microseconds(30), microseconds(22)},
+                            .read_rate = 100'000'000};
+  Host one(profile, 1);
+  Host two(profile, 2);
+  Host eight(profile, 8);
+  TimePoint end_of_one;
+  TimePoint end_of_two;
+  for (int i = 0; i < 1000; ++i) {
+    end_of_one = one.issue(at(0));
+    end_of_two = two.issue(at(0));
+  }
+  CHECK(end_of_one == at(30'000'000));
+  CHECK(end_of_two == at(22'000'000));
+  CHECK(eight.issue(at(0)) == at(22'000));
+  CHECK(one.complete(false, 1'000'000, at(0)) == at(10'000'000));
+  CHECK(one.complete(true, 1'000'000, at(0)) == at(0));
+  CHECK_FALSE(model::profile_error(HostProfile{}).empty());
+}
+
+}  // namespace sandbay::testing
