@@ -9,6 +9,7 @@
 #include <set>
 
 #include "group/listening.h"
+#include "group/place.h"
 #include "group/running_group.h"
 #include "group/units.h"
 #include "runtime/known.h"
@@ -405,6 +406,7 @@ Task<void> RunningGroup::shutdown() {
     }
     co_await target->router->close();
   }
+  co_await leave_places();
   if (hardware_ != nullptr) {
     co_await hardware_->settle(Executor::current().now() + kSettlePatience);
   }
@@ -426,6 +428,11 @@ Task<void> RunningGroup::shutdown() {
     co_await hardware_->stop(Executor::current().now() + kStopPatience, quiet);
     hardware_.reset();
   }
+  for (auto& [volume, place] : places_) {
+    if (!quiet) (void)place.release();  // Something is still in a device.
+  }
+  places_.clear();
+  left_places_.clear();
   co_await events_.close();
 }
 

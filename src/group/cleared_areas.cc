@@ -33,8 +33,9 @@ Extent ClearedAreas::Area::chunk(std::uint64_t index) const {
 void ClearedAreas::add(Extent extent, std::uint32_t block_bytes) {
   if (extent.block_count == 0) return;
   const std::uint64_t least = std::max<std::uint64_t>(1, kLeastChunkBytes / block_bytes);
-  Area area{.extent = extent,
-            .chunk_blocks = std::max(least, std::bit_ceil(chunks_of(extent, kMostChunks)))};
+  Area area;
+  area.extent = extent;
+  area.chunk_blocks = std::max(least, std::bit_ceil(chunks_of(extent, kMostChunks)));
   area.chunks.resize(chunks_of(extent, area.chunk_blocks), State::kOld);
   areas_.push_back(std::move(area));
 }
@@ -151,9 +152,10 @@ std::expected<ClearedAreas, std::string> ClearedAreas::decode(std::string_view t
     const json value = json::parse(text);
     if (value.at("format").get<int>() != kFormat) return std::unexpected("is of another version");
     for (const json& one : value.at("areas")) {
-      Area area{.extent = {.first = one.at("first_block").get<std::uint64_t>(),
-                           .block_count = one.at("blocks").get<std::uint64_t>()},
-                .chunk_blocks = one.at("chunk_blocks").get<std::uint64_t>()};
+      Area area;
+      area.extent = {.first = one.at("first_block").get<std::uint64_t>(),
+                     .block_count = one.at("blocks").get<std::uint64_t>()};
+      area.chunk_blocks = one.at("chunk_blocks").get<std::uint64_t>();
       const auto digits = one.at("cleared").get<std::string>();
       if (area.extent.block_count == 0 || area.chunk_blocks == 0 ||
           area.extent.end() < area.extent.first ||

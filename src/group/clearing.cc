@@ -128,11 +128,18 @@ Task<Error> Clearing::clear_for(Extent extent) {
 
 // By one request where that costs the drives no writing.
 Task<Error> Clearing::zero_chunk(Extent chunk) {
-  const bool unmaps = geometry().unmap && geometry().unmap_zeroes;
-  const std::uint64_t step =
-      unmaps ? chunk.block_count : std::max<std::uint64_t>(1, kZeroBytes / geometry().block_bytes);
+  if (!unmap_refused_ && geometry().unmap && geometry().unmap_zeroes) {
+    Request request;
+    request.operation = Operation::kUnmap;
+    request.extent = chunk;
+    const Completion done = co_await below().submit(std::move(request));
+    if (done.error != Error::kUnsupported) co_return done.error;
+    unmap_refused_ = true;
+  }
+  const std::uint64_t step = std::max<std::uint64_t>(1, kZeroBytes / geometry().block_bytes);
   while (chunk.block_count > 0) {
-    Request request{.operation = unmaps ? Operation::kUnmap : Operation::kWriteZeroes};
+    Request request;
+    request.operation = Operation::kWriteZeroes;
     request.extent = {.first = chunk.first, .block_count = std::min(step, chunk.block_count)};
     chunk.first += request.extent.block_count;
     chunk.block_count -= request.extent.block_count;
@@ -144,7 +151,9 @@ Task<Error> Clearing::zero_chunk(Extent chunk) {
 
 // The zeros are durable first, then the record of them.
 Task<Error> Clearing::keep_zeroed() {
-  const Completion flushed = co_await below().submit(Request{.operation = Operation::kFlush});
+  Request flush;
+  flush.operation = Operation::kFlush;
+  const Completion flushed = co_await below().submit(std::move(flush));
   if (flushed.error != Error::kNone) co_return flushed.error;
   const Error error = co_await keep_(areas_.first_old() ? areas_.encode() : std::string());
   if (error != Error::kNone) co_return error;
@@ -155,14 +164,12 @@ Task<Error> Clearing::keep_zeroed() {
 
 Task<Error> Clearing::grow(Extent added, Store store) {
   co_await lock_.lock();
+  Error error = Error::kNone;
+  // The record would call it cleared.
+  if (areas_.zeroed_count() > 0) error = co_await keep_zeroed();
   ClearedAreas larger = areas_;
   larger.add(added, geometry().block_bytes);
-  // Its record calls cleared what is only zeroed.
-  Error error = Error::kNone;
-  if (areas_.zeroed_count() > 0) error = co_await keep_zeroed();
   if (error == Error::kNone) {
-    larger = areas_;
-    larger.add(added, geometry().block_bytes);
     error = co_await store(larger.empty() ? std::string() : larger.encode());
   }
   if (error == Error::kNone) areas_ = std::move(larger);

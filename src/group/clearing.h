@@ -61,6 +61,7 @@ class Clearing final : public Layer {
   Gate gate_;  // The run in the background.
   bool stopping_ = false;
   bool running_ = false;
+  bool unmap_refused_ = false;
   std::uint64_t requests_ = 0;
   TimePoint kept_at_{};
 };

@@ -111,6 +111,9 @@ std::string making_key(std::string_view name) {
   return std::string(kMakingPrefix) + std::string(name);
 }
 
+std::string clearing_key(const Uuid& volume) {
+  return std::string(kClearingPrefix) + format_uuid(volume);
+}
 std::string event_key(std::uint64_t number) {
   return fmt::format("{}{:016x}", kEventPrefix, number);
 }

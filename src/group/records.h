@@ -16,6 +16,8 @@
 //                      one there are none, whatever some NVRAM says
 //   lost/UUID          acknowledged writes to that set that the NVRAM has lost, until somebody has
 //                      taken notice
+//   clearing/UUID      what of that volume's place on its set still holds what was there before it
+//                      (cleared_areas.h). Without one, nothing
 //   event/NUMBER       what happened, sixteen hexadecimal digits, the newest last; see event_log.h
 //   intent/UUID        a file of a volume that is about to be made or removed: its file name in
 //                      STATE/volumes. Whoever finds one at start removes the file, unless the
@@ -53,6 +55,7 @@ inline constexpr std::string_view kNvramKey = "nvram";
 inline constexpr std::string_view kMirrorKey = "mirror";
 inline constexpr std::string_view kDirtyPrefix = "dirty/";
 inline constexpr std::string_view kLostPrefix = "lost/";
+inline constexpr std::string_view kClearingPrefix = "clearing/";
 inline constexpr std::string_view kEventPrefix = "event/";
 
 struct GroupRecord {
@@ -125,6 +128,7 @@ std::string used_key(const Uuid& uuid);
 std::string making_key(std::string_view name);
 std::string dirty_key(const Uuid& uuid);
 std::string lost_key(const Uuid& uuid);
+std::string clearing_key(const Uuid& volume);
 std::string event_key(std::uint64_t number);
 
 std::string encode(const GroupRecord& record);

@@ -135,9 +135,21 @@ class RunningGroup final : public Group {
   Task<void> unmake_file(VolumeRecord record);
   // Opens what the record says; on its set, if it is on one.
   Task<Volume::Opened> open_device(VolumeRecord record, Volume::Opening opening);
-  // Finds a place on its set for a volume that is to be made, and clears it of what was there.
-  Task<std::expected<void, std::string>> place(VolumeRecord* record);
-  Task<std::expected<void, std::string>> clear_blocks(Uuid set, Extent extent);
+  // Finds a place on its set for a volume that is to be made.
+  std::expected<void, std::string> place(VolumeRecord* record) const;
+  // What clears a volume's place on its set of what was there before; see clearing.h.
+  struct Place;
+  // Of a volume that is opened; the error is half a sentence.
+  Task<std::expected<Place*, std::string>> open_place(VolumeRecord record,
+                                                      Volume::Opening opening);
+  // What is not known to read as zeros.
+  Extent used_part(const Placement& placement) const;
+  Task<Error> store_growth(VolumeRecord record, std::string uncleared);
+  Task<Error> keep_clearing(Uuid volume, std::string record);
+  // The volume's device has let go of it, or (not `idle`) never may. Its record stays as it is. The
+  // place is there until nobody has the volume any more (null: nobody ever had).
+  Task<void> leave_place(Uuid uuid, std::shared_ptr<Volume> volume, bool idle);
+  Task<void> leave_places();
   std::vector<Extent> taken_on(const Uuid& set) const;
   Task<Answer<void>> grow_on_set(std::shared_ptr<Volume> volume, std::uint64_t byte_count);
   Task<Answer<CreatedVolume>> create_now(CreateVolumeRequest request);
@@ -208,6 +220,8 @@ class RunningGroup final : public Group {
   std::vector<PortalInfo> portals_;
   EventLog events_;
   std::unique_ptr<Hardware> hardware_;                      // What volumes on sets stand on.
+  std::map<Uuid, std::unique_ptr<Place>> places_;           // Of volumes on sets.
+  std::vector<std::pair<std::weak_ptr<Volume>, std::unique_ptr<Place>>> left_places_;
   std::map<std::string, std::shared_ptr<Volume>> volumes_;  // By name.
   std::map<std::string, std::unique_ptr<Target>> targets_;  // By name.
   std::vector<TargetRecord> stored_targets_;  // Of the metadata, until their targets are made.

@@ -48,6 +48,7 @@ struct VolumeInfo {
   bool declared = false;              // Stands in the configuration file.
   unsigned executor = 0;              // Its home.
   std::uint32_t sessions = 0;         // With its target.
+  std::uint64_t uncleared_bytes = 0;  // Of a set: read as zeros, and are yet to be made that.
   scsi::LogicalUnitCounters counters;
 };
 

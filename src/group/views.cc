@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "group/place.h"
 #include "group/running_group.h"
 #include "group/version.h"
 #include "runtime/buffer.h"
@@ -94,6 +95,9 @@ Task<VolumeInfo> RunningGroup::info_of(std::shared_ptr<Volume> volume, std::uint
   VolumeSpecification& s = info.specification;
   if (s.serial.empty()) s.serial = serial_of(volume->uuid());
   if (!s.naa) s.naa = naa_of(volume->uuid());
+  if (const auto place = places_.find(volume->uuid()); place != places_.end()) {
+    info.uncleared_bytes = place->second->clearing.left_blocks() * s.block_bytes;
+  }
   const auto& placement = volume->record().placement;
   if (placement && info.reason.empty()) info.reason = hardware_->refusal(placement->set);
   co_return info;

@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "group/claims.h"
+#include "group/place.h"
 #include "group/running_group.h"
 #include "group/units.h"
 
@@ -106,7 +107,7 @@ Task<Volume::Opened> RunningGroup::make_volume(VolumeRecord record,
     const Error error = co_await store_.commit(std::move(intent));
     if (error != Error::kNone) co_return not_written(error);
   }
-  const auto placed = co_await place(&record);
+  const auto placed = place(&record);
   if (!placed) co_return std::unexpected(OpenFailure{.reason = placed.error()});
   auto volume = co_await open_device(record, Volume::Opening::kCreate);
   if (!volume) {
@@ -116,6 +117,8 @@ Task<Volume::Opened> RunningGroup::make_volume(VolumeRecord record,
   metadata::Batch batch;
   batch.put(volume_key(record.uuid), encode((*volume)->record()));
   if (record.placement) {
+    const std::string uncleared = places_.at(record.uuid)->clearing.record();
+    if (!uncleared.empty()) batch.put(clearing_key(record.uuid), uncleared);
     hardware_->raise_used_end(record.placement->set, record.placement->extent.end(), batch);
   }
   if (own_file) batch.erase(intent_key(record.uuid));
@@ -128,6 +131,7 @@ Task<Volume::Opened> RunningGroup::make_volume(VolumeRecord record,
     if (!store_.in_doubt()) co_await unmake_file(std::move(record));
     co_return not_written(error);
   }
+  if (record.placement) places_.at(record.uuid)->clearing.start();
   co_return *volume;
 }
 
@@ -155,6 +159,7 @@ Task<void> RunningGroup::abandon(std::shared_ptr<Volume> volume) {
   if (error != Error::kNone) {
     spdlog::warn("volume {}: not flushed: {}", volume->name(), describe(error));
   }
+  co_await leave_place(volume->uuid(), volume, error != Error::kTimedOut);
 }
 
 std::optional<Refusal> RunningGroup::refusal_to_create(const CreateVolumeRequest& request) const {
@@ -486,6 +491,7 @@ Task<Answer<void>> RunningGroup::remove_now(std::shared_ptr<Volume> volume) {
   }
   metadata::Batch batch;
   batch.erase(volume_key(record.uuid));
+  if (record.placement) batch.erase(clearing_key(record.uuid));
   if (last) batch.erase(target_key(s.target));
   if (s.backing != Backing::kState) batch.erase(intent_key(record.uuid));
   stored = co_await store_.commit(std::move(batch));
@@ -513,7 +519,10 @@ Task<Answer<void>> RunningGroup::remove_now(std::shared_ptr<Volume> volume) {
     co_await target.router->remove(lun);
     target.units.erase(lun);
   }
+  const bool cleared =
+      !places_.contains(record.uuid) || places_.at(record.uuid)->clearing.left_blocks() == 0;
   co_await abandon(volume);
+  if (!cleared) (void)co_await keep_clearing(record.uuid, {});  // It may have come back meanwhile.
   co_await unmake_file(record);
   co_return Answer<void>{};
 }

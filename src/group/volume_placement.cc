@@ -1,14 +1,15 @@
 // Volumes on RAID sets: where they lie, and that a new one reads as zeros.
 //
 // What was never part of a volume is blank already if the set's drives were proven to be when it
-// was made. Everything else is cleared before the new volume's record is written, so that no
-// initiator sees another's data.
+// was made. Everything else is cleared while the volume is used (clearing.h), so that no initiator
+// sees another's data and none waits for it. What is to be cleared is recorded with the volume.
 #include <fmt/format.h>
 #include <spdlog/spdlog.h>
 
 #include <algorithm>
 #include <cassert>
 
+#include "group/place.h"
 #include "group/running_group.h"
 #include "group/set_space.h"
 #include "group/units.h"
@@ -18,23 +19,8 @@ namespace sandbay::group {
 
 namespace {
 
-// At once: few enough that hosts are not kept waiting.
-constexpr std::uint64_t kClearBytes = std::uint64_t{4} << 20;
-
-Task<Error> write_zeroes(BlockDevice* set, Extent extent) {
-  const std::uint64_t step = kClearBytes / set->geometry().block_bytes;
-  while (extent.block_count > 0) {
-    Request request{.operation = Operation::kWriteZeroes};
-    request.extent = {.first = extent.first,
-                      .block_count = std::min<std::uint64_t>(step, extent.block_count)};
-    extent.first += request.extent.block_count;
-    extent.block_count -= request.extent.block_count;
-    const Completion done = co_await set->submit(std::move(request));
-    if (done.error != Error::kNone) co_return done.error;
-  }
-  const Completion flushed = co_await set->submit(Request{.operation = Operation::kFlush});
-  co_return flushed.error;
-}
+// How long a drive may hold what is being cleared when its volume goes.
+constexpr Duration kStopPatience = std::chrono::seconds(5);
 
 }  // namespace
 
@@ -47,48 +33,110 @@ std::vector<Extent> RunningGroup::taken_on(const Uuid& set) const {
   return taken;
 }
 
-Task<std::expected<void, std::string>> RunningGroup::clear_blocks(Uuid set, Extent extent) {
-  const std::uint64_t used_end = hardware_->used_end(set);
-  if (extent.first >= used_end) co_return std::expected<void, std::string>{};
-  extent.block_count = std::min(extent.block_count, used_end - extent.first);
-  SetDoor* const door = hardware_->door(set);
-  const Error error = co_await invoke_on(door->home(), write_zeroes(door, extent));
-  if (error == Error::kNone) co_return std::expected<void, std::string>{};
-  co_return std::unexpected(fmt::format("set \"{}\": what was there before cannot be cleared: {}",
-                                        hardware_->name_of(set), describe(error)));
+Extent RunningGroup::used_part(const Placement& placement) const {
+  const std::uint64_t used_end = hardware_->used_end(placement.set);
+  const Lba end = std::clamp(used_end, placement.extent.first, placement.extent.end());
+  return {.first = placement.extent.first, .block_count = end - placement.extent.first};
 }
 
-Task<std::expected<void, std::string>> RunningGroup::place(VolumeRecord* record) {
+std::expected<void, std::string> RunningGroup::place(VolumeRecord* record) const {
   const VolumeSpecification& s = record->specification;
-  if (s.backing != Backing::kRaid) co_return std::expected<void, std::string>{};
+  if (s.backing != Backing::kRaid) return {};
   const auto set = hardware_->find_set(s.raid);
   SetDoor* const door = set ? hardware_->door(known(set)) : nullptr;
   if (door == nullptr) {
-    co_return std::unexpected(fmt::format("set \"{}\" is not there; see the list of sets", s.raid));
+    return std::unexpected(fmt::format("set \"{}\" is not there; see the list of sets", s.raid));
   }
   const std::string refusal = hardware_->refusal(known(set));
-  if (!refusal.empty()) co_return std::unexpected(refusal);
+  if (!refusal.empty()) return std::unexpected(refusal);
   const Geometry& geometry = door->geometry();
   if (s.block_bytes != geometry.block_bytes) {
-    co_return std::unexpected(fmt::format("block_size {} is not that of set \"{}\"; write {}",
-                                          s.block_bytes, s.raid, geometry.block_bytes));
+    return std::unexpected(fmt::format("block_size {} is not that of set \"{}\"; write {}",
+                                       s.block_bytes, s.raid, geometry.block_bytes));
   }
   const auto taken = taken_on(known(set));
   const auto extent = first_fit(taken, geometry.block_count, s.size_bytes / s.block_bytes,
                                 std::max<std::uint64_t>(1, geometry.optimal_io_blocks));
   if (!extent) {
-    co_return std::unexpected(fmt::format(
+    return std::unexpected(fmt::format(
         "set \"{}\" has no place for {}: {} of its {} are free, not all in one piece perhaps; "
-        "write "
-        "a smaller size",
+        "write a smaller size",
         s.raid, format_size(s.size_bytes),
         format_size_rounded(free_blocks(taken, geometry.block_count) * geometry.block_bytes),
         format_size_rounded(geometry.block_count * geometry.block_bytes)));
   }
-  const auto cleared = co_await clear_blocks(known(set), known(extent));
-  if (!cleared) co_return cleared;
   record->placement = Placement{.set = known(set), .extent = known(extent)};
-  co_return std::expected<void, std::string>{};
+  return {};
+}
+
+Task<Error> RunningGroup::keep_clearing(Uuid volume, std::string record) {
+  metadata::Batch batch;
+  if (record.empty()) {
+    batch.erase(clearing_key(volume));
+  } else {
+    batch.put(clearing_key(volume), std::move(record));
+  }
+  const bool ended = record.empty();
+  const Error error = co_await store_.commit(std::move(batch));
+  if (ended && error == Error::kNone) {
+    for (const auto& [name, one] : volumes_) {
+      if (one->uuid() == volume) spdlog::info("volume {}: its place on the set is cleared", name);
+    }
+  }
+  co_return error;
+}
+
+Task<std::expected<RunningGroup::Place*, std::string>> RunningGroup::open_place(
+    VolumeRecord record, Volume::Opening opening) {
+  const Placement placement = known(record.placement);
+  SetDoor& set = *hardware_->door(placement.set);
+  ClearedAreas areas;
+  if (opening == Volume::Opening::kCreate) {
+    areas.add(used_part(placement), set.geometry().block_bytes);
+  } else {
+    const auto stored = co_await store_.get(clearing_key(record.uuid));
+    if (!stored) {
+      co_return std::unexpected(
+          fmt::format("the metadata cannot be read: {}", describe(stored.error())));
+    }
+    if (const auto& text = *stored) {
+      auto decoded = ClearedAreas::decode(*text);
+      if (!decoded) {
+        co_return std::unexpected(
+            fmt::format("the record of what is cleared of it {}", decoded.error()));
+      }
+      areas = std::move(*decoded);
+    }
+  }
+  auto place = std::make_unique<Place>(
+      set, hardware_->name_of(placement.set), std::move(areas),
+      [this, uuid = record.uuid](std::string kept) { return keep_clearing(uuid, kept); });
+  Place* const made = place.get();
+  places_[record.uuid] = std::move(place);
+  co_return made;
+}
+
+Task<void> RunningGroup::leave_place(Uuid uuid, std::shared_ptr<Volume> volume, bool idle) {
+  std::erase_if(left_places_, [](const auto& left) { return left.first.expired(); });
+  const auto found = places_.find(uuid);
+  if (found == places_.end()) co_return;
+  std::unique_ptr<Place> place = std::move(found->second);
+  places_.erase(found);
+  const bool stopped = co_await place->clearing.stop(Executor::current().now() + kStopPatience);
+  if (!stopped || !idle) {
+    (void)place.release();  // Until the process ends, like its device.
+  } else if (volume != nullptr) {
+    left_places_.emplace_back(volume, std::move(place));
+  }
+}
+
+// Before the sets stop. Volumes may still be flushed.
+Task<void> RunningGroup::leave_places() {
+  const TimePoint deadline = Executor::current().now() + kStopPatience;
+  for (auto& [volume, place] : places_) {
+    const bool stopped = co_await place->clearing.stop(deadline);
+    if (!stopped) (void)place.release();
+  }
 }
 
 Task<Volume::Opened> RunningGroup::open_device(VolumeRecord record, Volume::Opening opening) {
@@ -103,9 +151,28 @@ Task<Volume::Opened> RunningGroup::open_device(VolumeRecord record, Volume::Open
         OpenFailure{.reason = fmt::format("set \"{}\" is not there", record.specification.raid),
                     .health = Health::kMissing});
   }
-  auto volume =
-      co_await Volume::open(std::move(record), configuration_.state, door->home(), opening, door);
+  const auto place = co_await open_place(record, opening);
+  if (!place) co_return std::unexpected(OpenFailure{.reason = place.error()});
+  const Uuid uuid = record.uuid;
+  auto volume = co_await Volume::open(std::move(record), configuration_.state, door->home(),
+                                      opening, &(*place)->door);
+  if (!volume) co_await leave_place(uuid, nullptr, true);
+  if (volume && opening == Volume::Opening::kExisting) (*place)->clearing.start();
   co_return volume;
+}
+
+Task<Error> RunningGroup::store_growth(VolumeRecord record, std::string uncleared) {
+  const Placement placement = known(record.placement);
+  metadata::Batch batch;
+  batch.put(volume_key(record.uuid), encode(record));
+  if (uncleared.empty()) {
+    batch.erase(clearing_key(record.uuid));
+  } else {
+    batch.put(clearing_key(record.uuid), std::move(uncleared));
+  }
+  hardware_->raise_used_end(placement.set, placement.extent.end(), batch);
+  const Error error = co_await store_.commit(std::move(batch));
+  co_return error;
 }
 
 // The record first: what is acknowledged to an initiator behind the old end must be there after a
@@ -137,15 +204,12 @@ Task<Answer<void>> RunningGroup::grow_on_set(std::shared_ptr<Volume> volume,
   const Extent added{
       .first = before.extent.end(),
       .block_count = known(record.placement).extent.block_count - before.extent.block_count};
-  const auto cleared = co_await clear_blocks(before.set, added);
-  if (!cleared) co_return refused(Refusal::Code::kFailed, cleared.error());
-  metadata::Batch batch;
-  batch.put(volume_key(record.uuid), encode(record));
-  hardware_->raise_used_end(before.set, known(record.placement).extent.end(), batch);
-  const Error stored = co_await store_.commit(std::move(batch));
-  if (stored != Error::kNone) {
-    co_return refused(Refusal::Code::kFailed, unwritten(stored));
-  }
+  const Extent uncleared = used_part({.set = before.set, .extent = added});
+  const Error stored =
+      co_await places_.at(record.uuid)->clearing.grow(uncleared, [this, &record](std::string left) {
+        return store_growth(record, std::move(left));
+      });
+  if (stored != Error::kNone) co_return refused(Refusal::Code::kFailed, unwritten(stored));
   const std::uint64_t old_bytes = volume->record().specification.size_bytes;
   volume->record() = std::move(record);
   const Error grown = co_await volume->grow(byte_count);

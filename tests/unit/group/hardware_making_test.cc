@@ -209,18 +209,73 @@ std::uint64_t stored_bytes(const std::filesystem::path& path) {
   return static_cast<std::uint64_t>(about.st_blocks) * 512;
 }
 
+// Its place is cleared while it is there.
+Task<void> becomes_cleared(Group& group) {
+  for (unsigned i = 0;; ++i) {
+    const auto volume = co_await group.show_volume("v");
+    REQUIRE(volume.has_value());
+    if (volume->uncleared_bytes == 0) break;
+    REQUIRE(i < 1000);
+    co_await Executor::current().sleep_for(std::chrono::milliseconds(20));
+  }
+}
+
+Task<void> make_and_clear(Group& group) {
+  co_await make_volume(group);
+  co_await becomes_cleared(group);
+}
+
+Task<void> make_anew(Group& group) {
+  co_await make_volume(group);
+  const auto deleted = co_await group.delete_volume("v", false);
+  CHECK(deleted.has_value());
+  co_await make_and_clear(group);
+}
+
+Task<void> make_and_expand(Group& group) {
+  VolumeSpecification wanted{
+      .name = "v", .backing = Backing::kRaid, .raid = "r", .size_bytes = 10 * kMiB};
+  const auto made = co_await group.create_volume({.specification = wanted});
+  CHECK(made.has_value());
+  const auto grown = co_await group.change_volume("v", {.size_bytes = 48 * kMiB});
+  CHECK(grown.has_value());
+  co_await becomes_cleared(group);
+}
+
+Task<void> nothing_is_left_to_clear(metadata::Store& store) {
+  const auto found = co_await store.list(std::string(kClearingPrefix), "", 10);
+  REQUIRE(found.has_value());
+  CHECK(found->empty());
+}
+
 TEST_CASE("A new volume shows nothing of what was on drives that look blank", "[group][hardware]") {
   const testing::ScratchDirectory scratch;
   const auto state = std::filesystem::path(scratch.file("state"));
   const bool later = GENERATE(false, true);
+  const bool anew = GENERATE(false, true);
   for (const char* name : {"drives/d0.img", "drives/d1.img"}) {
     make_drive(state / name, 30 * kMiB, kData);
   }
   if (later) CHECK(run_group(state, kMirror, 1, nothing) == "");
-  CHECK(run_group(state, kMirror, 1, make_volume) == "");
+  CHECK(run_group(state, kMirror, 2, anew ? make_anew : make_and_expand) == "");
   for (const char* name : {"drives/d0.img", "drives/d1.img"}) {
     CHECK(all_are(read_file(state / name, 30 * kMiB, kData.size()), 0));
   }
+  use_store(state, nothing_is_left_to_clear);
+}
+
+TEST_CASE("Clearing a new volume goes on after a restart", "[group][hardware]") {
+  const testing::ScratchDirectory scratch;
+  const auto state = std::filesystem::path(scratch.file("state"));
+  for (const char* name : {"drives/d0.img", "drives/d1.img"}) {
+    make_drive(state / name, 30 * kMiB, kData);
+  }
+  CHECK(run_group(state, kMirror, 1, make_volume) == "");
+  CHECK(run_group(state, kMirror, 1, becomes_cleared) == "");
+  for (const char* name : {"drives/d0.img", "drives/d1.img"}) {
+    CHECK(all_are(read_file(state / name, 30 * kMiB, kData.size()), 0));
+  }
+  use_store(state, nothing_is_left_to_clear);
 }
 
 TEST_CASE("Nothing is cleared for a volume on drives that are nothing but holes",
