@@ -193,7 +193,8 @@ void DriveJournal::add_record(Batch& batch, std::uint64_t position, const Waiter
                        .sequence = sequence,
                        .tail = batch.tail,
                        .batch = batch.first_sequence,
-                       .position = position};
+                       .position = position,
+                       .key = life_};
   std::span<const JournalWrite> writes;
   if (update != nullptr) {
     writes = update->writes;

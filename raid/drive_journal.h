@@ -127,6 +127,7 @@ class DriveJournal final : public Journal {
   std::uint64_t tail_position_ = 0;
   std::uint64_t durable_tail_position_ = 0;  // As a durable record has it: all before it is free.
   std::uint64_t written_bytes_ = 0;
+  std::uint64_t life_ = 0;  // Its key; since reset().
   Error failure_ = Error::kNone;
   bool ready_ = false;       // Between reset() and recover() or the end.
   bool committing_ = false;  // commit() runs.

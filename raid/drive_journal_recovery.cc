@@ -35,12 +35,12 @@ Task<Result<JournalRecovery>> DriveJournal::recover() {
 }
 
 Task<Result<JournalRecovery>> DriveJournal::recover_once() {
-  JournalScan scan(drives_, ring_, home_);
+  JournalScan scan(drives_, ring_, keys_, home_);
   const Error scanned = co_await scan.run();
   if (scanned != Error::kNone) co_return std::unexpected(scanned);
   adopt(scan);
   JournalRecovery recovery;
-  recovery.all_lost = scan.end_uncertain();
+  recovery.all_lost = scan.end_uncertain() || scan.life_missing();
   if (scan.records().empty()) co_return recovery;
 
   const std::uint64_t newest_batch =
@@ -117,6 +117,8 @@ Task<Error> DriveJournal::reset() {
   assert(!ready_ && first_waiter_ == nullptr && !committing_);
   if (failure_ != Error::kNone) co_return failure_;
   co_await prepare_headers();
+  life_ = keys_.next;
+  while (life_ == 0) life_ = home_.random().next();
   tail_position_ = head_;
   durable_tail_position_ = head_;
   Batch batch;

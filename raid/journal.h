@@ -70,6 +70,16 @@ class Journal {
   Journal& operator=(const Journal&) = delete;
   virtual ~Journal() = default;  // No operation is in flight.
 
+  // A journal begins a life with each reset(), and whoever uses it remembers the life's key: what
+  // is found under another key was left by an earlier life, or is not this set's journal at all.
+  struct Keys {
+    std::uint64_t last = 0;  // 0: none is known, and any counts.
+    std::uint64_t next = 0;  // Of the life that reset() begins; 0: drawn by chance.
+  };
+  // Before recover(). `next` is remembered before reset(), beside `last`, so that it is known if
+  // reset() was interrupted, and alone from then on, before the first append().
+  void set_keys(Keys keys) noexcept { keys_ = keys; }
+
   // The most bytes of payload that one update may have.
   virtual std::size_t largest_payload_bytes() const noexcept = 0;
   // Makes the update durable and gives its ticket; survives_power_loss() says against what. Waits
@@ -106,6 +116,9 @@ class Journal {
   // the owner looks at under_pressure() again when an update has been written in place. Set before
   // the first append(); must not suspend.
   std::function<void()> on_pressure;
+
+ protected:
+  Keys keys_;
 };
 
 // What a journal on drives asks of the set.

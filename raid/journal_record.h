@@ -5,7 +5,7 @@
 //    0  8  magic "SBJRNL01"           64  8  stripe
 //    8  2  flags: 1 tail only         72  8  bytes of payload
 //   10  2  number of writes           80  4  CRC32C of the payload
-//   12  4  CRC32C of the header,      84 12  zeros
+//   12  4  CRC32C of the header,      88  8  key of the journal; 0 in NVRAM
 //          this field taken as 0      96     writes: 8 first block, 4 block count, 2 role,
 //   16 16  UUID of the set                           2 flags: 1 zeroes
 //   32  8  sequence
@@ -46,6 +46,7 @@ struct JournalHeader {
   std::uint64_t stripe = 0;
   std::uint64_t payload_bytes = 0;
   std::uint32_t payload_crc = 0;
+  std::uint64_t key = 0;  // Of the journal's life (Journal::Keys); 0 in NVRAM.
   std::uint32_t crc = 0;  // Of the header itself; decoded, not encoded.
 
   std::size_t byte_count() const noexcept {

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <bit>
 #include <cassert>
+#include <utility>
 
 #include "runtime/buffer.h"
 
@@ -93,12 +94,22 @@ void JournalScan::look_for_headers(unsigned role, std::uint64_t unit, std::uint6
     const auto from_here = bytes.subspan(i * ring_.unit_bytes);
     const auto header = decode_journal_header(from_here, ring_.block_bytes);
     if (!header.has_value() || header->set != ring_.set) continue;
+    if (!of_this_life(*header)) continue;
     // No ring gets that far; what follows the newest record must still be a valid header.
     if (std::max(header->sequence, header->position) >= kFarthest) continue;
     if (header->position % ring_.unit_count() != unit + i) continue;
     if (ring_.record_units(*header) > ring_.unit_count() - (unit + i)) continue;
     note(role, *header, from_here);
   }
+}
+
+bool JournalScan::of_this_life(const JournalHeader& header) {
+  const bool next = keys_.next != 0 && header.key == keys_.next;
+  if (next && !std::exchange(next_begun_, true)) {
+    records_.clear();
+    tail_ = 0;
+  }
+  return next || (!next_begun_ && (keys_.last == 0 || header.key == keys_.last));
 }
 
 void JournalScan::note(unsigned role, const JournalHeader& header,

@@ -1,7 +1,8 @@
 // JournalScan: reads the journal's ring on every live drive and finds what is in it.
 //
 // The rings may hold anything: remains of earlier laps and of other sets, torn records, blocks that
-// cannot be read. A header counts if it is valid, of this set, and stands where it says. Rings are
+// cannot be read. A header counts if it is valid, of this set and this life of the journal, and
+// stands where it says. Rings are
 // read in pieces, all drives at once; only headers from the newest tail on are remembered.
 #pragma once
 
@@ -76,8 +77,8 @@ class JournalScan {
  public:
   static constexpr std::size_t kPieceBytes = 256 * 1024;
 
-  JournalScan(JournalDrives& drives, const JournalRing& ring, Executor& home)
-      : drives_(drives), ring_(ring), home_(home) {}
+  JournalScan(JournalDrives& drives, const JournalRing& ring, Journal::Keys keys, Executor& home)
+      : drives_(drives), ring_(ring), keys_(keys), home_(home) {}
 
   // Once. Drives that fail meanwhile are left out; fails if none is left.
   Task<Error> run();
@@ -88,6 +89,8 @@ class JournalScan {
   // A durable batch may have followed the newest one that was found, on drives that are absent and
   // in units that cannot be read.
   bool end_uncertain() const;
+  // A life under a key that is known left something, and nothing of it is here.
+  bool life_missing() const noexcept { return keys_.last != 0 && records_.empty(); }
 
   // Whether the record's payload on the role's drive is good; `payload` becomes a copy of it unless
   // it is null. It refers to its parameters: the caller awaits it at once.
@@ -108,6 +111,7 @@ class JournalScan {
   Task<void> scan_by_unit(unsigned role, std::uint64_t unit, std::uint64_t units);
   void look_for_headers(unsigned role, std::uint64_t unit, std::uint64_t units,
                         std::span<const std::byte> bytes);
+  bool of_this_life(const JournalHeader& header);
   void note(unsigned role, const JournalHeader& header, std::span<const std::byte> bytes);
   std::uint64_t most_header_units() const noexcept {
     return (kMostJournalHeaderBytes + ring_.unit_bytes - 1) / ring_.unit_bytes;
@@ -116,7 +120,9 @@ class JournalScan {
 
   JournalDrives& drives_;
   const JournalRing& ring_;
+  const Journal::Keys keys_;
   Executor& home_;
+  bool next_begun_ = false;  // A record of the next life was seen: those of the last are done with.
   std::map<std::uint64_t, FoundRecord> records_;
   std::uint64_t tail_ = 0;
   std::vector<Unreadable> unreadable_;

@@ -234,6 +234,12 @@ Task<std::string> ManagedSet::bring_up() {
   // An event of its own first: from here on the version that was found is acted upon, and what the
   // journal forgets must not be needed by another version that fewer drives would speak for.
   const bool clean = drives_->superblock().clean;
+  const bool journaled = needs_journal(known_, drives_->layout()) || journal_ != nullptr;
+  if (journaled) drives_->begin_journal_life();
+  if (journal_ != nullptr) {
+    journal_->set_keys({.last = drives_->superblock().journal_key,
+                        .next = drives_->superblock().next_journal_key});
+  }
   Error error = co_await drives_->save_regions();
   if (error == Error::kNone) error = co_await drives_->save_lost();
   if (error == Error::kNone) error = co_await drives_->save_clean(false);
@@ -241,8 +247,19 @@ Task<std::string> ManagedSet::bring_up() {
     co_return fmt::format("its superblocks cannot be written: {}", describe(error));
   }
   error = co_await set_->replay_journal(clean);
+  if (error == Error::kDataCorrupt && region_ != nullptr) {
+    std::string lacking = lacks_without_journal("has lost its content");
+    if (!lacking.empty()) co_return lacking;
+  }
   if (error != Error::kNone) {
     co_return fmt::format("its journal cannot be replayed: {}", describe(error));
+  }
+  if (!journaled) co_return std::string();
+  // Nothing is appended before the journal of now is the only one that counts.
+  drives_->end_last_journal_life();
+  error = co_await drives_->save_clean(false);
+  if (error != Error::kNone) {
+    co_return fmt::format("its superblocks cannot be written: {}", describe(error));
   }
   co_return std::string();
 }

@@ -12,7 +12,6 @@
 namespace sandbay::raid {
 namespace {
 
-constexpr std::uint32_t kVersion = 1;
 constexpr std::size_t kVersionAt = 8;
 constexpr std::size_t kCrcAt = 12;
 constexpr std::size_t kByteCountAt = 16;
@@ -36,7 +35,7 @@ void seal_image(std::span<std::byte> image, const ImageFrame& frame) {
   assert(image.size() >= kImageFrameBytes);
   assert(frame.magic.size() == kMagicBytes);
   std::memcpy(image.data(), frame.magic.data(), kMagicBytes);
-  put_little_endian(image, kVersionAt, kVersion);
+  put_little_endian(image, kVersionAt, frame.version);
   put_little_endian(image, kByteCountAt, static_cast<std::uint32_t>(image.size()));
   put_little_endian(image, kZerosAt, std::uint32_t{0});
   put_little_endian(image, kSequenceAt, frame.sequence);
@@ -49,7 +48,8 @@ bool has_magic(std::span<const std::byte> bytes, std::string_view magic) {
 }
 
 std::expected<OpenedImage, std::string> open_image(std::span<const std::byte> bytes,
-                                                   std::string_view magic) {
+                                                   std::string_view magic,
+                                                   std::uint32_t newest_version) {
   if (bytes.size() < kImageFrameBytes) return std::unexpected("it is too short");
   if (!has_magic(bytes, magic)) {
     return std::unexpected(all_zeros(bytes) ? "there is none" : "it does not begin as one does");
@@ -63,13 +63,16 @@ std::expected<OpenedImage, std::string> open_image(std::span<const std::byte> by
     return std::unexpected("its checksum does not match");
   }
   const auto version = little_endian<std::uint32_t>(image, kVersionAt);
-  if (version != kVersion) {
-    return std::unexpected(fmt::format("it is of version {}; {} is known", version, kVersion));
+  if (version == 0 || version > newest_version) {
+    return std::unexpected(
+        fmt::format("it is of version {}; {} is known", version,
+                    newest_version == 1 ? "1" : fmt::format("up to {}", newest_version)));
   }
   if (little_endian<std::uint32_t>(image, kZerosAt) != 0) {
     return std::unexpected("its reserved fields are not zero");
   }
   return OpenedImage{.bytes = image,
+                     .version = version,
                      .sequence = little_endian<std::uint64_t>(image, kSequenceAt),
                      .uuid = get_uuid(image, kUuidAt)};
 }

@@ -29,6 +29,7 @@ inline constexpr std::size_t kMagicBytes = 8;
 
 struct ImageFrame {
   std::string_view magic;  // kMagicBytes long.
+  std::uint32_t version = 1;
   std::uint64_t sequence = 0;
   Uuid uuid{};
 };
@@ -38,13 +39,16 @@ void seal_image(std::span<std::byte> image, const ImageFrame& frame);
 
 struct OpenedImage {
   std::span<const std::byte> bytes;  // The image alone, frame included.
+  std::uint32_t version = 1;
   std::uint64_t sequence = 0;
   Uuid uuid{};
 };
 
-// `bytes` may be longer than the image and have anything in it. The error is a half-sentence.
+// `bytes` may be longer than the image and have anything in it. Versions 1 to `newest_version` are
+// accepted. The error is a half-sentence.
 std::expected<OpenedImage, std::string> open_image(std::span<const std::byte> bytes,
-                                                   std::string_view magic);
+                                                   std::string_view magic,
+                                                   std::uint32_t newest_version = 1);
 // Whether an image of this kind stands, or stood, here.
 bool has_magic(std::span<const std::byte> bytes, std::string_view magic);
 // Whether all the bytes are zeros.

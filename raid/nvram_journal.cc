@@ -79,16 +79,21 @@ void NvramJournal::release(std::uint64_t ticket) {
 }
 
 Task<Result<JournalRecovery>> NvramJournal::recover() {
-  assert(!ready_ && recovered_.empty());
+  assert(!ready_);
   const nvram::Recovery found = log_.recover();
   JournalRecovery recovery;
+  const bool known_life = keys_.last == 0 || found.log_id == 0 || found.log_id == keys_.last ||
+                          (keys_.next != 0 && found.log_id == keys_.next);
+  if (!known_life) {
+    recovery.all_lost = true;
+    co_return recovery;
+  }
   // After an emulated power cut the list of what was lost is complete; after the others the image
   // says nothing certain.
   const bool uncertain =
       found.region_loss != nvram::Loss::kNone && found.region_loss != nvram::Loss::kPowerCut;
   recovery.all_lost = uncertain || found.control_lost;
   for (const nvram::Record& record : found.records) {
-    recovered_.push_back(record.id);
     const auto header = decode_journal_header(record.descriptor, block_bytes_);
     if (!header.has_value() || header->tail_only ||
         (header->set == set_ && header->payload_bytes != record.payload.size())) {
@@ -118,11 +123,8 @@ Task<Result<JournalRecovery>> NvramJournal::recover() {
 
 Task<Error> NvramJournal::reset() {
   assert(!ready_);
-  const Error accepted = co_await log_.accept();
+  const Error accepted = co_await log_.accept_nothing(keys_.next);
   if (accepted != Error::kNone) co_return accepted;
-  for (const nvram::RecordId id : std::exchange(recovered_, {})) log_.release(id);
-  const Error flushed = co_await log_.flush_releases();
-  if (flushed != Error::kNone) co_return flushed;
   if (!region_.settled()) {
     const Error settled = co_await region_.settle();
     if (settled != Error::kNone) co_return settled;

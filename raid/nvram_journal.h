@@ -3,11 +3,11 @@
 // A set has a region of its own, with one RecordLog over all of it, so that no set's records keep
 // another's space. The descriptor of a record is the journal header (journal_record.h; the fields
 // that concern a ring are zero), the payload is the update's. A record of another set, which a
-// region of the same name may hold, is left alone until reset() and then released.
+// region of the same name may hold, is left alone until reset(). The key of a life is the log's id.
 //
 // What the memory lost comes back as lost stripes where the descriptor is known, and as all_lost
-// where it is not or where the image is not the one that was used last. Lives on the memory's home,
-// which is the set's.
+// where it is not or where the log is not the one that was used last: then nothing of it is given
+// back. Lives on the memory's home, which is the set's.
 #pragma once
 
 #include <cstdint>
@@ -53,7 +53,6 @@ class NvramJournal final : public Journal {
   nvram::RecordLog log_;
   const Uuid set_;
   const std::uint32_t block_bytes_;
-  std::vector<nvram::RecordId> recovered_;  // Live until reset().
   std::uint64_t written_bytes_ = 0;
   bool ready_ = false;
 };

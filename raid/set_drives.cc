@@ -358,6 +358,15 @@ Task<Error> SetDrives::save_clean(bool clean) {
   co_return co_await settled();
 }
 
+void SetDrives::begin_journal_life() {
+  while (newest_.next_journal_key == 0) newest_.next_journal_key = home_.random().next();
+}
+
+void SetDrives::end_last_journal_life() {
+  assert(newest_.next_journal_key != 0);
+  newest_.journal_key = std::exchange(newest_.next_journal_key, 0);
+}
+
 Task<Error> SetDrives::write_regions(Owned* owned, unsigned, bool) {
   return owned->metadata.write_region_map(image_);
 }

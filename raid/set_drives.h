@@ -186,6 +186,10 @@ class SetDrives final : public JournalDrives {
   Task<Error> settled();
   // An event of its own in any case: what was found may be on some drives only.
   Task<Error> save_clean(bool clean);
+  // A journal is about to begin a life, has begun it: durable with the next event. A life that was
+  // to begin when a start was interrupted is the one that begins now.
+  void begin_journal_life();
+  void end_last_journal_life();
 
   // Flushes every drive; drops those that fail it.
   Task<Error> flush();

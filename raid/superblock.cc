@@ -36,10 +36,12 @@ constexpr std::size_t kJournalBytesAt = 128;
 constexpr std::size_t kRegionStripesAt = 136;
 constexpr std::size_t kNameBytesAt = 144;
 constexpr std::size_t kNameAt = 145;
+constexpr std::size_t kJournalKeyAt = 208;
+constexpr std::size_t kNextJournalKeyAt = 216;
 constexpr std::size_t kHistoryAt = 256;
 constexpr std::size_t kRolesAt = kHistoryAt + kMostHistory * sizeof(Event);
 constexpr std::size_t kRoleBytes = 80;
-static_assert(kNameAt + kMostSetNameBytes <= kHistoryAt);
+static_assert(kNameAt + kMostSetNameBytes <= kJournalKeyAt);
 static_assert(kRolesAt + kMostDrives * kRoleBytes <= kSuperblockBytes);
 
 // Within a role.
@@ -99,6 +101,8 @@ void put_fields(std::span<std::byte> bytes, const Superblock& superblock) {
   put_little_endian(bytes, kJournalOffsetAt, superblock.journal_offset_bytes);
   put_little_endian(bytes, kJournalBytesAt, superblock.journal_bytes);
   put_little_endian(bytes, kRegionStripesAt, superblock.region_stripes);
+  put_little_endian(bytes, kJournalKeyAt, superblock.journal_key);
+  put_little_endian(bytes, kNextJournalKeyAt, superblock.next_journal_key);
   put_little_endian(bytes, kNameBytesAt, static_cast<std::uint8_t>(superblock.set_name.size()));
   std::ranges::copy(std::as_bytes(std::span(superblock.set_name)), bytes.begin() + kNameAt);
 }
@@ -123,6 +127,8 @@ Superblock get_fields(std::span<const std::byte> bytes) {
   superblock.journal_offset_bytes = little_endian<std::uint64_t>(bytes, kJournalOffsetAt);
   superblock.journal_bytes = little_endian<std::uint64_t>(bytes, kJournalBytesAt);
   superblock.region_stripes = little_endian<std::uint64_t>(bytes, kRegionStripesAt);
+  superblock.journal_key = little_endian<std::uint64_t>(bytes, kJournalKeyAt);
+  superblock.next_journal_key = little_endian<std::uint64_t>(bytes, kNextJournalKeyAt);
   const auto name_bytes = std::to_integer<std::size_t>(bytes[kNameBytesAt]);
   for (std::size_t at = 0; at < name_bytes; ++at) {
     superblock.set_name.push_back(static_cast<char>(bytes[kNameAt + at]));
@@ -383,7 +389,10 @@ std::string superblock_error(const Superblock& superblock) {
   return set_error(superblock);
 }
 
-std::vector<std::byte> encode(const Superblock& superblock, std::uint64_t copy_sequence) {
+namespace {
+
+std::vector<std::byte> encode_version(const Superblock& superblock, std::uint64_t copy_sequence,
+                                      std::uint32_t version) {
   assert(superblock_error(superblock).empty());
   std::vector<std::byte> image(kSuperblockBytes);
   put_fields(image, superblock);
@@ -394,12 +403,21 @@ std::vector<std::byte> encode(const Superblock& superblock, std::uint64_t copy_s
     put_role(std::span(image).subspan(kRolesAt + role * kRoleBytes, kRoleBytes),
              superblock.roles[role]);
   }
-  seal_image(image, {.magic = kMagic, .sequence = copy_sequence, .uuid = superblock.drive_uuid});
+  seal_image(image, {.magic = kMagic,
+                     .version = version,
+                     .sequence = copy_sequence,
+                     .uuid = superblock.drive_uuid});
   return image;
 }
 
+}  // namespace
+
+std::vector<std::byte> encode(const Superblock& superblock, std::uint64_t copy_sequence) {
+  return encode_version(superblock, copy_sequence, kSuperblockVersion);
+}
+
 std::expected<DecodedSuperblock, std::string> decode_superblock(std::span<const std::byte> bytes) {
-  const auto opened = open_image(bytes, kMagic);
+  const auto opened = open_image(bytes, kMagic, kSuperblockVersion);
   if (!opened.has_value()) return std::unexpected(opened.error());
   const std::span<const std::byte> image = opened->bytes;
   if (image.size() != kSuperblockBytes) {
@@ -422,7 +440,9 @@ std::expected<DecodedSuperblock, std::string> decode_superblock(std::span<const 
     return std::unexpected(error);
   }
   // Nothing may stand where nothing belongs: what a later version puts there has a meaning.
-  if (!std::ranges::equal(encode(superblock, opened->sequence), image)) {
+  const bool has_keys = (superblock.journal_key | superblock.next_journal_key) != 0;
+  if ((opened->version == 1 && has_keys) ||
+      !std::ranges::equal(encode_version(superblock, opened->sequence, opened->version), image)) {
     return std::unexpected("its reserved fields are not zero");
   }
   return DecodedSuperblock{.superblock = std::move(superblock), .copy_sequence = opened->sequence};

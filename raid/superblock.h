@@ -27,6 +27,8 @@ namespace sandbay::raid {
 
 // Where things stand on a drive, in bytes.
 inline constexpr std::size_t kSuperblockBytes = 8u << 10;
+// What is written. Version 1, which is read, too, has zeros for the keys of journals.
+inline constexpr std::uint32_t kSuperblockVersion = 2;
 inline constexpr std::array<std::uint64_t, 2> kSuperblockOffset = {0, 64u << 10};
 inline constexpr std::array<std::uint64_t, 2> kRegionMapOffset = {128u << 10, 384u << 10};
 inline constexpr std::size_t kRegionMapBytes = 192u << 10;
@@ -98,6 +100,10 @@ struct Superblock {
   bool clean = true;  // Stopped in order: no journal to replay, no mirror to compare.
   // The journal was lost: where redundancy is not verified, nothing is computed from it.
   bool redundancy_suspect = false;
+  // The key of the journal that was used last (Journal::Keys), 0 if none ever was, and, while a set
+  // starts, of the one that it begins.
+  std::uint64_t journal_key = 0;
+  std::uint64_t next_journal_key = 0;
   std::vector<RoleEntry> roles;
 
   bool is_spare() const noexcept { return place == Place::kSpare; }

@@ -22,7 +22,7 @@ void RecordLog::forget(RecordId id) {
 }
 
 Task<Error> RecordLog::accept_nothing(std::uint64_t log_id) {
-  assert(scan_ != nullptr && log_id != 0);
+  assert(scan_ != nullptr);
   scan_->reformat = true;
   scan_->new_id = log_id;
   const Error error = co_await accept();

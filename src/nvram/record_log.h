@@ -109,7 +109,7 @@ class RecordLog {
   // settled after it (Region::settle()), and only then append() may be called.
   Task<Error> accept();
   // The same, but nothing that was found is kept: the log is empty, and its id is this one, which
-  // is not 0 and was never used before. Until it has the new id it has all that was found.
+  // was never used before, or drawn if it is 0. Until it has the new id it has all that was found.
   Task<Error> accept_nothing(std::uint64_t log_id);
   // Drawn by chance when the log was made or emptied. Whoever remembers it elsewhere knows whether
   // a log is the one that was used last.

@@ -177,6 +177,70 @@ TEST_CASE("A drive whose node is made anew is removed and inserted, whatever it 
   });
 }
 
+TEST_CASE("A drive that is to fail one day comes back when it was away for a moment",
+          "[raid][controller]") {
+  for_worlds(2, [](Executor* home) -> Task<void> {
+    ControllerRig rig(*home);
+    rig.options.look_every = 1s;
+    co_await make(&rig, Level::kRaid5, 4);
+    co_await expect_good(rig.fill());
+    rig.drive("d1").set_health(Health::kPredictedFailure);
+    co_await rig.sleep(5s);
+    rig.drive("d1").fail_with(Error::kNotReady);
+    co_await expect_good(rig.write_some(5));
+    CHECK(rig.use("d1") == DriveUse::kAbsent);
+    rig.drive("d1").fail_with(Error::kNone);
+    co_await expect_whole(&rig);
+    CHECK(rig.use("d1") == DriveUse::kMember);
+    CHECK(rig.told(SetEvent::Kind::kDriveReturned) == 1);
+    Controller::Outcome done = co_await rig.controller->remove_drive("d1");
+    CHECK(done.has_value());
+    co_await expect_good(rig.write_some(5));
+    done = co_await rig.controller->insert_drive("d1", &rig.drive("d1"));
+    CHECK(done.has_value());
+    co_await expect_whole(&rig);
+    CHECK(rig.use("d1") == DriveUse::kMember);
+    co_await expect_good(rig.check());
+    co_await expect_stopped(&rig);
+  });
+}
+
+TEST_CASE("A spare that is failed says so if its superblock stays", "[raid][controller]") {
+  for_worlds(1, [](Executor* home) -> Task<void> {
+    ControllerRig rig(*home);
+    co_await make(&rig, Level::kRaid1, 2);
+    for (const char* name : {"s0", "s1"}) {
+      rig.add(name);
+      Controller::Outcome done = co_await rig.controller->insert_drive(name, &rig.drive(name));
+      CHECK(done.has_value());
+      done = co_await rig.controller->add_spare(name, {});
+      CHECK(done.has_value());
+    }
+    Controller::Outcome done = co_await rig.controller->fail_drive("s0");
+    CHECK(done.has_value());
+    rig.drive("s1").fail_writes_with(Error::kHardware);
+    done = co_await rig.controller->fail_drive("s1");
+    REQUIRE_FALSE(done.has_value());
+    CHECK(done.error().find("drive s1") != std::string::npos);
+    CHECK(done.error().find("cannot be erased") != std::string::npos);
+    CHECK(rig.use("s1") == DriveUse::kFailed);
+    rig.drive("s1").fail_writes_with(Error::kNone);
+    // Neither is taken; after a restart the one whose superblock stayed is a spare again.
+    rig.drive("d0").fail_with(Error::kHardware);
+    co_await expect_good(rig.fill());
+    co_await rig.sleep(10s);
+    CHECK(rig.told(SetEvent::Kind::kSpareTaken) == 0);
+    rig.drive("d0").fail_with(Error::kNone);
+    co_await expect_stopped(&rig);
+    co_await rig.start();
+    CHECK(rig.use("s0") == DriveUse::kBlank);
+    // Perhaps one that was taken at once.
+    const bool taken = rig.told(SetEvent::Kind::kSpareTaken) == 1;
+    CHECK(rig.use("s1") == (taken ? DriveUse::kMember : DriveUse::kSpare));
+    co_await expect_stopped(&rig);
+  });
+}
+
 TEST_CASE("Each set keeps to its own policy, also after it was away", "[raid][controller]") {
   for_worlds(2, [](Executor* home) -> Task<void> {
     ControllerRig rig(*home);

@@ -122,6 +122,62 @@ TEST_CASE("Appends of one turn are one write to each of the copies' drives", "[r
   CHECK(stripes(*bench.found) == std::vector<std::uint64_t>{0, 1, 2, 3, 4, 5, 6, 7, 8, 9});
 }
 
+// A journal with these keys finds what the one of the bench has left.
+Task<void> recover_with(Bench* bench, Journal::Keys keys) {
+  DriveJournal second(bench->drives, bench->ring, bench->home());
+  second.set_keys(keys);
+  bench->found = co_await second.recover();
+}
+
+TEST_CASE("Records on drives under another key are of another life", "[raid]") {
+  struct Case {
+    Journal::Keys keys;
+    std::size_t updates;
+    bool all_lost;
+  };
+  const Case expected =
+      GENERATE(Case{{5, 0}, 3, false}, Case{{5, 6}, 3, false}, Case{{4, 5}, 3, false},
+               Case{{0, 6}, 3, false}, Case{{6, 7}, 0, true}, Case{{4, 0}, 0, true});
+  CAPTURE(expected.keys.last, expected.keys.next);
+  Bench bench;
+  bench.journal.set_keys({.last = 0, .next = 5});
+  bench.run([](Bench* b) -> Task<void> {
+    co_await start(b);
+    for (std::uint64_t i = 0; i < 3; ++i) co_await append_and_wait(b, i, 1);
+  });
+  const bool ended = bench.world->run([&] { return recover_with(&bench, expected.keys); });
+  REQUIRE(ended);
+  REQUIRE(bench.found.has_value());
+  CHECK(bench.found->updates.size() == expected.updates);
+  CHECK(bench.found->all_lost == expected.all_lost);
+}
+
+Task<void> begin_next(Bench* bench) {
+  DriveJournal next(bench->drives, bench->ring, bench->home());
+  next.set_keys({.last = 5, .next = 6});
+  const auto found = co_await next.recover();
+  bench->errors.push_back(found.has_value() ? Error::kNone : found.error());
+  bench->errors.push_back(co_await next.reset());
+}
+
+TEST_CASE("Once a life of the journal has begun the one before is done with", "[raid]") {
+  Bench bench;
+  bench.journal.set_keys({.last = 0, .next = 5});
+  bench.run([](Bench* b) -> Task<void> {
+    co_await start(b);
+    co_await append_and_wait(b, 1, 1);
+    co_await begin_next(b);
+  });
+  for (const Error error : bench.errors) CHECK(error == Error::kNone);
+  for (const Journal::Keys keys : {Journal::Keys{5, 6}, Journal::Keys{6, 0}}) {
+    const bool ended = bench.world->run([&] { return recover_with(&bench, keys); });
+    REQUIRE(ended);
+    REQUIRE(bench.found.has_value());
+    CHECK(bench.found->updates.empty());
+    CHECK_FALSE(bench.found->all_lost);
+  }
+}
+
 TEST_CASE("Writes of the journal go round the drives", "[raid]") {
   Bench bench;
   bench.run([](Bench* b) -> Task<void> {

@@ -96,7 +96,7 @@ Task<void> make(Bench* bench, Level level, unsigned count, bool integrity) {
   const std::string error = co_await bench->rig.create(level, names, [&](NewSet& wanted) {
     wanted.region_stripes = 16;
     wanted.integrity = integrity;
-    wanted.journal_bytes = 0;
+    if (bench->memory != nullptr) wanted.journal_bytes = 0;
   });
   REQUIRE(error == "");
   co_await expect_good(bench->rig.fill());
@@ -421,6 +421,78 @@ TEST_CASE("A journal that is lost with a set stopped in order is not missed", "[
     co_await expect_stopped(&rig);
     co_await unplug(&bench);
   });
+}
+
+TEST_CASE("An older content of NVRAM is not replayed over what was written since",
+          "[raid][journal]") {
+  for (const bool without_between : {false, true}) {
+    CAPTURE(without_between);
+    for_worlds(
+        3,
+        [](Executor* home, bool between) -> Task<void> {
+          Bench bench(*home);
+          ControllerRig& rig = bench.rig;
+          co_await plug_in(&bench, home, nvram::Durability::kProcess);
+          co_await make(&bench, Level::kRaid5, 4, false);
+          co_await rig.kill();
+          const nvram::SimulatedBoard earlier = bench.board;
+          bench.memory.reset();
+          // A run after it, with that NVRAM or with none.
+          if (between) {
+            rig.options.set.nvram = nullptr;
+          } else {
+            co_await plug_in(&bench, home, nvram::Durability::kProcess);
+          }
+          co_await rig.start();
+          REQUIRE(rig.set->running());
+          const unsigned replayed = rig.told(SetEvent::Kind::kJournalReplayed);
+          CHECK(replayed == (between ? 0 : 1));
+          co_await expect_good(rig.fill());
+          const Completion flushed =
+              co_await rig.set->submit(Request{.operation = Operation::kFlush});
+          CHECK(flushed.error == Error::kNone);
+          const unsigned lost = rig.told(SetEvent::Kind::kJournalLost);
+          co_await rig.kill();
+          bench.memory.reset();
+          bench.board = earlier;
+          co_await plug_in(&bench, home, nvram::Durability::kProcess);
+          co_await rig.start();
+          REQUIRE(rig.set->running());
+          CHECK(rig.told(SetEvent::Kind::kJournalLost) == lost + 1);
+          CHECK(rig.told(SetEvent::Kind::kJournalReplayed) == replayed);
+          CHECK(rig.set->superblock().redundancy_suspect);
+          co_await expect_good(rig.check());
+          co_await expect_whole(&rig);
+          CHECK_FALSE(rig.set->superblock().redundancy_suspect);
+          co_await expect_good(rig.check());
+          co_await expect_stopped(&rig);
+          co_await unplug(&bench);
+        },
+        without_between);
+  }
+}
+
+TEST_CASE("A set that stops in order leaves an empty journal", "[raid][journal]") {
+  for (const bool in_nvram : {false, true}) {
+    CAPTURE(in_nvram);
+    for_worlds(
+        3,
+        [](Executor* home, bool nvram) -> Task<void> {
+          Bench bench(*home);
+          ControllerRig& rig = bench.rig;
+          if (nvram) co_await plug_in(&bench, home, nvram::Durability::kProcess);
+          co_await make(&bench, Level::kRaid5, 4, false);
+          co_await expect_good(rig.write_some(50));
+          co_await expect_stopped(&rig);
+          co_await rig.start();
+          REQUIRE(rig.set->running());
+          CHECK(rig.told(SetEvent::Kind::kJournalReplayed) == 0);
+          co_await expect_good(rig.check());
+          co_await expect_stopped(&rig);
+          if (nvram) co_await unplug(&bench);
+        },
+        in_nvram);
+  }
 }
 
 TEST_CASE("A journal keeps its size, whatever a new one would have", "[raid][journal]") {

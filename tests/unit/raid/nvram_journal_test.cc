@@ -205,6 +205,50 @@ Task<void> lose(Executor* home, Loss* loss) {
   if (found.has_value()) loss->after = *found;
 }
 
+// Two lives; then the memory is what it was at the end of the first one.
+Task<void> earlier_life(Executor* home, Loss* loss, Journal::Keys keys) {
+  nvram::SimulatedBoard board(kBoardBytes);
+  nvram::SimulatedBoard earlier = board;
+  const nvram::NvramOptions how = options(nvram::Durability::kProcess);
+  for (const std::uint64_t life : {11, 12}) {
+    Opened opened = co_await open(home, &board, how);
+    opened.journal->set_keys({.last = life - 1, .next = life});
+    const auto found = co_await opened.journal->recover();
+    assert(found.has_value() && !found->all_lost);
+    const Error reset = co_await opened.journal->reset();
+    assert(reset == Error::kNone);
+    co_await append_three(home, opened.journal.get());
+    if (life == 11) earlier = board;
+  }
+  if (loss->what == "earlier") board = earlier;
+  Opened opened = co_await open(home, &board, how);
+  opened.journal->set_keys(keys);
+  const auto found = co_await opened.journal->recover();
+  if (found.has_value()) loss->found = *found;
+  loss->reset = co_await opened.journal->reset();
+}
+
+TEST_CASE("Records of another life of the journal are not replayed", "[raid]") {
+  struct Case {
+    std::string what;
+    Journal::Keys keys;
+    std::size_t updates;
+  };
+  const Case expected =
+      GENERATE(Case{"now", {12, 0}, 3}, Case{"now", {12, 13}, 3}, Case{"now", {11, 12}, 3},
+               Case{"now", {13, 14}, 0}, Case{"earlier", {12, 0}, 0}, Case{"earlier", {12, 13}, 0},
+               Case{"earlier", {0, 13}, 3});
+  CAPTURE(expected.what, expected.keys.last, expected.keys.next);
+  const auto world = sim::World::create({.seed = 3});
+  Loss loss{.what = expected.what};
+  const bool ended =
+      world->run([&] { return earlier_life(world->executors()[0], &loss, expected.keys); });
+  REQUIRE(ended);
+  CHECK(loss.found.updates.size() == expected.updates);
+  CHECK(loss.found.all_lost == (expected.updates == 0));
+  CHECK(loss.reset == Error::kNone);
+}
+
 TEST_CASE("What the memory lost is said, and the journal goes on", "[raid]") {
   struct Case {
     std::string what;

@@ -84,7 +84,10 @@ TEST_CASE("a sealed superblock with any field damaged is refused or consistent",
     const auto image = encode(superblock, 3);
     for (std::size_t bit = 48 * 8; bit < image.size() * 8; bit += 1 + random.below(6)) {
       auto damaged = flipped(image, bit);
-      seal_image(damaged, {.magic = kMagic, .sequence = 3, .uuid = superblock.drive_uuid});
+      seal_image(damaged, {.magic = kMagic,
+                           .version = kSuperblockVersion,
+                           .sequence = 3,
+                           .uuid = superblock.drive_uuid});
       const auto read = decode_superblock(damaged);
       if (!read.has_value()) {
         ++refused;
@@ -98,17 +101,54 @@ TEST_CASE("a sealed superblock with any field damaged is refused or consistent",
   REQUIRE(refused > 1000);
 }
 
+TEST_CASE("a superblock of version 1 is read, and has no keys of journals", "[raid][superblock]") {
+  Random random(5);
+  Superblock superblock = some_superblock(random);
+  const auto as_version_1 = [&] {
+    auto image = encode(superblock, 3);
+    seal_image(image, {.magic = kMagic, .sequence = 3, .uuid = superblock.drive_uuid});
+    return decode_superblock(image);
+  };
+  superblock.redundancy_suspect = true;  // It could say so.
+  superblock.journal_key = 7;
+  superblock.next_journal_key = 8;
+  const auto current = decode_superblock(encode(superblock, 3));
+  REQUIRE(current.has_value());
+  REQUIRE(current->superblock == superblock);
+  const auto refused = as_version_1();
+  REQUIRE(!refused.has_value());
+  REQUIRE(refused.error() == "its reserved fields are not zero");
+  superblock.journal_key = superblock.next_journal_key = 0;
+  const auto read = as_version_1();
+  REQUIRE(read.has_value());
+  REQUIRE(read->superblock == superblock);
+}
+
+TEST_CASE("a flag that is not known is refused by every version", "[raid][superblock]") {
+  Random random(5);
+  const Superblock superblock = some_superblock(random);
+  for (const std::uint32_t version : {1U, 2U}) {
+    auto image = encode(superblock, 3);
+    image[90] |= std::byte{8};
+    seal_image(image,
+               {.magic = kMagic, .version = version, .sequence = 3, .uuid = superblock.drive_uuid});
+    const auto read = decode_superblock(image);
+    REQUIRE(!read.has_value());
+    REQUIRE(read.error() == "it has unknown flags");
+  }
+}
+
 TEST_CASE("a later version is refused by its number", "[raid][superblock]") {
   Random random(5);
   const Superblock superblock = some_superblock(random);
   auto image = encode(superblock, 3);
-  put_little_endian(std::span(image), 8, std::uint32_t{2});
+  put_little_endian(std::span(image), 8, std::uint32_t{3});
   // The seal with another version: by the CRC's linearity there is no shorter way than its own.
   put_little_endian(std::span(image), 12, std::uint32_t{0});
   put_little_endian(std::span(image), 12, crc32c(image));
   const auto read = decode_superblock(image);
   REQUIRE(!read.has_value());
-  REQUIRE(read.error() == "it is of version 2; 1 is known");
+  REQUIRE(read.error() == "it is of version 3; up to 2 is known");
 }
 
 TEST_CASE("inconsistent fields are refused, each with its reason", "[raid][superblock]") {
