@@ -40,11 +40,13 @@ struct Branch {
   std::map<Generation, SnapshotRecord> snapshots;
   std::vector<std::pair<Generation, BranchId>> children;  // That hang on it, ascending.
   std::vector<Generation> living;                         // Ascending, each once.
+  std::uint64_t living_changes = 0;                       // How often they changed.
 
   ChunkLocks locks;
   WriteDoor door;
   PageMove* move = nullptr;
-  bool warned = false;  // Of record.page_warning.
+  bool warned = false;              // Of record.page_warning.
+  std::uint64_t pages_claimed = 0;  // For operations that have not recorded them yet.
 
   BranchId id() const noexcept { return record.id; }
   // The youngest living generation; 0 if there is none: nothing needs to be kept.

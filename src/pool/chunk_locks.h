@@ -124,4 +124,16 @@ class WriteDoor {
   Condition changed_;
 };
 
+// Leaves the door when it goes out of scope.
+class DoorHold {
+ public:
+  explicit DoorHold(WriteDoor& entered) noexcept : door_(entered) {}
+  ~DoorHold() { door_.leave(); }
+  DoorHold(const DoorHold&) = delete;
+  DoorHold& operator=(const DoorHold&) = delete;
+
+ private:
+  WriteDoor& door_;
+};
+
 }  // namespace sandbay::pool

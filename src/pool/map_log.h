@@ -55,8 +55,10 @@ class MapLog {
  public:
   // Groups larger than this go to the store.
   static constexpr std::size_t kMostNvramBytes = 32 * 1024;
-  // A group gathers commits up to so much.
-  static constexpr std::size_t kMostGroupBytes = 256 * 1024;
+  // A group gathers commits until it has so many records.
+  static constexpr std::size_t kMostGroupRecords = 1024;
+  // What a record of the NVRAM takes beside its payload, at most.
+  static constexpr std::uint64_t kNvramSpare = 1024;
   static constexpr std::uint64_t kLeastRegionBytes = 64 * nvram::kPageBytes;
 
   // `region` may be null. All outlive the log.
@@ -88,33 +90,34 @@ class MapLog {
   struct Commit {
     std::vector<MapRecord> records;
     metadata::Batch extra;
-    std::size_t bytes = 0;
     bool done = false;
     Error error = Error::kNone;
   };
 
-  Task<Error> join(Commit* commit);
   Task<void> write_group();
-  Task<Error> log_group(const std::string* text, metadata::Batch extra, std::uint64_t sequence);
+  Task<Error> log_group(RecordGroup* group, metadata::Batch extra);
+  Task<Error> log_in_nvram(const std::string* text, std::uint64_t sequence);
   Task<Error> make_sure();
   bool nvram_trusted() const;
   void start_checkpoint();
   Task<void> run_checkpoint();
   Task<Error> write_checkpoint();
-  Task<std::string> open_nvram(std::vector<RecordGroup>* groups);
-  Task<std::string> read_store_groups(std::vector<RecordGroup>* groups);
-  std::string judge(const nvram::Recovery& recovery, std::vector<RecordGroup>* groups);
+  bool is_due() const noexcept;
+  // map_log_open.cc
+  std::string read_nvram(std::vector<RecordGroup>* groups);
+  Task<std::string> read_store(std::vector<RecordGroup>* groups);
+  Task<std::string> replay(std::vector<RecordGroup> groups);
+  Task<std::string> start();
 
   Executor& home_;
   PoolMap& map_;
   metadata::Store& store_;
   nvram::Region* region_;
-  std::unique_ptr<nvram::RecordLog> log_;
+  std::unique_ptr<nvram::RecordLog> log_;  // Null: no region.
   MapLogOptions options_;
   MapLogCounters counters_;
   std::vector<Commit*> waiting_;
   bool writing_ = false;
-  bool closed_ = false;
   bool lost_ = false;
   bool nvram_failed_ = false;
   Error failure_ = Error::kNone;

@@ -19,6 +19,7 @@
 #include "pool/page_io.h"
 #include "pool/pool.h"
 #include "pool/pool_map.h"
+#include "runtime/known.h"
 
 namespace sandbay::pool {
 
@@ -33,28 +34,37 @@ class PageChange {
 
   PageEntry entry() const noexcept { return branch_.pages.at(page_); }
   const ChunkMap& chunks() const noexcept { return *chunks_; }
+  // What they were when load() ended.
+  const ChunkMap& before() const noexcept { return known(before_); }
   // Whether the chunk must be kept before it changes.
   bool must_keep(ChunkIndex chunk) const noexcept {
     return newest_ != 0 && kept_->seen_by(newest_, chunk) == nullptr;
   }
   // Where the page is, or will be.
   Place place() const noexcept { return place_; }
-  // Claims a place if it has none.
-  Error need_place();
+  // Claims a place if it has none. Another one: also if it has.
+  Error need_place(bool another = false);
 
   // Keeps what must be kept of the range; data is copied, for `like`'s origin.
   Task<Error> keep(ChunkRange range, const Request* like);
-  // Keeps all that must be kept of the page by giving its place up to the snapshots, if it has
-  // any such data; the page has no place then.
-  void surrender();
+  // The same but for chunks that are `target` already and stay so.
+  Task<Error> keep_others(ChunkRange range, ChunkState target, const Request* like);
+  // Keeps what must be kept of the range, in which all the page's data lies, where it is: the place
+  // goes to the snapshots. Then the chunks become `target`, and the page gets another place or
+  // none.
+  Task<Error> surrender(ChunkRange range, ChunkState target);
+  // surrender() has given data to the snapshots.
+  bool surrendered() const noexcept { return surrendered_; }
+  Place claimed() const noexcept { return claimed_; }
   void set(ChunkIndex first, std::uint32_t count, ChunkState state);
-  // The page has no place any more, without keeping anything of it.
-  void drop_place();
+  // The page is in its new place from now on; recorded by need_place(), or of another.
+  void put_place(Place place);
   void add(MapRecord record) { records_.push_back(std::move(record)); }
   bool empty() const noexcept { return records_.empty(); }
   Task<Error> commit();
 
  private:
+  void record_kept(ChunkIndex first, std::uint32_t count, ChunkState state, Slot slot);
   Task<Error> copy_out(ChunkIndex first, std::uint32_t count, const Request* like);
 
   Pool& pool_;
@@ -62,8 +72,10 @@ class PageChange {
   PageNumber page_;
   Generation newest_ = 0;
   Place place_;
-  bool place_claimed_ = false;
+  Place claimed_;  // For the page, not recorded yet.
+  bool surrendered_ = false;
   PoolMap::ChunkMaps::Pin chunks_;
+  std::optional<ChunkMap> before_;
   PoolMap::KeptMaps::Pin kept_;
   std::vector<PoolMap::SlotMaps::Pin> slot_maps_;
   std::vector<Slots::Run> claims_;

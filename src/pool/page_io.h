@@ -41,7 +41,7 @@ Task<Error> plan_read(Pool* pool, Branch* branch, Generation generation, ChunkRa
 
 class PageIo {
  public:
-  explicit PageIo(Pool& pool) : pool_(pool) {}
+  explicit PageIo(Pool& pool);
   ~PageIo();  // After wait().
   PageIo(const PageIo&) = delete;
   PageIo& operator=(const PageIo&) = delete;

@@ -32,13 +32,39 @@ void PageMap::set(PageNumber page, const PageEntry& entry) {
   }
   Leaf& leaf = *leaves_[number];
   PageEntry& old = leaf.entries[page % kLeafPages];
-  if (!old.place().none()) --placed_count_;
-  if (!entry.place().none()) ++placed_count_;
+  count(old.place(), false);
+  count(entry.place(), true);
   leaf.used += static_cast<std::uint32_t>(old.empty()) - static_cast<std::uint32_t>(entry.empty());
   old = entry;
   if (leaf.used > 0) return;
   leaves_[number].reset();
   while (!leaves_.empty() && leaves_.back() == nullptr) leaves_.pop_back();
+}
+
+void PageMap::count(const Place& place, bool there) {
+  if (place.none()) return;
+  if (place.store >= by_store_.size()) by_store_.resize(place.store + 1U);
+  if (there) {
+    ++by_store_[place.store];
+    ++placed_count_;
+  } else {
+    --by_store_[place.store];
+    --placed_count_;
+  }
+}
+
+PageNumber PageMap::next(PageNumber page, PageNumber end) const noexcept {
+  while (page < end) {
+    const Leaf* const leaf = find_leaf(page / kLeafPages);
+    if (leaf == nullptr) {
+      if (page / kLeafPages >= leaves_.size()) return end;
+      page = (page / kLeafPages + 1) * kLeafPages;
+      continue;
+    }
+    if (!leaf->entries[page % kLeafPages].empty()) return page;
+    ++page;
+  }
+  return end;
 }
 
 void PageMap::note_use(PageNumber page) noexcept {
@@ -77,7 +103,6 @@ Result<void, std::string_view> PageMap::unpack_leaf(std::uint32_t number, std::s
   const std::span<const std::byte> bytes = bytes_of(text);
   if (bytes.size() < kBitmapBytes) return std::unexpected("a leaf that is too short");
   auto leaf = std::make_unique<Leaf>();
-  std::uint64_t placed = 0;
   std::size_t at = kBitmapBytes;
   for (std::size_t i = 0; i < kLeafPages; ++i) {
     if ((std::to_integer<unsigned>(bytes[i / 8]) >> (i % 8) & 1U) == 0) continue;
@@ -91,7 +116,6 @@ Result<void, std::string_view> PageMap::unpack_leaf(std::uint32_t number, std::s
     if (entry.state == PageState::kData && entry.place().none()) {
       return std::unexpected("a page with data and without a place");
     }
-    if (!entry.place().none()) ++placed;
     ++leaf->used;
     at += kEntryBytes;
   }
@@ -100,7 +124,7 @@ Result<void, std::string_view> PageMap::unpack_leaf(std::uint32_t number, std::s
   if (number >= leaves_.size()) leaves_.resize(number + 1);
   if (leaves_[number] != nullptr) return std::unexpected("a leaf that is there twice");
   leaves_[number] = std::move(leaf);
-  placed_count_ += placed;
+  for (const PageEntry& entry : leaves_[number]->entries) count(entry.place(), true);
   return {};
 }
 

@@ -56,6 +56,12 @@ class PageMap {
   void note_use(PageNumber page) noexcept;
   // Pages with a place.
   std::uint64_t placed_count() const noexcept { return placed_count_; }
+  // Pages that are in that store.
+  std::uint32_t count_on(StoreIndex store) const noexcept {
+    return store < by_store_.size() ? by_store_[store] : 0;
+  }
+  // The first page at or behind `page` whose entry is not empty, or `end`.
+  PageNumber next(PageNumber page, PageNumber end) const noexcept;
   std::size_t byte_count() const noexcept;
 
   // A leaf as it is stored; empty if it has no entries. The error is half a sentence, and then
@@ -72,8 +78,11 @@ class PageMap {
     return leaf < leaves_.size() ? leaves_[leaf].get() : nullptr;
   }
 
+  void count(const Place& place, bool there);
+
   std::vector<std::unique_ptr<Leaf>> leaves_;
   std::uint64_t placed_count_ = 0;
+  std::vector<std::uint32_t> by_store_;
 };
 
 }  // namespace sandbay::pool

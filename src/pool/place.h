@@ -26,6 +26,7 @@ using Generation = std::uint32_t;  // Of a branch; grows with every snapshot.
 
 inline constexpr Generation kLive = std::numeric_limits<Generation>::max();
 inline constexpr StoreIndex kNoStore = std::numeric_limits<StoreIndex>::max();
+inline constexpr PageNumber kNoPage = std::numeric_limits<PageNumber>::max();
 
 struct Place {
   StoreIndex store = kNoStore;

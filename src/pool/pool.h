@@ -18,6 +18,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -42,6 +43,8 @@ struct PoolOptions {
   // Of all volumes. Blocks of stores are no larger.
   std::uint32_t block_bytes = 512;
   std::uint32_t physical_block_bytes = 4096;
+  // For copies: what is kept, filled, moved.
+  std::size_t copy_bytes = std::size_t{32} << 20;
 };
 
 struct BranchOptions {
@@ -149,6 +152,9 @@ class Pool {
   // such thing, or the branch's live end has a volume already. The pool outlives it.
   std::unique_ptr<PoolVolume> attach(BranchId branch, Generation generation = kLive);
 
+  // A snapshot, or what a branch hangs on.
+  bool has(SnapshotKey snapshot) const noexcept;
+
   // In the background ---------------------------------------------------------------------------
 
   // Frees what nobody needs any more, at most so many pages' worth of work. True: there is more.
@@ -180,7 +186,6 @@ class Pool {
   const std::vector<BlockDevice*>& devices() const noexcept { return devices_; }
   // A page for the branch: by its wishes, free capacity and latency. Counts against its limit.
   Result<Place> claim_page(const Branch& branch);
-  Result<Place> claim_page_for_slots();
   // At most `most` slots side by side, with the map of their page pinned.
   struct ClaimedSlots {
     Slots::Run run;
@@ -189,6 +194,9 @@ class Pool {
   Task<Result<ClaimedSlots>> claim_slots(std::uint32_t most);
   void tell(PoolEvent event);
   PoolCounters& count() noexcept { return counters_; }
+  void detach(PoolVolume& volume);
+  BufferPool& copies() noexcept { return copies_; }
+  bool may_allocate_on(StoreIndex store) const;
 
  private:
   friend class PoolVolume;
@@ -196,17 +204,39 @@ class Pool {
 
   std::string why_unfit(const StoreConfig& store) const;
   void place_device(StoreIndex store, BlockDevice* device);
+  Task<std::string> take_stores(std::vector<StoreConfig> stores);
+  // placement.cc
   std::optional<StoreIndex> choose_store(std::uint8_t placement, StoreIndex fixed);
-  Task<Error> commit(std::vector<MapRecord> records, metadata::Batch extra);
+  std::optional<StoreIndex> choose_among(std::uint8_t placement, StoreIndex fixed);
+  Task<Error> open_slot_page();
   Task<Error> provision(BranchRecord record, PageNumber first, metadata::Batch extra);
-  std::vector<MapRecord> place_all(const BranchRecord& record, PageNumber first);
-  void close_doors(const std::vector<Branch*>& branches);
-  Task<void> wait_for_doors(std::vector<Branch*> branches);
-  void open_doors(const std::vector<Branch*>& branches);
+  Result<std::vector<PlacePages>> claim_all(const BranchRecord& record, PageNumber first);
+  void unclaim(const std::vector<PlacePages>& places, std::size_t from);
+  // pool.cc, snapshot.cc: the same with the directory locked.
+  Task<Error> commit(std::vector<MapRecord> records, metadata::Batch extra);
+  Task<Error> put_store_locked(StoreConfig store, metadata::Batch extra);
+  Task<Result<BranchId>> create_locked(BranchOptions options, metadata::Batch extra);
+  Task<Error> remove_locked(BranchId branch, metadata::Batch extra);
+  Task<Error> expand_locked(BranchId branch, std::uint64_t byte_count, metadata::Batch extra);
+  Task<Error> shrink_locked(BranchId branch, std::uint64_t byte_count, metadata::Batch extra);
+  Task<Error> cut_off(Branch* branch, BranchRecord record, PageNumber pages, metadata::Batch extra);
   Task<Result<std::vector<Generation>>> snapshot_locked(std::vector<SnapshotOrder> orders,
                                                         metadata::Batch extra);
+  Task<Error> remove_snapshot_locked(SnapshotKey snapshot, metadata::Batch extra);
+  Task<Result<BranchId>> clone_locked(SnapshotKey of, BranchOptions options, metadata::Batch extra);
+  Task<Result<BranchId>> restore_locked(PoolVolume* volume, SnapshotKey to, metadata::Batch extra);
+  Branch* find_live(BranchId branch) const;
   // sweep.cc
+  struct Sweep {
+    bool began = false;
+    PageNumber next = 0;
+    std::uint64_t living = 0;  // What Branch::living_changes was when it began.
+  };
+  Task<Result<bool>> sweep_branch(BranchId id, std::uint32_t* pages);
+  Task<Result<PageNumber>> next_to_sweep(const Branch* branch, PageNumber from);
   Task<Error> sweep_page(Branch* branch, PageNumber page);
+  Task<Error> forget_useless(Branch* branch, PageNumber page);
+  Task<Error> free_dead_page(Branch* branch, PageNumber page);
   Task<Error> end_sweep(Branch* branch);
 
   struct StoreWeight {
@@ -217,13 +247,16 @@ class Pool {
   Executor& home_;
   metadata::Store& store_;
   PoolOptions options_;
+  BufferPool copies_;
   PoolMap map_;
   MapLog log_;
   std::vector<BlockDevice*> devices_;  // By store.
   std::map<StoreIndex, StoreWeight> weights_;
   std::map<BranchId, PoolVolume*> volumes_;  // Of live ends.
-  Mutex directory_;                          // Changes of branches, snapshots and stores.
-  Mutex slot_page_turn_;                     // Of whoever opens a page for slots.
+  std::vector<PoolVolume*> snapshot_volumes_;
+  std::map<BranchId, Sweep> sweeps_;
+  Mutex directory_;       // Changes of branches, snapshots and stores.
+  Mutex slot_page_turn_;  // Of whoever opens a page for slots.
   PoolCounters counters_;
   Observer observer_;
 };

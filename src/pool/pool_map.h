@@ -27,7 +27,6 @@
 #include <map>
 #include <memory>
 #include <optional>
-#include <set>
 #include <string>
 #include <vector>
 
@@ -109,6 +108,8 @@ class PoolMap {
   // Slots of the open reserve page; kNotFound: another must be opened.
   Result<Slots::Run> claim_slots(std::uint32_t most);
   std::optional<Place> slot_page_candidate() { return slots_.candidate(); }
+  void add_slot_page_candidate(Place place) { slots_.add_candidate(place); }
+  void close_slot_page() { slots_.close_page(); }
   // `place`: a candidate, or a page that was claimed for this. Its slot map is pinned.
   void open_slot_page(Place place);
   void unclaim_slots(Slots::Run run);
@@ -135,6 +136,9 @@ class PoolMap {
   // Keys.
   std::string key(char kind) const { return options_.prefix + kind; }
   std::string group_key(std::uint64_t sequence) const;
+  metadata::Store& store() const noexcept { return store_; }
+  std::string key_of(char kind, std::uint64_t first, std::uint32_t second = 0) const;
+  std::string key_of(PageKey page, Generation generation) const;
 
  private:
   // pool_map_load.cc
@@ -154,7 +158,20 @@ class PoolMap {
                                                                        Generation end);
   // pool_map_replay.cc
   struct Pins;
-  Task<std::string> check(const MapRecord& record, Pins& pins);
+  Task<std::string> check(const MapRecord& record, Pins& pins);  // Both outlive it.
+  Task<std::string> check_record(PlacePages record, Pins* pins);
+  Task<std::string> check_record(SetChunks record, Pins* pins);
+  Task<std::string> check_record(KeepChunks record, Pins* pins);
+  Task<std::string> check_record(ForgetChunk record, Pins* pins);
+  Task<std::string> check_slots(Place owner, Slot slot, std::uint32_t count, bool used, Pins* pins);
+  std::string check_plain(const BranchRecord& record) const;
+  std::string check_plain(const EraseBranch& record) const;
+  std::string check_plain(const SnapshotRecord& record) const;
+  std::string check_plain(const EraseSnapshot& record) const;
+  std::string check_plain(const StoreRecord& record) const;
+  std::string check_plain(const EraseStore& record) const;
+  static Task<std::string> at_once(std::string text);
+  Task<Result<KeptMaps::Pin>> kept_of(BranchId branch, PageNumber page, Generation from);
   std::string check_page(BranchId branch, PageNumber page, std::uint32_t count) const;
   std::string check_place(Place place, std::uint32_t count) const;
 
@@ -174,8 +191,7 @@ class PoolMap {
   void use_slot(Slot slot);
   void free_slot(Slot slot);
   void link_child(const BranchRecord& child, bool there);
-  void note_changed(char kind, std::string key);
-  void put_changed(metadata::Batch& batch, char kind, const std::string& key) const;
+  void note_changed(char kind, std::uint64_t first, std::uint32_t second = 0);
 
   metadata::Store& store_;
   MapOptions options_;
@@ -186,10 +202,15 @@ class PoolMap {
   ChunkMaps chunk_maps_;
   KeptMaps kept_maps_;
   SlotMaps slot_maps_;
-  std::map<std::string, std::uint64_t> changed_;  // Other keys, and the sequence of the change.
-  std::vector<std::string> erased_prefixes_;
-  Generation load_from_ = 0;  // For load_kept().
-  Condition kept_extended_;
+  // Values that are in memory whole: of which one, and the sequence of the last change.
+  struct Changed {
+    char kind = 0;
+    std::uint64_t first = 0;
+    std::uint32_t second = 0;
+    auto operator<=>(const Changed&) const = default;
+  };
+  std::map<Changed, std::uint64_t> changed_;
+  std::map<BranchId, std::uint64_t> erased_;  // Branches, and the sequence.
   bool doubt_ = false;
   std::vector<Place> doubtful_pages_;
   std::vector<Slots::Run> doubtful_slots_;

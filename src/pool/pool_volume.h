@@ -1,15 +1,17 @@
 // PoolVolume: a branch of a pool, or one of its snapshots, as a block device.
 //
-// Reads (pool_read.cc) look up where each chunk is, through the branch's parents if need be, and
-// read the runs at once. Writes (pool_volume.cc) whose chunks are all there and kept already go in
-// place; others are a PageChange (page_change.h): what is old is kept, what is new is written, the
-// map is changed, and only then they are acknowledged. Unmapping and zeroing only change the map,
+// Reads look up where each chunk is, through the branch's parents if need be, and
+// read the runs at once. Writes (pool_volume_write.cc) whose chunks are all there and kept already
+// go in place; others are a PageChange (page_change.h): what is old is kept, what is new is
+// written, the map is changed, and only then they are acknowledged. Unmapping and zeroing
+// (pool_volume_unmap.cc) only change the map,
 // but for chunks that they concern in part.
 //
 // Every I/O enters the volume's door, so that snapshot() and restore() happen between two writes.
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 
 #include "block/block_device.h"
@@ -18,6 +20,8 @@
 #include "runtime/sync.h"
 
 namespace sandbay::pool {
+
+class PageChange;
 
 class PoolVolume final : public BlockDevice {
  public:
@@ -53,19 +57,37 @@ class PoolVolume final : public BlockDevice {
     }
   };
 
-  Task<Completion> read(Request request);
-  Task<Completion> write(Request request);
-  Task<Completion> flush(Request request);
-  Task<Completion> deallocate(Request request);
-  Task<Completion> read_piece(Request request, Piece piece);
-  Task<Completion> write_piece(Request request, Piece piece);
-  Task<Completion> change_piece(Request request, Piece piece);
-  Task<Error> deallocate_piece(const Request* request, Piece piece);
-  Task<Error> deallocate_chunks(ChunkRange range);
-  Task<Error> write_zeros(const Request* request, Piece piece);
-  Task<Result<bool>> may_write_in_place(ChunkRange range);
   Piece first_piece(std::uint64_t byte, std::uint64_t end) const noexcept;
+  Lba lba_of(const Piece& piece) const noexcept;
+  // Its flags and limits, without extent and data.
+  static Request request_like(const Request& request);
   void settle_geometry() const;
+  Task<Completion> submit_in_place(Request request, Place place, Piece piece);
+
+  // pool_volume.cc. Pointers are into the frame of the caller, who awaits at once.
+  Task<Completion> read(Request request);
+  Task<Completion> read_piece(Request request, Piece piece);
+  Task<Completion> flush(Request request);
+  Task<Completion> advise(Request request);
+  // pool_volume_write.cc
+  Task<Completion> write(Request request);
+  Task<Completion> write_piece(Request request, Piece piece);
+  std::optional<bool> may_write_in_place(const ChunkRange& range);
+  Task<Error> load_for_write(PageNumber page, PoolMap::ChunkMaps::Pin* chunks,
+                             PoolMap::KeptMaps::Pin* kept);
+  Task<Completion> change_piece(Request request, Piece piece);
+  static Piece part_of(const Piece& piece, ChunkIndex first, ChunkIndex end);
+  Task<Completion> write_fresh(PageChange* change, const Request* request, Piece piece);
+  Task<Completion> write_rest(PageChange* change, const Request* request, Piece piece);
+  Task<Result<BufferList>> fill(PageNumber page, Piece part, std::uint64_t head,
+                                std::uint64_t tail);
+  void note_written(const ChunkRange& range);
+  // pool_volume_unmap.cc
+  Task<Completion> deallocate(Request request);
+  Task<Error> deallocate_piece(const Request* request, Piece piece);
+  Task<Error> deallocate_chunks(const Request* request, ChunkRange range);
+  Task<Error> write_zeros(const Request* request, Piece piece);
+  bool reads_as_zeros(PageNumber page) const;
 
   Pool& pool_;
   Branch* branch_;  // Another one after a restore.

@@ -32,6 +32,11 @@ class Slots {
   std::optional<Place> candidate();
   // Claims come from this page now; `used` are its slots in use.
   void open(Place place, const BitSet& used);
+  // Claims come from another page, to be opened.
+  void close_page() {
+    if (has_open_) leave_open();
+  }
+  void add_candidate(Place place) { candidates_.insert(place); }
   bool is_open(Place place) const noexcept { return has_open_ && open_ == place; }
 
   // A claim that came to nothing. True: its page has neither uses nor claims any more, and is no

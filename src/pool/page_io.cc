@@ -1,0 +1,164 @@
+// PageIo: parts in flight, and the walk through a branch's parents.
+#include "pool/page_io.h"
+
+#include <algorithm>
+#include <cassert>
+#include <utility>
+
+#include "pool/pool.h"
+
+namespace sandbay::pool {
+
+void ReadPlan::add_zeros(std::uint32_t count) {
+  if (!sources.empty() && sources.back().zeros) {
+    sources.back().count += count;
+  } else {
+    sources.push_back({.zeros = true, .slot = {}, .count = count});
+  }
+}
+
+void ReadPlan::add(Slot slot, std::uint32_t count) {
+  if (!sources.empty() && !sources.back().zeros) {
+    Source& last = sources.back();
+    if (last.slot.place == slot.place && last.slot.chunk + last.count == slot.chunk) {
+      last.count += count;
+      return;
+    }
+  }
+  sources.push_back({.zeros = false, .slot = slot, .count = count});
+}
+
+namespace {
+
+struct Chunk {
+  ChunkState state = ChunkState::kThrough;
+  Slot slot;
+};
+
+}  // namespace
+
+Task<Error> plan_read(Pool* pool, Branch* branch, Generation generation, ChunkRange range,
+                      ReadPlan* plan) {
+  PoolMap& map = pool->map();
+  const PageKey key{.branch = branch->id(), .page = range.page};
+  PoolMap::KeptMaps::Pin kept;
+  if (generation != kLive) {
+    auto loaded = co_await map.kept(key, generation);
+    if (!loaded.has_value()) co_return loaded.error();
+    kept = std::move(*loaded);
+  }
+  auto chunks = co_await map.chunk_map(key);
+  if (!chunks.has_value()) co_return chunks.error();
+  // The lock keeps the page's place and these chunks as they are.
+  const Place place = branch->pages.at(range.page).place();
+  const auto look = [&](ChunkIndex chunk) {
+    const Kept* const version = kept ? kept->seen_by(generation, chunk) : nullptr;
+    if (version != nullptr) return Chunk{.state = version->state, .slot = version->slot};
+    return Chunk{.state = (*chunks)->state(chunk),
+                 .slot = {.place = place, .chunk = static_cast<std::uint16_t>(chunk)}};
+  };
+  for (ChunkIndex chunk = range.first; chunk < range.end();) {
+    const Chunk here = look(chunk);
+    if (here.state == ChunkState::kData) {
+      plan->add(here.slot, 1);
+      ++chunk;
+      continue;
+    }
+    ChunkIndex end = chunk + 1;
+    while (end < range.end() && look(end).state == here.state) ++end;
+    const ChunkRange run{.page = range.page, .first = chunk, .count = end - chunk};
+    chunk = end;
+    if (here.state == ChunkState::kZero || !branch->has_parent()) {
+      plan->add_zeros(run.count);
+      continue;
+    }
+    Branch* const parent = map.find(branch->record.parent);
+    plan->holds.push_back(
+        std::make_unique<ChunkLocks::Hold>(parent->locks, ChunkLocks::Kind::kRead, run));
+    if (!plan->holds.back()->ready()) co_await parent->locks.wait(*plan->holds.back());
+    const Error error =
+        co_await plan_read(pool, parent, branch->record.parent_generation, run, plan);
+    if (error != Error::kNone) co_return error;
+  }
+  co_return Error::kNone;
+}
+
+bool needs_force(const BlockDevice& device) noexcept {
+  const Geometry& geometry = device.geometry();
+  return geometry.volatile_cache && !geometry.non_volatile_cache;
+}
+
+struct PageIo::Part : FramePooled {
+  Completion completion;
+  Lba first_lba = 0;     // Of the volume.
+  Lba device_first = 0;  // Of the device.
+  std::uint32_t device_block_bytes = 0;
+};
+
+PageIo::PageIo(Pool& pool) : pool_(pool) {}
+
+PageIo::~PageIo() { assert(running_ == 0); }
+
+void PageIo::start(const Request& like, Operation operation, Slot slot, std::uint64_t offset,
+                   BufferList data, Lba first_lba) {
+  Part& part = *parts_.emplace_back(std::make_unique<Part>());
+  BlockDevice* const device = pool_.device(slot.place.store);
+  if (device == nullptr) {
+    part.completion = {.error = Error::kNotReady, .data = std::move(data)};
+    return;
+  }
+  const std::uint32_t block = device->geometry().block_bytes;
+  const std::uint64_t at =
+      slot.place.page * pool_.map().page_bytes() + slot.chunk * kChunkBytes + offset;
+  assert(at % block == 0 && data.byte_count() % block == 0);
+  part.first_lba = first_lba;
+  part.device_first = at / block;
+  part.device_block_bytes = block;
+  Request request{.operation = operation,
+                  .force_unit_access = like.force_unit_access,
+                  .disable_page_out = like.disable_page_out,
+                  .origin = like.origin,
+                  .extent = {.first = at / block, .block_count = data.byte_count() / block},
+                  .data = std::move(data),
+                  .volume = like.volume,
+                  .deadline = like.deadline,
+                  .cancellation = like.cancellation,
+                  .modelled_arrival = like.modelled_arrival};
+  ++running_;
+  spawn(run(&part, device, std::move(request)));
+}
+
+void PageIo::add_zeros(BufferList data) {
+  Part& part = *parts_.emplace_back(std::make_unique<Part>());
+  data.fill_zero();
+  part.completion.data = std::move(data);
+}
+
+Task<void> PageIo::run(Part* part, BlockDevice* device, Request request) {
+  part->completion = co_await device->submit(std::move(request));
+  if (--running_ == 0) ended_.set();
+}
+
+Task<Completion> PageIo::wait() {
+  while (running_ > 0) {
+    ended_.reset();
+    co_await ended_.wait();
+  }
+  Completion whole;
+  const std::uint32_t block = pool_.options().block_bytes;
+  for (const std::unique_ptr<Part>& part : parts_) {
+    Completion& one = part->completion;
+    whole.modelled_end = std::max(whole.modelled_end, one.modelled_end);
+    whole.data.append(std::move(one.data));
+    if (one.error == Error::kNone || whole.error != Error::kNone) continue;
+    whole.error = one.error;
+    const Lba behind = one.first_bad_lba >= part->device_first
+                           ? (one.first_bad_lba - part->device_first) * part->device_block_bytes
+                           : 0;
+    whole.first_bad_lba = part->first_lba + behind / block;
+  }
+  parts_.clear();
+  co_return whole;
+}
+
+}  // namespace sandbay::pool

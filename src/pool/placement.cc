@@ -1,0 +1,204 @@
+// Pool: where new pages come from.
+//
+// A page goes to the store that is most behind its share: shares are free pages, divided by the
+// store's latency, among the stores that are there, are not being vacated and are of the branch's
+// class; if no such store has room, of any class. A branch with a fixed store gets its pages from
+// that alone. Within a store the lowest free page is given, so that a volume in a fixed store lies
+// in ascending order.
+#include <algorithm>
+#include <cassert>
+#include <utility>
+
+#include "pool/pool.h"
+
+namespace sandbay::pool {
+
+namespace {
+
+// Of one group: the metadata store's values have a greatest length.
+constexpr std::size_t kMostPlaceRecords = 65536;
+
+}  // namespace
+
+bool Pool::may_allocate_on(StoreIndex store) const {
+  const auto known = map_.stores().find(store);
+  if (known == map_.stores().end() || device(store) == nullptr) return false;
+  return known->second.record.state == StoreState::kActive;
+}
+
+std::optional<StoreIndex> Pool::choose_store(std::uint8_t placement, StoreIndex fixed) {
+  std::optional<StoreIndex> chosen = choose_among(placement, fixed);
+  if (!chosen.has_value() && placement != 0 && fixed == kNoStore) chosen = choose_among(0, fixed);
+  return chosen;
+}
+
+std::optional<StoreIndex> Pool::choose_among(std::uint8_t placement, StoreIndex fixed) {
+  std::optional<StoreIndex> best;
+  double total = 0;
+  for (const auto& [index, store] : map_.stores()) {
+    if (fixed != kNoStore && index != fixed) continue;
+    if (placement != 0 && store.record.placement != placement) continue;
+    if (store.pages.free_count() == 0 || !may_allocate_on(index)) continue;
+    StoreWeight& weight = weights_[index];
+    const double share = store.pages.free_count() / weight.latency;
+    weight.credit += share;
+    total += share;
+    if (!best.has_value() || weight.credit > weights_[*best].credit) best = index;
+  }
+  if (best.has_value()) weights_[*best].credit -= total;
+  return best;
+}
+
+Result<Place> Pool::claim_page(const Branch& branch) {
+  const BranchRecord& record = branch.record;
+  if (record.page_limit != 0 && !record.thick &&
+      branch.pages.placed_count() + branch.pages_claimed >= record.page_limit) {
+    tell({.kind = PoolEvent::Kind::kPagesLimit, .branch = record.id});
+    return std::unexpected(Error::kNoSpace);
+  }
+  const std::optional<StoreIndex> store = choose_store(record.placement, record.fixed_store);
+  if (!store.has_value()) {
+    tell({.kind = PoolEvent::Kind::kPoolFull, .branch = record.id});
+    return std::unexpected(Error::kNoSpace);
+  }
+  const std::optional<FreePages::Run> run = map_.claim_pages(*store, 1);
+  assert(run.has_value());
+  return Place{.store = *store, .page = run->first};
+}
+
+// Slots -------------------------------------------------------------------------------------------
+
+Task<Result<Pool::ClaimedSlots>> Pool::claim_slots(std::uint32_t most) {
+  while (true) {
+    Result<Slots::Run> run = map_.claim_slots(most);
+    if (run.has_value() && !may_allocate_on(run->first.place.store)) {
+      // It has gone, or is to be vacated, since the page was opened.
+      map_.close_slot_page();
+      map_.unclaim_slots(*run);
+      continue;
+    }
+    if (run.has_value()) {
+      auto pin = co_await map_.slot_map(run->first.place);
+      if (pin.has_value()) co_return ClaimedSlots{.run = *run, .pin = std::move(*pin)};
+      map_.unclaim_slots(*run);
+      co_return std::unexpected(pin.error());
+    }
+    co_await slot_page_turn_.lock();
+    const Error error = co_await open_slot_page();
+    slot_page_turn_.unlock();
+    if (error != Error::kNone) co_return std::unexpected(error);
+  }
+}
+
+Task<Error> Pool::open_slot_page() {
+  // Somebody else may have opened one.
+  const Result<Slots::Run> there = map_.claim_slots(1);
+  if (there.has_value()) {
+    map_.unclaim_slots(*there);
+    co_return Error::kNone;
+  }
+  std::vector<Place> unusable;
+  std::optional<Place> place = map_.slot_page_candidate();
+  while (place.has_value() && !may_allocate_on(place->store)) {
+    unusable.push_back(*place);
+    place = map_.slot_page_candidate();
+  }
+  for (const Place one : unusable) map_.add_slot_page_candidate(one);
+  const bool fresh = !place.has_value();
+  if (fresh) {
+    const std::optional<StoreIndex> store = choose_store(0, kNoStore);
+    if (!store.has_value()) {
+      tell({.kind = PoolEvent::Kind::kPoolFull});
+      co_return Error::kNoSpace;
+    }
+    place = Place{.store = *store, .page = map_.claim_pages(*store, 1)->first};
+  }
+  auto pin = co_await map_.slot_map(*place);
+  if (!pin.has_value()) {
+    if (fresh) {
+      map_.unclaim_page(*place);
+    } else {
+      map_.add_slot_page_candidate(*place);
+    }
+    co_return pin.error();
+  }
+  // While it was loaded the last slot in use may have been given back, and the page with it.
+  if (!fresh && !map_.slots().is_reserve(*place)) co_return Error::kNone;
+  map_.open_slot_page(*place);
+  co_return Error::kNone;
+}
+
+// Thick branches
+// ------------------------------------------------------------------------------------
+
+// Places for all pages from `first` on, in runs.
+Result<std::vector<PlacePages>> Pool::claim_all(const BranchRecord& record, PageNumber first) {
+  std::vector<PlacePages> places;
+  const auto end =
+      static_cast<PageNumber>((record.byte_count + map_.page_bytes() - 1) / map_.page_bytes());
+  for (PageNumber page = first; page < end; ++page) {
+    const std::optional<StoreIndex> store = choose_store(record.placement, record.fixed_store);
+    if (!store.has_value()) {
+      unclaim(places, 0);
+      return std::unexpected(Error::kNoSpace);
+    }
+    const PageNumber at = map_.claim_pages(*store, 1)->first;
+    if (!places.empty()) {
+      PlacePages& last = places.back();
+      if (last.place.store == *store && last.place.page + last.count == at) {
+        ++last.count;
+        continue;
+      }
+    }
+    places.push_back(
+        {.branch = record.id, .page = page, .count = 1, .place = {.store = *store, .page = at}});
+  }
+  return places;
+}
+
+void Pool::unclaim(const std::vector<PlacePages>& places, std::size_t from) {
+  for (std::size_t i = from; i < places.size(); ++i) {
+    for (std::uint32_t j = 0; j < places[i].count; ++j) {
+      map_.unclaim_page({.store = places[i].place.store, .page = places[i].place.page + j});
+    }
+  }
+}
+
+// Makes the branch, or makes it larger: pages from `first` on are new. Without all places that a
+// thick one needs nothing happens.
+Task<Error> Pool::provision(BranchRecord record, PageNumber first, metadata::Batch extra) {
+  std::vector<PlacePages> places;
+  if (record.thick) {
+    auto claimed = claim_all(record, first);
+    if (!claimed.has_value()) co_return claimed.error();
+    places = std::move(*claimed);
+  }
+  std::size_t done = 0;
+  if (places.size() > kMostPlaceRecords) {
+    // In several groups. Until the last one, what is new of it is nobody's, and sweeping frees it.
+    BranchRecord growing = record;
+    growing.dead = growing.dead || map_.find(record.id) == nullptr;
+    growing.sweeping = growing.sweeping || growing.dead;
+    while (places.size() - done > kMostPlaceRecords) {
+      std::vector<MapRecord> records;
+      growing.byte_count =
+          std::min(record.byte_count, places[done + kMostPlaceRecords].page * map_.page_bytes());
+      records.emplace_back(growing);
+      for (std::size_t i = 0; i < kMostPlaceRecords; ++i) records.emplace_back(places[done + i]);
+      const Error error = co_await commit(std::move(records), {});
+      if (error != Error::kNone) {
+        unclaim(places, done);
+        co_return error;
+      }
+      done += kMostPlaceRecords;
+    }
+  }
+  std::vector<MapRecord> records;
+  records.emplace_back(std::move(record));
+  for (std::size_t i = done; i < places.size(); ++i) records.emplace_back(places[i]);
+  const Error error = co_await commit(std::move(records), std::move(extra));
+  if (error != Error::kNone) unclaim(places, done);
+  co_return error;
+}
+
+}  // namespace sandbay::pool

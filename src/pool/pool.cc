@@ -1,0 +1,342 @@
+// Pool: opening, stores, making and removing branches.
+#include "pool/pool.h"
+
+#include <algorithm>
+#include <cassert>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "pool/pool_volume.h"
+
+namespace sandbay::pool {
+
+Pool::Pool(Executor& home, metadata::Store& store, nvram::Region* region, PoolOptions options)
+    : home_(home),
+      store_(store),
+      options_(std::move(options)),
+      copies_(home, options_.copy_bytes),
+      map_(store, options_.map),
+      log_(home, map_, store, region, options_.log) {}
+
+Pool::~Pool() { assert(volumes_.empty() && snapshot_volumes_.empty()); }
+
+Task<std::expected<std::unique_ptr<Pool>, std::string>> Pool::open(
+    Executor& home, metadata::Store& store, nvram::Region* region, PoolOptions options,
+    std::vector<StoreConfig> stores) {
+  assert(&store.home() == &home);
+  std::unique_ptr<Pool> pool(new Pool(home, store, region, std::move(options)));
+  for (const StoreConfig& one : stores) {
+    const std::string wrong = pool->why_unfit(one);
+    if (!wrong.empty()) co_return std::unexpected(wrong);
+  }
+  std::string wrong = co_await pool->map_.load();
+  if (wrong.empty()) wrong = co_await pool->log_.open();
+  if (wrong.empty()) wrong = co_await pool->take_stores(std::move(stores));
+  if (wrong.empty()) co_return std::move(pool);
+  co_await pool->log_.stop();
+  co_return std::unexpected(wrong);
+}
+
+std::string Pool::why_unfit(const StoreConfig& store) const {
+  if (store.record.index == kNoStore) return "a store without a number";
+  if (store.device == nullptr) return {};
+  if (&store.device->home() != &home_) {
+    return fmt::format("store {} lives on another executor", store.record.index);
+  }
+  const Geometry& geometry = store.device->geometry();
+  if (options_.block_bytes % geometry.block_bytes != 0) {
+    return fmt::format("store {} has blocks of {} bytes; volumes of this pool have {}",
+                       store.record.index, geometry.block_bytes, options_.block_bytes);
+  }
+  const std::uint64_t pages = geometry.block_count * geometry.block_bytes / map_.page_bytes();
+  if (store.record.page_count > pages) {
+    return fmt::format("store {} has room for {} pages, and should have {}", store.record.index,
+                       pages, store.record.page_count);
+  }
+  return {};
+}
+
+Task<std::string> Pool::take_stores(std::vector<StoreConfig> stores) {
+  for (StoreConfig& store : stores) {
+    const auto known = map_.stores().find(store.record.index);
+    if (known != map_.stores().end() && known->second.record.uuid != store.record.uuid) {
+      co_return fmt::format("store {} is another one than the map knows", store.record.index);
+    }
+    // Its size depends on the pages, which only the map knows for certain.
+    std::string wrong = why_unfit(store);
+    if (!wrong.empty()) co_return wrong;
+    const StoreIndex index = store.record.index;
+    const Error error = co_await put_store(std::move(store), {});
+    if (error != Error::kNone) {
+      co_return fmt::format("store {}: {}", index, describe(error));
+    }
+  }
+  co_return std::string();
+}
+
+Task<Error> Pool::close() { return log_.close(); }
+
+Task<void> Pool::stop() { return log_.stop(); }
+
+void Pool::tell(PoolEvent event) {
+  if (observer_) observer_(event);
+}
+
+Task<Error> Pool::commit(std::vector<MapRecord> records, metadata::Batch extra) {
+  const Error error = co_await log_.commit(std::move(records), std::move(extra));
+  if (error != Error::kNone) tell({.kind = PoolEvent::Kind::kMapFailure, .error = error});
+  co_return error;
+}
+
+// Stores ----------------------------------------------------------------------------------------
+
+void Pool::place_device(StoreIndex store, BlockDevice* device) {
+  if (store >= devices_.size()) devices_.resize(store + 1U);
+  devices_[store] = device;
+}
+
+void Pool::set_device(StoreIndex store, BlockDevice* device) { place_device(store, device); }
+
+void Pool::set_latency(StoreIndex store, double relative) {
+  assert(relative > 0);
+  weights_[store].latency = relative;
+}
+
+Task<Error> Pool::put_store(StoreConfig store, metadata::Batch extra) {
+  co_await directory_.lock();
+  const Error error = co_await put_store_locked(std::move(store), std::move(extra));
+  directory_.unlock();
+  co_return error;
+}
+
+Task<Error> Pool::put_store_locked(StoreConfig store, metadata::Batch extra) {
+  if (!why_unfit(store).empty()) co_return Error::kInvalid;
+  const auto known = map_.stores().find(store.record.index);
+  if (known != map_.stores().end()) {
+    const StoreRecord& record = known->second.record;
+    if (store.record.page_count < record.page_count) co_return Error::kInvalid;
+    if (record == store.record && extra.empty()) {
+      place_device(record.index, store.device);
+      co_return Error::kNone;
+    }
+  }
+  const Error error = co_await commit({store.record}, std::move(extra));
+  if (error == Error::kNone) place_device(store.record.index, store.device);
+  co_return error;
+}
+
+Task<Error> Pool::remove_store(StoreIndex store, metadata::Batch extra) {
+  co_await directory_.lock();
+  Error error = Error::kNotFound;
+  const auto known = map_.stores().find(store);
+  if (known != map_.stores().end()) {
+    const FreePages& pages = known->second.pages;
+    // Nobody may claim a page of it meanwhile: it is vacating.
+    const bool idle = pages.free_count() == pages.page_count() &&
+                      known->second.record.state == StoreState::kVacating;
+    error = Error::kNotReady;
+    if (idle) error = co_await commit({EraseStore{.index = store}}, std::move(extra));
+    if (error == Error::kNone) place_device(store, nullptr);
+  }
+  directory_.unlock();
+  co_return error;
+}
+
+PoolSpace Pool::space() const {
+  PoolSpace space;
+  for (const auto& [index, store] : map_.stores()) {
+    space.pages += store.pages.page_count();
+    space.free_pages += store.pages.free_count();
+  }
+  space.reserve_pages = map_.slots().page_count();
+  space.kept_slots = map_.slots().used_count();
+  return space;
+}
+
+PoolSpace Pool::space(StoreIndex store) const {
+  const auto known = map_.stores().find(store);
+  if (known == map_.stores().end()) return {};
+  return {.pages = known->second.pages.page_count(),
+          .free_pages = known->second.pages.free_count()};
+}
+
+// Branches ----------------------------------------------------------------------------------------
+
+Branch* Pool::find_live(BranchId id) const {
+  Branch* const branch = map_.find(id);
+  return branch != nullptr && !branch->record.dead ? branch : nullptr;
+}
+
+bool Pool::has(SnapshotKey snapshot) const noexcept {
+  const Branch* const branch = map_.find(snapshot.branch);
+  return branch != nullptr && std::ranges::binary_search(branch->living, snapshot.generation);
+}
+
+std::unique_ptr<PoolVolume> Pool::attach(BranchId id, Generation generation) {
+  Branch* const branch = map_.find(id);
+  if (branch == nullptr) return nullptr;
+  if (generation == kLive) {
+    if (branch->record.dead || volumes_.contains(id)) return nullptr;
+    auto volume = std::make_unique<PoolVolume>(*this, *branch, generation);
+    volumes_[id] = volume.get();
+    return volume;
+  }
+  if (!branch->snapshots.contains(generation)) return nullptr;
+  auto volume = std::make_unique<PoolVolume>(*this, *branch, generation);
+  snapshot_volumes_.push_back(volume.get());
+  return volume;
+}
+
+void Pool::detach(PoolVolume& volume) {
+  if (volume.read_only()) {
+    std::erase(snapshot_volumes_, &volume);
+  } else {
+    volumes_.erase(volume.branch().id());
+  }
+}
+
+Task<Result<BranchId>> Pool::create(BranchOptions options, metadata::Batch extra) {
+  co_await directory_.lock();
+  const auto made = co_await create_locked(std::move(options), std::move(extra));
+  directory_.unlock();
+  co_return made;
+}
+
+Task<Result<BranchId>> Pool::create_locked(BranchOptions options, metadata::Batch extra) {
+  if (options.byte_count == 0 || options.byte_count % options_.block_bytes != 0 ||
+      options.byte_count > kMostBranchBytes || options.label.size() > kLongestLabel) {
+    co_return std::unexpected(Error::kInvalid);
+  }
+  BranchRecord record{.id = map_.claim_branch(),
+                      .byte_count = options.byte_count,
+                      .thick = options.thick,
+                      .placement = options.placement,
+                      .fixed_store = options.fixed_store,
+                      .page_limit = options.page_limit,
+                      .page_warning = options.page_warning,
+                      .label = std::move(options.label)};
+  const BranchId id = record.id;
+  const Error error = co_await provision(std::move(record), 0, std::move(extra));
+  if (error != Error::kNone) co_return std::unexpected(error);
+  co_return id;
+}
+
+Task<Error> Pool::remove(BranchId branch, metadata::Batch extra) {
+  co_await directory_.lock();
+  const Error error = co_await remove_locked(branch, std::move(extra));
+  directory_.unlock();
+  co_return error;
+}
+
+Task<Error> Pool::remove_locked(BranchId id, metadata::Batch extra) {
+  const Branch* const branch = map_.find(id);
+  if (branch == nullptr) co_return Error::kNotFound;
+  const bool shown = std::ranges::any_of(
+      snapshot_volumes_, [&](const PoolVolume* volume) { return &volume->branch() == branch; });
+  if (volumes_.contains(id) || shown) co_return Error::kNotReady;
+  std::vector<MapRecord> records;
+  for (const auto& [generation, snapshot] : branch->snapshots) {
+    records.emplace_back(EraseSnapshot{.branch = id, .generation = generation});
+  }
+  BranchRecord record = branch->record;
+  record.dead = true;
+  record.sweeping = true;
+  records.emplace_back(std::move(record));
+  co_return co_await commit(std::move(records), std::move(extra));
+}
+
+Task<Error> Pool::expand(BranchId branch, std::uint64_t byte_count, metadata::Batch extra) {
+  co_await directory_.lock();
+  const Error error = co_await expand_locked(branch, byte_count, std::move(extra));
+  directory_.unlock();
+  co_return error;
+}
+
+Task<Error> Pool::expand_locked(BranchId id, std::uint64_t byte_count, metadata::Batch extra) {
+  const Branch* const branch = find_live(id);
+  if (branch == nullptr) co_return Error::kNotFound;
+  if (byte_count < branch->record.byte_count || byte_count % options_.block_bytes != 0 ||
+      byte_count > kMostBranchBytes) {
+    co_return Error::kInvalid;
+  }
+  BranchRecord record = branch->record;
+  const PageNumber first = map_.page_count_of(*branch);
+  record.byte_count = byte_count;
+  co_return co_await provision(std::move(record), first, std::move(extra));
+}
+
+Task<Error> Pool::shrink(BranchId branch, std::uint64_t byte_count, metadata::Batch extra) {
+  co_await directory_.lock();
+  const Error error = co_await shrink_locked(branch, byte_count, std::move(extra));
+  directory_.unlock();
+  co_return error;
+}
+
+Task<Error> Pool::shrink_locked(BranchId id, std::uint64_t byte_count, metadata::Batch extra) {
+  Branch* const branch = find_live(id);
+  if (branch == nullptr) co_return Error::kNotFound;
+  const std::uint64_t now = branch->record.byte_count;
+  if (byte_count == 0 || byte_count > now || byte_count % options_.block_bytes != 0) {
+    co_return Error::kInvalid;
+  }
+  // What lies behind the end goes first, as if it were unmapped.
+  const auto attached = volumes_.find(id);
+  std::unique_ptr<PoolVolume> own;
+  if (attached == volumes_.end()) own = attach(id);
+  PoolVolume* const volume = own != nullptr ? own.get() : attached->second;
+  const std::uint32_t block = options_.block_bytes;
+  Request unmap{.operation = Operation::kUnmap,
+                .extent = {.first = byte_count / block, .block_count = (now - byte_count) / block}};
+  const Completion unmapped = co_await volume->submit(std::move(unmap));
+  if (unmapped.error != Error::kNone) co_return unmapped.error;
+  BranchRecord record = branch->record;
+  record.byte_count = byte_count;
+  const auto pages =
+      static_cast<PageNumber>((byte_count + map_.page_bytes() - 1) / map_.page_bytes());
+  branch->door.close();
+  co_await branch->door.wait_until_empty();
+  const Error error = co_await cut_off(branch, std::move(record), pages, std::move(extra));
+  branch->door.open();
+  co_return error;
+}
+
+// Writes that came after the unmapping may have brought something back: it goes without being kept
+// only if nothing was, which unmapping under a closed door makes sure.
+Task<Error> Pool::cut_off(Branch* branch, BranchRecord record, PageNumber pages,
+                          metadata::Batch extra) {
+  std::vector<MapRecord> records;
+  std::vector<PoolMap::ChunkMaps::Pin> pins;
+  const PageNumber end = map_.page_count_of(*branch);
+  for (PageNumber page = branch->pages.next(pages, end); page < end;
+       page = branch->pages.next(page + 1, end)) {
+    auto chunks = co_await map_.chunk_map({.branch = branch->id(), .page = page});
+    if (!chunks.has_value()) co_return chunks.error();
+    if ((*chunks)->data_count() > 0) co_return Error::kNotReady;
+    records.emplace_back(SetChunks{.branch = branch->id(),
+                                   .page = page,
+                                   .count = static_cast<std::uint16_t>(map_.page_chunks())});
+    if (!branch->pages.at(page).place().none()) {
+      records.emplace_back(PlacePages{.branch = branch->id(), .page = page, .place = {}});
+    }
+    pins.push_back(std::move(*chunks));
+  }
+  records.emplace_back(std::move(record));
+  co_return co_await commit(std::move(records), std::move(extra));
+}
+
+Task<Error> Pool::set_limits(BranchId id, std::uint64_t page_limit, std::uint64_t page_warning) {
+  co_await directory_.lock();
+  Error error = Error::kNotFound;
+  const Branch* const branch = find_live(id);
+  if (branch != nullptr) {
+    BranchRecord record = branch->record;
+    record.page_limit = page_limit;
+    record.page_warning = page_warning;
+    error = co_await commit({std::move(record)}, {});
+  }
+  directory_.unlock();
+  co_return error;
+}
+
+}  // namespace sandbay::pool

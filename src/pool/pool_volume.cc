@@ -1,0 +1,278 @@
+// PoolVolume: geometry, reads, flushes, provisioning.
+#include "pool/pool_volume.h"
+
+#include <algorithm>
+#include <cassert>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "pool/page_io.h"
+
+namespace sandbay::pool {
+
+namespace {
+
+constexpr Health kWorst[] = {Health::kMissing, Health::kFailed, Health::kDegraded,
+                             Health::kPredictedFailure};
+
+}  // namespace
+
+PoolVolume::PoolVolume(Pool& pool, Branch& branch, Generation generation)
+    : pool_(pool), branch_(&branch), generation_(generation) {}
+
+PoolVolume::~PoolVolume() { pool_.detach(*this); }
+
+void PoolVolume::settle_geometry() const {
+  const PoolOptions& options = pool_.options();
+  std::uint64_t bytes = branch_->record.byte_count;
+  const auto snapshot = branch_->snapshots.find(generation_);
+  if (snapshot != branch_->snapshots.end()) bytes = snapshot->second.byte_count;
+  geometry_ = {
+      .block_bytes = options.block_bytes,
+      .physical_block_bytes = options.physical_block_bytes,
+      .block_count = bytes / options.block_bytes,
+      .unmap = true,
+      .unmap_zeroes = true,
+      .unmap_granularity_blocks = static_cast<std::uint32_t>(kChunkBytes / options.block_bytes),
+      .read_only = read_only(),
+      .volatile_cache = false,
+      .non_volatile_cache = true};
+  bool any = false;
+  for (const BlockDevice* const device : pool_.devices()) {
+    if (device == nullptr) continue;
+    any = true;
+    const Geometry& below = device->geometry();
+    geometry_.optimal_io_blocks =
+        std::max(geometry_.optimal_io_blocks,
+                 static_cast<std::uint32_t>(below.optimal_io_blocks * below.block_bytes /
+                                            options.block_bytes));
+    geometry_.volatile_cache = geometry_.volatile_cache || below.volatile_cache;
+    geometry_.non_volatile_cache = geometry_.non_volatile_cache && below.non_volatile_cache;
+    geometry_.rotational = geometry_.rotational || below.rotational;
+  }
+  geometry_.non_volatile_cache = geometry_.non_volatile_cache && any;
+}
+
+const Geometry& PoolVolume::geometry() const noexcept {
+  settle_geometry();
+  return geometry_;
+}
+
+Health PoolVolume::health() const noexcept {
+  for (const Health bad : kWorst) {
+    for (const Branch* branch = branch_; branch != nullptr;
+         branch = pool_.map().find(branch->record.parent)) {
+      for (const auto& [index, store] : pool_.map().stores()) {
+        if (branch->pages.count_on(index) == 0) continue;
+        const BlockDevice* const device = pool_.device(index);
+        if ((device != nullptr ? device->health() : Health::kMissing) == bad) return bad;
+      }
+    }
+  }
+  return Health::kGood;
+}
+
+std::string PoolVolume::description() const {
+  if (read_only()) return fmt::format("snapshot {} of branch {}", generation_, branch_->id());
+  return fmt::format("branch {} of a pool", branch_->id());
+}
+
+Task<Completion> PoolVolume::submit(Request request) {
+  assert(fits(geometry(), request) || request.operation == Operation::kFlush);
+  switch (request.operation) {
+    case Operation::kRead:
+      return read(std::move(request));
+    case Operation::kWrite:
+      return write(std::move(request));
+    case Operation::kFlush:
+      return flush(std::move(request));
+    case Operation::kUnmap:
+    case Operation::kWriteZeroes:
+      return deallocate(std::move(request));
+    case Operation::kAdvise:
+      break;
+  }
+  return advise(std::move(request));
+}
+
+PoolVolume::Piece PoolVolume::first_piece(std::uint64_t byte, std::uint64_t end) const noexcept {
+  const std::uint64_t page_bytes = pool_.map().page_bytes();
+  const std::uint64_t offset = byte % page_bytes;
+  return {.page = static_cast<PageNumber>(byte / page_bytes),
+          .offset = offset,
+          .byte_count = std::min(end - byte, page_bytes - offset)};
+}
+
+Lba PoolVolume::lba_of(const Piece& piece) const noexcept {
+  return (piece.page * pool_.map().page_bytes() + piece.offset) / pool_.options().block_bytes;
+}
+
+// A piece that lies in one run in `place`, with the request's own buffers.
+Task<Completion> PoolVolume::submit_in_place(Request request, Place place, Piece piece) {
+  BlockDevice* const device = pool_.device(place.store);
+  if (device == nullptr) {
+    co_return Completion{.error = Error::kNotReady, .data = std::move(request.data)};
+  }
+  const std::uint32_t block = device->geometry().block_bytes;
+  const Lba first = (place.page * pool_.map().page_bytes() + piece.offset) / block;
+  request.extent = {.first = first, .block_count = piece.byte_count / block};
+  Completion completion = co_await device->submit(std::move(request));
+  if (completion.error != Error::kNone && completion.first_bad_lba >= first) {
+    completion.first_bad_lba =
+        lba_of(piece) + (completion.first_bad_lba - first) * block / pool_.options().block_bytes;
+  }
+  co_return completion;
+}
+
+// Reads -------------------------------------------------------------------------------------------
+
+Task<Completion> PoolVolume::read(Request request) {
+  if (!door_.try_enter()) co_await door_.enter();
+  const DoorHold door(door_);
+  const std::uint64_t block = pool_.options().block_bytes;
+  const std::uint64_t end = request.extent.end() * block;
+  std::uint64_t at = request.extent.first * block;
+  if (at == end) co_return Completion{.data = std::move(request.data)};
+  Piece piece = first_piece(at, end);
+  if (piece.byte_count == end - at) co_return co_await read_piece(std::move(request), piece);
+  Completion whole;
+  for (; at < end; at += piece.byte_count) {
+    piece = first_piece(at, end);
+    Request part = request_like(request);
+    part.data = request.data.take_front(piece.byte_count);
+    Completion completion = co_await read_piece(std::move(part), piece);
+    whole.data.append(std::move(completion.data));
+    whole.modelled_end = std::max(whole.modelled_end, completion.modelled_end);
+    if (completion.error == Error::kNone) continue;
+    whole.error = completion.error;
+    whole.first_bad_lba = completion.first_bad_lba;
+    whole.data.append(std::move(request.data));
+    break;
+  }
+  co_return whole;
+}
+
+Task<Completion> PoolVolume::read_piece(Request request, Piece piece) {
+  Branch& branch = *branch_;
+  const ChunkRange range = piece.chunks();
+  ChunkLocks::Hold hold(branch.locks, ChunkLocks::Kind::kRead, range);
+  if (!hold.ready()) co_await branch.locks.wait(hold);
+  branch.pages.note_use(piece.page);
+  const PageEntry entry = branch.pages.at(piece.page);
+  if (entry.state == PageState::kData && generation_ == kLive) {
+    co_return co_await submit_in_place(std::move(request), entry.place(), piece);
+  }
+  ReadPlan plan;
+  const Error error = co_await plan_read(&pool_, &branch, generation_, range, &plan);
+  if (error != Error::kNone) {
+    co_return Completion{.error = error, .data = std::move(request.data)};
+  }
+  PageIo io(pool_);
+  // Of the first chunk, what lies before the piece is left out.
+  std::uint64_t skip = piece.offset % kChunkBytes;
+  std::uint64_t left = piece.byte_count;
+  Lba lba = lba_of(piece);
+  for (const Source& source : plan.sources) {
+    const std::uint64_t bytes = std::min(source.count * kChunkBytes - skip, left);
+    BufferList data = request.data.take_front(bytes);
+    if (source.zeros) {
+      io.add_zeros(std::move(data));
+    } else {
+      io.start(request, Operation::kRead, source.slot, skip, std::move(data), lba);
+    }
+    lba += bytes / pool_.options().block_bytes;
+    left -= bytes;
+    skip = 0;
+  }
+  assert(left == 0);
+  co_return co_await io.wait();
+}
+
+// Others ------------------------------------------------------------------------------------------
+
+Task<Completion> PoolVolume::flush(Request request) {
+  if (!door_.try_enter()) co_await door_.enter();
+  const DoorHold door(door_);
+  Completion whole{.data = std::move(request.data)};
+  std::vector<BlockDevice*> devices = pool_.devices();
+  for (BlockDevice* const device : devices) {
+    if (device == nullptr) continue;
+    Request part = request_like(request);
+    part.extent = {.first = 0, .block_count = device->geometry().block_count};
+    const Completion completion = co_await device->submit(std::move(part));
+    if (whole.error == Error::kNone) whole.error = completion.error;
+    whole.modelled_end = std::max(whole.modelled_end, completion.modelled_end);
+  }
+  co_return whole;
+}
+
+Task<Completion> PoolVolume::advise(Request request) {
+  if (!door_.try_enter()) co_await door_.enter();
+  const DoorHold door(door_);
+  const std::uint64_t block = pool_.options().block_bytes;
+  const std::uint64_t end = request.extent.end() * block;
+  Piece piece;
+  for (std::uint64_t at = request.extent.first * block; at < end; at += piece.byte_count) {
+    piece = first_piece(at, end);
+    const PageEntry entry = branch_->pages.at(piece.page);
+    if (entry.state != PageState::kData || generation_ != kLive) continue;
+    co_await submit_in_place(request_like(request), entry.place(), piece);
+  }
+  co_return Completion{.data = std::move(request.data)};
+}
+
+Task<Result<ProvisioningRun>> PoolVolume::provisioning(Lba first, Lba limit) {
+  if (!door_.try_enter()) co_await door_.enter();
+  const DoorHold door(door_);
+  Branch& branch = *branch_;
+  const std::uint64_t block = pool_.options().block_bytes;
+  const std::uint64_t end = limit * block;
+  std::uint64_t at = first * block;
+  std::optional<bool> mapped;
+  while (at < end) {
+    const bool plain = generation_ == kLive && !branch.has_parent();
+    if (plain && mapped != true) {
+      // Nothing is there until the next page with an entry.
+      const PageNumber pages = pool_.map().page_count_of(branch);
+      const PageNumber page = first_piece(at, end).page;
+      const PageNumber next = branch.pages.next(page, pages);
+      if (next > page) {
+        mapped = false;
+        at = std::min(end, next * pool_.map().page_bytes());
+        continue;
+      }
+    }
+    const Piece piece = first_piece(at, end);
+    const ChunkRange range = piece.chunks();
+    ChunkLocks::Hold hold(branch.locks, ChunkLocks::Kind::kRead, range);
+    if (!hold.ready()) co_await branch.locks.wait(hold);
+    ReadPlan plan;
+    const Error error = co_await plan_read(&pool_, &branch, generation_, range, &plan);
+    if (error != Error::kNone) co_return std::unexpected(error);
+    std::uint64_t skip = at % kChunkBytes;
+    const std::uint64_t piece_end = at + piece.byte_count;
+    for (const Source& source : plan.sources) {
+      if (!mapped.has_value()) mapped = !source.zeros;
+      if (*mapped == source.zeros) {
+        co_return ProvisioningRun{.block_count = at / block - first, .mapped = *mapped};
+      }
+      at = std::min(piece_end, at + source.count * kChunkBytes - skip);
+      skip = 0;
+    }
+  }
+  co_return ProvisioningRun{.block_count = limit - first, .mapped = mapped.value_or(false)};
+}
+
+Request PoolVolume::request_like(const Request& request) {
+  return {.operation = request.operation,
+          .force_unit_access = request.force_unit_access,
+          .disable_page_out = request.disable_page_out,
+          .origin = request.origin,
+          .volume = request.volume,
+          .deadline = request.deadline,
+          .cancellation = request.cancellation,
+          .modelled_arrival = request.modelled_arrival};
+}
+
+}  // namespace sandbay::pool

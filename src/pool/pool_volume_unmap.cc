@@ -1,0 +1,132 @@
+// PoolVolume: unmapping and zeroing. Both make blocks read as zeros, and whole chunks cost no I/O:
+// only what the map says of them changes. A page without data gives its place back, unless the
+// volume is thick; if a snapshot needs what is in it, the place goes to the snapshots as it is.
+#include <algorithm>
+#include <cassert>
+#include <optional>
+#include <utility>
+
+#include "pool/page_change.h"
+#include "pool/page_io.h"
+#include "pool/pool_volume.h"
+
+namespace sandbay::pool {
+
+Task<Completion> PoolVolume::deallocate(Request request) {
+  if (read_only()) co_return Completion{.error = Error::kReadOnly};
+  if (!door_.try_enter()) co_await door_.enter();
+  const DoorHold door(door_);
+  WriteDoor& writes = branch_->door;
+  if (!writes.try_enter()) co_await writes.enter();
+  const DoorHold inside(writes);
+  const std::uint64_t block = pool_.options().block_bytes;
+  const std::uint64_t end = request.extent.end() * block;
+  Piece piece;
+  for (std::uint64_t at = request.extent.first * block; at < end; at += piece.byte_count) {
+    piece = first_piece(at, end);
+    const Error error = co_await deallocate_piece(&request, piece);
+    if (error != Error::kNone) co_return Completion{.error = error};
+  }
+  co_return Completion{.modelled_end = request.modelled_arrival};
+}
+
+bool PoolVolume::reads_as_zeros(PageNumber page) const {
+  const PageState state = branch_->pages.at(page).state;
+  return state == PageState::kZero || (state == PageState::kThrough && !branch_->has_parent());
+}
+
+Task<Error> PoolVolume::deallocate_piece(const Request* request, Piece piece) {
+  const bool has_place = !branch_->pages.at(piece.page).place().none();
+  if (reads_as_zeros(piece.page) && (branch_->record.thick || !has_place)) co_return Error::kNone;
+  const auto first = static_cast<ChunkIndex>((piece.offset + kChunkBytes - 1) / kChunkBytes);
+  // The last chunk of the volume may be shorter than a chunk: nothing lies behind it.
+  std::uint64_t stop = piece.offset + piece.byte_count;
+  if (lba_of(piece) + piece.byte_count / pool_.options().block_bytes == geometry().block_count) {
+    stop = (stop + kChunkBytes - 1) / kChunkBytes * kChunkBytes;
+  }
+  const auto last = static_cast<ChunkIndex>(stop / kChunkBytes);
+  const std::uint64_t end = piece.offset + piece.byte_count;
+  if (first > last || (first == last && end <= first * kChunkBytes)) {
+    co_return co_await write_zeros(request, piece);
+  }
+  if (piece.offset < first * kChunkBytes) {
+    const Piece head{.page = piece.page,
+                     .offset = piece.offset,
+                     .byte_count = first * kChunkBytes - piece.offset};
+    const Error error = co_await write_zeros(request, head);
+    if (error != Error::kNone) co_return error;
+  }
+  if (end > last * kChunkBytes) {
+    const Piece tail{
+        .page = piece.page, .offset = last * kChunkBytes, .byte_count = end - last * kChunkBytes};
+    const Error error = co_await write_zeros(request, tail);
+    if (error != Error::kNone) co_return error;
+  }
+  if (first == last) co_return Error::kNone;
+  const ChunkRange range{.page = piece.page, .first = first, .count = last - first};
+  co_return co_await deallocate_chunks(request, range);
+}
+
+// A part of one chunk, or of two.
+Task<Error> PoolVolume::write_zeros(const Request* request, Piece piece) {
+  const ChunkRange range = piece.chunks();
+  {
+    // Where there are zeros already, nothing needs to be written.
+    ChunkLocks::Hold hold(branch_->locks, ChunkLocks::Kind::kRead, range);
+    if (!hold.ready()) co_await branch_->locks.wait(hold);
+    ReadPlan plan;
+    const Error error = co_await plan_read(&pool_, branch_, kLive, range, &plan);
+    if (error != Error::kNone) co_return error;
+    if (std::ranges::all_of(plan.sources, &Source::zeros)) co_return Error::kNone;
+  }
+  Request zeros = request_like(*request);
+  zeros.operation = Operation::kWrite;
+  zeros.data = co_await pool_.copies().allocate(piece.byte_count);
+  zeros.data.fill_zero();
+  const Completion written = co_await write_piece(std::move(zeros), piece);
+  co_return written.error;
+}
+
+Task<Error> PoolVolume::deallocate_chunks(const Request* request, ChunkRange range) {
+  Branch& branch = *branch_;
+  const std::uint32_t page_chunks = pool_.map().page_chunks();
+  const ChunkRange page{.page = range.page, .first = 0, .count = page_chunks};
+  const ChunkState target = branch.nothing();
+  bool whole = false;
+  while (true) {
+    ChunkLocks::Hold hold(branch.locks, ChunkLocks::Kind::kChange, whole ? page : range);
+    if (!hold.ready()) co_await branch.locks.wait(hold);
+    PageChange change(pool_, branch, range.page);
+    Error error = co_await change.load();
+    if (error != Error::kNone) co_return error;
+    const ChunkMap& chunks = change.chunks();
+    ChunkMap after = chunks;
+    after.set(range.first, range.count, target);
+    const bool has_place = !change.place().none();
+    const bool gives_up = has_place && after.data_count() == 0;
+    // A page loses its place under a lock of all of it.
+    if (gives_up && !whole) {
+      whole = true;
+      continue;
+    }
+    if (after == chunks && !(gives_up && !branch.record.thick)) co_return Error::kNone;
+    if (gives_up) {
+      error = co_await change.surrender(range, target);
+    } else {
+      error = co_await change.keep_others(range, target, request);
+    }
+    if (error == Error::kNone && branch.record.thick && change.surrendered()) {
+      error = change.need_place(true);
+    }
+    if (error != Error::kNone) co_return error;
+    if (after != chunks) change.set(range.first, range.count, target);
+    if (gives_up && !branch.record.thick) {
+      change.put_place({});
+    } else if (gives_up && change.surrendered()) {
+      change.put_place(change.claimed());
+    }
+    co_return co_await change.commit();
+  }
+}
+
+}  // namespace sandbay::pool

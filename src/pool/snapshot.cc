@@ -1,0 +1,181 @@
+// Pool: snapshots, clones, restores.
+//
+// A snapshot is one record, made while no write of its branches is under way: every write is wholly
+// in it or wholly not. A clone is a branch that hangs on a snapshot, or on a generation of its own.
+// A restored volume goes on in a new branch that hangs on the snapshot.
+#include <algorithm>
+#include <cassert>
+#include <utility>
+
+#include "pool/pool.h"
+#include "pool/pool_volume.h"
+
+namespace sandbay::pool {
+
+Task<Result<std::vector<Generation>>> Pool::snapshot(std::vector<SnapshotOrder> orders,
+                                                     metadata::Batch extra) {
+  co_await directory_.lock();
+  auto taken = co_await snapshot_locked(std::move(orders), std::move(extra));
+  directory_.unlock();
+  co_return taken;
+}
+
+Task<Result<std::vector<Generation>>> Pool::snapshot_locked(std::vector<SnapshotOrder> orders,
+                                                            metadata::Batch extra) {
+  std::vector<Branch*> branches;
+  for (const SnapshotOrder& order : orders) {
+    Branch* const branch = find_live(order.branch);
+    if (branch == nullptr) co_return std::unexpected(Error::kNotFound);
+    if (std::ranges::find(branches, branch) != branches.end() ||
+        order.label.size() > kLongestLabel) {
+      co_return std::unexpected(Error::kInvalid);
+    }
+    if (branch->record.last_generation + 1 == kLive) co_return std::unexpected(Error::kNoSpace);
+    branches.push_back(branch);
+  }
+  // All doors at once, and only then it waits: the moment is the same for all.
+  for (Branch* const branch : branches) branch->door.close();
+  for (Branch* const branch : branches) co_await branch->door.wait_until_empty();
+  std::vector<Generation> generations;
+  std::vector<MapRecord> records;
+  for (std::size_t i = 0; i < orders.size(); ++i) {
+    const BranchRecord& record = branches[i]->record;
+    generations.push_back(record.last_generation + 1);
+    records.emplace_back(SnapshotRecord{.branch = record.id,
+                                        .generation = generations.back(),
+                                        .byte_count = record.byte_count,
+                                        .label = std::move(orders[i].label)});
+  }
+  const Error error = co_await commit(std::move(records), std::move(extra));
+  for (Branch* const branch : branches) branch->door.open();
+  if (error != Error::kNone) co_return std::unexpected(error);
+  co_return generations;
+}
+
+Task<Error> Pool::remove_snapshot(SnapshotKey snapshot, metadata::Batch extra) {
+  co_await directory_.lock();
+  const Error error = co_await remove_snapshot_locked(snapshot, std::move(extra));
+  directory_.unlock();
+  co_return error;
+}
+
+Task<Error> Pool::remove_snapshot_locked(SnapshotKey snapshot, metadata::Batch extra) {
+  const Branch* const branch = map_.find(snapshot.branch);
+  if (branch == nullptr || !branch->snapshots.contains(snapshot.generation)) {
+    co_return Error::kNotFound;
+  }
+  const bool shown = std::ranges::any_of(snapshot_volumes_, [&](const PoolVolume* volume) {
+    return &volume->branch() == branch && volume->generation() == snapshot.generation;
+  });
+  if (shown) co_return Error::kNotReady;
+  BranchRecord record = branch->record;
+  record.sweeping = true;
+  co_return co_await commit(
+      {EraseSnapshot{.branch = snapshot.branch, .generation = snapshot.generation},
+       std::move(record)},
+      std::move(extra));
+}
+
+Task<Result<BranchId>> Pool::clone(SnapshotKey of, BranchOptions options, metadata::Batch extra) {
+  co_await directory_.lock();
+  const auto made = co_await clone_locked(of, std::move(options), std::move(extra));
+  directory_.unlock();
+  co_return made;
+}
+
+Task<Result<BranchId>> Pool::clone_locked(SnapshotKey of, BranchOptions options,
+                                          metadata::Batch extra) {
+  Branch* const source = map_.find(of.branch);
+  const bool live = of.generation == kLive;
+  if (source == nullptr || (live ? source->record.dead : !has(of))) {
+    co_return std::unexpected(Error::kNotFound);
+  }
+  std::uint64_t byte_count = source->record.byte_count;
+  const auto snapshot = source->snapshots.find(of.generation);
+  if (snapshot != source->snapshots.end()) byte_count = snapshot->second.byte_count;
+  if (options.byte_count == 0) options.byte_count = byte_count;
+  if (options.byte_count < byte_count || options.byte_count % options_.block_bytes != 0 ||
+      options.byte_count > kMostBranchBytes || options.label.size() > kLongestLabel) {
+    co_return std::unexpected(Error::kInvalid);
+  }
+  if (live && source->record.last_generation + 1 == kLive) {
+    co_return std::unexpected(Error::kNoSpace);
+  }
+  std::vector<MapRecord> records;
+  BranchRecord child{.id = map_.claim_branch(),
+                     .byte_count = options.byte_count,
+                     .parent = of.branch,
+                     .parent_generation = of.generation,
+                     .placement = options.placement,
+                     .fixed_store = options.fixed_store,
+                     .page_limit = options.page_limit,
+                     .page_warning = options.page_warning,
+                     .label = std::move(options.label)};
+  const BranchId id = child.id;
+  if (live) {
+    source->door.close();
+    co_await source->door.wait_until_empty();
+    BranchRecord parent = source->record;
+    child.parent_generation = ++parent.last_generation;
+    records.emplace_back(std::move(parent));
+  }
+  records.emplace_back(std::move(child));
+  const Error error = co_await commit(std::move(records), std::move(extra));
+  if (live) source->door.open();
+  if (error != Error::kNone) co_return std::unexpected(error);
+  co_return id;
+}
+
+Task<Result<BranchId>> Pool::restore(PoolVolume& volume, SnapshotKey to, metadata::Batch extra) {
+  co_await directory_.lock();
+  // Whoever waits at this door finds the new branch behind it.
+  volume.door_.close();
+  co_await volume.door_.wait_until_empty();
+  const auto restored = co_await restore_locked(&volume, to, std::move(extra));
+  volume.door_.open();
+  directory_.unlock();
+  co_return restored;
+}
+
+Task<Result<BranchId>> Pool::restore_locked(PoolVolume* volume, SnapshotKey to,
+                                            metadata::Batch extra) {
+  const Branch* const source = map_.find(to.branch);
+  if (volume->read_only()) co_return std::unexpected(Error::kReadOnly);
+  if (source == nullptr || !source->snapshots.contains(to.generation)) {
+    co_return std::unexpected(Error::kNotFound);
+  }
+  BranchRecord old = volume->branch().record;
+  BranchRecord next = old;
+  next.id = map_.claim_branch();
+  next.byte_count = source->snapshots.at(to.generation).byte_count;
+  next.parent = to.branch;
+  next.parent_generation = to.generation;
+  next.last_generation = 0;
+  next.kept_slots = 0;
+  next.sweeping = false;
+  old.dead = true;
+  old.sweeping = true;
+  std::vector<PlacePages> places;
+  if (next.thick) {
+    auto claimed = claim_all(next, 0);
+    if (!claimed.has_value()) co_return std::unexpected(claimed.error());
+    places = std::move(*claimed);
+  }
+  const BranchId id = next.id;
+  const BranchId old_id = old.id;
+  std::vector<MapRecord> records;
+  records.emplace_back(std::move(next));
+  for (const PlacePages& place : places) records.emplace_back(place);
+  records.emplace_back(std::move(old));
+  const Error error = co_await commit(std::move(records), std::move(extra));
+  if (error != Error::kNone) {
+    unclaim(places, 0);
+    co_return std::unexpected(error);
+  }
+  volume->branch_ = map_.find(id);
+  volumes_.erase(old_id);
+  volumes_[id] = volume;
+  co_return id;
+}
+
+}  // namespace sandbay::pool
