@@ -313,6 +313,7 @@ Task<void> Hardware::stop(TimePoint deadline, bool quiet) {
   ended = co_await cache_->stop(std::max(home_.now(), deadline - kForSets));
   ended = ended && (quiet || cache_->cache() == nullptr);
   if (ended) {
+    if (mirror_faults_ != nullptr) engine_->remove_nvram(kMirrorName);
     mirror_faults_.reset();
     co_await cache_->finish();
   }
