@@ -73,6 +73,20 @@ def test_chap_right_and_wrong(t):
     qemu_io(t, daemon.url(), user='alice', secret=SECRET)
 
 
+def test_discovery_with_chap(t):
+    """Whoever cannot prove itself is told nothing, and still reaches what is open to it."""
+    t.need('iscsi-ls', 'qemu-io')
+    section = ('\n[discovery]\n[[discovery.access]]\ninitiator = "*"\nchap_user = "finder"\n'
+               f'chap_secret = "{SECRET}"\n')
+    daemon = t.daemon([{'name': 'disk', 'size': '16MiB'}], extra=section)
+    output = t.run('iscsi-ls', f'iscsi://finder%{SECRET}@{daemon.portal}').stdout
+    t.check(harness.NAME_PREFIX + 'disk' in output, output)
+    for user in ('', f'finder%{WRONG}@', f'bob%{SECRET}@'):
+        output = t.run('iscsi-ls', f'iscsi://{user}{daemon.portal}', ok=False).stdout
+        t.check(harness.NAME_PREFIX not in output, output)
+    qemu_io(t, daemon.url())
+
+
 def test_wrong_credentials_are_bounded(t):
     """Three hundred logins with a wrong secret leave no memory behind and nobody waiting."""
     t.need('iscsi-inq')
