@@ -190,6 +190,7 @@ class RaidSet final : public BlockDevice {
   Task<Completion> read_one(Request request, Layout::Position position);
   // `asked`: what the host wants of it.
   Task<Completion> read_many(Request request, Extent asked);
+  bool add_gap(ReadPiece* piece, std::uint64_t blocks) const;
   Task<void> read_runs(FrameVector<ReadPiece>* pieces, bool disable_page_out, Origin origin);
   void fail_run(const ReadRun& run, const Completion& done, FrameVector<ReadPiece>& pieces,
                 const FrameVector<std::size_t>& next);

@@ -13,6 +13,7 @@ struct RaidSet::ReadPiece {
   Layout::Position position;
   std::uint32_t rows = 0;
   unsigned member = 0;
+  std::uint32_t gap = 0;  // Blocks before it on its drive that are read with it, and dropped.
   BufferList data;
   Error error = Error::kNone;
   Lba bad = 0;

@@ -27,6 +27,17 @@ std::size_t piece_index(std::size_t left) {
   return index;
 }
 
+// What pieces for so many bytes take of a pool.
+std::size_t footprint(std::size_t byte_count) {
+  std::size_t taken = 0;
+  while (byte_count > 0) {
+    const std::size_t piece = kPieceBytes[piece_index(byte_count)];
+    taken += piece;
+    byte_count -= std::min(piece, byte_count);
+  }
+  return taken;
+}
+
 Throttle::Limits limits_of(const CacheOptions& options, WriteMemory* memory) {
   // Of a pool, an eighth is for what sizes of buffers do not share.
   const std::uint64_t most =
@@ -161,7 +172,8 @@ BufferList Cache::allocate(std::uint64_t byte_count) {
 }
 
 std::uint64_t Cache::room_for_write(std::uint64_t byte_count) const noexcept {
-  return write_memory_ == nullptr ? byte_count : write_memory_->room_for(byte_count);
+  const std::uint64_t memory = footprint(byte_count);
+  return write_memory_ == nullptr ? memory : write_memory_->room_for(memory);
 }
 
 BufferList Cache::allocate_for_write(std::uint64_t byte_count) {

@@ -299,7 +299,7 @@ Task<Completion> CachedDevice::advise(Request request) {
   if (volume.mode == Mode::kNone) co_return completion;
   request.origin = Origin::kReadAhead;
   request.data = {};
-  // Whole stripes, as many as a fetch may have.
+  // As much as a fetch may have, up to the end of a stripe.
   const std::uint64_t most = kMostFetchBytes / block_bytes_;
   const std::uint64_t stripe =
       std::clamp<std::uint64_t>(below().geometry().optimal_io_blocks, 1, most);
@@ -307,7 +307,7 @@ Task<Completion> CachedDevice::advise(Request request) {
   Extent rest = request.extent;
   while (rest.block_count > 0) {
     const Extent piece{.first = rest.first,
-                       .block_count = std::min(rest.block_count, unit - rest.first % unit)};
+                       .block_count = std::min(rest.block_count, unit - rest.first % stripe)};
     rest.first += piece.block_count;
     rest.block_count -= piece.block_count;
     read_ahead(piece, request);

@@ -18,7 +18,11 @@ struct SlowDriveOptions {
 
 class SlowDrive final : public Layer {
  public:
-  SlowDrive(BlockDevice& below, SlowDriveOptions options) : Layer(below), options_(options) {}
+  SlowDrive(BlockDevice& below, SlowDriveOptions options)
+      : Layer(below), options_(options), geometry_(below.geometry()) {
+    geometry_.rotational = true;
+  }
+  const Geometry& geometry() const noexcept override { return geometry_; }
 
   std::uint64_t requests() const noexcept { return requests_; }
   std::uint64_t bytes() const noexcept { return bytes_; }
@@ -44,6 +48,7 @@ class SlowDrive final : public Layer {
 
  private:
   SlowDriveOptions options_;
+  Geometry geometry_;
   TimePoint busy_until_{};
   Lba position_ = 0;
   std::uint64_t requests_ = 0;
