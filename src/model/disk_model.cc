@@ -211,6 +211,7 @@ void DiskModel::wait_for_mechanism(DriveCommand& command) {
   command.stage = Stage::kWaiting;
   waiting_.push_back(
       {.command = &command,
+       .sweep = place.sweep,
        .cylinder = place.cylinder,
        .angle = static_cast<std::uint32_t>((place.sweep + phase_) % layout_.revolution()),
        .head = place.head,

@@ -57,6 +57,7 @@ class DiskModel final : public DriveModel {
   // A ready command and what the choice needs of it.
   struct Candidate {
     DriveCommand* command = nullptr;
+    Nanoseconds sweep = 0;
     std::uint32_t cylinder = 0;
     std::uint32_t angle = 0;
     std::uint32_t head = 0;
@@ -81,7 +82,9 @@ class DiskModel final : public DriveModel {
   Positioning position(const Candidate& candidate, std::uint32_t angle_now) const noexcept;
   bool serve_from_cache(DriveCommand& command);
   void serve(const Candidate& chosen);
-  void finish(DriveCommand& command, Nanoseconds media_begin, Nanoseconds media_end);
+  void finish(DriveCommand& command, const DiskLayout::Place& last, Nanoseconds media_begin,
+              Nanoseconds media_end);
+  bool waits_for_current_segment() const noexcept;
   bool serve_waiting_from_cache();
   std::optional<std::size_t> find_passing();
   std::optional<std::size_t> find_too_old() const noexcept;

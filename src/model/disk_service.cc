@@ -1,6 +1,7 @@
 // The mechanism of DiskModel: which command is next, and what it takes.
 #include <algorithm>
 #include <cassert>
+#include <span>
 
 #include "model/disk_model.h"
 
@@ -80,6 +81,13 @@ bool DiskModel::serve_from_cache(DriveCommand& command) {
   return true;
 }
 
+bool DiskModel::waits_for_current_segment() const noexcept {
+  const std::size_t count = std::min(waiting_.size(), profile_.queue_depth);
+  return std::ranges::any_of(std::span(waiting_).first(count), [&](const Candidate& candidate) {
+    return !candidate.write && look_ahead_.current_may_have(candidate.command->sector);
+  });
+}
+
 // Commands whose sectors were read while they waited end from the cache.
 bool DiskModel::serve_waiting_from_cache() {
   const std::size_t count = std::min(waiting_.size(), profile_.queue_depth);
@@ -110,7 +118,7 @@ std::optional<std::size_t> DiskModel::find_passing() {
 void DiskModel::decide() {
   assert(!waiting_.empty() && free_ <= now_);
   std::optional<std::size_t> passing;
-  if (look_ahead_.active()) {
+  if (look_ahead_.active() && waits_for_current_segment()) {
     if (serve_waiting_from_cache()) return;
     passing = find_passing();
   }
@@ -123,10 +131,11 @@ void DiskModel::decide() {
     return;
   }
   DriveCommand& command = *chosen.command;
-  const Nanoseconds media_end = look_ahead_.passed_at(command.sector + command.sector_count);
+  const DiskLayout::Place last = layout_.place(command.sector + command.sector_count - 1);
+  const Nanoseconds media_end = look_ahead_.passed_at(last.sweep + last.sector_time);
   static_cast<void>(look_ahead_.stop(now_));
   counters_.transferring += Duration(media_end - now_);
-  finish(command, now_, media_end);
+  finish(command, last, now_, media_end);
 }
 
 void DiskModel::serve(const Candidate& chosen) {
@@ -134,19 +143,18 @@ void DiskModel::serve(const Candidate& chosen) {
   const auto angle_now = static_cast<std::uint32_t>(now_ % revolution_);
   const Positioning positioning = position(chosen, angle_now);
   const Nanoseconds begin = now_ + positioning.sum();
-  const DiskLayout::Place first = layout_.place(command.sector);
   const DiskLayout::Place last = layout_.place(command.sector + command.sector_count - 1);
-  const Nanoseconds media = last.sweep + last.sector_time - first.sweep;
+  const Nanoseconds media = last.sweep + last.sector_time - chosen.sweep;
   counters_.seeking += Duration(positioning.seek);
   counters_.rotating += Duration(positioning.wait);
   counters_.transferring += Duration(media);
   if (chosen.write) look_ahead_.invalidate(command.sector, command.sector + command.sector_count);
-  finish(command, begin, begin + media);
+  finish(command, last, begin, begin + media);
 }
 
 // The medium gives or takes all of it from `media_begin` to `media_end`, which is to come.
-void DiskModel::finish(DriveCommand& command, Nanoseconds media_begin, Nanoseconds media_end) {
-  const DiskLayout::Place last = layout_.place(command.sector + command.sector_count - 1);
+void DiskModel::finish(DriveCommand& command, const DiskLayout::Place& last,
+                       Nanoseconds media_begin, Nanoseconds media_end) {
   cylinder_ = last.cylinder;
   head_ = last.head;
   free_ = media_end;
@@ -166,7 +174,8 @@ void DiskModel::finish(DriveCommand& command, Nanoseconds media_begin, Nanosecon
   if (command.operation == Operation::kRead) {
     end = std::max(media_end + std::min(whole, piece_time_), media_begin + whole);
     if (profile_.look_ahead) {
-      look_ahead_.begin(command.sector, command.sector + command.sector_count, media_end);
+      look_ahead_.begin(command.sector, command.sector + command.sector_count, media_end,
+                        last.sweep + last.sector_time);
     }
   } else if (command.operation == Operation::kWrite) {
     end = std::max(media_end, command.ready + whole);

@@ -64,25 +64,17 @@ bool LookAhead::may_find(std::uint64_t first) const noexcept {
   return false;
 }
 
-Nanoseconds LookAhead::passed_at(std::uint64_t end) const noexcept {
-  assert(active_ && end > from_);
-  const DiskLayout::Place last = layout_.place(end - 1);
-  return from_time_ + last.sweep + last.sector_time - from_sweep_;
-}
-
-void LookAhead::begin(std::uint64_t first, std::uint64_t end, Nanoseconds time) {
+void LookAhead::begin(std::uint64_t first, std::uint64_t end, Nanoseconds time, Nanoseconds sweep) {
   if (segments_.empty()) return;
-  std::size_t chosen = segments_.size();
-  for (std::size_t i = 0; i < segments_.size(); ++i) {
+  // The stream's segment, or that of the stream which is longest silent.
+  std::size_t chosen = 0;
+  bool continues = false;
+  for (std::size_t i = 0; i < segments_.size() && !continues; ++i) {
     const Segment& segment = segments_[i];
-    const bool continues = segment.first <= first && first <= segment.end && segment.end > 0;
-    if (continues) chosen = i;
+    continues = segment.first <= first && first <= segment.end && segment.end > 0;
+    if (continues || segment.last_used < segments_[chosen].last_used) chosen = i;
   }
-  if (chosen == segments_.size()) {
-    const auto oldest = std::ranges::min_element(segments_, {}, &Segment::last_used);
-    chosen = static_cast<std::size_t>(oldest - segments_.begin());
-    segments_[chosen].first = first;
-  }
+  if (!continues) segments_[chosen].first = first;
   Segment& segment = segments_[chosen];
   segment.end = end;
   const std::uint64_t least = end > segment_sectors_ ? end - segment_sectors_ : 0;
@@ -91,10 +83,9 @@ void LookAhead::begin(std::uint64_t first, std::uint64_t end, Nanoseconds time) 
   active_ = end < layout_.sector_count();
   if (!active_) return;
   current_ = chosen;
-  const DiskLayout::Place last = layout_.place(end - 1);
   from_ = end;
   from_time_ = time;
-  from_sweep_ = last.sweep + last.sector_time;
+  from_sweep_ = sweep;
   limit_ = std::min(end + segment_sectors_, layout_.sector_count());
 }
 

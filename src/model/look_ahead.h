@@ -31,11 +31,13 @@ class LookAhead {
   bool current_may_have(std::uint64_t first) const noexcept {
     return first >= segments_[current_].first && first < limit_;
   }
-  // When the sectors until `end` have passed the heads; after find() said kPassing.
-  Nanoseconds passed_at(std::uint64_t end) const noexcept;
+  // When the heads have come to `sweep`; after find() said kPassing.
+  Nanoseconds passed_at(Nanoseconds sweep) const noexcept {
+    return from_time_ + sweep - from_sweep_;
+  }
 
-  // [first, end) was read from the medium until `time`, and it goes on from there.
-  void begin(std::uint64_t first, std::uint64_t end, Nanoseconds time);
+  // [first, end) was read from the medium until `time`, up to `sweep`, and it goes on from there.
+  void begin(std::uint64_t first, std::uint64_t end, Nanoseconds time, Nanoseconds sweep);
   // The mechanism is needed elsewhere. The first sector that it has not read; only while active().
   std::uint64_t stop(Nanoseconds time);
   bool active() const noexcept { return active_; }

@@ -1,0 +1,433 @@
+// The layers: a drive's timing on a device in memory, in worlds and on a reactor, and the way to
+// it.
+#include "model/modelled_drive.h"
+
+#include <algorithm>
+#include <catch2/catch.hpp>
+#include <optional>
+
+#include "block/memory_device.h"
+#include "model/disk_model.h"
+#include "model/modelled_path.h"
+#include "runtime/reactor.h"
+#include "runtime/simulation.h"
+#include "runtime/sync.h"
+#include "tests/unit/model/closed_loop.h"
+#include "tests/unit/model/profile_files.h"
+
+namespace sandbay::testing {
+namespace {
+
+using model::ClockOptions;
+using model::Controller;
+using model::DiskMechanism;
+using model::DiskModel;
+using model::DriveCommand;
+using model::ModelClock;
+using model::ModelledController;
+using model::ModelledDrive;
+using model::ModelledPort;
+using model::Outermost;
+using model::Port;
+using model::RequestSlots;
+using std::chrono::microseconds;
+using std::chrono::milliseconds;
+
+constexpr std::uint64_t kDeviceBytes = std::uint64_t{1} << 28U;
+constexpr std::uint32_t kBlock = 512;
+
+const std::shared_ptr<const DiskMechanism>& cheetah() {
+  static const auto mechanism =
+      std::make_shared<const DiskMechanism>(disk_profile("seagate-cheetah-15k5-146"));
+  return mechanism;
+}
+
+using Start = std::function<Task<void>(Executor& home)>;
+
+void run_in_world(const Start& start) {
+  const auto world = sim::World::create({.seed = 1});
+  Executor& home = *world->executors()[0];
+  const bool ended = world->run([&] { return start(home); });
+  REQUIRE(ended);
+}
+
+// Takes real time for everything, and writes down what it was asked.
+class SlowDevice final : public Layer {
+ public:
+  SlowDevice(BlockDevice& below, Duration each) : Layer(below), each_(each) {}
+  Task<Completion> submit(Request request) override {
+    last = request.modelled_arrival;
+    co_await home().sleep_for(each_);
+    co_return co_await below().submit(std::move(request));
+  }
+  TimePoint last;
+
+ private:
+  Duration each_;
+};
+
+// A drive over memory.
+struct Rig {
+  Rig(Executor& executor, ClockOptions options = {}, Duration real_each = {},
+      std::uint64_t first_sector = 0)
+      : home(executor), clock(options, executor.now()) {
+    auto created = MemoryDevice::create(home, {.byte_count = kDeviceBytes});
+    REQUIRE(created.has_value());
+    memory = std::move(*created);
+    slow.emplace(*memory, real_each);
+    drive.emplace(*slow, clock, std::make_unique<DiskModel>(cheetah(), model::DiskOptions{}),
+                  model::ModelledDriveOptions{.name = "a Cheetah", .first_sector = first_sector});
+  }
+  Request request(const DriveCommand& command, TimePoint arrival = {}) const {
+    Request made{.operation = command.operation,
+                 .extent = {command.sector, command.sector_count},
+                 .modelled_arrival = arrival};
+    const bool data =
+        command.operation == Operation::kRead || command.operation == Operation::kWrite;
+    if (data) made.data = home.buffers().try_allocate(command.sector_count * kBlock);
+    return made;
+  }
+
+  Executor& home;
+  ModelClock clock;
+  std::unique_ptr<MemoryDevice> memory;
+  std::optional<SlowDevice> slow;
+  std::optional<ModelledDrive> drive;
+};
+
+RandomPlaces places(std::uint64_t seed = 1) {
+  return {seed, Operation::kWrite, 8192, kDeviceBytes / kBlock};
+}
+
+// One of several loops: the next command when the one before has ended.
+struct Loop {
+  Rig& rig;
+  RandomPlaces next = places();
+  std::uint64_t issued = 0;
+  std::uint64_t count = 0;
+  std::vector<TimePoint> ends;
+  TimePoint start{};
+  bool carry = true;  // The next request carries the modelled end of the one before.
+  std::size_t early = 0;
+  std::size_t wrong = 0;
+};
+
+Task<void> work(Loop& loop, BlockDevice& device, Gate& gate) {
+  const GateHold hold(gate);
+  TimePoint arrival = loop.start;
+  while (loop.issued < loop.count) {
+    const std::uint64_t number = loop.issued++;
+    const DriveCommand command = loop.next(number);
+    const TimePoint carried = loop.carry ? arrival : TimePoint{};
+    Completion done = co_await device.submit(loop.rig.request(command, carried));
+    if (done.error != Error::kNone || done.data.byte_count() != 8192) ++loop.wrong;
+    if (loop.rig.home.now() < loop.rig.clock.real(done.modelled_end)) ++loop.early;
+    loop.ends[number] = done.modelled_end;
+    arrival = done.modelled_end;
+  }
+}
+
+Task<void> run_loops(Loop& loop, BlockDevice& device, std::uint64_t depth, std::uint64_t count) {
+  Gate gate;
+  loop.count = count;
+  loop.ends.resize(count);
+  for (std::uint64_t i = 0; i < depth; ++i) {
+    REQUIRE(gate.enter());
+    spawn(work(loop, device, gate));
+  }
+  co_await gate.close();
+}
+
+std::vector<TimePoint> ends_of_model(std::uint64_t depth, std::uint64_t count, TimePoint start) {
+  DiskModel alone(cheetah(), {});
+  std::vector<TimePoint> ends = run_loop(alone, depth, count, places(), {}, start).ends;
+  std::ranges::sort(ends);
+  return ends;
+}
+
+// ------------------------------------------------------------------------------------------------
+
+Task<void> follows_the_model(Executor& home) {
+  Rig rig(home);
+  const TimePoint start = home.now();
+  // Alone and with a queue; what is drawn first may be another loop's, so the sorted ends count.
+  Loop loop{.rig = rig};
+  co_await run_loops(loop, *rig.drive, 1, 300);
+  CHECK(loop.wrong == 0);
+  CHECK(loop.early == 0);
+  CHECK(loop.ends == ends_of_model(1, 300, start));
+  CHECK(home.now() == loop.ends.back());
+
+  Rig busy(home);
+  Loop several{.rig = busy, .carry = false};
+  const TimePoint later = home.now();
+  co_await run_loops(several, *busy.drive, 8, 600);
+  std::ranges::sort(several.ends);
+  CHECK(several.ends == ends_of_model(8, 600, later));
+}
+
+Task<void> scales(Executor& home) {
+  Rig rig(home, {.time_scale = 3.7});
+  const TimePoint start = home.now();
+  Loop loop{.rig = rig};
+  co_await run_loops(loop, *rig.drive, 1, 100);
+  CHECK(loop.early == 0);
+  CHECK(loop.ends == ends_of_model(1, 100, start));
+  const auto real = static_cast<double>((home.now() - start).count());
+  const auto modelled = static_cast<double>((loop.ends.back() - start).count());
+  CHECK(real == Approx(modelled * 3.7));
+}
+
+Task<void> takes_the_longer_time(Executor& home) {
+  // 100 ms of real time for each are longer than any access, 10 us are shorter.
+  for (const Duration each : {Duration(milliseconds(100)), Duration(microseconds(10))}) {
+    Rig rig(home, {}, each);
+    const DriveCommand command{.operation = Operation::kRead, .sector = 77, .sector_count = 16};
+    const TimePoint start = home.now();
+    const Completion done = co_await rig.drive->submit(rig.request(command, start));
+    CHECK(done.error == Error::kNone);
+    CHECK(rig.slow->last == start);
+    CHECK(done.modelled_end < start + milliseconds(15));
+    CHECK(home.now() == std::max(done.modelled_end, start + each));
+  }
+}
+
+Task<void> ends_later(Task<Completion> task, Completion& result, TimePoint& when, Gate& gate) {
+  const GateHold hold(gate);
+  result = co_await std::move(task);
+  when = Executor::current().now();
+}
+
+Task<void> cancels(Executor& home) {
+  Rig rig(home);
+  Gate gate;
+  std::vector<Cancellation> cancellations(6);
+  std::vector<Completion> results(6);
+  std::vector<TimePoint> ends(6);
+  const TimePoint start = home.now();
+  RandomPlaces draw = places();
+  for (std::size_t i = 0; i < 6; ++i) {
+    Request request = rig.request(draw(i));
+    request.cancellation = &cancellations[i];
+    if (i == 5) cancellations[i].cancel();
+    REQUIRE(gate.enter());
+    spawn(ends_later(rig.drive->submit(std::move(request)), results[i], ends[i], gate));
+  }
+  co_await home.sleep_for(milliseconds(1));
+  for (const std::size_t i : {0U, 1U, 3U}) cancellations[i].cancel();
+  co_await gate.close();
+  for (const std::size_t i : {0U, 1U, 3U}) {
+    CHECK(results[i].error == Error::kCancelled);
+    CHECK(ends[i] == start + milliseconds(1));
+    CHECK(results[i].data.byte_count() == 8192);
+  }
+  CHECK(results[5].error == Error::kCancelled);
+  CHECK(ends[5] == start);
+  for (const std::size_t i : {2U, 4U}) {
+    CHECK(results[i].error == Error::kNone);
+    CHECK(ends[i] == results[i].modelled_end);
+    CHECK(ends[i] > start + milliseconds(1));
+  }
+}
+
+Task<void> shows_itself(Executor& home) {
+  // At the inner edge everything is slower than at the outer one.
+  const std::uint64_t inner = cheetah()->layout.sector_count() - kDeviceBytes / kBlock;
+  std::vector<Duration> took;
+  for (const std::uint64_t first : {std::uint64_t{0}, inner}) {
+    Rig rig(home, {}, {}, first);
+    CHECK(rig.drive->geometry().rotational);
+    CHECK(rig.drive->geometry().block_count == kDeviceBytes / kBlock);
+    CHECK(rig.drive->description() == rig.memory->description() + " timed as a Cheetah");
+    TimePoint arrival = home.now();
+    const TimePoint start = arrival;
+    for (std::uint64_t i = 0; i < 40; ++i) {
+      const Completion done = co_await rig.drive->submit(rig.request(
+          {.operation = Operation::kRead, .sector = i * 1024, .sector_count = 1024}, arrival));
+      arrival = done.modelled_end;
+    }
+    took.push_back(arrival - start);
+    for (const Operation operation : {Operation::kFlush, Operation::kAdvise, Operation::kUnmap}) {
+      const Completion done = co_await rig.drive->submit(
+          rig.request({.operation = operation, .sector = 8, .sector_count = 8}, arrival));
+      CHECK(done.error == Error::kNone);
+      CHECK(done.modelled_end > arrival);
+    }
+    CHECK(ModelledDrive::fits_on(rig.memory->geometry(), inner, 286'749'488));
+    CHECK_FALSE(ModelledDrive::fits_on(rig.memory->geometry(), inner + 1, 286'749'488));
+    CHECK_FALSE(ModelledDrive::fits_on(rig.memory->geometry(), 286'749'489, 286'749'488));
+  }
+  const double ratio = static_cast<double>(took[1].count()) / static_cast<double>(took[0].count());
+  CHECK(ratio == Approx(125.0 / 73).epsilon(0.05));
+}
+
+Task<void> comes_ahead_of_its_time(Executor& home) {
+  // Booked for 20 ms later: until then the drive is another's.
+  Rig rig(home);
+  Gate gate;
+  const TimePoint start = home.now();
+  std::vector<Completion> results(2);
+  std::vector<TimePoint> ends(2);
+  const DriveCommand command{.operation = Operation::kWrite, .sector = 5, .sector_count = 16};
+  for (std::size_t i = 0; i < 2; ++i) {
+    REQUIRE(gate.enter());
+    const TimePoint arrival = i == 0 ? start + milliseconds(20) : start;
+    spawn(ends_later(rig.drive->submit(rig.request(command, arrival)), results[i], ends[i], gate));
+  }
+  co_await gate.close();
+  CHECK(ends[1] < start + milliseconds(20));
+  CHECK(ends[0] > start + milliseconds(20));
+  CHECK(ends[0] == results[0].modelled_end);
+}
+
+Task<void> lateness_does_not_count(Executor& home) {
+  // On a reactor timers are late; the schedule of a loop that carries its times is exact.
+  Rig rig(home, {.lag = std::chrono::hours(1)});
+  const TimePoint start = home.now();
+  Loop loop{.rig = rig, .start = start};
+  co_await run_loops(loop, *rig.drive, 1, 20);
+  CHECK(loop.early == 0);
+  CHECK(loop.wrong == 0);
+  CHECK(loop.ends == ends_of_model(1, 20, start));
+}
+
+// The way to the drive. ------------------------------------------------------------------------
+
+Task<void> adds_up(Executor& home) {
+  Rig rig(home);
+  Port port({.latency = microseconds(40)});
+  Controller controller({.read_request = microseconds(100), .write_request = microseconds(150)});
+  RequestSlots slots(0);
+  ModelledController at_controller(*rig.drive, rig.clock, controller, slots);
+  ModelledPort at_port(at_controller, rig.clock, port, 8192);
+  Outermost outermost(at_port, rig.clock);
+
+  const DriveCommand read{.operation = Operation::kRead, .sector = 0, .sector_count = 128};
+  const TimePoint start = home.now();
+  Completion done = co_await outermost.submit(rig.request(read));
+  CHECK(home.now() == done.modelled_end);
+  // The same on models alone.
+  Port same({.latency = microseconds(40)});
+  DiskModel alone(cheetah(), {});
+  DriveCommand command = read;
+  command.arrival = same.receive(start, 0, 8192) + microseconds(100);
+  alone.arrive(command);
+  while (alone.outstanding() > 0) {
+    const TimePoint next = alone.next_event();
+    alone.advance(next);
+    static_cast<void>(alone.take_ended(next));
+  }
+  CHECK(rig.slow->last == command.arrival);
+  CHECK(done.modelled_end == same.send(command.end, 65536, 8192));
+}
+
+Task<void> reads_once(BlockDevice& device, Request request, Gate& gate) {
+  const GateHold hold(gate);
+  const Completion done = co_await device.submit(std::move(request));
+  CHECK(done.error == Error::kNone);
+}
+
+// How long so many reads at once take through one shared port or controller, MB/s.
+Task<double> rate_of_reads(Rig& rig, BlockDevice& left, BlockDevice& right, std::uint64_t count) {
+  Gate gate;
+  const TimePoint start = rig.home.now();
+  for (std::uint64_t i = 0; i < count; ++i) {
+    REQUIRE(gate.enter());
+    const DriveCommand read{.operation = Operation::kRead, .sector = i * 128, .sector_count = 128};
+    spawn(reads_once(i % 2 == 0 ? left : right, rig.request(read), gate));
+  }
+  co_await gate.close();
+  const auto took = static_cast<double>((rig.home.now() - start).count()) / 1e9;
+  co_return static_cast<double>(count) * 65536 / took / 1e6;
+}
+
+Task<void> shares_a_port(Executor& home) {
+  Rig rig(home);
+  Port port({});
+  ModelledPort left_port(*rig.memory, rig.clock, port, 8192);
+  ModelledPort right_port(*rig.memory, rig.clock, port, 8192);
+  Outermost left(left_port, rig.clock);
+  Outermost right(right_port, rig.clock);
+  const double rate = co_await rate_of_reads(rig, left, right, 400);
+  CHECK(rate == Approx(118).epsilon(0.01));
+  CHECK(port.sending() > port.receiving() * 20);
+}
+
+Task<void> limits_requests(Executor& home) {
+  // A device of exactly 1 ms each behind a controller that works on three at a time.
+  Rig rig(home, {}, milliseconds(1));
+  Controller controller({.request_limit = 3});
+  RequestSlots slots(controller.profile().request_limit);
+  ModelledController limited(*rig.slow, rig.clock, controller, slots);
+  Outermost outermost(limited, rig.clock);
+  const TimePoint start = home.now();
+  static_cast<void>(co_await rate_of_reads(rig, outermost, outermost, 30));
+  CHECK(home.now() - start == milliseconds(10));
+}
+
+}  // namespace
+
+TEST_CASE("a modelled drive ends when its model does", "[model][layer]") {
+  run_in_world([](Executor& home) { return follows_the_model(home); });
+}
+
+TEST_CASE("a slower clock slows the drive, not its schedule", "[model][layer]") {
+  run_in_world([](Executor& home) { return scales(home); });
+}
+
+TEST_CASE("a request takes the longer of real and modelled time", "[model][layer]") {
+  run_in_world([](Executor& home) { return takes_the_longer_time(home); });
+}
+
+TEST_CASE("a cancelled request ends at once, the others in their time", "[model][layer]") {
+  run_in_world([](Executor& home) { return cancels(home); });
+}
+
+TEST_CASE("the place of a device on its drive matters", "[model][layer]") {
+  run_in_world([](Executor& home) { return shows_itself(home); });
+}
+
+TEST_CASE("a request may reach the drive ahead of its time", "[model][layer]") {
+  run_in_world([](Executor& home) { return comes_ahead_of_its_time(home); });
+}
+
+TEST_CASE("port, controller and drive add up", "[model][layer]") {
+  run_in_world([](Executor& home) { return adds_up(home); });
+}
+
+TEST_CASE("a port is shared by those who use it", "[model][layer]") {
+  run_in_world([](Executor& home) { return shares_a_port(home); });
+}
+
+TEST_CASE("a controller works on so many requests at a time", "[model][layer]") {
+  run_in_world([](Executor& home) { return limits_requests(home); });
+}
+
+TEST_CASE("on a reactor nothing ends before its modelled time", "[model][layer]") {
+  auto group = ReactorGroup::create({.count = 1, .memory_limit_bytes = std::size_t{64} << 20});
+  if (!group.has_value()) FAIL(group.error());
+  Executor& home = *(*group)->executors()[0];
+  (*group)->run([&] { return lateness_does_not_count(home); });
+}
+
+TEST_CASE("a clock believes what is recent and converts without loss", "[model][clock]") {
+  const auto world = sim::World::create({.seed = 1});
+  const Executor& home = *world->executors()[0];
+  const TimePoint now = home.now();
+  const ModelClock exact;
+  CHECK(exact.moment({}, home) == now);
+  CHECK(exact.moment(now - Duration(1), home) == now);
+  CHECK(exact.moment(now + milliseconds(3), home) == now + milliseconds(3));
+  const ModelClock lax({.lag = microseconds(200)});
+  CHECK(lax.moment(now - microseconds(150), home) == now - microseconds(150));
+  CHECK(lax.moment(now - milliseconds(9), home) == now - microseconds(200));
+  CHECK(lax.moment({}, home) == now);
+  const ModelClock slow({.time_scale = 8.3}, now);
+  CHECK(slow.real(kNever) == kNever);
+  for (std::int64_t i = 0; i < 20'000; ++i) {
+    const TimePoint modelled = now + Duration(i * i * 977);
+    if (slow.modelled(slow.real(modelled)) < modelled) FAIL("a timer would fire too early");
+  }
+}
+
+}  // namespace sandbay::testing
