@@ -2,6 +2,8 @@
 // with little memory, random latency, errors below and, in some runs, NVRAM that outlives the
 // cache.
 //
+// Clients are on the cache's executor or on another one, as sessions are.
+//
 // Checked: every answer to a read; what is below when a FUA write or a flush has ended (without
 // NVRAM); after the cache was closed, that below is what the twin says; after it was abandoned and
 // made anew over the same NVRAM, every answer again.
@@ -32,6 +34,7 @@ struct Shape {
   bool errors = false;
   unsigned operations = 150;  // Of each client.
   unsigned seeds = 6;
+  unsigned executors = 1;  // With two, clients are on the second.
 };
 
 struct Memory {
@@ -41,7 +44,8 @@ struct Memory {
 
 class Run {
  public:
-  Run(Executor& home, Shape shape) : home_(home), shape_(shape), random_(shape.seed) {
+  Run(Executor& home, Executor& session, Shape shape)
+      : home_(home), session_(session), shape_(shape), random_(shape.seed) {
     for (unsigned i = 0; i < kDevices; ++i) {
       const BelowOptions options{.byte_count = 24 * kMiB,
                                  .block_bytes = shape.block_bytes,
@@ -61,7 +65,7 @@ class Run {
       for (unsigned i = 0; i < kClients; ++i) {
         const bool entered = clients.enter();
         REQUIRE(entered);
-        spawn(client(&clients));
+        spawn(run_client(&clients));
       }
       co_await clients.close();
       kept_.clear();
@@ -156,7 +160,30 @@ class Run {
     return {.first = first, .block_count = count};
   }
 
-  Task<void> client(Gate* clients) {
+  Task<void> run_client(Gate* clients) {
+    co_await invoke_on(session_, client());
+    clients->leave();
+  }
+
+  // As a session does it: what the cache keeps does not leave its executor.
+  static Task<Completion> submit_at_home(CachedDevice* device, Request request) {
+    Completion completion = co_await device->submit(std::move(request));
+    if (completion.data.unique()) co_return completion;
+    BufferList copy = co_await device->home().buffers().allocate(completion.data.byte_count());
+    std::size_t offset = 0;
+    for (std::size_t i = 0; i < completion.data.slice_count(); ++i) {
+      copy.copy_from(completion.data[i].bytes(), offset);
+      offset += completion.data[i].byte_count();
+    }
+    completion.data = std::move(copy);
+    co_return completion;
+  }
+  Task<Completion> submit(unsigned device, Request request) {
+    if (&home_ == &session_) return devices_[device]->submit(std::move(request));
+    return invoke_on(home_, submit_at_home(devices_[device], std::move(request)));
+  }
+
+  Task<void> client() {
     for (unsigned i = 0; i < shape_.operations; ++i) {
       const auto device = static_cast<unsigned>(random_.below(kDevices));
       const Extent extent = draw_extent(device);
@@ -173,12 +200,11 @@ class Run {
                       random_.chance(0.5) ? Operation::kUnmap : Operation::kWriteZeroes);
       } else {
         Request advice{.operation = Operation::kAdvise, .extent = extent, .volume = volume};
-        (void)co_await devices_[device]->submit(std::move(advice));
+        (void)co_await submit(device, std::move(advice));
       }
       if (random_.chance(0.2))
-        co_await home_.sleep_for(std::chrono::microseconds(random_.below(2000)));
+        co_await session_.sleep_for(std::chrono::microseconds(random_.below(2000)));
     }
-    clients->leave();
   }
 
   Task<void> read(unsigned device, Extent extent, std::uint64_t volume, bool fua) {
@@ -188,10 +214,10 @@ class Run {
                     .disable_page_out = random_.chance(0.1),
                     .origin = random_.chance(0.05) ? Origin::kVerify : Origin::kHost,
                     .extent = extent,
-                    .data = testing::make_room(home_, extent.byte_count(shape_.block_bytes),
+                    .data = testing::make_room(session_, extent.byte_count(shape_.block_bytes),
                                                Cut::kAnywhere, random_),
                     .volume = volume};
-    Completion completion = co_await devices_[device]->submit(std::move(request));
+    Completion completion = co_await submit(device, std::move(request));
     if (completion.error != Error::kNone) {
       REQUIRE(shape_.errors);
       co_return;
@@ -215,9 +241,9 @@ class Run {
         .force_unit_access = fua,
         .disable_page_out = random_.chance(0.1),
         .extent = extent,
-        .data = testing::make_payload(home_, twin.content(extent, number), cut, random_),
+        .data = testing::make_payload(session_, twin.content(extent, number), cut, random_),
         .volume = volume};
-    const Completion completion = co_await devices_[device]->submit(std::move(request));
+    const Completion completion = co_await submit(device, std::move(request));
     twin.end(change, completion.error == Error::kNone);
     REQUIRE((completion.error == Error::kNone || shape_.errors));
     if (fua && completion.error == Error::kNone && !shape_.non_volatile) {
@@ -235,7 +261,7 @@ class Run {
   Task<void> zero(unsigned device, Extent extent, Operation operation) {
     const Twin::Change change = twins_[device]->begin(extent, 0);
     Request request{.operation = operation, .extent = extent};
-    const Completion completion = co_await devices_[device]->submit(std::move(request));
+    const Completion completion = co_await submit(device, std::move(request));
     twins_[device]->end(change, completion.error == Error::kNone);
     REQUIRE((completion.error == Error::kNone || shape_.errors));
   }
@@ -243,7 +269,7 @@ class Run {
   Task<void> flush(unsigned device, Extent extent) {
     const Twin::View view = twins_[device]->look(extent);
     Request request{.operation = Operation::kFlush, .extent = extent};
-    const Completion completion = co_await devices_[device]->submit(std::move(request));
+    const Completion completion = co_await submit(device, std::move(request));
     REQUIRE((completion.error == Error::kNone || shape_.errors));
     if (completion.error == Error::kNone && !shape_.non_volatile) {
       co_await check_device(device, view);
@@ -272,7 +298,8 @@ class Run {
     }
   }
 
-  Executor& home_;
+  Executor& home_;     // Of the cache and all below it.
+  Executor& session_;  // Of the clients.
   Shape shape_;
   Random random_;
   nvram::SimulatedBoard board_{8 * kMiB};
@@ -285,8 +312,8 @@ class Run {
   std::uint64_t numbers_ = 0;
 };
 
-Task<void> run_one(Executor& home, Shape shape) {
-  Run run(home, shape);
+Task<void> run_one(Executor& home, Executor& session, Shape shape) {
+  Run run(home, session, shape);
   co_await run.go();
 }
 
@@ -296,12 +323,20 @@ void run_shape(Shape shape) {
       CAPTURE(seed, block_bytes);
       shape.seed = seed;
       shape.block_bytes = block_bytes;
-      testing::run_in_world(seed, [shape](Executor& home) { return run_one(home, shape); });
+      const auto world = sim::World::create({.seed = seed, .executors = shape.executors});
+      Executor& home = *world->executors().front();
+      Executor& session = *world->executors().back();
+      REQUIRE(world->run([&] { return run_one(home, session, shape); }));
     }
   }
 }
 
 TEST_CASE("A cache answers as its twin does", "[cache][twin]") { run_shape({}); }
+
+TEST_CASE("A cache answers clients of another executor as its twin does", "[cache][twin]") {
+  run_shape({.errors = true, .operations = 80, .seeds = 3, .executors = 2});
+  run_shape({.nvram = true, .operations = 80, .seeds = 3, .executors = 2});
+}
 
 TEST_CASE("A cache answers as its twin does while the device fails now and then", "[cache][twin]") {
   run_shape({.errors = true});
