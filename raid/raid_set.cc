@@ -537,7 +537,9 @@ Task<Error> RaidSet::zero_held(std::uint64_t first, std::uint64_t count, Operati
     for (Drive* drive : {here.drive, here.replacement}) {
       if (drive == nullptr) continue;
       Request request;
-      request.operation = operation;
+      // One that has come since may not free space.
+      const bool frees = drive->geometry().unmap && drive->geometry().unmap_zeroes;
+      request.operation = frees ? operation : Operation::kWriteZeroes;
       request.origin = origin;
       request.extent = write.extent;
       targets.push_back({write.role, drive, write.extent, drive->start(std::move(request))});

@@ -206,7 +206,53 @@ Task<void> fail_beyond_redundancy(Executor* home, SetShape shape) {
   co_await rig.end();
 }
 
+// Which mirror a read goes to.
+Task<void> choose_mirrors(Executor* home) {
+  SetRig rig(*home, {Level::kRaid1, 2, 0, 65536});
+  co_await rig.create();
+  co_await rig.fill();
+  co_await rig.verify_all();
+  for (const auto& device : rig.devices) device->counts = {};
+  const auto reads = [&rig] {
+    return std::pair(rig.devices[0]->counts.reads, rig.devices[1]->counts.reads);
+  };
+  const auto good = [](SetRig* set_rig, Lba lba) -> Task<void> {
+    const std::string wrong = co_await set_rig->read(lba, 8);
+    CHECK(wrong.empty());
+  };
+  const Lba far = rig.set->geometry().block_count - 256;
+  co_await good(&rig, 0);  // Both heads are where the set ends.
+  CHECK(reads() == std::pair<std::uint64_t, std::uint64_t>(1, 0));
+  co_await good(&rig, 8);
+  co_await good(&rig, 128);
+  CHECK(reads() == std::pair<std::uint64_t, std::uint64_t>(3, 0));
+  co_await good(&rig, far);
+  CHECK(reads() == std::pair<std::uint64_t, std::uint64_t>(3, 1));
+  co_await good(&rig, 16);
+  co_await good(&rig, far + 8);
+  CHECK(reads() == std::pair<std::uint64_t, std::uint64_t>(4, 2));
+  // The nearer one is busy.
+  rig.devices[0]->slow_reads(std::chrono::milliseconds(20));
+  unsigned running = 1;
+  Condition ended;
+  const auto busy = [](SetRig* set_rig, unsigned* left, Condition* all) -> Task<void> {
+    const std::string wrong = co_await set_rig->read(32, 8);
+    CHECK(wrong.empty());
+    if (--*left == 0) all->notify_all();
+  };
+  spawn(busy(&rig, &running, &ended));
+  co_await good(&rig, 40);
+  CHECK(running == 1);
+  while (running > 0) co_await ended.wait();
+  CHECK(reads() == std::pair<std::uint64_t, std::uint64_t>(5, 3));
+  co_await rig.end();
+}
+
 }  // namespace
+
+TEST_CASE("of mirrors the one with less to do is read, and of equals the nearer") {
+  in_world(1, [](Executor& home) { return choose_mirrors(&home); });
+}
 
 TEST_CASE("a set that cannot answer because one more drive fails says that it has failed") {
   for (const SetShape& shape : kShapes) {

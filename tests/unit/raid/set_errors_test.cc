@@ -298,6 +298,61 @@ Task<void> returns_while_recorded(Executor* home) {
   co_await rig.end();
 }
 
+// Whole stripes that become zeros with FUA are on flushed drives, and drives know whose I/O it is.
+Task<void> zeroed_for_good(Executor* home, SetShape shape) {
+  SetRig rig(*home, shape);
+  co_await rig.create();
+  co_await rig.fill();
+  co_await rig.verify_all();
+  const Error flushed = co_await rig.set->flush_drives();
+  CHECK(flushed == Error::kNone);
+  unsigned others = 0;
+  for (const auto& device : rig.devices) {
+    device->before_change = [&others](const TestDrive& drive, const Request& request) {
+      const bool data = request.extent.first >= drive.data_from;
+      others += data && request.operation != Operation::kFlush && request.origin != Origin::kCopy;
+    };
+  }
+  Request request;
+  request.operation = Operation::kWriteZeroes;
+  request.force_unit_access = true;
+  request.origin = Origin::kCopy;
+  request.extent = {.first = 0, .block_count = rig.set->layout().stripe_blocks() * 20ULL + 3};
+  const Completion done = co_await rig.set->submit(std::move(request));
+  CHECK(done.error == Error::kNone);
+  CHECK(others == 0);
+  const bool journaled = rig.journal != nullptr;
+  for (const auto& device : rig.devices) {
+    CHECK((journaled || device->state().unflushed.empty()));
+    device->before_change = {};
+  }
+  co_await rig.end();
+}
+
+// A spare on storage that cannot free space has taken a role since the set began to free it.
+Task<void> one_frees_nothing(Executor* home, SetShape shape) {
+  SetRig rig(*home, shape);
+  co_await rig.create();
+  co_await rig.fill();
+  co_await rig.verify_all();
+  CHECK(rig.set->geometry().unmap);
+  co_await drop(&rig, 1);
+  TestDrive& spare = rig.add_drive("spare");
+  spare.mutable_geometry().unmap = false;
+  rig.drives->take_role(1, spare, "spare", {}, make_uuid(home->random()), false);
+  const Error settled = co_await rig.drives->settled();
+  CHECK(settled == Error::kNone);
+  co_await rig.verify_all();
+  const std::uint64_t blocks = rig.set->layout().stripe_blocks() * 20ULL;
+  const Completion done = co_await submit(rig.set.get(), Operation::kUnmap, 0, blocks);
+  CHECK(done.error == Error::kNone);
+  CHECK(rig.drives->absent_roles() == 0);
+  std::fill_n(rig.expected.begin(), blocks * 512, std::byte{0});
+  co_await rig.check_everything();
+  CHECK(rig.failures.empty());
+  co_await rig.end();
+}
+
 }  // namespace
 
 TEST_CASE("A volume hears of a write that a drive cannot do, whatever block it says",
@@ -330,6 +385,21 @@ TEST_CASE("Every stripe of a lost record is looked after", "[raid][errors]") {
 
 TEST_CASE("A rewritten block is durably no longer lost before anybody is told", "[raid][errors]") {
   in_world(5, [](Executor& home) { return forgotten_durably(&home); });
+}
+
+TEST_CASE("Whole stripes become zeros as durably as asked, and for whom", "[raid][errors]") {
+  for (const SetShape& shape :
+       {SetShape{Level::kRaid1, 2}, SetShape{Level::kRaid10, 4}, SetShape{Level::kRaid5, 4}}) {
+    CAPTURE(describe(shape.level));
+    in_world(8, [&shape](Executor& home) { return zeroed_for_good(&home, shape); });
+  }
+}
+
+TEST_CASE("A drive that cannot free space is not lost for it", "[raid][errors]") {
+  for (const SetShape& shape : {SetShape{Level::kRaid1, 2}, SetShape{Level::kRaid5, 4}}) {
+    CAPTURE(describe(shape.level));
+    in_world(9, [&shape](Executor& home) { return one_frees_nothing(&home, shape); });
+  }
 }
 
 TEST_CASE("A flush that has failed is not tried again", "[raid][errors]") {

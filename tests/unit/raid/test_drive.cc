@@ -108,6 +108,7 @@ Error TestDrive::change(const Request& request) {
     return Error::kNone;
   }
   if (write_failure_ != Error::kNone) return write_failure_;
+  if (request.operation == Operation::kUnmap && !geometry_.unmap) return Error::kUnsupported;
   if (full_ && (all_full_ || request.extent.first >= data_from)) return Error::kNoSpace;
   const bool write = request.operation == Operation::kWrite;
   if (request.extent.first >= data_from) ++(write ? counts.writes : counts.zeroes);
