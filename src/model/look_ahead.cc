@@ -8,7 +8,32 @@ namespace sandbay::model {
 
 LookAhead::LookAhead(const DiskLayout& layout, Nanoseconds phase, std::uint64_t segments,
                      std::uint64_t segment_sectors)
-    : layout_(layout), phase_(phase), segment_sectors_(segment_sectors), segments_(segments) {}
+    : layout_(layout),
+      phase_(phase),
+      segment_sectors_(segment_sectors),
+      segments_(segments),
+      first_(segments),
+      reach_(segments) {
+  for (std::size_t i = 0; i < segments; ++i) {
+    segments_[i].before = (i + segments - 1) % segments;
+    segments_[i].after = (i + 1) % segments;
+  }
+}
+
+// Makes it the youngest: the ring of segments begins with the oldest.
+void LookAhead::use(std::size_t index) noexcept {
+  if (index == oldest_) {
+    oldest_ = segments_[index].after;
+    return;
+  }
+  Segment& segment = segments_[index];
+  segments_[segment.before].after = segment.after;
+  segments_[segment.after].before = segment.before;
+  segment.before = segments_[oldest_].before;
+  segment.after = oldest_;
+  segments_[segment.before].after = index;
+  segments_[oldest_].before = index;
+}
 
 std::uint64_t LookAhead::position(Nanoseconds time) const noexcept {
   if (time <= from_time_) return from_;
@@ -17,11 +42,20 @@ std::uint64_t LookAhead::position(Nanoseconds time) const noexcept {
   return std::clamp(next - 1, from_, limit_);
 }
 
+void LookAhead::set_limit(std::uint64_t limit) noexcept {
+  limit_ = std::min(limit, layout_.sector_count());
+  reach_[current_] = static_cast<std::int64_t>(limit_);
+}
+
+void LookAhead::forget_before(std::size_t index, std::uint64_t end) noexcept {
+  const auto least = static_cast<std::int64_t>(end) - static_cast<std::int64_t>(segment_sectors_);
+  first_[index] = std::max(first_[index], least);
+}
+
 void LookAhead::move_limit(std::uint64_t limit, Nanoseconds time) {
-  limit = std::min(limit, layout_.sector_count());
-  if (limit <= limit_) return;
+  if (std::min(limit, layout_.sector_count()) <= limit_) return;
   const std::uint64_t at = position(time);
-  if (at == limit_ && at < layout_.sector_count()) {
+  if (at == limit_) {
     // It had come to the end; the next sector has to come round again.
     const Nanoseconds revolution = layout_.revolution();
     from_ = at;
@@ -29,80 +63,87 @@ void LookAhead::move_limit(std::uint64_t limit, Nanoseconds time) {
     const Nanoseconds gap = (from_sweep_ + phase_ - time) % revolution;
     from_time_ = time + (gap < 0 ? gap + revolution : gap);
   }
-  limit_ = limit;
+  set_limit(limit);
+}
+
+bool LookAhead::may_find(std::uint64_t first) const noexcept {
+  const auto sector = static_cast<std::int64_t>(first);
+  const std::int64_t* const begins = first_.data();
+  const std::int64_t* const reaches = reach_.data();
+  std::int64_t found = 0;
+  for (std::size_t i = 0; i < first_.size(); ++i) {
+    found |= static_cast<std::int64_t>(begins[i] <= sector) & -(sector < reaches[i]);
+  }
+  return found != 0;
 }
 
 LookAhead::Finding LookAhead::find(std::uint64_t first, std::uint64_t end, Nanoseconds time) {
+  if (!may_find(first)) return Finding::kNothing;
   for (std::size_t i = 0; i < segments_.size(); ++i) {
-    Segment& segment = segments_[i];
     const bool current = active_ && i == current_;
-    if (first < segment.first || (!current && end > segment.end)) continue;
+    if (std::cmp_less(first, first_[i]) || (!current && end > segments_[i].end)) continue;
     if (!current) {
-      segment.last_used = ++use_;
+      use(i);
       return Finding::kHeld;
     }
     const std::uint64_t at = position(time);
     if (first > at) continue;
-    segment.last_used = ++use_;
-    if (at > segment_sectors_) segment.first = std::max(segment.first, at - segment_sectors_);
+    use(i);
+    forget_before(i, at);
     if (end <= at) {
       move_limit(end + segment_sectors_, time);
       return Finding::kHeld;
     }
     if (at == limit_) continue;  // It is longer than the segment and the heads have stopped.
-    limit_ = std::min(std::max(limit_, end + segment_sectors_), layout_.sector_count());
+    set_limit(std::max(limit_, end + segment_sectors_));
     return Finding::kPassing;
   }
   return Finding::kNothing;
 }
 
-bool LookAhead::may_find(std::uint64_t first) const noexcept {
-  for (std::size_t i = 0; i < segments_.size(); ++i) {
-    const std::uint64_t end = active_ && i == current_ ? limit_ : segments_[i].end;
-    if (first >= segments_[i].first && first < end) return true;
-  }
-  return false;
-}
-
 void LookAhead::begin(std::uint64_t first, std::uint64_t end, Nanoseconds time, Nanoseconds sweep) {
+  assert(!active_ && end > first);
   if (segments_.empty()) return;
   // The stream's segment, or that of the stream which is longest silent.
-  std::size_t chosen = 0;
+  std::size_t chosen = oldest_;
   bool continues = false;
-  for (std::size_t i = 0; i < segments_.size() && !continues; ++i) {
-    const Segment& segment = segments_[i];
-    continues = segment.first <= first && first <= segment.end && segment.end > 0;
-    if (continues || segment.last_used < segments_[chosen].last_used) chosen = i;
+  // A stream goes on where its segment ends, which is the last place where something may be found.
+  if (may_find(first > 0 ? first - 1 : 0)) {
+    for (std::size_t i = 0; i < segments_.size() && !continues; ++i) {
+      continues = std::cmp_less_equal(first_[i], first) && first <= segments_[i].end;
+      if (continues) chosen = i;
+    }
   }
-  if (!continues) segments_[chosen].first = first;
-  Segment& segment = segments_[chosen];
-  segment.end = end;
-  const std::uint64_t least = end > segment_sectors_ ? end - segment_sectors_ : 0;
-  segment.first = std::max(segment.first, least);
-  segment.last_used = ++use_;
+  if (!continues) first_[chosen] = static_cast<std::int64_t>(first);
+  use(chosen);
+  segments_[chosen].end = end;
+  reach_[chosen] = static_cast<std::int64_t>(end);
+  forget_before(chosen, end);
   active_ = end < layout_.sector_count();
   if (!active_) return;
   current_ = chosen;
   from_ = end;
   from_time_ = time;
   from_sweep_ = sweep;
-  limit_ = std::min(end + segment_sectors_, layout_.sector_count());
+  set_limit(end + segment_sectors_);
 }
 
 std::uint64_t LookAhead::stop(Nanoseconds time) {
   assert(active_);
   active_ = false;
-  Segment& segment = segments_[current_];
-  segment.end = position(time);
-  const std::uint64_t least = segment.end > segment_sectors_ ? segment.end - segment_sectors_ : 0;
-  segment.first = std::max(segment.first, least);
-  return segment.end;
+  const std::uint64_t end = position(time);
+  segments_[current_].end = end;
+  reach_[current_] = static_cast<std::int64_t>(end);
+  forget_before(current_, end);
+  return end;
 }
 
 void LookAhead::invalidate(std::uint64_t first, std::uint64_t end) noexcept {
   assert(!active_);
-  for (Segment& segment : segments_) {
-    if (first < segment.end && segment.first < end) segment = Segment{};
+  for (std::size_t i = 0; i < segments_.size(); ++i) {
+    if (first >= segments_[i].end || std::cmp_less_equal(end, first_[i])) continue;
+    segments_[i].end = 0;
+    first_[i] = reach_[i] = 0;
   }
 }
 

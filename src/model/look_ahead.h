@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstdint>
+#include <utility>
 #include <vector>
 
 #include "model/disk_layout.h"
@@ -29,7 +30,7 @@ class LookAhead {
   bool may_find(std::uint64_t first) const noexcept;
   // The same of the segment under way alone; not while it is not active().
   bool current_may_have(std::uint64_t first) const noexcept {
-    return first >= segments_[current_].first && first < limit_;
+    return std::cmp_less_equal(first_[current_], first) && first < limit_;
   }
   // When the heads have come to `sweep`; after find() said kPassing.
   Nanoseconds passed_at(Nanoseconds sweep) const noexcept {
@@ -46,18 +47,27 @@ class LookAhead {
 
  private:
   struct Segment {
-    std::uint64_t first = 0;
     std::uint64_t end = 0;  // Without what the look-ahead under way has added.
-    std::uint64_t last_used = 0;
+    // In the order of their last use.
+    std::size_t before = 0;
+    std::size_t after = 0;
   };
   std::uint64_t position(Nanoseconds time) const noexcept;
   void move_limit(std::uint64_t limit, Nanoseconds time);
+  void set_limit(std::uint64_t limit) noexcept;
+  // What it holds of a stream that has come to `end`: the last of it.
+  void forget_before(std::size_t index, std::uint64_t end) noexcept;
+  void use(std::size_t index) noexcept;
 
   const DiskLayout& layout_;
   Nanoseconds phase_;
   std::uint64_t segment_sectors_;
   std::vector<Segment> segments_;
-  std::uint64_t use_ = 0;
+  std::size_t oldest_ = 0;
+  // Where each segment begins, and until where something may be found in it now or soon. Apart
+  // from the rest, and signed, so that looking through all of them is a few vector instructions.
+  std::vector<std::int64_t> first_;
+  std::vector<std::int64_t> reach_;
 
   bool active_ = false;
   std::size_t current_ = 0;    // The segment that it reads into,
