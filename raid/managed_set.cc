@@ -19,6 +19,8 @@ namespace {
 // What is posted when the last operation of a drive has ended runs within so many turns.
 constexpr unsigned kTurnsToSettle = 8;
 
+constexpr std::string_view kRegionPrefix = "raid-";
+
 bool needs_journal(const Superblock& superblock, const Layout& layout) {
   return layout.parity_chunks() > 0 || superblock.integrity;
 }
@@ -47,6 +49,15 @@ void note_losses(Superblock& superblock, RegionMap& regions, const Layout& layou
 }
 
 }  // namespace
+
+std::string journal_region(const Uuid& set) {
+  return std::string(kRegionPrefix) + format_uuid(set);
+}
+
+std::optional<Uuid> set_of_journal_region(std::string_view name) {
+  if (!name.starts_with(kRegionPrefix)) return std::nullopt;
+  return parse_uuid(name.substr(kRegionPrefix.size()));
+}
 
 ManagedSet::ManagedSet(Executor& home, Superblock known, ManagedSetOptions options)
     : home_(home), known_(std::move(known)), options_(std::move(options)) {
@@ -189,7 +200,7 @@ Task<std::string> ManagedSet::open_journal() {
 
 Task<std::string> ManagedSet::open_nvram_journal() {
   nvram::Nvram& memory = *options_.nvram;
-  const std::string region = "raid-" + format_uuid(known_.set_uuid);
+  const std::string region = journal_region(known_.set_uuid);
   const auto regions = memory.regions();
   const auto there = std::ranges::find(regions, region, &nvram::RegionState::name);
   auto claimed = co_await memory.claim(

@@ -10,6 +10,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "block/block_device.h"
@@ -29,6 +30,10 @@ struct ManagedSetOptions {
   // Of a journal that is made; one that is there keeps its size.
   std::uint64_t nvram_journal_bytes = std::uint64_t{16} << 20;
 };
+
+// The name of the region with a set's journal, and whose it is; none if it is none.
+std::string journal_region(const Uuid& set);
+std::optional<Uuid> set_of_journal_region(std::string_view name);
 
 // A drive that may take part: index r of the vector is role r; null where there is none.
 struct SetMember {

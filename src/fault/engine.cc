@@ -17,6 +17,11 @@ namespace {
 
 constexpr std::uint64_t kMostWatchedBytes = std::uint64_t{16} << 20;
 
+// Whether the rule sets the memory back to what it holds when both are known.
+bool goes_back(const Rule& rule, std::string_view nvram) {
+  return rule.fault == Fault::kNvramStale && (rule.at.name.empty() || rule.at.name == nvram);
+}
+
 // FNV-1a, 64 bits (Fowler, Noll, Vo): the part of a rule's stream that its id decides.
 std::uint64_t hash_of(std::string_view text) {
   std::uint64_t hash = 0xcbf29ce484222325U;
@@ -93,6 +98,9 @@ FaultEngine::RulePointer FaultEngine::insert(Rule rule) {
   active->timer.owner = active.get();
   active->timer.fire = &FaultEngine::timer_fired;
   rules_.push_back(active);
+  for (const auto& [name, target] : nvrams_) {
+    if (goes_back(active->rule, name)) target->remember_content();
+  }
   return active;
 }
 
@@ -268,6 +276,9 @@ void FaultEngine::detach(FaultLayer& layer) {
 }
 
 void FaultEngine::add_nvram(std::string name, NvramFaultTarget& target) {
+  const bool remembered = std::ranges::any_of(
+      rules_, [&](const RulePointer& active) { return goes_back(active->rule, name); });
+  if (remembered) target.remember_content();
   const bool added = nvrams_.emplace(std::move(name), &target).second;
   assert(added);
 }

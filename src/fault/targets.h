@@ -16,6 +16,8 @@ class NvramFaultTarget {
   virtual void lose_content() = 0;
   // nvram.page: the bytes [offset, offset + length) are garbage made from `seed`.
   virtual void damage_page(std::uint64_t offset, std::uint64_t length, std::uint64_t seed) = 0;
+  // A rule with nvram.stale has been added: the earlier time is now.
+  virtual void remember_content() = 0;
   // nvram.stale: the content is that of an earlier time.
   virtual void return_to_earlier_content() = 0;
   // nvram.bitrot: one bit of one byte is inverted.

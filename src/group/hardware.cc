@@ -78,6 +78,7 @@ Task<Hardware::Outcome> Hardware::start() {
   if (!outcome) co_return outcome;
   co_await make_spares();
   tell_disagreements();
+  co_await release_journals();
   started_ = true;
   spawn(watch());
   co_return Outcome{};
@@ -182,7 +183,6 @@ void Hardware::make_engine() {
   engine_ = std::make_unique<fault::FaultEngine>(home_, std::move(options));
   if (nvram_ == nullptr) return;
   nvram_faults_ = std::make_unique<NvramFaults>(*nvram_);
-  nvram_faults_->remember_content();
   engine_->add_nvram(std::string(kNvramName), *nvram_faults_);
 }
 
@@ -192,7 +192,6 @@ Task<Hardware::Outcome> Hardware::start_cache() {
   for (const auto& [uuid, door] : doors_) door->share(cache_->cache(), cache_->streams());
   if (engine_ == nullptr || cache_->mirror() == nullptr) co_return Outcome{};
   mirror_faults_ = std::make_unique<NvramFaults>(*cache_->mirror());
-  mirror_faults_->remember_content();
   engine_->add_nvram(std::string(kMirrorName), *mirror_faults_);
   co_return Outcome{};
 }
@@ -261,6 +260,31 @@ Task<Hardware::Outcome> Hardware::start_controller() {
     if (error != Error::kNone) co_return std::unexpected(not_written(error));
   }
   co_return Outcome{};
+}
+
+// The NVRAM of sets that are gone, or have their journal on drives, is free for others. A set is
+// gone if no drive that could tell of it is away.
+Task<void> Hardware::release_journals() {
+  if (nvram_ == nullptr) co_return;
+  const bool all_there =
+      std::ranges::all_of(bays_, [](const auto& bay) { return bay->device() != nullptr; });
+  for (const nvram::RegionState& region : nvram_->regions()) {
+    const auto uuid = raid::set_of_journal_region(region.name);
+    if (!uuid || region.claimed) continue;
+    const auto sets = controller_->sets();
+    const auto set = std::ranges::find(sets, *uuid, &raid::ManagedSet::uuid);
+    const bool moved =
+        set != sets.end() && (*set)->running() && (*set)->superblock().journal_bytes != 0;
+    const bool gone = set == sets.end() && !records_.contains(*uuid) && all_there;
+    if (!moved && !gone) continue;
+    const auto released = co_await nvram_->release(region.name);
+    events_.add({.severity = released ? Severity::kInformation : Severity::kWarning,
+                 .kind = "nvram released",
+                 .text = released ? fmt::format("NVRAM: \"{}\" is free: its set is gone or has its "
+                                                "journal on drives",
+                                                region.name)
+                                  : released.error()});
+  }
 }
 
 std::string Hardware::at(const SetConfiguration& set) const {

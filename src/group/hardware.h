@@ -136,6 +136,7 @@ class Hardware {
   Task<void> reopen(DriveBay* bay);
   Task<void> watch();  // Drives that come, sets that come; until stop().
   DriveBay* bay(const std::string& name) const;
+  Task<void> release_journals();
   std::string at(const SetConfiguration& set) const;  // FILE:LINE: set "NAME"
 
   Executor& home_;

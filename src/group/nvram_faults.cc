@@ -13,7 +13,6 @@ NvramFaults::NvramFaults(nvram::Nvram& nvram)
     : nvram_(nvram), configured_(nvram.battery().state()) {}
 
 void NvramFaults::remember_content() {
-  if (!earlier_.empty()) return;
   const auto image = nvram_.image();
   earlier_.assign(image.begin(), image.end());
 }
@@ -34,7 +33,7 @@ void NvramFaults::damage_page(std::uint64_t offset, std::uint64_t length, std::u
 void NvramFaults::return_to_earlier_content() {
   const auto image = nvram_.image();
   assert(image.size() == earlier_.size());  // No rule without remember_content().
-  // Both copies of the header stay: it is this image.
+  // The head stays: it is this image, and the seals of its logs are a memory of their own.
   const std::uint64_t first = nvram::kHeaderBytes / nvram::kPageBytes;
   for (std::uint64_t page = first; page < image.size() / nvram::kPageBytes; ++page) {
     nvram::restore_page(image, earlier_, page);

@@ -14,12 +14,10 @@ class NvramFaults final : public fault::NvramFaultTarget {
  public:
   explicit NvramFaults(nvram::Nvram& nvram);  // Borrows it.
 
-  // What is in it now is the content of an earlier time from now on; the first such time counts.
-  void remember_content();
-
   std::uint64_t byte_count() const noexcept override;
   void lose_content() override;
   void damage_page(std::uint64_t offset, std::uint64_t length, std::uint64_t seed) override;
+  void remember_content() override;
   void return_to_earlier_content() override;
   void flip_bit(std::uint64_t byte_offset, unsigned bit) override;
   void set_battery_low(bool low) override;

@@ -17,6 +17,7 @@ class FakeNvram final : public NvramFaultTarget {
     CHECK(length > 0);
     told.push_back("page");
   }
+  void remember_content() override { told.push_back("remembered"); }
   void return_to_earlier_content() override { told.push_back("stale"); }
   void flip_bit(std::uint64_t byte_offset, unsigned bit_number) override {
     CHECK(byte_offset < byte_count());
@@ -39,7 +40,7 @@ Task<void> nvram_faults(Executor& home) {
   bench.add("at=nvram:A do=nvram.stale");
   bench.add("at=nvram do=nvram.bitrot");
   bench.add("at=nvram:A do=battery.low for=5ms");
-  CHECK(a.told == std::vector<std::string>{"lost", "page", "stale", "bit", "low"});
+  CHECK(a.told == std::vector<std::string>{"lost", "page", "remembered", "stale", "bit", "low"});
   CHECK(b.told == std::vector<std::string>{"bit"});
   co_await home.sleep_for(milliseconds(6));
   CHECK(a.told.back() == "charged");
