@@ -45,6 +45,7 @@ struct Branch {
   ChunkLocks locks;
   WriteDoor door;
   PageMove* move = nullptr;
+  unsigned users = 0;               // In the background: it is not erased meanwhile.
   bool warned = false;              // Of record.page_warning.
   std::uint64_t pages_claimed = 0;  // For operations that have not recorded them yet.
 

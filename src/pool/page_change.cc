@@ -162,6 +162,52 @@ Task<Error> PageChange::surrender(ChunkRange range, ChunkState target) {
   co_return Error::kNone;
 }
 
+Task<Error> PageChange::copy(Slot from, Slot to, std::uint32_t count) {
+  assert(count <= kCopyChunks);
+  Request like{.origin = Origin::kCopy};
+  BufferList data = co_await pool_.copies().allocate(count * kChunkBytes);
+  PageIo reading(pool_);
+  reading.start(like, Operation::kRead, from, 0, std::move(data), 0);
+  Completion read = co_await reading.wait();
+  if (read.error != Error::kNone) co_return read.error;
+  const BlockDevice* const device = pool_.device(to.place.store);
+  like.force_unit_access = device != nullptr && needs_force(*device);
+  PageIo writing(pool_);
+  writing.start(like, Operation::kWrite, to, 0, std::move(read.data), 0);
+  const Completion written = co_await writing.wait();
+  co_return written.error;
+}
+
+Task<Error> PageChange::replace_version(Generation generation, Kept old, ChunkState state,
+                                        Slot slot) {
+  if (old.state == ChunkState::kData) {
+    auto pin = co_await pool_.map().slot_map(old.slot.place);
+    if (!pin.has_value()) co_return pin.error();
+    slot_maps_.push_back(std::move(*pin));
+  }
+  add(ForgetChunk{
+      .branch = branch_.id(), .page = page_, .generation = generation, .chunk = old.chunk});
+  add(KeepChunks{.branch = branch_.id(),
+                 .page = page_,
+                 .generation = generation,
+                 .first = old.chunk,
+                 .count = 1,
+                 .state = state,
+                 .slot = slot});
+  co_return Error::kNone;
+}
+
+Task<Error> PageChange::move_version(Generation generation, Kept old, Slot from) {
+  auto slots = co_await pool_.claim_slots(1);
+  if (!slots.has_value()) co_return slots.error();
+  const Slot to = slots->run.first;
+  claims_.push_back(slots->run);
+  slot_maps_.push_back(std::move(slots->pin));
+  const Error error = co_await copy(from, to, 1);
+  if (error != Error::kNone) co_return error;
+  co_return co_await replace_version(generation, old, ChunkState::kData, to);
+}
+
 Task<Error> PageChange::commit() {
   if (records_.empty()) co_return Error::kNone;
   const Error error = co_await pool_.log().commit(std::move(records_));

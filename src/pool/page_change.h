@@ -59,6 +59,12 @@ class PageChange {
   void set(ChunkIndex first, std::uint32_t count, ChunkState state);
   // The page is in its new place from now on; recorded by need_place(), or of another.
   void put_place(Place place);
+  // Copies chunks that lie side by side, durably.
+  Task<Error> copy(Slot from, Slot to, std::uint32_t count);
+  // A version gets another state or slot: one group forgets the old and keeps the new.
+  Task<Error> replace_version(Generation generation, Kept old, ChunkState state, Slot slot);
+  // The same in a slot that is claimed for it, to which `from` is copied.
+  Task<Error> move_version(Generation generation, Kept old, Slot from);
   void add(MapRecord record) { records_.push_back(std::move(record)); }
   bool empty() const noexcept { return records_.empty(); }
   Task<Error> commit();

@@ -301,8 +301,7 @@ Task<Error> Pool::shrink_locked(BranchId id, std::uint64_t byte_count, metadata:
   co_return error;
 }
 
-// Writes that came after the unmapping may have brought something back: it goes without being kept
-// only if nothing was, which unmapping under a closed door makes sure.
+// The door is closed: only what was written after the unmapping, if anything, has data again.
 Task<Error> Pool::cut_off(Branch* branch, BranchRecord record, PageNumber pages,
                           metadata::Batch extra) {
   std::vector<MapRecord> records;
@@ -313,9 +312,7 @@ Task<Error> Pool::cut_off(Branch* branch, BranchRecord record, PageNumber pages,
     auto chunks = co_await map_.chunk_map({.branch = branch->id(), .page = page});
     if (!chunks.has_value()) co_return chunks.error();
     if ((*chunks)->data_count() > 0) co_return Error::kNotReady;
-    records.emplace_back(SetChunks{.branch = branch->id(),
-                                   .page = page,
-                                   .count = static_cast<std::uint16_t>(map_.page_chunks())});
+    // What it is without data it stays: zeros do not become the parent's.
     if (!branch->pages.at(page).place().none()) {
       records.emplace_back(PlacePages{.branch = branch->id(), .page = page, .place = {}});
     }

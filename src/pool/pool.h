@@ -30,6 +30,7 @@
 
 namespace sandbay::pool {
 
+class PageChange;
 class PoolVolume;
 
 struct StoreConfig {
@@ -83,6 +84,18 @@ struct PoolCounters {
   std::uint64_t chunks_kept = 0;    // Copied for snapshots.
   std::uint64_t chunks_filled = 0;  // Completed around a write that was smaller.
   std::uint64_t pages_moved = 0;
+};
+
+// A user in the background keeps a branch from being erased.
+class BranchUse {
+ public:
+  explicit BranchUse(Branch& branch) noexcept : branch_(branch) { ++branch_.users; }
+  ~BranchUse() { --branch_.users; }
+  BranchUse(const BranchUse&) = delete;
+  BranchUse& operator=(const BranchUse&) = delete;
+
+ private:
+  Branch& branch_;
 };
 
 struct PoolSpace {
@@ -166,8 +179,9 @@ class Pool {
   // Moves a page to that store, while it is used. kNotFound: it has no place or was changed
   // meanwhile. Nothing is lost by an error.
   Task<Error> move_page(BranchId branch, PageNumber page, StoreIndex target);
-  // The same for a reserve page, with everything that is kept in it; kNotFound: it is none.
-  Task<Error> move_reserve_page(Place place, StoreIndex target);
+  // Empties a store that is kVacating, at most so many pages' worth of work: pages of branches,
+  // then what is kept for snapshots. True: there is more. kNoSpace: the other stores are full.
+  Task<Result<bool>> vacate(StoreIndex store, std::uint32_t pages);
 
   PoolSpace space() const;
   PoolSpace space(StoreIndex store) const;
@@ -226,6 +240,21 @@ class Pool {
   Task<Result<BranchId>> clone_locked(SnapshotKey of, BranchOptions options, metadata::Batch extra);
   Task<Result<BranchId>> restore_locked(PoolVolume* volume, SnapshotKey to, metadata::Batch extra);
   Branch* find_live(BranchId branch) const;
+  // independence.cc. The caller has locked the whole page.
+  Task<Error> copy_from_parent(Branch* branch, PageNumber page);
+  PageNumber end_of_all(const Branch& branch) const;
+  Task<Error> cut_parent(Branch* branch);
+  // kept_moves.cc. Versions in slots of the store `from`, or that are "through" if it is kNoStore.
+  Task<Error> rewrite_kept(Branch* branch, PageNumber page, StoreIndex from);
+  Task<Error> rewrite_one(Branch* branch, PageNumber page, const KeptChunks::Useless* version,
+                          PageChange* change);
+  // move.cc
+  Task<Error> copy_chunks(Branch* branch, ChunkRange range, Place to);
+  Task<Error> copy_rounds(Branch* branch, Place to);
+  Task<Error> finish_move(Branch* branch, Place from, Place to);
+  std::optional<PageKey> next_on(StoreIndex store, PageKey from) const;
+  Task<Result<bool>> vacate_pages(StoreIndex store, std::uint32_t* pages);
+  Task<Result<bool>> vacate_kept(StoreIndex store, std::uint32_t* pages);
   // sweep.cc
   struct Sweep {
     bool began = false;
@@ -234,6 +263,7 @@ class Pool {
   };
   Task<Result<bool>> sweep_branch(BranchId id, std::uint32_t* pages);
   Task<Result<PageNumber>> next_to_sweep(const Branch* branch, PageNumber from);
+  Task<Result<PageNumber>> next_kept(BranchId branch, PageNumber from);
   Task<Error> sweep_page(Branch* branch, PageNumber page);
   Task<Error> forget_useless(Branch* branch, PageNumber page);
   Task<Error> free_dead_page(Branch* branch, PageNumber page);
@@ -255,8 +285,9 @@ class Pool {
   std::map<BranchId, PoolVolume*> volumes_;  // Of live ends.
   std::vector<PoolVolume*> snapshot_volumes_;
   std::map<BranchId, Sweep> sweeps_;
-  Mutex directory_;       // Changes of branches, snapshots and stores.
-  Mutex slot_page_turn_;  // Of whoever opens a page for slots.
+  std::map<StoreIndex, PageKey> vacating_;  // Where the pass over what is kept stands.
+  Mutex directory_;                         // Changes of branches, snapshots and stores.
+  Mutex slot_page_turn_;                    // Of whoever opens a page for slots.
   PoolCounters counters_;
   Observer observer_;
 };

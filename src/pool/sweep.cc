@@ -90,12 +90,18 @@ Task<Result<PageNumber>> Pool::next_to_sweep(const Branch* branch, PageNumber fr
   if (branch->record.dead) {
     next = branch->pages.next(from, kNoPage);
   }
-  const std::string first = map_.key_of({.branch = branch->id(), .page = from}, 0);
-  const std::string prefix = map_.key('k') + first.substr(map_.key('k').size(), 8);
+  const auto kept = co_await next_kept(branch->id(), from);
+  if (!kept.has_value()) co_return kept;
+  co_return std::min(next, *kept);
+}
+
+// The first page of the branch at or behind `from` with kept versions in the store; kNoPage: none.
+Task<Result<PageNumber>> Pool::next_kept(BranchId branch, PageNumber from) {
+  const std::string first = map_.key_of({.branch = branch, .page = from}, 0);
+  const std::string prefix = first.substr(0, map_.key('k').size() + sizeof branch);
   const auto kept = co_await store_.list(prefix, first, 1);
   if (!kept.has_value()) co_return std::unexpected(kept.error());
-  if (!kept->empty()) next = std::min(next, page_of(kept->front().first));
-  co_return next;
+  co_return kept->empty() ? kNoPage : page_of(kept->front().first);
 }
 
 Task<Error> Pool::sweep_page(Branch* branch, PageNumber page) {
@@ -181,6 +187,8 @@ Task<Error> Pool::end_sweep(Branch* branch) {
   std::vector<MapRecord> records;
   const bool idle = branch->record.dead && branch->snapshots.empty() && branch->children.empty() &&
                     branch->pages.placed_count() == 0 && branch->record.kept_slots == 0;
+  // Somebody still looks at it: another pass comes.
+  if (idle && (branch->users > 0 || !branch->locks.idle())) co_return Error::kNone;
   if (!idle) {
     BranchRecord record = branch->record;
     record.sweeping = false;

@@ -1,0 +1,187 @@
+// Pool: moving pages to another store while they are used.
+//
+// The page is copied chunk by chunk, each under a lock of its own; writers go on with the place the
+// page has, and note what they have written since (PageMove). What was written is copied again, in
+// rounds, the last one under a lock of the whole page, and then the new place is recorded. Until
+// then the copy is nobody's: after a crash the page is where it was. Whoever gives the page another
+// place, or none, cancels the move.
+#include <algorithm>
+#include <cassert>
+#include <utility>
+
+#include "pool/page_change.h"
+#include "pool/page_io.h"
+#include "pool/pool.h"
+
+namespace sandbay::pool {
+
+namespace {
+
+constexpr std::uint32_t kCopyChunks = 16;
+// As many rounds, or until so little was written meanwhile.
+constexpr int kMostRounds = 4;
+constexpr std::uint32_t kFewChunks = 4;
+
+}  // namespace
+
+Task<Error> Pool::move_page(BranchId id, PageNumber page, StoreIndex target) {
+  Branch* const branch = map_.find(id);
+  if (branch == nullptr) co_return Error::kNotFound;
+  const Place from = branch->pages.at(page).place();
+  if (from.none()) co_return Error::kNotFound;
+  if (from.store == target) co_return Error::kNone;
+  if (branch->move != nullptr || !may_allocate_on(target)) co_return Error::kNotReady;
+  const std::optional<FreePages::Run> claimed = map_.claim_pages(target, 1);
+  if (!claimed.has_value()) co_return Error::kNoSpace;
+  const Place to{.store = target, .page = claimed->first};
+  const BranchUse use(*branch);
+  PageMove move{.page = page, .dirty = BitSet(map_.page_chunks())};
+  move.dirty.assign(0, map_.page_chunks(), true);
+  branch->move = &move;
+  Error error = co_await copy_rounds(branch, to);
+  if (error == Error::kNone) error = co_await finish_move(branch, from, to);
+  branch->move = nullptr;
+  if (error != Error::kNone) {
+    map_.unclaim_page(to);
+  } else {
+    ++counters_.pages_moved;
+  }
+  co_return error;
+}
+
+// Copies what is dirty, each run under a lock of its own.
+Task<Error> Pool::copy_rounds(Branch* branch, Place to) {
+  PageMove& move = *branch->move;
+  for (int round = 0; round < kMostRounds && move.dirty.count() > kFewChunks; ++round) {
+    ChunkIndex chunk = move.dirty.find(0, true);
+    while (chunk < map_.page_chunks() && !move.cancelled) {
+      const ChunkIndex end = std::min(chunk + kCopyChunks, move.dirty.find(chunk, false));
+      const ChunkRange run{.page = move.page, .first = chunk, .count = end - chunk};
+      ChunkLocks::Hold hold(branch->locks, ChunkLocks::Kind::kChange, run);
+      if (!hold.ready()) co_await branch->locks.wait(hold);
+      const Error error = co_await copy_chunks(branch, run, to);
+      if (error != Error::kNone) co_return error;
+      chunk = move.dirty.find(end, true);
+    }
+  }
+  co_return move.cancelled ? Error::kNotFound : Error::kNone;
+}
+
+// The caller has locked them.
+Task<Error> Pool::copy_chunks(Branch* branch, ChunkRange range, Place to) {
+  PageMove& move = *branch->move;
+  move.dirty.assign(range.first, range.count, false);
+  PageChange change(*this, *branch, range.page);
+  Error error = co_await change.load();
+  for (ChunkIndex chunk = range.first; error == Error::kNone && chunk < range.end();) {
+    const ChunkIndex end = change.chunks().end_of_run(chunk, range.end());
+    const ChunkIndex first = std::exchange(chunk, end);
+    if (change.chunks().state(first) != ChunkState::kData) continue;
+    const auto number = static_cast<std::uint16_t>(first);
+    error = co_await change.copy({.place = change.place(), .chunk = number},
+                                 {.place = to, .chunk = number}, end - first);
+  }
+  if (error != Error::kNone) move.dirty.assign(range.first, range.count, true);
+  co_return error;
+}
+
+Task<Error> Pool::finish_move(Branch* branch, Place from, Place to) {
+  PageMove& move = *branch->move;
+  const ChunkRange whole{.page = move.page, .first = 0, .count = map_.page_chunks()};
+  ChunkLocks::Hold hold(branch->locks, ChunkLocks::Kind::kChange, whole);
+  if (!hold.ready()) co_await branch->locks.wait(hold);
+  while (!move.cancelled && move.dirty.count() > 0) {
+    const ChunkIndex chunk = move.dirty.find(0, true);
+    const ChunkIndex end = std::min(chunk + kCopyChunks, move.dirty.find(chunk, false));
+    const ChunkRange run{.page = move.page, .first = chunk, .count = end - chunk};
+    const Error error = co_await copy_chunks(branch, run, to);
+    if (error != Error::kNone) co_return error;
+  }
+  if (move.cancelled) co_return Error::kNotFound;
+  assert(branch->pages.at(move.page).place() == from);
+  co_return co_await commit({PlacePages{.branch = branch->id(), .page = move.page, .place = to}},
+                            {});
+}
+
+// Vacating ----------------------------------------------------------------------------------------
+
+Task<Result<bool>> Pool::vacate(StoreIndex store, std::uint32_t pages) {
+  const auto known = map_.stores().find(store);
+  if (known == map_.stores().end()) co_return std::unexpected(Error::kNotFound);
+  if (known->second.record.state != StoreState::kVacating) {
+    co_return std::unexpected(Error::kInvalid);
+  }
+  map_.close_slot_page();
+  const auto more = co_await vacate_pages(store, &pages);
+  if (!more.has_value() || *more) co_return more;
+  co_return co_await vacate_kept(store, &pages);
+}
+
+// The first page that is in the store, in order of branches and pages from `from` on.
+std::optional<PageKey> Pool::next_on(StoreIndex store, PageKey from) const {
+  for (auto at = map_.branches().lower_bound(from.branch); at != map_.branches().end(); ++at) {
+    const Branch& branch = *at->second;
+    if (branch.pages.count_on(store) == 0) continue;
+    const PageNumber first = at->first == from.branch ? from.page : 0;
+    for (PageNumber page = branch.pages.next(first, kNoPage); page != kNoPage;
+         page = branch.pages.next(page + 1, kNoPage)) {
+      if (branch.pages.at(page).place_store == store) return PageKey{at->first, page};
+    }
+  }
+  return std::nullopt;
+}
+
+Task<Result<bool>> Pool::vacate_pages(StoreIndex store, std::uint32_t* pages) {
+  PageKey at;
+  while (true) {
+    const std::optional<PageKey> next = next_on(store, at);
+    if (!next.has_value()) co_return false;
+    if (*pages == 0) co_return true;
+    --*pages;
+    at = *next;
+    const BranchRecord& record = map_.find(at.branch)->record;
+    // A branch that was fixed to the store goes elsewhere all the same.
+    const std::optional<StoreIndex> target = choose_store(record.placement, kNoStore);
+    if (!target.has_value()) co_return std::unexpected(Error::kNoSpace);
+    const Error error = co_await move_page(at.branch, at.page, *target);
+    if (error != Error::kNone && error != Error::kNotFound) co_return std::unexpected(error);
+    ++at.page;
+  }
+}
+
+Task<Result<bool>> Pool::vacate_kept(StoreIndex store, std::uint32_t* pages) {
+  PageKey& at = vacating_[store];
+  if (at == PageKey{}) {
+    // The store tells which pages have kept versions.
+    const Error error = co_await log_.checkpoint();
+    if (error != Error::kNone) co_return std::unexpected(error);
+  }
+  const ChunkRange whole{.page = 0, .first = 0, .count = map_.page_chunks()};
+  while (true) {
+    const auto found = map_.branches().lower_bound(at.branch);
+    if (found == map_.branches().end()) break;
+    if (found->first != at.branch) at = {.branch = found->first, .page = 0};
+    Branch* const branch = found->second.get();
+    const BranchUse use(*branch);
+    const auto page = co_await next_kept(at.branch, at.page);
+    if (!page.has_value()) co_return std::unexpected(page.error());
+    if (*page == kNoPage) {
+      at = {.branch = at.branch + 1, .page = 0};
+      continue;
+    }
+    if (*pages == 0) co_return true;
+    --*pages;
+    ChunkRange range = whole;
+    range.page = *page;
+    ChunkLocks::Hold hold(branch->locks, ChunkLocks::Kind::kChange, range);
+    if (!hold.ready()) co_await branch->locks.wait(hold);
+    const Error error = co_await rewrite_kept(branch, *page, store);
+    if (error != Error::kNone) co_return std::unexpected(error);
+    at.page = *page + 1;
+  }
+  vacating_.erase(store);
+  const FreePages& left = map_.stores().at(store).pages;
+  co_return left.free_count() < left.page_count();
+}
+
+}  // namespace sandbay::pool
