@@ -202,6 +202,29 @@ DriveInfo Controller::Implementation::show(Entry& entry) const {
   return info;
 }
 
+// The roles of a set that does not run: what its superblocks say of them, and which of their drives
+// are there.
+void Controller::Implementation::show_absent(const Superblock& superblock, SetInfo& info) const {
+  const auto present = [this](const Uuid& uuid) -> const Entry* {
+    const auto found = std::ranges::find_if(entries, [&](const auto& entry) {
+      return uuid != Uuid{} && entry->uuid == uuid && entry->device != nullptr;
+    });
+    return found == entries.end() ? nullptr : found->get();
+  };
+  for (unsigned role = 0; role < superblock.drive_count(); ++role) {
+    RoleInfo& here = info.roles[role];
+    const Entry* const drive = present(superblock.roles[role].drive);
+    const Entry* const replacement = present(superblock.roles[role].replacement);
+    if (replacement != nullptr) here.replacement = replacement->name;
+    if (drive != nullptr) {
+      here.drive = drive->name;
+      if (drive->use == DriveUse::kFailed) here.state = RoleState::kFailed;
+    } else if (here.state == RoleState::kActive) {
+      here.state = RoleState::kMissing;
+    }
+  }
+}
+
 SetInfo Controller::Implementation::show(const SetState& state) const {
   const ManagedSet& set = *state.set;
   const Superblock& superblock = set.superblock();
@@ -226,6 +249,7 @@ SetInfo Controller::Implementation::show(const SetState& state) const {
     }
   }
   SetDrives* drives = set.drives();
+  if (drives == nullptr) show_absent(superblock, info);
   if (drives == nullptr) return info;
   for (unsigned role = 0; role < superblock.drive_count(); ++role) {
     RoleInfo& here = info.roles[role];

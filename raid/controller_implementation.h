@@ -70,6 +70,7 @@ struct Controller::Implementation {
   Task<Error> record(Uuid set, raid::Event event);
   DriveInfo show(Entry& entry) const;
   SetInfo show(const SetState& state) const;
+  void show_absent(const Superblock& superblock, SetInfo& info) const;
 
   // controller_start.cc -------------------------------------------------------------------------
   Entry& add_entry(const NamedDevice& drive);

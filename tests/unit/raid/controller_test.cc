@@ -200,7 +200,14 @@ TEST_CASE("A set starts degraded and says so, and not without what it needs",
     REQUIRE(rig.set != nullptr);
     CHECK_FALSE(rig.set->running());
     CHECK(rig.set->health() == Health::kMissing);
-    CHECK(rig.set_info().refusal.starts_with("set"));
+    const SetInfo shown = rig.set_info();
+    CHECK(shown.refusal.starts_with("set"));
+    // What is there and what is not can be seen without it.
+    const std::array<std::string, 4> names = {"d0", "", "d2", ""};
+    for (unsigned role = 0; role < 4; ++role) {
+      CHECK(shown.roles[role].drive == names[role]);
+      CHECK((shown.roles[role].state == raid::RoleState::kActive) == !names[role].empty());
+    }
     CHECK_FALSE(rig.lines.empty());
     const std::string refused = co_await rig.read(0, 1);
     CHECK(refused.find("reading block 0") == 0);
