@@ -78,7 +78,8 @@ const std::string_view kSchemas = R"json({
   "declared": {"type": "boolean", "description": "It stands in the configuration file."},
   "reactor": {"type": "integer", "description": "The reactor it lives on."},
   "sessions": {"type": "integer", "description": "Sessions with its target."},
-  "uncleared": {"type": "integer", "description": "Bytes of its place on a RAID set that read as zeros and are yet to be cleared in the background."},
+  "uncleared": {"type": "integer", "description":
+    "Bytes of its place on a RAID set that read as zeros and are yet to be cleared."},
   "counters": {"$ref": "#/components/schemas/Counters"}}},
 "VolumeList": {"type": "object", "required": ["volumes"], "properties": {
   "volumes": {"type": "array", "items": {"$ref": "#/components/schemas/Volume"}}}},
