@@ -130,6 +130,9 @@ struct NewSet {
   std::vector<Uuid> drive_uuids;  // By role; as many as drives.
 };
 
+// What the journal takes on each drive: what is asked for, else the default that stands there.
+std::uint64_t journal_bytes_on_drives(const NewSet& wanted);
+
 struct PlannedSet {
   std::vector<Superblock> superblocks;  // By role, in the order of the drives.
   RegionMap regions;                    // All dirty where there is redundancy to make valid.

@@ -106,12 +106,6 @@ std::uint64_t data_bytes_within(const NewSet& wanted, std::uint64_t bytes) {
   return strips * wanted.strip_bytes;
 }
 
-std::uint64_t journal_bytes_of(const NewSet& wanted) {
-  const bool parity = wanted.level == Level::kRaid5 || wanted.level == Level::kRaid6 ||
-                      wanted.level == Level::kRaid50 || wanted.level == Level::kRaid60;
-  return wanted.journal_bytes.value_or(parity || wanted.integrity ? kDefaultJournalBytes : 0);
-}
-
 std::expected<Shape, std::string> shape_of(const NewSet& wanted, std::span<const Candidate> drives,
                                            std::uint64_t data_offset) {
   const std::uint32_t block_bytes = drives[0].block_bytes;
@@ -150,7 +144,7 @@ Superblock superblock_of(const NewSet& wanted, const Shape& shape, const Layout&
   set.block_bytes = shape.block_bytes;
   set.strip_blocks = shape.strip_blocks;
   set.data_offset_blocks = data_offset / shape.block_bytes;
-  set.journal_bytes = journal_bytes_of(wanted);
+  set.journal_bytes = journal_bytes_on_drives(wanted);
   set.journal_offset_bytes = set.journal_bytes == 0 ? 0 : kJournalOffset;
   set.integrity = wanted.integrity;
   set.region_stripes =
@@ -174,6 +168,12 @@ Superblock superblock_of(const NewSet& wanted, const Shape& shape, const Layout&
 
 }  // namespace
 
+std::uint64_t journal_bytes_on_drives(const NewSet& wanted) {
+  const bool parity = wanted.level == Level::kRaid5 || wanted.level == Level::kRaid6 ||
+                      wanted.level == Level::kRaid50 || wanted.level == Level::kRaid60;
+  return wanted.journal_bytes.value_or(parity || wanted.integrity ? kDefaultJournalBytes : 0);
+}
+
 std::expected<PlannedSet, std::string> plan_new_set(const NewSet& wanted,
                                                     std::span<const Candidate> drives,
                                                     Random& random) {
@@ -186,7 +186,7 @@ std::expected<PlannedSet, std::string> plan_new_set(const NewSet& wanted,
     return refuse(error);
   }
   const std::uint64_t data_offset =
-      align_up(kJournalOffset + journal_bytes_of(wanted), kAreaAlignment);
+      align_up(kJournalOffset + journal_bytes_on_drives(wanted), kAreaAlignment);
   const auto shape = shape_of(wanted, drives, data_offset);
   if (!shape.has_value()) return refuse(shape.error());
   const auto layout = Layout::make(*shape);

@@ -433,7 +433,9 @@ raid::NewSet new_set_of(const SetConfiguration& set, const Uuid& group_uuid) {
   wanted.strip_bytes = set.strip_bytes;
   wanted.integrity = set.integrity;
   wanted.journal_bytes = set.journal_bytes;
-  if (set.journal == JournalPlace::kNvram) wanted.journal_bytes = 0;
+  // Said in any case: left open, it would be in NVRAM wherever there is some.
+  wanted.journal_bytes =
+      set.journal == JournalPlace::kNvram ? 0 : raid::journal_bytes_on_drives(wanted);
   return wanted;
 }
 
