@@ -33,6 +33,17 @@ group::Measurements some_measurements() {
   all.sessions.push_back(session);
   all.server.logins_failed = 3;
   all.executors = {{.index = 0, .buffer_limit_bytes = 10}, {.index = 1, .buffer_used_bytes = 4}};
+  all.cache.configured = true;
+  all.cache.nvram_bytes = 30;
+  all.cache.mirror = "good";
+  group::CachedVolumeInfo cached{.name = "a\\b"};
+  cached.counters.hits = 8;
+  cached.counters.hit_latency.add(std::chrono::microseconds(3));
+  all.cache.volumes.push_back(cached);
+  group::CachedSetInfo set{.name = "r", .dirty_bytes = 5, .waiting_bytes = 6};
+  set.counters.full_stripes = 9;
+  set.lost.push_back({.block_count = 4});
+  all.cache.sets.push_back(set);
   return all;
 }
 
@@ -78,6 +89,14 @@ TEST_CASE("Metrics are well-formed and complete", "[metrics]") {
   CHECK_THAT(text, Catch::Contains("sandbay_connection_in_bytes_total{tsih=\"5\",cid=\"1\","
                                    "peer=\"127.0.0.1:5\"} 11\n"));
   CHECK_THAT(text, Catch::Contains("sandbay_iscsi_logins_failed_total 3\n"));
+  CHECK_THAT(text, Catch::Contains("sandbay_cache_mirror_good 1\n"));
+  CHECK_THAT(text, Catch::Contains("sandbay_cache_volume_hits_total{volume=\"a\\\\b\"} 8\n"));
+  CHECK_THAT(text,
+             Catch::Contains("sandbay_cache_volume_hit_latency_seconds_bucket{volume=\"a\\\\b\","
+                             "le=\"4e-06\"} 1\n"));
+  CHECK_THAT(text, Catch::Contains("sandbay_cache_set_dirty_bytes{set=\"r\"} 11\n"));
+  CHECK_THAT(text, Catch::Contains("sandbay_cache_set_full_stripes_total{set=\"r\"} 9\n"));
+  CHECK_THAT(text, Catch::Contains("sandbay_cache_set_healthy{set=\"r\"} 0\n"));
   CHECK_THAT(text, Catch::Contains("sandbay_buffer_used_bytes{reactor=\"1\"} 4\n"));
 }
 

@@ -350,6 +350,41 @@ TEST_CASE("Many clients at once get their answers", "[rest]") {
   });
 }
 
+TEST_CASE("The cache is shown, flushed and changed as the document says", "[rest][cache]") {
+  const std::string sections =
+      "[[drive]]\nname = \"d\"\nmemory = true\nsize = \"64MiB\"\n"
+      "[[raid]]\nname = \"r\"\nlevel = \"jbod\"\ndrives = [\"d\"]\n"
+      "[cache]\nmemory = \"16MiB\"\n";
+  with_rest(sections, [](Rest& rest) {
+    const Answer made =
+        rest.ask("POST", "/api/v1/volumes",
+                 R"({"name": "v", "size": "4MiB", "raid": "r", "cache": "write-through"})");
+    CHECK(made.status == 201);
+    CHECK(made.body.at("cache") == "write-through");
+    CHECK(rest.ask("POST", "/api/v1/volumes", R"({"name": "w", "size": "4MiB", "cache": "none"})")
+              .status == 400);
+    const json cache = rest.get("/api/v1/cache").body;
+    CHECK(cache.at("configured") == true);
+    CHECK(cache.at("volumes").at(0).at("cache") == "write-through");
+    CHECK(cache.at("sets").at(0).at("name") == "r");
+    const Answer changed = rest.ask("PATCH", "/api/v1/volumes/v", R"({"cache": "none"})");
+    CHECK(changed.body.at("cache") == "none");
+    CHECK(rest.get("/api/v1/cache").body.at("volumes").at(0).at("cache") == "none");
+    CHECK(rest.ask("PATCH", "/api/v1/volumes/v", R"({"cache": "fast"})").status == 400);
+    CHECK(rest.ask("POST", "/api/v1/cache/flush", "{}").status == 200);
+    CHECK(rest.ask("POST", "/api/v1/cache/flush", R"({"set": "r"})").status == 200);
+    CHECK(rest.ask("POST", "/api/v1/cache/flush", R"({"set": "x"})").status == 404);
+    const std::string discard = "/api/v1/cache/sets/r/discard";
+    CHECK(rest.ask("POST", discard, "{}").status == 400);
+    CHECK(rest.ask("POST", discard, R"({"confirm": "q"})").status == 400);
+    CHECK(rest.ask("POST", discard, R"({"confirm": "r"})").status == 409);  // Nothing has failed.
+    CHECK(rest.ask("POST", "/api/v1/cache/sets/r/acknowledge", "{}").status == 204);
+    CHECK(rest.ask("POST", "/api/v1/cache/sets/x/acknowledge", "{}").status == 404);
+    CHECK(rest.get("/metrics").text.find("sandbay_cache_memory_limit_bytes 16777216") !=
+          std::string::npos);
+  });
+}
+
 TEST_CASE("The document and the routes are the same", "[openapi]") {
   const json document = openapi_document();
   std::set<std::string> in_document;
