@@ -17,7 +17,7 @@ TimePoint Timeline::book(TimePoint arrival, Duration length) {
   TimePoint begin = arrival;
   if (next == 0 && runs_.size() > kMostGaps) begin = std::max(begin, runs_.front().end);
   for (; next < runs_.size() && begin + length > runs_[next].begin; ++next) {
-    begin = std::max(begin, runs_[next].end);
+    begin = runs_[next].end;
   }
   const TimePoint end = begin + length;
   if (length == Duration(0)) return end;

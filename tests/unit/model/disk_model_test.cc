@@ -3,6 +3,7 @@
 #include "model/disk_model.h"
 
 #include <rapidcheck.h>
+#include <array>
 #include <catch2/catch.hpp>
 #include <cstdio>
 #include <map>
@@ -23,8 +24,8 @@ using std::chrono::microseconds;
 using std::chrono::milliseconds;
 
 const DiskProfile& cheetah() {
-  static const DiskProfile profile = disk_profile("seagate-cheetah-15k5-146");
-  return profile;
+  static const DiskProfile kProfile = disk_profile("seagate-cheetah-15k5-146");
+  return kProfile;
 }
 
 std::shared_ptr<const DiskMechanism> mechanism_of(const DiskProfile& profile) {
@@ -32,15 +33,19 @@ std::shared_ptr<const DiskMechanism> mechanism_of(const DiskProfile& profile) {
 }
 
 const std::shared_ptr<const DiskMechanism>& usual() {
-  static const auto mechanism = mechanism_of(cheetah());
-  return mechanism;
+  static const auto kMechanism = mechanism_of(cheetah());
+  return kMechanism;
 }
 
-std::shared_ptr<const DiskMechanism> with_write_cache() {
+std::shared_ptr<const DiskMechanism> with_write_cache(std::uint64_t bytes) {
   DiskProfile profile = cheetah();
   profile.write_cache = true;
+  profile.cache_bytes = bytes;
   return mechanism_of(profile);
 }
+
+constexpr std::uint64_t kUsualCache = 16 << 20;
+constexpr std::uint64_t kSmallCache = 128 << 10;  // Less than the largest of the writes drawn.
 
 // What happens when: a list of commands in order of arrival.
 std::vector<DriveCommand> draw_commands(std::uint64_t seed, std::uint64_t sectors) {
@@ -50,6 +55,8 @@ std::vector<DriveCommand> draw_commands(std::uint64_t seed, std::uint64_t sector
   std::uint64_t stream = random.below(sectors / 2);
   for (DriveCommand& command : commands) {
     arrival += microseconds(random.below(random.chance(0.1) ? 40'000 : 900));
+    // So long that a background load begins anew.
+    if (random.chance(0.02)) arrival += milliseconds(1500);
     command.arrival = arrival;
     const std::uint64_t kind = random.below(10);
     if (kind == 0) {
@@ -124,22 +131,22 @@ DriveCommand single(DiskModel& drive, DriveCommand command) {
 }  // namespace
 
 TEST_CASE("a schedule does not depend on when it is asked", "[model][disk]") {
-  const auto cached = with_write_cache();
-  REQUIRE(rc::check(
-      "asked seldom or often", [&cached](std::uint64_t seed, bool write_cache, bool load) {
-        const auto& mechanism = write_cache ? cached : usual();
-        DiskOptions options{.seed = seed};
-        if (load) options.background = {.commands_per_second = 90, .read_share = 0.6};
-        std::vector<std::vector<TimePoint>> ends;
-        for (const std::uint64_t extra : {0U, 1U, 4U}) {
-          DiskModel drive(mechanism, options);
-          std::vector<DriveCommand> commands = draw_commands(seed, drive.sector_count());
-          ends.push_back(play(drive, commands, extra, seed + extra));
-          for (const DriveCommand& command : commands) RC_ASSERT(command.end >= command.arrival);
-        }
-        RC_ASSERT(ends[0] == ends[1]);
-        RC_ASSERT(ends[0] == ends[2]);
-      }));
+  const std::array mechanisms = {usual(), with_write_cache(kUsualCache),
+                                 with_write_cache(kSmallCache)};
+  REQUIRE(rc::check("asked seldom or often", [&mechanisms](std::uint64_t seed, bool load) {
+    const auto& mechanism = mechanisms[*rc::gen::inRange<std::size_t>(0, mechanisms.size())];
+    DiskOptions options{.seed = seed};
+    if (load) options.background = {.commands_per_second = 90, .read_share = 0.6};
+    std::vector<std::vector<TimePoint>> ends;
+    for (const std::uint64_t extra : {0U, 1U, 4U}) {
+      DiskModel drive(mechanism, options);
+      std::vector<DriveCommand> commands = draw_commands(seed, drive.sector_count());
+      ends.push_back(play(drive, commands, extra, seed + extra));
+      for (const DriveCommand& command : commands) RC_ASSERT(command.end >= command.arrival);
+    }
+    RC_ASSERT(ends[0] == ends[1]);
+    RC_ASSERT(ends[0] == ends[2]);
+  }));
 }
 
 TEST_CASE("the same seed gives the same ends, another seed others", "[model][disk]") {
@@ -174,8 +181,8 @@ TEST_CASE("first come, first served keeps the order of arrival", "[model][disk]"
   DiskProfile profile = cheetah();
   profile.order = model::QueueOrder::kArrival;
   profile.look_ahead = false;
-  REQUIRE(rc::check("order", [&profile](std::uint64_t seed) {
-    static const auto mechanism = mechanism_of(profile);
+  const auto mechanism = mechanism_of(profile);
+  REQUIRE(rc::check("order", [&mechanism](std::uint64_t seed) {
     DiskModel drive(mechanism, {.seed = seed});
     std::vector<DriveCommand> commands = draw_commands(seed, drive.sector_count());
     std::erase_if(commands, [](const DriveCommand& command) {
@@ -208,6 +215,30 @@ TEST_CASE("the age bound bounds how long a far command waits", "[model][disk]") 
   const double unbounded = longest(milliseconds(100'000));
   CHECK(bounded < 0.110);
   CHECK(unbounded > 0.5);
+}
+
+TEST_CASE("another head of the same cylinder takes a head switch", "[model][disk]") {
+  // Where a track ends, the next one begins a head switch later: it can just be reached. A little
+  // before that it cannot, and the sector comes a revolution later.
+  const auto& layout = usual()->layout;
+  const std::uint64_t track = layout.zones().front().sectors_per_track;
+  const auto gap_to = [&](std::uint64_t second) {
+    DiskModel drive(usual(), {});
+    std::vector<DriveCommand> both = {
+        {.operation = Operation::kWrite, .sector = track - 8, .sector_count = 8},
+        {.operation = Operation::kWrite, .sector = second, .sector_count = 8}};
+    for (DriveCommand& command : both) command.arrival = kLoopStart;
+    // The second is ready a little later, so that it is not the first to be chosen.
+    both[1].arrival += microseconds(1);
+    const std::vector<TimePoint> ends = play(drive, both, 0, 1);
+    return ends[1] - ends[0];
+  };
+  const Duration eight(layout.place(track + 8).sweep - layout.place(track).sweep);
+  CHECK(gap_to(track) == cheetah().head_switch + eight);
+  const std::uint64_t before = 2 * track - 8;  // The end of the next track is just before.
+  const Duration to_it(layout.place(before).sweep - layout.place(track - 8).sweep);
+  CHECK(gap_to(before) == to_it);
+  CHECK(to_it > milliseconds(4));
 }
 
 TEST_CASE("rotation is a pure function of time", "[model][disk]") {
@@ -283,16 +314,17 @@ TEST_CASE("a write takes what was read ahead of it away", "[model][disk]") {
   DiskModel drive(usual(), {});
   DriveCommand read{
       .operation = Operation::kRead, .sector = 5000, .sector_count = 8, .arrival = kLoopStart};
+  // Soon, while the segment has room for all of it.
   const DriveCommand first = single(drive, read);
-  read.arrival = first.end + milliseconds(5);
+  read.arrival = first.end + microseconds(300);
   const DriveCommand again = single(drive, read);
   CHECK(again.end - again.arrival < microseconds(260));
   DriveCommand write = read;
   write.operation = Operation::kWrite;
-  write.arrival = again.end + milliseconds(5);
+  write.arrival = again.end + microseconds(300);
   const DriveCommand written = single(drive, write);
   CHECK(written.end - written.arrival > microseconds(260));
-  read.arrival = written.end + milliseconds(5);
+  read.arrival = written.end + microseconds(300);
   static_cast<void>(single(drive, read));
   CHECK(drive.counters().cache_hits == 1);
   // FUA goes to the medium.
@@ -303,7 +335,7 @@ TEST_CASE("a write takes what was read ahead of it away", "[model][disk]") {
 }
 
 TEST_CASE("the write cache takes writes until it is full; a flush waits for all", "[model][disk]") {
-  const auto mechanism = with_write_cache();
+  const auto mechanism = with_write_cache(kUsualCache);
   DiskModel drive(mechanism, {});
   RandomPlaces places(5, Operation::kWrite, 8192, drive.sector_count());
   // Some that it can hold.
@@ -369,9 +401,11 @@ TEST_CASE("background load takes its share, whatever was before", "[model][disk]
 }
 
 TEST_CASE("a command may be withdrawn at any stage", "[model][disk]") {
-  const auto cached = with_write_cache();
-  REQUIRE(rc::check("withdrawn", [&cached](std::uint64_t seed, bool write_cache) {
-    DiskModel drive(write_cache ? cached : usual(), {.seed = seed});
+  const std::array mechanisms = {usual(), with_write_cache(kUsualCache),
+                                 with_write_cache(kSmallCache)};
+  REQUIRE(rc::check("withdrawn", [&mechanisms](std::uint64_t seed) {
+    const auto& mechanism = mechanisms[*rc::gen::inRange<std::size_t>(0, mechanisms.size())];
+    DiskModel drive(mechanism, {.seed = seed});
     Random random(seed);
     std::vector<DriveCommand> commands = draw_commands(seed, drive.sector_count());
     std::vector<DriveCommand*> out;

@@ -22,6 +22,7 @@ using model::ClockOptions;
 using model::Controller;
 using model::DiskMechanism;
 using model::DiskModel;
+using model::DiskOptions;
 using model::DriveCommand;
 using model::ModelClock;
 using model::ModelledController;
@@ -37,9 +38,9 @@ constexpr std::uint64_t kDeviceBytes = std::uint64_t{1} << 28U;
 constexpr std::uint32_t kBlock = 512;
 
 const std::shared_ptr<const DiskMechanism>& cheetah() {
-  static const auto mechanism =
+  static const auto kMechanism =
       std::make_shared<const DiskMechanism>(disk_profile("seagate-cheetah-15k5-146"));
-  return mechanism;
+  return kMechanism;
 }
 
 using Start = std::function<Task<void>(Executor& home)>;
@@ -261,6 +262,23 @@ Task<void> shows_itself(Executor& home) {
   CHECK(ratio == Approx(125.0 / 73).epsilon(0.05));
 }
 
+Task<void> large_blocks(Executor& home) {
+  const auto memory = MemoryDevice::create(home, {.byte_count = kDeviceBytes, .block_bytes = 4096});
+  REQUIRE(memory.has_value());
+  const ModelClock clock;
+  ModelledDrive drive(**memory, clock, std::make_unique<DiskModel>(cheetah(), DiskOptions{}));
+  CHECK(drive.description() == (*memory)->description());
+  const TimePoint start = home.now();
+  Request request{.operation = Operation::kWrite, .extent = {4321, 2}, .modelled_arrival = start};
+  request.data = home.buffers().try_allocate(8192);
+  const Completion done = co_await drive.submit(std::move(request));
+  DiskModel alone(cheetah(), {});
+  const DriveCommand same{
+      .operation = Operation::kWrite, .sector = 4321 * 8, .sector_count = 16, .arrival = {}};
+  const LoopResult result = run_loop(alone, 1, 1, [&](std::uint64_t) { return same; }, {}, start);
+  CHECK(done.modelled_end == result.ends[0]);
+}
+
 Task<void> comes_ahead_of_its_time(Executor& home) {
   // Booked for 20 ms later: until then the drive is another's.
   Rig rig(home);
@@ -385,6 +403,10 @@ TEST_CASE("a cancelled request ends at once, the others in their time", "[model]
 
 TEST_CASE("the place of a device on its drive matters", "[model][layer]") {
   run_in_world([](Executor& home) { return shows_itself(home); });
+}
+
+TEST_CASE("blocks of 4096 bytes are eight sectors each", "[model][layer]") {
+  run_in_world([](Executor& home) { return large_blocks(home); });
 }
 
 TEST_CASE("a request may reach the drive ahead of its time", "[model][layer]") {
