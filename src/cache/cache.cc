@@ -168,7 +168,7 @@ CacheCounters Cache::counters() const {
 // Memory -------------------------------------------------------------------------------------
 
 BufferList Cache::allocate(std::uint64_t byte_count) {
-  return try_allocate(pool_, byte_count, &Cache::evict_one);
+  return try_allocate(pool_, byte_count, byte_count, &Cache::evict_one);
 }
 
 std::uint64_t Cache::room_for_write(std::uint64_t byte_count) const noexcept {
@@ -178,7 +178,8 @@ std::uint64_t Cache::room_for_write(std::uint64_t byte_count) const noexcept {
 
 BufferList Cache::allocate_for_write(std::uint64_t byte_count) {
   if (write_memory_ == nullptr) return allocate(byte_count);
-  return try_allocate(write_memory_->buffers(), byte_count, &Cache::reclaim_write_memory);
+  return try_allocate(write_memory_->buffers(), byte_count, WriteMemory::kMostSlices,
+                      &Cache::reclaim_write_memory);
 }
 
 BufferList Cache::allocate_for_payload(std::uint64_t byte_count) {
@@ -191,7 +192,9 @@ BufferList Cache::allocate_for_payload(std::uint64_t byte_count) {
   return allocate_for_write(byte_count);
 }
 
-BufferList Cache::try_allocate(BufferPool& pool, std::uint64_t byte_count,
+// Where only small pieces are free, and more of them are needed than a list may have, there is
+// none.
+BufferList Cache::try_allocate(BufferPool& pool, std::uint64_t byte_count, std::size_t most_slices,
                                bool (Cache::*make_room)()) {
   BufferList list;
   unsigned evictions = 0;
@@ -212,7 +215,7 @@ BufferList Cache::try_allocate(BufferPool& pool, std::uint64_t byte_count,
         piece = pool.try_allocate_contiguous(kPieceBytes[smaller]);
       }
     }
-    if (piece.empty()) return {};
+    if (piece.empty() || list.slice_count() == most_slices) return {};
     list.append(std::move(piece));
   }
   return list;

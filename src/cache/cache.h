@@ -135,7 +135,8 @@ class Cache {
 
   void leave_room_queue(RoomWaiter& waiter);
   void wake_room_waiter();
-  BufferList try_allocate(BufferPool& pool, std::uint64_t byte_count, bool (Cache::*make_room)());
+  BufferList try_allocate(BufferPool& pool, std::uint64_t byte_count, std::size_t most_slices,
+                          bool (Cache::*make_room)());
   bool evict_one();
   bool reclaim_write_memory();
   void drop(Line& line);

@@ -62,15 +62,18 @@ Task<Completion> CachedDevice::submit(Request request) {
 // What is dirty is mapped, whatever the device below says of it.
 Task<Result<ProvisioningRun>> CachedDevice::provisioning(Lba first, Lba limit) {
   const Extent asked{.first = first, .block_count = limit - first};
-  Extent dirty = next_dirty(asked);
+  const Extent dirty = next_dirty(asked);
   if (dirty.block_count > 0 && dirty.first == first) {
     co_return ProvisioningRun{.block_count = dirty.block_count, .mapped = true};
   }
   Result<ProvisioningRun> run = co_await below().provisioning(first, limit);
   if (!run || run->mapped) co_return run;
-  dirty = next_dirty(asked);
-  if (dirty.block_count > 0 && dirty.first > first) {
-    run->block_count = std::min(run->block_count, dirty.first - first);
+  // What was dirty when it began may have been destaged behind the answer, and what is dirty now
+  // may have become so; either is mapped.
+  for (const Extent& other : {dirty, next_dirty(asked)}) {
+    if (other.block_count == 0) continue;
+    if (other.first == first) co_return ProvisioningRun{other.block_count, true};
+    run->block_count = std::min(run->block_count, other.first - first);
   }
   co_return run;
 }

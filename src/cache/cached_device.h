@@ -156,7 +156,7 @@ class CachedDevice final : public Layer {
   Task<Result<bool>> write_piece(VolumeState* volume, const Request* request, Extent piece);
   BufferList hold(const BufferList& data);
   void insert(DirtyRecord& record, const PinnedLines& lines, const BufferList& data);
-  Task<Completion> write_through(Request request, Extent rest);
+  Task<Completion> write_through(Request request, Extent rest, TimePoint start);
   void install(const PinnedLines& lines, const BufferList& data);
   void note_released(const DirtyRecord& record);
   // What the write memory has kept over a restart.

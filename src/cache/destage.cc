@@ -259,14 +259,18 @@ void Destager::settle(Unit* unit, Error error) {
   in_flight_bytes_ -= unit->bytes;
   if (error == Error::kNone) {
     cache_.throttle().note_destaged(unit->bytes);
-    forget_failure();
     clean(*unit);
-  } else {
-    fail(error);
   }
   const std::uint64_t last = stripes_.stripe_of(unit->extent.end() - 1);
   for (std::uint64_t number = stripes_.stripe_of(unit->extent.first); number <= last; ++number) {
-    stripes_.end(*stripes_.find(number), now);
+    stripes_.end(*stripes_.find(number), now, error);
+  }
+  if (error != Error::kNone) {
+    fail(error);
+  } else if (stripes_.failed() == 0) {
+    forget_failure();
+  } else {
+    retry_at_ = now;  // Others may do, too.
   }
   delete unit;
   changed_.notify_all();

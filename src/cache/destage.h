@@ -57,7 +57,7 @@ class Destager {
   Task<void> pause();
   void resume();
 
-  // Why the last attempt failed; kNone while all is well.
+  // Why an attempt failed; kNone while there is no stripe whose last one did.
   Error failure() const noexcept { return failure_; }
   void forget_failure();  // What failed is not wanted any more.
   // The failing device has more or less that cannot be destaged.
@@ -85,7 +85,7 @@ class Destager {
   bool whole_in_cache(const Extent& extent) const;
   BufferList content_of(const Extent& extent) const;
   DirtyPart* first_record_in(const Extent& extent);
-  bool dirty_since(Extent extent, std::uint64_t sequence);
+  Error failed_since(const Extent& extent, std::uint64_t flights, bool landed);
   void settle(Unit* unit, Error error);
   void clean(const Unit& unit);
   void fail(Error error);

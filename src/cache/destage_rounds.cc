@@ -1,5 +1,6 @@
 // Rounds: flushes below, shared by the units written before; and waiting for all of that.
 #include <algorithm>
+#include <utility>
 
 #include "cache/cache.h"
 #include "cache/cached_device.h"
@@ -114,13 +115,18 @@ void Destager::resume() {
   landed_.notify_all();
 }
 
+// Only its own stripes' failures end it: another volume's bad sector is not its concern.
 Task<Error> Destager::flush(Extent extent, Patience patience) {
-  const std::uint64_t sequence = cache_.sequence();
-  const std::uint64_t failures = failures_;
+  const std::uint64_t flights = stripes_.flights();
+  std::uint64_t failures = failures_;
+  Error failed = Error::kNone;
   co_await wait_for_flights(extent, patience);
   std::uint64_t number = stripes_.stripe_of(extent.first);
   const std::uint64_t last = stripes_.stripe_of(extent.end() - 1);
-  while (failures == failures_ && patience.lasts()) {
+  while (patience.lasts()) {
+    if (std::exchange(failures, failures_) != failures_)
+      failed = failed_since(extent, flights, true);
+    if (failed != Error::kNone) break;
     Stripe* const stripe = stripes_.next(number);
     if (stripe == nullptr || stripe->number > last) break;
     if (stopping_) co_return Error::kClosed;
@@ -139,8 +145,8 @@ Task<Error> Destager::flush(Extent extent, Patience patience) {
   co_await wait_for_flights(extent, patience);
   const Error end = patience.end();
   if (end != Error::kNone) co_return end;
-  if (failures != failures_ && dirty_since(extent, sequence))
-    co_return failure_ != Error::kNone ? failure_ : Error::kHardware;
+  if (failed == Error::kNone) failed = failed_since(extent, flights, false);
+  if (failed != Error::kNone) co_return failed;
   if (unflushed_) {
     const Error error = co_await make_durable(patience);
     co_return error;
@@ -180,19 +186,18 @@ DirtyPart* Destager::first_record_in(const Extent& extent) {
   return found;
 }
 
-// Whether a block of the extent is still dirty that was when the sequence was reached.
-bool Destager::dirty_since(Extent extent, std::uint64_t sequence) {
-  for (Extent run = device_.next_dirty(extent); run.block_count > 0;
-       run = device_.next_dirty(extent)) {
-    const Line& line = *device_.find_line(device_.line_of(run.first));
-    const Range range = device_.range_in(line.number, run);
-    if (line.segments[find_segment(line, range.first)].dirty->record->sequence <= sequence) {
-      return true;
-    }
-    extent = {.first = run.end(), .block_count = extent.end() - run.end()};
-    if (extent.block_count == 0) break;
+// How a flight of a stripe there ended that began after so many and failed. One that is in flight
+// again is none of the landed: it may yet do.
+Error Destager::failed_since(const Extent& extent, std::uint64_t flights, bool landed) {
+  if (stripes_.failed() == 0) return Error::kNone;
+  const std::uint64_t last = stripes_.stripe_of(extent.end() - 1);
+  const Stripe* stripe = stripes_.next(stripes_.stripe_of(extent.first));
+  while (stripe != nullptr && stripe->number <= last) {
+    const bool counts = stripe->flight > flights && !(landed && stripe->in_flight);
+    if (counts && stripe->error != Error::kNone) return stripe->error;
+    stripe = stripes_.next(stripe->number + 1);
   }
-  return false;
+  return Error::kNone;
 }
 
 }  // namespace sandbay::cache

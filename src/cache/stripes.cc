@@ -51,6 +51,7 @@ void Stripes::remove(Extent clean) {
     if (full(stripe)) full_.erase(number);
     stripe.dirty_blocks -= count;
     if (stripe.dirty_blocks == 0 && !stripe.in_flight) {
+      set_error(stripe, Error::kNone);
       unlink(stripe);
       stripes_.erase(at);
     }
@@ -89,9 +90,10 @@ void Stripes::begin(Stripe& stripe) {
   stripe.flight = ++flights_;
 }
 
-void Stripes::end(Stripe& stripe, TimePoint now) {
+void Stripes::end(Stripe& stripe, TimePoint now, Error error) {
   assert(stripe.in_flight);
   stripe.in_flight = false;
+  set_error(stripe, stripe.dirty_blocks > 0 ? error : Error::kNone);
   if (stripe.dirty_blocks == 0) {
     stripes_.erase(stripe.number);
     return;
@@ -100,6 +102,12 @@ void Stripes::end(Stripe& stripe, TimePoint now) {
   stripe.born = added_blocks_;
   link(stripe);
   if (full(stripe)) full_.insert(stripe.number);
+}
+
+void Stripes::set_error(Stripe& stripe, Error error) noexcept {
+  failed_ += error != Error::kNone ? 1 : 0;
+  failed_ -= stripe.error != Error::kNone ? 1 : 0;
+  stripe.error = error;
 }
 
 void Stripes::link(Stripe& stripe) {

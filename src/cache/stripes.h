@@ -18,10 +18,11 @@ namespace sandbay::cache {
 struct Stripe {
   std::uint64_t number = 0;
   std::uint64_t dirty_blocks = 0;
-  TimePoint since{};         // Its oldest dirty block is no older.
-  std::uint64_t born = 0;    // How many blocks had become dirty by then.
-  bool in_flight = false;    // Being destaged: from the write until a flush has covered it.
-  std::uint64_t flight = 0;  // Which flight; they are numbered over all stripes.
+  TimePoint since{};           // Its oldest dirty block is no older.
+  std::uint64_t born = 0;      // How many blocks had become dirty by then.
+  bool in_flight = false;      // Being destaged: from the write until a flush has covered it.
+  std::uint64_t flight = 0;    // Which flight; they are numbered over all stripes.
+  Error error = Error::kNone;  // How the last one ended.
   Stripe* older = nullptr;
   Stripe* newer = nullptr;
 };
@@ -45,7 +46,9 @@ class Stripes {
 
   // A stripe stays here while it is in flight, dirty or not.
   void begin(Stripe& stripe);
-  void end(Stripe& stripe, TimePoint now);
+  void end(Stripe& stripe, TimePoint now, Error error = Error::kNone);
+  // Dirty stripes whose last flight has failed.
+  std::uint64_t failed() const noexcept { return failed_; }
 
   bool full(const Stripe& stripe) const noexcept {
     return stripe.dirty_blocks == extent_of(stripe.number).block_count;
@@ -58,6 +61,7 @@ class Stripes {
   std::uint64_t dirty_blocks() const noexcept { return dirty_blocks_; }
 
  private:
+  void set_error(Stripe& stripe, Error error) noexcept;
   void link(Stripe& stripe);
   void unlink(Stripe& stripe);
 
@@ -66,6 +70,7 @@ class Stripes {
   std::uint64_t dirty_blocks_ = 0;
   std::uint64_t added_blocks_ = 0;  // Ever.
   std::uint64_t flights_ = 0;
+  std::uint64_t failed_ = 0;
   std::pmr::unsynchronized_pool_resource memory_;
   std::pmr::map<std::uint64_t, Stripe> stripes_{&memory_};
   std::pmr::set<std::uint64_t> full_{&memory_};

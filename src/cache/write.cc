@@ -57,7 +57,7 @@ Task<Completion> CachedDevice::write(Request request) {
   }
   if (writes_back(request, volume)) return write_back(std::move(request));
   const Extent all = request.extent;
-  return write_through(std::move(request), all);
+  return write_through(std::move(request), all, home().now());
 }
 
 // While destaging fails a write goes below itself, and ends as that ends.
@@ -90,7 +90,7 @@ Task<Completion> CachedDevice::write_back(Request request) {
                            .modelled_end = request.modelled_arrival};
     }
     // No room, and none soon: the rest goes below by itself.
-    if (!*held) co_return co_await write_through(std::move(request), rest);
+    if (!*held) co_return co_await write_through(std::move(request), rest, start);
     rest.first += piece.block_count;
     rest.block_count -= piece.block_count;
   }
@@ -204,11 +204,10 @@ void CachedDevice::restore(WriteId id, std::uint64_t volume, const Extent& exten
 }
 
 // With NVRAM nobody flushes behind it, so it is durable below before it ends.
-Task<Completion> CachedDevice::write_through(Request request, Extent rest) {
+Task<Completion> CachedDevice::write_through(Request request, Extent rest, TimePoint start) {
   VolumeState& volume = cache_.volume_state(request.volume);
   ++volume.counters.write_throughs;
   const Patience patience(request);
-  const TimePoint start = home().now();
   if (write_memory() != nullptr) request.force_unit_access = true;
   Completion completion{.modelled_end = request.modelled_arrival};
   while (rest.block_count > 0) {

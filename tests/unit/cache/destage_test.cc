@@ -279,6 +279,54 @@ TEST_CASE("A flush does not end before the round that brings its writes to the m
   });
 }
 
+TEST_CASE("A stripe that cannot be destaged is the concern of its own blocks only",
+          "[cache][destage]") {
+  run([](Stack stack) -> Task<void> {
+    stack.below.faulty.fail(
+        {.operation = Operation::kWrite, .extent = {8, 8}, .error = Error::kHardware});
+    co_await write(stack.device, 8, pattern(4096, 1));
+    const Error own = co_await flush(stack.device, {8, 8});
+    REQUIRE(own == Error::kHardware);
+    REQUIRE(stack.device.destage_failure() == Error::kHardware);
+    // Others pass, and do not hide it.
+    co_await write(stack.device, 9000, pattern(4096, 2));
+    const Error other = co_await flush(stack.device, {9000, 8});
+    REQUIRE(other == Error::kNone);
+    const Bytes stored = co_await read(*stack.below.memory, {9000, 8});
+    REQUIRE(stored == pattern(4096, 2));
+    REQUIRE(stack.device.destage_failure() == Error::kHardware);
+    const Error all = co_await flush(stack.device);
+    REQUIRE(all == Error::kHardware);
+    stack.below.faulty.clear();
+    const Error mended = co_await flush(stack.device);
+    REQUIRE(mended == Error::kNone);
+    REQUIRE(stack.device.destage_failure() == Error::kNone);
+  });
+}
+
+TEST_CASE("The failure of one stripe does not end the flush of others", "[cache][destage]") {
+  run(
+      [](Stack stack) -> Task<void> {
+        stack.below.faulty.fail(
+            {.operation = Operation::kWrite, .extent = {8, 8}, .error = Error::kHardware});
+        co_await write(stack.device, 8, pattern(4096, 1));
+        for (Lba lba = 8000; lba < 60000; lba += 400) {
+          co_await write(stack.device, lba, pattern(4096, lba));
+        }
+        const auto flush_it = [](CachedDevice* device, Extent extent, Error* error) -> Task<void> {
+          *error = co_await flush(*device, extent);
+        };
+        std::array<Error, 2> errors{};
+        spawn(flush_it(&stack.device, {8000, 52000}, &errors[0]));
+        spawn(flush_it(&stack.device, {0, 400}, &errors[1]));
+        co_await stack.home.sleep_for(std::chrono::seconds(10));
+        REQUIRE(errors[0] == Error::kNone);
+        REQUIRE(errors[1] == Error::kHardware);
+        REQUIRE(stack.cache.counters().dirty_bytes == 4096);
+      },
+      quiet(), {.least = std::chrono::milliseconds(1), .most = std::chrono::milliseconds(5)});
+}
+
 Task<void> read_and_note(CachedDevice* device, Extent extent, bool* ended) {
   (void)co_await read(*device, extent);
   *ended = true;

@@ -309,5 +309,34 @@ TEST_CASE("Writes of all sizes share the NVRAM: they wait for room and do not go
   testing::run_in_world(1, [](Executor& home) { return fills_up(home); });
 }
 
+Task<void> many_small_holes(Executor& home) {
+  nvram::SimulatedBoard board(8 * kMiB);
+  Below below(home, {});
+  Controller controller = co_await start(home, board);
+  CachedDevice& device = controller.cache->add_device(uuid_of(1), below.recording);
+  // All of it in pieces of 4 KiB, of which every other comes free: no larger piece is left.
+  std::vector<Buffer> pieces;
+  for (;;) {
+    Buffer piece = controller.memory->buffers().try_allocate_contiguous(4096);
+    if (piece.empty()) break;
+    pieces.push_back(std::move(piece));
+  }
+  REQUIRE(pieces.size() > 512);
+  for (std::size_t i = 0; i < pieces.size(); i += 2) pieces[i] = Buffer();
+  co_await write(device, 0, pattern(kMiB, 1));
+  REQUIRE(controller.cache->volume_state(0).counters.write_throughs == 1);
+  const Bytes stored = co_await read(*below.memory, {0, 2048});
+  REQUIRE(stored == pattern(kMiB, 1));
+  co_await write(device, 0, pattern(65536, 2));
+  REQUIRE(controller.cache->volume_state(0).counters.write_throughs == 1);
+  pieces.clear();
+  co_await close(controller);
+}
+
+TEST_CASE("A write for which there are only more pieces than a record names goes through",
+          "[cache][nvram]") {
+  testing::run_in_world(1, [](Executor& home) { return many_small_holes(home); });
+}
+
 }  // namespace
 }  // namespace sandbay::cache
