@@ -1,5 +1,5 @@
-// One session's share of a load. CDBs are those of SBC-3: READ (16) 88h, WRITE (16) 8Ah, READ
-// CAPACITY (16) 9Eh/10h.
+// One session's share of a load. CDBs are those of SBC-3 and SPC-4: READ (16) 88h, WRITE (16) 8Ah,
+// READ CAPACITY (16) 9Eh/10h, INQUIRY 12h.
 #include "lab/load_worker.h"
 
 #include <fmt/core.h>
@@ -99,6 +99,40 @@ Task<std::string> LoadWorker::learn_geometry() {
   co_return lay_out(last + 1, block_bytes);
 }
 
+// The unit's designators; empty if it has none to tell, or cannot be asked.
+Task<std::vector<std::byte>> LoadWorker::ask_identity() {
+  constexpr std::uint32_t kMost = 255;
+  std::array<std::byte, 16> cdb{};
+  cdb[0] = std::byte{0x12};
+  cdb[1] = std::byte{1};
+  cdb[2] = std::byte{0x83};
+  cdb[4] = std::byte{kMost};
+  std::vector<std::byte> data;
+  const iscsi::ScsiResult result = co_await ask(cdb, kMost, data);
+  if (!result.good()) data.clear();
+  co_return data;
+}
+
+Task<void> LoadWorker::check_identity() {
+  const std::vector<std::byte> now = co_await ask_identity();
+  if (identity_.empty() || now.empty() || now == identity_) co_return;
+  another_unit_ = true;
+  stopping_ = true;
+}
+
+Task<void> LoadWorker::look_again() {
+  co_await check_identity();
+  looking_ = false;
+  looks_.leave();
+}
+
+// A session that came back may lead to a unit that merely has the old one's name.
+void LoadWorker::doubt_identity() {
+  if (map_ == nullptr || looking_ || another_unit_ || !looks_.enter()) return;
+  looking_ = true;
+  spawn(look_again());
+}
+
 // Which part of the logical unit this worker uses.
 std::string LoadWorker::lay_out(std::uint64_t block_count, std::uint32_t block_bytes) {
   const LoadOptions& options = place_.options;
@@ -186,12 +220,22 @@ Task<std::string> LoadWorker::set_up() {
   session_ = std::move(*session);
   std::string wrong = co_await learn_geometry();
   if (wrong.empty()) wrong = allocate_slots();
+  if (wrong.empty() && map_ != nullptr) identity_ = co_await ask_identity();
   co_return wrong;
 }
 
 Task<bool> LoadWorker::tear_down() {
   if (session_ != nullptr) {
     report_.sessions = 1;
+    co_await looks_.close();
+    if (report_.miscompares != 0 && !another_unit_ && session_->up()) co_await check_identity();
+    if (another_unit_) {
+      report_.errors += std::exchange(report_.miscompares, 0);
+      report_.errors = std::max<std::uint64_t>(report_.errors, 1);
+      report_.first_error =
+          "the logical unit is not the one that the load began with: its volume was deleted and "
+          "made anew, or another has its place; nothing can be verified";
+    }
     const iscsi::InitiatorCounters counters = session_->counters();
     report_.commands_retried = counters.commands_retried;
     report_.connections_lost = counters.connections_lost;
@@ -235,7 +279,7 @@ void LoadWorker::start_slots() {
 }
 
 Task<bool> LoadWorker::read_back() {
-  if (map_ == nullptr || abandoned_) co_return true;
+  if (map_ == nullptr || abandoned_ || another_unit_) co_return true;
   reading_back_ = true;
   stopping_ = false;
   next_unit_ = 0;
@@ -331,6 +375,7 @@ void LoadWorker::completed(Slot& slot) {
 bool LoadWorker::try_again(Slot& slot) {
   if (!transient(slot.command.result) || ++slot.tries > kMaximumTries) return false;
   if (slot.command.result.status == scsi::Status::kCheckCondition) {
+    doubt_identity();
     issue(slot);
   } else {
     again_.push_back(&slot);

@@ -3,8 +3,10 @@
 // verify mode.
 //
 // A slot is one place of the queue with its command and buffer; nothing is allocated between a
-// slot's commands. With verify the workers of one logical unit use disjoint parts of it, and a unit
-// is never in two slots at once.
+// slot's commands. With verify the workers of one logical unit use disjoint parts of it, a unit is
+// never in two slots at once, and a logical unit that has become another one is told apart from one
+// that has lost what was written: by its designators (SPC-4 7.8.6), which are read again whenever
+// the unit has had news to tell.
 #pragma once
 
 #include <atomic>
@@ -73,6 +75,10 @@ class LoadWorker {
   };
 
   Task<std::string> learn_geometry();
+  Task<std::vector<std::byte>> ask_identity();
+  Task<void> check_identity();
+  Task<void> look_again();
+  void doubt_identity();
   std::string lay_out(std::uint64_t block_count, std::uint32_t block_bytes);
   std::string allocate_slots();
   Task<iscsi::ScsiResult> ask(std::array<std::byte, 16> cdb, std::uint32_t in_bytes,
@@ -109,6 +115,10 @@ class LoadWorker {
   bool stopping_ = false;
   bool abandoned_ = false;  // The target was gone at the end; the session is closed.
   bool reading_back_ = false;
+  std::vector<std::byte> identity_;  // What VPD page 83h said at the start; empty: nothing.
+  bool another_unit_ = false;        // It says something else now.
+  bool looking_ = false;
+  Gate looks_;
   std::uint32_t active_ = 0;  // Slots that are not done for good.
   Slot* idle_ = nullptr;      // Waiting for the timer.
   std::vector<Slot*> again_;  // Waiting for the timer, with a request to repeat.

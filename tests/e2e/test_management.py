@@ -1,9 +1,11 @@
 """The command line and REST against a running daemon; configurations that are refused."""
 import json
 import os
+import time
 import urllib.request
 
 import harness
+from raid_lab import Load
 
 MIB = 1 << 20
 REFUSED, FAILED, USAGE = 2, 1, 2
@@ -46,6 +48,21 @@ def test_volume_scenario(t):
 def one_line(t, output, word):
     lines = output.strip().splitlines()
     t.check(len(lines) == 1 and word in lines[0], f'not one line about {word}: {output!r}')
+
+
+def test_a_load_tells_another_volume_of_the_same_name_from_lost_data(t):
+    daemon = t.daemon()
+    make = ('volume', 'create', 'one', '--size', '16MiB', '--initiator', '*')
+    daemon.sandbay(*make)
+    load = Load(t, daemon.url('one'), '--rate', '500')
+    t.until(lambda: rows(daemon, 'session'), 'a session')
+    time.sleep(1)
+    daemon.sandbay('volume', 'delete', '--force', 'one')
+    daemon.sandbay(*make)
+    t.until(lambda: not load.running(), 'the load ends by itself', 60)
+    report = load.end()
+    t.check(report['errors'] > 0 and report['miscompares'] == 0 and
+            'not the one that the load began with' in report['first_error'], str(report))
 
 
 def test_volume_in_use_is_not_deleted(t):
