@@ -20,9 +20,9 @@ namespace {
 constexpr std::size_t kEntriesAtOnce = 256;
 // How long the cache may take to bring everything to the sets, and these to end what they do and to
 // mark themselves clean.
-constexpr Duration kStopPatience = std::chrono::seconds(45);
+constexpr Duration kStopPatience = std::chrono::seconds(30);
 // The same for what no NVRAM keeps, before volumes are closed.
-constexpr Duration kSettlePatience = std::chrono::seconds(30);
+constexpr Duration kSettlePatience = std::chrono::seconds(20);
 }  // namespace
 
 struct RunningGroup::Loaded {
