@@ -96,7 +96,8 @@ std::vector<TimePoint> play(DiskModel& drive, std::vector<DriveCommand>& command
         const auto gap = std::min<std::int64_t>((next - now).count(), 3'000'000);
         next = now + Duration(random.below(static_cast<std::uint64_t>(gap) + 1));
       }
-      if (next > limit || next == kNever) break;
+      // Who is not asked for anything extra is not even asked when somebody arrives.
+      if (extra == 0 && drive.next_event() > limit) break;
       const bool last = next == limit;
       now = std::max(now, next);
       collect();
