@@ -40,7 +40,7 @@ struct Branch {
   std::map<Generation, SnapshotRecord> snapshots;
   std::vector<std::pair<Generation, BranchId>> children;  // That hang on it, ascending.
   std::vector<Generation> living;                         // Ascending, each once.
-  std::uint64_t living_changes = 0;                       // How often they changed.
+  std::uint64_t living_changes = 0;                       // How often they changed, or `dead`.
 
   ChunkLocks locks;
   WriteDoor door;

@@ -24,7 +24,7 @@
 namespace sandbay::pool {
 
 inline constexpr std::size_t kLongestLabel = 255;
-inline constexpr std::uint64_t kMostBranchBytes = std::uint64_t{1} << 60U;
+inline constexpr std::uint64_t kMostBranchBytes = std::uint64_t{1} << 50U;  // 1 PiB.
 
 // `count` pages of a branch from `page` on are at `place` and behind it; or, without a store, at no
 // place. Their chunks stay what they are. A place that they had is free, unless it has become a

@@ -26,6 +26,8 @@ using Generation = std::uint32_t;  // Of a branch; grows with every snapshot.
 
 inline constexpr Generation kLive = std::numeric_limits<Generation>::max();
 inline constexpr StoreIndex kNoStore = std::numeric_limits<StoreIndex>::max();
+// No branch has so many pages: 1 PiB of the smallest.
+inline constexpr PageNumber kPageEnd = PageNumber{1} << 30U;
 inline constexpr PageNumber kNoPage = std::numeric_limits<PageNumber>::max();
 
 struct Place {

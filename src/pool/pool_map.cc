@@ -227,6 +227,7 @@ void PoolMap::apply(const BranchRecord& record) {
   // These two are the map's own.
   next.kept_slots = branch->record.kept_slots;
   next.last_generation = std::max(next.last_generation, branch->record.last_generation);
+  if (next.dead != branch->record.dead) ++branch->living_changes;
   link_child(branch->record, false);
   branch->record = std::move(next);
   link_child(branch->record, true);

@@ -18,7 +18,6 @@ namespace sandbay::pool {
 namespace {
 
 constexpr std::size_t kListEntries = 512;
-constexpr std::uint32_t kMostLeaves = 1U << 22U;
 
 // The number of `byte_count` bytes at `offset` of what follows the prefix and the kind.
 std::uint64_t number_at(std::string_view key, std::size_t offset, std::size_t byte_count) {
@@ -148,7 +147,7 @@ std::string PoolMap::take_leaf(std::string_view at, std::string_view value) {
   Branch* const branch = find(number_at(at, 0, 8));
   if (branch == nullptr) return "pages of no branch";
   const auto leaf = static_cast<std::uint32_t>(number_at(at, 8, 4));
-  if (leaf >= kMostLeaves) return "pages behind the last";
+  if (leaf >= kPageEnd / PageMap::kLeafPages) return "pages behind the last";
   const auto unpacked = branch->pages.unpack_leaf(leaf, value);
   if (!unpacked.has_value()) return std::string(unpacked.error());
   const PageNumber first = leaf * PageMap::kLeafPages;

@@ -1,0 +1,158 @@
+// The encodings: what was packed comes back, and what was cut, prolonged or is no record is refused
+// with a reason.
+#include <string>
+#include <vector>
+
+#include <rapidcheck.h>
+#include <catch2/catch.hpp>
+
+#include "pool/map_records.h"
+
+namespace sandbay::pool {
+namespace {
+
+template <class Integer>
+Integer any() {
+  return *rc::gen::arbitrary<Integer>();
+}
+std::uint32_t below(std::uint32_t end) { return *rc::gen::inRange<std::uint32_t>(0, end); }
+
+std::string any_label() {
+  return std::string(below(kLongestLabel + 1), static_cast<char>(below(256)));
+}
+
+Slot any_slot() {
+  return {.place = {.store = static_cast<StoreIndex>(below(100)), .page = any<std::uint32_t>()},
+          .chunk = static_cast<std::uint16_t>(below(900))};
+}
+
+MapRecord any_record() {
+  const auto first = static_cast<std::uint16_t>(below(900));
+  const auto count = static_cast<std::uint16_t>(1 + below(100));
+  const auto state = static_cast<ChunkState>(below(3));
+  switch (below(10)) {
+    case 0:
+      return PlacePages{.branch = any<std::uint64_t>(),
+                        .page = below(1000),
+                        .count = 1 + below(1000),
+                        .place = {.store = any<std::uint16_t>(), .page = below(1000)}};
+    case 1:
+      return SetChunks{.branch = any<std::uint64_t>(),
+                       .page = any<std::uint32_t>(),
+                       .first = first,
+                       .count = count,
+                       .state = state};
+    case 2:
+      return KeepChunks{.branch = any<std::uint64_t>(),
+                        .page = any<std::uint32_t>(),
+                        .generation = 1 + below(1000),
+                        .first = first,
+                        .count = count,
+                        .state = state,
+                        .slot = any_slot()};
+    case 3:
+      return ForgetChunk{.branch = any<std::uint64_t>(),
+                         .page = any<std::uint32_t>(),
+                         .generation = any<std::uint32_t>(),
+                         .chunk = first};
+    case 4:
+      return BranchRecord{.id = 1000 + below(1000),
+                          .byte_count = below(1000),
+                          .parent = 1 + below(900),
+                          .parent_generation = 1 + below(900),
+                          .last_generation = below(1000),
+                          .thick = any<bool>(),
+                          .dead = any<bool>(),
+                          .sweeping = any<bool>(),
+                          .placement = any<std::uint8_t>(),
+                          .fixed_store = any<std::uint16_t>(),
+                          .page_limit = any<std::uint64_t>(),
+                          .page_warning = any<std::uint64_t>(),
+                          .kept_slots = any<std::uint64_t>(),
+                          .label = any_label()};
+    case 5:
+      return EraseBranch{.branch = any<std::uint64_t>()};
+    case 6:
+      return SnapshotRecord{.branch = any<std::uint64_t>(),
+                            .generation = 1 + below(1000),
+                            .byte_count = below(1000),
+                            .label = any_label()};
+    case 7:
+      return EraseSnapshot{.branch = any<std::uint64_t>(), .generation = any<std::uint32_t>()};
+    case 8:
+      return StoreRecord{.index = static_cast<StoreIndex>(below(1000)),
+                         .uuid = {any<std::uint8_t>()},
+                         .page_count = any<std::uint32_t>(),
+                         .member = any<std::uint32_t>(),
+                         .placement = any<std::uint8_t>(),
+                         .state = static_cast<StoreState>(below(2))};
+    default:
+      return EraseStore{.index = any<std::uint16_t>()};
+  }
+}
+
+}  // namespace
+
+TEST_CASE("records come back as they were, and none that is cut or longer", "[pool]") {
+  REQUIRE(rc::check([] {
+    RecordGroup group{.sequence = any<std::uint64_t>(), .records = {}};
+    const auto count = below(8);
+    for (std::uint32_t i = 0; i < count; ++i) group.records.push_back(any_record());
+    const std::string text = pack(group);
+    const auto again = unpack_group(text);
+    RC_ASSERT(again.has_value());
+    RC_ASSERT(*again == group);
+    const MapRecord record = any_record();
+    const std::string one = pack(record);
+    const auto whole = unpack_record(one);
+    RC_ASSERT(whole.has_value());
+    RC_ASSERT((*whole == record));
+    for (std::size_t length = 0; length < one.size(); ++length) {
+      const auto cut = unpack_record(std::string_view(one).substr(0, length));
+      RC_ASSERT(!cut.has_value());
+      RC_ASSERT(!cut.error().empty());
+    }
+    RC_ASSERT(!unpack_record(one + '\0').has_value());
+  }));
+}
+
+TEST_CASE("a checkpoint comes back, and an impossible one is refused", "[pool]") {
+  const CheckpointRecord record{
+      .page_chunks = 16, .sequence = 77, .last_branch = 5, .log = {1, 2, 3}};
+  REQUIRE(unpack_checkpoint(pack(record)) == record);
+  CheckpointRecord other = record;
+  other.version = 2;
+  CHECK(unpack_checkpoint(pack(other)).error() == "a map of another version");
+  other = record;
+  other.page_chunks = kMostPageChunks + 1;
+  CHECK(unpack_checkpoint(pack(other)).error() == "a map with pages of an impossible size");
+  CHECK_FALSE(unpack_checkpoint(pack(record).substr(1)).has_value());
+  CHECK_FALSE(unpack_checkpoint(pack(record) + "x").has_value());
+}
+
+TEST_CASE("records that cannot be meant are refused", "[pool]") {
+  const auto refused = [](const MapRecord& record) {
+    const auto unpacked = unpack_record(pack(record));
+    return unpacked.has_value() ? std::string("taken") : std::string(unpacked.error());
+  };
+  CHECK(refused(PlacePages{.branch = 1, .count = 0}) == "a record about no page");
+  CHECK(refused(PlacePages{.branch = 1, .page = ~0U, .count = 2}) ==
+        "a record about pages behind the last");
+  CHECK(refused(PlacePages{.branch = 1, .count = 2, .place = {.store = 1, .page = ~0U}}) ==
+        "a record about places behind the last");
+  CHECK(refused(SetChunks{.branch = 1, .first = 0, .count = 0}) == "a record about no chunk");
+  CHECK(refused(SetChunks{.branch = 1, .first = 1000, .count = 25}) ==
+        "a record about chunks behind a page's end");
+  CHECK(refused(KeepChunks{.branch = 1, .generation = 0, .count = 1}) ==
+        "a record about no snapshot");
+  CHECK(refused(KeepChunks{.branch = 1, .generation = 1, .count = 1, .state = ChunkState::kData}) ==
+        "a kept chunk in no slot");
+  CHECK(refused(BranchRecord{}) == "a branch without a number");
+  CHECK(refused(BranchRecord{.id = 1, .parent = 1, .parent_generation = 1}) ==
+        "a branch that is its own parent");
+  CHECK(refused(BranchRecord{.id = 2, .parent = 1}) == "a branch with half a parent");
+  CHECK(unpack_record(std::string_view("\0", 1)).error() == "a record of unknown kind");
+  CHECK(unpack_record("\x7f").error() == "a record of unknown kind");
+}
+
+}  // namespace sandbay::pool
