@@ -5,6 +5,7 @@
 #include <map>
 
 #include "model/disk_model.h"
+#include "model/drive_type.h"
 #include "model/flash_model.h"
 #include "tests/unit/model/closed_loop.h"
 #include "tests/unit/model/profile_files.h"
@@ -55,6 +56,12 @@ TEST_CASE("every shipped profile is complete and possible", "[model][profile]") 
       CHECK(false);
     }
     CHECK(model::profile_error(file.profile).empty());
+    const model::DriveType type(file.profile);
+    const auto drive = type.make({});
+    CHECK(drive->sector_count() == model::sector_count(file.profile));
+    CHECK(drive->rotational() == std::holds_alternative<DiskProfile>(file.profile.timing));
+    RandomPlaces places(1, Operation::kRead, 4096, drive->sector_count());
+    CHECK(run_loop(*drive, 4, 50, places).per_second() > 50);
     CHECK(++by_name[file.profile.name] == 1);
   }
 }
