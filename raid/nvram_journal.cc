@@ -2,6 +2,7 @@
 
 #include "raid/nvram_journal.h"
 
+#include <algorithm>
 #include <array>
 #include <cassert>
 #include <optional>
@@ -20,6 +21,23 @@ struct NvramJournal::Append {
   std::optional<Result<nvram::RecordId>> result;
   Event ended;
 };
+
+namespace {
+
+// Updates before one of which nothing is known: it may have written the same places, and what is
+// there is then newer.
+void give_up_before(std::uint64_t sequence, JournalRecovery& recovery) {
+  for (RecoveredUpdate& update : recovery.updates) {
+    if (update.sequence >= sequence) break;
+    recovery.lost.push_back(
+        {.sequence = update.sequence, .stripe = update.stripe, .writes = std::move(update.writes)});
+  }
+  std::erase_if(recovery.updates,
+                [&](const RecoveredUpdate& update) { return update.sequence < sequence; });
+  std::ranges::sort(recovery.lost, {}, &LostUpdate::sequence);
+}
+
+}  // namespace
 
 NvramJournal::NvramJournal(nvram::Region& region, Uuid set, std::uint32_t block_bytes)
     : region_(region), log_(region, {}), set_(set), block_bytes_(block_bytes) {
@@ -106,17 +124,20 @@ Task<Result<JournalRecovery>> NvramJournal::recover() {
                                 .writes = decode_journal_writes(*header, record.descriptor),
                                 .payload = {record.payload.begin(), record.payload.end()}});
   }
+  std::uint64_t unknown_end = 0;  // Behind the last of which nothing is known.
   for (const nvram::LostRecord& lost : found.lost) {
     if (!lost.acknowledged) continue;  // Nothing of it has been written in place.
     const auto header = decode_journal_header(lost.descriptor, block_bytes_);
     if (!lost.described || !header.has_value()) {
       recovery.all_lost = true;
+      unknown_end = lost.first_sequence + lost.record_count;
     } else if (header->set == set_) {
       recovery.lost.push_back({.sequence = lost.first_sequence,
                                .stripe = header->stripe,
                                .writes = decode_journal_writes(*header, lost.descriptor)});
     }
   }
+  give_up_before(unknown_end, recovery);
   keep_newest(recovery.updates, recovery.lost, block_bytes_);
   co_return recovery;
 }

@@ -7,7 +7,8 @@
 //
 // What the memory lost comes back as lost stripes where the descriptor is known, and as all_lost
 // where it is not or where the log is not the one that was used last: then nothing of it is given
-// back. Lives on the memory's home, which is the set's.
+// back. Nor is what is older than an update of which nothing is known: that may have written the
+// same places, and the drives are newer then. Lives on the memory's home, which is the set's.
 #pragma once
 
 #include <cstdint>

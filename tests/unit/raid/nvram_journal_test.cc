@@ -177,6 +177,14 @@ void damage_payload(std::span<std::byte> memory) {
   at.front() ^= std::byte{1};
 }
 
+// Changes a byte of the record's descriptor, which stands before the payload.
+void damage_descriptor(std::span<std::byte> memory, std::byte fill) {
+  const std::vector<std::byte> pattern(1024, fill);
+  const auto at = std::ranges::search(memory, pattern);
+  assert(!at.empty());
+  *(at.begin() - 20) ^= std::byte{1};
+}
+
 Task<void> lose(Executor* home, Loss* loss) {
   nvram::SimulatedBoard board(kBoardBytes);
   nvram::NvramOptions how = options(nvram::Durability::kProcess);
@@ -189,6 +197,8 @@ Task<void> lose(Executor* home, Loss* loss) {
     co_await append_three(home, opened.journal.get());
   }
   if (loss->what == "payload") damage_payload(board.memory());
+  if (loss->what == "second") damage_descriptor(board.memory(), std::byte{0xa2});
+  if (loss->what == "newest") damage_descriptor(board.memory(), std::byte{0xa3});
   if (loss->what == "contents") nvram::lose_contents(board.memory());
   if (loss->what == "power") board.cut_power(nvram::BatteryState::kDead);
   if (loss->what == "host") how.boot_id = "two";
@@ -256,7 +266,8 @@ TEST_CASE("What the memory lost is said, and the journal goes on", "[raid]") {
     bool all_lost;
     std::vector<std::uint64_t> lost_stripes;
   };
-  const Case expected = GENERATE(Case{"nothing", 3, false, {}}, Case{"payload", 2, false, {2}},
+  const Case expected = GENERATE(Case{"nothing", 3, false, {}}, Case{"second", 1, true, {1}},
+                                 Case{"newest", 0, true, {1, 2}}, Case{"payload", 2, false, {2}},
                                  Case{"contents", 0, true, {}}, Case{"power", 0, false, {1, 2, 3}},
                                  Case{"host", 0, true, {1, 2, 3}}, Case{"other set", 0, false, {}});
   CAPTURE(expected.what);
