@@ -44,6 +44,7 @@ class Findings {
 
 constexpr std::uint64_t kLeastRate = 100'000;
 constexpr std::uint64_t kMostRate = 100'000'000'000;
+constexpr std::uint64_t kMostCylinders = 10'000'000;
 constexpr std::uint64_t kMostSectors = std::uint64_t{1} << 38U;  // 128 TiB.
 
 void check_seek(Findings& findings, std::string_view what, const SeekTimes& times) {
@@ -78,6 +79,14 @@ std::string disk_error(const DiskProfile& disk) {
   findings.count("queue_depth", disk.queue_depth, 1, 1024);
   findings.time("age_bound", disk.age_bound, milliseconds(1), seconds(3600));
   if (!findings.empty()) return findings.take();
+  const std::uint64_t least_track = disk.inner_rate * 60 / disk.rotations_per_minute / kSectorBytes;
+  if (least_track < 8 || disk.sector_count / (least_track * disk.heads) > kMostCylinders) {
+    return fmt::format(
+        "sectors, heads, rpm and inner_rate make tracks of {} sectors in too many cylinders; a "
+        "track "
+        "has at least 8, a disk at most {} cylinders",
+        least_track, kMostCylinders);
+  }
 
   const DiskLayout layout(disk);
   if (layout.cylinder_count() < 16)

@@ -5,9 +5,12 @@
 #include <rapidcheck.h>
 #include <catch2/catch.hpp>
 #include <cmath>
+#include <type_traits>
 
 #include "model/disk_model.h"
 #include "model/seek_curve.h"
+#include "runtime/random.h"
+#include "tests/unit/model/closed_loop.h"
 #include "tests/unit/model/profile_files.h"
 
 namespace sandbay::testing {
@@ -165,9 +168,65 @@ TEST_CASE("profiles that cannot be are refused with the field's name", "[model][
   refused([](DiskProfile& d) { d.cache_bytes = 1024; }, "cache");
   refused([](DiskProfile& d) { d.queue_depth = 0; }, "queue_depth");
   refused([](DiskProfile& d) { d.age_bound = Duration(0); }, "age_bound");
+  refused(
+      [](DiskProfile& d) {
+        d.inner_rate = 1'000'000;
+        d.sector_count = std::uint64_t{1} << 38U;
+      },
+      "cylinders");
   model::FlashProfile flash = flash_profile("intel-s3500-480");
   flash.units = 0;
   CHECK(model::profile_error({.name = "x", .timing = flash}).find("units") != std::string::npos);
+}
+
+TEST_CASE("a profile that is not refused makes a drive that works", "[model][profile]") {
+  // Wild values, some of them near enough to a drive's for the others to be looked at.
+  const DiskProfile usual = disk_profile("seagate-cheetah-10k7-300");
+  int accepted = 0;
+  Random random(17);
+  const auto vary = [&random](auto& value) {
+    if (random.chance(0.6)) return;
+    using Value = std::remove_reference_t<decltype(value)>;
+    const auto wild = static_cast<double>(random.below(1000)) / 200;
+    if constexpr (std::is_same_v<Value, Duration>) {
+      value = Duration(static_cast<Nanoseconds>(static_cast<double>(value.count()) * wild));
+    } else {
+      value = random.chance(0.1) ? random.next() >> random.below(64)
+                                 : static_cast<std::uint64_t>(static_cast<double>(value) * wild);
+    }
+  };
+  for (int i = 0; i < 400; ++i) {
+    DiskProfile disk = usual;
+    for (std::uint64_t* const field :
+         {&disk.sector_count, &disk.rotations_per_minute, &disk.heads, &disk.zones,
+          &disk.outer_rate, &disk.inner_rate, &disk.interface_rate, &disk.cache_bytes,
+          &disk.cache_segments, &disk.queue_depth}) {
+      if (random.chance(0.3)) vary(*field);
+    }
+    for (Duration* const field :
+         {&disk.read_seek.average, &disk.write_seek.full_stroke, &disk.head_switch,
+          &disk.read_seek.track_to_track, &disk.age_bound, &disk.write_overhead}) {
+      if (random.chance(0.3)) vary(*field);
+    }
+    disk.write_cache = random.chance(0.5);
+    disk.look_ahead = random.chance(0.5);
+    if (!model::profile_error({.name = "x", .timing = disk}).empty()) continue;
+    ++accepted;
+    const auto mechanism = std::make_shared<const model::DiskMechanism>(disk);
+    model::DiskModel drive(mechanism, {});
+    for (const std::uint64_t sector : {std::uint64_t{0}, disk.sector_count - 1}) {
+      CHECK(mechanism->layout.sector_at(mechanism->layout.place(sector).sweep) == sector);
+    }
+    const LoopResult result = run_loop(drive, 4, 40, [&](std::uint64_t number) {
+      return model::DriveCommand{
+          .operation = number % 3 == 0 ? Operation::kWrite : Operation::kRead,
+          .sector = number % 4 == 0 ? disk.sector_count - 8 : random.below(disk.sector_count - 8),
+          .sector_count = 8};
+    });
+    CHECK(result.longest < 60);
+  }
+  CHECK(accepted > 40);
+  CHECK(accepted < 360);
 }
 
 }  // namespace sandbay::testing
