@@ -233,7 +233,7 @@ const WrongRequest kWrongRequests[] = {
      R"({"name": "a", "size": "1MiB", "access": [{"initiator": "*", "chap_user": "u"}]})", 400,
      "access[1].chap_secret: is missing; CHAP needs both chap_user and chap_secret"},
     {"PATCH", "/api/v1/volumes/v", "{}", 400,
-     "volume \"v\": nothing to change; give a size or a name"},
+     "volume \"v\": nothing to change; give a size, a name or a cache mode"},
     {"DELETE", "/api/v1/volumes/v", "", 409,
      "volume \"v\" is declared in test.toml, which would make it again; take it out there and "
      "restart first"},
