@@ -38,6 +38,7 @@ struct Taken {
   std::vector<SnapshotKey> keys;
   std::vector<std::size_t> least;  // By writer.
   std::vector<std::size_t> most;
+  std::vector<Cells> contents;  // As they were at once.
 };
 
 struct Shared {
@@ -78,6 +79,18 @@ Task<void> run_writer(Shared* shared, std::size_t index, std::size_t writes) {
   --shared->running;
 }
 
+Task<std::vector<Cells>> read_snapshots(Shared* shared, std::vector<SnapshotKey> keys) {
+  std::vector<Cells> contents;
+  for (const SnapshotKey& key : keys) {
+    const auto volume = shared->rig.pool->attach(key.branch, key.generation);
+    REQUIRE(volume != nullptr);
+    const auto read = co_await read_cells(*volume, 0, kCells, shared->random);
+    REQUIRE(read.has_value());
+    contents.push_back(*read);
+  }
+  co_return contents;
+}
+
 Task<void> run_snapshots(Shared* shared) {
   while (shared->running > 0) {
     co_await shared->rig.home.sleep_for(std::chrono::milliseconds(shared->random.below(20)));
@@ -93,6 +106,7 @@ Task<void> run_snapshots(Shared* shared) {
     for (std::size_t i = 0; i < kVolumes; ++i) {
       taken.keys.push_back({.branch = branches[i], .generation = (*made)[i]});
     }
+    taken.contents = co_await read_snapshots(shared, taken.keys);
     shared->taken.push_back(std::move(taken));
   }
 }
@@ -150,14 +164,8 @@ std::vector<std::size_t> counts_of(const std::vector<Cells>& contents,
 }
 
 Task<void> verify(Shared* shared, const Taken* taken) {
-  std::vector<Cells> contents;
-  for (const SnapshotKey& key : taken->keys) {
-    const auto volume = shared->rig.pool->attach(key.branch, key.generation);
-    REQUIRE(volume != nullptr);
-    const auto read = co_await read_cells(*volume, 0, kCells, shared->random);
-    REQUIRE(read.has_value());
-    contents.push_back(*read);
-  }
+  const std::vector<Cells> contents = co_await read_snapshots(shared, taken->keys);
+  CHECK((contents == taken->contents));
   const std::vector<std::size_t> counts = counts_of(contents, taken->least);
   for (std::size_t writer = 0; writer < kWriters; ++writer) {
     CHECK(counts[writer] <= taken->most[writer]);
