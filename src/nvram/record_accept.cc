@@ -104,6 +104,8 @@ void RecordLog::restore_marks() {
   SealState seal{.head_sequence = head_sequence_, .generation = generation_};
   if (scan_->by_seal) {
     seal = known(scan_->seal);
+    // The seal may be a step behind the control blocks, and the next one is one step further.
+    seal.generation = generation_;
   } else {
     // Nobody looks at the seal before the region is settled.
     for (const Scan::Found& found : scan_->found) {

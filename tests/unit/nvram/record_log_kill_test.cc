@@ -159,6 +159,19 @@ TEST_CASE("Killed at any store, a log for the host holds what the model holds", 
   kill_anywhere(Durability::kHost);
 }
 
+TEST_CASE("Killed at any store and again anywhere in the recovery", "[nvram]") {
+  std::vector<Moment> moments;
+  run_in_world(7,
+               [&](Executor& home) { return killed_run(home, 7, Durability::kProcess, moments); });
+  for (Moment& moment : moments) {
+    std::vector<SimulatedBoard> boards;
+    run_in_world(2, [&](Executor& home) { return recover_watched(home, moment.board, boards); });
+    for (SimulatedBoard& at : boards) {
+      run_in_world(3, [&](Executor& home) { return check_board(home, at, moment.model); });
+    }
+  }
+}
+
 TEST_CASE("Killed anywhere in a recovery, the next one finds the same", "[nvram]") {
   SimulatedBoard board(kImageBytes);
   Model model;
