@@ -43,11 +43,12 @@ struct CacheInfo {
   double destage_bytes_per_second = 0;  // As it was lately.
   bool non_volatile = false;
   // With NVRAM.
-  std::uint64_t nvram_bytes = 0;  // For data; 0: none.
-  std::uint64_t writes = 0;       // That it holds.
-  double fullness = 0;            // 0 to 1.
-  std::string battery;            // "good", "low", "dead"
-  std::string mirror;             // "none", "good", "lost"
+  std::uint64_t nvram_bytes = 0;   // For data; 0: none.
+  std::uint64_t writes = 0;        // That it holds.
+  double fullness = 0;             // 0 to 1.
+  std::string battery;             // "good", "low", "dead"
+  std::string mirror;              // "none", "good", "lost"
+  std::vector<std::string> notes;  // What an operator has to see to, in sentences.
   std::vector<CachedSetInfo> sets;
   std::vector<CachedVolumeInfo> volumes;
 };

@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cassert>
 #include <utility>
 
@@ -46,28 +47,58 @@ BlockDevice& ControllerCache::above(const Uuid& uuid, BlockDevice& set) {
 std::string ControllerCache::bar(const Uuid& uuid) const {
   if (!barred_.contains(uuid)) return {};
   const std::string name = name_of_set_(uuid);
+  const ImageUuid& nvram = marks_.at(uuid);
   return fmt::format(
-      "its newest writes are in NVRAM {} and not on its drives; bring that NVRAM back and restart "
-      "the daemon, or give them up: sandbay cache discard {} --yes-lose-data",
-      format_uuid(std::bit_cast<Uuid>(marks_.at(uuid))), name.empty() ? format_uuid(uuid) : name);
+      "its newest writes are in NVRAM {} and not on its drives; {} and restart the daemon, or give "
+      "them up: sandbay cache discard {} --yes-lose-data{}",
+      format_uuid(std::bit_cast<Uuid>(nvram)), way_back_to(nvram),
+      name.empty() ? format_uuid(uuid) : name, mirror_of(nvram));
+}
+
+// How what is in that NVRAM is found at the next start.
+std::string ControllerCache::way_back_to(const ImageUuid& nvram) const {
+  if (!configuration_.hardware.nvram) return "write the section [nvram] of that one again";
+  if (nvram_ == nullptr || nvram_->uuid() != nvram) return "bring that NVRAM back";
+  // It is there, and the configuration does not give it to the cache.
+  std::string size = "SIZE";
+  for (const nvram::RegionState& region : nvram_->regions()) {
+    if (region.name == kRegion) size = format_size(region.byte_count);
+  }
+  return fmt::format("write nvram = \"{}\" into the section [cache] again", size);
+}
+
+// Whether a mirror has it, too, and is not used.
+std::string ControllerCache::mirror_of(const ImageUuid& nvram) const {
+  if (!mirror_record_ || mirror_record_->stale || mirror_record_->nvram != nvram) return {};
+  const std::string image = format_uuid(std::bit_cast<Uuid>(mirror_record_->image));
+  if (mirror_unused_.empty()) return fmt::format("; mirror {} has them, too", image);
+  return fmt::format("; mirror {} has them, too, and is not used: {}", image, mirror_unused_);
 }
 
 // The guard -------------------------------------------------------------------------------------
+
+Task<bool> CacheGuard::let_go() {
+  const TimePoint deadline = home().now() + kHoldPatience;
+  while (owner_.holding_) {
+    const bool notified = co_await owner_.let_go_.wait_until(deadline);
+    if (!notified) co_return !owner_.holding_;
+  }
+  co_return true;
+}
 
 Task<Completion> CacheGuard::submit_guarded(Request request) {
   const bool changes = request.operation == Operation::kWrite ||
                        request.operation == Operation::kUnmap ||
                        request.operation == Operation::kWriteZeroes;
-  const TimePoint deadline = home().now() + kHoldPatience;
-  while (changes && owner_.holding_) {
-    const bool notified = co_await owner_.let_go_.wait_until(deadline);
-    if (!notified && owner_.holding_) {
-      co_return Completion{.error = Error::kNotReady, .data = std::move(request.data)};
-    }
-  }
+  bool good = true;
+  if (changes && owner_.holding_) good = co_await let_go();
+  if (!good) co_return Completion{.error = Error::kNotReady, .data = std::move(request.data)};
   const bool due = !marked_ && !marking_ && home().now() >= mark_again_;
   if (request.operation == Operation::kWrite && due) spawn(owner_.mark(this));
   Completion completion = co_await below().submit(std::move(request));
+  // Perhaps it was this very write that the mirror did not take.
+  if (changes && owner_.holding_) good = co_await let_go();
+  if (!good && completion.error == Error::kNone) completion.error = Error::kNotReady;
   co_return completion;
 }
 
@@ -81,6 +112,7 @@ Task<void> ControllerCache::mark(CacheGuard* guard) {
   const Error error = co_await store_.commit(std::move(batch));
   guard->marking_ = false;
   guard->mark_again_ = home_.now() + kTryAgainAfter;
+  note_commit(error);
   if (error != Error::kNone) co_return;  // Writes go through, and one of them tries again.
   marks_[set] = nvram_->uuid();
   guard->set_marked(true);
@@ -89,6 +121,7 @@ Task<void> ControllerCache::mark(CacheGuard* guard) {
 // The mirror ------------------------------------------------------------------------------------
 
 void ControllerCache::mirror_lost() {
+  if (abandoned_) return;
   events_.add({.severity = Severity::kError,
                .kind = "mirror lost",
                .text = "NVRAM: the mirror has failed; writes are in one memory alone until the "
@@ -101,15 +134,62 @@ void ControllerCache::mirror_lost() {
 Task<void> ControllerCache::remember_mirror_lost() {
   if (!gate_.enter()) co_return;
   const GateHold hold(gate_);
-  MirrorRecord record = known(mirror_record_);
-  record.stale = true;
-  Outcome kept = co_await commit_mirror(record);
+  bool kept = co_await commit_mirror_lost();
   while (!kept && !gate_.closed()) {
     co_await home_.sleep_for(kTryAgainAfter);
-    kept = co_await commit_mirror(record);
+    kept = co_await commit_mirror_lost();
   }
-  if (kept) holding_ = false;
   let_go_.notify_all();
+}
+
+Task<bool> ControllerCache::commit_mirror_lost() {
+  MirrorRecord record = known(mirror_record_);
+  record.stale = true;
+  metadata::Batch batch;
+  batch.put(std::string(kMirrorKey), encode(record));
+  const Error error = co_await store_.commit(std::move(batch));
+  note_commit(error);
+  if (error != Error::kNone) co_return false;
+  mirror_record_ = record;
+  careful_ = holding_ = false;
+  co_return true;
+}
+
+// Whether the metadata can be written, told when it changes.
+void ControllerCache::note_commit(Error error) {
+  if (abandoned_ || (error == Error::kNone) == unwritable_.empty()) return;
+  if (error == Error::kNone) {
+    unwritable_.clear();
+    events_.add({.kind = "cache metadata", .text = "cache: the metadata can be written again"});
+    return;
+  }
+  unwritable_ = unwritten(error);
+  events_.add({.severity = Severity::kError,
+               .kind = "cache metadata",
+               .text = fmt::format("cache: {}", unwritable_note())});
+}
+
+std::string ControllerCache::unwritable_note() const {
+  return unwritable_ + (holding_ ? "; until they can, every write waits and then fails, for that "
+                                   "the mirror has failed must be noted first"
+                                 : "; until they can, writes of sets that have nothing in the "
+                                   "NVRAM yet go through to the drives");
+}
+
+// The NVRAM -------------------------------------------------------------------------------------
+
+void ControllerCache::nvram_failed(Error error) {
+  if (abandoned_) return;
+  events_.add({.severity = Severity::kError,
+               .kind = "nvram failed",
+               .text = fmt::format("NVRAM: {}", failure_note(error))});
+}
+
+std::string ControllerCache::failure_note(Error error) const {
+  return fmt::format(
+      "its image cannot be written any more: {}; nothing new stays in it, and what cannot do "
+      "without it fails, until the daemon is started with one that works",
+      describe(error));
 }
 
 // Management ------------------------------------------------------------------------------------
@@ -149,10 +229,18 @@ std::vector<std::string> ControllerCache::notes_on(const Uuid& set) const {
 
 bool ControllerCache::has_waiting(const Uuid& set) const {
   if (cache_ == nullptr) return false;
+  return std::ranges::any_of(cache_->waiting_writes(), [&](const cache::RecoveredWrite& write) {
+    return write.subject.device == set;
+  });
+}
+
+std::map<Uuid, std::uint64_t> ControllerCache::waiting_bytes() const {
+  std::map<Uuid, std::uint64_t> bytes;
+  if (cache_ == nullptr) return bytes;
   for (const cache::RecoveredWrite& write : cache_->waiting_writes()) {
-    if (write.subject.device == set) return true;
+    bytes[write.subject.device] += write.data.byte_count();
   }
-  return false;
+  return bytes;
 }
 
 std::string ControllerCache::set_words(const Uuid& set) const {
@@ -165,16 +253,31 @@ std::string ControllerCache::unwritten(Error error) const {
 }
 
 Task<ControllerCache::Outcome> ControllerCache::flush(std::optional<Uuid> set) {
-  Outcome outcome;
+  const auto concerns = [&](const Uuid& uuid) { return !set || *set == uuid; };
+  std::vector<CacheGuard*> guards;
   for (const auto& [uuid, guard] : guards_) {
-    if (set && *set != uuid) continue;
-    const Error error = co_await guard->device().destage_all();
-    if (error == Error::kNone || !outcome) continue;
-    outcome = std::unexpected(
-        fmt::format("{}: {} cannot be brought to its drives: {}", set_words(uuid),
-                    format_size_rounded(guard->device().dirty_bytes()), describe(error)));
+    if (concerns(uuid)) guards.push_back(guard.get());
   }
-  co_return outcome;
+  std::vector<std::string> left;
+  for (const CacheGuard* const guard : guards) {
+    cache::CachedDevice& device = guard->device();
+    const Error error = co_await device.destage_all();
+    if (abandoned_) co_return std::unexpected("the daemon stops");
+    if (error == Error::kNone) continue;
+    left.push_back(fmt::format("{}: {} cannot be brought to its drives: {}",
+                               set_words(device.uuid()), format_size_rounded(device.dirty_bytes()),
+                               describe(error)));
+  }
+  for (const Uuid& uuid : barred_) {
+    if (concerns(uuid)) left.push_back(fmt::format("{}: {}", set_words(uuid), bar(uuid)));
+  }
+  for (const auto& [uuid, bytes] : waiting_bytes()) {
+    if (!concerns(uuid)) continue;
+    left.push_back(fmt::format("{}: {} of acknowledged writes wait for it to come", set_words(uuid),
+                               format_size_rounded(bytes)));
+  }
+  if (left.empty()) co_return Outcome{};
+  co_return std::unexpected(fmt::format("{}", fmt::join(left, "; ")));
 }
 
 Task<std::expected<std::optional<std::uint64_t>, std::string>> ControllerCache::discard(Uuid set) {
@@ -190,9 +293,7 @@ Task<std::expected<std::optional<std::uint64_t>, std::string>> ControllerCache::
   }
   std::uint64_t bytes = 0;
   if (cache_ != nullptr) {
-    for (const cache::RecoveredWrite& write : cache_->waiting_writes()) {
-      if (write.subject.device == set) bytes += write.data.byte_count();
-    }
+    bytes = waiting_bytes()[set];
     (void)cache_->discard_waiting(set);
   }
   const auto guard = guards_.find(set);
@@ -248,9 +349,7 @@ CacheInfo ControllerCache::show(const VolumePlaces& places) const {
     if (failure != Error::kNone) set.failure = describe(failure);
   }
   if (cache_ != nullptr) {
-    for (const cache::RecoveredWrite& write : cache_->waiting_writes()) {
-      sets[write.subject.device].waiting_bytes += write.data.byte_count();
-    }
+    for (const auto& [uuid, bytes] : waiting_bytes()) sets[uuid].waiting_bytes = bytes;
     info.counters = cache_->counters();
     info.destage_bytes_per_second = cache_->throttle().bytes_per_second();
     for (const auto& [number, place] : places) {
@@ -268,6 +367,9 @@ CacheInfo ControllerCache::show(const VolumePlaces& places) const {
     set.uuid = format_uuid(uuid);
     info.sets.push_back(std::move(set));
   }
+  if (!unwritable_.empty()) info.notes.push_back(unwritable_note());
+  const Error failure = nvram_ == nullptr ? Error::kNone : nvram_->failure();
+  if (failure != Error::kNone) info.notes.push_back("the NVRAM: " + failure_note(failure));
   info.mirror = "none";
   if (memory_ == nullptr) return info;
   info.non_volatile = memory_->non_volatile();
@@ -289,23 +391,25 @@ Task<bool> ControllerCache::stop(TimePoint deadline) {
   const std::shared_ptr<Event> closed = closed_;
   const bool ended = co_await closed->wait_until(deadline);
   if (ended) co_return true;
-  // Requests below do not end: all of this stays.
-  for (auto& [uuid, guard] : guards_) (void)guard.release();
-  guards_.clear();
-  (void)cache_.release();
-  (void)memory_.release();
-  (void)mirror_.release();
+  // Requests below do not end. Whoever waits for them may wake up later: he finds everything as it
+  // was, and that nobody is there whom he could tell.
+  tell_left();
+  abandoned_ = true;
   co_return false;
 }
 
 Task<void> ControllerCache::close_all() {
   const std::shared_ptr<Event> closed = closed_;
   co_await gate_.close();
+  if (abandoned_) co_return;
   (void)co_await cache_->close();  // What it could not do is told for each set.
+  if (abandoned_) co_return;
   tell_left();
   if (memory_ != nullptr && started_) {
+    // Else a mirror that is not whole would be asked at the next start.
+    if (holding_) (void)co_await commit_mirror_lost();
     const Error final = co_await memory_->flush_releases();
-    if (final == Error::kNone) co_await clear_marks();
+    if (final == Error::kNone && !abandoned_) co_await clear_marks();
     co_await memory_->stop();
   }
   closed->set();
@@ -328,13 +432,22 @@ void ControllerCache::tell_left() {
 
 Task<void> ControllerCache::clear_marks() {
   metadata::Batch batch;
+  std::vector<std::string> clean;
   for (const auto& [set, mark] : marks_) {
     if (barred_.contains(set) || has_waiting(set)) continue;
     const auto guard = guards_.find(set);
     if (guard != guards_.end() && guard->second->device().dirty_bytes() != 0) continue;
     batch.erase(dirty_key(set));
+    clean.push_back(set_words(set));
   }
-  if (!batch.empty()) (void)co_await store_.commit(std::move(batch));
+  if (batch.empty()) co_return;
+  const Error error = co_await store_.commit(std::move(batch));
+  if (error == Error::kNone || abandoned_) co_return;
+  events_.add({.severity = Severity::kWarning,
+               .kind = "cache metadata",
+               .text = fmt::format("cache: {}; everything of {} is on the drives, and the next "
+                                   "start needs this NVRAM all the same",
+                                   unwritten(error), fmt::join(clean, ", "))});
 }
 
 Task<void> ControllerCache::settle(TimePoint deadline) {
@@ -352,6 +465,7 @@ Task<void> ControllerCache::settle_all(std::shared_ptr<Event> ended) {
 }
 
 Task<void> ControllerCache::finish() {
+  if (nvram_ != nullptr) nvram_->on_failure = nullptr;
   guards_.clear();
   cache_.reset();
   memory_.reset();

@@ -44,6 +44,7 @@ class CacheGuard;
 class ControllerCache {
  public:
   using Outcome = std::expected<void, std::string>;
+  static constexpr std::string_view kRegion = "cache";  // Of the NVRAM, and of its mirror.
   // Of volumes by their number: for messages about what was lost.
   struct VolumePlace {
     std::string name;
@@ -58,13 +59,21 @@ class ControllerCache {
   ControllerCache(const ControllerCache&) = delete;
   ControllerCache& operator=(const ControllerCache&) = delete;
 
+  // How the mirror's image is opened: Nvram::open(). For tests.
+  std::function<Task<Result<std::unique_ptr<nvram::Nvram>, std::string>>(Executor&,
+                                                                         nvram::NvramOptions)>
+      open_image = [](Executor& home, nvram::NvramOptions options) {
+        return nvram::Nvram::open(home, std::move(options));
+      };
+
   void know_volumes(VolumePlaces places) { places_ = std::move(places); }
   // Before any set is there. `nvram` may be null, and outlives stop(). Only what no daemon should
   // start with is an error, in one line.
   Task<Outcome> start(nvram::Nvram* nvram);
   // Destages everything, and notes which sets have nothing in the NVRAM any more. The sets are
   // still there, nobody uses them through the cache any more. False: something did not end by the
-  // deadline, and everything here stays until the process ends.
+  // deadline; everything here must stay until the process ends, for it is still used. Events and
+  // metadata are not.
   Task<bool> stop(TimePoint deadline);
   // After stop() with true, and before the sets and the NVRAM go.
   Task<void> finish();
@@ -84,7 +93,8 @@ class ControllerCache {
 
   // Management. ---------------------------------------------------------------------------------
   CacheInfo show(const VolumePlaces& places) const;
-  // Destages everything of a set, or with none of all.
+  // Destages everything of a set, or with none of all. An error, a line for each such set, if
+  // something that was acknowledged is not on the drives afterwards, wherever it is.
   Task<Outcome> flush(std::optional<Uuid> set);
   // Forgets what is not on the set's drives and lifts its bar. How many bytes; nothing if it is not
   // known.
@@ -101,27 +111,43 @@ class ControllerCache {
   // controller_cache_start.cc
   Task<Outcome> load();
   Task<Outcome> open_memory(nvram::Nvram* nvram);
+  Task<Outcome> fit_region(nvram::Nvram* nvram, std::uint64_t bytes, bool needed);
   Task<Outcome> open_mirror(nvram::Nvram* nvram);
   Task<Outcome> commit_mirror(MirrorRecord record);
+  Task<Outcome> clear_region(nvram::Nvram* nvram, bool counts, bool must_be_empty);
+  std::string at_nvram(const std::string& what) const;  // FILE:LINE: cache.nvram: …
+  bool is_marked(const ImageUuid& nvram) const;         // Some set's writes are in that one.
   bool is_here(const ImageUuid& nvram) const;
   bool takes_from_here(const Uuid& set) const {
     return marks_.contains(set) && !barred_.contains(set);
   }
+  // controller_cache_recovery.cc
   Task<Outcome> recover();
+  void tell_recovered(std::size_t writes, std::uint64_t bytes, std::size_t from_mirror,
+                      Duration time);
   Task<Outcome> keep_lost(const std::vector<cache::LostWrite>* lost);
   void tell_lost(const Uuid& set, const std::vector<LostRange>& ranges);
   std::string words_of(const LostRange& range) const;
   Task<Outcome> keep_marks();
+  Task<Outcome> commit_marks();
 
   // controller_cache.cc
   Task<void> mark(CacheGuard* guard);
   void mirror_lost();
   Task<void> remember_mirror_lost();
+  Task<bool> commit_mirror_lost();
+  void note_commit(Error error);
+  std::string unwritable_note() const;
+  void nvram_failed(Error error);
+  std::string failure_note(Error error) const;
+  std::string way_back_to(const ImageUuid& nvram) const;
+  std::string mirror_of(const ImageUuid& nvram) const;
   Task<void> close_all();
   Task<void> settle_all(std::shared_ptr<Event> ended);
   void tell_left();
   Task<void> clear_marks();
   bool has_waiting(const Uuid& set) const;
+  std::map<Uuid, std::uint64_t> waiting_bytes() const;
   std::string set_words(const Uuid& set) const;  // "set NAME"
   std::string unwritten(Error error) const;
 
@@ -132,11 +158,16 @@ class ControllerCache {
   std::function<std::string(const Uuid&)> name_of_set_;
   VolumePlaces places_;
 
-  nvram::Nvram* nvram_ = nullptr;  // Null: the cache has none.
-  bool nvram_was_blank_ = false;   // At the start.
+  nvram::Nvram* nvram_ = nullptr;  // Null: the controller has none.
   std::unique_ptr<nvram::Nvram> mirror_;
   std::optional<MirrorRecord> mirror_record_;
-  bool mirror_stale_ = false;  // At the start.
+  std::map<ImageUuid, std::uint64_t> open_counts_;
+  // Of the start: the NVRAM had content; what the mirror had did not count; it had what another
+  // NVRAM had, and gives it to this one; why it is not used, or not believed.
+  bool had_region_ = false;
+  bool mirror_stale_ = false;
+  bool stands_in_ = false;
+  std::string mirror_unused_;
   bool started_ = false;
   std::unique_ptr<cache::WriteMemory> memory_;
   std::unique_ptr<cache::Cache> cache_;
@@ -145,8 +176,11 @@ class ControllerCache {
   std::set<Uuid> barred_;            // Of these: what is in that NVRAM is not here.
   std::map<Uuid, std::vector<LostRange>> lost_;
   std::map<Uuid, std::unique_ptr<CacheGuard>> guards_;
-  bool holding_ = false;  // Changes, until the metadata say that the mirror is stale.
+  bool careful_ = false;  // There is a mirror, which may fail.
+  bool holding_ = false;  // Changes and answers, until the metadata say that it is stale.
   Condition let_go_;
+  std::string unwritable_;  // Why the metadata cannot be written; empty: they can.
+  bool abandoned_ = false;  // By stop(): there are no events and no metadata any more.
   std::shared_ptr<Event> closed_;
   Gate gate_;
 };
@@ -162,7 +196,7 @@ class CacheGuard final : public Layer {
   }
 
   Task<Completion> submit(Request request) override {
-    if (marked_ && !owner_.holding_) return below().submit(std::move(request));
+    if (marked_ && !owner_.careful_) return below().submit(std::move(request));
     return submit_guarded(std::move(request));
   }
   cache::CachedDevice& device() const noexcept { return device_; }
@@ -175,6 +209,7 @@ class CacheGuard final : public Layer {
  private:
   friend class ControllerCache;
   Task<Completion> submit_guarded(Request request);
+  Task<bool> let_go();  // False: not in time.
 
   ControllerCache& owner_;
   cache::CachedDevice& device_;

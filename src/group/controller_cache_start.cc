@@ -1,12 +1,16 @@
-// What a start finds: in the metadata, in the NVRAM, and in its mirror.
+// What a start opens: the books in the metadata, the NVRAM, and its mirror. What it finds there:
+// controller_cache_recovery.cc.
+//
+// What an NVRAM holds counts only for sets of which the metadata say that their writes are in it.
+// One that no set is said to be in is as good as blank, whatever lies in it.
 //
 // A mirror counts for what it holds only if the metadata say that it is the mirror of the NVRAM in
-// which the writes are, and not stale. Then it may stand in for an NVRAM that is gone: a blank one
-// in its place takes over everything.
+// which the writes are, and not stale. Then it may stand in for an NVRAM that is gone: one that is
+// as good as blank takes over everything. It stays so until a single commit says that everything is
+// in it; killed before, the next start does it all again.
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <tuple>
 
 #include "group/controller_cache.h"
 #include "group/units.h"
@@ -17,11 +21,7 @@ namespace sandbay::group {
 namespace {
 
 constexpr std::size_t kEntriesAtOnce = 256;
-constexpr std::string_view kRegion = "cache";
-// Of one set: more are put together, to what certainly has them all.
-constexpr std::size_t kMostLostRanges = 4096;
-constexpr std::size_t kMostLostEvents = 64;
-constexpr Duration kEventPatience = std::chrono::seconds(2);
+constexpr std::string_view kRegion = ControllerCache::kRegion;
 
 Task<std::expected<std::vector<metadata::Entry>, Error>> load_all(metadata::Store* store,
                                                                   std::string prefix) {
@@ -36,33 +36,9 @@ Task<std::expected<std::vector<metadata::Entry>, Error>> load_all(metadata::Stor
   }
 }
 
-// Neighbours become one, in order of volume and place.
-void tidy(std::vector<LostRange>& ranges) {
-  std::ranges::sort(ranges, [](const LostRange& one, const LostRange& other) {
-    return std::tie(one.volume, one.why, one.extent.first) <
-           std::tie(other.volume, other.why, other.extent.first);
-  });
-  std::vector<LostRange> tidied;
-  for (LostRange& range : ranges) {
-    const bool unknown = range.extent.block_count == 0;
-    LostRange* const last = tidied.empty() ? nullptr : &tidied.back();
-    const bool same = last != nullptr && last->volume == range.volume && last->why == range.why &&
-                      (last->extent.block_count == 0) == unknown;
-    const bool joins = same && (unknown || range.extent.first <= last->extent.end());
-    const bool too_many = same && tidied.size() >= kMostLostRanges;
-    if (!joins && !too_many) {
-      tidied.push_back(std::move(range));
-      continue;
-    }
-    const Lba end = std::max(last->extent.end(), range.extent.end());
-    last->extent.block_count = unknown ? 0 : end - last->extent.first;
-  }
-  ranges = std::move(tidied);
-}
-
-bool has_region(const nvram::Nvram& nvram) {
-  return std::ranges::any_of(nvram.regions(),
-                             [](const nvram::RegionState& each) { return each.name == kRegion; });
+const nvram::RegionState* find_region(const std::vector<nvram::RegionState>& regions) {
+  const auto found = std::ranges::find(regions, kRegion, &nvram::RegionState::name);
+  return found == regions.end() ? nullptr : &*found;
 }
 
 ControllerCache::Outcome damaged(const std::string& key, const std::string& error) {
@@ -91,6 +67,14 @@ Task<ControllerCache::Outcome> ControllerCache::load() {
     if (!set || !ranges) co_return damaged(key, ranges ? "has no UUID" : ranges.error());
     lost_[*set] = *ranges;
   }
+  const auto counts = co_await load_all(&store_, std::string(kNvramPrefix));
+  if (!counts) co_return unreadable(counts.error());
+  for (const auto& [key, value] : *counts) {
+    const auto image = parse_uuid(std::string_view(key).substr(kNvramPrefix.size()));
+    const auto count = decode_nvram(value);
+    if (!image || !count) co_return damaged(key, count ? "has no UUID" : count.error());
+    open_counts_[std::bit_cast<ImageUuid>(*image)] = *count;
+  }
   const auto stored = co_await store_.get(std::string(kMirrorKey));
   if (!stored) co_return unreadable(stored.error());
   if (const std::optional<std::string>& text = *stored) {
@@ -104,6 +88,8 @@ Task<ControllerCache::Outcome> ControllerCache::load() {
 Task<ControllerCache::Outcome> ControllerCache::start(nvram::Nvram* nvram) {
   Outcome outcome = co_await load();
   if (!outcome) co_return outcome;
+  nvram_ = nvram;
+  if (nvram != nullptr) nvram->on_failure = [this](Error error) { nvram_failed(error); };
   const auto& wanted = configuration_.hardware.cache;
   if (wanted && wanted->nvram_bytes != 0 && nvram != nullptr) {
     outcome = co_await open_memory(nvram);
@@ -134,13 +120,21 @@ Task<ControllerCache::Outcome> ControllerCache::start(nvram::Nvram* nvram) {
 }
 
 Task<ControllerCache::Outcome> ControllerCache::open_memory(nvram::Nvram* nvram) {
-  nvram_ = nvram;
-  nvram_was_blank_ = !has_region(*nvram);
-  Outcome mirror = co_await open_mirror(nvram);
-  if (!mirror) co_return mirror;
+  const auto regions = nvram->regions();
+  const nvram::RegionState* const region = find_region(regions);
+  had_region_ = region != nullptr && !region->is_new;
+  Outcome outcome = co_await open_mirror(nvram);
+  if (!outcome) co_return outcome;
   const CacheConfiguration& wanted = known(configuration_.hardware.cache);
   const NvramConfiguration& image = known(configuration_.hardware.nvram);
   const NvramShares shares = shares_of(wanted.nvram_bytes);
+  outcome = co_await clear_region(nvram, is_marked(nvram->uuid()), stands_in_);
+  if (!outcome) co_return outcome;
+  if (mirror_ != nullptr) {
+    const bool counts = !mirror_stale_ && is_marked(known(mirror_record_).nvram);
+    outcome = co_await clear_region(mirror_.get(), counts, false);
+    if (!outcome) co_return outcome;
+  }
   cache::WriteMemoryOptions options;
   options.region = kRegion;
   options.data_bytes = shares.data_bytes;
@@ -148,51 +142,91 @@ Task<ControllerCache::Outcome> ControllerCache::open_memory(nvram::Nvram* nvram)
   options.mirror_is_stale = mirror_stale_;
   options.mirror_required = image.mirror_required;
   auto memory = co_await cache::WriteMemory::open(nvram, mirror_.get(), options);
-  if (!memory) {
-    co_return std::unexpected(
-        fmt::format("{}:{}: cache.nvram: {}", configuration_.file, wanted.line, memory.error()));
-  }
+  if (!memory) co_return std::unexpected(at_nvram(memory.error()));
   memory_ = std::move(*memory);
   memory_->on_mirror_lost = [this] { mirror_lost(); };
   co_return Outcome{};
+}
+
+std::string ControllerCache::at_nvram(const std::string& what) const {
+  return fmt::format("{}:{}: cache.nvram: {}", configuration_.file,
+                     known(configuration_.hardware.cache).line, what);
+}
+
+// A region whose content does not count is made anew where it is of another size, or where it must
+// be empty.
+Task<ControllerCache::Outcome> ControllerCache::clear_region(nvram::Nvram* nvram, bool counts,
+                                                             bool must_be_empty) {
+  const auto regions = nvram->regions();
+  const nvram::RegionState* const region = find_region(regions);
+  if (region == nullptr) co_return Outcome{};
+  const NvramShares shares = shares_of(known(configuration_.hardware.cache).nvram_bytes);
+  const std::uint64_t byte_count = shares.data_bytes + shares.log_bytes;
+  if (region->byte_count == byte_count && !must_be_empty) co_return Outcome{};
+  if (counts) {
+    co_return std::unexpected(at_nvram(fmt::format(
+        "{} holds writes that may not be on the drives, in {}; write that size again, and another "
+        "one after the daemon has been stopped with everything on the drives",
+        nvram == nvram_ ? "the NVRAM" : "the mirror", format_size(region->byte_count))));
+  }
+  const auto released = co_await nvram->release(std::string(kRegion));
+  if (!released) co_return std::unexpected(at_nvram(released.error()));
+  events_.add(
+      {.kind = "nvram cleared",
+       .text = fmt::format("NVRAM: nothing that {} holds for the cache is needed; it has "
+                           "{} for it now",
+                           nvram == nvram_ ? "it" : "its mirror", format_size(byte_count))});
+  co_return Outcome{};
+}
+
+bool ControllerCache::is_marked(const ImageUuid& nvram) const {
+  return std::ranges::any_of(marks_, [&](const auto& mark) { return mark.second == nvram; });
 }
 
 // Opens the mirror, if there is to be one, and judges what it holds.
 Task<ControllerCache::Outcome> ControllerCache::open_mirror(nvram::Nvram* nvram) {
   const NvramConfiguration& wanted = known(configuration_.hardware.nvram);
   if (wanted.mirror_path.empty()) co_return Outcome{};
-  // It has the writes of another NVRAM, which somebody may bring back, and this one has its own.
-  const bool of_another = mirror_record_ && !mirror_record_->stale &&
-                          mirror_record_->nvram != nvram->uuid() && !nvram_was_blank_ &&
-                          std::ranges::any_of(marks_, [&](const auto& mark) {
-                            return mark.second == mirror_record_->nvram;
-                          });
-  std::string why = "it holds writes of another NVRAM that are not on the drives";
-  if (!of_another) {
+  // Some mirror has the writes of another NVRAM, and they count.
+  const bool has_others = mirror_record_ && !mirror_record_->stale &&
+                          mirror_record_->nvram != nvram->uuid() &&
+                          is_marked(mirror_record_->nvram);
+  if (has_others && is_marked(nvram->uuid())) {
+    mirror_unused_ =
+        "it holds writes of another NVRAM that are not on the drives, and so does this NVRAM";
+  } else {
     nvram::NvramOptions options;
     options.path = (configuration_.state / wanted.mirror_path).string();
     options.byte_count = wanted.size_bytes;
     options.durability = wanted.durability;
-    options.battery = wanted.battery;
     options.boot_id = nvram::host_boot_id();
     options.power_loss_only_emulated = wanted.power_loss_only_emulated;
-    if (mirror_record_) options.least_open_count = mirror_record_->open_count;
-    auto opened = co_await nvram::Nvram::open(home_, std::move(options));
+    options.battery = wanted.battery;
+    options.least_open_counts = open_counts_;
+    auto opened = co_await open_image(home_, std::move(options));
     if (opened) mirror_ = std::move(*opened);
-    if (!opened) why = opened.error();
+    if (!opened) mirror_unused_ = opened.error();
+  }
+  if (mirror_ != nullptr && has_others && mirror_record_->image != mirror_->uuid()) {
+    mirror_unused_ = fmt::format("mirror {} holds writes that are not on the drives",
+                                 format_uuid(std::bit_cast<Uuid>(mirror_record_->image)));
+    (void)co_await mirror_->close();
+    mirror_.reset();
   }
   if (mirror_ == nullptr) {
     events_.add({.severity = Severity::kError,
                  .kind = "mirror lost",
-                 .text = fmt::format("NVRAM: the mirror is not used: {}", why)});
+                 .text = fmt::format("NVRAM: the mirror is not used: {}", mirror_unused_)});
     co_return Outcome{};
   }
   const bool lost = std::ranges::any_of(mirror_->regions(), [](const nvram::RegionState& each) {
     return each.loss != nvram::Loss::kNone;
   });
+  if (lost) mirror_unused_ = "its content is lost";
   mirror_stale_ = lost || !mirror_record_ || mirror_record_->stale ||
                   mirror_record_->image != mirror_->uuid() ||
-                  (mirror_record_->nvram != nvram->uuid() && !nvram_was_blank_);
+                  (mirror_record_->nvram != nvram->uuid() && !has_others);
+  stands_in_ = has_others && !mirror_stale_;
   MirrorRecord record =
       mirror_record_.value_or(MirrorRecord{.image = mirror_->uuid(), .nvram = nvram->uuid()});
   if (mirror_stale_) {
@@ -200,7 +234,6 @@ Task<ControllerCache::Outcome> ControllerCache::open_mirror(nvram::Nvram* nvram)
     record.nvram = nvram->uuid();
   }
   record.stale = mirror_stale_;
-  record.open_count = mirror_->open_count();
   auto kept = co_await commit_mirror(record);
   co_return kept;
 }
@@ -208,6 +241,9 @@ Task<ControllerCache::Outcome> ControllerCache::open_mirror(nvram::Nvram* nvram)
 Task<ControllerCache::Outcome> ControllerCache::commit_mirror(MirrorRecord record) {
   metadata::Batch batch;
   batch.put(std::string(kMirrorKey), encode(record));
+  if (mirror_ != nullptr) {
+    batch.put(nvram_key(mirror_->uuid()), encode_nvram(mirror_->open_count()));
+  }
   const Error error = co_await store_.commit(std::move(batch));
   if (error != Error::kNone) co_return std::unexpected(unwritten(error));
   mirror_record_ = record;
@@ -217,133 +253,7 @@ Task<ControllerCache::Outcome> ControllerCache::commit_mirror(MirrorRecord recor
 // Whether what was in that NVRAM is found now.
 bool ControllerCache::is_here(const ImageUuid& nvram) const {
   if (memory_ == nullptr) return false;
-  if (!nvram_was_blank_) return nvram == nvram_->uuid();
-  return mirror_ != nullptr && !mirror_stale_ && mirror_record_->nvram == nvram;
-}
-
-Task<ControllerCache::Outcome> ControllerCache::recover() {
-  cache::WriteRecovery found = memory_->recover();
-  Outcome outcome = co_await keep_lost(&found.lost);
-  if (!outcome) co_return outcome;
-  const Error accepted = co_await memory_->accept();
-  if (accepted != Error::kNone) {
-    co_return std::unexpected(
-        fmt::format("{}:{}: cache.nvram: cannot be written: {}", configuration_.file,
-                    known(configuration_.hardware.cache).line, describe(accepted)));
-  }
-  std::vector<cache::RecoveredWrite> taken;
-  std::uint64_t bytes = 0;
-  std::size_t useless = 0;
-  for (cache::RecoveredWrite& write : found.writes) {
-    if (takes_from_here(write.subject.device)) {
-      bytes += write.subject.extent.byte_count(write.subject.block_bytes);
-      taken.push_back(std::move(write));
-      continue;
-    }
-    ++useless;
-    write.data.clear();
-    memory_->release(write.id);
-  }
-  if (!taken.empty()) {
-    events_.add({.kind = "cache recovered",
-                 .text = fmt::format(
-                     "cache: {} acknowledged write{} of {} in NVRAM go to the "
-                     "drives{}",
-                     taken.size(), taken.size() == 1 ? "" : "s", format_size_rounded(bytes),
-                     found.from_mirror == 0
-                         ? ""
-                         : fmt::format("; {} of them only the mirror had", found.from_mirror))});
-  }
-  if (useless != 0) {
-    events_.add({.severity = Severity::kWarning,
-                 .kind = "cache stale",
-                 .text = fmt::format("cache: {} write{} in NVRAM are older than what is on the "
-                                     "drives, or of no set that is known; they are dropped",
-                                     useless, useless == 1 ? "" : "s")});
-  }
-  cache_->adopt(std::move(taken));
-  outcome = co_await keep_marks();
-  co_return outcome;
-}
-
-Task<ControllerCache::Outcome> ControllerCache::keep_lost(
-    const std::vector<cache::LostWrite>* lost) {
-  std::map<Uuid, std::vector<LostRange>> news;
-  for (const cache::LostWrite& each : *lost) {
-    for (const auto& [set, mark] : marks_) {
-      if (!takes_from_here(set) || (each.known && each.subject.device != set)) continue;
-      LostRange range{
-          .volume = each.subject.volume, .extent = each.subject.extent, .why = each.why};
-      if (!each.known) range = {.why = each.why};
-      news[set].push_back(std::move(range));
-    }
-  }
-  if (news.empty()) co_return Outcome{};
-  metadata::Batch batch;
-  for (auto& [set, ranges] : news) {
-    tidy(ranges);
-    tell_lost(set, ranges);
-    std::vector<LostRange>& all = lost_[set];
-    all.insert(all.end(), ranges.begin(), ranges.end());
-    tidy(all);
-    batch.put(lost_key(set), encode(all));
-  }
-  const Error error = co_await store_.commit(std::move(batch));
-  if (error != Error::kNone) co_return std::unexpected(unwritten(error));
-  co_await events_.kept(home_.now() + kEventPatience);
-  co_return Outcome{};
-}
-
-std::string ControllerCache::words_of(const LostRange& range) const {
-  if (range.extent.block_count == 0) return "acknowledged writes are lost, nobody knows which";
-  const auto place = places_.find(range.volume);
-  const bool placed = place != places_.end() && range.extent.first >= place->second.first;
-  const Lba first = range.extent.first - (placed ? place->second.first : 0);
-  return fmt::format("acknowledged writes to blocks {} to {} of {} are lost", first,
-                     first + range.extent.block_count - 1,
-                     placed ? fmt::format("volume {}", place->second.name)
-                            : std::string("the set, of a volume that is not there any more,"));
-}
-
-void ControllerCache::tell_lost(const Uuid& set, const std::vector<LostRange>& ranges) {
-  for (std::size_t i = 0; i < ranges.size() && i < kMostLostEvents; ++i) {
-    events_.add(
-        {.severity = Severity::kError,
-         .kind = "writes lost",
-         .set = name_of_set_(set),
-         .text = fmt::format("{}: {}: {}", set_words(set), words_of(ranges[i]), ranges[i].why)});
-  }
-  if (ranges.size() <= kMostLostEvents) return;
-  events_.add({.severity = Severity::kError,
-               .kind = "writes lost",
-               .set = name_of_set_(set),
-               .text = fmt::format("{}: and {} more ranges of blocks; see sandbay cache show",
-                                   set_words(set), ranges.size() - kMostLostEvents)});
-}
-
-// Everything is in this NVRAM now, and in its mirror if there is one.
-Task<ControllerCache::Outcome> ControllerCache::keep_marks() {
-  metadata::Batch batch;
-  for (auto& [set, mark] : marks_) {
-    if (barred_.contains(set) || mark == nvram_->uuid()) continue;
-    mark = nvram_->uuid();
-    batch.put(dirty_key(set), encode_dirty(mark));
-  }
-  if (mirror_record_) {
-    MirrorRecord record = *mirror_record_;
-    if (mirror_ != nullptr) {
-      record.nvram = nvram_->uuid();
-      record.stale = !memory_->mirrored();
-    } else if (record.nvram == nvram_->uuid()) {
-      record.stale = true;  // What is written without it, it does not have.
-    }
-    mirror_record_ = record;
-    batch.put(std::string(kMirrorKey), encode(record));
-  }
-  if (batch.empty()) co_return Outcome{};
-  const Error error = co_await store_.commit(std::move(batch));
-  if (error != Error::kNone) co_return std::unexpected(unwritten(error));
-  co_return Outcome{};
+  return nvram == nvram_->uuid() || (stands_in_ && known(mirror_record_).nvram == nvram);
 }
 
 }  // namespace sandbay::group

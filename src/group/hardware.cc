@@ -130,15 +130,19 @@ Task<Hardware::Outcome> Hardware::open_nvram() {
   options.battery = wanted->battery;
   options.boot_id = nvram::host_boot_id();
   options.power_loss_only_emulated = wanted->power_loss_only_emulated;
-  const auto stored = co_await store_.get(std::string(kNvramKey));
+  const auto stored = co_await load_all(&store_, std::string(kNvramPrefix));
   if (!stored) {
     co_return std::unexpected(
         fmt::format("the metadata cannot be read: {}", describe(stored.error())));
   }
-  if (const std::optional<std::string>& record = *stored) {
-    const auto count = decode_nvram(*record);
-    if (!count) co_return std::unexpected(fmt::format("metadata nvram {}", count.error()));
-    options.least_open_count = *count;
+  for (const auto& [key, value] : *stored) {
+    const auto image = parse_uuid(std::string_view(key).substr(kNvramPrefix.size()));
+    const auto count = decode_nvram(value);
+    if (!image || !count) {
+      co_return std::unexpected(
+          fmt::format("metadata {} {}", key, count ? "has no UUID" : count.error()));
+    }
+    options.least_open_counts[std::bit_cast<ImageUuid>(*image)] = *count;
   }
   auto opened = co_await nvram::Nvram::open(home_, std::move(options));
   if (!opened) {
@@ -147,7 +151,7 @@ Task<Hardware::Outcome> Hardware::open_nvram() {
   }
   nvram_ = std::move(*opened);
   metadata::Batch batch;
-  batch.put(std::string(kNvramKey), encode_nvram(nvram_->open_count()));
+  batch.put(nvram_key(nvram_->uuid()), encode_nvram(nvram_->open_count()));
   const Error error = co_await store_.commit(std::move(batch));
   if (error != Error::kNone) co_return std::unexpected(not_written(error));
   battery_ = std::make_unique<nvram::Battery::Observer>(

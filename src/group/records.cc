@@ -107,6 +107,8 @@ std::string dirty_key(const Uuid& uuid) { return std::string(kDirtyPrefix) + for
 
 std::string lost_key(const Uuid& uuid) { return std::string(kLostPrefix) + format_uuid(uuid); }
 
+std::string nvram_key(const ImageUuid& image) { return std::string(kNvramPrefix) + text_of(image); }
+
 std::string making_key(std::string_view name) {
   return std::string(kMakingPrefix) + std::string(name);
 }
@@ -218,7 +220,6 @@ std::string encode(const MirrorRecord& record) {
   return to_text({{"format", kFormat},
                   {"image", text_of(record.image)},
                   {"nvram", text_of(record.nvram)},
-                  {"open_count", record.open_count},
                   {"stale", record.stale}});
 }
 
@@ -353,7 +354,6 @@ std::expected<MirrorRecord, std::string> decode_mirror(std::string_view text) {
   return decode<MirrorRecord>(text, [](const json& value) {
     return MirrorRecord{.image = image_from(value.at("image")),
                         .nvram = image_from(value.at("nvram")),
-                        .open_count = value.at("open_count").get<std::uint64_t>(),
                         .stale = value.at("stale").get<bool>()};
   });
 }

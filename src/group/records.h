@@ -9,9 +9,10 @@
 //                      nothing is known of any block
 //   making/NAME        a set that is about to be made: its drives, its UUID and theirs. Whoever
 //                      finds one at start erases what was made of it, by the UUIDs
-//   nvram              how often the NVRAM's image had been opened when it was used last
-//   mirror             the image of the partner controller that is used with it, how often it had
-//                      been opened, and whether it still has what the NVRAM has
+//   nvram/UUID         how often that image had been opened when it was used last, as the NVRAM or
+//                      as its mirror: one that was opened fewer times is an old copy
+//   mirror             the image of the partner controller that is used with the NVRAM, and whether
+//                      it still has what that has
 //   dirty/UUID         the NVRAM in which there may be writes that are not on that set yet. Without
 //                      one there are none, whatever some NVRAM says
 //   lost/UUID          acknowledged writes to that set that the NVRAM has lost, until somebody has
@@ -51,7 +52,7 @@ inline constexpr std::string_view kIntentPrefix = "intent/";
 inline constexpr std::string_view kSetPrefix = "raid/";
 inline constexpr std::string_view kUsedPrefix = "used/";
 inline constexpr std::string_view kMakingPrefix = "making/";
-inline constexpr std::string_view kNvramKey = "nvram";
+inline constexpr std::string_view kNvramPrefix = "nvram/";
 inline constexpr std::string_view kMirrorKey = "mirror";
 inline constexpr std::string_view kDirtyPrefix = "dirty/";
 inline constexpr std::string_view kLostPrefix = "lost/";
@@ -96,7 +97,6 @@ using ImageUuid = std::array<std::byte, 16>;
 struct MirrorRecord {
   ImageUuid image{};
   ImageUuid nvram{};  // Whose mirror it is.
-  std::uint64_t open_count = 0;
   bool stale = false;
   bool operator==(const MirrorRecord&) const = default;
 };
@@ -128,6 +128,7 @@ std::string used_key(const Uuid& uuid);
 std::string making_key(std::string_view name);
 std::string dirty_key(const Uuid& uuid);
 std::string lost_key(const Uuid& uuid);
+std::string nvram_key(const ImageUuid& image);
 std::string clearing_key(const Uuid& volume);
 std::string event_key(std::uint64_t number);
 

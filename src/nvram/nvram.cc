@@ -145,7 +145,8 @@ Nvram::~Nvram() {
 // What the last run left, and what this host's boot id says about it.
 void Nvram::judge_content() {
   ImageHeader& header = *header_;
-  const bool stale = header.open_count < options_.least_open_count;
+  const auto least = options_.least_open_counts.find(header.uuid);
+  const bool stale = least != options_.least_open_counts.end() && header.open_count < least->second;
   const bool crashed = header.clean == 0 && header.boot_id_view() != options_.boot_id;
   const bool survives = header.durability == static_cast<std::uint8_t>(Durability::kHost);
   for (RegionEntry& entry : std::span(header.regions).first(header.region_count)) {
@@ -291,7 +292,11 @@ std::vector<RegionState> Nvram::regions() const {
     if (entry.is_free()) continue;
     const std::string name(entry.name_view());
     const bool claimed = owned_region(name) != nullptr;
-    states.push_back({name, entry.byte_count, static_cast<Loss>(entry.loss), claimed});
+    states.push_back({.name = name,
+                      .byte_count = entry.byte_count,
+                      .loss = static_cast<Loss>(entry.loss),
+                      .claimed = claimed,
+                      .is_new = (entry.flags & kRegionNew) != 0});
   }
   return states;
 }
@@ -378,7 +383,10 @@ Task<Error> Nvram::join_round() {
     const Error error = co_await image_->sync();
     round_running_ = false;
     rounds_ended_ = rounds_begun_;
-    if (error != Error::kNone) fail(error);
+    if (error != Error::kNone && failure_ == Error::kNone) {
+      fail(error);
+      if (on_failure) on_failure(error);
+    }
     if (failure_ == Error::kNone) {
       for (RecordLog* log : logs_) log->end_round();
     }

@@ -14,6 +14,7 @@
 #include <cstdint>
 #include <expected>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <span>
@@ -50,7 +51,7 @@ enum class Loss : std::uint8_t {
   kNone,
   kHostCrash,  // The host went down while the image was in use, and its durability is kProcess.
   kPowerCut,   // The power was cut, emulated, while the battery was low or dead.
-  kStale,      // The image is older than the one used last: least_open_count.
+  kStale,      // The image is older than the one used last: least_open_counts.
 };
 
 std::string_view describe(Durability durability);  // "process", "host"
@@ -66,8 +67,8 @@ struct NvramOptions {
   bool power_loss_only_emulated = false;
   BatteryState battery = BatteryState::kGood;
   // An image that was opened fewer times before is an old copy, and its content stale. Whoever
-  // keeps open_count() elsewhere passes it here; 0 accepts every image.
-  std::uint64_t least_open_count = 0;
+  // keeps open_count() elsewhere passes it here, by uuid(): another image has a count of its own.
+  std::map<std::array<std::byte, 16>, std::uint64_t> least_open_counts;
 };
 
 struct RegionState {
@@ -75,6 +76,7 @@ struct RegionState {
   std::uint64_t byte_count = 0;
   Loss loss = Loss::kNone;
   bool claimed = false;
+  bool is_new = false;  // Never settled: it has no content yet.
 };
 
 class Nvram {
@@ -120,6 +122,8 @@ class Nvram {
   // nothing has failed, and either the image survives the host or power loss is only emulated.
   bool non_volatile() const noexcept;
   Error failure() const noexcept { return failure_; }  // kNone while it works.
+  // Called once, when a sync of the image has failed: nothing can be kept here any more.
+  std::function<void(Error)> on_failure;
   Durability durability() const noexcept { return options_.durability; }
   const std::array<std::byte, 16>& uuid() const noexcept { return uuid_; }
   std::uint64_t open_count() const noexcept { return open_count_; }    // This time included.

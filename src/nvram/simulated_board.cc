@@ -5,6 +5,7 @@
 #include <cassert>
 #include <cstring>
 #include <utility>
+#include <vector>
 
 #include "nvram/damage.h"
 #include "nvram/image.h"
@@ -46,9 +47,17 @@ class SimulatedImage final : public Image {
   std::span<std::byte> memory() noexcept override { return board_.memory_; }
 
   Task<Error> sync() override {
-    SimulatedBoard::Bytes begun = board_.memory_;
+    // What is durable already need not be held.
+    std::vector<std::pair<std::size_t, std::vector<std::byte>>> begun;
+    for (std::size_t at = 0; at < board_.memory_.size(); at += kPageBytes) {
+      const auto page = std::span(board_.memory_).subspan(at, kPageBytes);
+      if (std::memcmp(page.data(), board_.durable_.data() + at, kPageBytes) == 0) continue;
+      begun.emplace_back(at, std::vector<std::byte>(page.begin(), page.end()));
+    }
     co_await home_.sleep_for(board_.sync_time);
-    board_.durable_ = std::move(begun);
+    if (board_.sync_error != Error::kNone) co_return board_.sync_error;
+    for (const auto& [at, page] : begun)
+      std::ranges::copy(page, board_.durable_.begin() + static_cast<std::ptrdiff_t>(at));
     co_return Error::kNone;
   }
 

@@ -14,6 +14,7 @@
 
 #include "nvram/battery.h"
 #include "runtime/clock.h"
+#include "runtime/error.h"
 #include "runtime/random.h"
 
 namespace sandbay::nvram {
@@ -39,6 +40,8 @@ class SimulatedBoard {
 
   // How long a sync takes: what was in memory when it began is durable when it ends.
   Duration sync_time = std::chrono::microseconds(100);
+  // What syncs end with from now on; after an error nothing more is durable.
+  Error sync_error = Error::kNone;
 
  private:
   friend class SimulatedImage;

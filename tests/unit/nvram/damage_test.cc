@@ -122,8 +122,21 @@ Task<void> no_control(Executor& home, SimulatedBoard& board, bool described) {
 }
 
 Task<void> old_copy(Executor& home, SimulatedBoard& board) {
+  const SimulatedBoard copy = board;
   NvramOptions options = options_for(Durability::kProcess);
-  options.least_open_count = 2;
+  {
+    const auto nvram = co_await Nvram::open(home, board, options);
+    REQUIRE(nvram.has_value());
+    std::array<std::byte, 16> other = (*nvram)->uuid();
+    other[0] ^= std::byte{1};
+    options.least_open_counts[other] = 7;  // Says nothing of this one.
+    options.least_open_counts[(*nvram)->uuid()] = (*nvram)->open_count();
+  }
+  {
+    const Bench bench = co_await open_bench(home, board, options);
+    CHECK(bench.region->loss() == Loss::kNone);
+  }
+  board = copy;
   const Bench bench = co_await open_bench(home, board, options);
   CHECK(bench.region->loss() == Loss::kStale);
   CHECK(lost_numbers(bench.recovery) == all_numbers());
