@@ -57,10 +57,14 @@ double Port::payload_rate(std::uint64_t pdu_bytes) const noexcept {
          (pdu + static_cast<double>(profile_.pdu_header));
 }
 
+Duration Port::transfer_length(std::uint64_t payload_bytes,
+                               std::uint64_t pdu_bytes) const noexcept {
+  return Duration(transfer_time(wire_bytes(payload_bytes, pdu_bytes), profile_.rate));
+}
+
 TimePoint Port::transfer(Timeline& way, TimePoint arrival, std::uint64_t payload_bytes,
                          std::uint64_t pdu_bytes) {
-  const Duration length(transfer_time(wire_bytes(payload_bytes, pdu_bytes), profile_.rate));
-  return way.book(arrival, length) + profile_.latency;
+  return way.book(arrival, transfer_length(payload_bytes, pdu_bytes)) + profile_.latency;
 }
 
 TimePoint Port::receive(TimePoint arrival, std::uint64_t payload_bytes, std::uint64_t pdu_bytes) {

@@ -38,6 +38,9 @@ class Port {
   // Payload bytes a second of a long transfer in PDUs of this size.
   double payload_rate(std::uint64_t pdu_bytes) const noexcept;
 
+  // How long a transfer occupies one direction.
+  Duration transfer_length(std::uint64_t payload_bytes, std::uint64_t pdu_bytes) const noexcept;
+
   // When the last byte has arrived at the other end.
   TimePoint receive(TimePoint arrival, std::uint64_t payload_bytes, std::uint64_t pdu_bytes);
   TimePoint send(TimePoint arrival, std::uint64_t payload_bytes, std::uint64_t pdu_bytes);

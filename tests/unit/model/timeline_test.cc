@@ -8,6 +8,7 @@
 
 #include "model/controller.h"
 #include "model/drive_model.h"
+#include "model/exchange.h"
 #include "model/host.h"
 #include "model/port.h"
 
@@ -16,6 +17,8 @@ namespace {
 
 using model::Controller;
 using model::ControllerProfile;
+using model::Exchange;
+using model::ExchangeParameters;
 using model::Host;
 using model::HostProfile;
 using model::Port;
@@ -139,6 +142,65 @@ TEST_CASE("a host's requests cost what its adapters make of them", "[model][host
   CHECK(one.complete(false, 1'000'000, at(0)) == at(10'000'000));
   CHECK(one.complete(true, 1'000'000, at(0)) == at(0));
   CHECK_FALSE(model::profile_error(HostProfile{}).empty());
+}
+
+TEST_CASE("an exchange waits for R2Ts as the session's parameters say", "[model][exchange]") {
+  const PortProfile wire{.latency = microseconds(50)};
+  // What the GigaStor negotiates: nothing unsolicited, bursts of 256 KiB, one R2T.
+  const ExchangeParameters strict{.immediate_data = false};
+  const std::uint64_t mib = 1 << 20;
+  const auto alone = [&](const ExchangeParameters& parameters, std::uint64_t bytes) {
+    Port adapter(wire);
+    Port target(wire);
+    Exchange exchange(adapter, target, parameters);
+    const TimePoint end = exchange.write(at(0), bytes);
+    return std::pair{end - at(0), exchange.r2ts()};
+  };
+  // The command, then four times an R2T and a burst, each of them over two ports' latencies: the
+  // second one is that of the receiving port.
+  const Port port(wire);
+  const Duration small = port.transfer_length(0, 8192);
+  const Duration way = microseconds(100);
+  const Duration burst = port.transfer_length(262144, 8192);
+  CHECK(alone(strict, mib) ==
+        std::pair{small + way + 4 * (small + way + burst + way), std::uint64_t{4}});
+  CHECK(alone(strict, 512).second == 1);
+  CHECK(alone(strict, 262145).second == 2);
+  CHECK(alone({.immediate_data = true}, 8192).second == 0);
+  CHECK(alone({.immediate_data = true}, 8193).second == 1);
+  CHECK(alone({.initial_r2t = false}, 65536) ==
+        std::pair{port.transfer_length(65536, 8192) + way, std::uint64_t{0}});
+  // More R2Ts at a time hide the way.
+  const Duration hidden = alone({.immediate_data = false, .outstanding_r2ts = 4}, mib).first;
+  CHECK(hidden < small + way + small + way + 4 * burst + way + microseconds(10));
+  const ExchangeParameters slow{.immediate_data = false,
+                                .target_turnaround = microseconds(70),
+                                .host_turnaround = microseconds(30)};
+  CHECK(alone(slow, mib).first == alone(strict, mib).first + 4 * microseconds(100));
+}
+
+TEST_CASE("connections share their ports", "[model][exchange]") {
+  // Two hosts read through one port of the target: it is the limit. Writes do not slow them.
+  Port left(PortProfile{});
+  Port right(PortProfile{});
+  Port target(PortProfile{});
+  Exchange one(left, target, {.initial_r2t = false});
+  Exchange two(right, target, {.initial_r2t = false});
+  TimePoint end;
+  for (int i = 0; i < 200; ++i) {
+    end = std::max(end, one.answer(at(0), 65536));
+    end = std::max(end, two.answer(at(0), 65536));
+  }
+  CHECK(400 * 65536 / in_seconds(end) / 1e6 == Approx(118).epsilon(0.01));
+  TimePoint written;
+  for (int i = 0; i < 200; ++i) written = std::max(written, one.write(at(0), 65536));
+  CHECK(200 * 65536 / in_seconds(written) / 1e6 == Approx(118).epsilon(0.01));
+  CHECK(one.answer(end, 0) == end + target.transfer_length(0, 8192));
+  CHECK(model::profile_error(ExchangeParameters{.first_burst = 65536, .max_burst = 32768})
+            .starts_with("first_burst"));
+  CHECK(model::profile_error(ExchangeParameters{.target_segment = 100})
+            .starts_with("target_segment"));
+  CHECK_FALSE(model::profile_error(ExchangeParameters{.outstanding_r2ts = 0}).empty());
 }
 
 }  // namespace sandbay::testing
