@@ -65,6 +65,7 @@ void Slots::use(Slot slot) {
   assert(count < page_chunks_);
   if (count++ == 0) ++page_count_;
   ++used_count_;
+  if (!is_open(slot.place) && has_room(slot.place)) candidates_.insert(slot.place);
 }
 
 bool Slots::give_back(Slot slot) {

@@ -149,6 +149,13 @@ class Rig {
     store.reset();
   }
 
+  RigOptions& options() noexcept { return options_; }
+  // The next start finds another NVRAM.
+  void forget_board() {
+    own_board_.reset();
+    options_.board = nullptr;
+  }
+
   static constexpr std::uint64_t kImageBytes = MapLog::kLeastRegionBytes + 16 * nvram::kPageBytes;
 
   Executor& home;

@@ -1,0 +1,252 @@
+// The map's log: who shares a group, what fails and leaves nothing, what is refused at the start.
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <catch2/catch.hpp>
+
+#include "nvram/battery.h"
+#include "tests/unit/pool/pool_rig.h"
+
+namespace sandbay::pool {
+namespace {
+
+// A store of which commits fail when they are told to, before or after they have happened.
+class FaultyStore final : public metadata::Store {
+ public:
+  explicit FaultyStore(metadata::Store& below) : below_(below) {}
+
+  bool failing = false;
+  bool after_effect = false;
+  std::uint64_t commits = 0;
+
+  Executor& home() const noexcept override { return below_.home(); }
+  Task<Result<std::optional<std::string>>> get(std::string key) override {
+    return below_.get(std::move(key));
+  }
+  Task<Result<std::vector<metadata::Entry>>> list(std::string prefix, std::string after,
+                                                  std::size_t limit) override {
+    return below_.list(std::move(prefix), std::move(after), limit);
+  }
+  Task<Error> commit(metadata::Batch batch) override {
+    ++commits;
+    if (!failing) co_return co_await below_.commit(std::move(batch));
+    if (after_effect) co_await below_.commit(std::move(batch));
+    co_return Error::kNoSpace;
+  }
+  bool in_doubt() const noexcept override { return failing; }
+  Task<void> close() override { return below_.close(); }
+
+ private:
+  metadata::Store& below_;
+};
+
+// A pool of one store over a store that fails, with or without NVRAM.
+struct Bench {
+  Bench(Executor& home, bool nvram) : rig(home, {.stores = 1, .nvram = nvram}) {}
+
+  Task<void> start() {
+    const std::string wrong = co_await rig.start();
+    REQUIRE(wrong == "");
+    co_await rig.pool->stop();
+    rig.pool.reset();
+    faulty = std::make_unique<FaultyStore>(*rig.store);
+    co_await open();
+  }
+  Task<void> open() {
+    std::vector<StoreConfig> stores;
+    stores.push_back(rig.config_of(0));
+    auto opened =
+        co_await Pool::open(rig.home, *faulty, rig.region.get(), test_options(), std::move(stores));
+    if (!opened.has_value()) FAIL(opened.error());
+    rig.pool = std::move(*opened);
+  }
+  Task<std::unique_ptr<PoolVolume>> make_volume() {
+    const auto made = co_await rig.pool->create({.byte_count = 2 * kTestPageBytes}, {});
+    REQUIRE(made.has_value());
+    co_return rig.pool->attach(*made);
+  }
+  Task<void> reopen() {
+    co_await rig.pool->stop();
+    rig.pool.reset();
+    // The same memory, claimed anew.
+    if (rig.memory != nullptr) {
+      rig.region.reset();
+      auto claimed = co_await rig.memory->claim("map", MapLog::kLeastRegionBytes);
+      REQUIRE(claimed.has_value());
+      rig.region = std::move(*claimed);
+    }
+    co_await open();
+  }
+
+  Rig rig;
+  std::unique_ptr<FaultyStore> faulty;
+  Random random{7};
+};
+
+Task<void> expect_cells(Bench* bench, PoolVolume* volume, std::uint64_t first, Cells cells) {
+  const auto read = co_await read_cells(*volume, first, cells.size(), bench->random);
+  REQUIRE(read.has_value());
+  const bool same = *read == cells;
+  CHECK(same);
+}
+
+Task<void> fail_changes(Executor& home, bool after_effect) {
+  Bench bench(home, false);
+  co_await bench.start();
+  auto volume = co_await bench.make_volume();
+  const Error first = co_await write_cells(*volume, 0, 8, 1, bench.random);
+  CHECK(first == Error::kNone);
+  const PoolSpace before = bench.rig.pool->space();
+  const BranchId id = volume->branch().id();
+
+  bench.faulty->failing = true;
+  bench.faulty->after_effect = after_effect;
+  const Error fresh = co_await write_cells(*volume, 130, 8, 2, bench.random);
+  CHECK(fresh == Error::kNoSpace);
+  const auto snapshot = co_await bench.rig.pool->snapshot({{.branch = id, .label = "s"}}, {});
+  CHECK_FALSE(snapshot.has_value());
+  const auto made = co_await bench.rig.pool->create({.byte_count = kTestPageBytes}, {});
+  CHECK(made.error() == Error::kNoSpace);
+  const Error removed = co_await bench.rig.pool->expand(id, 3 * kTestPageBytes, {});
+  CHECK(removed == Error::kNoSpace);
+  // What needs no change of the map goes on.
+  const Error in_place = co_await write_cells(*volume, 0, 8, 3, bench.random);
+  CHECK(in_place == Error::kNone);
+  co_await expect_cells(&bench, volume.get(), 0, Cells(8, 3));
+  co_await expect_cells(&bench, volume.get(), 130, Cells(8, 0));
+  CHECK(volume->branch().snapshots.empty());
+  CHECK(volume->branch().record.byte_count == 2 * kTestPageBytes);
+
+  bench.faulty->failing = false;
+  const Error healed = co_await write_cells(*volume, 140, 8, 4, bench.random);
+  CHECK(healed == Error::kNone);
+  // What the failed write had claimed is free again; one page more is used.
+  CHECK(bench.rig.pool->space().free_pages == before.free_pages - 1);
+  const std::string sound = co_await bench.rig.check();
+  CHECK(sound == "");
+  volume.reset();
+  co_await bench.reopen();
+  volume = bench.rig.pool->attach(id);
+  REQUIRE(volume != nullptr);
+  co_await expect_cells(&bench, volume.get(), 0, Cells(8, 3));
+  co_await expect_cells(&bench, volume.get(), 130, Cells(8, 0));
+  co_await expect_cells(&bench, volume.get(), 140, Cells(8, 4));
+  CHECK(bench.rig.pool->map().branches().size() == 1);
+  volume.reset();
+  co_await bench.rig.stop();
+}
+
+Task<void> share_groups(Executor& home, bool nvram) {
+  Bench bench(home, nvram);
+  co_await bench.start();
+  std::vector<std::unique_ptr<PoolVolume>> volumes;
+  for (int i = 0; i < 8; ++i) {
+    auto volume = co_await bench.make_volume();
+    volumes.push_back(std::move(volume));
+  }
+  const MapLogCounters before = bench.rig.pool->log().counters();
+  int running = 8;
+  const auto write = [](PoolVolume* volume, Bench* shared, int* left) -> Task<void> {
+    const Error error = co_await write_cells(*volume, 0, 8, 1, shared->random);
+    CHECK(error == Error::kNone);
+    --*left;
+  };
+  for (const auto& volume : volumes) spawn(write(volume.get(), &bench, &running));
+  co_await home.sleep_for(std::chrono::seconds(1));
+  CHECK(running == 0);
+  const MapLogCounters after = bench.rig.pool->log().counters();
+  CHECK(after.commits == before.commits + 8);
+  const std::uint64_t groups =
+      after.nvram_groups + after.store_groups - before.nvram_groups - before.store_groups;
+  CHECK(groups <= 2);
+  CHECK((after.nvram_groups > before.nvram_groups) == nvram);
+  volumes.clear();
+  co_await bench.rig.stop();
+}
+
+// With a battery that is not good, groups go to the store; replay puts both in order.
+Task<void> change_logs(Executor& home) {
+  Bench bench(home, true);
+  co_await bench.start();
+  auto volume = co_await bench.make_volume();
+  const BranchId id = volume->branch().id();
+  for (std::uint32_t i = 0; i < 6; ++i) {
+    bench.rig.memory->battery().set_state(i % 2 == 0 ? nvram::BatteryState::kGood
+                                                     : nvram::BatteryState::kDead);
+    const Error error = co_await write_cells(*volume, i * 8, 8, i + 1, bench.random);
+    CHECK(error == Error::kNone);
+  }
+  bench.rig.memory->battery().set_state(nvram::BatteryState::kGood);
+  const MapLogCounters counters = bench.rig.pool->log().counters();
+  CHECK(counters.nvram_groups >= 3);
+  CHECK(counters.store_groups >= 3);
+  volume.reset();
+  co_await bench.reopen();
+  volume = bench.rig.pool->attach(id);
+  for (std::uint32_t i = 0; i < 6; ++i) {
+    co_await expect_cells(&bench, volume.get(), i * 8, Cells(8, i + 1));
+  }
+  volume.reset();
+  co_await bench.rig.stop();
+}
+
+// Changes that were acknowledged out of an NVRAM that is gone are missed, and named.
+Task<void> lose_nvram(Executor& home, bool closed) {
+  Rig rig(home, {.stores = 1});
+  const std::string wrong = co_await rig.start();
+  REQUIRE(wrong == "");
+  const auto made = co_await rig.pool->create({.byte_count = kTestPageBytes}, {});
+  REQUIRE(made.has_value());
+  auto volume = rig.pool->attach(*made);
+  Random random(1);
+  const Error written = co_await write_cells(*volume, 0, 8, 1, random);
+  CHECK(written == Error::kNone);
+  volume.reset();
+  if (closed) {
+    const Error error = co_await rig.close();
+    CHECK(error == Error::kNone);
+  } else {
+    co_await rig.stop();
+  }
+  rig.forget_board();
+  const std::string found = co_await rig.start();
+  if (closed) {
+    CHECK(found == "");
+    co_await rig.stop();
+    co_return;
+  }
+  CHECK(found == "changes of the map are in another NVRAM than the one that is here");
+  // By an explicit word it opens: as it was at the checkpoint.
+  rig.options().pool.log.accept_loss = true;
+  const std::string accepted = co_await rig.open_pool();
+  CHECK(accepted == "");
+  CHECK(rig.pool->log().lost());
+  const std::string sound = co_await rig.check();
+  CHECK(sound == "");
+  co_await rig.stop();
+}
+
+}  // namespace
+
+TEST_CASE("a change that cannot be logged has not happened", "[pool]") {
+  const bool after_effect = GENERATE(false, true);
+  testing::run_in_world(3, [&](Executor& home) { return fail_changes(home, after_effect); });
+}
+
+TEST_CASE("changes of one turn share a group", "[pool]") {
+  const bool nvram = GENERATE(false, true);
+  testing::run_in_world(4, [&](Executor& home) { return share_groups(home, nvram); });
+}
+
+TEST_CASE("the log changes between NVRAM and store with the battery", "[pool]") {
+  testing::run_in_world(5, [](Executor& home) { return change_logs(home); });
+}
+
+TEST_CASE("an NVRAM that is gone is missed, unless the pool was closed", "[pool]") {
+  const bool closed = GENERATE(false, true);
+  testing::run_in_world(6, [&](Executor& home) { return lose_nvram(home, closed); });
+}
+
+}  // namespace sandbay::pool
