@@ -110,7 +110,7 @@ const std::string_view kHardwareSchemas = R"json({
   "reason": {"type": "string", "description": "Why it does not run; empty if it does."},
   "declared": {"type": "boolean"},
   "notes": {"type": "array", "items": {"type": "string"},
-    "description": "In what the configuration file and the drives disagree (the drives count), and what the cache has to say."},
+    "description": "In what file and drives disagree (the drives count), and of the cache."},
   "roles": {"type": "array", "items": {"$ref": "#/components/schemas/Role"}},
   "spares": {"type": "array", "items": {"type": "string"}, "description": "Kept for it alone."},
   "volumes": {"type": "array", "items": {"type": "string"}},
