@@ -1,0 +1,222 @@
+// pool_bench: what a pool's map costs.
+//
+// First the opening of a group of 100 TiB: a map of seven million pages in RocksDB is read, and its
+// seconds and bytes a page stand beside the limits, and beside the reading of the same values and
+// nothing else. Then processor time of writes of 4 KiB in place, straight to memory, through a
+// volume, and through a volume with 100 snapshots whose chunks are kept already; and of first
+// overwrites, each of which keeps a chunk, under 1 and under 100 snapshots.
+//
+//   pool_bench [DIRECTORY]
+#include <ctime>
+
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "block/memory_device.h"
+#include "metadata/rocksdb_store.h"
+#include "pool/pool.h"
+#include "pool/pool_volume.h"
+#include "runtime/reactor.h"
+
+namespace sandbay::pool {
+namespace {
+
+constexpr std::uint32_t kPages = 7'000'000;
+constexpr int kWrites = 200'000;
+
+double processor_seconds() {
+  timespec time{};
+  clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &time);
+  return static_cast<double>(time.tv_sec) + static_cast<double>(time.tv_nsec) / 1e9;
+}
+
+double wall_seconds() {
+  const auto now = std::chrono::steady_clock::now().time_since_epoch();
+  return std::chrono::duration<double>(now).count();
+}
+
+void give_up(const std::string& why) {
+  std::fprintf(stderr, "pool_bench: %s\n", why.c_str());
+  std::exit(1);
+}
+
+Task<std::unique_ptr<metadata::Store>> open_store(Executor& home, std::string path) {
+  auto opened = co_await metadata::open_rocksdb_store(home, {.path = path});
+  if (!opened.has_value()) give_up(opened.error());
+  co_return std::move(*opened);
+}
+
+// Opening -----------------------------------------------------------------------------------------
+
+// A checkpoint as 100 volumes of 70,000 pages leave it, pages striped over four stores.
+Task<void> write_map(metadata::Store* store) {
+  PoolMap keys(*store, {});
+  metadata::Batch head;
+  constexpr std::uint32_t kBranches = 100;
+  constexpr std::uint32_t kBranchPages = kPages / kBranches;
+  head.put(keys.key('c'), pack(CheckpointRecord{.sequence = 1, .last_branch = kBranches}));
+  for (StoreIndex i = 0; i < 4; ++i) {
+    head.put(keys.key_of('d', i), pack(MapRecord(StoreRecord{.index = i, .page_count = kPages})));
+  }
+  Error error = co_await store->commit(std::move(head));
+  for (BranchId id = 1; id <= kBranches && error == Error::kNone; ++id) {
+    metadata::Batch batch;
+    const std::uint64_t bytes = kBranchPages * keys.page_bytes();
+    batch.put(keys.key_of('b', id), pack(MapRecord(BranchRecord{.id = id, .byte_count = bytes})));
+    PageMap pages;
+    for (PageNumber page = 0; page < kBranchPages; ++page) {
+      const auto number = static_cast<std::uint32_t>(id - 1) * kBranchPages + page;
+      PageEntry entry{.state = PageState::kData};
+      entry.set_place({.store = static_cast<StoreIndex>(number % 4), .page = number / 4});
+      pages.set(page, entry);
+    }
+    for (std::uint32_t leaf = 0; leaf < pages.leaf_end(); ++leaf) {
+      batch.put(keys.key_of('m', id, leaf), pages.pack_leaf(leaf));
+    }
+    error = co_await store->commit(std::move(batch));
+  }
+  if (error != Error::kNone) give_up(std::string(describe(error)));
+}
+
+Task<void> measure_opening(Executor& home, std::string path) {
+  {
+    auto store = co_await open_store(home, path);
+    co_await write_map(store.get());
+    co_await store->close();
+  }
+  const double begun = wall_seconds();
+  auto store = co_await open_store(home, path);
+  const double opened = wall_seconds();
+  PoolMap map(*store, {});
+  const std::string wrong = co_await map.load();
+  if (!wrong.empty()) give_up(wrong);
+  const double loaded = wall_seconds();
+  std::string after;
+  std::uint64_t bytes = 0;
+  while (true) {
+    const auto entries = co_await store->list(map.key('m'), after, 512);
+    if (!entries.has_value() || entries->empty()) break;
+    for (const auto& [key, value] : *entries) bytes += value.size();
+    after = entries->back().first;
+  }
+  const double read = wall_seconds();
+  std::printf(
+      "map of %u pages: RocksDB %.2f s, map %.2f s (limit 3 s); reading its %.0f MB alone %.2f s; "
+      "%.2f bytes a page (limit 16)\n",
+      kPages, opened - begun, loaded - opened, static_cast<double>(bytes) / 1e6, read - loaded,
+      static_cast<double>(map.byte_count()) / kPages);
+  std::fflush(stdout);
+  co_await store->close();
+}
+
+// Writing -----------------------------------------------------------------------------------------
+
+struct Rig {
+  std::unique_ptr<metadata::Store> store;
+  std::unique_ptr<MemoryDevice> device;
+  std::unique_ptr<Pool> pool;
+};
+
+constexpr std::uint64_t kVolumeBytes = std::uint64_t{150} << 20;
+
+Task<void> open_pool(Executor& home, std::string path, Rig* rig) {
+  rig->store = co_await open_store(home, path);
+  rig->device = std::move(*MemoryDevice::create(home, {.byte_count = std::uint64_t{900} << 20}));
+  std::vector<StoreConfig> stores(1);
+  stores[0] = {.record = {.index = 0, .page_count = 60}, .device = rig->device.get()};
+  auto opened = co_await Pool::open(home, *rig->store, nullptr, {}, std::move(stores));
+  if (!opened.has_value()) give_up(opened.error());
+  rig->pool = std::move(*opened);
+}
+
+Task<void> write_once(BlockDevice* device, Lba first, std::uint64_t byte_count) {
+  Request request{.operation = Operation::kWrite,
+                  .extent = {.first = first, .block_count = byte_count / 512},
+                  .data = device->home().buffers().try_allocate(byte_count)};
+  const Completion completion = co_await device->submit(std::move(request));
+  if (completion.error != Error::kNone) give_up(std::string(describe(completion.error)));
+}
+
+// Microseconds of processor time for a write at random.
+Task<double> measure_writes(BlockDevice* device) {
+  Random random(1);
+  const double begun = processor_seconds();
+  for (int i = 0; i < kWrites; ++i) {
+    co_await write_once(device, random.below(kVolumeBytes / 4096) * 8, 4096);
+  }
+  co_return (processor_seconds() - begun) * 1e6 / kWrites;
+}
+
+// The same for a write into each chunk, of which none is kept yet for the youngest snapshot.
+Task<double> measure_first_overwrites(BlockDevice* device) {
+  const double begun = processor_seconds();
+  for (std::uint64_t at = 0; at < kVolumeBytes; at += kChunkBytes) {
+    co_await write_once(device, at / 512, 4096);
+  }
+  co_return (processor_seconds() - begun) * 1e6 / (kVolumeBytes / kChunkBytes);
+}
+
+Task<void> take_snapshots(Pool* pool, BranchId id, int count) {
+  for (int i = 0; i < count; ++i) {
+    const auto taken = co_await pool->snapshot({{.branch = id, .label = {}}}, {});
+    if (!taken.has_value()) give_up("no snapshot");
+  }
+}
+
+Task<void> measure_writing(Executor& home, std::string path) {
+  Rig rig;
+  co_await open_pool(home, path, &rig);
+  const auto id = co_await rig.pool->create({.byte_count = kVolumeBytes}, {});
+  if (!id.has_value()) give_up("no volume");
+  auto volume = rig.pool->attach(*id);
+  for (std::uint64_t at = 0; at < kVolumeBytes; at += std::uint64_t{1} << 20) {
+    co_await write_once(volume.get(), at / 512, std::uint64_t{1} << 20);
+  }
+  const double direct = co_await measure_writes(rig.device.get());
+  const double plain = co_await measure_writes(volume.get());
+  co_await take_snapshots(rig.pool.get(), *id, 1);
+  const double first_1 = co_await measure_first_overwrites(volume.get());
+  co_await take_snapshots(rig.pool.get(), *id, 99);
+  const double first_100 = co_await measure_first_overwrites(volume.get());
+  const double kept = co_await measure_writes(volume.get());
+  std::printf(
+      "write of 4 KiB: memory %.2f us, volume %.2f us, with 100 snapshots %.2f us: %.2f "
+      "times (limit 2)\n",
+      direct, plain, kept, kept / plain);
+  std::printf(
+      "first overwrite of a chunk, without NVRAM: 1 snapshot %.1f us, 100 snapshots %.1f "
+      "us: %.2f times (limit 2)\n",
+      first_1, first_100, first_100 / first_1);
+  volume.reset();
+  const Error closed = co_await rig.pool->close();
+  if (closed != Error::kNone) give_up(std::string(describe(closed)));
+  rig.pool.reset();
+  co_await rig.store->close();
+}
+
+Task<void> run(Executor& home, std::string directory) {
+  co_await measure_opening(home, directory + "/opening");
+  co_await measure_writing(home, directory + "/writing");
+}
+
+}  // namespace
+}  // namespace sandbay::pool
+
+int main(int argc, char** argv) {
+  using namespace sandbay;
+  const std::string directory =
+      std::string(argc > 1 ? argv[1] : "/tmp") + "/pool-bench-" + std::to_string(std::rand());
+  std::filesystem::remove_all(directory);
+  std::filesystem::create_directories(directory);
+  auto group = ReactorGroup::create({.count = 1, .memory_limit_bytes = std::size_t{256} << 20});
+  if (!group) pool::give_up(group.error());
+  Executor& home = *(*group)->executors()[0];
+  (*group)->run([&] { return pool::run(home, directory); });
+  std::filesystem::remove_all(directory);
+  return 0;
+}
