@@ -201,6 +201,7 @@ Task<Error> MapLog::write_checkpoint() {
 }
 
 Task<Error> MapLog::close() {
+  battery_.reset();
   co_await gate_.close();
   // Nothing of the map is anywhere but in the store.
   map_.set_log({});
@@ -210,6 +211,7 @@ Task<Error> MapLog::close() {
 }
 
 Task<void> MapLog::stop() {
+  battery_.reset();
   co_await gate_.close();
   if (log_ != nullptr) co_await log_->close();
 }

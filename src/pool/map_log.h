@@ -22,6 +22,7 @@
 #include <vector>
 
 #include "metadata/store.h"
+#include "nvram/battery.h"
 #include "nvram/record_log.h"
 #include "pool/map_records.h"
 #include "pool/pool_map.h"
@@ -128,7 +129,8 @@ class MapLog {
   };
   std::vector<NvramGroup> nvram_groups_;     // Not yet in a checkpoint.
   std::vector<std::uint64_t> store_groups_;  // The same.
-  bool checkpointing_ = false;               // In the background.
+  std::optional<nvram::Battery::Observer> battery_;
+  bool checkpointing_ = false;  // In the background.
   Mutex checkpoint_turn_;
   Condition changed_;
   Gate gate_;

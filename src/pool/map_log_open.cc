@@ -135,6 +135,10 @@ Task<std::string> MapLog::start() {
       co_return fmt::format("the NVRAM's log cannot be opened: {}", describe(error));
     }
     map_.set_log(uuid_of(region_->nvram()));
+    // What is in there when the battery fails belongs into the store at once.
+    battery_.emplace(region_->nvram().battery(), [this](nvram::BatteryState state) {
+      if (state != nvram::BatteryState::kGood && !nvram_groups_.empty()) start_checkpoint();
+    });
   }
   error = co_await checkpoint();
   if (error != Error::kNone) {

@@ -16,8 +16,12 @@ Pool::Pool(Executor& home, metadata::Store& store, nvram::Region* region, PoolOp
       store_(store),
       options_(std::move(options)),
       copies_(home, options_.copy_bytes),
+      zeros_(copies_.try_allocate_contiguous(kChunkBytes)),
       map_(store, options_.map),
-      log_(home, map_, store, region, options_.log) {}
+      log_(home, map_, store, region, options_.log) {
+  assert(!zeros_.empty());
+  std::ranges::fill(zeros_.bytes(), std::byte{0});
+}
 
 Pool::~Pool() { assert(volumes_.empty() && snapshot_volumes_.empty()); }
 

@@ -210,6 +210,8 @@ class Pool {
   PoolCounters& count() noexcept { return counters_; }
   void detach(PoolVolume& volume);
   BufferPool& copies() noexcept { return copies_; }
+  // A chunk of zeros that everybody shares.
+  const Buffer& zeros() const noexcept { return zeros_; }
   bool may_allocate_on(StoreIndex store) const;
 
  private:
@@ -278,6 +280,7 @@ class Pool {
   metadata::Store& store_;
   PoolOptions options_;
   BufferPool copies_;
+  Buffer zeros_;
   PoolMap map_;
   MapLog log_;
   std::vector<BlockDevice*> devices_;  // By store.

@@ -81,8 +81,11 @@ Task<Error> PoolVolume::write_zeros(const Request* request, Piece piece) {
   }
   Request zeros = request_like(*request);
   zeros.operation = Operation::kWrite;
-  zeros.data = co_await pool_.copies().allocate(piece.byte_count);
-  zeros.data.fill_zero();
+  for (std::uint64_t left = piece.byte_count; left > 0;) {
+    const std::uint64_t bytes = std::min(left, kChunkBytes);
+    zeros.data.append(pool_.zeros().slice(0, bytes));
+    left -= bytes;
+  }
   const Completion written = co_await write_piece(std::move(zeros), piece);
   co_return written.error;
 }

@@ -179,6 +179,14 @@ Task<void> change_logs(Executor& home) {
     CHECK(error == Error::kNone);
   }
   bench.rig.memory->battery().set_state(nvram::BatteryState::kGood);
+  // What stands in NVRAM when the battery fails goes to the store at once.
+  const Error last = co_await write_cells(*volume, 48, 8, 7, bench.random);
+  CHECK(last == Error::kNone);
+  const std::uint64_t checkpoints = bench.rig.pool->log().counters().checkpoints;
+  bench.rig.memory->battery().set_state(nvram::BatteryState::kLow);
+  co_await home.sleep_for(std::chrono::seconds(1));
+  CHECK(bench.rig.pool->log().counters().checkpoints == checkpoints + 1);
+  bench.rig.memory->battery().set_state(nvram::BatteryState::kGood);
   const MapLogCounters counters = bench.rig.pool->log().counters();
   CHECK(counters.nvram_groups >= 3);
   CHECK(counters.store_groups >= 3);
