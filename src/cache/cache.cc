@@ -68,6 +68,8 @@ Cache::Cache(Executor& home, CacheOptions options, WriteMemory* write_memory)
       index_(most_lines(options, write_memory)),
       throttle_(home, limits_of(options, write_memory)) {
   if (write_memory == nullptr) return;
+  write_memory->on_short_of_log = [this] { wake_destagers(); };
+  write_memory->on_buffers_freed = [this] { wake_room_waiter(); };
   battery_.emplace(write_memory->battery(), [this](nvram::BatteryState state) {
     for (const auto& device : devices_) {
       device->destager_.set_urgent(state != nvram::BatteryState::kGood);
@@ -77,6 +79,10 @@ Cache::Cache(Executor& home, CacheOptions options, WriteMemory* write_memory)
 
 Cache::~Cache() {
   battery_.reset();
+  if (write_memory_ != nullptr) {
+    write_memory_->on_short_of_log = nullptr;
+    write_memory_->on_buffers_freed = nullptr;
+  }
   abandon_records();
   // Lines look at their devices.
   index_.for_each([this](Line& line) {
@@ -102,16 +108,33 @@ void Cache::abandon_records() {
 void Cache::adopt(std::vector<RecoveredWrite> writes) {
   assert(devices_.empty() && recovered_.empty());
   recovered_ = std::move(writes);
+  std::uint64_t room = 0;
+  for (const RecoveredWrite& write : recovered_) room += room_of(write);
+  throttle_.take(room);
+  throttle_.add_stuck(static_cast<std::int64_t>(room));
+}
+
+std::uint64_t Cache::room_of(const RecoveredWrite& write) const noexcept {
+  return room_for_write(write.subject.extent.byte_count(write.subject.block_bytes));
+}
+
+// Of writes that do not wait any more. Those that have become dirty took room of their own.
+void Cache::end_waiting(std::uint64_t room) {
+  throttle_.add_stuck(-static_cast<std::int64_t>(room));
+  throttle_.give_back(room);
 }
 
 std::vector<Extent> Cache::discard_waiting(const Uuid& uuid) {
   std::vector<Extent> extents;
+  std::uint64_t room = 0;
   std::erase_if(recovered_, [&](RecoveredWrite& write) {
     if (write.subject.device != uuid) return false;
+    room += room_of(write);
     extents.push_back(write.subject.extent);
     write_memory_->release(write.id);
     return true;
   });
+  end_waiting(room);
   return extents;
 }
 
@@ -119,6 +142,7 @@ CachedDevice& Cache::add_device(const Uuid& uuid, BlockDevice& below) {
   const auto index = static_cast<std::uint16_t>(devices_.size());
   devices_.push_back(std::make_unique<CachedDevice>(*this, uuid, index, below));
   CachedDevice& device = *devices_.back();
+  std::uint64_t room = 0;
   std::erase_if(recovered_, [&](RecoveredWrite& write) {
     const WriteSubject& subject = write.subject;
     if (subject.device != uuid || subject.block_bytes != device.block_bytes() ||
@@ -126,8 +150,10 @@ CachedDevice& Cache::add_device(const Uuid& uuid, BlockDevice& below) {
       return false;
     }
     device.restore(write.id, subject.volume, subject.extent, write.data);
+    room += room_of(write);
     return true;
   });
+  end_waiting(room);
   if (write_memory_ != nullptr) device.destager_.set_urgent(!write_memory_->battery().good());
   return device;
 }

@@ -59,7 +59,8 @@ class Cache {
   Cache& operator=(const Cache&) = delete;
 
   // What the write memory has recovered, in its order, before the devices are added. A device takes
-  // what is its own when it is added; what nobody has taken is in waiting_writes().
+  // what is its own when it is added; what nobody has taken is in waiting_writes(), and counts as
+  // dirty data that is stuck.
   void adopt(std::vector<RecoveredWrite> writes);
   const std::vector<RecoveredWrite>& waiting_writes() const noexcept { return recovered_; }
   // By an administrator's explicit command: forgets what waits for that device. What it was.
@@ -133,6 +134,8 @@ class Cache {
     Condition turn;  // A record has been released, or it has become the first.
   };
 
+  std::uint64_t room_of(const RecoveredWrite& write) const noexcept;
+  void end_waiting(std::uint64_t room);
   void leave_room_queue(RoomWaiter& waiter);
   void wake_room_waiter();
   BufferList try_allocate(BufferPool& pool, std::uint64_t byte_count, std::size_t most_slices,

@@ -223,8 +223,14 @@ Task<void> restarts(Executor& home) {
     REQUIRE(now == expected);
     // The other set is not there yet: what is its own waits.
     REQUIRE(controller.cache->waiting_writes().size() == 1);
+    const Throttle& throttle = controller.cache->throttle();
+    const std::uint64_t used = throttle.used_bytes();
+    REQUIRE(throttle.stuck_bytes() > 0);  // Nobody is admitted to where it lies.
+    REQUIRE(used > static_cast<std::uint64_t>(throttle.stuck_bytes()));
     CachedDevice& other = controller.cache->add_device(uuid_of(2), second.recording);
     REQUIRE(controller.cache->waiting_writes().empty());
+    REQUIRE(throttle.stuck_bytes() == 0);
+    REQUIRE(throttle.used_bytes() == used);
     const Bytes late = co_await read(other, {4000, 8});
     REQUIRE(late == pattern(4096, 4));
     const Bytes zeroed = co_await read(other, {100, 4});
@@ -236,6 +242,10 @@ Task<void> restarts(Executor& home) {
   (void)controller.cache->add_device(uuid_of(1), first.recording);
   const std::vector<Extent> discarded = controller.cache->discard_waiting(uuid_of(2));
   REQUIRE(discarded == std::vector<Extent>{{4000, 8}});
+  REQUIRE(controller.cache->throttle().stuck_bytes() == 0);
+  const Error destaged = co_await controller.cache->devices()[0]->destage_all();
+  REQUIRE(destaged == Error::kNone);
+  REQUIRE(controller.cache->throttle().used_bytes() == 0);
   co_await close(controller);
   const Bytes stored = co_await read(*first.memory, {8, 16});
   REQUIRE(stored == pattern(8192, 2));
