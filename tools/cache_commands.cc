@@ -166,6 +166,7 @@ void show(const Settings& settings) {
   } else {
     fmt::print("There is no cache; see [cache] in sandbayd.toml(5).\n");
   }
+  for (const json& note : cache.at("notes")) fmt::print("attention: {}\n", text_of(note));
   print_volumes(cache.at("volumes"));
   print_sets(cache.at("sets"));
 }

@@ -130,6 +130,7 @@ json to_json(const group::CacheInfo& info) {
             {"battery", info.battery},
             {"mirror", info.mirror}}},
           {"non_volatile", info.non_volatile},
+          {"notes", info.notes},
           {"sets", std::move(sets)},
           {"volumes", std::move(volumes)}};
 }

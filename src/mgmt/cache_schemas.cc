@@ -80,7 +80,7 @@ const std::string_view kCacheSchemas = R"json({
     "rounds": {"type": "integer", "description": "Flushes of the set."},
     "discarded_bytes": {"type": "integer"}}}}},
 "Cache": {"type": "object", "required": ["configured", "memory", "dirty", "read_ahead", "nvram",
-  "non_volatile", "sets", "volumes"], "properties": {
+  "non_volatile", "notes", "sets", "volumes"], "properties": {
   "configured": {"type": "boolean", "description": "There is a section [cache]."},
   "memory": {"type": "object", "required": ["size", "used", "lines", "evictions"], "properties": {
     "size": {"type": "integer", "description": "Bytes."},
@@ -105,6 +105,8 @@ const std::string_view kCacheSchemas = R"json({
     "mirror": {"type": "string", "enum": ["none", "good", "lost"]}}},
   "non_volatile": {"type": "boolean",
     "description": "What is acknowledged survives as on a drive."},
+  "notes": {"type": "array", "items": {"type": "string"},
+    "description": "What an operator has to see to, in sentences."},
   "sets": {"type": "array", "items": {"$ref": "#/components/schemas/CachedSet"}},
   "volumes": {"type": "array", "items": {"$ref": "#/components/schemas/CachedVolume"}}}},
 "CacheFlush": {"type": "object", "additionalProperties": false, "properties": {

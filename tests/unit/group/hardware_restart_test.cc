@@ -106,6 +106,28 @@ TEST_CASE("An old copy of the NVRAM's image is told to be stale", "[group][hardw
   CHECK(run(true) == "");
 }
 
+TEST_CASE("An NVRAM that was away for some starts is believed when it comes back",
+          "[group][hardware]") {
+  const testing::ScratchDirectory scratch;
+  const auto state = std::filesystem::path(scratch.file("state"));
+  const std::string sections =
+      raid5("[nvram]\nsize = \"24MiB\"\n[cache]\nmemory = \"16MiB\"\nnvram = \"18MiB\"\n");
+  const auto run = [&](bool stale) {
+    return run_group(state, sections, 1,
+                     [stale](Group& group) { return stale_is_told(&group, stale); });
+  };
+  CHECK(run(false) == "");
+  const auto old = state / "old.img";
+  std::filesystem::copy_file(state / "nvram.img", old);
+  CHECK(run(false) == "");
+  std::filesystem::rename(state / "nvram.img", state / "away.img");
+  for (int i = 0; i < 4; ++i) CHECK(run(false) == "");  // With another.
+  std::filesystem::rename(state / "away.img", state / "nvram.img");
+  CHECK(run(false) == "");
+  std::filesystem::rename(old, state / "nvram.img");
+  CHECK(run(true) == "");
+}
+
 Task<void> return_to_earlier(std::string path) {
   auto opened = co_await nvram::Nvram::open(Executor::current(),
                                             {.path = path, .byte_count = kMiB, .boot_id = "boot"});
