@@ -106,8 +106,10 @@ Stripe* Destager::pick(TimePoint* wake_at) {
   const std::uint64_t used = cache_.throttle().used_bytes();
   const std::uint64_t level = used - std::min(in_flight_bytes_, used);
   const CacheOptions& options = cache_.options();
-  const bool everything =
-      urgent() || cache_.short_of_room() || now - last_write_ >= options.idle_flush;
+  const WriteMemory* const memory = cache_.write_memory();
+  const bool short_of_room =
+      cache_.short_of_room() || (memory != nullptr && memory->short_of_log());
+  const bool everything = urgent() || short_of_room || now - last_write_ >= options.idle_flush;
   if (everything || level > limits.low_bytes) {
     Stripe* full = stripes_.next_full(cursor_);
     if (full == nullptr) full = stripes_.next_full(0);

@@ -130,7 +130,7 @@ Task<Result<bool>> CachedDevice::write_piece(VolumeState* volume, const Request*
   if (!data.empty() && write_memory() != nullptr) {
     const Result<WriteId> appended = co_await write_memory()->append(
         {.device = uuid_, .volume = request->volume, .block_bytes = block_bytes_, .extent = piece},
-        data.share());
+        data.share(), patience);
     if (appended) id = *appended;
     if (!appended) data.clear();
   }

@@ -1,12 +1,8 @@
-// WriteMemory at work: placing, appending, releasing, and keeping room in the log.
+// WriteMemory at work: placing, appending and releasing.
 //
 // Kill at any instruction: bytes first, then the primary's record, then the mirror's, then the
 // answer; a release takes the mirror's record first. So what the mirror has, the primary has too or
 // had lost.
-//
-// A write that stays for long (its drives are gone) would keep the log's tail and in the end all of
-// its room. Its record is then appended anew with the same order, and the old one released: what
-// counts in recovery is the order, not the place in the log.
 #include "cache/write_memory.h"
 
 #include <algorithm>
@@ -23,7 +19,6 @@ namespace {
 
 // Descriptors of so many slices stand in the coroutine's frame.
 constexpr std::size_t kFewSlices = 8;
-constexpr int kMovesAtOnce = 16;
 
 }  // namespace
 
@@ -163,27 +158,38 @@ void WriteMemory::copy_to_mirror(const BufferList& data) {
   }
 }
 
-Task<Result<WriteId>> WriteMemory::append(WriteSubject subject, BufferList data) {
+Task<Result<WriteId>> WriteMemory::append(WriteSubject subject, BufferList data,
+                                          Patience patience) {
   assert(ready_ && holds(data) && data.slice_count() <= kMostSlices);
   assert(data.byte_count() == subject.extent.byte_count(subject.block_bytes) && !data.empty());
   if (!gate_.enter()) co_return std::unexpected(Error::kClosed);
   const GateHold hold(gate_);
+  const std::uint64_t byte_count = log_bytes(data.slice_count());
+  if (short_of_log() || !has_log_room(byte_count)) {
+    const Error error = co_await wait_for_log(byte_count, patience);
+    if (error != Error::kNone) co_return std::unexpected(error);
+  }
   const std::uint32_t slot = new_entry();
   Entry& entry = entries_[slot];
   entry.order = next_order_++;
   entry.subject = subject;
   entry.data = std::move(data);
+  promised_ += byte_count;
   const Result<std::uint64_t> first = co_await append_to(&primary_, slot);
+  if (first) {
+    entries_[slot].primary = *first;
+    if (mirrored()) co_await append_to_mirror(slot);
+  }
+  promised_ -= byte_count;
   if (!first) {
     free_entry(slot);
     co_return std::unexpected(first.error());
   }
-  entries_[slot].primary = *first;
-  if (mirrored()) co_await append_to_mirror(slot);
   link_newest(slot);
   ++live_count_;
-  live_log_bytes_ += log_bytes_of(entries_[slot]);
+  live_log_bytes_ += byte_count;
   make_log_room();
+  wake_log_waiter();
   co_return WriteId{slot};
 }
 
@@ -206,16 +212,27 @@ void WriteMemory::drop_mirror() {
 
 // Releasing -------------------------------------------------------------------------------------
 
+// Of a record that is being moved there are two for a while. Until the older has gone, the write
+// would come back alone; so it waits, and whatever is released after it.
 void WriteMemory::release(WriteId id) {
   const std::uint32_t slot = std::to_underlying(id);
-  Entry& entry = entries_[slot];
-  assert(ready_ && entry.order != 0);
+  assert(ready_ && entries_[slot].order != 0);
+  if (!held_releases_.empty() || entries_[slot].moving) {
+    held_releases_.push_back(slot);
+  } else {
+    release_now(slot);
+  }
+}
+
+void WriteMemory::release_now(std::uint32_t slot) {
+  const Entry& entry = entries_[slot];
   if (mirrored() && entry.mirror != 0) mirror_.log->release({entry.mirror});
   if (entry.primary != 0) primary_.log->release({entry.primary});
   unlink(slot);
   --live_count_;
   live_log_bytes_ -= log_bytes_of(entry);
   free_entry(slot);
+  wake_log_waiter();
 }
 
 // The kernel may still write the image of before a release: until that is final, the bytes stay.
@@ -235,7 +252,12 @@ Task<void> WriteMemory::free_released() {
   while (!released_.empty()) {
     std::vector<BufferList> batch = std::exchange(released_, {});
     const Error error = co_await flush_releases();
-    if (error == Error::kNone) continue;
+    if (error == Error::kNone) {
+      batch.clear();
+      if (on_buffers_freed) on_buffers_freed();
+      wake_log_waiter();
+      continue;
+    }
     // Nothing can be known of the image any more: these bytes are never used again.
     for (BufferList& data : batch) released_.push_back(std::move(data));
     break;
@@ -244,54 +266,13 @@ Task<void> WriteMemory::free_released() {
 }
 
 Task<Error> WriteMemory::flush_releases() {
+  while (!held_releases_.empty()) co_await releases_made_.wait();
   if (mirrored()) {
     const Error error = co_await mirror_.log->flush_releases();
     if (error != Error::kNone && mirrored()) drop_mirror();
   }
   const Error error = co_await primary_.log->flush_releases();
   co_return error;
-}
-
-// Room in the log -------------------------------------------------------------------------------
-
-std::uint64_t WriteMemory::log_bytes_of(const Entry& entry) {
-  return descriptor_bytes(entry.data.slice_count()) + 2 * 64;
-}
-
-void WriteMemory::make_log_room() {
-  const nvram::RecordLog& log = *primary_.log;
-  if (moving_ || log.free_bytes() > log.capacity_bytes() / 4) return;
-  if (live_log_bytes_ > log.capacity_bytes() / 4 * 3) return;  // Only destaging helps.
-  spawn(move_oldest());
-}
-
-Task<void> WriteMemory::move_oldest() {
-  if (!gate_.enter()) co_return;
-  const GateHold hold(gate_);
-  moving_ = true;
-  for (int i = 0; i < kMovesAtOnce && oldest_ != 0; ++i) {
-    const std::uint32_t slot = oldest_;
-    if (primary_.log->free_bytes() < 2 * log_bytes_of(entries_[slot])) break;
-    unlink(slot);
-    link_newest(slot);
-    bool there = co_await move_record(&primary_, slot, &Entry::primary);
-    if (there && mirrored()) there = co_await move_record(&mirror_, slot, &Entry::mirror);
-    if (failure() != Error::kNone) break;
-  }
-  moving_ = false;
-}
-
-// Whether the write is still there afterwards.
-Task<bool> WriteMemory::move_record(Half* half, std::uint32_t slot,
-                                    std::uint64_t Entry::* sequence) {
-  const std::uint64_t order = entries_[slot].order;
-  const Result<std::uint64_t> moved = co_await append_to(half, slot);
-  const bool there = entries_[slot].order == order;
-  if (!moved) co_return there;
-  // Released meanwhile: then the new record is the one to go.
-  const std::uint64_t useless = there ? std::exchange(entries_[slot].*sequence, *moved) : *moved;
-  if (useless != 0 && (half == &primary_ || mirrored())) half->log->release({useless});
-  co_return there;
 }
 
 // State -----------------------------------------------------------------------------------------
@@ -321,6 +302,8 @@ double WriteMemory::fullness() const noexcept {
 }
 
 Task<void> WriteMemory::stop() {
+  stopping_ = true;
+  wake_log_waiter();
   co_await primary_.log->close();
   if (mirror_.log != nullptr) co_await mirror_.log->close();
   co_await gate_.close();

@@ -24,6 +24,7 @@
 #include <vector>
 
 #include "block/block_device.h"
+#include "cache/patience.h"
 #include "nvram/nvram.h"
 #include "nvram/record_log.h"
 #include "runtime/buffer.h"
@@ -104,8 +105,9 @@ class WriteMemory {
 
   // `data` lies here (place()) and is the extent's content; it must not change any more. When this
   // ends without error the write is kept. Suspends only for the durability of the image, or while
-  // the log is full. kClosed after stop(), kHardware after a power cut.
-  Task<Result<WriteId>> append(WriteSubject subject, BufferList data);
+  // the log is full: first come first served, not longer than a second and than patience lasts,
+  // kTimedOut or its error. kClosed after stop(), kHardware after a power cut.
+  Task<Result<WriteId>> append(WriteSubject subject, BufferList data, Patience patience = {});
   // The write is of no use any more: overwritten by later ones, or on flushed drives. Of two about
   // one place the older is released first. Its buffers are held until that is final.
   void release(WriteId id);
@@ -130,10 +132,17 @@ class WriteMemory {
   double fullness() const noexcept;
   std::size_t live_writes() const noexcept { return live_count_; }
   std::uint64_t data_bytes() const noexcept { return pool_.limit_bytes(); }
+  // Somebody waits in append() for room in the log.
+  bool moving_records() const noexcept { return moving_; }  // To make room there.
+  bool short_of_log() const noexcept { return first_log_waiter_ != nullptr; }
 
   // Called when the mirror has failed and the memory goes on without it. It must be remembered,
   // durably, that the mirror is stale.
   std::function<void()> on_mirror_lost;
+  // Called when somebody begins to wait for room in the log: releases would give it.
+  std::function<void()> on_short_of_log;
+  // Called when buffers of released writes have come free later than release().
+  std::function<void()> on_buffers_freed;
 
   // Appends that wait fail with kClosed; ends when nothing is in flight. The content stays.
   Task<void> stop();
@@ -153,7 +162,14 @@ class WriteMemory {
     std::uint64_t mirror = 0;
     std::uint32_t older = 0;  // By the place of the primary record in the log.
     std::uint32_t newer = 0;
+    bool moving = false;
   };
+  struct LogWaiter {  // In append(), in order of arrival.
+    LogWaiter* next = nullptr;
+    Condition turn;
+  };
+  struct Move;
+  struct Batch;
   struct Found;   // A record as recovery sees it.
   struct Search;  // What recover() keeps for accept().
 
@@ -182,10 +198,24 @@ class WriteMemory {
   void drop_mirror();
   void finish(BufferList data);
   Task<void> free_released();
+  void release_now(std::uint32_t slot);
+
+  // write_memory_room.cc
+  static std::uint64_t log_bytes(std::size_t slice_count);
   static std::uint64_t log_bytes_of(const Entry& entry);
+  std::uint64_t free_log_bytes() const noexcept;
+  std::uint64_t reserved_log_bytes() const noexcept;
+  bool has_log_room(std::uint64_t byte_count) const noexcept;
+  Task<Error> wait_for_log(std::uint64_t byte_count, Patience patience);
+  void leave_log_queue(LogWaiter& waiter);
+  void wake_log_waiter();
+  bool moving_helps() const noexcept;
   void make_log_room();
-  Task<void> move_oldest();
-  Task<bool> move_record(Half* half, std::uint32_t slot, std::uint64_t Entry::* sequence);
+  Task<void> move_records();
+  Task<std::size_t> move_batch(std::size_t most);
+  Task<void> move_record(Move* move, Batch* batch);
+  void end_move(const Move& move);
+  Task<void> commit_moves();
 
   Half primary_;
   Half mirror_;
@@ -199,8 +229,14 @@ class WriteMemory {
   std::uint64_t next_order_ = 1;
   std::size_t live_count_ = 0;
   std::uint64_t live_log_bytes_ = 0;
-  std::vector<BufferList> released_;  // Until flush_releases() has made it final.
+  std::vector<BufferList> released_;          // Until flush_releases() has made it final.
+  std::vector<std::uint32_t> held_releases_;  // Until records that are being moved have arrived.
+  Condition releases_made_;
+  LogWaiter* first_log_waiter_ = nullptr;
+  LogWaiter* last_log_waiter_ = nullptr;
+  std::uint64_t promised_ = 0;  // Room in the mirror's log for what the primary's has already.
   bool mirror_dropped_ = false;
+  bool stopping_ = false;
   bool freeing_ = false;
   bool moving_ = false;
   bool ready_ = false;
