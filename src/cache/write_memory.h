@@ -136,8 +136,10 @@ class WriteMemory {
   bool moving_records() const noexcept { return moving_; }  // To make room there.
   bool short_of_log() const noexcept { return first_log_waiter_ != nullptr; }
 
-  // Called when the mirror has failed and the memory goes on without it. It must be remembered,
-  // durably, that the mirror is stale.
+  // Called when the mirror has failed and the memory goes on without it, within the append(),
+  // flush_releases() or move that has found that out, and before that ends. It must be remembered,
+  // durably, that the mirror is stale; until it is, no change may be answered that ends after this
+  // call: its caller sees to that.
   std::function<void()> on_mirror_lost;
   // Called when somebody begins to wait for room in the log: releases would give it.
   std::function<void()> on_short_of_log;

@@ -40,6 +40,13 @@ struct WriteMemory::Search {
   std::string primary_unknown;  // Something was lost there, and nobody knows what; why.
   bool mirror_whole = false;
   std::string why_lost = "damaged";
+  // Bytes of the data area that writes of the primary have, sorted: first and end.
+  std::vector<std::pair<std::uint64_t, std::uint64_t>> claimed;
+  bool is_claimed(const WriteSlice& slice) const {
+    const auto after = std::ranges::upper_bound(claimed, slice.offset, {},
+                                                [](const auto& range) { return range.second; });
+    return after != claimed.end() && after->first < slice.offset + slice.byte_count;
+  }
 };
 
 namespace {
@@ -167,6 +174,13 @@ WriteRecovery WriteMemory::recover() {
   look_at(primary_, false);
   // Orders of one opening are above those of all before.
   next_order_ = primary_.nvram->open_count() << 40U;
+  for (const auto& [order, found] : search_->found) {
+    if (!found.in_primary) continue;
+    for (const WriteSlice& slice : found.slices) {
+      search_->claimed.emplace_back(slice.offset, slice.offset + slice.byte_count);
+    }
+  }
+  std::ranges::sort(search_->claimed);
   WriteRecovery recovery;
   for (auto& [order, found] : search_->found) {
     next_order_ = std::max(next_order_, order + 1);
@@ -187,6 +201,14 @@ void WriteMemory::settle_found(Found& found, WriteRecovery& recovery) {
     return;
   }
   if (!found.in_primary) {
+    // Where its memory has been used again, it was released: the mirror had failed before, and
+    // nobody had time to note that.
+    if (std::ranges::any_of(found.slices,
+                            [&](const WriteSlice& slice) { return search_->is_claimed(slice); })) {
+      search_->useless_mirror.push_back(found.mirror);
+      if (found.primary != 0) search_->useless_primary.push_back(found.primary);
+      return;
+    }
     ++recovery.from_mirror;
     for (const WriteSlice& slice : found.slices) {
       std::memcpy(primary_.data.data() + slice.offset, mirror_.data.data() + slice.offset,
