@@ -247,6 +247,22 @@ BufferList Cache::try_allocate(BufferPool& pool, std::uint64_t byte_count, std::
   return list;
 }
 
+// Of what stuck writes have nothing comes free soon.
+bool Cache::may_come(std::uint64_t byte_count) const noexcept {
+  if (write_memory_ == nullptr) return true;
+  const BufferPool& pool = write_memory_->buffers();
+  const std::uint64_t held = write_memory_->held_bytes();
+  const auto stuck = static_cast<std::uint64_t>(std::max<std::int64_t>(throttle_.stuck_bytes(), 0));
+  const std::uint64_t free = pool.limit_bytes() - std::min(pool.limit_bytes(), pool.used_bytes());
+  return free + clean_bytes_ + held - std::min(held, stuck) >= byte_count;
+}
+
+bool Cache::lent_too_much() const noexcept {
+  if (write_memory_ == nullptr) return false;
+  const BufferPool& pool = write_memory_->buffers();
+  return pool.used_bytes() > write_memory_->held_bytes() + clean_bytes_ + pool.limit_bytes() / 4;
+}
+
 Task<BufferList> Cache::wait_for_write(std::uint64_t byte_count, Patience patience) {
   RoomWaiter waiter{.turn = {}};
   (last_room_waiter_ != nullptr ? last_room_waiter_->next : first_room_waiter_) = &waiter;
@@ -257,6 +273,7 @@ Task<BufferList> Cache::wait_for_write(std::uint64_t byte_count, Patience patien
   for (;;) {
     if (first_room_waiter_ == &waiter) list = allocate_for_write(byte_count);
     if (!list.empty() || home_.now() >= deadline || !patience.lasts()) break;
+    if (!may_come(byte_count)) break;
     co_await patience.wait(&waiter.turn, deadline);
   }
   leave_room_queue(waiter);

@@ -96,11 +96,15 @@ class Cache {
   // Memory for the payload of a write, in the write memory where there is one.
   BufferList allocate_for_write(std::uint64_t byte_count);
   // The same for one who waits, first come first served, until dirty data is released; but not for
-  // ever: empty after a second, or when patience has ended.
+  // ever: empty after a second, when patience has ended, or at once where all that may come free is
+  // too little, for slow readers have the rest.
   Task<BufferList> wait_for_write(std::uint64_t byte_count, Patience patience);
   // The same for a payload that has yet to come, and may never: in the write memory only, and only
   // as long as half of it is left for what is there already.
   BufferList allocate_for_payload(std::uint64_t byte_count);
+  // Answers to readers that are not sent yet have so much of the write memory that they get no
+  // more.
+  bool lent_too_much() const noexcept;
   bool short_of_room() const noexcept { return first_room_waiter_ != nullptr; }
 
   Line* find(std::uint64_t key) const noexcept { return index_.find(key); }
@@ -136,6 +140,7 @@ class Cache {
 
   std::uint64_t room_of(const RecoveredWrite& write) const noexcept;
   void end_waiting(std::uint64_t room);
+  bool may_come(std::uint64_t byte_count) const noexcept;
   void leave_room_queue(RoomWaiter& waiter);
   void wake_room_waiter();
   BufferList try_allocate(BufferPool& pool, std::uint64_t byte_count, std::size_t most_slices,

@@ -137,6 +137,7 @@ class CachedDevice final : public Layer {
   Task<Completion> change_below(Request request);
 
   // read.cc. Pointers are into the frame of the caller, who awaits at once.
+  BufferList lend(BufferList found, Request& request) const;
   bool collect_hit(const Extent& extent, BufferList& out);
   Task<Completion> read_missing(Request request);
   Task<Result<bool>> assemble(Extent piece, const Request* request, Seen* seen, BufferList* out);

@@ -58,7 +58,19 @@ Task<Completion> CachedDevice::read(Request request) {
   if (!collect_hit(request.extent, data)) return read_missing(std::move(request));
   ++volume.counters.hits;
   volume.counters.hit_latency.add(Duration::zero());
-  return complete(Error::kNone, std::move(data), request.modelled_arrival);
+  return complete(Error::kNone, lend(std::move(data), request), request.modelled_arrival);
+}
+
+// The memory of writes is short: while slow readers have much of it, others get copies.
+BufferList CachedDevice::lend(BufferList found, Request& request) const {
+  if (!cache_.lent_too_much() || request.data.byte_count() != found.byte_count()) return found;
+  const BufferPool& pool = write_memory()->buffers();
+  for (std::size_t i = 0; i < found.slice_count(); ++i) {
+    if (!pool.owns(found[i])) continue;
+    copy(found, request.data);
+    return std::move(request.data);
+  }
+  return found;
 }
 
 Task<Completion> CachedDevice::complete(Error error, BufferList data, TimePoint arrival) {
@@ -104,6 +116,7 @@ Task<Completion> CachedDevice::read_missing(Request request) {
   }
   ++(seen.present ? volume.counters.partial_hits : volume.counters.misses);
   if (seen.read_ahead) ++volume.counters.late_hits;
+  if (rest.block_count == 0) out = lend(std::move(out), request);
   Completion completion{.data = std::move(out), .modelled_end = request.modelled_arrival};
   if (rest.block_count > 0) {
     ++volume.counters.pass_throughs;

@@ -174,6 +174,7 @@ Task<Result<WriteId>> WriteMemory::append(WriteSubject subject, BufferList data,
   entry.order = next_order_++;
   entry.subject = subject;
   entry.data = std::move(data);
+  held_bytes_ += entry.data.byte_count();
   promised_ += byte_count;
   const Result<std::uint64_t> first = co_await append_to(&primary_, slot);
   if (first) {
@@ -239,6 +240,7 @@ void WriteMemory::release_now(std::uint32_t slot) {
 void WriteMemory::finish(BufferList data) {
   if (primary_.nvram->durability() == nvram::Durability::kProcess &&
       (!mirrored() || mirror_.nvram->durability() == nvram::Durability::kProcess)) {
+    held_bytes_ -= data.byte_count();
     return;
   }
   released_.push_back(std::move(data));
@@ -253,6 +255,7 @@ Task<void> WriteMemory::free_released() {
     std::vector<BufferList> batch = std::exchange(released_, {});
     const Error error = co_await flush_releases();
     if (error == Error::kNone) {
+      for (const BufferList& data : batch) held_bytes_ -= data.byte_count();
       batch.clear();
       if (on_buffers_freed) on_buffers_freed();
       wake_log_waiter();

@@ -132,6 +132,9 @@ class WriteMemory {
   double fullness() const noexcept;
   std::size_t live_writes() const noexcept { return live_count_; }
   std::uint64_t data_bytes() const noexcept { return pool_.limit_bytes(); }
+  // In buffers of writes that are here or on their way in or out: what comes free in time. The rest
+  // of what is used belongs to others.
+  std::uint64_t held_bytes() const noexcept { return held_bytes_; }
   // Somebody waits in append() for room in the log.
   bool moving_records() const noexcept { return moving_; }  // To make room there.
   bool short_of_log() const noexcept { return first_log_waiter_ != nullptr; }
@@ -231,6 +234,7 @@ class WriteMemory {
   std::uint64_t next_order_ = 1;
   std::size_t live_count_ = 0;
   std::uint64_t live_log_bytes_ = 0;
+  std::uint64_t held_bytes_ = 0;
   std::vector<BufferList> released_;          // Until flush_releases() has made it final.
   std::vector<std::uint32_t> held_releases_;  // Until records that are being moved have arrived.
   Condition releases_made_;

@@ -222,6 +222,7 @@ void WriteMemory::settle_found(Found& found, WriteRecovery& recovery) {
   for (const WriteSlice& slice : found.slices) {
     entry.data.append(pool_.adopt(slice.offset, slice.byte_count));
   }
+  held_bytes_ += entry.data.byte_count();
   recovery.writes.push_back(
       {.id = WriteId{found.slot}, .subject = entry.subject, .data = entry.data.share()});
 }

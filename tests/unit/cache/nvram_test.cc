@@ -343,6 +343,51 @@ Task<void> many_small_holes(Executor& home) {
   co_await close(controller);
 }
 
+// Readers that do not take what they were answered hold the memory that it lies in.
+Task<void> slow_readers(Executor& home) {
+  nvram::SimulatedBoard board(8 * kMiB);
+  Below below(home, {});
+  Controller controller = co_await start(home, board);
+  CachedDevice& device = controller.cache->add_device(uuid_of(1), below.recording);
+  std::vector<BufferList> held;
+  const BufferPool& pool = controller.memory->buffers();
+  bool copied = false;
+  for (Lba lba = 0; lba < 40 * 2048 && !copied; lba += 128) {
+    co_await write(device, lba % 60000, pattern(65536, lba));
+    Completion got = co_await try_read(device, {lba % 60000, 128});
+    REQUIRE(testing::content_of(got.data) == pattern(65536, lba));
+    copied = !pool.owns(got.data[0]);
+    held.push_back(std::move(got.data));
+    const Error destaged = co_await device.destage_all();
+    REQUIRE(destaged == Error::kNone);
+  }
+  REQUIRE(copied);
+  // Nothing comes free any more: a write goes through at once.
+  std::vector<Buffer> rest;
+  for (;;) {
+    Buffer piece = controller.memory->buffers().try_allocate_contiguous(4096);
+    if (piece.empty()) break;
+    rest.push_back(std::move(piece));
+  }
+  const TimePoint before = home.now();
+  for (Lba lba = 0; lba < 50 * 2048; lba += 2048) {
+    co_await write(device, lba % 60000, pattern(kMiB / 2, lba));
+  }
+  REQUIRE(controller.cache->volume_state(0).counters.write_throughs > 0);
+  REQUIRE(home.now() - before < std::chrono::seconds(1));
+  held.clear();
+  rest.clear();
+  const std::uint64_t through = controller.cache->volume_state(0).counters.write_throughs;
+  co_await write(device, 0, pattern(kMiB / 2, 1));
+  REQUIRE(controller.cache->volume_state(0).counters.write_throughs == through);
+  co_await close(controller);
+}
+
+TEST_CASE("Slow readers hold a part of the NVRAM at most, and no write waits for them",
+          "[cache][nvram]") {
+  testing::run_in_world(1, [](Executor& home) { return slow_readers(home); });
+}
+
 TEST_CASE("A write for which there are only more pieces than a record names goes through",
           "[cache][nvram]") {
   testing::run_in_world(1, [](Executor& home) { return many_small_holes(home); });
