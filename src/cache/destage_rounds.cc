@@ -172,7 +172,7 @@ Task<Error> Destager::expel(Extent extent, Patience patience) {
                            patience);
   }
   if (error == Error::kNone && cache_.write_memory() != nullptr) {
-    error = co_await cache_.write_memory()->flush_releases();
+    error = co_await cache_.write_memory()->flush_releases(device_.uuid(), extent);
   }
   co_return error;
 }

@@ -104,7 +104,7 @@ void WriteMemory::unlink(std::uint32_t slot) {
 }
 
 void WriteMemory::free_entry(std::uint32_t slot) {
-  finish(std::move(entries_[slot].data));
+  finish(entries_[slot].subject, std::move(entries_[slot].data));
   entries_[slot] = Entry{};
   free_slots_.push_back(slot);
 }
@@ -237,13 +237,14 @@ void WriteMemory::release_now(std::uint32_t slot) {
 }
 
 // The kernel may still write the image of before a release: until that is final, the bytes stay.
-void WriteMemory::finish(BufferList data) {
+void WriteMemory::finish(const WriteSubject& subject, BufferList data) {
+  if (failure() != Error::kNone) doubt(subject);
   if (primary_.nvram->durability() == nvram::Durability::kProcess &&
       (!mirrored() || mirror_.nvram->durability() == nvram::Durability::kProcess)) {
     held_bytes_ -= data.byte_count();
     return;
   }
-  released_.push_back(std::move(data));
+  released_.push_back({.subject = subject, .data = std::move(data)});
   if (!freeing_) spawn(free_released());
 }
 
@@ -251,21 +252,47 @@ Task<void> WriteMemory::free_released() {
   if (!gate_.enter()) co_return;
   const GateHold hold(gate_);
   freeing_ = true;
-  while (!released_.empty()) {
-    std::vector<BufferList> batch = std::exchange(released_, {});
+  // Once it has failed, nothing can be known of the image: these bytes are never used again.
+  while (!released_.empty() && failure() == Error::kNone) {
+    std::swap(leaving_, released_);
     const Error error = co_await flush_releases();
-    if (error == Error::kNone) {
-      for (const BufferList& data : batch) held_bytes_ -= data.byte_count();
-      batch.clear();
-      if (on_buffers_freed) on_buffers_freed();
-      wake_log_waiter();
-      continue;
-    }
-    // Nothing can be known of the image any more: these bytes are never used again.
-    for (BufferList& data : batch) released_.push_back(std::move(data));
-    break;
+    if (error != Error::kNone) break;
+    for (const Released& released : leaving_) held_bytes_ -= released.data.byte_count();
+    leaving_.clear();
+    if (on_buffers_freed) on_buffers_freed();
+    wake_log_waiter();
   }
   freeing_ = false;
+}
+
+void WriteMemory::doubt(const WriteSubject& subject) {
+  doubtful_[subject.device].emplace(subject.extent.first, subject.extent.end());
+}
+
+// No write is longer than the largest one.
+bool WriteMemory::in_doubt(const Uuid& device, const Extent& extent) const {
+  const auto overlaps = [&](const Released& released) {
+    return released.subject.device == device && released.subject.extent.first < extent.end() &&
+           extent.first < released.subject.extent.end();
+  };
+  if (std::ranges::any_of(released_, overlaps) || std::ranges::any_of(leaving_, overlaps)) {
+    return true;
+  }
+  const auto found = doubtful_.find(device);
+  if (found == doubtful_.end()) return false;
+  constexpr Lba kMostBlocks = kMostWriteBytes / 512;
+  const Lba from = extent.first - std::min(extent.first, kMostBlocks);
+  for (auto at = found->second.lower_bound(from);
+       at != found->second.end() && at->first < extent.end(); ++at) {
+    if (at->second > extent.first) return true;
+  }
+  return false;
+}
+
+Task<Error> WriteMemory::flush_releases(Uuid device, Extent extent) {
+  const Error error = co_await flush_releases();
+  if (error != Error::kNone && !in_doubt(device, extent)) co_return Error::kNone;
+  co_return error;
 }
 
 Task<Error> WriteMemory::flush_releases() {

@@ -19,6 +19,7 @@
 #include <cstdint>
 #include <expected>
 #include <functional>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -114,6 +115,9 @@ class WriteMemory {
   // No write released before the call comes back, whatever happens. To be awaited before a place is
   // written without append().
   Task<Error> flush_releases();
+  // The same for writes that overlap the extent: where there never was one, it ends well also when
+  // the memory has failed.
+  Task<Error> flush_releases(Uuid device, Extent extent);
   // How many blocks the write was about, and of what.
   const WriteSubject& subject(WriteId id) const noexcept;
 
@@ -169,6 +173,10 @@ class WriteMemory {
     std::uint32_t newer = 0;
     bool moving = false;
   };
+  struct Released {
+    WriteSubject subject;
+    BufferList data;
+  };
   struct LogWaiter {  // In append(), in order of arrival.
     LogWaiter* next = nullptr;
     Condition turn;
@@ -201,7 +209,9 @@ class WriteMemory {
   Task<void> append_to_mirror(std::uint32_t slot);
   void copy_to_mirror(const BufferList& data);
   void drop_mirror();
-  void finish(BufferList data);
+  void finish(const WriteSubject& subject, BufferList data);
+  void doubt(const WriteSubject& subject);
+  bool in_doubt(const Uuid& device, const Extent& extent) const;
   Task<void> free_released();
   void release_now(std::uint32_t slot);
 
@@ -235,7 +245,10 @@ class WriteMemory {
   std::size_t live_count_ = 0;
   std::uint64_t live_log_bytes_ = 0;
   std::uint64_t held_bytes_ = 0;
-  std::vector<BufferList> released_;          // Until flush_releases() has made it final.
+  std::vector<Released> released_;  // Until flush_releases() has made it final.
+  std::vector<Released> leaving_;   // Of these it is about to.
+  // Since the memory has failed: blocks of which a write may come back, first and end.
+  std::map<Uuid, std::multimap<Lba, Lba>> doubtful_;
   std::vector<std::uint32_t> held_releases_;  // Until records that are being moved have arrived.
   Condition releases_made_;
   LogWaiter* first_log_waiter_ = nullptr;

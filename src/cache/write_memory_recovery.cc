@@ -89,6 +89,7 @@ WriteMemory::~WriteMemory() {
   // Buffers of writes that stay go back to the pool, which is all that ends: the image keeps them.
   entries_.clear();
   released_.clear();
+  leaving_.clear();
 }
 
 bool WriteMemory::intact(const Half& half, const Found& found) const {

@@ -343,6 +343,38 @@ Task<void> many_small_holes(Executor& home) {
   co_await close(controller);
 }
 
+Task<void> nvram_fails(Executor& home) {
+  nvram::SimulatedBoard board(8 * kMiB);
+  Below below(home, {});
+  Controller controller = co_await start(home, board);
+  CachedDevice& device = controller.cache->add_device(uuid_of(1), below.recording);
+  co_await write(device, 0, pattern(8192, 1));
+  co_await write(device, 4000, pattern(8192, 2));
+  controller.nvram->cut_power();
+  // What was in it goes to the drives, but may come back from it: only other blocks change.
+  co_await write(device, 100, pattern(8192, 3));
+  const Error destaged = co_await device.destage_all();
+  REQUIRE(destaged == Error::kNone);
+  REQUIRE(controller.memory->live_writes() == 0);
+  const Error over = co_await try_write(device, 8, pattern(8192, 4));
+  REQUIRE(over == Error::kHardware);
+  co_await write(device, 16, pattern(8192, 5));
+  const Completion zeroed =
+      co_await testing::do_without_data(device, Operation::kWriteZeroes, {3990, 11});
+  REQUIRE(zeroed.error == Error::kHardware);
+  const Bytes kept = co_await read(*below.memory, {4000, 16});
+  REQUIRE(kept == pattern(8192, 2));
+  const Bytes stored = co_await read(*below.memory, {100, 16});
+  REQUIRE(stored == pattern(8192, 3));
+  (void)co_await controller.cache->close();
+  co_await stop(controller);
+}
+
+TEST_CASE("When the NVRAM fails, writes go through where nothing can come back from it",
+          "[cache][nvram]") {
+  testing::run_in_world(1, [](Executor& home) { return nvram_fails(home); });
+}
+
 // Readers that do not take what they were answered hold the memory that it lies in.
 Task<void> slow_readers(Executor& home) {
   nvram::SimulatedBoard board(8 * kMiB);
