@@ -140,8 +140,7 @@ class RunningGroup final : public Group {
   // What clears a volume's place on its set of what was there before; see clearing.h.
   struct Place;
   // Of a volume that is opened; the error is half a sentence.
-  Task<std::expected<Place*, std::string>> open_place(VolumeRecord record,
-                                                      Volume::Opening opening);
+  Task<std::expected<Place*, std::string>> open_place(VolumeRecord record, Volume::Opening opening);
   // What is not known to read as zeros.
   Extent used_part(const Placement& placement) const;
   Task<Error> store_growth(VolumeRecord record, std::string uncleared);
@@ -219,8 +218,8 @@ class RunningGroup final : public Group {
   TimePoint started_;
   std::vector<PortalInfo> portals_;
   EventLog events_;
-  std::unique_ptr<Hardware> hardware_;                      // What volumes on sets stand on.
-  std::map<Uuid, std::unique_ptr<Place>> places_;           // Of volumes on sets.
+  std::unique_ptr<Hardware> hardware_;             // What volumes on sets stand on.
+  std::map<Uuid, std::unique_ptr<Place>> places_;  // Of volumes on sets.
   std::vector<std::pair<std::weak_ptr<Volume>, std::unique_ptr<Place>>> left_places_;
   std::map<std::string, std::shared_ptr<Volume>> volumes_;  // By name.
   std::map<std::string, std::unique_ptr<Target>> targets_;  // By name.
