@@ -72,7 +72,8 @@ Task<std::expected<void, std::string>> DriveBay::open_file(Executor& home) {
     co_return std::expected<void, std::string>{};
   }
   drive_ = std::move(*file);
-  identity_ = identity_of(path_);  // It may have been made just now.
+  was_made_ = identity_.empty();
+  identity_ = identity_of(path_);
   if (!create) co_return std::expected<void, std::string>{};
   const auto folder = path_.parent_path();
   const Error error = co_await home.sync_directory(folder.empty() ? "." : folder.string());

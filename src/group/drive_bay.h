@@ -66,6 +66,8 @@ class DriveBay {
   const std::filesystem::path& path() const noexcept { return path_; }
   BlockDevice* device() const noexcept { return top_; }  // Null: absent.
   const std::string& absence() const noexcept { return absence_; }
+  // There was no such file before this process opened it.
+  bool was_made() const noexcept { return was_made_; }
   std::size_t cache_bytes() const noexcept { return cache_bytes_; }
   fault::VolatileCache* cache() const noexcept { return cache_.get(); }
   fault::FaultLayer* faults() const noexcept { return faults_.get(); }
@@ -78,6 +80,7 @@ class DriveBay {
   std::string absence_;
   std::string identity_;  // Of what was opened last; see identity_of().
   bool was_opened_ = false;
+  bool was_made_ = false;
   std::size_t cache_bytes_ = 0;
   std::unique_ptr<BlockDevice> drive_;
   std::unique_ptr<BlockDevice> other_;

@@ -270,8 +270,9 @@ Task<Hardware::Outcome> Hardware::start_controller() {
 // gone if no drive that could tell of it is away.
 Task<void> Hardware::release_journals() {
   if (nvram_ == nullptr) co_return;
-  const bool all_there =
-      std::ranges::all_of(bays_, [](const auto& bay) { return bay->device() != nullptr; });
+  // A file that was made anew stands where another drive may have been.
+  const bool all_there = std::ranges::all_of(
+      bays_, [](const auto& bay) { return bay->device() != nullptr && !bay->was_made(); });
   for (const nvram::RegionState& region : nvram_->regions()) {
     const auto uuid = raid::set_of_journal_region(region.name);
     if (!uuid || region.claimed) continue;
