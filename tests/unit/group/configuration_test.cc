@@ -215,7 +215,7 @@ constexpr Mistake kMistakes[] = {
     {"[grup]\n", "x.toml:7: grup: is not a key here; did you mean group?"},
     {"[zzz]\n",
      "x.toml:7: zzz: is not a key here; keys here are group, management, "
-     "limits, portal, drive, raid, nvram, cache, faults, target, volume"},
+     "limits, discovery, portal, drive, raid, nvram, cache, faults, target, volume"},
     {"[limits]\nnop_in_interval = \"1us\"",
      "x.toml:8: limits.nop_in_interval: would keep every session busy with it; write at least "
      "\"100ms\", or \"0s\" for never"},
@@ -317,7 +317,8 @@ constexpr Mistake kMistakes[] = {
      "x.toml:8: discovery.mutual_chap_user: means nothing without CHAP; write a "
      "[[discovery.access]] with chap_user"},
     {"[[discovery.access]]\ninitiator = \"*\"\nchap_user = \"a\"\nchap_secret = \"short\"",
-     "x.toml:10: discovery.access[1].chap_secret: the CHAP secret has 5 bytes; use 12 to 255"},
+     "x.toml:10: discovery.access[1].chap_secret: the CHAP secret has 5 bytes; use 12 to 255 "
+     "(Windows takes 12 to 16)"},
     // Volumes.
     {"[[volume]]\nsize = \"1GiB\"",
      "x.toml:7: volume[1].name: is missing; write the volume's name in quotes"},
