@@ -58,6 +58,8 @@ Task<std::expected<void, std::string>> DriveBay::open_file(Executor& home) {
       configured_.medium == Medium::kFile && configured_.size_bytes != 0 && !was_opened_;
   was_opened_ = true;
   identity_ = identity_of(path_);
+  std::error_code unknown;
+  const bool was_there = std::filesystem::exists(path_, unknown);
   FileDeviceOptions options{.path = path_.string(),
                             .create = create,
                             .byte_count = configured_.size_bytes,
@@ -72,7 +74,7 @@ Task<std::expected<void, std::string>> DriveBay::open_file(Executor& home) {
     co_return std::expected<void, std::string>{};
   }
   drive_ = std::move(*file);
-  was_made_ = identity_.empty();
+  was_made_ = !was_there;
   identity_ = identity_of(path_);
   if (!create) co_return std::expected<void, std::string>{};
   const auto folder = path_.parent_path();
