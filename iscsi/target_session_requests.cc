@@ -67,6 +67,8 @@ Task<void> Session::log_out(ConnectionLink* link, LogoutRequest request) {
   if (closes && this_one) {
     drop_undelivered(whole ? nullptr : link);
     co_await abort_tasks_of(whole ? nullptr : link);
+    // So are the nexus's reservations: whoever is told of the end may use the unit at once.
+    if (whole && nexus_ != nullptr) co_await options_.device->detach(*nexus_);
   }
   if (!link->ended) {
     Bhs bhs;

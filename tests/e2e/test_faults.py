@@ -325,6 +325,7 @@ def test_shelf_loss(t):
 def test_status_of_the_enclosure(t):
     daemon = bay(t)
     load = attached(t, daemon)
+    time.sleep(1)
     for fault in ('psu', 'fan', 'temp'):
         add(daemon, f'at=enclosure:shelf do={fault} for=1s')
     text = ' '.join(event['text'] for event in events(daemon) if event['kind'] == 'fault')

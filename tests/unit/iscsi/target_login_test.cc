@@ -165,6 +165,30 @@ Task<void> log_session_out(Bench& bench) {
   CHECK(sessions.empty());
 }
 
+// A reservation goes with its session, and is gone when the logout is answered, whatever hangs.
+Task<void> log_out_with_reservation(Bench& bench) {
+  RawInitiator& one = *co_await bench.session();
+  RawInitiator& other = *co_await bench.session({.isid = 7});
+  const RawPdu ready = co_await answer_to(other, {});
+  static_cast<void>(ready);  // Its unit attention.
+  const RawCommand reserve{.operation = 0x16};
+  const RawPdu first = co_await answer_to(one, reserve);
+  static_cast<void>(first);
+  const RawPdu reserved = co_await answer_to(one, reserve);
+  CHECK(reserved.status() == 0);
+  const RawPdu conflict = co_await answer_to(other, {});
+  CHECK(conflict.status() == 0x18);
+  bench.device(0).hang();
+  co_await send_command(one, writing(0, 1, pattern_of(kBlock, 1)));
+  const std::uint32_t tag = co_await send_logout(one, LogoutReason::kCloseSession);
+  const RawPdu answer = co_await one.next_of(tag);
+  CHECK(answer.logged_out() == static_cast<int>(LogoutResult::kClosed));
+  const RawPdu free = co_await answer_to(other, {});
+  CHECK(free.status() == 0);
+  co_await invoke_on(bench.device(0).home(), let_go_later(bench.device(0)));
+  co_await bench.sleep(std::chrono::seconds(5));
+}
+
 // What was in flight is over when the logout is answered: another session's write comes last.
 Task<void> logout_with_stuck_write(Bench& bench) {
   RawInitiator& one = *co_await bench.session();
@@ -311,6 +335,9 @@ TEST_CASE("6.3.4 connection reinstatement is bounded with a hung unit") {
 }
 TEST_CASE("11.14 logout of the session ends all its connections") {
   on_bench({.keys = {{"MaxConnections", "2"}}}, log_session_out);
+}
+TEST_CASE("11.14 a reservation is gone when the logout of its session is answered") {
+  on_bench({}, log_out_with_reservation);
 }
 TEST_CASE("11.14 commands are over when the logout of their session is answered") {
   on_bench({}, logout_with_stuck_write);
