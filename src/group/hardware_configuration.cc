@@ -11,6 +11,7 @@
 #include "group/configuration.h"
 #include "group/document.h"
 #include "group/units.h"
+#include "runtime/known.h"
 
 namespace sandbay::group {
 
@@ -349,7 +350,7 @@ void check_nvram_size(const HardwareConfiguration& hardware, std::uint64_t journ
   const std::uint64_t cache_bytes = hardware.cache ? hardware.cache->nvram_bytes : 0;
   if (!hardware.nvram) {
     if (cache_bytes == 0) return;
-    mistakes.add(hardware.cache->line, "cache.nvram",
+    mistakes.add(known(hardware.cache).line, "cache.nvram",
                  "there is no NVRAM; add a section [nvram], or leave it out");
     return;
   }
