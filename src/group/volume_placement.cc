@@ -70,13 +70,13 @@ std::expected<void, std::string> RunningGroup::place(VolumeRecord* record) const
 }
 
 Task<Error> RunningGroup::keep_clearing(Uuid volume, std::string record) {
+  const bool ended = record.empty();
   metadata::Batch batch;
-  if (record.empty()) {
+  if (ended) {
     batch.erase(clearing_key(volume));
   } else {
     batch.put(clearing_key(volume), std::move(record));
   }
-  const bool ended = record.empty();
   const Error error = co_await store_.commit(std::move(batch));
   if (ended && error == Error::kNone) {
     for (const auto& [name, one] : volumes_) {

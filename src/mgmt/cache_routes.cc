@@ -27,7 +27,7 @@ Reply discard_writes(Backend& backend, const Call& call) {
       backend.service().discard_writes(call.parameters.at("name"), std::move(*confirmed)));
   if (!discarded) return refused(discarded.error());
   nlohmann::json bytes = nullptr;
-  if (discarded->byte_count) bytes = *discarded->byte_count;
+  if (const auto& count = discarded->byte_count) bytes = *count;
   return ok({{"discarded", std::move(bytes)}});
 }
 

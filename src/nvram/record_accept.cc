@@ -63,7 +63,7 @@ void RecordLog::format() {
   slot_ = old.has_value() ? old->slot : 1;
   log_id_ = scan_->new_id;
   while (log_id_ == 0) log_id_ = nvram_.home().random().next();
-  if (scan_->seal.has_value()) seal_.set(scan_->control.log_id, *scan_->seal);
+  if (const auto& seal = scan_->seal) seal_.set(scan_->control.log_id, *seal);
   seal_.begin(log_id_, {.generation = generation_});
 }
 
@@ -111,7 +111,7 @@ void RecordLog::restore_marks() {
     for (const Scan::Found& found : scan_->found) {
       if (found.live) add_to_seal(seal, log_id_, found.sequence);
     }
-    if (scan_->seal.has_value()) seal.changes = scan_->seal->changes + 1;
+    if (const auto& found = scan_->seal) seal.changes = found->changes + 1;
   }
   seal_.set(log_id_, seal);
   for (std::size_t bucket = 0; bucket < kSealBuckets; ++bucket) {

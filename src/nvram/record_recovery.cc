@@ -75,8 +75,9 @@ Recovery RecordLog::recover() {
   scan_ring();
   if (!scan_->by_seal) {
     // A control block is durable before the one behind it is sealed.
-    const bool went_back = region_.after_host_crash() && scan_->seal.has_value() &&
-                           scan_->seal->generation > control->block.generation + 1;
+    const std::optional<SealState>& seal = scan_->seal;
+    const bool went_back = region_.after_host_crash() && seal.has_value() &&
+                           seal->generation > control->block.generation + 1;
     if (went_back && loss == Loss::kNone) recovery.region_loss = Loss::kStale;
     judge_by_marks(recovery);
   } else if (seal_fits()) {
@@ -183,8 +184,9 @@ void RecordLog::list_missing(std::uint64_t first, std::uint64_t end, Recovery& r
 
 // A seal and control blocks of different times tell nothing: one step lies between them at most.
 bool RecordLog::seal_fits() const {
-  if (!scan_->seal.has_value()) return false;
-  const SealState& seal = *scan_->seal;
+  const std::optional<SealState>& found = scan_->seal;
+  if (!found.has_value()) return false;
+  const SealState& seal = *found;
   const ControlBlock& control = scan_->control;
   return scan_->next_sequence <= seal.head_sequence + 1 &&
          control.generation <= seal.generation + 1 &&
