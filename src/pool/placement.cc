@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "pool/pool.h"
+#include "runtime/known.h"
 
 namespace sandbay::pool {
 
@@ -111,7 +112,7 @@ Task<Error> Pool::open_slot_page() {
       tell({.kind = PoolEvent::Kind::kPoolFull});
       co_return Error::kNoSpace;
     }
-    place = Place{.store = *store, .page = map_.claim_pages(*store, 1)->first};
+    place = Place{.store = *store, .page = known(map_.claim_pages(*store, 1)).first};
   }
   auto pin = co_await map_.slot_map(*place);
   if (!pin.has_value()) {
@@ -142,7 +143,7 @@ Result<std::vector<PlacePages>> Pool::claim_all(const BranchRecord& record, Page
       unclaim(places, 0);
       return std::unexpected(Error::kNoSpace);
     }
-    const PageNumber at = map_.claim_pages(*store, 1)->first;
+    const PageNumber at = known(map_.claim_pages(*store, 1)).first;
     if (!places.empty()) {
       PlacePages& last = places.back();
       if (last.place.store == *store && last.place.page + last.count == at) {
