@@ -46,7 +46,12 @@ class ReactorFile final : public File {
         alignment_(alignment),
         direct_(direct),
         block_device_(block_device) {}
-  ~ReactorFile() override { ::close(descriptor_); }
+  // The kernel may hold the file a little longer for a request that it has answered already, and
+  // with it the lock: that is given back by name.
+  ~ReactorFile() override {
+    if (!block_device_) ::flock(descriptor_, LOCK_UN);
+    ::close(descriptor_);
+  }
 
   Executor& home() const noexcept override { return reactor_; }
   bool direct() const noexcept override { return direct_; }
@@ -93,19 +98,21 @@ class ReactorFile final : public File {
 
 Task<int> ReactorFile::transfer_once(bool write, std::uint64_t offset,
                                      std::span<const IoSlice> slices, Cancellation* cancellation) {
-  if (cancellation != nullptr && cancellation->cancelled()) co_return -ECANCELED;
-  Operation operation;
-  io_uring_sqe* const entry = reactor_.prepare(operation);
   const auto* const vectors = reinterpret_cast<const iovec*>(slices.data());
   const auto count = static_cast<unsigned>(std::min(slices.size(), kMostSlices));
-  if (write) {
-    io_uring_prep_writev(entry, descriptor_, vectors, count, offset);
-  } else {
-    io_uring_prep_readv(entry, descriptor_, vectors, count, offset);
+  for (;;) {
+    if (cancellation != nullptr && cancellation->cancelled()) co_return -ECANCELED;
+    Operation operation;
+    io_uring_sqe* const entry = reactor_.prepare(operation);
+    if (write) {
+      io_uring_prep_writev(entry, descriptor_, vectors, count, offset);
+    } else {
+      io_uring_prep_readv(entry, descriptor_, vectors, count, offset);
+    }
+    const CancelOperation hook(cancellation, reactor_, operation);
+    const int result = co_await operation;
+    if (result != -EINTR) co_return result;  // A signal that was not for it ended it.
   }
-  const CancelOperation hook(cancellation, reactor_, operation);
-  const int result = co_await operation;
-  co_return result;
 }
 
 Task<Error> ReactorFile::transfer(bool write, std::uint64_t offset, std::span<const IoSlice> slices,
@@ -147,20 +154,24 @@ Task<Error> ReactorFile::transfer_rest(bool write, std::uint64_t offset,
 }
 
 Task<Error> ReactorFile::sync(Cancellation* cancellation) {
-  if (cancellation != nullptr && cancellation->cancelled()) co_return Error::kCancelled;
-  Operation operation;
-  io_uring_prep_fsync(reactor_.prepare(operation), descriptor_, IORING_FSYNC_DATASYNC);
-  const CancelOperation hook(cancellation, reactor_, operation);
-  const int result = co_await operation;
-  co_return error_from_errno(result);
+  for (;;) {
+    if (cancellation != nullptr && cancellation->cancelled()) co_return Error::kCancelled;
+    Operation operation;
+    io_uring_prep_fsync(reactor_.prepare(operation), descriptor_, IORING_FSYNC_DATASYNC);
+    const CancelOperation hook(cancellation, reactor_, operation);
+    const int result = co_await operation;
+    if (result != -EINTR) co_return error_from_errno(result);
+  }
 }
 
 Task<Error> ReactorFile::fallocate(int mode, std::uint64_t offset, std::uint64_t byte_count) {
-  Operation operation;
-  io_uring_prep_fallocate(reactor_.prepare(operation), descriptor_, mode,
-                          static_cast<off_t>(offset), static_cast<off_t>(byte_count));
-  const int result = co_await operation;
-  co_return error_from_errno(result);
+  for (;;) {
+    Operation operation;
+    io_uring_prep_fallocate(reactor_.prepare(operation), descriptor_, mode,
+                            static_cast<off_t>(offset), static_cast<off_t>(byte_count));
+    const int result = co_await operation;
+    if (result != -EINTR) co_return error_from_errno(result);
+  }
 }
 
 Task<Result<std::uint64_t>> ReactorFile::size() {
@@ -267,7 +278,7 @@ std::size_t direct_alignment(int descriptor, bool block_device) {
 
 // A device is claimed, which also keeps mounts and other claimants away; a file is locked. Both end
 // with the descriptor. A filesystem without locks is taken as it is.
-int lock_opened(OpenCall& call, int flags) {
+int try_to_lock(OpenCall& call, int flags) {
   if (call.block_device) {
     const int claimed = ::open(call.path.c_str(), (flags & ~O_CREAT) | O_EXCL);
     if (claimed < 0) return -errno;
@@ -277,6 +288,19 @@ int lock_opened(OpenCall& call, int flags) {
   }
   if (::flock(call.descriptor, LOCK_EX | LOCK_NB) == 0) return 0;
   return errno == EOPNOTSUPP || errno == ENOSYS ? 0 : -errno;
+}
+
+// What a process that was just killed held, and what was just closed here, may be held for a few
+// milliseconds more by requests that the kernel has answered but not yet put away.
+int lock_opened(OpenCall& call, int flags) {
+  constexpr int kAttempts = 100;
+  constexpr useconds_t kPauseUs = 2000;
+  for (int attempt = 1;; ++attempt) {
+    const int locked = try_to_lock(call, flags);
+    const bool in_use = locked == -EWOULDBLOCK || locked == -EBUSY;
+    if (!in_use || attempt == kAttempts) return locked;
+    ::usleep(kPauseUs);
+  }
 }
 
 int open_blocking(void* argument) {

@@ -497,7 +497,7 @@ class Hanging final : public Layer {
 
 // What is left behind, where a checker of leaks finds it.
 std::vector<std::pair<ControllerCache*, nvram::Nvram*>>& left_behind() {
-  static std::vector<std::pair<ControllerCache*, nvram::Nvram*>> all;
+  static auto& all = *new std::vector<std::pair<ControllerCache*, nvram::Nvram*>>;
   return all;
 }
 

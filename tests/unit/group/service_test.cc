@@ -506,6 +506,7 @@ TEST_CASE("Space that is not there is not reserved", "[group]") {
     request.specification.name = "small";
     request.specification.size_bytes = 4 * kMiB;
     const auto small = co_await group.create_volume(request);
+    INFO((small.has_value() ? "" : small.error().message));
     REQUIRE(small.has_value());
     const auto grown = co_await group.change_volume("small", {.size_bytes = too_much});
     REQUIRE_FALSE(grown.has_value());

@@ -1,4 +1,6 @@
 // Files on a reactor, in a temporary directory: transfers, direct I/O, holes, cancellation.
+#include <fcntl.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -7,6 +9,8 @@
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
+#include <string>
+#include <thread>
 #include <vector>
 
 #include "runtime/cancellation.h"
@@ -88,6 +92,47 @@ TEST_CASE("Reactor files are opened as the options say", "[reactor][file]") {
     CHECK(&(*made)->home() == &executor);
     auto folder = co_await executor.open_file(std::filesystem::path(path).parent_path(), {});
     CHECK_FALSE(folder.has_value());
+  });
+}
+
+// A second descriptor of the open file at `path`, as a request that is not yet put away holds one.
+int another_of(const std::string& path) {
+  for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
+    std::error_code gone;
+    if (std::filesystem::read_symlink(entry.path(), gone) != path) continue;
+    return ::dup(std::stoi(entry.path().filename().string()));
+  }
+  return -1;
+}
+
+TEST_CASE("The lock of a reactor file ends with it, whoever else still holds the file",
+          "[reactor][file]") {
+  run([](Executor& executor, std::string path) -> Task<void> {
+    constexpr FileOptions kLocked{.create = true, .lock = true};
+    auto first = co_await executor.open_file(path, kLocked);
+    REQUIRE(first.has_value());
+    const int held = another_of(path);
+    REQUIRE(held >= 0);
+    const auto refused = co_await executor.open_file(path, kLocked);
+    CHECK(refused.error() == Error::kNotReady);
+    first->reset();
+    auto second = co_await executor.open_file(path, kLocked);
+    CHECK(second.has_value());
+    ::close(held);
+  });
+}
+
+TEST_CASE("A reactor file whose lock is about to go is waited for", "[reactor][file]") {
+  run([](Executor& executor, std::string path) -> Task<void> {
+    const int held = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+    CHECK(::flock(held, LOCK_EX | LOCK_NB) == 0);
+    std::thread letting_go([held] {
+      std::this_thread::sleep_for(std::chrono::milliseconds(20));
+      ::close(held);
+    });
+    auto opened = co_await executor.open_file(path, {.lock = true});
+    CHECK(opened.has_value());
+    letting_go.join();
   });
 }
 
