@@ -45,8 +45,9 @@ void emulate_power_cut(std::span<std::byte> image, BatteryState battery) {
   if (battery == BatteryState::kGood) return;
   auto header = read_header(image);
   if (!header.has_value()) return;
-  for (RegionEntry& entry : std::span(header->regions).first(header->region_count)) {
-    if (entry.is_free() || (entry.flags & kRegionNew) != 0) continue;  // It had no content to lose.
+  for (std::size_t index = 0; index < header->region_count; ++index) {
+    if (!holds_content(image, *header, index)) continue;  // It has nothing to lose.
+    RegionEntry& entry = header->regions[index];
     if (entry.loss == static_cast<std::uint32_t>(Loss::kNone)) {
       entry.loss = static_cast<std::uint32_t>(Loss::kPowerCut);
     }

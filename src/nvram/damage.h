@@ -24,8 +24,9 @@ void restore_page(std::span<std::byte> image, std::span<const std::byte> earlier
 // nvram.bitrot: `bit_count` bits, drawn from the whole span, flip.
 void flip_bits(std::span<std::byte> bytes, std::uint64_t bit_count, Random& random);
 
-// What a power cut does to an image: nothing with a good battery, otherwise every region is marked
-// lost (Loss::kPowerCut) until its owner settles it. An image that cannot be read stays as it is.
+// What a power cut does to an image: nothing with a good battery, otherwise every region that holds
+// anything is marked lost (Loss::kPowerCut) until its owner settles it. An image that cannot be
+// read stays as it is.
 void emulate_power_cut(std::span<std::byte> image, BatteryState battery);
 
 }  // namespace sandbay::nvram

@@ -9,6 +9,7 @@
 #include <span>
 #include <string>
 
+#include "nvram/nvram.h"
 #include "runtime/error.h"
 #include "runtime/executor.h"
 #include "runtime/task.h"
@@ -27,11 +28,17 @@ class Image {
   virtual std::span<std::byte> memory() noexcept = 0;
   // What was stored before the call is durable when it ends with kNone. One at a time.
   virtual Task<Error> sync() = 0;
+  virtual Found found() const noexcept = 0;
+  // Part of the memory is not the image any more: its file was cut short, or cannot be read. What
+  // was there is lost, and what is stored there is not kept.
+  virtual bool broken() const noexcept = 0;
+  // Finds that out where nobody has touched that part yet.
+  virtual Task<void> check() = 0;
 };
 
 // The file, made with `first_bytes` (the header copies) in front and zeros behind if it is not
-// there or no longer than those. An error follows the path in a message. `first_bytes` stays valid
-// until the task ends.
+// there or no longer than those. An error follows the path in a message, and leaves no file that
+// was not there before. `first_bytes` stays valid until the task ends.
 Task<std::expected<std::unique_ptr<Image>, std::string>> map_image(
     Executor& home, std::string path, std::uint64_t byte_count,
     std::span<const std::byte> first_bytes);

@@ -3,33 +3,37 @@
 // holes: a store into a hole on a full filesystem would end the process.
 //
 // A crash while the file is made leaves it no longer than the header copies, which is how the next
-// start recognises a leftover: it gets its full length in one step, after they are durable.
-#include <fcntl.h>
+// start recognises a leftover: it gets its full length in one step, after they are durable. What
+// cannot be made, for want of space, leaves nothing.
 #include <fmt/format.h>
-#include <sys/mman.h>
-#include <unistd.h>
 
-#include <cerrno>
 #include <utility>
 #include <vector>
 
 #include "nvram/image.h"
+#include "nvram/mapped_memory.h"
 
 namespace sandbay::nvram {
 namespace {
 
 class MappedImage final : public Image {
  public:
-  MappedImage(std::unique_ptr<File> file, std::span<std::byte> memory)
-      : file_(std::move(file)), memory_(memory) {}
-  ~MappedImage() override { ::munmap(memory_.data(), memory_.size()); }
+  MappedImage(std::unique_ptr<File> file, std::unique_ptr<MappedMemory> memory, Found found)
+      : file_(std::move(file)), memory_(std::move(memory)), found_(found) {}
 
-  std::span<std::byte> memory() noexcept override { return memory_; }
+  std::span<std::byte> memory() noexcept override { return memory_->bytes(); }
   Task<Error> sync() override { return file_->sync(nullptr); }
+  Found found() const noexcept override { return found_; }
+  bool broken() const noexcept override { return memory_->broken(); }
+  Task<void> check() override {
+    const Result<std::uint64_t> size = co_await file_->size();
+    if (size.has_value() && *size < memory_->bytes().size()) memory_->replace_gone();
+  }
 
  private:
   std::unique_ptr<File> file_;
-  std::span<std::byte> memory_;
+  std::unique_ptr<MappedMemory> memory_;
+  Found found_;
 };
 
 // Beyond what is written explicitly, a file that the filesystem cannot reserve is written out.
@@ -44,6 +48,13 @@ Task<Error> fill_holes(File& file, std::uint64_t from, std::uint64_t to) {
     if (written != Error::kNone) co_return written;
   }
   co_return Error::kNone;
+}
+
+std::string wrong_size(std::uint64_t bytes, std::uint64_t wanted) {
+  return fmt::format(
+      "has {} bytes; the configured {} are accepted (for another size: write the one that it has, "
+      "stop the daemon when everything is on the drives, and remove the file)",
+      bytes, wanted);
 }
 
 Task<Error> make(Executor& home, File& file, std::string path, std::uint64_t byte_count,
@@ -67,24 +78,45 @@ Task<Error> make(Executor& home, File& file, std::string path, std::uint64_t byt
 constexpr int kLockAttempts = 20;
 constexpr Duration kLockPause = std::chrono::milliseconds(50);
 
-Task<Result<std::unique_ptr<File>>> open_locked(Executor& home, std::string path) {
+Task<Result<std::unique_ptr<File>>> open_locked(Executor& home, std::string path, bool create) {
   for (int attempt = 1;; ++attempt) {
-    auto opened = co_await home.open_file(path, {.create = true, .lock = true});
+    auto opened = co_await home.open_file(path, {.create = create, .lock = true});
     const bool busy = !opened.has_value() && opened.error() == Error::kNotReady;
     if (!busy || attempt == kLockAttempts) co_return opened;
     co_await home.sleep_for(kLockPause);
   }
 }
 
-std::expected<std::span<std::byte>, Error> map(const std::string& path, std::uint64_t byte_count) {
-  const int descriptor = ::open(path.c_str(), O_RDWR | O_CLOEXEC);
-  if (descriptor < 0) return std::unexpected(error_from_errno(errno));
-  void* const memory =
-      ::mmap(nullptr, byte_count, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, descriptor, 0);
-  const int failed = errno;
-  ::close(descriptor);
-  if (memory == MAP_FAILED) return std::unexpected(error_from_errno(failed));
-  return std::span(static_cast<std::byte*>(memory), byte_count);
+struct OpenedFile {
+  std::unique_ptr<File> file;
+  Found found = Found::kImage;
+};
+
+std::string why_not_opened(Error error) {
+  if (error == Error::kNotReady) return "is in use by another process";
+  if (error == Error::kInvalid) return "is neither a file nor nothing yet; these are accepted";
+  return fmt::format("cannot be opened: {}", describe(error));
+}
+
+Task<std::expected<OpenedFile, std::string>> open_or_create(Executor& home, std::string path) {
+  OpenedFile result;
+  auto opened = co_await open_locked(home, path, false);
+  if (!opened.has_value() && opened.error() == Error::kNotFound) {
+    result.found = Found::kNothing;
+    opened = co_await open_locked(home, path, true);
+  }
+  if (!opened.has_value()) co_return std::unexpected(why_not_opened(opened.error()));
+  if ((*opened)->is_block_device()) {
+    co_return std::unexpected("is a block device; a file is accepted");
+  }
+  result.file = std::move(*opened);
+  co_return result;
+}
+
+// Gives back what was taken for an image that cannot be made.
+Task<void> leave_nothing(Executor& home, std::string path, OpenedFile opened) {
+  (void)co_await opened.file->resize(0);
+  if (opened.found == Found::kNothing) (void)co_await home.remove_file(path);
 }
 
 }  // namespace
@@ -92,38 +124,35 @@ std::expected<std::span<std::byte>, Error> map(const std::string& path, std::uin
 Task<std::expected<std::unique_ptr<Image>, std::string>> map_image(
     Executor& home, std::string path, std::uint64_t byte_count,
     std::span<const std::byte> first_bytes) {
-  auto opened = co_await open_locked(home, path);
-  if (!opened.has_value()) {
-    if (opened.error() == Error::kNotReady) {
-      co_return std::unexpected("is in use by another process");
-    }
-    co_return std::unexpected(fmt::format("cannot be opened: {}", describe(opened.error())));
-  }
-  File& file = **opened;
-  if (file.is_block_device()) co_return std::unexpected("is a block device; a file is accepted");
+  auto opened = co_await open_or_create(home, path);
+  if (!opened.has_value()) co_return std::unexpected(opened.error());
+  File& file = *opened->file;
   const Result<std::uint64_t> size = co_await file.size();
   if (!size.has_value()) {
     co_return std::unexpected(fmt::format("cannot be read: {}", describe(size.error())));
   }
   Error error = Error::kNone;
-  if (*size <= first_bytes.size()) {
+  const bool blank = *size <= first_bytes.size();
+  if (blank) {
+    if (opened->found == Found::kImage) opened->found = Found::kShortFile;
     error = co_await make(home, file, path, byte_count, first_bytes);
   } else if (*size != byte_count) {
-    co_return std::unexpected(
-        fmt::format("has {} bytes; the configured {} are accepted", *size, byte_count));
+    co_return std::unexpected(wrong_size(*size, byte_count));
   } else {
     error = co_await file.allocate(0, byte_count);
     if (error == Error::kUnsupported) error = Error::kNone;
   }
   if (error != Error::kNone) {
+    if (blank) co_await leave_nothing(home, path, std::move(*opened));
     co_return std::unexpected(
         fmt::format("cannot be made {} bytes long: {}", byte_count, describe(error)));
   }
-  const auto memory = map(path, byte_count);
+  auto memory = MappedMemory::map(path, byte_count);
   if (!memory.has_value()) {
     co_return std::unexpected(fmt::format("cannot be mapped: {}", describe(memory.error())));
   }
-  co_return std::make_unique<MappedImage>(std::move(*opened), *memory);
+  co_return std::make_unique<MappedImage>(std::move(opened->file), std::move(*memory),
+                                          opened->found);
 }
 
 }  // namespace sandbay::nvram

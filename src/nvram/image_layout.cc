@@ -57,13 +57,14 @@ bool table_is_right(const ImageHeader& header) {
 bool fields_are_right(const ImageHeader& header, std::uint64_t byte_count) {
   return header.byte_count == byte_count && header.boot_id[kBootIdBytes - 1] == '\0' &&
          header.durability <= static_cast<std::uint8_t>(Durability::kHost) && header.clean <= 1 &&
-         table_is_right(header);
+         header.owner_name[kMostOwnerNameBytes] == '\0' && table_is_right(header);
 }
 
 }  // namespace
 
 std::string_view RegionEntry::name_view() const noexcept { return up_to_zero(name); }
 std::string_view ImageHeader::boot_id_view() const noexcept { return up_to_zero(boot_id); }
+std::string_view ImageHeader::owner_name_view() const noexcept { return up_to_zero(owner_name); }
 
 void seal(ImageHeader& header) { header.checksum = checksum_of(header); }
 
@@ -76,15 +77,16 @@ std::expected<ImageHeader, std::string> read_header(std::span<const std::byte> i
     if (header.magic != kImageMagic) continue;
     has_magic = true;
     if (header.checksum != checksum_of(header)) continue;
-    if (header.version != kImageVersion) {
+    if (header.version != kImageVersion && header.version != kOwnerlessVersion) {
       other_version = header.version;
     } else if (!best.has_value() || header.generation > best->generation) {
       best = header;
     }
   }
   if (other_version.has_value()) {
-    return std::unexpected(fmt::format("is an NVRAM image of version {}; version {} is accepted",
-                                       *other_version, kImageVersion));
+    return std::unexpected(
+        fmt::format("is an NVRAM image of version {}; versions {} and {} are accepted",
+                    *other_version, kOwnerlessVersion, kImageVersion));
   }
   if (!has_magic) {
     return std::unexpected(
@@ -102,6 +104,13 @@ std::expected<ImageHeader, std::string> read_header(std::span<const std::byte> i
         "gives up what it held)");
   }
   return *best;
+}
+
+bool holds_content(std::span<const std::byte> image, const ImageHeader& header,
+                   std::size_t region) {
+  const RegionEntry& entry = header.regions[region];
+  if (entry.is_free() || (entry.flags & kRegionNew) != 0) return false;
+  return entry.loss != static_cast<std::uint32_t>(Loss::kNone) || !seal_is_empty(image, region);
 }
 
 }  // namespace sandbay::nvram

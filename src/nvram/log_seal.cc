@@ -3,6 +3,7 @@
 // same place is not taken for this one's.
 #include "nvram/log_seal.h"
 
+#include <algorithm>
 #include <bit>
 #include <cassert>
 #include <cstring>
@@ -131,8 +132,31 @@ std::optional<SealSolution> solve_seal(std::uint64_t log_id, std::uint64_t sum,
 
 // The two copies ----------------------------------------------------------------------------------
 
+namespace {
+
+std::size_t copy_offset(std::size_t copy, std::size_t region_index) {
+  return kSealOffset + copy * kPageBytes + region_index * kSealBytes;
+}
+
+}  // namespace
+
+// Without the log's id the words cannot be checked: damaged ones hardly look like this.
+bool seal_is_empty(std::span<const std::byte> image, std::size_t region_index) {
+  constexpr std::size_t kFirstSum = kSealWords - kSealBuckets;
+  for (std::size_t copy = 0; copy < 2; ++copy) {
+    std::array<std::uint64_t, kSealWords> words{};
+    std::memcpy(words.data(), image.data() + copy_offset(copy, region_index), kSealBytes);
+    const auto sums = std::span(words).subspan(kFirstSum);
+    const bool sealed = std::ranges::any_of(words, [](std::uint64_t word) { return word != 0; });
+    const bool live =
+        std::ranges::any_of(sums, [](std::uint64_t word) { return (word & kValueMask) != 0; });
+    if (!sealed || live) return false;
+  }
+  return true;
+}
+
 std::byte* LogSeal::copy_at(std::size_t copy) const {
-  return nvram_.image().data() + kSealOffset + copy * kPageBytes + index_ * kSealBytes;
+  return nvram_.image().data() + copy_offset(copy, index_);
 }
 
 std::optional<SealState> LogSeal::find(std::uint64_t log_id) const {

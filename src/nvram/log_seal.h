@@ -52,6 +52,10 @@ std::optional<SealSolution> solve_seal(std::uint64_t log_id, std::uint64_t sum,
                                        std::span<const std::uint64_t> present,
                                        std::span<const std::uint64_t> missing);
 
+// Whether both copies of a region's seal say that its log has no live record. Not so where there is
+// no seal.
+bool seal_is_empty(std::span<const std::byte> image, std::size_t region_index);
+
 class LogSeal {
  public:
   LogSeal(Nvram& nvram, std::size_t region_index) : nvram_(nvram), index_(region_index) {}

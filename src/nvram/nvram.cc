@@ -1,4 +1,5 @@
-// Nvram and Region: opening and judging an image, its region table, and the shared syncs.
+// Nvram and Region at work: the region table, and the shared syncs. How an image is opened:
+// nvram_open.cc.
 //
 // A round is one sync of the image for all who asked before it began. Every log writes its control
 // block as a round begins and takes note as it ends. The header is written into both copies, the
@@ -11,57 +12,14 @@
 #include <atomic>
 #include <cassert>
 #include <cstring>
-#include <fstream>
 #include <utility>
 
 #include "nvram/damage.h"
 #include "nvram/image.h"
 #include "nvram/image_layout.h"
 #include "nvram/record_log.h"
-#include "nvram/simulated_board.h"
 
 namespace sandbay::nvram {
-namespace {
-
-using Opened = std::expected<std::unique_ptr<Nvram>, std::string>;
-
-std::unexpected<std::string> refusal(const NvramOptions& options, std::string_view why) {
-  return std::unexpected(fmt::format("nvram image {}: {}", options.path, why));
-}
-
-std::string wrong_option(const NvramOptions& options) {
-  if (options.byte_count < kLeastImageBytes || options.byte_count % kPageBytes != 0) {
-    return fmt::format("cannot have {} bytes; a multiple of {}, at least {}, is accepted",
-                       options.byte_count, kPageBytes, kLeastImageBytes);
-  }
-  if (options.boot_id.size() >= kBootIdBytes) {
-    return fmt::format("boot id of {} bytes; at most {} are accepted", options.boot_id.size(),
-                       kBootIdBytes - 1);
-  }
-  return {};
-}
-
-// Both copies of the header of an image that was never opened.
-std::vector<std::byte> new_header(Executor& home, const NvramOptions& options) {
-  ImageHeader header{};
-  header.magic = kImageMagic;
-  header.version = kImageVersion;
-  for (std::byte& byte : header.uuid) byte = static_cast<std::byte>(home.random().below(256));
-  header.uuid[6] = (header.uuid[6] & std::byte{0x0f}) | std::byte{0x40};  // RFC 9562: version 4,
-  header.uuid[8] = (header.uuid[8] & std::byte{0x3f}) | std::byte{0x80};  // variant 10.
-  header.byte_count = options.byte_count;
-  std::ranges::copy(options.boot_id, header.boot_id);
-  header.durability = static_cast<std::uint8_t>(options.durability);
-  header.clean = 1;
-  std::vector<std::byte> bytes(kHeaderBytes);
-  for (header.generation = 0; header.generation < 2; ++header.generation) {
-    seal(header);
-    std::memcpy(bytes.data() + header_offset(header.generation), &header, sizeof header);
-  }
-  return bytes;
-}
-
-}  // namespace
 
 std::string_view describe(Durability durability) {
   return durability == Durability::kHost ? "host" : "process";
@@ -79,95 +37,6 @@ std::string_view describe(Loss loss) {
       return "stale image";
   }
   return "unknown";
-}
-
-std::string host_boot_id() {
-  std::ifstream file("/proc/sys/kernel/random/boot_id");
-  std::string id;
-  file >> id;
-  return id;
-}
-
-// Opening ---------------------------------------------------------------------------------------
-
-Task<Opened> Nvram::open(Executor& home, NvramOptions options) {
-  if (const std::string why = wrong_option(options); !why.empty()) co_return refusal(options, why);
-  const std::vector<std::byte> first_bytes = new_header(home, options);
-  auto image = co_await map_image(home, options.path, options.byte_count, first_bytes);
-  if (!image.has_value()) co_return refusal(options, image.error());
-  Opened opened = co_await start(home, std::move(options), std::move(*image));
-  co_return opened;
-}
-
-Task<Opened> Nvram::open(Executor& home, SimulatedBoard& board, NvramOptions options) {
-  if (options.byte_count == 0) options.byte_count = board.byte_count();
-  if (const std::string why = wrong_option(options); !why.empty()) co_return refusal(options, why);
-  if (options.byte_count != board.byte_count()) {
-    co_return refusal(options, fmt::format("has {} bytes; the configured {} are accepted",
-                                           board.byte_count(), options.byte_count));
-  }
-  const std::vector<std::byte> first_bytes = new_header(home, options);
-  Opened opened = co_await start(home, std::move(options), board_image(home, board, first_bytes));
-  co_return opened;
-}
-
-Task<Opened> Nvram::start(Executor& home, NvramOptions options, std::unique_ptr<Image> image) {
-  const auto header = read_header(image->memory());
-  if (!header.has_value()) co_return refusal(options, header.error());
-  std::unique_ptr<Nvram> self(new Nvram(home, std::move(options), std::move(image), *header));
-  self->judge_content();
-  // First what is there, since the header may promise more durability than the last one did. Then
-  // the header, before anything else is stored: a host that goes down from here on finds the image
-  // marked as in use.
-  Error saved = co_await self->join_round();
-  if (saved == Error::kNone) saved = co_await self->save_header();
-  if (saved != Error::kNone) {
-    co_return refusal(self->options_, fmt::format("cannot be written: {}", describe(saved)));
-  }
-  co_return self;
-}
-
-Nvram::Nvram(Executor& home, NvramOptions options, std::unique_ptr<Image> image,
-             const ImageHeader& header)
-    : home_(home),
-      options_(std::move(options)),
-      image_(std::move(image)),
-      header_(std::make_unique<ImageHeader>(header)),
-      battery_(options_.battery),
-      uuid_(header.uuid),
-      open_count_(header.open_count + 1) {}
-
-Nvram::~Nvram() {
-  assert(!round_running_);
-  assert(claimed_.empty() && logs_.empty());
-}
-
-// What the last run left, and what this host's boot id says about it.
-void Nvram::judge_content() {
-  ImageHeader& header = *header_;
-  const auto least = options_.least_open_counts.find(header.uuid);
-  const bool stale = least != options_.least_open_counts.end() && header.open_count < least->second;
-  const bool crashed = header.clean == 0 && header.boot_id_view() != options_.boot_id;
-  const bool survives = header.durability == static_cast<std::uint8_t>(Durability::kHost);
-  for (RegionEntry& entry : std::span(header.regions).first(header.region_count)) {
-    if (entry.is_free() || (entry.flags & kRegionNew) != 0) continue;
-    if (crashed && survives) {
-      entry.flags |= kRegionAfterHostCrash;
-      entry.flags &= ~kRegionSettled;
-    }
-    const Loss loss = stale ? Loss::kStale : crashed && !survives ? Loss::kHostCrash : Loss::kNone;
-    if (loss == Loss::kNone) continue;
-    // After a power cut the content is still what it was, and tells what was lost. Not so now.
-    if (entry.loss == 0 || entry.loss == static_cast<std::uint32_t>(Loss::kPowerCut)) {
-      entry.loss = static_cast<std::uint32_t>(loss);
-    }
-    entry.flags &= ~kRegionSettled;
-  }
-  header.open_count = open_count_;
-  header.clean = 0;
-  header.durability = static_cast<std::uint8_t>(options_.durability);
-  std::ranges::fill(header.boot_id, '\0');
-  std::ranges::copy(options_.boot_id, header.boot_id);
 }
 
 // Into both copies, so that damage to one costs nothing; the second one only when the first is
@@ -362,6 +231,7 @@ Task<Error> Nvram::settle(Region& region) {
 // Durability ------------------------------------------------------------------------------------
 
 Task<Error> Nvram::commit() {
+  fail_if_broken();
   if (failure_ != Error::kNone || options_.durability == Durability::kProcess) co_return failure_;
   const Error error = co_await join_round();
   co_return error;
@@ -387,6 +257,7 @@ Task<Error> Nvram::join_round() {
       fail(error);
       if (on_failure) on_failure(error);
     }
+    fail_if_broken();
     if (failure_ == Error::kNone) {
       for (RecordLog* log : logs_) log->end_round();
     }
@@ -400,6 +271,19 @@ void Nvram::fail(Error error) {
   failure_ = error;
   for (RecordLog* log : logs_) log->wake_all();
   round_ended_.notify_all();
+}
+
+void Nvram::fail_if_broken() {
+  if (!image_->broken() || failure_ != Error::kNone) [[likely]]
+    return;
+  fail(Error::kHardware);
+  if (on_failure) on_failure(Error::kHardware);
+}
+
+Task<void> Nvram::check() {
+  if (failure_ != Error::kNone) co_return;
+  co_await image_->check();
+  fail_if_broken();
 }
 
 Task<Error> Nvram::close() {

@@ -40,6 +40,9 @@ inline constexpr std::uint64_t kPageBytes = 4096;
 inline constexpr std::uint64_t kLeastImageBytes = 64 * 1024;
 inline constexpr std::size_t kMostRegions = 32;
 inline constexpr std::size_t kMostRegionNameBytes = 47;
+inline constexpr std::size_t kMostOwnerNameBytes = 63;
+
+using ImageId = std::array<std::byte, 16>;  // A UUID: of an image, of an owner.
 
 enum class Durability : std::uint8_t {
   kProcess,  // Survives the process. A commit costs nothing; after a host crash all is lost.
@@ -66,9 +69,17 @@ struct NvramOptions {
   // The operator's word that no power is lost but by emulation: see non_volatile().
   bool power_loss_only_emulated = false;
   BatteryState battery = BatteryState::kGood;
-  // An image that was opened fewer times before is an old copy, and its content stale. Whoever
-  // keeps open_count() elsewhere passes it here, by uuid(): another image has a count of its own.
-  std::map<std::array<std::byte, 16>, std::uint64_t> least_open_counts;
+  // An image that was opened fewer times before is an old copy: its content is stale, and from now
+  // on it is an image of its own, with another uuid(), so that the right one is known when it comes
+  // back. Whoever keeps open_count() elsewhere passes it here, by uuid().
+  std::map<ImageId, std::uint64_t> least_open_counts;
+  // Whose image it is to be, with a name for messages; zeros: whoever it belongs to. That of
+  // another owner is refused. One that has none, of an older version, is this owner's if it is
+  // among least_open_counts, or holds nothing.
+  ImageId owner{};
+  std::string owner_name;
+  // Images that must not be opened as this one, and why: half a sentence with what is accepted.
+  std::map<ImageId, std::string> refused;
 };
 
 struct RegionState {
@@ -79,11 +90,18 @@ struct RegionState {
   bool is_new = false;  // Never settled: it has no content yet.
 };
 
+// What stood at the path before open().
+enum class Found : std::uint8_t {
+  kImage,
+  kNothing,   // The image is new.
+  kShortFile  // The same; the file was no longer than an image's head, so it held nothing.
+};
+
 class Nvram {
  public:
   // Opens the image of options.path, or makes it if it is not there (or is a leftover of being
   // made). Refuses, with one line that names the path and what is accepted, an image that is in
-  // use, of another size or version, damaged, or none at all; it is then left as it was.
+  // use, of another size or version or owner, damaged, or none at all; it is then left as it was.
   // `home` is a reactor: it opens and syncs the file and outlives the Nvram.
   static Task<Result<std::unique_ptr<Nvram>, std::string>> open(Executor& home,
                                                                 NvramOptions options);
@@ -122,11 +140,18 @@ class Nvram {
   // nothing has failed, and either the image survives the host or power loss is only emulated.
   bool non_volatile() const noexcept;
   Error failure() const noexcept { return failure_; }  // kNone while it works.
-  // Called once, when a sync of the image has failed: nothing can be kept here any more.
+  // Called once, when a sync of the image has failed, or kHardware: a part of its file is gone,
+  // with what was in it. Nothing can be kept here any more.
   std::function<void(Error)> on_failure;
+  // Finds out whether the file is still as long as it was; to be called now and then. What commits
+  // finds out by itself.
+  Task<void> check();
   Durability durability() const noexcept { return options_.durability; }
-  const std::array<std::byte, 16>& uuid() const noexcept { return uuid_; }
-  std::uint64_t open_count() const noexcept { return open_count_; }    // This time included.
+  const ImageId& uuid() const noexcept { return uuid_; }
+  std::uint64_t open_count() const noexcept { return open_count_; }  // This time included.
+  Found found() const noexcept { return found_; }
+  // The image that this one was an older copy of until this opening.
+  const std::optional<ImageId>& older_copy_of() const noexcept { return older_copy_of_; }
   std::uint64_t sync_count() const noexcept { return rounds_ended_; }  // Shared syncs so far.
   Executor& home() const noexcept { return home_; }
 
@@ -151,6 +176,7 @@ class Nvram {
                                                                  NvramOptions options,
                                                                  std::unique_ptr<Image> image);
   void judge_content();
+  void become_another();
   std::string why_not(const std::string& name, std::uint64_t byte_count) const;
   const Region* owned_region(std::string_view name) const;
   std::optional<std::size_t> index_of(std::string_view name) const;
@@ -165,6 +191,7 @@ class Nvram {
   Task<Error> settle(Region& region);
   Task<Error> join_round();
   void fail(Error error);
+  void fail_if_broken();
   // The one way in which anything is stored in the image after it was opened.
   void store(std::byte* target, const void* source, std::size_t byte_count);
   void store_word(std::byte* target, std::uint64_t value);  // In one instruction, after all before.
@@ -174,8 +201,10 @@ class Nvram {
   std::unique_ptr<Image> image_;
   std::unique_ptr<ImageHeader> header_;
   Battery battery_;
-  std::array<std::byte, 16> uuid_{};
+  ImageId uuid_{};
   std::uint64_t open_count_ = 0;
+  Found found_ = Found::kImage;
+  std::optional<ImageId> older_copy_of_;
   Error failure_ = Error::kNone;
   bool power_cut_ = false;
   bool round_running_ = false;

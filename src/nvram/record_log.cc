@@ -77,8 +77,10 @@ Task<Result<RecordId>> RecordLog::append(std::span<const std::byte> descriptor,
   const RecordId id = put(place_for(byte_count), descriptor, payload, payload_bytes);
   if (!to_host()) write_control();
   seal_.appended(id.sequence);
-  if (!to_host()) co_return id;
-  const Error error = co_await nvram_.commit();
+  // Before anybody relies on it: it may have been stored where the image is not any more.
+  nvram_.fail_if_broken();
+  Error error = nvram_.failure_;
+  if (to_host()) error = co_await nvram_.commit();
   if (error != Error::kNone) co_return std::unexpected(error);
   co_return id;
 }
@@ -209,6 +211,7 @@ Task<Error> RecordLog::flush_releases() {
     const Error error = co_await nvram_.commit();
     if (error != Error::kNone) co_return error;
   }
+  nvram_.fail_if_broken();
   co_return nvram_.failure_;
 }
 

@@ -61,9 +61,14 @@ class SimulatedImage final : public Image {
     co_return Error::kNone;
   }
 
+  Found found() const noexcept override { return found_; }
+  bool broken() const noexcept override { return false; }
+  Task<void> check() override { co_return; }
+
   void put_first(std::span<const std::byte> first_bytes) {
     if (!board_.blank_) return;
     board_.blank_ = false;
+    found_ = Found::kNothing;
     std::ranges::copy(first_bytes, board_.memory_.begin());
     std::ranges::copy(first_bytes, board_.durable_.begin());
   }
@@ -71,6 +76,7 @@ class SimulatedImage final : public Image {
  private:
   Executor& home_;
   SimulatedBoard& board_;
+  Found found_ = Found::kImage;
 };
 
 std::unique_ptr<Image> board_image(Executor& home, SimulatedBoard& board,

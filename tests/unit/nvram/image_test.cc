@@ -270,9 +270,12 @@ TEST_CASE("An image that cannot be used is refused with one line and left as it 
           "accepted");
   Bytes longer = good;
   longer.resize(kRealBytes + 4096);
-  refused(longer, "has 266240 bytes; the configured 262144 are accepted");
+  refused(
+      longer,
+      "has 266240 bytes; the configured 262144 are accepted (for another size: write the one that "
+      "it has, stop the daemon when everything is on the drives, and remove the file)");
   refused(with_header([](ImageHeader& header) { header.version = 9; }),
-          "is an NVRAM image of version 9; version 2 is accepted");
+          "is an NVRAM image of version 9; versions 2 and 3 are accepted");
   refused(with_header([](ImageHeader& header) { header.regions[0].byte_count = kRealBytes; }),
           "is an NVRAM image with a damaged region table or header field; one as it was written is "
           "accepted" +
