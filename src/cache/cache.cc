@@ -109,7 +109,10 @@ void Cache::adopt(std::vector<RecoveredWrite> writes) {
   assert(devices_.empty() && recovered_.empty());
   recovered_ = std::move(writes);
   std::uint64_t room = 0;
-  for (const RecoveredWrite& write : recovered_) room += room_of(write);
+  for (const RecoveredWrite& write : recovered_) {
+    room += room_of(write);
+    waiting_bytes_ += write.data.byte_count();
+  }
   throttle_.take(room);
   throttle_.add_stuck(static_cast<std::int64_t>(room));
 }
@@ -119,7 +122,8 @@ std::uint64_t Cache::room_of(const RecoveredWrite& write) const noexcept {
 }
 
 // Of writes that do not wait any more. Those that have become dirty took room of their own.
-void Cache::end_waiting(std::uint64_t room) {
+void Cache::end_waiting(std::uint64_t room, std::uint64_t bytes) {
+  waiting_bytes_ -= bytes;
   throttle_.add_stuck(-static_cast<std::int64_t>(room));
   throttle_.give_back(room);
 }
@@ -127,14 +131,16 @@ void Cache::end_waiting(std::uint64_t room) {
 std::vector<Extent> Cache::discard_waiting(const Uuid& uuid) {
   std::vector<Extent> extents;
   std::uint64_t room = 0;
+  std::uint64_t bytes = 0;
   std::erase_if(recovered_, [&](RecoveredWrite& write) {
     if (write.subject.device != uuid) return false;
     room += room_of(write);
+    bytes += write.data.byte_count();
     extents.push_back(write.subject.extent);
     write_memory_->release(write.id);
     return true;
   });
-  end_waiting(room);
+  end_waiting(room, bytes);
   return extents;
 }
 
@@ -143,6 +149,7 @@ CachedDevice& Cache::add_device(const Uuid& uuid, BlockDevice& below) {
   devices_.push_back(std::make_unique<CachedDevice>(*this, uuid, index, below));
   CachedDevice& device = *devices_.back();
   std::uint64_t room = 0;
+  std::uint64_t bytes = 0;
   std::erase_if(recovered_, [&](RecoveredWrite& write) {
     const WriteSubject& subject = write.subject;
     if (subject.device != uuid || subject.block_bytes != device.block_bytes() ||
@@ -151,9 +158,10 @@ CachedDevice& Cache::add_device(const Uuid& uuid, BlockDevice& below) {
     }
     device.restore(write.id, subject.volume, subject.extent, write.data);
     room += room_of(write);
+    bytes += write.data.byte_count();
     return true;
   });
-  end_waiting(room);
+  end_waiting(room, bytes);
   if (write_memory_ != nullptr) device.destager_.set_urgent(!write_memory_->battery().good());
   return device;
 }
@@ -247,14 +255,23 @@ BufferList Cache::try_allocate(BufferPool& pool, std::uint64_t byte_count, std::
   return list;
 }
 
-// Of what stuck writes have nothing comes free soon.
+// Of what stuck writes have nothing comes free soon, and where nothing else is there, what is free
+// stays in the pieces in which it is.
 bool Cache::may_come(std::uint64_t byte_count) const noexcept {
   if (write_memory_ == nullptr) return true;
   const BufferPool& pool = write_memory_->buffers();
   const std::uint64_t held = write_memory_->held_bytes();
-  const auto stuck = static_cast<std::uint64_t>(std::max<std::int64_t>(throttle_.stuck_bytes(), 0));
+  const std::uint64_t stuck = stuck_payload_bytes();
   const std::uint64_t free = pool.limit_bytes() - std::min(pool.limit_bytes(), pool.used_bytes());
-  return free + clean_bytes_ + held - std::min(held, stuck) >= byte_count;
+  return held > stuck && free + clean_bytes_ + held - stuck >= byte_count;
+}
+
+std::uint64_t Cache::stuck_payload_bytes() const noexcept {
+  std::uint64_t bytes = waiting_bytes_;
+  for (const auto& device : devices_) {
+    if (device->destage_failure() != Error::kNone) bytes += device->dirty_bytes();
+  }
+  return bytes;
 }
 
 bool Cache::lent_too_much() const noexcept {
@@ -455,6 +472,19 @@ unsigned Cache::cut_out(Line& line, Range range) {
     dirty_blocks += segment.count;
   });
   return dirty_blocks;
+}
+
+void Cache::forget_clean_writes() {
+  index_.for_each([this](Line& line) {
+    pin(line);
+    for (unsigned i = line.segments.size(); i-- > 0;) {
+      const Segment& segment = line.segments[i];
+      if (!segment.in_write_memory || segment.dirty != nullptr) continue;
+      drop_unread(line, {.first = segment.first, .count = segment.count});
+      line.segments.erase(i, i + 1);
+    }
+    unpin(line);
+  });
 }
 
 void Cache::wake_destagers() {

@@ -10,6 +10,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <unordered_map>
@@ -50,6 +51,12 @@ struct VolumeState {
   Throttle::Queue queue;
 };
 
+// Blocks of a device whose newest write is lost: damaged in the write memory.
+struct DamagedWrite {
+  std::uint64_t volume = 0;
+  Extent extent;
+};
+
 class Cache {
  public:
   // Borrows the write memory, which may be null: then what is dirty is lost with the process.
@@ -73,6 +80,12 @@ class Cache {
   Task<Error> close();
   // Ends what runs in the background and leaves what is dirty as it is: to the NVRAM.
   Task<void> stop();
+
+  // Called with what is found to be damaged before it is destaged. It ends with kNone when that is
+  // durably noted, and the device below, if it can, reads it as a medium error; then the blocks are
+  // not dirty any more. Until then they stay, and it is asked again. Without it they read as medium
+  // errors as long as the cache lives. By value: it may outlive the caller.
+  std::function<Task<Error>(Uuid device, std::vector<DamagedWrite> damaged)> on_damaged;
 
   void set_mode(std::uint64_t volume, Mode mode) { volume_state(volume).mode = mode; }
   VolumeState& volume_state(std::uint64_t volume);
@@ -124,6 +137,8 @@ class Cache {
   void check_releases(Line& line);
 
   void wake_destagers();
+  // Clean data in the write memory: what is below is the same, and certain.
+  void forget_clean_writes();
 
   LineIndex& index() noexcept { return index_; }
   std::uint64_t next_sequence() noexcept { return ++sequence_; }
@@ -139,7 +154,8 @@ class Cache {
   };
 
   std::uint64_t room_of(const RecoveredWrite& write) const noexcept;
-  void end_waiting(std::uint64_t room);
+  void end_waiting(std::uint64_t room, std::uint64_t bytes);
+  std::uint64_t stuck_payload_bytes() const noexcept;  // Of held_bytes().
   bool may_come(std::uint64_t byte_count) const noexcept;
   void leave_room_queue(RoomWaiter& waiter);
   void wake_room_waiter();
@@ -165,6 +181,7 @@ class Cache {
   VolumeState* last_volume_ = nullptr;
   std::vector<std::unique_ptr<CachedDevice>> devices_;
   std::vector<RecoveredWrite> recovered_;
+  std::uint64_t waiting_bytes_ = 0;  // Of these.
   std::optional<nvram::Battery::Observer> battery_;
   RoomWaiter* first_room_waiter_ = nullptr;
   RoomWaiter* last_room_waiter_ = nullptr;

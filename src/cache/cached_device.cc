@@ -154,6 +154,7 @@ Task<Completion> CachedDevice::change_below(Request request) {
     Request part = part_of(request, piece, {});
     part.operation = request.operation;
     completion = co_await below().submit(std::move(part));
+    if (completion.error == Error::kNone) damaged_.remove(piece);
     destager_.note_unflushed();
     forget(piece);
     // With NVRAM, what was acknowledged survives without a flush.

@@ -19,6 +19,7 @@
 
 #include "block/layer.h"
 #include "cache/cache.h"
+#include "cache/damaged_blocks.h"
 #include "cache/destage.h"
 #include "cache/fetch.h"
 #include "cache/range_locks.h"
@@ -101,6 +102,7 @@ class CachedDevice final : public Layer {
             .block_count = std::min(extent.block_count, most - extent.first % most)};
   }
   static Task<Completion> complete(Error error, BufferList data, TimePoint arrival);
+  static Task<Completion> end_damaged(Lba first, Request request);
   static Request part_of(const Request& request, const Extent& extent, BufferList data);
 
   // Lines: numbers, and ranges within them.
@@ -174,6 +176,7 @@ class CachedDevice final : public Layer {
   std::uint64_t live_bytes_ = 0;  // Of records that are not released.
   std::uint64_t live_room_ = 0;   // What they take of the room for dirty data.
   Destager destager_;
+  DamagedBlocks damaged_;
   RangeLocks locks_;
   Gate gate_;  // Fetches.
 };

@@ -40,6 +40,7 @@ struct DeviceCounters {
   std::uint64_t destage_errors = 0;
   std::uint64_t rounds = 0;  // Flushes below.
   std::uint64_t discarded_bytes = 0;
+  std::uint64_t damaged_bytes = 0;  // Lost: damaged in the write memory, and no mirror had them.
 };
 
 struct CacheCounters {

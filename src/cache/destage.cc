@@ -124,6 +124,8 @@ Stripe* Destager::pick(TimePoint* wake_at) {
     if (next != nullptr) return next;
   }
   if (now - oldest->since >= options.age_limit) return oldest;
+  // Beside what is stuck the low watermark may leave less than somebody waits for.
+  if (cache_.throttle().short_of_room() && in_flight_bytes_ == 0) return oldest;
   *wake_at = std::min(oldest->since + options.age_limit, last_write_ + options.idle_flush);
   return nullptr;
 }
@@ -172,20 +174,8 @@ Destager::Unit* Destager::begin(Stripe& first) {
 }
 
 Task<void> Destager::write_unit(Unit* unit) {
-  const bool whole = whole_in_cache(unit->extent);
-  const std::uint64_t stripes =
-      stripes_.stripe_of(unit->extent.end() - 1) - stripes_.stripe_of(unit->extent.first) + 1;
-  (whole ? counters_.full_stripes : counters_.partial_stripes) += stripes;
-  ++unit->pending;  // So that it does not end before its last run has begun.
-  const std::uint64_t most = below_.geometry().maximum_io_blocks;
-  Extent run = next_run(*unit, unit->extent.first, whole);
-  while (run.block_count > 0) {
-    if (most > 0) run.block_count = std::min(run.block_count, most);
-    ++unit->pending;
-    spawn(write_run(unit, run, content_of(run)));
-    run = next_run(*unit, run.end(), whole);
-  }
-  --unit->pending;
+  unit->error = co_await check_content(unit);
+  if (unit->error == Error::kNone) begin_runs(unit);
   while (unit->pending > 0) co_await unit->written.wait();
 
   --in_flight_;
@@ -202,15 +192,32 @@ Task<void> Destager::write_unit(Unit* unit) {
   gate_.leave();
 }
 
+void Destager::begin_runs(Unit* unit) {
+  unit->whole = whole_in_cache(unit->extent);
+  ++unit->pending;  // So that it does not end before its last run has begun.
+  const std::uint64_t most = below_.geometry().maximum_io_blocks;
+  Extent run = next_run(*unit, unit->extent.first, unit->whole);
+  while (run.block_count > 0) {
+    if (most > 0) run.block_count = std::min(run.block_count, most);
+    ++unit->pending;
+    spawn(write_run(unit, run, content_of(run)));
+    run = next_run(*unit, run.end(), unit->whole);
+  }
+  --unit->pending;
+}
+
 Task<void> Destager::write_run(Unit* unit, Extent extent, BufferList data) {
   const std::uint64_t byte_count = data.byte_count();
   const Completion completion = co_await below_.submit({.operation = Operation::kWrite,
                                                         .origin = Origin::kDestage,
                                                         .extent = extent,
                                                         .data = std::move(data)});
-  ++counters_.destages;
-  counters_.destage_bytes += byte_count;
-  if (completion.error != Error::kNone) unit->error = completion.error;
+  if (completion.error != Error::kNone) {
+    unit->error = completion.error;
+  } else {
+    ++counters_.destages;
+    counters_.destage_bytes += byte_count;
+  }
   --unit->pending;
   unit->written.notify_all();
 }
@@ -230,14 +237,20 @@ Extent Destager::next_run(const Unit& unit, Lba from, bool whole) {
   return run;
 }
 
-// Every block is cached, and nobody changes one below.
+// Every block is cached, and nobody changes one below. What is clean in the write memory does not
+// count: nobody can tell any more whether it is what it was.
 bool Destager::whole_in_cache(const Extent& extent) const {
   if (device_.locks_.blocked(RangeLocks::Kind::kRead, extent)) return false;
   for (std::uint64_t number = device_.line_of(extent.first);
        number <= device_.line_of(extent.end() - 1); ++number) {
     const Line* const line = device_.find_line(number);
-    if (line == nullptr || first_gap(*line, device_.range_in(number, extent)).count > 0) {
-      return false;
+    if (line == nullptr) return false;
+    const Range range = device_.range_in(number, extent);
+    if (first_gap(*line, range).count > 0) return false;
+    for (unsigned i = find_segment(*line, range.first); i < line->segments.size(); ++i) {
+      const Segment& segment = line->segments[i];
+      if (segment.first >= range.end()) break;
+      if (segment.in_write_memory && segment.dirty == nullptr) return false;
     }
   }
   return true;
@@ -263,8 +276,12 @@ void Destager::settle(Unit* unit, Error error) {
     cache_.throttle().note_destaged(unit->bytes);
     clean(*unit);
   }
+  const std::uint64_t first = stripes_.stripe_of(unit->extent.first);
   const std::uint64_t last = stripes_.stripe_of(unit->extent.end() - 1);
-  for (std::uint64_t number = stripes_.stripe_of(unit->extent.first); number <= last; ++number) {
+  if (error == Error::kNone) {
+    (unit->whole ? counters_.full_stripes : counters_.partial_stripes) += last - first + 1;
+  }
+  for (std::uint64_t number = first; number <= last; ++number) {
     stripes_.end(*stripes_.find(number), now, error);
   }
   if (error != Error::kNone) {

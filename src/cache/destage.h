@@ -8,11 +8,13 @@
 //
 // Full stripes go as soon as the level is above the low watermark; partial ones when it is above
 // the high one, when they are old or the device is idle, and when a flush asks for them. A stripe
-// is in flight once at a time. After an error everything stays dirty and is tried again, later and
+// is in flight once at a time. What stands in the write memory is checked before it goes below
+// (destage_damage.cc). After an error everything stays dirty and is tried again, later and
 // later.
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 #include "block/block_device.h"
 #include "cache/counters.h"
@@ -67,6 +69,12 @@ class Destager {
 
  private:
   struct Unit;
+  // Blocks that are dirty with this record's bytes, and those are damaged.
+  struct Damage {
+    Extent extent;
+    std::uint64_t volume = 0;
+    std::uint64_t record = 0;  // Its sequence.
+  };
 
   Task<void> run();
   Task<void> run_rounds();
@@ -80,12 +88,17 @@ class Destager {
   Stripe* next_idle(std::uint64_t number, std::uint64_t young);
   Unit* begin(Stripe& first);
   Task<void> write_unit(Unit* unit);
+  void begin_runs(Unit* unit);
   Task<void> write_run(Unit* unit, Extent extent, BufferList data);
   Extent next_run(const Unit& unit, Lba from, bool whole);
   bool whole_in_cache(const Extent& extent) const;
   BufferList content_of(const Extent& extent) const;
   DirtyPart* first_record_in(const Extent& extent);
   Error failed_since(const Extent& extent, std::uint64_t flights, bool landed);
+  // destage_damage.cc
+  std::vector<Damage> find_damage(const Unit& unit);
+  Task<Error> check_content(Unit* unit);
+  void drop_damaged(const Damage& damage);
   void settle(Unit* unit, Error error);
   void clean(const Unit& unit);
   void fail(Error error);

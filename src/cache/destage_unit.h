@@ -11,6 +11,7 @@ struct Destager::Unit : FramePooled {
   std::uint64_t sequence = 0;  // Records up to it had taken effect when it began.
   std::uint64_t bytes = 0;     // Dirty.
   unsigned pending = 0;        // Writes.
+  bool whole = false;          // Its stripes are written as a whole.
   Error error = Error::kNone;
   Condition written;
   Unit* next = nullptr;  // Among those that wait for a round.

@@ -49,6 +49,10 @@ Task<Completion> CachedDevice::read(Request request) {
   if (request.extent.block_count == 0) {
     return complete(Error::kNone, std::move(request.data), request.modelled_arrival);
   }
+  if (!damaged_.empty()) {
+    const std::optional<Lba> bad = damaged_.first_in(request.extent);
+    if (bad) return end_damaged(*bad, std::move(request));
+  }
   if (request.force_unit_access) return read_medium(std::move(request));
   if (!for_host || volume.mode == Mode::kNone) {
     ++volume.counters.pass_throughs;
@@ -75,6 +79,13 @@ BufferList CachedDevice::lend(BufferList found, Request& request) const {
 
 Task<Completion> CachedDevice::complete(Error error, BufferList data, TimePoint arrival) {
   co_return Completion{.error = error, .data = std::move(data), .modelled_end = arrival};
+}
+
+Task<Completion> CachedDevice::end_damaged(Lba first, Request request) {
+  co_return Completion{.error = Error::kMediumError,
+                       .first_bad_lba = first,
+                       .data = std::move(request.data),
+                       .modelled_end = request.modelled_arrival};
 }
 
 // Without waiting, and so without pins.

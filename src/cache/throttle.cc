@@ -35,7 +35,7 @@ struct Throttle::Waiter {
 };
 
 Throttle::Throttle(Executor& home, Limits limits)
-    : home_(home), limits_(limits), rate_(kFirstRate) {
+    : home_(home), all_(limits), limits_(limits), rate_(kFirstRate) {
   assert(limits.low_bytes <= limits.high_bytes && limits.high_bytes <= limits.most_bytes);
   timer_.owner = this;
   timer_.fire = [](Timer& timer) { static_cast<Throttle*>(timer.owner)->pump(); };
@@ -76,6 +76,16 @@ void Throttle::give_back(std::uint64_t byte_count) {
 void Throttle::add_stuck(std::int64_t byte_count) {
   stuck_bytes_ += byte_count;
   assert(stuck_bytes_ >= 0);
+  const std::uint64_t stuck = std::min(static_cast<std::uint64_t>(stuck_bytes_), all_.most_bytes);
+  const double left = all_.most_bytes == 0 ? 1
+                                           : static_cast<double>(all_.most_bytes - stuck) /
+                                                 static_cast<double>(all_.most_bytes);
+  const auto above_stuck = [&](std::uint64_t mark) {
+    const auto share = static_cast<std::uint64_t>(static_cast<double>(mark) * left);
+    return std::min(stuck + share, all_.most_bytes);
+  };
+  limits_.low_bytes = above_stuck(all_.low_bytes);
+  limits_.high_bytes = above_stuck(all_.high_bytes);
   pump();
 }
 
@@ -176,6 +186,10 @@ void Throttle::pump() {
     first.admitted = true;
     first.changed.notify_all();
   }
+}
+
+bool Throttle::short_of_room() const noexcept {
+  return circle_ != nullptr && used_bytes_ + circle_->next->first->byte_count > limits_.most_bytes;
 }
 
 bool Throttle::may_end_pace(TimePoint now) const noexcept {

@@ -7,9 +7,13 @@
 // admitted without a pause after each would find nothing left before the next. Who waits, waits
 // first come first served with its volume; volumes take turns.
 //
+// What cannot be destaged just now is set aside: watermarks are those of the room that is left, so
+// that a device which has failed slows nobody down who writes to others.
+//
 // Used on one executor.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 
 #include "cache/patience.h"
@@ -61,16 +65,21 @@ class Throttle {
 
   // What cannot be destaged just now: room that will not come back soon.
   void add_stuck(std::int64_t byte_count);
+  // What is left beside it is too little for that, or for anybody.
   bool hopeless(std::uint64_t byte_count) const noexcept {
-    return stuck_bytes_ + static_cast<std::int64_t>(byte_count) >
-           static_cast<std::int64_t>(limits_.most_bytes);
+    const auto stuck = static_cast<std::uint64_t>(stuck_bytes_);
+    const std::uint64_t left = limits_.most_bytes - std::min(stuck, limits_.most_bytes);
+    return left < std::max(byte_count, limits_.most_bytes / kLeastShare);
   }
 
   std::uint64_t used_bytes() const noexcept { return used_bytes_; }
+  // As they are now, for used_bytes(): with what is stuck below all of them.
   const Limits& limits() const noexcept { return limits_; }
   bool above_low() const noexcept { return used_bytes_ > limits_.low_bytes; }
   bool above_high() const noexcept { return used_bytes_ > limits_.high_bytes; }
   bool waiting() const noexcept { return circle_ != nullptr; }
+  // Whoever is next would not be admitted even if it were his turn.
+  bool short_of_room() const noexcept;
   std::int64_t stuck_bytes() const noexcept { return stuck_bytes_; }
   double bytes_per_second() const noexcept { return rate_; }
 
@@ -83,7 +92,11 @@ class Throttle {
   void note_level(TimePoint now) noexcept;
   Duration delay_for(std::uint64_t byte_count) const;
 
+  // Of all the room: where less is left beside what is stuck, writes do not wait for it.
+  static constexpr std::uint64_t kLeastShare = 16;
+
   Executor& home_;
+  const Limits all_;  // While nothing is stuck.
   Limits limits_;
   std::uint64_t used_bytes_ = 0;
   std::int64_t stuck_bytes_ = 0;

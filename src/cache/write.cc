@@ -167,6 +167,8 @@ void CachedDevice::insert(DirtyRecord& record, const PinnedLines& lines, const B
   record.device = this;
   live_bytes_ += record.bytes;
   live_room_ += record.room;
+  destager_.update_stuck();
+  damaged_.remove(record.extent);
   VolumeState& volume = cache_.volume_state(record.volume);
   std::size_t offset = 0;
   std::uint64_t absorbed_blocks = 0;
@@ -223,6 +225,7 @@ Task<Completion> CachedDevice::write_through(Request request, Extent rest, TimeP
                                                piece.byte_count(block_bytes_));
     Request part = part_of(request, piece, data.share());
     completion = co_await below().submit(std::move(part));
+    if (completion.error == Error::kNone) damaged_.remove(piece);
     if (!request.force_unit_access) destager_.note_unflushed();
     const bool keep =
         completion.error == Error::kNone && volume.mode != Mode::kNone && !request.disable_page_out;

@@ -12,7 +12,6 @@
 #include <utility>
 
 #include "cache/write_record.h"
-#include "runtime/crc32c.h"
 
 namespace sandbay::cache {
 namespace {
@@ -105,7 +104,11 @@ void WriteMemory::unlink(std::uint32_t slot) {
 
 void WriteMemory::free_entry(std::uint32_t slot) {
   finish(entries_[slot].subject, std::move(entries_[slot].data));
+  // The room for checksums stays: the next one needs it as well.
+  std::vector<std::uint32_t> checksums = std::move(entries_[slot].checksums);
+  checksums.clear();
   entries_[slot] = Entry{};
+  entries_[slot].checksums = std::move(checksums);
   free_slots_.push_back(slot);
 }
 
@@ -132,7 +135,7 @@ std::size_t WriteMemory::encode(const Entry& entry, std::span<std::byte> descrip
     const WriteSlice slice{
         .offset = static_cast<std::uint64_t>(bytes.data() - primary_.data.data()),
         .byte_count = static_cast<std::uint32_t>(bytes.byte_count()),
-        .checksum = crc32c(bytes.bytes())};
+        .checksum = entry.checksums[i]};
     std::memcpy(target, &slice, sizeof slice);
   }
   return descriptor_bytes(entry.data.slice_count());
@@ -174,6 +177,7 @@ Task<Result<WriteId>> WriteMemory::append(WriteSubject subject, BufferList data,
   entry.order = next_order_++;
   entry.subject = subject;
   entry.data = std::move(data);
+  seal(entry);
   held_bytes_ += entry.data.byte_count();
   promised_ += byte_count;
   const Result<std::uint64_t> first = co_await append_to(&primary_, slot);

@@ -118,6 +118,16 @@ class WriteMemory {
   // The same for writes that overlap the extent: where there never was one, it ends well also when
   // the memory has failed.
   Task<Error> flush_releases(Uuid device, Extent extent);
+  // Memory can be damaged while it is in use; what was appended must not go to the drives as
+  // something else. Whether the write's bytes of these blocks are what they were: a slice that is
+  // not comes from the mirror, where that has it right. Asked again with the same `check`, it looks
+  // no second time: each check is about one extent. Numbers come from new_check().
+  bool verify(WriteId id, const Extent& extent, std::uint64_t check);
+  std::uint64_t new_check() noexcept { return ++checks_; }
+  // What verify() has found: the write's blocks in the extent that are damaged, in order.
+  std::vector<Extent> damaged(WriteId id, const Extent& extent) const;
+  // How many bytes of damage the mirror has made good.
+  std::uint64_t mended_bytes() const noexcept { return mended_bytes_; }
   // How many blocks the write was about, and of what.
   const WriteSubject& subject(WriteId id) const noexcept;
 
@@ -167,6 +177,9 @@ class WriteMemory {
     std::uint64_t order = 0;  // 0: free.
     WriteSubject subject;
     BufferList data;
+    std::vector<std::uint32_t> checksums;  // Of its slices, when it was appended.
+    std::uint64_t checked = 0;             // The last check, and what came of it.
+    bool whole = true;
     std::uint64_t primary = 0;  // Sequences of the records; 0: none.
     std::uint64_t mirror = 0;
     std::uint32_t older = 0;  // By the place of the primary record in the log.
@@ -215,6 +228,13 @@ class WriteMemory {
   Task<void> free_released();
   void release_now(std::uint32_t slot);
 
+  // write_memory_check.cc
+  void seal(Entry& entry);
+  bool good_slice(const Entry& entry, std::size_t index) const;
+  bool mend_slice(Entry& entry, std::size_t index);
+  template <class Visit>
+  static void for_slices(const Entry& entry, const Extent& extent, Visit visit);
+
   // write_memory_room.cc
   static std::uint64_t log_bytes(std::size_t slice_count);
   static std::uint64_t log_bytes_of(const Entry& entry);
@@ -249,6 +269,8 @@ class WriteMemory {
   std::vector<Released> leaving_;   // Of these it is about to.
   // Since the memory has failed: blocks of which a write may come back, first and end.
   std::map<Uuid, std::multimap<Lba, Lba>> doubtful_;
+  std::uint64_t checks_ = 0;
+  std::uint64_t mended_bytes_ = 0;
   std::vector<std::uint32_t> held_releases_;  // Until records that are being moved have arrived.
   Condition releases_made_;
   LogWaiter* first_log_waiter_ = nullptr;

@@ -222,6 +222,7 @@ void WriteMemory::settle_found(Found& found, WriteRecovery& recovery) {
   entry.subject = subject_of(found.header);
   for (const WriteSlice& slice : found.slices) {
     entry.data.append(pool_.adopt(slice.offset, slice.byte_count));
+    entry.checksums.push_back(slice.checksum);
   }
   held_bytes_ += entry.data.byte_count();
   recovery.writes.push_back(

@@ -1,56 +1,13 @@
 // The cache over NVRAM: what is acknowledged there, what the battery changes, and restarts.
 #include <catch2/catch.hpp>
 
-#include "cache_runs.h"
-#include "nvram/simulated_board.h"
+#include "nvram_controller.h"
 
 namespace sandbay::cache {
 namespace {
 
 using nvram::BatteryState;
 using testing::Bytes;
-
-struct Controller {
-  std::unique_ptr<nvram::Nvram> nvram;
-  std::unique_ptr<WriteMemory> memory;
-  std::unique_ptr<Cache> cache;
-};
-
-Task<Controller> start(Executor& home, nvram::SimulatedBoard& board, bool non_volatile = true) {
-  Controller controller;
-  auto nvram = co_await nvram::Nvram::open(
-      home, board, {.path = "board", .boot_id = "one", .power_loss_only_emulated = non_volatile});
-  REQUIRE(nvram.has_value());
-  controller.nvram = std::move(*nvram);
-  auto memory = co_await WriteMemory::open(
-      controller.nvram.get(), nullptr,
-      {.data_bytes = 4 * kMiB, .log_bytes = 256 * 1024, .slab_bytes = 256 * 1024});
-  REQUIRE(memory.has_value());
-  controller.memory = std::move(*memory);
-  WriteRecovery recovery = controller.memory->recover();
-  REQUIRE(recovery.lost.empty());
-  const Error error = co_await controller.memory->accept();
-  REQUIRE(error == Error::kNone);
-  controller.cache = std::make_unique<Cache>(home, quiet(), controller.memory.get());
-  controller.cache->adopt(std::move(recovery.writes));
-  co_return controller;
-}
-
-// What is dirty stays in the NVRAM.
-Task<void> stop(Controller& controller) {
-  co_await controller.cache->stop();
-  controller.cache.reset();
-  co_await controller.memory->stop();
-  controller.memory.reset();
-  controller.nvram.reset();
-}
-
-Task<void> close(Controller& controller) {
-  const Error error = co_await controller.cache->close();
-  REQUIRE(error == Error::kNone);
-  REQUIRE(controller.memory->live_writes() == 0);
-  co_await stop(controller);
-}
 
 Task<void> acknowledges(Executor& home) {
   nvram::SimulatedBoard board(8 * kMiB);

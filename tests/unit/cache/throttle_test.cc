@@ -222,6 +222,33 @@ Task<void> give_up_in_the_throttle(Executor& home) {
   REQUIRE(!throttle.waiting());
 }
 
+Task<void> sets_aside(Executor& home) {
+  Throttle throttle(home, {.low_bytes = 500, .high_bytes = 750, .most_bytes = 1000});
+  throttle.take(800);
+  REQUIRE_FALSE(throttle.try_admit(1));
+  throttle.add_stuck(800);
+  // Of the 200 that are left, half and three quarters.
+  REQUIRE(throttle.limits().low_bytes == 900);
+  REQUIRE(throttle.limits().high_bytes == 950);
+  REQUIRE(throttle.try_admit(150));
+  REQUIRE_FALSE(throttle.try_admit(1));
+  REQUIRE_FALSE(throttle.hopeless(200));
+  REQUIRE(throttle.hopeless(201));
+  // Next to nothing is left: nobody waits for a piece of it.
+  throttle.add_stuck(150);
+  REQUIRE(throttle.hopeless(1));
+  throttle.add_stuck(-950);
+  REQUIRE(throttle.limits().high_bytes == 750);
+  throttle.give_back(950);
+  REQUIRE(throttle.try_admit(750));
+  throttle.give_back(750);
+  co_return;
+}
+
+TEST_CASE("What is stuck is set aside: watermarks are those of the rest", "[cache][throttle]") {
+  testing::run_in_world(1, [](Executor& home) { return sets_aside(home); });
+}
+
 TEST_CASE("Whoever gives up waiting for room leaves the others in their order",
           "[cache][throttle]") {
   testing::run_in_world(1, give_up_in_the_throttle);
