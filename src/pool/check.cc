@@ -96,7 +96,7 @@ void Checker::check_version(const Branch& branch, PageNumber page, const Kept& k
 Task<void> Checker::check_kept(const Branch* branch) {
   const std::string prefix = map.key_of({.branch = branch->id(), .page = 0}, 0)
                                  .substr(0, map.key('k').size() + sizeof(BranchId));
-  std::uint64_t data = 0;
+  KeptCounts data;
   std::set<PageNumber> pages;
   std::string after;
   while (true) {
@@ -127,7 +127,7 @@ Task<void> Checker::check_kept(const Branch* branch) {
       }
       for (const Kept& version : entry.leaf.all()) {
         check_version(*branch, page, version);
-        if (version.state == ChunkState::kData) ++data;
+        if (version.state == ChunkState::kData) data.add(version.slot.place.store, 1);
       }
     }
     const std::size_t useless = (*kept)->useless(branch->living).size();
@@ -136,8 +136,9 @@ Task<void> Checker::check_kept(const Branch* branch) {
       find("page {} of branch {} keeps {} chunks that nobody needs", page, branch->id(), useless);
     }
   }
-  if (data != branch->record.kept_slots) {
-    find("branch {} counts {} slots, and has {}", branch->id(), branch->record.kept_slots, data);
+  if (data != branch->record.kept) {
+    find("branch {} counts {} slots, and has {}, or in other stores", branch->id(),
+         branch->record.kept.total(), data.total());
   }
 }
 

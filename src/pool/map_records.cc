@@ -1,8 +1,9 @@
 // The encodings of map records, little-endian, fields in the order of the structures.
 //
 // A record is its kind (1) and its fields; booleans take one byte, labels their length (1) and
-// their bytes. A group is its sequence (8) and records. The checkpoint is version (4), chunks of a
-// page (4), sequence (8), last branch (8), UUID of the log (16).
+// their bytes, counts of slots how many stores (2) and for each its number (2) and its count (8). A
+// group is its sequence (8) and records. The checkpoint is version (4), chunks of a page (4),
+// sequence (8), last branch (8), UUID of the log (16).
 #include "pool/map_records.h"
 
 #include <array>
@@ -46,6 +47,13 @@ class Writer {
   }
   void field(const Uuid& uuid) {
     text_.append(reinterpret_cast<const char*>(uuid.data()), uuid.size());
+  }
+  void field(const KeptCounts& counts) {
+    field(static_cast<std::uint16_t>(counts.entries().size()));
+    for (const auto& [store, count] : counts.entries()) {
+      field(store);
+      field(count);
+    }
   }
   void field(const std::string& label) {
     assert(label.size() <= kLongestLabel);
@@ -101,6 +109,21 @@ class Reader {
     const auto bytes = take(uuid.size());
     if (!bytes.empty()) std::memcpy(uuid.data(), bytes.data(), uuid.size());
   }
+  void field(KeptCounts& counts) {
+    std::uint16_t stores = 0;
+    field(stores);
+    std::uint32_t least = 0;
+    for (; stores > 0 && error_.empty(); --stores) {
+      StoreIndex store = 0;
+      std::uint64_t count = 0;
+      field(store);
+      field(count);
+      const bool right = store >= least && store != kNoStore && count > 0;
+      if (!right) return fail("a branch whose slots are counted wrong");
+      counts.add(store, count);
+      least = store + 1U;
+    }
+  }
   void field(std::string& label) {
     std::uint8_t length = 0;
     field(length);
@@ -120,47 +143,48 @@ class Reader {
   std::string_view error_;
 };
 
-// The fields of each record, for reading and for writing.
-template <class Coder, class Record>
+// The fields of each record, for reading and for writing: a Record may be const.
+template <class Record, class Plain>
+concept Of = std::is_same_v<std::remove_const_t<Record>, Plain>;
+
+template <class Coder, Of<PlacePages> Record>
 void code(Coder& coder, Record& record) {
-  using Plain = std::remove_const_t<Record>;
-  if constexpr (std::is_same_v<Plain, PlacePages>) {
-    coder.field(record.branch);
-    coder.field(record.page);
-    coder.field(record.count);
-    coder.field(record.place);
-  } else if constexpr (std::is_same_v<Plain, SetChunks>) {
-    coder.field(record.branch);
-    coder.field(record.page);
-    coder.field(record.first);
-    coder.field(record.count);
-    coder.field(record.state, ChunkState::kData);
-  } else if constexpr (std::is_same_v<Plain, KeepChunks>) {
-    coder.field(record.branch);
-    coder.field(record.page);
-    coder.field(record.generation);
-    coder.field(record.first);
-    coder.field(record.count);
-    coder.field(record.state, ChunkState::kData);
-    coder.field(record.slot);
-  } else if constexpr (std::is_same_v<Plain, ForgetChunk>) {
-    coder.field(record.branch);
-    coder.field(record.page);
-    coder.field(record.generation);
-    coder.field(record.chunk);
-  } else if constexpr (std::is_same_v<Plain, EraseBranch>) {
-    coder.field(record.branch);
-  } else if constexpr (std::is_same_v<Plain, EraseSnapshot>) {
-    coder.field(record.branch);
-    coder.field(record.generation);
-  } else {
-    static_assert(std::is_same_v<Plain, EraseStore>);
-    coder.field(record.index);
-  }
+  coder.field(record.branch);
+  coder.field(record.page);
+  coder.field(record.count);
+  coder.field(record.place);
 }
 
-template <class Coder, class Record>
-void code_branch(Coder& coder, Record& record) {
+template <class Coder, Of<SetChunks> Record>
+void code(Coder& coder, Record& record) {
+  coder.field(record.branch);
+  coder.field(record.page);
+  coder.field(record.first);
+  coder.field(record.count);
+  coder.field(record.state, ChunkState::kData);
+}
+
+template <class Coder, Of<KeepChunks> Record>
+void code(Coder& coder, Record& record) {
+  coder.field(record.branch);
+  coder.field(record.page);
+  coder.field(record.generation);
+  coder.field(record.first);
+  coder.field(record.count);
+  coder.field(record.state, ChunkState::kData);
+  coder.field(record.slot);
+}
+
+template <class Coder, Of<ForgetChunk> Record>
+void code(Coder& coder, Record& record) {
+  coder.field(record.branch);
+  coder.field(record.page);
+  coder.field(record.generation);
+  coder.field(record.chunk);
+}
+
+template <class Coder, Of<BranchRecord> Record>
+void code(Coder& coder, Record& record) {
   coder.field(record.id);
   coder.field(record.byte_count);
   coder.field(record.parent);
@@ -173,38 +197,31 @@ void code_branch(Coder& coder, Record& record) {
   coder.field(record.fixed_store);
   coder.field(record.page_limit);
   coder.field(record.page_warning);
-  coder.field(record.kept_slots);
+  coder.field(record.kept);
   coder.field(record.label);
 }
 
-template <class Coder>
-void code(Coder& coder, BranchRecord& record) {
-  code_branch(coder, record);
-}
-template <class Coder>
-void code(Coder& coder, const BranchRecord& record) {
-  code_branch(coder, record);
+template <class Coder, Of<EraseBranch> Record>
+void code(Coder& coder, Record& record) {
+  coder.field(record.branch);
 }
 
-template <class Coder, class Record>
-void code_snapshot(Coder& coder, Record& record) {
+template <class Coder, Of<SnapshotRecord> Record>
+void code(Coder& coder, Record& record) {
   coder.field(record.branch);
   coder.field(record.generation);
   coder.field(record.byte_count);
   coder.field(record.label);
 }
 
-template <class Coder>
-void code(Coder& coder, SnapshotRecord& record) {
-  code_snapshot(coder, record);
-}
-template <class Coder>
-void code(Coder& coder, const SnapshotRecord& record) {
-  code_snapshot(coder, record);
+template <class Coder, Of<EraseSnapshot> Record>
+void code(Coder& coder, Record& record) {
+  coder.field(record.branch);
+  coder.field(record.generation);
 }
 
-template <class Coder, class Record>
-void code_store(Coder& coder, Record& record) {
+template <class Coder, Of<StoreRecord> Record>
+void code(Coder& coder, Record& record) {
   coder.field(record.index);
   coder.field(record.uuid);
   coder.field(record.page_count);
@@ -213,13 +230,18 @@ void code_store(Coder& coder, Record& record) {
   coder.field(record.state, StoreState::kVacating);
 }
 
-template <class Coder>
-void code(Coder& coder, StoreRecord& record) {
-  code_store(coder, record);
+template <class Coder, Of<EraseStore> Record>
+void code(Coder& coder, Record& record) {
+  coder.field(record.index);
 }
-template <class Coder>
-void code(Coder& coder, const StoreRecord& record) {
-  code_store(coder, record);
+
+template <class Coder, Of<CheckpointRecord> Record>
+void code(Coder& coder, Record& record) {
+  coder.field(record.version);
+  coder.field(record.page_chunks);
+  coder.field(record.sequence);
+  coder.field(record.last_branch);
+  coder.field(record.log);
 }
 
 // What a record of whatever content must keep to; the map checks the rest.
@@ -309,15 +331,6 @@ bool read(Reader& reader, MapRecord& record) {
   return reader.error().empty();
 }
 
-template <class Coder, class Record>
-void code_checkpoint(Coder& coder, Record& record) {
-  coder.field(record.version);
-  coder.field(record.page_chunks);
-  coder.field(record.sequence);
-  coder.field(record.last_branch);
-  coder.field(record.log);
-}
-
 }  // namespace
 
 void append(std::string& text, const MapRecord& record) {
@@ -361,14 +374,14 @@ Result<MapRecord, std::string_view> unpack_record(std::string_view text) {
 std::string pack(const CheckpointRecord& record) {
   std::string text;
   Writer writer(text);
-  code_checkpoint(writer, record);
+  code(writer, record);
   return text;
 }
 
 Result<CheckpointRecord, std::string_view> unpack_checkpoint(std::string_view text) {
   Reader reader(text);
   CheckpointRecord record;
-  code_checkpoint(reader, record);
+  code(reader, record);
   if (!reader.error().empty()) return std::unexpected(reader.error());
   if (!reader.at_end()) return std::unexpected("a record that is too long");
   if (record.version != 1) return std::unexpected("a map of another version");

@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "pool/chunk_map.h"
+#include "pool/kept_counts.h"
 #include "pool/place.h"
 #include "runtime/error.h"
 #include "runtime/uuid.h"
@@ -81,7 +82,7 @@ struct BranchRecord {
   StoreIndex fixed_store = kNoStore;  // All its pages are in that store.
   std::uint64_t page_limit = 0;       // Thin: at most so many pages; 0: no limit.
   std::uint64_t page_warning = 0;     // Thin: told when it has so many; 0: never.
-  std::uint64_t kept_slots = 0;       // Slots that its snapshots use. Kept by the map alone.
+  KeptCounts kept;                    // Slots that its snapshots use. Kept by the map alone.
   std::string label;                  // The owner's words, at most kLongestLabel bytes.
   bool operator==(const BranchRecord&) const = default;
 };

@@ -3,9 +3,11 @@
 
 #include <algorithm>
 #include <cassert>
+#include <span>
 #include <utility>
 
 #include "pool/pool.h"
+#include "runtime/frame_vector.h"
 
 namespace sandbay::pool {
 
@@ -30,55 +32,76 @@ void ReadPlan::add(Slot slot, std::uint32_t count) {
 
 namespace {
 
-struct Chunk {
+// Where a chunk is, as far as it is known.
+struct Found {
   ChunkState state = ChunkState::kThrough;
   Slot slot;
 };
 
-}  // namespace
+using FoundChunks = FrameVector<Found>;
 
-Task<Error> plan_read(Pool* pool, Branch* branch, Generation generation, ChunkRange range,
-                      ReadPlan* plan) {
-  PoolMap& map = pool->map();
+// What the branch itself says of chunks that are through so far. The part of the range that has
+// such chunks afterwards.
+Task<Result<ChunkRange>> look_in(PoolMap* map, const Branch* branch, Generation generation,
+                                 ChunkRange range, std::span<Found> found) {
   const PageKey key{.branch = branch->id(), .page = range.page};
   PoolMap::KeptMaps::Pin kept;
   if (generation != kLive) {
-    auto loaded = co_await map.kept(key, generation);
-    if (!loaded.has_value()) co_return loaded.error();
+    auto loaded = co_await map->kept(key, generation);
+    if (!loaded.has_value()) co_return std::unexpected(loaded.error());
     kept = std::move(*loaded);
   }
-  auto chunks = co_await map.chunk_map(key);
-  if (!chunks.has_value()) co_return chunks.error();
+  auto chunks = co_await map->chunk_map(key);
+  if (!chunks.has_value()) co_return std::unexpected(chunks.error());
   // The lock keeps the page's place and these chunks as they are.
   const Place place = branch->pages.at(range.page).place();
-  const auto look = [&](ChunkIndex chunk) {
+  ChunkRange open{.page = range.page, .first = range.first, .count = 0};
+  for (ChunkIndex chunk = range.first; chunk < range.end(); ++chunk) {
+    Found& one = found[chunk - range.first];
+    if (one.state != ChunkState::kThrough) continue;
     const Kept* const version = kept ? kept->seen_by(generation, chunk) : nullptr;
-    if (version != nullptr) return Chunk{.state = version->state, .slot = version->slot};
-    return Chunk{.state = (*chunks)->state(chunk),
-                 .slot = {.place = place, .chunk = static_cast<std::uint16_t>(chunk)}};
-  };
-  for (ChunkIndex chunk = range.first; chunk < range.end();) {
-    const Chunk here = look(chunk);
-    if (here.state == ChunkState::kData) {
-      plan->add(here.slot, 1);
-      ++chunk;
-      continue;
+    if (version != nullptr) {
+      one = {.state = version->state, .slot = version->slot};
+    } else {
+      one = {.state = (*chunks)->state(chunk),
+             .slot = {.place = place, .chunk = static_cast<std::uint16_t>(chunk)}};
     }
-    ChunkIndex end = chunk + 1;
-    while (end < range.end() && look(end).state == here.state) ++end;
-    const ChunkRange run{.page = range.page, .first = chunk, .count = end - chunk};
-    chunk = end;
-    if (here.state == ChunkState::kZero || !branch->has_parent()) {
-      plan->add_zeros(run.count);
-      continue;
-    }
-    Branch* const parent = map.find(branch->record.parent);
+    if (one.state != ChunkState::kThrough) continue;
+    if (open.count == 0) open.first = chunk;
+    open.count = chunk + 1 - open.first;
+  }
+  co_return open;
+}
+
+}  // namespace
+
+// Level by level. What is open at a level is locked there with one lock that covers it all: whoever
+// held one and asked for another of the same branch would wait for a change that waits for him.
+Task<Error> plan_read(Pool* pool, Branch* branch, Generation generation, ChunkRange range,
+                      ReadPlan* plan) {
+  PoolMap& map = pool->map();
+  FoundChunks found;
+  found.resize(range.count);
+  ChunkRange open = range;
+  while (true) {
+    const std::span<Found> part =
+        std::span<Found>(found).subspan(open.first - range.first, open.count);
+    const auto rest = co_await look_in(&map, branch, generation, open, part);
+    if (!rest.has_value()) co_return rest.error();
+    open = *rest;
+    if (open.count == 0 || !branch->has_parent()) break;
+    generation = branch->record.parent_generation;
+    branch = map.find(branch->record.parent);
     plan->holds.push_back(
-        std::make_unique<ChunkLocks::Hold>(parent->locks, ChunkLocks::Kind::kRead, run));
-    if (!plan->holds.back()->ready()) co_await parent->locks.wait(*plan->holds.back());
-    const Error error =
-        co_await plan_read(pool, parent, branch->record.parent_generation, run, plan);
-    if (error != Error::kNone) co_return error;
+        std::make_unique<ChunkLocks::Hold>(branch->locks, ChunkLocks::Kind::kRead, open));
+    if (!plan->holds.back()->ready()) co_await branch->locks.wait(*plan->holds.back());
+  }
+  for (const Found& one : found) {
+    if (one.state == ChunkState::kData) {
+      plan->add(one.slot, 1);
+    } else {
+      plan->add_zeros(1);
+    }
   }
   co_return Error::kNone;
 }
@@ -128,6 +151,19 @@ void PageIo::start(const Request& like, Operation operation, Slot slot, std::uin
   spawn(run(&part, device, std::move(request)));
 }
 
+void PageIo::start_flush(const Request& like, BlockDevice* device) {
+  Part& part = *parts_.emplace_back(std::make_unique<Part>());
+  Request request{.operation = Operation::kFlush,
+                  .origin = like.origin,
+                  .extent = {.first = 0, .block_count = device->geometry().block_count},
+                  .volume = like.volume,
+                  .deadline = like.deadline,
+                  .cancellation = like.cancellation,
+                  .modelled_arrival = like.modelled_arrival};
+  ++running_;
+  spawn(run(&part, device, std::move(request)));
+}
+
 void PageIo::add_zeros(BufferList data) {
   Part& part = *parts_.emplace_back(std::make_unique<Part>());
   data.fill_zero();
@@ -158,6 +194,26 @@ Task<Completion> PageIo::wait() {
     whole.first_bad_lba = part->first_lba + behind / block;
   }
   parts_.clear();
+  co_return whole;
+}
+
+Task<Completion> flush_stores(Pool* pool, std::span<Branch* const> branches, const Request* like,
+                              bool forced_only) {
+  PageIo io(*pool);
+  Error missing = Error::kNone;
+  for (const auto& [index, store] : pool->map().stores()) {
+    const bool concerned = std::ranges::any_of(
+        branches, [index](const Branch* branch) { return branch->pages.count_on(index) > 0; });
+    if (!concerned) continue;
+    BlockDevice* const device = pool->device(index);
+    if (device == nullptr) {
+      missing = Error::kNotReady;
+    } else if (forced_only ? needs_force(*device) : device->geometry().volatile_cache) {
+      io.start_flush(*like, device);
+    }
+  }
+  Completion whole = co_await io.wait();
+  if (whole.error == Error::kNone) whole.error = missing;
   co_return whole;
 }
 

@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "block/block_device.h"
@@ -53,6 +54,8 @@ class PageIo {
              BufferList data, Lba first_lba);
   // A run that is only zeros, in the order of the others.
   void add_zeros(BufferList data);
+  // Starts a flush of a whole store.
+  void start_flush(const Request& like, BlockDevice* device);
   // Ends when all have ended. The payloads in the order of their starts, the first error in it.
   Task<Completion> wait();
 
@@ -68,5 +71,10 @@ class PageIo {
 
 // What makes a write to the store durable before it ends: nothing, where nothing is volatile.
 bool needs_force(const BlockDevice& device) noexcept;
+
+// Flushes the stores that have pages of one of these branches, all at once. `forced_only`: but
+// those that need no force. kNotReady: one of them is missing. Awaited at once.
+Task<Completion> flush_stores(Pool* pool, std::span<Branch* const> branches, const Request* like,
+                              bool forced_only);
 
 }  // namespace sandbay::pool

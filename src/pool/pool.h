@@ -238,6 +238,7 @@ class Pool {
   Task<Error> cut_off(Branch* branch, BranchRecord record, PageNumber pages, metadata::Batch extra);
   Task<Result<std::vector<Generation>>> snapshot_locked(std::vector<SnapshotOrder> orders,
                                                         metadata::Batch extra);
+  Task<Error> settle(const std::vector<Branch*>* branches);
   Task<Error> remove_snapshot_locked(SnapshotKey snapshot, metadata::Batch extra);
   Task<Result<BranchId>> clone_locked(SnapshotKey of, BranchOptions options, metadata::Batch extra);
   Task<Result<BranchId>> restore_locked(PoolVolume* volume, SnapshotKey to, metadata::Batch extra);

@@ -185,7 +185,7 @@ void PoolMap::apply(const KeepChunks& record) {
   }
   kept_maps_.resized(key);
   if (record.state != ChunkState::kData) return;
-  branches_.at(record.branch)->record.kept_slots += record.count;
+  branches_.at(record.branch)->record.kept.add(record.slot.place.store, record.count);
   note_changed('b', record.branch);
 }
 
@@ -195,9 +195,7 @@ void PoolMap::apply(const ForgetChunk& record) {
       kept_maps_.change(key, sequence()).forget(record.generation, record.chunk, sequence());
   if (kept.state != ChunkState::kData) return;
   free_slot(kept.slot);
-  BranchRecord& branch = branches_.at(record.branch)->record;
-  assert(branch.kept_slots > 0);
-  --branch.kept_slots;
+  branches_.at(record.branch)->record.kept.remove(kept.slot.place.store);
   note_changed('b', record.branch);
 }
 
@@ -225,7 +223,7 @@ void PoolMap::apply(const BranchRecord& record) {
   }
   BranchRecord next = record;
   // These two are the map's own.
-  next.kept_slots = branch->record.kept_slots;
+  next.kept = branch->record.kept;
   next.last_generation = std::max(next.last_generation, branch->record.last_generation);
   if (next.dead != branch->record.dead) ++branch->living_changes;
   link_child(branch->record, false);
@@ -237,7 +235,7 @@ void PoolMap::apply(const EraseBranch& record) {
   const auto found = branches_.find(record.branch);
   assert(found != branches_.end());
   const Branch& branch = *found->second;
-  assert(branch.pages.placed_count() == 0 && branch.record.kept_slots == 0);
+  assert(branch.pages.placed_count() == 0 && branch.record.kept.total() == 0);
   assert(branch.snapshots.empty() && branch.children.empty());
   link_child(branch.record, false);
   branches_.erase(found);

@@ -150,7 +150,7 @@ std::string PoolMap::check_plain(const BranchRecord& record) const {
 std::string PoolMap::check_plain(const EraseBranch& record) const {
   const Branch* const branch = find(record.branch);
   if (branch == nullptr) return "a branch that is none";
-  const bool idle = branch->pages.placed_count() == 0 && branch->record.kept_slots == 0 &&
+  const bool idle = branch->pages.placed_count() == 0 && branch->record.kept.total() == 0 &&
                     branch->snapshots.empty() && branch->children.empty();
   return idle ? "" : "a branch that is in use";
 }

@@ -13,8 +13,11 @@ namespace sandbay::pool {
 
 namespace {
 
-constexpr Health kWorst[] = {Health::kMissing, Health::kFailed, Health::kDegraded,
-                             Health::kPredictedFailure};
+// From the best to the worst.
+constexpr Health kWorse[] = {Health::kGood, Health::kPredictedFailure, Health::kDegraded,
+                             Health::kFailed, Health::kMissing};
+
+auto badness(Health health) { return std::ranges::find(kWorse, health) - std::begin(kWorse); }
 
 }  // namespace
 
@@ -59,18 +62,26 @@ const Geometry& PoolVolume::geometry() const noexcept {
   return geometry_;
 }
 
-Health PoolVolume::health() const noexcept {
-  for (const Health bad : kWorst) {
-    for (const Branch* branch = branch_; branch != nullptr;
-         branch = pool_.map().find(branch->record.parent)) {
-      for (const auto& [index, store] : pool_.map().stores()) {
-        if (branch->pages.count_on(index) == 0) continue;
-        const BlockDevice* const device = pool_.device(index);
-        if ((device != nullptr ? device->health() : Health::kMissing) == bad) return bad;
-      }
-    }
+// A live end reads nothing of what its own snapshots keep; whoever hangs on a generation may.
+bool PoolVolume::reads_from(StoreIndex store) const noexcept {
+  bool live = !read_only();
+  for (const Branch* branch = branch_; branch != nullptr;
+       branch = pool_.map().find(branch->record.parent)) {
+    if (branch->pages.count_on(store) > 0) return true;
+    if (!live && branch->record.kept.on(store) > 0) return true;
+    live = false;
   }
-  return Health::kGood;
+  return false;
+}
+
+Health PoolVolume::health() const noexcept {
+  Health worst = Health::kGood;
+  for (const auto& [index, store] : pool_.map().stores()) {
+    const BlockDevice* const device = pool_.device(index);
+    const Health health = device != nullptr ? device->health() : Health::kMissing;
+    if (badness(health) > badness(worst) && reads_from(index)) worst = health;
+  }
+  return worst;
 }
 
 std::string PoolVolume::description() const {
@@ -194,16 +205,8 @@ Task<Completion> PoolVolume::read_piece(Request request, Piece piece) {
 Task<Completion> PoolVolume::flush(Request request) {
   if (!door_.try_enter()) co_await door_.enter();
   const DoorHold door(door_);
-  Completion whole{.data = std::move(request.data)};
-  std::vector<BlockDevice*> devices = pool_.devices();
-  for (BlockDevice* const device : devices) {
-    if (device == nullptr) continue;
-    Request part = request_like(request);
-    part.extent = {.first = 0, .block_count = device->geometry().block_count};
-    const Completion completion = co_await device->submit(std::move(part));
-    if (whole.error == Error::kNone) whole.error = completion.error;
-    whole.modelled_end = std::max(whole.modelled_end, completion.modelled_end);
-  }
+  Completion whole = co_await flush_stores(&pool_, {&branch_, 1}, &request, false);
+  whole.data = std::move(request.data);
   co_return whole;
 }
 

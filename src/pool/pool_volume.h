@@ -31,7 +31,8 @@ class PoolVolume final : public BlockDevice {
 
   Executor& home() const noexcept override { return pool_.home(); }
   const Geometry& geometry() const noexcept override;
-  // The worst of the stores with pages of it; kMissing if one of them is missing.
+  // The worst of the stores that it reads from: with pages of it or of its parents, or with what
+  // is kept for the generations that it reads. kMissing: one of them is missing.
   Health health() const noexcept override;
   std::string description() const override;
   Task<Completion> submit(Request request) override;
@@ -59,6 +60,7 @@ class PoolVolume final : public BlockDevice {
 
   Piece first_piece(std::uint64_t byte, std::uint64_t end) const noexcept;
   Lba lba_of(const Piece& piece) const noexcept;
+  bool reads_from(StoreIndex store) const noexcept;
   // Its flags and limits, without extent and data.
   static Request request_like(const Request& request);
   void settle_geometry() const;

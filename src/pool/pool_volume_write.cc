@@ -220,38 +220,35 @@ Task<Completion> PoolVolume::write_rest(PageChange* change, const Request* reque
 }
 
 // What the chunks at the two ends of a part read as now: `head` bytes before it, `tail` behind it.
+// One plan for both: two would hold two locks of a parent, one while waiting for the other.
 Task<Result<BufferList>> PoolVolume::fill(PageNumber page, Piece part, std::uint64_t head,
                                           std::uint64_t tail) {
-  BufferList around;
-  if (head + tail == 0) co_return around;
+  if (head + tail == 0) co_return BufferList();
+  const ChunkRange range = part.chunks();
+  assert(range.page == page);
   BufferList room = co_await pool_.copies().allocate(head + tail);
-  struct End {
-    std::uint64_t offset;
-    std::uint64_t byte_count;
-  };
-  const End ends[] = {{part.offset - head, head}, {part.offset + part.byte_count, tail}};
+  ReadPlan plan;
+  const Error error = co_await plan_read(&pool_, branch_, kLive, range, &plan);
+  if (error != Error::kNone) co_return std::unexpected(error);
+  const Request like{.origin = Origin::kCopy};
   PageIo io(pool_);
-  ReadPlan plans[2];
-  Request like{.origin = Origin::kCopy};
-  Error error = Error::kNone;
-  for (std::size_t i = 0; i < 2 && error == Error::kNone; ++i) {
-    if (ends[i].byte_count == 0) continue;
-    const auto chunk = static_cast<ChunkIndex>(ends[i].offset / kChunkBytes);
-    const ChunkRange range{.page = page, .first = chunk, .count = 1};
-    error = co_await plan_read(&pool_, branch_, kLive, range, &plans[i]);
-    if (error != Error::kNone) break;
-    const Source& source = plans[i].sources.front();
-    BufferList data = room.take_front(ends[i].byte_count);
+  const auto start = [&](const Source& source, std::uint32_t behind, std::uint64_t offset,
+                         std::uint64_t byte_count) {
+    if (byte_count == 0) return;
+    BufferList data = room.take_front(byte_count);
     if (source.zeros) {
       io.add_zeros(std::move(data));
     } else {
-      io.start(like, Operation::kRead, source.slot, ends[i].offset % kChunkBytes, std::move(data),
-               0);
+      Slot slot = source.slot;
+      slot.chunk = static_cast<std::uint16_t>(slot.chunk + behind);
+      io.start(like, Operation::kRead, slot, offset, std::move(data), 0);
     }
     ++pool_.count().chunks_filled;
-  }
+  };
+  const Source& last = plan.sources.back();
+  start(plan.sources.front(), 0, 0, head);
+  start(last, last.count - 1, kChunkBytes - tail, tail);
   Completion read = co_await io.wait();
-  if (error != Error::kNone) co_return std::unexpected(error);
   if (read.error != Error::kNone) co_return std::unexpected(read.error);
   co_return std::move(read.data);
 }

@@ -7,6 +7,7 @@
 #include <cassert>
 #include <utility>
 
+#include "pool/page_io.h"
 #include "pool/pool.h"
 #include "pool/pool_volume.h"
 
@@ -33,9 +34,7 @@ Task<Result<std::vector<Generation>>> Pool::snapshot_locked(std::vector<Snapshot
     if (branch->record.last_generation + 1 == kLive) co_return std::unexpected(Error::kNoSpace);
     branches.push_back(branch);
   }
-  // All doors at once, and only then it waits: the moment is the same for all.
-  for (Branch* const branch : branches) branch->door.close();
-  for (Branch* const branch : branches) co_await branch->door.wait_until_empty();
+  Error error = co_await settle(&branches);
   std::vector<Generation> generations;
   std::vector<MapRecord> records;
   for (std::size_t i = 0; i < orders.size(); ++i) {
@@ -46,10 +45,24 @@ Task<Result<std::vector<Generation>>> Pool::snapshot_locked(std::vector<Snapshot
                                         .byte_count = record.byte_count,
                                         .label = std::move(orders[i].label)});
   }
-  const Error error = co_await commit(std::move(records), std::move(extra));
+  if (error == Error::kNone) error = co_await commit(std::move(records), std::move(extra));
   for (Branch* const branch : branches) branch->door.open();
   if (error != Error::kNone) co_return std::unexpected(error);
   co_return generations;
+}
+
+// Closes the doors of these branches and ends when no write is inside, and all that was written is
+// durable: what a generation shows now it shows after a power cut, too. The caller opens the doors.
+Task<Error> Pool::settle(const std::vector<Branch*>* branches) {
+  const Request like{.operation = Operation::kFlush, .origin = Origin::kCopy};
+  // Most of it while hosts still write, so that they wait for little.
+  const Completion early = co_await flush_stores(this, *branches, &like, true);
+  // All doors at once, and only then it waits: the moment is the same for all.
+  for (Branch* const branch : *branches) branch->door.close();
+  for (Branch* const branch : *branches) co_await branch->door.wait_until_empty();
+  if (early.error != Error::kNone) co_return early.error;
+  const Completion flushed = co_await flush_stores(this, *branches, &like, true);
+  co_return flushed.error;
 }
 
 Task<Error> Pool::remove_snapshot(SnapshotKey snapshot, metadata::Batch extra) {
@@ -112,15 +125,16 @@ Task<Result<BranchId>> Pool::clone_locked(SnapshotKey of, BranchOptions options,
                      .page_warning = options.page_warning,
                      .label = std::move(options.label)};
   const BranchId id = child.id;
+  Error error = Error::kNone;
+  const std::vector<Branch*> sources(1, source);
   if (live) {
-    source->door.close();
-    co_await source->door.wait_until_empty();
+    error = co_await settle(&sources);
     BranchRecord parent = source->record;
     child.parent_generation = ++parent.last_generation;
     records.emplace_back(std::move(parent));
   }
   records.emplace_back(std::move(child));
-  const Error error = co_await commit(std::move(records), std::move(extra));
+  if (error == Error::kNone) error = co_await commit(std::move(records), std::move(extra));
   if (live) source->door.open();
   if (error != Error::kNone) co_return std::unexpected(error);
   co_return id;
@@ -151,7 +165,7 @@ Task<Result<BranchId>> Pool::restore_locked(PoolVolume* volume, SnapshotKey to,
   next.parent = to.branch;
   next.parent_generation = to.generation;
   next.last_generation = 0;
-  next.kept_slots = 0;
+  next.kept = {};
   next.sweeping = false;
   old.dead = true;
   old.sweeping = true;

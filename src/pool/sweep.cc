@@ -55,6 +55,13 @@ Task<Result<bool>> Pool::sweep_branch(BranchId id, std::uint32_t* pages) {
   if (!sweep.began) {
     // The store tells which pages have kept versions; it knows them from the checkpoint on.
     sweep = {.began = true, .next = 0, .living = branch->living_changes};
+    // What is being written may yet keep something for a snapshot that is gone.
+    {
+      const BranchUse use(*branch);
+      branch->door.close();
+      co_await branch->door.wait_until_empty();
+      branch->door.open();
+    }
     const Error error = co_await log_.checkpoint();
     if (error != Error::kNone) {
       sweeps_.erase(id);
@@ -186,7 +193,7 @@ Task<Error> Pool::free_dead_page(Branch* branch, PageNumber page) {
 Task<Error> Pool::end_sweep(Branch* branch) {
   std::vector<MapRecord> records;
   const bool idle = branch->record.dead && branch->snapshots.empty() && branch->children.empty() &&
-                    branch->pages.placed_count() == 0 && branch->record.kept_slots == 0;
+                    branch->pages.placed_count() == 0 && branch->record.kept.total() == 0;
   // Somebody still looks at it: another pass comes.
   if (idle && (branch->users > 0 || !branch->locks.idle())) co_return Error::kNone;
   if (!idle) {

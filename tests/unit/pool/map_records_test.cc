@@ -26,6 +26,14 @@ Slot any_slot() {
           .chunk = static_cast<std::uint16_t>(below(900))};
 }
 
+KeptCounts any_counts() {
+  KeptCounts counts;
+  for (std::uint32_t i = below(4); i > 0; --i) {
+    counts.add(static_cast<StoreIndex>(below(20)), 1 + below(1000));
+  }
+  return counts;
+}
+
 MapRecord any_record() {
   const auto first = static_cast<std::uint16_t>(below(900));
   const auto count = static_cast<std::uint16_t>(1 + below(100));
@@ -68,7 +76,7 @@ MapRecord any_record() {
                           .fixed_store = any<std::uint16_t>(),
                           .page_limit = any<std::uint64_t>(),
                           .page_warning = any<std::uint64_t>(),
-                          .kept_slots = any<std::uint64_t>(),
+                          .kept = any_counts(),
                           .label = any_label()};
     case 5:
       return EraseBranch{.branch = any<std::uint64_t>()};
