@@ -49,7 +49,15 @@ enum class Operation : std::uint8_t {
 };
 
 // Who caused a request, for accounting and priorities.
-enum class Origin : std::uint8_t { kHost, kReadAhead, kDestage, kRebuild, kCopy, kVerify };
+enum class Origin : std::uint8_t {
+  kHost,
+  kReadAhead,
+  kDestage,
+  kRebuild,
+  kCopy,
+  kVerify,
+  kClearing,  // Makes zeros, in the background, of what was there before a volume.
+};
 
 struct Request {
   Operation operation = Operation::kRead;

@@ -43,12 +43,13 @@ constexpr std::array<Named<Operation>, 6> kOperations = {{{"read", Operation::kR
                                                           {"unmap", Operation::kUnmap},
                                                           {"write_zeroes", Operation::kWriteZeroes},
                                                           {"advise", Operation::kAdvise}}};
-constexpr std::array<Named<Origin>, 6> kOrigins = {{{"host", Origin::kHost},
+constexpr std::array<Named<Origin>, 7> kOrigins = {{{"host", Origin::kHost},
                                                     {"read-ahead", Origin::kReadAhead},
                                                     {"destage", Origin::kDestage},
                                                     {"rebuild", Origin::kRebuild},
                                                     {"copy", Origin::kCopy},
-                                                    {"verify", Origin::kVerify}}};
+                                                    {"verify", Origin::kVerify},
+                                                    {"clearing", Origin::kClearing}}};
 constexpr std::array<Named<FlipPlace>, 3> kFlipPlaces = {
     {{"rest", FlipPlace::kRest}, {"read", FlipPlace::kRead}, {"write", FlipPlace::kWrite}}};
 constexpr std::array<Named<PowerLoss>, 4> kLosses = {{{"any", PowerLoss::kAnyOrder},

@@ -26,7 +26,7 @@ inline constexpr std::uint8_t bit(Place::Kind kind) {
   return static_cast<std::uint8_t>(1U << static_cast<unsigned>(kind));
 }
 inline constexpr std::uint8_t kEveryOperation = 0x3f;
-inline constexpr std::uint8_t kEveryOrigin = 0x3f;
+inline constexpr std::uint8_t kEveryOrigin = 0x7f;
 
 struct Traits {
   Fault fault;

@@ -104,7 +104,8 @@ std::string some_rule() {
   }
   if (!nvram && flip_a_coin()) text += " length=" + some_bounds();
   if (!nvram && flip_a_coin()) text += " fua=" + pick({"yes", "no"});
-  if (!nvram && flip_a_coin()) text += " origin=" + pick({"host", "rebuild,verify", "any"});
+  if (!nvram && flip_a_coin())
+    text += " origin=" + pick({"host", "rebuild,verify,clearing", "any"});
   if (!nvram && flip_a_coin()) text += " depth=" + some_bounds();
   if (flip_a_coin()) text += " after=" + some_number();
   if (flip_a_coin()) text += " every=" + some_number(1);
