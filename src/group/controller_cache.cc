@@ -55,26 +55,6 @@ std::string ControllerCache::bar(const Uuid& uuid) const {
       name.empty() ? format_uuid(uuid) : name, mirror_of(nvram));
 }
 
-// How what is in that NVRAM is found at the next start.
-std::string ControllerCache::way_back_to(const ImageUuid& nvram) const {
-  if (!configuration_.hardware.nvram) return "write the section [nvram] of that one again";
-  if (nvram_ == nullptr || nvram_->uuid() != nvram) return "bring that NVRAM back";
-  // It is there, and the configuration does not give it to the cache.
-  std::string size = "SIZE";
-  for (const nvram::RegionState& region : nvram_->regions()) {
-    if (region.name == kRegion) size = format_size(region.byte_count);
-  }
-  return fmt::format("write nvram = \"{}\" into the section [cache] again", size);
-}
-
-// Whether a mirror has it, too, and is not used.
-std::string ControllerCache::mirror_of(const ImageUuid& nvram) const {
-  if (!mirror_record_ || mirror_record_->stale || mirror_record_->nvram != nvram) return {};
-  const std::string image = format_uuid(std::bit_cast<Uuid>(mirror_record_->image));
-  if (mirror_unused_.empty()) return fmt::format("; mirror {} has them, too", image);
-  return fmt::format("; mirror {} has them, too, and is not used: {}", image, mirror_unused_);
-}
-
 // The guard -------------------------------------------------------------------------------------
 
 Task<bool> CacheGuard::let_go() {
@@ -121,7 +101,9 @@ Task<void> ControllerCache::mark(CacheGuard* guard) {
 // The mirror ------------------------------------------------------------------------------------
 
 void ControllerCache::mirror_lost() {
-  if (abandoned_) return;
+  // A power cut takes both at one instant, and nobody is answered any more: the mirror has what
+  // everybody was answered.
+  if (abandoned_ || nvram_->power_is_cut()) return;
   events_.add({.severity = Severity::kError,
                .kind = "mirror lost",
                .text = "NVRAM: the mirror has failed; writes are in one memory alone until the "
@@ -261,8 +243,16 @@ Task<ControllerCache::Outcome> ControllerCache::flush(std::optional<Uuid> set) {
   std::vector<std::string> left;
   for (const CacheGuard* const guard : guards) {
     cache::CachedDevice& device = guard->device();
+    const std::uint64_t damaged = device.counters().damaged_bytes;
     const Error error = co_await device.destage_all();
     if (abandoned_) co_return std::unexpected("the daemon stops");
+    if (device.counters().damaged_bytes != damaged) {
+      left.push_back(
+          fmt::format("{}: {} of acknowledged writes were damaged in the NVRAM and are "
+                      "lost; see sandbay cache show",
+                      set_words(device.uuid()),
+                      format_size_rounded(device.counters().damaged_bytes - damaged)));
+    }
     if (error == Error::kNone) continue;
     left.push_back(fmt::format("{}: {} cannot be brought to its drives: {}",
                                set_words(device.uuid()), format_size_rounded(device.dirty_bytes()),
@@ -280,64 +270,11 @@ Task<ControllerCache::Outcome> ControllerCache::flush(std::optional<Uuid> set) {
   co_return std::unexpected(fmt::format("{}", fmt::join(left, "; ")));
 }
 
-Task<std::expected<std::optional<std::uint64_t>, std::string>> ControllerCache::discard(Uuid set) {
-  const bool barred = barred_.contains(set);
-  if (barred) {
-    // Should that NVRAM come back, nothing of it counts.
-    metadata::Batch batch;
-    batch.erase(dirty_key(set));
-    const Error error = co_await store_.commit(std::move(batch));
-    if (error != Error::kNone) co_return std::unexpected(unwritten(error));
-    marks_.erase(set);
-    barred_.erase(set);
-  }
-  std::uint64_t bytes = 0;
-  if (cache_ != nullptr) {
-    bytes = waiting_bytes()[set];
-    (void)cache_->discard_waiting(set);
-  }
-  const auto guard = guards_.find(set);
-  if (guard != guards_.end()) {
-    cache::CachedDevice& device = guard->second->device();
-    const auto ranges = co_await device.discard();
-    for (const Extent& extent : ranges) bytes += extent.byte_count(device.block_bytes());
-  }
-  events_.add({.severity = Severity::kWarning,
-               .kind = "writes discarded",
-               .set = name_of_set_(set),
-               .text = fmt::format("{}: {} given up by an operator", set_words(set),
-                                   barred ? std::string("acknowledged writes in another NVRAM are")
-                                          : fmt::format("{} of acknowledged writes are",
-                                                        format_size_rounded(bytes)))});
-  if (barred) co_return std::nullopt;
-  co_return bytes;
-}
-
-Task<ControllerCache::Outcome> ControllerCache::acknowledge(Uuid set) {
-  if (!lost_.contains(set)) co_return Outcome{};
-  metadata::Batch batch;
-  batch.erase(lost_key(set));
-  const Error error = co_await store_.commit(std::move(batch));
-  if (error != Error::kNone) co_return std::unexpected(unwritten(error));
-  lost_.erase(set);
-  co_return Outcome{};
-}
-
 CacheInfo ControllerCache::show(const VolumePlaces& places) const {
   CacheInfo info{.configured = cache_ != nullptr};
   std::map<Uuid, CachedSetInfo> sets;
   for (const auto& [uuid, ranges] : lost_) {
-    for (const LostRange& range : ranges) {
-      LostInfo lost{.first_block = range.extent.first,
-                    .block_count = range.extent.block_count,
-                    .why = range.why};
-      const auto place = places.find(range.volume);
-      if (place != places.end() && range.extent.first >= place->second.first) {
-        lost.volume = place->second.name;
-        lost.first_block -= place->second.first;
-      }
-      sets[uuid].lost.push_back(std::move(lost));
-    }
+    for (const LostRange& range : ranges) sets[uuid].lost.push_back(info_of(range, places));
   }
   for (const Uuid& uuid : barred_) sets[uuid].bar = bar(uuid);
   for (const auto& [uuid, guard] : guards_) {
@@ -347,9 +284,15 @@ CacheInfo ControllerCache::show(const VolumePlaces& places) const {
     set.counters = device.counters();
     const Error failure = device.destage_failure();
     if (failure != Error::kNone) set.failure = describe(failure);
+    if (failure != Error::kNone) set.stuck_bytes = device.dirty_bytes();
   }
   if (cache_ != nullptr) {
-    for (const auto& [uuid, bytes] : waiting_bytes()) sets[uuid].waiting_bytes = bytes;
+    for (const auto& [uuid, bytes] : waiting_bytes()) {
+      CachedSetInfo& set = sets[uuid];
+      set.waiting_bytes = bytes;
+      set.stuck_bytes += bytes;
+      if (set.failure.empty()) set.failure = "it is not there";
+    }
     info.counters = cache_->counters();
     info.destage_bytes_per_second = cache_->throttle().bytes_per_second();
     for (const auto& [number, place] : places) {
@@ -370,6 +313,9 @@ CacheInfo ControllerCache::show(const VolumePlaces& places) const {
   if (!unwritable_.empty()) info.notes.push_back(unwritable_note());
   const Error failure = nvram_ == nullptr ? Error::kNone : nvram_->failure();
   if (failure != Error::kNone) info.notes.push_back("the NVRAM: " + failure_note(failure));
+  if (mirror_ == nullptr && !mirror_unused_.empty()) {
+    info.notes.push_back("the NVRAM: the mirror is not used: " + mirror_unused_);
+  }
   info.mirror = "none";
   if (memory_ == nullptr) return info;
   info.non_volatile = memory_->non_volatile();

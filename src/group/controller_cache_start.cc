@@ -8,6 +8,9 @@
 // which the writes are, and not stale. Then it may stand in for an NVRAM that is gone: one that is
 // as good as blank takes over everything. It stays so until a single commit says that everything is
 // in it; killed before, the next start does it all again.
+//
+// An image that some set waits for, or the only one that has what another had, is never opened as
+// anything else: nothing is stored in it before that is known (Nvram::open).
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -82,14 +85,135 @@ Task<ControllerCache::Outcome> ControllerCache::load() {
     if (!record) co_return damaged(std::string(kMirrorKey), record.error());
     mirror_record_ = *record;
   }
+  loaded_ = true;
   co_return Outcome{};
 }
 
+// Which image is which ----------------------------------------------------------------------------
+
+nvram::NvramOptions ControllerCache::image_options(const std::string& path) const {
+  const NvramConfiguration& wanted = known(configuration_.hardware.nvram);
+  nvram::NvramOptions options;
+  options.path = (configuration_.state / path).string();
+  options.byte_count = wanted.size_bytes;
+  options.durability = wanted.durability;
+  options.boot_id = nvram::host_boot_id();
+  options.power_loss_only_emulated = wanted.power_loss_only_emulated;
+  options.battery = wanted.battery;
+  options.least_open_counts = open_counts_;
+  options.owner_name = configuration_.group_name;
+  return options;
+}
+
+nvram::NvramOptions ControllerCache::nvram_options() const {
+  nvram::NvramOptions options = image_options(known(configuration_.hardware.nvram).path);
+  if (!mirror_counts()) return options;
+  const MirrorRecord& mirror = known(mirror_record_);
+  if (is_marked(mirror.image)) return options;
+  options.refused[mirror.image] = fmt::format(
+      "is the mirror of NVRAM {}, with writes of {} that may not be on the drives; write it as "
+      "mirror, and as file that NVRAM or a path where nothing is yet",
+      format_uuid(std::bit_cast<Uuid>(mirror.nvram)), waiting_for(mirror.nvram));
+  return options;
+}
+
+nvram::NvramOptions ControllerCache::mirror_options() const {
+  nvram::NvramOptions options = image_options(known(configuration_.hardware.nvram).mirror_path);
+  options.owner = nvram_->owner();
+  options.refused[nvram_->uuid()] =
+      "is a copy of the NVRAM itself; its mirror, or a path where nothing is yet, is accepted";
+  for (const auto& [set, mark] : marks_) {
+    if (mark == nvram_->uuid()) continue;
+    options.refused[mark] = fmt::format(
+        "is NVRAM {}, with writes of {} that may not be on the drives; write it as file, and as "
+        "mirror its mirror or a path where nothing is yet",
+        format_uuid(std::bit_cast<Uuid>(mark)), waiting_for(mark));
+  }
+  return options;
+}
+
+// The mirror has what is in an NVRAM that sets may need.
+bool ControllerCache::mirror_counts() const {
+  return mirror_record_ && !mirror_record_->stale && is_marked(mirror_record_->nvram);
+}
+
+std::string ControllerCache::waiting_for(const ImageUuid& nvram) const {
+  std::vector<std::string> sets;
+  for (const auto& [set, mark] : marks_) {
+    if (mark == nvram) sets.push_back(set_words(set));
+  }
+  return fmt::format("{}", fmt::join(sets, " and "));
+}
+
+// What was there in place of an image that should have been; empty: an image.
+std::string ControllerCache::found_words(const nvram::Nvram& image, const std::string& path) const {
+  const std::string uuid = format_uuid(std::bit_cast<Uuid>(image.uuid()));
+  if (image.older_copy_of()) {
+    return fmt::format("{} is an older copy of {}, and counts as another image now, {}", path,
+                       format_uuid(std::bit_cast<Uuid>(*image.older_copy_of())), uuid);
+  }
+  if (image.found() == nvram::Found::kImage) return {};
+  return fmt::format("{} at {}, and a new image, {}, was made there",
+                     image.found() == nvram::Found::kNothing ? "nothing was" : "an empty file was",
+                     path, uuid);
+}
+
+// A new image where nobody misses another one is no news.
+void ControllerCache::tell_found() {
+  const bool missed = !marks_.empty() && !is_marked(nvram_->uuid());
+  if (!missed && nvram_->found() == nvram::Found::kNothing) return;
+  const std::string words = found_words(*nvram_, known(configuration_.hardware.nvram).path);
+  if (words.empty()) return;
+  events_.add({.severity = missed ? Severity::kError : Severity::kWarning,
+               .kind = "nvram replaced",
+               .text = "NVRAM: " + words});
+}
+
+// How what is in that NVRAM is found at the next start.
+std::string ControllerCache::way_back_to(const ImageUuid& nvram) const {
+  if (!configuration_.hardware.nvram) return "write the section [nvram] of that one again";
+  if (nvram_ == nullptr || nvram_->uuid() != nvram) {
+    const std::string found = nvram_ == nullptr
+                                  ? std::string()
+                                  : found_words(*nvram_, known(configuration_.hardware.nvram).path);
+    return "bring that NVRAM back" + (found.empty() ? found : fmt::format(" ({})", found));
+  }
+  // It is there, and the configuration does not give it to the cache.
+  std::string size = "SIZE";
+  for (const nvram::RegionState& region : nvram_->regions()) {
+    if (region.name == kRegion) size = format_size(region.byte_count);
+  }
+  return fmt::format("write nvram = \"{}\" into the section [cache] again", size);
+}
+
+// Whether a mirror has it, too, and is not used.
+std::string ControllerCache::mirror_of(const ImageUuid& nvram) const {
+  if (!mirror_record_ || mirror_record_->stale || mirror_record_->nvram != nvram) return {};
+  const std::string image = format_uuid(std::bit_cast<Uuid>(mirror_record_->image));
+  if (mirror_unused_.empty()) return fmt::format("; mirror {} has them, too", image);
+  return fmt::format("; mirror {} has them, too, and is not used: {}", image, mirror_unused_);
+}
+
+Task<void> ControllerCache::check_images() {
+  if (nvram_ != nullptr) co_await nvram_->check();
+  if (mirror_ == nullptr) co_return;
+  co_await mirror_->check();
+  // Whoever writes finds out that it has failed. Perhaps nobody does.
+  if (mirror_->failure() == Error::kNone || !memory_->mirrored()) co_return;
+  (void)co_await memory_->flush_releases();
+}
+
+// Opening -----------------------------------------------------------------------------------------
+
 Task<ControllerCache::Outcome> ControllerCache::start(nvram::Nvram* nvram) {
-  Outcome outcome = co_await load();
+  Outcome outcome;
+  if (!loaded_) outcome = co_await load();
   if (!outcome) co_return outcome;
   nvram_ = nvram;
-  if (nvram != nullptr) nvram->on_failure = [this](Error error) { nvram_failed(error); };
+  if (nvram != nullptr) {
+    nvram->on_failure = [this](Error error) { nvram_failed(error); };
+    tell_found();
+  }
   const auto& wanted = configuration_.hardware.cache;
   if (wanted && wanted->nvram_bytes != 0 && nvram != nullptr) {
     outcome = co_await open_memory(nvram);
@@ -101,6 +225,12 @@ Task<ControllerCache::Outcome> ControllerCache::start(nvram::Nvram* nvram) {
       streams_.emplace();
       streams_->memory_bytes = wanted->options.memory_bytes / 4;
     }
+  }
+  if (cache_ != nullptr) {
+    cache_->on_damaged = [this](Uuid set, std::vector<cache::VolumeExtent> writes) {
+      return damaged(set, std::move(writes));
+    };
+    cache_->on_failing = [this](Uuid set) { tell_stuck(set); };
   }
   for (const auto& [set, mark] : marks_) {
     if (!is_here(mark)) barred_.insert(set);
@@ -150,7 +280,7 @@ Task<ControllerCache::Outcome> ControllerCache::open_memory(nvram::Nvram* nvram)
 
 std::string ControllerCache::at_nvram(const std::string& what) const {
   return fmt::format("{}:{}: cache.nvram: {}", configuration_.file,
-                     known(configuration_.hardware.cache).line, what);
+                     known(configuration_.hardware.cache).nvram_line, what);
 }
 
 // A region whose content does not count is made anew where it is of another size, or where it must
@@ -188,28 +318,21 @@ Task<ControllerCache::Outcome> ControllerCache::open_mirror(nvram::Nvram* nvram)
   const NvramConfiguration& wanted = known(configuration_.hardware.nvram);
   if (wanted.mirror_path.empty()) co_return Outcome{};
   // Some mirror has the writes of another NVRAM, and they count.
-  const bool has_others = mirror_record_ && !mirror_record_->stale &&
-                          mirror_record_->nvram != nvram->uuid() &&
-                          is_marked(mirror_record_->nvram);
+  const bool has_others = mirror_counts() && mirror_record_->nvram != nvram->uuid();
   if (has_others && is_marked(nvram->uuid())) {
     mirror_unused_ =
         "it holds writes of another NVRAM that are not on the drives, and so does this NVRAM";
   } else {
-    nvram::NvramOptions options;
-    options.path = (configuration_.state / wanted.mirror_path).string();
-    options.byte_count = wanted.size_bytes;
-    options.durability = wanted.durability;
-    options.boot_id = nvram::host_boot_id();
-    options.power_loss_only_emulated = wanted.power_loss_only_emulated;
-    options.battery = wanted.battery;
-    options.least_open_counts = open_counts_;
-    auto opened = co_await open_image(home_, std::move(options));
+    auto opened = co_await open_image(home_, mirror_options());
     if (opened) mirror_ = std::move(*opened);
     if (!opened) mirror_unused_ = opened.error();
   }
   if (mirror_ != nullptr && has_others && mirror_record_->image != mirror_->uuid()) {
-    mirror_unused_ = fmt::format("mirror {} holds writes that are not on the drives",
-                                 format_uuid(std::bit_cast<Uuid>(mirror_record_->image)));
+    const std::string found = found_words(*mirror_, wanted.mirror_path);
+    mirror_unused_ = fmt::format(
+        "{}; mirror {}, which has writes that are not on the drives, must come back to its place",
+        found.empty() ? fmt::format("another image is at {}", wanted.mirror_path) : found,
+        format_uuid(std::bit_cast<Uuid>(mirror_record_->image)));
     (void)co_await mirror_->close();
     mirror_.reset();
   }
@@ -218,6 +341,12 @@ Task<ControllerCache::Outcome> ControllerCache::open_mirror(nvram::Nvram* nvram)
                  .kind = "mirror lost",
                  .text = fmt::format("NVRAM: the mirror is not used: {}", mirror_unused_)});
     co_return Outcome{};
+  }
+  const std::string found = found_words(*mirror_, wanted.mirror_path);
+  if (mirror_record_ && !found.empty()) {
+    events_.add({.severity = Severity::kWarning,
+                 .kind = "mirror replaced",
+                 .text = fmt::format("NVRAM: {}; it gets what the NVRAM has", found)});
   }
   const bool lost = std::ranges::any_of(mirror_->regions(), [](const nvram::RegionState& each) {
     return each.loss != nvram::Loss::kNone;

@@ -61,6 +61,8 @@ Hardware::~Hardware() { assert(bays_.empty()); }
 Task<Hardware::Outcome> Hardware::start() {
   Outcome outcome = co_await load();
   if (!outcome) co_return outcome;
+  outcome = co_await cache_->load();
+  if (!outcome) co_return outcome;
   outcome = co_await open_nvram();
   if (!outcome) co_return outcome;
   make_engine();
@@ -123,27 +125,8 @@ Task<Hardware::Outcome> Hardware::load() {
 Task<Hardware::Outcome> Hardware::open_nvram() {
   const auto& wanted = configuration_.hardware.nvram;
   if (!wanted) co_return Outcome{};
-  nvram::NvramOptions options;
-  options.path = (configuration_.state / wanted->path).string();
-  options.byte_count = wanted->size_bytes;
-  options.durability = wanted->durability;
-  options.battery = wanted->battery;
-  options.boot_id = nvram::host_boot_id();
-  options.power_loss_only_emulated = wanted->power_loss_only_emulated;
-  const auto stored = co_await load_all(&store_, std::string(kNvramPrefix));
-  if (!stored) {
-    co_return std::unexpected(
-        fmt::format("the metadata cannot be read: {}", describe(stored.error())));
-  }
-  for (const auto& [key, value] : *stored) {
-    const auto image = parse_uuid(std::string_view(key).substr(kNvramPrefix.size()));
-    const auto count = decode_nvram(value);
-    if (!image || !count) {
-      co_return std::unexpected(
-          fmt::format("metadata {} {}", key, count ? "has no UUID" : count.error()));
-    }
-    options.least_open_counts[std::bit_cast<ImageUuid>(*image)] = *count;
-  }
+  nvram::NvramOptions options = cache_->nvram_options();
+  options.owner = std::bit_cast<ImageUuid>(group_);
   auto opened = co_await nvram::Nvram::open(home_, std::move(options));
   if (!opened) {
     co_return std::unexpected(
@@ -191,6 +174,9 @@ void Hardware::make_engine() {
 }
 
 Task<Hardware::Outcome> Hardware::start_cache() {
+  cache_->lose = [this](Uuid set, std::vector<Extent> extents) {
+    return lose_blocks(set, std::move(extents));
+  };
   const Outcome started = co_await cache_->start(nvram_.get());
   if (!started) co_return started;
   for (const auto& [uuid, door] : doors_) door->share(cache_->cache(), cache_->streams());

@@ -266,6 +266,7 @@ Task<void> Hardware::watch() {
     say_states(nullptr);
     repeated_.tell(home_.now());
     co_await look_for_drives();
+    co_await cache_->check_images();
     // Let go of events that come in bursts, also of those that this very round caused.
     co_await wake_.wait_until(home_.now() + kLookEvery);
     co_await home_.yield();

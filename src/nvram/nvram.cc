@@ -310,6 +310,8 @@ bool Nvram::non_volatile() const noexcept {
   return battery_.good() && survives && failure_ == Error::kNone;
 }
 
+const ImageId& Nvram::owner() const noexcept { return header_->owner; }
+
 std::span<std::byte> Nvram::image() noexcept { return image_->memory(); }
 
 void Nvram::store(std::byte* target, const void* source, std::size_t byte_count) {

@@ -148,6 +148,7 @@ class Nvram {
   Task<void> check();
   Durability durability() const noexcept { return options_.durability; }
   const ImageId& uuid() const noexcept { return uuid_; }
+  const ImageId& owner() const noexcept;  // Zeros: it has none.
   std::uint64_t open_count() const noexcept { return open_count_; }  // This time included.
   Found found() const noexcept { return found_; }
   // The image that this one was an older copy of until this opening.
@@ -159,6 +160,7 @@ class Nvram {
   // Loss::kPowerCut when it is claimed next. This object is of no use afterwards: every operation,
   // also those that wait, fails with kHardware.
   void cut_power();
+  bool power_is_cut() const noexcept { return power_cut_; }
 
   // The image as it is in memory: for faults (damage.h), and for tests that keep copies.
   std::span<std::byte> image() noexcept;
