@@ -91,6 +91,25 @@ std::string PoolVolume::description() const {
 
 Task<Completion> PoolVolume::submit(Request request) {
   assert(fits(geometry(), request) || request.operation == Operation::kFlush);
+  const bool counts =
+      request.operation != Operation::kFlush && request.operation != Operation::kAdvise;
+  if (counts && !rate_.try_pass(home().now(), request.data.byte_count())) {
+    return perform_later(std::move(request));
+  }
+  return perform(std::move(request));
+}
+
+void PoolVolume::set_rate_limits(const RateLimits& limits) { rate_.set(limits, home().now()); }
+
+// Waits its turn before it enters any door: what waits holds up nobody but those behind it.
+Task<Completion> PoolVolume::perform_later(Request request) {
+  const Error error = co_await rate_.pass(home(), request.data.byte_count(), request.cancellation,
+                                          request.deadline);
+  if (error != Error::kNone) co_return Completion{.error = error, .data = std::move(request.data)};
+  co_return co_await perform(std::move(request));
+}
+
+Task<Completion> PoolVolume::perform(Request request) {
   switch (request.operation) {
     case Operation::kRead:
       return read(std::move(request));

@@ -17,6 +17,7 @@
 #include "block/block_device.h"
 #include "pool/branch.h"
 #include "pool/pool.h"
+#include "pool/rate_limit.h"
 #include "runtime/sync.h"
 
 namespace sandbay::pool {
@@ -37,6 +38,11 @@ class PoolVolume final : public BlockDevice {
   std::string description() const override;
   Task<Completion> submit(Request request) override;
   Task<Result<ProvisioningRun>> provisioning(Lba first, Lba limit) override;
+
+  // What hosts may do with it, reads, writes and unmapping together. Whoever waits keeps the order
+  // in which he came; an unmapping counts as an operation without bytes.
+  void set_rate_limits(const RateLimits& limits);
+  const RateLimit& rate_limit() const noexcept { return rate_; }
 
   Pool& pool() const noexcept { return pool_; }
   Branch& branch() const noexcept { return *branch_; }
@@ -66,6 +72,8 @@ class PoolVolume final : public BlockDevice {
   void settle_geometry() const;
   Task<Completion> submit_in_place(Request request, Place place, Piece piece);
 
+  Task<Completion> perform(Request request);
+  Task<Completion> perform_later(Request request);
   // pool_volume.cc. Pointers are into the frame of the caller, who awaits at once.
   Task<Completion> read(Request request);
   Task<Completion> read_piece(Request request, Piece piece);
@@ -94,6 +102,7 @@ class PoolVolume final : public BlockDevice {
   Pool& pool_;
   Branch* branch_;  // Another one after a restore.
   Generation generation_;
+  RateLimit rate_;
   WriteDoor door_;  // All I/O, for restores; the branch's own door is that of writes.
   mutable Geometry geometry_;
 };
