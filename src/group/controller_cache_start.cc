@@ -226,12 +226,6 @@ Task<ControllerCache::Outcome> ControllerCache::start(nvram::Nvram* nvram) {
       streams_->memory_bytes = wanted->options.memory_bytes / 4;
     }
   }
-  if (cache_ != nullptr) {
-    cache_->on_damaged = [this](Uuid set, std::vector<cache::VolumeExtent> writes) {
-      return damaged(set, std::move(writes));
-    };
-    cache_->on_failing = [this](Uuid set) { tell_stuck(set); };
-  }
   for (const auto& [set, mark] : marks_) {
     if (!is_here(mark)) barred_.insert(set);
   }
@@ -280,7 +274,7 @@ Task<ControllerCache::Outcome> ControllerCache::open_memory(nvram::Nvram* nvram)
 
 std::string ControllerCache::at_nvram(const std::string& what) const {
   return fmt::format("{}:{}: cache.nvram: {}", configuration_.file,
-                     known(configuration_.hardware.cache).nvram_line, what);
+                     known(configuration_.hardware.cache).line, what);
 }
 
 // A region whose content does not count is made anew where it is of another size, or where it must
