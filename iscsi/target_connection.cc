@@ -150,6 +150,7 @@ bool Connection::hand_over(Session& session, ConnectionLink& link) {
   if (incoming_.data_digest_error) ++traffic_.data_digest_errors;
   pinged_ = kNever;
   promise_unsolicited(incoming_);
+  incoming_.share = std::exchange(incoming_share_, 0);
   if (&session.home() == home_) {
     session.receive(link, incoming_);
     return !closing_;
@@ -176,16 +177,24 @@ void Connection::promise_unsolicited(IncomingPdu& pdu) {
   const bool announces = pdu.opcode() == Opcode::kScsiCommand && !is_final(pdu.bhs) &&
                          first_burst_length_ > 0 && !pdu.data_dropped;
   if (!announces) return;
-  const auto expected = big_endian<std::uint32_t>(pdu.bhs, 20);
-  const std::uint32_t most = std::min(first_burst_length_, expected);
+  const std::uint32_t most = unasked_bytes(pdu);
   const std::uint32_t brought = data_segment_length(pdu.bhs);
   if (brought >= most) return;
-  if (admits_writes() && try_promise(most - brought)) {
+  const bool admitted = incoming_share_ > 0 || admits(pdu);
+  if (admitted && try_promise(most - brought, incoming_share_ > 0)) {
     pdu.promised = most - brought;
     return;
   }
   pdu.data.clear();
   pdu.data_dropped = true;
+}
+
+// With the command, and behind it.
+std::uint32_t Connection::unasked_bytes(const IncomingPdu& pdu) const {
+  const std::uint32_t brought = data_segment_length(pdu.bhs);
+  if (is_final(pdu.bhs) || first_burst_length_ == 0) return brought;
+  const auto expected = big_endian<std::uint32_t>(pdu.bhs, 20);
+  return std::max(brought, std::min(first_burst_length_, expected));
 }
 
 // Memory -------------------------------------------------------------------------------------
@@ -197,7 +206,7 @@ BufferList Connection::payload_for(const IncomingPdu& pdu, std::size_t byte_coun
   BufferPool& pool = home_->buffers();
   switch (pdu.opcode()) {
     case Opcode::kScsiCommand:
-      if (!admits_writes()) return {};
+      if (!admits(pdu)) return {};
       return write_payload(pdu, byte_count);
     case Opcode::kDataOut: {
       // What nobody was promised room for is no use to any write.
@@ -236,8 +245,26 @@ bool Connection::admits_writes() const {
   return pool.used_bytes() + pool.reserved_bytes() <= pool.limit_bytes() / 8 * 5;
 }
 
-bool Connection::try_promise(std::size_t byte_count) {
-  if (closing_ || !home_->buffers().try_reserve(byte_count)) return false;
+// Beyond that a write of a connection that has few has a share of what is kept for such.
+bool Connection::admits(const IncomingPdu& pdu) {
+  if (admits_writes()) return true;
+  const std::uint32_t byte_count = unasked_bytes(pdu);
+  if (write_share_taken_ + byte_count > kWriteShareBytes) return false;
+  if (!home_->buffers().has_room_for_share(byte_count)) return false;
+  write_share_taken_ += byte_count;
+  incoming_share_ = byte_count;
+  return true;
+}
+
+void Connection::give_write_share(std::size_t byte_count) {
+  assert(byte_count <= write_share_taken_);
+  write_share_taken_ -= byte_count;
+}
+
+bool Connection::try_promise(std::size_t byte_count, bool of_share) {
+  BufferPool& pool = home_->buffers();
+  if (closing_) return false;
+  if (!(of_share ? pool.try_reserve_share(byte_count) : pool.try_reserve(byte_count))) return false;
   count_promise(byte_count);
   return true;
 }

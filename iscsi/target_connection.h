@@ -104,11 +104,13 @@ class Connection final : public PayloadSource {
 
   // Memory promised to data that was solicited or may come unsolicited. Given back as the data
   // arrive, by unpromise(), or with the connection.
-  bool try_promise(std::size_t byte_count);
+  bool try_promise(std::size_t byte_count, bool of_share = false);
   Task<bool> promise(std::size_t byte_count);  // Waits. False: closing, and nothing is promised.
   void unpromise(std::size_t byte_count);
   // What data that nobody had promised anything has redeemed stands again, if there is room.
   void promise_again(std::size_t byte_count);
+  // A write that began while memory was short has ended.
+  void give_write_share(std::size_t byte_count);
 
   // Ends both directions; the reader and the writer end soon.
   void shutdown() noexcept;
@@ -136,6 +138,9 @@ class Connection final : public PayloadSource {
   static constexpr std::size_t kQueuedBytesLimit = std::size_t{4} << 20;
   static constexpr std::size_t kMostQueued = 1024;
   static constexpr std::size_t kSmallPayloadBytes = 4096;
+  // What the writes of one connection may bring unasked while memory is short: so much is left for
+  // everybody who has nothing, whatever others hold.
+  static constexpr std::size_t kWriteShareBytes = std::size_t{64} << 10;
   // Less than this a device may copy as well.
   static constexpr std::size_t kDevicePayloadBytes = 4096;
   // Who sends less of what it has announced, in the time that a ping may take, hoards.
@@ -157,6 +162,8 @@ class Connection final : public PayloadSource {
   static Task<void> arrive();
   void promise_unsolicited(IncomingPdu& pdu);
   bool admits_writes() const;
+  bool admits(const IncomingPdu& pdu);
+  std::uint32_t unasked_bytes(const IncomingPdu& pdu) const;
   BufferList write_payload(const IncomingPdu& pdu, std::size_t byte_count);
   void count_promise(std::size_t byte_count);
 
@@ -190,6 +197,8 @@ class Connection final : public PayloadSource {
 
   std::vector<BufferPool::Wait*> promise_waits_;
   std::size_t promised_ = 0;
+  std::size_t write_share_taken_ = 0;
+  std::uint32_t incoming_share_ = 0;  // Of that, for the PDU that is being received.
   // While something is promised: since data last came in earnest, and how many bytes came after
   // that; below zero where they turned out to be of no use.
   TimePoint data_awaited_since_{};

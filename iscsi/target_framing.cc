@@ -44,6 +44,7 @@ PduFramer::Step PduFramer::parse_header(IncomingPdu& pdu) {
   pdu.ahs.assign(ahs.begin(), ahs.end());
   pdu.data_dropped = false;
   pdu.promised = 0;
+  pdu.share = 0;
   pdu.data_digest_error = false;
   pdu.data.clear();
   if (header_digest_) {

@@ -22,6 +22,7 @@ struct IncomingPdu {
   BufferList data;
   bool data_dropped = false;   // There was no memory for it.
   std::uint32_t promised = 0;  // Bytes, to the unsolicited data that it announces.
+  std::uint32_t share = 0;     // Of the connection's, that it took since memory is short.
   bool data_digest_error = false;
 
   Opcode opcode() const { return opcode_of(bhs); }

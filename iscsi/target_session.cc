@@ -364,6 +364,15 @@ void Session::promise_again(ConnectionLink& link, std::size_t byte_count) {
   CrossingPromise::send(link, byte_count, &Connection::promise_again);
 }
 
+void Session::give_write_share(ConnectionLink& link, std::size_t byte_count) {
+  if (byte_count == 0) return;
+  if (link.home == &home_) {
+    link.connection->give_write_share(byte_count);
+    return;
+  }
+  CrossingPromise::send(link, byte_count, &Connection::give_write_share);
+}
+
 bool Session::has_room(ConnectionLink& link) const {
   if (link.ended) return true;
   if (link.home == &home_) return link.connection->has_room();

@@ -170,6 +170,7 @@ class Session : public std::enable_shared_from_this<Session> {
   void unpromise(ConnectionLink& link, std::size_t byte_count);
   // What was redeemed by data that nothing had been promised to.
   void promise_again(ConnectionLink& link, std::size_t byte_count);
+  void give_write_share(ConnectionLink& link, std::size_t byte_count);
   bool has_room(ConnectionLink& link) const;
   Task<void> room(ConnectionLink& link);
   void unpin(ConnectionLink& link);
@@ -217,6 +218,8 @@ class Session : public std::enable_shared_from_this<Session> {
   static Task<ConnectionTrafficInfo> ask_connection(Connection* connection);
   Task<void> wait_until_all_sent(ConnectionLink* link);
   void send_ping(ConnectionLink& link);
+  // What a PDU that nobody takes was promised.
+  void forget(ConnectionLink& link, IncomingPdu& pdu);
   bool check(ConnectionLink& link, IncomingPdu& pdu);
   void receive_request(ConnectionLink& link, IncomingPdu& pdu);
   std::optional<RejectReason> objection_to(const ConnectionLink& link,

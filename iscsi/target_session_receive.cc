@@ -25,7 +25,7 @@ bool has_cmd_sn(Opcode opcode) {
 
 void Session::receive(ConnectionLink& link, IncomingPdu& pdu) {
   if (!answers(link)) {
-    unpromise(link, pdu.promised);
+    forget(link, pdu);
     return;
   }
   const Opcode opcode = pdu.opcode();
@@ -38,6 +38,11 @@ void Session::receive(ConnectionLink& link, IncomingPdu& pdu) {
   } else {
     receive_request(link, pdu);
   }
+}
+
+void Session::forget(ConnectionLink& link, IncomingPdu& pdu) {
+  unpromise(link, pdu.promised);
+  give_write_share(link, pdu.share);
 }
 
 // What no state permits. False: it has been dealt with.
@@ -105,17 +110,17 @@ void Session::receive_command(ConnectionLink& link, IncomingPdu& pdu) {
     const bool in_window =
         !serial_less(cmd_sn, exp_cmd_sn_) && serial_less_equal(cmd_sn, max_cmd_sn_);
     if (!in_window || slot_of(cmd_sn).kind != Slot::Kind::kEmpty) {
-      unpromise(link, pdu.promised);  // Silently otherwise: 4.2.2.1.
+      forget(link, pdu);  // Silently otherwise: 4.2.2.1.
       return;
     }
   } else if (immediate_count_ >= kMostImmediate) {
-    unpromise(link, pdu.promised);
+    forget(link, pdu);
     reject(link, RejectReason::kTooManyImmediateCommands, pdu);
     return;
   }
   ScsiTask* const task = make_task(link, pdu);
   if (task == nullptr) {
-    unpromise(link, pdu.promised);  // Its CmdSN has not been received (section 7.3).
+    forget(link, pdu);  // Its CmdSN has not been received (section 7.3).
     return;
   }
   if (immediate) {
@@ -162,7 +167,7 @@ ScsiTask* Session::make_task(ConnectionLink& link, IncomingPdu& pdu) {
                           (!command->final && parameters.initial_r2t) ||
                           command->data_segment_length > command->expected_data_transfer_length ||
                           command->data_segment_length > parameters.first_burst_length;
-  task->take_immediate(std::move(pdu.data), pdu.data_dropped, pdu.promised);
+  task->take_immediate(pdu);
   if (unexpected) task->fail(scsi::Additional::kUnexpectedUnsolicitedData);
   return task;
 }

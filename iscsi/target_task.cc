@@ -376,6 +376,7 @@ void ScsiTask::end_transfers() {
   }
   transfer_count_ = 0;
   session_->unpromise(*link_, promised);
+  session_->give_write_share(*link_, std::exchange(write_share_, 0));
 }
 
 void ScsiTask::respond(const scsi::Outcome& outcome) {

@@ -59,7 +59,7 @@ class ScsiTask final : public scsi::Command, public FramePooled {
 
   // Data that came with the command, whether there was room for it, and what has been promised to
   // the data that follow unasked.
-  void take_immediate(BufferList data, bool dropped, std::uint32_t promised);
+  void take_immediate(IncomingPdu& pdu);
   // How many of its bytes were promised to it: the room for others was promised to somebody else.
   std::uint32_t take_data_out(const DataOut& pdu, BufferList data, bool dropped);
   // Its turn by CmdSN has come: to the device server.
@@ -158,6 +158,7 @@ class ScsiTask final : public scsi::Command, public FramePooled {
   std::uint32_t promised_ahead_ = 0;  // Room for what no R2T has asked for yet.
   std::uint32_t unsolicited_limit_ = 0;
   std::uint32_t unsolicited_promised_ = 0;
+  std::uint32_t write_share_ = 0;  // Of its connection's.
   std::uint32_t unsolicited_data_sn_ = 0;
   bool unsolicited_open_ = false;
   bool promising_ = false;

@@ -24,14 +24,15 @@ constexpr Duration kDataOutPatience = std::chrono::seconds(10);
 
 }  // namespace
 
-void ScsiTask::take_immediate(BufferList data, bool dropped, std::uint32_t promised) {
-  unsolicited_promised_ = promised;
-  if (dropped) {
+void ScsiTask::take_immediate(IncomingPdu& pdu) {
+  unsolicited_promised_ = pdu.promised;
+  write_share_ = pdu.share;
+  if (pdu.data_dropped) {
     refusal_ = Refusal::kTaskSetFull;
     return;
   }
-  in_order_end_ = static_cast<std::uint32_t>(data.byte_count());
-  ready_ = std::move(data);
+  in_order_end_ = static_cast<std::uint32_t>(pdu.data.byte_count());
+  ready_ = std::move(pdu.data);
   if (!unsolicited_open_) solicited_end_ = in_order_end_;
 }
 

@@ -424,6 +424,12 @@ bool BufferPool::try_reserve(std::size_t byte_count) {
   return true;
 }
 
+bool BufferPool::try_reserve_share(std::size_t byte_count) {
+  if (!has_room_for_share(byte_count)) return false;
+  reserved_bytes_ += byte_count;
+  return true;
+}
+
 Task<void> BufferPool::reserve(std::size_t byte_count) {
   assert(byte_count <= limit_bytes_ / 4);
   if (try_reserve(byte_count)) co_return;

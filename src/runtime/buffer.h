@@ -227,6 +227,12 @@ class BufferPool {
 
   // A promise against the limit, and its end: redeemed by allocating, or given up.
   bool try_reserve(std::size_t byte_count);
+  // For those who have next to nothing, and see to it that it stays so: past whoever waits, up to
+  // the sixteenth that is for those who cannot wait.
+  bool has_room_for_share(std::size_t byte_count) const noexcept {
+    return used_bytes_ + reserved_bytes_ + byte_count <= limit_bytes_ / 16 * 15;
+  }
+  bool try_reserve_share(std::size_t byte_count);
   Task<void> reserve(std::size_t byte_count);  // Waits in the same queue as allocate().
   // The same for one who may have to give up: cancel() ends the wait, and then it is false and
   // nothing is reserved. `wait` outlives the call.

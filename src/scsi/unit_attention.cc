@@ -24,6 +24,8 @@ Additional additional_of(UnitAttention condition) noexcept {
       return Additional::kCommandsClearedByAnotherInitiator;
     case UnitAttention::kReportedLunsChanged:
       return Additional::kReportedLunsDataHasChanged;
+    case UnitAttention::kThinSoftThreshold:
+      return Additional::kThinProvisioningSoftThreshold;
   }
   return Additional::kPowerOnResetOrBusDeviceReset;
 }

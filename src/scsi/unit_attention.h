@@ -22,6 +22,7 @@ enum class UnitAttention : std::uint8_t {
   kModeParametersChanged,
   kCommandsCleared,
   kReportedLunsChanged,
+  kThinSoftThreshold,
 };
 
 Additional additional_of(UnitAttention condition) noexcept;

@@ -122,7 +122,7 @@ Task<void> withheld(Bench& bench) {
 
 // Much is announced and comes in driblets, while others are refused for want of memory.
 Task<void> driblets(Bench& bench) {
-  RawInitiator& other = *co_await bench.session({.isid = 99});
+  RawInitiator& other = *co_await bench.session({.keys = kAnyOrder, .isid = 99});
   std::vector<RawInitiator*> crowd;
   std::vector<std::uint32_t> tags;
   // They spread over the executors, each of which has a memory of its own.
@@ -135,8 +135,14 @@ Task<void> driblets(Bench& bench) {
       if (i == 0) tags.push_back(tag);
     }
   }
-  const RawPdu refused = co_await answer_to(other, writing(0, 8, pattern_of(4096)));
+  // Who has nothing has a share all the same, but no more than that.
+  const auto much = [] { return writing(0, 256, pattern_of(131072)); };
+  const RawPdu refused = co_await answer_to(other, much());
   CHECK(refused.status() == 0x28);
+  for (std::uint32_t i = 0; i < 64; ++i) {
+    const RawPdu little = co_await answer_to(other, writing(i, 8, pattern_of(4096)));
+    CHECK(little.status() == 0);
+  }
   int status = -1;
   for (std::uint32_t second = 0; second < 60 && status != 0; ++second) {
     for (std::size_t i = 0; i < crowd.size(); ++i) {
@@ -149,7 +155,7 @@ Task<void> driblets(Bench& bench) {
                              Bytes(1));
     }
     co_await bench.sleep(std::chrono::seconds(1));
-    const RawPdu again = co_await answer_to(other, writing(0, 8, pattern_of(4096)));
+    const RawPdu again = co_await answer_to(other, much());
     status = again.status();
   }
   CHECK(status == 0);

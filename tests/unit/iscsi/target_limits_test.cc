@@ -212,6 +212,11 @@ Task<void> deaf_crowd(Bench& bench, std::uint32_t blocks) {
     while (pdu.is(Opcode::kDataIn) && !pdu.data_in().has_status) pdu = co_await late.next_of(tag);
     CHECK(pdu.status() == 0);
   }
+  // And it writes: little at a time, again and again.
+  for (std::uint32_t i = 0; i < 50; ++i) {
+    const RawPdu written = co_await answer_to(late, writing(i, 8, pattern_of(8 * kBlock)));
+    CHECK(written.status() == 0);
+  }
   CHECK(bench.now() - before < std::chrono::seconds(1));
   CHECK(pool.under_pressure());
   CHECK(pool.used_bytes() <= pool.limit_bytes());
