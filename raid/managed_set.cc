@@ -93,6 +93,12 @@ Task<Completion> ManagedSet::submit(Request request) {
   co_return co_await set_->submit(std::move(request));
 }
 
+Task<Error> ManagedSet::lose(std::vector<Extent> extents) {
+  if (!serving_) co_return Error::kNotReady;
+  const Error error = co_await set_->lose(std::move(extents));
+  co_return error;
+}
+
 Task<Result<ProvisioningRun>> ManagedSet::provisioning(Lba first, Lba limit) {
   if (!running() || !queries_->enter()) co_return std::unexpected(Error::kNotReady);
   const Result<ProvisioningRun> run = co_await set_->provisioning(first, limit);

@@ -56,6 +56,9 @@ class ManagedSet final : public BlockDevice {
   Task<Completion> submit(Request request) override;
   Task<Result<ProvisioningRun>> provisioning(Lba first, Lba limit) override;
 
+  // As RaidSet's; kNotReady while it does not run.
+  Task<Error> lose(std::vector<Extent> extents);
+
   const std::string& name() const noexcept { return known_.set_name; }
   const Uuid& uuid() const noexcept { return known_.set_uuid; }
   // Why it does not run; empty if it does.

@@ -282,7 +282,11 @@ Task<void> RaidSet::read_again(ReadPiece* piece) {
   bool unsettled = false;
   if (piece->data.empty()) piece->data = co_await home_.buffers().allocate(bytes_of(piece->rows));
   if (layout_.redundancy() == 0) {
-    if (integrity_ != nullptr) {
+    if (const auto lost = drives_.lost().first_overlap(piece->wanted())) {
+      piece->error = Error::kMediumError;
+      piece->bad = *lost;
+      piece->data.fill_zero();
+    } else if (integrity_ != nullptr) {
       co_await read_sole(piece);
     } else if (!piece->failed) {
       co_await read_alone(piece);

@@ -358,6 +358,32 @@ Task<Error> RaidSet::add_lost(std::uint64_t stripe, MemberSet members, std::uint
   co_return co_await drives_.save_lost();
 }
 
+// The drives have what they had, and parity that fits.
+Task<Error> RaidSet::lose(std::vector<Extent> extents) {
+  if (offline_ || !gate_.enter()) co_return Error::kNotReady;
+  const GateHold hold(gate_);
+  Error error = Error::kNone;
+  for (const Extent& extent : extents) {
+    for (Lba lba = extent.first; lba < extent.end() && error == Error::kNone;) {
+      const Layout::Position position = layout_.position(lba);
+      const std::uint64_t rows =
+          std::min<std::uint64_t>(extent.end() - lba, layout_.strip_blocks() - position.row);
+      StripeEntry& entry = table_.enter(position.stripe);
+      co_await table_.lock(entry);
+      if (offline_) {
+        error = Error::kNotReady;
+      } else {
+        error = co_await add_lost(position.stripe, MemberSet{1} << position.chunk, position.row,
+                                  static_cast<std::uint32_t>(rows));
+      }
+      table_.unlock(entry);
+      table_.leave(entry);
+      lba += rows;
+    }
+  }
+  co_return error;
+}
+
 Task<Error> RaidSet::lose_written(unsigned role, Extent extent) {
   const MemberSet data = first_members(layout_.data_chunks());
   Lba lba = extent.first - drives_.data_offset();

@@ -569,6 +569,10 @@ Task<Completion> RaidSet::zero_direct(Request request) {
     completion.first_bad_lba = lba;
     lba += blocks;
   }
+  if (completion.error == Error::kNone && drives_.lost_matters()) {
+    drives_.remove_lost(request.extent);
+    completion.error = co_await drives_.save_lost();
+  }
   co_return completion;
 }
 

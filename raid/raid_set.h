@@ -111,6 +111,9 @@ class RaidSet final : public BlockDevice {
   // if that takes too long: something in a drive does not end, and the set must be kept.
   Task<Error> close(TimePoint deadline);
   Task<Error> flush_drives();
+  // What was to be written there is gone, above: these blocks, which lie within the set, read as
+  // medium errors until they are rewritten. Durable when it ends with kNone.
+  Task<Error> lose(std::vector<Extent> extents);
   // Everything written is on flushed drives, no update of before comes back from the journal, and
   // the journal is on as many drives as it should be; before a role that has come back counts.
   Task<Error> renew_journal();

@@ -207,6 +207,10 @@ Task<Completion> RaidSet::write_direct(Request request) {
     completion.error = done.error;
     completion.first_bad_lba = part.lba;
   }
+  if (completion.error == Error::kNone && drives_.lost_matters()) {
+    drives_.remove_lost(extent);
+    completion.error = co_await drives_.save_lost();
+  }
   completion.data = std::move(request.data);
   co_return completion;
 }

@@ -84,7 +84,6 @@ void print_volumes(const json& volumes) {
                {"LATE", kRight},
                {"READ AHEAD", kRight},
                {"WASTED", kRight},
-               {"HIT P50 / P99", kRight},
                {"MISS P50 / P99", kRight}});
   Table writes({{"VOLUME"},
                 {"WRITES", kRight},
@@ -99,7 +98,7 @@ void print_volumes(const json& volumes) {
                percent_of(volume.at("hit_ratio").get<double>()), c.at("late_hits").dump(),
                human_size(c.at("read_ahead_bytes")),
                percent_of(share_of(c.at("read_ahead_wasted_bytes"), c.at("read_ahead_bytes"))),
-               latency_of(volume.at("hit_latency")), latency_of(volume.at("miss_latency"))});
+               latency_of(volume.at("miss_latency"))});
     writes.add({text_of(volume.at("name")), c.at("writes").dump(),
                 human_size(c.at("written_bytes")),
                 percent_of(share_of(c.at("absorbed_bytes"), c.at("written_bytes"))),
@@ -114,17 +113,18 @@ std::string label_of(const json& set) {
   return text_of(set.at(text_of(set.at("name")).empty() ? "uuid" : "name"));
 }
 
+std::string place_of(const json& lost) {
+  const auto volume = text_of(lost.at("volume"));
+  const auto blocks = lost.at("blocks").get<std::uint64_t>();
+  const auto first = lost.at("first_block").get<std::uint64_t>();
+  if (blocks == 0) return "nobody knows which blocks";
+  return fmt::format("{}blocks {} to {}", volume.empty() ? "" : fmt::format("volume {}, ", volume),
+                     first, first + blocks - 1);
+}
+
 void print_lost(const json& set) {
   for (const json& range : set.at("lost")) {
-    const auto volume = text_of(range.at("volume"));
-    const auto blocks = range.at("blocks").get<std::uint64_t>();
-    const auto first = range.at("first_block").get<std::uint64_t>();
-    const std::string where =
-        blocks == 0 ? std::string("nobody knows which blocks")
-                    : fmt::format("{}blocks {} to {}",
-                                  volume.empty() ? "" : fmt::format("volume {}, ", volume), first,
-                                  first + blocks - 1);
-    fmt::print("set {}: acknowledged writes are lost: {}: {}\n", label_of(set), where,
+    fmt::print("set {}: acknowledged writes are lost: {}: {}\n", label_of(set), place_of(range),
                text_of(range.at("why")));
   }
 }
@@ -154,6 +154,11 @@ void print_sets(const json& sets) {
   for (const json& set : sets) {
     const auto barred = text_of(set.at("barred"));
     if (!barred.empty()) fmt::print("set {}: is not served: {}\n", label_of(set), barred);
+    const auto stuck = set.at("stuck").get<std::uint64_t>();
+    if (stuck != 0) {
+      fmt::print("set {}: {} cannot be brought to its drives: {}\n", label_of(set),
+                 human_size(stuck), text_of(set.at("failure")));
+    }
     print_lost(set);
   }
 }
@@ -191,7 +196,11 @@ void discard(const Settings& settings, const std::string& set, bool sure) {
   if (settings.json) return print_json(answer);
   const json& bytes = answer.at("discarded");
   fmt::print("set {}: {} given up\n", set,
-             bytes.is_null() ? std::string("what is in another NVRAM is") : human_size(bytes));
+             bytes.is_null() ? fmt::format("what is in NVRAM {} is", text_of(answer.at("nvram")))
+                             : human_size(bytes));
+  for (const json& range : answer.at("ranges")) fmt::print("  {}\n", place_of(range));
+  const auto more = answer.at("more_ranges").get<std::uint64_t>();
+  if (more != 0) fmt::print("  and {} more; see sandbay cache show\n", more);
 }
 
 void acknowledge(const Settings& settings, const std::string& set) {

@@ -128,15 +128,15 @@ void Cache::end_waiting(std::uint64_t room, std::uint64_t bytes) {
   throttle_.give_back(room);
 }
 
-std::vector<Extent> Cache::discard_waiting(const Uuid& uuid) {
-  std::vector<Extent> extents;
+std::vector<VolumeExtent> Cache::discard_waiting(const Uuid& uuid) {
+  std::vector<VolumeExtent> extents;
   std::uint64_t room = 0;
   std::uint64_t bytes = 0;
   std::erase_if(recovered_, [&](RecoveredWrite& write) {
     if (write.subject.device != uuid) return false;
     room += room_of(write);
     bytes += write.data.byte_count();
-    extents.push_back(write.subject.extent);
+    extents.push_back({.volume = write.subject.volume, .extent = write.subject.extent});
     write_memory_->release(write.id);
     return true;
   });

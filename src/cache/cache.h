@@ -51,10 +51,11 @@ struct VolumeState {
   Throttle::Queue queue;
 };
 
-// Blocks of a device whose newest write is lost: damaged in the write memory.
-struct DamagedWrite {
+// Blocks of a device, and the volume of which they were written.
+struct VolumeExtent {
   std::uint64_t volume = 0;
   Extent extent;
+  bool operator==(const VolumeExtent&) const = default;
 };
 
 class Cache {
@@ -71,7 +72,7 @@ class Cache {
   void adopt(std::vector<RecoveredWrite> writes);
   const std::vector<RecoveredWrite>& waiting_writes() const noexcept { return recovered_; }
   // By an administrator's explicit command: forgets what waits for that device. What it was.
-  std::vector<Extent> discard_waiting(const Uuid& uuid);
+  std::vector<VolumeExtent> discard_waiting(const Uuid& uuid);
   // A device above `below`, which is borrowed and whose home is this one. `uuid` names it in the
   // NVRAM. It lives as long as the cache. Called on the home executor.
   CachedDevice& add_device(const Uuid& uuid, BlockDevice& below);
@@ -85,7 +86,10 @@ class Cache {
   // durably noted, and the device below, if it can, reads it as a medium error; then the blocks are
   // not dirty any more. Until then they stay, and it is asked again. Without it they read as medium
   // errors as long as the cache lives. By value: it may outlive the caller.
-  std::function<Task<Error>(Uuid device, std::vector<DamagedWrite> damaged)> on_damaged;
+  std::function<Task<Error>(Uuid device, std::vector<VolumeExtent> damaged)> on_damaged;
+
+  // Called when a device's dirty data cannot be brought below any more, and when they can again.
+  std::function<void(Uuid device)> on_failing;
 
   void set_mode(std::uint64_t volume, Mode mode) { volume_state(volume).mode = mode; }
   VolumeState& volume_state(std::uint64_t volume);

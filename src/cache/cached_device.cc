@@ -183,13 +183,15 @@ Request CachedDevice::part_of(const Request& request, const Extent& extent, Buff
 
 // Of what is below then, a read that began before knows nothing: a write may have been destaged
 // behind it. It must not fill what is discarded.
-Task<std::vector<Extent>> CachedDevice::discard() {
+Task<std::vector<VolumeExtent>> CachedDevice::discard() {
   co_await destager_.pause();
   // No suspension from here on: nothing can be written or begun meanwhile.
-  std::vector<Extent> discarded;
+  std::vector<VolumeExtent> discarded;
   for (Extent dirty = next_dirty(whole()); dirty.block_count > 0; dirty = next_dirty(whole())) {
     Line& line = *find_line(line_of(dirty.first));
     const Range range = range_in(line.number, dirty);
+    const Segment& segment = line.segments[find_segment(line, range.first)];
+    const std::uint64_t volume = segment.dirty->record->volume;
     cache_.pin(line);
     cache_.cut_out(line, range);
     cache_.check_releases(line);
@@ -197,11 +199,13 @@ Task<std::vector<Extent>> CachedDevice::discard() {
       if (part->range.overlaps(range)) part->fetch->outdated = true;
     }
     cache_.unpin(line);
+    damaged_.remove(dirty);
     destager_.counters().discarded_bytes += dirty.byte_count(block_bytes_);
-    if (!discarded.empty() && discarded.back().end() == dirty.first) {
-      discarded.back().block_count += dirty.block_count;
+    if (!discarded.empty() && discarded.back().volume == volume &&
+        discarded.back().extent.end() == dirty.first) {
+      discarded.back().extent.block_count += dirty.block_count;
     } else {
-      discarded.push_back(dirty);
+      discarded.push_back({.volume = volume, .extent = dirty});
     }
   }
   destager_.forget_failure();

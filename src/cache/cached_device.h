@@ -56,8 +56,8 @@ class CachedDevice final : public Layer {
   // Everything that is dirty now is durable below when this ends with kNone, NVRAM or not.
   Task<Error> destage_all() { return destager_.flush(whole()); }
   // By an administrator's explicit command: forgets all dirty data. What below then has there is
-  // old or new. Returns the runs of blocks.
-  Task<std::vector<Extent>> discard();
+  // old or new: what was on its way there when it failed may arrive. Returns the runs of blocks.
+  Task<std::vector<VolumeExtent>> discard();
   // Destages everything and stops. The error of destaging: what is dirty then stays so. Requests
   // that come from then on end with kClosed; writes that came before and wait go through.
   Task<Error> close();

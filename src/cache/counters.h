@@ -13,9 +13,9 @@ struct VolumeCounters {
   std::uint64_t read_bytes = 0;
   std::uint64_t hits = 0;           // Everything was there.
   std::uint64_t partial_hits = 0;   // A part was there.
-  std::uint64_t misses = 0;         // Nothing was there.
+  std::uint64_t misses = 0;         // Nothing was there, and it was fetched.
   std::uint64_t late_hits = 0;      // Of the misses and partial hits: on its way, read ahead.
-  std::uint64_t pass_throughs = 0;  // Of all reads: went below by themselves.
+  std::uint64_t pass_throughs = 0;  // None of these: went below by themselves.
   std::uint64_t read_ahead_bytes = 0;
   std::uint64_t read_ahead_used_bytes = 0;
   std::uint64_t read_ahead_wasted_bytes = 0;  // Went before anybody asked for them.
@@ -27,8 +27,7 @@ struct VolumeCounters {
   std::uint64_t write_throughs = 0;  // Of all writes: were below before they were acknowledged.
   std::uint64_t throttled_nanoseconds = 0;
   std::uint64_t flushes = 0;
-  LatencyHistogram hit_latency;
-  LatencyHistogram miss_latency;
+  LatencyHistogram miss_latency;  // Of all other reads than hits, which wait for nothing.
   LatencyHistogram write_latency;
 };
 

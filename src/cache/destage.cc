@@ -322,16 +322,20 @@ void Destager::clean(const Unit& unit) {
 void Destager::fail(Error error) {
   ++counters_.destage_errors;
   ++failures_;
+  const bool begins = failure_ == Error::kNone;
   failure_ = error;
   back_off_ = std::clamp(back_off_ * 2, kFirstBackOff, kLongestBackOff);
   retry_at_ = cache_.home().now() + back_off_;
   update_stuck();
+  if (ends && cache_.on_failing) cache_.on_failing(device_.uuid());
 }
 
 void Destager::forget_failure() {
+  const bool ends = failure_ != Error::kNone;
   failure_ = Error::kNone;
   back_off_ = Duration::zero();
   update_stuck();
+  if (begins && cache_.on_failing) cache_.on_failing(device_.uuid());
 }
 
 void Destager::update_stuck() {

@@ -45,7 +45,7 @@ Task<Error> Destager::check_content(Unit* unit) {
     // What is clean there was not checked, and is below anyway.
     cache_.forget_clean_writes();
     for (const Damage& damage : found) device_.damaged_.add(damage.extent);
-    std::vector<DamagedWrite> told;
+    std::vector<VolumeExtent> told;
     for (const Damage& damage : found) {
       told.push_back({.volume = damage.volume, .extent = damage.extent});
     }

@@ -61,7 +61,6 @@ Task<Completion> CachedDevice::read(Request request) {
   BufferList data;
   if (!collect_hit(request.extent, data)) return read_missing(std::move(request));
   ++volume.counters.hits;
-  volume.counters.hit_latency.add(Duration::zero());
   return complete(Error::kNone, lend(std::move(data), request), request.modelled_arrival);
 }
 
@@ -125,11 +124,12 @@ Task<Completion> CachedDevice::read_missing(Request request) {
     rest.first += piece.block_count;
     rest.block_count -= piece.block_count;
   }
-  ++(seen.present ? volume.counters.partial_hits : volume.counters.misses);
-  if (seen.read_ahead) ++volume.counters.late_hits;
-  if (rest.block_count == 0) out = lend(std::move(out), request);
-  Completion completion{.data = std::move(out), .modelled_end = request.modelled_arrival};
-  if (rest.block_count > 0) {
+  Completion completion{.modelled_end = request.modelled_arrival};
+  if (rest.block_count == 0) {
+    ++(seen.present ? volume.counters.partial_hits : volume.counters.misses);
+    if (seen.read_ahead) ++volume.counters.late_hits;
+    completion.data = lend(std::move(out), request);
+  } else {
     ++volume.counters.pass_throughs;
     completion = co_await read_around(std::move(request), false);
   }

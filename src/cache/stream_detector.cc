@@ -31,6 +31,14 @@ constexpr std::int64_t kCloseStride = 64;
 constexpr std::size_t kLastFew = 16;
 // A stride that was found too long, since those between had not come yet.
 constexpr std::int64_t kMostRefined = 8;
+// Requests that follow exactly before a stream is proven, and the reads of the volume in which they
+// have to come. How many have to be judged before that says anything, and how many are remembered.
+constexpr unsigned kProof = 3;
+constexpr unsigned kProofShare = 4;  // Of its requests; the others have overtaken one another.
+constexpr unsigned kMostJoined = 64;
+constexpr std::uint64_t kProofReads = 1024;
+constexpr unsigned kLeastJudged = 8;
+constexpr unsigned kMostJudged = 32;
 constexpr std::uint16_t kNoKey = 0xffff;
 
 // Whether any key is `key` or beside it. Written so that it becomes vector instructions.
@@ -65,10 +73,13 @@ StreamDetector::~StreamDetector() { budget_.streams -= static_cast<unsigned>(str
 
 StreamAdvice StreamDetector::on_read(const Extent& read, TimePoint now) {
   if (read.block_count == 0) return {};
+  ++reads_;
   if (Stream* const stream = find(read)) {
     ++counters_.in_stream;
+    note_join(*stream, read);
+    if (believable(*stream)) judge(*stream, true);
     advance(*stream, read, now);
-    StreamAdvice advice = advise(*stream);
+    StreamAdvice advice = advise_believed(*stream);
     set_key(static_cast<std::size_t>(stream - streams_.data()));
     return advice;
   }
@@ -79,9 +90,49 @@ StreamAdvice StreamDetector::on_read(const Extent& read, TimePoint now) {
   }
   ++counters_.found;
   ++counters_.in_stream;
-  StreamAdvice advice = advise(*begun);
+  StreamAdvice advice = advise_believed(*begun);
   set_key(static_cast<std::size_t>(begun - streams_.data()));
   return advice;
+}
+
+// What is believed ------------------------------------------------------------------------------
+
+bool StreamDetector::follows(const Stream& stream, const Extent& read) {
+  if (stream.kind == Kind::kStrided) return distance(stream.high, read.first) == stream.stride;
+  return read.first == stream.high || read.end() == stream.low;
+}
+
+void StreamDetector::note_join(Stream& stream, const Extent& read) {
+  ++stream.joined;
+  if (follows(stream, read)) ++stream.followed;
+  if (stream.joined < kMostJoined) return;
+  stream.joined /= 2;
+  stream.followed /= 2;
+}
+
+bool StreamDetector::believable(const Stream& stream) {
+  return stream.followed >= kProof && stream.followed * kProofShare >= stream.joined;
+}
+
+void StreamDetector::judge(Stream& stream, bool proven) {
+  if (stream.judged) return;
+  stream.judged = true;
+  ++(proven ? proven_ : disproven_);
+  if (proven_ + disproven_ <= kMostJudged) return;
+  proven_ /= 2;
+  disproven_ /= 2;
+}
+
+void StreamDetector::judge_old() {
+  for (Stream& stream : streams_) {
+    if (reads_ - stream.found_at > kProofReads) judge(stream, false);
+  }
+}
+
+StreamAdvice StreamDetector::advise_believed(Stream& stream) {
+  const bool doubt = disproven_ > proven_ && proven_ + disproven_ >= kLeastJudged;
+  if (doubt && !believable(stream)) return {};
+  return advise(stream);
 }
 
 // Streams that are there ------------------------------------------------------------------------
@@ -216,6 +267,7 @@ void StreamDetector::pace(Stream& stream, std::uint64_t blocks, TimePoint now) {
 }
 
 void StreamDetector::drop(std::size_t index) {
+  judge(streams_[index], false);
   if (streams_[index].kind == Kind::kStrided) --strided_;
   streams_[index] = streams_.back();
   keys_[index] = keys_.back();
@@ -227,6 +279,7 @@ void StreamDetector::drop(std::size_t index) {
 
 // Room for one more: that of the one used longest ago, if need be.
 StreamDetector::Stream* StreamDetector::new_stream(TimePoint now) {
+  judge_old();
   const bool full =
       streams_.size() >= options_.most_streams || budget_.streams >= budget_.most_streams;
   if (!streams_.empty()) {
@@ -243,6 +296,7 @@ StreamDetector::Stream* StreamDetector::new_stream(TimePoint now) {
   Stream& stream = streams_.back();
   stream.last_use = now;
   stream.paced_since = now;
+  stream.found_at = reads_;
   return &stream;
 }
 

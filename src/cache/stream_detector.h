@@ -12,7 +12,10 @@
 // pace: as far as it gets in kWindowTime, never below four requests, never above its share of the
 // memory.
 //
-// Random reads cost a scan over two small arrays and nothing else. Nothing allocates after the
+// Random reads cost a scan over two small arrays. In a small part of a volume they look like
+// streams now and then. A stream has proven itself when some of its requests, and not too few of
+// them, have followed exactly where it had come to; where most of those that were found lately did
+// not, new ones are not believed, and advise nothing, before they have. Nothing allocates after the
 // constructor. Used on one executor; the budget may be shared by the volumes of that executor.
 #pragma once
 
@@ -89,6 +92,11 @@ class StreamDetector {
     std::uint64_t paced_blocks = 0;
     double blocks_per_second = 0;
     TimePoint last_use{};
+    std::uint64_t found_at = 0;  // How many reads there had been.
+    // Its requests lately, and those that began exactly where it had come to.
+    unsigned joined = 0;
+    unsigned followed = 0;
+    bool judged = false;  // It counts as proven, or as none.
   };
   struct Seen {  // A request that belongs to no stream yet.
     Lba first = 0;
@@ -111,6 +119,12 @@ class StreamDetector {
   static void advance_strided(Stream& stream, const Extent& read);
   void advance(Stream& stream, const Extent& read, TimePoint now);
   static void turn(Stream& stream);
+  static bool follows(const Stream& stream, const Extent& read);
+  static void note_join(Stream& stream, const Extent& read);
+  static bool believable(const Stream& stream);
+  void judge(Stream& stream, bool proven);
+  void judge_old();
+  StreamAdvice advise_believed(Stream& stream);
   static void pace(Stream& stream, std::uint64_t blocks, TimePoint now);
   Stream* new_stream(TimePoint now);
   void drop(std::size_t index);
@@ -139,6 +153,10 @@ class StreamDetector {
   std::array<Seen, kSeen> seen_{};
   std::array<std::uint16_t, kSeen> seen_keys_{};
   std::size_t seen_next_ = 0;
+  std::uint64_t reads_ = 0;
+  // Of the streams found lately.
+  unsigned proven_ = 0;
+  unsigned disproven_ = 0;
   StreamCounters counters_;
 };
 

@@ -3,6 +3,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "group/document.h"
 #include "group/units.h"
 
@@ -35,6 +37,11 @@ void read_memory(TableReader& reader, CacheConfiguration& cache) {
   options.read_ahead_limit_bytes = options.memory_bytes / 4;
   if (const auto limit = reader.size("read_ahead_limit", kMiB, kMostMemory)) {
     options.read_ahead_limit_bytes = *limit;
+    if (*limit > options.memory_bytes / 2) {
+      reader.mistake("read_ahead_limit",
+                     fmt::format("{} is more than half of memory; write at most {}",
+                                 format_size(*limit), format_size(options.memory_bytes / 2)));
+    }
   }
   cache.read_ahead = reader.boolean("read_ahead").value_or(true);
   if (const auto nvram = reader.size("nvram", kLeastNvram, kMostMemory)) {
@@ -49,7 +56,7 @@ void read_memory(TableReader& reader, CacheConfiguration& cache) {
   }
 }
 
-void read_destaging(TableReader& reader, cache::CacheOptions& options) {
+void read_destaging(TableReader& reader, cache::CacheOptions& options, std::uint64_t nvram_bytes) {
   const auto percent = [&](std::string_view key, double& share) {
     if (const auto value = reader.integer(key, 1, 100)) share = static_cast<double>(*value) / 100;
   };
@@ -57,10 +64,12 @@ void read_destaging(TableReader& reader, cache::CacheOptions& options) {
   percent("high_watermark", options.high_watermark);
   if (options.low_watermark > options.high_watermark) {
     const bool low = reader.has("low_watermark");
-    reader.mistake(low ? "low_watermark" : "high_watermark",
-                   fmt::format("is {} the other one, {}; destaging goes down to low_watermark",
-                               low ? "above" : "below",
-                               low ? options.high_watermark * 100 : options.low_watermark * 100));
+    const double other = 100 * (low ? options.high_watermark : options.low_watermark);
+    reader.mistake(
+        low ? "low_watermark" : "high_watermark",
+        fmt::format("destaging goes down to low_watermark, and {} is {:.0f}; write {}",
+                    low ? "high_watermark" : "low_watermark", other,
+                    low ? fmt::format("1 to {:.0f}", other) : fmt::format("{:.0f} to 100", other)));
   }
   constexpr Duration kLeast = std::chrono::milliseconds(1);
   constexpr Duration kMost = std::chrono::hours(24);
@@ -70,6 +79,16 @@ void read_destaging(TableReader& reader, cache::CacheOptions& options) {
     options.destage_bytes = *bytes;
     if (*bytes % kLeastDestage != 0) {
       reader.mistake("destage", fmt::format("{} is not a multiple of 64KiB", format_size(*bytes)));
+    }
+    // A write has to fit into the room for what is dirty, several times.
+    const std::uint64_t room = nvram_bytes != 0 ? nvram_bytes : options.dirty_limit_bytes;
+    const std::uint64_t most = std::max(room / 4 / kLeastDestage * kLeastDestage, kLeastDestage);
+    if (*bytes > most) {
+      reader.mistake(
+          "destage",
+          fmt::format("{} is more than a quarter of {}; write at most {}", format_size(*bytes),
+                      nvram_bytes != 0 ? "nvram" : "the room for what is dirty",
+                      format_size(most)));
     }
   }
 }
@@ -110,9 +129,10 @@ std::optional<CacheConfiguration> read_cache(TableReader& root, Mistakes& mistak
   const Value* const section = root.table("cache");
   if (section == nullptr) return std::nullopt;
   TableReader reader(*section, "cache", mistakes);
-  CacheConfiguration cache{.options = {}, .line = section->line};
+  CacheConfiguration cache{.options = {}, .line = section->line, .nvram_line = section->line};
   read_memory(reader, cache);
-  read_destaging(reader, cache.options);
+  read_destaging(reader, cache.options, cache.nvram_bytes);
+  if (reader.has("nvram")) cache.nvram_line = reader.line_of("nvram");
   reader.finish();
   return cache;
 }

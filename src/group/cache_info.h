@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -24,10 +25,19 @@ struct CachedSetInfo {
   std::string uuid;
   std::uint64_t dirty_bytes = 0;    // Not on its drives yet.
   std::uint64_t waiting_bytes = 0;  // Of a set that has not come yet.
+  std::uint64_t stuck_bytes = 0;    // Of both: what cannot be brought there now.
   std::string failure;              // Why nothing can be destaged; empty: it can.
   std::string bar;                  // Why the set is not served; empty: the cache is no reason.
   std::vector<LostInfo> lost;
   cache::DeviceCounters counters;
+};
+
+// What an operator has given up.
+struct DiscardedWrites {
+  std::optional<std::uint64_t> byte_count;  // None: they are elsewhere, nobody knows how many.
+  std::string nvram;                        // Which one those are in.
+  std::vector<LostInfo> ranges;             // The first of them, and how many there are besides.
+  std::uint64_t more_ranges = 0;
 };
 
 struct CachedVolumeInfo {

@@ -94,9 +94,9 @@ Task<Answer<DiscardedWrites>> RunningGroup::discard_writes_now(std::string set,
                                  "there; there is nothing to give up",
                                  set));
   }
-  const auto discarded = co_await hardware_->discard_writes(*uuid);
+  auto discarded = co_await hardware_->discard_writes(*uuid);
   if (!discarded) co_return refuse(Refusal::Code::kFailed, discarded.error());
-  co_return DiscardedWrites{.byte_count = *discarded};
+  co_return std::move(*discarded);
 }
 
 Task<Answer<DiscardedWrites>> RunningGroup::discard_writes(std::string set, std::string confirmed) {
@@ -107,6 +107,12 @@ Task<Answer<DiscardedWrites>> RunningGroup::discard_writes(std::string set, std:
 Task<Answer<void>> RunningGroup::acknowledge_now(std::string set) {
   const auto uuid = cached_set(set);
   if (!uuid) co_return std::unexpected(no_such_set(set));
+  if (!hardware_->cache().has_lost(*uuid)) {
+    co_return refuse(
+        Refusal::Code::kConflict,
+        fmt::format("set {}: no acknowledged writes are lost; there is nothing to take notice of",
+                    set));
+  }
   const auto done = co_await hardware_->cache().acknowledge(*uuid);
   if (!done) co_return refuse(Refusal::Code::kFailed, done.error());
   co_return Answer<void>{};

@@ -2,6 +2,7 @@
 #include "group/controller_cache.h"
 
 #include <fmt/format.h>
+#include <spdlog/spdlog.h>
 
 #include <algorithm>
 #include <cassert>
@@ -243,8 +244,16 @@ Task<ControllerCache::Outcome> ControllerCache::flush(std::optional<Uuid> set) {
   std::vector<std::string> left;
   for (const CacheGuard* const guard : guards) {
     cache::CachedDevice& device = guard->device();
+    const std::uint64_t damaged = device.counters().damaged_bytes;
     const Error error = co_await device.destage_all();
     if (abandoned_) co_return std::unexpected("the daemon stops");
+    if (device.counters().damaged_bytes != damaged) {
+      left.push_back(
+          fmt::format("{}: {} of acknowledged writes were damaged in the NVRAM and are "
+                      "lost; see sandbay cache show",
+                      set_words(device.uuid()),
+                      format_size_rounded(device.counters().damaged_bytes - damaged)));
+    }
     if (error == Error::kNone) continue;
     left.push_back(fmt::format("{}: {} cannot be brought to its drives: {}",
                                set_words(device.uuid()), format_size_rounded(device.dirty_bytes()),
@@ -262,64 +271,11 @@ Task<ControllerCache::Outcome> ControllerCache::flush(std::optional<Uuid> set) {
   co_return std::unexpected(fmt::format("{}", fmt::join(left, "; ")));
 }
 
-Task<std::expected<std::optional<std::uint64_t>, std::string>> ControllerCache::discard(Uuid set) {
-  const bool barred = barred_.contains(set);
-  if (barred) {
-    // Should that NVRAM come back, nothing of it counts.
-    metadata::Batch batch;
-    batch.erase(dirty_key(set));
-    const Error error = co_await store_.commit(std::move(batch));
-    if (error != Error::kNone) co_return std::unexpected(unwritten(error));
-    marks_.erase(set);
-    barred_.erase(set);
-  }
-  std::uint64_t bytes = 0;
-  if (cache_ != nullptr) {
-    bytes = waiting_bytes()[set];
-    (void)cache_->discard_waiting(set);
-  }
-  const auto guard = guards_.find(set);
-  if (guard != guards_.end()) {
-    cache::CachedDevice& device = guard->second->device();
-    const auto ranges = co_await device.discard();
-    for (const Extent& extent : ranges) bytes += extent.byte_count(device.block_bytes());
-  }
-  events_.add({.severity = Severity::kWarning,
-               .kind = "writes discarded",
-               .set = name_of_set_(set),
-               .text = fmt::format("{}: {} given up by an operator", set_words(set),
-                                   barred ? std::string("acknowledged writes in another NVRAM are")
-                                          : fmt::format("{} of acknowledged writes are",
-                                                        format_size_rounded(bytes)))});
-  if (barred) co_return std::nullopt;
-  co_return bytes;
-}
-
-Task<ControllerCache::Outcome> ControllerCache::acknowledge(Uuid set) {
-  if (!lost_.contains(set)) co_return Outcome{};
-  metadata::Batch batch;
-  batch.erase(lost_key(set));
-  const Error error = co_await store_.commit(std::move(batch));
-  if (error != Error::kNone) co_return std::unexpected(unwritten(error));
-  lost_.erase(set);
-  co_return Outcome{};
-}
-
 CacheInfo ControllerCache::show(const VolumePlaces& places) const {
   CacheInfo info{.configured = cache_ != nullptr};
   std::map<Uuid, CachedSetInfo> sets;
   for (const auto& [uuid, ranges] : lost_) {
-    for (const LostRange& range : ranges) {
-      LostInfo lost{.first_block = range.extent.first,
-                    .block_count = range.extent.block_count,
-                    .why = range.why};
-      const auto place = places.find(range.volume);
-      if (place != places.end() && range.extent.first >= place->second.first) {
-        lost.volume = place->second.name;
-        lost.first_block -= place->second.first;
-      }
-      sets[uuid].lost.push_back(std::move(lost));
-    }
+    for (const LostRange& range : ranges) sets[uuid].lost.push_back(info_of(range, places));
   }
   for (const Uuid& uuid : barred_) sets[uuid].bar = bar(uuid);
   for (const auto& [uuid, guard] : guards_) {
@@ -329,9 +285,15 @@ CacheInfo ControllerCache::show(const VolumePlaces& places) const {
     set.counters = device.counters();
     const Error failure = device.destage_failure();
     if (failure != Error::kNone) set.failure = describe(failure);
+    if (failure != Error::kNone) set.stuck_bytes = device.dirty_bytes();
   }
   if (cache_ != nullptr) {
-    for (const auto& [uuid, bytes] : waiting_bytes()) sets[uuid].waiting_bytes = bytes;
+    for (const auto& [uuid, bytes] : waiting_bytes()) {
+      CachedSetInfo& set = sets[uuid];
+      set.waiting_bytes = bytes;
+      set.stuck_bytes += bytes;
+      if (set.failure.empty()) set.failure = "it is not there";
+    }
     info.counters = cache_->counters();
     info.destage_bytes_per_second = cache_->throttle().bytes_per_second();
     for (const auto& [number, place] : places) {
@@ -374,11 +336,12 @@ Task<bool> ControllerCache::stop(TimePoint deadline) {
   closed_ = std::make_shared<Event>();
   spawn(close_all());
   const std::shared_ptr<Event> closed = closed_;
-  const bool ended = co_await closed->wait_until(deadline);
+  const bool ended = co_await wait_while_destaging(closed, deadline);
   if (ended) co_return true;
   // Requests below do not end. Whoever waits for them may wake up later: he finds everything as it
   // was, and that nobody is there whom he could tell.
   tell_left();
+  co_await forget_clean_sets();
   abandoned_ = true;
   co_return false;
 }
@@ -391,19 +354,41 @@ Task<void> ControllerCache::close_all() {
   if (abandoned_) co_return;
   tell_left();
   if (memory_ != nullptr && started_) {
-    // Else a mirror that is not whole would be asked at the next start.
-    if (holding_) (void)co_await commit_mirror_lost();
-    const Error final = co_await memory_->flush_releases();
-    if (final == Error::kNone && !abandoned_) co_await clear_marks();
+    co_await forget_clean_sets();
     co_await memory_->stop();
   }
   closed->set();
+}
+
+// What has nothing in the NVRAM any more does not need it at the next start.
+Task<void> ControllerCache::forget_clean_sets() {
+  if (memory_ == nullptr || !started_) co_return;
+  // Else a mirror that is not whole would be asked at the next start.
+  if (holding_) (void)co_await commit_mirror_lost();
+  const Error final = co_await memory_->flush_releases();
+  if (final == Error::kNone && !abandoned_) co_await clear_marks();
+}
+
+// A drive may be slow, and there may be much: as long as it gets less nobody gives up.
+Task<bool> ControllerCache::wait_while_destaging(std::shared_ptr<Event> ended, TimePoint deadline) {
+  const Duration patience = deadline - home_.now();
+  std::uint64_t least = cache_ != nullptr ? cache_->counters().dirty_bytes : 0;
+  for (;;) {
+    const bool done = co_await ended->wait_until(deadline);
+    if (done || cache_ == nullptr) co_return done;
+    const std::uint64_t left = cache_->counters().dirty_bytes;
+    if (left >= least) co_return false;
+    least = left;
+    deadline = home_.now() + patience;
+    spdlog::info("cache: {} are still to be brought to the drives", format_size_rounded(left));
+  }
 }
 
 void ControllerCache::tell_left() {
   for (const auto& [uuid, guard] : guards_) {
     const std::uint64_t left = guard->device().dirty_bytes();
     if (left == 0) continue;
+    lost_at_end_ = lost_at_end_ || memory_ == nullptr;
     events_.add({.severity = memory_ != nullptr ? Severity::kWarning : Severity::kError,
                  .kind = memory_ != nullptr ? "writes left" : "writes lost",
                  .set = name_of_set_(uuid),
@@ -438,7 +423,7 @@ Task<void> ControllerCache::clear_marks() {
 Task<void> ControllerCache::settle(TimePoint deadline) {
   const auto ended = std::make_shared<Event>();
   spawn(settle_all(ended));
-  (void)co_await ended->wait_until(deadline);
+  (void)co_await wait_while_destaging(ended, deadline);
 }
 
 Task<void> ControllerCache::settle_all(std::shared_ptr<Event> ended) {

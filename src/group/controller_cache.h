@@ -67,8 +67,8 @@ class ControllerCache {
       };
 
   void know_volumes(VolumePlaces places) { places_ = std::move(places); }
-  // What the metadata say; start() does it if nobody has. Only what no daemon should start with is an
-  // error, in one line.
+  // What the metadata say; start() does it if nobody has. Only what no daemon should start with is
+  // an error, in one line.
   Task<Outcome> load();
   // After load(): how the NVRAM is opened, with the images that it must not be.
   nvram::NvramOptions nvram_options() const;
@@ -76,12 +76,15 @@ class ControllerCache {
   Task<Outcome> start(nvram::Nvram* nvram);
   // Destages everything, and notes which sets have nothing in the NVRAM any more. The sets are
   // still there, nobody uses them through the cache any more. False: something did not end by the
-  // deadline; everything here must stay until the process ends, for it is still used. Events and
-  // metadata are not.
+  // deadline, which is put off as long as there is ever less to destage; everything here must stay
+  // until the process ends, for it is still used. Events and metadata are not.
   Task<bool> stop(TimePoint deadline);
+  // After stop(): acknowledged writes are gone, since no NVRAM has what could not be destaged.
+  bool lost_at_end() const noexcept { return lost_at_end_; }
   // After stop() with true, and before the sets and the NVRAM go.
   Task<void> finish();
-  // Brings to the drives what can be by the deadline; for those who flush afterwards.
+  // Brings to the drives what can be by the deadline, which is put off as with stop(); for those
+  // who flush afterwards.
   Task<void> settle(TimePoint deadline);
 
   // What stands above a set that is there: the cached device, made now if it was not, or the set
@@ -99,17 +102,25 @@ class ControllerCache {
   // now and then, between start() and stop().
   Task<void> check_images();
 
+  // Has the set below, if it can, read these blocks as medium errors until they are rewritten; may
+  // be empty.
+  std::function<Task<Error>(Uuid set, std::vector<Extent> extents)> lose;
+  // Tells of sets whose dirty data cannot go to their drives, without waiting until somebody wants
+  // it to; to be called when sets have changed.
+  void look_after_sets();
+
   // Management. ---------------------------------------------------------------------------------
   CacheInfo show(const VolumePlaces& places) const;
   // Destages everything of a set, or with none of all. An error, a line for each such set, if
   // something that was acknowledged is not on the drives afterwards, wherever it is.
   Task<Outcome> flush(std::optional<Uuid> set);
-  // Forgets what is not on the set's drives and lifts its bar. How many bytes; nothing if it is not
-  // known.
-  Task<std::expected<std::optional<std::uint64_t>, std::string>> discard(Uuid set);
+  // Forgets what is not on the set's drives and lifts its bar. What was given up is shown as lost
+  // from then on: what was on its way to the drives when they failed may still arrive there.
+  Task<std::expected<DiscardedWrites, std::string>> discard(Uuid set);
   // Somebody has taken notice of what was lost of the set.
   Task<Outcome> acknowledge(Uuid set);
   bool knows(const Uuid& set) const;
+  bool has_lost(const Uuid& set) const { return lost_.contains(set); }
   // Its dirty data cannot be brought to its drives, or waits for it to come.
   bool is_failing(const Uuid& set) const;
   std::vector<std::string> notes_on(const Uuid& set) const;  // Sentences for operators.
@@ -126,7 +137,6 @@ class ControllerCache {
   std::string way_back_to(const ImageUuid& nvram) const;
   std::string mirror_of(const ImageUuid& nvram) const;
   Task<Outcome> open_memory(nvram::Nvram* nvram);
-  Task<Outcome> fit_region(nvram::Nvram* nvram, std::uint64_t bytes, bool needed);
   Task<Outcome> open_mirror(nvram::Nvram* nvram);
   Task<Outcome> commit_mirror(MirrorRecord record);
   Task<Outcome> clear_region(nvram::Nvram* nvram, bool counts, bool must_be_empty);
@@ -143,8 +153,20 @@ class ControllerCache {
   Task<Outcome> keep_lost(const std::vector<cache::LostWrite>* lost);
   void tell_lost(const Uuid& set, const std::vector<LostRange>& ranges);
   std::string words_of(const LostRange& range) const;
+  static void tidy(std::vector<LostRange>& ranges);
+  // Of one set, to what is known; whether it is news.
+  Task<std::expected<bool, std::string>> add_lost(Uuid set, std::vector<LostRange> ranges);
+  LostInfo info_of(const LostRange& range, const VolumePlaces& places) const;
   Task<Outcome> keep_marks();
   Task<Outcome> commit_marks();
+
+  // controller_cache_losses.cc
+  Task<Error> note_damaged(Uuid set, std::vector<cache::VolumeExtent> writes);
+  Task<Outcome> note_given_up(Uuid set, std::vector<cache::VolumeExtent> writes,
+                              DiscardedWrites* given);
+  void tell_stuck(const Uuid& set);
+  std::uint64_t stuck_bytes(const Uuid& set) const;
+  Task<void> try_destage(Uuid set);
 
   // controller_cache.cc
   Task<void> mark(CacheGuard* guard);
@@ -157,6 +179,8 @@ class ControllerCache {
   std::string failure_note(Error error) const;
   Task<void> close_all();
   Task<void> settle_all(std::shared_ptr<Event> ended);
+  Task<bool> wait_while_destaging(std::shared_ptr<Event> ended, TimePoint deadline);
+  Task<void> forget_clean_sets();
   void tell_left();
   Task<void> clear_marks();
   bool has_waiting(const Uuid& set) const;
@@ -189,11 +213,15 @@ class ControllerCache {
   std::map<Uuid, ImageUuid> marks_;  // dirty/
   std::set<Uuid> barred_;            // Of these: what is in that NVRAM is not here.
   std::map<Uuid, std::vector<LostRange>> lost_;
+  std::set<Uuid> lost_unsaved_;  // Of these: the metadata do not know yet.
+  std::set<Uuid> stuck_told_;    // Sets with data that cannot go to their drives.
+  std::set<Uuid> trying_;        // Sets of which that is being found out.
   std::map<Uuid, std::unique_ptr<CacheGuard>> guards_;
   bool careful_ = false;  // There is a mirror, which may fail.
   bool holding_ = false;  // Changes and answers, until the metadata say that it is stale.
   Condition let_go_;
   std::string unwritable_;  // Why the metadata cannot be written; empty: they can.
+  bool lost_at_end_ = false;
   bool abandoned_ = false;  // By stop(): there are no events and no metadata any more.
   std::shared_ptr<Event> closed_;
   Gate gate_;

@@ -21,8 +21,10 @@ constexpr std::size_t kMostLostRanges = 4096;
 constexpr std::size_t kMostLostEvents = 64;
 constexpr Duration kEventPatience = std::chrono::seconds(2);
 
+}  // namespace
+
 // Neighbours become one, in order of volume and place.
-void tidy(std::vector<LostRange>& ranges) {
+void ControllerCache::tidy(std::vector<LostRange>& ranges) {
   std::ranges::sort(ranges, [](const LostRange& one, const LostRange& other) {
     return std::tie(one.volume, one.why, one.extent.first) <
            std::tie(other.volume, other.why, other.extent.first);
@@ -44,8 +46,6 @@ void tidy(std::vector<LostRange>& ranges) {
   }
   ranges = std::move(tidied);
 }
-
-}  // namespace
 
 Task<ControllerCache::Outcome> ControllerCache::recover() {
   const TimePoint began = home_.now();
@@ -130,6 +130,24 @@ Task<ControllerCache::Outcome> ControllerCache::keep_lost(
   if (error != Error::kNone) co_return std::unexpected(unwritten(error));
   co_await events_.kept(home_.now() + kEventPatience);
   co_return Outcome{};
+}
+
+Task<std::expected<bool, std::string>> ControllerCache::add_lost(Uuid set,
+                                                                 std::vector<LostRange> ranges) {
+  std::vector<LostRange>& known = lost_[set];
+  std::vector<LostRange> all = known;
+  all.insert(all.end(), ranges.begin(), ranges.end());
+  tidy(all);
+  const bool news = all != known;
+  if (!news && !lost_unsaved_.contains(set)) co_return false;
+  known = all;
+  lost_unsaved_.insert(set);
+  metadata::Batch batch;
+  batch.put(lost_key(set), encode(all));
+  const Error error = co_await store_.commit(std::move(batch));
+  if (error != Error::kNone) co_return std::unexpected(unwritten(error));
+  lost_unsaved_.erase(set);
+  co_return news;
 }
 
 std::string ControllerCache::words_of(const LostRange& range) const {

@@ -44,7 +44,7 @@ const nvram::RegionState* find_region(const std::vector<nvram::RegionState>& reg
   return found == regions.end() ? nullptr : &*found;
 }
 
-ControllerCache::Outcome damaged(const std::string& key, const std::string& error) {
+ControllerCache::Outcome damaged_entry(const std::string& key, const std::string& error) {
   return std::unexpected(fmt::format("metadata {} {}", key, error));
 }
 
@@ -59,7 +59,7 @@ Task<ControllerCache::Outcome> ControllerCache::load() {
   for (const auto& [key, value] : *dirty) {
     const auto set = parse_uuid(std::string_view(key).substr(kDirtyPrefix.size()));
     const auto nvram = decode_dirty(value);
-    if (!set || !nvram) co_return damaged(key, nvram ? "has no UUID" : nvram.error());
+    if (!set || !nvram) co_return damaged_entry(key, nvram ? "has no UUID" : nvram.error());
     marks_[*set] = *nvram;
   }
   const auto lost = co_await load_all(&store_, std::string(kLostPrefix));
@@ -67,7 +67,7 @@ Task<ControllerCache::Outcome> ControllerCache::load() {
   for (const auto& [key, value] : *lost) {
     const auto set = parse_uuid(std::string_view(key).substr(kLostPrefix.size()));
     const auto ranges = decode_lost(value);
-    if (!set || !ranges) co_return damaged(key, ranges ? "has no UUID" : ranges.error());
+    if (!set || !ranges) co_return damaged_entry(key, ranges ? "has no UUID" : ranges.error());
     lost_[*set] = *ranges;
   }
   const auto counts = co_await load_all(&store_, std::string(kNvramPrefix));
@@ -75,14 +75,14 @@ Task<ControllerCache::Outcome> ControllerCache::load() {
   for (const auto& [key, value] : *counts) {
     const auto image = parse_uuid(std::string_view(key).substr(kNvramPrefix.size()));
     const auto count = decode_nvram(value);
-    if (!image || !count) co_return damaged(key, count ? "has no UUID" : count.error());
+    if (!image || !count) co_return damaged_entry(key, count ? "has no UUID" : count.error());
     open_counts_[std::bit_cast<ImageUuid>(*image)] = *count;
   }
   const auto stored = co_await store_.get(std::string(kMirrorKey));
   if (!stored) co_return unreadable(stored.error());
   if (const std::optional<std::string>& text = *stored) {
     const auto record = decode_mirror(*text);
-    if (!record) co_return damaged(std::string(kMirrorKey), record.error());
+    if (!record) co_return damaged_entry(std::string(kMirrorKey), record.error());
     mirror_record_ = *record;
   }
   loaded_ = true;
@@ -226,6 +226,12 @@ Task<ControllerCache::Outcome> ControllerCache::start(nvram::Nvram* nvram) {
       streams_->memory_bytes = wanted->options.memory_bytes / 4;
     }
   }
+  if (cache_ != nullptr) {
+    cache_->on_damaged = [this](Uuid set, std::vector<cache::VolumeExtent> writes) {
+      return note_damaged(set, std::move(writes));
+    };
+    cache_->on_failing = [this](Uuid set) { tell_stuck(set); };
+  }
   for (const auto& [set, mark] : marks_) {
     if (!is_here(mark)) barred_.insert(set);
   }
@@ -274,7 +280,7 @@ Task<ControllerCache::Outcome> ControllerCache::open_memory(nvram::Nvram* nvram)
 
 std::string ControllerCache::at_nvram(const std::string& what) const {
   return fmt::format("{}:{}: cache.nvram: {}", configuration_.file,
-                     known(configuration_.hardware.cache).line, what);
+                     known(configuration_.hardware.cache).nvram_line, what);
 }
 
 // A region whose content does not count is made anew where it is of another size, or where it must

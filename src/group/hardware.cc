@@ -174,6 +174,9 @@ void Hardware::make_engine() {
 }
 
 Task<Hardware::Outcome> Hardware::start_cache() {
+  cache_->lose = [this](Uuid set, std::vector<Extent> extents) {
+    return lose_blocks(set, std::move(extents));
+  };
   const Outcome started = co_await cache_->start(nvram_.get());
   if (!started) co_return started;
   for (const auto& [uuid, door] : doors_) door->share(cache_->cache(), cache_->streams());

@@ -81,7 +81,7 @@ class Hardware {
   // Management. ---------------------------------------------------------------------------------
   ControllerCache& cache() noexcept { return *cache_; }
   const ControllerCache& cache() const noexcept { return *cache_; }
-  Task<std::expected<std::optional<std::uint64_t>, std::string>> discard_writes(Uuid set);
+  Task<std::expected<DiscardedWrites, std::string>> discard_writes(Uuid set);
   std::vector<DriveInfo> show_drives() const;
   std::vector<SetInfo> show_sets() const;
   FaultsInfo show_faults() const;
@@ -103,6 +103,7 @@ class Hardware {
   Task<Outcome> open_nvram();
   void make_engine();
   Task<Outcome> start_cache();
+  Task<Error> lose_blocks(Uuid set, std::vector<Extent> extents);
   Task<Outcome> open_drives();
   Outcome add_rules();
   Task<Outcome> erase_unfinished();

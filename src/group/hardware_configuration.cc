@@ -180,6 +180,8 @@ void read_set(const Value& section, std::string path, Mistakes& mistakes,
 void read_nvram(const Value& section, Mistakes& mistakes, HardwareConfiguration& hardware) {
   TableReader reader(section, "nvram", mistakes);
   NvramConfiguration nvram{.line = section.line};
+  nvram.size_line = reader.has("size") ? reader.line_of("size") : section.line;
+  nvram.mirror_line = reader.has("mirror") ? reader.line_of("mirror") : section.line;
   nvram.path = reader.string("file").value_or(nvram.path);
   if (nvram.path.empty()) reader.mistake("file", "is empty; write the path of an image file");
   if (const auto size = reader.size("size", std::uint64_t{1} << 20, kLargestNvramBytes)) {
@@ -205,8 +207,9 @@ void read_nvram(const Value& section, Mistakes& mistakes, HardwareConfiguration&
                                             *word));
     }
   }
-  nvram.mirror_path = reader.string("mirror").value_or("");
-  if (reader.has("mirror") && nvram.mirror_path.empty()) {
+  const auto mirror = reader.string("mirror");
+  nvram.mirror_path = mirror.value_or("");
+  if (mirror && mirror->empty()) {
     reader.mistake("mirror", "is empty; write the path of the partner controller's image file");
   }
   nvram.mirror_required = reader.boolean("mirror_required").value_or(false);
@@ -350,12 +353,12 @@ void check_nvram_size(const HardwareConfiguration& hardware, std::uint64_t journ
   const std::uint64_t cache_bytes = hardware.cache ? hardware.cache->nvram_bytes : 0;
   if (!hardware.nvram) {
     if (cache_bytes == 0) return;
-    mistakes.add(known(hardware.cache).line, "cache.nvram",
+    mistakes.add(known(hardware.cache).nvram_line, "cache.nvram",
                  "there is no NVRAM; add a section [nvram], or leave it out");
     return;
   }
   if (!hardware.nvram->mirror_path.empty() && cache_bytes == 0) {
-    mistakes.add(hardware.nvram->line, "nvram.mirror",
+    mistakes.add(hardware.nvram->mirror_line, "nvram.mirror",
                  "mirrors the writes of the cache, and there are none; write nvram = \"32MiB\" in "
                  "a section [cache], or leave it out");
   }
@@ -363,7 +366,7 @@ void check_nvram_size(const HardwareConfiguration& hardware, std::uint64_t journ
   constexpr std::uint64_t kOwn = std::uint64_t{1} << 20;
   const std::uint64_t needed = journal_bytes + cache_bytes + kOwn;
   if (needed == kOwn || hardware.nvram->size_bytes >= needed) return;
-  mistakes.add(hardware.nvram->line, "nvram.size",
+  mistakes.add(hardware.nvram->size_line, "nvram.size",
                fmt::format("{} is too little for {}; write at least {}",
                            format_size(hardware.nvram->size_bytes),
                            cache_bytes == 0     ? "the journals of its sets"

@@ -75,7 +75,10 @@ struct NvramConfiguration {
   // starts at the state directory.
   std::string mirror_path;
   bool mirror_required = false;  // Without it nothing counts as non-volatile.
+  // Of the section and of its keys; the section's where a key is not there.
   std::uint32_t line = 0;
+  std::uint32_t size_line = 0;
+  std::uint32_t mirror_line = 0;
 };
 
 struct FaultsConfiguration {

@@ -264,6 +264,7 @@ Task<void> Hardware::watch() {
   while (!stopping_) {
     learn_sets();
     say_states(nullptr);
+    cache_->look_after_sets();
     repeated_.tell(home_.now());
     co_await look_for_drives();
     co_await cache_->check_images();

@@ -150,10 +150,20 @@ Task<Hardware::Outcome> Hardware::erase_drive(std::string drive) {
 }
 
 // A set that was barred serves from now on.
-Task<std::expected<std::optional<std::uint64_t>, std::string>> Hardware::discard_writes(Uuid set) {
+Task<std::expected<DiscardedWrites, std::string>> Hardware::discard_writes(Uuid set) {
   auto discarded = co_await cache_->discard(set);
   if (discarded && controller_ != nullptr) learn_sets();
   co_return discarded;
+}
+
+Task<Error> Hardware::lose_blocks(Uuid set, std::vector<Extent> extents) {
+  if (controller_ == nullptr) co_return Error::kNotReady;
+  for (raid::ManagedSet* const each : controller_->sets()) {
+    if (each->uuid() != set) continue;
+    const Error error = co_await each->lose(std::move(extents));
+    co_return error;
+  }
+  co_return Error::kNotReady;
 }
 
 Hardware::Outcome Hardware::verify_set(const std::string& set) {

@@ -125,10 +125,6 @@ struct Measurements {
   std::uint64_t events = 0;
 };
 
-struct DiscardedWrites {
-  std::optional<std::uint64_t> byte_count;  // None: nobody knows how many.
-};
-
 struct AddedFault {
   fault::RuleView rule;
 };

@@ -68,7 +68,8 @@ json counters_json(const cache::DeviceCounters& counters) {
           {"partial_stripes", counters.partial_stripes},
           {"destage_errors", counters.destage_errors},
           {"rounds", counters.rounds},
-          {"discarded_bytes", counters.discarded_bytes}};
+          {"discarded_bytes", counters.discarded_bytes},
+          {"damaged_bytes", counters.damaged_bytes}};
 }
 
 json to_json(const group::LostInfo& info) {
@@ -81,10 +82,15 @@ json to_json(const group::LostInfo& info) {
 json to_json(const group::CachedSetInfo& info) {
   json lost = json::array();
   for (const group::LostInfo& range : info.lost) lost.push_back(to_json(range));
-  return {{"name", info.name},         {"uuid", info.uuid},
-          {"dirty", info.dirty_bytes}, {"waiting", info.waiting_bytes},
-          {"failure", info.failure},   {"barred", info.bar},
-          {"lost", std::move(lost)},   {"counters", counters_json(info.counters)}};
+  return {{"name", info.name},
+          {"uuid", info.uuid},
+          {"dirty", info.dirty_bytes},
+          {"waiting", info.waiting_bytes},
+          {"stuck", info.stuck_bytes},
+          {"failure", info.failure},
+          {"barred", info.bar},
+          {"lost", std::move(lost)},
+          {"counters", counters_json(info.counters)}};
 }
 
 json to_json(const group::CachedVolumeInfo& info) {
@@ -97,12 +103,22 @@ json to_json(const group::CachedVolumeInfo& info) {
           {"counters", counters_json(counters)},
           {"streams_found", info.streams.found},
           {"reads_in_streams", info.streams.in_stream},
-          {"hit_latency", latency_json(counters.hit_latency)},
           {"miss_latency", latency_json(counters.miss_latency)},
           {"write_latency", latency_json(counters.write_latency)}};
 }
 
 }  // namespace
+
+json to_json(const group::DiscardedWrites& given) {
+  json ranges = json::array();
+  for (const group::LostInfo& range : given.ranges) ranges.push_back(to_json(range));
+  json bytes = nullptr;
+  if (const auto& count = given.byte_count) bytes = *count;
+  return {{"discarded", std::move(bytes)},
+          {"nvram", given.nvram},
+          {"ranges", std::move(ranges)},
+          {"more_ranges", given.more_ranges}};
+}
 
 json to_json(const group::CacheInfo& info) {
   json sets = json::array();

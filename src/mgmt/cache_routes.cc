@@ -26,9 +26,7 @@ Reply discard_writes(Backend& backend, const Call& call) {
   const auto discarded = backend.run(
       backend.service().discard_writes(call.parameters.at("name"), std::move(*confirmed)));
   if (!discarded) return refused(discarded.error());
-  nlohmann::json bytes = nullptr;
-  if (const auto& count = discarded->byte_count) bytes = *count;
-  return ok({{"discarded", std::move(bytes)}});
+  return ok(to_json(*discarded));
 }
 
 Reply acknowledge_lost_writes(Backend& backend, const Call& call) {
@@ -60,8 +58,9 @@ std::vector<Route> cache_routes() {
            .path = "/api/v1/cache/sets/{name}/discard",
            .operation = "discardWrites",
            .summary = "Give up acknowledged writes that cannot be brought to a set's drives",
-           .description = "They are lost for good. Refused while nothing has failed. The set may "
-                          "also be named by its UUID.",
+           .description = "They are shown as lost from then on: what was on its way to the drives "
+                          "when they failed may still be there afterwards. Refused while nothing "
+                          "has failed. The set may also be named by its UUID.",
            .request_schema = "CacheDiscard",
            .response_schema = "CacheDiscarded",
            .refusals = {404, 409, 500},
@@ -70,9 +69,9 @@ std::vector<Route> cache_routes() {
            .path = "/api/v1/cache/sets/{name}/acknowledge",
            .operation = "acknowledgeLostWrites",
            .summary = "Take notice of the writes that the NVRAM has lost of a set",
-           .description = "They are not shown any more.",
+           .description = "They are not shown any more. Refused where none are lost.",
            .success = 204,
-           .refusals = {404, 500},
+           .refusals = {404, 409, 500},
            .handle = acknowledge_lost_writes}};
 }
 

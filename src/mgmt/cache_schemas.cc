@@ -40,7 +40,7 @@ const std::string_view kCacheSchemas = R"json({
   "throttled_seconds": {"type": "number"},
   "flushes": {"type": "integer"}}},
 "CachedVolume": {"type": "object", "required": ["name", "cache", "hit_ratio", "counters",
-  "streams_found", "reads_in_streams", "hit_latency", "miss_latency", "write_latency"],
+  "streams_found", "reads_in_streams", "miss_latency", "write_latency"],
   "properties": {
   "name": {"type": "string"},
   "cache": {"$ref": "#/components/schemas/CacheMode"},
@@ -48,37 +48,43 @@ const std::string_view kCacheSchemas = R"json({
   "counters": {"$ref": "#/components/schemas/CachedVolumeCounters"},
   "streams_found": {"type": "integer"},
   "reads_in_streams": {"type": "integer"},
-  "hit_latency": {"$ref": "#/components/schemas/Latency"},
   "miss_latency": {"$ref": "#/components/schemas/Latency"},
   "write_latency": {"$ref": "#/components/schemas/Latency"}}},
-"CachedSet": {"type": "object", "required": ["name", "uuid", "dirty", "waiting", "failure",
-  "barred", "lost", "counters"], "properties": {
+"LostWrites": {"type": "object", "required": ["volume", "first_block", "blocks", "why"],
+  "description": "Acknowledged writes that are lost.", "properties": {
+  "volume": {"type": "string",
+    "description": "Empty: of none that is there, or nobody knows of which."},
+  "first_block": {"type": "integer",
+    "description": "Of the volume; of the set where there is no volume."},
+  "blocks": {"type": "integer", "description": "0: nobody knows which."},
+  "why": {"type": "string"}}},
+"CachedSet": {"type": "object", "required": ["name", "uuid", "dirty", "waiting", "stuck",
+  "failure", "barred", "lost", "counters"], "properties": {
   "name": {"type": "string"},
   "uuid": {"type": "string", "format": "uuid"},
   "dirty": {"type": "integer", "description": "Bytes that are not on its drives yet."},
   "waiting": {"type": "integer", "description": "Bytes that wait for the set to come."},
+  "stuck": {"type": "integer",
+    "description": "Bytes of both that cannot be brought to its drives now."},
   "failure": {"type": "string",
     "description": "Why nothing can be brought to its drives; empty: it can."},
   "barred": {"type": "string",
     "description": "Why it is not served: its newest writes are elsewhere. Empty if it is."},
-  "lost": {"type": "array", "description": "Acknowledged writes that the NVRAM has lost.",
-    "items": {"type": "object", "required": ["volume", "first_block", "blocks", "why"],
-    "properties": {
-    "volume": {"type": "string",
-      "description": "Empty: of none that is there, or nobody knows of which."},
-    "first_block": {"type": "integer",
-      "description": "Of the volume; of the set where there is no volume."},
-    "blocks": {"type": "integer", "description": "0: nobody knows which."},
-    "why": {"type": "string"}}}},
+  "lost": {"type": "array",
+    "description": "Acknowledged writes that the NVRAM has lost, or that were given up.",
+    "items": {"$ref": "#/components/schemas/LostWrites"}},
   "counters": {"type": "object", "required": ["destages", "destage_bytes", "full_stripes",
-    "partial_stripes", "destage_errors", "rounds", "discarded_bytes"], "properties": {
+    "partial_stripes", "destage_errors", "rounds", "discarded_bytes", "damaged_bytes"],
+    "properties": {
     "destages": {"type": "integer", "description": "Writes to the set."},
     "destage_bytes": {"type": "integer"},
     "full_stripes": {"type": "integer"},
     "partial_stripes": {"type": "integer"},
     "destage_errors": {"type": "integer"},
     "rounds": {"type": "integer", "description": "Flushes of the set."},
-    "discarded_bytes": {"type": "integer"}}}}},
+    "discarded_bytes": {"type": "integer"},
+    "damaged_bytes": {"type": "integer",
+      "description": "Lost: damaged in the NVRAM before they were on the drives."}}}}},
 "Cache": {"type": "object", "required": ["configured", "memory", "dirty", "read_ahead", "nvram",
   "non_volatile", "notes", "sets", "volumes"], "properties": {
   "configured": {"type": "boolean", "description": "There is a section [cache]."},
@@ -114,9 +120,15 @@ const std::string_view kCacheSchemas = R"json({
 "CacheDiscard": {"type": "object", "required": ["confirm"], "additionalProperties": false,
   "properties": {
   "confirm": {"type": "string", "description": "The set once more, as it stands in the path."}}},
-"CacheDiscarded": {"type": "object", "required": ["discarded"], "properties": {
+"CacheDiscarded": {"type": "object", "required": ["discarded", "nvram", "ranges",
+  "more_ranges"], "properties": {
   "discarded": {"type": "integer", "nullable": true,
-    "description": "Bytes; null: nobody knows how many."}}}
+    "description": "Bytes; null: nobody knows how many."},
+  "nvram": {"type": "string",
+    "description": "The UUID of the NVRAM they are in, where nobody knows how many; else empty."},
+  "ranges": {"type": "array", "description": "The first of them.",
+    "items": {"$ref": "#/components/schemas/LostWrites"}},
+  "more_ranges": {"type": "integer", "description": "How many there are besides."}}}
 })json";
 
 }  // namespace sandbay::mgmt

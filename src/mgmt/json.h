@@ -25,6 +25,7 @@ nlohmann::json to_json(const group::EventInfo& info);
 
 // cache_json.cc
 nlohmann::json to_json(const group::CacheInfo& info);
+nlohmann::json to_json(const group::DiscardedWrites& given);
 
 // {"error": {"code": …, "message": …}}
 nlohmann::json error_json(std::string_view code, std::string_view message);

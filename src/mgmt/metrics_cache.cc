@@ -20,7 +20,9 @@ void add_whole(Text& text, const group::CacheInfo& cache) {
   one("sandbay_cache_evictions_total", "counter", "Lines that made room.", counters.evictions);
   one("sandbay_cache_dirty_limit_bytes", "gauge", "Room for what is not on the drives yet.",
       counters.dirty_limit_bytes);
-  one("sandbay_cache_dirty_bytes", "gauge", "What is not on the drives yet.", counters.dirty_bytes);
+  one("sandbay_cache_dirty_bytes", "gauge",
+      "Room that is taken by what is not on the drives yet; of a small write more than its size.",
+      counters.dirty_bytes);
   one("sandbay_cache_stuck_bytes", "gauge", "Of it, what is of sets that fail.",
       counters.stuck_bytes);
   one("sandbay_cache_destage_bytes_per_second", "gauge", "The pace of destaging, lately.",
@@ -108,8 +110,8 @@ void add_volumes(Text& text, const std::vector<group::CachedVolumeInfo>& list) {
                [](const auto& volume) { return volume.streams.found; });
   volumes.each("sandbay_cache_volume_reads_in_streams_total", "Reads that belonged to a stream.",
                [](const auto& volume) { return volume.streams.in_stream; });
-  volumes.latency("hit_latency", "Reads of which everything was there.", &Counters::hit_latency);
-  volumes.latency("miss_latency", "All other reads.", &Counters::miss_latency);
+  volumes.latency("miss_latency", "Reads of which not everything was there.",
+                  &Counters::miss_latency);
   volumes.latency("write_latency", "Writes.", &Counters::write_latency);
 }
 
@@ -130,6 +132,8 @@ void add_sets(Text& text, const std::vector<group::CachedSetInfo>& sets) {
   };
   each("sandbay_cache_set_dirty_bytes", "gauge", "What is not on the set's drives yet.",
        [](const auto& set) { return set.dirty_bytes + set.waiting_bytes; });
+  each("sandbay_cache_set_stuck_bytes", "gauge", "What cannot be brought to the set's drives now.",
+       [](const auto& set) { return set.stuck_bytes; });
   each("sandbay_cache_set_healthy", "gauge",
        "1 if what is acknowledged can be brought to the set's drives, and none was lost.",
        [](const auto& set) {
@@ -146,6 +150,7 @@ void add_sets(Text& text, const std::vector<group::CachedSetInfo>& sets) {
           &Counters::destage_errors);
   counter("rounds", "Flushes of the set.", &Counters::rounds);
   counter("discarded_bytes", "Bytes given up by operators.", &Counters::discarded_bytes);
+  counter("damaged_bytes", "Bytes lost for damage of the NVRAM.", &Counters::damaged_bytes);
 }
 
 }  // namespace

@@ -216,13 +216,68 @@ def test_discard(t):
     text = daemon.sandbay('cache', 'discard', 'r', '--yes-lose-data', ok=False).stdout
     t.check('nothing to give up' in text, text)
     dirty_and_offline(t, daemon, image(t, 'data', 4, 4))
-    daemon.sandbay('cache', 'discard', 'r', '--yes-lose-data')
+    text = daemon.sandbay('cache', 'discard', 'r', '--yes-lose-data').stdout
+    t.check('volume v, blocks' in text, f'what it was is named: {text}')
     shown = set_of(daemon)
     t.check(shown['dirty'] == 0 and not shown['failure'], f'it is gone: {shown}')
+    t.check(shown['stuck'] == 0, f'{shown}')
     t.check('writes discarded' in kinds(daemon), 'it is told')
     daemon.kill()
     daemon.start()
     t.check(not replayed(daemon), 'and stays gone')
+    lost = set_of(daemon)['lost']
+    t.check(lost and all(r['why'] == 'given up by an operator' for r in lost), f'{lost}')
+    daemon.sandbay('cache', 'acknowledge', 'r')
+    text = daemon.sandbay('cache', 'acknowledge', 'r', ok=False).stdout
+    t.check('nothing to take notice of' in text, text)
+
+
+def test_what_is_stuck_is_told_at_once(t):
+    """Nobody has wanted it on the drives yet; and again after a start without them."""
+    daemon = bay(t)
+    data = image(t, 'data', 4, 4)
+    put(t, daemon, data)
+    add(daemon, 'id=out at=enclosure:shelf do=shelf.loss for=1h')
+    t.until(lambda: 'writes stuck' in kinds(daemon), 'it is told')
+    shown = set_of(daemon)
+    t.check(shown['stuck'] == shown['dirty'] > 0 and shown['failure'], f'{shown}')
+    daemon.sandbay('fault', 'clear', 'out')
+    t.until(lambda: 'writes go on' in kinds(daemon), 'it is over')
+    require_same(t, daemon, data, 'v', 'afterwards')
+
+
+def test_damage_while_it_runs(t):
+    """What is damaged in the NVRAM does not go to the drives: it is lost, told, and not readable
+    until it is written again, also after a restart.
+    """
+    daemon = bay(t)
+    data = image(t, 'data', 4, 4)
+    put(t, daemon, data)
+    add(daemon, 'at=nvram:A do=nvram.loss')
+    text = daemon.sandbay('cache', 'flush', ok=False).stdout
+    t.check('were damaged in the NVRAM and are lost' in text, text)
+    lost = set_of(daemon)['lost']
+    t.check(lost and all(r['volume'] == 'v' and r['why'] == 'damaged' for r in lost), f'{lost}')
+    t.check('writes lost' in kinds(daemon), 'it is told')
+    for when in ('at once', 'after a restart'):
+        bad = t.run('qemu-img', 'convert', '-f', 'raw', '-O', 'raw', daemon.url('v'),
+                    t.path('read'), ok=None)
+        t.check(bad.returncode != 0, f'{when}: it is not served')
+        if when == 'at once':
+            t.check(daemon.terminate() == 0, 'SIGTERM ends with 0')
+            daemon.start()
+    write(t, daemon, data, 'v')
+    require_same(t, daemon, data, 'v', 'written again')
+
+
+def test_damage_while_it_runs_and_a_mirror(t):
+    daemon = bay(t, nvram=NVRAM + 'mirror = "mirror.img"\n')
+    data = image(t, 'data', 4, 4)
+    put(t, daemon, data)
+    add(daemon, 'at=nvram:A do=nvram.loss')
+    daemon.sandbay('cache', 'flush')
+    t.check(not set_of(daemon)['lost'], 'nothing is lost')
+    require_same(t, daemon, data, 'v', 'from the mirror')
 
 
 def test_the_mirror_stands_in(t):

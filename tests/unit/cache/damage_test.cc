@@ -30,10 +30,10 @@ unsigned damage(SimulatedBoard& board, const Bytes& content) {
 struct Owner {
   Error answer = Error::kNone;
   unsigned asked = 0;
-  std::vector<DamagedWrite> told;
+  std::vector<VolumeExtent> told;
 };
 
-Task<Error> note(Owner* owner, std::vector<DamagedWrite> damaged) {
+Task<Error> note(Owner* owner, std::vector<VolumeExtent> damaged) {
   ++owner->asked;
   if (owner->answer == Error::kNone) {
     owner->told.insert(owner->told.end(), damaged.begin(), damaged.end());
@@ -42,7 +42,7 @@ Task<Error> note(Owner* owner, std::vector<DamagedWrite> damaged) {
 }
 
 void tell(Cache& cache, Owner& owner) {
-  cache.on_damaged = [&owner](Uuid, std::vector<DamagedWrite> damaged) {
+  cache.on_damaged = [&owner](Uuid, std::vector<VolumeExtent> damaged) {
     return note(&owner, std::move(damaged));
   };
 }

@@ -240,8 +240,8 @@ TEST_CASE("Discarding drops what is dirty and says what it was", "[cache][destag
     co_await write(stack.device, 9000, pattern(4096, 1));
     const Error error = co_await flush(stack.device);
     REQUIRE(error == Error::kHardware);
-    const std::vector<Extent> discarded = co_await stack.device.discard();
-    REQUIRE(discarded == std::vector<Extent>{{120, 16}, {9000, 8}});
+    const std::vector<VolumeExtent> discarded = co_await stack.device.discard();
+    REQUIRE(discarded == std::vector<VolumeExtent>{{0, {120, 16}}, {0, {9000, 8}}});
     REQUIRE(stack.cache.counters().dirty_bytes == 0);
     REQUIRE(stack.cache.counters().stuck_bytes == 0);
     REQUIRE(stack.device.destage_failure() == Error::kNone);
@@ -344,8 +344,8 @@ TEST_CASE("What a slow read brings does not stand for what was discarded", "[cac
     REQUIRE(flushed == Error::kNone);
     stack.below.faulty.fail({.operation = Operation::kWrite, .error = Error::kHardware});
     co_await write(stack.device, 0, pattern(4096, 2));
-    const std::vector<Extent> discarded = co_await stack.device.discard();
-    REQUIRE(discarded == std::vector<Extent>{{0, 8}});
+    const std::vector<VolumeExtent> discarded = co_await stack.device.discard();
+    REQUIRE(discarded == std::vector<VolumeExtent>{{0, {0, 8}}});
     stack.below.late.release();
     co_await stack.home.sleep_for(std::chrono::seconds(1));
     REQUIRE(ended);
@@ -363,16 +363,17 @@ TEST_CASE("Nothing is begun while dirty data is discarded", "[cache][destage]") 
     co_await stack.home.sleep_for(std::chrono::seconds(1));
     co_await write(stack.device, 0, pattern(4096, 2));
     co_await write(stack.device, 5000, pattern(4096, 2));
-    const auto discard = [](CachedDevice* device, std::vector<Extent>* extents) -> Task<void> {
+    const auto discard = [](CachedDevice* device,
+                            std::vector<VolumeExtent>* extents) -> Task<void> {
       *extents = co_await device->discard();
     };
-    std::vector<Extent> discarded;
+    std::vector<VolumeExtent> discarded;
     spawn(discard(&stack.device, &discarded));
     co_await stack.home.sleep_for(std::chrono::seconds(1));
     stack.below.recording.clear();
     stack.below.hung.release();
     co_await stack.home.sleep_for(std::chrono::seconds(1));
-    REQUIRE(discarded == std::vector<Extent>{{0, 8}, {5000, 8}});
+    REQUIRE(discarded == std::vector<VolumeExtent>{{0, {0, 8}}, {0, {5000, 8}}});
     REQUIRE(ended);
     REQUIRE(stack.below.recording.count(Operation::kWrite) == 0);
     REQUIRE(stack.cache.counters().dirty_bytes == 0);

@@ -197,8 +197,8 @@ Task<void> restarts(Executor& home) {
 
   controller = co_await start(home, board);
   (void)controller.cache->add_device(uuid_of(1), first.recording);
-  const std::vector<Extent> discarded = controller.cache->discard_waiting(uuid_of(2));
-  REQUIRE(discarded == std::vector<Extent>{{4000, 8}});
+  const std::vector<VolumeExtent> discarded = controller.cache->discard_waiting(uuid_of(2));
+  REQUIRE(discarded == std::vector<VolumeExtent>{{0, {4000, 8}}});
   REQUIRE(controller.cache->throttle().stuck_bytes() == 0);
   const Error destaged = co_await controller.cache->devices()[0]->destage_all();
   REQUIRE(destaged == Error::kNone);
@@ -232,8 +232,8 @@ Task<void> stays_pinned(Executor& home) {
   controller = co_await start(home, board);
   CachedDevice& device = controller.cache->add_device(uuid_of(1), below.recording);
   REQUIRE(device.dirty_bytes() == 4096);
-  const std::vector<Extent> discarded = co_await device.discard();
-  REQUIRE(discarded == std::vector<Extent>{{0, 8}});
+  const std::vector<VolumeExtent> discarded = co_await device.discard();
+  REQUIRE(discarded == std::vector<VolumeExtent>{{0, {0, 8}}});
   REQUIRE(controller.memory->live_writes() == 0);
   co_await close(controller);
 }

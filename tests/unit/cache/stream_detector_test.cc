@@ -210,7 +210,9 @@ TEST_CASE("A thousand streams of several volumes share a budget", "[stream_detec
 }
 
 TEST_CASE("Random reads are no streams", "[stream_detector]") {
-  for (const std::uint64_t blocks : {kDeviceBlocks, std::uint64_t{1} << 21}) {  // 1 TiB, 1 GiB.
+  // 1 TiB, 1 GiB, 64 MiB, 16 MiB.
+  for (const std::uint64_t blocks :
+       {kDeviceBlocks, std::uint64_t{1} << 21, std::uint64_t{1} << 17, std::uint64_t{1} << 15}) {
     Random random(11);
     Player player({.block_count = blocks});
     for (int n = 0; n < 100000; ++n) player.read(random.below(blocks / 8) * 8, 8);
@@ -218,6 +220,16 @@ TEST_CASE("Random reads are no streams", "[stream_detector]") {
     // Of what was read, at most two per cent was read ahead for nothing.
     CHECK(player.advised_blocks() <= 100000 * 8 / 50);
   }
+}
+
+TEST_CASE("Streams are believed again after random reads, each when it has proven itself",
+          "[stream_detector]") {
+  Random random(12);
+  Player player({.block_count = std::uint64_t{1} << 17});
+  for (int n = 0; n < 20000; ++n) player.read(random.below(1 << 14) * 8, 8);
+  const std::uint64_t before = player.advised_blocks();
+  for (Lba lba = 0; lba < 4096; lba += 8) player.read(lba, 8);
+  CHECK(player.advised_blocks() - before > 4096 / 2);
 }
 
 TEST_CASE("Pieces end at stripes and grow to half a megabyte", "[stream_detector]") {

@@ -11,6 +11,7 @@
 #include "runtime/reactor.h"
 #include "tests/unit/block/on_executor.h"
 #include "tests/unit/block/scratch_directory.h"
+#include "tests/unit/group/books.h"
 
 namespace sandbay::group {
 namespace {
@@ -93,7 +94,14 @@ TEST_CASE("Mistakes of a cache are told", "[configuration][cache]") {
       "the journals of its sets and the cache; write at least 49MiB");
   check_mistake("[cache]\nmemory = \"1MiB\"\n", "cache.memory");
   check_mistake("[cache]\ndirty_limit = \"60MiB\"\n", "write at most 48MiB");
-  check_mistake("[cache]\nlow_watermark = 80\n", "above the other one, 75");
+  check_mistake("[cache]\nlow_watermark = 80\n", "high_watermark is 75; write 1 to 75");
+  check_mistake("[cache]\nhigh_watermark = 40\n", "low_watermark is 50; write 50 to 100");
+  check_mistake("[cache]\nmemory = \"32MiB\"\nread_ahead_limit = \"17MiB\"\n",
+                "write at most 16MiB");
+  check_mistake("[cache]\nmemory = \"32MiB\"\ndestage = \"64MiB\"\n",
+                "a quarter of the room for what is dirty; write at most 2MiB");
+  check_mistake("[nvram]\n\n[cache]\n\nnvram = \"20MiB\"\ndestage = \"6MiB\"\n",
+                "a quarter of nvram; write at most 5MiB");
   check_mistake("[cache]\nhigh_watermark = 101\n", "cache.high_watermark");
   check_mistake("[cache]\ndestage = \"100KiB\"\n", "not a multiple of 64KiB");
   check_mistake("[cache]\nreadahead = true\n", "did you mean read_ahead?");
@@ -109,41 +117,7 @@ TEST_CASE("Mistakes of a cache are told", "[configuration][cache]") {
   check_mistake("[cache]\n" + kSet + volume + "\"back\"\nraid = \"r\"\n", "\"back\" is no mode");
 }
 
-// Entries in memory; commits of the cache's books fail while it is told so.
-class Books final : public metadata::Store {
- public:
-  explicit Books(Executor& home) : home_(home) {}
-  Executor& home() const noexcept override { return home_; }
-  Task<Result<std::optional<std::string>>> get(std::string key) override {
-    const auto found = entries.find(key);
-    if (found == entries.end()) co_return std::nullopt;
-    co_return found->second;
-  }
-  Task<Result<std::vector<metadata::Entry>>> list(std::string prefix, std::string after,
-                                                  std::size_t) override {
-    std::vector<metadata::Entry> list;
-    for (const auto& [key, value] : entries) {
-      if (key.starts_with(prefix) && key > after) list.emplace_back(key, value);
-    }
-    co_return list;
-  }
-  Task<Error> commit(metadata::Batch batch) override {
-    if (failing) co_return Error::kHardware;
-    for (const metadata::Batch::Change& change : batch.changes()) {
-      if (change.kind == metadata::Batch::Kind::kPut) entries[change.key] = change.value;
-      if (change.kind == metadata::Batch::Kind::kErase) entries.erase(change.key);
-    }
-    co_return Error::kNone;
-  }
-  bool in_doubt() const noexcept override { return false; }
-  Task<void> close() override { co_return; }
-
-  bool failing = false;
-  std::map<std::string, std::string> entries;
-
- private:
-  Executor& home_;
-};
+using testing::Books;
 
 constexpr Uuid kUuid = {1, 2, 3};
 
@@ -225,7 +199,7 @@ Task<void> marks(Executor& home) {
 }
 
 TEST_CASE("Nothing stays in the NVRAM before the metadata say so", "[cache][group]") {
-  testing::run_in_world(1, [](Executor& home) { return marks(home); });
+  sandbay::testing::run_in_world(1, [](Executor& home) { return marks(home); });
 }
 
 // Leaves a dirty write in the NVRAM, as a kill does.
@@ -279,7 +253,7 @@ Task<void> bars(Executor& home) {
 }
 
 TEST_CASE("A set is barred while the NVRAM with its writes is away", "[cache][group]") {
-  testing::run_in_world(1, [](Executor& home) { return bars(home); });
+  sandbay::testing::run_in_world(1, [](Executor& home) { return bars(home); });
 }
 
 Task<void> resizes(Executor& home) {
@@ -305,7 +279,7 @@ Task<void> resizes(Executor& home) {
 }
 
 TEST_CASE("The cache's share of the NVRAM is changed when nothing in it counts", "[cache][group]") {
-  testing::run_in_world(1, [](Executor& home) { return resizes(home); });
+  sandbay::testing::run_in_world(1, [](Executor& home) { return resizes(home); });
 }
 
 Task<void> tells(Executor& home) {
@@ -336,7 +310,7 @@ Task<void> tells(Executor& home) {
 }
 
 TEST_CASE("What the NVRAM has lost is kept until somebody has taken notice", "[cache][group]") {
-  testing::run_in_world(1, [](Executor& home) { return tells(home); });
+  sandbay::testing::run_in_world(1, [](Executor& home) { return tells(home); });
 }
 
 Task<void> write_and_tell(BlockDevice* device, bool* written) {
@@ -380,7 +354,7 @@ Task<void> loses_its_mirror(std::string mirror) {
 
 TEST_CASE("A mirror that fails is stale before anybody relies on the NVRAM alone",
           "[cache][group]") {
-  const testing::ScratchDirectory scratch;
+  const sandbay::testing::ScratchDirectory scratch;
   auto reactors = ReactorGroup::create({.count = 1, .memory_limit_bytes = std::size_t{64} << 20});
   REQUIRE(reactors.has_value());
   (*reactors)->run([&] { return loses_its_mirror(scratch.file("mirror.img")); });

@@ -38,7 +38,7 @@ group::Measurements some_measurements() {
   all.cache.mirror = "good";
   group::CachedVolumeInfo cached{.name = "a\\b"};
   cached.counters.hits = 8;
-  cached.counters.hit_latency.add(std::chrono::microseconds(3));
+  cached.counters.miss_latency.add(std::chrono::microseconds(3));
   all.cache.volumes.push_back(cached);
   group::CachedSetInfo set{.name = "r", .dirty_bytes = 5, .waiting_bytes = 6};
   set.counters.full_stripes = 9;
@@ -92,7 +92,7 @@ TEST_CASE("Metrics are well-formed and complete", "[metrics]") {
   CHECK_THAT(text, Catch::Contains("sandbay_cache_mirror_good 1\n"));
   CHECK_THAT(text, Catch::Contains("sandbay_cache_volume_hits_total{volume=\"a\\\\b\"} 8\n"));
   CHECK_THAT(text,
-             Catch::Contains("sandbay_cache_volume_hit_latency_seconds_bucket{volume=\"a\\\\b\","
+             Catch::Contains("sandbay_cache_volume_miss_latency_seconds_bucket{volume=\"a\\\\b\","
                              "le=\"4e-06\"} 1\n"));
   CHECK_THAT(text, Catch::Contains("sandbay_cache_set_dirty_bytes{set=\"r\"} 11\n"));
   CHECK_THAT(text, Catch::Contains("sandbay_cache_set_full_stripes_total{set=\"r\"} 9\n"));

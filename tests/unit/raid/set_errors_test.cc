@@ -353,7 +353,54 @@ Task<void> one_frees_nothing(Executor* home, SetShape shape) {
   co_await rig.end();
 }
 
+// Somebody above has lost what was to be written there.
+Task<void> lost_from_above(Executor* home, SetShape shape) {
+  SetRig rig(*home, shape);
+  co_await rig.create();
+  co_await rig.fill();
+  std::vector<Extent> extents;
+  extents.push_back({.first = 5, .block_count = 30});
+  extents.push_back({.first = 100, .block_count = 1});
+  const Error lost = co_await rig.set->lose(extents);
+  CHECK(lost == Error::kNone);
+  for (const bool again : {false, true}) {
+    CAPTURE(again);
+    const Completion done = co_await submit(rig.set.get(), Operation::kRead, 0, 64);
+    CHECK(done.error == Error::kMediumError);
+    CHECK(done.first_bad_lba == 5);
+    const Completion other = co_await submit(rig.set.get(), Operation::kRead, 100, 1);
+    CHECK(other.error == Error::kMediumError);
+    const std::string beside = co_await rig.read(0, 5);
+    CHECK(beside.empty());
+    const std::string behind = co_await rig.read(101, 64);
+    CHECK(behind.empty());
+  }
+  // Redundancy fits as before.
+  co_await rig.verify_all();
+  const Error written = co_await rig.write(5, 30, 77);
+  CHECK(written == Error::kNone);
+  const std::string now = co_await rig.read(0, 64);
+  CHECK(now.empty());
+  const Completion zeroed = co_await submit(rig.set.get(), Operation::kWriteZeroes, 100, 1);
+  CHECK(zeroed.error == Error::kNone);
+  const Completion zeros = co_await submit(rig.set.get(), Operation::kRead, 100, 1);
+  CHECK(zeros.error == Error::kNone);
+  CHECK(rig.drives->lost().empty());
+  co_await rig.end();
+}
+
 }  // namespace
+
+TEST_CASE("Blocks that are lost above are medium errors until they are rewritten",
+          "[raid][errors]") {
+  for (const SetShape& shape :
+       {SetShape{Level::kJbod, 1}, SetShape{Level::kRaid0, 2}, SetShape{Level::kRaid10, 4},
+        SetShape{Level::kRaid0, 2, 0, 4096, true}, SetShape{Level::kRaid5, 4},
+        SetShape{Level::kRaid5, 4, 0, 4096, true}}) {
+    CAPTURE(describe(shape.level), shape.integrity);
+    in_world(9, [&shape](Executor& home) { return lost_from_above(&home, shape); });
+  }
+}
 
 TEST_CASE("A volume hears of a write that a drive cannot do, whatever block it says",
           "[raid][errors]") {
