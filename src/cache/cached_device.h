@@ -160,6 +160,7 @@ class CachedDevice final : public Layer {
   BufferList hold(const BufferList& data);
   void insert(DirtyRecord& record, const PinnedLines& lines, const BufferList& data);
   Task<Completion> write_through(Request request, Extent rest, TimePoint start);
+  bool is_as_received(const BufferList& data) const noexcept;
   void install(const PinnedLines& lines, const BufferList& data);
   void note_released(const DirtyRecord& record);
   // What the write memory has kept over a restart.

@@ -86,6 +86,11 @@ bool Destager::may_begin() const noexcept {
 }
 
 // Where the memory does not count as safe, nothing stays in it.
+bool Destager::content_gone() const noexcept {
+  const WriteMemory* const memory = cache_.write_memory();
+  return memory != nullptr && memory->content_gone();
+}
+
 bool Destager::urgent() const noexcept {
   const WriteMemory* const memory = cache_.write_memory();
   return urgent_ || (memory != nullptr && !memory->takes_writes());
@@ -208,12 +213,15 @@ void Destager::begin_runs(Unit* unit) {
 
 Task<void> Destager::write_run(Unit* unit, Extent extent, BufferList data) {
   const std::uint64_t byte_count = data.byte_count();
+  const bool gone = content_gone();
   const Completion completion = co_await below_.submit({.operation = Operation::kWrite,
                                                         .origin = Origin::kDestage,
                                                         .extent = extent,
                                                         .data = std::move(data)});
   if (completion.error != Error::kNone) {
     unit->error = completion.error;
+  } else if (content_gone() != gone) {
+    unit->error = Error::kDataCorrupt;  // Perhaps zeros went below: again, and checked before.
   } else {
     ++counters_.destages;
     counters_.destage_bytes += byte_count;

@@ -79,6 +79,7 @@ class Destager {
   Task<void> run();
   Task<void> run_rounds();
   bool urgent() const noexcept;
+  bool content_gone() const noexcept;  // Of the write memory.
   bool may_begin() const noexcept;
   Task<Error> wait_for_round(std::uint64_t round, Patience patience);
   Request whole_flush() const;

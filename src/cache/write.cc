@@ -225,6 +225,9 @@ Task<Completion> CachedDevice::write_through(Request request, Extent rest, TimeP
                                                piece.byte_count(block_bytes_));
     Request part = part_of(request, piece, data.share());
     completion = co_await below().submit(std::move(part));
+    if (completion.error == Error::kNone && !is_as_received(data)) {
+      completion.error = Error::kNotReady;  // Perhaps zeros went below. The host writes it again.
+    }
     if (completion.error == Error::kNone) damaged_.remove(piece);
     if (!request.force_unit_access) destager_.note_unflushed();
     const bool keep =
@@ -240,6 +243,12 @@ Task<Completion> CachedDevice::write_through(Request request, Extent rest, TimeP
   volume.counters.write_latency.add(home().now() - start);
   completion.data = std::move(request.data);
   co_return completion;
+}
+
+// Data that lie in memory that has gone are zeros, and nobody knows since when.
+bool CachedDevice::is_as_received(const BufferList& data) const noexcept {
+  const WriteMemory* const memory = write_memory();
+  return memory == nullptr || !memory->content_gone() || !memory->holds_any(data);
 }
 
 // What is below now, as far as there is memory for it.

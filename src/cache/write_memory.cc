@@ -60,6 +60,13 @@ bool WriteMemory::holds(const BufferList& data) const noexcept {
   return true;
 }
 
+bool WriteMemory::holds_any(const BufferList& data) const noexcept {
+  for (std::size_t i = 0; i < data.slice_count(); ++i) {
+    if (pool_.owns(data[i])) return true;
+  }
+  return false;
+}
+
 std::size_t WriteMemory::largest_write_bytes() const noexcept {
   return std::min<std::size_t>(kMostWriteBytes, pool_.limit_bytes() / 4);
 }
@@ -242,9 +249,10 @@ void WriteMemory::release_now(std::uint32_t slot) {
 
 // The kernel may still write the image of before a release: until that is final, the bytes stay.
 void WriteMemory::finish(const WriteSubject& subject, BufferList data) {
-  if (failure() != Error::kNone) doubt(subject);
-  if (primary_.nvram->durability() == nvram::Durability::kProcess &&
-      (!mirrored() || mirror_.nvram->durability() == nvram::Durability::kProcess)) {
+  const bool at_once = primary_.nvram->durability() == nvram::Durability::kProcess &&
+                       (!mirrored() || mirror_.nvram->durability() == nvram::Durability::kProcess);
+  if (failure() != Error::kNone && !(at_once && primary_.nvram->cut_short())) doubt(subject);
+  if (at_once) {
     held_bytes_ -= data.byte_count();
     return;
   }

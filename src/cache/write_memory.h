@@ -126,6 +126,11 @@ class WriteMemory {
   std::uint64_t new_check() noexcept { return ++checks_; }
   // What verify() has found: the write's blocks in the extent that are damaged, in order.
   std::vector<Extent> damaged(WriteId id, const Extent& extent) const;
+  // A part of the memory is gone (Nvram::content_gone): takes from the mirror what that has. What
+  // lay here and was not appended yet is not what was received: whoever has it must not keep it.
+  void mend();
+  bool content_gone() const noexcept { return primary_.nvram->content_gone(); }
+  bool holds_any(const BufferList& data) const noexcept;
   // How many bytes of damage the mirror has made good.
   std::uint64_t mended_bytes() const noexcept { return mended_bytes_; }
   // How many blocks the write was about, and of what.

@@ -60,6 +60,12 @@ bool WriteMemory::verify(WriteId id, const Extent& extent, std::uint64_t check) 
   return entry.whole;
 }
 
+void WriteMemory::mend() {
+  for (std::uint32_t slot = oldest_; slot != 0; slot = entries_[slot].newer) {
+    (void)verify(WriteId{slot}, entries_[slot].subject.extent, new_check());
+  }
+}
+
 std::vector<Extent> WriteMemory::damaged(WriteId id, const Extent& extent) const {
   const Entry& entry = entries_[std::to_underlying(id)];
   std::vector<Extent> found;

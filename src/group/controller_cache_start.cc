@@ -211,7 +211,15 @@ Task<ControllerCache::Outcome> ControllerCache::start(nvram::Nvram* nvram) {
   if (!outcome) co_return outcome;
   nvram_ = nvram;
   if (nvram != nullptr) {
-    nvram->on_failure = [this](Error error) { nvram_failed(error); };
+    nvram->on_failure = [this](Error error) {
+      nvram_failed(error);
+      if (abandoned_ || !started_ || memory_ == nullptr) return;
+      // A part of it may be zeros now. What the mirror has is as it was; what nobody has is found
+      // before it is destaged, which begins at once.
+      cache_->forget_clean_writes();
+      memory_->mend();
+      cache_->wake_destagers();
+    };
     tell_found();
   }
   const auto& wanted = configuration_.hardware.cache;

@@ -32,6 +32,8 @@ class Image {
   // Part of the memory is not the image any more: its file was cut short, or cannot be read. What
   // was there is lost, and what is stored there is not kept.
   virtual bool broken() const noexcept = 0;
+  // Of these: the file is shorter than it was.
+  virtual bool cut_short() const noexcept = 0;
   // Finds that out where nobody has touched that part yet.
   virtual Task<void> check() = 0;
 };

@@ -25,6 +25,7 @@ class MappedImage final : public Image {
   Task<Error> sync() override { return file_->sync(nullptr); }
   Found found() const noexcept override { return found_; }
   bool broken() const noexcept override { return memory_->broken(); }
+  bool cut_short() const noexcept override { return memory_->cut_short(); }
   Task<void> check() override {
     const Result<std::uint64_t> size = co_await file_->size();
     if (size.has_value() && *size < memory_->bytes().size()) memory_->replace_gone();

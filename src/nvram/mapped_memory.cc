@@ -145,6 +145,10 @@ bool MappedMemory::broken() const noexcept {
   return slots[slot_].broken.load(std::memory_order_relaxed);
 }
 
+bool MappedMemory::cut_short() const noexcept {
+  return slots[slot_].gone_from.load() < slots[slot_].end.load();
+}
+
 void MappedMemory::replace_gone() { (void)replace(slots[slot_], slots[slot_].end); }
 
 }  // namespace sandbay::nvram

@@ -31,6 +31,7 @@ class MappedMemory {
 
   std::span<std::byte> bytes() noexcept { return bytes_; }
   bool broken() const noexcept;
+  bool cut_short() const noexcept;  // The file, as far as anybody has noticed.
   // What lies behind the file's end becomes private memory.
   void replace_gone();
 

@@ -310,6 +310,10 @@ bool Nvram::non_volatile() const noexcept {
   return battery_.good() && survives && failure_ == Error::kNone;
 }
 
+bool Nvram::content_gone() const noexcept { return image_->broken(); }
+
+bool Nvram::cut_short() const noexcept { return image_->cut_short(); }
+
 const ImageId& Nvram::owner() const noexcept { return header_->owner; }
 
 std::span<std::byte> Nvram::image() noexcept { return image_->memory(); }

@@ -143,12 +143,18 @@ class Nvram {
   // Called once, when a sync of the image has failed, or kHardware: a part of its file is gone,
   // with what was in it. Nothing can be kept here any more.
   std::function<void(Error)> on_failure;
+  // Something that was in the image is not there any more, but zeros are.
+  bool content_gone() const noexcept;
+  // Of that: because the file was cut short. With durability process no record that is released
+  // then comes back: where its log's seal is left, that says so, and without one no record is
+  // believed.
+  bool cut_short() const noexcept;
   // Finds out whether the file is still as long as it was; to be called now and then. What commits
   // finds out by itself.
   Task<void> check();
   Durability durability() const noexcept { return options_.durability; }
   const ImageId& uuid() const noexcept { return uuid_; }
-  const ImageId& owner() const noexcept;  // Zeros: it has none.
+  const ImageId& owner() const noexcept;                             // Zeros: it has none.
   std::uint64_t open_count() const noexcept { return open_count_; }  // This time included.
   Found found() const noexcept { return found_; }
   // The image that this one was an older copy of until this opening.

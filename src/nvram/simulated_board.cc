@@ -40,6 +40,12 @@ void SimulatedBoard::crash_host(Random& random) {
 
 void SimulatedBoard::write_back(Random& random) { copy_some(durable_, memory_, random); }
 
+void SimulatedBoard::cut_short(std::uint64_t byte_count) {
+  std::ranges::fill(std::span(memory_).subspan(byte_count), std::byte{0});
+  std::ranges::fill(std::span(durable_).subspan(byte_count), std::byte{0});
+  cut_short_ = true;
+}
+
 class SimulatedImage final : public Image {
  public:
   SimulatedImage(Executor& home, SimulatedBoard& board) : home_(home), board_(board) {}
@@ -62,7 +68,8 @@ class SimulatedImage final : public Image {
   }
 
   Found found() const noexcept override { return found_; }
-  bool broken() const noexcept override { return false; }
+  bool broken() const noexcept override { return board_.cut_short_; }
+  bool cut_short() const noexcept override { return board_.cut_short_; }
   Task<void> check() override { co_return; }
 
   void put_first(std::span<const std::byte> first_bytes) {

@@ -35,6 +35,8 @@ class SimulatedBoard {
   // The host went down: of what was stored since the last sync, each sector of 512 bytes is kept or
   // lost as `random` has it. Open it with another boot id afterwards.
   void crash_host(Random& random);
+  // As a file that is cut short while it is used: what lies behind is gone, for good.
+  void cut_short(std::uint64_t byte_count);
   // Some sectors become durable before their time, as a kernel writes back when it likes.
   void write_back(Random& random);
 
@@ -62,6 +64,7 @@ class SimulatedBoard {
   Bytes memory_;
   Bytes durable_;
   bool blank_ = true;
+  bool cut_short_ = false;
 };
 
 }  // namespace sandbay::nvram

@@ -96,10 +96,31 @@ class ReactorFile final : public File {
   bool block_device_;
 };
 
+namespace {
+
+// The memory may be a mapping whose file is not as long any more. The kernel then says only that it
+// cannot have it, which is no fault of the drive; whoever mapped it makes it good when it is
+// touched.
+void touch(std::span<const IoSlice> slices, bool only_read) {
+  constexpr std::size_t kPage = 4096;
+  for (const IoSlice& slice : slices) {
+    for (std::size_t at = 0; at < slice.byte_count;) {
+      volatile std::byte& place = slice.data[at];
+      const std::byte value = place;
+      if (!only_read) place = value;
+      const auto address = reinterpret_cast<std::uintptr_t>(slice.data + at);
+      at += kPage - address % kPage;
+    }
+  }
+}
+
+}  // namespace
+
 Task<int> ReactorFile::transfer_once(bool write, std::uint64_t offset,
                                      std::span<const IoSlice> slices, Cancellation* cancellation) {
   const auto* const vectors = reinterpret_cast<const iovec*>(slices.data());
   const auto count = static_cast<unsigned>(std::min(slices.size(), kMostSlices));
+  bool touched = false;
   for (;;) {
     if (cancellation != nullptr && cancellation->cancelled()) co_return -ECANCELED;
     Operation operation;
@@ -111,6 +132,11 @@ Task<int> ReactorFile::transfer_once(bool write, std::uint64_t offset,
     }
     const CancelOperation hook(cancellation, reactor_, operation);
     const int result = co_await operation;
+    if (result == -EFAULT && !touched) {
+      touched = true;
+      touch(slices, write);
+      continue;
+    }
     if (result != -EINTR) co_return result;  // A signal that was not for it ended it.
   }
 }

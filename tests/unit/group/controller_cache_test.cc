@@ -299,11 +299,11 @@ Task<void> bars_with_their_cause(Executor& home) {
   bar = co_await bar_of(home, books, {.nvram = nullptr, .cache = ""});
   CHECK_THAT(bar, Contains("write the section [nvram] of that one again"));
   bar = co_await bar_of(home, books, {.nvram = &bench.two});
-  CHECK_THAT(bar, Contains("bring that NVRAM back and restart the daemon") &&
+  CHECK_THAT(bar, Contains("bring that NVRAM back (nothing was at nvram.img, and a new image, ") &&
                       Contains("cache discard r --yes-lose-data; mirror ") &&
                       Catch::EndsWith(" has them, too"));
   bar = co_await bar_of(home, books, {.nvram = &bench.two, .mirror = &bench.other_mirror});
-  CHECK_THAT(bar, Contains(" has them, too, and is not used: mirror "));
+  CHECK_THAT(bar, Contains(" has them, too, and is not used: nothing was at m, and a new image, "));
 }
 
 TEST_CASE("A barred set names its cause, and the way back", "[cache][group]") {

@@ -56,6 +56,8 @@ Task<void> cut_short(Executor& home, std::string path, Cut cut) {
   }
   CHECK(nvram.failure() == Error::kHardware);
   CHECK_FALSE(nvram.non_volatile());
+  CHECK(nvram.content_gone());
+  CHECK(nvram.cut_short());
   CHECK(told == std::vector{Error::kHardware});
   // All of it can be used, also where nobody has been yet; what is in the file is the file's.
   std::span<std::byte> image = nvram.image();
