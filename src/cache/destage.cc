@@ -335,7 +335,7 @@ void Destager::fail(Error error) {
   back_off_ = std::clamp(back_off_ * 2, kFirstBackOff, kLongestBackOff);
   retry_at_ = cache_.home().now() + back_off_;
   update_stuck();
-  if (ends && cache_.on_failing) cache_.on_failing(device_.uuid());
+  if (begins && cache_.on_failing) cache_.on_failing(device_.uuid());
 }
 
 void Destager::forget_failure() {
@@ -343,7 +343,7 @@ void Destager::forget_failure() {
   failure_ = Error::kNone;
   back_off_ = Duration::zero();
   update_stuck();
-  if (begins && cache_.on_failing) cache_.on_failing(device_.uuid());
+  if (ends && cache_.on_failing) cache_.on_failing(device_.uuid());
 }
 
 void Destager::update_stuck() {
