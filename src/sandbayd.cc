@@ -1,8 +1,9 @@
 // sandbayd: the daemon. Reads its configuration, takes the state directory, starts reactors, group
 // and management, says "ready", and serves until SIGTERM or SIGINT.
 //
-// Exit codes: 0 after an orderly end, 2 with one line on standard error if it will not start. A
-// second signal during shutdown ends the process at once.
+// Exit codes: 0 after an orderly end, 1 with one line on standard error if acknowledged writes
+// could not be flushed, 2 with one line if it will not start. A second signal during shutdown ends
+// the process at once.
 #include <fmt/format.h>
 #include <spdlog/sinks/stdout_color_sinks.h>
 #include <spdlog/spdlog.h>
@@ -32,6 +33,7 @@ namespace {
 
 using namespace sandbay;
 
+constexpr int kLostWrites = 1;
 constexpr int kRefused = 2;
 constexpr std::uint64_t kLeastMemoryOfReactor = 8 * BufferPool::kSlabBytes;
 
@@ -178,9 +180,9 @@ Task<void> serve_group(group::Group* group, const group::Configuration* configur
   co_await (*server)->stop();
 }
 
-// `refusal` is what kept it from starting, if anything did.
+// `refusal` is what kept it from starting, if anything did; `lost` whether it left writes behind.
 Task<void> serve(group::Configuration configuration, std::string metadata_path,
-                 std::string* refusal) {
+                 std::string* refusal, bool* lost) {
   auto store = co_await metadata::open_rocksdb_store(Executor::current(), {.path = metadata_path});
   if (!store) {
     *refusal = store.error();
@@ -190,6 +192,7 @@ Task<void> serve(group::Configuration configuration, std::string metadata_path,
   if (group) {
     co_await serve_group(group->get(), &configuration, refusal);
     co_await (*group)->shutdown();
+    *lost = (*group)->lost_writes();
   } else {
     *refusal = group.error();
   }
@@ -212,8 +215,15 @@ int run(const Arguments& arguments, group::Configuration configuration) {
                                         .pin = arguments.pin});
   if (!reactors) return refuse(reactors.error());
   std::string refusal;
-  (*reactors)->run([&] { return serve(configuration, state->metadata().string(), &refusal); });
+  bool lost = false;
+  (*reactors)->run(
+      [&] { return serve(configuration, state->metadata().string(), &refusal, &lost); });
   if (!refusal.empty()) return refuse(refusal);
+  if (lost) {
+    fmt::print(stderr,
+               "sandbayd: ended, but acknowledged writes could not be flushed; see above\n");
+    return kLostWrites;
+  }
   spdlog::info("ended");
   return 0;
 }

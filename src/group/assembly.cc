@@ -18,10 +18,10 @@ namespace sandbay::group {
 
 namespace {
 constexpr std::size_t kEntriesAtOnce = 256;
-// How long the cache may take to bring everything to the sets, and these to end what they do and to
-// mark themselves clean.
+// How long the cache may bring nothing to the sets before it is given up, and how long these may
+// take to end what they do and to mark themselves clean.
 constexpr Duration kStopPatience = std::chrono::seconds(30);
-// The same for what no NVRAM keeps, before volumes are closed.
+// The same before volumes are closed.
 constexpr Duration kSettlePatience = std::chrono::seconds(20);
 }  // namespace
 
@@ -78,6 +78,8 @@ Task<RunningGroup::Outcome> RunningGroup::assemble() {
     outcome = attach(volume);
     if (!outcome) co_return outcome;
   }
+  outcome = co_await forget_clearing();
+  if (!outcome) co_return outcome;
   server_ = iscsi::TargetServer::create(configuration_.limits, [](const iscsi::ServerEvent& event) {
     const bool warning = event.severity == iscsi::EventSeverity::kWarning;
     spdlog::log(warning ? spdlog::level::warn : spdlog::level::info, "{}", event.text);
@@ -406,12 +408,11 @@ Task<void> RunningGroup::shutdown() {
     }
     co_await target->router->close();
   }
-  co_await leave_places();
+  bool quiet = co_await leave_places();
   if (hardware_ != nullptr) {
     co_await hardware_->settle(Executor::current().now() + kSettlePatience);
   }
   const TimePoint deadline = Executor::current().now() + kClosePatience;
-  bool quiet = true;
   for (const auto& [name, volume] : volumes_) {
     const Error error = co_await volume->close(deadline);
     quiet = quiet && (error != Error::kTimedOut || !volume->record().placement);
@@ -419,6 +420,8 @@ Task<void> RunningGroup::shutdown() {
     const bool set_away = error == Error::kNotReady && volume->record().placement;
     if (error != Error::kNone && !set_away) {
       spdlog::error("volume {}: not flushed: {}", name, describe(error));
+      // What only takes its time may still be brought there by whoever is below.
+      lost_writes_ = lost_writes_ || error != Error::kTimedOut;
     }
   }
   targets_.clear();
@@ -426,6 +429,7 @@ Task<void> RunningGroup::shutdown() {
   server_.reset();
   if (hardware_ != nullptr) {
     co_await hardware_->stop(Executor::current().now() + kStopPatience, quiet);
+    lost_writes_ = lost_writes_ || hardware_->lost_writes();
     hardware_.reset();
   }
   for (auto& [volume, place] : places_) {

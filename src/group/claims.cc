@@ -3,6 +3,10 @@
 
 #include <fmt/format.h>
 #include <sys/stat.h>
+#include <sys/sysmacros.h>
+
+#include <fstream>
+#include <string>
 
 namespace sandbay::group {
 
@@ -35,12 +39,35 @@ bool is_linked_into(const std::filesystem::path& path, const std::filesystem::pa
   return false;
 }
 
+std::string first_line(const std::filesystem::path& path) {
+  std::ifstream file(path);
+  std::string line;
+  std::getline(file, line);
+  return line;
+}
+
 }  // namespace
+
+std::optional<std::filesystem::path> file_behind(unsigned major, unsigned minor,
+                                                 const std::filesystem::path& system) {
+  const auto loop = system / "dev/block" / fmt::format("{}:{}", major, minor) / "loop";
+  const std::string file = first_line(loop / "backing_file");
+  if (file.empty() || first_line(loop / "offset") != "0" || first_line(loop / "sizelimit") != "0") {
+    return std::nullopt;
+  }
+  return std::filesystem::path(file);
+}
 
 std::string identity_of(const std::filesystem::path& path) {
   struct stat status{};
   if (::stat(path.c_str(), &status) != 0) return "path " + resolved(path).string();
-  if (S_ISBLK(status.st_mode)) return fmt::format("device {}", status.st_rdev);
+  if (S_ISBLK(status.st_mode)) {
+    // A file that has been deleted is nobody else's.
+    const auto file = file_behind(major(status.st_rdev), minor(status.st_rdev));
+    std::error_code error;
+    if (file && std::filesystem::exists(*file, error)) return identity_of(*file);
+    return fmt::format("device {}", status.st_rdev);
+  }
   return fmt::format("file {} {}", status.st_dev, status.st_ino);
 }
 

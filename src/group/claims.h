@@ -3,7 +3,8 @@
 //
 // Files are told apart by device and inode, devices by their number, so that no other name for one
 // (a symbolic link, a hard link, another directory on the way) passes; a file that is not there
-// yet, by where it would be. What keeps two daemons apart is the lock each volume takes besides.
+// yet, by where it would be. A loop device that shows a whole file is that file. What keeps two
+// daemons apart is the lock each volume takes besides.
 #pragma once
 
 #include <filesystem>
@@ -14,6 +15,11 @@ namespace sandbay::group {
 
 // Equal for two paths exactly if they lead to the same file or device.
 std::string identity_of(const std::filesystem::path& path);
+
+// The file that a block device, by its number, shows as a whole; nothing if it is no loop device in
+// use, or shows a part of a file. `system` is where the kernel tells of devices.
+std::optional<std::filesystem::path> file_behind(unsigned major, unsigned minor,
+                                                 const std::filesystem::path& system = "/sys");
 
 // Why no volume may stand on `path` because of what it is to the group; half a sentence.
 std::optional<std::string> claim_of_group(const std::filesystem::path& path,

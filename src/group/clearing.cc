@@ -1,4 +1,5 @@
-// Chunks are zeroed one at a time, by whoever needs one or by the run in the background.
+// Whoever needs a chunk claims it and makes it zeros; whoever needs one that another has claimed
+// waits for that. Then one of those who wait keeps what all of them have zeroed.
 #include "group/clearing.h"
 
 #include <algorithm>
@@ -8,15 +9,18 @@ namespace sandbay::group {
 
 namespace {
 
+using std::chrono_literals::operator""ms;
 using std::chrono_literals::operator""s;
 
-// At once where zeros are written: few enough that hosts are not kept waiting.
-constexpr std::uint64_t kZeroBytes = std::uint64_t{1} << 20;
-// How much work a crash may undo.
-constexpr std::uint64_t kMostUnkept = 1024;
+// How much clearing in the background a crash may undo: a GiB.
+constexpr std::size_t kMostUnkept = 1024;
 constexpr Duration kLongestUnkept = 10s;
 // The set is away, or there is no room.
 constexpr Duration kRetry = 5s;
+// Hosts that have asked for nothing for so long are idle; where they are not, it rests this many
+// times as long as it has worked.
+constexpr Duration kHostsAreIdleAfter = 100ms;
+constexpr int kRests = 3;
 
 Request part_of(const Request& request, Extent extent) {
   Request part;
@@ -32,12 +36,36 @@ Request part_of(const Request& request, Extent extent) {
   return part;
 }
 
+bool changes(Operation operation) {
+  return operation == Operation::kWrite || operation == Operation::kUnmap ||
+         operation == Operation::kWriteZeroes;
+}
+
+// Has whoever waits look again.
+struct WakeOnCancel : Cancellation::Hook {
+  Condition& waiting;
+  WakeOnCancel(Cancellation* cancellation, Condition& condition)
+      : Hook(cancellation,
+             [](Hook& hook) { static_cast<WakeOnCancel&>(hook).waiting.notify_all(); }),
+        waiting(condition) {}
+};
+
 }  // namespace
 
+bool Clearing::refuses(const Request& request) const {
+  return passes_ == Passes::kNothing || changes(request.operation);
+}
+
+Task<Completion> Clearing::refuse(Request request) {
+  co_return Completion{.error = Error::kClosed,
+                       .first_bad_lba = request.extent.first,
+                       .data = std::move(request.data)};
+}
+
 Task<Completion> Clearing::submit(Request request) {
-  if (areas_.empty()) return below().submit(std::move(request));
-  ++requests_;
-  const bool whole = request.operation == Operation::kFlush ||
+  ++lane_->requests;
+  if (passes_ != Passes::kAll && refuses(request)) return refuse(std::move(request));
+  const bool whole = areas_.empty() || request.operation == Operation::kFlush ||
                      request.operation == Operation::kAdvise || areas_.kept(request.extent);
   if (whole) return below().submit(std::move(request));
   if (request.operation == Operation::kRead) return read_known(std::move(request));
@@ -73,7 +101,7 @@ Task<Completion> Clearing::read_known(Request request) {
 
 Task<Completion> Clearing::write_cleared(Request request) {
   Completion failed;
-  failed.error = co_await clear_for(request.extent);
+  failed.error = co_await clear_for(&request);
   if (failed.error == Error::kNone) {
     Completion done = co_await below().submit(std::move(request));
     co_return done;
@@ -91,6 +119,8 @@ Task<Completion> Clearing::zero_known(Request request) {
   for (Lba lba = extent.first; lba < extent.end() && completion.error == Error::kNone;) {
     const ClearedAreas::Run run = areas_.run_at(lba, extent.end());
     if (run.kept) {
+      completion.error = reason_to_end(request);
+      if (completion.error != Error::kNone) break;
       const Extent here{.first = lba, .block_count = run.block_count};
       const Completion done = co_await below().submit(part_of(request, here));
       completion.error = done.error;
@@ -112,70 +142,138 @@ Task<Result<ProvisioningRun>> Clearing::provisioning(Lba first, Lba limit) {
 
 // ---- clearing -----------------------------------------------------------------------------------
 
-Task<Error> Clearing::clear_for(Extent extent) {
-  co_await lock_.lock();
-  Error error = Error::kNone;
-  while (error == Error::kNone) {
-    const auto chunk = areas_.first_old(extent);
-    if (!chunk) break;
-    error = co_await zero_chunk(*chunk);
-    if (error == Error::kNone) areas_.mark_zeroed(*chunk);
+// Why a first write does not go on, however far it has come.
+Error Clearing::reason_to_end(const Request& request) const {
+  if (passes_ != Passes::kAll) return Error::kClosed;
+  if (request.cancellation != nullptr && request.cancellation->cancelled()) {
+    return Error::kCancelled;
   }
-  if (error == Error::kNone && !areas_.kept(extent)) error = co_await keep_zeroed();
-  lock_.unlock();
+  return home().now() >= request.deadline ? Error::kTimedOut : Error::kNone;
+}
+
+bool Clearing::being_zeroed(const Extent& extent) const {
+  return std::ranges::any_of(zeroing_, [&](const Extent& one) { return one.overlaps(extent); });
+}
+
+// Each time round one thing has come about, or what was waited for has changed.
+Task<Error> Clearing::clear_for(const Request* request) {
+  const Extent extent = request->extent;
+  const WakeOnCancel wake(request->cancellation, changed_);
+  std::uint64_t good_turn = 0;  // The first that begins when all these chunks are zeroed.
+  for (;;) {
+    const Error end = reason_to_end(*request);
+    if (end != Error::kNone) co_return end;
+    if (areas_.kept(extent)) co_return Error::kNone;
+    if (good_turn != 0 && failed_turn_ >= good_turn) co_return failure_;
+    if (const auto chunk = areas_.first_old(extent)) {
+      const Error error = co_await zero(*chunk, request);
+      if (error != Error::kNone) co_return error;
+    } else if (being_zeroed(extent)) {
+      (void)co_await changed_.wait_until(request->deadline);
+    } else {
+      if (good_turn == 0) good_turn = turn_ + 1;
+      if (turning_) {
+        (void)co_await changed_.wait_until(request->deadline);
+      } else {
+        const Error error = co_await keep_zeroed(request->origin);
+        if (error != Error::kNone) co_return error;
+      }
+    }
+  }
+}
+
+// An old chunk; for a request, or in the background.
+Task<Error> Clearing::zero(Extent chunk, const Request* on_behalf) {
+  areas_.claim(chunk);
+  zeroing_.push_back(chunk);
+  const Error error = co_await zero_below(chunk, on_behalf);
+  std::erase(zeroing_, chunk);
+  if (error == Error::kNone) {
+    zeroed_.push_back(chunk);
+  } else {
+    areas_.give_back(chunk);
+  }
+  changed_.notify_all();
   co_return error;
 }
 
-// By one request where that costs the drives no writing.
-Task<Error> Clearing::zero_chunk(Extent chunk) {
+// Without writing where drives can do without.
+Task<Error> Clearing::zero_below(Extent chunk, const Request* on_behalf) {
+  Request like;
+  like.origin = Origin::kClearing;
+  if (on_behalf != nullptr) like = part_of(*on_behalf, chunk);
+  like.force_unit_access = false;
   if (!unmap_refused_ && geometry().unmap && geometry().unmap_zeroes) {
-    Request request;
-    request.operation = Operation::kUnmap;
-    request.extent = chunk;
-    const Completion done = co_await below().submit(std::move(request));
+    like.operation = Operation::kUnmap;
+    const Completion done = co_await below().submit(part_of(like, chunk));
     if (done.error != Error::kUnsupported) co_return done.error;
     unmap_refused_ = true;
   }
-  const std::uint64_t step = std::max<std::uint64_t>(1, kZeroBytes / geometry().block_bytes);
-  while (chunk.block_count > 0) {
-    Request request;
-    request.operation = Operation::kWriteZeroes;
-    request.extent = {.first = chunk.first, .block_count = std::min(step, chunk.block_count)};
-    chunk.first += request.extent.block_count;
-    chunk.block_count -= request.extent.block_count;
-    const Completion done = co_await below().submit(std::move(request));
-    if (done.error != Error::kNone) co_return done.error;
-  }
-  co_return Error::kNone;
+  if (passes_ != Passes::kAll) co_return Error::kClosed;
+  like.operation = Operation::kWriteZeroes;
+  const Completion done = co_await below().submit(part_of(like, chunk));
+  co_return done.error;
 }
 
-// The zeros are durable first, then the record of them.
-Task<Error> Clearing::keep_zeroed() {
+// A turn: the zeros are durable first, then the record of them.
+Task<Error> Clearing::keep_zeroed(Origin origin) {
+  turning_ = true;
+  ++turn_;
+  const std::vector<Extent> chunks = std::exchange(zeroed_, {});
   Request flush;
   flush.operation = Operation::kFlush;
+  flush.origin = origin;
   const Completion flushed = co_await below().submit(std::move(flush));
-  if (flushed.error != Error::kNone) co_return flushed.error;
-  const Error error = co_await keep_(areas_.first_old() ? areas_.encode() : std::string());
-  if (error != Error::kNone) co_return error;
-  areas_.keep_zeroed();
-  kept_at_ = home().now();
-  co_return Error::kNone;
+  if (flushed.error != Error::kNone) {
+    // What a flush that failed was to bring to the drives may be gone.
+    for (const Extent& chunk : chunks) areas_.give_back(chunk);
+    for (const Extent& chunk : std::exchange(zeroed_, {})) areas_.give_back(chunk);
+    end_turn(flushed.error);
+    co_return flushed.error;
+  }
+  Error error = passes_ == Passes::kNothing ? Error::kClosed : Error::kNone;
+  if (error == Error::kNone) error = co_await keep_(areas_.record_with(chunks));
+  if (error == Error::kNone) {
+    areas_.keep(chunks);
+    kept_at_ = home().now();
+  } else {
+    zeroed_.insert(zeroed_.end(), chunks.begin(), chunks.end());
+  }
+  end_turn(error);
+  co_return error;
 }
 
-Task<Error> Clearing::grow(Extent added, Store store) {
-  co_await lock_.lock();
-  Error error = Error::kNone;
-  // The record would call it cleared.
-  if (areas_.zeroed_count() > 0) error = co_await keep_zeroed();
-  ClearedAreas larger = areas_;
-  larger.add(added, geometry().block_bytes);
-  if (error == Error::kNone) {
-    error = co_await store(larger.empty() ? std::string() : larger.encode());
+void Clearing::end_turn(Error error) {
+  if (error != Error::kNone) {
+    failed_turn_ = turn_;
+    failure_ = error;
   }
-  if (error == Error::kNone) areas_ = std::move(larger);
-  lock_.unlock();
+  turning_ = false;
+  changed_.notify_all();
+}
+
+// A turn of its own, since no other may write the record meanwhile.
+Task<Error> Clearing::grow(Extent added, Keep store) {
+  while (turning_) co_await changed_.wait();
+  turning_ = true;
+  ++turn_;
+  const Error error = co_await store(areas_.record_grown(added, geometry().block_bytes));
+  if (error == Error::kNone) areas_.add(added, geometry().block_bytes);
+  // Nothing was kept; whoever waits for that takes the next turn.
+  turning_ = false;
+  changed_.notify_all();
   if (error == Error::kNone) start();
   co_return error;
+}
+
+void Clearing::refuse_changes() {
+  passes_ = std::max(passes_, Passes::kNoChanges);
+  changed_.notify_all();
+}
+
+void Clearing::refuse_all() {
+  passes_ = Passes::kNothing;
+  changed_.notify_all();
 }
 
 // ---- in the background --------------------------------------------------------------------------
@@ -189,42 +287,60 @@ void Clearing::start() {
 
 Task<bool> Clearing::stop(TimePoint deadline) {
   stopping_ = true;
-  wake_.notify_all();
+  changed_.notify_all();
+  lane_->changed.notify_all();
   const bool ended = co_await gate_.close_until(deadline);
   co_return ended;
 }
 
+// False: it is to stop.
+Task<bool> Clearing::take_lane() {
+  while (lane_->taken && !stopping_) co_await lane_->changed.wait();
+  if (stopping_) co_return false;
+  lane_->taken = true;
+  co_return true;
+}
+
+// Where hosts are at work it rests, and no other volume's clearing works meanwhile.
+Task<void> Clearing::leave_lane(TimePoint began, bool worked) {
+  const TimePoint now = home().now();
+  if (std::exchange(lane_->seen, lane_->requests) != lane_->requests) {
+    lane_->quiet_from = now + kHostsAreIdleAfter;
+  }
+  const TimePoint rested = now + kRests * (now - began);
+  while (worked && !stopping_ && now < lane_->quiet_from && home().now() < rested) {
+    (void)co_await changed_.wait_until(rested);
+  }
+  lane_->taken = false;
+  lane_->changed.notify_all();
+}
+
 // One chunk more; now and then what has been zeroed is kept.
-Task<Error> Clearing::step(bool* ended) {
-  co_await lock_.lock();
+Task<Error> Clearing::step() {
   Error error = Error::kNone;
   const auto chunk = areas_.first_old();
-  if (chunk) error = co_await zero_chunk(*chunk);
-  if (chunk && error == Error::kNone) areas_.mark_zeroed(*chunk);
-  const bool due = !areas_.first_old() || areas_.zeroed_count() >= kMostUnkept ||
+  if (chunk) error = co_await zero(*chunk, nullptr);
+  if (error != Error::kNone || stopping_ || turning_ || zeroed_.empty()) co_return error;
+  const bool due = !areas_.first_old() || zeroed_.size() >= kMostUnkept ||
                    home().now() - kept_at_ >= kLongestUnkept;
-  if (error == Error::kNone && due && areas_.zeroed_count() > 0) error = co_await keep_zeroed();
-  *ended = areas_.empty();
-  lock_.unlock();
+  if (due) error = co_await keep_zeroed(Origin::kClearing);
   co_return error;
 }
 
-// Where hosts are at work it rests as long as it has worked.
 Task<void> Clearing::run() {
-  bool ended = false;
-  while (!ended && !stopping_) {
-    const std::uint64_t requests = requests_;
-    const TimePoint began = home().now();
-    const Error error = co_await step(&ended);
-    const TimePoint now = home().now();
-    if (ended || stopping_) break;
-    if (error != Error::kNone) {
-      (void)co_await wake_.wait_until(now + kRetry);
-    } else if (requests != requests_) {
-      (void)co_await wake_.wait_until(now + (now - began));
-    } else {
-      co_await home().yield();
+  while (!stopping_ && !areas_.empty()) {
+    if (!areas_.first_old() && (turning_ || zeroed_.empty())) {
+      co_await changed_.wait();  // For others, who have the last chunks in hand.
+      continue;
     }
+    const bool taken = co_await take_lane();
+    if (!taken) break;
+    const TimePoint began = home().now();
+    const Error error = co_await step();
+    co_await leave_lane(began, error == Error::kNone);
+    const TimePoint again = home().now() + (error == Error::kNone ? Duration::zero() : kRetry);
+    while (!stopping_ && home().now() < again) (void)co_await changed_.wait_until(again);
+    if (!stopping_) co_await home().yield();
   }
   running_ = false;
   gate_.leave();

@@ -38,9 +38,11 @@ class Group : public Service {
   // Where it listens, in the order of the configuration and with the ports in use.
   virtual std::vector<PortalInfo> portals() const = 0;
 
-  // Refuses new operations, ends every session in a bounded time, flushes every volume. Afterwards
-  // the group may be destroyed.
+  // Refuses new operations, ends every session in a bounded time, flushes every volume: for as long
+  // as what caches hold goes to the drives. Afterwards the group may be destroyed.
   virtual Task<void> shutdown() = 0;
+  // After shutdown(): what initiators had written, and no NVRAM keeps, could not be flushed.
+  virtual bool lost_writes() const noexcept = 0;
 };
 
 }  // namespace sandbay::group

@@ -253,12 +253,19 @@ Task<Hardware::Outcome> Hardware::start_controller() {
 }
 
 // The NVRAM of sets that are gone, or have their journal on drives, is free for others. A set is
-// gone if no drive that could tell of it is away.
+// gone if every drive that could tell of it has been read and tells of none, and others of this
+// group are there: where nothing is known at all, the metadata or the drives are not the ones that
+// this NVRAM has been with.
 Task<void> Hardware::release_journals() {
   if (nvram_ == nullptr) co_return;
   // A file that was made anew stands where another drive may have been.
   const bool all_there = std::ranges::all_of(
       bays_, [](const auto& bay) { return bay->device() != nullptr && !bay->was_made(); });
+  const bool all_read =
+      std::ranges::none_of(controller_->show_drives(), [](const raid::DriveInfo& drive) {
+        return drive.use == raid::DriveUse::kAbsent || drive.use == raid::DriveUse::kStranger;
+      });
+  const bool others = !records_.empty() || !controller_->sets().empty();
   for (const nvram::RegionState& region : nvram_->regions()) {
     const auto uuid = raid::set_of_journal_region(region.name);
     if (!uuid || region.claimed) continue;
@@ -266,7 +273,8 @@ Task<void> Hardware::release_journals() {
     const auto set = std::ranges::find(sets, *uuid, &raid::ManagedSet::uuid);
     const bool moved =
         set != sets.end() && (*set)->running() && (*set)->superblock().journal_bytes != 0;
-    const bool gone = set == sets.end() && !records_.contains(*uuid) && all_there;
+    const bool gone =
+        set == sets.end() && !records_.contains(*uuid) && all_there && all_read && others;
     if (!moved && !gone) continue;
     const auto released = co_await nvram_->release(region.name);
     events_.add({.severity = released ? Severity::kInformation : Severity::kWarning,
@@ -326,6 +334,7 @@ Task<void> Hardware::stop(TimePoint deadline, bool quiet) {
   if (engine_ != nullptr) engine_->clear_all();  // What hangs by a rule, ends.
   // The cache goes while the sets are still there.
   ended = co_await cache_->stop(std::max(home_.now(), deadline - kForSets));
+  lost_writes_ = cache_->lost_at_end();
   ended = ended && (quiet || cache_->cache() == nullptr);
   if (ended) {
     if (mirror_faults_ != nullptr) engine_->remove_nvram(kMirrorName);
@@ -333,11 +342,12 @@ Task<void> Hardware::stop(TimePoint deadline, bool quiet) {
     co_await cache_->finish();
   }
   if (controller_ != nullptr) {
-    const bool stopped = co_await controller_->stop(deadline);
+    const bool stopped = co_await controller_->stop(std::max(deadline, home_.now() + kForSets));
     ended = ended && stopped;
   }
   repeated_.tell_all();
   if (!ended) {
+    lost_writes_ = lost_writes_ || (!quiet && nvram_ == nullptr);
     events_.add({.severity = Severity::kError,
                  .kind = "drive hangs",
                  .text = "some drive holds requests that do not end; it is left behind"});

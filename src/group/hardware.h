@@ -53,14 +53,17 @@ class Hardware {
   // Only what no daemon should start with is an error, in one line: metadata that cannot be read or
   // written, NVRAM that cannot be opened, a drive that another daemon has, a rule that is wrong.
   Task<Outcome> start();
-  // `quiet`: no request of a volume is in flight.
+  // `quiet`: no request of a volume is in flight. The deadline is put off as long as what caches
+  // hold goes to the drives.
   Task<void> stop(TimePoint deadline, bool quiet = true);
+  // After stop(): acknowledged writes were left behind in a cache that loses them.
+  bool lost_writes() const noexcept { return lost_writes_; }
 
   // Before start(): for messages about writes that were lost.
   void know_volumes(ControllerCache::VolumePlaces places) {
     cache_->know_volumes(std::move(places));
   }
-  // Brings to the drives what can be by the deadline.
+  // Brings to the drives what can be by the deadline, put off likewise.
   Task<void> settle(TimePoint deadline) { return cache_->settle(deadline); }
 
   Executor& home() const noexcept { return home_; }
@@ -162,6 +165,7 @@ class Hardware {
   RepeatedEvents repeated_;
   bool started_ = false;  // Volumes may stand on doors.
   bool stopping_ = false;
+  bool lost_writes_ = false;
   Condition wake_;
   Gate gate_;
 };

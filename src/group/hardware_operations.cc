@@ -103,14 +103,13 @@ Task<Answer<DriveInfo>> RunningGroup::erase_drive(std::string name) {
 // ----------------------------------------------------------------------------------------------
 
 SetInfo RunningGroup::with_space(SetInfo set) const {
-  std::vector<Extent> taken;
-  std::uint32_t block_bytes = 512;
+  const std::vector<Extent> taken = taken_on(set.raid.uuid);
+  const SetDoor* const door = hardware_->door(set.raid.uuid);
+  const std::uint32_t block_bytes = door != nullptr ? door->geometry().block_bytes : 512;
   for (const auto& [name, volume] : volumes_) {
     const auto& placement = volume->record().placement;
     if (!placement || placement->set != set.raid.uuid) continue;
     set.volumes.push_back(name);
-    taken.push_back(placement->extent);
-    block_bytes = volume->record().specification.block_bytes;
   }
   set.free_bytes = free_blocks(taken, set.raid.byte_count / block_bytes) * block_bytes;
   return set;

@@ -19,7 +19,8 @@ namespace {
 constexpr std::uint16_t kFirstPortForAll = 1024;
 
 // The kernel takes a killed process's rings apart after the process is gone, and an accept that
-// waits in one keeps its port until then. So a daemon started at once after a kill waits this long.
+// waits in one keeps its port until then. So a daemon started at once after a kill waits this long,
+// for all its addresses together.
 constexpr std::chrono::milliseconds kPredecessorLingers{3000};
 constexpr std::chrono::milliseconds kLooksAgain{20};
 
@@ -80,8 +81,7 @@ Error listen_once(const Endpoint& where) {
   return error;
 }
 
-Error try_to_listen(const Endpoint& where) {
-  const auto give_up = std::chrono::steady_clock::now() + kPredecessorLingers;
+Error try_to_listen(const Endpoint& where, std::chrono::steady_clock::time_point give_up) {
   Error error = listen_once(where);
   while (error == Error::kAddressInUse && std::chrono::steady_clock::now() < give_up) {
     std::this_thread::sleep_for(kLooksAgain);
@@ -98,13 +98,14 @@ std::string cannot_listen(std::string_view what, const Endpoint& where, Error er
 }
 
 std::optional<std::string> cannot_listen(const Configuration& configuration) {
+  const auto give_up = std::chrono::steady_clock::now() + kPredecessorLingers;
   for (const PortalConfiguration& portal : configuration.portals) {
-    const Error error = try_to_listen(portal.listen);
+    const Error error = try_to_listen(portal.listen, give_up);
     if (error == Error::kNone) continue;
     return cannot_listen("portal", portal.listen, error, "listen or --portal");
   }
   const Endpoint& management = configuration.management.listen;
-  const Error error = try_to_listen(management);
+  const Error error = try_to_listen(management, give_up);
   if (error == Error::kNone) return std::nullopt;
   return cannot_listen("management", management, error, "management.listen or --management");
 }

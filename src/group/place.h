@@ -3,6 +3,7 @@
 #pragma once
 
 #include <memory>
+#include <string>
 
 #include "group/clearing.h"
 #include "group/running_group.h"
@@ -14,12 +15,22 @@ struct RunningGroup::Place {
   Clearing clearing;
   SetDoor door;
 
-  Place(SetDoor& set, std::string name, ClearedAreas areas, Clearing::Keep keep)
-      : clearing(set, std::move(areas), std::move(keep)),
+  Place(SetDoor& set, std::string name, ClearedAreas areas, Clearing::Keep keep,
+        std::shared_ptr<ClearingLane> lane)
+      : clearing(set, std::move(areas), std::move(keep), std::move(lane)),
         door(set.home(), std::move(name), set.geometry(), nullptr) {
     door.lead_to(clearing);
     door.share(set.cache(), set.streams());
   }
+};
+
+// A volume that is gone while something below still holds requests of it. They may change what lies
+// in its place at any time, and no single request can be called back, so the place stays taken.
+struct RunningGroup::Leaving {
+  std::string name;
+  Placement placement;
+  std::shared_ptr<Volume> volume;  // Null: it has been closed.
+  std::unique_ptr<Place> place;
 };
 
 }  // namespace sandbay::group

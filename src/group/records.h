@@ -19,6 +19,7 @@
 //                      taken notice
 //   clearing/UUID      what of that volume's place on its set still holds what was there before it
 //                      (cleared_areas.h). Without one, nothing
+//   clearing/UUID/...  the parts of that, of places that are cleared here and there
 //   event/NUMBER       what happened, sixteen hexadecimal digits, the newest last; see event_log.h
 //   intent/UUID        a file of a volume that is about to be made or removed: its file name in
 //                      STATE/volumes. Whoever finds one at start removes the file, unless the

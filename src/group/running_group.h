@@ -13,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include "group/clearing.h"
 #include "group/event_log.h"
 #include "group/group.h"
 #include "group/hardware.h"
@@ -49,6 +50,7 @@ class RunningGroup final : public Group {
   // assembly.cc
   Task<Outcome> assemble();
   Task<void> shutdown() override;
+  bool lost_writes() const noexcept override { return lost_writes_; }
 
   // views.cc
   std::vector<PortalInfo> portals() const override { return portals_; }
@@ -143,12 +145,20 @@ class RunningGroup final : public Group {
   Task<std::expected<Place*, std::string>> open_place(VolumeRecord record, Volume::Opening opening);
   // What is not known to read as zeros.
   Extent used_part(const Placement& placement) const;
-  Task<Error> store_growth(VolumeRecord record, std::string uncleared);
-  Task<Error> keep_clearing(Uuid volume, std::string record);
-  // The volume's device has let go of it, or (not `idle`) never may. Its record stays as it is. The
-  // place is there until nobody has the volume any more (null: nobody ever had).
+  static void put_clearing(const Uuid& volume, const ClearedAreas::Record& record,
+                           metadata::Batch& batch);
+  Task<Error> store_growth(VolumeRecord record, ClearedAreas::Record uncleared);
+  Task<Error> keep_clearing(Uuid volume, ClearedAreas::Record record);
+  // Of volumes that are no more.
+  Task<Outcome> forget_clearing();
+  std::shared_ptr<ClearingLane> lane_of(const Uuid& set);
+  // The volume's device has let go of it, or (not `idle`) not yet; until it has, nobody else gets
+  // its place on the set. Its record stays as it is. The place is there until nobody has the volume
+  // any more (null: nobody ever had).
   Task<void> leave_place(Uuid uuid, std::shared_ptr<Volume> volume, bool idle);
-  Task<void> leave_places();
+  Task<bool> leave_places();
+  struct Leaving;
+  Task<void> see_off(Leaving* leaving);
   std::vector<Extent> taken_on(const Uuid& set) const;
   Task<Answer<void>> grow_on_set(std::shared_ptr<Volume> volume, std::uint64_t byte_count);
   Task<Answer<CreatedVolume>> create_now(CreateVolumeRequest request);
@@ -221,6 +231,12 @@ class RunningGroup final : public Group {
   std::unique_ptr<Hardware> hardware_;             // What volumes on sets stand on.
   std::map<Uuid, std::unique_ptr<Place>> places_;  // Of volumes on sets.
   std::vector<std::pair<std::weak_ptr<Volume>, std::unique_ptr<Place>>> left_places_;
+  std::vector<std::unique_ptr<Leaving>> leaving_;  // Volumes that are gone, with requests below.
+  Condition leaving_ends_;
+  Gate see_offs_;
+  bool ending_ = false;
+  bool lost_writes_ = false;
+  std::map<Uuid, std::shared_ptr<ClearingLane>> lanes_;     // Of sets.
   std::map<std::string, std::shared_ptr<Volume>> volumes_;  // By name.
   std::map<std::string, std::unique_ptr<Target>> targets_;  // By name.
   std::vector<TargetRecord> stored_targets_;  // Of the metadata, until their targets are made.

@@ -64,21 +64,6 @@ struct FailureLog {
 };
 
 // A flush that may outlive its caller's patience.
-struct Flush {
-  Cancellation cancellation;
-  Event ended;
-  Error error = Error::kNone;
-};
-
-Task<void> flush(std::shared_ptr<Flush> flush, BlockDevice* device) {
-  Request request{.operation = Operation::kFlush};
-  request.extent.block_count = device->geometry().block_count;
-  request.cancellation = &flush->cancellation;
-  const Completion completion = co_await device->submit(std::move(request));
-  flush->error = completion.error;
-  flush->ended.set();
-}
-
 scsi::LogicalUnitOptions unit_options(const VolumeRecord& record) {
   const VolumeSpecification& s = record.specification;
   scsi::LogicalUnitOptions options;
@@ -291,6 +276,21 @@ Task<Error> Volume::grow_here(std::uint64_t byte_count) {
   co_return error;
 }
 
+struct Volume::Flush {
+  Cancellation cancellation;
+  Event ended;
+  Error error = Error::kNone;
+};
+
+Task<void> Volume::flush(std::shared_ptr<Flush> state, BlockDevice* device) {
+  Request request{.operation = Operation::kFlush};
+  request.extent.block_count = device->geometry().block_count;
+  request.cancellation = &state->cancellation;
+  const Completion completion = co_await device->submit(std::move(request));
+  state->error = completion.error;
+  state->ended.set();
+}
+
 Task<Error> Volume::close(TimePoint deadline) {
   if (failure_) co_return Error::kNone;
   const Error error = co_await invoke_on(*home_, close_here(deadline));
@@ -298,9 +298,13 @@ Task<Error> Volume::close(TimePoint deadline) {
 }
 
 Task<Error> Volume::close_here(TimePoint deadline) {
+  if (unit_ == nullptr) co_return Error::kNone;  // It has been before.
   const bool quiet = co_await unit_->close(deadline);
-  const auto state = std::make_shared<Flush>();
-  spawn(flush(state, device_));
+  if (flush_ == nullptr) {
+    flush_ = std::make_shared<Flush>();
+    spawn(flush(flush_, device_));
+  }
+  const auto state = flush_;
   bool flushed = co_await state->ended.wait_until(deadline);
   if (!flushed) {
     state->cancellation.cancel();

@@ -84,7 +84,7 @@ class Volume {
   // Makes device and unit larger; initiators are told.
   Task<Error> grow(std::uint64_t byte_count);
   // Flushes and lets go of the device; the flush's error. kTimedOut if something in the device
-  // did not end by the deadline. No target leads to the unit any more.
+  // did not end by the deadline; it may be asked again. No target leads to the unit any more.
   Task<Error> close(TimePoint deadline);
 
  private:
@@ -96,6 +96,8 @@ class Volume {
   static Task<std::expected<void, OpenFailure>> open_file(Volume* volume, Opening opening);
   Task<State> state_here();
   Task<Error> grow_here(std::uint64_t byte_count);
+  struct Flush;
+  static Task<void> flush(std::shared_ptr<Flush> state, BlockDevice* device);
   Task<Error> close_here(TimePoint deadline);
 
   VolumeRecord record_;
@@ -109,6 +111,7 @@ class Volume {
   std::unique_ptr<Slice> slice_;                  // The part of a RAID set that it is,
   std::unique_ptr<cache::ReadAhead> read_ahead_;  // ... and what stands on it, if anything.
   std::unique_ptr<scsi::LogicalUnit> unit_;
+  std::shared_ptr<Flush> flush_;  // Of close().
 };
 
 // Why `byte_count` bytes cannot be reserved on top of what a file has; empty if they can. Half a

@@ -117,8 +117,7 @@ Task<Volume::Opened> RunningGroup::make_volume(VolumeRecord record,
   metadata::Batch batch;
   batch.put(volume_key(record.uuid), encode((*volume)->record()));
   if (record.placement) {
-    const std::string uncleared = places_.at(record.uuid)->clearing.record();
-    if (!uncleared.empty()) batch.put(clearing_key(record.uuid), uncleared);
+    put_clearing(record.uuid, places_.at(record.uuid)->clearing.whole_record(), batch);
     hardware_->raise_used_end(record.placement->set, record.placement->extent.end(), batch);
   }
   if (own_file) batch.erase(intent_key(record.uuid));
@@ -155,6 +154,8 @@ Task<void> RunningGroup::unmake_file(VolumeRecord record) {
 }
 
 Task<void> RunningGroup::abandon(std::shared_ptr<Volume> volume) {
+  const auto place = places_.find(volume->uuid());
+  if (place != places_.end()) place->second->clearing.refuse_changes();
   const Error error = co_await volume->close(Executor::current().now() + kClosePatience);
   if (error != Error::kNone) {
     spdlog::warn("volume {}: not flushed: {}", volume->name(), describe(error));
@@ -491,7 +492,7 @@ Task<Answer<void>> RunningGroup::remove_now(std::shared_ptr<Volume> volume) {
   }
   metadata::Batch batch;
   batch.erase(volume_key(record.uuid));
-  if (record.placement) batch.erase(clearing_key(record.uuid));
+  if (record.placement) batch.erase_prefix(clearing_key(record.uuid));
   if (last) batch.erase(target_key(s.target));
   if (s.backing != Backing::kState) batch.erase(intent_key(record.uuid));
   stored = co_await store_.commit(std::move(batch));
@@ -522,7 +523,9 @@ Task<Answer<void>> RunningGroup::remove_now(std::shared_ptr<Volume> volume) {
   const bool cleared =
       !places_.contains(record.uuid) || places_.at(record.uuid)->clearing.left_blocks() == 0;
   co_await abandon(volume);
-  if (!cleared) (void)co_await keep_clearing(record.uuid, {});  // It may have come back meanwhile.
+  if (!cleared) {  // It may have come back meanwhile.
+    (void)co_await keep_clearing(record.uuid, {.changes = {}, .ended = true});
+  }
   co_await unmake_file(record);
   co_return Answer<void>{};
 }

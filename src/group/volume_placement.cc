@@ -2,12 +2,17 @@
 //
 // What was never part of a volume is blank already if the set's drives were proven to be when it
 // was made. Everything else is cleared while the volume is used (clearing.h), so that no initiator
-// sees another's data and none waits for it. What is to be cleared is recorded with the volume.
+// sees another's data, and none waits for more of it than it writes to. What is to be cleared is
+// recorded with the volume.
+//
+// A place is free again when nothing below can change anything there any more, not when its volume
+// is gone: a drive may hold a request of it for long.
 #include <fmt/format.h>
 #include <spdlog/spdlog.h>
 
 #include <algorithm>
 #include <cassert>
+#include <set>
 
 #include "group/place.h"
 #include "group/running_group.h"
@@ -19,8 +24,17 @@ namespace sandbay::group {
 
 namespace {
 
-// How long a drive may hold what is being cleared when its volume goes.
-constexpr Duration kStopPatience = std::chrono::seconds(5);
+// How long a drive may hold what is being cleared: when its volume goes, before the place counts as
+// held by that; and when the daemon ends.
+constexpr Duration kStopPatience = std::chrono::seconds(1);
+constexpr Duration kEndPatience = std::chrono::seconds(5);
+// How long and how often it is looked whether drives have let go of a volume that is gone.
+constexpr Duration kLook = std::chrono::seconds(1);
+constexpr Duration kLooksAgain = std::chrono::seconds(1);
+constexpr Duration kLooksAtLeastEvery = std::chrono::seconds(64);
+
+// The greatest string before all that are not below `key` in the tree of keys.
+std::string end_of(const std::string& key) { return key + "/~"; }
 
 }  // namespace
 
@@ -29,6 +43,9 @@ std::vector<Extent> RunningGroup::taken_on(const Uuid& set) const {
   for (const auto& [name, volume] : volumes_) {
     const auto& placement = volume->record().placement;
     if (placement && placement->set == set) taken.push_back(placement->extent);
+  }
+  for (const auto& leaving : leaving_) {
+    if (leaving->placement.set == set) taken.push_back(leaving->placement.extent);
   }
   return taken;
 }
@@ -69,21 +86,60 @@ std::expected<void, std::string> RunningGroup::place(VolumeRecord* record) const
   return {};
 }
 
-Task<Error> RunningGroup::keep_clearing(Uuid volume, std::string record) {
-  const bool ended = record.empty();
-  metadata::Batch batch;
-  if (ended) {
-    batch.erase(clearing_key(volume));
-  } else {
-    batch.put(clearing_key(volume), std::move(record));
+void RunningGroup::put_clearing(const Uuid& volume, const ClearedAreas::Record& record,
+                                metadata::Batch& batch) {
+  const std::string key = clearing_key(volume);
+  if (record.ended) batch.erase_prefix(key);
+  for (const auto& [suffix, value] : record.changes) {
+    if (value) {
+      batch.put(key + suffix, *value);
+    } else {
+      batch.erase_prefix(key + suffix);
+    }
   }
+}
+
+Task<Error> RunningGroup::keep_clearing(Uuid volume, ClearedAreas::Record record) {
+  metadata::Batch batch;
+  put_clearing(volume, record, batch);
   const Error error = co_await store_.commit(std::move(batch));
-  if (ended && error == Error::kNone) {
+  if (record.ended && error == Error::kNone) {
     for (const auto& [name, one] : volumes_) {
       if (one->uuid() == volume) spdlog::info("volume {}: its place on the set is cleared", name);
     }
   }
   co_return error;
+}
+
+// A record may be left where the daemon was killed while a volume was deleted.
+Task<RunningGroup::Outcome> RunningGroup::forget_clearing() {
+  std::set<Uuid> there;
+  for (const auto& [name, volume] : volumes_) there.insert(volume->uuid());
+  std::string after;
+  for (;;) {
+    const auto next = co_await store_.list(std::string(kClearingPrefix), after, 1);
+    if (!next) {
+      co_return std::unexpected(
+          fmt::format("the metadata cannot be read: {}", describe(next.error())));
+    }
+    if (next->empty()) co_return Outcome{};
+    const std::string& key = next->front().first;
+    const auto end = key.find('/', kClearingPrefix.size());
+    const std::string own = key.substr(0, end);
+    const auto volume = parse_uuid(std::string_view(own).substr(kClearingPrefix.size()));
+    after = end_of(own);
+    if (volume && there.contains(*volume)) continue;
+    metadata::Batch batch;
+    batch.erase_prefix(own);
+    const Error error = co_await store_.commit(std::move(batch));
+    if (error != Error::kNone) co_return std::unexpected(unwritten(error));
+  }
+}
+
+std::shared_ptr<ClearingLane> RunningGroup::lane_of(const Uuid& set) {
+  auto& lane = lanes_[set];
+  if (lane == nullptr) lane = std::make_shared<ClearingLane>();
+  return lane;
 }
 
 Task<std::expected<RunningGroup::Place*, std::string>> RunningGroup::open_place(
@@ -94,23 +150,22 @@ Task<std::expected<RunningGroup::Place*, std::string>> RunningGroup::open_place(
   if (opening == Volume::Opening::kCreate) {
     areas.add(used_part(placement), set.geometry().block_bytes);
   } else {
-    const auto stored = co_await store_.get(clearing_key(record.uuid));
-    if (!stored) {
+    auto stored = co_await load_all(clearing_key(record.uuid));
+    if (!stored) co_return std::unexpected(stored.error());
+    for (auto& [key, value] : *stored) key.erase(0, clearing_key(record.uuid).size());
+    auto decoded = ClearedAreas::decode(*stored, set.geometry().block_bytes);
+    if (!decoded) {
       co_return std::unexpected(
-          fmt::format("the metadata cannot be read: {}", describe(stored.error())));
+          fmt::format("the record of what is cleared of it {}", decoded.error()));
     }
-    if (const auto& text = *stored) {
-      auto decoded = ClearedAreas::decode(*text);
-      if (!decoded) {
-        co_return std::unexpected(
-            fmt::format("the record of what is cleared of it {}", decoded.error()));
-      }
-      areas = std::move(*decoded);
-    }
+    areas = std::move(*decoded);
   }
   auto place = std::make_unique<Place>(
       set, hardware_->name_of(placement.set), std::move(areas),
-      [this, uuid = record.uuid](std::string kept) { return keep_clearing(uuid, kept); });
+      [this, uuid = record.uuid](ClearedAreas::Record kept) {
+        return keep_clearing(uuid, std::move(kept));
+      },
+      lane_of(placement.set));
   Place* const made = place.get();
   places_[record.uuid] = std::move(place);
   co_return made;
@@ -122,21 +177,74 @@ Task<void> RunningGroup::leave_place(Uuid uuid, std::shared_ptr<Volume> volume, 
   if (found == places_.end()) co_return;
   std::unique_ptr<Place> place = std::move(found->second);
   places_.erase(found);
+  place->clearing.refuse_all();
+  // Taken before anything is waited for, since the volume is in no list any more.
+  leaving_.push_back(std::make_unique<Leaving>());
+  Leaving* const leaving = leaving_.back().get();
+  const auto remove = [this, leaving] {
+    std::erase_if(leaving_, [&](const auto& one) { return one.get() == leaving; });
+  };
+  if (volume != nullptr) {
+    leaving->name = volume->name();
+    leaving->placement = known(volume->record().placement);
+  }
   const bool stopped = co_await place->clearing.stop(Executor::current().now() + kStopPatience);
-  if (!stopped || !idle) {
-    (void)place.release();  // Until the process ends, like its device.
-  } else if (volume != nullptr) {
-    left_places_.emplace_back(volume, std::move(place));
+  if (stopped && idle) {
+    if (volume != nullptr) left_places_.emplace_back(volume, std::move(place));
+    remove();
+    co_return;
+  }
+  leaving->place = std::move(place);
+  leaving->volume = std::move(volume);
+  spdlog::warn(
+      "volume {}: gone, but a drive still holds requests of it; until they end its place on set "
+      "{} is given to nobody",
+      leaving->name, hardware_->name_of(leaving->placement.set));
+  if (see_offs_.enter()) spawn(see_off(leaving));
+}
+
+Task<void> RunningGroup::see_off(Leaving* leaving) {
+  const GateHold hold(see_offs_);
+  Duration pause = kLooksAgain;
+  while (!ending_) {
+    bool idle = true;
+    if (leaving->volume != nullptr) {
+      const Error closed = co_await leaving->volume->close(Executor::current().now() + kLook);
+      idle = closed != Error::kTimedOut;
+    }
+    const bool stopped = co_await leaving->place->clearing.stop(Executor::current().now() + kLook);
+    if (idle && stopped) {
+      spdlog::info("volume {}: its place on set {} is free", leaving->name,
+                   hardware_->name_of(leaving->placement.set));
+      if (leaving->volume != nullptr) {
+        left_places_.emplace_back(leaving->volume, std::move(leaving->place));
+      }
+      std::erase_if(leaving_, [&](const auto& one) { return one.get() == leaving; });
+      co_return;
+    }
+    if (!ending_) (void)co_await leaving_ends_.wait_until(Executor::current().now() + pause);
+    pause = std::min(2 * pause, kLooksAtLeastEvery);
   }
 }
 
-// Before the sets stop. Volumes may still be flushed.
-Task<void> RunningGroup::leave_places() {
-  const TimePoint deadline = Executor::current().now() + kStopPatience;
+// Before the sets stop. Volumes may still be flushed. False: something is still in a device.
+Task<bool> RunningGroup::leave_places() {
+  ending_ = true;
+  leaving_ends_.notify_all();
+  co_await see_offs_.close();
+  const TimePoint deadline = Executor::current().now() + kEndPatience;
+  bool quiet = true;
   for (auto& [volume, place] : places_) {
     const bool stopped = co_await place->clearing.stop(deadline);
     if (!stopped) (void)place.release();
+    quiet = quiet && stopped;
   }
+  for (auto& leaving : leaving_) {
+    (void)leaving.release();  // Until the process ends, like its device.
+    quiet = false;
+  }
+  leaving_.clear();
+  co_return quiet;
 }
 
 Task<Volume::Opened> RunningGroup::open_device(VolumeRecord record, Volume::Opening opening) {
@@ -161,15 +269,11 @@ Task<Volume::Opened> RunningGroup::open_device(VolumeRecord record, Volume::Open
   co_return volume;
 }
 
-Task<Error> RunningGroup::store_growth(VolumeRecord record, std::string uncleared) {
+Task<Error> RunningGroup::store_growth(VolumeRecord record, ClearedAreas::Record uncleared) {
   const Placement placement = known(record.placement);
   metadata::Batch batch;
   batch.put(volume_key(record.uuid), encode(record));
-  if (uncleared.empty()) {
-    batch.erase(clearing_key(record.uuid));
-  } else {
-    batch.put(clearing_key(record.uuid), std::move(uncleared));
-  }
+  put_clearing(record.uuid, uncleared, batch);
   hardware_->raise_used_end(placement.set, placement.extent.end(), batch);
   const Error error = co_await store_.commit(std::move(batch));
   co_return error;
@@ -205,10 +309,10 @@ Task<Answer<void>> RunningGroup::grow_on_set(std::shared_ptr<Volume> volume,
       .first = before.extent.end(),
       .block_count = known(record.placement).extent.block_count - before.extent.block_count};
   const Extent uncleared = used_part({.set = before.set, .extent = added});
-  const Error stored =
-      co_await places_.at(record.uuid)->clearing.grow(uncleared, [this, &record](std::string left) {
-        return store_growth(record, std::move(left));
-      });
+  const Error stored = co_await places_.at(record.uuid)
+                           ->clearing.grow(uncleared, [this, &record](ClearedAreas::Record left) {
+                             return store_growth(record, std::move(left));
+                           });
   if (stored != Error::kNone) co_return refused(Refusal::Code::kFailed, unwritten(stored));
   const std::uint64_t old_bytes = volume->record().specification.size_bytes;
   volume->record() = std::move(record);

@@ -21,7 +21,11 @@ namespace {
 
 constexpr std::size_t kStepBytes = 64;
 constexpr std::size_t kClassCount = kLargestPooledFrame / kStepBytes + 1;
-constexpr std::size_t kListBytes = std::size_t{1} << 20;  // Kept at most in one list.
+// Kept at most in one list; there are few large frames, so that all lists of a thread together hold
+// 72 MiB at the very most.
+constexpr std::size_t kListBytes = std::size_t{1} << 20;
+constexpr std::size_t kLargeListBytes = std::size_t{128} << 10;
+constexpr std::size_t kLargeBytes = 4096;
 
 struct FreeBlock {
   FreeBlock* next;
@@ -87,8 +91,9 @@ void* allocate_frame(std::size_t byte_count) {
 void free_frame(void* memory, std::size_t byte_count) noexcept {
   assert(memory != nullptr);
   const std::size_t size_class = class_of(byte_count);
+  const std::size_t most = byte_count > kLargeBytes ? kLargeListBytes : kListBytes;
   if (byte_count > kLargestPooledFrame || life == Life::kEnded ||
-      free_lists[size_class].byte_count >= kListBytes) {
+      free_lists[size_class].byte_count >= most) {
     ::operator delete(memory);
     return;
   }

@@ -83,6 +83,25 @@ TEST_CASE("A file serves one volume by whatever name, and nothing of the group's
       Catch::Contains("test.toml:9: volume \"y\": ") && Catch::Contains("belongs to volume \"x\""));
 }
 
+TEST_CASE("A loop device is the file that it shows as a whole", "[group]") {
+  const testing::ScratchDirectory scratch;
+  const std::filesystem::path system = scratch.file("sys");
+  const auto loop = system / "dev/block/7:1/loop";
+  std::filesystem::create_directories(loop);
+  std::filesystem::create_directories(system / "dev/block/8:1");
+  const auto say = [&](const char* name, std::string_view text) {
+    std::ofstream(loop / name) << text << '\n';
+  };
+  CHECK_FALSE(file_behind(7, 1, system).has_value());
+  say("backing_file", "/data/l1.img");
+  say("offset", "0");
+  say("sizelimit", "0");
+  CHECK(file_behind(7, 1, system) == std::filesystem::path("/data/l1.img"));
+  CHECK_FALSE(file_behind(8, 1, system).has_value());
+  say("offset", "1048576");
+  CHECK_FALSE(file_behind(7, 1, system).has_value());
+}
+
 TEST_CASE("An image that another process serves keeps the group from starting", "[group]") {
   const testing::ScratchDirectory scratch;
   root = scratch.file("");

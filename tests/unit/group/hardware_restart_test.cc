@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <filesystem>
+#include <fstream>
 
 #include "group/hardware.h"
 #include "group/hardware_repeats.h"
@@ -201,8 +202,44 @@ TEST_CASE("The NVRAM of a set that is gone is free, unless a drive is away", "[g
   std::filesystem::rename(state / "drives" / "d0.img", state / "away.img");
   run(0);
   std::filesystem::rename(state / "away.img", state / "drives" / "d0.img");
+  // One whose superblock cannot be read may be of that set.
+  const auto spoil = [&] {
+    std::fstream drive(state / "drives" / "d0.img",
+                       std::ios::binary | std::ios::in | std::ios::out);
+    for (std::uint64_t at = 0; at < 32 * kMiB; at += 4096) {
+      drive.seekp(static_cast<std::streamoff>(at));
+      drive.put('x');
+    }
+    REQUIRE(drive.good());
+  };
+  std::filesystem::copy_file(state / "drives" / "d0.img", state / "good.img");
+  spoil();
+  run(0);
+  std::filesystem::rename(state / "good.img", state / "drives" / "d0.img");
   run(1);
   run(1);  // Events are kept: it was not told again.
+}
+
+// The metadata are new, and the drives, and only the NVRAM is what it was.
+TEST_CASE("The NVRAM of sets is kept where no set is known", "[group][hardware]") {
+  const testing::ScratchDirectory scratch;
+  const auto state = std::filesystem::path(scratch.file("state"));
+  std::filesystem::create_directories(state);
+  auto group = ReactorGroup::create({.count = 1, .memory_limit_bytes = 64 * kMiB});
+  REQUIRE(group.has_value());
+  (*group)->run([&] { return add_region((state / "nvram.img").string()); });
+  group->reset();
+  std::filesystem::create_directories(state / "drives");
+  std::ofstream(state / "drives/d0.img").close();
+  std::filesystem::resize_file(state / "drives/d0.img", 32 * kMiB);
+  std::size_t told = 0;
+  const std::string refused =
+      run_group(state,
+                "[[drive]]\nname = \"d0\"\nfile = \"drives/d0.img\"\nsize = \"32MiB\"\n"
+                "[nvram]\nsize = \"40MiB\"\n",
+                1, [&told](Group& of) { return see_released(&of, &told); });
+  CHECK(refused == "");
+  CHECK(told == 0);
 }
 
 TEST_CASE("A flood of one kind of event is told in few lines, and counted", "[group][events]") {
