@@ -45,8 +45,10 @@ struct Branch {
   ChunkLocks locks;
   WriteDoor door;
   PageMove* move = nullptr;
-  unsigned users = 0;               // In the background: it is not erased meanwhile.
-  bool warned = false;              // Of record.page_warning.
+  unsigned users = 0;              // In the background: it is not erased meanwhile.
+  bool warned = false;             // Of record.page_warning.
+  std::uint64_t kept_warning = 0;  // Slots; 0: none.
+  bool kept_warned = false;
   std::uint64_t pages_claimed = 0;  // For operations that have not recorded them yet.
 
   BranchId id() const noexcept { return record.id; }

@@ -12,29 +12,61 @@ std::optional<FreePages::Run> FreePages::take(std::uint32_t most) {
   const PageNumber first = owned_.find(lowest_, false);
   assert(first < owned_.size());
   const std::uint32_t count = std::min(most, owned_.find(first, true) - first);
-  owned_.assign(first, count, true);
-  free_count_ -= count;
+  use(first, count);
   lowest_ = first + count;
   return Run{.first = first, .count = count};
 }
 
 bool FreePages::own(PageNumber page) {
   if (owned_.test(page)) return false;
-  owned_.set(page);
-  --free_count_;
+  use(page, 1);
   return true;
 }
 
-void FreePages::give_back(PageNumber page) {
+void FreePages::use(PageNumber first, std::uint32_t count) {
+  owned_.assign(first, count, true);
+  free_count_ -= count;
+  if (stale_count_ == 0) return;
+  for (PageNumber page = stale_.find(first, true); page < first + count;
+       page = stale_.find(page + 1, true)) {
+    stale_.reset(page);
+    --stale_count_;
+  }
+}
+
+std::optional<PageNumber> FreePages::take_stale() {
+  if (stale_count_ == 0) return std::nullopt;
+  const PageNumber page = stale_.find(lowest_stale_, true);
+  assert(page < stale_.size());
+  use(page, 1);
+  lowest_stale_ = page;
+  return page;
+}
+
+void FreePages::make_stale() {
+  for (PageNumber page = owned_.find(0, false); page < owned_.size();
+       page = owned_.find(page + 1, false)) {
+    stale_.set(page);
+  }
+  stale_count_ = free_count_;
+  lowest_stale_ = 0;
+}
+
+void FreePages::give_back(PageNumber page, bool stale) {
   assert(owned_.test(page));
   owned_.reset(page);
   ++free_count_;
   lowest_ = std::min(lowest_, page);
+  if (!stale) return;
+  stale_.set(page);
+  ++stale_count_;
+  lowest_stale_ = std::min(lowest_stale_, page);
 }
 
 void FreePages::grow(std::uint32_t page_count) {
   free_count_ += page_count - owned_.size();
   owned_.grow(page_count);
+  stale_.grow(page_count);
 }
 
 }  // namespace sandbay::pool

@@ -3,6 +3,9 @@
 //
 // Pages are given in ascending order of their number, so that a volume made on an empty store lies
 // in one run (as GigaStor's extents do), and what is given back is used again first.
+//
+// A free page that was owned since the start is stale: its store still keeps what was in it. Stale
+// pages are taken one by one by whoever unmaps them there, and are clean then.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +19,8 @@ namespace sandbay::pool {
 class FreePages {
  public:
   FreePages() = default;
-  explicit FreePages(std::uint32_t page_count) : owned_(page_count), free_count_(page_count) {}
+  explicit FreePages(std::uint32_t page_count)
+      : owned_(page_count), stale_(page_count), free_count_(page_count) {}
 
   std::uint32_t page_count() const noexcept { return owned_.size(); }
   std::uint32_t free_count() const noexcept { return free_count_; }
@@ -30,14 +34,24 @@ class FreePages {
   std::optional<Run> take(std::uint32_t most);
   // False if it was owned already.
   bool own(PageNumber page);
-  // It is owned.
-  void give_back(PageNumber page);
+  // It is owned. `stale`: it may have been written.
+  void give_back(PageNumber page, bool stale = true);
+  std::uint32_t stale_count() const noexcept { return stale_count_; }
+  // A stale page; owned from now on, and to be given back.
+  std::optional<PageNumber> take_stale();
+  // Every free page is stale: what they had before the start is not known.
+  void make_stale();
   void grow(std::uint32_t page_count);
 
  private:
+  void use(PageNumber first, std::uint32_t count);
+
   BitSet owned_;
+  BitSet stale_;
   std::uint32_t free_count_ = 0;
-  PageNumber lowest_ = 0;  // No page before it is free.
+  std::uint32_t stale_count_ = 0;
+  PageNumber lowest_ = 0;        // No page before it is free.
+  PageNumber lowest_stale_ = 0;  // No page before it is stale.
 };
 
 }  // namespace sandbay::pool

@@ -20,28 +20,89 @@ constexpr std::uint32_t kCopyChunks = 16;
 }  // namespace
 
 Task<Result<bool>> Pool::make_independent(BranchId id, PageNumber* next, std::uint32_t pages) {
+  if (!background_.try_enter()) co_await background_.enter();
+  const DoorHold inside(background_);
   Branch* const branch = map_.find(id);
   if (branch == nullptr) co_return std::unexpected(Error::kNotFound);
   const BranchUse use(*branch);
+  co_return co_await copy_pages(branch, next, pages, Independence::kOfAll);
+}
+
+// Whether there is more; at the end the parent is cut off.
+Task<Result<bool>> Pool::copy_pages(Branch* branch, PageNumber* next, std::uint32_t pages,
+                                    Independence of) {
   const ChunkRange whole{.page = 0, .first = 0, .count = map_.page_chunks()};
   for (; pages > 0 && branch->has_parent(); --pages) {
     if (*next >= end_of_all(*branch)) {
       co_await directory_.lock();
-      const Error error = co_await cut_parent(branch);
+      const Error error = co_await cut_parent(branch, of);
       directory_.unlock();
       if (error != Error::kNone) co_return std::unexpected(error);
-      continue;
+      co_return false;
     }
     ChunkRange range = whole;
     range.page = *next;
-    ChunkLocks::Hold hold(branch->locks, ChunkLocks::Kind::kChange, range);
-    if (!hold.ready()) co_await branch->locks.wait(hold);
-    Error error = co_await copy_from_parent(branch, *next);
-    if (error == Error::kNone) error = co_await rewrite_kept(branch, *next, kNoStore);
-    if (error != Error::kNone) co_return std::unexpected(error);
+    const std::uint64_t copied = counters_.bytes_copied;
+    {
+      ChunkLocks::Hold hold(branch->locks, ChunkLocks::Kind::kChange, range);
+      if (!hold.ready()) co_await branch->locks.wait(hold);
+      Error error = co_await adopt_page(branch, *next);
+      if (error == Error::kNone) error = co_await copy_from_parent(branch, *next, of);
+      if (error == Error::kNone) error = co_await rewrite_kept(branch, *next, kNoStore);
+      if (error != Error::kNone) co_return std::unexpected(error);
+    }
     ++*next;
+    co_await pace(copied);
   }
   co_return branch->has_parent();
+}
+
+std::uint32_t Pool::parent_count(const Branch& branch) const noexcept {
+  std::uint32_t count = 0;
+  for (const Branch* at = &branch; at->has_parent(); at = map_.find(at->record.parent)) ++count;
+  return count;
+}
+
+// The oldest one: all its parents have no more than so many themselves. Somewhere in the row there
+// may be one that takes over its parent, which costs little; if not, the whole is copied.
+Task<Result<bool>> Pool::flatten(std::uint32_t most_parents, std::uint32_t pages) {
+  if (!background_.try_enter()) co_await background_.enter();
+  const DoorHold inside(background_);
+  Branch* long_row = nullptr;
+  for (const auto& [id, branch] : map_.branches()) {
+    if (parent_count(*branch) <= most_parents) continue;
+    long_row = branch.get();
+    break;
+  }
+  if (long_row == nullptr) {
+    flattening_.clear();
+    co_return false;
+  }
+  Branch* chosen = long_row;
+  Independence of = Independence::kOfAll;
+  for (Branch* at = long_row; at->has_parent(); at = map_.find(at->record.parent)) {
+    if (!is_heir(*at)) continue;
+    const auto inherits = [this](const Branch* heir) {
+      return map_.find(heir->record.parent)->pages.placed_count();
+    };
+    if (of == Independence::kOfAll || inherits(at) < inherits(chosen)) chosen = at;
+    of = Independence::kOfParent;
+  }
+  const BranchUse use(*chosen);
+  const BranchId id = chosen->id();
+  PageNumber next = flattening_[id];
+  const auto more = co_await copy_pages(chosen, &next, pages, of);
+  flattening_[id] = next;
+  if (!more.has_value()) co_return more;
+  // It begins anew with another parent.
+  if (!*more) flattening_.erase(id);
+  co_return true;
+}
+
+// Its parent's live end is nobody's, and nobody else hangs there or ever will.
+bool Pool::is_heir(const Branch& branch) const noexcept {
+  const Branch& parent = *map_.find(branch.record.parent);
+  return parent.record.dead && parent.snapshots.empty() && parent.children.size() == 1;
 }
 
 // Behind the last page that the branch, a snapshot of it or a child has.
@@ -56,7 +117,57 @@ PageNumber Pool::end_of_all(const Branch& branch) const {
   return static_cast<PageNumber>((bytes + map_.page_bytes() - 1) / map_.page_bytes());
 }
 
-Task<Error> Pool::copy_from_parent(Branch* branch, PageNumber page) {
+// An heir takes its parent's page over, without a copy. What the parent keeps of it for the
+// generation lies in slots and is copied afterwards.
+Task<Error> Pool::adopt_page(Branch* branch, PageNumber page) {
+  Branch* const parent = map_.find(branch->record.parent);
+  const Generation generation = branch->record.parent_generation;
+  const PageKey own{.branch = branch->id(), .page = page};
+  const PageKey key{.branch = parent->id(), .page = page};
+  const bool due = is_heir(*branch) && page < map_.page_count_of(*branch) &&
+                   branch->pages.at(page).empty() && !parent->pages.at(page).place().none();
+  if (!due) co_return Error::kNone;
+  // What its own snapshots have as "through" is read from the parent yet.
+  const auto versions = co_await map_.kept(own, 0);
+  if (!versions.has_value()) co_return versions.error();
+  if (!(*versions)->generations().empty()) co_return Error::kNone;
+  const ChunkRange whole{.page = page, .first = 0, .count = map_.page_chunks()};
+  ChunkLocks::Hold hold(parent->locks, ChunkLocks::Kind::kChange, whole);
+  if (!hold.ready()) co_await parent->locks.wait(hold);
+  const Place place = parent->pages.at(page).place();
+  if (place.none()) co_return Error::kNone;
+  const auto chunks = co_await map_.chunk_map(key);
+  if (!chunks.has_value()) co_return chunks.error();
+  const auto kept = co_await map_.kept(key, generation);
+  if (!kept.has_value()) co_return kept.error();
+  const auto mine = co_await map_.chunk_map(own);
+  if (!mine.has_value()) co_return mine.error();
+  std::vector<MapRecord> records;
+  records.emplace_back(SetChunks{.branch = key.branch,
+                                 .page = page,
+                                 .first = 0,
+                                 .count = static_cast<std::uint16_t>(whole.count)});
+  records.emplace_back(PlacePages{.branch = key.branch, .page = page, .place = {}});
+  records.emplace_back(PlacePages{.branch = own.branch, .page = page, .place = place});
+  bool any = false;
+  for (ChunkIndex chunk = 0; chunk < whole.count; ++chunk) {
+    const ChunkState state = (*chunks)->state(chunk);
+    const bool seen = (*kept)->seen_by(generation, chunk) == nullptr;
+    if (!seen || state == ChunkState::kThrough) continue;
+    any = any || state == ChunkState::kData;
+    records.emplace_back(SetChunks{.branch = own.branch,
+                                   .page = page,
+                                   .first = static_cast<std::uint16_t>(chunk),
+                                   .count = 1,
+                                   .state = state});
+  }
+  if (!any) co_return Error::kNone;
+  const Error error = co_await commit(std::move(records), {});
+  if (error == Error::kNone) ++counters_.pages_adopted;
+  co_return error;
+}
+
+Task<Error> Pool::copy_from_parent(Branch* branch, PageNumber page, Independence of) {
   if (page >= map_.page_count_of(*branch)) co_return Error::kNone;
   PageChange change(*this, *branch, page);
   Error error = co_await change.load();
@@ -68,11 +179,17 @@ Task<Error> Pool::copy_from_parent(Branch* branch, PageNumber page) {
     chunk = end;
     if (change.chunks().state(run.first) != ChunkState::kThrough) continue;
     ReadPlan plan;
-    error = co_await plan_read(this, branch, kLive, run, &plan);
+    const bool all = of == Independence::kOfAll;
+    error = co_await plan_read(this, branch, kLive, run, &plan, all ? kAllParents : 1);
     ChunkIndex at = run.first;
     for (const Source& source : plan.sources) {
       const ChunkIndex first = std::exchange(at, at + source.count);
-      if (source.zeros || error != Error::kNone) continue;
+      if (error != Error::kNone) continue;
+      if (source.zeros) {
+        // The parent's zeros hide what its own parent has there.
+        if (!all && !source.through) change.set(first, source.count, ChunkState::kZero);
+        continue;
+      }
       error = change.need_place();
       if (error != Error::kNone) break;
       error = co_await change.copy(
@@ -86,13 +203,14 @@ Task<Error> Pool::copy_from_parent(Branch* branch, PageNumber page) {
 }
 
 // With the directory locked: the branch is as large as it was found to be.
-Task<Error> Pool::cut_parent(Branch* branch) {
+Task<Error> Pool::cut_parent(Branch* branch, Independence of) {
   if (!branch->has_parent()) co_return Error::kNone;
   BranchRecord parent = map_.find(branch->record.parent)->record;
   parent.sweeping = true;
   BranchRecord record = branch->record;
-  record.parent = 0;
-  record.parent_generation = 0;
+  const bool all = of == Independence::kOfAll;
+  record.parent = all ? 0 : parent.parent;
+  record.parent_generation = all ? 0 : parent.parent_generation;
   std::vector<MapRecord> records;
   records.emplace_back(std::move(record));
   records.emplace_back(std::move(parent));

@@ -7,6 +7,7 @@
 // place, or none, cancels the move.
 #include <algorithm>
 #include <cassert>
+#include <optional>
 #include <utility>
 
 #include "pool/page_change.h"
@@ -24,7 +25,14 @@ constexpr std::uint32_t kFewChunks = 4;
 
 }  // namespace
 
-Task<Error> Pool::move_page(BranchId id, PageNumber page, StoreIndex target) {
+Task<Error> Pool::move_page(BranchId branch, PageNumber page, StoreIndex target) {
+  if (!background_.try_enter()) co_await background_.enter();
+  const DoorHold inside(background_);
+  co_return co_await move_locked(branch, page, target);
+}
+
+// Inside the background's door.
+Task<Error> Pool::move_locked(BranchId id, PageNumber page, StoreIndex target) {
   Branch* const branch = map_.find(id);
   if (branch == nullptr) co_return Error::kNotFound;
   const Place from = branch->pages.at(page).place();
@@ -57,10 +65,14 @@ Task<Error> Pool::copy_rounds(Branch* branch, Place to) {
     while (chunk < map_.page_chunks() && !move.cancelled) {
       const ChunkIndex end = std::min(chunk + kCopyChunks, move.dirty.find(chunk, false));
       const ChunkRange run{.page = move.page, .first = chunk, .count = end - chunk};
-      ChunkLocks::Hold hold(branch->locks, ChunkLocks::Kind::kChange, run);
-      if (!hold.ready()) co_await branch->locks.wait(hold);
+      const std::uint64_t copied = counters_.bytes_copied;
+      std::optional<ChunkLocks::Hold> hold;
+      hold.emplace(branch->locks, ChunkLocks::Kind::kChange, run);
+      if (!hold->ready()) co_await branch->locks.wait(*hold);
       const Error error = co_await copy_chunks(branch, run, to);
       if (error != Error::kNone) co_return error;
+      hold.reset();
+      co_await pace(copied);
       chunk = move.dirty.find(end, true);
     }
   }
@@ -103,9 +115,24 @@ Task<Error> Pool::finish_move(Branch* branch, Place from, Place to) {
                             {});
 }
 
+// Waits for what was copied since, under no lock.
+Task<Error> Pool::pace(std::uint64_t copied_before) {
+  const std::uint64_t bytes = counters_.bytes_copied - copied_before;
+  if (bytes == 0 || pace_.try_pass(home_.now(), bytes)) co_return Error::kNone;
+  co_return co_await pace_.pass(home_, bytes, nullptr, kNever);
+}
+
+void Pool::set_pace(std::uint64_t bytes_per_second) {
+  // The same again forgives nothing.
+  if (pace_.limits().bytes_per_second == bytes_per_second) return;
+  pace_.set({.operations_per_second = 0, .bytes_per_second = bytes_per_second}, home_.now());
+}
+
 // Vacating ----------------------------------------------------------------------------------------
 
 Task<Result<bool>> Pool::vacate(StoreIndex store, std::uint32_t pages) {
+  if (!background_.try_enter()) co_await background_.enter();
+  const DoorHold inside(background_);
   const auto known = map_.stores().find(store);
   if (known == map_.stores().end()) co_return std::unexpected(Error::kNotFound);
   if (known->second.record.state != StoreState::kVacating) {
@@ -143,7 +170,7 @@ Task<Result<bool>> Pool::vacate_pages(StoreIndex store, std::uint32_t* pages) {
     // A branch that was fixed to the store goes elsewhere all the same.
     const std::optional<StoreIndex> target = choose_store(record.placement, kNoStore);
     if (!target.has_value()) co_return std::unexpected(Error::kNoSpace);
-    const Error error = co_await move_page(at.branch, at.page, *target);
+    const Error error = co_await move_locked(at.branch, at.page, *target);
     if (error != Error::kNone && error != Error::kNotFound) co_return std::unexpected(error);
     ++at.page;
   }
@@ -173,11 +200,15 @@ Task<Result<bool>> Pool::vacate_kept(StoreIndex store, std::uint32_t* pages) {
     --*pages;
     ChunkRange range = whole;
     range.page = *page;
-    ChunkLocks::Hold hold(branch->locks, ChunkLocks::Kind::kChange, range);
-    if (!hold.ready()) co_await branch->locks.wait(hold);
-    const Error error = co_await rewrite_kept(branch, *page, store);
-    if (error != Error::kNone) co_return std::unexpected(error);
+    const std::uint64_t copied = counters_.bytes_copied;
+    {
+      ChunkLocks::Hold hold(branch->locks, ChunkLocks::Kind::kChange, range);
+      if (!hold.ready()) co_await branch->locks.wait(hold);
+      const Error error = co_await rewrite_kept(branch, *page, store);
+      if (error != Error::kNone) co_return std::unexpected(error);
+    }
     at.page = *page + 1;
+    co_await pace(copied);
   }
   vacating_.erase(store);
   const FreePages& left = map_.stores().at(store).pages;

@@ -175,6 +175,7 @@ Task<Error> PageChange::copy(Slot from, Slot to, std::uint32_t count) {
   PageIo writing(pool_);
   writing.start(like, Operation::kWrite, to, 0, std::move(read.data), 0);
   const Completion written = co_await writing.wait();
+  pool_.count().bytes_copied += count * kChunkBytes;
   co_return written.error;
 }
 
@@ -217,6 +218,7 @@ Task<Error> PageChange::commit() {
     co_return error;
   }
   claims_.clear();
+  pool_.watch_kept(branch_);
   if (!claimed_.none()) {
     --branch_.pages_claimed;
     claimed_ = {};

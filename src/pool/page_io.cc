@@ -11,11 +11,11 @@
 
 namespace sandbay::pool {
 
-void ReadPlan::add_zeros(std::uint32_t count) {
-  if (!sources.empty() && sources.back().zeros) {
+void ReadPlan::add_zeros(std::uint32_t count, bool through) {
+  if (!sources.empty() && sources.back().zeros && sources.back().through == through) {
     sources.back().count += count;
   } else {
-    sources.push_back({.zeros = true, .slot = {}, .count = count});
+    sources.push_back({.zeros = true, .through = through, .slot = {}, .count = count});
   }
 }
 
@@ -78,7 +78,7 @@ Task<Result<ChunkRange>> look_in(PoolMap* map, const Branch* branch, Generation 
 // Level by level. What is open at a level is locked there with one lock that covers it all: whoever
 // held one and asked for another of the same branch would wait for a change that waits for him.
 Task<Error> plan_read(Pool* pool, Branch* branch, Generation generation, ChunkRange range,
-                      ReadPlan* plan) {
+                      ReadPlan* plan, std::uint32_t parents) {
   PoolMap& map = pool->map();
   FoundChunks found;
   found.resize(range.count);
@@ -89,7 +89,7 @@ Task<Error> plan_read(Pool* pool, Branch* branch, Generation generation, ChunkRa
     const auto rest = co_await look_in(&map, branch, generation, open, part);
     if (!rest.has_value()) co_return rest.error();
     open = *rest;
-    if (open.count == 0 || !branch->has_parent()) break;
+    if (open.count == 0 || !branch->has_parent() || parents-- == 0) break;
     generation = branch->record.parent_generation;
     branch = map.find(branch->record.parent);
     plan->holds.push_back(
@@ -100,7 +100,7 @@ Task<Error> plan_read(Pool* pool, Branch* branch, Generation generation, ChunkRa
     if (one.state == ChunkState::kData) {
       plan->add(one.slot, 1);
     } else {
-      plan->add_zeros(1);
+      plan->add_zeros(1, one.state == ChunkState::kThrough);
     }
   }
   co_return Error::kNone;
@@ -116,6 +116,7 @@ struct PageIo::Part : FramePooled {
   Lba first_lba = 0;     // Of the volume.
   Lba device_first = 0;  // Of the device.
   std::uint32_t device_block_bytes = 0;
+  StoreIndex store = kNoStore;
 };
 
 PageIo::PageIo(Pool& pool) : pool_(pool) {}
@@ -136,6 +137,7 @@ void PageIo::start(const Request& like, Operation operation, Slot slot, std::uin
   assert(at % block == 0 && data.byte_count() % block == 0);
   part.first_lba = first_lba;
   part.device_first = at / block;
+  part.store = slot.place.store;
   part.device_block_bytes = block;
   Request request{.operation = operation,
                   .force_unit_access = like.force_unit_access,
@@ -171,7 +173,11 @@ void PageIo::add_zeros(BufferList data) {
 }
 
 Task<void> PageIo::run(Part* part, BlockDevice* device, Request request) {
+  const TimePoint begun = pool_.home().now();
+  const bool counts = request.origin == Origin::kHost && part->store != kNoStore;
+  const std::uint64_t byte_count = request.data.byte_count();
   part->completion = co_await device->submit(std::move(request));
+  if (counts) pool_.note_request(part->store, begun, byte_count);
   if (--running_ == 0) ended_.set();
 }
 

@@ -23,6 +23,7 @@ class Pool;
 // So many chunks, side by side from `slot` on, or zeros.
 struct Source {
   bool zeros = true;
+  bool through = false;  // With zeros: nobody who was asked says anything of them.
   Slot slot;
   std::uint32_t count = 0;
 };
@@ -31,14 +32,16 @@ struct ReadPlan {
   std::vector<Source> sources;  // In order.
   std::vector<std::unique_ptr<ChunkLocks::Hold>> holds;
 
-  void add_zeros(std::uint32_t count);
+  void add_zeros(std::uint32_t count, bool through);
   void add(Slot slot, std::uint32_t count);
 };
 
 // Where the chunks of the range are as `generation` of the branch has them. The caller holds a lock
-// of the range there; those of the parents are in the plan. Awaited at once.
+// of the range there; those of the parents are in the plan. `parents`: how many are
+// asked at most. Awaited at once.
+inline constexpr std::uint32_t kAllParents = ~std::uint32_t{0};
 Task<Error> plan_read(Pool* pool, Branch* branch, Generation generation, ChunkRange range,
-                      ReadPlan* plan);
+                      ReadPlan* plan, std::uint32_t parents = kAllParents);
 
 class PageIo {
  public:

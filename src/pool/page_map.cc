@@ -74,6 +74,12 @@ void PageMap::note_use(PageNumber page) noexcept {
   if (heat < 0xff) ++heat;
 }
 
+void PageMap::cool(std::uint32_t number) noexcept {
+  Leaf* const leaf = find_leaf(number);
+  if (leaf == nullptr) return;
+  for (PageEntry& entry : leaf->entries) entry.heat /= 2;
+}
+
 std::size_t PageMap::byte_count() const noexcept {
   std::size_t bytes = leaves_.capacity() * sizeof leaves_[0];
   for (const auto& leaf : leaves_) bytes += leaf != nullptr ? sizeof(Leaf) : 0;

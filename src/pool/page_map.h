@@ -54,6 +54,8 @@ class PageMap {
   std::uint32_t leaf_end() const noexcept { return static_cast<std::uint32_t>(leaves_.size()); }
   void set(PageNumber page, const PageEntry& entry);
   void note_use(PageNumber page) noexcept;
+  // Halves the heat of a leaf's pages.
+  void cool(std::uint32_t leaf) noexcept;
   // Pages with a place.
   std::uint64_t placed_count() const noexcept { return placed_count_; }
   // Pages that are in that store.

@@ -64,7 +64,21 @@ Result<Place> Pool::claim_page(const Branch& branch) {
   }
   const std::optional<FreePages::Run> run = map_.claim_pages(*store, 1);
   assert(run.has_value());
+  watch_free();
   return Place{.store = *store, .page = run->first};
+}
+
+void Pool::watch_free() {
+  if (options_.free_warning_percent == 0) return;
+  std::uint64_t pages = 0;
+  std::uint64_t free = 0;
+  for (const auto& [index, store] : map_.stores()) {
+    pages += store.pages.page_count();
+    free += store.pages.free_count();
+  }
+  const bool few = free * 100 <= pages * options_.free_warning_percent;
+  if (few && !few_free_) tell({.kind = PoolEvent::Kind::kFreeWarning});
+  few_free_ = few;
 }
 
 // Slots -------------------------------------------------------------------------------------------

@@ -11,6 +11,16 @@
 
 namespace sandbay::pool {
 
+namespace {
+
+// Requests after which a store's latency is believed; what is faster than that is all the same; and
+// how much worse than the fastest a store is taken for.
+constexpr std::uint64_t kLeastMeasured = 256;
+constexpr double kLeastLatency = 20'000;
+constexpr double kMostRelativeLatency = 16;
+
+}  // namespace
+
 Pool::Pool(Executor& home, metadata::Store& store, nvram::Region* region, PoolOptions options)
     : home_(home),
       store_(store),
@@ -107,6 +117,31 @@ void Pool::set_latency(StoreIndex store, double relative) {
   weights_[store].latency = relative;
 }
 
+double Pool::latency(StoreIndex store) const noexcept {
+  const auto known = weights_.find(store);
+  return known == weights_.end() ? 1 : known->second.latency;
+}
+
+StoreLoad Pool::load(StoreIndex store) const noexcept {
+  return store < loads_.size() ? loads_[store] : StoreLoad{};
+}
+
+void Pool::weigh_by_latency() {
+  double fastest = 0;
+  for (const auto& [index, store] : map_.stores()) {
+    const StoreLoad load = this->load(index);
+    if (load.requests < kLeastMeasured || !may_allocate_on(index)) continue;
+    const double latency = std::max(load.latency_nanoseconds, kLeastLatency);
+    fastest = fastest == 0 ? latency : std::min(fastest, latency);
+  }
+  for (const auto& [index, store] : map_.stores()) {
+    const StoreLoad load = this->load(index);
+    if (load.requests < kLeastMeasured || fastest == 0) continue;
+    const double latency = std::max(load.latency_nanoseconds, kLeastLatency);
+    set_latency(index, std::clamp(latency / fastest, 1.0, kMostRelativeLatency));
+  }
+}
+
 Task<Error> Pool::put_store(StoreConfig store, metadata::Batch extra) {
   co_await directory_.lock();
   const Error error = co_await put_store_locked(std::move(store), std::move(extra));
@@ -145,6 +180,26 @@ Task<Error> Pool::remove_store(StoreIndex store, metadata::Batch extra) {
   }
   directory_.unlock();
   co_return error;
+}
+
+Task<CheckReport> Pool::check() {
+  background_.close();
+  co_await background_.wait_until_empty();
+  co_await directory_.lock();
+  for (const auto& [id, branch] : map_.branches()) branch->door.close();
+  for (const auto& [id, branch] : map_.branches()) co_await branch->door.wait_until_empty();
+  // What is kept is looked for in the store.
+  CheckReport report;
+  const Error error = co_await log_.checkpoint();
+  if (error == Error::kNone) {
+    report = co_await check_map(&map_);
+  } else {
+    report.wrong.push_back(fmt::format("the map cannot be written: {}", describe(error)));
+  }
+  for (const auto& [id, branch] : map_.branches()) branch->door.open();
+  directory_.unlock();
+  background_.open();
+  co_return report;
 }
 
 PoolSpace Pool::space() const {
@@ -324,6 +379,23 @@ Task<Error> Pool::cut_off(Branch* branch, BranchRecord record, PageNumber pages,
   }
   records.emplace_back(std::move(record));
   co_return co_await commit(std::move(records), std::move(extra));
+}
+
+void Pool::set_kept_warning(BranchId id, std::uint64_t byte_count) {
+  Branch* const branch = map_.find(id);
+  if (branch == nullptr) return;
+  branch->kept_warning = byte_count / kChunkBytes;
+  branch->kept_warned = false;
+  watch_kept(*branch);
+}
+
+void Pool::watch_kept(Branch& branch) {
+  if (branch.kept_warning == 0) return;
+  const bool much = branch.record.kept.total() > branch.kept_warning;
+  if (much && !branch.kept_warned) {
+    tell({.kind = PoolEvent::Kind::kKeptWarning, .branch = branch.id()});
+  }
+  branch.kept_warned = much;
 }
 
 Task<Error> Pool::set_limits(BranchId id, std::uint64_t page_limit, std::uint64_t page_warning) {

@@ -24,8 +24,11 @@
 
 #include "block/block_device.h"
 #include "metadata/store.h"
+#include "pool/check.h"
 #include "pool/map_log.h"
 #include "pool/pool_map.h"
+#include "pool/rate_limit.h"
+#include "pool/store_load.h"
 #include "runtime/sync.h"
 
 namespace sandbay::pool {
@@ -46,6 +49,8 @@ struct PoolOptions {
   std::uint32_t physical_block_bytes = 4096;
   // For copies: what is kept, filled, moved.
   std::size_t copy_bytes = std::size_t{32} << 20;
+  // The owner is told when no more than so much of the pages is free. 0: never.
+  std::uint32_t free_warning_percent = 10;
 };
 
 struct BranchOptions {
@@ -72,9 +77,17 @@ struct PoolEvent {
     kPagesLimit,    // A write has failed for its page_limit.
     kPoolFull,      // A write has failed because there is no free page.
     kMapFailure,    // The map cannot be changed: Error says why.
+    kFreeWarning,   // Few pages are free: free_warning_percent. Again when there were more between.
+    kKeptWarning,  // A branch's snapshots keep more than set_kept_warning() allows. Again when they
+                   // kept less between.
+    kVacated,      // A store that was kVacating is empty: remove_store() may follow.
+    kVacateStuck,  // It cannot be emptied now: Error says why. Told once until pages move again.
+    kFilled,       // A branch that was to be made independent is.
+    kFillFailed,   // It cannot be now: Error says why. It goes on when it can.
   };
   Kind kind = Kind::kPagesWarning;
   BranchId branch = 0;
+  StoreIndex store = kNoStore;
   Error error = Error::kNone;
 };
 
@@ -84,6 +97,10 @@ struct PoolCounters {
   std::uint64_t chunks_kept = 0;    // Copied for snapshots.
   std::uint64_t chunks_filled = 0;  // Completed around a write that was smaller.
   std::uint64_t pages_moved = 0;
+  std::uint64_t pages_adopted = 0;  // Taken over from a parent that had no other use for them.
+  std::uint64_t pages_trimmed = 0;  // Free ones that were unmapped below.
+  std::uint64_t trims_failed = 0;
+  std::uint64_t bytes_copied = 0;  // In the background.
 };
 
 // A user in the background keeps a branch from being erased.
@@ -133,6 +150,13 @@ class Pool {
   void set_device(StoreIndex store, BlockDevice* device);
   // For the choice of the store for new pages: less is better. 1 unless it was measured.
   void set_latency(StoreIndex store, double relative);
+  double latency(StoreIndex store) const noexcept;
+  // Sets them by what hosts' requests took lately. Stores that are hardly used keep what they have.
+  void weigh_by_latency();
+  // What went to a store so far.
+  StoreLoad load(StoreIndex store) const noexcept;
+  // Requests of hosts, to all of them.
+  std::uint64_t host_requests() const noexcept { return host_requests_; }
 
   // Branches --------------------------------------------------------------------------------------
 
@@ -144,6 +168,8 @@ class Pool {
   // What lies behind the new end is lost.
   Task<Error> shrink(BranchId branch, std::uint64_t byte_count, metadata::Batch extra);
   Task<Error> set_limits(BranchId branch, std::uint64_t page_limit, std::uint64_t page_warning);
+  // kKeptWarning when the branch's snapshots keep more than so many bytes; 0: never. Not stored.
+  void set_kept_warning(BranchId branch, std::uint64_t byte_count);
 
   // Snapshots of all these branches at one moment; their generations, in the same order.
   struct SnapshotOrder {
@@ -170,6 +196,8 @@ class Pool {
 
   // In the background ---------------------------------------------------------------------------
 
+  // How fast what follows copies, together; 0: as fast as it can.
+  void set_pace(std::uint64_t bytes_per_second);
   // Frees what nobody needs any more, at most so many pages' worth of work. True: there is more.
   Task<Result<bool>> sweep(std::uint32_t pages);
   bool needs_sweep() const noexcept;
@@ -182,6 +210,20 @@ class Pool {
   // Empties a store that is kVacating, at most so many pages' worth of work: pages of branches,
   // then what is kept for snapshots. True: there is more. kNoSpace: the other stores are full.
   Task<Result<bool>> vacate(StoreIndex store, std::uint32_t pages);
+  // Shortens rows of more than so many parents, so that reads need not walk far: a branch takes
+  // over a parent that nobody else needs, page by page and without copies but of what was kept; if
+  // there is none in the row, the branch is copied whole. True: there is more.
+  Task<Result<bool>> flatten(std::uint32_t most_parents, std::uint32_t pages);
+  std::uint32_t parent_count(const Branch& branch) const noexcept;
+  // Unmaps pages that have become free, at most so many, on stores that can. True: there is more.
+  Task<bool> trim(std::uint32_t pages);
+  bool needs_trim() const noexcept;
+  // All free pages of all stores are unmapped again: after a start nobody knows which were.
+  void trim_all();
+
+  // Verifies the whole map while the pool is in use. Writes and everything in the background wait
+  // meanwhile: about a second for a million pages, and longer where many pages are partly written.
+  Task<CheckReport> check();
 
   PoolSpace space() const;
   PoolSpace space(StoreIndex store) const;
@@ -210,6 +252,14 @@ class Pool {
   PoolCounters& count() noexcept { return counters_; }
   void detach(PoolVolume& volume);
   BufferPool& copies() noexcept { return copies_; }
+  // A host's request has ended that began then.
+  void note_request(StoreIndex store, TimePoint begun, std::uint64_t byte_count) {
+    if (store >= loads_.size()) loads_.resize(store + 1U);
+    loads_[store].note(home_.now() - begun, byte_count);
+    ++host_requests_;
+  }
+  // Its snapshots keep more than before, or less.
+  void watch_kept(Branch& branch);
   // A chunk of zeros that everybody shares.
   const Buffer& zeros() const noexcept { return zeros_; }
   bool may_allocate_on(StoreIndex store) const;
@@ -222,6 +272,7 @@ class Pool {
   void place_device(StoreIndex store, BlockDevice* device);
   Task<std::string> take_stores(std::vector<StoreConfig> stores);
   // placement.cc
+  bool may_trim(StoreIndex store) const noexcept;
   std::optional<StoreIndex> choose_store(std::uint8_t placement, StoreIndex fixed);
   std::optional<StoreIndex> choose_among(std::uint8_t placement, StoreIndex fixed);
   Task<Error> open_slot_page();
@@ -244,9 +295,15 @@ class Pool {
   Task<Result<BranchId>> restore_locked(PoolVolume* volume, SnapshotKey to, metadata::Batch extra);
   Branch* find_live(BranchId branch) const;
   // independence.cc. The caller has locked the whole page.
-  Task<Error> copy_from_parent(Branch* branch, PageNumber page);
+  enum class Independence : std::uint8_t { kOfAll, kOfParent };
+  Task<Result<bool>> copy_pages(Branch* branch, PageNumber* next, std::uint32_t pages,
+                                Independence of);
+  bool is_heir(const Branch& branch) const noexcept;
+  Task<Error> pace(std::uint64_t copied_before);
+  Task<Error> adopt_page(Branch* branch, PageNumber page);
+  Task<Error> copy_from_parent(Branch* branch, PageNumber page, Independence of);
   PageNumber end_of_all(const Branch& branch) const;
-  Task<Error> cut_parent(Branch* branch);
+  Task<Error> cut_parent(Branch* branch, Independence of);
   // kept_moves.cc. Versions in slots of the store `from`, or that are "through" if it is kNoStore.
   Task<Error> rewrite_kept(Branch* branch, PageNumber page, StoreIndex from);
   Task<Error> rewrite_one(Branch* branch, PageNumber page, const KeptChunks::Useless* version,
@@ -256,6 +313,7 @@ class Pool {
   Task<Error> copy_rounds(Branch* branch, Place to);
   Task<Error> finish_move(Branch* branch, Place from, Place to);
   std::optional<PageKey> next_on(StoreIndex store, PageKey from) const;
+  Task<Error> move_locked(BranchId branch, PageNumber page, StoreIndex target);
   Task<Result<bool>> vacate_pages(StoreIndex store, std::uint32_t* pages);
   Task<Result<bool>> vacate_kept(StoreIndex store, std::uint32_t* pages);
   // sweep.cc
@@ -264,6 +322,7 @@ class Pool {
     PageNumber next = 0;
     std::uint64_t living = 0;  // What Branch::living_changes was when it began.
   };
+  void watch_free();
   Task<Result<bool>> sweep_branch(BranchId id, std::uint32_t* pages);
   Task<Result<PageNumber>> next_to_sweep(const Branch* branch, PageNumber from);
   Task<Result<PageNumber>> next_kept(BranchId branch, PageNumber from);
@@ -290,8 +349,14 @@ class Pool {
   std::vector<PoolVolume*> snapshot_volumes_;
   std::map<BranchId, Sweep> sweeps_;
   std::map<StoreIndex, PageKey> vacating_;  // Where the pass over what is kept stands.
-  Mutex directory_;                         // Changes of branches, snapshots and stores.
-  Mutex slot_page_turn_;                    // Of whoever opens a page for slots.
+  std::map<BranchId, PageNumber> flattening_;
+  std::vector<StoreLoad> loads_;  // By store.
+  std::uint64_t host_requests_ = 0;
+  RateLimit pace_;
+  WriteDoor background_;  // What is between the lines above; check() closes it.
+  bool few_free_ = false;
+  Mutex directory_;       // Changes of branches, snapshots and stores.
+  Mutex slot_page_turn_;  // Of whoever opens a page for slots.
   PoolCounters counters_;
   Observer observer_;
 };

@@ -76,6 +76,23 @@ void PoolMap::unclaim_page(Place place) {
   }
 }
 
+std::optional<Place> PoolMap::claim_stale(StoreIndex store) {
+  const auto found = stores_.find(store);
+  if (found == stores_.end()) return std::nullopt;
+  const std::optional<PageNumber> page = found->second.pages.take_stale();
+  if (!page.has_value()) return std::nullopt;
+  return Place{.store = store, .page = *page};
+}
+
+void PoolMap::unclaim_clean(Place place) {
+  stores_.at(place.store).pages.give_back(place.page, false);
+}
+
+void PoolMap::make_stale(StoreIndex store) {
+  const auto found = stores_.find(store);
+  if (found != stores_.end()) found->second.pages.make_stale();
+}
+
 Result<Slots::Run> PoolMap::claim_slots(std::uint32_t most) {
   const std::optional<Slots::Run> run = slots_.claim(most);
   if (!run.has_value()) return std::unexpected(Error::kNotFound);
@@ -150,6 +167,11 @@ void PoolMap::apply(const SetChunks& record) {
   const PageKey key{.branch = record.branch, .page = record.page};
   ChunkMap& chunks = chunk_maps_.change(key, sequence());
   chunks.set(record.first, record.count, record.state);
+  // Whoever gave it data: it is copied again.
+  PageMove* const move = branch.move;
+  if (move != nullptr && move->page == record.page && record.state == ChunkState::kData) {
+    move->dirty.assign(record.first, record.count, true);
+  }
   const std::optional<ChunkState> uniform = chunks.uniform();
   PageEntry entry = branch.pages.at(record.page);
   entry.state = uniform ? static_cast<PageState>(*uniform) : PageState::kMixed;

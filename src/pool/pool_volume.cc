@@ -147,7 +147,9 @@ Task<Completion> PoolVolume::submit_in_place(Request request, Place place, Piece
   const std::uint32_t block = device->geometry().block_bytes;
   const Lba first = (place.page * pool_.map().page_bytes() + piece.offset) / block;
   request.extent = {.first = first, .block_count = piece.byte_count / block};
+  const TimePoint begun = home().now();
   Completion completion = co_await device->submit(std::move(request));
+  pool_.note_request(place.store, begun, piece.byte_count);
   if (completion.error != Error::kNone && completion.first_bad_lba >= first) {
     completion.first_bad_lba =
         lba_of(piece) + (completion.first_bad_lba - first) * block / pool_.options().block_bytes;

@@ -63,7 +63,8 @@ Task<Completion> PoolVolume::write_piece(Request request, Piece piece) {
     ChunkLocks::Hold hold(branch.locks, ChunkLocks::Kind::kWrite, range);
     if (!hold.ready()) co_await branch.locks.wait(hold);
     std::optional<bool> in_place = may_write_in_place(range);
-    if (!in_place.has_value()) {
+    // The youngest snapshot may go while its versions are loaded, and then older ones count.
+    while (!in_place.has_value()) {
       PoolMap::ChunkMaps::Pin chunks;
       PoolMap::KeptMaps::Pin kept;
       const Error error = co_await load_for_write(range.page, &chunks, &kept);
@@ -71,7 +72,6 @@ Task<Completion> PoolVolume::write_piece(Request request, Piece piece) {
         co_return Completion{.error = error, .data = std::move(request.data)};
       }
       in_place = may_write_in_place(range);
-      assert(in_place.has_value());
     }
     if (*in_place) {
       note_written(range);

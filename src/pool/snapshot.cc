@@ -103,6 +103,10 @@ Task<Result<BranchId>> Pool::clone_locked(SnapshotKey of, BranchOptions options,
   if (source == nullptr || (live ? source->record.dead : !has(of))) {
     co_return std::unexpected(Error::kNotFound);
   }
+  // What only a branch hangs on may be on its way to that branch.
+  if (source->record.dead && !source->snapshots.contains(of.generation)) {
+    co_return std::unexpected(Error::kNotFound);
+  }
   std::uint64_t byte_count = source->record.byte_count;
   const auto snapshot = source->snapshots.find(of.generation);
   if (snapshot != source->snapshots.end()) byte_count = snapshot->second.byte_count;

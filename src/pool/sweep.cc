@@ -36,6 +36,8 @@ bool Pool::needs_sweep() const noexcept {
 }
 
 Task<Result<bool>> Pool::sweep(std::uint32_t pages) {
+  if (!background_.try_enter()) co_await background_.enter();
+  const DoorHold inside(background_);
   std::vector<BranchId> due;
   for (const auto& [id, branch] : map_.branches()) {
     if (branch->record.sweeping) due.push_back(id);
@@ -147,6 +149,7 @@ Task<Error> Pool::forget_useless(Branch* branch, PageNumber page) {
     }
     const Error error = co_await commit(std::move(records), {});
     if (error != Error::kNone) co_return error;
+    watch_kept(*branch);
   }
 }
 

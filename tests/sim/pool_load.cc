@@ -417,7 +417,7 @@ Task<void> PoolLoad::run_background() {
 }
 
 Task<void> PoolLoad::background_step() {
-  const std::uint64_t drawn = random_.below(10);
+  const std::uint64_t drawn = random_.below(13);
   const Name name = pick_volume();
   if (name.empty() || model_.volumes.at(name).paused) co_return;
   const BranchId branch = volumes_.at(name)->branch().id();
@@ -426,6 +426,14 @@ Task<void> PoolLoad::background_step() {
     const auto more = co_await lab_.pool().sweep(6);
     if (!more.has_value()) error = more.error();
   } else if (drawn < 6) {
+    const auto more = co_await lab_.pool().flatten(1, 3);
+    if (!more.has_value()) error = more.error();
+  } else if (drawn < 8) {
+    co_await lab_.pool().trim(8);
+  } else if (drawn < 9) {
+    const pool::CheckReport report = co_await lab_.pool().check();
+    if (!report.wrong.empty()) fail("check: " + report.wrong.front());
+  } else if (drawn < 10) {
     PageNumber next = 0;
     const auto more = co_await lab_.pool().make_independent(branch, &next, 4);
     if (!more.has_value()) error = more.error();

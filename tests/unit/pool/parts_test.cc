@@ -129,9 +129,22 @@ TEST_CASE("free pages are given lowest first, in runs, and come back", "[pool]")
     auto size = draw(1, 200);
     FreePages pages(size);
     std::set<PageNumber> free;
+    std::set<PageNumber> stale;
     for (PageNumber page = 0; page < size; ++page) free.insert(page);
     for (int i = 0; i < 100; ++i) {
-      const auto what = draw(0, 10);
+      const auto what = draw(0, 12);
+      std::erase_if(stale, [&](PageNumber page) { return !free.contains(page); });
+      RC_ASSERT(pages.stale_count() == stale.size());
+      if (what >= 10) {
+        const auto page = pages.take_stale();
+        RC_ASSERT(page.has_value() == !stale.empty());
+        if (!page.has_value()) continue;
+        RC_ASSERT(*page == *stale.begin());
+        RC_ASSERT(pages.owned(*page));
+        pages.give_back(*page, false);
+        stale.erase(*page);
+        continue;
+      }
       if (what < 5) {
         const auto most = draw(1, 20);
         const auto run = pages.take(most);
@@ -146,6 +159,7 @@ TEST_CASE("free pages are given lowest first, in runs, and come back", "[pool]")
         if (pages.owned(page)) {
           pages.give_back(page);
           free.insert(page);
+          stale.insert(page);
         } else if (what == 8) {
           RC_ASSERT(pages.own(page));
           free.erase(page);

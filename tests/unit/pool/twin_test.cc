@@ -322,6 +322,12 @@ class TwinRun {
   Task<void> make_independent() {
     const TwinVolume* const volume = pick();
     if (volume == nullptr) co_return;
+    if (random_.chance(0.4)) {
+      const auto more = co_await rig_.pool->flatten(1, 6);
+      REQUIRE((more.has_value() || full(more.error())));
+      co_await rig_.pool->trim(5);
+      co_return;
+    }
     PageNumber next = 0;
     const bool whole = random_.chance(0.7);
     while (true) {
