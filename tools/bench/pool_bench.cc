@@ -3,8 +3,9 @@
 // First the opening of a group of 100 TiB: a map of seven million pages in RocksDB is read, and its
 // seconds and bytes a page stand beside the limits, and beside the reading of the same values and
 // nothing else. Then processor time of writes of 4 KiB in place, straight to memory, through a
-// volume, and through a volume with 100 snapshots whose chunks are kept already; and of first
-// overwrites, each of which keeps a chunk, under 1 and under 100 snapshots.
+// volume, and through a volume with 100 snapshots whose chunks are kept already; of reads; of first
+// overwrites, each of which keeps a chunk, under 1 and under 100 snapshots. Last, a pool of 1,000
+// volumes and 10,000 snapshots.
 //
 //   pool_bench [DIRECTORY]
 #include <ctime>
@@ -152,6 +153,20 @@ Task<double> measure_writes(BlockDevice* device) {
   co_return (processor_seconds() - begun) * 1e6 / kWrites;
 }
 
+// The same for reads.
+Task<double> measure_reads(BlockDevice* device) {
+  Random random(1);
+  const double begun = processor_seconds();
+  for (int i = 0; i < kWrites; ++i) {
+    Request request{.operation = Operation::kRead,
+                    .extent = {.first = random.below(kVolumeBytes / 4096) * 8, .block_count = 8},
+                    .data = device->home().buffers().try_allocate(4096)};
+    const Completion completion = co_await device->submit(std::move(request));
+    if (completion.error != Error::kNone) give_up(std::string(describe(completion.error)));
+  }
+  co_return (processor_seconds() - begun) * 1e6 / kWrites;
+}
+
 // The same for a write into each chunk, of which none is kept yet for the youngest snapshot.
 Task<double> measure_first_overwrites(BlockDevice* device) {
   const double begun = processor_seconds();
@@ -179,15 +194,26 @@ Task<void> measure_writing(Executor& home, std::string path) {
   }
   const double direct = co_await measure_writes(rig.device.get());
   const double plain = co_await measure_writes(volume.get());
+  const double read_direct = co_await measure_reads(rig.device.get());
+  const double read_plain = co_await measure_reads(volume.get());
   co_await take_snapshots(rig.pool.get(), *id, 1);
   const double first_1 = co_await measure_first_overwrites(volume.get());
   co_await take_snapshots(rig.pool.get(), *id, 99);
   const double first_100 = co_await measure_first_overwrites(volume.get());
   const double kept = co_await measure_writes(volume.get());
+  const auto copy = co_await rig.pool->clone({.branch = *id, .generation = kLive}, {}, {});
+  if (!copy.has_value()) give_up("no clone");
+  auto clone = rig.pool->attach(*copy);
+  const double read_clone = co_await measure_reads(clone.get());
+  clone.reset();
   std::printf(
       "write of 4 KiB: memory %.2f us, volume %.2f us, with 100 snapshots %.2f us: %.2f "
       "times (limit 2)\n",
       direct, plain, kept, kept / plain);
+  std::printf(
+      "read of 4 KiB: memory %.2f us, volume %.2f us: %.2f times; clone, through its parent, %.2f "
+      "us\n",
+      read_direct, read_plain, read_plain / read_direct, read_clone);
   std::printf(
       "first overwrite of a chunk, without NVRAM: 1 snapshot %.1f us, 100 snapshots %.1f "
       "us: %.2f times (limit 2)\n",
@@ -199,9 +225,77 @@ Task<void> measure_writing(Executor& home, std::string path) {
   co_await rig.store->close();
 }
 
+// Many volumes and snapshots ---------------------------------------------------------------------
+
+double microseconds_since(double begun, int count) {
+  return (processor_seconds() - begun) * 1e6 / count;
+}
+
+// 1,000 volumes of 64 TiB and 10,000 snapshots in one pool: what each costs to make, to list and to
+// delete, what they take of memory, and how long the pool takes to open with them.
+Task<void> measure_many(Executor& home, std::string path) {
+  constexpr int kVolumes = 1000;
+  constexpr int kSnapshots = 10'000;
+  constexpr std::uint64_t kLarge = std::uint64_t{64} << 40;
+  Rig rig;
+  co_await open_pool(home, path, &rig);
+  const std::size_t bare = rig.pool->map().byte_count();
+  std::vector<BranchId> ids;
+  double begun = processor_seconds();
+  for (int i = 0; i < kVolumes; ++i) {
+    const auto id = co_await rig.pool->create({.byte_count = kLarge, .label = "volume"}, {});
+    if (!id.has_value()) give_up("no volume");
+    ids.push_back(*id);
+  }
+  const double created = microseconds_since(begun, kVolumes);
+  const auto before = rig.pool->log().counters().store_groups;
+  begun = processor_seconds();
+  std::vector<SnapshotKey> keys;
+  for (int i = 0; i < kSnapshots; ++i) {
+    const BranchId id = ids[static_cast<std::size_t>(i % kVolumes)];
+    const auto taken = co_await rig.pool->snapshot({{.branch = id, .label = "snapshot"}}, {});
+    if (!taken.has_value()) give_up("no snapshot");
+    keys.push_back({.branch = id, .generation = (*taken)[0]});
+  }
+  const double taken = microseconds_since(begun, kSnapshots);
+  const auto commits = rig.pool->log().counters().store_groups - before;
+  begun = processor_seconds();
+  std::uint64_t bytes = 0;
+  for (const auto& [id, branch] : rig.pool->map().branches()) {
+    for (const auto& [generation, snapshot] : branch->snapshots) bytes += snapshot.byte_count;
+  }
+  const double listed = microseconds_since(begun, kSnapshots);
+  const double memory = static_cast<double>(rig.pool->map().byte_count() - bare);
+  const Error closed = co_await rig.pool->close();
+  if (closed != Error::kNone || bytes == 0) give_up("not closed");
+  rig.pool.reset();
+  const double opening = wall_seconds();
+  StoreConfig store{.record = {.index = 0, .page_count = 60}, .device = rig.device.get()};
+  auto opened = co_await Pool::open(home, *rig.store, nullptr, {}, {store});
+  if (!opened.has_value()) give_up(opened.error());
+  rig.pool = std::move(*opened);
+  const double open_seconds = wall_seconds() - opening;
+  begun = processor_seconds();
+  for (int i = 0; i < kSnapshots; i += 10) {
+    const Error error = co_await rig.pool->remove_snapshot(keys[static_cast<std::size_t>(i)], {});
+    if (error != Error::kNone) give_up("a snapshot stays");
+  }
+  const double removed = microseconds_since(begun, kSnapshots / 10);
+  std::printf(
+      "1,000 volumes of 64 TiB, 10,000 snapshots: create %.0f us, snapshot %.0f us and %.2f synced "
+      "commits, delete a snapshot %.0f us (limit 1,000 us, 1 commit); list %.3f us an entry; %.0f "
+      "bytes a volume; opens in %.2f s\n",
+      created, taken, static_cast<double>(commits) / kSnapshots, removed, listed, memory / kVolumes,
+      open_seconds);
+  co_await rig.pool->stop();
+  rig.pool.reset();
+  co_await rig.store->close();
+}
+
 Task<void> run(Executor& home, std::string directory) {
   co_await measure_opening(home, directory + "/opening");
   co_await measure_writing(home, directory + "/writing");
+  co_await measure_many(home, directory + "/many");
 }
 
 }  // namespace
