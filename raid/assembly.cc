@@ -88,7 +88,6 @@ class Assembler {
   void judge_replacement(const Pending& pending, unsigned role, AssembledRole& judged);
   void take_maps(AssembledSet& set, const Layout& layout);
   void settle_returning(AssembledSet& set);
-  void decide_start(AssembledSet& set, const Layout& layout);
   void estrange_rest(const Pending& pending, const std::string& label);
   std::string fits(std::size_t at, const Superblock& as, std::uint64_t needed_bytes) const;
 
@@ -354,7 +353,10 @@ std::uint64_t first_fatal(const AssembledSet& set, const Layout& layout) {
   return 0;
 }
 
-void Assembler::decide_start(AssembledSet& set, const Layout& layout) {
+void decide_start(AssembledSet& set, const Layout& layout) {
+  set.current_roles = 0;
+  set.degraded = false;
+  set.refusal.clear();
   const std::string named = label(set.superblock);
   for (unsigned role = 0; role < set.roles.size(); ++role) {
     if (set.roles[role].verdict == Verdict::kCurrent) {
@@ -379,11 +381,6 @@ void Assembler::decide_start(AssembledSet& set, const Layout& layout) {
                               describe(layout.level()));
   }
   set.startable = set.refusal.empty();
-  if (!set.startable) {
-    tell(set.refusal);
-  } else if (set.degraded) {
-    tell(fmt::format("{}: starts degraded", named));
-  }
 }
 
 void Assembler::estrange_rest(const Pending& pending, const std::string& named) {
@@ -422,6 +419,11 @@ void Assembler::finish_set(const Pending& pending) {
   take_maps(set, *layout);
   settle_returning(set);
   decide_start(set, *layout);
+  if (!set.startable) {
+    tell(set.refusal);
+  } else if (set.degraded) {
+    tell(fmt::format("{}: starts degraded", named));
+  }
   estrange_rest(pending, named);
   assembly_.sets.push_back(std::move(set));
 }
@@ -468,6 +470,20 @@ std::string_view describe(Verdict verdict) {
       return "stale";
   }
   return "unknown";
+}
+
+void put_aside(AssembledSet& set, unsigned role, std::string why) {
+  const auto layout = set.superblock.layout();
+  assert(layout.has_value() && set.roles[role].verdict == Verdict::kCurrent);
+  set.roles[role].verdict = Verdict::kStale;
+  set.superblock.roles[role].state = RoleState::kFailed;
+  // What it has missed nobody knows. That is durable with the first event without it.
+  if (set.regions) set.regions->set_all_stale(role, false, true);
+  set.roles[role].why = std::move(why);
+  decide_start(set, *layout);
+  for (const AssembledRole& each : set.roles) {
+    if (!set.startable && !each.why.empty()) set.refusal += fmt::format("; {}", each.why);
+  }
 }
 
 Assembly assemble(std::span<const Candidate> candidates, const Remembered& remembered) {

@@ -68,6 +68,7 @@ struct AssembledRole {
   std::optional<std::size_t> drive;  // Index of the candidate.
   Verdict verdict = Verdict::kAbsent;
   std::optional<std::size_t> replacement;  // Only one that is current.
+  std::string why;                         // Of a stale one that was found later.
 };
 
 struct AssembledSet {
@@ -102,6 +103,10 @@ struct Assembly {
 };
 
 Assembly assemble(std::span<const Candidate> candidates, const Remembered& remembered);
+
+// The drive in this role, that counted as current, was set back (set_back.h): it is stale, and
+// failed, and nothing on it counts any more. The set may not be startable then.
+void put_aside(AssembledSet& set, unsigned role, std::string why);
 
 // A drive to look at.
 struct NamedDevice {

@@ -56,11 +56,12 @@ std::string Controller::Implementation::choose_drives(const NewSet& wanted,
   return {};
 }
 
-Task<bool> Controller::Implementation::all_zero(std::vector<Entry*> drives, Extent area) {
-  for (Entry* entry : drives) {
+Task<bool> Controller::Implementation::all_zero(std::vector<Entry*> drives, Superblock superblock) {
+  for (std::size_t role = 0; role < drives.size(); ++role) {
+    Entry* entry = drives[role];
     const Geometry& geometry = entry->device->geometry();
-    const Lba end = std::min(area.end(), geometry.block_count);
-    Lba lba = area.first;
+    Lba lba = superblock.data_offset_blocks;
+    const Lba end = std::min(lba + superblock.roles[role].data_blocks, geometry.block_count);
     for (unsigned runs = 0; lba < end; ++runs) {
       const auto run = co_await entry->probe->provisioning(lba, end);
       if (!run || run->mapped || run->block_count == 0 || runs == kMostRuns) co_return false;
@@ -129,14 +130,10 @@ Task<std::expected<ManagedSet*, std::string>> Controller::Implementation::create
   auto planned = plan_new_set(wanted, candidates, home.random());
   if (!planned) co_return refusal(planned.error());
   const Superblock& first = planned->superblocks[0];
-  const auto layout = first.layout();
-  assert(layout.has_value());
-  // Parity of zeros is zeros, and zeros are alike.
-  if (planned->regions.dirty_count() > 0 && !wanted.integrity) {
-    const Extent area{.first = first.data_offset_blocks, .block_count = layout->drive_blocks(0)};
-    const bool zero = co_await all_zero(drives, area);
-    if (zero) planned->regions.set_all_dirty(false);
-  }
+  // Parity of zeros is zeros, and zeros are alike. With integrity verify writes what is known then.
+  const bool zero = co_await all_zero(drives, first);
+  if (zero && !wanted.integrity) planned->regions.set_all_dirty(false);
+  for (Superblock& superblock : planned->superblocks) superblock.blank = zero && wanted.integrity;
   const std::string unwritten = co_await write_set(&*planned, drives);
   if (!unwritten.empty()) co_return refusal(fmt::format("set '{}': {}", wanted.name, unwritten));
   const Error recorded = co_await record(first.set_uuid, first.event);

@@ -82,6 +82,8 @@ struct Controller::Implementation {
   // something can have changed) and starts what can be started. Gives lines worth telling.
   Task<std::vector<std::string>> assemble_again(bool all);
   Task<void> take_down_failed();
+  Task<void> put_set_back_aside(AssembledSet* set, const std::vector<Entry*>* drives,
+                                std::vector<std::string>* lines);
   void classify(const Assembly& assembly, const std::vector<Entry*>& drives);
   Task<void> start_set(SetState* state, AssembledSet* found, std::vector<Entry*> drives);
   Task<void> consider_return(Entry* entry, Superblock own);
@@ -92,7 +94,8 @@ struct Controller::Implementation {
                                                            std::vector<std::string> names);
   std::string choose_drives(const NewSet& wanted, const std::vector<std::string>& names,
                             std::vector<Entry*>* chosen) const;
-  Task<bool> all_zero(std::vector<Entry*> drives, Extent area);
+  // The data areas that the set is to have.
+  Task<bool> all_zero(std::vector<Entry*> drives, Superblock superblock);
   Task<Error> reserve(Entry* entry, Extent area);
   Task<Error> reserve_areas(Entry* entry, Superblock superblock);
   Task<std::string> write_set(PlannedSet* planned, std::vector<Entry*> drives);

@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include "raid/controller_implementation.h"
+#include "raid/set_back.h"
 
 namespace sandbay::raid {
 
@@ -126,6 +127,11 @@ Task<std::vector<std::string>> Controller::Implementation::assemble_again(bool a
   }
   Assembly assembly = assemble(pool, remembered);
   lines.insert(lines.end(), assembly.lines.begin(), assembly.lines.end());
+  for (AssembledSet& set : assembly.sets) {
+    const SetState* state = find_set(set.superblock.set_uuid);
+    if (!set.startable || (state != nullptr && state->set->assembled())) continue;
+    co_await put_set_back_aside(&set, &drives, &lines);
+  }
   classify(assembly, drives);
   for (AssembledSet& set : assembly.sets) {
     SetState* state = find_set(set.superblock.set_uuid);
@@ -136,8 +142,11 @@ Task<std::vector<std::string>> Controller::Implementation::assemble_again(bool a
       refuse(*state, set.refusal);
       continue;
     }
+    for (const AssembledRole& role : set.roles) {
+      if (role.why.empty()) continue;
+      tell(*state, drives[*role.drive], SetEvent::Kind::kDriveFailed, role.why);
+    }
     co_await start_set(state, &set, drives);
-    if (!state->set->running()) lines.push_back(state->set->refusal());
   }
   for (const auto& state : sets) {
     const bool seen = std::ranges::any_of(assembly.sets, [&state](const AssembledSet& set) {
@@ -147,6 +156,29 @@ Task<std::vector<std::string>> Controller::Implementation::assemble_again(bool a
     refuse(*state, fmt::format("set {}: none of its drives is there", state->set->name()));
   }
   co_return lines;
+}
+
+// A drive that counts as current by its superblock, and not by its journal.
+Task<void> Controller::Implementation::put_set_back_aside(AssembledSet* set,
+                                                          const std::vector<Entry*>* drives,
+                                                          std::vector<std::string>* lines) {
+  std::vector<BlockDevice*> by_role(set->roles.size());
+  for (std::size_t role = 0; role < by_role.size(); ++role) {
+    const AssembledRole& here = set->roles[role];
+    const bool active = set->superblock.roles[role].state == RoleState::kActive;
+    if (here.verdict != Verdict::kCurrent || !here.drive || !active) continue;
+    by_role[role] = (*drives)[*here.drive]->probe.get();
+  }
+  std::uint64_t found = co_await find_set_back(home, set->superblock, std::move(by_role));
+  for (; found != 0; found &= found - 1) {
+    const auto role = static_cast<unsigned>(std::countr_zero(found));
+    std::string why = fmt::format(
+        "drive {} in role {} is stale: it lacks what the journal had written on it; it is an older "
+        "copy, or has lost what it said was durable",
+        (*drives)[*set->roles[role].drive]->name, role);
+    lines->push_back(fmt::format("set '{}': {}", set->superblock.set_name, why));
+    put_aside(*set, role, std::move(why));
+  }
 }
 
 // What each drive is that is in no running set.
@@ -174,7 +206,9 @@ void Controller::Implementation::classify(const Assembly& assembly,
       if (!here.drive) continue;
       if (here.verdict == Verdict::kStale) {
         become(*drives[*here.drive], DriveUse::kFailed,
-               fmt::format("it is stale: set {} has gone on without it", set.superblock.set_name),
+               here.why.empty() ? fmt::format("it is stale: set {} has gone on without it",
+                                              set.superblock.set_name)
+                                : here.why,
                uuid);
       } else if (here.verdict == Verdict::kReturning &&
                  set.superblock.roles[role].state == RoleState::kFailed) {
@@ -246,7 +280,8 @@ Task<void> Controller::Implementation::consider_return(Entry* entry, Superblock 
     }
     co_return;
   }
-  const bool lineage = own.role == role && newest.follows(own.event) &&
+  const bool held_before = own.event == found->known_event || newest.follows(own.event);
+  const bool lineage = own.role == role && held_before &&
                        own.roles[role].state == RoleState::kActive &&
                        (found->known_event == 0 || own.follows(found->known_event));
   if (std::string why = too_small(*entry, state, role); !why.empty()) {

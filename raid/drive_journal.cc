@@ -194,6 +194,7 @@ void DriveJournal::add_record(Batch& batch, std::uint64_t position, const Waiter
                        .tail = batch.tail,
                        .batch = batch.first_sequence,
                        .position = position,
+                       .live_mark = drives_.live_mark(),
                        .key = life_};
   std::span<const JournalWrite> writes;
   if (update != nullptr) {

@@ -14,6 +14,14 @@ namespace sandbay::raid {
 
 namespace {
 
+// Nothing is known of what stood here.
+void forget_all(std::span<std::byte> block) {
+  for (std::uint32_t slot = 0; slot < kCellsPerBlock; ++slot) {
+    put_entry(block, EntryCopy::kOwn, slot, kForgottenEntry);
+    put_entry(block, EntryCopy::kPartner, slot, kForgottenEntry);
+  }
+}
+
 constexpr std::size_t kPoolSlack = std::size_t{32} << 20;  // For those who only look.
 
 }  // namespace
@@ -175,6 +183,7 @@ Task<void> Integrity::load(Block* block) {
     if (state != IntegrityBlockState::kWhole) {  // Then it says nothing.
       bytes = co_await allocate_block();
       std::memset(bytes.data(), 0, bytes.byte_count());
+      if (state == IntegrityBlockState::kDamaged) forget_all(bytes.bytes());
     }
     block->damaged = state == IntegrityBlockState::kDamaged;
     block->image = std::move(bytes);
@@ -213,12 +222,13 @@ Task<Integrity::Entries> Integrity::entries_of(std::uint64_t stripe, unsigned ro
 }
 
 IntegrityEntry Integrity::newest(const Entries& entries, std::uint32_t slot) const {
-  IntegrityEntry own;
-  IntegrityEntry other;
+  IntegrityEntry own = kForgottenEntry;
+  IntegrityEntry other = kForgottenEntry;
   if (!entries.own.empty()) own = get_entry(entries.own.bytes(), EntryCopy::kOwn, slot);
   if (!entries.partner.empty()) {
     other = get_entry(entries.partner.bytes(), EntryCopy::kPartner, slot);
   }
+  if (!own.known() && !other.known()) return other.never_written() ? other : own;
   return other.newer_than(own) ? other : own;
 }
 
@@ -236,14 +246,14 @@ Task<Integrity::Checked> Integrity::check(std::uint64_t stripe, unsigned member,
     }
     const IntegrityEntry entry = newest(entries, static_cast<std::uint32_t>(cell % kCellsPerBlock));
     ++counters_.cells_checked;
+    const Uuid& set = drives_.superblock().set_uuid;
     if (!entry.known()) {
       ++counters_.cells_unknown;
       checked.known = false;
-      continue;
+      if (!drives_.superblock().blank || !entry.never_written()) continue;
     }
-    const std::uint32_t crc =
-        cell_crc(drives_.superblock().set_uuid, role, cell, *data, (cell - first) * kCellBytes);
-    if (crc == entry.crc) continue;
+    const std::uint32_t crc = cell_crc(set, role, cell, *data, (cell - first) * kCellBytes);
+    if (crc == (entry.known() ? entry.crc : zero_cell_crc(set, role, cell))) continue;
     checked.first_bad = row + static_cast<std::uint32_t>(cell - first) * cell_rows_;
     break;
   }
@@ -428,6 +438,7 @@ Task<Error> Integrity::begin(FrameVector<Change> changes, Update* update) {
 Task<void> Integrity::restore(Block* block) {
   Buffer fresh = co_await allocate_block();
   std::memset(fresh.data(), 0, fresh.byte_count());
+  forget_all(fresh.bytes());
   const unsigned next = partner(block->role);
   const unsigned previous = before(block->role);
   if (next == block->role) co_return;

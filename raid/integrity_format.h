@@ -43,12 +43,16 @@ struct IntegrityEntry {
   std::uint32_t generation = 0;
 
   bool known() const noexcept { return generation != 0; }
+  bool never_written() const noexcept { return generation == 0 && crc == 0; }
   bool newer_than(const IntegrityEntry& other) const noexcept {
     if (!known() || !other.known()) return known();
     return static_cast<std::int32_t>(generation - other.generation) > 0;
   }
   bool operator==(const IntegrityEntry&) const = default;
 };
+
+// Stands for an entry that there may have been and that is nowhere any more.
+inline constexpr IntegrityEntry kForgottenEntry{.crc = ~std::uint32_t{0}, .generation = 0};
 
 constexpr std::uint32_t generation_after(std::uint32_t generation) {
   return generation + 1 == 0 ? 1 : generation + 1;

@@ -199,6 +199,12 @@ Task<Error> RaidSet::begin_sums(std::uint64_t stripe, std::span<const Segment> s
 }
 
 Task<Error> RaidSet::store_entries(std::uint64_t stripe, FrameVector<Integrity::Change> changes) {
+  const Error error = co_await store_entries_once(stripe, std::move(changes));
+  co_return co_await take_back(error);
+}
+
+Task<Error> RaidSet::store_entries_once(std::uint64_t stripe,
+                                        FrameVector<Integrity::Change> changes) {
   Prepared prepared(drives_);
   const Error error = co_await prepared.add(stripe, intent());
   if (error != Error::kNone) co_return error;

@@ -126,6 +126,8 @@ class JournalDrives {
  public:
   // Bit r: role r's drive takes writes now and its superblock is current.
   virtual std::uint64_t live_roles() const noexcept = 0;
+  // Tells which drives these are: another number for others; 0: nobody asks (set_back.h).
+  virtual std::uint32_t live_mark() const noexcept { return 0; }
   // I/O of the journal on a role's drive, in blocks from the drive's beginning; counted apart from
   // other I/O. A drive that fails a write is dropped from the set by the set itself before the task
   // ends, and is not live any more; append() then takes another.

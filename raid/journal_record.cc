@@ -118,6 +118,7 @@ void encode_journal_header(const JournalHeader& header, std::span<const JournalW
   put(target, 64, header.stripe);
   put(target, 72, header.payload_bytes);
   put(target, 80, header.payload_crc);
+  put(target, 84, header.live_mark);
   put(target, 88, header.key);
   for (std::size_t i = 0; i < writes.size(); ++i) {
     const auto entry =
@@ -149,6 +150,7 @@ std::optional<JournalHeader> decode_journal_header(std::span<const std::byte> by
   header.stripe = get<std::uint64_t>(bytes, 64);
   header.payload_bytes = get<std::uint64_t>(bytes, 72);
   header.payload_crc = get<std::uint32_t>(bytes, 80);
+  header.live_mark = get<std::uint32_t>(bytes, 84);
   header.key = get<std::uint64_t>(bytes, 88);
   if (!consistent(header, bytes, block_bytes)) return std::nullopt;
   return header;

@@ -5,10 +5,10 @@
 //    0  8  magic "SBJRNL01"           64  8  stripe
 //    8  2  flags: 1 tail only         72  8  bytes of payload
 //   10  2  number of writes           80  4  CRC32C of the payload
-//   12  4  CRC32C of the header,      88  8  key of the journal; 0 in NVRAM
-//          this field taken as 0      96     writes: 8 first block, 4 block count, 2 role,
-//   16 16  UUID of the set                           2 flags: 1 zeroes
-//   32  8  sequence
+//   12  4  CRC32C of the header,      84  4  mark of the live drives; 0: not known
+//          this field taken as 0      88  8  key of the journal; 0 in NVRAM
+//   16 16  UUID of the set            96     writes: 8 first block, 4 block count, 2 role,
+//   32  8  sequence                                  2 flags: 1 zeroes
 //   40  8  tail: the oldest sequence that was live
 //   48  8  batch: the first sequence that was written together with this one
 //   56  8  position: where it stands, in units since the ring began
@@ -46,6 +46,8 @@ struct JournalHeader {
   std::uint64_t stripe = 0;
   std::uint64_t payload_bytes = 0;
   std::uint32_t payload_crc = 0;
+  // Tells which drives took records when this one was written (set_back.h).
+  std::uint32_t live_mark = 0;
   std::uint64_t key = 0;  // Of the journal's life (Journal::Keys); 0 in NVRAM.
   std::uint32_t crc = 0;  // Of the header itself; decoded, not encoded.
 

@@ -99,6 +99,7 @@ void JournalScan::look_for_headers(unsigned role, std::uint64_t unit, std::uint6
     if (std::max(header->sequence, header->position) >= kFarthest) continue;
     if (header->position % ring_.unit_count() != unit + i) continue;
     if (ring_.record_units(*header) > ring_.unit_count() - (unit + i)) continue;
+    note_batch(role, *header);
     note(role, *header, from_here);
   }
 }
@@ -108,8 +109,37 @@ bool JournalScan::of_this_life(const JournalHeader& header) {
   if (next && !std::exchange(next_begun_, true)) {
     records_.clear();
     tail_ = 0;
+    batches_.clear();
+    std::ranges::fill(newest_batch_, 0);
   }
   return next || (!next_begun_ && (keys_.last == 0 || header.key == keys_.last));
+}
+
+void JournalScan::note_batch(unsigned role, const JournalHeader& header) {
+  batches_.try_emplace(header.batch, header.live_mark);
+  newest_batch_[role] = std::max(newest_batch_[role], header.batch);
+}
+
+// Of twice as many batches as a drive can be left out of, it lacks every one. The newest batch may
+// have been cut short. Where a ring cannot be read as a whole nothing is concluded.
+std::uint64_t JournalScan::set_back_roles(std::uint32_t mark) const {
+  if (mark == 0) return 0;
+  const std::uint64_t wanted = 2 * ring_.rotation();
+  std::uint64_t seen = 0;
+  std::uint64_t oldest = 0;
+  for (auto batch = batches_.rbegin(); batch != batches_.rend() && seen <= wanted; ++batch) {
+    if (batch->second != mark) break;
+    oldest = batch->first;
+    ++seen;
+  }
+  if (seen <= wanted) return 0;
+  std::uint64_t roles = 0;
+  for (unsigned role = 0; role < ring_.role_count; ++role) {
+    const bool whole = std::ranges::none_of(
+        unreadable_, [role](const Unreadable& run) { return run.role == role; });
+    if (live(role) && whole && newest_batch_[role] < oldest) roles |= std::uint64_t{1} << role;
+  }
+  return roles;
 }
 
 void JournalScan::note(unsigned role, const JournalHeader& header,

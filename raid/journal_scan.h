@@ -2,8 +2,8 @@
 //
 // The rings may hold anything: remains of earlier laps and of other sets, torn records, blocks that
 // cannot be read. A header counts if it is valid, of this set and this life of the journal, and
-// stands where it says. Rings are
-// read in pieces, all drives at once; only headers from the newest tail on are remembered.
+// stands where it says. Rings are read in pieces, all drives at once; only headers from the newest
+// tail on are remembered, and of all which batch they belong to.
 #pragma once
 
 #include <algorithm>
@@ -48,6 +48,11 @@ struct JournalRing {
     const std::uint64_t members = width >= 64 ? ~std::uint64_t{0} : (std::uint64_t{1} << width) - 1;
     return members << group * width;
   }
+  // So many batches one after another are on every drive that is live all the while: they go round
+  // the groups, and in each round its drives.
+  std::uint64_t rotation() const noexcept {
+    return std::uint64_t{group_count} * ((group_width() + copies - 1) / copies);
+  }
   // The first group in which a record that is in the rings of these roles has as many copies as it
   // should, with these drives live; group_count if there is none.
   unsigned group_with_copies(std::uint64_t roles, std::uint64_t live) const noexcept {
@@ -78,7 +83,7 @@ class JournalScan {
   static constexpr std::size_t kPieceBytes = 256 * 1024;
 
   JournalScan(JournalDrives& drives, const JournalRing& ring, Journal::Keys keys, Executor& home)
-      : drives_(drives), ring_(ring), keys_(keys), home_(home) {}
+      : drives_(drives), ring_(ring), keys_(keys), home_(home), newest_batch_(ring.role_count) {}
 
   // Once. Drives that fail meanwhile are left out; fails if none is left.
   Task<Error> run();
@@ -91,6 +96,10 @@ class JournalScan {
   bool end_uncertain() const;
   // A life under a key that is known left something, and nothing of it is here.
   bool life_missing() const noexcept { return keys_.last != 0 && records_.empty(); }
+
+  // The roles whose drives are live and lack all of the last records that they had to have, by what
+  // the others have (set_back.h): `mark` is that of the drives that were live last.
+  std::uint64_t set_back_roles(std::uint32_t mark) const;
 
   // Whether the record's payload on the role's drive is good; `payload` becomes a copy of it unless
   // it is null. It refers to its parameters: the caller awaits it at once.
@@ -113,6 +122,7 @@ class JournalScan {
                         std::span<const std::byte> bytes);
   bool of_this_life(const JournalHeader& header);
   void note(unsigned role, const JournalHeader& header, std::span<const std::byte> bytes);
+  void note_batch(unsigned role, const JournalHeader& header);
   std::uint64_t most_header_units() const noexcept {
     return (kMostJournalHeaderBytes + ring_.unit_bytes - 1) / ring_.unit_bytes;
   }
@@ -125,6 +135,8 @@ class JournalScan {
   bool next_begun_ = false;  // A record of the next life was seen: those of the last are done with.
   std::map<std::uint64_t, FoundRecord> records_;
   std::uint64_t tail_ = 0;
+  std::map<std::uint64_t, std::uint32_t> batches_;  // Of this life: by first sequence, the mark.
+  std::vector<std::uint64_t> newest_batch_;         // By role; 0: it has none.
   std::vector<Unreadable> unreadable_;
   Error last_error_ = Error::kNotReady;
   Gate scanning_;

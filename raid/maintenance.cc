@@ -52,6 +52,7 @@ void Maintenance::start() {
   running_ = true;
   stopping_ = false;
   next_retire_ = home_.now() + kRetireEvery;
+  next_event_ = home_.now() + policy_.event_every;
   next_verify_ = next_verify_after_now();
   const bool entered = gate_.enter();
   assert(entered);
@@ -126,6 +127,7 @@ Task<void> Maintenance::run() {
       co_await drives_.retire_intents(false);
       next_retire_ = home_.now() + kRetireEvery;
     }
+    co_await bring_event_forward();
     changed_.notify_all();
     if (stopping_) break;
     if (!good) {
@@ -147,7 +149,9 @@ Task<bool> Maintenance::make_fresh(Work work) {
   progress_ = {.kind = work.kind, .role = work.role, .started = home_.now()};
   const std::uint64_t per_region =
       std::max<std::uint64_t>(drives_.superblock().region_stripes / set_.layout().group_count(), 1);
-  progress_.all_stripes = drives_.stale_count(work.role, copy) * per_region;
+  // Of the whole drive, whoever has done the rest: another run, or nobody had to.
+  progress_.all_stripes = regions * per_region;
+  progress_.done_stripes = (regions - drives_.stale_count(work.role, copy)) * per_region;
   const Drive* target = copy ? drives_.replacement(work.role) : drives_.drive(work.role);
   if (std::exchange(begun_on_, target) != target) {  // Else something came in between.
     drives_.tell({copy ? SetEvent::Kind::kCopyStarted : SetEvent::Kind::kRebuildStarted, work.role,
@@ -291,8 +295,17 @@ Task<void> Maintenance::verify_one(Batch* batch, std::uint64_t stripe) {
   if (--batch->running == 0) batch->ended.notify_all();
 }
 
+// If it fails, drives have gone for it, or whoever writes next hears of it.
+Task<void> Maintenance::bring_event_forward() {
+  const TimePoint now = home_.now();
+  if (now < next_event_ || set_.offline() || !set_.take_written()) co_return;
+  next_event_ = now + policy_.event_every;
+  (void)co_await drives_.bring_event_forward();
+}
+
 // Sleeps so that the rate holds, if a host was at work lately; lets others run in any case.
 Task<void> Maintenance::pace(std::uint64_t bytes) {
+  co_await bring_event_forward();
   const TimePoint now = home_.now();
   const bool quiet = now - set_.last_host_io() > policy_.host_is_quiet_after;
   if (policy_.rate_under_load == 0 || quiet) {

@@ -24,6 +24,8 @@ struct MaintenancePolicy {
   Duration host_is_quiet_after = std::chrono::milliseconds(200);
   Duration verify_every = Duration::zero();  // Zero: only on request.
   Duration look_every = std::chrono::seconds(1);
+  // While something is written, so often comes an event.
+  Duration event_every = std::chrono::minutes(1);
   unsigned stripes_at_once = 8;
 };
 
@@ -80,6 +82,7 @@ class Maintenance {
   static Task<void> rebuild_one(Batch* batch, std::uint64_t stripe, unsigned member, Drive* target);
   static Task<void> verify_one(Batch* batch, std::uint64_t stripe);
   Task<void> pace(std::uint64_t bytes);
+  Task<void> bring_event_forward();
   TimePoint next_verify_after_now() const;
 
   RaidSet& set_;
@@ -94,6 +97,7 @@ class Maintenance {
   std::uint64_t verifies_ended_ = 0;
   TimePoint next_verify_ = kNever;
   TimePoint next_retire_{};
+  TimePoint next_event_{};
   TimePoint paced_until_{};
   Condition changed_;
   Gate gate_;

@@ -10,6 +10,7 @@
 
 #include "raid/drive_journal.h"
 #include "raid/nvram_journal.h"
+#include "raid/set_back.h"
 #include "runtime/known.h"
 
 namespace sandbay::raid {
@@ -176,24 +177,16 @@ void ManagedSet::place_drives(AssembledSet assembled, const std::vector<SetMembe
 Task<std::string> ManagedSet::open_journal() {
   const Layout& layout = drives_->layout();
   if (known_.journal_bytes > 0) {
-    std::uint32_t unit_bytes = std::max<std::uint32_t>(known_.block_bytes, 4096);
+    std::uint32_t physical = 0;
     for (unsigned role = 0; role < layout.drive_count(); ++role) {
       const Drive* drive = drives_->drive(role);
       if (drive == nullptr) continue;
-      unit_bytes = std::max(unit_bytes, drive->geometry().physical_block_bytes);
+      physical = std::max(physical, drive->geometry().physical_block_bytes);
     }
-    const JournalRing ring{
-        .set = known_.set_uuid,
-        .first_block = known_.journal_offset_bytes / known_.block_bytes,
-        .block_count = known_.journal_bytes / unit_bytes * (unit_bytes / known_.block_bytes),
-        .block_bytes = known_.block_bytes,
-        .unit_bytes = unit_bytes,
-        .copies = layout.redundancy() + 1,
-        .role_count = layout.drive_count(),
-        .group_count = layout.group_count()};
+    const JournalRing ring = ring_of(known_, layout, physical);
     if (ring.unit_count() < DriveJournal::kLeastUnits) {
       co_return fmt::format("its journal has {} bytes; at least {}", known_.journal_bytes,
-                            DriveJournal::kLeastUnits * unit_bytes);
+                            DriveJournal::kLeastUnits * ring.unit_bytes);
     }
     journal_ = std::make_unique<DriveJournal>(*drives_, ring, home_);
     co_return std::string();
@@ -249,7 +242,8 @@ Task<std::string> ManagedSet::bring_up() {
                           journal_->largest_payload_bytes(), set_->least_journal_payload());
   }
   // An event of its own first: from here on the version that was found is acted upon, and what the
-  // journal forgets must not be needed by another version that fewer drives would speak for.
+  // journal forgets must not be needed by another version that fewer drives would speak for. A set
+  // with a journal that was stopped in order is still clean until the journal has begun a life.
   const bool clean = drives_->superblock().clean;
   const bool journaled = needs_journal(known_, drives_->layout()) || journal_ != nullptr;
   if (journaled) drives_->begin_journal_life();
@@ -259,7 +253,7 @@ Task<std::string> ManagedSet::bring_up() {
   }
   Error error = co_await drives_->save_regions();
   if (error == Error::kNone) error = co_await drives_->save_lost();
-  if (error == Error::kNone) error = co_await drives_->save_clean(false);
+  if (error == Error::kNone) error = co_await drives_->save_clean(clean && journaled);
   if (error != Error::kNone) {
     co_return fmt::format("its superblocks cannot be written: {}", describe(error));
   }
@@ -267,6 +261,12 @@ Task<std::string> ManagedSet::bring_up() {
   if (error == Error::kDataCorrupt && region_ != nullptr) {
     std::string lacking = lacks_without_journal("has lost its content");
     if (!lacking.empty()) co_return lacking;
+  }
+  if (error == Error::kNoSpace && !set_->no_room_on().empty()) {
+    co_return fmt::format(
+        "its journal cannot be replayed: there is no room on {}; it starts when "
+        "there is",
+        set_->no_room_on());
   }
   if (error != Error::kNone) {
     co_return fmt::format("its journal cannot be replayed: {}", describe(error));

@@ -16,6 +16,8 @@ namespace {
 
 // Stripes that are zeroed together.
 constexpr std::uint64_t kZeroBatch = 128;
+// A drive that has lacked room within that time still lacks it.
+constexpr Duration kNoRoomGoesOn = std::chrono::minutes(1);
 
 Geometry geometry_of(const SetDrives& drives) {
   const Layout& layout = drives.layout();
@@ -46,6 +48,16 @@ Geometry geometry_of(const SetDrives& drives) {
   return geometry;
 }
 
+// What hosts wait for, or have caused.
+bool of_a_host(Origin origin) {
+  return origin == Origin::kHost || origin == Origin::kReadAhead || origin == Origin::kDestage;
+}
+
+bool changes(Operation operation) {
+  return operation == Operation::kWrite || operation == Operation::kUnmap ||
+         operation == Operation::kWriteZeroes;
+}
+
 }  // namespace
 
 RaidSet::RaidSet(Executor& home, SetDrives& drives, Journal* journal, RaidSetOptions options)
@@ -58,7 +70,8 @@ RaidSet::RaidSet(Executor& home, SetDrives& drives, Journal* journal, RaidSetOpt
       granule_(
           std::min(geometry_.physical_block_bytes / geometry_.block_bytes, layout_.strip_blocks())),
       budget_(options_.scratch_bytes),
-      scratch_(home, options_.scratch_bytes * 2) {
+      scratch_(home, options_.scratch_bytes * 2),
+      no_room_until_(layout_.drive_count()) {
   zeroes_ = scratch_.try_allocate_contiguous(bytes_of(layout_.strip_blocks()));
   assert(!zeroes_.empty());
   std::memset(zeroes_.data(), 0, zeroes_.byte_count());
@@ -124,7 +137,8 @@ Task<Completion> RaidSet::submit(Request request) {
     completion.data = std::move(request.data);
     co_return completion;
   }
-  last_host_io_ = home_.now();
+  if (of_a_host(request.origin)) last_host_io_ = home_.now();
+  written_ |= changes(request.operation);
   const Extent extent = request.extent;
   completion = co_await dispatch(std::move(request));
   if (completion.error == Error::kMediumError && extent.block_count > 0) {
@@ -221,12 +235,18 @@ void RaidSet::begin_relief() {
 // An old record that is not released would keep all newer ones alive, so every update that may have
 // one is waited for first. Two counts in turn tell those from the ones that begin meanwhile.
 Task<Error> RaidSet::renew_journal() {
+  const std::uint64_t mine = ++renewals_asked_;
   co_await renew_lock_.lock();
-  const unsigned before = storing_turn_;
-  storing_turn_ = 1 - before;
-  while (storing_[before] > 0) co_await storing_ended_.wait();
-  Error error = co_await flush_drives();
-  if (error == Error::kNone && journal_ != nullptr) error = co_await journal_->renew();
+  Error error = Error::kNone;
+  if (renewals_done_ < mine) {
+    const std::uint64_t covered = renewals_asked_;
+    const unsigned before = storing_turn_;
+    storing_turn_ = 1 - before;
+    while (storing_[before] > 0) co_await storing_ended_.wait();
+    error = co_await flush_drives();
+    if (error == Error::kNone && journal_ != nullptr) error = co_await journal_->renew();
+    if (error == Error::kNone) renewals_done_ = covered;
+  }
   renew_lock_.unlock();
   co_return error;
 }
@@ -243,15 +263,19 @@ Task<void> RaidSet::relieve_journal() {
   background_.leave();
 }
 
+bool RaidSet::of_entries(const JournalWrite& entry) const {
+  const RoleEntry& role = drives_.superblock().roles[entry.role];
+  const std::uint64_t area = role.integrity_offset_bytes / geometry_.block_bytes;
+  const std::uint64_t area_end = area + role.integrity_bytes / geometry_.block_bytes;
+  return integrity_ != nullptr && entry.extent.first >= area && entry.extent.end() <= area_end;
+}
+
 // A drive that is away misses this write, too.
 Task<Error> RaidSet::prepare_replay(std::uint64_t stripe, JournalWrite entry, Prepared* prepared) {
   if (entry.role >= layout_.drive_count() || entry.extent.block_count == 0) {
     co_return Error::kDataCorrupt;
   }
-  const RoleEntry& role = drives_.superblock().roles[entry.role];
-  const std::uint64_t area = role.integrity_offset_bytes / geometry_.block_bytes;
-  const std::uint64_t area_end = area + role.integrity_bytes / geometry_.block_bytes;
-  if (integrity_ != nullptr && entry.extent.first >= area && entry.extent.end() <= area_end) {
+  if (of_entries(entry)) {
     co_return co_await prepared->add(stripe, false);  // Entries go with their stripe.
   }
   const Lba first = entry.extent.first - drives_.data_offset();
@@ -285,7 +309,8 @@ Task<Error> RaidSet::replay_write(std::uint64_t stripe, JournalWrite entry,
     }
     const Completion completion = co_await drive->submit_metadata(std::move(request));
     if (completion.error == Error::kNone) continue;
-    if (judge(entry.role, drive, completion.error, "replay of the journal")) continue;
+    const bool reserved = of_entries(entry);
+    if (judge(entry.role, drive, completion.error, "replay of the journal", reserved)) continue;
     Error error = completion.error == Error::kNoSpace ? Error::kNoSpace : Error::kNotReady;
     if (completion.error == Error::kMediumError) {
       error = co_await lose_written(entry.role, entry.extent);
@@ -391,7 +416,10 @@ bool RaidSet::judge(unsigned role, Drive* drive, Error error, const char* doing,
   }
   if (drive != now.drive) return true;  // It has gone already.
   // The drive is well; it is what it lives on that is full.
-  if (error == Error::kNoSpace && !reserved) return false;
+  if (error == Error::kNoSpace && !reserved) {
+    note_no_room(role, *drive);
+    return false;
+  }
   const std::string why = fmt::format("{} failed: {}", doing, describe(error));
   if (drives_.drop(role, reason_of(error), why)) return true;
   if (!offline_ && !std::exchange(lacking_told_, true)) {
@@ -400,6 +428,17 @@ bool RaidSet::judge(unsigned role, Drive* drive, Error error, const char* doing,
                               drive->name(), why)});
   }
   return false;
+}
+
+// Once for as long as it goes on.
+void RaidSet::note_no_room(unsigned role, const Drive& drive) {
+  no_room_on_ = fmt::format("drive {} ({})", drive.name(), drive.device().description());
+  const TimePoint before = std::exchange(no_room_until_[role], home_.now() + kNoRoomGoesOn);
+  if (home_.now() < before) return;
+  drives_.tell({SetEvent::Kind::kNoRoom, role,
+                fmt::format("there is no room for a write on {}: writes that need some fail until "
+                            "what it lives on has room again",
+                            no_room_on_)});
 }
 
 // ---- zeros --------------------------------------------------------------------------------------
@@ -488,6 +527,12 @@ Task<Error> RaidSet::zero_stripes(std::uint64_t first, std::uint64_t count, Oper
 
 Task<Error> RaidSet::zero_held(std::uint64_t first, std::uint64_t count, Operation operation,
                                Origin origin) {
+  const Error error = co_await zero_once(first, count, operation, origin);
+  co_return co_await take_back(error);
+}
+
+Task<Error> RaidSet::zero_once(std::uint64_t first, std::uint64_t count, Operation operation,
+                               Origin origin) {
   // One extent a drive: whole strips of neighbouring stripes lie side by side on it.
   FrameVector<JournalWrite> writes;
   std::array<std::size_t, kMostDrives> last;
@@ -565,6 +610,7 @@ Task<Completion> RaidSet::zero_direct(Request request) {
     if (!geometry_.unmap) part.operation = Operation::kWriteZeroes;
     part.extent = {.first = on_drive(position.stripe, position.row), .block_count = blocks};
     const Completion done = co_await drive->submit(std::move(part));
+    if (done.error == Error::kNoSpace) note_no_room(layout_.role(position.stripe, 0), *drive);
     completion.error = done.error;
     completion.first_bad_lba = lba;
     lba += blocks;

@@ -14,10 +14,11 @@
 // only the journal knows better: the set is then offline() for good, and its owner assembles it
 // anew (managed_set.h) when the drives are back.
 //
-// The functions stand in six files: raid_set.cc (what is asked of it), raid_read.cc,
+// The functions stand in seven files: raid_set.cc (what is asked of it), raid_read.cc,
 // raid_write.cc (host writes into stripe updates), stripe_update.cc (one update), raid_recover.cc
-// (computing what cannot be read) and integrity_set.cc (with integrity: what is read is what was
-// written last, or it is as good as unreadable). Everything runs on the home executor.
+// (computing what cannot be read), raid_verify.cc and integrity_set.cc (with integrity: what is
+// read is what was written last, or it is as good as unreadable). Everything runs on the home
+// executor.
 #pragma once
 
 #include <array>
@@ -28,6 +29,7 @@
 #include <string>
 #include <tuple>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "block/block_device.h"
@@ -99,8 +101,12 @@ class RaidSet final : public BlockDevice {
   const Integrity* integrity() const noexcept { return integrity_.get(); }  // Null: none.
   bool offline() const noexcept { return offline_; }
   TimePoint last_host_io() const noexcept { return last_host_io_; }
+  // Something was to be written since this was last asked.
+  bool take_written() noexcept { return std::exchange(written_, false); }
   std::size_t host_operations() const noexcept { return gate_.count(); }
 
+  // The drive that lacked room last, in words; empty: none.
+  const std::string& no_room_on() const noexcept { return no_room_on_; }
   // What the journal has to have room for, so that the smallest update fits.
   std::size_t least_journal_payload() const;
   // Writes what the journal holds to the drives; before the first request. kDataCorrupt: the
@@ -166,9 +172,13 @@ class RaidSet final : public BlockDevice {
                            Origin origin);
   Task<Error> zero_held(std::uint64_t first, std::uint64_t count, Operation operation,
                         Origin origin);
+  Task<Error> zero_once(std::uint64_t first, std::uint64_t count, Operation operation,
+                        Origin origin);
   std::uint64_t zero_batch() const;
   Task<Completion> advise(Request request);
   Task<Result<ProvisioningRun>> provisioning_of_strip(Lba lba, std::uint64_t most);
+  // Whether it lies in a role's integrity area.
+  bool of_entries(const JournalWrite& entry) const;
   Task<Error> prepare_replay(std::uint64_t stripe, JournalWrite entry, Prepared* prepared);
   Task<Error> replay_write(std::uint64_t stripe, JournalWrite entry,
                            std::span<const std::byte> payload);
@@ -187,6 +197,7 @@ class RaidSet final : public BlockDevice {
   // if the set does not survive that, or if it is not the drive's fault; then nothing has changed.
   // `reserved`: it was done where a drive has its room from the beginning.
   bool judge(unsigned role, Drive* drive, Error error, const char* doing, bool reserved = false);
+  void note_no_room(unsigned role, const Drive& drive);
 
   // raid_read.cc
   Task<Completion> read(Request request);
@@ -227,9 +238,13 @@ class RaidSet final : public BlockDevice {
   Task<void> compute(Update* update);
   void modify_parity(const Update& update, const Band& band, Lanes& lanes);
   Task<void> construct_parity(Update* update, const Band* band, Lanes* lanes);
-  // Writes segments of a stripe, through the journal where there is one.
+  // Writes segments of a stripe, through the journal where there is one. What finds no room does
+  // not come back from there.
   Task<Error> store(std::uint64_t stripe, std::span<Segment> segments, bool force_unit_access,
                     Origin origin);
+  Task<Error> store_once(std::uint64_t stripe, std::span<Segment> segments, bool force_unit_access,
+                         Origin origin);
+  Task<Error> take_back(Error why);
   Task<Result<std::uint64_t>> append_to_journal(StripeUpdate update);
   struct Stripes {
     std::uint64_t first = 0;
@@ -288,7 +303,15 @@ class RaidSet final : public BlockDevice {
   Task<Error> rebuild_granules(std::uint64_t stripe, unsigned member, Drive* target,
                                std::uint32_t row, std::uint32_t rows);
   bool lost_in(std::uint64_t stripe, unsigned member, std::uint32_t row, std::uint32_t rows) const;
+
+  // raid_verify.cc; the stripe is held exclusively.
   Task<Verified> verify_held(std::uint64_t stripe, std::uint32_t row, std::uint32_t rows);
+  Task<Error> mend_located(std::uint64_t stripe, std::uint32_t row, std::uint32_t rows,
+                           Lanes* given, Lanes* lanes, bool* found);
+  void tell_located(std::uint64_t stripe, unsigned member, std::uint32_t row);
+  Task<MemberSet> locate(std::uint64_t stripe, std::uint32_t row, std::uint32_t rows, Lanes* part,
+                         Lanes* fitting);
+  Task<MemberSet> locate_by_parities(std::uint32_t rows, Lanes* part, Lanes* fitting);
   MemberSet different_mirrors(Lanes& lanes, MemberSet there) const;
   Task<MemberSet> wrong_parities(Lanes* lanes, MemberSet there, std::size_t lane_bytes);
 
@@ -308,6 +331,7 @@ class RaidSet final : public BlockDevice {
                          Integrity::Update* sums);
   // Only entries, cells stay as they are.
   Task<Error> store_entries(std::uint64_t stripe, FrameVector<Integrity::Change> changes);
+  Task<Error> store_entries_once(std::uint64_t stripe, FrameVector<Integrity::Change> changes);
   Task<Error> verify_entries(std::uint64_t stripe, MemberSet there, std::uint32_t row,
                              std::uint32_t rows, Lanes* lanes);
   struct Proof {
@@ -344,9 +368,12 @@ class RaidSet final : public BlockDevice {
   // only.
   std::unordered_map<std::uint64_t, std::vector<bool>> alike_;
   bool offline_ = false;
-  bool lacking_told_ = false;  // That more drives fail than it survives.
+  std::string no_room_on_;                // The drive that lacked room last.
+  std::vector<TimePoint> no_room_until_;  // By role: it is told again after that.
+  bool lacking_told_ = false;             // That more drives fail than it survives.
   bool relieving_ = false;
   TimePoint last_host_io_{};
+  bool written_ = false;
   std::vector<std::uint64_t> written_tickets_;   // In place, not yet covered by a flush.
   FrameSet<std::uint64_t> storing_tickets_;      // In the journal, on their way into place.
   std::vector<std::uint64_t> flushing_tickets_;  // Covered by the flush that is under way.
@@ -358,6 +385,8 @@ class RaidSet final : public BlockDevice {
   Condition storing_ended_;
   std::uint64_t flushes_asked_ = 0;
   std::uint64_t flushes_done_ = 0;
+  std::uint64_t renewals_asked_ = 0;
+  std::uint64_t renewals_done_ = 0;
   Gate gate_;        // Host requests.
   Gate background_;  // Repairs and journal relief.
   std::set<std::tuple<std::uint64_t, unsigned, std::uint32_t>> repairing_;  // Stripe, member, row.

@@ -203,6 +203,10 @@ Task<Completion> RaidSet::write_direct(Request request) {
   for (Part& part : parts) {
     co_await part.io.wait();
     const Completion done = part.io.take();
+    if (done.error == Error::kNoSpace) {
+      const unsigned role = layout_.role(layout_.position(part.lba).stripe, 0);
+      if (const Drive* drive = drives_.role(role).drive) note_no_room(role, *drive);
+    }
     if (done.error == Error::kNone || completion.error != Error::kNone) continue;
     completion.error = done.error;
     completion.first_bad_lba = part.lba;

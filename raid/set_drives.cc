@@ -8,9 +8,14 @@
 
 #include <fmt/format.h>
 
+#include "raid/set_back.h"
+
 namespace sandbay::raid {
 
 namespace {
+
+// What a drive's reserved room has been seen to take, it takes for so long.
+constexpr Duration kRoomStays = std::chrono::seconds(1);
 
 std::uint64_t bit(unsigned role) { return std::uint64_t{1} << role; }
 
@@ -188,13 +193,16 @@ void SetDrives::region_verified(std::uint64_t region) {
 
 void SetDrives::redundancy_lost(std::uint64_t stripe) {
   const std::uint64_t region = region_of(stripe);
+  bool known = unverified_[region] && regions_.dirty(region);
   mark_unverified(region);
   regions_.set_dirty(region, true);
   // Mirrors that are away may be otherwise than those that are here.
   for (std::uint64_t roles = absent_; layout_.mirrored() && roles != 0; roles &= roles - 1) {
-    regions_.set_stale(static_cast<unsigned>(std::countr_zero(roles)), false, region, true);
+    const auto role = static_cast<unsigned>(std::countr_zero(roles));
+    known &= regions_.stale(role, false, region);
+    regions_.set_stale(role, false, region, true);
   }
-  ++regions_changed_;
+  if (!known) ++regions_changed_;
   suspect_redundancy();
 }
 
@@ -301,6 +309,20 @@ Task<Error> SetDrives::save_regions() {
   co_return error;
 }
 
+Task<Error> SetDrives::show_reserved_room() {
+  const TimePoint now = home_.now();
+  if (room_shown_ && now < *room_shown_ + kRoomStays && room_shown_at_ == changed_) {
+    co_return Error::kNone;
+  }
+  ++regions_changed_;
+  const Error error = co_await save_regions();
+  if (error == Error::kNone) {
+    room_shown_ = now;
+    room_shown_at_ = changed_;
+  }
+  co_return error;
+}
+
 Task<Error> SetDrives::write_region_maps() {
   const std::uint64_t saved = regions_changed_;
   image_ = std::make_shared<const std::vector<std::byte>>(regions_.encode_next());
@@ -355,6 +377,23 @@ Task<Error> SetDrives::settled() {
 Task<Error> SetDrives::save_clean(bool clean) {
   newest_.clean = clean;
   ++changed_;
+  co_return co_await settled();
+}
+
+// Nobody waits for it, unless a drive fails meanwhile.
+Task<Error> SetDrives::bring_event_forward() {
+  co_await saving_.lock();
+  Error error = Error::kNone;
+  if (settled_now()) {
+    newest_.advance(home_.random());
+    error = co_await on_all_drives(&SetDrives::write_superblock, "writing the superblock");
+    if (error == Error::kNone && settled_now() && recorder_) {
+      error = co_await recorder_(newest_.event);
+    }
+    if (error == Error::kNone && settled_now()) newest_.mark_complete();
+  }
+  saving_.unlock();
+  if (settled_now()) co_return error;
   co_return co_await settled();
 }
 
@@ -529,6 +568,10 @@ std::uint64_t SetDrives::live_roles() const noexcept {
   const std::uint64_t all =
       layout_.drive_count() >= 64 ? ~std::uint64_t{0} : bit(layout_.drive_count()) - 1;
   return all & ~absent_ & settled_roles_;
+}
+
+std::uint32_t SetDrives::live_mark() const noexcept {
+  return raid::live_mark(newest_, live_roles());
 }
 
 Task<Completion> SetDrives::journal_io(unsigned role, Request request) {

@@ -63,6 +63,7 @@ struct SetEvent {
     kPredictedFailure,
     kJournalReplayed,
     kJournalLost,
+    kNoRoom,
   };
   Kind kind;
   unsigned role = kNoRole;
@@ -156,11 +157,9 @@ class SetDrives final : public JournalDrives {
   // written; flushes first.
   Task<void> retire_intents(bool all);
   Task<Error> save_regions();  // Durable: every change above before the call.
-  // Also if nothing has changed: shows which drives still take what is reserved for it.
-  Task<Error> save_regions_again() {
-    ++regions_changed_;
-    return save_regions();
-  }
+  // Also if nothing has changed: shows which drives still take what is reserved for it. Nothing if
+  // that was just seen of the drives that are here.
+  Task<Error> show_reserved_room();
 
   const LostSectors& lost() const noexcept { return lost_; }
   void add_lost(Extent extent) { lost_changed_ += lost_.add(extent); }
@@ -186,6 +185,8 @@ class SetDrives final : public JournalDrives {
   Task<Error> settled();
   // An event of its own in any case: what was found may be on some drives only.
   Task<Error> save_clean(bool clean);
+  // An event although nothing has changed: a drive that is set back to before it is found out.
+  Task<Error> bring_event_forward();
   // A journal is about to begin a life, has begun it: durable with the next event. A life that was
   // to begin when a start was interrupted is the one that begins now.
   void begin_journal_life();
@@ -204,6 +205,7 @@ class SetDrives final : public JournalDrives {
 
   // JournalDrives.
   std::uint64_t live_roles() const noexcept override;
+  std::uint32_t live_mark() const noexcept override;
   Task<Completion> journal_io(unsigned role, Request request) override;
 
  private:
@@ -262,7 +264,9 @@ class SetDrives final : public JournalDrives {
   std::uint64_t regions_saved_ = 0;
   std::uint64_t lost_changed_ = 1;  // Likewise.
   std::uint64_t lost_saved_ = 0;
-  Mutex saving_;  // One save of anything at a time.
+  std::optional<TimePoint> room_shown_;
+  std::uint64_t room_shown_at_ = 0;  // As changed_ was.
+  Mutex saving_;                     // One save of anything at a time.
 };
 
 // Prepared stripes of one write; ends them together.

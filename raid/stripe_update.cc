@@ -388,6 +388,24 @@ Task<void> RaidSet::construct_parity(Update* update, const Band* band, Lanes* la
 
 Task<Error> RaidSet::store(std::uint64_t stripe, std::span<Segment> segments,
                            bool force_unit_access, Origin origin) {
+  const Error error = co_await store_once(stripe, segments, force_unit_access, origin);
+  if (error != Error::kNoSpace) co_return error;
+  co_return co_await take_back(error);
+}
+
+// A write that found no room has failed, and its blocks are read as they are now: so they stay. Its
+// record must not be written after another start. Nor must an older one of these blocks, so all
+// that is in place is flushed and forgotten together.
+Task<Error> RaidSet::take_back(Error why) {
+  if (why != Error::kNoSpace || journal_ == nullptr) co_return why;
+  const Error error = co_await renew_journal();
+  if (error == Error::kNone) co_return why;
+  go_offline("a write that failed cannot be taken back from its journal");
+  co_return Error::kNotReady;
+}
+
+Task<Error> RaidSet::store_once(std::uint64_t stripe, std::span<Segment> segments,
+                                bool force_unit_access, Origin origin) {
   if (segments.empty()) co_return Error::kNotReady;
   Prepared prepared(drives_);
   const Error error = co_await prepared.add(stripe, intent());
@@ -512,7 +530,7 @@ Task<Error> RaidSet::write_targets(Stripes stripes, FrameVector<Target>* targets
 // the others.
 Task<bool> RaidSet::lack_room(const FrameVector<Target>* targets) {
   if (layout_.redundancy() == 0) co_return true;
-  (void)co_await drives_.save_regions_again();  // Who fails it is dropped, or cannot be missed.
+  (void)co_await drives_.show_reserved_room();  // Who fails it is dropped, or cannot be missed.
   co_return std::ranges::any_of(*targets, [this](const Target& target) {
     const SetDrives::RoleDrive& now = drives_.role(target.role);
     return target.error == Error::kNoSpace &&

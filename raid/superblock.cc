@@ -56,6 +56,7 @@ constexpr std::size_t kStateAt = 72;
 constexpr std::uint8_t kCleanFlag = 1;
 constexpr std::uint8_t kIntegrityFlag = 2;
 constexpr std::uint8_t kSuspectFlag = 4;
+constexpr std::uint8_t kBlankFlag = 8;
 
 constexpr std::uint64_t kMostBytes = kMostDriveBytes;
 
@@ -87,9 +88,9 @@ void put_fields(std::span<std::byte> bytes, const Superblock& superblock) {
   put_little_endian(bytes, kEventAt, superblock.event);
   put_little_endian(bytes, kPlaceAt, static_cast<std::uint8_t>(superblock.place));
   put_little_endian(bytes, kLevelAt, static_cast<std::uint8_t>(superblock.level));
-  const unsigned flags = (superblock.clean ? kCleanFlag : 0U) |
-                         (superblock.integrity ? kIntegrityFlag : 0U) |
-                         (superblock.redundancy_suspect ? kSuspectFlag : 0U);
+  const unsigned flags =
+      (superblock.clean ? kCleanFlag : 0U) | (superblock.integrity ? kIntegrityFlag : 0U) |
+      (superblock.redundancy_suspect ? kSuspectFlag : 0U) | (superblock.blank ? kBlankFlag : 0U);
   put_little_endian(bytes, kFlagsAt, static_cast<std::uint8_t>(flags));
   put_little_endian(bytes, kRoleAt, static_cast<std::uint16_t>(superblock.role));
   put_little_endian(bytes, kDriveCountAt, static_cast<std::uint16_t>(superblock.drive_count()));
@@ -119,6 +120,7 @@ Superblock get_fields(std::span<const std::byte> bytes) {
   superblock.clean = (flags & kCleanFlag) != 0;
   superblock.integrity = (flags & kIntegrityFlag) != 0;
   superblock.redundancy_suspect = (flags & kSuspectFlag) != 0;
+  superblock.blank = (flags & kBlankFlag) != 0;
   superblock.role = little_endian<std::uint16_t>(bytes, kRoleAt);
   superblock.group_count = little_endian<std::uint16_t>(bytes, kGroupCountAt);
   superblock.block_bytes = little_endian<std::uint32_t>(bytes, kBlockBytesAt);
@@ -273,7 +275,7 @@ std::string set_error(const Superblock& superblock) {
 }
 
 // What the fields after the frame say that no Superblock can say.
-std::string raw_error(std::span<const std::byte> bytes) {
+std::string raw_error(std::span<const std::byte> bytes, std::uint32_t version) {
   const auto drive_count = little_endian<std::uint16_t>(bytes, kDriveCountAt);
   if (drive_count > kMostDrives) return fmt::format("{} drives are impossible", drive_count);
   const auto history_count = little_endian<std::uint16_t>(bytes, kHistoryCountAt);
@@ -281,9 +283,9 @@ std::string raw_error(std::span<const std::byte> bytes) {
   if (std::to_integer<std::size_t>(bytes[kNameBytesAt]) > kMostSetNameBytes) {
     return "the set's name is too long";
   }
-  if ((bytes[kFlagsAt] & ~std::byte{kCleanFlag | kIntegrityFlag | kSuspectFlag}) != std::byte{0}) {
-    return "it has unknown flags";
-  }
+  const unsigned known =
+      kCleanFlag | kIntegrityFlag | kSuspectFlag | (version >= 3 ? kBlankFlag : 0U);
+  if ((std::to_integer<unsigned>(bytes[kFlagsAt]) & ~known) != 0) return "it has unknown flags";
   return {};
 }
 
@@ -424,7 +426,8 @@ std::expected<DecodedSuperblock, std::string> decode_superblock(std::span<const 
     return std::unexpected(
         fmt::format("its length is {} bytes and not {}", image.size(), kSuperblockBytes));
   }
-  if (std::string error = raw_error(image); !error.empty()) return std::unexpected(error);
+  if (std::string error = raw_error(image, opened->version); !error.empty())
+    return std::unexpected(error);
   Superblock superblock = get_fields(image);
   superblock.drive_uuid = opened->uuid;
   const auto history_count = little_endian<std::uint16_t>(image, kHistoryCountAt);

@@ -27,8 +27,9 @@ namespace sandbay::raid {
 
 // Where things stand on a drive, in bytes.
 inline constexpr std::size_t kSuperblockBytes = 8u << 10;
-// What is written. Version 1, which is read, too, has zeros for the keys of journals.
-inline constexpr std::uint32_t kSuperblockVersion = 2;
+// What is written. Versions 1 and 2, which are read, too, never say `blank`, and version 1 has
+// zeros for the keys of journals.
+inline constexpr std::uint32_t kSuperblockVersion = 3;
 inline constexpr std::array<std::uint64_t, 2> kSuperblockOffset = {0, 64u << 10};
 inline constexpr std::array<std::uint64_t, 2> kRegionMapOffset = {128u << 10, 384u << 10};
 inline constexpr std::size_t kRegionMapBytes = 192u << 10;
@@ -100,6 +101,9 @@ struct Superblock {
   bool clean = true;  // Stopped in order: no journal to replay, no mirror to compare.
   // The journal was lost: where redundancy is not verified, nothing is computed from it.
   bool redundancy_suspect = false;
+  // With integrity: the data areas were proven to be zeros when the set was made, so a cell whose
+  // entry was never written has zeros.
+  bool blank = false;
   // The key of the journal that was used last (Journal::Keys), 0 if none ever was, and, while a set
   // starts, of the one that it begins.
   std::uint64_t journal_key = 0;

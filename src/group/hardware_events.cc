@@ -47,6 +47,7 @@ constexpr EventWords kWords[] = {
     {Kind::kPredictedFailure, Severity::kWarning, "predicted failure", "drive.predicted"},
     {Kind::kJournalReplayed, Severity::kInformation, "journal replayed", "journal.replayed"},
     {Kind::kJournalLost, Severity::kError, "journal lost", "journal.lost"},
+    {Kind::kNoRoom, Severity::kError, "no room", "drive.full"},
 };
 
 // May come with every request, and says nothing new of sets.

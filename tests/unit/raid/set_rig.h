@@ -59,6 +59,7 @@ class SetRig {
     }
     auto planned = plan_new_set(wanted, candidates, home_.random());
     REQUIRE(planned.has_value());
+    planned->superblocks[0].blank = blank;
     const auto layout = planned->superblocks[0].layout();
     REQUIRE(layout.has_value());
     drives = std::make_unique<SetDrives>(home_, *layout, planned->superblocks[0], planned->regions,
@@ -70,21 +71,39 @@ class SetRig {
     drives->on_event([this](const SetEvent& event) { events.push_back(event.text); });
     const Error settled = co_await drives->save_clean(false);
     REQUIRE(settled == Error::kNone);
-    const Superblock& superblock = drives->superblock();
-    if (superblock.journal_bytes > 0) {
-      const JournalRing ring{
-          .set = superblock.set_uuid,
-          .first_block = superblock.journal_offset_bytes / superblock.block_bytes,
-          .block_count = superblock.journal_bytes / superblock.block_bytes,
-          .copies = layout->redundancy() + 1,
-          .role_count = layout->drive_count(),
-      };
-      journal = std::make_unique<DriveJournal>(*drives, ring, home_);
-    }
+    if (drives->superblock().journal_bytes > 0) journal = another_journal();
     set = std::make_unique<RaidSet>(home_, *drives, journal.get(), RaidSetOptions{.name = "set"});
     const Error replayed = co_await set->replay_journal();
     REQUIRE(replayed == Error::kNone);
     expected.resize(set->geometry().block_count * set->geometry().block_bytes);
+  }
+
+  std::unique_ptr<Journal> another_journal() {
+    const Superblock& superblock = drives->superblock();
+    const JournalRing ring{
+        .set = superblock.set_uuid,
+        .first_block = superblock.journal_offset_bytes / superblock.block_bytes,
+        .block_count = superblock.journal_bytes / superblock.block_bytes,
+        .copies = drives->layout().redundancy() + 1,
+        .role_count = drives->layout().drive_count(),
+    };
+    return std::make_unique<DriveJournal>(*drives, ring, home_);
+  }
+  // As after a kill in a quiet moment.
+  Task<Error> start_anew() {
+    co_await home_.sleep_for(std::chrono::seconds(1));
+    set.reset();
+    journal = another_journal();
+    co_return co_await start_again();
+  }
+  // Changes what a member of a stripe has on its drive, behind the set's back.
+  void spoil(std::uint64_t stripe, unsigned member, std::uint32_t row, std::uint64_t byte_count) {
+    const unsigned role = set->layout().role(stripe, member);
+    const Lba lba = drives->data_offset() + set->layout().drive_lba(stripe) + row;
+    std::vector<std::byte> junk(byte_count);
+    for (std::byte& byte : junk) byte = static_cast<std::byte>(home_.random().next() | 1);
+    devices[role]->state().visible.write(lba * 512, junk);
+    devices[role]->state().durable.write(lba * 512, junk);
   }
 
   Task<void> verify_all() {
@@ -228,6 +247,7 @@ class SetRig {
   }
 
   std::uint64_t region_stripes = 64;
+  bool blank = false;  // What the superblocks say.
   std::vector<std::unique_ptr<TestDrive>> devices;
   std::unique_ptr<SetDrives> drives;
   std::unique_ptr<Journal> journal;

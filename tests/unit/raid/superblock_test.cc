@@ -110,11 +110,13 @@ TEST_CASE("a superblock of version 1 is read, and has no keys of journals", "[ra
     return decode_superblock(image);
   };
   superblock.redundancy_suspect = true;  // It could say so.
+  superblock.blank = true;
   superblock.journal_key = 7;
   superblock.next_journal_key = 8;
   const auto current = decode_superblock(encode(superblock, 3));
   REQUIRE(current.has_value());
   REQUIRE(current->superblock == superblock);
+  superblock.blank = false;
   const auto refused = as_version_1();
   REQUIRE(!refused.has_value());
   REQUIRE(refused.error() == "its reserved fields are not zero");
@@ -127,9 +129,9 @@ TEST_CASE("a superblock of version 1 is read, and has no keys of journals", "[ra
 TEST_CASE("a flag that is not known is refused by every version", "[raid][superblock]") {
   Random random(5);
   const Superblock superblock = some_superblock(random);
-  for (const std::uint32_t version : {1U, 2U}) {
+  for (const std::uint32_t version : {1U, 2U, 3U}) {
     auto image = encode(superblock, 3);
-    image[90] |= std::byte{8};
+    image[90] |= version < 3 ? std::byte{8} : std::byte{16};
     seal_image(image,
                {.magic = kMagic, .version = version, .sequence = 3, .uuid = superblock.drive_uuid});
     const auto read = decode_superblock(image);
@@ -142,13 +144,13 @@ TEST_CASE("a later version is refused by its number", "[raid][superblock]") {
   Random random(5);
   const Superblock superblock = some_superblock(random);
   auto image = encode(superblock, 3);
-  put_little_endian(std::span(image), 8, std::uint32_t{3});
+  put_little_endian(std::span(image), 8, std::uint32_t{4});
   // The seal with another version: by the CRC's linearity there is no shorter way than its own.
   put_little_endian(std::span(image), 12, std::uint32_t{0});
   put_little_endian(std::span(image), 12, crc32c(image));
   const auto read = decode_superblock(image);
   REQUIRE(!read.has_value());
-  REQUIRE(read.error() == "it is of version 3; up to 2 is known");
+  REQUIRE(read.error() == "it is of version 4; up to 3 is known");
 }
 
 TEST_CASE("inconsistent fields are refused, each with its reason", "[raid][superblock]") {
