@@ -21,6 +21,11 @@ constexpr Duration kRetry = 5s;
 // times as long as it has worked.
 constexpr Duration kHostsAreIdleAfter = 100ms;
 constexpr int kRests = 3;
+// In the background as many chunks are cleared by one request as take no longer than a first write
+// to one of them can wait: below an NVRAM every request costs a flush.
+constexpr Duration kQuick = 10ms;
+constexpr Duration kLong = 40ms;
+constexpr std::uint64_t kMostAtOnce = 64;
 
 Request part_of(const Request& request, Extent extent) {
   Request part;
@@ -166,7 +171,7 @@ Task<Error> Clearing::clear_for(const Request* request) {
     if (areas_.kept(extent)) co_return Error::kNone;
     if (good_turn != 0 && failed_turn_ >= good_turn) co_return failure_;
     if (const auto chunk = areas_.first_old(extent)) {
-      const Error error = co_await zero(*chunk, request);
+      const Error error = co_await zero(run_from(*chunk, extent.end(), kMostAtOnce), request);
       if (error != Error::kNone) co_return error;
     } else if (being_zeroed(extent)) {
       (void)co_await changed_.wait_until(request->deadline);
@@ -182,36 +187,51 @@ Task<Error> Clearing::clear_for(const Request* request) {
   }
 }
 
-// An old chunk; for a request, or in the background.
-Task<Error> Clearing::zero(Extent chunk, const Request* on_behalf) {
-  areas_.claim(chunk);
-  zeroing_.push_back(chunk);
-  const Error error = co_await zero_below(chunk, on_behalf);
-  std::erase(zeroing_, chunk);
+// Old chunks, one behind the other; for a request, or in the background.
+Task<Error> Clearing::zero(Extent run, const Request* on_behalf) {
+  std::vector<Extent> chunks;
+  while (const auto chunk = areas_.first_old(run)) {
+    areas_.claim(*chunk);
+    chunks.push_back(*chunk);
+  }
+  zeroing_.push_back(run);
+  const Error error = co_await zero_below(run, on_behalf);
+  std::erase(zeroing_, run);
   if (error == Error::kNone) {
-    zeroed_.push_back(chunk);
+    zeroed_.insert(zeroed_.end(), chunks.begin(), chunks.end());
   } else {
-    areas_.give_back(chunk);
+    for (const Extent& chunk : chunks) areas_.give_back(chunk);
   }
   changed_.notify_all();
   co_return error;
 }
 
+// From an old chunk on so many that are old, too, and begin before `limit`.
+Extent Clearing::run_from(Extent run, Lba limit, std::uint64_t chunks) const {
+  const std::uint64_t most = geometry().maximum_io_blocks;
+  for (; chunks > 1 && run.end() < limit; --chunks) {
+    const auto next = areas_.first_old({.first = run.end(), .block_count = 1});
+    if (!next || (most != 0 && run.block_count + next->block_count > most)) break;
+    run.block_count += next->block_count;
+  }
+  return run;
+}
+
 // Without writing where drives can do without.
-Task<Error> Clearing::zero_below(Extent chunk, const Request* on_behalf) {
+Task<Error> Clearing::zero_below(Extent run, const Request* on_behalf) {
   Request like;
   like.origin = Origin::kClearing;
-  if (on_behalf != nullptr) like = part_of(*on_behalf, chunk);
+  if (on_behalf != nullptr) like = part_of(*on_behalf, run);
   like.force_unit_access = false;
   if (!unmap_refused_ && geometry().unmap && geometry().unmap_zeroes) {
     like.operation = Operation::kUnmap;
-    const Completion done = co_await below().submit(part_of(like, chunk));
+    const Completion done = co_await below().submit(part_of(like, run));
     if (done.error != Error::kUnsupported) co_return done.error;
     unmap_refused_ = true;
   }
   if (passes_ != Passes::kAll) co_return Error::kClosed;
   like.operation = Operation::kWriteZeroes;
-  const Completion done = co_await below().submit(part_of(like, chunk));
+  const Completion done = co_await below().submit(part_of(like, run));
   co_return done.error;
 }
 
@@ -315,11 +335,17 @@ Task<void> Clearing::leave_lane(TimePoint began, bool worked) {
   lane_->changed.notify_all();
 }
 
-// One chunk more; now and then what has been zeroed is kept.
+// Some chunks more; now and then what has been zeroed is kept.
 Task<Error> Clearing::step() {
   Error error = Error::kNone;
+  const TimePoint began = home().now();
   const auto chunk = areas_.first_old();
-  if (chunk) error = co_await zero(*chunk, nullptr);
+  if (chunk) {
+    error = co_await zero(run_from(*chunk, geometry().block_count, at_once_), nullptr);
+  }
+  const Duration took = home().now() - began;
+  if (took < kQuick) at_once_ = std::min(2 * at_once_, kMostAtOnce);
+  if (took > kLong) at_once_ = std::max<std::uint64_t>(at_once_ / 2, 1);
   if (error != Error::kNone || stopping_ || turning_ || zeroed_.empty()) co_return error;
   const bool due = !areas_.first_old() || zeroed_.size() >= kMostUnkept ||
                    home().now() - kept_at_ >= kLongestUnkept;

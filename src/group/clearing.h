@@ -10,15 +10,15 @@
 // What a first write waits for is that the chunks that it touches, of 1 MiB, are made zeros, and
 // one flush of the set and one commit, which it shares with all that wait at that time. It waits
 // for nothing that is cleared elsewhere, neither by others nor in the background, and no longer
-// than its deadline or until it is cancelled. In the background one chunk at a time is cleared on
-// each set, and hosts of all its volumes come first (ClearingLane).
+// than its deadline or until it is cancelled. In the background one volume at a time is cleared on
+// each set, as much at once as is done in some milliseconds, and hosts of all its volumes come
+// first (ClearingLane).
 //
 // Addresses are the set's. Everything runs on the set's home.
 #pragma once
 
 #include <functional>
 #include <memory>
-#include <string>
 #include <vector>
 
 #include "block/layer.h"
@@ -77,8 +77,9 @@ class Clearing final : public Layer {
   Task<Error> clear_for(const Request* request);
   Error reason_to_end(const Request& request) const;
   bool being_zeroed(const Extent& extent) const;
-  Task<Error> zero(Extent chunk, const Request* on_behalf);
-  Task<Error> zero_below(Extent chunk, const Request* on_behalf);
+  Extent run_from(Extent chunk, Lba limit, std::uint64_t chunks) const;
+  Task<Error> zero(Extent run, const Request* on_behalf);
+  Task<Error> zero_below(Extent run, const Request* on_behalf);
   Task<Error> keep_zeroed(Origin origin);
   void end_turn(Error error);
   Task<bool> take_lane();
@@ -89,7 +90,7 @@ class Clearing final : public Layer {
   ClearedAreas areas_;
   Keep keep_;
   std::shared_ptr<ClearingLane> lane_;
-  std::vector<Extent> zeroing_;  // Chunks that are on their way to be zeros.
+  std::vector<Extent> zeroing_;  // Runs of chunks that are on their way to be zeros.
   std::vector<Extent> zeroed_;   // Those that are, and wait to be kept.
   // Chunks are kept in turns: those that are zeroed when one begins. At most one is under way.
   bool turning_ = false;
@@ -102,6 +103,7 @@ class Clearing final : public Layer {
   bool stopping_ = false;
   bool running_ = false;
   bool unmap_refused_ = false;
+  std::uint64_t at_once_ = 1;  // Chunks, in the background.
   TimePoint kept_at_{};
 };
 
