@@ -75,8 +75,8 @@ Task<Error> make(Executor& home, File& file, std::string path, std::uint64_t byt
 }
 
 // The kernel lets go of the files of a killed process a moment after its death: who restarts it at
-// once waits for that.
-constexpr int kLockAttempts = 20;
+// once waits for that. Each opening waits 200 ms by itself: 2 s in all.
+constexpr int kLockAttempts = 8;
 constexpr Duration kLockPause = std::chrono::milliseconds(50);
 
 Task<Result<std::unique_ptr<File>>> open_locked(Executor& home, std::string path, bool create) {
