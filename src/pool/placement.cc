@@ -143,8 +143,7 @@ Task<Error> Pool::open_slot_page() {
   co_return Error::kNone;
 }
 
-// Thick branches
-// ------------------------------------------------------------------------------------
+// Thick branches ----------------------------------------------------------------------------------
 
 // Places for all pages from `first` on, in runs.
 Result<std::vector<PlacePages>> Pool::claim_all(const BranchRecord& record, PageNumber first) {

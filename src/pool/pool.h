@@ -233,8 +233,7 @@ class Pool {
   Executor& home() const noexcept { return home_; }
   const PoolOptions& options() const noexcept { return options_; }
 
-  // For volumes and changes.
-  // ------------------------------------------------------------------------
+  // For volumes and changes -----------------------------------------------------------------------
 
   BlockDevice* device(StoreIndex store) const noexcept {
     return store < devices_.size() ? devices_[store] : nullptr;

@@ -162,18 +162,25 @@ Task<Completion> PoolVolume::submit_in_place(Request request, Place place, Piece
 Task<Completion> PoolVolume::read(Request request) {
   if (!door_.try_enter()) co_await door_.enter();
   const DoorHold door(door_);
+  co_return co_await in_pieces(std::move(request), &PoolVolume::read_piece);
+}
+
+// Page by page, until one fails; the payload is put together again.
+Task<Completion> PoolVolume::in_pieces(Request request, PieceOperation operation) {
   const std::uint64_t block = pool_.options().block_bytes;
   const std::uint64_t end = request.extent.end() * block;
   std::uint64_t at = request.extent.first * block;
   if (at == end) co_return Completion{.data = std::move(request.data)};
   Piece piece = first_piece(at, end);
-  if (piece.byte_count == end - at) co_return co_await read_piece(std::move(request), piece);
+  if (piece.byte_count == end - at) {
+    co_return co_await (this->*operation)(std::move(request), piece);
+  }
   Completion whole;
   for (; at < end; at += piece.byte_count) {
     piece = first_piece(at, end);
     Request part = request_like(request);
     part.data = request.data.take_front(piece.byte_count);
-    Completion completion = co_await read_piece(std::move(part), piece);
+    Completion completion = co_await (this->*operation)(std::move(part), piece);
     whole.data.append(std::move(completion.data));
     whole.modelled_end = std::max(whole.modelled_end, completion.modelled_end);
     if (completion.error == Error::kNone) continue;

@@ -75,6 +75,8 @@ class PoolVolume final : public BlockDevice {
   Task<Completion> perform(Request request);
   Task<Completion> perform_later(Request request);
   // pool_volume.cc. Pointers are into the frame of the caller, who awaits at once.
+  using PieceOperation = Task<Completion> (PoolVolume::*)(Request request, Piece piece);
+  Task<Completion> in_pieces(Request request, PieceOperation operation);
   Task<Completion> read(Request request);
   Task<Completion> read_piece(Request request, Piece piece);
   Task<Completion> flush(Request request);

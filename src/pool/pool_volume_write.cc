@@ -5,9 +5,8 @@
 //
 //   chunk has    youngest snapshot     what happens
 //   data         none, or has it       overwritten in place, after the record of the others
-//   data         needs it              copied to a slot, recorded as kept, then overwritten in
-//   place no data      none, or has it       written whole (what the write does not cover is filled
-//   with
+//   data         needs it              copied to a slot, recorded as kept, then overwritten
+//   no data      none, or has it       written whole (what the write does not cover is filled with
 //                                      what the chunk reads as), recorded as data
 //   no data      needs it              the same; "through" or "zero" is recorded as kept
 //
@@ -32,27 +31,7 @@ Task<Completion> PoolVolume::write(Request request) {
   WriteDoor& writes = branch_->door;
   if (!writes.try_enter()) co_await writes.enter();
   const DoorHold inside(writes);
-  const std::uint64_t block = pool_.options().block_bytes;
-  const std::uint64_t end = request.extent.end() * block;
-  std::uint64_t at = request.extent.first * block;
-  if (at == end) co_return Completion{.data = std::move(request.data)};
-  Piece piece = first_piece(at, end);
-  if (piece.byte_count == end - at) co_return co_await write_piece(std::move(request), piece);
-  Completion whole;
-  for (; at < end; at += piece.byte_count) {
-    piece = first_piece(at, end);
-    Request part = request_like(request);
-    part.data = request.data.take_front(piece.byte_count);
-    Completion completion = co_await write_piece(std::move(part), piece);
-    whole.data.append(std::move(completion.data));
-    whole.modelled_end = std::max(whole.modelled_end, completion.modelled_end);
-    if (completion.error == Error::kNone) continue;
-    whole.error = completion.error;
-    whole.first_bad_lba = completion.first_bad_lba;
-    whole.data.append(std::move(request.data));
-    break;
-  }
-  co_return whole;
+  co_return co_await in_pieces(std::move(request), &PoolVolume::write_piece);
 }
 
 Task<Completion> PoolVolume::write_piece(Request request, Piece piece) {

@@ -219,6 +219,103 @@ Task<void> run_all(Executor& home, std::uint64_t seed) {
   CHECK(closed == Error::kNone);
 }
 
+// Both things that give a page of a branch another place and new data, at once.
+Task<void> fill_and_move(Rig* rig, BranchId id, unsigned* running) {
+  PageNumber next = 0;
+  bool more = true;
+  while (more) {
+    const auto left = co_await rig->pool->make_independent(id, &next, 1);
+    REQUIRE(left.has_value());
+    more = *left;
+  }
+  --*running;
+}
+
+Task<void> run_fill_and_move(Executor& home, std::uint64_t seed) {
+  Rig rig(home, {.store_pages = 100});
+  const std::string wrong = co_await rig.start();
+  REQUIRE(wrong == "");
+  std::vector<std::unique_ptr<testing::DelayDevice>> delays;
+  for (StoreIndex store = 0; store < 2; ++store) {
+    delays.push_back(std::make_unique<testing::DelayDevice>(
+        *rig.devices[store], std::chrono::microseconds(50), std::chrono::milliseconds(2)));
+    rig.pool->set_device(store, delays.back().get());
+  }
+  Random random(seed);
+  const auto source = co_await rig.pool->create({.byte_count = kCells * kCellBytes}, {});
+  REQUIRE(source.has_value());
+  auto volume = rig.pool->attach(*source);
+  Error error = co_await write_cells(*volume, 0, kCells, 1, random);
+  REQUIRE(error == Error::kNone);
+  const auto made = co_await rig.pool->clone({.branch = *source, .generation = kLive}, {}, {});
+  REQUIRE(made.has_value());
+  auto clone = rig.pool->attach(*made);
+  // Each page has a place and little in it.
+  for (std::uint64_t cell = 0; cell < kCells; cell += kTestPageBytes / kCellBytes) {
+    error = co_await write_cells(*clone, cell, 1, 2, random);
+    REQUIRE(error == Error::kNone);
+  }
+  unsigned running = 1;
+  spawn(fill_and_move(&rig, *made, &running));
+  PageNumber at = 0;
+  while (running > 0) {
+    ++at;
+    const Place place = clone->branch().pages.at(at % 3).place();
+    error = co_await rig.pool->move_page(*made, at % 3, place.store == 0 ? 1 : 0);
+    REQUIRE((error == Error::kNone || error == Error::kNotFound));
+  }
+  const auto read = co_await read_cells(*clone, 0, kCells, random);
+  REQUIRE(read.has_value());
+  for (std::uint64_t cell = 0; cell < kCells; ++cell) {
+    REQUIRE((*read)[cell] == (cell % (kTestPageBytes / kCellBytes) == 0 ? 2 : 1));
+  }
+  clone.reset();
+  volume.reset();
+  co_await rig.stop();
+}
+
+Task<void> write_first(PoolVolume* volume, std::uint32_t number, Random* random,
+                       unsigned* running) {
+  const Error error = co_await write_cells(*volume, 0, 1, number, *random);
+  CHECK(error == Error::kNone);
+  --*running;
+}
+
+// Versions are loaded again and again, while the snapshot that they are loaded for goes.
+Task<void> run_vanishing(Executor& home, std::uint64_t seed) {
+  RigOptions options{.nvram = false};
+  options.pool.map.chunk_map_bytes = 1;
+  options.pool.map.kept_bytes = 1;
+  options.pool.log.store_groups = 1;
+  Rig rig(home, options);
+  const std::string wrong = co_await rig.start();
+  REQUIRE(wrong == "");
+  Random random(seed);
+  const auto made = co_await rig.pool->create({.byte_count = kTestPageBytes}, {});
+  REQUIRE(made.has_value());
+  auto volume = rig.pool->attach(*made);
+  std::vector<Generation> taken;
+  unsigned running = 0;
+  for (std::uint32_t i = 1; i <= 40; ++i) {
+    const auto one = co_await rig.pool->snapshot({{.branch = *made, .label = {}}}, {});
+    REQUIRE(one.has_value());
+    taken.push_back((*one)[0]);
+    ++running;
+    spawn(write_first(volume.get(), i, &random, &running));
+    co_await home.sleep_for(std::chrono::microseconds(random.below(400)));
+    if (i % 2 == 0) continue;
+    const Error removed =
+        co_await rig.pool->remove_snapshot({.branch = *made, .generation = taken.back()}, {});
+    REQUIRE(removed == Error::kNone);
+  }
+  while (running > 0) co_await home.sleep_for(std::chrono::milliseconds(1));
+  co_await rig.sweep_all();
+  const std::string unsound = co_await rig.check();
+  CHECK(unsound == "");
+  volume.reset();
+  co_await rig.stop();
+}
+
 std::uint64_t seed_count() {
   const char* const text = std::getenv("SANDBAY_LONG");
   return text != nullptr ? std::strtoull(text, nullptr, 10) : 6;
@@ -230,6 +327,18 @@ TEST_CASE("a snapshot is one moment of its volumes under full load", "[pool]") {
   const auto seed = GENERATE_COPY(range<std::uint64_t>(1, seed_count() + 1));
   CAPTURE(seed);
   testing::run_in_world(seed, [&](Executor& home) { return run_all(home, seed); });
+}
+
+TEST_CASE("a page that is filled while it moves loses nothing", "[pool]") {
+  const auto seed = GENERATE_COPY(range<std::uint64_t>(1, seed_count() + 1));
+  CAPTURE(seed);
+  testing::run_in_world(seed, [&](Executor& home) { return run_fill_and_move(home, seed); });
+}
+
+TEST_CASE("writes go on while snapshots that they look at vanish", "[pool]") {
+  const auto seed = GENERATE_COPY(range<std::uint64_t>(1, 2 * seed_count() + 1));
+  CAPTURE(seed);
+  testing::run_in_world(seed, [&](Executor& home) { return run_vanishing(home, seed); });
 }
 
 }  // namespace sandbay::pool
