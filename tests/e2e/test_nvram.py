@@ -39,7 +39,7 @@ def test_an_nvram_named_as_mirror(t):
     t.check(not the_set(daemon, 'r')['running'], 'the set waits for it')
     told = texts(daemon, 'mirror lost')
     t.check(told and 'is NVRAM ' in told[0] and 'write it as file' in told[0], f'{told}')
-    t.check(cache_of(daemon)['mirror'] == 'lost', 'it is no mirror')
+    t.check(cache_of(daemon)['nvram']['mirror'] == 'lost', 'it is no mirror')
     daemon.kill()
     replace(daemon, NVRAM + 'file = "new.img"\nmirror = "nvram.img"\n', NVRAM)
     daemon.start()
