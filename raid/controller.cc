@@ -236,6 +236,7 @@ SetInfo Controller::Implementation::show(const SetState& state) const {
                .strip_bytes = superblock.strip_blocks * superblock.block_bytes,
                .byte_count = set.geometry().block_count * superblock.block_bytes,
                .integrity = superblock.integrity,
+               .blank = superblock.blank,
                .running = set.running(),
                .health = set.health(),
                .refusal = set.running() ? std::string() : set.refusal()};

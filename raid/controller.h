@@ -75,6 +75,8 @@ struct SetInfo {
   std::uint32_t strip_bytes = 0;
   std::uint64_t byte_count = 0;
   bool integrity = false;
+  bool blank =
+      false;  // ... also of what was never written: its drives were zeros when it was made.
   bool running = false;
   Health health = Health::kGood;
   std::string refusal;  // Why it does not run.

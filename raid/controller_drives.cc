@@ -123,9 +123,12 @@ Task<Controller::Outcome> Controller::Implementation::replace_drive(std::string 
   const bool other_set = target->use == DriveUse::kSpare && target->set_uuid != Uuid{} &&
                          target->set_uuid != state->set->uuid();
   if ((target->use != DriveUse::kSpare && target->use != DriveUse::kBlank) || other_set) {
+    const bool erasable =
+        other_set || target->use == DriveUse::kStranger || target->use == DriveUse::kFailed;
     co_return refusal(fmt::format(
-        "drive {} is {}; a spare or a blank drive is accepted", target->name,
-        other_set ? std::string("another set's spare") : std::string(describe(target->use))));
+        "drive {} is {}; a spare or a blank drive is accepted{}", target->name,
+        other_set ? std::string("another set's spare") : std::string(describe(target->use)),
+        erasable ? fmt::format(": `drive erase {}` makes it blank", target->name) : ""));
   }
   const std::string unfit = misfit(*target, *state, role);
   if (!unfit.empty()) co_return refusal(unfit);

@@ -72,14 +72,15 @@ unsigned default_groups(const Shape& shape) {
 std::string check_groups(const LevelRules& rules, const Shape& shape) {
   if (!rules.grouped) {
     if (implied_group_count(shape)) return {};
-    return fmt::format("{} is not divided into groups: 0 is accepted, not {}", rules.name,
-                       shape.group_count);
+    return fmt::format("{} is not divided into groups; leave their number out, and not {}",
+                       rules.name, shape.group_count);
   }
   const unsigned groups = shape.group_count == 0 ? default_groups(shape) : shape.group_count;
   const unsigned most = shape.drive_count / rules.least_in_group;
   if (groups < 2 || groups > most) {
-    return fmt::format("{} of {} drives takes 2 to {} groups of at least {} drives, not {}",
-                       rules.name, shape.drive_count, most, rules.least_in_group, groups);
+    const std::string accepted = most == 2 ? std::string("2") : fmt::format("2 to {}", most);
+    return fmt::format("{} of {} drives takes {} groups of at least {} drives, not {}", rules.name,
+                       shape.drive_count, accepted, rules.least_in_group, groups);
   }
   if (shape.drive_count % groups != 0) {
     return fmt::format(

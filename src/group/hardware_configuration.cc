@@ -127,6 +127,14 @@ void read_set(const Value& section, std::string path, Mistakes& mistakes,
               HardwareConfiguration& hardware) {
   TableReader reader(section, std::move(path), mistakes);
   SetConfiguration set{.line = section.line};
+  const auto line_of = [&](const char* key) {
+    return reader.has(key) ? reader.line_of(key) : section.line;
+  };
+  set.level_line = line_of("level");
+  set.groups_line = line_of("groups");
+  set.drives_line = line_of("drives");
+  set.spares_line = line_of("spares");
+  set.journal_line = line_of("journal");
   reader.require("name", "the set's name in quotes");
   if (const auto name = reader.string("name")) {
     check_name(reader, *name);
@@ -134,6 +142,7 @@ void read_set(const Value& section, std::string path, Mistakes& mistakes,
       reader.mistake("name", fmt::format("{} is another set's; choose a new one", *name));
     }
     set.name = *name;
+    set.name_good = !check_volume_name(*name).has_value();
   }
   reader.require("level", fmt::format("{}", kLevels));
   if (const auto text = reader.string("level")) {
@@ -285,13 +294,17 @@ class Uses {
   }
 
   // Notes that the drive is used; false, and the mistake, if it is not there or used already.
-  bool take(const SetConfiguration& set, const std::string& key, const std::string& drive,
-            std::string use) {
+  bool take(const SetConfiguration& set, std::uint32_t line, const std::string& key,
+            const std::string& drive, std::string use) {
     if (hardware_.drive(drive) == nullptr) {
-      std::vector<std::string> known;
-      for (const DriveConfiguration& other : hardware_.drives) known.push_back(other.name);
-      const std::string_view near = nearest(drive, known);
-      mistakes_.add(set.line, key,
+      std::vector<std::string> free;  // No other can be meant.
+      for (const DriveConfiguration& other : hardware_.drives) {
+        const bool named = std::ranges::find(set.drives, other.name) != set.drives.end() ||
+                           std::ranges::find(set.spares, other.name) != set.spares.end();
+        if (!named && !uses_.contains(other.name)) free.push_back(other.name);
+      }
+      const std::string_view near = nearest(drive, free);
+      mistakes_.add(line, key,
                     fmt::format("there is no drive \"{}\"; write {}", drive,
                                 near.empty() ? "the name of a section [[drive]]"
                                              : fmt::format("\"{}\"", near)));
@@ -299,7 +312,7 @@ class Uses {
     }
     const auto [other, added] = uses_.emplace(drive, std::move(use));
     if (added) return true;
-    mistakes_.add(set.line, key,
+    mistakes_.add(line, key,
                   fmt::format("drive {} is {}; a drive has one use", drive, other->second));
     return false;
   }
@@ -382,24 +395,32 @@ void check_hardware(const HardwareConfiguration& hardware, Mistakes& mistakes) {
   std::size_t index = 0;
   for (const SetConfiguration& set : hardware.sets) {
     const std::string at = fmt::format("raid[{}]", ++index);
-    bool whole = !set.drives.empty() && set.level_known;
+    bool whole = !set.drives.empty() && set.level_known && set.name_good;
     for (const std::string& drive : set.drives) {
-      whole &= uses.take(set, at + ".drives", drive, fmt::format("in set \"{}\"", set.name));
+      whole &= uses.take(set, set.drives_line, at + ".drives", drive,
+                         fmt::format("in set \"{}\"", set.name));
     }
     for (const std::string& drive : set.spares) {
-      uses.take(set, at + ".spares", drive, fmt::format("a spare of set \"{}\"", set.name));
+      uses.take(set, set.spares_line, at + ".spares", drive,
+                fmt::format("a spare of set \"{}\"", set.name));
     }
     if (set.drives.empty()) {
-      mistakes.add(set.line, at + ".drives", "a set needs at least one drive; name some");
+      mistakes.add(set.drives_line, at + ".drives", "a set needs at least one drive; name some");
     }
     if (whole) {
       const std::string error = plan_error(hardware, set);
-      if (!error.empty()) mistakes.add(set.line, at, error);
+      // What it is about: how the drives are divided, the journal, or they and the level.
+      const std::size_t prefix = error.starts_with("set '") ? set.name.size() : 0;
+      const bool of_groups = error.find("groups", prefix) != std::string::npos;
+      const bool of_journal = error.find("journal:", prefix) != std::string::npos;
+      const std::uint32_t line =
+          of_groups ? set.groups_line : (of_journal ? set.journal_line : set.level_line);
+      if (!error.empty()) mistakes.add(line, at, error);
     }
     if (set.journal != JournalPlace::kNvram) continue;
     nvram_bytes += kNvramJournalBytes;
     if (!hardware.nvram) {
-      mistakes.add(set.line, at + ".journal",
+      mistakes.add(set.journal_line, at + ".journal",
                    "there is no NVRAM; add a section [nvram], or write \"drives\"");
     }
   }

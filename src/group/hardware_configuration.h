@@ -62,7 +62,14 @@ struct SetConfiguration {
   JournalPlace journal = JournalPlace::kDrives;
   std::optional<std::uint64_t> journal_bytes;  // On each drive; none: as much as is good.
   bool level_known = false;                    // False: a mistake, noted.
+  bool name_good = false;                      // Likewise.
+  // Of the section and of its keys; the section's where a key is not there.
   std::uint32_t line = 0;
+  std::uint32_t level_line = 0;
+  std::uint32_t groups_line = 0;
+  std::uint32_t drives_line = 0;
+  std::uint32_t spares_line = 0;
+  std::uint32_t journal_line = 0;
 };
 
 struct NvramConfiguration {

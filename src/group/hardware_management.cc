@@ -215,8 +215,19 @@ void Hardware::tell_disagreements() {
   }
 }
 
+// Integrity of what was on drives before the set was made begins with its first verification.
+void note_unprotected(SetInfo& info) {
+  const raid::SetInfo& raid = info.raid;
+  if (!raid.integrity || raid.blank || raid.unverified_regions == 0) return;
+  info.notes.push_back(
+      fmt::format("integrity protects what was written since the set was made; the rest, which its "
+                  "drives had before, when it has been verified: {} of {} regions are not yet",
+                  raid.unverified_regions, raid.regions));
+}
+
 // What the cache knows of the set counts, too: whether all that was acknowledged is there.
 void Hardware::judge_writes(SetInfo& info) const {
+  note_unprotected(info);
   const std::string bar = cache_->bar(info.raid.uuid);
   if (!bar.empty()) {
     info.raid.running = false;

@@ -75,6 +75,7 @@ Task<void> takes_room_for_its_own(Executor* home) {
                                                 [](NewSet& wanted) { wanted.integrity = true; });
   REQUIRE(error == "");
   const raid::Superblock& superblock = rig.set->superblock();
+  CHECK(superblock.blank);
   for (unsigned i = 0; i < 3; ++i) {
     const raid::RoleEntry& role = superblock.roles[i];
     const Extent metadata{.first = 0, .block_count = superblock.data_offset_blocks};
@@ -126,9 +127,12 @@ TEST_CASE("A set of blank drives that are zeros needs no verification, another d
     CHECK(rig.set == nullptr);
     error = co_await rig.create(Level::kRaid6, {"d0", "d1", "d2", "d3"});
     CHECK(error.find("overwrite") != std::string::npos);
-    error = co_await rig.create(Level::kRaid6, {"d0", "d1", "d2", "d3"},
-                                [](NewSet& wanted) { wanted.overwrite = true; });
+    error = co_await rig.create(Level::kRaid6, {"d0", "d1", "d2", "d3"}, [](NewSet& wanted) {
+      wanted.overwrite = true;
+      wanted.integrity = true;
+    });
     CHECK(error == "");
+    CHECK_FALSE(rig.set->superblock().blank);
     CHECK(rig.set_info().unverified_regions > 0);
     // Nothing of the old content is in the reference: write all of it, while it is verified.
     co_await expect_filled(&rig);
@@ -272,7 +276,7 @@ TEST_CASE("Stale drives and strangers are refused, shown and never written", "[r
       CHECK(spared.error().find(name) != std::string::npos);
       const Controller::Outcome replaced = co_await rig.controller->replace_drive("d0", name);
       REQUIRE_FALSE(replaced.has_value());
-      CHECK(replaced.error().find(name) != std::string::npos);
+      CHECK(replaced.error().find(std::string("`drive erase ") + name) != std::string::npos);
     }
     co_await expect_written(&rig, 10);
     co_await rig.sleep(10s);

@@ -324,6 +324,53 @@ Task<void> lose_and_regain(ControllerRig* rig, Random* random) {
   CHECK(in.has_value());
 }
 
+// Killed after the first event of a start in which nothing was written yet, with an NVRAM that has
+// never seen the set.
+TEST_CASE("A set that was stopped in order is so until its journal has begun a life",
+          "[raid][managed]") {
+  for_worlds(3, [](Executor* home) -> Task<void> {
+    ControllerRig rig(*home);
+    nvram::SimulatedBoard first_board(std::uint64_t{32} << 20);
+    nvram::SimulatedBoard second_board(std::uint64_t{32} << 20);
+    nvram::NvramOptions memory_options;
+    memory_options.path = "nvram";
+    memory_options.boot_id = "boot";
+    auto first = co_await nvram::Nvram::open(*home, first_board, memory_options);
+    auto second = co_await nvram::Nvram::open(*home, second_board, memory_options);
+    REQUIRE((first.has_value() && second.has_value()));
+    rig.options.set.nvram = first->get();
+    rig.options.set.nvram_journal_bytes = 4 << 20;
+    co_await make(&rig, Level::kRaid5, 4);
+    co_await expect_good(rig.fill());
+    const Uuid uuid = rig.set->uuid();
+    co_await expect_stopped(&rig);
+    rig.options.set.nvram = second->get();
+    const raid::Event stopped = rig.remembered.minimum_events[uuid];
+    const auto cut = [](ControllerRig* rig, Executor* home, Uuid uuid,
+                        raid::Event before) -> Task<void> {
+      while (rig->remembered.minimum_events[uuid] == before) {
+        co_await home->sleep_for(std::chrono::microseconds(10));
+      }
+      for (const auto& drive : rig->drives) drive->fail_with(Error::kNotReady);
+    };
+    spawn(cut(&rig, home, uuid, stopped));
+    co_await rig.start();
+    REQUIRE(rig.set != nullptr);
+    CHECK_FALSE(rig.set->running());
+    co_await rig.kill();
+    // Not even all of its drives have to be there.
+    std::vector<raid::NamedDevice> some = rig.named();
+    some.pop_back();
+    co_await rig.start(some);
+    REQUIRE(rig.set->running());
+    CHECK(rig.told(SetEvent::Kind::kJournalLost) == 0);
+    CHECK_FALSE(rig.set->superblock().redundancy_suspect);
+    CHECK_FALSE(rig.set->superblock().clean);
+    co_await expect_good(rig.check());
+    co_await expect_stopped(&rig);
+  });
+}
+
 TEST_CASE("Drives that come and go under load, with stops and power cuts between",
           "[raid][managed]") {
   for (const Level level : {Level::kRaid5, Level::kRaid6, Level::kRaid10, Level::kRaid50}) {

@@ -153,6 +153,31 @@ TEST_CASE("An older copy of a drive from the same run is stale after two minutes
   }
 }
 
+// Events are so many that a superblock does not remember all of them.
+TEST_CASE("A drive that was away for many events comes back to what it has missed",
+          "[raid][set_back]") {
+  for_worlds(1, [](Executor* home) -> Task<void> {
+    ControllerRig rig(*home);
+    rig.options.set.maintenance.event_every = 1s;
+    co_await make(&rig, Level::kRaid5, 4);
+    co_await expect_whole(&rig);
+    Controller::Outcome done = co_await rig.controller->remove_drive("d1");
+    CHECK(done.has_value());
+    for (unsigned second = 0; second < 150; ++second) {
+      co_await expect_good(rig.write(0, 8, second));
+      co_await rig.sleep(2s);
+    }
+    CHECK(rig.set->superblock().history.size() == raid::kMostHistory);
+    done = co_await rig.controller->insert_drive("d1", &rig.drive("d1"));
+    CHECK(done.has_value());
+    CHECK(rig.info("d1").why.empty());
+    CHECK(rig.set->drives()->stale_count(1, false) <= 4);  // And what was not flushed.
+    co_await expect_whole(&rig);
+    co_await expect_good(rig.check());
+    co_await expect_stopped(&rig);
+  });
+}
+
 TEST_CASE("A drive that lost its power, came late or has a bad place is not set back",
           "[raid][set_back]") {
   for_worlds(6, [](Executor* home) -> Task<void> {
