@@ -154,9 +154,13 @@ Task<void> Controller::Implementation::replace_failing(SetState* state) {
     const SetDrives& drives = *state->set->drives();
     Entry* entry = holder(*state, role);
     if (entry == nullptr) continue;
-    if (entry->device->health() == Health::kFailed) {  // It says so by itself, without any I/O.
+    // It says so by itself, without any I/O.
+    const Health health = entry->device->health();
+    if (health == Health::kFailed || health == Health::kMissing) {
       SetDrives& changing = *state->set->drives();
-      const bool out = changing.drop(role, DropReason::kFailed, "it says that it has failed");
+      const bool failed = health == Health::kFailed;
+      const bool out = changing.drop(role, failed ? DropReason::kFailed : DropReason::kMissing,
+                                     failed ? "it says that it has failed" : "it was pulled");
       if (out) co_await changing.settled();
       continue;
     }

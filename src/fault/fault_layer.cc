@@ -136,6 +136,12 @@ Task<Completion> FaultLayer::submit_involved(Request request, std::uint64_t oper
 Task<Completion> FaultLayer::perform(Request request, Strikes strikes, std::uint64_t operation,
                                      std::uint64_t power_cycle) {
   Error error = refusal(request.operation);
+  // As a drive's unit attention: what it had not flushed is gone, and so may be all of it.
+  const bool advises = request.operation == Operation::kAdvise;
+  if (error == Error::kNone && !advises && std::exchange(attention_, false)) {
+    error = Error::kNotReady;
+    update();
+  }
   if (error == Error::kNone) error = co_await delay(request, strikes, operation);
   // The power may have gone with this very operation, or the drive died while it waited; a command
   // that hung ends with it.
@@ -306,6 +312,7 @@ void FaultLayer::begin(const RulePointer& rule) {
 
 void FaultLayer::finish(ActiveRule& rule, bool forget) {
   grow_defects();
+  const bool was_away = away();
   const auto is_rule = [&](const auto& entry) { return entry->rule.get() == &rule; };
   const auto found = std::ranges::find_if(
       lasting_rules_, [&](const RulePointer& lasting) { return lasting.get() == &rule; });
@@ -319,6 +326,7 @@ void FaultLayer::finish(ActiveRule& rule, bool forget) {
     // All at once, in any order.
     if (fault == Fault::kStall) unpark(&rule, &rule.random);
   }
+  if (was_away && !away()) attention_ = true;
   if (forget) {
     std::erase_if(paces_, is_rule);
     std::erase_if(watches_, is_rule);
@@ -421,8 +429,8 @@ void FaultLayer::grow_defects() {
 }
 
 void FaultLayer::update() {
-  involved_ = replaced_ || !rules_.empty() || !lasting_rules_.empty() || !damage_.none() ||
-              !watches_.empty();
+  involved_ = replaced_ || attention_ || !rules_.empty() || !lasting_rules_.empty() ||
+              !damage_.none() || !watches_.empty();
   const Health now = health();
   if (now == told_health_) return;
   told_health_ = now;

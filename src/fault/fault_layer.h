@@ -144,7 +144,9 @@ class FaultLayer final : public Layer {
   FaultLayerOptions options_;
   BlockDevice* target_;
   bool involved_ = false;
-  bool replaced_ = false;     // The device below is another than at first.
+  bool replaced_ = false;  // The device below is another than at first.
+  // It was away, and nobody has been told yet: it is powered on anew, and may be another drive.
+  bool attention_ = false;
   bool wearing_out_ = false;  // Defects have passed a threshold.
   std::uint64_t operations_ = 0;
   std::uint64_t depth_ = 0;

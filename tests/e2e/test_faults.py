@@ -108,6 +108,27 @@ def test_pulled_and_another_inserted(t):
     load.require_good()
 
 
+def test_another_inserted_while_nobody_looks(t):
+    for level, count in (('raid1', 2), ('raid5', 4), ('raid10', 4)):
+        daemon = bay(t, level=level, count=count)
+        at_rest(t, daemon)
+        t.run('qemu-io', '-f', 'raw', '-c', 'write -P 7 0 12M', '-c', 'flush', daemon.url('v'))
+        daemon.sandbay('fault', 'add', 'at=drive:d1', 'do=pull')
+        daemon.sandbay('fault', 'add', 'at=drive:d1', 'do=insert', 'content=other')
+        t.run('qemu-io', '-f', 'raw', '-c', 'read -P 7 0 12M', daemon.url('v'))
+        t.until(lambda: the_set(daemon, 'r')['health'] == 'degraded', f'{level} is degraded')
+        t.check(the_drive(daemon, 'd1')['use'] != 'member', f'{level}: adopted silently')
+        daemon.stop()
+
+
+def test_a_pulled_drive_is_missed_without_load(t):
+    daemon = bay(t)
+    at_rest(t, daemon)
+    daemon.sandbay('fault', 'add', 'at=drive:d2', 'do=pull')
+    t.until(lambda: the_set(daemon, 'r')['health'] == 'degraded', 'the set is degraded')
+    t.check('drive missing' in kinds(daemon), f'told: {kinds(daemon)}')
+
+
 def test_lse(t):
     daemon = bay(t, 'at=drive:d0 do=lse lba=16384+512')
     load = attached(t, daemon)

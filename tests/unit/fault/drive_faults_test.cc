@@ -71,12 +71,16 @@ Task<void> pull_and_insert(Executor& home) {
   CHECK(error == Error::kNotReady);
   bench.add("at=drive:d0 do=insert");
   CHECK(bench.layer().present());
+  error = co_await read_error(bench.layer(), {5, 1});
+  CHECK(error == Error::kNotReady);  // Once: it may be another drive.
   int value = co_await read_value(bench.layer(), 5);
   CHECK(value == 1);
 
   bench.add("at=drive:d0 do=pull");
   bench.add("at=drive:d0 do=insert content=other");
   CHECK(bench.layer().geometry().block_count == kBlocks / 2);
+  error = co_await write_value(bench.layer(), 5, 3);
+  CHECK(error == Error::kNotReady);
   value = co_await read_value(bench.layer(), 5);
   CHECK(value == 0);
   error = co_await read_error(bench.layer(), {kBlocks - 1, 1});  // Of somebody who has not looked.
@@ -89,6 +93,10 @@ Task<void> pull_and_insert(Executor& home) {
   co_await home.sleep_for(milliseconds(11));
   CHECK(bench.layer(0).present());
   CHECK(bench.layer(1).present());
+  error = co_await read_error(bench.layer(1), {5, 1});
+  CHECK(error == Error::kNotReady);
+  error = co_await read_error(bench.layer(1), {5, 1});
+  CHECK(error == Error::kNone);
   bench.drives[0].layer.reset();  // Before the content that was inserted.
 }
 
