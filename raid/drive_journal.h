@@ -15,6 +15,8 @@
 //  * After a batch could be stored on no drive, nothing is appended any more until recover().
 //  * recover() brings what it returns, and the newest tail, back to `copies` live drives before it
 //    ends, and reset() continues behind every sequence that an absent drive may have seen.
+//  * Nothing older than a record of which nothing is known comes back: it may be older than what
+//    that one wrote.
 //
 // Up to copies - 1 drives of each group may be missing, and records damaged on as many, at every
 // recovery. Memory that appends take in the steady state: the lists of slices of a batch; headers

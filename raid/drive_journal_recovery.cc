@@ -71,9 +71,14 @@ Task<Result<JournalRecovery>> DriveJournal::recover_once() {
                                 .writes = record.writes,
                                 .payload = std::move(payload)});
   }
-  keep_newest(recovery.updates, recovery.lost, ring_.block_bytes);
   // Of which stripes the others were nobody knows.
-  if (durable_count < newest_batch - scan.tail()) recovery.all_lost = true;
+  if (durable_count < newest_batch - scan.tail()) {
+    recovery.all_lost = true;
+    std::uint64_t missing = newest_batch - 1;
+    while (scan.records().contains(missing)) --missing;
+    give_up_before(missing, recovery);
+  }
+  keep_newest(recovery.updates, recovery.lost, ring_.block_bytes);
   co_return recovery;
 }
 

@@ -74,6 +74,17 @@ void trim(RecoveredUpdate& update, std::map<unsigned, Covered>& covered,
 
 }  // namespace
 
+void give_up_before(std::uint64_t sequence, JournalRecovery& recovery) {
+  for (RecoveredUpdate& update : recovery.updates) {
+    if (update.sequence >= sequence) break;
+    recovery.lost.push_back(
+        {.sequence = update.sequence, .stripe = update.stripe, .writes = std::move(update.writes)});
+  }
+  std::erase_if(recovery.updates,
+                [&](const RecoveredUpdate& update) { return update.sequence < sequence; });
+  std::ranges::sort(recovery.lost, {}, &LostUpdate::sequence);
+}
+
 void keep_newest(std::vector<RecoveredUpdate>& updates, std::span<const LostUpdate> lost,
                  std::uint32_t block_bytes) {
   std::map<unsigned, Covered> covered;

@@ -19,4 +19,8 @@ namespace sandbay::raid {
 void keep_newest(std::vector<RecoveredUpdate>& updates, std::span<const LostUpdate> lost,
                  std::uint32_t block_bytes);
 
+// Updates before `sequence`, of one of which nothing is known, are lost, too: it may have written
+// the same places, and what is there is then newer.
+void give_up_before(std::uint64_t sequence, JournalRecovery& recovery);
+
 }  // namespace sandbay::raid

@@ -22,23 +22,6 @@ struct NvramJournal::Append {
   Event ended;
 };
 
-namespace {
-
-// Updates before one of which nothing is known: it may have written the same places, and what is
-// there is then newer.
-void give_up_before(std::uint64_t sequence, JournalRecovery& recovery) {
-  for (RecoveredUpdate& update : recovery.updates) {
-    if (update.sequence >= sequence) break;
-    recovery.lost.push_back(
-        {.sequence = update.sequence, .stripe = update.stripe, .writes = std::move(update.writes)});
-  }
-  std::erase_if(recovery.updates,
-                [&](const RecoveredUpdate& update) { return update.sequence < sequence; });
-  std::ranges::sort(recovery.lost, {}, &LostUpdate::sequence);
-}
-
-}  // namespace
-
 NvramJournal::NvramJournal(nvram::Region& region, Uuid set, std::uint32_t block_bytes)
     : region_(region), log_(region, {}), set_(set), block_bytes_(block_bytes) {
   static_assert(kMostJournalHeaderBytes <= nvram::RecordLog::kMostDescriptorBytes);

@@ -290,11 +290,13 @@ TEST_CASE("A record that was durable and is lost on all drives is reported", "[r
   damage_stripe(bench, 2, in_header);
   bench.run([](Bench* b) -> Task<void> { return recover_again(b); });
   REQUIRE(bench.found.has_value());
-  CHECK(stripes(*bench.found) == std::vector<std::uint64_t>{1, 3});
+  // Where nobody knows what it wrote, it may have written what the one before it did, too.
+  const std::vector<std::uint64_t> known = {1, 3};
+  const std::vector<std::uint64_t> newer = {3};
+  CHECK(stripes(*bench.found) == (in_header ? newer : known));
   CHECK(bench.found->all_lost == in_header);
-  REQUIRE(bench.found->lost.size() == (in_header ? 0 : 1));
-  if (in_header) return;
-  CHECK(bench.found->lost[0].stripe == 2);
+  REQUIRE(bench.found->lost.size() == 1);
+  CHECK(bench.found->lost[0].stripe == (in_header ? 1 : 2));
   CHECK_FALSE(bench.found->lost[0].writes.empty());
 }
 
