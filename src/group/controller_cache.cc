@@ -369,19 +369,28 @@ Task<void> ControllerCache::forget_clean_sets() {
   if (final == Error::kNone && !abandoned_) co_await clear_marks();
 }
 
-// A drive may be slow, and there may be much: as long as it gets less nobody gives up.
+// A drive may be slow, and there may be much: as long as it takes more nobody gives up. What it
+// takes again and again, since it does not keep it, is no progress.
 Task<bool> ControllerCache::wait_while_destaging(std::shared_ptr<Event> ended, TimePoint deadline) {
   const Duration patience = deadline - home_.now();
-  std::uint64_t least = cache_ != nullptr ? cache_->counters().dirty_bytes : 0;
-  for (;;) {
+  const std::uint64_t begun = destaged_bytes();
+  const std::uint64_t most = cache_ != nullptr ? 2 * cache_->counters().dirty_bytes : 0;
+  for (std::uint64_t seen = begun;;) {
     const bool done = co_await ended->wait_until(deadline);
     if (done || cache_ == nullptr) co_return done;
-    const std::uint64_t left = cache_->counters().dirty_bytes;
-    if (left >= least) co_return false;
-    least = left;
+    const std::uint64_t now = destaged_bytes();
+    if (now == seen || now - begun > most) co_return false;
+    seen = now;
     deadline = home_.now() + patience;
-    spdlog::info("cache: {} are still to be brought to the drives", format_size_rounded(left));
+    spdlog::info("cache: {} are still to be brought to the drives",
+                 format_size_rounded(cache_->counters().dirty_bytes));
   }
+}
+
+std::uint64_t ControllerCache::destaged_bytes() const {
+  std::uint64_t bytes = 0;
+  for (const auto& [uuid, guard] : guards_) bytes += guard->device().counters().destage_bytes;
+  return bytes;
 }
 
 void ControllerCache::tell_left() {

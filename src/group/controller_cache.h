@@ -76,7 +76,7 @@ class ControllerCache {
   Task<Outcome> start(nvram::Nvram* nvram);
   // Destages everything, and notes which sets have nothing in the NVRAM any more. The sets are
   // still there, nobody uses them through the cache any more. False: something did not end by the
-  // deadline, which is put off as long as there is ever less to destage; everything here must stay
+  // deadline, which is put off as long as drives take more of it; everything here must stay
   // until the process ends, for it is still used. Events and metadata are not.
   Task<bool> stop(TimePoint deadline);
   // After stop(): acknowledged writes are gone, since no NVRAM has what could not be destaged.
@@ -180,6 +180,7 @@ class ControllerCache {
   Task<void> close_all();
   Task<void> settle_all(std::shared_ptr<Event> ended);
   Task<bool> wait_while_destaging(std::shared_ptr<Event> ended, TimePoint deadline);
+  std::uint64_t destaged_bytes() const;
   Task<void> forget_clean_sets();
   void tell_left();
   Task<void> clear_marks();
