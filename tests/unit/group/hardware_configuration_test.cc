@@ -144,6 +144,18 @@ TEST_CASE("A set's mistakes are told", "[configuration][hardware]") {
   check_mistake(set("level = \"raid5\"\ndrives = [\"d0\", \"d1\", \"d2\"]\nspare = [\"d3\"]\n"),
                 "spares");
   check_mistake(set("level = \"raid0\"\ndrives = []\n"), "at least one drive");
+  // At the line of the key; and what is suggested is free.
+  const auto before = std::ranges::count(std::string_view(kSmallest), '\n');
+  check_mistake(
+      "[[raid]]\nname = \"r\"\nlevel = \"raid5\"\ngroups = 2\n"
+      "drives = [\"d0\", \"d1\", \"d2\"]\n" +
+          drives(3),
+      fmt::format("x.toml:{}: raid[1]", before + 4));
+  check_mistake(
+      "[[raid]]\nname = \"r\"\nlevel = \"raid5\"\n"
+      "drives = [\"d0\", \"d1\", \"d3\"]\n" +
+          drives(3),
+      fmt::format("x.toml:{}: raid[1].drives: there is no drive \"d3\"; write \"d2\"", before + 4));
 }
 
 TEST_CASE("Mistakes of NVRAM, faults and volumes on sets are told", "[configuration][hardware]") {
