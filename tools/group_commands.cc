@@ -54,14 +54,35 @@ void show(const Settings& settings) {
                    }));
 }
 
+void check(Settings& settings) {
+  const json answer =
+      expect(Client(settings.management).post("/api/v1/group/check", json::object()));
+  bool right = true;
+  for (const json& pool : answer.at("pools")) right = right && pool.at("wrong").empty();
+  if (!right) settings.exit_code = 1;
+  if (settings.json) return print_json(answer);
+  for (const json& pool : answer.at("pools")) {
+    fmt::print("pool {}: {} pages, {} branches, {} snapshots, which keep {} chunks: {}\n",
+               pool.at("pool").get<std::string>(), pool.at("pages").dump(),
+               pool.at("branches").dump(), pool.at("snapshots").dump(),
+               pool.at("kept_chunks").dump(),
+               pool.at("wrong").empty() ? std::string("all is well")
+                                        : fmt::format("{} findings", pool.at("wrong").size()));
+    for (const json& line : pool.at("wrong")) fmt::print("  {}\n", line.get<std::string>());
+  }
+  if (answer.at("pools").empty()) fmt::print("There are no pools.\n");
+}
+
 }  // namespace
 
 void add_group_commands(CLI::App& app, Settings& settings) {
-  CLI::App* noun = app.add_subcommand("group", "The group that the daemon runs: show");
+  CLI::App* noun = app.add_subcommand("group", "The group that the daemon runs: show, check");
   noun->require_subcommand(1);
   noun->add_subcommand("show", "Show its name, portals and numbers")->callback([&settings] {
     show(settings);
   });
+  noun->add_subcommand("check", "Verify the maps of all pools; ends with 1 if something is wrong")
+      ->callback([&settings] { check(settings); });
 }
 
 }  // namespace sandbay::cli

@@ -84,10 +84,13 @@ int run(int argument_count, char** argument_values) {
   add_drive_commands(app, settings);
   add_raid_commands(app, settings);
   add_cache_commands(app, settings);
+  add_pool_commands(app, settings);
   add_volume_commands(app, settings);
+  add_snapshot_commands(app, settings);
   add_target_commands(app, settings);
   add_session_commands(app, settings);
   add_access_commands(app, settings);
+  add_task_commands(app, settings);
   add_fault_commands(app, settings);
   add_event_commands(app, settings);
   add_load_command(app, settings);

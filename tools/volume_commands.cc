@@ -1,4 +1,4 @@
-// sandbay volume list|show|create|expand|rename|cache|delete
+// sandbay volume list|show|create|expand|shrink|rename|cache|online|offline|read-only|limits|delete
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
@@ -25,10 +25,18 @@ struct VolumeArguments {
   std::string file;
   std::string device;
   std::string raid;
+  std::string pool;
+  std::string on;
+  std::string raid_level;
+  int thin_warning = -1;
+  int thin_limit = -1;
+  std::int64_t operations_limit = -1;
+  std::string bytes_limit;
   std::string target;
   std::vector<std::string> initiators;
   int lun = -1;
-  int block_size = 512;
+  int block_size = 0;
+  bool writes = false;
   std::string cache;
   bool memory = false;
   bool thin = false;
@@ -36,6 +44,7 @@ struct VolumeArguments {
   bool read_only = false;
   bool write_through = false;
   bool force = false;
+  bool full_copy = false;
 };
 
 std::string path_of(const std::string& name) {
@@ -65,7 +74,8 @@ void list(const Settings& settings) {
     table.add({volume.at("name").get<std::string>(), human_size(volume.at("size")),
                volume.at("backing").get<std::string>(), volume.at("lun").dump(),
                volume.at("target").get<std::string>(), volume.at("sessions").dump(),
-               volume.at("health").get<std::string>()});
+               volume.at("online").get<bool>() ? volume.at("health").get<std::string>()
+                                               : std::string("offline")});
   }
   if (table.empty()) {
     fmt::print("There are no volumes. Make one: sandbay volume create NAME --size 10GiB\n");
@@ -77,7 +87,26 @@ void list(const Settings& settings) {
 std::string where(const json& volume) {
   const auto path = volume.at("path").get<std::string>();
   const auto backing = volume.at("backing").get<std::string>();
+  if (backing == "raid") return "set " + volume.at("raid").get<std::string>();
+  if (backing == "pool") return "pool " + volume.at("pool").get<std::string>();
   return path.empty() ? backing : fmt::format("{} {}", backing, path);
+}
+
+std::string limits_of(const json& volume) {
+  if (volume.at("backing").get<std::string>() != "pool") return {};
+  std::string text;
+  const auto add = [&](const std::string& words) { text += (text.empty() ? "" : ", ") + words; };
+  if (volume.at("thin").get<bool>()) {
+    add(fmt::format("told at {} %, at most {} % of its size", volume.at("thin_warning").dump(),
+                    volume.at("thin_limit").dump()));
+  }
+  if (volume.at("operations_limit") != 0) {
+    add(volume.at("operations_limit").dump() + " operations a second");
+  }
+  if (volume.at("bytes_limit") != 0) {
+    add(group::format_rate(volume.at("bytes_limit").get<std::uint64_t>()));
+  }
+  return text;
 }
 
 void print_volume(const json& volume) {
@@ -99,10 +128,16 @@ void print_volume(const json& volume) {
           {"health", text("reason").empty()
                          ? text("health")
                          : fmt::format("{}: {}", text("health"), text("reason"))},
+          {"online", flag("online")},
           {"thin", flag("thin")},
+          {"allocated",
+           text("backing") == "pool" ? human_size(volume.at("allocated")) : std::string()},
+          {"limits", limits_of(volume)},
+          {"snapshots", volume.at("snapshots").dump()},
           {"read only", flag("read_only")},
           {"write cache", flag("write_cache")},
-          {"cache", text("backing") == "raid" ? text("cache") : std::string()},
+          {"cache",
+           text("backing") == "raid" || text("backing") == "pool" ? text("cache") : std::string()},
           {"to clear",
            volume.at("uncleared") == 0 ? std::string() : human_size(volume.at("uncleared"))},
           {"declared", volume.at("declared").get<bool>() ? "in the configuration file" : "no"},
@@ -127,7 +162,13 @@ void show(const Settings& settings, const VolumeArguments& arguments) {
 }
 
 json body_of(const VolumeArguments& a) {
-  json body{{"name", a.name}, {"block_size", a.block_size}, {"read_only", a.read_only}};
+  json body{{"name", a.name}, {"read_only", a.read_only}};
+  if (a.block_size != 0) body["block_size"] = a.block_size;
+  if (!a.pool.empty()) body["pool"] = a.pool;
+  if (!a.on.empty()) body["on"] = a.on;
+  if (!a.raid_level.empty()) body["raid_level"] = a.raid_level;
+  if (a.thin_warning >= 0) body["thin_warning"] = a.thin_warning;
+  if (a.thin_limit >= 0) body["thin_limit"] = a.thin_limit;
   if (!a.size.empty()) body["size"] = bytes_of(a.size);
   if (!a.file.empty()) body["file"] = std::filesystem::absolute(a.file).string();
   if (!a.device.empty()) body["device"] = std::filesystem::absolute(a.device).string();
@@ -171,6 +212,51 @@ void expand(const Settings& settings, const VolumeArguments& arguments) {
   fmt::print("volume {}: {}\n", arguments.name, human_size(volume.at("size")));
 }
 
+void make_clone(const Settings& settings, const VolumeArguments& arguments) {
+  const json body{{"name", arguments.new_name}, {"full_copy", arguments.full_copy}};
+  const json volume =
+      expect(Client(settings.management).post(path_of(arguments.name) + "/clone", body));
+  if (settings.json) return print_json(volume);
+  fmt::print("volume {}: {}, {} LUN {}\n", arguments.new_name, human_size(volume.at("size")),
+             volume.at("target").get<std::string>(), volume.at("lun").dump());
+}
+
+void shrink(const Settings& settings, const VolumeArguments& arguments) {
+  const json body{{"size", bytes_of(arguments.size)}, {"force", arguments.force}};
+  const json volume = expect(Client(settings.management).patch(path_of(arguments.name), body));
+  if (settings.json) return print_json(volume);
+  fmt::print("volume {}: {}\n", arguments.name, human_size(volume.at("size")));
+}
+
+void set_online(const Settings& settings, const VolumeArguments& arguments, bool online) {
+  const json body{{"online", online}};
+  const json volume = expect(Client(settings.management).patch(path_of(arguments.name), body));
+  if (settings.json) return print_json(volume);
+  fmt::print("volume {}: {}\n", arguments.name, online ? "online" : "offline");
+}
+
+void set_read_only(const Settings& settings, const VolumeArguments& arguments) {
+  const json body{{"read_only", !arguments.writes}};
+  const json volume = expect(Client(settings.management).patch(path_of(arguments.name), body));
+  if (settings.json) return print_json(volume);
+  fmt::print("volume {}: {}\n", arguments.name, arguments.writes ? "takes writes" : "read-only");
+}
+
+void set_limits(const Settings& settings, const VolumeArguments& arguments) {
+  json body = json::object();
+  if (arguments.thin_warning >= 0) body["thin_warning"] = arguments.thin_warning;
+  if (arguments.thin_limit >= 0) body["thin_limit"] = arguments.thin_limit;
+  if (arguments.operations_limit >= 0) body["operations_limit"] = arguments.operations_limit;
+  if (!arguments.bytes_limit.empty()) {
+    const auto rate = group::parse_rate(arguments.bytes_limit);
+    if (!rate) throw CLI::ValidationError("--rate", rate.error());
+    body["bytes_limit"] = *rate;
+  }
+  const json volume = expect(Client(settings.management).patch(path_of(arguments.name), body));
+  if (settings.json) return print_json(volume);
+  fmt::print("volume {}: {}\n", arguments.name, limits_of(volume));
+}
+
 void rename(const Settings& settings, const VolumeArguments& arguments) {
   const json body{{"name", arguments.new_name}};
   const json volume = expect(Client(settings.management).patch(path_of(arguments.name), body));
@@ -191,6 +277,16 @@ void remove(const Settings& settings, const VolumeArguments& arguments) {
   if (!settings.json) fmt::print("volume {}: deleted\n", arguments.name);
 }
 
+void add_limit_options(CLI::App& verb, VolumeArguments& a) {
+  verb.add_option("--thin-warning", a.thin_warning,
+                  "Of a pool, thin: tell when it has taken so much of its size; 0: never")
+      ->check(CLI::Range(0, 100))
+      ->type_name("PERCENT");
+  verb.add_option("--thin-limit", a.thin_limit, "Of a pool, thin: the most that it may take")
+      ->check(CLI::Range(1, 100))
+      ->type_name("PERCENT");
+}
+
 void add_create_options(CLI::App& verb, VolumeArguments& a) {
   verb.add_option("NAME", a.name, "Letters, digits, dots, dashes and underscores")->required();
   verb.add_option("--size", a.size, "Such as 512MiB, 100GiB or 1TB")->type_name("SIZE");
@@ -208,18 +304,26 @@ void add_create_options(CLI::App& verb, VolumeArguments& a) {
       ->excludes(file)
       ->excludes(device)
       ->excludes(memory);
-  verb.add_option("--block-size", a.block_size, "Logical block size")
+  verb.add_option("--pool", a.pool, "Put it on this pool; on the one pool if there is one")
+      ->type_name("POOL")
+      ->excludes(file)
+      ->excludes(device)
+      ->excludes(memory);
+  verb.add_option("--on", a.on, "Of a pool: on this set of it")->type_name("SET");
+  verb.add_option("--raid-level", a.raid_level, "Of a pool: rather on sets of this level")
+      ->type_name("LEVEL");
+  add_limit_options(verb, a);
+  verb.add_option("--block-size", a.block_size, "Logical block size; 512, or the pool's, otherwise")
       ->check(CLI::Validator(
           [](const std::string& text) {
             return text == "512" || text == "4096"
                        ? std::string()
                        : fmt::format("\"{}\" is no block size; write 512 or 4096", text);
           },
-          "BYTES"))
-      ->capture_default_str();
+          "BYTES"));
   auto* thin = verb.add_flag("--thin", a.thin,
                              "Tell initiators that UNMAP frees space (the default unless "
-                             "--preallocate is given)");
+                             "--preallocate is given). Of a pool: take pages as they are written");
   verb.add_flag("--preallocate", a.preallocate, "Take the file's whole space at once")
       ->excludes(thin);
   verb.add_flag("--read-only", a.read_only, "Refuse writes");
@@ -243,8 +347,7 @@ void add_create_options(CLI::App& verb, VolumeArguments& a) {
 
 void add_volume_commands(CLI::App& app, Settings& settings) {
   const auto a = std::make_shared<VolumeArguments>();
-  CLI::App* noun =
-      app.add_subcommand("volume", "Volumes: list, show, create, expand, rename, cache, delete");
+  CLI::App* noun = app.add_subcommand("volume", "Volumes: list, show, create, change, delete");
   noun->require_subcommand(1);
   noun->add_subcommand("list", "List all volumes")->callback([&settings] { list(settings); });
 
@@ -263,6 +366,39 @@ void add_volume_commands(CLI::App& app, Settings& settings) {
   verb->add_option("--size", a->size, "The new size")->required()->type_name("SIZE");
   verb->callback([&settings, a] { expand(settings, *a); });
 
+  verb = noun->add_subcommand("clone", "Make a thin volume that begins as one on a pool is now");
+  verb->add_option("NAME", a->name)->required();
+  verb->add_option("NEW", a->new_name)->required();
+  verb->add_flag("--full-copy", a->full_copy, "Copy everything in the background; see task list");
+  verb->callback([&settings, a] { make_clone(settings, *a); });
+
+  verb = noun->add_subcommand("shrink", "Make a volume on a pool smaller; its end is lost");
+  verb->add_option("NAME", a->name)->required();
+  verb->add_option("--size", a->size, "The new size")->required()->type_name("SIZE");
+  verb->add_flag("--force", a->force, "Yes, what lies behind the new end is to be lost");
+  verb->callback([&settings, a] { shrink(settings, *a); });
+
+  verb = noun->add_subcommand("online", "Let a volume serve again");
+  verb->add_option("NAME", a->name)->required();
+  verb->callback([&settings, a] { set_online(settings, *a, true); });
+
+  verb = noun->add_subcommand("offline", "Let a volume answer NOT READY; its initiators stay");
+  verb->add_option("NAME", a->name)->required();
+  verb->callback([&settings, a] { set_online(settings, *a, false); });
+
+  verb = noun->add_subcommand("read-only", "Refuse writes to a volume");
+  verb->add_option("NAME", a->name)->required();
+  verb->add_flag("--off", a->writes, "Take writes again");
+  verb->callback([&settings, a] { set_read_only(settings, *a); });
+
+  verb = noun->add_subcommand("limits", "Change what a volume on a pool may take, and do");
+  verb->add_option("NAME", a->name)->required();
+  add_limit_options(*verb, *a);
+  verb->add_option("--iops", a->operations_limit, "Operations a second; 0: any number")
+      ->check(CLI::Range(std::int64_t{0}, std::int64_t{1} << 40));
+  verb->add_option("--rate", a->bytes_limit, "Such as 40MB/s; 0B/s: any number")->type_name("RATE");
+  verb->callback([&settings, a] { set_limits(settings, *a); });
+
   verb = noun->add_subcommand("rename", "Rename a volume; its target keeps its name");
   verb->add_option("NAME", a->name)->required();
   verb->add_option("NEW", a->new_name)->required();
@@ -278,7 +414,8 @@ void add_volume_commands(CLI::App& app, Settings& settings) {
   verb = noun->add_subcommand(
       "delete", "Delete a volume, and its data if they are in the state directory or memory");
   verb->add_option("NAME", a->name)->required();
-  verb->add_flag("--force", a->force, "Also while sessions use it: they are ended");
+  verb->add_flag("--force", a->force,
+                 "Also while sessions use it, which are ended, and with all its snapshots");
   verb->callback([&settings, a] { remove(settings, *a); });
 }
 

@@ -29,6 +29,7 @@ struct RunningGroup::Loaded {
   std::optional<std::string> group;
   std::map<std::string, std::pair<VolumeRecord, std::string>> volumes;  // By name; and as stored.
   std::vector<metadata::Entry> intents;
+  std::vector<PoolRecord> pools;
 };
 
 Task<std::expected<std::unique_ptr<Group>, std::string>> Group::start(Configuration configuration,
@@ -71,6 +72,8 @@ Task<RunningGroup::Outcome> RunningGroup::assemble() {
   if (!outcome) co_return outcome;
   outcome = plan_volumes(&loaded);
   if (!outcome) co_return outcome;
+  outcome = co_await open_pools(&loaded);
+  if (!outcome) co_return outcome;
   outcome = co_await open_volumes(&loaded);
   if (!outcome) co_return outcome;
   for (const TargetConfiguration& target : configuration_.targets) target_for(target.name);
@@ -79,6 +82,8 @@ Task<RunningGroup::Outcome> RunningGroup::assemble() {
     if (!outcome) co_return outcome;
   }
   outcome = co_await forget_clearing();
+  if (!outcome) co_return outcome;
+  outcome = co_await open_snapshots();
   if (!outcome) co_return outcome;
   server_ = iscsi::TargetServer::create(configuration_.limits, [](const iscsi::ServerEvent& event) {
     const bool warning = event.severity == iscsi::EventSeverity::kWarning;
@@ -91,6 +96,7 @@ Task<RunningGroup::Outcome> RunningGroup::assemble() {
   if (discovery != Error::kNone) {
     co_return std::unexpected(fmt::format("{}: discovery: {}", configuration_.file, message));
   }
+  spawn(run_schedules());
   co_return open_portals();
 }
 
@@ -131,10 +137,44 @@ Task<RunningGroup::Outcome> RunningGroup::load(Loaded* loaded) {
     if (!record) co_return std::unexpected(fmt::format("metadata {} {}", key, record.error()));
     stored_targets_.push_back(std::move(*record));
   }
+  const auto pools = co_await load_all(std::string(kPoolPrefix));
+  if (!pools) co_return std::unexpected(pools.error());
+  for (const auto& [key, value] : *pools) {
+    auto record = decode_pool(value);
+    if (!record) co_return std::unexpected(fmt::format("metadata {} {}", key, record.error()));
+    loaded->pools.push_back(std::move(*record));
+  }
+  const auto snapshots = co_await load_all(std::string(kSnapshotPrefix));
+  if (!snapshots) co_return std::unexpected(snapshots.error());
+  for (const auto& [key, value] : *snapshots) {
+    auto record = decode_snapshot(value);
+    if (!record) co_return std::unexpected(fmt::format("metadata {} {}", key, record.error()));
+    const Uuid uuid = record->uuid;
+    snapshots_.emplace(uuid, Snapshot{.record = std::move(*record), .volume = nullptr});
+  }
+  const auto schedules = co_await load_all(std::string(kSchedulePrefix));
+  if (!schedules) co_return std::unexpected(schedules.error());
+  for (const auto& [key, value] : *schedules) {
+    auto record = decode_schedule(value);
+    if (!record) co_return std::unexpected(fmt::format("metadata {} {}", key, record.error()));
+    schedules_[record->uuid] = std::move(*record);
+  }
   auto intents = co_await load_all(std::string(kIntentPrefix));
   if (!intents) co_return std::unexpected(intents.error());
   loaded->intents = std::move(*intents);
   co_return Outcome{};
+}
+
+// Volumes that are about to be opened have their sets already.
+Task<RunningGroup::Outcome> RunningGroup::open_pools(Loaded* loaded) {
+  for (const auto& [name, entry] : loaded->volumes) {
+    if (entry.first.specification.backing == Backing::kRaid) planned_.push_back(entry.first);
+  }
+  pools_ = std::make_unique<Pools>(Executor::current(), store_, events_, *hardware_,
+                                   configuration_.member, pool_owner());
+  auto outcome = co_await pools_->start(std::move(loaded->pools), configuration_.pools);
+  if (outcome) co_return outcome;
+  co_return std::unexpected(fmt::format("{}: {}", configuration_.file, outcome.error()));
 }
 
 Task<RunningGroup::Outcome> RunningGroup::adopt_identity(std::optional<std::string> stored) {
@@ -211,14 +251,21 @@ RunningGroup::Outcome RunningGroup::reconcile(VolumeRecord& record,
   const VolumeSpecification stored = record.specification;
   VolumeSpecification wanted = configured.specification;
   // A file that the group keeps for itself is there whatever the text says now.
-  if (stored.backing == Backing::kState && wanted.backing == Backing::kRaid &&
-      stored.block_bytes == wanted.block_bytes) {
+  if (configured.open.block_bytes) wanted.block_bytes = stored.block_bytes;
+  const bool elsewhere = wanted.backing == Backing::kRaid || wanted.backing == Backing::kPool;
+  if (stored.backing == Backing::kState && elsewhere && stored.block_bytes == wanted.block_bytes) {
     spdlog::warn(
-        "{}: stays on its file in {}, where it was made; to have it on set \"{}\" copy it "
+        "{}: stays on its file in {}, where it was made; to have it on {} \"{}\" copy it "
         "to a new volume there",
-        at(configured), configuration_.state.string(), wanted.raid);
+        at(configured), configuration_.state.string(),
+        wanted.backing == Backing::kPool ? "pool" : "set",
+        wanted.backing == Backing::kPool ? wanted.pool : wanted.raid);
+    if (wanted.backing == Backing::kPool) wanted.thin = stored.thin;
     wanted.backing = Backing::kState;
     wanted.raid.clear();
+    wanted.pool.clear();
+    wanted.on.clear();
+    wanted.raid_level.clear();
     wanted.preallocate = stored.preallocate;
   }
   if (stored.backing == Backing::kRaid && wanted.backing == Backing::kRaid &&
@@ -227,6 +274,20 @@ RunningGroup::Outcome RunningGroup::reconcile(VolumeRecord& record,
         fmt::format("{}: was made on set \"{}\", not on \"{}\"; write that, or give the new volume "
                     "another name",
                     at(configured), stored.raid, wanted.raid));
+  }
+  if (stored.backing == Backing::kPool && wanted.backing == Backing::kPool) {
+    if (stored.pool != wanted.pool) {
+      return std::unexpected(
+          fmt::format("{}: was made on pool \"{}\", not on \"{}\"; write that, or give the new "
+                      "volume another name",
+                      at(configured), stored.pool, wanted.pool));
+    }
+    // These only count when it is made.
+    wanted.thin = stored.thin;
+    wanted.on = stored.on;
+    wanted.raid_level = stored.raid_level;
+    wanted.thin_warning = stored.thin_warning;
+    wanted.thin_limit = stored.thin_limit;
   }
   if (stored.backing != wanted.backing || stored.block_bytes != wanted.block_bytes) {
     return std::unexpected(fmt::format(
@@ -277,6 +338,7 @@ RunningGroup::Outcome RunningGroup::plan_volumes(Loaded* loaded) {
     if (stored == loaded->volumes.end()) {
       VolumeRecord record{.uuid = make_uuid(Executor::current().random()),
                           .specification = configured.specification};
+      record.open_block_bytes = configured.open.block_bytes;
       loaded->volumes.emplace(name, std::pair(std::move(record), std::string()));
       continue;
     }
@@ -312,6 +374,7 @@ Task<RunningGroup::Outcome> RunningGroup::open_volumes(Loaded* loaded) {
       if (!outcome) co_return outcome;
     }
   }
+  planned_.clear();
   co_return Outcome{};
 }
 
@@ -398,7 +461,9 @@ RunningGroup::Outcome RunningGroup::open_portals() {
 }
 
 Task<void> RunningGroup::shutdown() {
+  stopping_.set();
   co_await gate_.close();
+  co_await schedule_gate_.close();
   if (server_ != nullptr) co_await server_->shutdown();
   co_await dropping_.close();
   for (const auto& [name, target] : targets_) {
@@ -413,20 +478,32 @@ Task<void> RunningGroup::shutdown() {
     co_await hardware_->settle(Executor::current().now() + kSettlePatience);
   }
   const TimePoint deadline = Executor::current().now() + kClosePatience;
-  for (const auto& [name, volume] : volumes_) {
+  quiet = quiet && pools_quiet_;
+  std::vector<std::shared_ptr<Volume>> all;
+  for (const auto& [name, volume] : volumes_) all.push_back(volume);
+  for (auto& [uuid, snapshot] : snapshots_) {
+    if (snapshot.volume != nullptr) all.push_back(std::move(snapshot.volume));
+  }
+  for (const auto& volume : all) {
     const Error error = co_await volume->close(deadline);
-    quiet = quiet && (error != Error::kTimedOut || !volume->record().placement);
+    const bool on_sets = volume->record().placement || volume->record().pool;
+    quiet = quiet && (error != Error::kTimedOut || !on_sets);
     // On a set that does not run nothing is left to flush: it took nothing.
-    const bool set_away = error == Error::kNotReady && volume->record().placement;
+    const bool set_away = error == Error::kNotReady && on_sets;
     if (error != Error::kNone && !set_away) {
-      spdlog::error("volume {}: not flushed: {}", name, describe(error));
+      spdlog::error("volume {}: not flushed: {}", volume->name(), describe(error));
       // What only takes its time may still be brought there by whoever is below.
       lost_writes_ = lost_writes_ || error != Error::kTimedOut;
     }
   }
   targets_.clear();
   volumes_.clear();
+  all.clear();
   server_.reset();
+  if (pools_ != nullptr) {
+    co_await pools_->stop(quiet);
+    pools_.reset();
+  }
   if (hardware_ != nullptr) {
     co_await hardware_->stop(Executor::current().now() + kStopPatience, quiet);
     lost_writes_ = lost_writes_ || hardware_->lost_writes();

@@ -25,8 +25,8 @@ void note_place(const VolumeRecord& record, ControllerCache::VolumePlaces& place
 
 std::optional<std::string> cache_error(const VolumeSpecification& specification, bool has_cache) {
   if (specification.cache == cache::Mode::kWriteBack) return std::nullopt;  // The default.
-  if (specification.backing != Backing::kRaid) {
-    return "only volumes on RAID sets are cached; leave it out";
+  if (specification.backing != Backing::kRaid && specification.backing != Backing::kPool) {
+    return "only volumes on RAID sets and pools are cached; leave it out";
   }
   if (!has_cache) return "the controller has no cache; write a section [cache], or leave it out";
   return std::nullopt;

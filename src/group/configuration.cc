@@ -63,6 +63,10 @@ void read_group(const Value* section, Reading& reading) {
     if (state->empty()) reader.mistake("state", "is empty; write a directory such as var/sandbay");
     result.state = *state;
   }
+  if (const auto member = reader.string("member")) {
+    note(reader, "member", check_volume_name(*member));
+    result.member = *member;
+  }
   if (const auto uuid = reader.string("uuid")) {
     const auto parsed = parse_uuid(*uuid);
     if (!parsed) {
@@ -336,18 +340,19 @@ void read_target(const Value& section, const std::string& path, Reading& reading
   reading.result.targets.push_back(std::move(target));
 }
 
-// Sets where the volume's blocks are.
-void read_backing(TableReader& reader, VolumeSpecification& volume) {
+// Sets where the volume's blocks are; true: the section does not say.
+bool read_backing(TableReader& reader, VolumeSpecification& volume) {
   const auto file = reader.string("file");
   const auto device = reader.string("device");
   const auto memory = reader.boolean("memory");
   const auto raid = reader.string("raid");
+  const auto pool = reader.string("pool");
   const int given = int{file.has_value()} + int{device.has_value()} + int{raid.has_value()} +
-                    int{memory.value_or(false)};
+                    int{pool.has_value()} + int{memory.value_or(false)};
   if (given > 1) {
-    reader.mistake(file ? "file" : (device ? "device" : "raid"),
-                   "a volume stands on one thing; write one of raid, file, device and memory = "
-                   "true");
+    reader.mistake(file ? "file" : (device ? "device" : (raid ? "raid" : "pool")),
+                   "a volume stands on one thing; write one of pool, raid, file, device and memory "
+                   "= true");
   }
   if (file) {
     volume.backing = Backing::kFile;
@@ -366,7 +371,33 @@ void read_backing(TableReader& reader, VolumeSpecification& volume) {
   } else if (raid) {
     volume.backing = Backing::kRaid;
     volume.raid = *raid;
+  } else if (pool) {
+    volume.backing = Backing::kPool;
+    volume.pool = *pool;
   }
+  return given == 0;
+}
+
+// A pool may also have been made at run time; then there is nothing to check here.
+void read_pool_choices(TableReader& reader, VolumeConfiguration& configured, bool open_backing,
+                       const std::vector<PoolConfiguration>& pools) {
+  VolumeSpecification& volume = configured.specification;
+  if (open_backing && pools.size() == 1) {
+    volume.backing = Backing::kPool;
+    volume.pool = pools.front().name;
+  } else if (open_backing && pools.size() > 1) {
+    reader.mistake("pool", fmt::format("is missing; there are several, write one such as \"{}\"",
+                                       pools.front().name));
+  }
+  volume.on = reader.string("on").value_or("");
+  volume.raid_level = reader.string("raid_level").value_or("");
+  const auto percent = [&](std::string_view key, std::uint64_t least, std::uint32_t& target) {
+    if (const auto value = reader.integer(key, least, 100)) {
+      target = static_cast<std::uint32_t>(*value);
+    }
+  };
+  percent("thin_warning", 0, volume.thin_warning);
+  percent("thin_limit", 1, volume.thin_limit);
 }
 
 // A volume on a set has the blocks of its drives.
@@ -424,8 +455,11 @@ void read_cache_mode(TableReader& reader, VolumeConfiguration& configured,
   configured.specification.cache = mode.value_or(cache::Mode::kWriteBack);
   if (!mode) {
     reader.mistake("cache", fmt::format("\"{}\" is no mode; write {}", *word, kCacheModes));
-  } else if (configured.specification.backing != Backing::kRaid) {
-    reader.mistake("cache", "is of volumes on RAID sets; write raid = \"SET\", or leave it out");
+  } else if (configured.specification.backing != Backing::kRaid &&
+             configured.specification.backing != Backing::kPool) {
+    reader.mistake("cache",
+                   "is of volumes on RAID sets; write raid = \"SET\" or pool = \"POOL\", or leave "
+                   "it out");
   } else if (!hardware.cache) {
     reader.mistake("cache", "means nothing without a section [cache]; write both or none");
   }
@@ -445,7 +479,8 @@ void read_volume(const Value& section, const std::string& path, Reading& reading
     if (taken)
       reader.mistake("name", fmt::format("{} is another volume's; choose a new one", *name));
   }
-  read_backing(reader, volume);
+  const bool open_backing = read_backing(reader, volume);
+  read_pool_choices(reader, configured, open_backing, reading.result.pools);
   volume.size_bytes = reader.size("size", kSmallestVolumeBytes, kLargestVolumeBytes).value_or(0);
   const auto number = [&](std::string_view key, std::uint32_t& target) {
     const auto value = reader.integer(key, 1, std::uint64_t{1} << 30);
@@ -455,7 +490,9 @@ void read_volume(const Value& section, const std::string& path, Reading& reading
   number("physical_block_size", volume.physical_block_bytes);
   if (volume.backing == Backing::kRaid) check_set(reader, volume, reading.result.hardware);
   volume.preallocate = reader.boolean("preallocate").value_or(false);
-  volume.thin = reader.boolean("thin").value_or(!volume.preallocate);
+  const bool on_pool = volume.backing == Backing::kPool;
+  configured.open.block_bytes = on_pool && !reader.has("block_size");
+  volume.thin = reader.boolean("thin").value_or(!on_pool && !volume.preallocate);
   volume.read_only = reader.boolean("read_only").value_or(false);
   volume.write_cache = reader.boolean("write_cache").value_or(true);
   read_cache_mode(reader, configured, reading.result.hardware);
@@ -497,6 +534,23 @@ void merge_targets(Reading& reading) {
     for (AccessConfiguration& access : target.access) same->access.push_back(std::move(access));
   }
   reading.result.targets = std::move(merged);
+}
+
+void read_pools(TableReader& root, Reading& reading) {
+  std::size_t index = 0;
+  for (const Value* section : root.tables("pool")) {
+    PoolConfiguration pool = read_pool(*section, fmt::format("pool[{}]", ++index),
+                                       {reading.result.member}, reading.mistakes);
+    if (contains(reading.result.pools, pool.name, &PoolConfiguration::name)) {
+      reading.mistakes.add(section->line, fmt::format("pool[{}].name", index),
+                           fmt::format("{} is another pool's; choose a new one", pool.name));
+    }
+    reading.result.pools.push_back(std::move(pool));
+  }
+  if (index > kMostPools) {
+    reading.mistakes.add(reading.result.pools.back().line, "pool",
+                         fmt::format("{} pools are too many; write at most {}", index, kMostPools));
+  }
 }
 
 // Volumes on sets against the space of those.
@@ -601,6 +655,7 @@ void read_document(const Value& document, Reading& reading) {
     read_portal(*section, fmt::format("portal[{}]", ++index), reading);
   }
   read_hardware(reader, reading.mistakes, reading.result.hardware);
+  read_pools(reader, reading);
   index = 0;
   for (const Value* section : reader.tables("target")) {
     read_target(*section, fmt::format("target[{}]", ++index), reading);

@@ -18,6 +18,7 @@
 #include "group/cache_configuration.h"
 #include "group/hardware_configuration.h"
 #include "group/naa.h"
+#include "group/pool_configuration.h"
 #include "iscsi/target_server.h"
 #include "runtime/io.h"
 
@@ -49,8 +50,10 @@ enum class Backing : std::uint8_t {
   kDevice,  // A block device node.
   kMemory,  // Lost when the daemon ends.
   kRaid,    // A part of a RAID set.
+  kPool,    // Pages of a pool.
 };
-std::string_view describe(Backing backing);  // "state", "file", "device", "memory", "raid"
+// "state", "file", "device", "memory", "raid", "pool"
+std::string_view describe(Backing backing);
 
 // What a volume is, apart from who may use it. Also what a create request at run time says.
 struct VolumeSpecification {
@@ -58,11 +61,22 @@ struct VolumeSpecification {
   Backing backing = Backing::kState;
   std::string path;              // kFile, kDevice. A relative path starts at the state directory.
   std::string raid;              // kRaid: the set's name.
+  std::string pool;              // kPool: the pool's name.
+  std::string on;                // kPool: the set of the pool that it is to lie on; empty: any.
+  std::string raid_level;        // kPool: where it would rather lie; empty: anywhere.
   std::uint64_t size_bytes = 0;  // 0: as large as what lies below (kFile, kDevice).
   std::uint32_t block_bytes = 512;
   std::uint32_t physical_block_bytes = 4096;
   bool preallocate = false;
-  bool thin = true;  // Tells initiators that UNMAP frees space.
+  bool thin =
+      true;  // Tells initiators that UNMAP frees space. kPool: takes pages as it is written.
+  // kPool, thin: percents of its size in pages. Having taken so much is told, and is the most that
+  // it may take.
+  std::uint32_t thin_warning = 80;
+  std::uint32_t thin_limit = 100;
+  // kPool: what hosts may do with it in a second; 0: as much as they can.
+  std::uint64_t operations_limit = 0;
+  std::uint64_t bytes_limit = 0;
   bool read_only = false;
   bool write_cache = true;  // WCE at power on; without it every write is flushed.
   // What the controller's cache does with it; kRaid.
@@ -74,6 +88,13 @@ struct VolumeSpecification {
   std::string revision = "0001";
   std::string target;                // Full name; empty: kTargetNamePrefix and the volume's name.
   std::optional<std::uint32_t> lun;  // None: the lowest that is free on the target.
+};
+
+// What a description of a volume does not say, and the group decides.
+struct OpenChoices {
+  bool backing = false;  // The one pool, if there is one; otherwise a file in the state directory.
+  bool thin = false;     // Not on a pool, elsewhere unless preallocated.
+  bool block_bytes = false;  // The pool's, or 512.
 };
 
 struct AccessConfiguration {
@@ -90,6 +111,7 @@ struct TargetConfiguration {
 
 struct VolumeConfiguration {
   VolumeSpecification specification;
+  OpenChoices open;
   bool cache_given = false;  // The file says what the cache does with it.
   std::uint32_t line = 0;
 };
@@ -106,6 +128,8 @@ struct Configuration {
   iscsi::ServerLimits limits;
   iscsi::DiscoveryOptions discovery;
   HardwareConfiguration hardware;
+  std::string member = "array1";  // What the hardware at the top of the file is called.
+  std::vector<PoolConfiguration> pools;
   std::vector<VolumeConfiguration> volumes;
   // Every target that a section [[target]] or an access record of a volume describes; access
   // records given with a volume have been moved to its target.

@@ -12,6 +12,7 @@
 #include "group/units.h"
 #include "iscsi/chap.h"
 #include "iscsi/keys.h"
+#include "raid/layout.h"
 
 namespace sandbay::group {
 
@@ -74,6 +75,8 @@ std::string_view describe(Backing backing) {
       return "memory";
     case Backing::kRaid:
       return "raid";
+    case Backing::kPool:
+      return "pool";
   }
   return "unknown";
 }
@@ -219,6 +222,26 @@ std::optional<std::string> check_access(const iscsi::AccessRecord& record) {
   return record.chap ? check_chap(*record.chap) : std::nullopt;
 }
 
+namespace {
+
+// What only volumes on pools have.
+std::optional<std::string> check_pool_choices(const VolumeSpecification& s) {
+  const bool on_pool = s.backing == Backing::kPool;
+  if (!on_pool && !s.on.empty()) return "on means nothing without a pool; leave it out";
+  if (!on_pool && !s.raid_level.empty()) return "raid_level means nothing without a pool";
+  if (!s.raid_level.empty() && !raid::parse_level(s.raid_level)) {
+    return fmt::format("raid_level {} is none; write one such as \"raid10\"",
+                       in_quotes(s.raid_level));
+  }
+  if (s.thin_warning > 100) return "thin_warning is a percentage; write 0 (never) to 100";
+  if (s.thin_limit == 0 || s.thin_limit > 100) {
+    return "thin_limit is a percentage of the size; write 1 to 100";
+  }
+  return std::nullopt;
+}
+
+}  // namespace
+
 std::optional<std::string> check_specification(const VolumeSpecification& s) {
   const bool own_size = s.backing != Backing::kFile && s.backing != Backing::kDevice;
   if (s.size_bytes == 0 && own_size) return "size is missing; write a size such as \"100GiB\"";
@@ -247,8 +270,10 @@ std::optional<std::string> check_specification(const VolumeSpecification& s) {
     return fmt::format("preallocate means nothing for a volume on {}; leave it out",
                        s.backing == Backing::kDevice   ? "a device"
                        : s.backing == Backing::kMemory ? "memory"
+                       : s.backing == Backing::kPool   ? "a pool, where thin = false does that"
                                                        : "a RAID set");
   }
+  if (auto error = check_pool_choices(s)) return error;
   for (const auto& error :
        {check_ascii("serial", s.serial, 32), check_ascii("vendor", s.vendor, 8),
         check_ascii("product", s.product, 16), check_ascii("revision", s.revision, 4)}) {

@@ -81,6 +81,13 @@ class Hardware {
   std::uint64_t used_end(const Uuid& set) const;
   void raise_used_end(const Uuid& set, std::uint64_t end, metadata::Batch& batch);
 
+  // Called inline whenever a set may have come or gone; it only takes notice.
+  void on_sets_changed(std::function<void()> callback) { sets_changed_ = std::move(callback); }
+  // For the map of a pool; null: the member has none. Whatever is claimed of it goes before stop().
+  nvram::Nvram* nvram() const noexcept { return nvram_.get(); }
+  // The set's door, if it leads to a set that serves.
+  SetDoor* serving(const Uuid& set) const;
+
   // Management. ---------------------------------------------------------------------------------
   ControllerCache& cache() noexcept { return *cache_; }
   const ControllerCache& cache() const noexcept { return *cache_; }
@@ -163,6 +170,7 @@ class Hardware {
   std::vector<std::unique_ptr<DriveBay>> bays_;
   std::unique_ptr<raid::Controller> controller_;
   RepeatedEvents repeated_;
+  std::function<void()> sets_changed_;
   bool started_ = false;  // Volumes may stand on doors.
   bool stopping_ = false;
   bool lost_writes_ = false;

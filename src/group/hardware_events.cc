@@ -78,7 +78,9 @@ void Hardware::on_event(const raid::ControllerEvent& event) {
     events_.add(std::move(told));
   }
   tell_engine(event);
-  if (!of_data) wake_.notify_all();  // A set may have come, or come back with other maintenance.
+  if (of_data) return;
+  wake_.notify_all();  // A set may have come, or come back with other maintenance.
+  if (sets_changed_) sets_changed_();
 }
 
 void Hardware::tell_engine(const raid::ControllerEvent& event) {
@@ -264,6 +266,7 @@ Task<void> Hardware::watch() {
   if (!gate_.enter()) co_return;
   while (!stopping_) {
     learn_sets();
+    if (sets_changed_) sets_changed_();
     say_states(nullptr);
     cache_->look_after_sets();
     repeated_.tell(home_.now());

@@ -47,6 +47,11 @@ SetDoor* Hardware::door(const Uuid& set) const {
   return found == doors_.end() ? nullptr : found->second.get();
 }
 
+SetDoor* Hardware::serving(const Uuid& set) const {
+  SetDoor* const found = door(set);
+  return found != nullptr && found->leads() && refusal(set).empty() ? found : nullptr;
+}
+
 std::optional<Uuid> Hardware::find_set(const std::string& name) const {
   const raid::ManagedSet* const set = controller_ != nullptr ? controller_->find(name) : nullptr;
   if (set != nullptr) return set->uuid();

@@ -4,19 +4,14 @@
 #include <fmt/format.h>
 
 #include <bit>
-#include <nlohmann/json.hpp>
+
+#include "group/record_json.h"
 
 namespace sandbay::group {
 
 namespace {
 
 using nlohmann::json;
-
-constexpr int kFormat = 1;
-
-std::string to_text(const json& value) {
-  return value.dump(-1, ' ', false, json::error_handler_t::replace);
-}
 
 json to_json(const iscsi::AccessRecord& record) {
   json value{{"initiator", record.initiator}, {"address", record.address}};
@@ -39,17 +34,11 @@ iscsi::AccessRecord access_from(const json& value) {
 }
 
 Backing backing_from(const std::string& word) {
-  for (const Backing backing :
-       {Backing::kState, Backing::kFile, Backing::kDevice, Backing::kMemory, Backing::kRaid}) {
+  for (const Backing backing : {Backing::kState, Backing::kFile, Backing::kDevice, Backing::kMemory,
+                                Backing::kRaid, Backing::kPool}) {
     if (describe(backing) == word) return backing;
   }
   throw std::out_of_range(fmt::format("a volume on \"{}\" is unknown to this version", word));
-}
-
-Uuid uuid_from(const json& value) {
-  const auto uuid = parse_uuid(value.get<std::string>());
-  if (!uuid) throw std::out_of_range(fmt::format("{} is no UUID", value.dump()));
-  return *uuid;
 }
 
 std::string text_of(const ImageUuid& image) { return format_uuid(std::bit_cast<Uuid>(image)); }
@@ -72,21 +61,6 @@ Geometry geometry_from(const json& value) {
           .volatile_cache = value.value("volatile_cache", usual.volatile_cache),
           .non_volatile_cache = value.value("non_volatile_cache", usual.non_volatile_cache),
           .rotational = value.value("rotational", usual.rotational)};
-}
-
-// Runs `take` on the parsed object and turns every complaint into half a sentence.
-template <class Record, class Take>
-std::expected<Record, std::string> decode(std::string_view text, Take take) {
-  try {
-    const json value = json::parse(text);
-    if (value.at("format").get<int>() != kFormat) {
-      return std::unexpected(fmt::format("has format {}; this version reads format {}",
-                                         value.at("format").get<int>(), kFormat));
-    }
-    return take(value);
-  } catch (const std::exception& error) {
-    return std::unexpected(fmt::format("is damaged: {}", error.what()));
-  }
 }
 
 }  // namespace
@@ -123,12 +97,12 @@ std::string event_key(std::uint64_t number) {
 std::string volume_file_name(const Uuid& uuid) { return format_uuid(uuid) + ".img"; }
 
 std::string encode(const GroupRecord& record) {
-  return to_text({{"format", kFormat}, {"uuid", record.uuid}, {"name", record.name}});
+  return to_text({{"format", kRecordFormat}, {"uuid", record.uuid}, {"name", record.name}});
 }
 
 std::string encode(const VolumeRecord& record) {
   const VolumeSpecification& s = record.specification;
-  json value{{"format", kFormat},
+  json value{{"format", kRecordFormat},
              {"uuid", format_uuid(record.uuid)},
              {"name", s.name},
              {"backing", describe(s.backing)},
@@ -153,11 +127,23 @@ std::string encode(const VolumeRecord& record) {
     value["set"] = format_uuid(record.placement->set);
     value["first_block"] = record.placement->extent.first;
   }
+  if (!record.online) value["online"] = false;
+  if (record.full_copy) value["full_copy"] = true;
+  if (record.pool) {
+    value["pool"] = s.pool;
+    value["pool_uuid"] = format_uuid(*record.pool);
+    value["on"] = s.on;
+    value["raid_level"] = s.raid_level;
+    value["thin_warning"] = s.thin_warning;
+    value["thin_limit"] = s.thin_limit;
+    value["operations_limit"] = s.operations_limit;
+    value["bytes_limit"] = s.bytes_limit;
+  }
   return to_text(value);
 }
 
 std::string encode(const SetRecord& record) {
-  return to_text({{"format", kFormat},
+  return to_text({{"format", kRecordFormat},
                   {"uuid", format_uuid(record.uuid)},
                   {"name", record.name},
                   {"event", record.event},
@@ -176,7 +162,7 @@ std::string encode(const SetRecord& record) {
 }
 
 std::string encode(const EventInfo& event) {
-  return to_text({{"format", kFormat},
+  return to_text({{"format", kRecordFormat},
                   {"number", event.number},
                   {"time", event.time.time_since_epoch().count()},
                   {"severity", describe(event.severity)},
@@ -187,17 +173,17 @@ std::string encode(const EventInfo& event) {
 }
 
 std::string encode_used(std::uint64_t end_block) {
-  return to_text({{"format", kFormat}, {"end_block", end_block}});
+  return to_text({{"format", kRecordFormat}, {"end_block", end_block}});
 }
 
 std::string encode_nvram(std::uint64_t open_count) {
-  return to_text({{"format", kFormat}, {"open_count", open_count}});
+  return to_text({{"format", kRecordFormat}, {"open_count", open_count}});
 }
 
 std::string encode(const MakingRecord& record) {
   json drive_uuids = json::array();
   for (const Uuid& drive : record.drive_uuids) drive_uuids.push_back(format_uuid(drive));
-  return to_text({{"format", kFormat},
+  return to_text({{"format", kRecordFormat},
                   {"set", format_uuid(record.set)},
                   {"drives", record.drives},
                   {"drive_uuids", std::move(drive_uuids)}});
@@ -210,21 +196,21 @@ std::string encode(const TargetRecord& record) {
     value["id"] = added.id;
     access.push_back(std::move(value));
   }
-  return to_text({{"format", kFormat},
+  return to_text({{"format", kRecordFormat},
                   {"name", record.name},
                   {"next_id", record.next_id},
                   {"access", std::move(access)}});
 }
 
 std::string encode(const MirrorRecord& record) {
-  return to_text({{"format", kFormat},
+  return to_text({{"format", kRecordFormat},
                   {"image", text_of(record.image)},
                   {"nvram", text_of(record.nvram)},
                   {"stale", record.stale}});
 }
 
 std::string encode_dirty(const ImageUuid& nvram) {
-  return to_text({{"format", kFormat}, {"nvram", text_of(nvram)}});
+  return to_text({{"format", kRecordFormat}, {"nvram", text_of(nvram)}});
 }
 
 std::string encode(const std::vector<LostRange>& ranges) {
@@ -235,7 +221,7 @@ std::string encode(const std::vector<LostRange>& ranges) {
                     {"blocks", range.extent.block_count},
                     {"why", range.why}});
   }
-  return to_text({{"format", kFormat}, {"ranges", std::move(list)}});
+  return to_text({{"format", kRecordFormat}, {"ranges", std::move(list)}});
 }
 
 std::expected<GroupRecord, std::string> decode_group(std::string_view text) {
@@ -244,6 +230,22 @@ std::expected<GroupRecord, std::string> decode_group(std::string_view text) {
                        .name = value.at("name").get<std::string>()};
   });
 }
+
+namespace {
+
+void read_pool_part(const json& value, VolumeRecord& record) {
+  VolumeSpecification& s = record.specification;
+  s.pool = value.at("pool").get<std::string>();
+  record.pool = uuid_from(value.at("pool_uuid"));
+  s.on = value.at("on").get<std::string>();
+  s.raid_level = value.at("raid_level").get<std::string>();
+  s.thin_warning = value.at("thin_warning").get<std::uint32_t>();
+  s.thin_limit = value.at("thin_limit").get<std::uint32_t>();
+  s.operations_limit = value.at("operations_limit").get<std::uint64_t>();
+  s.bytes_limit = value.at("bytes_limit").get<std::uint64_t>();
+}
+
+}  // namespace
 
 std::expected<VolumeRecord, std::string> decode_volume(std::string_view text) {
   return decode<VolumeRecord>(text, [](const json& value) {
@@ -274,6 +276,9 @@ std::expected<VolumeRecord, std::string> decode_volume(std::string_view text) {
       s.naa = parse_naa(value.at("naa").get<std::string>());
       if (!s.naa) throw std::out_of_range("its NAA identifier is none");
     }
+    record.online = value.value("online", true);
+    record.full_copy = value.value("full_copy", false);
+    if (s.backing == Backing::kPool) read_pool_part(value, record);
     const auto error = check_specification(s);
     if (error) throw std::out_of_range(*error);
     if (s.backing == Backing::kRaid) {

@@ -25,6 +25,8 @@
 //                      STATE/volumes. Whoever finds one at start removes the file, unless the
 //                      volume has its record: then its deletion was only begun, and it stays.
 //
+//   pool/UUID, snapshot/UUID, map/UUID/…   see pool_records.h
+//
 // A record that does not decode is damage and stops the start; it is never passed over, unless it
 // is an event.
 #pragma once
@@ -72,10 +74,22 @@ struct Placement {
   bool operator==(const Placement&) const = default;
 };
 
+// What a clone begins as: a branch of its pool's map as one of its generations was.
+struct CloneSource {
+  std::uint64_t branch = 0;
+  std::uint32_t generation = 0;
+};
+
 struct VolumeRecord {
   Uuid uuid{};
   VolumeSpecification specification;   // Size, target and LUN are always set.
   std::optional<Placement> placement;  // With Backing::kRaid.
+  std::optional<Uuid> pool;            // With Backing::kPool.
+  bool online = true;
+  bool full_copy = false;  // Of a clone on a pool: everything is copied, until it needs no parent.
+  // Not kept; of one that is about to be made.
+  bool open_block_bytes = false;  // The pool's blocks count, whatever stands above.
+  std::optional<CloneSource> source;
 };
 
 struct SetRecord {

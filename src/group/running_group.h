@@ -1,6 +1,7 @@
 // RunningGroup: the one implementation of Group. Its functions stand in several files: assembly.cc
 // (start and shutdown), views.cc (what it tells), volume_operations.cc, target_operations.cc,
-// hardware_operations.cc and cache_operations.cc (what it changes).
+// hardware_operations.cc, cache_operations.cc, pool_operations.cc, pool_volumes.cc and
+// snapshot_operations.cc (what it changes).
 //
 // Everything here lives on executor 0. What changes something holds `changing_` from its first
 // check to its end, so that a check stays true across awaits.
@@ -17,6 +18,8 @@
 #include "group/event_log.h"
 #include "group/group.h"
 #include "group/hardware.h"
+#include "group/pool_records.h"
+#include "group/pools.h"
 #include "group/records.h"
 #include "group/volume.h"
 #include "metadata/store.h"
@@ -80,6 +83,28 @@ class RunningGroup final : public Group {
   Task<Answer<DiscardedWrites>> discard_writes(std::string set, std::string confirmed) override;
   Task<Answer<void>> acknowledge_lost_writes(std::string set) override;
 
+  // pool_operations.cc
+  Task<std::vector<PoolInfo>> list_pools() override;
+  Task<Answer<PoolInfo>> show_pool(std::string name) override;
+  Task<Answer<CreatedPool>> create_pool(CreatePoolRequest request) override;
+  Task<Answer<void>> delete_pool(std::string name) override;
+  Task<std::vector<PoolCheckInfo>> check_group() override;
+  Task<std::vector<TaskInfo>> list_tasks() override;
+
+  // snapshot_operations.cc
+  Task<Answer<std::vector<SnapshotInfo>>> list_snapshots(std::string volume) override;
+  Task<Answer<SnapshotInfo>> show_snapshot(SnapshotName snapshot) override;
+  Task<Answer<CreatedSnapshots>> create_snapshots(CreateSnapshotsRequest request) override;
+  Task<Answer<std::vector<ScheduleInfo>>> list_schedules(std::string volume) override;
+  Task<Answer<CreatedSchedule>> create_schedule(ScheduleInfo schedule) override;
+  Task<Answer<void>> delete_schedule(std::string volume, std::string name) override;
+  Task<Answer<void>> delete_snapshot(SnapshotName snapshot, bool force) override;
+  Task<Answer<VolumeInfo>> restore_snapshot(SnapshotName snapshot, bool force) override;
+  Task<Answer<SnapshotInfo>> online_snapshot(SnapshotName snapshot, bool writable) override;
+  Task<Answer<SnapshotInfo>> offline_snapshot(SnapshotName snapshot, bool force) override;
+  Task<Answer<CreatedVolume>> clone_snapshot(SnapshotName snapshot, std::string name,
+                                             bool full_copy) override;
+
   // hardware_operations.cc
   Task<std::vector<DriveInfo>> list_drives() override;
   Task<Answer<DriveInfo>> show_drive(std::string name) override;
@@ -105,6 +130,7 @@ class RunningGroup final : public Group {
   // What a commit that failed means for a change that was asked for; half a sentence.
   std::string unwritten(Error error) const;
   Outcome plan_volumes(Loaded* loaded);
+  Task<Outcome> open_pools(Loaded* loaded);
   Task<Outcome> open_volumes(Loaded* loaded);
   Task<Outcome> open_volume(VolumeRecord record, std::string stored);
   const VolumeConfiguration* configured(const std::string& volume) const;
@@ -168,7 +194,8 @@ class RunningGroup final : public Group {
                                            CreateVolumeRequest& request) const;
   std::optional<Refusal> refusal_to_create(const CreateVolumeRequest& request) const;
   Task<Answer<VolumeInfo>> change_now(std::string name, ChangeVolumeRequest request);
-  Task<Answer<void>> grow_now(std::shared_ptr<Volume> volume, std::uint64_t byte_count);
+  Task<Answer<void>> resize_now(std::shared_ptr<Volume> volume, std::uint64_t byte_count,
+                                bool force);
   Task<Answer<void>> rename_now(std::shared_ptr<Volume> volume, std::string name);
   Task<Answer<void>> delete_now(std::string name, bool force);
   Task<Answer<void>> remove_now(std::shared_ptr<Volume> volume);
@@ -176,6 +203,81 @@ class RunningGroup final : public Group {
   Task<void> take_out_of_service(std::shared_ptr<Volume> volume, std::string why);
   Task<void> abandon(std::shared_ptr<Volume> volume);
   std::optional<std::uint32_t> free_lun(const std::string& target) const;
+
+  Task<Answer<void>> change_access_of(std::shared_ptr<Volume> volume,
+                                      const ChangeVolumeRequest* request);
+  // Commits a volume's record, which is its record from then on.
+  Task<Error> keep_change(std::shared_ptr<Volume> volume, VolumeRecord record);
+
+  // pool_operations.cc
+  Task<std::vector<PoolInfo>> pools_now();
+  Task<Answer<PoolInfo>> pool_now(std::string name);
+  Task<Answer<CreatedPool>> create_pool_now(CreatePoolRequest request);
+  Task<Answer<void>> delete_pool_now(std::string name);
+  PoolInfo info_of(const ServedPool& pool) const;
+  Task<std::vector<PoolCheckInfo>> check_now();
+  Task<std::vector<TaskInfo>> tasks_now();
+  TaskInfo info_of(const ServedPool& pool, const pool::HousekeepingView& view) const;
+  Pools::Owner pool_owner();
+  std::vector<std::string> volumes_on(const Uuid& set) const;
+  std::shared_ptr<Volume> find(const Uuid& uuid) const;
+  Task<void> warn_of_space(Uuid volume);
+
+  // snapshot_operations.cc
+  struct Snapshot {
+    SnapshotRecord record;
+    std::shared_ptr<Volume> volume;  // While it is online.
+  };
+  Snapshot* find(const SnapshotName& name);
+  std::vector<Snapshot*> snapshots_of(const Uuid& volume);
+  SnapshotInfo info_of(const Snapshot& snapshot, const std::string& volume) const;
+  // A volume on a pool that is open, or why there is none.
+  std::expected<ServedPool*, Refusal> pool_of(const std::string& volume) const;
+  Task<Answer<std::vector<SnapshotInfo>>> snapshots_now(std::string volume);
+  Task<Answer<SnapshotInfo>> snapshot_now(SnapshotName name);
+  Task<Answer<CreatedSnapshots>> create_snapshots_now(CreateSnapshotsRequest request,
+                                                      std::string schedule);
+  // schedule_operations.cc
+  Task<Answer<std::vector<ScheduleInfo>>> schedules_now(std::string volume);
+  Task<Answer<CreatedSchedule>> create_schedule_now(ScheduleInfo schedule);
+  Task<Answer<void>> delete_schedule_now(std::string volume, std::string name);
+  ScheduleRecord* find_schedule(const Uuid& volume, const std::string& name);
+  ScheduleInfo info_of(const ScheduleRecord& record);
+  // Those that a schedule has taken, oldest first.
+  std::vector<Snapshot*> taken_by(const ScheduleRecord& record);
+  Task<void> run_schedules();
+  Task<void> run_due();
+  Task<Answer<void>> run_schedule(Uuid uuid);
+  std::string free_snapshot_name(const std::vector<std::string>& volumes);
+  Task<Answer<void>> delete_snapshot_now(SnapshotName name, bool force);
+  Task<Answer<void>> drop_snapshot(Uuid uuid);
+  Task<Answer<VolumeInfo>> restore_now(SnapshotName name, bool force);
+  Task<Answer<SnapshotInfo>> online_now(SnapshotName name, bool writable);
+  Task<Answer<SnapshotInfo>> offline_now(SnapshotName name, bool force);
+  Task<Answer<void>> take_offline(Uuid uuid);
+  Task<Answer<CreatedVolume>> clone_now(SnapshotName name, std::string clone, bool full_copy);
+  VolumeRecord shown_as(const SnapshotRecord& record) const;
+  Volume::Opened open_snapshot(const SnapshotRecord& record);
+  Task<Outcome> open_snapshots();
+  bool has_sessions(const std::string& target, const std::map<std::string, std::uint32_t>& counts);
+
+  // pool_volumes.cc
+  // What a volume's caches and streams are.
+  PoolGround ground_of(std::unique_ptr<pool::PoolVolume> volume) const;
+  // Decides what the request leaves open; why that cannot be.
+  std::optional<Refusal> settle_choices(CreateVolumeRequest& request) const;
+  std::optional<Refusal> refusal_of_pool(const VolumeSpecification& specification) const;
+  std::string shortage(const ServedPool& pool, const VolumeSpecification& specification,
+                       std::uint64_t added_bytes) const;
+  Task<Volume::Opened> make_on_pool(VolumeRecord record, std::optional<TargetRecord> target);
+  Volume::Opened open_on_pool(VolumeRecord record);
+  Task<Answer<void>> resize_on_pool(std::shared_ptr<Volume> volume, std::uint64_t byte_count,
+                                    bool force);
+  Task<Answer<void>> remove_from_pool(std::shared_ptr<Volume> volume);
+  Task<void> put_back(VolumeRecord record, std::string why);
+  Task<Answer<void>> change_limits(std::shared_ptr<Volume> volume,
+                                   const ChangeVolumeRequest* request);
+  void add_pool_part(const Volume& volume, VolumeInfo& info) const;
 
   // cache_operations.cc
   Task<CacheInfo> cache_now();
@@ -228,7 +330,10 @@ class RunningGroup final : public Group {
   TimePoint started_;
   std::vector<PortalInfo> portals_;
   EventLog events_;
-  std::unique_ptr<Hardware> hardware_;             // What volumes on sets stand on.
+  std::unique_ptr<Hardware> hardware_;  // What volumes on sets stand on.
+  std::unique_ptr<Pools> pools_;        // And those on pools.
+  bool pools_quiet_ = true;             // Nothing hangs in a volume of theirs that is gone.
+  std::vector<VolumeRecord> planned_;   // Volumes on sets that are about to be opened at the start.
   std::map<Uuid, std::unique_ptr<Place>> places_;  // Of volumes on sets.
   std::vector<std::pair<std::weak_ptr<Volume>, std::unique_ptr<Place>>> left_places_;
   std::vector<std::unique_ptr<Leaving>> leaving_;  // Volumes that are gone, with requests below.
@@ -238,6 +343,11 @@ class RunningGroup final : public Group {
   bool lost_writes_ = false;
   std::map<Uuid, std::shared_ptr<ClearingLane>> lanes_;     // Of sets.
   std::map<std::string, std::shared_ptr<Volume>> volumes_;  // By name.
+  std::map<Uuid, Snapshot> snapshots_;
+  std::map<Uuid, ScheduleRecord> schedules_;
+  std::map<Uuid, TimePoint> try_again_;  // Schedules whose snapshot could not be taken.
+  Event stopping_;
+  Gate schedule_gate_;
   std::map<std::string, std::unique_ptr<Target>> targets_;  // By name.
   std::vector<TargetRecord> stored_targets_;  // Of the metadata, until their targets are made.
   std::unique_ptr<iscsi::TargetServer> server_;
@@ -254,6 +364,7 @@ void note_place(const VolumeRecord& record, ControllerCache::VolumePlaces& place
 Refusal shutting_down();
 Refusal no_such_set(const std::string& name);
 Refusal no_such_volume(const std::string& name);
+Refusal no_such_pool(const std::string& name);
 
 template <class T>
 Task<Answer<T>> RunningGroup::alone(Task<Answer<T>> operation) {

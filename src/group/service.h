@@ -16,6 +16,9 @@
 #include "group/configuration.h"
 #include "group/event_log.h"
 #include "group/hardware_info.h"
+#include "group/pool_info.h"
+#include "group/records.h"
+#include "group/snapshot_info.h"
 #include "iscsi/target_server.h"
 #include "runtime/clock.h"
 #include "runtime/task.h"
@@ -49,6 +52,9 @@ struct VolumeInfo {
   unsigned executor = 0;              // Its home.
   std::uint32_t sessions = 0;         // With its target.
   std::uint64_t uncleared_bytes = 0;  // Of a set: read as zeros, and are yet to be made that.
+  bool online = true;
+  std::uint64_t allocated_bytes = 0;  // Of a pool: its pages.
+  std::uint32_t snapshots = 0;
   scsi::LogicalUnitCounters counters;
 };
 
@@ -122,6 +128,7 @@ struct Measurements {
   std::vector<SetInfo> sets;
   CacheInfo cache;
   FaultsInfo faults;
+  std::vector<PoolInfo> pools;
   std::uint64_t events = 0;
 };
 
@@ -131,6 +138,9 @@ struct AddedFault {
 
 struct CreateVolumeRequest {
   VolumeSpecification specification;
+  OpenChoices open;                   // What it leaves to the group.
+  std::optional<CloneSource> source;  // Set by the group alone, as is what follows.
+  bool full_copy = false;
   std::vector<iscsi::AccessRecord> access;  // Given to its target if that is new.
 };
 
@@ -145,9 +155,27 @@ struct CreatedAccess {
 };
 
 struct ChangeVolumeRequest {
-  std::optional<std::uint64_t> size_bytes;  // Never smaller than it is.
+  std::optional<std::uint64_t> size_bytes;  // Smaller than it is: on a pool, with `force`.
+  bool force = false;                       // What lies behind the new end is lost.
   std::optional<std::string> name;          // Its target keeps its name.
-  std::optional<cache::Mode> cache;         // Of one on a RAID set.
+  std::optional<cache::Mode> cache;         // Of one on a RAID set or a pool.
+  std::optional<bool> online;
+  std::optional<bool> read_only;
+  std::optional<std::uint32_t> thin_warning;  // Of a thin one on a pool.
+  std::optional<std::uint32_t> thin_limit;
+  std::optional<std::uint64_t> operations_limit;  // Of one on a pool.
+  std::optional<std::uint64_t> bytes_limit;
+};
+
+struct CreatePoolRequest {
+  std::string name;
+  std::vector<std::string> members;
+  std::uint64_t page_bytes = kDefaultPageBytes;
+};
+
+struct CreatedPool {
+  PoolInfo pool;
+  bool created = false;  // False: it was there, just as it was asked for.
 };
 
 class Service {
@@ -186,6 +214,37 @@ class Service {
   virtual Task<std::vector<SetInfo>> list_sets() = 0;
   virtual Task<Answer<SetInfo>> show_set(std::string name) = 0;
   virtual Task<Answer<SetInfo>> verify_set(std::string name) = 0;
+
+  virtual Task<std::vector<PoolInfo>> list_pools() = 0;
+  virtual Task<Answer<PoolInfo>> show_pool(std::string name) = 0;
+  virtual Task<Answer<CreatedPool>> create_pool(CreatePoolRequest request) = 0;
+  // Refused while it has volumes.
+  virtual Task<Answer<void>> delete_pool(std::string name) = 0;
+
+  // Verifies the maps of all pools; writes wait for that.
+  virtual Task<std::vector<PoolCheckInfo>> check_group() = 0;
+  virtual Task<std::vector<TaskInfo>> list_tasks() = 0;
+
+  // Of one volume, oldest first.
+  virtual Task<Answer<std::vector<SnapshotInfo>>> list_snapshots(std::string volume) = 0;
+  virtual Task<Answer<SnapshotInfo>> show_snapshot(SnapshotName snapshot) = 0;
+  virtual Task<Answer<std::vector<ScheduleInfo>>> list_schedules(std::string volume) = 0;
+  // Its name, volume, interval and how many are kept count.
+  virtual Task<Answer<CreatedSchedule>> create_schedule(ScheduleInfo schedule) = 0;
+  virtual Task<Answer<void>> delete_schedule(std::string volume, std::string name) = 0;
+  // Of all the volumes that it names at one moment.
+  virtual Task<Answer<CreatedSnapshots>> create_snapshots(CreateSnapshotsRequest request) = 0;
+  virtual Task<Answer<void>> delete_snapshot(SnapshotName snapshot, bool force) = 0;
+  // The volume's content becomes the snapshot's. Refused while it is online and used, unless
+  // `force`: its initiators are told.
+  virtual Task<Answer<VolumeInfo>> restore_snapshot(SnapshotName snapshot, bool force) = 0;
+  // Gives it a target of its own, which those may use who may use the volume; or takes it away.
+  virtual Task<Answer<SnapshotInfo>> online_snapshot(SnapshotName snapshot, bool writable) = 0;
+  virtual Task<Answer<SnapshotInfo>> offline_snapshot(SnapshotName snapshot, bool force) = 0;
+  // A thin volume that begins as the snapshot, or without its name as the volume is now; with
+  // `full_copy` everything is copied in the background.
+  virtual Task<Answer<CreatedVolume>> clone_snapshot(SnapshotName snapshot, std::string name,
+                                                     bool full_copy) = 0;
 
   virtual Task<CacheInfo> show_cache() = 0;
   // Brings everything that was acknowledged to the drives of a set, or with an empty name of all.

@@ -91,7 +91,9 @@ Task<VolumeInfo> RunningGroup::info_of(std::shared_ptr<Volume> volume, std::uint
                   .declared = declared(volume->name()),
                   .executor = volume->home().index(),
                   .sessions = sessions,
+                  .online = volume->record().online,
                   .counters = state.counters};
+  add_pool_part(*volume, info);
   VolumeSpecification& s = info.specification;
   if (s.serial.empty()) s.serial = serial_of(volume->uuid());
   if (!s.naa) s.naa = naa_of(volume->uuid());
@@ -247,6 +249,7 @@ Task<Measurements> RunningGroup::measure_now() {
   all.sets = co_await sets_now();
   all.cache = co_await cache_now();
   all.faults = hardware_->show_faults();
+  all.pools = co_await pools_now();
   all.events = events_.total();
   all.group = group_info(static_cast<std::uint32_t>(all.sessions.size()));
   co_return all;

@@ -16,6 +16,8 @@
 #include "cache/read_ahead.h"
 #include "group/set_door.h"
 #include "group/units.h"
+#include "group/volume_front.h"
+#include "pool/pool_volume.h"
 #include "runtime/known.h"
 #include "runtime/sync.h"
 
@@ -74,7 +76,6 @@ scsi::LogicalUnitOptions unit_options(const VolumeRecord& record) {
   options.uuid = record.uuid;
   options.naa = s.naa ? *s.naa : naa_of(record.uuid);
   options.thin = s.thin;
-  options.read_only = s.read_only;
   options.write_cache_enabled = s.write_cache;
   return options;
 }
@@ -96,6 +97,7 @@ std::filesystem::path path_of(const VolumeRecord& record, const std::filesystem:
       return state / record.specification.path;  // Absolute ones stay.
     case Backing::kMemory:
     case Backing::kRaid:
+    case Backing::kPool:
       return {};
   }
   return {};
@@ -115,11 +117,44 @@ std::shared_ptr<Volume> Volume::without_device(VolumeRecord record,
 void Volume::stand_on(SetDoor& set, const Extent& extent) {
   const std::uint64_t number = number_of(record_.uuid);
   slice_ = std::make_unique<Slice>(set, extent, number);
-  device_ = slice_.get();
   if (set.cache() != nullptr) set.cache()->set_mode(number, record_.specification.cache);
-  if (set.streams() == nullptr) return;
-  read_ahead_ = std::make_unique<cache::ReadAhead>(*slice_, *set.streams());
-  device_ = read_ahead_.get();
+}
+
+void Volume::apply_rates() {
+  const VolumeSpecification& s = record_.specification;
+  pool_volume_->set_rate_limits(
+      {.operations_per_second = s.operations_limit, .bytes_per_second = s.bytes_limit});
+}
+
+void Volume::finish_opening(cache::StreamBudget* streams) {
+  BlockDevice& below = storage_ != nullptr ? *storage_
+                       : slice_ != nullptr ? static_cast<BlockDevice&>(*slice_)
+                                           : static_cast<BlockDevice&>(*pool_volume_);
+  front_ = std::make_unique<VolumeFront>(below, number_of(record_.uuid));
+  front_->allow(record_.online, !record_.specification.read_only);
+  device_ = front_.get();
+  if (streams != nullptr) {
+    read_ahead_ = std::make_unique<cache::ReadAhead>(*front_, *streams);
+    device_ = read_ahead_.get();
+  }
+  unit_ = std::make_unique<scsi::LogicalUnit>(*device_, unit_options(record_));
+}
+
+std::shared_ptr<Volume> Volume::open_on_pool(VolumeRecord record, PoolGround ground) {
+  std::shared_ptr<Volume> volume(new Volume);
+  volume->record_ = std::move(record);
+  volume->home_ = &ground.volume->home();
+  volume->pool_volume_ = std::move(ground.volume);
+  const Geometry& geometry = volume->pool_volume_->geometry();
+  VolumeSpecification& s = volume->record_.specification;
+  s.block_bytes = geometry.block_bytes;
+  s.size_bytes = geometry.block_count * geometry.block_bytes;
+  volume->apply_rates();
+  for (cache::Cache* const cache : ground.caches) {
+    cache->set_mode(number_of(volume->uuid()), s.cache);
+  }
+  volume->finish_opening(ground.streams);
+  return volume;
 }
 
 Task<Volume::Opened> Volume::open(VolumeRecord record, std::filesystem::path state, Executor& home,
@@ -161,9 +196,7 @@ Task<Volume::Opened> Volume::open_here(VolumeRecord record, std::filesystem::pat
       co_return std::unexpected(opened.error());
     }
   }
-  if (volume->storage_ != nullptr) volume->device_ = volume->storage_.get();
-  volume->unit_ =
-      std::make_unique<scsi::LogicalUnit>(*volume->device_, unit_options(volume->record_));
+  volume->finish_opening(set != nullptr ? set->streams() : nullptr);
   co_return volume;
 }
 
@@ -240,6 +273,8 @@ Volume::~Volume() {
   // Whatever close() left behind still has a request in it and must not be destroyed.
   (void)unit_.release();
   (void)read_ahead_.release();
+  (void)front_.release();
+  (void)pool_volume_.release();
   (void)slice_.release();
   (void)storage_.release();
 }
@@ -269,11 +304,40 @@ Task<Error> Volume::grow_here(std::uint64_t byte_count) {
   if (file_ != nullptr) error = co_await file_->grow(byte_count);
   if (slice_ != nullptr) {
     slice_->grow(byte_count / slice_->geometry().block_bytes);
-    if (read_ahead_ != nullptr) read_ahead_->grow();
     error = Error::kNone;
   }
+  if (pool_volume_ != nullptr) error = Error::kNone;
+  if (error == Error::kNone && read_ahead_ != nullptr) read_ahead_->grow();
   if (error == Error::kNone) unit_->capacity_changed();
   co_return error;
+}
+
+Task<void> Volume::apply_access() {
+  if (failure_) co_return;
+  co_await invoke_on(*home_, apply_access_here());
+}
+
+Task<void> Volume::apply_access_here() {
+  if (unit_ == nullptr) co_return;
+  const bool had_writes = front_->takes_writes();
+  front_->allow(record_.online, !record_.specification.read_only);
+  if (front_->takes_writes() != had_writes) {
+    unit_->establish(scsi::UnitAttention::kModeParametersChanged);
+  }
+}
+
+Task<void> Volume::content_changed() {
+  if (!failure_) co_await invoke_on(*home_, notice_here(Notice::kContentChanged));
+}
+
+Task<void> Volume::warn_of_space() {
+  if (!failure_) co_await invoke_on(*home_, notice_here(Notice::kSpaceWarning));
+}
+
+Task<void> Volume::notice_here(Notice notice) {
+  if (unit_ == nullptr) co_return;
+  unit_->establish(notice == Notice::kContentChanged ? scsi::UnitAttention::kMediumMayHaveChanged
+                                                     : scsi::UnitAttention::kThinSoftThreshold);
 }
 
 struct Volume::Flush {
@@ -317,6 +381,8 @@ Task<Error> Volume::close_here(TimePoint deadline) {
   memory_ = nullptr;
   device_ = nullptr;
   read_ahead_.reset();
+  front_.reset();
+  pool_volume_.reset();
   slice_.reset();
   storage_.reset();
   co_return state->error;

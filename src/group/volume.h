@@ -10,6 +10,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "block/block_device.h"
 #include "cache/stream_detector.h"
@@ -23,13 +24,26 @@ class FileDevice;
 class MemoryDevice;
 class Slice;
 namespace cache {
+class Cache;
 class ReadAhead;
+struct StreamBudget;
+}  // namespace cache
+namespace pool {
+class PoolVolume;
 }
 }  // namespace sandbay
 
 namespace sandbay::group {
 
 class SetDoor;
+class VolumeFront;
+
+// What a volume on a pool stands on; everything outlives it.
+struct PoolGround {
+  std::unique_ptr<pool::PoolVolume> volume;
+  std::vector<cache::Cache*> caches;       // Of the members.
+  cache::StreamBudget* streams = nullptr;  // Null: nothing is read ahead.
+};
 
 // The volume's number in requests, the same for its whole life: never 0, which means no volume.
 std::uint64_t number_of(const Uuid& uuid);
@@ -58,6 +72,8 @@ class Volume {
   // on a RAID set stands on `set`, whose home is `home` and which outlives it.
   static Task<Opened> open(VolumeRecord record, std::filesystem::path state, Executor& home,
                            Opening opening, SetDoor* set = nullptr);
+  // One on a pool, of the size that it has there.
+  static std::shared_ptr<Volume> open_on_pool(VolumeRecord record, PoolGround ground);
   static std::shared_ptr<Volume> without_device(VolumeRecord record,
                                                 const std::filesystem::path& state, Executor& home,
                                                 OpenFailure failure);
@@ -81,8 +97,19 @@ class Volume {
     cache::StreamCounters streams;
   };
   Task<State> state();
-  // Makes device and unit larger; initiators are told.
+  // Makes device and unit larger; initiators are told. One on a pool has its new size already,
+  // which may be smaller.
   Task<Error> grow(std::uint64_t byte_count);
+  // What initiators may do now, as the record says it. Whoever is attached stays.
+  Task<void> apply_access();
+  // The same of what they may do in a second. Of one on a pool, on its home.
+  void apply_rates();
+  // Its content is another now, all at once: initiators are told.
+  Task<void> content_changed();
+  // A thin volume has taken as much as was to be told: initiators are told.
+  Task<void> warn_of_space();
+  // Of one on a pool; null otherwise. On its home.
+  pool::PoolVolume* pool_volume() const noexcept { return pool_volume_.get(); }
   // Flushes and lets go of the device; the flush's error. kTimedOut if something in the device
   // did not end by the deadline; it may be asked again. No target leads to the unit any more.
   Task<Error> close(TimePoint deadline);
@@ -93,6 +120,11 @@ class Volume {
   static Task<Opened> open_here(VolumeRecord record, std::filesystem::path state, Executor* home,
                                 Opening opening, SetDoor* set);
   void stand_on(SetDoor& set, const Extent& extent);
+  // Puts front and unit on what lies below.
+  void finish_opening(cache::StreamBudget* streams);
+  Task<void> apply_access_here();
+  enum class Notice : std::uint8_t { kContentChanged, kSpaceWarning };
+  Task<void> notice_here(Notice notice);
   static Task<std::expected<void, OpenFailure>> open_file(Volume* volume, Opening opening);
   Task<State> state_here();
   Task<Error> grow_here(std::uint64_t byte_count);
@@ -104,12 +136,14 @@ class Volume {
   std::filesystem::path path_;
   Executor* home_ = nullptr;
   std::optional<OpenFailure> failure_;
-  BlockDevice* device_ = nullptr;                 // What the unit stands on.
-  std::unique_ptr<BlockDevice> storage_;          // Other than a part of a set.
-  FileDevice* file_ = nullptr;                    // The device, if it is one.
-  MemoryDevice* memory_ = nullptr;                // Likewise.
-  std::unique_ptr<Slice> slice_;                  // The part of a RAID set that it is,
-  std::unique_ptr<cache::ReadAhead> read_ahead_;  // ... and what stands on it, if anything.
+  BlockDevice* device_ = nullptr;                  // What the unit stands on.
+  std::unique_ptr<BlockDevice> storage_;           // Other than a part of a set.
+  FileDevice* file_ = nullptr;                     // The device, if it is one.
+  MemoryDevice* memory_ = nullptr;                 // Likewise.
+  std::unique_ptr<Slice> slice_;                   // The part of a RAID set that it is,
+  std::unique_ptr<pool::PoolVolume> pool_volume_;  // The part of a pool that it is.
+  std::unique_ptr<VolumeFront> front_;             // On all of these.
+  std::unique_ptr<cache::ReadAhead> read_ahead_;   // What stands on that, if anything.
   std::unique_ptr<scsi::LogicalUnit> unit_;
   std::shared_ptr<Flush> flush_;  // Of close().
 };

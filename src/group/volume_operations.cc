@@ -33,6 +33,10 @@ std::optional<std::string> difference(const VolumeSpecification& old,
   using Specification = VolumeSpecification;
   for (auto& differs :
        {compare("file or device", &Specification::path), compare("raid", &Specification::raid),
+        compare("pool", &Specification::pool), compare("on", &Specification::on),
+        compare("raid_level", &Specification::raid_level),
+        compare("thin_warning", &Specification::thin_warning),
+        compare("thin_limit", &Specification::thin_limit),
         compare("block_size", &Specification::block_bytes),
         compare("physical_block_size", &Specification::physical_block_bytes),
         compare("read_only", &Specification::read_only), compare("thin", &Specification::thin),
@@ -97,6 +101,10 @@ std::optional<std::uint32_t> RunningGroup::free_lun(const std::string& target) c
 
 Task<Volume::Opened> RunningGroup::make_volume(VolumeRecord record,
                                                std::optional<TargetRecord> target) {
+  if (record.specification.backing == Backing::kPool) {
+    auto made = co_await make_on_pool(std::move(record), std::move(target));
+    co_return made;
+  }
   const auto not_written = [this](Error error) {
     return std::unexpected(OpenFailure{.reason = unwritten(error), .stops_start = true});
   };
@@ -180,6 +188,7 @@ std::optional<Refusal> RunningGroup::refusal_to_create(const CreateVolumeRequest
                                           "sets",
                                           s.name, s.raid)};
   }
+  if (auto refusal = refusal_of_pool(s)) return refusal;
   if (const auto error = cache_error(s, hardware_->cache().cache() != nullptr)) {
     return invalid(fmt::format("volume \"{}\": cache: {}", s.name, *error));
   }
@@ -240,6 +249,7 @@ std::optional<Refusal> RunningGroup::refusal_to_repeat(const VolumeSpecification
 
 Task<Answer<CreatedVolume>> RunningGroup::create_now(CreateVolumeRequest request) {
   VolumeSpecification& s = request.specification;
+  if (auto refusal = settle_choices(request)) co_return std::unexpected(*refusal);
   const bool own_target = s.target.empty();
   if (own_target) s.target = default_target_name(s.name);
   if (const auto there = find(s.name)) {
@@ -275,8 +285,11 @@ Task<Answer<CreatedVolume>> RunningGroup::create_now(CreateVolumeRequest request
     }
   }
   const std::string name = s.name;
+  const bool on_pool = s.backing == Backing::kPool;
   VolumeRecord record{.uuid = make_uuid(Executor::current().random()),
-                      .specification = std::move(s)};
+                      .specification = std::move(s),
+                      .full_copy = request.full_copy,
+                      .source = request.source};
   auto volume = co_await make_volume(std::move(record), fresh);
   if (!volume) {
     co_return refuse(Refusal::Code::kFailed,
@@ -286,7 +299,11 @@ Task<Answer<CreatedVolume>> RunningGroup::create_now(CreateVolumeRequest request
   volumes_.emplace(name, *volume);
   const Outcome served = co_await serve(*volume);
   if (!served) {
-    (void)co_await remove_now(*volume);
+    if (on_pool) {
+      (void)co_await remove_from_pool(*volume);
+    } else {
+      (void)co_await remove_now(*volume);
+    }
     co_return refuse(Refusal::Code::kFailed,
                      fmt::format("volume \"{}\" cannot be served: {}", name, served.error()));
   }
@@ -308,18 +325,30 @@ Task<Answer<CreatedVolume>> RunningGroup::create_volume(CreateVolumeRequest requ
 Task<Answer<VolumeInfo>> RunningGroup::change_now(std::string name, ChangeVolumeRequest request) {
   const auto volume = find(name);
   if (volume == nullptr) co_return std::unexpected(no_such_volume(name));
-  if (!request.size_bytes && !request.name && !request.cache) {
-    co_return refuse(
-        Refusal::Code::kInvalid,
-        fmt::format("volume \"{}\": nothing to change; give a size, a name or a cache mode", name));
+  const bool limits =
+      request.thin_warning || request.thin_limit || request.operations_limit || request.bytes_limit;
+  const bool access = request.online || request.read_only;
+  if (!request.size_bytes && !request.name && !request.cache && !limits && !access) {
+    co_return refuse(Refusal::Code::kInvalid,
+                     fmt::format("volume \"{}\": nothing to change; give a size, a name, a cache "
+                                 "mode, online, read_only or limits",
+                                 name));
   }
   if (request.name) {
     const auto renamed = co_await rename_now(volume, *request.name);
     if (!renamed) co_return std::unexpected(renamed.error());
   }
   if (request.size_bytes) {
-    const auto grown = co_await grow_now(volume, *request.size_bytes);
-    if (!grown) co_return std::unexpected(grown.error());
+    const auto resized = co_await resize_now(volume, *request.size_bytes, request.force);
+    if (!resized) co_return std::unexpected(resized.error());
+  }
+  if (limits) {
+    const auto changed = co_await change_limits(volume, &request);
+    if (!changed) co_return std::unexpected(changed.error());
+  }
+  if (access) {
+    const auto changed = co_await change_access_of(volume, &request);
+    if (!changed) co_return std::unexpected(changed.error());
   }
   if (request.cache) {
     const auto changed = co_await change_cache_now(volume, *request.cache);
@@ -329,14 +358,46 @@ Task<Answer<VolumeInfo>> RunningGroup::change_now(std::string name, ChangeVolume
   co_return info;
 }
 
-Task<Answer<void>> RunningGroup::grow_now(std::shared_ptr<Volume> volume,
-                                          std::uint64_t byte_count) {
+Task<Error> RunningGroup::keep_change(std::shared_ptr<Volume> volume, VolumeRecord record) {
+  metadata::Batch batch;
+  batch.put(volume_key(record.uuid), encode(record));
+  const Error stored = co_await store_.commit(std::move(batch));
+  if (stored == Error::kNone) volume->record() = std::move(record);
+  co_return stored;
+}
+
+// Offline and read-only volumes keep their initiators, who are told by the answers they get.
+Task<Answer<void>> RunningGroup::change_access_of(std::shared_ptr<Volume> volume,
+                                                  const ChangeVolumeRequest* request) {
+  VolumeRecord record = volume->record();
+  record.online = request->online.value_or(record.online);
+  record.specification.read_only = request->read_only.value_or(record.specification.read_only);
+  if (request->read_only && declared(volume->name())) {
+    co_return refuse(Refusal::Code::kConflict,
+                     fmt::format("volume \"{}\" is declared in {}; read_only changes only there",
+                                 volume->name(), configuration_.file));
+  }
+  const Error stored = co_await keep_change(volume, std::move(record));
+  if (stored != Error::kNone) {
+    co_return refuse(Refusal::Code::kFailed, fmt::format("volume \"{}\" stays as it was: {}",
+                                                         volume->name(), unwritten(stored)));
+  }
+  co_await volume->apply_access();
+  const VolumeRecord& now = volume->record();
+  spdlog::info("volume {}: {}, {}", volume->name(), now.online ? "online" : "offline",
+               now.specification.read_only ? "read-only" : "takes writes");
+  co_return Answer<void>{};
+}
+
+Task<Answer<void>> RunningGroup::resize_now(std::shared_ptr<Volume> volume,
+                                            std::uint64_t byte_count, bool force) {
   VolumeRecord record = volume->record();
   const std::string name = volume->name();
   const std::uint64_t before = record.specification.size_bytes;
   if (byte_count == before) co_return Answer<void>{};
   record.specification.size_bytes = byte_count;
-  if (byte_count < before) {
+  const bool on_pool = record.specification.backing == Backing::kPool;
+  if (byte_count < before && !on_pool) {
     co_return refuse(Refusal::Code::kInvalid,
                      fmt::format("volume \"{}\" has {} and cannot shrink; give a larger size", name,
                                  format_size(before)));
@@ -347,8 +408,8 @@ Task<Answer<void>> RunningGroup::grow_now(std::shared_ptr<Volume> volume,
   if (record.specification.backing == Backing::kDevice) {
     co_return refuse(
         Refusal::Code::kConflict,
-        fmt::format("volume \"{}\" is as large as the device {}; only volumes on files "
-                    "and memory can be expanded",
+        fmt::format("volume \"{}\" is as large as the device {}; only volumes on pools, RAID "
+                    "sets, files and memory can be expanded",
                     name, volume->path().string()));
   }
   if (!volume->has_device()) {
@@ -356,6 +417,10 @@ Task<Answer<void>> RunningGroup::grow_now(std::shared_ptr<Volume> volume,
                      fmt::format("volume \"{}\" is not served: {}; bring it back and restart, or "
                                  "delete the volume",
                                  name, volume->reason()));
+  }
+  if (on_pool) {
+    auto resized = co_await resize_on_pool(volume, byte_count, force);
+    co_return resized;
   }
   if (record.specification.backing == Backing::kRaid) {
     auto grown = co_await grow_on_set(volume, byte_count);
@@ -448,7 +513,29 @@ Task<Answer<void>> RunningGroup::delete_now(std::string name, bool force) {
                                  "force it",
                                  name, attached->second, attached->second == 1 ? "" : "s", target));
   }
-  auto removed = co_await remove_now(volume);
+  const Uuid uuid = volume->uuid();
+  const std::size_t snapshots = snapshots_of(uuid).size();
+  if (snapshots != 0 && !force) {
+    co_return refuse(
+        Refusal::Code::kConflict,
+        fmt::format("volume \"{}\" has {} snapshot{}; delete {} first, or force it", name,
+                    snapshots, snapshots == 1 ? "" : "s", snapshots == 1 ? "it" : "them"));
+  }
+  // What is left of them after a crash finds no volume, and does nothing.
+  for (const auto& [key, schedule] : std::map(schedules_)) {
+    if (schedule.volume == uuid) (void)co_await delete_schedule_now(name, schedule.name);
+  }
+  for (const Snapshot* const snapshot : snapshots_of(uuid)) {
+    const auto dropped = co_await drop_snapshot(snapshot->record.uuid);
+    if (!dropped) co_return std::unexpected(dropped.error());
+  }
+  const bool on_pool = volume->record().specification.backing == Backing::kPool;
+  Answer<void> removed;
+  if (on_pool) {
+    removed = co_await remove_from_pool(volume);
+  } else {
+    removed = co_await remove_now(volume);
+  }
   if (removed) spdlog::info("volume {}: deleted", name);
   co_return removed;
 }

@@ -66,6 +66,12 @@ std::expected<void, std::string> RunningGroup::place(VolumeRecord* record) const
   }
   const std::string refusal = hardware_->refusal(known(set));
   if (!refusal.empty()) return std::unexpected(refusal);
+  if (const ServedPool* const pool = pools_->owner_of(known(set))) {
+    return std::unexpected(
+        fmt::format("set \"{0}\" belongs to pool \"{1}\"; put the volume on the "
+                    "pool: pool \"{1}\", on \"{0}\"",
+                    s.raid, pool->name()));
+  }
   const Geometry& geometry = door->geometry();
   if (s.block_bytes != geometry.block_bytes) {
     return std::unexpected(fmt::format("block_size {} is not that of set \"{}\"; write {}",
@@ -248,6 +254,7 @@ Task<bool> RunningGroup::leave_places() {
 }
 
 Task<Volume::Opened> RunningGroup::open_device(VolumeRecord record, Volume::Opening opening) {
+  if (record.specification.backing == Backing::kPool) co_return open_on_pool(std::move(record));
   if (record.specification.backing != Backing::kRaid) {
     auto volume =
         co_await Volume::open(std::move(record), configuration_.state, next_home(), opening);

@@ -23,6 +23,13 @@ nlohmann::json to_json(const fault::RuleView& rule);
 nlohmann::json to_json(const group::FaultsInfo& info);
 nlohmann::json to_json(const group::EventInfo& info);
 
+// pool_json.cc
+nlohmann::json to_json(const group::PoolInfo& info);
+nlohmann::json to_json(const group::SnapshotInfo& info);
+nlohmann::json to_json(const group::ScheduleInfo& info);
+nlohmann::json to_json(const group::TaskInfo& info);
+nlohmann::json to_json(const group::PoolCheckInfo& info);
+
 // cache_json.cc
 nlohmann::json to_json(const group::CacheInfo& info);
 nlohmann::json to_json(const group::DiscardedWrites& given);

@@ -8,6 +8,7 @@
 
 #include "mgmt/metrics_cache.h"
 #include "mgmt/metrics_hardware.h"
+#include "mgmt/metrics_pools.h"
 #include "mgmt/metrics_text.h"
 
 namespace sandbay::mgmt {
@@ -54,6 +55,10 @@ void add_volumes(Text& text, const std::vector<group::VolumeInfo>& volumes) {
   };
   text.family("sandbay_volume_size_bytes", "gauge", "Size of the volume.");
   by_volume([](const auto& volume) { return volume.specification.size_bytes; });
+  text.family("sandbay_volume_allocated_bytes", "gauge", "Of a volume on a pool: its pages.");
+  by_volume([](const auto& volume) { return volume.allocated_bytes; });
+  text.family("sandbay_volume_online", "gauge", "1 if the volume is online.");
+  by_volume([](const auto& volume) { return volume.online ? 1 : 0; });
   text.family("sandbay_volume_healthy", "gauge", "1 if the volume's device is in good health.");
   by_volume([](const auto& volume) { return volume.health == "good" ? 1 : 0; });
   text.family("sandbay_volume_commands_total", "counter", "SCSI commands completed, by kind.");
@@ -162,6 +167,7 @@ std::string metrics_text(const group::Measurements& measurements) {
   add_server(text, measurements.server);
   add_executors(text, measurements.executors);
   add_cache(text, measurements.cache);
+  add_pools(text, measurements.pools);
   add_hardware(text, measurements);
   return text.take();
 }

@@ -78,7 +78,7 @@ json responses_of(const Route& route) {
                                                       : "The answer."}};
   if (route.success != 204) success["content"] = content(route.response_schema);
   // What creates once finds its work done when it is asked again.
-  if (route.operation == "createVolume" || route.operation == "addAccess") {
+  if (route.success == 201 && route.repeatable) {
     responses["200"] = {{"description", "It was there already."},
                         {"content", content(route.response_schema)}};
   }
@@ -122,6 +122,7 @@ json openapi_document() {
   json schemas = json::parse(kSchemas);
   schemas.update(json::parse(kHardwareSchemas));
   schemas.update(json::parse(kCacheSchemas));
+  schemas.update(json::parse(kPoolSchemas));
   return {{"openapi", "3.0.3"},
           {"info",
            {{"title", "Sandbay"},

@@ -21,6 +21,8 @@ using group::Value;
 using nlohmann::json;
 
 constexpr int kDeepest = 8;
+// Of limits a second.
+constexpr std::uint64_t kMostRate = std::uint64_t{1} << 50;
 
 Value convert(const json& source, int depth) {
   Value value;
@@ -125,14 +127,19 @@ iscsi::AccessRecord read_record(TableReader& reader) {
   return record;
 }
 
-void read_backing(TableReader& reader, group::VolumeSpecification& s) {
+// Whether the body leaves it open.
+bool read_backing(TableReader& reader, group::VolumeSpecification& s) {
   const auto file = reader.string("file");
   const auto device = reader.string("device");
   const auto raid = reader.string("raid");
+  const auto pool = reader.string("pool");
   const bool memory = reader.boolean("memory").value_or(false);
-  if (int{file.has_value()} + int{device.has_value()} + int{raid.has_value()} + int{memory} > 1) {
-    reader.mistake(file ? "file" : (device ? "device" : "raid"),
-                   "a volume stands on one thing; write one of raid, file, device and memory");
+  const int given = int{file.has_value()} + int{device.has_value()} + int{raid.has_value()} +
+                    int{pool.has_value()} + int{memory};
+  if (given > 1) {
+    reader.mistake(
+        file ? "file" : (device ? "device" : (raid ? "raid" : "pool")),
+        "a volume stands on one thing; write one of pool, raid, file, device and memory");
   }
   if (file) {
     s.backing = group::Backing::kFile;
@@ -148,7 +155,18 @@ void read_backing(TableReader& reader, group::VolumeSpecification& s) {
   } else if (raid) {
     s.backing = group::Backing::kRaid;
     s.raid = *raid;
+  } else if (pool) {
+    s.backing = group::Backing::kPool;
+    s.pool = *pool;
   }
+  return given == 0;
+}
+
+std::optional<std::uint32_t> read_percent(TableReader& reader, std::string_view key,
+                                          std::uint64_t least) {
+  const auto value = reader.integer(key, least, 100);
+  if (!value) return std::nullopt;
+  return static_cast<std::uint32_t>(*value);
 }
 
 std::optional<cache::Mode> read_cache_mode(TableReader& reader) {
@@ -161,11 +179,17 @@ std::optional<cache::Mode> read_cache_mode(TableReader& reader) {
   return mode;
 }
 
-group::VolumeSpecification read_specification(TableReader& reader) {
+group::VolumeSpecification read_specification(TableReader& reader, group::OpenChoices& open) {
   group::VolumeSpecification s;
   reader.require("name", "the volume's name");
   s.name = reader.string("name").value_or("");
-  read_backing(reader, s);
+  open.backing = read_backing(reader, s);
+  open.thin = !reader.has("thin");
+  open.block_bytes = !reader.has("block_size");
+  s.on = reader.string("on").value_or("");
+  s.raid_level = reader.string("raid_level").value_or("");
+  s.thin_warning = read_percent(reader, "thin_warning", 0).value_or(s.thin_warning);
+  s.thin_limit = read_percent(reader, "thin_limit", 1).value_or(s.thin_limit);
   s.size_bytes = read_size(reader, "size").value_or(0);
   const auto number = [&](std::string_view key, std::uint64_t most, std::uint32_t& target) {
     const auto value = reader.integer(key, 1, most);
@@ -212,7 +236,8 @@ Read<T> read(std::string_view body, Take take) {
 Read<group::CreateVolumeRequest> read_create_volume(std::string_view body) {
   return read<group::CreateVolumeRequest>(body, [](const Value& value, Mistakes& mistakes) {
     TableReader reader(value, "", mistakes);
-    group::CreateVolumeRequest request{.specification = read_specification(reader), .access = {}};
+    group::CreateVolumeRequest request;
+    request.specification = read_specification(reader, request.open);
     for (const Value* element : reader.tables("access")) {
       TableReader access(*element, fmt::format("access[{}]", request.access.size() + 1), mistakes);
       request.access.push_back(read_record(access));
@@ -229,8 +254,76 @@ Read<group::ChangeVolumeRequest> read_change_volume(std::string_view body) {
     request.size_bytes = read_size(reader, "size");
     request.name = reader.string("name");
     request.cache = read_cache_mode(reader);
+    request.force = reader.boolean("force").value_or(false);
+    request.online = reader.boolean("online");
+    request.read_only = reader.boolean("read_only");
+    request.thin_warning = read_percent(reader, "thin_warning", 0);
+    request.thin_limit = read_percent(reader, "thin_limit", 1);
+    request.operations_limit = reader.integer("operations_limit", 0, kMostRate);
+    request.bytes_limit = reader.integer("bytes_limit", 0, kMostRate);
     reader.finish();
     return request;
+  });
+}
+
+Read<group::CreatePoolRequest> read_create_pool(std::string_view body) {
+  return read<group::CreatePoolRequest>(body, [](const Value& value, Mistakes& mistakes) {
+    TableReader reader(value, "", mistakes);
+    group::CreatePoolRequest request;
+    reader.require("name", "the pool's name");
+    request.name = reader.string("name").value_or("");
+    request.members = reader.strings("members").value_or(std::vector<std::string>{});
+    request.page_bytes = read_size(reader, "page").value_or(request.page_bytes);
+    reader.finish();
+    return request;
+  });
+}
+
+Read<group::CreateSnapshotsRequest> read_create_snapshots(std::string_view body) {
+  return read<group::CreateSnapshotsRequest>(body, [](const Value& value, Mistakes& mistakes) {
+    TableReader reader(value, "", mistakes);
+    group::CreateSnapshotsRequest request;
+    request.name = reader.string("name").value_or("");
+    request.volumes = reader.strings("with").value_or(std::vector<std::string>{});
+    reader.finish();
+    return request;
+  });
+}
+
+Read<group::ScheduleInfo> read_create_schedule(std::string_view body) {
+  return read<group::ScheduleInfo>(body, [](const Value& value, Mistakes& mistakes) {
+    TableReader reader(value, "", mistakes);
+    group::ScheduleInfo schedule;
+    reader.require("name", "the schedule's name");
+    reader.require("every", "a time such as \"1h\"");
+    reader.require("keep", "how many are kept");
+    schedule.name = reader.string("name").value_or("");
+    schedule.every = reader.duration("every", std::chrono::seconds(1), std::chrono::hours(24 * 366))
+                         .value_or(schedule.every);
+    const auto keep = reader.integer("keep", 1, 1024);
+    schedule.keep = static_cast<std::uint32_t>(keep.value_or(1));
+    reader.finish();
+    return schedule;
+  });
+}
+
+Read<CloneRequest> read_clone(std::string_view body) {
+  return read<CloneRequest>(body, [](const Value& value, Mistakes& mistakes) {
+    TableReader reader(value, "", mistakes);
+    reader.require("name", "the new volume's name");
+    CloneRequest request{.name = reader.string("name").value_or("")};
+    request.full_copy = reader.boolean("full_copy").value_or(false);
+    reader.finish();
+    return request;
+  });
+}
+
+Read<bool> read_flag(std::string_view body, std::string_view key) {
+  return read<bool>(body, [key](const Value& value, Mistakes& mistakes) {
+    TableReader reader(value, "", mistakes);
+    const bool flag = reader.boolean(key).value_or(false);
+    reader.finish();
+    return flag;
   });
 }
 

@@ -17,6 +17,17 @@ using Read = std::expected<T, std::string>;
 
 Read<group::CreateVolumeRequest> read_create_volume(std::string_view body);
 Read<group::ChangeVolumeRequest> read_change_volume(std::string_view body);
+Read<group::CreatePoolRequest> read_create_pool(std::string_view body);
+// Without the volume that the path names.
+Read<group::CreateSnapshotsRequest> read_create_snapshots(std::string_view body);
+Read<group::ScheduleInfo> read_create_schedule(std::string_view body);
+struct CloneRequest {
+  std::string name;
+  bool full_copy = false;
+};
+Read<CloneRequest> read_clone(std::string_view body);
+// A body with at most that one key.
+Read<bool> read_flag(std::string_view body, std::string_view key);
 Read<iscsi::AccessRecord> read_access(std::string_view body);
 // The drive that takes over; empty: the best spare.
 Read<std::string> read_replace_drive(std::string_view body);

@@ -43,6 +43,7 @@ struct Route {
   std::vector<int> refusals;         // Besides those that every route has.
   Reply (*handle)(Backend& backend, const Call& call) = nullptr;
   std::vector<QueryParameter> query = {};
+  bool repeatable = false;  // With 201: asked again, it answers 200 and the same.
 };
 
 std::span<const Route> routes();

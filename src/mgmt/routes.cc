@@ -12,9 +12,11 @@
 #include "mgmt/json.h"
 #include "mgmt/metrics.h"
 #include "mgmt/openapi.h"
+#include "mgmt/pool_routes.h"
 #include "mgmt/replies.h"
 #include "mgmt/requests.h"
 #include "mgmt/route.h"
+#include "mgmt/snapshot_routes.h"
 
 namespace sandbay::mgmt {
 
@@ -186,7 +188,8 @@ const std::vector<Route> kOwnRoutes = {
      .success = 201,
      .response_schema = "Volume",
      .refusals = {409, 500},
-     .handle = create_volume},
+     .handle = create_volume,
+     .repeatable = true},
     {.method = "GET",
      .path = "/api/v1/volumes/{name}",
      .operation = "showVolume",
@@ -197,9 +200,10 @@ const std::vector<Route> kOwnRoutes = {
     {.method = "PATCH",
      .path = "/api/v1/volumes/{name}",
      .operation = "changeVolume",
-     .summary = "Expand or rename a volume",
-     .description = "A volume grows online, and initiators are told; it never shrinks. Renamed, "
-                    "it keeps its target and its identity.",
+     .summary = "Resize, rename or otherwise change a volume",
+     .description = "A volume grows online, and initiators are told; it shrinks on a pool alone, "
+                    "and by force. Renamed, it keeps its target and its identity. Offline it "
+                    "answers NOT READY.",
      .request_schema = "VolumeChange",
      .response_schema = "Volume",
      .refusals = {404, 409, 500},
@@ -211,7 +215,8 @@ const std::vector<Route> kOwnRoutes = {
      .success = 204,
      .refusals = {404, 409, 500},
      .handle = delete_volume,
-     .query = {{"force", "boolean", "Also while sessions use it; they are ended."}}},
+     .query = {{"force", "boolean",
+                "Also while sessions use it, which are ended, and with all its snapshots."}}},
     {.method = "GET",
      .path = "/api/v1/volumes/{name}/access",
      .operation = "listAccess",
@@ -231,7 +236,8 @@ const std::vector<Route> kOwnRoutes = {
      .success = 201,
      .response_schema = "Access",
      .refusals = {404, 409, 500},
-     .handle = add_access},
+     .handle = add_access,
+     .repeatable = true},
     {.method = "DELETE",
      .path = "/api/v1/volumes/{name}/access/{id}",
      .operation = "removeAccess",
@@ -303,11 +309,13 @@ const std::vector<Route> kOwnRoutes = {
      .handle = show_metrics},
 };
 
-// Those of the hardware and of the cache stand in files of their own.
+// Those of the hardware, the cache and the pools stand in files of their own.
 std::vector<Route> all_routes() {
   std::vector<Route> all = kOwnRoutes;
   std::ranges::copy(hardware_routes(), std::back_inserter(all));
   std::ranges::copy(cache_routes(), std::back_inserter(all));
+  std::ranges::copy(pool_routes(), std::back_inserter(all));
+  std::ranges::copy(snapshot_routes(), std::back_inserter(all));
   return all;
 }
 

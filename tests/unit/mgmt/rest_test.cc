@@ -228,12 +228,13 @@ const WrongRequest kWrongRequests[] = {
     {"POST", "/api/v1/volumes", R"({"name": "a", "size": "1MiB", "file": "x"})", 400,
      "file: is not an absolute path; write one"},
     {"POST", "/api/v1/volumes", R"({"name": "a", "memory": true, "device": "/dev/x"})", 400,
-     "device: a volume stands on one thing; write one of raid, file, device and memory"},
+     "device: a volume stands on one thing; write one of pool, raid, file, device and memory"},
     {"POST", "/api/v1/volumes",
      R"({"name": "a", "size": "1MiB", "access": [{"initiator": "*", "chap_user": "u"}]})", 400,
      "access[1].chap_secret: is missing; CHAP needs both chap_user and chap_secret"},
     {"PATCH", "/api/v1/volumes/v", "{}", 400,
-     "volume \"v\": nothing to change; give a size, a name or a cache mode"},
+     "volume \"v\": nothing to change; give a size, a name, a cache mode, online, read_only or "
+     "limits"},
     {"DELETE", "/api/v1/volumes/v", "", 409,
      "volume \"v\" is declared in test.toml, which would make it again; take it out there and "
      "restart first"},
@@ -314,10 +315,12 @@ TEST_CASE("Secrets never come out", "[rest]") {
       std::string path(route.path);
       if (route.method != "GET") continue;
       const auto brace = path.find('{');
-      // There is no drive and no RAID set.
-      const bool hardware =
-          path.find("/drives/") != std::string::npos || path.find("/raid") != std::string::npos;
-      const bool absent = hardware && brace != std::string::npos;
+      // There is no drive, no RAID set, no pool and no snapshot.
+      const bool named = path.find("/drives/") != std::string::npos ||
+                         path.find("/raid") != std::string::npos ||
+                         path.find("/pools/") != std::string::npos ||
+                         path.find("/snapshots/") != std::string::npos;
+      const bool absent = named && brace != std::string::npos;
       if (brace != std::string::npos) {
         const bool target = path.find("targets") != std::string::npos;
         path.replace(brace, path.find('}') - brace + 1, target ? "iqn.2026-11.org.sandbay:v" : "v");

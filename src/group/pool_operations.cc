@@ -1,0 +1,261 @@
+// Pools as management sees them: listing, making and deleting them.
+#include <fmt/format.h>
+#include <spdlog/spdlog.h>
+
+#include <algorithm>
+
+#include "group/place.h"
+#include "group/running_group.h"
+#include "group/units.h"
+#include "pool/pool_volume.h"
+#include "runtime/known.h"
+
+namespace sandbay::group {
+
+namespace {
+
+std::unexpected<Refusal> refuse(Refusal::Code code, std::string message) {
+  return std::unexpected(Refusal{.code = code, .message = std::move(message)});
+}
+
+}  // namespace
+
+Refusal no_such_pool(const std::string& name) {
+  return {.code = Refusal::Code::kNotFound,
+          .message = fmt::format("there is no pool \"{}\"; see the list of pools", name)};
+}
+
+// What the pools ask the group ------------------------------------------------------------------
+
+std::shared_ptr<Volume> RunningGroup::find(const Uuid& uuid) const {
+  const auto found = std::ranges::find_if(
+      volumes_, [&](const auto& entry) { return entry.second->uuid() == uuid; });
+  return found == volumes_.end() ? nullptr : found->second;
+}
+
+std::vector<std::string> RunningGroup::volumes_on(const Uuid& set) const {
+  std::vector<std::string> names;
+  for (const auto& [name, volume] : volumes_) {
+    const auto& placement = volume->record().placement;
+    if (placement && placement->set == set) names.push_back(name);
+  }
+  for (const VolumeRecord& record : planned_) {
+    const bool there = record.placement && record.placement->set == set;
+    const bool to_be = !record.placement && hardware_->find_set(record.specification.raid) == set;
+    if (there || to_be) names.push_back(record.specification.name);
+  }
+  for (const auto& leaving : leaving_) {
+    if (leaving->placement.set == set) names.push_back(leaving->name + " (deleted)");
+  }
+  return names;
+}
+
+Pools::Owner RunningGroup::pool_owner() {
+  return {.volumes_on = [this](const Uuid& set) { return volumes_on(set); },
+          .name_of_volume =
+              [this](const Uuid& uuid) {
+                const auto volume = find(uuid);
+                return volume == nullptr ? std::string() : volume->name();
+              },
+          .on_space_warning =
+              [this](const Uuid& uuid) {
+                if (gate_.enter()) spawn(warn_of_space(uuid));
+              }};
+}
+
+Task<void> RunningGroup::warn_of_space(Uuid volume) {
+  const GateHold hold(gate_);
+  co_await Executor::current().yield();  // The write that was the cause goes on first.
+  const auto found = find(volume);
+  if (found != nullptr) co_await found->warn_of_space();
+}
+
+// Looking ---------------------------------------------------------------------------------------
+
+PoolInfo RunningGroup::info_of(const ServedPool& pool) const {
+  PoolInfo info = pools_->show(pool);
+  for (const auto& [name, volume] : volumes_) {
+    if (volume->record().pool != pool.uuid()) continue;
+    ++info.volumes;
+    info.provisioned_bytes += volume->record().specification.size_bytes;
+  }
+  info.snapshots = static_cast<std::uint32_t>(std::ranges::count_if(
+      snapshots_, [&](const auto& entry) { return entry.second.record.pool == pool.uuid(); }));
+  return info;
+}
+
+Task<std::vector<PoolInfo>> RunningGroup::pools_now() {
+  std::vector<PoolInfo> list;
+  for (const auto& pool : pools_->all()) list.push_back(info_of(*pool));
+  co_return list;
+}
+
+Task<std::vector<PoolInfo>> RunningGroup::list_pools() {
+  auto list = co_await looking(pools_now(), {});
+  co_return list;
+}
+
+Task<Answer<PoolInfo>> RunningGroup::pool_now(std::string name) {
+  const ServedPool* const pool = pools_->find(name);
+  if (pool == nullptr) co_return std::unexpected(no_such_pool(name));
+  co_return info_of(*pool);
+}
+
+Task<Answer<PoolInfo>> RunningGroup::show_pool(std::string name) {
+  auto answer = co_await looking<Answer<PoolInfo>>(pool_now(std::move(name)),
+                                                   std::unexpected(shutting_down()));
+  co_return answer;
+}
+
+// The background --------------------------------------------------------------------------------
+
+TaskInfo RunningGroup::info_of(const ServedPool& pool, const pool::HousekeepingView& view) const {
+  static constexpr std::string_view kKinds[] = {"vacate",  "sweep",   "copy",
+                                                "flatten", "balance", "trim"};
+  const std::uint64_t page_bytes = pool.record().page_bytes;
+  TaskInfo info{.kind = std::string(kKinds[static_cast<std::size_t>(view.kind)]),
+                .pool = pool.name(),
+                .done_bytes = view.done_pages * page_bytes,
+                .left_bytes = view.left_pages * page_bytes,
+                .time_left = view.time_left,
+                .stuck = view.stuck == Error::kNone ? "" : std::string(describe(view.stuck))};
+  const auto& map = pool.pool()->map();
+  const auto store = map.stores().find(view.store);
+  if (store != map.stores().end()) info.object = hardware_->name_of(store->second.record.uuid);
+  const pool::Branch* const branch = view.branch != 0 ? map.find(view.branch) : nullptr;
+  const auto uuid = branch != nullptr ? parse_uuid(branch->record.label) : std::nullopt;
+  const auto volume = uuid ? find(*uuid) : nullptr;
+  if (volume != nullptr) info.object = volume->name();
+  return info;
+}
+
+Task<std::vector<TaskInfo>> RunningGroup::tasks_now() {
+  std::vector<TaskInfo> list;
+  for (const auto& pool : pools_->all()) {
+    if (pool->housekeeper() == nullptr) continue;
+    for (const auto& view : pool->housekeeper()->views()) list.push_back(info_of(*pool, view));
+  }
+  co_return list;
+}
+
+Task<std::vector<TaskInfo>> RunningGroup::list_tasks() {
+  auto list = co_await looking(tasks_now(), {});
+  co_return list;
+}
+
+Task<std::vector<PoolCheckInfo>> RunningGroup::check_now() {
+  std::vector<PoolCheckInfo> list;
+  co_await changing_.lock();  // No pool comes or goes meanwhile.
+  for (const auto& pool : pools_->all()) {
+    PoolCheckInfo info{.pool = pool->name()};
+    if (pool->pool() == nullptr) {
+      info.wrong.push_back("it is not open: " + pool->failure());
+    } else {
+      pool::CheckReport report = co_await pool->pool()->check();
+      info.branches = report.branches;
+      info.snapshots = report.snapshots;
+      info.pages = report.pages;
+      info.kept_chunks = report.kept_chunks;
+      info.wrong = std::move(report.wrong);
+    }
+    list.push_back(std::move(info));
+  }
+  changing_.unlock();
+  co_return list;
+}
+
+Task<std::vector<PoolCheckInfo>> RunningGroup::check_group() {
+  auto list = co_await looking(check_now(), {});
+  co_return list;
+}
+
+// Making and deleting ---------------------------------------------------------------------------
+
+Task<Answer<CreatedPool>> RunningGroup::create_pool_now(CreatePoolRequest request) {
+  if (const auto error = check_volume_name(request.name)) {
+    co_return refuse(Refusal::Code::kInvalid, fmt::format("name: {}", *error));
+  }
+  if (const auto error = check_page_bytes(request.page_bytes)) {
+    co_return refuse(Refusal::Code::kInvalid,
+                     fmt::format("pool \"{}\": page: {}", request.name, *error));
+  }
+  if (request.members.empty()) request.members.push_back(pools_->member());
+  if (const ServedPool* const there = pools_->find(request.name)) {
+    const PoolRecord& record = there->record();
+    if (record.page_bytes == request.page_bytes && record.members == request.members) {
+      co_return CreatedPool{.pool = info_of(*there), .created = false};
+    }
+    co_return refuse(
+        Refusal::Code::kConflict,
+        fmt::format("pool \"{}\" is there already, with pages of {} and members {}; "
+                    "choose another name, or ask for it as it is",
+                    request.name, format_size(record.page_bytes), fmt::join(record.members, ", ")));
+  }
+  for (const std::string& member : request.members) {
+    if (member != pools_->member()) {
+      co_return refuse(
+          Refusal::Code::kNotFound,
+          fmt::format("pool \"{}\": there is no member \"{}\"; see the list of members",
+                      request.name, member));
+    }
+    if (const ServedPool* const other = pools_->pool_of_member(member)) {
+      co_return refuse(Refusal::Code::kConflict,
+                       fmt::format("pool \"{}\": member \"{}\" is of pool \"{}\"; a member belongs "
+                                   "to one pool",
+                                   request.name, member, other->name()));
+    }
+  }
+  if (pools_->all().size() >= kMostPools) {
+    co_return refuse(
+        Refusal::Code::kConflict,
+        fmt::format("pool \"{}\": there are {} pools already", request.name, pools_->all().size()));
+  }
+  const auto made = co_await pools_->create({.uuid = make_uuid(Executor::current().random()),
+                                             .name = request.name,
+                                             .members = std::move(request.members),
+                                             .page_bytes = request.page_bytes,
+                                             .block_bytes = 0});
+  if (!made) {
+    co_return refuse(Refusal::Code::kFailed,
+                     fmt::format("pool \"{}\" cannot be made: {}", request.name, made.error()));
+  }
+  co_return CreatedPool{.pool = info_of(**made), .created = true};
+}
+
+Task<Answer<CreatedPool>> RunningGroup::create_pool(CreatePoolRequest request) {
+  auto answer = co_await alone(create_pool_now(std::move(request)));
+  co_return answer;
+}
+
+Task<Answer<void>> RunningGroup::delete_pool_now(std::string name) {
+  ServedPool* const pool = pools_->find(name);
+  if (pool == nullptr) co_return std::unexpected(no_such_pool(name));
+  const bool in_file = std::ranges::any_of(
+      configuration_.pools, [&](const PoolConfiguration& one) { return one.name == name; });
+  if (in_file) {
+    co_return refuse(
+        Refusal::Code::kConflict,
+        fmt::format("pool \"{}\" is declared in {}, which would make it again; take it "
+                    "out there and restart first",
+                    name, configuration_.file));
+  }
+  const PoolInfo info = info_of(*pool);
+  if (info.volumes != 0 || info.snapshots != 0) {
+    co_return refuse(Refusal::Code::kConflict,
+                     fmt::format("pool \"{}\" has {} volume{}; delete {} first", name, info.volumes,
+                                 info.volumes == 1 ? "" : "s", info.volumes == 1 ? "it" : "them"));
+  }
+  const auto removed = co_await pools_->remove(pool);
+  if (!removed) {
+    co_return refuse(Refusal::Code::kFailed,
+                     fmt::format("pool \"{}\" stays: {}", name, removed.error()));
+  }
+  co_return Answer<void>{};
+}
+
+Task<Answer<void>> RunningGroup::delete_pool(std::string name) {
+  auto answer = co_await alone(delete_pool_now(std::move(name)));
+  co_return answer;
+}
+
+}  // namespace sandbay::group

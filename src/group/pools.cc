@@ -1,0 +1,263 @@
+// Making and opening pools; sets that come and go.
+#include "group/pools.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cassert>
+
+#include "group/units.h"
+
+namespace sandbay::group {
+
+namespace {
+
+constexpr Duration kLookEvery = std::chrono::seconds(1);
+
+}  // namespace
+
+Pools::Pools(Executor& home, metadata::Store& store, EventLog& events, Hardware& hardware,
+             std::string member, Owner owner)
+    : home_(home),
+      store_(store),
+      events_(events),
+      hardware_(hardware),
+      member_(std::move(member)),
+      owner_(std::move(owner)) {}
+
+Pools::~Pools() { assert(pools_.empty()); }
+
+Task<Pools::Outcome> Pools::start(std::vector<PoolRecord> stored,
+                                  const std::vector<PoolConfiguration>& declared) {
+  std::ranges::sort(stored, {}, &PoolRecord::name);
+  for (PoolRecord& record : stored) co_await add(std::move(record));
+  for (const PoolConfiguration& wanted : declared) {
+    if (find(wanted.name) != nullptr) continue;
+    PoolRecord record{.uuid = make_uuid(home_.random()),
+                      .name = wanted.name,
+                      .members = wanted.members,
+                      .page_bytes = wanted.page_bytes,
+                      .block_bytes = 0};
+    const auto made = co_await create(std::move(record));
+    if (!made) co_return std::unexpected(fmt::format("pool \"{}\": {}", wanted.name, made.error()));
+  }
+  co_await take_sets();
+  hardware_.on_sets_changed([this] {
+    set_devices();
+    wake_.notify_all();
+  });
+  spawn(watch());
+  co_return Outcome{};
+}
+
+Task<void> Pools::stop(bool quiet) {
+  stopping_ = true;
+  hardware_.on_sets_changed(nullptr);
+  wake_.notify_all();
+  co_await gate_.close();
+  for (const auto& pool : pools_) co_await pool->close(quiet);
+  if (!quiet) {
+    for (auto& pool : pools_) (void)pool.release();
+  }
+  pools_.clear();
+}
+
+Task<void> Pools::add(PoolRecord record) {
+  auto pool = std::make_unique<ServedPool>(home_, store_, events_, std::move(record));
+  pool->name_of_volume = owner_.name_of_volume;
+  pool->on_space_warning = owner_.on_space_warning;
+  ServedPool* const added = pool.get();
+  pools_.push_back(std::move(pool));
+  co_await added->open(hardware_.nvram());
+  set_devices();
+}
+
+// The record first: a map without one is nobody's.
+Task<std::expected<ServedPool*, std::string>> Pools::create(PoolRecord record) {
+  const Uuid uuid = record.uuid;
+  metadata::Batch batch;
+  batch.erase_prefix(map_prefix(uuid));
+  batch.put(pool_key(uuid), encode(record));
+  const Error error = co_await store_.commit(std::move(batch));
+  if (error != Error::kNone) {
+    co_return std::unexpected(fmt::format("the metadata cannot be written: {}", describe(error)));
+  }
+  const std::string name = record.name;
+  co_await add(std::move(record));
+  ServedPool* const made = find(uuid);
+  if (made->pool() == nullptr) {
+    const std::string why = made->failure();
+    (void)co_await remove(made);
+    co_return std::unexpected(why);
+  }
+  co_await take_sets();
+  events_.add({.kind = "pool made", .text = fmt::format("pool {}: made", name)});
+  co_return made;
+}
+
+Task<Pools::Outcome> Pools::remove(ServedPool* pool) {
+  co_await taking_.lock();
+  metadata::Batch batch;
+  batch.erase(pool_key(pool->uuid()));
+  batch.erase_prefix(map_prefix(pool->uuid()));
+  // Nothing of the map is written any more when it is erased.
+  if (pool->pool() != nullptr) co_await pool->close(true);
+  const Error error = co_await store_.commit(std::move(batch));
+  if (error != Error::kNone) {
+    co_await pool->open(hardware_.nvram());
+    set_devices();
+    taking_.unlock();
+    co_return std::unexpected(fmt::format("the metadata cannot be written: {}", describe(error)));
+  }
+  const std::string name = pool->name();
+  if (hardware_.nvram() != nullptr) {
+    (void)co_await hardware_.nvram()->release(region_name(pool->uuid()));
+  }
+  std::erase_if(pools_, [&](const auto& each) { return each.get() == pool; });
+  outside_.clear();
+  taking_.unlock();
+  events_.add({.kind = "pool deleted", .text = fmt::format("pool {}: deleted", name)});
+  co_return Outcome{};
+}
+
+ServedPool* Pools::find(const std::string& name) const {
+  const auto found =
+      std::ranges::find_if(pools_, [&](const auto& pool) { return pool->name() == name; });
+  return found == pools_.end() ? nullptr : found->get();
+}
+
+ServedPool* Pools::find(const Uuid& uuid) const {
+  const auto found =
+      std::ranges::find_if(pools_, [&](const auto& pool) { return pool->uuid() == uuid; });
+  return found == pools_.end() ? nullptr : found->get();
+}
+
+ServedPool* Pools::owner_of(const Uuid& set) const {
+  const auto found = std::ranges::find_if(
+      pools_, [&](const auto& pool) { return pool->store_of(set).has_value(); });
+  return found == pools_.end() ? nullptr : found->get();
+}
+
+ServedPool* Pools::pool_of_member(const std::string& member) const {
+  const auto found = std::ranges::find_if(pools_, [&](const auto& pool) {
+    return std::ranges::find(pool->record().members, member) != pool->record().members.end();
+  });
+  return found == pools_.end() ? nullptr : found->get();
+}
+
+// Sets --------------------------------------------------------------------------------------------
+
+Task<void> Pools::take_sets() {
+  co_await taking_.lock();
+  const std::vector<SetInfo> sets = hardware_.show_sets();
+  for (const SetInfo& set : sets) co_await take_set(set);
+  taking_.unlock();
+}
+
+Task<void> Pools::take_set(const SetInfo& set) {
+  const Uuid uuid = set.raid.uuid;
+  ServedPool* const pool = pool_of_member(member_);
+  SetDoor* const door = hardware_.serving(uuid);
+  if (pool == nullptr || pool->pool() == nullptr || door == nullptr || outside_.contains(uuid) ||
+      owner_of(uuid) != nullptr) {
+    co_return;
+  }
+  const std::vector<std::string> volumes = owner_.volumes_on(uuid);
+  if (!volumes.empty()) {
+    outside_[uuid] = fmt::format("{} {} on it by {}", fmt::join(volumes, ", "),
+                                 volumes.size() == 1 ? "stands" : "stand",
+                                 volumes.size() == 1 ? "itself" : "themselves");
+    co_return;
+  }
+  metadata::Batch extra;
+  hardware_.raise_used_end(uuid, door->geometry().block_count, extra);
+  std::string wrong =
+      co_await pool->take(uuid, door, static_cast<std::uint8_t>(set.raid.level), std::move(extra));
+  if (!wrong.empty()) {
+    events_.add({.severity = Severity::kWarning,
+                 .kind = "pool",
+                 .set = set.raid.name,
+                 .text = fmt::format("pool {}: set {} is no part of it: {}", pool->name(),
+                                     set.raid.name, wrong)});
+    outside_[uuid] = std::move(wrong);
+    co_return;
+  }
+  events_.add(
+      {.kind = "pool",
+       .set = set.raid.name,
+       .text = fmt::format("pool {}: set {} of member {} gives it {}", pool->name(), set.raid.name,
+                           member_, format_size_rounded(set.raid.byte_count))});
+}
+
+void Pools::set_devices() {
+  for (const auto& pool : pools_) {
+    if (pool->pool() == nullptr) continue;
+    for (const auto& [index, store] : pool->pool()->map().stores()) {
+      pool->set_device(index, hardware_.serving(store.record.uuid));
+    }
+  }
+}
+
+Task<void> Pools::watch() {
+  if (!gate_.enter()) co_return;
+  const GateHold hold(gate_);
+  while (!stopping_) {
+    co_await wake_.wait_until(home_.now() + kLookEvery);
+    co_await home_.yield();
+    if (stopping_) co_return;
+    set_devices();
+    co_await take_sets();
+  }
+}
+
+// Management --------------------------------------------------------------------------------------
+
+std::string Pools::reason_of(const Uuid& set) const {
+  if (hardware_.serving(set) != nullptr) return {};
+  std::string refusal = hardware_.refusal(set);
+  return refusal.empty() ? "it is not there" : refusal;
+}
+
+PoolInfo Pools::show(const ServedPool& pool) const {
+  PoolInfo info{.name = pool.name(),
+                .uuid = format_uuid(pool.uuid()),
+                .members = pool.record().members,
+                .page_bytes = pool.record().page_bytes,
+                .block_bytes = pool.record().block_bytes,
+                .reason = pool.failure(),
+                .map_in_nvram = pool.map_in_nvram()};
+  const std::vector<SetInfo> sets = hardware_.show_sets();
+  const auto set_of = [&](const Uuid& uuid) {
+    return std::ranges::find_if(sets, [&](const SetInfo& set) { return set.raid.uuid == uuid; });
+  };
+  if (pool.pool() != nullptr) {
+    const std::uint64_t page_bytes = pool.record().page_bytes;
+    const pool::PoolSpace space = pool.pool()->space();
+    info.size_bytes = space.pages * page_bytes;
+    info.free_bytes = space.free_pages * page_bytes;
+    info.snapshot_bytes = space.reserve_pages * page_bytes;
+    info.counters = pool.pool()->counters();
+    for (const auto& [index, store] : pool.pool()->map().stores()) {
+      const Uuid& uuid = store.record.uuid;
+      const auto set = set_of(uuid);
+      const pool::PoolSpace part = pool.pool()->space(index);
+      info.stores.push_back(
+          {.set = hardware_.name_of(uuid),
+           .uuid = format_uuid(uuid),
+           .member = member_,
+           .level = set == sets.end() ? "" : std::string(describe(set->raid.level)),
+           .size_bytes = part.pages * page_bytes,
+           .free_bytes = part.free_pages * page_bytes,
+           .state = store.record.state == pool::StoreState::kVacating ? "vacating" : "active",
+           .reason = reason_of(uuid)});
+    }
+  }
+  for (const auto& [uuid, why] : outside_) {
+    if (pool_of_member(member_) == &pool) {
+      info.outside.push_back({.set = hardware_.name_of(uuid), .reason = why});
+    }
+  }
+  return info;
+}
+
+}  // namespace sandbay::group

@@ -1,0 +1,213 @@
+// Schedules: snapshots that are taken every so often, of which the newest are kept. A schedule is
+// due when its newest snapshot is old enough, so that restarts neither lose a turn nor repeat one.
+#include <fmt/chrono.h>
+#include <fmt/format.h>
+#include <spdlog/spdlog.h>
+
+#include <algorithm>
+
+#include "group/running_group.h"
+#include "group/units.h"
+
+namespace sandbay::group {
+
+namespace {
+
+constexpr Duration kLookEvery = std::chrono::seconds(1);
+constexpr Duration kShortestInterval = std::chrono::seconds(1);
+constexpr Duration kTryAgainAfter = std::chrono::minutes(1);
+constexpr std::uint32_t kMostKept = 1024;
+constexpr std::size_t kMostSchedules = 4096;
+
+std::unexpected<Refusal> refuse(Refusal::Code code, std::string message) {
+  return std::unexpected(Refusal{.code = code, .message = std::move(message)});
+}
+
+WallTime wall_time() {
+  return std::chrono::time_point_cast<std::chrono::milliseconds>(std::chrono::system_clock::now());
+}
+
+}  // namespace
+
+ScheduleRecord* RunningGroup::find_schedule(const Uuid& volume, const std::string& name) {
+  for (auto& [uuid, record] : schedules_) {
+    if (record.volume == volume && record.name == name) return &record;
+  }
+  return nullptr;
+}
+
+std::vector<RunningGroup::Snapshot*> RunningGroup::taken_by(const ScheduleRecord& record) {
+  std::vector<Snapshot*> list = snapshots_of(record.volume);
+  std::erase_if(list, [&](const Snapshot* one) { return one->record.schedule != record.name; });
+  return list;
+}
+
+ScheduleInfo RunningGroup::info_of(const ScheduleRecord& record) {
+  const auto volume = find(record.volume);
+  const std::vector<Snapshot*> taken = taken_by(record);
+  return {.name = record.name,
+          .volume = volume == nullptr ? "" : volume->name(),
+          .every = record.every,
+          .keep = record.keep,
+          .snapshots = static_cast<std::uint32_t>(taken.size()),
+          .last = taken.empty() ? WallTime{} : taken.back()->record.time};
+}
+
+Task<Answer<std::vector<ScheduleInfo>>> RunningGroup::schedules_now(std::string volume) {
+  const auto found = find(volume);
+  if (found == nullptr) co_return std::unexpected(no_such_volume(volume));
+  std::vector<ScheduleInfo> list;
+  for (const auto& [uuid, record] : schedules_) {
+    if (record.volume == found->uuid()) list.push_back(info_of(record));
+  }
+  std::ranges::sort(list, {}, &ScheduleInfo::name);
+  co_return list;
+}
+
+Task<Answer<std::vector<ScheduleInfo>>> RunningGroup::list_schedules(std::string volume) {
+  auto answer = co_await looking<Answer<std::vector<ScheduleInfo>>>(
+      schedules_now(std::move(volume)), std::unexpected(shutting_down()));
+  co_return answer;
+}
+
+Task<Answer<CreatedSchedule>> RunningGroup::create_schedule_now(ScheduleInfo schedule) {
+  if (const auto error = check_volume_name(schedule.name)) {
+    co_return refuse(Refusal::Code::kInvalid, fmt::format("name: {}", *error));
+  }
+  if (schedule.every < kShortestInterval || schedule.keep == 0 || schedule.keep > kMostKept) {
+    co_return refuse(Refusal::Code::kInvalid,
+                     fmt::format("schedule \"{}\": write an interval of {} or more, and 1 to {} "
+                                 "snapshots to keep",
+                                 schedule.name, format_duration(kShortestInterval), kMostKept));
+  }
+  const auto served = pool_of(schedule.volume);
+  if (!served) co_return std::unexpected(served.error());
+  const Uuid volume = find(schedule.volume)->uuid();
+  if (const ScheduleRecord* const there = find_schedule(volume, schedule.name)) {
+    if (there->every == schedule.every && there->keep == schedule.keep) {
+      co_return CreatedSchedule{.schedule = info_of(*there), .created = false};
+    }
+    co_return refuse(
+        Refusal::Code::kConflict,
+        fmt::format("volume \"{}\" has a schedule \"{}\" already, every {}, which keeps "
+                    "{}; delete it first, or choose another name",
+                    schedule.volume, schedule.name, format_duration(there->every), there->keep));
+  }
+  if (schedules_.size() >= kMostSchedules) {
+    co_return refuse(Refusal::Code::kConflict, fmt::format("there are {} schedules already; delete "
+                                                           "some first",
+                                                           schedules_.size()));
+  }
+  const ScheduleRecord record{.uuid = make_uuid(Executor::current().random()),
+                              .volume = volume,
+                              .name = schedule.name,
+                              .every = schedule.every,
+                              .keep = schedule.keep};
+  metadata::Batch batch;
+  batch.put(schedule_key(record.uuid), encode(record));
+  const Error error = co_await store_.commit(std::move(batch));
+  if (error != Error::kNone) {
+    co_return refuse(Refusal::Code::kFailed, fmt::format("schedule \"{}\" cannot be made: {}",
+                                                         schedule.name, unwritten(error)));
+  }
+  schedules_[record.uuid] = record;
+  co_return CreatedSchedule{.schedule = info_of(record), .created = true};
+}
+
+Task<Answer<CreatedSchedule>> RunningGroup::create_schedule(ScheduleInfo schedule) {
+  auto answer = co_await alone(create_schedule_now(std::move(schedule)));
+  co_return answer;
+}
+
+// The snapshots that it has taken stay, and are nobody's care any more.
+Task<Answer<void>> RunningGroup::delete_schedule_now(std::string volume, std::string name) {
+  const auto found = find(volume);
+  if (found == nullptr) co_return std::unexpected(no_such_volume(volume));
+  const ScheduleRecord* const record = find_schedule(found->uuid(), name);
+  if (record == nullptr) {
+    co_return refuse(
+        Refusal::Code::kNotFound,
+        fmt::format("volume \"{}\" has no schedule \"{}\"; see its schedules", volume, name));
+  }
+  const Uuid uuid = record->uuid;
+  metadata::Batch batch;
+  batch.erase(schedule_key(uuid));
+  const Error error = co_await store_.commit(std::move(batch));
+  if (error != Error::kNone) {
+    co_return refuse(Refusal::Code::kFailed,
+                     fmt::format("schedule \"{}\" stays: {}", name, unwritten(error)));
+  }
+  schedules_.erase(uuid);
+  co_return Answer<void>{};
+}
+
+Task<Answer<void>> RunningGroup::delete_schedule(std::string volume, std::string name) {
+  auto answer = co_await alone(delete_schedule_now(std::move(volume), std::move(name)));
+  co_return answer;
+}
+
+// Running -----------------------------------------------------------------------------------------
+
+Task<void> RunningGroup::run_schedules() {
+  if (!schedule_gate_.enter()) co_return;
+  const GateHold hold(schedule_gate_);
+  Executor& home = Executor::current();
+  while (!stopping_.is_set()) {
+    (void)co_await stopping_.wait_until(home.now() + kLookEvery);
+    if (!stopping_.is_set()) co_await run_due();
+  }
+}
+
+Task<void> RunningGroup::run_due() {
+  std::vector<Uuid> due;
+  const TimePoint now = Executor::current().now();
+  for (const auto& [uuid, record] : schedules_) {
+    const std::vector<Snapshot*> taken = taken_by(record);
+    const auto failed = try_again_.find(uuid);
+    if (failed != try_again_.end() && now < failed->second) continue;
+    // A clock that was put back takes one at once, and goes on from there.
+    const WallTime last = taken.empty() ? WallTime{} : taken.back()->record.time;
+    const auto age = wall_time() - last;
+    if (taken.empty() || age >= record.every || age < age.zero()) due.push_back(uuid);
+  }
+  for (const Uuid& uuid : due) {
+    if (stopping_.is_set()) co_return;
+    const auto done = co_await alone(run_schedule(uuid));
+    if (done) continue;
+    try_again_[uuid] = now + kTryAgainAfter;
+    events_.add(
+        {.severity = Severity::kWarning,
+         .kind = "schedule",
+         .text = fmt::format("a scheduled snapshot could not be taken: {}", done.error().message)});
+  }
+}
+
+Task<Answer<void>> RunningGroup::run_schedule(Uuid uuid) {
+  const auto found = schedules_.find(uuid);
+  if (found == schedules_.end()) co_return Answer<void>{};
+  const ScheduleRecord record = found->second;
+  const auto volume = find(record.volume);
+  if (volume == nullptr) co_return Answer<void>{};
+  const std::string time = free_snapshot_name({volume->name()});
+  CreateSnapshotsRequest request{.volumes = {volume->name()},
+                                 .name = fmt::format("{}-{}", record.name, time)};
+  const auto taken = co_await create_snapshots_now(std::move(request), record.name);
+  if (!taken) co_return std::unexpected(taken.error());
+  try_again_.erase(uuid);
+  // Those that are online are in use, and go when they are not.
+  std::vector<Snapshot*> all = taken_by(record);
+  std::size_t beyond = all.size() > record.keep ? all.size() - record.keep : 0;
+  std::vector<Uuid> old;
+  for (const Snapshot* const one : all) {
+    if (beyond == 0) break;
+    --beyond;
+    if (!one->record.online) old.push_back(one->record.uuid);
+  }
+  for (const Uuid& one : old) {
+    const auto dropped = co_await drop_snapshot(one);
+    if (!dropped) co_return dropped;
+  }
+  co_return Answer<void>{};
+}
+
+}  // namespace sandbay::group

@@ -1,0 +1,271 @@
+// Opening a pool, its stores, and what it tells.
+#include "group/served_pool.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cassert>
+
+#include "pool/pool_volume.h"
+
+namespace sandbay::group {
+
+namespace {
+
+constexpr std::uint64_t kRegionBytes = std::uint64_t{1} << 20;
+static_assert(kRegionBytes >= pool::MapLog::kLeastRegionBytes);
+// Between two events of one kind about one volume.
+constexpr Duration kBetweenEvents = std::chrono::minutes(1);
+
+}  // namespace
+
+std::string region_name(const Uuid& pool) { return "map " + format_uuid(pool).substr(0, 8); }
+
+ServedPool::ServedPool(Executor& home, metadata::Store& store, EventLog& events, PoolRecord record)
+    : home_(home), store_(store), events_(events), record_(std::move(record)) {}
+
+ServedPool::~ServedPool() { assert(pool_ == nullptr && region_ == nullptr); }
+
+// Without room in the NVRAM the map is logged in the metadata, which is slower and as good.
+Task<std::string> ServedPool::claim_region(nvram::Nvram* nvram) {
+  const std::string name = region_name(record_.uuid);
+  std::uint64_t bytes = kRegionBytes;
+  for (const nvram::RegionState& region : nvram->regions()) {
+    if (region.name == name) bytes = region.byte_count;
+  }
+  auto claimed = co_await nvram->claim(name, bytes);
+  if (!claimed.has_value()) co_return claimed.error();
+  region_ = std::move(*claimed);
+  co_return std::string();
+}
+
+Task<void> ServedPool::open(nvram::Nvram* nvram) {
+  assert(pool_ == nullptr);
+  failure_.clear();
+  if (nvram != nullptr) {
+    const std::string wrong = co_await claim_region(nvram);
+    if (!wrong.empty()) {
+      events_.add({.severity = Severity::kWarning,
+                   .kind = "pool",
+                   .text = fmt::format("pool {}: its map has no place in the NVRAM, and is kept in "
+                                       "the metadata alone: {}",
+                                       name(), wrong)});
+    }
+  }
+  failure_ = co_await open_map();
+  if (failure_.empty()) co_return;
+  region_.reset();
+  events_.add({.severity = Severity::kError,
+               .kind = "pool failed",
+               .text = fmt::format("pool {}: cannot be opened: {}", name(), failure_)});
+}
+
+Task<std::string> ServedPool::open_map() {
+  pool::PoolOptions options;
+  options.map.prefix = map_prefix(record_.uuid);
+  options.map.page_chunks = static_cast<std::uint32_t>(record_.page_bytes / pool::kChunkBytes);
+  if (record_.block_bytes != 0) options.block_bytes = record_.block_bytes;
+  auto opened = co_await pool::Pool::open(home_, store_, region_.get(), std::move(options), {});
+  if (!opened.has_value()) co_return opened.error();
+  pool_ = std::move(*opened);
+  if (pool_->map().page_bytes() != record_.page_bytes) {
+    co_await pool_->stop();
+    pool_.reset();
+    co_return "its map has pages of another size than its record says";
+  }
+  pool_->observe([this](const pool::PoolEvent& event) { on_event(event); });
+  learn_labels();
+  housekeeper_ = std::make_unique<pool::Housekeeper>(*pool_, pool::HousekeepingOptions{});
+  housekeeper_->start();
+  co_return std::string();
+}
+
+Task<void> ServedPool::close(bool quiet) {
+  if (housekeeper_ != nullptr) co_await housekeeper_->stop();
+  housekeeper_.reset();
+  if (pool_ != nullptr) {
+    if (!quiet) {
+      // Somebody still has a volume of it.
+      (void)pool_.release();
+      (void)region_.release();
+      co_return;
+    }
+    const Error error = co_await pool_->close();
+    if (error != Error::kNone) {
+      events_.add({.severity = Severity::kWarning,
+                   .kind = "pool",
+                   .text = fmt::format("pool {}: its map is not brought together: {}; the next "
+                                       "start does that",
+                                       name(), describe(error))});
+    }
+    pool_.reset();
+  }
+  region_.reset();
+}
+
+// Labels ------------------------------------------------------------------------------------------
+
+void ServedPool::learn_labels() {
+  branches_.clear();
+  snapshots_.clear();
+  for (const auto& [id, branch] : pool_->map().branches()) {
+    const auto uuid = parse_uuid(branch->record.label);
+    if (uuid && !branch->record.dead) branches_[*uuid] = id;
+    for (const auto& [generation, snapshot] : branch->snapshots) {
+      const auto label = parse_uuid(snapshot.label);
+      if (label) snapshots_[*label] = {.branch = id, .generation = generation};
+    }
+  }
+}
+
+pool::BranchId ServedPool::branch_of(const Uuid& uuid) const {
+  const auto found = branches_.find(uuid);
+  return found == branches_.end() ? 0 : found->second;
+}
+
+std::optional<pool::SnapshotKey> ServedPool::snapshot_of(const Uuid& uuid) const {
+  const auto found = snapshots_.find(uuid);
+  if (found == snapshots_.end()) return std::nullopt;
+  return found->second;
+}
+
+// Stores ------------------------------------------------------------------------------------------
+
+std::optional<pool::StoreIndex> ServedPool::store_of(const Uuid& set) const {
+  if (pool_ == nullptr) return std::nullopt;
+  for (const auto& [index, store] : pool_->map().stores()) {
+    if (store.record.uuid == set) return index;
+  }
+  return std::nullopt;
+}
+
+// The first set decides how large the blocks of all volumes are.
+Task<Error> ServedPool::settle_block_bytes(std::uint32_t block_bytes) {
+  PoolRecord record = record_;
+  record.block_bytes = block_bytes;
+  metadata::Batch batch;
+  batch.put(pool_key(record.uuid), encode(record));
+  const Error error = co_await store_.commit(std::move(batch));
+  if (error != Error::kNone) co_return error;
+  record_ = std::move(record);
+  if (block_bytes == pool_->options().block_bytes) co_return Error::kNone;
+  co_await housekeeper_->stop();
+  housekeeper_.reset();
+  const Error closed = co_await pool_->close();
+  pool_.reset();
+  if (closed != Error::kNone) co_return closed;
+  failure_ = co_await open_map();
+  co_return failure_.empty() ? Error::kNone : Error::kNotReady;
+}
+
+Task<std::string> ServedPool::take(Uuid set, SetDoor* door, std::uint8_t placement,
+                                   metadata::Batch extra) {
+  const Geometry geometry = door->geometry();
+  if (record_.block_bytes == 0) {
+    const Error error = co_await settle_block_bytes(geometry.block_bytes);
+    if (error != Error::kNone) {
+      co_return fmt::format("the metadata cannot be written: {}", describe(error));
+    }
+  }
+  if (record_.block_bytes % geometry.block_bytes != 0) {
+    co_return fmt::format("its blocks have {} bytes, those of the pool {}", geometry.block_bytes,
+                          record_.block_bytes);
+  }
+  const std::uint64_t pages = geometry.block_count * geometry.block_bytes / record_.page_bytes;
+  if (pages == 0) co_return "it has no room for a page";
+  pool::StoreIndex index = 0;
+  while (pool_->map().stores().contains(index)) ++index;
+  pool::StoreConfig config{.record = {.index = index,
+                                      .uuid = set,
+                                      .page_count = static_cast<std::uint32_t>(
+                                          std::min<std::uint64_t>(pages, std::uint32_t{1} << 31U)),
+                                      .placement = placement},
+                           .device = door};
+  const Error error = co_await pool_->put_store(std::move(config), std::move(extra));
+  if (error == Error::kNone) co_return std::string();
+  co_return fmt::format("it cannot be taken in: {}", describe(error));
+}
+
+void ServedPool::set_device(pool::StoreIndex store, SetDoor* door) {
+  if (pool_->device(store) != door) pool_->set_device(store, door);
+}
+
+// Events ------------------------------------------------------------------------------------------
+
+std::string ServedPool::words_of(pool::BranchId branch) const {
+  const pool::Branch* const found = pool_->map().find(branch);
+  const auto uuid = found != nullptr ? parse_uuid(found->record.label) : std::nullopt;
+  const std::string volume = uuid && name_of_volume ? name_of_volume(*uuid) : std::string();
+  return volume.empty() ? fmt::format("pool {}", name())
+                        : fmt::format("volume {} of pool {}", volume, name());
+}
+
+void ServedPool::on_event(const pool::PoolEvent& event) {
+  using Kind = pool::PoolEvent::Kind;
+  const pool::Branch* const branch = pool_->map().find(event.branch);
+  if (event.kind == Kind::kPagesWarning && branch != nullptr && on_space_warning) {
+    if (const auto uuid = parse_uuid(branch->record.label)) on_space_warning(*uuid);
+  }
+  TimePoint& quiet_until = told_[{event.kind, event.branch}];
+  if (home_.now() < quiet_until) return;
+  quiet_until = home_.now() + kBetweenEvents;
+  events_.add(told_of(event));
+}
+
+EventInfo ServedPool::told_of(const pool::PoolEvent& event) const {
+  using Kind = pool::PoolEvent::Kind;
+  EventInfo told{.severity = Severity::kError, .kind = "pool full"};
+  const std::string what = words_of(event.branch);
+  switch (event.kind) {
+    case Kind::kPagesWarning:
+      told.severity = Severity::kWarning;
+      told.kind = "space warning";
+      told.text = fmt::format("{}: has taken as much space as was to be told", what);
+      break;
+    case Kind::kPagesLimit:
+      told.kind = "space limit";
+      told.text = fmt::format("{}: writes fail: it has all the space that it may take", what);
+      break;
+    case Kind::kPoolFull:
+      told.text = fmt::format("{}: writes fail: pool {} is full; add a member, or delete something",
+                              what, name());
+      break;
+    case Kind::kMapFailure:
+      told.kind = "pool map";
+      told.text =
+          fmt::format("pool {}: its map cannot be changed: {}", name(), describe(event.error));
+      break;
+    case Kind::kFreeWarning:
+      told.severity = Severity::kWarning;
+      told.kind = "space warning";
+      told.text = fmt::format("pool {}: less than {} % of it is free", name(),
+                              pool_->options().free_warning_percent);
+      break;
+    case Kind::kKeptWarning:
+      told.severity = Severity::kWarning;
+      told.kind = "snapshot reserve";
+      told.text = fmt::format("{}: its snapshots keep more than they may", what);
+      break;
+    case Kind::kVacated:
+    case Kind::kVacateStuck:
+      told.severity = event.kind == Kind::kVacated ? Severity::kInformation : Severity::kError;
+      told.kind = "vacate";
+      told.text = fmt::format("pool {}: a set {}", name(),
+                              event.kind == Kind::kVacated
+                                  ? "is vacated"
+                                  : fmt::format("cannot be vacated: {}", describe(event.error)));
+      break;
+    case Kind::kFilled:
+    case Kind::kFillFailed:
+      told.severity = event.kind == Kind::kFilled ? Severity::kInformation : Severity::kError;
+      told.kind = "copy";
+      told.text = fmt::format("{}: {}", what,
+                              event.kind == Kind::kFilled
+                                  ? "is a whole copy now"
+                                  : fmt::format("cannot be copied: {}", describe(event.error)));
+      break;
+  }
+  return told;
+}
+
+}  // namespace sandbay::group

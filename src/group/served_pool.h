@@ -1,0 +1,100 @@
+// ServedPool: a pool of the group: its record, its map's place in NVRAM, the sets that are its
+// stores, and where its volumes and snapshots are in the map.
+//
+// A pool that cannot be opened is there all the same, and says why: its volumes have no device, and
+// the next start tries again. Executor 0.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "group/event_log.h"
+#include "group/pool_records.h"
+#include "group/set_door.h"
+#include "metadata/store.h"
+#include "nvram/nvram.h"
+#include "pool/housekeeper.h"
+#include "pool/pool.h"
+#include "runtime/sync.h"
+
+namespace sandbay::group {
+
+class ServedPool {
+ public:
+  // The store and the events outlive it.
+  ServedPool(Executor& home, metadata::Store& store, EventLog& events, PoolRecord record);
+  ~ServedPool();  // After close().
+  ServedPool(const ServedPool&) = delete;
+  ServedPool& operator=(const ServedPool&) = delete;
+
+  // Opens the map, or makes it; failure() says why not. `nvram` may be null, and outlives close().
+  Task<void> open(nvram::Nvram* nvram);
+  // `quiet`: none of its volumes has anything in flight; otherwise it stays until the process ends.
+  Task<void> close(bool quiet);
+
+  const PoolRecord& record() const noexcept { return record_; }
+  const Uuid& uuid() const noexcept { return record_.uuid; }
+  const std::string& name() const noexcept { return record_.name; }
+  const std::string& failure() const noexcept { return failure_; }
+  // Null: it could not be opened.
+  pool::Pool* pool() const noexcept { return pool_.get(); }
+  // What goes on in the background; null: the pool could not be opened.
+  pool::Housekeeper* housekeeper() const noexcept { return housekeeper_.get(); }
+  bool map_in_nvram() const noexcept { return region_ != nullptr; }
+  void set_members(std::vector<std::string> members) { record_.members = std::move(members); }
+
+  // Stores. -------------------------------------------------------------------------------------
+  std::optional<pool::StoreIndex> store_of(const Uuid& set) const;
+  // Makes the set a store, with `extra` in the same commit; half a sentence says why not.
+  Task<std::string> take(Uuid set, SetDoor* door, std::uint8_t placement, metadata::Batch extra);
+  // What a store stands on now; null: it is missing.
+  void set_device(pool::StoreIndex store, SetDoor* door);
+
+  // Where things are in the map. ----------------------------------------------------------------
+  // The branch that bears the label of a volume, or of a snapshot that takes writes; 0: none.
+  pool::BranchId branch_of(const Uuid& uuid) const;
+  std::optional<pool::SnapshotKey> snapshot_of(const Uuid& uuid) const;
+  void note_branch(const Uuid& uuid, pool::BranchId branch) { branches_[uuid] = branch; }
+  void note_snapshot(const Uuid& uuid, pool::SnapshotKey key) { snapshots_[uuid] = key; }
+  void forget_branch(const Uuid& uuid) { branches_.erase(uuid); }
+  void forget_snapshot(const Uuid& uuid) { snapshots_.erase(uuid); }
+
+  std::uint64_t pages_for(std::uint64_t byte_count) const noexcept {
+    return (byte_count + record_.page_bytes - 1) / record_.page_bytes;
+  }
+
+  // A thin volume has as many pages as was to be told. Called inline.
+  std::function<void(const Uuid& volume)> on_space_warning;
+  // What a volume is called, for events; empty: there is no such volume.
+  std::function<std::string(const Uuid& volume)> name_of_volume;
+
+ private:
+  Task<std::string> claim_region(nvram::Nvram* nvram);
+  Task<Error> settle_block_bytes(std::uint32_t block_bytes);
+  Task<std::string> open_map();
+  void learn_labels();
+  void on_event(const pool::PoolEvent& event);
+  std::string words_of(pool::BranchId branch) const;
+  EventInfo told_of(const pool::PoolEvent& event) const;
+
+  Executor& home_;
+  metadata::Store& store_;
+  EventLog& events_;
+  PoolRecord record_;
+  std::string failure_;
+  std::unique_ptr<nvram::Region> region_;
+  std::unique_ptr<pool::Pool> pool_;
+  std::unique_ptr<pool::Housekeeper> housekeeper_;
+  std::map<Uuid, pool::BranchId> branches_;
+  std::map<Uuid, pool::SnapshotKey> snapshots_;
+  std::map<std::pair<pool::PoolEvent::Kind, pool::BranchId>, TimePoint> told_;
+};
+
+// The region of the NVRAM that a pool's map has.
+std::string region_name(const Uuid& pool);
+
+}  // namespace sandbay::group

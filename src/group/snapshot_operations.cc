@@ -1,0 +1,543 @@
+// Snapshots: taking, showing, restoring, cloning and deleting them. What the map says of one and
+// its record change in one commit. One that is online is a volume behind a target of its own.
+#include <fmt/chrono.h>
+#include <fmt/format.h>
+#include <spdlog/spdlog.h>
+
+#include <algorithm>
+
+#include "group/running_group.h"
+#include "group/units.h"
+#include "pool/pool_volume.h"
+#include "runtime/known.h"
+
+namespace sandbay::group {
+
+namespace {
+
+std::unexpected<Refusal> refuse(Refusal::Code code, std::string message) {
+  return std::unexpected(Refusal{.code = code, .message = std::move(message)});
+}
+
+Refusal no_such_snapshot(const SnapshotName& name) {
+  return {.code = Refusal::Code::kNotFound,
+          .message = fmt::format("volume \"{}\" has no snapshot \"{}\"; see its list of snapshots",
+                                 name.volume, name.snapshot)};
+}
+
+std::string words(const SnapshotName& name) {
+  return fmt::format("snapshot \"{}\" of volume \"{}\"", name.snapshot, name.volume);
+}
+
+WallTime wall_time() {
+  return std::chrono::time_point_cast<std::chrono::milliseconds>(std::chrono::system_clock::now());
+}
+
+}  // namespace
+
+// Looking ---------------------------------------------------------------------------------------
+
+RunningGroup::Snapshot* RunningGroup::find(const SnapshotName& name) {
+  const auto volume = find(name.volume);
+  if (volume == nullptr) return nullptr;
+  for (auto& [uuid, snapshot] : snapshots_) {
+    if (snapshot.record.volume == volume->uuid() && snapshot.record.name == name.snapshot) {
+      return &snapshot;
+    }
+  }
+  return nullptr;
+}
+
+std::vector<RunningGroup::Snapshot*> RunningGroup::snapshots_of(const Uuid& volume) {
+  std::vector<Snapshot*> list;
+  for (auto& [uuid, snapshot] : snapshots_) {
+    if (snapshot.record.volume == volume) list.push_back(&snapshot);
+  }
+  std::ranges::sort(
+      list, {}, [](const Snapshot* one) { return std::pair(one->record.time, one->record.name); });
+  return list;
+}
+
+SnapshotInfo RunningGroup::info_of(const Snapshot& snapshot, const std::string& volume) const {
+  const SnapshotRecord& record = snapshot.record;
+  SnapshotInfo info{.name = record.name,
+                    .volume = volume,
+                    .uuid = format_uuid(record.uuid),
+                    .time = record.time,
+                    .schedule = record.schedule,
+                    .online = record.online,
+                    .writable = record.writable,
+                    .target = record.target};
+  const ServedPool* const pool = pools_->find(record.pool);
+  const auto key = pool != nullptr ? pool->snapshot_of(record.uuid) : std::nullopt;
+  if (pool != nullptr && pool->pool() != nullptr && key) {
+    const pool::Branch* const branch = pool->pool()->map().find(key->branch);
+    info.size_bytes = branch->snapshots.at(key->generation).byte_count;
+  } else {
+    info.reason = pool == nullptr || pool->failure().empty()
+                      ? "the map of its pool does not have it"
+                      : pool->failure();
+  }
+  if (record.online && snapshot.volume != nullptr) info.reason = snapshot.volume->reason();
+  return info;
+}
+
+std::expected<ServedPool*, Refusal> RunningGroup::pool_of(const std::string& name) const {
+  const auto volume = find(name);
+  if (volume == nullptr) return std::unexpected(no_such_volume(name));
+  const auto& uuid = volume->record().pool;
+  ServedPool* const pool = uuid ? pools_->find(*uuid) : nullptr;
+  if (!uuid) {
+    return refuse(Refusal::Code::kConflict,
+                  fmt::format("volume \"{}\" is on {}; only volumes on pools have snapshots", name,
+                              describe(volume->record().specification.backing)));
+  }
+  if (pool == nullptr || pool->pool() == nullptr || !volume->has_device()) {
+    return refuse(Refusal::Code::kConflict,
+                  fmt::format("volume \"{}\" is not served: {}", name, volume->reason()));
+  }
+  return pool;
+}
+
+Task<Answer<std::vector<SnapshotInfo>>> RunningGroup::snapshots_now(std::string volume) {
+  const auto found = find(volume);
+  if (found == nullptr) co_return std::unexpected(no_such_volume(volume));
+  std::vector<SnapshotInfo> list;
+  for (const Snapshot* const one : snapshots_of(found->uuid())) {
+    list.push_back(info_of(*one, volume));
+  }
+  co_return list;
+}
+
+Task<Answer<std::vector<SnapshotInfo>>> RunningGroup::list_snapshots(std::string volume) {
+  auto answer = co_await looking<Answer<std::vector<SnapshotInfo>>>(
+      snapshots_now(std::move(volume)), std::unexpected(shutting_down()));
+  co_return answer;
+}
+
+Task<Answer<SnapshotInfo>> RunningGroup::snapshot_now(SnapshotName name) {
+  const Snapshot* const found = find(name);
+  if (found == nullptr) co_return std::unexpected(no_such_snapshot(name));
+  co_return info_of(*found, name.volume);
+}
+
+Task<Answer<SnapshotInfo>> RunningGroup::show_snapshot(SnapshotName snapshot) {
+  auto answer = co_await looking<Answer<SnapshotInfo>>(snapshot_now(std::move(snapshot)),
+                                                       std::unexpected(shutting_down()));
+  co_return answer;
+}
+
+// Taking ------------------------------------------------------------------------------------------
+
+// The time, and a number where that is taken.
+std::string RunningGroup::free_snapshot_name(const std::vector<std::string>& volumes) {
+  const auto now = std::chrono::floor<std::chrono::seconds>(wall_time());
+  const std::string time = fmt::format("{:%Y-%m-%d-%H%M%S}", now);
+  std::string name = time;
+  const auto taken = [&](const std::string& volume) {
+    return find(SnapshotName{.volume = volume, .snapshot = name}) != nullptr;
+  };
+  for (int number = 2; std::ranges::any_of(volumes, taken); ++number) {
+    name = fmt::format("{}-{}", time, number);
+  }
+  return name;
+}
+
+Task<Answer<CreatedSnapshots>> RunningGroup::create_snapshots_now(CreateSnapshotsRequest request,
+                                                                  std::string schedule) {
+  if (request.name.empty()) request.name = free_snapshot_name(request.volumes);
+  if (const auto error = check_volume_name(request.name)) {
+    co_return refuse(Refusal::Code::kInvalid, fmt::format("name: {}", *error));
+  }
+  ServedPool* pool = nullptr;
+  CreatedSnapshots there;
+  metadata::Batch batch;
+  std::vector<SnapshotRecord> records;
+  std::vector<pool::Pool::SnapshotOrder> orders;
+  const WallTime now = wall_time();
+  for (const std::string& name : request.volumes) {
+    const auto of = pool_of(name);
+    if (!of) co_return std::unexpected(of.error());
+    if (pool != nullptr && *of != pool) {
+      co_return refuse(Refusal::Code::kConflict,
+                       fmt::format("volume \"{}\" is of pool \"{}\", the others of \"{}\"; volumes "
+                                   "of one pool can be taken at one moment",
+                                   name, (*of)->name(), pool->name()));
+    }
+    pool = *of;
+    const Uuid volume = find(name)->uuid();
+    const SnapshotName wanted{.volume = name, .snapshot = request.name};
+    if (const Snapshot* const old = find(wanted)) {
+      there.snapshots.push_back(info_of(*old, name));
+      continue;
+    }
+    SnapshotRecord record{.uuid = make_uuid(Executor::current().random()),
+                          .volume = volume,
+                          .pool = pool->uuid(),
+                          .name = request.name,
+                          .time = now,
+                          .schedule = schedule};
+    batch.put(snapshot_key(record.uuid), encode(record));
+    orders.push_back({.branch = pool->branch_of(volume), .label = format_uuid(record.uuid)});
+    records.push_back(std::move(record));
+  }
+  if (records.empty()) co_return there;
+  if (!there.snapshots.empty()) {
+    co_return refuse(
+        Refusal::Code::kConflict,
+        fmt::format("snapshot \"{}\" of volume \"{}\" is there already, and the others "
+                    "are not; choose another name",
+                    request.name, there.snapshots.front().volume));
+  }
+  const auto taken = co_await pool->pool()->snapshot(orders, std::move(batch));
+  if (!taken.has_value()) {
+    const bool twice = taken.error() == Error::kInvalid;
+    co_return refuse(twice ? Refusal::Code::kInvalid : Refusal::Code::kFailed,
+                     fmt::format("snapshot \"{}\" of volume \"{}\" cannot be taken: {}",
+                                 request.name, request.volumes.front(),
+                                 twice ? "a volume is named twice" : unwritten(taken.error())));
+  }
+  CreatedSnapshots made{.snapshots = {}, .created = true};
+  for (std::size_t i = 0; i < records.size(); ++i) {
+    const Uuid uuid = records[i].uuid;
+    pool->note_snapshot(uuid, {.branch = orders[i].branch, .generation = taken->at(i)});
+    const auto [entry, added] = snapshots_.emplace(uuid, Snapshot{.record = records[i]});
+    made.snapshots.push_back(info_of(entry->second, request.volumes[i]));
+    spdlog::info("volume {}: snapshot {} taken", request.volumes[i], request.name);
+  }
+  co_return made;
+}
+
+Task<Answer<CreatedSnapshots>> RunningGroup::create_snapshots(CreateSnapshotsRequest request) {
+  auto answer = co_await alone(create_snapshots_now(std::move(request), {}));
+  co_return answer;
+}
+
+// Deleting ----------------------------------------------------------------------------------------
+
+bool RunningGroup::has_sessions(const std::string& target,
+                                const std::map<std::string, std::uint32_t>& counts) {
+  const auto found = counts.find(target);
+  return found != counts.end() && found->second != 0;
+}
+
+Task<Answer<void>> RunningGroup::delete_snapshot_now(SnapshotName name, bool force) {
+  const Snapshot* const found = find(name);
+  if (found == nullptr) co_return std::unexpected(no_such_snapshot(name));
+  const Uuid uuid = found->record.uuid;
+  if (found->record.online && !force) {
+    co_return refuse(Refusal::Code::kConflict,
+                     fmt::format("{} is online; take it offline first, or force it", words(name)));
+  }
+  auto dropped = co_await drop_snapshot(uuid);
+  if (dropped) spdlog::info("volume {}: snapshot {} deleted", name.volume, name.snapshot);
+  co_return dropped;
+}
+
+// Its own branch, if it took writes, goes first: without the record nobody would know of it.
+Task<Answer<void>> RunningGroup::drop_snapshot(Uuid uuid) {
+  const SnapshotRecord record = snapshots_.at(uuid).record;
+  const auto failed = [&](std::string why) {
+    return refuse(Refusal::Code::kFailed,
+                  fmt::format("snapshot \"{}\" stays: {}", record.name, why));
+  };
+  ServedPool* const pool = pools_->find(record.pool);
+  if (pool != nullptr && pool->pool() == nullptr) co_return failed(pool->failure());
+  if (record.online) {
+    const auto offline = co_await take_offline(uuid);
+    if (!offline) co_return offline;
+  }
+  const pool::BranchId own = pool != nullptr ? pool->branch_of(uuid) : 0;
+  if (own != 0) {
+    const Error error = co_await pool->pool()->remove(own, {});
+    if (error != Error::kNone) co_return failed(unwritten(error));
+    pool->forget_branch(uuid);
+  }
+  metadata::Batch batch;
+  batch.erase(snapshot_key(uuid));
+  const auto key = pool != nullptr ? pool->snapshot_of(uuid) : std::nullopt;
+  Error error = Error::kNone;
+  if (key) {
+    error = co_await pool->pool()->remove_snapshot(*key, std::move(batch));
+  } else {
+    error = co_await store_.commit(std::move(batch));
+  }
+  if (error != Error::kNone) co_return failed(unwritten(error));
+  if (pool != nullptr) pool->forget_snapshot(uuid);
+  snapshots_.erase(uuid);
+  co_return Answer<void>{};
+}
+
+Task<Answer<void>> RunningGroup::delete_snapshot(SnapshotName snapshot, bool force) {
+  auto answer = co_await alone(delete_snapshot_now(std::move(snapshot), force));
+  co_return answer;
+}
+
+// Restoring ---------------------------------------------------------------------------------------
+
+Task<Answer<VolumeInfo>> RunningGroup::restore_now(SnapshotName name, bool force) {
+  const auto served = pool_of(name.volume);
+  if (!served) co_return std::unexpected(served.error());
+  ServedPool* const pool = *served;
+  const Snapshot* const found = find(name);
+  const auto key = found != nullptr ? pool->snapshot_of(found->record.uuid) : std::nullopt;
+  if (!key) co_return std::unexpected(no_such_snapshot(name));
+  const auto volume = find(name.volume);
+  VolumeRecord record = volume->record();
+  const auto counts = co_await sessions_by_target();
+  if (record.online && !force && has_sessions(record.specification.target, counts)) {
+    co_return refuse(
+        Refusal::Code::kConflict,
+        fmt::format("volume \"{}\" is in use; take it offline, log out, or force it: its "
+                    "initiators are told that its content is another",
+                    name.volume));
+  }
+  const pool::Branch* const source = pool->pool()->map().find(key->branch);
+  const std::uint64_t before = record.specification.size_bytes;
+  const std::uint64_t bytes = source->snapshots.at(key->generation).byte_count;
+  record.specification.size_bytes = bytes;
+  metadata::Batch batch;
+  batch.put(volume_key(record.uuid), encode(record));
+  const auto restored =
+      co_await pool->pool()->restore(*volume->pool_volume(), *key, std::move(batch));
+  if (!restored.has_value()) {
+    const bool full = restored.error() == Error::kNoSpace;
+    co_return refuse(full ? Refusal::Code::kConflict : Refusal::Code::kFailed,
+                     fmt::format("volume \"{}\" keeps its content: {}", name.volume,
+                                 full ? fmt::format("pool \"{}\" has no room for a thick volume of "
+                                                    "that size beside it",
+                                                    pool->name())
+                                      : unwritten(restored.error())));
+  }
+  pool->note_branch(record.uuid, *restored);
+  volume->record() = std::move(record);
+  if (bytes != before) (void)co_await volume->grow(bytes);
+  co_await volume->content_changed();
+  spdlog::info("volume {}: restored from snapshot {}", name.volume, name.snapshot);
+  auto info = co_await volume_now(name.volume);
+  co_return info;
+}
+
+Task<Answer<VolumeInfo>> RunningGroup::restore_snapshot(SnapshotName snapshot, bool force) {
+  auto answer = co_await alone(restore_now(std::move(snapshot), force));
+  co_return answer;
+}
+
+// Online and offline ------------------------------------------------------------------------------
+
+// The volume as which it is shown.
+VolumeRecord RunningGroup::shown_as(const SnapshotRecord& record) const {
+  const auto volume = find(record.volume);
+  VolumeRecord shown{.uuid = record.uuid, .specification = {}, .pool = record.pool};
+  VolumeSpecification& s = shown.specification;
+  if (volume != nullptr) {
+    s = volume->record().specification;
+    s.serial.clear();
+    s.naa.reset();
+  }
+  s.name = fmt::format("{}-{}", volume != nullptr ? volume->name() : "", record.name);
+  s.backing = Backing::kPool;
+  s.thin = true;
+  s.read_only = !record.writable;
+  s.target = record.target;
+  s.lun = 0;
+  return shown;
+}
+
+Volume::Opened RunningGroup::open_snapshot(const SnapshotRecord& record) {
+  const ServedPool* const pool = pools_->find(record.pool);
+  const auto key = pool != nullptr ? pool->snapshot_of(record.uuid) : std::nullopt;
+  if (pool == nullptr || pool->pool() == nullptr || !key) {
+    return std::unexpected(OpenFailure{.reason = "its pool is not open, or does not have it"});
+  }
+  auto attached = record.writable ? pool->pool()->attach(pool->branch_of(record.uuid))
+                                  : pool->pool()->attach(key->branch, key->generation);
+  if (attached == nullptr) {
+    return std::unexpected(OpenFailure{.reason = "the map of its pool does not have it"});
+  }
+  return Volume::open_on_pool(shown_as(record), ground_of(std::move(attached)));
+}
+
+// Those that were online when the daemon ended.
+Task<RunningGroup::Outcome> RunningGroup::open_snapshots() {
+  for (auto& [uuid, snapshot] : snapshots_) {
+    if (!snapshot.record.online) continue;
+    auto opened = open_snapshot(snapshot.record);
+    if (opened) {
+      snapshot.volume = std::move(*opened);
+    } else {
+      spdlog::warn("snapshot {}: not served: {}", snapshot.record.name, opened.error().reason);
+      snapshot.volume = Volume::without_device(shown_as(snapshot.record), configuration_.state,
+                                               Executor::current(), std::move(opened.error()));
+    }
+    auto attached = attach(snapshot.volume);
+    if (!attached) co_return attached;
+  }
+  co_return Outcome{};
+}
+
+Task<Answer<SnapshotInfo>> RunningGroup::online_now(SnapshotName name, bool writable) {
+  const auto served = pool_of(name.volume);
+  if (!served) co_return std::unexpected(served.error());
+  ServedPool* const pool = *served;
+  const Snapshot* const found = find(name);
+  const auto key = found != nullptr ? pool->snapshot_of(found->record.uuid) : std::nullopt;
+  if (!key) co_return std::unexpected(no_such_snapshot(name));
+  SnapshotRecord record = found->record;
+  if (record.online && record.writable == writable) co_return info_of(*found, name.volume);
+  if (record.online) {
+    co_return refuse(Refusal::Code::kConflict,
+                     fmt::format("{} is online already, {}; take it offline first", words(name),
+                                 record.writable ? "and takes writes" : "read-only"));
+  }
+  record.online = true;
+  record.writable = writable;
+  record.target = default_target_name(fmt::format("{}-{}", name.volume, name.snapshot));
+  if (targets_.contains(record.target)) {
+    co_return refuse(Refusal::Code::kConflict,
+                     fmt::format("{}: there is a target {} already", words(name), record.target));
+  }
+  // Those may use it who may use the volume.
+  TargetRecord target{.name = record.target};
+  const std::string parent = find(name.volume)->record().specification.target;
+  for (iscsi::AccessRecord& access : options_of(*targets_.at(parent)).access) {
+    target.access.push_back({.id = target.next_id++, .record = std::move(access)});
+  }
+  metadata::Batch batch;
+  batch.put(snapshot_key(record.uuid), encode(record));
+  batch.put(target_key(target.name), encode(target));
+  Error error = Error::kNone;
+  if (writable && pool->branch_of(record.uuid) == 0) {
+    const auto branch =
+        co_await pool->pool()->clone(*key, {.label = format_uuid(record.uuid)}, std::move(batch));
+    error = branch.has_value() ? Error::kNone : branch.error();
+    if (branch.has_value()) pool->note_branch(record.uuid, *branch);
+  } else {
+    error = co_await store_.commit(std::move(batch));
+  }
+  if (error != Error::kNone) {
+    co_return refuse(Refusal::Code::kFailed,
+                     fmt::format("{} stays offline: {}", words(name), unwritten(error)));
+  }
+  const Uuid uuid = record.uuid;
+  Snapshot& snapshot = snapshots_.at(uuid);
+  snapshot.record = std::move(record);
+  target_for(target.name).record = std::move(target);
+  auto opened = open_snapshot(snapshot.record);
+  std::string why = opened ? "" : opened.error().reason;
+  if (opened) {
+    snapshot.volume = std::move(*opened);
+    const Outcome served_now = co_await serve(snapshot.volume);
+    if (!served_now) why = served_now.error();
+  }
+  if (!why.empty()) {
+    (void)co_await take_offline(uuid);
+    co_return refuse(Refusal::Code::kFailed,
+                     fmt::format("{} cannot be served: {}", words(name), why));
+  }
+  spdlog::info("volume {}: snapshot {} is online", name.volume, name.snapshot);
+  co_return info_of(snapshots_.at(uuid), name.volume);
+}
+
+Task<Answer<SnapshotInfo>> RunningGroup::online_snapshot(SnapshotName snapshot, bool writable) {
+  auto answer = co_await alone(online_now(std::move(snapshot), writable));
+  co_return answer;
+}
+
+// What was written to it stays, and is there when it is online and takes writes again.
+Task<Answer<void>> RunningGroup::take_offline(Uuid uuid) {
+  SnapshotRecord record = snapshots_.at(uuid).record;
+  const std::string target = record.target;
+  record.online = false;
+  record.target.clear();
+  metadata::Batch batch;
+  batch.put(snapshot_key(uuid), encode(record));
+  batch.erase(target_key(target));
+  const Error error = co_await store_.commit(std::move(batch));
+  if (error != Error::kNone) {
+    co_return refuse(Refusal::Code::kFailed, fmt::format("snapshot \"{}\" stays online: {}",
+                                                         record.name, unwritten(error)));
+  }
+  Snapshot& snapshot = snapshots_.at(uuid);
+  snapshot.record = std::move(record);
+  const auto found = targets_.find(target);
+  if (found != targets_.end()) {
+    if (found->second->units.contains(0)) co_await server_->remove_target(target);
+    co_await found->second->router->remove(0);
+    co_await found->second->router->close();
+    targets_.erase(target);
+  }
+  const std::shared_ptr<Volume> volume = std::move(snapshot.volume);
+  snapshot.volume = nullptr;
+  if (volume == nullptr) co_return Answer<void>{};
+  const Error closed = co_await volume->close(Executor::current().now() + kClosePatience);
+  if (closed == Error::kTimedOut) pools_quiet_ = false;
+  co_return Answer<void>{};
+}
+
+Task<Answer<SnapshotInfo>> RunningGroup::offline_now(SnapshotName name, bool force) {
+  const Snapshot* const found = find(name);
+  if (found == nullptr) co_return std::unexpected(no_such_snapshot(name));
+  const Uuid uuid = found->record.uuid;
+  if (!found->record.online) co_return info_of(*found, name.volume);
+  const std::string target = found->record.target;
+  const auto counts = co_await sessions_by_target();
+  if (!force && has_sessions(target, counts)) {
+    co_return refuse(
+        Refusal::Code::kConflict,
+        fmt::format("{} is in use: log out of {} first, or force it", words(name), target));
+  }
+  const auto offline = co_await take_offline(uuid);
+  if (!offline) co_return std::unexpected(offline.error());
+  co_return info_of(snapshots_.at(uuid), name.volume);
+}
+
+Task<Answer<SnapshotInfo>> RunningGroup::offline_snapshot(SnapshotName snapshot, bool force) {
+  auto answer = co_await alone(offline_now(std::move(snapshot), force));
+  co_return answer;
+}
+
+// Cloning -----------------------------------------------------------------------------------------
+
+Task<Answer<CreatedVolume>> RunningGroup::clone_now(SnapshotName name, std::string clone,
+                                                    bool full_copy) {
+  const auto served = pool_of(name.volume);
+  if (!served) co_return std::unexpected(served.error());
+  const auto volume = find(name.volume);
+  pool::SnapshotKey key{.branch = (*served)->branch_of(volume->uuid()), .generation = pool::kLive};
+  std::uint64_t bytes = volume->record().specification.size_bytes;
+  if (!name.snapshot.empty()) {
+    const Snapshot* const found = find(name);
+    const auto at = found != nullptr ? (*served)->snapshot_of(found->record.uuid) : std::nullopt;
+    if (!at) co_return std::unexpected(no_such_snapshot(name));
+    key = *at;
+    bytes = (*served)->pool()->map().find(key.branch)->snapshots.at(key.generation).byte_count;
+  }
+  if (find(clone) != nullptr) {
+    co_return refuse(Refusal::Code::kConflict,
+                     fmt::format("volume \"{}\" is there already; choose another name", clone));
+  }
+  CreateVolumeRequest request;
+  VolumeSpecification& s = request.specification;
+  s = volume->record().specification;
+  s.name = std::move(clone);
+  s.size_bytes = bytes;
+  s.thin = true;
+  s.read_only = false;
+  s.serial.clear();
+  s.naa.reset();
+  s.target.clear();
+  s.lun.reset();
+  request.full_copy = full_copy;
+  request.source = CloneSource{.branch = key.branch, .generation = key.generation};
+  auto made = co_await create_now(std::move(request));
+  co_return made;
+}
+
+Task<Answer<CreatedVolume>> RunningGroup::clone_snapshot(SnapshotName snapshot, std::string name,
+                                                         bool full_copy) {
+  auto answer = co_await alone(clone_now(std::move(snapshot), std::move(name), full_copy));
+  co_return answer;
+}
+
+}  // namespace sandbay::group

@@ -1,0 +1,96 @@
+// Pools: each handler is one operation of the service.
+#include "mgmt/pool_routes.h"
+
+#include "mgmt/replies.h"
+#include "mgmt/requests.h"
+
+namespace sandbay::mgmt {
+
+namespace {
+
+Reply list_pools(Backend& backend, const Call&) {
+  return list("pools", backend.run(backend.service().list_pools()));
+}
+
+Reply show_pool(Backend& backend, const Call& call) {
+  const auto pool = backend.run(backend.service().show_pool(call.parameters.at("name")));
+  if (!pool) return refused(pool.error());
+  return ok(to_json(*pool));
+}
+
+Reply create_pool(Backend& backend, const Call& call) {
+  auto request = read_create_pool(call.body);
+  if (!request) return error_reply(400, request.error());
+  const auto created = backend.run(backend.service().create_pool(std::move(*request)));
+  if (!created) return refused(created.error());
+  Reply reply = ok(to_json(created->pool), created->created ? 201 : 200);
+  if (created->created) reply.location = "/api/v1/pools/" + created->pool.name;
+  return reply;
+}
+
+Reply delete_pool(Backend& backend, const Call& call) {
+  const auto deleted = backend.run(backend.service().delete_pool(call.parameters.at("name")));
+  if (!deleted) return refused(deleted.error());
+  return {.status = 204};
+}
+
+Reply list_tasks(Backend& backend, const Call&) {
+  return list("tasks", backend.run(backend.service().list_tasks()));
+}
+
+Reply check_group(Backend& backend, const Call&) {
+  return list("pools", backend.run(backend.service().check_group()));
+}
+
+}  // namespace
+
+std::vector<Route> pool_routes() {
+  return {{.method = "GET",
+           .path = "/api/v1/tasks",
+           .operation = "listTasks",
+           .summary = "List what goes on in the background",
+           .response_schema = "TaskList",
+           .handle = list_tasks},
+          {.method = "POST",
+           .path = "/api/v1/group/check",
+           .operation = "checkGroup",
+           .summary = "Verify the maps of all pools",
+           .description = "Writes wait for that: about a second for a million pages.",
+           .response_schema = "GroupCheck",
+           .handle = check_group},
+          {.method = "GET",
+           .path = "/api/v1/pools",
+           .operation = "listPools",
+           .summary = "List pools",
+           .response_schema = "PoolList",
+           .handle = list_pools},
+          {.method = "POST",
+           .path = "/api/v1/pools",
+           .operation = "createPool",
+           .summary = "Make a pool of members",
+           .description = "It has the RAID sets of its members on which no volume stands by "
+                          "itself. Answers 200 and changes nothing if it is there already, as it "
+                          "is asked for.",
+           .request_schema = "PoolCreate",
+           .success = 201,
+           .response_schema = "Pool",
+           .refusals = {404, 409, 500},
+           .handle = create_pool,
+           .repeatable = true},
+          {.method = "GET",
+           .path = "/api/v1/pools/{name}",
+           .operation = "showPool",
+           .summary = "Show a pool",
+           .response_schema = "Pool",
+           .refusals = {404},
+           .handle = show_pool},
+          {.method = "DELETE",
+           .path = "/api/v1/pools/{name}",
+           .operation = "deletePool",
+           .summary = "Delete a pool that has no volumes",
+           .success = 204,
+           .refusals = {404, 409, 500},
+           .handle = delete_pool}};
+}
+
+}  // namespace sandbay::mgmt

@@ -1,0 +1,122 @@
+// The schemas of pools and snapshots.
+#include "mgmt/openapi_schemas.h"
+
+namespace sandbay::mgmt {
+
+const std::string_view kPoolSchemas = R"json({
+"PoolStore": {"type": "object", "description": "A RAID set of which the pool has the pages.",
+  "required": ["set", "uuid", "member", "level", "size", "free", "state", "reason"],
+  "properties": {
+  "set": {"type": "string"},
+  "uuid": {"type": "string", "format": "uuid"},
+  "member": {"type": "string"},
+  "level": {"type": "string"},
+  "size": {"type": "integer", "description": "Bytes."},
+  "free": {"type": "integer", "description": "Bytes."},
+  "state": {"type": "string", "enum": ["active", "vacating"]},
+  "reason": {"type": "string", "description": "Why it does not serve; empty if it does."}}},
+"Pool": {"type": "object", "required": ["name", "uuid", "members", "page", "block_size", "reason",
+  "size", "free", "snapshot_reserve", "provisioned", "volumes", "snapshots", "map_in_nvram",
+  "stores", "outside", "counters"], "properties": {
+  "name": {"type": "string"},
+  "uuid": {"type": "string", "format": "uuid"},
+  "members": {"type": "array", "items": {"type": "string"}},
+  "page": {"type": "integer", "description": "Bytes."},
+  "block_size": {"type": "integer",
+    "description": "Of all its volumes; 0: it has no set yet that says."},
+  "reason": {"type": "string", "description": "Why it is not open; empty if it is."},
+  "size": {"type": "integer", "description": "Bytes."},
+  "free": {"type": "integer", "description": "Bytes in pages that nobody has."},
+  "snapshot_reserve": {"type": "integer",
+    "description": "Bytes in pages that keep something for snapshots."},
+  "provisioned": {"type": "integer", "description": "Sum of the sizes of its volumes."},
+  "volumes": {"type": "integer"},
+  "snapshots": {"type": "integer"},
+  "map_in_nvram": {"type": "boolean",
+    "description": "Changes of its map are logged in NVRAM, otherwise in the metadata."},
+  "stores": {"type": "array", "items": {"$ref": "#/components/schemas/PoolStore"}},
+  "outside": {"type": "array", "description": "Sets of its members that are no part of it.",
+    "items": {"type": "object", "required": ["set", "reason"], "properties": {
+    "set": {"type": "string"}, "reason": {"type": "string"}}}},
+  "counters": {"type": "object", "description": "Since the daemon was started.",
+    "required": ["pages_allocated", "pages_freed", "pages_moved", "chunks_kept", "chunks_filled"],
+    "properties": {
+    "pages_allocated": {"type": "integer"},
+    "pages_freed": {"type": "integer"},
+    "pages_moved": {"type": "integer"},
+    "chunks_kept": {"type": "integer", "description": "Copied for snapshots."},
+    "chunks_filled": {"type": "integer", "description": "Completed around smaller writes."}}}}},
+"PoolList": {"type": "object", "required": ["pools"], "properties": {
+  "pools": {"type": "array", "items": {"$ref": "#/components/schemas/Pool"}}}},
+"PoolCreate": {"type": "object", "required": ["name"], "additionalProperties": false,
+  "properties": {
+  "name": {"type": "string", "pattern": "^[A-Za-z0-9_][A-Za-z0-9._-]{0,62}$"},
+  "members": {"type": "array", "items": {"type": "string"},
+    "description": "The one whose hardware stands at the top of the file if left out."},
+  "page": {"$ref": "#/components/schemas/Size"}}},
+"Snapshot": {"type": "object", "required": ["name", "volume", "uuid", "time", "size", "schedule",
+  "online", "writable", "target", "reason"], "properties": {
+  "name": {"type": "string"},
+  "volume": {"type": "string"},
+  "uuid": {"type": "string", "format": "uuid"},
+  "time": {"type": "string", "format": "date-time"},
+  "size": {"type": "integer", "description": "Of the volume at that moment, in bytes."},
+  "schedule": {"type": "string", "description": "That took it; empty: somebody."},
+  "online": {"type": "boolean", "description": "It has a target of its own."},
+  "writable": {"type": "boolean"},
+  "target": {"type": "string", "description": "iSCSI name; empty: it is offline."},
+  "reason": {"type": "string", "description": "Why it cannot be shown; empty if it can."}}},
+"SnapshotList": {"type": "object", "required": ["snapshots"], "properties": {
+  "snapshots": {"type": "array", "items": {"$ref": "#/components/schemas/Snapshot"}}}},
+"SnapshotCreate": {"type": "object", "additionalProperties": false, "properties": {
+  "name": {"type": "string", "pattern": "^[A-Za-z0-9_][A-Za-z0-9._-]{0,62}$",
+    "description": "The time if left out."},
+  "with": {"type": "array", "items": {"type": "string"},
+    "description": "Other volumes of the pool, of which one is taken at the same moment."}}},
+"Schedule": {"type": "object", "required": ["name", "volume", "every", "keep", "snapshots",
+  "last"], "properties": {
+  "name": {"type": "string"},
+  "volume": {"type": "string"},
+  "every": {"type": "number", "description": "Seconds."},
+  "keep": {"type": "integer", "description": "Of those that it has taken; older ones go."},
+  "snapshots": {"type": "integer", "description": "That it has taken and are there."},
+  "last": {"type": "string", "format": "date-time", "nullable": true}}},
+"ScheduleList": {"type": "object", "required": ["schedules"], "properties": {
+  "schedules": {"type": "array", "items": {"$ref": "#/components/schemas/Schedule"}}}},
+"ScheduleCreate": {"type": "object", "required": ["name", "every", "keep"],
+  "additionalProperties": false, "properties": {
+  "name": {"type": "string", "pattern": "^[A-Za-z0-9_][A-Za-z0-9._-]{0,62}$"},
+  "every": {"type": "string", "description": "Such as 1h or 30min."},
+  "keep": {"type": "integer", "minimum": 1, "maximum": 1024}}},
+"SnapshotForce": {"type": "object", "additionalProperties": false, "properties": {
+  "force": {"type": "boolean", "default": false}}},
+"SnapshotOnline": {"type": "object", "additionalProperties": false, "properties": {
+  "writable": {"type": "boolean", "default": false}}},
+"Task": {"type": "object", "required": ["kind", "pool", "object", "done", "left", "seconds_left",
+  "stuck"], "properties": {
+  "kind": {"type": "string", "enum": ["vacate", "sweep", "copy", "flatten", "balance", "trim"]},
+  "pool": {"type": "string"},
+  "object": {"type": "string", "description": "The set or volume that is concerned."},
+  "done": {"type": "integer", "description": "Bytes, since it began or the daemon was started."},
+  "left": {"type": "integer", "description": "Bytes, about; 0: it does not know."},
+  "seconds_left": {"type": "number", "nullable": true},
+  "stuck": {"type": "string", "description": "Why it does not go on now; empty if it does."}}},
+"TaskList": {"type": "object", "required": ["tasks"], "properties": {
+  "tasks": {"type": "array", "items": {"$ref": "#/components/schemas/Task"}}}},
+"GroupCheck": {"type": "object", "required": ["pools"], "properties": {
+  "pools": {"type": "array", "items": {"type": "object", "required": ["pool", "branches",
+    "snapshots", "pages", "kept_chunks", "wrong"], "properties": {
+    "pool": {"type": "string"},
+    "branches": {"type": "integer"},
+    "snapshots": {"type": "integer"},
+    "pages": {"type": "integer"},
+    "kept_chunks": {"type": "integer"},
+    "wrong": {"type": "array", "items": {"type": "string"},
+      "description": "Findings; empty: all is well."}}}}}},
+"Clone": {"type": "object", "required": ["name"], "additionalProperties": false, "properties": {
+  "name": {"type": "string", "description": "Of the new volume."},
+  "full_copy": {"type": "boolean", "default": false,
+    "description": "Everything is copied in the background, until it needs its source no more."}}}
+})json";
+
+}  // namespace sandbay::mgmt

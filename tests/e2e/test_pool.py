@@ -1,0 +1,181 @@
+"""Pools over iSCSI: volumes keep their data through kills of the daemon, thin volumes tell the truth
+about their space, snapshots are one moment, and a set that is away takes its own volumes alone.
+"""
+import os
+import time
+
+from raid_lab import Load, drives, image, kinds, raid, require_same, write
+
+NVRAM = '[nvram]\nsize = "32MiB"\npower_loss_only_emulated = true\n'
+CACHE = '[cache]\nmemory = "32MiB"\nnvram = "18MiB"\n'
+
+
+def pool(name='p', page='1MiB'):
+    return f'[[pool]]\nname = "{name}"\npage = "{page}"\n'
+
+
+def two_sets(size='96MiB'):
+    names = [f'd{i}' for i in range(4)]
+    return (drives(names, size) + raid('a', 'raid1', names[:2], journal='1MiB') +
+            raid('b', 'raid1', names[2:], journal='1MiB'))
+
+
+def the_volume(daemon, name):
+    return daemon.sandbay_json('volume', 'show', name)
+
+
+def the_pool(daemon, name='p'):
+    return daemon.sandbay_json('pool', 'show', name)
+
+
+def require_whole(t, daemon, when):
+    """The whole map is right."""
+    checked = daemon.sandbay_json('group', 'check')['pools']
+    t.check(checked and all(not one['wrong'] for one in checked), f'{when}: {checked}')
+
+
+def qemu_io(t, daemon, volume, *commands, ok=True):
+    words = [word for command in commands for word in ('-c', command)]
+    return t.run('qemu-io', '-f', 'raw', *words, daemon.url(volume), ok=ok)
+
+
+def test_pool_volumes_survive_kills_under_load(t):
+    t.need('qemu-img', 'openssl')
+    daemon = t.daemon([{'name': 'thick', 'size': '48MiB'},
+                       {'name': 'thin', 'size': '1GiB', 'thin': True}],
+                      extra=two_sets() + NVRAM + CACHE + pool())
+    shown = the_pool(daemon)
+    t.check(len(shown['stores']) == 2 and shown['map_in_nvram'], f'a pool of two sets: {shown}')
+    data = image(t, 'data', 16, 1)
+    write(t, daemon, data, 'thick')
+    loads = [Load(t, daemon.url('thick'), '--queue-depth', '4', '--rate', '300', '--offset',
+                  '16MiB', '--block-size', '16KiB'),
+             Load(t, daemon.url('thin'), '--queue-depth', '4', '--rate', '300', '--span', '48MiB',
+                  '--block-size', '8KiB')]
+    for number in range(3):
+        time.sleep(1.5)
+        for load in loads:
+            load.require_running(f'before kill {number}')
+        daemon.sandbay('snapshot', 'create', 'thin', f's{number}', '--with', 'thick')
+        time.sleep(0.5)
+        daemon.kill()
+        daemon.start()
+    for load in loads:
+        load.require_good()
+    require_same(t, daemon, data, 'thick', 'at the end')
+    t.check(len(daemon.sandbay_json('snapshot', 'list', 'thin')['snapshots']) == 3, 'three snapshots')
+    require_whole(t, daemon, 'after three kills')
+    t.check(daemon.terminate() == 0, 'an orderly end')
+
+
+def test_a_pool_without_nvram_survives_a_kill(t):
+    t.need('qemu-img', 'openssl')
+    daemon = t.daemon([{'name': 'v', 'size': '48MiB', 'thin': True}], extra=two_sets() + pool())
+    load = Load(t, daemon.url('v'), '--queue-depth', '4', '--rate', '200', '--block-size', '16KiB')
+    time.sleep(2)
+    daemon.kill()
+    daemon.start()
+    load.require_good()
+    require_whole(t, daemon, 'after a kill')
+
+
+def test_thin_space_is_taken_and_given_back(t):
+    t.need('qemu-io')
+    daemon = t.daemon([{'name': 'v', 'size': '64MiB', 'thin': True, 'thin_warning': 25}],
+                      extra=two_sets() + pool())
+    t.check(the_volume(daemon, 'v')['allocated'] == 0, 'nothing is taken at first')
+    qemu_io(t, daemon, 'v', 'write -P 7 0 8M')
+    t.check(the_volume(daemon, 'v')['allocated'] == 8 << 20, 'as much as was written')
+    qemu_io(t, daemon, 'v', 'write -P 8 8M 16M', 'read -P 7 0 8M', 'read -P 0 32M 4M')
+    t.until(lambda: 'space warning' in kinds(daemon), 'the threshold is told')
+    qemu_io(t, daemon, 'v', 'discard 0 8M', 'read -P 0 0 8M', 'read -P 8 8M 16M')
+    t.check(the_volume(daemon, 'v')['allocated'] == 16 << 20, 'unmapped pages are given back')
+    daemon.sandbay('volume', 'limits', 'v', '--thin-limit', '50')
+    done = qemu_io(t, daemon, 'v', 'write -P 9 32M 32M', ok=None)
+    t.check('failed' in done.stdout or done.returncode != 0, f'the limit counts: {done.stdout}')
+    done = daemon.sandbay('volume', 'create', 'large', '--size', '10GiB', ok=False)
+    t.check('10.0 GiB asked, pool "p" has ' in done.stdout and
+            'free; use --thin or add a member' in done.stdout, f'a plain refusal: {done.stdout}')
+
+
+def test_snapshots_are_kept_shown_restored_and_cloned(t):
+    t.need('qemu-io')
+    daemon = t.daemon([{'name': 'v', 'size': '32MiB'}], extra=two_sets() + pool())
+    qemu_io(t, daemon, 'v', 'write -P 1 0 8M')
+    daemon.sandbay('snapshot', 'create', 'v', 'one')
+    qemu_io(t, daemon, 'v', 'write -P 2 0 4M')
+    daemon.sandbay('snapshot', 'create', 'v', 'two')
+    qemu_io(t, daemon, 'v', 'write -P 3 0 2M')
+    again = daemon.sandbay('snapshot', 'create', 'v', 'two')
+    t.check('snapshot two' in again.stdout, f'asked again, the same: {again.stdout}')
+    daemon.sandbay('snapshot', 'online', 'v', 'one')
+    daemon.sandbay('snapshot', 'online', 'v', 'two', '--writable')
+    qemu_io(t, daemon, 'v-two', 'read -P 2 0 4M', 'read -P 1 4M 4M', 'write -P 9 1M 1M')
+    daemon.sandbay('snapshot', 'clone', 'v', 'one', 'copy')
+    daemon.sandbay('access', 'add', 'copy', '--initiator', '*')
+    qemu_io(t, daemon, 'copy', 'read -P 1 0 8M', 'write -P 5 0 1M')
+    daemon.kill()
+    daemon.start()
+    qemu_io(t, daemon, 'v', 'read -P 3 0 2M', 'read -P 2 2M 2M', 'read -P 1 4M 4M')
+    t.run('qemu-io', '-r', '-f', 'raw', '-c', 'read -P 1 0 8M', daemon.url('v-one'))
+    qemu_io(t, daemon, 'v-two', 'read -P 9 1M 1M', 'read -P 2 2M 2M')
+    qemu_io(t, daemon, 'copy', 'read -P 5 0 1M', 'read -P 1 1M 7M')
+    daemon.sandbay('snapshot', 'restore', 'v', 'one')
+    qemu_io(t, daemon, 'v', 'read -P 1 0 8M', 'write -P 6 0 1M')
+    daemon.sandbay('snapshot', 'restore', 'v', 'two')
+    qemu_io(t, daemon, 'v', 'read -P 2 0 4M', 'read -P 1 4M 4M')
+    done = daemon.sandbay('volume', 'create', 'v2', '--size', '4MiB')
+    done = daemon.sandbay('volume', 'delete', 'copy')
+    daemon.sandbay('snapshot', 'delete', 'v', 'one', '--force')
+    qemu_io(t, daemon, 'v', 'read -P 2 0 4M', 'read -P 1 4M 4M')
+    require_whole(t, daemon, 'at the end')
+    t.check(daemon.terminate() == 0, 'an orderly end')
+    daemon.start()
+    qemu_io(t, daemon, 'v', 'read -P 2 0 4M', 'read -P 1 4M 4M')
+    require_whole(t, daemon, 'after a restart')
+
+
+def test_a_set_that_is_away_takes_its_volumes_alone(t):
+    t.need('qemu-io')
+    daemon = t.daemon([{'name': name, 'size': '8MiB', 'on': name} for name in ('a', 'b')],
+                      extra=two_sets() + pool())
+    for name in ('a', 'b'):
+        qemu_io(t, daemon, name, 'write -P 4 0 8M', 'flush')
+    t.check(daemon.terminate() == 0, 'an orderly end')
+    away = [os.path.join(daemon.state, 'drives', f'd{i}.img') for i in (0, 1)]
+    for path in away:
+        os.rename(path, path + '.away')
+        os.mkdir(path)  # Nothing that could be a drive.
+    daemon.start()
+    t.check(the_volume(daemon, 'a')['health'] == 'missing', 'the volume on it is missing')
+    done = qemu_io(t, daemon, 'a', 'read -P 4 0 8M', ok=None)
+    t.check(done.returncode != 0 or 'failed' in done.stdout, f'it is not ready: {done.stdout}')
+    qemu_io(t, daemon, 'b', 'read -P 4 0 8M', 'write -P 5 0 4M', 'flush')
+    for path in away:
+        os.rmdir(path)
+        os.rename(path + '.away', path)
+    t.until(lambda: the_volume(daemon, 'a')['health'] == 'good', 'it comes back by itself')
+    qemu_io(t, daemon, 'a', 'read -P 4 0 8M')
+
+
+def test_offline_and_read_only_volumes_say_so(t):
+    t.need('qemu-io')
+    daemon = t.daemon([{'name': 'x', 'size': '8MiB'}], extra=two_sets() + pool())
+    daemon.sandbay('volume', 'create', 'v', '--size', '8MiB', '--initiator', '*')
+    qemu_io(t, daemon, 'v', 'write -P 4 0 8M')
+    daemon.sandbay('volume', 'offline', 'v')
+    done = qemu_io(t, daemon, 'v', 'read -P 4 0 8M', ok=None)
+    t.check(done.returncode != 0 or 'failed' in done.stdout, f'it is not ready: {done.stdout}')
+    daemon.sandbay('volume', 'online', 'v')
+    daemon.sandbay('volume', 'read-only', 'v')
+    t.run('qemu-io', '-r', '-f', 'raw', '-c', 'read -P 4 0 8M', daemon.url('v'))
+    done = qemu_io(t, daemon, 'v', 'write -P 5 0 1M', ok=None)
+    t.check(done.returncode != 0 or 'failed' in done.stdout, f'no writes: {done.stdout}')
+    daemon.sandbay('volume', 'read-only', 'v', '--off')
+    daemon.sandbay('volume', 'expand', 'v', '--size', '16MiB')
+    qemu_io(t, daemon, 'v', 'write -P 5 8M 8M', 'read -P 4 0 8M')
+    daemon.sandbay('volume', 'shrink', 'v', '--size', '8MiB', ok=False)
+    daemon.sandbay('volume', 'shrink', 'v', '--size', '8MiB', '--force')
+    qemu_io(t, daemon, 'v', 'read -P 4 0 8M')
+    daemon.sandbay('volume', 'delete', 'v')
+    require_whole(t, daemon, 'at the end')

@@ -1,0 +1,376 @@
+// Pools in a running group: what the file says of them, which sets they have, volumes that come,
+// change and go, and what a restart finds.
+#include <algorithm>
+#include <catch2/catch.hpp>
+
+#include "group/pool_records.h"
+#include "group/service.h"
+#include "runtime/known.h"
+#include "tests/unit/block/scratch_directory.h"
+#include "tests/unit/group/running.h"
+
+namespace sandbay::group {
+namespace {
+
+constexpr std::uint64_t kMiB = std::uint64_t{1} << 20;
+const std::string kHead =
+    "[group]\nname = \"t\"\nstate = \"s\"\n[[portal]]\nlisten = \"127.0.0.1:0\"\n";
+// Two sets: "a" of 62 pages, "b" likewise.
+const std::string kSets =
+    "[[drive]]\nname = \"d0\"\nfile = \"d0\"\nsize = \"72MiB\"\n"
+    "[[drive]]\nname = \"d1\"\nfile = \"d1\"\nsize = \"72MiB\"\n"
+    "[[raid]]\nname = \"a\"\nlevel = \"jbod\"\ndrives = [\"d0\"]\njournal = \"1MiB\"\n"
+    "[[raid]]\nname = \"b\"\nlevel = \"raid0\"\ndrives = [\"d1\"]\njournal = \"1MiB\"\n";
+const std::string kPool = "[[pool]]\nname = \"p\"\npage = \"1MiB\"\n";
+
+void check_mistake(const std::string& text, const std::string& expected) {
+  const auto result = parse_configuration(kHead + text, "x.toml");
+  REQUIRE_FALSE(result.has_value());
+  CAPTURE(result.error().front());
+  CHECK_THAT(result.error().front(), Catch::Contains(expected));
+}
+
+CreateVolumeRequest asked(std::string name, std::uint64_t bytes, bool thin) {
+  CreateVolumeRequest request{.open = {.backing = true, .thin = !thin, .block_bytes = true}};
+  request.specification.name = std::move(name);
+  request.specification.size_bytes = bytes;
+  return request;
+}
+
+ChangeVolumeRequest resized(std::uint64_t bytes, bool force = false) {
+  return {.size_bytes = bytes, .force = force};
+}
+
+void run(const testing::ScratchDirectory& scratch, const std::string& sections,
+         const GroupTest& test) {
+  const std::string error = run_group(scratch.file("state"), sections, 1, test);
+  if (!error.empty()) FAIL(error);
+}
+
+TEST_CASE("Sections [[pool]] are read, and the one pool is where volumes go",
+          "[configuration][pool]") {
+  const auto result = parse_configuration(
+      kHead + kSets + kPool +
+          "[[volume]]\nname = \"v\"\nsize = \"4MiB\"\n"
+          "[[volume]]\nname = \"w\"\nsize = \"4MiB\"\npool = \"p\"\nthin = true\nthin_limit = 50\n"
+          "[[volume]]\nname = \"m\"\nsize = \"4MiB\"\nmemory = true\n",
+      "x.toml");
+  INFO((result ? std::string() : result.error().front()));
+  REQUIRE(result.has_value());
+  REQUIRE(result->pools.size() == 1);
+  CHECK(result->pools[0].page_bytes == kMiB);
+  CHECK(result->pools[0].members == std::vector<std::string>{"array1"});
+  const VolumeSpecification& v = result->volumes[0].specification;
+  CHECK(v.backing == Backing::kPool);
+  CHECK(v.pool == "p");
+  CHECK_FALSE(v.thin);
+  CHECK(result->volumes[1].specification.thin);
+  CHECK(result->volumes[1].specification.thin_limit == 50);
+  CHECK(result->volumes[2].specification.backing == Backing::kMemory);
+}
+
+TEST_CASE("Mistakes about pools are told", "[configuration][pool]") {
+  check_mistake("[[pool]]\npage = \"1MiB\"\n", "pool[1]");
+  check_mistake("[[pool]]\nname = \"p\"\npage = \"100KiB\"\n", "multiple of 64KiB from 1MiB to");
+  check_mistake("[[pool]]\nname = \"p\"\nmembers = [\"arry1\"]\n", "write \"array1\"");
+  check_mistake("[[pool]]\nname = \"p\"\nmembers = []\n", "is empty");
+  check_mistake(kPool + kPool, "another pool's");
+  check_mistake(kPool + "[[pool]]\nname = \"q\"\n[[volume]]\nname = \"v\"\nsize = \"4MiB\"\n",
+                "there are several");
+  const std::string volume = "[[volume]]\nname = \"v\"\nsize = \"4MiB\"\n";
+  check_mistake(volume + "on = \"a\"\n", "without a pool");
+  check_mistake(kPool + volume + "raid_level = \"raid9\"\n", "raid_level");
+  check_mistake(kPool + volume + "pool = \"p\"\nmemory = true\n", "stands on one thing");
+  check_mistake(kPool + volume + "thin_limit = 0\n", "thin_limit");
+}
+
+TEST_CASE("Records of pools and snapshots read back", "[records][pool]") {
+  Random random(7);
+  const PoolRecord pool{.uuid = make_uuid(random),
+                        .name = "p",
+                        .members = {"one", "two"},
+                        .page_bytes = 15 * kMiB,
+                        .block_bytes = 4096};
+  const auto pool_back = decode_pool(encode(pool));
+  REQUIRE(pool_back.has_value());
+  CHECK(pool_back->uuid == pool.uuid);
+  CHECK(pool_back->members == pool.members);
+  CHECK(pool_back->page_bytes == pool.page_bytes);
+  CHECK(pool_back->block_bytes == pool.block_bytes);
+  CHECK_FALSE(decode_pool("{\"format\":1}").has_value());
+  CHECK_FALSE(decode_pool(encode(PoolRecord{.name = "p", .page_bytes = 5})).has_value());
+  const SnapshotRecord snapshot{.uuid = make_uuid(random),
+                                .volume = make_uuid(random),
+                                .pool = pool.uuid,
+                                .name = "s",
+                                .time = WallTime(std::chrono::milliseconds(77)),
+                                .online = true,
+                                .target = "iqn.2026-11.org.sandbay:v-s",
+                                .writable = true};
+  const auto snapshot_back = decode_snapshot(encode(snapshot));
+  REQUIRE(snapshot_back.has_value());
+  CHECK(snapshot_back->volume == snapshot.volume);
+  CHECK(snapshot_back->time == snapshot.time);
+  CHECK(snapshot_back->target == snapshot.target);
+  CHECK(snapshot_back->writable);
+}
+
+Task<void> make_and_change(Group& group) {
+  const auto pool = co_await group.show_pool("p");
+  REQUIRE(pool.has_value());
+  CHECK(pool->reason.empty());
+  REQUIRE(pool->stores.size() == 2);
+  const std::uint64_t free = pool->free_bytes;
+  CHECK(free > 100 * kMiB);
+
+  const auto thick = co_await group.create_volume(asked("thick", 10 * kMiB, false));
+  REQUIRE(thick.has_value());
+  CHECK(thick->volume.specification.backing == Backing::kPool);
+  CHECK(thick->volume.allocated_bytes == 10 * kMiB);
+  const auto again = co_await group.create_volume(asked("thick", 10 * kMiB, false));
+  REQUIRE(again.has_value());
+  CHECK_FALSE(again->created);
+  const auto other = co_await group.create_volume(asked("thick", 10 * kMiB, true));
+  CHECK_FALSE(other.has_value());
+  const auto thin = co_await group.create_volume(asked("thin", 1024 * kMiB, true));
+  REQUIRE(thin.has_value());
+  CHECK(thin->volume.allocated_bytes == 0);
+  const auto now = co_await group.show_pool("p");
+  CHECK(now->free_bytes == free - 10 * kMiB);
+  CHECK(now->volumes == 2);
+  CHECK(now->provisioned_bytes == 1034 * kMiB);
+
+  const auto large = co_await group.create_volume(asked("large", 1024 * kMiB, false));
+  REQUIRE_FALSE(large.has_value());
+  CHECK(large.error().code == Refusal::Code::kConflict);
+  CHECK_THAT(large.error().message,
+             Catch::StartsWith("volume \"large\": 1.00 GiB asked, pool \"p\" has ") &&
+                 Catch::EndsWith(" free; use --thin or add a member"));
+
+  const auto grown = co_await group.change_volume("thick", resized(20 * kMiB));
+  REQUIRE(grown.has_value());
+  CHECK(grown->allocated_bytes == 20 * kMiB);
+  const auto too_large = co_await group.change_volume("thick", resized(1024 * kMiB));
+  CHECK_FALSE(too_large.has_value());
+  const auto shrunk = co_await group.change_volume("thick", resized(15 * kMiB));
+  REQUIRE_FALSE(shrunk.has_value());
+  CHECK_THAT(shrunk.error().message, Catch::Contains("force"));
+  const auto forced = co_await group.change_volume("thick", resized(15 * kMiB, true));
+  REQUIRE(forced.has_value());
+  CHECK(forced->specification.size_bytes == 15 * kMiB);
+  CHECK(forced->allocated_bytes == 15 * kMiB);
+
+  const auto offline = co_await group.change_volume("thin", {.online = false, .read_only = true});
+  REQUIRE(offline.has_value());
+  CHECK_FALSE(offline->online);
+  const auto limits = co_await group.change_volume("thin", {.thin_limit = 25});
+  REQUIRE(limits.has_value());
+  const auto of_thick = co_await group.change_volume("thick", {.thin_limit = 25});
+  CHECK_FALSE(of_thick.has_value());
+  const auto kept = co_await group.delete_pool("p");
+  REQUIRE_FALSE(kept.has_value());
+}
+
+TEST_CASE("Volumes on a pool come, change and go, and are there after a restart", "[group][pool]") {
+  const testing::ScratchDirectory scratch;
+  run(scratch, kSets + kPool, make_and_change);
+  run(scratch, kSets + kPool, [](Group& group) -> Task<void> {
+    const auto thick = co_await group.show_volume("thick");
+    REQUIRE(thick.has_value());
+    CHECK(thick->reason.empty());
+    CHECK(thick->specification.size_bytes == 15 * kMiB);
+    CHECK(thick->allocated_bytes == 15 * kMiB);
+    const auto thin = co_await group.show_volume("thin");
+    REQUIRE(thin.has_value());
+    CHECK_FALSE(thin->online);
+    CHECK(thin->specification.read_only);
+    CHECK(thin->specification.thin_limit == 25);
+    const auto deleted = co_await group.delete_volume("thick", false);
+    CHECK(deleted.has_value());
+    const auto deleted_thin = co_await group.delete_volume("thin", false);
+    CHECK(deleted_thin.has_value());
+    const auto volumes = co_await group.list_volumes();
+    CHECK(volumes.empty());
+  });
+  // What was given back is free again at the latest now.
+  run(scratch, kSets + kPool, [](Group& group) -> Task<void> {
+    const auto pool = co_await group.show_pool("p");
+    REQUIRE(pool.has_value());
+    CHECK(pool->volumes == 0);
+  });
+}
+
+TEST_CASE("A set with volumes of its own is no part of a pool, and a set of a pool takes none",
+          "[group][pool]") {
+  const testing::ScratchDirectory scratch;
+  const std::string own = "[[volume]]\nname = \"own\"\nsize = \"4MiB\"\nraid = \"a\"\n";
+  run(scratch, kSets + kPool + own, [](Group& group) -> Task<void> {
+    const auto pool = co_await group.show_pool("p");
+    REQUIRE(pool.has_value());
+    REQUIRE(pool->stores.size() == 1);
+    CHECK(pool->stores[0].set == "b");
+    REQUIRE(pool->outside.size() == 1);
+    CHECK(pool->outside[0].set == "a");
+    CHECK(pool->outside[0].reason == "own stands on it by itself");
+    CreateVolumeRequest request;
+    request.specification.name = "direct";
+    request.specification.size_bytes = 4 * kMiB;
+    request.specification.backing = Backing::kRaid;
+    request.specification.raid = "b";
+    const auto refused = co_await group.create_volume(request);
+    REQUIRE_FALSE(refused.has_value());
+    CHECK_THAT(refused.error().message, Catch::Contains("belongs to pool \"p\""));
+    CreateVolumeRequest on = asked("on", 4 * kMiB, false);
+    on.specification.on = "a";
+    const auto not_there = co_await group.create_volume(on);
+    REQUIRE_FALSE(not_there.has_value());
+    on.specification.on = "b";
+    const auto there = co_await group.create_volume(on);
+    CHECK(there.has_value());
+  });
+}
+
+TEST_CASE("A pool is made and deleted at run time", "[group][pool]") {
+  const testing::ScratchDirectory scratch;
+  run(scratch, kSets, [](Group& group) -> Task<void> {
+    const auto file = co_await group.create_volume(asked("file", 4 * kMiB, false));
+    REQUIRE(file.has_value());
+    CHECK(file->volume.specification.backing == Backing::kState);
+    CHECK(file->volume.specification.thin);
+    const CreatePoolRequest request{.name = "q", .members = {}, .page_bytes = kMiB};
+    const auto made = co_await group.create_pool(request);
+    REQUIRE(made.has_value());
+    CHECK(made->created);
+    CHECK(made->pool.stores.size() == 2);
+    const auto again = co_await group.create_pool(request);
+    REQUIRE(again.has_value());
+    CHECK_FALSE(again->created);
+    const auto second = co_await group.create_pool({.name = "r", .page_bytes = kMiB});
+    REQUIRE_FALSE(second.has_value());
+    CHECK_THAT(second.error().message, Catch::Contains("is of pool \"q\""));
+    const auto deleted = co_await group.delete_pool("q");
+    REQUIRE(deleted.has_value());
+    const auto list = co_await group.list_pools();
+    CHECK(list.empty());
+    const auto nothing = co_await group.delete_pool("q");
+    CHECK_FALSE(nothing.has_value());
+  });
+  run(scratch, kSets, [](Group& group) -> Task<void> {
+    const auto list = co_await group.list_pools();
+    CHECK(list.empty());
+  });
+}
+
+Task<void> take_and_use_snapshots(Group& group) {
+  const auto v = co_await group.create_volume(asked("v", 8 * kMiB, false));
+  REQUIRE(v.has_value());
+  const auto w = co_await group.create_volume(asked("w", 4 * kMiB, true));
+  REQUIRE(w.has_value());
+  const auto both = co_await group.create_snapshots({.volumes = {"v", "w"}, .name = "s"});
+  REQUIRE(both.has_value());
+  REQUIRE(both->snapshots.size() == 2);
+  CHECK(both->created);
+  CHECK(both->snapshots[0].size_bytes == 8 * kMiB);
+  CHECK(both->snapshots[0].time == both->snapshots[1].time);
+  const auto again = co_await group.create_snapshots({.volumes = {"v", "w"}, .name = "s"});
+  REQUIRE(again.has_value());
+  CHECK_FALSE(again->created);
+  const auto by_time = co_await group.create_snapshots({.volumes = {"v"}, .name = ""});
+  REQUIRE(by_time.has_value());
+  const auto twice = co_await group.create_snapshots({.volumes = {"v", "v"}, .name = "twice"});
+  CHECK_FALSE(twice.has_value());
+  const auto nobody = co_await group.create_snapshots({.volumes = {"x"}, .name = "s"});
+  CHECK_FALSE(nobody.has_value());
+
+  const auto kept = co_await group.delete_volume("v", false);
+  REQUIRE_FALSE(kept.has_value());
+  CHECK_THAT(kept.error().message, Catch::Contains("has 2 snapshots"));
+  const auto grown = co_await group.change_volume("v", resized(16 * kMiB));
+  REQUIRE(grown.has_value());
+  const auto restored = co_await group.restore_snapshot({"v", "s"}, false);
+  REQUIRE(restored.has_value());
+  CHECK(restored->specification.size_bytes == 8 * kMiB);
+  const auto online = co_await group.online_snapshot({"v", "s"}, true);
+  REQUIRE(online.has_value());
+  CHECK(online->target == "iqn.2026-11.org.sandbay:v-s");
+  const auto other_way = co_await group.online_snapshot({"v", "s"}, false);
+  CHECK_FALSE(other_way.has_value());
+  const auto cloned = co_await group.clone_snapshot({"v", "s"}, "copy", true);
+  REQUIRE(cloned.has_value());
+  CHECK(cloned->volume.specification.size_bytes == 8 * kMiB);
+  const auto live = co_await group.clone_snapshot({"w", ""}, "copy-of-w", false);
+  REQUIRE(live.has_value());
+  const auto used = co_await group.delete_snapshot({"v", "s"}, false);
+  REQUIRE_FALSE(used.has_value());
+  CHECK_THAT(used.error().message, Catch::Contains("is online"));
+}
+
+TEST_CASE("Snapshots are taken, shown, restored and cloned, and are there after a restart",
+          "[group][pool][snapshot]") {
+  const testing::ScratchDirectory scratch;
+  run(scratch, kSets + kPool, take_and_use_snapshots);
+  run(scratch, kSets + kPool, [](Group& group) -> Task<void> {
+    const auto list = co_await group.list_snapshots("v");
+    REQUIRE(list.has_value());
+    REQUIRE(list->size() == 2);
+    CHECK(list->at(0).name == "s");
+    CHECK(list->at(0).online);
+    CHECK(list->at(0).writable);
+    CHECK(list->at(0).reason.empty());
+    const auto targets = co_await group.list_targets();
+    CHECK(std::ranges::count(targets, list->at(0).target, &TargetInfo::name) == 1);
+    const auto offline = co_await group.offline_snapshot({"v", "s"}, false);
+    REQUIRE(offline.has_value());
+    CHECK(offline->target.empty());
+    const auto deleted = co_await group.delete_snapshot({"v", "s"}, false);
+    CHECK(deleted.has_value());
+    const auto gone = co_await group.show_snapshot({"v", "s"});
+    CHECK_FALSE(gone.has_value());
+    const auto volume = co_await group.delete_volume("v", true);
+    CHECK(volume.has_value());
+    const auto clone = co_await group.show_volume("copy");
+    REQUIRE(clone.has_value());
+    CHECK(clone->reason.empty());
+    const auto checked = co_await group.check_group();
+    REQUIRE(checked.size() == 1);
+    CHECK(checked[0].wrong.empty());
+  });
+}
+
+TEST_CASE("Volumes of a set that is away say so, and come back with it", "[group][pool]") {
+  const testing::ScratchDirectory scratch;
+  run(scratch, kSets + kPool, [](Group& group) -> Task<void> {
+    for (const std::string set : {"a", "b"}) {
+      CreateVolumeRequest request = asked("on-" + set, 4 * kMiB, false);
+      request.specification.on = set;
+      const auto made = co_await group.create_volume(request);
+      REQUIRE(made.has_value());
+    }
+  });
+  const std::filesystem::path drive = scratch.file("state") + "/d0";
+  std::filesystem::rename(drive, drive.string() + ".away");
+  std::string without_making = kSets;
+  without_making.replace(without_making.find("size = \"72MiB\"\n"), 15, "");
+  run(scratch, without_making + kPool, [](Group& group) -> Task<void> {
+    const auto away = co_await group.show_volume("on-a");
+    REQUIRE(away.has_value());
+    CHECK(away->health == "missing");
+    CHECK_FALSE(away->reason.empty());
+    const auto there = co_await group.show_volume("on-b");
+    REQUIRE(there.has_value());
+    CHECK(there->health == "good");
+    CHECK(there->reason.empty());
+    const auto pool = co_await group.show_pool("p");
+    REQUIRE(pool.has_value());
+    CHECK_FALSE(pool->stores.at(0).reason.empty());
+  });
+  std::filesystem::rename(drive.string() + ".away", drive);
+  run(scratch, kSets + kPool, [](Group& group) -> Task<void> {
+    const auto back = co_await group.show_volume("on-a");
+    REQUIRE(back.has_value());
+    CHECK(back->health == "good");
+  });
+}
+
+}  // namespace
+}  // namespace sandbay::group

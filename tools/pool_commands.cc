@@ -1,0 +1,196 @@
+// sandbay pool list|show|create|delete, task list, rebalance show
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "group/units.h"
+#include "tools/commands.h"
+#include "tools/table.h"
+
+namespace sandbay::cli {
+
+namespace {
+
+using nlohmann::json;
+
+constexpr const char* kPools = "/api/v1/pools";
+
+struct PoolArguments {
+  std::string name;
+  std::vector<std::string> members;
+  std::string page;
+};
+
+std::string text_of(const json& value) { return value.get<std::string>(); }
+
+std::string path_of(const std::string& name) {
+  return fmt::format("{}/{}", kPools, Client::escape(name));
+}
+
+std::string joined(const json& names) {
+  std::string text;
+  for (const json& name : names) text += (text.empty() ? "" : ", ") + text_of(name);
+  return text;
+}
+
+void list(const Settings& settings) {
+  const json answer = expect(Client(settings.management).get(kPools));
+  if (settings.json) return print_json(answer);
+  using enum Table::Align;
+  Table table({{"NAME"},
+               {"SIZE", kRight},
+               {"FREE", kRight},
+               {"PROVISIONED", kRight},
+               {"VOLUMES", kRight},
+               {"MEMBERS"},
+               {"STATE"}});
+  for (const json& pool : answer.at("pools")) {
+    const auto reason = text_of(pool.at("reason"));
+    table.add({text_of(pool.at("name")), human_size(pool.at("size")), human_size(pool.at("free")),
+               human_size(pool.at("provisioned")), pool.at("volumes").dump(),
+               joined(pool.at("members")), reason.empty() ? "open" : reason});
+  }
+  if (table.empty()) {
+    fmt::print("There are no pools. Make one: sandbay pool create NAME\n");
+    return;
+  }
+  fmt::print("{}", table.text());
+}
+
+void print_stores(const json& pool) {
+  using enum Table::Align;
+  Table table({{"SET"}, {"MEMBER"}, {"LEVEL"}, {"SIZE", kRight}, {"FREE", kRight}, {"STATE"}});
+  for (const json& store : pool.at("stores")) {
+    const auto reason = text_of(store.at("reason"));
+    table.add({text_of(store.at("set")), text_of(store.at("member")), text_of(store.at("level")),
+               human_size(store.at("size")), human_size(store.at("free")),
+               reason.empty() ? text_of(store.at("state")) : reason});
+  }
+  if (!table.empty()) fmt::print("\n{}", table.text());
+  for (const json& set : pool.at("outside")) {
+    fmt::print("set {}: no part of the pool: {}\n", text_of(set.at("set")),
+               text_of(set.at("reason")));
+  }
+}
+
+void show(const Settings& settings, const PoolArguments& arguments) {
+  const json pool = expect(Client(settings.management).get(path_of(arguments.name)));
+  if (settings.json) return print_json(pool);
+  const json& counters = pool.at("counters");
+  const auto reason = text_of(pool.at("reason"));
+  fmt::print(
+      "{}",
+      facts({
+          {"name", text_of(pool.at("name"))},
+          {"state", reason.empty() ? "open" : "not open: " + reason},
+          {"size",
+           fmt::format("{}, {} free", human_size(pool.at("size")), human_size(pool.at("free")))},
+          {"provisioned", fmt::format("{} in {} volumes", human_size(pool.at("provisioned")),
+                                      pool.at("volumes").dump())},
+          {"snapshots", fmt::format("{}, which keep {}", pool.at("snapshots").dump(),
+                                    human_size(pool.at("snapshot_reserve")))},
+          {"page", human_size(pool.at("page"))},
+          {"block size", pool.at("block_size").dump()},
+          {"members", joined(pool.at("members"))},
+          {"map", pool.at("map_in_nvram").get<bool>() ? "logged in NVRAM" : "logged in metadata"},
+          {"pages",
+           fmt::format("{} allocated, {} freed, {} moved", counters.at("pages_allocated").dump(),
+                       counters.at("pages_freed").dump(), counters.at("pages_moved").dump())},
+          {"uuid", text_of(pool.at("uuid"))},
+      }));
+  print_stores(pool);
+}
+
+void create(const Settings& settings, const PoolArguments& arguments) {
+  json body{{"name", arguments.name}};
+  if (!arguments.members.empty()) body["members"] = arguments.members;
+  if (!arguments.page.empty()) {
+    const auto size = group::parse_size(arguments.page);
+    if (!size) throw CLI::ValidationError("--page", size.error());
+    body["page"] = *size;
+  }
+  const json pool = expect(Client(settings.management).post(kPools, body));
+  if (settings.json) return print_json(pool);
+  fmt::print("pool {}: {} of {}\n", arguments.name, human_size(pool.at("size")),
+             joined(pool.at("members")));
+  for (const json& set : pool.at("outside")) {
+    fmt::print("set {}: no part of the pool: {}\n", text_of(set.at("set")),
+               text_of(set.at("reason")));
+  }
+}
+
+void remove(const Settings& settings, const PoolArguments& arguments) {
+  expect(Client(settings.management).remove(path_of(arguments.name)));
+  if (!settings.json) fmt::print("pool {}: deleted\n", arguments.name);
+}
+
+// With a kind, of that kind alone.
+void list_tasks(const Settings& settings, const std::string& kind) {
+  const json answer = expect(Client(settings.management).get("/api/v1/tasks"));
+  if (settings.json) return print_json(answer);
+  using enum Table::Align;
+  Table table({{"KIND"},
+               {"POOL"},
+               {"OF"},
+               {"DONE", kRight},
+               {"LEFT", kRight},
+               {"TIME LEFT", kRight},
+               {"STATE"}});
+  for (const json& task : answer.at("tasks")) {
+    if (!kind.empty() && text_of(task.at("kind")) != kind) continue;
+    const json& seconds = task.at("seconds_left");
+    const auto stuck = text_of(task.at("stuck"));
+    table.add({text_of(task.at("kind")), text_of(task.at("pool")), text_of(task.at("object")),
+               human_size(task.at("done")), human_size(task.at("left")),
+               seconds.is_null() ? "-" : fmt::format("{:.0f} s", seconds.get<double>()),
+               stuck.empty() ? "under way" : "waits: " + stuck});
+  }
+  if (table.empty()) {
+    fmt::print("Nothing is under way.\n");
+  } else {
+    fmt::print("{}", table.text());
+  }
+}
+
+}  // namespace
+
+void add_task_commands(CLI::App& app, Settings& settings) {
+  CLI::App* noun = app.add_subcommand("task", "What goes on in the background: list");
+  noun->require_subcommand(1);
+  noun->add_subcommand("list", "List it, with how much is done and left")->callback([&settings] {
+    list_tasks(settings, "");
+  });
+  noun = app.add_subcommand("rebalance", "The spreading of pages over a pool's sets: show");
+  noun->require_subcommand(1);
+  noun->add_subcommand("show", "Show how far it is")->callback([&settings] {
+    list_tasks(settings, "balance");
+  });
+}
+
+void add_pool_commands(CLI::App& app, Settings& settings) {
+  const auto a = std::make_shared<PoolArguments>();
+  CLI::App* noun = app.add_subcommand("pool", "Pools of pages: list, show, create, delete");
+  noun->require_subcommand(1);
+  noun->add_subcommand("list", "List all pools")->callback([&settings] { list(settings); });
+
+  CLI::App* verb = noun->add_subcommand("show", "Show one pool, and the sets that it stands on");
+  verb->add_option("NAME", a->name)->required();
+  verb->callback([&settings, a] { show(settings, *a); });
+
+  verb = noun->add_subcommand("create", "Make a pool of the free sets of its members");
+  verb->add_option("NAME", a->name, "Letters, digits, dots, dashes and underscores")->required();
+  verb->add_option("--members", a->members, "Its members, with commas; the first of the file")
+      ->delimiter(',')
+      ->type_name("NAMES");
+  verb->add_option("--page", a->page, "The size of its pages, 1MiB to 64MiB; 15MiB otherwise")
+      ->type_name("SIZE");
+  verb->callback([&settings, a] { create(settings, *a); });
+
+  verb = noun->add_subcommand("delete", "Delete a pool that has no volumes");
+  verb->add_option("NAME", a->name)->required();
+  verb->callback([&settings, a] { remove(settings, *a); });
+}
+
+}  // namespace sandbay::cli
