@@ -220,25 +220,25 @@ TEST_CASE("The NVRAM of a set that is gone is free, unless a drive is away", "[g
   run(1);  // Events are kept: it was not told again.
 }
 
-// The metadata are new, and the drives, and only the NVRAM is what it was.
+// As where the metadata are new, and the drives, and only the NVRAM is what it was.
 TEST_CASE("The NVRAM of sets is kept where no set is known", "[group][hardware]") {
   const testing::ScratchDirectory scratch;
   const auto state = std::filesystem::path(scratch.file("state"));
-  std::filesystem::create_directories(state);
+  std::size_t told = 0;
+  const auto run = [&] {
+    const std::string refused =
+        run_group(state,
+                  "[[drive]]\nname = \"d0\"\nfile = \"drives/d0.img\"\nsize = \"32MiB\"\n"
+                  "[nvram]\nsize = \"40MiB\"\n",
+                  1, [&told](Group& group) { return see_released(&group, &told); });
+    CHECK(refused == "");
+  };
+  run();
   auto group = ReactorGroup::create({.count = 1, .memory_limit_bytes = 64 * kMiB});
   REQUIRE(group.has_value());
   (*group)->run([&] { return add_region((state / "nvram.img").string()); });
   group->reset();
-  std::filesystem::create_directories(state / "drives");
-  std::ofstream(state / "drives/d0.img").close();
-  std::filesystem::resize_file(state / "drives/d0.img", 32 * kMiB);
-  std::size_t told = 0;
-  const std::string refused =
-      run_group(state,
-                "[[drive]]\nname = \"d0\"\nfile = \"drives/d0.img\"\nsize = \"32MiB\"\n"
-                "[nvram]\nsize = \"40MiB\"\n",
-                1, [&told](Group& of) { return see_released(&of, &told); });
-  CHECK(refused == "");
+  run();
   CHECK(told == 0);
 }
 
