@@ -343,6 +343,44 @@ void add_create_options(CLI::App& verb, VolumeArguments& a) {
       ->type_name("PATTERN");
 }
 
+// Most are of volumes on pools alone.
+void add_pool_verbs(CLI::App& noun, const Settings& settings,
+                    const std::shared_ptr<VolumeArguments>& a) {
+  CLI::App* verb =
+      noun.add_subcommand("clone", "Make a thin volume that begins as one on a pool is now");
+  verb->add_option("NAME", a->name)->required();
+  verb->add_option("NEW", a->new_name)->required();
+  verb->add_flag("--full-copy", a->full_copy, "Copy everything in the background; see task list");
+  verb->callback([&settings, a] { make_clone(settings, *a); });
+
+  verb = noun.add_subcommand("shrink", "Make a volume on a pool smaller; its end is lost");
+  verb->add_option("NAME", a->name)->required();
+  verb->add_option("--size", a->size, "The new size")->required()->type_name("SIZE");
+  verb->add_flag("--force", a->force, "Yes, what lies behind the new end is to be lost");
+  verb->callback([&settings, a] { shrink(settings, *a); });
+
+  verb = noun.add_subcommand("online", "Let a volume serve again");
+  verb->add_option("NAME", a->name)->required();
+  verb->callback([&settings, a] { set_online(settings, *a, true); });
+
+  verb = noun.add_subcommand("offline", "Let a volume answer NOT READY; its initiators stay");
+  verb->add_option("NAME", a->name)->required();
+  verb->callback([&settings, a] { set_online(settings, *a, false); });
+
+  verb = noun.add_subcommand("read-only", "Refuse writes to a volume");
+  verb->add_option("NAME", a->name)->required();
+  verb->add_flag("--off", a->writes, "Take writes again");
+  verb->callback([&settings, a] { set_read_only(settings, *a); });
+
+  verb = noun.add_subcommand("limits", "Change what a volume on a pool may take, and do");
+  verb->add_option("NAME", a->name)->required();
+  add_limit_options(*verb, *a);
+  verb->add_option("--iops", a->operations_limit, "Operations a second; 0: any number")
+      ->check(CLI::Range(std::int64_t{0}, std::int64_t{1} << 40));
+  verb->add_option("--rate", a->bytes_limit, "Such as 40MB/s; 0B/s: any number")->type_name("RATE");
+  verb->callback([&settings, a] { set_limits(settings, *a); });
+}
+
 }  // namespace
 
 void add_volume_commands(CLI::App& app, Settings& settings) {
@@ -366,38 +404,7 @@ void add_volume_commands(CLI::App& app, Settings& settings) {
   verb->add_option("--size", a->size, "The new size")->required()->type_name("SIZE");
   verb->callback([&settings, a] { expand(settings, *a); });
 
-  verb = noun->add_subcommand("clone", "Make a thin volume that begins as one on a pool is now");
-  verb->add_option("NAME", a->name)->required();
-  verb->add_option("NEW", a->new_name)->required();
-  verb->add_flag("--full-copy", a->full_copy, "Copy everything in the background; see task list");
-  verb->callback([&settings, a] { make_clone(settings, *a); });
-
-  verb = noun->add_subcommand("shrink", "Make a volume on a pool smaller; its end is lost");
-  verb->add_option("NAME", a->name)->required();
-  verb->add_option("--size", a->size, "The new size")->required()->type_name("SIZE");
-  verb->add_flag("--force", a->force, "Yes, what lies behind the new end is to be lost");
-  verb->callback([&settings, a] { shrink(settings, *a); });
-
-  verb = noun->add_subcommand("online", "Let a volume serve again");
-  verb->add_option("NAME", a->name)->required();
-  verb->callback([&settings, a] { set_online(settings, *a, true); });
-
-  verb = noun->add_subcommand("offline", "Let a volume answer NOT READY; its initiators stay");
-  verb->add_option("NAME", a->name)->required();
-  verb->callback([&settings, a] { set_online(settings, *a, false); });
-
-  verb = noun->add_subcommand("read-only", "Refuse writes to a volume");
-  verb->add_option("NAME", a->name)->required();
-  verb->add_flag("--off", a->writes, "Take writes again");
-  verb->callback([&settings, a] { set_read_only(settings, *a); });
-
-  verb = noun->add_subcommand("limits", "Change what a volume on a pool may take, and do");
-  verb->add_option("NAME", a->name)->required();
-  add_limit_options(*verb, *a);
-  verb->add_option("--iops", a->operations_limit, "Operations a second; 0: any number")
-      ->check(CLI::Range(std::int64_t{0}, std::int64_t{1} << 40));
-  verb->add_option("--rate", a->bytes_limit, "Such as 40MB/s; 0B/s: any number")->type_name("RATE");
-  verb->callback([&settings, a] { set_limits(settings, *a); });
+  add_pool_verbs(*noun, settings, a);
 
   verb = noun->add_subcommand("rename", "Rename a volume; its target keeps its name");
   verb->add_option("NAME", a->name)->required();

@@ -282,7 +282,6 @@ RunningGroup::Outcome RunningGroup::reconcile(VolumeRecord& record,
                       "volume another name",
                       at(configured), stored.pool, wanted.pool));
     }
-    // These only count when it is made.
     wanted.thin = stored.thin;
     wanted.on = stored.on;
     wanted.raid_level = stored.raid_level;

@@ -28,7 +28,7 @@ Pools::Pools(Executor& home, metadata::Store& store, EventLog& events, Hardware&
 Pools::~Pools() { assert(pools_.empty()); }
 
 Task<Pools::Outcome> Pools::start(std::vector<PoolRecord> stored,
-                                  const std::vector<PoolConfiguration>& declared) {
+                                  std::vector<PoolConfiguration> declared) {
   std::ranges::sort(stored, {}, &PoolRecord::name);
   for (PoolRecord& record : stored) co_await add(std::move(record));
   for (const PoolConfiguration& wanted : declared) {
@@ -154,7 +154,7 @@ Task<void> Pools::take_sets() {
   taking_.unlock();
 }
 
-Task<void> Pools::take_set(const SetInfo& set) {
+Task<void> Pools::take_set(SetInfo set) {
   const Uuid uuid = set.raid.uuid;
   ServedPool* const pool = pool_of_member(member_);
   SetDoor* const door = hardware_.serving(uuid);

@@ -45,8 +45,7 @@ class Pools {
 
   // Opens those that are stored and makes those that are declared. Only metadata that cannot be
   // written are an error.
-  Task<Outcome> start(std::vector<PoolRecord> stored,
-                      const std::vector<PoolConfiguration>& declared);
+  Task<Outcome> start(std::vector<PoolRecord> stored, std::vector<PoolConfiguration> declared);
   // No volume of any pool is attached, or else not `quiet`.
   Task<void> stop(bool quiet);
 
@@ -67,7 +66,7 @@ class Pools {
  private:
   Task<void> add(PoolRecord record);
   Task<void> take_sets();
-  Task<void> take_set(const SetInfo& set);  // It outlives the call.
+  Task<void> take_set(SetInfo set);
   void set_devices();
   Task<void> watch();
   std::string reason_of(const Uuid& set) const;

@@ -53,8 +53,12 @@ std::vector<RunningGroup::Snapshot*> RunningGroup::snapshots_of(const Uuid& volu
   for (auto& [uuid, snapshot] : snapshots_) {
     if (snapshot.record.volume == volume) list.push_back(&snapshot);
   }
-  std::ranges::sort(
-      list, {}, [](const Snapshot* one) { return std::pair(one->record.time, one->record.name); });
+  // Of one instant by the clock, the map knows which came first.
+  std::ranges::sort(list, {}, [this](const Snapshot* one) {
+    const ServedPool* const pool = pools_->find(one->record.pool);
+    const auto key = pool != nullptr ? pool->snapshot_of(one->record.uuid) : std::nullopt;
+    return std::pair(one->record.time, key.value_or(pool::SnapshotKey{}));
+  });
   return list;
 }
 

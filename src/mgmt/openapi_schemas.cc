@@ -46,8 +46,10 @@ const std::string_view kSchemas = R"json({
   "aborted": {"type": "integer"},
   "in_flight": {"type": "integer"}}},
 "Volume": {"type": "object", "required": ["name", "uuid", "size", "block_size",
-  "physical_block_size", "backing", "raid", "pool", "on", "raid_level", "online", "allocated", "snapshots",
-  "thin_warning", "thin_limit", "operations_limit", "bytes_limit", "path", "thin", "preallocate", "read_only",
+  "physical_block_size", "backing", "raid", "pool", "on", "raid_level", "online", "allocated",
+  "snapshots",
+  "thin_warning", "thin_limit",
+  "operations_limit", "bytes_limit", "path", "thin", "preallocate", "read_only",
   "write_cache", "cache",
   "serial", "naa", "vendor", "product", "revision", "target", "lun", "health", "reason",
   "declared", "reactor", "sessions", "uncleared", "counters"], "properties": {
@@ -99,7 +101,7 @@ const std::string_view kSchemas = R"json({
 "VolumeList": {"type": "object", "required": ["volumes"], "properties": {
   "volumes": {"type": "array", "items": {"$ref": "#/components/schemas/Volume"}}}},
 "VolumeCreate": {"type": "object", "required": ["name"], "additionalProperties": false,
-  "description": "On the one pool if there is one, otherwise a sparse file, unless pool, raid, file, device or memory is given.",
+  "description": "The one pool, else a sparse file, unless it says where.",
   "properties": {
   "name": {"type": "string", "pattern": "^[A-Za-z0-9_][A-Za-z0-9._-]{0,62}$"},
   "size": {"$ref": "#/components/schemas/Size"},
@@ -121,7 +123,7 @@ const std::string_view kSchemas = R"json({
   "preallocate": {"type": "boolean", "default": false,
     "description": "Take all space of the file at once."},
   "thin": {"type": "boolean",
-    "description": "UNMAP frees space; the default unless preallocate is set. Not the default on a pool, where it takes no pages before they are written."},
+    "description": "UNMAP frees space; the default unless on a pool or preallocated."},
   "read_only": {"type": "boolean", "default": false},
   "write_cache": {"type": "boolean", "default": true},
   "cache": {"$ref": "#/components/schemas/CacheMode"},

@@ -1,5 +1,6 @@
-"""Pools over iSCSI: volumes keep their data through kills of the daemon, thin volumes tell the truth
-about their space, snapshots are one moment, and a set that is away takes its own volumes alone.
+"""Pools over iSCSI: volumes keep their data through kills of the daemon, thin volumes tell the
+truth about their space, snapshots are one moment, and a set that is away takes its own volumes
+alone.
 """
 import os
 import time
@@ -63,7 +64,8 @@ def test_pool_volumes_survive_kills_under_load(t):
     for load in loads:
         load.require_good()
     require_same(t, daemon, data, 'thick', 'at the end')
-    t.check(len(daemon.sandbay_json('snapshot', 'list', 'thin')['snapshots']) == 3, 'three snapshots')
+    taken = daemon.sandbay_json('snapshot', 'list', 'thin')['snapshots']
+    t.check(len(taken) == 3, f'three snapshots: {taken}')
     require_whole(t, daemon, 'after three kills')
     t.check(daemon.terminate() == 0, 'an orderly end')
 
@@ -156,6 +158,19 @@ def test_a_set_that_is_away_takes_its_volumes_alone(t):
         os.rename(path + '.away', path)
     t.until(lambda: the_volume(daemon, 'a')['health'] == 'good', 'it comes back by itself')
     qemu_io(t, daemon, 'a', 'read -P 4 0 8M')
+
+
+def test_schedules_take_snapshots_and_keep_the_newest(t):
+    daemon = t.daemon([{'name': 'v', 'size': '8MiB'}], extra=two_sets() + pool())
+    daemon.sandbay('snapshot', 'schedule', 'v', 'often', '--every', '1s', '--keep', '2')
+
+    def names():
+        return [one['name'] for one in daemon.sandbay_json('snapshot', 'list', 'v')['snapshots']]
+    first = t.until(names, 'the first is taken')[0]
+    t.until(lambda: first not in names(), 'the first is deleted')
+    t.check(1 <= len(names()) <= 3, f'two are kept: {names()}')
+    daemon.sandbay('snapshot', 'unschedule', 'v', 'often')
+    require_whole(t, daemon, 'at the end')
 
 
 def test_offline_and_read_only_volumes_say_so(t):

@@ -342,7 +342,7 @@ constexpr Mistake kMistakes[] = {
      "x.toml:10: volume[1].physical_block_size: physical_block_size 3000 does not fit; write a "
      "power of two from 512 to 1048576"},
     {"[[volume]]\nname = \"a\"\nmemory = true\nfile = \"/x\"\nsize = \"1GiB\"",
-     "x.toml:10: volume[1].file: a volume stands on one thing; write one of raid, file, "
+     "x.toml:10: volume[1].file: a volume stands on one thing; write one of pool, raid, file, "
      "device and memory = true"},
     {"[[volume]]\nname = \"a\"\ndevice = \"sdb\"",
      "x.toml:9: volume[1].device: \"sdb\" is not an absolute path; write one such as /dev/sdb"},

@@ -325,7 +325,8 @@ TEST_CASE("What cannot be is refused in one sentence", "[group]") {
         CHECK(access.error().code == Code::kConflict);
         const auto nothing = co_await group.change_volume("v", {});
         CHECK(nothing.error().message ==
-              "volume \"v\": nothing to change; give a size, a name or a cache mode");
+              "volume \"v\": nothing to change; give a size, a name, a cache mode, online, "
+              "read_only or limits");
         const auto declared = co_await group.delete_volume("v", true);
         CHECK(declared.error().message ==
               "volume \"v\" is declared in test.toml, which would make it again; take it out there "
