@@ -82,6 +82,7 @@ struct Controller::Implementation {
   // something can have changed) and starts what can be started. Gives lines worth telling.
   Task<std::vector<std::string>> assemble_again(bool all);
   Task<void> take_down_failed();
+  void refuse_unseen(const Assembly& assembly);  // Sets of which no drive is there.
   Task<void> put_set_back_aside(AssembledSet* set, const std::vector<Entry*>* drives,
                                 std::vector<std::string>* lines);
   void classify(const Assembly& assembly, const std::vector<Entry*>& drives);

@@ -148,6 +148,11 @@ Task<std::vector<std::string>> Controller::Implementation::assemble_again(bool a
     }
     co_await start_set(state, &set, drives);
   }
+  refuse_unseen(assembly);
+  co_return lines;
+}
+
+void Controller::Implementation::refuse_unseen(const Assembly& assembly) {
   for (const auto& state : sets) {
     const bool seen = std::ranges::any_of(assembly.sets, [&state](const AssembledSet& set) {
       return set.superblock.set_uuid == state->set->uuid();
@@ -155,7 +160,6 @@ Task<std::vector<std::string>> Controller::Implementation::assemble_again(bool a
     if (seen || state->set->assembled()) continue;
     refuse(*state, fmt::format("set {}: none of its drives is there", state->set->name()));
   }
-  co_return lines;
 }
 
 // A drive that counts as current by its superblock, and not by its journal.
