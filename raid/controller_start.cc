@@ -7,6 +7,7 @@
 
 #include "raid/controller_implementation.h"
 #include "raid/set_back.h"
+#include "runtime/known.h"
 
 namespace sandbay::raid {
 
@@ -144,7 +145,7 @@ Task<std::vector<std::string>> Controller::Implementation::assemble_again(bool a
     }
     for (const AssembledRole& role : set.roles) {
       if (role.why.empty()) continue;
-      tell(*state, drives[*role.drive], SetEvent::Kind::kDriveFailed, role.why);
+      tell(*state, drives[known(role.drive)], SetEvent::Kind::kDriveFailed, role.why);
     }
     co_await start_set(state, &set, drives);
   }
@@ -179,7 +180,7 @@ Task<void> Controller::Implementation::put_set_back_aside(AssembledSet* set,
     std::string why = fmt::format(
         "drive {} in role {} is stale: it lacks what the journal had written on it; it is an older "
         "copy, or has lost what it said was durable",
-        (*drives)[*set->roles[role].drive]->name, role);
+        (*drives)[known(set->roles[role].drive)]->name, role);
     lines->push_back(fmt::format("set '{}': {}", set->superblock.set_name, why));
     put_aside(*set, role, std::move(why));
   }

@@ -148,9 +148,9 @@ std::string ControllerCache::waiting_for(const ImageUuid& nvram) const {
 // What was there in place of an image that should have been; empty: an image.
 std::string ControllerCache::found_words(const nvram::Nvram& image, const std::string& path) const {
   const std::string uuid = format_uuid(std::bit_cast<Uuid>(image.uuid()));
-  if (image.older_copy_of()) {
+  if (const auto original = image.older_copy_of()) {
     return fmt::format("{} is an older copy of {}, and counts as another image now, {}", path,
-                       format_uuid(std::bit_cast<Uuid>(*image.older_copy_of())), uuid);
+                       format_uuid(std::bit_cast<Uuid>(*original)), uuid);
   }
   if (image.found() == nvram::Found::kImage) return {};
   return fmt::format("{} at {}, and a new image, {}, was made there",
@@ -326,7 +326,7 @@ Task<ControllerCache::Outcome> ControllerCache::open_mirror(nvram::Nvram* nvram)
   const NvramConfiguration& wanted = known(configuration_.hardware.nvram);
   if (wanted.mirror_path.empty()) co_return Outcome{};
   // Some mirror has the writes of another NVRAM, and they count.
-  const bool has_others = mirror_counts() && mirror_record_->nvram != nvram->uuid();
+  const bool has_others = mirror_counts() && known(mirror_record_).nvram != nvram->uuid();
   if (has_others && is_marked(nvram->uuid())) {
     mirror_unused_ =
         "it holds writes of another NVRAM that are not on the drives, and so does this NVRAM";
@@ -335,12 +335,12 @@ Task<ControllerCache::Outcome> ControllerCache::open_mirror(nvram::Nvram* nvram)
     if (opened) mirror_ = std::move(*opened);
     if (!opened) mirror_unused_ = opened.error();
   }
-  if (mirror_ != nullptr && has_others && mirror_record_->image != mirror_->uuid()) {
+  if (mirror_ != nullptr && has_others && known(mirror_record_).image != mirror_->uuid()) {
     const std::string found = found_words(*mirror_, wanted.mirror_path);
     mirror_unused_ = fmt::format(
         "{}; mirror {}, which has writes that are not on the drives, must come back to its place",
         found.empty() ? fmt::format("another image is at {}", wanted.mirror_path) : found,
-        format_uuid(std::bit_cast<Uuid>(mirror_record_->image)));
+        format_uuid(std::bit_cast<Uuid>(known(mirror_record_).image)));
     (void)co_await mirror_->close();
     mirror_.reset();
   }
