@@ -23,6 +23,12 @@ void note_place(const VolumeRecord& record, ControllerCache::VolumePlaces& place
                                     .first = record.placement->extent.first};
 }
 
+void RunningGroup::tell_places() {
+  ControllerCache::VolumePlaces places;
+  for (const auto& [name, volume] : volumes_) note_place(volume->record(), places);
+  hardware_->know_volumes(std::move(places));
+}
+
 std::optional<std::string> cache_error(const VolumeSpecification& specification, bool has_cache) {
   if (specification.cache == cache::Mode::kWriteBack) return std::nullopt;  // The default.
   if (specification.backing != Backing::kRaid && specification.backing != Backing::kPool) {

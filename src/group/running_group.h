@@ -280,6 +280,7 @@ class RunningGroup final : public Group {
   void add_pool_part(const Volume& volume, VolumeInfo& info) const;
 
   // cache_operations.cc
+  void tell_places();  // The cache names volumes by them: after each change of volumes_.
   Task<CacheInfo> cache_now();
   Task<Answer<void>> flush_cache_now(std::string set);
   Task<Answer<DiscardedWrites>> discard_writes_now(std::string set, std::string confirmed);

@@ -297,6 +297,7 @@ Task<Answer<CreatedVolume>> RunningGroup::create_now(CreateVolumeRequest request
   }
   if (fresh) target_for(fresh->name).record = std::move(*fresh);
   volumes_.emplace(name, *volume);
+  tell_places();
   const Outcome served = co_await serve(*volume);
   if (!served) {
     if (on_pool) {
@@ -483,6 +484,7 @@ Task<Answer<void>> RunningGroup::rename_now(std::shared_ptr<Volume> volume, std:
   volume->record() = std::move(record);
   volumes_.erase(before);
   volumes_.emplace(name, volume);
+  tell_places();
   spdlog::info("volume {}: now called {}", before, name);
   co_return Answer<void>{};
 }
@@ -597,6 +599,7 @@ Task<Answer<void>> RunningGroup::remove_now(std::shared_ptr<Volume> volume) {
                      fmt::format("volume \"{}\" stays: {}", s.name, unwritten(stored)));
   }
   volumes_.erase(s.name);
+  tell_places();
   const std::uint32_t lun = s.lun.value_or(0);  // Its record always has one.
   if (last) {
     co_await server_->remove_target(s.target);

@@ -168,10 +168,10 @@ Job LogicalUnit::write_same(Command& command) {
   if (extent.block_count == 0) {
     co_return Outcome{.data_out_bytes = data_out_bytes};
   }
-  // SBC-4 5.50: what is read afterwards is the block that came, unmapped or not.
-  if (no_data || all_zero(block)) {
-    const bool unmap = unmapping && geometry().unmap_zeroes;
-    outcome = co_await clear(command, extent, unmap ? Operation::kUnmap : Operation::kWriteZeroes);
+  if (unmapping && geometry().unmap_zeroes) {
+    outcome = co_await clear(command, extent, Operation::kUnmap);
+  } else if (no_data || all_zero(block)) {
+    outcome = co_await clear(command, extent, Operation::kWriteZeroes);
   } else {
     outcome = co_await fill(command, *transfer, std::move(block));
   }

@@ -87,6 +87,7 @@ def test_pull_and_insert(t):
     add(daemon, 'at=drive:d2 do=pull for=2s')
     t.until(lambda: the_drive(daemon, 'd2')['health'] == 'missing', 'd2 is missing')
     t.until(lambda: 'drive returned' in kinds(daemon), 'd2 returns')
+    t.until(lambda: 'rebuild started' in kinds(daemon), 'and is rebuilt')
     regions = the_set(daemon, 'r')['regions']
     text = [e['text'] for e in events(daemon) if e['kind'] == 'rebuild started']
     at_rest(t, daemon)
@@ -118,7 +119,7 @@ def test_another_inserted_while_nobody_looks(t):
         t.run('qemu-io', '-f', 'raw', '-c', 'read -P 7 0 12M', daemon.url('v'))
         t.until(lambda: the_set(daemon, 'r')['health'] == 'degraded', f'{level} is degraded')
         t.check(the_drive(daemon, 'd1')['use'] != 'member', f'{level}: adopted silently')
-        daemon.stop()
+        daemon.terminate()
 
 
 def test_a_pulled_drive_is_missed_without_load(t):
