@@ -24,7 +24,8 @@ struct Drive::Operation : FramePooled {
   bool metadata = false;
   bool waiter_wants_slow = false;
   bool slow = false;
-  bool ended = false;  // `completion` is there.
+  bool ended = false;    // `completion` is there.
+  bool doubted = false;  // The drive was found away meanwhile: this may be another one's answer.
 };
 
 namespace {
@@ -97,6 +98,7 @@ Drive::Operation* Drive::begin(Request&& request, bool metadata) {
   operation->is_read = request.operation == sandbay::Operation::kRead;
   operation->is_flush = request.operation == sandbay::Operation::kFlush;
   operation->metadata = metadata;
+  operation->doubted = away_;
   operation->older = newest_;
   (newest_ != nullptr ? newest_->newer : oldest_) = operation;
   newest_ = operation;
@@ -153,6 +155,11 @@ Task<void> Drive::run(Drive* drive, Operation* operation, Request request) {
 }
 
 void Drive::end(Operation& operation, Completion&& completion) {
+  if (operation.doubted && completion.error == Error::kNone) completion.error = Error::kNotReady;
+  if (completion.error == Error::kNotReady && !operation.doubted) {
+    away_ = true;
+    for (Operation* other = oldest_; other != nullptr; other = other->newer) other->doubted = true;
+  }
   failing_ = completion.error != Error::kNone && completion.error != Error::kMediumError &&
              completion.error != Error::kNoSpace;
   if (completion.error == Error::kMediumError) {
@@ -213,6 +220,7 @@ void Drive::watch() {
 // Apart from where it was noticed, since the owner may do anything with the drive but destroy it.
 void Drive::tell_unheeded() {
   const Error error = std::exchange(unheeded_, Error::kNone);
+  if (error == Error::kNotReady) away_ = false;
   if (error != Error::kNone && on_unheeded) on_unheeded(error);
 }
 
@@ -255,6 +263,7 @@ void DriveIo::Wait::await_suspend(std::coroutine_handle<> handle) const noexcept
 
 Completion DriveIo::take() {
   assert(operation_->ended);
+  if (operation_->completion.error == Error::kNotReady) operation_->drive->away_ = false;
   return std::move(operation_->completion);
 }
 

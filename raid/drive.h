@@ -109,6 +109,9 @@ class Drive {
   Operation* oldest_ = nullptr;  // In flight, in the order in which they were started.
   Operation* newest_ = nullptr;
   bool failing_ = false;
+  // It answered that it is not ready, and its owner has not heard it yet: what it says until then
+  // may be another drive's word, and counts as that, too.
+  bool away_ = false;
   Error unheeded_ = Error::kNone;  // To be told.
   Timer watch_timer_;
   Condition became_idle_;
