@@ -90,9 +90,11 @@ Task<Result<bool>> Pool::flatten(std::uint32_t most_parents, std::uint32_t pages
   }
   const BranchUse use(*chosen);
   const BranchId id = chosen->id();
-  PageNumber next = flattening_[id];
-  const auto more = co_await copy_pages(chosen, &next, pages, of);
-  flattening_[id] = next;
+  Flattening pass = flattening_[id];
+  // It may have become an heir since, or be one no more: then its first pages are gone over again.
+  if (pass.of != of) pass = {.of = of, .next = 0};
+  const auto more = co_await copy_pages(chosen, &pass.next, pages, of);
+  flattening_[id] = pass;
   if (!more.has_value()) co_return more;
   // It begins anew with another parent.
   if (!*more) flattening_.erase(id);

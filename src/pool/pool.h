@@ -295,6 +295,11 @@ class Pool {
   Branch* find_live(BranchId branch) const;
   // independence.cc. The caller has locked the whole page.
   enum class Independence : std::uint8_t { kOfAll, kOfParent };
+  // What stays "through" on the pages before `next` means something else for each of them.
+  struct Flattening {
+    Independence of = Independence::kOfAll;
+    PageNumber next = 0;
+  };
   Task<Result<bool>> copy_pages(Branch* branch, PageNumber* next, std::uint32_t pages,
                                 Independence of);
   bool is_heir(const Branch& branch) const noexcept;
@@ -348,7 +353,7 @@ class Pool {
   std::vector<PoolVolume*> snapshot_volumes_;
   std::map<BranchId, Sweep> sweeps_;
   std::map<StoreIndex, PageKey> vacating_;  // Where the pass over what is kept stands.
-  std::map<BranchId, PageNumber> flattening_;
+  std::map<BranchId, Flattening> flattening_;
   std::vector<StoreLoad> loads_;  // By store.
   std::uint64_t host_requests_ = 0;
   RateLimit pace_;

@@ -239,6 +239,44 @@ Task<void> check_flattening(Executor& home) {
   co_await finish(&rig);
 }
 
+// It begins as a copy of all, since a snapshot of the parent is there; then that goes, and it goes
+// on as a taking over of the parent alone. Zeros of the parent hide what lies behind them all the
+// time.
+Task<void> check_changed_flattening(Executor& home) {
+  Rig rig(home, {.stores = 2, .store_pages = 48});
+  const std::string wrong = co_await rig.start();
+  REQUIRE(wrong == "");
+  auto volume = co_await make_volume(&rig, 4, {});
+  co_await fill_volume(volume.get(), 4, 35);
+  const auto restore_here = [](Rig* of, PoolVolume* on) -> Task<SnapshotKey> {
+    const BranchId id = on->branch().id();
+    const auto taken = co_await of->pool->snapshot({{.branch = id, .label = {}}}, {});
+    REQUIRE(taken.has_value());
+    const SnapshotKey key{.branch = id, .generation = (*taken)[0]};
+    const auto restored = co_await of->pool->restore(*on, key, {});
+    REQUIRE(restored.has_value());
+    co_return key;
+  };
+  co_await restore_here(&rig, volume.get());
+  const Error unmapped = co_await unmap_cells(*volume, 0, 4 * kPageCells, Operation::kUnmap);
+  REQUIRE(unmapped == Error::kNone);
+  const SnapshotKey zeros = co_await restore_here(&rig, volume.get());
+  REQUIRE(rig.pool->parent_count(volume->branch()) == 2);
+  const auto begun = co_await rig.pool->flatten(1, 2);
+  REQUIRE(begun == true);
+  const Error removed = co_await rig.pool->remove_snapshot(zeros, {});
+  REQUIRE(removed == Error::kNone);
+  for (bool more = true; more;) {
+    const auto again = co_await rig.pool->flatten(1, 2);
+    REQUIRE(again.has_value());
+    more = *again;
+  }
+  CHECK(rig.pool->parent_count(volume->branch()) == 1);
+  co_await expect_cells(volume.get(), 4, 0);
+  volume.reset();
+  co_await finish(&rig);
+}
+
 // Notes what is unmapped.
 class NotesUnmaps final : public Layer {
  public:
@@ -433,6 +471,7 @@ TEST_CASE("a store that leaves is emptied as soon as there is room", "[pool]") {
 }
 TEST_CASE("rows of parents are kept short, without copies where nobody else needs them", "[pool]") {
   testing::run_in_world(1, [](Executor& home) { return check_flattening(home); });
+  testing::run_in_world(2, [](Executor& home) { return check_changed_flattening(home); });
 }
 TEST_CASE("pages that are free are unmapped below, once", "[pool]") {
   testing::run_in_world(1, [](Executor& home) { return check_trimming(home); });
