@@ -7,6 +7,7 @@
 
 #include <fmt/format.h>
 
+#include "block/layer.h"
 #include "cache/cached_device.h"
 #include "nvram/image_layout.h"
 #include "nvram/nvram.h"
@@ -38,6 +39,26 @@ CacheOptions options_of(const CacheShape& shape) {
 LabState take_set(CacheState& state) { return std::move(state.set); }
 
 }  // namespace
+
+// What a controller has above a cached device: while it is not noted that the mirror has failed,
+// changes and their answers wait.
+class CacheLab::Door final : public Layer {
+ public:
+  Door(CacheLab& lab, BlockDevice& below) : Layer(below), lab_(lab) {}
+
+  Task<Completion> submit(Request request) override {
+    const bool changes = request.operation == Operation::kWrite ||
+                         request.operation == Operation::kUnmap ||
+                         request.operation == Operation::kWriteZeroes;
+    while (changes && lab_.holding_) co_await lab_.let_go_.wait();
+    Completion completion = co_await below().submit(std::move(request));
+    while (changes && lab_.holding_) co_await lab_.let_go_.wait();
+    co_return completion;
+  }
+
+ private:
+  CacheLab& lab_;
+};
 
 std::string CacheShape::name() const {
   if (!memory) return set.name() + ", cache without memory";
@@ -109,7 +130,7 @@ Task<std::string> CacheLab::open_memory() {
                                             .mirror_is_stale = state_.mirror_is_stale});
   if (!opened) co_return opened.error();
   memory_ = std::move(*opened);
-  memory_->on_mirror_lost = [this] { state_.mirror_is_stale = true; };
+  memory_->on_mirror_lost = [this] { mirror_lost(); };
   co_return std::string();
 }
 
@@ -150,10 +171,41 @@ Task<std::string> CacheLab::boot() {
   cache_->set_mode(kThrough, Mode::kWriteThrough);
   cache_->set_mode(kUncached, Mode::kNone);
   cache_->adopt(std::move(writes));
-  raid.door = &cache_->add_device(raid.set->uuid(), *raid.set);
+  door_ = std::make_unique<Door>(
+      *this, static_cast<BlockDevice&>(cache_->add_device(raid.set->uuid(), *raid.set)));
+  raid.door = door_.get();
   if (!cache_->waiting_writes().empty()) co_return "what was recovered has no device";
   raid.prepare = [this](Request& request) { return prepare(request); };
   co_return std::string();
+}
+
+// Before the cache is there nothing is written yet.
+void CacheLab::mirror_lost() {
+  if (cache_ == nullptr) {
+    state_.mirror_is_stale = true;
+    return;
+  }
+  holding_ = true;
+  spawn(remember_mirror_lost());
+}
+
+Task<void> CacheLab::remember_mirror_lost() {
+  if (!notes_.enter()) co_return;
+  const GateHold hold(notes_);
+  co_await raid.home.sleep_for(std::chrono::microseconds(raid.home.random().below(3000)));
+  state_.mirror_is_stale = true;
+  holding_ = false;
+  let_go_.notify_all();
+}
+
+void CacheLab::fail_mirror() {
+  if (mirror_ == nullptr || mirror_failed_) return;
+  mirror_failed_ = true;
+  if (shape.host_durable && raid.home.random().chance(0.5)) {
+    mirror_board_->sync_error = Error::kHardware;
+  } else {
+    mirror_->cut_power();
+  }
 }
 
 bool CacheLab::prepare(Request& request) {
@@ -184,6 +236,7 @@ Task<Error> CacheLab::close_cache() {
   const Error error = co_await cache_->close();
   raid.door = nullptr;
   raid.prepare = nullptr;
+  door_.reset();
   cache_.reset();
   if (error == Error::kNone && memory_ != nullptr && memory_->live_writes() != 0) {
     raid.wrong.push_back("after closing the cache the memory holds writes");
@@ -195,6 +248,8 @@ Task<void> CacheLab::stop() {
   raid.door = nullptr;
   raid.prepare = nullptr;
   if (cache_ != nullptr) co_await cache_->stop();
+  co_await notes_.close();
+  door_.reset();
   cache_.reset();
   if (memory_ != nullptr) co_await memory_->stop();
   memory_.reset();
@@ -212,7 +267,10 @@ CacheState CacheLab::fork() const {
   CacheState state = state_;
   state.set = raid.fork();
   if (board_ != nullptr) state.board = *board_;
-  if (mirror_board_ != nullptr) state.mirror = *mirror_board_;
+  if (mirror_board_ != nullptr) {
+    state.mirror = *mirror_board_;
+    state.mirror->sync_error = Error::kNone;  // By the next start the partner works again.
+  }
   return state;
 }
 

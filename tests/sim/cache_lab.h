@@ -18,6 +18,7 @@
 #include "cache/write_memory.h"
 #include "nvram/simulated_board.h"
 #include "raid_lab.h"
+#include "runtime/sync.h"
 
 namespace sandbay::cachetest {
 
@@ -63,7 +64,12 @@ class CacheLab {
   Task<void> stop();
 
   void set_battery(nvram::BatteryState state);
+  // The partner's controller stops taking anything; what its memory has stays. That the mirror is
+  // stale is noted durably a while after somebody has found out; until then no change is answered.
+  void fail_mirror();
+  bool mirror_failed() const { return mirror_failed_; }
   CacheState fork() const;
+  const nvram::SimulatedBoard* board() const { return board_.get(); }
   // Before every change of a drive, and after every store to the memory or its mirror.
   void observe(std::function<void()> boundary);
   // After a crash: how many blocks are not what was promised, whatever was reported.
@@ -84,8 +90,11 @@ class CacheLab {
   Task<std::string> open_memory();
   Task<std::string> open_board(nvram::SimulatedBoard* board, bool partner,
                                std::unique_ptr<nvram::Nvram>* opened);
+  class Door;
   bool prepare(Request& request);
   void note_lost();
+  void mirror_lost();
+  Task<void> remember_mirror_lost();
 
   CacheState state_;  // Less what the members below and the set have.
   std::unique_ptr<nvram::SimulatedBoard> board_;
@@ -94,6 +103,11 @@ class CacheLab {
   std::unique_ptr<nvram::Nvram> mirror_;
   std::unique_ptr<cache::WriteMemory> memory_;
   std::unique_ptr<cache::Cache> cache_;
+  std::unique_ptr<Door> door_;
+  bool mirror_failed_ = false;
+  bool holding_ = false;  // Changes and answers.
+  Condition let_go_;
+  Gate notes_;
   std::function<void()> boundary_;
   std::optional<BlockModel> promised_;  // Before it was weakened.
 };

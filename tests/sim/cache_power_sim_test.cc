@@ -12,7 +12,9 @@
 #include <chrono>
 #include <cstdlib>
 #include <map>
+#include <memory>
 #include <utility>
+#include <vector>
 
 #include <fmt/format.h>
 
@@ -29,11 +31,14 @@ using nvram::BatteryState;
 using raid::Level;
 using raidtest::LabDrive;
 
+using Bytes = std::vector<std::byte>;
+
 enum class End : unsigned { kKill, kPowerGood, kPowerDead, kHostCrash, kCount };
 constexpr const char* kEndNames[] = {"kill", "power cut, battery good", "power cut, battery dead",
                                      "host crash"};
-enum class Damage : unsigned { kNone, kPage, kBits, kContents, kCount };
-constexpr const char* kDamageNames[] = {"none", "pages", "bits", "contents"};
+enum class Damage : unsigned { kNone, kPage, kBits, kContents, kStalePage, kStale, kCount };
+constexpr const char* kDamageNames[] = {"none",     "pages",       "bits",
+                                        "contents", "stale pages", "all stale"};
 
 struct Cut {
   CacheState state;
@@ -42,6 +47,11 @@ struct Cut {
   std::uint64_t doubtful = 0;  // Roles that may not be counted on.
   std::uint64_t boundary = 0;
   std::uint64_t live_writes = 0;
+  // What the memory was some time before, if it was kept.
+  std::shared_ptr<const Bytes> earlier;
+  bool battery_died = false;  // At some time, and writes went through.
+  bool mirror_failed = false;
+  bool was_read = false;  // All of it, after an earlier cut: what was read must stay.
 };
 
 struct Totals {
@@ -51,6 +61,7 @@ struct Totals {
   std::uint64_t replayed = 0;
   std::uint64_t from_mirror = 0;
   std::map<std::string, std::uint64_t> by_end;
+  std::map<std::string, std::uint64_t> by_state;
   std::map<std::string, std::uint64_t> damaged;
   std::uint64_t reported = 0;       // Starts that reported losses.
   std::uint64_t broken_blocks = 0;  // Reported blocks that were older than promised.
@@ -90,6 +101,9 @@ struct Run {
   Random random;
   bool degraded = false;
   bool battery_dies = false;
+  std::uint64_t mirror_fails_at = 0;  // Of the boundaries; 0: it does not.
+  std::shared_ptr<const Bytes> earlier;
+  bool battery_died = false;
   std::vector<Cut> cuts;
   std::uint64_t boundaries = 0;
   std::uint64_t missed = 0;  // Roles whose drive does not answer, whether the set knows or not.
@@ -102,11 +116,19 @@ Cut fork_of(const CacheLab& lab, std::uint64_t doubtful, std::uint64_t boundary)
           .on_drives = *lab.raid.on_drives,
           .doubtful = lab.raid.doubtful_roles() | doubtful,
           .boundary = boundary,
-          .live_writes = lab.live_writes()};
+          .live_writes = lab.live_writes(),
+          .earlier = nullptr,
+          .mirror_failed = lab.mirror_failed()};
 }
 
-void note_boundary(Run* run, const CacheLab* lab) {
+void note_boundary(Run* run, CacheLab* lab) {
   ++run->boundaries;
+  if (run->boundaries == run->mirror_fails_at) lab->fail_mirror();
+  // Older by nothing up to the whole run.
+  if (run->shape.memory && run->random.chance(0.005)) {
+    const std::span<const std::byte> memory = std::as_const(*lab).board()->memory();
+    run->earlier = std::make_shared<const Bytes>(memory.begin(), memory.end());
+  }
   // Cuts spread over a run whose length is not known: of all so far, any with the same chance.
   std::size_t place = run->cuts.size();
   if (place >= run->most_cuts) {
@@ -114,6 +136,8 @@ void note_boundary(Run* run, const CacheLab* lab) {
     if (place >= run->most_cuts) return;
   }
   Cut cut = fork_of(*lab, run->missed, run->boundaries);
+  cut.earlier = run->earlier;
+  cut.battery_died = run->battery_died;
   if (place == run->cuts.size()) {
     run->cuts.push_back(std::move(cut));
   } else {
@@ -158,6 +182,7 @@ Task<void> play(Run* run, CacheLab* lab) {
   lab->observe([run, lab] { note_boundary(run, lab); });
   co_await lab->raid.load(50, 4);
   if (run->battery_dies) {
+    run->battery_died = true;
     lab->set_battery(run->random.chance(0.5) ? BatteryState::kDead : BatteryState::kLow);
     co_await lab->raid.load(20, 3);
     if (run->random.chance(0.5)) lab->set_battery(BatteryState::kGood);
@@ -187,16 +212,18 @@ struct Recovery {
   std::uint64_t away = 0;    // Roles that are not there.
   std::uint64_t broken = 0;  // Blocks that are older than was promised, and reported.
   std::optional<Cut> again;
+  bool was_read = false;
   std::string wrong;
 };
 
 void lose_drives(Recovery* recovery) {
   Random& random = recovery->random;
   std::uint64_t away = recovery->cut.doubtful;
+  const double share = random.chance(0.5) ? 0.3 : 0.0;
   for (LabDrive& drive : recovery->cut.state.set.drives) {
     drive.present = true;
     if (recovery->end != End::kKill) drive.state = after_power_cut(drive.state, random);
-    if (!random.chance(0.2) || drive.role < 0) continue;
+    if (drive.role < 0 || !random.chance(share)) continue;
     const auto role = static_cast<unsigned>(drive.role);
     if (!recovery->shape.set.survives(away | bit(role))) continue;
     away |= bit(role);
@@ -217,6 +244,13 @@ void damage_board(Recovery* recovery, nvram::SimulatedBoard* board) {
   if (recovery->damage == Damage::kBits) nvram::flip_bits(target, count, random);
   for (std::uint64_t i = 0; recovery->damage == Damage::kPage && i < count; ++i) {
     nvram::damage_page(target, random.below(target.size() / nvram::kPageBytes), random);
+  }
+  if (recovery->cut.earlier == nullptr) return;
+  const auto earlier = std::span(*recovery->cut.earlier).subspan(nvram::kHeaderBytes);
+  if (recovery->damage == Damage::kStale) std::ranges::copy(earlier, region.begin());
+  for (std::uint64_t i = 0; recovery->damage == Damage::kStalePage && i < count; ++i) {
+    const std::uint64_t page = random.below(target.size() / nvram::kPageBytes);
+    nvram::restore_page(region, earlier, page + (log ? 0 : log_bytes / nvram::kPageBytes));
   }
 }
 
@@ -260,7 +294,9 @@ Task<void> come_up(Recovery* recovery, CacheLab* lab) {
   if (recovery->cut_at != 0) {
     lab->observe([recovery, lab] {
       if (++recovery->boundaries != recovery->cut_at) return;
-      recovery->again.emplace(fork_of(*lab, recovery->away, recovery->boundaries));
+      Cut& again = recovery->again.emplace(fork_of(*lab, recovery->away, recovery->boundaries));
+      again.earlier = recovery->cut.earlier;
+      again.was_read = recovery->was_read;
     });
   }
   recovery->wrong = co_await lab->boot();
@@ -281,6 +317,7 @@ Task<void> come_up(Recovery* recovery, CacheLab* lab) {
   recovery->broken = lab->broken_promises(bytes);
   totals.broken_blocks += recovery->broken;
   if (recovery->shape.memory) lab->raid.model.settle(bytes);  // What was read once stays.
+  recovery->was_read = recovery->shape.memory;
   if (recovery->go_on) {
     co_await lab->raid.load(10, 3);
     const Error again = co_await lab->raid.read_all(&bytes);
@@ -319,6 +356,15 @@ bool run_recovery(Recovery* recovery, Random& random) {
   return ended;
 }
 
+void count_states(const Recovery& recovery, const CacheShape& shape) {
+  const std::string level(raid::describe(shape.set.level));
+  ++totals.by_state[level + (recovery.away == 0 ? ", all drives there" : ", degraded")];
+  if (recovery.cut.battery_died) ++totals.by_state["after the battery had gone, written through"];
+  if (recovery.cut.mirror_failed) ++totals.by_state["after the mirror had failed"];
+  if (recovery.cut.was_read) ++totals.by_state["after all had been read, which must stay"];
+  if (!shape.memory) ++totals.by_state["without NVRAM"];
+}
+
 std::string verify_cut(const CacheShape& shape, Cut cut, Random random, unsigned depth,
                        std::string where) {
   const std::uint64_t boundary = cut.boundary;
@@ -334,7 +380,9 @@ std::string verify_cut(const CacheShape& shape, Cut cut, Random random, unsigned
   const bool crashed = recovery.end == End::kHostCrash || recovery.cut.state.host_crashed;
   const bool may_be_damaged = !crashed || !shape.host_durable;
   if (shape.memory && may_be_damaged && random.chance(0.15)) {
-    recovery.damage = static_cast<Damage>(1 + random.below(std::to_underlying(Damage::kCount) - 1));
+    const bool may_be_stale = recovery.cut.earlier != nullptr;
+    const Damage end = may_be_stale ? Damage::kCount : Damage::kStalePage;
+    recovery.damage = static_cast<Damage>(1 + random.below(std::to_underlying(end) - 1));
   }
   if (depth < 3 && random.chance(0.4)) recovery.cut_at = 1 + random.below(150);
   meet_the_end(&recovery);
@@ -345,6 +393,7 @@ std::string verify_cut(const CacheShape& shape, Cut cut, Random random, unsigned
   if (!ended) return where + "it hangs";
   ++totals.cuts;
   if (depth > 0) ++totals.later_cuts;
+  count_states(recovery, shape);
   ++totals.by_end[fmt::format("{}, {}", raid::describe(shape.set.level),
                               kEndNames[std::to_underlying(recovery.end)])];
   if (recovery.damage != Damage::kNone) {
@@ -386,6 +435,7 @@ std::string one_seed(std::uint64_t seed) {
       .shape = kShapes[seed % kShapes.size()], .most_cuts = most_cuts(), .random = Random(seed)};
   run.degraded = run.random.chance(0.5);
   run.battery_dies = run.shape.memory && run.random.chance(0.3);
+  if (run.shape.mirror && run.random.chance(0.5)) run.mirror_fails_at = 1 + run.random.below(1500);
   if (in_world(&run, seed, play)) {
     for (Cut& cut : run.cuts) {
       run.wrong = verify_cut(run.shape, std::move(cut), run.random.fork(), 0, {});
@@ -483,6 +533,7 @@ TEST_CASE("small writes fill the log long before the data area, and wait for nob
 TEST_CASE("whatever ends a cached set at whatever moment, nothing is lost that was promised") {
   const std::uint64_t failures = simtest::run_seeds("sim-cache-power", 100, one_seed);
   for (const auto& [end, cuts] : totals.by_end) fmt::print("  {}: {} cuts\n", end, cuts);
+  for (const auto& [state, cuts] : totals.by_state) fmt::print("  {}: {} cuts\n", state, cuts);
   for (const auto& [damage, cuts] : totals.damaged) {
     fmt::print("  memory damaged, {}: {} cuts\n", damage, cuts);
   }
