@@ -275,6 +275,13 @@ class InitiatorSession {
   virtual std::string session_state() const = 0;                      // "Q3:LOGGED_IN"
   // What was negotiated: the session's keys and those of the connection.
   virtual std::map<std::string, std::string> parameters(std::size_t connection = 0) const = 0;
+  // What is offered under a key in logins to come.
+  virtual void set_key(std::string key, std::string value) = 0;
+  // What the target answered to a key of ours that is not in the RFC when the session was last
+  // logged in; empty: it does not know it.
+  virtual std::string private_answer(const std::string& key) const = 0;
+  // It has given up for good: everything that is submitted ends with kClosed.
+  virtual bool dead() const noexcept = 0;
   virtual std::uint32_t commands_in_flight() const noexcept = 0;
   virtual InitiatorCounters counters() const noexcept = 0;
 };

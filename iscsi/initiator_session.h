@@ -66,6 +66,14 @@ class InitiatorSessionImpl final : public InitiatorSession, private InitiatorCon
   std::string connection_state(std::size_t index) const override;
   std::string session_state() const override { return std::string(name_of(state_)); }
   std::map<std::string, std::string> parameters(std::size_t connection) const override;
+  void set_key(std::string key, std::string value) override {
+    options_.keys[std::move(key)] = std::move(value);
+  }
+  std::string private_answer(const std::string& key) const override {
+    const auto found = parameters_.private_keys.find(key);
+    return found == parameters_.private_keys.end() ? std::string() : found->second;
+  }
+  bool dead() const noexcept override { return dead_; }
   std::uint32_t commands_in_flight() const noexcept override { return commands_in_flight_; }
   InitiatorCounters counters() const noexcept override;
 

@@ -272,6 +272,7 @@ Negotiator::Checked Negotiator::receive_known(const KeyRow& row, const KeyValue&
 Negotiator::Checked Negotiator::receive_unknown(const KeyValue& pair, Reply& reply) {
   if (unknown_offered_.erase(pair.key) != 0) {
     unknown_seen_.insert(pair.key);
+    if (!is_reserved_answer(pair.value)) result_.private_keys[pair.key] = pair.value;
     return {};
   }
   if (!unknown_seen_.insert(pair.key).second) {
@@ -283,6 +284,7 @@ Negotiator::Checked Negotiator::receive_unknown(const KeyValue& pair, Reply& rep
   const auto& own = preferences_.private_keys();
   const auto found = own.find(pair.key);
   const bool answers = role_ == Role::kTarget && found != own.end();
+  if (answers) result_.private_keys[pair.key] = pair.value;
   reply.answers.push_back(
       {.key = pair.key, .value = answers ? found->second : std::string(kNotUnderstood)});
   return {};

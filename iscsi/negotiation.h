@@ -58,6 +58,8 @@ struct ConnectionParameters {
 struct NegotiatedParameters {
   SessionParameters session;
   ConnectionParameters connection;
+  // Keys that are in no row and that both sides know: what the peer has said. Not for display.
+  std::map<std::string, std::string> private_keys;
   bool operator==(const NegotiatedParameters&) const = default;
   // By key, for display. MaxRecvDataSegmentLength is the target's, with the initiator's as
   // "MaxRecvDataSegmentLength (initiator)".

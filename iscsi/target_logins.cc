@@ -64,6 +64,7 @@ class LoginService::Policy final : public LoginPolicy {
 
   const std::string& target_name() const noexcept { return target_name_; }
   const std::string& portal() const noexcept { return portal_; }
+  const Endpoint& peer() const noexcept { return peer_; }
   std::uint16_t portal_group_tag() const noexcept { return portal_group_tag_; }
   const KeyPreferences& preferences() const noexcept { return preferences_; }
 
@@ -409,6 +410,69 @@ Task<LoginService::Placement> LoginService::place(Connection& connection, Target
 }
 
 Task<LoginService::Placement> LoginService::place_new(TargetLogin& login, Policy& policy) {
+  const LoginIdentity& identity = login.identity();
+  RegisteredTarget* const target =
+      identity.discovery ? nullptr : registry_.find(identity.target_name);
+  TargetFence* const fence = target != nullptr ? target->options.fence : nullptr;
+  Placement placement;
+  if (fence == nullptr) {
+    placement = co_await begin_session(login, policy, {});
+    co_return placement;
+  }
+  co_await fencing_.lock();
+  placement = co_await place_behind(fence, login, policy);
+  fencing_.unlock();
+  co_return placement;
+}
+
+Task<LoginService::Placement> LoginService::place_behind(TargetFence* fence, TargetLogin& login,
+                                                         Policy& policy) {
+  const LoginIdentity& identity = login.identity();
+  const auto& said = login.parameters().private_keys;
+  const auto claim = said.find(std::string(kLeadKey));
+  std::string owner;
+  const Refused refused = co_await pass(fence, claim == said.end() ? std::string() : claim->second,
+                                        identity.target_name, &owner);
+  Placement placement;
+  if (refused.status != LoginStatus::kSuccess) {
+    placement.status = refused.status;
+    placement.diagnosis = refused.why;
+    fence->refused(fmt::format("{} at {}", identity.initiator_name, policy.peer().to_string()),
+                   refused.why);
+    co_return placement;
+  }
+  placement = co_await begin_session(login, policy, std::move(owner));
+  co_return placement;
+}
+
+// The order counts: who is refused has changed nothing; and what an older session had in flight is
+// over before the newcomer is believed.
+Task<LoginService::Refused> LoginService::pass(TargetFence* fence, std::string claim,
+                                               std::string target, std::string* owner) {
+  TargetFence::Verdict verdict = fence->judge(claim);
+  if (verdict.status != LoginStatus::kSuccess) co_return Refused{verdict.status, verdict.why};
+  for (;;) {
+    const auto there = std::ranges::find_if(registry_.sessions, [&](const auto& each) {
+      return same_name(each.second->options().target_name, target);
+    });
+    if (there == registry_.sessions.end()) break;
+    const std::shared_ptr<Session> session = there->second;
+    const SessionOptions& options = session->options();
+    if (options.owner != verdict.owner) {
+      co_return Refused{LoginStatus::kServiceUnavailable,
+                        fmt::format("the group has a lead already: {} at {}",
+                                    options.initiator_name, options.peer)};
+    }
+    ++registry_.counters.sessions_reinstated;
+    co_await end_session(session, false);
+  }
+  verdict = co_await fence->take(std::move(claim));
+  *owner = verdict.owner;
+  co_return Refused{verdict.status, verdict.why};
+}
+
+Task<LoginService::Placement> LoginService::begin_session(TargetLogin& login, Policy& policy,
+                                                          std::string owner) {
   Placement placement;
   const LoginIdentity& identity = login.identity();
   // Session reinstatement (section 6.3.5): the old session's commands are over before the new one
@@ -437,6 +501,8 @@ Task<LoginService::Placement> LoginService::place_new(TargetLogin& login, Policy
                          .target_name = identity.discovery ? "" : policy.target_name(),
                          .named_target = identity.target_name,
                          .portal = policy.portal(),
+                         .peer = policy.peer().to_string(),
+                         .owner = std::move(owner),
                          .portal_group_tag = policy.portal_group_tag(),
                          .parameters = login.parameters().session,
                          .preferences = policy.preferences(),
@@ -445,6 +511,8 @@ Task<LoginService::Placement> LoginService::place_new(TargetLogin& login, Policy
   if (!identity.discovery) {
     options.device = target->options.device;
     options.queue_depth = target->options.queue_depth;
+    options.fence = target->options.fence;
+    options.fence_home = &Executor::current();
     home = &options.device->preferred_home();
   }
   placement.session = std::make_shared<Session>(host_, *home, std::move(options));

@@ -13,9 +13,11 @@
 #include <vector>
 
 #include "iscsi/event_log.h"
+#include "iscsi/lead_claim.h"
 #include "iscsi/login.h"
 #include "iscsi/login_brake.h"
 #include "iscsi/target_connection.h"
+#include "iscsi/target_fence.h"
 #include "iscsi/target_server.h"
 #include "iscsi/target_session.h"
 
@@ -106,6 +108,10 @@ class LoginService {
   static void send_response(Connection& connection, TargetLogin& login);
   Task<Placement> place(Connection& connection, TargetLogin& login, Policy& policy);
   Task<Placement> place_new(TargetLogin& login, Policy& policy);
+  // Past the fence of a target that has one: nobody else is there, and `owner` is believed.
+  Task<Placement> place_behind(TargetFence* fence, TargetLogin& login, Policy& policy);
+  Task<Refused> pass(TargetFence* fence, std::string claim, std::string target, std::string* owner);
+  Task<Placement> begin_session(TargetLogin& login, Policy& policy, std::string owner);
   Task<Placement> place_in(std::shared_ptr<Session> session, std::uint16_t cid);
   Refused check_new(const LoginIdentity& identity, const RegisteredTarget* target) const;
   Executor& executor_for(const Session& session) const;
@@ -118,6 +124,7 @@ class LoginService {
   SessionHost& host_;
   std::list<Attempt*> attempts_;
   LoginBrake brake_;
+  Mutex fencing_;  // One newcomer at a time is looked at.
   Condition interrupted_;
   std::list<Connection*> discoveries_;  // Of discovery sessions, here; oldest first.
 };

@@ -26,6 +26,8 @@ class TargetDevice;
 
 namespace sandbay::iscsi {
 
+class TargetFence;
+
 // A network portal (RFC 7143 section 2.2). Portals with one tag form a portal group.
 struct PortalOptions {
   Endpoint listen;
@@ -75,7 +77,8 @@ struct TargetOptions {
   std::map<std::string, std::string> keys;
   std::uint32_t queue_depth = 128;  // The command window of a session.
   std::uint32_t maximum_sessions = 1024;
-  bool exclusive = false;  // One initiator name at a time.
+  bool exclusive = false;        // One initiator name at a time.
+  TargetFence* fence = nullptr;  // Who may begin a session now; null: whoever may log in.
 };
 
 // Limits against peers that do not behave.

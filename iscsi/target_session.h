@@ -84,9 +84,13 @@ struct SessionOptions {
   Isid isid;
   std::string initiator_name;
   std::string initiator_alias;
-  std::string target_name;               // Empty: discovery.
-  std::string named_target;              // As the login names it; empty: unnamed discovery.
-  std::string portal;                    // Where the login came to.
+  std::string target_name;       // Empty: discovery.
+  std::string named_target;      // As the login names it; empty: unnamed discovery.
+  std::string portal;            // Where the login came to,
+  std::string peer;              // and from.
+  std::string owner;             // As the target's fence has it; see target_fence.h.
+  TargetFence* fence = nullptr;  // Null: it has none.
+  Executor* fence_home = nullptr;
   scsi::TargetDevice* device = nullptr;  // Null: discovery.
   std::uint16_t portal_group_tag = 1;
   SessionParameters parameters;

@@ -4,7 +4,9 @@
 #include <algorithm>
 #include <string>
 
+#include "iscsi/lead_claim.h"
 #include "iscsi/negotiation.h"
+#include "iscsi/target_fence.h"
 #include "iscsi/target_session.h"
 #include "iscsi/text.h"
 
@@ -156,6 +158,18 @@ void Session::answer_text(ConnectionLink& link, const TextRequest& request) {
   send_bytes(link, bhs, std::as_bytes(std::span(piece)), StatSnUse::kConsume);
 }
 
+namespace {
+
+// Of a lead that is logged in: what it claims from now on.
+Task<bool> renew_claim(TargetFence* fence, std::string owner, std::string claim) {
+  TargetFence::Verdict verdict = fence->judge(claim);
+  if (verdict.status != LoginStatus::kSuccess || verdict.owner != owner) co_return false;
+  verdict = co_await fence->take(std::move(claim));
+  co_return verdict.status == LoginStatus::kSuccess;
+}
+
+}  // namespace
+
 // Nothing: the text breaks the rules.
 Task<std::optional<std::string>> Session::text_reply(ConnectionLink& link, std::string text) {
   const auto pairs = parse_text(text);
@@ -182,7 +196,17 @@ Task<std::optional<std::string>> Session::text_reply(ConnectionLink& link, std::
                                                             *local, *peer, options_.target_name);
     answer += targets;
   }
-  answer += format_text(reply->answers);
+  std::vector<KeyValue> answers = reply->answers;
+  const auto& said = negotiator.result().private_keys;
+  const auto claim = said.find(std::string(kLeadKey));
+  if (options_.fence != nullptr && claim != said.end()) {
+    const bool kept = co_await invoke_on(
+        *options_.fence_home, renew_claim(options_.fence, options_.owner, claim->second));
+    for (KeyValue& pair : answers) {
+      if (pair.key == kLeadKey && !kept) pair.value = kRejectValue;
+    }
+  }
+  answer += format_text(answers);
   co_return answer;
 }
 
