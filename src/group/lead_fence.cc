@@ -1,0 +1,112 @@
+// What a member keeps of its lead, and who is let in.
+#include "group/lead_fence.h"
+
+#include <fmt/format.h>
+
+#include <utility>
+
+namespace sandbay::group {
+
+namespace {
+
+constexpr std::string_view kKey = "lead";
+constexpr std::string_view kOpen = "open";
+// Between two events about the same refusal.
+constexpr Duration kBetweenEvents = std::chrono::minutes(1);
+
+}  // namespace
+
+std::string format_lead_record(const iscsi::LeadRecord& record) {
+  if (record.open) return std::string(kOpen);
+  return iscsi::format_lead_claim(
+      {.group = record.group, .proven = record.step, .proposed = record.step});
+}
+
+std::optional<iscsi::LeadRecord> parse_lead_record(std::string_view text) {
+  if (text == kOpen) return iscsi::LeadRecord{.open = true};
+  const auto claim = iscsi::parse_lead_claim(text);
+  if (!claim) return std::nullopt;
+  return iscsi::LeadRecord{.group = claim->group, .step = claim->proposed};
+}
+
+Task<std::expected<void, std::string>> LeadFence::load(bool forget) {
+  const auto stored = co_await store_.get(std::string(kKey));
+  if (!stored.has_value()) {
+    co_return std::unexpected(
+        fmt::format("the metadata cannot be read: {}", describe(stored.error())));
+  }
+  if (stored->has_value()) {
+    kept_ = parse_lead_record(**stored);
+    if (!kept_) co_return std::unexpected("metadata lead: is no record of a lead");
+  }
+  if (!forget) co_return std::expected<void, std::string>();
+  metadata::Batch batch;
+  batch.put(std::string(kKey), std::string(kOpen));
+  const Error error = co_await store_.commit(std::move(batch));
+  if (error != Error::kNone) {
+    co_return std::unexpected(fmt::format("the metadata cannot be written: {}", describe(error)));
+  }
+  kept_ = iscsi::LeadRecord{.open = true};
+  events_.add({.severity = Severity::kWarning,
+               .kind = "lead",
+               .text = "the lead of this member is forgotten, as was asked for: the next that "
+                       "logs in is believed, whatever state it has"});
+  co_return std::expected<void, std::string>();
+}
+
+iscsi::TargetFence::Verdict LeadFence::judge(std::string claim) const {
+  Verdict verdict{.status = iscsi::LoginStatus::kAuthorizationFailure};
+  const auto parsed = iscsi::parse_lead_claim(claim);
+  if (!parsed) {
+    verdict.why = "it does not say which group it leads";
+    return verdict;
+  }
+  verdict.owner = format_hex(parsed->lead);
+  const iscsi::LeadVerdict judged = iscsi::judge_lead(kept_, *parsed);
+  if (judged == iscsi::LeadVerdict::kAccepted) {
+    verdict.status = iscsi::LoginStatus::kSuccess;
+    return verdict;
+  }
+  verdict.why = std::string(describe(judged));
+  if (kept_ && !kept_->open) {
+    verdict.why +=
+        fmt::format(" (group {}, epoch {}; here group {}, epoch {})", format_uuid(parsed->group),
+                    parsed->proposed.epoch, format_uuid(kept_->group), kept_->step.epoch);
+  }
+  return verdict;
+}
+
+Task<iscsi::TargetFence::Verdict> LeadFence::take(std::string claim) {
+  Verdict verdict = judge(claim);
+  const auto parsed = iscsi::parse_lead_claim(claim);
+  if (verdict.status != iscsi::LoginStatus::kSuccess || !parsed) co_return verdict;
+  const iscsi::LeadRecord record{.group = parsed->group, .step = parsed->proposed};
+  if (kept_ == record) co_return verdict;
+  metadata::Batch batch;
+  batch.put(std::string(kKey), format_lead_record(record));
+  const Error error = co_await store_.commit(std::move(batch));
+  if (error != Error::kNone) {
+    verdict.status = iscsi::LoginStatus::kServiceUnavailable;
+    verdict.why = fmt::format("the metadata cannot be written: {}", describe(error));
+    co_return verdict;
+  }
+  const bool new_epoch = !kept_ || kept_->step.epoch != record.step.epoch;
+  kept_ = record;
+  if (new_epoch) {
+    events_.add({.kind = "lead",
+                 .text = fmt::format("group {} leads this member, in epoch {}",
+                                     format_uuid(record.group), record.step.epoch)});
+  }
+  co_return verdict;
+}
+
+void LeadFence::refused(std::string who, std::string why) {
+  std::string text = fmt::format("{} is refused as lead: {}", who.substr(0, who.rfind(':')), why);
+  const TimePoint now = Executor::current().now();
+  if (text == told_ && now < quiet_until_) return;
+  told_ = text;
+  quiet_until_ = now + kBetweenEvents;
+  events_.add({.severity = Severity::kWarning, .kind = "lead", .text = std::move(text)});
+}
+
+}  // namespace sandbay::group

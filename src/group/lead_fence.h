@@ -1,0 +1,45 @@
+// LeadFence: a member's side of having one lead; see iscsi/lead_claim.h. What it keeps stands in
+// the member's own metadata, and is there, durably, before a lead is let in.
+//
+// Executor 0.
+#pragma once
+
+#include <expected>
+#include <optional>
+#include <string>
+
+#include "group/event_log.h"
+#include "iscsi/lead_claim.h"
+#include "iscsi/target_fence.h"
+#include "metadata/store.h"
+
+namespace sandbay::group {
+
+class LeadFence final : public iscsi::TargetFence {
+ public:
+  // Both outlive it.
+  LeadFence(metadata::Store& store, EventLog& events) : store_(store), events_(events) {}
+
+  // `forget`: the administrator says that whoever logs in next is the lead. Half a sentence says
+  // why not.
+  Task<std::expected<void, std::string>> load(bool forget);
+
+  Verdict judge(std::string claim) const override;
+  Task<Verdict> take(std::string claim) override;
+  void refused(std::string who, std::string why) override;
+
+  const std::optional<iscsi::LeadRecord>& kept() const noexcept { return kept_; }
+
+ private:
+  metadata::Store& store_;
+  EventLog& events_;
+  std::optional<iscsi::LeadRecord> kept_;
+  std::string told_;
+  TimePoint quiet_until_{};
+};
+
+// As text in the metadata.
+std::string format_lead_record(const iscsi::LeadRecord& record);
+std::optional<iscsi::LeadRecord> parse_lead_record(std::string_view text);
+
+}  // namespace sandbay::group

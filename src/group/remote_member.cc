@@ -1,0 +1,229 @@
+// Sets of a member elsewhere, and the claim to it, which is made anew again and again.
+#include "group/remote_member.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cassert>
+#include <charconv>
+
+#include "group/set_exports.h"
+
+namespace sandbay::group {
+
+namespace {
+
+// How long a start waits for a member: not all of its volumes should be away for a moment.
+constexpr Duration kStartPatience = std::chrono::seconds(3);
+// A backup of the state directory that is older than that does harm to nobody.
+constexpr Duration kRenewInterval = std::chrono::seconds(10);
+constexpr std::size_t kMostKnown = 256;
+
+std::string key_of(const std::string& member) { return "remote/" + member + "/"; }
+
+// "BYTES LEVEL NAME"
+std::string encode(const MemberSet& set) {
+  return fmt::format("{} {} {}", set.byte_count, describe(set.level), set.name);
+}
+
+std::optional<MemberSet> decode(std::string_view text) {
+  MemberSet set;
+  const std::size_t first = text.find(' ');
+  const std::size_t second = text.find(' ', first + 1);
+  if (first == std::string_view::npos || second == std::string_view::npos) return std::nullopt;
+  const char* const end = text.data() + first;
+  const auto [last, error] = std::from_chars(text.data(), end, set.byte_count);
+  const auto level = raid::parse_level(text.substr(first + 1, second - first - 1));
+  if (error != std::errc() || last != end || !level) return std::nullopt;
+  set.level = *level;
+  set.name = std::string(text.substr(second + 1));
+  return set;
+}
+
+}  // namespace
+
+RemoteMember::RemoteMember(Executor& home, RemoteMemberConfiguration configuration,
+                           metadata::Store& store, EventLog& events, Uuid group, Uuid lead)
+    : Member(configuration.name),
+      home_(home),
+      configuration_(std::move(configuration)),
+      store_(store),
+      events_(events),
+      ledger_(store, configuration_.name, group, lead),
+      target_(options_of(configuration_, group, ledger_)) {}
+
+RemoteMember::~RemoteMember() { assert(gate_.count() == 0); }
+
+iscsi::RemoteTargetOptions RemoteMember::options_of(const RemoteMemberConfiguration& configuration,
+                                                    const Uuid& group, LeadLedger& ledger) {
+  iscsi::RemoteTargetOptions options{
+      .name = "member " + configuration.name, .claim = &ledger, .patience = configuration.patience};
+  options.session.endpoint = configuration.endpoint;
+  options.session.target_name = configuration.target;
+  options.session.initiator_name = "iqn.2026-11.org.sandbay:" + format_uuid(group);
+  options.session.initiator_alias = "lead of a group";
+  options.session.connections = configuration.connections;
+  if (configuration.chap) {
+    options.session.chap = {{configuration.chap->user, configuration.chap->secret}};
+  }
+  if (configuration.mutual_chap) {
+    options.session.mutual_chap = {
+        {configuration.mutual_chap->user, configuration.mutual_chap->secret}};
+  }
+  // The same for all runs: each ends what the one before has left (RFC 7143 section 6.3.5). Type
+  // "random", section 11.12.5.
+  for (std::size_t i = 0; i < options.session.isid.bytes.size(); ++i) {
+    options.session.isid.bytes[i] = static_cast<std::byte>(group[i]);
+  }
+  options.session.isid.bytes[0] = std::byte{0x80};
+  return options;
+}
+
+Task<std::string> RemoteMember::start() {
+  const std::string wrong = co_await load();
+  if (!wrong.empty()) co_return wrong;
+  target_.on_event([this](bool warning, std::string text) {
+    events_.add({.severity = warning ? Severity::kWarning : Severity::kInformation,
+                 .kind = "member",
+                 .text = std::move(text)});
+  });
+  target_.on_change([this] {
+    learn();
+    wake_.notify_all();
+    if (sets_changed_) sets_changed_();
+  });
+  target_.start();
+  const bool entered = gate_.enter();
+  assert(entered);
+  spawn(work());
+  const TimePoint deadline = home_.now() + kStartPatience;
+  bool waiting = true;
+  while (waiting && !target_.up()) waiting = co_await wake_.wait_until(deadline);
+  co_return std::string();
+}
+
+Task<void> RemoteMember::stop() {
+  stopping_ = true;
+  wake_.notify_all();
+  co_await gate_.close();
+  target_.on_change(nullptr);
+  co_await target_.stop();
+}
+
+// What was seen ----------------------------------------------------------------------------------
+
+Task<std::string> RemoteMember::load() {
+  const std::string prefix = key_of(name());
+  const auto stored = co_await store_.list(prefix, {}, kMostKnown);
+  if (!stored.has_value()) {
+    co_return fmt::format("the metadata cannot be read: {}", describe(stored.error()));
+  }
+  for (const auto& [key, value] : *stored) {
+    const auto uuid = parse_uuid(std::string_view(key).substr(prefix.size()));
+    auto set = decode(value);
+    if (!uuid || !set) co_return fmt::format("metadata {}: is no record of a set", key);
+    set->uuid = *uuid;
+    known_[*uuid] = {.set = std::move(*set), .stored = true};
+  }
+  co_return std::string();
+}
+
+void RemoteMember::learn() {
+  for (const auto& unit : target_.units()) {
+    const iscsi::RemoteUnitFacts& facts = unit->facts();
+    const auto uuid = parse_hex16(facts.serial);
+    if (!uuid) continue;
+    Known& known = known_[*uuid];
+    MemberSet set{.uuid = *uuid,
+                  .name = name() + "/" + facts.product,
+                  .level = level_in(facts.revision),
+                  .byte_count = facts.geometry.block_count * facts.geometry.block_bytes};
+    const bool same = known.set.name == set.name && known.set.level == set.level &&
+                      known.set.byte_count == set.byte_count;
+    known.stored = known.stored && same;
+    known.set = std::move(set);
+  }
+}
+
+Task<void> RemoteMember::keep_known() {
+  metadata::Batch batch;
+  std::vector<Uuid> kept;
+  for (const auto& [uuid, known] : known_) {
+    if (known.stored) continue;
+    batch.put(key_of(name()) + format_uuid(uuid), encode(known.set));
+    kept.push_back(uuid);
+  }
+  if (kept.empty()) co_return;
+  const Error error = co_await store_.commit(std::move(batch));
+  if (error != Error::kNone) co_return;  // Again the next time.
+  for (const Uuid& uuid : kept) known_[uuid].stored = true;
+}
+
+// A session that began with what an earlier run had proposed makes its own claim at once.
+Task<void> RemoteMember::work() {
+  const GateHold hold(gate_);
+  TimePoint renew = home_.now() + kRenewInterval;
+  while (!stopping_) {
+    co_await wake_.wait_until(renew);
+    if (stopping_) break;
+    co_await keep_known();
+    if (!target_.up()) continue;
+    if (home_.now() < renew && !ledger_.borrowed()) continue;
+    const Error error = co_await target_.renew_claim();
+    renew = home_.now() + kRenewInterval;
+    if (error != Error::kPermission) continue;
+    events_.add({.severity = Severity::kError,
+                 .kind = "member",
+                 .text = fmt::format("member {}: does not take this lead's word any more: another "
+                                     "one has taken it over",
+                                     name())});
+  }
+}
+
+// Sets --------------------------------------------------------------------------------------------
+
+std::string RemoteMember::place() const { return configuration_.endpoint.to_string(); }
+
+iscsi::RemoteUnit* RemoteMember::unit_of(const Uuid& set) const {
+  const auto found = std::ranges::find_if(target_.units(), [&](const auto& unit) {
+    return parse_hex16(unit->facts().serial) == std::optional(set);
+  });
+  return found == target_.units().end() ? nullptr : found->get();
+}
+
+BlockDevice* RemoteMember::serving(const Uuid& set) const {
+  iscsi::RemoteUnit* const unit = unit_of(set);
+  return unit != nullptr && unit->health() == Health::kGood ? unit : nullptr;
+}
+
+std::string RemoteMember::refusal(const Uuid& set) const {
+  if (serving(set) != nullptr) return {};
+  if (!absence().empty()) return absence();
+  const iscsi::RemoteUnit* const unit = unit_of(set);
+  return unit == nullptr ? "the member does not show it" : unit->reason();
+}
+
+std::vector<MemberSet> RemoteMember::sets() const {
+  std::vector<MemberSet> list;
+  for (const auto& [uuid, known] : known_) {
+    MemberSet set = known.set;
+    set.reason = refusal(uuid);
+    set.health = set.reason.empty() ? Health::kGood : Health::kMissing;
+    list.push_back(std::move(set));
+  }
+  return list;
+}
+
+std::string RemoteMember::name_of(const Uuid& set) const {
+  const auto found = known_.find(set);
+  return found == known_.end() ? std::string() : found->second.set.name;
+}
+
+std::optional<Uuid> RemoteMember::find_set(const std::string& name) const {
+  const auto found =
+      std::ranges::find_if(known_, [&](const auto& each) { return each.second.set.name == name; });
+  if (found == known_.end()) return std::nullopt;
+  return found->first;
+}
+
+}  // namespace sandbay::group

@@ -1,0 +1,80 @@
+// RemoteMember: a member that another daemon runs on another host. Its sets are the logical units
+// of that daemon's target, over one session of our initiator; see iscsi/remote_target.h.
+//
+// A set is known from the first time that it is seen, also while it is away; what was seen is kept
+// in the metadata. Its device stays when the member goes, and answers kNotReady meanwhile.
+//
+// Executor 0.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "group/event_log.h"
+#include "group/lead_ledger.h"
+#include "group/member.h"
+#include "group/remote_configuration.h"
+#include "iscsi/remote_target.h"
+#include "metadata/store.h"
+#include "runtime/sync.h"
+
+namespace sandbay::group {
+
+class RemoteMember final : public Member {
+ public:
+  // Both outlive it. `lead` is this run's.
+  RemoteMember(Executor& home, RemoteMemberConfiguration configuration, metadata::Store& store,
+               EventLog& events, Uuid group, Uuid lead);
+  ~RemoteMember() override;  // After stop().
+
+  // Waits a little for the member to be there; one that is not comes later. Only metadata that
+  // cannot be read are an error: half a sentence.
+  Task<std::string> start();
+  Task<void> stop();
+
+  std::string place() const override;
+  std::string absence() const override { return target_.reason(); }
+  std::vector<MemberSet> sets() const override;
+  BlockDevice* serving(const Uuid& set) const override;
+  std::string refusal(const Uuid& set) const override;
+  std::string name_of(const Uuid& set) const override;
+  std::optional<Uuid> find_set(const std::string& name) const override;
+  void note_use(const Uuid& /*set*/, metadata::Batch& /*batch*/) override {}
+  void on_sets_changed(std::function<void()> callback) override {
+    sets_changed_ = std::move(callback);
+  }
+
+  const iscsi::RemoteTarget& target() const noexcept { return target_; }
+  std::uint64_t epoch() const noexcept { return ledger_.epoch(); }
+
+ private:
+  struct Known {
+    MemberSet set;
+    bool stored = false;
+  };
+  static iscsi::RemoteTargetOptions options_of(const RemoteMemberConfiguration& configuration,
+                                               const Uuid& group, LeadLedger& ledger);
+  iscsi::RemoteUnit* unit_of(const Uuid& set) const;
+  void learn();
+  Task<std::string> load();
+  Task<void> keep_known();
+  Task<void> work();
+
+  Executor& home_;
+  RemoteMemberConfiguration configuration_;
+  metadata::Store& store_;
+  EventLog& events_;
+  LeadLedger ledger_;
+  iscsi::RemoteTarget target_;
+  std::map<Uuid, Known> known_;
+  std::function<void()> sets_changed_;
+  Condition wake_;
+  bool stopping_ = false;
+  Gate gate_;
+};
+
+}  // namespace sandbay::group

@@ -1,0 +1,179 @@
+// Goal: a lead and its member agree on who leads, whatever moment either is killed at, and nobody
+// with an older state gets in. Method: ledger and fence, each on a simulated store of its own, with
+// the other's answer lost at will.
+#include <catch2/catch.hpp>
+
+#include "group/lead_fence.h"
+#include "group/lead_ledger.h"
+#include "group/set_exports.h"
+#include "metadata/simulated_store.h"
+#include "runtime/known.h"
+#include "runtime/simulation.h"
+
+namespace sandbay::group {
+namespace {
+
+using iscsi::LoginStatus;
+
+Uuid filled(std::uint8_t value) {
+  Uuid uuid{};
+  uuid.fill(value);
+  return uuid;
+}
+
+struct Lab {
+  std::unique_ptr<metadata::Store> lead;
+  std::unique_ptr<metadata::Store> copy;  // Of the lead's, as it was at some time.
+  std::unique_ptr<metadata::Store> member;
+  EventLog events;
+};
+
+Task<void> open(Lab& lab) {
+  auto lead = co_await metadata::open_simulated_store(Executor::current(), "lead");
+  auto member = co_await metadata::open_simulated_store(Executor::current(), "member");
+  auto copy = co_await metadata::open_simulated_store(Executor::current(), "copy");
+  CHECK((lead.has_value() && member.has_value() && copy.has_value()));
+  lab.lead = std::move(*lead);
+  lab.member = std::move(*member);
+  lab.copy = std::move(*copy);
+}
+
+Task<void> close(Lab& lab) {
+  co_await lab.lead->close();
+  co_await lab.member->close();
+  co_await lab.copy->close();
+}
+
+Task<void> back_up(Lab& lab) {
+  const auto stored = co_await lab.lead->get("lead/m");
+  metadata::Batch batch;
+  batch.put("lead/m", stored->value_or(""));
+  const Error error = co_await lab.copy->commit(std::move(batch));
+  CHECK(error == Error::kNone);
+}
+
+// A login: what the member says to it.
+Task<LoginStatus> log_in(LeadFence& fence, LeadLedger& ledger, bool answered = true) {
+  const auto claim = co_await ledger.propose();
+  CHECK(claim.has_value());
+  if (!claim.has_value()) co_return LoginStatus::kTargetError;
+  const auto verdict = co_await fence.take(*claim);
+  if (verdict.status == LoginStatus::kSuccess && answered) (void)ledger.accepted();
+  co_return verdict.status;
+}
+
+Task<void> lead_crashes(Lab& lab) {
+  co_await open(lab);
+  LeadFence fence(*lab.member, lab.events);
+  const auto loaded = co_await fence.load(false);
+  CHECK(loaded.has_value());
+  std::uint64_t epoch = 0;
+  // Killed before the proposal is sent, before its answer comes, and after it.
+  for (int run = 0; run < 12; ++run) {
+    LeadLedger ledger(*lab.lead, "m", filled(1), filled(static_cast<std::uint8_t>(run + 10)));
+    if (run % 3 == 0) {
+      const auto claim = co_await ledger.propose();
+      CHECK(claim.has_value());
+      continue;
+    }
+    LoginStatus status = co_await log_in(fence, ledger, run % 3 == 2);
+    CHECK(status == LoginStatus::kSuccess);
+    if (run % 3 == 2) continue;
+    // What it came with was a run's before, and its answer was lost: its own is next, with an epoch.
+    CHECK(ledger.borrowed());
+    for (int count = 0; count < 2; ++count) {
+      status = co_await log_in(fence, ledger);
+      CHECK(status == LoginStatus::kSuccess);
+    }
+    CHECK_FALSE(ledger.borrowed());
+    CHECK(ledger.epoch() > epoch);
+    epoch = ledger.epoch();
+    status = co_await log_in(fence, ledger);
+    CHECK(status == LoginStatus::kSuccess);
+    CHECK(ledger.epoch() == epoch);
+  }
+  co_await close(lab);
+}
+
+Task<void> member_restarts(Lab& lab) {
+  co_await open(lab);
+  LeadLedger ledger(*lab.lead, "m", filled(1), filled(2));
+  for (int run = 0; run < 4; ++run) {
+    LeadFence fence(*lab.member, lab.events);
+    const auto loaded = co_await fence.load(false);
+    CHECK(loaded.has_value());
+    if (run > 0) CHECK(fence.kept()->group == filled(1));
+    const LoginStatus status = co_await log_in(fence, ledger);
+    CHECK(status == LoginStatus::kSuccess);
+  }
+  co_await close(lab);
+}
+
+Task<void> backup_is_refused(Lab& lab) {
+  co_await open(lab);
+  LeadFence fence(*lab.member, lab.events);
+  auto loaded = co_await fence.load(false);
+  LeadLedger ledger(*lab.lead, "m", filled(1), filled(2));
+  LoginStatus status = co_await log_in(fence, ledger);
+  CHECK(status == LoginStatus::kSuccess);
+  co_await back_up(lab);
+  status = co_await log_in(fence, ledger);  // A new token.
+  CHECK(status == LoginStatus::kSuccess);
+  {
+    LeadLedger restored(*lab.copy, "m", filled(1), filled(3));
+    status = co_await log_in(fence, restored);
+    CHECK(status == LoginStatus::kAuthorizationFailure);
+  }
+  // The original goes on, and another group does not get in.
+  status = co_await log_in(fence, ledger);
+  CHECK(status == LoginStatus::kSuccess);
+  LeadLedger other(*lab.lead, "other", filled(7), filled(4));
+  status = co_await log_in(fence, other);
+  CHECK(status == LoginStatus::kAuthorizationFailure);
+  const auto nothing = fence.judge("");
+  CHECK(nothing.status == LoginStatus::kAuthorizationFailure);
+  // Until the administrator says so.
+  LeadFence told(*lab.member, lab.events);
+  loaded = co_await told.load(true);
+  CHECK(loaded.has_value());
+  LeadFence again(*lab.member, lab.events);
+  loaded = co_await again.load(false);
+  LeadLedger restored(*lab.copy, "m", filled(1), filled(5));
+  status = co_await log_in(again, restored);
+  CHECK(status == LoginStatus::kSuccess);
+  status = co_await log_in(again, ledger);
+  CHECK(status == LoginStatus::kAuthorizationFailure);
+  co_await close(lab);
+}
+
+void run(Task<void> (*script)(Lab& lab)) {
+  const auto world = sim::World::create({.seed = 5});
+  Lab lab;
+  const bool ended = world->run([&] { return script(lab); });
+  REQUIRE(ended);
+}
+
+}  // namespace
+
+TEST_CASE("A lead that is killed at any moment gets in again", "[lead]") { run(lead_crashes); }
+TEST_CASE("A member that was restarted knows its lead", "[lead]") { run(member_restarts); }
+TEST_CASE("A backup of a lead's state is refused", "[lead]") { run(backup_is_refused); }
+
+TEST_CASE("A record of a lead is read as it was written", "[lead]") {
+  const iscsi::LeadRecord record{.group = filled(1), .step = {.epoch = 7, .token = filled(2)}};
+  CHECK(parse_lead_record(format_lead_record(record)) == record);
+  CHECK(parse_lead_record(format_lead_record({.open = true})) == iscsi::LeadRecord{.open = true});
+  CHECK_FALSE(parse_lead_record("").has_value());
+  CHECK_FALSE(parse_lead_record("something").has_value());
+}
+
+TEST_CASE("A level passes through four characters", "[lead]") {
+  for (const raid::Level level :
+       {raid::Level::kJbod, raid::Level::kConcatenation, raid::Level::kRaid0, raid::Level::kRaid1,
+        raid::Level::kRaid5, raid::Level::kRaid6, raid::Level::kRaid10, raid::Level::kRaid50}) {
+    CHECK(revision_of(level).size() <= 4);
+    CHECK(level_in(revision_of(level)) == level);
+  }
+}
+
+}  // namespace sandbay::group

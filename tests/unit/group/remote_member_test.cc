@@ -1,0 +1,193 @@
+// Goal: two groups' daemons, one of them a member of the other: its sets are stores there, go and
+// come with it, and nobody makes volumes on them. Method: both on one reactor, over loopback.
+#include <algorithm>
+#include <catch2/catch.hpp>
+
+#include "group/service.h"
+#include "tests/unit/block/scratch_directory.h"
+#include "tests/unit/group/running.h"
+
+namespace sandbay::group {
+namespace {
+
+constexpr std::uint64_t kMiB = std::uint64_t{1} << 20;
+
+const std::string kSets =
+    "[[drive]]\nname = \"d0\"\nfile = \"d0\"\nsize = \"72MiB\"\n"
+    "[[raid]]\nname = \"a\"\nlevel = \"jbod\"\ndrives = [\"d0\"]\njournal = \"1MiB\"\n";
+
+std::string head(const std::string& name, const std::string& rest) {
+  return "[group]\nname = \"" + name + "\"\nstate = \"s\"\n" + rest +
+         "[[portal]]\nlisten = \"127.0.0.1:0\"\n";
+}
+
+void check_mistake(const std::string& text, const std::string& expected) {
+  const auto result = parse_configuration(text, "x.toml");
+  REQUIRE_FALSE(result.has_value());
+  CAPTURE(result.error().front());
+  CHECK_THAT(result.error().front(), Catch::Contains(expected));
+}
+
+// A daemon: a group, and the store below it.
+struct Side {
+  std::unique_ptr<metadata::Store> store;
+  std::unique_ptr<Group> group;
+};
+
+Task<std::string> start(Side* side, Configuration configuration) {
+  const auto state = StateDirectory::open(configuration.state);
+  if (!state) co_return state.error();
+  auto store = co_await metadata::open_rocksdb_store(Executor::current(),
+                                                     {.path = state->metadata().string()});
+  if (!store) co_return store.error();
+  side->store = std::move(*store);
+  auto group = co_await Group::start(std::move(configuration), *side->store);
+  if (!group) {
+    co_await side->store->close();
+    co_return group.error();
+  }
+  side->group = std::move(*group);
+  co_return std::string();
+}
+
+Task<void> stop(Side* side) {
+  if (side->group == nullptr) co_return;
+  co_await side->group->shutdown();
+  side->group.reset();
+  co_await side->store->close();
+  side->store.reset();
+}
+
+std::string member_text(const std::string& state, const std::string& portal) {
+  return "[group]\nname = \"array2\"\nrole = \"member\"\nstate = \"" + state +
+         "\"\n[lead]\naddress = \"127.0.0.1\"\n[[portal]]\nlisten = \"" + portal + "\"\n" + kSets;
+}
+
+std::string lead_text(const std::string& state, const std::string& remote) {
+  return "[group]\nname = \"lead\"\nstate = \"" + state +
+         "\"\n[[portal]]\nlisten = \"127.0.0.1:0\"\n[[member]]\nname = \"array2\"\nremote = \"" +
+         remote + "\"\npatience = \"1s\"\n" +
+         "[[pool]]\nname = \"p\"\npage = \"1MiB\"\nmembers = [\"array1\", \"array2\"]\n";
+}
+
+// The pool's one store, once it is as it is expected to be.
+Task<std::string> store_reason(Group* lead, bool wanted_there) {
+  std::string reason = "no store";
+  for (int i = 0; i < 400; ++i) {
+    const auto pool = co_await lead->show_pool("p");
+    const bool known = pool.has_value() && pool->stores.size() == 1;
+    if (known) reason = pool->stores[0].reason;
+    if (known && reason.empty() == wanted_there) co_return reason;
+    co_await Executor::current().sleep_for(std::chrono::milliseconds(50));
+  }
+  co_return "still: " + reason;
+}
+
+Task<void> lead_and_member(std::filesystem::path base) {
+  Side member;
+  auto text = parse_configuration(member_text(base / "member", "127.0.0.1:0"), "member.toml");
+  std::string error = co_await start(&member, *text);
+  CHECK(error == "");
+  if (!error.empty()) co_return;
+  const std::string portal = member.group->portals().front().listen;
+  CreateVolumeRequest request{.open = {.backing = true}};
+  request.specification.name = "v";
+  request.specification.size_bytes = 8 * kMiB;
+  const auto refused = co_await member.group->create_volume(request);
+  CHECK_FALSE(refused.has_value());
+  if (!refused.has_value()) CHECK_THAT(refused.error().message, Catch::Contains("lead"));
+
+  Side lead;
+  const auto lead_configuration =
+      parse_configuration(lead_text(base / "lead", portal), "lead.toml");
+  CHECK(lead_configuration.has_value());
+  if (!lead_configuration.has_value()) FAIL_CHECK(lead_configuration.error().front());
+  error = co_await start(&lead, *lead_configuration);
+  CHECK(error == "");
+  std::string reason = co_await store_reason(lead.group.get(), true);
+  CHECK(reason == "");
+  const auto pool = co_await lead.group->show_pool("p");
+  if (pool.has_value() && pool->stores.size() == 1) {
+    CHECK(pool->stores[0].set == "array2/a");
+    CHECK(pool->stores[0].member == "array2");
+    CHECK(pool->stores[0].level == "jbod");
+  }
+  request.open = {.backing = true, .thin = false, .block_bytes = true};
+  const auto made = co_await lead.group->create_volume(request);
+  CHECK(made.has_value());
+  if (!made.has_value()) FAIL_CHECK(made.error().message);
+
+  // The member goes and comes back.
+  co_await stop(&member);
+  reason = co_await store_reason(lead.group.get(), false);
+  CHECK_FALSE(reason.empty());
+  CHECK(reason.find("still") == std::string::npos);
+  text = parse_configuration(member_text(base / "member", portal), "member.toml");
+  error = co_await start(&member, *text);
+  CHECK(error == "");
+  reason = co_await store_reason(lead.group.get(), true);
+  CHECK(reason == "");
+
+  // The lead starts while the member is away: what it had is known all the same.
+  co_await stop(&lead);
+  co_await stop(&member);
+  error = co_await start(&lead, *lead_configuration);
+  CHECK(error == "");
+  const auto away = co_await lead.group->show_pool("p");
+  CHECK((away.has_value() && away->stores.size() == 1));
+  if (away.has_value() && away->stores.size() == 1) {
+    CHECK(away->stores[0].set == "array2/a");
+    CHECK_FALSE(away->stores[0].reason.empty());
+  }
+  co_await stop(&lead);
+}
+
+}  // namespace
+
+TEST_CASE("What a file says of remote members and leads is read", "[configuration][remote]") {
+  const auto lead = parse_configuration(
+      head("g", "") +
+          "[[member]]\nname = \"array2\"\nremote = \"10.0.0.2\"\nconnections = 4\n"
+          "chap_user = \"lead\"\nchap_secret = \"abcdefghijklmnop\"\n",
+      "x.toml");
+  INFO((lead ? std::string() : lead.error().front()));
+  REQUIRE(lead.has_value());
+  REQUIRE(lead->remotes.size() == 1);
+  CHECK(lead->remotes[0].endpoint.to_string() == "10.0.0.2:3260");
+  CHECK(lead->remotes[0].target == "iqn.2026-11.org.sandbay:array2");
+  CHECK(lead->remotes[0].connections == 4);
+  CHECK(lead->remotes[0].chap->user == "lead");
+  CHECK_FALSE(lead->lead.has_value());
+
+  const auto member = parse_configuration(head("array2", "role = \"member\"\n") + kSets, "x.toml");
+  REQUIRE(member.has_value());
+  REQUIRE(member->lead.has_value());
+  CHECK(member->lead->target == "iqn.2026-11.org.sandbay:array2");
+  CHECK(member->lead->access.size() == 1);
+}
+
+TEST_CASE("Mistakes about remote members and leads are told", "[configuration][remote]") {
+  const std::string remote = "[[member]]\nname = \"m\"\nremote = ";
+  check_mistake(head("g", "") + remote + "\"nowhere\"\n", "not the address of a member");
+  check_mistake(head("g", "") + remote + "\"10.0.0.2\"\nconnections = 99\n", "connections");
+  check_mistake(head("g", "") + remote + "\"10.0.0.2\"\n[[member.drive]]\nname = \"d\"\n", "drive");
+  check_mistake(head("g", "") + remote + "\"10.0.0.2\"\n" + remote + "\"10.0.0.3\"\n", "another");
+  check_mistake(head("g", "role = \"boss\"\n"), "is no role");
+  check_mistake(head("g", "") + "[lead]\n", "is of a member's file");
+  check_mistake(head("g", "role = \"member\"\n") + "[[volume]]\nname = \"v\"\nsize = \"4MiB\"\n",
+                "the lead's affair");
+  check_mistake(head("g", "role = \"member\"\n") +
+                    "[lead]\nmutual_chap_user = \"u\"\n"
+                    "mutual_chap_secret = \"abcdefghijklmnop\"\n",
+                "without CHAP");
+}
+
+TEST_CASE("A remote member's sets are stores, and go and come with it", "[remote]") {
+  const testing::ScratchDirectory scratch;
+  auto reactors = ReactorGroup::create({.count = 1, .memory_limit_bytes = std::size_t{128} << 20});
+  REQUIRE(reactors.has_value());
+  const std::filesystem::path base = scratch.file("");
+  (*reactors)->run([&] { return lead_and_member(base); });
+}
+
+}  // namespace sandbay::group
