@@ -194,8 +194,10 @@ std::string FaultEngine::refusal(const Rule& rule) const {
   if (layers.empty()) {
     std::vector<std::string> names;
     for (const FaultLayer* layer : layers_) names.push_back(layer->name());
-    return fmt::format("at={}: there is no such drive or enclosure; drives are: {}",
-                       shown(rule.at.name), few(names));
+    const bool of_drives = rule.at.kind == Place::Kind::kDrive;
+    return fmt::format("at={}:{}: there is no such {}; drives are: {}",
+                       of_drives ? "drive" : "enclosure", shown(rule.at.name),
+                       of_drives ? "drive" : "enclosure", few(names));
   }
   for (const FaultLayer* layer : layers) {
     std::string wrong = refusal_at(rule, *layer);

@@ -136,7 +136,8 @@ Task<Completion> FaultLayer::submit_involved(Request request, std::uint64_t oper
 Task<Completion> FaultLayer::perform(Request request, Strikes strikes, std::uint64_t operation,
                                      std::uint64_t power_cycle) {
   Error error = refusal(request.operation);
-  // As a drive's unit attention: what it had not flushed is gone, and so may be all of it.
+  // As a drive's unit attention: what it had not flushed is gone, and so may be all of it, or it is
+  // another drive that answers now.
   const bool advises = request.operation == Operation::kAdvise;
   if (error == Error::kNone && !advises && std::exchange(attention_, false)) {
     error = Error::kNotReady;
@@ -302,6 +303,7 @@ void FaultLayer::begin(const RulePointer& rule) {
   ++lasting_[index_of(fault)];
   lasting_rules_.push_back(rule);
   if (fault == Fault::kReorder) options_.power->set_reordering(true);
+  if (fault == Fault::kWrongId) attention_ = true;
   if (fault == Fault::kLseGrowing) {
     growths_.push_back(std::make_unique<Growth>(Growth{.rule = rule, .started = home().now()}));
   }
@@ -322,6 +324,7 @@ void FaultLayer::finish(ActiveRule& rule, bool forget) {
     assert(lasting_[index_of(fault)] > 0);
     --lasting_[index_of(fault)];
     if (fault == Fault::kReorder && !lasts(fault)) options_.power->set_reordering(false);
+    if (fault == Fault::kWrongId) attention_ = true;
     if (fault == Fault::kLseGrowing) std::erase_if(growths_, is_rule);
     // All at once, in any order.
     if (fault == Fault::kStall) unpark(&rule, &rule.random);

@@ -502,20 +502,29 @@ Task<void> reports(Executor& home) {
   bench.add("id=w at=drive:d1 do=wrong.id serial=FAKE blocks=1000");
   CHECK(bench.layer(1).status().serial == "FAKE");
   CHECK(bench.layer(1).geometry().block_count == 1000);
+  // Whoever uses it hears once that it may be another drive.
+  error = co_await read_error(bench.layer(1), {999, 1});
+  CHECK(error == Error::kNotReady);
   error = co_await read_error(bench.layer(1), {1000, 1});
   CHECK(error == Error::kOutOfRange);
   error = co_await read_error(bench.layer(1), {999, 1});
   CHECK(error == Error::kNone);
   bench.engine.clear("w");
   CHECK(bench.layer(1).status().serial == "S1");
+  error = co_await read_error(bench.layer(1), {999, 1});
+  CHECK(error == Error::kNotReady);
   error = co_await write_value(bench.layer(1), 8, 9, 8);
   bench.add("id=w at=drive:d1 do=wrong.id block=4096");
   CHECK(bench.layer(1).geometry().block_bytes == 4096);
   CHECK(bench.layer(1).geometry().block_count == kBlocks / 8);
+  error = co_await read_error(bench.layer(1), {1, 1});
+  CHECK(error == Error::kNotReady);
   const int value = co_await read_value(bench.layer(1), 1);
   CHECK(value == 9);
   bench.engine.clear("w");
   bench.add("id=w at=drive:d1 do=wrong.id blocks=9999");
+  error = co_await read_error(bench.layer(1), {5000, 1});
+  CHECK(error == Error::kNotReady);
   error = co_await read_error(bench.layer(1), {5000, 1});
   CHECK(error == Error::kOutOfRange);
 

@@ -198,7 +198,7 @@ Task<void> refusals(Executor& home) {
     return id.has_value() ? "" : id.error();
   };
   CHECK(refused("at=drive:x do=fail") ==
-        "at=x: there is no such drive or enclosure; drives are: d0, d1, d2");
+        "at=drive:x: there is no such drive; drives are: d0, d1, d2");
   CHECK(refused("at=nvram do=nvram.loss") == "at=nvram: there is no such NVRAM; there are: none");
   CHECK(refused("at=drive:d0 lba=2000+100 do=lse") == "lba=0x7d0+100: drive d0 has 2048 blocks");
   CHECK(refused("at=drive:d0 do=misdirect.read to=drive:d9") ==
