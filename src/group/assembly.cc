@@ -58,17 +58,17 @@ Task<RunningGroup::Outcome> RunningGroup::assemble() {
   if (!outcome) co_return outcome;
   outcome = co_await finish_intents(&loaded);
   if (!outcome) co_return outcome;
-  const Error events = co_await events_.open(store_);
-  if (events != Error::kNone) {
+  Error logs = co_await events_.open(store_);
+  if (logs == Error::kNone) logs = co_await audit_.open(store_);
+  if (logs != Error::kNone) {
     co_return std::unexpected(fmt::format("the metadata in {}/metadata cannot be read: {}",
-                                          configuration_.state.string(), describe(events)));
+                                          configuration_.state.string(), describe(logs)));
   }
-  hardware_ = std::make_unique<Hardware>(Executor::current(), configuration_, store_, events_,
-                                         known(parse_uuid(identity_.uuid)));
+  members_ = std::make_unique<Members>(Executor::current(), configuration_, store_, events_,
+                                       known(parse_uuid(identity_.uuid)));
   ControllerCache::VolumePlaces places;
   for (const auto& [name, entry] : loaded.volumes) note_place(entry.first, places);
-  hardware_->know_volumes(std::move(places));
-  outcome = co_await hardware_->start();
+  outcome = co_await members_->start(std::move(places));
   if (!outcome) co_return outcome;
   outcome = plan_volumes(&loaded);
   if (!outcome) co_return outcome;
@@ -92,6 +92,12 @@ Task<RunningGroup::Outcome> RunningGroup::assemble() {
   });
   outcome = co_await register_targets();
   if (!outcome) co_return outcome;
+  if (configuration_.lead) {
+    exports_ =
+        std::make_unique<SetExports>(Executor::current(), members_->first(), store_, events_);
+    outcome = co_await exports_->start(server_.get(), *configuration_.lead);
+    if (!outcome) co_return outcome;
+  }
   std::string message;
   const Error discovery = server_->set_discovery(configuration_.discovery, &message);
   if (discovery != Error::kNone) {
@@ -171,8 +177,7 @@ Task<RunningGroup::Outcome> RunningGroup::open_pools(Loaded* loaded) {
   for (const auto& [name, entry] : loaded->volumes) {
     if (entry.first.specification.backing == Backing::kRaid) planned_.push_back(entry.first);
   }
-  pools_ = std::make_unique<Pools>(Executor::current(), store_, events_, *hardware_,
-                                   configuration_.member, pool_owner());
+  pools_ = std::make_unique<Pools>(Executor::current(), store_, events_, *members_, pool_owner());
   auto outcome = co_await pools_->start(std::move(loaded->pools), configuration_.pools);
   if (outcome) co_return outcome;
   co_return std::unexpected(fmt::format("{}: {}", configuration_.file, outcome.error()));
@@ -484,8 +489,13 @@ Task<void> RunningGroup::shutdown() {
     co_await target->router->close();
   }
   bool quiet = co_await leave_places();
-  if (hardware_ != nullptr) {
-    co_await hardware_->settle(Executor::current().now() + kSettlePatience);
+  if (exports_ != nullptr) {
+    const bool ended = co_await exports_->stop(Executor::current().now() + kClosePatience);
+    quiet = quiet && ended;
+    exports_.reset();
+  }
+  if (members_ != nullptr) {
+    co_await members_->settle(Executor::current().now() + kSettlePatience);
   }
   const TimePoint deadline = Executor::current().now() + kClosePatience;
   quiet = quiet && pools_quiet_;
@@ -522,10 +532,10 @@ Task<void> RunningGroup::shutdown() {
     co_await pools_->stop(quiet);
     pools_.reset();
   }
-  if (hardware_ != nullptr) {
-    co_await hardware_->stop(Executor::current().now() + kStopPatience, quiet);
-    lost_writes_ = lost_writes_ || hardware_->lost_writes();
-    hardware_.reset();
+  if (members_ != nullptr) {
+    co_await members_->stop(Executor::current().now() + kStopPatience, quiet);
+    lost_writes_ = lost_writes_ || members_->lost_writes();
+    members_.reset();
   }
   for (auto& [volume, place] : places_) {
     if (!quiet) (void)place.release();  // Something is still in a device.
@@ -533,6 +543,7 @@ Task<void> RunningGroup::shutdown() {
   places_.clear();
   left_places_.clear();
   co_await events_.close();
+  co_await audit_.close();
 }
 
 }  // namespace sandbay::group

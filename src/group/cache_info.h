@@ -57,10 +57,14 @@ struct CacheInfo {
   std::uint64_t writes = 0;        // That it holds.
   double fullness = 0;             // 0 to 1.
   std::string battery;             // "good", "low", "dead"
-  std::string mirror;              // "none", "good", "lost"
+  std::string mirror = "none";     // "none", "good", "lost"
   std::vector<std::string> notes;  // What an operator has to see to, in sentences.
   std::vector<CachedSetInfo> sets;
   std::vector<CachedVolumeInfo> volumes;
 };
+
+// Adds a member's cache to what is told of all: fullness, battery and mirror are the worst of them.
+// The name is for the notes; empty: there is no other member.
+void add(const std::string& member, CacheInfo more, CacheInfo& sum);
 
 }  // namespace sandbay::group

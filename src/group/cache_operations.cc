@@ -26,7 +26,7 @@ void note_place(const VolumeRecord& record, ControllerCache::VolumePlaces& place
 void RunningGroup::tell_places() {
   ControllerCache::VolumePlaces places;
   for (const auto& [name, volume] : volumes_) note_place(volume->record(), places);
-  hardware_->know_volumes(std::move(places));
+  members_->know_volumes(places);
 }
 
 std::optional<std::string> cache_error(const VolumeSpecification& specification, bool has_cache) {
@@ -39,22 +39,32 @@ std::optional<std::string> cache_error(const VolumeSpecification& specification,
 }
 
 std::optional<Uuid> RunningGroup::cached_set(const std::string& set) const {
-  if (const auto uuid = hardware_->find_set(set)) return uuid;
+  if (const auto uuid = members_->find_set(set)) return uuid;
   const auto uuid = parse_uuid(set);
-  return uuid && hardware_->cache().knows(*uuid) ? uuid : std::nullopt;
+  return uuid && members_->hardware_of_set(*uuid) != nullptr ? uuid : std::nullopt;
 }
 
 Task<CacheInfo> RunningGroup::cache_now() {
   const auto volumes = volumes_;  // A copy: the map may change while we wait below.
-  ControllerCache::VolumePlaces places;
-  for (const auto& [name, volume] : volumes) note_place(volume->record(), places);
   std::map<std::string, cache::StreamCounters> streams;
   for (const auto& [name, volume] : volumes) {
     if (!volume->record().placement) continue;
     const Volume::State state = co_await volume->state();
     streams[name] = state.streams;
   }
-  CacheInfo info = hardware_->cache().show(places);
+  CacheInfo info;
+  for (const auto& member : members_->all()) {
+    const Hardware* const hardware = member->hardware();
+    if (hardware == nullptr) continue;
+    ControllerCache::VolumePlaces places;
+    for (const auto& [name, volume] : volumes) {
+      const auto& placement = volume->record().placement;
+      const bool here = placement && members_->hardware_of_set(placement->set) == hardware;
+      if (here) note_place(volume->record(), places);
+    }
+    const bool alone = members_->local().size() == 1;
+    add(alone ? std::string() : member->name(), hardware->cache().show(places), info);
+  }
   for (CachedVolumeInfo& volume : info.volumes) volume.streams = streams[volume.name];
   std::ranges::sort(info.volumes, {}, &CachedVolumeInfo::name);
   co_return info;
@@ -71,9 +81,14 @@ Task<Answer<void>> RunningGroup::flush_cache_now(std::string set) {
     uuid = cached_set(set);
     if (!uuid) co_return std::unexpected(no_such_set(set));
   }
-  const auto flushed = co_await hardware_->cache().flush(uuid);
-  if (!flushed) co_return refuse(Refusal::Code::kFailed, flushed.error());
-  co_return Answer<void>{};
+  std::vector<std::string> left;
+  for (Hardware* const hardware : members_->local()) {
+    if (uuid && members_->hardware_of_set(*uuid) != hardware) continue;
+    const auto flushed = co_await hardware->cache().flush(uuid);
+    if (!flushed) left.push_back(flushed.error());
+  }
+  if (left.empty()) co_return Answer<void>{};
+  co_return refuse(Refusal::Code::kFailed, fmt::format("{}", fmt::join(left, "; ")));
 }
 
 // Not alone: it takes its time, and changes nothing of what others check.
@@ -86,21 +101,22 @@ Task<Answer<void>> RunningGroup::flush_cache(std::string set) {
 Task<Answer<DiscardedWrites>> RunningGroup::discard_writes_now(std::string set,
                                                                std::string confirmed) {
   const auto uuid = cached_set(set);
-  if (!uuid) co_return std::unexpected(no_such_set(set));
+  Hardware* const hardware = uuid ? members_->hardware_of_set(*uuid) : nullptr;
+  if (hardware == nullptr) co_return std::unexpected(no_such_set(set));
   if (confirmed != set) {
     co_return refuse(Refusal::Code::kInvalid,
                      fmt::format("acknowledged writes of set {} would be lost for good; to "
                                  "confirm it write its name once more",
                                  set));
   }
-  const ControllerCache& cache = hardware_->cache();
+  const ControllerCache& cache = hardware->cache();
   if (cache.bar(*uuid).empty() && !cache.is_failing(*uuid)) {
     co_return refuse(Refusal::Code::kConflict,
                      fmt::format("set {}: all that was acknowledged is on its drives or on its way "
                                  "there; there is nothing to give up",
                                  set));
   }
-  auto discarded = co_await hardware_->discard_writes(*uuid);
+  auto discarded = co_await hardware->discard_writes(*uuid);
   if (!discarded) co_return refuse(Refusal::Code::kFailed, discarded.error());
   co_return std::move(*discarded);
 }
@@ -112,14 +128,15 @@ Task<Answer<DiscardedWrites>> RunningGroup::discard_writes(std::string set, std:
 
 Task<Answer<void>> RunningGroup::acknowledge_now(std::string set) {
   const auto uuid = cached_set(set);
-  if (!uuid) co_return std::unexpected(no_such_set(set));
-  if (!hardware_->cache().has_lost(*uuid)) {
+  Hardware* const hardware = uuid ? members_->hardware_of_set(*uuid) : nullptr;
+  if (hardware == nullptr) co_return std::unexpected(no_such_set(set));
+  if (!hardware->cache().has_lost(*uuid)) {
     co_return refuse(
         Refusal::Code::kConflict,
         fmt::format("set {}: no acknowledged writes are lost; there is nothing to take notice of",
                     set));
   }
-  const auto done = co_await hardware_->cache().acknowledge(*uuid);
+  const auto done = co_await hardware->cache().acknowledge(*uuid);
   if (!done) co_return refuse(Refusal::Code::kFailed, done.error());
   co_return Answer<void>{};
 }
@@ -135,8 +152,8 @@ Task<Answer<void>> RunningGroup::change_cache_now(std::shared_ptr<Volume> volume
   VolumeRecord record = volume->record();
   if (record.specification.cache == mode) co_return Answer<void>{};
   record.specification.cache = mode;
-  cache::Cache* const cache = hardware_->cache().cache();
-  if (const auto error = cache_error(record.specification, cache != nullptr)) {
+  const std::vector<cache::Cache*> caches = members_->caches();
+  if (const auto error = cache_error(record.specification, !caches.empty())) {
     co_return refuse(Refusal::Code::kConflict,
                      fmt::format("volume \"{}\": cache: {}", volume->name(), *error));
   }
@@ -148,7 +165,7 @@ Task<Answer<void>> RunningGroup::change_cache_now(std::shared_ptr<Volume> volume
                                                          volume->name(), unwritten(stored)));
   }
   volume->record() = std::move(record);
-  if (cache != nullptr) cache->set_mode(number_of(volume->uuid()), mode);
+  for (cache::Cache* const cache : caches) cache->set_mode(number_of(volume->uuid()), mode);
   spdlog::info("volume {}: its cache is {} now", volume->name(), describe(mode));
   co_return Answer<void>{};
 }

@@ -9,6 +9,7 @@
 #include <set>
 #include <sstream>
 
+#include "group/chap_configuration.h"
 #include "group/claims.h"
 #include "group/document.h"
 #include "group/naa.h"
@@ -21,7 +22,6 @@ namespace {
 constexpr std::uint64_t kLeastMemory = std::uint64_t{64} << 20;
 constexpr std::uint64_t kMostMemory = std::uint64_t{1} << 42;
 constexpr unsigned kMostReactors = 64;
-constexpr std::size_t kLargestSecretFile = 4096;
 
 template <class Range, class Value, class Projection>
 bool contains(const Range& range, const Value& value, Projection projection) {
@@ -67,6 +67,7 @@ void read_group(const Value* section, Reading& reading) {
     note(reader, "member", check_volume_name(*member));
     result.member = *member;
   }
+  read_role(reader, result);
   if (const auto uuid = reader.string("uuid")) {
     const auto parsed = parse_uuid(*uuid);
     if (!parsed) {
@@ -82,22 +83,6 @@ void read_group(const Value* section, Reading& reading) {
   }
   if (const auto reactors = reader.integer("reactors", 1, kMostReactors)) {
     result.reactors = static_cast<unsigned>(*reactors);
-  }
-  reader.finish();
-}
-
-void read_management(const Value* section, Reading& reading) {
-  TableReader reader(*section, "management", reading.mistakes);
-  ManagementConfiguration& management = reading.result.management;
-  management.allow_remote = reader.boolean("allow_remote").value_or(false);
-  if (const auto listen = endpoint(reader, "listen", kDefaultManagementPort)) {
-    management.listen = *listen;
-    if (!management.allow_remote && !is_loopback(*listen)) {
-      reader.mistake("listen", fmt::format("{} can be reached from other machines, and management "
-                                           "asks for no password; write a loopback address such "
-                                           "as 127.0.0.1:{}, or add allow_remote = true",
-                                           listen->to_string(), kDefaultManagementPort));
-    }
   }
   reader.finish();
 }
@@ -156,66 +141,6 @@ void read_portal(const Value& section, std::string path, Reading& reading) {
   reading.result.portals.push_back(portal);
 }
 
-// The first line of a file.
-std::expected<std::string, std::string> read_secret(const std::filesystem::path& path) {
-  // Not even opened: a pipe would wait, and a device may have no end.
-  std::error_code error;
-  const std::filesystem::file_status found = std::filesystem::status(path, error);
-  if (std::filesystem::exists(found) && !std::filesystem::is_regular_file(found)) {
-    return std::unexpected(
-        fmt::format("{} is {}", path.string(),
-                    std::filesystem::is_directory(found) ? "a directory" : "no regular file"));
-  }
-  std::ifstream file(path, std::ios::binary);
-  if (!file) return std::unexpected(fmt::format("{} cannot be read", path.string()));
-  std::string secret(kLargestSecretFile + 2, '\0');
-  file.read(secret.data(), static_cast<std::streamsize>(secret.size()));
-  secret.resize(static_cast<std::size_t>(file.gcount()));
-  secret.resize(std::min(secret.size(), secret.find('\n')));
-  if (!secret.empty() && secret.back() == '\r') secret.pop_back();
-  if (secret.size() > kLargestSecretFile) {
-    return std::unexpected(fmt::format("{} is not a file with a secret in it", path.string()));
-  }
-  return secret;
-}
-
-// PREFIXuser with PREFIXsecret or PREFIXsecret_file.
-std::optional<iscsi::ChapCredential> read_chap(TableReader& reader, const std::string& prefix,
-                                               Reading& reading) {
-  const std::string user_key = prefix + "user";
-  const std::string secret_key = prefix + "secret";
-  const std::string file_key = prefix + "secret_file";
-  const auto user = reader.string(user_key);
-  auto secret = reader.string(secret_key);
-  const auto file = reader.string(file_key);
-  if (!reader.has(user_key) && !reader.has(secret_key) && !reader.has(file_key)) {
-    return std::nullopt;
-  }
-  if (!reader.has(user_key)) {
-    reader.mistake(user_key, "is missing; a CHAP secret belongs to a user");
-    return std::nullopt;
-  }
-  if (reader.has(secret_key) == reader.has(file_key)) {
-    reader.mistake(user_key,
-                   fmt::format("needs its secret; write either {} or {}", secret_key, file_key));
-    return std::nullopt;
-  }
-  if (file) {
-    const auto content = read_secret(reading.folder / *file);
-    if (!content) {
-      reader.mistake(file_key, content.error() + "; write a file whose first line is the secret");
-      return std::nullopt;
-    }
-    secret = *content;
-  }
-  if (!user || !secret) return std::nullopt;
-  iscsi::ChapCredential credential{.user = *user, .secret = *secret};
-  const auto error = check_chap(credential);
-  note(reader, file ? file_key : secret_key, error);
-  if (error) return std::nullopt;
-  return credential;
-}
-
 std::vector<AccessConfiguration> read_access(TableReader& owner, Reading& reading) {
   std::vector<AccessConfiguration> list;
   for (const Value* section : owner.tables("access")) {
@@ -231,7 +156,7 @@ std::vector<AccessConfiguration> read_access(TableReader& owner, Reading& readin
       note(reader, "address", check_address_pattern(*address));
       access.record.address = *address;
     }
-    access.record.chap = read_chap(reader, "chap_", reading);
+    access.record.chap = read_chap(reader, "chap_", reading.folder);
     reader.finish();
     list.push_back(std::move(access));
   }
@@ -251,7 +176,7 @@ std::vector<std::string> read_chap_digests(TableReader& reader) {
 void read_discovery(const Value* section, Reading& reading) {
   TableReader reader(*section, "discovery", reading.mistakes);
   iscsi::DiscoveryOptions& options = reading.result.discovery;
-  options.mutual_chap = read_chap(reader, "mutual_chap_", reading);
+  options.mutual_chap = read_chap(reader, "mutual_chap_", reading.folder);
   options.chap_digests = read_chap_digests(reader);
   for (AccessConfiguration& access : read_access(reader, reading)) {
     options.access.push_back(std::move(access.record));
@@ -323,7 +248,7 @@ void read_target(const Value& section, const std::string& path, Reading& reading
                      fmt::format("no portal has the group_tag {}; write tags of portals", tag));
     }
   }
-  options.mutual_chap = read_chap(reader, "mutual_chap_", reading);
+  options.mutual_chap = read_chap(reader, "mutual_chap_", reading.folder);
   options.chap_digests = read_chap_digests(reader);
   const bool permanent = reader.boolean("redirect_permanent").value_or(false);
   if (const auto redirect = reader.string("redirect")) {
@@ -402,11 +327,10 @@ void read_pool_choices(TableReader& reader, VolumeConfiguration& configured, boo
 
 // A volume on a set has the blocks of its drives.
 void check_set(TableReader& reader, VolumeSpecification& volume,
-               const HardwareConfiguration& hardware) {
-  const SetConfiguration* const set = hardware.set(volume.raid);
+               const Configuration& configuration) {
+  const auto [hardware, set] = find_set(configuration, volume.raid);
   if (set == nullptr) {
-    std::vector<std::string> known;
-    for (const SetConfiguration& other : hardware.sets) known.push_back(other.name);
+    const std::vector<std::string> known = set_names(configuration);
     const std::string_view near = nearest(volume.raid, known);
     reader.mistake("raid", fmt::format("there is no set \"{}\"; write {}", volume.raid,
                                        near.empty() ? "the name of a section [[raid]]"
@@ -414,7 +338,7 @@ void check_set(TableReader& reader, VolumeSpecification& volume,
     return;
   }
   const DriveConfiguration* const drive =
-      set->drives.empty() ? nullptr : hardware.drive(set->drives.front());
+      set->drives.empty() ? nullptr : hardware->drive(set->drives.front());
   if (drive == nullptr) return;
   if (!reader.has("block_size")) volume.block_bytes = drive->block_bytes;
   if (volume.block_bytes == drive->block_bytes) return;
@@ -446,8 +370,7 @@ std::string_view key_of(const TableReader& reader, std::string_view sentence) {
   return reader.has(word) ? word : std::string_view("name");
 }
 
-void read_cache_mode(TableReader& reader, VolumeConfiguration& configured,
-                     const HardwareConfiguration& hardware) {
+void read_cache_mode(TableReader& reader, VolumeConfiguration& configured, bool has_cache) {
   const auto word = reader.string("cache");
   if (!word) return;
   const auto mode = parse_cache_mode(*word);
@@ -460,7 +383,7 @@ void read_cache_mode(TableReader& reader, VolumeConfiguration& configured,
     reader.mistake("cache",
                    "is of volumes on RAID sets; write raid = \"SET\" or pool = \"POOL\", or leave "
                    "it out");
-  } else if (!hardware.cache) {
+  } else if (!has_cache) {
     reader.mistake("cache", "means nothing without a section [cache]; write both or none");
   }
 }
@@ -488,14 +411,14 @@ void read_volume(const Value& section, const std::string& path, Reading& reading
   };
   number("block_size", volume.block_bytes);
   number("physical_block_size", volume.physical_block_bytes);
-  if (volume.backing == Backing::kRaid) check_set(reader, volume, reading.result.hardware);
+  if (volume.backing == Backing::kRaid) check_set(reader, volume, reading.result);
   volume.preallocate = reader.boolean("preallocate").value_or(false);
   const bool on_pool = volume.backing == Backing::kPool;
   configured.open.block_bytes = on_pool && !reader.has("block_size");
   volume.thin = reader.boolean("thin").value_or(!on_pool && !volume.preallocate);
   volume.read_only = reader.boolean("read_only").value_or(false);
   volume.write_cache = reader.boolean("write_cache").value_or(true);
-  read_cache_mode(reader, configured, reading.result.hardware);
+  read_cache_mode(reader, configured, has_cache(reading.result));
   read_identity(reader, volume);
   if (const auto target = reader.string("target")) {
     note(reader, "target", check_target_name(*target));
@@ -540,7 +463,7 @@ void read_pools(TableReader& root, Reading& reading) {
   std::size_t index = 0;
   for (const Value* section : root.tables("pool")) {
     PoolConfiguration pool = read_pool(*section, fmt::format("pool[{}]", ++index),
-                                       {reading.result.member}, reading.mistakes);
+                                       member_names(reading.result), reading.mistakes);
     if (contains(reading.result.pools, pool.name, &PoolConfiguration::name)) {
       reading.mistakes.add(section->line, fmt::format("pool[{}].name", index),
                            fmt::format("{} is another pool's; choose a new one", pool.name));
@@ -558,10 +481,9 @@ void check_space(Reading& reading) {
   std::map<std::string, std::uint64_t> taken;
   for (const VolumeConfiguration& volume : reading.result.volumes) {
     const VolumeSpecification& s = volume.specification;
-    const HardwareConfiguration& hardware = reading.result.hardware;
-    const SetConfiguration* const set = hardware.set(s.raid);
+    const auto [hardware, set] = find_set(reading.result, s.raid);
     if (s.backing != Backing::kRaid || set == nullptr) continue;
-    const auto there = planned_bytes(hardware, *set);
+    const auto there = planned_bytes(*hardware, *set);
     const std::uint64_t before = taken[s.raid];
     taken[s.raid] += s.size_bytes;
     if (!there || before + s.size_bytes <= *there) continue;
@@ -574,45 +496,10 @@ void check_space(Reading& reading) {
   }
 }
 
-// Drives against one another: no two are one file or device, and none is the group's own.
-std::map<std::string, std::string> check_drives(Reading& reading) {
-  std::map<std::string, std::string> owners;
-  std::size_t index = 0;
-  for (const DriveConfiguration& drive : reading.result.hardware.drives) {
-    const std::string key = fmt::format("drive[{}].{}", ++index, describe(drive.medium));
-    if (drive.path.empty()) continue;
-    const auto path = reading.result.state / drive.path;
-    if (const auto claim = claim_of_group(path, reading.result.state)) {
-      reading.mistakes.add(drive.line, key, *claim);
-    }
-    const auto [other, added] =
-        owners.emplace(identity_of(path), fmt::format("drive \"{}\"", drive.name));
-    if (added) continue;
-    reading.mistakes.add(
-        drive.line, key,
-        fmt::format("{} belongs to {}; a file or device is one drive", drive.path, other->second));
-  }
-  const auto& nvram = reading.result.hardware.nvram;
-  if (!nvram) return owners;
-  const auto image = [&](std::string_view key, const std::string& name, std::string what) {
-    const auto path = reading.result.state / name;
-    if (const auto claim = claim_of_group(path, reading.result.state)) {
-      reading.mistakes.add(nvram->line, key, *claim);
-    }
-    const auto [other, added] = owners.emplace(identity_of(path), std::move(what));
-    if (added) return;
-    reading.mistakes.add(nvram->line, key,
-                         fmt::format("{} belongs to {}; choose another file", name, other->second));
-  };
-  image("nvram.file", nvram->path, "the NVRAM");
-  if (!nvram->mirror_path.empty()) image("nvram.mirror", nvram->mirror_path, "the NVRAM's mirror");
-  return owners;
-}
-
 // Volumes against one another: LUNs of one target, files, and whose access records are whose.
 void check_volumes(Reading& reading) {
   std::set<std::pair<std::string, std::uint32_t>> luns;
-  std::map<std::string, std::string> owners = check_drives(reading);
+  std::map<std::string, std::string> owners = check_drives(reading.result, reading.mistakes);
   std::map<std::string, std::size_t> volumes_of_target;
   for (const VolumeConfiguration& volume : reading.result.volumes) {
     const VolumeSpecification& s = volume.specification;
@@ -646,7 +533,9 @@ void read_document(const Value& document, Reading& reading) {
   reading.result.management.listen = Endpoint::ipv4(0x7f000001, kDefaultManagementPort);
   reader.require("group", "a section [group] with name and state");
   if (const Value* section = reader.table("group")) read_group(section, reading);
-  if (const Value* section = reader.table("management")) read_management(section, reading);
+  if (const Value* section = reader.table("management")) {
+    reading.result.management = read_management(*section, reading.folder, reading.mistakes);
+  }
   if (const Value* section = reader.table("limits")) read_limits(section, reading);
   if (const Value* section = reader.table("discovery")) read_discovery(section, reading);
   reader.require("portal", "at least one section [[portal]] with listen");
@@ -655,6 +544,8 @@ void read_document(const Value& document, Reading& reading) {
     read_portal(*section, fmt::format("portal[{}]", ++index), reading);
   }
   read_hardware(reader, reading.mistakes, reading.result.hardware);
+  read_members(reader, reading.mistakes, reading.result);
+  read_lead(reader, reading.folder, reading.mistakes, reading.result);
   read_pools(reader, reading);
   index = 0;
   for (const Value* section : reader.tables("target")) {

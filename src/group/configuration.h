@@ -17,8 +17,11 @@
 
 #include "group/cache_configuration.h"
 #include "group/hardware_configuration.h"
+#include "group/management_configuration.h"
+#include "group/member_configuration.h"
 #include "group/naa.h"
 #include "group/pool_configuration.h"
+#include "group/remote_configuration.h"
 #include "iscsi/target_server.h"
 #include "runtime/io.h"
 
@@ -26,7 +29,6 @@ namespace sandbay::group {
 
 inline constexpr std::string_view kTargetNamePrefix = "iqn.2026-11.org.sandbay:";
 inline constexpr std::uint16_t kDefaultPortalPort = 3260;
-inline constexpr std::uint16_t kDefaultManagementPort = 8260;
 inline constexpr std::uint64_t kSmallestVolumeBytes = std::uint64_t{1} << 20;
 inline constexpr std::uint64_t kLargestVolumeBytes = std::uint64_t{1} << 50;
 inline constexpr std::uint32_t kLargestLun = 255;
@@ -37,11 +39,6 @@ struct PortalConfiguration {
   std::optional<Endpoint> advertised;
   std::uint16_t group_tag = 1;
   std::uint32_t line = 0;
-};
-
-struct ManagementConfiguration {
-  Endpoint listen;
-  bool allow_remote = false;  // An address other than loopback needs it.
 };
 
 enum class Backing : std::uint8_t {
@@ -129,6 +126,10 @@ struct Configuration {
   iscsi::DiscoveryOptions discovery;
   HardwareConfiguration hardware;
   std::string member = "array1";  // What the hardware at the top of the file is called.
+  std::vector<MemberConfiguration> members;  // The others here,
+  std::vector<RemoteMemberConfiguration> remotes;  // and elsewhere.
+  // This daemon is itself a member, of the group whose lead comes there; it has no volumes.
+  std::optional<LeadConfiguration> lead;
   std::vector<PoolConfiguration> pools;
   std::vector<VolumeConfiguration> volumes;
   // Every target that a section [[target]] or an access record of a volume describes; access

@@ -19,19 +19,30 @@ namespace {
 constexpr Duration kTryAgainAfter = std::chrono::seconds(1);
 constexpr Duration kHoldPatience = std::chrono::seconds(5);
 constexpr std::size_t kMostNotes = 16;
+constexpr Duration kTellStallsEvery = std::chrono::minutes(1);
+constexpr std::string_view kStallNote =
+    "its image, or the mirror's, has not been written for a second; until it is, writes go through "
+    "to the drives, and those that it holds already wait before they are changed";
 
 }  // namespace
 
 ControllerCache::ControllerCache(Executor& home, const Configuration& configuration,
-                                 metadata::Store& store, EventLog& events,
+                                 metadata::Store& store, MemberEvents events,
                                  std::function<std::string(const Uuid&)> name_of_set)
     : home_(home),
       configuration_(configuration),
       store_(store),
-      events_(events),
+      events_(std::move(events)),
       name_of_set_(std::move(name_of_set)) {}
 
 ControllerCache::~ControllerCache() { assert(cache_ == nullptr && mirror_ == nullptr); }
+
+void ControllerCache::know_volumes(VolumePlaces places) {
+  for (const auto& [number, place] : places_) {
+    if (cache_ != nullptr && !places.contains(number)) cache_->forget_volume(number);
+  }
+  places_ = std::move(places);
+}
 
 BlockDevice& ControllerCache::above(const Uuid& uuid, BlockDevice& set) {
   assert(!barred_.contains(uuid));
@@ -166,6 +177,21 @@ void ControllerCache::nvram_failed(Error error) {
   events_.add({.severity = Severity::kError,
                .kind = "nvram failed",
                .text = fmt::format("NVRAM: {}", failure_note(error))});
+}
+
+// A disk that is slow again and again is told of once a minute.
+void ControllerCache::nvram_stalled(bool stalled) {
+  if (abandoned_ || stalled == stall_shown_) return;
+  if (stalled && stall_told_ != TimePoint{} && home_.now() - stall_told_ < kTellStallsEvery) return;
+  stall_shown_ = stalled;
+  if (stalled) {
+    stall_told_ = home_.now();
+    events_.add({.severity = Severity::kWarning,
+                 .kind = "nvram slow",
+                 .text = fmt::format("NVRAM: {}", kStallNote)});
+  } else {
+    events_.add({.kind = "nvram slow", .text = "NVRAM: its image is written in time again"});
+  }
 }
 
 std::string ControllerCache::failure_note(Error error) const {
@@ -324,6 +350,7 @@ CacheInfo ControllerCache::show(const VolumePlaces& places) const {
   info.writes = memory_->live_writes();
   info.fullness = memory_->fullness();
   info.battery = describe(memory_->battery().state());
+  if (memory_->stalled()) info.notes.push_back(fmt::format("the NVRAM: {}", kStallNote));
   const bool wanted = !known(configuration_.hardware.nvram).mirror_path.empty();
   if (wanted) info.mirror = memory_->mirrored() ? "good" : "lost";
   return info;

@@ -32,6 +32,7 @@
 #include "group/cache_info.h"
 #include "group/configuration.h"
 #include "group/event_log.h"
+#include "group/member_events.h"
 #include "group/records.h"
 #include "metadata/store.h"
 #include "nvram/nvram.h"
@@ -54,7 +55,7 @@ class ControllerCache {
 
   // All outlive it. `name_of_set` may give an empty name.
   ControllerCache(Executor& home, const Configuration& configuration, metadata::Store& store,
-                  EventLog& events, std::function<std::string(const Uuid&)> name_of_set);
+                  MemberEvents events, std::function<std::string(const Uuid&)> name_of_set);
   ~ControllerCache();  // After finish().
   ControllerCache(const ControllerCache&) = delete;
   ControllerCache& operator=(const ControllerCache&) = delete;
@@ -66,7 +67,7 @@ class ControllerCache {
         return nvram::Nvram::open(home, std::move(options));
       };
 
-  void know_volumes(VolumePlaces places) { places_ = std::move(places); }
+  void know_volumes(VolumePlaces places);
   // What the metadata say; start() does it if nobody has. Only what no daemon should start with is
   // an error, in one line.
   Task<Outcome> load();
@@ -176,6 +177,7 @@ class ControllerCache {
   void note_commit(Error error);
   std::string unwritable_note() const;
   void nvram_failed(Error error);
+  void nvram_stalled(bool stalled);
   std::string failure_note(Error error) const;
   Task<void> close_all();
   Task<void> settle_all(std::shared_ptr<Event> ended);
@@ -192,7 +194,7 @@ class ControllerCache {
   Executor& home_;
   const Configuration& configuration_;
   metadata::Store& store_;
-  EventLog& events_;
+  MemberEvents events_;
   std::function<std::string(const Uuid&)> name_of_set_;
   VolumePlaces places_;
 
@@ -222,6 +224,8 @@ class ControllerCache {
   bool holding_ = false;  // Changes and answers, until the metadata say that it is stale.
   Condition let_go_;
   std::string unwritable_;  // Why the metadata cannot be written; empty: they can.
+  TimePoint stall_told_{};
+  bool stall_shown_ = false;  // The last word on it was that it does not.
   bool lost_at_end_ = false;
   bool abandoned_ = false;  // By stop(): there are no events and no metadata any more.
   std::shared_ptr<Event> closed_;

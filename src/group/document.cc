@@ -130,7 +130,7 @@ std::string Mistakes::text_of(std::uint32_t line, std::string_view key,
                               std::string_view what) const {
   std::string text;
   if (!file_.empty()) text = fmt::format("{}:{}: ", file_, line);
-  if (!key.empty()) text += fmt::format("{}: ", key);
+  if (!key.empty()) text += fmt::format("{}{}: ", prefix_, key);
   return text.append(what);
 }
 

@@ -53,6 +53,8 @@ std::string_view nearest(std::string_view given, const std::vector<std::string>&
 class Mistakes {
  public:
   explicit Mistakes(std::string file) : file_(std::move(file)) {}
+  // Of the keys that follow, all are inside of that: "member[2]." Empty: they are not.
+  void inside(std::string prefix) { prefix_ = std::move(prefix); }
   void add(std::uint32_t line, std::string_view key, std::string_view what);
   // Something that is missing, in the section that begins in this line.
   void add_absence(std::uint32_t line, std::string_view key, std::string_view what);
@@ -62,6 +64,7 @@ class Mistakes {
 
  private:
   std::string file_;
+  std::string prefix_;
   std::string text_of(std::uint32_t line, std::string_view key, std::string_view what) const;
 
   std::multimap<std::uint32_t, std::string> by_line_;

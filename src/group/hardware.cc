@@ -45,20 +45,40 @@ std::string not_written(Error error) {
 
 Hardware::Hardware(Executor& home, const Configuration& configuration, metadata::Store& store,
                    EventLog& events, Uuid group)
+    : Hardware(home, configuration, store, events, group, Part()) {}
+
+Hardware::Hardware(Executor& home, const Configuration& configuration, metadata::Store& store,
+                   EventLog& events, Uuid group, Part part)
     : home_(home),
       configuration_(configuration),
       store_(store),
-      events_(events),
+      events_(events, part.first != nullptr ? part.member : ""),
       group_(group),
+      part_(std::move(part)),
       repeated_(events) {
-  if (configuration.hardware.faults.enabled) power_ = std::make_unique<Power>();
-  cache_ = std::make_unique<ControllerCache>(home, configuration, store, events,
+  if (part_.first != nullptr) {
+    part_.first->others_.push_back(this);
+    power_ = part_.first->power_;
+  } else if (configuration.hardware.faults.enabled) {
+    own_power_ = std::make_unique<Power>();
+    power_ = own_power_.get();
+  }
+  cache_ = std::make_unique<ControllerCache>(home, configuration, store, events_,
                                              [this](const Uuid& set) { return name_of(set); });
 }
 
 Hardware::~Hardware() { assert(bays_.empty()); }
 
 Task<Hardware::Outcome> Hardware::start() {
+  Outcome outcome = co_await open();
+  if (!outcome) co_return outcome;
+  outcome = add_rules();
+  if (!outcome) co_return outcome;
+  outcome = co_await assemble();
+  co_return outcome;
+}
+
+Task<Hardware::Outcome> Hardware::open() {
   Outcome outcome = co_await load();
   if (!outcome) co_return outcome;
   outcome = co_await cache_->load();
@@ -69,10 +89,11 @@ Task<Hardware::Outcome> Hardware::start() {
   outcome = co_await start_cache();
   if (!outcome) co_return outcome;
   outcome = co_await open_drives();
-  if (!outcome) co_return outcome;
-  outcome = add_rules();
-  if (!outcome) co_return outcome;
-  outcome = co_await erase_unfinished();
+  co_return outcome;
+}
+
+Task<Hardware::Outcome> Hardware::assemble() {
+  Outcome outcome = co_await erase_unfinished();
   if (!outcome) co_return outcome;
   outcome = co_await start_controller();
   if (!outcome) co_return outcome;
@@ -100,7 +121,7 @@ Task<Hardware::Outcome> Hardware::load() {
     if (!record) co_return damaged(key, record.error());
     if (record->geometry.block_count != 0) {
       doors_[record->uuid] =
-          std::make_unique<SetDoor>(home_, record->name, record->geometry, power_.get());
+          std::make_unique<SetDoor>(home_, record->name, record->geometry, power_);
     }
     records_.emplace(record->uuid, *record);
   }
@@ -149,8 +170,25 @@ Task<Hardware::Outcome> Hardware::open_nvram() {
   co_return Outcome{};
 }
 
+std::vector<Hardware*> Hardware::all_members() {
+  std::vector<Hardware*> all{this};
+  all.insert(all.end(), others_.begin(), others_.end());
+  return all;
+}
+
+std::string Hardware::name_for_rules(std::string_view nvram) const {
+  return part_.first == nullptr ? std::string(nvram) : fmt::format("{}.{}", part_.member, nvram);
+}
+
 void Hardware::make_engine() {
   const FaultsConfiguration& wanted = configuration_.hardware.faults;
+  if (part_.first != nullptr) {
+    engine_ = part_.first->engine_;
+    if (engine_ == nullptr || nvram_ == nullptr) return;
+    nvram_faults_ = std::make_unique<NvramFaults>(*nvram_);
+    engine_->add_nvram(name_for_rules(kNvramName), *nvram_faults_);
+    return;
+  }
   if (!wanted.enabled) return;
   fault::FaultEngineOptions options;
   options.seed = wanted.seed;
@@ -163,14 +201,22 @@ void Hardware::make_engine() {
                  .text = fault::describe(firing)});
   };
   options.may_fail = [this](const fault::Rule&, const std::string& drive) {
-    return may_fail(drive);
+    return std::ranges::all_of(all_members(), [&](Hardware* each) {
+      return !each->has_drive(drive) || each->may_fail(drive);
+    });
   };
-  options.other_content = [this](const std::string& drive) { return bay(drive)->other_drive(); };
+  options.other_content = [this](const std::string& drive) -> BlockDevice* {
+    for (Hardware* const each : all_members()) {
+      if (each->has_drive(drive)) return each->bay(drive)->other_drive();
+    }
+    return nullptr;
+  };
   options.on_power_cut = [this](const fault::Rule&) { power_lost(); };
-  engine_ = std::make_unique<fault::FaultEngine>(home_, std::move(options));
+  own_engine_ = std::make_unique<fault::FaultEngine>(home_, std::move(options));
+  engine_ = own_engine_.get();
   if (nvram_ == nullptr) return;
   nvram_faults_ = std::make_unique<NvramFaults>(*nvram_);
-  engine_->add_nvram(std::string(kNvramName), *nvram_faults_);
+  engine_->add_nvram(name_for_rules(kNvramName), *nvram_faults_);
 }
 
 Task<Hardware::Outcome> Hardware::start_cache() {
@@ -182,7 +228,7 @@ Task<Hardware::Outcome> Hardware::start_cache() {
   for (const auto& [uuid, door] : doors_) door->share(cache_->cache(), cache_->streams());
   if (engine_ == nullptr || cache_->mirror() == nullptr) co_return Outcome{};
   mirror_faults_ = std::make_unique<NvramFaults>(*cache_->mirror());
-  engine_->add_nvram(std::string(kMirrorName), *mirror_faults_);
+  engine_->add_nvram(name_for_rules(kMirrorName), *mirror_faults_);
   co_return Outcome{};
 }
 
@@ -195,7 +241,7 @@ Task<Hardware::Outcome> Hardware::open_drives() {
   for (const DriveConfiguration& configured : drives) {
     bays_.push_back(std::make_unique<DriveBay>(configured, configuration_.state));
     DriveBay& bay = *bays_.back();
-    const Outcome opened = co_await bay.open(home_, engine_.get(), power_.get(), cache_bytes);
+    const Outcome opened = co_await bay.open(home_, engine_, power_, cache_bytes);
     if (!opened) {
       co_return std::unexpected(fmt::format("{}:{}: drive \"{}\": {}", configuration_.file,
                                             configured.line, configured.name, opened.error()));
@@ -337,7 +383,7 @@ Task<void> Hardware::stop(TimePoint deadline, bool quiet) {
   lost_writes_ = cache_->lost_at_end();
   ended = ended && (quiet || cache_->cache() == nullptr);
   if (ended) {
-    if (mirror_faults_ != nullptr) engine_->remove_nvram(kMirrorName);
+    if (mirror_faults_ != nullptr) engine_->remove_nvram(name_for_rules(kMirrorName));
     mirror_faults_.reset();
     co_await cache_->finish();
   }
@@ -353,8 +399,10 @@ Task<void> Hardware::stop(TimePoint deadline, bool quiet) {
                  .text = "some drive holds requests that do not end; it is left behind"});
     (void)controller_.release();
     for (const auto& each : bays_) each->abandon();
-    (void)engine_.release();
-    (void)power_.release();
+    (void)own_engine_.release();
+    (void)own_power_.release();
+    left_behind_ = true;
+    if (part_.first != nullptr) part_.first->shared_is_left_ = true;
     (void)nvram_faults_.release();
     (void)mirror_faults_.release();
     (void)cache_.release();
@@ -368,8 +416,16 @@ Task<void> Hardware::stop(TimePoint deadline, bool quiet) {
   controller_.reset();
   for (const auto& each : bays_) co_await each->close();
   bays_.clear();
-  engine_.reset();
+  if (engine_ != nullptr && nvram_faults_ != nullptr) {
+    engine_->remove_nvram(name_for_rules(kNvramName));
+  }
   nvram_faults_.reset();
+  if (shared_is_left_) {
+    (void)own_engine_.release();
+    (void)own_power_.release();
+  }
+  own_engine_.reset();
+  engine_ = nullptr;
   battery_.reset();
   if (nvram_ == nullptr) co_return;
   const Error closed = co_await nvram_->close();

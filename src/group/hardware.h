@@ -27,6 +27,7 @@
 #include "group/event_log.h"
 #include "group/hardware_info.h"
 #include "group/hardware_repeats.h"
+#include "group/member_events.h"
 #include "group/power.h"
 #include "group/records.h"
 #include "group/set_door.h"
@@ -43,9 +44,18 @@ class Hardware {
  public:
   using Outcome = std::expected<void, std::string>;
 
-  // All outlive it. `stored` are the metadata of the sets.
+  // One of several members': what it shares with the first of them, which outlives it.
+  struct Part {
+    std::string member;      // For events and for rules that strike its NVRAM.
+    std::string key_prefix;  // Where `store` stands in the group's.
+    Hardware* first = nullptr;
+  };
+
+  // All outlive it.
   Hardware(Executor& home, const Configuration& configuration, metadata::Store& store,
            EventLog& events, Uuid group);
+  Hardware(Executor& home, const Configuration& configuration, metadata::Store& store,
+           EventLog& events, Uuid group, Part part);
   ~Hardware();  // After stop().
   Hardware(const Hardware&) = delete;
   Hardware& operator=(const Hardware&) = delete;
@@ -53,11 +63,18 @@ class Hardware {
   // Only what no daemon should start with is an error, in one line: metadata that cannot be read or
   // written, NVRAM that cannot be opened, a drive that another daemon has, a rule that is wrong.
   Task<Outcome> start();
+  // The same in steps, each for all members before the next: rules name drives of any of them, and
+  // are there before a set is.
+  Task<Outcome> open();
+  Outcome add_rules();  // Of the first.
+  Task<Outcome> assemble();
   // `quiet`: no request of a volume is in flight. The deadline is put off as long as what caches
   // hold goes to the drives.
   Task<void> stop(TimePoint deadline, bool quiet = true);
   // After stop(): acknowledged writes were left behind in a cache that loses them.
   bool lost_writes() const noexcept { return lost_writes_; }
+  // After stop(): something below did not end, and stays until the process ends, with all it needs.
+  bool left_behind() const noexcept { return left_behind_; }
 
   // Before start(): for messages about writes that were lost.
   void know_volumes(ControllerCache::VolumePlaces places) {
@@ -104,7 +121,7 @@ class Hardware {
   // A rule's id, or what is wrong with it. Faults are enabled.
   std::expected<std::string, std::string> add_fault(const std::string& rule);
   // Null where faults are not enabled.
-  fault::FaultEngine* faults() const noexcept { return engine_.get(); }
+  fault::FaultEngine* faults() const noexcept { return engine_; }
   // Whether a file or device is a drive's or the NVRAM's; half a sentence.
   std::optional<std::string> claim_on(const std::filesystem::path& path) const;
 
@@ -115,7 +132,6 @@ class Hardware {
   Task<Outcome> start_cache();
   Task<Error> lose_blocks(Uuid set, std::vector<Extent> extents);
   Task<Outcome> open_drives();
-  Outcome add_rules();
   Task<Outcome> erase_unfinished();
   Task<Outcome> erase_remains(std::string set, MakingRecord making);
   Task<Outcome> start_controller();
@@ -135,8 +151,16 @@ class Hardware {
   Task<Error> keep_record(Uuid set);
   void on_event(const raid::ControllerEvent& event);
   void tell_engine(const raid::ControllerEvent& event);
-  // States for fault rules, from the sets themselves; of `ended` what it says has ended.
+  // States for fault rules, from the sets of all members; of `ended` what it says has ended.
+  struct States {
+    bool degraded = false;
+    std::set<raid::MaintenanceProgress::Kind> under_way;
+  };
+  void add_states(const raid::ControllerEvent* ended, States& states) const;
   void say_states(const raid::ControllerEvent* ended);
+  std::vector<Hardware*> all_members();
+  // "A", or "MEMBER.A"
+  std::string name_for_rules(std::string_view nvram) const;
   bool may_fail(const std::string& drive) const;
   void power_lost();
   Task<void> end_by_power_cut();
@@ -153,20 +177,24 @@ class Hardware {
   Executor& home_;
   const Configuration& configuration_;
   metadata::Store& store_;
-  EventLog& events_;
+  MemberEvents events_;
   Uuid group_;
+  Part part_;
+  std::vector<Hardware*> others_;  // The first has them.
   std::map<Uuid, SetRecord> records_;
   std::map<Uuid, std::uint64_t> used_ends_;
   std::map<std::string, MakingRecord> unfinished_;  // By the set's name.
   std::map<std::string, std::string> not_made_;     // Sets, and why.
-  std::unique_ptr<Power> power_;                    // Null where it cannot be cut.
+  std::unique_ptr<Power> own_power_;                // The first member's.
+  Power* power_ = nullptr;                          // Null where it cannot be cut.
   std::map<Uuid, std::unique_ptr<SetDoor>> doors_;
   std::unique_ptr<ControllerCache> cache_;  // There from the beginning to the end.
   std::unique_ptr<nvram::Nvram> nvram_;
   std::unique_ptr<NvramFaults> nvram_faults_;
   std::unique_ptr<NvramFaults> mirror_faults_;
   std::unique_ptr<nvram::Battery::Observer> battery_;
-  std::unique_ptr<fault::FaultEngine> engine_;
+  std::unique_ptr<fault::FaultEngine> own_engine_;  // The first member's.
+  fault::FaultEngine* engine_ = nullptr;
   std::vector<std::unique_ptr<DriveBay>> bays_;
   std::unique_ptr<raid::Controller> controller_;
   RepeatedEvents repeated_;
@@ -174,6 +202,8 @@ class Hardware {
   bool started_ = false;  // Volumes may stand on doors.
   bool stopping_ = false;
   bool lost_writes_ = false;
+  bool left_behind_ = false;
+  bool shared_is_left_ = false;  // Some other member was left behind, with what it shares.
   Condition wake_;
   Gate gate_;
 };

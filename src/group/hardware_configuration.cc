@@ -231,7 +231,7 @@ void read_nvram(const Value& section, Mistakes& mistakes, HardwareConfiguration&
   hardware.nvram = std::move(nvram);
 }
 
-void read_faults(const Value& section, Mistakes& mistakes, FaultsConfiguration& faults) {
+void read_rules(const Value& section, Mistakes& mistakes, FaultsConfiguration& faults) {
   TableReader reader(section, "faults", mistakes);
   faults.enabled = reader.boolean("enabled").value_or(false);
   faults.seed = reader.integer("seed", 0, kMostSeed).value_or(faults.seed);
@@ -324,40 +324,37 @@ class Uses {
 };
 
 // What the engine would refuse a rule for, as far as the file alone says.
-std::optional<std::string> place_error(const HardwareConfiguration& hardware,
+std::optional<std::string> place_error(const std::vector<const HardwareConfiguration*>& members,
                                        const fault::Rule& rule) {
   using Kind = fault::Place::Kind;
   const std::string& name = rule.at.name;
   const auto unknown_drive = [&](const std::string& drive) {
     const bool number = !drive.empty() && drive.find_first_not_of("0123456789") == drive.npos;
-    return !drive.empty() && !number && hardware.drive(drive) == nullptr;
+    return !drive.empty() && !number &&
+           std::ranges::none_of(members, [&](const HardwareConfiguration* hardware) {
+             return hardware->drive(drive) != nullptr;
+           });
   };
   for (const std::string& drive : {rule.at.kind == Kind::kDrive ? name : "", rule.to_drive}) {
     if (unknown_drive(drive)) {
       return fmt::format("there is no drive \"{}\"; write the name of a section [[drive]]", drive);
     }
   }
-  const bool enclosure_there =
-      name.empty() || std::ranges::find(hardware.drives, name, &DriveConfiguration::enclosure) !=
-                          hardware.drives.end();
+  const auto has_enclosure = [&](const HardwareConfiguration* hardware) {
+    return std::ranges::find(hardware->drives, name, &DriveConfiguration::enclosure) !=
+           hardware->drives.end();
+  };
+  const bool enclosure_there = name.empty() || std::ranges::any_of(members, has_enclosure);
   if (rule.at.kind == Kind::kEnclosure && !enclosure_there) {
     return fmt::format(
         "no drive is in enclosure \"{}\"; write the enclosure of a section [[drive]]", name);
   }
-  if (rule.at.kind == Kind::kNvram && !hardware.nvram) {
+  const bool nvram_there = std::ranges::any_of(
+      members, [](const HardwareConfiguration* hardware) { return hardware->nvram.has_value(); });
+  if (rule.at.kind == Kind::kNvram && !nvram_there) {
     return "there is no NVRAM; add a section [nvram]";
   }
   return std::nullopt;
-}
-
-void check_rules(const HardwareConfiguration& hardware, Mistakes& mistakes) {
-  for (const std::string& text : hardware.faults.rules) {
-    const auto rule = fault::parse_rule(text);
-    if (!rule) continue;  // Said already.
-    if (const auto error = place_error(hardware, *rule)) {
-      mistakes.add(hardware.faults.line, "faults.rules", fmt::format("\"{}\": {}", text, *error));
-    }
-  }
 }
 
 // What stands in NVRAM against its size.
@@ -496,11 +493,23 @@ void read_hardware(TableReader& root, Mistakes& mistakes, HardwareConfiguration&
   }
   if (const Value* section = root.table("nvram")) read_nvram(*section, mistakes, hardware);
   hardware.cache = read_cache(root, mistakes);
-  if (const Value* section = root.table("faults")) {
-    read_faults(*section, mistakes, hardware.faults);
-  }
   check_hardware(hardware, mistakes);
-  check_rules(hardware, mistakes);
+}
+
+void read_faults(TableReader& root, Mistakes& mistakes, HardwareConfiguration& hardware,
+                 const std::vector<const HardwareConfiguration*>& others) {
+  const Value* const section = root.table("faults");
+  if (section == nullptr) return;
+  read_rules(*section, mistakes, hardware.faults);
+  std::vector<const HardwareConfiguration*> members{&hardware};
+  members.insert(members.end(), others.begin(), others.end());
+  for (const std::string& text : hardware.faults.rules) {
+    const auto rule = fault::parse_rule(text);
+    if (!rule) continue;  // Said already.
+    if (const auto error = place_error(members, *rule)) {
+      mistakes.add(hardware.faults.line, "faults.rules", fmt::format("\"{}\": {}", text, *error));
+    }
+  }
 }
 
 }  // namespace sandbay::group

@@ -106,8 +106,11 @@ struct HardwareConfiguration {
   const SetConfiguration* set(std::string_view name) const;
 };
 
-// Reads the sections [[drive]], [[raid]], [nvram], [cache] and [faults]; every mistake is noted.
+// Reads the sections [[drive]], [[raid]], [nvram] and [cache]; every mistake is noted.
 void read_hardware(TableReader& root, Mistakes& mistakes, HardwareConfiguration& hardware);
+// Reads the section [faults], whose rules strike what all members have, `hardware` and `others`.
+void read_faults(TableReader& root, Mistakes& mistakes, HardwareConfiguration& hardware,
+                 const std::vector<const HardwareConfiguration*>& others);
 
 // What raid::Controller is asked for to make this set.
 raid::NewSet new_set_of(const SetConfiguration& set, const Uuid& group_uuid);

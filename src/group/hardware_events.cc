@@ -48,12 +48,14 @@ constexpr EventWords kWords[] = {
     {Kind::kJournalReplayed, Severity::kInformation, "journal replayed", "journal.replayed"},
     {Kind::kJournalLost, Severity::kError, "journal lost", "journal.lost"},
     {Kind::kNoRoom, Severity::kError, "no room", "drive.full"},
+    {Kind::kWriteRefused, Severity::kWarning, "write refused", "write.refused"},
 };
 
 // May come with every request, and says nothing new of sets.
 bool concerns_data(Kind kind) {
   return kind == Kind::kCorruption || kind == Kind::kMismatch ||
-         kind == Kind::kMediumErrorRepaired || kind == Kind::kSectorsLost;
+         kind == Kind::kMediumErrorRepaired || kind == Kind::kSectorsLost ||
+         kind == Kind::kWriteRefused;
 }
 
 const EventWords& words_of(Kind kind) {
@@ -90,26 +92,31 @@ void Hardware::tell_engine(const raid::ControllerEvent& event) {
   if (!name.empty()) engine_->notify(name);
 }
 
-void Hardware::say_states(const raid::ControllerEvent* ended) {
-  if (engine_ == nullptr || controller_ == nullptr) return;
-  using Progress = raid::MaintenanceProgress::Kind;
-  bool degraded = false;
-  std::set<Progress> under_way;
+void Hardware::add_states(const raid::ControllerEvent* ended, States& states) const {
+  if (controller_ == nullptr) return;
   for (const raid::ManagedSet* const set : controller_->sets()) {
-    degraded |= set->running() && set->health() == Health::kDegraded;
+    states.degraded |= set->running() && set->health() == Health::kDegraded;
     if (!set->running() || set->maintenance() == nullptr) continue;
     const bool over = ended != nullptr && ended->set == set->name() &&
                       (ended->kind == Kind::kRebuildEnded || ended->kind == Kind::kCopyEnded ||
                        ended->kind == Kind::kVerifyEnded);
-    if (!over) under_way.insert(set->maintenance()->progress().kind);
+    if (!over) states.under_way.insert(set->maintenance()->progress().kind);
   }
+}
+
+void Hardware::say_states(const raid::ControllerEvent* ended) {
+  if (engine_ == nullptr || controller_ == nullptr) return;
+  using Progress = raid::MaintenanceProgress::Kind;
+  States states;
+  Hardware& first = part_.first != nullptr ? *part_.first : *this;
+  for (const Hardware* const each : first.all_members()) each->add_states(ended, states);
   const auto say = [&](std::string_view name, bool value) {
     if (engine_->state(name) != (value ? 1 : 0)) engine_->set_state(name, value ? 1 : 0);
   };
-  say("rebuilding", under_way.contains(Progress::kRebuild));
-  say("copying", under_way.contains(Progress::kCopy));
-  say("verifying", under_way.contains(Progress::kVerify));
-  say("degraded", degraded);
+  say("rebuilding", states.under_way.contains(Progress::kRebuild));
+  say("copying", states.under_way.contains(Progress::kCopy));
+  say("verifying", states.under_way.contains(Progress::kVerify));
+  say("degraded", states.degraded);
 }
 
 // Within redundancy: the drive's set survives without it, and without all that is not whole now.
@@ -161,7 +168,7 @@ void Hardware::learn_door(raid::ManagedSet* set) {
   auto& door = doors_[set->uuid()];
   const Geometry& geometry = records_.at(set->uuid()).geometry;
   if (door == nullptr || (!started_ && !door->leads())) {
-    door = std::make_unique<SetDoor>(home_, set->name(), geometry, power_.get());
+    door = std::make_unique<SetDoor>(home_, set->name(), geometry, power_);
     door->share(cache_->cache(), cache_->streams());
   }
   if (door->leads() || !cache_->bar(set->uuid()).empty()) return;
@@ -178,14 +185,19 @@ void Hardware::learn_door(raid::ManagedSet* set) {
 void Hardware::power_lost() {
   if (power_->off()) return;
   power_->turn_off();
-  if (nvram_ != nullptr) nvram_->cut_power();
-  if (cache_->mirror() != nullptr) cache_->mirror()->cut_power();
+  for (Hardware* const each : all_members()) {
+    if (each->nvram_ != nullptr) each->nvram_->cut_power();
+    if (each->cache_->mirror() != nullptr) each->cache_->mirror()->cut_power();
+  }
   spawn(end_by_power_cut());
 }
 
 Task<void> Hardware::end_by_power_cut() {
-  for (const auto& each : bays_) {
-    if (each->cache() != nullptr) co_await each->cache()->settled();
+  const std::vector<Hardware*> all = all_members();
+  for (Hardware* const member : all) {
+    for (const auto& each : member->bays_) {
+      if (each->cache() != nullptr) co_await each->cache()->settled();
+    }
   }
   events_.add({.severity = Severity::kError,
                .kind = "power cut",
@@ -235,6 +247,20 @@ void Hardware::say_policies() {
 Task<void> Hardware::look_for_drives() {
   for (const auto& each : bays_) {
     DriveBay* const bay = each.get();
+    if (bay->take_displaced()) {
+      events_.add({.severity = Severity::kError,
+                   .kind = "drive file gone",
+                   .drive = bay->configured().name,
+                   .text = fmt::format("drive {}: {}", bay->configured().name,
+                                       bay->displacement())});
+    }
+    if (const auto serial = bay->take_changed_serial()) {
+      events_.add({.severity = Severity::kWarning,
+                   .kind = "drive identity",
+                   .drive = bay->configured().name,
+                   .text = fmt::format("drive {}: it says now that its serial number is \"{}\"",
+                                       bay->configured().name, *serial)});
+    }
     if (!bay->may_have_come()) continue;
     const auto drives = controller_->show_drives();
     const auto known = std::ranges::find(drives, bay->configured().name, &raid::DriveInfo::name);
@@ -251,7 +277,7 @@ Task<void> Hardware::reopen(DriveBay* bay) {
     if (!removed) co_return;  // It holds requests that do not end.
     co_await bay->close();
   }
-  const Outcome opened = co_await bay->open(home_, engine_.get(), power_.get(), bay->cache_bytes());
+  const Outcome opened = co_await bay->open(home_, engine_, power_, bay->cache_bytes());
   if (!opened || bay->device() == nullptr) co_return;
   const Outcome inserted = co_await controller_->insert_drive(name, bay->device());
   events_.add({.severity = inserted ? Severity::kInformation : Severity::kWarning,

@@ -23,6 +23,7 @@ struct DriveInfo {
   std::string enclosure;  // Empty: none.
   std::string serial;
   bool rotational = false;
+  std::string member;
   // Told by drives that can break; zeros otherwise.
   std::uint64_t unreadable_blocks = 0;
   std::uint64_t recovered_errors = 0;
@@ -32,6 +33,7 @@ struct DriveInfo {
 
 struct SetInfo {
   raid::SetInfo raid;
+  std::string member;
   bool declared = false;  // Stands in the configuration file.
   // In what drives and file disagree, and what the cache has to say; sentences.
   std::vector<std::string> notes;

@@ -90,7 +90,8 @@ void Hardware::raise_used_end(const Uuid& set, std::uint64_t end, metadata::Batc
   if (known == used_ends_.end()) return;  // All of it may have been.
   // Also where it is no more than was known: the commit that was to keep that may have failed.
   known->second = std::max(known->second, end);
-  batch.put(used_key(set), encode_used(known->second));
+  // The batch is the group's.
+  batch.put(part_.key_prefix + used_key(set), encode_used(known->second));
 }
 
 // Drives ------------------------------------------------------------------------------------------
@@ -112,6 +113,7 @@ std::vector<DriveInfo> Hardware::show_drives() const {
       if (found->use == raid::DriveUse::kAbsent && found->why.empty()) {
         info.raid.why = each->absence();
       }
+      if (info.raid.why.empty()) info.raid.why = each->displacement();
     } else {
       info.raid.name = configured.name;
       info.raid.use = raid::DriveUse::kAbsent;

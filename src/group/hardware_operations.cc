@@ -29,7 +29,7 @@ Refusal no_such_set(const std::string& name) {
 // Drives
 // --------------------------------------------------------------------------------------------
 
-Task<std::vector<DriveInfo>> RunningGroup::drives_now() { co_return hardware_->show_drives(); }
+Task<std::vector<DriveInfo>> RunningGroup::drives_now() { co_return members_->show_drives(); }
 
 Task<std::vector<DriveInfo>> RunningGroup::list_drives() {
   auto list = co_await looking(drives_now(), {});
@@ -37,7 +37,7 @@ Task<std::vector<DriveInfo>> RunningGroup::list_drives() {
 }
 
 Task<Answer<DriveInfo>> RunningGroup::drive_now(std::string name) {
-  for (DriveInfo& drive : hardware_->show_drives()) {
+  for (DriveInfo& drive : members_->show_drives()) {
     if (drive.raid.name == name) co_return std::move(drive);
   }
   co_return std::unexpected(no_such_drive(name));
@@ -50,8 +50,9 @@ Task<Answer<DriveInfo>> RunningGroup::show_drive(std::string name) {
 }
 
 Task<Answer<DriveInfo>> RunningGroup::fail_drive_now(std::string name) {
-  if (!hardware_->has_drive(name)) co_return std::unexpected(no_such_drive(name));
-  const auto failed = co_await hardware_->fail_drive(name);
+  Hardware* const hardware = members_->hardware_of_drive(name);
+  if (hardware == nullptr) co_return std::unexpected(no_such_drive(name));
+  const auto failed = co_await hardware->fail_drive(name);
   if (!failed) co_return refuse(Refusal::Code::kConflict, failed.error());
   auto info = co_await drive_now(std::move(name));
   co_return info;
@@ -63,14 +64,24 @@ Task<Answer<DriveInfo>> RunningGroup::fail_drive(std::string name) {
 }
 
 Task<Answer<DriveInfo>> RunningGroup::replace_drive_now(std::string name, std::string by) {
-  const bool is_role = name.find(':') != std::string::npos;
-  if (!is_role && !hardware_->has_drive(name)) co_return std::unexpected(no_such_drive(name));
-  if (!by.empty() && !hardware_->has_drive(by)) co_return std::unexpected(no_such_drive(by));
-  const auto before = hardware_->show_drives();
-  const auto replaced = co_await hardware_->replace_drive(name, by);
+  const auto colon = name.find(':');
+  const bool is_role = colon != std::string::npos;
+  Hardware* const hardware = is_role ? members_->hardware_of_set(name.substr(0, colon))
+                                     : members_->hardware_of_drive(name);
+  if (hardware == nullptr) {
+    co_return std::unexpected(is_role ? no_such_set(name.substr(0, colon)) : no_such_drive(name));
+  }
+  if (!by.empty() && !hardware->has_drive(by)) {
+    const bool elsewhere = members_->hardware_of_drive(by) != nullptr;
+    if (!elsewhere) co_return std::unexpected(no_such_drive(by));
+    co_return refuse(Refusal::Code::kConflict,
+                     fmt::format("drive {} is another member's; name one of the same", by));
+  }
+  const auto before = members_->show_drives();
+  const auto replaced = co_await hardware->replace_drive(name, by);
   if (!replaced) co_return refuse(Refusal::Code::kConflict, replaced.error());
   // The answer is the drive that is written now.
-  for (const DriveInfo& now : hardware_->show_drives()) {
+  for (const DriveInfo& now : members_->show_drives()) {
     const auto same = [&](const DriveInfo& old) { return old.raid.name == now.raid.name; };
     const auto old = std::ranges::find_if(before, same);
     const bool taken =
@@ -87,8 +98,9 @@ Task<Answer<DriveInfo>> RunningGroup::replace_drive(std::string name, std::strin
 }
 
 Task<Answer<DriveInfo>> RunningGroup::erase_drive_now(std::string name) {
-  if (!hardware_->has_drive(name)) co_return std::unexpected(no_such_drive(name));
-  const auto erased = co_await hardware_->erase_drive(name);
+  Hardware* const hardware = members_->hardware_of_drive(name);
+  if (hardware == nullptr) co_return std::unexpected(no_such_drive(name));
+  const auto erased = co_await hardware->erase_drive(name);
   if (!erased) co_return refuse(Refusal::Code::kConflict, erased.error());
   auto info = co_await drive_now(std::move(name));
   co_return info;
@@ -104,7 +116,7 @@ Task<Answer<DriveInfo>> RunningGroup::erase_drive(std::string name) {
 
 SetInfo RunningGroup::with_space(SetInfo set) const {
   const std::vector<Extent> taken = taken_on(set.raid.uuid);
-  const SetDoor* const door = hardware_->door(set.raid.uuid);
+  const SetDoor* const door = members_->door(set.raid.uuid);
   const std::uint32_t block_bytes = door != nullptr ? door->geometry().block_bytes : 512;
   for (const auto& [name, volume] : volumes_) {
     const auto& placement = volume->record().placement;
@@ -117,7 +129,7 @@ SetInfo RunningGroup::with_space(SetInfo set) const {
 
 Task<std::vector<SetInfo>> RunningGroup::sets_now() {
   std::vector<SetInfo> list;
-  for (SetInfo& set : hardware_->show_sets()) list.push_back(with_space(std::move(set)));
+  for (SetInfo& set : members_->show_sets()) list.push_back(with_space(std::move(set)));
   co_return list;
 }
 
@@ -127,7 +139,7 @@ Task<std::vector<SetInfo>> RunningGroup::list_sets() {
 }
 
 Task<Answer<SetInfo>> RunningGroup::set_now(std::string name) {
-  for (SetInfo& set : hardware_->show_sets()) {
+  for (SetInfo& set : members_->show_sets()) {
     if (set.raid.name == name) co_return with_space(std::move(set));
   }
   co_return std::unexpected(no_such_set(name));
@@ -140,8 +152,9 @@ Task<Answer<SetInfo>> RunningGroup::show_set(std::string name) {
 }
 
 Task<Answer<SetInfo>> RunningGroup::verify_set_now(std::string name) {
-  if (!hardware_->has_set(name)) co_return std::unexpected(no_such_set(name));
-  const auto asked = hardware_->verify_set(name);
+  Hardware* const hardware = members_->hardware_of_set(name);
+  if (hardware == nullptr) co_return std::unexpected(no_such_set(name));
+  const auto asked = hardware->verify_set(name);
   if (!asked) co_return refuse(Refusal::Code::kConflict, asked.error());
   auto info = co_await set_now(std::move(name));
   co_return info;
@@ -156,14 +169,14 @@ Task<Answer<SetInfo>> RunningGroup::verify_set(std::string name) {
 // --------------------------------------------------------------------------------------------
 
 std::optional<Refusal> RunningGroup::refusal_of_faults() const {
-  if (hardware_->faults() != nullptr) return std::nullopt;
+  if (members_->first().faults() != nullptr) return std::nullopt;
   return Refusal{.code = Refusal::Code::kConflict,
                  .message = fmt::format("faults are not enabled; write enabled = true in a section "
                                         "[faults] of {} and restart the daemon",
                                         configuration_.file)};
 }
 
-Task<FaultsInfo> RunningGroup::faults_now() { co_return hardware_->show_faults(); }
+Task<FaultsInfo> RunningGroup::faults_now() { co_return members_->first().show_faults(); }
 
 Task<FaultsInfo> RunningGroup::list_faults() {
   auto info = co_await looking(faults_now(), {});
@@ -172,9 +185,9 @@ Task<FaultsInfo> RunningGroup::list_faults() {
 
 Task<Answer<AddedFault>> RunningGroup::add_fault_now(std::string rule) {
   if (auto refusal = refusal_of_faults()) co_return std::unexpected(*refusal);
-  const auto id = hardware_->add_fault(rule);
+  const auto id = members_->first().add_fault(rule);
   if (!id) co_return refuse(Refusal::Code::kInvalid, id.error());
-  for (fault::RuleView& view : hardware_->faults()->list()) {
+  for (fault::RuleView& view : members_->first().faults()->list()) {
     if (view.id == *id) co_return AddedFault{.rule = std::move(view)};
   }
   co_return AddedFault{.rule = {.id = *id, .text = std::move(rule)}};
@@ -188,10 +201,10 @@ Task<Answer<AddedFault>> RunningGroup::add_fault(std::string rule) {
 Task<Answer<void>> RunningGroup::clear_fault_now(std::string id) {
   if (auto refusal = refusal_of_faults()) co_return std::unexpected(*refusal);
   if (id.empty()) {
-    hardware_->faults()->clear_all();
+    members_->first().faults()->clear_all();
     co_return Answer<void>{};
   }
-  if (hardware_->faults()->clear(id)) co_return Answer<void>{};
+  if (members_->first().faults()->clear(id)) co_return Answer<void>{};
   co_return refuse(Refusal::Code::kNotFound,
                    fmt::format("there is no fault rule \"{}\"; see the list of faults", id));
 }

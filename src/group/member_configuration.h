@@ -4,7 +4,11 @@
 #pragma once
 
 #include <cstdint>
+#include <filesystem>
+#include <map>
 #include <string>
+#include <string_view>
+#include <utility>
 #include <vector>
 
 #include "group/hardware_configuration.h"
@@ -23,17 +27,27 @@ struct MemberConfiguration {
   std::uint32_t line = 0;
 };
 
-// Reads all sections [[member]]; every mistake is noted. What the group has already been read of
-// `configuration`, to which they are added.
+// Reads all sections [[member]], and [faults], which is all members'; every mistake is noted. They
+// are added to `configuration`, of which [group] and the first member have been read.
 void read_members(TableReader& root, Mistakes& mistakes, Configuration& configuration);
 
 // The names of all members, the one at the top of the file first.
 std::vector<std::string> member_names(const Configuration& configuration);
 
-// What a member's hardware is built from: its own, and its files under STATE/members/NAME.
+// STATE/members/NAME, where relative paths of its sections start.
+std::filesystem::path state_of(const Configuration& group, const MemberConfiguration& member);
+// What a member's hardware is built from: its own sections, and what is the group's.
 Configuration configuration_of(const Configuration& group, const MemberConfiguration& member);
 
-// The member whose set has the name, and the set; null if there is none.
-const SetConfiguration* find_set(const Configuration& configuration, std::string_view name);
+// The set of that name, and the hardware that it is of; nulls if there is none.
+std::pair<const HardwareConfiguration*, const SetConfiguration*> find_set(
+    const Configuration& configuration, std::string_view name);
+std::vector<std::string> set_names(const Configuration& configuration);
+bool has_cache(const Configuration& configuration);
+
+// Drives and NVRAM of all members against one another: no two are one file or device, and none is
+// the group's own. Whose each of them is, by identity_of().
+std::map<std::string, std::string> check_drives(const Configuration& configuration,
+                                                Mistakes& mistakes);
 
 }  // namespace sandbay::group

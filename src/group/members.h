@@ -21,6 +21,7 @@
 #include "group/event_log.h"
 #include "group/hardware.h"
 #include "group/member.h"
+#include "group/remote_member.h"
 #include "metadata/store.h"
 
 namespace sandbay::group {
@@ -49,6 +50,7 @@ class Members {
   // In the order of the file; the first is the one at its top.
   const std::vector<Hardware*>& local() const noexcept { return local_; }
   Hardware& first() const noexcept { return *local_.front(); }
+  const std::vector<RemoteMember*>& remote() const noexcept { return remote_; }
   Member* find(const std::string& name) const;
   Member* with_set(const Uuid& set) const;
   // Whose hardware it is; null: nobody's.
@@ -63,20 +65,26 @@ class Members {
   std::string refusal(const Uuid& set) const;
   // Of local members alone; null: none has it.
   SetDoor* door(const Uuid& set) const;
+  // See Hardware; of a set that some member does not have all is used, and nothing is raised.
+  std::uint64_t used_end(const Uuid& set) const;
+  void raise_used_end(const Uuid& set, std::uint64_t end, metadata::Batch& batch);
+  std::vector<DriveInfo> show_drives() const;
+  std::vector<SetInfo> show_sets() const;
   // Whether a file or device is some member's; half a sentence.
   std::optional<std::string> claim_on(const std::filesystem::path& path) const;
   bool has_cache() const;
+  // What volumes on pools share for reading ahead; null: no member has a cache.
+  cache::StreamBudget* streams() const;
+  // Of all local members that have one.
+  std::vector<cache::Cache*> caches() const;
 
  private:
   struct Local;
 
-  Executor& home_;
-  const Configuration& configuration_;
-  metadata::Store& store_;
-  EventLog& events_;
-  Uuid group_;
+  std::vector<std::unique_ptr<Local>> parts_;  // Of all local ones but the first.
   std::vector<std::unique_ptr<Member>> members_;
   std::vector<Hardware*> local_;
+  std::vector<RemoteMember*> remote_;
   bool lost_writes_ = false;
 };
 

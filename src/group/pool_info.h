@@ -32,6 +32,7 @@ struct PoolInfo {
   std::string name;
   std::string uuid;
   std::vector<std::string> members;
+  std::vector<std::string> leaving;  // Of them: those whose sets are emptied.
   std::uint64_t page_bytes = 0;
   std::uint32_t block_bytes = 0;
   std::string reason;  // Why it could not be opened; empty if it is open.
@@ -41,6 +42,7 @@ struct PoolInfo {
   std::uint64_t provisioned_bytes = 0;  // Sum of the sizes of its volumes.
   std::uint32_t volumes = 0;
   std::uint32_t snapshots = 0;
+  bool declared = false;      // Stands in the configuration file.
   bool map_in_nvram = false;  // Changes of the map are logged in NVRAM.
   std::vector<PoolStoreInfo> stores;
   std::vector<PoolOutsideInfo> outside;

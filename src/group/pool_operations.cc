@@ -20,6 +20,12 @@ std::unexpected<Refusal> refuse(Refusal::Code code, std::string message) {
 
 }  // namespace
 
+Refusal role_refusal() {
+  return {.code = Refusal::Code::kConflict,
+          .message = "this daemon is a member of a group: pools and volumes are made at the "
+                     "group's lead"};
+}
+
 Refusal no_such_pool(const std::string& name) {
   return {.code = Refusal::Code::kNotFound,
           .message = fmt::format("there is no pool \"{}\"; see the list of pools", name)};
@@ -41,7 +47,7 @@ std::vector<std::string> RunningGroup::volumes_on(const Uuid& set) const {
   }
   for (const VolumeRecord& record : planned_) {
     const bool there = record.placement && record.placement->set == set;
-    const bool to_be = !record.placement && hardware_->find_set(record.specification.raid) == set;
+    const bool to_be = !record.placement && members_->find_set(record.specification.raid) == set;
     if (there || to_be) names.push_back(record.specification.name);
   }
   for (const auto& leaving : leaving_) {
@@ -74,6 +80,8 @@ Task<void> RunningGroup::warn_of_space(Uuid volume) {
 
 PoolInfo RunningGroup::info_of(const ServedPool& pool) const {
   PoolInfo info = pools_->show(pool);
+  info.declared = std::ranges::any_of(
+      configuration_.pools, [&](const PoolConfiguration& one) { return one.name == info.name; });
   for (const auto& [name, volume] : volumes_) {
     if (volume->record().pool != pool.uuid()) continue;
     ++info.volumes;
@@ -121,7 +129,7 @@ TaskInfo RunningGroup::info_of(const ServedPool& pool, const pool::HousekeepingV
                 .stuck = view.stuck == Error::kNone ? "" : std::string(describe(view.stuck))};
   const auto& map = pool.pool()->map();
   const auto store = map.stores().find(view.store);
-  if (store != map.stores().end()) info.object = hardware_->name_of(store->second.record.uuid);
+  if (store != map.stores().end()) info.object = members_->name_of(store->second.record.uuid);
   const pool::Branch* const branch = view.branch != 0 ? map.find(view.branch) : nullptr;
   const auto uuid = branch != nullptr ? parse_uuid(branch->record.label) : std::nullopt;
   const auto volume = uuid ? find(*uuid) : nullptr;
@@ -172,6 +180,7 @@ Task<std::vector<PoolCheckInfo>> RunningGroup::check_group() {
 // Making and deleting ---------------------------------------------------------------------------
 
 Task<Answer<CreatedPool>> RunningGroup::create_pool_now(CreatePoolRequest request) {
+  if (configuration_.lead) co_return std::unexpected(role_refusal());
   if (const auto error = check_volume_name(request.name)) {
     co_return refuse(Refusal::Code::kInvalid, fmt::format("name: {}", *error));
   }
@@ -179,7 +188,11 @@ Task<Answer<CreatedPool>> RunningGroup::create_pool_now(CreatePoolRequest reques
     co_return refuse(Refusal::Code::kInvalid,
                      fmt::format("pool \"{}\": page: {}", request.name, *error));
   }
-  if (request.members.empty()) request.members.push_back(pools_->member());
+  const std::string& first = configuration_.member;
+  const ServedPool* const same = pools_->find(request.name);
+  const bool first_is_free = pools_->pool_of_member(first) == nullptr ||
+                             (same != nullptr && pools_->pool_of_member(first) == same);
+  if (request.members.empty() && first_is_free) request.members.push_back(first);
   if (const ServedPool* const there = pools_->find(request.name)) {
     const PoolRecord& record = there->record();
     if (record.page_bytes == request.page_bytes && record.members == request.members) {
@@ -192,7 +205,7 @@ Task<Answer<CreatedPool>> RunningGroup::create_pool_now(CreatePoolRequest reques
                     request.name, format_size(record.page_bytes), fmt::join(record.members, ", ")));
   }
   for (const std::string& member : request.members) {
-    if (member != pools_->member()) {
+    if (members_->find(member) == nullptr) {
       co_return refuse(
           Refusal::Code::kNotFound,
           fmt::format("pool \"{}\": there is no member \"{}\"; see the list of members",
@@ -213,6 +226,7 @@ Task<Answer<CreatedPool>> RunningGroup::create_pool_now(CreatePoolRequest reques
   const auto made = co_await pools_->create({.uuid = make_uuid(Executor::current().random()),
                                              .name = request.name,
                                              .members = std::move(request.members),
+                                             .leaving = {},
                                              .page_bytes = request.page_bytes,
                                              .block_bytes = 0});
   if (!made) {

@@ -21,6 +21,7 @@ std::string encode(const PoolRecord& record) {
                   {"uuid", format_uuid(record.uuid)},
                   {"name", record.name},
                   {"members", record.members},
+                  {"leaving", record.leaving},
                   {"page", record.page_bytes},
                   {"block_size", record.block_bytes}});
 }
@@ -43,6 +44,7 @@ std::expected<PoolRecord, std::string> decode_pool(std::string_view text) {
     PoolRecord record{.uuid = uuid_from(value.at("uuid")),
                       .name = value.at("name").get<std::string>(),
                       .members = value.at("members").get<std::vector<std::string>>(),
+                      .leaving = value.value("leaving", std::vector<std::string>{}),
                       .page_bytes = value.at("page").get<std::uint64_t>(),
                       .block_bytes = value.at("block_size").get<std::uint32_t>()};
     if (const auto error = check_page_bytes(record.page_bytes)) throw std::out_of_range(*error);

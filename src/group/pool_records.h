@@ -28,6 +28,7 @@ struct PoolRecord {
   Uuid uuid{};
   std::string name;
   std::vector<std::string> members;
+  std::vector<std::string> leaving;  // Of them: those that are emptied, to be taken out then.
   std::uint64_t page_bytes = 0;
   std::uint32_t block_bytes = 512;  // Of all its volumes; 0: it has not been seen on any set yet.
 };

@@ -70,7 +70,7 @@ std::optional<Refusal> RunningGroup::settle_choices(CreateVolumeRequest& request
 
 std::string RunningGroup::shortage(const ServedPool& pool, const VolumeSpecification& s,
                                    std::uint64_t added_bytes) const {
-  const auto on = s.on.empty() ? std::nullopt : hardware_->find_set(s.on);
+  const auto on = s.on.empty() ? std::nullopt : members_->find_set(s.on);
   const auto fixed = on ? pool.store_of(*on) : std::nullopt;
   std::uint64_t free = 0;
   for (const auto& [index, store] : pool.pool()->map().stores()) {
@@ -110,7 +110,7 @@ std::optional<Refusal> RunningGroup::refusal_of_pool(const VolumeSpecification& 
                  fmt::format("block_size {} is not that of pool \"{}\"; write {}, or leave it out",
                              s.block_bytes, s.pool, blocks));
   }
-  const auto set = s.on.empty() ? std::nullopt : hardware_->find_set(s.on);
+  const auto set = s.on.empty() ? std::nullopt : members_->find_set(s.on);
   if (!s.on.empty() && !(set && pool->store_of(*set))) {
     return about(Refusal::Code::kNotFound,
                  fmt::format("pool \"{}\" has no set \"{}\"; see sandbay pool show {}", s.pool,
@@ -143,7 +143,7 @@ Task<Volume::Opened> RunningGroup::make_on_pool(VolumeRecord record,
                               .page_limit = page_limit(*pool, s),
                               .page_warning = page_warning(*pool, s),
                               .label = format_uuid(record.uuid)};
-  if (!s.on.empty()) options.fixed_store = known(pool->store_of(known(hardware_->find_set(s.on))));
+  if (!s.on.empty()) options.fixed_store = known(pool->store_of(known(members_->find_set(s.on))));
   metadata::Batch batch;
   batch.put(volume_key(record.uuid), encode(record));
   if (target && target->access.empty()) batch.erase(target_key(target->name));
@@ -191,9 +191,8 @@ Volume::Opened RunningGroup::open_on_pool(VolumeRecord record) {
 
 PoolGround RunningGroup::ground_of(std::unique_ptr<pool::PoolVolume> volume) const {
   PoolGround ground{.volume = std::move(volume)};
-  ControllerCache& cache = hardware_->cache();
-  if (cache.cache() != nullptr) ground.caches.push_back(cache.cache());
-  ground.streams = cache.streams();
+  ground.caches = members_->caches();
+  ground.streams = members_->streams();
   return ground;
 }
 
@@ -368,7 +367,7 @@ void RunningGroup::add_pool_part(const Volume& volume, VolumeInfo& info) const {
   if (!info.reason.empty()) return;
   for (const auto& [index, store] : map.stores()) {
     if (branch->pages.count_on(index) == 0 || pool->pool()->device(index) != nullptr) continue;
-    info.reason = hardware_->refusal(store.record.uuid);
+    info.reason = members_->refusal(store.record.uuid);
     return;
   }
 }

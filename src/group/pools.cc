@@ -16,14 +16,9 @@ constexpr Duration kLookEvery = std::chrono::seconds(1);
 
 }  // namespace
 
-Pools::Pools(Executor& home, metadata::Store& store, EventLog& events, Hardware& hardware,
-             std::string member, Owner owner)
-    : home_(home),
-      store_(store),
-      events_(events),
-      hardware_(hardware),
-      member_(std::move(member)),
-      owner_(std::move(owner)) {}
+Pools::Pools(Executor& home, metadata::Store& store, EventLog& events, Members& members,
+             Owner owner)
+    : home_(home), store_(store), events_(events), members_(members), owner_(std::move(owner)) {}
 
 Pools::~Pools() { assert(pools_.empty()); }
 
@@ -36,13 +31,14 @@ Task<Pools::Outcome> Pools::start(std::vector<PoolRecord> stored,
     PoolRecord record{.uuid = make_uuid(home_.random()),
                       .name = wanted.name,
                       .members = wanted.members,
+                      .leaving = {},
                       .page_bytes = wanted.page_bytes,
                       .block_bytes = 0};
     const auto made = co_await create(std::move(record));
     if (!made) co_return std::unexpected(fmt::format("pool \"{}\": {}", wanted.name, made.error()));
   }
   co_await take_sets();
-  hardware_.on_sets_changed([this] {
+  members_.on_sets_changed([this] {
     set_devices();
     wake_.notify_all();
   });
@@ -52,7 +48,7 @@ Task<Pools::Outcome> Pools::start(std::vector<PoolRecord> stored,
 
 Task<void> Pools::stop(bool quiet) {
   stopping_ = true;
-  hardware_.on_sets_changed(nullptr);
+  members_.on_sets_changed(nullptr);
   wake_.notify_all();
   co_await gate_.close();
   for (const auto& pool : pools_) co_await pool->close(quiet);
@@ -66,9 +62,11 @@ Task<void> Pools::add(PoolRecord record) {
   auto pool = std::make_unique<ServedPool>(home_, store_, events_, std::move(record));
   pool->name_of_volume = owner_.name_of_volume;
   pool->on_space_warning = owner_.on_space_warning;
+  pool->name_of_set = [this](const Uuid& set) { return members_.name_of(set); };
+  pool->on_vacated = [this] { wake_.notify_all(); };
   ServedPool* const added = pool.get();
   pools_.push_back(std::move(pool));
-  co_await added->open(hardware_.nvram());
+  co_await added->open(members_.first().nvram());
   set_devices();
 }
 
@@ -104,15 +102,14 @@ Task<Pools::Outcome> Pools::remove(ServedPool* pool) {
   if (pool->pool() != nullptr) co_await pool->close(true);
   const Error error = co_await store_.commit(std::move(batch));
   if (error != Error::kNone) {
-    co_await pool->open(hardware_.nvram());
+    co_await pool->open(members_.first().nvram());
     set_devices();
     taking_.unlock();
     co_return std::unexpected(fmt::format("the metadata cannot be written: {}", describe(error)));
   }
   const std::string name = pool->name();
-  if (hardware_.nvram() != nullptr) {
-    (void)co_await hardware_.nvram()->release(region_name(pool->uuid()));
-  }
+  nvram::Nvram* const nvram = members_.first().nvram();
+  if (nvram != nullptr) (void)co_await nvram->release(region_name(pool->uuid()));
   std::erase_if(pools_, [&](const auto& each) { return each.get() == pool; });
   outside_.clear();
   taking_.unlock();
@@ -149,17 +146,19 @@ ServedPool* Pools::pool_of_member(const std::string& member) const {
 
 Task<void> Pools::take_sets() {
   co_await taking_.lock();
-  const std::vector<SetInfo> sets = hardware_.show_sets();
-  for (const SetInfo& set : sets) co_await take_set(set);
+  for (const auto& member : members_.all()) {
+    const std::vector<MemberSet> sets = member->sets();
+    for (const MemberSet& set : sets) co_await take_set(member.get(), set);
+  }
   taking_.unlock();
 }
 
-Task<void> Pools::take_set(SetInfo set) {
-  const Uuid uuid = set.raid.uuid;
-  ServedPool* const pool = pool_of_member(member_);
-  SetDoor* const door = hardware_.serving(uuid);
-  if (pool == nullptr || pool->pool() == nullptr || door == nullptr || outside_.contains(uuid) ||
-      owner_of(uuid) != nullptr) {
+Task<void> Pools::take_set(Member* member, MemberSet set) {
+  const Uuid uuid = set.uuid;
+  ServedPool* const pool = pool_of_member(member->name());
+  BlockDevice* const device = member->serving(uuid);
+  if (pool == nullptr || pool->pool() == nullptr || device == nullptr || outside_.contains(uuid) ||
+      is_leaving(*pool, member->name()) || owner_of(uuid) != nullptr) {
     co_return;
   }
   const std::vector<std::string> volumes = owner_.volumes_on(uuid);
@@ -170,30 +169,29 @@ Task<void> Pools::take_set(SetInfo set) {
     co_return;
   }
   metadata::Batch extra;
-  hardware_.raise_used_end(uuid, door->geometry().block_count, extra);
+  member->note_use(uuid, extra);
   std::string wrong =
-      co_await pool->take(uuid, door, static_cast<std::uint8_t>(set.raid.level), std::move(extra));
+      co_await pool->take(uuid, device, static_cast<std::uint8_t>(set.level), std::move(extra));
   if (!wrong.empty()) {
     events_.add({.severity = Severity::kWarning,
                  .kind = "pool",
-                 .set = set.raid.name,
-                 .text = fmt::format("pool {}: set {} is no part of it: {}", pool->name(),
-                                     set.raid.name, wrong)});
+                 .set = set.name,
+                 .text = fmt::format("pool {}: set {} is no part of it: {}", pool->name(), set.name,
+                                     wrong)});
     outside_[uuid] = std::move(wrong);
     co_return;
   }
-  events_.add(
-      {.kind = "pool",
-       .set = set.raid.name,
-       .text = fmt::format("pool {}: set {} of member {} gives it {}", pool->name(), set.raid.name,
-                           member_, format_size_rounded(set.raid.byte_count))});
+  events_.add({.kind = "pool",
+               .set = set.name,
+               .text = fmt::format("pool {}: set {} of member {} gives it {}", pool->name(),
+                                   set.name, member->name(), format_size_rounded(set.byte_count))});
 }
 
 void Pools::set_devices() {
   for (const auto& pool : pools_) {
     if (pool->pool() == nullptr) continue;
     for (const auto& [index, store] : pool->pool()->map().stores()) {
-      pool->set_device(index, hardware_.serving(store.record.uuid));
+      pool->set_device(index, members_.serving(store.record.uuid));
     }
   }
 }
@@ -207,29 +205,21 @@ Task<void> Pools::watch() {
     if (stopping_) co_return;
     set_devices();
     co_await take_sets();
+    co_await see_off_members();
   }
 }
 
 // Management --------------------------------------------------------------------------------------
 
-std::string Pools::reason_of(const Uuid& set) const {
-  if (hardware_.serving(set) != nullptr) return {};
-  std::string refusal = hardware_.refusal(set);
-  return refusal.empty() ? "it is not there" : refusal;
-}
-
 PoolInfo Pools::show(const ServedPool& pool) const {
   PoolInfo info{.name = pool.name(),
                 .uuid = format_uuid(pool.uuid()),
                 .members = pool.record().members,
+                .leaving = pool.record().leaving,
                 .page_bytes = pool.record().page_bytes,
                 .block_bytes = pool.record().block_bytes,
                 .reason = pool.failure(),
                 .map_in_nvram = pool.map_in_nvram()};
-  const std::vector<SetInfo> sets = hardware_.show_sets();
-  const auto set_of = [&](const Uuid& uuid) {
-    return std::ranges::find_if(sets, [&](const SetInfo& set) { return set.raid.uuid == uuid; });
-  };
   if (pool.pool() != nullptr) {
     const std::uint64_t page_bytes = pool.record().page_bytes;
     const pool::PoolSpace space = pool.pool()->space();
@@ -239,22 +229,23 @@ PoolInfo Pools::show(const ServedPool& pool) const {
     info.counters = pool.pool()->counters();
     for (const auto& [index, store] : pool.pool()->map().stores()) {
       const Uuid& uuid = store.record.uuid;
-      const auto set = set_of(uuid);
+      const Member* const member = members_.with_set(uuid);
       const pool::PoolSpace part = pool.pool()->space(index);
       info.stores.push_back(
-          {.set = hardware_.name_of(uuid),
+          {.set = members_.name_of(uuid),
            .uuid = format_uuid(uuid),
-           .member = member_,
-           .level = set == sets.end() ? "" : std::string(describe(set->raid.level)),
+           .member = member == nullptr ? "" : member->name(),
+           .level = std::string(describe(static_cast<raid::Level>(store.record.placement))),
            .size_bytes = part.pages * page_bytes,
            .free_bytes = part.free_pages * page_bytes,
            .state = store.record.state == pool::StoreState::kVacating ? "vacating" : "active",
-           .reason = reason_of(uuid)});
+           .reason = members_.refusal(uuid)});
     }
   }
   for (const auto& [uuid, why] : outside_) {
-    if (pool_of_member(member_) == &pool) {
-      info.outside.push_back({.set = hardware_.name_of(uuid), .reason = why});
+    const Member* const member = members_.with_set(uuid);
+    if (member != nullptr && pool_of_member(member->name()) == &pool) {
+      info.outside.push_back({.set = members_.name_of(uuid), .reason = why});
     }
   }
   return info;

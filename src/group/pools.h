@@ -2,7 +2,8 @@
 //
 // A pool has the sets of its members on which no volume stands by itself. A set joins when it is
 // seen for the first time in a run of the daemon and is free; it stays until its member leaves the
-// pool. While a set does not serve, the pool has no device for it: exactly the volumes with pages
+// pool. A member that is to leave is noted in the pool's record until its last set is vacated and
+// goes, together with the note; so a restart goes on with it. While a set does not serve, the pool has no device for it: exactly the volumes with pages
 // on it answer NOT READY, and they come back by themselves when it does.
 //
 // Executor 0.
@@ -16,7 +17,7 @@
 #include <string>
 #include <vector>
 
-#include "group/hardware.h"
+#include "group/members.h"
 #include "group/pool_configuration.h"
 #include "group/pool_info.h"
 #include "group/pool_records.h"
@@ -36,9 +37,8 @@ class Pools {
     std::function<void(const Uuid& volume)> on_space_warning;
   };
 
-  // All outlive it. The hardware has started. `member` is its name.
-  Pools(Executor& home, metadata::Store& store, EventLog& events, Hardware& hardware,
-        std::string member, Owner owner);
+  // All outlive it. The members have started.
+  Pools(Executor& home, metadata::Store& store, EventLog& events, Members& members, Owner owner);
   ~Pools();  // After stop().
   Pools(const Pools&) = delete;
   Pools& operator=(const Pools&) = delete;
@@ -60,22 +60,30 @@ class Pools {
   // The pool that has the set; null: none.
   ServedPool* owner_of(const Uuid& set) const;
   ServedPool* pool_of_member(const std::string& member) const;
-  const std::string& member() const noexcept { return member_; }
   PoolInfo show(const ServedPool& pool) const;
+
+  // Members of pools: pool_members.cc. ------------------------------------------------------------
+  // The member's free sets are the pool's from now on; one that was about to leave stays.
+  Task<Outcome> add_member(ServedPool* pool, std::string member);
+  // What is on its sets moves to others, and then they go: watch() sees to it. The caller knows
+  // that there is room.
+  Task<Outcome> remove_member(ServedPool* pool, std::string member);
+  // The sets of a member that its pool has.
+  static bool is_leaving(const ServedPool& pool, const std::string& member);
+  std::vector<pool::StoreIndex> stores_of(const ServedPool& pool, const Member& member) const;
 
  private:
   Task<void> add(PoolRecord record);
   Task<void> take_sets();
-  Task<void> take_set(SetInfo set);
+  Task<void> take_set(Member* member, MemberSet set);
+  Task<void> see_off_members();
+  Task<void> see_off_member(ServedPool* pool, std::string name);
   void set_devices();
   Task<void> watch();
-  std::string reason_of(const Uuid& set) const;
-
   Executor& home_;
   metadata::Store& store_;
   EventLog& events_;
-  Hardware& hardware_;
-  std::string member_;
+  Members& members_;
   Owner owner_;
   std::vector<std::unique_ptr<ServedPool>> pools_;
   std::map<Uuid, std::string> outside_;  // Sets that are not taken in, and why.

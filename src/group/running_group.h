@@ -17,10 +17,11 @@
 #include "group/clearing.h"
 #include "group/event_log.h"
 #include "group/group.h"
-#include "group/hardware.h"
+#include "group/members.h"
 #include "group/pool_records.h"
 #include "group/pools.h"
 #include "group/records.h"
+#include "group/set_exports.h"
 #include "group/volume.h"
 #include "metadata/store.h"
 #include "runtime/sync.h"
@@ -118,6 +119,14 @@ class RunningGroup final : public Group {
   Task<Answer<AddedFault>> add_fault(std::string rule) override;
   Task<Answer<void>> clear_fault(std::string id) override;
   Task<std::vector<EventInfo>> list_events(std::uint64_t since) override;
+
+  // export_operations.cc
+  Task<Answer<ExportedGroup>> export_group() override;
+  Task<Answer<void>> import_part(ImportPart part) override;
+
+  // audit_operations.cc
+  Task<bool> note_change(AuditEntry entry) override;
+  Task<std::vector<AuditEntry>> list_audit(std::uint64_t since) override;
 
  private:
   struct Loaded;
@@ -255,6 +264,8 @@ class RunningGroup final : public Group {
   Task<Answer<SnapshotInfo>> online_now(SnapshotName name, bool writable);
   Task<Answer<SnapshotInfo>> offline_now(SnapshotName name, bool force);
   Task<Answer<void>> take_offline(Uuid uuid);
+  Task<Answer<CreatedVolume>> repeat_clone(std::shared_ptr<Volume> there, std::string origin,
+                                           bool full_copy);
   Task<Answer<CreatedVolume>> clone_now(SnapshotName name, std::string clone, bool full_copy);
   VolumeRecord shown_as(const SnapshotRecord& record) const;
   Volume::Opened open_snapshot(const SnapshotRecord& record);
@@ -288,6 +299,15 @@ class RunningGroup final : public Group {
   // By its name, or by its UUID.
   std::optional<Uuid> cached_set(const std::string& set) const;
   Task<Answer<void>> change_cache_now(std::shared_ptr<Volume> volume, cache::Mode mode);
+
+  // export_operations.cc
+  Task<Answer<ExportedGroup>> export_now();
+  Task<Answer<void>> import_now(ImportPart part);
+  std::optional<Refusal> refusal_to_import(const ImportPart& part) const;
+
+  // audit_operations.cc
+  Task<bool> note_change_now(AuditEntry entry);
+  Task<std::vector<AuditEntry>> audit_now(std::uint64_t since);
 
   // hardware_operations.cc
   SetInfo with_space(SetInfo set) const;
@@ -331,7 +351,9 @@ class RunningGroup final : public Group {
   TimePoint started_;
   std::vector<PortalInfo> portals_;
   EventLog events_;
-  std::unique_ptr<Hardware> hardware_;  // What volumes on sets stand on.
+  AuditLog audit_;
+  std::uint64_t import_bytes_ = 0;  // Of an import that has begun: what is there.
+  std::unique_ptr<Members> members_;  // What volumes on sets stand on.
   std::unique_ptr<Pools> pools_;        // And those on pools.
   bool pools_quiet_ = true;             // Nothing hangs in a volume of theirs that is gone.
   std::vector<VolumeRecord> planned_;   // Volumes on sets that are about to be opened at the start.
@@ -351,6 +373,7 @@ class RunningGroup final : public Group {
   Gate schedule_gate_;
   std::map<std::string, std::unique_ptr<Target>> targets_;  // By name.
   std::vector<TargetRecord> stored_targets_;  // Of the metadata, until their targets are made.
+  std::unique_ptr<SetExports> exports_;  // In the role of a member.
   std::unique_ptr<iscsi::TargetServer> server_;
   std::size_t homes_given_ = 0;
   Mutex changing_;
@@ -366,6 +389,7 @@ Refusal shutting_down();
 Refusal no_such_set(const std::string& name);
 Refusal no_such_volume(const std::string& name);
 Refusal no_such_pool(const std::string& name);
+Refusal role_refusal();  // This daemon is a member, and what is asked for is its lead's affair.
 
 template <class T>
 Task<Answer<T>> RunningGroup::alone(Task<Answer<T>> operation) {

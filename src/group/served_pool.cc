@@ -143,11 +143,8 @@ std::optional<pool::StoreIndex> ServedPool::store_of(const Uuid& set) const {
 Task<Error> ServedPool::settle_block_bytes(std::uint32_t block_bytes) {
   PoolRecord record = record_;
   record.block_bytes = block_bytes;
-  metadata::Batch batch;
-  batch.put(pool_key(record.uuid), encode(record));
-  const Error error = co_await store_.commit(std::move(batch));
+  const Error error = co_await keep(std::move(record));
   if (error != Error::kNone) co_return error;
-  record_ = std::move(record);
   if (block_bytes == pool_->options().block_bytes) co_return Error::kNone;
   co_await housekeeper_->stop();
   housekeeper_.reset();
@@ -158,9 +155,9 @@ Task<Error> ServedPool::settle_block_bytes(std::uint32_t block_bytes) {
   co_return failure_.empty() ? Error::kNone : Error::kNotReady;
 }
 
-Task<std::string> ServedPool::take(Uuid set, SetDoor* door, std::uint8_t placement,
+Task<std::string> ServedPool::take(Uuid set, BlockDevice* device, std::uint8_t placement,
                                    metadata::Batch extra) {
-  const Geometry geometry = door->geometry();
+  const Geometry geometry = device->geometry();
   if (record_.block_bytes == 0) {
     const Error error = co_await settle_block_bytes(geometry.block_bytes);
     if (error != Error::kNone) {
@@ -180,14 +177,48 @@ Task<std::string> ServedPool::take(Uuid set, SetDoor* door, std::uint8_t placeme
                                       .page_count = static_cast<std::uint32_t>(
                                           std::min<std::uint64_t>(pages, std::uint32_t{1} << 31U)),
                                       .placement = placement},
-                           .device = door};
+                           .device = device};
   const Error error = co_await pool_->put_store(std::move(config), std::move(extra));
   if (error == Error::kNone) co_return std::string();
   co_return fmt::format("it cannot be taken in: {}", describe(error));
 }
 
-void ServedPool::set_device(pool::StoreIndex store, SetDoor* door) {
-  if (pool_->device(store) != door) pool_->set_device(store, door);
+void ServedPool::set_device(pool::StoreIndex store, BlockDevice* device) {
+  if (pool_->device(store) != device) pool_->set_device(store, device);
+}
+
+Task<Error> ServedPool::set_state(pool::StoreIndex store, pool::StoreState state,
+                                  metadata::Batch extra) {
+  const auto found = pool_->map().stores().find(store);
+  assert(found != pool_->map().stores().end());
+  pool::StoreConfig config{.record = found->second.record, .device = pool_->device(store)};
+  config.record.state = state;
+  const Error error = co_await pool_->put_store(std::move(config), std::move(extra));
+  co_return error;
+}
+
+bool ServedPool::is_vacated(pool::StoreIndex store) const {
+  const auto found = pool_->map().stores().find(store);
+  if (found == pool_->map().stores().end()) return false;
+  const pool::PoolSpace space = pool_->space(store);
+  return found->second.record.state == pool::StoreState::kVacating &&
+         space.free_pages == space.pages;
+}
+
+Task<Error> ServedPool::let_go(pool::StoreIndex store, std::optional<PoolRecord> record) {
+  metadata::Batch extra;
+  if (record) extra.put(pool_key(record->uuid), encode(*record));
+  const Error error = co_await pool_->remove_store(store, std::move(extra));
+  if (error == Error::kNone && record) record_ = std::move(*record);
+  co_return error;
+}
+
+Task<Error> ServedPool::keep(PoolRecord record) {
+  metadata::Batch batch;
+  batch.put(pool_key(record.uuid), encode(record));
+  const Error error = co_await store_.commit(std::move(batch));
+  if (error == Error::kNone) record_ = std::move(record);
+  co_return error;
 }
 
 // Events ------------------------------------------------------------------------------------------
@@ -200,8 +231,17 @@ std::string ServedPool::words_of(pool::BranchId branch) const {
                         : fmt::format("volume {} of pool {}", volume, name());
 }
 
+std::string ServedPool::words_of_store(pool::StoreIndex store) const {
+  const auto found = pool_->map().stores().find(store);
+  if (found == pool_->map().stores().end()) return {};
+  const Uuid& uuid = found->second.record.uuid;
+  const std::string set = name_of_set ? name_of_set(uuid) : std::string();
+  return set.empty() ? format_uuid(uuid) : set;
+}
+
 void ServedPool::on_event(const pool::PoolEvent& event) {
   using Kind = pool::PoolEvent::Kind;
+  if (event.kind == Kind::kVacated && on_vacated) on_vacated();
   const pool::Branch* const branch = pool_->map().find(event.branch);
   if (event.kind == Kind::kPagesWarning && branch != nullptr && on_space_warning) {
     if (const auto uuid = parse_uuid(branch->record.label)) on_space_warning(*uuid);
@@ -250,7 +290,8 @@ EventInfo ServedPool::told_of(const pool::PoolEvent& event) const {
     case Kind::kVacateStuck:
       told.severity = event.kind == Kind::kVacated ? Severity::kInformation : Severity::kError;
       told.kind = "vacate";
-      told.text = fmt::format("pool {}: a set {}", name(),
+      told.set = words_of_store(event.store);
+      told.text = fmt::format("pool {}: set {} {}", name(), told.set,
                               event.kind == Kind::kVacated
                                   ? "is vacated"
                                   : fmt::format("cannot be vacated: {}", describe(event.error)));

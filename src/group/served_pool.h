@@ -12,9 +12,9 @@
 #include <string>
 #include <utility>
 
+#include "block/block_device.h"
 #include "group/event_log.h"
 #include "group/pool_records.h"
-#include "group/set_door.h"
 #include "metadata/store.h"
 #include "nvram/nvram.h"
 #include "pool/housekeeper.h"
@@ -45,14 +45,21 @@ class ServedPool {
   // What goes on in the background; null: the pool could not be opened.
   pool::Housekeeper* housekeeper() const noexcept { return housekeeper_.get(); }
   bool map_in_nvram() const noexcept { return region_ != nullptr; }
-  void set_members(std::vector<std::string> members) { record_.members = std::move(members); }
+  // Stores the record, which is the pool's from then on.
+  Task<Error> keep(PoolRecord record);
 
   // Stores. -------------------------------------------------------------------------------------
   std::optional<pool::StoreIndex> store_of(const Uuid& set) const;
   // Makes the set a store, with `extra` in the same commit; half a sentence says why not.
-  Task<std::string> take(Uuid set, SetDoor* door, std::uint8_t placement, metadata::Batch extra);
+  Task<std::string> take(Uuid set, BlockDevice* device, std::uint8_t placement,
+                         metadata::Batch extra);
   // What a store stands on now; null: it is missing.
-  void set_device(pool::StoreIndex store, SetDoor* door);
+  void set_device(pool::StoreIndex store, BlockDevice* device);
+  // Its pages move elsewhere, or may come again; `extra` in the same commit.
+  Task<Error> set_state(pool::StoreIndex store, pool::StoreState state, metadata::Batch extra);
+  bool is_vacated(pool::StoreIndex store) const;
+  // A vacated store is the pool's no more, and `record`, if there is one, is the pool's.
+  Task<Error> let_go(pool::StoreIndex store, std::optional<PoolRecord> record);
 
   // Where things are in the map. ----------------------------------------------------------------
   // The branch that bears the label of a volume, or of a snapshot that takes writes; 0: none.
@@ -69,6 +76,9 @@ class ServedPool {
 
   // A thin volume has as many pages as was to be told. Called inline.
   std::function<void(const Uuid& volume)> on_space_warning;
+  // A set that is to leave is empty. Called inline.
+  std::function<void()> on_vacated;
+  std::function<std::string(const Uuid& set)> name_of_set;  // For events.
   // What a volume is called, for events; empty: there is no such volume.
   std::function<std::string(const Uuid& volume)> name_of_volume;
 
@@ -79,6 +89,7 @@ class ServedPool {
   void learn_labels();
   void on_event(const pool::PoolEvent& event);
   std::string words_of(pool::BranchId branch) const;
+  std::string words_of_store(pool::StoreIndex store) const;
   EventInfo told_of(const pool::PoolEvent& event) const;
 
   Executor& home_;

@@ -101,7 +101,7 @@ Task<VolumeInfo> RunningGroup::info_of(std::shared_ptr<Volume> volume, std::uint
     info.uncleared_bytes = place->second->clearing.left_blocks() * s.block_bytes;
   }
   const auto& placement = volume->record().placement;
-  if (placement && info.reason.empty()) info.reason = hardware_->refusal(placement->set);
+  if (placement && info.reason.empty()) info.reason = members_->refusal(placement->set);
   co_return info;
 }
 
@@ -245,12 +245,13 @@ Task<Measurements> RunningGroup::measure_now() {
     const ExecutorInfo info = co_await invoke_on(*executor, look_at_executor(executor));
     all.executors.push_back(info);
   }
-  all.drives = hardware_->show_drives();
+  all.drives = members_->show_drives();
   all.sets = co_await sets_now();
   all.cache = co_await cache_now();
-  all.faults = hardware_->show_faults();
+  all.faults = members_->first().show_faults();
   all.pools = co_await pools_now();
   all.events = events_.total();
+  all.audited = audit_.total();
   all.group = group_info(static_cast<std::uint32_t>(all.sessions.size()));
   co_return all;
 }

@@ -85,7 +85,7 @@ std::optional<std::string> RunningGroup::claim_against(
     return fmt::format("{} belongs to volume \"{}\"; a file or device serves one volume",
                        path.string(), name);
   }
-  if (auto claim = hardware_->claim_on(path)) return claim;
+  if (auto claim = members_->claim_on(path)) return claim;
   return claim_of_group(path, configuration_.state);
 }
 
@@ -126,7 +126,7 @@ Task<Volume::Opened> RunningGroup::make_volume(VolumeRecord record,
   batch.put(volume_key(record.uuid), encode((*volume)->record()));
   if (record.placement) {
     put_clearing(record.uuid, places_.at(record.uuid)->clearing.whole_record(), batch);
-    hardware_->raise_used_end(record.placement->set, record.placement->extent.end(), batch);
+    members_->raise_used_end(record.placement->set, record.placement->extent.end(), batch);
   }
   if (own_file) batch.erase(intent_key(record.uuid));
   if (target && target->access.empty()) batch.erase(target_key(target->name));
@@ -176,20 +176,21 @@ std::optional<Refusal> RunningGroup::refusal_to_create(const CreateVolumeRequest
   const auto invalid = [](std::string message) {
     return Refusal{.code = Refusal::Code::kInvalid, .message = std::move(message)};
   };
+  if (configuration_.lead) return role_refusal();
   if (const auto error = check_volume_name(s.name)) {
     return invalid(fmt::format("name: {}", *error));
   }
   if (const auto error = check_specification(s)) {
     return invalid(fmt::format("volume \"{}\": {}", s.name, *error));
   }
-  if (s.backing == Backing::kRaid && !hardware_->find_set(s.raid)) {
+  if (s.backing == Backing::kRaid && !members_->find_set(s.raid)) {
     return Refusal{.code = Refusal::Code::kNotFound,
                    .message = fmt::format("volume \"{}\": there is no set \"{}\"; see the list of "
                                           "sets",
                                           s.name, s.raid)};
   }
   if (auto refusal = refusal_of_pool(s)) return refusal;
-  if (const auto error = cache_error(s, hardware_->cache().cache() != nullptr)) {
+  if (const auto error = cache_error(s, members_->has_cache())) {
     return invalid(fmt::format("volume \"{}\": cache: {}", s.name, *error));
   }
   if (const auto error = check_target_name(s.target)) {
@@ -288,6 +289,7 @@ Task<Answer<CreatedVolume>> RunningGroup::create_now(CreateVolumeRequest request
   const bool on_pool = s.backing == Backing::kPool;
   VolumeRecord record{.uuid = make_uuid(Executor::current().random()),
                       .specification = std::move(s),
+                      .origin = request.origin,
                       .full_copy = request.full_copy,
                       .source = request.source};
   auto volume = co_await make_volume(std::move(record), fresh);

@@ -51,7 +51,7 @@ std::vector<Extent> RunningGroup::taken_on(const Uuid& set) const {
 }
 
 Extent RunningGroup::used_part(const Placement& placement) const {
-  const std::uint64_t used_end = hardware_->used_end(placement.set);
+  const std::uint64_t used_end = members_->used_end(placement.set);
   const Lba end = std::clamp(used_end, placement.extent.first, placement.extent.end());
   return {.first = placement.extent.first, .block_count = end - placement.extent.first};
 }
@@ -59,12 +59,12 @@ Extent RunningGroup::used_part(const Placement& placement) const {
 std::expected<void, std::string> RunningGroup::place(VolumeRecord* record) const {
   const VolumeSpecification& s = record->specification;
   if (s.backing != Backing::kRaid) return {};
-  const auto set = hardware_->find_set(s.raid);
-  SetDoor* const door = set ? hardware_->door(known(set)) : nullptr;
+  const auto set = members_->find_set(s.raid);
+  SetDoor* const door = set ? members_->door(known(set)) : nullptr;
   if (door == nullptr) {
     return std::unexpected(fmt::format("set \"{}\" is not there; see the list of sets", s.raid));
   }
-  const std::string refusal = hardware_->refusal(known(set));
+  const std::string refusal = members_->refusal(known(set));
   if (!refusal.empty()) return std::unexpected(refusal);
   if (const ServedPool* const pool = pools_->owner_of(known(set))) {
     return std::unexpected(
@@ -151,7 +151,7 @@ std::shared_ptr<ClearingLane> RunningGroup::lane_of(const Uuid& set) {
 Task<std::expected<RunningGroup::Place*, std::string>> RunningGroup::open_place(
     VolumeRecord record, Volume::Opening opening) {
   const Placement placement = known(record.placement);
-  SetDoor& set = *hardware_->door(placement.set);
+  SetDoor& set = *members_->door(placement.set);
   ClearedAreas areas;
   if (opening == Volume::Opening::kCreate) {
     areas.add(used_part(placement), set.geometry().block_bytes);
@@ -167,7 +167,7 @@ Task<std::expected<RunningGroup::Place*, std::string>> RunningGroup::open_place(
     areas = std::move(*decoded);
   }
   auto place = std::make_unique<Place>(
-      set, hardware_->name_of(placement.set), std::move(areas),
+      set, members_->name_of(placement.set), std::move(areas),
       [this, uuid = record.uuid](ClearedAreas::Record kept) {
         return keep_clearing(uuid, std::move(kept));
       },
@@ -205,7 +205,7 @@ Task<void> RunningGroup::leave_place(Uuid uuid, std::shared_ptr<Volume> volume, 
   spdlog::warn(
       "volume {}: gone, but a drive still holds requests of it; until they end its place on set "
       "{} is given to nobody",
-      leaving->name, hardware_->name_of(leaving->placement.set));
+      leaving->name, members_->name_of(leaving->placement.set));
   if (see_offs_.enter()) spawn(see_off(leaving));
 }
 
@@ -221,7 +221,7 @@ Task<void> RunningGroup::see_off(Leaving* leaving) {
     const bool stopped = co_await leaving->place->clearing.stop(Executor::current().now() + kLook);
     if (idle && stopped) {
       spdlog::info("volume {}: its place on set {} is free", leaving->name,
-                   hardware_->name_of(leaving->placement.set));
+                   members_->name_of(leaving->placement.set));
       if (leaving->volume != nullptr) {
         left_places_.emplace_back(leaving->volume, std::move(leaving->place));
       }
@@ -260,7 +260,7 @@ Task<Volume::Opened> RunningGroup::open_device(VolumeRecord record, Volume::Open
         co_await Volume::open(std::move(record), configuration_.state, next_home(), opening);
     co_return volume;
   }
-  SetDoor* const door = record.placement ? hardware_->door(known(record.placement).set) : nullptr;
+  SetDoor* const door = record.placement ? members_->door(known(record.placement).set) : nullptr;
   if (door == nullptr) {
     co_return std::unexpected(
         OpenFailure{.reason = fmt::format("set \"{}\" is not there", record.specification.raid),
@@ -281,7 +281,7 @@ Task<Error> RunningGroup::store_growth(VolumeRecord record, ClearedAreas::Record
   metadata::Batch batch;
   batch.put(volume_key(record.uuid), encode(record));
   put_clearing(record.uuid, uncleared, batch);
-  hardware_->raise_used_end(placement.set, placement.extent.end(), batch);
+  members_->raise_used_end(placement.set, placement.extent.end(), batch);
   const Error error = co_await store_.commit(std::move(batch));
   co_return error;
 }
@@ -298,7 +298,7 @@ Task<Answer<void>> RunningGroup::grow_on_set(std::shared_ptr<Volume> volume,
   };
   VolumeRecord record = volume->record();
   const Placement before = known(record.placement);
-  const SetDoor* const door = hardware_->door(before.set);
+  const SetDoor* const door = members_->door(before.set);
   const std::uint32_t block_bytes = record.specification.block_bytes;
   record.specification.size_bytes = byte_count;
   known(record.placement).extent.block_count = byte_count / block_bytes;
@@ -310,7 +310,7 @@ Task<Answer<void>> RunningGroup::grow_on_set(std::shared_ptr<Volume> volume,
                                   "that, or copy it to a new volume",
                                   record.specification.raid, format_size(most * block_bytes)));
   }
-  const std::string refusal = hardware_->refusal(before.set);
+  const std::string refusal = members_->refusal(before.set);
   if (!refusal.empty()) co_return refused(Refusal::Code::kConflict, refusal);
   const Extent added{
       .first = before.extent.end(),

@@ -1,0 +1,120 @@
+// Members that come to a pool and leave it.
+//
+// Leaving: the record notes it, each set is vacating from then on and is emptied by the pool's
+// housekeeper; a set that is empty goes, and with the last one the member, in one commit. Each step
+// is tried again until it has succeeded, also by the next start.
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "group/pools.h"
+#include "group/units.h"
+
+namespace sandbay::group {
+
+namespace {
+
+std::string unwritten(Error error) {
+  return fmt::format("the metadata cannot be written: {}", describe(error));
+}
+
+PoolRecord without(PoolRecord record, const std::string& member) {
+  std::erase(record.members, member);
+  std::erase(record.leaving, member);
+  return record;
+}
+
+}  // namespace
+
+bool Pools::is_leaving(const ServedPool& pool, const std::string& member) {
+  return std::ranges::find(pool.record().leaving, member) != pool.record().leaving.end();
+}
+
+std::vector<pool::StoreIndex> Pools::stores_of(const ServedPool& pool, const Member& member) const {
+  std::vector<pool::StoreIndex> list;
+  if (pool.pool() == nullptr) return list;
+  for (const auto& [index, store] : pool.pool()->map().stores()) {
+    if (members_.with_set(store.record.uuid) == &member) list.push_back(index);
+  }
+  return list;
+}
+
+Task<Pools::Outcome> Pools::add_member(ServedPool* pool, std::string member) {
+  co_await taking_.lock();
+  PoolRecord record = pool->record();
+  const bool stays = std::erase(record.leaving, member) != 0;
+  if (std::ranges::find(record.members, member) == record.members.end()) {
+    record.members.push_back(member);
+  }
+  Error error = co_await pool->keep(std::move(record));
+  const Member* const found = members_.find(member);
+  if (error == Error::kNone && stays && found != nullptr) {
+    const std::vector<pool::StoreIndex> stores = stores_of(*pool, *found);
+    for (const pool::StoreIndex store : stores) {
+      if (error == Error::kNone) {
+        error = co_await pool->set_state(store, pool::StoreState::kActive, {});
+      }
+    }
+  }
+  taking_.unlock();
+  if (error != Error::kNone) co_return std::unexpected(unwritten(error));
+  events_.add({.kind = "member",
+               .text = fmt::format("member {} is {} pool {}", member,
+                                   stays ? "to stay in" : "now of", pool->name())});
+  co_await take_sets();
+  co_return Outcome{};
+}
+
+Task<Pools::Outcome> Pools::remove_member(ServedPool* pool, std::string member) {
+  co_await taking_.lock();
+  PoolRecord record = pool->record();
+  if (!is_leaving(*pool, member)) record.leaving.push_back(member);
+  const Error error = co_await pool->keep(std::move(record));
+  taking_.unlock();
+  if (error != Error::kNone) co_return std::unexpected(unwritten(error));
+  events_.add({.kind = "member",
+               .text = fmt::format("member {} is to leave pool {}: its sets are emptied", member,
+                                   pool->name())});
+  co_await see_off_members();
+  co_return Outcome{};
+}
+
+Task<void> Pools::see_off_members() {
+  co_await taking_.lock();
+  for (const auto& pool : pools_) {
+    if (pool->pool() == nullptr) continue;
+    const std::vector<std::string> leaving = pool->record().leaving;
+    for (const std::string& member : leaving) co_await see_off_member(pool.get(), member);
+  }
+  taking_.unlock();
+}
+
+// As far as it can go now. What cannot be written is tried again by the next round; why, the pool
+// tells.
+Task<void> Pools::see_off_member(ServedPool* pool, std::string name) {
+  const Member* const member = members_.find(name);
+  if (member == nullptr) co_return;
+  const std::vector<pool::StoreIndex> stores = stores_of(*pool, *member);
+  std::size_t left = stores.size();
+  for (const pool::StoreIndex store : stores) {
+    const auto found = pool->pool()->map().stores().find(store);
+    if (found->second.record.state != pool::StoreState::kVacating) {
+      const Error error = co_await pool->set_state(store, pool::StoreState::kVacating, {});
+      if (error != Error::kNone) co_return;
+    }
+    if (!pool->is_vacated(store)) continue;
+    std::optional<PoolRecord> record;
+    if (left == 1) record = without(pool->record(), name);
+    const Error error = co_await pool->let_go(store, std::move(record));
+    if (error == Error::kNone) --left;
+  }
+  if (left != 0) co_return;
+  if (stores.empty()) {
+    const Error error = co_await pool->keep(without(pool->record(), name));
+    if (error != Error::kNone) co_return;
+  }
+  events_.add(
+      {.kind = "member", .text = fmt::format("member {} has left pool {}", name, pool->name())});
+}
+
+}  // namespace sandbay::group
