@@ -17,6 +17,7 @@ constexpr std::size_t kLeastBytesPerLine = 4096;
 constexpr unsigned kMostEvictions = 256;
 constexpr unsigned kEvictionBatch = 8;
 constexpr Duration kRoomPatience = std::chrono::seconds(1);
+constexpr Duration kUnreadPatience = std::chrono::seconds(10);
 
 // The size for the next piece of `left` bytes: at most two pieces of one size, so that lists stay
 // short and little is wasted.
@@ -187,6 +188,24 @@ VolumeState& Cache::volume_state(std::uint64_t volume) {
   return *last_volume_;
 }
 
+// Lines may know it.
+void Cache::forget_volume(std::uint64_t volume) {
+  const auto found = volumes_.find(volume);
+  if (found == volumes_.end()) return;
+  VolumeState* const state = &found->second;
+  state->gone = true;
+  if (state->users != 0) return;
+  index_.for_each([this, state](Line& line) {
+    if (line.read_ahead_for != state) return;
+    pin(line);
+    drop_unread(line, {.first = 0, .count = kMostLineBlocks});
+    line.read_ahead_for = nullptr;
+    unpin(line);
+  });
+  if (last_volume_ == state) last_volume_ = nullptr;
+  volumes_.erase(found);
+}
+
 CacheCounters Cache::counters() const {
   return {.evictions = evictions_,
           .lines = index_.size(),
@@ -338,11 +357,25 @@ bool Cache::reclaim_write_memory() {
   return true;
 }
 
-bool Cache::begin_read_ahead(std::uint64_t byte_count) noexcept {
+// What was read ahead and is still not asked for is no stream's any more: it stays like what was
+// read in any other way, and leaves its share to others.
+void Cache::forget_old_unread(std::uint64_t most_unread) {
+  const TimePoint old = home_.now() - kUnreadPatience;
+  while (ahead_unread_ > most_unread) {
+    auto* const line = static_cast<Line*>(eviction_.oldest_read_ahead());
+    if (line == nullptr || line->read_ahead_at > old) break;
+    drop_unread(*line, {.first = 0, .count = kMostLineBlocks});
+    eviction_.first_use(*line);
+  }
+}
+
+bool Cache::begin_read_ahead(std::uint64_t byte_count) {
   const auto share = static_cast<std::uint64_t>(options_.read_ahead_share *
                                                 static_cast<double>(pool_.limit_bytes()));
   if (ahead_in_flight_ + byte_count > options_.read_ahead_limit_bytes) return false;
-  if (ahead_unread_ + ahead_in_flight_ + byte_count > share) return false;
+  const std::uint64_t more = ahead_in_flight_ + byte_count;
+  if (ahead_unread_ + more > share) forget_old_unread(share - std::min(share, more));
+  if (ahead_unread_ + more > share) return false;
   ahead_in_flight_ += byte_count;
   return true;
 }
@@ -443,6 +476,7 @@ void Cache::note_read_ahead(Line& line, Range range, VolumeState& volume) {
     line.unread[block] = true;
   }
   line.read_ahead_for = &volume;
+  line.read_ahead_at = home_.now();
   ahead_unread_ += blocks * line.device->block_bytes();
 }
 

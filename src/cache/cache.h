@@ -49,6 +49,8 @@ struct VolumeState {
   Mode mode = Mode::kWriteBack;
   VolumeCounters counters;
   Throttle::Queue queue;
+  unsigned users = 0;  // Requests that wait for something.
+  bool gone = false;   // To be forgotten after the last of them.
 };
 
 // Blocks of a device, and the volume of which they were written.
@@ -60,6 +62,27 @@ struct VolumeExtent {
 
 class Cache {
  public:
+  // Of a request that waits: its volume is not forgotten meanwhile.
+  class VolumeUse {
+   public:
+    VolumeUse(Cache& cache, std::uint64_t volume) noexcept
+        : cache_(cache), number_(volume), state_(cache.volume_state(volume)) {
+      ++state_.users;
+    }
+    VolumeUse(const VolumeUse&) = delete;
+    VolumeUse& operator=(const VolumeUse&) = delete;
+    ~VolumeUse() {
+      if (--state_.users == 0 && state_.gone) [[unlikely]]
+        cache_.forget_volume(number_);
+    }
+    VolumeState& state() const noexcept { return state_; }
+
+   private:
+    Cache& cache_;
+    std::uint64_t number_;
+    VolumeState& state_;
+  };
+
   // Borrows the write memory, which may be null: then what is dirty is lost with the process.
   Cache(Executor& home, CacheOptions options, WriteMemory* write_memory = nullptr);
   ~Cache();  // After close() or stop().
@@ -93,6 +116,8 @@ class Cache {
 
   void set_mode(std::uint64_t volume, Mode mode) { volume_state(volume).mode = mode; }
   VolumeState& volume_state(std::uint64_t volume);
+  // The volume is gone; requests of it that are in flight end as they would.
+  void forget_volume(std::uint64_t volume);
   const std::unordered_map<std::uint64_t, VolumeState>& volumes() const noexcept {
     return volumes_;
   }
@@ -148,7 +173,7 @@ class Cache {
   std::uint64_t next_sequence() noexcept { return ++sequence_; }
   std::uint64_t sequence() const noexcept { return sequence_; }
   // Room for reading ahead; given back by end_read_ahead().
-  bool begin_read_ahead(std::uint64_t byte_count) noexcept;
+  bool begin_read_ahead(std::uint64_t byte_count);
   void end_read_ahead(std::uint64_t byte_count) noexcept { ahead_in_flight_ -= byte_count; }
 
  private:
@@ -169,6 +194,7 @@ class Cache {
   bool reclaim_write_memory();
   void drop(Line& line);
   void list_clean(Line& line, std::uint32_t clean_bytes);
+  void forget_old_unread(std::uint64_t most_unread);
   void abandon_records();
   void release(DirtyRecord* record);
 

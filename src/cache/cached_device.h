@@ -156,10 +156,12 @@ class CachedDevice final : public Layer {
   // write.cc
   bool writes_back(const Request& request, const VolumeState& volume) const;
   Task<Completion> write_back(Request request);
-  Task<Result<bool>> write_piece(VolumeState* volume, const Request* request, Extent piece);
+  Task<Result<bool>> write_piece(VolumeState* volume, const Request* request, Extent piece,
+                                 std::uint64_t* left);
   BufferList hold(const BufferList& data);
   void insert(DirtyRecord& record, const PinnedLines& lines, const BufferList& data);
-  Task<Completion> write_through(Request request, Extent rest, TimePoint start);
+  Task<Completion> write_through(Request request, Extent rest, TimePoint start,
+                                 std::uint64_t left = 0);
   bool is_as_received(const BufferList& data) const noexcept;
   void install(const PinnedLines& lines, const BufferList& data);
   void note_released(const DirtyRecord& record);

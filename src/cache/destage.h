@@ -50,7 +50,8 @@ class Destager {
   Task<Error> flush(Extent extent, Patience patience = {});
   // No record that overlaps the extent is live, and none will come back from the NVRAM, when this
   // ends with kNone, and nothing there is in flight. The caller has locked the extent.
-  Task<Error> expel(Extent extent, Patience patience = {});
+  // `left`: see WriteMemory::flush_releases().
+  Task<Error> expel(Extent extent, Patience patience = {}, std::uint64_t left = 0);
   // Nothing in the extent is in flight that was when this began, or patience has ended.
   Task<void> wait_for_flights(Extent extent, Patience patience = {});
   // A flush below that began after the call has ended; units written before are settled.

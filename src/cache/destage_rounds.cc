@@ -156,7 +156,7 @@ Task<Error> Destager::flush(Extent extent, Patience patience) {
   co_return error;
 }
 
-Task<Error> Destager::expel(Extent extent, Patience patience) {
+Task<Error> Destager::expel(Extent extent, Patience patience, std::uint64_t left) {
   co_await wait_for_flights(extent, patience);
   Error error = patience.end();
   if (error == Error::kNone && first_record_in(extent) != nullptr) {
@@ -172,7 +172,7 @@ Task<Error> Destager::expel(Extent extent, Patience patience) {
                            patience);
   }
   if (error == Error::kNone && cache_.write_memory() != nullptr) {
-    error = co_await cache_.write_memory()->flush_releases(device_.uuid(), extent);
+    error = co_await cache_.write_memory()->flush_releases(device_.uuid(), extent, patience, left);
   }
   co_return error;
 }

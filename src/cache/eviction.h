@@ -51,6 +51,8 @@ class Eviction {
   void first_use(Evictable& line);  // Of what was read ahead.
   void remove(Evictable& line);
   void resized(Evictable& line, std::uint32_t bytes);  // Inserted or not.
+  // Of those that nobody has asked for yet; null if there is none.
+  Evictable* oldest_read_ahead() const noexcept { return ahead_.last; }
   // Takes the line out that should go next; null if there is none.
   Evictable* take_victim();
 

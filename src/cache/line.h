@@ -14,6 +14,7 @@
 
 #include "cache/eviction.h"
 #include "runtime/buffer.h"
+#include "runtime/clock.h"
 
 namespace sandbay::cache {
 
@@ -97,6 +98,7 @@ struct Line : Evictable {
   // What was read ahead and that nobody has asked for yet.
   std::bitset<kMostLineBlocks> unread;
   VolumeState* read_ahead_for = nullptr;
+  TimePoint read_ahead_at{};
   std::uint32_t pins = 0;  // Whoever waits and comes back to it.
   bool listed = false;     // In the eviction policy: clean and of use to nobody just now.
   // The list of lines with clean segments in write memory, oldest first.

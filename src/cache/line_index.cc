@@ -44,6 +44,7 @@ void LineIndex::remove(Line& line) {
   line.bytes = 0;
   line.hits = 0;
   line.unread.reset();
+  line.read_ahead_for = nullptr;
   line.next_in_bucket = free_;
   free_ = &line;
   --size_;

@@ -107,7 +107,8 @@ bool CachedDevice::collect_hit(const Extent& extent, BufferList& out) {
 }
 
 Task<Completion> CachedDevice::read_missing(Request request) {
-  VolumeState& volume = cache_.volume_state(request.volume);
+  const Cache::VolumeUse use(cache_, request.volume);
+  VolumeState& volume = use.state();
   const TimePoint start = home().now();
   BufferList out;
   Seen seen;

@@ -1,5 +1,6 @@
 // Writes of a cached device: back, through, and what both leave in the cache.
 #include <algorithm>
+#include <utility>
 
 #include "cache/cached_device.h"
 #include "cache/pinned_lines.h"
@@ -78,19 +79,21 @@ BufferList CachedDevice::write_buffers(std::size_t byte_count) {
 }
 
 Task<Completion> CachedDevice::write_back(Request request) {
-  VolumeState& volume = cache_.volume_state(request.volume);
+  const Cache::VolumeUse use(cache_, request.volume);
+  VolumeState& volume = use.state();
   const TimePoint start = home().now();
   Extent rest = request.extent;
   while (rest.block_count > 0) {
     const Extent piece = first_piece(rest);
-    const Result<bool> held = co_await write_piece(&volume, &request, piece);
+    std::uint64_t left = 0;
+    const Result<bool> held = co_await write_piece(&volume, &request, piece, &left);
     if (!held) {
       co_return Completion{.error = held.error(),
                            .data = std::move(request.data),
                            .modelled_end = request.modelled_arrival};
     }
     // No room, and none soon: the rest goes below by itself.
-    if (!*held) co_return co_await write_through(std::move(request), rest, start);
+    if (!*held) co_return co_await write_through(std::move(request), rest, start, left);
     rest.first += piece.block_count;
     rest.block_count -= piece.block_count;
   }
@@ -100,7 +103,7 @@ Task<Completion> CachedDevice::write_back(Request request) {
 
 // Whether the cache has the piece now; the error of a request that did not wait for that.
 Task<Result<bool>> CachedDevice::write_piece(VolumeState* volume, const Request* request,
-                                             Extent piece) {
+                                             Extent piece, std::uint64_t* left) {
   const Patience patience(*request);
   const std::uint64_t byte_count = piece.byte_count(block_bytes_);
   const std::uint64_t room = cache_.room_for_write(byte_count);
@@ -130,7 +133,7 @@ Task<Result<bool>> CachedDevice::write_piece(VolumeState* volume, const Request*
   if (!data.empty() && write_memory() != nullptr) {
     const Result<WriteId> appended = co_await write_memory()->append(
         {.device = uuid_, .volume = request->volume, .block_bytes = block_bytes_, .extent = piece},
-        data.share(), patience);
+        data.share(), patience, left);
     if (appended) id = *appended;
     if (!appended) data.clear();
   }
@@ -205,9 +208,12 @@ void CachedDevice::restore(WriteId id, std::uint64_t volume, const Extent& exten
   insert(record, lines, data);
 }
 
-// With NVRAM nobody flushes behind it, so it is durable below before it ends.
-Task<Completion> CachedDevice::write_through(Request request, Extent rest, TimePoint start) {
-  VolumeState& volume = cache_.volume_state(request.volume);
+// With NVRAM nobody flushes behind it, so it is durable below before it ends. Its first piece may
+// be one that append() has `left`.
+Task<Completion> CachedDevice::write_through(Request request, Extent rest, TimePoint start,
+                                             std::uint64_t left) {
+  const Cache::VolumeUse use(cache_, request.volume);
+  VolumeState& volume = use.state();
   ++volume.counters.write_throughs;
   const Patience patience(request);
   if (write_memory() != nullptr) request.force_unit_access = true;
@@ -219,7 +225,7 @@ Task<Completion> CachedDevice::write_through(Request request, Extent rest, TimeP
     RangeLocks::Hold lock(locks_, RangeLocks::Kind::kChange, piece);
     completion.error = co_await locks_.wait(lock, patience);
     if (completion.error != Error::kNone) break;
-    completion.error = co_await destager_.expel(piece, patience);
+    completion.error = co_await destager_.expel(piece, patience, std::exchange(left, 0));
     if (completion.error != Error::kNone) break;
     const BufferList data = request.data.share((piece.first - request.extent.first) * block_bytes_,
                                                piece.byte_count(block_bytes_));

@@ -110,7 +110,7 @@ void WriteMemory::unlink(std::uint32_t slot) {
 }
 
 void WriteMemory::free_entry(std::uint32_t slot) {
-  finish(entries_[slot].subject, std::move(entries_[slot].data));
+  finish(entries_[slot]);
   // The room for checksums stays: the next one needs it as well.
   std::vector<std::uint32_t> checksums = std::move(entries_[slot].checksums);
   checksums.clear();
@@ -168,8 +168,8 @@ void WriteMemory::copy_to_mirror(const BufferList& data) {
   }
 }
 
-Task<Result<WriteId>> WriteMemory::append(WriteSubject subject, BufferList data,
-                                          Patience patience) {
+Task<Result<WriteId>> WriteMemory::append(WriteSubject subject, BufferList data, Patience patience,
+                                          std::uint64_t* left) {
   assert(ready_ && holds(data) && data.slice_count() <= kMostSlices);
   assert(data.byte_count() == subject.extent.byte_count(subject.block_bytes) && !data.empty());
   if (!gate_.enter()) co_return std::unexpected(Error::kClosed);
@@ -186,6 +186,20 @@ Task<Result<WriteId>> WriteMemory::append(WriteSubject subject, BufferList data,
   entry.data = std::move(data);
   seal(entry);
   held_bytes_ += entry.data.byte_count();
+  Error error = Error::kNone;
+  if (to_host()) {
+    error = co_await append_in_time(slot, patience, left);
+  } else {
+    error = co_await append_entry(slot);
+  }
+  if (error != Error::kNone) co_return std::unexpected(error);
+  co_return WriteId{slot};
+}
+
+// An entry whose record is there is one of the live ones; otherwise it is free again. Who waits for
+// it then, if anybody still does.
+Task<Error> WriteMemory::append_entry(std::uint32_t slot, Append** waiting) {
+  const std::uint64_t byte_count = log_bytes_of(entries_[slot]);
   promised_ += byte_count;
   const Result<std::uint64_t> first = co_await append_to(&primary_, slot);
   if (first) {
@@ -193,16 +207,17 @@ Task<Result<WriteId>> WriteMemory::append(WriteSubject subject, BufferList data,
     if (mirrored()) co_await append_to_mirror(slot);
   }
   promised_ -= byte_count;
+  if (waiting != nullptr) *waiting = std::exchange(entries_[slot].waiting, nullptr);
   if (!first) {
     free_entry(slot);
-    co_return std::unexpected(first.error());
+    co_return first.error();
   }
   link_newest(slot);
   ++live_count_;
   live_log_bytes_ += byte_count;
   make_log_room();
   wake_log_waiter();
-  co_return WriteId{slot};
+  co_return Error::kNone;
 }
 
 // A mirror that cannot take it is given up.
@@ -248,15 +263,16 @@ void WriteMemory::release_now(std::uint32_t slot) {
 }
 
 // The kernel may still write the image of before a release: until that is final, the bytes stay.
-void WriteMemory::finish(const WriteSubject& subject, BufferList data) {
-  const bool at_once = primary_.nvram->durability() == nvram::Durability::kProcess &&
-                       (!mirrored() || mirror_.nvram->durability() == nvram::Durability::kProcess);
-  if (failure() != Error::kNone && !(at_once && primary_.nvram->cut_short())) doubt(subject);
+void WriteMemory::finish(Entry& entry) {
+  const bool at_once = !to_host();
+  if (failure() != Error::kNone && !(at_once && primary_.nvram->cut_short())) doubt(entry.subject);
   if (at_once) {
-    held_bytes_ -= data.byte_count();
+    held_bytes_ -= entry.data.byte_count();
+    entry.data.clear();
     return;
   }
-  released_.push_back({.subject = subject, .data = std::move(data)});
+  released_.push_back(
+      {.subject = entry.subject, .data = std::move(entry.data), .order = entry.order});
   if (!freeing_) spawn(free_released());
 }
 
@@ -273,38 +289,14 @@ Task<void> WriteMemory::free_released() {
     leaving_.clear();
     if (on_buffers_freed) on_buffers_freed();
     wake_log_waiter();
+    final_changed_.notify_all();
   }
   freeing_ = false;
+  final_changed_.notify_all();
 }
 
 void WriteMemory::doubt(const WriteSubject& subject) {
   doubtful_[subject.device].emplace(subject.extent.first, subject.extent.end());
-}
-
-// No write is longer than the largest one.
-bool WriteMemory::in_doubt(const Uuid& device, const Extent& extent) const {
-  const auto overlaps = [&](const Released& released) {
-    return released.subject.device == device && released.subject.extent.first < extent.end() &&
-           extent.first < released.subject.extent.end();
-  };
-  if (std::ranges::any_of(released_, overlaps) || std::ranges::any_of(leaving_, overlaps)) {
-    return true;
-  }
-  const auto found = doubtful_.find(device);
-  if (found == doubtful_.end()) return false;
-  constexpr Lba kMostBlocks = kMostWriteBytes / 512;
-  const Lba from = extent.first - std::min(extent.first, kMostBlocks);
-  for (auto at = found->second.lower_bound(from);
-       at != found->second.end() && at->first < extent.end(); ++at) {
-    if (at->second > extent.first) return true;
-  }
-  return false;
-}
-
-Task<Error> WriteMemory::flush_releases(Uuid device, Extent extent) {
-  const Error error = co_await flush_releases();
-  if (error != Error::kNone && !in_doubt(device, extent)) co_return Error::kNone;
-  co_return error;
 }
 
 Task<Error> WriteMemory::flush_releases() {
@@ -325,7 +317,7 @@ bool WriteMemory::non_volatile() const noexcept {
 
 bool WriteMemory::takes_writes() const noexcept {
   const bool good = primary_.nvram->battery().good() && failure() == Error::kNone;
-  return good && (mirrored() || !options_.mirror_required);
+  return good && !stalled_ && (mirrored() || !options_.mirror_required);
 }
 
 // A quarter of the log is for moving records in.
@@ -339,7 +331,7 @@ double WriteMemory::fullness() const noexcept {
   const auto share = [](std::uint64_t used, std::uint64_t limit) {
     return static_cast<double>(used) / static_cast<double>(limit);
   };
-  return std::max(share(pool_.used_bytes(), pool_.limit_bytes()),
+  return std::max(share(held_bytes_, pool_.limit_bytes()),
                   share(live_log_bytes_, primary_.log->capacity_bytes()));
 }
 

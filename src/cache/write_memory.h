@@ -106,9 +106,11 @@ class WriteMemory {
 
   // `data` lies here (place()) and is the extent's content; it must not change any more. When this
   // ends without error the write is kept. Suspends only for the durability of the image, or while
-  // the log is full: first come first served, not longer than a second and than patience lasts,
-  // kTimedOut or its error. kClosed after stop(), kHardware after a power cut.
-  Task<Result<WriteId>> append(WriteSubject subject, BufferList data, Patience patience = {});
+  // the log is full: first come first served, not longer than a second each and than patience
+  // lasts, kTimedOut or its error. kClosed after stop(), kHardware after a power cut. What it was
+  // about may then come back after a crash of the host, until it is final: `left` gets its order.
+  Task<Result<WriteId>> append(WriteSubject subject, BufferList data, Patience patience = {},
+                               std::uint64_t* left = nullptr);
   // The write is of no use any more: overwritten by later ones, or on flushed drives. Of two about
   // one place the older is released first. Its buffers are held until that is final.
   void release(WriteId id);
@@ -116,8 +118,11 @@ class WriteMemory {
   // written without append().
   Task<Error> flush_releases();
   // The same for writes that overlap the extent: where there never was one, it ends well also when
-  // the memory has failed.
-  Task<Error> flush_releases(Uuid device, Extent extent);
+  // the memory has failed, or does not get its image synced. Otherwise it waits for that a second
+  // at most, and not longer than patience lasts. One that append() has left does not count where it
+  // has the content that is about to be written: `left`.
+  Task<Error> flush_releases(Uuid device, Extent extent, Patience patience = {},
+                             std::uint64_t left = 0);
   // Memory can be damaged while it is in use; what was appended must not go to the drives as
   // something else. Whether the write's bytes of these blocks are what they were: a slice that is
   // not comes from the mirror, where that has it right. Asked again with the same `check`, it looks
@@ -147,7 +152,7 @@ class WriteMemory {
   // What a write takes of data_bytes(): at least its share of the log, so that data_bytes() of
   // writes, small or large, always have room in both.
   std::uint64_t room_for(std::uint64_t byte_count) const noexcept;
-  // How full it is: the greater share of data area and log, 0 to 1.
+  // How full of writes it is: the greater share of data area and log, 0 to 1.
   double fullness() const noexcept;
   std::size_t live_writes() const noexcept { return live_count_; }
   std::uint64_t data_bytes() const noexcept { return pool_.limit_bytes(); }
@@ -163,6 +168,10 @@ class WriteMemory {
   // durably, that the mirror is stale; until it is, no change may be answered that ends after this
   // call: its caller sees to that.
   std::function<void()> on_mirror_lost;
+  // Called when appends do not end in time, since the image does not get synced: until they do,
+  // takes_writes() is false. And when they have ended.
+  std::function<void(bool stalled)> on_stalled;
+  bool stalled() const noexcept { return stalled_; }
   // Called when somebody begins to wait for room in the log: releases would give it.
   std::function<void()> on_short_of_log;
   // Called when buffers of released writes have come free later than release().
@@ -178,6 +187,11 @@ class WriteMemory {
     std::unique_ptr<nvram::RecordLog> log;  // Null: there is no such half, or it failed.
     std::span<std::byte> data;
   };
+  struct Append {  // Of one who waits in append() for the image.
+    bool ended = false;
+    Error error = Error::kNone;
+    Condition changed;
+  };
   struct Entry {
     std::uint64_t order = 0;  // 0: free.
     WriteSubject subject;
@@ -190,10 +204,16 @@ class WriteMemory {
     std::uint32_t older = 0;  // By the place of the primary record in the log.
     std::uint32_t newer = 0;
     bool moving = false;
+    Append* waiting = nullptr;
   };
   struct Released {
     WriteSubject subject;
     BufferList data;
+    std::uint64_t order = 0;
+  };
+  struct Left {  // By append(), which has not ended yet.
+    WriteSubject subject;
+    std::uint64_t order = 0;
   };
   struct LogWaiter {  // In append(), in order of arrival.
     LogWaiter* next = nullptr;
@@ -225,13 +245,20 @@ class WriteMemory {
   std::size_t encode(const Entry& entry, std::span<std::byte> descriptor) const;
   Task<Result<std::uint64_t>> append_to(Half* half, std::uint32_t slot);
   Task<void> append_to_mirror(std::uint32_t slot);
+  Task<Error> append_entry(std::uint32_t slot, Append** waiting = nullptr);
   void copy_to_mirror(const BufferList& data);
   void drop_mirror();
-  void finish(const WriteSubject& subject, BufferList data);
+  void finish(Entry& entry);
   void doubt(const WriteSubject& subject);
-  bool in_doubt(const Uuid& device, const Extent& extent) const;
   Task<void> free_released();
   void release_now(std::uint32_t slot);
+
+  // write_memory_final.cc
+  bool to_host() const noexcept;
+  Task<Error> append_in_time(std::uint32_t slot, Patience patience, std::uint64_t* left);
+  Task<void> append_detached(std::uint32_t slot);
+  void set_stalled(bool stalled);
+  bool in_doubt(const Uuid& device, const Extent& extent, std::uint64_t but = 0) const;
 
   // write_memory_check.cc
   void seal(Entry& entry);
@@ -278,6 +305,9 @@ class WriteMemory {
   std::uint64_t mended_bytes_ = 0;
   std::vector<std::uint32_t> held_releases_;  // Until records that are being moved have arrived.
   Condition releases_made_;
+  std::vector<Left> left_;
+  Condition final_changed_;  // What was released or left may be final now.
+  bool stalled_ = false;
   LogWaiter* first_log_waiter_ = nullptr;
   LogWaiter* last_log_waiter_ = nullptr;
   std::uint64_t promised_ = 0;  // Room in the mirror's log for what the primary's has already.

@@ -163,6 +163,7 @@ Task<std::size_t> WriteMemory::move_batch(std::size_t most) {
   for (const std::uint32_t slot : held_releases_) release_now(slot);
   held_releases_.clear();
   releases_made_.notify_all();
+  final_changed_.notify_all();
   co_return batch.count;
 }
 

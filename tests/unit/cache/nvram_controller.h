@@ -22,6 +22,7 @@ struct ControllerOptions {
   bool non_volatile = true;
   nvram::Durability durability = nvram::Durability::kProcess;
   CacheOptions cache = quiet();
+  std::string boot_id = "one";
 };
 
 inline Task<std::unique_ptr<nvram::Nvram>> open_board(Executor& home, nvram::SimulatedBoard& board,
@@ -29,7 +30,7 @@ inline Task<std::unique_ptr<nvram::Nvram>> open_board(Executor& home, nvram::Sim
   auto nvram = co_await nvram::Nvram::open(home, board,
                                            {.path = std::move(path),
                                             .durability = options.durability,
-                                            .boot_id = "one",
+                                            .boot_id = options.boot_id,
                                             .power_loss_only_emulated = options.non_volatile});
   REQUIRE(nvram.has_value());
   co_return std::move(*nvram);
