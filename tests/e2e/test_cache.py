@@ -422,6 +422,29 @@ def test_modes_of_volumes(t):
     daemon.sandbay('volume', 'cache', 'x', 'sometimes', ok=False)
 
 
+def test_many_writers_and_little_memory(t):
+    """64 clients write as fast as they can: nothing is refused, and no memory is taken for it but
+    what is configured.
+    """
+    daemon = bay(t, cache='[cache]\nmemory = "32MiB"\nnvram = "18MiB"\n', breakable=False,
+                 reactors=2, size='72MiB')
+    before = daemon.resident_bytes()
+    load = Load(t, daemon.url('v'), '--sessions', '64', '--queue-depth', '8', '--block-size',
+                '64KiB', '--read-percent', '5')
+    most = 0
+    deadline = time.monotonic() + 4
+    while time.monotonic() < deadline:
+        load.require_running('under load')
+        most = max(most, daemon.resident_bytes())
+        memory = cache_of(daemon)['memory']
+        t.check(memory['used'] <= memory['size'], f'the limit of the cache holds: {memory}')
+        time.sleep(0.1)
+    load.require_good()
+    t.say(f'{before >> 20} MiB before, {most >> 20} MiB under load')
+    # The cache's own memory; and 64 sessions with 8 requests of 64 KiB each on their way.
+    t.check(most - before < (32 + 64 * 8 * 64 // 1024 + 32) << 20, 'memory is bounded')
+
+
 def test_sigterm_leaves_nothing_dirty(t):
     """The NVRAM may be thrown away afterwards."""
     daemon = bay(t)
