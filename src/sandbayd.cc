@@ -13,13 +13,17 @@
 #include <CLI/CLI.hpp>
 #include <csignal>
 #include <cstdio>
+#include <fstream>
 #include <optional>
+#include <sstream>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include "group/configuration.h"
+#include "group/export_document.h"
 #include "group/group.h"
+#include "group/import_file.h"
 #include "group/listening.h"
 #include "group/state_directory.h"
 #include "group/units.h"
@@ -34,17 +38,22 @@ namespace {
 using namespace sandbay;
 
 constexpr int kLostWrites = 1;
+constexpr int kWrongMap = 1;
 constexpr int kRefused = 2;
 constexpr std::uint64_t kLeastMemoryOfReactor = 8 * BufferPool::kSlabBytes;
 
 struct Arguments {
   std::string config;
   bool check = false;
+  bool check_map = false;
+  std::string import;
+  bool force = false;
   std::vector<std::string> portals;
   std::string management;
   std::string state;
   unsigned reactors = 0;
   bool pin = false;
+  bool forget_lead = false;
   std::string log_level = "info";
 };
 
@@ -60,6 +69,19 @@ void add_options(CLI::App& app, Arguments& arguments) {
       ->type_name("FILE");
   app.add_flag("--check", arguments.check,
                "Only check the configuration: print every mistake, or that it is good");
+  CLI::Option* const check_map = app.add_flag(
+      "--check-map", arguments.check_map,
+      "Start without portals and management, verify the maps of all pools, print what was found, "
+      "and end; with 1 if something is wrong");
+  CLI::Option* const import =
+      app.add_option("--import", arguments.import,
+                     "Take in what sandbay group export has written, and end; refused unless the "
+                     "state directory is empty")
+          ->type_name("FILE")
+          ->excludes(check_map);
+  app.add_flag("--force", arguments.force,
+               "With --import: also in place of what is in the state directory")
+      ->needs(import);
   app.add_option("--portal", arguments.portals,
                  "Listen here instead of the file's portals; may be given several times")
       ->type_name("ADDRESS:PORT");
@@ -73,6 +95,9 @@ void add_options(CLI::App& app, Arguments& arguments) {
       ->check(CLI::Range(1, 64))
       ->type_name("N");
   app.add_flag("--pin", arguments.pin, "Keep each reactor on a processor of its own");
+  app.add_flag("--forget-lead", arguments.forget_lead,
+               "As a member: the next lead that logs in is believed, whatever state it has. Only "
+               "when the group's own state is lost, or restored from a backup");
   app.add_option("--log-level", arguments.log_level, "debug, info, warning or error")
       ->check(CLI::IsMember({"debug", "info", "warning", "error"}))
       ->type_name("LEVEL")
@@ -90,6 +115,15 @@ std::optional<std::string> apply(const Arguments& arguments, group::Configuratio
   if (arguments.reactors != 0) c.reactors = arguments.reactors;
   if (c.reactors == 0) c.reactors = std::max(1U, std::thread::hardware_concurrency());
   if (!arguments.portals.empty()) c.portals.clear();
+  if (arguments.forget_lead) {
+    if (!c.lead) {
+      return fmt::format(
+          "--forget-lead: {} does not describe a member; it needs role = \"member\" "
+          "in [group]",
+          c.file);
+    }
+    c.lead->forget = true;
+  }
   for (const std::string& text : arguments.portals) {
     const auto endpoint = Endpoint::parse(text, group::kDefaultPortalPort);
     if (!endpoint) {
@@ -106,12 +140,8 @@ std::optional<std::string> apply(const Arguments& arguments, group::Configuratio
       return fmt::format("--management {}: not an address; write one such as 127.0.0.1:8260",
                          arguments.management);
     }
-    if (!c.management.allow_remote && !group::is_loopback(*endpoint)) {
-      return fmt::format(
-          "--management {}: can be reached from other machines, and management asks "
-          "for no password; write a loopback address such as 127.0.0.1:8260, or "
-          "set management.allow_remote = true in the file",
-          arguments.management);
+    if (const auto error = group::check_protection(c.management, *endpoint)) {
+      return fmt::format("--management: {}", *error);
     }
     c.management.listen = *endpoint;
   }
@@ -145,10 +175,11 @@ void raise_descriptor_limit() {
   ::setrlimit(RLIMIT_NOFILE, &limit);
 }
 
-void say_ready(const group::Group& group, const mgmt::Server& server) {
+void say_ready(const group::Group& group, const mgmt::Server& server, bool tls) {
   std::string line = "ready:";
   for (const auto& portal : group.portals()) line += fmt::format(" portal {}", portal.listen);
-  fmt::print("{} management http://{}\n", line, server.endpoint().to_string());
+  fmt::print("{} management {}://{}\n", line, tls ? "https" : "http",
+             server.endpoint().to_string());
   std::fflush(stdout);
 }
 
@@ -160,19 +191,43 @@ void let_signals_kill(const std::vector<int>& signals) {
   pthread_sigmask(SIG_UNBLOCK, &set, nullptr);
 }
 
+// What there is to say of a management that others reach without being asked, or can listen to.
+void warn_of_exposure(const group::ManagementConfiguration& management, const Endpoint& endpoint) {
+  if (group::is_loopback(endpoint)) return;
+  if (management.tokens.empty()) {
+    spdlog::warn("management at {} can be reached from other machines and asks for no password",
+                 endpoint.to_string());
+  } else if (management.certificate.empty()) {
+    spdlog::warn(
+        "management at {} can be reached from other machines, and tokens cross the "
+        "network in plain text",
+        endpoint.to_string());
+  }
+}
+
+// With files that can be used, or null where none are named; the error is one line.
+std::expected<std::shared_ptr<const mgmt::TlsContext>, std::string> load_tls(
+    const group::Configuration& configuration) {
+  const group::ManagementConfiguration& management = configuration.management;
+  if (management.certificate.empty()) return nullptr;
+  auto tls = mgmt::TlsContext::load(management.certificate, management.key);
+  if (!tls) return std::unexpected(fmt::format("{}: {}", configuration.file, tls.error()));
+  return std::move(*tls);
+}
+
 Task<void> serve_group(group::Group* group, const group::Configuration* configuration,
-                       std::string* refusal) {
+                       std::shared_ptr<const mgmt::TlsContext> tls, std::string* refusal) {
+  const bool secured = tls != nullptr;
   auto server = mgmt::Server::start(*group, Executor::current(),
-                                    {.listen = configuration->management.listen});
+                                    {.listen = configuration->management.listen,
+                                     .tokens = configuration->management.tokens,
+                                     .tls = std::move(tls)});
   if (!server) {
     *refusal = server.error();
     co_return;
   }
-  if (!group::is_loopback((*server)->endpoint())) {
-    spdlog::warn("management at {} can be reached from other machines and asks for no password",
-                 (*server)->endpoint().to_string());
-  }
-  say_ready(*group, **server);
+  warn_of_exposure(configuration->management, (*server)->endpoint());
+  say_ready(*group, **server, secured);
   const std::vector<int> signals = {SIGTERM, SIGINT};
   const int signal = co_await wait_for_signal(signals);
   let_signals_kill(signals);
@@ -180,26 +235,111 @@ Task<void> serve_group(group::Group* group, const group::Configuration* configur
   co_await (*server)->stop();
 }
 
-// `refusal` is what kept it from starting, if anything did; `lost` whether it left writes behind.
-Task<void> serve(group::Configuration configuration, std::string metadata_path,
-                 std::string* refusal, bool* lost) {
+// Prints what the verification of all maps finds; whether all is well.
+Task<bool> check_maps(group::Group* group) {
+  bool right = true;
+  const auto pools = co_await group->check_group();
+  for (const group::PoolCheckInfo& pool : pools) {
+    fmt::print("pool {}: {} pages, {} branches, {} snapshots, which keep {} chunks: {}\n",
+               pool.pool, pool.pages, pool.branches, pool.snapshots, pool.kept_chunks,
+               pool.wrong.empty() ? std::string("all is well")
+                                  : fmt::format("{} findings", pool.wrong.size()));
+    for (const std::string& line : pool.wrong) fmt::print("  {}\n", line);
+    right = right && pool.wrong.empty();
+  }
+  if (pools.empty()) fmt::print("There are no pools.\n");
+  co_return right;
+}
+
+// Puts the export into the state directory and takes it in. The error is one line.
+Task<std::string> import_file(const Arguments* arguments, metadata::Store* store,
+                              const group::Configuration* configuration) {
+  const std::string& path = arguments->import;
+  std::ifstream file(path, std::ios::binary);
+  std::stringstream stream;
+  if (file) stream << file.rdbuf();
+  if (!file) co_return fmt::format("--import {}: cannot be read; name a file", path);
+  const std::string text = std::move(stream).str();
+  const auto group = group::read_export(text);
+  if (!group) co_return fmt::format("--import {}: {}", path, group.error());
+  if (!configuration->uuid.empty() && configuration->uuid != group->uuid) {
+    co_return fmt::format("--import {}: is of group {}, but {} says group.uuid = {}", path,
+                          group->uuid, configuration->file, configuration->uuid);
+  }
+  const auto there = co_await group::provisioned_in(*store);
+  if (!there) co_return fmt::format("the metadata cannot be read: {}", describe(there.error()));
+  if (!there->empty() && !arguments->force) {
+    co_return fmt::format(
+        "--import {}: there are {} in {} already, of which an import would know nothing any more; "
+        "name an empty state directory, or add --force",
+        path, *there, configuration->state.string());
+  }
+  group::ImportPart part;
+  part.text = text;
+  part.last = true;
+  Error error =
+      co_await group::write_import(group::import_path(configuration->state), std::move(part));
+  if (error == Error::kNone) {
+    error = co_await group::announce_import(*store, text.size(), group::sha256_of(text));
+  }
+  if (error != Error::kNone) co_return fmt::format("--import {}: {}", path, describe(error));
+  const auto taken = co_await group::take_import(*store, configuration->state);
+  if (!taken) co_return taken.error();
+  fmt::print("group {} ({}): {} records taken in; start the daemon, and see sandbay group check\n",
+             group->name, group->uuid, group->entries.size());
+  co_return std::string();
+}
+
+struct Outcome {
+  std::string refusal;  // What kept it from starting, if anything did.
+  bool lost = false;    // It left writes behind.
+  bool wrong = false;   // A map is not right.
+};
+
+Task<void> serve_started(const Arguments* arguments, group::Group* group,
+                         const group::Configuration* configuration,
+                         std::shared_ptr<const mgmt::TlsContext> tls, Outcome* outcome) {
+  if (arguments->check_map) {
+    const bool right = co_await check_maps(group);
+    outcome->wrong = !right;
+  } else {
+    co_await serve_group(group, configuration, std::move(tls), &outcome->refusal);
+  }
+  co_await group->shutdown();
+  outcome->lost = group->lost_writes();
+}
+
+Task<void> serve(const Arguments* arguments, group::Configuration configuration,
+                 std::string metadata_path, std::shared_ptr<const mgmt::TlsContext> tls,
+                 Outcome* outcome) {
+  std::string* const refusal = &outcome->refusal;
   auto store = co_await metadata::open_rocksdb_store(Executor::current(), {.path = metadata_path});
   if (!store) {
     *refusal = store.error();
     co_return;
   }
+  if (!arguments->import.empty()) {
+    *refusal = co_await import_file(arguments, store->get(), &configuration);
+    co_await (*store)->close();
+    co_return;
+  }
+  const auto imported = co_await group::take_import(**store, configuration.state);
+  if (!imported) {
+    *refusal = imported.error();
+    co_await (*store)->close();
+    co_return;
+  }
   auto group = co_await group::Group::start(configuration, **store);
   if (group) {
-    co_await serve_group(group->get(), &configuration, refusal);
-    co_await (*group)->shutdown();
-    *lost = (*group)->lost_writes();
+    co_await serve_started(arguments, group->get(), &configuration, std::move(tls), outcome);
   } else {
     *refusal = group.error();
   }
   co_await (*store)->close();
 }
 
-int run(const Arguments& arguments, group::Configuration configuration) {
+int run(const Arguments& arguments, group::Configuration configuration,
+        std::shared_ptr<const mgmt::TlsContext> tls) {
   start_logging(arguments.log_level);
   raise_descriptor_limit();
   // Whatever this process makes, secrets in the metadata above all, is its user's alone.
@@ -209,17 +349,21 @@ int run(const Arguments& arguments, group::Configuration configuration) {
   std::signal(SIGPIPE, SIG_IGN);
   const auto state = group::StateDirectory::open(configuration.state);
   if (!state) return refuse(state.error());
-  if (const auto refusal = group::cannot_listen(configuration)) return refuse(*refusal);
+  const bool serves = !arguments.check_map && arguments.import.empty();
+  if (!serves) configuration.portals.clear();
+  if (serves) {
+    if (const auto refusal = group::cannot_listen(configuration)) return refuse(*refusal);
+  }
   auto reactors = ReactorGroup::create({.count = configuration.reactors,
                                         .memory_limit_bytes = configuration.memory_limit_bytes,
                                         .pin = arguments.pin});
   if (!reactors) return refuse(reactors.error());
-  std::string refusal;
-  bool lost = false;
+  Outcome outcome;
   (*reactors)->run(
-      [&] { return serve(configuration, state->metadata().string(), &refusal, &lost); });
-  if (!refusal.empty()) return refuse(refusal);
-  if (lost) {
+      [&] { return serve(&arguments, configuration, state->metadata().string(), tls, &outcome); });
+  if (!outcome.refusal.empty()) return refuse(outcome.refusal);
+  if (outcome.wrong) return kWrongMap;
+  if (outcome.lost) {
     fmt::print(stderr,
                "sandbayd: ended, but acknowledged writes could not be flushed; see above\n");
     return kLostWrites;
@@ -248,7 +392,9 @@ int main(int argument_count, char** argument_values) {
     return kRefused;
   }
   if (const auto mistake = apply(arguments, *configuration)) return refuse(*mistake);
-  if (!arguments.check) return run(arguments, std::move(*configuration));
+  auto tls = load_tls(*configuration);
+  if (!tls) return refuse(tls.error());
+  if (!arguments.check) return run(arguments, std::move(*configuration), std::move(*tls));
   fmt::print("{}: good: group {}, {} portal{}, {} volume{}\n", configuration->file,
              configuration->group_name, configuration->portals.size(),
              configuration->portals.size() == 1 ? "" : "s", configuration->volumes.size(),

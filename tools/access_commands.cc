@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <fstream>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -29,15 +30,25 @@ std::string path_of(const std::string& volume) {
   return fmt::format("/api/v1/volumes/{}/access", Client::escape(volume));
 }
 
-// The first line of the file. Secrets do not come from the command line, which everybody on the
-// machine can read.
+// The first line of the file, which need not end. Secrets do not come from the command line, which
+// everybody on the machine can read.
 std::string read_secret(const std::string& path) {
+  constexpr std::size_t kMostBytes = 4096;
   std::ifstream file(path, std::ios::binary);
-  std::string secret;
-  if (!file || !std::getline(file, secret)) {
+  std::string secret(kMostBytes, '\0');
+  file.read(secret.data(), static_cast<std::streamsize>(secret.size()));
+  secret.resize(static_cast<std::size_t>(file.gcount()));
+  if (secret.empty()) {
     throw Failure(
         fmt::format("{} cannot be read; name a file whose first line is the secret", path));
   }
+  const std::size_t end = secret.find('\n');
+  if (end == std::string::npos && secret.size() == kMostBytes) {
+    throw Failure(fmt::format(
+        "{} has no line end in its first {} bytes; name a file whose first line is the secret",
+        path, kMostBytes));
+  }
+  secret.resize(std::min(end, secret.size()));
   if (secret.ends_with('\r')) secret.pop_back();
   return secret;
 }

@@ -6,8 +6,11 @@
 #include <netdb.h>
 
 #include <charconv>
+#include <cstdlib>
 
 #include <nlohmann/json.hpp>
+
+#include "group/management_configuration.h"
 
 namespace sandbay::cli {
 
@@ -33,6 +36,16 @@ std::string explain(httplib::Error error, const std::string& url) {
           "no daemon answers at {}; start one with sandbayd --config FILE, or name "
           "its address with --management",
           url);
+    case httplib::Error::SSLConnection:
+      return fmt::format("{} does not speak TLS as this program does; does it want http:// ?", url);
+    case httplib::Error::SSLLoadingCerts:
+      return fmt::format("{} cannot be verified: the certificates of --ca-file cannot be read",
+                         url);
+    case httplib::Error::SSLServerVerification:
+      return fmt::format(
+          "{} shows a certificate that is not trusted, or of another name; name who vouches for "
+          "it with --ca-file, and the daemon as its certificate does",
+          url);
     case httplib::Error::Read:
     case httplib::Error::Write:
       return fmt::format(
@@ -44,10 +57,14 @@ std::string explain(httplib::Error error, const std::string& url) {
   }
 }
 
-// What is wrong with the host or the port of an http:// URL; empty: nothing.
+constexpr std::string_view kPlain = "http://";
+constexpr std::string_view kSecure = "https://";
+
+// What is wrong with the host or the port of a URL; empty: nothing.
 std::string problem_with(const std::string& url) {
-  std::string host = url.substr(std::string_view("http://").size());
-  std::string port = "80";
+  const bool secure = url.starts_with(kSecure);
+  std::string host = url.substr(secure ? kSecure.size() : kPlain.size());
+  std::string port = secure ? "443" : "80";
   const auto bracket = host.rfind(']');
   const auto colon = host.rfind(':');
   if (colon != std::string::npos && (bracket == std::string::npos || colon > bracket)) {
@@ -71,7 +88,19 @@ std::string problem_with(const std::string& url) {
 
 }  // namespace
 
-Client::Client(std::string url) : url_(with_scheme(std::move(url))) {}
+Client::Client(const Management& management)
+    : url_(with_scheme(management.url)), ca_file_(management.ca_file) {
+  if (!management.token_file.empty()) {
+    auto token = group::read_token_file(management.token_file);
+    if (!token) throw Failure("--token-file: " + token.error());
+    token_ = std::move(*token);
+  } else if (const char* const token = std::getenv("SANDBAY_TOKEN")) {
+    token_ = token;
+  }
+  if (token_.find_first_of("\r\n") != std::string::npos) {
+    throw Failure("SANDBAY_TOKEN: is more than one line; set it to the token alone");
+  }
+}
 
 std::string Client::escape(const std::string& name) {
   if (name.empty())
@@ -96,6 +125,15 @@ Client::Answer Client::post(const std::string& path, const json& body) const {
   return send("POST", path, &text);
 }
 
+std::expected<std::string, std::string> Client::post_for_text(const std::string& path,
+                                                              const json& body) const {
+  const std::string sent = body.dump();
+  std::string text;
+  const Answer answer = send("POST", path, &sent, &text);
+  if (!answer) return std::unexpected(answer.error());
+  return text;
+}
+
 Client::Answer Client::patch(const std::string& path, const json& body) const {
   const std::string text = body.dump(-1, ' ', false, json::error_handler_t::replace);
   return send("PATCH", path, &text);
@@ -105,9 +143,10 @@ Client::Answer Client::remove(const std::string& path) const {
   return send("DELETE", path, nullptr);
 }
 
-Client::Answer Client::send(const char* method, const std::string& path,
-                            const std::string* body) const {
-  if (!url_.starts_with("http://") || url_.size() == std::string_view("http://").size()) {
+Client::Answer Client::send(const char* method, const std::string& path, const std::string* body,
+                            std::string* text) const {
+  const bool known = url_.starts_with(kPlain) || url_.starts_with(kSecure);
+  if (!known || url_ == kPlain || url_ == kSecure) {
     return std::unexpected(
         fmt::format("{} is not a management URL; write one such as {}", url_, kDefaultManagement));
   }
@@ -121,15 +160,21 @@ Client::Answer Client::send(const char* method, const std::string& path,
   http.set_connection_timeout(kConnectSeconds);
   http.set_read_timeout(body == nullptr && std::string_view(method) == "GET" ? kReadAnswerSeconds
                                                                              : kAnswerSeconds);
+  if (!ca_file_.empty()) http.set_ca_cert_path(ca_file_);
   httplib::Request request;
+  if (!token_.empty()) request.set_header("Authorization", "Bearer " + token_);
   request.method = method;
   request.path = path;
   if (body != nullptr) {
     request.body = *body;
     request.set_header("Content-Type", "application/json");
   }
-  const httplib::Result result = http.send(request);
+  httplib::Result result = http.send(request);
   if (!result) return std::unexpected(explain(result.error(), url_));
+  if (text != nullptr && result->status == 200) {
+    *text = std::move(result->body);
+    return json();
+  }
   const json answer = result->body.empty() ? json() : json::parse(result->body, nullptr, false);
   if (result->status >= 200 && result->status < 300 && !answer.is_discarded()) return answer;
   const auto error = answer.is_object() ? answer.find("error") : answer.end();

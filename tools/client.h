@@ -17,15 +17,25 @@ struct Failure : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
+// Where the daemon's management is, and what it is shown.
+struct Management {
+  std::string url = kDefaultManagement;  // A bare "ADDRESS:PORT" is one of http.
+  std::string token_file;                // Empty: SANDBAY_TOKEN holds it, if there is one.
+  std::string ca_file;                   // Of https; empty: whom this machine trusts.
+};
+
 class Client {
  public:
-  // `url` is "http://ADDRESS:PORT"; a bare "ADDRESS:PORT" will do.
-  explicit Client(std::string url);
+  // Throws Failure if the token cannot be had.
+  explicit Client(const Management& management);
 
   // The answer's body, null where there is none; or what is wrong, as one line.
   using Answer = std::expected<nlohmann::json, std::string>;
   Answer get(const std::string& path) const;
   Answer post(const std::string& path, const nlohmann::json& body) const;
+  // The answer as it is.
+  std::expected<std::string, std::string> post_for_text(const std::string& path,
+                                                        const nlohmann::json& body) const;
   Answer patch(const std::string& path, const nlohmann::json& body) const;
   Answer remove(const std::string& path) const;
 
@@ -33,9 +43,12 @@ class Client {
   static std::string escape(const std::string& name);
 
  private:
-  Answer send(const char* method, const std::string& path, const std::string* body) const;
+  Answer send(const char* method, const std::string& path, const std::string* body,
+              std::string* text = nullptr) const;
 
   std::string url_;
+  std::string token_;
+  std::string ca_file_;
 };
 
 }  // namespace sandbay::cli

@@ -16,17 +16,19 @@ namespace sandbay::cli {
 
 // What stands before the noun.
 struct Settings {
-  std::string management = kDefaultManagement;
+  Management management;
   bool json = false;
   int exit_code = 0;  // Set by commands that do not talk to the daemon.
 };
 
 // `settings` is read when a verb runs and outlives the application.
 void add_group_commands(CLI::App& app, Settings& settings);
+void add_export_verbs(CLI::App& noun, Settings& settings);  // Of the noun group.
 void add_drive_commands(CLI::App& app, Settings& settings);
 void add_raid_commands(CLI::App& app, Settings& settings);
 void add_cache_commands(CLI::App& app, Settings& settings);
 void add_fault_commands(CLI::App& app, Settings& settings);
+void add_audit_commands(CLI::App& app, Settings& settings);
 void add_event_commands(CLI::App& app, Settings& settings);
 void add_pool_commands(CLI::App& app, Settings& settings);
 void add_task_commands(CLI::App& app, Settings& settings);
@@ -35,10 +37,12 @@ void add_snapshot_commands(CLI::App& app, Settings& settings);
 void add_target_commands(CLI::App& app, Settings& settings);
 void add_session_commands(CLI::App& app, Settings& settings);
 void add_access_commands(CLI::App& app, Settings& settings);
+void add_apply_command(CLI::App& app, Settings& settings);
 void add_load_command(CLI::App& app, Settings& settings);
 
 // The answer, or a Failure.
 nlohmann::json expect(Client::Answer answer);
+std::string expect(std::expected<std::string, std::string> answer);
 void print_json(const nlohmann::json& value);
 // "1.00 GiB"
 std::string human_size(const nlohmann::json& bytes);

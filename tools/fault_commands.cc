@@ -8,6 +8,7 @@
 
 #include "tools/commands.h"
 #include "tools/table.h"
+#include "tools/whole_number.h"
 
 namespace sandbay::cli {
 
@@ -103,7 +104,9 @@ void add_event_commands(CLI::App& app, Settings& settings) {
   CLI::App* noun = app.add_subcommand("event", "What happened to drives and sets: list");
   noun->require_subcommand(1);
   CLI::App* verb = noun->add_subcommand("list", "List events, the newest last");
-  verb->add_option("--since", *since, "Only those with a greater number")->type_name("NUMBER");
+  verb->add_option("--since", *since, "Only those with a greater number")
+      ->type_name("NUMBER")
+      ->check(wrong_number);
   verb->callback([&settings, since] { list_events(settings, *since); });
 }
 

@@ -1,4 +1,4 @@
-// sandbay group show
+// sandbay group show, sandbay group check
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
@@ -76,13 +76,15 @@ void check(Settings& settings) {
 }  // namespace
 
 void add_group_commands(CLI::App& app, Settings& settings) {
-  CLI::App* noun = app.add_subcommand("group", "The group that the daemon runs: show, check");
+  CLI::App* noun =
+      app.add_subcommand("group", "The group that the daemon runs: show, check, export, import");
   noun->require_subcommand(1);
   noun->add_subcommand("show", "Show its name, portals and numbers")->callback([&settings] {
     show(settings);
   });
   noun->add_subcommand("check", "Verify the maps of all pools; ends with 1 if something is wrong")
       ->callback([&settings] { check(settings); });
+  add_export_verbs(*noun, settings);
 }
 
 }  // namespace sandbay::cli

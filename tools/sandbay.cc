@@ -20,6 +20,11 @@ nlohmann::json expect(Client::Answer answer) {
   return std::move(*answer);
 }
 
+std::string expect(std::expected<std::string, std::string> answer) {
+  if (!answer) throw Failure(answer.error());
+  return std::move(*answer);
+}
+
 void print_json(const nlohmann::json& value) {
   fmt::print("{}\n", value.dump(2, ' ', false, nlohmann::json::error_handler_t::replace));
 }
@@ -69,10 +74,18 @@ std::string explain(const CLI::App& app, const CLI::ParseError& error) {
 int run(int argument_count, char** argument_values) {
   CLI::App app("Manages a Sandbay daemon and puts load on iSCSI targets.", "sandbay");
   Settings settings;
-  app.add_option("--management", settings.management, "Where the daemon's management listens")
+  app.add_option("--management", settings.management.url, "Where the daemon's management listens")
       ->envname("SANDBAY_MANAGEMENT")
       ->type_name("URL")
       ->capture_default_str();
+  app.add_option("--token-file", settings.management.token_file,
+                 "File whose first line is the token to show; else SANDBAY_TOKEN is the token")
+      ->envname("SANDBAY_TOKEN_FILE")
+      ->type_name("FILE");
+  app.add_option("--ca-file", settings.management.ca_file,
+                 "Certificates, in PEM format, of who vouches for the daemon's")
+      ->envname("SANDBAY_CA_FILE")
+      ->type_name("FILE");
   app.add_flag("--json", settings.json, "Print the daemon's answer as JSON");
   app.set_version_flag("--version", fmt::format("sandbay {}", group::version()));
   app.require_subcommand(1);
@@ -93,6 +106,8 @@ int run(int argument_count, char** argument_values) {
   add_task_commands(app, settings);
   add_fault_commands(app, settings);
   add_event_commands(app, settings);
+  add_audit_commands(app, settings);
+  add_apply_command(app, settings);
   add_load_command(app, settings);
   try {
     app.parse(argument_count, argument_values);
@@ -103,7 +118,7 @@ int run(int argument_count, char** argument_values) {
     return complain(failure.what(), kFailed);
   } catch (const nlohmann::json::exception& error) {
     return complain(fmt::format("{} answers, but not as this version expects: {}",
-                                settings.management, error.what()),
+                                settings.management.url, error.what()),
                     kFailed);
   }
   return settings.exit_code;

@@ -129,6 +129,7 @@ std::string encode(const VolumeRecord& record) {
   }
   if (!record.online) value["online"] = false;
   if (record.full_copy) value["full_copy"] = true;
+  if (!record.origin.empty()) value["origin"] = record.origin;
   if (record.pool) {
     value["pool"] = s.pool;
     value["pool_uuid"] = format_uuid(*record.pool);
@@ -278,6 +279,7 @@ std::expected<VolumeRecord, std::string> decode_volume(std::string_view text) {
     }
     record.online = value.value("online", true);
     record.full_copy = value.value("full_copy", false);
+    record.origin = value.value("origin", "");
     if (s.backing == Backing::kPool) read_pool_part(value, record);
     const auto error = check_specification(s);
     if (error) throw std::out_of_range(*error);

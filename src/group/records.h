@@ -21,6 +21,7 @@
 //                      (cleared_areas.h). Without one, nothing
 //   clearing/UUID/...  the parts of that, of places that are cleared here and there
 //   event/NUMBER       what happened, sixteen hexadecimal digits, the newest last; see event_log.h
+//   audit/NUMBER       who asked for which change; see audit_log.h
 //   intent/UUID        a file of a volume that is about to be made or removed: its file name in
 //                      STATE/volumes. Whoever finds one at start removes the file, unless the
 //                      volume has its record: then its deletion was only begun, and it stays.
@@ -86,6 +87,7 @@ struct VolumeRecord {
   std::optional<Placement> placement;  // With Backing::kRaid.
   std::optional<Uuid> pool;            // With Backing::kPool.
   bool online = true;
+  std::string origin;      // Of a clone: the UUID of what it began as, a snapshot or a volume.
   bool full_copy = false;  // Of a clone on a pool: everything is copied, until it needs no parent.
   // Not kept; of one that is about to be made.
   bool open_block_bytes = false;  // The pool's blocks count, whatever stands above.

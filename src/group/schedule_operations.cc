@@ -23,10 +23,6 @@ std::unexpected<Refusal> refuse(Refusal::Code code, std::string message) {
   return std::unexpected(Refusal{.code = code, .message = std::move(message)});
 }
 
-WallTime wall_time() {
-  return std::chrono::time_point_cast<std::chrono::milliseconds>(std::chrono::system_clock::now());
-}
-
 }  // namespace
 
 ScheduleRecord* RunningGroup::find_schedule(const Uuid& volume, const std::string& name) {

@@ -12,9 +12,11 @@
 #include <string>
 #include <vector>
 
+#include "group/audit_log.h"
 #include "group/cache_info.h"
 #include "group/configuration.h"
 #include "group/event_log.h"
+#include "group/export_info.h"
 #include "group/hardware_info.h"
 #include "group/pool_info.h"
 #include "group/records.h"
@@ -130,6 +132,7 @@ struct Measurements {
   FaultsInfo faults;
   std::vector<PoolInfo> pools;
   std::uint64_t events = 0;
+  std::uint64_t audited = 0;
 };
 
 struct AddedFault {
@@ -140,6 +143,7 @@ struct CreateVolumeRequest {
   VolumeSpecification specification;
   OpenChoices open;                   // What it leaves to the group.
   std::optional<CloneSource> source;  // Set by the group alone, as is what follows.
+  std::string origin;
   bool full_copy = false;
   std::vector<iscsi::AccessRecord> access;  // Given to its target if that is new.
 };
@@ -259,6 +263,17 @@ class Service {
   virtual Task<Answer<AddedFault>> add_fault(std::string rule) = 0;
   virtual Task<Answer<void>> clear_fault(std::string id) = 0;  // Empty: all of them.
   virtual Task<std::vector<EventInfo>> list_events(std::uint64_t since) = 0;
+
+  // Whoever takes a request for a change notes it when it has ended; see audit_log.h.
+  virtual Task<bool> note_change(AuditEntry entry) = 0;  // False: shutting down.
+  virtual Task<std::vector<AuditEntry>> list_audit(std::uint64_t since) = 0;
+
+  // Everything that stands in the metadata at one moment, with its secrets; export_document.h makes
+  // text of it.
+  virtual Task<Answer<ExportedGroup>> export_group() = 0;
+  // Takes a piece of an exported text. With the last one it is there whole, and takes the place of
+  // everything in the metadata at the next start. Refused unless the group is empty, or by force.
+  virtual Task<Answer<void>> import_part(ImportPart part) = 0;
 
   virtual Task<std::vector<iscsi::SessionInfo>> list_sessions() = 0;
   // Ends a session, or one connection of it; may wait as long as `drop` lets the initiator log out.

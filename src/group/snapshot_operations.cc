@@ -29,10 +29,6 @@ std::string words(const SnapshotName& name) {
   return fmt::format("snapshot \"{}\" of volume \"{}\"", name.snapshot, name.volume);
 }
 
-WallTime wall_time() {
-  return std::chrono::time_point_cast<std::chrono::milliseconds>(std::chrono::system_clock::now());
-}
-
 }  // namespace
 
 // Looking ---------------------------------------------------------------------------------------
@@ -503,6 +499,24 @@ Task<Answer<SnapshotInfo>> RunningGroup::offline_snapshot(SnapshotName snapshot,
 
 // Cloning -----------------------------------------------------------------------------------------
 
+// The same request twice has the same answer, also when the clone has changed since.
+Task<Answer<CreatedVolume>> RunningGroup::repeat_clone(std::shared_ptr<Volume> there,
+                                                       std::string origin, bool full_copy) {
+  const VolumeRecord& record = there->record();
+  if (record.origin != origin || record.full_copy != full_copy) {
+    co_return refuse(
+        Refusal::Code::kConflict,
+        fmt::format("volume \"{}\" is there already, and {}; choose another name", there->name(),
+                    record.origin.empty()     ? "is no clone"
+                    : record.origin != origin ? "is a clone of something else"
+                    : record.full_copy        ? "is a full copy"
+                                              : "is no full copy"));
+  }
+  auto info = co_await volume_now(there->name());
+  if (!info) co_return std::unexpected(info.error());
+  co_return CreatedVolume{.volume = std::move(*info), .created = false};
+}
+
 Task<Answer<CreatedVolume>> RunningGroup::clone_now(SnapshotName name, std::string clone,
                                                     bool full_copy) {
   const auto served = pool_of(name.volume);
@@ -510,16 +524,18 @@ Task<Answer<CreatedVolume>> RunningGroup::clone_now(SnapshotName name, std::stri
   const auto volume = find(name.volume);
   pool::SnapshotKey key{.branch = (*served)->branch_of(volume->uuid()), .generation = pool::kLive};
   std::uint64_t bytes = volume->record().specification.size_bytes;
+  std::string origin = format_uuid(volume->uuid());
   if (!name.snapshot.empty()) {
     const Snapshot* const found = find(name);
     const auto at = found != nullptr ? (*served)->snapshot_of(found->record.uuid) : std::nullopt;
     if (!at) co_return std::unexpected(no_such_snapshot(name));
     key = *at;
+    origin = format_uuid(found->record.uuid);
     bytes = (*served)->pool()->map().find(key.branch)->snapshots.at(key.generation).byte_count;
   }
-  if (find(clone) != nullptr) {
-    co_return refuse(Refusal::Code::kConflict,
-                     fmt::format("volume \"{}\" is there already; choose another name", clone));
+  if (const auto there = find(clone)) {
+    auto repeated = co_await repeat_clone(there, std::move(origin), full_copy);
+    co_return repeated;
   }
   CreateVolumeRequest request;
   VolumeSpecification& s = request.specification;
@@ -533,6 +549,7 @@ Task<Answer<CreatedVolume>> RunningGroup::clone_now(SnapshotName name, std::stri
   s.target.clear();
   s.lun.reset();
   request.full_copy = full_copy;
+  request.origin = std::move(origin);
   request.source = CloneSource{.branch = key.branch, .generation = key.generation};
   auto made = co_await create_now(std::move(request));
   co_return made;

@@ -4,6 +4,8 @@
 // wakes the thread. The executor must run until every management thread has ended.
 #pragma once
 
+#include <atomic>
+#include <cstdint>
 #include <future>
 #include <utility>
 
@@ -14,12 +16,20 @@
 
 namespace sandbay::mgmt {
 
+// Requests that a listener turned away.
+struct TurnedAway {
+  std::atomic<std::uint64_t> unknown = 0;    // No token, or none that is known.
+  std::atomic<std::uint64_t> forbidden = 0;  // Its role does not suffice.
+};
+
 class Backend {
  public:
   // Both outlive this.
   Backend(group::Service& service, Executor& home) : service_(service), home_(home) {}
 
   group::Service& service() const noexcept { return service_; }
+
+  TurnedAway& turned_away() noexcept { return turned_away_; }
 
   // From any thread that is no executor's.
   template <class T>
@@ -51,6 +61,7 @@ class Backend {
 
   group::Service& service_;
   Executor& home_;
+  TurnedAway turned_away_;
 };
 
 }  // namespace sandbay::mgmt

@@ -2,6 +2,7 @@
 // connection's requests. Each wait is for the socket and for the end of the server together.
 #include "mgmt/bounded_server.h"
 
+#include <malloc.h>
 #include <netdb.h>
 #include <poll.h>
 #include <sys/eventfd.h>
@@ -14,8 +15,11 @@
 #include <condition_variable>
 #include <deque>
 #include <mutex>
+#include <optional>
 #include <thread>
 #include <vector>
+
+#include "mgmt/tls.h"
 
 namespace sandbay::mgmt {
 
@@ -24,25 +28,39 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr std::size_t kRequestsPerConnection = 1000;
+// What a body of more has taken is given back to the system at once, by whichever thread it was
+// served; the allocator would keep it for each of them.
+constexpr std::uint64_t kLargeBody = std::uint64_t{64} << 10;
 
 class ClientStream final : public httplib::Stream {
  public:
-  ClientStream(int socket, int stop_event, ClientLimits limits)
-      : socket_(socket), stop_event_(stop_event), limits_(limits) {}
+  ClientStream(int socket, int stop_event, ClientLimits limits, const TlsContext* tls)
+      : socket_(socket), stop_event_(stop_event), limits_(limits) {
+    if (tls != nullptr) tls_.emplace(*tls, socket);
+  }
+
+  // False if the connection cannot be secured in time, where it is to be.
+  bool secure() {
+    if (!tls_) return true;
+    deadline_ = Clock::now() + limits_.request;
+    return finish([this] { return tls_->handshake(); });
+  }
+  void end() {
+    if (tls_) tls_->say_goodbye();
+  }
 
   // False if none comes, or none is to be served any more.
   bool wait_for_request() {
     answering_ = false;
     deadline_ = Clock::now() + limits_.silence;
-    const bool there = begin_ < end_ ? !stopping() : wait(POLLIN);
+    const bool there = has_received() ? !stopping() : wait(POLLIN);
     deadline_ = Clock::now() + limits_.request;
     return there;
   }
 
   ssize_t read(char* to, std::size_t size) override {
     if (begin_ == end_) {
-      if (!wait(POLLIN)) return -1;
-      const ssize_t count = ::recv(socket_, buffer_.data(), buffer_.size(), MSG_DONTWAIT);
+      const ssize_t count = receive();
       if (count <= 0) return count;
       begin_ = 0;
       end_ = static_cast<std::size_t>(count);
@@ -56,6 +74,11 @@ class ClientStream final : public httplib::Stream {
   ssize_t write(const char* from, std::size_t size) override {
     if (!answering_) deadline_ = Clock::now() + limits_.answer;
     answering_ = true;
+    if (tls_) {
+      std::size_t count = 0;
+      const bool sent = finish([&] { return tls_->send(from, size, &count); });
+      return sent ? static_cast<ssize_t>(count) : -1;
+    }
     for (;;) {
       const ssize_t count = ::send(socket_, from, size, MSG_NOSIGNAL | MSG_DONTWAIT);
       if (count >= 0 || (errno != EAGAIN && errno != EWOULDBLOCK)) return count;
@@ -63,7 +86,7 @@ class ClientStream final : public httplib::Stream {
     }
   }
 
-  bool is_readable() const override { return begin_ < end_ || wait(POLLIN); }
+  bool is_readable() const override { return has_received() || wait(POLLIN); }
   bool is_writable() const override { return wait(POLLOUT); }
   socket_t socket() const override { return socket_; }
   void get_remote_ip_and_port(std::string& ip, int& port) const override {
@@ -74,6 +97,30 @@ class ClientStream final : public httplib::Stream {
   }
 
  private:
+  bool has_received() const { return begin_ < end_ || (tls_ && tls_->has_buffered()); }
+
+  ssize_t receive() {
+    if (tls_) {
+      std::size_t count = 0;
+      const bool done =
+          finish([&] { return tls_->receive(buffer_.data(), buffer_.size(), &count); });
+      return done ? static_cast<ssize_t>(count) : -1;
+    }
+    if (!wait(POLLIN)) return -1;
+    return ::recv(socket_, buffer_.data(), buffer_.size(), MSG_DONTWAIT);
+  }
+
+  // Takes a step of TLS as often as it wants the socket.
+  template <class Take>
+  bool finish(Take take) {
+    for (;;) {
+      const TlsConnection::Step step = take();
+      if (step == TlsConnection::Step::kDone) return true;
+      if (step == TlsConnection::Step::kFailed) return false;
+      if (!wait(step == TlsConnection::Step::kWantsRead ? POLLIN : POLLOUT)) return false;
+    }
+  }
+
   // False when the time is over, or the server stops.
   bool wait(short events) const {
     const auto until = std::min(deadline_, Clock::now() + limits_.silence);
@@ -112,6 +159,7 @@ class ClientStream final : public httplib::Stream {
   int socket_;
   int stop_event_;
   ClientLimits limits_;
+  std::optional<TlsConnection> tls_;
   Clock::time_point deadline_;
   bool answering_ = false;
   std::array<char, 4096> buffer_;
@@ -181,8 +229,9 @@ class BoundedPool final : public httplib::TaskQueue {
   std::vector<std::thread> threads_;
 };
 
-BoundedServer::BoundedServer(unsigned threads, std::size_t waiting_connections, ClientLimits limits)
-    : limits_(limits), stop_event_(::eventfd(0, EFD_CLOEXEC)) {
+BoundedServer::BoundedServer(unsigned threads, std::size_t waiting_connections, ClientLimits limits,
+                             const TlsContext* tls)
+    : limits_(limits), tls_(tls), stop_event_(::eventfd(0, EFD_CLOEXEC)) {
   new_task_queue = [this, threads, waiting_connections] {
     pool_ = new BoundedPool(threads, waiting_connections);  // The library deletes it.
     return pool_;
@@ -202,22 +251,29 @@ void BoundedServer::stop_at_once() {
 }
 
 bool BoundedServer::process_and_close_socket(socket_t socket) {
-  ClientStream stream(socket, stop_event_, limits_);
-  for (std::size_t left = kRequestsPerConnection; left > 0 && stream.wait_for_request(); --left) {
+  ClientStream stream(socket, stop_event_, limits_, tls_);
+  const bool secured = stream.secure();
+  for (std::size_t left = kRequestsPerConnection; secured && left > 0 && stream.wait_for_request();
+       --left) {
     const bool last = left == 1 || pool_->somebody_waits();
     bool closed = false;
     // A request that is not one, or whose body may have been refused unread, leaves bytes behind
     // that are no next request: it is the connection's last.
     bool whole = false;
-    const bool served = process_request(stream, last, closed, [&whole](httplib::Request& request) {
+    bool large = false;
+    const auto prepare = [&](httplib::Request& request) {
       whole = !has_body(request);
+      large = request.get_header_value<std::uint64_t>("Content-Length") > kLargeBody;
       if (whole) request.set_header("Content-Length", "0");
       if (whole) return;
       request.headers.erase("Connection");
       request.set_header("Connection", "close");
-    });
+    };
+    const bool served = process_request(stream, last, closed, prepare);
+    if (large) (void)::malloc_trim(0);
     if (!served || closed || last || !whole) break;
   }
+  if (secured) stream.end();
   ::shutdown(socket, SHUT_RDWR);
   ::close(socket);
   return true;

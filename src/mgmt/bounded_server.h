@@ -4,7 +4,8 @@
 //
 // Three limits of time: how long a connection may be idle between requests, how long it may be
 // silent within one, and how long a whole request, and again its whole answer, may take. A
-// connection that is served gives its thread up after an answer when others wait for one.
+// connection that is served gives its thread up after an answer when others wait for one. With TLS
+// its handshake is bounded like a request, and is done on the thread that serves the connection.
 #pragma once
 
 #include <httplib.h>
@@ -15,6 +16,7 @@
 namespace sandbay::mgmt {
 
 class BoundedPool;
+class TlsContext;
 
 struct ClientLimits {
   std::chrono::milliseconds silence{2000};  // Also between requests.
@@ -24,7 +26,9 @@ struct ClientLimits {
 
 class BoundedServer final : public httplib::Server {
  public:
-  BoundedServer(unsigned threads, std::size_t waiting_connections, ClientLimits limits);
+  // `tls` outlives it; null: plain text.
+  BoundedServer(unsigned threads, std::size_t waiting_connections, ClientLimits limits,
+                const TlsContext* tls = nullptr);
   ~BoundedServer() override;
 
   bool is_valid() const override { return stop_event_ >= 0; }
@@ -36,6 +40,7 @@ class BoundedServer final : public httplib::Server {
   bool process_and_close_socket(socket_t socket) override;
 
   ClientLimits limits_;
+  const TlsContext* tls_;
   int stop_event_;               // Readable from the time when it stops.
   BoundedPool* pool_ = nullptr;  // The library's, there as long as a connection is served.
 };

@@ -172,4 +172,10 @@ json to_json(const group::EventInfo& info) {
           {"text", info.text}};
 }
 
+json to_json(const group::AuditEntry& entry) {
+  return {{"number", entry.number},   {"time", text_of(entry.time)},  {"caller", entry.caller},
+          {"address", entry.address}, {"operation", entry.operation}, {"target", entry.target},
+          {"request", entry.request}, {"status", entry.status},       {"refusal", entry.refusal}};
+}
+
 }  // namespace sandbay::mgmt

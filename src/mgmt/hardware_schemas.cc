@@ -157,7 +157,20 @@ const std::string_view kHardwareSchemas = R"json({
   "drive": {"type": "string"},
   "text": {"type": "string"}}},
 "EventList": {"type": "object", "required": ["events"], "properties": {
-  "events": {"type": "array", "items": {"$ref": "#/components/schemas/Event"}}}}
+  "events": {"type": "array", "items": {"$ref": "#/components/schemas/Event"}}}},
+"AuditedChange": {"type": "object", "required": ["number", "time", "caller", "address", "operation",
+  "target", "request", "status", "refusal"], "properties": {
+  "number": {"type": "integer", "description": "From 1, since the group was made."},
+  "time": {"type": "string", "format": "date-time", "description": "When it had ended."},
+  "caller": {"type": "string", "description": "Of the token; empty: none was demanded."},
+  "address": {"type": "string", "description": "Whence it came."},
+  "operation": {"type": "string", "description": "As this document calls it."},
+  "target": {"type": "string", "description": "Method, path and query."},
+  "request": {"type": "string", "description": "The body, without secrets."},
+  "status": {"type": "integer", "description": "Of HTTP."},
+  "refusal": {"type": "string", "description": "Why it was not done; empty: it was."}}},
+"AuditList": {"type": "object", "required": ["changes"], "properties": {
+  "changes": {"type": "array", "items": {"$ref": "#/components/schemas/AuditedChange"}}}}
 })json";
 
 }  // namespace sandbay::mgmt

@@ -157,9 +157,19 @@ void add_executors(Text& text, const std::vector<group::ExecutorInfo>& executors
         [](const auto& executor) { return executor.buffer_waiters; });
 }
 
+void add_management(Text& text, std::uint64_t audited, const TurnedAway& turned_away) {
+  text.family("sandbay_management_changes_total", "counter",
+              "Requests for changes, done or refused, since the group was made.");
+  text.sample("", audited);
+  text.family("sandbay_management_refused_total", "counter",
+              "Requests that were turned away, by what their token was.");
+  text.sample("reason=\"unauthenticated\"", turned_away.unknown.load());
+  text.sample("reason=\"forbidden\"", turned_away.forbidden.load());
+}
+
 }  // namespace
 
-std::string metrics_text(const group::Measurements& measurements) {
+std::string metrics_text(const group::Measurements& measurements, const TurnedAway& turned_away) {
   Text text;
   add_group(text, measurements.group);
   add_volumes(text, measurements.volumes);
@@ -169,6 +179,7 @@ std::string metrics_text(const group::Measurements& measurements) {
   add_cache(text, measurements.cache);
   add_pools(text, measurements.pools);
   add_hardware(text, measurements);
+  add_management(text, measurements.audited, turned_away);
   return text.take();
 }
 

@@ -4,9 +4,10 @@
 #include <string>
 
 #include "group/service.h"
+#include "mgmt/backend.h"
 
 namespace sandbay::mgmt {
 
-std::string metrics_text(const group::Measurements& measurements);
+std::string metrics_text(const group::Measurements& measurements, const TurnedAway& turned_away);
 
 }  // namespace sandbay::mgmt

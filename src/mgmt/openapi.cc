@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "group/version.h"
+#include "mgmt/authority.h"
 #include "mgmt/json.h"
 #include "mgmt/openapi_schemas.h"
 #include "mgmt/route.h"
@@ -31,14 +32,17 @@ std::string_view describe_status(int status) {
   switch (status) {
     case 400:
       return "The request itself is wrong; the message says what would be accepted.";
+    case 401:
+      return "A token is demanded, and none was given that is known.";
     case 403:
-      return "The Host header is neither an IP address nor localhost.";
+      return "The token's role does not permit it; or, where no token is demanded, the Host header "
+             "is neither an IP address nor localhost.";
     case 404:
       return "There is no such object.";
     case 409:
       return "Something that is there stands against it.";
     case 413:
-      return "The body is larger than a request may be.";
+      return "The body is larger than a request may be, or its length is not declared.";
     case 415:
       return "The body is not declared as application/json.";
     case 500:
@@ -83,7 +87,7 @@ json responses_of(const Route& route) {
                         {"content", content(route.response_schema)}};
   }
   responses[fmt::format("{}", route.success)] = std::move(success);
-  std::vector<int> refusals = {400, 403, 503};
+  std::vector<int> refusals = {400, 401, 403, 503};
   if (!route.request_schema.empty()) refusals.insert(refusals.end(), {413, 415});
   refusals.insert(refusals.end(), route.refusals.begin(), route.refusals.end());
   for (const int status : refusals) {
@@ -96,6 +100,7 @@ json responses_of(const Route& route) {
 json operation_of(const Route& route) {
   json operation{{"operationId", route.operation},
                  {"summary", route.summary},
+                 {"x-sandbay-role", describe(needed_role(route))},
                  {"responses", responses_of(route)}};
   if (!route.description.empty()) operation["description"] = route.description;
   json parameters = parameters_of(route);
@@ -128,10 +133,15 @@ json openapi_document() {
            {{"title", "Sandbay"},
             {"version", group::version()},
             {"description",
-             "Management of a Sandbay group. There is no authentication: the listener is meant "
-             "for loopback."}}},
+             "Management of a Sandbay group. Where the daemon's configuration has tokens, every "
+             "request needs one; x-sandbay-role says the least role of each operation: read, "
+             "operate or inject. Without tokens the listener is meant for loopback."}}},
+          // Either: whether a token is demanded, the configuration says.
+          {"security", json::array({json{{"token", json::array()}}, json::object()})},
           {"paths", std::move(paths)},
-          {"components", {{"schemas", std::move(schemas)}}}};
+          {"components",
+           {{"schemas", std::move(schemas)},
+            {"securitySchemes", {{"token", {{"type", "http"}, {"scheme", "bearer"}}}}}}}};
 }
 
 const std::string& openapi_text() {

@@ -37,6 +37,7 @@ json to_json(const group::PoolInfo& info) {
           {"provisioned", info.provisioned_bytes},
           {"volumes", info.volumes},
           {"snapshots", info.snapshots},
+          {"declared", info.declared},
           {"map_in_nvram", info.map_in_nvram},
           {"stores", std::move(stores)},
           {"outside", std::move(outside)},

@@ -17,7 +17,7 @@ const std::string_view kPoolSchemas = R"json({
   "reason": {"type": "string", "description": "Why it does not serve; empty if it does."}}},
 "Pool": {"type": "object", "required": ["name", "uuid", "members", "page", "block_size", "reason",
   "size", "free", "snapshot_reserve", "provisioned", "volumes", "snapshots", "map_in_nvram",
-  "stores", "outside", "counters"], "properties": {
+  "declared", "stores", "outside", "counters"], "properties": {
   "name": {"type": "string"},
   "uuid": {"type": "string", "format": "uuid"},
   "members": {"type": "array", "items": {"type": "string"}},
@@ -32,6 +32,7 @@ const std::string_view kPoolSchemas = R"json({
   "provisioned": {"type": "integer", "description": "Sum of the sizes of its volumes."},
   "volumes": {"type": "integer"},
   "snapshots": {"type": "integer"},
+  "declared": {"type": "boolean", "description": "In the configuration file."},
   "map_in_nvram": {"type": "boolean",
     "description": "Changes of its map are logged in NVRAM, otherwise in the metadata."},
   "stores": {"type": "array", "items": {"$ref": "#/components/schemas/PoolStore"}},
@@ -116,7 +117,23 @@ const std::string_view kPoolSchemas = R"json({
 "Clone": {"type": "object", "required": ["name"], "additionalProperties": false, "properties": {
   "name": {"type": "string", "description": "Of the new volume."},
   "full_copy": {"type": "boolean", "default": false,
-    "description": "Everything is copied in the background, until it needs its source no more."}}}
+    "description": "Everything is copied in the background, until it needs its source no more."}}},
+"GroupExport": {"type": "object", "required": ["sandbay_export", "version", "time", "group", "name",
+  "records", "count", "sha256"], "properties": {
+  "sandbay_export": {"type": "integer"},
+  "version": {"type": "string"},
+  "time": {"type": "string", "format": "date-time"},
+  "group": {"type": "string", "format": "uuid"},
+  "name": {"type": "string"},
+  "records": {"type": "array", "items": {"type": "object"}},
+  "count": {"type": "integer"},
+  "sha256": {"type": "string", "description": "Of all keys and values."}}},
+"ImportPart": {"type": "object", "required": ["text"], "properties": {
+  "text": {"type": "string", "description": "A piece of an export."},
+  "offset": {"type": "integer", "description": "Where it stands in the whole; 0 if left out."},
+  "last": {"type": "boolean"},
+  "sha256": {"type": "string", "description": "With the last: of the whole text, hexadecimal."},
+  "force": {"type": "boolean", "description": "Also while something is provisioned."}}}
 })json";
 
 }  // namespace sandbay::mgmt

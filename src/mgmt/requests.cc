@@ -10,6 +10,7 @@
 #include <set>
 
 #include "group/document.h"
+#include "group/import_file.h"
 
 namespace sandbay::mgmt {
 
@@ -61,15 +62,37 @@ bool is_too_large(const json& value) {
   return value.is_number_float() && std::abs(value.get<double>()) >= 0x1p63;
 }
 
-// Too deep a document is refused while it is parsed: its destruction would recurse as deep.
+// Whether brackets outside strings stand deeper in each other than anything that is asked for.
+bool is_nested_too_deeply(std::string_view body) {
+  int depth = 0;
+  bool in_string = false;
+  for (std::size_t i = 0; i < body.size(); ++i) {
+    const char here = body[i];
+    if (in_string) {
+      if (here == '\\') ++i;
+      in_string = here != '"';
+    } else if (here == '"') {
+      in_string = true;
+    } else if (here == '{' || here == '[') {
+      if (++depth > kDeepest + 1) return true;
+    } else if (here == '}' || here == ']') {
+      --depth;
+    }
+  }
+  return false;
+}
+
+// Too deep a document is refused before it is parsed: what a parser keeps of each level would be
+// many times its size, and its destruction would recurse as deep.
 Read<Value> parse(std::string_view body) {
   if (body.empty()) return std::unexpected("the body is empty; write one JSON object");
-  bool too_deep = false;
+  if (is_nested_too_deeply(body)) {
+    return std::unexpected("the body is nested too deeply; write one JSON object");
+  }
   std::string wrong;
   std::string key;
   std::vector<std::set<std::string>> keys;  // Of the objects that are open.
-  const auto watch = [&](int depth, json::parse_event_t event, json& parsed) {
-    too_deep = too_deep || depth > kDeepest;
+  const auto watch = [&](int /*depth*/, json::parse_event_t event, json& parsed) {
     if (event == json::parse_event_t::object_start) keys.emplace_back();
     if (event == json::parse_event_t::object_end && !keys.empty()) keys.pop_back();
     if (event == json::parse_event_t::key) {
@@ -82,10 +105,9 @@ Read<Value> parse(std::string_view body) {
       wrong = fmt::format("{}: {} is out of range; write a whole number below 9223372036854775808",
                           key, parsed.dump());
     }
-    return !too_deep;
+    return true;
   };
   const json document = json::parse(body, watch, /*allow_exceptions=*/false);
-  if (too_deep) return std::unexpected("the body is nested too deeply; write one JSON object");
   if (!document.is_discarded() && !wrong.empty()) return std::unexpected(wrong);
   if (document.is_discarded()) return std::unexpected("the body is not JSON; write one object");
   if (!document.is_object()) return std::unexpected("the body is not a JSON object; write one");
@@ -359,6 +381,22 @@ Read<std::string> read_discard_writes(std::string_view body) {
     std::string confirm = reader.string("confirm").value_or("");
     reader.finish();
     return confirm;
+  });
+}
+
+Read<group::ImportPart> read_import_part(std::string_view body) {
+  return read<group::ImportPart>(body, [](const Value& value, Mistakes& mistakes) {
+    TableReader reader(value, "", mistakes);
+    reader.require("text", "a piece of what group export has written");
+    group::ImportPart part;
+    part.text = reader.string("text").value_or("");
+    part.offset = reader.integer("offset", 0, group::kLargestImport).value_or(0);
+    part.last = reader.boolean("last").value_or(false);
+    part.force = reader.boolean("force").value_or(false);
+    part.sha256 = reader.string("sha256").value_or("");
+    if (part.last) reader.require("sha256", "that of the whole text, in hexadecimal");
+    reader.finish();
+    return part;
   });
 }
 

@@ -34,5 +34,6 @@ Read<std::string> read_replace_drive(std::string_view body);
 Read<std::string> read_flush_cache(std::string_view body);  // The set; empty: all.
 Read<std::string> read_discard_writes(std::string_view body);
 Read<std::string> read_add_fault(std::string_view body);
+Read<group::ImportPart> read_import_part(std::string_view body);
 
 }  // namespace sandbay::mgmt

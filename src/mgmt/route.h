@@ -3,6 +3,7 @@
 #pragma once
 
 #include <map>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -12,10 +13,17 @@
 
 namespace sandbay::mgmt {
 
+// Who asks.
+struct Caller {
+  std::string name;     // Of the token; empty where none is demanded.
+  std::string address;  // Without a port.
+};
+
 struct Call {
   std::map<std::string, std::string> parameters;  // Of the path: {"name", "quickstart"}.
   std::map<std::string, std::string> query;
   std::string_view body;
+  Caller caller;
 };
 
 struct Reply {
@@ -44,6 +52,8 @@ struct Route {
   Reply (*handle)(Backend& backend, const Call& call) = nullptr;
   std::vector<QueryParameter> query = {};
   bool repeatable = false;  // With 201: asked again, it answers 200 and the same.
+  // The least that may call it. None: kRead to look, kOperate to change.
+  std::optional<group::Role> role = std::nullopt;
 };
 
 std::span<const Route> routes();

@@ -7,7 +7,10 @@
 #include <iterator>
 #include <nlohmann/json.hpp>
 
+#include "mgmt/audit.h"
+#include "mgmt/audit_routes.h"
 #include "mgmt/cache_routes.h"
+#include "mgmt/export_routes.h"
 #include "mgmt/hardware_routes.h"
 #include "mgmt/json.h"
 #include "mgmt/metrics.h"
@@ -161,7 +164,7 @@ Reply show_openapi(Backend&, const Call&) { return {.status = 200, .body = opena
 
 Reply show_metrics(Backend& backend, const Call&) {
   return {.status = 200,
-          .body = metrics_text(backend.run(backend.service().measure())),
+          .body = metrics_text(backend.run(backend.service().measure()), backend.turned_away()),
           .content_type = "text/plain; version=0.0.4; charset=utf-8"};
 }
 
@@ -316,6 +319,8 @@ std::vector<Route> all_routes() {
   std::ranges::copy(cache_routes(), std::back_inserter(all));
   std::ranges::copy(pool_routes(), std::back_inserter(all));
   std::ranges::copy(snapshot_routes(), std::back_inserter(all));
+  std::ranges::copy(audit_routes(), std::back_inserter(all));
+  std::ranges::copy(export_routes(), std::back_inserter(all));
   return all;
 }
 
@@ -408,6 +413,8 @@ std::string_view code_of(int status) {
   switch (status) {
     case 400:
       return "invalid";
+    case 401:
+      return "unauthenticated";
     case 403:
       return "forbidden";
     case 404:
@@ -441,8 +448,16 @@ Reply answer(Backend& backend, std::string_view method, std::string_view path, C
   if (route == nullptr) {
     return error_reply(404, fmt::format("there is nothing at {}; see /api/v1/openapi.json", path));
   }
-  if (const auto error = wrong_query(*route, call)) return error_reply(400, *error);
-  return route->handle(backend, call);
+  Reply reply;
+  if (const auto error = wrong_query(*route, call)) {
+    reply = error_reply(400, *error);
+  } else {
+    reply = route->handle(backend, call);
+  }
+  if (is_audited(*route)) {
+    backend.run(backend.service().note_change(audit_entry(*route, path, call, reply)));
+  }
+  return reply;
 }
 
 }  // namespace sandbay::mgmt

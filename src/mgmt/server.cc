@@ -13,6 +13,8 @@
 #include <thread>
 
 #include "group/listening.h"
+#include "mgmt/audit.h"
+#include "mgmt/authority.h"
 #include "mgmt/backend.h"
 #include "mgmt/bounded_server.h"
 #include "mgmt/route.h"
@@ -27,13 +29,18 @@ void put(const Reply& reply, httplib::Response& response) {
   if (reply.status != 204) response.set_content(reply.body, std::string(reply.content_type));
 }
 
-// What is refused before any route is looked for.
-std::optional<Reply> refused_by_guard(const httplib::Request& request) {
+// What is refused before any route is looked for. No page of somebody else's has a token to show,
+// so where one is demanded the daemon may have a name.
+std::optional<Reply> refused_by_guard(const httplib::Request& request, bool token_demanded) {
   if (request.get_header_value_count("Host") != 1 ||
-      !is_literal_host(request.get_header_value("Host"))) {
+      (!token_demanded && !is_literal_host(request.get_header_value("Host")))) {
     return error_reply(403,
                        "the Host header names neither an IP address nor localhost; use the "
                        "daemon's address in the URL");
+  }
+  // The library takes a body of any length unless it is told before how long that is.
+  if (request.has_header("Transfer-Encoding")) {
+    return error_reply(413, "the length of the body is not declared; send Content-Length");
   }
   const bool writes = request.method == "POST" || request.method == "PATCH";
   if (writes && !is_json_type(request.get_header_value("Content-Type"))) {
@@ -99,12 +106,14 @@ class HttpServer final : public Server {
   HttpServer(group::Service& service, Executor& home, ServerOptions options)
       : backend_(service, home),
         home_(home),
-        options_(options),
-        endpoint_(options.listen),
-        http_(options.threads, options.waiting_connections,
-              {.silence = options.client_silence,
-               .request = options.client_request,
-               .answer = options.client_answer}) {}
+        options_(std::move(options)),
+        endpoint_(options_.listen),
+        authority_(options_.tokens),
+        http_(options_.threads, options_.waiting_connections,
+              {.silence = options_.client_silence,
+               .request = options_.client_request,
+               .answer = options_.client_answer},
+              options_.tls.get()) {}
   ~HttpServer() override { assert(!listener_.joinable()); }
 
   std::expected<void, std::string> listen();
@@ -117,12 +126,17 @@ class HttpServer final : public Server {
                                 "management.listen or --management");
   }
   void configure();
+  // Whether the request is answered already: refused, or by its method alone.
+  bool turn_away(const httplib::Request& request, httplib::Response& response);
+  std::optional<Reply> refused_by_token(const httplib::Request& request,
+                                        httplib::Response& response);
   void handle(const httplib::Request& request, httplib::Response& response);
 
   Backend backend_;
   Executor& home_;
   ServerOptions options_;
   Endpoint endpoint_;
+  Authority authority_;
   BoundedServer http_;
   std::thread listener_;
   std::atomic<bool> listener_ended_ = false;
@@ -136,15 +150,12 @@ void HttpServer::configure() {
   });
   http_.set_payload_max_length(options_.largest_body_bytes);
   http_.set_tcp_nodelay(true);
-  http_.set_pre_routing_handler([](const httplib::Request& request, httplib::Response& response) {
-    const auto refused = refused_by_guard(request);
-    if (!refused) {
-      return answered_by_method(request, response) ? httplib::Server::HandlerResponse::Handled
-                                                   : httplib::Server::HandlerResponse::Unhandled;
-    }
-    put(*refused, response);
-    return httplib::Server::HandlerResponse::Handled;
-  });
+  // Before any body is read.
+  http_.set_pre_routing_handler(
+      [this](const httplib::Request& request, httplib::Response& response) {
+        return turn_away(request, response) ? httplib::Server::HandlerResponse::Handled
+                                            : httplib::Server::HandlerResponse::Unhandled;
+      });
   http_.set_error_handler([largest = options_.largest_body_bytes](const httplib::Request&,
                                                                   httplib::Response& response) {
     if (!response.body.empty()) return;
@@ -171,10 +182,54 @@ void HttpServer::configure() {
   http_.Delete(".*", handler);
 }
 
+bool HttpServer::turn_away(const httplib::Request& request, httplib::Response& response) {
+  auto refused = refused_by_guard(request, authority_.demanded());
+  if (!refused) refused = refused_by_token(request, response);
+  if (!refused) return answered_by_method(request, response);
+  put(*refused, response);
+  return true;
+}
+
+// RFC 6750, section 3. Of whom nothing is known only a counter tells: whoever can connect could
+// fill any log.
+std::optional<Reply> HttpServer::refused_by_token(const httplib::Request& request,
+                                                  httplib::Response& response) {
+  if (!authority_.demanded()) return std::nullopt;
+  const bool one = request.get_header_value_count("Authorization") == 1;
+  const auto* const token =
+      one ? authority_.bearer(request.get_header_value("Authorization")) : nullptr;
+  if (token == nullptr) {
+    ++backend_.turned_away().unknown;
+    const bool given = request.has_header("Authorization");
+    response.set_header(
+        "WWW-Authenticate",
+        given ? "Bearer realm=\"sandbay\", error=\"invalid_token\"" : "Bearer realm=\"sandbay\"");
+    return error_reply(401, given ? "the token is none of this daemon's"
+                                  : "a token is demanded; send Authorization: Bearer TOKEN, or "
+                                    "give sandbay one with --token-file or SANDBAY_TOKEN");
+  }
+  Call call{.caller = {.name = token->name, .address = request.remote_addr}};
+  bool path_known = false;
+  const std::string method = request.method == "HEAD" ? "GET" : request.method;
+  const Route* const route = find_route(method, raw_path(request), &call.parameters, &path_known);
+  if (route == nullptr || token->role >= needed_role(*route)) return std::nullopt;
+  ++backend_.turned_away().forbidden;
+  response.set_header("WWW-Authenticate", "Bearer realm=\"sandbay\", error=\"insufficient_scope\"");
+  Reply reply = error_reply(403, not_permitted(*token, *route));
+  if (is_audited(*route)) {
+    backend_.run(
+        backend_.service().note_change(audit_entry(*route, raw_path(request), call, reply)));
+  }
+  return reply;
+}
+
 void HttpServer::handle(const httplib::Request& request, httplib::Response& response) {
   Call call;
   for (const auto& [name, value] : request.params) call.query.emplace(name, value);
   call.body = request.body;
+  const auto* const token = authority_.bearer(request.get_header_value("Authorization"));
+  call.caller = {.name = token != nullptr ? token->name : std::string(),
+                 .address = request.remote_addr};
   // The library leaves the body out of an answer to HEAD. Names may hold an encoded slash.
   const std::string_view method =
       request.method == "HEAD" ? std::string_view("GET") : std::string_view(request.method);
@@ -246,7 +301,7 @@ bool is_json_type(std::string_view content_type) {
 std::expected<std::unique_ptr<Server>, std::string> Server::start(group::Service& service,
                                                                   Executor& home,
                                                                   ServerOptions options) {
-  auto server = std::make_unique<HttpServer>(service, home, options);
+  auto server = std::make_unique<HttpServer>(service, home, std::move(options));
   const auto listening = server->listen();
   if (!listening) return std::unexpected(listening.error());
   return server;

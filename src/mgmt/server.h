@@ -2,17 +2,20 @@
 // and ask the group's service through a Backend; see route.h for what there is.
 //
 // Everything is bounded: threads, connections that wait for one, bodies, header sizes, and the time
-// a client may take. There is no authentication. So that no web page in a browser on this machine
-// can reach it by a name of its own (DNS rebinding), the Host header must be an IP address or
-// localhost; so that none can write with a plain form, bodies must be declared as JSON.
+// a client may take. Where there are tokens every request needs one. Where there are none, no web
+// page in a browser on this machine shall reach it by a name of its own (DNS rebinding): the Host
+// header must be an IP address or localhost. So that none can write with a plain form, bodies must
+// be declared as JSON.
 #pragma once
 
 #include <chrono>
 #include <expected>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "group/service.h"
+#include "mgmt/tls.h"
 #include "runtime/executor.h"
 #include "runtime/io.h"
 #include "runtime/task.h"
@@ -21,6 +24,8 @@ namespace sandbay::mgmt {
 
 struct ServerOptions {
   Endpoint listen;
+  std::vector<group::ManagementToken> tokens = {};
+  std::shared_ptr<const TlsContext> tls = nullptr;  // Null: plain text.
   unsigned threads = 64;  // More than clients that dawdle can be expected to take.
   std::size_t waiting_connections = 256;
   std::size_t largest_body_bytes = std::size_t{1} << 20;

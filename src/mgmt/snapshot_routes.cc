@@ -81,8 +81,8 @@ Reply clone_volume(Backend& backend, const Call& call) {
   const auto created = backend.run(backend.service().clone_snapshot(
       name_of(call), std::move(request->name), request->full_copy));
   if (!created) return refused(created.error());
-  Reply reply = ok(to_json(created->volume), 201);
-  reply.location = "/api/v1/volumes/" + created->volume.name;
+  Reply reply = ok(to_json(created->volume), created->created ? 201 : 200);
+  if (created->created) reply.location = "/api/v1/volumes/" + created->volume.name;
   return reply;
 }
 
@@ -146,11 +146,13 @@ std::vector<Route> making_routes() {
            .path = "/api/v1/volumes/{name}/clone",
            .operation = "cloneVolume",
            .summary = "Make a volume that begins as this one is now",
+           .description = "Answers 200 and changes nothing if this very clone is there already.",
            .request_schema = "Clone",
            .success = 201,
            .response_schema = "Volume",
            .refusals = {404, 409, 500},
-           .handle = clone_volume}};
+           .handle = clone_volume,
+           .repeatable = true}};
 }
 
 std::vector<Route> using_routes() {
@@ -186,11 +188,13 @@ std::vector<Route> using_routes() {
            .path = "/api/v1/volumes/{name}/snapshots/{snapshot}/clone",
            .operation = "cloneSnapshot",
            .summary = "Make a volume that begins as the snapshot",
+           .description = "Answers 200 and changes nothing if this very clone is there already.",
            .request_schema = "Clone",
            .success = 201,
            .response_schema = "Volume",
            .refusals = {404, 409, 500},
-           .handle = clone_volume}};
+           .handle = clone_volume,
+           .repeatable = true}};
 }
 
 std::vector<Route> schedule_routes() {

@@ -138,6 +138,8 @@ class Pool {
   // No volume is in use. What is in the log is in the checkpoint afterwards.
   Task<Error> close();
   Task<void> stop();  // The same without the checkpoint, as after a kill.
+  // What was changed before is in the store afterwards, whatever becomes of the NVRAM.
+  Task<Error> checkpoint() { return log_.checkpoint(); }
   void observe(Observer observer) { observer_ = std::move(observer); }
 
   // Stores ----------------------------------------------------------------------------------------

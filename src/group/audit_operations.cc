@@ -1,0 +1,25 @@
+// The audit of changes as management sees it.
+#include "group/running_group.h"
+
+namespace sandbay::group {
+
+Task<bool> RunningGroup::note_change_now(AuditEntry entry) {
+  audit_.add(std::move(entry));
+  co_return true;
+}
+
+Task<bool> RunningGroup::note_change(AuditEntry entry) {
+  const bool noted = co_await looking(note_change_now(std::move(entry)), false);
+  co_return noted;
+}
+
+Task<std::vector<AuditEntry>> RunningGroup::audit_now(std::uint64_t since) {
+  co_return audit_.since(since);
+}
+
+Task<std::vector<AuditEntry>> RunningGroup::list_audit(std::uint64_t since) {
+  auto list = co_await looking(audit_now(since), {});
+  co_return list;
+}
+
+}  // namespace sandbay::group

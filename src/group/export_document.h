@@ -1,0 +1,41 @@
+// The readable JSON that a group's metadata are exported as, and its way back.
+//
+//   {"sandbay_export": 1, "version": …, "time": …, "group": UUID, "name": …,
+//    "records": [{"key": "volume/UUID", "value": {…}}, …,
+//                {"pool": UUID, "key_hex": …, "value_hex": …}, …],
+//    "count": …, "sha256": of all keys and values}
+//
+// A record whose value is JSON stands as that. The records of pools' maps are bytes (see
+// pool/map_records.h) and stand in hexadecimal. It holds secrets: those of access records.
+//
+// What is in it is the metadata at one moment. It brings everything back on the same drives as long
+// as nothing was changed since; what hosts wrote after it to pages that were new is not in it, and
+// what lies in NVRAM is not.
+#pragma once
+
+#include <expected>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "group/export_info.h"
+
+namespace sandbay::group {
+
+std::string export_text(const ExportedGroup& group);
+
+struct ImportedGroup {
+  std::string uuid;
+  std::string name;
+  std::vector<metadata::Entry> entries;
+};
+// The error is half a sentence.
+std::expected<ImportedGroup, std::string> read_export(std::string_view text);
+
+// Of a text, in hexadecimal.
+std::string sha256_of(std::string_view text);
+
+// Whether a key is of the history, which no export has.
+bool is_history(std::string_view key);
+
+}  // namespace sandbay::group

@@ -1,0 +1,174 @@
+// The file is read with blocking calls: at a start nothing else runs yet.
+#include "group/import_file.h"
+
+#include <fmt/format.h>
+#include <spdlog/spdlog.h>
+
+#include <array>
+#include <fstream>
+#include <sstream>
+
+#include "group/audit_log.h"
+#include "group/export_document.h"
+#include "group/pool_records.h"
+#include "group/record_json.h"
+#include "group/records.h"
+#include "runtime/executor.h"
+#include "runtime/io.h"
+
+namespace sandbay::group {
+
+using nlohmann::json;
+
+namespace {
+
+constexpr std::size_t kBytesAtOnce = std::size_t{1} << 20;
+constexpr std::size_t kEntriesAtOnce = 4096;
+
+struct ImportRecord {
+  std::uint64_t byte_count = 0;
+  std::string sha256;
+};
+
+std::string encode_import(const ImportRecord& record) {
+  return to_text(
+      {{"format", kRecordFormat}, {"bytes", record.byte_count}, {"sha256", record.sha256}});
+}
+
+std::expected<ImportRecord, std::string> decode_import(std::string_view text) {
+  return decode<ImportRecord>(text, [](const json& value) {
+    return ImportRecord{.byte_count = value.at("bytes").get<std::uint64_t>(),
+                        .sha256 = value.at("sha256").get<std::string>()};
+  });
+}
+
+Task<Error> write_at(File* file, std::uint64_t offset, std::string text) {
+  const std::array<IoSlice, 1> slices{
+      IoSlice{.data = reinterpret_cast<std::byte*>(text.data()), .byte_count = text.size()}};
+  co_return co_await file->write(offset, slices, nullptr);
+}
+
+std::expected<ImportedGroup, std::string> read_file(const std::string& path,
+                                                    const ImportRecord& record) {
+  std::ifstream file(path, std::ios::binary);
+  std::stringstream stream;
+  if (file) stream << file.rdbuf();
+  if (!file) return std::unexpected("cannot be read");
+  const std::string text = std::move(stream).str();
+  if (text.size() != record.byte_count || sha256_of(text) != record.sha256) {
+    return std::unexpected("is not what was taken in");
+  }
+  return read_export(text);
+}
+
+// Everything but the history and the record of the import itself.
+Task<Error> clear(metadata::Store* store, std::string record) {
+  std::string after;
+  for (;;) {
+    auto part = co_await store->list("", after, kEntriesAtOnce);
+    if (!part) co_return part.error();
+    metadata::Batch batch;
+    for (const auto& [key, value] : *part) {
+      if (!is_history(key) && key != kImportKey) batch.erase(key);
+    }
+    batch.put(std::string(kImportKey), record);
+    const Error error = co_await store->commit(std::move(batch));
+    if (error != Error::kNone) co_return error;
+    if (part->size() < kEntriesAtOnce) co_return Error::kNone;
+    after = part->back().first;
+  }
+}
+
+Task<Error> fill(metadata::Store* store, std::vector<metadata::Entry> entries) {
+  metadata::Batch batch;
+  std::size_t bytes = 0;
+  for (auto& [key, value] : entries) {
+    if (is_history(key) || key == kImportKey) continue;
+    bytes += key.size() + value.size();
+    batch.put(std::move(key), std::move(value));
+    if (bytes < kBytesAtOnce) continue;
+    const Error error = co_await store->commit(std::exchange(batch, {}));
+    if (error != Error::kNone) co_return error;
+    bytes = 0;
+  }
+  batch.erase(std::string(kImportKey));
+  co_return co_await store->commit(std::move(batch));
+}
+
+}  // namespace
+
+std::string import_path(const std::filesystem::path& state) { return (state / "import").string(); }
+
+Task<Error> write_import(std::string path, ImportPart part) {
+  Executor& home = Executor::current();
+  FileOptions options;
+  options.create = true;
+  auto file = co_await home.open_file(path, options);
+  if (!file) co_return file.error();
+  Error error = Error::kNone;
+  if (part.offset == 0) error = co_await (*file)->resize(0);
+  const bool empty = part.text.empty();
+  if (error == Error::kNone && !empty) {
+    error = co_await write_at(file->get(), part.offset, std::move(part.text));
+  }
+  if (error == Error::kNone && part.last) error = co_await (*file)->sync(nullptr);
+  if (error == Error::kNone && part.last) {
+    const std::string folder = std::filesystem::path(path).parent_path().string();
+    error = co_await home.sync_directory(folder);
+  }
+  co_return error;
+}
+
+Task<Error> announce_import(metadata::Store& store, std::uint64_t byte_count, std::string sha256) {
+  metadata::Batch batch;
+  batch.put(std::string(kImportKey),
+            encode_import({.byte_count = byte_count, .sha256 = std::move(sha256)}));
+  co_return co_await store.commit(std::move(batch));
+}
+
+Task<std::expected<std::string, Error>> provisioned_in(metadata::Store& store) {
+  static constexpr std::array<std::pair<std::string_view, std::string_view>, 4> kKinds{
+      {{kVolumePrefix, "volumes"},
+       {kPoolPrefix, "pools"},
+       {kTargetPrefix, "access records"},
+       {kSnapshotPrefix, "snapshots"}}};
+  for (const auto& [prefix, name] : kKinds) {
+    auto first = co_await store.list(std::string(prefix), "", 1);
+    if (!first) co_return std::unexpected(first.error());
+    if (!first->empty()) co_return std::string(name);
+  }
+  co_return std::string();
+}
+
+Task<std::expected<void, std::string>> take_import(metadata::Store& store,
+                                                   std::filesystem::path state) {
+  const auto stored = co_await store.get(std::string(kImportKey));
+  const std::string path = import_path(state);
+  const auto cannot = [&](std::string_view what) {
+    return std::unexpected(fmt::format("the import {} cannot be taken in: {}", path, what));
+  };
+  if (!stored) co_return cannot(describe(stored.error()));
+  if (!*stored) co_return std::expected<void, std::string>{};
+  const auto record = decode_import(**stored);
+  if (!record) co_return cannot("its record " + record.error());
+  auto group = read_file(path, *record);
+  if (!group) {
+    co_return cannot(
+        fmt::format("it {}; put the file back where it was, or begin with another "
+                    "state directory",
+                    group.error()));
+  }
+  const std::size_t count = group->entries.size();
+  Error error = co_await clear(&store, **stored);
+  if (error == Error::kNone) error = co_await fill(&store, std::move(group->entries));
+  if (error != Error::kNone) {
+    co_return cannot(fmt::format("the metadata cannot be written: {}", describe(error)));
+  }
+  spdlog::warn("group {} ({}): {} records were taken in from an export, in place of what was there",
+               group->name, group->uuid, count);
+  const Error removed = co_await Executor::current().remove_file(path);
+  if (removed != Error::kNone) spdlog::warn("{}: cannot be removed: {}", path, describe(removed));
+  co_return std::expected<void, std::string>{};
+}
+
+}  // namespace sandbay::group

@@ -1,0 +1,82 @@
+#include "mgmt/audit.h"
+
+#include <fmt/format.h>
+
+#include <nlohmann/json.hpp>
+
+#include "mgmt/json.h"
+
+namespace sandbay::mgmt {
+
+namespace {
+
+using nlohmann::json;
+
+constexpr std::size_t kLongestRequest = 512;
+constexpr std::size_t kLargestBody = 16384;  // A larger one is told by its size.
+constexpr int kDeepest = 8;
+
+void hide_secrets(json& value, int depth) {
+  if (depth > kDeepest) {
+    value = "…";
+    return;
+  }
+  if (value.is_object()) {
+    for (auto& [key, member] : value.items()) {
+      if (key.find("secret") != std::string::npos || key.find("password") != std::string::npos) {
+        member = "…";
+      } else {
+        hide_secrets(member, depth + 1);
+      }
+    }
+  } else if (value.is_array()) {
+    for (json& element : value) hide_secrets(element, depth + 1);
+  }
+}
+
+// Never in the middle of a character.
+std::string cut(std::string text, std::size_t most) {
+  if (text.size() <= most) return text;
+  while (most > 0 && (static_cast<unsigned char>(text[most]) & 0xC0U) == 0x80U) --most;
+  text.resize(most);
+  return text + "…";
+}
+
+std::string message_of(const Reply& reply) {
+  const json body = json::parse(reply.body, nullptr, /*allow_exceptions=*/false);
+  const auto error = body.is_object() ? body.find("error") : body.end();
+  if (!body.is_object() || error == body.end() || !error->is_object()) return "refused";
+  return error->value("message", "refused");
+}
+
+}  // namespace
+
+std::string without_secrets(std::string_view body) {
+  if (body.empty()) return {};
+  if (body.size() > kLargestBody) return fmt::format("({} bytes)", body.size());
+  // Deep nesting is given up while it is parsed: its destruction would recurse as deep.
+  const auto watch = [](int depth, json::parse_event_t, json&) { return depth <= kDeepest; };
+  json value = json::parse(body, watch, /*allow_exceptions=*/false);
+  if (!value.is_object()) return {};
+  hide_secrets(value, 0);
+  return cut(to_text(value), kLongestRequest);
+}
+
+group::AuditEntry audit_entry(const Route& route, std::string_view path, const Call& call,
+                              const Reply& reply) {
+  std::string target = fmt::format("{} {}", route.method, path);
+  char separator = '?';
+  for (const auto& [name, value] : call.query) {
+    target += fmt::format("{}{}={}", separator, name, value);
+    separator = '&';
+  }
+  return {.caller = call.caller.name,
+          .address = call.caller.address,
+          .operation = std::string(route.operation),
+          .target = cut(std::move(target), kLongestRequest),
+          .request = without_secrets(call.body),
+          .status = static_cast<std::uint32_t>(reply.status),
+          .refusal = reply.status < 400 ? std::string() : cut(message_of(reply), kLongestRequest)};
+}
+
+}  // namespace sandbay::mgmt

@@ -1,0 +1,22 @@
+// What the audit keeps of a request that changes something: the call without its secrets.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+#include "group/audit_log.h"
+#include "mgmt/route.h"
+
+namespace sandbay::mgmt {
+
+// A body as it may be kept: JSON without what stands under a key that speaks of secrets, cut where
+// it is long. What is not JSON is left out.
+std::string without_secrets(std::string_view body);
+
+group::AuditEntry audit_entry(const Route& route, std::string_view path, const Call& call,
+                              const Reply& reply);
+
+// Whether requests of this route are audited: all that change something.
+inline bool is_audited(const Route& route) { return route.method != "GET"; }
+
+}  // namespace sandbay::mgmt

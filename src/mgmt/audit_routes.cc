@@ -1,0 +1,40 @@
+#include "mgmt/audit_routes.h"
+
+#include <fmt/format.h>
+
+#include "mgmt/replies.h"
+
+namespace sandbay::mgmt {
+
+namespace {
+
+Reply list_audit(Backend& backend, const Call& call) {
+  const auto since = call.query.find("since");
+  std::uint64_t number = 0;
+  if (since != call.query.end()) {
+    const auto given = number_of<std::uint64_t>(since->second);
+    if (!given) {
+      return error_reply(400, fmt::format("since is \"{}\"; write the number of an audited change",
+                                          since->second));
+    }
+    number = *given;
+  }
+  return list("changes", backend.run(backend.service().list_audit(number)));
+}
+
+}  // namespace
+
+std::vector<Route> audit_routes() {
+  return {{.method = "GET",
+           .path = "/api/v1/audit",
+           .operation = "listAudit",
+           .summary = "List who asked for which change, newest last",
+           .description = "The newest 4096, over restarts too: every request that changes "
+                          "something, done or refused, of everybody who may ask. Secrets are left "
+                          "out.",
+           .response_schema = "AuditList",
+           .handle = list_audit,
+           .query = {{"since", "integer", "Only those with a greater number."}}}};
+}
+
+}  // namespace sandbay::mgmt

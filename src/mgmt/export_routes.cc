@@ -1,0 +1,53 @@
+// The text of an export is made here, on a thread of management: it may be long.
+#include "mgmt/export_routes.h"
+
+#include "group/export_document.h"
+#include "mgmt/replies.h"
+#include "mgmt/requests.h"
+
+namespace sandbay::mgmt {
+
+namespace {
+
+Reply export_group(Backend& backend, const Call&) {
+  const auto exported = backend.run(backend.service().export_group());
+  if (!exported) return refused(exported.error());
+  return {.status = 200, .body = group::export_text(*exported)};
+}
+
+Reply import_part(Backend& backend, const Call& call) {
+  auto part = read_import_part(call.body);
+  if (!part) return error_reply(400, part.error());
+  const auto taken = backend.run(backend.service().import_part(std::move(*part)));
+  if (!taken) return refused(taken.error());
+  return {.status = 204};
+}
+
+}  // namespace
+
+std::vector<Route> export_routes() {
+  return {{.method = "POST",
+           .path = "/api/v1/group/export",
+           .operation = "exportGroup",
+           .summary = "Export everything that was provisioned",
+           .description = "The metadata at one moment as readable JSON: volumes, access records "
+                          "with their secrets, pools with their maps, snapshots, schedules. No "
+                          "data of volumes, and nothing that lies in NVRAM. It counts as a change, "
+                          "since it shows secrets.",
+           .response_schema = "GroupExport",
+           .refusals = {500},
+           .handle = export_group},
+          {.method = "POST",
+           .path = "/api/v1/group/import",
+           .operation = "importGroup",
+           .summary = "Import an export, piece by piece",
+           .description = "The text in pieces in their order; the first has the offset 0. With "
+                          "the last one it takes the place of everything at the daemon's next "
+                          "start. Refused while something is provisioned, unless by force.",
+           .request_schema = "ImportPart",
+           .success = 204,
+           .refusals = {409, 500},
+           .handle = import_part}};
+}
+
+}  // namespace sandbay::mgmt

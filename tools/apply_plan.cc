@@ -1,0 +1,284 @@
+// What comes is made from the bottom up, what goes from the top down, and going comes last: so room
+// is never missing for the lack of an order, and a failure in between has destroyed nothing.
+#include "tools/apply_plan.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "group/units.h"
+#include "tools/client.h"
+
+namespace sandbay::cli {
+
+namespace {
+
+using nlohmann::json;
+
+constexpr const char* kPools = "/api/v1/pools";
+constexpr const char* kVolumes = "/api/v1/volumes";
+
+std::string text_of(const json& object, const char* key) {
+  return object.at(key).get<std::string>();
+}
+
+std::string volume_path(const std::string& name) {
+  return fmt::format("{}/{}", kVolumes, Client::escape(name));
+}
+
+const json* find(const std::vector<json>& list, const std::string& name) {
+  const auto found =
+      std::ranges::find_if(list, [&](const json& one) { return text_of(one, "name") == name; });
+  return found == list.end() ? nullptr : &*found;
+}
+
+std::string words_for(const VolumeKey& key, const json& value) {
+  if (key.type == VolumeKey::Type::kSize) return group::format_size(value.get<std::uint64_t>());
+  if (key.type == VolumeKey::Type::kRate) return group::format_rate(value.get<std::uint64_t>());
+  if (value.is_string()) return value.get<std::string>();
+  return value.dump();
+}
+
+// What a volume that is there has where the document has `key`.
+json present_value(const VolumeKey& key, const json& volume) {
+  if (key.name == "memory") return text_of(volume, "backing") == "memory";
+  if (key.name == "file" || key.name == "device") {
+    return text_of(volume, "backing") == key.name ? volume.at("path") : json("");
+  }
+  if (key.name == "naa") return volume.at("naa");
+  return volume.at(std::string(key.name));
+}
+
+bool same_text(const std::string& one, const std::string& other) {
+  return std::ranges::equal(one, other, [](char a, char b) {
+    return std::tolower(static_cast<unsigned char>(a)) ==
+           std::tolower(static_cast<unsigned char>(b));
+  });
+}
+
+bool same_value(const VolumeKey& key, const json& wanted, const json& present) {
+  if (key.name == "naa") return same_text(wanted.get<std::string>(), present.get<std::string>());
+  return wanted == present;
+}
+
+class Planner {
+ public:
+  Planner(const ApplyDocument& wanted, const PresentGroup& present)
+      : wanted_(wanted), present_(present) {}
+
+  std::vector<ApplyStep> plan(bool prune) {
+    for (const json& pool : wanted_.pools) plan_pool(pool);
+    for (const WantedVolume& volume : wanted_.volumes) plan_volume(volume);
+    if (prune) {
+      for (const WantedVolume& volume : wanted_.volumes) prune_within(volume);
+      prune_volumes();
+      prune_pools();
+    }
+    return std::move(steps_);
+  }
+
+ private:
+  void plan_pool(const json& pool);
+  void plan_volume(const WantedVolume& volume);
+  void make_volume(const WantedVolume& volume);
+  void change_volume(const WantedVolume& volume, const json& there);
+  void plan_access(const WantedVolume& volume);
+  void plan_schedules(const WantedVolume& volume);
+  void prune_within(const WantedVolume& volume);
+  void prune_volumes();
+  void prune_pools();
+
+  const std::vector<json>& access_of(const std::string& volume) const {
+    const auto found = present_.access.find(volume);
+    return found == present_.access.end() ? none_ : found->second;
+  }
+  const std::vector<json>& schedules_of(const std::string& volume) const {
+    const auto found = present_.schedules.find(volume);
+    return found == present_.schedules.end() ? none_ : found->second;
+  }
+
+  const ApplyDocument& wanted_;
+  const PresentGroup& present_;
+  const std::vector<json> none_;
+  std::vector<ApplyStep> steps_;
+};
+
+void Planner::plan_pool(const json& pool) {
+  const std::string name = text_of(pool, "name");
+  const json* const there = find(present_.pools, name);
+  if (there == nullptr) {
+    steps_.push_back({'+', fmt::format("pool {}", name), "POST", kPools, pool});
+    return;
+  }
+  for (const char* key : {"members", "page"}) {
+    if (!pool.contains(key) || pool.at(key) == there->at(key)) continue;
+    throw Failure(
+        fmt::format("pool \"{}\": {} is {}, and cannot become {}; write what it is, or "
+                    "give the new pool another name",
+                    name, key, there->at(key).dump(), pool.at(key).dump()));
+  }
+}
+
+void Planner::plan_volume(const WantedVolume& volume) {
+  const json* const there = find(present_.volumes, volume.name);
+  if (there == nullptr) {
+    make_volume(volume);
+  } else {
+    change_volume(volume, *there);
+    plan_access(volume);
+  }
+  plan_schedules(volume);
+}
+
+// With its access records, so that it is never there without them.
+void Planner::make_volume(const WantedVolume& volume) {
+  json body{{"name", volume.name}};
+  json later = json::object();
+  std::string words;
+  for (const VolumeKey& key : volume_keys()) {
+    const auto given = volume.keys.find(key.name);
+    if (given == volume.keys.end()) continue;
+    (key.when_made ? body : later)[std::string(key.name)] = *given;
+    words += fmt::format("{}{} {}", words.empty() ? "" : ", ", key.name, words_for(key, *given));
+  }
+  for (const json& access : volume.access) {
+    body["access"].push_back(access);
+    words += fmt::format(", access {}", text_of(access, "initiator"));
+  }
+  steps_.push_back(
+      {'+', fmt::format("volume {}: {}", volume.name, words), "POST", kVolumes, std::move(body)});
+  if (later.empty()) return;
+  steps_.push_back({'~', fmt::format("volume {}: what is set once it is there", volume.name),
+                    "PATCH", volume_path(volume.name), std::move(later)});
+}
+
+void Planner::change_volume(const WantedVolume& volume, const json& there) {
+  json body = json::object();
+  std::string words;
+  for (const VolumeKey& key : volume_keys()) {
+    const auto given = volume.keys.find(key.name);
+    if (given == volume.keys.end()) continue;
+    const json has = present_value(key, there);
+    if (same_value(key, *given, has)) continue;
+    const std::string change =
+        fmt::format("{} {} -> {}", key.name, words_for(key, has), words_for(key, *given));
+    if (!key.changeable) {
+      throw Failure(
+          fmt::format("volume \"{}\": {} cannot change; write what it is, or give the "
+                      "new volume another name",
+                      volume.name, change));
+    }
+    if (key.name == "size" && *given < has) {
+      throw Failure(
+          fmt::format("volume \"{}\": {} would lose data, which apply does not do; see "
+                      "sandbay volume shrink",
+                      volume.name, change));
+    }
+    body[std::string(key.name)] = *given;
+    words += (words.empty() ? "" : ", ") + change;
+  }
+  if (body.empty()) return;
+  steps_.push_back({'~', fmt::format("volume {}: {}", volume.name, words), "PATCH",
+                    volume_path(volume.name), std::move(body)});
+}
+
+// Secrets are not shown, so a record with the same user counts as the same.
+bool same_access(const json& wanted, const json& there) {
+  return text_of(wanted, "initiator") == text_of(there, "initiator") &&
+         wanted.value("address", "") == text_of(there, "address") &&
+         wanted.value("chap_user", "") == text_of(there, "chap_user");
+}
+
+std::string words_for_access(const json& access) {
+  std::string words = text_of(access, "initiator");
+  if (const std::string address = access.value("address", ""); !address.empty()) {
+    words += " from " + address;
+  }
+  if (const std::string user = access.value("chap_user", ""); !user.empty()) {
+    words += fmt::format(" with CHAP as {}", user);
+  }
+  return words;
+}
+
+void Planner::plan_access(const WantedVolume& volume) {
+  for (const json& access : volume.access) {
+    const auto same = [&](const json& there) { return same_access(access, there); };
+    if (std::ranges::any_of(access_of(volume.name), same)) continue;
+    steps_.push_back({'+',
+                      fmt::format("volume {}: access {}", volume.name, words_for_access(access)),
+                      "POST", volume_path(volume.name) + "/access", access});
+  }
+}
+
+void Planner::plan_schedules(const WantedVolume& volume) {
+  const std::string path = volume_path(volume.name) + "/schedules";
+  for (const json& schedule : volume.schedules) {
+    const std::string name = text_of(schedule, "name");
+    const std::string every = text_of(schedule, "every");
+    const json* const there = find(schedules_of(volume.name), name);
+    if (there != nullptr) {
+      const auto wanted = group::parse_duration(every);
+      const double seconds = wanted ? std::chrono::duration<double>(*wanted).count() : 0;
+      if (there->at("every").get<double>() == seconds && there->at("keep") == schedule.at("keep")) {
+        continue;
+      }
+      // The snapshots that it has taken are kept, and counted by the new one of that name.
+      steps_.push_back({'~', fmt::format("volume {}: schedule {} is made anew", volume.name, name),
+                        "DELETE", path + "/" + Client::escape(name), nullptr});
+    }
+    steps_.push_back({'+',
+                      fmt::format("volume {}: schedule {} every {}, {} kept", volume.name, name,
+                                  every, schedule.at("keep").dump()),
+                      "POST", path, schedule});
+  }
+}
+
+void Planner::prune_within(const WantedVolume& volume) {
+  for (const json& there : schedules_of(volume.name)) {
+    const std::string name = text_of(there, "name");
+    if (find(volume.schedules, name) != nullptr) continue;
+    steps_.push_back(
+        {'-', fmt::format("volume {}: schedule {}", volume.name, name), "DELETE",
+         fmt::format("{}/schedules/{}", volume_path(volume.name), Client::escape(name)), nullptr});
+  }
+  for (const json& there : access_of(volume.name)) {
+    const auto same = [&](const json& access) { return same_access(access, there); };
+    if (there.at("declared").get<bool>() || std::ranges::any_of(volume.access, same)) continue;
+    steps_.push_back(
+        {'-', fmt::format("volume {}: access {}", volume.name, words_for_access(there)), "DELETE",
+         fmt::format("{}/access/{}", volume_path(volume.name),
+                     Client::escape(text_of(there, "id"))),
+         nullptr});
+  }
+}
+
+void Planner::prune_volumes() {
+  for (const json& there : present_.volumes) {
+    const std::string name = text_of(there, "name");
+    const bool wanted =
+        std::ranges::find(wanted_.volumes, name, &WantedVolume::name) != wanted_.volumes.end();
+    if (wanted || there.at("declared").get<bool>()) continue;
+    steps_.push_back({'-',
+                      fmt::format("volume {} and its data: {}", name,
+                                  group::format_size(there.at("size").get<std::uint64_t>())),
+                      "DELETE", volume_path(name), nullptr});
+  }
+}
+
+void Planner::prune_pools() {
+  for (const json& there : present_.pools) {
+    const std::string name = text_of(there, "name");
+    if (find(wanted_.pools, name) != nullptr || there.at("declared").get<bool>()) continue;
+    steps_.push_back({'-', fmt::format("pool {}", name), "DELETE",
+                      fmt::format("{}/{}", kPools, Client::escape(name)), nullptr});
+  }
+}
+
+}  // namespace
+
+std::vector<ApplyStep> plan_apply(const ApplyDocument& wanted, const PresentGroup& present,
+                                  bool prune) {
+  return Planner(wanted, present).plan(prune);
+}
+
+}  // namespace sandbay::cli

@@ -1,0 +1,35 @@
+// ApplyPlan: what lies between a document and what the daemon has, as requests in the order in
+// which they can be made. Pure: it is given what is there.
+#pragma once
+
+#include <map>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "tools/apply_document.h"
+
+namespace sandbay::cli {
+
+// What the daemon answers to lists.
+struct PresentGroup {
+  std::vector<nlohmann::json> pools;
+  std::vector<nlohmann::json> volumes;
+  std::map<std::string, std::vector<nlohmann::json>> access;     // By volume.
+  std::map<std::string, std::vector<nlohmann::json>> schedules;  // By volume.
+};
+
+struct ApplyStep {
+  char sign = '+';   // '+' comes, '~' changes, '-' goes.
+  std::string text;  // "volume db1: size 50.00 GiB -> 100.00 GiB"
+  std::string method;
+  std::string path;
+  nlohmann::json body;  // Null: none.
+};
+
+// Throws Failure for what no request can bring about. With `prune`, what the document does not name
+// goes; what the daemon's own configuration declares stays.
+std::vector<ApplyStep> plan_apply(const ApplyDocument& wanted, const PresentGroup& present,
+                                  bool prune);
+
+}  // namespace sandbay::cli
