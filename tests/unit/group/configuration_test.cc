@@ -247,7 +247,8 @@ constexpr Mistake kMistakes[] = {
      "127.0.0.1:8260 or [::1]:8260"},
     {"[management]\nlisten = \"0.0.0.0:8260\"",
      "x.toml:8: management.listen: 0.0.0.0:8260 can be reached from other machines, and "
-     "management asks for no password; write a loopback address such as 127.0.0.1:8260, or add "
+     "management asks for no password; write a loopback address such as 127.0.0.1:8260, or "
+     "protect management with certificate, key and [[management.token]], or do without and say "
      "allow_remote = true"},
     {"[limits]\nmaximum_connections = 0",
      "x.toml:8: limits.maximum_connections: 0 is out of range; write a whole number from 1 to "

@@ -298,6 +298,16 @@ Task<void> take_and_use_snapshots(Group& group) {
   const auto cloned = co_await group.clone_snapshot({"v", "s"}, "copy", true);
   REQUIRE(cloned.has_value());
   CHECK(cloned->volume.specification.size_bytes == 8 * kMiB);
+  const auto again = co_await group.clone_snapshot({"v", "s"}, "copy", true);
+  REQUIRE(again.has_value());
+  CHECK_FALSE(again->created);
+  CHECK(again->volume.uuid == cloned->volume.uuid);
+  const auto thinner = co_await group.clone_snapshot({"v", "s"}, "copy", false);
+  REQUIRE_FALSE(thinner.has_value());
+  CHECK_THAT(thinner.error().message, Catch::Contains("is there already, and is a full copy"));
+  const auto other = co_await group.clone_snapshot({"w", ""}, "copy", true);
+  REQUIRE_FALSE(other.has_value());
+  CHECK_THAT(other.error().message, Catch::Contains("is a clone of something else"));
   const auto live = co_await group.clone_snapshot({"w", ""}, "copy-of-w", false);
   REQUIRE(live.has_value());
   const auto used = co_await group.delete_snapshot({"v", "s"}, false);

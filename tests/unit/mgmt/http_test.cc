@@ -231,6 +231,20 @@ TEST_CASE("Clients that never finish a request are given up, and nothing is done
   });
 }
 
+TEST_CASE("A body whose length is not declared is refused before it is read", "[http]") {
+  with_server("", [](int port) {
+    const Connection connection(port);
+    connection.send(
+        "POST /api/v1/volumes HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+        "Transfer-Encoding: chunked\r\n\r\n20\r\n{\"name\": \"v\", \"size\": \"1MiB\"   }\r\n"
+        "0\r\n\r\n");
+    const std::string answer = connection.rest();
+    CHECK(answer.find(" 413 ") != std::string::npos);
+    CHECK(answer.find("send Content-Length") != std::string::npos);
+    CHECK(json::parse(ask(port, "GET", "/api/v1/volumes").body).at("volumes").empty());
+  });
+}
+
 TEST_CASE("More clients that dawdle than there are threads only delay others", "[http]") {
   with_server("", [](int port) {
     std::vector<std::unique_ptr<Connection>> dawdling;

@@ -48,7 +48,8 @@ group::Measurements some_measurements() {
 }
 
 TEST_CASE("Metrics are well-formed and complete", "[metrics]") {
-  const std::string text = metrics_text(some_measurements());
+  const TurnedAway turned_away{.unknown = 3, .forbidden = 1};
+  const std::string text = metrics_text(some_measurements(), turned_away);
   static const std::regex kSample(
       R"re(([a-z_]+)(\{[a-z_]+="([^"\\\n]|\\.)*"(,[a-z_]+="([^"\\\n]|\\.)*")*\})? [0-9.e+-]+)re");
   std::map<std::string, std::string> types;

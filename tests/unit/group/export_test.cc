@@ -1,0 +1,304 @@
+// The backup of the metadata: that an export brings everything back into an empty state directory,
+// that nothing damaged is taken in, and that a crash in the middle costs nothing.
+#include "group/export_document.h"
+
+#include <catch2/catch.hpp>
+#include <filesystem>
+#include <fstream>
+#include <limits>
+
+#include "group/import_file.h"
+#include "group/service.h"
+#include "metadata/simulated_store.h"
+#include "runtime/simulation.h"
+#include "tests/unit/block/scratch_directory.h"
+#include "tests/unit/group/running.h"
+
+namespace sandbay::group {
+namespace {
+
+constexpr std::uint64_t kMiB = std::uint64_t{1} << 20;
+
+std::string sections_in(const testing::ScratchDirectory& scratch) {
+  return fmt::format(
+      "[[drive]]\nname = \"d0\"\nfile = \"{}\"\nsize = \"72MiB\"\n"
+      "[[raid]]\nname = \"a\"\nlevel = \"jbod\"\ndrives = [\"d0\"]\njournal = \"1MiB\"\n",
+      scratch.file("d0"));
+}
+
+CreateVolumeRequest on_pool(std::string name) {
+  CreateVolumeRequest request;
+  request.specification.name = std::move(name);
+  request.specification.size_bytes = 8 * kMiB;
+  request.specification.backing = Backing::kPool;
+  request.specification.pool = "p";
+  request.open.block_bytes = true;
+  return request;
+}
+
+Task<void> provision(Group* group, std::string* text) {
+  const auto pool = co_await group->create_pool({.name = "p", .members = {}, .page_bytes = kMiB});
+  REQUIRE(pool.has_value());
+  auto request = on_pool("v");
+  request.access.push_back({.initiator = "iqn.2026-11.org.sandbay:host",
+                            .address = "",
+                            .chap = iscsi::ChapCredential{.user = "u", .secret = "s3cret-s3cret"}});
+  const auto made = co_await group->create_volume(std::move(request));
+  REQUIRE(made.has_value());
+  const auto taken = co_await group->create_snapshots({.volumes = {"v"}, .name = "s"});
+  REQUIRE(taken.has_value());
+  const auto cloned = co_await group->clone_snapshot({"v", "s"}, "w", false);
+  REQUIRE(cloned.has_value());
+  const auto schedule = co_await group->create_schedule(
+      {.name = "daily", .volume = "v", .every = std::chrono::hours(24), .keep = 3});
+  REQUIRE(schedule.has_value());
+  const auto exported = co_await group->export_group();
+  REQUIRE(exported.has_value());
+  *text = export_text(*exported);
+}
+
+Task<void> find_everything(Group* group, std::string* text) {
+  const auto volume = co_await group->show_volume("v");
+  REQUIRE(volume.has_value());
+  CHECK(volume->reason.empty());
+  const auto clone = co_await group->show_volume("w");
+  CHECK(clone.has_value());
+  const auto access = co_await group->list_access("v");
+  REQUIRE(access.has_value());
+  CHECK(access->front().chap_user == "u");
+  const auto snapshots = co_await group->list_snapshots("v");
+  REQUIRE(snapshots.has_value());
+  CHECK(snapshots->size() == 1);
+  const auto schedules = co_await group->list_schedules("v");
+  REQUIRE(schedules.has_value());
+  CHECK(schedules->front().keep == 3);
+  const auto checked = co_await group->check_group();
+  REQUIRE(checked.size() == 1);
+  CHECK(checked.front().wrong.empty());
+  CHECK(checked.front().branches > 0);
+  const auto exported = co_await group->export_group();
+  REQUIRE(exported.has_value());
+  *text = export_text(*exported);
+}
+
+Task<void> import_in_parts(Group* group, const std::string* text, std::string* identity) {
+  const GroupInfo info = co_await group->show_group();
+  *identity = info.uuid;
+  const std::size_t half = text->size() / 2;
+  ImportPart part{.text = text->substr(0, half)};
+  auto taken = co_await group->import_part(part);
+  REQUIRE(taken.has_value());
+  part = {.text = text->substr(half), .offset = half + 1, .last = true, .sha256 = ""};
+  taken = co_await group->import_part(part);
+  REQUIRE_FALSE(taken.has_value());
+  CHECK(taken.error().code == Refusal::Code::kConflict);
+  part.offset = half;
+  part.sha256 = sha256_of(*text);
+  taken = co_await group->import_part(part);
+  CHECK(taken.has_value());
+  // Until the next start nothing is different.
+  const auto volumes = co_await group->list_volumes();
+  CHECK(volumes.empty());
+}
+
+Task<void> refuse_import(Group* group, const std::string* text) {
+  ImportPart part{.text = *text, .last = true, .sha256 = sha256_of(*text)};
+  const auto refused = co_await group->import_part(part);
+  REQUIRE_FALSE(refused.has_value());
+  CHECK_THAT(refused.error().message, Catch::Contains("has 2 volumes and 1 pools already"));
+}
+
+// As the daemon does it: what was imported is taken in before the group starts.
+Task<void> take_in(std::filesystem::path state, std::string metadata, std::string* error) {
+  auto store = co_await metadata::open_rocksdb_store(Executor::current(), {.path = metadata});
+  REQUIRE(store.has_value());
+  const auto taken = co_await take_import(**store, state);
+  if (!taken) *error = taken.error();
+  co_await (*store)->close();
+}
+
+void start_over(const std::filesystem::path& path) {
+  const auto state = StateDirectory::open(path);
+  REQUIRE(state.has_value());
+  auto reactors = ReactorGroup::create({.count = 1, .memory_limit_bytes = std::size_t{64} << 20});
+  REQUIRE(reactors.has_value());
+  std::string error;
+  (*reactors)->run([&] { return take_in(path, state->metadata().string(), &error); });
+  CHECK(error.empty());
+}
+
+void run(const std::filesystem::path& state, const std::string& sections, const GroupTest& test) {
+  const std::string error = run_group(state, sections, 1, test);
+  if (!error.empty()) FAIL(error);
+}
+
+TEST_CASE("An export brings everything back on the same drives", "[export]") {
+  const testing::ScratchDirectory scratch;
+  const std::string sections = sections_in(scratch);
+  std::string text;
+  run(scratch.file("one"), sections, [&](Group& group) { return provision(&group, &text); });
+  CHECK(text.find("s3cret-s3cret") != std::string::npos);
+  // The directory is lost; an empty group takes the export, and at its next start it is the old.
+  const std::filesystem::path fresh = scratch.file("two");
+  std::string other;
+  run(fresh, "", [&](Group& group) { return import_in_parts(&group, &text, &other); });
+  start_over(fresh);
+  CHECK_FALSE(std::filesystem::exists(fresh / "import"));
+  std::string again;
+  run(fresh, sections, [&](Group& group) { return find_everything(&group, &again); });
+  const auto before = read_export(text);
+  const auto after = read_export(again);
+  REQUIRE(before.has_value());
+  REQUIRE(after.has_value());
+  CHECK(after->uuid == before->uuid);
+  CHECK(after->uuid != other);
+  run(fresh, sections, [&](Group& group) { return refuse_import(&group, &text); });
+}
+
+ExportedGroup small_group() {
+  const std::string uuid = "0b4f8a50-5c0e-4c5e-9d0a-3c1b7f1f2a11";
+  return {.time = WallTime(std::chrono::seconds(1'800'000'000)),
+          .entries = {{"event/0000000000000001", "history"},
+                      {"group", "{\"format\":1,\"name\":\"g\",\"uuid\":\"" + uuid + "\"}"},
+                      {"map/" + uuid + "m\x01\xFF", std::string("\0\x7F\x80", 3)},
+                      {"odd", "no JSON \xFF"},
+                      {"spaced", "{\"a\": 1}"}}};
+}
+
+TEST_CASE("An export is the same bytes when it is read again", "[export]") {
+  const ExportedGroup group = small_group();
+  const std::string text = export_text(group);
+  CHECK(text.find("\"time\": \"2027-01-15T08:00:00Z\"") != std::string::npos);
+  CHECK(text.find("{\"key\": \"group\", \"value\": {") != std::string::npos);
+  const auto read = read_export(text);
+  INFO((read ? std::string() : read.error()));
+  REQUIRE(read.has_value());
+  CHECK(read->name == "g");
+  CHECK(read->entries == std::vector(group.entries.begin() + 1, group.entries.end()));
+}
+
+TEST_CASE("What was cut or changed is no export", "[export]") {
+  const std::string text = export_text(small_group());
+  for (std::size_t end = 0; end < text.size() - 2; end += 7) {
+    CHECK_FALSE(read_export(text.substr(0, end)).has_value());
+  }
+  const auto changed = [&](const std::string& old, const std::string& fresh) {
+    std::string copy = text;
+    const auto at = copy.find(old);
+    REQUIRE(at != std::string::npos);
+    copy.replace(at, old.size(), fresh);
+    const auto read = read_export(copy);
+    return read ? std::string() : read.error();
+  };
+  CHECK_THAT(changed("007f80", "007f81"), Catch::Contains("checksum"));
+  CHECK_THAT(changed("007f80", "007f8"), Catch::Contains("is cut"));
+  CHECK_THAT(changed("007f80", "00zf80"), Catch::Contains("hexadecimal"));
+  CHECK_THAT(changed("\"odd\"", "\"even\""), Catch::Contains("checksum"));
+  CHECK_THAT(changed("\"sandbay_export\": 1", "\"sandbay_export\": 2"), Catch::Contains("format"));
+  CHECK_FALSE(read_export("{}").has_value());
+  CHECK_FALSE(read_export("[[[").has_value());
+}
+
+// The commit with that number fails, and all after it.
+class EndingStore final : public metadata::Store {
+ public:
+  EndingStore(metadata::Store& below, unsigned commits) : below_(below), left_(commits) {}
+  Executor& home() const noexcept override { return below_.home(); }
+  Task<Result<std::optional<std::string>>> get(std::string key) override {
+    return below_.get(std::move(key));
+  }
+  Task<Result<std::vector<metadata::Entry>>> list(std::string prefix, std::string after,
+                                                  std::size_t limit) override {
+    return below_.list(std::move(prefix), std::move(after), limit);
+  }
+  Task<Error> commit(metadata::Batch batch) override { return do_commit(this, std::move(batch)); }
+  bool in_doubt() const noexcept override { return below_.in_doubt(); }
+  Task<void> close() override { return below_.close(); }
+
+ private:
+  static Task<Error> do_commit(EndingStore* self, metadata::Batch batch) {
+    if (self->left_ == 0) {
+      co_await self->home().yield();
+      co_return Error::kHardware;
+    }
+    --self->left_;
+    co_return co_await self->below_.commit(std::move(batch));
+  }
+  metadata::Store& below_;
+  unsigned left_;
+};
+
+// What the store holds after an import that ends at its nth commit, and another start.
+Task<void> import_twice(Executor* home, std::filesystem::path state, std::string text,
+                        unsigned commits, std::vector<metadata::Entry>* result, bool* failed) {
+  auto store = co_await metadata::open_simulated_store(*home, "metadata");
+  REQUIRE(store.has_value());
+  metadata::Batch old;
+  old.put("audit/0000000000000001", "history");
+  old.put("volume/old", "old");
+  Error error = co_await (*store)->commit(std::move(old));
+  CHECK(error == Error::kNone);
+  error = co_await announce_import(**store, text.size(), sha256_of(text));
+  CHECK(error == Error::kNone);
+  EndingStore ending(**store, commits);
+  const auto first = co_await take_import(ending, state);
+  *failed = !first.has_value();
+  const auto second = co_await take_import(**store, state);
+  CHECK(second.has_value());
+  const auto all = co_await (*store)->list("", "", std::numeric_limits<std::size_t>::max());
+  REQUIRE(all.has_value());
+  *result = *all;
+  co_await (*store)->close();
+}
+
+TEST_CASE("An import that a crash cuts short is done again at the next start", "[export]") {
+  const testing::ScratchDirectory scratch;
+  ExportedGroup group = small_group();
+  for (int i = 0; i < 5; ++i) {
+    group.entries.emplace_back(fmt::format("x{}", i), std::string(std::size_t{600} << 10, 'x'));
+  }
+  const std::string text = export_text(group);
+  std::ofstream(scratch.file("import")) << text;
+  std::vector<metadata::Entry> expected(group.entries.begin() + 1, group.entries.end());
+  expected.emplace(expected.begin(), "audit/0000000000000001", "history");
+  unsigned failures = 0;
+  for (bool failed = true; failed; ++failures) {
+    std::vector<metadata::Entry> result;
+    auto world = sim::World::create({.seed = 1});
+    Executor* const home = world->executors()[0];
+    const bool ended = world->run(
+        [&] { return import_twice(home, scratch.file(""), text, failures, &result, &failed); });
+    CHECK(ended);
+    CAPTURE(failures);
+    CHECK(result == expected);
+  }
+  CHECK(failures > 3);
+}
+
+TEST_CASE("A file that is not what was announced is not taken in", "[export]") {
+  const testing::ScratchDirectory scratch;
+  const std::string text = export_text(small_group());
+  std::ofstream(scratch.file("import")) << text << " ";
+  auto world = sim::World::create({.seed = 1});
+  Executor* const home = world->executors()[0];
+  std::string error;
+  const auto take = [](Executor* executor, std::filesystem::path state, std::string announced,
+                       std::string* said) -> Task<void> {
+    auto store = co_await metadata::open_simulated_store(*executor, "metadata");
+    REQUIRE(store.has_value());
+    const Error committed =
+        co_await announce_import(**store, announced.size(), sha256_of(announced));
+    CHECK(committed == Error::kNone);
+    const auto taken = co_await take_import(**store, state);
+    if (!taken) *said = taken.error();
+    const auto there = co_await (*store)->list("group", "", 1);
+    CHECK((there.has_value() && there->empty()));
+    co_await (*store)->close();
+  };
+  const bool ended = world->run([&] { return take(home, scratch.file(""), text, &error); });
+  CHECK(ended);
+  CHECK_THAT(error, Catch::Contains("is not what was taken in"));
+}
+
+}  // namespace
+}  // namespace sandbay::group
