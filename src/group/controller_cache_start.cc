@@ -283,6 +283,7 @@ Task<ControllerCache::Outcome> ControllerCache::open_memory(nvram::Nvram* nvram)
   if (!memory) co_return std::unexpected(at_nvram(memory.error()));
   memory_ = std::move(*memory);
   memory_->on_mirror_lost = [this] { mirror_lost(); };
+  memory_->on_stalled = [this](bool stalled) { nvram_stalled(stalled); };
   co_return Outcome{};
 }
 
