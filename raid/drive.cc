@@ -33,6 +33,11 @@ namespace {
 constexpr Duration kLeastWatch = std::chrono::milliseconds(1);
 // A flush may have everything before it to write, and one slow host makes it slow on all drives.
 constexpr int kFlushTimeouts = 3;
+// A drive limps when more than one read of five is late for a while, and has recovered after as
+// many that are in time as would have been needed for the worst of it.
+constexpr unsigned kLateCounts = 4;
+constexpr unsigned kLimps = 12;
+constexpr unsigned kMostLateness = 24;
 
 }  // namespace
 
@@ -160,6 +165,7 @@ void Drive::end(Operation& operation, Completion&& completion) {
     away_ = true;
     for (Operation* other = oldest_; other != nullptr; other = other->newer) other->doubted = true;
   }
+  if (operation.is_read && !operation.slow && completion.error == Error::kNone) note_read(false);
   failing_ = completion.error != Error::kNone && completion.error != Error::kMediumError &&
              completion.error != Error::kNoSpace;
   if (completion.error == Error::kMediumError) {
@@ -177,6 +183,27 @@ void Drive::end(Operation& operation, Completion&& completion) {
   operation.ended = true;
   unlink(operation);
   if (operation.waiter) home_.post(std::exchange(operation.waiter, {}));
+}
+
+void Drive::note_read(bool late) {
+  if (late) {
+    lateness_ = std::min(lateness_ + kLateCounts, kMostLateness);
+  } else if (lateness_ > 0) {
+    --lateness_;
+  }
+  if (lateness_ == 0 || lateness_ >= kLimps) limping_ = lateness_ > 0;
+}
+
+void Drive::probe(Lba lba) {
+  if (!limping_ || home_.now() < next_probe_) return;
+  next_probe_ = home_.now() + policy_.slow_read;
+  Request request;
+  request.origin = Origin::kRebuild;
+  request.extent = {.first = lba, .block_count = 1};
+  request.data = home_.buffers().try_allocate(geometry().block_bytes);
+  if (request.data.empty()) return;
+  ++counters_.probes;
+  (void)start_metadata(std::move(request));
 }
 
 void Drive::unlink(Operation& operation) {
@@ -206,6 +233,7 @@ void Drive::watch() {
       if (!operation->is_read || operation->slow) continue;
       operation->slow = true;
       ++counters_.slow_reads;
+      note_read(true);
       if (operation->waiter && operation->waiter_wants_slow) {
         home_.post(std::exchange(operation->waiter, {}));
       }
@@ -250,6 +278,11 @@ DriveIo::~DriveIo() {
 }
 
 bool DriveIo::ended() const noexcept { return operation_->ended; }
+
+Error DriveIo::error() const noexcept {
+  assert(operation_->ended);
+  return operation_->completion.error;
+}
 
 bool DriveIo::Wait::await_ready() const noexcept {
   return operation->ended || (or_slow && operation->slow);

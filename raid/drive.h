@@ -7,6 +7,10 @@
 // What fails when nobody waits for it any longer, a read that was read around, is told to the
 // owner. A drive may be destroyed when it is idle().
 //
+// A drive whose reads are often late is limping() until enough of them are in time again. Whoever
+// reads around it meanwhile calls probe(), which asks it for a block now and then, or nothing would
+// ever tell.
+//
 // Used on the device's home executor only.
 #pragma once
 
@@ -42,6 +46,7 @@ struct DriveCounters {
   std::uint64_t retries = 0;  // Of what failed with kHardware; the first failure is not counted.
   std::uint64_t timeouts = 0;
   std::uint64_t slow_reads = 0;
+  std::uint64_t probes = 0;
 };
 
 class DriveIo;
@@ -78,6 +83,9 @@ class Drive {
 
   // What ended last failed, and not for some of its blocks only.
   bool failing() const noexcept { return failing_; }
+  bool limping() const noexcept { return limping_; }
+  // Reads what lies there for nobody, if the drive limps and has not been asked for a while.
+  void probe(Lba lba);
   std::size_t in_flight() const noexcept { return in_flight_; }
   Lba head() const noexcept { return head_; }  // Where the last read or write ended.
   // Nothing is in the device any more, not even what timed out.
@@ -93,6 +101,7 @@ class Drive {
   static Task<void> run(Drive* drive, Operation* operation, Request request);
   void end(Operation& operation, Completion&& completion);
   void tell_unheeded();
+  void note_read(bool late);
   void watch();  // Ends or marks what takes too long.
   void arm_watch();
   void unlink(Operation& operation);
@@ -109,6 +118,9 @@ class Drive {
   Operation* oldest_ = nullptr;  // In flight, in the order in which they were started.
   Operation* newest_ = nullptr;
   bool failing_ = false;
+  bool limping_ = false;
+  unsigned lateness_ = 0;  // Grows with late reads, and shrinks with others.
+  TimePoint next_probe_{};
   // It answered that it is not ready, and its owner has not heard it yet: what it says until then
   // may be another drive's word, and counts as that, too.
   bool away_ = false;
@@ -130,6 +142,7 @@ class DriveIo {
 
   explicit operator bool() const noexcept { return operation_ != nullptr; }
   bool ended() const noexcept;
+  Error error() const noexcept;  // After its end, before it is taken.
 
   // Awaitable; ends when the operation has, or (if it may be slow) when it is late. One waiter.
   struct Wait {

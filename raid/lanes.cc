@@ -30,4 +30,13 @@ void recover_lanes(unsigned data, unsigned parities, std::uint64_t missing, Lane
   }
 }
 
+void Difference::apply(unsigned member, std::size_t lane_bytes) {
+  LaneWalk walk(lanes_, lane_bytes);
+  while (walk.next()) {
+    xor_of(walk.at(0), walk.at(1), walk.at(0), walk.length());
+    if (walk.at(2) != nullptr) add_to_p(walk.at(0), walk.at(2), walk.length());
+    if (walk.at(3) != nullptr) add_to_q(member, walk.at(0), walk.at(3), walk.length());
+  }
+}
+
 }  // namespace sandbay::raid

@@ -111,4 +111,17 @@ void fill_parities(unsigned data, unsigned parities, Lanes& lanes, std::size_t l
 void recover_lanes(unsigned data, unsigned parities, std::uint64_t missing, Lanes& lanes,
                    std::size_t lane_bytes);
 
+// What a data member's change means for parity, in place. Parities without a lane stay out of it.
+class Difference {
+ public:
+  BufferList& before() { return lanes_[0]; }  // Becomes the difference itself.
+  BufferList& after() { return lanes_[1]; }
+  BufferList& p() { return lanes_[2]; }
+  BufferList& q() { return lanes_[3]; }
+  void apply(unsigned member, std::size_t lane_bytes);
+
+ private:
+  Lanes lanes_{4};
+};
+
 }  // namespace sandbay::raid

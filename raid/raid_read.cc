@@ -34,9 +34,11 @@ struct RaidSet::ReadRun {
   DriveIo io;
 };
 
-// The mirror with the least to do; of equals the one whose head is nearest. Where mirrors may
-// differ, the first that is whole, always. Its number is the width if there is none.
+// The mirror with the least to do, but one that limps only if all do; of equals the one whose head
+// is nearest. Where mirrors may differ, the first that is whole, always. Its number is the width if
+// there is none.
 unsigned RaidSet::choose_member(std::uint64_t stripe, MemberSet unreadable) const {
+  constexpr std::size_t kLimping = std::size_t{1} << 32;
   unsigned best = layout_.width();
   std::size_t least = 0;
   Lba nearest = 0;
@@ -44,18 +46,39 @@ unsigned RaidSet::choose_member(std::uint64_t stripe, MemberSet unreadable) cons
   const bool any = drives_.redundancy_valid(stripe);
   for (unsigned member = 0; member < layout_.width(); ++member) {
     if ((unreadable >> member & 1) != 0) continue;
-    const Drive* drive = drives_.drive(layout_.role(stripe, member));
+    Drive* drive = drives_.drive(layout_.role(stripe, member));
     if (drive == nullptr) continue;
+    drive->probe(at);
+    const std::size_t busy = drive->in_flight() + (drive->limping() ? kLimping : 0);
     const Lba distance = drive->head() > at ? drive->head() - at : at - drive->head();
-    if (best == layout_.width() || drive->in_flight() < least ||
-        (drive->in_flight() == least && distance < nearest)) {
+    if (best == layout_.width() || busy < least || (busy == least && distance < nearest)) {
       best = member;
-      least = drive->in_flight();
+      least = busy;
       nearest = distance;
     }
     if (!any) break;
   }
   return best;
+}
+
+// Members on drives that limp, if what they have can be computed without them all the same.
+MemberSet RaidSet::limping(std::uint64_t stripe) const {
+  if (layout_.parity_chunks() == 0 || !drives_.redundancy_valid(stripe)) return 0;
+  MemberSet limping = 0;
+  for (unsigned member = 0; member < layout_.width(); ++member) {
+    const Drive* drive = drives_.drive(layout_.role(stripe, member));
+    if (drive != nullptr && drive->limping()) limping |= MemberSet{1} << member;
+  }
+  const MemberSet without = limping | drives_.unreadable(stripe);
+  const bool enough = static_cast<unsigned>(std::popcount(without)) <= layout_.parity_chunks();
+  return enough ? limping : 0;
+}
+
+// True: it is read around at once.
+bool RaidSet::around(Drive* drive, std::uint64_t stripe, unsigned member, Lba lba) const {
+  if (!drive->limping() || (limping(stripe) >> member & 1) == 0) return false;
+  drive->probe(lba);
+  return true;
 }
 
 // What a host has read once may not become something else because the mirror it came from goes.
@@ -102,7 +125,10 @@ Task<Completion> RaidSet::read_one(Request request, Layout::Position position) {
   below.data = std::move(request.data);
   Completion completion;
   ReadPiece piece;
-  {
+  piece.late = around(drive, position.stripe, member, below.extent.first);
+  if (piece.late) {
+    completion.data = std::move(below.data);
+  } else {
     DriveIo io = drive->start(std::move(below));
     // Around a slow drive only where what is computed is what the drive has.
     if (layout_.redundancy() > 0 && drives_.redundancy_valid(position.stripe)) {
@@ -202,6 +228,9 @@ Task<void> RaidSet::read_runs(FrameVector<ReadPiece>* pieces, bool disable_page_
     }
     const unsigned role = layout_.role(stripe, piece.member);
     const Lba first = on_drive(stripe, piece.position.row);
+    piece.late = around(drives_.role(role).drive, stripe, piece.member, first);
+    piece.again = piece.late;
+    if (piece.late) continue;
     std::size_t& last = last_run[role];
     const Lba end = last != kNone ? runs[last].first + runs[last].blocks : 0;
     if (last != kNone && first >= end && first - end <= most_gap && add_gap(&piece, first - end)) {
@@ -391,16 +420,17 @@ Task<void> RaidSet::read_held(ReadPiece* piece) {
   std::uint32_t bad_row = row;
   // A drive that failed otherwise and could not be dropped is asked again: then that counts, and is
   // no medium error.
-  const MemberSet avoid = medium_error || piece->late ? self : 0;
+  const MemberSet slow = limping(stripe) | (piece->late ? self : 0);
+  const MemberSet avoid = medium_error ? self : slow;
   piece->error = co_await recover_rows(stripe, MemberSet{1} << wanted, row, piece->rows, avoid,
                                        &lanes, &bad_row);
   if (piece->error == Error::kNone) {
-    if (avoid != 0 || (self & drives_.unreadable(stripe)) != 0) ++counters_.reconstructions;
+    if ((self & (avoid | drives_.unreadable(stripe))) != 0) ++counters_.reconstructions;
     if (piece->late) ++counters_.reads_around;
-  } else if (piece->late) {  // Then the slow drive is what there is.
+  } else if ((avoid & slow) != 0) {  // Then the slow drives are what there is.
     lanes.clear();
-    piece->error = co_await recover_rows(stripe, MemberSet{1} << wanted, row, piece->rows, 0,
-                                         &lanes, &bad_row);
+    piece->error = co_await recover_rows(stripe, MemberSet{1} << wanted, row, piece->rows,
+                                         avoid & ~slow, &lanes, &bad_row);
   }
   fill(piece->data, lanes[wanted]);
   piece->bad = std::max(piece->lba + (bad_row - row), piece->asked.first);

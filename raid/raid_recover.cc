@@ -443,6 +443,7 @@ Task<Error> RaidSet::rebuild_held(std::uint64_t stripe, unsigned member, Drive* 
       if (rows > granule_) co_return co_await rebuild_granules(stripe, member, target, row, rows);
       // Zeros stand for what is lost, also if another drive cannot take them.
       if (!lost_in(stripe, member, row, rows)) co_return error;
+      lanes[member] = BufferList(zeroes_.slice(0, bytes_of(rows)));
       break;
     }
     if (error != Error::kMediumError || attempt > 0) co_return error;

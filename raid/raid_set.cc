@@ -422,6 +422,8 @@ bool RaidSet::judge(unsigned role, Drive* drive, Error error, const char* doing,
   }
   const std::string why = fmt::format("{} failed: {}", doing, describe(error));
   if (drives_.drop(role, reason_of(error), why)) return true;
+  // Of a bad place of a stripe is told what it costs.
+  if (error == Error::kMediumError && !layout_.mirrored()) return false;
   if (!offline_ && !std::exchange(lacking_told_, true)) {
     drives_.tell({SetEvent::Kind::kOffline, role,
                   fmt::format("more drives fail than the set survives; of drive {} {}",

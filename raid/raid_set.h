@@ -14,11 +14,11 @@
 // only the journal knows better: the set is then offline() for good, and its owner assembles it
 // anew (managed_set.h) when the drives are back.
 //
-// The functions stand in seven files: raid_set.cc (what is asked of it), raid_read.cc,
-// raid_write.cc (host writes into stripe updates), stripe_update.cc (one update), raid_recover.cc
-// (computing what cannot be read), raid_verify.cc and integrity_set.cc (with integrity: what is
-// read is what was written last, or it is as good as unreadable). Everything runs on the home
-// executor.
+// The functions stand in eight files: raid_set.cc (what is asked of it), raid_read.cc,
+// raid_write.cc (host writes into stripe updates), stripe_update.cc (one update), refused_write.cc
+// (bad places met by one without redundancy left), raid_recover.cc (computing what cannot be read),
+// raid_verify.cc and integrity_set.cc (with integrity: what is read is what was written last, or it
+// is as good as unreadable). Everything runs on the home executor.
 #pragma once
 
 #include <array>
@@ -78,6 +78,8 @@ struct RaidSetOptions {
   std::size_t scratch_bytes = std::size_t{64} << 20;
   IntegrityOptions integrity;
 };
+
+struct OldRun;
 
 class RaidSet final : public BlockDevice {
  public:
@@ -139,6 +141,13 @@ class RaidSet final : public BlockDevice {
   struct ReadPiece;
   struct ReadRun;
   struct Update;
+  // What is written of a stripe whose members that are away nothing makes up for if another fails:
+  // parities come first.
+  struct Unprotected {
+    std::span<const Segment> segments;
+    std::span<WritePiece* const> pieces;
+    std::span<const OldRun> old;  // What was read for it.
+  };
   // One write of one drive on its way.
   struct Target {
     unsigned role = 0;
@@ -214,6 +223,8 @@ class RaidSet final : public BlockDevice {
   Task<void> read_slices(ReadPiece* piece);
   Task<void> read_held(ReadPiece* piece);
   unsigned choose_member(std::uint64_t stripe, MemberSet unreadable) const;
+  MemberSet limping(std::uint64_t stripe) const;
+  bool around(Drive* drive, std::uint64_t stripe, unsigned member, Lba lba) const;
   bool may_differ(std::uint64_t stripe) const;  // Of mirrors.
   Task<void> make_alike(std::uint64_t stripe);
   void repair_later(std::uint64_t stripe, unsigned member, std::uint32_t row, std::uint32_t count);
@@ -243,19 +254,54 @@ class RaidSet final : public BlockDevice {
   Task<Error> store(std::uint64_t stripe, std::span<Segment> segments, bool force_unit_access,
                     Origin origin);
   Task<Error> store_once(std::uint64_t stripe, std::span<Segment> segments, bool force_unit_access,
-                         Origin origin);
+                         Origin origin, const Unprotected* unprotected = nullptr);
+  void start_targets(std::uint64_t stripe, std::span<const Segment> segments,
+                     bool force_unit_access, Origin origin, FrameVector<Target>* targets);
   Task<Error> take_back(Error why);
+  Task<Error> forget_failed(Error why);
   Task<Result<std::uint64_t>> append_to_journal(StripeUpdate update);
   struct Stripes {
     std::uint64_t first = 0;
     std::uint64_t count = 1;
   };
   Task<Error> end_store(Stripes stripes, FrameVector<Target>* targets, Integrity::Update* sums,
-                        std::uint64_t ticket);
-  Task<Error> write_targets(Stripes stripes, FrameVector<Target>* targets, Integrity::Update* sums);
+                        std::uint64_t ticket, const Unprotected* unprotected = nullptr);
+  Task<Error> write_targets(Stripes stripes, FrameVector<Target>* targets, Integrity::Update* sums,
+                            const Unprotected* unprotected);
+  Task<Error> lose_refused(const FrameVector<Target>* targets);
   // Whether drives lack room that are to be kept: those that lack even what is reserved go.
   Task<bool> lack_room(const FrameVector<Target>* targets);
   Task<Error> leave_unequal(Stripes stripes, Error why);
+
+  // refused_write.cc; as above, of a parity stripe that has no redundancy left, without integrity.
+  Task<Error> store_unprotected(Update* update);
+  Task<bool> parities_taken(FrameVector<Target>* targets);
+  struct WrittenRow {
+    MemberSet changed = 0;
+    MemberSet written = 0;
+    MemberSet refused = 0;
+    bool operator==(const WrittenRow&) const = default;
+  };
+  WrittenRow written_at(std::uint64_t stripe, const Unprotected& write,
+                        const FrameVector<Target>& targets, std::uint32_t row) const;
+  Task<Error> settle_refused(std::uint64_t stripe, const Unprotected* write,
+                             const FrameVector<Target>* targets);
+  Task<Error> settle_refused_rows(std::uint64_t stripe, const Unprotected* write, MemberSet refused,
+                                  std::uint32_t row, std::uint32_t rows);
+  struct Taken {
+    std::uint32_t old_rows = 0;
+    std::uint32_t new_rows = 0;
+  };
+  Taken taken_of(const Unprotected& write, MemberSet parities, std::uint32_t row,
+                 std::uint32_t rows, Lanes* lanes) const;
+  BufferList fresh_rows(const Unprotected& write, unsigned member, std::uint32_t row,
+                        std::uint32_t rows) const;
+  bool restore_parities(const Unprotected& write, MemberSet parities, std::uint32_t row,
+                        std::uint32_t rows) const;
+  void fit_parities(const Unprotected& write, MemberSet parities, MemberSet members,
+                    std::uint32_t row, std::uint32_t rows, Lanes* lanes) const;
+  Task<Error> put_rows(std::uint64_t stripe, const Unprotected* write, MemberSet members,
+                       std::uint32_t row, std::uint32_t rows);
 
   // raid_recover.cc; the stripe is held, exclusively where something is written.
   // Those that cannot be read are added to `failed`, and to `medium` if it is for a medium error:

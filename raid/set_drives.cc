@@ -16,6 +16,8 @@ namespace {
 
 // What a drive's reserved room has been seen to take, it takes for so long.
 constexpr Duration kRoomStays = std::chrono::seconds(1);
+// Drives that have gone and are kept.
+constexpr std::size_t kMostGone = 64;
 
 std::uint64_t bit(unsigned role) { return std::uint64_t{1} << role; }
 
@@ -50,7 +52,26 @@ DropReason reason_of(Error error) {
   return missing ? DropReason::kMissing : DropReason::kFailed;
 }
 
+// A drive may come and go as often as it likes. Whoever still knows one that has gone has known it
+// since before so many others came, and has nothing in it any more.
+void SetDrives::forget_gone() {
+  if (idle_awaited_ > 0) return;
+  const auto in_role = [this](const Drive& drive) {
+    return std::ranges::any_of(roles_, [&drive](const RoleDrive& role) {
+      return role.drive == &drive || role.replacement == &drive;
+    });
+  };
+  auto gone = static_cast<std::size_t>(std::ranges::count_if(
+      drives_, [&](const std::unique_ptr<Owned>& owned) { return !in_role(owned->drive); }));
+  std::erase_if(drives_, [&](const std::unique_ptr<Owned>& owned) {
+    const bool old = gone > kMostGone && !in_role(owned->drive) && owned->drive.idle();
+    gone -= old ? 1 : 0;
+    return old;
+  });
+}
+
 Drive* SetDrives::add_drive(BlockDevice& device, std::string name, DrivePolicy policy) {
+  forget_gone();
   drives_.push_back(std::make_unique<Owned>(device, std::move(name), policy));
   Drive* drive = &drives_.back()->drive;
   drive->on_unheeded = [this, drive](Error error) { judge_unheeded(drive, error); };
@@ -440,11 +461,13 @@ bool SetDrives::idle(const BlockDevice& device) const {
 }
 
 Task<bool> SetDrives::wait_idle_until(TimePoint deadline) {
-  for (const std::unique_ptr<Owned>& owned : drives_) {
-    const bool idle = co_await owned->drive.wait_idle_until(deadline);
-    if (!idle) co_return false;
+  ++idle_awaited_;
+  bool idle = true;
+  for (std::size_t i = 0; idle && i < drives_.size(); ++i) {
+    idle = co_await drives_[i]->drive.wait_idle_until(deadline);
   }
-  co_return true;
+  --idle_awaited_;
+  co_return idle;
 }
 
 // ---- roles --------------------------------------------------------------------------------------

@@ -64,6 +64,7 @@ struct SetEvent {
     kJournalReplayed,
     kJournalLost,
     kNoRoom,
+    kWriteRefused,
   };
   Kind kind;
   unsigned role = kNoRole;
@@ -196,6 +197,8 @@ class SetDrives final : public JournalDrives {
   Task<Error> flush();
   // Every drive that was ever in use here is idle, so that devices may go.
   Task<bool> wait_idle_until(TimePoint deadline);
+  // Drives that it has, and some of those that it had.
+  std::size_t kept_drives() const noexcept { return drives_.size(); }
   // Nothing that was ever asked of the device here is still in it.
   bool idle(const BlockDevice& device) const;
 
@@ -210,6 +213,7 @@ class SetDrives final : public JournalDrives {
 
  private:
   MemberSet find_unreadable(std::uint64_t stripe) const;
+  void forget_gone();
   Drive* add_drive(BlockDevice& device, std::string name, DrivePolicy policy);
   void judge_unheeded(const Drive* drive, Error error);
   void recount();
@@ -243,8 +247,10 @@ class SetDrives final : public JournalDrives {
   RegionMap regions_;
   LostSectors lost_;
   std::vector<RoleDrive> roles_;
-  std::vector<std::unique_ptr<Owned>> drives_;  // Also those that are in no role any more.
-  DriveMetadata::Image image_;                  // Of the save under way.
+  // Also those that have gone, until nobody speaks of them any more.
+  std::vector<std::unique_ptr<Owned>> drives_;
+  unsigned idle_awaited_ = 0;
+  DriveMetadata::Image image_;  // Of the save under way.
   std::uint64_t absent_ = 0;
   std::uint64_t stale_ = 0;
   std::uint64_t settled_roles_ = 0;  // Whose superblocks are current.

@@ -7,6 +7,7 @@
 
 #include "raid/parity.h"
 #include "raid/raid_set.h"
+#include "raid/stripe_update.h"
 
 namespace sandbay::raid {
 
@@ -16,14 +17,6 @@ namespace {
 constexpr unsigned kMostRepairs = 3;
 
 bool has(MemberSet set, unsigned member) { return (set >> member & 1) != 0; }
-
-// A run of rows of one member that is read for some bands.
-struct OldRun {
-  unsigned member = 0;
-  std::uint32_t row = 0;
-  std::uint32_t row_count = 0;
-  BufferList data;
-};
 
 // Appends to the last segment of the member if it continues it.
 void add_segment(FrameVector<Segment>& segments, unsigned member, std::uint32_t row,
@@ -40,56 +33,6 @@ void add_segment(FrameVector<Segment>& segments, unsigned member, std::uint32_t 
 }
 
 }  // namespace
-
-// Rows [row, row_end) of an update.
-struct RaidSet::Update {
-  std::uint64_t stripe = 0;
-  std::span<WritePiece* const> pieces;
-  std::uint32_t row = 0;
-  std::uint32_t row_end = 0;
-  bool force_unit_access = false;
-  Origin origin = Origin::kHost;
-  MemberSet avoid = 0;    // Could not be read here.
-  bool ailing = false;    // ... also for another reason than a medium error.
-  MemberSet corrupt = 0;  // Gave something else than was written.
-  BandList bands;
-  FrameVector<OldRun> old;
-  FrameVector<Segment> segments;
-
-  // The new bytes of a member in these rows: pieces one after another.
-  BufferList fresh(unsigned member, std::uint32_t first, std::uint32_t count,
-                   std::uint32_t block_bytes) const {
-    BufferList bytes;
-    for (std::uint32_t at = first; at < first + count;) {
-      const WritePiece* found = nullptr;
-      for (const WritePiece* piece : pieces) {
-        const Fragment& fragment = piece->fragment;
-        if (fragment.member == member && fragment.row <= at &&
-            at < fragment.row + fragment.row_count) {
-          found = piece;
-        }
-      }
-      assert(found != nullptr);
-      const Fragment& fragment = found->fragment;
-      const std::uint32_t end = std::min(first + count, fragment.row + fragment.row_count);
-      bytes.append(found->data.share(std::size_t{at - fragment.row} * block_bytes,
-                                     std::size_t{end - at} * block_bytes));
-      at = end;
-    }
-    return bytes;
-  }
-
-  BufferList old_rows(unsigned member, std::uint32_t first, std::uint32_t count,
-                      std::uint32_t block_bytes) const {
-    for (const OldRun& run : old) {
-      if (run.member != member || first < run.row || first >= run.row + run.row_count) continue;
-      return run.data.share(std::size_t{first - run.row} * block_bytes,
-                            std::size_t{count} * block_bytes);
-    }
-    assert(false);
-    return {};
-  }
-};
 
 Task<Error> RaidSet::update_mirrors(std::uint64_t stripe, std::span<WritePiece* const> pieces) {
   const unsigned width = layout_.width();
@@ -222,9 +165,14 @@ Task<Error> RaidSet::update_planned(Update* update, std::span<const Fragment> fr
     update->avoid |= std::exchange(update->corrupt, 0);
     if (!complete) continue;
     co_await compute(update);
-    update->old.clear();
-    const Error error =
-        co_await store(stripe, update->segments, update->force_unit_access, update->origin);
+    const auto gone = static_cast<unsigned>(std::popcount(drives_.unreadable(stripe)));
+    Error error = Error::kNone;
+    if (gone >= layout_.parity_chunks() && integrity_ == nullptr) {
+      error = co_await store_unprotected(update);
+    } else {
+      update->old.clear();
+      error = co_await store(stripe, update->segments, update->force_unit_access, update->origin);
+    }
     update->segments.clear();
     co_return error;
   }
@@ -337,25 +285,16 @@ void RaidSet::modify_parity(const Update& update, const Band& band, Lanes& lanes
     if (!has(band.writes, member)) continue;
     lanes[member] = update.old_rows(member, band.row, band.row_count, geometry_.block_bytes);
   }
-  constexpr unsigned kOld = 0;
-  constexpr unsigned kNew = 1;
-  constexpr unsigned kP = 2;
-  constexpr unsigned kQ = 3;
   for (unsigned member = 0; member < data; ++member) {
     if (!has(band.written, member)) continue;
-    Lanes four(4);
-    four[kOld] = update.old_rows(member, band.row, band.row_count, geometry_.block_bytes);
-    four[kNew] = update.fresh(member, band.row, band.row_count, geometry_.block_bytes);
-    if (has(band.writes, data)) four[kP] = lanes[data].share();
+    Difference difference;
+    difference.before() = update.old_rows(member, band.row, band.row_count, geometry_.block_bytes);
+    difference.after() = update.fresh(member, band.row, band.row_count, geometry_.block_bytes);
+    if (has(band.writes, data)) difference.p() = lanes[data].share();
     if (layout_.parity_chunks() > 1 && has(band.writes, data + 1)) {
-      four[kQ] = lanes[data + 1].share();
+      difference.q() = lanes[data + 1].share();
     }
-    LaneWalk walk(four, lane_bytes);
-    while (walk.next()) {
-      xor_of(walk.at(kOld), walk.at(kNew), walk.at(kOld), walk.length());
-      if (walk.at(kP) != nullptr) add_to_p(walk.at(kOld), walk.at(kP), walk.length());
-      if (walk.at(kQ) != nullptr) add_to_q(member, walk.at(kOld), walk.at(kQ), walk.length());
-    }
+    difference.apply(member, lane_bytes);
   }
 }
 
@@ -397,7 +336,12 @@ Task<Error> RaidSet::store(std::uint64_t stripe, std::span<Segment> segments,
 // record must not be written after another start. Nor must an older one of these blocks, so all
 // that is in place is flushed and forgotten together.
 Task<Error> RaidSet::take_back(Error why) {
-  if (why != Error::kNoSpace || journal_ == nullptr) co_return why;
+  if (why != Error::kNoSpace) co_return why;
+  co_return co_await forget_failed(why);
+}
+
+Task<Error> RaidSet::forget_failed(Error why) {
+  if (journal_ == nullptr) co_return why;
   const Error error = co_await renew_journal();
   if (error == Error::kNone) co_return why;
   go_offline("a write that failed cannot be taken back from its journal");
@@ -405,7 +349,8 @@ Task<Error> RaidSet::take_back(Error why) {
 }
 
 Task<Error> RaidSet::store_once(std::uint64_t stripe, std::span<Segment> segments,
-                                bool force_unit_access, Origin origin) {
+                                bool force_unit_access, Origin origin,
+                                const Unprotected* unprotected) {
   if (segments.empty()) co_return Error::kNotReady;
   Prepared prepared(drives_);
   const Error error = co_await prepared.add(stripe, intent());
@@ -438,6 +383,22 @@ Task<Error> RaidSet::store_once(std::uint64_t stripe, std::span<Segment> segment
   if (integrity_ != nullptr) integrity_->publish(&sums);
   FrameVector<Target> targets;
   targets.reserve(segments.size() * 2);
+  std::size_t started = 0;
+  if (unprotected != nullptr) {
+    while (started < segments.size() && segments[started].member >= layout_.data_chunks()) {
+      ++started;
+    }
+    start_targets(stripe, segments.first(started), force_unit_access, origin, &targets);
+    const bool taken = co_await parities_taken(&targets);
+    if (!taken) started = segments.size();
+  }
+  start_targets(stripe, segments.subspan(started), force_unit_access, origin, &targets);
+  co_return co_await end_store({.first = stripe}, &targets, &sums, ticket, unprotected);
+}
+
+// On each role's drive, and on its replacement.
+void RaidSet::start_targets(std::uint64_t stripe, std::span<const Segment> segments,
+                            bool force_unit_access, Origin origin, FrameVector<Target>* targets) {
   for (const Segment& segment : segments) {
     const unsigned role = layout_.role(stripe, segment.member);
     const SetDrives::RoleDrive& here = drives_.role(role);
@@ -450,10 +411,9 @@ Task<Error> RaidSet::store_once(std::uint64_t stripe, std::span<Segment> segment
       request.extent = {.first = on_drive(stripe, segment.row), .block_count = segment.row_count};
       request.data = segment.data.share();
       const Extent extent = request.extent;
-      targets.push_back({role, drive, extent, drive->start(std::move(request))});
+      targets->push_back({role, drive, extent, drive->start(std::move(request))});
     }
   }
-  co_return co_await end_store({.first = stripe}, &targets, &sums, ticket);
 }
 
 // Nothing without a journal.
@@ -470,8 +430,9 @@ Task<Result<std::uint64_t>> RaidSet::append_to_journal(StripeUpdate update) {
 
 // What was written in place is covered by the next flush; what skipped a drive is settled first.
 Task<Error> RaidSet::end_store(Stripes stripes, FrameVector<Target>* targets,
-                               Integrity::Update* sums, std::uint64_t ticket) {
-  const Error error = co_await write_targets(stripes, targets, sums);
+                               Integrity::Update* sums, std::uint64_t ticket,
+                               const Unprotected* unprotected) {
+  const Error error = co_await write_targets(stripes, targets, sums, unprotected);
   // What found no room, or a bad place, is known to, so the record of it is not needed any more,
   // either.
   const bool known_to = error == Error::kNoSpace || error == Error::kMediumError;
@@ -488,10 +449,11 @@ Task<Error> RaidSet::end_store(Stripes stripes, FrameVector<Target>* targets,
 
 // Waits for all of them. A drive that fails goes. If the set does not survive that, what could not
 // be written for a medium error is lost, and with it what would be computed from it (kMediumError).
+// An unprotected stripe is settled as refused_write.cc says.
 // For another failure a parity set stops here, for drives now disagree about the stripe, and a
 // mirrored one says what its last drive said.
 Task<Error> RaidSet::write_targets(Stripes stripes, FrameVector<Target>* targets,
-                                   Integrity::Update* sums) {
+                                   Integrity::Update* sums, const Unprotected* unprotected) {
   const bool disagree = journal_ != nullptr || layout_.parity_chunks() > 0;
   Error error = targets->empty() && sums->empty() ? Error::kNotReady : Error::kNone;
   bool no_room = false;
@@ -511,9 +473,10 @@ Task<Error> RaidSet::write_targets(Stripes stripes, FrameVector<Target>* targets
       error = target.error;
     }
   }
-  for (const Target& target : *targets) {
-    if (error != Error::kNone || !disagree || target.error != Error::kMediumError) continue;
-    error = co_await lose_written(target.role, target.extent);
+  if (error == Error::kNone && bad_place && unprotected != nullptr) {
+    error = co_await settle_refused(stripes.first, unprotected, targets);
+  } else if (error == Error::kNone && bad_place) {
+    error = co_await lose_refused(targets);
   }
   if (error == Error::kNone && no_room) no_room = co_await lack_room(targets);
   if (error == Error::kNone && no_room) co_return co_await leave_unequal(stripes, Error::kNoSpace);
@@ -523,6 +486,15 @@ Task<Error> RaidSet::write_targets(Stripes stripes, FrameVector<Target>* targets
   }
   go_offline("more drives failed in a write than it survives");
   co_return Error::kNotReady;
+}
+
+Task<Error> RaidSet::lose_refused(const FrameVector<Target>* targets) {
+  for (const Target& target : *targets) {
+    if (target.error != Error::kMediumError) continue;
+    const Error error = co_await lose_written(target.role, target.extent);
+    if (error != Error::kNone) co_return error;
+  }
+  co_return Error::kNone;
 }
 
 // A drive that is full still takes what its room is reserved for; the region map is that. One that
