@@ -10,6 +10,7 @@
 
 #include "block/block_device.h"
 #include "runtime/random.h"
+#include "tests/unit/random_fill.h"
 
 namespace sandbay::testing {
 
@@ -53,7 +54,7 @@ inline Bytes content_of(const BufferList& payload) {
 
 inline Bytes random_bytes(std::size_t byte_count, Random& random) {
   Bytes bytes(byte_count);
-  for (std::byte& byte : bytes) byte = static_cast<std::byte>(random.next());
+  fill_random(bytes, random);
   return bytes;
 }
 

@@ -1,6 +1,7 @@
 // What is expected of a block that a failed write may or may not have changed is not known; the rig
 // therefore takes any error of a write for a failure of the test.
 #include "controller_rig.h"
+#include "tests/unit/random_fill.h"
 
 #include <algorithm>
 
@@ -88,7 +89,7 @@ Task<std::string> ControllerRig::create(raid::Level level, std::vector<std::stri
 Task<std::string> ControllerRig::write(Lba first, std::uint64_t blocks, std::uint64_t seed) {
   Random random(seed);
   std::vector<std::byte> bytes(blocks * block_bytes);
-  for (std::byte& byte : bytes) byte = static_cast<std::byte>(random.next());
+  testing::fill_random(bytes, random);
   Request request;
   request.operation = Operation::kWrite;
   request.extent = {.first = first, .block_count = blocks};

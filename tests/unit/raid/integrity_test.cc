@@ -6,6 +6,7 @@
 #include <functional>
 
 #include "integrity_rig.h"
+#include "tests/unit/random_fill.h"
 
 namespace sandbay::raid {
 namespace {
@@ -130,7 +131,7 @@ TEST_CASE("a cell's checksum depends on its bytes, its set, its role and its num
   Random random(1);
   const Uuid set = make_uuid(random);
   std::vector<std::byte> bytes(3 * kCellBytes);
-  for (std::byte& byte : bytes) byte = static_cast<std::byte>(random.next());
+  testing::fill_random(bytes, random);
   const BufferList whole = list_of(pool, bytes);
   // The same bytes in odd slices.
   BufferList pieces;

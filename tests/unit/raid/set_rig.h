@@ -16,6 +16,7 @@
 #include "raid/raid_set.h"
 #include "runtime/simulation.h"
 #include "test_drive.h"
+#include "tests/unit/random_fill.h"
 
 namespace sandbay::raidtest {
 
@@ -120,7 +121,7 @@ class SetRig {
     request.extent = {.first = first, .block_count = blocks};
     request.data = co_await home_.buffers().allocate(blocks * 512);
     std::vector<std::byte> bytes(blocks * 512);
-    for (std::byte& byte : bytes) byte = static_cast<std::byte>(random.next());
+    testing::fill_random(bytes, random);
     request.data.copy_from(bytes);
     std::memcpy(expected.data() + first * 512, bytes.data(), bytes.size());
     const Completion completion = co_await set->submit(std::move(request));
@@ -200,7 +201,7 @@ class SetRig {
       request.operation = Operation::kWrite;
       request.extent = {.first = at, .block_count = std::min<std::uint64_t>(256, end - at)};
       std::vector<std::byte> bytes(request.extent.block_count * 512);
-      for (std::byte& byte : bytes) byte = static_cast<std::byte>(home_.random().next());
+      testing::fill_random(bytes, home_.random());
       request.data = co_await home_.buffers().allocate(bytes.size());
       request.data.copy_from(bytes);
       const Completion done = co_await drive->submit(std::move(request));

@@ -13,6 +13,7 @@
 #include "raid/raid_set.h"
 #include "runtime/simulation.h"
 #include "test_drive.h"
+#include "tests/unit/random_fill.h"
 
 namespace sandbay::raid {
 namespace {
@@ -52,7 +53,7 @@ class Mirrors {
       TestDrive& device = *devices[role];
       device.data_from = planned->superblocks[0].data_offset_blocks;
       Bytes garbage(kDriveBytes - device.data_from * 512);
-      for (std::byte& byte : garbage) byte = static_cast<std::byte>(home_.random().next());
+      testing::fill_random(garbage, home_.random());
       device.state().visible.write(device.data_from * 512, garbage);
       drives->set_drive(role, device, device.description(), {});
     }

@@ -12,6 +12,7 @@
 #include "runtime/executor.h"
 #include "runtime/simulation.h"
 #include "runtime/sync.h"
+#include "tests/unit/random_fill.h"
 
 namespace sandbay {
 namespace {
@@ -88,7 +89,7 @@ BufferList pattern(BufferPool& pool, const std::vector<std::size_t>& sizes, std:
   BufferList list;
   for (const std::size_t size : sizes) {
     Buffer buffer = pool.try_allocate_contiguous(size);
-    for (std::byte& byte : buffer.bytes()) byte = static_cast<std::byte>(random.next());
+    testing::fill_random(buffer.bytes(), random);
     list.append(std::move(buffer));
   }
   return list;

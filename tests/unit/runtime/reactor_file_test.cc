@@ -16,6 +16,7 @@
 #include "runtime/cancellation.h"
 #include "runtime/reactor.h"
 #include "runtime/sync.h"
+#include "tests/unit/random_fill.h"
 
 namespace sandbay {
 namespace {
@@ -53,7 +54,7 @@ void run(Task<void> (*body)(Executor&, std::string)) {
 Bytes numbered(std::size_t count, std::uint64_t seed) {
   Random random(seed);
   Bytes bytes(count);
-  for (std::byte& byte : bytes) byte = static_cast<std::byte>(random.next());
+  testing::fill_random(bytes, random);
   return bytes;
 }
 

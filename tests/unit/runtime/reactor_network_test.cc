@@ -5,6 +5,7 @@
 
 #include "runtime/reactor.h"
 #include "runtime/sync.h"
+#include "tests/unit/random_fill.h"
 
 namespace sandbay {
 namespace {
@@ -46,7 +47,7 @@ Task<void> make_pair(Executor& executor, Pair& pair) {
 Bytes numbered(std::size_t count, std::uint64_t seed) {
   Random random(seed);
   Bytes bytes(count);
-  for (std::byte& byte : bytes) byte = static_cast<std::byte>(random.next());
+  testing::fill_random(bytes, random);
   return bytes;
 }
 

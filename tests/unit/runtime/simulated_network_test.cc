@@ -7,6 +7,7 @@
 
 #include "runtime/simulation.h"
 #include "runtime/sync.h"
+#include "tests/unit/random_fill.h"
 
 namespace sandbay::sim {
 namespace {
@@ -63,7 +64,7 @@ Task<Result<Bytes>> receive_all(Stream& stream) {
 Bytes numbered(std::size_t count, std::uint64_t seed) {
   Random random(seed);
   Bytes bytes(count);
-  for (std::byte& byte : bytes) byte = static_cast<std::byte>(random.next());
+  testing::fill_random(bytes, random);
   return bytes;
 }
 

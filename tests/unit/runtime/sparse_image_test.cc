@@ -7,6 +7,7 @@
 #include <catch2/catch.hpp>
 
 #include "runtime/random.h"
+#include "tests/unit/random_fill.h"
 
 namespace sandbay::sim {
 namespace {
@@ -50,7 +51,7 @@ struct Reference {
 
 std::vector<std::byte> random_bytes(Random& random, std::size_t count) {
   std::vector<std::byte> bytes(count);
-  for (std::byte& byte : bytes) byte = static_cast<std::byte>(random.next());
+  testing::fill_random(bytes, random);
   return bytes;
 }
 
