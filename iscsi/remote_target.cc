@@ -120,13 +120,7 @@ Task<void> RemoteTarget::connect() {
   std::string wrong = login.has_value() ? std::string() : words_of(login.error());
   std::shared_ptr<RemoteLink> link;
   if (login.has_value()) link = std::make_shared<RemoteLink>(std::move(*login));
-  if (link != nullptr && options_.claim != nullptr) {
-    if (link->session->private_answer(std::string(kLeadKey)).empty()) {
-      wrong = "it is no member's target: it does not know what a lead is";
-    } else {
-      link->session->set_key(std::string(kLeadKey), options_.claim->accepted());
-    }
-  }
+  if (link != nullptr && options_.claim != nullptr) wrong = co_await settle_claim(link);
   if (wrong.empty()) wrong = co_await learn_units(link);
   if (!wrong.empty()) {
     if (link != nullptr) co_await link->session->close();
@@ -144,6 +138,19 @@ Task<void> RemoteTarget::connect() {
                           endpoint().to_string()));
   (void)run();
   changed();
+}
+
+// Of a session that has just begun; half a sentence if it is of no use.
+Task<std::string> RemoteTarget::settle_claim(std::shared_ptr<RemoteLink> link) {
+  const std::string key(kLeadKey);
+  if (link->session->private_answer(key).empty()) {
+    co_return "it is no member's target: it does not know what a lead is";
+  }
+  link->session->set_key(key, options_.claim->accepted());
+  if (!options_.claim->unfinished()) co_return std::string();
+  const Error error = co_await renew_on(link);
+  if (error == Error::kNone) co_return std::string();
+  co_return fmt::format("it was claimed, but not anew: {}", describe(error));
 }
 
 // Ends when nobody uses the session any more.
@@ -165,6 +172,11 @@ Task<Error> RemoteTarget::renew_claim() {
     co_return Error::kNotReady;
   }
   const GateHold hold(link->users);
+  const Error error = co_await renew_on(link);
+  co_return error;
+}
+
+Task<Error> RemoteTarget::renew_on(std::shared_ptr<RemoteLink> link) {
   co_await claiming_.lock();
   const std::string key(kLeadKey);
   const auto claim = co_await options_.claim->propose();

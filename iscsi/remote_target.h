@@ -31,6 +31,8 @@ class RemoteClaim {
   virtual Task<std::expected<std::string, std::string>> propose() = 0;
   // The target has taken it. The value with which the same session may be recovered.
   virtual std::string accepted() = 0;
+  // What the target has taken is not enough to use it: there is more to propose first.
+  virtual bool unfinished() const { return false; }
 };
 
 struct RemoteTargetOptions {
@@ -98,6 +100,8 @@ class RemoteTarget {
   Task<void> work();
   Task<void> connect();
   InitiatorOptions session_options() const;
+  Task<std::string> settle_claim(std::shared_ptr<RemoteLink> link);
+  Task<Error> renew_on(std::shared_ptr<RemoteLink> link);
   Task<void> look();
   Task<std::string> look_at_units(std::shared_ptr<RemoteLink> link);
   Task<void> drop(std::string reason);

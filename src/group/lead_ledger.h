@@ -28,8 +28,8 @@ class LeadLedger final : public iscsi::RemoteClaim {
   std::string accepted() override;
 
   std::uint64_t epoch() const noexcept { return claim_.proven.epoch; }
-  // What the member keeps is what an earlier run has proposed.
-  bool borrowed() const noexcept { return !own_epoch_; }
+  // What the member keeps is what an earlier run has proposed, and whoever has a copy of that.
+  bool unfinished() const override { return !own_epoch_; }
 
  private:
   Task<std::string> load();

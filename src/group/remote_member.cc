@@ -159,7 +159,6 @@ Task<void> RemoteMember::keep_known() {
   for (const Uuid& uuid : kept) known_[uuid].stored = true;
 }
 
-// A session that began with what an earlier run had proposed makes its own claim at once.
 Task<void> RemoteMember::work() {
   const GateHold hold(gate_);
   TimePoint renew = home_.now() + kRenewInterval;
@@ -168,7 +167,7 @@ Task<void> RemoteMember::work() {
     if (stopping_) break;
     co_await keep_known();
     if (!target_.up()) continue;
-    if (home_.now() < renew && !ledger_.borrowed()) continue;
+    if (home_.now() < renew) continue;
     const Error error = co_await target_.renew_claim();
     renew = home_.now() + kRenewInterval;
     if (error != Error::kPermission) continue;

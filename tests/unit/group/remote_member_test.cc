@@ -4,6 +4,7 @@
 #include <catch2/catch.hpp>
 
 #include "group/service.h"
+#include "runtime/known.h"
 #include "tests/unit/block/scratch_directory.h"
 #include "tests/unit/group/running.h"
 
@@ -156,14 +157,14 @@ TEST_CASE("What a file says of remote members and leads is read", "[configuratio
   CHECK(lead->remotes[0].endpoint.to_string() == "10.0.0.2:3260");
   CHECK(lead->remotes[0].target == "iqn.2026-11.org.sandbay:array2");
   CHECK(lead->remotes[0].connections == 4);
-  CHECK(lead->remotes[0].chap->user == "lead");
+  CHECK(known(lead->remotes[0].chap).user == "lead");
   CHECK_FALSE(lead->lead.has_value());
 
   const auto member = parse_configuration(head("array2", "role = \"member\"\n") + kSets, "x.toml");
   REQUIRE(member.has_value());
   REQUIRE(member->lead.has_value());
-  CHECK(member->lead->target == "iqn.2026-11.org.sandbay:array2");
-  CHECK(member->lead->access.size() == 1);
+  CHECK(known(member->lead).target == "iqn.2026-11.org.sandbay:array2");
+  CHECK(known(member->lead).access.size() == 1);
 }
 
 TEST_CASE("Mistakes about remote members and leads are told", "[configuration][remote]") {

@@ -7,6 +7,7 @@
 
 #include "far_side.h"
 #include "runtime/byte_order.h"
+#include "runtime/known.h"
 
 namespace sandbay::iscsi::test {
 namespace {
@@ -281,7 +282,7 @@ Task<void> successor(FarSide& far, RemoteTarget& near) {
   co_await near.stop();
   RemoteUnit* const now = co_await serving_unit(second);
   CHECK(now != nullptr);
-  CHECK(far.fence().kept->step.epoch == 2);
+  CHECK(known(far.fence().kept).step.epoch == 2);
   CHECK(far.device().writes() == writes);
   co_await second.stop();
 }
