@@ -208,6 +208,10 @@ void CacheLab::fail_mirror() {
   }
 }
 
+void CacheLab::set_sync_time(Duration time, bool mirror) {
+  (mirror && mirror_board_ != nullptr ? mirror_board_ : board_)->sync_time = time;
+}
+
 bool CacheLab::prepare(Request& request) {
   Random& random = raid.home.random();
   const std::uint64_t drawn = random.below(12);
@@ -266,10 +270,14 @@ void CacheLab::set_battery(nvram::BatteryState state) {
 CacheState CacheLab::fork() const {
   CacheState state = state_;
   state.set = raid.fork();
-  if (board_ != nullptr) state.board = *board_;
+  if (board_ != nullptr) {
+    state.board = *board_;
+    state.board->sync_time = kSyncTime;
+  }
   if (mirror_board_ != nullptr) {
     state.mirror = *mirror_board_;
     state.mirror->sync_error = Error::kNone;  // By the next start the partner works again.
+    state.mirror->sync_time = kSyncTime;
   }
   return state;
 }

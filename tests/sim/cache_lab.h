@@ -24,6 +24,9 @@ namespace sandbay::cachetest {
 
 using raidtest::BlockModel;
 
+// Of a board's sync, usually.
+inline constexpr Duration kSyncTime = std::chrono::microseconds(100);
+
 struct CacheShape {
   raidtest::LabShape set;
   bool memory = true;         // There is NVRAM.
@@ -68,6 +71,9 @@ class CacheLab {
   // stale is noted durably a while after somebody has found out; until then no change is answered.
   void fail_mirror();
   bool mirror_failed() const { return mirror_failed_; }
+  // How long a sync of the memory's image, or of the mirror's, takes from now on.
+  void set_sync_time(Duration time, bool mirror);
+  bool stalled() const { return memory_ != nullptr && memory_->stalled(); }
   CacheState fork() const;
   const nvram::SimulatedBoard* board() const { return board_.get(); }
   // Before every change of a drive, and after every store to the memory or its mirror.

@@ -51,6 +51,7 @@ struct Cut {
   std::shared_ptr<const Bytes> earlier;
   bool battery_died = false;  // At some time, and writes went through.
   bool mirror_failed = false;
+  bool stalled = false;   // No sync of the memory's image ends, and writes go through.
   bool was_read = false;  // All of it, after an earlier cut: what was read must stay.
 };
 
@@ -101,6 +102,7 @@ struct Run {
   Random random;
   bool degraded = false;
   bool battery_dies = false;
+  bool hangs = false;                 // The disk of the memory's image does, for a while.
   std::uint64_t mirror_fails_at = 0;  // Of the boundaries; 0: it does not.
   std::shared_ptr<const Bytes> earlier;
   bool battery_died = false;
@@ -118,7 +120,8 @@ Cut fork_of(const CacheLab& lab, std::uint64_t doubtful, std::uint64_t boundary)
           .boundary = boundary,
           .live_writes = lab.live_writes(),
           .earlier = nullptr,
-          .mirror_failed = lab.mirror_failed()};
+          .mirror_failed = lab.mirror_failed(),
+          .stalled = lab.stalled()};
 }
 
 void note_boundary(Run* run, CacheLab* lab) {
@@ -168,6 +171,21 @@ Task<std::string> close_and_compare(CacheLab* lab, const std::vector<std::byte>*
   co_return problem;
 }
 
+// Writes to blocks whose last one could come back time out.
+Task<void> load_while_syncs_hang(Run* run, CacheLab* lab) {
+  const bool mirror = run->random.chance(0.5);
+  lab->set_sync_time(std::chrono::seconds(10), mirror);
+  lab->raid.errors_expected = true;
+  for (int i = 0; i < 6; ++i) {
+    co_await lab->raid.load(6, 4);
+    // Little is stored meanwhile, so few of the others are here.
+    if (lab->stalled()) run->cuts.push_back(fork_of(*lab, run->missed, run->boundaries));
+  }
+  lab->set_sync_time(kSyncTime, mirror);
+  co_await lab->raid.home.sleep_for(std::chrono::seconds(30));
+  lab->raid.errors_expected = false;
+}
+
 Task<void> play(Run* run, CacheLab* lab) {
   run->wrong = co_await lab->raid.format();
   if (run->wrong.empty()) run->wrong = co_await lab->boot();
@@ -187,6 +205,7 @@ Task<void> play(Run* run, CacheLab* lab) {
     co_await lab->raid.load(20, 3);
     if (run->random.chance(0.5)) lab->set_battery(BatteryState::kGood);
   }
+  if (run->hangs) co_await load_while_syncs_hang(run, lab);
   co_await lab->raid.load(20, 3);
   std::vector<std::byte> bytes;
   const Error error = co_await lab->raid.read_all(&bytes);
@@ -361,6 +380,7 @@ void count_states(const Recovery& recovery, const CacheShape& shape) {
   ++totals.by_state[level + (recovery.away == 0 ? ", all drives there" : ", degraded")];
   if (recovery.cut.battery_died) ++totals.by_state["after the battery had gone, written through"];
   if (recovery.cut.mirror_failed) ++totals.by_state["after the mirror had failed"];
+  if (recovery.cut.stalled) ++totals.by_state["while the memory's image did not get synced"];
   if (recovery.cut.was_read) ++totals.by_state["after all had been read, which must stay"];
   if (!shape.memory) ++totals.by_state["without NVRAM"];
 }
@@ -435,6 +455,7 @@ std::string one_seed(std::uint64_t seed) {
       .shape = kShapes[seed % kShapes.size()], .most_cuts = most_cuts(), .random = Random(seed)};
   run.degraded = run.random.chance(0.5);
   run.battery_dies = run.shape.memory && run.random.chance(0.3);
+  run.hangs = run.shape.memory && run.shape.host_durable && run.random.chance(0.4);
   if (run.shape.mirror && run.random.chance(0.5)) run.mirror_fails_at = 1 + run.random.below(1500);
   if (in_world(&run, seed, play)) {
     for (Cut& cut : run.cuts) {
