@@ -1,3 +1,4 @@
+// TOML and JSON become the same tree of values, which the readers of configuration files take apart.
 #include "tools/apply_document.h"
 
 #include <fmt/format.h>

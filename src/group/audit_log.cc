@@ -1,3 +1,4 @@
+// How an audited change stands in the metadata.
 #include "group/audit_log.h"
 
 #include <fmt/format.h>

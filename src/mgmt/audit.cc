@@ -1,3 +1,4 @@
+// Secrets are found by the names of their keys, at any depth that a body may have.
 #include "mgmt/audit.h"
 
 #include <fmt/format.h>

@@ -1,3 +1,4 @@
+// The audit: one route that looks. Nothing takes an entry away.
 #include "mgmt/audit_routes.h"
 
 #include <fmt/format.h>

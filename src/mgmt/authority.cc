@@ -1,3 +1,4 @@
+// All digests are compared whatever the first ones say, so that time tells nothing of any.
 #include "mgmt/authority.h"
 
 #include <fmt/format.h>

@@ -64,7 +64,7 @@ TEST_CASE("The audit keeps no secret and nothing endless", "[audit]") {
   CHECK(without_secrets("[1]").empty());
   CHECK(without_secrets(R"({"name": "v", "size": 5})") == R"({"name":"v","size":5})");
   const std::string hidden = without_secrets(
-      R"({"access": [{"chap_user": "u", "chap_secret": "s3cret"}], "mutual_secret": {"a": "s3cret"}})");
+      R"({"access": [{"chap_user": "u", "chap_secret": "s3cret"}], "a_secret": {"a": "s3cret"}})");
   CHECK(hidden.find("s3cret") == std::string::npos);
   CHECK(hidden.find("chap_user") != std::string::npos);
   const std::string longer = without_secrets(json{{"name", std::string(5000, 'x')}}.dump());
