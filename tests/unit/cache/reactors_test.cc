@@ -8,12 +8,12 @@
 #include <cstring>
 
 #include "cache_rig.h"
+#include "nvram_controller.h"
 #include "runtime/reactor.h"
 
 namespace sandbay::cache {
 namespace {
 
-constexpr std::size_t kMiB = std::size_t{1} << 20;
 constexpr std::uint64_t kBlocks = 16;   // 8 KiB a request.
 constexpr std::uint64_t kPlaces = 256;  // Of each client.
 constexpr unsigned kClients = 4;
@@ -88,7 +88,24 @@ Task<void> run_client(CachedDevice* device, Executor* session, unsigned number, 
   gate->leave();
 }
 
-Task<void> serve(Executor& home, Executor& session, unsigned* wrong) {
+Task<void> drive(Cache* cache, BlockDevice* below, Executor* session, unsigned* wrong) {
+  CachedDevice& device = cache->add_device(uuid_of(1), *below);
+  cache->set_mode(3, Mode::kWriteThrough);
+  Gate gate;
+  std::array<unsigned, kClients> counts{};
+  for (unsigned i = 0; i < kClients; ++i) {
+    const bool entered = gate.enter();
+    assert(entered);
+    spawn(run_client(&device, session, i, &counts[i], &gate));
+  }
+  co_await gate.close();
+  for (const unsigned count : counts) *wrong += count;
+  const Error error = co_await cache->close();
+  *wrong += error != Error::kNone ? 1 : 0;
+}
+
+Task<void> serve(Executor& home, Executor& session, bool nvram, nvram::Durability durability,
+                 unsigned* wrong) {
   BelowOptions slow;
   slow.least = std::chrono::microseconds(20);
   slow.most = std::chrono::microseconds(200);
@@ -96,36 +113,43 @@ Task<void> serve(Executor& home, Executor& session, unsigned* wrong) {
   below.recording.be_quiet();
   CacheOptions options{.memory_bytes = 16 * kMiB, .dirty_limit_bytes = kMiB};
   options.idle_flush = std::chrono::milliseconds(5);
-  Cache cache(home, options);
-  CachedDevice& device = cache.add_device(uuid_of(1), below.recording);
-  cache.set_mode(3, Mode::kWriteThrough);
-  Gate gate;
-  std::array<unsigned, kClients> counts{};
-  for (unsigned i = 0; i < kClients; ++i) {
-    const bool entered = gate.enter();
-    assert(entered);
-    spawn(run_client(&device, &session, i, &counts[i], &gate));
+  if (!nvram) {
+    Cache cache(home, options);
+    co_await drive(&cache, &below.recording, &session, wrong);
+    co_return;
   }
-  co_await gate.close();
-  for (const unsigned count : counts) *wrong += count;
-  const Error error = co_await cache.close();
-  *wrong += error != Error::kNone ? 1 : 0;
+  nvram::SimulatedBoard board(8 * kMiB);
+  nvram::SimulatedBoard mirror(8 * kMiB);
+  Controller controller = co_await start(
+      home, board,
+      ControllerOptions{.mirror = &mirror, .durability = durability, .cache = options});
+  co_await drive(controller.cache.get(), &below.recording, &session, wrong);
+  co_await stop(controller);
 }
 
-void run_on(unsigned reactors) {
+void run_on(unsigned reactors, bool nvram = false,
+            nvram::Durability durability = nvram::Durability::kProcess) {
   auto group =
       ReactorGroup::create({.count = reactors, .memory_limit_bytes = std::size_t{64} << 20});
   if (!group.has_value()) FAIL(group.error());
   Executor& home = *(*group)->executors().front();
   Executor& session = *(*group)->executors().back();
   unsigned wrong = 0;
-  (*group)->run([&] { return serve(home, session, &wrong); });
+  (*group)->run([&] { return serve(home, session, nvram, durability, &wrong); });
   REQUIRE(wrong == 0);
 }
 
 TEST_CASE("A cache serves clients of its own reactor and of another", "[cache][reactors]") {
   run_on(1);
   run_on(2);
+}
+
+TEST_CASE("A cache with NVRAM and mirror serves clients of its own reactor and of another",
+          "[cache][nvram][reactors]") {
+  for (const auto durability : {nvram::Durability::kProcess, nvram::Durability::kHost}) {
+    run_on(1, true, durability);
+    run_on(2, true, durability);
+  }
 }
 
 }  // namespace
