@@ -38,6 +38,8 @@ constexpr int kFlushTimeouts = 3;
 constexpr unsigned kLateCounts = 4;
 constexpr unsigned kLimps = 12;
 constexpr unsigned kMostLateness = 24;
+// Times what is late: without a late read for so long it does not limp any more.
+constexpr int kLimpsFor = 16;
 
 }  // namespace
 
@@ -188,6 +190,7 @@ void Drive::end(Operation& operation, Completion&& completion) {
 void Drive::note_read(bool late) {
   if (late) {
     lateness_ = std::min(lateness_ + kLateCounts, kMostLateness);
+    limps_until_ = home_.now() + kLimpsFor * policy_.slow_read;
   } else if (lateness_ > 0) {
     --lateness_;
   }
@@ -195,7 +198,7 @@ void Drive::note_read(bool late) {
 }
 
 void Drive::probe(Lba lba) {
-  if (!limping_ || home_.now() < next_probe_) return;
+  if (!limping() || home_.now() < next_probe_) return;
   next_probe_ = home_.now() + policy_.slow_read;
   Request request;
   request.origin = Origin::kRebuild;

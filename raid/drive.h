@@ -7,9 +7,9 @@
 // What fails when nobody waits for it any longer, a read that was read around, is told to the
 // owner. A drive may be destroyed when it is idle().
 //
-// A drive whose reads are often late is limping() until enough of them are in time again. Whoever
-// reads around it meanwhile calls probe(), which asks it for a block now and then, or nothing would
-// ever tell.
+// A drive whose reads are often late is limping() until enough of them are in time again, or none
+// has been late for a while. Whoever reads around it meanwhile calls probe(), which asks it for a
+// block now and then, or nothing would ever tell.
 //
 // Used on the device's home executor only.
 #pragma once
@@ -83,7 +83,7 @@ class Drive {
 
   // What ended last failed, and not for some of its blocks only.
   bool failing() const noexcept { return failing_; }
-  bool limping() const noexcept { return limping_; }
+  bool limping() const noexcept { return limping_ && home_.now() < limps_until_; }
   // Reads what lies there for nobody, if the drive limps and has not been asked for a while.
   void probe(Lba lba);
   std::size_t in_flight() const noexcept { return in_flight_; }
@@ -119,7 +119,8 @@ class Drive {
   Operation* newest_ = nullptr;
   bool failing_ = false;
   bool limping_ = false;
-  unsigned lateness_ = 0;  // Grows with late reads, and shrinks with others.
+  unsigned lateness_ = 0;    // Grows with late reads, and shrinks with others.
+  TimePoint limps_until_{};  // Unless another read is late.
   TimePoint next_probe_{};
   // It answered that it is not ready, and its owner has not heard it yet: what it says until then
   // may be another drive's word, and counts as that, too.

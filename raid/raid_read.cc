@@ -21,6 +21,12 @@ constexpr std::uint64_t kMostGapBytes = std::uint64_t{128} << 10;
 // That wait at once; what finds no room is found again by the next read, or by verify.
 constexpr std::size_t kMostRepairs = 256;
 
+// Whether a parity stripe can be computed without these and what is away.
+bool enough_without(const SetDrives& drives, std::uint64_t stripe, MemberSet members) {
+  const MemberSet without = members | drives.unreadable(stripe);
+  return static_cast<unsigned>(std::popcount(without)) <= drives.layout().parity_chunks();
+}
+
 }  // namespace
 
 // Pieces that lie one after another on a drive, or nearly: one request.
@@ -69,9 +75,7 @@ MemberSet RaidSet::limping(std::uint64_t stripe) const {
     const Drive* drive = drives_.drive(layout_.role(stripe, member));
     if (drive != nullptr && drive->limping()) limping |= MemberSet{1} << member;
   }
-  const MemberSet without = limping | drives_.unreadable(stripe);
-  const bool enough = static_cast<unsigned>(std::popcount(without)) <= layout_.parity_chunks();
-  return enough ? limping : 0;
+  return enough_without(drives_, stripe, limping) ? limping : 0;
 }
 
 // True: it is read around at once.
@@ -228,8 +232,7 @@ Task<void> RaidSet::read_runs(FrameVector<ReadPiece>* pieces, bool disable_page_
     }
     const unsigned role = layout_.role(stripe, piece.member);
     const Lba first = on_drive(stripe, piece.position.row);
-    piece.late = around(drives_.role(role).drive, stripe, piece.member, first);
-    piece.again = piece.late;
+    piece.late = piece.again = around(drives_.role(role).drive, stripe, piece.member, first);
     if (piece.late) continue;
     std::size_t& last = last_run[role];
     const Lba end = last != kNone ? runs[last].first + runs[last].blocks : 0;
@@ -263,9 +266,8 @@ Task<void> RaidSet::read_runs(FrameVector<ReadPiece>* pieces, bool disable_page_
     } else {
       co_await run.io.wait();
     }
-    Completion done;
     const bool late = !run.io.ended();
-    if (!late) done = run.io.take();
+    Completion done = late ? Completion{} : run.io.take();
     for (std::size_t i = run.first_piece; i != kNone; i = next[i]) {
       ReadPiece& piece = (*pieces)[i];
       if (!done.data.empty() && piece.gap > 0) (void)done.data.take_front(bytes_of(piece.gap));
@@ -420,7 +422,9 @@ Task<void> RaidSet::read_held(ReadPiece* piece) {
   std::uint32_t bad_row = row;
   // A drive that failed otherwise and could not be dropped is asked again: then that counts, and is
   // no medium error.
-  const MemberSet slow = limping(stripe) | (piece->late ? self : 0);
+  MemberSet slow = limping(stripe);
+  if (piece->late && !enough_without(drives_, stripe, slow | self)) slow = 0;
+  if (piece->late) slow |= self;
   const MemberSet avoid = medium_error ? self : slow;
   piece->error = co_await recover_rows(stripe, MemberSet{1} << wanted, row, piece->rows, avoid,
                                        &lanes, &bad_row);

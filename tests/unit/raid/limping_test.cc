@@ -62,6 +62,26 @@ Task<void> limp(Executor* home, SetShape shape) {
   co_await rig.end();
 }
 
+// One that has been well for long, but that nobody has read, does not keep another from being read
+// around.
+Task<void> one_after_another(Executor* home) {
+  SetRig rig(*home, {Level::kRaid5, 4});
+  co_await rig.create();
+  co_await rig.fill();
+  co_await rig.verify_all();
+  for (const unsigned role : {1U, 2U}) {
+    rig.devices[role]->slow_reads(10s);
+    for (unsigned i = 0; i < 20; ++i) {
+      const Duration took = co_await time_of_read(&rig, role, i);
+      CHECK(took < 1s);
+      co_await home->sleep_for(1ms);
+    }
+    rig.devices[role]->slow_reads({});
+    co_await home->sleep_for(30s);
+  }
+  co_await rig.end();
+}
+
 // Reading around costs more than it gives where the others limp as well.
 Task<void> all_limp(Executor* home) {
   SetRig rig(*home, {Level::kRaid5, 4});
@@ -87,6 +107,10 @@ TEST_CASE("A drive that is known to limp is read around at once, and asked now a
     CAPTURE(describe(shape.level), shape.integrity);
     in_world(12, [&shape](Executor& home) { return limp(&home, shape); });
   }
+}
+
+TEST_CASE("Of two that limp one after the other both are read around", "[raid][limping]") {
+  in_world(14, [](Executor& home) { return one_after_another(&home); });
 }
 
 TEST_CASE("Where all limp the drive that has it is read", "[raid][limping]") {

@@ -61,6 +61,17 @@ Task<void> volume_hears_of_it(Executor* home, SetShape shape) {
   co_await rig.end();
 }
 
+// Where no data was written, for its parity was not, it is as it was before the write that failed.
+Task<void> expect_old_blocks(SetRig* rig, Lba first, std::vector<std::byte> before) {
+  for (std::size_t offset = 0; offset < before.size(); offset += 512) {
+    std::vector<std::byte> now(512);
+    const Error got = co_await rig->read_raw(first + offset / 512, now);
+    const auto old = std::span(before).subspan(offset, 512);
+    if (got != Error::kNone || !std::ranges::equal(now, old)) continue;
+    std::ranges::copy(old, std::span(rig->expected).subspan(first * 512 + offset).begin());
+  }
+}
+
 // One place cannot be written where no redundancy is left, nor be read: what is there is lost.
 Task<void> one_bad_place(Executor* home, SetShape shape) {
   SetRig rig(*home, shape);
@@ -77,18 +88,10 @@ Task<void> one_bad_place(Executor* home, SetShape shape) {
   const Lba first = at.stripe * rig.set->layout().stripe_blocks();
   const std::uint64_t blocks = rig.set->layout().stripe_blocks();
   const auto in_stripe = std::span(rig.expected).subspan(first * 512, blocks * 512);
-  const std::vector<std::byte> before(in_stripe.begin(), in_stripe.end());
+  std::vector<std::byte> before(in_stripe.begin(), in_stripe.end());
   const Error error = co_await rig.write(first, blocks, 7);
   CHECK(error == Error::kMediumError);
-  // Where no data was written, for its parity was not, it is as it was.
-  for (std::uint64_t offset = 0; offset < blocks * 512; offset += 512) {
-    std::vector<std::byte> now(512);
-    const Error got = co_await rig.read_raw(first + offset / 512, now);
-    const auto old = std::span(before).subspan(offset, 512);
-    if (got == Error::kNone && std::ranges::equal(now, old)) {
-      std::ranges::copy(old, in_stripe.subspan(offset).begin());
-    }
-  }
+  co_await expect_old_blocks(&rig, first, std::move(before));
   CHECK_FALSE(rig.set->offline());
   CHECK_FALSE(rig.drives->lost().empty());
   // Every block is right or said to be lost, and everything else goes on.
