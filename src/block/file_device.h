@@ -39,7 +39,8 @@ struct FileDeviceOptions {
   bool read_only = false;
   bool direct = true;  // Use direct I/O where possible.
   bool rotational = false;
-  bool lock = false;  // Refuse a file that another opener has locked; see FileOptions.
+  bool only_device = false;  // Refuse what is no block device.
+  bool lock = false;         // Refuse a file that another opener has locked; see FileOptions.
   // Told, on the home executor, of every request that the file failed; may be empty. Cancelled
   // requests and those for which memory was missing are no failures of the file.
   std::function<void(Operation, Error)> on_failure = {};

@@ -123,6 +123,9 @@ Task<std::expected<std::unique_ptr<FileDevice>, std::string>> FileDevice::open(
   }
   OpenResult opened = co_await open_file(home, options, cause);
   if (!opened.has_value()) co_return std::unexpected(std::move(opened.error()));
+  if (options.only_device && !opened->file->is_block_device()) {
+    co_return fail(options, "is no block device; write file instead of device");
+  }
   const Result<std::uint64_t> size_before = co_await opened->file->size();
   const std::expected<std::uint64_t, std::string> size =
       co_await settle_size(*opened->file, options);

@@ -19,6 +19,7 @@ constexpr unsigned kMostRuns = 64;
 
 DriveBay::DriveBay(DriveConfiguration configured, const std::filesystem::path& state)
     : configured_(std::move(configured)) {
+  serial_ = configured_.serial;
   if (!configured_.path.empty()) path_ = state / configured_.path;  // Absolute ones stay.
 }
 
@@ -65,6 +66,7 @@ Task<std::expected<void, std::string>> DriveBay::open_file(Executor& home) {
                             .byte_count = configured_.size_bytes,
                             .block_bytes = configured_.block_bytes,
                             .rotational = configured_.rotational,
+                            .only_device = configured_.medium == Medium::kDevice,
                             .lock = true};
   Error cause = Error::kNone;
   auto file = co_await FileDevice::open(home, std::move(options), &cause);
@@ -101,6 +103,28 @@ bool DriveBay::may_have_come() const {
   std::error_code error;
   if (path_.empty() || !std::filesystem::exists(path_, error)) return false;
   return device() == nullptr || identity_of(path_) != identity_;
+}
+
+std::string DriveBay::displacement() const {
+  const bool serves_file = configured_.medium == Medium::kFile && drive_ != nullptr;
+  if (!serves_file || identity_of(path_) == identity_) return {};
+  return fmt::format(
+      "its file {} has been removed or renamed: it serves only until the daemon ends; put the file "
+      "back or replace the drive",
+      path_.string());
+}
+
+bool DriveBay::take_displaced() {
+  const bool displaced = !displacement().empty();
+  return !std::exchange(displaced_, displaced) && displaced;
+}
+
+std::optional<std::string> DriveBay::take_changed_serial() {
+  if (faults_ == nullptr) return std::nullopt;
+  std::string now = faults_->status().serial;
+  if (now == serial_) return std::nullopt;
+  serial_ = now;
+  return now;
 }
 
 Task<bool> DriveBay::has_nothing_behind(std::uint64_t byte_offset) {

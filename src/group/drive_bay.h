@@ -58,6 +58,14 @@ class DriveBay {
   // is there. Memory never comes back.
   bool may_have_come() const;
 
+  // A file that is open and not at its path any more, removed or renamed: it is served, but the
+  // next start will not find it. What that means, in words; empty: it is there.
+  std::string displacement() const;
+  // Whether that has become so since this was asked last.
+  bool take_displaced();
+  // The serial number that it says it has, if that has changed since this was asked last.
+  std::optional<std::string> take_changed_serial();
+
   // The drive, asked below everything that can break, has nothing mapped from this byte on, so that
   // it reads as zeros there. False if it does not tell.
   Task<bool> has_nothing_behind(std::uint64_t byte_offset);
@@ -80,6 +88,8 @@ class DriveBay {
   std::string absence_;
   std::string identity_;  // Of what was opened last; see identity_of().
   bool was_opened_ = false;
+  std::string serial_;      // As far as take_changed_serial() has said.
+  bool displaced_ = false;  // As far as take_displaced() has said.
   bool was_made_ = false;
   std::size_t cache_bytes_ = 0;
   std::unique_ptr<BlockDevice> drive_;

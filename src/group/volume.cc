@@ -228,15 +228,17 @@ Task<std::expected<void, OpenFailure>> Volume::open_file(Volume* volume, Opening
     if (!lack.empty()) co_return std::unexpected(OpenFailure{.reason = lack});
   }
   const bool create = opening == Opening::kCreate && s.backing != Backing::kDevice;
-  FileDeviceOptions options{.path = volume->path_.string(),
-                            .create = create && s.size_bytes != 0,
-                            .byte_count = opening == Opening::kCreate ? s.size_bytes : 0,
-                            .block_bytes = s.block_bytes,
-                            .physical_block_bytes = s.physical_block_bytes,
-                            .preallocate = s.preallocate,
-                            .read_only = s.read_only,
-                            .lock = true,
-                            .on_failure = FailureLog{.volume = s.name, .path = volume->path_}};
+  FileDeviceOptions options{
+      .path = volume->path_.string(),
+      .create = create && s.size_bytes != 0,
+      .byte_count = opening == Opening::kCreate ? s.size_bytes : 0,
+      .block_bytes = s.block_bytes,
+      .physical_block_bytes = s.physical_block_bytes,
+      .preallocate = s.preallocate,
+      .read_only = s.read_only,
+      .only_device = opening == Opening::kCreate && s.backing == Backing::kDevice,
+      .lock = true,
+      .on_failure = FailureLog{.volume = s.name, .path = volume->path_}};
   Error cause = Error::kNone;
   auto file = co_await FileDevice::open(*volume->home_, std::move(options), &cause);
   if (!file) {

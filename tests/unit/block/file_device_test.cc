@@ -63,6 +63,13 @@ Task<void> pipe(Executor& home, std::string path) {
   CHECK(opened.error() == "file " + path + ": is neither a file nor a block device");
 }
 
+Task<void> no_device(Executor& home, std::string path) {
+  write_whole_file(path, Bytes(kMiB));
+  const auto opened = co_await FileDevice::open(home, {.path = path, .only_device = true});
+  REQUIRE_FALSE(opened.has_value());
+  CHECK(opened.error() == "file " + path + ": is no block device; write file instead of device");
+}
+
 Task<void> image_stays(Executor& home, std::string path, bool direct) {
   Random random(3);
   Bytes image = random_bytes(kMiB + 512, random);
@@ -368,6 +375,11 @@ TEST_CASE("A locked file is refused to every other opener, by whatever name", "[
   run_on_reactor([&](Executor& home) {
     return locked(home, scratch.file("disk.img"), scratch.file("link.img"));
   });
+}
+
+TEST_CASE("A file where a device is meant is refused", "[block]") {
+  const ScratchDirectory scratch;
+  run_on_reactor([&](Executor& home) { return no_device(home, scratch.file("file.img")); });
 }
 
 TEST_CASE("A pipe is refused at once", "[block]") {
