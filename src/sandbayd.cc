@@ -25,6 +25,7 @@
 #include "group/group.h"
 #include "group/import_file.h"
 #include "group/listening.h"
+#include "group/machine_check.h"
 #include "group/state_directory.h"
 #include "group/units.h"
 #include "group/version.h"
@@ -395,6 +396,9 @@ int main(int argument_count, char** argument_values) {
   auto tls = load_tls(*configuration);
   if (!tls) return refuse(tls.error());
   if (!arguments.check) return run(arguments, std::move(*configuration), std::move(*tls));
+  const auto mistakes = group::mistakes_on_this_machine(*configuration);
+  for (const std::string& mistake : mistakes) fmt::print(stderr, "sandbayd: {}\n", mistake);
+  if (!mistakes.empty()) return kRefused;
   fmt::print("{}: good: group {}, {} portal{}, {} volume{}\n", configuration->file,
              configuration->group_name, configuration->portals.size(),
              configuration->portals.size() == 1 ? "" : "s", configuration->volumes.size(),

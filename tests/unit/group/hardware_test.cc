@@ -86,6 +86,36 @@ bool has_event(const std::vector<EventInfo>& events, std::string_view kind) {
   return std::ranges::any_of(events, [&](const EventInfo& event) { return event.kind == kind; });
 }
 
+// Told once, and shown for as long as it is so.
+Task<void> loses_its_file(Group& group) {
+  const auto before = co_await group.show_drive("d1");
+  REQUIRE(before.has_value());
+  CHECK(before->raid.why.empty());
+  std::filesystem::remove(before->path);
+  Executor& home = Executor::current();
+  std::vector<EventInfo> events;
+  const TimePoint deadline = home.now() + std::chrono::seconds(20);
+  while (!has_event(events, "drive file gone") && home.now() < deadline) {
+    co_await home.sleep_for(std::chrono::milliseconds(50));
+    events = co_await group.list_events(0);
+  }
+  co_await home.sleep_for(std::chrono::milliseconds(1200));  // It is looked at again.
+  events = co_await group.list_events(0);
+  CHECK(std::ranges::count(events, "drive file gone", &EventInfo::kind) == 1);
+  const auto after = co_await group.show_drive("d1");
+  REQUIRE(after.has_value());
+  CHECK(after->raid.why.find("removed or renamed") != std::string::npos);
+  const auto other = co_await group.show_drive("d0");
+  REQUIRE(other.has_value());
+  CHECK(other->raid.why.empty());
+}
+
+TEST_CASE("That a drive's file goes while it serves is told", "[group][hardware]") {
+  const testing::ScratchDirectory scratch;
+  const auto state = std::filesystem::path(scratch.file("state"));
+  CHECK(run_group(state, kMirror, 1, loses_its_file) == "");
+}
+
 Task<void> fail_and_replace(Group& group) {
   const auto refused = co_await group.fail_drive("d9");
   CHECK(refused.error().code == Refusal::Code::kNotFound);
