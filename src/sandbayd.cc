@@ -350,6 +350,9 @@ int run(const Arguments& arguments, group::Configuration configuration,
   std::signal(SIGPIPE, SIG_IGN);
   const auto state = group::StateDirectory::open(configuration.state);
   if (!state) return refuse(state.error());
+  for (const group::MemberConfiguration& member : configuration.members) {
+    if (const auto wrong = state->make_member(member.name)) return refuse(*wrong);
+  }
   const bool serves = !arguments.check_map && arguments.import.empty();
   if (!serves) configuration.portals.clear();
   if (serves) {

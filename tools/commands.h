@@ -30,6 +30,7 @@ void add_cache_commands(CLI::App& app, Settings& settings);
 void add_fault_commands(CLI::App& app, Settings& settings);
 void add_audit_commands(CLI::App& app, Settings& settings);
 void add_event_commands(CLI::App& app, Settings& settings);
+void add_member_commands(CLI::App& app, Settings& settings);
 void add_pool_commands(CLI::App& app, Settings& settings);
 void add_task_commands(CLI::App& app, Settings& settings);
 void add_volume_commands(CLI::App& app, Settings& settings);

@@ -97,6 +97,7 @@ int run(int argument_count, char** argument_values) {
   add_drive_commands(app, settings);
   add_raid_commands(app, settings);
   add_cache_commands(app, settings);
+  add_member_commands(app, settings);
   add_pool_commands(app, settings);
   add_volume_commands(app, settings);
   add_snapshot_commands(app, settings);

@@ -120,6 +120,12 @@ class RunningGroup final : public Group {
   Task<Answer<void>> clear_fault(std::string id) override;
   Task<std::vector<EventInfo>> list_events(std::uint64_t since) override;
 
+  // member_operations.cc
+  Task<std::vector<MemberInfo>> list_members() override;
+  Task<Answer<MemberInfo>> show_member(std::string name) override;
+  Task<Answer<MemberInfo>> add_member(std::string name, std::string pool) override;
+  Task<Answer<MemberInfo>> remove_member(std::string name) override;
+
   // export_operations.cc
   Task<Answer<ExportedGroup>> export_group() override;
   Task<Answer<void>> import_part(ImportPart part) override;
@@ -289,6 +295,15 @@ class RunningGroup final : public Group {
   Task<Answer<void>> change_limits(std::shared_ptr<Volume> volume,
                                    const ChangeVolumeRequest* request);
   void add_pool_part(const Volume& volume, VolumeInfo& info) const;
+
+  // member_operations.cc
+  MemberInfo info_of(const Member& member) const;
+  void add_leaving(const ServedPool& pool, const Member& member, MemberInfo& info) const;
+  Task<std::vector<MemberInfo>> members_now();
+  Task<Answer<MemberInfo>> member_now(std::string name);
+  Task<Answer<MemberInfo>> add_member_now(std::string name, std::string pool_name);
+  std::optional<Refusal> refusal_to_leave(const ServedPool& pool, const Member& member) const;
+  Task<Answer<MemberInfo>> remove_member_now(std::string name);
 
   // cache_operations.cc
   void tell_places();  // The cache names volumes by them: after each change of volumes_.

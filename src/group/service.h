@@ -18,6 +18,7 @@
 #include "group/event_log.h"
 #include "group/export_info.h"
 #include "group/hardware_info.h"
+#include "group/member_info.h"
 #include "group/pool_info.h"
 #include "group/records.h"
 #include "group/snapshot_info.h"
@@ -224,6 +225,13 @@ class Service {
   virtual Task<Answer<CreatedPool>> create_pool(CreatePoolRequest request) = 0;
   // Refused while it has volumes.
   virtual Task<Answer<void>> delete_pool(std::string name) = 0;
+
+  virtual Task<std::vector<MemberInfo>> list_members() = 0;
+  virtual Task<Answer<MemberInfo>> show_member(std::string name) = 0;
+  // Its free sets are the pool's; without a name of the one pool that there is.
+  virtual Task<Answer<MemberInfo>> add_member(std::string name, std::string pool) = 0;
+  // Its sets are emptied in the background, and go then. Refused where there is no room.
+  virtual Task<Answer<MemberInfo>> remove_member(std::string name) = 0;
 
   // Verifies the maps of all pools; writes wait for that.
   virtual Task<std::vector<PoolCheckInfo>> check_group() = 0;

@@ -91,4 +91,14 @@ StateDirectory::~StateDirectory() {
   if (lock_ >= 0) ::close(lock_);
 }
 
+std::optional<std::string> StateDirectory::make_member(const std::string& name) const {
+  const auto folder = path_ / "members" / name;
+  for (const auto& one : {folder, folder / "drives"}) {
+    const auto made = make_directory(one);
+    if (!made) return made.error();
+    close_to_others(one);
+  }
+  return std::nullopt;
+}
+
 }  // namespace sandbay::group

@@ -4,6 +4,7 @@
 //   STATE/metadata/   the metadata store; mode 0700, since secrets stand there
 //   STATE/volumes/    files of volumes, UUID.img
 //   STATE/drives/     where a configuration puts files of drives
+//   STATE/members/    the same, and images of NVRAM, for each other member; members/NAME/drives
 //
 // The lock goes with the process, so a daemon that was killed leaves nothing to clean up. Used
 // before the reactors start: its calls block.
@@ -11,6 +12,7 @@
 
 #include <expected>
 #include <filesystem>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -25,6 +27,9 @@ class StateDirectory {
       : path_(std::move(other.path_)), lock_(std::exchange(other.lock_, -1)) {}
   StateDirectory& operator=(StateDirectory&&) = delete;
   ~StateDirectory();
+
+  // Where the files of a member beside the first stand; nothing, or why it cannot be made.
+  std::optional<std::string> make_member(const std::string& name) const;
 
   const std::filesystem::path& path() const noexcept { return path_; }
   std::filesystem::path metadata() const { return path_ / "metadata"; }

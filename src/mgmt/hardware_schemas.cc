@@ -22,7 +22,7 @@ const std::string_view kHardwareSchemas = R"json({
   "timeouts": {"type": "integer"},
   "slow_reads": {"type": "integer"}}},
 "Drive": {"type": "object", "required": ["name", "use", "health", "why", "size", "block_size",
-  "medium", "path", "enclosure", "serial", "rotational", "set", "role", "stale_regions",
+  "medium", "path", "enclosure", "serial", "member", "rotational", "set", "role", "stale_regions",
   "unreadable_blocks", "recovered_errors", "wear", "temperature", "counters"], "properties": {
   "name": {"type": "string"},
   "use": {"type": "string", "enum": ["member", "replacement", "spare", "blank", "failed",
@@ -36,6 +36,7 @@ const std::string_view kHardwareSchemas = R"json({
   "path": {"type": "string"},
   "enclosure": {"type": "string"},
   "serial": {"type": "string"},
+  "member": {"type": "string"},
   "rotational": {"type": "boolean"},
   "set": {"type": "string", "description": "The RAID set it belongs to; empty: none."},
   "role": {"type": "integer", "nullable": true, "description": "Its role in the set."},
@@ -92,7 +93,7 @@ const std::string_view kHardwareSchemas = R"json({
     "description": "With integrity: members with a copy of an entry that was not right."},
   "flushes": {"type": "integer"}}},
 "RaidSet": {"type": "object", "required": ["name", "uuid", "level", "drives", "groups", "strip",
-  "size", "free", "integrity", "running", "health", "reason", "declared", "notes", "roles",
+  "size", "free", "integrity", "running", "health", "reason", "member", "declared", "notes", "roles",
   "spares", "volumes", "regions", "unverified_regions", "lost", "progress", "journal",
   "counters"], "properties": {
   "name": {"type": "string"},
@@ -108,6 +109,7 @@ const std::string_view kHardwareSchemas = R"json({
   "health": {"type": "string", "enum": ["good", "degraded", "predicted failure", "failed",
     "missing"]},
   "reason": {"type": "string", "description": "Why it does not run; empty if it does."},
+  "member": {"type": "string"},
   "declared": {"type": "boolean"},
   "notes": {"type": "array", "items": {"type": "string"},
     "description": "In what file and drives disagree (the drives count), and of the cache."},

@@ -26,6 +26,7 @@ nlohmann::json to_json(const group::AuditEntry& entry);
 
 // pool_json.cc
 nlohmann::json to_json(const group::PoolInfo& info);
+nlohmann::json to_json(const group::MemberInfo& info);
 nlohmann::json to_json(const group::SnapshotInfo& info);
 nlohmann::json to_json(const group::ScheduleInfo& info);
 nlohmann::json to_json(const group::TaskInfo& info);

@@ -39,7 +39,8 @@ void add_pools(Text& text, const std::vector<group::PoolInfo>& pools) {
     text.family(name, "gauge", help);
     for (const group::PoolInfo& pool : pools) {
       for (const group::PoolStoreInfo& store : pool.stores) {
-        text.sample(fmt::format("pool=\"{}\",set=\"{}\"", escape(pool.name), escape(store.set)),
+        text.sample(fmt::format("pool=\"{}\",member=\"{}\",set=\"{}\"", escape(pool.name),
+                                escape(store.member), escape(store.set)),
                     value(store));
       }
     }

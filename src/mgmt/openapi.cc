@@ -128,6 +128,7 @@ json openapi_document() {
   schemas.update(json::parse(kHardwareSchemas));
   schemas.update(json::parse(kCacheSchemas));
   schemas.update(json::parse(kPoolSchemas));
+  schemas.update(json::parse(kMemberSchemas));
   return {{"openapi", "3.0.3"},
           {"info",
            {{"title", "Sandbay"},

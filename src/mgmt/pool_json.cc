@@ -28,6 +28,7 @@ json to_json(const group::PoolInfo& info) {
   return {{"name", info.name},
           {"uuid", info.uuid},
           {"members", info.members},
+          {"leaving", info.leaving},
           {"page", info.page_bytes},
           {"block_size", info.block_bytes},
           {"reason", info.reason},

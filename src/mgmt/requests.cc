@@ -301,6 +301,15 @@ Read<group::CreatePoolRequest> read_create_pool(std::string_view body) {
   });
 }
 
+Read<std::string> read_pool_choice(std::string_view body) {
+  return read<std::string>(body, [](const Value& value, Mistakes& mistakes) {
+    TableReader reader(value, "", mistakes);
+    std::string pool = reader.string("pool").value_or("");
+    reader.finish();
+    return pool;
+  });
+}
+
 Read<group::CreateSnapshotsRequest> read_create_snapshots(std::string_view body) {
   return read<group::CreateSnapshotsRequest>(body, [](const Value& value, Mistakes& mistakes) {
     TableReader reader(value, "", mistakes);

@@ -18,6 +18,7 @@ using Read = std::expected<T, std::string>;
 Read<group::CreateVolumeRequest> read_create_volume(std::string_view body);
 Read<group::ChangeVolumeRequest> read_change_volume(std::string_view body);
 Read<group::CreatePoolRequest> read_create_pool(std::string_view body);
+Read<std::string> read_pool_choice(std::string_view body);
 // Without the volume that the path names.
 Read<group::CreateSnapshotsRequest> read_create_snapshots(std::string_view body);
 Read<group::ScheduleInfo> read_create_schedule(std::string_view body);

@@ -15,6 +15,7 @@
 #include "mgmt/json.h"
 #include "mgmt/metrics.h"
 #include "mgmt/openapi.h"
+#include "mgmt/member_routes.h"
 #include "mgmt/pool_routes.h"
 #include "mgmt/replies.h"
 #include "mgmt/requests.h"
@@ -317,6 +318,7 @@ std::vector<Route> all_routes() {
   std::vector<Route> all = kOwnRoutes;
   std::ranges::copy(hardware_routes(), std::back_inserter(all));
   std::ranges::copy(cache_routes(), std::back_inserter(all));
+  std::ranges::copy(member_routes(), std::back_inserter(all));
   std::ranges::copy(pool_routes(), std::back_inserter(all));
   std::ranges::copy(snapshot_routes(), std::back_inserter(all));
   std::ranges::copy(audit_routes(), std::back_inserter(all));

@@ -11,7 +11,13 @@
 
 namespace sandbay::scsi {
 
-Job LogicalUnit::test_unit_ready(Command& /*command*/) { co_return Outcome{}; }
+// SPC-4 6.47. What stands on storage that is away is not ready, with the same sense as the reads
+// and writes that meet it: 04h/00h. 04h/0Ch (target port in unavailable state) would send a host to
+// another port, in vain; 04h/03h would ask for somebody, and it comes back by itself.
+Job LogicalUnit::test_unit_ready(Command& /*command*/) {
+  if (device_.health() != Health::kMissing) co_return Outcome{};
+  co_return device_failure(Error::kNotReady, Operation::kRead, std::nullopt);
+}
 
 // SPC-4 6.39: what there is to report comes as parameter data, with GOOD status.
 Job LogicalUnit::request_sense(Command& command) {

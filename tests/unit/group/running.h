@@ -40,6 +40,9 @@ inline std::string run_configured(Configuration configuration, unsigned reactors
                                   const GroupTest& test) {
   const auto state = StateDirectory::open(configuration.state);
   if (!state) return state.error();
+  for (const MemberConfiguration& member : configuration.members) {
+    if (const auto wrong = state->make_member(member.name)) return *wrong;
+  }
   auto group = ReactorGroup::create(
       {.count = reactors, .memory_limit_bytes = reactors * (std::size_t{64} << 20)});
   if (!group) return group.error();

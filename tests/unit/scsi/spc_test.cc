@@ -48,6 +48,15 @@ Task<void> sense_of_nothing(Bench& bench) {
   CHECK(descriptor.in(0) == 0x72);
 }
 
+Task<void> ready_while_there(Bench& bench) {
+  bench.device.go_away(true);
+  const Reply away = co_await bench.send_to_unit(kTestUnitReady);
+  CHECK(away.failed_with(SenseKey::kNotReady, Additional::kNotReadyCauseNotReportable));
+  bench.device.go_away(false);
+  const Reply there = co_await bench.send_to_unit(kTestUnitReady);
+  CHECK(there.good());
+}
+
 Task<void> sense_takes_attention(Bench& bench) {
   bench.unit.capacity_changed();
   const Reply sense = co_await bench.send_to_unit(cdb_of({0x03, 0, 0, 0, 252}));
@@ -432,6 +441,9 @@ Task<void> random_cdbs(Bench& bench) {
 
 }  // namespace
 
+TEST_CASE("TEST UNIT READY: a unit whose storage is away is not ready, and comes back", "[scsi]") {
+  on_bench(ready_while_there);
+}
 TEST_CASE("REQUEST SENSE: nothing to report", "[scsi]") { on_bench(sense_of_nothing); }
 TEST_CASE("REQUEST SENSE: reports and clears a unit attention", "[scsi]") {
   on_bench(sense_takes_attention);

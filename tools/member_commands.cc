@@ -1,0 +1,138 @@
+// sandbay member list|show|add|remove
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "tools/commands.h"
+#include "tools/table.h"
+
+namespace sandbay::cli {
+
+namespace {
+
+using nlohmann::json;
+
+constexpr const char* kMembers = "/api/v1/members";
+
+struct MemberArguments {
+  std::string name;
+  std::string pool;
+};
+
+std::string text_of(const json& value) { return value.get<std::string>(); }
+
+std::string path_of(const std::string& name) {
+  return fmt::format("{}/{}", kMembers, Client::escape(name));
+}
+
+std::string or_dash(const json& value) {
+  std::string text = text_of(value);
+  return text.empty() ? "-" : text;
+}
+
+void list(const Settings& settings) {
+  const json answer = expect(Client(settings.management).get(kMembers));
+  if (settings.json) return print_json(answer);
+  using enum Table::Align;
+  Table table({{"NAME"},
+               {"PLACE"},
+               {"POOL"},
+               {"SETS", kRight},
+               {"SIZE", kRight},
+               {"FREE", kRight},
+               {"HEALTH"},
+               {"STATE"}});
+  for (const json& member : answer.at("members")) {
+    table.add({text_of(member.at("name")), text_of(member.at("place")), or_dash(member.at("pool")),
+               fmt::format("{}", member.at("sets").size()), human_size(member.at("size")),
+               human_size(member.at("free")), text_of(member.at("health")),
+               text_of(member.at("state"))});
+  }
+  fmt::print("{}", table.text());
+}
+
+std::string progress_of(const json& leaving) {
+  const json& seconds = leaving.at("seconds_left");
+  return fmt::format(
+      "{} moved, {} left{}", human_size(leaving.at("moved")), human_size(leaving.at("left")),
+      seconds.is_null() ? "" : fmt::format(", about {:.0f} s", seconds.get<double>()));
+}
+
+void print(const json& member) {
+  const std::string state = text_of(member.at("state"));
+  const std::string reason = text_of(member.at("reason"));
+  fmt::print("{}",
+             facts({{"name", text_of(member.at("name"))},
+                    {"place", text_of(member.at("place"))},
+                    {"pool", or_dash(member.at("pool"))},
+                    {"state",
+                     state == "leaving" ? state + ": " + progress_of(member.at("leaving")) : state},
+                    {"health", reason.empty() ? text_of(member.at("health"))
+                                              : text_of(member.at("health")) + ": " + reason},
+                    {"drives", member.at("drives").dump()},
+                    {"size", fmt::format("{}, {} free", human_size(member.at("size")),
+                                         human_size(member.at("free")))}}));
+  using enum Table::Align;
+  Table table({{"SET"}, {"LEVEL"}, {"SIZE", kRight}, {"FREE", kRight}, {"STATE"}});
+  for (const json& set : member.at("sets")) {
+    const std::string why = text_of(set.at("reason"));
+    table.add({text_of(set.at("set")), text_of(set.at("level")), human_size(set.at("size")),
+               human_size(set.at("free")), why.empty() ? text_of(set.at("state")) : why});
+  }
+  if (!table.empty()) fmt::print("\n{}", table.text());
+}
+
+void show(const Settings& settings, const MemberArguments& arguments) {
+  const json member = expect(Client(settings.management).get(path_of(arguments.name)));
+  if (settings.json) return print_json(member);
+  print(member);
+}
+
+void add(const Settings& settings, const MemberArguments& arguments) {
+  json body = json::object();
+  if (!arguments.pool.empty()) body["pool"] = arguments.pool;
+  const json member =
+      expect(Client(settings.management).post(path_of(arguments.name) + "/pool", body));
+  if (settings.json) return print_json(member);
+  fmt::print("member {}: of pool {}, which has {} of it; volumes spread to it in the background\n",
+             arguments.name, text_of(member.at("pool")), human_size(member.at("size")));
+}
+
+void remove(const Settings& settings, const MemberArguments& arguments) {
+  const json member = expect(Client(settings.management).remove(path_of(arguments.name) + "/pool"));
+  if (settings.json) return print_json(member);
+  if (text_of(member.at("pool")).empty()) {
+    fmt::print("member {}: is of no pool\n", arguments.name);
+    return;
+  }
+  fmt::print("member {}: leaves pool {}: {}; see sandbay member show {}\n", arguments.name,
+             text_of(member.at("pool")), progress_of(member.at("leaving")), arguments.name);
+}
+
+}  // namespace
+
+void add_member_commands(CLI::App& app, Settings& settings) {
+  const auto a = std::make_shared<MemberArguments>();
+  CLI::App* noun = app.add_subcommand("member",
+                                      "Arrays that pools are made of: list, show, add, "
+                                      "remove");
+  noun->require_subcommand(1);
+  noun->add_subcommand("list", "List all members")->callback([&settings] { list(settings); });
+
+  CLI::App* verb = noun->add_subcommand("show", "Show one member and its sets");
+  verb->add_option("NAME", a->name)->required();
+  verb->callback([&settings, a] { show(settings, *a); });
+
+  verb = noun->add_subcommand("add", "Give a member's free sets to a pool");
+  verb->add_option("NAME", a->name)->required();
+  verb->add_option("--pool", a->pool, "Where there are several")->type_name("POOL");
+  verb->callback([&settings, a] { add(settings, *a); });
+
+  verb = noun->add_subcommand("remove", "Empty a member's sets, and take them from their pool");
+  verb->add_option("NAME", a->name)->required();
+  verb->callback([&settings, a] { remove(settings, *a); });
+}
+
+}  // namespace sandbay::cli
