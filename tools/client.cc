@@ -6,6 +6,7 @@
 #include <netdb.h>
 
 #include <charconv>
+#include <csignal>
 #include <cstdlib>
 
 #include <nlohmann/json.hpp>
@@ -169,7 +170,11 @@ Client::Answer Client::send(const char* method, const std::string& path, const s
     request.body = *body;
     request.set_header("Content-Type", "application/json");
   }
+  // A daemon that refuses a request by its head closes while the body is sent. Over TLS that would
+  // be a signal; a closed pipe on standard output still is.
+  auto* const before = std::signal(SIGPIPE, SIG_IGN);
   httplib::Result result = http.send(request);
+  std::signal(SIGPIPE, before);
   if (!result) return std::unexpected(explain(result.error(), url_));
   if (text != nullptr && result->status == 200) {
     *text = std::move(result->body);

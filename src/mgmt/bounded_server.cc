@@ -28,6 +28,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr std::size_t kRequestsPerConnection = 1000;
+constexpr std::size_t kMostDropped = std::size_t{4} << 20;
 // What a body of more has taken is given back to the system at once, by whichever thread it was
 // served; the allocator would keep it for each of them.
 constexpr std::uint64_t kLargeBody = std::uint64_t{64} << 10;
@@ -47,6 +48,19 @@ class ClientStream final : public httplib::Stream {
   }
   void end() {
     if (tls_) tls_->say_goodbye();
+  }
+
+  // What the client still sends is dropped for a while: a connection that is closed with something
+  // unread is reset, and the answer may be lost on its way.
+  void linger() {
+    ::shutdown(socket_, SHUT_WR);
+    deadline_ = Clock::now() + limits_.silence;
+    for (std::size_t dropped = 0; dropped < kMostDropped;) {
+      if (!wait(POLLIN)) return;
+      const ssize_t count = ::recv(socket_, buffer_.data(), buffer_.size(), MSG_DONTWAIT);
+      if (count <= 0) return;
+      dropped += static_cast<std::size_t>(count);
+    }
   }
 
   // False if none comes, or none is to be served any more.
@@ -253,6 +267,7 @@ void BoundedServer::stop_at_once() {
 bool BoundedServer::process_and_close_socket(socket_t socket) {
   ClientStream stream(socket, stop_event_, limits_, tls_);
   const bool secured = stream.secure();
+  bool answered_unread = false;
   for (std::size_t left = kRequestsPerConnection; secured && left > 0 && stream.wait_for_request();
        --left) {
     const bool last = left == 1 || pool_->somebody_waits();
@@ -271,9 +286,11 @@ bool BoundedServer::process_and_close_socket(socket_t socket) {
     };
     const bool served = process_request(stream, last, closed, prepare);
     if (large) (void)::malloc_trim(0);
+    answered_unread = served && !whole;
     if (!served || closed || last || !whole) break;
   }
   if (secured) stream.end();
+  if (answered_unread) stream.linger();
   ::shutdown(socket, SHUT_RDWR);
   ::close(socket);
   return true;
