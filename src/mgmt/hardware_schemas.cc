@@ -93,8 +93,8 @@ const std::string_view kHardwareSchemas = R"json({
     "description": "With integrity: members with a copy of an entry that was not right."},
   "flushes": {"type": "integer"}}},
 "RaidSet": {"type": "object", "required": ["name", "uuid", "level", "drives", "groups", "strip",
-  "size", "free", "integrity", "running", "health", "reason", "member", "declared", "notes", "roles",
-  "spares", "volumes", "regions", "unverified_regions", "lost", "progress", "journal",
+  "size", "free", "integrity", "running", "health", "reason", "member", "declared", "notes",
+  "roles", "spares", "volumes", "regions", "unverified_regions", "lost", "progress", "journal",
   "counters"], "properties": {
   "name": {"type": "string"},
   "uuid": {"type": "string", "format": "uuid"},

@@ -15,8 +15,8 @@ const std::string_view kPoolSchemas = R"json({
   "free": {"type": "integer", "description": "Bytes."},
   "state": {"type": "string", "enum": ["active", "vacating"]},
   "reason": {"type": "string", "description": "Why it does not serve; empty if it does."}}},
-"Pool": {"type": "object", "required": ["name", "uuid", "members", "leaving", "page", "block_size", "reason",
-  "size", "free", "snapshot_reserve", "provisioned", "volumes", "snapshots", "map_in_nvram",
+"Pool": {"type": "object", "required": ["name", "uuid", "members", "leaving", "page", "block_size",
+  "reason", "size", "free", "snapshot_reserve", "provisioned", "volumes", "snapshots", "map_in_nvram",
   "declared", "stores", "outside", "counters"], "properties": {
   "name": {"type": "string"},
   "uuid": {"type": "string", "format": "uuid"},
