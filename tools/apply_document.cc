@@ -1,4 +1,4 @@
-// TOML and JSON become the same tree of values, which the readers of configuration files take apart.
+// TOML and JSON become the same tree of values, which the reader of configuration files takes.
 #include "tools/apply_document.h"
 
 #include <fmt/format.h>

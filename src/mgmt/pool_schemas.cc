@@ -16,8 +16,8 @@ const std::string_view kPoolSchemas = R"json({
   "state": {"type": "string", "enum": ["active", "vacating"]},
   "reason": {"type": "string", "description": "Why it does not serve; empty if it does."}}},
 "Pool": {"type": "object", "required": ["name", "uuid", "members", "leaving", "page", "block_size",
-  "reason", "size", "free", "snapshot_reserve", "provisioned", "volumes", "snapshots", "map_in_nvram",
-  "declared", "stores", "outside", "counters"], "properties": {
+  "reason", "size", "free", "snapshot_reserve", "provisioned", "volumes", "snapshots",
+  "map_in_nvram", "declared", "stores", "outside", "counters"], "properties": {
   "name": {"type": "string"},
   "uuid": {"type": "string", "format": "uuid"},
   "members": {"type": "array", "items": {"type": "string"}},
