@@ -79,7 +79,7 @@ Task<void> lead_crashes(Lab& lab) {
     LoginStatus status = co_await log_in(fence, ledger, run % 3 == 2);
     CHECK(status == LoginStatus::kSuccess);
     if (run % 3 == 2) continue;
-    // What it came with was a run's before, and its answer was lost: its own, with an epoch, is next.
+    // Its own claim, with an epoch, comes after the one that an earlier run has left.
     CHECK(ledger.unfinished());
     for (int count = 0; count < 2; ++count) {
       status = co_await log_in(fence, ledger);
