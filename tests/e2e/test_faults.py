@@ -319,6 +319,7 @@ def test_wrong_id(t):
     t.until(lambda: the_drive(daemon, 'd1')['health'] == 'missing', 'd1 is away')
     add(daemon, 'at=drive:d1 do=wrong.id serial=OTHER blocks=16384')
     t.check(the_drive(daemon, 'd1')['serial'] == 'OTHER', 'it says another serial number')
+    t.until(lambda: 'drive identity' in kinds(daemon), 'that is told')
     time.sleep(6)
     t.check(the_set(daemon, 'r')['health'] == 'degraded', 'it is refused')
     load.require_good()

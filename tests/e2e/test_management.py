@@ -210,3 +210,15 @@ def test_io_uring_switched_off_is_said_clearly(t):
     last = done.stdout.strip().splitlines()[-1]
     t.check('io_uring' in last, done.stdout)
     t.say(last)
+
+
+def test_odd_arguments(t):
+    """What no option can mean is refused in one line, and no file is read without an end."""
+    daemon = t.daemon()
+    for number in ('-1', '99999999999999999999', 'x'):
+        wrong = daemon.sandbay('event', 'list', f'--since={number}', ok=False)
+        one_line(t, wrong.stdout, 'write a whole number')
+    daemon.sandbay('volume', 'create', 'one', '--size', '16MiB')
+    endless = daemon.sandbay('access', 'add', 'one', '--initiator', '*', '--chap-user', 'u',
+                             '--chap-secret-file', '/dev/zero', ok=False)
+    one_line(t, endless.stdout, 'no line end')
