@@ -41,6 +41,8 @@ def test_members_come_and_go_under_load(t):
     t.check(after['size'] > 1.9 * before['size'], f'twice the room at once: {after}')
     daemon.sandbay('volume', 'create', 'w', '--size', '80MiB')
     daemon.sandbay('volume', 'delete', 'w')
+    t.until(lambda: the_pool(daemon)['size'] - the_pool(daemon)['free'] <= 64 << 20,
+            'what was deleted is free again', 60)
     t.until(lambda: bytes_on(daemon, 'two') > 20 << 20, 'the volume spreads over both', 60)
     load.require_running('while it spreads')
     daemon.sandbay('member', 'remove', 'array1')

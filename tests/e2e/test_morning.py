@@ -51,7 +51,6 @@ class Morning:
         self._test = t
         self._commands = 0
         self.daemon = None
-        self.lines = []
         self.seconds = 0
 
     def do(self, *words, **options):
@@ -66,7 +65,6 @@ class Morning:
         document, steps = DOCUMENT[name]
         line = (f'{name:28} {self._commands - before:4} commands {seconds:7.2f} s   '
                 f'document: {steps:3} steps, {document:4} s')
-        self.lines.append(line)
         self._test.say(line)
 
     def count(self):
@@ -155,4 +153,3 @@ def test_the_administrators_morning(t):
             'all members are good')
     t.say(f'{"all":28} {sum(s for s, _ in DOCUMENT.values()):.0f} s in the document, '
           f'{morning.seconds:.1f} s here')
-    print('\n'.join(morning.lines))

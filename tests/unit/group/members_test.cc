@@ -110,7 +110,7 @@ TEST_CASE("Mistakes in [[member]] stand at their line and key", "[configuration]
 Task<void> use_scopes() {
   const testing::ScratchDirectory scratch;
   auto store = co_await metadata::open_rocksdb_store(Executor::current(),
-                                                     {.path = scratch.file("metadata").string()});
+                                                     {.path = scratch.file("metadata")});
   REQUIRE(store.has_value());
   metadata::Store& whole = **store;
   metadata::ScopedStore one(whole, "member/a/");
