@@ -35,8 +35,9 @@ Task<std::expected<void, std::string>> LeadFence::load(bool forget) {
     co_return std::unexpected(
         fmt::format("the metadata cannot be read: {}", describe(stored.error())));
   }
-  if (stored->has_value()) {
-    kept_ = parse_lead_record(**stored);
+  const std::optional<std::string>& text = *stored;
+  if (text.has_value()) {
+    kept_ = parse_lead_record(*text);
     if (!kept_) co_return std::unexpected("metadata lead: is no record of a lead");
   }
   if (!forget) co_return std::expected<void, std::string>();

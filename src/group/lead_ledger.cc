@@ -16,8 +16,9 @@ Task<std::string> LeadLedger::load() {
   if (!stored.has_value()) {
     co_return fmt::format("the metadata cannot be read: {}", describe(stored.error()));
   }
-  if (stored->has_value()) {
-    const auto claim = iscsi::parse_lead_claim(**stored);
+  const std::optional<std::string>& text = *stored;
+  if (text.has_value()) {
+    const auto claim = iscsi::parse_lead_claim(*text);
     if (!claim) co_return fmt::format("metadata {}: is no claim", key_);
     claim_.proven = claim->proven;
     claim_.proposed = claim->proposed;
