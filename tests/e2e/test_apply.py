@@ -72,6 +72,12 @@ def test_a_document_is_applied_once(t):
     names = {row['name'] for row in daemon.sandbay_json('volume', 'list')['volumes']}
     t.check(names == {'db', 'disk'}, str(names))
     t.check(not changes(daemon, path, '--prune'), 'a second time there is none')
+    # A volume goes without its snapshots alone: the schedule goes first, then what it has taken.
+    unscheduled = smaller[:smaller.index('  [[volume.schedule]]')]
+    gone = changes(daemon, put(t, unscheduled), '--prune', '--yes')
+    t.check([c['text'] for c in gone] == ['volume db: schedule hourly'], str(gone))
+    for taken in daemon.sandbay_json('snapshot', 'list', 'db')['snapshots']:
+        daemon.sandbay('snapshot', 'delete', 'db', taken['name'])
     path = put(t, json.dumps({'pool': [{'name': 'p'}], 'volume': []}), 'group.json')
     daemon.sandbay('apply', path, '--prune', '--yes')
     names = {row['name'] for row in daemon.sandbay_json('volume', 'list')['volumes']}
