@@ -68,6 +68,8 @@ Task<void> Pools::add(PoolRecord record) {
   pools_.push_back(std::move(pool));
   co_await added->open(members_.first().nvram());
   set_devices();
+  // It would find no room while the sets are not there yet.
+  if (added->housekeeper() != nullptr) added->housekeeper()->start();
 }
 
 // The record first: a map without one is nobody's.
@@ -104,6 +106,7 @@ Task<Pools::Outcome> Pools::remove(ServedPool* pool) {
   if (error != Error::kNone) {
     co_await pool->open(members_.first().nvram());
     set_devices();
+    if (pool->housekeeper() != nullptr) pool->housekeeper()->start();
     taking_.unlock();
     co_return std::unexpected(fmt::format("the metadata cannot be written: {}", describe(error)));
   }

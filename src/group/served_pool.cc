@@ -76,7 +76,6 @@ Task<std::string> ServedPool::open_map() {
   pool_->observe([this](const pool::PoolEvent& event) { on_event(event); });
   learn_labels();
   housekeeper_ = std::make_unique<pool::Housekeeper>(*pool_, pool::HousekeepingOptions{});
-  housekeeper_->start();
   co_return std::string();
 }
 
@@ -152,6 +151,7 @@ Task<Error> ServedPool::settle_block_bytes(std::uint32_t block_bytes) {
   pool_.reset();
   if (closed != Error::kNone) co_return closed;
   failure_ = co_await open_map();
+  if (failure_.empty()) housekeeper_->start();
   co_return failure_.empty() ? Error::kNone : Error::kNotReady;
 }
 

@@ -101,8 +101,9 @@ TEST_CASE("Mistakes in [[member]] stand at their line and key", "[configuration]
   check_mistake("[[member]]\nname = \"m\"\ncolour = \"red\"\n", "member[1].colour: is not a key");
   check_mistake(kFirst + second + "[[pool]]\nname = \"p\"\nmembers = [\"array3\"]\n",
                 "there is no member \"array3\"");
-  check_mistake(kFirst + second + "[[volume]]\nname = \"v\"\nsize = \"4MiB\"\nraid = \"bb\"\n",
-                "there is no set \"bb\"; write \"b\"");
+  check_mistake(kFirst + member("array2", "second") +
+                    "[[volume]]\nname = \"v\"\nsize = \"4MiB\"\nraid = \"secnd\"\n",
+                "there is no set \"secnd\"; write \"second\"");
   check_mistake("[[member]]\nname = \"m\"\n[member.faults]\nenabled = true\n",
                 "member[1].faults: is not a key");
 }
@@ -225,6 +226,11 @@ TEST_CASE("A member comes to a pool, leaves it with a restart in between, and co
     const auto checked = co_await group.check_group();
     REQUIRE(checked.size() == 1);
     CHECK(checked[0].wrong.empty());
+    const auto events = co_await group.list_events(0);
+    const auto wrong = std::ranges::count_if(events, [](const EventInfo& event) {
+      return event.kind == "vacate" && event.severity == Severity::kError;
+    });
+    CHECK(wrong == 0);
     const auto back = co_await group.add_member("array1", "p");
     REQUIRE(back.has_value());
     CHECK(back->free_bytes > 50 * kMiB);
