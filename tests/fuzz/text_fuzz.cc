@@ -1,9 +1,10 @@
 // Fuzzes the text format and the negotiation engine: the first byte chooses role, phase and kind of
 // session, the rest is a logical text data segment. Every value is also read as a number, range,
-// list, binary value, name and address, whatever its key.
+// list, binary value, name, address and claim of a lead, whatever its key.
 #include <cstdlib>
 
 #include "iscsi/access.h"
+#include "iscsi/lead_claim.h"
 #include "iscsi/negotiation.h"
 #include "iscsi/text.h"
 
@@ -29,6 +30,8 @@ void read_value(std::string_view value) {
   require(matches_pattern("*", value));
   matches_pattern(value.substr(0, 32), "iqn.2001-04.com.example:host");
   AddressPattern::parse(value);
+  const auto claim = parse_lead_claim(value);
+  require(!claim.has_value() || parse_lead_claim(format_lead_claim(*claim)) == claim);
   KeyPreferences::for_target().with({{"MaxBurstLength", std::string(value)}});
 }
 
