@@ -17,7 +17,6 @@ namespace {
 constexpr std::uint64_t kBlocks = 16;   // 8 KiB a request.
 constexpr std::uint64_t kPlaces = 256;  // Of each client.
 constexpr unsigned kClients = 4;
-constexpr unsigned kOperations = 600;
 
 void fill(BufferList& data, std::uint64_t number) {
   for (std::size_t i = 0; i < data.slice_count(); ++i) {
@@ -54,12 +53,12 @@ Task<Completion> submit_at_home(CachedDevice* device, Request request) {
 
 // On its own executor; the number of a place is what was written there last. Assertions of the test
 // framework are not for threads: what is wrong is counted.
-Task<void> client(CachedDevice* device, unsigned number, unsigned* wrong) {
+Task<void> client(CachedDevice* device, unsigned number, unsigned operations, unsigned* wrong) {
   Executor& here = Executor::current();
   Executor& home = device->home();
   Random random(number + 1);
   std::vector<std::uint64_t> written(kPlaces);
-  for (unsigned i = 0; i < kOperations; ++i) {
+  for (unsigned i = 0; i < operations; ++i) {
     const std::uint64_t place = random.below(kPlaces);
     Request request{.extent = {(place * kClients + number) * kBlocks, kBlocks}, .volume = number};
     const std::uint64_t what = random.below(100);
@@ -82,13 +81,14 @@ Task<void> client(CachedDevice* device, unsigned number, unsigned* wrong) {
   }
 }
 
-Task<void> run_client(CachedDevice* device, Executor* session, unsigned number, unsigned* wrong,
-                      Gate* gate) {
-  co_await invoke_on(*session, client(device, number, wrong));
+Task<void> run_client(CachedDevice* device, Executor* session, unsigned number, unsigned operations,
+                      unsigned* wrong, Gate* gate) {
+  co_await invoke_on(*session, client(device, number, operations, wrong));
   gate->leave();
 }
 
-Task<void> drive(Cache* cache, BlockDevice* below, Executor* session, unsigned* wrong) {
+Task<void> drive(Cache* cache, BlockDevice* below, Executor* session, unsigned operations,
+                 unsigned* wrong) {
   CachedDevice& device = cache->add_device(uuid_of(1), *below);
   cache->set_mode(3, Mode::kWriteThrough);
   Gate gate;
@@ -96,7 +96,7 @@ Task<void> drive(Cache* cache, BlockDevice* below, Executor* session, unsigned* 
   for (unsigned i = 0; i < kClients; ++i) {
     const bool entered = gate.enter();
     assert(entered);
-    spawn(run_client(&device, session, i, &counts[i], &gate));
+    spawn(run_client(&device, session, i, operations, &counts[i], &gate));
   }
   co_await gate.close();
   for (const unsigned count : counts) *wrong += count;
@@ -115,15 +115,15 @@ Task<void> serve(Executor& home, Executor& session, bool nvram, nvram::Durabilit
   options.idle_flush = std::chrono::milliseconds(5);
   if (!nvram) {
     Cache cache(home, options);
-    co_await drive(&cache, &below.recording, &session, wrong);
+    co_await drive(&cache, &below.recording, &session, 600, wrong);
     co_return;
   }
-  nvram::SimulatedBoard board(8 * kMiB);
-  nvram::SimulatedBoard mirror(8 * kMiB);
+  nvram::SimulatedBoard board(5 * kMiB);
+  nvram::SimulatedBoard mirror(5 * kMiB);
   Controller controller = co_await start(
       home, board,
       ControllerOptions{.mirror = &mirror, .durability = durability, .cache = options});
-  co_await drive(controller.cache.get(), &below.recording, &session, wrong);
+  co_await drive(controller.cache.get(), &below.recording, &session, 60, wrong);
   co_await stop(controller);
 }
 
