@@ -118,6 +118,7 @@ class FarSide {
   KeptFence& fence() { return fence_; }
   FarDevice& device() { return *device_; }
   TargetServer& server() { return *server_; }
+  TestClaim& claim() { return *claim_; }  // Of the lead that is there.
 
   Task<void> start() {
     if (memory_ == nullptr) {
@@ -192,10 +193,7 @@ class FarSide {
     co_await stop();
   }
 
- public:
-  TestClaim* claim_ = nullptr;  // Of the lead that is there.
-
- private:
+  TestClaim* claim_ = nullptr;
   std::unique_ptr<sim::World> world_;
   Duration device_delay_;
   KeptFence fence_;

@@ -249,7 +249,7 @@ Task<void> give_up_waiting(FarSide& far, RemoteTarget& near) {
 // A copy of the lead's state, in another daemon, while the first is there and afterwards.
 Task<void> second_lead(FarSide& far, RemoteTarget& near) {
   RemoteUnit* const unit = co_await serving_unit(near);
-  TestClaim copied(*far.claim_, 9);
+  TestClaim copied(far.claim(), 9);
   Error error = co_await near.renew_claim();
   CHECK(error == Error::kNone);
   RemoteTarget second(far.options(&copied));
@@ -273,7 +273,7 @@ Task<void> second_lead(FarSide& far, RemoteTarget& near) {
 Task<void> successor(FarSide& far, RemoteTarget& near) {
   RemoteUnit* const unit = co_await serving_unit(near);
   CHECK(unit != nullptr);
-  TestClaim next(*far.claim_, 9);
+  TestClaim next(far.claim(), 9);
   RemoteTarget second(far.options(&next));
   second.start();
   co_await pause(std::chrono::seconds(5));
