@@ -28,6 +28,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr std::size_t kRequestsPerConnection = 1000;
+constexpr auto kLingerSilence = std::chrono::milliseconds(200);
 constexpr std::size_t kMostDropped = std::size_t{4} << 20;
 // What a body of more has taken is given back to the system at once, by whichever thread it was
 // served; the allocator would keep it for each of them.
@@ -54,8 +55,9 @@ class ClientStream final : public httplib::Stream {
   // unread is reset, and the answer may be lost on its way.
   void linger() {
     ::shutdown(socket_, SHUT_WR);
-    deadline_ = Clock::now() + limits_.silence;
+    const auto end = Clock::now() + limits_.silence;
     for (std::size_t dropped = 0; dropped < kMostDropped;) {
+      deadline_ = std::min(end, Clock::now() + kLingerSilence);  // Who is silent has sent all.
       if (!wait(POLLIN)) return;
       const ssize_t count = ::recv(socket_, buffer_.data(), buffer_.size(), MSG_DONTWAIT);
       if (count <= 0) return;

@@ -315,8 +315,9 @@ TEST_CASE("Secrets never come out", "[rest]") {
       std::string path(route.path);
       if (route.method != "GET") continue;
       const auto brace = path.find('{');
-      // There is no drive, no RAID set, no pool and no snapshot.
+      // There is no drive, no RAID set, no pool, no snapshot and no member of that name.
       const bool named = path.find("/drives/") != std::string::npos ||
+                         path.find("/members/") != std::string::npos ||
                          path.find("/raid") != std::string::npos ||
                          path.find("/pools/") != std::string::npos ||
                          path.find("/snapshots/") != std::string::npos;
