@@ -3,8 +3,9 @@
 // A pool has the sets of its members on which no volume stands by itself. A set joins when it is
 // seen for the first time in a run of the daemon and is free; it stays until its member leaves the
 // pool. A member that is to leave is noted in the pool's record until its last set is vacated and
-// goes, together with the note; so a restart goes on with it. While a set does not serve, the pool has no device for it: exactly the volumes with pages
-// on it answer NOT READY, and they come back by themselves when it does.
+// goes, together with the note; so a restart goes on with it. While a set does not serve, the pool
+// has no device for it: exactly the volumes with pages on it answer NOT READY, and they come back
+// by themselves when it does.
 //
 // Executor 0.
 #pragma once

@@ -76,6 +76,22 @@ def unique(number):
     return number * 64 * KIB, 1 + number
 
 
+def take_snapshots(t, morning):
+    for number in range(SNAPSHOTS):
+        at, byte = unique(number)
+        qemu_io(t, morning.daemon, 'v9', f'write -P {byte} {at} 64k')
+        morning.do('snapshot', 'create', 'v9', f's{number}')
+
+
+def restore_snapshots(t, morning):
+    """Each shows its own data and those before it, and what came later not yet."""
+    for number in range(SNAPSHOTS):
+        morning.do('snapshot', 'restore', 'v9', f's{number}')
+        at, byte = unique(number)
+        qemu_io(t, morning.daemon, 'v9', f'read -P {byte} {at} 64k', 'read -P 1 0 64k',
+                f'read -P 200 {at + 64 * KIB} 64k', 'read -P 201 8M 4M')
+
+
 def test_the_administrators_morning(t):
     t.need('qemu-io')
     morning = Morning(t)
@@ -129,21 +145,8 @@ def test_the_administrators_morning(t):
 
     morning.step('add space to a volume', expand)
 
-    def take_snapshots():
-        for number in range(SNAPSHOTS):
-            at, byte = unique(number)
-            qemu_io(t, daemon, 'v9', f'write -P {byte} {at} 64k')
-            morning.do('snapshot', 'create', 'v9', f's{number}')
-
-    def restore_snapshots():
-        for number in range(SNAPSHOTS):
-            morning.do('snapshot', 'restore', 'v9', f's{number}')
-            at, byte = unique(number)
-            rest = 'read -P 201 8M 4M' if number == 29 else f'read -P 200 {at + 64 * KIB} 64k'
-            qemu_io(t, daemon, 'v9', f'read -P {byte} {at} 64k', 'read -P 1 0 64k', rest)
-
-    morning.step('take thirty snapshots', take_snapshots)
-    morning.step('restore each of the thirty', restore_snapshots)
+    morning.step('take thirty snapshots', lambda: take_snapshots(t, morning))
+    morning.step('restore each of the thirty', lambda: restore_snapshots(t, morning))
     for number, load in enumerate(loads):
         load.require_running(f'load {number}')
     for load in loads:
