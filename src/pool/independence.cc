@@ -25,6 +25,7 @@ Task<Result<bool>> Pool::make_independent(BranchId id, PageNumber* next, std::ui
   Branch* const branch = map_.find(id);
   if (branch == nullptr) co_return std::unexpected(Error::kNotFound);
   const BranchUse use(*branch);
+  forget_passes_over(*branch);
   co_return co_await copy_pages(branch, next, pages, Independence::kOfAll);
 }
 
@@ -33,6 +34,7 @@ Task<Result<bool>> Pool::copy_pages(Branch* branch, PageNumber* next, std::uint3
                                     Independence of) {
   const ChunkRange whole{.page = 0, .first = 0, .count = map_.page_chunks()};
   for (; pages > 0 && branch->has_parent(); --pages) {
+    if (is_useless(*branch)) co_return std::unexpected(Error::kNotFound);
     if (*next >= end_of_all(*branch)) {
       co_await directory_.lock();
       const Error error = co_await cut_parent(branch, of);
@@ -70,7 +72,7 @@ Task<Result<bool>> Pool::flatten(std::uint32_t most_parents, std::uint32_t pages
   const DoorHold inside(background_);
   Branch* long_row = nullptr;
   for (const auto& [id, branch] : map_.branches()) {
-    if (parent_count(*branch) <= most_parents) continue;
+    if (parent_count(*branch) <= most_parents || is_useless(*branch)) continue;
     long_row = branch.get();
     break;
   }
@@ -89,6 +91,7 @@ Task<Result<bool>> Pool::flatten(std::uint32_t most_parents, std::uint32_t pages
     of = Independence::kOfParent;
   }
   const BranchUse use(*chosen);
+  forget_passes_over(*chosen);
   const BranchId id = chosen->id();
   Flattening pass = flattening_[id];
   // It may have become an heir since, or be one no more: then its first pages are gone over again.
@@ -99,6 +102,16 @@ Task<Result<bool>> Pool::flatten(std::uint32_t most_parents, std::uint32_t pages
   // It begins anew with another parent.
   if (!*more) flattening_.erase(id);
   co_return true;
+}
+
+// What a child has passed over, as its parent says nothing of it, the parent may get now.
+void Pool::forget_passes_over(const Branch& parent) {
+  for (const auto& [generation, child] : parent.children) flattening_.erase(child);
+}
+
+// It is only there until it is swept.
+bool Pool::is_useless(const Branch& branch) noexcept {
+  return branch.record.dead && branch.living.empty();
 }
 
 // Its parent's live end is nobody's, and nobody else hangs there or ever will.

@@ -118,6 +118,10 @@ Task<Error> MapLog::log_group(RecordGroup* group, metadata::Batch extra) {
   sequence_ = group->sequence;
   if (error != Error::kNone) {
     failure_ = error;
+    for (const MapRecord& record : group->records) {
+      const BranchId branch = map_.takes_from(record);
+      if (branch != 0) endangered_.insert(branch);
+    }
     nvram_failed_ = nvram_failed_ || in_nvram;
     map_.skip(sequence_);
     map_.begin_doubt();
@@ -148,6 +152,7 @@ Task<Error> MapLog::make_sure() {
   const Error error = co_await checkpoint();
   if (error != Error::kNone) co_return error;
   failure_ = Error::kNone;
+  endangered_.clear();
   map_.end_doubt();
   co_return Error::kNone;
 }

@@ -18,6 +18,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -86,6 +87,11 @@ class MapLog {
   const MapLogCounters& counters() const noexcept { return counters_; }
   // Why nothing is accepted now; kNone if it is.
   Error failure() const noexcept { return failure_; }
+  // Whether a crash may bring back a change that failed and that takes from the branch what is
+  // written to it now: another place of a page, unmapping, a smaller size, the end of its life.
+  bool endangers(BranchId branch) const noexcept {
+    return failure_ != Error::kNone && endangered_.contains(branch);
+  }
 
  private:
   struct Commit {
@@ -122,6 +128,7 @@ class MapLog {
   bool lost_ = false;
   bool nvram_failed_ = false;
   Error failure_ = Error::kNone;
+  std::set<BranchId> endangered_;
   std::uint64_t sequence_ = 0;  // Of the last group, applied or failed.
   struct NvramGroup {
     std::uint64_t sequence = 0;

@@ -7,19 +7,13 @@
 // in ascending order.
 #include <algorithm>
 #include <cassert>
+#include <iterator>
 #include <utility>
 
 #include "pool/pool.h"
 #include "runtime/known.h"
 
 namespace sandbay::pool {
-
-namespace {
-
-// Of one group: the metadata store's values have a greatest length.
-constexpr std::size_t kMostPlaceRecords = 65536;
-
-}  // namespace
 
 bool Pool::may_allocate_on(StoreIndex store) const {
   const auto known = map_.stores().find(store);
@@ -180,7 +174,9 @@ void Pool::unclaim(const std::vector<PlacePages>& places, std::size_t from) {
 
 // Makes the branch, or makes it larger: pages from `first` on are new. Without all places that a
 // thick one needs nothing happens.
-Task<Error> Pool::provision(BranchRecord record, PageNumber first, metadata::Batch extra) {
+Task<Error> Pool::provision(BranchRecord record, PageNumber first, metadata::Batch extra,
+                            std::vector<MapRecord> others) {
+  const BranchId id = record.id;
   std::vector<PlacePages> places;
   if (record.thick) {
     auto claimed = claim_all(record, first);
@@ -189,7 +185,9 @@ Task<Error> Pool::provision(BranchRecord record, PageNumber first, metadata::Bat
   }
   std::size_t done = 0;
   if (places.size() > kMostPlaceRecords) {
-    // In several groups. Until the last one, what is new of it is nobody's, and sweeping frees it.
+    // In several groups. Until the last one, what is new of it is nobody's, and after a crash
+    // sweeping frees it.
+    making_.insert(id);
     BranchRecord growing = record;
     growing.dead = growing.dead || map_.find(record.id) == nullptr;
     growing.sweeping = growing.sweeping || growing.dead;
@@ -201,6 +199,7 @@ Task<Error> Pool::provision(BranchRecord record, PageNumber first, metadata::Bat
       for (std::size_t i = 0; i < kMostPlaceRecords; ++i) records.emplace_back(places[done + i]);
       const Error error = co_await commit(std::move(records), {});
       if (error != Error::kNone) {
+        making_.erase(id);
         unclaim(places, done);
         co_return error;
       }
@@ -210,7 +209,9 @@ Task<Error> Pool::provision(BranchRecord record, PageNumber first, metadata::Bat
   std::vector<MapRecord> records;
   records.emplace_back(std::move(record));
   for (std::size_t i = done; i < places.size(); ++i) records.emplace_back(places[i]);
+  std::ranges::move(others, std::back_inserter(records));
   const Error error = co_await commit(std::move(records), std::move(extra));
+  making_.erase(id);
   if (error != Error::kNone) unclaim(places, done);
   co_return error;
 }

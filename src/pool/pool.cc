@@ -326,9 +326,13 @@ Task<Error> Pool::expand_locked(BranchId id, std::uint64_t byte_count, metadata:
 }
 
 Task<Error> Pool::shrink(BranchId branch, std::uint64_t byte_count, metadata::Batch extra) {
+  // Nothing moves a page to another place behind the new end.
+  background_.close();
+  co_await background_.wait_until_empty();
   co_await directory_.lock();
   const Error error = co_await shrink_locked(branch, byte_count, std::move(extra));
   directory_.unlock();
+  background_.open();
   co_return error;
 }
 
@@ -347,7 +351,8 @@ Task<Error> Pool::shrink_locked(BranchId id, std::uint64_t byte_count, metadata:
   const std::uint32_t block = options_.block_bytes;
   Request unmap{.operation = Operation::kUnmap,
                 .extent = {.first = byte_count / block, .block_count = (now - byte_count) / block}};
-  const Completion unmapped = co_await volume->submit(std::move(unmap));
+  // No rate limit of a host holds up what the administrator wants.
+  const Completion unmapped = co_await volume->perform(std::move(unmap));
   if (unmapped.error != Error::kNone) co_return unmapped.error;
   BranchRecord record = branch->record;
   record.byte_count = byte_count;
@@ -363,8 +368,7 @@ Task<Error> Pool::shrink_locked(BranchId id, std::uint64_t byte_count, metadata:
 // The door is closed: only what was written after the unmapping, if anything, has data again.
 Task<Error> Pool::cut_off(Branch* branch, BranchRecord record, PageNumber pages,
                           metadata::Batch extra) {
-  std::vector<MapRecord> records;
-  std::vector<PoolMap::ChunkMaps::Pin> pins;
+  std::vector<PlacePages> places;
   const PageNumber end = map_.page_count_of(*branch);
   for (PageNumber page = branch->pages.next(pages, end); page < end;
        page = branch->pages.next(page + 1, end)) {
@@ -372,11 +376,16 @@ Task<Error> Pool::cut_off(Branch* branch, BranchRecord record, PageNumber pages,
     if (!chunks.has_value()) co_return chunks.error();
     if ((*chunks)->data_count() > 0) co_return Error::kNotReady;
     // What it is without data it stays: zeros do not become the parent's.
-    if (!branch->pages.at(page).place().none()) {
-      records.emplace_back(PlacePages{.branch = branch->id(), .page = page, .place = {}});
+    if (branch->pages.at(page).place().none()) continue;
+    if (!places.empty() && places.back().page + places.back().count == page) {
+      ++places.back().count;
+    } else {
+      places.push_back({.branch = branch->id(), .page = page, .place = {}});
     }
-    pins.push_back(std::move(*chunks));
   }
+  // Only what somebody unmapped piece by piece has so many holes.
+  if (places.size() > kMostPlaceRecords) co_return Error::kNoSpace;
+  std::vector<MapRecord> records(places.begin(), places.end());
   records.emplace_back(std::move(record));
   co_return co_await commit(std::move(records), std::move(extra));
 }

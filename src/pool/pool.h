@@ -19,6 +19,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -277,7 +278,11 @@ class Pool {
   std::optional<StoreIndex> choose_store(std::uint8_t placement, StoreIndex fixed);
   std::optional<StoreIndex> choose_among(std::uint8_t placement, StoreIndex fixed);
   Task<Error> open_slot_page();
-  Task<Error> provision(BranchRecord record, PageNumber first, metadata::Batch extra);
+  // Of one group: the metadata store's values have a greatest length.
+  static constexpr std::size_t kMostPlaceRecords = 65536;
+  // `others` come with the last group.
+  Task<Error> provision(BranchRecord record, PageNumber first, metadata::Batch extra,
+                        std::vector<MapRecord> others = {});
   Result<std::vector<PlacePages>> claim_all(const BranchRecord& record, PageNumber first);
   void unclaim(const std::vector<PlacePages>& places, std::size_t from);
   // pool.cc, snapshot.cc: the same with the directory locked.
@@ -305,6 +310,8 @@ class Pool {
   Task<Result<bool>> copy_pages(Branch* branch, PageNumber* next, std::uint32_t pages,
                                 Independence of);
   bool is_heir(const Branch& branch) const noexcept;
+  static bool is_useless(const Branch& branch) noexcept;
+  void forget_passes_over(const Branch& parent);
   Task<Error> pace(std::uint64_t copied_before);
   Task<Error> adopt_page(Branch* branch, PageNumber page);
   Task<Error> copy_from_parent(Branch* branch, PageNumber page, Independence of);
@@ -356,6 +363,7 @@ class Pool {
   std::map<BranchId, Sweep> sweeps_;
   std::map<StoreIndex, PageKey> vacating_;  // Where the pass over what is kept stands.
   std::map<BranchId, Flattening> flattening_;
+  std::set<BranchId> making_;     // In several groups: dead until the last one, and not swept.
   std::vector<StoreLoad> loads_;  // By store.
   std::uint64_t host_requests_ = 0;
   RateLimit pace_;

@@ -142,6 +142,28 @@ void PoolMap::set_entry(Branch& branch, PageNumber page, const PageEntry& entry)
   note_changed('m', branch.id(), page / PageMap::kLeafPages);
 }
 
+BranchId PoolMap::takes_from(const MapRecord& record) const {
+  if (const auto* const places = std::get_if<PlacePages>(&record)) {
+    const Branch* const branch = find(places->branch);
+    if (branch == nullptr) return 0;
+    const PageNumber end = places->page + places->count;
+    for (PageNumber page = branch->pages.next(places->page, end); page < end;
+         page = branch->pages.next(page + 1, end)) {
+      if (!branch->pages.at(page).place().none()) return places->branch;
+    }
+  }
+  if (const auto* const chunks = std::get_if<SetChunks>(&record)) {
+    return chunks->state != ChunkState::kData ? chunks->branch : 0;
+  }
+  if (const auto* const next = std::get_if<BranchRecord>(&record)) {
+    const Branch* const branch = find(next->id);
+    const bool takes =
+        branch != nullptr && (next->dead || next->byte_count < branch->record.byte_count);
+    return takes ? next->id : 0;
+  }
+  return 0;
+}
+
 void PoolMap::free_page(Place place) { stores_.at(place.store).pages.give_back(place.page); }
 
 void PoolMap::apply(const PlacePages& record) {

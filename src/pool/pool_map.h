@@ -125,6 +125,8 @@ class PoolMap {
 
   // Changing --------------------------------------------------------------------------------------
 
+  // The branch from which a record takes what may be written to it in place now; 0: none.
+  BranchId takes_from(const MapRecord& record) const;
   // A group that is durable. What its records concern is pinned by whoever commits it.
   void apply(const RecordGroup& group);
   // A group that has failed and must not come back: the next checkpoint contains its number.

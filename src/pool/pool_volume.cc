@@ -90,13 +90,23 @@ std::string PoolVolume::description() const {
 }
 
 Task<Completion> PoolVolume::submit(Request request) {
-  assert(fits(geometry(), request) || request.operation == Operation::kFlush);
-  const bool counts =
-      request.operation != Operation::kFlush && request.operation != Operation::kAdvise;
+  if (request.operation == Operation::kFlush) return flush(std::move(request));
+  if (behind_the_end(request.extent)) return refuse(std::move(request), Error::kOutOfRange);
+  assert(fits(geometry(), request));
+  const bool counts = request.operation != Operation::kAdvise;
   if (counts && !rate_.try_pass(home().now(), request.data.byte_count())) {
     return perform_later(std::move(request));
   }
   return perform(std::move(request));
+}
+
+bool PoolVolume::behind_the_end(const Extent& extent) const noexcept {
+  const std::uint64_t end = geometry().block_count;
+  return extent.first > end || extent.block_count > end - extent.first;
+}
+
+Task<Completion> PoolVolume::refuse(Request request, Error error) {
+  co_return Completion{.error = error, .data = std::move(request.data)};
 }
 
 void PoolVolume::set_rate_limits(const RateLimits& limits) { rate_.set(limits, home().now()); }
@@ -115,11 +125,10 @@ Task<Completion> PoolVolume::perform(Request request) {
       return read(std::move(request));
     case Operation::kWrite:
       return write(std::move(request));
-    case Operation::kFlush:
-      return flush(std::move(request));
     case Operation::kUnmap:
     case Operation::kWriteZeroes:
       return deallocate(std::move(request));
+    case Operation::kFlush:
     case Operation::kAdvise:
       break;
   }
@@ -162,6 +171,9 @@ Task<Completion> PoolVolume::submit_in_place(Request request, Place place, Piece
 Task<Completion> PoolVolume::read(Request request) {
   if (!door_.try_enter()) co_await door_.enter();
   const DoorHold door(door_);
+  if (behind_the_end(request.extent)) {
+    co_return Completion{.error = Error::kOutOfRange, .data = std::move(request.data)};
+  }
   co_return co_await in_pieces(std::move(request), &PoolVolume::read_piece);
 }
 

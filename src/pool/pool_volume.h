@@ -72,6 +72,9 @@ class PoolVolume final : public BlockDevice {
   void settle_geometry() const;
   Task<Completion> submit_in_place(Request request, Place place, Piece piece);
 
+  // Sizes change between a host's question and its turn.
+  bool behind_the_end(const Extent& extent) const noexcept;
+  static Task<Completion> refuse(Request request, Error error);
   Task<Completion> perform(Request request);
   Task<Completion> perform_later(Request request);
   // pool_volume.cc. Pointers are into the frame of the caller, who awaits at once.
@@ -85,6 +88,7 @@ class PoolVolume final : public BlockDevice {
   Task<Completion> write(Request request);
   Task<Completion> write_piece(Request request, Piece piece);
   std::optional<bool> may_write_in_place(const ChunkRange& range);
+  Task<Completion> write_in_place(Request request, Piece piece);
   Task<Error> load_for_write(PageNumber page, PoolMap::ChunkMaps::Pin* chunks,
                              PoolMap::KeptMaps::Pin* kept);
   Task<Completion> change_piece(Request request, Piece piece);
@@ -99,6 +103,7 @@ class PoolVolume final : public BlockDevice {
   Task<Error> deallocate_piece(const Request* request, Piece piece);
   Task<Error> deallocate_chunks(const Request* request, ChunkRange range);
   Task<Error> write_zeros(const Request* request, Piece piece);
+  bool is_without_data(PageNumber page) const;
   bool reads_as_zeros(PageNumber page) const;
 
   Pool& pool_;

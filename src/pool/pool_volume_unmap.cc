@@ -19,6 +19,8 @@ Task<Completion> PoolVolume::deallocate(Request request) {
   WriteDoor& writes = branch_->door;
   if (!writes.try_enter()) co_await writes.enter();
   const DoorHold inside(writes);
+  // It may have become smaller while the request waited.
+  if (behind_the_end(request.extent)) co_return Completion{.error = Error::kOutOfRange};
   const std::uint64_t block = pool_.options().block_bytes;
   const std::uint64_t end = request.extent.end() * block;
   Piece piece;
@@ -128,8 +130,19 @@ Task<Error> PoolVolume::deallocate_chunks(const Request* request, ChunkRange ran
     } else if (gives_up && change.surrendered()) {
       change.put_place(change.claimed());
     }
-    co_return co_await change.commit();
+    error = co_await change.commit();
+    // Whoever unmapped the rest of it meanwhile saw data here, as was seen there.
+    if (error != Error::kNone || whole || !is_without_data(range.page)) co_return error;
+    whole = true;
   }
+}
+
+bool PoolVolume::is_without_data(PageNumber page) const {
+  const PageEntry entry = branch_->pages.at(page);
+  if (entry.place().none() || branch_->record.thick) return false;
+  if (entry.state != PageState::kMixed) return entry.state != PageState::kData;
+  const auto chunks = pool_.map().chunk_map_here({.branch = branch_->id(), .page = page});
+  return chunks && chunks->data_count() == 0;
 }
 
 }  // namespace sandbay::pool

@@ -31,6 +31,10 @@ Task<Completion> PoolVolume::write(Request request) {
   WriteDoor& writes = branch_->door;
   if (!writes.try_enter()) co_await writes.enter();
   const DoorHold inside(writes);
+  // It may have become smaller while the request waited.
+  if (behind_the_end(request.extent)) {
+    co_return Completion{.error = Error::kOutOfRange, .data = std::move(request.data)};
+  }
   co_return co_await in_pieces(std::move(request), &PoolVolume::write_piece);
 }
 
@@ -52,13 +56,23 @@ Task<Completion> PoolVolume::write_piece(Request request, Piece piece) {
       }
       in_place = may_write_in_place(range);
     }
-    if (*in_place) {
-      note_written(range);
-      const Place place = branch.pages.at(piece.page).place();
-      co_return co_await submit_in_place(std::move(request), place, piece);
-    }
+    if (*in_place) co_return co_await write_in_place(std::move(request), piece);
   }
   co_return co_await change_piece(std::move(request), piece);
+}
+
+// The caller has locked it. A change of the map that failed may come back at a crash, as long as it
+// is in doubt, and take away what is written now.
+Task<Completion> PoolVolume::write_in_place(Request request, Piece piece) {
+  if (pool_.log().endangers(branch_->id())) {
+    const Error error = co_await pool_.log().commit({});
+    if (error != Error::kNone) {
+      co_return Completion{.error = error, .data = std::move(request.data)};
+    }
+  }
+  note_written(piece.chunks());
+  const Place place = branch_->pages.at(piece.page).place();
+  co_return co_await submit_in_place(std::move(request), place, piece);
 }
 
 // Nothing: the store must be asked.
@@ -155,8 +169,7 @@ Task<Completion> PoolVolume::write_fresh(PageChange* change, const Request* requ
   Request like = request_like(*request);
   like.force_unit_access =
       request->force_unit_access || (device != nullptr && needs_force(*device));
-  PageIo io(pool_);
-  Error error = Error::kNone;
+  Completion whole;
   for (ChunkIndex chunk = range.first; chunk < range.end();) {
     const ChunkIndex end = change->chunks().end_of_run(chunk, range.end());
     const ChunkIndex first = std::exchange(chunk, end);
@@ -166,19 +179,24 @@ Task<Completion> PoolVolume::write_fresh(PageChange* change, const Request* requ
     const std::uint64_t tail = end * kChunkBytes - part.offset - part.byte_count;
     auto around = co_await fill(piece.page, part, head, tail);
     if (!around.has_value()) {
-      error = around.error();
+      whole.error = around.error();
       break;
     }
     BufferList data = around->take_front(head);
     data.append(request->data.share(part.offset - piece.offset, part.byte_count));
     data.append(std::move(*around));
+    PageIo io(pool_);
     io.start(like, Operation::kWrite, {.place = place, .chunk = static_cast<std::uint16_t>(first)},
              0, std::move(data), lba_of(part));
+    // The next run may wait for a lock of a parent, and then holds no buffers.
+    const Completion written = co_await io.wait();
+    whole.error = written.error;
+    whole.first_bad_lba = written.first_bad_lba;
+    whole.modelled_end = std::max(whole.modelled_end, written.modelled_end);
+    if (whole.error != Error::kNone) break;
     change->set(first, end - first, ChunkState::kData);
   }
-  Completion written = co_await io.wait();
-  if (error != Error::kNone) written.error = error;
-  co_return written;
+  co_return whole;
 }
 
 // Chunks that had data before the change are overwritten in place.
@@ -205,10 +223,11 @@ Task<Result<BufferList>> PoolVolume::fill(PageNumber page, Piece part, std::uint
   if (head + tail == 0) co_return BufferList();
   const ChunkRange range = part.chunks();
   assert(range.page == page);
-  BufferList room = co_await pool_.copies().allocate(head + tail);
+  // Locks first: whoever has buffers waits for no lock.
   ReadPlan plan;
   const Error error = co_await plan_read(&pool_, branch_, kLive, range, &plan);
   if (error != Error::kNone) co_return std::unexpected(error);
+  BufferList room = co_await pool_.copies().allocate(head + tail);
   const Request like{.origin = Origin::kCopy};
   PageIo io(pool_);
   const auto start = [&](const Source& source, std::uint32_t behind, std::uint64_t offset,

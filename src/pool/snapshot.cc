@@ -173,23 +173,12 @@ Task<Result<BranchId>> Pool::restore_locked(PoolVolume* volume, SnapshotKey to,
   next.sweeping = false;
   old.dead = true;
   old.sweeping = true;
-  std::vector<PlacePages> places;
-  if (next.thick) {
-    auto claimed = claim_all(next, 0);
-    if (!claimed.has_value()) co_return std::unexpected(claimed.error());
-    places = std::move(*claimed);
-  }
   const BranchId id = next.id;
   const BranchId old_id = old.id;
-  std::vector<MapRecord> records;
-  records.emplace_back(std::move(next));
-  for (const PlacePages& place : places) records.emplace_back(place);
-  records.emplace_back(std::move(old));
-  const Error error = co_await commit(std::move(records), std::move(extra));
-  if (error != Error::kNone) {
-    unclaim(places, 0);
-    co_return std::unexpected(error);
-  }
+  std::vector<MapRecord> others;
+  others.emplace_back(std::move(old));
+  const Error error = co_await provision(std::move(next), 0, std::move(extra), std::move(others));
+  if (error != Error::kNone) co_return std::unexpected(error);
   volume->branch_ = map_.find(id);
   volumes_.erase(old_id);
   volumes_[id] = volume;

@@ -40,7 +40,7 @@ Task<Result<bool>> Pool::sweep(std::uint32_t pages) {
   const DoorHold inside(background_);
   std::vector<BranchId> due;
   for (const auto& [id, branch] : map_.branches()) {
-    if (branch->record.sweeping) due.push_back(id);
+    if (branch->record.sweeping && !making_.contains(id)) due.push_back(id);
   }
   // Children first: their parents may become useless.
   for (auto id = due.rbegin(); id != due.rend() && pages > 0; ++id) {
@@ -199,6 +199,8 @@ Task<Error> Pool::end_sweep(Branch* branch) {
                     branch->pages.placed_count() == 0 && branch->record.kept.total() == 0;
   // Somebody still looks at it: another pass comes.
   if (idle && (branch->users > 0 || !branch->locks.idle())) co_return Error::kNone;
+  // Something has been put behind the sweep, by what began before the branch was removed.
+  if (!idle && is_useless(*branch)) co_return Error::kNone;
   if (!idle) {
     BranchRecord record = branch->record;
     record.sweeping = false;

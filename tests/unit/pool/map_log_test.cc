@@ -138,6 +138,33 @@ Task<void> fail_changes(Executor& home, bool after_effect) {
   co_await bench.rig.stop();
 }
 
+// What a crash might unmap after all is not written over, until that is settled.
+Task<void> fail_unmapping(Executor& home) {
+  Bench bench(home, false);
+  co_await bench.start();
+  auto volume = co_await bench.make_volume();
+  const BranchId id = volume->branch().id();
+  const Error first = co_await write_cells(*volume, 0, 16, 1, bench.random);
+  REQUIRE(first == Error::kNone);
+  bench.faulty->failing = true;
+  bench.faulty->after_effect = true;
+  const Error unmapped = co_await unmap_cells(*volume, 0, 8, Operation::kUnmap);
+  CHECK(unmapped == Error::kNoSpace);
+  const Error over = co_await write_cells(*volume, 0, 8, 2, bench.random);
+  CHECK(over == Error::kNoSpace);
+  bench.faulty->failing = false;
+  const Error again = co_await write_cells(*volume, 0, 8, 3, bench.random);
+  CHECK(again == Error::kNone);
+  volume.reset();
+  co_await bench.reopen();
+  volume = bench.rig.pool->attach(id);
+  REQUIRE(volume != nullptr);
+  co_await expect_cells(&bench, volume.get(), 0, Cells(8, 3));
+  co_await expect_cells(&bench, volume.get(), 8, Cells(8, 1));
+  volume.reset();
+  co_await bench.rig.stop();
+}
+
 Task<void> share_groups(Executor& home, bool nvram) {
   Bench bench(home, nvram);
   co_await bench.start();
@@ -238,6 +265,9 @@ Task<void> lose_nvram(Executor& home, bool closed) {
 
 }  // namespace
 
+TEST_CASE("what a failed change might take after all is not written over", "[pool]") {
+  testing::run_in_world(1, [](Executor& home) { return fail_unmapping(home); });
+}
 TEST_CASE("a change that cannot be logged has not happened", "[pool]") {
   const bool after_effect = GENERATE(false, true);
   testing::run_in_world(3, [&](Executor& home) { return fail_changes(home, after_effect); });

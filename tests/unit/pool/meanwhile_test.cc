@@ -1,0 +1,224 @@
+// What was asked for before, and runs after, something else has changed the volume: a smaller size,
+// another parent, its removal, a change of the map that failed.
+#include <memory>
+#include <vector>
+
+#include <catch2/catch.hpp>
+
+#include "pool_rig.h"
+
+namespace sandbay::pool {
+namespace {
+
+constexpr std::uint64_t kPageCells = kTestPageBytes / kCellBytes;
+
+Task<std::unique_ptr<PoolVolume>> make_volume(Rig* rig, std::uint64_t pages, bool thick) {
+  const auto made = co_await rig->pool->create(
+      {.byte_count = pages * kTestPageBytes, .thick = thick, .label = {}}, {});
+  REQUIRE(made.has_value());
+  co_return rig->pool->attach(*made);
+}
+
+Task<void> fill_pages(PoolVolume* volume, std::uint64_t pages, std::uint32_t number) {
+  Random random(number);
+  for (std::uint64_t page = 0; page < pages; ++page) {
+    const Error error = co_await write_cells(*volume, page * kPageCells, 2, number, random);
+    REQUIRE(error == Error::kNone);
+  }
+}
+
+Task<SnapshotKey> take_snapshot(Rig* rig, PoolVolume* volume) {
+  const BranchId id = volume->branch().id();
+  const auto taken = co_await rig->pool->snapshot({{.branch = id, .label = {}}}, {});
+  REQUIRE(taken.has_value());
+  co_return SnapshotKey{.branch = id, .generation = (*taken)[0]};
+}
+
+Task<void> finish(Rig* rig) {
+  const std::string wrong = co_await rig->check();
+  CHECK(wrong == "");
+  co_await rig->stop();
+}
+
+struct Asked {
+  Error error = Error::kNone;
+  bool done = false;
+};
+
+Task<void> write_meanwhile(PoolVolume* volume, std::uint64_t first, Asked* asked) {
+  Random random(first);
+  asked->error = co_await write_cells(*volume, first, 2, 9, random);
+  asked->done = true;
+}
+
+// Writes and unmappings that came while the volume still was as large as they wish.
+Task<void> check_shrinking(Executor& home, bool thick) {
+  Rig rig(home, {.stores = 2, .store_pages = 48});
+  const std::string wrong = co_await rig.start();
+  REQUIRE(wrong == "");
+  auto volume = co_await make_volume(&rig, 8, thick);
+  co_await fill_pages(volume.get(), 8, 1);
+  const BranchId id = volume->branch().id();
+  const auto shrink = [](Rig* of, BranchId branch, Asked* asked) -> Task<void> {
+    asked->error = co_await of->pool->shrink(branch, 3 * kTestPageBytes, {});
+    asked->done = true;
+  };
+  Asked shrunk;
+  spawn(shrink(&rig, id, &shrunk));
+  std::vector<std::unique_ptr<Asked>> asked;
+  // One in each of its steps.
+  while (!shrunk.done) {
+    const std::uint64_t now = volume->geometry().block_count * 512;
+    if (now > 3 * kTestPageBytes) {
+      asked.push_back(std::make_unique<Asked>());
+      spawn(write_meanwhile(volume.get(), (4 + asked.size() % 4) * kPageCells, asked.back().get()));
+    }
+    co_await home.sleep_for(std::chrono::microseconds(20));
+  }
+  co_await home.sleep_for(std::chrono::seconds(1));
+  unsigned refused = 0;
+  for (const auto& one : asked) {
+    CHECK(one->done);
+    if (one->error == Error::kOutOfRange) ++refused;
+  }
+  // The unmapping may have been overtaken by a write; then nothing has changed, and it is asked for
+  // again.
+  if (shrunk.error == Error::kNotReady) {
+    const Error again = co_await rig.pool->shrink(id, 3 * kTestPageBytes, {});
+    REQUIRE(again == Error::kNone);
+  } else {
+    REQUIRE(shrunk.error == Error::kNone);
+    CHECK(refused > 0);
+  }
+  Random random(1);
+  const Error behind = co_await write_cells(*volume, 3 * kPageCells, 2, 9, random);
+  CHECK(behind == Error::kOutOfRange);
+  const Error unmapped = co_await unmap_cells(*volume, 4 * kPageCells, 2, Operation::kUnmap);
+  CHECK(unmapped == Error::kOutOfRange);
+  const auto read = co_await read_cells(*volume, 4 * kPageCells, 2, random);
+  CHECK(read.error() == Error::kOutOfRange);
+  volume.reset();
+  co_await rig.pool->close();
+  rig.pool.reset();
+  // It opens with all that is left.
+  rig.region.reset();
+  auto claimed = co_await rig.memory->claim("map", MapLog::kLeastRegionBytes);
+  REQUIRE(claimed.has_value());
+  rig.region = std::move(*claimed);
+  const std::string opened = co_await rig.open_pool();
+  REQUIRE(opened == "");
+  co_await finish(&rig);
+}
+
+// Neither of two unmappings of a page sees that nothing is left of it.
+Task<void> check_unmapping(Executor& home) {
+  Rig rig(home, {.stores = 1, .store_pages = 8});
+  const std::string wrong = co_await rig.start();
+  REQUIRE(wrong == "");
+  auto volume = co_await make_volume(&rig, 1, false);
+  Random random(1);
+  const Error written = co_await write_cells(*volume, 0, kPageCells, 1, random);
+  REQUIRE(written == Error::kNone);
+  const auto unmap = [](PoolVolume* of, std::uint64_t first, Asked* asked) -> Task<void> {
+    asked->error = co_await unmap_cells(*of, first, kPageCells / 2, Operation::kUnmap);
+    asked->done = true;
+  };
+  Asked front;
+  Asked back;
+  spawn(unmap(volume.get(), 0, &front));
+  spawn(unmap(volume.get(), kPageCells / 2, &back));
+  co_await home.sleep_for(std::chrono::seconds(1));
+  CHECK((front.done && back.done));
+  CHECK(volume->branch().pages.placed_count() == 0);
+  volume.reset();
+  co_await finish(&rig);
+}
+
+// A clone that is made whole is removed: what is copied behind the sweep does not stay.
+Task<void> check_removing(Executor& home) {
+  Rig rig(home, {.stores = 2, .store_pages = 48});
+  const std::string wrong = co_await rig.start();
+  REQUIRE(wrong == "");
+  auto volume = co_await make_volume(&rig, 8, false);
+  co_await fill_pages(volume.get(), 8, 1);
+  const SnapshotKey key = co_await take_snapshot(&rig, volume.get());
+  const auto cloned = co_await rig.pool->clone(key, {.byte_count = 0, .label = {}}, {});
+  REQUIRE(cloned.has_value());
+  PageNumber next = 0;
+  const auto begun = co_await rig.pool->make_independent(*cloned, &next, 2);
+  REQUIRE(begun == true);
+  const Error removed = co_await rig.pool->remove(*cloned, {});
+  REQUIRE(removed == Error::kNone);
+  const auto gone_on = co_await rig.pool->make_independent(*cloned, &next, 2);
+  CHECK(gone_on.error() == Error::kNotFound);
+  co_await rig.sweep_all();
+  CHECK(rig.pool->map().branches().size() == 1);
+  volume.reset();
+  co_await finish(&rig);
+}
+
+// A child was taken half over its parent when that took over its own parent.
+Task<void> check_flattening_twice(Executor& home) {
+  Rig rig(home, {.stores = 2, .store_pages = 48});
+  const std::string wrong = co_await rig.start();
+  REQUIRE(wrong == "");
+  auto volume = co_await make_volume(&rig, 6, false);
+  co_await fill_pages(volume.get(), 6, 7);
+  std::vector<SnapshotKey> keys;
+  for (int i = 0; i < 2; ++i) {
+    const SnapshotKey key = co_await take_snapshot(&rig, volume.get());
+    const auto restored = co_await rig.pool->restore(*volume, key, {});
+    REQUIRE(restored.has_value());
+    keys.push_back(key);
+  }
+  // The middle one is an heir now only to the child; the first still has its snapshot.
+  const Error first = co_await rig.pool->remove_snapshot(keys[1], {});
+  REQUIRE(first == Error::kNone);
+  const auto begun = co_await rig.pool->flatten(0, 3);
+  REQUIRE(begun == true);
+  const Error second = co_await rig.pool->remove_snapshot(keys[0], {});
+  REQUIRE(second == Error::kNone);
+  PageNumber next = 0;
+  for (bool more = true; more;) {
+    const auto filled = co_await rig.pool->make_independent(keys[1].branch, &next, 2);
+    REQUIRE(filled.has_value());
+    more = *filled;
+  }
+  for (bool more = true; more;) {
+    const auto flattened = co_await rig.pool->flatten(0, 3);
+    REQUIRE(flattened.has_value());
+    more = *flattened;
+  }
+  CHECK(rig.pool->parent_count(volume->branch()) == 0);
+  Random random(1);
+  for (std::uint64_t page = 0; page < 6; ++page) {
+    const auto read = co_await read_cells(*volume, page * kPageCells, 2, random);
+    REQUIRE(read.has_value());
+    CHECK(*read == Cells(2, 7));
+  }
+  volume.reset();
+  co_await rig.sweep_all();
+  co_await finish(&rig);
+}
+
+}  // namespace
+
+TEST_CASE("what waits while a volume is made smaller does not write behind its end", "[pool]") {
+  for (std::uint64_t seed = 1; seed <= 4; ++seed) {
+    const bool thick = seed % 2 == 0;
+    testing::run_in_world(seed, [thick](Executor& home) { return check_shrinking(home, thick); });
+  }
+}
+TEST_CASE("a page that is unmapped in two parts at once is given back", "[pool]") {
+  for (std::uint64_t seed = 1; seed <= 4; ++seed) {
+    testing::run_in_world(seed, [](Executor& home) { return check_unmapping(home); });
+  }
+}
+TEST_CASE("a clone that is removed while it is made whole leaves nothing", "[pool]") {
+  testing::run_in_world(1, [](Executor& home) { return check_removing(home); });
+}
+TEST_CASE("a pass over a parent begins anew when that has got data", "[pool]") {
+  testing::run_in_world(1, [](Executor& home) { return check_flattening_twice(home); });
+}
+
+}  // namespace sandbay::pool
