@@ -13,6 +13,8 @@ namespace sandbay::raid {
 
 namespace {
 
+constexpr std::size_t kNone = ~std::size_t{0};  // No piece, no run.
+
 // Stripes, a bit each, of which it is known that mirrors are alike before their region is verified.
 constexpr std::uint64_t kMostAlike = std::uint64_t{1} << 26;
 // What lies on a turning drive between two pieces of one read ahead, such as parity, is read and
@@ -211,7 +213,6 @@ bool RaidSet::add_gap(ReadPiece* piece, std::uint64_t blocks) const {
 // Sends every piece that can be read where it lies, and marks the others.
 Task<void> RaidSet::read_runs(FrameVector<ReadPiece>* pieces, bool disable_page_out,
                               Origin origin) {
-  constexpr std::size_t kNone = ~std::size_t{0};
   FrameVector<ReadRun> runs;
   FrameVector<std::size_t> next(pieces->size(), kNone);
   std::array<std::size_t, kMostDrives> last_run;

@@ -1,6 +1,6 @@
 // What the machine says against a configuration whose text is right: names that lead to something
-// else than what is meant, addresses that no interface has. Looks and changes nothing; a start would
-// refuse these, or go on without what they name. For `sandbayd --check`.
+// else than what is meant, addresses that no interface has. Looks and changes nothing; a start
+// would refuse these, or go on without what they name. For `sandbayd --check`.
 #pragma once
 
 #include <string>
