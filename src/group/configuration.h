@@ -125,7 +125,7 @@ struct Configuration {
   iscsi::ServerLimits limits;
   iscsi::DiscoveryOptions discovery;
   HardwareConfiguration hardware;
-  std::string member = "array1";  // What the hardware at the top of the file is called.
+  std::string member = "array1";             // What the hardware at the top of the file is called.
   std::vector<MemberConfiguration> members;  // The others here,
   std::vector<RemoteMemberConfiguration> remotes;  // and elsewhere.
   // This daemon is itself a member, of the group whose lead comes there; it has no volumes.

@@ -248,11 +248,11 @@ Task<void> Hardware::look_for_drives() {
   for (const auto& each : bays_) {
     DriveBay* const bay = each.get();
     if (bay->take_displaced()) {
-      events_.add({.severity = Severity::kError,
-                   .kind = "drive file gone",
-                   .drive = bay->configured().name,
-                   .text = fmt::format("drive {}: {}", bay->configured().name,
-                                       bay->displacement())});
+      events_.add(
+          {.severity = Severity::kError,
+           .kind = "drive file gone",
+           .drive = bay->configured().name,
+           .text = fmt::format("drive {}: {}", bay->configured().name, bay->displacement())});
     }
     if (const auto serial = bay->take_changed_serial()) {
       events_.add({.severity = Severity::kWarning,

@@ -22,8 +22,9 @@ std::unexpected<Refusal> refuse(Refusal::Code code, std::string message) {
 
 Refusal role_refusal() {
   return {.code = Refusal::Code::kConflict,
-          .message = "this daemon is a member of a group: pools and volumes are made at the "
-                     "group's lead"};
+          .message =
+              "this daemon is a member of a group: pools and volumes are made at the "
+              "group's lead"};
 }
 
 Refusal no_such_pool(const std::string& name) {

@@ -367,11 +367,11 @@ class RunningGroup final : public Group {
   std::vector<PortalInfo> portals_;
   EventLog events_;
   AuditLog audit_;
-  std::uint64_t import_bytes_ = 0;  // Of an import that has begun: what is there.
-  std::unique_ptr<Members> members_;  // What volumes on sets stand on.
-  std::unique_ptr<Pools> pools_;        // And those on pools.
-  bool pools_quiet_ = true;             // Nothing hangs in a volume of theirs that is gone.
-  std::vector<VolumeRecord> planned_;   // Volumes on sets that are about to be opened at the start.
+  std::uint64_t import_bytes_ = 0;     // Of an import that has begun: what is there.
+  std::unique_ptr<Members> members_;   // What volumes on sets stand on.
+  std::unique_ptr<Pools> pools_;       // And those on pools.
+  bool pools_quiet_ = true;            // Nothing hangs in a volume of theirs that is gone.
+  std::vector<VolumeRecord> planned_;  // Volumes on sets that are about to be opened at the start.
   std::map<Uuid, std::unique_ptr<Place>> places_;  // Of volumes on sets.
   std::vector<std::pair<std::weak_ptr<Volume>, std::unique_ptr<Place>>> left_places_;
   std::vector<std::unique_ptr<Leaving>> leaving_;  // Volumes that are gone, with requests below.
@@ -388,7 +388,7 @@ class RunningGroup final : public Group {
   Gate schedule_gate_;
   std::map<std::string, std::unique_ptr<Target>> targets_;  // By name.
   std::vector<TargetRecord> stored_targets_;  // Of the metadata, until their targets are made.
-  std::unique_ptr<SetExports> exports_;  // In the role of a member.
+  std::unique_ptr<SetExports> exports_;       // In the role of a member.
   std::unique_ptr<iscsi::TargetServer> server_;
   std::size_t homes_given_ = 0;
   Mutex changing_;
