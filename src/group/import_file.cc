@@ -15,6 +15,7 @@
 #include "group/records.h"
 #include "runtime/executor.h"
 #include "runtime/io.h"
+#include "runtime/known.h"
 
 namespace sandbay::group {
 
@@ -149,7 +150,8 @@ Task<std::expected<void, std::string>> take_import(metadata::Store& store,
   };
   if (!stored) co_return cannot(describe(stored.error()));
   if (!*stored) co_return std::expected<void, std::string>{};
-  const auto record = decode_import(**stored);
+  const std::string& announced = known(*stored);
+  const auto record = decode_import(announced);
   if (!record) co_return cannot("its record " + record.error());
   auto group = read_file(path, *record);
   if (!group) {
@@ -159,7 +161,7 @@ Task<std::expected<void, std::string>> take_import(metadata::Store& store,
                     group.error()));
   }
   const std::size_t count = group->entries.size();
-  Error error = co_await clear(&store, **stored);
+  Error error = co_await clear(&store, announced);
   if (error == Error::kNone) error = co_await fill(&store, std::move(group->entries));
   if (error != Error::kNone) {
     co_return cannot(fmt::format("the metadata cannot be written: {}", describe(error)));
