@@ -120,7 +120,13 @@ Task<void> DriveJournal::commit() {
     if (on_pressure && under_pressure()) on_pressure();
   }
   committing_ = false;
+  if (refusal_ != Error::kNone) fail_appends(refusal_);
   if (on_pressure && under_pressure()) on_pressure();
+}
+
+void DriveJournal::refuse_waiting(Error error) {
+  refusal_ = error;
+  if (!committing_) fail_appends(error);
 }
 
 // A drive that has timed out may still hold the block that it was given.

@@ -48,6 +48,7 @@ class DriveJournal final : public Journal {
   std::size_t largest_payload_bytes() const noexcept override;
   Task<Result<std::uint64_t>> append(StripeUpdate update) override;
   void release(std::uint64_t ticket) override;
+  void refuse_waiting(Error error) override;
   // May be called again when nothing is in flight: the drives are read anew.
   Task<Result<JournalRecovery>> recover() override;
   Task<Error> reset() override;
@@ -131,8 +132,9 @@ class DriveJournal final : public Journal {
   std::uint64_t written_bytes_ = 0;
   std::uint64_t life_ = 0;  // Its key; since reset().
   Error failure_ = Error::kNone;
-  bool ready_ = false;       // Between reset() and recover() or the end.
-  bool committing_ = false;  // commit() runs.
+  Error refusal_ = Error::kNone;  // Of who waits for room.
+  bool ready_ = false;            // Between reset() and recover() or the end.
+  bool committing_ = false;       // commit() runs.
   unsigned next_group_ = 0;  // That is considered first for the next write, and by group the role.
   std::vector<unsigned> rotors_;
   Waiter* first_waiter_ = nullptr;

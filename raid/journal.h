@@ -88,6 +88,8 @@ class Journal {
   virtual Task<Result<std::uint64_t>> append(StripeUpdate update) = 0;
   // In any order. Costs no I/O by itself.
   virtual void release(std::uint64_t ticket) = 0;
+  // Nothing is released any more: who finds no room, now or later, ends with the error.
+  virtual void refuse_waiting(Error error) = 0;
   // Called once, before the first append(): what a crash left. Every block stands in at most one
   // update, with its newest bytes: released updates may come back, but none over a newer one, nor
   // over one that is lost.

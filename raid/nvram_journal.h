@@ -30,6 +30,7 @@ class NvramJournal final : public Journal {
   std::size_t largest_payload_bytes() const noexcept override;
   Task<Result<std::uint64_t>> append(StripeUpdate update) override;
   void release(std::uint64_t ticket) override;
+  void refuse_waiting(Error error) override { log_.refuse_waiting(error); }
   Task<Result<JournalRecovery>> recover() override;
   Task<Error> reset() override;
   Task<Error> renew() override { return log_.flush_releases(); }  // Has nothing on drives.

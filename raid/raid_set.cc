@@ -395,6 +395,7 @@ std::set<std::uint64_t> RaidSet::stripes_of(std::span<const LostUpdate> updates)
 
 void RaidSet::go_offline(const std::string& why) {
   if (std::exchange(offline_, true)) return;
+  if (journal_ != nullptr) journal_->refuse_waiting(Error::kNotReady);
   drives_.tell({SetEvent::Kind::kOffline, kNoRole, "the set is offline: " + why});
 }
 

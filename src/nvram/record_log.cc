@@ -93,6 +93,7 @@ Task<Error> RecordLog::wait_for_room(std::uint64_t byte_count) {
   Error error = Error::kNone;
   for (;;) {
     error = closed_ ? Error::kClosed : nvram_.failure_;
+    if (error == Error::kNone && place_for(byte_count) == kNowhere) error = refusal_;
     if (error != Error::kNone || place_for(byte_count) != kNowhere) break;
     if (to_host() && durable_tail_position_ != tail_position_) {
       co_await nvram_.commit();  // Released space becomes free; an error shows above.
@@ -276,6 +277,11 @@ Task<bool> RecordLog::wait_for_high_water() {
       co_return true;
     }
   }
+}
+
+void RecordLog::refuse_waiting(Error error) {
+  refusal_ = error;
+  wake_all();
 }
 
 void RecordLog::wake_all() {

@@ -135,6 +135,8 @@ class RecordLog {
   std::uint64_t largest_payload_bytes(std::size_t descriptor_bytes) const noexcept;
   std::size_t live_records() const noexcept { return live_count_; }
   std::size_t waiting_appends() const noexcept { return waiting_; }
+  // Nothing is released any more: who finds no room, now or later, ends with the error.
+  void refuse_waiting(Error error);
 
   // Ends with true when used_bytes() is at least the high-water mark or an append waits for room
   // (at once if so), with false when the log is closed or its memory has failed. The owner then
@@ -230,9 +232,10 @@ class RecordLog {
   std::vector<Entry> entries_;  // A ring by sequence: tail_sequence_ to head_sequence_.
   std::size_t live_count_ = 0;
   std::size_t waiting_ = 0;
-  Mutex turn_;      // Of those who wait for room: first come, first served.
-  Condition room_;  // There may be room.
-  Condition high_;  // There may be work for the owner.
+  Error refusal_ = Error::kNone;  // Of who waits for room.
+  Mutex turn_;                    // Of those who wait for room: first come, first served.
+  Condition room_;                // There may be room.
+  Condition high_;                // There may be work for the owner.
   Gate appends_;
 };
 

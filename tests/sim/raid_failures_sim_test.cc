@@ -57,6 +57,8 @@ std::vector<LabShape> shapes() {
       {.level = Level::kRaid5, .drives = 5},
       {.level = Level::kRaid5, .drives = 8},
       {.level = Level::kRaid6, .drives = 4},
+      // Its journal is soon full, and nothing is released when the set has failed.
+      {.level = Level::kRaid5, .drives = 6, .journal_bytes = std::size_t{96} << 10},
       {.level = Level::kRaid6, .drives = 6},
       {.level = Level::kRaid6, .drives = 8},
       {.level = Level::kRaid10, .drives = 4},

@@ -171,6 +171,7 @@ class LossyJournal final : public Journal {
     co_return seen.size();
   }
   void release(std::uint64_t) override {}
+  void refuse_waiting(Error) override {}
   Task<Result<JournalRecovery>> recover() override {
     JournalRecovery recovery;
     recovery.lost = lost;
