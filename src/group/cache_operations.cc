@@ -100,9 +100,10 @@ Task<Answer<void>> RunningGroup::flush_cache(std::string set) {
 
 Task<Answer<DiscardedWrites>> RunningGroup::discard_writes_now(std::string set,
                                                                std::string confirmed) {
-  const auto uuid = cached_set(set);
-  Hardware* const hardware = uuid ? members_->hardware_of_set(*uuid) : nullptr;
+  const auto found = cached_set(set);
+  Hardware* const hardware = found ? members_->hardware_of_set(*found) : nullptr;
   if (hardware == nullptr) co_return std::unexpected(no_such_set(set));
+  const Uuid uuid = known(found);
   if (confirmed != set) {
     co_return refuse(Refusal::Code::kInvalid,
                      fmt::format("acknowledged writes of set {} would be lost for good; to "
@@ -110,13 +111,13 @@ Task<Answer<DiscardedWrites>> RunningGroup::discard_writes_now(std::string set,
                                  set));
   }
   const ControllerCache& cache = hardware->cache();
-  if (cache.bar(*uuid).empty() && !cache.is_failing(*uuid)) {
+  if (cache.bar(uuid).empty() && !cache.is_failing(uuid)) {
     co_return refuse(Refusal::Code::kConflict,
                      fmt::format("set {}: all that was acknowledged is on its drives or on its way "
                                  "there; there is nothing to give up",
                                  set));
   }
-  auto discarded = co_await hardware->discard_writes(*uuid);
+  auto discarded = co_await hardware->discard_writes(uuid);
   if (!discarded) co_return refuse(Refusal::Code::kFailed, discarded.error());
   co_return std::move(*discarded);
 }
@@ -127,16 +128,17 @@ Task<Answer<DiscardedWrites>> RunningGroup::discard_writes(std::string set, std:
 }
 
 Task<Answer<void>> RunningGroup::acknowledge_now(std::string set) {
-  const auto uuid = cached_set(set);
-  Hardware* const hardware = uuid ? members_->hardware_of_set(*uuid) : nullptr;
+  const auto found = cached_set(set);
+  Hardware* const hardware = found ? members_->hardware_of_set(*found) : nullptr;
   if (hardware == nullptr) co_return std::unexpected(no_such_set(set));
-  if (!hardware->cache().has_lost(*uuid)) {
+  const Uuid uuid = known(found);
+  if (!hardware->cache().has_lost(uuid)) {
     co_return refuse(
         Refusal::Code::kConflict,
         fmt::format("set {}: no acknowledged writes are lost; there is nothing to take notice of",
                     set));
   }
-  const auto done = co_await hardware->cache().acknowledge(*uuid);
+  const auto done = co_await hardware->cache().acknowledge(uuid);
   if (!done) co_return refuse(Refusal::Code::kFailed, done.error());
   co_return Answer<void>{};
 }
