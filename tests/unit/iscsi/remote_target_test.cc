@@ -173,6 +173,7 @@ Task<void> cut_for_long(FarSide& far, RemoteTarget& near) {
   load.stop = true;
   co_await load.gate.close();
   CHECK(load.wrong == 0);
+  near.on_change({});  // It outlives what is counted here.
 }
 
 Task<void> kill_member(FarSide& far, RemoteTarget& near) {
