@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cassert>
 
+#include "iscsi/initiator_await.h"
 #include "iscsi/initiator_session.h"
 #include "iscsi/text.h"
 
@@ -52,20 +53,6 @@ struct AwaitControl {
       Executor::current().post(std::coroutine_handle<>::from_address(ended.owner));
     };
     connection.hand_over(task);
-  }
-  void await_resume() const noexcept {}
-};
-
-struct AwaitCommand {
-  InitiatorSession& session;
-  InitiatorCommand& command;
-  bool await_ready() const noexcept { return false; }
-  void await_suspend(std::coroutine_handle<> handle) {
-    command.owner = handle.address();
-    command.done = [](InitiatorCommand& ended) {
-      Executor::current().post(std::coroutine_handle<>::from_address(ended.owner));
-    };
-    session.submit(command);
   }
   void await_resume() const noexcept {}
 };

@@ -5,9 +5,9 @@
 
 #include <algorithm>
 #include <cassert>
-#include <coroutine>
 #include <optional>
 
+#include "iscsi/initiator_await.h"
 #include "iscsi/initiator_url.h"
 #include "iscsi/remote_target.h"
 #include "runtime/byte_order.h"
@@ -19,20 +19,6 @@ namespace {
 constexpr unsigned kMostRepeats = 64;
 constexpr Duration kBusyPause = std::chrono::milliseconds(20);
 constexpr std::size_t kStatusBytes = 24;  // GET LBA STATUS with one descriptor.
-
-struct AwaitCommand {
-  InitiatorSession& session;
-  InitiatorCommand& command;
-  bool await_ready() const noexcept { return false; }
-  void await_suspend(std::coroutine_handle<> handle) {
-    command.owner = handle.address();
-    command.done = [](InitiatorCommand& ended) {
-      Executor::current().post(std::coroutine_handle<>::from_address(ended.owner));
-    };
-    session.submit(command);
-  }
-  void await_resume() const noexcept {}
-};
 
 // Aborts a command when its deadline passes or nobody waits for it any more.
 class CommandWatch {
