@@ -173,6 +173,7 @@ Destager::Unit* Destager::begin(Stripe& first) {
   unit->bytes = dirty_blocks * below_.geometry().block_bytes;
   in_flight_bytes_ += unit->bytes;
   ++in_flight_;
+  cache_.throttle().note_begun();
   const bool entered = gate_.enter();
   assert(entered);
   return unit;
@@ -280,10 +281,8 @@ BufferList Destager::content_of(const Extent& extent) const {
 void Destager::settle(Unit* unit, Error error) {
   const TimePoint now = cache_.home().now();
   in_flight_bytes_ -= unit->bytes;
-  if (error == Error::kNone) {
-    cache_.throttle().note_destaged(unit->bytes);
-    clean(*unit);
-  }
+  cache_.throttle().note_destaged(error == Error::kNone ? unit->bytes : 0);
+  if (error == Error::kNone) clean(*unit);
   const std::uint64_t first = stripes_.stripe_of(unit->extent.first);
   const std::uint64_t last = stripes_.stripe_of(unit->extent.end() - 1);
   if (error == Error::kNone) {

@@ -89,8 +89,13 @@ void Throttle::add_stuck(std::int64_t byte_count) {
   pump();
 }
 
+void Throttle::note_begun() {
+  if (destages_++ == 0) destage_time_ = home_.now();
+}
+
 void Throttle::note_destaged(std::uint64_t byte_count) {
-  // Only a destager with enough to do shows its pace.
+  assert(destages_ > 0);
+  --destages_;
   if (!paced_) return;
   const TimePoint now = home_.now();
   const double seconds = seconds_of(now - destage_time_);

@@ -60,7 +60,9 @@ class Throttle {
   void take(std::uint64_t byte_count) noexcept { used_bytes_ += byte_count; }
   // They are not dirty any more, or did not become so.
   void give_back(std::uint64_t byte_count);
-  // Written by the destager: the pace of writers. Before what was written is given back.
+  // A destager has begun something, and ended it, having written so much: the pace of writers.
+  // Ended before what was written is given back.
+  void note_begun();
   void note_destaged(std::uint64_t byte_count);
 
   // What cannot be destaged just now: room that will not come back soon.
@@ -107,11 +109,13 @@ class Throttle {
   Timer timer_;
   double level_ = 0;  // The mean of used_bytes_ over the last while.
   TimePoint level_time_{};
-  // The destager's pace: what it did while writers were paced, and how long that was. Both fade.
+  // The destagers' pace: what they did while writers were paced, and how long they were at it;
+  // while they had nothing to do no pace shows. Both fade.
   double rate_;
   double destaged_bytes_ = 0;
   double destage_seconds_ = 0;
-  TimePoint destage_time_{};
+  TimePoint destage_time_{};  // Until then it is counted.
+  unsigned destages_ = 0;     // Begun and not ended.
 };
 
 }  // namespace sandbay::cache

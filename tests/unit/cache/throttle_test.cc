@@ -275,6 +275,47 @@ TEST_CASE("When one who waits for much gives up, those behind it go on", "[cache
   testing::run_in_world(1, large_before_small);
 }
 
+// One after the other, each so many bytes in so long.
+Task<void> destage(Executor* home, Throttle* throttle, unsigned count, std::uint64_t byte_count,
+                   Duration each) {
+  for (unsigned i = 0; i < count; ++i) {
+    throttle->note_begun();
+    co_await home->sleep_for(each);
+    throttle->note_destaged(byte_count);
+  }
+}
+
+Task<void> measure_the_pace(Executor& home) {
+  Throttle throttle(home, {.low_bytes = 40, .high_bytes = 50, .most_bytes = 100});
+  Throttle::Queue queue;
+  throttle.take(60);
+  Admission admission;
+  spawn(ask(&throttle, &queue, &admission, 1, {}));  // From now on writers are paced.
+  co_await home.sleep_for(seconds(1));
+  REQUIRE(admission.admitted);
+  const double megabyte = 1e6;
+  co_await destage(&home, &throttle, 100, 1'000'000, milliseconds(10));
+  REQUIRE(throttle.bytes_per_second() == Approx(100 * megabyte).epsilon(0.01));
+  // With nothing to do it shows no pace.
+  co_await home.sleep_for(seconds(60));
+  co_await destage(&home, &throttle, 1, 1'000'000, milliseconds(10));
+  REQUIRE(throttle.bytes_per_second() == Approx(100 * megabyte).epsilon(0.01));
+  // Two at a time are one time, and what fails counts as time.
+  for (unsigned i = 0; i < 300; ++i) {
+    throttle.note_begun();
+    throttle.note_begun();
+    co_await home.sleep_for(milliseconds(20));
+    throttle.note_destaged(1'000'000);
+    throttle.note_destaged(0);
+  }
+  REQUIRE(throttle.bytes_per_second() == Approx(50 * megabyte).epsilon(0.03));
+}
+
+TEST_CASE("The pace of writers is that of the destager while it has something to do",
+          "[cache][throttle]") {
+  testing::run_in_world(1, measure_the_pace);
+}
+
 struct Ended {
   bool ended = false;
   Error error = Error::kNone;
