@@ -154,7 +154,8 @@ Task<Result<TaskManagementResult>> InitiatorSessionImpl::manage_on(Path& path,
 Task<Result<TaskManagementResult>> InitiatorSessionImpl::abort(InitiatorCommand& command) {
   command.wants_abort = true;
   if (command.queued) {
-    // Not with the target: waiting for the window, or for its connection's recovery.
+    // Waiting for the window, or for its connection's recovery.
+    if (command.lost && !only_reads(command)) co_return TaskManagementResult::kTaskDoesNotExist;
     (command.lost ? lost_ : waiting_).remove(command);
     finish_later(command, Error::kCancelled);
     co_return TaskManagementResult::kFunctionComplete;

@@ -14,6 +14,9 @@
 //    kReset: executed or not, nobody can tell. Between the lost task and the new one another
 //    initiator may have written the same blocks; whoever shares a logical unit without
 //    reservations and cannot bear that clears InitiatorCommand::retry.
+// Whoever gives a command up does not shorten this: it ends after step 1, so that what its caller
+// does next comes later at the target, too. Only what changes nothing wherever it still is
+// (only_reads) ends at once.
 #include <algorithm>
 #include <cassert>
 #include <vector>
@@ -63,6 +66,10 @@ bool may_be_repeated(std::uint8_t operation_code, std::uint8_t service_action) {
     default:
       return false;
   }
+}
+
+bool only_reads(const InitiatorCommand& command) noexcept {
+  return !command.data_in.empty() || command.cdb[0] == std::byte{0x00};  // TEST UNIT READY
 }
 
 namespace {

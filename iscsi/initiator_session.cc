@@ -192,7 +192,7 @@ void InitiatorSessionImpl::task_ended(InitiatorTask& task) {
 
 void InitiatorSessionImpl::command_ended(InitiatorCommand& command) {
   ScsiResult& result = command.result;
-  if (command.aborting || (command.lost && command.wants_abort)) {
+  if (command.aborting || (command.lost && command.wants_abort && only_reads(command))) {
     result.error = Error::kCancelled;
     return finish(command);
   }

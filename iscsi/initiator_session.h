@@ -188,4 +188,7 @@ class InitiatorSessionImpl final : public InitiatorSession, private InitiatorCon
 // Which commands may be sent a second time: initiator_recovery.cc.
 bool may_be_repeated(std::uint8_t operation_code, std::uint8_t service_action);
 
+// Whether it can be forgotten while it may still be executed: it leaves nothing behind.
+bool only_reads(const InitiatorCommand& command) noexcept;
+
 }  // namespace sandbay::iscsi

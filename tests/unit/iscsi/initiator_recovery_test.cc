@@ -102,6 +102,49 @@ Task<void> one_of_two_dies() {
   co_await scripted.close();
 }
 
+// Given up after its connection was lost, or before with nobody answering: a write ends when the
+// target has ended it, so that it overtakes nothing its caller does then. A read ends at once.
+Task<void> given_up_while_lost(bool before_the_loss) {
+  ScriptedSession scripted;
+  InitiatorOptions options = ScriptedSession::defaults();
+  options.connections = 2;
+  options.keys["MaxConnections"] = "2";
+  co_await scripted.log_in(options);
+  ScriptedConnection& dying = *scripted.connections[0];
+  ScriptedConnection& living = *scripted.connections[1];
+  ScsiRequest write = write_request(512);
+  write.timeout = std::chrono::seconds(2);
+  ScsiRequest read = read_request(512);
+  read.timeout = std::chrono::seconds(2);
+  auto writing = PendingCommand::start(*scripted.session, std::move(write));
+  auto other = PendingCommand::start(*scripted.session, request_of(0x00));
+  auto reading = PendingCommand::start(*scripted.session, std::move(read));
+  co_await dying.next();
+  co_await dying.next();
+  const ScriptedPdu living_command = co_await living.next();
+  living.exp_cmd_sn = 4;
+  co_await living.answer_command(living_command);
+  if (before_the_loss) co_await Executor::current().sleep_for(std::chrono::seconds(3));
+  dying.reset();
+  const ScriptedPdu logout = co_await living.next();
+  CHECK(logout.opcode() == Opcode::kLogoutRequest);
+  co_await Executor::current().sleep_for(std::chrono::seconds(5));
+  CHECK(reading->done.is_set());
+  CHECK_FALSE(writing->done.is_set());
+  co_await answer_logout(living, logout);
+  co_await writing->done.wait();
+  co_await reading->done.wait();
+  co_await other->done.wait();
+  CHECK(writing->reply.result.error == Error::kTimedOut);
+  CHECK(writing->reply.data_out.byte_count() == 512);
+  CHECK(reading->reply.result.error == Error::kTimedOut);
+  CHECK(scripted.session->counters().commands_retried == 0);
+  std::swap(scripted.connections[0], scripted.connections[1]);
+  co_await scripted.close();
+}
+Task<void> given_up_after_the_loss() { return given_up_while_lost(false); }
+Task<void> given_up_before_the_loss() { return given_up_while_lost(true); }
+
 // A logout that the target refuses leaves only a new session.
 Task<void> cleanup_refused() {
   ScriptedSession scripted;
@@ -403,6 +446,10 @@ Task<void> close_with_commands_in_flight() {
 
 TEST_CASE("A lost connection: clean up, fill the CmdSNs, send again", "[initiator][recovery]") {
   for (std::uint64_t seed = 1; seed <= 10; ++seed) in_world(one_of_two_dies, seed);
+}
+TEST_CASE("A write that was given up ends when the target has ended it", "[initiator][recovery]") {
+  in_world(given_up_after_the_loss);
+  in_world(given_up_before_the_loss);
 }
 TEST_CASE("A target that cannot clean up gets a new session", "[initiator][recovery]") {
   in_world(cleanup_refused);
