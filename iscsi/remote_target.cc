@@ -34,6 +34,12 @@ std::string words_of(const LoginFailure& failure) {
   return failure.message.empty() ? std::string(describe(failure.error)) : failure.message;
 }
 
+// What is asked while the connection goes may find no answer, and that says nothing of who was
+// asked. Until `patience` is over the session may come back as if nothing had been.
+bool was_cut(const InitiatorSession& session, std::uint64_t losses_before) {
+  return !session.up() || session.counters().connections_lost != losses_before;
+}
+
 }  // namespace
 
 RemoteTarget::RemoteTarget(RemoteTargetOptions options)
@@ -66,7 +72,7 @@ Task<void> RemoteTarget::work() {
     }
     if (stopping_) break;
     const Duration pause = link_ == nullptr ? pause_ : options_.look_interval;
-    if (!relearn_ || link_ == nullptr) co_await wake_.wait_until(home_.now() + pause);
+    if (!relearn_ || !up()) co_await wake_.wait_until(home_.now() + pause);
   }
 }
 
@@ -208,7 +214,8 @@ RemoteUnit* RemoteTarget::find(const RemoteUnitFacts& facts) const {
   return same == units_.end() ? nullptr : same->get();
 }
 
-// Half a sentence if the session is of no use. Those that do not answer are away.
+// Half a sentence if the session is of no use, or was not there to the end. Those that do not
+// answer are away.
 Task<std::string> RemoteTarget::learn_units(std::shared_ptr<RemoteLink> link) {
   relearn_ = false;
   InitiatorSession* const session = link->session.get();
@@ -217,8 +224,10 @@ Task<std::string> RemoteTarget::learn_units(std::shared_ptr<RemoteLink> link) {
     co_return fmt::format("its logical units are not known: {}", describe(luns.error()));
   }
   std::vector<RemoteUnit*> seen;
+  const std::uint64_t losses = session->counters().connections_lost;
   for (const std::uint32_t lun : *luns) {
     const auto facts = co_await ask_facts(session, lun);
+    if (was_cut(*session, losses)) co_return "the connection was lost";
     if (!facts.has_value()) continue;
     RemoteUnit* unit = find(*facts);
     if (unit == nullptr) {
@@ -230,6 +239,7 @@ Task<std::string> RemoteTarget::learn_units(std::shared_ptr<RemoteLink> link) {
     }
     unit->learn(*facts);
     const Error error = co_await ask_ready(session, lun, nullptr);
+    if (was_cut(*session, losses)) co_return "the connection was lost";
     unit->set_ready(error == Error::kNone ? std::string() : std::string(describe(error)));
     seen.push_back(unit);
   }
@@ -243,8 +253,11 @@ Task<std::string> RemoteTarget::learn_units(std::shared_ptr<RemoteLink> link) {
 // Whether each unit is there, and what it says of its caches. The answer is why the session is of
 // no use any more, if it is not.
 Task<std::string> RemoteTarget::look_at_units(std::shared_ptr<RemoteLink> link) {
-  bool attention = std::exchange(relearn_, false);
   InitiatorSession* const session = link->session.get();
+  if (session->dead()) co_return "the connection was lost";
+  if (!session->up()) co_return std::string();
+  const std::uint64_t losses = session->counters().connections_lost;
+  bool attention = std::exchange(relearn_, false);
   for (std::size_t i = 0; i < units_.size() && !attention; ++i) {
     RemoteUnit& unit = *units_[i];
     // What was away is asked who it is first.
@@ -253,7 +266,7 @@ Task<std::string> RemoteTarget::look_at_units(std::shared_ptr<RemoteLink> link) 
     Error error = co_await ask_ready(session, lun, &attention);
     RemoteUnitFacts facts = unit.facts();
     if (error == Error::kNone) error = co_await ask_caches(session, lun, &facts.geometry);
-    if (session->dead()) break;
+    if (was_cut(*session, losses)) break;
     if (error == Error::kNone) unit.learn(facts);
     const bool was_ready = unit.reason().empty();
     if (was_ready && error != Error::kNone) {
@@ -261,11 +274,14 @@ Task<std::string> RemoteTarget::look_at_units(std::shared_ptr<RemoteLink> link) 
       changed();
     }
   }
+  std::string wrong;
+  const bool learns = attention && !was_cut(*session, losses);
+  if (learns) wrong = co_await learn_units(link);
+  if (learns) changed();
   if (session->dead()) co_return "the connection was lost";
-  if (!attention) co_return std::string();
-  std::string wrong = co_await learn_units(link);
-  changed();
-  co_return wrong;
+  if (!was_cut(*session, losses)) co_return wrong;
+  relearn_ = relearn_ || attention;
+  co_return std::string();
 }
 
 Task<void> RemoteTarget::look() {

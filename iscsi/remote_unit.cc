@@ -259,7 +259,7 @@ Task<Completion> RemoteUnit::transfer(Request request) {
   co_await perform(&exchange, &request);
   exchange.completion.data = std::move(reads ? exchange.data_in : exchange.data_out);
   const bool stored = !reads && exchange.completion.error == Error::kNone;
-  if (stored) note_change(request.force_unit_access);
+  if (stored) note_change(request.volume, request.force_unit_access);
   co_return std::move(exchange.completion);
 }
 
@@ -294,28 +294,48 @@ Task<Completion> RemoteUnit::transfer_in_pieces(Request request) {
   co_return whole;
 }
 
-void RemoteUnit::note_change(bool forced) {
+void RemoteUnit::note_change(std::uint64_t volume, bool forced) {
   if (forced || !is_volatile()) return;
-  if (changes_ == flushed_) run_of_oldest_ = target_.run();
-  ++changes_;
+  const std::uint64_t run = target_.run();
+  const auto note = [run](Unflushed& one) {
+    if (one.changes == one.flushed) one.run_of_oldest = run;
+    ++one.changes;
+  };
+  note(unflushed_[volume]);
+  if (volume != 0) note(unflushed_[0]);
+}
+
+bool RemoteUnit::settle_changes(std::uint64_t volume, const AllUnflushed& before,
+                                std::uint64_t run_before) {
+  bool lost = false;
+  for (const auto& [each, begun] : before) {
+    Unflushed& now = unflushed_[each];
+    const bool restarted = now.run_of_oldest != target_.run();
+    const bool own = each == volume;
+    if (begun.changes == begun.flushed) continue;
+    // One that ended meanwhile may have had to say the same of the same changes.
+    if (own && now.losses != begun.losses) lost = true;
+    if (begun.changes <= now.flushed || (restarted && !own)) continue;
+    now.flushed = begun.changes;
+    now.run_of_oldest = run_before;  // Of what came meanwhile, at the earliest.
+    if (!restarted) continue;
+    ++now.losses;
+    lost = true;
+  }
+  return !lost;
 }
 
 Task<Completion> RemoteUnit::flush(Request request) {
-  const std::uint64_t covered = changes_;
+  const AllUnflushed before = unflushed_;
   const std::uint64_t run_before = target_.run();
   Exchange exchange{.cdb = cdb_16(0x91, 0, {})};
   co_await perform(&exchange, &request);
   Completion& completion = exchange.completion;
-  if (completion.error == Error::kNone && covered > flushed_) {
-    const bool restarted = run_of_oldest_ != target_.run();
-    flushed_ = covered;
-    run_of_oldest_ = run_before;  // Of what came meanwhile, at the earliest.
-    if (restarted) {
-      target_.tell(true, fmt::format("{} was started anew before what its volatile cache held was "
-                                     "flushed; it may have lost writes to LUN {}",
-                                     target_.name(), facts_.lun_number));
-      completion.error = Error::kHardware;
-    }
+  if (completion.error == Error::kNone && !settle_changes(request.volume, before, run_before)) {
+    target_.tell(true, fmt::format("{} was started anew before what its volatile cache held was "
+                                   "flushed; it may have lost writes to LUN {}",
+                                   target_.name(), facts_.lun_number));
+    completion.error = Error::kHardware;
   }
   completion.data = std::move(request.data);
   co_return std::move(completion);
@@ -339,7 +359,7 @@ Task<Error> RemoteUnit::clear_piece(Request* request, Extent piece) {
     exchange.cdb = cdb_16(0x93, 0x01, piece);
   }
   co_await perform(&exchange, request);
-  if (exchange.completion.error == Error::kNone) note_change(false);
+  if (exchange.completion.error == Error::kNone) note_change(request->volume, false);
   co_return exchange.completion.error;
 }
 

@@ -7,14 +7,17 @@
 //   nothing is sent on another session before the target has ended what the old one left
 //   (section 6.3.5).
 // - Payloads are the request's own buffers from end to end.
-// - A flush that ends well covers every write that ended before it, also when the target has been
-//   started anew in between: what its volatile cache may have lost then fails the next flush, once.
+// - A flush that ends well covers every write of its volume that ended before it, also when the
+//   target has been started anew in between: what its volatile cache may have lost then fails the
+//   next flush of each volume that it concerns, and what else is under way for that volume; once. A
+//   flush of no volume (0) has all writes of the unit to look after, and settles no volume's.
 //
 // Home: its target's. While the session or the unit is away every request ends with kNotReady.
 #pragma once
 
 #include <array>
 #include <cstdint>
+#include <map>
 #include <string>
 
 #include "block/block_device.h"
@@ -77,17 +80,26 @@ class RemoteUnit final : public BlockDevice {
   bool is_volatile() const noexcept {
     return facts_.geometry.volatile_cache && !facts_.geometry.non_volatile_cache;
   }
-  void note_change(bool forced);
+  // Changes of one volume that have ended, how many of them a flush has covered, in which run of
+  // the target the oldest was made that none has, and how many flushes had to say that some are
+  // lost.
+  struct Unflushed {
+    std::uint64_t changes = 0;
+    std::uint64_t flushed = 0;
+    std::uint64_t run_of_oldest = 0;
+    std::uint64_t losses = 0;
+  };
+  using AllUnflushed = std::map<std::uint64_t, Unflushed>;  // By volume; 0: of all.
+
+  void note_change(std::uint64_t volume, bool forced);
+  // A flush of this volume has ended well that began with `before`. False: something is lost.
+  bool settle_changes(std::uint64_t volume, const AllUnflushed& before, std::uint64_t run_before);
 
   RemoteTarget& target_;
   RemoteUnitFacts facts_;
   bool ready_ = true;
   std::string reason_;
-  // Changes that have ended, how many of them a flush has covered, and in which run of the target
-  // the oldest was made that none has.
-  std::uint64_t changes_ = 0;
-  std::uint64_t flushed_ = 0;
-  std::uint64_t run_of_oldest_ = 0;
+  AllUnflushed unflushed_;
 };
 
 // What the end of a command means for a block device.

@@ -119,6 +119,7 @@ class FarSide {
   FarDevice& device() { return *device_; }
   TargetServer& server() { return *server_; }
   TestClaim& claim() { return *claim_; }  // Of the lead that is there.
+  void set_patience(Duration patience) { patience_ = patience; }
 
   Task<void> start() {
     if (memory_ == nullptr) {
@@ -166,7 +167,7 @@ class FarSide {
   }
 
   RemoteTargetOptions options(RemoteClaim* claim) const {
-    RemoteTargetOptions options{.name = "array2", .claim = claim};
+    RemoteTargetOptions options{.name = "array2", .claim = claim, .patience = patience_};
     options.session.endpoint = Endpoint::ipv4(0x7F000001, kFarPort);
     options.session.target_name = kFarTarget;
     options.session.connections = 2;
@@ -196,6 +197,7 @@ class FarSide {
   TestClaim* claim_ = nullptr;
   std::unique_ptr<sim::World> world_;
   Duration device_delay_;
+  Duration patience_ = std::chrono::seconds(5);
   KeptFence fence_;
   unsigned runs_ = 0;
   std::unique_ptr<MemoryDevice> memory_;

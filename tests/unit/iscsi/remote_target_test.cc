@@ -3,6 +3,7 @@
 // the link and to the member. And a member follows one lead. Method: both sides in one simulated
 // world, with partitions, resets and restarts; each writer owns a block and counts.
 #include <algorithm>
+#include <array>
 #include <map>
 
 #include "far_side.h"
@@ -15,14 +16,17 @@ namespace {
 constexpr std::uint32_t kBlock = 512;
 
 Task<Completion> write_number(BlockDevice& device, Lba lba, std::uint64_t blocks,
-                              std::uint64_t number) {
+                              std::uint64_t number, std::uint64_t volume = 0) {
   BufferList data = co_await Executor::current().buffers().allocate(blocks * kBlock);
   std::vector<std::byte> content(blocks * kBlock);
   for (std::size_t at = 0; at < content.size(); at += 8) {
     put_big_endian(std::span<std::byte>(content), at, number);
   }
   data.copy_from(content);
-  Request request{.operation = Operation::kWrite, .extent = {lba, blocks}, .data = std::move(data)};
+  Request request{.operation = Operation::kWrite,
+                  .extent = {lba, blocks},
+                  .data = std::move(data),
+                  .volume = volume};
   Completion completion = co_await device.submit(std::move(request));
   co_return completion;
 }
@@ -176,6 +180,29 @@ Task<void> cut_for_long(FarSide& far, RemoteTarget& near) {
   near.on_change({});  // It outlives what is counted here.
 }
 
+// A link that is away for longer than a question waits for its answer, and no longer than patience.
+Task<void> cut_for_less_than_patience(FarSide& far, RemoteTarget& near) {
+  RemoteUnit* const unit = co_await serving_unit(near);
+  Load load;
+  begin(load, *unit);
+  for (const int away : {12, 25}) {
+    co_await pause(std::chrono::milliseconds(far.world().random().between(5, 1500)));
+    far.world().set_partitioned(true);
+    for (int i = 0; i < away; ++i) {
+      co_await pause(std::chrono::seconds(1));
+      CHECK(unit->health() == Health::kGood);
+    }
+    far.world().set_partitioned(false);
+    co_await pause(std::chrono::seconds(5));
+    CHECK(unit->health() == Health::kGood);
+  }
+  load.stop = true;
+  co_await load.gate.close();
+  CHECK(load.wrong == 0);
+  CHECK(load.failed == 0);
+  CHECK(near.logins() == 1);
+}
+
 Task<void> kill_member(FarSide& far, RemoteTarget& near) {
   RemoteUnit* const unit = co_await serving_unit(near);
   Load load;
@@ -226,6 +253,55 @@ Task<void> volatile_restart(FarSide& far, RemoteTarget& near) {
   co_await far.start();
   error = co_await simple(*unit, Operation::kFlush, {});
   CHECK(error == Error::kNone);
+}
+
+Task<Error> flush_of(RemoteUnit& unit, std::uint64_t volume) {
+  Request request{.operation = Operation::kFlush, .volume = volume};
+  const Completion completion = co_await unit.submit(std::move(request));
+  co_return completion.error;
+}
+
+Task<void> flush_into(RemoteUnit* unit, std::uint64_t volume, Error* error, Gate* gate) {
+  *error = co_await flush_of(*unit, volume);
+  gate->leave();
+}
+
+// Each volume learns what it may have lost, whoever was the first to ask; none what it has not.
+Task<void> volatile_volumes(FarSide& far, RemoteTarget& near) {
+  far.device().change().volatile_cache = true;
+  far.device().change().non_volatile_cache = false;
+  RemoteUnit* const unit = co_await serving_unit(near);
+  co_await pause(std::chrono::seconds(3));
+  for (const std::uint64_t volume : {1U, 2U, 3U, 4U}) {
+    const Completion written = co_await write_number(*unit, volume, 1, 1, volume);
+    CHECK(written.error == Error::kNone);
+    // This one's flush is the unit's, and covers all before.
+    if (volume != 1) continue;
+    const Error flushed = co_await flush_of(*unit, 7);
+    CHECK(flushed == Error::kNone);
+  }
+  co_await far.kill();
+  co_await far.start();
+  (void)co_await serving_unit(near);
+  for (const std::uint64_t volume : {0U, 2U, 3U}) {
+    CAPTURE(volume);
+    Error error = co_await flush_of(*unit, volume);
+    CHECK(error == Error::kHardware);
+    error = co_await flush_of(*unit, volume);
+    CHECK(error == Error::kNone);
+  }
+  const Error untouched = co_await flush_of(*unit, 1);
+  CHECK(untouched == Error::kNone);
+  // At once: all of them began before anybody was told.
+  std::array<Error, 3> errors{};
+  Gate gate;
+  for (Error& error : errors) {
+    if (gate.enter()) spawn(flush_into(unit, 4, &error, &gate));
+  }
+  co_await gate.close();
+  for (const Error error : errors) CHECK(error == Error::kHardware);
+  const Error after = co_await flush_of(*unit, 4);
+  CHECK(after == Error::kNone);
 }
 
 Task<void> give_up_waiting(FarSide& far, RemoteTarget& near) {
@@ -305,6 +381,14 @@ TEST_CASE("A remote unit is a block device", "[remote]") {
 TEST_CASE("Requests wait while the link is away for a short time", "[remote]") {
   each_seed(cut_shortly);
 }
+TEST_CASE("Requests wait as long as they were said to", "[remote]") {
+  for (std::uint64_t seed = 1; seed <= 2; ++seed) {
+    CAPTURE(seed);
+    FarSide far(seed);
+    far.set_patience(std::chrono::seconds(60));
+    far.run(cut_for_less_than_patience);
+  }
+}
 TEST_CASE("A unit behind a link that is away is missing, and comes back", "[remote]") {
   each_seed(cut_for_long);
 }
@@ -314,6 +398,10 @@ TEST_CASE("A member that is killed under load loses nothing", "[remote]") {
 TEST_CASE("What a volatile cache may have lost fails a flush", "[remote]") {
   FarSide far(2);
   far.run(volatile_restart);
+}
+TEST_CASE("Each volume learns what a volatile cache may have lost of it", "[remote]") {
+  FarSide far(2);
+  far.run(volatile_volumes);
 }
 TEST_CASE("A remote request has a deadline, and can be cancelled", "[remote]") {
   FarSide far(3);
