@@ -19,8 +19,11 @@ constexpr std::uint64_t kReorder = 16;
 // The same in bytes, at most; also the largest stride.
 constexpr std::uint64_t kNearBytes = std::uint64_t{8} << 20;
 constexpr std::uint64_t kFirstWindow = 4;  // Requests.
-// What is read ahead is what the stream reads in so much time.
-constexpr Duration kWindowTime = 250ms;
+// What is read ahead is what the stream reads in so much time: many that share drives are slow for
+// one another, and would stay so with small windows. Less while it is not certain that it goes on.
+constexpr Duration kWindowTime = 1s;
+constexpr Duration kUncertainWindowTime = 250ms;
+constexpr unsigned kCertain = 8;  // So many requests, half of them exactly where it had come to.
 constexpr Duration kPaceSample = 10ms;
 constexpr Duration kForgotten = 30s;
 // Requests against the direction before it turns.
@@ -423,8 +426,9 @@ StreamAdvice StreamDetector::advise(Stream& stream) {
   const std::uint64_t most = most_window(stream);
   std::uint64_t wanted = most;
   if (stream.blocks_per_second > 0) {
-    const double paced =
-        stream.blocks_per_second * std::chrono::duration<double>(kWindowTime).count();
+    const bool certain = stream.joined >= kCertain && stream.followed * 2 >= stream.joined;
+    const Duration time = certain ? kWindowTime : kUncertainWindowTime;
+    const double paced = stream.blocks_per_second * std::chrono::duration<double>(time).count();
     if (paced < static_cast<double>(most)) wanted = static_cast<std::uint64_t>(paced);
   }
   const std::uint64_t least = std::min<std::uint64_t>(kFirstWindow * stream.length, most);
