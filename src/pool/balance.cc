@@ -97,8 +97,19 @@ std::optional<StoreIndex> Balance::better_for(const Branch& branch, PageNumber p
   return best != nullptr ? std::optional(best->store) : std::nullopt;
 }
 
+double Balance::mean_fill(const std::vector<Room>& rooms) {
+  std::uint64_t owned = 0;
+  std::uint64_t pages = 0;
+  for (const Room& room : rooms) {
+    owned += room.owned;
+    pages += room.pages;
+  }
+  return pages == 0 ? 0 : static_cast<double>(owned) / static_cast<double>(pages);
+}
+
 // From the fullest store to the emptiest, or the next pair of which some branch has a page to move.
 std::optional<Balance::Move> Balance::make_room(const std::vector<Room>& rooms) {
+  const double spread = options_.spread * mean_fill(rooms);
   std::vector<const Room*> order;
   for (const Room& room : rooms) order.push_back(&room);
   std::ranges::sort(order, std::ranges::greater{}, [](const Room* room) { return room->fill(); });
@@ -106,7 +117,7 @@ std::optional<Balance::Move> Balance::make_room(const std::vector<Room>& rooms) 
     for (auto at = order.rbegin(); at != order.rend(); ++at) {
       const Room& to = **at;
       const double page = 1.0 / static_cast<double>(to.pages);
-      if (from->fill() - to.fill() <= std::max(options_.spread, page)) break;
+      if (from->fill() - to.fill() <= std::max(spread, page)) break;
       const Branch* const branch = most_beyond_share(*from, to);
       if (branch == nullptr) continue;
       const std::optional<Move> move = coldest(*branch, *from, to);
@@ -157,17 +168,10 @@ std::optional<Balance::Move> Balance::coldest(const Branch& branch, const Room& 
 
 std::uint64_t Balance::pages_left() const {
   const std::vector<Room> all = rooms();
-  std::uint64_t owned = 0;
-  std::uint64_t pages = 0;
-  for (const Room& room : all) {
-    owned += room.owned;
-    pages += room.pages;
-  }
-  if (pages == 0) return 0;
-  const double fill = static_cast<double>(owned) / static_cast<double>(pages);
+  const double fill = mean_fill(all);
   double left = 0;
   for (const Room& room : all) {
-    const double beyond = room.fill() - fill - options_.spread / 2;
+    const double beyond = room.fill() - fill * (1 + options_.spread / 2);
     if (beyond > 0) left += beyond * static_cast<double>(room.pages);
   }
   return static_cast<std::uint64_t>(std::ceil(left));

@@ -2,9 +2,10 @@
 //
 // Three reasons, in this order: a page is in another class of stores than its branch wishes, and
 // there is room in that class; a page that is used much is on a store that is much slower than
-// another; a store is fuller than another by more than `spread`. What is moved for room is what is
-// used least, of the branch that has most there beyond its share. Pages of a branch that is fixed
-// to a store stay.
+// another; a store is fuller than another by more than `spread`, so that what they hold, and with
+// it the load, is shared nearly as their sizes are. What is moved for room is what is used least,
+// of the branch that has most there beyond its share. Pages of a branch that is fixed to a store
+// stay.
 //
 // It decides from the map and from what was measured, and keeps nothing but the places where its
 // looks go on; so after a restart it goes on where the pages are. Moving is Pool::move_page().
@@ -23,7 +24,7 @@ class Pool;
 struct Branch;
 
 struct BalanceOptions {
-  double spread = 0.05;     // Of the stores' fill, that is let be.
+  double spread = 0.05;     // Of what the stores hold on average, that is let be.
   double slow = 2;          // A store with so many times the latency of the fastest is slow.
   std::uint8_t hot = 64;    // Uses since it was cooled, from which a page is hot.
   Duration cooling_period;  // In which uses are halved; 0: ten seconds.
@@ -62,6 +63,7 @@ class Balance {
     }
   };
   std::vector<Room> rooms() const;
+  static double mean_fill(const std::vector<Room>& rooms);
   std::optional<Move> look_around(const std::vector<Room>& rooms);
   std::optional<StoreIndex> better_for(const Branch& branch, PageNumber page,
                                        const std::vector<Room>& rooms) const;
