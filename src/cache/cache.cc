@@ -530,8 +530,8 @@ void Cache::check_releases(Line& line) {
 }
 
 void Cache::release(DirtyRecord* record) {
-  if (write_memory_ != nullptr) write_memory_->release(record->id);
   for (unsigned i = 0; i < record->part_count; ++i) settle(*record->parts()[i].line);
+  if (write_memory_ != nullptr) write_memory_->release(record->id);
   record->device->note_released(*record);
   wake_room_waiter();
   throttle_.give_back(record->room);

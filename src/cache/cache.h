@@ -114,7 +114,11 @@ class Cache {
   // Called when a device's dirty data cannot be brought below any more, and when they can again.
   std::function<void(Uuid device)> on_failing;
 
-  void set_mode(std::uint64_t volume, Mode mode) { volume_state(volume).mode = mode; }
+  void set_mode(std::uint64_t volume, Mode mode) {
+    VolumeState& state = volume_state(volume);
+    state.mode = mode;
+    state.gone = false;
+  }
   VolumeState& volume_state(std::uint64_t volume);
   // The volume is gone; requests of it that are in flight end as they would.
   void forget_volume(std::uint64_t volume);

@@ -266,6 +266,7 @@ BufferList CachedDevice::allocate_by_line(const Extent& extent) {
 }
 
 Task<void> CachedDevice::run_fetch(Fetch* fetch) {
+  const Cache::VolumeUse use(cache_, fetch->volume);
   RangeLocks::Hold lock(locks_, RangeLocks::Kind::kRead, fetch->extent);
   if (!lock.ready()) (void)co_await locks_.wait(lock);
   Request request{.operation = Operation::kRead,

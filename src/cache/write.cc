@@ -92,8 +92,15 @@ Task<Completion> CachedDevice::write_back(Request request) {
                            .data = std::move(request.data),
                            .modelled_end = request.modelled_arrival};
     }
-    // No room, and none soon: the rest goes below by itself.
-    if (!*held) co_return co_await write_through(std::move(request), rest, start, left);
+    if (!*held) {
+      // No room, and none soon: the rest goes below by itself; what a crash may bring back even if
+      // nobody waits for it any more, so that what is read stays.
+      if (left != 0) {
+        request.cancellation = nullptr;
+        request.deadline = kNever;
+      }
+      co_return co_await write_through(std::move(request), rest, start, left);
+    }
     rest.first += piece.block_count;
     rest.block_count -= piece.block_count;
   }
@@ -139,6 +146,7 @@ Task<Result<bool>> CachedDevice::write_piece(VolumeState* volume, const Request*
   }
   if (data.empty()) {
     cache_.throttle().give_back(room);
+    if (*left != 0) co_return false;
     co_return given_up(patience);
   }
   DirtyRecord& record = *DirtyRecord::make(static_cast<unsigned>(lines.size()));

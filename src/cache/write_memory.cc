@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "cache/write_record.h"
+#include "runtime/in_time.h"
 
 namespace sandbay::cache {
 namespace {
@@ -186,9 +187,10 @@ Task<Result<WriteId>> WriteMemory::append(WriteSubject subject, BufferList data,
   entry.data = std::move(data);
   seal(entry);
   held_bytes_ += entry.data.byte_count();
+  if (left != nullptr) *left = entry.order;
   Error error = Error::kNone;
   if (to_host()) {
-    error = co_await append_in_time(slot, patience, left);
+    error = co_await append_in_time(slot);
   } else {
     error = co_await append_entry(slot);
   }
@@ -265,7 +267,7 @@ void WriteMemory::release_now(std::uint32_t slot) {
 // The kernel may still write the image of before a release: until that is final, the bytes stay.
 void WriteMemory::finish(Entry& entry) {
   const bool at_once = !to_host();
-  if (failure() != Error::kNone && !(at_once && primary_.nvram->cut_short())) doubt(entry.subject);
+  if (failure() != Error::kNone && !(at_once && primary_.nvram->cut_short())) doubt(entry);
   if (at_once) {
     held_bytes_ -= entry.data.byte_count();
     entry.data.clear();
@@ -280,6 +282,8 @@ Task<void> WriteMemory::free_released() {
   if (!gate_.enter()) co_return;
   const GateHold hold(gate_);
   freeing_ = true;
+  // Whoever releases is told of nothing meanwhile, be it that the memory has failed.
+  co_await primary_.nvram->home().yield();
   // Once it has failed, nothing can be known of the image: these bytes are never used again.
   while (!released_.empty() && failure() == Error::kNone) {
     std::swap(leaving_, released_);
@@ -295,8 +299,10 @@ Task<void> WriteMemory::free_released() {
   final_changed_.notify_all();
 }
 
-void WriteMemory::doubt(const WriteSubject& subject) {
-  doubtful_[subject.device].emplace(subject.extent.first, subject.extent.end());
+void WriteMemory::doubt(const Entry& entry) {
+  const Extent& extent = entry.subject.extent;
+  doubtful_[entry.subject.device].emplace(extent.first,
+                                          Doubt{.end = extent.end(), .order = entry.order});
 }
 
 Task<Error> WriteMemory::flush_releases() {
@@ -307,6 +313,22 @@ Task<Error> WriteMemory::flush_releases() {
   }
   const Error error = co_await primary_.log->flush_releases();
   co_return error;
+}
+
+Task<Error> WriteMemory::flush_in_gate() {
+  if (!gate_.enter()) co_return Error::kClosed;
+  const GateHold hold(gate_);
+  const Error error = co_await flush_releases();
+  co_return error;
+}
+
+Task<Error> WriteMemory::flush_releases(TimePoint deadline) {
+  const Error error = co_await in_time(flush_in_gate(), deadline);
+  co_return error;
+}
+
+void WriteMemory::look_at_mirror() {
+  if (mirrored() && mirror_.nvram->failure() != Error::kNone) drop_mirror();
 }
 
 // State -----------------------------------------------------------------------------------------

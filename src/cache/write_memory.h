@@ -105,10 +105,10 @@ class WriteMemory {
   std::size_t largest_write_bytes() const noexcept;
 
   // `data` lies here (place()) and is the extent's content; it must not change any more. When this
-  // ends without error the write is kept. Suspends only for the durability of the image, or while
-  // the log is full: first come first served, not longer than a second each and than patience
-  // lasts, kTimedOut or its error. kClosed after stop(), kHardware after a power cut. What it was
-  // about may then come back after a crash of the host, until it is final: `left` gets its order.
+  // ends without error the write is kept. Suspends only for the durability of the image, not longer
+  // than a second, or while the log is full: first come first served, not longer than a second and
+  // than patience lasts, kTimedOut or its error. kClosed after stop(), kHardware after a power cut.
+  // What it was about may then come back after a crash, until it is final: `left` gets its order.
   Task<Result<WriteId>> append(WriteSubject subject, BufferList data, Patience patience = {},
                                std::uint64_t* left = nullptr);
   // The write is of no use any more: overwritten by later ones, or on flushed drives. Of two about
@@ -117,6 +117,8 @@ class WriteMemory {
   // No write released before the call comes back, whatever happens. To be awaited before a place is
   // written without append().
   Task<Error> flush_releases();
+  // The same, and kTimedOut where that is not so by the deadline; kClosed after stop().
+  Task<Error> flush_releases(TimePoint deadline);
   // The same for writes that overlap the extent: where there never was one, it ends well also when
   // the memory has failed, or does not get its image synced. Otherwise it waits for that a second
   // at most, and not longer than patience lasts. One that append() has left does not count where it
@@ -163,10 +165,13 @@ class WriteMemory {
   bool moving_records() const noexcept { return moving_; }  // To make room there.
   bool short_of_log() const noexcept { return first_log_waiter_ != nullptr; }
 
+  // Goes on without a mirror that has failed, though nothing has tried to store something there.
+  void look_at_mirror();
+
   // Called when the mirror has failed and the memory goes on without it, within the append(),
-  // flush_releases() or move that has found that out, and before that ends. It must be remembered,
-  // durably, that the mirror is stale; until it is, no change may be answered that ends after this
-  // call: its caller sees to that.
+  // flush_releases(), look or move that has found that out, and before that ends. It must be
+  // remembered, durably, that the mirror is stale; until it is, no change may be answered that ends
+  // after this call: its caller sees to that.
   std::function<void()> on_mirror_lost;
   // Called when appends do not end in time, since the image does not get synced: until they do,
   // takes_writes() is false. And when they have ended.
@@ -215,6 +220,10 @@ class WriteMemory {
     WriteSubject subject;
     std::uint64_t order = 0;
   };
+  struct SyncCounts {
+    std::uint64_t primary = 0;
+    std::uint64_t mirror = 0;
+  };
   struct LogWaiter {  // In append(), in order of arrival.
     LogWaiter* next = nullptr;
     Condition turn;
@@ -249,15 +258,18 @@ class WriteMemory {
   void copy_to_mirror(const BufferList& data);
   void drop_mirror();
   void finish(Entry& entry);
-  void doubt(const WriteSubject& subject);
+  void doubt(const Entry& entry);
   Task<void> free_released();
+  Task<Error> flush_in_gate();
   void release_now(std::uint32_t slot);
 
   // write_memory_final.cc
   bool to_host() const noexcept;
-  Task<Error> append_in_time(std::uint32_t slot, Patience patience, std::uint64_t* left);
+  Task<Error> append_in_time(std::uint32_t slot);
   Task<void> append_detached(std::uint32_t slot);
   void set_stalled(bool stalled);
+  SyncCounts sync_counts() const noexcept;
+  bool has_gone_on(const SyncCounts& since) const noexcept;
   bool in_doubt(const Uuid& device, const Extent& extent, std::uint64_t but = 0) const;
 
   // write_memory_check.cc
@@ -299,8 +311,12 @@ class WriteMemory {
   std::uint64_t held_bytes_ = 0;
   std::vector<Released> released_;  // Until flush_releases() has made it final.
   std::vector<Released> leaving_;   // Of these it is about to.
-  // Since the memory has failed: blocks of which a write may come back, first and end.
-  std::map<Uuid, std::multimap<Lba, Lba>> doubtful_;
+  struct Doubt {
+    Lba end = 0;
+    std::uint64_t order = 0;
+  };
+  // Since the memory has failed: blocks of which a write may come back, by the first.
+  std::map<Uuid, std::multimap<Lba, Doubt>> doubtful_;
   std::uint64_t checks_ = 0;
   std::uint64_t mended_bytes_ = 0;
   std::vector<std::uint32_t> held_releases_;  // Until records that are being moved have arrived.

@@ -18,6 +18,7 @@
 #include "nvram/image.h"
 #include "nvram/image_layout.h"
 #include "nvram/record_log.h"
+#include "runtime/in_time.h"
 
 namespace sandbay::nvram {
 
@@ -295,6 +296,11 @@ Task<Error> Nvram::close() {
   if (error == Error::kNone) error = co_await save_header();
   header_lock_.unlock();
   fail(Error::kClosed);
+  co_return error;
+}
+
+Task<Error> Nvram::close(TimePoint deadline) {
+  const Error error = co_await in_time(close(), deadline);
   co_return error;
 }
 

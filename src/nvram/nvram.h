@@ -134,6 +134,9 @@ class Nvram {
   // Makes everything durable and marks the image clean, so that it is trusted even after a restart
   // of the host. Logs are idle. The regions may be destroyed before or after.
   Task<Error> close();
+  // The same. kTimedOut: the image's disk did not end that by the deadline; then all of this must
+  // stay, for it is still used, and the image is left as after a kill.
+  Task<Error> close(TimePoint deadline);
 
   Battery& battery() noexcept { return battery_; }
   // Whether a write that is in here needs no flushed drive to be called safe: the battery is good,
@@ -160,6 +163,7 @@ class Nvram {
   // The image that this one was an older copy of until this opening.
   const std::optional<ImageId>& older_copy_of() const noexcept { return older_copy_of_; }
   std::uint64_t sync_count() const noexcept { return rounds_ended_; }  // Shared syncs so far.
+  bool syncing() const noexcept { return round_running_; }
   Executor& home() const noexcept { return home_; }
 
   // An emulated power cut: with a good battery the content stays, otherwise every region reports

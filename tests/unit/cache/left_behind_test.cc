@@ -63,6 +63,14 @@ TEST_CASE("A volume that is gone leaves nothing in the cache but what others may
     stack.below.hung.release();
     co_await gate.close();
     REQUIRE_FALSE(stack.cache.volumes().contains(5));
+    // Reading ahead for it, which nobody waits for, does not bring it back.
+    stack.below.hung.hang();
+    co_await advise(stack, 60000, kMiB, 6);
+    stack.cache.forget_volume(6);
+    stack.below.hung.release();
+    co_await stack.home.sleep_for(std::chrono::milliseconds(100));
+    REQUIRE_FALSE(stack.cache.volumes().contains(6));
+    REQUIRE(stack.cache.counters().read_ahead_unread_bytes == 0);
     // Its number is as good as new.
     REQUIRE(stack.cache.volume_state(7).mode == Mode::kWriteBack);
     REQUIRE(stack.counters(7).writes == 0);
