@@ -194,10 +194,10 @@ Task<Error> RemoteTarget::renew_on(std::shared_ptr<RemoteLink> link) {
     const Result<std::string> answer = co_await link->session->text(std::move(request));
     const auto pairs = parse_text(answer.value_or(std::string()));
     if (answer.has_value() && pairs.has_value()) {
-      const bool taken = std::ranges::any_of(*pairs, [&](const KeyValue& pair) {
-        return pair.key == key && !is_reserved_answer(pair.value);
-      });
-      error = taken ? Error::kNone : Error::kPermission;
+      const auto said = std::ranges::find(*pairs, key, &KeyValue::key);
+      if (said != pairs->end()) {
+        error = is_reserved_answer(said->value) ? Error::kPermission : Error::kNone;
+      }
     }
   }
   if (error == Error::kNone) link->session->set_key(key, options_.claim->accepted());

@@ -72,6 +72,7 @@ class RemoteTarget {
   Executor& home() const noexcept { return home_; }
   const std::string& name() const noexcept { return options_.name; }
   Endpoint endpoint() const noexcept { return options_.session.endpoint; }
+  Duration patience() const noexcept { return options_.patience; }
   bool up() const noexcept { return link_ != nullptr && link_->session->up(); }
   std::size_t connections_up() const noexcept {
     return link_ == nullptr ? 0 : link_->session->connections_up();
@@ -81,8 +82,8 @@ class RemoteTarget {
   std::uint64_t logins() const noexcept { return logins_; }
   const std::vector<std::unique_ptr<RemoteUnit>>& units() const noexcept { return units_; }
 
-  // Claims anew on the session that is there: a new token, say. kNotReady: there is none.
-  // kPermission: the target does not take it, and the session goes.
+  // Claims anew on the session that is there: a new token, say. kNotReady: there is none, or the
+  // target cannot keep it now. kPermission: the target does not take this lead's word any more.
   Task<Error> renew_claim();
 
   // For RemoteUnit. ------------------------------------------------------------------------------

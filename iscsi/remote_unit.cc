@@ -15,8 +15,9 @@
 namespace sandbay::iscsi {
 namespace {
 
-// A unit that is busy, or that has something to say first, is asked so often at most.
-constexpr unsigned kMostRepeats = 64;
+// A unit that has something to say first is asked so often at most, and one that is busy for the
+// patience that its target has.
+constexpr unsigned kMostAttentions = 64;
 constexpr Duration kBusyPause = std::chrono::milliseconds(20);
 constexpr std::size_t kStatusBytes = 24;  // GET LBA STATUS with one descriptor.
 
@@ -190,7 +191,8 @@ void RemoteUnit::learn(const RemoteUnitFacts& facts) {
 }
 
 Task<void> RemoteUnit::perform(Exchange* exchange, const Request* request) {
-  for (unsigned count = 0;; ++count) {
+  const TimePoint patient_until = home().now() + target_.patience();
+  for (unsigned attentions = 0;;) {
     const std::shared_ptr<RemoteLink> link = target_.link();
     exchange->completion = {};
     if (request->cancellation != nullptr && request->cancellation->cancelled()) {
@@ -223,9 +225,13 @@ Task<void> RemoteUnit::perform(Exchange* exchange, const Request* request) {
                             result.sense_key() == scsi::SenseKey::kAbortedCommand);
     const bool busy = answered && (result.status == scsi::Status::kBusy ||
                                    result.status == scsi::Status::kTaskSetFull);
-    if ((!attention && !busy) || count == kMostRepeats) co_return;
-    if (attention) target_.notice_attention();
-    if (busy) co_await home().sleep_for(kBusyPause);
+    if (attention && attentions++ < kMostAttentions) {
+      target_.notice_attention();
+    } else if (busy && home().now() < patient_until) {
+      co_await home().sleep_for(kBusyPause);
+    } else {
+      co_return;
+    }
   }
 }
 

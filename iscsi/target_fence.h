@@ -5,7 +5,10 @@
 // anything of an older session is touched: sessions of another owner that are there keep the
 // newcomer out, whatever it proves; those of the same owner are ended, with their commands finished
 // or aborted, before take() is asked. So nothing that an old lead sent lands after a new one has
-// been let in. A connection that joins a session has its TSIH, and is not asked.
+// been let in, but for one thing: a write that a device below neither ends nor gives back within a
+// second is given up, and may land later. Until it has ended the unit answers BUSY to writes over
+// it (scsi/logical_unit.h), so that it overtakes none; reads may see either content meanwhile. A
+// connection that joins a session has its TSIH, and is not asked.
 //
 // Everything is called on the server's home. Outlives the server.
 #pragma once

@@ -161,11 +161,12 @@ void Session::answer_text(ConnectionLink& link, const TextRequest& request) {
 namespace {
 
 // Of a lead that is logged in: what it claims from now on.
-Task<bool> renew_claim(TargetFence* fence, std::string owner, std::string claim) {
+Task<LoginStatus> renew_claim(TargetFence* fence, std::string owner, std::string claim) {
   TargetFence::Verdict verdict = fence->judge(claim);
-  if (verdict.status != LoginStatus::kSuccess || verdict.owner != owner) co_return false;
+  if (verdict.status != LoginStatus::kSuccess) co_return verdict.status;
+  if (verdict.owner != owner) co_return LoginStatus::kAuthorizationFailure;
   verdict = co_await fence->take(std::move(claim));
-  co_return verdict.status == LoginStatus::kSuccess;
+  co_return verdict.status;
 }
 
 }  // namespace
@@ -200,11 +201,15 @@ Task<std::optional<std::string>> Session::text_reply(ConnectionLink& link, std::
   const auto& said = negotiator.result().private_keys;
   const auto claim = said.find(std::string(kLeadKey));
   if (options_.fence != nullptr && claim != said.end()) {
-    const bool kept = co_await invoke_on(
+    const LoginStatus status = co_await invoke_on(
         *options_.fence_home, renew_claim(options_.fence, options_.owner, claim->second));
+    const bool refused = status == LoginStatus::kAuthorizationFailure;
     for (KeyValue& pair : answers) {
-      if (pair.key == kLeadKey && !kept) pair.value = kRejectValue;
+      if (pair.key == kLeadKey && refused) pair.value = kRejectValue;
     }
+    // Not now: the answer says nothing of it.
+    const bool keeps = refused || status == LoginStatus::kSuccess;
+    if (!keeps) std::erase_if(answers, [](const KeyValue& pair) { return pair.key == kLeadKey; });
   }
   answer += format_text(answers);
   co_return answer;

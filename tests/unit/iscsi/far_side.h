@@ -37,12 +37,15 @@ class FarDevice final : public Layer {
   }
   const Geometry& geometry() const noexcept override { return geometry_; }
   Geometry& change() noexcept { return geometry_; }
+  // The next write takes so long, whoever gives it up.
+  void hold_next_write(Duration duration) { held_ = duration; }
   std::uint64_t writes() const noexcept { return writes_; }
 
  protected:
   Task<Completion> read(Request request) override { return later(std::move(request)); }
   Task<Completion> write(Request request) override {
     ++writes_;
+    if (held_ > Duration{}) return much_later(std::move(request), std::exchange(held_, {}));
     return later(std::move(request));
   }
 
@@ -53,7 +56,14 @@ class FarDevice final : public Layer {
     Completion completion = co_await below().submit(std::move(request));
     co_return completion;
   }
+  Task<Completion> much_later(Request request, Duration pause) {
+    co_await home().sleep_for(pause);
+    request.cancellation = nullptr;
+    Completion completion = co_await below().submit(std::move(request));
+    co_return completion;
+  }
   Duration most_;
+  Duration held_{};
   Geometry geometry_;
   std::uint64_t writes_ = 0;
 };
@@ -73,12 +83,14 @@ class KeptFence final : public TargetFence {
     Verdict verdict = judge(claim);
     const auto parsed = parse_lead_claim(claim);
     co_await Executor::current().sleep_for(std::chrono::milliseconds(3));
-    if (parsed) kept = LeadRecord{.group = parsed->group, .step = parsed->proposed};
+    if (full) verdict.status = LoginStatus::kServiceUnavailable;
+    if (parsed && !full) kept = LeadRecord{.group = parsed->group, .step = parsed->proposed};
     co_return verdict;
   }
   void refused(std::string who, std::string why) override { told.push_back(who + ": " + why); }
 
   std::optional<LeadRecord> kept;
+  bool full = false;  // Can keep nothing new.
   std::vector<std::string> told;
 };
 
@@ -119,6 +131,8 @@ class FarSide {
   FarDevice& device() { return *device_; }
   TargetServer& server() { return *server_; }
   TestClaim& claim() { return *claim_; }  // Of the lead that is there.
+  // Before start(): LUN 4 has the same name as LUN 3.
+  void add_twin() { has_twin_ = true; }
   void set_patience(Duration patience) { patience_ = patience; }
 
   Task<void> start() {
@@ -132,8 +146,14 @@ class FarSide {
     options.product = "data";
     unit_ = std::make_unique<scsi::LogicalUnit>(*device_, options);
     router_ = std::make_unique<scsi::TaskRouter>(world_->executors());
-    const Error added = co_await router_->add(3, unit_.get());
+    Error added = co_await router_->add(3, unit_.get());
     CHECK(added == Error::kNone);
+    options.uuid.fill(0x5B);
+    if (has_twin_) {
+      twin_ = std::make_unique<scsi::LogicalUnit>(*device_, options);
+      added = co_await router_->add(4, twin_.get());
+      CHECK(added == Error::kNone);
+    }
     ServerLimits limits;
     limits.nop_in_interval = std::chrono::seconds(1);
     limits.nop_in_timeout = std::chrono::seconds(2);
@@ -159,11 +179,15 @@ class FarSide {
     co_await server_->shutdown();
     server_.reset();
     co_await router_->remove(3);
+    if (has_twin_) co_await router_->remove(4);
     co_await router_->close();
     router_.reset();
-    const bool closed = co_await unit_->close(world_->now() + std::chrono::minutes(5));
+    bool closed = co_await unit_->close(world_->now() + std::chrono::minutes(5));
     CHECK(closed);
     unit_.reset();
+    if (has_twin_) closed = co_await twin_->close(world_->now() + std::chrono::minutes(5));
+    CHECK(closed);
+    twin_.reset();
   }
 
   RemoteTargetOptions options(RemoteClaim* claim) const {
@@ -203,6 +227,8 @@ class FarSide {
   std::unique_ptr<MemoryDevice> memory_;
   std::unique_ptr<FarDevice> device_;
   std::unique_ptr<scsi::LogicalUnit> unit_;
+  std::unique_ptr<scsi::LogicalUnit> twin_;
+  bool has_twin_ = false;
   std::unique_ptr<scsi::TaskRouter> router_;
   std::unique_ptr<TargetServer> server_;
 };
