@@ -10,6 +10,7 @@
 
 #include "group/listening.h"
 #include "group/place.h"
+#include "group/role.h"
 #include "group/running_group.h"
 #include "group/units.h"
 #include "runtime/known.h"
@@ -81,11 +82,11 @@ Task<RunningGroup::Outcome> RunningGroup::assemble() {
     outcome = attach(volume);
     if (!outcome) co_return outcome;
   }
-  tell_places();
   outcome = co_await forget_clearing();
   if (!outcome) co_return outcome;
   outcome = co_await open_snapshots();
   if (!outcome) co_return outcome;
+  tell_places();
   server_ = iscsi::TargetServer::create(configuration_.limits, [](const iscsi::ServerEvent& event) {
     const bool warning = event.severity == iscsi::EventSeverity::kWarning;
     spdlog::log(warning ? spdlog::level::warn : spdlog::level::info, "{}", event.text);
@@ -103,7 +104,8 @@ Task<RunningGroup::Outcome> RunningGroup::assemble() {
   if (discovery != Error::kNone) {
     co_return std::unexpected(fmt::format("{}: discovery: {}", configuration_.file, message));
   }
-  spawn(run_schedules());
+  // Without portals nobody is served: whoever only looks takes and deletes no snapshot.
+  if (!configuration_.portals.empty()) spawn(run_schedules());
   co_return open_portals();
 }
 
@@ -169,7 +171,15 @@ Task<RunningGroup::Outcome> RunningGroup::load(Loaded* loaded) {
   auto intents = co_await load_all(std::string(kIntentPrefix));
   if (!intents) co_return std::unexpected(intents.error());
   loaded->intents = std::move(*intents);
-  co_return Outcome{};
+  RoleFacts facts{.member = configuration_.lead.has_value()};
+  for (const PoolRecord& pool : loaded->pools) facts.pools.push_back(pool.name);
+  for (const auto& [name, entry] : loaded->volumes) {
+    const Backing backing = entry.first.specification.backing;
+    if (backing == Backing::kRaid || backing == Backing::kPool) facts.volumes.push_back(name);
+  }
+  const std::string refusal = co_await refusal_of_role(&store_, std::move(facts));
+  if (refusal.empty()) co_return Outcome{};
+  co_return std::unexpected(fmt::format("{}: {}", configuration_.file, refusal));
 }
 
 // Volumes that are about to be opened have their sets already.

@@ -143,6 +143,64 @@ Task<void> lead_and_member(std::filesystem::path base) {
   co_await stop(&lead);
 }
 
+// What the group with this text answers to a start.
+Task<std::string> try_start(std::string text, bool forget) {
+  auto configuration = parse_configuration(text, "x.toml");
+  if (!configuration.has_value()) co_return configuration.error().front();
+  if (forget) known(configuration->lead).forget = true;
+  Side side;
+  std::string error = co_await start(&side, std::move(*configuration));
+  co_await stop(&side);
+  co_return error;
+}
+
+// An array with volumes of its own is no member, and one that has a lead is no lead.
+Task<void> roles_change(std::filesystem::path base) {
+  const std::string own = "[group]\nname = \"array2\"\nstate = \"" + (base / "array").string() +
+                          "\"\n[[portal]]\nlisten = \"127.0.0.1:0\"\n" + kSets;
+  const std::string as_member = member_text(base / "array", "127.0.0.1:0");
+  {
+    Side array;
+    std::string error = co_await start(&array, *parse_configuration(own, "x.toml"));
+    CHECK(error == "");
+    CreateVolumeRequest request;
+    request.specification.name = "v";
+    request.specification.size_bytes = 8 * kMiB;
+    request.specification.backing = Backing::kRaid;
+    request.specification.raid = "a";
+    const auto made = co_await array.group->create_volume(request);
+    CHECK(made.has_value());
+    co_await stop(&array);
+    error = co_await try_start(as_member, false);
+    CHECK_THAT(error, Catch::Contains("volume \"v\""));
+    error = co_await start(&array, *parse_configuration(own, "x.toml"));
+    CHECK(error == "");
+    const auto deleted = co_await array.group->delete_volume("v", false);
+    CHECK(deleted.has_value());
+    co_await stop(&array);
+  }
+  Side member;
+  std::string error = co_await start(&member, *parse_configuration(as_member, "x.toml"));
+  CHECK(error == "");
+  if (!error.empty()) co_return;
+  Side lead;
+  const std::string text = lead_text(base / "lead", member.group->portals().front().listen);
+  error = co_await start(&lead, *parse_configuration(text, "lead.toml"));
+  CHECK(error == "");
+  const std::string reason = co_await store_reason(lead.group.get(), true);
+  CHECK(reason == "");
+  co_await stop(&lead);
+  co_await stop(&member);
+  error = co_await try_start(member_text(base / "lead", "127.0.0.1:0"), false);
+  CHECK_THAT(error, Catch::Contains("pool \"p\""));
+  error = co_await try_start(own, false);
+  CHECK_THAT(error, Catch::Contains("--forget-lead"));
+  error = co_await try_start(as_member, true);
+  CHECK(error == "");
+  error = co_await try_start(own, false);
+  CHECK(error == "");
+}
+
 }  // namespace
 
 TEST_CASE("What a file says of remote members and leads is read", "[configuration][remote]") {
@@ -174,6 +232,11 @@ TEST_CASE("Mistakes about remote members and leads are told", "[configuration][r
   check_mistake(head("g", "") + remote + "\"10.0.0.2\"\n[[member.drive]]\nname = \"d\"\n", "drive");
   check_mistake(head("g", "") + remote + "\"10.0.0.2\"\n" + remote + "\"10.0.0.3\"\n", "another");
   check_mistake(head("g", "role = \"boss\"\n"), "is no role");
+  std::string many = head("g", "");
+  for (int i = 0; i < 40; ++i) {
+    many += "[[member]]\nname = \"m" + std::to_string(i) + "\"\nremote = \"10.0.0.2\"\n";
+  }
+  check_mistake(many, "members are too many");
   check_mistake(head("g", "") + "[lead]\n", "is of a member's file");
   check_mistake(head("g", "role = \"member\"\n") + "[[volume]]\nname = \"v\"\nsize = \"4MiB\"\n",
                 "the lead's affair");
@@ -181,6 +244,14 @@ TEST_CASE("Mistakes about remote members and leads are told", "[configuration][r
                     "[lead]\nmutual_chap_user = \"u\"\n"
                     "mutual_chap_secret = \"abcdefghijklmnop\"\n",
                 "without CHAP");
+}
+
+TEST_CASE("Nobody shows a lead what volumes of its own stand on", "[remote]") {
+  const testing::ScratchDirectory scratch;
+  auto reactors = ReactorGroup::create({.count = 1, .memory_limit_bytes = std::size_t{128} << 20});
+  REQUIRE(reactors.has_value());
+  const std::filesystem::path base = scratch.file("");
+  (*reactors)->run([&] { return roles_change(base); });
 }
 
 TEST_CASE("A remote member's sets are stores, and go and come with it", "[remote]") {
