@@ -114,13 +114,15 @@ class Owners {
 
 void read_members(TableReader& root, Mistakes& mistakes, Configuration& configuration) {
   std::size_t index = 0;
+  std::uint32_t line = 0;
   for (const Value* section : root.tables("member")) {
+    line = section->line;
     mistakes.inside(fmt::format("member[{}].", ++index));
     read_member(*section, mistakes, configuration);
     mistakes.inside("");
   }
   if (index > kMostMembers) {
-    mistakes.add(configuration.members.back().line, "member",
+    mistakes.add(line, "member",
                  fmt::format("{} members are too many; write at most {}", index, kMostMembers));
   }
   Hardwares others = all_hardware(configuration);

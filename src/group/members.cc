@@ -91,6 +91,8 @@ Task<Members::Outcome> Members::start(ControllerCache::VolumePlaces places) {
     const std::string wrong = co_await each->start();
     if (!wrong.empty()) co_return std::unexpected(wrong);
   }
+  const TimePoint deadline = Executor::current().now() + RemoteMember::kStartPatience;
+  for (RemoteMember* const each : remote_) co_await each->arrive(deadline);
   co_return Outcome{};
 }
 

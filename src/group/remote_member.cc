@@ -13,10 +13,10 @@ namespace sandbay::group {
 
 namespace {
 
-// How long a start waits for a member: not all of its volumes should be away for a moment.
-constexpr Duration kStartPatience = std::chrono::seconds(3);
 // A backup of the state directory that is older than that does harm to nobody.
 constexpr Duration kRenewInterval = std::chrono::seconds(10);
+// Whether one is back to which a claim is due.
+constexpr Duration kLookEvery = std::chrono::seconds(1);
 constexpr std::size_t kMostKnown = 256;
 
 std::string key_of(const std::string& member) { return "remote/" + member + "/"; }
@@ -96,10 +96,12 @@ Task<std::string> RemoteMember::start() {
   const bool entered = gate_.enter();
   assert(entered);
   spawn(work());
-  const TimePoint deadline = home_.now() + kStartPatience;
+  co_return std::string();
+}
+
+Task<void> RemoteMember::arrive(TimePoint deadline) {
   bool waiting = true;
   while (waiting && !target_.up()) waiting = co_await wake_.wait_until(deadline);
-  co_return std::string();
 }
 
 Task<void> RemoteMember::stop() {
@@ -128,16 +130,25 @@ Task<std::string> RemoteMember::load() {
   co_return std::string();
 }
 
+// The member says only as much of a name as SCSI has room for: two sets may have the same.
+std::string RemoteMember::free_name(const Uuid& set, std::string wanted) const {
+  const bool taken = std::ranges::any_of(known_, [&](const auto& other) {
+    return other.first != set && other.second.set.name == wanted;
+  });
+  constexpr std::size_t kEnough = 8;
+  return taken ? wanted + "-" + format_uuid(set).substr(0, kEnough) : wanted;
+}
+
 void RemoteMember::learn() {
   for (const auto& unit : target_.units()) {
     const iscsi::RemoteUnitFacts& facts = unit->facts();
     const auto uuid = parse_hex16(facts.serial);
     if (!uuid) continue;
-    Known& known = known_[*uuid];
     MemberSet set{.uuid = *uuid,
-                  .name = name() + "/" + facts.product,
+                  .name = free_name(*uuid, name() + "/" + facts.product),
                   .level = level_in(facts.revision),
                   .byte_count = facts.geometry.block_count * facts.geometry.block_bytes};
+    Known& known = known_[*uuid];
     const bool same = known.set.name == set.name && known.set.level == set.level &&
                       known.set.byte_count == set.byte_count;
     known.stored = known.stored && same;
@@ -166,16 +177,28 @@ Task<void> RemoteMember::work() {
     co_await wake_.wait_until(renew);
     if (stopping_) break;
     co_await keep_known();
-    if (!target_.up()) continue;
     if (home_.now() < renew) continue;
+    if (!target_.up()) {
+      renew = home_.now() + kLookEvery;
+      continue;
+    }
     const Error error = co_await target_.renew_claim();
     renew = home_.now() + kRenewInterval;
-    if (error != Error::kPermission) continue;
+    const bool news = error == Error::kPermission && !outdone_;
+    outdone_ = error == Error::kPermission || (outdone_ && error != Error::kNone);
+    if (!news) continue;
     events_.add({.severity = Severity::kError,
                  .kind = "member",
                  .text = fmt::format("member {}: does not take this lead's word any more: another "
                                      "one has taken it over",
                                      name())});
+  }
+}
+
+void RemoteMember::note_use(const Uuid& set, metadata::Batch& batch) {
+  const auto found = known_.find(set);
+  if (found != known_.end()) {
+    batch.put(key_of(name()) + format_uuid(set), encode(found->second.set));
   }
 }
 

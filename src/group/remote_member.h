@@ -7,6 +7,7 @@
 // Executor 0.
 #pragma once
 
+#include <chrono>
 #include <functional>
 #include <map>
 #include <memory>
@@ -31,9 +32,13 @@ class RemoteMember final : public Member {
                EventLog& events, Uuid group, Uuid lead);
   ~RemoteMember() override;  // After stop().
 
-  // Waits a little for the member to be there; one that is not comes later. Only metadata that
-  // cannot be read are an error: half a sentence.
+  // How long a start waits for members: not all of their volumes should be away for a moment.
+  static constexpr Duration kStartPatience = std::chrono::seconds(3);
+
+  // Begins to look for it. Only metadata that cannot be read are an error: half a sentence.
   Task<std::string> start();
+  // Ends when it is there, or at the deadline; one that is not comes later.
+  Task<void> arrive(TimePoint deadline);
   Task<void> stop();
 
   std::string place() const override;
@@ -43,7 +48,8 @@ class RemoteMember final : public Member {
   std::string refusal(const Uuid& set) const override;
   std::string name_of(const Uuid& set) const override;
   std::optional<Uuid> find_set(const std::string& name) const override;
-  void note_use(const Uuid& /*set*/, metadata::Batch& /*batch*/) override {}
+  // A pool's map does not name a set of which it is not known whose it is.
+  void note_use(const Uuid& set, metadata::Batch& batch) override;
   void on_sets_changed(std::function<void()> callback) override {
     sets_changed_ = std::move(callback);
   }
@@ -60,6 +66,7 @@ class RemoteMember final : public Member {
                                                const Uuid& group, LeadLedger& ledger);
   iscsi::RemoteUnit* unit_of(const Uuid& set) const;
   void learn();
+  std::string free_name(const Uuid& set, std::string wanted) const;
   Task<std::string> load();
   Task<void> keep_known();
   Task<void> work();
@@ -74,6 +81,7 @@ class RemoteMember final : public Member {
   std::function<void()> sets_changed_;
   Condition wake_;
   bool stopping_ = false;
+  bool outdone_ = false;  // The member has said that another one leads it.
   Gate gate_;
 };
 
