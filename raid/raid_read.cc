@@ -23,10 +23,11 @@ constexpr std::uint64_t kMostGapBytes = std::uint64_t{128} << 10;
 // That wait at once; what finds no room is found again by the next read, or by verify.
 constexpr std::size_t kMostRepairs = 256;
 
-// Whether a parity stripe can be computed without these and what is away.
+// Whether a stripe can be had without these and what is away.
 bool enough_without(const SetDrives& drives, std::uint64_t stripe, MemberSet members) {
-  const MemberSet without = members | drives.unreadable(stripe);
-  return static_cast<unsigned>(std::popcount(without)) <= drives.layout().parity_chunks();
+  const Layout& layout = drives.layout();
+  const auto without = static_cast<unsigned>(std::popcount(members | drives.unreadable(stripe)));
+  return without <= (layout.mirrored() ? layout.width() - 1 : layout.parity_chunks());
 }
 
 }  // namespace
@@ -39,6 +40,7 @@ struct RaidSet::ReadRun {
   std::uint64_t blocks = 0;
   std::size_t first_piece = 0;  // Of a chain through next_of.
   std::size_t last_piece = 0;
+  bool sole = false;  // Nothing makes up for the drive in one of them: it is waited for.
   DriveIo io;
 };
 
@@ -235,12 +237,14 @@ Task<void> RaidSet::read_runs(FrameVector<ReadPiece>* pieces, bool disable_page_
     const Lba first = on_drive(stripe, piece.position.row);
     piece.late = piece.again = around(drives_.role(role).drive, stripe, piece.member, first);
     if (piece.late) continue;
+    const bool sole = !enough_without(drives_, stripe, MemberSet{1} << piece.member);
     std::size_t& last = last_run[role];
     const Lba end = last != kNone ? runs[last].first + runs[last].blocks : 0;
     if (last != kNone && first >= end && first - end <= most_gap && add_gap(&piece, first - end)) {
       next[runs[last].last_piece] = i;
       runs[last].last_piece = i;
       runs[last].blocks = first + piece.rows - runs[last].first;
+      runs[last].sole |= sole;
       continue;
     }
     last = runs.size();
@@ -249,7 +253,8 @@ Task<void> RaidSet::read_runs(FrameVector<ReadPiece>* pieces, bool disable_page_
                     .first = first,
                     .blocks = piece.rows,
                     .first_piece = i,
-                    .last_piece = i});
+                    .last_piece = i,
+                    .sole = sole});
   }
   for (ReadRun& run : runs) {
     Request below;
@@ -262,7 +267,7 @@ Task<void> RaidSet::read_runs(FrameVector<ReadPiece>* pieces, bool disable_page_
     run.io = run.drive->start(std::move(below));
   }
   for (ReadRun& run : runs) {
-    if (layout_.redundancy() > 0 && drives_.unverified_count() == 0) {
+    if (!run.sole && drives_.unverified_count() == 0) {
       co_await run.io.wait_or_slow();
     } else {
       co_await run.io.wait();
@@ -425,7 +430,7 @@ Task<void> RaidSet::read_held(ReadPiece* piece) {
   // no medium error.
   MemberSet slow = limping(stripe);
   if (piece->late && !enough_without(drives_, stripe, slow | self)) slow = 0;
-  if (piece->late) slow |= self;
+  if (piece->late && enough_without(drives_, stripe, self)) slow |= self;
   const MemberSet avoid = medium_error ? self : slow;
   piece->error = co_await recover_rows(stripe, MemberSet{1} << wanted, row, piece->rows, avoid,
                                        &lanes, &bad_row);

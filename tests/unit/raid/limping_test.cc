@@ -62,6 +62,32 @@ Task<void> limp(Executor* home, SetShape shape) {
   co_await rig.end();
 }
 
+// Where drives are away and nothing makes up for a slow one any more, what it has is read once and
+// waited for.
+Task<void> limp_alone(Executor* home, SetShape shape) {
+  SetRig rig(*home, shape);
+  co_await rig.create();
+  co_await rig.fill();
+  co_await rig.verify_all();
+  const Layout& layout = rig.set->layout();
+  for (unsigned role = 0; role < layout.redundancy(); ++role) {
+    CHECK(rig.drives->drop(role, DropReason::kMissing, "the test says so"));
+  }
+  co_await rig.drives->settled();
+  const unsigned slow = layout.redundancy();
+  const Duration delay = 4 * DrivePolicy{}.slow_read;
+  rig.devices[slow]->slow_reads(delay);
+  const std::uint64_t before = rig.devices[slow]->counts.reads;
+  for (unsigned i = 0; i < 20; ++i) {
+    const Duration took = co_await time_of_read(&rig, slow, i);
+    CHECK(took >= delay / 2);
+    CHECK(took < delay + delay / 2);
+  }
+  const std::uint64_t probes = rig.drives->drive(slow)->counters().probes;
+  CHECK(rig.devices[slow]->counts.reads <= before + 20 + probes);
+  co_await rig.end();
+}
+
 // One that has been well for long, but that nobody has read, does not keep another from being read
 // around.
 Task<void> one_after_another(Executor* home) {
@@ -106,6 +132,16 @@ TEST_CASE("A drive that is known to limp is read around at once, and asked now a
         SetShape{Level::kRaid5, 4, 0, 4096, true}}) {
     CAPTURE(describe(shape.level), shape.integrity);
     in_world(12, [&shape](Executor& home) { return limp(&home, shape); });
+  }
+}
+
+TEST_CASE("A slow drive that nothing makes up for is asked once and waited for",
+          "[raid][limping]") {
+  for (const SetShape& shape :
+       {SetShape{Level::kRaid5, 4}, SetShape{Level::kRaid6, 5}, SetShape{Level::kRaid1, 2},
+        SetShape{Level::kRaid10, 4}, SetShape{Level::kRaid5, 4, 0, 4096, true}}) {
+    CAPTURE(describe(shape.level), shape.integrity);
+    in_world(15, [&shape](Executor& home) { return limp_alone(&home, shape); });
   }
 }
 
