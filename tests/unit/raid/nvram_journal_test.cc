@@ -2,6 +2,7 @@
 
 #include "raid/nvram_journal.h"
 
+#include <array>
 #include <string>
 #include <vector>
 
@@ -257,6 +258,55 @@ TEST_CASE("Records of another life of the journal are not replayed", "[raid]") {
   CHECK(loss.found.updates.size() == expected.updates);
   CHECK(loss.found.all_lost == (expected.updates == 0));
   CHECK(loss.reset == Error::kNone);
+}
+
+// Appends until one fails; they are told apart by what is seen while one waits.
+Task<void> append_until_refused(Executor* home, NvramJournal* journal, unsigned* appended,
+                                Error* refusal) {
+  const JournalWrite write{.role = 1, .extent = {.first = 8, .block_count = 8}};
+  const std::vector<std::byte> bytes(std::size_t{8} * 512, std::byte{0xa5});
+  const BufferList payload = pool_payload(*home, bytes);
+  while (*refusal == Error::kNone) {
+    const auto ticket =
+        co_await journal->append({.stripe = 1, .writes = {&write, 1}, .payload = &payload});
+    if (ticket.has_value()) {
+      ++*appended;
+    } else {
+      *refusal = ticket.error();
+    }
+  }
+}
+
+Task<void> refuse_waiting(Executor* home, nvram::Durability durability) {
+  nvram::SimulatedBoard board(kBoardBytes);
+  Opened opened = co_await open(home, &board, options(durability));
+  const auto found = co_await opened.journal->recover();
+  CHECK(found.has_value());
+  const Error reset = co_await opened.journal->reset();
+  CHECK(reset == Error::kNone);
+  unsigned appended = 0;
+  std::array<Error, 2> refusals = {Error::kNone, Error::kNone};
+  for (Error& refusal : refusals) {  // One waits for room, and another for its turn.
+    spawn(append_until_refused(home, opened.journal.get(), &appended, &refusal));
+  }
+  co_await home->sleep_for(std::chrono::seconds(5));
+  CHECK(appended > 3);
+  const unsigned before = appended;
+  CHECK(refusals == std::array{Error::kNone, Error::kNone});  // They wait.
+  opened.journal->refuse_waiting(Error::kNotReady);
+  co_await home->sleep_for(std::chrono::seconds(1));
+  CHECK(refusals == std::array{Error::kNotReady, Error::kNotReady});
+  Error later = Error::kNone;
+  co_await append_until_refused(home, opened.journal.get(), &appended, &later);
+  CHECK(later == Error::kNotReady);
+  CHECK(appended == before);
+}
+
+TEST_CASE("Who waits for room in a journal that is refused does not wait on", "[raid]") {
+  const auto durability = GENERATE(nvram::Durability::kProcess, nvram::Durability::kHost);
+  const auto world = sim::World::create({.seed = 4});
+  const bool ended = world->run([&] { return refuse_waiting(world->executors()[0], durability); });
+  REQUIRE(ended);
 }
 
 TEST_CASE("What the memory lost is said, and the journal goes on", "[raid]") {
