@@ -343,8 +343,8 @@ Task<void> RaidSet::compute_parities(Lanes* lanes, std::size_t lane_bytes) {
   fill_parities(data, layout_.parity_chunks(), *lanes, lane_bytes);
 }
 
-Task<Error> RaidSet::add_lost(std::uint64_t stripe, MemberSet members, std::uint32_t row,
-                              std::uint32_t rows) {
+void RaidSet::note_lost(std::uint64_t stripe, MemberSet members, std::uint32_t row,
+                        std::uint32_t rows) {
   for (unsigned member = 0; member < layout_.data_chunks(); ++member) {
     if (!has(members, member)) continue;
     const Extent extent{.first = layout_.lba({.stripe = stripe, .chunk = member, .row = row}),
@@ -355,6 +355,11 @@ Task<Error> RaidSet::add_lost(std::uint64_t stripe, MemberSet members, std::uint
                   fmt::format("blocks {} to {} are lost: they cannot be read or recovered",
                               extent.first, extent.end() - 1)});
   }
+}
+
+Task<Error> RaidSet::add_lost(std::uint64_t stripe, MemberSet members, std::uint32_t row,
+                              std::uint32_t rows) {
+  note_lost(stripe, members, row, rows);
   co_return co_await drives_.save_lost();
 }
 

@@ -71,7 +71,8 @@ RaidSet::RaidSet(Executor& home, SetDrives& drives, Journal* journal, RaidSetOpt
           std::min(geometry_.physical_block_bytes / geometry_.block_bytes, layout_.strip_blocks())),
       budget_(options_.scratch_bytes),
       scratch_(home, options_.scratch_bytes * 2),
-      no_room_until_(layout_.drive_count()) {
+      no_room_until_(layout_.drive_count()),
+      refused_until_(layout_.drive_count()) {
   zeroes_ = scratch_.try_allocate_contiguous(bytes_of(layout_.strip_blocks()));
   assert(!zeroes_.empty());
   std::memset(zeroes_.data(), 0, zeroes_.byte_count());
@@ -297,27 +298,49 @@ Task<Error> RaidSet::replay_write(std::uint64_t stripe, JournalWrite entry,
   Prepared prepared(drives_);
   const Error ready = co_await prepare_replay(stripe, entry, &prepared);
   if (ready != Error::kNone) co_return ready;
-  for (const auto& drive : {drives_.role(entry.role).drive, drives_.role(entry.role).replacement}) {
+  const SetDrives::RoleDrive both = drives_.role(entry.role);
+  for (Drive* drive : {both.drive, both.replacement}) {
     if (drive == nullptr) continue;
-    Request request;
-    request.operation = entry.zeroes ? Operation::kWriteZeroes : Operation::kWrite;
-    request.extent = entry.extent;
-    request.origin = Origin::kRebuild;
-    if (!payload.empty()) {
-      request.data = co_await scratch_.allocate(payload.size());
-      request.data.copy_from(payload);
-    }
-    const Completion completion = co_await drive->submit_metadata(std::move(request));
-    if (completion.error == Error::kNone) continue;
-    const bool reserved = of_entries(entry);
-    if (judge(entry.role, drive, completion.error, "replay of the journal", reserved)) continue;
-    Error error = completion.error == Error::kNoSpace ? Error::kNoSpace : Error::kNotReady;
-    if (completion.error == Error::kMediumError) {
-      error = co_await lose_written(entry.role, entry.extent);
-    }
+    const Error error = co_await replay_on(drive, entry, payload);
     if (error != Error::kNone) co_return error;
   }
   co_return Error::kNone;
+}
+
+// Where it is refused and the set cannot miss the drive, the physical blocks that cannot be written
+// are lost, with what is away there.
+Task<Error> RaidSet::replay_on(Drive* drive, JournalWrite entry,
+                               std::span<const std::byte> payload) {
+  Request request;
+  request.operation = entry.zeroes ? Operation::kWriteZeroes : Operation::kWrite;
+  request.extent = entry.extent;
+  request.origin = Origin::kRebuild;
+  if (!payload.empty()) {
+    request.data = co_await scratch_.allocate(payload.size());
+    request.data.copy_from(payload);
+  }
+  Error error = Error::kNone;
+  {
+    const Completion done = co_await drive->submit_metadata(std::move(request));
+    error = done.error;
+  }
+  if (judge(entry.role, drive, error, "replay of the journal", of_entries(entry))) {
+    co_return Error::kNone;
+  }
+  if (error != Error::kMediumError) {
+    co_return error == Error::kNoSpace ? Error::kNoSpace : Error::kNotReady;
+  }
+  const Lba first = entry.extent.first;
+  const std::uint64_t half = entry.extent.block_count / 2 / granule_;
+  const Lba middle = first - first % granule_ + std::max<std::uint64_t>(half, 1) * granule_;
+  if (middle >= entry.extent.end()) co_return co_await lose_written(entry.role, entry.extent);
+  JournalWrite part = entry;
+  part.extent.block_count = middle - first;
+  const std::size_t bytes = payload.empty() ? 0 : bytes_of(part.extent.block_count);
+  error = co_await replay_on(drive, part, payload.first(bytes));
+  if (error != Error::kNone) co_return error;
+  part.extent = {.first = middle, .block_count = entry.extent.end() - middle};
+  co_return co_await replay_on(drive, part, payload.subspan(bytes));
 }
 
 Task<Error> RaidSet::replay_journal(bool clean) {

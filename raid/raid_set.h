@@ -191,6 +191,7 @@ class RaidSet final : public BlockDevice {
   Task<Error> prepare_replay(std::uint64_t stripe, JournalWrite entry, Prepared* prepared);
   Task<Error> replay_write(std::uint64_t stripe, JournalWrite entry,
                            std::span<const std::byte> payload);
+  Task<Error> replay_on(Drive* drive, JournalWrite entry, std::span<const std::byte> payload);
   std::set<std::uint64_t> stripes_of(std::span<const LostUpdate> updates) const;
   void go_offline(const std::string& why);
   void begin_relief();
@@ -286,14 +287,32 @@ class RaidSet final : public BlockDevice {
                         const FrameVector<Target>& targets, std::uint32_t row) const;
   Task<Error> settle_refused(std::uint64_t stripe, const Unprotected* write,
                              const FrameVector<Target>* targets);
-  Task<Error> settle_refused_rows(std::uint64_t stripe, const Unprotected* write, MemberSet refused,
-                                  std::uint32_t row, std::uint32_t rows);
-  struct Taken {
-    std::uint32_t old_rows = 0;
-    std::uint32_t new_rows = 0;
+  struct LostRows {
+    MemberSet members = 0;
+    std::uint32_t row = 0;
+    std::uint32_t row_count = 0;
   };
-  Taken taken_of(const Unprotected& write, MemberSet parities, std::uint32_t row,
-                 std::uint32_t rows, Lanes* lanes) const;
+  // What has become of rows that were refused: of parity if it was that, else of data.
+  enum class Refused : std::uint8_t { kOld, kNew, kDivided, kUnreadable };
+  Task<Error> settle_refused_rows(std::uint64_t stripe, const Unprotected* write, WrittenRow here,
+                                  std::uint32_t row, std::uint32_t rows,
+                                  FrameVector<LostRows>* lost);
+  Task<Error> end_refused_rows(std::uint64_t stripe, const Unprotected* write, WrittenRow here,
+                               std::uint32_t row, std::uint32_t rows, Refused is, Lanes* lanes,
+                               FrameVector<LostRows>* lost);
+  static void lose_rows(MemberSet members, std::uint32_t row, std::uint32_t rows,
+                        FrameVector<LostRows>* lost);
+  void note_refused(std::uint64_t stripe, unsigned role);
+  std::uint32_t taken_of(const Unprotected& write, MemberSet members, std::uint32_t row,
+                         std::uint32_t rows, Lanes* lanes) const;
+  Task<bool> parities_old(const Unprotected* write, WrittenRow here, MemberSet away,
+                          std::uint32_t row, std::uint32_t rows, Lanes* lanes);
+  Task<void> follow_drives(std::uint64_t stripe, MemberSet members, std::uint32_t row,
+                           Lanes* lanes);
+  Task<void> compute_replacements(std::uint64_t stripe, MemberSet members, std::uint32_t row,
+                                  std::uint32_t rows);
+  static const OldRun* old_run(const Unprotected& write, unsigned member, std::uint32_t row,
+                               std::uint32_t rows);
   BufferList fresh_rows(const Unprotected& write, unsigned member, std::uint32_t row,
                         std::uint32_t rows) const;
   bool restore_parities(const Unprotected& write, MemberSet parities, std::uint32_t row,
@@ -301,7 +320,7 @@ class RaidSet final : public BlockDevice {
   void fit_parities(const Unprotected& write, MemberSet parities, MemberSet members,
                     std::uint32_t row, std::uint32_t rows, Lanes* lanes) const;
   Task<Error> put_rows(std::uint64_t stripe, const Unprotected* write, MemberSet members,
-                       std::uint32_t row, std::uint32_t rows);
+                       std::uint32_t row, std::uint32_t rows, FrameVector<LostRows>* lost);
 
   // raid_recover.cc; the stripe is held, exclusively where something is written.
   // Those that cannot be read are added to `failed`, and to `medium` if it is for a medium error:
@@ -336,6 +355,8 @@ class RaidSet final : public BlockDevice {
   Task<Error> settle_bad(std::uint64_t stripe, std::uint32_t row, MemberSet failed,
                          MemberSet medium, Lanes* lanes, Lanes* suspects);
   Task<void> recover_missing(MemberSet missing, std::uint32_t rows, Lanes* lanes);
+  // Not durable yet.
+  void note_lost(std::uint64_t stripe, MemberSet members, std::uint32_t row, std::uint32_t rows);
   Task<Error> add_lost(std::uint64_t stripe, MemberSet members, std::uint32_t row,
                        std::uint32_t rows);
   // These blocks of a role's drive could not be written, and there is no redundancy to go on
@@ -416,6 +437,7 @@ class RaidSet final : public BlockDevice {
   bool offline_ = false;
   std::string no_room_on_;                // The drive that lacked room last.
   std::vector<TimePoint> no_room_until_;  // By role: it is told again after that.
+  std::vector<TimePoint> refused_until_;  // By role, likewise of writes that it refused.
   bool lacking_told_ = false;             // That more drives fail than it survives.
   bool relieving_ = false;
   TimePoint last_host_io_{};

@@ -23,10 +23,22 @@ namespace sandbay::raid {
 
 namespace {
 
+// A drive that has refused a write within that time is not told of again.
+constexpr Duration kRefusedGoesOn = std::chrono::minutes(1);
+
 bool has(MemberSet set, unsigned member) { return (set >> member & 1) != 0; }
 
 bool covers(std::uint32_t first, std::uint32_t count, std::uint32_t row) {
   return first <= row && row < first + count;
+}
+
+// From one list into another of at least its length.
+void copy(const BufferList& from, BufferList* into) {
+  std::size_t offset = 0;
+  for (std::size_t i = 0; i < from.slice_count(); ++i) {
+    into->copy_from(from[i].bytes(), offset);
+    offset += from[i].byte_count();
+  }
 }
 
 const Segment* segment_of(std::span<const Segment> segments, unsigned member, std::uint32_t row) {
@@ -86,10 +98,11 @@ RaidSet::WrittenRow RaidSet::written_at(std::uint64_t stripe, const Unprotected&
   return members;
 }
 
-// Run by run of rows that the same members are written and refused in.
+// Run by run of rows that the same members are written and refused in. What turns out to be lost is
+// remembered at the end, together, before the record is forgotten.
 Task<Error> RaidSet::settle_refused(std::uint64_t stripe, const Unprotected* write,
                                     const FrameVector<Target>* targets) {
-  const std::uint64_t lost_before = counters_.lost_blocks;
+  FrameVector<LostRows> lost;
   const MemberSet data = (MemberSet{1} << layout_.data_chunks()) - 1;
   MemberSet refused = 0;
   for (std::uint32_t row = 0; row < layout_.strip_blocks(); ++row) {
@@ -101,35 +114,42 @@ Task<Error> RaidSet::settle_refused(std::uint64_t stripe, const Unprotected* wri
     while (end < layout_.strip_blocks() && written_at(stripe, *write, *targets, end) == here) ++end;
     Error error = Error::kNone;
     if (here.refused != 0) {
-      error = co_await settle_refused_rows(stripe, write, here.refused, row, end - row);
+      error = co_await settle_refused_rows(stripe, write, here, row, end - row, &lost);
     } else if ((refused & ~data) != 0) {  // Its data has not been begun, and its parity is there.
-      error = co_await put_rows(stripe, write, here.written & data, row, end - row);
+      error = co_await put_rows(stripe, write, here.written & data, row, end - row, &lost);
     }
     if (error != Error::kNone) co_return error;
     row = end;
   }
-  if (counters_.lost_blocks != lost_before) co_return Error::kNone;  // That is told already.
-  const unsigned role = layout_.role(stripe, static_cast<unsigned>(std::countr_zero(refused)));
+  if (lost.empty()) {
+    note_refused(stripe, layout_.role(stripe, static_cast<unsigned>(std::countr_zero(refused))));
+    co_return Error::kNone;
+  }
+  for (const LostRows& rows : lost) note_lost(stripe, rows.members, rows.row, rows.row_count);
+  co_return co_await drives_.save_lost();
+}
+
+// Now and then: a cache tries again what was refused.
+void RaidSet::note_refused(std::uint64_t stripe, unsigned role) {
+  const TimePoint before = refused_until_[role];
+  if (home_.now() < before) return;
+  refused_until_[role] = home_.now() + kRefusedGoesOn;
   const Drive* drive = drives_.role(role).drive;
   drives_.tell({SetEvent::Kind::kWriteRefused, role,
                 fmt::format("drive {} refused a write of stripe {} for a bad place, and no "
                             "redundancy is left to go on without it; what was there is kept",
                             drive != nullptr ? drive->name() : "?", stripe)});
-  co_return Error::kNone;
 }
 
-// How much of a refused parity is there all the same, and how much is as it was, in rows.
-RaidSet::Taken RaidSet::taken_of(const Unprotected& write, MemberSet parities, std::uint32_t row,
-                                 std::uint32_t rows, Lanes* lanes) const {
-  Taken taken;
-  for (unsigned member = layout_.data_chunks(); member < layout_.width(); ++member) {
-    if (!has(parities, member)) continue;
-    for (std::uint32_t at = 0; at < rows; ++at) {
-      const BufferList there = (*lanes)[member].share(bytes_of(at), bytes_of(1));
-      ++(there.equals(fresh_rows(write, member, row + at, 1)) ? taken.new_rows : taken.old_rows);
-    }
+// Neighbouring rows become one.
+void RaidSet::lose_rows(MemberSet members, std::uint32_t row, std::uint32_t rows,
+                        FrameVector<LostRows>* lost) {
+  if (!lost->empty() && lost->back().members == members &&
+      lost->back().row + lost->back().row_count == row) {
+    lost->back().row_count += rows;
+  } else {
+    lost->push_back({.members = members, .row = row, .row_count = rows});
   }
-  return taken;
 }
 
 BufferList RaidSet::fresh_rows(const Unprotected& write, unsigned member, std::uint32_t row,
@@ -138,50 +158,175 @@ BufferList RaidSet::fresh_rows(const Unprotected& write, unsigned member, std::u
   return segment.data.share(bytes_of(row - segment.row), bytes_of(rows));
 }
 
-// Halves rows of which something cannot be read, or parity is old only in part.
+// In how many of these rows the members' lanes are what was to be written.
+std::uint32_t RaidSet::taken_of(const Unprotected& write, MemberSet members, std::uint32_t row,
+                                std::uint32_t rows, Lanes* lanes) const {
+  std::uint32_t taken = 0;
+  for (unsigned member = 0; member < layout_.width(); ++member) {
+    if (!has(members, member)) continue;
+    for (std::uint32_t at = 0; at < rows; ++at) {
+      const BufferList there = (*lanes)[member].share(bytes_of(at), bytes_of(1));
+      taken += there.equals(fresh_rows(write, member, row + at, 1)) ? 1 : 0;
+    }
+  }
+  return taken;
+}
+
+// Halves rows of which something cannot be read, down to a physical block, or parity is not the
+// same in all of them.
 Task<Error> RaidSet::settle_refused_rows(std::uint64_t stripe, const Unprotected* write,
-                                         MemberSet refused, std::uint32_t row, std::uint32_t rows) {
+                                         WrittenRow here, std::uint32_t row, std::uint32_t rows,
+                                         FrameVector<LostRows>* lost) {
   const MemberSet data = (MemberSet{1} << layout_.data_chunks()) - 1;
   const MemberSet away = drives_.unreadable(stripe);
-  MemberSet written = 0;
-  for (unsigned member = 0; member < layout_.width(); ++member) {
-    const bool here = segment_of(write->segments, member, row) != nullptr;
-    if (here && !has(away, member)) written |= MemberSet{1} << member;
-  }
-  const MemberSet refused_parities = refused & ~data;
-  const MemberSet looked_at = refused | (refused_parities != 0 ? written & data : 0);
+  const MemberSet parities = here.refused & ~data;
   Lanes lanes(layout_.width());  // As it is on the drives.
   MemberSet failed = 0;
   MemberSet medium = 0;
-  co_await read_members(stripe, looked_at, row, rows, &lanes, &failed, &medium);
+  co_await read_members(stripe, here.refused, row, rows, &lanes, &failed, &medium);
   if ((failed & ~medium) != 0) co_return Error::kNotReady;
-  const Taken taken = taken_of(*write, refused_parities & ~failed, row, rows, &lanes);
-  const bool divided = failed != 0 || (taken.old_rows != 0 && taken.new_rows != 0);
-  if (divided && rows > 1) {
-    const std::uint32_t half = rows / 2;
-    const Error error = co_await settle_refused_rows(stripe, write, refused, row, half);
-    if (error != Error::kNone) co_return error;
-    co_return co_await settle_refused_rows(stripe, write, refused, row + half, rows - half);
+  Refused is = failed != 0 ? Refused::kUnreadable : Refused::kOld;
+  if (failed == 0 && parities != 0) {
+    const std::uint32_t taken = taken_of(*write, parities, row, rows, &lanes);
+    const std::uint32_t all = rows * static_cast<std::uint32_t>(std::popcount(parities));
+    is = taken == all ? Refused::kNew : taken != 0 ? Refused::kDivided : Refused::kOld;
   }
-  const MemberSet lost = (away | refused) & data;
-  if (divided) co_return co_await add_lost(stripe, lost, row, rows);
-  // Data that parity speaks of already, or parity that fits the data.
-  MemberSet put = written & data;
-  if (refused_parities == 0 || taken.old_rows != 0) {
-    put = written & ~data & ~refused;
-    // If what is away was to be changed as well, only what parity said tells its old content.
-    const bool changes_away = std::ranges::any_of(write->pieces, [&](const WritePiece* piece) {
-      const Fragment& fragment = piece->fragment;
-      return has(away, fragment.member) && fragment.row < row + rows &&
-             row < fragment.row + fragment.row_count;
-    });
-    if (put == 0 || refused_parities == 0 || !changes_away) {
-      fit_parities(*write, put, looked_at & data, row, rows, &lanes);
-    } else if (!restore_parities(*write, put, row, rows)) {
-      co_return co_await add_lost(stripe, lost, row, rows);
+  if (is == Refused::kOld && parities != 0) {
+    co_await read_members(stripe, here.written & data & ~away, row, rows, &lanes, &failed, &medium);
+    if ((failed & ~medium) != 0) co_return Error::kNotReady;
+    is = Refused::kUnreadable;
+    if (failed == 0) {
+      const bool old = co_await parities_old(write, here, away, row, rows, &lanes);
+      is = old ? Refused::kOld : Refused::kDivided;
     }
   }
-  co_return co_await put_rows(stripe, write, put, row, rows);
+  const std::uint32_t least = is == Refused::kUnreadable ? granule_ : 1;
+  const std::uint32_t middle = row + std::max(rows / 2 / least, 1U) * least - row % least;
+  if ((is == Refused::kUnreadable || is == Refused::kDivided) && middle < row + rows) {
+    const std::uint32_t half = middle - row;
+    lanes.clear();
+    const Error error = co_await settle_refused_rows(stripe, write, here, row, half, lost);
+    if (error != Error::kNone) co_return error;
+    co_return co_await settle_refused_rows(stripe, write, here, middle, rows - half, lost);
+  }
+  co_return co_await end_refused_rows(stripe, write, here, row, rows, is, &lanes, lost);
+}
+
+// Data that parity speaks of already, or parity that fits the data: on the replacements of what is
+// away, too.
+Task<Error> RaidSet::end_refused_rows(std::uint64_t stripe, const Unprotected* write,
+                                      WrittenRow here, std::uint32_t row, std::uint32_t rows,
+                                      Refused is, Lanes* lanes, FrameVector<LostRows>* lost) {
+  const MemberSet data = (MemberSet{1} << layout_.data_chunks()) - 1;
+  const MemberSet away = drives_.unreadable(stripe);
+  co_await follow_drives(stripe, here.refused, row, lanes);
+  if (is == Refused::kNew) {
+    co_return co_await put_rows(stripe, write, here.written & data, row, rows, lost);
+  }
+  const MemberSet parities = here.written & ~data & ~here.refused;
+  // If what is away was to be changed as well, only what parity said tells its old content.
+  if (is == Refused::kOld && ((here.refused & data) != 0 || (here.changed & away) == 0)) {
+    const MemberSet there = (here.refused & data) != 0 ? here.refused : here.written & data & ~away;
+    fit_parities(*write, parities, there, row, rows, lanes);
+    co_return co_await put_rows(stripe, write, parities, row, rows, lost);
+  }
+  const MemberSet put = parities & ~away;
+  Error error = Error::kNone;
+  if (is == Refused::kOld && restore_parities(*write, put, row, rows)) {
+    error = co_await put_rows(stripe, write, put, row, rows, lost);
+  } else {
+    lose_rows((away | here.refused) & data, row, rows, lost);
+  }
+  if (error != Error::kNone || is == Refused::kUnreadable) co_return error;
+  co_await compute_replacements(stripe, parities & away, row, rows);
+  co_return Error::kNone;
+}
+
+// Of parities that are away, out of what is here. One that cannot be computed now has no
+// replacement any more.
+Task<void> RaidSet::compute_replacements(std::uint64_t stripe, MemberSet members, std::uint32_t row,
+                                         std::uint32_t rows) {
+  for (unsigned member = 0; member < layout_.width(); ++member) {
+    const unsigned role = layout_.role(stripe, member);
+    if (!has(members, member) || drives_.replacement(role) == nullptr) continue;
+    Lanes lanes(layout_.width());
+    std::uint32_t bad_row = 0;
+    const MemberSet self = MemberSet{1} << member;
+    const Error error = co_await recover_rows(stripe, self, row, rows, 0, &lanes, &bad_row);
+    if (error != Error::kNone) {
+      drives_.drop_replacement(role, "what it should have cannot be read");
+    } else {
+      co_await follow_drives(stripe, self, row, &lanes);
+    }
+  }
+}
+
+// Whether refused parities are what they were before the write. A drive that has put something else
+// there tells nothing of what is away. True, too, where that cannot be told: all that is away was
+// to be written, so parity was not read. The write's data is in lanes.
+Task<bool> RaidSet::parities_old(const Unprotected* write, WrittenRow here, MemberSet away,
+                                 std::uint32_t row, std::uint32_t rows, Lanes* lanes) {
+  const unsigned p = layout_.data_chunks();
+  const std::size_t lane_bytes = bytes_of(rows);
+  for (unsigned member = p; member < layout_.width(); ++member) {
+    if (!has(here.refused, member)) continue;
+    BufferList before;
+    if ((here.changed & away) != 0) {
+      const OldRun* run = old_run(*write, member, row, rows);
+      if (run == nullptr) continue;
+      before = run->data.share(bytes_of(row - run->row), lane_bytes);
+    } else {
+      before = co_await scratch_.allocate(lane_bytes);
+      copy(fresh_rows(*write, member, row, rows), &before);
+      BufferList there = co_await scratch_.allocate(lane_bytes);
+      for (unsigned changed = 0; changed < p; ++changed) {
+        if (!has(here.written, changed)) continue;
+        copy((*lanes)[changed], &there);
+        Difference difference;
+        difference.before() = there.share();
+        difference.after() = fresh_rows(*write, changed, row, rows);
+        (member == p ? difference.p() : difference.q()) = before.share();
+        difference.apply(changed, lane_bytes);
+      }
+    }
+    if (!(*lanes)[member].equals(before)) co_return false;
+  }
+  co_return true;
+}
+
+// What a replacement has taken and its drive has not is made what the drive has, which is in lanes
+// unless it cannot be read: else it would bring back what has been said to have failed, and parity
+// does not fit that.
+Task<void> RaidSet::follow_drives(std::uint64_t stripe, MemberSet members, std::uint32_t row,
+                                  Lanes* lanes) {
+  FrameVector<Target> targets;
+  for (unsigned member = 0; member < layout_.width(); ++member) {
+    if (!has(members, member)) continue;
+    const unsigned role = layout_.role(stripe, member);
+    Drive* replacement = drives_.role(role).replacement;
+    if (replacement == nullptr || (*lanes)[member].empty()) continue;
+    Request request;
+    request.operation = Operation::kWrite;
+    request.origin = Origin::kRebuild;
+    request.data = (*lanes)[member].share();
+    request.extent = {.first = on_drive(stripe, row),
+                      .block_count = request.data.byte_count() / geometry_.block_bytes};
+    const Extent extent = request.extent;
+    targets.push_back({role, replacement, extent, replacement->start(std::move(request))});
+  }
+  for (Target& target : targets) {
+    co_await target.io.wait();
+    judge(target.role, target.drive, target.io.take().error, "a write");
+  }
+}
+
+const OldRun* RaidSet::old_run(const Unprotected& write, unsigned member, std::uint32_t row,
+                               std::uint32_t rows) {
+  const auto run = std::ranges::find_if(write.old, [&](const OldRun& old) {
+    return old.member == member && covers(old.row, old.row_count, row);
+  });
+  const bool whole = run != write.old.end() && row + rows <= run->row + run->row_count;
+  return whole ? &*run : nullptr;
 }
 
 // False if they were not read for the write. Where what is away changes, none changes in place.
@@ -189,17 +334,10 @@ bool RaidSet::restore_parities(const Unprotected& write, MemberSet parities, std
                                std::uint32_t rows) const {
   for (unsigned member = layout_.data_chunks(); member < layout_.width(); ++member) {
     if (!has(parities, member)) continue;
-    const auto run = std::ranges::find_if(write.old, [&](const OldRun& old) {
-      return old.member == member && covers(old.row, old.row_count, row);
-    });
-    if (run == write.old.end() || row + rows > run->row + run->row_count) return false;
-    const BufferList before = run->data.share(bytes_of(row - run->row), bytes_of(rows));
+    const OldRun* run = old_run(write, member, row, rows);
+    if (run == nullptr) return false;
     BufferList fresh = fresh_rows(write, member, row, rows);
-    std::size_t offset = 0;
-    for (std::size_t i = 0; i < before.slice_count(); ++i) {
-      fresh.copy_from(before[i].bytes(), offset);
-      offset += before[i].byte_count();
-    }
+    copy(run->data.share(bytes_of(row - run->row), bytes_of(rows)), &fresh);
   }
   return true;
 }
@@ -221,7 +359,7 @@ void RaidSet::fit_parities(const Unprotected& write, MemberSet parities, MemberS
 
 // If one of them is refused as well, what is away is lost.
 Task<Error> RaidSet::put_rows(std::uint64_t stripe, const Unprotected* write, MemberSet members,
-                              std::uint32_t row, std::uint32_t rows) {
+                              std::uint32_t row, std::uint32_t rows, FrameVector<LostRows>* lost) {
   FrameVector<Segment> segments;
   for (unsigned member = 0; member < layout_.width(); ++member) {
     if (!has(members, member)) continue;
@@ -237,11 +375,15 @@ Task<Error> RaidSet::put_rows(std::uint64_t stripe, const Unprotected* write, Me
     co_await target.io.wait();
     const Error here = target.io.take().error;
     if (judge(target.role, target.drive, here, "a write")) continue;
+    if (here == Error::kMediumError) {
+      drives_.drop_replacement(target.role, "it has taken what its drive has refused");
+    }
     if (error == Error::kNone || here != Error::kMediumError) error = here;
   }
   if (error != Error::kMediumError) co_return error;
   const MemberSet data = (MemberSet{1} << layout_.data_chunks()) - 1;
-  co_return co_await add_lost(stripe, drives_.unreadable(stripe) & data, row, rows);
+  lose_rows(drives_.unreadable(stripe) & data, row, rows, lost);
+  co_return Error::kNone;
 }
 
 }  // namespace sandbay::raid
