@@ -1,4 +1,5 @@
-// Secrets are found by the names of their keys, at any depth that a body may have.
+// Secrets are found by the names of their keys, at any depth that a body may have. "text" is a
+// piece of an export, which has those of all access records.
 #include "mgmt/audit.h"
 
 #include <fmt/format.h>
@@ -24,7 +25,8 @@ void hide_secrets(json& value, int depth) {
   }
   if (value.is_object()) {
     for (auto& [key, member] : value.items()) {
-      if (key.find("secret") != std::string::npos || key.find("password") != std::string::npos) {
+      if (key.find("secret") != std::string::npos || key.find("password") != std::string::npos ||
+          key == "text") {
         member = "…";
       } else {
         hide_secrets(member, depth + 1);

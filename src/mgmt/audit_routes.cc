@@ -31,8 +31,9 @@ std::vector<Route> audit_routes() {
            .operation = "listAudit",
            .summary = "List who asked for which change, newest last",
            .description = "The newest 4096, over restarts too: every request that changes "
-                          "something, done or refused, of everybody who may ask. Secrets are left "
-                          "out.",
+                          "something, done or refused, of everybody who has a token. What "
+                          "a token's role forbids is kept up to 16 times an hour, and then "
+                          "counted. Secrets are left out.",
            .response_schema = "AuditList",
            .handle = list_audit,
            .query = {{"since", "integer", "Only those with a greater number."}}}};

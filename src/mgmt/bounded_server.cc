@@ -5,6 +5,7 @@
 #include <malloc.h>
 #include <netdb.h>
 #include <poll.h>
+#include <spdlog/spdlog.h>
 #include <sys/eventfd.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -16,6 +17,8 @@
 #include <deque>
 #include <mutex>
 #include <optional>
+#include <string>
+#include <string_view>
 #include <thread>
 #include <vector>
 
@@ -29,21 +32,42 @@ using Clock = std::chrono::steady_clock;
 
 constexpr std::size_t kRequestsPerConnection = 1000;
 constexpr auto kLingerSilence = std::chrono::milliseconds(200);
+// An answer may take longer where it is long, and its client takes 4 MB/s of it.
+constexpr std::int64_t kNanosecondsPerByte = 250;
+// How soon it is seen that others wait.
+constexpr auto kLookAround = std::chrono::milliseconds(250);
 constexpr std::size_t kMostDropped = std::size_t{4} << 20;
 // What a body of more has taken is given back to the system at once, by whichever thread it was
 // served; the allocator would keep it for each of them.
 constexpr std::uint64_t kLargeBody = std::uint64_t{64} << 10;
+// Of a request line and its header lines together. The library bounds neither how many there are
+// nor, before it has one whole, how long one is.
+constexpr std::size_t kLongestHead = std::size_t{32} << 10;
+constexpr unsigned kMostHeadLines = 128;
+
+// Nothing here has parts to give, and the library gives each part that a Range field names, as
+// often as it does, from an answer of its own.
+bool is_range_field(std::string_view line) {
+  constexpr std::string_view kField = "range:";
+  return line.size() >= kField.size() &&
+         std::ranges::equal(line.substr(0, kField.size()), kField, [](char given, char expected) {
+           return (given >= 'A' && given <= 'Z' ? given - 'A' + 'a' : given) == expected;
+         });
+}
 
 class ClientStream final : public httplib::Stream {
  public:
-  ClientStream(int socket, int stop_event, ClientLimits limits, const TlsContext* tls)
-      : socket_(socket), stop_event_(stop_event), limits_(limits) {
+  // `crowded` tells whether other clients wait for a thread.
+  ClientStream(int socket, int stop_event, ClientLimits limits, const TlsContext* tls,
+               std::function<bool()> crowded)
+      : socket_(socket), stop_event_(stop_event), limits_(limits), crowded_(std::move(crowded)) {
     if (tls != nullptr) tls_.emplace(*tls, socket);
   }
 
   // False if the connection cannot be secured in time, where it is to be.
   bool secure() {
     if (!tls_) return true;
+    begin_unproven();
     deadline_ = Clock::now() + limits_.request;
     return finish([this] { return tls_->handshake(); });
   }
@@ -55,6 +79,7 @@ class ClientStream final : public httplib::Stream {
   // unread is reset, and the answer may be lost on its way.
   void linger() {
     ::shutdown(socket_, SHUT_WR);
+    begin_unproven();
     const auto end = Clock::now() + limits_.silence;
     for (std::size_t dropped = 0; dropped < kMostDropped;) {
       deadline_ = std::min(end, Clock::now() + kLingerSilence);  // Who is silent has sent all.
@@ -68,38 +93,37 @@ class ClientStream final : public httplib::Stream {
   // False if none comes, or none is to be served any more.
   bool wait_for_request() {
     answering_ = false;
+    head_bytes_ = 0;
+    head_lines_ = 0;
+    body_bytes_ = 0;
+    line_.clear();
+    line_begin_ = 0;
+    begin_unproven();
     deadline_ = Clock::now() + limits_.silence;
     const bool there = has_received() ? !stopping() : wait(POLLIN);
     deadline_ = Clock::now() + limits_.request;
     return there;
   }
+  // The library has read the last line of the request's head, and nothing behind it.
+  void head_is_read() { unproven_ = false; }
+  std::uint64_t body_bytes() const { return body_bytes_; }
 
   ssize_t read(char* to, std::size_t size) override {
-    if (begin_ == end_) {
-      const ssize_t count = receive();
-      if (count <= 0) return count;
-      begin_ = 0;
-      end_ = static_cast<std::size_t>(count);
-    }
+    if (unproven_) return read_head(to, size);
+    if (!fill()) return -1;
     const std::size_t count = std::min(size, end_ - begin_);
     std::copy_n(buffer_.data() + begin_, count, to);
     begin_ += count;
+    body_bytes_ += count;
     return static_cast<ssize_t>(count);
   }
 
   ssize_t write(const char* from, std::size_t size) override {
     if (!answering_) deadline_ = Clock::now() + limits_.answer;
     answering_ = true;
-    if (tls_) {
-      std::size_t count = 0;
-      const bool sent = finish([&] { return tls_->send(from, size, &count); });
-      return sent ? static_cast<ssize_t>(count) : -1;
-    }
-    for (;;) {
-      const ssize_t count = ::send(socket_, from, size, MSG_NOSIGNAL | MSG_DONTWAIT);
-      if (count >= 0 || (errno != EAGAIN && errno != EWOULDBLOCK)) return count;
-      if (!wait(POLLOUT)) return -1;
-    }
+    const ssize_t count = send(from, size);
+    if (count > 0) deadline_ += std::chrono::nanoseconds(count) * kNanosecondsPerByte;
+    return count;
   }
 
   bool is_readable() const override { return has_received() || wait(POLLIN); }
@@ -114,6 +138,54 @@ class ClientStream final : public httplib::Stream {
 
  private:
   bool has_received() const { return begin_ < end_ || (tls_ && tls_->has_buffered()); }
+
+  // False if nothing more comes.
+  bool fill() {
+    if (begin_ < end_) return true;
+    const ssize_t count = receive();
+    if (count <= 0) return false;
+    begin_ = 0;
+    end_ = static_cast<std::size_t>(count);
+    return true;
+  }
+
+  // The head is handed over line by line, so that a line can be left out.
+  ssize_t read_head(char* to, std::size_t size) {
+    while (line_begin_ == line_.size()) {
+      if (!read_line()) return -1;
+      if (head_lines_ > 1 && is_range_field(line_)) line_begin_ = line_.size();
+    }
+    const std::size_t count = std::min(size, line_.size() - line_begin_);
+    std::copy_n(line_.data() + line_begin_, count, to);
+    line_begin_ += count;
+    return static_cast<ssize_t>(count);
+  }
+
+  // False if the head is larger than it may be, or ends too early.
+  bool read_line() {
+    line_.clear();
+    line_begin_ = 0;
+    if (++head_lines_ > kMostHeadLines) return false;
+    while (!line_.ends_with('\n')) {
+      if (head_bytes_ == kLongestHead || !fill()) return false;
+      line_ += buffer_[begin_++];
+      ++head_bytes_;
+    }
+    return true;
+  }
+
+  ssize_t send(const char* from, std::size_t size) {
+    if (tls_) {
+      std::size_t count = 0;
+      const bool sent = finish([&] { return tls_->send(from, size, &count); });
+      return sent ? static_cast<ssize_t>(count) : -1;
+    }
+    for (;;) {
+      const ssize_t count = ::send(socket_, from, size, MSG_NOSIGNAL | MSG_DONTWAIT);
+      if (count >= 0 || (errno != EAGAIN && errno != EWOULDBLOCK)) return count;
+      if (!wait(POLLOUT)) return -1;
+    }
+  }
 
   ssize_t receive() {
     if (tls_) {
@@ -137,16 +209,25 @@ class ClientStream final : public httplib::Stream {
     }
   }
 
+  // Who has not sent a whole head may be anybody, and gives way when others wait.
+  void begin_unproven() {
+    unproven_ = true;
+    unproven_since_ = Clock::now();
+  }
+
   // False when the time is over, or the server stops.
   bool wait(short events) const {
     const auto until = std::min(deadline_, Clock::now() + limits_.silence);
     for (;;) {
-      const auto left = std::chrono::ceil<std::chrono::milliseconds>(until - Clock::now());
+      auto end = until;
+      if (unproven_ && crowded_()) end = std::min(end, unproven_since_ + limits_.crowded);
+      auto left = std::chrono::ceil<std::chrono::milliseconds>(end - Clock::now());
       if (left.count() <= 0) return false;
+      if (unproven_) left = std::min(left, kLookAround);
       std::array<pollfd, 2> ends{pollfd{.fd = socket_, .events = events, .revents = 0},
                                  pollfd{.fd = stop_event_, .events = POLLIN, .revents = 0}};
       const int count = ::poll(ends.data(), ends.size(), static_cast<int>(left.count()));
-      if (count < 0 && errno == EINTR) continue;
+      if (count == 0 || (count < 0 && errno == EINTR)) continue;
       return count > 0 && ends[1].revents == 0;
     }
   }
@@ -175,12 +256,20 @@ class ClientStream final : public httplib::Stream {
   int socket_;
   int stop_event_;
   ClientLimits limits_;
+  std::function<bool()> crowded_;
   std::optional<TlsConnection> tls_;
   Clock::time_point deadline_;
   bool answering_ = false;
   std::array<char, 4096> buffer_;
   std::size_t begin_ = 0;  // What was received and not read yet.
   std::size_t end_ = 0;
+  bool unproven_ = true;
+  Clock::time_point unproven_since_;
+  std::size_t head_bytes_ = 0;  // Of this request.
+  unsigned head_lines_ = 0;
+  std::uint64_t body_bytes_ = 0;
+  std::string line_;  // Of the head, and how much of it was handed over.
+  std::size_t line_begin_ = 0;
 };
 
 // Without these fields there is none (RFC 9112, section 6.3); the library would wait for one.
@@ -267,7 +356,8 @@ void BoundedServer::stop_at_once() {
 }
 
 bool BoundedServer::process_and_close_socket(socket_t socket) {
-  ClientStream stream(socket, stop_event_, limits_, tls_);
+  ClientStream stream(socket, stop_event_, limits_, tls_,
+                      [this] { return pool_->somebody_waits(); });
   const bool secured = stream.secure();
   bool answered_unread = false;
   for (std::size_t left = kRequestsPerConnection; secured && left > 0 && stream.wait_for_request();
@@ -277,17 +367,22 @@ bool BoundedServer::process_and_close_socket(socket_t socket) {
     // A request that is not one, or whose body may have been refused unread, leaves bytes behind
     // that are no next request: it is the connection's last.
     bool whole = false;
-    bool large = false;
     const auto prepare = [&](httplib::Request& request) {
+      stream.head_is_read();
       whole = !has_body(request);
-      large = request.get_header_value<std::uint64_t>("Content-Length") > kLargeBody;
       if (whole) request.set_header("Content-Length", "0");
       if (whole) return;
       request.headers.erase("Connection");
       request.set_header("Connection", "close");
     };
-    const bool served = process_request(stream, last, closed, prepare);
-    if (large) (void)::malloc_trim(0);
+    bool served = false;
+    try {
+      served = process_request(stream, last, closed, prepare);
+    } catch (const std::exception& error) {  // Of what the library does outside of handlers.
+      spdlog::error("management: a connection is given up: {}", error.what());
+    }
+    // Of what was read alone: it stops every thread's allocator, so nobody has it for a promise.
+    if (stream.body_bytes() > kLargeBody) (void)::malloc_trim(0);
     answered_unread = served && !whole;
     if (!served || closed || last || !whole) break;
   }

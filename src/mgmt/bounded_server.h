@@ -1,9 +1,12 @@
 // BoundedServer: the HTTP library's server with a bound on everything that a client may take: the
-// threads, the connections that wait for one, and time. The library bounds each receive alone, so
-// that a client which sends a byte now and then would hold a thread for ever.
+// threads, the connections that wait for one, what comes before a body, and time. The library
+// bounds each receive alone, so that a client which sends a byte now and then would hold a thread
+// for ever, and header lines not at all. Range fields do not reach it: answers have no parts.
 //
-// Three limits of time: how long a connection may be idle between requests, how long it may be
-// silent within one, and how long a whole request, and again its whole answer, may take. A
+// Limits of time: how long a connection may be idle between requests, how long it may be silent
+// within one, and how long a whole request, and again its whole answer, may take, which is
+// more for a long one whose client takes it fast. While others wait
+// for a thread, a request's head has less time: before it is there nobody has shown a token. A
 // connection that is served gives its thread up after an answer when others wait for one. With TLS
 // its handshake is bounded like a request, and is done on the thread that serves the connection.
 #pragma once
@@ -22,6 +25,8 @@ struct ClientLimits {
   std::chrono::milliseconds silence{2000};  // Also between requests.
   std::chrono::milliseconds request{10'000};
   std::chrono::milliseconds answer{10'000};
+  // For a handshake, and for a request's head, while others wait for a thread.
+  std::chrono::milliseconds crowded{1000};
 };
 
 class BoundedServer final : public httplib::Server {

@@ -75,6 +75,12 @@ json parameters_of(const Route& route) {
   return list;
 }
 
+// What writes has a body that is declared as JSON, even if it says nothing.
+std::string_view body_schema(const Route& route) {
+  if (!route.request_schema.empty()) return route.request_schema;
+  return route.method == "POST" || route.method == "PATCH" ? "Nothing" : "";
+}
+
 json responses_of(const Route& route) {
   json responses = json::object();
   json success{{"description", route.success == 201   ? "Created."
@@ -88,7 +94,7 @@ json responses_of(const Route& route) {
   }
   responses[fmt::format("{}", route.success)] = std::move(success);
   std::vector<int> refusals = {400, 401, 403, 503};
-  if (!route.request_schema.empty()) refusals.insert(refusals.end(), {413, 415});
+  if (!body_schema(route).empty()) refusals.insert(refusals.end(), {413, 415});
   refusals.insert(refusals.end(), route.refusals.begin(), route.refusals.end());
   for (const int status : refusals) {
     responses[fmt::format("{}", status)] = {{"description", describe_status(status)},
@@ -105,8 +111,8 @@ json operation_of(const Route& route) {
   if (!route.description.empty()) operation["description"] = route.description;
   json parameters = parameters_of(route);
   if (!parameters.empty()) operation["parameters"] = std::move(parameters);
-  if (!route.request_schema.empty()) {
-    operation["requestBody"] = {{"required", true}, {"content", content(route.request_schema)}};
+  if (const auto schema = body_schema(route); !schema.empty()) {
+    operation["requestBody"] = {{"required", true}, {"content", content(schema)}};
   }
   return operation;
 }
@@ -129,6 +135,7 @@ json openapi_document() {
   schemas.update(json::parse(kCacheSchemas));
   schemas.update(json::parse(kPoolSchemas));
   schemas.update(json::parse(kMemberSchemas));
+  schemas["Nothing"] = {{"type", "object"}, {"description", "No key is looked at."}};
   return {{"openapi", "3.0.3"},
           {"info",
            {{"title", "Sandbay"},

@@ -12,16 +12,20 @@
 #include <atomic>
 #include <thread>
 
+#include "group/blocking_work.h"
 #include "group/listening.h"
 #include "mgmt/audit.h"
 #include "mgmt/authority.h"
 #include "mgmt/backend.h"
 #include "mgmt/bounded_server.h"
+#include "mgmt/refusal_budget.h"
 #include "mgmt/route.h"
 
 namespace sandbay::mgmt {
 
 namespace {
+
+constexpr auto kBindAgain = std::chrono::milliseconds(100);
 
 void put(const Reply& reply, httplib::Response& response) {
   response.status = reply.status;
@@ -76,31 +80,6 @@ bool answered_by_method(const httplib::Request& request, httplib::Response& resp
   return true;
 }
 
-// Ends the coroutine's wait when a thread has done `work`.
-class ThreadWork {
- public:
-  ThreadWork(Executor& home, std::function<void()> work) : home_(home), work_(std::move(work)) {}
-  bool await_ready() const noexcept { return false; }
-  void await_suspend(std::coroutine_handle<> handle) {
-    ended_.handle = handle;
-    ended_.run = [](Message& message) { static_cast<Ended&>(message).handle.resume(); };
-    thread_ = std::thread([this] {
-      work_();
-      home_.send(ended_);
-    });
-  }
-  void await_resume() { thread_.join(); }
-
- private:
-  struct Ended : Message {
-    std::coroutine_handle<> handle;
-  };
-  Executor& home_;
-  std::function<void()> work_;
-  Ended ended_;
-  std::thread thread_;
-};
-
 class HttpServer final : public Server {
  public:
   HttpServer(group::Service& service, Executor& home, ServerOptions options)
@@ -126,6 +105,7 @@ class HttpServer final : public Server {
                                 "management.listen or --management");
   }
   void configure();
+  void keep_listening();  // Until stop().
   // Whether the request is answered already: refused, or by its method alone.
   bool turn_away(const httplib::Request& request, httplib::Response& response);
   std::optional<Reply> refused_by_token(const httplib::Request& request,
@@ -137,9 +117,11 @@ class HttpServer final : public Server {
   ServerOptions options_;
   Endpoint endpoint_;
   Authority authority_;
+  RefusalBudget refusals_;
   BoundedServer http_;
   std::thread listener_;
   std::atomic<bool> listener_ended_ = false;
+  std::atomic<bool> stopping_ = false;
 };
 
 void HttpServer::configure() {
@@ -216,9 +198,12 @@ std::optional<Reply> HttpServer::refused_by_token(const httplib::Request& reques
   ++backend_.turned_away().forbidden;
   response.set_header("WWW-Authenticate", "Bearer realm=\"sandbay\", error=\"insufficient_scope\"");
   Reply reply = error_reply(403, not_permitted(*token, *route));
-  if (is_audited(*route)) {
-    backend_.run(
-        backend_.service().note_change(audit_entry(*route, raw_path(request), call, reply)));
+  if (!is_audited(*route)) return reply;
+  if (const auto left_out = refusals_.take(token->name, std::chrono::steady_clock::now())) {
+    for (const auto& [name, value] : request.params) call.query.emplace(name, value);
+    auto entry = audit_entry(*route, raw_path(request), call, reply);
+    if (*left_out > 0) entry.refusal += fmt::format(" ({} more were not kept)", *left_out);
+    backend_.run(backend_.service().note_change(std::move(entry)));
   }
   return reply;
 }
@@ -256,14 +241,28 @@ std::expected<void, std::string> HttpServer::listen() {
     return std::unexpected(cannot_listen(error));
   }
   listener_ = std::thread([this] {
-    if (!http_.listen_after_bind()) spdlog::error("management: accepting has failed; restart");
+    keep_listening();
     listener_ended_ = true;
   });
   return {};
 }
 
+// The library gives up, and closes its socket, at the first accept() that fails in a way it does
+// not know, such as for want of memory.
+void HttpServer::keep_listening() {
+  while (!http_.listen_after_bind() && !stopping_) {
+    spdlog::error("management: accepting has failed; it listens anew");
+    while (!http_.bind_to_port(options_.listen.address(), endpoint_.port())) {
+      if (stopping_) return;
+      std::this_thread::sleep_for(kBindAgain);
+    }
+    if (stopping_) return;
+  }
+}
+
 Task<void> HttpServer::stop() {
-  co_await ThreadWork(home_, [this] {
+  stopping_ = true;
+  co_await group::BlockingWork(home_, [this] {
     // stop() does nothing before the listener's loop has begun.
     while (!http_.is_running() && !listener_ended_) std::this_thread::yield();
     http_.stop_at_once();

@@ -7,6 +7,7 @@
 
 #include "mgmt/audit.h"
 #include "mgmt/authority.h"
+#include "mgmt/refusal_budget.h"
 #include "tests/unit/mgmt/running_server.h"
 
 namespace sandbay::mgmt {
@@ -75,6 +76,26 @@ TEST_CASE("The audit keeps no secret and nothing endless", "[audit]") {
   CHECK(without_secrets(deep).empty());
 }
 
+TEST_CASE("The audit keeps nothing of an export that is imported", "[audit]") {
+  const std::string text = "\"value\":{\"chap_secret\":\"s3cret-s3cret\"}";
+  const std::string kept =
+      without_secrets(json{{"text", text}, {"offset", 300}, {"force", true}}.dump());
+  CHECK(kept.find("s3cret") == std::string::npos);
+  CHECK(kept.find(R"("offset":300)") != std::string::npos);
+}
+
+TEST_CASE("What a role forbids is kept some times an hour, and then counted", "[audit]") {
+  RefusalBudget budget;
+  const RefusalBudget::Time begin{};
+  for (unsigned i = 0; i < RefusalBudget::kMostAnHour; ++i) {
+    CHECK(budget.take("monitor", begin) == 0U);
+  }
+  for (int i = 0; i < 5; ++i) CHECK_FALSE(budget.take("monitor", begin + std::chrono::minutes(59)));
+  CHECK(budget.take("other", begin) == 0U);
+  CHECK(budget.take("monitor", begin + std::chrono::hours(1)) == 5U);
+  CHECK(budget.take("monitor", begin + std::chrono::hours(1)) == 0U);
+}
+
 struct Asked {
   int status = 0;
   std::string challenge;
@@ -129,6 +150,17 @@ TEST_CASE("Where tokens are demanded, nobody gets anything without one", "[autho
     CHECK(ask(port, kReader, "GET", "/api/v1/group", "", "san.example").status == 200);
     // Strangers leave no trace in the audit: they could fill it.
     CHECK(ask(port, kReader, "GET", "/api/v1/audit").body.at("changes").empty());
+  });
+}
+
+TEST_CASE("Who may only look pushes nothing out of the audit", "[authority][rest]") {
+  with_tokens([](int port) {
+    for (unsigned i = 0; i < 2 * RefusalBudget::kMostAnHour; ++i) {
+      CHECK(ask(port, kReader, "DELETE", "/api/v1/volumes/v?force=true").status == 403);
+    }
+    const json changes = ask(port, kReader, "GET", "/api/v1/audit").body.at("changes");
+    CHECK(changes.size() == RefusalBudget::kMostAnHour);
+    CHECK(changes.front().at("target") == "DELETE /api/v1/volumes/v?force=true");
   });
 }
 

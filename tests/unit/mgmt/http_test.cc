@@ -6,14 +6,24 @@
 #include <sys/time.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <catch2/catch.hpp>
 #include <chrono>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <thread>
 #include <vector>
 
+#include "mgmt/bounded_server.h"
 #include "tests/unit/mgmt/running_server.h"
+
+// In the place of the C library's.
+static std::atomic<int> trims = 0;
+extern "C" int malloc_trim(size_t) noexcept {
+  ++trims;
+  return 0;
+}
 
 namespace sandbay::mgmt {
 namespace {
@@ -51,6 +61,17 @@ class Connection {
       if (count < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return "(hangs)";
       if (count <= 0) return text;
       text.append(buffer, static_cast<std::size_t>(count));
+    }
+  }
+  // How many bytes come until the server closes, to somebody who pauses after so many.
+  std::size_t count_rest(std::size_t portion, std::chrono::milliseconds pause) const {
+    std::vector<char> buffer(portion);
+    std::size_t total = 0;
+    for (;;) {
+      const ssize_t count = ::recv(socket_, buffer.data(), buffer.size(), MSG_WAITALL);
+      if (count <= 0) return total;
+      total += static_cast<std::size_t>(count);
+      std::this_thread::sleep_for(pause);
     }
   }
   // Whether the server closes within that time; what it sends is dropped.
@@ -316,6 +337,25 @@ TEST_CASE("A client that takes too long over an answer is given up", "[http]") {
       options);
 }
 
+TEST_CASE("A long answer has the time that it needs at a good pace", "[http]") {
+  BoundedServer server(1, 1, {.answer = std::chrono::milliseconds(200)});
+  server.Get("/", [](const httplib::Request&, httplib::Response& response) {
+    response.set_content(std::string(std::size_t{32} << 20, 'x'), "text/plain");
+  });
+  const int port = server.bind_to_any_port("127.0.0.1");
+  REQUIRE(port > 0);
+  std::thread listener([&] { server.listen_after_bind(); });
+  std::size_t received = 0;
+  {
+    const Connection connection(port);
+    connection.send("GET / HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
+    received = connection.count_rest(std::size_t{1} << 20, std::chrono::milliseconds(30));
+  }
+  server.stop_at_once();
+  listener.join();
+  CHECK(received > std::size_t{32} << 20);
+}
+
 TEST_CASE("Stopping waits for no client", "[http]") {
   std::vector<std::unique_ptr<Connection>> dawdling;
   const auto dawdle = [&dawdling](int port, const std::string& text) {
@@ -333,6 +373,30 @@ TEST_CASE("Stopping waits for no client", "[http]") {
       patient());
   // Here it has stopped, though each of them might have stayed for ten minutes.
   for (const auto& connection : dawdling) CHECK(connection->rest() != "(hangs)");
+}
+
+TEST_CASE("Who has shown nothing yet gives way to one that waits", "[http]") {
+  ServerOptions options = patient();
+  options.threads = 1;
+  with_server(
+      "",
+      [](int port) {
+        // Silent, in the middle of a head, and one that sends a byte now and then.
+        std::vector<std::unique_ptr<Connection>> dawdling;
+        for (const char* beginning : {"", "GET /api/v1/group HTTP/1.1\r\nHost: loc", "GET /"}) {
+          dawdling.push_back(std::make_unique<Connection>(port));
+          dawdling.back()->send(beginning);
+        }
+        const Connection waiting(port);
+        waiting.send("GET /api/v1/group HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
+        bool served = false;
+        for (int i = 0; i < 1000 && !served; ++i) {
+          dawdling.back()->send("x");
+          served = waiting.closed_within(std::chrono::milliseconds(20));
+        }
+        CHECK(served);
+      },
+      options);
 }
 
 TEST_CASE("A client with request after request gives way to one that waits", "[http]") {
@@ -356,6 +420,95 @@ TEST_CASE("A client with request after request gives way to one that waits", "[h
         CHECK(second.rest().starts_with("HTTP/1.1 200 "));
       },
       options);
+}
+
+TEST_CASE("A head without end is refused, be it many lines or one", "[http]") {
+  with_server(
+      "",
+      [](int port) {
+        std::string lines;
+        for (int i = 0; i < 1000; ++i) lines += "a:b\r\n";
+        const std::string begin = "GET /api/v1/group HTTP/1.1\r\nHost: localhost\r\n";
+        for (const std::string& head : {begin + lines, begin + "X: " + std::string(60'000, 'x'),
+                                        "GET /" + std::string(60'000, 'x')}) {
+          const Connection connection(port);
+          connection.send(head);
+          CHECK(connection.closed_within(std::chrono::seconds(20)));
+        }
+        // What browsers and proxies send is taken.
+        std::string usual;
+        for (int i = 0; i < 60; ++i) usual += "X-Name: " + std::string(200, 'x') + "\r\n";
+        CHECK(ask(port, "GET", "/api/v1/group", usual).is(200));
+        CHECK(ask(port, "GET", "/api/v1/group", lines).is(400));
+      },
+      patient());
+}
+
+TEST_CASE("An answer is whole, whatever parts of it are asked for", "[http]") {
+  with_server("", [](int port) {
+    const Response whole = ask(port, "GET", "/api/v1/openapi.json");
+    std::string many = "bytes=-";
+    for (int i = 0; i < 3000; ++i) many += ",-";
+    const std::vector<std::string> fields = {"Range: bytes=0-9", "rAnGe: bytes=5-",
+                                             "Range: bytes=9-0", "Range: nonsense",
+                                             "RANGE: " + many};
+    for (const std::string& field : fields) {
+      const Response answer = ask(port, "GET", "/api/v1/openapi.json", field + "\r\n");
+      CAPTURE(field.substr(0, 40), answer.head);
+      CHECK(answer.is(200));
+      CHECK(answer.body.size() == whole.body.size());
+    }
+    // A field is left out; what stands behind it is read, and so is the next request.
+    const Connection connection(port);
+    const std::string request = "GET /api/v1/group HTTP/1.1\r\nRange: bytes=0-1\r\nHost: localhost";
+    connection.send(request + "\r\n\r\n" + request + "\r\nConnection: close\r\n\r\n");
+    CHECK(count_answers(connection.rest()) == 2);
+  });
+}
+
+TEST_CASE("Memory is given back for a body that was read, and not for one that was promised",
+          "[http]") {
+  with_server("", [](int port) {
+    const std::string fields = "Content-Type: application/json\r\nContent-Length: 200000\r\n";
+    trims = 0;
+    // Turned away before its body is read, as one without a token is.
+    CHECK(ask(port, "PUT", "/api/v1/volumes", fields).is(405));
+    CHECK(trims == 0);
+    CHECK(ask(port, "POST", "/api/v1/volumes", fields, std::string(200'000, ' ')).is(400));
+    CHECK(trims == 1);
+  });
+}
+
+// The socket of this process that listens there.
+int listening_at(int port) {
+  for (int fd = 0; fd < 1024; ++fd) {
+    sockaddr_in address{};
+    socklen_t size = sizeof address;
+    int listens = 0;
+    socklen_t length = sizeof listens;
+    if (::getsockopt(fd, SOL_SOCKET, SO_ACCEPTCONN, &listens, &length) != 0 || listens == 0)
+      continue;
+    if (::getsockname(fd, reinterpret_cast<sockaddr*>(&address), &size) != 0) continue;
+    if (address.sin_family == AF_INET && ntohs(address.sin_port) == port) return fd;
+  }
+  return -1;
+}
+
+TEST_CASE("After accepting has failed it listens anew", "[http]") {
+  with_server("", [](int port) {
+    for (int round = 0; round < 2; ++round) {
+      const int listener = listening_at(port);
+      REQUIRE(listener >= 0);
+      ::shutdown(listener, SHUT_RDWR);  // accept() fails with EINVAL.
+      bool there = false;
+      for (int i = 0; i < 500 && !there; ++i) {
+        ::usleep(20'000);
+        there = Connection(port).connected();
+      }
+      REQUIRE(there);
+      CHECK(ask(port, "GET", "/api/v1/group").is(200));
+    }
+  });
 }
 
 }  // namespace
