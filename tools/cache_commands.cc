@@ -118,8 +118,10 @@ std::string place_of(const json& lost) {
   const auto blocks = lost.at("blocks").get<std::uint64_t>();
   const auto first = lost.at("first_block").get<std::uint64_t>();
   if (blocks == 0) return "nobody knows which blocks";
-  return fmt::format("{}blocks {} to {}", volume.empty() ? "" : fmt::format("volume {}, ", volume),
-                     first, first + blocks - 1);
+  const bool of_set = lost.at("of_set").get<bool>();
+  return fmt::format("{}{}blocks {} to {}",
+                     volume.empty() ? "" : fmt::format("volume {}, ", volume),
+                     of_set ? "the set's " : "", first, first + blocks - 1);
 }
 
 void print_lost(const json& set) {

@@ -15,7 +15,8 @@ namespace sandbay::group {
 // Acknowledged writes that the NVRAM has lost.
 struct LostInfo {
   std::string volume;  // Empty: of a volume that is not there any more, or nobody knows of which.
-  std::uint64_t first_block = 0;  // Of the volume; of the set where it is not there any more.
+  bool of_set = true;  // The blocks are the set's: where there is no volume, or it is on a pool.
+  std::uint64_t first_block = 0;  // Of the volume, else of the set.
   std::uint64_t block_count = 0;  // 0: nobody knows which.
   std::string why;
 };
@@ -63,7 +64,8 @@ struct CacheInfo {
   std::vector<CachedVolumeInfo> volumes;
 };
 
-// Adds a member's cache to what is told of all: fullness, battery and mirror are the worst of them.
+// Adds a member's cache to what is told of all: fullness, battery and mirror are the worst of them,
+// and a volume that is on several members is counted once.
 // The name is for the notes; empty: there is no other member.
 void add(const std::string& member, CacheInfo more, CacheInfo& sum);
 

@@ -18,14 +18,18 @@ std::unexpected<Refusal> refuse(Refusal::Code code, std::string message) {
 }  // namespace
 
 void note_place(const VolumeRecord& record, ControllerCache::VolumePlaces& places) {
-  if (!record.placement) return;
-  places[number_of(record.uuid)] = {.name = record.specification.name,
-                                    .first = record.placement->extent.first};
+  if (!record.placement && !record.pool) return;
+  ControllerCache::VolumePlace place{.name = record.specification.name, .first = std::nullopt};
+  if (record.placement) place.first = record.placement->extent.first;
+  places[number_of(record.uuid)] = std::move(place);
 }
 
 void RunningGroup::tell_places() {
   ControllerCache::VolumePlaces places;
   for (const auto& [name, volume] : volumes_) note_place(volume->record(), places);
+  for (const auto& [uuid, snapshot] : snapshots_) {
+    if (snapshot.volume != nullptr) note_place(snapshot.volume->record(), places);
+  }
   members_->know_volumes(places);
 }
 
@@ -48,7 +52,7 @@ Task<CacheInfo> RunningGroup::cache_now() {
   const auto volumes = volumes_;  // A copy: the map may change while we wait below.
   std::map<std::string, cache::StreamCounters> streams;
   for (const auto& [name, volume] : volumes) {
-    if (!volume->record().placement) continue;
+    if (!volume->record().placement && !volume->record().pool) continue;
     const Volume::State state = co_await volume->state();
     streams[name] = state.streams;
   }
@@ -58,8 +62,9 @@ Task<CacheInfo> RunningGroup::cache_now() {
     if (hardware == nullptr) continue;
     ControllerCache::VolumePlaces places;
     for (const auto& [name, volume] : volumes) {
+      // A volume on a pool may be on all of them.
       const auto& placement = volume->record().placement;
-      const bool here = placement && members_->hardware_of_set(placement->set) == hardware;
+      const bool here = !placement || members_->hardware_of_set(placement->set) == hardware;
       if (here) note_place(volume->record(), places);
     }
     const bool alone = members_->local().size() == 1;

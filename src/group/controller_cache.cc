@@ -18,11 +18,14 @@ namespace {
 // Between attempts to write the metadata, and how long a change waits for the first to succeed.
 constexpr Duration kTryAgainAfter = std::chrono::seconds(1);
 constexpr Duration kHoldPatience = std::chrono::seconds(5);
+// At the end, for what was released to become final, when the time is over.
+constexpr Duration kFinalPatience = std::chrono::seconds(2);
 constexpr std::size_t kMostNotes = 16;
 constexpr Duration kTellStallsEvery = std::chrono::minutes(1);
 constexpr std::string_view kStallNote =
     "its image, or the mirror's, has not been written for a second; until it is, writes go through "
-    "to the drives, and those that it holds already wait before they are changed";
+    "to the drives, and writes to blocks of which it held some when that began fail after a "
+    "second or two";
 
 }  // namespace
 
@@ -38,10 +41,13 @@ ControllerCache::ControllerCache(Executor& home, const Configuration& configurat
 ControllerCache::~ControllerCache() { assert(cache_ == nullptr && mirror_ == nullptr); }
 
 void ControllerCache::know_volumes(VolumePlaces places) {
-  for (const auto& [number, place] : places_) {
-    if (cache_ != nullptr && !places.contains(number)) cache_->forget_volume(number);
-  }
   places_ = std::move(places);
+  if (cache_ == nullptr) return;
+  std::vector<std::uint64_t> gone;
+  for (const auto& [number, state] : cache_->volumes()) {
+    if (!places_.contains(number)) gone.push_back(number);
+  }
+  for (const std::uint64_t number : gone) cache_->forget_volume(number);
 }
 
 BlockDevice& ControllerCache::above(const Uuid& uuid, BlockDevice& set) {
@@ -365,10 +371,10 @@ Task<bool> ControllerCache::stop(TimePoint deadline) {
   const std::shared_ptr<Event> closed = closed_;
   const bool ended = co_await wait_while_destaging(closed, deadline);
   if (ended) co_return true;
-  // Requests below do not end. Whoever waits for them may wake up later: he finds everything as it
-  // was, and that nobody is there whom he could tell.
+  // Requests below do not end, or the image's disk hangs. Whoever waits for them may wake up later:
+  // he finds everything as it was, and that nobody is there whom he could tell.
   tell_left();
-  co_await forget_clean_sets();
+  co_await forget_clean_sets(home_.now() + kFinalPatience);
   abandoned_ = true;
   co_return false;
 }
@@ -381,18 +387,19 @@ Task<void> ControllerCache::close_all() {
   if (abandoned_) co_return;
   tell_left();
   if (memory_ != nullptr && started_) {
-    co_await forget_clean_sets();
+    co_await forget_clean_sets(kNever);
     co_await memory_->stop();
   }
   closed->set();
 }
 
-// What has nothing in the NVRAM any more does not need it at the next start.
-Task<void> ControllerCache::forget_clean_sets() {
+// What has nothing in the NVRAM any more does not need it at the next start; what it is not known
+// of by the deadline, does.
+Task<void> ControllerCache::forget_clean_sets(TimePoint deadline) {
   if (memory_ == nullptr || !started_) co_return;
   // Else a mirror that is not whole would be asked at the next start.
   if (holding_) (void)co_await commit_mirror_lost();
-  const Error final = co_await memory_->flush_releases();
+  const Error final = co_await memory_->flush_releases(deadline);
   if (final == Error::kNone && !abandoned_) co_await clear_marks();
 }
 
@@ -470,19 +477,21 @@ Task<void> ControllerCache::settle_all(std::shared_ptr<Event> ended) {
   ended->set();
 }
 
-Task<void> ControllerCache::finish() {
+Task<bool> ControllerCache::finish(TimePoint deadline) {
   if (nvram_ != nullptr) nvram_->on_failure = nullptr;
   guards_.clear();
   cache_.reset();
   memory_.reset();
-  if (mirror_ == nullptr) co_return;
-  const Error closed = co_await mirror_->close();
+  if (mirror_ == nullptr) co_return true;
+  const Error closed = co_await mirror_->close(deadline);
   if (closed != Error::kNone) {
     events_.add({.severity = Severity::kError,
                  .kind = "nvram failed",
                  .text = fmt::format("NVRAM: the mirror cannot be closed: {}", describe(closed))});
   }
+  if (closed == Error::kTimedOut) co_return false;
   mirror_.reset();
+  co_return true;
 }
 
 }  // namespace sandbay::group

@@ -49,7 +49,7 @@ class ControllerCache {
   // Of volumes by their number: for messages about what was lost.
   struct VolumePlace {
     std::string name;
-    Lba first = 0;  // Where on its set it begins.
+    std::optional<Lba> first;  // Where on its set it begins; none: a pool's map says where it is.
   };
   using VolumePlaces = std::map<std::uint64_t, VolumePlace>;
 
@@ -67,6 +67,7 @@ class ControllerCache {
         return nvram::Nvram::open(home, std::move(options));
       };
 
+  // All that are there; what the cache counts of others is forgotten.
   void know_volumes(VolumePlaces places);
   // What the metadata say; start() does it if nobody has. Only what no daemon should start with is
   // an error, in one line.
@@ -77,13 +78,15 @@ class ControllerCache {
   Task<Outcome> start(nvram::Nvram* nvram);
   // Destages everything, and notes which sets have nothing in the NVRAM any more. The sets are
   // still there, nobody uses them through the cache any more. False: something did not end by the
-  // deadline, which is put off as long as drives take more of it; everything here must stay
-  // until the process ends, for it is still used. Events and metadata are not.
+  // deadline, which is put off as long as drives take more of it, or the disk of the NVRAM or its
+  // mirror hangs; everything here must stay until the process ends, for it is still used. Events
+  // and metadata are not.
   Task<bool> stop(TimePoint deadline);
   // After stop(): acknowledged writes are gone, since no NVRAM has what could not be destaged.
   bool lost_at_end() const noexcept { return lost_at_end_; }
-  // After stop() with true, and before the sets and the NVRAM go.
-  Task<void> finish();
+  // After stop() with true, and before the sets and the NVRAM go. False as with stop(): the mirror
+  // could not be closed by the deadline.
+  Task<bool> finish(TimePoint deadline = kNever);
   // Brings to the drives what can be by the deadline, which is put off as with stop(); for those
   // who flush afterwards.
   Task<void> settle(TimePoint deadline);
@@ -183,7 +186,7 @@ class ControllerCache {
   Task<void> settle_all(std::shared_ptr<Event> ended);
   Task<bool> wait_while_destaging(std::shared_ptr<Event> ended, TimePoint deadline);
   std::uint64_t destaged_bytes() const;
-  Task<void> forget_clean_sets();
+  Task<void> forget_clean_sets(TimePoint deadline);
   void tell_left();
   Task<void> clear_marks();
   bool has_waiting(const Uuid& set) const;

@@ -18,9 +18,10 @@ constexpr const char* kGivenUp = "given up by an operator";
 
 std::string words_of_info(const LostInfo& lost) {
   return fmt::format(
-      "{} blocks {} to {}",
+      "{}{} blocks {} to {}",
       lost.volume.empty() ? std::string("no volume that is there,") : "volume " + lost.volume,
-      lost.first_block, lost.first_block + lost.block_count - 1);
+      lost.of_set && !lost.volume.empty() ? ", of the set" : "", lost.first_block,
+      lost.first_block + lost.block_count - 1);
 }
 
 }  // namespace
@@ -28,11 +29,13 @@ std::string words_of_info(const LostInfo& lost) {
 LostInfo ControllerCache::info_of(const LostRange& range, const VolumePlaces& places) const {
   LostInfo lost{
       .first_block = range.extent.first, .block_count = range.extent.block_count, .why = range.why};
-  const auto place = places.find(range.volume);
-  if (place != places.end() && range.extent.first >= place->second.first) {
-    lost.volume = place->second.name;
-    lost.first_block -= place->second.first;
-  }
+  const auto found = places.find(range.volume);
+  if (found == places.end() || range.extent.block_count == 0) return lost;
+  const VolumePlace& place = found->second;
+  if (range.extent.first < place.first.value_or(0)) return lost;
+  lost.volume = place.name;
+  lost.of_set = !place.first;
+  lost.first_block -= place.first.value_or(0);
   return lost;
 }
 

@@ -152,13 +152,13 @@ Task<std::expected<bool, std::string>> ControllerCache::add_lost(Uuid set,
 
 std::string ControllerCache::words_of(const LostRange& range) const {
   if (range.extent.block_count == 0) return "acknowledged writes are lost, nobody knows which";
-  const auto place = places_.find(range.volume);
-  const bool placed = place != places_.end() && range.extent.first >= place->second.first;
-  const Lba first = range.extent.first - (placed ? place->second.first : 0);
-  return fmt::format("acknowledged writes to blocks {} to {} of {} are lost", first,
-                     first + range.extent.block_count - 1,
-                     placed ? fmt::format("volume {}", place->second.name)
-                            : std::string("the set, of a volume that is not there any more,"));
+  const LostInfo lost = info_of(range, places_);
+  const std::string of = lost.volume.empty()
+                             ? std::string("the set, of a volume that is not there any more,")
+                         : lost.of_set ? fmt::format("the set, of volume {},", lost.volume)
+                                       : fmt::format("volume {}", lost.volume);
+  return fmt::format("acknowledged writes to blocks {} to {} of {} are lost", lost.first_block,
+                     lost.first_block + lost.block_count - 1, of);
 }
 
 void ControllerCache::tell_lost(const Uuid& set, const std::vector<LostRange>& ranges) {

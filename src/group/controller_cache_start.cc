@@ -199,8 +199,7 @@ Task<void> ControllerCache::check_images() {
   if (mirror_ == nullptr) co_return;
   co_await mirror_->check();
   // Whoever writes finds out that it has failed. Perhaps nobody does.
-  if (mirror_->failure() == Error::kNone || !memory_->mirrored()) co_return;
-  (void)co_await memory_->flush_releases();
+  memory_->look_at_mirror();
 }
 
 // Opening -----------------------------------------------------------------------------------------

@@ -23,6 +23,8 @@ constexpr std::string_view kNvramName = "A";
 constexpr std::string_view kMirrorName = "B";
 // Of the time for stopping, what the sets are to have.
 constexpr Duration kForSets = std::chrono::seconds(15);
+// For the last sync of the NVRAM's image, which may be of all of it.
+constexpr Duration kForImages = std::chrono::seconds(60);
 
 Task<std::expected<std::vector<metadata::Entry>, Error>> load_all(metadata::Store* store,
                                                                   std::string prefix) {
@@ -385,7 +387,7 @@ Task<void> Hardware::stop(TimePoint deadline, bool quiet) {
   if (ended) {
     if (mirror_faults_ != nullptr) engine_->remove_nvram(name_for_rules(kMirrorName));
     mirror_faults_.reset();
-    co_await cache_->finish();
+    ended = co_await cache_->finish(std::max(deadline, home_.now() + kForImages));
   }
   if (controller_ != nullptr) {
     const bool stopped = co_await controller_->stop(std::max(deadline, home_.now() + kForSets));
@@ -394,22 +396,7 @@ Task<void> Hardware::stop(TimePoint deadline, bool quiet) {
   repeated_.tell_all();
   if (!ended) {
     lost_writes_ = lost_writes_ || (!quiet && nvram_ == nullptr);
-    events_.add({.severity = Severity::kError,
-                 .kind = "drive hangs",
-                 .text = "some drive holds requests that do not end; it is left behind"});
-    (void)controller_.release();
-    for (const auto& each : bays_) each->abandon();
-    (void)own_engine_.release();
-    (void)own_power_.release();
-    left_behind_ = true;
-    if (part_.first != nullptr) part_.first->shared_is_left_ = true;
-    (void)nvram_faults_.release();
-    (void)mirror_faults_.release();
-    (void)cache_.release();
-    (void)battery_.release();
-    (void)nvram_.release();
-    for (auto& [uuid, door] : doors_) (void)door.release();
-    bays_.clear();
+    leave_behind();
     co_return;
   }
   doors_.clear();
@@ -427,12 +414,42 @@ Task<void> Hardware::stop(TimePoint deadline, bool quiet) {
   own_engine_.reset();
   engine_ = nullptr;
   battery_.reset();
+  co_await close_nvram(deadline);
+}
+
+// For the process to end with.
+void Hardware::leave_behind() {
+  events_.add({.severity = Severity::kError,
+               .kind = "drive hangs",
+               .text =
+                   "some drive, or the disk under the NVRAM, holds requests that do not end; it "
+                   "is left behind"});
+  (void)controller_.release();
+  for (const auto& each : bays_) each->abandon();
+  (void)own_engine_.release();
+  (void)own_power_.release();
+  left_behind_ = true;
+  if (part_.first != nullptr) part_.first->shared_is_left_ = true;
+  (void)nvram_faults_.release();
+  (void)mirror_faults_.release();
+  (void)cache_.release();
+  (void)battery_.release();
+  (void)nvram_.release();
+  for (auto& [uuid, door] : doors_) (void)door.release();
+  bays_.clear();
+}
+
+Task<void> Hardware::close_nvram(TimePoint deadline) {
   if (nvram_ == nullptr) co_return;
-  const Error closed = co_await nvram_->close();
+  const Error closed = co_await nvram_->close(std::max(deadline, home_.now() + kForImages));
   if (closed != Error::kNone) {
     events_.add({.severity = Severity::kError,
                  .kind = "nvram failed",
                  .text = fmt::format("NVRAM: cannot be closed: {}", describe(closed))});
+  }
+  if (closed == Error::kTimedOut) {
+    left_behind_ = true;
+    (void)nvram_.release();
   }
   nvram_.reset();
 }

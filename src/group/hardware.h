@@ -146,6 +146,8 @@ class Hardware {
   void judge_writes(SetInfo& info) const;
 
   static Task<Error> record(Hardware* self, Uuid set, raid::Event event);
+  void leave_behind();
+  Task<void> close_nvram(TimePoint deadline);
   void learn_sets();  // Names and geometries, for the records and the doors.
   void learn_door(raid::ManagedSet* set);
   Task<Error> keep_record(Uuid set);

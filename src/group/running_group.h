@@ -306,7 +306,8 @@ class RunningGroup final : public Group {
   Task<Answer<MemberInfo>> remove_member_now(std::string name);
 
   // cache_operations.cc
-  void tell_places();  // The cache names volumes by them: after each change of volumes_.
+  // The cache names volumes and online snapshots by them: after each change of either.
+  void tell_places();
   Task<CacheInfo> cache_now();
   Task<Answer<void>> flush_cache_now(std::string set);
   Task<Answer<DiscardedWrites>> discard_writes_now(std::string set, std::string confirmed);
@@ -398,7 +399,8 @@ class RunningGroup final : public Group {
 
 // Why a volume cannot have its cache mode; half a sentence.
 std::optional<std::string> cache_error(const VolumeSpecification& specification, bool has_cache);
-// Where a volume on a set lies, for messages about its cached writes; nothing for others.
+// Where a volume on a set or a pool lies, for its counters and for messages about its cached
+// writes; nothing for others.
 void note_place(const VolumeRecord& record, ControllerCache::VolumePlaces& places);
 Refusal shutting_down();
 Refusal no_such_set(const std::string& name);

@@ -427,6 +427,7 @@ Task<Answer<SnapshotInfo>> RunningGroup::online_now(SnapshotName name, bool writ
   std::string why = opened ? "" : opened.error().reason;
   if (opened) {
     snapshot.volume = std::move(*opened);
+    tell_places();
     const Outcome served_now = co_await serve(snapshot.volume);
     if (!served_now) why = served_now.error();
   }
@@ -472,6 +473,7 @@ Task<Answer<void>> RunningGroup::take_offline(Uuid uuid) {
   if (volume == nullptr) co_return Answer<void>{};
   const Error closed = co_await volume->close(Executor::current().now() + kClosePatience);
   if (closed == Error::kTimedOut) pools_quiet_ = false;
+  tell_places();
   co_return Answer<void>{};
 }
 

@@ -601,7 +601,6 @@ Task<Answer<void>> RunningGroup::remove_now(std::shared_ptr<Volume> volume) {
                      fmt::format("volume \"{}\" stays: {}", s.name, unwritten(stored)));
   }
   volumes_.erase(s.name);
-  tell_places();
   const std::uint32_t lun = s.lun.value_or(0);  // Its record always has one.
   if (last) {
     co_await server_->remove_target(s.target);
@@ -621,6 +620,7 @@ Task<Answer<void>> RunningGroup::remove_now(std::shared_ptr<Volume> volume) {
   co_await unmake_file(record);
   co_return Answer<void>{};
 }
+  tell_places();  // Now that its last flush has ended.
 
 Task<Answer<void>> RunningGroup::delete_volume(std::string name, bool force) {
   auto answer = co_await alone(delete_now(std::move(name), force));

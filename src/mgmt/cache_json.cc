@@ -74,6 +74,7 @@ json counters_json(const cache::DeviceCounters& counters) {
 
 json to_json(const group::LostInfo& info) {
   return {{"volume", info.volume},
+          {"of_set", info.of_set},
           {"first_block", info.first_block},
           {"blocks", info.block_count},
           {"why", info.why}};

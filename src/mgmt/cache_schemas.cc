@@ -50,12 +50,13 @@ const std::string_view kCacheSchemas = R"json({
   "reads_in_streams": {"type": "integer"},
   "miss_latency": {"$ref": "#/components/schemas/Latency"},
   "write_latency": {"$ref": "#/components/schemas/Latency"}}},
-"LostWrites": {"type": "object", "required": ["volume", "first_block", "blocks", "why"],
-  "description": "Acknowledged writes that are lost.", "properties": {
+"LostWrites": {"type": "object", "required": ["volume", "of_set", "first_block", "blocks",
+  "why"], "description": "Acknowledged writes that are lost.", "properties": {
   "volume": {"type": "string",
     "description": "Empty: of none that is there, or nobody knows of which."},
-  "first_block": {"type": "integer",
-    "description": "Of the volume; of the set where there is no volume."},
+  "of_set": {"type": "boolean",
+    "description": "Blocks are counted on the set: there is no volume, or it is on a pool."},
+  "first_block": {"type": "integer", "description": "Of the volume, or of the set."},
   "blocks": {"type": "integer", "description": "0: nobody knows which."},
   "why": {"type": "string"}}},
 "CachedSet": {"type": "object", "required": ["name", "uuid", "dirty", "waiting", "stuck",

@@ -82,6 +82,21 @@ TEST_CASE("A journal is on the drives unless the file says otherwise, also with 
   CHECK(bytes_of("journal = \"nvram\"\n") == 0U);
 }
 
+TEST_CASE("A volume that is on several members is counted once", "[cache][group]") {
+  CachedVolumeInfo v{.name = "v"};
+  v.counters.hits = 3;
+  v.counters.flushes = 1;
+  v.counters.write_latency.add(std::chrono::seconds(1));
+  CacheInfo sum;
+  add("one", {.configured = true, .volumes = {v}}, sum);
+  add("two", {.configured = true, .volumes = {{.name = "w"}, v}}, sum);
+  REQUIRE(sum.volumes.size() == 2);
+  CHECK(sum.volumes[0].name == "v");
+  CHECK(sum.volumes[0].counters.hits == 6);
+  CHECK(sum.volumes[0].counters.flushes == 2);
+  CHECK(sum.volumes[0].counters.write_latency.total_nanoseconds == 2'000'000'000);
+}
+
 TEST_CASE("Mistakes of a cache are told", "[configuration][cache]") {
   check_mistake("[cache]\nnvram = \"32MiB\"\n", "there is no NVRAM; add a section [nvram]");
   check_mistake("[nvram]\nsize = \"32MiB\"\n[cache]\nnvram = \"32MiB\"\n",

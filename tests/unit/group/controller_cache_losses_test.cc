@@ -13,6 +13,7 @@ using sandbay::testing::FaultyDevice;
 
 constexpr std::uint64_t kVolume = 77;
 const ControllerCache::VolumePlaces kPlaces = {{kVolume, {.name = "v", .first = 1000}}};
+const ControllerCache::VolumePlaces kPoolPlaces = {{kVolume, {.name = "v", .first = {}}}};
 
 void run_in_world(const sandbay::testing::Start& start) {
   sandbay::testing::run_in_world(1, start);
@@ -95,6 +96,7 @@ Task<void> is_damaged(Executor& home) {
   const CacheInfo info = run->cache->show(kPlaces);
   REQUIRE(info.sets.at(0).lost.size() == 1);
   CHECK(info.sets[0].lost[0].volume == "v");
+  CHECK_FALSE(info.sets[0].lost[0].of_set);
   CHECK(info.sets[0].lost[0].first_block == 8);
   CHECK(info.sets[0].lost[0].block_count == 8);
   CHECK(info.sets[0].counters.damaged_bytes == 4096);
@@ -106,6 +108,56 @@ Task<void> is_damaged(Executor& home) {
   CHECK(other == 6);
   const int damaged = co_await read(*set, 1008);
   CHECK(damaged == 0);
+  co_await end(*run);
+}
+
+// The NVRAM's file is cut short, and the first to find that out is who releases a write of several
+// lines.
+Task<void> is_cut_short(Executor& home) {
+  SimulatedBoard board(24 * kMiB);
+  Books books(home);
+  const auto set = memory_set(home);
+  const auto run =
+      co_await begin(home, books, {.nvram = &board, .durability = nvram::Durability::kHost});
+  BlockDevice& device = run->cache->above(kSetUuid, *set);
+  co_await open_for_writes(*run, device);
+  for (const std::uint64_t bytes : {256 * 1024, 4096}) {
+    Request request{.operation = Operation::kWrite,
+                    .extent = {.first = 1024, .block_count = bytes / 512}};
+    request.data = co_await home.buffers().allocate(bytes);
+    const Completion done = co_await device.submit(std::move(request));
+    REQUIRE(done.error == Error::kNone);
+  }
+  co_await home.sleep_for(std::chrono::seconds(1));
+  board.cut_short(board.byte_count() - 4096);
+  (void)co_await run->cache->flush(std::nullopt);
+  co_await home.sleep_for(std::chrono::seconds(1));
+  CHECK(run->told("nvram failed") == 1);
+  co_await end(*run);
+}
+
+// Of a volume on a pool, whose map says where the blocks are.
+Task<void> is_damaged_on_a_pool(Executor& home) {
+  SimulatedBoard board(24 * kMiB);
+  Books books(home);
+  const auto set = memory_set(home);
+  const auto run = co_await begin(home, books, {.nvram = &board});
+  run->cache->know_volumes(kPoolPlaces);
+  BlockDevice& device = run->cache->above(kSetUuid, *set);
+  co_await open_for_writes(*run, device);
+  co_await write_to_volume(device, 8, 5);
+  damage(board, 5);
+  const auto flushed = co_await run->cache->flush(std::nullopt);
+  REQUIRE_FALSE(flushed.has_value());
+  CHECK_THAT(run->text("writes lost"),
+             Contains("writes to blocks 1008 to 1015 of the set, of volume v, are lost"));
+  const CacheInfo info = run->cache->show(kPoolPlaces);
+  REQUIRE(info.sets.at(0).lost.size() == 1);
+  CHECK(info.sets[0].lost[0].volume == "v");
+  CHECK(info.sets[0].lost[0].of_set);
+  CHECK(info.sets[0].lost[0].first_block == 1008);
+  REQUIRE(info.volumes.size() == 1);
+  CHECK(info.volumes[0].counters.writes == 1);
   co_await end(*run);
 }
 
@@ -212,6 +264,15 @@ Task<void> names_the_nvram(Executor& home) {
 }
 
 }  // namespace
+
+TEST_CASE("An NVRAM that is found cut short by a release fails, and not the process",
+          "[group][cache]") {
+  run_in_world(is_cut_short);
+}
+
+TEST_CASE("What a volume on a pool has lost is told of that volume", "[group][cache]") {
+  run_in_world(is_damaged_on_a_pool);
+}
 
 TEST_CASE("What is damaged in the NVRAM is noted and told before it is forgotten",
           "[cache][group]") {
