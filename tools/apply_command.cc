@@ -3,10 +3,12 @@
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <cstdio>
 #include <iostream>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <set>
 
 #include "tools/apply_plan.h"
 #include "tools/commands.h"
@@ -29,19 +31,29 @@ std::vector<json> list_at(const Client& client, const std::string& path, const c
   return answer.at(key).get<std::vector<json>>();
 }
 
-// Access and schedules of those volumes alone that the document has.
+// Access of those targets alone, and schedules of those volumes, that the document has.
 PresentGroup look(const Client& client, const ApplyDocument& wanted) {
   PresentGroup present;
   present.pools = list_at(client, "/api/v1/pools", "pools");
   present.volumes = list_at(client, "/api/v1/volumes", "volumes");
+  for (const json& target : list_at(client, "/api/v1/targets", "targets")) {
+    present.targets.insert(target.at("name").get<std::string>());
+  }
+  std::set<std::string> targets;
+  std::set<std::string> names;
   for (const WantedVolume& volume : wanted.volumes) {
-    const auto same = [&](const json& there) { return there.at("name") == volume.name; };
-    const auto found = std::ranges::find_if(present.volumes, same);
-    if (found == present.volumes.end()) continue;
-    const std::string path = "/api/v1/volumes/" + Client::escape(volume.name);
-    present.access[volume.name] = list_at(client, path + "/access", "access");
-    if (found->at("backing") == "pool") {
-      present.schedules[volume.name] = list_at(client, path + "/schedules", "schedules");
+    targets.insert(target_of(volume, present.volumes));
+    names.insert(volume.name);
+  }
+  for (const json& volume : present.volumes) {
+    const auto name = volume.at("name").get<std::string>();
+    const auto target = volume.at("target").get<std::string>();
+    const std::string path = "/api/v1/volumes/" + Client::escape(name);
+    if (targets.contains(target) && !present.access.contains(target)) {
+      present.access[target] = list_at(client, path + "/access", "access");
+    }
+    if (names.contains(name) && volume.at("backing") == "pool") {
+      present.schedules[name] = list_at(client, path + "/schedules", "schedules");
     }
   }
   return present;
@@ -65,6 +77,14 @@ void make(const Client& client, const ApplyStep& step) {
   if (!answer) throw Failure(fmt::format("{} {}: {}", step.sign, step.text, answer.error()));
 }
 
+// The daemon shows none, so whether it has those of the document nobody can say.
+bool has_secrets(const ApplyDocument& wanted) {
+  return std::ranges::any_of(wanted.volumes, [](const WantedVolume& volume) {
+    return std::ranges::any_of(volume.access,
+                               [](const json& access) { return access.contains("chap_secret"); });
+  });
+}
+
 json shown(const std::vector<ApplyStep>& steps, bool applied) {
   json changes = json::array();
   for (const ApplyStep& step : steps) {
@@ -82,7 +102,10 @@ void apply(const Settings& settings, const ApplyArguments& arguments) {
   const std::vector<ApplyStep> steps = plan_apply(wanted, look(client, wanted), arguments.prune);
   if (!settings.json) {
     for (const ApplyStep& step : steps) fmt::print("{} {}\n", step.sign, step.text);
-    if (steps.empty()) fmt::print("{}: everything is as it says\n", arguments.file);
+    if (steps.empty()) {
+      fmt::print("{}: everything is as it says{}\n", arguments.file,
+                 has_secrets(wanted) ? "; secrets of CHAP are not compared" : "");
+    }
   }
   const bool applies =
       !arguments.dry_run && !steps.empty() && (arguments.yes || confirmed(steps.size()));

@@ -1,11 +1,15 @@
 // What comes is made from the bottom up, what goes from the top down, and going comes last: so room
-// is never missing for the lack of an order, and a failure in between has destroyed nothing.
+// is never missing for the lack of an order, and a failure in between has destroyed nothing; but a
+// schedule that changes goes just before it comes anew.
+//
+// Access records are the targets': those of all volumes that share one count together.
 #include "tools/apply_plan.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
 
+#include "group/configuration.h"
 #include "group/units.h"
 #include "tools/client.h"
 
@@ -57,8 +61,28 @@ bool same_text(const std::string& one, const std::string& other) {
 }
 
 bool same_value(const VolumeKey& key, const json& wanted, const json& present) {
-  if (key.name == "naa") return same_text(wanted.get<std::string>(), present.get<std::string>());
+  if (key.name == "naa") {
+    const auto bare = [](const std::string& text) {
+      return text.starts_with("naa.") ? text.substr(4) : text;
+    };
+    return same_text(bare(wanted.get<std::string>()), bare(present.get<std::string>()));
+  }
   return wanted == present;
+}
+
+// Secrets are not shown, so a record with the same user counts as the same.
+bool same_access(const json& wanted, const json& there) {
+  return text_of(wanted, "initiator") == text_of(there, "initiator") &&
+         wanted.value("address", "") == text_of(there, "address") &&
+         wanted.value("chap_user", "") == text_of(there, "chap_user");
+}
+
+// As the daemon will show it.
+json planned_access(const json& wanted) {
+  return {{"initiator", wanted.at("initiator")},
+          {"address", wanted.value("address", "")},
+          {"chap_user", wanted.value("chap_user", "")},
+          {"declared", true}};  // Nothing to be pruned.
 }
 
 class Planner {
@@ -70,8 +94,10 @@ class Planner {
     for (const json& pool : wanted_.pools) plan_pool(pool);
     for (const WantedVolume& volume : wanted_.volumes) plan_volume(volume);
     if (prune) {
-      for (const WantedVolume& volume : wanted_.volumes) prune_within(volume);
+      for (const WantedVolume& volume : wanted_.volumes) prune_schedules(volume);
+      for (const WantedVolume& volume : wanted_.volumes) prune_access(volume);
       prune_volumes();
+      for (const json& pool : wanted_.pools) prune_members(pool);
       prune_pools();
     }
     return std::move(steps_);
@@ -79,18 +105,23 @@ class Planner {
 
  private:
   void plan_pool(const json& pool);
+  void plan_members(const json& pool, const json& there);
   void plan_volume(const WantedVolume& volume);
   void make_volume(const WantedVolume& volume);
   void change_volume(const WantedVolume& volume, const json& there);
   void plan_access(const WantedVolume& volume);
   void plan_schedules(const WantedVolume& volume);
-  void prune_within(const WantedVolume& volume);
+  void prune_schedules(const WantedVolume& volume);
+  void prune_access(const WantedVolume& volume);
+  void prune_members(const json& pool);
   void prune_volumes();
   void prune_pools();
 
-  const std::vector<json>& access_of(const std::string& volume) const {
-    const auto found = present_.access.find(volume);
-    return found == present_.access.end() ? none_ : found->second;
+  // Of a target as far as it is planned.
+  std::vector<json>& access_of(const std::string& target) {
+    const auto found = present_.access.find(target);
+    return access_.try_emplace(target, found == present_.access.end() ? none_ : found->second)
+        .first->second;
   }
   const std::vector<json>& schedules_of(const std::string& volume) const {
     const auto found = present_.schedules.find(volume);
@@ -100,6 +131,9 @@ class Planner {
   const ApplyDocument& wanted_;
   const PresentGroup& present_;
   const std::vector<json> none_;
+  std::map<std::string, std::vector<json>> access_;  // By target, with what is planned.
+  std::set<std::string> planned_targets_;
+  std::set<std::string> pruned_targets_;
   std::vector<ApplyStep> steps_;
 };
 
@@ -110,12 +144,45 @@ void Planner::plan_pool(const json& pool) {
     steps_.push_back({'+', fmt::format("pool {}", name), "POST", kPools, pool});
     return;
   }
-  for (const char* key : {"members", "page"}) {
-    if (!pool.contains(key) || pool.at(key) == there->at(key)) continue;
+  if (pool.contains("page") && pool.at("page") != there->at("page")) {
     throw Failure(
-        fmt::format("pool \"{}\": {} is {}, and cannot become {}; write what it is, or "
+        fmt::format("pool \"{}\": page is {}, and cannot become {}; write what it is, or "
                     "give the new pool another name",
-                    name, key, there->at(key).dump(), pool.at(key).dump()));
+                    name, there->at("page").dump(), pool.at("page").dump()));
+  }
+  if (pool.contains("members")) plan_members(pool, *there);
+}
+
+std::set<std::string> members_of(const json& pool) {
+  return pool.at("members").get<std::set<std::string>>();
+}
+
+std::string member_path(const std::string& member) {
+  return fmt::format("/api/v1/members/{}/pool", Client::escape(member));
+}
+
+// Those that the document does not name leave only where it is pruned.
+void Planner::plan_members(const json& pool, const json& there) {
+  const std::string name = text_of(pool, "name");
+  const std::set<std::string> has = members_of(there);
+  const auto leaving = there.value("leaving", std::set<std::string>{});
+  for (const std::string& member : members_of(pool)) {
+    if (has.contains(member) && !leaving.contains(member)) continue;
+    steps_.push_back({'+', fmt::format("pool {}: member {}", name, member), "POST",
+                      member_path(member), json{{"pool", name}}});
+  }
+}
+
+void Planner::prune_members(const json& pool) {
+  const std::string name = text_of(pool, "name");
+  const json* const there = find(present_.pools, name);
+  if (there == nullptr || !pool.contains("members")) return;
+  const std::set<std::string> wanted = members_of(pool);
+  const auto leaving = there->value("leaving", std::set<std::string>{});
+  for (const std::string& member : members_of(*there)) {
+    if (wanted.contains(member) || leaving.contains(member)) continue;
+    steps_.push_back({'-', fmt::format("pool {}: member {}, once it is empty", name, member),
+                      "DELETE", member_path(member), nullptr});
   }
 }
 
@@ -130,7 +197,8 @@ void Planner::plan_volume(const WantedVolume& volume) {
   plan_schedules(volume);
 }
 
-// With its access records, so that it is never there without them.
+// With its access records, so that it is never there without them; a target that is there has its
+// own already.
 void Planner::make_volume(const WantedVolume& volume) {
   json body{{"name", volume.name}};
   json later = json::object();
@@ -141,20 +209,36 @@ void Planner::make_volume(const WantedVolume& volume) {
     (key.when_made ? body : later)[std::string(key.name)] = *given;
     words += fmt::format("{}{} {}", words.empty() ? "" : ", ", key.name, words_for(key, *given));
   }
-  for (const json& access : volume.access) {
-    body["access"].push_back(access);
-    words += fmt::format(", access {}", text_of(access, "initiator"));
+  const std::string target = target_of(volume, present_.volumes);
+  const bool fresh = !present_.targets.contains(target) && planned_targets_.insert(target).second;
+  if (fresh) {
+    for (const json& access : volume.access) {
+      body["access"].push_back(access);
+      words += fmt::format(", access {}", text_of(access, "initiator"));
+      access_of(target).push_back(planned_access(access));
+    }
   }
   steps_.push_back(
       {'+', fmt::format("volume {}: {}", volume.name, words), "POST", kVolumes, std::move(body)});
-  if (later.empty()) return;
-  steps_.push_back({'~', fmt::format("volume {}: what is set once it is there", volume.name),
-                    "PATCH", volume_path(volume.name), std::move(later)});
+  if (!later.empty()) {
+    steps_.push_back({'~', fmt::format("volume {}: what is set once it is there", volume.name),
+                      "PATCH", volume_path(volume.name), std::move(later)});
+  }
+  if (!fresh) plan_access(volume);
+}
+
+// A request for each thing that the daemon does at once, so that none is half done.
+std::string_view part_of(const VolumeKey& key) {
+  if (key.name == "size" || key.name == "cache") return key.name;
+  return key.name == "online" || key.name == "read_only" ? "access" : "limits";
 }
 
 void Planner::change_volume(const WantedVolume& volume, const json& there) {
-  json body = json::object();
-  std::string words;
+  struct Part {
+    json body = json::object();
+    std::string words;
+  };
+  std::map<std::string_view, Part> parts;
   for (const VolumeKey& key : volume_keys()) {
     const auto given = volume.keys.find(key.name);
     if (given == volume.keys.end()) continue;
@@ -174,19 +258,14 @@ void Planner::change_volume(const WantedVolume& volume, const json& there) {
                       "sandbay volume shrink",
                       volume.name, change));
     }
-    body[std::string(key.name)] = *given;
-    words += (words.empty() ? "" : ", ") + change;
+    Part& part = parts[part_of(key)];
+    part.body[std::string(key.name)] = *given;
+    part.words += (part.words.empty() ? "" : ", ") + change;
   }
-  if (body.empty()) return;
-  steps_.push_back({'~', fmt::format("volume {}: {}", volume.name, words), "PATCH",
-                    volume_path(volume.name), std::move(body)});
-}
-
-// Secrets are not shown, so a record with the same user counts as the same.
-bool same_access(const json& wanted, const json& there) {
-  return text_of(wanted, "initiator") == text_of(there, "initiator") &&
-         wanted.value("address", "") == text_of(there, "address") &&
-         wanted.value("chap_user", "") == text_of(there, "chap_user");
+  for (auto& [name, part] : parts) {
+    steps_.push_back({'~', fmt::format("volume {}: {}", volume.name, part.words), "PATCH",
+                      volume_path(volume.name), std::move(part.body)});
+  }
 }
 
 std::string words_for_access(const json& access) {
@@ -201,9 +280,11 @@ std::string words_for_access(const json& access) {
 }
 
 void Planner::plan_access(const WantedVolume& volume) {
+  std::vector<json>& there = access_of(target_of(volume, present_.volumes));
   for (const json& access : volume.access) {
-    const auto same = [&](const json& there) { return same_access(access, there); };
-    if (std::ranges::any_of(access_of(volume.name), same)) continue;
+    const auto same = [&](const json& one) { return same_access(access, one); };
+    if (std::ranges::any_of(there, same)) continue;
+    there.push_back(planned_access(access));
     steps_.push_back({'+',
                       fmt::format("volume {}: access {}", volume.name, words_for_access(access)),
                       "POST", volume_path(volume.name) + "/access", access});
@@ -233,7 +314,7 @@ void Planner::plan_schedules(const WantedVolume& volume) {
   }
 }
 
-void Planner::prune_within(const WantedVolume& volume) {
+void Planner::prune_schedules(const WantedVolume& volume) {
   for (const json& there : schedules_of(volume.name)) {
     const std::string name = text_of(there, "name");
     if (find(volume.schedules, name) != nullptr) continue;
@@ -241,9 +322,21 @@ void Planner::prune_within(const WantedVolume& volume) {
         {'-', fmt::format("volume {}: schedule {}", volume.name, name), "DELETE",
          fmt::format("{}/schedules/{}", volume_path(volume.name), Client::escape(name)), nullptr});
   }
-  for (const json& there : access_of(volume.name)) {
-    const auto same = [&](const json& access) { return same_access(access, there); };
-    if (there.at("declared").get<bool>() || std::ranges::any_of(volume.access, same)) continue;
+}
+
+// What no volume of its target wants. Once for each target.
+void Planner::prune_access(const WantedVolume& volume) {
+  const std::string target = target_of(volume, present_.volumes);
+  const auto has = present_.access.find(target);
+  if (has == present_.access.end() || !pruned_targets_.insert(target).second) return;
+  for (const json& there : has->second) {
+    const auto wanted = [&](const WantedVolume& other) {
+      return target_of(other, present_.volumes) == target &&
+             std::ranges::any_of(other.access,
+                                 [&](const json& access) { return same_access(access, there); });
+    };
+    if (there.at("declared").get<bool>() || std::ranges::any_of(wanted_.volumes, wanted)) continue;
+    // The volume is there by now, and one of the target's.
     steps_.push_back(
         {'-', fmt::format("volume {}: access {}", volume.name, words_for_access(there)), "DELETE",
          fmt::format("{}/access/{}", volume_path(volume.name),
@@ -275,6 +368,14 @@ void Planner::prune_pools() {
 }
 
 }  // namespace
+
+std::string target_of(const WantedVolume& volume, const std::vector<json>& present) {
+  if (const auto given = volume.keys.find("target"); given != volume.keys.end()) {
+    return given->get<std::string>();
+  }
+  const json* const there = find(present, volume.name);
+  return there != nullptr ? text_of(*there, "target") : group::default_target_name(volume.name);
+}
 
 std::vector<ApplyStep> plan_apply(const ApplyDocument& wanted, const PresentGroup& present,
                                   bool prune) {

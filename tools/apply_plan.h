@@ -4,6 +4,7 @@
 
 #include <map>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -15,7 +16,8 @@ namespace sandbay::cli {
 struct PresentGroup {
   std::vector<nlohmann::json> pools;
   std::vector<nlohmann::json> volumes;
-  std::map<std::string, std::vector<nlohmann::json>> access;     // By volume.
+  std::set<std::string> targets;                                 // Their names.
+  std::map<std::string, std::vector<nlohmann::json>> access;     // By target.
   std::map<std::string, std::vector<nlohmann::json>> schedules;  // By volume.
 };
 
@@ -26,6 +28,9 @@ struct ApplyStep {
   std::string path;
   nlohmann::json body;  // Null: none.
 };
+
+// The target of a volume in the document: what it says, or what it has, or is going to have.
+std::string target_of(const WantedVolume& volume, const std::vector<nlohmann::json>& present);
 
 // Throws Failure for what no request can bring about. With `prune`, what the document does not name
 // goes; what the daemon's own configuration declares stays.

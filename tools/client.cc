@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 #include <httplib.h>
 #include <netdb.h>
+#include <netinet/in.h>
 
 #include <charconv>
 #include <csignal>
@@ -61,27 +62,53 @@ std::string explain(httplib::Error error, const std::string& url) {
 constexpr std::string_view kPlain = "http://";
 constexpr std::string_view kSecure = "https://";
 
-// What is wrong with the host or the port of a URL; empty: nothing.
-std::string problem_with(const std::string& url) {
+struct Place {
+  std::string host;
+  std::string port;
+};
+
+Place place_of(const std::string& url) {
   const bool secure = url.starts_with(kSecure);
-  std::string host = url.substr(secure ? kSecure.size() : kPlain.size());
-  std::string port = secure ? "443" : "80";
-  const auto bracket = host.rfind(']');
-  const auto colon = host.rfind(':');
+  Place place{.host = url.substr(secure ? kSecure.size() : kPlain.size()),
+              .port = secure ? "443" : "80"};
+  const auto bracket = place.host.rfind(']');
+  const auto colon = place.host.rfind(':');
   if (colon != std::string::npos && (bracket == std::string::npos || colon > bracket)) {
-    port = host.substr(colon + 1);
-    host.resize(colon);
+    place.port = place.host.substr(colon + 1);
+    place.host.resize(colon);
   }
+  if (place.host.starts_with('[') && place.host.ends_with(']')) {
+    place.host = place.host.substr(1, place.host.size() - 2);
+  }
+  return place;
+}
+
+bool is_loopback(const sockaddr* address) {
+  if (address->sa_family == AF_INET) {
+    const auto* const four = reinterpret_cast<const sockaddr_in*>(address);
+    return ntohl(four->sin_addr.s_addr) >> 24U == 127;
+  }
+  if (address->sa_family != AF_INET6) return false;
+  return IN6_IS_ADDR_LOOPBACK(&reinterpret_cast<const sockaddr_in6*>(address)->sin6_addr) != 0;
+}
+
+// What is wrong with the host or the port of a URL; empty: nothing. `*here` tells whether whatever
+// is sent there stays on this machine.
+std::string problem_with(const std::string& url, bool* here) {
+  const auto [host, port] = place_of(url);
   unsigned number = 0;
   const char* const end = port.data() + port.size();
   const auto [stop, error] = std::from_chars(port.data(), end, number);
   if (error != std::errc{} || stop != end || number == 0 || number > 65535) {
     return fmt::format("--management {}: \"{}\" is no port; write 1 to 65535", url, port);
   }
-  if (host.starts_with('[') && host.ends_with(']')) host = host.substr(1, host.size() - 2);
   addrinfo* found = nullptr;
   if (host.empty() || ::getaddrinfo(host.c_str(), nullptr, nullptr, &found) != 0) {
     return fmt::format("--management {}: there is no host \"{}\"", url, host);
+  }
+  *here = true;
+  for (const addrinfo* one = found; one != nullptr; one = one->ai_next) {
+    *here = *here && is_loopback(one->ai_addr);
   }
   ::freeaddrinfo(found);
   return {};
@@ -90,7 +117,7 @@ std::string problem_with(const std::string& url) {
 }  // namespace
 
 Client::Client(const Management& management)
-    : url_(with_scheme(management.url)), ca_file_(management.ca_file) {
+    : url_(with_scheme(management.url)), ca_file_(management.ca_file), plain_(management.plain) {
   if (!management.token_file.empty()) {
     auto token = group::read_token_file(management.token_file);
     if (!token) throw Failure("--token-file: " + token.error());
@@ -151,7 +178,17 @@ Client::Answer Client::send(const char* method, const std::string& path, const s
     return std::unexpected(
         fmt::format("{} is not a management URL; write one such as {}", url_, kDefaultManagement));
   }
-  if (const std::string wrong = problem_with(url_); !wrong.empty()) return std::unexpected(wrong);
+  bool here = false;
+  if (const std::string wrong = problem_with(url_, &here); !wrong.empty()) {
+    return std::unexpected(wrong);
+  }
+  const bool guarded = !token_.empty() || !ca_file_.empty();
+  if (guarded && !here && !plain_ && url_.starts_with(kPlain)) {
+    return std::unexpected(
+        fmt::format("{} is not secured: everybody on the way could read the token; write https://, "
+                    "or add --plain if the network may see it",
+                    url_));
+  }
   // Something else that listens there must not hold a change up for as long as one may take.
   if (std::string_view(method) != "GET") {
     const Answer daemon = send("GET", "/api/v1/group", nullptr);

@@ -22,6 +22,7 @@ struct Management {
   std::string url = kDefaultManagement;  // A bare "ADDRESS:PORT" is one of http.
   std::string token_file;                // Empty: SANDBAY_TOKEN holds it, if there is one.
   std::string ca_file;                   // Of https; empty: whom this machine trusts.
+  bool plain = false;                    // A token may cross a network that everybody can read.
 };
 
 class Client {
@@ -49,6 +50,7 @@ class Client {
   std::string url_;
   std::string token_;
   std::string ca_file_;
+  bool plain_;
 };
 
 }  // namespace sandbay::cli

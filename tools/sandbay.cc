@@ -86,6 +86,8 @@ int run(int argument_count, char** argument_values) {
                  "Certificates, in PEM format, of who vouches for the daemon's")
       ->envname("SANDBAY_CA_FILE")
       ->type_name("FILE");
+  app.add_flag("--plain", settings.management.plain,
+               "Show the token also over http:// to another machine");
   app.add_flag("--json", settings.json, "Print the daemon's answer as JSON");
   app.set_version_flag("--version", fmt::format("sandbay {}", group::version()));
   app.require_subcommand(1);

@@ -1,6 +1,8 @@
 // Widths count characters, not bytes: names may hold anything that is UTF-8.
 #include "tools/table.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cassert>
 
@@ -13,13 +15,29 @@ std::size_t width_of(const std::string& text) {
       std::ranges::count_if(text, [](char c) { return (c & 0xC0) != 0x80; }));
 }
 
+// What others have written must not command the terminal.
+std::string printable(const std::string& text) {
+  std::string shown;
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    const auto c = static_cast<unsigned char>(text[i]);
+    const auto next = i + 1 < text.size() ? static_cast<unsigned char>(text[i + 1]) : 0U;
+    if (c < 0x20 || c == 0x7F) {
+      shown += fmt::format("\\x{:02x}", c);
+    } else if (c == 0xC2 && next >= 0x80 && next < 0xA0) {  // U+0080 to U+009F.
+      shown += fmt::format("\\x{:02x}", next);
+      ++i;
+    } else {
+      shown += text[i];
+    }
+  }
+  return shown;
+}
+
 }  // namespace
 
 void Table::add(std::vector<std::string> row) {
   assert(row.size() == columns_.size());
-  for (std::string& cell : row) {
-    if (cell.empty()) cell = "-";
-  }
+  for (std::string& cell : row) cell = cell.empty() ? "-" : printable(cell);
   rows_.push_back(std::move(row));
 }
 
@@ -55,7 +73,7 @@ std::string facts(const std::vector<std::pair<std::string, std::string>>& list) 
   std::string text;
   for (const auto& [name, value] : list) {
     text += name + std::string(width - width_of(name) + 2, ' ');
-    text += (value.empty() ? "-" : value) + '\n';
+    text += (value.empty() ? "-" : printable(value)) + '\n';
   }
   return text;
 }

@@ -1,0 +1,40 @@
+// What the command line sends whom, and what it puts on a terminal.
+#include "tools/client.h"
+
+#include <catch2/catch.hpp>
+#include <cstdlib>
+#include <nlohmann/json.hpp>
+
+#include "tools/table.h"
+
+namespace sandbay::cli {
+namespace {
+
+std::string said_by(const Management& management) {
+  ::setenv("SANDBAY_TOKEN", "token-0123456789", 1);
+  const Client client(management);
+  ::unsetenv("SANDBAY_TOKEN");
+  const auto answer = client.get("/api/v1/group");
+  return answer ? std::string("(an answer)") : answer.error();
+}
+
+TEST_CASE("A token crosses no network in plain text unless that is said", "[client]") {
+  // Addresses of nobody: RFC 5737 and RFC 6666.
+  CHECK_THAT(said_by({.url = "192.0.2.1:8260"}), Catch::Contains("is not secured"));
+  CHECK_THAT(said_by({.url = "http://[100::1]:8260/"}), Catch::Contains("is not secured"));
+  // Nothing listens at port 1 of this machine.
+  for (const char* url : {"127.0.0.1:1", "http://[::1]:1", "https://127.0.0.1:1"}) {
+    CAPTURE(url);
+    CHECK_THAT(said_by({.url = url}), !Catch::Contains("is not secured"));
+  }
+}
+
+TEST_CASE("What others have written does not command the terminal", "[client]") {
+  Table table({{"WHAT"}});
+  table.add({"GET /\x1b[2J\r\nx\x7f\xc2\x9b"});
+  table.add({"Größe"});
+  CHECK(table.text() == "WHAT\nGET /\\x1b[2J\\x0d\\x0ax\\x7f\\x9b\nGröße\n");
+}
+
+}  // namespace
+}  // namespace sandbay::cli
