@@ -284,10 +284,11 @@ Task<std::string> import_file(const Arguments* arguments, metadata::Store* store
     error = co_await group::announce_import(*store, text.size(), group::sha256_of(text));
   }
   if (error != Error::kNone) co_return fmt::format("--import {}: {}", path, describe(error));
-  const auto taken = co_await group::take_import(*store, configuration->state);
+  const auto taken = co_await group::take_import(*store, configuration->state, configuration->uuid);
   if (!taken) co_return taken.error();
-  fmt::print("group {} ({}): {} records taken in; start the daemon, and see sandbay group check\n",
-             group->name, group->uuid, group->entries.size());
+  fmt::print(
+      "group {} ({}): {} records taken in, of {}; start the daemon, and see sandbay group check\n",
+      group->name, group->uuid, group->entries.size(), group->time);
   co_return std::string();
 }
 
@@ -324,7 +325,18 @@ Task<void> serve(const Arguments* arguments, group::Configuration configuration,
     co_await (*store)->close();
     co_return;
   }
-  const auto imported = co_await group::take_import(**store, configuration.state);
+  if (arguments->check_map) {
+    const auto waiting = co_await (*store)->get(std::string(group::kImportKey));
+    if (waiting && *waiting) {
+      *refusal =
+          "--check-map: an import waits for the next start, which takes it in; start the daemon "
+          "first";
+      co_await (*store)->close();
+      co_return;
+    }
+  }
+  const auto imported =
+      co_await group::take_import(**store, configuration.state, configuration.uuid);
   if (!imported) {
     *refusal = imported.error();
     co_await (*store)->close();

@@ -76,9 +76,15 @@ void import_from(const Settings& settings, const std::string& path, bool force) 
     expect(client.post("/api/v1/group/import", part));
   }
   fmt::print(
-      "{}: {} records of group {} are there; restart the daemon, which takes them in, and "
-      "see sandbay group check\n",
-      path, group->entries.size(), group->name);
+      "{}: {} records of group {}, of {}, are there; restart the daemon, which takes them in, and "
+      "see sandbay group check. What was written since then to places that were new is not in "
+      "it.\n",
+      path, group->entries.size(), group->name, group->time);
+}
+
+void withdraw_import(const Settings& settings) {
+  expect(Client(settings.management).remove("/api/v1/group/import"));
+  fmt::print("No import waits for the daemon's next start.\n");
 }
 
 }  // namespace
@@ -92,9 +98,17 @@ void add_export_verbs(CLI::App& noun, Settings& settings) {
   verb->callback([&settings, path] { export_to(settings, *path); });
   verb = noun.add_subcommand(
       "import", "Bring an export back: it counts from the daemon's next start; the group is empty");
-  verb->add_option("FILE", *path, "What group export has written")->required();
+  const auto withdraw = std::make_shared<bool>(false);
+  CLI::Option* const file = verb->add_option("FILE", *path, "What group export has written");
   verb->add_flag("--force", *force, "Also in place of what is provisioned, which is forgotten");
-  verb->callback([&settings, path, force] { import_from(settings, *path, *force); });
+  CLI::Option* const no_more =
+      verb->add_flag("--withdraw", *withdraw, "Take back one that waits for the next start");
+  no_more->excludes(file);
+  verb->callback([&settings, path, force, withdraw] {
+    if (*withdraw) return withdraw_import(settings);
+    if (path->empty()) throw CLI::RequiredError("FILE, or --withdraw,");
+    import_from(settings, *path, *force);
+  });
 }
 
 }  // namespace sandbay::cli

@@ -140,6 +140,7 @@ ImportedGroup take(const json& document) {
   }
   ImportedGroup group{.uuid = document.at("group").get<std::string>(),
                       .name = document.at("name").get<std::string>(),
+                      .time = document.at("time").get<std::string>(),
                       .entries = {}};
   Digest digest;
   std::string identity;

@@ -27,6 +27,7 @@ std::string export_text(const ExportedGroup& group);
 struct ImportedGroup {
   std::string uuid;
   std::string name;
+  std::string time;  // When it was written.
   std::vector<metadata::Entry> entries;
 };
 // The error is half a sentence.

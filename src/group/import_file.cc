@@ -50,7 +50,8 @@ Task<Error> write_at(File* file, std::uint64_t offset, std::string text) {
 }
 
 std::expected<ImportedGroup, std::string> read_file(const std::string& path,
-                                                    const ImportRecord& record) {
+                                                    const ImportRecord& record,
+                                                    const std::string& uuid) {
   std::ifstream file(path, std::ios::binary);
   std::stringstream stream;
   if (file) stream << file.rdbuf();
@@ -59,7 +60,12 @@ std::expected<ImportedGroup, std::string> read_file(const std::string& path,
   if (text.size() != record.byte_count || sha256_of(text) != record.sha256) {
     return std::unexpected("is not what was taken in");
   }
-  return read_export(text);
+  auto group = read_export(text);
+  if (group && !uuid.empty() && group->uuid != uuid) {
+    return std::unexpected(fmt::format("is of group {}, but the configuration says group.uuid = {}",
+                                       group->uuid, uuid));
+  }
+  return group;
 }
 
 // Everything but the history and the record of the import itself.
@@ -120,6 +126,18 @@ Task<Error> write_import(std::string path, ImportPart part) {
   co_return error;
 }
 
+std::string refusal_of_import(const std::string& path, std::uint64_t byte_count,
+                              const std::string& sha256, const std::string& uuid) {
+  const auto group = read_file(path, {.byte_count = byte_count, .sha256 = sha256}, uuid);
+  return group ? std::string() : group.error();
+}
+
+Task<Error> withdraw_import(metadata::Store& store) {
+  metadata::Batch batch;
+  batch.erase(std::string(kImportKey));
+  co_return co_await store.commit(std::move(batch));
+}
+
 Task<Error> announce_import(metadata::Store& store, std::uint64_t byte_count, std::string sha256) {
   metadata::Batch batch;
   batch.put(std::string(kImportKey),
@@ -142,7 +160,7 @@ Task<std::expected<std::string, Error>> provisioned_in(metadata::Store& store) {
 }
 
 Task<std::expected<void, std::string>> take_import(metadata::Store& store,
-                                                   std::filesystem::path state) {
+                                                   std::filesystem::path state, std::string uuid) {
   const auto stored = co_await store.get(std::string(kImportKey));
   const std::string path = import_path(state);
   const auto cannot = [&](std::string_view what) {
@@ -153,7 +171,7 @@ Task<std::expected<void, std::string>> take_import(metadata::Store& store,
   const std::string& announced = known(*stored);
   const auto record = decode_import(announced);
   if (!record) co_return cannot("its record " + record.error());
-  auto group = read_file(path, *record);
+  auto group = read_file(path, *record, uuid);
   if (!group) {
     co_return cannot(
         fmt::format("it {}; put the file back where it was, or begin with another "

@@ -1,7 +1,8 @@
 // ImportFile: an export (export_document.h) that is on its way back into the metadata.
 //
-// The text is put into STATE/import, piece by piece, and made durable; then one record of the
-// metadata (import) says that it counts: its size and its digest. The next start takes it in before
+// The text is put into STATE/import, piece by piece, made durable and checked; then one record of
+// the metadata (import) says that it counts: its size and its digest. It goes before the first
+// piece of another is written. The next start takes it in before
 // it looks at anything else: everything but the history goes, what the text holds comes, and the
 // record goes last. So a crash at any point leaves either what was there, or an import that the
 // next start does again from the beginning.
@@ -25,15 +26,21 @@ std::string import_path(const std::filesystem::path& state);
 
 // Writes a piece to the file; the last makes it durable.
 Task<Error> write_import(std::string path, ImportPart part);
+// What speaks against making the file count, as half a sentence: it is not what was sent, no
+// export, or of another group than `uuid`, unless that is empty. Blocks.
+std::string refusal_of_import(const std::string& path, std::uint64_t byte_count,
+                              const std::string& sha256, const std::string& uuid);
 // Makes what is in the file count at the next start.
 Task<Error> announce_import(metadata::Store& store, std::uint64_t byte_count, std::string sha256);
+// It counts no more.
+Task<Error> withdraw_import(metadata::Store& store);
 
 // What holds `store` against an import that may only fill an empty one; empty: nothing.
 Task<std::expected<std::string, Error>> provisioned_in(metadata::Store& store);
 
-// At a start, before anything else looks at the store. One line says what is wrong. The store
-// outlives it.
+// At a start, before anything else looks at the store: an import of the group `uuid`, of any if
+// that is empty. One line says what is wrong; nothing has changed then. The store outlives it.
 Task<std::expected<void, std::string>> take_import(metadata::Store& store,
-                                                   std::filesystem::path state);
+                                                   std::filesystem::path state, std::string uuid);
 
 }  // namespace sandbay::group

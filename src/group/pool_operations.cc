@@ -205,6 +205,7 @@ Task<Answer<CreatedPool>> RunningGroup::create_pool_now(CreatePoolRequest reques
                     "choose another name, or ask for it as it is",
                     request.name, format_size(record.page_bytes), fmt::join(record.members, ", ")));
   }
+  if (auto refusal = refusal_while_importing()) co_return std::unexpected(std::move(*refusal));
   for (const std::string& member : request.members) {
     if (members_->find(member) == nullptr) {
       co_return refuse(

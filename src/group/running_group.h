@@ -318,7 +318,12 @@ class RunningGroup final : public Group {
 
   // export_operations.cc
   Task<Answer<ExportedGroup>> export_now();
+  Task<std::optional<Refusal>> hold_pools(std::vector<pool::Pool*>* held);
+  std::optional<Refusal> refusal_to_export(const std::vector<metadata::Entry>& entries) const;
   Task<Answer<void>> import_now(ImportPart part);
+  Task<std::optional<Refusal>> announce_checked(std::uint64_t byte_count, std::string sha256);
+  // Of making something while an import waits for the next start.
+  std::optional<Refusal> refusal_while_importing() const;
   std::optional<Refusal> refusal_to_import(const ImportPart& part) const;
 
   // audit_operations.cc
@@ -369,6 +374,7 @@ class RunningGroup final : public Group {
   EventLog events_;
   AuditLog audit_;
   std::uint64_t import_bytes_ = 0;     // Of an import that has begun: what is there.
+  bool import_announced_ = false;      // One takes the place of everything at the next start.
   std::unique_ptr<Members> members_;   // What volumes on sets stand on.
   std::unique_ptr<Pools> pools_;       // And those on pools.
   bool pools_quiet_ = true;            // Nothing hangs in a volume of theirs that is gone.

@@ -521,6 +521,7 @@ Task<Answer<CreatedVolume>> RunningGroup::repeat_clone(std::shared_ptr<Volume> t
 
 Task<Answer<CreatedVolume>> RunningGroup::clone_now(SnapshotName name, std::string clone,
                                                     bool full_copy) {
+  if (auto refusal = refusal_while_importing()) co_return std::unexpected(std::move(*refusal));
   const auto served = pool_of(name.volume);
   if (!served) co_return std::unexpected(served.error());
   const auto volume = find(name.volume);

@@ -263,6 +263,7 @@ Task<Answer<CreatedVolume>> RunningGroup::create_now(CreateVolumeRequest request
     co_return CreatedVolume{.volume = std::move(*info), .created = false};
   }
   if (auto refusal = refusal_to_create(request)) co_return std::unexpected(*refusal);
+  if (auto refusal = refusal_while_importing()) co_return std::unexpected(std::move(*refusal));
   if (own_target && targets_.contains(s.target)) {
     co_return refuse(Refusal::Code::kConflict,
                      fmt::format("volume \"{}\": its target {} is there already; name a target to "
@@ -336,6 +337,11 @@ Task<Answer<VolumeInfo>> RunningGroup::change_now(std::string name, ChangeVolume
                      fmt::format("volume \"{}\": nothing to change; give a size, a name, a cache "
                                  "mode, online, read_only or limits",
                                  name));
+  }
+  // What comes first stays where something else is refused; so under which name it is found.
+  if (request.name && (request.size_bytes || request.cache || limits || access)) {
+    co_return refuse(Refusal::Code::kInvalid,
+                     fmt::format("volume \"{}\": name: changes alone; ask for the rest before", name));
   }
   if (request.name) {
     const auto renamed = co_await rename_now(volume, *request.name);

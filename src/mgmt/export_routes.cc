@@ -23,6 +23,14 @@ Reply import_part(Backend& backend, const Call& call) {
   return {.status = 204};
 }
 
+// Nothing from the beginning on is what takes the place of an import that was announced.
+Reply withdraw_import(Backend& backend, const Call&) {
+  const auto taken =
+      backend.run(backend.service().import_part({.text = "", .offset = 0, .force = true}));
+  if (!taken) return refused(taken.error());
+  return {.status = 204};
+}
+
 }  // namespace
 
 std::vector<Route> export_routes() {
@@ -42,12 +50,22 @@ std::vector<Route> export_routes() {
            .operation = "importGroup",
            .summary = "Import an export, piece by piece",
            .description = "The text in pieces in their order; the first has the offset 0. With "
-                          "the last one it takes the place of everything at the daemon's next "
-                          "start. Refused while something is provisioned, unless by force.",
+                          "the last one the whole is checked, and takes the place of everything "
+                          "at the daemon's next start; until then nothing is made any more. "
+                          "Refused while something is provisioned, unless by force. The first "
+                          "piece of another import withdraws one that waits.",
            .request_schema = "ImportPart",
            .success = 204,
            .refusals = {409, 500},
-           .handle = import_part}};
+           .handle = import_part},
+          {.method = "DELETE",
+           .path = "/api/v1/group/import",
+           .operation = "withdrawImport",
+           .summary = "Withdraw an import that waits for the next start",
+           .description = "Nothing happens where there is none.",
+           .success = 204,
+           .refusals = {500},
+           .handle = withdraw_import}};
 }
 
 }  // namespace sandbay::mgmt

@@ -206,8 +206,8 @@ const std::vector<Route> kOwnRoutes = {
      .operation = "changeVolume",
      .summary = "Resize, rename or otherwise change a volume",
      .description = "A volume grows online, and initiators are told; it shrinks on a pool alone, "
-                    "and by force. Renamed, it keeps its target and its identity. Offline it "
-                    "answers NOT READY.",
+                    "and by force. Renamed, it keeps its target and its identity; a name changes "
+                    "alone. Offline it answers NOT READY.",
      .request_schema = "VolumeChange",
      .response_schema = "Volume",
      .refusals = {404, 409, 500},

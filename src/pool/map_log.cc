@@ -187,6 +187,22 @@ Task<Error> MapLog::checkpoint() {
   co_return error;
 }
 
+Task<Error> MapLog::hold() {
+  if (!gate_.enter()) co_return Error::kClosed;
+  while (writing_) co_await changed_.wait();
+  writing_ = true;
+  const Error error = co_await checkpoint();
+  if (error != Error::kNone) release();
+  co_return error;
+}
+
+void MapLog::release() {
+  assert(writing_);
+  writing_ = false;
+  changed_.notify_all();
+  gate_.leave();
+}
+
 Task<Error> MapLog::write_checkpoint() {
   const std::uint64_t sequence = map_.sequence();
   metadata::Batch batch = map_.changes();

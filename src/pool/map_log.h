@@ -79,6 +79,10 @@ class MapLog {
   // The same together with changes of other keys of the store, in one synced batch.
   Task<Error> commit(std::vector<MapRecord> records, metadata::Batch extra);
   Task<Error> checkpoint();
+  // With kNone everything is in the store, and nothing is logged until release(): what is listed
+  // there meanwhile is the whole map, and needs no NVRAM. Changes wait.
+  Task<Error> hold();
+  void release();
   // The last checkpoint; nothing is committed any more.
   Task<Error> close();
   // Ends what runs in the background and leaves everything to the log.

@@ -182,6 +182,15 @@ Task<Error> Pool::remove_store(StoreIndex store, metadata::Batch extra) {
   co_return error;
 }
 
+void Pool::forget_log(std::span<metadata::Entry> entries) const {
+  const auto entry = std::ranges::find(entries, map_.key('c'), &metadata::Entry::first);
+  if (entry == entries.end()) return;
+  auto checkpoint = unpack_checkpoint(entry->second);
+  if (!checkpoint.has_value()) return;
+  checkpoint->log = {};
+  entry->second = pack(*checkpoint);
+}
+
 Task<CheckReport> Pool::check() {
   background_.close();
   co_await background_.wait_until_empty();

@@ -139,8 +139,13 @@ class Pool {
   // No volume is in use. What is in the log is in the checkpoint afterwards.
   Task<Error> close();
   Task<void> stop();  // The same without the checkpoint, as after a kill.
-  // What was changed before is in the store afterwards, whatever becomes of the NVRAM.
-  Task<Error> checkpoint() { return log_.checkpoint(); }
+  // With kNone the store has the whole map, whatever becomes of the NVRAM, and what changes it
+  // waits until release().
+  Task<Error> hold() { return log_.hold(); }
+  void release() { log_.release(); }
+  // Of what was listed while it was held: the checkpoint names no NVRAM any more, since none has
+  // more than it has.
+  void forget_log(std::span<metadata::Entry> entries) const;
   void observe(Observer observer) { observer_ = std::move(observer); }
 
   // Stores ----------------------------------------------------------------------------------------

@@ -108,11 +108,68 @@ Task<void> refuse_import(Group* group, const std::string* text) {
   CHECK_THAT(refused.error().message, Catch::Contains("has 2 volumes and 1 pools already"));
 }
 
+Task<Refusal> refused_import(Group* group, const std::string* text, std::string sha256) {
+  ImportPart part{.text = *text, .last = true, .sha256 = std::move(sha256)};
+  const auto refused = co_await group->import_part(std::move(part));
+  REQUIRE_FALSE(refused.has_value());
+  co_return refused.error();
+}
+
+CreateVolumeRequest in_memory(std::string name) {
+  CreateVolumeRequest request;
+  request.specification.name = std::move(name);
+  request.specification.size_bytes = kMiB;
+  request.specification.backing = Backing::kMemory;
+  return request;
+}
+
+// Nothing is announced that the next start would not take in, and what is announced can go again.
+Task<void> import_wrongly(Group* group, const std::string* text) {
+  const std::string right = sha256_of(*text);
+  Refusal refusal = co_await refused_import(group, text, sha256_of("another"));
+  CHECK(refusal.code == Refusal::Code::kInvalid);
+  CHECK_THAT(refusal.message, Catch::Contains("is not what was taken in"));
+  const std::string noise = "no export";
+  refusal = co_await refused_import(group, &noise, sha256_of(noise));
+  CHECK_THAT(refusal.message, Catch::Contains("is not JSON"));
+  auto made = co_await group->create_volume(in_memory("m"));
+  REQUIRE(made.has_value());
+  auto deleted = co_await group->delete_volume("m", false);
+  REQUIRE(deleted.has_value());
+
+  ImportPart whole{.text = *text, .last = true, .sha256 = right};
+  auto taken = co_await group->import_part(whole);
+  REQUIRE(taken.has_value());
+  // It would be forgotten at the next start.
+  made = co_await group->create_volume(in_memory("m"));
+  REQUIRE_FALSE(made.has_value());
+  CHECK_THAT(made.error().message, Catch::Contains("an import waits"));
+  const auto pool = co_await group->create_pool({.name = "q", .members = {}, .page_bytes = kMiB});
+  REQUIRE_FALSE(pool.has_value());
+  CHECK_THAT(pool.error().message, Catch::Contains("an import waits"));
+  // Another begins, and does not get far: nothing is announced any more.
+  taken = co_await group->import_part({.text = "x", .offset = 0});
+  REQUIRE(taken.has_value());
+  made = co_await group->create_volume(in_memory("kept"));
+  CHECK(made.has_value());
+}
+
+Task<void> find_kept(Group* group) {
+  const auto volumes = co_await group->list_volumes();
+  REQUIRE(volumes.size() == 1);
+  CHECK(volumes.front().name == "kept");
+}
+
+Task<void> refuse_foreign(Group* group, const std::string* text) {
+  const Refusal refusal = co_await refused_import(group, text, sha256_of(*text));
+  CHECK_THAT(refusal.message, Catch::Contains("is of group"));
+}
+
 // As the daemon does it: what was imported is taken in before the group starts.
 Task<void> take_in(std::filesystem::path state, std::string metadata, std::string* error) {
   auto store = co_await metadata::open_rocksdb_store(Executor::current(), {.path = metadata});
   REQUIRE(store.has_value());
-  const auto taken = co_await take_import(**store, state);
+  const auto taken = co_await take_import(**store, state, "");
   if (!taken) *error = taken.error();
   co_await (*store)->close();
 }
@@ -130,6 +187,16 @@ void start_over(const std::filesystem::path& path) {
 void run(const std::filesystem::path& state, const std::string& sections, const GroupTest& test) {
   const std::string error = run_group(state, sections, 1, test);
   if (!error.empty()) FAIL(error);
+}
+
+ExportedGroup small_group() {
+  const std::string uuid = "0b4f8a50-5c0e-4c5e-9d0a-3c1b7f1f2a11";
+  return {.time = WallTime(std::chrono::seconds(1'800'000'000)),
+          .entries = {{"event/0000000000000001", "history"},
+                      {"group", "{\"format\":1,\"name\":\"g\",\"uuid\":\"" + uuid + "\"}"},
+                      {"map/" + uuid + "m\x01\xFF", std::string("\0\x7F\x80", 3)},
+                      {"odd", "no JSON \xFF"},
+                      {"spaced", "{\"a\": 1}"}}};
 }
 
 TEST_CASE("An export brings everything back on the same drives", "[export]") {
@@ -155,14 +222,59 @@ TEST_CASE("An export brings everything back on the same drives", "[export]") {
   run(fresh, sections, [&](Group& group) { return refuse_import(&group, &text); });
 }
 
-ExportedGroup small_group() {
-  const std::string uuid = "0b4f8a50-5c0e-4c5e-9d0a-3c1b7f1f2a11";
-  return {.time = WallTime(std::chrono::seconds(1'800'000'000)),
-          .entries = {{"event/0000000000000001", "history"},
-                      {"group", "{\"format\":1,\"name\":\"g\",\"uuid\":\"" + uuid + "\"}"},
-                      {"map/" + uuid + "m\x01\xFF", std::string("\0\x7F\x80", 3)},
-                      {"odd", "no JSON \xFF"},
-                      {"spaced", "{\"a\": 1}"}}};
+TEST_CASE("An import that the next start could not take in is not announced", "[export]") {
+  const testing::ScratchDirectory scratch;
+  const std::string text = export_text(small_group());
+  const std::filesystem::path state = scratch.file("state");
+  run(state, "", [&](Group& group) { return import_wrongly(&group, &text); });
+  start_over(state);
+  run(state, "", [](Group& group) { return find_kept(&group); });
+  const auto configuration =
+      parse_configuration(fmt::format("[group]\nname = \"test\"\nstate = \"{}\"\n"
+                                      "uuid = \"11111111-2222-4333-8444-555555555555\"\n"
+                                      "[[portal]]\nlisten = \"127.0.0.1:0\"\n",
+                                      scratch.file("other")),
+                          "test.toml");
+  REQUIRE(configuration.has_value());
+  const std::string error = run_configured(
+      *configuration, 1, [&](Group& group) { return refuse_foreign(&group, &text); });
+  CHECK(error == "");
+}
+
+Task<void> export_twice(Group* group) {
+  const auto fault = co_await group->add_fault(
+      "at=drive:d0 op=unmap,write_zeroes origin=clearing do=slow latency=500ms..500ms");
+  REQUIRE(fault.has_value());
+  CreateVolumeRequest request = in_memory("v");
+  request.specification.backing = Backing::kRaid;
+  request.specification.raid = "a";
+  request.specification.size_bytes = 40 * kMiB;
+  const auto made = co_await group->create_volume(std::move(request));
+  REQUIRE(made.has_value());
+  auto exported = co_await group->export_group();
+  REQUIRE_FALSE(exported.has_value());
+  CHECK(exported.error().code == Refusal::Code::kConflict);
+  CHECK_THAT(exported.error().message, Catch::Contains("volume \"v\": "));
+  const auto cleared = co_await group->clear_fault("");
+  REQUIRE(cleared.has_value());
+  for (int i = 0; i < 500 && !exported.has_value(); ++i) {
+    co_await Executor::current().sleep_for(std::chrono::milliseconds(20));
+    exported = co_await group->export_group();
+  }
+  CHECK(exported.has_value());
+}
+
+TEST_CASE("There is no export while a volume's place is being cleared", "[export]") {
+  const testing::ScratchDirectory scratch;
+  const std::string drive = scratch.file("d0");
+  std::ofstream(drive, std::ios::binary).close();
+  std::filesystem::resize_file(drive, 72 * kMiB);
+  std::fstream file(drive, std::ios::binary | std::ios::in | std::ios::out);
+  file.seekp(static_cast<std::streamoff>(30 * kMiB));
+  file << "what was here before";
+  file.close();
+  run(scratch.file("state"), "[faults]\nenabled = true\n" + sections_in(scratch),
+      [](Group& group) { return export_twice(&group); });
 }
 
 TEST_CASE("An export is the same bytes when it is read again", "[export]") {
@@ -241,9 +353,9 @@ Task<void> import_twice(Executor* home, std::filesystem::path state, std::string
   error = co_await announce_import(**store, text.size(), sha256_of(text));
   CHECK(error == Error::kNone);
   EndingStore ending(**store, commits);
-  const auto first = co_await take_import(ending, state);
+  const auto first = co_await take_import(ending, state, "");
   *failed = !first.has_value();
-  const auto second = co_await take_import(**store, state);
+  const auto second = co_await take_import(**store, state, "");
   CHECK(second.has_value());
   const auto all = co_await (*store)->list("", "", std::numeric_limits<std::size_t>::max());
   REQUIRE(all.has_value());
@@ -275,29 +387,31 @@ TEST_CASE("An import that a crash cuts short is done again at the next start", "
   CHECK(failures > 3);
 }
 
-TEST_CASE("A file that is not what was announced is not taken in", "[export]") {
+TEST_CASE("What cannot be taken in at a start changes nothing there", "[export]") {
   const testing::ScratchDirectory scratch;
+  const bool changed = GENERATE(true, false);
   const std::string text = export_text(small_group());
-  std::ofstream(scratch.file("import")) << text << " ";
+  std::ofstream(scratch.file("import")) << text << (changed ? " " : "");
+  const std::string uuid = changed ? "" : "11111111-2222-4333-8444-555555555555";
   auto world = sim::World::create({.seed = 1});
   Executor* const home = world->executors()[0];
   std::string error;
   const auto take = [](Executor* executor, std::filesystem::path state, std::string announced,
-                       std::string* said) -> Task<void> {
+                       std::string group, std::string* said) -> Task<void> {
     auto store = co_await metadata::open_simulated_store(*executor, "metadata");
     REQUIRE(store.has_value());
     const Error committed =
         co_await announce_import(**store, announced.size(), sha256_of(announced));
     CHECK(committed == Error::kNone);
-    const auto taken = co_await take_import(**store, state);
+    const auto taken = co_await take_import(**store, state, group);
     if (!taken) *said = taken.error();
     const auto there = co_await (*store)->list("group", "", 1);
     CHECK((there.has_value() && there->empty()));
     co_await (*store)->close();
   };
-  const bool ended = world->run([&] { return take(home, scratch.file(""), text, &error); });
+  const bool ended = world->run([&] { return take(home, scratch.file(""), text, uuid, &error); });
   CHECK(ended);
-  CHECK_THAT(error, Catch::Contains("is not what was taken in"));
+  CHECK_THAT(error, Catch::Contains(changed ? "is not what was taken in" : "is of group"));
 }
 
 }  // namespace

@@ -263,6 +263,58 @@ Task<void> lose_nvram(Executor& home, bool closed) {
   co_await rig.stop();
 }
 
+Task<void> write_beside(PoolVolume* volume, bool* done) {
+  Random random(2);
+  const Error error = co_await write_cells(*volume, 64, 8, 2, random);
+  CHECK(error == Error::kNone);
+  *done = true;
+}
+
+// What is listed while the map is held is the whole map, whether the NVRAM is gone then or has
+// changes that are newer.
+Task<void> bring_back_listing(Executor& home, bool nvram_gone) {
+  Rig rig(home, {.stores = 1});
+  std::string wrong = co_await rig.start();
+  REQUIRE(wrong == "");
+  const auto made = co_await rig.pool->create({.byte_count = kTestPageBytes}, {});
+  REQUIRE(made.has_value());
+  auto volume = rig.pool->attach(*made);
+  Random random(1);
+  const Error written = co_await write_cells(*volume, 0, 8, 1, random);
+  CHECK(written == Error::kNone);
+  const Error held = co_await rig.pool->hold();
+  REQUIRE(held == Error::kNone);
+  bool done = false;
+  spawn(write_beside(volume.get(), &done));
+  co_await home.sleep_for(std::chrono::seconds(1));
+  CHECK_FALSE(done);
+  auto entries = co_await rig.store->list("", "", 1000);
+  REQUIRE(entries.has_value());
+  rig.pool->release();
+  co_await home.sleep_for(std::chrono::seconds(1));
+  CHECK(done);
+  rig.pool->forget_log(*entries);
+  volume.reset();
+  co_await rig.pool->stop();
+  rig.pool.reset();
+  metadata::Batch batch;
+  batch.erase_prefix("");
+  for (const auto& [key, value] : *entries) batch.put(key, value);
+  const Error put = co_await rig.store->commit(std::move(batch));
+  CHECK(put == Error::kNone);
+  co_await rig.end();
+  if (nvram_gone) rig.forget_board();
+  wrong = co_await rig.start();
+  REQUIRE(wrong == "");
+  const std::string sound = co_await rig.check();
+  CHECK(sound == "");
+  volume = rig.pool->attach(*made);
+  const auto read = co_await read_cells(*volume, 0, 8, random);
+  CHECK((read.has_value() && *read == Cells(8, 1)));
+  volume.reset();
+  co_await rig.stop();
+}
+
 }  // namespace
 
 TEST_CASE("what a failed change might take after all is not written over", "[pool]") {
@@ -285,6 +337,11 @@ TEST_CASE("the log changes between NVRAM and store with the battery", "[pool]") 
 TEST_CASE("an NVRAM that is gone is missed, unless the pool was closed", "[pool]") {
   const bool closed = GENERATE(false, true);
   testing::run_in_world(6, [&](Executor& home) { return lose_nvram(home, closed); });
+}
+
+TEST_CASE("what is listed while a map is held needs no NVRAM", "[pool]") {
+  const bool nvram_gone = GENERATE(false, true);
+  testing::run_in_world(7, [&](Executor& home) { return bring_back_listing(home, nvram_gone); });
 }
 
 }  // namespace sandbay::pool
