@@ -341,7 +341,7 @@ Task<Answer<VolumeInfo>> RunningGroup::change_now(std::string name, ChangeVolume
   // What comes first stays where something else is refused; so under which name it is found.
   if (request.name && (request.size_bytes || request.cache || limits || access)) {
     co_return refuse(Refusal::Code::kInvalid,
-                     fmt::format("volume \"{}\": name: changes alone; ask for the rest before", name));
+                     fmt::format("volume \"{}\": name: changes alone", name));
   }
   if (request.name) {
     const auto renamed = co_await rename_now(volume, *request.name);
