@@ -267,19 +267,16 @@ Task<void> RaidSet::read_runs(FrameVector<ReadPiece>* pieces, bool disable_page_
     run.io = run.drive->start(std::move(below));
   }
   for (ReadRun& run : runs) {
-    if (!run.sole && drives_.unverified_count() == 0) {
-      co_await run.io.wait_or_slow();
-    } else {
-      co_await run.io.wait();
-    }
+    const bool waits = run.sole || drives_.unverified_count() > 0;
+    const DriveIo::Wait end = waits ? run.io.wait() : run.io.wait_or_slow();
+    co_await end;
     const bool late = !run.io.ended();
     Completion done = late ? Completion{} : run.io.take();
     for (std::size_t i = run.first_piece; i != kNone; i = next[i]) {
       ReadPiece& piece = (*pieces)[i];
       if (!done.data.empty() && piece.gap > 0) (void)done.data.take_front(bytes_of(piece.gap));
       if (!done.data.empty()) piece.data = done.data.take_front(bytes_of(piece.rows));
-      piece.late = late;
-      piece.again = late;
+      piece.late = piece.again = late;
     }
     if (late || done.error == Error::kNone) continue;
     fail_run(run, done, *pieces, next);
