@@ -49,6 +49,9 @@ struct Branch {
   bool warned = false;             // Of record.page_warning.
   std::uint64_t kept_warning = 0;  // Slots; 0: none.
   bool kept_warned = false;
+  // Stores with volatile caches that pages have been moved away from, and how many, since a flush
+  // has covered what was written there before.
+  std::map<StoreIndex, std::uint64_t> left;
   std::uint64_t pages_claimed = 0;  // For operations that have not recorded them yet.
 
   BranchId id() const noexcept { return record.id; }

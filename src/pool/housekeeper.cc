@@ -122,8 +122,9 @@ Task<bool> Housekeeper::vacate_one(StoreIndex store) {
   progress.left = after;
   if (before > after) progress.done += before - after;
   if (!more.has_value()) {
-    // kNotReady: somebody else is moving a page of the branch just now.
-    const bool news = progress.stuck != more.error() && more.error() != Error::kNotReady;
+    // kNotReady: the store is away, or somebody else is moving a page of the branch just now.
+    const bool passes = more.error() == Error::kNotReady && pool_.device(store) != nullptr;
+    const bool news = progress.stuck != more.error() && !passes;
     progress.stuck = more.error();
     if (news) {
       pool_.tell({.kind = PoolEvent::Kind::kVacateStuck, .store = store, .error = more.error()});

@@ -53,6 +53,9 @@ Task<Error> Pool::move_locked(BranchId id, PageNumber page, StoreIndex target) {
     map_.unclaim_page(to);
   } else {
     ++counters_.pages_moved;
+    // What it may have lost of this page before it was copied, the next flush has to hear of.
+    const BlockDevice* const old = device(from.store);
+    if (old == nullptr || needs_force(*old)) ++branch->left[from.store];
   }
   co_return error;
 }

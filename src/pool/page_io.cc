@@ -210,10 +210,13 @@ Task<Completion> flush_stores(Pool* pool, std::span<Branch* const> branches, con
   for (const auto& [index, store] : pool->map().stores()) {
     const bool concerned = std::ranges::any_of(
         branches, [index](const Branch* branch) { return branch->pages.count_on(index) > 0; });
-    if (!concerned) continue;
+    const bool left = !forced_only && std::ranges::any_of(branches, [index](const Branch* branch) {
+      return branch->left.contains(index);
+    });
+    if (!concerned && !left) continue;
     BlockDevice* const device = pool->device(index);
     if (device == nullptr) {
-      missing = Error::kNotReady;
+      if (concerned) missing = Error::kNotReady;
     } else if (forced_only ? needs_force(*device) : device->geometry().volatile_cache) {
       io.start_flush(*like, device);
     }

@@ -245,7 +245,14 @@ Task<Completion> PoolVolume::read_piece(Request request, Piece piece) {
 Task<Completion> PoolVolume::flush(Request request) {
   if (!door_.try_enter()) co_await door_.enter();
   const DoorHold door(door_);
+  auto left = branch_->left;
+  std::erase_if(left, [this](const auto& one) { return pool_.device(one.first) == nullptr; });
   Completion whole = co_await flush_stores(&pool_, {&branch_, 1}, &request, false);
+  for (const auto& [store, pages] : left) {
+    const auto now = branch_->left.find(store);
+    const bool covered = now != branch_->left.end() && now->second == pages;
+    if (whole.error == Error::kNone && covered) branch_->left.erase(now);
+  }
   whole.data = std::move(request.data);
   co_return whole;
 }

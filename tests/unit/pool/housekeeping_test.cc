@@ -206,6 +206,92 @@ Task<void> check_vacating(Executor& home) {
   co_await rig.stop();
 }
 
+// It cannot be emptied while it is away, and that is told, once.
+Task<void> check_vacating_what_is_away(Executor& home) {
+  Rig rig(home, {.stores = 2, .store_pages = 20});
+  const std::string wrong = co_await rig.start();
+  REQUIRE(wrong == "");
+  Events events;
+  events.listen(*rig.pool);
+  auto volume = co_await make_volume(&rig, 8, {});
+  co_await fill_volume(volume.get(), 8, 6);
+  StoreConfig leaving = rig.config_of(0);
+  leaving.record.state = StoreState::kVacating;
+  leaving.device = nullptr;
+  const Error begun = co_await rig.pool->put_store(leaving, {});
+  REQUIRE(begun == Error::kNone);
+  rig.pool->set_device(0, nullptr);
+  Housekeeper housekeeper(*rig.pool, {});
+  housekeeper.start();
+  co_await home.sleep_for(seconds(10));
+  CHECK(events.count(Kind::kVacateStuck) == 1);
+  rig.pool->set_device(0, rig.devices[0].get());
+  co_await home.sleep_for(seconds(20));
+  CHECK(events.count(Kind::kVacateStuck) == 1);
+  CHECK(events.count(Kind::kVacated) == 1);
+  co_await housekeeper.stop();
+  volume.reset();
+  co_await finish(&rig);
+}
+
+// Has a volatile cache, and counts flushes.
+class CountsFlushes final : public Layer {
+ public:
+  explicit CountsFlushes(BlockDevice& below) : Layer(below) {
+    geometry_ = below.geometry();
+    geometry_.volatile_cache = true;
+    geometry_.non_volatile_cache = false;
+  }
+  const Geometry& geometry() const noexcept override { return geometry_; }
+  int count() const noexcept { return count_; }
+
+ protected:
+  Task<Completion> flush(Request request) override {
+    ++count_;
+    return below().submit(std::move(request));
+  }
+
+ private:
+  Geometry geometry_;
+  int count_ = 0;
+};
+
+// A store that all pages have left may have lost what was written there before: the volume's next
+// flush asks it, and no other.
+Task<void> check_flush_behind_moves(Executor& home) {
+  Rig rig(home, {.stores = 2, .store_pages = 20});
+  const std::string wrong = co_await rig.start();
+  REQUIRE(wrong == "");
+  CountsFlushes notes(*rig.devices[0]);
+  rig.pool->set_device(0, &notes);
+  auto volume = co_await make_volume(&rig, 2, {.fixed_store = 0});
+  co_await fill_volume(volume.get(), 2, 6);
+  for (const PageNumber page : {PageNumber{0}, PageNumber{1}}) {
+    const Error moved = co_await rig.pool->move_page(volume->branch().id(), page, 1);
+    CHECK(moved == Error::kNone);
+  }
+  CHECK(volume->branch().pages.count_on(0) == 0);
+  const int before = notes.count();
+  const auto flush = [](BlockDevice* device) -> Task<Error> {
+    Request request{.operation = Operation::kFlush};
+    const Completion completion = co_await device->submit(std::move(request));
+    co_return completion.error;
+  };
+  // While it is away it says nothing, and keeps nobody waiting.
+  rig.pool->set_device(0, nullptr);
+  Error error = co_await flush(volume.get());
+  CHECK(error == Error::kNone);
+  rig.pool->set_device(0, &notes);
+  for (int i = 0; i < 3; ++i) {
+    error = co_await flush(volume.get());
+    CHECK(error == Error::kNone);
+    CHECK(notes.count() == before + 1);
+  }
+  rig.pool->set_device(0, rig.devices[0].get());
+  volume.reset();
+  co_await finish(&rig);
+}
+
 // Restores upon restores: rows of parents stay short, and pages are taken over, not copied.
 Task<void> check_flattening(Executor& home) {
   Rig rig(home, {.stores = 2, .store_pages = 48});
@@ -472,6 +558,14 @@ TEST_CASE("pages go to the class they wish, and fixed ones stay", "[pool]") {
 }
 TEST_CASE("a store that leaves is emptied as soon as there is room", "[pool]") {
   testing::run_in_world(1, [](Executor& home) { return check_vacating(home); });
+}
+
+TEST_CASE("A store that is to be emptied and is away is told of", "[pool][housekeeping]") {
+  testing::run_in_world(1, [](Executor& home) { return check_vacating_what_is_away(home); });
+}
+
+TEST_CASE("A flush asks what its pages were moved away from", "[pool][housekeeping]") {
+  testing::run_in_world(1, [](Executor& home) { return check_flush_behind_moves(home); });
 }
 TEST_CASE("rows of parents are kept short, without copies where nobody else needs them", "[pool]") {
   testing::run_in_world(1, [](Executor& home) { return check_flattening(home); });
