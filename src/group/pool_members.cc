@@ -48,6 +48,10 @@ Task<Pools::Outcome> Pools::add_member(ServedPool* pool, std::string member) {
   }
   Error error = co_await pool->keep(std::move(record));
   const Member* const found = members_.find(member);
+  // What kept its sets out may be over.
+  if (found != nullptr) {
+    for (const MemberSet& set : found->sets()) outside_.erase(set.uuid);
+  }
   if (error == Error::kNone && stays && found != nullptr) {
     const std::vector<pool::StoreIndex> stores = stores_of(*pool, *found);
     for (const pool::StoreIndex store : stores) {

@@ -116,6 +116,13 @@ std::optional<Refusal> RunningGroup::refusal_of_pool(const VolumeSpecification& 
                  fmt::format("pool \"{}\" has no set \"{}\"; see sandbay pool show {}", s.pool,
                              s.on, s.pool));
   }
+  const auto on = set ? pool->store_of(*set) : std::nullopt;
+  if (on && pool->pool()->map().stores().at(*on).record.state == pool::StoreState::kVacating) {
+    return about(Refusal::Code::kConflict,
+                 fmt::format("set \"{}\" is being emptied: its member is to leave pool \"{}\"; "
+                             "name another set",
+                             s.on, s.pool));
+  }
   if (s.thin) return std::nullopt;
   std::string lack = shortage(*pool, s, s.size_bytes);
   if (lack.empty()) return std::nullopt;

@@ -3,6 +3,8 @@
 
 #include <fmt/format.h>
 
+#include <optional>
+
 #include "group/event_log.h"
 #include "group/lead_fence.h"
 
@@ -23,11 +25,12 @@ Task<std::string> refusal_of_role(metadata::Store* store, RoleFacts facts) {
   LeadFence fence(*store, events);
   const auto loaded = co_await fence.load(false);
   if (!loaded) co_return loaded.error();
-  if (!fence.kept() || fence.kept()->open) co_return std::string();
+  const std::optional<iscsi::LeadRecord>& kept = fence.kept();
+  if (!kept || kept->open) co_return std::string();
   co_return fmt::format(
       "role: its sets are used by group {}, which leads it; take it out of that group first, then "
       "start it with role = \"member\" and --forget-lead once, and after that as a lead",
-      format_uuid(fence.kept()->group));
+      format_uuid(kept->group));
 }
 
 }  // namespace sandbay::group

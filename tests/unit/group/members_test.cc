@@ -210,6 +210,13 @@ TEST_CASE("A member comes to a pool, leaves it with a restart in between, and co
     const auto leaving = co_await group.remove_member("array1");
     INFO((leaving ? std::string() : leaving.error().message));
     REQUIRE(leaving.has_value());
+    CreateVolumeRequest late = asked("late", 4 * kMiB);
+    late.open = {.backing = true, .thin = false, .block_bytes = true};
+    late.specification.thin = true;
+    late.specification.on = "a";
+    const auto refused = co_await group.create_volume(std::move(late));
+    REQUIRE_FALSE(refused.has_value());
+    CHECK_THAT(refused.error().message, Catch::Contains("is being emptied"));
   });
   run(scratch, sections, [](Group& group) -> Task<void> {
     const bool gone = co_await left(&group, "array1");
@@ -234,6 +241,43 @@ TEST_CASE("A member comes to a pool, leaves it with a restart in between, and co
     const auto back = co_await group.add_member("array1", "p");
     REQUIRE(back.has_value());
     CHECK(back->free_bytes > 50 * kMiB);
+  });
+}
+
+TEST_CASE("A set that was not free joins its pool when its member is added again",
+          "[group][member]") {
+  const testing::ScratchDirectory scratch;
+  run(scratch, kFirst, [](Group& group) -> Task<void> {
+    CreateVolumeRequest request;
+    request.specification.name = "own";
+    request.specification.size_bytes = 8 * kMiB;
+    request.specification.backing = Backing::kRaid;
+    request.specification.raid = "a";
+    const auto made = co_await group.create_volume(std::move(request));
+    INFO((made ? std::string() : made.error().message));
+    REQUIRE(made.has_value());
+    const auto pool =
+        co_await group.create_pool({.name = "p", .members = {"array1"}, .page_bytes = kMiB});
+    INFO((pool ? std::string() : pool.error().message));
+    REQUIRE(pool.has_value());
+    auto shown = co_await group.show_pool("p");
+    REQUIRE(shown.has_value());
+    CHECK(shown->stores.empty());
+    CHECK(shown->outside.size() == 1);
+    const auto deleted = co_await group.delete_volume("own", false);
+    CHECK(deleted.has_value());
+    // Of the deleted one something may still be under way for a moment.
+    for (int i = 0; i < 100 && shown->stores.empty(); ++i) {
+      const auto removed = co_await group.remove_member("array1");
+      CHECK(removed.has_value());
+      const auto added = co_await group.add_member("array1", "p");
+      CHECK(added.has_value());
+      shown = co_await group.show_pool("p");
+      REQUIRE(shown.has_value());
+      co_await Executor::current().sleep_for(std::chrono::milliseconds(50));
+    }
+    CHECK(shown->stores.size() == 1);
+    CHECK(shown->outside.empty());
   });
 }
 
