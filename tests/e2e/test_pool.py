@@ -194,3 +194,16 @@ def test_offline_and_read_only_volumes_say_so(t):
     qemu_io(t, daemon, 'v', 'read -P 4 0 8M')
     daemon.sandbay('volume', 'delete', 'v')
     require_whole(t, daemon, 'at the end')
+
+
+def test_the_cache_counts_for_volumes_on_pools(t):
+    """Hits and writes are told of the volume, as for one on a set."""
+    daemon = t.daemon([{'name': 'v', 'size': '16MiB'}],
+                      extra=two_sets() + NVRAM + CACHE + pool())
+    daemon.sandbay('volume', 'create', 'gone', '--size', '4MiB', '--initiator', '*')
+    qemu_io(t, daemon, 'v', 'write -P 7 0 4M', 'read -P 7 0 4M')
+    daemon.sandbay('volume', 'delete', 'gone')
+    volumes = daemon.sandbay_json('cache', 'show')['volumes']
+    t.check([one['name'] for one in volumes] == ['v'], f'it alone: {volumes}')
+    counters = volumes[0]['counters']
+    t.check(counters['written_bytes'] >= 4 << 20 and counters['hits'] > 0, f'{counters}')
