@@ -13,9 +13,9 @@ def sections(size='96MiB'):
             '[[pool]]\nname = "p"\npage = "1MiB"\n')
 
 
-def provision(t):
+def provision(t, more=''):
     t.need('qemu-img', 'openssl')
-    daemon = t.daemon([{'name': 'v', 'size': '24MiB', 'thin': True}], extra=sections())
+    daemon = t.daemon([{'name': 'v', 'size': '24MiB', 'thin': True}], extra=more + sections())
     data = image(t, 'data', 8, 1)
     write(t, daemon, data, 'v')
     daemon.sandbay('snapshot', 'create', 'v', 's')
@@ -65,6 +65,25 @@ def test_an_export_brings_back_what_a_lost_directory_held(t):
     t.check(len(daemon.sandbay_json('volume', 'list')['volumes']) == 2, 'both volumes')
 
 
+def test_an_export_of_a_running_daemon_needs_no_nvram(t):
+    """Its NVRAM is lost with the directory, or there with what came after the export."""
+    nvram = '[nvram]\nsize = "24MiB"\npower_loss_only_emulated = true\n'
+    daemon, data, newer, export = provision(t, nvram)
+    t.run('qemu-io', '-f', 'raw', '-c', 'write -P 1 12M 3M', daemon.url('v'))
+    daemon.kill()
+    t.run(t.program('sandbayd'), *daemon.arguments, '--import', export, '--force')
+    daemon.start()
+    checked = daemon.sandbay_json('group', 'check')['pools']
+    t.check(checked and not checked[0]['wrong'], str(checked))
+    require_same(t, daemon, newer, 'v', 'with newer changes in the NVRAM')
+    daemon.kill()
+    lose_metadata(daemon)
+    os.remove(os.path.join(daemon.state, 'nvram.img'))
+    t.run(t.program('sandbayd'), *daemon.arguments, '--import', export)
+    daemon.start()
+    require_everything(t, daemon, data, newer)
+
+
 def test_an_import_into_a_running_group_counts_from_its_next_start(t):
     daemon, data, newer, export = provision(t)
     daemon.sandbay('volume', 'delete', 'w')
@@ -80,6 +99,8 @@ def test_an_import_into_a_running_group_counts_from_its_next_start(t):
         text = stream.read().replace('"count"', '"cound"')
         stream.seek(0)
         stream.write(text)
+    withdrawn = daemon.sandbay('group', 'import', '--withdraw').stdout
+    t.check('No import waits' in withdrawn, withdrawn)
     broken = daemon.sandbay('group', 'import', export, '--force', ok=False).stdout
     t.check('is no export that can be taken in' in broken, broken)
 
