@@ -620,13 +620,13 @@ Task<Answer<void>> RunningGroup::remove_now(std::shared_ptr<Volume> volume) {
   const bool cleared =
       !places_.contains(record.uuid) || places_.at(record.uuid)->clearing.left_blocks() == 0;
   co_await abandon(volume);
+  tell_places();   // Now that its last flush has ended.
   if (!cleared) {  // It may have come back meanwhile.
     (void)co_await keep_clearing(record.uuid, {.changes = {}, .ended = true});
   }
   co_await unmake_file(record);
   co_return Answer<void>{};
 }
-  tell_places();  // Now that its last flush has ended.
 
 Task<Answer<void>> RunningGroup::delete_volume(std::string name, bool force) {
   auto answer = co_await alone(delete_now(std::move(name), force));
