@@ -69,6 +69,7 @@ class Connection {
     std::size_t total = 0;
     for (;;) {
       const ssize_t count = ::recv(socket_, buffer.data(), buffer.size(), MSG_WAITALL);
+      if (count < 0 && errno == EINTR) continue;
       if (count <= 0) return total;
       total += static_cast<std::size_t>(count);
       std::this_thread::sleep_for(pause);
