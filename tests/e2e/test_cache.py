@@ -441,8 +441,9 @@ def test_many_writers_and_little_memory(t):
         time.sleep(0.1)
     load.require_good()
     t.say(f'{before >> 20} MiB before, {most >> 20} MiB under load')
-    # The cache's own memory; and 64 sessions with 8 requests of 64 KiB each on their way.
-    t.check(most - before < (32 + 64 * 8 * 64 // 1024 + 32) << 20, 'memory is bounded')
+    # The cache's own memory, the image of the NVRAM, what a set computes parity in; and 64 sessions
+    # with 8 requests of 64 KiB each on their way. All of it is in use when drives keep up.
+    t.check(most - before < (32 + 18 + 64 + 64 * 8 * 64 // 1024 + 16) << 20, 'memory is bounded')
 
 
 def test_sigterm_leaves_nothing_dirty(t):
