@@ -4,6 +4,7 @@ of the daemon, and one that is lost and comes back.
 import os
 import time
 
+from harness import TOP
 from raid_lab import Load, drives, kinds, raid
 from test_pool import pool, qemu_io, require_whole, the_pool, the_volume
 
@@ -27,6 +28,25 @@ def the_member(daemon, name):
 def bytes_on(daemon, name):
     shown = the_member(daemon, name)
     return shown['size'] - shown['free']
+
+
+def test_the_small_san(t):
+    """What conf/group.toml and README.md tell a newcomer to do."""
+    t.need('qemu-io')
+    daemon = t.daemon(config=os.path.join(TOP, 'conf', 'group.toml'))
+    daemon.sandbay('pool', 'create', 'default')
+    daemon.sandbay('volume', 'create', 'db1', '--size', '1GiB', '--thin', '--initiator', '*')
+    qemu_io(t, daemon, 'db1', 'write -P 7 0 90M')
+    daemon.sandbay('snapshot', 'create', 'db1', 'monday')
+    daemon.sandbay('member', 'add', 'array2')
+    daemon.sandbay('member', 'add', 'array3')
+    t.until(lambda: all(bytes_on(daemon, name) > 0 for name in ('array2', 'array3')),
+            'the volume spreads to the members that came', 60)
+    daemon.sandbay('snapshot', 'clone', 'db1', 'monday', 'db1-test')
+    qemu_io(t, daemon, 'db1', 'read -P 7 0 90M')
+    require_whole(t, daemon, 'with three members')
+    refused = daemon.sandbay('volume', 'create', 'big', '--size', '120GiB', ok=False)
+    t.check('use --thin or add a member' in refused.stdout, refused.stdout)
 
 
 def test_members_come_and_go_under_load(t):
