@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include "group/kept_log_functions.h"
 #include "group/record_json.h"
 
 namespace sandbay::group {
@@ -53,5 +54,7 @@ std::expected<AuditEntry, std::string> decode_audit(std::string_view text) {
         .refusal = value.at("refusal").get<std::string>()};
   });
 }
+
+template class KeptLog<AuditEntry>;
 
 }  // namespace sandbay::group

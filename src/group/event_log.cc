@@ -3,6 +3,7 @@
 
 #include <spdlog/spdlog.h>
 
+#include "group/kept_log_functions.h"
 #include "group/records.h"
 
 namespace sandbay::group {
@@ -52,5 +53,7 @@ void EventLog::add(EventInfo event) {
   spdlog::log(level_of(event.severity), "{}", event.text);
   log_.add(std::move(event));
 }
+
+template class KeptLog<EventInfo>;
 
 }  // namespace sandbay::group
