@@ -61,6 +61,7 @@ enum class KeyId : std::uint8_t {
   kIfMarkInt,
   kOfMarkInt,
 };
+constexpr std::size_t index_of(KeyId id) { return static_cast<std::size_t>(id); }
 inline constexpr std::size_t kKeyCount = static_cast<std::size_t>(KeyId::kOfMarkInt) + 1;
 
 enum class KeyType : std::uint8_t {

@@ -52,8 +52,6 @@ bool depends_on_others(KeyId id) {
   return id == KeyId::kFirstBurstLength || id == KeyId::kMaxOutstandingR2t;
 }
 
-constexpr std::size_t at(KeyId id) { return static_cast<std::size_t>(id); }
-
 std::string yes_or_no(bool value) { return value ? "Yes" : "No"; }
 
 std::string_view name_of(TaskReporting value) {
@@ -118,9 +116,9 @@ void Negotiator::offer_text(std::string_view key, std::string_view value,
     unknown_offered_.emplace(key);
     return;
   }
-  offered_[at(row->id)] = value;
+  offered_[index_of(row->id)] = value;
   if (is_negotiated(*row)) {
-    pending_[at(row->id)] = true;
+    pending_[index_of(row->id)] = true;
   } else if (row->type == KeyType::kDeclaredNumber) {
     const auto number = static_cast<std::uint32_t>(
         std::min<std::uint64_t>(parse_number(value).value_or(row->minimum), row->maximum));
@@ -135,7 +133,7 @@ void Negotiator::offer_operational(std::vector<KeyValue>& out) {
     if (row.stage != KeyStage::kOperational) continue;
     if (row.use == KeyUse::kLeadingOnly && !leading_) continue;
     if (row.irrelevant_in_discovery && result_.session.discovery) continue;
-    if (pending_[at(row.id)] || seen_[at(row.id)]) continue;
+    if (pending_[index_of(row.id)] || seen_[index_of(row.id)]) continue;
     offer(row.id, out);
   }
   if (result_.session.discovery) return;  // Section 13.22: only in normal sessions.
@@ -165,7 +163,7 @@ bool Negotiator::default_is_allowed(const KeyRow& row) const {
 
 bool Negotiator::defaults_are_forbidden() const {
   return std::ranges::any_of(key_table(), [this](const KeyRow& row) {
-    if (!is_negotiated(row) || seen_[at(row.id)] || pending_[at(row.id)]) return false;
+    if (!is_negotiated(row) || seen_[index_of(row.id)] || pending_[index_of(row.id)]) return false;
     if (row.use == KeyUse::kLeadingOnly && !leading_) return false;
     return !is_irrelevant(row) && !default_is_allowed(row);
   });
@@ -173,7 +171,7 @@ bool Negotiator::defaults_are_forbidden() const {
 
 void Negotiator::offer_what_defaults_forbid(std::vector<KeyValue>& out) {
   for (const KeyRow& row : key_table()) {
-    if (!is_negotiated(row) || seen_[at(row.id)] || pending_[at(row.id)]) continue;
+    if (!is_negotiated(row) || seen_[index_of(row.id)] || pending_[index_of(row.id)]) continue;
     if (row.use == KeyUse::kLeadingOnly && !leading_) continue;
     if (!is_irrelevant(row) && !default_is_allowed(row)) offer(row.id, out);
   }
@@ -206,8 +204,8 @@ Negotiator::Checked Negotiator::check_allowed(const KeyRow& row, const KeyValue&
 }
 
 Negotiator::Checked Negotiator::check_repeat(const KeyRow& row, const KeyValue& pair) const {
-  if (!seen_[at(row.id)] || row.repeat == KeyRepeat::kAllowed) return {};
-  if (row.repeat == KeyRepeat::kSameValue && declared_[at(row.id)] == pair.value) return {};
+  if (!seen_[index_of(row.id)] || row.repeat == KeyRepeat::kAllowed) return {};
+  if (row.repeat == KeyRepeat::kSameValue && declared_[index_of(row.id)] == pair.value) return {};
   return failure(NegotiationError::kRepeated, pair.key, pair.value);
 }
 
@@ -222,14 +220,14 @@ std::expected<Negotiator::Reply, NegotiationFailure> Negotiator::receive(
   std::vector<Late> late;
   for (const KeyValue& pair : pairs) {
     const KeyRow* const row = find_key(pair.key);
-    if (row != nullptr && depends_on_others(row->id) && !pending_[at(row->id)]) {
+    if (row != nullptr && depends_on_others(row->id) && !pending_[index_of(row->id)]) {
       if (const Checked checked = check_allowed(*row, pair); !checked) {
         return Failure(checked.error());
       }
       if (const Checked checked = check_repeat(*row, pair); !checked) {
         return Failure(checked.error());
       }
-      seen_[at(row->id)] = true;
+      seen_[index_of(row->id)] = true;
       late.push_back({.row = row, .pair = &pair, .answer = reply.answers.size()});
       reply.answers.push_back({.key = pair.key, .value = {}});
       continue;
@@ -248,21 +246,21 @@ std::expected<Negotiator::Reply, NegotiationFailure> Negotiator::receive(
 
 Negotiator::Checked Negotiator::receive_known(const KeyRow& row, const KeyValue& pair,
                                               Reply& reply) {
-  if (pending_[at(row.id)]) return evaluate_answer(row, pair);
+  if (pending_[index_of(row.id)]) return evaluate_answer(row, pair);
   // What we declared may be waved away; that changes nothing.
-  if (!is_negotiated(row) && !offered_[at(row.id)].empty() && is_reserved_answer(pair.value) &&
-      row.type == KeyType::kDeclaredText) {
+  if (!is_negotiated(row) && !offered_[index_of(row.id)].empty() &&
+      is_reserved_answer(pair.value) && row.type == KeyType::kDeclaredText) {
     return {};
   }
   if (const Checked checked = check_allowed(row, pair); !checked) return checked;
   if (const Checked checked = check_repeat(row, pair); !checked) return checked;
   if (row.type == KeyType::kExchange) {
-    seen_[at(row.id)] = true;
+    seen_[index_of(row.id)] = true;
     reply.handed_over.push_back(pair);
     return {};
   }
   if (!is_negotiated(row)) return declare(row, pair);
-  seen_[at(row.id)] = true;
+  seen_[index_of(row.id)] = true;
   auto answer = respond(row, pair);
   if (!answer) return Failure(answer.error());
   reply.answers.push_back({.key = pair.key, .value = std::move(*answer)});
@@ -313,13 +311,13 @@ Negotiator::Checked Negotiator::declare(const KeyRow& row, const KeyValue& pair)
       return failure(NegotiationError::kWrongPhase, pair.key, pair.value);
     }
   }
-  seen_[at(row.id)] = true;
-  declared_[at(row.id)] = pair.value;
+  seen_[index_of(row.id)] = true;
+  declared_[index_of(row.id)] = pair.value;
   return {};
 }
 
 bool Negotiator::is_possible_answer(const KeyRow& row, std::string_view value) const {
-  const std::string& offered = offered_[at(row.id)];
+  const std::string& offered = offered_[index_of(row.id)];
   if (row.type == KeyType::kList) {
     const auto values = split_list(offered);
     return std::ranges::find(values, value) != values.end();
@@ -339,8 +337,8 @@ bool Negotiator::is_possible_answer(const KeyRow& row, std::string_view value) c
 }
 
 Negotiator::Checked Negotiator::evaluate_answer(const KeyRow& row, const KeyValue& pair) {
-  pending_[at(row.id)] = false;
-  seen_[at(row.id)] = true;
+  pending_[index_of(row.id)] = false;
+  seen_[index_of(row.id)] = true;
   if (pair.value == kRejectValue || pair.value == kIrrelevant) return {};
   if (pair.value == kNotUnderstood && row.may_be_not_understood) return {};
   if (!is_possible_answer(row, pair.value)) {
@@ -352,22 +350,23 @@ Negotiator::Checked Negotiator::evaluate_answer(const KeyRow& row, const KeyValu
 
 // Section 6.2.2: the two cases in which an answer is optional.
 bool Negotiator::needs_answer(const KeyRow& row) const {
-  const std::string& offered = offered_[at(row.id)];
+  const std::string& offered = offered_[index_of(row.id)];
   return !(row.type == KeyType::kAnd && offered == "No") &&
          !(row.type == KeyType::kOr && offered == "Yes");
 }
 
 bool Negotiator::answers_outstanding() const {
-  return std::ranges::any_of(
-      key_table(), [this](const KeyRow& row) { return pending_[at(row.id)] && needs_answer(row); });
+  return std::ranges::any_of(key_table(), [this](const KeyRow& row) {
+    return pending_[index_of(row.id)] && needs_answer(row);
+  });
 }
 
 Negotiator::Checked Negotiator::check_answered() {
   for (const KeyRow& row : key_table()) {
-    if (!pending_[at(row.id)]) continue;
-    const std::string& offered = offered_[at(row.id)];
+    if (!pending_[index_of(row.id)]) continue;
+    const std::string& offered = offered_[index_of(row.id)];
     if (needs_answer(row)) return failure(NegotiationError::kNoAnswer, row.name, offered);
-    pending_[at(row.id)] = false;
+    pending_[index_of(row.id)] = false;
     settle(row.id, offered);
   }
   return {};
@@ -376,8 +375,8 @@ Negotiator::Checked Negotiator::check_answered() {
 Negotiator::Checked Negotiator::check_integrity() {
   SessionParameters& session = result_.session;
   if (session.first_burst_length > session.max_burst_length) {
-    const bool explicit_values = settled_[at(KeyId::kFirstBurstLength)] &&
-                                 settled_[at(KeyId::kMaxBurstLength)] &&
+    const bool explicit_values = settled_[index_of(KeyId::kFirstBurstLength)] &&
+                                 settled_[index_of(KeyId::kMaxBurstLength)] &&
                                  !is_irrelevant(row_of(KeyId::kFirstBurstLength));
     if (explicit_values && role_ == Role::kTarget) {
       return failure(NegotiationError::kIntegrity, "FirstBurstLength",
@@ -399,7 +398,7 @@ Negotiator::Checked Negotiator::conclude() {
   if (const Checked checked = check_answered(); !checked) return checked;
   if (phase_ == NegotiationPhase::kFullFeature) return {};
   for (const KeyRow& row : key_table()) {
-    if (!is_negotiated(row) || settled_[at(row.id)] || default_is_allowed(row)) continue;
+    if (!is_negotiated(row) || settled_[index_of(row.id)] || default_is_allowed(row)) continue;
     if (row.use == KeyUse::kLeadingOnly && !leading_) continue;
     // An initiator can keep to smaller numbers by itself, but not do without a digest.
     if (role_ == Role::kInitiator && row.type != KeyType::kList) continue;
@@ -409,6 +408,6 @@ Negotiator::Checked Negotiator::conclude() {
   return check_integrity();
 }
 
-const std::string& Negotiator::declared(KeyId id) const { return declared_[at(id)]; }
+const std::string& Negotiator::declared(KeyId id) const { return declared_[index_of(id)]; }
 
 }  // namespace sandbay::iscsi

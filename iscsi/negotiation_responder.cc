@@ -7,8 +7,6 @@
 namespace sandbay::iscsi {
 namespace {
 
-constexpr std::size_t at(KeyId id) { return static_cast<std::size_t>(id); }
-
 TaskReporting task_reporting_from(std::string_view value) {
   if (value == "FastAbort") return TaskReporting::kFastAbort;
   if (value == "ResponseFence") return TaskReporting::kResponseFence;
@@ -85,7 +83,7 @@ std::uint32_t Negotiator::limit_by_others(KeyId id, std::uint32_t value) const {
 }
 
 void Negotiator::settle(KeyId id, std::string_view value) {
-  settled_[at(id)] = true;
+  settled_[index_of(id)] = true;
   SessionParameters& session = result_.session;
   const bool yes = value == "Yes";
   const auto number = static_cast<std::uint32_t>(parse_number(value).value_or(0));

@@ -14,7 +14,7 @@ namespace sandbay::iscsi {
 namespace {
 
 constexpr Duration kAnswerTime = std::chrono::seconds(10);
-constexpr unsigned kMostAttentions = 16;
+constexpr unsigned kMostAttentionsAtOnce = 16;
 constexpr std::size_t kPageBytes = 252;
 constexpr std::size_t kMostLuns = 256;
 constexpr std::size_t kLunListBytes = 8 + 8 * kMostLuns;
@@ -48,7 +48,7 @@ Task<Result<Bytes>> ask(InitiatorSession* session, Question question) {
                            result.status == scsi::Status::kCheckCondition &&
                            result.sense_key() == scsi::SenseKey::kUnitAttention;
     if (attention && question.attention != nullptr) *question.attention = true;
-    if (!attention || count == kMostAttentions) {
+    if (!attention || count == kMostAttentionsAtOnce) {
       co_return std::unexpected(completion_of(result).error);
     }
   }

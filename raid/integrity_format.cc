@@ -13,7 +13,7 @@ namespace sandbay::raid {
 
 namespace {
 
-constexpr std::string_view kMagic = "SBINTEG1";
+constexpr std::string_view kIntegrityMagic = "SBINTEG1";
 constexpr std::size_t kCrcAt = 8;
 constexpr std::size_t kRoleAt = 12;
 constexpr std::size_t kSetAt = 16;
@@ -67,7 +67,7 @@ void put_entry(std::span<std::byte> block, EntryCopy copy, std::uint32_t slot,
 void seal_integrity_block(std::span<std::byte> block, const IntegrityBlockName& name) {
   assert(block.size() == kIntegrityBlockBytes);
   std::memset(block.data(), 0, kEntriesAt);
-  std::memcpy(block.data(), kMagic.data(), kMagic.size());
+  std::memcpy(block.data(), kIntegrityMagic.data(), kIntegrityMagic.size());
   put_little_endian(block, kRoleAt, static_cast<std::uint16_t>(name.role));
   put_uuid(block, kSetAt, name.set);
   put_little_endian(block, kIndexAt, name.index);
@@ -78,7 +78,7 @@ IntegrityBlockState examine_integrity_block(std::span<const std::byte> block,
                                             const IntegrityBlockName& name) {
   assert(block.size() == kIntegrityBlockBytes);
   if (all_zeros(block)) return IntegrityBlockState::kNeverWritten;
-  if (!has_magic(block, kMagic) ||
+  if (!has_magic(block, kIntegrityMagic) ||
       little_endian<std::uint32_t>(block, kCrcAt) != block_crc(block)) {
     return IntegrityBlockState::kDamaged;
   }

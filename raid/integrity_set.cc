@@ -24,12 +24,6 @@ namespace {
 // Corrupt members of one row of cells among which trials are made.
 constexpr int kMostSuspects = 8;
 
-MemberSet first_members(unsigned count) {
-  return count >= 64 ? ~MemberSet{0} : (MemberSet{1} << count) - 1;
-}
-
-bool has(MemberSet set, unsigned member) { return (set >> member & 1) != 0; }
-
 }  // namespace
 
 void RaidSet::open_integrity() {

@@ -14,7 +14,7 @@
 namespace sandbay::raid {
 namespace {
 
-constexpr std::array<char, 8> kMagic = {'S', 'B', 'J', 'R', 'N', 'L', '0', '1'};
+constexpr std::array<char, 8> kJournalMagic = {'S', 'B', 'J', 'R', 'N', 'L', '0', '1'};
 constexpr std::uint16_t kTailOnly = 1;
 constexpr std::uint16_t kZeroes = 1;
 constexpr std::size_t kCrcOffset = 12;
@@ -107,7 +107,7 @@ void encode_journal_header(const JournalHeader& header, std::span<const JournalW
   assert(header.write_count == writes.size());
   assert(target.size() >= header.byte_count());
   std::ranges::fill(target, std::byte{0});
-  std::memcpy(target.data(), kMagic.data(), kMagic.size());
+  std::memcpy(target.data(), kJournalMagic.data(), kJournalMagic.size());
   put<std::uint16_t>(target, 8, header.tail_only ? kTailOnly : 0);
   put<std::uint16_t>(target, 10, header.write_count);
   std::memcpy(target.data() + 16, header.set.data(), header.set.size());
@@ -134,7 +134,8 @@ void encode_journal_header(const JournalHeader& header, std::span<const JournalW
 std::optional<JournalHeader> decode_journal_header(std::span<const std::byte> bytes,
                                                    std::uint32_t block_bytes) {
   if (bytes.size() < kJournalHeaderBytes) return std::nullopt;
-  if (std::memcmp(bytes.data(), kMagic.data(), kMagic.size()) != 0) return std::nullopt;
+  if (std::memcmp(bytes.data(), kJournalMagic.data(), kJournalMagic.size()) != 0)
+    return std::nullopt;
   JournalHeader header;
   header.write_count = get<std::uint16_t>(bytes, 10);
   if (header.write_count > kMostJournalWrites) return std::nullopt;

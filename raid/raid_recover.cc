@@ -15,12 +15,6 @@ namespace sandbay::raid {
 
 namespace {
 
-MemberSet first_members(unsigned count) {
-  return count >= 64 ? ~MemberSet{0} : (MemberSet{1} << count) - 1;
-}
-
-bool has(MemberSet set, unsigned member) { return (set >> member & 1) != 0; }
-
 // `count` of the members in `set`, the lowest first: data before P before Q.
 MemberSet lowest(MemberSet set, unsigned count) {
   MemberSet chosen = 0;

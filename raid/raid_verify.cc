@@ -27,12 +27,6 @@ constexpr std::size_t kMostSegments = 64;
 // Of what is looked at before all of it is.
 constexpr std::size_t kSampleBytes = 64;
 
-MemberSet first_members(unsigned count) {
-  return count >= 64 ? ~MemberSet{0} : (MemberSet{1} << count) - 1;
-}
-
-bool has(MemberSet set, unsigned member) { return (set >> member & 1) != 0; }
-
 }  // namespace
 
 Task<RaidSet::Verified> RaidSet::verify_stripe(std::uint64_t stripe) {

@@ -26,8 +26,6 @@ namespace {
 // A drive that has refused a write within that time is not told of again.
 constexpr Duration kRefusedGoesOn = std::chrono::minutes(1);
 
-bool has(MemberSet set, unsigned member) { return (set >> member & 1) != 0; }
-
 bool covers(std::uint32_t first, std::uint32_t count, std::uint32_t row) {
   return first <= row && row < first + count;
 }

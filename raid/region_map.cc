@@ -18,7 +18,7 @@ namespace sandbay::raid {
 namespace {
 
 constexpr std::size_t kRegionCountAt = 48;
-constexpr std::size_t kDriveCountAt = 56;
+constexpr std::size_t kMapDriveCountAt = 56;
 constexpr std::size_t kZerosAt = 58;
 constexpr std::size_t kFormsAt = 64;
 
@@ -129,7 +129,7 @@ std::vector<std::byte> RegionMap::encode_next() {
   changed_ = false;
   std::vector<std::byte> image(words_at(drive_count_));
   put_little_endian(std::span(image), kRegionCountAt, region_count_);
-  put_little_endian(std::span(image), kDriveCountAt, static_cast<std::uint16_t>(drive_count_));
+  put_little_endian(std::span(image), kMapDriveCountAt, static_cast<std::uint16_t>(drive_count_));
   for (std::size_t at = 0; at < bitmaps_.size(); ++at) {
     const Bitmap& map = bitmaps_[at];
     const bool written_out = map.count != 0 && map.count != region_count_;
@@ -154,7 +154,7 @@ std::expected<RegionMap, std::string> RegionMap::decode(std::span<const std::byt
   const std::span<const std::byte> image = opened->bytes;
   if (image.size() < kFormsAt) return std::unexpected("it is too short");
   const auto region_count = little_endian<std::uint64_t>(image, kRegionCountAt);
-  const auto drive_count = little_endian<std::uint16_t>(image, kDriveCountAt);
+  const auto drive_count = little_endian<std::uint16_t>(image, kMapDriveCountAt);
   if (drive_count == 0 || drive_count > kMostDrives) {
     return std::unexpected(fmt::format("{} drives are impossible", drive_count));
   }

@@ -31,6 +31,10 @@
 namespace sandbay::raid {
 
 using MemberSet = std::uint64_t;  // Bit i: member i. Data 0 to k-1, P = k, Q = k+1.
+constexpr bool has(MemberSet set, unsigned member) { return (set >> member & 1) != 0; }
+constexpr MemberSet first_members(unsigned count) {
+  return count >= 64 ? ~MemberSet{0} : (MemberSet{1} << count) - 1;
+}
 
 // New data for a run of rows of one data member.
 struct Fragment {

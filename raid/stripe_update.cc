@@ -16,8 +16,6 @@ namespace {
 // How often what a drive gives is repaired before it is taken for unreadable.
 constexpr unsigned kMostRepairs = 3;
 
-bool has(MemberSet set, unsigned member) { return (set >> member & 1) != 0; }
-
 // Appends to the last segment of the member if it continues it.
 void add_segment(FrameVector<Segment>& segments, unsigned member, std::uint32_t row,
                  std::uint32_t row_count, BufferList data) {

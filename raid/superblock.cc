@@ -15,7 +15,7 @@
 namespace sandbay::raid {
 namespace {
 
-constexpr std::string_view kMagic = "SBRAIDSB";
+constexpr std::string_view kSuperblockMagic = "SBRAIDSB";
 
 // Offsets. The frame comes first; its UUID is the drive's, its sequence that of the copy.
 constexpr std::size_t kSetAt = 48;
@@ -405,7 +405,7 @@ std::vector<std::byte> encode_version(const Superblock& superblock, std::uint64_
     put_role(std::span(image).subspan(kRolesAt + role * kRoleBytes, kRoleBytes),
              superblock.roles[role]);
   }
-  seal_image(image, {.magic = kMagic,
+  seal_image(image, {.magic = kSuperblockMagic,
                      .version = version,
                      .sequence = copy_sequence,
                      .uuid = superblock.drive_uuid});
@@ -419,7 +419,7 @@ std::vector<std::byte> encode(const Superblock& superblock, std::uint64_t copy_s
 }
 
 std::expected<DecodedSuperblock, std::string> decode_superblock(std::span<const std::byte> bytes) {
-  const auto opened = open_image(bytes, kMagic, kSuperblockVersion);
+  const auto opened = open_image(bytes, kSuperblockMagic, kSuperblockVersion);
   if (!opened.has_value()) return std::unexpected(opened.error());
   const std::span<const std::byte> image = opened->bytes;
   if (image.size() != kSuperblockBytes) {
@@ -451,6 +451,8 @@ std::expected<DecodedSuperblock, std::string> decode_superblock(std::span<const 
   return DecodedSuperblock{.superblock = std::move(superblock), .copy_sequence = opened->sequence};
 }
 
-bool looks_like_superblock(std::span<const std::byte> bytes) { return has_magic(bytes, kMagic); }
+bool looks_like_superblock(std::span<const std::byte> bytes) {
+  return has_magic(bytes, kSuperblockMagic);
+}
 
 }  // namespace sandbay::raid

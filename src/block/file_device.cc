@@ -20,7 +20,7 @@ constexpr std::size_t kSlicesAtOnce = 64;  // Of one read or write of the file.
 constexpr std::size_t kBounceBytes = 256 * 1024;
 constexpr std::size_t kBounceAlignment = 4096;
 // One fallocate() cannot be cancelled, so long ones go in pieces.
-constexpr std::uint64_t kZeroStep = std::uint64_t{1} << 30;
+constexpr std::uint64_t kFileZeroStep = std::uint64_t{1} << 30;
 constexpr std::size_t kZeroesBytes = 64 * 1024;
 constexpr std::size_t kZeroSlices = 16;
 constexpr Duration kDegradedFor = std::chrono::minutes(1);   // After a failure.
@@ -199,7 +199,7 @@ Task<Completion> FileDevice::unmap(Request request) {
   const std::uint64_t end = request.extent.end() * geometry_.block_bytes;
   Error error = Error::kNone;
   while (offset < end && error == Error::kNone) {
-    const std::uint64_t length = std::min(kZeroStep, end - offset);
+    const std::uint64_t length = std::min(kFileZeroStep, end - offset);
     error = co_await punch(offset, length, request.cancellation);
     offset += length;
   }
@@ -216,7 +216,7 @@ Task<Completion> FileDevice::write_zeroes(Request request) {
   const std::uint64_t end = request.extent.end() * geometry_.block_bytes;
   Error error = Error::kNone;
   while (offset < end && error == Error::kNone) {
-    const std::uint64_t length = std::min(kZeroStep, end - offset);
+    const std::uint64_t length = std::min(kFileZeroStep, end - offset);
     error = co_await zero(offset, length, request.cancellation);
     offset += length;
   }

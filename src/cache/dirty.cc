@@ -8,7 +8,7 @@
 namespace sandbay::cache {
 namespace {
 
-std::size_t size_of(unsigned part_count) {
+std::size_t record_bytes(unsigned part_count) {
   return sizeof(DirtyRecord) + part_count * sizeof(DirtyPart);
 }
 
@@ -24,7 +24,7 @@ DirtyPart* oldest_overlapping_before(const Line& line, Range range,
 
 DirtyRecord* DirtyRecord::make(unsigned part_count) {
   static_assert(alignof(DirtyPart) <= alignof(DirtyRecord));
-  void* const memory = allocate_frame(size_of(part_count));
+  void* const memory = allocate_frame(record_bytes(part_count));
   auto* const record = new (memory) DirtyRecord;
   record->part_count = part_count;
   record->unsettled = part_count;
@@ -38,7 +38,7 @@ DirtyRecord* DirtyRecord::make(unsigned part_count) {
 void DirtyRecord::destroy(DirtyRecord* record) noexcept {
   const unsigned part_count = record->part_count;
   record->~DirtyRecord();
-  free_frame(record, size_of(part_count));
+  free_frame(record, record_bytes(part_count));
 }
 
 void append_part(Line& line, DirtyPart& part) {

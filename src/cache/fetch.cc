@@ -8,13 +8,15 @@
 namespace sandbay::cache {
 namespace {
 
-std::size_t size_of(unsigned part_count) { return sizeof(Fetch) + part_count * sizeof(FetchPart); }
+std::size_t fetch_bytes(unsigned part_count) {
+  return sizeof(Fetch) + part_count * sizeof(FetchPart);
+}
 
 }  // namespace
 
 Fetch* Fetch::make(unsigned part_count) {
   static_assert(alignof(FetchPart) <= alignof(Fetch));
-  auto* const fetch = new (allocate_frame(size_of(part_count))) Fetch;
+  auto* const fetch = new (allocate_frame(fetch_bytes(part_count))) Fetch;
   fetch->part_count = part_count;
   for (unsigned i = 0; i < part_count; ++i) {
     auto* const part = new (fetch->parts() + i) FetchPart;
@@ -28,7 +30,7 @@ void Fetch::leave(Fetch* fetch) noexcept {
   if (--fetch->users > 0) return;
   const unsigned part_count = fetch->part_count;
   fetch->~Fetch();
-  free_frame(fetch, size_of(part_count));
+  free_frame(fetch, fetch_bytes(part_count));
 }
 
 }  // namespace sandbay::cache

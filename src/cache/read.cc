@@ -12,14 +12,6 @@ namespace {
 // unmapped under its feet, again and again.
 constexpr unsigned kAttempts = 3;
 
-void copy(const BufferList& from, BufferList& to) {
-  std::size_t offset = 0;
-  for (std::size_t i = 0; i < from.slice_count(); ++i) {
-    to.copy_from(from[i].bytes(), offset);
-    offset += from[i].byte_count();
-  }
-}
-
 // Whether a device has answered with the memory that it was given, all of it. Where it has not, a
 // drive that is late may still put something there.
 bool same_memory(const BufferList& one, const BufferList& other) {
@@ -70,7 +62,7 @@ BufferList CachedDevice::lend(BufferList found, Request& request) const {
   const BufferPool& pool = write_memory()->buffers();
   for (std::size_t i = 0; i < found.slice_count(); ++i) {
     if (!pool.owns(found[i])) continue;
-    copy(found, request.data);
+    request.data.copy_from(found);
     return std::move(request.data);
   }
   return found;
@@ -281,7 +273,7 @@ Task<void> CachedDevice::run_fetch(Fetch* fetch) {
     if (fetch->data.empty()) {
       fetch->error = Error::kNoMemory;  // Whoever waits reads for himself.
     } else {
-      copy(completion.data, fetch->data);
+      fetch->data.copy_from(completion.data);
     }
   }
   if (fetch->outdated && fetch->error == Error::kNone) fetch->error = Error::kCancelled;

@@ -9,14 +9,6 @@
 namespace sandbay::cache {
 namespace {
 
-void copy(const BufferList& from, BufferList& to) {
-  std::size_t offset = 0;
-  for (std::size_t i = 0; i < from.slice_count(); ++i) {
-    to.copy_from(from[i].bytes(), offset);
-    offset += from[i].byte_count();
-  }
-}
-
 bool cut_at_blocks(const BufferList& data, std::uint32_t block_bytes) {
   for (std::size_t i = 0; i < data.slice_count(); ++i) {
     if (data[i].byte_count() % block_bytes != 0) return false;
@@ -129,7 +121,7 @@ Task<Result<bool>> CachedDevice::write_piece(VolumeState* volume, const Request*
   BufferList data = hold(payload);
   if (data.empty() && write_memory() != nullptr) {
     data = co_await cache_.wait_for_write(byte_count, patience);
-    if (!data.empty()) copy(payload, data);
+    if (!data.empty()) data.copy_from(payload);
   }
   RangeLocks::Hold lock(locks_, RangeLocks::Kind::kRecord, piece);
   Error end = Error::kNone;
@@ -169,7 +161,7 @@ BufferList CachedDevice::hold(const BufferList& data) {
   }
   BufferList held;
   if (!cache_.short_of_room()) held = cache_.allocate_for_write(data.byte_count());
-  if (!held.empty()) copy(data, held);
+  if (!held.empty()) held.copy_from(data);
   return held;
 }
 
@@ -275,7 +267,7 @@ void CachedDevice::install(const PinnedLines& lines, const BufferList& data) {
     BufferList held = cache_.allocate(byte_count);
     cache_.cut_out(line, range);
     if (!held.empty()) {
-      copy(data.share(offset, byte_count), held);
+      held.copy_from(data.share(offset, byte_count));
       put_all(line, range, block_bytes_, held, nullptr, false);
     }
     offset += byte_count;

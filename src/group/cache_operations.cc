@@ -9,14 +9,6 @@
 
 namespace sandbay::group {
 
-namespace {
-
-std::unexpected<Refusal> refuse(Refusal::Code code, std::string message) {
-  return std::unexpected(Refusal{.code = code, .message = std::move(message)});
-}
-
-}  // namespace
-
 void note_place(const VolumeRecord& record, ControllerCache::VolumePlaces& places) {
   if (!record.placement && !record.pool) return;
   ControllerCache::VolumePlace place{.name = record.specification.name, .first = std::nullopt};

@@ -17,14 +17,6 @@
 
 namespace sandbay::group {
 
-namespace {
-
-std::unexpected<Refusal> refuse(Refusal::Code code, std::string message) {
-  return std::unexpected(Refusal{.code = code, .message = std::move(message)});
-}
-
-}  // namespace
-
 Task<std::optional<Refusal>> RunningGroup::hold_pools(std::vector<pool::Pool*>* held) {
   for (const auto& pool : pools_->all()) {
     if (pool->pool() == nullptr) {

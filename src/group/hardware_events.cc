@@ -14,7 +14,7 @@ namespace {
 
 using Kind = raid::SetEvent::Kind;
 
-constexpr Duration kLookEvery = std::chrono::seconds(1);
+constexpr Duration kLookAtHardware = std::chrono::seconds(1);
 
 struct EventWords {
   Kind kind;
@@ -202,7 +202,8 @@ Task<void> Hardware::end_by_power_cut() {
   events_.add({.severity = Severity::kError,
                .kind = "power cut",
                .text = "the power is cut, by a fault rule: the daemon ends; start it again"});
-  co_await events_.kept(home_.now() + kLookEvery);  // A disk that fails does not keep it alive.
+  co_await events_.kept(home_.now() +
+                        kLookAtHardware);  // A disk that fails does not keep it alive.
   std::raise(SIGKILL);
 }
 
@@ -299,7 +300,7 @@ Task<void> Hardware::watch() {
     co_await look_for_drives();
     co_await cache_->check_images();
     // Let go of events that come in bursts, also of those that this very round caused.
-    co_await wake_.wait_until(home_.now() + kLookEvery);
+    co_await wake_.wait_until(home_.now() + kLookAtHardware);
     co_await home_.yield();
   }
   gate_.leave();

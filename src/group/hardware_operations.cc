@@ -10,10 +10,6 @@ namespace sandbay::group {
 
 namespace {
 
-std::unexpected<Refusal> refuse(Refusal::Code code, std::string message) {
-  return std::unexpected(Refusal{.code = code, .message = std::move(message)});
-}
-
 Refusal no_such_drive(const std::string& name) {
   return {.code = Refusal::Code::kNotFound,
           .message = fmt::format("there is no drive \"{}\"; see the list of drives", name)};

@@ -11,10 +11,6 @@ namespace sandbay::group {
 
 namespace {
 
-std::unexpected<Refusal> refuse(Refusal::Code code, std::string message) {
-  return std::unexpected(Refusal{.code = code, .message = std::move(message)});
-}
-
 Refusal no_such_member(const std::string& name) {
   return {.code = Refusal::Code::kNotFound,
           .message = fmt::format("there is no member \"{}\"; write a section [[member]] for it and "

@@ -12,14 +12,6 @@
 
 namespace sandbay::group {
 
-namespace {
-
-std::unexpected<Refusal> refuse(Refusal::Code code, std::string message) {
-  return std::unexpected(Refusal{.code = code, .message = std::move(message)});
-}
-
-}  // namespace
-
 Refusal role_refusal() {
   return {.code = Refusal::Code::kConflict,
           .message =

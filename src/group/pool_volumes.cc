@@ -15,10 +15,6 @@ namespace sandbay::group {
 
 namespace {
 
-std::unexpected<Refusal> refuse(Refusal::Code code, std::string message) {
-  return std::unexpected(Refusal{.code = code, .message = std::move(message)});
-}
-
 // Pages that a percentage of a volume's size is.
 std::uint64_t pages_of(const ServedPool& pool, const VolumeSpecification& s,
                        std::uint32_t percent) {

@@ -12,7 +12,7 @@ namespace sandbay::group {
 
 namespace {
 
-constexpr Duration kLookEvery = std::chrono::seconds(1);
+constexpr Duration kLookAtPools = std::chrono::seconds(1);
 
 }  // namespace
 
@@ -203,7 +203,7 @@ Task<void> Pools::watch() {
   if (!gate_.enter()) co_return;
   const GateHold hold(gate_);
   while (!stopping_) {
-    co_await wake_.wait_until(home_.now() + kLookEvery);
+    co_await wake_.wait_until(home_.now() + kLookAtPools);
     co_await home_.yield();
     if (stopping_) co_return;
     set_devices();

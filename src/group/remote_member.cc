@@ -16,7 +16,7 @@ namespace {
 // A backup of the state directory that is older than that does harm to nobody.
 constexpr Duration kRenewInterval = std::chrono::seconds(10);
 // Whether one is back to which a claim is due.
-constexpr Duration kLookEvery = std::chrono::seconds(1);
+constexpr Duration kRenewAgainAfter = std::chrono::seconds(1);
 constexpr std::size_t kMostKnown = 256;
 
 std::string key_of(const std::string& member) { return "remote/" + member + "/"; }
@@ -179,7 +179,7 @@ Task<void> RemoteMember::work() {
     co_await keep_known();
     if (home_.now() < renew) continue;
     if (!target_.up()) {
-      renew = home_.now() + kLookEvery;
+      renew = home_.now() + kRenewAgainAfter;
       continue;
     }
     const Error error = co_await target_.renew_claim();

@@ -13,15 +13,11 @@ namespace sandbay::group {
 
 namespace {
 
-constexpr Duration kLookEvery = std::chrono::seconds(1);
+constexpr Duration kLookAtSchedules = std::chrono::seconds(1);
 constexpr Duration kShortestInterval = std::chrono::seconds(1);
 constexpr Duration kTryAgainAfter = std::chrono::minutes(1);
 constexpr std::uint32_t kMostKept = 1024;
 constexpr std::size_t kMostSchedules = 4096;
-
-std::unexpected<Refusal> refuse(Refusal::Code code, std::string message) {
-  return std::unexpected(Refusal{.code = code, .message = std::move(message)});
-}
 
 }  // namespace
 
@@ -149,7 +145,7 @@ Task<void> RunningGroup::run_schedules() {
   const GateHold hold(schedule_gate_);
   Executor& home = Executor::current();
   while (!stopping_.is_set()) {
-    (void)co_await stopping_.wait_until(home.now() + kLookEvery);
+    (void)co_await stopping_.wait_until(home.now() + kLookAtSchedules);
     if (!stopping_.is_set()) co_await run_due();
   }
 }

@@ -10,6 +10,7 @@
 #include <expected>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "group/audit_log.h"
@@ -43,6 +44,10 @@ struct Refusal {
 
 template <class T>
 using Answer = std::expected<T, Refusal>;
+
+inline std::unexpected<Refusal> refuse(Refusal::Code code, std::string message) {
+  return std::unexpected(Refusal{.code = code, .message = std::move(message)});
+}
 
 struct VolumeInfo {
   std::string name;

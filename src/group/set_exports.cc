@@ -17,7 +17,7 @@ namespace {
 constexpr std::string_view kPrefix = "export/";
 constexpr std::size_t kMostSets = 256;
 constexpr std::size_t kProductBytes = 16;
-constexpr Duration kLookEvery = std::chrono::seconds(1);
+constexpr Duration kLookAtExports = std::chrono::seconds(1);
 constexpr std::string_view kRaid = "raid";
 constexpr std::size_t kRevisionBytes = 4;
 
@@ -154,7 +154,7 @@ Task<void> SetExports::show(SetInfo set) {
 Task<void> SetExports::watch() {
   const GateHold hold(gate_);
   while (!stopping_) {
-    co_await wake_.wait_until(home_.now() + kLookEvery);
+    co_await wake_.wait_until(home_.now() + kLookAtExports);
     if (!stopping_) co_await show_all();
   }
 }

@@ -15,10 +15,6 @@ namespace sandbay::group {
 
 namespace {
 
-std::unexpected<Refusal> refuse(Refusal::Code code, std::string message) {
-  return std::unexpected(Refusal{.code = code, .message = std::move(message)});
-}
-
 Refusal no_such_snapshot(const SnapshotName& name) {
   return {.code = Refusal::Code::kNotFound,
           .message = fmt::format("volume \"{}\" has no snapshot \"{}\"; see its list of snapshots",

@@ -14,10 +14,6 @@ namespace sandbay::group {
 
 namespace {
 
-std::unexpected<Refusal> refuse(Refusal::Code code, std::string message) {
-  return std::unexpected(Refusal{.code = code, .message = std::move(message)});
-}
-
 std::string in_words(bool value) { return value ? "true" : "false"; }
 std::string in_words(std::uint32_t value) { return fmt::format("{}", value); }
 std::string in_words(cache::Mode value) { return std::string(describe(value)); }

@@ -72,7 +72,7 @@ json counters_json(const cache::DeviceCounters& counters) {
           {"damaged_bytes", counters.damaged_bytes}};
 }
 
-json to_json(const group::LostInfo& info) {
+json lost_json(const group::LostInfo& info) {
   return {{"volume", info.volume},
           {"of_set", info.of_set},
           {"first_block", info.first_block},
@@ -80,9 +80,9 @@ json to_json(const group::LostInfo& info) {
           {"why", info.why}};
 }
 
-json to_json(const group::CachedSetInfo& info) {
+json set_json(const group::CachedSetInfo& info) {
   json lost = json::array();
-  for (const group::LostInfo& range : info.lost) lost.push_back(to_json(range));
+  for (const group::LostInfo& range : info.lost) lost.push_back(lost_json(range));
   return {{"name", info.name},
           {"uuid", info.uuid},
           {"dirty", info.dirty_bytes},
@@ -94,7 +94,7 @@ json to_json(const group::CachedSetInfo& info) {
           {"counters", counters_json(info.counters)}};
 }
 
-json to_json(const group::CachedVolumeInfo& info) {
+json volume_json(const group::CachedVolumeInfo& info) {
   const cache::VolumeCounters& counters = info.counters;
   return {{"name", info.name},
           {"cache", group::describe(info.mode)},
@@ -112,7 +112,7 @@ json to_json(const group::CachedVolumeInfo& info) {
 
 json to_json(const group::DiscardedWrites& given) {
   json ranges = json::array();
-  for (const group::LostInfo& range : given.ranges) ranges.push_back(to_json(range));
+  for (const group::LostInfo& range : given.ranges) ranges.push_back(lost_json(range));
   json bytes = nullptr;
   if (const auto& count = given.byte_count) bytes = *count;
   return {{"discarded", std::move(bytes)},
@@ -123,9 +123,9 @@ json to_json(const group::DiscardedWrites& given) {
 
 json to_json(const group::CacheInfo& info) {
   json sets = json::array();
-  for (const group::CachedSetInfo& set : info.sets) sets.push_back(to_json(set));
+  for (const group::CachedSetInfo& set : info.sets) sets.push_back(set_json(set));
   json volumes = json::array();
-  for (const group::CachedVolumeInfo& volume : info.volumes) volumes.push_back(to_json(volume));
+  for (const group::CachedVolumeInfo& volume : info.volumes) volumes.push_back(volume_json(volume));
   return {{"configured", info.configured},
           {"memory",
            {{"size", info.counters.memory_limit_bytes},

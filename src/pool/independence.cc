@@ -13,12 +13,6 @@
 
 namespace sandbay::pool {
 
-namespace {
-
-constexpr std::uint32_t kCopyChunks = 16;
-
-}  // namespace
-
 Task<Result<bool>> Pool::make_independent(BranchId id, PageNumber* next, std::uint32_t pages) {
   if (!background_.try_enter()) co_await background_.enter();
   const DoorHold inside(background_);

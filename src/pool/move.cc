@@ -18,7 +18,6 @@ namespace sandbay::pool {
 
 namespace {
 
-constexpr std::uint32_t kCopyChunks = 16;
 // As many rounds, or until so little was written meanwhile.
 constexpr int kMostRounds = 4;
 constexpr std::uint32_t kFewChunks = 4;

@@ -7,13 +7,6 @@
 
 namespace sandbay::pool {
 
-namespace {
-
-// What is copied at once.
-constexpr std::uint32_t kCopyChunks = 16;
-
-}  // namespace
-
 PageChange::PageChange(Pool& pool, Branch& branch, PageNumber page)
     : pool_(pool), branch_(branch), page_(page), place_(branch.pages.at(page).place()) {}
 

@@ -23,6 +23,9 @@
 
 namespace sandbay::pool {
 
+// Chunks that are copied at once.
+inline constexpr std::uint32_t kCopyChunks = 16;
+
 class PageChange {
  public:
   PageChange(Pool& pool, Branch& branch, PageNumber page);

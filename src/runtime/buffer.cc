@@ -157,6 +157,14 @@ void BufferList::copy_from(std::span<const std::byte> source, std::size_t offset
   }
 }
 
+void BufferList::copy_from(const BufferList& source) {
+  std::size_t offset = 0;
+  for (std::size_t i = 0; i < source.count_; ++i) {
+    copy_from(source[i].bytes(), offset);
+    offset += source[i].byte_count();
+  }
+}
+
 void BufferList::fill_zero() {
   for (std::size_t i = 0; i < count_; ++i) {
     std::memset((*this)[i].data(), 0, (*this)[i].byte_count());

@@ -41,6 +41,13 @@ struct IoSlice {
   std::size_t byte_count = 0;
 };
 
+// Of all of them.
+inline std::size_t byte_count_of(std::span<const IoSlice> slices) noexcept {
+  std::size_t byte_count = 0;
+  for (const IoSlice& slice : slices) byte_count += slice.byte_count;
+  return byte_count;
+}
+
 namespace detail {
 struct BufferBlock {
   BufferPool* pool = nullptr;
@@ -159,6 +166,7 @@ class BufferList {
 
   void copy_to(std::span<std::byte> target, std::size_t offset = 0) const;
   void copy_from(std::span<const std::byte> source, std::size_t offset = 0);
+  void copy_from(const BufferList& source);  // All of it, to the beginning.
   void fill_zero();
   bool equals(const BufferList& other) const;
   bool unique() const noexcept;

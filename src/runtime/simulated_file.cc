@@ -14,12 +14,6 @@ constexpr std::uint64_t kMostCancelDelay = 10'000;                 // ns
 constexpr std::size_t kMostUnsyncedBytes = std::size_t{64} << 20;  // Of one file.
 constexpr std::uint64_t kLargestFile = std::uint64_t{1} << 44;     // 16 TiB, as on ext4.
 
-std::size_t byte_count_of(std::span<const IoSlice> slices) {
-  std::size_t byte_count = 0;
-  for (const IoSlice& slice : slices) byte_count += slice.byte_count;
-  return byte_count;
-}
-
 void apply(SparseImage& image, const FileChange& change) {
   switch (change.kind) {
     case FileChange::Kind::kWrite:

@@ -16,12 +16,6 @@ constexpr std::size_t kBacklog = 1024;
 constexpr std::uint16_t kFirstEphemeralPort = 49152;
 constexpr std::uint64_t kNanosecondsPerSecond = 1'000'000'000;
 
-std::size_t byte_count_of(std::span<const IoSlice> slices) {
-  std::size_t byte_count = 0;
-  for (const IoSlice& slice : slices) byte_count += slice.byte_count;
-  return byte_count;
-}
-
 }  // namespace
 
 // ByteRing -----------------------------------------------------------------------------------

@@ -11,8 +11,8 @@
 namespace sandbay::scsi {
 namespace {
 
-constexpr std::size_t kLargestPage = 1024;
-constexpr std::array<std::uint8_t, 7> kPages{0x00, 0x80, 0x83, 0x86, 0xB0, 0xB1, 0xB2};
+constexpr std::size_t kLargestVpdPage = 1024;
+constexpr std::array<std::uint8_t, 7> kVpdPages{0x00, 0x80, 0x83, 0x86, 0xB0, 0xB1, 0xB2};
 
 // SPC-4 7.8.6.1.
 enum class CodeSet : std::uint8_t { kBinary = 1, kAscii = 2, kUtf8 = 3 };
@@ -159,8 +159,8 @@ std::size_t LogicalUnit::vital_product_data(std::uint8_t code, const NexusIdenti
                                             std::span<std::byte> page) const {
   switch (code) {
     case 0x00:
-      for (std::size_t i = 0; i < kPages.size(); ++i) page[i] = std::byte{kPages[i]};
-      return kPages.size();
+      for (std::size_t i = 0; i < kVpdPages.size(); ++i) page[i] = std::byte{kVpdPages[i]};
+      return kVpdPages.size();
     case 0x80: {
       const std::string serial =
           options_.serial.empty() ? hexadecimal(options_.uuid) : options_.serial;
@@ -200,7 +200,7 @@ Job LogicalUnit::inquiry(Command& command) {
   const bool vital = (std::to_integer<unsigned>(command.cdb[1]) & 0x01U) != 0;  // EVPD
   const auto code = std::to_integer<std::uint8_t>(command.cdb[2]);
   const auto allocation_length = big_endian<std::uint16_t>(command.cdb, 3);
-  std::array<std::byte, kLargestPage> data{};
+  std::array<std::byte, kLargestVpdPage> data{};
   std::size_t used = 0;
   if (vital) {
     const std::size_t length =
