@@ -545,7 +545,8 @@ Task<void> RunningGroup::shutdown() {
   all.clear();
   server_.reset();
   if (pools_ != nullptr) {
-    co_await pools_->stop(quiet);
+    quiet = co_await pools_->stop(quiet, Executor::current().now() + kSettlePatience);
+    if (!quiet) (void)pools_.release();
     pools_.reset();
   }
   if (members_ != nullptr) {

@@ -46,16 +46,21 @@ Task<Pools::Outcome> Pools::start(std::vector<PoolRecord> stored,
   co_return Outcome{};
 }
 
-Task<void> Pools::stop(bool quiet) {
+Task<bool> Pools::stop(bool quiet, TimePoint deadline) {
   stopping_ = true;
   members_.on_sets_changed(nullptr);
   wake_.notify_all();
-  co_await gate_.close();
-  for (const auto& pool : pools_) co_await pool->close(quiet);
-  if (!quiet) {
-    for (auto& pool : pools_) (void)pool.release();
+  const bool watched = co_await gate_.close_until(deadline);
+  // Otherwise it has them in its hands.
+  if (!watched) co_return false;
+  bool all = true;
+  for (auto& pool : pools_) {
+    const bool closed = co_await pool->close(quiet, deadline);
+    if (!closed) (void)pool.release();
+    all = all && closed;
   }
   pools_.clear();
+  co_return all;
 }
 
 Task<void> Pools::add(PoolRecord record) {
@@ -101,7 +106,7 @@ Task<Pools::Outcome> Pools::remove(ServedPool* pool) {
   batch.erase(pool_key(pool->uuid()));
   batch.erase_prefix(map_prefix(pool->uuid()));
   // Nothing of the map is written any more when it is erased.
-  if (pool->pool() != nullptr) co_await pool->close(true);
+  if (pool->pool() != nullptr) (void)co_await pool->close(true, kNever);
   const Error error = co_await store_.commit(std::move(batch));
   if (error != Error::kNone) {
     co_await pool->open(members_.first().nvram());

@@ -40,15 +40,16 @@ class Pools {
 
   // All outlive it. The members have started.
   Pools(Executor& home, metadata::Store& store, EventLog& events, Members& members, Owner owner);
-  ~Pools();  // After stop().
+  ~Pools();  // After stop() was true.
   Pools(const Pools&) = delete;
   Pools& operator=(const Pools&) = delete;
 
   // Opens those that are stored and makes those that are declared. Only metadata that cannot be
   // written are an error.
   Task<Outcome> start(std::vector<PoolRecord> stored, std::vector<PoolConfiguration> declared);
-  // No volume of any pool is attached, or else not `quiet`.
-  Task<void> stop(bool quiet);
+  // No volume of any pool is attached, or else not `quiet`. False: something still hangs below some
+  // pool at the deadline and is left behind, and so must this object be.
+  Task<bool> stop(bool quiet, TimePoint deadline);
 
   // Makes a pool and takes in what is free of its members. The error is half a sentence.
   Task<std::expected<ServedPool*, std::string>> create(PoolRecord record);

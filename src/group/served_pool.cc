@@ -79,16 +79,28 @@ Task<std::string> ServedPool::open_map() {
   co_return std::string();
 }
 
-Task<void> ServedPool::close(bool quiet) {
-  if (housekeeper_ != nullptr) co_await housekeeper_->stop();
-  housekeeper_.reset();
-  if (pool_ != nullptr) {
-    if (!quiet) {
-      // Somebody still has a volume of it.
-      (void)pool_.release();
-      (void)region_.release();
-      co_return;
+Task<bool> ServedPool::close(bool quiet, TimePoint deadline) {
+  if (housekeeper_ != nullptr) {
+    const bool ended = co_await housekeeper_->stop(deadline);
+    if (!ended) {
+      (void)housekeeper_.release();
+      quiet = false;
+      events_.add({.severity = Severity::kWarning,
+                   .kind = "pool",
+                   .text = fmt::format("pool {}: a set holds what was moved or copied in the "
+                                       "background; it is left behind, and goes on with the next "
+                                       "start",
+                                       name())});
     }
+  }
+  housekeeper_.reset();
+  if (!quiet) {
+    // Somebody still has a volume of it.
+    (void)pool_.release();
+    (void)region_.release();
+    co_return false;
+  }
+  if (pool_ != nullptr) {
     const Error error = co_await pool_->close();
     if (error != Error::kNone) {
       events_.add({.severity = Severity::kWarning,
@@ -100,6 +112,7 @@ Task<void> ServedPool::close(bool quiet) {
     pool_.reset();
   }
   region_.reset();
+  co_return true;
 }
 
 // Labels ------------------------------------------------------------------------------------------
@@ -145,7 +158,7 @@ Task<Error> ServedPool::settle_block_bytes(std::uint32_t block_bytes) {
   const Error error = co_await keep(std::move(record));
   if (error != Error::kNone) co_return error;
   if (block_bytes == pool_->options().block_bytes) co_return Error::kNone;
-  co_await housekeeper_->stop();
+  (void)co_await housekeeper_->stop(kNever);
   housekeeper_.reset();
   const Error closed = co_await pool_->close();
   pool_.reset();

@@ -33,8 +33,9 @@ class ServedPool {
 
   // Opens the map, or makes it; failure() says why not. `nvram` may be null, and outlives close().
   Task<void> open(nvram::Nvram* nvram);
-  // `quiet`: none of its volumes has anything in flight; otherwise it stays until the process ends.
-  Task<void> close(bool quiet);
+  // `quiet`: none of its volumes has anything in flight. False: something has, or what goes on in
+  // the background still waits for a set at the deadline; it stays until the process ends.
+  Task<bool> close(bool quiet, TimePoint deadline);
 
   const PoolRecord& record() const noexcept { return record_; }
   const Uuid& uuid() const noexcept { return record_.uuid; }

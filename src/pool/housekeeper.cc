@@ -27,11 +27,13 @@ void Housekeeper::start() {
   spawn(run());
 }
 
-Task<void> Housekeeper::stop() {
+Task<bool> Housekeeper::stop(TimePoint deadline) {
   stop_.set();
-  // Nobody waits for a pace any more.
+  // Nobody waits for a pace any more, nor for what a slow store takes for many pages.
   pool_.set_pace(0);
-  co_await gate_.close();
+  pool_.hurry();
+  const bool ended = co_await gate_.close_until(deadline);
+  co_return ended;
 }
 
 void Housekeeper::set_options(const HousekeepingOptions& options) {
@@ -117,6 +119,7 @@ Task<bool> Housekeeper::vacate_one(StoreIndex store) {
   if (!begins && vacating_.at(store).left == 0 && before == 0) co_return false;
   if (begins) vacating_[store] = {.begun = pool_.home().now(), .left = before};
   const auto more = co_await pool_.vacate(store, kStepPages);
+  if (stop_.is_set()) co_return false;
   Progress& progress = vacating_[store];
   const std::uint64_t after = owned();
   progress.left = after;
@@ -131,7 +134,7 @@ Task<bool> Housekeeper::vacate_one(StoreIndex store) {
     }
     co_return false;
   }
-  progress.stuck = Error::kNone;
+  if (before > after) progress.stuck = Error::kNone;
   if (after == 0) pool_.tell({.kind = PoolEvent::Kind::kVacated, .store = store});
   co_return *more || after > 0;
 }
@@ -152,11 +155,23 @@ Task<bool> Housekeeper::sweep() {
   co_return more.has_value() && *more;
 }
 
+// One after the other: one that cannot go on holds up no other.
 Task<bool> Housekeeper::fill_some() {
+  for (std::size_t tries = fills_.size(); tries > 0 && !stop_.is_set(); --tries) {
+    const bool did = co_await fill_next();
+    if (did) co_return true;
+  }
+  co_return false;
+}
+
+Task<bool> Housekeeper::fill_next() {
   if (fills_.empty()) co_return false;
-  const BranchId branch = fills_.begin()->first;
-  PageNumber next = fills_.begin()->second.next;
+  auto turn = fills_.upper_bound(filled_);
+  if (turn == fills_.end()) turn = fills_.begin();
+  const BranchId branch = filled_ = turn->first;
+  PageNumber next = turn->second.next;
   const auto more = co_await pool_.make_independent(branch, &next, kStepPages);
+  if (stop_.is_set()) co_return false;
   // The owner may have changed his mind meanwhile.
   const auto found = fills_.find(branch);
   if (found == fills_.end()) co_return true;

@@ -51,8 +51,9 @@ class Housekeeper {
   Housekeeper& operator=(const Housekeeper&) = delete;
 
   void start();
-  // What is under way ends at its next step.
-  Task<void> stop();
+  // What is under way ends at its next step. False: it still waits for a store at the deadline; it
+  // may be asked again, and until it has ended neither this object nor the pool goes.
+  Task<bool> stop(TimePoint deadline);
   // Copies what the branch has of its parent, until it needs none. kNotFound: no such branch.
   Error fill(BranchId branch);
   void stop_filling(BranchId branch) { fills_.erase(branch); }
@@ -79,6 +80,7 @@ class Housekeeper {
   Task<bool> vacate_one(StoreIndex store);
   Task<bool> sweep();
   Task<bool> fill_some();
+  Task<bool> fill_next();
   Task<bool> flatten();
   Task<bool> balance();
   Task<bool> trim();
@@ -92,6 +94,7 @@ class Housekeeper {
   Balance balance_;
   std::map<StoreIndex, Progress> vacating_;
   std::map<BranchId, Fill> fills_;
+  BranchId filled_ = 0;  // Of those, the one that had its turn last.
   std::optional<Progress> sweeping_;
   std::optional<Progress> flattening_;
   std::optional<Progress> balancing_;

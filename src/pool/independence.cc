@@ -59,19 +59,27 @@ std::uint32_t Pool::parent_count(const Branch& branch) const noexcept {
   return count;
 }
 
+// Of those that could not be shortened each has its turn again when all others had theirs.
+Branch* Pool::next_long_row(std::uint32_t most_parents) {
+  Branch* failed = nullptr;
+  for (const auto& [id, branch] : map_.branches()) {
+    if (parent_count(*branch) <= most_parents || is_useless(*branch)) continue;
+    if (!not_flattened_.contains(id)) return branch.get();
+    if (failed == nullptr) failed = branch.get();
+  }
+  not_flattened_.clear();
+  return failed;
+}
+
 // The oldest one: all its parents have no more than so many themselves. Somewhere in the row there
 // may be one that takes over its parent, which costs little; if not, the whole is copied.
 Task<Result<bool>> Pool::flatten(std::uint32_t most_parents, std::uint32_t pages) {
   if (!background_.try_enter()) co_await background_.enter();
   const DoorHold inside(background_);
-  Branch* long_row = nullptr;
-  for (const auto& [id, branch] : map_.branches()) {
-    if (parent_count(*branch) <= most_parents || is_useless(*branch)) continue;
-    long_row = branch.get();
-    break;
-  }
+  Branch* const long_row = next_long_row(most_parents);
   if (long_row == nullptr) {
     flattening_.clear();
+    not_flattened_.clear();
     co_return false;
   }
   Branch* chosen = long_row;
@@ -92,7 +100,10 @@ Task<Result<bool>> Pool::flatten(std::uint32_t most_parents, std::uint32_t pages
   if (pass.of != of) pass = {.of = of, .next = 0};
   const auto more = co_await copy_pages(chosen, &pass.next, pages, of);
   flattening_[id] = pass;
-  if (!more.has_value()) co_return more;
+  if (!more.has_value()) {
+    not_flattened_.insert(long_row->id());
+    co_return more;
+  }
   // It begins anew with another parent.
   if (!*more) flattening_.erase(id);
   co_return true;
@@ -187,6 +198,7 @@ Task<Error> Pool::copy_from_parent(Branch* branch, PageNumber page, Independence
     const ChunkRange run{.page = page, .first = chunk, .count = end - chunk};
     chunk = end;
     if (change.chunks().state(run.first) != ChunkState::kThrough) continue;
+    if (hurries_) co_return Error::kCancelled;
     ReadPlan plan;
     const bool all = of == Independence::kOfAll;
     error = co_await plan_read(this, branch, kLive, run, &plan, all ? kAllParents : 1);

@@ -35,6 +35,7 @@ Task<Error> Pool::rewrite_kept(Branch* branch, PageNumber page, StoreIndex from)
     if (due.empty()) co_return Error::kNone;
     PageChange change(*this, *branch, page);
     for (const KeptChunks::Useless& version : due) {
+      if (hurries_) co_return Error::kCancelled;
       const Error error = co_await rewrite_one(branch, page, &version, &change);
       if (error != Error::kNone) co_return error;
     }

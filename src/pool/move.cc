@@ -65,6 +65,7 @@ Task<Error> Pool::copy_rounds(Branch* branch, Place to) {
   for (int round = 0; round < kMostRounds && move.dirty.count() > kFewChunks; ++round) {
     ChunkIndex chunk = move.dirty.find(0, true);
     while (chunk < map_.page_chunks() && !move.cancelled) {
+      if (hurries_) co_return Error::kCancelled;
       const ChunkIndex end = std::min(chunk + kCopyChunks, move.dirty.find(chunk, false));
       const ChunkRange run{.page = move.page, .first = chunk, .count = end - chunk};
       const std::uint64_t copied = counters_.bytes_copied;
@@ -143,7 +144,14 @@ Task<Result<bool>> Pool::vacate(StoreIndex store, std::uint32_t pages) {
   map_.close_slot_page();
   const auto more = co_await vacate_pages(store, &pages);
   if (!more.has_value() || *more) co_return more;
-  co_return co_await vacate_kept(store, &pages);
+  const auto kept = co_await vacate_kept(store, &pages);
+  if (!kept.has_value() || *kept) co_return kept;
+  // The pass is over.
+  const Error error = vacating_[store].error;
+  vacating_.erase(store);
+  if (error != Error::kNone) co_return std::unexpected(error);
+  const FreePages& left = map_.stores().at(store).pages;
+  co_return left.free_count() < left.page_count();
 }
 
 // The first page that is in the store, in order of branches and pages from `from` on.
@@ -161,25 +169,27 @@ std::optional<PageKey> Pool::next_on(StoreIndex store, PageKey from) const {
 }
 
 Task<Result<bool>> Pool::vacate_pages(StoreIndex store, std::uint32_t* pages) {
-  PageKey at;
   while (true) {
-    const std::optional<PageKey> next = next_on(store, at);
+    const std::optional<PageKey> next = next_on(store, vacating_[store].page);
     if (!next.has_value()) co_return false;
     if (*pages == 0) co_return true;
     --*pages;
-    at = *next;
+    PageKey at = *next;
     const BranchRecord& record = map_.find(at.branch)->record;
     // A branch that was fixed to the store goes elsewhere all the same.
     const std::optional<StoreIndex> target = choose_store(record.placement, kNoStore);
     if (!target.has_value()) co_return std::unexpected(Error::kNoSpace);
     const Error error = co_await move_locked(at.branch, at.page, *target);
-    if (error != Error::kNone && error != Error::kNotFound) co_return std::unexpected(error);
+    if (error == Error::kNotReady || error == Error::kNoSpace) co_return std::unexpected(error);
     ++at.page;
+    Vacating& pass = vacating_[store];
+    pass.page = at;
+    if (error != Error::kNone && error != Error::kNotFound) pass.error = error;
   }
 }
 
 Task<Result<bool>> Pool::vacate_kept(StoreIndex store, std::uint32_t* pages) {
-  PageKey& at = vacating_[store];
+  PageKey& at = vacating_[store].kept;
   if (at == PageKey{}) {
     // The store tells which pages have kept versions.
     const Error error = co_await log_.checkpoint();
@@ -207,14 +217,13 @@ Task<Result<bool>> Pool::vacate_kept(StoreIndex store, std::uint32_t* pages) {
       ChunkLocks::Hold hold(branch->locks, ChunkLocks::Kind::kChange, range);
       if (!hold.ready()) co_await branch->locks.wait(hold);
       const Error error = co_await rewrite_kept(branch, *page, store);
-      if (error != Error::kNone) co_return std::unexpected(error);
+      if (error == Error::kNotReady || error == Error::kNoSpace) co_return std::unexpected(error);
+      if (error != Error::kNone) vacating_[store].error = error;
     }
     at.page = *page + 1;
     co_await pace(copied);
   }
-  vacating_.erase(store);
-  const FreePages& left = map_.stores().at(store).pages;
-  co_return left.free_count() < left.page_count();
+  co_return false;
 }
 
 }  // namespace sandbay::pool

@@ -204,6 +204,8 @@ class Pool {
 
   // In the background ---------------------------------------------------------------------------
 
+  // What follows ends at its next chunks from now on, with kCancelled if it copies.
+  void hurry() noexcept { hurries_ = true; }
   // How fast what follows copies, together; 0: as fast as it can.
   void set_pace(std::uint64_t bytes_per_second);
   // Frees what nobody needs any more, at most so many pages' worth of work. True: there is more.
@@ -216,7 +218,8 @@ class Pool {
   // meanwhile. Nothing is lost by an error.
   Task<Error> move_page(BranchId branch, PageNumber page, StoreIndex target);
   // Empties a store that is kVacating, at most so many pages' worth of work: pages of branches,
-  // then what is kept for snapshots. True: there is more. kNoSpace: the other stores are full.
+  // then what is kept for snapshots. True: there is more. kNoSpace: the other stores are full. What
+  // cannot be moved is passed over, and tried again when the rest has been; then its error is told.
   Task<Result<bool>> vacate(StoreIndex store, std::uint32_t pages);
   // Shortens rows of more than so many parents, so that reads need not walk far: a branch takes
   // over a parent that nobody else needs, page by page and without copies but of what was kept; if
@@ -314,6 +317,7 @@ class Pool {
   };
   Task<Result<bool>> copy_pages(Branch* branch, PageNumber* next, std::uint32_t pages,
                                 Independence of);
+  Branch* next_long_row(std::uint32_t most_parents);
   bool is_heir(const Branch& branch) const noexcept;
   static bool is_useless(const Branch& branch) noexcept;
   void forget_passes_over(const Branch& parent);
@@ -366,14 +370,22 @@ class Pool {
   std::map<BranchId, PoolVolume*> volumes_;  // Of live ends.
   std::vector<PoolVolume*> snapshot_volumes_;
   std::map<BranchId, Sweep> sweeps_;
-  std::map<StoreIndex, PageKey> vacating_;  // Where the pass over what is kept stands.
+  // Where the passes over pages and over what is kept stand, and what could not be moved first.
+  struct Vacating {
+    PageKey page;
+    PageKey kept;
+    Error error = Error::kNone;
+  };
+  std::map<StoreIndex, Vacating> vacating_;
   std::map<BranchId, Flattening> flattening_;
-  std::set<BranchId> making_;     // In several groups: dead until the last one, and not swept.
-  std::vector<StoreLoad> loads_;  // By store.
+  std::set<BranchId> not_flattened_;  // Could not be, lately.
+  std::set<BranchId> making_;         // In several groups: dead until the last one, and not swept.
+  std::vector<StoreLoad> loads_;      // By store.
   std::uint64_t host_requests_ = 0;
   RateLimit pace_;
   WriteDoor background_;  // What is between the lines above; check() closes it.
   bool few_free_ = false;
+  bool hurries_ = false;
   Mutex directory_;       // Changes of branches, snapshots and stores.
   Mutex slot_page_turn_;  // Of whoever opens a page for slots.
   PoolCounters counters_;

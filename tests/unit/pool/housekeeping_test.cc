@@ -76,7 +76,7 @@ Task<void> check_spreading(Executor& home, std::uint32_t store_pages) {
   housekeeper.start();
   co_await home.sleep_for(seconds(60));
   CHECK(housekeeper.views().empty());
-  co_await housekeeper.stop();
+  (void)co_await housekeeper.stop(kNever);
   for (StoreIndex store = 0; store < 3; ++store) {
     const PoolSpace space = rig.pool->space(store);
     CHECK(space.pages - space.free_pages >= 19);
@@ -128,7 +128,7 @@ Task<void> check_hot_pages(Executor& home) {
   CHECK(rig.pool->latency(1) == 1);
   for (const PageNumber page : hot) CHECK(volume->branch().pages.at(page).place_store == 1);
   CHECK(volume->branch().pages.count_on(0) >= 5);
-  co_await housekeeper.stop();
+  (void)co_await housekeeper.stop(kNever);
   rig.pool->set_device(0, rig.devices[0].get());
   rig.pool->set_device(1, rig.devices[1].get());
   volume.reset();
@@ -151,7 +151,7 @@ Task<void> check_classes(Executor& home) {
   Housekeeper housekeeper(*rig.pool, {});
   housekeeper.start();
   co_await home.sleep_for(seconds(10));
-  co_await housekeeper.stop();
+  (void)co_await housekeeper.stop(kNever);
   CHECK(wishing->branch().pages.count_on(1) == 6);
   CHECK(fixed->branch().pages.count_on(0) == 6);
   co_await expect_cells(wishing.get(), 6, 4);
@@ -196,7 +196,7 @@ Task<void> check_vacating(Executor& home) {
   CHECK(events.count(Kind::kVacated) == 1);
   const Error removed = co_await rig.pool->remove_store(0, {});
   CHECK(removed == Error::kNone);
-  co_await housekeeper.stop();
+  (void)co_await housekeeper.stop(kNever);
   co_await expect_cells(volume.get(), 28, 7);
   auto shown = rig.pool->attach(volume->branch().id(), (*taken)[0]);
   co_await expect_cells(shown.get(), 28, 6);
@@ -229,7 +229,7 @@ Task<void> check_vacating_what_is_away(Executor& home) {
   co_await home.sleep_for(seconds(20));
   CHECK(events.count(Kind::kVacateStuck) == 1);
   CHECK(events.count(Kind::kVacated) == 1);
-  co_await housekeeper.stop();
+  (void)co_await housekeeper.stop(kNever);
   volume.reset();
   co_await finish(&rig);
 }
@@ -316,7 +316,7 @@ Task<void> check_flattening(Executor& home) {
   Housekeeper housekeeper(*rig.pool, {.most_parents = 0});
   housekeeper.start();
   co_await home.sleep_for(seconds(30));
-  co_await housekeeper.stop();
+  (void)co_await housekeeper.stop(kNever);
   CHECK(rig.pool->parent_count(volume->branch()) == 0);
   CHECK(rig.pool->counters().pages_adopted >= 9);
   CHECK(rig.pool->counters().bytes_copied <= 3 * kRounds * kChunkBytes);
@@ -394,7 +394,7 @@ Task<void> check_trimming(Executor& home) {
   Housekeeper housekeeper(*rig.pool, {});
   housekeeper.start();
   co_await home.sleep_for(seconds(2));
-  co_await housekeeper.stop();
+  (void)co_await housekeeper.stop(kNever);
   CHECK(rig.pool->counters().pages_trimmed == 2);
   REQUIRE(notes.unmapped.size() == 2);
   constexpr std::uint64_t kPageBlocks = kTestPageBytes / 512;
@@ -455,6 +455,142 @@ Task<void> check_thresholds(Executor& home) {
   co_await finish(&rig);
 }
 
+Task<std::unique_ptr<PoolVolume>> clone_of(Rig* rig, const PoolVolume* volume,
+                                           StoreIndex fixed_store) {
+  const auto made = co_await rig->pool->clone(
+      {.branch = volume->branch().id(), .generation = kLive}, {.fixed_store = fixed_store}, {});
+  REQUIRE(made.has_value());
+  co_return rig->pool->attach(*made);
+}
+
+// The first waits for a store that is away; the second does not wait for the first.
+Task<void> check_stuck_fill(Executor& home) {
+  Rig rig(home, {.stores = 2, .store_pages = 40});
+  const std::string wrong = co_await rig.start();
+  REQUIRE(wrong == "");
+  std::vector<std::unique_ptr<PoolVolume>> all;
+  for (const StoreIndex store : {0, 1}) {
+    all.push_back(co_await make_volume(&rig, 6, {.fixed_store = store}));
+    co_await fill_volume(all.back().get(), 6, 5);
+    all.push_back(co_await clone_of(&rig, all.back().get(), 1));
+  }
+  rig.pool->set_device(0, nullptr);
+  Events events;
+  events.listen(*rig.pool);
+  Housekeeper housekeeper(*rig.pool, {});
+  CHECK(housekeeper.fill(all[1]->branch().id()) == Error::kNone);
+  CHECK(housekeeper.fill(all[3]->branch().id()) == Error::kNone);
+  housekeeper.start();
+  co_await home.sleep_for(seconds(5));
+  CHECK_FALSE(all[3]->branch().has_parent());
+  CHECK(all[1]->branch().has_parent());
+  CHECK(events.count(Kind::kFillFailed) == 1);
+  rig.pool->set_device(0, rig.devices[0].get());
+  co_await home.sleep_for(seconds(5));
+  CHECK_FALSE(all[1]->branch().has_parent());
+  (void)co_await housekeeper.stop(kNever);
+  co_await expect_cells(all[1].get(), 6, 5);
+  co_await expect_cells(all[3].get(), 6, 5);
+  all.clear();
+  co_await finish(&rig);
+}
+
+// Likewise rows of parents.
+Task<void> check_stuck_row(Executor& home) {
+  Rig rig(home, {.stores = 2, .store_pages = 40});
+  const std::string wrong = co_await rig.start();
+  REQUIRE(wrong == "");
+  std::vector<std::unique_ptr<PoolVolume>> all;
+  for (const StoreIndex store : {0, 1}) {
+    all.push_back(co_await make_volume(&rig, 4, {.fixed_store = store}));
+    co_await fill_volume(all.back().get(), 4, 5);
+    for (int i = 0; i < 2; ++i) all.push_back(co_await clone_of(&rig, all.back().get(), 1));
+  }
+  rig.pool->set_device(0, nullptr);
+  for (int i = 0; i < 20; ++i) (void)co_await rig.pool->flatten(1, 4);
+  CHECK(rig.pool->parent_count(all[2]->branch()) == 2);
+  CHECK(rig.pool->parent_count(all[5]->branch()) <= 1);
+  rig.pool->set_device(0, rig.devices[0].get());
+  for (int i = 0; i < 20; ++i) (void)co_await rig.pool->flatten(1, 4);
+  CHECK(rig.pool->parent_count(all[2]->branch()) <= 1);
+  co_await expect_cells(all[2].get(), 4, 5);
+  all.clear();
+  co_await finish(&rig);
+}
+
+// What cannot be read stays, and everything else leaves; that is told once.
+Task<void> check_bad_pages(Executor& home) {
+  Rig rig(home, {.stores = 2, .store_pages = 40});
+  const std::string wrong = co_await rig.start();
+  REQUIRE(wrong == "");
+  testing::FaultyDevice faulty(*rig.devices[0]);
+  rig.pool->set_device(0, &faulty);
+  auto volume = co_await make_volume(&rig, 20, {.fixed_store = 0});
+  co_await fill_volume(volume.get(), 20, 6);
+  constexpr std::uint64_t kPageBlocks = kTestPageBytes / 512;
+  faulty.fail({.operation = Operation::kRead,
+               .extent = {.first = 0, .block_count = 9 * kPageBlocks},
+               .error = Error::kMediumError});
+  StoreConfig leaving = rig.config_of(0);
+  leaving.device = &faulty;
+  leaving.record.state = StoreState::kVacating;
+  const Error put = co_await rig.pool->put_store(leaving, {});
+  REQUIRE(put == Error::kNone);
+  Events events;
+  events.listen(*rig.pool);
+  Housekeeper housekeeper(*rig.pool, {});
+  housekeeper.start();
+  co_await home.sleep_for(seconds(10));
+  CHECK(volume->branch().pages.count_on(0) == 9);
+  CHECK(events.count(Kind::kVacateStuck) == 1);
+  const auto views = housekeeper.views();
+  const auto vacating =
+      std::ranges::find(views, HousekeepingView::Kind::kVacate, &HousekeepingView::kind);
+  REQUIRE(vacating != views.end());
+  CHECK(vacating->stuck == Error::kMediumError);
+  faulty.clear();
+  co_await home.sleep_for(seconds(10));
+  CHECK(volume->branch().pages.count_on(0) == 0);
+  CHECK(events.count(Kind::kVacated) == 1);
+  (void)co_await housekeeper.stop(kNever);
+  co_await expect_cells(volume.get(), 20, 6);
+  rig.pool->set_device(0, rig.devices[0].get());
+  volume.reset();
+  co_await finish(&rig);
+}
+
+// A store that holds a copy does not hold up the end.
+Task<void> check_bounded_stop(Executor& home) {
+  Rig rig(home, {.stores = 2, .store_pages = 40});
+  const std::string wrong = co_await rig.start();
+  REQUIRE(wrong == "");
+  testing::HungDevice hung(*rig.devices[0]);
+  rig.pool->set_device(0, &hung);
+  auto volume = co_await make_volume(&rig, 6, {.fixed_store = 0});
+  co_await fill_volume(volume.get(), 6, 6);
+  StoreConfig leaving = rig.config_of(0);
+  leaving.device = &hung;
+  leaving.record.state = StoreState::kVacating;
+  const Error put = co_await rig.pool->put_store(leaving, {});
+  REQUIRE(put == Error::kNone);
+  hung.hang();
+  Housekeeper housekeeper(*rig.pool, {});
+  housekeeper.start();
+  co_await home.sleep_for(seconds(1));
+  CHECK(hung.held() > 0);
+  const TimePoint begun = home.now();
+  const bool ended = co_await housekeeper.stop(begun + seconds(2));
+  CHECK_FALSE(ended);
+  CHECK(home.now() - begun == seconds(2));
+  hung.release();
+  const bool ended_now = co_await housekeeper.stop(kNever);
+  CHECK(ended_now);
+  rig.pool->set_device(0, rig.devices[0].get());
+  co_await expect_cells(volume.get(), 6, 6);
+  volume.reset();
+  co_await finish(&rig);
+}
+
 // Copies take their time, and hosts do not wait for them.
 Task<void> check_pace(Executor& home) {
   Rig rig(home, {.stores = 2, .store_pages = 40});
@@ -484,7 +620,7 @@ Task<void> check_pace(Executor& home) {
   }
   CHECK(home.now() - begun >= seconds(7));
   CHECK(home.now() - begun <= seconds(10));
-  co_await housekeeper.stop();
+  (void)co_await housekeeper.stop(kNever);
   volume.reset();
   co_await finish(&rig);
 }
@@ -509,7 +645,7 @@ Task<void> check_filling(Executor& home) {
   co_await home.sleep_for(seconds(5));
   CHECK(events.count(Kind::kFilled) == 1);
   CHECK(housekeeper.views().empty());
-  co_await housekeeper.stop();
+  (void)co_await housekeeper.stop(kNever);
   CHECK(!copy->branch().has_parent());
   co_await fill_volume(volume.get(), 10, 10);
   co_await expect_cells(copy.get(), 10, 9);
@@ -567,6 +703,16 @@ TEST_CASE("A store that is to be emptied and is away is told of", "[pool][housek
 TEST_CASE("A flush asks what its pages were moved away from", "[pool][housekeeping]") {
   testing::run_in_world(1, [](Executor& home) { return check_flush_behind_moves(home); });
 }
+TEST_CASE("what cannot go on in the background holds up nothing else", "[pool]") {
+  testing::run_in_world(21, [](Executor& home) { return check_stuck_fill(home); });
+  testing::run_in_world(22, [](Executor& home) { return check_stuck_row(home); });
+  testing::run_in_world(23, [](Executor& home) { return check_bad_pages(home); });
+}
+
+TEST_CASE("what hangs in the background does not hold up the end", "[pool]") {
+  testing::run_in_world(24, [](Executor& home) { return check_bounded_stop(home); });
+}
+
 TEST_CASE("rows of parents are kept short, without copies where nobody else needs them", "[pool]") {
   testing::run_in_world(1, [](Executor& home) { return check_flattening(home); });
   testing::run_in_world(2, [](Executor& home) { return check_changed_flattening(home); });
