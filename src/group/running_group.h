@@ -261,6 +261,7 @@ class RunningGroup final : public Group {
   // Those that a schedule has taken, oldest first.
   std::vector<Snapshot*> taken_by(const ScheduleRecord& record);
   Task<void> run_schedules();
+  Duration first_wait(const ScheduleRecord& record);
   Task<void> run_due();
   Task<Answer<void>> run_schedule(Uuid uuid);
   std::string free_snapshot_name(const std::vector<std::string>& volumes);
@@ -390,7 +391,9 @@ class RunningGroup final : public Group {
   std::map<std::string, std::shared_ptr<Volume>> volumes_;  // By name.
   std::map<Uuid, Snapshot> snapshots_;
   std::map<Uuid, ScheduleRecord> schedules_;
-  std::map<Uuid, TimePoint> try_again_;  // Schedules whose snapshot could not be taken.
+  std::map<Uuid, TimePoint> next_turns_;  // Of schedules, since they were looked at first.
+  // Volumes whose snapshots take more than they may, and what was told of that.
+  std::map<Uuid, std::string> full_reserves_;
   Event stopping_;
   Gate schedule_gate_;
   std::map<std::string, std::unique_ptr<Target>> targets_;  // By name.

@@ -1,5 +1,6 @@
-// Schedules: snapshots that are taken every so often, of which the newest are kept. A schedule is
-// due when its newest snapshot is old enough, so that restarts neither lose a turn nor repeat one.
+// Schedules: snapshots that are taken every so often, of which the newest are kept. At a start a
+// schedule is due when its newest snapshot is old enough, so that restarts neither lose a turn nor
+// repeat one. From then on only the time that passes counts, and not what clocks are put to.
 #include <fmt/chrono.h>
 #include <fmt/format.h>
 #include <spdlog/spdlog.h>
@@ -150,23 +151,30 @@ Task<void> RunningGroup::run_schedules() {
   }
 }
 
+// Of one that has not been looked at in this run. The newest may be of a time that is yet to come,
+// by a clock that was put back since: then nobody knows its age.
+Duration RunningGroup::first_wait(const ScheduleRecord& record) {
+  const std::vector<Snapshot*> taken = taken_by(record);
+  if (taken.empty()) return Duration::zero();
+  const auto age = wall_time() - taken.back()->record.time;
+  return age < age.zero() || age >= record.every ? Duration::zero() : record.every - age;
+}
+
 Task<void> RunningGroup::run_due() {
   std::vector<Uuid> due;
   const TimePoint now = Executor::current().now();
+  std::erase_if(next_turns_, [&](const auto& entry) { return !schedules_.contains(entry.first); });
   for (const auto& [uuid, record] : schedules_) {
-    const std::vector<Snapshot*> taken = taken_by(record);
-    const auto failed = try_again_.find(uuid);
-    if (failed != try_again_.end() && now < failed->second) continue;
-    // A clock that was put back takes one at once, and goes on from there.
-    const WallTime last = taken.empty() ? WallTime{} : taken.back()->record.time;
-    const auto age = wall_time() - last;
-    if (taken.empty() || age >= record.every || age < age.zero()) due.push_back(uuid);
+    if (!next_turns_.contains(uuid)) next_turns_[uuid] = now + first_wait(record);
+    if (now >= next_turns_.at(uuid)) due.push_back(uuid);
   }
   for (const Uuid& uuid : due) {
     if (stopping_.is_set()) co_return;
     const auto done = co_await alone(run_schedule(uuid));
+    const auto schedule = schedules_.find(uuid);
+    if (done && schedule != schedules_.end()) next_turns_[uuid] = now + schedule->second.every;
     if (done) continue;
-    try_again_[uuid] = now + kTryAgainAfter;
+    next_turns_[uuid] = now + kTryAgainAfter;
     events_.add(
         {.severity = Severity::kWarning,
          .kind = "schedule",
@@ -185,7 +193,6 @@ Task<Answer<void>> RunningGroup::run_schedule(Uuid uuid) {
                                  .name = fmt::format("{}-{}", record.name, time)};
   const auto taken = co_await create_snapshots_now(std::move(request), record.name);
   if (!taken) co_return std::unexpected(taken.error());
-  try_again_.erase(uuid);
   // Those that are online are in use, and go when they are not.
   std::vector<Snapshot*> all = taken_by(record);
   std::size_t beyond = all.size() > record.keep ? all.size() - record.keep : 0;

@@ -45,11 +45,11 @@ std::vector<RunningGroup::Snapshot*> RunningGroup::snapshots_of(const Uuid& volu
   for (auto& [uuid, snapshot] : snapshots_) {
     if (snapshot.record.volume == volume) list.push_back(&snapshot);
   }
-  // Of one instant by the clock, the map knows which came first.
+  // The map knows which came first, whatever the clock was put to in between.
   std::ranges::sort(list, {}, [this](const Snapshot* one) {
     const ServedPool* const pool = pools_->find(one->record.pool);
     const auto key = pool != nullptr ? pool->snapshot_of(one->record.uuid) : std::nullopt;
-    return std::pair(one->record.time, key.value_or(pool::SnapshotKey{}));
+    return std::pair(key.value_or(pool::SnapshotKey{}), one->record.time);
   });
   return list;
 }
