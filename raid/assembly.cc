@@ -154,6 +154,19 @@ void Assembler::refuse_copies() {
   }
 }
 
+// The newest event of which its owner was told, by what is on its drives.
+Event last_told(const Superblock& superblock) {
+  Event last = 0;
+  for (const RoleEntry& role : superblock.roles) {
+    last = std::max({last, role.known_event, role.replacement_known_event});
+  }
+  return last;
+}
+
+bool was_told_of_later(const Superblock& superblock, Event remembered) {
+  return remembered != 0 && event_number(last_told(superblock)) > event_number(remembered);
+}
+
 void Assembler::judge_set(const Uuid& set) {
   Pending pending{.set = set};
   std::vector<Witness> witnesses;
@@ -166,12 +179,18 @@ void Assembler::judge_set(const Uuid& set) {
   }
   pending.versions = std::make_shared<Versions>(witnesses);
   const auto minimum = remembered_.minimum_events.find(set);
-  const auto counts =
-      pending.versions->choose(minimum == remembered_.minimum_events.end() ? 0 : minimum->second);
-  if (counts.has_value()) {
-    pending.counts = *counts;
-  } else {
+  const Event event = minimum == remembered_.minimum_events.end() ? 0 : minimum->second;
+  const auto counts = pending.versions->choose(event);
+  if (!counts.has_value()) {
     pending.refusal = counts.error();
+  } else if (was_told_of_later(**counts, event) && !remembered_.older.contains(set)) {
+    pending.refusal = fmt::format(
+        "its drives were brought to event {}, and event {} is the newest that is remembered: the "
+        "metadata are an older copy, and it is not served with them; bring back the newest, or "
+        "import an export of the group",
+        event_number(last_told(**counts)), event_number(event));
+  } else {
+    pending.counts = *counts;
   }
   const Superblock& newest = counts.has_value() ? **counts : pending.versions->newest();
   if (!is_zero(remembered_.group_uuid) && !is_zero(newest.group_uuid) &&

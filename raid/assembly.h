@@ -27,6 +27,7 @@
 #include <cstdint>
 #include <map>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <vector>
@@ -52,8 +53,12 @@ struct Candidate {
 
 // What the caller remembers.
 struct Remembered {
-  Uuid group_uuid{};                     // Zero: drives of any group will do.
-  std::map<Uuid, Event> minimum_events;  // By set; 0 or absent: none.
+  Uuid group_uuid{};  // Zero: drives of any group will do.
+  // By set; 0 or absent: none. Whoever remembers one was told of every event before anything was
+  // done on its account: a set that has seen one to its end since then is remembered by a copy of
+  // what is newer, and is refused.
+  std::map<Uuid, Event> minimum_events;
+  std::set<Uuid> older = {};  // But those that are meant to be taken as they are.
 };
 
 enum class Verdict : std::uint8_t {

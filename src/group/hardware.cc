@@ -287,7 +287,10 @@ Task<Hardware::Outcome> Hardware::start_controller() {
     devices.push_back({.name = each->configured().name, .device = each->device()});
   }
   raid::Remembered remembered{.group_uuid = group_};
-  for (const auto& [uuid, known] : records_) remembered.minimum_events[uuid] = known.event;
+  for (const auto& [uuid, known] : records_) {
+    remembered.minimum_events[uuid] = known.event;
+    if (known.imported) remembered.older.insert(uuid);
+  }
   const auto lines = co_await controller_->start(std::move(devices), std::move(remembered));
   for (const std::string& line : lines) {
     events_.add({.severity = Severity::kWarning, .kind = "assembly", .text = line});

@@ -139,6 +139,7 @@ Task<Error> Hardware::record(Hardware* self, Uuid set, raid::Event event) {
   SetRecord& known = self->records_[set];
   known.uuid = set;
   known.event = event;
+  known.imported = false;
   const Error error = co_await self->keep_record(set);
   co_return error;
 }

@@ -86,11 +86,30 @@ Task<Error> clear(metadata::Store* store, std::string record) {
   }
 }
 
+// At the top, or below member/NAME/.
+bool is_of_set(std::string_view key) {
+  constexpr std::string_view kMember = "member/";
+  if (key.starts_with(kMember)) {
+    const std::size_t end = key.find('/', kMember.size());
+    key = end == std::string_view::npos ? std::string_view() : key.substr(end + 1);
+  }
+  return key.starts_with(kSetPrefix);
+}
+
+// What an export remembers of a set may be older than its drives, as whoever imports it knows.
+std::string as_imported(std::string value) {
+  auto record = decode_set(value);
+  if (!record) return value;  // The start tells.
+  record->imported = true;
+  return encode(*record);
+}
+
 Task<Error> fill(metadata::Store* store, std::vector<metadata::Entry> entries) {
   metadata::Batch batch;
   std::size_t bytes = 0;
   for (auto& [key, value] : entries) {
     if (is_history(key) || key == kImportKey) continue;
+    if (is_of_set(key)) value = as_imported(std::move(value));
     bytes += key.size() + value.size();
     batch.put(std::move(key), std::move(value));
     if (bytes < kBytesAtOnce) continue;

@@ -148,6 +148,7 @@ std::string encode(const SetRecord& record) {
                   {"uuid", format_uuid(record.uuid)},
                   {"name", record.name},
                   {"event", record.event},
+                  {"imported", record.imported},
                   {"block_size", record.geometry.block_bytes},
                   {"physical_block_size", record.geometry.physical_block_bytes},
                   {"blocks", record.geometry.block_count},
@@ -311,6 +312,7 @@ std::expected<SetRecord, std::string> decode_set(std::string_view text) {
     return SetRecord{.uuid = uuid_from(value.at("uuid")),
                      .name = value.at("name").get<std::string>(),
                      .event = value.at("event").get<raid::Event>(),
+                     .imported = value.value("imported", false),
                      .geometry = geometry_from(value)};
   });
 }

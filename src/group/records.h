@@ -98,7 +98,8 @@ struct SetRecord {
   Uuid uuid{};
   std::string name;  // Empty, and no blocks: the set has not been seen yet.
   raid::Event event = 0;
-  Geometry geometry;  // As hosts were shown it last.
+  bool imported = false;  // The event is that of an export: the set has perhaps gone on since.
+  Geometry geometry;      // As hosts were shown it last.
 };
 
 // Drives and UUIDs are in the order of roles.

@@ -2,6 +2,8 @@
 // names the drive.
 #include "raid/assembly.h"
 
+#include <fmt/format.h>
+
 #include <functional>
 
 #include "metadata_samples.h"
@@ -102,6 +104,31 @@ TEST_CASE("a set starts degraded and says so, or does not and says why", "[raid]
   REQUIRE(!two.sets[0].startable);
   REQUIRE(two.sets[0].refusal ==
           "set 'data': roles 0, 2 are not there or not fresh, which raid5 does not survive");
+}
+
+// Whoever was told of an event, and remembers an older one, is a copy of himself.
+TEST_CASE("a set is not started by metadata that are older than its drives", "[raid][assembly]") {
+  Fixture fixture;
+  const Event first = fixture.set.event;
+  // What it was not told of, as after a crash, it need not remember.
+  fixture.event();
+  REQUIRE(fixture.look(first).sets[0].startable);
+  const Event second = fixture.set.event;
+  fixture.event();
+  REQUIRE(fixture.look(second).sets[0].startable);
+  const Assembly older = fixture.look(first);
+  REQUIRE_FALSE(older.sets[0].startable);
+  REQUIRE(older.sets[0].refusal ==
+          fmt::format("set 'data': its drives were brought to event {}, and event {} is the newest "
+                      "that is remembered: the metadata are an older copy, and it is not served "
+                      "with them; bring back the newest, or import an export of the group",
+                      event_number(second), event_number(first)));
+  const Uuid uuid = fixture.set.set_uuid;
+  const Assembly meant =
+      assemble(fixture.drives,
+               {.group_uuid = fixture.group, .minimum_events = {{uuid, first}}, .older = {uuid}});
+  REQUIRE(meant.sets[0].startable);
+  REQUIRE(fixture.look().sets[0].startable);
 }
 
 TEST_CASE("a drive that was lost returns with what it has missed", "[raid][assembly]") {
