@@ -129,9 +129,13 @@ std::optional<CacheConfiguration> read_cache(TableReader& root, Mistakes& mistak
   const Value* const section = root.table("cache");
   if (section == nullptr) return std::nullopt;
   TableReader reader(*section, "cache", mistakes);
-  CacheConfiguration cache{.options = {}, .line = section->line, .nvram_line = section->line};
+  CacheConfiguration cache{.options = {},
+                           .line = section->line,
+                           .memory_line = section->line,
+                           .nvram_line = section->line};
   read_memory(reader, cache);
   read_destaging(reader, cache.options, cache.nvram_bytes);
+  if (reader.has("memory")) cache.memory_line = reader.line_of("memory");
   if (reader.has("nvram")) cache.nvram_line = reader.line_of("nvram");
   reader.finish();
   return cache;

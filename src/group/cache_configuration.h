@@ -26,8 +26,9 @@ struct CacheConfiguration {
   cache::CacheOptions options;
   std::uint64_t nvram_bytes = 0;  // Of the NVRAM, for descriptors and data; 0: none of it.
   bool read_ahead = true;
-  std::uint32_t line = 0;        // Of the section,
-  std::uint32_t nvram_line = 0;  // ... and of its key nvram.
+  std::uint32_t line = 0;         // Of the section,
+  std::uint32_t memory_line = 0;  // ... of its key memory
+  std::uint32_t nvram_line = 0;   // ... and of its key nvram.
 };
 
 // How a region of so many bytes is divided; no data: it is too small.

@@ -499,6 +499,7 @@ void check_space(Reading& reading) {
 // Volumes against one another: LUNs of one target, files, and whose access records are whose.
 void check_volumes(Reading& reading) {
   std::set<std::pair<std::string, std::uint32_t>> luns;
+  check_caches(reading.result, reading.mistakes);
   std::map<std::string, std::string> owners = check_drives(reading.result, reading.mistakes);
   std::map<std::string, std::size_t> volumes_of_target;
   for (const VolumeConfiguration& volume : reading.result.volumes) {

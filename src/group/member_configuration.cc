@@ -9,6 +9,7 @@
 #include "group/claims.h"
 #include "group/configuration.h"
 #include "group/document.h"
+#include "group/units.h"
 
 namespace sandbay::group {
 
@@ -175,6 +176,29 @@ bool has_cache(const Configuration& configuration) {
   return std::ranges::any_of(
       all_hardware(configuration),
       [](const HardwareConfiguration* hardware) { return hardware->cache.has_value(); });
+}
+
+void check_caches(const Configuration& configuration, Mistakes& mistakes) {
+  std::uint64_t left = configuration.memory_limit_bytes;
+  const auto take = [&](const HardwareConfiguration& hardware) {
+    if (!hardware.cache) return;
+    const std::uint64_t bytes = hardware.cache->options.memory_bytes;
+    if (bytes > left) {
+      mistakes.add(hardware.cache->memory_line, "cache.memory",
+                   fmt::format("{} is more than the {} that other members' caches leave of "
+                               "group.memory_limit, {}; write less, or a larger limit",
+                               format_size(bytes), format_size(left),
+                               format_size(configuration.memory_limit_bytes)));
+    }
+    left -= std::min(left, bytes);
+  };
+  take(configuration.hardware);
+  std::size_t index = 0;
+  for (const MemberConfiguration& member : configuration.members) {
+    mistakes.inside(fmt::format("member[{}].", ++index));
+    take(member.hardware);
+    mistakes.inside("");
+  }
 }
 
 std::map<std::string, std::string> check_drives(const Configuration& configuration,

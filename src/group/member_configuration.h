@@ -45,6 +45,9 @@ std::pair<const HardwareConfiguration*, const SetConfiguration*> find_set(
 std::vector<std::string> set_names(const Configuration& configuration);
 bool has_cache(const Configuration& configuration);
 
+// The memory of all members' caches together is no more than group.memory_limit.
+void check_caches(const Configuration& configuration, Mistakes& mistakes);
+
 // Drives and NVRAM of all members against one another: no two are one file or device, and none is
 // the group's own. Whose each of them is, by identity_of().
 std::map<std::string, std::string> check_drives(const Configuration& configuration,

@@ -104,6 +104,12 @@ TEST_CASE("Mistakes in [[member]] stand at their line and key", "[configuration]
   check_mistake(kFirst + member("array2", "second") +
                     "[[volume]]\nname = \"v\"\nsize = \"4MiB\"\nraid = \"secnd\"\n",
                 "there is no set \"secnd\"; write \"second\"");
+  const std::string cache = "[member.cache]\nmemory = \"400MiB\"\n";
+  CHECK(parse_configuration(kHead + kFirst + second + cache, "x.toml").has_value());
+  check_mistake(
+      kFirst + "[cache]\nmemory = \"600MiB\"\n" + second + cache + member("array3", "c") + cache,
+      "x.toml:42: member[2].cache.memory: 400MiB is more than the 24MiB that other "
+      "members' caches leave of group.memory_limit, 1GiB; write less, or a larger limit");
   check_mistake("[[member]]\nname = \"m\"\n[member.faults]\nenabled = true\n",
                 "member[1].faults: is not a key");
 }
