@@ -1,8 +1,9 @@
 // Members that come to a pool and leave it.
 //
 // Leaving: the record notes it, each set is vacating from then on and is emptied by the pool's
-// housekeeper; a set that is empty goes, and with the last one the member, in one commit. Each step
-// is tried again until it has succeeded, also by the next start.
+// housekeeper; a set that is empty goes, and with the last one the member, in one commit. Who is
+// added meanwhile is noted no more, and what is left of his sets takes pages again. Each step is
+// tried again until it has succeeded, also by the next start.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -46,20 +47,13 @@ Task<Pools::Outcome> Pools::add_member(ServedPool* pool, std::string member) {
   if (std::ranges::find(record.members, member) == record.members.end()) {
     record.members.push_back(member);
   }
-  Error error = co_await pool->keep(std::move(record));
+  const Error error = co_await pool->keep(std::move(record));
   const Member* const found = members_.find(member);
   // What kept its sets out may be over.
   if (found != nullptr) {
     for (const MemberSet& set : found->sets()) outside_.erase(set.uuid);
   }
-  if (error == Error::kNone && stays && found != nullptr) {
-    const std::vector<pool::StoreIndex> stores = stores_of(*pool, *found);
-    for (const pool::StoreIndex store : stores) {
-      if (error == Error::kNone) {
-        error = co_await pool->set_state(store, pool::StoreState::kActive, {});
-      }
-    }
-  }
+  if (error == Error::kNone) co_await keep_members(pool);
   taking_.unlock();
   if (error != Error::kNone) co_return std::unexpected(unwritten(error));
   events_.add({.kind = "member",
@@ -89,8 +83,24 @@ Task<void> Pools::see_off_members() {
     if (pool->pool() == nullptr) continue;
     const std::vector<std::string> leaving = pool->record().leaving;
     for (const std::string& member : leaving) co_await see_off_member(pool.get(), member);
+    co_await keep_members(pool.get());
   }
   taking_.unlock();
+}
+
+// Sets of members that were to leave, and are to stay after all, take pages again. The record says
+// so first; what comes between is made up for by the next round, or the next start.
+Task<void> Pools::keep_members(ServedPool* pool) {
+  std::vector<pool::StoreIndex> emptied;
+  for (const auto& [index, store] : pool->pool()->map().stores()) {
+    const Member* const member = members_.with_set(store.record.uuid);
+    const bool stays = member != nullptr && !is_leaving(*pool, member->name());
+    if (stays && store.record.state == pool::StoreState::kVacating) emptied.push_back(index);
+  }
+  for (const pool::StoreIndex store : emptied) {
+    const Error error = co_await pool->set_state(store, pool::StoreState::kActive, {});
+    if (error != Error::kNone) co_return;
+  }
 }
 
 // As far as it can go now. What cannot be written is tried again by the next round; why, the pool

@@ -88,7 +88,10 @@ Task<std::expected<ServedPool*, std::string>> Pools::create(PoolRecord record) {
     co_return std::unexpected(fmt::format("the metadata cannot be written: {}", describe(error)));
   }
   const std::string name = record.name;
+  // Whoever goes over the pools meanwhile would lose his place.
+  co_await taking_.lock();
   co_await add(std::move(record));
+  taking_.unlock();
   ServedPool* const made = find(uuid);
   if (made->pool() == nullptr) {
     const std::string why = made->failure();

@@ -80,6 +80,7 @@ class Pools {
   Task<void> take_set(Member* member, MemberSet set);
   Task<void> see_off_members();
   Task<void> see_off_member(ServedPool* pool, std::string name);
+  Task<void> keep_members(ServedPool* pool);
   void set_devices();
   Task<void> watch();
   Executor& home_;
