@@ -12,6 +12,7 @@
 #include "group/configuration.h"
 #include "group/document.h"
 #include "group/management_configuration.h"
+#include "group/snapshot_reserve.h"
 #include "group/units.h"
 #include "tools/client.h"
 
@@ -105,6 +106,14 @@ void read_key(TableReader& reader, const VolumeKey& key, const Reading& reading,
       return read_amount(reader, key.name, key.type == VolumeKey::Type::kRate, to);
     case VolumeKey::Type::kText:
       if (const auto text = reader.string(key.name)) to[name] = *text;
+      return;
+    case VolumeKey::Type::kReserve:
+      // As it is shown, so that it can be compared.
+      if (const auto text = reader.string(key.name)) {
+        const auto reserve = group::parse_reserve(*text);
+        if (!reserve) reader.mistake(key.name, reserve.error());
+        if (reserve) to[name] = group::format_reserve(*reserve);
+      }
       return;
     case VolumeKey::Type::kPath:
       if (const auto text = reader.string(key.name)) {
@@ -226,6 +235,8 @@ const std::vector<VolumeKey>& volume_keys() {
       {"read_only", kFlag, true},
       {"thin_warning", kNumber, true},
       {"thin_limit", kNumber, true},
+      {"snapshot_reserve", kReserve, true},
+      {"reserve_policy", kText, true},
       {"online", kFlag, true, false},
       {"operations_limit", kNumber, true, false},
       {"bytes_limit", kRate, true, false},

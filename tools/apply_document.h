@@ -26,7 +26,7 @@ struct ApplyDocument {
 
 // What a key of a volume may do once the volume is there.
 struct VolumeKey {
-  enum class Type { kText, kSize, kRate, kNumber, kFlag, kPath };
+  enum class Type { kText, kSize, kRate, kNumber, kFlag, kPath, kReserve };
   std::string_view name;
   Type type = Type::kText;
   bool changeable = false;

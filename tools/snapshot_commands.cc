@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <memory>
 #include <nlohmann/json.hpp>
 
@@ -43,13 +44,14 @@ std::string state_of(const json& snapshot) {
 }
 
 void list(const Settings& settings, const SnapshotArguments& a) {
-  const json answer = expect(Client(settings.management).get(path_of(a)));
+  const Client client(settings.management);
+  const json answer = expect(client.get(path_of(a)));
   if (settings.json) return print_json(answer);
   using enum Table::Align;
-  Table table({{"NAME"}, {"TIME"}, {"SIZE", kRight}, {"STATE"}, {"TARGET"}});
+  Table table({{"NAME"}, {"TIME"}, {"SIZE", kRight}, {"KEPT", kRight}, {"STATE"}, {"TARGET"}});
   for (const json& snapshot : answer.at("snapshots")) {
     table.add({text_of(snapshot.at("name")), text_of(snapshot.at("time")),
-               human_size(snapshot.at("size")), state_of(snapshot),
+               human_size(snapshot.at("size")), human_size(snapshot.at("kept")), state_of(snapshot),
                text_of(snapshot.at("target"))});
   }
   if (table.empty()) {
@@ -57,6 +59,16 @@ void list(const Settings& settings, const SnapshotArguments& a) {
     return;
   }
   fmt::print("{}", table.text());
+  const json volume = expect(client.get("/api/v1/volumes/" + Client::escape(a.volume)));
+  const auto taken = volume.at("snapshot_bytes").get<std::uint64_t>();
+  const auto reserve = volume.at("reserve_bytes").get<std::uint64_t>();
+  if (reserve == 0) {
+    fmt::print("They take {}; there is no reserve.\n", human_size(taken));
+    return;
+  }
+  fmt::print("They take {} of a reserve of {}; {} are left ({}).\n", human_size(taken),
+             human_size(reserve), human_size(reserve - std::min(taken, reserve)),
+             text_of(volume.at("reserve_policy")));
 }
 
 void show(const Settings& settings, const SnapshotArguments& a) {
@@ -66,6 +78,7 @@ void show(const Settings& settings, const SnapshotArguments& a) {
                           {"volume", text_of(snapshot.at("volume"))},
                           {"time", text_of(snapshot.at("time"))},
                           {"size", human_size(snapshot.at("size"))},
+                          {"kept", human_size(snapshot.at("kept"))},
                           {"state", state_of(snapshot)},
                           {"target", text_of(snapshot.at("target"))},
                           {"uuid", text_of(snapshot.at("uuid"))}}));

@@ -6,6 +6,7 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 
+#include "group/snapshot_reserve.h"
 #include "group/units.h"
 #include "tools/commands.h"
 #include "tools/table.h"
@@ -30,6 +31,8 @@ struct VolumeArguments {
   std::string raid_level;
   int thin_warning = -1;
   int thin_limit = -1;
+  std::string snapshot_reserve;
+  std::string reserve_policy;
   std::int64_t operations_limit = -1;
   std::string bytes_limit;
   std::string target;
@@ -100,6 +103,12 @@ std::string limits_of(const json& volume) {
     add(fmt::format("told at {} %, at most {} % of its size", volume.at("thin_warning").dump(),
                     volume.at("thin_limit").dump()));
   }
+  if (volume.at("reserve_bytes") != 0) {
+    add(fmt::format("snapshots: {} of {} ({}), {}", human_size(volume.at("snapshot_bytes")),
+                    human_size(volume.at("reserve_bytes")),
+                    volume.at("snapshot_reserve").get<std::string>(),
+                    volume.at("reserve_policy").get<std::string>()));
+  }
   if (volume.at("operations_limit") != 0) {
     add(volume.at("operations_limit").dump() + " operations a second");
   }
@@ -161,6 +170,15 @@ void show(const Settings& settings, const VolumeArguments& arguments) {
   print_volume(volume);
 }
 
+void add_reserve(const VolumeArguments& a, json& body) {
+  if (!a.snapshot_reserve.empty()) {
+    const auto reserve = group::parse_reserve(a.snapshot_reserve);
+    if (!reserve) throw CLI::ValidationError("--snapshot-reserve", reserve.error());
+    body["snapshot_reserve"] = a.snapshot_reserve;
+  }
+  if (!a.reserve_policy.empty()) body["reserve_policy"] = a.reserve_policy;
+}
+
 json body_of(const VolumeArguments& a) {
   json body{{"name", a.name}, {"read_only", a.read_only}};
   if (a.block_size != 0) body["block_size"] = a.block_size;
@@ -169,6 +187,7 @@ json body_of(const VolumeArguments& a) {
   if (!a.raid_level.empty()) body["raid_level"] = a.raid_level;
   if (a.thin_warning >= 0) body["thin_warning"] = a.thin_warning;
   if (a.thin_limit >= 0) body["thin_limit"] = a.thin_limit;
+  add_reserve(a, body);
   if (!a.size.empty()) body["size"] = bytes_of(a.size);
   if (!a.file.empty()) body["file"] = std::filesystem::absolute(a.file).string();
   if (!a.device.empty()) body["device"] = std::filesystem::absolute(a.device).string();
@@ -246,6 +265,7 @@ void set_limits(const Settings& settings, const VolumeArguments& arguments) {
   json body = json::object();
   if (arguments.thin_warning >= 0) body["thin_warning"] = arguments.thin_warning;
   if (arguments.thin_limit >= 0) body["thin_limit"] = arguments.thin_limit;
+  add_reserve(arguments, body);
   if (arguments.operations_limit >= 0) body["operations_limit"] = arguments.operations_limit;
   if (!arguments.bytes_limit.empty()) {
     const auto rate = group::parse_rate(arguments.bytes_limit);
@@ -285,6 +305,13 @@ void add_limit_options(CLI::App& verb, VolumeArguments& a) {
   verb.add_option("--thin-limit", a.thin_limit, "Of a pool, thin: the most that it may take")
       ->check(CLI::Range(1, 100))
       ->type_name("PERCENT");
+  verb.add_option("--snapshot-reserve", a.snapshot_reserve,
+                  "Of a pool: what its snapshots may take: 20% of its size, 10GiB, none")
+      ->type_name("RESERVE");
+  verb.add_option("--reserve-policy", a.reserve_policy,
+                  "Of a pool: what happens when they take more")
+      ->check(CLI::IsMember({"delete-oldest", "offline"}))
+      ->type_name("POLICY");
 }
 
 void add_create_options(CLI::App& verb, VolumeArguments& a) {

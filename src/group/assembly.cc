@@ -261,6 +261,23 @@ std::string RunningGroup::at(const VolumeConfiguration& configured) const {
                      configured.specification.name);
 }
 
+namespace {
+
+// What is chosen when a volume on a pool is made, or changed since.
+void keep_pool_choices(const VolumeSpecification& stored, VolumeSpecification& wanted) {
+  wanted.thin = stored.thin;
+  wanted.on = stored.on;
+  wanted.raid_level = stored.raid_level;
+  wanted.thin_warning = stored.thin_warning;
+  wanted.thin_limit = stored.thin_limit;
+  wanted.snapshot_reserve = stored.snapshot_reserve;
+  wanted.reserve_policy = stored.reserve_policy;
+  wanted.operations_limit = stored.operations_limit;
+  wanted.bytes_limit = stored.bytes_limit;
+}
+
+}  // namespace
+
 // What was provisioned stays as the metadata has it; what is merely presented follows the file.
 RunningGroup::Outcome RunningGroup::reconcile(VolumeRecord& record,
                                               const VolumeConfiguration& configured) const {
@@ -282,6 +299,7 @@ RunningGroup::Outcome RunningGroup::reconcile(VolumeRecord& record,
     wanted.pool.clear();
     wanted.on.clear();
     wanted.raid_level.clear();
+    wanted.snapshot_reserve = {};
     wanted.preallocate = stored.preallocate;
   }
   if (stored.backing == Backing::kRaid && wanted.backing == Backing::kRaid &&
@@ -298,11 +316,7 @@ RunningGroup::Outcome RunningGroup::reconcile(VolumeRecord& record,
                       "volume another name",
                       at(configured), stored.pool, wanted.pool));
     }
-    wanted.thin = stored.thin;
-    wanted.on = stored.on;
-    wanted.raid_level = stored.raid_level;
-    wanted.thin_warning = stored.thin_warning;
-    wanted.thin_limit = stored.thin_limit;
+    keep_pool_choices(stored, wanted);
   }
   if (stored.backing != wanted.backing || stored.block_bytes != wanted.block_bytes) {
     return std::unexpected(fmt::format(
@@ -420,6 +434,11 @@ Task<RunningGroup::Outcome> RunningGroup::open_volume(VolumeRecord record, std::
   }
   volumes_.emplace(name, *volume);
   if (!fresh) {
+    // A crash came between its new size and what follows from that; the next start tries again.
+    const Error settled = co_await settle_limits(*volume);
+    if (settled != Error::kNone) {
+      spdlog::warn("{}: its limits are those of another size: {}", where, describe(settled));
+    }
     auto kept = co_await keep_record((*volume)->record(), std::move(stored));
     co_return kept;
   }

@@ -323,6 +323,19 @@ void read_pool_choices(TableReader& reader, VolumeConfiguration& configured, boo
   };
   percent("thin_warning", 0, volume.thin_warning);
   percent("thin_limit", 1, volume.thin_limit);
+  if (const auto text = reader.string("snapshot_reserve")) {
+    const auto reserve = parse_reserve(*text);
+    if (!reserve) reader.mistake("snapshot_reserve", reserve.error());
+    volume.snapshot_reserve = reserve.value_or(SnapshotReserve{});
+  }
+  if (const auto word = reader.string("reserve_policy")) {
+    const auto policy = parse_reserve_policy(*word);
+    volume.reserve_policy = policy.value_or(volume.reserve_policy);
+    if (!policy) {
+      reader.mistake("reserve_policy",
+                     fmt::format("\"{}\" is none; write {}", *word, kReservePolicies));
+    }
+  }
 }
 
 // A volume on a set has the blocks of its drives.

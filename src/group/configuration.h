@@ -22,6 +22,7 @@
 #include "group/naa.h"
 #include "group/pool_configuration.h"
 #include "group/remote_configuration.h"
+#include "group/snapshot_reserve.h"
 #include "iscsi/target_server.h"
 #include "runtime/io.h"
 
@@ -71,6 +72,9 @@ struct VolumeSpecification {
   // it may take.
   std::uint32_t thin_warning = 80;
   std::uint32_t thin_limit = 100;
+  // kPool: what its snapshots may take, and what happens when that is full.
+  SnapshotReserve snapshot_reserve;
+  ReservePolicy reserve_policy = ReservePolicy::kDeleteOldest;
   // kPool: what hosts may do with it in a second; 0: as much as they can.
   std::uint64_t operations_limit = 0;
   std::uint64_t bytes_limit = 0;

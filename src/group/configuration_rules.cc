@@ -233,6 +233,9 @@ std::optional<std::string> check_pool_choices(const VolumeSpecification& s) {
     return fmt::format("raid_level {} is none; write one such as \"raid10\"",
                        in_quotes(s.raid_level));
   }
+  if (!on_pool && !s.snapshot_reserve.none()) {
+    return "snapshot_reserve means nothing without a pool; leave it out";
+  }
   if (s.thin_warning > 100) return "thin_warning is a percentage; write 0 (never) to 100";
   if (s.thin_limit == 0 || s.thin_limit > 100) {
     return "thin_limit is a percentage of the size; write 1 to 100";

@@ -238,10 +238,7 @@ Task<Answer<void>> RunningGroup::resize_on_pool(std::shared_ptr<Volume> volume,
   }
   volume->record() = std::move(record);
   (void)co_await volume->grow(byte_count);
-  const VolumeSpecification& s = volume->record().specification;
-  if (s.thin) {
-    (void)co_await pool->pool()->set_limits(branch, page_limit(*pool, s), page_warning(*pool, s));
-  }
+  (void)co_await settle_limits(volume);
   spdlog::info("volume {}: had {}, has {}", name, format_size(before), format_size(byte_count));
   co_return Answer<void>{};
 }
@@ -261,6 +258,8 @@ Task<Answer<void>> RunningGroup::change_limits(std::shared_ptr<Volume> volume,
   s.bytes_limit = request->bytes_limit.value_or(s.bytes_limit);
   s.thin_warning = request->thin_warning.value_or(s.thin_warning);
   s.thin_limit = request->thin_limit.value_or(s.thin_limit);
+  s.snapshot_reserve = request->snapshot_reserve.value_or(s.snapshot_reserve);
+  s.reserve_policy = request->reserve_policy.value_or(s.reserve_policy);
   if (const auto error = check_specification(s)) {
     co_return refuse(Refusal::Code::kInvalid,
                      fmt::format("volume \"{}\": {}", volume->name(), *error));
@@ -269,18 +268,36 @@ Task<Answer<void>> RunningGroup::change_limits(std::shared_ptr<Volume> volume,
     co_return refuse(Refusal::Code::kConflict, fmt::format("volume \"{}\" is not served: {}",
                                                            volume->name(), volume->reason()));
   }
-  const std::uint64_t limit = page_limit(*pool, s);
-  const std::uint64_t warning = page_warning(*pool, s);
-  // The record says what is wanted; a start takes it from there, should the second commit fail.
-  Error error = co_await keep_change(volume, record);
-  if (error == Error::kNone) volume->apply_rates();
-  if (error == Error::kNone && of_space) {
-    error = co_await pool->pool()->set_limits(pool->branch_of(record.uuid), limit, warning);
+  metadata::Batch batch;
+  batch.put(volume_key(record.uuid), encode(record));
+  Error error = Error::kNone;
+  if (of_space) {
+    error = co_await pool->pool()->set_limits(pool->branch_of(record.uuid), page_limit(*pool, s),
+                                              page_warning(*pool, s), std::move(batch));
+  } else {
+    error = co_await store_.commit(std::move(batch));
   }
-  if (error == Error::kNone) co_return Answer<void>{};
+  if (error == Error::kNone) {
+    volume->record() = std::move(record);
+    volume->apply_rates();
+    co_return Answer<void>{};
+  }
   co_return refuse(Refusal::Code::kFailed,
                    fmt::format("volume \"{}\": its limits cannot be changed: {}", volume->name(),
                                unwritten(error)));
+}
+
+Task<Error> RunningGroup::settle_limits(std::shared_ptr<Volume> volume) {
+  const VolumeRecord& record = volume->record();
+  const VolumeSpecification& s = record.specification;
+  const ServedPool* const pool = record.pool ? pools_->find(*record.pool) : nullptr;
+  if (pool == nullptr || pool->pool() == nullptr || !volume->has_device()) co_return Error::kNone;
+  const pool::BranchId id = pool->branch_of(record.uuid);
+  const pool::BranchRecord& branch = pool->pool()->map().find(id)->record;
+  const std::uint64_t limit = page_limit(*pool, s);
+  const std::uint64_t warning = page_warning(*pool, s);
+  if (branch.page_limit == limit && branch.page_warning == warning) co_return Error::kNone;
+  co_return co_await pool->pool()->set_limits(id, limit, warning, {});
 }
 
 // Deleting ----------------------------------------------------------------------------------------
@@ -364,8 +381,12 @@ void RunningGroup::add_pool_part(const Volume& volume, VolumeInfo& info) const {
   pool::PoolMap& map = pool->pool()->map();
   const pool::Branch* const branch = map.find(pool->branch_of(record.uuid));
   if (branch == nullptr) return;
-  info.snapshots = static_cast<std::uint32_t>(std::ranges::count_if(
-      snapshots_, [&](const auto& entry) { return entry.second.record.volume == record.uuid; }));
+  for (const auto& [uuid, snapshot] : snapshots_) {
+    if (snapshot.record.volume != record.uuid) continue;
+    ++info.snapshots;
+    info.snapshot_bytes += kept_by(snapshot);
+  }
+  info.reserve_bytes = reserve_of(record);
   info.allocated_bytes = branch->pages.placed_count() * pool->record().page_bytes;
   if (!info.reason.empty()) return;
   for (const auto& [index, store] : map.stores()) {

@@ -137,6 +137,8 @@ std::string encode(const VolumeRecord& record) {
     value["raid_level"] = s.raid_level;
     value["thin_warning"] = s.thin_warning;
     value["thin_limit"] = s.thin_limit;
+    value["snapshot_reserve"] = format_reserve(s.snapshot_reserve);
+    value["reserve_policy"] = describe(s.reserve_policy);
     value["operations_limit"] = s.operations_limit;
     value["bytes_limit"] = s.bytes_limit;
   }
@@ -243,6 +245,12 @@ void read_pool_part(const json& value, VolumeRecord& record) {
   s.raid_level = value.at("raid_level").get<std::string>();
   s.thin_warning = value.at("thin_warning").get<std::uint32_t>();
   s.thin_limit = value.at("thin_limit").get<std::uint32_t>();
+  // One of an older version has no reserve.
+  const auto reserve = parse_reserve(value.value("snapshot_reserve", "none"));
+  const auto policy = parse_reserve_policy(value.value("reserve_policy", "delete-oldest"));
+  if (!reserve || !policy) throw std::out_of_range("its snapshots' reserve is none");
+  s.snapshot_reserve = *reserve;
+  s.reserve_policy = *policy;
   s.operations_limit = value.at("operations_limit").get<std::uint64_t>();
   s.bytes_limit = value.at("bytes_limit").get<std::uint64_t>();
 }

@@ -1,7 +1,7 @@
 // RunningGroup: the one implementation of Group. Its functions stand in several files: assembly.cc
 // (start and shutdown), views.cc (what it tells), volume_operations.cc, target_operations.cc,
-// hardware_operations.cc, cache_operations.cc, pool_operations.cc, pool_volumes.cc and
-// snapshot_operations.cc (what it changes).
+// hardware_operations.cc, cache_operations.cc, pool_operations.cc, pool_volumes.cc,
+// snapshot_operations.cc and others (what it changes).
 //
 // Everything here lives on executor 0. What changes something holds `changing_` from its first
 // check to its end, so that a check stays true across awaits.
@@ -252,6 +252,19 @@ class RunningGroup final : public Group {
   Task<Answer<SnapshotInfo>> snapshot_now(SnapshotName name);
   Task<Answer<CreatedSnapshots>> create_snapshots_now(CreateSnapshotsRequest request,
                                                       std::string schedule);
+  // reserve_operations.cc
+  // Of the pool: what a snapshot takes; and all those of a volume, and what they may.
+  std::uint64_t kept_by(const Snapshot& snapshot) const;
+  std::uint64_t kept_for_snapshots(const Uuid& volume) const;
+  static std::uint64_t reserve_of(const VolumeRecord& record);
+  std::optional<Refusal> refusal_of_reserve(const Volume& volume) const;
+  Task<void> watch_reserves();
+  void tell_of_reserve(const Volume& volume, Severity severity, std::string what);
+  void tell_full_reserve(const Volume& volume, std::string what);
+  Task<Answer<void>> settle_reserve(Uuid uuid);
+  Task<void> take_all_offline(std::shared_ptr<Volume> volume);
+  Task<bool> delete_oldest(std::shared_ptr<Volume> volume);
+
   // schedule_operations.cc
   Task<Answer<std::vector<ScheduleInfo>>> schedules_now(std::string volume);
   Task<Answer<CreatedSchedule>> create_schedule_now(ScheduleInfo schedule);
@@ -295,6 +308,8 @@ class RunningGroup final : public Group {
   Task<void> put_back(VolumeRecord record, std::string why);
   Task<Answer<void>> change_limits(std::shared_ptr<Volume> volume,
                                    const ChangeVolumeRequest* request);
+  // Of space, as the volume's size and record have them now.
+  Task<Error> settle_limits(std::shared_ptr<Volume> volume);
   void add_pool_part(const Volume& volume, VolumeInfo& info) const;
 
   // member_operations.cc

@@ -294,11 +294,6 @@ EventInfo ServedPool::told_of(const pool::PoolEvent& event) const {
       told.text = fmt::format("pool {}: less than {} % of it is free", name(),
                               pool_->options().free_warning_percent);
       break;
-    case Kind::kKeptWarning:
-      told.severity = Severity::kWarning;
-      told.kind = "snapshot reserve";
-      told.text = fmt::format("{}: its snapshots keep more than they may", what);
-      break;
     case Kind::kVacated:
     case Kind::kVacateStuck:
       told.severity = event.kind == Kind::kVacated ? Severity::kInformation : Severity::kError;

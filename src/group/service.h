@@ -63,6 +63,8 @@ struct VolumeInfo {
   bool online = true;
   std::uint64_t allocated_bytes = 0;  // Of a pool: its pages.
   std::uint32_t snapshots = 0;
+  std::uint64_t reserve_bytes = 0;   // What its snapshots may take; 0: what there is.
+  std::uint64_t snapshot_bytes = 0;  // What they take.
   scsi::LogicalUnitCounters counters;
 };
 
@@ -173,7 +175,9 @@ struct ChangeVolumeRequest {
   std::optional<bool> read_only;
   std::optional<std::uint32_t> thin_warning;  // Of a thin one on a pool.
   std::optional<std::uint32_t> thin_limit;
-  std::optional<std::uint64_t> operations_limit;  // Of one on a pool.
+  std::optional<SnapshotReserve> snapshot_reserve;  // Of one on a pool, as the others.
+  std::optional<ReservePolicy> reserve_policy;
+  std::optional<std::uint64_t> operations_limit;
   std::optional<std::uint64_t> bytes_limit;
 };
 

@@ -21,7 +21,9 @@ struct SnapshotInfo {
   std::string uuid;
   WallTime time{};
   std::uint64_t size_bytes = 0;  // Of the volume at that moment.
-  std::string schedule;          // That took it; empty: somebody.
+  // Of the pool: what only it, or older ones with it, need; and what was written to it.
+  std::uint64_t kept_bytes = 0;
+  std::string schedule;  // That took it; empty: somebody.
   bool online = false;
   bool writable = false;
   std::string target;  // While it is online.

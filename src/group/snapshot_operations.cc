@@ -69,6 +69,7 @@ SnapshotInfo RunningGroup::info_of(const Snapshot& snapshot, const std::string& 
   if (pool != nullptr && pool->pool() != nullptr && key) {
     const pool::Branch* const branch = pool->pool()->map().find(key->branch);
     info.size_bytes = branch->snapshots.at(key->generation).byte_count;
+    info.kept_bytes = kept_by(snapshot);
   } else {
     info.reason = pool == nullptr || pool->failure().empty()
                       ? "the map of its pool does not have it"
@@ -167,6 +168,7 @@ Task<Answer<CreatedSnapshots>> RunningGroup::create_snapshots_now(CreateSnapshot
       there.snapshots.push_back(info_of(*old, name));
       continue;
     }
+    if (auto refusal = refusal_of_reserve(*find(name))) co_return std::unexpected(*refusal);
     SnapshotRecord record{.uuid = make_uuid(Executor::current().random()),
                           .volume = volume,
                           .pool = pool->uuid(),
@@ -307,7 +309,10 @@ Task<Answer<VolumeInfo>> RunningGroup::restore_now(SnapshotName name, bool force
   }
   pool->note_branch(record.uuid, *restored);
   volume->record() = std::move(record);
-  if (bytes != before) (void)co_await volume->grow(bytes);
+  if (bytes != before) {
+    (void)co_await volume->grow(bytes);
+    (void)co_await settle_limits(volume);
+  }
   co_await volume->content_changed();
   spdlog::info("volume {}: restored from snapshot {}", name.volume, name.snapshot);
   auto info = co_await volume_now(name.volume);
@@ -386,6 +391,7 @@ Task<Answer<SnapshotInfo>> RunningGroup::online_now(SnapshotName name, bool writ
                      fmt::format("{} is online already, {}; take it offline first", words(name),
                                  record.writable ? "and takes writes" : "read-only"));
   }
+  if (auto refusal = refusal_of_reserve(*find(name.volume))) co_return std::unexpected(*refusal);
   record.online = true;
   record.writable = writable;
   record.target = default_target_name(fmt::format("{}-{}", name.volume, name.snapshot));

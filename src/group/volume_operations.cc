@@ -16,6 +16,8 @@ namespace {
 
 std::string in_words(bool value) { return value ? "true" : "false"; }
 std::string in_words(std::uint32_t value) { return fmt::format("{}", value); }
+std::string in_words(const SnapshotReserve& value) { return format_reserve(value); }
+std::string in_words(ReservePolicy value) { return std::string(describe(value)); }
 std::string in_words(cache::Mode value) { return std::string(describe(value)); }
 std::string in_words(const std::string& value) { return value.empty() ? "its own" : value; }
 
@@ -27,20 +29,27 @@ std::optional<std::string> difference(const VolumeSpecification& old,
     return fmt::format("{} {}, not {}", key, in_words(old.*member), in_words(asked.*member));
   };
   using Specification = VolumeSpecification;
-  for (auto& differs :
-       {compare("file or device", &Specification::path), compare("raid", &Specification::raid),
-        compare("pool", &Specification::pool), compare("on", &Specification::on),
-        compare("raid_level", &Specification::raid_level),
-        compare("thin_warning", &Specification::thin_warning),
-        compare("thin_limit", &Specification::thin_limit),
-        compare("block_size", &Specification::block_bytes),
-        compare("physical_block_size", &Specification::physical_block_bytes),
-        compare("read_only", &Specification::read_only), compare("thin", &Specification::thin),
-        compare("preallocate", &Specification::preallocate),
-        compare("write_cache", &Specification::write_cache),
-        compare("cache", &Specification::cache), compare("serial", &Specification::serial),
-        compare("vendor", &Specification::vendor), compare("product", &Specification::product),
-        compare("revision", &Specification::revision), compare("target", &Specification::target)}) {
+  for (auto& differs : {compare("file or device", &Specification::path),
+                        compare("raid", &Specification::raid),
+                        compare("pool", &Specification::pool),
+                        compare("on", &Specification::on),
+                        compare("raid_level", &Specification::raid_level),
+                        compare("thin_warning", &Specification::thin_warning),
+                        compare("thin_limit", &Specification::thin_limit),
+                        compare("snapshot_reserve", &Specification::snapshot_reserve),
+                        compare("reserve_policy", &Specification::reserve_policy),
+                        compare("block_size", &Specification::block_bytes),
+                        compare("physical_block_size", &Specification::physical_block_bytes),
+                        compare("read_only", &Specification::read_only),
+                        compare("thin", &Specification::thin),
+                        compare("preallocate", &Specification::preallocate),
+                        compare("write_cache", &Specification::write_cache),
+                        compare("cache", &Specification::cache),
+                        compare("serial", &Specification::serial),
+                        compare("vendor", &Specification::vendor),
+                        compare("product", &Specification::product),
+                        compare("revision", &Specification::revision),
+                        compare("target", &Specification::target)}) {
     if (differs) return differs;
   }
   if (old.naa != asked.naa) return "another naa";
@@ -325,8 +334,8 @@ Task<Answer<CreatedVolume>> RunningGroup::create_volume(CreateVolumeRequest requ
 Task<Answer<VolumeInfo>> RunningGroup::change_now(std::string name, ChangeVolumeRequest request) {
   const auto volume = find(name);
   if (volume == nullptr) co_return std::unexpected(no_such_volume(name));
-  const bool limits =
-      request.thin_warning || request.thin_limit || request.operations_limit || request.bytes_limit;
+  const bool limits = request.thin_warning || request.thin_limit || request.snapshot_reserve ||
+                      request.reserve_policy || request.operations_limit || request.bytes_limit;
   const bool access = request.online || request.read_only;
   if (!request.size_bytes && !request.name && !request.cache && !limits && !access) {
     co_return refuse(Refusal::Code::kInvalid,

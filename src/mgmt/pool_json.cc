@@ -71,10 +71,10 @@ json to_json(const group::ScheduleInfo& info) {
 }
 
 json to_json(const group::SnapshotInfo& info) {
-  return {{"name", info.name},          {"volume", info.volume},     {"uuid", info.uuid},
-          {"time", text_of(info.time)}, {"size", info.size_bytes},   {"schedule", info.schedule},
-          {"online", info.online},      {"writable", info.writable}, {"target", info.target},
-          {"reason", info.reason}};
+  return {{"name", info.name},          {"volume", info.volume},   {"uuid", info.uuid},
+          {"time", text_of(info.time)}, {"size", info.size_bytes}, {"kept", info.kept_bytes},
+          {"schedule", info.schedule},  {"online", info.online},   {"writable", info.writable},
+          {"target", info.target},      {"reason", info.reason}};
 }
 
 json to_json(const group::TaskInfo& info) {

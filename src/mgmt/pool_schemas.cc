@@ -57,13 +57,15 @@ const std::string_view kPoolSchemas = R"json({
   "members": {"type": "array", "items": {"type": "string"},
     "description": "The one whose hardware stands at the top of the file if left out."},
   "page": {"$ref": "#/components/schemas/Size"}}},
-"Snapshot": {"type": "object", "required": ["name", "volume", "uuid", "time", "size", "schedule",
-  "online", "writable", "target", "reason"], "properties": {
+"Snapshot": {"type": "object", "required": ["name", "volume", "uuid", "time", "size", "kept",
+  "schedule", "online", "writable", "target", "reason"], "properties": {
   "name": {"type": "string"},
   "volume": {"type": "string"},
   "uuid": {"type": "string", "format": "uuid"},
   "time": {"type": "string", "format": "date-time"},
   "size": {"type": "integer", "description": "Of the volume at that moment, in bytes."},
+  "kept": {"type": "integer", "description":
+    "Bytes of the pool that only it, or older ones with it, need; and what was written to it."},
   "schedule": {"type": "string", "description": "That took it; empty: somebody."},
   "online": {"type": "boolean", "description": "It has a target of its own."},
   "writable": {"type": "boolean"},

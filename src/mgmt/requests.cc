@@ -201,6 +201,26 @@ std::optional<cache::Mode> read_cache_mode(TableReader& reader) {
   return mode;
 }
 
+std::optional<group::SnapshotReserve> read_reserve(TableReader& reader) {
+  const auto text = reader.string("snapshot_reserve");
+  if (!text) return std::nullopt;
+  const auto reserve = group::parse_reserve(*text);
+  if (reserve) return *reserve;
+  reader.mistake("snapshot_reserve", reserve.error());
+  return std::nullopt;
+}
+
+std::optional<group::ReservePolicy> read_reserve_policy(TableReader& reader) {
+  const auto word = reader.string("reserve_policy");
+  if (!word) return std::nullopt;
+  const auto policy = group::parse_reserve_policy(*word);
+  if (!policy) {
+    reader.mistake("reserve_policy",
+                   fmt::format("\"{}\" is none; write {}", *word, group::kReservePolicies));
+  }
+  return policy;
+}
+
 group::VolumeSpecification read_specification(TableReader& reader, group::OpenChoices& open) {
   group::VolumeSpecification s;
   reader.require("name", "the volume's name");
@@ -212,6 +232,8 @@ group::VolumeSpecification read_specification(TableReader& reader, group::OpenCh
   s.raid_level = reader.string("raid_level").value_or("");
   s.thin_warning = read_percent(reader, "thin_warning", 0).value_or(s.thin_warning);
   s.thin_limit = read_percent(reader, "thin_limit", 1).value_or(s.thin_limit);
+  s.snapshot_reserve = read_reserve(reader).value_or(s.snapshot_reserve);
+  s.reserve_policy = read_reserve_policy(reader).value_or(s.reserve_policy);
   s.size_bytes = read_size(reader, "size").value_or(0);
   const auto number = [&](std::string_view key, std::uint64_t most, std::uint32_t& target) {
     const auto value = reader.integer(key, 1, most);
@@ -281,6 +303,8 @@ Read<group::ChangeVolumeRequest> read_change_volume(std::string_view body) {
     request.read_only = reader.boolean("read_only");
     request.thin_warning = read_percent(reader, "thin_warning", 0);
     request.thin_limit = read_percent(reader, "thin_limit", 1);
+    request.snapshot_reserve = read_reserve(reader);
+    request.reserve_policy = read_reserve_policy(reader);
     request.operations_limit = reader.integer("operations_limit", 0, kMostRate);
     request.bytes_limit = reader.integer("bytes_limit", 0, kMostRate);
     reader.finish();

@@ -41,14 +41,13 @@ struct Branch {
   std::vector<std::pair<Generation, BranchId>> children;  // That hang on it, ascending.
   std::vector<Generation> living;                         // Ascending, each once.
   std::uint64_t living_changes = 0;                       // How often they changed, or `dead`.
+  GenerationCounts kept_for;                              // The slots of record.kept once more.
 
   ChunkLocks locks;
   WriteDoor door;
   PageMove* move = nullptr;
-  unsigned users = 0;              // In the background: it is not erased meanwhile.
-  bool warned = false;             // Of record.page_warning.
-  std::uint64_t kept_warning = 0;  // Slots; 0: none.
-  bool kept_warned = false;
+  unsigned users = 0;   // In the background: it is not erased meanwhile.
+  bool warned = false;  // Of record.page_warning.
   // Stores with volatile caches that pages have been moved away from, and how many, since a flush
   // has covered what was written there before.
   std::map<StoreIndex, std::uint64_t> left;
@@ -63,6 +62,9 @@ struct Branch {
     return has_parent() ? ChunkState::kZero : ChunkState::kThrough;
   }
   void find_living();
+  // Slots of what a living generation sees as the youngest of all: what nobody needs any more when
+  // it is gone, but for what older ones see, too.
+  std::uint64_t slots_of(Generation generation) const noexcept;
 };
 
 }  // namespace sandbay::pool

@@ -97,6 +97,7 @@ Task<void> Checker::check_kept(const Branch* branch) {
   const std::string prefix = map.key_of({.branch = branch->id(), .page = 0}, 0)
                                  .substr(0, map.key('k').size() + sizeof(BranchId));
   KeptCounts data;
+  GenerationCounts data_for;
   std::set<PageNumber> pages;
   std::string after;
   while (true) {
@@ -127,7 +128,9 @@ Task<void> Checker::check_kept(const Branch* branch) {
       }
       for (const Kept& version : entry.leaf.all()) {
         check_version(*branch, page, version);
-        if (version.state == ChunkState::kData) data.add(version.slot.place.store, 1);
+        if (version.state != ChunkState::kData) continue;
+        data.add(version.slot.place.store, 1);
+        data_for.add(entry.generation, 1);
       }
     }
     const std::size_t useless = (*kept)->useless(branch->living).size();
@@ -139,6 +142,9 @@ Task<void> Checker::check_kept(const Branch* branch) {
   if (data != branch->record.kept) {
     find("branch {} counts {} slots, and has {}, or in other stores", branch->id(),
          branch->record.kept.total(), data.total());
+  }
+  if (data_for != branch->kept_for) {
+    find("branch {} counts its slots for other snapshots than it keeps them for", branch->id());
   }
 }
 

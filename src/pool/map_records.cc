@@ -3,7 +3,8 @@
 // A record is its kind (1) and its fields; booleans take one byte, labels their length (1) and
 // their bytes, counts of slots how many stores (2) and for each its number (2) and its count (8). A
 // group is its sequence (8) and records. The checkpoint is version (4), chunks of a page (4),
-// sequence (8), last branch (8), UUID of the log (16).
+// sequence (8), last branch (8), UUID of the log (16). Slots by generation are those (4) and their
+// counts (8), ascending.
 #include "pool/map_records.h"
 
 #include <array>
@@ -389,6 +390,36 @@ Result<CheckpointRecord, std::string_view> unpack_checkpoint(std::string_view te
     return std::unexpected("a map with pages of an impossible size");
   }
   return record;
+}
+
+std::string pack(const GenerationCounts& counts) {
+  std::string text;
+  Writer writer(text);
+  for (const auto& [generation, count] : counts.entries()) {
+    writer.field(generation);
+    writer.field(count);
+  }
+  return text;
+}
+
+Result<GenerationCounts, std::string_view> unpack_generations(std::string_view text) {
+  Reader reader(text);
+  GenerationCounts counts;
+  for (Generation least = 1; !reader.at_end();) {
+    Generation generation = 0;
+    std::uint64_t count = 0;
+    reader.field(generation);
+    reader.field(count);
+    if (!reader.error().empty()) break;
+    if (generation < least || generation >= kLive || count == 0) {
+      reader.fail("slots by generation that are counted wrong");
+      break;
+    }
+    counts.add(generation, count);
+    least = generation + 1;
+  }
+  if (!reader.error().empty()) return std::unexpected(reader.error());
+  return counts;
 }
 
 }  // namespace sandbay::pool

@@ -154,5 +154,7 @@ std::string pack(const CheckpointRecord& record);
 Result<CheckpointRecord, std::string_view> unpack_checkpoint(std::string_view text);
 std::string pack(const MapRecord& record);  // Of one branch, snapshot or store.
 Result<MapRecord, std::string_view> unpack_record(std::string_view text);
+std::string pack(const GenerationCounts& counts);
+Result<GenerationCounts, std::string_view> unpack_generations(std::string_view text);
 
 }  // namespace sandbay::pool

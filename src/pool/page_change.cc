@@ -211,7 +211,6 @@ Task<Error> PageChange::commit() {
     co_return error;
   }
   claims_.clear();
-  pool_.watch_kept(branch_);
   if (!claimed_.none()) {
     --branch_.pages_claimed;
     claimed_ = {};

@@ -399,24 +399,8 @@ Task<Error> Pool::cut_off(Branch* branch, BranchRecord record, PageNumber pages,
   co_return co_await commit(std::move(records), std::move(extra));
 }
 
-void Pool::set_kept_warning(BranchId id, std::uint64_t byte_count) {
-  Branch* const branch = map_.find(id);
-  if (branch == nullptr) return;
-  branch->kept_warning = byte_count / kChunkBytes;
-  branch->kept_warned = false;
-  watch_kept(*branch);
-}
-
-void Pool::watch_kept(Branch& branch) {
-  if (branch.kept_warning == 0) return;
-  const bool much = branch.record.kept.total() > branch.kept_warning;
-  if (much && !branch.kept_warned) {
-    tell({.kind = PoolEvent::Kind::kKeptWarning, .branch = branch.id()});
-  }
-  branch.kept_warned = much;
-}
-
-Task<Error> Pool::set_limits(BranchId id, std::uint64_t page_limit, std::uint64_t page_warning) {
+Task<Error> Pool::set_limits(BranchId id, std::uint64_t page_limit, std::uint64_t page_warning,
+                             metadata::Batch extra) {
   co_await directory_.lock();
   Error error = Error::kNotFound;
   const Branch* const branch = find_live(id);
@@ -424,7 +408,7 @@ Task<Error> Pool::set_limits(BranchId id, std::uint64_t page_limit, std::uint64_
     BranchRecord record = branch->record;
     record.page_limit = page_limit;
     record.page_warning = page_warning;
-    error = co_await commit({std::move(record)}, {});
+    error = co_await commit({std::move(record)}, std::move(extra));
   }
   directory_.unlock();
   co_return error;

@@ -79,12 +79,10 @@ struct PoolEvent {
     kPoolFull,      // A write has failed because there is no free page.
     kMapFailure,    // The map cannot be changed: Error says why.
     kFreeWarning,   // Few pages are free: free_warning_percent. Again when there were more between.
-    kKeptWarning,  // A branch's snapshots keep more than set_kept_warning() allows. Again when they
-                   // kept less between.
-    kVacated,      // A store that was kVacating is empty: remove_store() may follow.
-    kVacateStuck,  // It cannot be emptied now: Error says why. Told once until pages move again.
-    kFilled,       // A branch that was to be made independent is.
-    kFillFailed,   // It cannot be now: Error says why. It goes on when it can.
+    kVacated,       // A store that was kVacating is empty: remove_store() may follow.
+    kVacateStuck,   // It cannot be emptied now: Error says why. Told once until pages move again.
+    kFilled,        // A branch that was to be made independent is.
+    kFillFailed,    // It cannot be now: Error says why. It goes on when it can.
   };
   Kind kind = Kind::kPagesWarning;
   BranchId branch = 0;
@@ -175,9 +173,8 @@ class Pool {
   Task<Error> expand(BranchId branch, std::uint64_t byte_count, metadata::Batch extra);
   // What lies behind the new end is lost.
   Task<Error> shrink(BranchId branch, std::uint64_t byte_count, metadata::Batch extra);
-  Task<Error> set_limits(BranchId branch, std::uint64_t page_limit, std::uint64_t page_warning);
-  // kKeptWarning when the branch's snapshots keep more than so many bytes; 0: never. Not stored.
-  void set_kept_warning(BranchId branch, std::uint64_t byte_count);
+  Task<Error> set_limits(BranchId branch, std::uint64_t page_limit, std::uint64_t page_warning,
+                         metadata::Batch extra);
 
   // Snapshots of all these branches at one moment; their generations, in the same order.
   struct SnapshotOrder {
@@ -268,8 +265,6 @@ class Pool {
     loads_[store].note(home_.now() - begun, byte_count);
     ++host_requests_;
   }
-  // Its snapshots keep more than before, or less.
-  void watch_kept(Branch& branch);
   // A chunk of zeros that everybody shares.
   const Buffer& zeros() const noexcept { return zeros_; }
   bool may_allocate_on(StoreIndex store) const;

@@ -31,6 +31,11 @@ void Branch::find_living() {
   living.erase(first, last);
 }
 
+std::uint64_t Branch::slots_of(Generation generation) const noexcept {
+  const auto next = std::ranges::upper_bound(living, generation);
+  return kept_for.between(generation, next == living.end() ? kLive : *next - 1);
+}
+
 PoolMap::PoolMap(metadata::Store& store, MapOptions options)
     : store_(store),
       options_(std::move(options)),
@@ -229,8 +234,11 @@ void PoolMap::apply(const KeepChunks& record) {
   }
   kept_maps_.resized(key);
   if (record.state != ChunkState::kData) return;
-  branches_.at(record.branch)->record.kept.add(record.slot.place.store, record.count);
+  Branch& branch = *branches_.at(record.branch);
+  branch.record.kept.add(record.slot.place.store, record.count);
+  branch.kept_for.add(record.generation, record.count);
   note_changed('b', record.branch);
+  note_changed('g', record.branch);
 }
 
 void PoolMap::apply(const ForgetChunk& record) {
@@ -239,8 +247,11 @@ void PoolMap::apply(const ForgetChunk& record) {
       kept_maps_.change(key, sequence()).forget(record.generation, record.chunk, sequence());
   if (kept.state != ChunkState::kData) return;
   free_slot(kept.slot);
-  branches_.at(record.branch)->record.kept.remove(kept.slot.place.store);
+  Branch& branch = *branches_.at(record.branch);
+  branch.record.kept.remove(kept.slot.place.store);
+  branch.kept_for.remove(record.generation);
   note_changed('b', record.branch);
+  note_changed('g', record.branch);
 }
 
 void PoolMap::link_child(const BranchRecord& child, bool there) {
@@ -319,7 +330,7 @@ void PoolMap::apply(const EraseStore& record) {
 metadata::Batch PoolMap::changes() {
   metadata::Batch batch;
   for (const auto& [branch, sequence] : erased_) {
-    for (const char kind : {'b', 's', 'm', 'v', 'k'}) {
+    for (const char kind : {'b', 's', 'g', 'm', 'v', 'k'}) {
       std::string prefix = key(kind);
       append_number(prefix, branch, 8);
       batch.erase_prefix(std::move(prefix));
@@ -341,6 +352,7 @@ metadata::Batch PoolMap::changes() {
       const Branch* const branch = find(changed.first);
       if (branch == nullptr) continue;
       if (changed.kind == 'b') value = pack(MapRecord(branch->record));
+      if (changed.kind == 'g') value = pack(branch->kept_for);
       if (changed.kind == 'm') value = branch->pages.pack_leaf(changed.second);
       if (changed.kind == 's') {
         const auto snapshot = branch->snapshots.find(changed.second);

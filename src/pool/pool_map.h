@@ -14,6 +14,7 @@
 //   c                          the checkpoint itself
 //   b BRANCH (8)               branches
 //   s BRANCH (8) GENERATION (4)        snapshots
+//   g BRANCH (8)               slots that are kept, by generation; counted anew if it is not there
 //   d STORE (2)                stores
 //   m BRANCH (8) LEAF (4)      page maps
 //   v BRANCH (8) PAGE (4)      chunk maps of mixed pages
@@ -153,6 +154,8 @@ class PoolMap {
                                                                      std::string_view value));
   std::string take_branch(std::string_view key, std::string_view value);
   std::string take_snapshot(std::string_view key, std::string_view value);
+  std::string take_kept_for(std::string_view key, std::string_view value);
+  Task<std::string> recount(Branch* branch);
   std::string take_store(std::string_view key, std::string_view value);
   std::string take_leaf(std::string_view key, std::string_view value);
   std::string take_slot_map(std::string_view key, std::string_view value);

@@ -149,7 +149,6 @@ Task<Error> Pool::forget_useless(Branch* branch, PageNumber page) {
     }
     const Error error = co_await commit(std::move(records), {});
     if (error != Error::kNone) co_return error;
-    watch_kept(*branch);
   }
 }
 

@@ -5,7 +5,7 @@ alone.
 import os
 import time
 
-from raid_lab import Load, drives, image, kinds, raid, require_same, write
+from raid_lab import Load, drives, events, image, kinds, raid, require_same, write
 
 NVRAM = '[nvram]\nsize = "32MiB"\npower_loss_only_emulated = true\n'
 CACHE = '[cache]\nmemory = "32MiB"\nnvram = "18MiB"\n'
@@ -171,6 +171,87 @@ def test_schedules_take_snapshots_and_keep_the_newest(t):
     t.check(1 <= len(names()) <= 3, f'two are kept: {names()}')
     daemon.sandbay('snapshot', 'unschedule', 'v', 'often')
     require_whole(t, daemon, 'at the end')
+
+
+def names_of(daemon, volume='v'):
+    return [one['name'] for one in daemon.sandbay_json('snapshot', 'list', volume)['snapshots']]
+
+
+def told(daemon, kind):
+    return [one['text'] for one in events(daemon) if one['kind'] == kind]
+
+
+def test_a_full_reserve_costs_the_oldest_snapshot(t):
+    t.need('qemu-io')
+    daemon = t.daemon([{'name': 'v', 'size': '32MiB', 'snapshot_reserve': '25%'}],
+                      extra=two_sets() + pool())
+    qemu_io(t, daemon, 'v', 'write -P 1 0 32M')
+    for number in (1, 2, 3):
+        daemon.sandbay('snapshot', 'create', 'v', f's{number}')
+        qemu_io(t, daemon, 'v', f'write -P {number + 1} 0 2M')
+    shown = the_volume(daemon, 'v')
+    t.check((shown['reserve_bytes'], shown['snapshot_bytes']) == (8 << 20, 6 << 20), f'{shown}')
+    listed = daemon.sandbay('snapshot', 'list', 'v').stdout
+    t.check('They take 6.00 MiB of a reserve of 8.00 MiB; 2.00 MiB are left (delete-oldest)' in
+            listed, listed)
+    # The oldest is in use, so the next one goes; what it alone kept is given back.
+    daemon.sandbay('snapshot', 'online', 'v', 's1')
+    holder = t.start(t.program('sandbay'), 'load', '--read-percent', '100', '--rate', '10',
+                     '--duration', '10min', daemon.url('v-s1'))
+    t.until(lambda: daemon.sandbay_json('session', 'list')['sessions'], 'somebody uses it')
+    qemu_io(t, daemon, 'v', 'write -P 9 4M 3M')
+    t.until(lambda: names_of(daemon) == ['s1', 's3'], 'the oldest that is in no use is deleted')
+    t.check(any('snapshot s2 is deleted' in text and '9.00 MiB' in text
+                for text in told(daemon, 'snapshot reserve')), 'that is told')
+    holder.terminate()
+    holder.wait()
+    daemon.sandbay('volume', 'limits', 'v', '--snapshot-reserve', '4MiB')
+    t.until(lambda: names_of(daemon) == [], 'and the others when they do not fit')
+    t.until(lambda: the_pool(daemon)['snapshot_reserve'] == 0, 'all is given back')
+    daemon.sandbay('snapshot', 'create', 'v', 'new')
+    qemu_io(t, daemon, 'v', 'write -P 7 0 1M', 'read -P 9 4M 3M')
+    t.check(names_of(daemon) == ['new'], 'one that fits stays')
+    require_whole(t, daemon, 'at the end')
+
+
+def test_snapshots_go_offline_when_their_reserve_is_full(t):
+    t.need('qemu-io')
+    daemon = t.daemon([{'name': 'v', 'size': '32MiB', 'snapshot_reserve': '2MiB',
+                        'reserve_policy': 'offline'}], extra=two_sets() + pool())
+    qemu_io(t, daemon, 'v', 'write -P 1 0 8M')
+    daemon.sandbay('snapshot', 'create', 'v', 's')
+    daemon.sandbay('snapshot', 'online', 'v', 's')
+    qemu_io(t, daemon, 'v', 'write -P 2 0 4M')
+    t.until(lambda: daemon.sandbay_json('snapshot', 'show', 'v', 's')['online'] is False,
+            'it is taken offline')
+    t.check(any('4.00 MiB, and have a reserve of 2.00 MiB' in text
+                for text in told(daemon, 'snapshot reserve')), 'that is told')
+    for words in (('create', 'v', 'more'), ('online', 'v', 's')):
+        done = daemon.sandbay('snapshot', *words, ok=False)
+        t.check('its snapshots take 4.00 MiB, and have a reserve of 2.00 MiB; delete some' in
+                done.stdout, done.stdout)
+    qemu_io(t, daemon, 'v', 'write -P 3 0 1M', 'read -P 2 1M 3M')
+    daemon.kill()
+    daemon.start()
+    daemon.sandbay('snapshot', 'online', 'v', 's', ok=False)
+    daemon.sandbay('volume', 'limits', 'v', '--snapshot-reserve', '5MiB')
+    daemon.sandbay('snapshot', 'online', 'v', 's')
+    t.run('qemu-io', '-r', '-f', 'raw', '-c', 'read -P 1 0 8M', daemon.url('v-s'))
+    require_whole(t, daemon, 'at the end')
+
+
+def test_limits_of_space_follow_the_size(t):
+    """Also where a restore brings an older size back."""
+    t.need('qemu-io')
+    daemon = t.daemon([{'name': 'v', 'size': '16MiB', 'thin': True, 'thin_limit': 50}],
+                      extra=two_sets() + pool())
+    daemon.sandbay('snapshot', 'create', 'v', 's')
+    daemon.sandbay('volume', 'expand', 'v', '--size', '32MiB')
+    qemu_io(t, daemon, 'v', 'write -P 1 0 16M')
+    daemon.sandbay('snapshot', 'restore', 'v', 's')
+    qemu_io(t, daemon, 'v', 'write -P 1 0 8M')
+    done = qemu_io(t, daemon, 'v', 'write -P 1 8M 1M', ok=None)
+    t.check('failed' in done.stdout or done.returncode != 0, f'half of 16 MiB: {done.stdout}')
 
 
 def test_offline_and_read_only_volumes_say_so(t):

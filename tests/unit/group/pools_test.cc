@@ -82,6 +82,11 @@ TEST_CASE("Mistakes about pools are told", "[configuration][pool]") {
   check_mistake(kPool + volume + "raid_level = \"raid9\"\n", "raid_level");
   check_mistake(kPool + volume + "pool = \"p\"\nmemory = true\n", "stands on one thing");
   check_mistake(kPool + volume + "thin_limit = 0\n", "thin_limit");
+  check_mistake(kPool + volume + "snapshot_reserve = \"0%\"\n",
+                "\"0%\" is no reserve; write a size such as \"10GiB\", 1% to 10000% of the volume");
+  check_mistake(kPool + volume + "reserve_policy = \"delete\"\n",
+                "write \"delete-oldest\" or \"offline\"");
+  check_mistake(volume + "snapshot_reserve = \"10%\"\n", "means nothing without a pool");
 }
 
 TEST_CASE("Records of pools and snapshots read back", "[records][pool]") {
@@ -197,6 +202,53 @@ TEST_CASE("Volumes on a pool come, change and go, and are there after a restart"
     const auto pool = co_await group.show_pool("p");
     REQUIRE(pool.has_value());
     CHECK(pool->volumes == 0);
+  });
+}
+
+TEST_CASE("Reserves are read, and come to what they say of a volume", "[configuration][pool]") {
+  const auto bytes_of = [](std::string_view text, std::uint64_t volume) {
+    const auto reserve = parse_reserve(text);
+    REQUIRE(reserve.has_value());
+    CHECK(format_reserve(*reserve) == text);
+    return reserve->bytes_of(volume);
+  };
+  CHECK(bytes_of("20%", 64 * kMiB) == 64 * kMiB / 5);
+  CHECK(bytes_of("100%", kLargestVolumeBytes) == kLargestVolumeBytes);
+  CHECK(bytes_of("10000%", kLargestVolumeBytes) == 100 * kLargestVolumeBytes);
+  CHECK(bytes_of("10GiB", kMiB) == 10240 * kMiB);
+  CHECK(bytes_of("none", kMiB) == 0);
+  for (const char* wrong : {"", "%", "0%", "10001%", "-1%", "1.5%", "20", "0B", "5 %", "+5%"}) {
+    CAPTURE(wrong);
+    CHECK_FALSE(parse_reserve(wrong).has_value());
+  }
+}
+
+// They are of the volume in the metadata: the file says nothing of some, and of others what it had
+// when it was made.
+TEST_CASE("Limits that were changed at run time count after a restart", "[group][pool]") {
+  const testing::ScratchDirectory scratch;
+  const std::string volume =
+      "[[volume]]\nname = \"v\"\nsize = \"8MiB\"\nthin = true\nsnapshot_reserve = \"10%\"\n";
+  run(scratch, kSets + kPool + volume, [](Group& group) -> Task<void> {
+    const auto made = co_await group.show_volume("v");
+    REQUIRE(made.has_value());
+    CHECK(made->specification.snapshot_reserve == SnapshotReserve{.percent = 10});
+    const auto changed = co_await group.change_volume(
+        "v", {.thin_limit = 25,
+              .snapshot_reserve = SnapshotReserve{.byte_count = 3 * kMiB},
+              .reserve_policy = ReservePolicy::kOffline,
+              .operations_limit = 500,
+              .bytes_limit = 40 * kMiB});
+    REQUIRE(changed.has_value());
+  });
+  run(scratch, kSets + kPool + volume, [](Group& group) -> Task<void> {
+    const auto again = co_await group.show_volume("v");
+    REQUIRE(again.has_value());
+    CHECK(again->specification.operations_limit == 500);
+    CHECK(again->specification.bytes_limit == 40 * kMiB);
+    CHECK(again->specification.thin_limit == 25);
+    CHECK(again->specification.reserve_policy == ReservePolicy::kOffline);
+    CHECK(again->reserve_bytes == 3 * kMiB);
   });
 }
 

@@ -431,20 +431,11 @@ Task<void> check_thresholds(Executor& home) {
   // What it has it may overwrite, and with another limit it goes on.
   error = co_await write_cells(*volume, 0, 1, 1, random);
   CHECK(error == Error::kNone);
-  error = co_await rig.pool->set_limits(volume->branch().id(), 0, 0);
+  error = co_await rig.pool->set_limits(volume->branch().id(), 0, 0, {});
   CHECK(error == Error::kNone);
   CHECK(events.count(Kind::kFreeWarning) == 0);
   co_await fill_volume(volume.get(), 16, 1);
   CHECK(events.count(Kind::kFreeWarning) == 1);
-  // Of what is kept.
-  rig.pool->set_kept_warning(volume->branch().id(), 2 * kChunkBytes);
-  const auto taken =
-      co_await rig.pool->snapshot({{.branch = volume->branch().id(), .label = {}}}, {});
-  REQUIRE(taken.has_value());
-  co_await fill_volume(volume.get(), 2, 2);
-  CHECK(events.count(Kind::kKeptWarning) == 0);
-  co_await fill_volume(volume.get(), 4, 2);
-  CHECK(events.count(Kind::kKeptWarning) == 1);
   // Full.
   for (std::uint64_t page = 16; page < 40 && error == Error::kNone; ++page) {
     error = co_await write_cells(*volume, page * kPageCells, 1, 1, random);

@@ -124,6 +124,30 @@ TEST_CASE("records come back as they were, and none that is cut or longer", "[po
   }));
 }
 
+TEST_CASE("slots by generation come back as they were, and none that are counted wrong", "[pool]") {
+  REQUIRE(rc::check([] {
+    GenerationCounts counts;
+    for (std::uint32_t i = below(5); i > 0; --i) counts.add(1 + below(50), 1 + below(1000));
+    const std::string text = pack(counts);
+    const auto again = unpack_generations(text);
+    RC_ASSERT(again.has_value());
+    RC_ASSERT(*again == counts);
+    RC_ASSERT(counts.between(1, kLive) == counts.total());
+    for (std::size_t length = 1; length < text.size(); ++length) {
+      const auto cut = unpack_generations(std::string_view(text).substr(0, length));
+      RC_ASSERT(cut.has_value() == (length % 12 == 0));
+    }
+  }));
+  GenerationCounts two;
+  two.add(1, 5);
+  two.add(3, 7);
+  const std::string text = pack(two);
+  constexpr std::string_view kWrong = "slots by generation that are counted wrong";
+  CHECK(unpack_generations(text.substr(12) + text.substr(0, 12)).error() == kWrong);
+  CHECK(unpack_generations(text + text).error() == kWrong);
+  CHECK(unpack_generations(std::string(12, '\0')).error() == kWrong);
+}
+
 TEST_CASE("a checkpoint comes back, and an impossible one is refused", "[pool]") {
   const CheckpointRecord record{
       .page_chunks = 16, .sequence = 77, .last_branch = 5, .log = {1, 2, 3}};

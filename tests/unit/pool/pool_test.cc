@@ -98,6 +98,70 @@ Task<void> keep_once(Executor& home) {
   co_await finish(&rig);
 }
 
+// Chunks that each living generation takes, oldest first.
+std::vector<std::uint64_t> slots_by_snapshot(const Branch& branch) {
+  std::vector<std::uint64_t> slots;
+  for (const Generation generation : branch.living) slots.push_back(branch.slots_of(generation));
+  return slots;
+}
+
+using Counts = std::vector<std::uint64_t>;
+
+// As a map that was written before slots were counted by generation.
+Task<void> forget_counts(Rig* rig) {
+  std::string key = rig->pool->map().key_of('g', 0);
+  key.resize(key.size() - sizeof(BranchId));
+  const Error closed = co_await rig->pool->close();
+  CHECK(closed == Error::kNone);
+  rig->pool.reset();
+  const auto counts = co_await rig->store->list(key, "", 10);
+  REQUIRE(counts.has_value());
+  CHECK(counts->size() == 1);
+  metadata::Batch batch;
+  batch.erase_prefix(key);
+  const Error forgotten = co_await rig->store->commit(std::move(batch));
+  CHECK(forgotten == Error::kNone);
+  const std::string opened = co_await rig->open_pool();
+  REQUIRE(opened == "");
+}
+
+Task<void> count_by_snapshot(Executor& home) {
+  Rig rig(home, {});
+  co_await start(&rig);
+  Random random(1);
+  auto volume = co_await make_volume(&rig, {.byte_count = 2 * kTestPageBytes});
+  Error error = co_await write_cells(*volume, 0, 2 * kPageCells, 1, random);
+  const BranchId id = volume->branch().id();
+  // Three, and after each of them so many chunks are written from the first on.
+  std::vector<Generation> generations;
+  for (const std::uint32_t chunks : {3U, 1U, 5U}) {
+    const auto taken = co_await rig.pool->snapshot({{.branch = id, .label = "s"}}, {});
+    REQUIRE(taken.has_value());
+    generations.push_back(taken->front());
+    error = co_await write_cells(*volume, 0, chunks * kChunkCells, 2, random);
+    CHECK(error == Error::kNone);
+  }
+  CHECK(slots_by_snapshot(volume->branch()) == Counts{3, 1, 5});
+  volume.reset();
+  co_await forget_counts(&rig);
+  const Branch& branch = *rig.pool->map().find(id);
+  CHECK(slots_by_snapshot(branch) == Counts{3, 1, 5});
+  // What the middle one kept the oldest sees, but for the chunk that it has itself.
+  error = co_await rig.pool->remove_snapshot({.branch = id, .generation = generations[1]}, {});
+  CHECK(error == Error::kNone);
+  CHECK(slots_by_snapshot(branch) == Counts{4, 5});
+  co_await rig.sweep_all();
+  CHECK(slots_by_snapshot(branch) == Counts{3, 5});
+  // With the oldest goes what it alone needs, at once.
+  error = co_await rig.pool->remove_snapshot({.branch = id, .generation = generations[0]}, {});
+  CHECK(error == Error::kNone);
+  CHECK(slots_by_snapshot(branch) == Counts{5});
+  CHECK(branch.kept_for.total() == 8);
+  co_await rig.sweep_all();
+  CHECK(branch.kept_for.total() == 5);
+  co_await finish(&rig);
+}
+
 Task<void> limit(Executor& home) {
   Rig rig(home, {});
   co_await start(&rig);
@@ -118,7 +182,7 @@ Task<void> limit(Executor& home) {
   // What is there may be overwritten, and a higher limit helps.
   Error error = co_await write_cells(*volume, 0, 1, 2, random);
   CHECK(error == Error::kNone);
-  error = co_await rig.pool->set_limits(volume->branch().id(), 4, 0);
+  error = co_await rig.pool->set_limits(volume->branch().id(), 4, 0, {});
   CHECK(error == Error::kNone);
   error = co_await write_cells(*volume, 3 * kPageCells, 1, 1, random);
   CHECK(error == Error::kNone);
@@ -214,6 +278,10 @@ TEST_CASE("unmapping gives pages back, or leaves them to snapshots as they are",
 
 TEST_CASE("a first overwrite keeps one chunk, however many snapshots there are", "[pool]") {
   testing::run_in_world(2, [](Executor& home) { return keep_once(home); });
+}
+
+TEST_CASE("what each snapshot takes is counted, also in a map that does not say it", "[pool]") {
+  testing::run_in_world(7, [](Executor& home) { return count_by_snapshot(home); });
 }
 
 TEST_CASE("a thin volume warns and stops at its limits", "[pool]") {
