@@ -78,6 +78,8 @@ Health ManagedSet::health() const noexcept {
   return assembled() ? Health::kFailed : Health::kMissing;
 }
 
+bool ManagedSet::serves() const noexcept { return serving_ && set_->serves(); }
+
 std::string ManagedSet::description() const {
   return fmt::format("{} {} of {} drives", describe(known_.level), known_.set_name,
                      known_.drive_count());

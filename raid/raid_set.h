@@ -91,6 +91,7 @@ class RaidSet final : public BlockDevice {
   Executor& home() const noexcept override { return home_; }
   const Geometry& geometry() const noexcept override { return geometry_; }
   Health health() const noexcept override;
+  bool serves() const noexcept override { return !offline_; }
   std::string description() const override;
   Task<Completion> submit(Request request) override;
   Task<Result<ProvisioningRun>> provisioning(Lba first, Lba limit) override;

@@ -132,6 +132,8 @@ class BlockDevice {
   virtual Executor& home() const noexcept = 0;
   virtual const Geometry& geometry() const noexcept = 0;
   virtual Health health() const noexcept = 0;
+  // False: every request ends with kNotReady now, but perhaps those that something keeps in memory.
+  virtual bool serves() const noexcept { return health() != Health::kMissing; }
   // A few words for logs: "file var/quickstart.img", "memory 256 MiB".
   virtual std::string description() const = 0;
 

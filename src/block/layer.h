@@ -17,6 +17,7 @@ class Layer : public BlockDevice {
   Executor& home() const noexcept override { return below_.home(); }
   const Geometry& geometry() const noexcept override { return below_.geometry(); }
   Health health() const noexcept override { return below_.health(); }
+  bool serves() const noexcept override { return below_.serves(); }
   std::string description() const override { return below_.description(); }
   Task<Result<ProvisioningRun>> provisioning(Lba first, Lba limit) override {
     return below_.provisioning(first, limit);

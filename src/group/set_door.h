@@ -37,6 +37,7 @@ class SetDoor final : public BlockDevice {
   Health health() const noexcept override {
     return set_ != nullptr ? set_->health() : Health::kMissing;
   }
+  bool serves() const noexcept override { return set_ != nullptr && set_->serves(); }
   std::string description() const override { return "RAID set " + name_; }
   Task<Completion> submit(Request request) override {
     if (set_ != nullptr && power_ != nullptr) return power_->pass(set_, std::move(request));

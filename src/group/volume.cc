@@ -138,6 +138,7 @@ void Volume::finish_opening(cache::StreamBudget* streams) {
     device_ = read_ahead_.get();
   }
   unit_ = std::make_unique<scsi::LogicalUnit>(*device_, unit_options(record_));
+  unit_->set_offline(!record_.online);
 }
 
 std::shared_ptr<Volume> Volume::open_on_pool(VolumeRecord record, PoolGround ground) {
@@ -323,6 +324,7 @@ Task<void> Volume::apply_access_here() {
   if (unit_ == nullptr) co_return;
   const bool had_writes = front_->takes_writes();
   front_->allow(record_.online, !record_.specification.read_only);
+  unit_->set_offline(!record_.online);
   if (front_->takes_writes() != had_writes) {
     unit_->establish(scsi::UnitAttention::kModeParametersChanged);
   }

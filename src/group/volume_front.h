@@ -22,6 +22,7 @@ class VolumeFront final : public Layer {
   bool takes_writes() const noexcept { return writes_; }
 
   const Geometry& geometry() const noexcept override;
+  bool serves() const noexcept override { return online_ && below().serves(); }
   Task<Completion> submit(Request request) override;
   Task<Result<ProvisioningRun>> provisioning(Lba first, Lba limit) override;
 

@@ -84,6 +84,13 @@ Health PoolVolume::health() const noexcept {
   return worst;
 }
 
+bool PoolVolume::serves() const noexcept {
+  return std::ranges::none_of(pool_.map().stores(), [this](const auto& store) {
+    const BlockDevice* const device = pool_.device(store.first);
+    return (device == nullptr || !device->serves()) && reads_from(store.first);
+  });
+}
+
 std::string PoolVolume::description() const {
   if (read_only()) return fmt::format("snapshot {} of branch {}", generation_, branch_->id());
   return fmt::format("branch {} of a pool", branch_->id());

@@ -35,6 +35,8 @@ class PoolVolume final : public BlockDevice {
   // The worst of the stores that it reads from: with pages of it or of its parents, or with what
   // is kept for the generations that it reads. kMissing: one of them is missing.
   Health health() const noexcept override;
+  // False: of the stores that it reads from, one does not.
+  bool serves() const noexcept override;
   std::string description() const override;
   Task<Completion> submit(Request request) override;
   Task<Result<ProvisioningRun>> provisioning(Lba first, Lba limit) override;

@@ -69,6 +69,15 @@ Outcome LogicalUnit::invalid_parameter(std::uint16_t byte) const {
                           .field = Sense::FieldPointer{.in_cdb = false, .byte = byte}});
 }
 
+// What stands on storage that is away comes back by itself: 04h/00h. 04h/0Ch (target port in
+// unavailable state) would send a host to another port, in vain. A unit that was taken offline
+// needs somebody, 04h/03h, which hosts do not wait for: Linux polls one that says 04h/00h or
+// 04h/12h for 100 seconds when it finds it.
+Additional LogicalUnit::not_ready() const noexcept {
+  return offline_ ? Additional::kManualInterventionRequired
+                  : Additional::kNotReadyCauseNotReportable;
+}
+
 // The one place where an error of a device becomes sense data.
 Outcome LogicalUnit::device_failure(Error error, Operation operation,
                                     std::optional<Lba> bad_lba) const {
@@ -112,7 +121,7 @@ Outcome LogicalUnit::device_failure(Error error, Operation operation,
     case Error::kRefused:
     case Error::kUnreachable:
       sense.key = SenseKey::kNotReady;
-      sense.additional = Additional::kNotReadyCauseNotReportable;
+      sense.additional = not_ready();
       break;
     case Error::kOutOfRange:
       sense.key = SenseKey::kIllegalRequest;

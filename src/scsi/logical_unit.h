@@ -103,6 +103,8 @@ class LogicalUnit {
 
   // The device's geometry has changed: CAPACITY DATA HAS CHANGED for every nexus.
   void capacity_changed();
+  // Whether it was taken offline: then its device serves nothing until somebody changes that.
+  void set_offline(bool offline) noexcept { offline_ = offline; }
   // CAPACITY and all else as of now.
   LogicalUnitCounters counters() const;
   const ModeParameters& mode_parameters() const noexcept { return modes_; }
@@ -183,6 +185,7 @@ class LogicalUnit {
   }
   Outcome invalid_cdb(std::uint16_t byte, std::optional<std::uint8_t> bit = std::nullopt) const;
   Outcome invalid_parameter(std::uint16_t byte) const;
+  Additional not_ready() const noexcept;
   Outcome device_failure(Error error, Operation operation,
                          std::optional<Lba> bad_lba = std::nullopt) const;
   Outcome device_failure(const Completion& completion, Operation operation) const;
@@ -283,6 +286,7 @@ class LogicalUnit {
   ModeParameters modes_;
   ModeParameters default_modes_;
   PowerState power_ = PowerState::kActive;
+  bool offline_ = false;
   std::optional<std::uint64_t> reservation_;  // RESERVE: the nexus that holds it.
 
   std::unordered_map<std::uint64_t, NexusState> nexuses_;

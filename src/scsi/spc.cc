@@ -11,11 +11,9 @@
 
 namespace sandbay::scsi {
 
-// SPC-4 6.47. What stands on storage that is away is not ready, with the same sense as the reads
-// and writes that meet it: 04h/00h. 04h/0Ch (target port in unavailable state) would send a host to
-// another port, in vain; 04h/03h would ask for somebody, and it comes back by itself.
+// SPC-4 6.47. Not ready with the same sense as the reads and writes that meet it; see not_ready().
 Job LogicalUnit::test_unit_ready(Command& /*command*/) {
-  if (device_.health() != Health::kMissing) co_return Outcome{};
+  if (device_.serves()) co_return Outcome{};
   co_return device_failure(Error::kNotReady, Operation::kRead, std::nullopt);
 }
 
@@ -33,6 +31,9 @@ Job LogicalUnit::request_sense(Command& command) {
     sense.key = SenseKey::kNotReady;
     sense.additional = power_ == PowerState::kStopped ? Additional::kInitializingCommandRequired
                                                       : Additional::kMediumNotPresent;
+  } else if (!device_.serves()) {
+    sense.key = SenseKey::kNotReady;
+    sense.additional = not_ready();
   }
   const SenseData data = SenseData::encode(sense, descriptors);
   const Outcome outcome = co_await return_parameters(command, data.bytes(), allocation_length);

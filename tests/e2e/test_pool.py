@@ -5,6 +5,7 @@ alone.
 import os
 import time
 
+from host import BLOCK, TEST_UNIT_READY, Host, inquiry, luns_of, read_10, report_luns
 from raid_lab import Load, drives, events, image, kinds, raid, require_same, write
 
 NVRAM = '[nvram]\nsize = "32MiB"\npower_loss_only_emulated = true\n'
@@ -260,9 +261,20 @@ def test_offline_and_read_only_volumes_say_so(t):
     daemon.sandbay('volume', 'create', 'v', '--size', '8MiB', '--initiator', '*')
     qemu_io(t, daemon, 'v', 'write -P 4 0 8M')
     daemon.sandbay('volume', 'offline', 'v')
+    watcher = Host(t, daemon, 'v')
+    watcher.command(TEST_UNIT_READY)  # Takes the unit attention of a new session.
+    for cdb, length in ((TEST_UNIT_READY, 0), (read_10(0, 8), 8 * BLOCK)):
+        reply = watcher.command(cdb, length)
+        t.check((reply.key, reply.additional) == (2, 0x0403), f'not ready, for somebody: {reply!r}')
+    t.check(watcher.good(inquiry(), 255)[0] == 0, 'INQUIRY is answered')
+    t.check(luns_of(watcher.good(report_luns(), 4096)) == [0], 'and so is REPORT LUNS')
+    sense = watcher.good(bytes([3, 0, 0, 0, 252, 0]), 252)
+    t.check((sense[2] & 15, sense[12], sense[13]) == (2, 4, 3), f'REQUEST SENSE: {sense.hex()}')
     done = qemu_io(t, daemon, 'v', 'read -P 4 0 8M', ok=None)
     t.check(done.returncode != 0 or 'failed' in done.stdout, f'it is not ready: {done.stdout}')
     daemon.sandbay('volume', 'online', 'v')
+    t.check(watcher.command(TEST_UNIT_READY).good, 'the session that was there sees it at once')
+    watcher.close()
     daemon.sandbay('volume', 'read-only', 'v')
     t.run('qemu-io', '-r', '-f', 'raw', '-c', 'read -P 4 0 8M', daemon.url('v'))
     done = qemu_io(t, daemon, 'v', 'write -P 5 0 1M', ok=None)

@@ -51,7 +51,7 @@ class RecordingDevice final : public Layer {
 
   void be_quiet() { quiet_ = true; }  // Records nothing any more.
   void go_away(bool away) { away_ = away; }
-  Health health() const noexcept override { return away_ ? Health::kMissing : Layer::health(); }
+  bool serves() const noexcept override { return !away_ && Layer::serves(); }
   const std::vector<SeenRequest>& seen() const noexcept { return seen_; }
   void clear() { seen_.clear(); }
   std::size_t count(Operation operation) const {

@@ -52,6 +52,31 @@ Task<void> ready_while_there(Bench& bench) {
   bench.device.go_away(true);
   const Reply away = co_await bench.send_to_unit(kTestUnitReady);
   CHECK(away.failed_with(SenseKey::kNotReady, Additional::kNotReadyCauseNotReportable));
+  const Reply reported = co_await bench.send_to_unit(cdb_of({0x03, 0, 0, 0, 252}));
+  CHECK(reported.good());
+  REQUIRE(reported.data.size() == 18);
+  CHECK((reported.in(2) & 0x0FU) == 2);
+  CHECK((reported.in(12) << 8U | reported.in(13)) == 0x0400);
+  bench.device.go_away(false);
+  const Reply there = co_await bench.send_to_unit(kTestUnitReady);
+  CHECK(there.good());
+}
+
+// What was taken offline says that it waits for somebody, and its inquiries go on.
+Task<void> not_ready_while_offline(Bench& bench) {
+  bench.unit.set_offline(true);
+  bench.device.go_away(true);
+  const Reply tested = co_await bench.send_to_unit(kTestUnitReady);
+  CHECK(tested.failed_with(SenseKey::kNotReady, Additional::kManualInterventionRequired));
+  const Reply reported = co_await bench.send_to_unit(cdb_of({0x03, 0, 0, 0, 252}));
+  REQUIRE(reported.data.size() == 18);
+  CHECK((reported.in(12) << 8U | reported.in(13)) == 0x0403);
+  const Reply inquiry = co_await bench.send_to_unit(cdb_of({0x12, 0, 0, 0, 36}));
+  CHECK(inquiry.good());
+  CHECK(inquiry.in(0) == 0);  // Connected, as before.
+  const Reply luns = co_await bench.send_to_unit(cdb_of({0xA0, 0, 0, 0, 0, 0, 0, 0, 0, 64}));
+  CHECK(luns.good());
+  bench.unit.set_offline(false);
   bench.device.go_away(false);
   const Reply there = co_await bench.send_to_unit(kTestUnitReady);
   CHECK(there.good());
@@ -443,6 +468,9 @@ Task<void> random_cdbs(Bench& bench) {
 
 TEST_CASE("TEST UNIT READY: a unit whose storage is away is not ready, and comes back", "[scsi]") {
   on_bench(ready_while_there);
+}
+TEST_CASE("TEST UNIT READY: a unit that was taken offline waits for somebody", "[scsi]") {
+  on_bench(not_ready_while_offline);
 }
 TEST_CASE("REQUEST SENSE: nothing to report", "[scsi]") { on_bench(sense_of_nothing); }
 TEST_CASE("REQUEST SENSE: reports and clears a unit attention", "[scsi]") {
