@@ -355,7 +355,7 @@ void InitiatorSessionImpl::async_message(InitiatorConnection& connection, AsyncN
     case AsyncEventCode::kLogoutRequest:
       if (path.state != InitiatorConnectionState::kLoggedIn || !gate_.enter()) return;
       set_state(path, InitiatorConnectionState::kLogoutRequested);
-      spawn(answer_logout_request(path.index));
+      spawn(answer_logout_request(path.index, std::chrono::seconds(notice.parameters[2])));
       return;
     case AsyncEventCode::kConnectionDrop:
       for (const auto& other : paths_) {
@@ -379,9 +379,21 @@ void InitiatorSessionImpl::async_message(InitiatorConnection& connection, AsyncN
   }
 }
 
-// Section 11.9.1, event 1: logs the connection out; its commands move, and it is made again later.
-Task<void> InitiatorSessionImpl::answer_logout_request(std::uint32_t index) {
+// Section 11.9.1, event 1: logs the connection out, and it is made again later. What the target has
+// of it is waited for half of the time that there is, so that nothing has to be sent a second time;
+// and where other connections are asked as well, they are one: the first to log out alone would
+// leave a session that has no connection to use.
+Task<void> InitiatorSessionImpl::answer_logout_request(std::uint32_t index, Duration time) {
   Path& path = *paths_[index];
+  const TimePoint deadline = home_.now() + time / 2;
+  const auto asked_and_busy = [](const auto& each) {
+    return each->state == InitiatorConnectionState::kLogoutRequested && each->in_flight != 0;
+  };
+  bool waiting = true;
+  while (waiting && !closing_ && path.state == InitiatorConnectionState::kLogoutRequested &&
+         std::ranges::any_of(paths_, asked_and_busy)) {
+    waiting = co_await moved_.wait_until(deadline);
+  }
   co_await exclude_repair();
   if (path.state == InitiatorConnectionState::kLogoutRequested && path.connection != nullptr) {
     set_state(path, InitiatorConnectionState::kInLogout);

@@ -326,6 +326,9 @@ Task<bool> InitiatorSessionImpl::repair_step() {
     co_await wait_until_gone(*path);
     if (closing_) co_return false;
   }
+  // Those that are asked to log out end what they have, and wake this when they have done it.
+  const auto asked = [](const auto& path) { return path->state == kLogoutRequested; };
+  if (usable_.empty() && !relogin_wanted_ && std::ranges::any_of(paths_, asked)) co_return false;
   if (usable_.empty() || relogin_wanted_) {
     const bool back = co_await log_in_again();
     co_return back;

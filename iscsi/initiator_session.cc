@@ -176,6 +176,8 @@ void InitiatorSessionImpl::task_ended(InitiatorTask& task) {
     --path.in_flight;
     ++path.completions;
     if (task.lost) path_lost(path);
+    const bool asked = path.state == InitiatorConnectionState::kLogoutRequested;
+    if (asked && path.in_flight == 0) moved_.notify_all();
   }
   if (!task.keep_tag) free_slots_.push_back(task.itt & slot_mask_);
   if (task.answered && !task.aborting) window_moved(task.seen_exp_cmd_sn, task.seen_max_cmd_sn);

@@ -126,7 +126,7 @@ class InitiatorSessionImpl final : public InitiatorSession, private InitiatorCon
   Task<Result<LogoutResult>> log_out(Path& over, LogoutReason reason, std::uint16_t cid);
   Task<void> keep_alive();
   Task<void> ping_path(std::uint32_t index);
-  Task<void> answer_logout_request(std::uint32_t index);
+  Task<void> answer_logout_request(std::uint32_t index, Duration time);
 
   // initiator_recovery.cc
   Task<std::expected<InitiatorLoginResult, LoginFailure>> log_in(Path& path, bool leading);
