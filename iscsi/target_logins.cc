@@ -7,6 +7,7 @@
 #include <algorithm>
 
 #include "iscsi/access.h"
+#include "runtime/known.h"
 
 namespace sandbay::iscsi {
 namespace {
@@ -40,11 +41,13 @@ RegisteredTarget* Registry::find(const std::string& name) {
 // What the target says to a login, from the registry.
 class LoginService::Policy final : public LoginPolicy {
  public:
-  Policy(Registry& registry, Endpoint local, Endpoint peer, std::uint16_t portal_group_tag)
+  Policy(Registry& registry, Portal& place, Endpoint local, Endpoint peer)
       : registry_(registry),
-        portal_(local.to_string()),
+        place_(place),
+        local_(std::move(local)),
+        portal_(local_.to_string()),
         peer_(std::move(peer)),
-        portal_group_tag_(portal_group_tag) {}
+        portal_group_tag_(place.options.group_tag) {}
 
   Admission admit(const LoginIdentity& identity) override {
     Admission admission;
@@ -59,10 +62,17 @@ class LoginService::Policy final : public LoginPolicy {
     if (admission.status == LoginStatus::kSuccess && identity.tsih != 0) {
       admit_to_session(identity, admission);
     }
+    if (admission.status == LoginStatus::kSuccess && !identity.discovery) {
+      send_on(identity, admission);
+    }
     return admission;
   }
 
   const std::string& target_name() const noexcept { return target_name_; }
+  // The login has ended, well or not; its connection counts from now on.
+  void end() noexcept {
+    if (std::exchange(counted_, false)) --place_.logins;
+  }
   const std::string& portal() const noexcept { return portal_; }
   const Endpoint& peer() const noexcept { return peer_; }
   std::uint16_t portal_group_tag() const noexcept { return portal_group_tag_; }
@@ -109,7 +119,8 @@ class LoginService::Policy final : public LoginPolicy {
     } else if (options.redirect) {
       admission.status = options.redirect->permanent ? LoginStatus::kMovedPermanently
                                                      : LoginStatus::kMovedTemporarily;
-      admission.redirect_address = options.redirect->address;
+      const std::string& address = options.redirect->address;
+      admission.redirect_address = address.substr(0, address.find(','));  // Section 13.8.
     }
     admission.target_alias = options.alias;
     admission.chap_required = access.chap_required;
@@ -130,8 +141,28 @@ class LoginService::Policy final : public LoginPolicy {
     admission.session = found->second->options().parameters;
   }
 
+  // Further connections of a session as well: it spans the portals of a group.
+  void send_on(const LoginIdentity& identity, Admission& admission) {
+    std::string login = fmt::format("{} {} {} {}", identity.initiator_name, target_name_,
+                                    identity.isid.to_string(), identity.cid);
+    const TimePoint now = Executor::current().now();
+    Portal* const there = registry_.portals.destination(place_, local_, now);
+    if (there == nullptr) {
+      registry_.portals.arrived(place_, login);
+      ++place_.logins;
+      counted_ = true;
+      return;
+    }
+    admission.status = LoginStatus::kMovedTemporarily;
+    admission.redirect_address = known(Portals::address_of(*there, local_)).to_string();
+    registry_.portals.expect(*there, std::move(login), now);
+  }
+
   Registry& registry_;
+  Portal& place_;
+  Endpoint local_;
   std::string portal_;
+  bool counted_ = false;  // Among the logins there.
   Endpoint peer_;
   std::uint16_t portal_group_tag_;
   std::string target_name_;
@@ -140,11 +171,11 @@ class LoginService::Policy final : public LoginPolicy {
 
 // A connection's life ------------------------------------------------------------------------
 
-Task<void> LoginService::serve(std::unique_ptr<Stream> stream, std::uint16_t portal_group_tag) {
+Task<void> LoginService::serve(std::unique_ptr<Stream> stream, Portal* portal) {
   Executor& server_home = Executor::current();
   Connection connection(std::move(stream), registry_.limits);
   connection.states().transition(ConnectionState::kS3XptUp);  // T3
-  Placement placement = co_await log_in(connection, portal_group_tag);
+  Placement placement = co_await log_in(connection, portal);
   if (placement.link != nullptr) {
     Session& session = *placement.session;
     if (session.is_discovery()) {
@@ -162,6 +193,7 @@ Task<void> LoginService::serve(std::unique_ptr<Stream> stream, std::uint16_t por
   co_await connection.close();
   co_await SwitchTo(server_home);
   if (placement.executor != nullptr) --registry_.connections_on[placement.executor->index()];
+  if (placement.portal != nullptr) --placement.portal->connections;
   tell_end(connection, placement);
   const ConnectionTraffic& traffic = connection.traffic();
   registry_.counters.pdus_in += traffic.pdus_in;
@@ -260,8 +292,7 @@ Task<void> LoginService::hold_back(Endpoint peer) {
 }
 
 // Section 6.3. The link is null if the login failed; what there was to say has then been sent.
-Task<LoginService::Placement> LoginService::log_in(Connection& connection,
-                                                   std::uint16_t portal_group_tag) {
+Task<LoginService::Placement> LoginService::log_in(Connection& connection, Portal* portal) {
   make_room_for_login();
   Executor& home = connection.home();
   Attempt attempt{.connection = &connection};
@@ -275,7 +306,7 @@ Task<LoginService::Placement> LoginService::log_in(Connection& connection,
   };
   home.arm(attempt.timer);
 
-  Policy policy(registry_, connection.local(), connection.peer(), portal_group_tag);
+  Policy policy(registry_, *portal, connection.local(), connection.peer());
   const auto first_stat_sn = static_cast<std::uint32_t>(home.random().next());
   TargetLogin login(policy, target_challenges(), openssl_random(), first_stat_sn);
   Placement placement;
@@ -305,13 +336,16 @@ Task<LoginService::Placement> LoginService::log_in(Connection& connection,
   co_await connection.drain();
   home.disarm(attempt.timer);
   std::erase(attempts_, &attempt);
+  policy.end();
   const bool entered = placement.session != nullptr && placement.status == LoginStatus::kSuccess;
   if (entered) {
+    if (!placement.session->is_discovery()) placement.portal = portal;
     const bool in = co_await enter(connection, login, placement);
     static_cast<void>(in);
     co_return placement;
   }
-  ++registry_.counters.logins_failed;
+  const bool redirected = status_class(login.response().status) == 1;
+  ++(redirected ? registry_.counters.logins_redirected : registry_.counters.logins_failed);
   tell_failure(attempt, login, error);
   connection.states().transition(ConnectionState::kS1Free);  // T6, T7
   co_return placement;
@@ -335,7 +369,9 @@ void LoginService::tell_failure(const Attempt& attempt, TargetLogin& login, Erro
   }
   const LoginStatus status = login.response().status;
   if (status_class(status) == 1) {
-    return registry_.events.info(fmt::format("login of {} redirected", who));
+    const std::string_view text = login.response_text().c_str();
+    return registry_.events.info(
+        fmt::format("login of {} redirected to {}", who, text.substr(text.find('=') + 1)));
   }
   const std::string_view reason = name_of(status);
   const std::string& more = login.diagnosis();
@@ -578,6 +614,7 @@ Task<bool> LoginService::enter(Connection& connection, TargetLogin& login, Place
   const bool leading = login.identity().tsih == 0;
   placement.executor = &executor_for(session);
   ++registry_.connections_on[placement.executor->index()];
+  if (placement.portal != nullptr) ++placement.portal->connections;
   registry_.events.info(fmt::format("session {}: {}, {}", session.options().tsih,
                                     who_and_where(session.options(), connection.peer()),
                                     leading ? "begins" : "one more connection"));
@@ -588,8 +625,9 @@ Task<bool> LoginService::enter(Connection& connection, TargetLogin& login, Place
     connection.states().transition(ConnectionState::kS1Free);  // T7
     co_return false;
   }
+  const std::uint32_t portal = placement.portal != nullptr ? placement.portal->index : 0;
   const JoinedConnection placed = co_await invoke_on(
-      session.home(), session.join(connection, login.identity().cid, login.parameters()));
+      session.home(), session.join(connection, portal, login.identity().cid, login.parameters()));
   if (placed.link == nullptr) {
     placement.diagnosis = "the session has ended or is full";
     login.refuse(LoginStatus::kTooManyConnections, placement.diagnosis);

@@ -18,6 +18,7 @@
 #include "iscsi/login_brake.h"
 #include "iscsi/target_connection.h"
 #include "iscsi/target_fence.h"
+#include "iscsi/target_portals.h"
 #include "iscsi/target_server.h"
 #include "iscsi/target_session.h"
 
@@ -28,11 +29,6 @@ struct RegisteredTarget {
   KeyPreferences preferences;
   std::vector<ChapAlgorithm> chap_algorithms;
   bool removing = false;
-};
-
-struct Portal {
-  PortalOptions options;
-  std::unique_ptr<Listener> listener;
 };
 
 struct RegisteredDiscovery {
@@ -48,7 +44,7 @@ struct Registry {
   std::map<std::string, std::unique_ptr<RegisteredTarget>> targets;  // By lower-case name.
   RegisteredDiscovery discovery;
   std::map<std::uint16_t, std::shared_ptr<Session>> sessions;  // By TSIH.
-  std::vector<std::unique_ptr<Portal>> portals;
+  Portals portals;
   ServerLimits limits;
   ServerCounters counters;  // Of what has ended.
   std::uint32_t connections = 0;
@@ -65,8 +61,8 @@ class LoginService {
  public:
   LoginService(Registry& registry, SessionHost& host) : registry_(registry), host_(host) {}
 
-  // Serves one accepted connection from its first byte to its last.
-  Task<void> serve(std::unique_ptr<Stream> stream, std::uint16_t portal_group_tag);
+  // Serves one connection that `portal` has accepted from its first byte to its last.
+  Task<void> serve(std::unique_ptr<Stream> stream, Portal* portal);
   // Shuts every login in progress down.
   void interrupt();
   // Ends the discovery session that has been there for longest. False: there is none.
@@ -87,7 +83,8 @@ class LoginService {
   struct Placement {
     std::shared_ptr<Session> session;
     ConnectionLink* link = nullptr;
-    Executor* executor = nullptr;  // Where the connection counts.
+    Executor* executor = nullptr;  // Where the connection counts,
+    Portal* portal = nullptr;      // and there, too; null: for discovery.
     LoginStatus status = LoginStatus::kSuccess;
     std::string diagnosis;
   };
@@ -100,7 +97,7 @@ class LoginService {
   static constexpr std::size_t kDiscoveryShare = 16;  // One of so many connections.
   static constexpr std::size_t kMostDiscoveriesOfAddress = 64;
 
-  Task<Placement> log_in(Connection& connection, std::uint16_t portal_group_tag);
+  Task<Placement> log_in(Connection& connection, Portal* portal);
   Task<void> hold_back(Endpoint peer);
   static LoginOutcome take_request(TargetLogin& login, const IncomingPdu& pdu);
   void tell_failure(const Attempt& attempt, TargetLogin& login, Error error);

@@ -19,6 +19,8 @@ namespace {
 
 constexpr Duration kAcceptPause = std::chrono::milliseconds(50);  // After a failed accept.
 constexpr std::uint32_t kLargestQueueDepth = 4096;
+constexpr Duration kTrafficPeriod = std::chrono::seconds(5);
+constexpr Duration kLoginPause = std::chrono::milliseconds(100);
 
 class Server final : public TargetServer, public SessionHost {
  public:
@@ -33,6 +35,8 @@ class Server final : public TargetServer, public SessionHost {
   Task<Error> update_target(TargetOptions options, std::string* message) override;
   Task<Error> remove_target(std::string name) override;
   Error set_discovery(DiscoveryOptions options, std::string* message) override;
+  std::vector<PortalStatus> portals() const override { return registry_.portals.show(); }
+  Task<MovedConnections> move_connections(std::string member) override;
   Task<std::vector<SessionInfo>> sessions() override;
   Task<Error> drop_session(std::uint16_t tsih, SessionDrop drop) override;
   Task<Error> request_negotiation(std::uint16_t tsih, Duration within) override;
@@ -52,7 +56,12 @@ class Server final : public TargetServer, public SessionHost {
 
   static std::string access_problem(std::span<const AccessRecord> access);
   Task<void> accept_from(Portal* portal);
-  Task<void> serve(std::unique_ptr<Stream> stream, std::uint16_t group_tag);
+  Task<void> serve(std::unique_ptr<Stream> stream, Portal* portal);
+  Task<void> watch_traffic();
+  bool leaves(const Portal& portal);
+  Task<void> move_from(Gate* leaving, const Portal* portal, MovedConnections* moved);
+  Task<void> move_session(Gate* moving, std::shared_ptr<Session> session, const Portal* portal,
+                          MovedConnections* moved);
   std::expected<std::unique_ptr<RegisteredTarget>, std::string> check(TargetOptions options) const;
   Task<std::string> list_targets(std::string which, std::string initiator_name, Endpoint local,
                                  Endpoint peer, std::string session_target);
@@ -67,6 +76,8 @@ class Server final : public TargetServer, public SessionHost {
   Registry registry_;
   LoginService logins_;
   Gate accepting_;
+  Gate watching_;
+  Event stopping_;
   Gate resets_;
   Gate management_;  // Drops, which may wait for the initiator.
 };
@@ -77,15 +88,31 @@ Result<Endpoint> Server::add_portal(PortalOptions options) {
   if (registry_.shutting_down) return std::unexpected(Error::kClosed);
   Result<std::unique_ptr<Listener>> listener = home_.listen(options.listen);
   if (!listener) return std::unexpected(listener.error());
-  auto portal = std::make_unique<Portal>();
-  portal->options = std::move(options);
-  portal->listener = std::move(*listener);
-  const Endpoint local = portal->listener->local();
-  registry_.portals.push_back(std::move(portal));
+  const bool watched = registry_.portals.any_balances();
+  Portal& portal = registry_.portals.add(std::move(options), std::move(*listener));
+  if (!watched && portal.options.balances && watching_.enter()) spawn(watch_traffic());
   const bool entered = accepting_.enter();
   assert(entered);
-  spawn(accept_from(registry_.portals.back().get()));
-  return local;
+  spawn(accept_from(&portal));
+  return portal.local;
+}
+
+// Where logins are balanced: what moves where counts when nothing else tells portals apart.
+Task<void> Server::watch_traffic() {
+  const GateHold hold(watching_);
+  for (;;) {
+    const bool stopping = co_await stopping_.wait_until(home_.now() + kTrafficPeriod);
+    if (stopping) co_return;
+    std::vector<std::shared_ptr<Session>> all;
+    for (const auto& [tsih, session] : registry_.sessions) all.push_back(session);
+    std::vector<std::uint64_t> bytes(registry_.portals.all().size());
+    for (const auto& session : all) {
+      if (session->is_discovery()) continue;
+      const auto moved = co_await invoke_on(session->home(), session->new_traffic());
+      for (const Session::PortalTraffic& each : moved) bytes[each.portal] += each.bytes;
+    }
+    registry_.portals.note_traffic(bytes);
+  }
 }
 
 Task<void> Server::accept_from(Portal* portal) {
@@ -108,14 +135,14 @@ Task<void> Server::accept_from(Portal* portal) {
     }
     const bool entered = registry_.serving.enter();
     assert(entered);
-    spawn(serve(std::move(*stream), portal->options.group_tag));
+    spawn(serve(std::move(*stream), portal));
   }
 }
 
-Task<void> Server::serve(std::unique_ptr<Stream> stream, std::uint16_t group_tag) {
+Task<void> Server::serve(std::unique_ptr<Stream> stream, Portal* portal) {
   const GateHold hold(registry_.serving);
   ++registry_.connections;
-  co_await logins_.serve(std::move(stream), group_tag);
+  co_await logins_.serve(std::move(stream), portal);
   --registry_.connections;
 }
 
@@ -257,23 +284,21 @@ Task<std::string> Server::list_targets(std::string which, std::string initiator_
   co_return text;
 }
 
+// Appendix C would have all portals of a group named together. Members' portals that one of the
+// group's stands for are not: they come and go with their members, and who was told of them would
+// log in there past all balancing. A session finds them through the group's, one connection after
+// the other.
 void Server::describe_target(const RegisteredTarget& target, const Endpoint& local,
                              std::string& text) const {
   append_pair(text, "TargetName", target.options.name);
   const auto& groups = target.options.portal_groups;
-  for (const auto& portal : registry_.portals) {
+  for (const auto& portal : registry_.portals.all()) {
     const std::uint16_t tag = portal->options.group_tag;
     if (!groups.empty() && std::ranges::find(groups, tag) == groups.end()) continue;
-    const bool advertised = portal->options.advertised.has_value();
-    Endpoint address = portal->options.advertised.value_or(portal->listener->local());
-    if (!advertised && address.is_any()) {
-      // Whoever asks has reached us there; an address of the other family would be a guess.
-      if (address.is_ipv6() != local.is_ipv6()) continue;
-      const std::uint16_t port = address.port();
-      address = local;
-      address.set_port(port);
-    }
-    append_pair(text, "TargetAddress", address.to_string() + "," + std::to_string(tag));
+    if (registry_.portals.stands_behind_another(*portal)) continue;
+    const std::optional<Endpoint> address = Portals::address_of(*portal, local);
+    if (!address) continue;
+    append_pair(text, "TargetAddress", address->to_string() + "," + std::to_string(tag));
   }
 }
 
@@ -291,12 +316,70 @@ Task<SessionInfo> Server::inspect(std::shared_ptr<Session> session) {
   co_return info;
 }
 
+bool Server::leaves(const Portal& portal) {
+  return registry_.portals.destination(portal, portal.local, home_.now()) != nullptr;
+}
+
+Task<void> Server::move_session(Gate* moving, std::shared_ptr<Session> session,
+                                const Portal* portal, MovedConnections* moved) {
+  const GateHold hold(*moving);
+  const std::uint32_t asked = co_await invoke_on(
+      session->home(), session->ask_to_leave(portal->index, registry_.limits.logout_time));
+  moved->asked += asked;
+  if (asked == 0 || !leaves(*portal)) co_return;
+  const std::uint32_t dropped =
+      co_await invoke_on(session->home(), session->drop_portal(portal->index));
+  moved->dropped += dropped;
+}
+
+// Until nobody is left: a login that was let in before the member went may be in only later.
+Task<void> Server::move_from(Gate* leaving, const Portal* portal, MovedConnections* moved) {
+  const GateHold hold(*leaving);
+  const ServerLimits& limits = registry_.limits;
+  const TimePoint deadline = home_.now() + limits.logout_time + limits.login_timeout;
+  while (leaves(*portal) && !registry_.shutting_down && home_.now() < deadline) {
+    if (portal->connections == 0 && portal->logins == 0) co_return;
+    std::vector<std::shared_ptr<Session>> all;
+    for (const auto& [tsih, session] : registry_.sessions) all.push_back(session);
+    MovedConnections here;
+    Gate moving;
+    for (const auto& session : all) {
+      const bool entered = moving.enter();
+      assert(entered);
+      spawn(move_session(&moving, session, portal, &here));
+    }
+    all.clear();
+    co_await moving.close();
+    moved->asked += here.asked;
+    moved->dropped += here.dropped;
+    if (here.asked == 0) co_await stopping_.wait_until(home_.now() + kLoginPause);
+  }
+}
+
+Task<MovedConnections> Server::move_connections(std::string member) {
+  MovedConnections moved;
+  if (!management_.enter()) co_return moved;
+  const GateHold hold(management_);
+  Gate leaving;
+  for (const auto& portal : registry_.portals.all()) {
+    if (portal->options.member != member || member.empty()) continue;
+    const bool entered = leaving.enter();
+    assert(entered);
+    spawn(move_from(&leaving, portal.get(), &moved));
+  }
+  co_await leaving.close();
+  co_return moved;
+}
+
 Task<std::vector<SessionInfo>> Server::sessions() {
   std::vector<std::shared_ptr<Session>> all;
   for (const auto& [tsih, session] : registry_.sessions) all.push_back(session);
   std::vector<SessionInfo> infos;
   for (const auto& session : all) {
     SessionInfo info = co_await invoke_on(session->home(), inspect(session));
+    for (ConnectionInfo& each : info.connections) {
+      each.member = registry_.portals.all()[each.portal]->options.member;
+    }
     infos.push_back(std::move(info));
   }
   co_return infos;
@@ -359,7 +442,8 @@ Task<void> Server::end_one(Gate* ending, std::shared_ptr<Session> session) {
 
 Task<void> Server::shutdown() {
   registry_.shutting_down = true;
-  for (const auto& portal : registry_.portals) portal->listener->shutdown();
+  stopping_.set();
+  for (const auto& portal : registry_.portals.all()) portal->listener->shutdown();
   co_await accepting_.close();
   logins_.interrupt();
   co_await resets_.close();
@@ -377,6 +461,7 @@ Task<void> Server::shutdown() {
   }
   co_await ending.close();
   co_await management_.close();
+  co_await watching_.close();
   co_await registry_.serving.close();
   registry_.targets.clear();
 }

@@ -33,6 +33,18 @@ struct PortalOptions {
   Endpoint listen;
   std::optional<Endpoint> advertised;  // What SendTargets names; the local address otherwise.
   std::uint16_t group_tag = 1;
+  std::string member;     // Whose it is; empty: the group's.
+  bool balances = false;  // Of the group's: logins go on to members' portals of the same tag.
+  // Of a member's: whether it takes logins now; otherwise they go on to another. Empty: always.
+  // Called on executor 0, often.
+  std::function<bool()> takes_logins;
+};
+
+struct PortalStatus {
+  Endpoint listen;
+  std::uint32_t connections = 0;   // Of sessions other than for discovery.
+  std::uint64_t recent_bytes = 0;  // In the last five seconds; counted where some portal balances.
+  bool takes_logins = false;       // As far as others do, they go on to another.
 };
 
 struct ChapCredential {
@@ -89,12 +101,17 @@ struct ServerLimits {
   Duration nop_in_interval = std::chrono::seconds(15);  // 0: none. Sent when a connection is idle.
   Duration nop_in_timeout = std::chrono::seconds(15);
   Duration send_stall_timeout = std::chrono::seconds(60);  // A peer that reads nothing.
+  // Whole seconds, at most kLongestLogoutTime: what initiators have to leave a portal in when its
+  // member goes.
+  Duration logout_time = std::chrono::seconds(15);
 };
 
 struct ConnectionInfo {
   std::uint16_t cid = 0;
   std::string initiator_address;
   std::string target_address;
+  std::uint32_t portal = 0;  // Where it came to, in the order in which portals were added.
+  std::string member;        // Whose portal that is; empty: the group's.
   unsigned executor = 0;
   std::string state;  // RFC 7143 section 8.1: "S7:LOGGED_IN" …
   bool header_digest = false;
@@ -121,6 +138,7 @@ struct ServerCounters {
   std::uint64_t connections_accepted = 0;
   std::uint64_t logins_succeeded = 0;
   std::uint64_t logins_failed = 0;
+  std::uint64_t logins_redirected = 0;
   std::uint64_t pdus_in = 0;
   std::uint64_t pdus_out = 0;
   std::uint64_t commands = 0;
@@ -141,6 +159,11 @@ struct SessionDrop {
   Duration logout_time{0};
 };
 inline constexpr Duration kLongestLogoutTime = std::chrono::minutes(5);
+
+struct MovedConnections {
+  std::uint32_t asked = 0;
+  std::uint32_t dropped = 0;  // Of these: had not left in time.
+};
 
 enum class EventSeverity : std::uint8_t { kInfo, kWarning };
 
@@ -168,6 +191,13 @@ class TargetServer {
 
   // For discovery sessions to come; before, anybody may begin one. kInvalid as above.
   virtual Error set_discovery(DiscoveryOptions options, std::string* message) = 0;
+
+  // In the order in which they were added.
+  virtual std::vector<PortalStatus> portals() const = 0;
+  // Asks for the logout of what stands on a member's portals, as far as logins there go on to
+  // others, and drops what has not left within the limits' logout_time. Whoever logs in again is
+  // sent to another portal.
+  virtual Task<MovedConnections> move_connections(std::string member) = 0;
 
   virtual Task<std::vector<SessionInfo>> sessions() = 0;
   // kNotFound: there is no such session, or no such connection in it.

@@ -88,8 +88,8 @@ Task<void> Session::start(std::shared_ptr<Session> session) {
 
 // Connections --------------------------------------------------------------------------------
 
-Task<JoinedConnection> Session::join(Connection& connection, std::uint16_t cid,
-                                     NegotiatedParameters parameters) {
+Task<JoinedConnection> Session::join(Connection& connection, std::uint32_t portal,
+                                     std::uint16_t cid, NegotiatedParameters parameters) {
   if (states_.state() != SessionState::kQ2Active && expected_ > 0) --expected_;
   const bool twice =
       std::ranges::any_of(links_, [cid](const auto& each) { return each->cid == cid; });
@@ -100,6 +100,7 @@ Task<JoinedConnection> Session::join(Connection& connection, std::uint16_t cid,
   link->connection = &connection;
   link->home = &connection.home();
   link->cid = cid;
+  link->portal = portal;
   link->parameters = parameters.connection;
   link->initiator_address = connection.peer().to_string();
   link->target_address = connection.local().to_string();
@@ -193,7 +194,7 @@ Task<void> Session::end(bool announced) {
       send_event(*link, AsyncEventCode::kSessionDrop, 0, 0);
       break;  // Once a session.
     }
-    co_await wait_for_logouts({}, home_.now() + kAnnouncementTime);
+    co_await wait_for_logouts(of_cid({}), home_.now() + kAnnouncementTime);
   }
   closing_ = true;
   for (const auto& link : links_) break_off(*link);
@@ -257,6 +258,7 @@ SessionInfo Session::info() const {
     info.connections.push_back({.cid = link->cid,
                                 .initiator_address = link->initiator_address,
                                 .target_address = link->target_address,
+                                .portal = link->portal,
                                 .executor = link->home->index(),
                                 .header_digest = link->parameters.header_digest,
                                 .data_digest = link->parameters.data_digest});
@@ -276,6 +278,21 @@ Task<Session::ConnectionTrafficInfo> Session::traffic_of(std::uint16_t cid) {
 Task<Session::ConnectionTrafficInfo> Session::ask_connection(Connection* connection) {
   co_return ConnectionTrafficInfo{.state = std::string(name_of(connection->states().state())),
                                   .traffic = connection->traffic()};
+}
+
+Task<std::vector<Session::PortalTraffic>> Session::new_traffic() {
+  std::vector<std::uint16_t> cids;
+  for (const auto& link : links_) cids.push_back(link->cid);
+  std::vector<PortalTraffic> list;
+  for (const std::uint16_t cid : cids) {
+    const ConnectionTrafficInfo info = co_await traffic_of(cid);
+    ConnectionLink* const link = find_link(cid);
+    const std::uint64_t bytes = info.traffic.bytes_in + info.traffic.bytes_out;
+    if (link == nullptr || bytes < link->told_bytes) continue;
+    list.push_back(
+        {.portal = link->portal, .bytes = bytes - std::exchange(link->told_bytes, bytes)});
+  }
+  co_return list;
 }
 
 Task<ServerCounters> Session::live_counters() {

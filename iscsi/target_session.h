@@ -35,6 +35,7 @@ struct ConnectionLink {
   Connection* connection = nullptr;
   Executor* home = nullptr;  // The connection's.
   std::uint16_t cid = 0;
+  std::uint32_t portal = 0;  // Where it came to, by its index.
   ConnectionParameters parameters;
   std::string initiator_address;
   std::string target_address;
@@ -45,7 +46,8 @@ struct ConnectionLink {
   std::uint32_t exp_stat_sn = 0;  // … what the initiator has received.
   std::uint32_t tasks = 0;
   std::size_t sent_unseen = 0;  // Bytes sent across since the connection's room was last asked for.
-  unsigned pins = 0;            // Coroutines of the session that use the connection.
+  std::uint64_t told_bytes = 0;  // Of its traffic, by new_traffic().
+  unsigned pins = 0;             // Coroutines of the session that use the connection.
   // Reads while memory is scarce: bytes of them that are not queued yet, who waits for a turn,
   // and whether nothing was queued when the connection was last asked; see take_share().
   std::size_t share_taken = 0;
@@ -117,7 +119,7 @@ class Session : public std::enable_shared_from_this<Session> {
   Task<bool> make_place_for(std::uint16_t cid);
   Task<void> expected_did_not_come();
   // Adds a connection that has logged in. The link is null if the session is ending, or full.
-  Task<JoinedConnection> join(Connection& connection, std::uint16_t cid,
+  Task<JoinedConnection> join(Connection& connection, std::uint32_t portal, std::uint16_t cid,
                               NegotiatedParameters parameters);
   // The connection's reader has ended: its tasks are aborted, and afterwards the session does not
   // know it any more. Bounded. The link is gone when this ends.
@@ -132,6 +134,10 @@ class Session : public std::enable_shared_from_this<Session> {
   Task<bool> ask_to_log_out(std::optional<std::uint16_t> cid, Duration time);
   // Announces that a connection will be dropped, and drops it. False: there is none.
   Task<bool> drop_connection(std::uint16_t cid);
+  // The same for each that came to this portal; how many these were.
+  Task<std::uint32_t> drop_portal(std::uint32_t portal);
+  // Asks the initiator to log those out, and waits as above; how many were asked.
+  Task<std::uint32_t> ask_to_leave(std::uint32_t portal, Duration time);
   // Asks for a text negotiation on every connection.
   Task<void> request_negotiation(Duration within);
   // Ends the session: no command of it runs or will run any more when this ends. Bounded.
@@ -145,6 +151,12 @@ class Session : public std::enable_shared_from_this<Session> {
     ConnectionTraffic traffic;
   };
   Task<ConnectionTrafficInfo> traffic_of(std::uint16_t cid);
+  struct PortalTraffic {
+    std::uint32_t portal = 0;
+    std::uint64_t bytes = 0;
+  };
+  // What each connection has moved since this was last asked.
+  Task<std::vector<PortalTraffic>> new_traffic();
   Task<ServerCounters> live_counters();
   std::uint64_t task_management_count() const noexcept { return task_management_count_; }
   std::uint64_t command_count() const noexcept { return command_count_; }
@@ -273,7 +285,9 @@ class Session : public std::enable_shared_from_this<Session> {
   void abandon_lingering(const std::function<bool(ScsiTask&)>& concerned);
   Task<void> abort_tasks_of(const ConnectionLink* link);
   Task<void> abort_task(Gate* aborting, std::uint64_t lun, std::uint64_t tag);
-  Task<void> wait_for_logouts(std::optional<std::uint16_t> cid, TimePoint deadline);
+  using Concerned = std::function<bool(const ConnectionLink& link)>;
+  static Concerned of_cid(std::optional<std::uint16_t> cid);
+  Task<void> wait_for_logouts(Concerned concerned, TimePoint deadline);
 
   SessionHost& host_;
   Executor& home_;

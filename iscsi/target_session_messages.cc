@@ -118,12 +118,16 @@ void Session::tell_drop(std::uint16_t cid) {
   }
 }
 
+// One connection, or all.
+Session::Concerned Session::of_cid(std::optional<std::uint16_t> cid) {
+  return [cid](const ConnectionLink& link) { return cid.value_or(link.cid) == link.cid; };
+}
+
 // Until they have ended; what arrives meanwhile is served, a logout above all.
-Task<void> Session::wait_for_logouts(std::optional<std::uint16_t> cid, TimePoint deadline) {
-  const auto there = [this, cid] {
-    return std::ranges::any_of(links_, [cid](const auto& link) {
-      return !link->ended && cid.value_or(link->cid) == link->cid;
-    });
+Task<void> Session::wait_for_logouts(Concerned concerned, TimePoint deadline) {
+  const auto there = [&] {
+    return std::ranges::any_of(links_,
+                               [&](const auto& link) { return !link->ended && concerned(*link); });
   };
   while (there()) {
     const bool woken = co_await changed_.wait_until(deadline);
@@ -139,8 +143,34 @@ Task<bool> Session::ask_to_log_out(std::optional<std::uint16_t> cid, Duration ti
     if (!answers(*link) || (cid && link->cid != *cid)) continue;
     send_event(*link, AsyncEventCode::kLogoutRequest, 0, static_cast<std::uint16_t>(seconds));
   }
-  co_await wait_for_logouts(cid, home_.now() + time);
+  co_await wait_for_logouts(of_cid(cid), home_.now() + time);
   co_return true;
+}
+
+Task<std::uint32_t> Session::ask_to_leave(std::uint32_t portal, Duration time) {
+  if (is_discovery()) co_return 0;
+  const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(time).count();
+  const Concerned there = [portal](const ConnectionLink& link) { return link.portal == portal; };
+  std::uint32_t asked = 0;
+  for (const auto& link : links_) {
+    if (!answers(*link) || !there(*link)) continue;
+    send_event(*link, AsyncEventCode::kLogoutRequest, 0, static_cast<std::uint16_t>(seconds));
+    ++asked;
+  }
+  if (asked != 0) co_await wait_for_logouts(there, home_.now() + time);
+  co_return asked;
+}
+
+Task<std::uint32_t> Session::drop_portal(std::uint32_t portal) {
+  std::uint32_t dropped = 0;
+  for (;;) {
+    const auto left = std::ranges::find_if(
+        links_, [portal](const auto& link) { return !link->ended && link->portal == portal; });
+    if (left == links_.end()) co_return dropped;
+    const std::uint16_t cid = (*left)->cid;
+    const bool there = co_await drop_connection(cid);
+    if (there) ++dropped;
+  }
 }
 
 Task<bool> Session::drop_connection(std::uint16_t cid) {
@@ -152,7 +182,7 @@ Task<bool> Session::drop_connection(std::uint16_t cid) {
     if (only) send_event(*link, AsyncEventCode::kConnectionDrop, cid, 0);
     if (!only) tell_drop(cid);
     ++link->pins;
-    co_await wait_for_logouts(cid, home_.now() + kAnnouncementTime);
+    co_await wait_for_logouts(of_cid(cid), home_.now() + kAnnouncementTime);
     unpin(*link);
   }
   break_off(*link);

@@ -6,6 +6,10 @@
 
 #include <fmt/core.h>
 
+#include <algorithm>
+#include <array>
+#include <functional>
+
 #include "rig.h"
 #include "seeds.h"
 
@@ -201,6 +205,86 @@ Task<void> drop_the_session(Rig& rig, InitiatorSession& session) {
     rig.clients().complain(fmt::format("drop_session: {}", describe(error)));
 }
 
+// --- Members ------------------------------------------------------------------------------------
+
+constexpr std::uint16_t kGroupPort = 3270;
+constexpr std::uint16_t kGroupTag = 2;
+
+struct Members {
+  std::array<bool, 3> take{true, true, true};
+
+  static std::string name(std::size_t member) { return fmt::format("m{}", member); }
+};
+
+void open_members_portals(Rig& rig, Members* members) {
+  const auto listen = [](std::size_t more) {
+    return Endpoint::ipv4(0x7F000001, static_cast<std::uint16_t>(kGroupPort + more));
+  };
+  bool opened = rig.server()
+                    .add_portal({.listen = listen(0), .group_tag = kGroupTag, .balances = true})
+                    .has_value();
+  for (std::size_t member = 0; member < members->take.size(); ++member) {
+    const auto portal = rig.server().add_portal(
+        {.listen = listen(member + 1),
+         .group_tag = kGroupTag,
+         .member = Members::name(member),
+         .takes_logins = [members, member] { return members->take[member]; }});
+    opened = opened && portal.has_value();
+  }
+  if (!opened) rig.clients().complain("add_portal failed");
+}
+
+// Members go and come back, and perhaps a connection is cut while others move.
+Task<void> members_come_and_go(Rig& rig, Members* members, bool cuts, Gate& gate) {
+  const GateHold hold(gate);
+  for (int count = 0; count < 8; ++count) {
+    co_await pause(rig, 15'000);
+    const std::size_t member = rig.random().below(members->take.size());
+    members->take[member] = !members->take[member];
+    sim::World& world = rig.world();
+    if (cuts && rig.random().chance(0.3) && world.stream_count() != 0) {
+      world.reset_stream(rig.random().below(world.stream_count()));
+    }
+    if (members->take[member]) continue;
+    const auto moved = co_await rig.server().move_connections(Members::name(member));
+    if (moved.dropped == 0 || cuts) continue;
+    rig.clients().complain(fmt::format("{} connections of {} had to be dropped", moved.dropped,
+                                       Members::name(member)));
+  }
+}
+
+Task<void> play_with_members(Rig& rig, std::uint32_t connections, bool cuts) {
+  Members members;
+  open_members_portals(rig, &members);
+  InitiatorOptions options = random_session(rig, connections);
+  options.endpoint.set_port(kGroupPort);
+  std::unique_ptr<InitiatorSession> session = co_await log_in(rig, std::move(options));
+  if (session == nullptr) co_return;
+  Gate gate;
+  if (enter(gate)) spawn(members_come_and_go(rig, &members, cuts, gate));
+  for (std::uint32_t index = 0; index < 6 && enter(gate); ++index) {
+    spawn(rig.clients().client(*session, 40, false, gate));
+  }
+  co_await gate.close();
+  if (!rig.clients().failed()) co_await rig.clients().flush_once(*session, false);
+  if (!rig.clients().failed()) co_await rig.clients().read_everything(*session);
+  if (!session->up()) rig.clients().complain("the session is down at the end");
+  // The rig's own portal comes first, then the group's.
+  const std::vector<iscsi::PortalStatus> portals = rig.server().portals();
+  for (std::size_t member = 0; member < members.take.size(); ++member) {
+    const bool any = std::ranges::any_of(members.take, std::identity());
+    if (members.take[member] || !any || portals[member + 2].connections == 0) continue;
+    rig.clients().complain(fmt::format("{} connections are left on the portal of {}, which is gone",
+                                       portals[member + 2].connections, Members::name(member)));
+  }
+  co_await session->close();
+}
+
+std::string run_with_members(std::uint64_t seed, bool cuts) {
+  Rig rig(random_rig(seed));
+  return rig.run([&] { return play_with_members(rig, connections_of(seed), cuts); });
+}
+
 }  // namespace
 
 TEST_CASE("1, 2, 4 and 8 connections, random parameters: data are right", "[sim][mcs]") {
@@ -257,6 +341,16 @@ TEST_CASE("The target drops the session under load: it logs in again", "[sim][mc
             return run_scenario(seed,
                                 {.connections = connections_of(seed), .trouble = drop_the_session});
           }) == 0);
+}
+
+TEST_CASE("Members come and go under load: connections move, nothing lost", "[sim][mcs]") {
+  REQUIRE(run_seeds("members come and go", 40,
+                    [](std::uint64_t seed) { return run_with_members(seed, false); }) == 0);
+}
+
+TEST_CASE("Connections are cut while they leave a member: nothing lost", "[sim][mcs]") {
+  REQUIRE(run_seeds("connections cut while they move", 40,
+                    [](std::uint64_t seed) { return run_with_members(seed, true); }) == 0);
 }
 
 TEST_CASE("A seed repeats its run to the last decision", "[sim]") {
