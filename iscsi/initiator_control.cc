@@ -9,6 +9,7 @@
 #include "iscsi/initiator_await.h"
 #include "iscsi/initiator_session.h"
 #include "iscsi/text.h"
+#include "runtime/known.h"
 
 namespace sandbay::iscsi {
 namespace {
@@ -353,9 +354,9 @@ void InitiatorSessionImpl::async_message(InitiatorConnection& connection, AsyncN
   if (closing_ || path.connection.get() != &connection) return;
   switch (notice.event) {
     case AsyncEventCode::kLogoutRequest:
-      if (path.state != InitiatorConnectionState::kLoggedIn || !gate_.enter()) return;
-      set_state(path, InitiatorConnectionState::kLogoutRequested);
-      spawn(answer_logout_request(path.index, std::chrono::seconds(notice.parameters[2])));
+      path.logout_time = std::chrono::seconds(notice.parameters[2]);
+      // It may come while the login that made the connection has yet to end here.
+      if (path.state == InitiatorConnectionState::kLoggedIn) begin_logout(path);
       return;
     case AsyncEventCode::kConnectionDrop:
       for (const auto& other : paths_) {
@@ -377,6 +378,13 @@ void InitiatorSessionImpl::async_message(InitiatorConnection& connection, AsyncN
     default:
       return;
   }
+}
+
+void InitiatorSessionImpl::begin_logout(Path& path) {
+  const Duration time = known(std::exchange(path.logout_time, std::nullopt));
+  if (!gate_.enter()) return;
+  set_state(path, InitiatorConnectionState::kLogoutRequested);
+  spawn(answer_logout_request(path.index, time));
 }
 
 // Section 11.9.1, event 1: logs the connection out, and it is made again later. What the target has

@@ -133,6 +133,7 @@ Task<std::expected<InitiatorLoginResult, LoginFailure>> InitiatorSessionImpl::lo
 Task<Error> InitiatorSessionImpl::adopt(Path& path, InitiatorLoginResult result) {
   assert(path.connection == nullptr && path.in_flight == 0);
   path.parameters = result.parameters;
+  path.logout_time.reset();
   path.connection = std::make_unique<InitiatorConnection>(InitiatorConnection::Place{
       .events = *this,
       .session_home = home_,
@@ -269,13 +270,19 @@ Task<bool> InitiatorSessionImpl::clean_up(Path& path) {
 }
 
 void InitiatorSessionImpl::plug_holes(const Path& path) {
-  if (usable_.empty()) return;
-  InitiatorConnection* over = usable_.front()->connection.get();
+  // One that is asked to log out does, too: it is still heard, and nobody else would fill them.
+  const auto asked = [](const auto& each) {
+    return each->state == InitiatorConnectionState::kLogoutRequested;
+  };
+  const auto leaving = std::ranges::find_if(paths_, asked);
+  if (usable_.empty() && leaving == paths_.end()) return;
+  const Path& filling = usable_.empty() ? **leaving : *usable_.front();
+  InitiatorConnection* over = filling.connection.get();
   const std::uint32_t next = next_cmd_sn_.load(std::memory_order_relaxed);
   for (std::uint32_t cmd_sn = exp_cmd_sn_; cmd_sn != next; ++cmd_sn) {
     std::uint8_t& sent_on = sequence_path_[cmd_sn % kSequenceRing];
     if (sent_on != path.index) continue;
-    sent_on = static_cast<std::uint8_t>(usable_.front()->index);
+    sent_on = static_cast<std::uint8_t>(filling.index);
     if (&over->executor() == &home_) {
       over->plug(cmd_sn);
     } else {

@@ -237,6 +237,7 @@ void InitiatorSessionImpl::set_state(Path& path, InitiatorConnectionState to) {
     usable_.insert(place, &path);
   }
   moved_.notify_all();
+  if (to == InitiatorConnectionState::kLoggedIn && path.logout_time) begin_logout(path);
 }
 
 // The connection will not answer any more; what it held comes back one by one.

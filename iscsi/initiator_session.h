@@ -11,6 +11,7 @@
 #include <atomic>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "iscsi/initiator.h"
@@ -95,6 +96,7 @@ class InitiatorSessionImpl final : public InitiatorSession, private InitiatorCon
     std::uint64_t pdus_before = 0;
     std::uint32_t exp_stat_sn = 0;
     TimePoint down_since{};
+    std::optional<Duration> logout_time;  // The target wants its logout within that.
   };
 
   // InitiatorConnectionEvents
@@ -126,6 +128,7 @@ class InitiatorSessionImpl final : public InitiatorSession, private InitiatorCon
   Task<Result<LogoutResult>> log_out(Path& over, LogoutReason reason, std::uint16_t cid);
   Task<void> keep_alive();
   Task<void> ping_path(std::uint32_t index);
+  void begin_logout(Path& path);
   Task<void> answer_logout_request(std::uint32_t index, Duration time);
 
   // initiator_recovery.cc

@@ -41,6 +41,7 @@ struct ConnectionLink {
   std::string target_address;
   bool ended = false;             // Nothing is sent on it or taken from it any more.
   bool dropped = false;           // By us, for what it did.
+  bool asked = false;             // To log out, by ask_to_leave().
   bool leaving = false;           // Logging out: nothing is taken from it any more.
   bool heard = false;             // A PDU has come; until then nothing is known about …
   std::uint32_t exp_stat_sn = 0;  // … what the initiator has received.
@@ -134,9 +135,10 @@ class Session : public std::enable_shared_from_this<Session> {
   Task<bool> ask_to_log_out(std::optional<std::uint16_t> cid, Duration time);
   // Announces that a connection will be dropped, and drops it. False: there is none.
   Task<bool> drop_connection(std::uint16_t cid);
-  // The same for each that came to this portal; how many these were.
+  // The same for each that came to this portal and was asked to leave; how many these were.
   Task<std::uint32_t> drop_portal(std::uint32_t portal);
-  // Asks the initiator to log those out, and waits as above; how many were asked.
+  // Asks the initiator to log out what came to this portal, and waits for that; how many were
+  // asked.
   Task<std::uint32_t> ask_to_leave(std::uint32_t portal, Duration time);
   // Asks for a text negotiation on every connection.
   Task<void> request_negotiation(Duration within);

@@ -150,10 +150,13 @@ Task<bool> Session::ask_to_log_out(std::optional<std::uint16_t> cid, Duration ti
 Task<std::uint32_t> Session::ask_to_leave(std::uint32_t portal, Duration time) {
   if (is_discovery()) co_return 0;
   const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(time).count();
-  const Concerned there = [portal](const ConnectionLink& link) { return link.portal == portal; };
+  const Concerned there = [portal](const ConnectionLink& link) {
+    return link.portal == portal && link.asked;
+  };
   std::uint32_t asked = 0;
   for (const auto& link : links_) {
-    if (!answers(*link) || !there(*link)) continue;
+    if (!answers(*link) || link->portal != portal) continue;
+    link->asked = true;
     send_event(*link, AsyncEventCode::kLogoutRequest, 0, static_cast<std::uint16_t>(seconds));
     ++asked;
   }
@@ -164,8 +167,9 @@ Task<std::uint32_t> Session::ask_to_leave(std::uint32_t portal, Duration time) {
 Task<std::uint32_t> Session::drop_portal(std::uint32_t portal) {
   std::uint32_t dropped = 0;
   for (;;) {
-    const auto left = std::ranges::find_if(
-        links_, [portal](const auto& link) { return !link->ended && link->portal == portal; });
+    const auto left = std::ranges::find_if(links_, [portal](const auto& link) {
+      return !link->ended && link->portal == portal && link->asked;
+    });
     if (left == links_.end()) co_return dropped;
     const std::uint16_t cid = (*left)->cid;
     const bool there = co_await drop_connection(cid);
