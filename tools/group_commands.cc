@@ -37,6 +37,8 @@ void show(const Settings& settings) {
     if (portal.at("group_tag").get<int>() != 1) {
       portals += fmt::format(" (group {})", portal.at("group_tag").get<int>());
     }
+    const auto member = portal.at("member").get<std::string>();
+    if (!member.empty()) portals += fmt::format(" (of {})", member);
   }
   fmt::print("{}", facts({
                        {"name", group.at("name").get<std::string>()},

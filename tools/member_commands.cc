@@ -82,6 +82,16 @@ void print(const json& member) {
                human_size(set.at("free")), why.empty() ? text_of(set.at("state")) : why});
   }
   if (!table.empty()) fmt::print("\n{}", table.text());
+  Table portals({{"PORTAL"}, {"TAG", kRight}, {"CONNECTIONS", kRight}, {"LOGINS"}});
+  for (const json& portal : member.at("portals")) {
+    const std::string advertised = text_of(portal.at("advertised"));
+    portals.add({advertised.empty()
+                     ? text_of(portal.at("listen"))
+                     : fmt::format("{} (as {})", text_of(portal.at("listen")), advertised),
+                 portal.at("group_tag").dump(), portal.at("connections").dump(),
+                 portal.at("takes_logins").get<bool>() ? "taken" : "sent to other portals"});
+  }
+  if (!portals.empty()) fmt::print("\n{}", portals.text());
 }
 
 void show(const Settings& settings, const MemberArguments& arguments) {

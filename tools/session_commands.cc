@@ -14,16 +14,20 @@ namespace {
 
 using nlohmann::json;
 
-// Where a session's connections come from: "192.0.2.7:51110", and with more than one their CIDs:
-// "192.0.2.7:51110 (CID 0), 192.0.2.7:51112 (CID 1)".
+// Where a session's connections come from, and with more than one their CIDs; and whose portal they
+// came to: "192.0.2.7:51110", "192.0.2.7:51110 (CID 0, array2), 192.0.2.7:51112 (CID 1, array1)".
 std::string peers_of(const json& session) {
   std::string peers;
   for (const json& connection : session.at("connections")) {
     if (!peers.empty()) peers += ", ";
     peers += connection.at("initiator_address").get<std::string>();
+    std::string more;
     if (session.at("connections").size() > 1) {
-      peers += fmt::format(" (CID {})", connection.at("cid").get<int>());
+      more = fmt::format("CID {}", connection.at("cid").get<int>());
     }
+    const auto member = connection.at("member").get<std::string>();
+    if (!member.empty()) more += (more.empty() ? "" : ", ") + member;
+    if (!more.empty()) peers += fmt::format(" ({})", more);
   }
   return peers;
 }

@@ -8,7 +8,6 @@
 #include <algorithm>
 #include <set>
 
-#include "group/listening.h"
 #include "group/place.h"
 #include "group/role.h"
 #include "group/running_group.h"
@@ -477,21 +476,6 @@ Task<RunningGroup::Outcome> RunningGroup::register_targets() {
     }
   }
   co_return Outcome{};
-}
-
-RunningGroup::Outcome RunningGroup::open_portals() {
-  for (const PortalConfiguration& portal : configuration_.portals) {
-    const auto endpoint = server_->add_portal(
-        {.listen = portal.listen, .advertised = portal.advertised, .group_tag = portal.group_tag});
-    if (!endpoint) {
-      return std::unexpected(
-          cannot_listen("portal", portal.listen, endpoint.error(), "listen or --portal"));
-    }
-    portals_.push_back({.listen = endpoint->to_string(),
-                        .advertised = portal.advertised ? portal.advertised->to_string() : "",
-                        .group_tag = portal.group_tag});
-  }
-  return {};
 }
 
 namespace {

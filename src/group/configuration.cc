@@ -38,18 +38,6 @@ void note(TableReader& reader, std::string_view key, const std::optional<std::st
   if (error) reader.mistake(key, *error);
 }
 
-std::optional<Endpoint> endpoint(TableReader& reader, std::string_view key,
-                                 std::uint16_t default_port) {
-  const auto text = reader.string(key);
-  if (!text) return std::nullopt;
-  const auto parsed = Endpoint::parse(*text, default_port);
-  if (parsed) return *parsed;
-  reader.mistake(key, fmt::format("\"{}\" is not an address; write one such as 127.0.0.1:{} or "
-                                  "[::1]:{}",
-                                  *text, default_port, default_port));
-  return std::nullopt;
-}
-
 void read_group(const Value* section, Reading& reading) {
   TableReader reader(*section, "group", reading.mistakes);
   Configuration& result = reading.result;
@@ -112,33 +100,13 @@ void read_limits(const Value* section, Reading& reading) {
   }
   time("nop_in_timeout", seconds(1), limits.nop_in_timeout);
   time("send_stall_timeout", seconds(1), limits.send_stall_timeout);
-  reader.finish();
-}
-
-void read_portal(const Value& section, std::string path, Reading& reading) {
-  TableReader reader(section, std::move(path), reading.mistakes);
-  PortalConfiguration portal{.line = section.line};
-  reader.require("listen", "an address such as \"127.0.0.1:3260\"");
-  if (const auto listen = endpoint(reader, "listen", kDefaultPortalPort)) {
-    portal.listen = *listen;
-    const bool taken =
-        listen->port() != 0 && std::ranges::any_of(reading.result.portals, [&](const auto& other) {
-          return other.listen == *listen;
-        });
-    if (taken) {
-      reader.mistake("listen", fmt::format("{} is the address of another portal; give each its own",
-                                           listen->to_string()));
+  if (const auto value = reader.duration("logout_time", seconds(1), iscsi::kLongestLogoutTime)) {
+    limits.logout_time = *value;
+    if (*value % seconds(1) != Duration::zero()) {
+      reader.mistake("logout_time", "is told in whole seconds; write one such as \"15s\"");
     }
   }
-  portal.advertised = endpoint(reader, "advertised", kDefaultPortalPort);
-  if (portal.advertised && portal.advertised->is_any()) {
-    reader.mistake("advertised", "is no address that an initiator can reach; write a real one");
-  }
-  if (const auto tag = reader.integer("group_tag", 1, 65535)) {
-    portal.group_tag = static_cast<std::uint16_t>(*tag);
-  }
   reader.finish();
-  reading.result.portals.push_back(portal);
 }
 
 std::vector<AccessConfiguration> read_access(TableReader& owner, Reading& reading) {
@@ -553,15 +521,12 @@ void read_document(const Value& document, Reading& reading) {
   if (const Value* section = reader.table("limits")) read_limits(section, reading);
   if (const Value* section = reader.table("discovery")) read_discovery(section, reading);
   reader.require("portal", "at least one section [[portal]] with listen");
-  std::size_t index = 0;
-  for (const Value* section : reader.tables("portal")) {
-    read_portal(*section, fmt::format("portal[{}]", ++index), reading);
-  }
+  read_portals(reader, "", reading.mistakes, reading.result);
   read_hardware(reader, reading.mistakes, reading.result.hardware);
   read_members(reader, reading.mistakes, reading.result);
   read_lead(reader, reading.folder, reading.mistakes, reading.result);
   read_pools(reader, reading);
-  index = 0;
+  std::size_t index = 0;
   for (const Value* section : reader.tables("target")) {
     read_target(*section, fmt::format("target[{}]", ++index), reading);
   }
@@ -570,13 +535,7 @@ void read_document(const Value& document, Reading& reading) {
     read_volume(*section, fmt::format("volume[{}]", ++index), reading);
   }
   reader.finish();
-  index = 0;
-  for (const PortalConfiguration& portal : reading.result.portals) {
-    ++index;
-    if (const auto clash = check_apart(reading.result.management.listen, portal.listen)) {
-      reading.mistakes.add(portal.line, fmt::format("portal[{}].listen", index), *clash);
-    }
-  }
+  check_portals(reading.result, reading.mistakes);
   merge_targets(reading);
   check_volumes(reading);
   check_space(reading);

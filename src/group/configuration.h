@@ -21,6 +21,7 @@
 #include "group/member_configuration.h"
 #include "group/naa.h"
 #include "group/pool_configuration.h"
+#include "group/portal_configuration.h"
 #include "group/remote_configuration.h"
 #include "group/snapshot_reserve.h"
 #include "iscsi/target_server.h"
@@ -29,18 +30,10 @@
 namespace sandbay::group {
 
 inline constexpr std::string_view kTargetNamePrefix = "iqn.2026-11.org.sandbay:";
-inline constexpr std::uint16_t kDefaultPortalPort = 3260;
 inline constexpr std::uint64_t kSmallestVolumeBytes = std::uint64_t{1} << 20;
 inline constexpr std::uint64_t kLargestVolumeBytes = std::uint64_t{1} << 50;
 inline constexpr std::uint32_t kLargestLun = 255;
 inline constexpr std::size_t kLongestName = 63;
-
-struct PortalConfiguration {
-  Endpoint listen;
-  std::optional<Endpoint> advertised;
-  std::uint16_t group_tag = 1;
-  std::uint32_t line = 0;
-};
 
 enum class Backing : std::uint8_t {
   kState,   // A sparse file that the group keeps in its state directory.
@@ -125,7 +118,7 @@ struct Configuration {
   std::uint64_t memory_limit_bytes = std::uint64_t{1} << 30;
   unsigned reactors = 0;  // 0: one a processor.
   ManagementConfiguration management;
-  std::vector<PortalConfiguration> portals;
+  std::vector<PortalConfiguration> portals;  // The group's, and those of its members here.
   iscsi::ServerLimits limits;
   iscsi::DiscoveryOptions discovery;
   HardwareConfiguration hardware;

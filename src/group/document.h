@@ -55,6 +55,7 @@ class Mistakes {
   explicit Mistakes(std::string file) : file_(std::move(file)) {}
   // Of the keys that follow, all are inside of that: "member[2]." Empty: they are not.
   void inside(std::string prefix) { prefix_ = std::move(prefix); }
+  const std::string& prefix() const noexcept { return prefix_; }
   void add(std::uint32_t line, std::string_view key, std::string_view what);
   // Something that is missing, in the section that begins in this line.
   void add_absence(std::uint32_t line, std::string_view key, std::string_view what);

@@ -58,9 +58,15 @@ void read_member(const Value& section, Mistakes& mistakes, Configuration& config
   if (reader.has("remote")) {
     configuration.remotes.push_back(
         read_remote_member(reader, member.name, section.line, configuration.file));
+    if (reader.any("portal") != nullptr) {
+      reader.mistake("portal",
+                     "is of members of this daemon: initiators reach the volumes on one elsewhere "
+                     "here; leave it out");
+    }
     reader.finish();
     return;
   }
+  read_portals(reader, member.name, mistakes, configuration);
   read_hardware(reader, mistakes, member.hardware);
   reader.finish();
   check_names(all_hardware(configuration), member, mistakes);

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "group/portal_info.h"
 #include "runtime/clock.h"
 
 namespace sandbay::group {
@@ -35,6 +36,7 @@ struct MemberInfo {
   std::uint64_t left_bytes = 0;
   std::optional<Duration> time_left;
   std::vector<MemberSetInfo> sets;
+  std::vector<PortalInfo> portals;
 };
 
 }  // namespace sandbay::group

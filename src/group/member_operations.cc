@@ -18,16 +18,6 @@ Refusal no_such_member(const std::string& name) {
                                  name)};
 }
 
-std::string health_of(const Member& member) {
-  const std::vector<MemberSet> sets = member.sets();
-  const auto away = [](const MemberSet& set) { return !set.reason.empty(); };
-  const bool all_away = !sets.empty() && std::ranges::all_of(sets, away);
-  if (!member.absence().empty() || all_away) return "missing";
-  const bool worse = std::ranges::any_of(
-      sets, [&](const MemberSet& set) { return away(set) || set.health != Health::kGood; });
-  return worse ? "degraded" : "good";
-}
-
 // Pages that are used on these stores, and free elsewhere.
 struct Room {
   std::uint64_t used = 0;
@@ -46,6 +36,16 @@ Room room_of(const ServedPool& pool, const std::vector<pool::StoreIndex>& leavin
 }
 
 }  // namespace
+
+std::string health_of(const Member& member) {
+  const std::vector<MemberSet> sets = member.sets();
+  const auto away = [](const MemberSet& set) { return !set.reason.empty(); };
+  const bool all_away = !sets.empty() && std::ranges::all_of(sets, away);
+  if (!member.absence().empty() || all_away) return "missing";
+  const bool worse = std::ranges::any_of(
+      sets, [&](const MemberSet& set) { return away(set) || set.health != Health::kGood; });
+  return worse ? "degraded" : "good";
+}
 
 void RunningGroup::add_leaving(const ServedPool& pool, const Member& member,
                                MemberInfo& info) const {
@@ -98,6 +98,7 @@ MemberInfo RunningGroup::info_of(const Member& member) const {
     info.free_bytes += one.free_bytes;
     info.sets.push_back(std::move(one));
   }
+  info.portals = portals_of(member.name());
   return info;
 }
 
@@ -222,6 +223,7 @@ Task<Answer<MemberInfo>> RunningGroup::remove_member_now(std::string name) {
     co_return refuse(Refusal::Code::kFailed, fmt::format("member \"{}\" stays in pool \"{}\": {}",
                                                          name, pool->name(), removed.error()));
   }
+  send_away_from(name);
   co_return info_of(*member);
 }
 

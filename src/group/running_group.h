@@ -1,7 +1,7 @@
 // RunningGroup: the one implementation of Group. Its functions stand in several files: assembly.cc
 // (start and shutdown), views.cc (what it tells), volume_operations.cc, target_operations.cc,
 // hardware_operations.cc, cache_operations.cc, pool_operations.cc, pool_volumes.cc,
-// snapshot_operations.cc and others (what it changes).
+// snapshot_operations.cc and others (what it changes), portals.cc (how initiators get to it).
 //
 // Everything here lives on executor 0. What changes something holds `changing_` from its first
 // check to its end, so that a check stays true across awaits.
@@ -57,7 +57,7 @@ class RunningGroup final : public Group {
   bool lost_writes() const noexcept override { return lost_writes_; }
 
   // views.cc
-  std::vector<PortalInfo> portals() const override { return portals_; }
+  std::vector<PortalInfo> portals() const override;  // portals.cc
   Task<GroupInfo> show_group() override;
   Task<Measurements> measure() override;
   Task<std::vector<VolumeInfo>> list_volumes() override;
@@ -153,7 +153,6 @@ class RunningGroup final : public Group {
   Outcome reconcile(VolumeRecord& record, const VolumeConfiguration& configured) const;
   Outcome attach(const std::shared_ptr<Volume>& volume);
   Task<Outcome> register_targets();
-  Outcome open_portals();
   std::string at(const VolumeConfiguration& configured) const;  // FILE:LINE: volume "NAME"
 
   // views.cc
@@ -321,6 +320,13 @@ class RunningGroup final : public Group {
   std::optional<Refusal> refusal_to_leave(const ServedPool& pool, const Member& member) const;
   Task<Answer<MemberInfo>> remove_member_now(std::string name);
 
+  // portals.cc
+  Outcome open_portals();
+  std::vector<PortalInfo> portals_of(const std::string& member) const;
+  bool takes_logins(const std::string& member) const;
+  void send_away_from(const std::string& member);
+  Task<void> see_portals_left(std::string member);
+
   // cache_operations.cc
   // The cache names volumes and online snapshots by them: after each change of either.
   void tell_places();
@@ -386,7 +392,7 @@ class RunningGroup final : public Group {
   metadata::Store& store_;
   GroupRecord identity_;
   TimePoint started_;
-  std::vector<PortalInfo> portals_;
+  std::vector<PortalInfo> portals_;  // As they were opened.
   EventLog events_;
   AuditLog audit_;
   std::uint64_t import_bytes_ = 0;     // Of an import that has begun: what is there.
@@ -426,6 +432,8 @@ std::optional<std::string> cache_error(const VolumeSpecification& specification,
 // Where a volume on a set or a pool lies, for its counters and for messages about its cached
 // writes; nothing for others.
 void note_place(const VolumeRecord& record, ControllerCache::VolumePlaces& places);
+// "good", "degraded", "missing"
+std::string health_of(const Member& member);
 Refusal shutting_down();
 Refusal no_such_set(const std::string& name);
 Refusal no_such_volume(const std::string& name);

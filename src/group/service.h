@@ -21,6 +21,7 @@
 #include "group/hardware_info.h"
 #include "group/member_info.h"
 #include "group/pool_info.h"
+#include "group/portal_info.h"
 #include "group/records.h"
 #include "group/snapshot_info.h"
 #include "iscsi/target_server.h"
@@ -95,12 +96,6 @@ struct TargetInfo {
   bool exclusive = false;
   bool declared = false;
   std::uint32_t sessions = 0;
-};
-
-struct PortalInfo {
-  std::string listen;  // With the port in use.
-  std::string advertised;
-  std::uint16_t group_tag = 1;
 };
 
 struct GroupInfo {

@@ -217,7 +217,7 @@ GroupInfo RunningGroup::group_info(std::uint32_t sessions) const {
                  .uuid = identity_.uuid,
                  .version = std::string(version()),
                  .state = configuration_.state.string(),
-                 .portals = portals_,
+                 .portals = portals(),
                  .reactors = static_cast<unsigned>(Executor::current().peers().size()),
                  .memory_limit_bytes = configuration_.memory_limit_bytes,
                  .volumes = static_cast<std::uint32_t>(volumes_.size()),

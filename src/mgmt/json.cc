@@ -29,13 +29,19 @@ json counters_json(const scsi::LogicalUnitCounters& counters) {
 
 }  // namespace
 
+json to_json(const group::PortalInfo& info) {
+  return {{"listen", info.listen},
+          {"advertised", info.advertised},
+          {"group_tag", info.group_tag},
+          {"member", info.member},
+          {"connections", info.connections},
+          {"recent_bytes", info.recent_bytes},
+          {"takes_logins", info.takes_logins}};
+}
+
 json to_json(const group::GroupInfo& info) {
   json portals = json::array();
-  for (const group::PortalInfo& portal : info.portals) {
-    portals.push_back({{"listen", portal.listen},
-                       {"advertised", portal.advertised},
-                       {"group_tag", portal.group_tag}});
-  }
+  for (const group::PortalInfo& portal : info.portals) portals.push_back(to_json(portal));
   return {{"name", info.name},
           {"uuid", info.uuid},
           {"version", info.version},
@@ -130,6 +136,7 @@ json to_json(const iscsi::SessionInfo& info) {
     connections.push_back({{"cid", connection.cid},
                            {"initiator_address", connection.initiator_address},
                            {"target_address", connection.target_address},
+                           {"member", connection.member},
                            {"reactor", connection.executor},
                            {"state", connection.state},
                            {"header_digest", connection.header_digest},

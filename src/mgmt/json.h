@@ -12,6 +12,7 @@
 namespace sandbay::mgmt {
 
 nlohmann::json to_json(const group::GroupInfo& info);
+nlohmann::json to_json(const group::PortalInfo& info);
 nlohmann::json to_json(const group::VolumeInfo& info);
 nlohmann::json to_json(const group::TargetInfo& info);
 nlohmann::json to_json(const group::AccessInfo& info);

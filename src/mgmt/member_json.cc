@@ -17,6 +17,8 @@ json to_json(const group::MemberInfo& info) {
                     {"state", set.state},
                     {"reason", set.reason}});
   }
+  json portals = json::array();
+  for (const group::PortalInfo& portal : info.portals) portals.push_back(to_json(portal));
   json seconds = nullptr;
   if (const auto& left = info.time_left) seconds = std::chrono::duration<double>(*left).count();
   return {{"name", info.name},
@@ -32,7 +34,8 @@ json to_json(const group::MemberInfo& info) {
            {{"moved", info.moved_bytes},
             {"left", info.left_bytes},
             {"seconds_left", std::move(seconds)}}},
-          {"sets", std::move(sets)}};
+          {"sets", std::move(sets)},
+          {"portals", std::move(portals)}};
 }
 
 }  // namespace sandbay::mgmt

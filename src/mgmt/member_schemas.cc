@@ -5,7 +5,7 @@ namespace sandbay::mgmt {
 
 const std::string_view kMemberSchemas = R"json({
 "Member": {"type": "object", "required": ["name", "place", "pool", "state", "health", "reason",
-  "drives", "size", "free", "leaving", "sets"], "properties": {
+  "drives", "size", "free", "leaving", "sets", "portals"], "properties": {
   "name": {"type": "string"},
   "place": {"type": "string", "description": "\"local\", or where it is."},
   "pool": {"type": "string", "description": "That has its sets; empty: none."},
@@ -27,7 +27,8 @@ const std::string_view kMemberSchemas = R"json({
     "size": {"type": "integer", "description": "Bytes."},
     "free": {"type": "integer", "description": "Bytes."},
     "state": {"type": "string", "enum": ["active", "vacating", "unused"]},
-    "reason": {"type": "string", "description": "Why it does not serve; empty if it does."}}}}}},
+    "reason": {"type": "string", "description": "Why it does not serve; empty if it does."}}}},
+  "portals": {"type": "array", "items": {"$ref": "#/components/schemas/Portal"}}}},
 "MemberList": {"type": "object", "required": ["members"], "properties": {
   "members": {"type": "array", "items": {"$ref": "#/components/schemas/Member"}}}},
 "PoolChoice": {"type": "object", "additionalProperties": false, "properties": {

@@ -120,6 +120,18 @@ void add_sessions(Text& text, const std::vector<iscsi::SessionInfo>& sessions) {
   by_connection([](const auto& connection) { return connection.bytes_out; });
 }
 
+void add_portals(Text& text, const std::vector<group::PortalInfo>& portals) {
+  const auto label = [](const group::PortalInfo& portal) {
+    return fmt::format("portal=\"{}\",member=\"{}\"", escape(portal.listen), escape(portal.member));
+  };
+  text.family("sandbay_portal_connections", "gauge",
+              "Connections that came to the portal, of sessions other than for discovery.");
+  for (const auto& portal : portals) text.sample(label(portal), portal.connections);
+  text.family("sandbay_portal_takes_logins", "gauge",
+              "1 if logins are served at the portal, 0 if they are sent to another.");
+  for (const auto& portal : portals) text.sample(label(portal), portal.takes_logins ? 1 : 0);
+}
+
 void add_server(Text& text, const iscsi::ServerCounters& server) {
   const auto counter = [&](std::string_view name, std::string_view help, std::uint64_t value) {
     text.family(fmt::format("sandbay_iscsi_{}_total", name), "counter", help);
@@ -128,6 +140,8 @@ void add_server(Text& text, const iscsi::ServerCounters& server) {
   counter("connections_accepted", "TCP connections accepted.", server.connections_accepted);
   counter("logins_succeeded", "Logins that succeeded.", server.logins_succeeded);
   counter("logins_failed", "Logins that failed.", server.logins_failed);
+  counter("logins_redirected", "Logins that were sent to another address.",
+          server.logins_redirected);
   counter("pdus_in", "PDUs received.", server.pdus_in);
   counter("pdus_out", "PDUs sent.", server.pdus_out);
   counter("commands", "SCSI commands received.", server.commands);
@@ -174,6 +188,7 @@ std::string metrics_text(const group::Measurements& measurements, const TurnedAw
   add_group(text, measurements.group);
   add_volumes(text, measurements.volumes);
   add_sessions(text, measurements.sessions);
+  add_portals(text, measurements.group.portals);
   add_server(text, measurements.server);
   add_executors(text, measurements.executors);
   add_cache(text, measurements.cache);

@@ -13,11 +13,18 @@ const std::string_view kSchemas = R"json({
       "description": "One sentence that names the object and says what would be accepted."}}}}},
 "Size": {"description": "A number of bytes, or text such as 512MiB, 100GiB or 1TB.",
   "oneOf": [{"type": "integer", "minimum": 0}, {"type": "string"}]},
-"Portal": {"type": "object", "required": ["listen", "advertised", "group_tag"], "properties": {
+"Portal": {"type": "object", "required": ["listen", "advertised", "group_tag", "member",
+  "connections", "recent_bytes", "takes_logins"], "properties": {
   "listen": {"type": "string", "description": "Address and port."},
   "advertised": {"type": "string",
     "description": "What discovery names instead; empty: the local address."},
-  "group_tag": {"type": "integer"}}},
+  "group_tag": {"type": "integer"},
+  "member": {"type": "string", "description": "Whose it is; empty: the group's."},
+  "connections": {"type": "integer", "description": "Of sessions other than for discovery."},
+  "recent_bytes": {"type": "integer",
+    "description": "Moved in the last five seconds; 0 where logins are not balanced."},
+  "takes_logins": {"type": "boolean",
+    "description": "Logins are served there; otherwise they go on to another portal."}}},
 "Group": {"type": "object", "required": ["name", "uuid", "version", "state", "portals", "reactors",
   "memory_limit", "provisioned", "volumes", "targets", "sessions", "uptime"], "properties": {
   "name": {"type": "string"},
@@ -208,11 +215,12 @@ const std::string_view kSchemas = R"json({
 "TargetList": {"type": "object", "required": ["targets"], "properties": {
   "targets": {"type": "array", "items": {"$ref": "#/components/schemas/Target"}}}},
 "Connection": {"type": "object", "required": ["cid", "initiator_address", "target_address",
-  "reactor",
-  "state", "header_digest", "data_digest", "bytes_in", "bytes_out"], "properties": {
+  "member", "reactor", "state", "header_digest", "data_digest", "bytes_in", "bytes_out"],
+    "properties": {
   "cid": {"type": "integer"},
   "initiator_address": {"type": "string"},
   "target_address": {"type": "string"},
+  "member": {"type": "string", "description": "Whose portal it came to; empty: the group's."},
   "reactor": {"type": "integer"},
   "state": {"type": "string", "description": "As RFC 7143 section 8.1 names it."},
   "header_digest": {"type": "boolean"},

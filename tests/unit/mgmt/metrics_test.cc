@@ -15,6 +15,7 @@ group::Measurements some_measurements() {
   group::Measurements all;
   all.group.name = "lab \"one\"";
   all.group.volumes = 1;
+  all.group.portals.push_back({.listen = "127.0.0.1:1", .member = "two", .connections = 6});
   group::VolumeInfo volume;
   volume.name = "a\\b";
   volume.health = "failed";
@@ -90,6 +91,8 @@ TEST_CASE("Metrics are well-formed and complete", "[metrics]") {
   CHECK_THAT(text, Catch::Contains("sandbay_connection_in_bytes_total{tsih=\"5\",cid=\"1\","
                                    "peer=\"127.0.0.1:5\"} 11\n"));
   CHECK_THAT(text, Catch::Contains("sandbay_iscsi_logins_failed_total 3\n"));
+  CHECK_THAT(text, Catch::Contains(
+                       "sandbay_portal_connections{portal=\"127.0.0.1:1\",member=\"two\"} 6\n"));
   CHECK_THAT(text, Catch::Contains("sandbay_cache_mirror_good 1\n"));
   CHECK_THAT(text, Catch::Contains("sandbay_cache_volume_hits_total{volume=\"a\\\\b\"} 8\n"));
   CHECK_THAT(text,

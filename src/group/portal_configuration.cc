@@ -1,0 +1,117 @@
+// Reads portals apart; what concerns several of them is checked when all have been read.
+#include "group/portal_configuration.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "group/configuration.h"
+#include "group/document.h"
+
+namespace sandbay::group {
+
+namespace {
+
+std::optional<Endpoint> endpoint(TableReader& reader, std::string_view key) {
+  const auto text = reader.string(key);
+  if (!text) return std::nullopt;
+  const auto parsed = Endpoint::parse(*text, kDefaultPortalPort);
+  if (parsed) return *parsed;
+  reader.mistake(key, fmt::format("\"{}\" is not an address; write one such as 127.0.0.1:{} or "
+                                  "[::1]:{}",
+                                  *text, kDefaultPortalPort, kDefaultPortalPort));
+  return std::nullopt;
+}
+
+void read_portal(TableReader& reader, PortalConfiguration& portal,
+                 const Configuration& configuration) {
+  reader.require("listen", "an address such as \"127.0.0.1:3260\"");
+  if (const auto listen = endpoint(reader, "listen")) {
+    portal.listen = *listen;
+    const auto same = [&](const PortalConfiguration& other) { return other.listen == *listen; };
+    if (listen->port() != 0 && std::ranges::any_of(configuration.portals, same)) {
+      reader.mistake("listen", fmt::format("{} is the address of another portal; give each its own",
+                                           listen->to_string()));
+    }
+  }
+  portal.advertised = endpoint(reader, "advertised");
+  if (portal.advertised && portal.advertised->is_any()) {
+    reader.mistake("advertised", "is no address that an initiator can reach; write a real one");
+  }
+  if (const auto tag = reader.integer("group_tag", 1, 65535)) {
+    portal.group_tag = static_cast<std::uint16_t>(*tag);
+  }
+}
+
+// What an initiator is told of it, as far as the file says.
+const Endpoint& told(const PortalConfiguration& portal) {
+  return portal.advertised ? *portal.advertised : portal.listen;
+}
+
+bool has_members_portal(const Configuration& configuration, std::uint16_t group_tag) {
+  return std::ranges::any_of(configuration.portals, [&](const PortalConfiguration& portal) {
+    return !portal.member.empty() && portal.group_tag == group_tag;
+  });
+}
+
+}  // namespace
+
+void read_portals(TableReader& owner, const std::string& member, Mistakes& mistakes,
+                  Configuration& configuration) {
+  std::size_t index = 0;
+  for (const Value* section : owner.tables("portal")) {
+    const std::string path = fmt::format("portal[{}]", ++index);
+    PortalConfiguration portal{
+        .member = member, .section = mistakes.prefix() + path, .line = section->line};
+    TableReader reader(*section, path, mistakes);
+    read_portal(reader, portal, configuration);
+    if (member.empty()) {
+      portal.member = reader.string("member").value_or("");
+      portal.balance = reader.boolean("balance");
+      if (!portal.member.empty() && portal.member != configuration.member) {
+        reader.mistake("member",
+                       fmt::format("\"{}\" is not the member at the top of this file; write "
+                                   "\"{}\", or the portal in the other's section [[member]]",
+                                   portal.member, configuration.member));
+      }
+      if (!portal.member.empty() && portal.balance) {
+        reader.mistake("balance", "is of the group's portals; leave it out, or member");
+        portal.balance.reset();
+      }
+    }
+    reader.finish();
+    configuration.portals.push_back(std::move(portal));
+  }
+}
+
+bool balances(const PortalConfiguration& portal, const Configuration& configuration) {
+  if (!portal.member.empty()) return false;
+  return portal.balance.value_or(true) && has_members_portal(configuration, portal.group_tag);
+}
+
+void check_portals(const Configuration& configuration, Mistakes& mistakes) {
+  for (const PortalConfiguration& portal : configuration.portals) {
+    if (const auto clash = check_apart(configuration.management.listen, portal.listen)) {
+      mistakes.add(portal.line, portal.section + ".listen", *clash);
+    }
+    if (portal.balance.value_or(false) && !balances(portal, configuration)) {
+      mistakes.add(portal.line, portal.section + ".balance",
+                   fmt::format("there is nothing to balance over; write a section "
+                               "[[member.portal]] with group_tag {}, or leave it out",
+                               portal.group_tag));
+    }
+    if (portal.member.empty()) continue;
+    // Who goes on to a member's portal must not arrive where it came from.
+    const auto same = [&](const PortalConfiguration& other) {
+      return other.member.empty() && portal.advertised && told(other) == told(portal);
+    };
+    if (std::ranges::any_of(configuration.portals, same)) {
+      mistakes.add(portal.line, portal.section + ".advertised",
+                   fmt::format("{} is what the group's portal is known as; a member's needs an "
+                               "address of its own",
+                               told(portal).to_string()));
+    }
+  }
+}
+
+}  // namespace sandbay::group

@@ -1,0 +1,81 @@
+// The portals of the group and of its members: who listens where, which members take logins, and
+// how initiators leave the portals of a member that goes.
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "group/listening.h"
+#include "group/running_group.h"
+
+namespace sandbay::group {
+
+RunningGroup::Outcome RunningGroup::open_portals() {
+  for (const PortalConfiguration& portal : configuration_.portals) {
+    iscsi::PortalOptions options{.listen = portal.listen,
+                                 .advertised = portal.advertised,
+                                 .group_tag = portal.group_tag,
+                                 .member = portal.member,
+                                 .balances = balances(portal, configuration_),
+                                 .takes_logins = {}};
+    if (!portal.member.empty()) {
+      options.takes_logins = [this, &member = portal.member] { return takes_logins(member); };
+    }
+    const auto endpoint = server_->add_portal(std::move(options));
+    if (!endpoint) {
+      return std::unexpected(
+          cannot_listen("portal", portal.listen, endpoint.error(), "listen or --portal"));
+    }
+    portals_.push_back({.listen = endpoint->to_string(),
+                        .advertised = portal.advertised ? portal.advertised->to_string() : "",
+                        .group_tag = portal.group_tag,
+                        .member = portal.member});
+  }
+  return {};
+}
+
+std::vector<PortalInfo> RunningGroup::portals() const {
+  std::vector<PortalInfo> list = portals_;
+  const std::vector<iscsi::PortalStatus> now = server_->portals();
+  for (std::size_t i = 0; i < list.size(); ++i) {
+    list[i].connections = now[i].connections;
+    list[i].recent_bytes = now[i].recent_bytes;
+    list[i].takes_logins = now[i].takes_logins;
+  }
+  return list;
+}
+
+std::vector<PortalInfo> RunningGroup::portals_of(const std::string& member) const {
+  std::vector<PortalInfo> list = portals();
+  std::erase_if(list, [&](const PortalInfo& portal) { return portal.member != member; });
+  return list;
+}
+
+// Where there are pools, those take part that are in one, and stay; and nobody is sent to an array
+// of which nothing serves.
+bool RunningGroup::takes_logins(const std::string& name) const {
+  const Member* const member = members_->find(name);
+  if (member == nullptr || health_of(*member) == "missing") return false;
+  if (pools_->all().empty()) return true;
+  const ServedPool* const pool = pools_->pool_of_member(name);
+  return pool != nullptr && !Pools::is_leaving(*pool, name);
+}
+
+// Its initiators find the other portals by themselves: they are asked to log out, and who logs in
+// again is sent there. Beside all else, for an initiator may take its time.
+void RunningGroup::send_away_from(const std::string& member) {
+  if (!dropping_.enter()) return;
+  spawn(see_portals_left(member));
+}
+
+Task<void> RunningGroup::see_portals_left(std::string member) {
+  const GateHold hold(dropping_);
+  const iscsi::MovedConnections moved = co_await server_->move_connections(member);
+  if (moved.asked == 0) co_return;
+  events_.add(
+      {.kind = "member",
+       .text = fmt::format("member {}: {} connection{} asked to leave its portals, of which "
+                           "{} had to be dropped",
+                           member, moved.asked, moved.asked == 1 ? "" : "s", moved.dropped)});
+}
+
+}  // namespace sandbay::group
