@@ -277,11 +277,11 @@ def test_vanished_peer_leaves_no_orphan(t):
 
 # Clients that come back -----------------------------------------------------------------------
 
-def client_and(t, daemon, trouble, what):
+def client_and(t, daemon, trouble, what, volume='disk'):
     """A libiscsi client writes, meets `trouble` while it waits, and reads what it wrote."""
     pipe, log = t.path(f'commands-{what}'), f'client-{what}.log'
     os.mkfifo(pipe)
-    client = t.start('bash', '-c', f'exec qemu-io -f raw {daemon.url()} <{pipe}', log=log)
+    client = t.start('bash', '-c', f'exec qemu-io -f raw {daemon.url(volume)} <{pipe}', log=log)
 
     def has_written():
         with open(t.path(log), encoding='utf-8') as stream:
