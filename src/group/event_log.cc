@@ -37,6 +37,8 @@ std::string_view describe(Severity severity) {
 }
 
 WallTime wall_time() {
+  const Executor* const executor = Executor::current_or_null();
+  if (executor != nullptr) return executor->wall_time();
   return std::chrono::floor<std::chrono::milliseconds>(std::chrono::system_clock::now());
 }
 

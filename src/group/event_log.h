@@ -19,8 +19,7 @@ namespace sandbay::group {
 enum class Severity : std::uint8_t { kInformation, kWarning, kError };
 std::string_view describe(Severity severity);  // "information", "warning", "error"
 
-// What the clock on the wall said.
-using WallTime = std::chrono::sys_time<std::chrono::milliseconds>;
+using WallTime = sandbay::WallTime;
 
 struct EventInfo {
   std::uint64_t number = 0;
@@ -53,7 +52,7 @@ class EventLog {
   KeptLog<EventInfo> log_;
 };
 
-// The time now.
+// The time now: of the executor whose turn it is, if there is one.
 WallTime wall_time();
 
 }  // namespace sandbay::group

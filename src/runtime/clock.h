@@ -18,6 +18,9 @@ struct ExecutorClock {
 using Duration = ExecutorClock::duration;
 using TimePoint = ExecutorClock::time_point;
 
+// UTC.
+using WallTime = std::chrono::sys_time<std::chrono::milliseconds>;
+
 inline constexpr TimePoint kNever = TimePoint::max();
 
 }  // namespace sandbay

@@ -16,8 +16,11 @@ Executor* Executor::current_or_null() noexcept { return current_executor; }
 
 void Executor::set_current(Executor* executor) noexcept { current_executor = executor; }
 
+WallTime Executor::wall_time() const noexcept {
+  return std::chrono::floor<std::chrono::milliseconds>(std::chrono::system_clock::now());
+}
+
 // An executor without directories (a simulated one) has nothing to make durable there.
-Task<Error> Executor::remove_file(std::string) { co_return Error::kUnsupported; }
 Task<Error> Executor::sync_directory(std::string) { co_return Error::kNone; }
 
 }  // namespace sandbay

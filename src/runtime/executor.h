@@ -39,6 +39,8 @@ class Executor {
   virtual unsigned index() const noexcept = 0;
   virtual std::span<Executor* const> peers() const noexcept = 0;  // Includes this one.
   virtual TimePoint now() const noexcept = 0;  // Read once a turn; never goes back.
+  // What a clock on the wall shows, UTC; for people, and for what is due at a time of the day.
+  virtual WallTime wall_time() const noexcept;
   virtual Random& random() noexcept = 0;
   virtual BufferPool& buffers() noexcept = 0;
 
@@ -58,7 +60,7 @@ class Executor {
 
   virtual Task<Result<std::unique_ptr<File>>> open_file(std::string path, FileOptions options) = 0;
   // Takes the file's name away, durably; kNotFound if it is not there.
-  virtual Task<Error> remove_file(std::string path);
+  virtual Task<Error> remove_file(std::string path) = 0;
   // Names made and taken away in the directory before are durable afterwards.
   virtual Task<Error> sync_directory(std::string path);
   virtual Result<std::unique_ptr<Listener>> listen(const Endpoint& endpoint) = 0;

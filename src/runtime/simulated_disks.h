@@ -56,6 +56,8 @@ class Disks {
   Disks& operator=(const Disks&) = delete;
 
   Task<Result<std::unique_ptr<File>>> open(Executor& home, std::string path, FileOptions options);
+  // Gone for good when it ends; who has it open keeps it.
+  Task<Error> remove(Executor& home, std::string path);
 
   void cut_power();
   std::shared_ptr<const FilesSnapshot> snapshot() const;
@@ -75,6 +77,8 @@ class Disks {
   void cancel(FileOperation& operation);
   void take_effect(FileOperation& operation);
   void apply_visible(FileOperation& operation);
+  void tell_observer(const std::string& path);
+  bool is_change_of(const FileOperation& operation, const FileState& file) const;
   void complete(FileOperation& operation);
   void write_back(FileState& file, std::uint64_t up_to_sequence, std::size_t most_bytes);
   void keep_some(FileState& file, const FileChange& change);
@@ -86,7 +90,9 @@ class Disks {
   std::uint64_t power_cycle_ = 0;  // Files opened in an earlier one answer kHardware.
   bool observing_ = false;
   std::function<void(const std::string& path)> observer_;
-  std::map<std::string, FileState> files_;  // Nodes stay where they are.
+  using Files = std::map<std::string, FileState>;
+  Files files_;  // Nodes stay where they are.
+  std::vector<Files::node_type> removed_;
   std::vector<FileOperation*> in_flight_;
 };
 

@@ -17,6 +17,7 @@ constexpr std::uint64_t kLateMessages = 16;
 constexpr std::uint64_t kMostLate = 50'000;  // ns
 // So many steps at one instant are a loop that time cannot end.
 constexpr std::uint64_t kMostStepsAtOneInstant = 10'000'000;
+constexpr WallTime kWorldBegins = std::chrono::sys_days{std::chrono::November / 1 / 2026};
 
 }  // namespace
 
@@ -184,6 +185,10 @@ SimulatedExecutor::~SimulatedExecutor() {
   if (pool_->used_bytes() != 0 || pool_->waiter_count() != 0) static_cast<void>(pool_.release());
 }
 
+WallTime SimulatedExecutor::wall_time() const noexcept {
+  return kWorldBegins + std::chrono::floor<std::chrono::milliseconds>(now().time_since_epoch());
+}
+
 void SimulatedExecutor::post(std::coroutine_handle<> handle) {
   check_thread();
   scheduler_.make_ready(index_, handle);
@@ -207,6 +212,10 @@ void SimulatedExecutor::disarm(Timer& timer) noexcept {
 Task<Result<std::unique_ptr<File>>> SimulatedExecutor::open_file(std::string path,
                                                                  FileOptions options) {
   return disks_.open(*this, std::move(path), options);
+}
+
+Task<Error> SimulatedExecutor::remove_file(std::string path) {
+  return disks_.remove(*this, std::move(path));
 }
 
 Result<std::unique_ptr<Listener>> SimulatedExecutor::listen(const Endpoint& endpoint) {

@@ -110,6 +110,7 @@ class SimulatedExecutor final : public Executor {
   unsigned index() const noexcept override { return index_; }
   std::span<Executor* const> peers() const noexcept override { return peers_; }
   TimePoint now() const noexcept override { return scheduler_.now(); }
+  WallTime wall_time() const noexcept override;
   Random& random() noexcept override { return random_; }
   BufferPool& buffers() noexcept override { return *pool_; }
   void post(std::coroutine_handle<> handle) override;
@@ -118,6 +119,7 @@ class SimulatedExecutor final : public Executor {
   void disarm(Timer& timer) noexcept override;
   void send(Message& message) noexcept override { scheduler_.send(index_, message); }
   Task<Result<std::unique_ptr<File>>> open_file(std::string path, FileOptions options) override;
+  Task<Error> remove_file(std::string path) override;
   Result<std::unique_ptr<Listener>> listen(const Endpoint& endpoint) override;
   Task<Result<std::unique_ptr<Stream>>> connect(Endpoint endpoint) override;
 

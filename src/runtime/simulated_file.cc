@@ -278,6 +278,15 @@ Task<Result<std::unique_ptr<File>>> Disks::open(Executor& home, std::string path
   co_return std::make_unique<SimulatedFile>(*this, home, found->first, found->second, options);
 }
 
+Task<Error> Disks::remove(Executor& home, std::string path) {
+  co_await home.sleep_for(draw_latency());
+  const auto found = files_.find(path);
+  if (found == files_.end()) co_return Error::kNotFound;
+  tell_observer(path);
+  removed_.push_back(files_.extract(found));
+  co_return Error::kNone;
+}
+
 void Disks::start(FileOperation& operation) {
   operation.in_flight_ = true;
   operation.sequence_at_start_ = operation.file_.sequence;
@@ -344,12 +353,15 @@ void Disks::take_effect(FileOperation& operation) {
   }
 }
 
+void Disks::tell_observer(const std::string& path) {
+  if (!observer_) return;
+  observing_ = true;
+  observer_(path);
+  observing_ = false;
+}
+
 void Disks::apply_visible(FileOperation& operation) {
-  if (observer_) {
-    observing_ = true;
-    observer_(operation.path_);
-    observing_ = false;
-  }
+  tell_observer(operation.path_);
   FileState& file = operation.file_;
   std::shared_ptr<FileChange> change = operation.copy_change();
   change->sequence = ++file.sequence;
@@ -406,6 +418,11 @@ void Disks::keep_some(FileState& file, const FileChange& change) {
   }
 }
 
+bool Disks::is_change_of(const FileOperation& operation, const FileState& file) const {
+  return operation.kind == FileOperation::Kind::kChange && operation.error == Error::kNone &&
+         &operation.file_ == &file;
+}
+
 void Disks::cut_power() {
   assert(!observing_);
   ++power_cycle_;
@@ -415,9 +432,7 @@ void Disks::cut_power() {
     changes.insert(changes.end(), file.in_flight_at_snapshot.begin(),
                    file.in_flight_at_snapshot.end());
     for (const FileOperation* operation : in_flight_) {
-      const bool changing = operation->kind == FileOperation::Kind::kChange &&
-                            operation->error == Error::kNone && &operation->file_ == &file;
-      if (changing) changes.push_back(operation->copy_change());
+      if (is_change_of(*operation, file)) changes.push_back(operation->copy_change());
     }
     for (std::size_t left = changes.size(); left > 0; --left) {
       std::swap(changes[random_.below(left)], changes[left - 1]);
@@ -440,9 +455,8 @@ std::shared_ptr<const FilesSnapshot> Disks::snapshot() const {
   auto snapshot = std::make_shared<FilesSnapshot>();
   snapshot->files = files_;
   for (const FileOperation* operation : in_flight_) {
-    const bool changing =
-        operation->kind == FileOperation::Kind::kChange && operation->error == Error::kNone;
-    if (!changing) continue;
+    const auto found = files_.find(operation->path_);  // Removed, perhaps, and made anew.
+    if (found == files_.end() || !is_change_of(*operation, found->second)) continue;
     snapshot->files[operation->path_].in_flight_at_snapshot.push_back(operation->copy_change());
   }
   return snapshot;

@@ -169,6 +169,7 @@ class FaultyExecutor final : public Executor {
     if (!file.has_value()) co_return std::unexpected(file.error());
     co_return std::make_unique<FaultyFile>(std::move(*file), faults_, direct);
   }
+  Task<Error> remove_file(std::string path) override { return real_.remove_file(std::move(path)); }
   Result<std::unique_ptr<Listener>> listen(const Endpoint& endpoint) override {
     return real_.listen(endpoint);
   }

@@ -72,6 +72,51 @@ TEST_CASE("Files are opened as the options say", "[sim][file]") {
   REQUIRE(world->file_content("a") == filled(10, 1));
 }
 
+Task<void> remove_one(Executor& executor) {
+  const Error nothing = co_await executor.remove_file("a");
+  CHECK(nothing == Error::kNotFound);
+  auto first = co_await executor.open_file("a", {.create = true});
+  Error error = co_await write_bytes(**first, 0, filled(10, 1));
+  CHECK(error == Error::kNone);
+  error = co_await executor.remove_file("a");
+  CHECK(error == Error::kNone);
+  const auto missing = co_await executor.open_file("a", {});
+  CHECK(missing.error() == Error::kNotFound);
+  auto second = co_await executor.open_file("a", {.create = true});
+  const auto size = co_await (*second)->size();
+  CHECK(size == 0);
+  error = co_await write_bytes(**first, 0, filled(10, 2));
+  CHECK(error == Error::kNone);
+  const auto seen = co_await read_bytes(**first, 0, 10);
+  CHECK(seen == filled(10, 2));
+}
+
+TEST_CASE("A removed file is gone, and stays for those who have it open", "[sim][file]") {
+  auto world = World::create({.seed = 1});
+  int changes = 0;
+  world->observe_writes([&](const std::string&) {
+    CHECK(world->file_exists("a"));
+    if (++changes < 3) return;
+    // What is on its way to the old file does not reach the new one.
+    for (std::uint64_t seed = 1; seed <= 20; ++seed) {
+      const auto forked = World::create({.seed = seed, .files = world->snapshot_files()});
+      forked->cut_power();
+      CHECK(forked->file_content("a").empty());
+    }
+  });
+  run(*world, [&] { return remove_one(*world->executors()[0]); });
+  world->observe_writes({});
+  CHECK(changes == 3);
+  CHECK(world->file_content("a").empty());
+}
+
+TEST_CASE("A world has a clock on the wall that goes with its time", "[sim]") {
+  auto world = World::create({.seed = 1});
+  const WallTime begin = world->executors()[0]->wall_time();
+  world->run_for(90s);
+  CHECK(world->executors()[0]->wall_time() - begin == 90s);
+}
+
 Task<void> sizes_and_holes(Executor& executor) {
   auto opened = co_await executor.open_file("a", {.create = true});
   File& file = **opened;
