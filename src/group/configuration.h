@@ -129,6 +129,7 @@ struct Configuration {
   std::optional<LeadConfiguration> lead;
   std::vector<PoolConfiguration> pools;
   std::vector<VolumeConfiguration> volumes;
+  nvram::ImageOpener open_image = nvram::open_mapped;  // A simulation has boards.
   // Every target that a section [[target]] or an access record of a volume describes; access
   // records given with a volume have been moved to its target.
   std::vector<TargetConfiguration> targets;

@@ -60,13 +60,6 @@ class ControllerCache {
   ControllerCache(const ControllerCache&) = delete;
   ControllerCache& operator=(const ControllerCache&) = delete;
 
-  // How the mirror's image is opened: Nvram::open(). For tests.
-  std::function<Task<Result<std::unique_ptr<nvram::Nvram>, std::string>>(Executor&,
-                                                                         nvram::NvramOptions)>
-      open_image = [](Executor& home, nvram::NvramOptions options) {
-        return nvram::Nvram::open(home, std::move(options));
-      };
-
   // All that are there; what the cache counts of others is forgotten.
   void know_volumes(VolumePlaces places);
   // What the metadata say; start() does it if nobody has. Only what no daemon should start with is

@@ -331,7 +331,7 @@ Task<ControllerCache::Outcome> ControllerCache::open_mirror(nvram::Nvram* nvram)
     mirror_unused_ =
         "it holds writes of another NVRAM that are not on the drives, and so does this NVRAM";
   } else {
-    auto opened = co_await open_image(home_, mirror_options());
+    auto opened = co_await configuration_.open_image(home_, mirror_options());
     if (opened) mirror_ = std::move(*opened);
     if (!opened) mirror_unused_ = opened.error();
   }

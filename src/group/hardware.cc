@@ -150,7 +150,7 @@ Task<Hardware::Outcome> Hardware::open_nvram() {
   if (!wanted) co_return Outcome{};
   nvram::NvramOptions options = cache_->nvram_options();
   options.owner = std::bit_cast<ImageUuid>(group_);
-  auto opened = co_await nvram::Nvram::open(home_, std::move(options));
+  auto opened = co_await configuration_.open_image(home_, std::move(options));
   if (!opened) {
     co_return std::unexpected(
         fmt::format("{}:{}: nvram: {}", configuration_.file, wanted->line, opened.error()));

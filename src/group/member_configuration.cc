@@ -159,6 +159,7 @@ Configuration configuration_of(const Configuration& group, const MemberConfigura
   own.memory_limit_bytes = group.memory_limit_bytes / (group.members.size() + 1);
   own.hardware = member.hardware;
   own.member = member.name;
+  own.open_image = group.open_image;
   return own;
 }
 

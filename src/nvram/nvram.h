@@ -229,6 +229,11 @@ class Nvram {
   std::function<void()> observer_;
 };
 
+// How images are opened: Nvram::open() with the mapped file, or with the board of a simulation.
+using ImageOpener =
+    std::function<Task<Result<std::unique_ptr<Nvram>, std::string>>(Executor& home, NvramOptions)>;
+Task<Result<std::unique_ptr<Nvram>, std::string>> open_mapped(Executor& home, NvramOptions options);
+
 // A named part of the image with one owner. Either the owner uses the memory as it likes, or it
 // puts a RecordLog over it or over a part.
 class Region {

@@ -116,6 +116,10 @@ Task<Opened> Nvram::open(Executor& home, NvramOptions options) {
   co_return opened;
 }
 
+Task<Opened> open_mapped(Executor& home, NvramOptions options) {
+  return Nvram::open(home, std::move(options));
+}
+
 Task<Opened> Nvram::open(Executor& home, SimulatedBoard& board, NvramOptions options) {
   if (options.byte_count == 0) options.byte_count = board.byte_count();
   if (const std::string why = wrong_option(options); !why.empty()) co_return refusal(options, why);

@@ -81,7 +81,7 @@ inline Task<std::unique_ptr<Run>> prepare(Executor& home, Books& books, Rack rac
   }
   run->cache = std::make_unique<ControllerCache>(home, run->configuration, books, run->events,
                                                  [](const Uuid&) { return std::string("r"); });
-  run->cache->open_image = [rack](Executor& executor, nvram::NvramOptions options) {
+  run->configuration.open_image = [rack](Executor& executor, nvram::NvramOptions options) {
     options.boot_id = rack.boot;
     options.durability = rack.durability;
     return nvram::Nvram::open(executor, *rack.mirror, std::move(options));

@@ -42,7 +42,7 @@ Task<std::unique_ptr<Run>> power_on(Executor& home, Books& books, Shelf shelf, s
   metadata::Batch batch;
   batch.put(nvram_key(run->nvram->uuid()), encode_nvram(run->nvram->open_count()));
   (void)co_await books.commit(std::move(batch));
-  run->cache->open_image = [shelf](Executor& executor, nvram::NvramOptions mirror) {
+  run->configuration.open_image = [shelf](Executor& executor, nvram::NvramOptions mirror) {
     mirror.boot_id = "one";
     return nvram::Nvram::open(executor, *shelf.mirror, std::move(mirror));
   };
