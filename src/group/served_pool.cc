@@ -288,6 +288,13 @@ EventInfo ServedPool::told_of(const pool::PoolEvent& event) const {
       told.text =
           fmt::format("pool {}: its map cannot be changed: {}", name(), describe(event.error));
       break;
+    case Kind::kMapDamage:
+      told.kind = "pool map";
+      told.text = fmt::format(
+          "pool {}: its map is damaged at {}; what needs that part fails, and nothing of it is "
+          "believed",
+          name(), event.key);
+      break;
     case Kind::kFreeWarning:
       told.severity = Severity::kWarning;
       told.kind = "space warning";

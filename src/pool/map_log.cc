@@ -7,6 +7,7 @@
 #include <span>
 #include <utility>
 
+#include "pool/sealed.h"
 #include "runtime/byte_order.h"
 
 namespace sandbay::pool {
@@ -98,7 +99,7 @@ Task<Error> MapLog::log_group(RecordGroup* group, metadata::Batch extra) {
   const std::string text = pack(*group);
   // The store's values have a greatest length; a change that needs more is taken apart by its
   // maker.
-  assert(text.size() <= metadata::kLongestValue);
+  assert(text.size() + kSealBytes <= metadata::kLongestValue);
   Error error = Error::kNone;
   const bool in_nvram = extra.empty() && text.size() <= kMostNvramBytes && nvram_trusted();
   if (in_nvram) {
@@ -108,7 +109,9 @@ Task<Error> MapLog::log_group(RecordGroup* group, metadata::Batch extra) {
     }
     error = co_await log_in_nvram(&text, group->sequence);
   } else {
-    extra.put(map_.group_key(group->sequence), text);
+    std::string key = map_.group_key(group->sequence);
+    std::string stored = sealed(key, text);
+    extra.put(std::move(key), std::move(stored));
     error = co_await store_.commit(std::move(extra));
     if (error == Error::kNone) {
       store_groups_.push_back(group->sequence);

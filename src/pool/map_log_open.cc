@@ -12,6 +12,7 @@
 #include <fmt/format.h>
 
 #include "pool/map_log.h"
+#include "pool/sealed.h"
 #include "runtime/byte_order.h"
 
 namespace sandbay::pool {
@@ -94,7 +95,9 @@ Task<std::string> MapLog::read_store(std::vector<RecordGroup>* groups) {
       co_return fmt::format("the map's log cannot be read: {}", describe(entries.error()));
     }
     for (const auto& [key, value] : *entries) {
-      auto group = unpack_group(value);
+      const auto whole = unsealed(key, value);
+      if (!whole.has_value()) co_return "the map's log has a group whose checksum is wrong";
+      auto group = unpack_group(*whole);
       if (!group.has_value()) co_return fmt::format("the map's log has {}", group.error());
       if (key != map_.group_key(group->sequence)) {
         co_return "the map's log has a group under another's number";

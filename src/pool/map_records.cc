@@ -385,7 +385,8 @@ Result<CheckpointRecord, std::string_view> unpack_checkpoint(std::string_view te
   code(reader, record);
   if (!reader.error().empty()) return std::unexpected(reader.error());
   if (!reader.at_end()) return std::unexpected("a record that is too long");
-  if (record.version != 1) return std::unexpected("a map of another version");
+  if (record.version != CheckpointRecord{}.version)
+    return std::unexpected("a map of another version");
   if (record.page_chunks < kLeastPageChunks || record.page_chunks > kMostPageChunks) {
     return std::unexpected("a map with pages of an impossible size");
   }

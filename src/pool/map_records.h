@@ -141,7 +141,7 @@ Result<RecordGroup, std::string_view> unpack_group(std::string_view text);
 
 // The checkpoint itself: which groups it contains, and what never changes.
 struct CheckpointRecord {
-  std::uint32_t version = 1;
+  std::uint32_t version = 2;  // 1 was without seals.
   std::uint32_t page_chunks = kDefaultPageChunks;
   std::uint64_t sequence = 0;  // Of the last group that it contains.
   BranchId last_branch = 0;    // The highest number given to a branch so far.

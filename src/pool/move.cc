@@ -5,14 +5,21 @@
 // rounds, the last one under a lock of the whole page, and then the new place is recorded. Until
 // then the copy is nobody's: after a crash the page is where it was. Whoever gives the page another
 // place, or none, cancels the move.
+//
+// Its steps pass the probes "rebalance.claimed", "rebalance.copied" (every run of chunks),
+// "rebalance.ready" (all is copied), "rebalance.moved" (the new place is recorded) and
+// "rebalance.kept" (what snapshots keep of one page is elsewhere). No verdict is obeyed: they are
+// there for what happens at that very moment.
 #include <algorithm>
 #include <cassert>
 #include <optional>
+#include <string_view>
 #include <utility>
 
 #include "pool/page_change.h"
 #include "pool/page_io.h"
 #include "pool/pool.h"
+#include "runtime/probe.h"
 
 namespace sandbay::pool {
 
@@ -21,6 +28,12 @@ namespace {
 // As many rounds, or until so little was written meanwhile.
 constexpr int kMostRounds = 4;
 constexpr std::uint32_t kFewChunks = 4;
+
+void pass(std::string_view step, StoreIndex store, std::uint64_t page) {
+  if (Probe::armed()) [[unlikely]] {
+    (void)Probe::ask({.name = step, .number = store, .first = page});
+  }
+}
 
 }  // namespace
 
@@ -41,6 +54,7 @@ Task<Error> Pool::move_locked(BranchId id, PageNumber page, StoreIndex target) {
   const std::optional<FreePages::Run> claimed = map_.claim_pages(target, 1);
   if (!claimed.has_value()) co_return Error::kNoSpace;
   const Place to{.store = target, .page = claimed->first};
+  pass("rebalance.claimed", target, page);
   const BranchUse use(*branch);
   PageMove move{.page = page, .dirty = BitSet(map_.page_chunks())};
   move.dirty.assign(0, map_.page_chunks(), true);
@@ -52,6 +66,7 @@ Task<Error> Pool::move_locked(BranchId id, PageNumber page, StoreIndex target) {
     map_.unclaim_page(to);
   } else {
     ++counters_.pages_moved;
+    pass("rebalance.moved", target, page);
     // What it may have lost of this page before it was copied, the next flush has to hear of.
     const BlockDevice* const old = device(from.store);
     if (old == nullptr || needs_force(*old)) ++branch->left[from.store];
@@ -97,6 +112,7 @@ Task<Error> Pool::copy_chunks(Branch* branch, ChunkRange range, Place to) {
                                  {.place = to, .chunk = number}, end - first);
   }
   if (error != Error::kNone) move.dirty.assign(range.first, range.count, true);
+  if (error == Error::kNone) pass("rebalance.copied", to.store, range.page);
   co_return error;
 }
 
@@ -114,6 +130,7 @@ Task<Error> Pool::finish_move(Branch* branch, Place from, Place to) {
   }
   if (move.cancelled) co_return Error::kNotFound;
   assert(branch->pages.at(move.page).place() == from);
+  pass("rebalance.ready", to.store, move.page);
   co_return co_await commit({PlacePages{.branch = branch->id(), .page = move.page, .place = to}},
                             {});
 }
@@ -220,6 +237,7 @@ Task<Result<bool>> Pool::vacate_kept(StoreIndex store, std::uint32_t* pages) {
       if (error == Error::kNotReady || error == Error::kNoSpace) co_return std::unexpected(error);
       if (error != Error::kNone) vacating_[store].error = error;
     }
+    pass("rebalance.kept", store, *page);
     at.page = *page + 1;
     co_await pace(copied);
   }

@@ -8,6 +8,7 @@
 #include <fmt/format.h>
 
 #include "pool/pool_volume.h"
+#include "pool/sealed.h"
 
 namespace sandbay::pool {
 
@@ -31,6 +32,9 @@ Pool::Pool(Executor& home, metadata::Store& store, nvram::Region* region, PoolOp
       log_(home, map_, store, region, options_.log) {
   assert(!zeros_.empty());
   std::ranges::fill(zeros_.bytes(), std::byte{0});
+  map_.on_damage = [this](const std::string& key) {
+    tell({.kind = PoolEvent::Kind::kMapDamage, .error = Error::kDataCorrupt, .key = key});
+  };
 }
 
 Pool::~Pool() { assert(volumes_.empty() && snapshot_volumes_.empty()); }
@@ -185,10 +189,12 @@ Task<Error> Pool::remove_store(StoreIndex store, metadata::Batch extra) {
 void Pool::forget_log(std::span<metadata::Entry> entries) const {
   const auto entry = std::ranges::find(entries, map_.key('c'), &metadata::Entry::first);
   if (entry == entries.end()) return;
-  auto checkpoint = unpack_checkpoint(entry->second);
+  const auto value = unsealed(entry->first, entry->second);
+  if (!value.has_value()) return;
+  auto checkpoint = unpack_checkpoint(*value);
   if (!checkpoint.has_value()) return;
   checkpoint->log = {};
-  entry->second = pack(*checkpoint);
+  entry->second = sealed(entry->first, pack(*checkpoint));
 }
 
 Task<CheckReport> Pool::check() {

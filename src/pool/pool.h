@@ -78,6 +78,7 @@ struct PoolEvent {
     kPagesLimit,    // A write has failed for its page_limit.
     kPoolFull,      // A write has failed because there is no free page.
     kMapFailure,    // The map cannot be changed: Error says why.
+    kMapDamage,     // A part of the map is damaged: `key` says which. What needs it fails.
     kFreeWarning,   // Few pages are free: free_warning_percent. Again when there were more between.
     kVacated,       // A store that was kVacating is empty: remove_store() may follow.
     kVacateStuck,   // It cannot be emptied now: Error says why. Told once until pages move again.
@@ -88,6 +89,7 @@ struct PoolEvent {
   BranchId branch = 0;
   StoreIndex store = kNoStore;
   Error error = Error::kNone;
+  std::string key = {};
 };
 
 struct PoolCounters {

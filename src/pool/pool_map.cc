@@ -7,6 +7,7 @@
 #include <cstring>
 #include <utility>
 
+#include "pool/sealed.h"
 #include "runtime/byte_order.h"
 
 namespace sandbay::pool {
@@ -340,7 +341,8 @@ metadata::Batch PoolMap::changes() {
     if (value.empty()) {
       batch.erase(std::move(at));
     } else {
-      batch.put(std::move(at), std::move(value));
+      std::string stored = sealed(at, std::move(value));
+      batch.put(std::move(at), std::move(stored));
     }
   };
   for (const auto& [changed, sequence] : changed_) {
@@ -378,7 +380,7 @@ metadata::Batch PoolMap::changes() {
     }
     put(key_of('r', place.store, place.page), std::move(value));
   });
-  batch.put(key('c'), pack(checkpoint_));
+  put(key('c'), pack(checkpoint_));
   return batch;
 }
 

@@ -21,6 +21,8 @@
 //   k BRANCH (8) PAGE (4) GENERATION (4)       kept versions
 //   r STORE (2) PAGE (4)       slots in use of a reserve page
 //   l SEQUENCE (8)             groups that were logged in the store (map_log.h)
+//
+// All values are sealed (sealed.h).
 #pragma once
 
 #include <cstdint>
@@ -29,6 +31,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "metadata/store.h"
@@ -141,6 +144,10 @@ class PoolMap {
   std::size_t changed_count() const noexcept;
   std::size_t byte_count() const noexcept;  // Of memory, the caches included.
 
+  // A value of the store is not what was put there, or is not there: its key, readable. Called
+  // inline; it only takes notice.
+  std::function<void(const std::string& key)> on_damage;
+
   // Keys.
   std::string key(char kind) const { return options_.prefix + kind; }
   std::string group_key(std::uint64_t sequence) const;
@@ -161,6 +168,8 @@ class PoolMap {
   std::string take_slot_map(std::string_view key, std::string_view value);
   std::string finish_load();
   std::string own_place(Place place);
+  Task<Result<std::string>> load_value(std::string key);
+  Error damaged(std::string_view key);
   Task<Result<ChunkMap>> load_chunk_map(PageKey key);
   Task<Result<KeptChunks>> load_kept(PageKey key);
   Task<Result<SlotMap>> load_slot_map(Place place);

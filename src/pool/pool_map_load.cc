@@ -10,6 +10,7 @@
 #include <fmt/format.h>
 
 #include "pool/pool_map.h"
+#include "pool/sealed.h"
 #include "runtime/byte_order.h"
 #include "runtime/known.h"
 
@@ -18,6 +19,7 @@ namespace sandbay::pool {
 namespace {
 
 constexpr std::size_t kListEntries = 512;
+constexpr std::string_view kBroken = "its checksum is wrong";
 
 // The number of `byte_count` bytes at `offset` of what follows the prefix and the kind.
 std::uint64_t number_at(std::string_view key, std::size_t offset, std::size_t byte_count) {
@@ -52,7 +54,11 @@ Task<std::string> PoolMap::load() {
     if (!others->empty()) co_return "the map has no checkpoint, and is not empty";
     co_return std::string();
   }
-  const auto checkpoint = unpack_checkpoint(known(*stored));
+  const auto value = unsealed(key('c'), known(*stored));
+  if (!value.has_value()) {
+    co_return fmt::format("the map's checkpoint: {}, or it is of another version", kBroken);
+  }
+  const auto checkpoint = unpack_checkpoint(*value);
   if (!checkpoint.has_value())
     co_return fmt::format("the map's checkpoint: {}", checkpoint.error());
   checkpoint_ = *checkpoint;
@@ -89,8 +95,10 @@ Task<std::string> PoolMap::load_all(char kind,
     }
     for (const auto& [at, value] : *entries) {
       const std::string_view rest = std::string_view(at).substr(prefix.size());
-      const std::string wrong =
-          rest.size() == key_bytes ? (this->*take)(rest, value) : "a key of another length";
+      std::string wrong(rest.size() == key_bytes ? "" : "a key of another length");
+      const auto whole = unsealed(at, value);
+      if (!whole.has_value()) wrong = kBroken;
+      if (wrong.empty()) wrong = (this->*take)(rest, *whole);
       if (!wrong.empty()) co_return fmt::format("the map at {}: {}", printable(at), wrong);
     }
     if (entries->size() < kListEntries) co_return std::string();
@@ -247,12 +255,27 @@ Task<Result<PoolMap::ChunkMaps::Pin>> PoolMap::chunk_map(PageKey key) {
   co_return co_await chunk_maps_.get(this, key, &PoolMap::load_chunk_map);
 }
 
+// One that must be there.
+Task<Result<std::string>> PoolMap::load_value(std::string key) {
+  auto stored = co_await store_.get(key);
+  if (!stored.has_value()) co_return std::unexpected(stored.error());
+  std::optional<std::string> value;
+  if (stored->has_value()) value = unsealed(key, std::move(known(*stored)));
+  if (!value.has_value()) co_return std::unexpected(damaged(key));
+  co_return std::move(known(value));
+}
+
+Error PoolMap::damaged(std::string_view key) {
+  if (on_damage) on_damage(printable(key));
+  return Error::kDataCorrupt;
+}
+
 Task<Result<ChunkMap>> PoolMap::load_chunk_map(PageKey key) {
-  const auto value = co_await store_.get(key_of('v', key.branch, key.page));
+  const std::string at = key_of('v', key.branch, key.page);
+  const auto value = co_await load_value(at);
   if (!value.has_value()) co_return std::unexpected(value.error());
-  if (!value->has_value()) co_return std::unexpected(Error::kDataCorrupt);
-  auto chunks = ChunkMap::unpack(known(*value), page_chunks());
-  if (!chunks.has_value() || chunks->uniform()) co_return std::unexpected(Error::kDataCorrupt);
+  auto chunks = ChunkMap::unpack(*value, page_chunks());
+  if (!chunks.has_value() || chunks->uniform()) co_return std::unexpected(damaged(at));
   co_return std::move(*chunks);
 }
 
@@ -298,11 +321,13 @@ Task<Result<std::vector<std::pair<Generation, KeptLeaf>>>> PoolMap::list_kept(Pa
     const auto entries = co_await store_.list(prefix, after, kListEntries);
     if (!entries.has_value()) co_return std::unexpected(entries.error());
     for (const auto& [at, value] : *entries) {
-      if (at.size() != prefix.size() + 4) co_return std::unexpected(Error::kDataCorrupt);
+      if (at.size() != prefix.size() + 4) co_return std::unexpected(damaged(at));
       const auto generation = static_cast<Generation>(number_at(at, prefix.size(), 4));
       if (generation >= end) co_return leaves;
-      auto leaf = KeptLeaf::unpack(value, page_chunks());
-      if (!leaf.has_value()) co_return std::unexpected(Error::kDataCorrupt);
+      const auto whole = unsealed(at, value);
+      if (!whole.has_value()) co_return std::unexpected(damaged(at));
+      auto leaf = KeptLeaf::unpack(*whole, page_chunks());
+      if (!leaf.has_value()) co_return std::unexpected(damaged(at));
       leaves.emplace_back(generation, std::move(*leaf));
     }
     if (entries->size() < kListEntries) co_return leaves;
@@ -318,16 +343,14 @@ Task<Result<PoolMap::SlotMaps::Pin>> PoolMap::slot_map(Place place) {
 }
 
 Task<Result<SlotMap>> PoolMap::load_slot_map(Place place) {
-  const auto value = co_await store_.get(key_of('r', place.store, place.page));
+  const std::string at = key_of('r', place.store, place.page);
+  const auto value = co_await load_value(at);
   if (!value.has_value()) co_return std::unexpected(value.error());
-  if (!value->has_value()) co_return std::unexpected(Error::kDataCorrupt);
   SlotMap used(page_chunks());
-  if (known(*value).size() != 8 * used.words().size()) {
-    co_return std::unexpected(Error::kDataCorrupt);
-  }
-  std::memcpy(used.words().data(), known(*value).data(), known(*value).size());
+  if (value->size() != 8 * used.words().size()) co_return std::unexpected(damaged(at));
+  std::memcpy(used.words().data(), value->data(), value->size());
   if (!used.proper() || used.count() != slots_.used(place)) {
-    co_return std::unexpected(Error::kDataCorrupt);
+    co_return std::unexpected(damaged(at));
   }
   co_return used;
 }

@@ -19,6 +19,7 @@ class FaultyStore final : public metadata::Store {
 
   bool failing = false;
   bool after_effect = false;
+  std::uint64_t sound_commits = ~std::uint64_t{0};  // Then it is failing.
   std::uint64_t commits = 0;
 
   Executor& home() const noexcept override { return below_.home(); }
@@ -31,6 +32,7 @@ class FaultyStore final : public metadata::Store {
   }
   Task<Error> commit(metadata::Batch batch) override {
     ++commits;
+    if (sound_commits-- == 0) failing = true;
     if (!failing) co_return co_await below_.commit(std::move(batch));
     if (after_effect) co_await below_.commit(std::move(batch));
     co_return Error::kNoSpace;
@@ -263,6 +265,76 @@ Task<void> lose_nvram(Executor& home, bool closed) {
   co_await rig.stop();
 }
 
+// The NVRAM's log is full, because the metadata take no checkpoint, and a volume is to be expanded.
+Task<void> expand_with_a_full_log(Executor& home) {
+  Bench bench(home, true);
+  co_await bench.start();
+  auto volume = co_await bench.make_volume();
+  const BranchId id = volume->branch().id();
+  Error error = co_await write_cells(*volume, 0, 8, 1, bench.random);
+  CHECK(error == Error::kNone);
+  bench.faulty->failing = true;
+  std::uint32_t changes = 0;
+  for (; error == Error::kNone && changes < 20'000; ++changes) {
+    if (changes % 2 == 0) {
+      error = co_await write_cells(*volume, 128, 8, 2, bench.random);
+    } else {
+      error = co_await unmap_cells(*volume, 128, 8, Operation::kUnmap);
+    }
+  }
+  CHECK(error == Error::kNoSpace);
+  CHECK(changes > 100);
+  error = co_await bench.rig.pool->expand(id, 4 * kTestPageBytes, {});
+  CHECK(error == Error::kNoSpace);
+  CHECK(volume->branch().record.byte_count == 2 * kTestPageBytes);
+  // What needs no change of the map goes on.
+  error = co_await write_cells(*volume, 0, 8, 3, bench.random);
+  CHECK(error == Error::kNone);
+  bench.faulty->failing = false;
+  error = co_await bench.rig.pool->expand(id, 4 * kTestPageBytes, {});
+  CHECK(error == Error::kNone);
+  error = co_await write_cells(*volume, 400, 8, 4, bench.random);
+  CHECK(error == Error::kNone);
+  volume.reset();
+  co_await bench.reopen();
+  const std::string sound = co_await bench.rig.check();
+  CHECK(sound == "");
+  volume = bench.rig.pool->attach(id);
+  CHECK(volume->branch().record.byte_count == 4 * kTestPageBytes);
+  co_await expect_cells(&bench, volume.get(), 0, Cells(8, 3));
+  co_await expect_cells(&bench, volume.get(), 400, Cells(8, 4));
+  volume.reset();
+  co_await bench.rig.stop();
+}
+
+// The metadata fail at each commit of an expansion of a thick volume: it is done or not at all.
+Task<void> fail_an_expansion_anywhere(Executor& home) {
+  Bench bench(home, false);
+  co_await bench.start();
+  const auto made = co_await bench.rig.pool->create(
+      {.byte_count = kTestPageBytes, .thick = true, .label = "v"}, {});
+  REQUIRE(made.has_value());
+  const PoolSpace before = bench.rig.pool->space();
+  Error error = Error::kNoSpace;
+  std::uint64_t sound = 0;
+  for (; error != Error::kNone; ++sound) {
+    REQUIRE(sound < 10);
+    bench.faulty->sound_commits = sound;
+    error = co_await bench.rig.pool->expand(*made, 9 * kTestPageBytes, {});
+    bench.faulty->sound_commits = ~std::uint64_t{0};
+    bench.faulty->failing = false;
+    const bool done = error == Error::kNone;
+    co_await bench.reopen();
+    const std::string wrong = co_await bench.rig.check();
+    CHECK(wrong == "");
+    const Branch& branch = *bench.rig.pool->map().find(*made);
+    CHECK(branch.record.byte_count == (done ? 9 : 1) * kTestPageBytes);
+    CHECK(bench.rig.pool->space().free_pages == before.free_pages - (done ? 8 : 0));
+  }
+  CHECK(sound > 1);
+  co_await bench.rig.stop();
+}
+
 Task<void> write_beside(PoolVolume* volume, bool* done) {
   Random random(2);
   const Error error = co_await write_cells(*volume, 64, 8, 2, random);
@@ -323,6 +395,14 @@ TEST_CASE("what a failed change might take after all is not written over", "[poo
 TEST_CASE("a change that cannot be logged has not happened", "[pool]") {
   const bool after_effect = GENERATE(false, true);
   testing::run_in_world(3, [&](Executor& home) { return fail_changes(home, after_effect); });
+}
+
+TEST_CASE("an expansion fails cleanly while the log is full, and is done afterwards", "[pool]") {
+  testing::run_in_world(7, [](Executor& home) { return expand_with_a_full_log(home); });
+}
+
+TEST_CASE("an expansion of which any commit fails has not happened", "[pool]") {
+  testing::run_in_world(8, [](Executor& home) { return fail_an_expansion_anywhere(home); });
 }
 
 TEST_CASE("changes of one turn share a group", "[pool]") {

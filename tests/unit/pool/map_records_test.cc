@@ -153,7 +153,7 @@ TEST_CASE("a checkpoint comes back, and an impossible one is refused", "[pool]")
       .page_chunks = 16, .sequence = 77, .last_branch = 5, .log = {1, 2, 3}};
   REQUIRE(unpack_checkpoint(pack(record)) == record);
   CheckpointRecord other = record;
-  other.version = 2;
+  other.version = record.version + 1;
   CHECK(unpack_checkpoint(pack(other)).error() == "a map of another version");
   other = record;
   other.page_chunks = kMostPageChunks + 1;
