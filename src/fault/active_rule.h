@@ -48,6 +48,7 @@ struct ActiveRule {
   std::vector<FaultLayer*> lasting_at;
   std::vector<NvramFaultTarget*> low_batteries;
   bool enclosure_lasts = false;  // A status of an enclosure, or the loss of a shelf.
+  bool member_lasts = false;     // What strikes a member strikes sets of it that come later, too.
 };
 
 }  // namespace sandbay::fault

@@ -147,7 +147,8 @@ std::vector<RuleView> FaultEngine::list() const {
                   .counters = active->counters};
     for (const FaultLayer* layer : layers_) view.held += layer->held_by(*active);
     view.active = view.held > 0 || active->active_until > home_.now() || active->enclosure_lasts ||
-                  !active->lasting_at.empty() || !active->low_batteries.empty();
+                  active->member_lasts || !active->lasting_at.empty() ||
+                  !active->low_batteries.empty();
     views.push_back(std::move(view));
   }
   return views;
@@ -184,26 +185,38 @@ std::string FaultEngine::refusal(const Rule& rule) const {
   if (!rule.id.empty() && find(rule.id) != nullptr) {
     return fmt::format("id={}: there is such a rule; clear it first or choose another id", rule.id);
   }
-  if (rule.at.kind == Place::Kind::kNvram) {
-    std::vector<std::string> names;
-    for (const auto& [name, target] : nvrams_) names.push_back(name);
-    const bool there = rule.at.name.empty() ? !names.empty() : nvrams_.contains(rule.at.name);
-    return there ? "" : fmt::format("at=nvram: there is no such NVRAM; there are: {}", few(names));
-  }
+  const bool of_drives =
+      rule.at.kind == Place::Kind::kDrive || rule.at.kind == Place::Kind::kEnclosure;
+  if (!of_drives) return refusal_of_place(rule);
   const std::vector<FaultLayer*> layers = layers_at(rule.at);
   if (layers.empty()) {
     std::vector<std::string> names;
-    for (const FaultLayer* layer : layers_) names.push_back(layer->name());
-    const bool of_drives = rule.at.kind == Place::Kind::kDrive;
-    return fmt::format("at={}:{}: there is no such {}; drives are: {}",
-                       of_drives ? "drive" : "enclosure", shown(rule.at.name),
-                       of_drives ? "drive" : "enclosure", few(names));
+    for (const FaultLayer* layer : layers_at({})) names.push_back(layer->name());
+    const std::string_view kind = rule.at.kind == Place::Kind::kDrive ? "drive" : "enclosure";
+    return fmt::format("at={}:{}: there is no such {}; drives are: {}", kind, shown(rule.at.name),
+                       kind, few(names));
   }
   for (const FaultLayer* layer : layers) {
     std::string wrong = refusal_at(rule, *layer);
     if (!wrong.empty()) return wrong;
   }
   return {};
+}
+
+std::string FaultEngine::refusal_of_place(const Rule& rule) const {
+  if (rule.at.kind == Place::Kind::kMember) {
+    if (!member_at(rule.at).empty()) return {};
+    return fmt::format("at=member:{}: there is no such member; there are: {}", rule.at.name,
+                       few(members_));
+  }
+  if (rule.at.kind == Place::Kind::kMeta) {
+    const bool can = rule.fault != Fault::kRebalanceKill || options_.on_kill;
+    return can ? "" : "do=rebalance.kill: there is nothing here that could be killed";
+  }
+  std::vector<std::string> names;
+  for (const auto& [name, target] : nvrams_) names.push_back(name);
+  const bool there = rule.at.name.empty() ? !names.empty() : nvrams_.contains(rule.at.name);
+  return there ? "" : fmt::format("at=nvram: there is no such NVRAM; there are: {}", few(names));
 }
 
 std::string FaultEngine::refusal_at(const Rule& rule, const FaultLayer& layer) const {
@@ -258,11 +271,13 @@ bool FaultEngine::is_follow_up(std::string_view id) const {
 
 void FaultEngine::attach(FaultLayer& layer) {
   assert(&layer.home() == &home_);
-  assert(std::ranges::none_of(
-      layers_, [&](const FaultLayer* other) { return other->name() == layer.name(); }));
-  if (!layer.options_.number.has_value()) {
+  assert(std::ranges::none_of(layers_, [&](const FaultLayer* other) {
+    return other->name() == layer.name() && other->member() == layer.member();
+  }));
+  if (!layer.options_.number.has_value() && layer.member().empty()) {
+    const std::vector<FaultLayer*> drives = layers_at({});
     std::uint64_t free = 0;
-    while (std::ranges::any_of(layers_,
+    while (std::ranges::any_of(drives,
                                [&](const FaultLayer* other) { return other->number() == free; })) {
       ++free;
     }
@@ -270,6 +285,12 @@ void FaultEngine::attach(FaultLayer& layer) {
   }
   layers_.push_back(&layer);
   relink();
+  if (layer.member().empty()) return;
+  for (const RulePointer& active : rules_) {
+    if (!active->member_lasts || member_at(active->rule.at) != layer.member()) continue;
+    active->lasting_at.push_back(&layer);
+    layer.begin(active);
+  }
 }
 
 void FaultEngine::detach(FaultLayer& layer) {
@@ -292,6 +313,15 @@ void FaultEngine::remove_nvram(std::string_view name) {
   nvrams_.erase(found);
 }
 
+void FaultEngine::add_member(std::string name) { members_.push_back(std::move(name)); }
+
+std::string FaultEngine::member_at(const Place& place) const {
+  if (place.kind != Place::Kind::kMember) return {};
+  if (std::ranges::find(members_, place.name) != members_.end()) return place.name;
+  const auto number = to_number(place.name);
+  return number.has_value() && *number < members_.size() ? members_[*number] : std::string();
+}
+
 bool FaultEngine::enclosure_has(Fault fault, std::string_view enclosure) const {
   return std::ranges::any_of(rules_, [&](const RulePointer& active) {
     const Rule& rule = active->rule;
@@ -301,27 +331,31 @@ bool FaultEngine::enclosure_has(Fault fault, std::string_view enclosure) const {
 }
 
 FaultLayer* FaultEngine::find_layer(std::string_view name) const {
+  const std::vector<FaultLayer*> drives = layers_at({});
   const auto found =
-      std::ranges::find_if(layers_, [&](const FaultLayer* layer) { return layer->name() == name; });
-  if (found != layers_.end()) return *found;
+      std::ranges::find_if(drives, [&](const FaultLayer* layer) { return layer->name() == name; });
+  if (found != drives.end()) return *found;
   const auto number = to_number(name);
   if (!number.has_value()) return nullptr;
-  for (FaultLayer* layer : layers_) {
+  for (FaultLayer* layer : drives) {
     if (layer->number() == *number) return layer;
   }
   return nullptr;
 }
 
 std::vector<FaultLayer*> FaultEngine::layers_at(const Place& place) const {
-  if (place.kind == Place::Kind::kNvram) return {};
-  if (place.name.empty()) return layers_;
-  if (place.kind == Place::Kind::kDrive) {
+  if (place.kind == Place::Kind::kNvram || place.kind == Place::Kind::kMeta) return {};
+  if (place.kind == Place::Kind::kDrive && !place.name.empty()) {
     FaultLayer* const layer = find_layer(place.name);
     return layer == nullptr ? std::vector<FaultLayer*>{} : std::vector{layer};
   }
+  const std::string member = member_at(place);
+  if (place.kind == Place::Kind::kMember && member.empty()) return {};
   std::vector<FaultLayer*> layers;
   for (FaultLayer* layer : layers_) {
-    if (layer->enclosure() == place.name) layers.push_back(layer);
+    const bool of_enclosure = place.kind == Place::Kind::kEnclosure && !place.name.empty();
+    if (layer->member() != member) continue;  // Drives have none.
+    if (!of_enclosure || layer->enclosure() == place.name) layers.push_back(layer);
   }
   return layers;
 }

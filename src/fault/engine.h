@@ -64,6 +64,8 @@ struct FaultEngineOptions {
   // do=insert content=other: the device that is inserted, which lives as long as the layer; null:
   // there is none. Without it the rule is refused.
   std::function<BlockDevice*(const std::string& drive)> other_content = {};
+  // do=rebalance.kill: the process ends here and now. Without it the rule is refused.
+  std::function<void(const Rule& rule)> on_kill = {};
   // After every power target of a cut has been cut, in the same instant.
   std::function<void(const Rule& rule)> on_power_cut = {};
 };
@@ -103,7 +105,8 @@ class FaultEngine final : public ProbeDecider {
   void notify(std::string_view event);
   void set_state(std::string_view name, std::int64_t value);
   std::int64_t state(std::string_view name) const;
-  // Every probe that is passed is an event of its name; rules on drives can wait for it.
+  // Every probe that is passed is an event of its name; rules can wait for it. What values of maps
+  // pass ("map.read", "map.write"; pool/sealed.h) may be damaged there.
   ProbeVerdict decide(const ProbePoint& point) override;
 
   // What can be broken. -------------------------------------------------------------------------
@@ -113,6 +116,9 @@ class FaultEngine final : public ProbeDecider {
   // By controller name: "A". The target outlives the engine or is removed first.
   void add_nvram(std::string name, NvramFaultTarget& target);
   void remove_nvram(std::string_view name);
+  // By name, before rules that name it; layers of its sets may come and go (FaultLayerOptions).
+  void add_member(std::string name);
+  bool has_layers() const noexcept { return !layers_.empty(); }
   // Enclosure status: whether a psu, fan or temp fault lasts.
   bool enclosure_has(Fault fault, std::string_view enclosure = {}) const;
 
@@ -135,6 +141,10 @@ class FaultEngine final : public ProbeDecider {
   void fire_drive(const RulePointer& active, FaultLayer& layer, std::uint64_t operation,
                   Extent extent);
   void fire_nvram(ActiveRule& active);
+  void fire_member(const RulePointer& active, bool counted);
+  void fire_kill(const RulePointer& active);
+  // What strikes a value of a map.
+  ProbeVerdict judge_value(const ProbePoint& point);
   void fire_power(ActiveRule& active, std::span<FaultLayer* const> layers);
   void begin_duration(ActiveRule& active);
   void after_firing(const RulePointer& active);
@@ -146,6 +156,9 @@ class FaultEngine final : public ProbeDecider {
               std::string effect);
 
   std::string refusal(const Rule& rule) const;  // Empty: acceptable.
+  std::string refusal_of_place(const Rule& rule) const;
+  // The name of the member that at=member:NAME or at=member:NUMBER means; empty: none.
+  std::string member_at(const Place& place) const;
   std::string refusal_at(const Rule& rule, const FaultLayer& layer) const;
   static bool strikes_one(const Rule& rule);  // Its fault happens to the operation that matched.
   std::string free_id() const;
@@ -164,6 +177,7 @@ class FaultEngine final : public ProbeDecider {
   std::vector<RulePointer> rules_;
   std::vector<FaultLayer*> layers_;
   std::map<std::string, NvramFaultTarget*, std::less<>> nvrams_;
+  std::vector<std::string> members_;
   std::map<std::string, std::int64_t, std::less<>> states_;
   unsigned nesting_ = 0;  // Of rules that start one another.
 };

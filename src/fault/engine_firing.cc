@@ -19,6 +19,8 @@ namespace {
 // Rules that start one another in a circle stop after so many.
 constexpr unsigned kDeepestChain = 16;
 constexpr std::uint64_t kNvramPageBytes = 4096;
+// As pool/sealed.h names it.
+constexpr std::uint32_t kFlipBitOfValue = 1;
 
 bool has_operation_fit(const ActiveRule& active, const Request& request, std::uint64_t depth) {
   const Rule& rule = active.rule;
@@ -32,6 +34,11 @@ bool has_operation_fit(const ActiveRule& active, const Request& request, std::ui
   if (rule.fua.has_value() && *rule.fua != request.force_unit_access) return false;
   if (rule.origins != 0 && (rule.origins & bit(request.origin)) == 0) return false;
   return rule.depth.contains(depth);
+}
+
+// Without event= there is something that it waits for all the same; see notify().
+bool waits_for_own_event(Fault fault) {
+  return fault == Fault::kPowerCutAgain || fault == Fault::kRebalanceKill;
 }
 
 std::string enclosure_text(const Rule& rule) {
@@ -102,6 +109,7 @@ bool FaultEngine::decides_to_fire(ActiveRule& active) {
 
 bool FaultEngine::may_fail(const ActiveRule& active, const FaultLayer& layer) const {
   if (!active.rule.within_tolerance) return true;
+  if (!layer.member().empty()) return false;  // No layout survives it.
   return options_.may_fail && options_.may_fail(active.rule, layer.name());
 }
 
@@ -110,8 +118,7 @@ bool FaultEngine::may_fail(const ActiveRule& active, const FaultLayer& layer) co
 void FaultEngine::start(const RulePointer& active) {
   const Rule& rule = active->rule;
   if (inert(rule)) return;
-  active->armed =
-      rule.event.empty() && !is_follow_up(rule.id) && rule.fault != Fault::kPowerCutAgain;
+  active->armed = rule.event.empty() && !is_follow_up(rule.id) && !waits_for_own_event(rule.fault);
   if (active->operational || !active->armed) return;
   const TimePoint opening = started_ + rule.from;
   if (opening > home_.now()) {
@@ -142,15 +149,49 @@ void FaultEngine::consider(const RulePointer& active) {
 void FaultEngine::notify(std::string_view event) {
   std::vector<RulePointer> waiting;
   for (const RulePointer& active : rules_) {
-    const bool again = active->rule.fault == Fault::kPowerCutAgain && active->rule.event.empty() &&
-                       event == "power.cut";
-    if (again || active->rule.event == event) waiting.push_back(active);
+    const Fault fault = active->rule.fault;
+    const bool own = active->rule.event.empty() &&
+                     ((fault == Fault::kPowerCutAgain && event == "power.cut") ||
+                      (fault == Fault::kRebalanceKill && event.starts_with("rebalance.")));
+    if (own || active->rule.event == event) waiting.push_back(active);
   }
   for (const RulePointer& active : waiting) trigger(active);
 }
 
 ProbeVerdict FaultEngine::decide(const ProbePoint& point) {
   notify(point.name);
+  return judge_value(point);
+}
+
+ProbeVerdict FaultEngine::judge_value(const ProbePoint& point) {
+  const bool writes = point.name == "map.write";
+  if (!writes && point.name != "map.read") return {};
+  const std::uint8_t operation = bit(writes ? Operation::kWrite : Operation::kRead);
+  const std::vector<RulePointer> rules = rules_;
+  for (const RulePointer& active : rules) {
+    if (active->rule.at.kind != Place::Kind::kMeta || !active->operational || active->ended)
+      continue;
+    if (inert(active->rule) || (active->operations & operation) == 0) continue;
+    if (!active->armed || !condition_holds(*active)) continue;
+    ++active->counters.matched;
+    if (active->active_until <= home_.now()) {
+      if (!decides_to_fire(*active)) continue;
+      if (active->rule.within_tolerance) {
+        ++active->counters.spared;
+        continue;
+      }
+      ++active->fired_times;
+      ++active->counters.fired;
+      after_firing(active);
+    }
+    ++active->counters.struck;
+    const std::uint64_t flipped =
+        active->random.next() % std::max<std::uint64_t>(1, 8 * point.byte_count);
+    record(*active, "meta", 0, {},
+           fmt::format("bit {} of the {} bytes that are {}", flipped, point.byte_count,
+                       writes ? "written" : "read"));
+    return {.action = kFlipBitOfValue, .argument = flipped};
+  }
   return {};
 }
 
@@ -177,6 +218,8 @@ std::int64_t FaultEngine::state(std::string_view name) const {
 void FaultEngine::fire(const RulePointer& active, FaultLayer* layer, std::uint64_t operation,
                        Extent extent) {
   const Rule& rule = active->rule;
+  if (rule.at.kind == Place::Kind::kMember) return fire_member(active, layer != nullptr);
+  if (rule.at.kind == Place::Kind::kMeta) return fire_kill(active);
   std::vector<FaultLayer*> layers = layers_at(rule.at);
   const bool whole_shelf = rule.fault == Fault::kShelfLoss || rule.fault == Fault::kPowerCut ||
                            rule.fault == Fault::kPowerCutAgain;
@@ -238,7 +281,7 @@ void FaultEngine::fire_drive(const RulePointer& active, FaultLayer& layer, std::
       ++active->counters.spared;
       return;
     }
-    record(*active, "drive " + layer.name(), operation, extent,
+    record(*active, layer.target_name(), operation, extent,
            rule.other_content ? "other content" : "same content");
     for (const RulePointer& other : rules_) {
       const bool away = other->rule.fault == Fault::kPull || other->rule.fault == Fault::kShelfLoss;
@@ -247,12 +290,42 @@ void FaultEngine::fire_drive(const RulePointer& active, FaultLayer& layer, std::
     }
     layer.insert_drive(content);
   } else if (manner(rule) == Manner::kLasting) {
-    record(*active, "drive " + layer.name(), operation, extent, {});
+    record(*active, layer.target_name(), operation, extent, {});
     active->lasting_at.push_back(&layer);
     layer.begin(active);
   } else {
     layer.damage_now(active);
   }
+}
+
+// Also where none of its sets is there now: what comes is struck, too.
+void FaultEngine::fire_member(const RulePointer& active, bool counted) {
+  const Rule& rule = active->rule;
+  if (active->member_lasts || rule.within_tolerance) {
+    ++active->counters.spared;
+    return;
+  }
+  if (!counted) {
+    ++active->fired_times;
+    ++active->counters.fired;
+  }
+  record(*active, "member " + member_at(rule.at), 0, {}, {});
+  if (manner(rule) == Manner::kLasting) {
+    active->member_lasts = true;
+    for (FaultLayer* layer : layers_at(rule.at)) {
+      active->lasting_at.push_back(layer);
+      layer->begin(active);
+    }
+  }
+  after_firing(active);
+}
+
+void FaultEngine::fire_kill(const RulePointer& active) {
+  ++active->fired_times;
+  ++active->counters.fired;
+  record(*active, "meta", 0, {}, {});
+  after_firing(active);
+  options_.on_kill(active->rule);
 }
 
 void FaultEngine::fire_nvram(ActiveRule& active) {
@@ -303,7 +376,7 @@ void FaultEngine::fire_power(ActiveRule& active, std::span<FaultLayer* const> la
       layer->options_.power->cut_power(active.rule.loss, active.random.next());
     }
   }
-  for (FaultLayer* layer : layers) record(active, "drive " + layer->name(), 0, {}, {});
+  for (FaultLayer* layer : layers) record(active, layer->target_name(), 0, {}, {});
   if (options_.on_power_cut) options_.on_power_cut(active.rule);
   if (nesting_ < kDeepestChain) {
     ++nesting_;
@@ -368,6 +441,7 @@ void FaultEngine::end(ActiveRule& active) {
   active.opening = false;
   active.active_until = {};
   active.enclosure_lasts = false;
+  active.member_lasts = false;
   const std::vector<FaultLayer*> layers = std::exchange(active.lasting_at, {});
   for (FaultLayer* layer : layers_) {
     const bool lasted = std::ranges::find(layers, layer) != layers.end();

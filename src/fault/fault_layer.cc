@@ -15,6 +15,7 @@ namespace {
 
 constexpr std::uint64_t kMostGrownDefects = 65536;
 constexpr double kLongestExponential = 100;  // Means.
+constexpr Duration kPatience = std::chrono::seconds(5);
 
 std::size_t index_of(Fault fault) { return static_cast<std::size_t>(fault); }
 
@@ -63,6 +64,11 @@ Health FaultLayer::health() const noexcept {
   if (below_says == Health::kFailed || below_says == Health::kMissing) return below_says;
   if (lasts(Fault::kSmart) || wearing_out_) return Health::kPredictedFailure;
   return below_says;
+}
+
+std::string FaultLayer::target_name() const {
+  if (options_.member.empty()) return "drive " + options_.name;
+  return "member " + options_.member + ", set " + options_.name;
 }
 
 DriveStatus FaultLayer::status() const {
@@ -121,6 +127,10 @@ Task<Completion> FaultLayer::submit_involved(Request request, std::uint64_t oper
   while (lasts(Fault::kStall) && completion.error != Error::kCancelled) {
     count_struck(Fault::kStall);
     const Error waited = co_await park(lasting_rule(Fault::kStall), cancellation, kNever);
+    if (waited != Error::kNone) completion.error = waited;
+  }
+  if (lasts(Fault::kMemberPartition) && completion.error != Error::kCancelled) {
+    const Error waited = co_await wait_out_partition(cancellation);
     if (waited != Error::kNone) completion.error = waited;
   }
   const Error refused = refusal(kind);
@@ -210,13 +220,15 @@ Task<Error> FaultLayer::delay(Request& request, Strikes strikes, std::uint64_t o
     const Error waited = co_await park(lasting_rule(Fault::kStall), request.cancellation, kNever);
     if (waited != Error::kNone) co_return waited;
   }
+  const Error apart = co_await wait_out_partition(request.cancellation);
+  if (apart != Error::kNone) co_return apart;
   for (const RulePointer& rule : strikes) {
     const Fault fault = rule->rule.fault;
-    if (fault != Fault::kHold && fault != Fault::kHang && fault != Fault::kSlow) continue;
-    if (rule->ended) continue;
+    const bool slow = fault == Fault::kSlow || fault == Fault::kMemberSlow;
+    if (rule->ended || (!slow && fault != Fault::kHold && fault != Fault::kHang)) continue;
     TimePoint until = kNever;
     std::string effect;
-    if (fault == Fault::kSlow) {
+    if (slow) {
       until = end_at_pace(rule, request.data.byte_count());
       const auto late = std::chrono::duration_cast<std::chrono::microseconds>(until - home().now());
       effect = std::to_string(late.count()) + " us";
@@ -227,6 +239,18 @@ Task<Error> FaultLayer::delay(Request& request, Strikes strikes, std::uint64_t o
     if (fault == Fault::kHang) co_return Error::kTimedOut;
   }
   co_return Error::kNone;
+}
+
+// Whoever is elsewhere says nothing; then it is taken for lost, and whoever waits is told.
+Task<Error> FaultLayer::wait_out_partition(Cancellation* cancellation) {
+  Error waited = Error::kNone;
+  while (waited == Error::kNone && lasts(Fault::kMemberPartition) &&
+         home().now() < patience_ends_) {
+    count_struck(Fault::kMemberPartition);
+    waited = co_await park(lasting_rule(Fault::kMemberPartition), cancellation, patience_ends_);
+  }
+  if (waited == Error::kNone && away()) update();
+  co_return waited;
 }
 
 Task<Error> FaultLayer::park(RulePointer rule, Cancellation* cancellation, TimePoint until) {
@@ -304,6 +328,10 @@ void FaultLayer::begin(const RulePointer& rule) {
   lasting_rules_.push_back(rule);
   if (fault == Fault::kReorder) options_.power->set_reordering(true);
   if (fault == Fault::kWrongId) attention_ = true;
+  if (fault == Fault::kMemberPartition) {
+    const Duration patience = rule->rule.patience;
+    patience_ends_ = home().now() + (patience > Duration::zero() ? patience : kPatience);
+  }
   if (fault == Fault::kLseGrowing) {
     growths_.push_back(std::make_unique<Growth>(Growth{.rule = rule, .started = home().now()}));
   }
@@ -327,9 +355,10 @@ void FaultLayer::finish(ActiveRule& rule, bool forget) {
     if (fault == Fault::kWrongId) attention_ = true;
     if (fault == Fault::kLseGrowing) std::erase_if(growths_, is_rule);
     // All at once, in any order.
-    if (fault == Fault::kStall) unpark(&rule, &rule.random);
+    if (fault == Fault::kStall || fault == Fault::kMemberPartition) unpark(&rule, &rule.random);
   }
-  if (was_away && !away()) attention_ = true;
+  // A member's drives had power all the time, and nobody could have changed them.
+  if (was_away && !away() && options_.member.empty()) attention_ = true;
   if (forget) {
     std::erase_if(paces_, is_rule);
     std::erase_if(watches_, is_rule);
@@ -397,8 +426,9 @@ void FaultLayer::count_struck(Fault fault) {
 }
 
 void FaultLayer::count_refusal() {
-  for (const Fault fault : {Fault::kPull, Fault::kShelfLoss, Fault::kFail, Fault::kFailTransient,
-                            Fault::kReadOnly, Fault::kFull}) {
+  for (const Fault fault :
+       {Fault::kPull, Fault::kShelfLoss, Fault::kMemberLoss, Fault::kMemberPartition, Fault::kFail,
+        Fault::kFailTransient, Fault::kReadOnly, Fault::kFull}) {
     if (lasts(fault)) return count_struck(fault);
   }
 }

@@ -27,11 +27,13 @@
 namespace sandbay::fault {
 
 struct FaultLayerOptions {
-  std::string name;  // As rules write it after drive: and unique within the engine.
+  // As rules write it after drive: and unique among drives, or among the sets of its member.
+  std::string name;
   // drive:N means this one, where no drive has that name; by default the least that is free, so
   // that a drive that replaces another gets its number.
   std::optional<std::uint64_t> number = std::nullopt;
   std::string enclosure;         // As rules write it after enclosure: may be empty.
+  std::string member = {};       // It is no drive, but a set of that member: at=member:NAME.
   std::string serial;            // What the drive says of itself.
   PowerTarget* power = nullptr;  // What of the drive loses its content with the power, if any.
 };
@@ -62,6 +64,11 @@ class FaultLayer final : public Layer {
 
   const std::string& name() const noexcept { return options_.name; }
   std::uint64_t number() const noexcept { return options_.number.value_or(0); }
+  const std::string& member() const noexcept { return options_.member; }
+  // For the journal: "drive d3", "member two, set a".
+  std::string target_name() const;
+  // Nothing is held here, or works for faults.
+  bool idle() const noexcept { return depth_ == 0 && parked_.empty(); }
   const std::string& enclosure() const noexcept { return options_.enclosure; }
   DriveStatus status() const;
   bool present() const noexcept { return !away(); }
@@ -137,7 +144,12 @@ class FaultLayer final : public Layer {
   void unpark(const ActiveRule* rule, Random* shuffle);
   void grow_defects();
   void update();  // Whether anything concerns the drive; tells of a changed health.
-  bool away() const noexcept { return lasts(Fault::kPull) || lasts(Fault::kShelfLoss); }
+  bool away() const noexcept {
+    return lasts(Fault::kPull) || lasts(Fault::kShelfLoss) || lasts(Fault::kMemberLoss) ||
+           (lasts(Fault::kMemberPartition) && home().now() >= patience_ends_);
+  }
+  // Of a partition, while it may still end in time.
+  Task<Error> wait_out_partition(Cancellation* cancellation);
   bool dead() const noexcept { return lasts(Fault::kFail) || lasts(Fault::kFailTransient); }
 
   FaultEngine& engine_;
@@ -152,6 +164,7 @@ class FaultLayer final : public Layer {
   std::uint64_t depth_ = 0;
   std::uint64_t power_cycle_ = 0;
   std::uint64_t recovered_ = 0;
+  TimePoint patience_ends_{};  // While a partition lasts.
   Health told_health_ = Health::kGood;
   mutable Geometry shown_geometry_;
   std::vector<RulePointer> rules_;  // That look at this drive's operations.

@@ -59,7 +59,7 @@ std::string bits_text(const std::set<std::uint64_t>& bits, Lba first, std::uint6
 
 void FaultLayer::record(const RulePointer& rule, std::uint64_t operation, const Extent& extent,
                         std::string effect) {
-  engine_.record(*rule, "drive " + options_.name, operation, extent, std::move(effect));
+  engine_.record(*rule, target_name(), operation, extent, std::move(effect));
 }
 
 Extent FaultLayer::area(const Rule& rule, const Extent& otherwise) const {

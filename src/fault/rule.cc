@@ -49,17 +49,13 @@ std::string wrong_place(const Rule& rule) {
   if ((row.places & bit(Place::Kind::kDrive)) != 0) places.push_back("at=drive");
   if ((row.places & bit(Place::Kind::kEnclosure)) != 0) places.push_back("at=enclosure");
   if ((row.places & bit(Place::Kind::kNvram)) != 0) places.push_back("at=nvram");
+  if ((row.places & bit(Place::Kind::kMember)) != 0) places.push_back("at=member:NAME");
+  if ((row.places & bit(Place::Kind::kMeta)) != 0) places.push_back("at=meta");
   return fmt::format("do={}: goes with {}", row.name, listing(places));
 }
 
-std::string wrong_operations(const Rule& rule) {
-  if (rule.at.kind == Place::Kind::kNvram) {
-    const bool none = rule.operations == 0 && !rule.lba.has_value() && rule.length == Bounds{} &&
-                      !rule.fua.has_value() && rule.origins == 0 && rule.depth == Bounds{};
-    if (none) return {};
-    return "at=nvram: op, lba, length, fua, origin and depth are of drives; event, from, state and "
-           "another rule's then are possible here";
-  }
+// Whether the fault strikes any of the operations that the rule names.
+std::string not_struck(const Rule& rule) {
   if (struck_operations(rule) != 0) return {};
   Rule unlimited = rule;
   unlimited.operations = 0;
@@ -72,6 +68,24 @@ std::string wrong_operations(const Rule& rule) {
     }
   }
   return {};
+}
+
+std::string wrong_operations(const Rule& rule) {
+  const bool blocks = rule.lba.has_value() || rule.length != Bounds{} || rule.fua.has_value() ||
+                      rule.origins != 0 || rule.depth != Bounds{};
+  if (rule.at.kind == Place::Kind::kMeta) {
+    if (blocks) return "at=meta: lba, length, fua, origin and depth are of drives and members";
+    if (rule.fault == Fault::kMapCorrupt) return not_struck(rule);
+    if (rule.operations == 0) return {};
+    return fmt::format("op=: do={} is of no operation; event and after are possible",
+                       fault_name(rule.fault));
+  }
+  if (rule.at.kind == Place::Kind::kNvram) {
+    if (rule.operations == 0 && !blocks) return {};
+    return "at=nvram: op, lba, length, fua, origin and depth are of drives; event, from, state and "
+           "another rule's then are possible here";
+  }
+  return not_struck(rule);
 }
 
 std::string missing(const Rule& rule) {
@@ -94,8 +108,9 @@ std::string missing(const Rule& rule) {
       }
       break;
     case Fault::kSlow:
+    case Fault::kMemberSlow:
       if (rule.latency == Latency{} && rule.bandwidth == 0) {
-        return "do=slow: say how slow with latency= or bandwidth=";
+        return fmt::format("do={}: say how slow with latency= or bandwidth=", name);
       }
       break;
     case Fault::kWrongId:

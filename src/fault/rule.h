@@ -63,14 +63,22 @@ enum class Fault : std::uint8_t {
   kNvramPage,
   kNvramStale,
   kNvramBitrot,
+  // Members of pools.
+  kMemberLoss,
+  kMemberPartition,
+  kMemberSlow,
+  kRebalanceKill,
+  // Metadata.
+  kMapCorrupt,
 };
-inline constexpr std::size_t kFaultCount = static_cast<std::size_t>(Fault::kNvramBitrot) + 1;
+inline constexpr std::size_t kFaultCount = static_cast<std::size_t>(Fault::kMapCorrupt) + 1;
 
 std::string_view fault_name(Fault fault);  // As a rule writes it: "misdirect.write".
 
-// at=drive:NAME, drive (any), enclosure[:NAME], nvram[:NAME]. An empty name means all of them.
+// at=drive:NAME, drive (any), enclosure[:NAME], nvram[:NAME], member:NAME, meta. An empty name
+// means all of them.
 struct Place {
-  enum class Kind : std::uint8_t { kDrive, kEnclosure, kNvram };
+  enum class Kind : std::uint8_t { kDrive, kEnclosure, kNvram, kMember, kMeta };
   Kind kind = Kind::kDrive;
   std::string name;
   bool operator==(const Place&) const = default;
@@ -161,6 +169,7 @@ struct Rule {
   Latency latency{};
   std::uint64_t lanes = 0;      // 0: without limit.
   std::uint64_t bandwidth = 0;  // Bytes a second; 0: without limit.
+  Duration patience{};          // Of a partition; 0: the engine's.
   double rate = 1;              // Defects a second.
   std::uint64_t cluster = 8;    // Blocks that neighbouring defects spread over.
   std::uint64_t threshold = 0;  // Defects that make a predicted failure; 0: never.

@@ -18,6 +18,7 @@ using std::string;
 using std::string_view;
 
 constexpr FaultSet only(Fault fault) { return FaultSet{1} << static_cast<unsigned>(fault); }
+constexpr FaultSet kSlowing = only(Fault::kSlow) | only(Fault::kMemberSlow);
 constexpr FaultSet kOnPower = only(Fault::kPowerCut) | only(Fault::kPowerCutAgain);
 constexpr FaultSet kMisdirected = only(Fault::kMisdirectWrite) | only(Fault::kMisdirectRead);
 constexpr FaultSet kDamaging = only(Fault::kFlip) | only(Fault::kMisdirectWrite) |
@@ -196,8 +197,8 @@ string write_name(const Rule& rule) {
 
 string read_at(Rule& rule, string_view value) {
   constexpr string_view kPlaces =
-      "drive:NAME, drive (one or any of them), enclosure, enclosure:NAME, nvram and "
-      "nvram:NAME are possible";
+      "drive:NAME, drive (one or any of them), enclosure, enclosure:NAME, nvram, nvram:NAME, "
+      "member:NAME and meta are possible";
   const Halves place = halves(value, ":");
   if (place.second.has_value() && !is_name(*place.second)) return string(kPlaces);
   if (place.first == "drive" || place.first == "disk") {
@@ -206,6 +207,10 @@ string read_at(Rule& rule, string_view value) {
     rule.at.kind = Place::Kind::kEnclosure;
   } else if (place.first == "nvram") {
     rule.at.kind = Place::Kind::kNvram;
+  } else if (place.first == "member" && place.second.has_value()) {
+    rule.at.kind = Place::Kind::kMember;
+  } else if (value == "meta") {
+    rule.at.kind = Place::Kind::kMeta;
   } else {
     return string(kPlaces);
   }
@@ -214,7 +219,7 @@ string read_at(Rule& rule, string_view value) {
 }
 
 string write_at(const Rule& rule) {
-  constexpr std::array<string_view, 3> kKinds = {"drive", "enclosure", "nvram"};
+  constexpr std::array<string_view, 5> kKinds = {"drive", "enclosure", "nvram", "member", "meta"};
   string text(kKinds[static_cast<std::size_t>(rule.at.kind)]);
   return rule.at.name.empty() ? text : text + ":" + rule.at.name;
 }
@@ -545,10 +550,11 @@ constexpr std::array kWords = {
     Word{"where", only(Fault::kFlip), read_where, write_where},
     Word{"sticky", only(Fault::kFlip), read_flag<&Rule::sticky>, write_flag<&Rule::sticky, false>},
     Word{"to", kMisdirected, read_to, write_to},
-    Word{"latency", only(Fault::kSlow), read_latency, write_latency},
-    Word{"lanes", only(Fault::kSlow), read_number<&Rule::lanes, 1, 1024>,
-         write_number<&Rule::lanes, 0>},
-    Word{"bandwidth", only(Fault::kSlow), read_bandwidth, write_bandwidth},
+    Word{"latency", kSlowing, read_latency, write_latency},
+    Word{"lanes", kSlowing, read_number<&Rule::lanes, 1, 1024>, write_number<&Rule::lanes, 0>},
+    Word{"bandwidth", kSlowing, read_bandwidth, write_bandwidth},
+    Word{"patience", only(Fault::kMemberPartition), read_time<&Rule::patience>,
+         write_time<&Rule::patience>},
     Word{"rate", only(Fault::kLseGrowing), read_growth, write_growth},
     Word{"cluster", only(Fault::kLseGrowing), read_number<&Rule::cluster, 1, 1 << 20>,
          write_number<&Rule::cluster, 8>},

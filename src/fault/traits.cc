@@ -11,7 +11,9 @@ namespace {
 constexpr std::uint8_t kDrives = bit(Place::Kind::kDrive) | bit(Place::Kind::kEnclosure);
 constexpr std::uint8_t kShelf = bit(Place::Kind::kEnclosure);
 constexpr std::uint8_t kNvrams = bit(Place::Kind::kNvram);
-constexpr std::uint8_t kAnywhere = kDrives | kNvrams;
+constexpr std::uint8_t kMembers = bit(Place::Kind::kMember);
+constexpr std::uint8_t kMetas = bit(Place::Kind::kMeta);
+constexpr std::uint8_t kAnywhere = kDrives | kNvrams | kMembers;
 constexpr std::uint8_t kReads = bit(Operation::kRead);
 constexpr std::uint8_t kWrites = bit(Operation::kWrite);
 constexpr std::uint8_t kChanges = kWrites | bit(Operation::kWriteZeroes);
@@ -19,7 +21,7 @@ constexpr std::uint8_t kTransfers = kReads | kWrites;
 
 constexpr std::array<Traits, kFaultCount> kTraits = {{
     {Fault::kNothing, "nothing", Manner::kInstant, kAnywhere, kEveryOperation},
-    {Fault::kHold, "hold", Manner::kStrike, kDrives, kEveryOperation},
+    {Fault::kHold, "hold", Manner::kStrike, kDrives | kMembers, kEveryOperation},
     {Fault::kFail, "fail", Manner::kLasting, kDrives, kEveryOperation},
     {Fault::kFailTransient, "fail.transient", Manner::kLasting, kDrives, kEveryOperation},
     {Fault::kPull, "pull", Manner::kLasting, kDrives, kEveryOperation},
@@ -54,6 +56,11 @@ constexpr std::array<Traits, kFaultCount> kTraits = {{
     {Fault::kNvramPage, "nvram.page", Manner::kInstant, kNvrams, 0},
     {Fault::kNvramStale, "nvram.stale", Manner::kInstant, kNvrams, 0},
     {Fault::kNvramBitrot, "nvram.bitrot", Manner::kInstant, kNvrams, 0},
+    {Fault::kMemberLoss, "member.loss", Manner::kLasting, kMembers, kEveryOperation},
+    {Fault::kMemberPartition, "member.partition", Manner::kLasting, kMembers, kEveryOperation},
+    {Fault::kMemberSlow, "member.slow", Manner::kStrike, kMembers, kEveryOperation},
+    {Fault::kRebalanceKill, "rebalance.kill", Manner::kInstant, kMetas, 0},
+    {Fault::kMapCorrupt, "map.corrupt", Manner::kStrike, kMetas, kTransfers},
 }};
 
 constexpr bool in_order() {
@@ -109,7 +116,7 @@ bool has_area(const Rule& rule) {
 }
 
 bool looks_at_operations(const Rule& rule) {
-  if (rule.at.kind == Place::Kind::kNvram) return false;
+  if (rule.at.kind == Place::Kind::kNvram || rule.fault == Fault::kRebalanceKill) return false;
   if (manner(rule) == Manner::kStrike || names_an_operation(rule)) return true;
   if (rule.fault == Fault::kPowerCutAgain) return true;
   if (rule.fault == Fault::kLse && !rule.lba.has_value()) return true;

@@ -5,9 +5,11 @@
 
 #include <algorithm>
 #include <cassert>
+#include <csignal>
 #include <filesystem>
 
 #include "group/claims.h"
+#include "group/member_configuration.h"
 #include "group/nvram_faults.h"
 #include "group/units.h"
 
@@ -214,8 +216,14 @@ void Hardware::make_engine() {
     return nullptr;
   };
   options.on_power_cut = [this](const fault::Rule&) { power_lost(); };
+  options.on_kill = [](const fault::Rule&) { std::raise(SIGKILL); };
+  options.on_health = [this](const std::string&, Health) {
+    if (sets_changed_) sets_changed_();
+  };
   own_engine_ = std::make_unique<fault::FaultEngine>(home_, std::move(options));
   engine_ = own_engine_.get();
+  for (std::string& member : member_names(configuration_)) engine_->add_member(std::move(member));
+  probes_.emplace(home_, *engine_);
   if (nvram_ == nullptr) return;
   nvram_faults_ = std::make_unique<NvramFaults>(*nvram_);
   engine_->add_nvram(name_for_rules(kNvramName), *nvram_faults_);
@@ -403,6 +411,11 @@ Task<void> Hardware::stop(TimePoint deadline, bool quiet) {
     co_return;
   }
   doors_.clear();
+  for (auto& [uuid, layer] : member_faults_) {
+    co_await layer->drain();
+    if (!layer->idle()) (void)layer.release();  // For the process to end with.
+  }
+  member_faults_.clear();
   controller_.reset();
   for (const auto& each : bays_) co_await each->close();
   bays_.clear();
@@ -410,7 +423,8 @@ Task<void> Hardware::stop(TimePoint deadline, bool quiet) {
     engine_->remove_nvram(name_for_rules(kNvramName));
   }
   nvram_faults_.reset();
-  if (shared_is_left_) {
+  probes_.reset();
+  if (shared_is_left_ || (own_engine_ != nullptr && own_engine_->has_layers())) {
     (void)own_engine_.release();
     (void)own_power_.release();
   }
@@ -427,7 +441,9 @@ void Hardware::leave_behind() {
                .text =
                    "some drive, or the disk under the NVRAM, holds requests that do not end; it "
                    "is left behind"});
+  probes_.reset();
   (void)controller_.release();
+  for (auto& [uuid, layer] : member_faults_) (void)layer.release();
   for (const auto& each : bays_) each->abandon();
   (void)own_engine_.release();
   (void)own_power_.release();

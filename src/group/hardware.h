@@ -20,6 +20,7 @@
 #include <vector>
 
 #include "fault/engine.h"
+#include "fault/fault_layer.h"
 #include "group/cache_info.h"
 #include "group/configuration.h"
 #include "group/controller_cache.h"
@@ -34,6 +35,7 @@
 #include "metadata/store.h"
 #include "nvram/nvram.h"
 #include "raid/controller.h"
+#include "runtime/probe.h"
 #include "runtime/sync.h"
 
 namespace sandbay::group {
@@ -91,6 +93,8 @@ class Hardware {
   std::optional<Uuid> find_set(const std::string& name) const;
   // Why it does not serve now; empty if it does.
   std::string refusal(const Uuid& set) const;
+  // Why none of its sets serves, where a fault rule keeps them all away; otherwise empty.
+  std::string absence() const;
   std::string name_of(const Uuid& set) const;
   // From this block on the set is known to read as zeros but for what volumes that are there have
   // written: the set's end or more unless its drives were proven blank when it was made. Raised in
@@ -197,6 +201,9 @@ class Hardware {
   std::unique_ptr<nvram::Battery::Observer> battery_;
   std::unique_ptr<fault::FaultEngine> own_engine_;  // The first member's.
   fault::FaultEngine* engine_ = nullptr;
+  std::optional<Probe::Installation> probes_;  // The first member's.
+  // What rules at=member: strike, each below its set's door. Only where faults are enabled.
+  std::map<Uuid, std::unique_ptr<fault::FaultLayer>> member_faults_;
   std::vector<std::unique_ptr<DriveBay>> bays_;
   std::unique_ptr<raid::Controller> controller_;
   RepeatedEvents repeated_;

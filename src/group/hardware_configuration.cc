@@ -325,12 +325,19 @@ class Uses {
 
 // What the engine would refuse a rule for, as far as the file alone says.
 std::optional<std::string> place_error(const std::vector<const HardwareConfiguration*>& members,
+                                       const std::vector<std::string>& names,
                                        const fault::Rule& rule) {
   using Kind = fault::Place::Kind;
   const std::string& name = rule.at.name;
+  const auto is_number = [](const std::string& text) {
+    return !text.empty() && text.find_first_not_of("0123456789") == text.npos;
+  };
+  if (rule.at.kind == Kind::kMember && !is_number(name) &&
+      std::ranges::find(names, name) == names.end()) {
+    return fmt::format("there is no member \"{}\"; there are {}", name, fmt::join(names, ", "));
+  }
   const auto unknown_drive = [&](const std::string& drive) {
-    const bool number = !drive.empty() && drive.find_first_not_of("0123456789") == drive.npos;
-    return !drive.empty() && !number &&
+    return !drive.empty() && !is_number(drive) &&
            std::ranges::none_of(members, [&](const HardwareConfiguration* hardware) {
              return hardware->drive(drive) != nullptr;
            });
@@ -497,7 +504,8 @@ void read_hardware(TableReader& root, Mistakes& mistakes, HardwareConfiguration&
 }
 
 void read_faults(TableReader& root, Mistakes& mistakes, HardwareConfiguration& hardware,
-                 const std::vector<const HardwareConfiguration*>& others) {
+                 const std::vector<const HardwareConfiguration*>& others,
+                 const std::vector<std::string>& names) {
   const Value* const section = root.table("faults");
   if (section == nullptr) return;
   read_rules(*section, mistakes, hardware.faults);
@@ -506,7 +514,7 @@ void read_faults(TableReader& root, Mistakes& mistakes, HardwareConfiguration& h
   for (const std::string& text : hardware.faults.rules) {
     const auto rule = fault::parse_rule(text);
     if (!rule) continue;  // Said already.
-    if (const auto error = place_error(members, *rule)) {
+    if (const auto error = place_error(members, names, *rule)) {
       mistakes.add(hardware.faults.line, "faults.rules", fmt::format("\"{}\": {}", text, *error));
     }
   }

@@ -108,9 +108,11 @@ struct HardwareConfiguration {
 
 // Reads the sections [[drive]], [[raid]], [nvram] and [cache]; every mistake is noted.
 void read_hardware(TableReader& root, Mistakes& mistakes, HardwareConfiguration& hardware);
-// Reads the section [faults], whose rules strike what all members have, `hardware` and `others`.
+// Reads the section [faults], whose rules strike what all members have, `hardware` and `others`,
+// and the members of these names.
 void read_faults(TableReader& root, Mistakes& mistakes, HardwareConfiguration& hardware,
-                 const std::vector<const HardwareConfiguration*>& others);
+                 const std::vector<const HardwareConfiguration*>& others,
+                 const std::vector<std::string>& names);
 
 // What raid::Controller is asked for to make this set.
 raid::NewSet new_set_of(const SetConfiguration& set, const Uuid& group_uuid);

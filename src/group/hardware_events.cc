@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cassert>
 #include <csignal>
 
 #include "group/hardware.h"
@@ -173,9 +174,15 @@ void Hardware::learn_door(raid::ManagedSet* set) {
     door->share(cache_->cache(), cache_->streams());
   }
   if (door->leads() || !cache_->bar(set->uuid()).empty()) return;
-  if (door->geometry().block_count == set->geometry().block_count) {
-    door->lead_to(cache_->above(set->uuid(), *set));
-  }
+  if (door->geometry().block_count != set->geometry().block_count) return;
+  BlockDevice& top = cache_->above(set->uuid(), *set);
+  if (engine_ == nullptr) return door->lead_to(top);
+  auto& faults = member_faults_[set->uuid()];
+  assert(faults == nullptr);
+  faults = std::make_unique<fault::FaultLayer>(
+      top, *engine_,
+      fault::FaultLayerOptions{.name = set->name(), .member = configuration_.member});
+  door->lead_to(*faults);
 }
 
 // The power

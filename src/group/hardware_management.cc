@@ -72,12 +72,21 @@ std::string Hardware::refusal(const Uuid& uuid) const {
   if (controller_ != nullptr) {
     for (const raid::ManagedSet* const set : controller_->sets()) {
       if (set->uuid() != uuid) continue;
-      if (set->running()) return {};
+      const auto faults = member_faults_.find(uuid);
+      const bool away = faults != member_faults_.end() && !faults->second->present();
+      if (set->running()) return away ? "a fault rule keeps its member away" : "";
       return set->refusal().empty() ? fmt::format("set {} is offline", set->name())
                                     : set->refusal();
     }
   }
   return fmt::format("none of the drives of set {} is there", name_of(uuid));
+}
+
+std::string Hardware::absence() const {
+  const bool away =
+      !member_faults_.empty() &&
+      std::ranges::none_of(member_faults_, [](const auto& each) { return each.second->present(); });
+  return away ? "a fault rule keeps it away" : "";
 }
 
 std::uint64_t Hardware::used_end(const Uuid& set) const {

@@ -19,6 +19,7 @@ class LocalMember final : public Member {
 
   Hardware* hardware() const noexcept override { return hardware_.get(); }
   std::string place() const override { return "local"; }
+  std::string absence() const override { return hardware_->absence(); }
   std::vector<MemberSet> sets() const override;
   BlockDevice* serving(const Uuid& set) const override { return hardware_->serving(set); }
   std::string refusal(const Uuid& set) const override;

@@ -134,7 +134,7 @@ void read_members(TableReader& root, Mistakes& mistakes, Configuration& configur
   }
   Hardwares others = all_hardware(configuration);
   others.erase(others.begin());
-  read_faults(root, mistakes, configuration.hardware, others);
+  read_faults(root, mistakes, configuration.hardware, others, member_names(configuration));
   for (MemberConfiguration& member : configuration.members) {
     member.hardware.faults.enabled = configuration.hardware.faults.enabled;
   }

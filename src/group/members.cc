@@ -88,7 +88,7 @@ Task<Members::Outcome> Members::start(ControllerCache::VolumePlaces places) {
     if (!assembled) co_return assembled;
   }
   for (RemoteMember* const each : remote_) {
-    const std::string wrong = co_await each->start();
+    const std::string wrong = co_await each->start(first().faults());
     if (!wrong.empty()) co_return std::unexpected(wrong);
   }
   const TimePoint deadline = Executor::current().now() + RemoteMember::kStartPatience;
@@ -98,6 +98,7 @@ Task<Members::Outcome> Members::start(ControllerCache::VolumePlaces places) {
 
 // The first last: others use what is its.
 Task<void> Members::stop(TimePoint deadline, bool quiet) {
+  if (first().faults() != nullptr) first().faults()->clear_all();  // What hangs by a rule, ends.
   for (RemoteMember* const each : remote_) co_await each->stop();
   for (std::size_t i = local_.size(); i-- > 0;) {
     co_await local_[i]->stop(deadline, quiet);

@@ -5,8 +5,8 @@
 // member/NAME/, and that of the first at the top. Names of drives and sets are unique in the group,
 // so whoever has one of those need not know the member.
 //
-// Fault rules are the group's: one engine breaks the drives of all local members, and a power cut
-// takes them all.
+// Fault rules are the group's: one engine breaks the drives of all local members and the sets of
+// all members, and a power cut takes all that is local.
 #pragma once
 
 #include <expected>

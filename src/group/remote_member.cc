@@ -79,7 +79,8 @@ iscsi::RemoteTargetOptions RemoteMember::options_of(const RemoteMemberConfigurat
   return options;
 }
 
-Task<std::string> RemoteMember::start() {
+Task<std::string> RemoteMember::start(fault::FaultEngine* engine) {
+  engine_ = engine;
   const std::string wrong = co_await load();
   if (!wrong.empty()) co_return wrong;
   target_.on_event([this](bool warning, std::string text) {
@@ -89,6 +90,7 @@ Task<std::string> RemoteMember::start() {
   });
   target_.on_change([this] {
     learn();
+    make_breakable();
     wake_.notify_all();
     if (sets_changed_) sets_changed_();
   });
@@ -110,6 +112,11 @@ Task<void> RemoteMember::stop() {
   co_await gate_.close();
   target_.on_change(nullptr);
   co_await target_.stop();
+  for (auto& [set, layer] : faults_) {
+    co_await layer->drain();
+    if (!layer->idle()) (void)layer.release();  // For the process to end with.
+  }
+  faults_.clear();
 }
 
 // What was seen ----------------------------------------------------------------------------------
@@ -202,7 +209,24 @@ void RemoteMember::note_use(const Uuid& set, metadata::Batch& batch) {
   }
 }
 
+void RemoteMember::make_breakable() {
+  if (engine_ == nullptr) return;
+  for (const auto& unit : target_.units()) {
+    const auto uuid = parse_hex16(unit->facts().serial);
+    if (!uuid || faults_.contains(*uuid)) continue;
+    faults_[*uuid] = std::make_unique<fault::FaultLayer>(
+        *unit, *engine_, fault::FaultLayerOptions{.name = name_of(*uuid), .member = name()});
+  }
+}
+
 // Sets --------------------------------------------------------------------------------------------
+
+std::string RemoteMember::absence() const {
+  const bool away = !faults_.empty() && std::ranges::none_of(faults_, [](const auto& each) {
+    return each.second->present();
+  });
+  return away ? "a fault rule keeps it away" : target_.reason();
+}
 
 std::string RemoteMember::place() const { return configuration_.endpoint.to_string(); }
 
@@ -215,12 +239,19 @@ iscsi::RemoteUnit* RemoteMember::unit_of(const Uuid& set) const {
 
 BlockDevice* RemoteMember::serving(const Uuid& set) const {
   iscsi::RemoteUnit* const unit = unit_of(set);
-  return unit != nullptr && unit->health() == Health::kGood ? unit : nullptr;
+  if (unit == nullptr || unit->health() != Health::kGood) return nullptr;
+  const auto faults = faults_.find(set);
+  if (faults == faults_.end()) return unit;
+  return faults->second->present() ? faults->second.get() : nullptr;
 }
 
 std::string RemoteMember::refusal(const Uuid& set) const {
   if (serving(set) != nullptr) return {};
   if (!absence().empty()) return absence();
+  const auto faults = faults_.find(set);
+  if (faults != faults_.end() && !faults->second->present()) {
+    return "a fault rule keeps its member away";
+  }
   const iscsi::RemoteUnit* const unit = unit_of(set);
   return unit == nullptr ? "the member does not show it" : unit->reason();
 }

@@ -15,6 +15,8 @@
 #include <string>
 #include <vector>
 
+#include "fault/engine.h"
+#include "fault/fault_layer.h"
 #include "group/event_log.h"
 #include "group/lead_ledger.h"
 #include "group/member.h"
@@ -35,14 +37,15 @@ class RemoteMember final : public Member {
   // How long a start waits for members: not all of their volumes should be away for a moment.
   static constexpr Duration kStartPatience = std::chrono::seconds(3);
 
-  // Begins to look for it. Only metadata that cannot be read are an error: half a sentence.
-  Task<std::string> start();
+  // Begins to look for it. Only metadata that cannot be read are an error: half a sentence. The
+  // engine outlives it, and breaks it; null: nobody does.
+  Task<std::string> start(fault::FaultEngine* engine = nullptr);
   // Ends when it is there, or at the deadline; one that is not comes later.
   Task<void> arrive(TimePoint deadline);
   Task<void> stop();
 
   std::string place() const override;
-  std::string absence() const override { return target_.reason(); }
+  std::string absence() const override;
   std::vector<MemberSet> sets() const override;
   BlockDevice* serving(const Uuid& set) const override;
   std::string refusal(const Uuid& set) const override;
@@ -65,6 +68,7 @@ class RemoteMember final : public Member {
   static iscsi::RemoteTargetOptions options_of(const RemoteMemberConfiguration& configuration,
                                                const Uuid& group, LeadLedger& ledger);
   iscsi::RemoteUnit* unit_of(const Uuid& set) const;
+  void make_breakable();
   void learn();
   std::string free_name(const Uuid& set, std::string wanted) const;
   Task<std::string> load();
@@ -78,6 +82,9 @@ class RemoteMember final : public Member {
   LeadLedger ledger_;
   iscsi::RemoteTarget target_;
   std::map<Uuid, Known> known_;
+  fault::FaultEngine* engine_ = nullptr;
+  std::map<Uuid, std::unique_ptr<fault::FaultLayer>>
+      faults_;  // On units, where there is an engine.
   std::function<void()> sets_changed_;
   Condition wake_;
   bool stopping_ = false;

@@ -60,6 +60,9 @@ std::string words_for(const Traits& row) {
     case Fault::kMisdirectRead:
     case Fault::kMisdirectWrite:
       return " to=" + pick({"0x10", "drive:other", "drive:other@77"});
+    case Fault::kMemberPartition:
+      return " patience=" + some_time();
+    case Fault::kMemberSlow:
     case Fault::kSlow:
       return " latency=" + pick({"5ms", "1us..7ms", "exp:3ms"}) +
              pick({"", " lanes=4", " bandwidth=40MB/s", " bandwidth=1Gbit/s"});
@@ -84,13 +87,18 @@ std::string words_for(const Traits& row) {
 std::string some_rule() {
   const auto rows = all_traits();
   const Traits& row = rows[*rc::gen::inRange<std::size_t>(0, rows.size())];
-  const bool nvram =
-      (row.places & bit(Place::Kind::kDrive)) == 0 && (row.places & bit(Place::Kind::kNvram)) != 0;
+  const auto goes_with = [&row](Place::Kind kind) { return (row.places & bit(kind)) != 0; };
+  const bool drives = goes_with(Place::Kind::kDrive);
+  const bool members = !drives && goes_with(Place::Kind::kMember);
+  const bool meta = goes_with(Place::Kind::kMeta);
+  const bool nvram = meta || (!drives && goes_with(Place::Kind::kNvram));  // No blocks, either.
   std::string text = flip_a_coin() ? "rule" : "";
   text += fmt::format(" do={}", row.name) + words_for(row);
-  if (nvram) {
+  if (members || meta) {
+    text += members ? " at=member:" + pick({"m1", "0"}) : " at=meta";
+  } else if (nvram) {
     text += " at=" + pick({"nvram", "nvram:A"});
-  } else if ((row.places & bit(Place::Kind::kDrive)) == 0) {
+  } else if (!drives) {
     text += " at=" + pick({"enclosure", "enclosure:shelf-1"});
   } else {
     text += " at=" + pick({"disk:3", "drive:d7", "drive", "enclosure", "enclosure:e"});
@@ -187,8 +195,8 @@ TEST_CASE("A mistake names the word and what would be accepted", "[fault][rule]"
         "op=wirte: read, write, flush, unmap, write_zeroes and advise are possible, several with "
         "commas, and any");
   CHECK(refused("at=controller:A do=fail") ==
-        "at=controller:A: drive:NAME, drive (one or any of them), enclosure, enclosure:NAME, nvram "
-        "and nvram:NAME are possible");
+        "at=controller:A: drive:NAME, drive (one or any of them), enclosure, enclosure:NAME, "
+        "nvram, nvram:NAME, member:NAME and meta are possible");
   CHECK(refused("at=drive:3 do=fail tag=7").starts_with("tag: no such word; id, enabled, at"));
   CHECK(refused("at=drive:3 do=fail p").starts_with("p: write p=VALUE"));
   CHECK(refused("at=drive:3 do=fail p=2") == "p=2: 0 to 1 is possible");

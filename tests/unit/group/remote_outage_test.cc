@@ -64,6 +64,47 @@ Task<void> long_outage(FarSide* far) {
   co_await far->stop();
 }
 
+Task<void> broken_by_rule(FarSide* far) {
+  co_await far->start();
+  auto store = co_await metadata::open_simulated_store(Executor::current(), "lead");
+  REQUIRE(store.has_value());
+  EventLog events;
+  {
+    fault::FaultEngine engine(Executor::current(), {});
+    engine.add_member("m");
+    RemoteMember member(Executor::current(), far_member(), **store, events, filled(1), filled(2));
+    // Before any set of it is known.
+    auto id = engine.add("id=gone at=member:m do=member.loss");
+    REQUIRE(id.has_value());
+    const std::string wrong = co_await member.start(&engine);
+    CHECK(wrong == "");
+    co_await Executor::current().sleep_for(seconds(5));
+    const Uuid set = filled(0x5A);
+    CHECK(member.target().up());
+    CHECK(member.serving(set) == nullptr);
+    CHECK(member.refusal(set) == "a fault rule keeps it away");
+    engine.clear("gone");
+    BlockDevice* const device = member.serving(set);
+    REQUIRE(device != nullptr);
+    CHECK(member.absence() == "");
+    Completion flushed = co_await device->submit(Request{.operation = Operation::kFlush});
+    CHECK(flushed.error == Error::kNone);
+    id = engine.add("at=member:m do=member.partition patience=1s for=3s");
+    REQUIRE(id.has_value());
+    CHECK(member.serving(set) == device);
+    const TimePoint begun = Executor::current().now();
+    flushed = co_await device->submit(Request{.operation = Operation::kFlush});
+    CHECK(flushed.error == Error::kNotReady);
+    CHECK(Executor::current().now() - begun == seconds(1));
+    CHECK(member.serving(set) == nullptr);
+    co_await Executor::current().sleep_for(seconds(3));
+    CHECK(member.serving(set) == device);
+    co_await member.stop();
+  }
+  co_await (*store)->close();
+  co_await far->stop();
+}
+
 Task<void> twins(FarSide* far) {
   co_await far->start();
   auto store = co_await metadata::open_simulated_store(Executor::current(), "lead");
@@ -110,6 +151,12 @@ Task<void> twins(FarSide* far) {
 TEST_CASE("A member that is away for long costs its lead nothing", "[remote]") {
   FarSide far(1);
   const bool ended = far.world().run([&far] { return long_outage(&far); });
+  REQUIRE(ended);
+}
+
+TEST_CASE("A rule keeps a member elsewhere away, and gives it back", "[remote]") {
+  FarSide far(1);
+  const bool ended = far.world().run([&far] { return broken_by_rule(&far); });
   REQUIRE(ended);
 }
 
