@@ -1,5 +1,6 @@
 // sandbayd: the daemon. Reads its configuration, takes the state directory, starts reactors, group
-// and management, says "ready", and serves until SIGTERM or SIGINT.
+// and management, says "ready", and serves until SIGTERM or SIGINT. SIGHUP makes it read anew who
+// may manage it.
 //
 // Exit codes: 0 after an orderly end, 1 with one line on standard error if acknowledged writes
 // could not be flushed, 2 with one line if it will not start. A second signal during shutdown ends
@@ -20,6 +21,7 @@
 #include <thread>
 #include <vector>
 
+#include "group/blocking_work.h"
 #include "group/configuration.h"
 #include "group/export_document.h"
 #include "group/group.h"
@@ -216,6 +218,46 @@ std::expected<std::shared_ptr<const mgmt::TlsContext>, std::string> load_tls(
   return std::move(*tls);
 }
 
+// What the file says now of who may manage: tokens, certificate and key.
+struct Credentials {
+  std::vector<group::ManagementToken> tokens;
+  std::shared_ptr<const mgmt::TlsContext> tls;
+};
+
+// Blocks; the error is one line.
+std::expected<Credentials, std::string> load_credentials(const std::string& file,
+                                                         const Endpoint& listens, bool secured) {
+  const auto read = group::load_configuration(file);
+  if (!read) return std::unexpected(read.error().front());
+  if (const auto error = group::check_protection(read->management, listens)) {
+    return std::unexpected(fmt::format("{}: management: {}", file, *error));
+  }
+  auto tls = load_tls(*read);
+  if (!tls) return std::unexpected(tls.error());
+  if ((*tls != nullptr) != secured) {
+    return std::unexpected(fmt::format(
+        "{}: management.certificate: whether management speaks TLS changes with a restart alone",
+        file));
+  }
+  return Credentials{.tokens = read->management.tokens, .tls = std::move(*tls)};
+}
+
+// Nobody's session notices. A mistake leaves everything as it was.
+Task<void> reload(const std::string* file, mgmt::Server* server, bool secured) {
+  std::expected<Credentials, std::string> read;
+  const Endpoint listens = server->endpoint();
+  co_await group::BlockingWork(Executor::current(),
+                               [&] { read = load_credentials(*file, listens, secured); });
+  if (!read) {
+    spdlog::error("SIGHUP: nothing is taken over: {}", read.error());
+    co_return;
+  }
+  const std::size_t tokens = read->tokens.size();
+  server->renew(std::move(read->tokens), std::move(read->tls));
+  spdlog::info("SIGHUP: {} tokens{} of {} are taken over; all else counts from the next start on",
+               tokens, secured ? ", certificate and key" : "", *file);
+}
+
 Task<void> serve_group(group::Group* group, const group::Configuration* configuration,
                        std::shared_ptr<const mgmt::TlsContext> tls, std::string* refusal) {
   const bool secured = tls != nullptr;
@@ -229,9 +271,13 @@ Task<void> serve_group(group::Group* group, const group::Configuration* configur
   }
   warn_of_exposure(configuration->management, (*server)->endpoint());
   say_ready(*group, **server, secured);
-  const std::vector<int> signals = {SIGTERM, SIGINT};
-  const int signal = co_await wait_for_signal(signals);
-  let_signals_kill(signals);
+  const std::vector<int> signals = {SIGTERM, SIGINT, SIGHUP};
+  int signal = SIGHUP;
+  while (signal == SIGHUP) {
+    signal = co_await wait_for_signal(signals);
+    if (signal == SIGHUP) co_await reload(&configuration->file, server->get(), secured);
+  }
+  let_signals_kill({SIGTERM, SIGINT});
   spdlog::info("{}: shutting down", signal == SIGINT ? "SIGINT" : "SIGTERM");
   co_await (*server)->stop();
 }
@@ -357,7 +403,7 @@ int run(const Arguments& arguments, group::Configuration configuration,
   raise_descriptor_limit();
   // Whatever this process makes, secrets in the metadata above all, is its user's alone.
   ::umask(077);
-  constexpr int kSignals[] = {SIGTERM, SIGINT};
+  constexpr int kSignals[] = {SIGTERM, SIGINT, SIGHUP};
   block_signals(kSignals);
   std::signal(SIGPIPE, SIG_IGN);
   const auto state = group::StateDirectory::open(configuration.state);

@@ -335,8 +335,8 @@ class BoundedPool final : public httplib::TaskQueue {
 };
 
 BoundedServer::BoundedServer(unsigned threads, std::size_t waiting_connections, ClientLimits limits,
-                             const TlsContext* tls)
-    : limits_(limits), tls_(tls), stop_event_(::eventfd(0, EFD_CLOEXEC)) {
+                             std::shared_ptr<const TlsContext> tls)
+    : limits_(limits), tls_(std::move(tls)), stop_event_(::eventfd(0, EFD_CLOEXEC)) {
   new_task_queue = [this, threads, waiting_connections] {
     pool_ = new BoundedPool(threads, waiting_connections);  // The library deletes it.
     return pool_;
@@ -356,7 +356,8 @@ void BoundedServer::stop_at_once() {
 }
 
 bool BoundedServer::process_and_close_socket(socket_t socket) {
-  ClientStream stream(socket, stop_event_, limits_, tls_,
+  const std::shared_ptr<const TlsContext> tls = tls_;
+  ClientStream stream(socket, stop_event_, limits_, tls.get(),
                       [this] { return pool_->somebody_waits(); });
   const bool secured = stream.secure();
   bool answered_unread = false;

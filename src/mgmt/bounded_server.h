@@ -13,8 +13,11 @@
 
 #include <httplib.h>
 
+#include <atomic>
 #include <chrono>
 #include <cstddef>
+#include <memory>
+#include <utility>
 
 namespace sandbay::mgmt {
 
@@ -31,21 +34,23 @@ struct ClientLimits {
 
 class BoundedServer final : public httplib::Server {
  public:
-  // `tls` outlives it; null: plain text.
+  // Without `tls` it speaks plain text.
   BoundedServer(unsigned threads, std::size_t waiting_connections, ClientLimits limits,
-                const TlsContext* tls = nullptr);
+                std::shared_ptr<const TlsContext> tls = nullptr);
   ~BoundedServer() override;
 
   bool is_valid() const override { return stop_event_ >= 0; }
   // Waits for no client: what is being received is given up, and so is an answer that its client
   // does not take. Requests that are being handled end first. From any thread but the server's.
   void stop_at_once();
+  // Of connections that come from now on. From any thread; not null, and there was one before.
+  void renew_tls(std::shared_ptr<const TlsContext> tls) { tls_ = std::move(tls); }
 
  private:
   bool process_and_close_socket(socket_t socket) override;
 
   ClientLimits limits_;
-  const TlsContext* tls_;
+  std::atomic<std::shared_ptr<const TlsContext>> tls_;
   int stop_event_;               // Readable from the time when it stops.
   BoundedPool* pool_ = nullptr;  // The library's, there as long as a connection is served.
 };

@@ -10,6 +10,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <memory>
 #include <thread>
 
 #include "group/blocking_work.h"
@@ -87,16 +88,21 @@ class HttpServer final : public Server {
         home_(home),
         options_(std::move(options)),
         endpoint_(options_.listen),
-        authority_(options_.tokens),
+        authority_(std::make_shared<const Authority>(options_.tokens)),
         http_(options_.threads, options_.waiting_connections,
               {.silence = options_.client_silence,
                .request = options_.client_request,
                .answer = options_.client_answer},
-              options_.tls.get()) {}
+              options_.tls) {}
   ~HttpServer() override { assert(!listener_.joinable()); }
 
   std::expected<void, std::string> listen();
   const Endpoint& endpoint() const noexcept override { return endpoint_; }
+  void renew(std::vector<group::ManagementToken> tokens,
+             std::shared_ptr<const TlsContext> tls) override {
+    authority_ = std::make_shared<const Authority>(std::move(tokens));
+    if (tls != nullptr) http_.renew_tls(std::move(tls));
+  }
   Task<void> stop() override;
 
  private:
@@ -108,7 +114,7 @@ class HttpServer final : public Server {
   void keep_listening();  // Until stop().
   // Whether the request is answered already: refused, or by its method alone.
   bool turn_away(const httplib::Request& request, httplib::Response& response);
-  std::optional<Reply> refused_by_token(const httplib::Request& request,
+  std::optional<Reply> refused_by_token(const Authority& authority, const httplib::Request& request,
                                         httplib::Response& response);
   void handle(const httplib::Request& request, httplib::Response& response);
 
@@ -116,7 +122,7 @@ class HttpServer final : public Server {
   Executor& home_;
   ServerOptions options_;
   Endpoint endpoint_;
-  Authority authority_;
+  std::atomic<std::shared_ptr<const Authority>> authority_;
   RefusalBudget refusals_;
   BoundedServer http_;
   std::thread listener_;
@@ -165,8 +171,9 @@ void HttpServer::configure() {
 }
 
 bool HttpServer::turn_away(const httplib::Request& request, httplib::Response& response) {
-  auto refused = refused_by_guard(request, authority_.demanded());
-  if (!refused) refused = refused_by_token(request, response);
+  const std::shared_ptr<const Authority> authority = authority_;
+  auto refused = refused_by_guard(request, authority->demanded());
+  if (!refused) refused = refused_by_token(*authority, request, response);
   if (!refused) return answered_by_method(request, response);
   put(*refused, response);
   return true;
@@ -174,12 +181,13 @@ bool HttpServer::turn_away(const httplib::Request& request, httplib::Response& r
 
 // RFC 6750, section 3. Of whom nothing is known only a counter tells: whoever can connect could
 // fill any log.
-std::optional<Reply> HttpServer::refused_by_token(const httplib::Request& request,
+std::optional<Reply> HttpServer::refused_by_token(const Authority& authority,
+                                                  const httplib::Request& request,
                                                   httplib::Response& response) {
-  if (!authority_.demanded()) return std::nullopt;
+  if (!authority.demanded()) return std::nullopt;
   const bool one = request.get_header_value_count("Authorization") == 1;
   const auto* const token =
-      one ? authority_.bearer(request.get_header_value("Authorization")) : nullptr;
+      one ? authority.bearer(request.get_header_value("Authorization")) : nullptr;
   if (token == nullptr) {
     ++backend_.turned_away().unknown;
     const bool given = request.has_header("Authorization");
@@ -212,7 +220,8 @@ void HttpServer::handle(const httplib::Request& request, httplib::Response& resp
   Call call;
   for (const auto& [name, value] : request.params) call.query.emplace(name, value);
   call.body = request.body;
-  const auto* const token = authority_.bearer(request.get_header_value("Authorization"));
+  const std::shared_ptr<const Authority> authority = authority_;
+  const auto* const token = authority->bearer(request.get_header_value("Authorization"));
   call.caller = {.name = token != nullptr ? token->name : std::string(),
                  .address = request.remote_addr};
   // The library leaves the body out of an answer to HEAD. Names may hold an encoded slash.

@@ -45,6 +45,11 @@ class Server {
 
   virtual const Endpoint& endpoint() const noexcept = 0;  // With the port in use.
 
+  // What counts from the next request, and the next connection, on; those that are there go on.
+  // With TLS where there was TLS, and without where there was none. From any thread.
+  virtual void renew(std::vector<group::ManagementToken> tokens,
+                     std::shared_ptr<const TlsContext> tls) = 0;
+
   // On `home`: takes no new requests and waits for those that are being handled, for no client.
   virtual Task<void> stop() = 0;
 };

@@ -1,8 +1,10 @@
 """Tokens, roles, TLS and the audit of the management interface, by the command line."""
 import json
 import os
+import signal
 
 import harness
+from host import TEST_UNIT_READY, Host
 
 REFUSED = 2
 
@@ -113,3 +115,51 @@ def test_management_for_other_machines_is_protected(t):
     t.check(done.returncode == REFUSED and 'asks for no password' in done.stdout and
             len(done.stdout.strip().splitlines()) == 1, done.stdout)
     t.run(t.program('sandbayd'), *daemon.arguments, '--check')
+
+
+def test_tokens_and_certificate_are_renewed_by_sighup(t):
+    """What the file says now counts from the next request on; no session notices, and a mistake
+    changes nothing."""
+    reader, read = token(t, 'monitor', 'read')
+    pem, key = certificate(t)
+    daemon = protected(t, read, tls=(('certificate', pem), ('key', key)))
+    url = f'https://{daemon.management}'
+    host = Host(t, daemon, 'disk')
+    host.attentions()
+
+    def logged():
+        with open(daemon.log, encoding='utf-8') as stream:
+            return stream.read().count('SIGHUP')
+
+    def reload(number):
+        daemon.process.send_signal(signal.SIGHUP)
+        t.until(lambda: logged() == number, f'reload {number} is told')
+
+    show = ('group', 'show', '--ca-file', pem)
+    sandbay(t, url, *show, '--token-file', reader)
+    other, more = token(t, 'alice', 'operate')
+    path = daemon.arguments[1]
+    with open(path, encoding='utf-8') as stream:
+        text = stream.read()
+    with open(path, 'w', encoding='utf-8') as stream:
+        stream.write(text.replace(read, read + more))
+    with open(reader, 'w', encoding='ascii') as stream:
+        stream.write('another-0123456789abcdef\n')
+    sandbay(t, url, *show, ok=False, SANDBAY_TOKEN='another-0123456789abcdef')
+    second, second_key = certificate(t, 'second')
+    os.replace(second, pem)
+    os.replace(second_key, key)
+    sandbay(t, url, *show, '--token-file', other, ok=False)
+    reload(1)
+    sandbay(t, url, *show, '--token-file', reader)
+    sandbay(t, url, *show, '--token-file', other)
+    done = sandbay(t, url, *show, ok=False, SANDBAY_TOKEN='monitor-0123456789abcdef')
+    t.check("none of this daemon's" in done.stdout, done.stdout)
+    os.chmod(other, 0o644)
+    reload(2)
+    with open(daemon.log, encoding='utf-8') as stream:
+        t.check('nothing is taken over' in stream.read(), 'the mistake is told')
+    os.chmod(other, 0o600)
+    sandbay(t, url, *show, '--token-file', other)
+    host.good(TEST_UNIT_READY)
+    t.check(daemon.terminate() == 0, 'an orderly end')
