@@ -181,6 +181,17 @@ Task<FaultsInfo> RunningGroup::list_faults() {
 
 Task<Answer<AddedFault>> RunningGroup::add_fault_now(std::string rule) {
   if (auto refusal = refusal_of_faults()) co_return std::unexpected(*refusal);
+  if (const auto parsed = fault::parse_rule(rule); parsed && !parsed->id.empty()) {
+    for (fault::RuleView& view : members_->first().faults()->list()) {
+      if (view.id != parsed->id) continue;
+      const std::string wanted = fault::print_rule(*parsed);
+      if (view.text == wanted) co_return AddedFault{.rule = std::move(view), .created = false};
+      co_return refuse(Refusal::Code::kConflict,
+                       fmt::format("fault rule \"{}\" is there as \"{}\", not as \"{}\"; clear it "
+                                   "first, or choose another id",
+                                   view.id, view.text, wanted));
+    }
+  }
   const auto id = members_->first().add_fault(rule);
   if (!id) co_return refuse(Refusal::Code::kInvalid, id.error());
   for (fault::RuleView& view : members_->first().faults()->list()) {

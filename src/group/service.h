@@ -140,6 +140,7 @@ struct Measurements {
 
 struct AddedFault {
   fault::RuleView rule;
+  bool created = true;  // Otherwise the same rule was there already.
 };
 
 struct CreateVolumeRequest {

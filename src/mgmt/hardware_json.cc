@@ -25,7 +25,8 @@ json counters_json(const raid::DriveCounters& counters) {
           {"other_errors", counters.other_errors},
           {"retries", counters.retries},
           {"timeouts", counters.timeouts},
-          {"slow_reads", counters.slow_reads}};
+          {"slow_reads", counters.slow_reads},
+          {"probes", counters.probes}};
 }
 
 json counters_json(const raid::SetCounters& counters) {

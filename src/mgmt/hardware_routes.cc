@@ -59,8 +59,8 @@ Reply add_fault(Backend& backend, const Call& call) {
   if (!rule) return error_reply(400, rule.error());
   const auto added = backend.run(backend.service().add_fault(std::move(*rule)));
   if (!added) return refused(added.error());
-  Reply reply = ok(to_json(added->rule), 201);
-  reply.location = fmt::format("/api/v1/faults/{}", added->rule.id);
+  Reply reply = ok(to_json(added->rule), added->created ? 201 : 200);
+  if (added->created) reply.location = fmt::format("/api/v1/faults/{}", added->rule.id);
   return reply;
 }
 
@@ -168,12 +168,13 @@ std::vector<Route> fault_routes() {
            .operation = "addFault",
            .summary = "Add a fault rule",
            .description = "Refused unless the configuration enables faults. Rules end with the "
-                          "daemon.",
+                          "daemon. One without an id= is another each time that it is added.",
            .request_schema = "FaultCreate",
            .success = 201,
            .response_schema = "Fault",
            .refusals = {409},
            .handle = add_fault,
+           .repeatable = true,
            .role = group::Role::kInject},
           {.method = "DELETE",
            .path = "/api/v1/faults",

@@ -6,7 +6,8 @@ namespace sandbay::mgmt {
 const std::string_view kHardwareSchemas = R"json({
 "DriveCounters": {"type": "object", "description": "Since the drive took part in a set.",
   "required": ["reads", "writes", "flushes", "read_bytes", "written_bytes", "metadata_operations",
-  "metadata_bytes", "medium_errors", "other_errors", "retries", "timeouts", "slow_reads"],
+  "metadata_bytes", "medium_errors", "other_errors", "retries", "timeouts", "slow_reads",
+  "probes"],
   "properties": {
   "reads": {"type": "integer"},
   "writes": {"type": "integer"},
@@ -20,7 +21,9 @@ const std::string_view kHardwareSchemas = R"json({
   "other_errors": {"type": "integer"},
   "retries": {"type": "integer"},
   "timeouts": {"type": "integer"},
-  "slow_reads": {"type": "integer"}}},
+  "slow_reads": {"type": "integer"},
+  "probes": {"type": "integer", "description":
+    "Reads that asked a limping drive whether it has recovered."}}},
 "Drive": {"type": "object", "required": ["name", "use", "health", "why", "size", "block_size",
   "medium", "path", "enclosure", "serial", "member", "rotational", "set", "role", "stale_regions",
   "unreadable_blocks", "recovered_errors", "wear", "temperature", "counters"], "properties": {

@@ -7,6 +7,20 @@ namespace sandbay::mgmt {
 
 namespace {
 
+// What drives say of themselves.
+template <class Each>
+void add_conditions(const Each& each) {
+  each("sandbay_drive_unreadable_blocks", "gauge", "Blocks that cannot be read.",
+       [](const auto& drive) { return drive.unreadable_blocks; });
+  each("sandbay_drive_recovered_errors_total", "counter", "Errors that the drive recovered from.",
+       [](const auto& drive) { return drive.recovered_errors; });
+  each("sandbay_drive_wear_ratio", "gauge",
+       "Of its life, what is used up; more than 1 is possible.",
+       [](const auto& drive) { return static_cast<double>(drive.wear_percent) / 100; });
+  each("sandbay_drive_temperature_celsius", "gauge", "Temperature.",
+       [](const auto& drive) { return drive.temperature_celsius; });
+}
+
 void add_drives(Text& text, const std::vector<group::DriveInfo>& drives) {
   if (drives.empty()) return;
   const auto each = [&](std::string_view name, std::string_view type, std::string_view help,
@@ -46,6 +60,9 @@ void add_drives(Text& text, const std::vector<group::DriveInfo>& drives) {
   counter("retries", "Operations that were tried again.", &Counters::retries);
   counter("timeouts", "Operations that did not end in time.", &Counters::timeouts);
   counter("slow_reads", "Reads worth reading around.", &Counters::slow_reads);
+  counter("probes", "Reads that asked a limping drive whether it has recovered.",
+          &Counters::probes);
+  add_conditions(each);
 }
 
 class SetSamples {
@@ -151,6 +168,12 @@ void add_faults(Text& text, const group::FaultsInfo& faults) {
        [](const auto& counters) { return counters.fired; });
   each("sandbay_fault_rule_struck_total", "Operations that its fault concerned.",
        [](const auto& counters) { return counters.struck; });
+  each("sandbay_fault_rule_spared_total", "Firings given up for tolerance or a limit.",
+       [](const auto& counters) { return counters.spared; });
+  text.family("sandbay_fault_rule_active", "gauge", "1 while a fault of the rule lasts.");
+  for (const fault::RuleView& rule : faults.rules) {
+    text.sample(fmt::format("rule=\"{}\"", escape(rule.id)), rule.active ? 1 : 0);
+  }
 }
 
 }  // namespace

@@ -5,7 +5,9 @@ import time
 import urllib.request
 
 import harness
-from raid_lab import Load
+from raid_lab import Load, drives, faults, raid
+from test_members import member
+from test_pool import pool
 
 MIB = 1 << 20
 REFUSED, FAILED, USAGE = 2, 1, 2
@@ -130,6 +132,38 @@ def test_rest_describes_itself(t):
     metrics = get(daemon, '/metrics')
     t.check('# TYPE sandbay_' in metrics, metrics[:500])
     t.check(daemon.sandbay_json('group', 'show')['name'] == 'e2e', 'group show')
+
+
+def test_metrics_count_what_rest_counts(t):
+    """Each counter of drives and sets in REST is a family of its own, by its name."""
+    extra = faults('id=f at=drive:d0 p=0 do=fail') + drives(['d0', 'd1'], '96MiB')
+    daemon = t.daemon([], extra=extra + raid('a', 'raid1', ['d0', 'd1'], journal='1MiB'))
+    metrics = get(daemon, '/metrics')
+    for noun, label, name in (('drive', 'drive', 'd0'), ('raid', 'set', 'a')):
+        counters = daemon.sandbay_json(noun, 'show', name)['counters']
+        for key in counters:
+            sample = f'sandbay_{noun}_{key}_total{{{label}="{name}"}} '
+            t.check(sample in metrics, f'{sample} is missing')
+    for key in ('unreadable_blocks', 'recovered_errors_total', 'wear_ratio',
+                'temperature_celsius'):
+        t.check(f'sandbay_drive_{key}{{drive="d0"}} ' in metrics, f'{key} is missing')
+    for key in ('matched', 'fired', 'struck', 'spared'):
+        t.check(f'sandbay_fault_rule_{key}_total{{rule="f"}} 0' in metrics, f'{key} is missing')
+    t.check('sandbay_fault_rule_active{rule="f"} 0' in metrics, 'active is missing')
+
+
+def test_a_generated_client_works(t):
+    """Debian's OpenAPI::Client makes a client of the document alone; see openapi_client.pl."""
+    t.need('perl')
+    if t.run('perl', '-MOpenAPI::Client', '-e', '1', ok=None).returncode != 0:
+        raise harness.Skipped('libopenapi-client-perl is not installed')
+    extra = (faults() + drives(['d0', 'd1'], '96MiB') +
+             raid('a', 'raid1', ['d0', 'd1'], journal='1MiB') + member('two') + pool())
+    daemon = t.daemon([], extra=extra)
+    script = os.path.join(harness.TOP, 'tests', 'e2e', 'openapi_client.pl')
+    done = t.run('perl', script, f'http://{daemon.management}')
+    t.say(done.stdout.strip())
+    daemon.require_alive()
 
 
 BAD = [
