@@ -1,12 +1,23 @@
 // Parity over lanes, stretch by stretch. Plain functions of their own: a walk is two kilobytes,
-// which no coroutine is to carry in its frame.
+// which no coroutine is to carry in its frame. Lanes without data have no parity.
 #include "raid/lanes.h"
 
 #include "raid/parity.h"
 
 namespace sandbay::raid {
+namespace {
+
+bool data_less(Lanes& lanes) {
+  for (unsigned lane = 0; lane < lanes.width(); ++lane) {
+    if (!lanes[lane].empty()) return lanes[lane].data_less();
+  }
+  return false;
+}
+
+}  // namespace
 
 void fill_parities(unsigned data, unsigned parities, Lanes& lanes, std::size_t lane_bytes) {
+  if (data_less(lanes)) return;
   LaneWalk walk(lanes, lane_bytes);
   while (walk.next()) {
     const std::span<const std::byte* const> sources(walk.pointers(data).data(), data);
@@ -24,6 +35,7 @@ void fill_parities(unsigned data, unsigned parities, Lanes& lanes, std::size_t l
 
 void recover_lanes(unsigned data, unsigned parities, std::uint64_t missing, Lanes& lanes,
                    std::size_t lane_bytes) {
+  if (data_less(lanes)) return;
   LaneWalk walk(lanes, lane_bytes);
   while (walk.next()) {
     recover(data, parities, walk.pointers(data + parities), missing, walk.length());
@@ -31,6 +43,7 @@ void recover_lanes(unsigned data, unsigned parities, std::uint64_t missing, Lane
 }
 
 void Difference::apply(unsigned member, std::size_t lane_bytes) {
+  if (data_less(lanes_)) return;
   LaneWalk walk(lanes_, lane_bytes);
   while (walk.next()) {
     xor_of(walk.at(0), walk.at(1), walk.at(0), walk.length());

@@ -70,12 +70,16 @@ RaidSet::RaidSet(Executor& home, SetDrives& drives, Journal* journal, RaidSetOpt
       granule_(
           std::min(geometry_.physical_block_bytes / geometry_.block_bytes, layout_.strip_blocks())),
       budget_(options_.scratch_bytes),
-      scratch_(home, options_.scratch_bytes * 2),
+      scratch_(home, options_.scratch_bytes * 2, options_.content),
       no_room_until_(layout_.drive_count()),
       refused_until_(layout_.drive_count()) {
   zeroes_ = scratch_.try_allocate_contiguous(bytes_of(layout_.strip_blocks()));
   assert(!zeroes_.empty());
-  std::memset(zeroes_.data(), 0, zeroes_.byte_count());
+  if (options_.content == Content::kBytes) {
+    std::memset(zeroes_.data(), 0, zeroes_.byte_count());
+  } else {
+    assert(!drives_.superblock().integrity && journal_ == nullptr);
+  }
   if (drives_.superblock().integrity) open_integrity();
   if (journal_ == nullptr) return;
   journal_->on_pressure = [this] { begin_relief(); };

@@ -76,6 +76,9 @@ struct RaidSetOptions {
   std::size_t largest_update_bytes = std::size_t{8} << 20;
   // For parity and old data; at least four times the above.
   std::size_t scratch_bytes = std::size_t{64} << 20;
+  // Data-less: the drives keep nothing of what is written here. Not with integrity, a journal, or
+  // maintenance: they would take what they read for content.
+  Content content = Content::kBytes;
   IntegrityOptions integrity;
 };
 

@@ -64,11 +64,12 @@ Cache::Cache(Executor& home, CacheOptions options, WriteMemory* write_memory)
     : home_(home),
       options_(options),
       write_memory_(write_memory),
-      pool_(home, options.memory_bytes),
+      pool_(home, options.memory_bytes, options.content),
       eviction_(pool_.limit_bytes(), options_.read_ahead_share),
       index_(most_lines(options, write_memory)),
       throttle_(home, limits_of(options, write_memory)) {
   if (write_memory == nullptr) return;
+  assert(options.content == Content::kBytes);
   write_memory->on_short_of_log = [this] { wake_destagers(); };
   write_memory->on_buffers_freed = [this] { wake_room_waiter(); };
   battery_.emplace(write_memory->battery(), [this](nvram::BatteryState state) {

@@ -41,6 +41,7 @@ struct CacheOptions {
   std::size_t destage_bytes = std::size_t{1} << 20;  // At most in one write, or else one stripe.
   unsigned destages_in_flight = 8;                   // Of each device.
   std::size_t read_ahead_limit_bytes = std::size_t{32} << 20;  // In flight.
+  Content content = Content::kBytes;                           // Data-less: without NVRAM.
   double read_ahead_share = 0.25;  // Of the memory: what was read ahead and not asked for yet.
 };
 

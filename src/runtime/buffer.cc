@@ -42,16 +42,17 @@ std::size_t class_for(std::size_t byte_count) {
 
 // Maps a slab on its own boundary, so that the system can back it with one huge page: fewer
 // translation misses when payloads are copied.
-std::byte* map_slab() {
+// Of a data-less pool it is address space alone.
+std::byte* map_slab(Content content) {
   constexpr std::size_t kSlab = BufferPool::kSlabBytes;
-  void* const mapped =
-      ::mmap(nullptr, 2 * kSlab, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  const int access = content == Content::kNone ? PROT_NONE : PROT_READ | PROT_WRITE;
+  void* const mapped = ::mmap(nullptr, 2 * kSlab, access, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (mapped == MAP_FAILED) return nullptr;
   auto* const start = static_cast<std::byte*>(mapped);
   const std::size_t before = (kSlab - reinterpret_cast<std::uintptr_t>(start) % kSlab) % kSlab;
   if (before > 0) ::munmap(start, before);
   ::munmap(start + before + kSlab, kSlab - before);
-  ::madvise(start + before, kSlab, MADV_HUGEPAGE);
+  if (content == Content::kBytes) ::madvise(start + before, kSlab, MADV_HUGEPAGE);
   return start + before;
 }
 
@@ -129,6 +130,7 @@ BufferList BufferList::take_front(std::size_t byte_count) {
 
 void BufferList::copy_to(std::span<std::byte> target, std::size_t offset) const {
   assert(offset <= byte_count_ && target.size() <= byte_count_ - offset);
+  if (data_less()) return;
   for (std::size_t i = 0; i < count_ && !target.empty(); ++i) {
     const Buffer& slice = (*this)[i];
     if (offset >= slice.byte_count()) {
@@ -144,6 +146,7 @@ void BufferList::copy_to(std::span<std::byte> target, std::size_t offset) const 
 
 void BufferList::copy_from(std::span<const std::byte> source, std::size_t offset) {
   assert(offset <= byte_count_ && source.size() <= byte_count_ - offset);
+  if (data_less()) return;
   for (std::size_t i = 0; i < count_ && !source.empty(); ++i) {
     const Buffer& slice = (*this)[i];
     if (offset >= slice.byte_count()) {
@@ -166,6 +169,7 @@ void BufferList::copy_from(const BufferList& source) {
 }
 
 void BufferList::fill_zero() {
+  if (data_less()) return;
   for (std::size_t i = 0; i < count_; ++i) {
     std::memset((*this)[i].data(), 0, (*this)[i].byte_count());
   }
@@ -173,6 +177,7 @@ void BufferList::fill_zero() {
 
 bool BufferList::equals(const BufferList& other) const {
   if (byte_count_ != other.byte_count_) return false;
+  if (data_less() || other.data_less()) return true;
   std::size_t mine = 0;
   std::size_t theirs = 0;
   std::size_t my_offset = 0;
@@ -237,8 +242,9 @@ static bool leaves_slabs(bool needs_one, std::size_t slab_count, std::span<const
   return in_use + 1 <= slabs - slabs / 16;
 }
 
-BufferPool::BufferPool(Executor& home, std::size_t limit_bytes)
+BufferPool::BufferPool(Executor& home, std::size_t limit_bytes, Content content)
     : home_(home),
+      content_(content),
       limit_bytes_(std::max(limit_bytes / kSlabBytes, kSmallestLimitSlabs) * kSlabBytes) {}
 
 BufferPool::BufferPool(Executor& home, std::span<std::byte> memory, std::size_t slab_bytes)
@@ -279,7 +285,7 @@ std::size_t BufferPool::block_bytes_for(std::size_t byte_count) const noexcept {
 }
 
 std::byte* BufferPool::take_slab_memory() {
-  if (given_.empty()) return map_slab();
+  if (given_.empty()) return map_slab(content_);
   if (free_pieces_.empty()) return nullptr;
   std::byte* const piece = free_pieces_.back();
   free_pieces_.pop_back();
@@ -316,6 +322,7 @@ std::uint32_t BufferPool::new_slab(std::byte* memory, std::size_t size_class,
     block.pool = this;
     block.memory = slab.memory + i * block_bytes;
     block.size_class = slab.size_class;
+    block.data_less = content_ == Content::kNone;
     block.slab = index;
     block.next_free = slab.first_free;
     slab.first_free = &block;

@@ -12,6 +12,11 @@
 // against three quarters of the limit, and so does what waits in allocate(); the promise is
 // redeemed by try_allocate() followed by unreserve().
 //
+// A data-less pool hands out slices that have a length and an address and no memory behind it: for
+// long runs in virtual time in which content is nobody's concern. Copying, clearing and comparing
+// pass over such slices, parity leaves them out, and whoever touches one all the same dies of it. A
+// request's buffers and those of the layers that it goes through are data-less together or not.
+//
 // A pool can also stand over memory that was given to it, such as a part of an NVRAM image: then
 // its slabs are pieces of that memory, and content that was there before can be adopted. Such
 // memory is scarce: lists are made of blocks that they fill.
@@ -55,6 +60,7 @@ struct BufferBlock {
   BufferBlock* next_free = nullptr;
   std::uint32_t references = 0;
   std::uint8_t size_class = 0;
+  bool data_less = false;
   std::uint32_t slab = 0;
   Message going_home;
 };
@@ -90,6 +96,7 @@ class Buffer {
   std::size_t byte_count() const noexcept { return byte_count_; }
   bool empty() const noexcept { return byte_count_ == 0; }
   bool unique() const noexcept { return block_ == nullptr || block_->references == 1; }
+  bool data_less() const noexcept { return block_ != nullptr && block_->data_less; }
   std::span<std::byte> bytes() const noexcept { return {data_, byte_count_}; }
 
   // A part of this slice; offset + length lie within it.
@@ -143,6 +150,7 @@ class BufferList {
   std::size_t byte_count() const noexcept { return byte_count_; }
   std::size_t slice_count() const noexcept { return count_; }
   bool empty() const noexcept { return byte_count_ == 0; }
+  bool data_less() const noexcept { return count_ > 0 && inline_[0].data_less(); }
   const Buffer& operator[](std::size_t index) const {
     assert(index < count_);
     return index < kInline ? inline_[index] : more_[index - kInline];
@@ -198,6 +206,8 @@ class BufferList {
   std::size_t byte_count_ = 0;
 };
 
+enum class Content : std::uint8_t { kBytes, kNone };  // kNone: data-less.
+
 class BufferPool {
  public:
   static constexpr std::size_t kSlabBytes = std::size_t{2} << 20;
@@ -206,7 +216,7 @@ class BufferPool {
   static constexpr std::size_t kListPieceBytes = std::size_t{256} << 10;
 
   // `home` outlives the pool; `limit_bytes` is rounded down to slabs and at least 8 of them.
-  BufferPool(Executor& home, std::size_t limit_bytes);
+  BufferPool(Executor& home, std::size_t limit_bytes, Content content = Content::kBytes);
   // Over `memory`, which outlives the pool, is aligned to 4 KiB and at least 8 slabs long. Slabs
   // are a power of two, kSmallBytes to kSlabBytes; no block is larger than one.
   BufferPool(Executor& home, std::span<std::byte> memory, std::size_t slab_bytes);
@@ -293,6 +303,7 @@ class BufferPool {
   std::size_t block_bytes_for(std::size_t byte_count) const noexcept;
 
   Executor& home_;
+  Content content_ = Content::kBytes;
   std::size_t slab_bytes_ = kSlabBytes;
   std::span<std::byte> given_;           // Empty: slabs are mapped.
   std::vector<std::byte*> free_pieces_;  // Of what was given.

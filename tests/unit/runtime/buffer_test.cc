@@ -56,6 +56,27 @@ TEST_CASE("Blocks are aligned and large enough", "[buffer]") {
   });
 }
 
+TEST_CASE("A data-less pool counts its slices and has no memory behind them", "[buffer]") {
+  run([](Executor& executor) -> Task<void> {
+    BufferPool pool(executor, kLimit, Content::kNone);
+    BufferList list = pool.try_allocate(3 * kMiB);
+    CHECK(list.data_less());
+    CHECK(list.share(kMiB, 4096).data_less());
+    CHECK(pool.used_bytes() == 3 * kMiB);
+    std::vector<std::byte> bytes(4096, std::byte{7});
+    // Each of these would die if it touched a byte.
+    list.fill_zero();
+    list.copy_from(bytes, kMiB);
+    list.copy_to(bytes, kMiB);
+    CHECK(bytes[0] == std::byte{7});
+    CHECK(list.equals(list.share()));
+    CHECK_FALSE(executor.buffers().try_allocate(512).data_less());
+    list.clear();
+    CHECK(pool.used_bytes() == 0);
+    co_return;
+  });
+}
+
 TEST_CASE("Slices share a block, which goes home with the last of them", "[buffer]") {
   run([](Executor& executor) -> Task<void> {
     BufferPool& pool = executor.buffers();
