@@ -40,6 +40,7 @@ void add_session_commands(CLI::App& app, Settings& settings);
 void add_access_commands(CLI::App& app, Settings& settings);
 void add_apply_command(CLI::App& app, Settings& settings);
 void add_load_command(CLI::App& app, Settings& settings);
+void add_lab_commands(CLI::App& app, Settings& settings);
 
 // The answer, or a Failure.
 nlohmann::json expect(Client::Answer answer);

@@ -1,4 +1,5 @@
-// sandbay: the command line. Everything but `load` goes through the daemon's REST interface.
+// sandbay: the command line. Everything but `load` and `lab` goes through the daemon's REST
+// interface.
 //
 // Exit codes: 0 done, 1 refused or failed (one line on standard error says why), 2 wrong usage.
 #include <fmt/format.h>
@@ -112,6 +113,7 @@ int run(int argument_count, char** argument_values) {
   add_audit_commands(app, settings);
   add_apply_command(app, settings);
   add_load_command(app, settings);
+  add_lab_commands(app, settings);
   try {
     app.parse(argument_count, argument_values);
   } catch (const CLI::ParseError& error) {

@@ -1,0 +1,336 @@
+// Reads a system, section by section.
+#include "lab/array_profile.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+#include <optional>
+
+#include "group/document.h"
+#include "lab/drive_file.h"
+
+namespace sandbay::lab {
+namespace {
+
+using group::Mistakes;
+using group::TableReader;
+using group::Value;
+
+// The values of one section.
+class Section {
+ public:
+  Section(TableReader reader, std::string prefix, Mistakes& mistakes, const Scales& scales,
+          std::vector<Parameter>& parameters)
+      : reader_(std::move(reader)),
+        prefix_(std::move(prefix)),
+        mistakes_(mistakes),
+        scales_(scales),
+        parameters_(parameters) {}
+
+  TableReader& reader() { return reader_; }
+
+  void count(std::string_view key, std::uint64_t& out) {
+    const auto found = take(key, Value::Kind::kInteger, "a whole number");
+    if (!found) return;
+    if (found->value.integer < 0) return refuse(*found, "is negative; 0 or more is accepted");
+    out = static_cast<std::uint64_t>(
+        std::llround(static_cast<double>(found->value.integer) * scale(key)));
+  }
+  void flag(std::string_view key, bool& out) {
+    const auto found = take(key, Value::Kind::kBoolean, "true or false");
+    if (found) out = found->value.boolean;
+  }
+  void size(std::string_view key, std::uint64_t& out) { number(key, out, group::parse_size); }
+  void rate(std::string_view key, std::uint64_t& out) { number(key, out, group::parse_rate); }
+  void time(std::string_view key, Duration& out) {
+    const auto found = take(key, Value::Kind::kString, "a time such as \"5us\"");
+    if (!found) return;
+    const auto parsed = group::parse_duration(found->value.text);
+    if (!parsed) return refuse(*found, parsed.error());
+    out = Duration(std::llround(static_cast<double>(parsed->count()) * scale(key)));
+  }
+  // One value of the drive's profile.
+  void change(const std::string& key, model::DriveProfile& drive) {
+    const auto found = take(key, std::nullopt, "");
+    if (!found) return;
+    Value value = found->value;
+    if (scale(key) != 1 && value.kind == Value::Kind::kString) {
+      const auto rate = group::parse_rate(value.text);
+      const auto duration = group::parse_duration(value.text);
+      if (rate) value.text = group::format_rate(scaled(*rate, key));
+      if (duration) value.text = fmt::format("{}ns", scaled(duration->count(), key));
+    }
+    const auto set = set_drive_value(drive, key, value);
+    if (!set) refuse(*found, set.error());
+  }
+
+ private:
+  struct Found {
+    std::string path;
+    std::uint32_t line;
+    Value value;
+  };
+
+  template <class Parse>
+  void number(std::string_view key, std::uint64_t& out, Parse parse) {
+    const auto found = take(key, Value::Kind::kString, "a string with its unit");
+    if (!found) return;
+    const auto parsed = parse(found->value.text);
+    if (!parsed) return refuse(*found, parsed.error());
+    out = scaled(*parsed, key);
+  }
+
+  template <class Number>
+  std::uint64_t scaled(Number number, std::string_view key) const {
+    return static_cast<std::uint64_t>(std::llround(static_cast<double>(number) * scale(key)));
+  }
+  double scale(std::string_view key) const {
+    const auto found = scales_.find(prefix_ + std::string(key));
+    return found == scales_.end() ? 1 : found->second;
+  }
+  void refuse(const Found& found, std::string_view what) {
+    mistakes_.add(found.line, found.path, what);
+  }
+
+  std::optional<Found> take(std::string_view key, std::optional<Value::Kind> kind,
+                            std::string_view accepted) {
+    const Value* table = reader_.table(key);
+    if (table == nullptr) return std::nullopt;
+    TableReader inner(*table, reader_.path_of(key), mistakes_);
+    const Value* value = inner.any("value");
+    Parameter parameter{.name = prefix_ + std::string(key), .value = {}};
+    parameter.origin = inner.string("from").value_or("");
+    parameter.source = inner.string("source").value_or("");
+    inner.require("value", "it is needed");
+    inner.require("from", "where the value comes from is needed");
+    inner.require("source", "it is needed, in words");
+    inner.finish();
+    if (inner.has("from") && std::ranges::find(kOrigins, parameter.origin) == kOrigins.end()) {
+      inner.mistake("from", fmt::format("is \"{}\"; accepted are {}", parameter.origin,
+                                        fmt::join(kOrigins, ", ")));
+    }
+    if (value == nullptr) return std::nullopt;
+    if (kind && value->kind != *kind) {
+      inner.mistake("value",
+                    fmt::format("is {}; {} is accepted", group::describe(value->kind), accepted));
+      return std::nullopt;
+    }
+    parameter.value = text_of(*value);
+    parameters_.push_back(parameter);
+    return Found{.path = inner.path_of("value"), .line = value->line, .value = *value};
+  }
+
+  static std::string text_of(const Value& value) {
+    switch (value.kind) {
+      case Value::Kind::kInteger:
+        return std::to_string(value.integer);
+      case Value::Kind::kBoolean:
+        return value.boolean ? "true" : "false";
+      default:
+        return value.text;
+    }
+  }
+
+  TableReader reader_;
+  std::string prefix_;
+  Mistakes& mistakes_;
+  const Scales& scales_;
+  std::vector<Parameter>& parameters_;
+};
+
+class ProfileReader {
+ public:
+  ProfileReader(const std::string& path, const Scales& scales)
+      : path_(path), scales_(scales), mistakes_(path) {}
+
+  std::expected<ArrayProfile, std::string> read() {
+    const auto text = read_text_file(path_);
+    if (!text) return std::unexpected(text.error());
+    const auto root = group::read_toml(*text, path_);
+    if (!root) return std::unexpected(root.error());
+    TableReader reader(*root, "", mistakes_);
+    profile_.name = reader.string("name").value_or("");
+    reader.require("name", "the system's name is needed");
+    reader.require("drives", "a table [drives] is needed");
+    if (const Value* table = reader.table("drives")) {
+      const std::string wrong = drives(*table);
+      if (!wrong.empty()) return std::unexpected(wrong);
+    }
+    if (const Value* table = reader.table("raid")) raid(*table);
+    if (const Value* table = reader.table("cache")) cache(*table);
+    if (const Value* table = reader.table("controller")) controller(*table);
+    if (const Value* table = reader.table("port")) port(*table);
+    if (const Value* table = reader.table("session")) session(*table);
+    for (const Value* table : reader.tables("host")) host(*table);
+    reader.finish();
+    check_scales();
+    if (mistakes_.empty()) check();
+    if (!mistakes_.empty()) return std::unexpected(mistakes_.sorted().front());
+    return std::move(profile_);
+  }
+
+ private:
+  Section section(const Value& table, const std::string& name) {
+    return Section(TableReader(table, name, mistakes_), name + ".", mistakes_, scales_,
+                   profile_.parameters);
+  }
+
+  std::string drives(const Value& table) {
+    TableReader reader(table, "drives", mistakes_);
+    const std::string file = reader.string("profile").value_or("");
+    profile_.drive_count = reader.integer("count", 1, 4096).value_or(0);
+    const Value* changes = reader.table("change");
+    reader.require("profile", "a file of conf/drives is needed");
+    reader.require("count", "how many there are is needed");
+    reader.finish();
+    if (file.empty()) return {};
+    const std::string path =
+        (std::filesystem::path(path_).parent_path() / file).lexically_normal().string();
+    const auto text = read_text_file(path);
+    if (!text) {
+      return fmt::format("{}:{}: drives.profile: {}", path_, reader.line_of("profile"),
+                         text.error());
+    }
+    auto drive = read_drive_file(*text, path);
+    if (!drive) return drive.error();
+    profile_.drive = std::move(*drive);
+    if (changes == nullptr) return {};
+    Section changed = section(*changes, "drives.change");
+    for (const Value::Member& member : changes->members) {
+      changed.change(member.key, profile_.drive);
+    }
+    return {};
+  }
+
+  void raid(const Value& table) {
+    Section values = section(table, "raid");
+    values.size("strip", profile_.strip_bytes);
+    values.reader().finish();
+  }
+
+  void cache(const Value& table) {
+    Section values = section(table, "cache");
+    values.size("memory", profile_.cache_bytes);
+    values.size("dirty", profile_.dirty_bytes);
+    values.size("read_ahead", profile_.read_ahead_bytes);
+    values.size("read_ahead_window", profile_.read_ahead_window_bytes);
+    values.size("drive_write", profile_.drive_write_bytes);
+    values.count("destages_in_flight", profile_.destages_in_flight);
+    values.reader().finish();
+  }
+
+  void controller(const Value& table) {
+    Section values = section(table, "controller");
+    model::ControllerProfile& to = profile_.controller;
+    values.count("processors", to.processors);
+    values.time("read_request", to.read_request);
+    values.time("write_request", to.write_request);
+    values.time("read_mib", to.read_mib);
+    values.time("write_mib", to.write_mib);
+    values.rate("read_rate", to.read_rate);
+    values.rate("write_rate", to.write_rate);
+    values.rate("total_rate", to.total_rate);
+    values.time("mirror_latency", to.mirror_latency);
+    values.rate("mirror_rate", to.mirror_rate);
+    values.reader().finish();
+  }
+
+  void port(const Value& table) {
+    Section values = section(table, "port");
+    model::PortProfile& to = profile_.port;
+    values.count("count", profile_.port_count);
+    values.rate("rate", to.rate);
+    values.size("mtu", to.mtu);
+    values.size("packet_headers", to.packet_headers);
+    values.time("latency", to.latency);
+    values.reader().finish();
+  }
+
+  void session(const Value& table) {
+    Section values = section(table, "session");
+    model::ExchangeParameters& to = profile_.exchange;
+    values.flag("initial_r2t", to.initial_r2t);
+    values.flag("immediate_data", to.immediate_data);
+    values.size("first_burst", to.first_burst);
+    values.size("max_burst", to.max_burst);
+    values.count("outstanding_r2ts", to.outstanding_r2ts);
+    values.size("target_segment", to.target_segment);
+    values.size("initiator_segment", to.initiator_segment);
+    values.count("writes_in_transfer", profile_.writes_in_transfer);
+    values.time("r2t_time", profile_.r2t_time);
+    values.time("r2t_time_per_connection", profile_.r2t_time_per_connection);
+    values.time("host_turnaround", to.host_turnaround);
+    values.reader().finish();
+  }
+
+  void host(const Value& table) {
+    HostType type;
+    type.name = TableReader(table, "host", mistakes_).string("name").value_or("");
+    Section values = section(table, "host." + type.name);
+    values.reader().string("name");
+    values.reader().require("name", "it is needed");
+    Duration request_time{};
+    values.time("request_time", request_time);
+    values.count("processors", type.profile.processors);
+    values.rate("read_rate", type.profile.read_rate);
+    values.rate("write_rate", type.profile.write_rate);
+    values.rate("total_rate", type.profile.total_rate);
+    values.reader().finish();
+    type.profile.request_times = {request_time};
+    profile_.hosts.push_back(std::move(type));
+  }
+
+  void check_scales() {
+    for (const auto& [name, factor] : scales_) {
+      if (std::ranges::find(profile_.parameters, name, &Parameter::name) !=
+          profile_.parameters.end()) {
+        continue;
+      }
+      mistakes_.add(1, name, "is no parameter of this system");
+    }
+  }
+
+  void check() {
+    const auto note = [this](std::string_view key, const std::string& wrong) {
+      if (!wrong.empty()) mistakes_.add(1, key, wrong);
+    };
+    note("drives.change", model::profile_error(profile_.drive));
+    note("controller", model::profile_error(profile_.controller));
+    note("port", model::profile_error(profile_.port));
+    note("session", model::profile_error(profile_.exchange));
+    if (profile_.port_count == 0) note("port.count", "is 0; at least 1 is accepted");
+    if (profile_.destages_in_flight == 0) {
+      note("cache.destages_in_flight", "is 0; at least 1 is accepted");
+    }
+    if (profile_.dirty_bytes >= profile_.cache_bytes) {
+      note("cache.dirty", "is not less than cache.memory");
+    }
+    if (profile_.read_ahead_bytes > profile_.cache_bytes) {
+      note("cache.read_ahead", "is more than cache.memory");
+    }
+    for (const HostType& host : profile_.hosts) {
+      note("host." + host.name, model::profile_error(host.profile));
+    }
+  }
+
+  const std::string& path_;
+  const Scales& scales_;
+  Mistakes mistakes_;
+  ArrayProfile profile_;
+};
+
+}  // namespace
+
+const HostType* ArrayProfile::find_host(std::string_view name_wanted) const {
+  const auto found = std::ranges::find(hosts, name_wanted, &HostType::name);
+  return found == hosts.end() ? nullptr : &*found;
+}
+
+std::expected<ArrayProfile, std::string> read_array_profile(const std::string& path,
+                                                            const Scales& scales) {
+  return ProfileReader(path, scales).read();
+}
+
+}  // namespace sandbay::lab

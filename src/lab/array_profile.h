@@ -1,0 +1,80 @@
+// ArrayProfile: a system as the lab runs it in virtual time: its drives, cache, controller and
+// ports, the rules of its sessions, and the hosts that stood in front of it.
+// conf/lab/systems/*.toml has one system a file.
+//
+// A value there is { value = …, from = …, source = "…" }, where `from` is one of kOrigins. What is
+// "fitted" was fitted to figures of role `fit`, and is what the report's table of influences
+// varies.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <expected>
+#include <map>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "model/controller.h"
+#include "model/drive_profile.h"
+#include "model/exchange.h"
+#include "model/host.h"
+#include "model/port.h"
+
+namespace sandbay::lab {
+
+inline constexpr std::array<std::string_view, 4> kOrigins = {"data sheet", "document", "fitted",
+                                                             "assumed"};
+
+struct Parameter {
+  std::string name;    // "controller.write_mib"
+  std::string value;   // As it stands in the file.
+  std::string origin;  // Of kOrigins.
+  std::string source;
+};
+
+struct HostType {
+  std::string name;
+  model::HostProfile profile;
+};
+
+struct ArrayProfile {
+  std::string name;
+  std::uint64_t drive_count = 0;
+  model::DriveProfile drive;
+  std::uint64_t strip_bytes = 64 << 10;
+  // The cache's. Dirty data have the part `dirty_bytes`.
+  std::uint64_t cache_bytes = 512 << 20;
+  std::uint64_t dirty_bytes = 256 << 20;
+  // Of the cache, for what was read ahead; and the most of one stream.
+  std::uint64_t read_ahead_bytes = 128 << 20;
+  std::uint64_t read_ahead_window_bytes = 8 << 20;
+  std::uint64_t destages_in_flight = 8;        // Of each RAID set.
+  std::uint64_t drive_write_bytes = 64 << 10;  // What each drive is given in one destage.
+  model::ControllerProfile controller;
+  std::uint64_t port_count = 1;
+  model::PortProfile port;
+  model::ExchangeParameters exchange;
+  // Of one connection, at one time, are received; 0: any number.
+  std::uint64_t writes_in_transfer = 0;
+  // Until an R2T goes out, with so many connections in the session.
+  Duration r2t_time{};
+  Duration r2t_time_per_connection{};
+  std::vector<HostType> hosts;
+  std::vector<Parameter> parameters;
+
+  const HostType* find_host(std::string_view name) const;
+  Duration r2t_time_with(std::uint64_t connections) const {
+    return r2t_time + static_cast<Duration::rep>(connections) * r2t_time_per_connection;
+  }
+};
+
+// Factors on values, by the name of the parameter; for the table of influences.
+using Scales = std::map<std::string, double>;
+
+// Reads the file and the drive's profile that it names (relative to its own folder). The error is
+// one line.
+std::expected<ArrayProfile, std::string> read_array_profile(const std::string& path,
+                                                            const Scales& scales = {});
+
+}  // namespace sandbay::lab

@@ -1,0 +1,142 @@
+// Drive profiles out of their files, by the table of their fields.
+#include "lab/drive_file.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <fstream>
+#include <sstream>
+
+#include "model/profile_fields.h"
+
+namespace sandbay::lab {
+namespace {
+
+using group::Value;
+using model::FieldKind;
+using Outcome = std::expected<void, std::string>;
+
+Outcome refuse(std::string_view accepted) {
+  return std::unexpected(fmt::format("{} is accepted", accepted));
+}
+
+template <class Profile>
+Outcome set_text(Profile& profile, const model::ProfileField<Profile>& field,
+                 const std::string& text) {
+  if (field.kind == FieldKind::kTime) {
+    const auto time = group::parse_duration(text);
+    if (!time) return std::unexpected(time.error());
+    field.set_time(profile, *time);
+    return {};
+  }
+  if (field.kind == FieldKind::kOrder) {
+    if (field.set_order(profile, text)) return {};
+    return refuse("\"arrival\" or \"shortest-positioning\"");
+  }
+  const auto number =
+      field.kind == FieldKind::kRate ? group::parse_rate(text) : group::parse_size(text);
+  if (!number) return std::unexpected(number.error());
+  field.set_number(profile, *number);
+  return {};
+}
+
+template <class Profile>
+Outcome set_value(Profile& profile, const model::ProfileField<Profile>& field, const Value& value) {
+  if (field.kind == FieldKind::kSwitch) {
+    if (value.kind != Value::Kind::kBoolean) return refuse("true or false");
+    field.set_switch(profile, value.boolean);
+    return {};
+  }
+  if (field.kind == FieldKind::kCount) {
+    if (value.kind != Value::Kind::kInteger || value.integer < 0) return refuse("a whole number");
+    field.set_number(profile, static_cast<std::uint64_t>(value.integer));
+    return {};
+  }
+  if (value.kind != Value::Kind::kString) return refuse("a string with its unit");
+  return set_text(profile, field, value.text);
+}
+
+template <class Profile>
+const model::ProfileField<Profile>* find_field(std::span<const model::ProfileField<Profile>> fields,
+                                               std::string_view name) {
+  const auto found = std::ranges::find(fields, name, &model::ProfileField<Profile>::name);
+  return found == fields.end() ? nullptr : &*found;
+}
+
+template <class Profile>
+Outcome set_by_name(Profile& profile, std::span<const model::ProfileField<Profile>> fields,
+                    std::string_view name, const Value& value) {
+  const auto* field = find_field(fields, name);
+  if (field == nullptr) return std::unexpected("no field of this kind of drive has that name");
+  return set_value(profile, *field, value);
+}
+
+// Every field stands in the file.
+template <class Profile>
+void read_values(model::DriveProfile& drive, const Value& values,
+                 std::span<const model::ProfileField<Profile>> fields, group::Mistakes& mistakes) {
+  drive.timing = Profile{};
+  for (const Value::Member& member : values.members) {
+    const Value* value = member.value.find("value");
+    const std::string path = "values." + member.key;
+    if (value == nullptr) {
+      mistakes.add(member.value.line, path, "has no value; { value = …, … } is accepted");
+      continue;
+    }
+    const Outcome set = set_drive_value(drive, member.key, *value);
+    if (!set) mistakes.add(member.value.line, path, set.error());
+  }
+  for (const auto& field : fields) {
+    if (values.find(field.name) != nullptr) continue;
+    mistakes.add_absence(values.line, fmt::format("values.{}", field.name), "is missing");
+  }
+}
+
+}  // namespace
+
+std::expected<void, std::string> set_drive_value(model::DriveProfile& profile,
+                                                 std::string_view field, const Value& value) {
+  if (auto* const disk = std::get_if<model::DiskProfile>(&profile.timing)) {
+    return set_by_name(*disk, model::disk_fields(), field, value);
+  }
+  return set_by_name(std::get<model::FlashProfile>(profile.timing), model::flash_fields(), field,
+                     value);
+}
+
+std::expected<model::DriveProfile, std::string> read_drive_file(std::string_view text,
+                                                                std::string_view name) {
+  const auto root = group::read_toml(text, name);
+  if (!root) return std::unexpected(root.error());
+  group::Mistakes mistakes{std::string(name)};
+  group::TableReader reader(*root, "", mistakes);
+  model::DriveProfile profile;
+  profile.name = reader.string("name").value_or("");
+  const std::string kind = reader.string("kind").value_or("");
+  const Value* values = reader.table("values");
+  reader.require("name", "the drive's name is needed");
+  reader.require("kind", "\"disk\" or \"flash\" is accepted");
+  reader.require("values", "a table of values is needed");
+  reader.finish();
+  if (kind != "disk" && kind != "flash") {
+    reader.mistake("kind", "is neither; \"disk\" or \"flash\" is accepted");
+  } else if (values != nullptr && kind == "disk") {
+    read_values(profile, *values, model::disk_fields(), mistakes);
+  } else if (values != nullptr) {
+    read_values(profile, *values, model::flash_fields(), mistakes);
+  }
+  if (!mistakes.empty()) return std::unexpected(mistakes.sorted().front());
+  const std::string wrong = model::profile_error(profile);
+  if (!wrong.empty()) return std::unexpected(fmt::format("{}: {}", name, wrong));
+  return profile;
+}
+
+std::expected<std::string, std::string> read_text_file(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  if (!file) return std::unexpected(path + " cannot be opened; name a file that can be read");
+  std::ostringstream text;
+  text << file.rdbuf();
+  if (file.bad()) return std::unexpected(path + " cannot be read");
+  return std::move(text).str();
+}
+
+}  // namespace sandbay::lab

@@ -1,0 +1,366 @@
+// Reads experiment files.
+#include "lab/experiment.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <filesystem>
+#include <limits>
+
+#include "group/document.h"
+#include "lab/drive_file.h"
+#include "lab/iometer_file.h"
+
+namespace sandbay::lab {
+namespace {
+
+using group::Mistakes;
+using group::TableReader;
+using group::Value;
+
+constexpr std::array<std::pair<Metric, std::string_view>, 4> kMetrics = {
+    {{Metric::kMebibytes, "MiB/s"},
+     {Metric::kMegabytes, "MB/s"},
+     {Metric::kIops, "IOPS"},
+     {Metric::kMilliseconds, "ms"}}};
+constexpr std::uint64_t kMostOfAnything = 65536;
+constexpr std::size_t kMostRows = 10000;
+
+// What an [[experiment]] says that is the same in all its rows.
+struct Frame {
+  std::string name;
+  std::vector<std::pair<std::string, std::vector<std::uint64_t>>> varied;
+};
+
+class ExperimentReader {
+ public:
+  ExperimentReader(const std::string& path, const Scales& scales)
+      : path_(path), scales_(scales), mistakes_(path) {}
+
+  std::expected<Plan, std::string> read() {
+    const auto text = read_text_file(path_);
+    if (!text) return std::unexpected(text.error());
+    const auto root = group::read_toml(*text, path_);
+    if (!root) return std::unexpected(root.error());
+    TableReader reader(*root, "", mistakes_);
+    plan_.name = reader.string("name").value_or("");
+    plan_.title = reader.string("title").value_or("");
+    plan_.seed = reader.integer("seed", 0, std::numeric_limits<std::int64_t>::max()).value_or(1);
+    const std::string system = reader.string("system").value_or("");
+    const std::string figures = reader.string("figures").value_or("");
+    reader.require("name", "the experiments' name is needed");
+    reader.require("system", "a file of conf/lab/systems is needed");
+    reader.require("figures", "a file of conf/lab/figures is needed");
+    if (!mistakes_.empty()) return std::unexpected(mistakes_.sorted().front());
+    const std::string wrong = read_others(system, figures);
+    if (!wrong.empty()) return std::unexpected(wrong);
+    for (const Value* table : reader.tables("experiment")) experiment(*table);
+    reader.finish();
+    if (mistakes_.empty() && other_.empty() && plan_.rows.empty()) {
+      mistakes_.add_absence(1, "experiment", "is missing; there must be an [[experiment]]");
+    }
+    if (!other_.empty()) return std::unexpected(other_);
+    if (!mistakes_.empty()) return std::unexpected(mistakes_.sorted().front());
+    return std::move(plan_);
+  }
+
+ private:
+  std::string beside(const std::string& file) const {
+    return (std::filesystem::path(path_).parent_path() / file).lexically_normal().string();
+  }
+
+  std::string read_others(const std::string& system, const std::string& figures) {
+    auto profile = read_array_profile(beside(system), scales_);
+    if (!profile) return profile.error();
+    plan_.system = std::move(*profile);
+    auto book = read_figures(beside(figures));
+    if (!book) return book.error();
+    plan_.figures = std::move(*book);
+    return {};
+  }
+
+  void experiment(const Value& table) {
+    TableReader reader(table, "experiment", mistakes_);
+    Frame frame{.name = reader.string("name").value_or(""), .varied = {}};
+    reader.require("name", "it is needed");
+    if (const Value* vary = reader.table("vary")) read_vary(*vary, frame);
+    constexpr Duration kLongest = std::chrono::hours(24);
+    const Duration ramp_up = reader.duration("ramp_up", {}, kLongest).value_or(Duration{});
+    const Duration run_time =
+        reader.duration("run_time", std::chrono::milliseconds(1), kLongest).value_or(Duration{});
+    reader.require("run_time", "how long is measured is needed, such as \"20s\"");
+    const std::vector<std::uint64_t> sweep = read_sweep(reader);
+    const auto figures = reader.tables("figure");
+    const auto groups = reader.tables("group");
+    reader.require("group", "at least one [[experiment.group]] of volumes is needed");
+    reader.finish();
+    if (!mistakes_.empty()) return;
+    for (const Variation& variation : combinations(frame)) {
+      Row row{.experiment = frame.name,
+              .variation = variation,
+              .wanted = {},
+              .sweep = sweep,
+              .groups = {},
+              .ramp_up = ramp_up,
+              .run_time = run_time};
+      for (const Value* group : groups) row.groups.push_back(read_group(*group, row));
+      for (const Value* figure : figures) row.wanted.push_back(read_wanted(*figure, row));
+      if (mistakes_.empty() && other_.empty()) check_geometry(row, table.line);
+      if (!mistakes_.empty() || !other_.empty()) return;
+      plan_.rows.push_back(std::move(row));
+      if (plan_.rows.size() > kMostRows) {
+        return mistakes_.add(table.line, "experiment.vary",
+                             fmt::format("makes more than {} rows", kMostRows));
+      }
+    }
+  }
+
+  void read_vary(const Value& table, Frame& frame) {
+    TableReader reader(table, "experiment.vary", mistakes_);
+    for (const Value::Member& member : table.members) {
+      auto values = reader.integers(member.key, 1, kMostOfAnything);
+      if (!values) continue;
+      if (values->empty()) reader.mistake(member.key, "is empty; at least one value is needed");
+      frame.varied.emplace_back(member.key, std::move(*values));
+    }
+    reader.finish();
+  }
+
+  std::vector<std::uint64_t> read_sweep(TableReader& reader) {
+    std::vector<std::uint64_t> sizes;
+    for (const std::string& text : reader.strings("sweep").value_or(std::vector<std::string>{})) {
+      const auto size = group::parse_size(text);
+      const std::string wrong =
+          size ? access_error(AccessLine{.bytes = *size}) : "a size: " + size.error();
+      if (!wrong.empty()) reader.mistake("sweep", "has " + wrong);
+      if (size) sizes.push_back(*size);
+    }
+    return sizes;
+  }
+
+  static std::vector<Variation> combinations(const Frame& frame) {
+    std::vector<Variation> all = {{}};
+    for (const auto& [name, values] : frame.varied) {
+      std::vector<Variation> longer;
+      for (const Variation& begun : all) {
+        for (const std::uint64_t value : values) {
+          longer.push_back(begun);
+          longer.back().emplace_back(name, value);
+        }
+      }
+      all = std::move(longer);
+    }
+    return all;
+  }
+
+  // A number, or the name of something that is varied.
+  unsigned number(TableReader& reader, std::string_view key, const Row& row, unsigned otherwise) {
+    const Value* value = reader.any(key);
+    if (value == nullptr) return otherwise;
+    if (value->kind == Value::Kind::kInteger && value->integer >= 1 &&
+        std::cmp_less_equal(value->integer, kMostOfAnything)) {
+      return static_cast<unsigned>(value->integer);
+    }
+    for (const auto& [name, varied] : row.variation) {
+      if (value->kind == Value::Kind::kString && value->text == name) {
+        return static_cast<unsigned>(varied);
+      }
+    }
+    std::string names;
+    for (const auto& [name, varied] : row.variation) names += fmt::format(" or \"{}\"", name);
+    reader.mistake(key, fmt::format("is neither; a whole number from 1 to {}{} is accepted",
+                                    kMostOfAnything, names));
+    return otherwise;
+  }
+
+  VolumeGroup read_group(const Value& table, const Row& row) {
+    TableReader reader(table, "experiment.group", mistakes_);
+    VolumeGroup group;
+    const std::string level = reader.string("level").value_or("");
+    group.drives = number(reader, "drives", row, 1);
+    group.sets = number(reader, "sets", row, 1);
+    group.volumes = number(reader, "volumes", row, 1);
+    group.volume_bytes =
+        reader.size("volume_size", kMostAccessBytes, std::uint64_t{1} << 60).value_or(0);
+    if (reader.has("used")) group.used = number(reader, "used", row, 1);
+    if (group.used > group.volumes) {
+      reader.mistake("used",
+                     fmt::format("is {}, but a set has {} volumes", group.used, group.volumes));
+    }
+    group.host = reader.string("host").value_or("");
+    if (reader.has("hosts")) group.hosts = number(reader, "hosts", row, 0);
+    group.adapters = number(reader, "adapters", row, 1);
+    group.connections = number(reader, "connections", row, 1);
+    group.per_connection = reader.has("outstanding_per_connection");
+    group.outstanding = group.per_connection ? number(reader, "outstanding_per_connection", row, 1)
+                                             : number(reader, "outstanding", row, 1);
+    read_access(reader, group, row);
+    for (const char* key : {"level", "drives", "host"}) reader.require(key, "it is needed");
+    reader.finish();
+    const auto known = raid::parse_level(level);
+    if (known) group.level = *known;
+    if (!known && reader.has("level")) {
+      reader.mistake("level", fmt::format("is \"{}\"; jbod, concat, raid0, raid1, raid5, raid6, "
+                                          "raid10, raid50 and raid60 are accepted",
+                                          level));
+    }
+    if (reader.has("host") && plan_.system.find_host(group.host) == nullptr) {
+      std::string hosts;
+      for (const HostType& host : plan_.system.hosts) hosts += " " + host.name;
+      reader.mistake("host",
+                     fmt::format("is \"{}\"; hosts of this system are{}", group.host, hosts));
+    }
+    return group;
+  }
+
+  // From the keys read, random, size …, or from an IOMeter file.
+  void read_access(TableReader& reader, VolumeGroup& group, const Row& row) {
+    if (const auto file = reader.string("iometer")) {
+      const std::string name = reader.string("specification").value_or("");
+      reader.require("specification", "the name of an access specification of the file is needed");
+      if (reader.has("specification")) take_from_iometer(reader, *file, name, group);
+      return;
+    }
+    AccessLine line;
+    const auto size = reader.size("size", kAccessSectorBytes, kMostAccessBytes);
+    line.bytes = size.value_or(row.sweep.empty() ? 0 : row.sweep.front());
+    if (!size && row.sweep.empty()) reader.require("size", "it is needed where nothing is swept");
+    if (size && !row.sweep.empty()) {
+      reader.mistake("size", "contradicts sweep; one of them is accepted");
+    }
+    line.read_percent =
+        static_cast<std::uint32_t>(reader.integer("read_percent", 0, 100).value_or(100));
+    line.random_percent =
+        static_cast<std::uint32_t>(reader.integer("random_percent", 0, 100).value_or(0));
+    line.align_bytes = reader.size("align", 0, kMostAccessBytes).value_or(0);
+    line.burst = static_cast<std::uint32_t>(reader.integer("burst", 1, 65536).value_or(1));
+    line.delay = reader.duration("delay", {}, std::chrono::hours(1)).value_or(Duration{});
+    const std::string wrong = access_error(line);
+    if (!wrong.empty() && line.bytes != 0) mistakes_.add(reader.line_of("size"), "size", wrong);
+    group.access = {.name = {}, .lines = {line}};
+  }
+
+  void take_from_iometer(TableReader& reader, const std::string& file, const std::string& name,
+                         VolumeGroup& group) {
+    const std::string path = beside(file);
+    const auto text = read_text_file(path);
+    if (!text) return reader.mistake("iometer", text.error());
+    const auto read = read_iometer_file(*text, path);
+    if (!read) {
+      other_ = read.error();
+      return;
+    }
+    const AccessSpecification* found = read->find(name);
+    if (found == nullptr) {
+      return reader.mistake("specification",
+                            fmt::format("\"{}\" is no access specification of {}", name, path));
+    }
+    group.access = *found;
+    if (reader.has("outstanding") || group.per_connection) return;
+    // As its first worker has it.
+    const auto depths = read->outstanding_of(read->workers.front());
+    group.outstanding = depths.front();
+    if (depths.size() == 1) return;
+    reader.mistake("iometer",
+                   fmt::format("{} cycles through {} queue depths; say outstanding, which may be "
+                               "varied",
+                               path, depths.size()));
+  }
+
+  Wanted read_wanted(const Value& table, const Row& row) {
+    TableReader reader(table, "experiment.figure", mistakes_);
+    Wanted wanted;
+    wanted.figure = reader.string("id").value_or("");
+    const std::string metric = reader.string("metric").value_or("");
+    if (const auto group = reader.integer("group", 1, row.groups.size())) wanted.group = *group - 1;
+    if (const auto volume = reader.integer("volume", 1, kMostOfAnything)) {
+      wanted.volume = static_cast<unsigned>(*volume - 1);
+    }
+    reader.require("id", "the figure's id is needed");
+    reader.require("metric", "it is needed");
+    reader.finish();
+    for (const auto& [name, value] : row.variation) {
+      const std::string word = "{" + name + "}";
+      for (auto at = wanted.figure.find(word); at != std::string::npos;
+           at = wanted.figure.find(word)) {
+        wanted.figure.replace(at, word.size(), std::to_string(value));
+      }
+    }
+    const auto known =
+        std::ranges::find(kMetrics, metric, &std::pair<Metric, std::string_view>::second);
+    if (known != kMetrics.end()) wanted.metric = known->first;
+    if (known == kMetrics.end() && reader.has("metric")) {
+      reader.mistake("metric",
+                     fmt::format("is \"{}\"; MiB/s, MB/s, IOPS and ms are accepted", metric));
+    }
+    if (reader.has("id") && plan_.figures.find(wanted.figure) == nullptr) {
+      reader.mistake(
+          "id", fmt::format("\"{}\" is no figure of {}", wanted.figure, plan_.figures.document));
+    }
+    return wanted;
+  }
+
+  void check_geometry(const Row& row, std::uint32_t line) {
+    std::uint64_t drives = 0;
+    const std::uint64_t blocks = model::sector_count(plan_.system.drive) - 8192;
+    for (const VolumeGroup& group : row.groups) {
+      drives += std::uint64_t{group.sets} * group.drives;
+      raid::Shape shape{.level = group.level, .drive_count = group.drives};
+      shape.strip_blocks = static_cast<std::uint32_t>(plan_.system.strip_bytes / 512);
+      shape.drive_blocks.assign(group.drives, blocks);
+      const auto layout = raid::Layout::make(shape);
+      if (!layout) {
+        return mistakes_.add(line, "experiment.group",
+                             fmt::format("{}: {}", row.name(), layout.error()));
+      }
+      if (group.volume_bytes / 512 * group.volumes > layout->block_count()) {
+        return mistakes_.add(
+            line, "experiment.group.volume_size",
+            fmt::format("{}: {} such volumes are larger than their set, which has {}", row.name(),
+                        group.volumes, group::format_size_rounded(layout->block_count() * 512)));
+      }
+      if (group.connections > plan_.system.port_count) {
+        return mistakes_.add(line, "experiment.group.connections",
+                             fmt::format("{}: {} connections, but the system has {} ports",
+                                         row.name(), group.connections, plan_.system.port_count));
+      }
+    }
+    if (drives <= plan_.system.drive_count) return;
+    mistakes_.add(line, "experiment.group",
+                  fmt::format("{}: {} drives are needed, but the system has {}", row.name(), drives,
+                              plan_.system.drive_count));
+  }
+
+  const std::string& path_;
+  const Scales& scales_;
+  Mistakes mistakes_;
+  std::string other_;  // A whole line about another file.
+  Plan plan_;
+};
+
+}  // namespace
+
+std::string_view describe(Metric metric) {
+  return std::ranges::find(kMetrics, metric, &std::pair<Metric, std::string_view>::first)->second;
+}
+
+std::string Row::name() const {
+  std::string text = experiment;
+  for (const auto& [key, value] : variation) text += fmt::format(", {} {}", key, value);
+  return text;
+}
+
+std::vector<VolumeGroup> Row::groups_with(std::uint64_t transfer) const {
+  std::vector<VolumeGroup> changed = groups;
+  for (VolumeGroup& group : changed) {
+    for (AccessLine& line : group.access.lines) line.bytes = transfer;
+  }
+  return changed;
+}
+
+std::expected<Plan, std::string> read_experiments(const std::string& path, const Scales& scales) {
+  return ExperimentReader(path, scales).read();
+}
+
+}  // namespace sandbay::lab

@@ -1,0 +1,89 @@
+// Experiments: a file names a system, what is done with it, what is varied, and the figures with
+// which the results are compared (conf/lab/*.toml). plan() makes a list of cases of it, each of
+// which is one run from a cold start.
+//
+// [[experiment]] varies any number of things, `vary = { volumes = [1, 2, 4] }`; each combination is
+// a row. In a group of volumes a number may be the name of something that is varied, and in the
+// name of a figure {volumes} stands for its value. `sweep` lists transfer sizes: a row is run with
+// each, and a figure is the largest of them, as a document's peak is.
+#pragma once
+
+#include <cstdint>
+#include <expected>
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "lab/access.h"
+#include "lab/array_profile.h"
+#include "lab/figures.h"
+#include "raid/layout.h"
+
+namespace sandbay::lab {
+
+// Volumes that are alike. Each has a session of its own and a worker that keeps it busy.
+struct VolumeGroup {
+  raid::Level level = raid::Level::kJbod;
+  unsigned drives = 1;  // Of each RAID set.
+  unsigned sets = 1;
+  unsigned volumes = 1;            // On each set, one behind the other.
+  std::uint64_t volume_bytes = 0;  // Of each, from the beginning of the drives on; 0: equal parts.
+  unsigned used = 0;               // Of those, from the first on, that have a worker; 0: all.
+  std::string host;                // The type of its hosts.
+  unsigned hosts = 0;              // Over which the volumes are spread; 0: one for each volume.
+  unsigned adapters = 1;           // Of each host.
+  unsigned connections = 1;        // Of each session.
+  unsigned outstanding = 1;        // Requests of each worker.
+  bool per_connection = false;     // ... times its connections.
+  AccessSpecification access;
+
+  unsigned used_on_set() const { return used == 0 ? volumes : used; }
+  unsigned volume_count() const { return sets * used_on_set(); }
+  unsigned requests() const { return per_connection ? outstanding * connections : outstanding; }
+};
+
+enum class Metric : std::uint8_t { kMebibytes, kMegabytes, kIops, kMilliseconds };
+std::string_view describe(Metric metric);  // "MiB/s", "MB/s", "IOPS", "ms"
+
+struct Wanted {
+  std::string figure;  // Its id.
+  Metric metric = Metric::kMebibytes;
+  // Of which volumes, by group and number in it; all if there is none.
+  std::optional<std::size_t> group;
+  std::optional<unsigned> volume;
+};
+
+using Variation = std::vector<std::pair<std::string, std::uint64_t>>;
+
+// One row: the cases of its sweep follow one another.
+struct Row {
+  std::string experiment;
+  Variation variation;
+  std::vector<Wanted> wanted;
+  std::vector<std::uint64_t> sweep;  // Transfer sizes; empty: as the access specifications say.
+  std::vector<VolumeGroup> groups;
+  Duration ramp_up{};
+  Duration run_time{};
+
+  std::string name() const;  // "r5x4-write, volumes 2"
+  // The groups with this size in place of the specifications' own.
+  std::vector<VolumeGroup> groups_with(std::uint64_t transfer) const;
+};
+
+struct Plan {
+  std::string name;
+  std::string title;
+  std::uint64_t seed = 1;
+  ArrayProfile system;
+  FigureBook figures;
+  std::vector<Row> rows;
+};
+
+// The error is one line with file and line, or file and key. Figures, systems and IOMeter files are
+// looked for relative to the file's own folder.
+std::expected<Plan, std::string> read_experiments(const std::string& path,
+                                                  const Scales& scales = {});
+
+}  // namespace sandbay::lab

@@ -1,0 +1,65 @@
+// Figures: what a document says that a system did, and how close an experiment came. Files of them
+// are conf/lab/figures/*.toml.
+#pragma once
+
+#include <cstdint>
+#include <expected>
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace sandbay::lab {
+
+enum class Role : std::uint8_t {
+  kFit,           // May fix a parameter.
+  kHoldout,       // Judges the parameters.
+  kPredicted,     // The document's value is not known here: printed without a verdict.
+  kCheck,         // Follows from other figures.
+  kIdentity,      // The exact sum of other figures.
+  kShape,         // A quality, or a curve of which the document has a picture alone.
+  kInput,         // A condition of the experiment.
+  kNotPhysical,   // No such drive can do it.
+  kInconsistent,  // The document contradicts itself.
+};
+std::string_view describe(Role role);  // "fit", "holdout", …, as in the files.
+
+struct Figure {
+  std::string id;
+  std::string what;
+  std::string unit;
+  std::optional<double> value;  // The document's.
+  Role role = Role::kShape;
+  // Per cent of the value; 0 with a figure that is computed: that of the figure that it is of.
+  double tolerance = 0;
+  bool tolerance_in_points = false;  // In the unit itself.
+  // Of one that is computed: 100 times that figure of ours divided by `base`. Empty: measured.
+  std::string of;
+  double base = 0;
+  std::string note;  // Why it is not scored, or how.
+};
+
+struct FigureBook {
+  std::string document;
+  std::vector<Figure> figures;
+
+  const Figure* find(std::string_view id) const;
+};
+
+std::expected<FigureBook, std::string> read_figures(const std::string& path);
+
+enum class Verdict : std::uint8_t { kNone, kPass, kFail, kNotRun };
+std::string_view describe(Verdict verdict);  // "", "pass", "FAIL", "not run"
+
+struct Finding {
+  const Figure* figure = nullptr;
+  std::optional<double> ours;
+  std::optional<double> difference_percent;
+  Verdict verdict = Verdict::kNone;
+};
+
+// Every figure of the book, in its order. `measured` has ours by id.
+std::vector<Finding> judge(const FigureBook& book, const std::map<std::string, double>& measured);
+
+}  // namespace sandbay::lab

@@ -1,0 +1,119 @@
+// Threads that take one case after another.
+#include "lab/plan_run.h"
+
+#include <algorithm>
+#include <chrono>
+#include <expected>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <thread>
+#include <utility>
+
+namespace sandbay::lab {
+namespace {
+
+struct Job {
+  const Row* row = nullptr;
+  std::optional<std::uint64_t> transfer;
+  std::expected<CaseResult, std::string> result = std::unexpected(std::string("it was not run"));
+};
+
+class Crew {
+ public:
+  Crew(const Plan& plan, const PlanHooks& hooks) : plan_(plan), hooks_(hooks) {
+    for (const Row& row : plan.rows) {
+      if (row.sweep.empty()) jobs_.push_back({.row = &row, .transfer = {}});
+      for (const std::uint64_t transfer : row.sweep) {
+        jobs_.push_back({.row = &row, .transfer = transfer});
+      }
+    }
+  }
+
+  void run(unsigned threads) {
+    std::vector<std::jthread> crew;
+    for (unsigned i = 1; i < std::min<std::size_t>(threads, jobs_.size()); ++i) {
+      crew.emplace_back([this] { work(); });
+    }
+    work();
+  }
+
+  std::vector<Job>& jobs() { return jobs_; }
+
+ private:
+  bool stopped() const { return hooks_.stop != nullptr && hooks_.stop->load(); }
+
+  void work() {
+    for (std::size_t at = next_++; at < jobs_.size() && !stopped(); at = next_++) {
+      Job& job = jobs_[at];
+      // The seed is the row's alone, so that sizes of a sweep meet the same drives.
+      const auto number = static_cast<std::uint64_t>(job.row - plan_.rows.data());
+      job.result =
+          run_case(plan_.system,
+                   {.groups = job.transfer ? job.row->groups_with(*job.transfer) : job.row->groups,
+                    .ramp_up = job.row->ramp_up,
+                    .run_time = job.row->run_time,
+                    .seed = plan_.seed * 1'000'003 + number},
+                   hooks_.stop);
+      const std::scoped_lock lock(telling_);
+      ++done_;
+      if (hooks_.progress) hooks_.progress(done_, jobs_.size());
+    }
+  }
+
+  const Plan& plan_;
+  const PlanHooks& hooks_;
+  std::vector<Job> jobs_;
+  std::atomic<std::size_t> next_{0};
+  std::mutex telling_;
+  std::size_t done_ = 0;
+};
+
+std::uint64_t bytes_of(const CaseResult& result) {
+  std::uint64_t sum = 0;
+  for (const VolumeResult& volume : result.volumes) sum += volume.bytes;
+  return sum;
+}
+
+// The row, if all of its cases were run.
+void add_row(PlanResult& result, const Row& row, std::span<Job> jobs) {
+  RowResult done{.row = &row, .cases = {}};
+  for (Job& job : jobs) {
+    if (!job.result) {
+      if (result.wrong.empty()) result.wrong = row.name() + ": " + job.result.error();
+      result.complete = false;
+      return;
+    }
+    result.simulated_requests += job.result->simulated_requests;
+    result.virtual_seconds += job.result->virtual_seconds;
+    result.processor_seconds += job.result->processor_seconds;
+    done.cases.push_back(std::move(*job.result));
+    if (bytes_of(done.cases.back()) > bytes_of(done.cases[done.best])) {
+      done.best = done.cases.size() - 1;
+    }
+  }
+  for (const Wanted& wanted : row.wanted) result.measured[wanted.figure] = done.value(wanted);
+  result.rows.push_back(std::move(done));
+}
+
+}  // namespace
+
+double RowResult::value(const Wanted& wanted) const { return cases[best].value(wanted); }
+
+PlanResult run_plan(const Plan& plan, unsigned threads, const PlanHooks& hooks) {
+  const auto began = std::chrono::steady_clock::now();
+  Crew crew(plan, hooks);
+  crew.run(threads);
+  PlanResult result;
+  std::size_t at = 0;
+  for (const Row& row : plan.rows) {
+    const std::size_t count = std::max<std::size_t>(row.sweep.size(), 1);
+    add_row(result, row, std::span(crew.jobs()).subspan(at, count));
+    at += count;
+  }
+  const std::chrono::duration<double> took = std::chrono::steady_clock::now() - began;
+  result.real_seconds = took.count();
+  return result;
+}
+
+}  // namespace sandbay::lab

@@ -1,0 +1,45 @@
+// Runs the cases of a plan, several side by side, each on a thread of its own in a world of its
+// own.
+#pragma once
+
+#include <atomic>
+#include <functional>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "lab/experiment.h"
+#include "lab/virtual_run.h"
+
+namespace sandbay::lab {
+
+struct RowResult {
+  const Row* row = nullptr;
+  std::vector<CaseResult> cases;  // One for each size of the sweep, or the only one.
+  std::size_t best = 0;           // The case with the most bytes.
+
+  // What the figure's is: the best of the sweep; of latencies the best one's.
+  double value(const Wanted& wanted) const;
+};
+
+struct PlanResult {
+  std::vector<RowResult> rows;             // Those that were run to their end, in the plan's order.
+  std::map<std::string, double> measured;  // By figure.
+  std::uint64_t simulated_requests = 0;
+  double virtual_seconds = 0;    // Of all cases, one after another.
+  double processor_seconds = 0;  // That they took.
+  double real_seconds = 0;
+  bool complete = true;
+  std::string wrong;  // Why it is not complete: one line that names the row.
+};
+
+struct PlanHooks {
+  // After each case: how many are done, of how many. Called on any thread, never at once.
+  std::function<void(std::size_t done, std::size_t all)> progress;
+  const std::atomic<bool>* stop = nullptr;  // Set: cases end, and what is there is the result.
+};
+
+// `threads` is positive. Borrows the plan as long as the result is used.
+PlanResult run_plan(const Plan& plan, unsigned threads, const PlanHooks& hooks);
+
+}  // namespace sandbay::lab

@@ -1,0 +1,204 @@
+// Text, JSON and CSV.
+#include "lab/report.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <nlohmann/json.hpp>
+
+namespace sandbay::lab {
+namespace {
+
+using nlohmann::json;
+
+std::string number(std::optional<double> value) {
+  if (!value) return "-";
+  const double size = std::abs(*value);
+  if (size >= 1000) return fmt::format("{:.0f}", *value);
+  return size >= 100 ? fmt::format("{:.1f}", *value) : fmt::format("{:.2f}", *value);
+}
+
+std::string tolerance(const Figure& figure) {
+  if (!(figure.tolerance > 0)) return "-";
+  return fmt::format("{:g} {}", figure.tolerance, figure.tolerance_in_points ? "pt" : "%");
+}
+
+std::string remark(const Finding& finding) {
+  if (finding.verdict != Verdict::kNone) return std::string(describe(finding.verdict));
+  return fmt::format("({})", describe(finding.figure->role));
+}
+
+std::string figure_table(const Report& report) {
+  std::string text = fmt::format("{:<26} {:>10} {:>10} {:<5} {:>8} {:>8}  {:<9} {}\n", "figure",
+                                 "document", "ours", "", "differ", "allowed", "role", "verdict");
+  for (const Finding& finding : report.findings) {
+    const Figure& figure = *finding.figure;
+    if (!finding.ours && !figure.value && figure.role != Role::kPredicted) continue;
+    const std::string differ =
+        finding.difference_percent ? fmt::format("{:+.1f} %", *finding.difference_percent) : "-";
+    text += fmt::format("{:<26} {:>10} {:>10} {:<5} {:>8} {:>8}  {:<9} {}\n", figure.id,
+                        number(figure.value), number(finding.ours), figure.unit, differ,
+                        tolerance(figure), describe(figure.role), remark(finding));
+  }
+  return text;
+}
+
+std::string unscored_list(const Report& report) {
+  std::string text;
+  for (const Finding& finding : report.findings) {
+    if (finding.figure->note.empty()) continue;
+    text += fmt::format("  {}: {}\n", finding.figure->id, finding.figure->note);
+  }
+  return text.empty() ? text : "\nNotes\n" + text;
+}
+
+double percent(Duration part, Duration whole) {
+  return whole.count() == 0
+             ? 0
+             : 100 * static_cast<double>(part.count()) / static_cast<double>(whole.count());
+}
+
+// Where the time of the requests went, and what the drives did.
+std::string time_table(const Report& report) {
+  std::string text = fmt::format(
+      "\nTime of the requests by layer, and of the drives (per cent)\n{:<30} {:>6} "
+      "{:>6} {:>10} {:>8} | {:>5} {:>7} {:>9}\n",
+      "row", "host", "link", "controller", "storage", "seek", "rotate", "transfer");
+  for (const RowResult& row : report.result.rows) {
+    const CaseResult& best = row.cases[row.best];
+    const LayerTimes& layers = best.layers;
+    const Duration sum = layers.host + layers.link + layers.controller + layers.storage;
+    text += fmt::format(
+        "{:<30} {:>6.1f} {:>6.1f} {:>10.1f} {:>8.1f} | {:>5.1f} {:>7.1f} {:>9.1f}\n",
+        row.row->name(), percent(layers.host, sum), percent(layers.link, sum),
+        percent(layers.controller, sum), percent(layers.storage, sum), 100 * best.drives.seeking,
+        100 * best.drives.rotating, 100 * best.drives.transferring);
+  }
+  return text;
+}
+
+std::string parameter_table(const ArrayProfile& system) {
+  std::string text = "\nParameters\n";
+  for (const Parameter& parameter : system.parameters) {
+    text += fmt::format("  {:<38} {:<12} {:<10} {}\n", parameter.name, parameter.value,
+                        parameter.origin, parameter.source);
+  }
+  return text;
+}
+
+std::string summary(const Report& report) {
+  const PlanResult& result = report.result;
+  const auto count = [&](Verdict verdict) {
+    return std::ranges::count(report.findings, verdict, &Finding::verdict);
+  };
+  std::string text = fmt::format(
+      "\n{} passed, {} failed, {} not run. Virtual time, time scale 1, seed {}: {:.0f} s in {:.1f} "
+      "s.\n{} requests simulated, {:.0f} a second of one processor.\n",
+      count(Verdict::kPass), count(Verdict::kFail), count(Verdict::kNotRun), report.plan.seed,
+      result.virtual_seconds, result.real_seconds, result.simulated_requests,
+      result.processor_seconds > 0
+          ? static_cast<double>(result.simulated_requests) / result.processor_seconds
+          : 0);
+  if (!result.complete) text += fmt::format("Not complete: {}.\n", result.wrong);
+  return text;
+}
+
+std::string csv_field(const std::string& text) {
+  if (text.find_first_of(",\"\n") == std::string::npos) return text;
+  std::string quoted = "\"";
+  for (const char letter : text) quoted += letter == '"' ? "\"\"" : std::string(1, letter);
+  return quoted + "\"";
+}
+
+std::string plain(std::optional<double> value) {
+  return value ? fmt::format("{:.6g}", *value) : std::string();
+}
+
+}  // namespace
+
+Report make_report(const Plan& plan, const PlanResult& result) {
+  return {.plan = plan, .result = result, .findings = judge(plan.figures, result.measured)};
+}
+
+std::string to_text(const Report& report) {
+  return fmt::format("{}: {}\n{}\n\n", report.plan.name, report.plan.title,
+                     report.plan.figures.document) +
+         figure_table(report) + unscored_list(report) + time_table(report) +
+         parameter_table(report.plan.system) + summary(report);
+}
+
+std::string to_json(const Report& report) {
+  json figures = json::array();
+  for (const Finding& finding : report.findings) {
+    const Figure& figure = *finding.figure;
+    json entry = {{"figure", figure.id},
+                  {"unit", figure.unit},
+                  {"role", describe(figure.role)},
+                  {"verdict", describe(finding.verdict)}};
+    entry["value"] = finding.ours ? json(*finding.ours) : json();
+    entry["document"] = figure.value ? json(*figure.value) : json();
+    entry["difference_pct"] =
+        finding.difference_percent ? json(*finding.difference_percent) : json();
+    entry["tolerance_pct"] =
+        figure.tolerance > 0 && !figure.tolerance_in_points ? json(figure.tolerance) : json();
+    if (figure.tolerance_in_points) entry["tolerance_points"] = figure.tolerance;
+    figures.push_back(std::move(entry));
+  }
+  const PlanResult& result = report.result;
+  const json whole = {{"name", report.plan.name},
+                      {"document", report.plan.figures.document},
+                      {"figures", std::move(figures)},
+                      {"seed", report.plan.seed},
+                      {"time_scale", 1},
+                      {"virtual_seconds", result.virtual_seconds},
+                      {"real_seconds", result.real_seconds},
+                      {"processor_seconds", result.processor_seconds},
+                      {"simulated_requests", result.simulated_requests},
+                      {"complete", result.complete}};
+  return whole.dump(2) + "\n";
+}
+
+std::string to_csv(const Report& report) {
+  std::string text = "figure,role,unit,document,value,difference_pct,tolerance,verdict\n";
+  for (const Finding& finding : report.findings) {
+    const Figure& figure = *finding.figure;
+    text += fmt::format("{},{},{},{},{},{},{},{}\n", csv_field(figure.id), describe(figure.role),
+                        csv_field(figure.unit), plain(figure.value), plain(finding.ours),
+                        plain(finding.difference_percent), tolerance(figure),
+                        describe(finding.verdict));
+  }
+  return text;
+}
+
+std::expected<std::string, std::string> influences(const std::string& path, unsigned threads,
+                                                   const PlanHooks& hooks) {
+  const auto plan = read_experiments(path);
+  if (!plan) return std::unexpected(plan.error());
+  const PlanResult base = run_plan(*plan, threads, hooks);
+  if (!base.complete) return std::unexpected(base.wrong);
+  std::string text = fmt::format("{:<38} {:>6}  figures that change by more than 1 per cent\n",
+                                 "fitted parameter", "factor");
+  for (const Parameter& parameter : plan->system.parameters) {
+    if (parameter.origin != "fitted") continue;
+    for (const double factor : {0.8, 1.2}) {
+      const auto changed = read_experiments(path, {{parameter.name, factor}});
+      if (!changed) {
+        text += fmt::format("{:<38} {:>6.1f}  cannot be so\n", parameter.name, factor);
+        continue;
+      }
+      const PlanResult result = run_plan(*changed, threads, hooks);
+      if (!result.complete) return std::unexpected(result.wrong);
+      std::string moved;
+      for (const auto& [figure, value] : result.measured) {
+        const double change = 100 * (value / base.measured.at(figure) - 1);
+        if (std::abs(change) > 1) moved += fmt::format(" {} {:+.1f}", figure, change);
+      }
+      text += fmt::format("{:<38} {:>6.1f} {}\n", parameter.name, factor,
+                          moved.empty() ? " none" : moved);
+    }
+  }
+  return text;
+}
+
+}  // namespace sandbay::lab

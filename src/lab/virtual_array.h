@@ -1,0 +1,109 @@
+// VirtualArray: a system in virtual time. The RAID sets and the controller's cache are the real
+// ones, over modelled drives without data; ports, sessions and hosts are models in front of them.
+//
+// For each of its volumes there is a host, or a part of one, and one session.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "block/slice.h"
+#include "cache/cache.h"
+#include "cache/cached_device.h"
+#include "cache/read_ahead.h"
+#include "lab/array_profile.h"
+#include "lab/experiment.h"
+#include "model/drive_type.h"
+#include "model/model_clock.h"
+#include "model/modelled_drive.h"
+#include "raid/raid_set.h"
+#include "raid/set_drives.h"
+
+namespace sandbay::lab {
+
+// One host with its adapters.
+struct VirtualHost {
+  std::unique_ptr<model::Host> host;
+  std::vector<std::unique_ptr<model::Port>> adapters;
+};
+
+// A session's connection, from an adapter to a port of the array.
+struct VirtualConnection {
+  model::Exchange exchange;
+  // When each of the writes that may be in transfer at a time has been received.
+  std::vector<TimePoint> receiving;
+  unsigned in_flight = 0;
+};
+
+struct VirtualVolume {
+  std::size_t group = 0;
+  unsigned number = 0;  // Within the group.
+  BlockDevice* device = nullptr;
+  VirtualHost* host = nullptr;
+  std::vector<VirtualConnection> connections;
+  std::size_t next_connection = 0;
+
+  // The one with the least in flight; of equals, in turn.
+  VirtualConnection& choose_connection();
+};
+
+class VirtualArray {
+ public:
+  // Borrows the profile.
+  VirtualArray(Executor& home, const ArrayProfile& profile, std::uint64_t seed);
+  ~VirtualArray();  // After stop(), if start() has begun.
+
+  // The error is one line.
+  Task<std::string> start(std::vector<VolumeGroup> groups);
+  Task<void> stop();  // No request is in flight. What is dirty is forgotten.
+
+  std::vector<VirtualVolume>& volumes() noexcept { return volumes_; }
+  const ArrayProfile& profile() const noexcept { return profile_; }
+  model::Controller& controller() noexcept { return controller_; }
+  // Without memory behind it, for the hosts' requests.
+  BufferPool& payloads() noexcept { return payloads_; }
+  // All drives that are in use.
+  model::DriveCounters drive_counters() const;
+  std::size_t drive_count() const noexcept { return drives_.size(); }
+
+ private:
+  struct Drive {
+    std::unique_ptr<BlockDevice> medium;
+    std::unique_ptr<model::ModelledDrive> timed;
+  };
+  struct Set {
+    std::unique_ptr<raid::SetDrives> drives;
+    std::unique_ptr<raid::RaidSet> set;
+    std::unique_ptr<BlockDevice> units;
+    cache::CachedDevice* cached = nullptr;
+  };
+
+  BlockDevice& add_drive();
+  Task<std::string> add_set(const VolumeGroup* group);
+  void add_volumes(const VolumeGroup& group, std::size_t index, std::size_t first_set);
+  void add_volume(const VolumeGroup& group, std::size_t index, unsigned number,
+                  std::vector<VirtualHost*>& hosts);
+  VirtualHost* add_host(const VolumeGroup& group);
+
+  Executor& home_;
+  const ArrayProfile& profile_;
+  Random random_;
+  model::ModelClock clock_;
+  model::DriveType type_;
+  model::Controller controller_;
+  BufferPool payloads_;
+  cache::StreamBudget streams_;
+  std::vector<Drive> drives_;
+  std::vector<Set> sets_;
+  std::unique_ptr<cache::Cache> cache_;
+  std::vector<std::unique_ptr<Slice>> slices_;
+  std::vector<std::unique_ptr<cache::ReadAhead>> fronts_;
+  std::vector<std::unique_ptr<model::Port>> ports_;
+  std::size_t next_port_ = 0;
+  std::vector<std::unique_ptr<VirtualHost>> hosts_;
+  std::vector<VirtualVolume> volumes_;
+};
+
+}  // namespace sandbay::lab

@@ -1,0 +1,234 @@
+// Workers in front of a virtual array.
+//
+// A slot is one request at a time: the host makes it, the connection carries the command and what
+// is written, the controller takes it, cache and sets do it, and the answer goes back. All of that
+// but the storage is computed at once; only then the slot waits.
+#include "lab/virtual_run.h"
+
+#include <algorithm>
+#include <cassert>
+#include <chrono>
+#include <ctime>
+#include <memory>
+
+#include "lab/virtual_array.h"
+#include "runtime/simulation.h"
+#include "runtime/sync.h"
+
+namespace sandbay::lab {
+namespace {
+
+struct Window {
+  TimePoint from{};
+  TimePoint until{};
+  const std::atomic<bool>* stop = nullptr;
+
+  bool over(TimePoint now) const {
+    return now >= until || (stop != nullptr && stop->load(std::memory_order_relaxed));
+  }
+};
+
+// What a worker's slots share.
+struct Worker {
+  Worker(VirtualArray& the_array, VirtualVolume& the_volume, const VolumeGroup& the_group,
+         std::uint64_t seed)
+      : array(the_array),
+        volume(the_volume),
+        group(the_group),
+        pattern(group.access, 0, volume.device->geometry().block_count * kAccessSectorBytes, seed) {
+  }
+
+  VirtualArray& array;
+  VirtualVolume& volume;
+  const VolumeGroup& group;
+  AccessPattern pattern;
+  Window window;
+  VolumeResult result;
+  LayerTimes layers;
+  std::uint64_t requests = 0;
+  Error error = Error::kNone;
+};
+
+// When the target has the command and, of a write, its data.
+TimePoint carry(VirtualConnection& connection, const Access& access, TimePoint issued) {
+  if (access.read) return connection.exchange.command(issued);
+  if (connection.receiving.empty()) return connection.exchange.write(issued, access.bytes);
+  const auto turn = std::ranges::min_element(connection.receiving);
+  *turn = connection.exchange.write(std::max(issued, *turn), access.bytes);
+  return *turn;
+}
+
+Task<void> serve_one(Worker* worker, Access access) {
+  Executor& home = Executor::current();
+  VirtualArray& array = worker->array;
+  VirtualConnection& connection = worker->volume.choose_connection();
+  model::Host& host = *worker->volume.host->host;
+  const bool write = !access.read;
+  ++connection.in_flight;
+  const TimePoint start = home.now();
+  const TimePoint issued = host.issue(start);
+  const TimePoint carried = carry(connection, access, issued);
+  const TimePoint accepted = array.controller().accept(write, access.bytes, carried);
+  co_await home.sleep_until(accepted);
+
+  Request request;
+  request.operation = write ? Operation::kWrite : Operation::kRead;
+  request.extent = {.first = access.offset / kAccessSectorBytes,
+                    .block_count = access.bytes / kAccessSectorBytes};
+  request.data = array.payloads().try_allocate(access.bytes);
+  assert(!request.data.empty());
+  Completion completion = co_await worker->volume.device->submit(std::move(request));
+  completion.data.clear();
+  if (completion.error != Error::kNone) worker->error = completion.error;
+
+  const TimePoint done = home.now();
+  const TimePoint answered = array.controller().answer(write, access.bytes, done);
+  const TimePoint arrived = connection.exchange.answer(answered, access.read ? access.bytes : 0);
+  const TimePoint end = host.complete(write, access.bytes, arrived);
+  co_await home.sleep_until(end);
+  --connection.in_flight;
+  ++worker->requests;
+  if (end < worker->window.from || end >= worker->window.until) co_return;
+  ++worker->result.requests;
+  worker->result.bytes += access.bytes;
+  worker->result.latency.record(static_cast<std::uint64_t>((end - start).count()));
+  worker->layers.host += (issued - start) + (end - arrived);
+  worker->layers.link += (carried - issued) + (arrived - answered);
+  worker->layers.controller += (accepted - carried) + (answered - done);
+  worker->layers.storage += done - accepted;
+}
+
+Task<void> keep_busy(Worker* worker, Gate* gate) {
+  const GateHold hold(*gate);
+  Executor& home = Executor::current();
+  while (!worker->window.over(home.now()) && worker->error == Error::kNone) {
+    const Access access = worker->pattern.next();
+    if (access.delay > Duration{}) co_await home.sleep_for(access.delay);
+    co_await serve_one(worker, access);
+  }
+}
+
+DriveShares shares_of(const model::DriveCounters& before, const model::DriveCounters& after,
+                      double drive_seconds) {
+  const auto share = [&](Duration from, Duration to) {
+    return static_cast<double>((to - from).count()) / 1e9 / drive_seconds;
+  };
+  return {.seeking = share(before.seeking, after.seeking),
+          .rotating = share(before.rotating, after.rotating),
+          .transferring = share(before.transferring, after.transferring)};
+}
+
+struct Run {
+  const ArrayProfile& profile;
+  Case what;
+  const std::atomic<bool>* stop;
+  CaseResult result;
+  std::string wrong;
+};
+
+Task<void> measure(Run* run, VirtualArray* array, std::vector<std::unique_ptr<Worker>>* workers) {
+  Executor& home = Executor::current();
+  const TimePoint from = home.now() + run->what.ramp_up;
+  const TimePoint until = from + run->what.run_time;
+  Gate gate;
+  for (const auto& worker : *workers) {
+    worker->window = {.from = from, .until = until, .stop = run->stop};
+    for (unsigned i = 0; i < worker->group.requests(); ++i) {
+      if (gate.enter()) spawn(keep_busy(worker.get(), &gate));
+    }
+  }
+  co_await home.sleep_until(from);
+  const model::DriveCounters before = array->drive_counters();
+  co_await home.sleep_until(until);
+  const model::DriveCounters after = array->drive_counters();
+  run->result.seconds = static_cast<double>(run->what.run_time.count()) / 1e9;
+  run->result.drives =
+      shares_of(before, after, run->result.seconds * static_cast<double>(array->drive_count()));
+  co_await gate.close();
+}
+
+void collect(Run& run, std::vector<std::unique_ptr<Worker>>& workers) {
+  for (const auto& worker : workers) {
+    worker->result.group = worker->volume.group;
+    worker->result.number = worker->volume.number;
+    run.result.simulated_requests += worker->requests;
+    run.result.layers.host += worker->layers.host;
+    run.result.layers.link += worker->layers.link;
+    run.result.layers.controller += worker->layers.controller;
+    run.result.layers.storage += worker->layers.storage;
+    if (worker->error != Error::kNone) {
+      run.wrong = "a request ended with: " + std::string(describe(worker->error));
+    }
+    run.result.volumes.push_back(std::move(worker->result));
+  }
+}
+
+Task<void> run_world(Run* run) {
+  Executor& home = Executor::current();
+  Random random(run->what.seed);
+  VirtualArray array(home, run->profile, random.next());
+  run->wrong = co_await array.start(run->what.groups);
+  if (!run->wrong.empty()) co_return;
+  std::vector<std::unique_ptr<Worker>> workers;
+  for (VirtualVolume& volume : array.volumes()) {
+    workers.push_back(
+        std::make_unique<Worker>(array, volume, run->what.groups[volume.group], random.next()));
+  }
+  co_await measure(run, &array, &workers);
+  collect(*run, workers);
+  co_await array.stop();
+}
+
+// Of this thread.
+double processor_seconds() {
+  struct timespec time{};
+  ::clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
+  return static_cast<double>(time.tv_sec) + static_cast<double>(time.tv_nsec) / 1e9;
+}
+
+bool is_of(const VolumeResult& volume, const Wanted& wanted) {
+  if (wanted.group && volume.group != *wanted.group) return false;
+  return !wanted.volume || volume.number == *wanted.volume;
+}
+
+}  // namespace
+
+double CaseResult::value(const Wanted& wanted) const {
+  double bytes = 0;
+  double requests = 0;
+  double latency = 0;
+  for (const VolumeResult& volume : volumes) {
+    if (!is_of(volume, wanted)) continue;
+    bytes += static_cast<double>(volume.bytes);
+    requests += static_cast<double>(volume.requests);
+    latency += volume.latency.mean() * static_cast<double>(volume.requests);
+  }
+  switch (wanted.metric) {
+    case Metric::kMebibytes:
+      return bytes / seconds / (1 << 20);
+    case Metric::kMegabytes:
+      return bytes / seconds / 1e6;
+    case Metric::kIops:
+      return requests / seconds;
+    case Metric::kMilliseconds:
+      return requests > 0 ? latency / requests / 1e6 : 0;
+  }
+  return 0;
+}
+
+std::expected<CaseResult, std::string> run_case(const ArrayProfile& profile, Case what,
+                                                const std::atomic<bool>* stop) {
+  const double began = processor_seconds();
+  Run run{.profile = profile, .what = std::move(what), .stop = stop, .result = {}, .wrong = {}};
+  const auto world = sim::World::create({.seed = run.what.seed});
+  const TimePoint start = world->now();
+  const bool ended = world->run([&run] { return run_world(&run); }, std::chrono::hours(1000));
+  run.result.virtual_seconds = static_cast<double>((world->now() - start).count()) / 1e9;
+  run.result.processor_seconds = processor_seconds() - began;
+  if (!run.wrong.empty()) return std::unexpected(run.wrong);
+  if (!ended) return std::unexpected("nothing goes on any more in virtual time");
+  if (stop != nullptr && stop->load()) return std::unexpected("it was stopped");
+  return std::move(run.result);
+}
+
+}  // namespace sandbay::lab

@@ -1,0 +1,67 @@
+// One case of an experiment in virtual time: an array from a cold start, its workers for the
+// ramp-up and then for as long as is measured.
+//
+// The same profile, groups and seed give the same result to the last digit. Cases share nothing and
+// may run on threads of their own.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <expected>
+#include <string>
+#include <vector>
+
+#include "lab/array_profile.h"
+#include "lab/experiment.h"
+#include "lab/histogram.h"
+
+namespace sandbay::lab {
+
+struct Case {
+  std::vector<VolumeGroup> groups;
+  Duration ramp_up{};
+  Duration run_time{};
+  std::uint64_t seed = 1;
+};
+
+struct VolumeResult {
+  std::size_t group = 0;
+  unsigned number = 0;
+  std::uint64_t requests = 0;  // That ended while it was measured.
+  std::uint64_t bytes = 0;
+  Histogram latency;  // Nanoseconds.
+};
+
+// Of all requests measured, together.
+struct LayerTimes {
+  Duration host{};
+  Duration link{};
+  Duration controller{};
+  Duration storage{};  // Cache, RAID and drives.
+};
+
+// What the drives' mechanisms did, of their time.
+struct DriveShares {
+  double seeking = 0;
+  double rotating = 0;
+  double transferring = 0;
+};
+
+struct CaseResult {
+  double seconds = 0;  // Measured.
+  std::vector<VolumeResult> volumes;
+  LayerTimes layers;
+  DriveShares drives;
+  std::uint64_t simulated_requests = 0;  // The ramp-up's as well.
+  double virtual_seconds = 0;
+  double processor_seconds = 0;  // Of the thread that ran it.
+
+  // Of the volumes that are wanted, by the metric.
+  double value(const Wanted& wanted) const;
+};
+
+// The error is one line. `stop`, if any, ends it early: then it is an error, too.
+std::expected<CaseResult, std::string> run_case(const ArrayProfile& profile, Case what,
+                                                const std::atomic<bool>* stop = nullptr);
+
+}  // namespace sandbay::lab

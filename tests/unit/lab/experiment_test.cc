@@ -1,0 +1,193 @@
+// Experiment files: those that come with Sandbay, and what is refused.
+#include "lab/experiment.h"
+
+#include <catch2/catch.hpp>
+#include <filesystem>
+#include <fstream>
+
+namespace sandbay::lab {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr const char* kSystem = R"(name = "small"
+[drives]
+profile = "PROFILE"
+count = 4
+[port]
+count = { value = 2, from = "assumed", source = "a test" }
+[[host]]
+name = "fast"
+request_time = { value = "1us", from = "fitted", source = "a test" }
+)";
+
+constexpr const char* kFigures = R"(document = "a paper"
+[[figure]]
+id = "one"
+unit = "IOPS"
+value = 100
+role = "fit"
+tolerance_percent = 5
+)";
+
+constexpr const char* kExperiment = R"(name = "small"
+system = "system.toml"
+figures = "figures.toml"
+[[experiment]]
+name = "reads"
+vary = { sets = [1, 2] }
+run_time = "1s"
+sweep = ["4KiB", "8KiB"]
+[[experiment.group]]
+level = "raid0"
+drives = 2
+sets = "sets"
+host = "fast"
+outstanding = 4
+[[experiment.figure]]
+id = "one"
+metric = "IOPS"
+)";
+
+// A folder with the three files, of which any text may be replaced.
+class Folder {
+ public:
+  Folder() : path_(fs::temp_directory_path() / fs::path("lab-experiment-test")) {
+    fs::remove_all(path_);
+    fs::create_directories(path_ / "iometer");
+    fs::copy_file(LAB_FOLDER "/iometer/compellent-64k.icf", path_ / "iometer" / "c.icf");
+    std::string system = kSystem;
+    const std::string profile = fs::absolute(LAB_FOLDER "/../drives/maxtor-7l250s0.toml").string();
+    system.replace(system.find("PROFILE"), 7, profile);
+    write("system.toml", system);
+    write("figures.toml", kFigures);
+    write("lab.toml", kExperiment);
+  }
+  ~Folder() { fs::remove_all(path_); }
+
+  void write(const std::string& name, const std::string& text) const {
+    std::ofstream(path_ / name) << text;
+  }
+  void change(const std::string& name, const std::string& from, const std::string& to) const {
+    std::ifstream file(path_ / name);
+    std::string text{std::istreambuf_iterator<char>(file), {}};
+    const std::size_t at = text.find(from);
+    REQUIRE(at != std::string::npos);
+    write(name, text.replace(at, from.size(), to));
+  }
+  std::expected<Plan, std::string> read(const Scales& scales = {}) const {
+    return read_experiments((path_ / "lab.toml").string(), scales);
+  }
+  std::string error() const {
+    const auto plan = read();
+    return plan ? std::string("no error") : plan.error();
+  }
+
+ private:
+  fs::path path_;
+};
+
+}  // namespace
+
+TEST_CASE("Each combination of what is varied is a row", "[lab][experiment]") {
+  const Folder folder;
+  const auto plan = folder.read();
+  INFO((plan ? std::string() : plan.error()));
+  REQUIRE(plan.has_value());
+  REQUIRE(plan->rows.size() == 2);
+  CHECK(plan->rows[0].name() == "reads, sets 1");
+  CHECK(plan->rows[1].groups[0].sets == 2);
+  CHECK(plan->rows[1].groups[0].requests() == 4);
+  CHECK(plan->rows[1].groups_with(8192)[0].access.lines[0].bytes == 8192);
+  CHECK(plan->rows[0].wanted[0].metric == Metric::kIops);
+}
+
+TEST_CASE("A parameter can be scaled, and only one that is there", "[lab][experiment]") {
+  const Folder folder;
+  const auto plan = folder.read({{"host.fast.request_time", 1.2}});
+  REQUIRE(plan.has_value());
+  CHECK(plan->system.hosts[0].profile.request_times[0] == std::chrono::nanoseconds(1200));
+  CHECK(folder.read({{"host.slow.request_time", 1.2}}).error().find("no parameter") !=
+        std::string::npos);
+}
+
+TEST_CASE("A specification comes from an IOMeter file, whose mistakes are told with its line",
+          "[lab][experiment]") {
+  const Folder folder;
+  folder.change("lab.toml", "sweep = [\"4KiB\", \"8KiB\"]\n", "");
+  folder.change("lab.toml", "outstanding = 4",
+                "iometer = \"iometer/c.icf\"\n"
+                "specification = \"64K Data Random Split\"");
+  const auto plan = folder.read();
+  REQUIRE(plan.has_value());
+  CHECK(plan->rows[0].groups[0].access.lines[0].read_percent == 50);
+  CHECK(plan->rows[0].groups[0].outstanding == 10);
+  folder.change("iometer/c.icf", "CYCLE_TARGETS", "CYCLE_OUTSTANDING_IOS");
+  CHECK(folder.error().find("6 queue depths") != std::string::npos);
+  folder.change("lab.toml", "Random Split", "Random Splat");
+  CHECK(folder.error().find("Random Splat") != std::string::npos);
+  folder.change("iometer/c.icf", "'END manager list", "");
+  CHECK(folder.error().find("c.icf:") != std::string::npos);
+}
+
+TEST_CASE("What cannot be is refused in one line with file and line", "[lab][experiment]") {
+  struct {
+    const char* file;
+    const char* from;
+    const char* to;
+    const char* line;
+    const char* part;
+  } const cases[] = {
+      {"lab.toml", "id = \"one\"", "id = \"two\"", "lab.toml:16: ", "\"two\" is no figure"},
+      {"lab.toml", "drives = 2", "drives = 3", "lab.toml:4: ", "6 drives are needed"},
+      {"lab.toml", "raid0", "raid6", "lab.toml:4: ", "raid6"},
+      {"lab.toml", "raid0", "raid9", "lab.toml:10: ", "\"raid9\""},
+      {"lab.toml", "outstanding = 4", "connections = 3", "lab.toml:4: ", "2 ports"},
+      {"lab.toml", "host = \"fast\"", "host = \"slow\"", "lab.toml:13: ", "hosts of this system"},
+      {"lab.toml", "sets = \"sets\"", "sets = \"volumes\"", "lab.toml:12: ", "or \"sets\""},
+      {"lab.toml", "outstanding = 4", "size = \"4KiB\"", "lab.toml:14: ", "contradicts sweep"},
+      {"lab.toml", "outstanding = 4", "volume_size = \"1TiB\"",
+       "lab.toml:4: ", "larger than their"},
+      {"lab.toml", "outstanding = 4", "used = 2", "lab.toml:14: ", "a set has 1 volumes"},
+      {"lab.toml", "run_time", "runtime", "lab.toml:7: ", "run_time"},
+      {"lab.toml", "metric = \"IOPS\"", "metric = \"ops\"", "lab.toml:17: ", "\"ops\""},
+      {"lab.toml", "system.toml", "nothing.toml", "nothing.toml", "cannot be opened"},
+      {"system.toml", "count = 4", "count = 0", "system.toml:4: ", "drives.count"},
+      {"system.toml", "\"1us\"", "\"1 second\"", "system.toml:9: ", "request_time"},
+      {"system.toml", "\"fitted\"", "\"guessed\"", "system.toml:9: ", "\"guessed\""},
+      {"figures.toml", "\"fit\"", "\"fitted\"", "figures.toml:6: ", "\"fitted\""},
+      {"figures.toml", "value = 100\n", "", "figures.toml:3: ", "needs a value"},
+  };
+  for (const auto& [file, from, to, line, part] : cases) {
+    const Folder folder;
+    folder.change(file, from, to);
+    const std::string error = folder.error();
+    INFO(error);
+    CHECK(error.find(line) != std::string::npos);
+    CHECK(error.find(part) != std::string::npos);
+    CHECK(error.find('\n') == std::string::npos);
+  }
+}
+
+TEST_CASE("The experiments that come with Sandbay are in order", "[lab][experiment]") {
+  std::size_t count = 0;
+  for (const auto& entry : fs::directory_iterator(LAB_FOLDER)) {
+    if (entry.path().extension() != ".toml") continue;
+    const auto plan = read_experiments(entry.path().string());
+    INFO((plan ? std::string() : plan.error()));
+    REQUIRE(plan.has_value());
+    ++count;
+    // Every figure that is scored is measured, or computed from one that is.
+    std::map<std::string, double> measured;
+    for (const Row& row : plan->rows) {
+      for (const Wanted& wanted : row.wanted) measured[wanted.figure] = 1;
+    }
+    for (const Finding& finding : judge(plan->figures, measured)) {
+      INFO(finding.figure->id);
+      CHECK(finding.verdict != Verdict::kNotRun);
+    }
+  }
+  CHECK(count > 0);
+}
+
+}  // namespace sandbay::lab

@@ -1,0 +1,168 @@
+// Runs in virtual time: repeatable, and bounded by what bounds the system.
+#include "lab/virtual_run.h"
+
+#include <catch2/catch.hpp>
+
+#include "lab/plan_run.h"
+#include "lab/report.h"
+
+namespace sandbay::lab {
+namespace {
+
+using namespace std::chrono_literals;
+
+constexpr double kMiB = 1 << 20;
+
+// A disk of 100 MB/s everywhere that turns once in 10 ms.
+ArrayProfile system() {
+  ArrayProfile profile;
+  profile.name = "a test's";
+  profile.drive_count = 8;
+  profile.drive.name = "a test's";
+  profile.drive.timing = model::DiskProfile{.sector_count = 100'000'000,
+                                            .rotations_per_minute = 6000,
+                                            .heads = 4,
+                                            .zones = 1,
+                                            .outer_rate = 100'000'000,
+                                            .inner_rate = 100'000'000,
+                                            .read_seek = {500us, 6ms, 12ms},
+                                            .write_seek = {700us, 7ms, 13ms},
+                                            .head_switch = 500us,
+                                            .read_overhead = 100us,
+                                            .write_overhead = 100us,
+                                            .interface_rate = 300'000'000,
+                                            .cache_bytes = 8 << 20,
+                                            .cache_segments = 8,
+                                            .queue_depth = 16};
+  profile.strip_bytes = 1 << 20;
+  profile.drive_write_bytes = 1 << 20;
+  profile.cache_bytes = 256 << 20;
+  profile.dirty_bytes = 64 << 20;
+  profile.destages_in_flight = 1;
+  profile.port_count = 4;
+  profile.port.latency = 5us;
+  profile.hosts = {{.name = "host", .profile = {.request_times = {5us}}}};
+  return profile;
+}
+
+VolumeGroup group(raid::Level level, unsigned drives, bool read) {
+  VolumeGroup group;
+  group.level = level;
+  group.drives = drives;
+  group.host = "host";
+  group.outstanding = 4;
+  group.access.lines = {{.bytes = 65536, .read_percent = read ? 100U : 0U}};
+  return group;
+}
+
+CaseResult run(const ArrayProfile& profile, VolumeGroup what, std::uint64_t seed = 1) {
+  auto result =
+      run_case(profile, {.groups = {std::move(what)}, .ramp_up = 4s, .run_time = 5s, .seed = seed});
+  INFO((result ? std::string() : result.error()));
+  REQUIRE(result.has_value());
+  return std::move(*result);
+}
+
+double mebibytes(const CaseResult& result) {
+  return result.value({.figure = {}, .metric = Metric::kMebibytes});
+}
+
+}  // namespace
+
+TEST_CASE("The same seed gives the same run to the last digit", "[lab][run]") {
+  VolumeGroup what = group(raid::Level::kRaid10, 4, true);
+  what.access.lines = {
+      {.bytes = 8192, .read_percent = 60, .random_percent = 100, .align_bytes = 8192}};
+  const CaseResult one = run(system(), what, 7);
+  const CaseResult same = run(system(), what, 7);
+  const CaseResult other = run(system(), what, 8);
+  CHECK(one.volumes[0].requests > 1000);
+  CHECK(one.volumes[0].requests == same.volumes[0].requests);
+  CHECK(one.volumes[0].latency.mean() == same.volumes[0].latency.mean());
+  CHECK(one.layers.storage == same.layers.storage);
+  CHECK(one.drives.seeking == same.drives.seeking);
+  CHECK(one.volumes[0].latency.mean() != other.volumes[0].latency.mean());
+}
+
+TEST_CASE("One drive reads at its own rate, several at the port's", "[lab][run]") {
+  const double drive = mebibytes(run(system(), group(raid::Level::kJbod, 1, true)));
+  CHECK(drive == Approx(100e6 / kMiB).epsilon(0.03));
+  // 125 MB/s x 1460 / 1538 x 8192 / 8240
+  const double port = mebibytes(run(system(), group(raid::Level::kRaid0, 4, true)));
+  CHECK(port == Approx(118.0e6 / kMiB).epsilon(0.01));
+}
+
+TEST_CASE("A drive without a write cache loses a revolution with each strip", "[lab][run]") {
+  const double drive = mebibytes(run(system(), group(raid::Level::kJbod, 1, false)));
+  const double milliseconds = kMiB / 100e3 + 10;
+  CHECK(drive == Approx(1000 / milliseconds).epsilon(0.03));
+}
+
+TEST_CASE("RAID 5 writes whole stripes, as fast as its data drives", "[lab][run]") {
+  ArrayProfile profile = system();
+  profile.port.rate = 1'250'000'000;
+  const double four = mebibytes(run(profile, group(raid::Level::kRaid5, 4, false)));
+  const double three = mebibytes(run(profile, group(raid::Level::kRaid0, 3, false)));
+  CHECK(four == Approx(three).epsilon(0.05));
+}
+
+TEST_CASE("Hosts and their caps bound what they drive", "[lab][run]") {
+  ArrayProfile profile = system();
+  profile.hosts[0].profile.read_rate = 50 << 20;
+  CHECK(mebibytes(run(profile, group(raid::Level::kRaid0, 4, true))) == Approx(50).epsilon(0.01));
+}
+
+TEST_CASE("Writes that wait for one another on a connection are bounded by their round trips",
+          "[lab][run]") {
+  ArrayProfile profile = system();
+  profile.writes_in_transfer = 1;
+  profile.r2t_time = 500us;
+  VolumeGroup what = group(raid::Level::kRaid0, 8, false);
+  const double one = mebibytes(run(profile, what));
+  // 64 KiB take 556 us on the wire.
+  CHECK(one == Approx(65536 / 1.07e-3 / kMiB).epsilon(0.02));
+  what.connections = 2;
+  what.adapters = 2;
+  CHECK(mebibytes(run(profile, what)) == Approx(2 * one).epsilon(0.02));
+}
+
+TEST_CASE("A set that does not fit is refused, and a stop ends a run", "[lab][run]") {
+  const auto wrong =
+      run_case(system(), {.groups = {group(raid::Level::kRaid6, 2, true)}, .run_time = 1s});
+  REQUIRE_FALSE(wrong.has_value());
+  CHECK(wrong.error().find("raid6") != std::string::npos);
+  const std::atomic<bool> stop{true};
+  const auto stopped =
+      run_case(system(), {.groups = {group(raid::Level::kJbod, 1, true)}, .run_time = 1s}, &stop);
+  CHECK_FALSE(stopped.has_value());
+}
+
+TEST_CASE("A plan's figures are the peaks of its sweeps, on any number of threads", "[lab][run]") {
+  Plan plan;
+  plan.name = "test";
+  plan.system = system();
+  plan.figures = {
+      .document = "a paper",
+      .figures = {{.id = "peak", .unit = "MB/s", .value = 95, .role = Role::kFit, .tolerance = 3}}};
+  plan.rows = {{.experiment = "sweep",
+                .wanted = {{.figure = "peak"}},
+                .sweep = {4096, 65536},
+                .groups = {group(raid::Level::kJbod, 1, true)},
+                .ramp_up = 1s,
+                .run_time = 2s}};
+  plan.rows[0].groups[0].outstanding = 1;
+  std::size_t told = 0;
+  const PlanResult one = run_plan(plan, 1, {.progress = [&](std::size_t, std::size_t) { ++told; }});
+  const PlanResult two = run_plan(plan, 2, {});
+  CHECK(told == 2);
+  REQUIRE(one.complete);
+  CHECK(one.rows[0].best == 1);
+  CHECK(one.measured.at("peak") == two.measured.at("peak"));
+  const Report report = make_report(plan, one);
+  CHECK(to_json(report).find("\"difference_pct\"") != std::string::npos);
+  CHECK(to_csv(report).find("peak,fit,MB/s,95,") != std::string::npos);
+  CHECK(to_html(report).find("<svg") != std::string::npos);
+  CHECK(to_text(report).find("seed 1") != std::string::npos);
+}
+
+}  // namespace sandbay::lab
