@@ -207,6 +207,7 @@ class ProfileReader {
   void raid(const Value& table) {
     Section values = section(table, "raid");
     values.size("strip", profile_.strip_bytes);
+    values.size("page", profile_.page_bytes);
     values.reader().finish();
   }
 
@@ -273,12 +274,17 @@ class ProfileReader {
     values.reader().require("name", "it is needed");
     Duration request_time{};
     values.time("request_time", request_time);
+    Duration more{};  // For each adapter but the first.
+    values.time("request_time_per_adapter", more);
     values.count("processors", type.profile.processors);
     values.rate("read_rate", type.profile.read_rate);
     values.rate("write_rate", type.profile.write_rate);
     values.rate("total_rate", type.profile.total_rate);
     values.reader().finish();
-    type.profile.request_times = {request_time};
+    constexpr int kMostAdapters = 16;
+    for (int i = 0; i < kMostAdapters; ++i) {
+      type.profile.request_times.push_back(request_time + i * more);
+    }
     profile_.hosts.push_back(std::move(type));
   }
 
@@ -300,6 +306,9 @@ class ProfileReader {
     note("controller", model::profile_error(profile_.controller));
     note("port", model::profile_error(profile_.port));
     note("session", model::profile_error(profile_.exchange));
+    if (profile_.page_bytes == 0 || profile_.page_bytes % 4096 != 0) {
+      note("raid.page", "is no multiple of 4096 bytes");
+    }
     if (profile_.port_count == 0) note("port.count", "is 0; at least 1 is accepted");
     if (profile_.destages_in_flight == 0) {
       note("cache.destages_in_flight", "is 0; at least 1 is accepted");

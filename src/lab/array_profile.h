@@ -43,6 +43,7 @@ struct ArrayProfile {
   std::uint64_t drive_count = 0;
   model::DriveProfile drive;
   std::uint64_t strip_bytes = 64 << 10;
+  std::uint64_t page_bytes = 15 << 20;  // Where volumes are spread over members.
   // The cache's. Dirty data have the part `dirty_bytes`.
   std::uint64_t cache_bytes = 512 << 20;
   std::uint64_t dirty_bytes = 256 << 20;

@@ -179,6 +179,10 @@ class ExperimentReader {
     VolumeGroup group;
     const std::string level = reader.string("level").value_or("");
     group.drives = number(reader, "drives", row, 1);
+    if (reader.has("members")) group.members = number(reader, "members", row, 1);
+    if (reader.has("members") && reader.has("sets")) {
+      reader.mistake("sets", "contradicts members, of which each has one set");
+    }
     group.sets = number(reader, "sets", row, 1);
     group.volumes = number(reader, "volumes", row, 1);
     group.volume_bytes =
@@ -305,7 +309,7 @@ class ExperimentReader {
     std::uint64_t drives = 0;
     const std::uint64_t blocks = model::sector_count(plan_.system.drive) - 8192;
     for (const VolumeGroup& group : row.groups) {
-      drives += std::uint64_t{group.sets} * group.drives;
+      drives += std::uint64_t{group.set_count()} * group.drives;
       raid::Shape shape{.level = group.level, .drive_count = group.drives};
       shape.strip_blocks = static_cast<std::uint32_t>(plan_.system.strip_bytes / 512);
       shape.drive_blocks.assign(group.drives, blocks);
@@ -314,11 +318,13 @@ class ExperimentReader {
         return mistakes_.add(line, "experiment.group",
                              fmt::format("{}: {}", row.name(), layout.error()));
       }
-      if (group.volume_bytes / 512 * group.volumes > layout->block_count()) {
+      const std::uint64_t members = std::max(group.members, 1U);
+      if (group.volume_bytes / 512 * group.volumes > layout->block_count() * members) {
         return mistakes_.add(
             line, "experiment.group.volume_size",
             fmt::format("{}: {} such volumes are larger than their set, which has {}", row.name(),
-                        group.volumes, group::format_size_rounded(layout->block_count() * 512)));
+                        group.volumes,
+                        group::format_size_rounded(layout->block_count() * members * 512)));
       }
       if (group.connections > plan_.system.port_count) {
         return mistakes_.add(line, "experiment.group.connections",

@@ -26,6 +26,9 @@ namespace sandbay::lab {
 // Volumes that are alike. Each has a session of its own and a worker that keeps it busy.
 struct VolumeGroup {
   raid::Level level = raid::Level::kJbod;
+  // Of an array of arrays: each has such a set, and every volume's pages go round all of them. The
+  // members' caches, processors and ports count together. 0: no pages, each set by itself.
+  unsigned members = 0;
   unsigned drives = 1;  // Of each RAID set.
   unsigned sets = 1;
   unsigned volumes = 1;            // On each set, one behind the other.
@@ -40,7 +43,8 @@ struct VolumeGroup {
   AccessSpecification access;
 
   unsigned used_on_set() const { return used == 0 ? volumes : used; }
-  unsigned volume_count() const { return sets * used_on_set(); }
+  unsigned set_count() const { return members == 0 ? sets : members; }
+  unsigned volume_count() const { return members == 0 ? sets * used_on_set() : used_on_set(); }
   unsigned requests() const { return per_connection ? outstanding * connections : outstanding; }
 };
 

@@ -62,10 +62,72 @@ class DestageUnits final : public Layer {
   Geometry geometry_;
 };
 
-cache::CacheOptions cache_options(const ArrayProfile& profile) {
+// A volume whose pages go round the members' sets.
+class Pages final : public BlockDevice {
+ public:
+  Pages(std::vector<BlockDevice*> sets, std::uint64_t page_blocks, std::uint64_t first_page,
+        std::uint64_t pages, std::uint64_t volume)
+      : sets_(std::move(sets)),
+        page_blocks_(page_blocks),
+        first_page_(first_page),
+        volume_(volume),
+        geometry_(sets_.front()->geometry()) {
+    geometry_.block_count = pages * page_blocks;
+  }
+  Executor& home() const noexcept override { return sets_.front()->home(); }
+  const Geometry& geometry() const noexcept override { return geometry_; }
+  Health health() const noexcept override { return Health::kGood; }
+  std::string description() const override { return "pages"; }
+
+  Task<Completion> submit(Request request) override {
+    const Extent whole = request.extent;
+    BufferList data = std::move(request.data);
+    Completion last;
+    BufferList done;
+    for (Lba at = whole.first; at < whole.end();) {
+      const std::uint64_t page = at / page_blocks_;
+      const std::uint64_t count = std::min(whole.end() - at, page_blocks_ - at % page_blocks_);
+      Request part{.operation = request.operation,
+                   .force_unit_access = request.force_unit_access,
+                   .origin = request.origin,
+                   .volume = volume_};
+      part.extent = {
+          .first = (first_page_ + page / sets_.size()) * page_blocks_ + at % page_blocks_,
+          .block_count = count};
+      if (!data.empty()) part.data = data.take_front(count * geometry_.block_bytes);
+      last = co_await sets_[page % sets_.size()]->submit(std::move(part));
+      done.append(std::move(last.data));
+      if (last.error != Error::kNone) break;
+      at += count;
+    }
+    last.data = std::move(done);
+    co_return last;
+  }
+  Task<Result<ProvisioningRun>> provisioning(Lba first, Lba limit) override {
+    co_return ProvisioningRun{.block_count = limit - first};
+  }
+
+ private:
+  std::vector<BlockDevice*> sets_;
+  std::uint64_t page_blocks_;
+  std::uint64_t first_page_;  // On each set.
+  std::uint64_t volume_;
+  Geometry geometry_;
+};
+
+model::ControllerProfile of_all(model::ControllerProfile profile, unsigned members) {
+  profile.processors *= members;
+  profile.read_rate *= members;
+  profile.write_rate *= members;
+  profile.total_rate *= members;
+  profile.mirror_rate *= members;
+  return profile;
+}
+
+cache::CacheOptions cache_options(const ArrayProfile& profile, unsigned members) {
   cache::CacheOptions options;
-  options.memory_bytes = profile.cache_bytes;
-  options.dirty_limit_bytes = profile.dirty_bytes;
+  options.memory_bytes = profile.cache_bytes * members;
+  options.dirty_limit_bytes = profile.dirty_bytes * members;
   options.destages_in_flight = static_cast<unsigned>(profile.destages_in_flight);
   options.read_ahead_limit_bytes = profile.read_ahead_bytes;
   options.read_ahead_share =
@@ -86,23 +148,24 @@ VirtualConnection& VirtualVolume::choose_connection() {
   return connections[best];
 }
 
-VirtualArray::VirtualArray(Executor& home, const ArrayProfile& profile, std::uint64_t seed)
+VirtualArray::VirtualArray(Executor& home, const ArrayProfile& profile, unsigned members,
+                           std::uint64_t seed)
     : home_(home),
       profile_(profile),
       random_(seed),
       type_(profile.drive),
-      controller_(profile.controller),
+      controller_(of_all(profile.controller, members)),
       payloads_(home, kPayloadBytes, Content::kNone) {
-  cache_ = std::make_unique<cache::Cache>(home, cache_options(profile));
+  cache_ = std::make_unique<cache::Cache>(home, cache_options(profile, members));
   streams_.memory_bytes = profile.read_ahead_bytes;
-  for (std::uint64_t i = 0; i < profile.port_count; ++i) {
+  for (std::uint64_t i = 0; i < profile.port_count * members; ++i) {
     ports_.push_back(std::make_unique<model::Port>(profile.port));
   }
 }
 
 VirtualArray::~VirtualArray() {
   fronts_.clear();
-  slices_.clear();
+  places_.clear();
   cache_.reset();
 }
 
@@ -161,7 +224,7 @@ Task<std::string> VirtualArray::add_set(const VolumeGroup* group) {
 Task<std::string> VirtualArray::start(std::vector<VolumeGroup> groups) {
   for (std::size_t index = 0; index < groups.size(); ++index) {
     const std::size_t first_set = sets_.size();
-    for (unsigned i = 0; i < groups[index].sets; ++i) {
+    for (unsigned i = 0; i < groups[index].set_count(); ++i) {
       std::string wrong = co_await add_set(&groups[index]);
       if (!wrong.empty()) co_return wrong;
     }
@@ -189,16 +252,33 @@ void VirtualArray::add_volumes(const VolumeGroup& group, std::size_t index, std:
   const unsigned count = group.hosts == 0 ? group.volume_count() : group.hosts;
   for (unsigned i = 0; i < count; ++i) hosts.push_back(add_host(group));
   for (unsigned number = 0; number < group.volume_count(); ++number) {
-    BlockDevice& set = *sets_[first_set + number / group.used_on_set()].cached;
-    const std::uint64_t blocks = group.volume_bytes == 0
-                                     ? set.geometry().block_count / group.volumes
-                                     : group.volume_bytes / 512;
-    const Extent extent{.first = number % group.used_on_set() * blocks, .block_count = blocks};
-    slices_.push_back(std::make_unique<Slice>(set, extent, volumes_.size() + 1));
-    fronts_.push_back(std::make_unique<cache::ReadAhead>(*slices_.back(), streams_,
-                                                         profile_.read_ahead_window_bytes));
+    BlockDevice& place = place_volume(group, number, first_set);
+    fronts_.push_back(
+        std::make_unique<cache::ReadAhead>(place, streams_, profile_.read_ahead_window_bytes));
     add_volume(group, index, number, hosts);
   }
+}
+
+BlockDevice& VirtualArray::place_volume(const VolumeGroup& group, unsigned number,
+                                        std::size_t first_set) {
+  const std::uint64_t volume = volumes_.size() + 1;
+  if (group.members > 0) {
+    std::vector<BlockDevice*> sets;
+    for (unsigned i = 0; i < group.members; ++i) sets.push_back(sets_[first_set + i].cached);
+    const std::uint64_t page_blocks = profile_.page_bytes / 512;
+    const std::uint64_t all = sets.front()->geometry().block_count / page_blocks;
+    const std::uint64_t wanted = group.volume_bytes / profile_.page_bytes / group.members;
+    const std::uint64_t each = group.volume_bytes == 0 ? all / group.volumes : wanted;
+    places_.push_back(std::make_unique<Pages>(std::move(sets), page_blocks, number * each,
+                                              each * group.members, volume));
+    return *places_.back();
+  }
+  BlockDevice& set = *sets_[first_set + number / group.used_on_set()].cached;
+  const std::uint64_t blocks = group.volume_bytes == 0 ? set.geometry().block_count / group.volumes
+                                                       : group.volume_bytes / 512;
+  const Extent extent{.first = number % group.used_on_set() * blocks, .block_count = blocks};
+  places_.push_back(std::make_unique<Slice>(set, extent, volume));
+  return *places_.back();
 }
 
 void VirtualArray::add_volume(const VolumeGroup& group, std::size_t index, unsigned number,

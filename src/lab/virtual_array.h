@@ -51,8 +51,8 @@ struct VirtualVolume {
 
 class VirtualArray {
  public:
-  // Borrows the profile.
-  VirtualArray(Executor& home, const ArrayProfile& profile, std::uint64_t seed);
+  // Borrows the profile, which is that of each member.
+  VirtualArray(Executor& home, const ArrayProfile& profile, unsigned members, std::uint64_t seed);
   ~VirtualArray();  // After stop(), if start() has begun.
 
   // The error is one line.
@@ -83,6 +83,7 @@ class VirtualArray {
   BlockDevice& add_drive();
   Task<std::string> add_set(const VolumeGroup* group);
   void add_volumes(const VolumeGroup& group, std::size_t index, std::size_t first_set);
+  BlockDevice& place_volume(const VolumeGroup& group, unsigned number, std::size_t first_set);
   void add_volume(const VolumeGroup& group, std::size_t index, unsigned number,
                   std::vector<VirtualHost*>& hosts);
   VirtualHost* add_host(const VolumeGroup& group);
@@ -98,7 +99,7 @@ class VirtualArray {
   std::vector<Drive> drives_;
   std::vector<Set> sets_;
   std::unique_ptr<cache::Cache> cache_;
-  std::vector<std::unique_ptr<Slice>> slices_;
+  std::vector<std::unique_ptr<BlockDevice>> places_;
   std::vector<std::unique_ptr<cache::ReadAhead>> fronts_;
   std::vector<std::unique_ptr<model::Port>> ports_;
   std::size_t next_port_ = 0;

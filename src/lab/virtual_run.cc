@@ -166,7 +166,9 @@ void collect(Run& run, std::vector<std::unique_ptr<Worker>>& workers) {
 Task<void> run_world(Run* run) {
   Executor& home = Executor::current();
   Random random(run->what.seed);
-  VirtualArray array(home, run->profile, random.next());
+  unsigned members = 1;
+  for (const VolumeGroup& group : run->what.groups) members = std::max(members, group.members);
+  VirtualArray array(home, run->profile, members, random.next());
   run->wrong = co_await array.start(run->what.groups);
   if (!run->wrong.empty()) co_return;
   std::vector<std::unique_ptr<Worker>> workers;

@@ -126,6 +126,23 @@ TEST_CASE("Writes that wait for one another on a connection are bounded by their
   CHECK(mebibytes(run(profile, what)) == Approx(2 * one).epsilon(0.02));
 }
 
+TEST_CASE("A volume's pages go round the members, and requests are cut at pages", "[lab][run]") {
+  VolumeGroup what = group(raid::Level::kJbod, 1, true);
+  what.access.lines = {{.bytes = 8192, .random_percent = 100, .align_bytes = 8192}};
+  what.outstanding = 64;
+  what.members = 1;
+  const Wanted iops{.figure = {}, .metric = Metric::kIops};
+  const double one = run(system(), what).value(iops);
+  what.members = 4;
+  what.outstanding = 256;
+  CHECK(run(system(), what).value(iops) == Approx(4 * one).epsilon(0.1));
+  ArrayProfile profile = system();
+  profile.page_bytes = 12288;
+  what.access.lines = {{.bytes = 65536}};
+  what.outstanding = 4;
+  CHECK(mebibytes(run(profile, what)) > 10);
+}
+
 TEST_CASE("A set that does not fit is refused, and a stop ends a run", "[lab][run]") {
   const auto wrong =
       run_case(system(), {.groups = {group(raid::Level::kRaid6, 2, true)}, .run_time = 1s});
