@@ -8,7 +8,7 @@
 // every block is what the model allows, every snapshot is one moment of its volumes; and when all
 // is removed nothing is left of it.
 //
-// SANDBAY_SEEDS=first:count chooses the runs, each of which makes about 20 cuts.
+// SANDBAY_SEEDS=first:count chooses the runs, each of which makes about 16 cuts.
 #include <fmt/core.h>
 #include <spdlog/spdlog.h>
 
