@@ -476,7 +476,8 @@ void RaidSet::note_no_room(unsigned role, const Drive& drive) {
 // Whole stripes become zeros by a request to each drive, parity of zeros being zeros; what is left
 // at the two ends is written.
 Task<Completion> RaidSet::zero(Request request) {
-  if (layout_.redundancy() == 0 && integrity_ == nullptr) {
+  // Past a journal with older writes it would be undone by a replay.
+  if (layout_.redundancy() == 0 && journal_ == nullptr && integrity_ == nullptr) {
     co_return co_await zero_direct(std::move(request));
   }
   Completion completion;

@@ -42,14 +42,15 @@ Task<void> expect_stopped(ControllerRig* rig) {
   REQUIRE(stopped);
 }
 
-Task<void> make(ControllerRig* rig, Level level, unsigned count, unsigned more = 0) {
+Task<void> make(ControllerRig* rig, Level level, unsigned count, unsigned more = 0,
+                std::function<void(NewSet&)> change = {}) {
   std::vector<std::string> names;
   for (unsigned i = 0; i < count + more; ++i) {
     rig->add("d" + std::to_string(i));
     if (i < count) names.push_back("d" + std::to_string(i));
   }
   co_await rig->start();
-  const std::string error = co_await rig->create(level, names);
+  const std::string error = co_await rig->create(level, names, change);
   REQUIRE(error == "");
 }
 
@@ -175,6 +176,41 @@ TEST_CASE("Sets are found again in any order of drives, after a stop and after a
           REQUIRE(rig.set != nullptr);
           co_await expect_whole(&rig);
           co_await expect_right(&rig);
+          co_await expect_stopped(&rig);
+        },
+        level);
+  }
+}
+
+TEST_CASE("A journal brings nothing back that was unmapped or made zeros since",
+          "[raid][controller]") {
+  for (const Level level :
+       {Level::kJbod, Level::kConcatenation, Level::kRaid0, Level::kRaid1, Level::kRaid5}) {
+    CAPTURE(raid::describe(level));
+    for_worlds(
+        2,
+        [](Executor* home, Level level) -> Task<void> {
+          ControllerRig rig(*home);
+          const auto journaled = [](NewSet& set) {
+            set.journal_bytes = ControllerRig::kJournalBytes;
+          };
+          co_await make(&rig, level, level == Level::kJbod ? 1 : 3, 0, journaled);
+          for (const Operation operation : {Operation::kUnmap, Operation::kWriteZeroes}) {
+            const std::string written = co_await rig.write(0, 1024, home->random().next());
+            CHECK(written.empty());
+            Request request;
+            request.operation = operation;
+            request.extent = {.first = 64, .block_count = 512};
+            const Completion done = co_await rig.set->submit(std::move(request));
+            CHECK(done.error == Error::kNone);
+            std::fill_n(rig.expected.begin() + 64 * rig.block_bytes, 512 * rig.block_bytes,
+                        std::byte{0});
+            co_await rig.kill();
+            co_await rig.start();
+            REQUIRE(rig.set != nullptr);
+            co_await expect_whole(&rig);
+            co_await expect_right(&rig);
+          }
           co_await expect_stopped(&rig);
         },
         level);
