@@ -39,7 +39,8 @@ struct FileState {
   SparseImage visible;
   SparseImage durable;
   std::deque<std::shared_ptr<const FileChange>> unsynced;
-  // Changes that were in flight when a snapshot was taken; only a power cut looks at them.
+  // Changes that were in flight when a snapshot was taken. Only a power cut looks at them, and only
+  // before anything else is done: a process that was killed has none that come later.
   std::vector<std::shared_ptr<const FileChange>> in_flight_at_snapshot;
   std::size_t unsynced_bytes = 0;
   std::uint64_t sequence = 0;
@@ -91,7 +92,8 @@ class Disks {
   bool observing_ = false;
   std::function<void(const std::string& path)> observer_;
   using Files = std::map<std::string, FileState>;
-  Files files_;  // Nodes stay where they are.
+  Files files_;            // Nodes stay where they are.
+  bool untouched_ = true;  // As in the snapshot.
   std::vector<Files::node_type> removed_;
   std::vector<FileOperation*> in_flight_;
 };

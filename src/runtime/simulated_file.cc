@@ -288,6 +288,9 @@ Task<Error> Disks::remove(Executor& home, std::string path) {
 }
 
 void Disks::start(FileOperation& operation) {
+  if (std::exchange(untouched_, false)) {
+    for (auto& [path, file] : files_) file.in_flight_at_snapshot.clear();
+  }
   operation.in_flight_ = true;
   operation.sequence_at_start_ = operation.file_.sequence;
   in_flight_.push_back(&operation);

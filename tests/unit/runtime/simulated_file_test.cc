@@ -110,6 +110,38 @@ TEST_CASE("A removed file is gone, and stays for those who have it open", "[sim]
   CHECK(world->file_content("a").empty());
 }
 
+Task<void> write_sector(Executor& executor, std::uint64_t sector, int value, bool sync) {
+  auto opened = co_await executor.open_file("a", {.create = true});
+  Error error = co_await write_bytes(**opened, sector * kSector, filled(kSector, value));
+  CHECK(error == Error::kNone);
+  if (sync) error = co_await (*opened)->sync(nullptr);
+  CHECK(error == Error::kNone);
+}
+
+TEST_CASE("What a killed process had in flight does not come after what others write",
+          "[sim][file]") {
+  auto world = World::create({.seed = 1});
+  Executor& executor = *world->executors()[0];
+  std::shared_ptr<const FilesSnapshot> killed;
+  world->observe_writes([&](const std::string&) {
+    if (killed == nullptr) killed = world->snapshot_files();
+  });
+  run(*world, [&]() -> Task<void> {
+    spawn(write_sector(executor, 0, 1, false));
+    spawn(write_sector(executor, 1, 1, false));
+    co_await executor.sleep_for(10ms);
+  });
+  REQUIRE(killed != nullptr);
+  for (std::uint64_t seed = 1; seed <= 20; ++seed) {
+    const auto next = World::create({.seed = seed, .files = killed});
+    for (const std::uint64_t sector : {0U, 1U}) {
+      run(*next, [&] { return write_sector(*next->executors()[0], sector, 2, true); });
+    }
+    next->cut_power();
+    CHECK(next->file_content("a") == filled(2 * kSector, 2));
+  }
+}
+
 TEST_CASE("A world has a clock on the wall that goes with its time", "[sim]") {
   auto world = World::create({.seed = 1});
   const WallTime begin = world->executors()[0]->wall_time();
