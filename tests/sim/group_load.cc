@@ -259,7 +259,8 @@ Task<void> GroupLoad::create() {
   if (disks_.size() >= kMostVolumes) co_return;
   const Name name = fmt::format("v{}", ++names_);
   const bool on_pool = random_.chance(0.85);
-  const bool fixed = on_pool && random_.chance(0.25);
+  const bool fixed =
+      on_pool && random_.chance(0.25) && model_.members.at("array1") == Membership::kInside;
   const std::uint64_t cells =
       on_pool ? random_.between(kPageCells, 2 * kPageCells) : kPageCells * random_.between(1, 2);
   group::CreateVolumeRequest request;

@@ -196,7 +196,9 @@ class Survivor {
         model.cells.resize(shrinking->second);
       }
       const std::string wrong = check_volume(model, *bytes, power_cut_);
-      if (!wrong.empty()) co_return volume.name + ", " + wrong;
+      if (!wrong.empty()) {
+        co_return fmt::format("{} of \"{}\", {}", volume.name, model_.set.at(volume.name), wrong);
+      }
     }
     for (const std::string& name : snapshots_) {
       const std::string wrong = co_await verify_snapshot(name);
