@@ -46,7 +46,7 @@ struct Place {
   }
   static Task<void> serve(Place* place, std::unique_ptr<Stream> stream) {
     const GateHold hold(place->registry.serving);
-    co_await place->logins.serve(std::move(stream), 1);
+    co_await place->logins.serve(std::move(stream), &place->portal);
   }
   Task<void> end() {
     for (auto& peer : peers) co_await peer->close();
@@ -55,6 +55,7 @@ struct Place {
   }
 
   NoHost host;
+  Portal portal;
   Registry registry;
   LoginService logins;
   std::vector<std::unique_ptr<RawInitiator>> peers;
