@@ -162,7 +162,6 @@ class PoolMap {
   std::string take_branch(std::string_view key, std::string_view value);
   std::string take_snapshot(std::string_view key, std::string_view value);
   std::string take_kept_for(std::string_view key, std::string_view value);
-  Task<std::string> recount(Branch* branch);
   std::string take_store(std::string_view key, std::string_view value);
   std::string take_leaf(std::string_view key, std::string_view value);
   std::string take_slot_map(std::string_view key, std::string_view value);

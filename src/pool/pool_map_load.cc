@@ -76,8 +76,7 @@ Task<std::string> PoolMap::load() {
   }
   for (const auto& [id, branch] : branches_) {
     if (branch->kept_for.total() == branch->record.kept.total()) continue;
-    std::string wrong = co_await recount(branch.get());
-    if (!wrong.empty()) co_return wrong;
+    co_return fmt::format("the map: branch {} does not keep what it counts", id);
   }
   co_return finish_load();
 }
@@ -149,36 +148,6 @@ std::string PoolMap::take_kept_for(std::string_view at, std::string_view value) 
   if (!counts.has_value()) return std::string(counts.error());
   branch->kept_for = std::move(*counts);
   return {};
-}
-
-// Of a map that was written before they were counted.
-Task<std::string> PoolMap::recount(Branch* branch) {
-  std::string prefix = key_of({.branch = branch->id(), .page = 0}, 0);
-  prefix.resize(key('k').size() + sizeof(BranchId));
-  branch->kept_for = {};
-  note_changed('g', branch->id());
-  std::string after;
-  while (true) {
-    const auto entries = co_await store_.list(prefix, after, kListEntries);
-    if (!entries.has_value()) {
-      co_return fmt::format("the map cannot be read: {}", describe(entries.error()));
-    }
-    for (const auto& [at, value] : *entries) {
-      const bool right = at.size() == prefix.size() + 8;
-      const auto leaf = right ? KeptLeaf::unpack(value, page_chunks())
-                              : std::unexpected(std::string_view("a key of another length"));
-      if (!leaf.has_value())
-        co_return fmt::format("the map at {}: {}", printable(at), leaf.error());
-      const auto count = std::ranges::count(leaf->all(), ChunkState::kData, &Kept::state);
-      branch->kept_for.add(static_cast<Generation>(number_at(at, prefix.size() + 4, 4)),
-                           static_cast<std::uint64_t>(count));
-    }
-    if (entries->size() < kListEntries) break;
-    after = entries->back().first;
-  }
-  const bool whole = branch->kept_for.total() == branch->record.kept.total();
-  co_return whole ? std::string()
-                  : fmt::format("the map: branch {} does not keep what it counts", branch->id());
 }
 
 std::string PoolMap::own_place(Place place) {
