@@ -81,11 +81,17 @@ Task<std::string> names(Group* group, std::size_t count) {
   co_return text;
 }
 
+// It is told when it is done.
 Task<bool> told(Group* group, std::string words) {
-  const auto events = co_await group->list_events(0);
-  co_return std::ranges::any_of(events, [&](const EventInfo& event) {
-    return event.kind == "snapshot reserve" && event.text.find(words) != std::string::npos;
-  });
+  for (int i = 0; i < 100; ++i) {
+    const auto events = co_await group->list_events(0);
+    const bool there = std::ranges::any_of(events, [&](const EventInfo& event) {
+      return event.kind == "snapshot reserve" && event.text.find(words) != std::string::npos;
+    });
+    if (there) co_return true;
+    co_await Executor::current().sleep_for(milliseconds(50));
+  }
+  co_return false;
 }
 
 Task<void> lose_the_oldest(Group& group) {
