@@ -11,6 +11,7 @@
 
 #include "group/document.h"
 #include "lab/drive_file.h"
+#include "runtime/known.h"
 
 namespace sandbay::lab {
 namespace {
@@ -155,7 +156,7 @@ std::vector<Finding> judge(const FigureBook& book, const std::map<std::string, d
     } else if (scored(figure.role)) {
       const double allowed = tolerance_of(book, figure);
       const double off = figure.tolerance_in_points
-                             ? std::abs(*finding.ours - *figure.value)
+                             ? std::abs(known(finding.ours) - known(figure.value))
                              : std::abs(finding.difference_percent.value_or(0));
       // What is exactly at the border passes.
       finding.verdict = off <= allowed * (1 + 1e-9) ? Verdict::kPass : Verdict::kFail;
