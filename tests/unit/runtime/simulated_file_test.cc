@@ -118,6 +118,12 @@ Task<void> write_sector(Executor& executor, std::uint64_t sector, int value, boo
   CHECK(error == Error::kNone);
 }
 
+Task<void> write_two_sectors(Executor& executor) {
+  spawn(write_sector(executor, 0, 1, false));
+  spawn(write_sector(executor, 1, 1, false));
+  co_await executor.sleep_for(10ms);
+}
+
 TEST_CASE("What a killed process had in flight does not come after what others write",
           "[sim][file]") {
   auto world = World::create({.seed = 1});
@@ -126,11 +132,7 @@ TEST_CASE("What a killed process had in flight does not come after what others w
   world->observe_writes([&](const std::string&) {
     if (killed == nullptr) killed = world->snapshot_files();
   });
-  run(*world, [&]() -> Task<void> {
-    spawn(write_sector(executor, 0, 1, false));
-    spawn(write_sector(executor, 1, 1, false));
-    co_await executor.sleep_for(10ms);
-  });
+  run(*world, [&] { return write_two_sectors(executor); });
   REQUIRE(killed != nullptr);
   for (std::uint64_t seed = 1; seed <= 20; ++seed) {
     const auto next = World::create({.seed = seed, .files = killed});
