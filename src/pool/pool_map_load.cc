@@ -97,7 +97,7 @@ Task<std::string> PoolMap::load_all(char kind,
       std::string wrong(rest.size() == key_bytes ? "" : "a key of another length");
       const auto whole = unsealed(at, value);
       if (!whole.has_value()) wrong = kBroken;
-      if (wrong.empty()) wrong = (this->*take)(rest, *whole);
+      if (wrong.empty()) wrong = (this->*take)(rest, known(whole));
       if (!wrong.empty()) co_return fmt::format("the map at {}: {}", printable(at), wrong);
     }
     if (entries->size() < kListEntries) co_return std::string();
