@@ -46,16 +46,22 @@ def require_not_ready(t, watching):
                 f'not ready: {reply!r}')
 
 
-def test_a_member_is_lost_and_returns_by_rule(t):
-    t.need('openssl', 'qemu-img')
+def watched(t, seed):
+    """Data on the second member, a host that looks at them, and loads on both members."""
     daemon = two_members(t)
-    data = image(t, 'data', 8, 1)
+    data = image(t, 'data', 8, seed)
     write(t, daemon, data, 'there')
     watching = Host(t, daemon, 'there')
     watching.attentions()
     others = load(t, daemon, 'here')
     hit = load(t, daemon, 'there', '--offset', '8MiB')
     time.sleep(1)
+    return daemon, data, watching, others, hit
+
+
+def test_a_member_is_lost_and_returns_by_rule(t):
+    t.need('openssl', 'qemu-img')
+    daemon, data, watching, others, hit = watched(t, 1)
     daemon.sandbay('fault', 'add', 'id=gone at=member:two do=member.loss for=3s')
     t.until(lambda: the_member(daemon, 'two')['health'] == 'missing', 'the member is away')
     t.check('fault rule' in the_member(daemon, 'two')['reason'], 'it says why')
@@ -100,14 +106,7 @@ def test_a_member_is_cut_off_and_slow_by_rule(t):
 
 def test_all_drives_of_a_member_are_pulled_and_inserted(t):
     t.need('openssl', 'qemu-img')
-    daemon = two_members(t)
-    data = image(t, 'data', 8, 2)
-    write(t, daemon, data, 'there')
-    watching = Host(t, daemon, 'there')
-    watching.attentions()
-    others = load(t, daemon, 'here')
-    hit = load(t, daemon, 'there', '--offset', '8MiB')
-    time.sleep(1)
+    daemon, data, watching, others, hit = watched(t, 2)
     for number in (0, 1):
         daemon.sandbay('fault', 'add', f'id=p{number} at=drive:two-d{number} do=pull')
         time.sleep(0.3)
