@@ -71,6 +71,8 @@ class Connection final : public PayloadSource {
   Task<Error> receive(IncomingPdu& pdu);
   void set_next_stat_sn(std::uint32_t stat_sn) noexcept { stat_sn_ = stat_sn; }
   std::uint32_t next_stat_sn() const noexcept { return stat_sn_; }
+  // Whether one of the last kRememberedAnswers was this task's, and not earlier than `since`.
+  bool has_answered(std::uint32_t initiator_task_tag, TimePoint since) const noexcept;
   // Moves to `home`, on which the coroutine that awaits this goes on. False: no memory there.
   Task<bool> move_to(Executor& home);
   // What holds from the next PDU on, each way: call after the last login response is queued.
@@ -182,7 +184,13 @@ class Connection final : public PayloadSource {
   const char* given_up_ = nullptr;
 
   // Sending.
+  struct Answer {
+    TimePoint at = TimePoint::min();
+    std::uint32_t initiator_task_tag = 0;
+  };
+  static constexpr std::size_t kRememberedAnswers = 64;
   std::uint32_t stat_sn_ = 0;
+  std::array<Answer, kRememberedAnswers> answers_;  // The last ones, by StatSN.
   std::vector<Outgoing> queue_;
   std::vector<Outgoing> sending_;
   std::vector<IoSlice> slices_;

@@ -229,6 +229,8 @@ class Session : public std::enable_shared_from_this<Session> {
   };
   // What an initiator has to log out in after it was told that its session ends.
   static constexpr Duration kAnnouncementTime = std::chrono::milliseconds(100);
+  // An ABORT TASK that comes this soon after its task's end was sent without knowledge of it.
+  static constexpr Duration kCrossingTime = std::chrono::seconds(1);
   static constexpr unsigned kMostImmediate = 64;
   static constexpr std::size_t kMostFences = 64;
   static constexpr std::size_t kMostBackground = 256;
@@ -271,6 +273,8 @@ class Session : public std::enable_shared_from_this<Session> {
   void refresh_window();
   // Asynchronous messages and acknowledgements; target_session_messages.cc.
   static Task<std::uint32_t> ask_stat_sn(Connection* connection);
+  static Task<bool> ask_answered(Connection* connection, std::uint32_t initiator_task_tag);
+  Task<bool> has_just_answered(std::uint32_t initiator_task_tag);
   void note_acknowledged(ConnectionLink& link, std::uint32_t exp_stat_sn);
   Task<void> wait_for_acknowledgements(const ConnectionLink* issuing);
   void send_event(ConnectionLink& link, AsyncEventCode event, std::uint16_t parameter1,

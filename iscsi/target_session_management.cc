@@ -106,7 +106,7 @@ Task<TaskManagementResult> Session::carry_out(TaskManagementRequest request) {
       .tag = request.referenced_task_tag,
       .before = request.cmd_sn};
   const auto response = co_await options_.device->manage(*nexus_, to_device);
-  TaskManagementResult result = result_of(response);
+  const TaskManagementResult result = result_of(response);
   // It may have failed meanwhile and wait for its data; or have another LUN, and then it lives on.
   ScsiTask* const left =
       is_of_one_task(request.function) ? find_task(request.referenced_task_tag) : nullptr;
@@ -115,13 +115,35 @@ Task<TaskManagementResult> Session::carry_out(TaskManagementRequest request) {
     co_return TaskManagementResult::kFunctionComplete;
   }
   const bool gone = result == TaskManagementResult::kTaskDoesNotExist && left == nullptr;
-  // Section 11.5.1 wants "task does not exist" for a task that ended before its ABORT TASK came.
-  // ESXi takes that for a failure, repeats it and gives the path up; the command is out of the
+  // Section 11.6.1 wants "task does not exist" for a task that ended before its ABORT TASK came;
+  // that is the answer to one that has crossed the end. ESXi aborts commands that ended long ago,
+  // takes it for a failure, repeats the abort and gives the path up; the command is out of the
   // way, which is what was asked for, so that it is complete.
-  if (gone && serial_less(request.ref_cmd_sn, exp_cmd_sn_)) {
-    result = TaskManagementResult::kFunctionComplete;
+  if (!gone || !serial_less(request.ref_cmd_sn, exp_cmd_sn_)) co_return result;
+  const bool crossed = co_await has_just_answered(request.referenced_task_tag);
+  co_return crossed ? result : TaskManagementResult::kFunctionComplete;
+}
+
+Task<bool> Session::ask_answered(Connection* connection, std::uint32_t initiator_task_tag) {
+  co_return connection->has_answered(initiator_task_tag, connection->home().now() - kCrossingTime);
+}
+
+Task<bool> Session::has_just_answered(std::uint32_t initiator_task_tag) {
+  std::vector<ConnectionLink*> asked;
+  for (const auto& link : links_) {
+    if (!answers(*link)) continue;
+    ++link->pins;
+    asked.push_back(link.get());
   }
-  co_return result;
+  bool answered = false;
+  for (ConnectionLink* const link : asked) {
+    if (!answered && !link->ended) {
+      answered =
+          co_await invoke_on(*link->home, ask_answered(link->connection, initiator_task_tag));
+    }
+    unpin(*link);
+  }
+  co_return answered;
 }
 
 // What the device server has not seen. A value: that was all.

@@ -24,7 +24,11 @@ void Connection::send(Bhs bhs, BufferList data, StatSnUse use) {
   if (closing_ || last_queued_) return;
   if (use != StatSnUse::kNone) {
     put_big_endian<std::uint32_t>(bhs, 24, stat_sn_);
-    if (use == StatSnUse::kConsume) ++stat_sn_;
+    if (use == StatSnUse::kConsume) {
+      answers_[stat_sn_ % kRememberedAnswers] = {.at = home_->now(),
+                                                 .initiator_task_tag = initiator_task_tag(bhs)};
+      ++stat_sn_;
+    }
   }
   assert(data_segment_length(bhs) == data.byte_count());
   Outgoing& outgoing = queue_.emplace_back();
@@ -39,6 +43,12 @@ void Connection::send(Bhs bhs, BufferList data, StatSnUse use) {
     writer_ended_ = false;
     spawn(write_loop());
   }
+}
+
+bool Connection::has_answered(std::uint32_t initiator_task_tag, TimePoint since) const noexcept {
+  return std::ranges::any_of(answers_, [initiator_task_tag, since](const Answer& answer) {
+    return answer.initiator_task_tag == initiator_task_tag && answer.at >= since;
+  });
 }
 
 void Connection::send_bytes(Bhs bhs, std::span<const std::byte> data, StatSnUse use) {

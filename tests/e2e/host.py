@@ -16,7 +16,7 @@ PIECE = 65536           # No target here takes less in one PDU.
 
 # RFC 7143 section 11.5.1.
 ABORT_TASK, ABORT_TASK_SET, CLEAR_TASK_SET, LOGICAL_UNIT_RESET, WARM_RESET = 1, 2, 4, 5, 6
-COMPLETE = 0
+COMPLETE, NO_SUCH_TASK = 0, 1
 
 TEST_UNIT_READY = bytes(6)
 

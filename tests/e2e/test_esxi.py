@@ -1,5 +1,6 @@
 """What VMware ESXi expects, and where it takes offence although the standards do not."""
 import struct
+import time
 
 import harness
 import host
@@ -70,6 +71,7 @@ def test_esxi_aborts_are_never_rejected(t):
     for number in range(4):
         finished.append((esxi.tag, esxi.cmd_sn))
         t.check(esxi.read(number, 1).good, 'a read')
+    time.sleep(1.5)  # It gives a command at least as long.
     for _ in range(5):
         for tag, cmd_sn in finished:
             result = esxi.manage(host.ABORT_TASK, task=tag, ref_cmd_sn=cmd_sn)

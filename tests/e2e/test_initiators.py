@@ -99,12 +99,16 @@ def test_residuals_of_short_transfers(t):
 
 
 def test_abort_of_a_finished_command_is_answered(t):
-    """ABORT TASK for a command that is already finished is complete."""
+    """ABORT TASK for a command that is finished is complete; one that may have crossed the
+    command's end on its way hears that there is no such task."""
     daemon = t.daemon()
     each = Host(t, daemon)
     each.attentions()
     tag, cmd_sn = each.tag, each.cmd_sn
     each.good(host.TEST_UNIT_READY)
+    result = each.manage(host.ABORT_TASK, task=tag, ref_cmd_sn=cmd_sn)
+    t.check(result == host.NO_SUCH_TASK, f'response {result}, not task does not exist')
+    time.sleep(1.5)
     result = each.manage(host.ABORT_TASK, task=tag, ref_cmd_sn=cmd_sn)
     t.check(result == host.COMPLETE, f'response {result}, not function complete')
 
