@@ -34,6 +34,7 @@
 
 #include <fmt/format.h>
 
+#include "metadata/log_files.h"
 #include "metadata/manifest_files.h"
 #include "runtime/message.h"
 #include "runtime/sync.h"
@@ -60,7 +61,7 @@ constexpr std::size_t kProbeBytes = 4096;
 // Null: the system's.
 std::unique_ptr<rocksdb::Env> env_on(rocksdb::Env* env) {
   if (env == nullptr) env = rocksdb::Env::Default();
-  return rocksdb::NewCompositeEnv(with_whole_manifests(env->GetFileSystem()));
+  return rocksdb::NewCompositeEnv(with_noted_logs(with_whole_manifests(env->GetFileSystem())));
 }
 
 rocksdb::Options database_options(rocksdb::Env& env) {
@@ -69,7 +70,8 @@ rocksdb::Options database_options(rocksdb::Env& env) {
   database.create_if_missing = true;
   database.paranoid_checks = true;
   // Replays what a crash left up to the first record that is not whole. Every commit that ended
-  // was synced, so what comes after belongs to commits that were in flight.
+  // was synced, so what comes after belongs to commits that were in flight; or damage_of_logs()
+  // has found it before.
   database.wal_recovery_mode = rocksdb::WALRecoveryMode::kPointInTimeRecovery;
   database.track_and_verify_wals_in_manifest = true;
   database.write_buffer_size = kMemtableBytes;
@@ -99,13 +101,16 @@ Error to_error(const rocksdb::Status& status) {
 }
 
 std::string open_error(const rocksdb::Status& status) {
-  std::string text = status.ToString();
+  const bool bare = status.IsCorruption() && status.getState() != nullptr;
+  std::string text = bare ? status.getState() : status.ToString();
   std::ranges::replace(text, '\n', ' ');
   if (text.find("lock hold by current process") != std::string::npos) {
     return "open already in this process";
   }
   if (text.find("While lock file") != std::string::npos) return "in use by another process";
-  if (status.IsCorruption()) return "is damaged: " + text;
+  if (status.IsCorruption()) {
+    return fmt::format("is damaged: {}; set it aside and import an export in its place", text);
+  }
   if (status.IsNoSpace() && status.getState() != nullptr) {
     return fmt::format("no space: {}", status.getState());
   }
@@ -446,7 +451,13 @@ rocksdb::Status RocksDbStore::check_files() {
   rocksdb::Status status =
       rocksdb::WriteStringToFile(env_.get(), std::string(kProbeBytes, '\0'), name, true);
   if (status.ok()) status = files.DeleteFile(name, {}, nullptr);
-  return status;
+  if (!status.ok()) return status;
+  rocksdb::FileLock* lock = nullptr;  // Nobody appends while they are looked at.
+  status = files.LockFile(options_.path + "/LOCK", {}, &lock, nullptr);
+  if (!status.ok()) return status;
+  const std::string damage = damage_of_logs(files, options_.path);
+  status = files.UnlockFile(lock, {}, nullptr);
+  return damage.empty() ? status : rocksdb::Status::Corruption(damage);
 }
 
 // Without an answer, as much as there may be.

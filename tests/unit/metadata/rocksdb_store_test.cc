@@ -155,6 +155,41 @@ Task<void> live_until_flush(Executor& home, RocksDbOptions options, LossyFileSys
   co_await store->close();
 }
 
+Task<void> commit_some(Executor& home, std::string path, std::uint64_t count) {
+  auto store = co_await open(home, {.path = std::move(path)});
+  for (std::uint64_t number = 1; number <= count; ++number) {
+    const Error error =
+        co_await store->commit(history_batch(number, number % 50 == 0 ? 40'000 : 100));
+    REQUIRE(error == Error::kNone);
+  }
+  co_await store->close();
+}
+
+std::string only_log(const std::string& directory) {
+  std::string found;
+  for (const auto& entry : std::filesystem::directory_iterator(directory)) {
+    if (entry.path().extension() != ".log") continue;
+    REQUIRE(found.empty());
+    found = entry.path();
+  }
+  REQUIRE(!found.empty());
+  return found;
+}
+
+void flip(const std::string& path, std::uint64_t offset) {
+  std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
+  file.seekg(static_cast<std::streamoff>(offset));
+  const auto byte = static_cast<char>(file.get());
+  file.seekp(static_cast<std::streamoff>(offset));
+  file.put(static_cast<char>(byte ^ 0x55));
+}
+
+void write_zeros(const std::string& path, std::uint64_t offset, std::uint64_t byte_count) {
+  std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
+  file.seekp(static_cast<std::streamoff>(offset));
+  file << std::string(byte_count, '\0');
+}
+
 Task<void> disk_fills(Executor& home, RocksDbOptions options, LossyFileSystem& files) {
   auto store = co_await open(home, options);
   Error error = co_await store->commit(history_batch(1, 100));
@@ -316,6 +351,51 @@ TEST_CASE("A MANIFEST that lost what was synced is refused by name", "[metadata]
     std::ofstream(path, std::ios::app) << std::string(600, 'x');
     CHECK(opening(scratch.file("db")) == "opened");
     CHECK_FALSE(std::filesystem::exists(path + ".synced"));  // It went with its MANIFEST.
+  }
+}
+
+// Goal: acknowledged commits do not go without a word when a log is damaged, and what a crash
+// leaves of one is no damage.
+TEST_CASE("A log that lost what was synced is refused by name", "[metadata]") {
+  const ScratchDirectory scratch;
+  run_on_reactor([&](Executor& home) { return commit_some(home, scratch.file("db"), 340); });
+  const std::string path = only_log(scratch.file("db"));
+  const std::uint64_t byte_count = std::filesystem::file_size(path);
+  REQUIRE(byte_count > 3 * 32768);
+  const std::string damaged = "metadata " + scratch.file("db") + ": is damaged: its log " +
+                              std::filesystem::path(path).filename().string();
+  SECTION("a byte near its begin") {
+    flip(path, 100);
+    CHECK(opening(scratch.file("db")).starts_with(damaged + " is damaged at byte 0, "));
+  }
+  SECTION("a byte of each part") {
+    const auto part = GENERATE(range(1, 8));
+    flip(path, byte_count / 8 * static_cast<unsigned>(part) + 3);
+    CHECK(opening(scratch.file("db")).starts_with(damaged + " is damaged at byte "));
+  }
+  SECTION("zeros instead of its middle") {
+    write_zeros(path, byte_count / 3, byte_count / 3);
+    CHECK(opening(scratch.file("db")).starts_with(damaged + " is damaged at byte "));
+  }
+  SECTION("zeros alone") {
+    write_zeros(path, 0, byte_count);
+    CHECK(opening(scratch.file("db")).starts_with(damaged + " has no whole record; "));
+  }
+  SECTION("nothing") {
+    std::filesystem::resize_file(path, 0);
+    CHECK(opening(scratch.file("db")).starts_with(damaged + " has no whole record; "));
+  }
+  SECTION("it is gone") {
+    std::filesystem::remove(path);
+    CHECK(opening(scratch.file("db")).starts_with(damaged + " is missing; "));
+  }
+  SECTION("its last record is torn, as by a crash") {
+    flip(path, byte_count - 1);
+    CHECK(opening(scratch.file("db")) == "opened");
+  }
+  SECTION("rubbish behind it, as by a crash") {
+    std::ofstream(path, std::ios::app) << std::string(5000, 'x') << std::string(9000, '\1');
+    CHECK(opening(scratch.file("db")) == "opened");
   }
 }
 
