@@ -29,6 +29,7 @@ class BoundedDevice final : public BlockDevice {
 
  private:
   struct Query;
+  static constexpr int kSteps = 8;
   static Task<void> ask(BoundedDevice* self, std::shared_ptr<Query> query, Lba first, Lba limit);
 
   Drive drive_;

@@ -222,6 +222,7 @@ void Drive::drop(Operation* operation) {
 }
 
 void Drive::watch() {
+  forgive_lateness();
   const TimePoint now = home_.now();
   Operation* next = nullptr;
   for (Operation* operation = oldest_; operation != nullptr; operation = next) {
@@ -246,6 +247,16 @@ void Drive::watch() {
   }
   if (oldest_ != nullptr) arm_watch();
   tell_unheeded();
+}
+
+// A daemon that was stopped, or had no processor, finds all that was in flight very old. No drive
+// is to blame for that: it does not count.
+void Drive::forgive_lateness() {
+  const TimePoint due = watch_timer_.deadline;
+  const Duration overslept = home_.now() - due;
+  for (Operation* operation = oldest_; operation != nullptr; operation = operation->newer) {
+    if (operation->started < due) operation->started += overslept;
+  }
 }
 
 // Apart from where it was noticed, since the owner may do anything with the drive but destroy it.

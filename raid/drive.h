@@ -1,8 +1,8 @@
 // Drive: a block device as a RAID set uses it. Bounds every operation in time, counts what happens,
 // and knows how busy the device is and where its head was last.
 //
-// An operation that the device has not ended within the drive's timeout ends with kTimedOut (the
-// host's own cancellation is not passed on: what was begun is finished); the device keeps the
+// An operation that the device has not ended within the drive's timeout, of time in which the
+// executor ran, ends with kTimedOut (the host's own cancellation is not passed on: what was begun is finished); the device keeps the
 // operation's memory until it does end, so whoever submitted it must not use those bytes again.
 // What fails when nobody waits for it any longer, a read that was read around, is told to the
 // owner. A drive may be destroyed when it is idle().
@@ -103,6 +103,7 @@ class Drive {
   void tell_unheeded();
   void note_read(bool late);
   void watch();  // Ends or marks what takes too long.
+  void forgive_lateness();
   void arm_watch();
   void unlink(Operation& operation);
   static void drop(Operation* operation);  // One reference less.

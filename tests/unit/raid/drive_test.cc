@@ -1,0 +1,98 @@
+// A drive's timeout counts the time in which its executor ran. On a reactor, because the simulated
+// executor is always in time.
+#include "raid/drive.h"
+
+#include <thread>
+
+#include <catch2/catch.hpp>
+
+#include "block/layer.h"
+#include "raid/bounded_device.h"
+#include "runtime/sync.h"
+#include "test_drive.h"
+#include "tests/unit/block/on_executor.h"
+
+namespace sandbay::raidtest {
+namespace {
+
+using namespace std::chrono_literals;
+
+constexpr raid::DrivePolicy kPolicy{.timeout = 200ms, .slow_read = 100ms};
+
+Request reading(Executor& home) {
+  Request request;
+  request.extent = {.first = 0, .block_count = 8};
+  request.data = home.buffers().try_allocate(4096);
+  return request;
+}
+
+Task<void> sleep_through(Executor* home) {
+  TestDrive device(*home, "sleepy", 1 << 20);
+  device.slow_reads(60ms);
+  raid::Drive drive(device, "sleepy", kPolicy);
+  for (int round = 0; round < 3; ++round) {
+    raid::DriveIo read = drive.start(reading(*home));
+    std::this_thread::sleep_for(500ms);  // As if the process had been stopped.
+    co_await read.wait();
+    CHECK(read.take().error == Error::kNone);
+  }
+  CHECK(drive.counters().timeouts == 0);
+  CHECK(drive.counters().slow_reads == 0);
+  CHECK_FALSE(drive.failing());
+}
+
+class SlowToTell final : public Layer {
+ public:
+  using Layer::Layer;
+  Task<Result<ProvisioningRun>> provisioning(Lba first, Lba limit) override {
+    co_await home().sleep_for(60ms);
+    Result<ProvisioningRun> run = co_await below().provisioning(first, limit);
+    co_return run;
+  }
+};
+
+Task<void> ask(raid::BoundedDevice* device, bool* answered, Event* ended) {
+  const auto run = co_await device->provisioning(0, 8);
+  *answered = run.has_value();
+  ended->set();
+}
+
+Task<void> look_late(Executor* home) {
+  TestDrive device(*home, "sleepy", 1 << 20);
+  SlowToTell slow(device);
+  raid::BoundedDevice bounded(slow, "sleepy", kPolicy);
+  bool answered = false;
+  Event ended;
+  spawn(ask(&bounded, &answered, &ended));
+  std::this_thread::sleep_for(500ms);
+  co_await ended.wait();
+  CHECK(answered);
+}
+
+// What does not answer is late all the same.
+Task<void> hang_and_sleep(Executor* home) {
+  TestDrive device(*home, "sleepy", 1 << 20);
+  device.slow_reads(3s);
+  raid::Drive drive(device, "sleepy", kPolicy);
+  raid::DriveIo read = drive.start(reading(*home));
+  std::this_thread::sleep_for(300ms);
+  const TimePoint awake = home->now();
+  co_await read.wait();
+  CHECK(read.take().error == Error::kTimedOut);
+  CHECK(home->now() - awake < 2s);
+  co_await drive.wait_idle_until(home->now() + 10s);
+}
+
+}  // namespace
+
+TEST_CASE("A drive is not late for time in which its executor did not run", "[raid]") {
+  testing::run_on_reactor([](Executor& home) { return sleep_through(&home); });
+}
+TEST_CASE("A drive that is asked while its executor does not run is heard", "[raid]") {
+  testing::run_on_reactor([](Executor& home) { return look_late(&home); });
+}
+TEST_CASE("A drive that does not answer is late although its executor slept", "[raid]") {
+  testing::run_on_reactor([](Executor& home) { return hang_and_sleep(&home); });
+}
+
+}  // namespace sandbay::raidtest
