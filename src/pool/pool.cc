@@ -297,26 +297,61 @@ Task<Result<BranchId>> Pool::create_locked(BranchOptions options, metadata::Batc
 }
 
 Task<Error> Pool::remove(BranchId branch, metadata::Batch extra) {
+  return remove_all({.branches = {branch}, .snapshots = {}}, std::move(extra));
+}
+
+Task<Error> Pool::remove_snapshot(SnapshotKey snapshot, metadata::Batch extra) {
+  return remove_all({.branches = {}, .snapshots = {snapshot}}, std::move(extra));
+}
+
+Task<Error> Pool::remove_all(Removal removal, metadata::Batch extra) {
+  assert(removal.branches.size() + removal.snapshots.size() <= kMostRemoved);
   co_await directory_.lock();
-  const Error error = co_await remove_locked(branch, std::move(extra));
+  const Error error = co_await remove_locked(std::move(removal), std::move(extra));
   directory_.unlock();
   co_return error;
 }
 
-Task<Error> Pool::remove_locked(BranchId id, metadata::Batch extra) {
-  const Branch* const branch = map_.find(id);
-  if (branch == nullptr) co_return Error::kNotFound;
-  const bool shown = std::ranges::any_of(
-      snapshot_volumes_, [&](const PoolVolume* volume) { return &volume->branch() == branch; });
-  if (volumes_.contains(id) || shown) co_return Error::kNotReady;
-  std::vector<MapRecord> records;
-  for (const auto& [generation, snapshot] : branch->snapshots) {
-    records.emplace_back(EraseSnapshot{.branch = id, .generation = generation});
+Error Pool::hindrance(const Removal& removal) const {
+  for (const BranchId id : removal.branches) {
+    if (map_.find(id) == nullptr) return Error::kNotFound;
+    const bool shown = std::ranges::any_of(
+        snapshot_volumes_, [id](const PoolVolume* volume) { return volume->branch().id() == id; });
+    if (volumes_.contains(id) || shown) return Error::kNotReady;
   }
-  BranchRecord record = branch->record;
-  record.dead = true;
-  record.sweeping = true;
-  records.emplace_back(std::move(record));
+  for (const SnapshotKey& key : removal.snapshots) {
+    const Branch* const branch = map_.find(key.branch);
+    if (branch == nullptr || !branch->snapshots.contains(key.generation)) return Error::kNotFound;
+    const bool shown = std::ranges::any_of(snapshot_volumes_, [&](const PoolVolume* volume) {
+      return &volume->branch() == branch && volume->generation() == key.generation;
+    });
+    if (shown) return Error::kNotReady;
+  }
+  return Error::kNone;
+}
+
+Task<Error> Pool::remove_locked(Removal removal, metadata::Batch extra) {
+  const Error hindered = hindrance(removal);
+  if (hindered != Error::kNone) co_return hindered;
+  std::set<SnapshotKey> snapshots(removal.snapshots.begin(), removal.snapshots.end());
+  std::map<BranchId, BranchRecord> changed;
+  for (const BranchId id : removal.branches) {
+    const Branch& branch = *map_.find(id);
+    for (const auto& [generation, snapshot] : branch.snapshots) {
+      snapshots.insert({.branch = id, .generation = generation});
+    }
+    changed[id] = branch.record;
+    changed[id].dead = true;
+  }
+  std::vector<MapRecord> records;
+  for (const SnapshotKey& key : snapshots) {
+    records.emplace_back(EraseSnapshot{.branch = key.branch, .generation = key.generation});
+    changed.try_emplace(key.branch, map_.find(key.branch)->record);
+  }
+  for (auto& [id, record] : changed) {
+    record.sweeping = true;
+    records.emplace_back(std::move(record));
+  }
   co_return co_await commit(std::move(records), std::move(extra));
 }
 
@@ -364,32 +399,36 @@ Task<Error> Pool::shrink_locked(BranchId id, std::uint64_t byte_count, metadata:
   if (attached == volumes_.end()) own = attach(id);
   PoolVolume* const volume = own != nullptr ? own.get() : attached->second;
   const std::uint32_t block = options_.block_bytes;
-  Request unmap{.operation = Operation::kUnmap,
-                .extent = {.first = byte_count / block, .block_count = (now - byte_count) / block}};
+  const Extent tail{.first = byte_count / block, .block_count = (now - byte_count) / block};
   // No rate limit of a host holds up what the administrator wants.
-  const Completion unmapped = co_await volume->perform(std::move(unmap));
+  const Completion unmapped =
+      co_await volume->perform({.operation = Operation::kUnmap, .extent = tail});
   if (unmapped.error != Error::kNone) co_return unmapped.error;
-  BranchRecord record = branch->record;
-  record.byte_count = byte_count;
-  const auto pages =
-      static_cast<PageNumber>((byte_count + map_.page_bytes() - 1) / map_.page_bytes());
   branch->door.close();
   co_await branch->door.wait_until_empty();
-  const Error error = co_await cut_off(branch, std::move(record), pages, std::move(extra));
+  // What hosts have written there since.
+  const Request again{.operation = Operation::kUnmap, .extent = tail};
+  Error error = co_await volume->deallocate_inside(&again);
+  BranchRecord record = branch->record;
+  record.byte_count = byte_count;
+  if (error == Error::kNone) {
+    error = co_await cut_off(branch, std::move(record), std::move(extra));
+  }
   branch->door.open();
   co_return error;
 }
 
-// The door is closed: only what was written after the unmapping, if anything, has data again.
-Task<Error> Pool::cut_off(Branch* branch, BranchRecord record, PageNumber pages,
-                          metadata::Batch extra) {
+// The door is closed: behind the new end nothing has data.
+Task<Error> Pool::cut_off(Branch* branch, BranchRecord record, metadata::Batch extra) {
   std::vector<PlacePages> places;
   const PageNumber end = map_.page_count_of(*branch);
-  for (PageNumber page = branch->pages.next(pages, end); page < end;
+  const auto first =
+      static_cast<PageNumber>((record.byte_count + map_.page_bytes() - 1) / map_.page_bytes());
+  for (PageNumber page = branch->pages.next(first, end); page < end;
        page = branch->pages.next(page + 1, end)) {
     auto chunks = co_await map_.chunk_map({.branch = branch->id(), .page = page});
     if (!chunks.has_value()) co_return chunks.error();
-    if ((*chunks)->data_count() > 0) co_return Error::kNotReady;
+    assert((*chunks)->data_count() == 0);
     // What it is without data it stays: zeros do not become the parent's.
     if (branch->pages.at(page).place().none()) continue;
     if (!places.empty() && places.back().page + places.back().count == page) {

@@ -172,8 +172,17 @@ class Pool {
   Task<Result<BranchId>> create(BranchOptions options, metadata::Batch extra);
   // Gone at once; its pages are given back by sweeping. Its volume is detached.
   Task<Error> remove(BranchId branch, metadata::Batch extra);
+  // What goes at once: branches with their snapshots, and single snapshots of any branches.
+  struct Removal {
+    std::vector<BranchId> branches;
+    std::vector<SnapshotKey> snapshots;
+  };
+  // Of so many branches and snapshots at most.
+  static constexpr std::size_t kMostRemoved = 4096;
+  Task<Error> remove_all(Removal removal, metadata::Batch extra);
   Task<Error> expand(BranchId branch, std::uint64_t byte_count, metadata::Batch extra);
-  // What lies behind the new end is lost.
+  // What lies behind the new end is lost, also when that fails on the way. Whoever writes there
+  // meanwhile is late.
   Task<Error> shrink(BranchId branch, std::uint64_t byte_count, metadata::Batch extra);
   Task<Error> set_limits(BranchId branch, std::uint64_t page_limit, std::uint64_t page_warning,
                          metadata::Batch extra);
@@ -294,14 +303,15 @@ class Pool {
   Task<Error> commit(std::vector<MapRecord> records, metadata::Batch extra);
   Task<Error> put_store_locked(StoreConfig store, metadata::Batch extra);
   Task<Result<BranchId>> create_locked(BranchOptions options, metadata::Batch extra);
-  Task<Error> remove_locked(BranchId branch, metadata::Batch extra);
+  Task<Error> remove_locked(Removal removal, metadata::Batch extra);
+  // Why it cannot be removed now, or kNone.
+  Error hindrance(const Removal& removal) const;
   Task<Error> expand_locked(BranchId branch, std::uint64_t byte_count, metadata::Batch extra);
   Task<Error> shrink_locked(BranchId branch, std::uint64_t byte_count, metadata::Batch extra);
-  Task<Error> cut_off(Branch* branch, BranchRecord record, PageNumber pages, metadata::Batch extra);
+  Task<Error> cut_off(Branch* branch, BranchRecord record, metadata::Batch extra);
   Task<Result<std::vector<Generation>>> snapshot_locked(std::vector<SnapshotOrder> orders,
                                                         metadata::Batch extra);
   Task<Error> settle(const std::vector<Branch*>* branches);
-  Task<Error> remove_snapshot_locked(SnapshotKey snapshot, metadata::Batch extra);
   Task<Result<BranchId>> clone_locked(SnapshotKey of, BranchOptions options, metadata::Batch extra);
   Task<Result<BranchId>> restore_locked(PoolVolume* volume, SnapshotKey to, metadata::Batch extra);
   Branch* find_live(BranchId branch) const;

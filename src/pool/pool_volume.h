@@ -102,6 +102,8 @@ class PoolVolume final : public BlockDevice {
   void note_written(const ChunkRange& range);
   // pool_volume_unmap.cc
   Task<Completion> deallocate(Request request);
+  // Inside the doors, or when they are closed.
+  Task<Error> deallocate_inside(const Request* request);
   Task<Error> deallocate_piece(const Request* request, Piece piece);
   Task<Error> deallocate_chunks(const Request* request, ChunkRange range);
   Task<Error> write_zeros(const Request* request, Piece piece);

@@ -21,15 +21,20 @@ Task<Completion> PoolVolume::deallocate(Request request) {
   const DoorHold inside(writes);
   // It may have become smaller while the request waited.
   if (behind_the_end(request.extent)) co_return Completion{.error = Error::kOutOfRange};
+  const Error error = co_await deallocate_inside(&request);
+  co_return Completion{.error = error, .modelled_end = request.modelled_arrival};
+}
+
+Task<Error> PoolVolume::deallocate_inside(const Request* request) {
   const std::uint64_t block = pool_.options().block_bytes;
-  const std::uint64_t end = request.extent.end() * block;
+  const std::uint64_t end = request->extent.end() * block;
   Piece piece;
-  for (std::uint64_t at = request.extent.first * block; at < end; at += piece.byte_count) {
+  for (std::uint64_t at = request->extent.first * block; at < end; at += piece.byte_count) {
     piece = first_piece(at, end);
-    const Error error = co_await deallocate_piece(&request, piece);
-    if (error != Error::kNone) co_return Completion{.error = error};
+    const Error error = co_await deallocate_piece(request, piece);
+    if (error != Error::kNone) co_return error;
   }
-  co_return Completion{.modelled_end = request.modelled_arrival};
+  co_return Error::kNone;
 }
 
 bool PoolVolume::reads_as_zeros(PageNumber page) const {

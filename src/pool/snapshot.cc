@@ -65,30 +65,6 @@ Task<Error> Pool::settle(const std::vector<Branch*>* branches) {
   co_return flushed.error;
 }
 
-Task<Error> Pool::remove_snapshot(SnapshotKey snapshot, metadata::Batch extra) {
-  co_await directory_.lock();
-  const Error error = co_await remove_snapshot_locked(snapshot, std::move(extra));
-  directory_.unlock();
-  co_return error;
-}
-
-Task<Error> Pool::remove_snapshot_locked(SnapshotKey snapshot, metadata::Batch extra) {
-  const Branch* const branch = map_.find(snapshot.branch);
-  if (branch == nullptr || !branch->snapshots.contains(snapshot.generation)) {
-    co_return Error::kNotFound;
-  }
-  const bool shown = std::ranges::any_of(snapshot_volumes_, [&](const PoolVolume* volume) {
-    return &volume->branch() == branch && volume->generation() == snapshot.generation;
-  });
-  if (shown) co_return Error::kNotReady;
-  BranchRecord record = branch->record;
-  record.sweeping = true;
-  co_return co_await commit(
-      {EraseSnapshot{.branch = snapshot.branch, .generation = snapshot.generation},
-       std::move(record)},
-      std::move(extra));
-}
-
 Task<Result<BranchId>> Pool::clone(SnapshotKey of, BranchOptions options, metadata::Batch extra) {
   co_await directory_.lock();
   const auto made = co_await clone_locked(of, std::move(options), std::move(extra));
