@@ -427,8 +427,7 @@ Task<RunningGroup::Outcome> RunningGroup::open_volume(VolumeRecord record, std::
       co_return std::unexpected(fmt::format("{}: {}", where, volume.error().reason));
     }
     spdlog::warn("{}: not served: {}", where, volume.error().reason);
-    volumes_.emplace(name, Volume::without_device(std::move(record), configuration_.state,
-                                                  next_home(), std::move(volume.error())));
+    volumes_.emplace(name, without_device(std::move(record), std::move(volume.error())));
     co_return Outcome{};
   }
   volumes_.emplace(name, *volume);
@@ -461,7 +460,7 @@ RunningGroup::Outcome RunningGroup::attach(const std::shared_ptr<Volume>& volume
 Task<RunningGroup::Outcome> RunningGroup::register_targets() {
   for (const auto& [name, target] : targets_) {
     for (const auto& [lun, volume] : target->units) {
-      if (!volume->has_device()) continue;
+      if (!volume->has_unit()) continue;
       const Error error = co_await target->router->add(lun, &volume->unit());
       if (error != Error::kNone) {
         co_return std::unexpected(fmt::format("target {}: LUN {}: {}", name, lun, describe(error)));

@@ -15,6 +15,12 @@ namespace sandbay::group {
 
 namespace {
 
+// Snapshots that go in one commit with their volume; each is two changes of the map at most.
+constexpr std::size_t kMostDeletedAtOnce = (pool::Pool::kMostRemoved - 1) / 2;
+
+constexpr std::string_view kDoesNotEnd =
+    "something in it does not end; restart the daemon, and delete it then";
+
 // Pages that a percentage of a volume's size is.
 std::uint64_t pages_of(const ServedPool& pool, const VolumeSpecification& s,
                        std::uint32_t percent) {
@@ -170,15 +176,15 @@ Task<Volume::Opened> RunningGroup::make_on_pool(VolumeRecord record,
 }
 
 Volume::Opened RunningGroup::open_on_pool(VolumeRecord record) {
+  auto ground = ground_on_pool(record);
+  if (!ground) return std::unexpected(std::move(ground.error()));
+  return Volume::open_on_pool(std::move(record), std::move(*ground));
+}
+
+std::expected<PoolGround, OpenFailure> RunningGroup::ground_on_pool(const VolumeRecord& record) {
   const ServedPool* const pool = record.pool ? pools_->find(*record.pool) : nullptr;
-  if (pool == nullptr) {
-    return std::unexpected(
-        OpenFailure{.reason = fmt::format("pool \"{}\" is not there", record.specification.pool),
-                    .health = Health::kMissing});
-  }
-  if (pool->pool() == nullptr) {
-    return std::unexpected(OpenFailure{
-        .reason = fmt::format("pool \"{}\" is not open: {}", pool->name(), pool->failure())});
+  if (pool == nullptr || pool->pool() == nullptr) {
+    return std::unexpected(absence_of(pool, record.specification.pool));
   }
   const pool::BranchId branch = pool->branch_of(record.uuid);
   auto attached = pool->pool()->attach(branch);
@@ -189,7 +195,7 @@ Volume::Opened RunningGroup::open_on_pool(VolumeRecord record) {
     return std::unexpected(OpenFailure{
         .reason = fmt::format("the map of pool \"{}\" does not have it", pool->name())});
   }
-  return Volume::open_on_pool(std::move(record), ground_of(std::move(attached)));
+  return ground_of(std::move(attached));
 }
 
 PoolGround RunningGroup::ground_of(std::unique_ptr<pool::PoolVolume> volume) const {
@@ -201,46 +207,102 @@ PoolGround RunningGroup::ground_of(std::unique_ptr<pool::PoolVolume> volume) con
 
 // Changing ----------------------------------------------------------------------------------------
 
+std::optional<Refusal> RunningGroup::refusal_to_resize(const Volume& volume,
+                                                       std::uint64_t byte_count, bool force) const {
+  const VolumeSpecification& s = volume.record().specification;
+  const auto conflict = [&](std::string why) {
+    return Refusal{.code = Refusal::Code::kConflict,
+                   .message = fmt::format("volume \"{}\"{}", s.name, why)};
+  };
+  if (byte_count < s.size_bytes && !force) {
+    return conflict(
+        fmt::format(" has {}; what lies behind {} would be lost: force it, or give a larger size",
+                    format_size(s.size_bytes), format_size(byte_count)));
+  }
+  if (byte_count < s.size_bytes && !volume.pool_volume()->serves()) {
+    return conflict(" has pages on a member that is away; shrink it when that is back");
+  }
+  if (byte_count < s.size_bytes || s.thin) return std::nullopt;
+  const ServedPool& pool = *pools_->find(known(volume.record().pool));
+  const std::uint64_t added =
+      (pool.pages_for(byte_count) - pool.pages_for(s.size_bytes)) * pool.record().page_bytes;
+  const std::string lack = shortage(pool, s, added);
+  if (lack.empty()) return std::nullopt;
+  return conflict(": " + lack);
+}
+
 Task<Answer<void>> RunningGroup::resize_on_pool(std::shared_ptr<Volume> volume,
                                                 std::uint64_t byte_count, bool force) {
-  VolumeRecord record = volume->record();
-  const std::uint64_t before = record.specification.size_bytes;
+  if (auto refusal = refusal_to_resize(*volume, byte_count, force)) {
+    co_return std::unexpected(std::move(*refusal));
+  }
   const std::string name = volume->name();
-  record.specification.size_bytes = byte_count;
-  const ServedPool* const pool = pools_->find(known(record.pool));
-  if (byte_count < before && !force) {
-    co_return refuse(
-        Refusal::Code::kConflict,
-        fmt::format("volume \"{}\" has {}; what lies behind {} would be lost: force it, "
-                    "or give a larger size",
-                    name, format_size(before), format_size(byte_count)));
-  }
-  if (byte_count > before && !record.specification.thin) {
-    const std::uint64_t added =
-        (pool->pages_for(byte_count) - pool->pages_for(before)) * pool->record().page_bytes;
-    const std::string lack = shortage(*pool, record.specification, added);
-    if (!lack.empty()) {
-      co_return refuse(Refusal::Code::kConflict, fmt::format("volume \"{}\": {}", name, lack));
-    }
-  }
-  const pool::BranchId branch = pool->branch_of(record.uuid);
-  metadata::Batch batch;
-  batch.put(volume_key(record.uuid), encode(record));
-  Error error = Error::kNone;
+  const std::uint64_t before = volume->record().specification.size_bytes;
+  Answer<void> resized;
   if (byte_count > before) {
-    error = co_await pool->pool()->expand(branch, byte_count, std::move(batch));
+    resized = co_await expand_on_pool(volume, byte_count);
   } else {
-    error = co_await pool->pool()->shrink(branch, byte_count, std::move(batch));
+    resized = co_await shrink_on_pool(volume, byte_count);
   }
-  if (error != Error::kNone) {
-    co_return refuse(Refusal::Code::kFailed,
-                     fmt::format("volume \"{}\" keeps its size: {}", name, unwritten(error)));
-  }
-  volume->record() = std::move(record);
+  if (!resized) co_return resized;
   (void)co_await volume->grow(byte_count);
   (void)co_await settle_limits(volume);
   spdlog::info("volume {}: had {}, has {}", name, format_size(before), format_size(byte_count));
   co_return Answer<void>{};
+}
+
+Task<Answer<void>> RunningGroup::expand_on_pool(std::shared_ptr<Volume> volume,
+                                                std::uint64_t byte_count) {
+  VolumeRecord record = volume->record();
+  record.specification.size_bytes = byte_count;
+  record.shrink_to = 0;
+  const ServedPool* const pool = pools_->find(known(record.pool));
+  metadata::Batch batch;
+  batch.put(volume_key(record.uuid), encode(record));
+  const Error error =
+      co_await pool->pool()->expand(pool->branch_of(record.uuid), byte_count, std::move(batch));
+  if (error != Error::kNone) {
+    co_return refuse(Refusal::Code::kFailed, fmt::format("volume \"{}\" keeps its size: {}",
+                                                         volume->name(), unwritten(error)));
+  }
+  volume->record() = std::move(record);
+  co_return Answer<void>{};
+}
+
+// Its end is unmapped in many steps, and it is shorter with the last one: what is noted before the
+// first sees to it that a start finishes them.
+Task<Answer<void>> RunningGroup::shrink_on_pool(std::shared_ptr<Volume> volume,
+                                                std::uint64_t byte_count) {
+  const auto failed = [&](std::string why) {
+    return refuse(Refusal::Code::kFailed,
+                  fmt::format("volume \"{}\" keeps its size: {}", volume->name(), why));
+  };
+  VolumeRecord record = volume->record();
+  record.shrink_to = byte_count;
+  const Error noted = co_await keep_change(volume, std::move(record));
+  if (noted != Error::kNone) co_return failed(unwritten(noted));
+  const Error error = co_await finish_shrinking(&volume->record());
+  if (error == Error::kNone) co_return Answer<void>{};
+  const std::string why = unwritten(error);
+  VolumeRecord as_before = volume->record();
+  as_before.shrink_to = 0;
+  const Error withdrawn = co_await keep_change(volume, std::move(as_before));
+  co_return failed(fmt::format("{}; {}", why,
+                               withdrawn == Error::kNone
+                                   ? "what lies behind the smaller one may be lost"
+                                   : "the next start goes on with it"));
+}
+
+Task<Error> RunningGroup::finish_shrinking(VolumeRecord* record) {
+  VolumeRecord smaller = *record;
+  const ServedPool* const pool = pools_->find(known(smaller.pool));
+  smaller.specification.size_bytes = std::exchange(smaller.shrink_to, 0);
+  metadata::Batch batch;
+  batch.put(volume_key(smaller.uuid), encode(smaller));
+  const Error error = co_await pool->pool()->shrink(
+      pool->branch_of(smaller.uuid), smaller.specification.size_bytes, std::move(batch));
+  if (error == Error::kNone) *record = std::move(smaller);
+  co_return error;
 }
 
 Task<Answer<void>> RunningGroup::change_limits(std::shared_ptr<Volume> volume,
@@ -312,16 +374,91 @@ Task<void> RunningGroup::put_back(VolumeRecord record, std::string why) {
   if (opened) {
     volume = std::move(*opened);
   } else {
-    volume = Volume::without_device(std::move(record), configuration_.state, Executor::current(),
-                                    std::move(opened.error()));
+    volume = without_device(std::move(record), std::move(opened.error()));
   }
   Target& target = *targets_.at(s.target);
   target.units[lun] = volume;
   volumes_[s.name] = volume;
-  if (volume->has_device()) (void)co_await target.router->add(lun, &volume->unit());
+  if (volume->has_unit()) (void)co_await target.router->add(lun, &volume->unit());
 }
 
-// First its device is let go of, then record and map go in one commit.
+// What of a volume's snapshots was online, to be there again if it stays.
+struct RunningGroup::Withdrawn {
+  struct Shown {
+    Uuid snapshot{};
+    TargetRecord target;
+    bool closed = true;
+  };
+  std::vector<Shown> snapshots;
+  bool volume_closed = true;
+  bool quiet = true;  // All of them are closed.
+};
+
+// Its device and those of its snapshots are let go of.
+Task<RunningGroup::Withdrawn> RunningGroup::withdraw_all(std::shared_ptr<Volume> volume) {
+  Withdrawn withdrawn;
+  for (const Snapshot* const one : snapshots_of(volume->uuid())) {
+    if (!one->record.online) continue;
+    const auto target = targets_.find(one->record.target);
+    Withdrawn::Shown shown{
+        .snapshot = one->record.uuid,
+        .target = target == targets_.end() ? TargetRecord{} : target->second->record};
+    withdrawn.snapshots.push_back(std::move(shown));
+  }
+  for (Withdrawn::Shown& one : withdrawn.snapshots) {
+    one.closed = co_await withdraw(one.snapshot, snapshots_.at(one.snapshot).record.target);
+    withdrawn.quiet = withdrawn.quiet && one.closed;
+  }
+  const VolumeSpecification& s = volume->record().specification;
+  co_await targets_.at(s.target)->router->remove(s.lun.value_or(0));
+  const Error closed = co_await volume->close(Executor::current().now() + kClosePatience);
+  withdrawn.volume_closed = closed != Error::kTimedOut;
+  withdrawn.quiet = withdrawn.quiet && withdrawn.volume_closed;
+  pools_quiet_ = pools_quiet_ && withdrawn.quiet;
+  co_return withdrawn;
+}
+
+// A volume that was to be deleted, and stays with its snapshots. `why`: they are not served.
+Task<void> RunningGroup::put_back_all(VolumeRecord record, Withdrawn withdrawn, std::string why) {
+  co_await put_back(std::move(record), withdrawn.volume_closed ? why : std::string(kDoesNotEnd));
+  for (Withdrawn::Shown& one : withdrawn.snapshots) {
+    co_await put_back(one.snapshot, std::move(one.target),
+                      one.closed ? why : std::string(kDoesNotEnd));
+  }
+  tell_places();
+}
+
+// Everything that the metadata have of a volume, its snapshots and its schedules.
+metadata::Batch RunningGroup::forgetting(const VolumeRecord& record) {
+  metadata::Batch batch;
+  const VolumeSpecification& s = record.specification;
+  const Target& target = *targets_.at(s.target);
+  batch.erase(volume_key(record.uuid));
+  if (!target.declared && target.units.size() <= 1) batch.erase(target_key(s.target));
+  for (const Snapshot* const one : snapshots_of(record.uuid)) {
+    batch.erase(snapshot_key(one->record.uuid));
+    if (one->record.online) batch.erase(target_key(one->record.target));
+  }
+  for (const auto& [uuid, schedule] : schedules_) {
+    if (schedule.volume == record.uuid) batch.erase(schedule_key(uuid));
+  }
+  return batch;
+}
+
+void RunningGroup::forget(const VolumeRecord& record, ServedPool* pool) {
+  for (const Snapshot* const one : snapshots_of(record.uuid)) {
+    const Uuid uuid = one->record.uuid;
+    if (pool != nullptr) pool->forget_branch(uuid);
+    if (pool != nullptr) pool->forget_snapshot(uuid);
+    snapshots_.erase(uuid);
+  }
+  std::erase_if(schedules_, [&](const auto& entry) { return entry.second.volume == record.uuid; });
+  if (pool != nullptr) pool->forget_branch(record.uuid);
+  volumes_.erase(record.specification.name);
+}
+
+// First the devices are let go of; then the records of the volume, of its snapshots and schedules,
+// and what the map has of them go in one commit.
 Task<Answer<void>> RunningGroup::remove_from_pool(std::shared_ptr<Volume> volume) {
   const VolumeRecord record = volume->record();
   const VolumeSpecification& s = record.specification;
@@ -331,47 +468,43 @@ Task<Answer<void>> RunningGroup::remove_from_pool(std::shared_ptr<Volume> volume
         Refusal::Code::kConflict,
         fmt::format("volume \"{}\": pool \"{}\" is not open: {}", s.name, s.pool, pool->failure()));
   }
-  Target& target = *targets_.at(s.target);
-  const std::uint32_t lun = s.lun.value_or(0);  // Its record always has one.
-  const bool last = !target.declared && target.units.size() <= 1;
-  co_await target.router->remove(lun);
-  const Error closed = co_await volume->close(Executor::current().now() + kClosePatience);
-  if (closed == Error::kTimedOut) {
-    pools_quiet_ = false;
-    const std::string why = "something in it does not end; restart the daemon, and delete it then";
-    co_await put_back(record, why);
+  // So many at once that they fit into a commit; the oldest go first.
+  for (auto all = snapshots_of(record.uuid); all.size() > kMostDeletedAtOnce;
+       all = snapshots_of(record.uuid)) {
+    const auto dropped = co_await drop_snapshot(all.front()->record.uuid);
+    if (!dropped) co_return dropped;
+  }
+  Withdrawn withdrawn = co_await withdraw_all(volume);
+  if (!withdrawn.quiet) {
+    co_await put_back_all(record, std::move(withdrawn), "");
     co_return refuse(Refusal::Code::kFailed,
-                     fmt::format("volume \"{}\" cannot be deleted: {}", s.name, why));
+                     fmt::format("volume \"{}\" cannot be deleted: {}", s.name, kDoesNotEnd));
   }
-  metadata::Batch batch;
-  batch.erase(volume_key(record.uuid));
-  if (last) batch.erase(target_key(s.target));
-  const pool::BranchId branch = pool != nullptr ? pool->branch_of(record.uuid) : 0;
-  Error removed = Error::kNone;
-  if (branch != 0) {
-    removed = co_await pool->pool()->remove(branch, std::move(batch));
-  } else {
-    removed = co_await store_.commit(std::move(batch));
-  }
+  const Error removed = co_await commit_removal(record, pool);
   if (removed != Error::kNone) {
     const std::string why =
         store_.in_doubt() ? "whether it is deleted shows when the metadata can be written; delete "
                             "it again, or restart the daemon"
                           : "";
-    co_await put_back(record, why);
+    co_await put_back_all(record, std::move(withdrawn), why);
     co_return refuse(Refusal::Code::kFailed,
                      fmt::format("volume \"{}\" stays: {}", s.name, unwritten(removed)));
   }
-  if (branch != 0) pool->forget_branch(record.uuid);
-  volumes_.erase(s.name);
-  if (last) {
-    co_await server_->remove_target(s.target);
-    co_await target.router->close();
-    targets_.erase(s.target);
-  } else {
-    target.units.erase(lun);
-  }
+  forget(record, pool);
+  Target& target = *targets_.at(s.target);
+  target.units.erase(s.lun.value_or(0));
+  if (target.declared || !target.units.empty()) co_return Answer<void>{};
+  co_await server_->remove_target(s.target);
+  co_await target.router->close();
+  targets_.erase(s.target);
   co_return Answer<void>{};
+}
+
+Task<Error> RunningGroup::commit_removal(VolumeRecord record, const ServedPool* pool) {
+  std::vector<Uuid> uuids{record.uuid};
+  for (const Snapshot* const one : snapshots_of(record.uuid)) uuids.push_back(one->record.uuid);
+  const Error error = co_await remove_from_map(pool, std::move(uuids), forgetting(record));
+  co_return error;
 }
 
 void RunningGroup::add_pool_part(const Volume& volume, VolumeInfo& info) const {

@@ -13,6 +13,8 @@ namespace sandbay::group {
 namespace {
 
 constexpr Duration kLookAtPools = std::chrono::seconds(1);
+// Between two attempts to open pools that cannot be.
+constexpr Duration kOpenAgain = std::chrono::seconds(10);
 
 }  // namespace
 
@@ -71,10 +73,26 @@ Task<void> Pools::add(PoolRecord record) {
   pool->on_vacated = [this] { wake_.notify_all(); };
   ServedPool* const added = pool.get();
   pools_.push_back(std::move(pool));
-  co_await added->open(members_.first().nvram());
+  co_await open(added);
+}
+
+Task<void> Pools::open(ServedPool* pool) {
+  co_await pool->open(members_.first().nvram());
   set_devices();
   // It would find no room while the sets are not there yet.
-  if (added->housekeeper() != nullptr) added->housekeeper()->start();
+  if (pool->housekeeper() != nullptr) pool->housekeeper()->start();
+  look_again_ = home_.now() + kOpenAgain;
+}
+
+// What kept a pool from being opened may have passed: metadata that could not be read, say.
+Task<void> Pools::open_again() {
+  if (home_.now() < look_again_) co_return;
+  co_await taking_.lock();
+  for (const auto& pool : pools_) {
+    if (pool->pool() == nullptr && !stopping_) co_await open(pool.get());
+  }
+  look_again_ = home_.now() + kOpenAgain;
+  taking_.unlock();
 }
 
 // The record first: a map without one is nobody's.
@@ -112,9 +130,7 @@ Task<Pools::Outcome> Pools::remove(ServedPool* pool) {
   if (pool->pool() != nullptr) (void)co_await pool->close(true, kNever);
   const Error error = co_await store_.commit(std::move(batch));
   if (error != Error::kNone) {
-    co_await pool->open(members_.first().nvram());
-    set_devices();
-    if (pool->housekeeper() != nullptr) pool->housekeeper()->start();
+    co_await open(pool);
     taking_.unlock();
     co_return std::unexpected(fmt::format("the metadata cannot be written: {}", describe(error)));
   }
@@ -214,6 +230,7 @@ Task<void> Pools::watch() {
     co_await wake_.wait_until(home_.now() + kLookAtPools);
     co_await home_.yield();
     if (stopping_) co_return;
+    co_await open_again();
     set_devices();
     co_await take_sets();
     co_await see_off_members();

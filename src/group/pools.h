@@ -76,6 +76,8 @@ class Pools {
 
  private:
   Task<void> add(PoolRecord record);
+  Task<void> open(ServedPool* pool);
+  Task<void> open_again();
   Task<void> take_sets();
   Task<void> take_set(Member* member, MemberSet set);
   Task<void> see_off_members();
@@ -91,6 +93,7 @@ class Pools {
   std::vector<std::unique_ptr<ServedPool>> pools_;
   std::map<Uuid, std::string> outside_;  // Sets that are not taken in, and why.
   Mutex taking_;
+  TimePoint look_again_{};  // At pools that could not be opened.
   Condition wake_;
   bool stopping_ = false;
   Gate gate_;

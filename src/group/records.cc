@@ -129,6 +129,7 @@ std::string encode(const VolumeRecord& record) {
   }
   if (!record.online) value["online"] = false;
   if (record.full_copy) value["full_copy"] = true;
+  if (record.shrink_to != 0) value["shrink_to"] = record.shrink_to;
   if (!record.origin.empty()) value["origin"] = record.origin;
   if (record.pool) {
     value["pool"] = s.pool;
@@ -288,6 +289,10 @@ std::expected<VolumeRecord, std::string> decode_volume(std::string_view text) {
     }
     record.online = value.value("online", true);
     record.full_copy = value.value("full_copy", false);
+    record.shrink_to = value.value("shrink_to", std::uint64_t{0});
+    if (record.shrink_to % s.block_bytes != 0 || record.shrink_to > s.size_bytes) {
+      throw std::out_of_range("it is to shrink to what is no size of it");
+    }
     record.origin = value.value("origin", "");
     if (s.backing == Backing::kPool) read_pool_part(value, record);
     const auto error = check_specification(s);

@@ -1,7 +1,8 @@
 // Records: how the group's provisioning stands in the metadata store. Values are JSON objects.
 //
 //   group              {"format":1,"uuid":…,"name":…}
-//   volume/UUID        what a volume is: name, backing, size, target, LUN …
+//   volume/UUID        what a volume is: name, backing, size, target, LUN …; the smaller size that
+//                      it is about to have
 //   target/NAME        what was added to a target at run time: access records, with their secrets
 //   raid/UUID          what a RAID set is, and its newest event; see raid/assembly.h
 //   used/UUID          the block of that set behind which it is known to read as zeros, since no
@@ -89,6 +90,9 @@ struct VolumeRecord {
   bool online = true;
   std::string origin;      // Of a clone: the UUID of what it began as, a snapshot or a volume.
   bool full_copy = false;  // Of a clone on a pool: everything is copied, until it needs no parent.
+  // On a pool: bytes that it will have, 0: as many as it has. Whoever finds that at a start ends
+  // it: what lies behind may be lost already.
+  std::uint64_t shrink_to = 0;
   // Not kept; of one that is about to be made.
   bool open_block_bytes = false;  // The pool's blocks count, whatever stands above.
   std::optional<CloneSource> source;

@@ -1,7 +1,8 @@
 // RunningGroup: the one implementation of Group. Its functions stand in several files: assembly.cc
 // (start and shutdown), views.cc (what it tells), volume_operations.cc, target_operations.cc,
 // hardware_operations.cc, cache_operations.cc, pool_operations.cc, pool_volumes.cc,
-// snapshot_operations.cc and others (what it changes), portals.cc (how initiators get to it).
+// snapshot_operations.cc and others (what it changes), returning_volumes.cc, portals.cc (how
+// initiators get to it).
 //
 // Everything here lives on executor 0. What changes something holds `changing_` from its first
 // check to its end, so that a check stays true across awaits.
@@ -283,11 +284,16 @@ class RunningGroup final : public Group {
   Task<Answer<SnapshotInfo>> online_now(SnapshotName name, bool writable);
   Task<Answer<SnapshotInfo>> offline_now(SnapshotName name, bool force);
   Task<Answer<void>> take_offline(Uuid uuid);
+  Task<bool> withdraw(Uuid uuid, std::string target);
+  Task<void> put_back(Uuid uuid, TargetRecord target, std::string why);
+  Task<Error> remove_from_map(const ServedPool* pool, std::vector<Uuid> uuids,
+                              metadata::Batch batch);
   Task<Answer<CreatedVolume>> repeat_clone(std::shared_ptr<Volume> there, std::string origin,
                                            bool full_copy);
   Task<Answer<CreatedVolume>> clone_now(SnapshotName name, std::string clone, bool full_copy);
   VolumeRecord shown_as(const SnapshotRecord& record) const;
   Volume::Opened open_snapshot(const SnapshotRecord& record);
+  std::expected<PoolGround, OpenFailure> ground_of_snapshot(const SnapshotRecord& record);
   Task<Outcome> open_snapshots();
   bool has_sessions(const std::string& target, const std::map<std::string, std::uint32_t>& counts);
 
@@ -301,15 +307,36 @@ class RunningGroup final : public Group {
                        std::uint64_t added_bytes) const;
   Task<Volume::Opened> make_on_pool(VolumeRecord record, std::optional<TargetRecord> target);
   Volume::Opened open_on_pool(VolumeRecord record);
+  std::expected<PoolGround, OpenFailure> ground_on_pool(const VolumeRecord& record);
+  std::optional<Refusal> refusal_to_resize(const Volume& volume, std::uint64_t byte_count,
+                                           bool force) const;
   Task<Answer<void>> resize_on_pool(std::shared_ptr<Volume> volume, std::uint64_t byte_count,
                                     bool force);
+  Task<Answer<void>> expand_on_pool(std::shared_ptr<Volume> volume, std::uint64_t byte_count);
+  Task<Answer<void>> shrink_on_pool(std::shared_ptr<Volume> volume, std::uint64_t byte_count);
+  // As its record intends it.
+  Task<Error> finish_shrinking(VolumeRecord* record);
   Task<Answer<void>> remove_from_pool(std::shared_ptr<Volume> volume);
   Task<void> put_back(VolumeRecord record, std::string why);
+  struct Withdrawn;
+  Task<Withdrawn> withdraw_all(std::shared_ptr<Volume> volume);
+  Task<void> put_back_all(VolumeRecord record, Withdrawn withdrawn, std::string why);
+  metadata::Batch forgetting(const VolumeRecord& record);
+  void forget(const VolumeRecord& record, ServedPool* pool);
+  Task<Error> commit_removal(VolumeRecord record, const ServedPool* pool);
   Task<Answer<void>> change_limits(std::shared_ptr<Volume> volume,
                                    const ChangeVolumeRequest* request);
   // Of space, as the volume's size and record have them now.
   Task<Error> settle_limits(std::shared_ptr<Volume> volume);
   void add_pool_part(const Volume& volume, VolumeInfo& info) const;
+
+  // returning_volumes.cc
+  static OpenFailure absence_of(const ServedPool* pool, const std::string& name);
+  std::shared_ptr<Volume> without_device(VolumeRecord record, OpenFailure failure);
+  Task<std::optional<OpenFailure>> finish_volume(VolumeRecord* record);
+  Task<Volume::Opened> reopen_on_pool(VolumeRecord record);
+  Task<void> look_for_volumes();
+  Task<Answer<void>> bring_back(Uuid uuid);
 
   // member_operations.cc
   MemberInfo info_of(const Member& member) const;

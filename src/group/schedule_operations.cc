@@ -147,6 +147,7 @@ Task<void> RunningGroup::run_schedules() {
   Executor& home = Executor::current();
   while (!stopping_.is_set()) {
     (void)co_await stopping_.wait_until(home.now() + kLookAtSchedules);
+    if (!stopping_.is_set()) co_await look_for_volumes();
     if (!stopping_.is_set()) co_await run_due();
     if (!stopping_.is_set()) co_await watch_reserves();
   }

@@ -41,10 +41,10 @@ Task<std::string> ServedPool::claim_region(nvram::Nvram* nvram) {
 
 Task<void> ServedPool::open(nvram::Nvram* nvram) {
   assert(pool_ == nullptr);
-  failure_.clear();
+  const std::string before = failure_;
   if (nvram != nullptr) {
     const std::string wrong = co_await claim_region(nvram);
-    if (!wrong.empty()) {
+    if (!wrong.empty() && before.empty()) {
       events_.add({.severity = Severity::kWarning,
                    .kind = "pool",
                    .text = fmt::format("pool {}: its map has no place in the NVRAM, and is kept in "
@@ -53,8 +53,12 @@ Task<void> ServedPool::open(nvram::Nvram* nvram) {
     }
   }
   failure_ = co_await open_map();
+  if (failure_.empty() && !before.empty()) {
+    events_.add({.kind = "pool", .text = fmt::format("pool {}: is open now", name())});
+  }
   if (failure_.empty()) co_return;
   region_.reset();
+  if (failure_ == before) co_return;
   events_.add({.severity = Severity::kError,
                .kind = "pool failed",
                .text = fmt::format("pool {}: cannot be opened: {}", name(), failure_)});
@@ -67,12 +71,11 @@ Task<std::string> ServedPool::open_map() {
   if (record_.block_bytes != 0) options.block_bytes = record_.block_bytes;
   auto opened = co_await pool::Pool::open(home_, store_, region_.get(), std::move(options), {});
   if (!opened.has_value()) co_return opened.error();
-  pool_ = std::move(*opened);
-  if (pool_->map().page_bytes() != record_.page_bytes) {
-    co_await pool_->stop();
-    pool_.reset();
+  if ((*opened)->map().page_bytes() != record_.page_bytes) {
+    co_await (*opened)->stop();
     co_return "its map has pages of another size than its record says";
   }
+  pool_ = std::move(*opened);
   pool_->observe([this](const pool::PoolEvent& event) { on_event(event); });
   learn_labels();
   housekeeper_ = std::make_unique<pool::Housekeeper>(*pool_, pool::HousekeepingOptions{});

@@ -1,8 +1,8 @@
 // ServedPool: a pool of the group: its record, its map's place in NVRAM, the sets that are its
 // stores, and where its volumes and snapshots are in the map.
 //
-// A pool that cannot be opened is there all the same, and says why: its volumes have no device, and
-// the next start tries again. Executor 0.
+// A pool that cannot be opened is there all the same, and says why: its volumes have no device
+// until open() has done it. Executor 0.
 #pragma once
 
 #include <functional>
@@ -31,7 +31,8 @@ class ServedPool {
   ServedPool(const ServedPool&) = delete;
   ServedPool& operator=(const ServedPool&) = delete;
 
-  // Opens the map, or makes it; failure() says why not. `nvram` may be null, and outlives close().
+  // Opens the map, or makes it; failure() says why not, and it may be tried again. `nvram` may be
+  // null, and outlives close().
   Task<void> open(nvram::Nvram* nvram);
   // `quiet`: none of its volumes has anything in flight. False: something has, or what goes on in
   // the background still waits for a set at the deadline; it stays until the process ends.

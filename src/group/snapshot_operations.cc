@@ -232,7 +232,26 @@ Task<Answer<void>> RunningGroup::delete_snapshot_now(SnapshotName name, bool for
   co_return dropped;
 }
 
-// Its own branch, if it took writes, goes first: without the record nobody would know of it.
+// What the map has of these volumes and snapshots, one's own branch if it took writes among it,
+// goes in one commit with their records.
+Task<Error> RunningGroup::remove_from_map(const ServedPool* pool, std::vector<Uuid> uuids,
+                                          metadata::Batch batch) {
+  pool::Pool::Removal removal;
+  for (const Uuid& uuid : uuids) {
+    const pool::BranchId branch = pool != nullptr ? pool->branch_of(uuid) : 0;
+    const auto key = pool != nullptr ? pool->snapshot_of(uuid) : std::nullopt;
+    if (branch != 0) removal.branches.push_back(branch);
+    if (key) removal.snapshots.push_back(*key);
+  }
+  Error error = Error::kNone;
+  if (removal.branches.empty() && removal.snapshots.empty()) {
+    error = co_await store_.commit(std::move(batch));
+  } else {
+    error = co_await pool->pool()->remove_all(std::move(removal), std::move(batch));
+  }
+  co_return error;
+}
+
 Task<Answer<void>> RunningGroup::drop_snapshot(Uuid uuid) {
   const SnapshotRecord record = snapshots_.at(uuid).record;
   const auto failed = [&](std::string why) {
@@ -245,22 +264,11 @@ Task<Answer<void>> RunningGroup::drop_snapshot(Uuid uuid) {
     const auto offline = co_await take_offline(uuid);
     if (!offline) co_return offline;
   }
-  const pool::BranchId own = pool != nullptr ? pool->branch_of(uuid) : 0;
-  if (own != 0) {
-    const Error error = co_await pool->pool()->remove(own, {});
-    if (error != Error::kNone) co_return failed(unwritten(error));
-    pool->forget_branch(uuid);
-  }
   metadata::Batch batch;
   batch.erase(snapshot_key(uuid));
-  const auto key = pool != nullptr ? pool->snapshot_of(uuid) : std::nullopt;
-  Error error = Error::kNone;
-  if (key) {
-    error = co_await pool->pool()->remove_snapshot(*key, std::move(batch));
-  } else {
-    error = co_await store_.commit(std::move(batch));
-  }
+  const Error error = co_await remove_from_map(pool, {uuid}, std::move(batch));
   if (error != Error::kNone) co_return failed(unwritten(error));
+  if (pool != nullptr) pool->forget_branch(uuid);
   if (pool != nullptr) pool->forget_snapshot(uuid);
   snapshots_.erase(uuid);
   co_return Answer<void>{};
@@ -294,6 +302,7 @@ Task<Answer<VolumeInfo>> RunningGroup::restore_now(SnapshotName name, bool force
   const std::uint64_t before = record.specification.size_bytes;
   const std::uint64_t bytes = source->snapshots.at(key->generation).byte_count;
   record.specification.size_bytes = bytes;
+  record.shrink_to = 0;
   metadata::Batch batch;
   batch.put(volume_key(record.uuid), encode(record));
   const auto restored =
@@ -346,17 +355,25 @@ VolumeRecord RunningGroup::shown_as(const SnapshotRecord& record) const {
 }
 
 Volume::Opened RunningGroup::open_snapshot(const SnapshotRecord& record) {
+  auto ground = ground_of_snapshot(record);
+  if (!ground) return std::unexpected(std::move(ground.error()));
+  return Volume::open_on_pool(shown_as(record), std::move(*ground));
+}
+
+std::expected<PoolGround, OpenFailure> RunningGroup::ground_of_snapshot(
+    const SnapshotRecord& record) {
   const ServedPool* const pool = pools_->find(record.pool);
-  const auto key = pool != nullptr ? pool->snapshot_of(record.uuid) : std::nullopt;
-  if (pool == nullptr || pool->pool() == nullptr || !key) {
-    return std::unexpected(OpenFailure{.reason = "its pool is not open, or does not have it"});
+  if (pool == nullptr || pool->pool() == nullptr) {
+    return std::unexpected(absence_of(pool, pool != nullptr ? pool->name() : ""));
   }
-  auto attached = record.writable ? pool->pool()->attach(pool->branch_of(record.uuid))
-                                  : pool->pool()->attach(key->branch, key->generation);
+  const auto key = pool->snapshot_of(record.uuid);
+  std::unique_ptr<pool::PoolVolume> attached;
+  if (key && record.writable) attached = pool->pool()->attach(pool->branch_of(record.uuid));
+  if (key && !record.writable) attached = pool->pool()->attach(key->branch, key->generation);
   if (attached == nullptr) {
     return std::unexpected(OpenFailure{.reason = "the map of its pool does not have it"});
   }
-  return Volume::open_on_pool(shown_as(record), ground_of(std::move(attached)));
+  return ground_of(std::move(attached));
 }
 
 // Those that were online when the daemon ended.
@@ -368,8 +385,7 @@ Task<RunningGroup::Outcome> RunningGroup::open_snapshots() {
       snapshot.volume = std::move(*opened);
     } else {
       spdlog::warn("snapshot {}: not served: {}", snapshot.record.name, opened.error().reason);
-      snapshot.volume = Volume::without_device(shown_as(snapshot.record), configuration_.state,
-                                               Executor::current(), std::move(opened.error()));
+      snapshot.volume = without_device(shown_as(snapshot.record), std::move(opened.error()));
     }
     auto attached = attach(snapshot.volume);
     if (!attached) co_return attached;
@@ -461,8 +477,14 @@ Task<Answer<void>> RunningGroup::take_offline(Uuid uuid) {
     co_return refuse(Refusal::Code::kFailed, fmt::format("snapshot \"{}\" stays online: {}",
                                                          record.name, unwritten(error)));
   }
-  Snapshot& snapshot = snapshots_.at(uuid);
-  snapshot.record = std::move(record);
+  snapshots_.at(uuid).record = std::move(record);
+  (void)co_await withdraw(uuid, target);
+  tell_places();
+  co_return Answer<void>{};
+}
+
+// False: something in it does not end.
+Task<bool> RunningGroup::withdraw(Uuid uuid, std::string target) {
   const auto found = targets_.find(target);
   if (found != targets_.end()) {
     if (found->second->units.contains(0)) co_await server_->remove_target(target);
@@ -470,13 +492,26 @@ Task<Answer<void>> RunningGroup::take_offline(Uuid uuid) {
     co_await found->second->router->close();
     targets_.erase(target);
   }
-  const std::shared_ptr<Volume> volume = std::move(snapshot.volume);
-  snapshot.volume = nullptr;
-  if (volume == nullptr) co_return Answer<void>{};
+  const std::shared_ptr<Volume> volume = std::exchange(snapshots_.at(uuid).volume, nullptr);
+  if (volume == nullptr) co_return true;
   const Error closed = co_await volume->close(Executor::current().now() + kClosePatience);
   if (closed == Error::kTimedOut) pools_quiet_ = false;
-  tell_places();
-  co_return Answer<void>{};
+  co_return closed != Error::kTimedOut;
+}
+
+// One that was withdrawn for what has not come to be. `why`: it is not served any more.
+Task<void> RunningGroup::put_back(Uuid uuid, TargetRecord target, std::string why) {
+  Snapshot& snapshot = snapshots_.at(uuid);
+  Volume::Opened opened = std::unexpected(OpenFailure{.reason = why});
+  if (why.empty()) opened = open_snapshot(snapshot.record);
+  if (opened) {
+    snapshot.volume = std::move(*opened);
+  } else {
+    snapshot.volume = without_device(shown_as(snapshot.record), std::move(opened.error()));
+  }
+  target_for(snapshot.record.target).record = std::move(target);
+  const Outcome served = co_await serve(snapshot.volume);
+  if (!served) spdlog::warn("snapshot {}: {}", snapshot.record.name, served.error());
 }
 
 Task<Answer<SnapshotInfo>> RunningGroup::offline_now(SnapshotName name, bool force) {

@@ -48,7 +48,7 @@ Task<RunningGroup::Outcome> RunningGroup::serve(std::shared_ptr<Volume> volume) 
   Target& target = target_for(s.target);
   const std::uint32_t lun = s.lun.value_or(0);  // Its record always has one.
   target.units.emplace(lun, volume);
-  if (!volume->has_device()) co_return Outcome{};
+  if (!volume->has_unit()) co_return Outcome{};
   const Error routed = co_await target.router->add(lun, &volume->unit());
   if (routed != Error::kNone) {
     co_return std::unexpected(fmt::format("LUN {}: {}", lun, describe(routed)));

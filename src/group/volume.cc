@@ -14,6 +14,7 @@
 #include "block/slice.h"
 #include "cache/cache.h"
 #include "cache/read_ahead.h"
+#include "group/pool_door.h"
 #include "group/set_door.h"
 #include "group/units.h"
 #include "group/volume_front.h"
@@ -105,12 +106,22 @@ std::filesystem::path path_of(const VolumeRecord& record, const std::filesystem:
 
 std::shared_ptr<Volume> Volume::without_device(VolumeRecord record,
                                                const std::filesystem::path& state, Executor& home,
-                                               OpenFailure failure) {
+                                               OpenFailure failure, cache::StreamBudget* streams) {
   std::shared_ptr<Volume> volume(new Volume);
   volume->record_ = std::move(record);
   volume->path_ = path_of(volume->record_, state);
   volume->home_ = &home;
   volume->failure_ = std::move(failure);
+  const VolumeSpecification& s = volume->record_.specification;
+  if (s.backing == Backing::kPool && s.block_bytes != 0) {
+    volume->door_ =
+        std::make_unique<PoolDoor>(home, Geometry{.block_bytes = s.block_bytes,
+                                                  .physical_block_bytes = s.physical_block_bytes,
+                                                  .block_count = s.size_bytes / s.block_bytes,
+                                                  .unmap = true,
+                                                  .unmap_zeroes = true});
+    volume->finish_opening(streams);
+  }
   return volume;
 }
 
@@ -129,6 +140,7 @@ void Volume::apply_rates() {
 void Volume::finish_opening(cache::StreamBudget* streams) {
   BlockDevice& below = storage_ != nullptr ? *storage_
                        : slice_ != nullptr ? static_cast<BlockDevice&>(*slice_)
+                       : door_ != nullptr  ? static_cast<BlockDevice&>(*door_)
                                            : static_cast<BlockDevice&>(*pool_volume_);
   front_ = std::make_unique<VolumeFront>(below, number_of(record_.uuid));
   front_->allow(record_.online, !record_.specification.read_only);
@@ -145,17 +157,32 @@ std::shared_ptr<Volume> Volume::open_on_pool(VolumeRecord record, PoolGround gro
   std::shared_ptr<Volume> volume(new Volume);
   volume->record_ = std::move(record);
   volume->home_ = &ground.volume->home();
-  volume->pool_volume_ = std::move(ground.volume);
-  const Geometry& geometry = volume->pool_volume_->geometry();
-  VolumeSpecification& s = volume->record_.specification;
+  cache::StreamBudget* const streams = ground.streams;
+  volume->stand_on(std::move(ground));
+  volume->finish_opening(streams);
+  return volume;
+}
+
+void Volume::stand_on(PoolGround ground) {
+  pool_volume_ = std::move(ground.volume);
+  const Geometry& geometry = pool_volume_->geometry();
+  VolumeSpecification& s = record_.specification;
   s.block_bytes = geometry.block_bytes;
   s.size_bytes = geometry.block_count * geometry.block_bytes;
-  volume->apply_rates();
-  for (cache::Cache* const cache : ground.caches) {
-    cache->set_mode(number_of(volume->uuid()), s.cache);
-  }
-  volume->finish_opening(ground.streams);
-  return volume;
+  apply_rates();
+  for (cache::Cache* const cache : ground.caches) cache->set_mode(number_of(uuid()), s.cache);
+}
+
+void Volume::come_back(VolumeRecord record, PoolGround ground) {
+  assert(failure_ && door_ != nullptr && unit_ != nullptr);
+  const std::uint64_t before = door_->geometry().block_count;
+  record_ = std::move(record);
+  stand_on(std::move(ground));
+  door_->lead_to(*pool_volume_);
+  failure_.reset();
+  if (door_->geometry().block_count == before) return;
+  if (read_ahead_ != nullptr) read_ahead_->grow();
+  unit_->capacity_changed();
 }
 
 Task<Volume::Opened> Volume::open(VolumeRecord record, std::filesystem::path state, Executor& home,
@@ -277,6 +304,7 @@ Volume::~Volume() {
   (void)unit_.release();
   (void)read_ahead_.release();
   (void)front_.release();
+  (void)door_.release();
   (void)pool_volume_.release();
   (void)slice_.release();
   (void)storage_.release();
@@ -315,10 +343,7 @@ Task<Error> Volume::grow_here(std::uint64_t byte_count) {
   co_return error;
 }
 
-Task<void> Volume::apply_access() {
-  if (failure_) co_return;
-  co_await invoke_on(*home_, apply_access_here());
-}
+Task<void> Volume::apply_access() { co_await invoke_on(*home_, apply_access_here()); }
 
 Task<void> Volume::apply_access_here() {
   if (unit_ == nullptr) co_return;
@@ -360,7 +385,6 @@ Task<void> Volume::flush(std::shared_ptr<Flush> state, BlockDevice* device) {
 }
 
 Task<Error> Volume::close(TimePoint deadline) {
-  if (failure_) co_return Error::kNone;
   const Error error = co_await invoke_on(*home_, close_here(deadline));
   co_return error;
 }
@@ -386,6 +410,7 @@ Task<Error> Volume::close_here(TimePoint deadline) {
   device_ = nullptr;
   read_ahead_.reset();
   front_.reset();
+  door_.reset();
   pool_volume_.reset();
   slice_.reset();
   storage_.reset();

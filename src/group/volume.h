@@ -35,6 +35,7 @@ class PoolVolume;
 
 namespace sandbay::group {
 
+class PoolDoor;
 class SetDoor;
 class VolumeFront;
 
@@ -55,10 +56,12 @@ struct OpenFailure {
   // The fault is not this volume's alone (another daemon serves the image, the metadata cannot be
   // written): the group does not start with it.
   bool stops_start = false;
+  bool comes_back = false;  // It is tried again while the group runs, and not only at a start.
 };
 
 // A volume without a device stands for one that could not be opened: it has its record and its
-// health, nothing leads to it, and it can be deleted. The next start tries again.
+// health, and it can be deleted. One on a pool has a unit all the same, which is not ready; to any
+// other nothing leads. The next start tries again.
 class Volume {
  public:
   enum class Opening : std::uint8_t {
@@ -76,7 +79,8 @@ class Volume {
   static std::shared_ptr<Volume> open_on_pool(VolumeRecord record, PoolGround ground);
   static std::shared_ptr<Volume> without_device(VolumeRecord record,
                                                 const std::filesystem::path& state, Executor& home,
-                                                OpenFailure failure);
+                                                OpenFailure failure,
+                                                cache::StreamBudget* streams = nullptr);
   ~Volume();
 
   const Uuid& uuid() const noexcept { return record_.uuid; }
@@ -89,7 +93,14 @@ class Volume {
   bool has_device() const noexcept { return !failure_.has_value(); }
   // What kept it from being opened; empty if it is open.
   std::string reason() const { return failure_ ? failure_->reason : std::string(); }
-  scsi::LogicalUnit& unit() noexcept { return *unit_; }  // With has_device().
+  // One on a pool that has no device: it is to be tried again; here it is, as the record is now; or
+  // why it is still not there. On its home.
+  bool comes_back() const noexcept { return failure_ && failure_->comes_back; }
+  void come_back(VolumeRecord record, PoolGround ground);
+  void stay_away(OpenFailure failure) { failure_ = std::move(failure); }
+  // False: no target leads to it.
+  bool has_unit() const noexcept { return unit_ != nullptr; }
+  scsi::LogicalUnit& unit() noexcept { return *unit_; }  // With has_unit().
 
   struct State {
     scsi::LogicalUnitCounters counters;
@@ -120,6 +131,7 @@ class Volume {
   static Task<Opened> open_here(VolumeRecord record, std::filesystem::path state, Executor* home,
                                 Opening opening, SetDoor* set);
   void stand_on(SetDoor& set, const Extent& extent);
+  void stand_on(PoolGround ground);
   // Puts front and unit on what lies below.
   void finish_opening(cache::StreamBudget* streams);
   Task<void> apply_access_here();
@@ -142,6 +154,7 @@ class Volume {
   MemoryDevice* memory_ = nullptr;                 // Likewise.
   std::unique_ptr<Slice> slice_;                   // The part of a RAID set that it is,
   std::unique_ptr<pool::PoolVolume> pool_volume_;  // The part of a pool that it is.
+  std::unique_ptr<PoolDoor> door_;                 // On that, if it was not there at first.
   std::unique_ptr<VolumeFront> front_;             // On all of these.
   std::unique_ptr<cache::ReadAhead> read_ahead_;   // What stands on that, if anything.
   std::unique_ptr<scsi::LogicalUnit> unit_;

@@ -536,14 +536,6 @@ Task<Answer<void>> RunningGroup::delete_now(std::string name, bool force) {
         fmt::format("volume \"{}\" has {} snapshot{}; delete {} first, or force it", name,
                     snapshots, snapshots == 1 ? "" : "s", snapshots == 1 ? "it" : "them"));
   }
-  // What is left of them after a crash finds no volume, and does nothing.
-  for (const auto& [key, schedule] : std::map(schedules_)) {
-    if (schedule.volume == uuid) (void)co_await delete_schedule_now(name, schedule.name);
-  }
-  for (const Snapshot* const snapshot : snapshots_of(uuid)) {
-    const auto dropped = co_await drop_snapshot(snapshot->record.uuid);
-    if (!dropped) co_return std::unexpected(dropped.error());
-  }
   const bool on_pool = volume->record().specification.backing == Backing::kPool;
   Answer<void> removed;
   if (on_pool) {

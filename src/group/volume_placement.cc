@@ -254,7 +254,10 @@ Task<bool> RunningGroup::leave_places() {
 }
 
 Task<Volume::Opened> RunningGroup::open_device(VolumeRecord record, Volume::Opening opening) {
-  if (record.specification.backing == Backing::kPool) co_return open_on_pool(std::move(record));
+  if (record.specification.backing == Backing::kPool) {
+    auto volume = co_await reopen_on_pool(std::move(record));
+    co_return volume;
+  }
   if (record.specification.backing != Backing::kRaid) {
     auto volume =
         co_await Volume::open(std::move(record), configuration_.state, next_home(), opening);

@@ -1,0 +1,103 @@
+// A metadata store whose commits fail from a chosen one on, and a group that runs on it.
+#pragma once
+
+#include <fmt/format.h>
+
+#include <catch2/catch.hpp>
+#include <filesystem>
+#include <functional>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "group/group.h"
+#include "group/records.h"
+#include "group/state_directory.h"
+#include "metadata/rocksdb_store.h"
+#include "runtime/reactor.h"
+
+namespace sandbay::group {
+
+// From the n-th commit on, counted from arm(): the n-th fails, all later ones too, until disarm().
+class DoubtfulStore final : public metadata::Store {
+ public:
+  explicit DoubtfulStore(metadata::Store& below) : below_(below) {}
+  Executor& home() const noexcept override { return below_.home(); }
+  Task<Result<std::optional<std::string>>> get(std::string key) override {
+    return below_.get(std::move(key));
+  }
+  Task<Result<std::vector<metadata::Entry>>> list(std::string prefix, std::string after,
+                                                  std::size_t limit) override {
+    return below_.list(std::move(prefix), std::move(after), limit);
+  }
+  Task<Error> commit(metadata::Batch batch) override { return do_commit(this, std::move(batch)); }
+  bool in_doubt() const noexcept override { return in_doubt_; }
+  Task<void> close() override { return below_.close(); }
+
+  // `there_after_all`: what failed has reached the disk, and nobody knows.
+  void arm(unsigned good_commits, bool there_after_all) {
+    good_commits_ = good_commits;
+    there_after_all_ = there_after_all;
+    armed_ = true;
+  }
+  void disarm() { armed_ = in_doubt_ = false; }
+
+ private:
+  // The log of events commits when it likes, and is not on trial.
+  static bool is_event(const metadata::Batch& batch) {
+    return batch.changes().front().key.starts_with(kEventPrefix);
+  }
+  static Task<Error> do_commit(DoubtfulStore* self, metadata::Batch batch) {
+    const bool good = !self->armed_ || is_event(batch) || self->good_commits_ > 0;
+    if (self->armed_ && self->good_commits_ > 0 && !is_event(batch)) --self->good_commits_;
+    const bool first = !good && !self->in_doubt_;
+    if (good || (first && self->there_after_all_)) {
+      const Error error = co_await self->below_.commit(std::move(batch));
+      if (good || error != Error::kNone) co_return error;
+    }
+    self->in_doubt_ = true;
+    co_return Error::kHardware;
+  }
+
+  metadata::Store& below_;
+  bool armed_ = false;
+  bool there_after_all_ = false;
+  bool in_doubt_ = false;
+  unsigned good_commits_ = 0;
+};
+
+using DoubtfulTest =
+    std::function<Task<void>(Group& group, DoubtfulStore& store, bool there_after_all)>;
+
+inline Task<void> serve_doubtfully(Configuration configuration, std::string metadata,
+                                   DoubtfulTest test, bool there_after_all) {
+  auto opened = co_await metadata::open_rocksdb_store(Executor::current(), {.path = metadata});
+  if (!opened) FAIL(opened.error());
+  DoubtfulStore store(**opened);
+  auto group = co_await Group::start(std::move(configuration), store);
+  if (!group) FAIL(group.error());
+  co_await test(**group, store, there_after_all);
+  co_await (*group)->shutdown();
+  co_await store.close();
+}
+
+// `sections` stands behind a [group] and a [[portal]].
+inline void run_doubtfully(const std::filesystem::path& path, const std::string& sections,
+                           DoubtfulTest test, bool there_after_all) {
+  auto configuration = parse_configuration(
+      fmt::format("[group]\nname = \"test\"\nstate = \"{}\"\n[[portal]]\nlisten = "
+                  "\"127.0.0.1:0\"\n{}",
+                  path.string(), sections),
+      "test.toml");
+  REQUIRE(configuration);
+  const auto state = StateDirectory::open(path);
+  REQUIRE(state);
+  auto reactors = ReactorGroup::create({.count = 1, .memory_limit_bytes = std::size_t{64} << 20});
+  REQUIRE(reactors);
+  (*reactors)->run([&] {
+    return serve_doubtfully(*configuration, state->metadata().string(), test, there_after_all);
+  });
+}
+
+}  // namespace sandbay::group
