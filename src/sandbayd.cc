@@ -391,6 +391,11 @@ Task<void> serve(const Arguments* arguments, group::Configuration configuration,
   auto group = co_await group::Group::start(configuration, **store);
   if (group) {
     co_await serve_started(arguments, group->get(), &configuration, std::move(tls), outcome);
+    if ((*group)->left_behind()) {
+      (void)group->release();
+      (void)store->release();
+      co_return;
+    }
   } else {
     *refusal = group.error();
   }

@@ -23,6 +23,8 @@ constexpr std::size_t kEntriesAtOnce = 256;
 constexpr Duration kStopPatience = std::chrono::seconds(30);
 // The same before volumes are closed.
 constexpr Duration kSettlePatience = std::chrono::seconds(20);
+// How long an operation of management may go on when the group is to end.
+constexpr Duration kOperationPatience = std::chrono::seconds(15);
 }  // namespace
 
 struct RunningGroup::Loaded {
@@ -479,31 +481,85 @@ Task<RunningGroup::Outcome> RunningGroup::register_targets() {
 
 namespace {
 
-Task<void> close_volume(std::shared_ptr<Volume> volume, TimePoint deadline, Error* error,
-                        Gate* closing) {
-  *error = co_await volume->close(deadline);
-  closing->leave();
+using Ending = Task<Error> (Volume::*)(TimePoint deadline);
+
+Task<void> end_volume(std::shared_ptr<Volume> volume, Ending ending, TimePoint deadline,
+                      Error* error, Gate* under_way) {
+  *error = co_await ((*volume).*ending)(deadline);
+  under_way->leave();
 }
 
 // At the same time: what hangs below one takes nobody else's time.
-Task<std::vector<Error>> close_all(std::vector<std::shared_ptr<Volume>> volumes,
-                                   TimePoint deadline) {
+Task<std::vector<Error>> end_all(std::vector<std::shared_ptr<Volume>> volumes, Ending ending,
+                                 TimePoint deadline) {
   std::vector<Error> errors(volumes.size(), Error::kNone);
-  Gate closing;
+  Gate under_way;
   for (std::size_t i = 0; i < volumes.size(); ++i) {
-    if (closing.enter()) spawn(close_volume(volumes[i], deadline, &errors[i], &closing));
+    if (under_way.enter()) {
+      spawn(end_volume(volumes[i], ending, deadline, &errors[i], &under_way));
+    }
   }
-  co_await closing.close();
+  co_await under_way.close();
   co_return errors;
+}
+
+// "RunningGroup::create_snapshots(…)", whatever stands around it, is "create snapshots".
+std::string name_of(const std::source_location& at) {
+  std::string_view name = at.function_name();
+  name = name.substr(0, name.find('('));
+  const std::size_t before = name.find_last_of(": ");
+  if (before != std::string_view::npos) name.remove_prefix(before + 1);
+  std::string words(name);
+  std::ranges::replace(words, '_', ' ');
+  return words;
 }
 
 }  // namespace
 
+// False: something in it has not ended. What only takes its time may still be brought to the drives
+// by whoever is below.
+bool RunningGroup::judge_flush(const Volume& volume, Error error) {
+  const bool on_sets = volume.record().placement || volume.record().pool;
+  // On a set that does not run nothing is left to flush: it took nothing.
+  const bool set_away = error == Error::kNotReady && on_sets;
+  if (error != Error::kNone && !set_away) {
+    spdlog::error("volume {}: not flushed: {}", volume.name(), describe(error));
+    lost_writes_ = lost_writes_ || error != Error::kTimedOut;
+  }
+  return error != Error::kTimedOut || !on_sets;
+}
+
+// What has not ended may go on at any time with whatever it has in its hands, so all of it stays.
+// What initiators have written is brought to the drives all the same; the rest is as after a kill.
+Task<void> RunningGroup::leave_all_behind() {
+  left_behind_ = true;
+  std::vector<std::string> names;
+  for (const Operation& one : operations_) {
+    const auto under_way = Executor::current().now() - one.begun;
+    names.push_back(
+        fmt::format("{} ({} s)", name_of(one.at),
+                    std::chrono::duration_cast<std::chrono::seconds>(under_way).count()));
+  }
+  spdlog::warn("not waited for any longer: {}; whether it is done shows after the next start",
+               fmt::join(names, ", "));
+  std::vector<std::shared_ptr<Volume>> all;
+  for (const auto& [name, volume] : volumes_) all.push_back(volume);
+  for (const auto& [uuid, snapshot] : snapshots_) {
+    if (snapshot.volume != nullptr) all.push_back(snapshot.volume);
+  }
+  co_await members_->settle(Executor::current().now() + kSettlePatience);
+  const std::vector<Error> errors =
+      co_await end_all(all, &Volume::flush, Executor::current().now() + kClosePatience);
+  for (std::size_t i = 0; i < all.size(); ++i) (void)judge_flush(*all[i], errors[i]);
+}
+
 Task<void> RunningGroup::shutdown() {
   stopping_.set();
-  co_await gate_.close();
-  co_await schedule_gate_.close();
+  const TimePoint patience = Executor::current().now() + kOperationPatience;
+  const bool managed = co_await gate_.close_until(patience);
+  const bool scheduled = co_await schedule_gate_.close_until(patience);
   if (server_ != nullptr) co_await server_->shutdown();
+  if (!managed || !scheduled) co_return co_await leave_all_behind();
   co_await dropping_.close();
   for (const auto& [name, target] : targets_) {
     // Copies: removing is for the router; the map stays as it is until the end.
@@ -528,19 +584,10 @@ Task<void> RunningGroup::shutdown() {
   for (auto& [uuid, snapshot] : snapshots_) {
     if (snapshot.volume != nullptr) all.push_back(std::move(snapshot.volume));
   }
-  const std::vector<Error> errors = co_await close_all(all, deadline);
+  const std::vector<Error> errors = co_await end_all(all, &Volume::close, deadline);
   for (std::size_t i = 0; i < all.size(); ++i) {
-    const std::shared_ptr<Volume>& volume = all[i];
-    const Error error = errors[i];
-    const bool on_sets = volume->record().placement || volume->record().pool;
-    quiet = quiet && (error != Error::kTimedOut || !on_sets);
-    // On a set that does not run nothing is left to flush: it took nothing.
-    const bool set_away = error == Error::kNotReady && on_sets;
-    if (error != Error::kNone && !set_away) {
-      spdlog::error("volume {}: not flushed: {}", volume->name(), describe(error));
-      // What only takes its time may still be brought there by whoever is below.
-      lost_writes_ = lost_writes_ || error != Error::kTimedOut;
-    }
+    const bool closed = judge_flush(*all[i], errors[i]);
+    quiet = quiet && closed;
   }
   targets_.clear();
   volumes_.clear();

@@ -39,8 +39,12 @@ class Group : public Service {
   virtual std::vector<PortalInfo> portals() const = 0;
 
   // Refuses new operations, ends every session in a bounded time, flushes every volume: for as long
-  // as what caches hold goes to the drives. Afterwards the group may be destroyed.
+  // as what caches hold goes to the drives. Afterwards the group may be destroyed, unless it is
+  // left_behind().
   virtual Task<void> shutdown() = 0;
+  // After shutdown(): an operation of management did not end in time, and has the group and its
+  // store in its hands: both stay until the process ends. What initiators had written is safe.
+  virtual bool left_behind() const noexcept = 0;
   // After shutdown(): what initiators had written, and no NVRAM keeps, could not be flushed.
   virtual bool lost_writes() const noexcept = 0;
 };

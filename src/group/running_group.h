@@ -8,9 +8,11 @@
 // check to its end, so that a check stays true across awaits.
 #pragma once
 
+#include <list>
 #include <map>
 #include <memory>
 #include <optional>
+#include <source_location>
 #include <string>
 #include <utility>
 #include <vector>
@@ -56,6 +58,7 @@ class RunningGroup final : public Group {
   Task<Outcome> assemble();
   Task<void> shutdown() override;
   bool lost_writes() const noexcept override { return lost_writes_; }
+  bool left_behind() const noexcept override { return left_behind_; }
 
   // views.cc
   std::vector<PortalInfo> portals() const override;  // portals.cc
@@ -153,6 +156,8 @@ class RunningGroup final : public Group {
   Task<Outcome> keep_record(VolumeRecord record, std::string stored);
   Outcome reconcile(VolumeRecord& record, const VolumeConfiguration& configured) const;
   Outcome attach(const std::shared_ptr<Volume>& volume);
+  Task<void> leave_all_behind();
+  bool judge_flush(const Volume& volume, Error error);
   Task<Outcome> register_targets();
   std::string at(const VolumeConfiguration& configured) const;  // FILE:LINE: volume "NAME"
 
@@ -408,12 +413,37 @@ class RunningGroup final : public Group {
   std::shared_ptr<Volume> find(const std::string& name) const;
   Executor& next_home();
 
+  // Where operations of management began, which are called as the functions there.
+  struct Operation {
+    std::source_location at;
+    TimePoint begun;
+  };
+  // Inside the gate; for as long as one is under way.
+  class Under {
+   public:
+    Under(RunningGroup& group, std::source_location at)
+        : group_(group),
+          entry_(group.operations_.insert(group.operations_.end(),
+                                          {.at = at, .begun = Executor::current().now()})) {}
+    ~Under() {
+      group_.operations_.erase(entry_);
+      group_.gate_.leave();
+    }
+    Under(const Under&) = delete;
+    Under& operator=(const Under&) = delete;
+
+   private:
+    RunningGroup& group_;
+    std::list<Operation>::iterator entry_;
+  };
   // Runs a changing operation alone, or refuses it during shutdown.
   template <class T>
-  Task<Answer<T>> alone(Task<Answer<T>> operation);
+  Task<Answer<T>> alone(Task<Answer<T>> operation,
+                        std::source_location at = std::source_location::current());
   // Runs one that only looks.
   template <class T>
-  Task<T> looking(Task<T> operation, T otherwise);
+  Task<T> looking(Task<T> operation, T otherwise,
+                  std::source_location at = std::source_location::current());
 
   Configuration configuration_;
   metadata::Store& store_;
@@ -435,6 +465,8 @@ class RunningGroup final : public Group {
   Gate see_offs_;
   bool ending_ = false;
   bool lost_writes_ = false;
+  bool left_behind_ = false;
+  std::list<Operation> operations_;                         // Of management, under way.
   std::map<Uuid, std::shared_ptr<ClearingLane>> lanes_;     // Of sets.
   std::map<std::string, std::shared_ptr<Volume>> volumes_;  // By name.
   std::map<Uuid, Snapshot> snapshots_;
@@ -468,20 +500,22 @@ Refusal no_such_pool(const std::string& name);
 Refusal role_refusal();  // This daemon is a member, and what is asked for is its lead's affair.
 
 template <class T>
-Task<Answer<T>> RunningGroup::alone(Task<Answer<T>> operation) {
+Task<Answer<T>> RunningGroup::alone(Task<Answer<T>> operation, std::source_location at) {
   if (!gate_.enter()) co_return std::unexpected(shutting_down());
+  const Under under(*this, at);
   co_await changing_.lock();
-  Answer<T> answer = co_await std::move(operation);
+  Answer<T> answer = std::unexpected(shutting_down());
+  // Behind one that was not waited for nothing begins any more.
+  if (!left_behind_) answer = co_await std::move(operation);
   changing_.unlock();
-  gate_.leave();
   co_return answer;
 }
 
 template <class T>
-Task<T> RunningGroup::looking(Task<T> operation, T otherwise) {
+Task<T> RunningGroup::looking(Task<T> operation, T otherwise, std::source_location at) {
   if (!gate_.enter()) co_return otherwise;
+  const Under under(*this, at);
   T value = co_await std::move(operation);
-  gate_.leave();
   co_return value;
 }
 

@@ -375,7 +375,7 @@ struct Volume::Flush {
   Error error = Error::kNone;
 };
 
-Task<void> Volume::flush(std::shared_ptr<Flush> state, BlockDevice* device) {
+Task<void> Volume::run_flush(std::shared_ptr<Flush> state, BlockDevice* device) {
   Request request{.operation = Operation::kFlush};
   request.extent.block_count = device->geometry().block_count;
   request.cancellation = &state->cancellation;
@@ -389,12 +389,16 @@ Task<Error> Volume::close(TimePoint deadline) {
   co_return error;
 }
 
-Task<Error> Volume::close_here(TimePoint deadline) {
-  if (unit_ == nullptr) co_return Error::kNone;  // It has been before.
-  const bool quiet = co_await unit_->close(deadline);
+Task<Error> Volume::flush(TimePoint deadline) {
+  const Error error = co_await invoke_on(*home_, flush_here(deadline));
+  co_return error;
+}
+
+Task<Error> Volume::flush_here(TimePoint deadline) {
+  if (unit_ == nullptr) co_return Error::kNone;  // It is closed.
   if (flush_ == nullptr) {
     flush_ = std::make_shared<Flush>();
-    spawn(flush(flush_, device_));
+    spawn(run_flush(flush_, device_));
   }
   const auto state = flush_;
   bool flushed = co_await state->ended.wait_until(deadline);
@@ -402,7 +406,14 @@ Task<Error> Volume::close_here(TimePoint deadline) {
     state->cancellation.cancel();
     flushed = co_await state->ended.wait_until(home_->now() + kCancelPatience);
   }
-  if (!quiet || !flushed) co_return Error::kTimedOut;
+  co_return flushed ? state->error : Error::kTimedOut;
+}
+
+Task<Error> Volume::close_here(TimePoint deadline) {
+  if (unit_ == nullptr) co_return Error::kNone;  // It has been before.
+  const bool quiet = co_await unit_->close(deadline);
+  const Error error = co_await flush_here(deadline);
+  if (!quiet || error == Error::kTimedOut) co_return Error::kTimedOut;
   if (read_ahead_ != nullptr) co_await read_ahead_->close();
   unit_.reset();
   file_ = nullptr;
@@ -414,7 +425,7 @@ Task<Error> Volume::close_here(TimePoint deadline) {
   pool_volume_.reset();
   slice_.reset();
   storage_.reset();
-  co_return state->error;
+  co_return error;
 }
 
 }  // namespace sandbay::group

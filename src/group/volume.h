@@ -121,6 +121,8 @@ class Volume {
   Task<void> warn_of_space();
   // Of one on a pool; null otherwise. On its home.
   pool::PoolVolume* pool_volume() const noexcept { return pool_volume_.get(); }
+  // At its end. The flush's error; kTimedOut if it did not end by the deadline.
+  Task<Error> flush(TimePoint deadline);
   // Flushes and lets go of the device; the flush's error. kTimedOut if something in the device
   // did not end by the deadline; it may be asked again. No target leads to the unit any more.
   Task<Error> close(TimePoint deadline);
@@ -141,7 +143,8 @@ class Volume {
   Task<State> state_here();
   Task<Error> grow_here(std::uint64_t byte_count);
   struct Flush;
-  static Task<void> flush(std::shared_ptr<Flush> state, BlockDevice* device);
+  static Task<void> run_flush(std::shared_ptr<Flush> state, BlockDevice* device);
+  Task<Error> flush_here(TimePoint deadline);
   Task<Error> close_here(TimePoint deadline);
 
   VolumeRecord record_;
@@ -158,7 +161,7 @@ class Volume {
   std::unique_ptr<VolumeFront> front_;             // On all of these.
   std::unique_ptr<cache::ReadAhead> read_ahead_;   // What stands on that, if anything.
   std::unique_ptr<scsi::LogicalUnit> unit_;
-  std::shared_ptr<Flush> flush_;  // Of close().
+  std::shared_ptr<Flush> flush_;  // Of flush() or close(): one in its life.
 };
 
 // Why `byte_count` bytes cannot be reserved on top of what a file has; empty if they can. Half a

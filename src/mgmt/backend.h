@@ -5,8 +5,11 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <cstdint>
+#include <exception>
 #include <future>
+#include <memory>
 #include <utility>
 
 #include "group/service.h"
@@ -22,6 +25,9 @@ struct TurnedAway {
   std::atomic<std::uint64_t> forbidden = 0;  // Its role does not suffice.
 };
 
+// In a management thread: the daemon ends, and does not wait for what was asked.
+struct GivenUp : std::exception {};
+
 class Backend {
  public:
   // Both outlive this.
@@ -31,37 +37,48 @@ class Backend {
 
   TurnedAway& turned_away() noexcept { return turned_away_; }
 
-  // From any thread that is no executor's.
+  // From any thread that is no executor's. Throws GivenUp; then the task goes on by itself.
   template <class T>
   T run(Task<T> task) {
-    Crossing<T> crossing;
-    crossing.task = std::move(task);
-    crossing.run = [](Message& message) { spawn(carry(static_cast<Crossing<T>*>(&message))); };
-    std::future<T> answer = crossing.answer.get_future();
-    home_.send(crossing);
+    auto crossing = std::make_unique<Crossing<T>>();
+    crossing->task = std::move(task);
+    crossing->run = [](Message& message) { spawn(carry(static_cast<Crossing<T>*>(&message))); };
+    std::future<T> answer = crossing->answer.get_future();
+    ++waiting_;
+    home_.send(*crossing.release());
+    while (answer.wait_for(kLookAround) != std::future_status::ready && !given_up_) {
+    }
+    --waiting_;
+    if (answer.wait_for(std::chrono::seconds(0)) != std::future_status::ready) throw GivenUp();
     return answer.get();
   }
 
+  // Threads that wait for an answer; and that they shall not any longer.
+  bool somebody_waits() const noexcept { return waiting_ > 0; }
+  void give_up() noexcept { given_up_ = true; }
+
  private:
+  static constexpr auto kLookAround = std::chrono::milliseconds(100);
+
+  // The executor's from when it is sent: its thread may be gone before it is answered.
   template <class T>
   struct Crossing : Message {
     Task<T> task;
     std::promise<T> answer;
   };
 
-  // The crossing stands on the waiting thread's stack, which goes on when the answer is set; so
-  // the promise is taken out of it first.
   template <class T>
-  static Task<void> carry(Crossing<T>* crossing) {
-    std::promise<T> answer = std::move(crossing->answer);
-    Task<T> task = std::move(crossing->task);
-    T value = co_await std::move(task);
-    answer.set_value(std::move(value));
+  static Task<void> carry(Crossing<T>* sent) {
+    const std::unique_ptr<Crossing<T>> crossing(sent);
+    T value = co_await std::move(crossing->task);
+    crossing->answer.set_value(std::move(value));
   }
 
   group::Service& service_;
   Executor& home_;
   TurnedAway turned_away_;
+  std::atomic<unsigned> waiting_ = 0;
+  std::atomic<bool> given_up_ = false;
 };
 
 }  // namespace sandbay::mgmt

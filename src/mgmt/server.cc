@@ -27,6 +27,8 @@ namespace sandbay::mgmt {
 namespace {
 
 constexpr auto kBindAgain = std::chrono::milliseconds(100);
+// How long a request that was begun may wait for its answer when the daemon is to end.
+constexpr auto kAnswerPatience = std::chrono::seconds(15);
 
 void put(const Reply& reply, httplib::Response& response) {
   response.status = reply.status;
@@ -79,6 +81,19 @@ bool answered_by_method(const httplib::Request& request, httplib::Response& resp
                                    request.method, raw_path(request))),
       response);
   return true;
+}
+
+Reply reply_to_exception(const httplib::Request& request, const std::exception_ptr& thrown) {
+  try {
+    std::rethrow_exception(thrown);
+  } catch (const GivenUp&) {
+    return error_reply(503,
+                       "the daemon ends, and does not wait for this any longer; whether it is done "
+                       "shows after the next start");
+  } catch (...) {
+    spdlog::error("{} {}: an exception reached the HTTP layer", request.method, request.path);
+    return error_reply(500, "the daemon failed to serve the request; see its log");
+  }
 }
 
 class HttpServer final : public Server {
@@ -157,9 +172,8 @@ void HttpServer::configure() {
         response);
   });
   http_.set_exception_handler(
-      [](const httplib::Request& request, httplib::Response& response, std::exception_ptr) {
-        spdlog::error("{} {}: an exception reached the HTTP layer", request.method, request.path);
-        put(error_reply(500, "the daemon failed to serve the request; see its log"), response);
+      [](const httplib::Request& request, httplib::Response& response, std::exception_ptr thrown) {
+        put(reply_to_exception(request, thrown), response);
       });
   const auto handler = [this](const httplib::Request& request, httplib::Response& response) {
     handle(request, response);
@@ -275,6 +289,11 @@ Task<void> HttpServer::stop() {
     // stop() does nothing before the listener's loop has begun.
     while (!http_.is_running() && !listener_ended_) std::this_thread::yield();
     http_.stop_at_once();
+    const auto patience = std::chrono::steady_clock::now() + kAnswerPatience;
+    while (backend_.somebody_waits() && std::chrono::steady_clock::now() < patience) {
+      std::this_thread::sleep_for(kBindAgain);
+    }
+    backend_.give_up();
     listener_.join();
   });
 }
