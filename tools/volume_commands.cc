@@ -108,6 +108,10 @@ std::string limits_of(const json& volume) {
                     human_size(volume.at("reserve_bytes")),
                     volume.at("snapshot_reserve").get<std::string>(),
                     volume.at("reserve_policy").get<std::string>()));
+    for (const auto& [key, words] : {std::pair("reserve_deleted", "deleted"),
+                                     std::pair("reserve_taken_offline", "taken offline")}) {
+      if (volume.at(key) != 0) add(fmt::format("{} of them {}", volume.at(key).dump(), words));
+    }
   }
   if (volume.at("operations_limit") != 0) {
     add(volume.at("operations_limit").dump() + " operations a second");

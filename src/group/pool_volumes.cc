@@ -454,6 +454,7 @@ void RunningGroup::forget(const VolumeRecord& record, ServedPool* pool) {
   }
   std::erase_if(schedules_, [&](const auto& entry) { return entry.second.volume == record.uuid; });
   if (pool != nullptr) pool->forget_branch(record.uuid);
+  reserve_actions_.erase(record.uuid);
   volumes_.erase(record.specification.name);
 }
 
@@ -509,6 +510,11 @@ Task<Error> RunningGroup::commit_removal(VolumeRecord record, const ServedPool* 
 
 void RunningGroup::add_pool_part(const Volume& volume, VolumeInfo& info) const {
   const VolumeRecord& record = volume.record();
+  const auto actions = reserve_actions_.find(record.uuid);
+  if (actions != reserve_actions_.end()) {
+    info.reserve_deleted = actions->second.deleted;
+    info.reserve_taken_offline = actions->second.taken_offline;
+  }
   const ServedPool* const pool = record.pool ? pools_->find(*record.pool) : nullptr;
   if (pool == nullptr || pool->pool() == nullptr) return;
   pool::PoolMap& map = pool->pool()->map();

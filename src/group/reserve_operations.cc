@@ -142,6 +142,7 @@ Task<void> RunningGroup::take_all_offline(std::shared_ptr<Volume> volume) {
   std::string what = "they are offline, and none is taken, until there is room";
   for (const Uuid& one : online) {
     const auto offline = co_await take_offline(one);
+    if (offline) ++reserve_actions_[volume->uuid()].taken_offline;
     if (!offline) what = offline.error().message;
   }
   tell_full_reserve(*volume, std::move(what));
@@ -171,6 +172,7 @@ Task<bool> RunningGroup::delete_oldest(std::shared_ptr<Volume> volume) {
     tell_full_reserve(*volume, dropped.error().message);
     co_return false;
   }
+  ++reserve_actions_[volume->uuid()].deleted;
   tell_of_reserve(*volume, Severity::kWarning,
                   fmt::format("its snapshots took {}, and have a reserve of {}: snapshot {} is "
                               "deleted",

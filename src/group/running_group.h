@@ -474,6 +474,12 @@ class RunningGroup final : public Group {
   std::map<Uuid, TimePoint> next_turns_;  // Of schedules, since they were looked at first.
   // Volumes whose snapshots take more than they may, and what was told of that.
   std::map<Uuid, std::string> full_reserves_;
+  // What their policies have done.
+  struct ReserveActions {
+    std::uint64_t deleted = 0;
+    std::uint64_t taken_offline = 0;
+  };
+  std::map<Uuid, ReserveActions> reserve_actions_;
   Event stopping_;
   Gate schedule_gate_;
   std::map<std::string, std::unique_ptr<Target>> targets_;  // By name.

@@ -66,6 +66,9 @@ struct VolumeInfo {
   std::uint32_t snapshots = 0;
   std::uint64_t reserve_bytes = 0;   // What its snapshots may take; 0: what there is.
   std::uint64_t snapshot_bytes = 0;  // What they take.
+  // What became of them for being more than that, since the daemon was started.
+  std::uint64_t reserve_deleted = 0;
+  std::uint64_t reserve_taken_offline = 0;
   scsi::LogicalUnitCounters counters;
 };
 

@@ -77,6 +77,8 @@ json to_json(const group::VolumeInfo& info) {
           {"reserve_policy", group::describe(s.reserve_policy)},
           {"reserve_bytes", info.reserve_bytes},
           {"snapshot_bytes", info.snapshot_bytes},
+          {"reserve_deleted", info.reserve_deleted},
+          {"reserve_taken_offline", info.reserve_taken_offline},
           {"operations_limit", s.operations_limit},
           {"bytes_limit", s.bytes_limit},
           {"path", info.path},

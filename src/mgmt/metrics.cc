@@ -57,6 +57,18 @@ void add_volumes(Text& text, const std::vector<group::VolumeInfo>& volumes) {
   by_volume([](const auto& volume) { return volume.specification.size_bytes; });
   text.family("sandbay_volume_allocated_bytes", "gauge", "Of a volume on a pool: its pages.");
   by_volume([](const auto& volume) { return volume.allocated_bytes; });
+  text.family("sandbay_volume_snapshot_bytes", "gauge",
+              "Of a volume on a pool: what its snapshots take.");
+  by_volume([](const auto& volume) { return volume.snapshot_bytes; });
+  text.family("sandbay_volume_snapshot_reserve_bytes", "gauge",
+              "What its snapshots may take; 0: what there is.");
+  by_volume([](const auto& volume) { return volume.reserve_bytes; });
+  text.family("sandbay_volume_reserve_deleted_total", "counter",
+              "Snapshots deleted for want of reserve.");
+  by_volume([](const auto& volume) { return volume.reserve_deleted; });
+  text.family("sandbay_volume_reserve_taken_offline_total", "counter",
+              "Snapshots taken offline for want of reserve.");
+  by_volume([](const auto& volume) { return volume.reserve_taken_offline; });
   text.family("sandbay_volume_online", "gauge", "1 if the volume is online.");
   by_volume([](const auto& volume) { return volume.online ? 1 : 0; });
   text.family("sandbay_volume_healthy", "gauge", "1 if the volume's device is in good health.");

@@ -4,6 +4,7 @@ alone.
 """
 import os
 import time
+import urllib.request
 
 from host import BLOCK, TEST_UNIT_READY, Host, inquiry, luns_of, read_10, report_luns
 from raid_lab import Load, drives, events, image, kinds, raid, require_same, write
@@ -182,6 +183,25 @@ def told(daemon, kind):
     return [one['text'] for one in events(daemon) if one['kind'] == kind]
 
 
+def require_same_reserve(t, daemon, used, limit, deleted, offline, volume='v'):
+    """REST, metrics and the command line say the same of what snapshots may take, and take."""
+    shown = the_volume(daemon, volume)
+    keys = ('snapshot_bytes', 'reserve_bytes', 'reserve_deleted', 'reserve_taken_offline')
+    found = tuple(shown[key] for key in keys)
+    t.check(found == (used, limit, deleted, offline), f'{found}')
+    with urllib.request.urlopen(f'http://{daemon.management}/metrics', timeout=20) as answer:
+        metrics = answer.read().decode()
+    names = ('snapshot_bytes', 'snapshot_reserve_bytes', 'reserve_deleted_total',
+             'reserve_taken_offline_total')
+    for name, value in zip(names, found):
+        sample = f'sandbay_volume_{name}{{volume="{volume}"}} {value}\n'
+        t.check(sample in metrics, f'{sample} is missing')
+    printed = daemon.sandbay('volume', 'show', volume).stdout
+    t.check(f'{used / (1 << 20):.2f} MiB of {limit / (1 << 20):.2f} MiB' in printed, printed)
+    t.check((f'{deleted} of them deleted' in printed) == (deleted > 0), printed)
+    t.check((f'{offline} of them taken offline' in printed) == (offline > 0), printed)
+
+
 def test_a_full_reserve_costs_the_oldest_snapshot(t):
     t.need('qemu-io')
     daemon = t.daemon([{'name': 'v', 'size': '32MiB', 'snapshot_reserve': '25%'}],
@@ -192,8 +212,12 @@ def test_a_full_reserve_costs_the_oldest_snapshot(t):
         qemu_io(t, daemon, 'v', f'write -P {number + 1} 0 2M')
     shown = the_volume(daemon, 'v')
     t.check((shown['reserve_bytes'], shown['snapshot_bytes']) == (8 << 20, 6 << 20), f'{shown}')
+    require_same_reserve(t, daemon, 6 << 20, 8 << 20, 0, 0)
+    # A page that is unmapped stays as it is, for the snapshot that needs it.
+    qemu_io(t, daemon, 'v', 'discard 16M 1M')
+    require_same_reserve(t, daemon, 7 << 20, 8 << 20, 0, 0)
     listed = daemon.sandbay('snapshot', 'list', 'v').stdout
-    t.check('They take 6.00 MiB of a reserve of 8.00 MiB; 2.00 MiB are left (delete-oldest)' in
+    t.check('They take 7.00 MiB of a reserve of 8.00 MiB; 1.00 MiB are left (delete-oldest)' in
             listed, listed)
     # The oldest is in use, so the next one goes; what it alone kept is given back.
     daemon.sandbay('snapshot', 'online', 'v', 's1')
@@ -202,7 +226,8 @@ def test_a_full_reserve_costs_the_oldest_snapshot(t):
     t.until(lambda: daemon.sandbay_json('session', 'list')['sessions'], 'somebody uses it')
     qemu_io(t, daemon, 'v', 'write -P 9 4M 3M')
     t.until(lambda: names_of(daemon) == ['s1', 's3'], 'the oldest that is in no use is deleted')
-    t.check(any('snapshot s2 is deleted' in text and '9.00 MiB' in text
+    t.check(the_volume(daemon, 'v')['reserve_deleted'] == 1, 'it is counted')
+    t.check(any('snapshot s2 is deleted' in text and '10.0 MiB' in text
                 for text in told(daemon, 'snapshot reserve')), 'that is told')
     holder.terminate()
     holder.wait()
@@ -225,6 +250,7 @@ def test_snapshots_go_offline_when_their_reserve_is_full(t):
     qemu_io(t, daemon, 'v', 'write -P 2 0 4M')
     t.until(lambda: daemon.sandbay_json('snapshot', 'show', 'v', 's')['online'] is False,
             'it is taken offline')
+    require_same_reserve(t, daemon, 4 << 20, 2 << 20, 0, 1)
     t.check(any('4.00 MiB, and have a reserve of 2.00 MiB' in text
                 for text in told(daemon, 'snapshot reserve')), 'that is told')
     for words in (('create', 'v', 'more'), ('online', 'v', 's')):

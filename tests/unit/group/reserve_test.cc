@@ -122,6 +122,8 @@ Task<void> lose_the_oldest(Group& group) {
   CHECK(left == "a c ");
   volume = co_await group.show_volume("v");
   CHECK(volume->snapshot_bytes <= kMiB);
+  CHECK(volume->reserve_deleted == 1);
+  CHECK(volume->reserve_taken_offline == 0);
   // Those that nobody uses go when less is left for them.
   co_await reader->close();
   const auto less = co_await group.change_volume(
@@ -154,6 +156,8 @@ Task<void> go_offline(Group& group) {
   CHECK(shown->kept_bytes == kMiB / 2);
   const bool said = co_await told(&group, "they are offline, and none is taken");
   CHECK(said);
+  const auto volume = co_await group.show_volume("v");
+  CHECK(volume->reserve_taken_offline == 1);
   // The volume goes on, and its snapshot stays what it is.
   co_await write_chunks(host.get(), 9);
   const auto more = co_await group.create_snapshots({.volumes = {"v"}, .name = "more"});

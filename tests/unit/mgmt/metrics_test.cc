@@ -25,6 +25,10 @@ group::Measurements some_measurements() {
   volume.counters.of(scsi::CommandKind::kRead).latency.add(std::chrono::microseconds(3));
   volume.counters.of(scsi::CommandKind::kRead).latency.add(std::chrono::hours(1));
   volume.counters.held = 2;
+  volume.snapshot_bytes = 65536;
+  volume.reserve_bytes = 131072;
+  volume.reserve_deleted = 4;
+  volume.reserve_taken_offline = 5;
   all.volumes.push_back(volume);
   iscsi::SessionInfo session;
   session.tsih = 5;
@@ -82,6 +86,12 @@ TEST_CASE("Metrics are well-formed and complete", "[metrics]") {
                                    "kind=\"read\"} 28672\n"));
   CHECK_THAT(text, Catch::Contains("sandbay_volume_healthy{volume=\"a\\\\b\"} 0\n"));
   CHECK_THAT(text, Catch::Contains("sandbay_volume_commands_held{volume=\"a\\\\b\"} 2\n"));
+  CHECK_THAT(text, Catch::Contains("sandbay_volume_snapshot_bytes{volume=\"a\\\\b\"} 65536\n"));
+  CHECK_THAT(text,
+             Catch::Contains("sandbay_volume_snapshot_reserve_bytes{volume=\"a\\\\b\"} 131072\n"));
+  CHECK_THAT(text, Catch::Contains("sandbay_volume_reserve_deleted_total{volume=\"a\\\\b\"} 4\n"));
+  CHECK_THAT(text,
+             Catch::Contains("sandbay_volume_reserve_taken_offline_total{volume=\"a\\\\b\"} 5\n"));
   CHECK_THAT(text, Catch::Contains("sandbay_volume_latency_seconds_bucket{volume=\"a\\\\b\","
                                    "kind=\"read\",le=\"4e-06\"} 1\n"));
   CHECK_THAT(text, Catch::Contains("kind=\"read\",le=\"+Inf\"} 2\n"));
