@@ -205,7 +205,11 @@ std::string FaultEngine::refusal(const Rule& rule) const {
 
 std::string FaultEngine::refusal_of_place(const Rule& rule) const {
   if (rule.at.kind == Place::Kind::kMember) {
-    if (!member_at(rule.at).empty()) return {};
+    if (!member_at(rule.at).empty()) {
+      if (rule.fault != Fault::kMemberReturnStale || !layers_of(rule).empty()) return {};
+      return fmt::format("at=member:{}: do=member.return.stale is of its drives, and none are here",
+                         rule.at.name);
+    }
     return fmt::format("at=member:{}: there is no such member; there are: {}", rule.at.name,
                        few(members_));
   }
@@ -287,7 +291,9 @@ void FaultEngine::attach(FaultLayer& layer) {
   relink();
   if (layer.member().empty()) return;
   for (const RulePointer& active : rules_) {
-    if (!active->member_lasts || member_at(active->rule.at) != layer.member()) continue;
+    const Rule& rule = active->rule;
+    if (!active->member_lasts || member_at(rule.at) != layer.member()) continue;
+    if (rule.fault == Fault::kMemberReturnStale) continue;  // Of its drives.
     active->lasting_at.push_back(&layer);
     layer.begin(active);
   }
@@ -360,16 +366,28 @@ std::vector<FaultLayer*> FaultEngine::layers_at(const Place& place) const {
   return layers;
 }
 
+std::vector<FaultLayer*> FaultEngine::layers_of(const Rule& rule) const {
+  if (rule.fault != Fault::kMemberReturnStale) return layers_at(rule.at);
+  const std::string member = member_at(rule.at);
+  std::vector<FaultLayer*> drives;
+  for (FaultLayer* layer : layers_) {
+    if (layer->member().empty() && layer->owner() == member) drives.push_back(layer);
+  }
+  return drives;
+}
+
 void FaultEngine::relink() {
   std::vector<std::vector<RulePointer>> linked(layers_.size());
   std::vector<std::vector<RulePointer>> watching(layers_.size());
   for (const RulePointer& active : rules_) {
     if (inert(active->rule)) continue;
-    for (FaultLayer* layer : layers_at(active->rule.at)) {
+    for (FaultLayer* layer : layers_of(active->rule)) {
       const auto index =
           static_cast<std::size_t>(std::ranges::find(layers_, layer) - layers_.begin());
       if (active->operational) linked[index].push_back(active);
-      if (active->rule.fault == Fault::kStale) watching[index].push_back(active);
+      const Fault fault = active->rule.fault;
+      const bool returns = fault == Fault::kStale || fault == Fault::kMemberReturnStale;
+      if (returns) watching[index].push_back(active);
     }
   }
   for (std::size_t i = 0; i < layers_.size(); ++i) {

@@ -166,6 +166,8 @@ class FaultEngine final : public ProbeDecider {
   RulePointer find(std::string_view id) const;
   bool is_follow_up(std::string_view id) const;
   std::vector<FaultLayer*> layers_at(const Place& place) const;
+  // The same of a rule, which may be of a member's drives instead of its sets.
+  std::vector<FaultLayer*> layers_of(const Rule& rule) const;
   FaultLayer* find_layer(std::string_view name) const;
   void relink();  // Tells every layer which rules concern it.
   bool may_fail(const ActiveRule& active, const FaultLayer& layer) const;

@@ -312,7 +312,7 @@ void FaultEngine::fire_member(const RulePointer& active, bool counted) {
   record(*active, "member " + member_at(rule.at), 0, {}, {});
   if (manner(rule) == Manner::kLasting) {
     active->member_lasts = true;
-    for (FaultLayer* layer : layers_at(rule.at)) {
+    for (FaultLayer* layer : layers_of(rule)) {
       active->lasting_at.push_back(layer);
       layer->begin(active);
     }

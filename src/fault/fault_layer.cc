@@ -316,8 +316,10 @@ void FaultLayer::set_rules(std::vector<RulePointer> rules,
     const bool there =
         std::ranges::any_of(watches_, [&](const auto& watch) { return watch->rule == rule; });
     if (there) continue;
-    watches_.push_back(
-        std::make_unique<Watch>(Watch{.rule = rule, .region = rule->rule.lba.value_or(Extent{})}));
+    const bool all = rule->rule.fault == Fault::kMemberReturnStale;
+    const Extent whole{.first = 0, .block_count = target_->geometry().block_count};
+    watches_.push_back(std::make_unique<Watch>(
+        Watch{.rule = rule, .region = all ? whole : rule->rule.lba.value_or(Extent{})}));
   }
   update();
 }
@@ -348,6 +350,7 @@ void FaultLayer::finish(ActiveRule& rule, bool forget) {
       lasting_rules_, [&](const RulePointer& lasting) { return lasting.get() == &rule; });
   if (found != lasting_rules_.end()) {
     const Fault fault = rule.rule.fault;
+    if (fault == Fault::kMemberReturnStale) return_to_earlier(*found, 0);
     lasting_rules_.erase(found);
     assert(lasting_[index_of(fault)] > 0);
     --lasting_[index_of(fault)];
@@ -426,9 +429,9 @@ void FaultLayer::count_struck(Fault fault) {
 }
 
 void FaultLayer::count_refusal() {
-  for (const Fault fault :
-       {Fault::kPull, Fault::kShelfLoss, Fault::kMemberLoss, Fault::kMemberPartition, Fault::kFail,
-        Fault::kFailTransient, Fault::kReadOnly, Fault::kFull}) {
+  for (const Fault fault : {Fault::kPull, Fault::kShelfLoss, Fault::kMemberLoss,
+                            Fault::kMemberReturnStale, Fault::kMemberPartition, Fault::kFail,
+                            Fault::kFailTransient, Fault::kReadOnly, Fault::kFull}) {
     if (lasts(fault)) return count_struck(fault);
   }
 }

@@ -34,6 +34,7 @@ struct FaultLayerOptions {
   std::optional<std::uint64_t> number = std::nullopt;
   std::string enclosure;         // As rules write it after enclosure: may be empty.
   std::string member = {};       // It is no drive, but a set of that member: at=member:NAME.
+  std::string owner = {};        // Of a drive: the member that has it; may be empty.
   std::string serial;            // What the drive says of itself.
   PowerTarget* power = nullptr;  // What of the drive loses its content with the power, if any.
 };
@@ -70,6 +71,7 @@ class FaultLayer final : public Layer {
   // Nothing is held here, or works for faults.
   bool idle() const noexcept { return depth_ == 0 && parked_.empty(); }
   const std::string& enclosure() const noexcept { return options_.enclosure; }
+  const std::string& owner() const noexcept { return options_.owner; }
   DriveStatus status() const;
   bool present() const noexcept { return !away(); }
   const Damage& damage() const noexcept { return damage_; }
@@ -146,6 +148,7 @@ class FaultLayer final : public Layer {
   void update();  // Whether anything concerns the drive; tells of a changed health.
   bool away() const noexcept {
     return lasts(Fault::kPull) || lasts(Fault::kShelfLoss) || lasts(Fault::kMemberLoss) ||
+           lasts(Fault::kMemberReturnStale) ||
            (lasts(Fault::kMemberPartition) && home().now() >= patience_ends_);
   }
   // Of a partition, while it may still end in time.

@@ -392,6 +392,10 @@ void FaultLayer::return_to_earlier(const RulePointer& rule, std::uint64_t operat
       std::ranges::find_if(watches_, [&](const auto& watch) { return watch->rule == rule; });
   if (found == watches_.end()) return;
   Watch& watch = **found;
+  if (watch.overflown) {
+    ++rule->counters.spared;
+    return;
+  }
   std::map<Lba, Bytes> saved = std::exchange(watch.saved, {});
   if (!rule->rule.overlay) {
     std::vector<std::pair<Lba, Bytes>> pieces(saved.begin(), saved.end());
@@ -414,7 +418,7 @@ void FaultLayer::return_to_earlier(const RulePointer& rule, std::uint64_t operat
 Task<void> FaultLayer::save_for_stale(Extent extent) {
   for (std::size_t i = 0; i < watches_.size(); ++i) {
     const Extent region = watches_[i]->region;
-    if (!region.overlaps(extent)) continue;
+    if (!region.overlaps(extent) || watches_[i]->overflown) continue;
     const RulePointer rule = watches_[i]->rule;
     const Lba first = std::max(region.first, extent.first);
     const Lba end = std::min({region.end(), extent.end(), target_->geometry().block_count});
@@ -430,6 +434,9 @@ Task<void> FaultLayer::save_for_stale(Extent extent) {
       const std::byte* const at = content->data() + (lba - first) * block_bytes;
       (*found)->saved.try_emplace(lba, at, at + block_bytes);
     }
+    if ((*found)->saved.size() * block_bytes <= Damage::kMostOverlayBytes) continue;
+    (*found)->overflown = true;
+    (*found)->saved.clear();
   }
 }
 

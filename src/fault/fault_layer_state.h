@@ -48,6 +48,7 @@ struct FaultLayer::Watch {
   RulePointer rule;
   Extent region;
   std::map<Lba, Bytes> saved;
+  bool overflown = false;  // More has changed than can be kept: it does not go back any more.
 };
 
 struct FaultLayer::Outcome {

@@ -80,6 +80,12 @@ std::string wrong_operations(const Rule& rule) {
     return fmt::format("op=: do={} is of no operation; event and after are possible",
                        fault_name(rule.fault));
   }
+  if (rule.fault == Fault::kMemberReturnStale) {
+    if (rule.operations == 0 && !blocks) return {};
+    return "do=member.return.stale: op, lba, length, fua, origin and depth are of operations; "
+           "event, "
+           "from, state and another rule's then are possible here";
+  }
   if (rule.at.kind == Place::Kind::kNvram) {
     if (rule.operations == 0 && !blocks) return {};
     return "at=nvram: op, lba, length, fua, origin and depth are of drives; event, from, state and "
@@ -93,6 +99,7 @@ std::string missing(const Rule& rule) {
   switch (rule.fault) {
     case Fault::kFailTransient:
     case Fault::kStall:
+    case Fault::kMemberReturnStale:
       if (rule.duration == Duration::zero() && !rule.until.has_value()) {
         return fmt::format("do={}: say how long it lasts with for= or until=", name);
       }

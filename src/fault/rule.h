@@ -67,6 +67,7 @@ enum class Fault : std::uint8_t {
   kMemberLoss,
   kMemberPartition,
   kMemberSlow,
+  kMemberReturnStale,
   kRebalanceKill,
   // Metadata.
   kMapCorrupt,

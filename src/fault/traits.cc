@@ -59,6 +59,7 @@ constexpr std::array<Traits, kFaultCount> kTraits = {{
     {Fault::kMemberLoss, "member.loss", Manner::kLasting, kMembers, kEveryOperation},
     {Fault::kMemberPartition, "member.partition", Manner::kLasting, kMembers, kEveryOperation},
     {Fault::kMemberSlow, "member.slow", Manner::kStrike, kMembers, kEveryOperation},
+    {Fault::kMemberReturnStale, "member.return.stale", Manner::kLasting, kMembers, 0},
     {Fault::kRebalanceKill, "rebalance.kill", Manner::kInstant, kMetas, 0},
     {Fault::kMapCorrupt, "map.corrupt", Manner::kStrike, kMetas, kTransfers},
 }};
@@ -116,7 +117,10 @@ bool has_area(const Rule& rule) {
 }
 
 bool looks_at_operations(const Rule& rule) {
-  if (rule.at.kind == Place::Kind::kNvram || rule.fault == Fault::kRebalanceKill) return false;
+  if (rule.at.kind == Place::Kind::kNvram || rule.fault == Fault::kRebalanceKill ||
+      rule.fault == Fault::kMemberReturnStale) {
+    return false;
+  }
   if (manner(rule) == Manner::kStrike || names_an_operation(rule)) return true;
   if (rule.fault == Fault::kPowerCutAgain) return true;
   if (rule.fault == Fault::kLse && !rule.lba.has_value()) return true;

@@ -17,8 +17,9 @@ constexpr unsigned kMostRuns = 64;
 
 }  // namespace
 
-DriveBay::DriveBay(DriveConfiguration configured, const std::filesystem::path& state)
-    : configured_(std::move(configured)) {
+DriveBay::DriveBay(DriveConfiguration configured, std::string member,
+                   const std::filesystem::path& state)
+    : configured_(std::move(configured)), member_(std::move(member)) {
   serial_ = configured_.serial;
   if (!configured_.path.empty()) path_ = state / configured_.path;  // Absolute ones stay.
 }
@@ -46,6 +47,7 @@ Task<std::expected<void, std::string>> DriveBay::open(Executor& home, fault::Fau
   fault::FaultLayerOptions options{.name = configured_.name,
                                    .number = std::nullopt,
                                    .enclosure = configured_.enclosure,
+                                   .owner = member_,
                                    .serial = configured_.serial,
                                    .power = cache_.get()};
   faults_ = std::make_unique<fault::FaultLayer>(*cache_, *engine, std::move(options));

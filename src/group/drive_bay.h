@@ -35,7 +35,7 @@ class PowerSwitch final : public Layer {
 
 class DriveBay {
  public:
-  DriveBay(DriveConfiguration configured, const std::filesystem::path& state);
+  DriveBay(DriveConfiguration configured, std::string member, const std::filesystem::path& state);
   ~DriveBay();  // After close().
   DriveBay(const DriveBay&) = delete;
   DriveBay& operator=(const DriveBay&) = delete;
@@ -84,6 +84,7 @@ class DriveBay {
   Task<std::expected<void, std::string>> open_file(Executor& home);
 
   DriveConfiguration configured_;
+  std::string member_;          // Whose drive it is, for rules.
   std::filesystem::path path_;  // Empty for memory.
   std::string absence_;
   std::string identity_;  // Of what was opened last; see identity_of().

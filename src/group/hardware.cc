@@ -249,7 +249,8 @@ Task<Hardware::Outcome> Hardware::open_drives() {
       configuration_.memory_limit_bytes / (8 * std::max<std::size_t>(1, drives.size()));
   const std::size_t cache_bytes = std::clamp(share, kLeastCacheBytes, kMostCacheBytes);
   for (const DriveConfiguration& configured : drives) {
-    bays_.push_back(std::make_unique<DriveBay>(configured, configuration_.state));
+    bays_.push_back(
+        std::make_unique<DriveBay>(configured, configuration_.member, configuration_.state));
     DriveBay& bay = *bays_.back();
     const Outcome opened = co_await bay.open(home_, engine_, power_, cache_bytes);
     if (!opened) {

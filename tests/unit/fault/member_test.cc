@@ -74,6 +74,46 @@ Task<void> loss(Executor& home) {
   CHECK(error == Error::kNone);
 }
 
+// Its drives are away, and return as they were when the rule was added.
+Task<void> stale_return(Executor& home) {
+  Members members(home);
+  Bench& bench = members.bench;
+  auto device = MemoryDevice::create(home, {.byte_count = kBlocks * 512});
+  REQUIRE(device.has_value());
+  FaultLayer drive(**device, bench.engine, {.name = "owned", .owner = "two"});
+  Error error = co_await write_value(drive, 3, 1);
+  CHECK(error == Error::kNone);
+  bench.add("id=back at=member:two event=now do=member.return.stale for=2s");
+  error = co_await write_value(drive, 3, 2);
+  CHECK(error == Error::kNone);
+  error = co_await write_value(drive, 4, 2);
+  CHECK(error == Error::kNone);
+  int value = co_await read_value(drive, 3);
+  CHECK(value == 2);
+  bench.engine.notify("now");
+  CHECK(bench.log == std::vector<std::string>{"member two: fault back fired: member.return.stale"});
+  CHECK(drive.health() == Health::kMissing);
+  error = co_await write_value(drive, 5, 2);
+  CHECK(error == Error::kNotReady);
+  // What is above a set, and whoever else has drives, notices nothing of it.
+  error = co_await write_value(*members.sets[1], 3, 7);
+  CHECK(error == Error::kNone);
+  error = co_await write_value(bench.layer(), 3, 7);
+  CHECK(error == Error::kNone);
+  co_await home.sleep_for(seconds(3));
+  CHECK(drive.health() == Health::kGood);
+  error = co_await read_error(drive, {0, 1});
+  CHECK(error == Error::kNotReady);  // Once, as a drive that has come.
+  value = co_await read_value(drive, 3);
+  CHECK(value == 1);
+  value = co_await read_value(drive, 4);
+  CHECK(value == 0);
+  // Below is what was meant.
+  value = co_await read_value(**device, 3);
+  CHECK(value == 2);
+  co_await drive.drain();
+}
+
 Task<Error> timed_write(FaultLayer* layer, Lba lba, Duration* took) {
   const TimePoint begun = layer->home().now();
   const Error error = co_await write_value(*layer, lba, 9);
@@ -159,6 +199,12 @@ Task<void> refusals(Executor& home) {
   CHECK(refused("at=member:two do=pull") == "do=pull: goes with at=drive and at=enclosure");
   CHECK(refused("at=member:two do=member.slow") ==
         "do=member.slow: say how slow with latency= or bandwidth=");
+  CHECK(refused("at=member:one do=member.return.stale for=2s") ==
+        "at=member:one: do=member.return.stale is of its drives, and none are here");
+  CHECK(refused("at=member:one do=member.return.stale") ==
+        "do=member.return.stale: say how long it lasts with for= or until=");
+  CHECK(refused("at=member:one op=write do=member.return.stale for=1s")
+            .starts_with("do=member.return.stale: op, lba"));
   CHECK(refused("at=meta do=rebalance.kill") ==
         "do=rebalance.kill: there is nothing here that could be killed");
   CHECK(refused("at=meta lba=3 do=map.corrupt").starts_with("at=meta: lba, length"));
@@ -180,6 +226,7 @@ Task<void> refusals(Executor& home) {
 MEMBER_TEST("A lost member takes all its sets, also those that come, and nobody else", loss(home))
 MEMBER_TEST("A member that is cut off is waited for, and then it is lost", partition(home))
 MEMBER_TEST("A member is slow", slowness(home))
+MEMBER_TEST("A member's drives return as they were when the rule was added", stale_return(home))
 MEMBER_TEST("Values of maps are damaged, and the daemon killed, at their probes", metadata(home))
 MEMBER_TEST("What cannot strike members or metadata is refused", refusals(home))
 
