@@ -34,6 +34,34 @@ Extent blocks_of(std::uint64_t first, std::uint64_t count) {
 
 }  // namespace
 
+std::string GroupModel::target(const std::string& volume) const {
+  const auto found = targets.find(volume);
+  return found == targets.end() ? target_of(volume) : found->second;
+}
+
+void GroupModel::rename() {
+  const std::string before = *std::exchange(renamed, std::nullopt);
+  const std::string after = *std::exchange(name, std::nullopt);
+  const auto called = [&](const std::string& key) {
+    return key == before                   ? after
+           : key.starts_with(before + "/") ? after + key.substr(before.size())
+                                           : key;
+  };
+  const auto move_all = [&](auto& all) {
+    std::remove_reference_t<decltype(all)> moved;
+    for (auto& [key, value] : all) moved.emplace(called(key), std::move(value));
+    all = std::move(moved);
+  };
+  targets[before] = target(before);
+  move_all(targets);
+  move_all(volumes);
+  move_all(snapshots);
+  move_all(set);
+  move_all(online);
+  move_all(schedules);
+  for (auto& [key, snapshot] : snapshots) snapshot.volume = called(snapshot.volume);
+}
+
 bool GroupLoad::accept(const char* what, Error error) {
   if (error == Error::kNone) return true;
   if (error != Error::kNoSpace) fail(fmt::format("{}: {}", what, describe(error)));
@@ -43,6 +71,10 @@ bool GroupLoad::accept(const char* what, Error error) {
 bool GroupLoad::accept(const char* what, const Name& volume, Error error) {
   if (error != Error::kNotReady || lost_.empty()) return accept(what, error);
   const std::string& set = model_.set.at(volume);
+  // What a snapshot keeps of it may go to any member.
+  const bool keeps = std::ranges::any_of(
+      model_.snapshots, [&](const auto& entry) { return entry.second.volume == volume; });
+  if (keeps) return false;
   if (!set.empty() && (set != "a" || lost_ != "array1")) {
     fail(fmt::format("{}: {} is not ready, and does not lie on {}", what, volume, lost_));
   }
@@ -196,18 +228,22 @@ Task<void> GroupLoad::administrator_step() {
     const char* name;
     Step step;
   };
-  static const std::array<Choice, 13> kChoices{{{10, "create", &GroupLoad::create},
-                                                {8, "expand", &GroupLoad::expand},
-                                                {6, "shrink", &GroupLoad::shrink},
+  static const std::array<Choice, 16> kChoices{{{9, "create", &GroupLoad::create},
+                                                {7, "expand", &GroupLoad::expand},
+                                                {7, "shrink", &GroupLoad::shrink},
                                                 {8, "remove volume", &GroupLoad::remove_volume},
-                                                {20, "snapshot", &GroupLoad::snapshot},
-                                                {8, "clone", &GroupLoad::clone},
-                                                {10, "restore", &GroupLoad::restore},
-                                                {7, "remove snapshot", &GroupLoad::remove_snapshot},
-                                                {9, "add member", &GroupLoad::add_member},
-                                                {8, "remove member", &GroupLoad::remove_member},
+                                                {17, "snapshot", &GroupLoad::snapshot},
+                                                {7, "clone", &GroupLoad::clone},
+                                                {9, "restore", &GroupLoad::restore},
+                                                {6, "remove snapshot", &GroupLoad::remove_snapshot},
+                                                {8, "add member", &GroupLoad::add_member},
+                                                {7, "remove member", &GroupLoad::remove_member},
                                                 {3, "offline", &GroupLoad::take_offline},
-                                                {3, "schedule", &GroupLoad::schedule}}};
+                                                {2, "schedule", &GroupLoad::schedule},
+                                                {2, "rename", &GroupLoad::rename},
+                                                {4, "write snapshot", &GroupLoad::write_snapshot},
+                                                {2, "make pool", &GroupLoad::make_pool},
+                                                {2, "lose member", &GroupLoad::lose_member}}};
   std::uint64_t drawn = random_.below(100);
   for (const Choice& choice : kChoices) {
     if (drawn >= choice.weight) {
@@ -248,7 +284,7 @@ Task<void> GroupLoad::adopt(Name name) {
   model.presence = Presence::kThere;
   model_.online[name] = true;
   if (disks_.contains(name)) co_await disks_.at(name)->disconnect();
-  auto disk = std::make_shared<Disk>(target_of(name));
+  auto disk = std::make_shared<Disk>(model_.target(name));
   const std::string wrong = co_await disk->connect(model.cells.size() * kModelCellBytes);
   disks_[name] = disk;
   if (!wrong.empty()) co_return fail(wrong);
@@ -315,10 +351,6 @@ Task<void> GroupLoad::shrink() {
   ModelVolume& volume = model_.volumes.at(name);
   const std::uint64_t cells = random_.between(kPageCells, volume.cells.size() - 1);
   model_.shrinking[name] = cells;
-  // What lies behind the new end is unmapped first, and that counts whatever becomes of the rest.
-  for (std::size_t i = cells; i < volume.cells.size(); ++i) {
-    volume.cells[i].versions.push_back({.number = 0, .begun = model_.tick(), .ended = 0});
-  }
   const auto shrunk = co_await lab_.group().change_volume(
       name, {.size_bytes = cells * kModelCellBytes, .force = true});
   if (accept("shrink", shrunk)) volume.cells.resize(cells);
@@ -342,7 +374,10 @@ Task<void> GroupLoad::remove_volume() {
   const auto removed = co_await lab_.group().delete_volume(name, true);
   if (!removed.has_value()) co_return fail(removed.error().message);
   model_.volumes.erase(name);
-  for (const Name& snapshot : gone) model_.snapshots.erase(snapshot);
+  for (const Name& snapshot : gone) {
+    model_.snapshots.erase(snapshot);
+    model_.volumes.erase(snapshot);
+  }
 }
 
 Task<void> GroupLoad::snapshot() {
@@ -440,6 +475,68 @@ Task<void> GroupLoad::remove_snapshot() {
   const auto removed = co_await lab_.group().delete_snapshot(named(name), false);
   if (!removed.has_value()) co_return fail(removed.error().message);
   model_.snapshots.erase(name);
+  model_.volumes.erase(name);
+}
+
+// Nobody else has it meanwhile.
+Task<void> GroupLoad::write_snapshot() {
+  const Name name = pick_snapshot(true);
+  if (name.empty()) co_return;
+  ModelVolume& volume = model_.volumes[name];
+  volume.paused = true;
+  if (volume.cells.empty()) {
+    for (const std::uint32_t number : known(model_.snapshots.at(name).seen)) {
+      volume.cells.emplace_back().become(number, model_.clock);
+    }
+    model_.set[name] = model_.set.at(named(name).volume);
+  }
+  const auto online = co_await lab_.group().online_snapshot(named(name), true);
+  if (!online.has_value()) co_return fail(online.error().message);
+  auto disk = std::make_shared<Disk>(online->target);
+  const std::string wrong = co_await disk->connect(volume.cells.size() * kModelCellBytes);
+  if (!wrong.empty()) fail(wrong);
+  disks_[name] = disk;
+  volume.paused = !wrong.empty();
+  co_await lab_.home().sleep_for(std::chrono::milliseconds(random_.between(1, 20)));
+  co_await pause(name);
+  disks_.erase(name);
+  co_await disk->disconnect();
+  const auto offline = co_await lab_.group().offline_snapshot(named(name), true);
+  if (!offline.has_value()) fail(offline.error().message);
+}
+
+Task<void> GroupLoad::rename() {
+  const Name before = pick_volume(false);
+  if (before.empty()) co_return;
+  const Name after = fmt::format("v{}", ++names_);
+  co_await pause(before);
+  model_.renamed = before;
+  model_.name = after;
+  const auto renamed = co_await lab_.group().change_volume(before, {.name = after});
+  if (!accept("rename", renamed)) co_return;
+  model_.rename();
+  const auto disk = disks_.extract(before);
+  disks_[after] = disk.mapped();
+  model_.volumes.at(after).paused = false;
+}
+
+// Of a member that is in none, and away again.
+Task<void> GroupLoad::make_pool() {
+  const auto free = std::ranges::find(model_.members, Membership::kOutside,
+                                      [](const auto& member) { return member.second; });
+  if (free == model_.members.end()) co_return;
+  free->second = Membership::kComing;
+  model_.second_pool = Presence::kMaking;
+  const auto made = co_await lab_.group().create_pool(
+      {.name = "q", .members = {free->first}, .page_bytes = std::uint64_t{1} << 20});
+  if (!accept("make pool", made)) co_return;
+  model_.second_pool = Presence::kThere;
+  co_await lab_.home().sleep_for(std::chrono::milliseconds(random_.below(1500)));
+  model_.second_pool = Presence::kRemoving;
+  const auto removed = co_await lab_.group().delete_pool("q");
+  if (!removed.has_value()) co_return fail(removed.error().message);
+  model_.second_pool.reset();
+  free->second = Membership::kOutside;
 }
 
 Task<void> GroupLoad::add_member() {
@@ -501,6 +598,7 @@ Task<void> GroupLoad::take_offline() {
 
 // All its drives are away at once, and come back.
 Task<void> GroupLoad::lose_member() {
+  if (!lab_.faults()) co_return;
   std::vector<std::string> inside;
   for (const auto& [member, state] : model_.members) {
     if (state == Membership::kInside) inside.push_back(member);

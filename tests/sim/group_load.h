@@ -16,15 +16,22 @@
 namespace sandbay::simtest {
 
 // The pool's part of the model, and what the group knows beside it. Snapshots are called
-// VOLUME/NAME.
+// VOLUME/NAME; what one that takes writes has become is a volume of that name, which no list has.
 struct GroupModel : PoolModel {
   enum class Membership : std::uint8_t { kOutside, kComing, kInside, kAsked, kLeaving };
   std::map<std::string, std::size_t> shrinking;       // Volumes: cells that they may have.
   std::map<std::string, std::optional<bool>> online;  // None: it is being changed.
   std::map<std::string, Presence> schedules;          // By volume.
   std::map<std::string, Membership> members;
+  std::map<std::string, std::string> targets;  // Of volumes that were called otherwise.
+  std::optional<std::string> renamed, name;    // A volume that is about to be; as what.
+  std::optional<Presence> second_pool;         // "q".
   std::map<std::string, std::string>
       set;  // On which a volume is to lie; empty: anywhere in the pool.
+
+  std::string target(const std::string& volume) const;
+  // The one that is about to be called otherwise is.
+  void rename();
 };
 
 struct GroupLoadOptions {
@@ -86,6 +93,9 @@ class GroupLoad {
   Task<void> remove_member();
   Task<void> take_offline();
   Task<void> schedule();
+  Task<void> rename();
+  Task<void> write_snapshot();
+  Task<void> make_pool();
   Task<void> lose_member();
   Task<void> wait_for_volumes();
   Task<void> remove_scheduled(Name volume);

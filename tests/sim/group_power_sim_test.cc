@@ -67,6 +67,7 @@ class Survivor {
     if (wrong.empty()) wrong = co_await find_volumes();
     if (wrong.empty()) wrong = co_await find_snapshots();
     if (wrong.empty()) wrong = co_await find_members();
+    if (wrong.empty()) wrong = co_await find_pools();
     if (wrong.empty()) wrong = co_await verify();
     if (wrong.empty() && random_.chance(0.3)) wrong = co_await go_on();
     if (wrong.empty() && random_.chance(0.4)) wrong = co_await remove_all();
@@ -85,6 +86,10 @@ class Survivor {
 
   Task<std::string> find_volumes() {
     const auto list = co_await lab_.group().list_volumes();
+    const bool renamed =
+        model_.name.has_value() &&
+        std::ranges::find(list, *model_.name, &group::VolumeInfo::name) != list.end();
+    if (renamed) model_.rename();
     for (const group::VolumeInfo& volume : list) {
       if (!model_.volumes.contains(volume.name)) co_return volume.name + " has come back";
       if (!volume.reason.empty()) co_return volume.name + ": " + volume.reason;
@@ -131,6 +136,12 @@ class Survivor {
     for (const auto& [name, snapshot] : model_.snapshots) {
       const bool found = std::ranges::find(snapshots_, name) != snapshots_.end();
       if (snapshot.presence == Presence::kThere && !found) co_return name + " is gone";
+      // A volume is deleted with all of its snapshots, or is there with all.
+      const auto volume = model_.volumes.find(snapshot.volume);
+      if (volume != model_.volumes.end() && volume->second.presence == Presence::kRemoving &&
+          found != has_volume(snapshot.volume)) {
+        co_return name + (found ? " is there without its volume" : " is gone without its volume");
+      }
       if (snapshot.presence == Presence::kMaking) ++(found ? there : missing)[snapshot.group];
     }
     for (const auto& [group, count] : there) {
@@ -154,6 +165,17 @@ class Survivor {
       if (shown->health == "missing") co_return fmt::format("member {} is missing", name);
       if (state == "leaving") leaving_.push_back(name);
     }
+    co_return std::string();
+  }
+
+  Task<std::string> find_pools() {
+    const auto list = co_await lab_.group().list_pools();
+    for (const group::PoolInfo& pool : list) {
+      if (!pool.reason.empty()) co_return fmt::format("pool {}: {}", pool.name, pool.reason);
+      second_pool_ = second_pool_ || pool.name == "q";
+    }
+    if (second_pool_ && !model_.second_pool.has_value()) co_return "pool q has come back";
+    if (!second_pool_ && model_.second_pool == Presence::kThere) co_return "pool q is gone";
     co_return std::string();
   }
 
@@ -187,7 +209,7 @@ class Survivor {
       if (open->created && !may_lack_access(volume.name)) {
         co_return volume.name + " has lost an access record";
       }
-      const auto bytes = co_await read_all(target_of(volume.name), volume.bytes);
+      const auto bytes = co_await read_all(model_.target(volume.name), volume.bytes);
       if (!bytes.has_value()) co_return fmt::format("{}: {}", volume.name, bytes.error());
       ModelVolume model = model_.volumes.at(volume.name);
       const auto shrinking = model_.shrinking.find(volume.name);
@@ -215,6 +237,8 @@ class Survivor {
     const std::size_t slash = name.find('/');
     const group::SnapshotName named{.volume = name.substr(0, slash),
                                     .snapshot = name.substr(slash + 1)};
+    std::string written = co_await verify_written(name, named);
+    if (!written.empty()) co_return written;
     const auto online = co_await lab_.group().online_snapshot(named, false);
     if (!online.has_value()) co_return online.error().message;
     const auto bytes =
@@ -223,6 +247,24 @@ class Survivor {
     if (model_.snapshots.at(name).presence == Presence::kMaking) model_.settle_snapshot(name);
     const std::string wrong = model_.check_snapshot(name, numbers_of_cells(*bytes, 0), moments_);
     if (!wrong.empty()) co_return wrong;
+    const auto offline = co_await lab_.group().offline_snapshot(named, true);
+    co_return offline.has_value() ? "" : offline.error().message;
+  }
+
+  // What was written to it, if anything was.
+  Task<std::string> verify_written(std::string name, group::SnapshotName named) {
+    const auto model = model_.volumes.find(name);
+    if (model == model_.volumes.end()) co_return std::string();
+    // Somebody may have been looking at it.
+    const auto before = co_await lab_.group().offline_snapshot(named, true);
+    if (!before.has_value()) co_return before.error().message;
+    const auto online = co_await lab_.group().online_snapshot(named, true);
+    if (!online.has_value()) co_return online.error().message;
+    const auto bytes =
+        co_await read_all(online->target, model->second.cells.size() * kModelCellBytes);
+    if (!bytes.has_value()) co_return fmt::format("{}, written to: {}", name, bytes.error());
+    const std::string wrong = check_volume(model->second, *bytes, power_cut_);
+    if (!wrong.empty()) co_return fmt::format("{}, written to, {}", name, wrong);
     const auto offline = co_await lab_.group().offline_snapshot(named, true);
     co_return offline.has_value() ? "" : offline.error().message;
   }
@@ -245,6 +287,10 @@ class Survivor {
       const auto removed = co_await lab_.group().delete_volume(volume.name, true);
       if (!removed.has_value()) co_return removed.error().message;
     }
+    if (second_pool_) {
+      const auto removed = co_await lab_.group().delete_pool("q");
+      if (!removed.has_value()) co_return removed.error().message;
+    }
     std::string wrong = co_await lab_.check_empty();
     if (wrong.empty()) wrong = co_await lab_.check();
     co_return wrong;
@@ -258,6 +304,7 @@ class Survivor {
   std::vector<Found> volumes_;
   std::vector<std::string> snapshots_;
   std::vector<std::string> leaving_;
+  bool second_pool_ = false;
   std::map<std::uint64_t, Moment> moments_;
 };
 
