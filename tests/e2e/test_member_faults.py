@@ -1,7 +1,9 @@
 """Members that break: rules of the fault engine on them, all drives of one pulled, one that comes
 back stale in the middle of a rebalance, maps that are damaged, kills at each step of a move.
 """
+import json
 import os
+import re
 import shutil
 import time
 
@@ -44,6 +46,13 @@ def require_not_ready(t, watching):
         reply = watching.command(cdb, length)
         t.check((reply.status, reply.key, reply.additional >> 8) == (host.CHECK_CONDITION, 2, 4),
                 f'not ready: {reply!r}')
+
+
+def after_attentions(watching):
+    """A new nexus that has heard all that it has to."""
+    while watching.command(host.TEST_UNIT_READY).key == 6:
+        pass
+    return watching
 
 
 def watched(t, seed):
@@ -102,6 +111,34 @@ def test_a_member_is_cut_off_and_slow_by_rule(t):
     time.sleep(1)
     require_right(t, hit)
     require_whole(t, daemon, 'at the end')
+
+
+def test_an_operation_that_hangs_does_not_keep_the_daemon(t):
+    """What was written before is there afterwards, and the operation is done or undone."""
+    t.need('openssl', 'qemu-img', 'qemu-io')
+    daemon = two_members(t)
+    data = image(t, 'data', 8, 6)
+    write(t, daemon, data, 'there')
+    daemon.sandbay('fault', 'add', 'at=member:two do=member.partition patience=1h')
+    asking = t.start(t.program('sandbay'), '--management', f'http://{daemon.management}',
+                     'snapshot', 'create', 'there', 's', log='asking.log')
+    time.sleep(1)
+    t.check(asking.poll() is None, 'it waits for the member')
+    qemu_io(t, daemon, 'here', 'write -P 9 0 2M')
+    t.check(daemon.terminate(90) == 1, 'it ends, and says that a volume was not flushed')
+    t.check(asking.wait(10) != 0, 'who asked is told')
+    with open(t.path('asking.log'), encoding='utf-8') as stream:
+        text = stream.read()
+    t.check('does not wait for this any longer' in text, text)
+    with open(daemon.log, encoding='utf-8') as stream:
+        lines = [line for line in stream if 'not waited for any longer' in line]
+    t.check(len(lines) == 1 and 'create snapshots' in lines[0], f'one line says so: {lines}')
+    daemon.start()
+    require_same(t, daemon, data, 'there', 'after the next start')
+    qemu_io(t, daemon, 'here', 'read -P 9 0 2M')
+    require_whole(t, daemon, 'after the next start')
+    daemon.sandbay('volume', 'delete', 'there', '--force', ok=None)
+    t.check(daemon.terminate() == 0, 'an orderly end')
 
 
 def test_all_drives_of_a_member_are_pulled_and_inserted(t):
@@ -197,31 +234,75 @@ def test_a_member_lost_and_returned_stale_in_a_rebalance(t):
     require_whole(t, daemon, 'at the end')
 
 
+def with_rules(daemon, *rules):
+    """What the next start reads."""
+    path = daemon.arguments[1]
+    with open(path, encoding='utf-8') as stream:
+        text = stream.read()
+    with open(path, 'w', encoding='utf-8') as stream:
+        stream.write(re.sub(r'rules = \[.*\]', f'rules = {json.dumps(list(rules))}', text))
+
+
+def test_a_member_returns_stale_by_rule_in_a_rebalance(t):
+    """As with drives that somebody has put back, while the daemon runs: what they had before its
+    start is away, and nothing else; when they are as they should be, nothing is lost."""
+    t.need('openssl', 'qemu-img', 'qemu-io')
+    daemon = t.daemon([{'name': 'v', 'size': '40MiB'}],
+                      extra=faults() + first() + member('two') + pool())
+    data = image(t, 'data', 40, 8)
+    write(t, daemon, data, 'v')
+    daemon.sandbay('volume', 'create', 'here', '--size', '4MiB', '--on', 'a', '--initiator', '*')
+    qemu_io(t, daemon, 'here', 'write -P 4 0 4M', 'flush')
+    daemon.sandbay('member', 'add', 'two', '--pool', 'p')
+    daemon.sandbay('fault', 'add', 'at=meta event=rebalance.moved after=4 do=rebalance.kill')
+    t.until(lambda: not daemon.alive(), 'killed in the middle', 60)
+    with_rules(daemon, 'id=stale at=member:two event=rebalance.moved after=4 '
+               'do=member.return.stale for=3s')
+    daemon.start()
+    t.until(lambda: counters(daemon, 'stale')['fired'] == 1, 'it is lost in the middle', 60)
+    t.until(lambda: the_volume(daemon, 'v')['health'] == 'missing', 'its volume is away')
+    t.until(lambda: not counters(daemon, 'stale')['active'], 'its drives return')
+    time.sleep(3)
+    t.check(the_member(daemon, 'two')['health'] == 'missing', 'what is older does not serve')
+    t.check(the_volume(daemon, 'v')['health'] == 'missing', 'its volume stays away')
+    require_not_ready(t, after_attentions(Host(t, daemon, 'v')))
+    qemu_io(t, daemon, 'here', 'read -P 4 0 4M', 'write -P 5 0 4M', 'flush')
+    daemon.kill()
+    with_rules(daemon)
+    daemon.start()
+    t.until(lambda: the_volume(daemon, 'v')['health'] == 'good', 'it comes back by itself')
+    require_same(t, daemon, data, 'v', 'when the member is back')
+    t.until(lambda: bytes_on(daemon, 'two') >= 16 << 20, 'the rebalance goes on', 60)
+    require_same(t, daemon, data, 'v', 'at the end')
+    qemu_io(t, daemon, 'here', 'read -P 5 0 4M')
+    require_whole(t, daemon, 'at the end')
+
+
 def test_a_damaged_map_is_refused(t):
-    """Of a pool that cannot be opened nothing is served; a value that is read later fails what
-    needs it, once, and is told."""
+    """The volumes of a pool that cannot be opened are not ready, and come back when it can; a
+    value that is read later fails what needs it, once, and is told."""
     t.need('qemu-io')
     daemon = t.daemon([{'name': 'v', 'size': '8MiB'}, {'name': 'w', 'size': '8MiB'}],
                       extra=faults() + first() + pool())
     for name in 'vw':
         qemu_io(t, daemon, name, 'write -P 6 0 128k', 'flush')
     t.check(daemon.terminate() == 0, 'an orderly end')
-    path = daemon.arguments[1]
-    with open(path, encoding='utf-8') as stream:
-        text = stream.read()
-    with open(path, 'w', encoding='utf-8') as stream:
-        stream.write(text.replace('rules = []', 'rules = ["at=meta op=read count=1 '
-                                  'do=map.corrupt"]'))
+    with_rules(daemon, 'at=meta op=read count=1 do=map.corrupt')
     daemon.start()
     t.check('pool failed' in kinds(daemon), 'the pool is not opened')
     reason = daemon.sandbay_json('pool', 'show', 'p')['reason']
     t.check('checksum is wrong' in reason, reason)
-    t.check(the_volume(daemon, 'v')['reason'] != '', 'it says that nothing of it is served')
-    done = qemu_io(t, daemon, 'v', 'read -P 6 0 64k', ok=None)
-    t.check(done.returncode != 0, done.stdout)
+    t.check('is not open' in the_volume(daemon, 'v')['reason'], 'it says why it is not served')
+    watching = Host(t, daemon, 'v')
+    t.check(watching.command(host.inquiry(), 255).data[0] == 0, 'it is there, and a disk')
+    require_not_ready(t, after_attentions(watching))
+    t.until(lambda: the_volume(daemon, 'v')['health'] == 'good', 'it comes back by itself')
+    t.check(watching.command(host.TEST_UNIT_READY).good, 'also for who waited')
+    for name in 'vw':
+        qemu_io(t, daemon, name, 'read -P 6 0 128k', 'read -P 0 128k 1M')
+    require_whole(t, daemon, 'when it is back')
     t.check(daemon.terminate() == 0, 'an orderly end')
-    with open(path, 'w', encoding='utf-8') as stream:
-        stream.write(text)
+    with_rules(daemon)
     daemon.start()
     daemon.sandbay('fault', 'add', 'id=map at=meta op=read count=1 do=map.corrupt')
     done = qemu_io(t, daemon, 'v', 'read -P 6 0 64k', ok=None)
