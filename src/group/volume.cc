@@ -395,7 +395,8 @@ Task<Error> Volume::flush(TimePoint deadline) {
 }
 
 Task<Error> Volume::flush_here(TimePoint deadline) {
-  if (unit_ == nullptr) co_return Error::kNone;  // It is closed.
+  // It is closed; or it took nothing.
+  if (unit_ == nullptr || failure_) co_return Error::kNone;
   if (flush_ == nullptr) {
     flush_ = std::make_shared<Flush>();
     spawn(run_flush(flush_, device_));

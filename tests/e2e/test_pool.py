@@ -162,6 +162,16 @@ def test_a_set_that_is_away_takes_its_volumes_alone(t):
     qemu_io(t, daemon, 'a', 'read -P 4 0 8M')
 
 
+def test_a_volume_whose_pool_has_no_set_is_not_ready(t):
+    """It is there, and keeps nobody from an orderly end: it took nothing."""
+    daemon = t.daemon([{'name': 'v', 'size': '8MiB'}], extra=pool())
+    host = Host(t, daemon, 'v')
+    t.check(host.command(inquiry(), 255).data[0] == 0, 'a disk')
+    replies = [host.command(TEST_UNIT_READY) for _ in range(4)]
+    t.check((replies[-1].key, replies[-1].additional >> 8) == (2, 4), f'not ready: {replies}')
+    t.check(daemon.terminate() == 0, 'an orderly end')
+
+
 def test_schedules_take_snapshots_and_keep_the_newest(t):
     daemon = t.daemon([{'name': 'v', 'size': '8MiB'}], extra=two_sets() + pool())
     daemon.sandbay('snapshot', 'schedule', 'v', 'often', '--every', '1s', '--keep', '2')
@@ -204,7 +214,7 @@ def require_same_reserve(t, daemon, used, limit, deleted, offline, volume='v'):
 
 def test_a_full_reserve_costs_the_oldest_snapshot(t):
     t.need('qemu-io')
-    daemon = t.daemon([{'name': 'v', 'size': '32MiB', 'snapshot_reserve': '25%'}],
+    daemon = t.daemon([{'name': 'v', 'size': '32MiB', 'thin': True, 'snapshot_reserve': '25%'}],
                       extra=two_sets() + pool())
     qemu_io(t, daemon, 'v', 'write -P 1 0 32M')
     for number in (1, 2, 3):

@@ -20,11 +20,13 @@ def test_scrub_rebuild_snapshot_deletion_and_reclaim_under_random_faults(t):
     names = [f'd{i}' for i in range(6)]
     daemon = t.daemon(
         [{'name': 'v', 'size': '48MiB'}, {'name': 'w', 'size': '64MiB', 'thin': True}],
-        extra=(faults(*RULES, seed=int(time.time())) +
+        extra=(faults(seed=int(time.time())) +
                drives(names, '64MiB', spares=('s0',)) +
                raid('a', 'raid6', names, journal='2MiB', integrity=True) + pool()))
     data = image(t, 'data', 16, 7)
     write(t, daemon, data, 'w')
+    for rule in RULES:
+        daemon.sandbay('fault', 'add', rule)
     load = Load(t, daemon.url('v'), '--queue-depth', '4', '--rate', '200', '--block-size', '16KiB')
     for number in range(6):
         daemon.sandbay('snapshot', 'create', 'v', f's{number}', '--with', 'w')
