@@ -167,8 +167,10 @@ Task<Result<bool>> Pool::vacate(StoreIndex store, std::uint32_t pages) {
   const Error error = vacating_[store].error;
   vacating_.erase(store);
   if (error != Error::kNone) co_return std::unexpected(error);
-  const FreePages& left = map_.stores().at(store).pages;
-  co_return left.free_count() < left.page_count();
+  // Whoever saw that it is empty may have taken it away meanwhile.
+  const auto left = map_.stores().find(store);
+  if (left == map_.stores().end()) co_return false;
+  co_return left->second.pages.free_count() < left->second.pages.page_count();
 }
 
 // The first page that is in the store, in order of branches and pages from `from` on.

@@ -234,6 +234,39 @@ Task<void> check_vacating_what_is_away(Executor& home) {
   co_await finish(&rig);
 }
 
+// Whoever sees that a store is empty takes it away at once, wherever the housekeeper is with it.
+Task<void> check_vacating_what_goes(Executor& home) {
+  Rig rig(home, {.stores = 3, .store_pages = 20});
+  const std::string wrong = co_await rig.start();
+  REQUIRE(wrong == "");
+  Events events;
+  events.listen(*rig.pool);
+  auto volume = co_await make_volume(&rig, 8, {.fixed_store = 0});
+  co_await fill_volume(volume.get(), 8, 6);
+  Housekeeper housekeeper(*rig.pool, {.balances = false, .pause = milliseconds(1)});
+  housekeeper.start();
+  StoreConfig leaving = rig.config_of(2);
+  for (int round = 0; round < 100; ++round) {
+    leaving.record.state = StoreState::kVacating;
+    const Error begun = co_await rig.pool->put_store(leaving, {});
+    REQUIRE(begun == Error::kNone);
+    co_await home.sleep_for(std::chrono::microseconds(20 * round));
+    const Error removed = co_await rig.pool->remove_store(2, {});
+    REQUIRE(removed == Error::kNone);
+    co_await home.sleep_for(milliseconds(5));
+    CHECK(housekeeper.views().empty());
+    leaving.record.state = StoreState::kActive;
+    const Error added = co_await rig.pool->put_store(leaving, {});
+    REQUIRE(added == Error::kNone);
+  }
+  CHECK(events.count(Kind::kVacated) > 0);
+  CHECK(events.count(Kind::kVacated) < 100);
+  CHECK(events.count(Kind::kVacateStuck) == 0);
+  (void)co_await housekeeper.stop(kNever);
+  volume.reset();
+  co_await finish(&rig);
+}
+
 // Has a volatile cache, and counts flushes.
 class CountsFlushes final : public Layer {
  public:
@@ -689,6 +722,10 @@ TEST_CASE("a store that leaves is emptied as soon as there is room", "[pool]") {
 
 TEST_CASE("A store that is to be emptied and is away is told of", "[pool][housekeeping]") {
   testing::run_in_world(1, [](Executor& home) { return check_vacating_what_is_away(home); });
+}
+
+TEST_CASE("A store may go while it is looked at whether it is empty", "[pool][housekeeping]") {
+  testing::run_in_world(1, [](Executor& home) { return check_vacating_what_goes(home); });
 }
 
 TEST_CASE("A flush asks what its pages were moved away from", "[pool][housekeeping]") {
