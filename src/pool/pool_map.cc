@@ -161,8 +161,14 @@ BranchId PoolMap::takes_from(const MapRecord& record) const {
   if (const auto* const chunks = std::get_if<SetChunks>(&record)) {
     return chunks->state != ChunkState::kData ? chunks->branch : 0;
   }
+  // A snapshot, and what hangs on the live end as it is, show what would be overwritten.
+  if (const auto* const snapshot = std::get_if<SnapshotRecord>(&record)) return snapshot->branch;
   if (const auto* const next = std::get_if<BranchRecord>(&record)) {
     const Branch* const branch = find(next->id);
+    const Branch* const parent = find(next->parent);
+    if (branch == nullptr && parent != nullptr) {
+      return next->parent_generation > parent->record.last_generation ? next->parent : 0;
+    }
     const bool takes =
         branch != nullptr && (next->dead || next->byte_count < branch->record.byte_count);
     return takes ? next->id : 0;

@@ -129,7 +129,8 @@ class PoolMap {
 
   // Changing --------------------------------------------------------------------------------------
 
-  // The branch from which a record takes what may be written to it in place now; 0: none.
+  // The branch from which a record takes, or of which it keeps, what may be written to it in place
+  // now; 0: none.
   BranchId takes_from(const MapRecord& record) const;
   // A group that is durable. What its records concern is pinned by whoever commits it.
   void apply(const RecordGroup& group);
