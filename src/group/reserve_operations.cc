@@ -36,7 +36,10 @@ std::uint64_t RunningGroup::kept_by(const Snapshot& snapshot) const {
   const auto key = pool != nullptr ? pool->snapshot_of(snapshot.record.uuid) : std::nullopt;
   if (!key || pool->pool() == nullptr) return 0;
   const pool::PoolMap& map = pool->pool()->map();
-  const pool::Branch& branch = *map.find(key->branch);
+  const pool::Branch* const found = map.find(key->branch);
+  // The map may have lost it just now, and whoever deletes it may not know that yet.
+  if (found == nullptr || !found->snapshots.contains(key->generation)) return 0;
+  const pool::Branch& branch = *found;
   std::uint64_t bytes = branch.slots_of(key->generation) * pool::kChunkBytes;
   const pool::Branch* const own = map.find(pool->branch_of(snapshot.record.uuid));
   if (own != nullptr) bytes += own->pages.placed_count() * map.page_bytes();

@@ -67,8 +67,11 @@ SnapshotInfo RunningGroup::info_of(const Snapshot& snapshot, const std::string& 
   const ServedPool* const pool = pools_->find(record.pool);
   const auto key = pool != nullptr ? pool->snapshot_of(record.uuid) : std::nullopt;
   if (pool != nullptr && pool->pool() != nullptr && key) {
+    // Whoever deletes it may not know yet that the map has lost it.
     const pool::Branch* const branch = pool->pool()->map().find(key->branch);
-    info.size_bytes = branch->snapshots.at(key->generation).byte_count;
+    if (branch != nullptr && branch->snapshots.contains(key->generation)) {
+      info.size_bytes = branch->snapshots.at(key->generation).byte_count;
+    }
     info.kept_bytes = kept_by(snapshot);
   } else {
     info.reason = pool == nullptr || pool->failure().empty()
