@@ -301,6 +301,8 @@ class RunningGroup final : public Group {
   std::expected<PoolGround, OpenFailure> ground_of_snapshot(const SnapshotRecord& record);
   Task<Outcome> open_snapshots();
   bool has_sessions(const std::string& target, const std::map<std::string, std::uint32_t>& counts);
+  // Whether a target is there also when the snapshot that it shows is offline.
+  bool stays(const std::string& target) const;
 
   // pool_volumes.cc
   // What a volume's caches and streams are.

@@ -466,6 +466,14 @@ Task<Answer<SnapshotInfo>> RunningGroup::online_snapshot(SnapshotName snapshot, 
   co_return answer;
 }
 
+// The file may have put a volume behind a snapshot's target, or declare that.
+bool RunningGroup::stays(const std::string& target) const {
+  const auto found = targets_.find(target);
+  if (found == targets_.end()) return false;
+  const auto& units = found->second->units;
+  return found->second->declared || units.size() > units.count(0);
+}
+
 // What was written to it stays, and is there when it is online and takes writes again.
 Task<Answer<void>> RunningGroup::take_offline(Uuid uuid) {
   SnapshotRecord record = snapshots_.at(uuid).record;
@@ -474,7 +482,7 @@ Task<Answer<void>> RunningGroup::take_offline(Uuid uuid) {
   record.target.clear();
   metadata::Batch batch;
   batch.put(snapshot_key(uuid), encode(record));
-  batch.erase(target_key(target));
+  if (!stays(target)) batch.erase(target_key(target));
   const Error error = co_await store_.commit(std::move(batch));
   if (error != Error::kNone) {
     co_return refuse(Refusal::Code::kFailed, fmt::format("snapshot \"{}\" stays online: {}",
@@ -490,10 +498,13 @@ Task<Answer<void>> RunningGroup::take_offline(Uuid uuid) {
 Task<bool> RunningGroup::withdraw(Uuid uuid, std::string target) {
   const auto found = targets_.find(target);
   if (found != targets_.end()) {
-    if (found->second->units.contains(0)) co_await server_->remove_target(target);
+    const bool stays_there = stays(target);
+    const bool shown = found->second->units.contains(0) && !stays_there;
+    if (shown) co_await server_->remove_target(target);
     co_await found->second->router->remove(0);
-    co_await found->second->router->close();
-    targets_.erase(target);
+    found->second->units.erase(0);
+    if (!stays_there) co_await found->second->router->close();
+    if (!stays_there) targets_.erase(target);
   }
   const std::shared_ptr<Volume> volume = std::exchange(snapshots_.at(uuid).volume, nullptr);
   if (volume == nullptr) co_return true;

@@ -212,6 +212,13 @@ std::optional<Refusal> RunningGroup::refusal_to_create(const CreateVolumeRequest
   }
   const auto target = targets_.find(s.target);
   if (target == targets_.end()) return std::nullopt;
+  for (const auto& [uuid, snapshot] : snapshots_) {
+    if (!snapshot.record.online || snapshot.record.target != s.target) continue;
+    return Refusal{.code = Refusal::Code::kConflict,
+                   .message = fmt::format("volume \"{}\": target {} shows snapshot \"{}\", and "
+                                          "goes with it; name another target, or leave it out",
+                                          s.name, s.target, snapshot.record.name)};
+  }
   if (!request.access.empty()) {
     return Refusal{.code = Refusal::Code::kConflict,
                    .message = fmt::format("volume \"{}\": target {} is there and has its own "

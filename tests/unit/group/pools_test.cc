@@ -405,6 +405,49 @@ TEST_CASE("Snapshots are taken, shown, restored and cloned, and are there after 
   });
 }
 
+TEST_CASE("A snapshot that goes offline leaves volumes behind its target alone",
+          "[group][pool][snapshot]") {
+  const testing::ScratchDirectory scratch;
+  const std::string target = "iqn.2026-11.org.sandbay:v-s";
+  run(scratch, kSets + kPool, [target](Group& group) -> Task<void> {
+    const auto v = co_await group.create_volume(asked("v", 8 * kMiB, false));
+    REQUIRE(v.has_value());
+    const auto taken = co_await group.create_snapshots({.volumes = {"v"}, .name = "s"});
+    REQUIRE(taken.has_value());
+    const auto online = co_await group.online_snapshot({"v", "s"}, false);
+    REQUIRE(online.has_value());
+    REQUIRE(online->target == target);
+    CreateVolumeRequest request = asked("w", 4 * kMiB, true);
+    request.specification.target = target;
+    const auto refused = co_await group.create_volume(request);
+    REQUIRE_FALSE(refused.has_value());
+    CHECK_THAT(refused.error().message, Catch::Contains("shows snapshot \"s\""));
+  });
+  // The file may put one there all the same.
+  const std::string volume =
+      "[[volume]]\nname = \"w\"\nsize = \"4MiB\"\nlun = 1\ntarget = \"" + target + "\"\n";
+  run(scratch, kSets + kPool + volume, [target](Group& group) -> Task<void> {
+    const auto offline = co_await group.offline_snapshot({"v", "s"}, true);
+    REQUIRE(offline.has_value());
+    const auto volumes = co_await group.list_volumes();
+    CHECK(volumes.size() == 2);
+    const auto shown = co_await group.show_target(target);
+    REQUIRE(shown.has_value());
+    CHECK(shown->units.size() == 1);
+    const auto access = co_await group.add_access("w", {});
+    CHECK(access.has_value());
+  });
+  run(scratch, kSets + kPool, [target](Group& group) -> Task<void> {
+    const auto access = co_await group.list_access("w");
+    REQUIRE(access.has_value());
+    CHECK(access->size() == 1);
+    const auto deleted = co_await group.delete_volume("w", true);
+    CHECK(deleted.has_value());
+    const auto online = co_await group.online_snapshot({"v", "s"}, false);
+    CHECK(online.has_value());
+  });
+}
+
 TEST_CASE("Volumes of a set that is away say so, and come back with it", "[group][pool]") {
   const testing::ScratchDirectory scratch;
   run(scratch, kSets + kPool, [](Group& group) -> Task<void> {
