@@ -157,6 +157,8 @@ ServedPool* Pools::find(const Uuid& uuid) const {
 }
 
 ServedPool* Pools::owner_of(const Uuid& set) const {
+  const auto joining = joining_.find(set);
+  if (joining != joining_.end()) return joining->second;
   const auto found = std::ranges::find_if(
       pools_, [&](const auto& pool) { return pool->store_of(set).has_value(); });
   return found == pools_.end() ? nullptr : found->get();
@@ -197,8 +199,10 @@ Task<void> Pools::take_set(Member* member, MemberSet set) {
   }
   metadata::Batch extra;
   member->note_use(uuid, extra);
+  joining_[uuid] = pool;
   std::string wrong =
       co_await pool->take(uuid, device, static_cast<std::uint8_t>(set.level), std::move(extra));
+  joining_.erase(uuid);
   if (!wrong.empty()) {
     events_.add({.severity = Severity::kWarning,
                  .kind = "pool",

@@ -59,7 +59,7 @@ class Pools {
   ServedPool* find(const std::string& name) const;
   ServedPool* find(const Uuid& uuid) const;
   const std::vector<std::unique_ptr<ServedPool>>& all() const noexcept { return pools_; }
-  // The pool that has the set; null: none.
+  // The pool that has the set, or takes it in just now; null: none.
   ServedPool* owner_of(const Uuid& set) const;
   ServedPool* pool_of_member(const std::string& member) const;
   PoolInfo show(const ServedPool& pool) const;
@@ -91,6 +91,7 @@ class Pools {
   Members& members_;
   Owner owner_;
   std::vector<std::unique_ptr<ServedPool>> pools_;
+  std::map<Uuid, ServedPool*> joining_;  // Sets that are being taken in: no volume goes on them.
   std::map<Uuid, std::string> outside_;  // Sets that are not taken in, and why.
   Mutex taking_;
   TimePoint look_again_{};  // At pools that could not be opened.

@@ -459,7 +459,8 @@ class RunningGroup final : public Group {
   std::unique_ptr<Members> members_;   // What volumes on sets stand on.
   std::unique_ptr<Pools> pools_;       // And those on pools.
   bool pools_quiet_ = true;            // Nothing hangs in a volume of theirs that is gone.
-  std::vector<VolumeRecord> planned_;  // Volumes on sets that are about to be opened at the start.
+  // Volumes that are about to be opened at the start, or made: no pool takes their sets.
+  std::vector<VolumeRecord> planned_;
   std::map<Uuid, std::unique_ptr<Place>> places_;  // Of volumes on sets.
   std::vector<std::pair<std::weak_ptr<Volume>, std::unique_ptr<Place>>> left_places_;
   std::vector<std::unique_ptr<Leaving>> leaving_;  // Volumes that are gone, with requests below.

@@ -300,12 +300,13 @@ Task<Answer<CreatedVolume>> RunningGroup::create_now(CreateVolumeRequest request
   }
   const std::string name = s.name;
   const bool on_pool = s.backing == Backing::kPool;
-  VolumeRecord record{.uuid = make_uuid(Executor::current().random()),
+  planned_.push_back({.uuid = make_uuid(Executor::current().random()),
                       .specification = std::move(s),
                       .origin = request.origin,
                       .full_copy = request.full_copy,
-                      .source = request.source};
-  auto volume = co_await make_volume(std::move(record), fresh);
+                      .source = request.source});
+  auto volume = co_await make_volume(planned_.back(), fresh);
+  planned_.clear();
   if (!volume) {
     co_return refuse(Refusal::Code::kFailed,
                      fmt::format("volume \"{}\" cannot be made: {}", name, volume.error().reason));
