@@ -165,10 +165,7 @@ PoolVolume::Piece PoolVolume::part_of(const Piece& piece, ChunkIndex first, Chun
 Task<Completion> PoolVolume::write_fresh(PageChange* change, const Request* request, Piece piece) {
   const ChunkRange range = piece.chunks();
   const Place place = change->place();
-  BlockDevice* const device = pool_.device(place.store);
   Request like = request_like(*request);
-  like.force_unit_access =
-      request->force_unit_access || (device != nullptr && needs_force(*device));
   Completion whole;
   for (ChunkIndex chunk = range.first; chunk < range.end();) {
     const ChunkIndex end = change->chunks().end_of_run(chunk, range.end());
@@ -185,6 +182,10 @@ Task<Completion> PoolVolume::write_fresh(PageChange* change, const Request* requ
     BufferList data = around->take_front(head);
     data.append(request->data.share(part.offset - piece.offset, part.byte_count));
     data.append(std::move(*around));
+    // The store may have been away before.
+    const BlockDevice* const device = pool_.device(place.store);
+    like.force_unit_access =
+        request->force_unit_access || (device != nullptr && needs_force(*device));
     PageIo io(pool_);
     io.start(like, Operation::kWrite, {.place = place, .chunk = static_cast<std::uint16_t>(first)},
              0, std::move(data), lba_of(part));

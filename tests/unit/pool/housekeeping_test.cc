@@ -325,6 +325,48 @@ Task<void> check_flush_behind_moves(Executor& home) {
   co_await finish(&rig);
 }
 
+Task<void> write_one(PoolVolume* volume, std::uint64_t cell, Error* error) {
+  Random random(1);
+  *error = co_await write_cells(*volume, cell, 1, 7, random);
+}
+
+// A store comes back, with a volatile cache, while what surrounds a write is still being read
+// elsewhere: what is recorded as data is on its drives all the same.
+Task<void> check_force_after_return(Executor& home) {
+  Rig rig(home, {.stores = 2, .store_pages = 20});
+  const std::string wrong = co_await rig.start();
+  REQUIRE(wrong == "");
+  testing::DelayDevice slow(*rig.devices[0], milliseconds(5), milliseconds(6));
+  CountsFlushes has_cache(*rig.devices[1]);
+  testing::RecordingDevice recorder(has_cache);
+  auto parent = co_await make_volume(&rig, 1, {.fixed_store = 0});
+  Random random(1);
+  Error error = co_await write_cells(*parent, 0, kPageCells, 6, random);
+  REQUIRE(error == Error::kNone);
+  const SnapshotKey live{.branch = parent->branch().id(), .generation = kLive};
+  const auto cloned = co_await rig.pool->clone(live, {.fixed_store = 1, .label = {}}, {});
+  REQUIRE(cloned.has_value());
+  auto clone = rig.pool->attach(*cloned);
+  error = co_await write_cells(*clone, 0, 1, 7, random);
+  REQUIRE(error == Error::kNone);
+  rig.pool->set_device(0, &slow);
+  rig.pool->set_device(1, nullptr);
+  // Of the second chunk, the rest of which is the parent's.
+  error = Error::kNotReady;
+  spawn(write_one(clone.get(), kChunkBytes / kCellBytes, &error));
+  co_await home.sleep_for(milliseconds(1));
+  rig.pool->set_device(1, &recorder);
+  co_await home.sleep_for(seconds(1));
+  CHECK(error == Error::kNone);
+  REQUIRE(recorder.count(Operation::kWrite) == 1);
+  CHECK(recorder.seen().back().force_unit_access);
+  rig.pool->set_device(0, rig.devices[0].get());
+  rig.pool->set_device(1, rig.devices[1].get());
+  parent.reset();
+  clone.reset();
+  co_await finish(&rig);
+}
+
 // Restores upon restores: rows of parents stay short, and pages are taken over, not copied.
 Task<void> check_flattening(Executor& home) {
   Rig rig(home, {.stores = 2, .store_pages = 48});
@@ -730,6 +772,9 @@ TEST_CASE("A store may go while it is looked at whether it is empty", "[pool][ho
 
 TEST_CASE("A flush asks what its pages were moved away from", "[pool][housekeeping]") {
   testing::run_in_world(1, [](Executor& home) { return check_flush_behind_moves(home); });
+}
+TEST_CASE("A member that comes back meanwhile is not trusted with its cache", "[pool]") {
+  testing::run_in_world(1, [](Executor& home) { return check_force_after_return(home); });
 }
 TEST_CASE("what cannot go on in the background holds up nothing else", "[pool]") {
   testing::run_in_world(21, [](Executor& home) { return check_stuck_fill(home); });
