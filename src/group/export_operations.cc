@@ -171,7 +171,7 @@ std::optional<Refusal> RunningGroup::refusal_while_importing() const {
   return Refusal{.code = Refusal::Code::kConflict,
                  .message =
                      "an import waits for the daemon's next start, and knows nothing of "
-                     "what is made before; restart the daemon, or withdraw the import"};
+                     "what is changed before; restart the daemon, or withdraw the import"};
 }
 
 Task<Answer<void>> RunningGroup::import_part(ImportPart part) {

@@ -162,7 +162,7 @@ Task<Answer<MemberInfo>> RunningGroup::add_member_now(std::string name, std::str
 }
 
 Task<Answer<MemberInfo>> RunningGroup::add_member(std::string name, std::string pool) {
-  auto answer = co_await alone(add_member_now(std::move(name), std::move(pool)));
+  auto answer = co_await alone(lasting(add_member_now(std::move(name), std::move(pool))));
   co_return answer;
 }
 
@@ -228,7 +228,7 @@ Task<Answer<MemberInfo>> RunningGroup::remove_member_now(std::string name) {
 }
 
 Task<Answer<MemberInfo>> RunningGroup::remove_member(std::string name) {
-  auto answer = co_await alone(remove_member_now(std::move(name)));
+  auto answer = co_await alone(lasting(remove_member_now(std::move(name))));
   co_return answer;
 }
 

@@ -197,7 +197,6 @@ Task<Answer<CreatedPool>> RunningGroup::create_pool_now(CreatePoolRequest reques
                     "choose another name, or ask for it as it is",
                     request.name, format_size(record.page_bytes), fmt::join(record.members, ", ")));
   }
-  if (auto refusal = refusal_while_importing()) co_return std::unexpected(std::move(*refusal));
   for (const std::string& member : request.members) {
     if (members_->find(member) == nullptr) {
       co_return refuse(
@@ -231,7 +230,7 @@ Task<Answer<CreatedPool>> RunningGroup::create_pool_now(CreatePoolRequest reques
 }
 
 Task<Answer<CreatedPool>> RunningGroup::create_pool(CreatePoolRequest request) {
-  auto answer = co_await alone(create_pool_now(std::move(request)));
+  auto answer = co_await alone(lasting(create_pool_now(std::move(request))));
   co_return answer;
 }
 
@@ -262,7 +261,7 @@ Task<Answer<void>> RunningGroup::delete_pool_now(std::string name) {
 }
 
 Task<Answer<void>> RunningGroup::delete_pool(std::string name) {
-  auto answer = co_await alone(delete_pool_now(std::move(name)));
+  auto answer = co_await alone(lasting(delete_pool_now(std::move(name))));
   co_return answer;
 }
 

@@ -378,8 +378,11 @@ class RunningGroup final : public Group {
   std::optional<Refusal> refusal_to_export(const std::vector<metadata::Entry>& entries) const;
   Task<Answer<void>> import_now(ImportPart part);
   Task<std::optional<Refusal>> announce_checked(std::uint64_t byte_count, std::string sha256);
-  // Of making something while an import waits for the next start.
+  // Of changing something while an import waits for the next start, which would forget it.
   std::optional<Refusal> refusal_while_importing() const;
+  // Runs a change of what metadata hold, or refuses it because it would be forgotten.
+  template <class T>
+  Task<Answer<T>> lasting(Task<Answer<T>> operation);
   std::optional<Refusal> refusal_to_import(const ImportPart& part) const;
 
   // audit_operations.cc
@@ -454,11 +457,11 @@ class RunningGroup final : public Group {
   std::vector<PortalInfo> portals_;  // As they were opened.
   EventLog events_;
   AuditLog audit_;
-  std::uint64_t import_bytes_ = 0;     // Of an import that has begun: what is there.
-  bool import_announced_ = false;      // One takes the place of everything at the next start.
-  std::unique_ptr<Members> members_;   // What volumes on sets stand on.
-  std::unique_ptr<Pools> pools_;       // And those on pools.
-  bool pools_quiet_ = true;            // Nothing hangs in a volume of theirs that is gone.
+  std::uint64_t import_bytes_ = 0;    // Of an import that has begun: what is there.
+  bool import_announced_ = false;     // One takes the place of everything at the next start.
+  std::unique_ptr<Members> members_;  // What volumes on sets stand on.
+  std::unique_ptr<Pools> pools_;      // And those on pools.
+  bool pools_quiet_ = true;           // Nothing hangs in a volume of theirs that is gone.
   // Volumes that are about to be opened at the start, or made: no pool takes their sets.
   std::vector<VolumeRecord> planned_;
   std::map<Uuid, std::unique_ptr<Place>> places_;  // Of volumes on sets.
@@ -526,6 +529,13 @@ Task<T> RunningGroup::looking(Task<T> operation, T otherwise, std::source_locati
   const Under under(*this, at);
   T value = co_await std::move(operation);
   co_return value;
+}
+
+template <class T>
+Task<Answer<T>> RunningGroup::lasting(Task<Answer<T>> operation) {
+  if (auto refusal = refusal_while_importing()) co_return std::unexpected(std::move(*refusal));
+  Answer<T> answer = co_await std::move(operation);
+  co_return answer;
 }
 
 }  // namespace sandbay::group

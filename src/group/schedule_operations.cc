@@ -108,7 +108,7 @@ Task<Answer<CreatedSchedule>> RunningGroup::create_schedule_now(ScheduleInfo sch
 }
 
 Task<Answer<CreatedSchedule>> RunningGroup::create_schedule(ScheduleInfo schedule) {
-  auto answer = co_await alone(create_schedule_now(std::move(schedule)));
+  auto answer = co_await alone(lasting(create_schedule_now(std::move(schedule))));
   co_return answer;
 }
 
@@ -135,7 +135,7 @@ Task<Answer<void>> RunningGroup::delete_schedule_now(std::string volume, std::st
 }
 
 Task<Answer<void>> RunningGroup::delete_schedule(std::string volume, std::string name) {
-  auto answer = co_await alone(delete_schedule_now(std::move(volume), std::move(name)));
+  auto answer = co_await alone(lasting(delete_schedule_now(std::move(volume), std::move(name))));
   co_return answer;
 }
 
@@ -163,6 +163,7 @@ Duration RunningGroup::first_wait(const ScheduleRecord& record) {
 }
 
 Task<void> RunningGroup::run_due() {
+  if (import_announced_) co_return;  // The next start would forget what they take.
   std::vector<Uuid> due;
   const TimePoint now = Executor::current().now();
   std::erase_if(next_turns_, [&](const auto& entry) { return !schedules_.contains(entry.first); });

@@ -210,7 +210,7 @@ Task<Answer<CreatedSnapshots>> RunningGroup::create_snapshots_now(CreateSnapshot
 }
 
 Task<Answer<CreatedSnapshots>> RunningGroup::create_snapshots(CreateSnapshotsRequest request) {
-  auto answer = co_await alone(create_snapshots_now(std::move(request), {}));
+  auto answer = co_await alone(lasting(create_snapshots_now(std::move(request), {})));
   co_return answer;
 }
 
@@ -278,7 +278,7 @@ Task<Answer<void>> RunningGroup::drop_snapshot(Uuid uuid) {
 }
 
 Task<Answer<void>> RunningGroup::delete_snapshot(SnapshotName snapshot, bool force) {
-  auto answer = co_await alone(delete_snapshot_now(std::move(snapshot), force));
+  auto answer = co_await alone(lasting(delete_snapshot_now(std::move(snapshot), force)));
   co_return answer;
 }
 
@@ -332,7 +332,7 @@ Task<Answer<VolumeInfo>> RunningGroup::restore_now(SnapshotName name, bool force
 }
 
 Task<Answer<VolumeInfo>> RunningGroup::restore_snapshot(SnapshotName snapshot, bool force) {
-  auto answer = co_await alone(restore_now(std::move(snapshot), force));
+  auto answer = co_await alone(lasting(restore_now(std::move(snapshot), force)));
   co_return answer;
 }
 
@@ -462,7 +462,7 @@ Task<Answer<SnapshotInfo>> RunningGroup::online_now(SnapshotName name, bool writ
 }
 
 Task<Answer<SnapshotInfo>> RunningGroup::online_snapshot(SnapshotName snapshot, bool writable) {
-  auto answer = co_await alone(online_now(std::move(snapshot), writable));
+  auto answer = co_await alone(lasting(online_now(std::move(snapshot), writable)));
   co_return answer;
 }
 
@@ -546,7 +546,7 @@ Task<Answer<SnapshotInfo>> RunningGroup::offline_now(SnapshotName name, bool for
 }
 
 Task<Answer<SnapshotInfo>> RunningGroup::offline_snapshot(SnapshotName snapshot, bool force) {
-  auto answer = co_await alone(offline_now(std::move(snapshot), force));
+  auto answer = co_await alone(lasting(offline_now(std::move(snapshot), force)));
   co_return answer;
 }
 
@@ -572,7 +572,6 @@ Task<Answer<CreatedVolume>> RunningGroup::repeat_clone(std::shared_ptr<Volume> t
 
 Task<Answer<CreatedVolume>> RunningGroup::clone_now(SnapshotName name, std::string clone,
                                                     bool full_copy) {
-  if (auto refusal = refusal_while_importing()) co_return std::unexpected(std::move(*refusal));
   const auto served = pool_of(name.volume);
   if (!served) co_return std::unexpected(served.error());
   const auto volume = find(name.volume);
@@ -611,7 +610,7 @@ Task<Answer<CreatedVolume>> RunningGroup::clone_now(SnapshotName name, std::stri
 
 Task<Answer<CreatedVolume>> RunningGroup::clone_snapshot(SnapshotName snapshot, std::string name,
                                                          bool full_copy) {
-  auto answer = co_await alone(clone_now(std::move(snapshot), std::move(name), full_copy));
+  auto answer = co_await alone(lasting(clone_now(std::move(snapshot), std::move(name), full_copy)));
   co_return answer;
 }
 

@@ -124,7 +124,7 @@ Task<Answer<CreatedAccess>> RunningGroup::add_access_now(std::string volume,
 
 Task<Answer<CreatedAccess>> RunningGroup::add_access(std::string volume,
                                                      iscsi::AccessRecord record) {
-  auto answer = co_await alone(add_access_now(std::move(volume), std::move(record)));
+  auto answer = co_await alone(lasting(add_access_now(std::move(volume), std::move(record))));
   co_return answer;
 }
 
@@ -156,7 +156,7 @@ Task<Answer<void>> RunningGroup::remove_access_now(std::string volume, std::stri
 }
 
 Task<Answer<void>> RunningGroup::remove_access(std::string volume, std::string id) {
-  auto answer = co_await alone(remove_access_now(std::move(volume), std::move(id)));
+  auto answer = co_await alone(lasting(remove_access_now(std::move(volume), std::move(id))));
   co_return answer;
 }
 

@@ -275,7 +275,6 @@ Task<Answer<CreatedVolume>> RunningGroup::create_now(CreateVolumeRequest request
     co_return CreatedVolume{.volume = std::move(*info), .created = false};
   }
   if (auto refusal = refusal_to_create(request)) co_return std::unexpected(*refusal);
-  if (auto refusal = refusal_while_importing()) co_return std::unexpected(std::move(*refusal));
   if (own_target && targets_.contains(s.target)) {
     co_return refuse(Refusal::Code::kConflict,
                      fmt::format("volume \"{}\": its target {} is there already; name a target to "
@@ -333,7 +332,7 @@ Task<Answer<CreatedVolume>> RunningGroup::create_now(CreateVolumeRequest request
 }
 
 Task<Answer<CreatedVolume>> RunningGroup::create_volume(CreateVolumeRequest request) {
-  auto answer = co_await alone(create_now(std::move(request)));
+  auto answer = co_await alone(lasting(create_now(std::move(request))));
   co_return answer;
 }
 
@@ -512,7 +511,7 @@ Task<Answer<void>> RunningGroup::rename_now(std::shared_ptr<Volume> volume, std:
 
 Task<Answer<VolumeInfo>> RunningGroup::change_volume(std::string name,
                                                      ChangeVolumeRequest request) {
-  auto answer = co_await alone(change_now(std::move(name), std::move(request)));
+  auto answer = co_await alone(lasting(change_now(std::move(name), std::move(request))));
   co_return answer;
 }
 
@@ -634,7 +633,7 @@ Task<Answer<void>> RunningGroup::remove_now(std::shared_ptr<Volume> volume) {
 }
 
 Task<Answer<void>> RunningGroup::delete_volume(std::string name, bool force) {
-  auto answer = co_await alone(delete_now(std::move(name), force));
+  auto answer = co_await alone(lasting(delete_now(std::move(name), force)));
   co_return answer;
 }
 

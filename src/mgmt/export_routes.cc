@@ -51,9 +51,10 @@ std::vector<Route> export_routes() {
            .summary = "Import an export, piece by piece",
            .description = "The text in pieces in their order; the first has the offset 0. With "
                           "the last one the whole is checked, and takes the place of everything "
-                          "at the daemon's next start; until then nothing is made any more. "
-                          "Refused while something is provisioned, unless by force. The first "
-                          "piece of another import withdraws one that waits.",
+                          "at the daemon's next start; until then nothing of volumes, snapshots, "
+                          "schedules, access, pools and members is changed any more. Refused while "
+                          "something is provisioned, unless by force. The first piece of another "
+                          "import withdraws one that waits.",
            .request_schema = "ImportPart",
            .success = 204,
            .refusals = {409, 500},

@@ -147,6 +147,12 @@ Task<void> import_wrongly(Group* group, const std::string* text) {
   const auto pool = co_await group->create_pool({.name = "q", .members = {}, .page_bytes = kMiB});
   REQUIRE_FALSE(pool.has_value());
   CHECK_THAT(pool.error().message, Catch::Contains("an import waits"));
+  const auto access = co_await group->add_access("m", {});
+  REQUIRE_FALSE(access.has_value());
+  CHECK_THAT(access.error().message, Catch::Contains("an import waits"));
+  const auto removed = co_await group->remove_member("array1");
+  REQUIRE_FALSE(removed.has_value());
+  CHECK_THAT(removed.error().message, Catch::Contains("an import waits"));
   // Another begins, and does not get far: nothing is announced any more.
   taken = co_await group->import_part({.text = "x", .offset = 0});
   REQUIRE(taken.has_value());
