@@ -148,18 +148,13 @@ Task<std::vector<PoolCheckInfo>> RunningGroup::check_now() {
   std::vector<PoolCheckInfo> list;
   co_await changing_.lock();  // No pool comes or goes meanwhile.
   for (const auto& pool : pools_->all()) {
-    PoolCheckInfo info{.pool = pool->name()};
-    if (pool->pool() == nullptr) {
-      info.wrong.push_back("it is not open: " + pool->failure());
-    } else {
-      pool::CheckReport report = co_await pool->pool()->check();
-      info.branches = report.branches;
-      info.snapshots = report.snapshots;
-      info.pages = report.pages;
-      info.kept_chunks = report.kept_chunks;
-      info.wrong = std::move(report.wrong);
-    }
-    list.push_back(std::move(info));
+    pool::CheckReport report = co_await pools_->check(pool.get());
+    list.push_back({.pool = pool->name(),
+                    .branches = report.branches,
+                    .snapshots = report.snapshots,
+                    .pages = report.pages,
+                    .kept_chunks = report.kept_chunks,
+                    .wrong = std::move(report.wrong)});
   }
   changing_.unlock();
   co_return list;

@@ -243,6 +243,19 @@ Task<void> Pools::watch() {
 
 // Management --------------------------------------------------------------------------------------
 
+// The first set of a pool may have its map opened anew.
+Task<pool::CheckReport> Pools::check(const ServedPool* pool) {
+  co_await taking_.lock();
+  pool::CheckReport report;
+  if (pool->pool() == nullptr) {
+    report.wrong.push_back("it is not open: " + pool->failure());
+  } else {
+    report = co_await pool->pool()->check();
+  }
+  taking_.unlock();
+  co_return report;
+}
+
 PoolInfo Pools::show(const ServedPool& pool) const {
   PoolInfo info{.name = pool.name(),
                 .uuid = format_uuid(pool.uuid()),

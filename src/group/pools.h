@@ -63,6 +63,8 @@ class Pools {
   ServedPool* owner_of(const Uuid& set) const;
   ServedPool* pool_of_member(const std::string& member) const;
   PoolInfo show(const ServedPool& pool) const;
+  // Verifies the map of one that is open, while no set comes or goes.
+  Task<pool::CheckReport> check(const ServedPool* pool);
 
   // Members of pools: pool_members.cc. ------------------------------------------------------------
   // The member's free sets are the pool's from now on; one that was about to leave stays.
