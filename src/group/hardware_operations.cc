@@ -200,8 +200,10 @@ Task<Answer<AddedFault>> RunningGroup::add_fault_now(std::string rule) {
   co_return AddedFault{.rule = {.id = *id, .text = std::move(rule)}};
 }
 
+// Rules wait for no other change: one that hangs may do so for a rule, until that is cleared.
 Task<Answer<AddedFault>> RunningGroup::add_fault(std::string rule) {
-  auto answer = co_await alone(add_fault_now(std::move(rule)));
+  auto answer = co_await looking<Answer<AddedFault>>(add_fault_now(std::move(rule)),
+                                                     std::unexpected(shutting_down()));
   co_return answer;
 }
 
@@ -217,7 +219,8 @@ Task<Answer<void>> RunningGroup::clear_fault_now(std::string id) {
 }
 
 Task<Answer<void>> RunningGroup::clear_fault(std::string id) {
-  auto answer = co_await alone(clear_fault_now(std::move(id)));
+  auto answer = co_await looking<Answer<void>>(clear_fault_now(std::move(id)),
+                                               std::unexpected(shutting_down()));
   co_return answer;
 }
 

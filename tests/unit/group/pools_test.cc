@@ -405,6 +405,32 @@ TEST_CASE("Snapshots are taken, shown, restored and cloned, and are there after 
   });
 }
 
+Task<void> take_slowly(Group* group, bool* ended) {
+  const auto taken = co_await group->create_snapshots({.volumes = {"v"}, .name = "s"});
+  CHECK(taken.has_value());
+  *ended = true;
+}
+
+TEST_CASE("A rule is cleared while a change hangs for it", "[group][pool][snapshot]") {
+  const testing::ScratchDirectory scratch;
+  const std::string faults = "[faults]\nenabled = true\n";
+  run(scratch, kSets + kPool + faults, [](Group& group) -> Task<void> {
+    CreateVolumeRequest request = asked("v", 8 * kMiB, false);
+    request.specification.on = "a";
+    const auto made = co_await group.create_volume(request);
+    REQUIRE(made.has_value());
+    const auto rule = co_await group.add_fault("at=drive:d0 op=flush do=hold");
+    REQUIRE(rule.has_value());
+    bool ended = false;
+    spawn(take_slowly(&group, &ended));
+    co_await Executor::current().sleep_for(std::chrono::milliseconds(200));
+    CHECK_FALSE(ended);
+    const auto cleared = co_await group.clear_fault("");
+    CHECK(cleared.has_value());
+    while (!ended) co_await Executor::current().sleep_for(std::chrono::milliseconds(10));
+  });
+}
+
 TEST_CASE("A snapshot that goes offline leaves volumes behind its target alone",
           "[group][pool][snapshot]") {
   const testing::ScratchDirectory scratch;
