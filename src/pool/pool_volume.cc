@@ -17,6 +17,9 @@ namespace {
 constexpr Health kWorse[] = {Health::kGood, Health::kPredictedFailure, Health::kDegraded,
                              Health::kFailed, Health::kMissing};
 
+// Pages that are looked at in one go, for what is provisioned.
+constexpr std::uint32_t kMostLooked = 1024;
+
 auto badness(Health health) { return std::ranges::find(kWorse, health) - std::begin(kWorse); }
 
 }  // namespace
@@ -279,6 +282,7 @@ Task<Completion> PoolVolume::advise(Request request) {
   co_return Completion{.data = std::move(request.data)};
 }
 
+// A run that is longer than what is looked at in one go ends there.
 Task<Result<ProvisioningRun>> PoolVolume::provisioning(Lba first, Lba limit) {
   if (!door_.try_enter()) co_await door_.enter();
   const DoorHold door(door_);
@@ -287,7 +291,12 @@ Task<Result<ProvisioningRun>> PoolVolume::provisioning(Lba first, Lba limit) {
   const std::uint64_t end = limit * block;
   std::uint64_t at = first * block;
   std::optional<bool> mapped;
-  while (at < end) {
+  for (std::uint32_t looked = 0; at < end; ++looked) {
+    if (looked == kMostLooked) {
+      co_await pool_.home().yield();
+      co_return ProvisioningRun{.block_count = at / block - first,
+                                .mapped = mapped.value_or(false)};
+    }
     const bool plain = generation_ == kLive && !branch.has_parent();
     if (plain && mapped != true) {
       // Nothing is there until the next page with an entry.
@@ -301,6 +310,11 @@ Task<Result<ProvisioningRun>> PoolVolume::provisioning(Lba first, Lba limit) {
       }
     }
     const Piece piece = first_piece(at, end);
+    if (generation_ == kLive && mapped == true &&
+        branch.pages.at(piece.page).state == PageState::kData) {
+      at += piece.byte_count;
+      continue;
+    }
     const ChunkRange range = piece.chunks();
     ChunkLocks::Hold hold(branch.locks, ChunkLocks::Kind::kRead, range);
     if (!hold.ready()) co_await branch.locks.wait(hold);

@@ -240,6 +240,34 @@ Task<void> place_in_order(Executor& home) {
   co_await finish(&rig);
 }
 
+// Whoever asks what is provisioned of a large volume is answered in parts, and keeps nobody waiting
+// for long.
+Task<void> look_in_parts(Executor& home) {
+  constexpr std::uint32_t kPages = 2500;
+  Rig rig(home, {.stores = 1, .store_pages = kPages});
+  co_await start(&rig);
+  Random random(1);
+  auto volume = co_await make_volume(&rig, {.byte_count = kPages * kTestPageBytes, .thick = true});
+  const Error error = co_await write_cells(*volume, 2400 * kPageCells, kPageCells, 1, random);
+  CHECK(error == Error::kNone);
+  const std::uint64_t blocks = volume->geometry().block_count;
+  constexpr std::uint64_t kPageBlocks = kTestPageBytes / 512;
+  std::vector<std::uint64_t> runs;
+  std::uint64_t mapped = 0;
+  for (std::uint64_t at = 0; at < blocks;) {
+    const auto run = co_await volume->provisioning(at, blocks);
+    REQUIRE(run.has_value());
+    REQUIRE(run->block_count > 0);
+    if (run->mapped) mapped += run->block_count;
+    at += run->block_count;
+    runs.push_back(run->block_count / kPageBlocks);
+  }
+  CHECK(mapped == kPageBlocks);
+  CHECK(runs == std::vector<std::uint64_t>{1024, 1024, 352, 1, 99});
+  volume.reset();
+  co_await finish(&rig);
+}
+
 // The owner's keys change with the pool or not at all.
 Task<void> take_along(Executor& home) {
   Rig rig(home, {.nvram = false});
@@ -284,6 +312,10 @@ TEST_CASE("a missing store concerns those who have pages there, until it is back
 
 TEST_CASE("a fixed volume lies in ascending order, others over all stores", "[pool]") {
   testing::run_in_world(5, [](Executor& home) { return place_in_order(home); });
+}
+
+TEST_CASE("what is provisioned of a large volume is told in parts", "[pool]") {
+  testing::run_in_world(8, [](Executor& home) { return look_in_parts(home); });
 }
 
 TEST_CASE("the owner's keys change with the pool or not at all", "[pool]") {
