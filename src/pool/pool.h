@@ -217,6 +217,7 @@ class Pool {
   // How fast what follows copies, together; 0: as fast as it can.
   void set_pace(std::uint64_t bytes_per_second);
   // Frees what nobody needs any more, at most so many pages' worth of work. True: there is more.
+  // kDataCorrupt: there is, but only what hangs on damaged parts of the map.
   Task<Result<bool>> sweep(std::uint32_t pages);
   bool needs_sweep() const noexcept;
   // Copies what the branch has of its parent into it, at most so many pages, beginning with *next.
@@ -350,7 +351,11 @@ class Pool {
     bool began = false;
     PageNumber next = 0;
     std::uint64_t living = 0;  // What Branch::living_changes was when it began.
+    bool damaged = false;      // Something was passed over.
+    TimePoint again{};         // Not before.
   };
+  bool may_sweep(BranchId id) const;
+  std::vector<BranchId> due_for_sweep() const;
   void watch_free();
   Task<Result<bool>> sweep_branch(BranchId id, std::uint32_t* pages);
   Task<Result<PageNumber>> next_to_sweep(const Branch* branch, PageNumber from);

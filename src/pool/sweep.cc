@@ -3,8 +3,10 @@
 // A pass goes over the pages of a branch that may have something useless: kept versions that no
 // living generation sees; if the branch's live end is dead, also its own chunks that no living
 // generation sees. Each page is a change of its own, under a lock of all of it, and finds out by
-// itself what to do; so a pass that was cut off begins anew and passes over what is done. When
-// nothing hangs on a dead branch any more, it is erased, and its parent is swept.
+// itself what to do; so a pass that was cut off begins anew and passes over what is done. A page
+// whose part of the map is damaged is passed over, and the branch rests after such a pass: others
+// are swept all the same. When nothing hangs on a dead branch any more, it is erased, and its
+// parent is swept.
 #include <algorithm>
 #include <cassert>
 #include <set>
@@ -18,6 +20,8 @@ namespace {
 
 // Of one change. A page with more versions takes several.
 constexpr std::size_t kMostForgotten = 1024;
+// After a pass that has found damage.
+constexpr Duration kSweepAgain = std::chrono::minutes(1);
 
 std::uint32_t page_of(const std::string& key) {
   // The page stands before the generation.
@@ -30,24 +34,38 @@ std::uint32_t page_of(const std::string& key) {
 
 }  // namespace
 
+// Those that are being made are no leftovers, and nothing is done for them.
 bool Pool::needs_sweep() const noexcept {
-  return std::ranges::any_of(map_.branches(),
-                             [](const auto& entry) { return entry.second->record.sweeping; });
+  return std::ranges::any_of(map_.branches(), [this](const auto& entry) {
+    return entry.second->record.sweeping && !making_.contains(entry.first);
+  });
+}
+
+bool Pool::may_sweep(BranchId id) const {
+  const auto known = sweeps_.find(id);
+  return !making_.contains(id) && (known == sweeps_.end() || known->second.again <= home_.now());
+}
+
+std::vector<BranchId> Pool::due_for_sweep() const {
+  std::vector<BranchId> due;
+  for (const auto& [id, branch] : map_.branches()) {
+    if (branch->record.sweeping && may_sweep(id)) due.push_back(id);
+  }
+  return due;
 }
 
 Task<Result<bool>> Pool::sweep(std::uint32_t pages) {
   if (!background_.try_enter()) co_await background_.enter();
   const DoorHold inside(background_);
-  std::vector<BranchId> due;
-  for (const auto& [id, branch] : map_.branches()) {
-    if (branch->record.sweeping && !making_.contains(id)) due.push_back(id);
-  }
+  const std::vector<BranchId> due = due_for_sweep();
   // Children first: their parents may become useless.
   for (auto id = due.rbegin(); id != due.rend() && pages > 0; ++id) {
     const auto more = co_await sweep_branch(*id, &pages);
     if (!more.has_value()) co_return std::unexpected(more.error());
   }
-  co_return needs_sweep();
+  if (!due_for_sweep().empty()) co_return true;
+  if (needs_sweep()) co_return std::unexpected(Error::kDataCorrupt);
+  co_return false;
 }
 
 Task<Result<bool>> Pool::sweep_branch(BranchId id, std::uint32_t* pages) {
@@ -74,6 +92,10 @@ Task<Result<bool>> Pool::sweep_branch(BranchId id, std::uint32_t* pages) {
     --*pages;
     const auto page = co_await next_to_sweep(branch, sweep.next);
     if (!page.has_value()) co_return std::unexpected(page.error());
+    if (*page == kNoPage && sweep.damaged) {
+      sweep = {.again = home_.now() + kSweepAgain};
+      co_return false;
+    }
     if (*page == kNoPage) {
       const std::uint64_t living = sweep.living;
       sweeps_.erase(id);
@@ -87,7 +109,8 @@ Task<Result<bool>> Pool::sweep_branch(BranchId id, std::uint32_t* pages) {
       co_return stale;
     }
     const Error error = co_await sweep_page(branch, *page);
-    if (error != Error::kNone) co_return std::unexpected(error);
+    if (error != Error::kNone && error != Error::kDataCorrupt) co_return std::unexpected(error);
+    sweep.damaged = sweep.damaged || error == Error::kDataCorrupt;
     sweep.next = *page + 1;
   }
   co_return true;

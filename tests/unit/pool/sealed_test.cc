@@ -156,6 +156,47 @@ Task<void> damage_what_is_stored(Executor& home) {
   }
 }
 
+// Kept versions that cannot be read hold up the freeing of no others.
+Task<void> damage_what_is_useless(Executor& home) {
+  Rig rig(home, {.nvram = false});
+  std::string wrong = co_await rig.start();
+  REQUIRE(wrong == "");
+  Kept sound;
+  Kept damaged;
+  co_await provision(&rig, &sound);
+  co_await provision(&rig, &damaged);
+  REQUIRE(damaged.branch > sound.branch);
+  // Chunks are kept of two pages, of which the first is damaged.
+  const std::string key =
+      rig.pool->map().key_of(PageKey{.branch = damaged.branch, .page = 0}, damaged.generation);
+  const Error closed = co_await rig.close();
+  CHECK(closed == Error::kNone);
+  wrong = co_await rig.start();
+  REQUIRE(wrong == "");
+  const auto there = co_await rig.store->get(key);
+  REQUIRE(there.value().has_value());
+  metadata::Batch batch;
+  batch.put(key, "damaged");
+  const Error put = co_await rig.store->commit(std::move(batch));
+  CHECK(put == Error::kNone);
+  for (const Kept* const kept : {&damaged, &sound}) {
+    const Error removed = co_await rig.pool->remove_snapshot(
+        {.branch = kept->branch, .generation = kept->generation}, {});
+    CHECK(removed == Error::kNone);
+  }
+  const PoolMap& map = rig.pool->map();
+  const std::uint64_t before = map.find(damaged.branch)->record.kept.total();
+  Result<bool> more = true;
+  for (int i = 0; i < 100 && more == true; ++i) more = co_await rig.pool->sweep(2);
+  CHECK(more == std::unexpected(Error::kDataCorrupt));
+  CHECK(rig.pool->needs_sweep());
+  CHECK(map.find(sound.branch)->record.kept.total() == 0);
+  CHECK_FALSE(map.find(sound.branch)->record.sweeping);
+  CHECK(map.find(damaged.branch)->record.kept.total() > 0);
+  CHECK(map.find(damaged.branch)->record.kept.total() < before);
+  co_await rig.stop();
+}
+
 }  // namespace
 
 TEST_CASE("a seal is of one value at one key", "[pool]") {
@@ -177,6 +218,10 @@ TEST_CASE("a damaged value of the map is found and never believed", "[pool]") {
   const auto seed = GENERATE(range<std::uint64_t>(1, 9));
   CAPTURE(seed);
   testing::run_in_world(seed, [&](Executor& home) { return damage_every_value(home, seed); });
+}
+
+TEST_CASE("what is damaged holds up no sweep of anything else", "[pool]") {
+  testing::run_in_world(1, [](Executor& home) { return damage_what_is_useless(home); });
 }
 
 TEST_CASE("a value of the map that was damaged when it was written is refused", "[pool]") {
