@@ -478,6 +478,7 @@ class RunningGroup final : public Group {
   std::map<Uuid, Snapshot> snapshots_;
   std::map<Uuid, ScheduleRecord> schedules_;
   std::map<Uuid, TimePoint> next_turns_;  // Of schedules, since they were looked at first.
+  std::map<Uuid, std::string> overfull_schedules_;  // What was told of them; empty: nothing.
   // Volumes whose snapshots take more than they may, and what was told of that.
   std::map<Uuid, std::string> full_reserves_;
   // What their policies have done.

@@ -6,6 +6,7 @@
 #include <spdlog/spdlog.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "group/running_group.h"
 #include "group/units.h"
@@ -19,6 +20,8 @@ constexpr Duration kShortestInterval = std::chrono::seconds(1);
 constexpr Duration kTryAgainAfter = std::chrono::minutes(1);
 constexpr std::uint32_t kMostKept = 1024;
 constexpr std::size_t kMostSchedules = 4096;
+// A snapshot's name has 63 characters at most, of which 18 are the time.
+constexpr std::size_t kLongestScheduleName = 45;
 
 }  // namespace
 
@@ -85,6 +88,12 @@ Task<Answer<CreatedSchedule>> RunningGroup::create_schedule_now(ScheduleInfo sch
         fmt::format("volume \"{}\" has a schedule \"{}\" already, every {}, which keeps "
                     "{}; delete it first, or choose another name",
                     schedule.volume, schedule.name, format_duration(there->every), there->keep));
+  }
+  if (schedule.name.size() > kLongestScheduleName) {
+    co_return refuse(Refusal::Code::kInvalid,
+                     fmt::format("name: has {} characters; its snapshots are called after it, so "
+                                 "write {} at most",
+                                 schedule.name.size(), kLongestScheduleName));
   }
   if (schedules_.size() >= kMostSchedules) {
     co_return refuse(Refusal::Code::kConflict, fmt::format("there are {} schedules already; delete "
@@ -166,7 +175,9 @@ Task<void> RunningGroup::run_due() {
   if (import_announced_) co_return;  // The next start would forget what they take.
   std::vector<Uuid> due;
   const TimePoint now = Executor::current().now();
-  std::erase_if(next_turns_, [&](const auto& entry) { return !schedules_.contains(entry.first); });
+  const auto gone = [&](const auto& entry) { return !schedules_.contains(entry.first); };
+  std::erase_if(next_turns_, gone);
+  std::erase_if(overfull_schedules_, gone);
   for (const auto& [uuid, record] : schedules_) {
     if (!next_turns_.contains(uuid)) next_turns_[uuid] = now + first_wait(record);
     if (now >= next_turns_.at(uuid)) due.push_back(uuid);
@@ -205,9 +216,20 @@ Task<Answer<void>> RunningGroup::run_schedule(Uuid uuid) {
     --beyond;
     if (!one->record.online) old.push_back(one->record.uuid);
   }
+  // What stays is tried again at the next turn, and told once.
+  std::string stays;
   for (const Uuid& one : old) {
     const auto dropped = co_await drop_snapshot(one);
-    if (!dropped) co_return dropped;
+    if (!dropped && stays.empty()) {
+      stays = "it keeps more than it should: " + dropped.error().message;
+    }
+  }
+  const bool news = std::exchange(overfull_schedules_[uuid], stays).empty();
+  if (news && !stays.empty()) {
+    events_.add(
+        {.severity = Severity::kWarning,
+         .kind = "schedule",
+         .text = fmt::format("volume {}: schedule {}: {}", volume->name(), record.name, stays)});
   }
   co_return Answer<void>{};
 }

@@ -52,8 +52,14 @@ bool puts(const metadata::Batch& batch, std::string_view prefix) {
   });
 }
 
+bool erases(const metadata::Batch& batch, std::string_view prefix) {
+  return std::ranges::any_of(batch.changes(), [prefix](const metadata::Batch::Change& change) {
+    return change.kind == metadata::Batch::Kind::kErase && change.key.starts_with(prefix);
+  });
+}
+
 // Once armed, holds the first commit that changes a pool's record and its map together, or fails
-// all that change a map.
+// all that change a map, or that delete a snapshot.
 class SteppingStore final : public metadata::Store {
  public:
   explicit SteppingStore(metadata::Store& below) : below_(below) {}
@@ -73,10 +79,12 @@ class SteppingStore final : public metadata::Store {
   Event held;
   Event release;
   bool fails_maps = false;
+  bool fails_deletions = false;
 
  private:
   static Task<Error> do_commit(SteppingStore* self, metadata::Batch batch) {
     if (self->fails_maps && puts(batch, "map/")) co_return Error::kHardware;
+    if (self->fails_deletions && erases(batch, kSnapshotPrefix)) co_return Error::kHardware;
     if (self->armed_ && puts(batch, kPoolPrefix) && puts(batch, "map/")) {
       self->armed_ = false;
       self->held.set();
@@ -247,6 +255,42 @@ TEST_CASE("A clock that is put back floods nobody with snapshots, and silences n
     CHECK(list->at(0).name == before->at(0).name);
     CHECK(list->at(1).time < list->at(0).time);
   });
+}
+
+// Deleting fails, taking does not.
+Task<void> take_without_deleting(Group& group, SteppingStore& store) {
+  const auto volume = co_await group.create_volume(asked("v", 4 * kMiB));
+  REQUIRE(volume.has_value());
+  const auto longest = co_await group.create_schedule(
+      {.name = std::string(46, 'x'), .volume = "v", .every = std::chrono::hours(1), .keep = 1});
+  REQUIRE_FALSE(longest.has_value());
+  CHECK_THAT(longest.error().message, Catch::Contains("write 45 at most"));
+  store.fails_deletions = true;
+  const auto made = co_await group.create_schedule(
+      {.name = std::string(45, 'x'), .volume = "v", .every = std::chrono::seconds(1), .keep = 1});
+  REQUIRE(made.has_value());
+  std::size_t taken = 0;
+  for (int i = 0; i < 400 && taken < 4; ++i) {
+    const auto list = co_await group.list_snapshots("v");
+    taken = list->size();
+    co_await Executor::current().sleep_for(milliseconds(50));
+  }
+  CHECK(taken >= 4);
+  const auto events = co_await group.list_events(0);
+  CHECK(std::ranges::count(events, "schedule", &EventInfo::kind) == 1);
+  store.fails_deletions = false;
+  for (int i = 0; i < 400 && taken > 1; ++i) {
+    const auto list = co_await group.list_snapshots("v");
+    taken = list->size();
+    co_await Executor::current().sleep_for(milliseconds(50));
+  }
+  CHECK(taken == 1);
+}
+
+TEST_CASE("A schedule goes on where its old snapshots cannot be deleted", "[group][snapshot]") {
+  const testing::ScratchDirectory scratch;
+  run_in_steps(scratch.file("state"), kFirst + "[[pool]]\nname = \"p\"\npage = \"1MiB\"\n",
+               take_without_deleting);
 }
 
 void copy_state(const std::filesystem::path& from, const std::filesystem::path& to) {
