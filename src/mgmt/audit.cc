@@ -1,9 +1,11 @@
 // Secrets are found by the names of their keys, at any depth that a body may have. "text" is a
-// piece of an export, which has those of all access records.
+// piece of an export, which has those of all access records. In a body that was not understood any
+// text may be one.
 #include "mgmt/audit.h"
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 
 #include "mgmt/json.h"
@@ -18,22 +20,30 @@ constexpr std::size_t kLongestRequest = 512;
 constexpr std::size_t kLargestBody = 16384;  // A larger one is told by its size.
 constexpr int kDeepest = 8;
 
-void hide_secrets(json& value, int depth) {
+bool is_secret(std::string key) {
+  const auto lower = [](char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c + 32) : c; };
+  std::ranges::transform(key, key.begin(), lower);
+  return key.find("secret") != std::string::npos || key.find("password") != std::string::npos ||
+         key == "text";
+}
+
+void hide_secrets(json& value, bool understood, int depth) {
   if (depth > kDeepest) {
     value = "…";
     return;
   }
   if (value.is_object()) {
     for (auto& [key, member] : value.items()) {
-      if (key.find("secret") != std::string::npos || key.find("password") != std::string::npos ||
-          key == "text") {
+      if (is_secret(key)) {
         member = "…";
       } else {
-        hide_secrets(member, depth + 1);
+        hide_secrets(member, understood, depth + 1);
       }
     }
   } else if (value.is_array()) {
-    for (json& element : value) hide_secrets(element, depth + 1);
+    for (json& element : value) hide_secrets(element, understood, depth + 1);
+  } else if (value.is_string() && !understood) {
+    value = "…";
   }
 }
 
@@ -54,14 +64,14 @@ std::string message_of(const Reply& reply) {
 
 }  // namespace
 
-std::string without_secrets(std::string_view body) {
+std::string without_secrets(std::string_view body, bool understood) {
   if (body.empty()) return {};
   if (body.size() > kLargestBody) return fmt::format("({} bytes)", body.size());
   // Deep nesting is given up while it is parsed: its destruction would recurse as deep.
   const auto watch = [](int depth, json::parse_event_t, json&) { return depth <= kDeepest; };
   json value = json::parse(body, watch, /*allow_exceptions=*/false);
   if (!value.is_object()) return {};
-  hide_secrets(value, 0);
+  hide_secrets(value, understood, 0);
   return cut(to_text(value), kLongestRequest);
 }
 
@@ -77,7 +87,7 @@ group::AuditEntry audit_entry(const Route& route, std::string_view path, const C
           .address = call.caller.address,
           .operation = std::string(route.operation),
           .target = cut(std::move(target), kLongestRequest),
-          .request = without_secrets(call.body),
+          .request = without_secrets(call.body, reply.status != 400),
           .status = static_cast<std::uint32_t>(reply.status),
           .refusal = reply.status < 400 ? std::string() : cut(message_of(reply), kLongestRequest)};
 }

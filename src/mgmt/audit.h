@@ -10,8 +10,8 @@
 namespace sandbay::mgmt {
 
 // A body as it may be kept: JSON without what stands under a key that speaks of secrets, cut where
-// it is long. What is not JSON is left out.
-std::string without_secrets(std::string_view body);
+// it is long; of one that was not understood, without any text. What is not JSON is left out.
+std::string without_secrets(std::string_view body, bool understood = true);
 
 group::AuditEntry audit_entry(const Route& route, std::string_view path, const Call& call,
                               const Reply& reply);

@@ -68,6 +68,10 @@ TEST_CASE("The audit keeps no secret and nothing endless", "[audit]") {
       R"({"access": [{"chap_user": "u", "chap_secret": "s3cret"}], "a_secret": {"a": "s3cret"}})");
   CHECK(hidden.find("s3cret") == std::string::npos);
   CHECK(hidden.find("chap_user") != std::string::npos);
+  CHECK(without_secrets(R"({"chapSecret": "abc", "PassWord": "abc"})") ==
+        R"({"PassWord":"…","chapSecret":"…"})");
+  CHECK(without_secrets(R"({"chap": {"sekret": "abc", "n": 1}, "names": ["abc"]})", false) ==
+        R"({"chap":{"n":1,"sekret":"…"},"names":["…"]})");
   const std::string longer = without_secrets(json{{"name", std::string(5000, 'x')}}.dump());
   CHECK(longer.size() < 600);
   CHECK(without_secrets(json{{"name", std::string(20000, 'x')}}.dump()) == "(20011 bytes)");
