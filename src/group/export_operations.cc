@@ -98,6 +98,13 @@ std::optional<Refusal> RunningGroup::refusal_to_import(const ImportPart& part) c
     return refusal(Refusal::Code::kInvalid,
                    fmt::format("import: is larger than {} bytes", kLargestImport));
   }
+  const auto lead = exports_ != nullptr ? exports_->fence().kept() : std::nullopt;
+  if (lead && !lead->open && !part.force) {
+    return refusal(Refusal::Code::kConflict,
+                   fmt::format("import: group {} leads this member, which would let in any lead "
+                               "afterwards; take it out of that group first, or force it",
+                               format_uuid(lead->group)));
+  }
   const bool empty = volumes_.empty() && snapshots_.empty() && pools_->all().empty();
   if (!empty && !part.force) {
     return refusal(

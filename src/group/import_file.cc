@@ -10,6 +10,7 @@
 
 #include "group/audit_log.h"
 #include "group/export_document.h"
+#include "group/lead_fence.h"
 #include "group/pool_records.h"
 #include "group/record_json.h"
 #include "group/records.h"
@@ -175,6 +176,11 @@ Task<std::expected<std::string, Error>> provisioned_in(metadata::Store& store) {
     if (!first) co_return std::unexpected(first.error());
     if (!first->empty()) co_return std::string(name);
   }
+  // Of a member: whom it lets in.
+  const auto lead = co_await store.get("lead");
+  if (!lead) co_return std::unexpected(lead.error());
+  const auto record = parse_lead_record(lead->value_or(""));
+  if (record && !record->open) co_return "records of a lead";
   co_return std::string();
 }
 

@@ -53,7 +53,8 @@ std::vector<Route> export_routes() {
                           "the last one the whole is checked, and takes the place of everything "
                           "at the daemon's next start; until then nothing of volumes, snapshots, "
                           "schedules, access, pools and members is changed any more. Refused while "
-                          "something is provisioned, unless by force. The first piece of another "
+                          "something is provisioned, or there is a lead, unless by force. The "
+                          "first piece of another "
                           "import withdraws one that waits.",
            .request_schema = "ImportPart",
            .success = 204,

@@ -3,6 +3,7 @@
 // the other's answer lost at will.
 #include <catch2/catch.hpp>
 
+#include "group/import_file.h"
 #include "group/lead_fence.h"
 #include "group/lead_ledger.h"
 #include "group/set_exports.h"
@@ -116,6 +117,8 @@ Task<void> backup_is_refused(Lab& lab) {
   LeadLedger ledger(*lab.lead, "m", filled(1), filled(2));
   LoginStatus status = co_await log_in(fence, ledger);
   CHECK(status == LoginStatus::kSuccess);
+  auto provisioned = co_await provisioned_in(*lab.member);
+  CHECK(provisioned == "records of a lead");
   co_await back_up(lab);
   status = co_await log_in(fence, ledger);  // A new token.
   CHECK(status == LoginStatus::kSuccess);
@@ -136,6 +139,8 @@ Task<void> backup_is_refused(Lab& lab) {
   LeadFence told(*lab.member, lab.events);
   loaded = co_await told.load(true);
   CHECK(loaded.has_value());
+  provisioned = co_await provisioned_in(*lab.member);
+  CHECK(provisioned == "");
   LeadFence again(*lab.member, lab.events);
   loaded = co_await again.load(false);
   LeadLedger restored(*lab.copy, "m", filled(1), filled(5));

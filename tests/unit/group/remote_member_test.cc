@@ -118,6 +118,11 @@ Task<void> lead_and_member(std::filesystem::path base) {
   CHECK(made.has_value());
   if (!made.has_value()) FAIL_CHECK(made.error().message);
 
+  // An import would forget whose its sets are.
+  const auto imported = co_await member.group->import_part({.text = "x"});
+  CHECK_FALSE(imported.has_value());
+  if (!imported) CHECK_THAT(imported.error().message, Catch::Contains("leads this member"));
+
   // The member goes and comes back.
   co_await stop(&member);
   reason = co_await store_reason(lead.group.get(), false);
