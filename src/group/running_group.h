@@ -510,6 +510,8 @@ Refusal shutting_down();
 Refusal no_such_set(const std::string& name);
 Refusal no_such_volume(const std::string& name);
 Refusal no_such_pool(const std::string& name);
+// Of a record that is too long to be kept.
+std::optional<Refusal> refusal_of_size(const TargetRecord& record);
 Refusal role_refusal();  // This daemon is a member, and what is asked for is its lead's affair.
 
 template <class T>

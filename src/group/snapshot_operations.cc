@@ -424,6 +424,7 @@ Task<Answer<SnapshotInfo>> RunningGroup::online_now(SnapshotName name, bool writ
   for (iscsi::AccessRecord& access : options_of(*targets_.at(parent)).access) {
     target.access.push_back({.id = target.next_id++, .record = std::move(access)});
   }
+  if (auto refusal = refusal_of_size(target)) co_return std::unexpected(std::move(*refusal));
   metadata::Batch batch;
   batch.put(snapshot_key(record.uuid), encode(record));
   batch.put(target_key(target.name), encode(target));

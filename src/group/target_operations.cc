@@ -61,7 +61,17 @@ Task<RunningGroup::Outcome> RunningGroup::serve(std::shared_ptr<Volume> volume) 
       fmt::format("target {}: {}", s.target, message.empty() ? describe(added) : message));
 }
 
+std::optional<Refusal> refusal_of_size(const TargetRecord& record) {
+  if (encode(record).size() <= metadata::kLongestValue) return std::nullopt;
+  return Refusal{.code = Refusal::Code::kConflict,
+                 .message = fmt::format("target {}: {} access records with such secrets are more "
+                                        "than can be kept; use wildcards, or shorter secrets of "
+                                        "plain characters",
+                                        record.name, record.access.size())};
+}
+
 Task<Answer<void>> RunningGroup::change_access(Target* target, TargetRecord record) {
+  if (auto refusal = refusal_of_size(record)) co_return std::unexpected(std::move(*refusal));
   metadata::Batch batch;
   batch.put(target_key(target->name), encode(record));
   const Error stored = co_await store_.commit(std::move(batch));

@@ -210,6 +210,9 @@ std::optional<Refusal> RunningGroup::refusal_to_create(const CreateVolumeRequest
       return invalid(fmt::format("volume \"{}\": access: {}", s.name, *error));
     }
   }
+  TargetRecord fresh{.name = s.target};
+  for (const auto& record : request.access) fresh.access.push_back({.id = 1, .record = record});
+  if (auto refusal = refusal_of_size(fresh)) return refusal;
   const auto target = targets_.find(s.target);
   if (target == targets_.end()) return std::nullopt;
   for (const auto& [uuid, snapshot] : snapshots_) {

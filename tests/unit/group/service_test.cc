@@ -279,6 +279,26 @@ Task<void> change_access(Group& group) {
   CHECK(again.error().message == "volume \"v\" has no access record 2; see its access list");
 }
 
+TEST_CASE("Access records that are too long together to be kept are refused", "[group]") {
+  const testing::ScratchDirectory scratch;
+  run(scratch.file("state"), 1, [](Group& group) -> Task<void> {
+    CreateVolumeRequest request;
+    request.specification.name = "v";
+    request.specification.size_bytes = std::uint64_t{4} << 20;
+    for (int i = 0; i < 3000; ++i) {
+      request.access.push_back({.initiator = "*",
+                                .chap = iscsi::ChapCredential{.user = fmt::format("host{}", i),
+                                                              .secret = std::string(255, '\x01')}});
+    }
+    const auto made = co_await group.create_volume(request);
+    REQUIRE_FALSE(made.has_value());
+    CHECK_THAT(made.error().message, Catch::Contains("3000 access records with such secrets"));
+    request.access.resize(100);
+    const auto fewer = co_await group.create_volume(request);
+    CHECK(fewer.has_value());
+  });
+}
+
 TEST_CASE("Access records are added and removed, and outlive restarts", "[group]") {
   const testing::ScratchDirectory scratch;
   const std::string sections =
