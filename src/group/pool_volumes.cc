@@ -520,11 +520,8 @@ void RunningGroup::add_pool_part(const Volume& volume, VolumeInfo& info) const {
   pool::PoolMap& map = pool->pool()->map();
   const pool::Branch* const branch = map.find(pool->branch_of(record.uuid));
   if (branch == nullptr) return;
-  for (const auto& [uuid, snapshot] : snapshots_) {
-    if (snapshot.record.volume != record.uuid) continue;
-    ++info.snapshots;
-    info.snapshot_bytes += kept_by(snapshot);
-  }
+  info.snapshots = static_cast<std::uint32_t>(snapshots_.of(record.uuid).size());
+  info.snapshot_bytes = kept_for_snapshots(record.uuid);
   info.reserve_bytes = reserve_of(record);
   info.allocated_bytes = branch->pages.placed_count() * pool->record().page_bytes;
   if (!info.reason.empty()) return;

@@ -54,9 +54,7 @@ std::uint64_t RunningGroup::kept_by(const Snapshot& snapshot) const {
 
 std::uint64_t RunningGroup::kept_for_snapshots(const Uuid& volume) const {
   std::uint64_t bytes = 0;
-  for (const auto& [uuid, snapshot] : snapshots_) {
-    if (snapshot.record.volume == volume) bytes += kept_by(snapshot);
-  }
+  for (const Uuid& uuid : snapshots_.of(volume)) bytes += kept_by(snapshots_.at(uuid));
   return bytes;
 }
 

@@ -25,6 +25,7 @@
 #include "group/pools.h"
 #include "group/records.h"
 #include "group/set_exports.h"
+#include "group/snapshot_table.h"
 #include "group/volume.h"
 #include "metadata/store.h"
 #include "runtime/sync.h"
@@ -244,10 +245,6 @@ class RunningGroup final : public Group {
   Task<void> warn_of_space(Uuid volume);
 
   // snapshot_operations.cc
-  struct Snapshot {
-    SnapshotRecord record;
-    std::shared_ptr<Volume> volume;  // While it is online.
-  };
   Snapshot* find(const SnapshotName& name);
   std::vector<Snapshot*> snapshots_of(const Uuid& volume);
   SnapshotInfo info_of(const Snapshot& snapshot, const std::string& volume) const;
@@ -475,7 +472,7 @@ class RunningGroup final : public Group {
   std::list<Operation> operations_;                         // Of management, under way.
   std::map<Uuid, std::shared_ptr<ClearingLane>> lanes_;     // Of sets.
   std::map<std::string, std::shared_ptr<Volume>> volumes_;  // By name.
-  std::map<Uuid, Snapshot> snapshots_;
+  SnapshotTable snapshots_;
   std::map<Uuid, ScheduleRecord> schedules_;
   std::map<Uuid, TimePoint> next_turns_;  // Of schedules, since they were looked at first.
   std::map<Uuid, std::string> overfull_schedules_;  // What was told of them; empty: nothing.

@@ -32,7 +32,7 @@ ScheduleRecord* RunningGroup::find_schedule(const Uuid& volume, const std::strin
   return nullptr;
 }
 
-std::vector<RunningGroup::Snapshot*> RunningGroup::taken_by(const ScheduleRecord& record) {
+std::vector<Snapshot*> RunningGroup::taken_by(const ScheduleRecord& record) {
   std::vector<Snapshot*> list = snapshots_of(record.volume);
   std::erase_if(list, [&](const Snapshot* one) { return one->record.schedule != record.name; });
   return list;

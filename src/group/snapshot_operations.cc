@@ -29,22 +29,19 @@ std::string words(const SnapshotName& name) {
 
 // Looking ---------------------------------------------------------------------------------------
 
-RunningGroup::Snapshot* RunningGroup::find(const SnapshotName& name) {
+Snapshot* RunningGroup::find(const SnapshotName& name) {
   const auto volume = find(name.volume);
   if (volume == nullptr) return nullptr;
-  for (auto& [uuid, snapshot] : snapshots_) {
-    if (snapshot.record.volume == volume->uuid() && snapshot.record.name == name.snapshot) {
-      return &snapshot;
-    }
+  for (const Uuid& uuid : snapshots_.of(volume->uuid())) {
+    Snapshot& snapshot = snapshots_.at(uuid);
+    if (snapshot.record.name == name.snapshot) return &snapshot;
   }
   return nullptr;
 }
 
-std::vector<RunningGroup::Snapshot*> RunningGroup::snapshots_of(const Uuid& volume) {
+std::vector<Snapshot*> RunningGroup::snapshots_of(const Uuid& volume) {
   std::vector<Snapshot*> list;
-  for (auto& [uuid, snapshot] : snapshots_) {
-    if (snapshot.record.volume == volume) list.push_back(&snapshot);
-  }
+  for (const Uuid& uuid : snapshots_.of(volume)) list.push_back(&snapshots_.at(uuid));
   // The map knows which came first, whatever the clock was put to in between.
   std::ranges::sort(list, {}, [this](const Snapshot* one) {
     const ServedPool* const pool = pools_->find(one->record.pool);
