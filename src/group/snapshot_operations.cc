@@ -316,6 +316,9 @@ Task<Answer<VolumeInfo>> RunningGroup::restore_now(SnapshotName name, bool force
                                                     pool->name())
                                       : unwritten(restored.error())));
   }
+  // A copy that was under way goes on with the new branch.
+  pool->housekeeper()->stop_filling(pool->branch_of(record.uuid));
+  if (record.full_copy) (void)pool->housekeeper()->fill(*restored);
   pool->note_branch(record.uuid, *restored);
   volume->record() = std::move(record);
   if (bytes != before) {

@@ -328,6 +328,33 @@ Task<void> repeat_the_clone(Group* group, std::string uuid) {
   CHECK_THAT(other.error().message, Catch::Contains("is a clone of something else"));
 }
 
+// How often it was told that the clone is whole, once that is as often as is expected.
+Task<long> times_whole(Group* group, long expected) {
+  long told = 0;
+  for (int i = 0; i < 1000 && told < expected; ++i) {
+    const auto events = co_await group->list_events(0);
+    told = std::ranges::count_if(events, [](const EventInfo& event) {
+      return event.kind == "copy" && event.text.find("volume copy of") != std::string::npos;
+    });
+    co_await Executor::current().sleep_for(std::chrono::milliseconds(10));
+  }
+  co_return told;
+}
+
+// A full copy that is restored is made whole anew, in the branch that it has then.
+Task<void> restore_the_clone(Group* group) {
+  long told = co_await times_whole(group, 1);
+  CHECK(told == 1);
+  const auto taken = co_await group->create_snapshots({.volumes = {"copy"}, .name = "early"});
+  REQUIRE(taken.has_value());
+  const auto restored = co_await group->restore_snapshot({"copy", "early"}, false);
+  REQUIRE(restored.has_value());
+  told = co_await times_whole(group, 2);
+  CHECK(told == 2);
+  const auto deleted = co_await group->delete_snapshot({"copy", "early"}, false);
+  CHECK(deleted.has_value());
+}
+
 Task<void> take_and_use_snapshots(Group& group) {
   const auto v = co_await group.create_volume(asked("v", 8 * kMiB, false));
   REQUIRE(v.has_value());
@@ -365,6 +392,7 @@ Task<void> take_and_use_snapshots(Group& group) {
   const auto cloned = co_await group.clone_snapshot({"v", "s"}, "copy", true);
   REQUIRE(cloned.has_value());
   CHECK(cloned->volume.specification.size_bytes == 8 * kMiB);
+  co_await restore_the_clone(&group);
   co_await repeat_the_clone(&group, cloned->volume.uuid);
   const auto live = co_await group.clone_snapshot({"w", ""}, "copy-of-w", false);
   REQUIRE(live.has_value());
