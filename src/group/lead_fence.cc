@@ -11,8 +11,9 @@ namespace {
 
 constexpr std::string_view kKey = "lead";
 constexpr std::string_view kOpen = "open";
-// Between two events about the same refusal.
+// Between two events about the same refusal, and how many are told in that time.
 constexpr Duration kBetweenEvents = std::chrono::minutes(1);
+constexpr std::size_t kMostTold = 8;
 
 }  // namespace
 
@@ -104,9 +105,18 @@ Task<iscsi::TargetFence::Verdict> LeadFence::take(std::string claim) {
 void LeadFence::refused(std::string who, std::string why) {
   std::string text = fmt::format("{} is refused as lead: {}", who.substr(0, who.rfind(':')), why);
   const TimePoint now = Executor::current().now();
-  if (text == told_ && now < quiet_until_) return;
-  told_ = text;
-  quiet_until_ = now + kBetweenEvents;
+  if (now >= quiet_until_) {
+    told_.clear();
+    quiet_until_ = now + kBetweenEvents;
+  }
+  // Whoever calls himself otherwise each time floods nobody either.
+  if (told_.contains(text) || told_.size() >= kMostTold) {
+    ++untold_;
+    return;
+  }
+  told_.insert(text);
+  if (untold_ > 0) text += fmt::format(" ({} more were refused since the last was told)", untold_);
+  untold_ = 0;
   events_.add({.severity = Severity::kWarning, .kind = "lead", .text = std::move(text)});
 }
 

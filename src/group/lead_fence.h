@@ -6,6 +6,7 @@
 
 #include <expected>
 #include <optional>
+#include <set>
 #include <string>
 
 #include "group/event_log.h"
@@ -34,7 +35,8 @@ class LeadFence final : public iscsi::TargetFence {
   metadata::Store& store_;
   EventLog& events_;
   std::optional<iscsi::LeadRecord> kept_;
-  std::string told_;
+  std::set<std::string> told_;  // Lately.
+  std::uint64_t untold_ = 0;    // Refusals since the last that was told.
   TimePoint quiet_until_{};
 };
 

@@ -1,6 +1,8 @@
 // Goal: a lead and its member agree on who leads, whatever moment either is killed at, and nobody
 // with an older state gets in. Method: ledger and fence, each on a simulated store of its own, with
 // the other's answer lost at will.
+#include <fmt/format.h>
+
 #include <catch2/catch.hpp>
 
 #include "group/import_file.h"
@@ -151,6 +153,23 @@ Task<void> backup_is_refused(Lab& lab) {
   co_await close(lab);
 }
 
+Task<void> refusals_flood_nobody(Lab& lab) {
+  co_await open(lab);
+  LeadFence fence(*lab.member, lab.events);
+  const auto count = [&lab] { return lab.events.since(0).size(); };
+  for (int i = 0; i < 1000; ++i) fence.refused(fmt::format("iqn.{}:x", i % 3), "it is strange");
+  CHECK(count() == 3);
+  for (int i = 0; i < 1000; ++i) fence.refused(fmt::format("iqn.{}:x", i), "it is strange");
+  CHECK(count() == 8);
+  co_await Executor::current().sleep_for(std::chrono::minutes(2));
+  fence.refused("iqn.0:x", "it is strange");
+  const auto events = lab.events.since(0);
+  REQUIRE(events.size() == 9);
+  CHECK(events.back().text ==
+        "iqn.0 is refused as lead: it is strange (992 more were refused since the last was told)");
+  co_await close(lab);
+}
+
 void run(Task<void> (*script)(Lab& lab)) {
   const auto world = sim::World::create({.seed = 5});
   Lab lab;
@@ -163,6 +182,10 @@ void run(Task<void> (*script)(Lab& lab)) {
 TEST_CASE("A lead that is killed at any moment gets in again", "[lead]") { run(lead_crashes); }
 TEST_CASE("A member that was restarted knows its lead", "[lead]") { run(member_restarts); }
 TEST_CASE("A backup of a lead's state is refused", "[lead]") { run(backup_is_refused); }
+
+TEST_CASE("Leads that are refused again and again flood no log", "[lead]") {
+  run(refusals_flood_nobody);
+}
 
 TEST_CASE("A record of a lead is read as it was written", "[lead]") {
   const iscsi::LeadRecord record{.group = filled(1), .step = {.epoch = 7, .token = filled(2)}};
