@@ -167,9 +167,10 @@ Task<Volume::Opened> RunningGroup::make_on_pool(VolumeRecord record,
   }
   if (!made.has_value()) {
     const bool full = made.error() == Error::kNoSpace;
-    const std::string lack = full ? shortage(*pool, s, s.size_bytes) : std::string();
-    co_return std::unexpected(OpenFailure{
-        .reason = full && !lack.empty() ? lack : unwritten(made.error()), .stops_start = !full});
+    std::string why = full ? shortage(*pool, s, s.size_bytes) : std::string();
+    const pool::BranchId source = record.source ? record.source->branch : 0;
+    if (why.empty()) why = hindrance(*pool, {source}, made.error());
+    co_return std::unexpected(OpenFailure{.reason = std::move(why), .stops_start = !full});
   }
   pool->note_branch(record.uuid, *made);
   co_return open_on_pool(std::move(record));

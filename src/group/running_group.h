@@ -254,6 +254,9 @@ class RunningGroup final : public Group {
   Task<Answer<SnapshotInfo>> snapshot_now(SnapshotName name);
   Task<Answer<CreatedSnapshots>> create_snapshots_now(CreateSnapshotsRequest request,
                                                       std::string schedule);
+  // Why what these branches are now cannot be kept; half a sentence.
+  std::string hindrance(const ServedPool& pool, const std::vector<pool::BranchId>& branches,
+                        Error error) const;
   // reserve_operations.cc
   // Of the pool: what a snapshot takes; and all those of a volume, and what they may.
   std::uint64_t kept_by(const Snapshot& snapshot) const;

@@ -126,6 +126,24 @@ Task<Answer<SnapshotInfo>> RunningGroup::show_snapshot(SnapshotName snapshot) {
 
 // Taking ------------------------------------------------------------------------------------------
 
+// What is to be shown must be on the drives first.
+std::string RunningGroup::hindrance(const ServedPool& pool,
+                                    const std::vector<pool::BranchId>& branches,
+                                    Error error) const {
+  const pool::PoolMap& map = pool.pool()->map();
+  for (const auto& [index, store] : map.stores()) {
+    if (error != Error::kNotReady || pool.pool()->device(index) != nullptr) continue;
+    const auto concerned = [&, at = index](pool::BranchId branch) {
+      return map.find(branch) != nullptr && map.find(branch)->pages.count_on(at) > 0;
+    };
+    if (std::ranges::none_of(branches, concerned)) continue;
+    const Uuid& set = store.record.uuid;
+    return fmt::format("a part of it lies on set {}, which does not serve: {}",
+                       members_->name_of(set), members_->refusal(set));
+  }
+  return unwritten(error);
+}
+
 // The time, and a number where that is taken.
 std::string RunningGroup::free_snapshot_name(const std::vector<std::string>& volumes) {
   const auto now = std::chrono::floor<std::chrono::seconds>(wall_time());
@@ -190,10 +208,13 @@ Task<Answer<CreatedSnapshots>> RunningGroup::create_snapshots_now(CreateSnapshot
   const auto taken = co_await pool->pool()->snapshot(orders, std::move(batch));
   if (!taken.has_value()) {
     const bool twice = taken.error() == Error::kInvalid;
-    co_return refuse(twice ? Refusal::Code::kInvalid : Refusal::Code::kFailed,
-                     fmt::format("snapshot \"{}\" of volume \"{}\" cannot be taken: {}",
-                                 request.name, request.volumes.front(),
-                                 twice ? "a volume is named twice" : unwritten(taken.error())));
+    std::vector<pool::BranchId> branches;
+    for (const auto& order : orders) branches.push_back(order.branch);
+    co_return refuse(
+        twice ? Refusal::Code::kInvalid : Refusal::Code::kFailed,
+        fmt::format("snapshot \"{}\" of volume \"{}\" cannot be taken: {}", request.name,
+                    request.volumes.front(),
+                    twice ? "a volume is named twice" : hindrance(*pool, branches, taken.error())));
   }
   CreatedSnapshots made{.snapshots = {}, .created = true};
   for (std::size_t i = 0; i < records.size(); ++i) {

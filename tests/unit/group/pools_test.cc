@@ -528,6 +528,14 @@ TEST_CASE("Volumes of a set that is away say so, and come back with it", "[group
     const auto pool = co_await group.show_pool("p");
     REQUIRE(pool.has_value());
     CHECK_FALSE(pool->stores.at(0).reason.empty());
+    const auto taken = co_await group.create_snapshots({.volumes = {"on-a"}, .name = "s"});
+    REQUIRE_FALSE(taken.has_value());
+    CHECK_THAT(taken.error().message, Catch::Contains("lies on set a, which does not serve"));
+    const auto cloned = co_await group.clone_snapshot({"on-a", ""}, "copy", false);
+    REQUIRE_FALSE(cloned.has_value());
+    CHECK_THAT(cloned.error().message, Catch::Contains("lies on set a, which does not serve"));
+    const auto other = co_await group.create_snapshots({.volumes = {"on-b"}, .name = "s"});
+    CHECK(other.has_value());
   });
   std::filesystem::rename(drive.string() + ".away", drive);
   run(scratch, kSets + kPool, [](Group& group) -> Task<void> {
