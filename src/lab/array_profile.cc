@@ -18,6 +18,8 @@ using group::Mistakes;
 using group::TableReader;
 using group::Value;
 
+constexpr std::uint64_t kMostControllers = 64;
+
 // The values of one section.
 class Section {
  public:
@@ -215,6 +217,7 @@ class ProfileReader {
     Section values = section(table, "cache");
     values.size("memory", profile_.cache_bytes);
     values.size("dirty", profile_.dirty_bytes);
+    values.count("flush_mark", profile_.flush_mark_percent);
     values.size("read_ahead", profile_.read_ahead_bytes);
     values.size("read_ahead_window", profile_.read_ahead_window_bytes);
     values.size("drive_write", profile_.drive_write_bytes);
@@ -225,6 +228,7 @@ class ProfileReader {
   void controller(const Value& table) {
     Section values = section(table, "controller");
     model::ControllerProfile& to = profile_.controller;
+    values.count("count", profile_.controller_count);
     values.count("processors", to.processors);
     values.time("read_request", to.read_request);
     values.time("write_request", to.write_request);
@@ -315,6 +319,12 @@ class ProfileReader {
     }
     if (profile_.dirty_bytes >= profile_.cache_bytes) {
       note("cache.dirty", "is not less than cache.memory");
+    }
+    if (profile_.flush_mark_percent == 0 || profile_.flush_mark_percent >= 100) {
+      note("cache.flush_mark", "is no share in per cent; 1 to 99 is accepted");
+    }
+    if (profile_.controller_count == 0 || profile_.controller_count > kMostControllers) {
+      note("controller.count", fmt::format("is not from 1 to {}", kMostControllers));
     }
     if (profile_.read_ahead_bytes > profile_.cache_bytes) {
       note("cache.read_ahead", "is more than cache.memory");

@@ -44,9 +44,13 @@ struct ArrayProfile {
   model::DriveProfile drive;
   std::uint64_t strip_bytes = 64 << 10;
   std::uint64_t page_bytes = 15 << 20;  // Where volumes are spread over members.
-  // The cache's. Dirty data have the part `dirty_bytes`.
+  // Each with a cache, processors and ports of its own, as the values of these are.
+  std::uint64_t controller_count = 1;
+  // The cache's. Dirty data have the part `dirty_bytes`; where more than so many per cent of it is
+  // used, they go to the drives.
   std::uint64_t cache_bytes = 512 << 20;
   std::uint64_t dirty_bytes = 256 << 20;
+  std::uint64_t flush_mark_percent = 50;
   // Of the cache, for what was read ahead; and the most of one stream.
   std::uint64_t read_ahead_bytes = 128 << 20;
   std::uint64_t read_ahead_window_bytes = 8 << 20;

@@ -105,7 +105,9 @@ class ExperimentReader {
               .ramp_up = ramp_up,
               .run_time = run_time};
       for (const Value* group : groups) row.groups.push_back(read_group(*group, row));
-      for (const Value* figure : figures) row.wanted.push_back(read_wanted(*figure, row));
+      for (const Value* figure : figures) {
+        if (auto wanted = read_wanted(*figure, row)) row.wanted.push_back(std::move(*wanted));
+      }
       if (mistakes_.empty() && other_.empty()) check_geometry(row, table.line);
       if (!mistakes_.empty() || !other_.empty()) return;
       plan_.rows.push_back(std::move(row));
@@ -184,7 +186,9 @@ class ExperimentReader {
       reader.mistake("sets", "contradicts members, of which each has one set");
     }
     group.sets = number(reader, "sets", row, 1);
+    read_spread(reader, group, row);
     group.volumes = number(reader, "volumes", row, 1);
+    group.workers = number(reader, "workers", row, 1);
     group.volume_bytes =
         reader.size("volume_size", kMostAccessBytes, std::uint64_t{1} << 60).value_or(0);
     if (reader.has("used")) group.used = number(reader, "used", row, 1);
@@ -218,6 +222,27 @@ class ExperimentReader {
     return group;
   }
 
+  // Over which controllers and sets volumes are.
+  void read_spread(TableReader& reader, VolumeGroup& group, const Row& row) {
+    if (reader.has("controllers")) group.controllers = number(reader, "controllers", row, 1);
+    if (group.controllers > plan_.system.controller_count) {
+      reader.mistake("controllers", fmt::format("is {}, but the system has {}", group.controllers,
+                                                plan_.system.controller_count));
+    }
+    group.spread = number(reader, "spread", row, 1);
+    if (group.sets % group.spread != 0) {
+      reader.mistake("spread", fmt::format("is {}, of which {} sets are no multiple", group.spread,
+                                           group.sets));
+    }
+    if (group.members == 0) return;
+    for (const char* key : {"controllers", "spread"}) {
+      if (reader.has(key)) reader.mistake(key, "contradicts members; one of them is accepted");
+    }
+    if (plan_.system.controller_count > 1) {
+      reader.mistake("members", "have one controller each, but the system has several");
+    }
+  }
+
   // From the keys read, random, size …, or from an IOMeter file.
   void read_access(TableReader& reader, VolumeGroup& group, const Row& row) {
     if (const auto file = reader.string("iometer")) {
@@ -227,7 +252,11 @@ class ExperimentReader {
       return;
     }
     AccessLine line;
-    const auto size = reader.size("size", kAccessSectorBytes, kMostAccessBytes);
+    auto size = reader.size("size", kAccessSectorBytes, kMostAccessBytes);
+    if (reader.has("size_kib")) {
+      if (size) reader.mistake("size_kib", "stands beside size; one of them is accepted");
+      size = std::uint64_t{number(reader, "size_kib", row, 1)} << 10;
+    }
     line.bytes = size.value_or(row.sweep.empty() ? 0 : row.sweep.front());
     if (!size && row.sweep.empty()) reader.require("size", "it is needed where nothing is swept");
     if (size && !row.sweep.empty()) {
@@ -272,18 +301,46 @@ class ExperimentReader {
                                path, depths.size()));
   }
 
-  Wanted read_wanted(const Value& table, const Row& row) {
+  // Whether a figure is one of this row's: `when` has values of what is varied.
+  bool is_of_row(TableReader& reader, const Row& row) {
+    const Value* when = reader.table("when");
+    if (when == nullptr) return true;
+    TableReader conditions(*when, reader.path_of("when"), mistakes_);
+    bool good = true;
+    for (const Value::Member& member : when->members) {
+      const auto values = conditions.integers(member.key, 1, kMostOfAnything);
+      const auto varied = std::ranges::find(row.variation, member.key,
+                                            &std::pair<std::string, std::uint64_t>::first);
+      if (varied == row.variation.end()) {
+        conditions.mistake(member.key, "is not varied");
+      } else {
+        good = good && values && std::ranges::find(*values, varied->second) != values->end();
+      }
+    }
+    conditions.finish();
+    return good;
+  }
+
+  std::optional<Wanted> read_wanted(const Value& table, const Row& row) {
     TableReader reader(table, "experiment.figure", mistakes_);
     Wanted wanted;
+    const bool of_row = is_of_row(reader, row);
     wanted.figure = reader.string("id").value_or("");
     const std::string metric = reader.string("metric").value_or("");
     if (const auto group = reader.integer("group", 1, row.groups.size())) wanted.group = *group - 1;
     if (const auto volume = reader.integer("volume", 1, kMostOfAnything)) {
       wanted.volume = static_cast<unsigned>(*volume - 1);
     }
+    wanted.least = reader.boolean("least").value_or(false);
+    if (const Value* value = reader.any("divide_by")) {
+      wanted.divide_by = value->kind == Value::Kind::kInteger ? static_cast<double>(value->integer)
+                                                              : value->number;
+      if (!(wanted.divide_by > 0)) reader.mistake("divide_by", "is no number above 0");
+    }
     reader.require("id", "the figure's id is needed");
     reader.require("metric", "it is needed");
     reader.finish();
+    if (!of_row) return std::nullopt;
     for (const auto& [name, value] : row.variation) {
       const std::string word = "{" + name + "}";
       for (auto at = wanted.figure.find(word); at != std::string::npos;
@@ -318,13 +375,20 @@ class ExperimentReader {
         return mistakes_.add(line, "experiment.group",
                              fmt::format("{}: {}", row.name(), layout.error()));
       }
-      const std::uint64_t members = std::max(group.members, 1U);
-      if (group.volume_bytes / 512 * group.volumes > layout->block_count() * members) {
+      const std::uint64_t blocks_of_all = layout->block_count() * group.spread_sets();
+      if (group.volume_bytes / 512 * group.volumes > blocks_of_all) {
         return mistakes_.add(
             line, "experiment.group.volume_size",
             fmt::format("{}: {} such volumes are larger than their set, which has {}", row.name(),
-                        group.volumes,
-                        group::format_size_rounded(layout->block_count() * members * 512)));
+                        group.volumes, group::format_size_rounded(blocks_of_all * 512)));
+      }
+      const std::uint64_t volume =
+          group.volume_bytes == 0 ? blocks_of_all * 512 / group.volumes : group.volume_bytes;
+      if (group.part_bytes(volume) < kMostAccessBytes) {
+        return mistakes_.add(
+            line, "experiment.group.workers",
+            fmt::format("{}: {} workers have less than {} each", row.name(), group.workers,
+                        group::format_size_rounded(kMostAccessBytes)));
       }
       if (group.connections > plan_.system.port_count) {
         return mistakes_.add(line, "experiment.group.connections",

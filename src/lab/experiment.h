@@ -4,8 +4,9 @@
 //
 // [[experiment]] varies any number of things, `vary = { volumes = [1, 2, 4] }`; each combination is
 // a row. In a group of volumes a number may be the name of something that is varied, and in the
-// name of a figure {volumes} stands for its value. `sweep` lists transfer sizes: a row is run with
-// each, and a figure is the largest of them, as a document's peak is.
+// name of a figure {volumes} stands for its value. A figure with `when = { volumes = [1, 4] }` is
+// one of the rows with these values. `sweep` lists transfer sizes: a row is run with each, and a
+// figure is the largest of them, as a document's peak is.
 #pragma once
 
 #include <cstdint>
@@ -23,19 +24,25 @@
 
 namespace sandbay::lab {
 
-// Volumes that are alike. Each has a session of its own and a worker that keeps it busy.
+// Volumes that are alike. Each has workers, and each worker a session of its own that it keeps
+// busy.
 struct VolumeGroup {
   raid::Level level = raid::Level::kJbod;
+  // The group is there so many times, once behind each of the first of the system's controllers:
+  // sets, volumes and hosts are those of one. 0: once, and its sets go round all controllers.
+  unsigned controllers = 0;
   // Of an array of arrays: each has such a set, and every volume's pages go round all of them. The
   // members' caches, processors and ports count together. 0: no pages, each set by itself.
   unsigned members = 0;
   unsigned drives = 1;  // Of each RAID set.
   unsigned sets = 1;
-  unsigned volumes = 1;            // On each set, one behind the other.
+  unsigned spread = 1;             // Sets over whose pages each volume goes round.
+  unsigned volumes = 1;            // On each set (so many as are spread), one behind the other.
   std::uint64_t volume_bytes = 0;  // Of each, from the beginning of the drives on; 0: equal parts.
   unsigned used = 0;               // Of those, from the first on, that have a worker; 0: all.
+  unsigned workers = 1;            // Of each volume, each in an equal part of it.
   std::string host;                // The type of its hosts.
-  unsigned hosts = 0;              // Over which the volumes are spread; 0: one for each volume.
+  unsigned hosts = 0;              // Over which the workers are spread; 0: one for each volume.
   unsigned adapters = 1;           // Of each host.
   unsigned connections = 1;        // Of each session.
   unsigned outstanding = 1;        // Requests of each worker.
@@ -43,8 +50,14 @@ struct VolumeGroup {
   AccessSpecification access;
 
   unsigned used_on_set() const { return used == 0 ? volumes : used; }
-  unsigned set_count() const { return members == 0 ? sets : members; }
-  unsigned volume_count() const { return members == 0 ? sets * used_on_set() : used_on_set(); }
+  unsigned copies() const { return controllers == 0 ? 1 : controllers; }
+  unsigned set_count() const { return members == 0 ? sets * copies() : members; }
+  unsigned spread_sets() const { return members == 0 ? spread : members; }
+  unsigned volume_count() const { return set_count() / spread_sets() * used_on_set(); }
+  // A worker's part of a volume of this size.
+  std::uint64_t part_bytes(std::uint64_t volume) const {
+    return workers == 1 ? volume : volume / workers >> 20 << 20;
+  }
   unsigned requests() const { return per_connection ? outstanding * connections : outstanding; }
 };
 
@@ -57,6 +70,8 @@ struct Wanted {
   // Of which volumes, by group and number in it; all if there is none.
   std::optional<std::size_t> group;
   std::optional<unsigned> volume;
+  bool least = false;    // The least of them, not all together.
+  double divide_by = 1;  // What the document counts has so much of the metric.
 };
 
 using Variation = std::vector<std::pair<std::string, std::uint64_t>>;

@@ -29,6 +29,12 @@ constexpr std::array<std::pair<Role, std::string_view>, 9> kRoles = {
      {Role::kNotPhysical, "not-physical"},
      {Role::kInconsistent, "inconsistent"}}};
 
+constexpr std::array<std::pair<Formula, std::string_view>, 4> kFormulas = {
+    {{Formula::kSum, "sum_of"},
+     {Formula::kMean, "mean_of"},
+     {Formula::kRatio, "ratio_of"},
+     {Formula::kPercentBelow, "percent_below"}}};
+
 bool scored(Role role) {
   return role == Role::kFit || role == Role::kHoldout || role == Role::kCheck ||
          role == Role::kIdentity;
@@ -43,6 +49,31 @@ std::optional<double> number(group::TableReader& reader, std::string_view key) {
   return std::nullopt;
 }
 
+void read_formula(group::TableReader& reader, Figure& figure) {
+  for (const auto& [formula, key] : kFormulas) {
+    auto terms = reader.strings(key);
+    if (!terms) continue;
+    if (figure.formula != Formula::kNone || !figure.of.empty()) {
+      reader.mistake(key, "stands beside another formula; one of them is accepted");
+    }
+    figure.formula = formula;
+    figure.terms = std::move(*terms);
+    const bool of_two = formula == Formula::kRatio || formula == Formula::kPercentBelow;
+    if (figure.terms.empty() || (of_two && figure.terms.size() != 2)) {
+      reader.mistake(key, of_two ? "needs two figures" : "needs a figure");
+    }
+  }
+  const Value* weights = reader.any("weights");
+  if (weights == nullptr) return;
+  for (const Value& each : weights->elements) {
+    figure.weights.push_back(each.kind == Value::Kind::kInteger ? static_cast<double>(each.integer)
+                                                                : each.number);
+  }
+  if (figure.formula != Formula::kSum || figure.weights.size() != figure.terms.size()) {
+    reader.mistake("weights", "are numbers, one for each figure of a sum_of");
+  }
+}
+
 Figure read_figure(const Value& table, group::Mistakes& mistakes) {
   group::TableReader reader(table, "figure", mistakes);
   Figure figure;
@@ -55,6 +86,8 @@ Figure read_figure(const Value& table, group::Mistakes& mistakes) {
   const auto points = number(reader, "tolerance_points");
   figure.of = reader.string("percent_of").value_or("");
   figure.base = number(reader, "base").value_or(0);
+  read_formula(reader, figure);
+  figure.minimum = reader.boolean("minimum").value_or(false);
   figure.note = reader.string("note").value_or("");
   reader.require("id", "a figure needs a name");
   reader.require("role", "a figure needs a role");
@@ -72,7 +105,8 @@ Figure read_figure(const Value& table, group::Mistakes& mistakes) {
   if (tolerance && points) {
     reader.mistake("tolerance_points", "stands beside tolerance_percent; one of them is accepted");
   }
-  const bool has_tolerance = figure.tolerance > 0 || !figure.of.empty();
+  const bool has_tolerance = figure.tolerance > 0 || !figure.of.empty() || figure.minimum ||
+                             figure.formula != Formula::kNone;
   if (scored(figure.role) && (!figure.value || !has_tolerance)) {
     reader.mistake("id",
                    fmt::format("\"{}\" is scored and needs a value and a tolerance", figure.id));
@@ -83,17 +117,66 @@ Figure read_figure(const Value& table, group::Mistakes& mistakes) {
   return figure;
 }
 
-// A figure that is computed from another one has no tolerance of its own, if none is said.
+// A figure that is computed has the tolerance of those that it is of, if none is said.
 double tolerance_of(const FigureBook& book, const Figure& figure) {
-  if (figure.tolerance > 0 || figure.of.empty()) return figure.tolerance;
-  const Figure* other = book.find(figure.of);
-  return other != nullptr ? other->tolerance : 0;
+  if (figure.tolerance > 0 || figure.minimum) return figure.tolerance;
+  double largest = 0;
+  const auto add = [&](const std::string& id) {
+    const Figure* other = book.find(id);
+    if (other != nullptr) largest = std::max(largest, other->tolerance);
+  };
+  if (!figure.of.empty()) add(figure.of);
+  std::ranges::for_each(figure.terms, add);
+  return largest;
+}
+
+double result_of(const Figure& figure, const std::vector<double>& terms) {
+  double sum = 0;
+  for (std::size_t i = 0; i < terms.size(); ++i) {
+    sum += terms[i] * (figure.weights.empty() ? 1 : figure.weights[i]);
+  }
+  switch (figure.formula) {
+    case Formula::kRatio:
+      return terms[0] / terms[1];
+    case Formula::kPercentBelow:
+      return 100 * (1 - terms[0] / terms[1]);
+    case Formula::kMean:
+      return sum / static_cast<double>(terms.size());
+    case Formula::kNone:
+    case Formula::kSum:
+      break;
+  }
+  return sum;
 }
 
 std::optional<double> ours_of(const Figure& figure, const std::map<std::string, double>& measured) {
-  const auto found = measured.find(figure.of.empty() ? figure.id : figure.of);
-  if (found == measured.end()) return std::nullopt;
-  return figure.of.empty() ? found->second : 100 * found->second / figure.base;
+  const auto find = [&](const std::string& id) -> std::optional<double> {
+    const auto found = measured.find(id);
+    return found == measured.end() ? std::nullopt : std::optional(found->second);
+  };
+  if (!figure.of.empty()) {
+    const auto other = find(figure.of);
+    return other ? std::optional(100 * *other / figure.base) : std::nullopt;
+  }
+  if (figure.formula == Formula::kNone) return find(figure.id);
+  std::vector<double> terms;
+  for (const std::string& id : figure.terms) {
+    const auto term = find(id);
+    if (!term) return std::nullopt;
+    terms.push_back(*term);
+  }
+  return result_of(figure, terms);
+}
+
+// In what its tolerance is in.
+double distance(const Figure& figure, double ours) {
+  const double value = known(figure.value);
+  if (figure.minimum) return ours >= value ? 0 : INFINITY;
+  if (figure.tolerance_in_points) return std::abs(ours - value);
+  if (figure.formula == Formula::kPercentBelow) {
+    return 100 * std::abs((100 - ours) / (100 - value) - 1);
+  }
+  return 100 * std::abs(ours / value - 1);
 }
 
 }  // namespace
@@ -140,6 +223,13 @@ std::expected<FigureBook, std::string> read_figures(const std::string& path) {
     }
   }
   reader.finish();
+  for (const Figure& figure : book.figures) {
+    for (const std::string& id : figure.terms) {
+      if (book.find(id) != nullptr) continue;
+      mistakes.add(1, "figure",
+                   fmt::format("\"{}\" is computed from \"{}\", which is not here", figure.id, id));
+    }
+  }
   if (!mistakes.empty()) return std::unexpected(mistakes.sorted().front());
   return book;
 }
@@ -151,15 +241,13 @@ std::vector<Finding> judge(const FigureBook& book, const std::map<std::string, d
     if (finding.ours && figure.value && *figure.value != 0) {
       finding.difference_percent = 100 * (*finding.ours / *figure.value - 1);
     }
+    finding.allowed = tolerance_of(book, figure);
     if (scored(figure.role) && !finding.ours) {
       finding.verdict = Verdict::kNotRun;
     } else if (scored(figure.role)) {
-      const double allowed = tolerance_of(book, figure);
-      const double off = figure.tolerance_in_points
-                             ? std::abs(known(finding.ours) - known(figure.value))
-                             : std::abs(finding.difference_percent.value_or(0));
       // What is exactly at the border passes.
-      finding.verdict = off <= allowed * (1 + 1e-9) ? Verdict::kPass : Verdict::kFail;
+      const bool good = distance(figure, known(finding.ours)) <= finding.allowed * (1 + 1e-9);
+      finding.verdict = good ? Verdict::kPass : Verdict::kFail;
     }
     findings.push_back(finding);
   }

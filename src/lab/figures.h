@@ -25,19 +25,32 @@ enum class Role : std::uint8_t {
 };
 std::string_view describe(Role role);  // "fit", "holdout", …, as in the files.
 
+// How a figure follows from others of ours.
+enum class Formula : std::uint8_t {
+  kNone,  // It does not.
+  kSum,   // Each times its weight.
+  kMean,
+  kRatio,         // The first to the second.
+  kPercentBelow,  // By how much the first is less than the second. Judged by their ratio.
+};
+
 struct Figure {
   std::string id;
   std::string what;
   std::string unit;
   std::optional<double> value;  // The document's.
   Role role = Role::kShape;
-  // Per cent of the value; 0 with a figure that is computed: that of the figure that it is of.
+  // Per cent of the value; 0 with a figure that is computed: the largest of those that it is of.
   double tolerance = 0;
   bool tolerance_in_points = false;  // In the unit itself.
   // Of one that is computed: 100 times that figure of ours divided by `base`. Empty: measured.
   std::string of;
   double base = 0;
-  std::string note;  // Why it is not scored, or how.
+  Formula formula = Formula::kNone;
+  std::vector<std::string> terms;  // Of the formula: figures that are measured.
+  std::vector<double> weights;     // Of the terms; empty: 1 each.
+  bool minimum = false;            // It passes from its value on, however far; no tolerance.
+  std::string note;                // Why it is not scored, or how.
 };
 
 struct FigureBook {
@@ -56,6 +69,7 @@ struct Finding {
   const Figure* figure = nullptr;
   std::optional<double> ours;
   std::optional<double> difference_percent;
+  double allowed = 0;  // The tolerance, also where it is that of others.
   Verdict verdict = Verdict::kNone;
 };
 

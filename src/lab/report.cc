@@ -19,9 +19,10 @@ std::string number(std::optional<double> value) {
   return size >= 100 ? fmt::format("{:.1f}", *value) : fmt::format("{:.2f}", *value);
 }
 
-std::string tolerance(const Figure& figure) {
-  if (!(figure.tolerance > 0)) return "-";
-  return fmt::format("{:g} {}", figure.tolerance, figure.tolerance_in_points ? "pt" : "%");
+std::string tolerance(const Finding& finding) {
+  if (finding.figure->minimum) return "at least";
+  if (!(finding.allowed > 0)) return "-";
+  return fmt::format("{:g} {}", finding.allowed, finding.figure->tolerance_in_points ? "pt" : "%");
 }
 
 std::string remark(const Finding& finding) {
@@ -39,7 +40,7 @@ std::string figure_table(const Report& report) {
         finding.difference_percent ? fmt::format("{:+.1f} %", *finding.difference_percent) : "-";
     text += fmt::format("{:<26} {:>10} {:>10} {:<5} {:>8} {:>8}  {:<9} {}\n", figure.id,
                         number(figure.value), number(finding.ours), figure.unit, differ,
-                        tolerance(figure), describe(figure.role), remark(finding));
+                        tolerance(finding), describe(figure.role), remark(finding));
   }
   return text;
 }
@@ -141,7 +142,7 @@ std::string to_json(const Report& report) {
     entry["difference_pct"] =
         finding.difference_percent ? json(*finding.difference_percent) : json();
     entry["tolerance_pct"] =
-        figure.tolerance > 0 && !figure.tolerance_in_points ? json(figure.tolerance) : json();
+        finding.allowed > 0 && !figure.tolerance_in_points ? json(finding.allowed) : json();
     if (figure.tolerance_in_points) entry["tolerance_points"] = figure.tolerance;
     figures.push_back(std::move(entry));
   }
@@ -165,7 +166,7 @@ std::string to_csv(const Report& report) {
     const Figure& figure = *finding.figure;
     text += fmt::format("{},{},{},{},{},{},{},{}\n", csv_field(figure.id), describe(figure.role),
                         csv_field(figure.unit), plain(figure.value), plain(finding.ours),
-                        plain(finding.difference_percent), tolerance(figure),
+                        plain(finding.difference_percent), tolerance(finding),
                         describe(finding.verdict));
   }
   return text;

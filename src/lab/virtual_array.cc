@@ -62,7 +62,7 @@ class DestageUnits final : public Layer {
   Geometry geometry_;
 };
 
-// A volume whose pages go round the members' sets.
+// A volume whose pages go round several sets.
 class Pages final : public BlockDevice {
  public:
   Pages(std::vector<BlockDevice*> sets, std::uint64_t page_blocks, std::uint64_t first_page,
@@ -124,10 +124,24 @@ model::ControllerProfile of_all(model::ControllerProfile profile, unsigned membe
   return profile;
 }
 
+// Mirrors without a journal note on their drives which regions are being written. A controller
+// notes that in memory that survives, so here all are noted before anything is measured.
+Task<std::string> note_all_regions(raid::SetDrives* drives) {
+  for (std::uint64_t region = 0; region < drives->region_count(); ++region) {
+    const Error error = co_await drives->prepare_write(region, true);
+    if (error != Error::kNone) co_return std::string(describe(error));
+    drives->end_write(region);
+    drives->region_verified(region);
+  }
+  co_return std::string();
+}
+
 cache::CacheOptions cache_options(const ArrayProfile& profile, unsigned members) {
   cache::CacheOptions options;
   options.memory_bytes = profile.cache_bytes * members;
   options.dirty_limit_bytes = profile.dirty_bytes * members;
+  options.low_watermark = static_cast<double>(profile.flush_mark_percent) / 100;
+  options.high_watermark = (1 + options.low_watermark) / 2;
   options.destages_in_flight = static_cast<unsigned>(profile.destages_in_flight);
   options.read_ahead_limit_bytes = profile.read_ahead_bytes;
   options.read_ahead_share =
@@ -154,19 +168,33 @@ VirtualArray::VirtualArray(Executor& home, const ArrayProfile& profile, unsigned
       profile_(profile),
       random_(seed),
       type_(profile.drive),
-      controller_(of_all(profile.controller, members)),
       payloads_(home, kPayloadBytes, Content::kNone) {
-  cache_ = std::make_unique<cache::Cache>(home, cache_options(profile, members));
-  streams_.memory_bytes = profile.read_ahead_bytes;
-  for (std::uint64_t i = 0; i < profile.port_count * members; ++i) {
-    ports_.push_back(std::make_unique<model::Port>(profile.port));
+  for (std::uint64_t i = 0; i < profile.controller_count; ++i) add_head(members);
+}
+
+void VirtualArray::add_head(unsigned members) {
+  auto head = std::make_unique<Head>();
+  head->controller = std::make_unique<model::Controller>(of_all(profile_.controller, members));
+  head->cache = std::make_unique<cache::Cache>(home_, cache_options(profile_, members));
+  head->streams.memory_bytes = profile_.read_ahead_bytes;
+  for (std::uint64_t i = 0; i < profile_.port_count * members; ++i) {
+    head->ports.push_back(std::make_unique<model::Port>(profile_.port));
   }
+  heads_.push_back(std::move(head));
+}
+
+// Whose that set of a group is.
+VirtualArray::Head& VirtualArray::head_of(const VolumeGroup& group, unsigned set) {
+  if (group.controllers > 0) return *heads_[set / group.sets];
+  // Sets that share volumes are behind the same one.
+  if (set % group.spread_sets() == 0) ++next_head_;
+  return *heads_[(next_head_ - 1) % heads_.size()];
 }
 
 VirtualArray::~VirtualArray() {
   fronts_.clear();
   places_.clear();
-  cache_.reset();
+  heads_.clear();
 }
 
 BlockDevice& VirtualArray::add_drive() {
@@ -180,7 +208,7 @@ BlockDevice& VirtualArray::add_drive() {
 }
 
 // A set whose redundancy has been verified long ago.
-Task<std::string> VirtualArray::add_set(const VolumeGroup* group) {
+Task<std::string> VirtualArray::add_set(const VolumeGroup* group, Head* head) {
   std::vector<raid::Candidate> candidates;
   std::vector<BlockDevice*> devices;
   for (unsigned i = 0; i < group->drives; ++i) {
@@ -197,16 +225,21 @@ Task<std::string> VirtualArray::add_set(const VolumeGroup* group) {
   wanted.journal_bytes = 0;
   auto planned = raid::plan_new_set(wanted, candidates, random_);
   if (!planned) co_return planned.error();
-  planned->regions.set_all_dirty(false);
   const auto layout = planned->superblocks[0].layout();
   if (!layout) co_return layout.error();
+  planned->regions.set_all_dirty(layout->mirrored());
 
   Set set;
+  set.head = head;
   set.drives = std::make_unique<raid::SetDrives>(home_, *layout, planned->superblocks[0],
                                                  planned->regions, planned->lost);
   for (unsigned role = 0; role < group->drives; ++role) {
     set.drives->set_drive(role, *devices[role], candidates[role].name,
                           {.timeout = kNoLimit, .slow_read = kNoLimit});
+  }
+  if (layout->mirrored()) {
+    std::string wrong = co_await note_all_regions(set.drives.get());
+    if (!wrong.empty()) co_return wrong;
   }
   set.set = std::make_unique<raid::RaidSet>(home_, *set.drives, nullptr,
                                             raid::RaidSetOptions{
@@ -216,7 +249,7 @@ Task<std::string> VirtualArray::add_set(const VolumeGroup* group) {
                                                 .content = Content::kNone,
                                             });
   set.units = std::make_unique<DestageUnits>(*set.set, profile_.drive_write_bytes);
-  set.cached = &cache_->add_device(make_uuid(random_), *set.units);
+  set.cached = &head->cache->add_device(make_uuid(random_), *set.units);
   sets_.push_back(std::move(set));
   co_return std::string();
 }
@@ -225,7 +258,7 @@ Task<std::string> VirtualArray::start(std::vector<VolumeGroup> groups) {
   for (std::size_t index = 0; index < groups.size(); ++index) {
     const std::size_t first_set = sets_.size();
     for (unsigned i = 0; i < groups[index].set_count(); ++i) {
-      std::string wrong = co_await add_set(&groups[index]);
+      std::string wrong = co_await add_set(&groups[index], &head_of(groups[index], i));
       if (!wrong.empty()) co_return wrong;
     }
     add_volumes(groups[index], index, first_set);
@@ -248,49 +281,65 @@ VirtualHost* VirtualArray::add_host(const VolumeGroup& group) {
 }
 
 void VirtualArray::add_volumes(const VolumeGroup& group, std::size_t index, std::size_t first_set) {
-  std::vector<VirtualHost*> hosts;
-  const unsigned count = group.hosts == 0 ? group.volume_count() : group.hosts;
-  for (unsigned i = 0; i < count; ++i) hosts.push_back(add_host(group));
-  for (unsigned number = 0; number < group.volume_count(); ++number) {
+  const unsigned volumes = group.volume_count();
+  const unsigned of_copy = volumes / group.copies();
+  const unsigned hosts = group.hosts == 0 ? of_copy : group.hosts;
+  const std::size_t first_host = hosts_.size();
+  for (unsigned i = 0; i < hosts * group.copies(); ++i) add_host(group);
+  for (unsigned number = 0; number < volumes; ++number) {
+    const Set& set = sets_[first_set + number / group.used_on_set() * group.spread_sets()];
     BlockDevice& place = place_volume(group, number, first_set);
-    fronts_.push_back(
-        std::make_unique<cache::ReadAhead>(place, streams_, profile_.read_ahead_window_bytes));
-    add_volume(group, index, number, hosts);
+    fronts_.push_back(std::make_unique<cache::ReadAhead>(place, set.head->streams,
+                                                         profile_.read_ahead_window_bytes));
+    VirtualVolume volume{.group = index, .number = number, .device = fronts_.back().get()};
+    volume.bytes = group.part_bytes(place.geometry().block_count * 512);
+    volume.controller = set.head->controller.get();
+    const std::size_t first_of_copy = first_host + number / of_copy * hosts;
+    for (unsigned i = 0; i < group.workers; ++i) {
+      // In turn over the hosts; where each volume has its own, its workers share that.
+      const unsigned in_copy = number % of_copy;
+      const unsigned turn = group.hosts == 0 ? in_copy : in_copy * group.workers + i;
+      volume.host = hosts_[first_of_copy + turn % hosts].get();
+      volume.first_byte = i * volume.bytes;
+      add_worker(volume, group, *set.head, group.hosts == 0 ? i : turn / hosts);
+    }
   }
 }
 
 BlockDevice& VirtualArray::place_volume(const VolumeGroup& group, unsigned number,
                                         std::size_t first_set) {
-  const std::uint64_t volume = volumes_.size() + 1;
-  if (group.members > 0) {
+  const std::uint64_t volume = places_.size() + 1;
+  const unsigned in_set = number % group.used_on_set();
+  first_set += number / group.used_on_set() * group.spread_sets();
+  if (group.members > 0 || group.spread > 1) {
     std::vector<BlockDevice*> sets;
-    for (unsigned i = 0; i < group.members; ++i) sets.push_back(sets_[first_set + i].cached);
+    const unsigned count = group.spread_sets();
+    for (unsigned i = 0; i < count; ++i) sets.push_back(sets_[first_set + i].cached);
     const std::uint64_t page_blocks = profile_.page_bytes / 512;
     const std::uint64_t all = sets.front()->geometry().block_count / page_blocks;
-    const std::uint64_t wanted = group.volume_bytes / profile_.page_bytes / group.members;
+    const std::uint64_t wanted = group.volume_bytes / profile_.page_bytes / count;
     const std::uint64_t each = group.volume_bytes == 0 ? all / group.volumes : wanted;
-    places_.push_back(std::make_unique<Pages>(std::move(sets), page_blocks, number * each,
-                                              each * group.members, volume));
+    places_.push_back(
+        std::make_unique<Pages>(std::move(sets), page_blocks, in_set * each, each * count, volume));
     return *places_.back();
   }
-  BlockDevice& set = *sets_[first_set + number / group.used_on_set()].cached;
+  BlockDevice& set = *sets_[first_set].cached;
   const std::uint64_t blocks = group.volume_bytes == 0 ? set.geometry().block_count / group.volumes
                                                        : group.volume_bytes / 512;
-  const Extent extent{.first = number % group.used_on_set() * blocks, .block_count = blocks};
+  const Extent extent{.first = in_set * blocks, .block_count = blocks};
   places_.push_back(std::make_unique<Slice>(set, extent, volume));
   return *places_.back();
 }
 
-void VirtualArray::add_volume(const VolumeGroup& group, std::size_t index, unsigned number,
-                              std::vector<VirtualHost*>& hosts) {
-  VirtualVolume volume{.group = index, .number = number, .device = fronts_.back().get()};
-  volume.host = hosts[number % hosts.size()];
+// `before` workers of the same host have their connections already.
+void VirtualArray::add_worker(VirtualVolume volume, const VolumeGroup& group, Head& head,
+                              std::size_t before) {
   model::ExchangeParameters parameters = profile_.exchange;
   parameters.target_turnaround = profile_.r2t_time_with(group.connections);
-  const std::size_t before = number / hosts.size() * group.connections;
+  const auto& adapters = volume.host->adapters;
   for (unsigned i = 0; i < group.connections; ++i) {
-    model::Port& adapter = *volume.host->adapters[(before + i) % volume.host->adapters.size()];
-    model::Port& port = *ports_[next_port_++ % ports_.size()];
+    model::Port& adapter = *adapters[(before * group.connections + i) % adapters.size()];
+    model::Port& port = *head.ports[head.next_port++ % head.ports.size()];
     volume.connections.push_back({.exchange = model::Exchange(adapter, port, parameters),
                                   .receiving = std::vector<TimePoint>(profile_.writes_in_transfer),
                                   .in_flight = 0});
@@ -300,7 +349,7 @@ void VirtualArray::add_volume(const VolumeGroup& group, std::size_t index, unsig
 
 Task<void> VirtualArray::stop() {
   for (const auto& front : fronts_) co_await front->close();
-  co_await cache_->stop();
+  for (const auto& head : heads_) co_await head->cache->stop();
   for (const Set& set : sets_) {
     co_await set.set->close(kNever);
     co_await set.drives->wait_idle_until(kNever);

@@ -1,7 +1,7 @@
 // VirtualArray: a system in virtual time. The RAID sets and the controller's cache are the real
 // ones, over modelled drives without data; ports, sessions and hosts are models in front of them.
 //
-// For each of its volumes there is a host, or a part of one, and one session.
+// For each worker on its volumes there is a host, or a part of one, and one session.
 #pragma once
 
 #include <cstdint>
@@ -37,10 +37,14 @@ struct VirtualConnection {
   unsigned in_flight = 0;
 };
 
+// A volume as one of its workers has it: his part, his session.
 struct VirtualVolume {
   std::size_t group = 0;
   unsigned number = 0;  // Within the group.
   BlockDevice* device = nullptr;
+  std::uint64_t first_byte = 0;  // Of his part,
+  std::uint64_t bytes = 0;       // and its length.
+  model::Controller* controller = nullptr;
   VirtualHost* host = nullptr;
   std::vector<VirtualConnection> connections;
   std::size_t next_connection = 0;
@@ -61,7 +65,6 @@ class VirtualArray {
 
   std::vector<VirtualVolume>& volumes() noexcept { return volumes_; }
   const ArrayProfile& profile() const noexcept { return profile_; }
-  model::Controller& controller() noexcept { return controller_; }
   // Without memory behind it, for the hosts' requests.
   BufferPool& payloads() noexcept { return payloads_; }
   // All drives that are in use.
@@ -73,7 +76,16 @@ class VirtualArray {
     std::unique_ptr<BlockDevice> medium;
     std::unique_ptr<model::ModelledDrive> timed;
   };
+  // A controller and what is its own.
+  struct Head {
+    std::unique_ptr<model::Controller> controller;
+    std::unique_ptr<cache::Cache> cache;
+    cache::StreamBudget streams;
+    std::vector<std::unique_ptr<model::Port>> ports;
+    std::size_t next_port = 0;
+  };
   struct Set {
+    Head* head = nullptr;
     std::unique_ptr<raid::SetDrives> drives;
     std::unique_ptr<raid::RaidSet> set;
     std::unique_ptr<BlockDevice> units;
@@ -81,11 +93,12 @@ class VirtualArray {
   };
 
   BlockDevice& add_drive();
-  Task<std::string> add_set(const VolumeGroup* group);
+  void add_head(unsigned members);
+  Head& head_of(const VolumeGroup& group, unsigned set);
+  Task<std::string> add_set(const VolumeGroup* group, Head* head);
   void add_volumes(const VolumeGroup& group, std::size_t index, std::size_t first_set);
   BlockDevice& place_volume(const VolumeGroup& group, unsigned number, std::size_t first_set);
-  void add_volume(const VolumeGroup& group, std::size_t index, unsigned number,
-                  std::vector<VirtualHost*>& hosts);
+  void add_worker(VirtualVolume volume, const VolumeGroup& group, Head& head, std::size_t before);
   VirtualHost* add_host(const VolumeGroup& group);
 
   Executor& home_;
@@ -93,16 +106,13 @@ class VirtualArray {
   Random random_;
   model::ModelClock clock_;
   model::DriveType type_;
-  model::Controller controller_;
   BufferPool payloads_;
-  cache::StreamBudget streams_;
   std::vector<Drive> drives_;
   std::vector<Set> sets_;
-  std::unique_ptr<cache::Cache> cache_;
+  std::vector<std::unique_ptr<Head>> heads_;
+  std::size_t next_head_ = 0;
   std::vector<std::unique_ptr<BlockDevice>> places_;
   std::vector<std::unique_ptr<cache::ReadAhead>> fronts_;
-  std::vector<std::unique_ptr<model::Port>> ports_;
-  std::size_t next_port_ = 0;
   std::vector<std::unique_ptr<VirtualHost>> hosts_;
   std::vector<VirtualVolume> volumes_;
 };

@@ -9,7 +9,11 @@
 #include <cassert>
 #include <chrono>
 #include <ctime>
+#include <map>
 #include <memory>
+#include <optional>
+#include <span>
+#include <utility>
 
 #include "lab/virtual_array.h"
 #include "runtime/simulation.h"
@@ -35,8 +39,7 @@ struct Worker {
       : array(the_array),
         volume(the_volume),
         group(the_group),
-        pattern(group.access, 0, volume.device->geometry().block_count * kAccessSectorBytes, seed) {
-  }
+        pattern(group.access, volume.first_byte, volume.bytes, seed) {}
 
   VirtualArray& array;
   VirtualVolume& volume;
@@ -63,12 +66,13 @@ Task<void> serve_one(Worker* worker, Access access) {
   VirtualArray& array = worker->array;
   VirtualConnection& connection = worker->volume.choose_connection();
   model::Host& host = *worker->volume.host->host;
+  model::Controller& controller = *worker->volume.controller;
   const bool write = !access.read;
   ++connection.in_flight;
   const TimePoint start = home.now();
   const TimePoint issued = host.issue(start);
   const TimePoint carried = carry(connection, access, issued);
-  const TimePoint accepted = array.controller().accept(write, access.bytes, carried);
+  const TimePoint accepted = controller.accept(write, access.bytes, carried);
   co_await home.sleep_until(accepted);
 
   Request request;
@@ -82,7 +86,7 @@ Task<void> serve_one(Worker* worker, Access access) {
   if (completion.error != Error::kNone) worker->error = completion.error;
 
   const TimePoint done = home.now();
-  const TimePoint answered = array.controller().answer(write, access.bytes, done);
+  const TimePoint answered = controller.answer(write, access.bytes, done);
   const TimePoint arrived = connection.exchange.answer(answered, access.read ? access.bytes : 0);
   const TimePoint end = host.complete(write, access.bytes, arrived);
   co_await home.sleep_until(end);
@@ -193,19 +197,16 @@ bool is_of(const VolumeResult& volume, const Wanted& wanted) {
   return !wanted.volume || volume.number == *wanted.volume;
 }
 
-}  // namespace
-
-double CaseResult::value(const Wanted& wanted) const {
+double metric_of(std::span<const VolumeResult* const> volumes, Metric metric, double seconds) {
   double bytes = 0;
   double requests = 0;
   double latency = 0;
-  for (const VolumeResult& volume : volumes) {
-    if (!is_of(volume, wanted)) continue;
-    bytes += static_cast<double>(volume.bytes);
-    requests += static_cast<double>(volume.requests);
-    latency += volume.latency.mean() * static_cast<double>(volume.requests);
+  for (const VolumeResult* volume : volumes) {
+    bytes += static_cast<double>(volume->bytes);
+    requests += static_cast<double>(volume->requests);
+    latency += volume->latency.mean() * static_cast<double>(volume->requests);
   }
-  switch (wanted.metric) {
+  switch (metric) {
     case Metric::kMebibytes:
       return bytes / seconds / (1 << 20);
     case Metric::kMegabytes:
@@ -216,6 +217,24 @@ double CaseResult::value(const Wanted& wanted) const {
       return requests > 0 ? latency / requests / 1e6 : 0;
   }
   return 0;
+}
+
+}  // namespace
+
+double CaseResult::value(const Wanted& wanted) const {
+  std::map<std::pair<std::size_t, unsigned>, std::vector<const VolumeResult*>> parts;
+  for (const VolumeResult& volume : volumes) {
+    if (!is_of(volume, wanted)) continue;
+    // One part for each volume, or one of all.
+    parts[wanted.least ? std::pair(volume.group, volume.number) : std::pair(std::size_t{0}, 0U)]
+        .push_back(&volume);
+  }
+  std::optional<double> value;
+  for (const auto& [volume, workers] : parts) {
+    const double part = metric_of(workers, wanted.metric, seconds);
+    value = std::min(value.value_or(part), part);
+  }
+  return value.value_or(0) / wanted.divide_by;
 }
 
 std::expected<CaseResult, std::string> run_case(const ArrayProfile& profile, Case what,

@@ -24,6 +24,7 @@ struct Case {
   std::uint64_t seed = 1;
 };
 
+// Of one worker.
 struct VolumeResult {
   std::size_t group = 0;
   unsigned number = 0;

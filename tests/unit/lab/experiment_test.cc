@@ -102,6 +102,33 @@ TEST_CASE("Each combination of what is varied is a row", "[lab][experiment]") {
   CHECK(plan->rows[0].wanted[0].metric == Metric::kIops);
 }
 
+TEST_CASE("Sizes may be varied, and a figure is of the rows that it names", "[lab][experiment]") {
+  const Folder folder;
+  folder.change("lab.toml", "vary = { sets = [1, 2] }",
+                "vary = { sets = [1, 2], record = [4, 8] }");
+  folder.change("lab.toml", "sweep = [\"4KiB\", \"8KiB\"]\n", "");
+  folder.change("lab.toml", "outstanding = 4",
+                "size_kib = \"record\"\nworkers = 3\nspread = \"sets\"");
+  folder.change("lab.toml", "metric = \"IOPS\"",
+                "metric = \"IOPS\"\nleast = true\ndivide_by = 0.5\n"
+                "when = { sets = [1], record = [2, 8] }");
+  const auto plan = folder.read();
+  INFO((plan ? std::string() : plan.error()));
+  REQUIRE(plan.has_value());
+  REQUIRE(plan->rows.size() == 4);
+  CHECK(plan->rows[0].groups[0].access.lines[0].bytes == 4096);
+  CHECK(plan->rows[3].groups[0].access.lines[0].bytes == 8192);
+  CHECK(plan->rows[3].groups[0].volume_count() == 1);
+  CHECK(plan->rows[3].groups[0].workers == 3);
+  for (const Row& row : plan->rows) {
+    INFO(row.name());
+    CHECK(row.wanted.size() == (row.name() == "reads, record 8, sets 1" ? 1U : 0U));
+  }
+  REQUIRE(plan->rows[2].wanted.size() == 1);
+  CHECK(plan->rows[2].wanted[0].least);
+  CHECK(plan->rows[2].wanted[0].divide_by == 0.5);
+}
+
 TEST_CASE("A parameter can be scaled, and only one that is there", "[lab][experiment]") {
   const Folder folder;
   const auto plan = folder.read({{"host.fast.request_time", 1.2}});
@@ -149,6 +176,25 @@ TEST_CASE("What cannot be is refused in one line with file and line", "[lab][exp
       {"lab.toml", "outstanding = 4", "volume_size = \"1TiB\"",
        "lab.toml:4: ", "larger than their"},
       {"lab.toml", "outstanding = 4", "used = 2", "lab.toml:14: ", "a set has 1 volumes"},
+      {"lab.toml", "outstanding = 4", "controllers = 2", "lab.toml:14: ", "the system has 1"},
+      {"lab.toml", "outstanding = 4", "spread = 2", "lab.toml:14: ", "1 sets are no multiple"},
+      {"lab.toml", "outstanding = 4", "workers = 60000", "lab.toml:4: ", "16.0 MiB each"},
+      {"lab.toml", "metric = \"IOPS\"", "metric = \"IOPS\"\ndivide_by = 0",
+       "lab.toml:18: ", "above 0"},
+      {"lab.toml", "metric = \"IOPS\"", "metric = \"IOPS\"\nwhen = { set = [1] }",
+       "lab.toml:18: ", "is not varied"},
+      {"system.toml", "[[host]]",
+       "[cache]\nflush_mark = { value = 100, from = \"assumed\", source = \"a test\" }\n[[host]]",
+       "cache.flush_mark", "1 to 99"},
+      {"system.toml", "[[host]]",
+       "[controller]\ncount = { value = 0, from = \"assumed\", source = \"a test\" }\n[[host]]",
+       "controller.count", "from 1 to 64"},
+      {"figures.toml", "role = \"fit\"", "role = \"fit\"\nmean_of = [\"two\"]",
+       "figures.toml:", "\"two\", which is not here"},
+      {"figures.toml", "role = \"fit\"", "role = \"fit\"\nratio_of = [\"one\"]",
+       "figures.toml:7: ", "needs two figures"},
+      {"figures.toml", "role = \"fit\"", "role = \"fit\"\nsum_of = [\"one\"]\nweights = [1, 2]",
+       "figures.toml:8: ", "one for each figure"},
       {"lab.toml", "run_time", "runtime", "lab.toml:7: ", "run_time"},
       {"lab.toml", "metric = \"IOPS\"", "metric = \"ops\"", "lab.toml:17: ", "\"ops\""},
       {"lab.toml", "system.toml", "nothing.toml", "nothing.toml", "cannot be opened"},

@@ -143,6 +143,59 @@ TEST_CASE("A volume's pages go round the members, and requests are cut at pages"
   CHECK(mebibytes(run(profile, what)) > 10);
 }
 
+TEST_CASE("Controllers have caches, processors and ports of their own", "[lab][run]") {
+  ArrayProfile profile = system();
+  profile.controller_count = 2;
+  profile.controller.read_rate = 50 << 20;
+  VolumeGroup what = group(raid::Level::kJbod, 1, true);
+  what.controllers = 1;
+  CHECK(mebibytes(run(profile, what)) == Approx(50).epsilon(0.01));
+  what.controllers = 2;
+  const CaseResult both = run(profile, what);
+  CHECK(mebibytes(both) == Approx(100).epsilon(0.01));
+  CHECK(both.volumes.size() == 2);
+  CHECK(both.value({.figure = {}, .least = true}) == Approx(50).epsilon(0.01));
+  // Sets go round all of them.
+  what.controllers = 0;
+  what.sets = 2;
+  CHECK(mebibytes(run(profile, what)) == Approx(100).epsilon(0.01));
+}
+
+TEST_CASE("Workers share a volume, whose pages go round the sets of its pool", "[lab][run]") {
+  VolumeGroup what = group(raid::Level::kJbod, 1, true);
+  what.access.lines = {{.bytes = 8192, .random_percent = 100, .align_bytes = 8192}};
+  what.outstanding = 64;
+  const Wanted iops{.figure = {}, .metric = Metric::kIops};
+  const double one = run(system(), what).value(iops);
+  what.sets = 4;
+  what.spread = 4;
+  what.workers = 4;
+  const CaseResult result = run(system(), what);
+  CHECK(result.volumes.size() == 4);
+  CHECK(result.volumes[3].number == 0);
+  CHECK(result.value(iops) == Approx(4 * one).epsilon(0.1));
+  CHECK(result.value({.figure = {}, .metric = Metric::kIops, .least = true}) ==
+        Approx(result.value(iops)));
+  CHECK(result.value({.figure = {}, .metric = Metric::kIops, .divide_by = 2}) ==
+        Approx(result.value(iops) / 2));
+}
+
+TEST_CASE("Writes stay in memory up to the flush mark", "[lab][run]") {
+  ArrayProfile profile = system();
+  const auto transferring = [&] {
+    // 118 MB/s: 12 MB.
+    const auto result =
+        run_case(profile, {.groups = {group(raid::Level::kRaid0, 4, false)}, .run_time = 100ms});
+    REQUIRE(result.has_value());
+    CHECK(mebibytes(*result) == Approx(118.0e6 / kMiB).epsilon(0.1));
+    return result->drives.transferring;
+  };
+  profile.flush_mark_percent = 25;  // Of 64 MiB.
+  CHECK(transferring() == 0);
+  profile.flush_mark_percent = 5;
+  CHECK(transferring() > 0);
+}
+
 TEST_CASE("A set that does not fit is refused, and a stop ends a run", "[lab][run]") {
   const auto wrong =
       run_case(system(), {.groups = {group(raid::Level::kRaid6, 2, true)}, .run_time = 1s});
