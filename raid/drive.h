@@ -2,10 +2,10 @@
 // and knows how busy the device is and where its head was last.
 //
 // An operation that the device has not ended within the drive's timeout, of time in which the
-// executor ran, ends with kTimedOut (the host's own cancellation is not passed on: what was begun is finished); the device keeps the
-// operation's memory until it does end, so whoever submitted it must not use those bytes again.
-// What fails when nobody waits for it any longer, a read that was read around, is told to the
-// owner. A drive may be destroyed when it is idle().
+// executor ran, ends with kTimedOut (the host's own cancellation is not passed on: what was begun
+// is finished); the device keeps the operation's memory until it does end, so whoever submitted it
+// must not use those bytes again. What fails when nobody waits for it any longer, a read that was
+// read around, is told to the owner. A drive may be destroyed when it is idle().
 //
 // A drive whose reads are often late is limping() until enough of them are in time again, or none
 // has been late for a while. Whoever reads around it meanwhile calls probe(), which asks it for a
