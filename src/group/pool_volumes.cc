@@ -438,7 +438,8 @@ metadata::Batch RunningGroup::forgetting(const VolumeRecord& record) {
   if (!target.declared && target.units.size() <= 1) batch.erase(target_key(s.target));
   for (const Snapshot* const one : snapshots_of(record.uuid)) {
     batch.erase(snapshot_key(one->record.uuid));
-    if (one->record.online) batch.erase(target_key(one->record.target));
+    const std::string& target_of_it = one->record.target;
+    if (one->record.online && !stays(target_of_it)) batch.erase(target_key(target_of_it));
   }
   for (const auto& [uuid, schedule] : schedules_) {
     if (schedule.volume == record.uuid) batch.erase(schedule_key(uuid));

@@ -228,22 +228,30 @@ Task<void> GroupLoad::administrator_step() {
     const char* name;
     Step step;
   };
-  static const std::array<Choice, 16> kChoices{{{9, "create", &GroupLoad::create},
-                                                {7, "expand", &GroupLoad::expand},
-                                                {7, "shrink", &GroupLoad::shrink},
-                                                {8, "remove volume", &GroupLoad::remove_volume},
-                                                {17, "snapshot", &GroupLoad::snapshot},
-                                                {7, "clone", &GroupLoad::clone},
-                                                {9, "restore", &GroupLoad::restore},
-                                                {6, "remove snapshot", &GroupLoad::remove_snapshot},
-                                                {8, "add member", &GroupLoad::add_member},
-                                                {7, "remove member", &GroupLoad::remove_member},
-                                                {3, "offline", &GroupLoad::take_offline},
-                                                {2, "schedule", &GroupLoad::schedule},
-                                                {2, "rename", &GroupLoad::rename},
-                                                {4, "write snapshot", &GroupLoad::write_snapshot},
-                                                {2, "make pool", &GroupLoad::make_pool},
-                                                {2, "lose member", &GroupLoad::lose_member}}};
+  static constexpr auto kChoices = std::to_array<Choice>({
+      {9, "create", &GroupLoad::create},
+      {7, "expand", &GroupLoad::expand},
+      {7, "shrink", &GroupLoad::shrink},
+      {8, "remove volume", &GroupLoad::remove_volume},
+      {14, "snapshot", &GroupLoad::snapshot},
+      {7, "clone", &GroupLoad::clone},
+      {9, "restore", &GroupLoad::restore},
+      {6, "remove snapshot", &GroupLoad::remove_snapshot},
+      {8, "add member", &GroupLoad::add_member},
+      {7, "remove member", &GroupLoad::remove_member},
+      {3, "offline", &GroupLoad::take_offline},
+      {2, "schedule", &GroupLoad::schedule},
+      {2, "rename", &GroupLoad::rename},
+      {4, "write snapshot", &GroupLoad::write_snapshot},
+      {2, "make pool", &GroupLoad::make_pool},
+      {5, "lose member", &GroupLoad::lose_member},
+  });
+  constexpr auto kSum = [] {
+    unsigned sum = 0;
+    for (const Choice& choice : kChoices) sum += choice.weight;
+    return sum;
+  };
+  static_assert(kSum() == 100);
   std::uint64_t drawn = random_.below(100);
   for (const Choice& choice : kChoices) {
     if (drawn >= choice.weight) {
