@@ -58,6 +58,10 @@ Value parse(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
   std::stringstream stream;
   if (file) stream << file.rdbuf();
+  // It opens, and reads as if it were empty.
+  if (std::error_code error; std::filesystem::is_directory(path, error)) {
+    throw Failure(fmt::format("{} is a directory; name a file in TOML or JSON", path));
+  }
   if (!file) throw Failure(fmt::format("{} cannot be read; name a file in TOML or JSON", path));
   const std::string text = std::move(stream).str();
   const auto first = text.find_first_not_of(" \t\r\n");

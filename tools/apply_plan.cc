@@ -91,6 +91,11 @@ class Planner {
       : wanted_(wanted), present_(present) {}
 
   std::vector<ApplyStep> plan(bool prune) {
+    if (prune && wanted_.pools.empty() && wanted_.volumes.empty()) {
+      throw Failure(
+          "--prune would delete every volume and pool: the file names none; name there what is to "
+          "stay, or delete them one by one");
+    }
     for (const json& pool : wanted_.pools) plan_pool(pool);
     for (const WantedVolume& volume : wanted_.volumes) plan_volume(volume);
     if (prune) {

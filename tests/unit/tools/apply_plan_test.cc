@@ -127,5 +127,14 @@ TEST_CASE("A pool gets members, and gives them up where it is pruned", "[apply]"
         std::vector<std::string>{"POST /api/v1/members/a/pool", "POST /api/v1/members/c/pool"});
 }
 
+TEST_CASE("A file that names nothing prunes nothing, and a directory is no file", "[apply]") {
+  PresentGroup present;
+  present.targets = {kTarget};
+  present.volumes = {there_volume("a")};
+  CHECK(plan_apply({}, present, false).empty());
+  CHECK_THROWS_WITH(plan_apply({}, present, true), Catch::Contains("--prune would delete every"));
+  CHECK_THROWS_WITH(read_apply_document("/"), Catch::Contains("/ is a directory; name a file"));
+}
+
 }  // namespace
 }  // namespace sandbay::cli
