@@ -242,8 +242,8 @@ const std::vector<VolumeKey>& volume_keys() {
       {"snapshot_reserve", kReserve, true},
       {"reserve_policy", kText, true},
       {"online", kFlag, true, false},
-      {"operations_limit", kNumber, true, false},
-      {"bytes_limit", kRate, true, false},
+      {"operations_limit", kNumber, true},
+      {"bytes_limit", kRate, true},
   };
   return kKeys;
 }

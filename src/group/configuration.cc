@@ -410,7 +410,8 @@ void read_volume(const Value& section, const std::string& path, Reading& reading
   }
   if (volume.target.empty()) volume.target = default_target_name(volume.name);
   if (!reader.has("size") || volume.size_bytes != 0) {
-    const auto error = check_specification(volume);
+    auto error = check_specification(volume);
+    if (!error) error = check_thin_choices(volume);
     if (error) {
       const auto key = key_of(reader, *error);
       const bool absent = error->starts_with("size is missing");

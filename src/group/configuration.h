@@ -155,6 +155,8 @@ std::optional<std::string> check_redirect(std::string_view address);
 std::optional<std::string> check_key(std::string_view key, std::string_view value);
 // Sizes, block sizes and identities against one another.
 std::optional<std::string> check_specification(const VolumeSpecification& specification);
+// Of a new one; those that are there may have such limits, which count for nothing.
+std::optional<std::string> check_thin_choices(const VolumeSpecification& specification);
 // A portal and the management interface cannot listen at one address.
 std::optional<std::string> check_apart(const Endpoint& management, const Endpoint& portal);
 bool is_loopback(const Endpoint& endpoint);

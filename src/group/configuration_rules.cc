@@ -236,6 +236,10 @@ std::optional<std::string> check_pool_choices(const VolumeSpecification& s) {
   if (!on_pool && !s.snapshot_reserve.none()) {
     return "snapshot_reserve means nothing without a pool; leave it out";
   }
+  if (!on_pool && (s.operations_limit != 0 || s.bytes_limit != 0)) {
+    return fmt::format("{} means nothing without a pool; leave it out",
+                       s.operations_limit != 0 ? "operations_limit" : "bytes_limit");
+  }
   if (s.thin_warning > 100) return "thin_warning is a percentage; write 0 (never) to 100";
   if (s.thin_limit == 0 || s.thin_limit > 100) {
     return "thin_limit is a percentage of the size; write 1 to 100";
@@ -283,6 +287,15 @@ std::optional<std::string> check_specification(const VolumeSpecification& s) {
     if (error) return error;
   }
   return std::nullopt;
+}
+
+std::optional<std::string> check_thin_choices(const VolumeSpecification& s) {
+  if (s.backing == Backing::kPool && s.thin) return std::nullopt;
+  const VolumeSpecification standard;
+  const bool warned = s.thin_warning != standard.thin_warning;
+  if (!warned && s.thin_limit == standard.thin_limit) return std::nullopt;
+  return fmt::format("{} is of thin volumes on pools; write thin = true, or leave it out",
+                     warned ? "thin_warning" : "thin_limit");
 }
 
 std::optional<std::string> check_apart(const Endpoint& management, const Endpoint& portal) {

@@ -185,8 +185,10 @@ std::optional<Refusal> RunningGroup::refusal_to_create(const CreateVolumeRequest
   if (const auto error = check_volume_name(s.name)) {
     return invalid(fmt::format("name: {}", *error));
   }
-  if (const auto error = check_specification(s)) {
-    return invalid(fmt::format("volume \"{}\": {}", s.name, *error));
+  auto wrong = check_specification(s);
+  if (!wrong) wrong = check_thin_choices(s);
+  if (wrong) {
+    return invalid(fmt::format("volume \"{}\": {}", s.name, *wrong));
   }
   if (s.backing == Backing::kRaid && !members_->find_set(s.raid)) {
     return Refusal{.code = Refusal::Code::kNotFound,
@@ -255,6 +257,13 @@ std::optional<Refusal> RunningGroup::refusal_to_repeat(const VolumeSpecification
   if (own_target) s.target = old.target;  // A renamed volume's target has the old name.
   if (const auto differs = difference(old, s)) {
     return conflict(*differs + "; choose another name, or ask for it as it is");
+  }
+  // A clone would begin with those of its source.
+  const bool same_limits =
+      (s.operations_limit == 0 || s.operations_limit == old.operations_limit) &&
+      (s.bytes_limit == 0 || s.bytes_limit == old.bytes_limit);
+  if (!request.source && !same_limits) {
+    return conflict("other limits a second; leave them out, and change them with volume limits");
   }
   if (!has_access(*targets_.at(old.target), request.access)) {
     return conflict(

@@ -241,6 +241,8 @@ group::VolumeSpecification read_specification(TableReader& reader, group::OpenCh
   };
   number("block_size", 4096, s.block_bytes);
   number("physical_block_size", std::uint64_t{1} << 20, s.physical_block_bytes);
+  s.operations_limit = reader.integer("operations_limit", 0, kMostRate).value_or(0);
+  s.bytes_limit = reader.integer("bytes_limit", 0, kMostRate).value_or(0);
   s.preallocate = reader.boolean("preallocate").value_or(false);
   s.thin = reader.boolean("thin").value_or(!s.preallocate);
   s.read_only = reader.boolean("read_only").value_or(false);

@@ -88,6 +88,8 @@ TEST_CASE("Mistakes about pools are told", "[configuration][pool]") {
                 "write \"delete-oldest\" or \"offline\"");
   check_mistake(volume + "snapshot_reserve = \"10%\"\n", "means nothing without a pool");
 }
+  check_mistake(kPool + volume + "thin_warning = 50\n",
+                "thin_warning: thin_warning is of thin volumes on pools; write thin = true");
 
 TEST_CASE("Records of pools and snapshots read back", "[records][pool]") {
   Random random(7);
