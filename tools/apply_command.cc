@@ -70,11 +70,14 @@ bool confirmed(std::size_t count) {
   return answer == "y" || answer == "yes";
 }
 
-void make(const Client& client, const ApplyStep& step) {
-  const Client::Answer answer = step.method == "POST"    ? client.post(step.path, step.body)
-                                : step.method == "PATCH" ? client.patch(step.path, step.body)
-                                                         : client.remove(step.path);
-  if (!answer) throw Failure(fmt::format("{} {}: {}", step.sign, step.text, answer.error()));
+void make(const Client& client, const std::vector<ApplyStep>& steps) {
+  for (std::size_t done = 0; done < steps.size(); ++done) {
+    const ApplyStep& step = steps[done];
+    const Client::Answer answer = step.method == "POST"    ? client.post(step.path, step.body)
+                                  : step.method == "PATCH" ? client.patch(step.path, step.body)
+                                                           : client.remove(step.path);
+    if (!answer) throw Failure(stopped_words(steps, done, answer.error()));
+  }
 }
 
 // The daemon shows none, so whether it has those of the document nobody can say.
@@ -109,9 +112,7 @@ void apply(const Settings& settings, const ApplyArguments& arguments) {
   }
   const bool applies =
       !arguments.dry_run && !steps.empty() && (arguments.yes || confirmed(steps.size()));
-  if (applies) {
-    for (const ApplyStep& step : steps) make(client, step);
-  }
+  if (applies) make(client, steps);
   if (settings.json) return print_json(shown(steps, applies));
   if (applies) fmt::print("Applied: {} change{}.\n", steps.size(), steps.size() == 1 ? "" : "s");
   if (!applies && !steps.empty()) fmt::print("Nothing was changed.\n");

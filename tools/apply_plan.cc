@@ -112,6 +112,7 @@ class Planner {
   void plan_pool(const json& pool);
   void plan_members(const json& pool, const json& there);
   void plan_volume(const WantedVolume& volume);
+  void refuse_taken_target(const WantedVolume& volume) const;
   void make_volume(const WantedVolume& volume);
   void change_volume(const WantedVolume& volume, const json& there);
   void plan_access(const WantedVolume& volume);
@@ -202,17 +203,37 @@ void Planner::plan_volume(const WantedVolume& volume) {
   plan_schedules(volume);
 }
 
+// A volume that was renamed keeps its target, where one of its old name cannot be made.
+void Planner::refuse_taken_target(const WantedVolume& volume) const {
+  if (volume.keys.contains("target")) return;
+  const std::string target = target_of(volume, present_.volumes);
+  if (!present_.targets.contains(target) && !planned_targets_.contains(target)) return;
+  const auto has = std::ranges::find_if(
+      present_.volumes, [&](const json& one) { return text_of(one, "target") == target; });
+  const std::string whose =
+      has == present_.volumes.end()
+          ? "is another's already; write a target of its own"
+          : fmt::format(
+                "is that of volume \"{0}\"; write \"{0}\" if it was renamed, or a target "
+                "of its own",
+                text_of(*has, "name"));
+  throw Failure(fmt::format("volume \"{}\": its target {} {}", volume.name, target, whose));
+}
+
 // With its access records, so that it is never there without them; a target that is there has its
 // own already.
 void Planner::make_volume(const WantedVolume& volume) {
+  refuse_taken_target(volume);
   json body{{"name", volume.name}};
   json later = json::object();
   std::string words;
+  std::string later_words;
   for (const VolumeKey& key : volume_keys()) {
     const auto given = volume.keys.find(key.name);
     if (given == volume.keys.end()) continue;
     (key.when_made ? body : later)[std::string(key.name)] = *given;
-    words += fmt::format("{}{} {}", words.empty() ? "" : ", ", key.name, words_for(key, *given));
+    std::string& text = key.when_made ? words : later_words;
+    text += fmt::format("{}{} {}", text.empty() ? "" : ", ", key.name, words_for(key, *given));
   }
   const std::string target = target_of(volume, present_.volumes);
   const bool fresh = !present_.targets.contains(target) && planned_targets_.insert(target).second;
@@ -226,8 +247,8 @@ void Planner::make_volume(const WantedVolume& volume) {
   steps_.push_back(
       {'+', fmt::format("volume {}: {}", volume.name, words), "POST", kVolumes, std::move(body)});
   if (!later.empty()) {
-    steps_.push_back({'~', fmt::format("volume {}: what is set once it is there", volume.name),
-                      "PATCH", volume_path(volume.name), std::move(later)});
+    steps_.push_back({'~', fmt::format("volume {}: {}", volume.name, later_words), "PATCH",
+                      volume_path(volume.name), std::move(later)});
   }
   if (!fresh) plan_access(volume);
 }
@@ -356,10 +377,14 @@ void Planner::prune_volumes() {
     const bool wanted =
         std::ranges::find(wanted_.volumes, name, &WantedVolume::name) != wanted_.volumes.end();
     if (wanted || there.at("declared").get<bool>()) continue;
-    steps_.push_back({'-',
-                      fmt::format("volume {} and its data: {}", name,
-                                  group::format_size(there.at("size").get<std::uint64_t>())),
-                      "DELETE", volume_path(name), nullptr});
+    const std::string size = group::format_size(there.at("size").get<std::uint64_t>());
+    const std::string backing = text_of(there, "backing");
+    const bool stays = backing == "file" || backing == "device";
+    steps_.push_back(
+        {'-',
+         stays ? fmt::format("volume {}: {}; {} stays", name, size, text_of(there, "path"))
+               : fmt::format("volume {} and its data: {}", name, size),
+         "DELETE", volume_path(name), nullptr});
   }
 }
 
@@ -385,6 +410,19 @@ std::string target_of(const WantedVolume& volume, const std::vector<json>& prese
 std::vector<ApplyStep> plan_apply(const ApplyDocument& wanted, const PresentGroup& present,
                                   bool prune) {
   return Planner(wanted, present).plan(prune);
+}
+
+std::string stopped_words(const std::vector<ApplyStep>& steps, std::size_t done,
+                          const std::string& why) {
+  const ApplyStep& step = steps.at(done);
+  std::string words = fmt::format("{} {}: {}", step.sign, step.text, why);
+  const bool volume_goes = step.method == "DELETE" && step.path.starts_with(kVolumes) &&
+                           step.path.rfind('/') == std::string_view(kVolumes).size();
+  if (volume_goes) words += " (apply forces nothing; sandbay volume delete can)";
+  if (steps.size() > 1) {
+    words += fmt::format("; {} of {} changes were made before that", done, steps.size());
+  }
+  return words;
 }
 
 }  // namespace sandbay::cli

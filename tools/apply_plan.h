@@ -37,4 +37,8 @@ std::string target_of(const WantedVolume& volume, const std::vector<nlohmann::js
 std::vector<ApplyStep> plan_apply(const ApplyDocument& wanted, const PresentGroup& present,
                                   bool prune);
 
+// One line: what step `done` was refused for, with how many were made before it.
+std::string stopped_words(const std::vector<ApplyStep>& steps, std::size_t done,
+                          const std::string& why);
+
 }  // namespace sandbay::cli

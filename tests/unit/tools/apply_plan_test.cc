@@ -136,5 +136,47 @@ TEST_CASE("A file that names nothing prunes nothing, and a directory is no file"
   CHECK_THROWS_WITH(read_apply_document("/"), Catch::Contains("/ is a directory; name a file"));
 }
 
+TEST_CASE("A volume whose target a renamed one has kept is told before anything is done",
+          "[apply]") {
+  const std::string target = "iqn.2026-11.org.sandbay:db1";
+  PresentGroup present;
+  present.targets = {target};
+  present.volumes = {there_volume("db1x")};
+  present.volumes[0]["target"] = target;
+  ApplyDocument document;
+  document.volumes = {wanted("db1", {})};
+  document.volumes[0].keys.erase("target");
+  CHECK_THROWS_WITH(plan_apply(document, present, false),
+                    Catch::Contains(target + " is that of volume \"db1x\"; write \"db1x\" if"));
+  // One that names it is one more volume there.
+  document.volumes[0].keys["target"] = target;
+  CHECK(lines(plan_apply(document, present, false)) ==
+        std::vector<std::string>{"POST /api/v1/volumes"});
+  // Nor can it have the target that another of the document comes with.
+  document.volumes.push_back(wanted("db1", {}));
+  document.volumes[0].name = "other";
+  document.volumes[1].keys.erase("target");
+  CHECK_THROWS_WITH(plan_apply(document, {}, false), Catch::Contains("write a target of its own"));
+}
+
+TEST_CASE("What is told of a plan says what changes, what stays and where it stopped", "[apply]") {
+  PresentGroup present;
+  present.volumes = {there_volume("disk"), there_volume("gone")};
+  present.volumes[0].update({{"backing", "file"}, {"path", "/srv/disk.img"}});
+  ApplyDocument document;
+  document.volumes = {wanted("a", {})};
+  document.volumes[0].keys.update({{"online", false}, {"operations_limit", 100}});
+  const auto steps = plan_apply(document, present, true);
+  REQUIRE(steps.size() == 4);
+  CHECK(steps[1].text == "volume a: online false");
+  CHECK(steps[2].text == "volume disk: 1MiB; /srv/disk.img stays");
+  CHECK(steps[3].text == "volume gone and its data: 1MiB");
+  CHECK(stopped_words(steps, 1, "no") ==
+        "~ volume a: online false: no; 1 of 4 changes were made before that");
+  CHECK_THAT(stopped_words(steps, 3, "it is in use"),
+             Catch::Contains("in use (apply forces nothing; sandbay volume delete can); 3 of 4"));
+  CHECK(stopped_words({steps[0]}, 0, "no").ends_with(": no"));
+}
+
 }  // namespace
 }  // namespace sandbay::cli
