@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <fstream>
+#include <functional>
 #include <set>
 #include <sstream>
 
@@ -449,6 +450,16 @@ void read_pools(TableReader& root, Reading& reading) {
     if (contains(reading.result.pools, pool.name, &PoolConfiguration::name)) {
       reading.mistakes.add(section->line, fmt::format("pool[{}].name", index),
                            fmt::format("{} is another pool's; choose a new one", pool.name));
+    }
+    for (const PoolConfiguration& other : reading.result.pools) {
+      for (const std::string& member : pool.members) {
+        if (!contains(other.members, member, std::identity{})) continue;
+        reading.mistakes.add(
+            section->line, fmt::format("pool[{}].members", index),
+            fmt::format("\"{}\" is of pool \"{}\" already; a member belongs to one "
+                        "pool",
+                        member, other.name));
+      }
     }
     reading.result.pools.push_back(std::move(pool));
   }

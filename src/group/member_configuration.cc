@@ -56,8 +56,15 @@ void read_member(const Value& section, Mistakes& mistakes, Configuration& config
     member.name = *name;
   }
   if (reader.has("remote")) {
-    configuration.remotes.push_back(
-        read_remote_member(reader, member.name, section.line, configuration.file));
+    RemoteMemberConfiguration remote =
+        read_remote_member(reader, member.name, section.line, configuration.file);
+    for (const RemoteMemberConfiguration& other : configuration.remotes) {
+      if (other.endpoint != remote.endpoint || other.target != remote.target) continue;
+      reader.mistake("remote", fmt::format("{} with target {} is member \"{}\" already; write "
+                                           "another address or target",
+                                           remote.endpoint.to_string(), remote.target, other.name));
+    }
+    configuration.remotes.push_back(std::move(remote));
     if (reader.any("portal") != nullptr) {
       reader.mistake("portal",
                      "is of members of this daemon: initiators reach the volumes on one elsewhere "

@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <set>
 
 #include "group/configuration.h"
 #include "group/document.h"
@@ -30,6 +31,14 @@ std::optional<std::string> check_page_bytes(std::uint64_t page_bytes) {
                      format_size(kLeastPageBytes), format_size(kMostPageBytes));
 }
 
+std::optional<std::string> named_twice(const std::vector<std::string>& names) {
+  std::set<std::string_view> seen;
+  for (const std::string& name : names) {
+    if (!seen.insert(name).second) return name;
+  }
+  return std::nullopt;
+}
+
 PoolConfiguration read_pool(const Value& section, const std::string& path,
                             const std::vector<std::string>& members, Mistakes& mistakes) {
   TableReader reader(section, path, mistakes);
@@ -49,6 +58,9 @@ PoolConfiguration read_pool(const Value& section, const std::string& path,
   if (reader.has("members") && pool.members.empty()) {
     reader.mistake("members",
                    fmt::format("is empty; write some, such as [\"{}\"]", members.front()));
+  }
+  if (const auto twice = named_twice(pool.members)) {
+    reader.mistake("members", fmt::format("\"{}\" is there twice; write it once", *twice));
   }
   if (pool.members.empty()) pool.members.push_back(members.front());
   if (const auto page = reader.size("page", 1, kMostPageBytes * 1024)) {

@@ -28,6 +28,9 @@ struct PoolConfiguration {
 // Why a pool cannot have such pages; half a sentence.
 std::optional<std::string> check_page_bytes(std::uint64_t page_bytes);
 
+// The first name that stands there a second time.
+std::optional<std::string> named_twice(const std::vector<std::string>& names);
+
 // Reads one section; every mistake is noted. `members` are those of the file.
 PoolConfiguration read_pool(const Value& section, const std::string& path,
                             const std::vector<std::string>& members, Mistakes& mistakes);

@@ -176,6 +176,11 @@ Task<Answer<CreatedPool>> RunningGroup::create_pool_now(CreatePoolRequest reques
     co_return refuse(Refusal::Code::kInvalid,
                      fmt::format("pool \"{}\": page: {}", request.name, *error));
   }
+  if (const auto twice = named_twice(request.members)) {
+    co_return refuse(Refusal::Code::kInvalid,
+                     fmt::format("pool \"{}\": members: \"{}\" is there twice; write it once",
+                                 request.name, *twice));
+  }
   const std::string& first = configuration_.member;
   const ServedPool* const same = pools_->find(request.name);
   const bool first_is_free = pools_->pool_of_member(first) == nullptr ||

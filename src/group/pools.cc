@@ -30,6 +30,13 @@ Task<Pools::Outcome> Pools::start(std::vector<PoolRecord> stored,
   for (PoolRecord& record : stored) co_await add(std::move(record));
   for (const PoolConfiguration& wanted : declared) {
     if (find(wanted.name) != nullptr) continue;
+    for (const std::string& member : wanted.members) {
+      if (const ServedPool* const other = pool_of_member(member)) {
+        co_return std::unexpected(fmt::format(
+            "pool \"{}\": member \"{}\" is of pool \"{}\"; a member belongs to one pool",
+            wanted.name, member, other->name()));
+      }
+    }
     PoolRecord record{.uuid = make_uuid(home_.random()),
                       .name = wanted.name,
                       .members = wanted.members,

@@ -75,21 +75,27 @@ TEST_CASE("Mistakes about pools are told", "[configuration][pool]") {
   check_mistake("[[pool]]\nname = \"p\"\nmembers = [\"arry1\"]\n", "write \"array1\"");
   check_mistake("[[pool]]\nname = \"p\"\nmembers = []\n", "is empty");
   check_mistake(kPool + kPool, "another pool's");
-  check_mistake(kPool + "[[pool]]\nname = \"q\"\n[[volume]]\nname = \"v\"\nsize = \"4MiB\"\n",
+  const std::string second = "[[member]]\nname = \"array2\"\n";
+  check_mistake(kPool + second +
+                    "[[pool]]\nname = \"q\"\nmembers = [\"array2\"]\n"
+                    "[[volume]]\nname = \"v\"\nsize = \"4MiB\"\n",
                 "there are several");
+  check_mistake(kPool + "[[pool]]\nname = \"q\"\n", "members: \"array1\" is of pool \"p\" already");
+  check_mistake(second + "[[pool]]\nname = \"q\"\nmembers = [\"array2\", \"array1\", \"array2\"]\n",
+                "\"array2\" is there twice; write it once");
   const std::string volume = "[[volume]]\nname = \"v\"\nsize = \"4MiB\"\n";
   check_mistake(volume + "on = \"a\"\n", "without a pool");
   check_mistake(kPool + volume + "raid_level = \"raid9\"\n", "raid_level");
   check_mistake(kPool + volume + "pool = \"p\"\nmemory = true\n", "stands on one thing");
   check_mistake(kPool + volume + "thin_limit = 0\n", "thin_limit");
+  check_mistake(kPool + volume + "thin_warning = 50\n",
+                "thin_warning: thin_warning is of thin volumes on pools; write thin = true");
   check_mistake(kPool + volume + "snapshot_reserve = \"0%\"\n",
                 "\"0%\" is no reserve; write a size such as \"10GiB\", 1% to 10000% of the volume");
   check_mistake(kPool + volume + "reserve_policy = \"delete\"\n",
                 "write \"delete-oldest\" or \"offline\"");
   check_mistake(volume + "snapshot_reserve = \"10%\"\n", "means nothing without a pool");
 }
-  check_mistake(kPool + volume + "thin_warning = 50\n",
-                "thin_warning: thin_warning is of thin volumes on pools; write thin = true");
 
 TEST_CASE("Records of pools and snapshots read back", "[records][pool]") {
   Random random(7);
@@ -303,6 +309,10 @@ TEST_CASE("A pool is made and deleted at run time", "[group][pool]") {
         co_await group.create_pool({.name = "r", .members = {"array1"}, .page_bytes = kMiB});
     REQUIRE_FALSE(second.has_value());
     CHECK_THAT(second.error().message, Catch::Contains("is of pool \"q\""));
+    const auto twice = co_await group.create_pool(
+        {.name = "r", .members = {"array1", "array1"}, .page_bytes = kMiB});
+    REQUIRE_FALSE(twice.has_value());
+    CHECK_THAT(twice.error().message, Catch::Contains("\"array1\" is there twice; write it once"));
     const auto deleted = co_await group.delete_pool("q");
     REQUIRE(deleted.has_value());
     const auto list = co_await group.list_pools();
@@ -314,6 +324,17 @@ TEST_CASE("A pool is made and deleted at run time", "[group][pool]") {
     const auto list = co_await group.list_pools();
     CHECK(list.empty());
   });
+}
+
+TEST_CASE("The file makes no pool of a member that is another's by now", "[group][pool]") {
+  const testing::ScratchDirectory scratch;
+  run(scratch, kSets, [](Group& group) -> Task<void> {
+    const auto made = co_await group.create_pool({.name = "q", .members = {}, .page_bytes = kMiB});
+    REQUIRE(made.has_value());
+  });
+  const auto nothing = [](Group&) -> Task<void> { co_return; };
+  CHECK_THAT(run_group(scratch.file("state"), kSets + kPool, 1, nothing),
+             Catch::Contains("pool \"p\": member \"array1\" is of pool \"q\""));
 }
 
 // The same clone once more is the same volume; another of its name is a conflict.

@@ -236,6 +236,10 @@ TEST_CASE("Mistakes about remote members and leads are told", "[configuration][r
   check_mistake(head("g", "") + remote + "\"10.0.0.2\"\nconnections = 99\n", "connections");
   check_mistake(head("g", "") + remote + "\"10.0.0.2\"\n[[member.drive]]\nname = \"d\"\n", "drive");
   check_mistake(head("g", "") + remote + "\"10.0.0.2\"\n" + remote + "\"10.0.0.3\"\n", "another");
+  const std::string target = "target = \"iqn.2026-11.org.sandbay:x\"\n";
+  check_mistake(head("g", "") + remote + "\"10.0.0.2\"\n" + target +
+                    "[[member]]\nname = \"n\"\nremote = \"10.0.0.2:3260\"\n" + target,
+                "10.0.0.2:3260 with target iqn.2026-11.org.sandbay:x is member \"m\" already");
   check_mistake(head("g", "role = \"boss\"\n"), "is no role");
   std::string many = head("g", "");
   for (int i = 0; i < 40; ++i) {
