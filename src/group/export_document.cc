@@ -197,15 +197,21 @@ std::string export_text(const ExportedGroup& group) {
 }
 
 std::expected<ImportedGroup, std::string> read_export(std::string_view text) {
+  std::string why;
   try {
     return take(json::parse(text));
   } catch (const json::parse_error&) {
     return std::unexpected("is not JSON; name a file that sandbay group export has written");
+  } catch (const json::exception& error) {
+    // "[json.exception.out_of_range.403] key 'group' not found"
+    why = error.what();
+    if (const auto end = why.find("] "); end != std::string::npos) why.erase(0, end + 2);
   } catch (const std::exception& error) {
-    return std::unexpected(fmt::format(
-        "is no export that can be taken in: {}; name a file that sandbay group export has written",
-        error.what()));
+    why = error.what();
   }
+  return std::unexpected(fmt::format(
+      "is no export that can be taken in: {}; name a file that sandbay group export has written",
+      why));
 }
 
 }  // namespace sandbay::group

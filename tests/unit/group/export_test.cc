@@ -313,7 +313,9 @@ TEST_CASE("What was cut or changed is no export", "[export]") {
   CHECK_THAT(changed("007f80", "00zf80"), Catch::Contains("hexadecimal"));
   CHECK_THAT(changed("\"odd\"", "\"even\""), Catch::Contains("checksum"));
   CHECK_THAT(changed("\"sandbay_export\": 1", "\"sandbay_export\": 2"), Catch::Contains("format"));
-  CHECK_FALSE(read_export("{}").has_value());
+  const auto empty = read_export("{}");
+  REQUIRE_FALSE(empty.has_value());
+  CHECK_THAT(empty.error(), Catch::Contains("taken in: key 'sandbay_export' not found; name a"));
   CHECK_FALSE(read_export("[[[").has_value());
 }
 
