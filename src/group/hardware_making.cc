@@ -155,6 +155,13 @@ std::string Hardware::why_not_blank(const SetConfiguration& wanted) const {
         drives, name, [](const DriveInfo& info) { return std::string_view(info.raid.name); });
     if (found != drives.end() && found->raid.use == raid::DriveUse::kBlank) continue;
     const raid::DriveInfo info = found == drives.end() ? raid::DriveInfo{} : found->raid;
+    if (info.use == raid::DriveUse::kAbsent) {
+      return fmt::format(
+          "cannot be made: drive {} is not there{}{}; bring it, or correct where it is, and "
+          "restart "
+          "the daemon",
+          name, info.why.empty() ? "" : ": ", info.why);
+    }
     return fmt::format(
         "cannot be made: drive {0} is not blank but {1}{2}{3}; if nobody needs what is on it: "
         "sandbay drive erase {0}, and restart the daemon",

@@ -183,6 +183,20 @@ Task<void> is_refused(Group& group) {
   CHECK(!set->raid.running);
 }
 
+Task<void> names_the_drive_that_is_not_there(Group& group) {
+  const auto set = co_await group.show_set("r");
+  REQUIRE(set.has_value());
+  CHECK_THAT(set->raid.refusal, Catch::Contains("drive d1 is not there: ") &&
+                                    Catch::Contains("nowhere/d1.img") && !Catch::Contains("erase"));
+}
+
+TEST_CASE("A set whose drive is not there is not told to erase it", "[group][hardware]") {
+  const testing::ScratchDirectory scratch;
+  std::string text = kMirror;
+  text.replace(text.find("drives/d1.img"), 6, "nowhere");
+  CHECK(run_group(scratch.file("state"), text, 1, names_the_drive_that_is_not_there) == "");
+}
+
 TEST_CASE("A set that is refused leaves neither an intent nor anything on its drives",
           "[group][hardware]") {
   const testing::ScratchDirectory scratch;
