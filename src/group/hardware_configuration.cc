@@ -514,7 +514,9 @@ void read_faults(TableReader& root, Mistakes& mistakes, HardwareConfiguration& h
   for (const std::string& text : hardware.faults.rules) {
     const auto rule = fault::parse_rule(text);
     if (!rule) continue;  // Said already.
-    if (const auto error = place_error(members, names, *rule)) {
+    auto error = place_error(members, names, *rule);
+    if (!error) error = event_error(*rule);
+    if (error) {
       mistakes.add(hardware.faults.line, "faults.rules", fmt::format("\"{}\": {}", text, *error));
     }
   }

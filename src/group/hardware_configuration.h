@@ -19,6 +19,10 @@
 #include "raid/assembly.h"
 #include "runtime/clock.h"
 
+namespace sandbay::fault {
+struct Rule;
+}
+
 namespace sandbay::group {
 
 class Mistakes;
@@ -113,6 +117,8 @@ void read_hardware(TableReader& root, Mistakes& mistakes, HardwareConfiguration&
 void read_faults(TableReader& root, Mistakes& mistakes, HardwareConfiguration& hardware,
                  const std::vector<const HardwareConfiguration*>& others,
                  const std::vector<std::string>& names);
+// Why a rule waits for an event that never comes; nothing: it does not.
+std::optional<std::string> event_error(const fault::Rule& rule);
 
 // What raid::Controller is asked for to make this set.
 raid::NewSet new_set_of(const SetConfiguration& set, const Uuid& group_uuid);

@@ -6,7 +6,10 @@
 #include <cassert>
 #include <csignal>
 
+#include "fault/rule.h"
+#include "group/document.h"
 #include "group/hardware.h"
+#include "group/hardware_configuration.h"
 #include "runtime/known.h"
 
 namespace sandbay::group {
@@ -65,7 +68,24 @@ const EventWords& words_of(Kind kind) {
   return found == std::end(kWords) ? kUnknown : *found;
 }
 
+// What passes a probe, and what the engine tells itself.
+constexpr std::string_view kOtherEvents[] = {
+    "power.cut",        "map.read",        "map.write",       "rebalance.claimed",
+    "rebalance.copied", "rebalance.ready", "rebalance.moved", "rebalance.kept"};
+
 }  // namespace
+
+std::optional<std::string> event_error(const fault::Rule& rule) {
+  const std::string& event = rule.event;
+  if (event.empty() || event == "then" || event.starts_with("rule:")) return std::nullopt;
+  std::vector<std::string> known(std::begin(kOtherEvents), std::end(kOtherEvents));
+  for (const EventWords& words : kWords) known.emplace_back(words.engine_event);
+  if (std::ranges::find(known, event) != known.end()) return std::nullopt;
+  const std::string_view near = nearest(event, known);
+  return fmt::format("event={}: there is no such event; {}", event,
+                     near.empty() ? fmt::format("{} are possible", fmt::join(known, ", "))
+                                  : fmt::format("did you mean {}?", near));
+}
 
 void Hardware::on_event(const raid::ControllerEvent& event) {
   const EventWords& words = words_of(event.kind);

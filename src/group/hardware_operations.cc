@@ -181,7 +181,11 @@ Task<FaultsInfo> RunningGroup::list_faults() {
 
 Task<Answer<AddedFault>> RunningGroup::add_fault_now(std::string rule) {
   if (auto refusal = refusal_of_faults()) co_return std::unexpected(*refusal);
-  if (const auto parsed = fault::parse_rule(rule); parsed && !parsed->id.empty()) {
+  const auto parsed = fault::parse_rule(rule);
+  if (const auto error = parsed ? event_error(*parsed) : std::nullopt) {
+    co_return refuse(Refusal::Code::kInvalid, *error);
+  }
+  if (parsed && !parsed->id.empty()) {
     for (fault::RuleView& view : members_->first().faults()->list()) {
       if (view.id != parsed->id) continue;
       const std::string wanted = fault::print_rule(*parsed);

@@ -167,6 +167,9 @@ TEST_CASE("Mistakes of NVRAM, faults and volumes on sets are told", "[configurat
   check_mistake("[faults]\nenabled = true\nrules = [\"at=drive:d0 do=explode\"]\n", "explode");
   check_mistake("[faults]\nenabled = true\nrules = [\"at=drive:d9x do=fail\"]\n",
                 "there is no drive \"d9x\"");
+  check_mistake(
+      "[faults]\nenabled = true\nrules = [\"at=meta event=rebalance.move do=rebalance.kill\"]\n",
+      "event=rebalance.move: there is no such event; did you mean rebalance.moved?");
   check_mistake("[faults]\nenabled = true\nrules = [\"at=enclosure:e9 do=shelf.loss\"]\n",
                 "no drive is in enclosure \"e9\"");
   check_mistake(mirror + "[[volume]]\nname = \"v\"\nraid = \"q\"\nsize = \"8MiB\"\n",

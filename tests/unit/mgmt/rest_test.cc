@@ -124,6 +124,19 @@ TEST_CASE("Drives, sets, faults and events over REST", "[rest]") {
     CHECK(fault.status == 201);
     CHECK(rest.get("/api/v1/faults").body.at("faults").size() == 1);
     CHECK(rest.ask("POST", "/api/v1/faults", R"({"rule": "nonsense"})").status == 400);
+    const auto waits_for = [&](const std::string& event) {
+      return rest.ask("POST", "/api/v1/faults",
+                      R"({"rule": "at=drive:d1 do=smart event=)" + event + "\"}");
+    };
+    const Answer never = waits_for("no.such.thing");
+    CHECK(never.status == 400);
+    CHECK_THAT(never.text, Catch::Contains("event=no.such.thing: there is no such event; "));
+    for (const char* event : {"rebuild.start", "power.cut", "rule:x", "then", "map.write"}) {
+      CAPTURE(event);
+      const Answer waits = waits_for(event);
+      CHECK(waits.status == 201);
+      CHECK(rest.ask("DELETE", waits.location).status == 204);
+    }
     CHECK(rest.ask("DELETE", fault.location).status == 204);
     CHECK(rest.ask("DELETE", fault.location).status == 404);
     CHECK(rest.ask("DELETE", "/api/v1/faults").status == 204);
