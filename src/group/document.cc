@@ -149,12 +149,16 @@ std::vector<std::string> Mistakes::sorted() const {
   return lines;
 }
 
+std::string_view TableReader::words_for(Value::Kind kind) const {
+  return kind == Value::Kind::kTable && mistakes_.of_request() ? "an object" : describe(kind);
+}
+
 const Value* TableReader::take(std::string_view key, Value::Kind kind, std::string_view accepted) {
   known_.emplace_back(key);
   const Value* value = table_.find(key);
   if (value == nullptr) return nullptr;
   if (value->kind == kind) return value;
-  mistake(key, fmt::format("is {}; write {}", describe(value->kind), accepted));
+  mistake(key, fmt::format("is {}; write {}", words_for(value->kind), accepted));
   return nullptr;
 }
 
@@ -225,7 +229,7 @@ std::optional<std::vector<std::string>> TableReader::strings(std::string_view ke
   for (const Value& element : value->elements) {
     if (element.kind != Value::Kind::kString) {
       mistake(key, fmt::format("holds {}; write a list of strings, such as [\"a\", \"b\"]",
-                               describe(element.kind)));
+                               words_for(element.kind)));
       return std::nullopt;
     }
     list.push_back(element.text);
@@ -242,7 +246,7 @@ std::optional<std::vector<std::uint64_t>> TableReader::integers(std::string_view
   std::vector<std::uint64_t> list;
   for (const Value& element : value->elements) {
     if (element.kind != Value::Kind::kInteger) {
-      mistake(key, fmt::format("holds {}; write {}", describe(element.kind), accepted));
+      mistake(key, fmt::format("holds {}; write {}", words_for(element.kind), accepted));
       return std::nullopt;
     }
     if (element.integer < 0 || static_cast<std::uint64_t>(element.integer) < least ||
@@ -256,17 +260,20 @@ std::optional<std::vector<std::uint64_t>> TableReader::integers(std::string_view
 }
 
 const Value* TableReader::table(std::string_view key) {
-  return take(key, Value::Kind::kTable, fmt::format("a section [{}]", path_of(key)));
+  const bool object = mistakes_.of_request();
+  return take(key, Value::Kind::kTable,
+              object ? "an object" : fmt::format("a section [{}]", path_of(key)));
 }
 
 std::vector<const Value*> TableReader::tables(std::string_view key) {
-  const std::string accepted = fmt::format("sections [[{}]]", key);
+  const std::string accepted =
+      mistakes_.of_request() ? "a list of objects" : fmt::format("sections [[{}]]", key);
   const Value* value = take(key, Value::Kind::kArray, accepted);
   std::vector<const Value*> list;
   if (value == nullptr) return list;
   for (const Value& element : value->elements) {
     if (element.kind != Value::Kind::kTable) {
-      mistake(key, fmt::format("holds {}; write {}", describe(element.kind), accepted));
+      mistake(key, fmt::format("holds {}; write {}", words_for(element.kind), accepted));
       continue;
     }
     list.push_back(&element);

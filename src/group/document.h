@@ -59,6 +59,8 @@ class Mistakes {
   void add(std::uint32_t line, std::string_view key, std::string_view what);
   // Something that is missing, in the section that begins in this line.
   void add_absence(std::uint32_t line, std::string_view key, std::string_view what);
+  // Of a body in JSON, which has no sections.
+  bool of_request() const noexcept { return file_.empty(); }
   bool empty() const noexcept { return by_line_.empty() && absences_.empty(); }
   // Whole lines of text. What is missing comes last: often it is there, but misspelt.
   std::vector<std::string> sorted() const;
@@ -104,6 +106,7 @@ class TableReader {
 
  private:
   const Value* take(std::string_view key, Value::Kind kind, std::string_view accepted);
+  std::string_view words_for(Value::Kind kind) const;
 
   const Value& table_;
   std::string path_;

@@ -121,6 +121,13 @@ std::optional<std::uint64_t> read_size(TableReader& reader, std::string_view key
   if (value->kind == Value::Kind::kInteger && value->integer >= 0) {
     return static_cast<std::uint64_t>(value->integer);
   }
+  if (value->kind == Value::Kind::kInteger) {
+    reader.mistake(key,
+                   fmt::format("{} is out of range; write a number of bytes, or a size such as "
+                               "\"100GiB\"",
+                               value->integer));
+    return std::nullopt;
+  }
   if (value->kind == Value::Kind::kString) {
     const auto bytes = group::parse_size(value->text);
     if (bytes) return *bytes;
@@ -234,6 +241,8 @@ group::VolumeSpecification read_specification(TableReader& reader, group::OpenCh
   s.thin_limit = read_percent(reader, "thin_limit", 1).value_or(s.thin_limit);
   s.snapshot_reserve = read_reserve(reader).value_or(s.snapshot_reserve);
   s.reserve_policy = read_reserve_policy(reader).value_or(s.reserve_policy);
+  s.operations_limit = reader.integer("operations_limit", 0, kMostRate).value_or(0);
+  s.bytes_limit = reader.integer("bytes_limit", 0, kMostRate).value_or(0);
   s.size_bytes = read_size(reader, "size").value_or(0);
   const auto number = [&](std::string_view key, std::uint64_t most, std::uint32_t& target) {
     const auto value = reader.integer(key, 1, most);
@@ -241,8 +250,6 @@ group::VolumeSpecification read_specification(TableReader& reader, group::OpenCh
   };
   number("block_size", 4096, s.block_bytes);
   number("physical_block_size", std::uint64_t{1} << 20, s.physical_block_bytes);
-  s.operations_limit = reader.integer("operations_limit", 0, kMostRate).value_or(0);
-  s.bytes_limit = reader.integer("bytes_limit", 0, kMostRate).value_or(0);
   s.preallocate = reader.boolean("preallocate").value_or(false);
   s.thin = reader.boolean("thin").value_or(!s.preallocate);
   s.read_only = reader.boolean("read_only").value_or(false);

@@ -235,7 +235,9 @@ const WrongRequest kWrongRequests[] = {
      "size: \"1G\" has the unknown unit \"G\"; units are B, KiB MiB GiB TiB PiB (of 1024) and kB "
      "MB GB TB PB (of 1000)"},
     {"POST", "/api/v1/volumes", R"({"name": "a", "size": -1})", 400,
-     "size: is a whole number; write a number of bytes, or a size such as \"100GiB\""},
+     "size: -1 is out of range; write a number of bytes, or a size such as \"100GiB\""},
+    {"POST", "/api/v1/volumes", R"({"name": "a", "size": "1MiB", "access": {}})", 400,
+     "access: is an object; write a list of objects"},
     {"POST", "/api/v1/volumes", R"({"name": "a", "size": "1MiB", "thin_limit": 50})", 400,
      "volume \"a\": thin_limit is of thin volumes on pools; write thin = true, or leave it out"},
     {"POST", "/api/v1/volumes", R"({"name": "a", "size": "1MiB", "bytes_limit": 50})", 400,
