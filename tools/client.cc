@@ -25,6 +25,9 @@ constexpr int kConnectSeconds = 5;
 constexpr int kAnswerSeconds = 600;
 constexpr int kReadAnswerSeconds = 15;  // Of what only asks.
 
+constexpr std::string_view kPlain = "http://";
+constexpr std::string_view kSecure = "https://";
+
 std::string with_scheme(std::string url) {
   while (url.ends_with('/')) url.pop_back();
   return url.find("://") == std::string::npos ? "http://" + url : url;
@@ -51,16 +54,12 @@ std::string explain(httplib::Error error, const std::string& url) {
     case httplib::Error::Read:
     case httplib::Error::Write:
       return fmt::format(
-          "the connection to {} broke before there was an answer; look at the "
-          "daemon's log",
-          url);
+          "the connection to {} broke before there was an answer; {}look at the daemon's log", url,
+          url.starts_with(kPlain) ? "write https:// if it speaks TLS, otherwise " : "");
     default:
       return fmt::format("{} cannot be asked: {}", url, httplib::to_string(error));
   }
 }
-
-constexpr std::string_view kPlain = "http://";
-constexpr std::string_view kSecure = "https://";
 
 struct Place {
   std::string host;

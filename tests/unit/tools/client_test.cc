@@ -1,9 +1,15 @@
 // What the command line sends whom, and what it puts on a terminal.
 #include "tools/client.h"
 
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
 #include <catch2/catch.hpp>
 #include <cstdlib>
 #include <nlohmann/json.hpp>
+#include <string>
+#include <thread>
 
 #include "tools/table.h"
 
@@ -27,6 +33,44 @@ TEST_CASE("A token crosses no network in plain text unless that is said", "[clie
     CAPTURE(url);
     CHECK_THAT(said_by({.url = url}), !Catch::Contains("is not secured"));
   }
+}
+
+// Takes one connection, and ends it at the first byte, as who waits for TLS does.
+class Curt {
+ public:
+  Curt() : socket_(::socket(AF_INET, SOCK_STREAM, 0)) {
+    sockaddr_in address{};
+    address.sin_family = AF_INET;
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    auto* const plain = reinterpret_cast<sockaddr*>(&address);
+    REQUIRE(::bind(socket_, plain, sizeof address) == 0);
+    REQUIRE(::listen(socket_, 1) == 0);
+    socklen_t length = sizeof address;
+    REQUIRE(::getsockname(socket_, plain, &length) == 0);
+    port_ = ntohs(address.sin_port);
+    thread_ = std::thread([this] {
+      const int connection = ::accept(socket_, nullptr, nullptr);
+      char first = 0;
+      (void)::recv(connection, &first, 1, 0);
+      ::close(connection);
+    });
+  }
+  ~Curt() {
+    thread_.join();
+    ::close(socket_);
+  }
+  std::string url() const { return "http://127.0.0.1:" + std::to_string(port_); }
+
+ private:
+  int socket_;
+  unsigned port_ = 0;
+  std::thread thread_;
+};
+
+TEST_CASE("Who asks a daemon that speaks TLS without it is told how", "[client]") {
+  const Curt daemon;
+  CHECK_THAT(said_by({.url = daemon.url()}),
+             Catch::Contains("broke before there was an answer; write https:// if it speaks TLS"));
 }
 
 TEST_CASE("What others have written does not command the terminal", "[client]") {
