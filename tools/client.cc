@@ -145,33 +145,33 @@ std::string Client::escape(const std::string& name) {
   return escaped;
 }
 
-Client::Answer Client::get(const std::string& path) const { return send("GET", path, nullptr); }
+Client::Answer Client::get(const std::string& path) const { return send("GET", path, nullptr, {}); }
 
-Client::Answer Client::post(const std::string& path, const json& body) const {
+Client::Answer Client::post(const std::string& path, const json& body, bool* created) const {
   const std::string text = body.dump(-1, ' ', false, json::error_handler_t::replace);
-  return send("POST", path, &text);
+  return send("POST", path, &text, {.created = created});
 }
 
 std::expected<std::string, std::string> Client::post_for_text(const std::string& path,
                                                               const json& body) const {
   const std::string sent = body.dump();
   std::string text;
-  const Answer answer = send("POST", path, &sent, &text);
+  const Answer answer = send("POST", path, &sent, {.text = &text});
   if (!answer) return std::unexpected(answer.error());
   return text;
 }
 
 Client::Answer Client::patch(const std::string& path, const json& body) const {
   const std::string text = body.dump(-1, ' ', false, json::error_handler_t::replace);
-  return send("PATCH", path, &text);
+  return send("PATCH", path, &text, {});
 }
 
 Client::Answer Client::remove(const std::string& path) const {
-  return send("DELETE", path, nullptr);
+  return send("DELETE", path, nullptr, {});
 }
 
 Client::Answer Client::send(const char* method, const std::string& path, const std::string* body,
-                            std::string* text) const {
+                            Extra extra) const {
   const bool known = url_.starts_with(kPlain) || url_.starts_with(kSecure);
   if (!known || url_ == kPlain || url_ == kSecure) {
     return std::unexpected(
@@ -190,7 +190,7 @@ Client::Answer Client::send(const char* method, const std::string& path, const s
   }
   // Something else that listens there must not hold a change up for as long as one may take.
   if (std::string_view(method) != "GET") {
-    const Answer daemon = send("GET", "/api/v1/group", nullptr);
+    const Answer daemon = send("GET", "/api/v1/group", nullptr, {});
     if (!daemon) return daemon;
   }
   httplib::Client http(url_);
@@ -212,8 +212,9 @@ Client::Answer Client::send(const char* method, const std::string& path, const s
   httplib::Result result = http.send(request);
   std::signal(SIGPIPE, before);
   if (!result) return std::unexpected(explain(result.error(), url_));
-  if (text != nullptr && result->status == 200) {
-    *text = std::move(result->body);
+  if (extra.created != nullptr) *extra.created = result->status == 201;
+  if (extra.text != nullptr && result->status == 200) {
+    *extra.text = std::move(result->body);
     return json();
   }
   const json answer = result->body.empty() ? json() : json::parse(result->body, nullptr, false);

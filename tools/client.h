@@ -33,7 +33,8 @@ class Client {
   // The answer's body, null where there is none; or what is wrong, as one line.
   using Answer = std::expected<nlohmann::json, std::string>;
   Answer get(const std::string& path) const;
-  Answer post(const std::string& path, const nlohmann::json& body) const;
+  // `created` is told whether there is something now that was not there before.
+  Answer post(const std::string& path, const nlohmann::json& body, bool* created = nullptr) const;
   // The answer as it is.
   std::expected<std::string, std::string> post_for_text(const std::string& path,
                                                         const nlohmann::json& body) const;
@@ -44,8 +45,13 @@ class Client {
   static std::string escape(const std::string& name);
 
  private:
+  // What is wanted of an answer beside its body.
+  struct Extra {
+    std::string* text = nullptr;  // The body as it is, instead.
+    bool* created = nullptr;
+  };
   Answer send(const char* method, const std::string& path, const std::string* body,
-              std::string* text = nullptr) const;
+              Extra extra) const;
 
   std::string url_;
   std::string token_;

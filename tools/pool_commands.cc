@@ -113,6 +113,11 @@ void create(const Settings& settings, const PoolArguments& arguments) {
   }
   const json pool = expect(Client(settings.management).post(kPools, body));
   if (settings.json) return print_json(pool);
+  if (pool.at("members").empty()) {
+    fmt::print("pool {}: of no member yet; give it one: sandbay member add NAME --pool {}\n",
+               arguments.name, arguments.name);
+    return;
+  }
   fmt::print("pool {}: {} of {}\n", arguments.name, human_size(pool.at("size")),
              joined(pool.at("members")));
   for (const json& set : pool.at("outside")) {

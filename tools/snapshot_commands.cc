@@ -4,9 +4,11 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <chrono>
 #include <memory>
 #include <nlohmann/json.hpp>
 
+#include "group/units.h"
 #include "tools/commands.h"
 #include "tools/table.h"
 
@@ -89,11 +91,13 @@ void create(const Settings& settings, SnapshotArguments a) {
   if (!a.name.empty()) body["name"] = a.name;
   if (!a.with.empty()) body["with"] = a.with;
   a.name.clear();
-  const json answer = expect(Client(settings.management).post(path_of(a), body));
+  bool created = false;
+  const json answer = expect(Client(settings.management).post(path_of(a), body, &created));
   if (settings.json) return print_json(answer);
   for (const json& snapshot : answer.at("snapshots")) {
-    fmt::print("volume {}: snapshot {}\n", text_of(snapshot.at("volume")),
-               text_of(snapshot.at("name")));
+    fmt::print("volume {}: snapshot {}{}\n", text_of(snapshot.at("volume")),
+               text_of(snapshot.at("name")),
+               created ? "" : " is there already, of " + text_of(snapshot.at("time")));
   }
 }
 
@@ -152,8 +156,9 @@ void list_schedules(const Settings& settings, const SnapshotArguments& a) {
   Table table({{"NAME"}, {"EVERY", kRight}, {"KEEP", kRight}, {"THERE", kRight}, {"LAST"}});
   for (const json& schedule : answer.at("schedules")) {
     const json& last = schedule.at("last");
+    const std::chrono::duration<double> every(schedule.at("every").get<double>());
     table.add({text_of(schedule.at("name")),
-               fmt::format("{:g} s", schedule.at("every").get<double>()),
+               group::format_duration(std::chrono::round<std::chrono::milliseconds>(every)),
                schedule.at("keep").dump(), schedule.at("snapshots").dump(),
                last.is_null() ? "never" : text_of(last)});
   }

@@ -183,6 +183,14 @@ void add_reserve(const VolumeArguments& a, json& body) {
   if (!a.reserve_policy.empty()) body["reserve_policy"] = a.reserve_policy;
 }
 
+void add_rates(const VolumeArguments& a, json& body) {
+  if (a.operations_limit >= 0) body["operations_limit"] = a.operations_limit;
+  if (a.bytes_limit.empty()) return;
+  const auto rate = group::parse_rate(a.bytes_limit);
+  if (!rate) throw CLI::ValidationError("--rate", rate.error());
+  body["bytes_limit"] = *rate;
+}
+
 json body_of(const VolumeArguments& a) {
   json body{{"name", a.name}, {"read_only", a.read_only}};
   if (a.block_size != 0) body["block_size"] = a.block_size;
@@ -204,6 +212,7 @@ json body_of(const VolumeArguments& a) {
   if (a.write_through) body["write_cache"] = false;
   if (!a.cache.empty()) body["cache"] = a.cache;
   if (a.block_size == 4096) body["physical_block_size"] = 4096;
+  add_rates(a, body);
   json access = json::array();
   for (const std::string& initiator : a.initiators) access.push_back({{"initiator", initiator}});
   if (!access.empty()) body["access"] = std::move(access);
@@ -246,7 +255,13 @@ void make_clone(const Settings& settings, const VolumeArguments& arguments) {
 
 void shrink(const Settings& settings, const VolumeArguments& arguments) {
   const json body{{"size", bytes_of(arguments.size)}, {"force", arguments.force}};
-  const json volume = expect(Client(settings.management).patch(path_of(arguments.name), body));
+  const Client client(settings.management);
+  const json before = expect(client.get(path_of(arguments.name))).at("size");
+  if (body.at("size") > before) {
+    throw Failure(fmt::format("volume \"{}\" has {}, which is less; see sandbay volume expand",
+                              arguments.name, human_size(before)));
+  }
+  const json volume = expect(client.patch(path_of(arguments.name), body));
   if (settings.json) return print_json(volume);
   fmt::print("volume {}: {}\n", arguments.name, human_size(volume.at("size")));
 }
@@ -270,15 +285,13 @@ void set_limits(const Settings& settings, const VolumeArguments& arguments) {
   if (arguments.thin_warning >= 0) body["thin_warning"] = arguments.thin_warning;
   if (arguments.thin_limit >= 0) body["thin_limit"] = arguments.thin_limit;
   add_reserve(arguments, body);
-  if (arguments.operations_limit >= 0) body["operations_limit"] = arguments.operations_limit;
-  if (!arguments.bytes_limit.empty()) {
-    const auto rate = group::parse_rate(arguments.bytes_limit);
-    if (!rate) throw CLI::ValidationError("--rate", rate.error());
-    body["bytes_limit"] = *rate;
-  }
-  const json volume = expect(Client(settings.management).patch(path_of(arguments.name), body));
+  add_rates(arguments, body);
+  const Client client(settings.management);
+  const std::string path = path_of(arguments.name);
+  const json volume = expect(body.empty() ? client.get(path) : client.patch(path, body));
   if (settings.json) return print_json(volume);
-  fmt::print("volume {}: {}\n", arguments.name, limits_of(volume));
+  const std::string limits = limits_of(volume);
+  fmt::print("volume {}: {}\n", arguments.name, limits.empty() ? "no limits" : limits);
 }
 
 void rename(const Settings& settings, const VolumeArguments& arguments) {
@@ -316,6 +329,11 @@ void add_limit_options(CLI::App& verb, VolumeArguments& a) {
                   "Of a pool: what happens when they take more")
       ->check(CLI::IsMember({"delete-oldest", "offline"}))
       ->type_name("POLICY");
+  verb.add_option("--iops", a.operations_limit,
+                  "Of a pool: operations a second that hosts may do; 0: any number")
+      ->check(CLI::Range(std::int64_t{0}, std::int64_t{1} << 40));
+  verb.add_option("--rate", a.bytes_limit, "Of a pool: such as 40MB/s; 0B/s: any number")
+      ->type_name("RATE");
 }
 
 void add_create_options(CLI::App& verb, VolumeArguments& a) {
@@ -403,12 +421,9 @@ void add_pool_verbs(CLI::App& noun, const Settings& settings,
   verb->add_flag("--off", a->writes, "Take writes again");
   verb->callback([&settings, a] { set_read_only(settings, *a); });
 
-  verb = noun.add_subcommand("limits", "Change what a volume on a pool may take, and do");
+  verb = noun.add_subcommand("limits", "Show or change what a volume on a pool may take, and do");
   verb->add_option("NAME", a->name)->required();
   add_limit_options(*verb, *a);
-  verb->add_option("--iops", a->operations_limit, "Operations a second; 0: any number")
-      ->check(CLI::Range(std::int64_t{0}, std::int64_t{1} << 40));
-  verb->add_option("--rate", a->bytes_limit, "Such as 40MB/s; 0B/s: any number")->type_name("RATE");
   verb->callback([&settings, a] { set_limits(settings, *a); });
 }
 

@@ -185,6 +185,35 @@ def test_schedules_take_snapshots_and_keep_the_newest(t):
     require_whole(t, daemon, 'at the end')
 
 
+def test_commands_say_what_is_there_and_what_they_did(t):
+    daemon = t.daemon([{'name': 'v', 'size': '8MiB', 'thin': True}], extra=two_sets() + pool())
+
+    def said(*words, ok=True):
+        return daemon.sandbay(*words, ok=ok).stdout
+    t.check('already' not in said('snapshot', 'create', 'v', 's'), 'the first is new')
+    again = said('snapshot', 'create', 'v', 's')
+    t.check('snapshot s is there already, of 20' in again, again)
+    said('snapshot', 'schedule', 'v', 'hourly', '--every', '1h', '--keep', '2')
+    shown = said('snapshot', 'schedules', 'v')
+    t.check(' 1h ' in shown, shown)
+    shown = said('volume', 'limits', 'v')
+    t.check('at most 100 % of its size' in shown, shown)
+    made = ('volume', 'create', 'w', '--size', '8MiB', '--rate', '40MB/s', '--iops')
+    said(*made, '100')
+    volume = the_volume(daemon, 'w')
+    t.check(volume['operations_limit'] == 100 and volume['bytes_limit'] == 40_000_000, str(volume))
+    said(*made, '100')
+    done = said(*made, '50', ok=False)
+    t.check('is there already, with other limits' in done, done)
+    done = said('volume', 'limits', 'w', '--iops', '0', '--rate', '0B/s')
+    t.check('volume w: no limits' in done, done)
+    done = said('volume', 'shrink', 'v', '--size', '16MiB', '--force', ok=False)
+    t.check('see sandbay volume expand' in done, done)
+    t.check(the_volume(daemon, 'v')['size'] == 8 << 20, 'it is as large as it was')
+    done = said('pool', 'create', 'q')
+    t.check('pool q: of no member yet' in done, done)
+
+
 def names_of(daemon, volume='v'):
     return [one['name'] for one in daemon.sandbay_json('snapshot', 'list', volume)['snapshots']]
 
