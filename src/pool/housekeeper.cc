@@ -121,8 +121,7 @@ Task<bool> Housekeeper::vacate_one(StoreIndex store) {
   const auto more = co_await pool_.vacate(store, kStepPages);
   if (stop_.is_set()) co_return false;
   const auto known = pool_.map().stores().find(store);
-  if (known == pool_.map().stores().end() ||
-      known->second.record.state != StoreState::kVacating) {
+  if (known == pool_.map().stores().end() || known->second.record.state != StoreState::kVacating) {
     // It has gone meanwhile, or is to stay: there is nothing to tell.
     vacating_.erase(store);
     co_return false;
