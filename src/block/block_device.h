@@ -138,7 +138,7 @@ class BlockDevice {
   virtual std::string description() const = 0;
 
   virtual Task<Completion> submit(Request request) = 0;
-  // The run of equal state that starts at `first` (within the device) and ends before `limit`.
+  // A run of equal state, or a part of one, from `first` (in the device) on, ending by `limit`.
   virtual Task<Result<ProvisioningRun>> provisioning(Lba first, Lba limit) = 0;
 
   // Memory in which the payload of a write of so many bytes is best received, because the device

@@ -47,10 +47,17 @@ void GroupModel::rename() {
            : key.starts_with(before + "/") ? after + key.substr(before.size())
                                            : key;
   };
+  // Entries stay where they are: hosts have some in hand.
   const auto move_all = [&](auto& all) {
-    std::remove_reference_t<decltype(all)> moved;
-    for (auto& [key, value] : all) moved.emplace(called(key), std::move(value));
-    all = std::move(moved);
+    std::vector<std::string> keys;
+    for (const auto& [key, value] : all) {
+      if (called(key) != key) keys.push_back(key);
+    }
+    for (const std::string& key : keys) {
+      auto node = all.extract(key);
+      node.key() = called(key);
+      all.insert(std::move(node));
+    }
   };
   targets[before] = target(before);
   move_all(targets);

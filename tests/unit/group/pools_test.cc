@@ -482,39 +482,40 @@ TEST_CASE("A rule is cleared while a change hangs for it", "[group][pool][snapsh
   });
 }
 
+constexpr const char* kShown = "iqn.2026-11.org.sandbay:v-s";  // Where a snapshot of v is.
+
 TEST_CASE("A snapshot that goes offline leaves volumes behind its target alone",
           "[group][pool][snapshot]") {
   const testing::ScratchDirectory scratch;
-  const std::string target = "iqn.2026-11.org.sandbay:v-s";
-  run(scratch, kSets + kPool, [target](Group& group) -> Task<void> {
+  run(scratch, kSets + kPool, [](Group& group) -> Task<void> {
     const auto v = co_await group.create_volume(asked("v", 8 * kMiB, false));
     REQUIRE(v.has_value());
     const auto taken = co_await group.create_snapshots({.volumes = {"v"}, .name = "s"});
     REQUIRE(taken.has_value());
     const auto online = co_await group.online_snapshot({"v", "s"}, false);
     REQUIRE(online.has_value());
-    REQUIRE(online->target == target);
+    REQUIRE(online->target == kShown);
     CreateVolumeRequest request = asked("w", 4 * kMiB, true);
-    request.specification.target = target;
+    request.specification.target = kShown;
     const auto refused = co_await group.create_volume(request);
     REQUIRE_FALSE(refused.has_value());
     CHECK_THAT(refused.error().message, Catch::Contains("shows snapshot \"s\""));
   });
   // The file may put one there all the same.
-  const std::string volume =
-      "[[volume]]\nname = \"w\"\nsize = \"4MiB\"\nlun = 1\ntarget = \"" + target + "\"\n";
-  run(scratch, kSets + kPool + volume, [target](Group& group) -> Task<void> {
+  const std::string volume = "[[volume]]\nname = \"w\"\nsize = \"4MiB\"\nlun = 1\ntarget = \"" +
+                             std::string(kShown) + "\"\n";
+  run(scratch, kSets + kPool + volume, [](Group& group) -> Task<void> {
     const auto offline = co_await group.offline_snapshot({"v", "s"}, true);
     REQUIRE(offline.has_value());
     const auto volumes = co_await group.list_volumes();
     CHECK(volumes.size() == 2);
-    const auto shown = co_await group.show_target(target);
+    const auto shown = co_await group.show_target(kShown);
     REQUIRE(shown.has_value());
     CHECK(shown->units.size() == 1);
     const auto access = co_await group.add_access("w", {});
     CHECK(access.has_value());
   });
-  run(scratch, kSets + kPool, [target](Group& group) -> Task<void> {
+  run(scratch, kSets + kPool, [](Group& group) -> Task<void> {
     const auto access = co_await group.list_access("w");
     REQUIRE(access.has_value());
     CHECK(access->size() == 1);
