@@ -97,6 +97,10 @@ void BufferList::free_more() noexcept {
 }
 
 void BufferList::append(BufferList&& other) {
+  if (count_ == 0) {
+    take(other);
+    return;
+  }
   for (std::size_t i = 0; i < other.count_; ++i) append(std::move(other.at(i)));
   other.clear();
 }
@@ -382,6 +386,7 @@ Buffer BufferPool::try_allocate_contiguous(std::size_t byte_count) {
   auto& open = open_slabs_[size_class];
   if (open.empty() && !add_slab(size_class)) {
     // Other sizes may hold slabs that are wholly free.
+    if (std::ranges::max(spare_slabs_) == 0) return {};
     bool added = false;
     for (std::uint32_t index = 0; index < slabs_.size() && !added; ++index) {
       const Slab& other = *slabs_[index];
