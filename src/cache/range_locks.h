@@ -11,6 +11,10 @@
 // is there, and a lock costs a few stores. Used on one executor.
 #pragma once
 
+#include <array>
+#include <cstddef>
+#include <utility>
+
 #include "block/block_device.h"
 #include "cache/patience.h"
 #include "runtime/sync.h"
@@ -57,6 +61,7 @@ class RangeLocks {
   }
   // Whether one of this kind would have to wait, for those before `before` or for anybody.
   bool blocked(Kind kind, const Extent& extent, const Hold* before = nullptr) const noexcept {
+    if (!any_excludes(kind, before)) return false;
     for (const Hold* hold = first_; hold != before; hold = hold->next_) {
       if (excludes(hold->kind_, kind) && hold->extent_.overlaps(extent)) return true;
     }
@@ -68,12 +73,23 @@ class RangeLocks {
     if (one == Kind::kChange || other == Kind::kChange) return true;
     return one == Kind::kRecord && other == Kind::kRecord;
   }
+  // However many reads there are, one more does not look at each of them. Who is before somebody is
+  // one of those here.
+  bool any_excludes(Kind kind, const Hold* before) const noexcept {
+    std::size_t count = 0;
+    for (const Kind other : {Kind::kRead, Kind::kRecord, Kind::kChange}) {
+      if (excludes(other, kind)) count += counts_[std::to_underlying(other)];
+    }
+    return count > (before != nullptr && excludes(kind, kind) ? 1 : 0);
+  }
   void append(Hold& hold) noexcept {
+    ++counts_[std::to_underlying(hold.kind_)];
     hold.previous_ = last_;
     (last_ != nullptr ? last_->next_ : first_) = &hold;
     last_ = &hold;
   }
   void remove(Hold& hold) noexcept {
+    --counts_[std::to_underlying(hold.kind_)];
     (hold.previous_ != nullptr ? hold.previous_->next_ : first_) = hold.next_;
     (hold.next_ != nullptr ? hold.next_->previous_ : last_) = hold.previous_;
     changed_.notify_all();
@@ -81,6 +97,7 @@ class RangeLocks {
 
   Hold* first_ = nullptr;
   Hold* last_ = nullptr;
+  std::array<std::size_t, 3> counts_{};  // By kind.
   Condition changed_;
 };
 
