@@ -159,7 +159,9 @@ StreamDetector::Stream* StreamDetector::find(const Extent& read) {
     }
   }
   if (strided_ == 0) return nullptr;
-  for (Stream& stream : streams_) {
+  for (std::size_t i = 0; i < streams_.size(); ++i) {
+    if (keys_[i] != kNoKey) continue;
+    Stream& stream = streams_[i];
     if (stream.kind == Kind::kStrided && (joins(stream, read) || refine(stream, read))) {
       return &stream;
     }
@@ -324,7 +326,7 @@ StreamDetector::Near StreamDetector::near(const Extent& read) const {
   if (!any_near(seen_keys_.data(), kSeen, key)) return near;
   for (std::size_t back = 1; back <= kSeen && near.count < kMostNear; ++back) {
     const std::size_t i = (seen_next_ + kSeen - back) % kSeen;
-    if (seen_[i].length == 0 || !is_near(seen_keys_[i], key)) continue;
+    if (!is_near(seen_keys_[i], key) || seen_[i].length == 0) continue;
     near.seen[near.count] = seen_[i];
     near.age[near.count++] = back;
   }
@@ -346,10 +348,11 @@ StreamDetector::Stream* StreamDetector::begin_strided(const Near& near, const Ex
     const std::int64_t stride = distance(other.first, read.first);
     if (other.length != read.block_count || std::abs(stride) < 2 * length) continue;
     const bool close = std::abs(stride) <= kCloseStride * length;
+    if (!close && near.age[i] > kLastFew) continue;
     for (std::size_t k = 0; k < near.count; ++k) {
       const Seen& third = near.seen[k];
+      if (!close && near.age[k] > kLastFew) break;
       if (third.length != read.block_count) continue;
-      if (!close && near.age[std::max(i, k)] > kLastFew) continue;
       const bool behind = distance(third.first, other.first) == stride;
       const bool before = distance(read.first, third.first) == stride;
       if (!behind && !before) continue;
