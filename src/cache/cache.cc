@@ -15,7 +15,6 @@ constexpr std::size_t kPieceSizes = std::size(kPieceBytes);
 constexpr std::size_t kLeastBytesPerLine = 4096;
 // What one allocation may evict before it gives up, and before it looks again.
 constexpr unsigned kMostEvictions = 256;
-constexpr unsigned kEvictionBatch = 8;
 constexpr Duration kRoomPatience = std::chrono::seconds(1);
 constexpr Duration kUnreadPatience = std::chrono::seconds(10);
 
@@ -258,9 +257,8 @@ BufferList Cache::try_allocate(BufferPool& pool, std::uint64_t byte_count, std::
     const std::size_t wanted = std::min(kPieceBytes[index], left);
     Buffer piece = pool.try_allocate_contiguous(wanted);
     bool more = true;
-    while (piece.empty() && more && evictions < kMostEvictions) {
-      for (unsigned i = 0; i < kEvictionBatch && more; ++i, ++evictions)
-        more = (this->*make_room)();
+    for (; piece.empty() && more && evictions < kMostEvictions; ++evictions) {
+      more = (this->*make_room)();
       piece = pool.try_allocate_contiguous(wanted);
     }
     // What is free may be in smaller pieces.
@@ -340,7 +338,20 @@ bool Cache::evict_one() {
   line.listed = false;
   ++evictions_;
   drop(line);
+  prefetch_victims();
   return true;
+}
+
+// The oldest lines are in no processor's cache any more. Two evictions
+// before a line goes it is asked for, one before that where it is listed.
+void Cache::prefetch_victims() const noexcept {
+  const auto* const next = static_cast<const Line*>(eviction_.likely_victim());
+  if (next == nullptr) return;
+  index_.prefetch(next->key);
+  const auto* const second = static_cast<const Line*>(next->previous);
+  if (second == nullptr) return;
+  const auto* const bytes = reinterpret_cast<const char*>(second);
+  for (std::size_t at = 0; at < sizeof(Line); at += 64) __builtin_prefetch(bytes + at, 1);
 }
 
 // Clean data in the write memory is there only as long as nobody needs the room.

@@ -196,6 +196,7 @@ class Cache {
   BufferList try_allocate(BufferPool& pool, std::uint64_t byte_count, std::size_t most_slices,
                           bool (Cache::*make_room)());
   bool evict_one();
+  void prefetch_victims() const noexcept;
   bool reclaim_write_memory();
   void drop(Line& line);
   void list_clean(Line& line, std::uint32_t clean_bytes);

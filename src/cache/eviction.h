@@ -55,6 +55,11 @@ class Eviction {
   Evictable* oldest_read_ahead() const noexcept { return ahead_.last; }
   // Takes the line out that should go next; null if there is none.
   Evictable* take_victim();
+  // Most probably the next; a hint.
+  const Evictable* likely_victim() const noexcept {
+    const Queue& queue = small_.bytes >= small_target_ || main_.size == 0 ? small_ : main_;
+    return queue.last;
+  }
 
   std::size_t bytes() const noexcept { return small_.bytes + main_.bytes + ahead_.bytes; }
   std::size_t size() const noexcept { return small_.size + main_.size + ahead_.size; }

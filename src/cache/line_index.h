@@ -31,6 +31,8 @@ class LineIndex {
     }
     return nullptr;
   }
+  // Will be looked for soon.
+  void prefetch(std::uint64_t key) const noexcept { __builtin_prefetch(&buckets_[bucket(key)], 1); }
   // A new, empty line.
   Line& add(CachedDevice& device, std::uint64_t key, std::uint64_t number);
   void remove(Line& line);  // Without segments, and not pinned.
