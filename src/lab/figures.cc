@@ -29,13 +29,15 @@ constexpr std::array<std::pair<Role, std::string_view>, 9> kRoles = {
      {Role::kNotPhysical, "not-physical"},
      {Role::kInconsistent, "inconsistent"}}};
 
-constexpr std::array<std::pair<Formula, std::string_view>, 4> kFormulas = {
+constexpr std::array<std::pair<Formula, std::string_view>, 6> kFormulas = {
     {{Formula::kSum, "sum_of"},
      {Formula::kMean, "mean_of"},
      {Formula::kRatio, "ratio_of"},
-     {Formula::kPercentBelow, "percent_below"}}};
+     {Formula::kPercentOf, "percent_of"},
+     {Formula::kPercentBelow, "percent_below"},
+     {Formula::kPercentAbove, "percent_above"}}};
 
-bool scored(Role role) {
+bool has_verdict(Role role) {
   return role == Role::kFit || role == Role::kHoldout || role == Role::kCheck ||
          role == Role::kIdentity;
 }
@@ -49,20 +51,24 @@ std::optional<double> number(group::TableReader& reader, std::string_view key) {
   return std::nullopt;
 }
 
-void read_formula(group::TableReader& reader, Figure& figure) {
-  for (const auto& [formula, key] : kFormulas) {
-    auto terms = reader.strings(key);
-    if (!terms) continue;
-    if (figure.formula != Formula::kNone || !figure.of.empty()) {
-      reader.mistake(key, "stands beside another formula; one of them is accepted");
-    }
-    figure.formula = formula;
-    figure.terms = std::move(*terms);
-    const bool of_two = formula == Formula::kRatio || formula == Formula::kPercentBelow;
-    if (figure.terms.empty() || (of_two && figure.terms.size() != 2)) {
-      reader.mistake(key, of_two ? "needs two figures" : "needs a figure");
-    }
+// How many figures a formula takes; 0: any number from 1 on.
+std::size_t terms_of(Formula formula) {
+  switch (formula) {
+    case Formula::kPercentOf:
+      return 1;
+    case Formula::kRatio:
+    case Formula::kPercentBelow:
+    case Formula::kPercentAbove:
+      return 2;
+    case Formula::kNone:
+    case Formula::kSum:
+    case Formula::kMean:
+      break;
   }
+  return 0;
+}
+
+void read_weights(group::TableReader& reader, Figure& figure) {
   const Value* weights = reader.any("weights");
   if (weights == nullptr) return;
   for (const Value& each : weights->elements) {
@@ -72,6 +78,55 @@ void read_formula(group::TableReader& reader, Figure& figure) {
   if (figure.formula != Formula::kSum || figure.weights.size() != figure.terms.size()) {
     reader.mistake("weights", "are numbers, one for each figure of a sum_of");
   }
+}
+
+void read_formula(group::TableReader& reader, Figure& figure) {
+  for (const auto& [formula, key] : kFormulas) {
+    auto terms = reader.strings(key);
+    if (!terms) continue;
+    if (figure.formula != Formula::kNone) {
+      reader.mistake(key, "stands beside another formula; one of them is accepted");
+    }
+    figure.formula = formula;
+    figure.terms = std::move(*terms);
+    const std::size_t needed = terms_of(formula);
+    if (figure.terms.empty() || (needed > 0 && figure.terms.size() != needed)) {
+      reader.mistake(key, needed == 2 ? "needs two figures" : "needs a figure");
+    }
+  }
+  read_weights(reader, figure);
+  figure.base = number(reader, "base").value_or(0);
+  if (figure.formula == Formula::kPercentOf && !(figure.base > 0)) {
+    reader.mistake("percent_of", "needs a base above 0");
+  }
+  if (figure.formula != Formula::kPercentOf && reader.has("base")) {
+    reader.mistake("base", "goes with percent_of alone");
+  }
+}
+
+void read_shape(group::TableReader& reader, Figure& figure) {
+  Shape& shape = figure.shape;
+  const std::string rule = reader.string("rule").value_or("");
+  shape.figures = reader.strings("figures").value_or(std::vector<std::string>{});
+  shape.at_least = number(reader, "at_least");
+  shape.at_most = number(reader, "at_most");
+  shape.limit = reader.string("limit").value_or("");
+  if (!reader.has("rule")) {
+    for (const char* key : {"figures", "at_least", "at_most", "limit"}) {
+      if (reader.has(key)) reader.mistake(key, "goes with a rule, and there is none");
+    }
+    return;
+  }
+  const auto parsed = parse_rule(rule);
+  if (!parsed) {
+    return reader.mistake(
+        "rule", fmt::format("is \"{}\"; accepted are near-linear, rising and within", rule));
+  }
+  shape.rule = *parsed;
+  const std::string wrong = shape_error(shape);
+  if (!wrong.empty()) reader.mistake("rule", wrong);
+  if (figure.role != Role::kShape) reader.mistake("rule", "goes with role \"shape\" alone");
+  if (figure.formula != Formula::kNone) reader.mistake("rule", "stands beside a formula");
 }
 
 Figure read_figure(const Value& table, group::Mistakes& mistakes) {
@@ -84,14 +139,11 @@ Figure read_figure(const Value& table, group::Mistakes& mistakes) {
   const std::string role = reader.string("role").value_or("");
   const auto tolerance = number(reader, "tolerance_percent");
   const auto points = number(reader, "tolerance_points");
-  figure.of = reader.string("percent_of").value_or("");
-  figure.base = number(reader, "base").value_or(0);
   read_formula(reader, figure);
   figure.minimum = reader.boolean("minimum").value_or(false);
   figure.note = reader.string("note").value_or("");
   reader.require("id", "a figure needs a name");
   reader.require("role", "a figure needs a role");
-  reader.finish();
   const auto known = std::ranges::find(kRoles, role, &std::pair<Role, std::string_view>::second);
   if (known != kRoles.end()) {
     figure.role = known->first;
@@ -100,19 +152,18 @@ Figure read_figure(const Value& table, group::Mistakes& mistakes) {
     for (const auto& [each, word] : kRoles) accepted += fmt::format(" {}", word);
     reader.mistake("role", fmt::format("is \"{}\"; accepted are{}", role, accepted));
   }
+  read_shape(reader, figure);
+  reader.finish();
   figure.tolerance = tolerance.value_or(points.value_or(0));
   figure.tolerance_in_points = points.has_value();
   if (tolerance && points) {
     reader.mistake("tolerance_points", "stands beside tolerance_percent; one of them is accepted");
   }
-  const bool has_tolerance = figure.tolerance > 0 || !figure.of.empty() || figure.minimum ||
-                             figure.formula != Formula::kNone;
-  if (scored(figure.role) && (!figure.value || !has_tolerance)) {
+  const bool has_tolerance =
+      figure.tolerance > 0 || figure.minimum || figure.formula != Formula::kNone;
+  if (has_verdict(figure.role) && (!figure.value || !has_tolerance)) {
     reader.mistake("id",
                    fmt::format("\"{}\" is scored and needs a value and a tolerance", figure.id));
-  }
-  if (!figure.of.empty() && !(figure.base > 0)) {
-    reader.mistake("percent_of", "needs a base above 0");
   }
   return figure;
 }
@@ -125,7 +176,6 @@ double tolerance_of(const FigureBook& book, const Figure& figure) {
     const Figure* other = book.find(id);
     if (other != nullptr) largest = std::max(largest, other->tolerance);
   };
-  if (!figure.of.empty()) add(figure.of);
   std::ranges::for_each(figure.terms, add);
   return largest;
 }
@@ -138,8 +188,12 @@ double result_of(const Figure& figure, const std::vector<double>& terms) {
   switch (figure.formula) {
     case Formula::kRatio:
       return terms[0] / terms[1];
+    case Formula::kPercentOf:
+      return 100 * terms[0] / figure.base;
     case Formula::kPercentBelow:
       return 100 * (1 - terms[0] / terms[1]);
+    case Formula::kPercentAbove:
+      return 100 * (terms[0] / terms[1] - 1);
     case Formula::kMean:
       return sum / static_cast<double>(terms.size());
     case Formula::kNone:
@@ -154,10 +208,7 @@ std::optional<double> ours_of(const Figure& figure, const std::map<std::string, 
     const auto found = measured.find(id);
     return found == measured.end() ? std::nullopt : std::optional(found->second);
   };
-  if (!figure.of.empty()) {
-    const auto other = find(figure.of);
-    return other ? std::optional(100 * *other / figure.base) : std::nullopt;
-  }
+  if (figure.shape.rule != Rule::kNone) return measure_shape(figure.shape, figure.id, measured);
   if (figure.formula == Formula::kNone) return find(figure.id);
   std::vector<double> terms;
   for (const std::string& id : figure.terms) {
@@ -176,7 +227,32 @@ double distance(const Figure& figure, double ours) {
   if (figure.formula == Formula::kPercentBelow) {
     return 100 * std::abs((100 - ours) / (100 - value) - 1);
   }
+  if (figure.formula == Formula::kPercentAbove) {
+    return 100 * std::abs((100 + ours) / (100 + value) - 1);
+  }
   return 100 * std::abs(ours / value - 1);
+}
+
+// What a figure is computed from stands in the book.
+void check_references(const FigureBook& book, group::Mistakes& mistakes,
+                      const std::vector<std::uint32_t>& lines) {
+  for (std::size_t i = 0; i < book.figures.size(); ++i) {
+    const Figure& figure = book.figures[i];
+    std::vector<std::string> names = figure.terms;
+    names.insert(names.end(), figure.shape.figures.begin(), figure.shape.figures.end());
+    if (!figure.shape.limit.empty()) names.push_back(figure.shape.limit);
+    for (const std::string& name : names) {
+      if (book.find(name) != nullptr) continue;
+      mistakes.add(
+          lines[i], "figure.id",
+          fmt::format("\"{}\" is computed from \"{}\", which is not here", figure.id, name));
+    }
+  }
+}
+
+// By value and tolerance, or a shape with a rule.
+bool scored(const Figure& figure) {
+  return has_verdict(figure.role) || figure.shape.rule != Rule::kNone;
 }
 
 }  // namespace
@@ -215,21 +291,17 @@ std::expected<FigureBook, std::string> read_figures(const std::string& path) {
   book.document = reader.string("document").value_or("");
   reader.require("document", "the name of the document is needed");
   std::set<std::string> ids;
+  std::vector<std::uint32_t> lines;
   for (const Value* table : reader.tables("figure")) {
     book.figures.push_back(read_figure(*table, mistakes));
+    lines.push_back(table->line);
     if (!ids.insert(book.figures.back().id).second) {
       mistakes.add(table->line, "figure.id",
                    fmt::format("\"{}\" is there already", book.figures.back().id));
     }
   }
   reader.finish();
-  for (const Figure& figure : book.figures) {
-    for (const std::string& id : figure.terms) {
-      if (book.find(id) != nullptr) continue;
-      mistakes.add(1, "figure",
-                   fmt::format("\"{}\" is computed from \"{}\", which is not here", figure.id, id));
-    }
-  }
+  check_references(book, mistakes, lines);
   if (!mistakes.empty()) return std::unexpected(mistakes.sorted().front());
   return book;
 }
@@ -242,9 +314,12 @@ std::vector<Finding> judge(const FigureBook& book, const std::map<std::string, d
       finding.difference_percent = 100 * (*finding.ours / *figure.value - 1);
     }
     finding.allowed = tolerance_of(book, figure);
-    if (scored(figure.role) && !finding.ours) {
+    if (scored(figure) && !finding.ours) {
       finding.verdict = Verdict::kNotRun;
-    } else if (scored(figure.role)) {
+    } else if (figure.shape.rule != Rule::kNone) {
+      const bool good = holds(figure.shape, known(finding.ours));
+      finding.verdict = good ? Verdict::kPass : Verdict::kFail;
+    } else if (scored(figure)) {
       // What is exactly at the border passes.
       const bool good = distance(figure, known(finding.ours)) <= finding.allowed * (1 + 1e-9);
       finding.verdict = good ? Verdict::kPass : Verdict::kFail;

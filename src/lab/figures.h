@@ -10,6 +10,8 @@
 #include <string_view>
 #include <vector>
 
+#include "lab/shape.h"
+
 namespace sandbay::lab {
 
 enum class Role : std::uint8_t {
@@ -31,7 +33,9 @@ enum class Formula : std::uint8_t {
   kSum,   // Each times its weight.
   kMean,
   kRatio,         // The first to the second.
-  kPercentBelow,  // By how much the first is less than the second. Judged by their ratio.
+  kPercentOf,     // The one of a base.
+  kPercentBelow,  // By how much the first is less than the second,
+  kPercentAbove,  // or more. Both are judged by the ratio, if not in points.
 };
 
 struct Figure {
@@ -43,13 +47,12 @@ struct Figure {
   // Per cent of the value; 0 with a figure that is computed: the largest of those that it is of.
   double tolerance = 0;
   bool tolerance_in_points = false;  // In the unit itself.
-  // Of one that is computed: 100 times that figure of ours divided by `base`. Empty: measured.
-  std::string of;
-  double base = 0;
   Formula formula = Formula::kNone;
   std::vector<std::string> terms;  // Of the formula: figures that are measured.
   std::vector<double> weights;     // Of the terms; empty: 1 each.
+  double base = 0;                 // Of kPercentOf.
   bool minimum = false;            // It passes from its value on, however far; no tolerance.
+  Shape shape;                     // With role kShape.
   std::string note;                // Why it is not scored, or how.
 };
 

@@ -20,9 +20,11 @@ std::string number(std::optional<double> value) {
 }
 
 std::string tolerance(const Finding& finding) {
-  if (finding.figure->minimum) return "at least";
+  const Figure& figure = *finding.figure;
+  if (figure.shape.rule != Rule::kNone) return describe_bounds(figure.shape);
+  if (figure.minimum) return "at least";
   if (!(finding.allowed > 0)) return "-";
-  return fmt::format("{:g} {}", finding.allowed, finding.figure->tolerance_in_points ? "pt" : "%");
+  return fmt::format("{:g} {}", finding.allowed, figure.tolerance_in_points ? "pt" : "%");
 }
 
 std::string remark(const Finding& finding) {

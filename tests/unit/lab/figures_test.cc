@@ -15,7 +15,8 @@ FigureBook book() {
                        .role = Role::kCheck,
                        .tolerance = 2,
                        .tolerance_in_points = true,
-                       .of = "fit",
+                       .formula = Formula::kPercentOf,
+                       .terms = {"fit"},
                        .base = 110},
                       {.id = "contradiction", .value = 16, .role = Role::kInconsistent}}};
 }
@@ -62,6 +63,10 @@ TEST_CASE("Formulas compute figures from others, with the largest tolerance of t
   CHECK(check(Formula::kPercentBelow, 16.1).ours == Approx(20.0));
   CHECK(check(Formula::kPercentBelow, 16.1).verdict == Verdict::kPass);
   CHECK(check(Formula::kPercentBelow, 15.7).verdict == Verdict::kFail);
+
+  CHECK(check(Formula::kPercentAbove, -16.1).ours == Approx(-20.0));
+  CHECK(check(Formula::kPercentAbove, -16.1).verdict == Verdict::kPass);
+  CHECK(check(Formula::kPercentAbove, -15.7).verdict == Verdict::kFail);
 }
 
 TEST_CASE("A formula waits for all of its terms, and a minimum is passed from its value on",
@@ -79,6 +84,22 @@ TEST_CASE("A formula waits for all of its terms, and a minimum is passed from it
   CHECK(findings[0].verdict == Verdict::kPass);
   CHECK(findings[1].verdict == Verdict::kNotRun);
   CHECK(judge(book, {{"least", 299.9}})[0].verdict == Verdict::kFail);
+}
+
+TEST_CASE("A gain is computed from two figures, and not run without either", "[lab][figures]") {
+  const FigureBook gain{.document = "a paper",
+                        .figures = {{.id = "gain",
+                                     .value = 8,
+                                     .role = Role::kCheck,
+                                     .tolerance = 5,
+                                     .tolerance_in_points = true,
+                                     .formula = Formula::kPercentAbove,
+                                     .terms = {"alone", "loaded"}}}};
+  const auto findings = judge(gain, {{"alone", 110.0}, {"loaded", 100.0}});
+  CHECK(findings[0].ours == Approx(10));
+  CHECK(findings[0].verdict == Verdict::kPass);
+  CHECK(judge(gain, {{"alone", 120.0}, {"loaded", 100.0}})[0].verdict == Verdict::kFail);
+  CHECK(judge(gain, {{"alone", 120.0}})[0].verdict == Verdict::kNotRun);
 }
 
 TEST_CASE("What is not scored has no verdict, and what was not run says so", "[lab][figures]") {
