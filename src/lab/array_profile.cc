@@ -19,6 +19,7 @@ using group::TableReader;
 using group::Value;
 
 constexpr std::uint64_t kMostControllers = 64;
+constexpr std::uint64_t kMostBackgroundBytes = std::uint64_t{1} << 20;
 
 // The values of one section.
 class Section {
@@ -165,6 +166,7 @@ class ProfileReader {
     if (const Value* table = reader.table("controller")) controller(*table);
     if (const Value* table = reader.table("port")) port(*table);
     if (const Value* table = reader.table("session")) session(*table);
+    if (const Value* table = reader.table("background")) background(*table);
     for (const Value* table : reader.tables("host")) host(*table);
     reader.finish();
     check_scales();
@@ -210,6 +212,7 @@ class ProfileReader {
     Section values = section(table, "raid");
     values.size("strip", profile_.strip_bytes);
     values.size("page", profile_.page_bytes);
+    values.flag("scattered_pages", profile_.scattered_pages);
     values.reader().finish();
   }
 
@@ -222,7 +225,17 @@ class ProfileReader {
     values.size("read_ahead_window", profile_.read_ahead_window_bytes);
     values.size("drive_write", profile_.drive_write_bytes);
     values.count("destages_in_flight", profile_.destages_in_flight);
+    values.flag("write_back", profile_.write_back);
     values.reader().finish();
+  }
+
+  void background(const Value& table) {
+    Section values = section(table, "background");
+    std::uint64_t read_percent = 50;
+    values.count("read_percent", read_percent);
+    values.size("size", profile_.background_bytes);
+    values.reader().finish();
+    profile_.background_read_share = static_cast<double>(read_percent) / 100;
   }
 
   void controller(const Value& table) {
@@ -312,6 +325,13 @@ class ProfileReader {
     note("session", model::profile_error(profile_.exchange));
     if (profile_.page_bytes == 0 || profile_.page_bytes % 4096 != 0) {
       note("raid.page", "is no multiple of 4096 bytes");
+    }
+    if (profile_.background_read_share > 1) {
+      note("background.read_percent", "is more than 100");
+    }
+    if (profile_.background_bytes == 0 || profile_.background_bytes % 512 != 0 ||
+        profile_.background_bytes > kMostBackgroundBytes) {
+      note("background.size", "must be a multiple of 512 bytes, 1 MiB at most");
     }
     if (profile_.port_count == 0) note("port.count", "is 0; at least 1 is accepted");
     if (profile_.destages_in_flight == 0) {

@@ -43,7 +43,9 @@ struct ArrayProfile {
   std::uint64_t drive_count = 0;
   model::DriveProfile drive;
   std::uint64_t strip_bytes = 64 << 10;
-  std::uint64_t page_bytes = 15 << 20;  // Where volumes are spread over members.
+  std::uint64_t page_bytes = 15 << 20;  // Where volumes are spread over members or sets.
+  // A volume's pages are spread all over each set; else they follow one another.
+  bool scattered_pages = false;
   // Each with a cache, processors and ports of its own, as the values of these are.
   std::uint64_t controller_count = 1;
   // The cache's. Dirty data have the part `dirty_bytes`; where more than so many per cent of it is
@@ -56,6 +58,7 @@ struct ArrayProfile {
   std::uint64_t read_ahead_window_bytes = 8 << 20;
   std::uint64_t destages_in_flight = 8;        // Of each RAID set.
   std::uint64_t drive_write_bytes = 64 << 10;  // What each drive is given in one destage.
+  bool write_back = true;                      // Else a write ends when the drives have it.
   model::ControllerProfile controller;
   std::uint64_t port_count = 1;
   model::PortProfile port;
@@ -65,6 +68,9 @@ struct ArrayProfile {
   // Until an R2T goes out, with so many connections in the session.
   Duration r2t_time{};
   Duration r2t_time_per_connection{};
+  // What others ask of drives, where an experiment has them do so.
+  double background_read_share = 0.5;
+  std::uint64_t background_bytes = 8192;
   std::vector<HostType> hosts;
   std::vector<Parameter> parameters;
 

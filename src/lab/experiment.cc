@@ -19,12 +19,15 @@ using group::Mistakes;
 using group::TableReader;
 using group::Value;
 
-constexpr std::array<std::pair<Metric, std::string_view>, 4> kMetrics = {
+constexpr std::array<std::pair<Metric, std::string_view>, 6> kMetrics = {
     {{Metric::kMebibytes, "MiB/s"},
      {Metric::kMegabytes, "MB/s"},
      {Metric::kIops, "IOPS"},
-     {Metric::kMilliseconds, "ms"}}};
+     {Metric::kMilliseconds, "ms"},
+     {Metric::kVariation, "variation"},
+     {Metric::kTrend, "trend"}}};
 constexpr std::uint64_t kMostOfAnything = 65536;
+constexpr std::uint64_t kMostBytes = std::uint64_t{1} << 60;
 constexpr std::size_t kMostRows = 10000;
 
 // What an [[experiment]] says that is the same in all its rows.
@@ -189,8 +192,9 @@ class ExperimentReader {
     read_spread(reader, group, row);
     group.volumes = number(reader, "volumes", row, 1);
     group.workers = number(reader, "workers", row, 1);
-    group.volume_bytes =
-        reader.size("volume_size", kMostAccessBytes, std::uint64_t{1} << 60).value_or(0);
+    group.volume_bytes = reader.size("volume_size", kMostAccessBytes, kMostBytes).value_or(0);
+    read_offset(reader, group);
+    if (reader.has("background")) group.background = number(reader, "background", row, 0);
     if (reader.has("used")) group.used = number(reader, "used", row, 1);
     if (group.used > group.volumes) {
       reader.mistake("used",
@@ -240,6 +244,18 @@ class ExperimentReader {
     }
     if (plan_.system.controller_count > 1) {
       reader.mistake("members", "have one controller each, but the system has several");
+    }
+  }
+
+  void read_offset(TableReader& reader, VolumeGroup& group) {
+    group.offset_bytes = reader.size("offset", 0, kMostBytes).value_or(0);
+    if (group.offset_bytes == 0) return;
+    reader.require("volume_size", "it is needed with an offset");
+    if (group.in_pages() && reader.has("volume_size") && group.offset_bytes >= group.volume_bytes) {
+      reader.mistake("offset", "is not within the volume");
+    }
+    if (group.offset_bytes % kAccessSectorBytes != 0) {
+      reader.mistake("offset", "is no multiple of 512 bytes");
     }
   }
 
@@ -352,8 +368,10 @@ class ExperimentReader {
         std::ranges::find(kMetrics, metric, &std::pair<Metric, std::string_view>::second);
     if (known != kMetrics.end()) wanted.metric = known->first;
     if (known == kMetrics.end() && reader.has("metric")) {
-      reader.mistake("metric",
-                     fmt::format("is \"{}\"; MiB/s, MB/s, IOPS and ms are accepted", metric));
+      reader.mistake(
+          "metric",
+          fmt::format("is \"{}\"; MiB/s, MB/s, IOPS, ms, variation and trend are accepted",
+                      metric));
     }
     if (reader.has("id") && plan_.figures.find(wanted.figure) == nullptr) {
       reader.mistake(
@@ -376,14 +394,19 @@ class ExperimentReader {
                              fmt::format("{}: {}", row.name(), layout.error()));
       }
       const std::uint64_t blocks_of_all = layout->block_count() * group.spread_sets();
-      if (group.volume_bytes / 512 * group.volumes > blocks_of_all) {
+      const std::uint64_t before = group.in_pages() ? 0 : group.offset_bytes;
+      if (before / 512 + group.volume_bytes / 512 * group.volumes > blocks_of_all) {
         return mistakes_.add(
             line, "experiment.group.volume_size",
             fmt::format("{}: {} such volumes are larger than their set, which has {}", row.name(),
                         group.volumes, group::format_size_rounded(blocks_of_all * 512)));
       }
-      const std::uint64_t volume =
+      std::uint64_t volume =
           group.volume_bytes == 0 ? blocks_of_all * 512 / group.volumes : group.volume_bytes;
+      if (group.in_pages()) {
+        volume -= volume % (plan_.system.page_bytes * group.spread_sets());
+        volume -= std::min(volume, group.offset_bytes);
+      }
       if (group.part_bytes(volume) < kMostAccessBytes) {
         return mistakes_.add(
             line, "experiment.group.workers",

@@ -39,20 +39,25 @@ struct VolumeGroup {
   unsigned spread = 1;             // Sets over whose pages each volume goes round.
   unsigned volumes = 1;            // On each set (so many as are spread), one behind the other.
   std::uint64_t volume_bytes = 0;  // Of each, from the beginning of the drives on; 0: equal parts.
-  unsigned used = 0;               // Of those, from the first on, that have a worker; 0: all.
-  unsigned workers = 1;            // Of each volume, each in an equal part of it.
-  std::string host;                // The type of its hosts.
-  unsigned hosts = 0;              // Over which the workers are spread; 0: one for each volume.
-  unsigned adapters = 1;           // Of each host.
-  unsigned connections = 1;        // Of each session.
-  unsigned outstanding = 1;        // Requests of each worker.
-  bool per_connection = false;     // ... times its connections.
+  // Before the first volume on a set; in pages, of each: where its workers' parts begin.
+  std::uint64_t offset_bytes = 0;
+  unsigned used = 0;            // Of those, from the first on, that have a worker; 0: all.
+  unsigned workers = 1;         // Of each volume, each in an equal part of it.
+  std::string host;             // The type of its hosts.
+  unsigned hosts = 0;           // Over which the workers are spread; 0: one for each volume.
+  unsigned adapters = 1;        // Of each host.
+  unsigned connections = 1;     // Of each session.
+  unsigned outstanding = 1;     // Requests of each worker.
+  bool per_connection = false;  // ... times its connections.
+  // Random commands a second that others give each drive meanwhile, of the system's [background].
+  unsigned background = 0;
   AccessSpecification access;
 
   unsigned used_on_set() const { return used == 0 ? volumes : used; }
   unsigned copies() const { return controllers == 0 ? 1 : controllers; }
   unsigned set_count() const { return members == 0 ? sets * copies() : members; }
   unsigned spread_sets() const { return members == 0 ? spread : members; }
+  bool in_pages() const { return members > 0 || spread > 1; }
   unsigned volume_count() const { return set_count() / spread_sets() * used_on_set(); }
   // A worker's part of a volume of this size.
   std::uint64_t part_bytes(std::uint64_t volume) const {
@@ -61,8 +66,17 @@ struct VolumeGroup {
   unsigned requests() const { return per_connection ? outstanding * connections : outstanding; }
 };
 
-enum class Metric : std::uint8_t { kMebibytes, kMegabytes, kIops, kMilliseconds };
-std::string_view describe(Metric metric);  // "MiB/s", "MB/s", "IOPS", "ms"
+enum class Metric : std::uint8_t {
+  kMebibytes,
+  kMegabytes,
+  kIops,
+  kMilliseconds,
+  // Of requests in each ten seconds, in per cent of their mean: the standard deviation, and what
+  // the straight line through them gains from the first to the last.
+  kVariation,
+  kTrend,
+};
+std::string_view describe(Metric metric);  // "MiB/s", "MB/s", "IOPS", "ms", "variation", "trend"
 
 struct Wanted {
   std::string figure;  // Its id.

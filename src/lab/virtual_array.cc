@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <numeric>
 
 #include "raid/assembly.h"
 
@@ -62,12 +63,29 @@ class DestageUnits final : public Layer {
   Geometry geometry_;
 };
 
+// The pages of a set in the order in which volumes take them: one behind the other or all over it.
+class PageOrder {
+ public:
+  PageOrder(std::uint64_t pages, bool scattered) : pages_(pages) {
+    if (!scattered || pages < 4) return;
+    // Neighbours are apart by the golden section, so that any number of them covers the set evenly.
+    step_ = static_cast<std::uint64_t>(static_cast<double>(pages) * 0.6180339887498949);
+    while (std::gcd(step_, pages) != 1) ++step_;
+  }
+  std::uint64_t place(std::uint64_t page) const noexcept { return page * step_ % pages_; }
+
+ private:
+  std::uint64_t pages_;  // Of those of a set, 2^32 at most, as drives are.
+  std::uint64_t step_ = 1;
+};
+
 // A volume whose pages go round several sets.
 class Pages final : public BlockDevice {
  public:
-  Pages(std::vector<BlockDevice*> sets, std::uint64_t page_blocks, std::uint64_t first_page,
-        std::uint64_t pages, std::uint64_t volume)
+  Pages(std::vector<BlockDevice*> sets, PageOrder order, std::uint64_t page_blocks,
+        std::uint64_t first_page, std::uint64_t pages, std::uint64_t volume)
       : sets_(std::move(sets)),
+        order_(order),
         page_blocks_(page_blocks),
         first_page_(first_page),
         volume_(volume),
@@ -91,9 +109,8 @@ class Pages final : public BlockDevice {
                    .force_unit_access = request.force_unit_access,
                    .origin = request.origin,
                    .volume = volume_};
-      part.extent = {
-          .first = (first_page_ + page / sets_.size()) * page_blocks_ + at % page_blocks_,
-          .block_count = count};
+      const std::uint64_t place = order_.place(first_page_ + page / sets_.size());
+      part.extent = {.first = place * page_blocks_ + at % page_blocks_, .block_count = count};
       if (!data.empty()) part.data = data.take_front(count * geometry_.block_bytes);
       last = co_await sets_[page % sets_.size()]->submit(std::move(part));
       done.append(std::move(last.data));
@@ -109,6 +126,7 @@ class Pages final : public BlockDevice {
 
  private:
   std::vector<BlockDevice*> sets_;
+  PageOrder order_;
   std::uint64_t page_blocks_;
   std::uint64_t first_page_;  // On each set.
   std::uint64_t volume_;
@@ -122,6 +140,12 @@ model::ControllerProfile of_all(model::ControllerProfile profile, unsigned membe
   profile.total_rate *= members;
   profile.mirror_rate *= members;
   return profile;
+}
+
+model::BackgroundOptions background_of(const ArrayProfile& profile, const VolumeGroup& group) {
+  return {.commands_per_second = static_cast<double>(group.background),
+          .read_share = profile.background_read_share,
+          .bytes = profile.background_bytes};
 }
 
 // Mirrors without a journal note on their drives which regions are being written. A controller
@@ -197,11 +221,12 @@ VirtualArray::~VirtualArray() {
   heads_.clear();
 }
 
-BlockDevice& VirtualArray::add_drive() {
+BlockDevice& VirtualArray::add_drive(const VolumeGroup& group) {
   Drive drive;
   drive.medium = std::make_unique<Nothing>(home_, model::sector_count(profile_.drive));
   drive.timed = std::make_unique<model::ModelledDrive>(
-      *drive.medium, clock_, type_.make({.seed = random_.next()}),
+      *drive.medium, clock_,
+      type_.make({.seed = random_.next(), .background = background_of(profile_, group)}),
       model::ModelledDriveOptions{.name = profile_.drive.name});
   drives_.push_back(std::move(drive));
   return *drives_.back().timed;
@@ -212,7 +237,7 @@ Task<std::string> VirtualArray::add_set(const VolumeGroup* group, Head* head) {
   std::vector<raid::Candidate> candidates;
   std::vector<BlockDevice*> devices;
   for (unsigned i = 0; i < group->drives; ++i) {
-    devices.push_back(&add_drive());
+    devices.push_back(&add_drive(*group));
     raid::Candidate candidate{.name = fmt::format("drive {}", drives_.size()),
                               .block_count = devices.back()->geometry().block_count};
     candidate.contents.kind = raid::DriveContents::Kind::kBlank;
@@ -311,23 +336,36 @@ BlockDevice& VirtualArray::place_volume(const VolumeGroup& group, unsigned numbe
   const std::uint64_t volume = places_.size() + 1;
   const unsigned in_set = number % group.used_on_set();
   first_set += number / group.used_on_set() * group.spread_sets();
-  if (group.members > 0 || group.spread > 1) {
-    std::vector<BlockDevice*> sets;
-    const unsigned count = group.spread_sets();
-    for (unsigned i = 0; i < count; ++i) sets.push_back(sets_[first_set + i].cached);
-    const std::uint64_t page_blocks = profile_.page_bytes / 512;
-    const std::uint64_t all = sets.front()->geometry().block_count / page_blocks;
-    const std::uint64_t wanted = group.volume_bytes / profile_.page_bytes / count;
-    const std::uint64_t each = group.volume_bytes == 0 ? all / group.volumes : wanted;
-    places_.push_back(
-        std::make_unique<Pages>(std::move(sets), page_blocks, in_set * each, each * count, volume));
-    return *places_.back();
-  }
+  sets_[first_set].head->cache->set_mode(
+      volume, profile_.write_back ? cache::Mode::kWriteBack : cache::Mode::kWriteThrough);
+  if (group.in_pages()) return place_in_pages(group, in_set, first_set, volume);
   BlockDevice& set = *sets_[first_set].cached;
   const std::uint64_t blocks = group.volume_bytes == 0 ? set.geometry().block_count / group.volumes
                                                        : group.volume_bytes / 512;
-  const Extent extent{.first = in_set * blocks, .block_count = blocks};
+  const Extent extent{.first = group.offset_bytes / 512 + in_set * blocks, .block_count = blocks};
   places_.push_back(std::make_unique<Slice>(set, extent, volume));
+  return *places_.back();
+}
+
+// The volume `in_set` of those that go round the same sets.
+BlockDevice& VirtualArray::place_in_pages(const VolumeGroup& group, unsigned in_set,
+                                          std::size_t first_set, std::uint64_t volume) {
+  std::vector<BlockDevice*> sets;
+  const unsigned count = group.spread_sets();
+  for (unsigned i = 0; i < count; ++i) sets.push_back(sets_[first_set + i].cached);
+  const std::uint64_t page_blocks = profile_.page_bytes / 512;
+  const std::uint64_t all = sets.front()->geometry().block_count / page_blocks;
+  const std::uint64_t wanted = group.volume_bytes / profile_.page_bytes / count;
+  const std::uint64_t each = group.volume_bytes == 0 ? all / group.volumes : wanted;
+  const std::uint64_t pages = each * count;
+  places_.push_back(std::make_unique<Pages>(std::move(sets),
+                                            PageOrder(all, profile_.scattered_pages), page_blocks,
+                                            in_set * each, pages, volume));
+  if (group.offset_bytes == 0) return *places_.back();
+  const std::uint64_t first = group.offset_bytes / 512;
+  const Extent part{.first = first, .block_count = pages * page_blocks - first};
+  BlockDevice& whole = *places_.back();
+  places_.push_back(std::make_unique<Slice>(whole, part, volume));
   return *places_.back();
 }
 

@@ -92,12 +92,14 @@ class VirtualArray {
     cache::CachedDevice* cached = nullptr;
   };
 
-  BlockDevice& add_drive();
+  BlockDevice& add_drive(const VolumeGroup& group);
   void add_head(unsigned members);
   Head& head_of(const VolumeGroup& group, unsigned set);
   Task<std::string> add_set(const VolumeGroup* group, Head* head);
   void add_volumes(const VolumeGroup& group, std::size_t index, std::size_t first_set);
   BlockDevice& place_volume(const VolumeGroup& group, unsigned number, std::size_t first_set);
+  BlockDevice& place_in_pages(const VolumeGroup& group, unsigned in_set, std::size_t first_set,
+                              std::uint64_t volume);
   void add_worker(VirtualVolume volume, const VolumeGroup& group, Head& head, std::size_t before);
   VirtualHost* add_host(const VolumeGroup& group);
 

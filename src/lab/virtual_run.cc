@@ -8,9 +8,12 @@
 #include <algorithm>
 #include <cassert>
 #include <chrono>
+#include <cmath>
 #include <ctime>
+#include <functional>
 #include <map>
 #include <memory>
+#include <numeric>
 #include <optional>
 #include <span>
 #include <utility>
@@ -21,6 +24,9 @@
 
 namespace sandbay::lab {
 namespace {
+
+constexpr Duration kSecond = std::chrono::seconds(1);
+constexpr std::size_t kSampleSeconds = 10;  // Of the metrics that are about samples.
 
 struct Window {
   TimePoint from{};
@@ -94,6 +100,8 @@ Task<void> serve_one(Worker* worker, Access access) {
   ++worker->requests;
   if (end < worker->window.from || end >= worker->window.until) co_return;
   ++worker->result.requests;
+  const auto second = static_cast<std::size_t>((end - worker->window.from) / kSecond);
+  ++worker->result.requests_by_second[second];
   worker->result.bytes += access.bytes;
   worker->result.latency.record(static_cast<std::uint64_t>((end - start).count()));
   worker->layers.host += (issued - start) + (end - arrived);
@@ -137,6 +145,8 @@ Task<void> measure(Run* run, VirtualArray* array, std::vector<std::unique_ptr<Wo
   Gate gate;
   for (const auto& worker : *workers) {
     worker->window = {.from = from, .until = until, .stop = run->stop};
+    worker->result.requests_by_second.resize(
+        static_cast<std::size_t>(run->what.run_time / kSecond) + 1);
     for (unsigned i = 0; i < worker->group.requests(); ++i) {
       if (gate.enter()) spawn(keep_busy(worker.get(), &gate));
     }
@@ -192,6 +202,41 @@ double processor_seconds() {
   return static_cast<double>(time.tv_sec) + static_cast<double>(time.tv_nsec) / 1e9;
 }
 
+// Requests in each whole sample.
+std::vector<double> samples_of(const std::vector<std::uint64_t>& by_second) {
+  std::vector<double> samples(by_second.size() / kSampleSeconds);
+  for (std::size_t i = 0; i < samples.size() * kSampleSeconds; ++i) {
+    samples[i / kSampleSeconds] += static_cast<double>(by_second[i]);
+  }
+  return samples;
+}
+
+double mean_of(const std::vector<double>& samples) {
+  return std::accumulate(samples.begin(), samples.end(), 0.0) / static_cast<double>(samples.size());
+}
+
+// Both in per cent of the mean; 0 of fewer than two samples.
+double variation(const std::vector<double>& samples) {
+  if (samples.size() < 2) return 0;
+  const double mean = mean_of(samples);
+  double squares = 0;
+  for (const double sample : samples) squares += (sample - mean) * (sample - mean);
+  return 100 * std::sqrt(squares / static_cast<double>(samples.size() - 1)) / mean;
+}
+double trend(const std::vector<double>& samples) {
+  if (samples.size() < 2) return 0;
+  const double mean = mean_of(samples);
+  const double middle = static_cast<double>(samples.size() - 1) / 2;
+  double products = 0;
+  double squares = 0;
+  for (std::size_t i = 0; i < samples.size(); ++i) {
+    const double at = static_cast<double>(i) - middle;
+    products += at * (samples[i] - mean);
+    squares += at * at;
+  }
+  return 100 * products / squares * static_cast<double>(samples.size() - 1) / mean;
+}
+
 bool is_of(const VolumeResult& volume, const Wanted& wanted) {
   if (wanted.group && volume.group != *wanted.group) return false;
   return !wanted.volume || volume.number == *wanted.volume;
@@ -201,7 +246,10 @@ double metric_of(std::span<const VolumeResult* const> volumes, Metric metric, do
   double bytes = 0;
   double requests = 0;
   double latency = 0;
+  std::vector<std::uint64_t> by_second;
   for (const VolumeResult* volume : volumes) {
+    by_second.resize(std::max(by_second.size(), volume->requests_by_second.size()));
+    std::ranges::transform(volume->requests_by_second, by_second, by_second.begin(), std::plus{});
     bytes += static_cast<double>(volume->bytes);
     requests += static_cast<double>(volume->requests);
     latency += volume->latency.mean() * static_cast<double>(volume->requests);
@@ -215,6 +263,10 @@ double metric_of(std::span<const VolumeResult* const> volumes, Metric metric, do
       return requests / seconds;
     case Metric::kMilliseconds:
       return requests > 0 ? latency / requests / 1e6 : 0;
+    case Metric::kVariation:
+      return variation(samples_of(by_second));
+    case Metric::kTrend:
+      return trend(samples_of(by_second));
   }
   return 0;
 }

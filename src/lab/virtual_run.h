@@ -31,6 +31,7 @@ struct VolumeResult {
   std::uint64_t requests = 0;  // That ended while it was measured.
   std::uint64_t bytes = 0;
   Histogram latency;  // Nanoseconds.
+  std::vector<std::uint64_t> requests_by_second;
 };
 
 // Of all requests measured, together.

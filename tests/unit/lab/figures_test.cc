@@ -63,7 +63,6 @@ TEST_CASE("Formulas compute figures from others, with the largest tolerance of t
   CHECK(check(Formula::kPercentBelow, 16.1).ours == Approx(20.0));
   CHECK(check(Formula::kPercentBelow, 16.1).verdict == Verdict::kPass);
   CHECK(check(Formula::kPercentBelow, 15.7).verdict == Verdict::kFail);
-
   CHECK(check(Formula::kPercentAbove, -16.1).ours == Approx(-20.0));
   CHECK(check(Formula::kPercentAbove, -16.1).verdict == Verdict::kPass);
   CHECK(check(Formula::kPercentAbove, -15.7).verdict == Verdict::kFail);

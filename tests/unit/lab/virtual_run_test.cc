@@ -2,6 +2,8 @@
 #include "lab/virtual_run.h"
 
 #include <catch2/catch.hpp>
+#include <cmath>
+#include <variant>
 
 #include "lab/plan_run.h"
 #include "lab/report.h"
@@ -194,6 +196,81 @@ TEST_CASE("Writes stay in memory up to the flush mark", "[lab][run]") {
   CHECK(transferring() == 0);
   profile.flush_mark_percent = 5;
   CHECK(transferring() > 0);
+}
+
+TEST_CASE("Sets of a pool take a volume's pages in turn, near one another or all over the drives",
+          "[lab][run]") {
+  VolumeGroup what = group(raid::Level::kJbod, 1, true);
+  what.access.lines = {{.bytes = 8192, .random_percent = 100, .align_bytes = 8192}};
+  what.outstanding = 4;
+  what.sets = 4;
+  what.spread = 4;
+  what.volume_bytes = std::uint64_t{1} << 30;
+  ArrayProfile profile = system();
+  const CaseResult near = run(profile, what);
+  CHECK(near.volumes.size() == 1);
+  profile.scattered_pages = true;
+  profile.page_bytes = 1 << 20;
+  const CaseResult scattered = run(profile, what);
+  CHECK(scattered.drives.seeking > 2 * near.drives.seeking);
+  const Wanted iops{.figure = {}, .metric = Metric::kIops};
+  CHECK(scattered.value(iops) < near.value(iops));
+}
+
+TEST_CASE("A volume may lie anywhere on its set", "[lab][run]") {
+  ArrayProfile profile = system();
+  auto& disk = std::get<model::DiskProfile>(profile.drive.timing);
+  disk.zones = 16;
+  disk.inner_rate = 50'000'000;
+  VolumeGroup what = group(raid::Level::kJbod, 1, true);
+  what.volume_bytes = std::uint64_t{1} << 30;
+  const double outer = mebibytes(run(profile, what));
+  what.offset_bytes = std::uint64_t{45} << 30;
+  CHECK(mebibytes(run(profile, what)) == Approx(outer / 2).epsilon(0.1));
+}
+
+TEST_CASE("What others do with the drives takes its share", "[lab][run]") {
+  VolumeGroup what = group(raid::Level::kJbod, 1, true);
+  what.access.lines = {{.bytes = 8192, .random_percent = 100, .align_bytes = 8192}};
+  const Wanted iops{.figure = {}, .metric = Metric::kIops};
+  const double alone = run(system(), what).value(iops);
+  what.background = 20;
+  const double shared = run(system(), what).value(iops);
+  // Served as often as the worker's own, but for what the shortest way makes of it.
+  CHECK(shared < alone - 10);
+  CHECK(shared > alone - 30);
+}
+
+TEST_CASE("Written through, a write takes as long as the drives do", "[lab][run]") {
+  ArrayProfile profile = system();
+  VolumeGroup what = group(raid::Level::kRaid1, 2, false);
+  what.access.lines = {
+      {.bytes = 8192, .read_percent = 0, .random_percent = 100, .align_bytes = 8192}};
+  what.outstanding = 1;
+  const Wanted latency{.figure = {}, .metric = Metric::kMilliseconds};
+  what.volume_bytes = 16 << 20;  // Which the cache holds without destaging.
+  CHECK(run(profile, what).value(latency) < 1);
+  what.volume_bytes = 0;
+  profile.write_back = false;
+  // A seek of 7 ms and half a turn, on the slower of two drives.
+  const double through = run(profile, what).value(latency);
+  CHECK(through > 12);
+  CHECK(through < 18);
+}
+
+TEST_CASE("A steady run varies little and has no trend", "[lab][run]") {
+  auto result = run_case(
+      system(),
+      {.groups = {group(raid::Level::kJbod, 1, true)}, .ramp_up = 1s, .run_time = 40s, .seed = 1});
+  REQUIRE(result.has_value());
+  CHECK(result->value({.figure = {}, .metric = Metric::kVariation}) < 1);
+  CHECK(std::abs(result->value({.figure = {}, .metric = Metric::kTrend})) < 1);
+  // A quarter less in each half of the time than in the one before.
+  std::vector<std::uint64_t>& by_second = result->volumes[0].requests_by_second;
+  for (std::size_t i = 0; i < by_second.size(); ++i) by_second[i] = i < 20 ? 400 : 300;
+  CHECK(result->value({.figure = {}, .metric = Metric::kVariation}) ==
+        Approx(16.496).epsilon(1e-3));
+  CHECK(result->value({.figure = {}, .metric = Metric::kTrend}) == Approx(-34.286).epsilon(1e-3));
 }
 
 TEST_CASE("A set that does not fit is refused, and a stop ends a run", "[lab][run]") {
