@@ -157,70 +157,74 @@ TEST_CASE("A specification comes from an IOMeter file, whose mistakes are told w
   CHECK(folder.error().find("c.icf:") != std::string::npos);
 }
 
+namespace {
+
+struct {
+  const char* file;
+  const char* from;
+  const char* to;
+  const char* line;
+  const char* part;
+} const kRefused[] = {
+    {"lab.toml", "id = \"one\"", "id = \"two\"", "lab.toml:16: ", "\"two\" is no figure"},
+    {"lab.toml", "drives = 2", "drives = 3", "lab.toml:4: ", "6 drives are needed"},
+    {"lab.toml", "raid0", "raid6", "lab.toml:4: ", "raid6"},
+    {"lab.toml", "raid0", "raid9", "lab.toml:10: ", "\"raid9\""},
+    {"lab.toml", "outstanding = 4", "connections = 3", "lab.toml:4: ", "2 ports"},
+    {"lab.toml", "host = \"fast\"", "host = \"slow\"", "lab.toml:13: ", "hosts of this system"},
+    {"lab.toml", "sets = \"sets\"", "sets = \"volumes\"", "lab.toml:12: ", "or \"sets\""},
+    {"lab.toml", "outstanding = 4", "size = \"4KiB\"", "lab.toml:14: ", "contradicts sweep"},
+    {"lab.toml", "outstanding = 4", "volume_size = \"1TiB\"", "lab.toml:4: ", "larger than their"},
+    {"lab.toml", "outstanding = 4", "offset = \"4KiB\"", "lab.toml:", "volume_size"},
+    {"lab.toml", "outstanding = 4",
+     "spread = \"sets\"\nvolume_size = \"16MiB\"\noffset = \"16MiB\"",
+     "lab.toml:16: ", "not within"},
+    {"lab.toml", "sets = \"sets\"", "members = 1\nspread = 1",
+     "lab.toml:13: ", "contradicts members"},
+    {"lab.toml", "outstanding = 4", "used = 2", "lab.toml:14: ", "a set has 1 volumes"},
+    {"lab.toml", "outstanding = 4", "controllers = 2", "lab.toml:14: ", "the system has 1"},
+    {"lab.toml", "outstanding = 4", "spread = 2", "lab.toml:14: ", "1 sets are no multiple"},
+    {"lab.toml", "outstanding = 4", "workers = 60000", "lab.toml:4: ", "16.0 MiB each"},
+    {"lab.toml", "metric = \"IOPS\"", "metric = \"IOPS\"\ndivide_by = 0",
+     "lab.toml:18: ", "above 0"},
+    {"lab.toml", "metric = \"IOPS\"", "metric = \"IOPS\"\nwhen = { set = [1] }",
+     "lab.toml:18: ", "is not varied"},
+    {"system.toml", "[[host]]",
+     "[cache]\nflush_mark = { value = 100, from = \"assumed\", source = \"a test\" }\n[[host]]",
+     "cache.flush_mark", "1 to 99"},
+    {"system.toml", "[[host]]",
+     "[controller]\ncount = { value = 0, from = \"assumed\", source = \"a test\" }\n[[host]]",
+     "controller.count", "from 1 to 64"},
+    {"figures.toml", "role = \"fit\"", "role = \"fit\"\nmean_of = [\"two\"]",
+     "figures.toml:", "\"two\", which is not here"},
+    {"figures.toml", "role = \"fit\"", "role = \"fit\"\nratio_of = [\"one\"]",
+     "figures.toml:7: ", "needs two figures"},
+    {"figures.toml", "role = \"fit\"", "role = \"fit\"\nsum_of = [\"one\"]\nweights = [1, 2]",
+     "figures.toml:8: ", "one for each figure"},
+    {"lab.toml", "run_time", "runtime", "lab.toml:7: ", "run_time"},
+    {"lab.toml", "metric = \"IOPS\"", "metric = \"ops\"", "lab.toml:17: ", "\"ops\""},
+    {"lab.toml", "system.toml", "nothing.toml", "nothing.toml", "cannot be opened"},
+    {"system.toml", "count = 4", "count = 0", "system.toml:4: ", "drives.count"},
+    {"system.toml", "\"1us\"", "\"1 second\"", "system.toml:9: ", "request_time"},
+    {"system.toml", "\"fitted\"", "\"guessed\"", "system.toml:9: ", "\"guessed\""},
+    {"figures.toml", "value = 100\n", "value = 100\nrule = \"straight\"\n",
+     "figures.toml:", "near-linear"},
+    {"figures.toml", "value = 100\n", "value = 100\nat_most = 3\n",
+     "figures.toml:", "goes with a rule"},
+    {"figures.toml", "role = \"fit\"", "role = \"shape\"\nrule = \"rising\"\nat_least = 1",
+     "figures.toml:", "needs two figures"},
+    {"figures.toml", "value = 100\n", "value = 100\npercent_above = [\"two\", \"one\"]\n",
+     "figures.toml:2: ", "\"two\""},
+    {"figures.toml", "value = 100\n", "value = 100\nbase = 2\n",
+     "figures.toml:", "goes with percent_of"},
+    {"figures.toml", "\"fit\"", "\"fitted\"", "figures.toml:6: ", "\"fitted\""},
+    {"figures.toml", "value = 100\n", "", "figures.toml:3: ", "needs a value"},
+};
+
+}  // namespace
+
 TEST_CASE("What cannot be is refused in one line with file and line", "[lab][experiment]") {
-  struct {
-    const char* file;
-    const char* from;
-    const char* to;
-    const char* line;
-    const char* part;
-  } const cases[] = {
-      {"lab.toml", "id = \"one\"", "id = \"two\"", "lab.toml:16: ", "\"two\" is no figure"},
-      {"lab.toml", "drives = 2", "drives = 3", "lab.toml:4: ", "6 drives are needed"},
-      {"lab.toml", "raid0", "raid6", "lab.toml:4: ", "raid6"},
-      {"lab.toml", "raid0", "raid9", "lab.toml:10: ", "\"raid9\""},
-      {"lab.toml", "outstanding = 4", "connections = 3", "lab.toml:4: ", "2 ports"},
-      {"lab.toml", "host = \"fast\"", "host = \"slow\"", "lab.toml:13: ", "hosts of this system"},
-      {"lab.toml", "sets = \"sets\"", "sets = \"volumes\"", "lab.toml:12: ", "or \"sets\""},
-      {"lab.toml", "outstanding = 4", "size = \"4KiB\"", "lab.toml:14: ", "contradicts sweep"},
-      {"lab.toml", "outstanding = 4", "volume_size = \"1TiB\"",
-       "lab.toml:4: ", "larger than their"},
-      {"lab.toml", "outstanding = 4", "offset = \"4KiB\"", "lab.toml:", "volume_size"},
-      {"lab.toml", "outstanding = 4",
-       "spread = \"sets\"\nvolume_size = \"16MiB\"\noffset = \"16MiB\"",
-       "lab.toml:16: ", "not within"},
-      {"lab.toml", "sets = \"sets\"", "members = 1\nspread = 1",
-       "lab.toml:13: ", "contradicts members"},
-      {"lab.toml", "outstanding = 4", "used = 2", "lab.toml:14: ", "a set has 1 volumes"},
-      {"lab.toml", "outstanding = 4", "controllers = 2", "lab.toml:14: ", "the system has 1"},
-      {"lab.toml", "outstanding = 4", "spread = 2", "lab.toml:14: ", "1 sets are no multiple"},
-      {"lab.toml", "outstanding = 4", "workers = 60000", "lab.toml:4: ", "16.0 MiB each"},
-      {"lab.toml", "metric = \"IOPS\"", "metric = \"IOPS\"\ndivide_by = 0",
-       "lab.toml:18: ", "above 0"},
-      {"lab.toml", "metric = \"IOPS\"", "metric = \"IOPS\"\nwhen = { set = [1] }",
-       "lab.toml:18: ", "is not varied"},
-      {"system.toml", "[[host]]",
-       "[cache]\nflush_mark = { value = 100, from = \"assumed\", source = \"a test\" }\n[[host]]",
-       "cache.flush_mark", "1 to 99"},
-      {"system.toml", "[[host]]",
-       "[controller]\ncount = { value = 0, from = \"assumed\", source = \"a test\" }\n[[host]]",
-       "controller.count", "from 1 to 64"},
-      {"figures.toml", "role = \"fit\"", "role = \"fit\"\nmean_of = [\"two\"]",
-       "figures.toml:", "\"two\", which is not here"},
-      {"figures.toml", "role = \"fit\"", "role = \"fit\"\nratio_of = [\"one\"]",
-       "figures.toml:7: ", "needs two figures"},
-      {"figures.toml", "role = \"fit\"", "role = \"fit\"\nsum_of = [\"one\"]\nweights = [1, 2]",
-       "figures.toml:8: ", "one for each figure"},
-      {"lab.toml", "run_time", "runtime", "lab.toml:7: ", "run_time"},
-      {"lab.toml", "metric = \"IOPS\"", "metric = \"ops\"", "lab.toml:17: ", "\"ops\""},
-      {"lab.toml", "system.toml", "nothing.toml", "nothing.toml", "cannot be opened"},
-      {"system.toml", "count = 4", "count = 0", "system.toml:4: ", "drives.count"},
-      {"system.toml", "\"1us\"", "\"1 second\"", "system.toml:9: ", "request_time"},
-      {"system.toml", "\"fitted\"", "\"guessed\"", "system.toml:9: ", "\"guessed\""},
-      {"figures.toml", "value = 100\n", "value = 100\nrule = \"straight\"\n",
-       "figures.toml:", "near-linear"},
-      {"figures.toml", "value = 100\n", "value = 100\nat_most = 3\n",
-       "figures.toml:", "goes with a rule"},
-      {"figures.toml", "role = \"fit\"", "role = \"shape\"\nrule = \"rising\"\nat_least = 1",
-       "figures.toml:", "needs two figures"},
-      {"figures.toml", "value = 100\n", "value = 100\npercent_above = [\"two\", \"one\"]\n",
-       "figures.toml:2: ", "\"two\""},
-      {"figures.toml", "value = 100\n", "value = 100\nbase = 2\n",
-       "figures.toml:", "goes with percent_of"},
-      {"figures.toml", "\"fit\"", "\"fitted\"", "figures.toml:6: ", "\"fitted\""},
-      {"figures.toml", "value = 100\n", "", "figures.toml:3: ", "needs a value"},
-  };
-  for (const auto& [file, from, to, line, part] : cases) {
+  for (const auto& [file, from, to, line, part] : kRefused) {
     const Folder folder;
     folder.change(file, from, to);
     const std::string error = folder.error();
