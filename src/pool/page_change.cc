@@ -202,6 +202,15 @@ Task<Error> PageChange::move_version(Generation generation, Kept old, Slot from)
   co_return co_await replace_version(generation, old, ChunkState::kData, to);
 }
 
+bool PageChange::misplaced() const noexcept {
+  const auto away = [this](StoreIndex store) {
+    return pool_.device(store) == nullptr || pool_.is_silent(store);
+  };
+  if (!claimed_.none() && away(claimed_.store)) return true;
+  return std::ranges::any_of(
+      claims_, [&away](const Slots::Run& run) { return away(run.first.place.store); });
+}
+
 Task<Error> PageChange::commit() {
   if (records_.empty()) co_return Error::kNone;
   const Error error = co_await pool_.log().commit(std::move(records_));

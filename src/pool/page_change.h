@@ -70,6 +70,9 @@ class PageChange {
   Task<Error> move_version(Generation generation, Kept old, Slot from);
   void add(MapRecord record) { records_.push_back(std::move(record)); }
   bool empty() const noexcept { return records_.empty(); }
+  // What was chosen for something new, and is not committed, is on a store that does not serve: a
+  // change of another choice may succeed.
+  bool misplaced() const noexcept;
   Task<Error> commit();
 
  private:

@@ -178,6 +178,8 @@ Task<void> PageIo::run(Part* part, BlockDevice* device, Request request) {
   const std::uint64_t byte_count = request.data.byte_count();
   part->completion = co_await device->submit(std::move(request));
   if (counts) pool_.note_request(part->store, begun, byte_count);
+  const bool silent = part->completion.error == Error::kNotReady && part->store != kNoStore;
+  if (silent) pool_.note_silence(part->store);
   if (--running_ == 0) ended_.set();
 }
 

@@ -2,9 +2,9 @@
 //
 // A page goes to the store that is most behind its share: shares are free pages, divided by the
 // store's latency, among the stores that are there, are not being vacated and are of the branch's
-// class; if no such store has room, of any class. A branch with a fixed store gets its pages from
-// that alone. Within a store the lowest free page is given, so that a volume in a fixed store lies
-// in ascending order.
+// class; if no such store has room, of any class. A store that has just failed to answer is asked
+// last of all. A branch with a fixed store gets its pages from that alone. Within a store the
+// lowest free page is given, so that a volume in a fixed store lies in ascending order.
 #include <algorithm>
 #include <cassert>
 #include <iterator>
@@ -15,25 +15,45 @@
 
 namespace sandbay::pool {
 
+namespace {
+
+constexpr Duration kSilence = std::chrono::seconds(1);
+
+}  // namespace
+
 bool Pool::may_allocate_on(StoreIndex store) const {
   const auto known = map_.stores().find(store);
   if (known == map_.stores().end() || device(store) == nullptr) return false;
   return known->second.record.state == StoreState::kActive;
 }
 
-std::optional<StoreIndex> Pool::choose_store(std::uint8_t placement, StoreIndex fixed) {
-  std::optional<StoreIndex> chosen = choose_among(placement, fixed);
-  if (!chosen.has_value() && placement != 0 && fixed == kNoStore) chosen = choose_among(0, fixed);
-  return chosen;
+// The owner learns a little later than whoever asks it that a store has gone.
+void Pool::note_silence(StoreIndex store) { silent_until_[store] = home_.now() + kSilence; }
+
+bool Pool::is_silent(StoreIndex store) const {
+  const auto found = silent_until_.find(store);
+  return found != silent_until_.end() && home_.now() < found->second;
 }
 
-std::optional<StoreIndex> Pool::choose_among(std::uint8_t placement, StoreIndex fixed) {
+std::optional<StoreIndex> Pool::choose_store(std::uint8_t placement, StoreIndex fixed) {
+  const bool any_class = placement != 0 && fixed == kNoStore;
+  for (const bool silent_too : {false, true}) {
+    std::optional<StoreIndex> chosen = choose_among(placement, fixed, silent_too);
+    if (!chosen.has_value() && any_class) chosen = choose_among(0, fixed, silent_too);
+    if (chosen.has_value()) return chosen;
+  }
+  return std::nullopt;
+}
+
+std::optional<StoreIndex> Pool::choose_among(std::uint8_t placement, StoreIndex fixed,
+                                             bool silent_too) {
   std::optional<StoreIndex> best;
   double total = 0;
   for (const auto& [index, store] : map_.stores()) {
     if (fixed != kNoStore && index != fixed) continue;
     if (placement != 0 && store.record.placement != placement) continue;
     if (store.pages.free_count() == 0 || !may_allocate_on(index)) continue;
+    if (!silent_too && is_silent(index)) continue;
     StoreWeight& weight = weights_[index];
     const double share = store.pages.free_count() / weight.latency;
     weight.credit += share;
@@ -52,14 +72,22 @@ Result<Place> Pool::claim_page(const Branch& branch) {
     return std::unexpected(Error::kNoSpace);
   }
   const std::optional<StoreIndex> store = choose_store(record.placement, record.fixed_store);
-  if (!store.has_value()) {
-    tell({.kind = PoolEvent::Kind::kPoolFull, .branch = record.id});
-    return std::unexpected(Error::kNoSpace);
-  }
+  if (!store.has_value()) return std::unexpected(no_page(record.id, record.fixed_store));
   const std::optional<FreePages::Run> run = map_.claim_pages(*store, 1);
   assert(run.has_value());
   watch_free();
   return Place{.store = *store, .page = run->first};
+}
+
+// Where there is room as soon as a store comes back, hosts wait for that.
+Error Pool::no_page(BranchId branch, StoreIndex fixed) {
+  for (const auto& [index, store] : map_.stores()) {
+    const bool concerned = fixed == kNoStore || index == fixed;
+    const bool away = device(index) == nullptr && store.record.state == StoreState::kActive;
+    if (concerned && away && store.pages.free_count() > 0) return Error::kNotReady;
+  }
+  tell({.kind = PoolEvent::Kind::kPoolFull, .branch = branch});
+  return Error::kNoSpace;
 }
 
 void Pool::watch_free() {
@@ -78,10 +106,14 @@ void Pool::watch_free() {
 // Slots -------------------------------------------------------------------------------------------
 
 Task<Result<Pool::ClaimedSlots>> Pool::claim_slots(std::uint32_t most) {
+  bool looked_for_others = false;
   while (true) {
     Result<Slots::Run> run = map_.claim_slots(most);
-    if (run.has_value() && !may_allocate_on(run->first.place.store)) {
+    const StoreIndex store = run.has_value() ? run->first.place.store : kNoStore;
+    const bool silent = run.has_value() && is_silent(store);
+    if (run.has_value() && (!may_allocate_on(store) || (silent && !looked_for_others))) {
       // It has gone, or is to be vacated, since the page was opened.
+      looked_for_others = silent;
       map_.close_slot_page();
       map_.unclaim_slots(*run);
       continue;
@@ -99,6 +131,18 @@ Task<Result<Pool::ClaimedSlots>> Pool::claim_slots(std::uint32_t most) {
   }
 }
 
+std::optional<Place> Pool::take_slot_page_candidate(bool silent_too) {
+  std::vector<Place> unusable;
+  std::optional<Place> place = map_.slot_page_candidate();
+  while (place.has_value() &&
+         (!may_allocate_on(place->store) || (!silent_too && is_silent(place->store)))) {
+    unusable.push_back(*place);
+    place = map_.slot_page_candidate();
+  }
+  for (const Place one : unusable) map_.add_slot_page_candidate(one);
+  return place;
+}
+
 Task<Error> Pool::open_slot_page() {
   // Somebody else may have opened one.
   const Result<Slots::Run> there = map_.claim_slots(1);
@@ -106,20 +150,14 @@ Task<Error> Pool::open_slot_page() {
     map_.unclaim_slots(*there);
     co_return Error::kNone;
   }
-  std::vector<Place> unusable;
-  std::optional<Place> place = map_.slot_page_candidate();
-  while (place.has_value() && !may_allocate_on(place->store)) {
-    unusable.push_back(*place);
-    place = map_.slot_page_candidate();
-  }
-  for (const Place one : unusable) map_.add_slot_page_candidate(one);
+  std::optional<Place> place = take_slot_page_candidate(false);
+  std::optional<StoreIndex> store;
+  if (!place.has_value()) store = choose_store(0, kNoStore);
+  const bool only_silent = !store.has_value() || is_silent(*store);
+  if (!place.has_value() && only_silent) place = take_slot_page_candidate(true);
   const bool fresh = !place.has_value();
   if (fresh) {
-    const std::optional<StoreIndex> store = choose_store(0, kNoStore);
-    if (!store.has_value()) {
-      tell({.kind = PoolEvent::Kind::kPoolFull});
-      co_return Error::kNoSpace;
-    }
+    if (!store.has_value()) co_return no_page(0, kNoStore);
     place = Place{.store = *store, .page = known(map_.claim_pages(*store, 1)).first};
   }
   auto pin = co_await map_.slot_map(*place);

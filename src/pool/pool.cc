@@ -111,6 +111,7 @@ Task<Error> Pool::commit(std::vector<MapRecord> records, metadata::Batch extra) 
 
 void Pool::place_device(StoreIndex store, BlockDevice* device) {
   if (store >= devices_.size()) devices_.resize(store + 1U);
+  if (devices_[store] != device) silent_until_.erase(store);
   devices_[store] = device;
 }
 

@@ -280,6 +280,10 @@ class Pool {
   // A chunk of zeros that everybody shares.
   const Buffer& zeros() const noexcept { return zeros_; }
   bool may_allocate_on(StoreIndex store) const;
+  // The store has just said that it is not ready: for a second, or until it comes back, what is new
+  // goes to others, if they have room.
+  void note_silence(StoreIndex store);
+  bool is_silent(StoreIndex store) const;
 
  private:
   friend class PoolVolume;
@@ -291,7 +295,10 @@ class Pool {
   // placement.cc
   bool may_trim(StoreIndex store) const noexcept;
   std::optional<StoreIndex> choose_store(std::uint8_t placement, StoreIndex fixed);
-  std::optional<StoreIndex> choose_among(std::uint8_t placement, StoreIndex fixed);
+  std::optional<StoreIndex> choose_among(std::uint8_t placement, StoreIndex fixed, bool silent_too);
+  // Why there is no page, or none on that store; tells it if the pool is full.
+  Error no_page(BranchId branch, StoreIndex fixed);
+  std::optional<Place> take_slot_page_candidate(bool silent_too);
   Task<Error> open_slot_page();
   // Of one group: the metadata store's values have a greatest length.
   static constexpr std::size_t kMostPlaceRecords = 65536;
@@ -379,6 +386,7 @@ class Pool {
   MapLog log_;
   std::vector<BlockDevice*> devices_;  // By store.
   std::map<StoreIndex, StoreWeight> weights_;
+  std::map<StoreIndex, TimePoint> silent_until_;
   std::map<BranchId, PoolVolume*> volumes_;  // Of live ends.
   std::vector<PoolVolume*> snapshot_volumes_;
   std::map<BranchId, Sweep> sweeps_;

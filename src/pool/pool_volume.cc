@@ -169,6 +169,7 @@ Task<Completion> PoolVolume::submit_in_place(Request request, Place place, Piece
   const TimePoint begun = home().now();
   Completion completion = co_await device->submit(std::move(request));
   pool_.note_request(place.store, begun, piece.byte_count);
+  if (completion.error == Error::kNotReady) pool_.note_silence(place.store);
   if (completion.error != Error::kNone && completion.first_bad_lba >= first) {
     completion.first_bad_lba =
         lba_of(piece) + (completion.first_bad_lba - first) * block / pool_.options().block_bytes;

@@ -94,6 +94,7 @@ class PoolVolume final : public BlockDevice {
   Task<Error> load_for_write(PageNumber page, PoolMap::ChunkMaps::Pin* chunks,
                              PoolMap::KeptMaps::Pin* kept);
   Task<Completion> change_piece(Request request, Piece piece);
+  Task<Completion> change_locked(PageChange* change, const Request* request, Piece piece);
   static Piece part_of(const Piece& piece, ChunkIndex first, ChunkIndex end);
   Task<Completion> write_fresh(PageChange* change, const Request* request, Piece piece);
   Task<Completion> write_rest(PageChange* change, const Request* request, Piece piece);

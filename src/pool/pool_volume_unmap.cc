@@ -103,6 +103,7 @@ Task<Error> PoolVolume::deallocate_chunks(const Request* request, ChunkRange ran
   const ChunkRange page{.page = range.page, .first = 0, .count = page_chunks};
   const ChunkState target = branch.nothing();
   bool whole = false;
+  std::size_t others = pool_.map().stores().size();
   while (true) {
     ChunkLocks::Hold hold(branch.locks, ChunkLocks::Kind::kChange, whole ? page : range);
     if (!hold.ready()) co_await branch.locks.wait(hold);
@@ -125,6 +126,8 @@ Task<Error> PoolVolume::deallocate_chunks(const Request* request, ChunkRange ran
     } else {
       error = co_await change.keep_others(range, target, request);
     }
+    // A store may have gone between the choice and the write; then others have their turn.
+    if (error == Error::kNotReady && change.misplaced() && others-- > 0) continue;
     if (error == Error::kNone && branch.record.thick && change.surrendered()) {
       error = change.need_place(true);
     }

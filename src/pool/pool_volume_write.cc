@@ -133,25 +133,31 @@ Task<Completion> PoolVolume::change_piece(Request request, Piece piece) {
     needs_place = true;
     hold.reset();
   }
-  PageChange change(pool_, branch, piece.page);
-  Error error = co_await change.load();
-  if (error == Error::kNone) error = change.need_place();
-  if (error == Error::kNone) error = co_await change.keep(range, &request);
-  if (error != Error::kNone) {
-    co_return Completion{.error = error, .data = std::move(request.data)};
+  // A store may go between the choice and the write; then others have their turn.
+  for (std::size_t others = pool_.map().stores().size();; --others) {
+    PageChange change(pool_, branch, piece.page);
+    Completion done = co_await change_locked(&change, &request, piece);
+    if (done.error == Error::kNotReady && change.misplaced() && others > 0) continue;
+    done.data = std::move(request.data);
+    co_return done;
   }
-  Completion fresh = co_await write_fresh(&change, &request, piece);
+}
+
+// The payload stays where it is.
+Task<Completion> PoolVolume::change_locked(PageChange* change, const Request* request,
+                                           Piece piece) {
+  const ChunkRange range = piece.chunks();
+  Error error = co_await change->load();
+  if (error == Error::kNone) error = change->need_place();
+  if (error == Error::kNone) error = co_await change->keep(range, request);
+  if (error != Error::kNone) co_return Completion{.error = error};
+  Completion fresh = co_await write_fresh(change, request, piece);
   if (fresh.error == Error::kNone) {
     note_written(range);
-    fresh.error = co_await change.commit();
+    fresh.error = co_await change->commit();
   }
-  if (fresh.error != Error::kNone) {
-    fresh.data = std::move(request.data);
-    co_return fresh;
-  }
-  Completion rest = co_await write_rest(&change, &request, piece);
-  rest.data = std::move(request.data);
-  co_return rest;
+  if (fresh.error != Error::kNone) co_return fresh;
+  co_return co_await write_rest(change, request, piece);
 }
 
 // The part of the piece that lies in the chunks [first, end): where it begins in the payload.
