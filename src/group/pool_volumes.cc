@@ -284,7 +284,8 @@ Task<Answer<void>> RunningGroup::shrink_on_pool(std::shared_ptr<Volume> volume,
   if (noted != Error::kNone) co_return failed(unwritten(noted));
   const Error error = co_await finish_shrinking(&volume->record());
   if (error == Error::kNone) co_return Answer<void>{};
-  const std::string why = unwritten(error);
+  const ServedPool* const pool = pools_->find(known(volume->record().pool));
+  const std::string why = hindrance(*pool, {pool->branch_of(volume->uuid())}, error);
   VolumeRecord as_before = volume->record();
   as_before.shrink_to = 0;
   const Error withdrawn = co_await keep_change(volume, std::move(as_before));

@@ -141,6 +141,10 @@ std::string RunningGroup::hindrance(const ServedPool& pool,
     return fmt::format("a part of it lies on set {}, which does not serve: {}",
                        members_->name_of(set), members_->refusal(set));
   }
+  // It has said so before the pool was told.
+  if (error == Error::kNotReady && !store_.in_doubt()) {
+    return "a part of it lies on a set that has just stopped serving";
+  }
   return unwritten(error);
 }
 
