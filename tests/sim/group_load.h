@@ -6,7 +6,9 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
+#include <vector>
 
 #include "group_lab.h"
 #include "pool_model.h"
@@ -26,8 +28,8 @@ struct GroupModel : PoolModel {
   std::map<std::string, std::string> targets;  // Of volumes that were called otherwise.
   std::optional<std::string> renamed, name;    // A volume that is about to be; as what.
   std::optional<Presence> second_pool;         // "q".
-  std::map<std::string, std::string>
-      set;  // On which a volume is to lie; empty: anywhere in the pool.
+  // On which a volume lies, and all that it reads from; empty: anywhere in the pool.
+  std::map<std::string, std::string> set;
 
   std::string target(const std::string& volume) const;
   // The one that is about to be called otherwise is.
@@ -69,6 +71,10 @@ class GroupLoad {
   // A conflict is no failure: there is no room, say.
   template <class T>
   bool accept(const char* what, const group::Answer<T>& answer);
+  // The same of a change that needs all of these volumes.
+  template <class T>
+  bool accept(const char* what, const std::vector<Name>& volumes, const group::Answer<T>& answer);
+  bool may_be_away(const Name& volume) const;
 
   Task<void> run_host();
   Task<void> host_step();
@@ -97,6 +103,8 @@ class GroupLoad {
   Task<void> write_snapshot();
   Task<void> make_pool();
   Task<void> lose_member();
+  Task<void> wait_for_member(Name member);
+  Task<std::size_t> times_offline(Name set);
   Task<void> wait_for_volumes();
   Task<void> remove_scheduled(Name volume);
 
@@ -117,7 +125,7 @@ class GroupLoad {
   unsigned hosts_running_ = 0;
   bool administered_ = true;
   unsigned steps_ = 0;
-  std::string lost_;  // The member that is away.
+  std::set<Name> lost_;  // Members that are away, or were and may not have noticed it yet.
   std::string doing_ = "nothing";
   std::string wrong_;
 };
