@@ -7,6 +7,7 @@
 
 #include "runtime/byte_order.h"
 #include "scsi/logical_unit.h"
+#include "scsi/task_router.h"
 
 namespace sandbay::scsi {
 namespace {
@@ -105,11 +106,20 @@ std::size_t LogicalUnit::standard_inquiry(std::span<std::byte> page) const {
   return kBytes;
 }
 
+std::array<std::uint8_t, 16> LogicalUnit::naa() const {
+  return options_.naa.value_or(derived_naa(options_.uuid));
+}
+
+UnitFacts LogicalUnit::facts_for(const Command& command) const {
+  return {.options = options_, .naa = naa(), .lun = decode_lun(command.lun).value_or(0)};
+}
+
 std::size_t LogicalUnit::device_identification(const NexusIdentity& nexus,
                                                std::span<std::byte> page) const {
   DesignatorList list(page);
-  const std::array<std::uint8_t, 16> naa = options_.naa.value_or(derived_naa(options_.uuid));
-  list.add(CodeSet::kBinary, Association::kUnit, Designator::kNaa, std::as_bytes(std::span(naa)));
+  const std::array<std::uint8_t, 16> designator = naa();
+  list.add(CodeSet::kBinary, Association::kUnit, Designator::kNaa,
+           std::as_bytes(std::span(designator)));
 
   // Some initiators compare only the first eight characters behind the vendor: they differ from
   // volume to volume.
@@ -154,13 +164,22 @@ std::size_t LogicalUnit::block_limits(std::span<std::byte> page) const {
   return 60;
 }
 
+std::size_t LogicalUnit::supported_vpd_pages(std::span<std::byte> page) const {
+  std::size_t count = 0;
+  for (const std::uint8_t code : kVpdPages) page[count++] = std::byte{code};
+  if (options_.personality == nullptr) return count;
+  for (const VendorVpdPage& row : options_.personality->vpd_pages) {
+    page[count++] = std::byte{row.code};
+  }
+  return count;
+}
+
 // The page behind its header of four bytes; 0 for one that is not there.
-std::size_t LogicalUnit::vital_product_data(std::uint8_t code, const NexusIdentity& nexus,
+std::size_t LogicalUnit::vital_product_data(std::uint8_t code, const Command& command,
                                             std::span<std::byte> page) const {
   switch (code) {
     case 0x00:
-      for (std::size_t i = 0; i < kVpdPages.size(); ++i) page[i] = std::byte{kVpdPages[i]};
-      return kVpdPages.size();
+      return supported_vpd_pages(page);
     case 0x80: {
       const std::string serial =
           options_.serial.empty() ? hexadecimal(options_.uuid) : options_.serial;
@@ -169,7 +188,7 @@ std::size_t LogicalUnit::vital_product_data(std::uint8_t code, const NexusIdenti
       return length;
     }
     case 0x83:
-      return device_identification(nexus, page);
+      return device_identification(command.nexus->identity(), page);
     case 0x86:
       page[1] = std::byte{0x07};  // HEADSUP, ORDSUP, SIMPSUP
       // V_SUP, NV_SUP: what SYNCHRONIZE CACHE and FUA have to do with.
@@ -192,6 +211,10 @@ std::size_t LogicalUnit::vital_product_data(std::uint8_t code, const NexusIdenti
       }
       return 4;
     default:
+      if (options_.personality == nullptr) return 0;
+      for (const VendorVpdPage& row : options_.personality->vpd_pages) {
+        if (row.code == code) return row.fill(facts_for(command), page);
+      }
       return 0;
   }
 }
@@ -203,8 +226,7 @@ Job LogicalUnit::inquiry(Command& command) {
   std::array<std::byte, kLargestVpdPage> data{};
   std::size_t used = 0;
   if (vital) {
-    const std::size_t length =
-        vital_product_data(code, command.nexus->identity(), std::span(data).subspan(4));
+    const std::size_t length = vital_product_data(code, command, std::span(data).subspan(4));
     if (length == 0) co_return invalid_cdb(2);
     data[1] = std::byte{code};
     put_big_endian(std::span<std::byte>(data), 2, static_cast<std::uint16_t>(length));

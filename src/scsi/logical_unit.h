@@ -27,6 +27,7 @@
 #include "scsi/counters.h"
 #include "scsi/job.h"
 #include "scsi/mode_pages.h"
+#include "scsi/personality.h"
 #include "scsi/sense.h"
 #include "scsi/target_device.h"
 #include "scsi/unit_attention.h"
@@ -50,6 +51,12 @@ struct LogicalUnitOptions {
   std::array<std::uint8_t, 16> uuid{};  // The volume's; all designators derive from it.
   std::optional<std::array<std::uint8_t, 16>> naa;   // An NAA 6 designator instead of ours.
   std::optional<std::array<std::uint8_t, 8>> eui64;  // An EUI-64 designator besides.
+  // What a vendor's pages name besides: the unit and the array as users call them, and the array's
+  // identifier.
+  std::string name;
+  std::string array_label;
+  std::array<std::uint8_t, 16> array_id{};
+  const Personality* personality = nullptr;  // Null: the standards' pages alone.
   // Logical blocks per physical block as a power of two; unset: from the device's geometry.
   std::optional<std::uint8_t> physical_block_exponent;
   bool thin = true;        // UNMAP and LBPME, where the device can unmap.
@@ -265,8 +272,11 @@ class LogicalUnit {
 
   // inquiry.cc
   std::size_t standard_inquiry(std::span<std::byte> page) const;
-  std::size_t vital_product_data(std::uint8_t code, const NexusIdentity& nexus,
+  std::size_t supported_vpd_pages(std::span<std::byte> page) const;
+  std::size_t vital_product_data(std::uint8_t code, const Command& command,
                                  std::span<std::byte> page) const;
+  std::array<std::uint8_t, 16> naa() const;
+  UnitFacts facts_for(const Command& command) const;
   std::size_t device_identification(const NexusIdentity& nexus, std::span<std::byte> page) const;
   std::size_t block_limits(std::span<std::byte> page) const;
 

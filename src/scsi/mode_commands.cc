@@ -13,6 +13,7 @@ namespace {
 constexpr std::size_t kShortDescriptor = 8;
 constexpr std::size_t kLongDescriptor = 16;
 constexpr std::size_t kLongestModeList = 512;
+constexpr std::size_t kLongestShortData = 256;  // Its length without itself stands in a byte.
 
 // Whoever waits for others looks up when it is cancelled itself.
 class WakeOnCancel final : public Cancellation::Hook {
@@ -57,11 +58,17 @@ std::size_t LogicalUnit::mode_data(const Command& command, std::span<std::byte> 
   const std::size_t descriptor =
       no_descriptor ? 0 : (long_lba ? kLongDescriptor : kShortDescriptor);
   const ModeParameters& values = control == PageControl::kDefault ? default_modes_ : modes_;
-  const std::size_t pages = encode_mode_pages(values, control == PageControl::kChangeable, page,
-                                              std::to_integer<std::uint8_t>(command.cdb[3]),
+  const UnitFacts facts = facts_for(command);
+  const std::size_t pages = encode_mode_pages(values, facts, control == PageControl::kChangeable,
+                                              page, std::to_integer<std::uint8_t>(command.cdb[3]),
                                               target.subspan(header + descriptor));
   if (pages == 0) {
-    refused = invalid_cdb(encode_mode_pages(values, false, page, 0, target) == 0 ? 2 : 3);
+    refused = invalid_cdb(encode_mode_pages(values, facts, false, page, 0, target) == 0 ? 2 : 3);
+    return 0;
+  }
+  // Longer ones have no room in the header of the short command.
+  if (!ten_bytes(command) && header + descriptor + pages > kLongestShortData) {
+    refused = invalid_cdb(3);
     return 0;
   }
   if (descriptor != 0) {
@@ -136,7 +143,8 @@ std::expected<ModeParameters, Outcome> LogicalUnit::decode_mode_list(
           invalid_parameter(static_cast<std::uint16_t>(header + descriptor - length_bytes)));
     }
   }
-  const auto decoded = decode_mode_pages(modes_, list.subspan(header + descriptor));
+  const auto decoded =
+      decode_mode_pages(modes_, facts_for(command), list.subspan(header + descriptor));
   if (decoded) return *decoded;
   if (decoded.error().length) {
     return std::unexpected(illegal(Additional::kParameterListLengthError));
@@ -167,8 +175,9 @@ Job LogicalUnit::mode_select(Command& command) {
   const auto flags = std::to_integer<unsigned>(command.cdb[1]);
   const std::size_t byte_count = ten_bytes(command) ? big_endian<std::uint16_t>(command.cdb, 7)
                                                     : std::to_integer<std::size_t>(command.cdb[4]);
-  if ((flags & 0x10U) == 0) co_return invalid_cdb(1, std::uint8_t{4});  // PF
-  if ((flags & 0x01U) != 0) co_return invalid_cdb(1, std::uint8_t{0});  // SP
+  const bool lenient = options_.personality != nullptr && options_.personality->lenient_mode_select;
+  if ((flags & 0x10U) == 0 && !lenient) co_return invalid_cdb(1, std::uint8_t{4});  // PF
+  if ((flags & 0x01U) != 0 && !lenient) co_return invalid_cdb(1, std::uint8_t{0});  // SP
   if (byte_count == 0) co_return Outcome{};
   std::array<std::byte, kLongestModeList> list{};
   if (byte_count > list.size()) co_return illegal(Additional::kParameterListLengthError);

@@ -6,6 +6,9 @@
 #include <cassert>
 #include <optional>
 
+#include "runtime/byte_order.h"
+#include "scsi/logical_unit.h"
+
 namespace sandbay::scsi {
 namespace {
 
@@ -19,6 +22,7 @@ struct PageRow {
   PageBytes changeable;
 };
 
+constexpr std::byte kSubpageFormat{0x40};  // SPF
 constexpr std::uint8_t kWce = 0x04;
 constexpr std::uint8_t kRcd = 0x01;
 constexpr std::uint8_t kDSense = 0x04;
@@ -90,15 +94,69 @@ std::optional<std::size_t> refused_byte(const PageRow& row, const ModeParameters
   return std::nullopt;
 }
 
+std::span<const VendorModePage> vendor_pages(const UnitFacts& facts) {
+  if (facts.options.personality == nullptr) return {};
+  return facts.options.personality->mode_pages;
+}
+
+std::size_t encode_vendor_page(const VendorModePage& row, const UnitFacts& facts, bool changeable,
+                               std::span<std::byte> target) {
+  const std::span<std::byte> page = target.first(row.byte_count);
+  page[0] = std::byte{row.code};
+  if (row.subpage == 0) {
+    page[1] = static_cast<std::byte>(row.byte_count - 2);
+  } else {
+    page[0] |= kSubpageFormat;
+    page[1] = std::byte{row.subpage};
+    put_big_endian(page, 2, static_cast<std::uint16_t>(row.byte_count - 4));
+  }
+  if (changeable) {
+    row.changeable(page);
+  } else {
+    row.values(facts, page);
+  }
+  return row.byte_count;
+}
+
+// The row that a page in a parameter list is of, and where its length stands.
+const VendorModePage* find_vendor_page(const UnitFacts& facts, std::span<const std::byte> page) {
+  const unsigned code = std::to_integer<unsigned>(page[0]) & 0x3FU;
+  const bool subpages = (page[0] & kSubpageFormat) != std::byte{0};
+  const unsigned subpage = subpages ? std::to_integer<unsigned>(page[1]) : 0U;
+  for (const VendorModePage& row : vendor_pages(facts)) {
+    if (row.code == code && row.subpage == subpage) return &row;
+  }
+  return nullptr;
+}
+
+// Takes a vendor's page; its bytes.
+std::expected<std::size_t, ModeSelectError> take_vendor_page(const VendorModePage& row,
+                                                             const UnitFacts& facts,
+                                                             std::span<const std::byte> page) {
+  const std::size_t header = row.subpage == 0 ? 2 : 4;
+  if (page.size() < header) return std::unexpected(ModeSelectError{.length = true});
+  const std::size_t length =
+      header == 2 ? std::to_integer<std::size_t>(page[1]) : big_endian<std::uint16_t>(page, 2);
+  if (length + header != row.byte_count) {
+    return std::unexpected(ModeSelectError{.byte = header / 2});
+  }
+  if (page.size() < row.byte_count) return std::unexpected(ModeSelectError{.length = true});
+  if (const auto refused = row.refused(facts, page.first(row.byte_count))) {
+    return std::unexpected(ModeSelectError{.byte = *refused});
+  }
+  return row.byte_count;
+}
+
 }  // namespace
 
-std::size_t encode_mode_pages(const ModeParameters& values, bool changeable, std::uint8_t page,
-                              std::uint8_t subpage, std::span<std::byte> target) {
-  // No page here has subpages, so "all of them" means the page itself.
-  if (subpage != 0 && subpage != kAllSubpages) return 0;
+std::size_t encode_mode_pages(const ModeParameters& values, const UnitFacts& facts, bool changeable,
+                              std::uint8_t page, std::uint8_t subpage,
+                              std::span<std::byte> target) {
   std::size_t used = 0;
   for (const PageRow& row : kPages) {
     if (page != kAllPages && page != row.code) continue;
+    // None of these has subpages, so "all of them" means the page itself.
+    if (subpage != 0 && subpage != kAllSubpages) continue;
     assert(used + row.byte_count <= target.size());
     PageBytes bytes = row.values(values);
     if (changeable) {
@@ -109,19 +167,35 @@ std::size_t encode_mode_pages(const ModeParameters& values, bool changeable, std
     for (std::size_t i = 0; i < row.byte_count; ++i) target[used + i] = std::byte{bytes[i]};
     used += row.byte_count;
   }
+  for (const VendorModePage& row : vendor_pages(facts)) {
+    if (page != kAllPages && page != row.code) continue;
+    if (subpage != row.subpage && subpage != kAllSubpages) continue;
+    assert(used + row.byte_count <= target.size());
+    used += encode_vendor_page(row, facts, changeable, target.subspan(used));
+  }
   return used;
 }
 
 std::expected<ModeParameters, ModeSelectError> decode_mode_pages(const ModeParameters& values,
+                                                                 const UnitFacts& facts,
                                                                  std::span<const std::byte> list) {
   ModeParameters result = values;
   std::size_t at = 0;
   while (at < list.size()) {
     const std::span<const std::byte> page = list.subspan(at);
     if (page.size() < 2) return std::unexpected(ModeSelectError{.length = true, .byte = at});
+    if (const VendorModePage* const row = find_vendor_page(facts, page)) {
+      const auto taken = take_vendor_page(*row, facts, page);
+      if (!taken) {
+        return std::unexpected(
+            ModeSelectError{.length = taken.error().length, .byte = at + taken.error().byte});
+      }
+      at += *taken;
+      continue;
+    }
     const auto first = std::to_integer<unsigned>(page[0]);
     // PS is reserved in MODE SELECT; initiators that send back what they sensed leave it alone.
-    const bool subpage_format = (first & 0x40U) != 0;
+    const bool subpage_format = (page[0] & kSubpageFormat) != std::byte{0};
     const PageRow* row = find_page(first & 0x3FU);
     if (row == nullptr || subpage_format) return std::unexpected(ModeSelectError{.byte = at});
     if (std::to_integer<std::size_t>(page[1]) + 2 != row->byte_count) {

@@ -1,8 +1,9 @@
 // The mode parameters of a logical unit (SPC-4 clause 7.5, SBC-3 clause 6.5): values, their
 // encoding as pages, and the decoding of what MODE SELECT brings.
 //
-// Pages: read-write error recovery 01h, caching 08h, control 0Ah, informational exceptions 1Ch. All
-// initiators share one set (TST = 0); nothing is saved over a power cycle.
+// Pages: read-write error recovery 01h, caching 08h, control 0Ah, informational exceptions 1Ch, and
+// those of a personality. All initiators share one set (TST = 0); nothing is saved over a power
+// cycle.
 #pragma once
 
 #include <array>
@@ -10,6 +11,8 @@
 #include <cstdint>
 #include <expected>
 #include <span>
+
+#include "scsi/personality.h"
 
 namespace sandbay::scsi {
 
@@ -27,12 +30,13 @@ enum class PageControl : std::uint8_t { kCurrent, kChangeable, kDefault, kSaved 
 
 inline constexpr std::uint8_t kAllPages = 0x3F;
 inline constexpr std::uint8_t kAllSubpages = 0xFF;
-inline constexpr std::size_t kLargestModeData = 128;
+inline constexpr std::size_t kLargestModeData = 512;
 
 // Appends the pages asked for to `target`; the bytes used, or nothing if there is no such page.
-// `values` are the current or the default ones; kChangeable gives the mask instead.
-std::size_t encode_mode_pages(const ModeParameters& values, bool changeable, std::uint8_t page,
-                              std::uint8_t subpage, std::span<std::byte> target);
+// `values` are the current or the default ones; kChangeable gives the mask instead. Pages of the
+// unit's personality, if it has one, follow from `facts`.
+std::size_t encode_mode_pages(const ModeParameters& values, const UnitFacts& facts, bool changeable,
+                              std::uint8_t page, std::uint8_t subpage, std::span<std::byte> target);
 
 // Where in the parameter list a value cannot be accepted.
 struct ModeSelectError {
@@ -42,6 +46,7 @@ struct ModeSelectError {
 
 // What `values` become by the pages in `list`, which starts behind header and block descriptors.
 std::expected<ModeParameters, ModeSelectError> decode_mode_pages(const ModeParameters& values,
+                                                                 const UnitFacts& facts,
                                                                  std::span<const std::byte> list);
 
 }  // namespace sandbay::scsi
