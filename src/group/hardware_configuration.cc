@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <charconv>
 #include <map>
 
 #include "fault/rule.h"
@@ -18,6 +19,7 @@ namespace sandbay::group {
 namespace {
 
 constexpr std::size_t kLongestSerial = 32;
+constexpr std::string_view kNamePlace = "{}";  // Where in a text a drive's name goes.
 constexpr std::uint64_t kLargestNvramBytes = std::uint64_t{1} << 40;
 constexpr std::uint64_t kLargestJournalBytes = std::uint64_t{16} << 30;
 constexpr std::uint64_t kMostSeed = std::uint64_t{1} << 62;
@@ -58,17 +60,83 @@ void read_medium(TableReader& reader, DriveConfiguration& drive) {
   }
 }
 
+std::string with_name(std::string text, std::string_view name) {
+  const auto at = text.find(kNamePlace);
+  return at == std::string::npos ? text : text.replace(at, kNamePlace.size(), name);
+}
+
+// One drive, or `count` of them, whose names are numbered from 0.
+void add_drives(TableReader& reader, DriveConfiguration drive, HardwareConfiguration& hardware) {
+  const bool numbered = reader.has("count");
+  const std::uint64_t count = reader.integer("count", 1, kMostMemberDrives).value_or(1);
+  const char* const place = drive.medium == Medium::kDevice ? "device" : "file";
+  for (const auto& [key, text] :
+       {std::pair(place, &drive.path), std::pair("serial", &drive.serial)}) {
+    if (count == 1 || text->empty() || text->find(kNamePlace) != std::string::npos) continue;
+    reader.mistake(key, fmt::format("is one for {} drives; write {} where a drive's name goes",
+                                    count, kNamePlace));
+    text->clear();  // Otherwise what they share would be told first.
+  }
+  std::string other;  // Whose name is taken.
+  for (std::uint64_t i = 0; i < count; ++i) {
+    DriveConfiguration one = drive;
+    if (numbered) one.name += fmt::format("{}", i);
+    if (other.empty() && hardware.drive(one.name) != nullptr) other = one.name;
+    one.path = with_name(std::move(one.path), one.name);
+    one.serial = with_name(std::move(one.serial), one.name);
+    hardware.drives.push_back(std::move(one));
+  }
+  const DriveConfiguration& last = hardware.drives.back();  // The one with the longest texts.
+  if (last.serial.size() > kLongestSerial) {
+    reader.mistake("serial", fmt::format("has {} characters; write at most {}", last.serial.size(),
+                                         kLongestSerial));
+  }
+  if (drive.name.empty()) return;
+  check_name(reader, last.name);
+  if (other.empty()) return;
+  reader.mistake("name", fmt::format("{} is another drive's; choose a new one", other));
+}
+
+// "d0..d13" as d0, d1 and so on, where no drive is called so itself.
+std::vector<std::string> expand_drives(const std::vector<std::string>& names,
+                                       const HardwareConfiguration& hardware) {
+  constexpr std::string_view kDigits = "0123456789";
+  const auto number = [](std::string_view digits) -> std::optional<std::uint64_t> {
+    std::uint64_t value = 0;
+    const char* const end = digits.data() + digits.size();
+    const auto [stop, error] = std::from_chars(digits.data(), end, value);
+    if (digits.empty() || error != std::errc{} || stop != end) return std::nullopt;
+    return value;
+  };
+  std::vector<std::string> all;
+  for (const std::string& name : names) {
+    const auto dots = name.find("..");
+    const auto first = std::string_view(name).substr(0, dots);
+    const auto last = dots == std::string::npos ? "" : std::string_view(name).substr(dots + 2);
+    const std::size_t prefix = first.find_last_not_of(kDigits) + 1;
+    const auto from = number(first.substr(prefix));
+    const auto to =
+        last.starts_with(first.substr(0, prefix)) ? number(last.substr(prefix)) : std::nullopt;
+    if (hardware.drive(name) != nullptr || !from || !to || *from > *to ||
+        *to - *from >= kMostMemberDrives) {
+      all.push_back(name);
+      continue;
+    }
+    for (std::uint64_t i = *from; i <= *to; ++i) {
+      all.push_back(fmt::format("{}{}", first.substr(0, prefix), i));
+    }
+  }
+  return all;
+}
+
 void read_drive(const Value& section, std::string path, Mistakes& mistakes,
                 HardwareConfiguration& hardware) {
   TableReader reader(section, std::move(path), mistakes);
   DriveConfiguration drive{.line = section.line};
   reader.require("name", "the drive's name in quotes");
   if (const auto name = reader.string("name")) {
-    check_name(reader, *name);
-    if (hardware.drive(*name) != nullptr) {
-      reader.mistake("name", fmt::format("{} is another drive's; choose a new one", *name));
-    }
     drive.name = *name;
+    if (name->empty()) check_name(reader, *name);
   }
   read_medium(reader, drive);
   drive.size_bytes = reader.size("size", kSmallestDriveBytes, kLargestDriveBytes).value_or(0);
@@ -94,12 +162,8 @@ void read_drive(const Value& section, std::string path, Mistakes& mistakes,
     drive.enclosure = *enclosure;
   }
   drive.serial = reader.string("serial").value_or("");
-  if (drive.serial.size() > kLongestSerial) {
-    reader.mistake("serial", fmt::format("has {} characters; write at most {}", drive.serial.size(),
-                                         kLongestSerial));
-  }
+  add_drives(reader, std::move(drive), hardware);
   reader.finish();
-  hardware.drives.push_back(std::move(drive));
 }
 
 void read_journal(TableReader& reader, SetConfiguration& set) {
@@ -154,8 +218,10 @@ void read_set(const Value& section, std::string path, Mistakes& mistakes,
     set.level_known = level.has_value();
   }
   reader.require("drives", "the names of its drives, such as [\"d0\", \"d1\", \"d2\"]");
-  set.drives = reader.strings("drives").value_or(std::vector<std::string>{});
-  set.spares = reader.strings("spares").value_or(std::vector<std::string>{});
+  set.drives =
+      expand_drives(reader.strings("drives").value_or(std::vector<std::string>{}), hardware);
+  set.spares =
+      expand_drives(reader.strings("spares").value_or(std::vector<std::string>{}), hardware);
   if (const auto groups = reader.integer("groups", 1, raid::kMostDrives)) {
     set.group_count = static_cast<unsigned>(*groups);
   }
@@ -485,10 +551,10 @@ void read_hardware(TableReader& root, Mistakes& mistakes, HardwareConfiguration&
   for (const Value* section : root.tables("drive")) {
     read_drive(*section, fmt::format("drive[{}]", ++index), mistakes, hardware);
   }
-  if (index > kMostDriveSections) {
-    mistakes.add(
-        hardware.drives.back().line, "drive",
-        fmt::format("{} drives are too many; write at most {}", index, kMostDriveSections));
+  if (hardware.drives.size() > kMostMemberDrives) {
+    mistakes.add(hardware.drives.back().line, "drive",
+                 fmt::format("{} drives are too many; write at most {}", hardware.drives.size(),
+                             kMostMemberDrives));
   }
   index = 0;
   for (const Value* section : root.tables("raid")) {

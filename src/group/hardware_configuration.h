@@ -28,7 +28,7 @@ namespace sandbay::group {
 class Mistakes;
 class TableReader;
 
-inline constexpr std::size_t kMostDriveSections = 256;
+inline constexpr std::size_t kMostMemberDrives = 256;
 inline constexpr std::size_t kMostSetSections = 64;
 inline constexpr std::uint64_t kSmallestDriveBytes = std::uint64_t{4} << 20;
 inline constexpr std::uint64_t kLargestDriveBytes = std::uint64_t{1} << 50;

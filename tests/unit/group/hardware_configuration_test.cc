@@ -97,6 +97,61 @@ size = "32MiB"
   CHECK(result->volumes[0].specification.raid == "r");
 }
 
+TEST_CASE("Drives of one kind are described together, and named in a row",
+          "[configuration]"
+          "[hardware]") {
+  const auto result = parse_configuration(fmt::format("{}{}", kSmallest, R"toml([[drive]]
+name = "d"
+count = 12
+file = "drives/{}.img"
+size = "64MiB"
+serial = "Z-{}"
+[[drive]]
+name = "x1..x2"
+memory = true
+size = "64MiB"
+[[raid]]
+name = "r"
+level = "raid5"
+drives = ["d0..d8", "x1..x2"]
+spares = ["d9..d10", "d11"]
+)toml"),
+                                          "x.toml");
+  INFO((result ? std::string() : result.error().front()));
+  REQUIRE(result.has_value());
+  const HardwareConfiguration& hardware = result->hardware;
+  REQUIRE(hardware.drives.size() == 13);
+  CHECK(hardware.drives[11].name == "d11");
+  CHECK(hardware.drives[11].path == "drives/d11.img");
+  CHECK(hardware.drives[11].serial == "Z-d11");
+  CHECK(hardware.drives[11].line == 6);
+  const SetConfiguration& set = hardware.sets.at(0);
+  REQUIRE(set.drives.size() == 10);
+  CHECK(set.drives[0] == "d0");
+  CHECK(set.drives[8] == "d8");
+  CHECK(set.drives[9] == "x1..x2");  // One that is called so.
+  CHECK(set.spares == std::vector<std::string>{"d9", "d10", "d11"});
+}
+
+TEST_CASE("Mistakes in rows of drives are told", "[configuration][hardware]") {
+  const std::string row = "[[drive]]\nname = \"d\"\nsize = \"64MiB\"\n";
+  check_mistake(row + "count = 0\nfile = \"{}\"\n", "drive[1].count: 0 is out of range");
+  check_mistake(row + "count = 300\nfile = \"{}\"\n", "from 1 to 256");
+  check_mistake(row + "count = 2\nfile = \"d.img\"\n",
+                "drive[1].file: is one for 2 drives; write {} where a drive's name goes");
+  check_mistake(row + "count = 2\ndevice = \"/dev/sdb\"\n", "drive[1].device: is one for 2");
+  check_mistake(row + "count = 2\nmemory = true\nserial = \"S\"\n", "drive[1].serial: is one");
+  check_mistake(row + "count = 11\nmemory = true\nserial = \"" + std::string(30, 'S') + "{}\"\n",
+                "drive[1].serial: has 33 characters; write at most 32");
+  check_mistake(row + "count = 2\nmemory = true\n" + drives(1), "d0 is another drive's");
+  const std::string four = row + "count = 4\nmemory = true\n";
+  const std::string set = "[[raid]]\nname = \"r\"\nlevel = \"raid0\"\ndrives = ";
+  check_mistake(four + set + "[\"d0..d4\"]\n", "there is no drive \"d4\"");
+  check_mistake(four + set + "[\"d2..d1\"]\n", "there is no drive \"d2..d1\"");
+  check_mistake(four + set + "[\"d0..e3\"]\n", "there is no drive \"d0..e3\"");
+  check_mistake(four + set + "[\"d0..d2\", \"d1\"]\n", "drive d1 is in set \"r\"");
+}
+
 TEST_CASE("A drive's mistakes are told", "[configuration][hardware]") {
   check_mistake("[[drive]]\nmemory = true\nsize = \"8MiB\"\n", "drive[1].name");
   check_mistake("[[drive]]\nname = \"a\"\n", "file");
