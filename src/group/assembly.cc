@@ -326,6 +326,7 @@ RunningGroup::Outcome RunningGroup::reconcile(VolumeRecord& record,
         at(configured), describe(stored.backing), stored.block_bytes, describe(wanted.backing),
         wanted.block_bytes));
   }
+  configuration_.identity.keep_drawn(stored, wanted);
   record.specification = wanted;
   record.specification.cache = stored.cache;
   if (configured.cache_given && wanted.cache != stored.cache) {
@@ -369,6 +370,7 @@ RunningGroup::Outcome RunningGroup::plan_volumes(Loaded* loaded) {
       VolumeRecord record{.uuid = make_uuid(Executor::current().random()),
                           .specification = configured.specification};
       record.open_block_bytes = configured.open.block_bytes;
+      configuration_.identity.settle(record.specification, record.uuid);
       loaded->volumes.emplace(name, std::pair(std::move(record), std::string()));
       continue;
     }

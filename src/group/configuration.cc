@@ -188,6 +188,16 @@ void read_keys(const Value& section, const std::string& path, Reading& reading,
   }
 }
 
+void read_group_identity(const Value& section, Reading& reading) {
+  TableReader reader(section, "identity", reading.mistakes);
+  IdentityConfiguration& identity = reading.result.identity;
+  identity = read_identity_section(reader);
+  if (const Value* keys = reader.table("keys")) {
+    read_keys(*keys, reader.path_of("keys"), reading, identity.keys);
+  }
+  reader.finish();
+}
+
 void read_target(const Value& section, const std::string& path, Reading& reading) {
   TableReader reader(section, path, reading.mistakes);
   TargetConfiguration target{.line = section.line};
@@ -330,11 +340,12 @@ void check_set(TableReader& reader, VolumeSpecification& volume,
                              volume.block_bytes, volume.raid, drive->block_bytes));
 }
 
-void read_identity(TableReader& reader, VolumeSpecification& volume) {
+void read_identity(TableReader& reader, VolumeSpecification& volume,
+                   const IdentityConfiguration& group) {
   volume.serial = reader.string("serial").value_or(volume.serial);
-  volume.vendor = reader.string("vendor").value_or(volume.vendor);
-  volume.product = reader.string("product").value_or(volume.product);
-  volume.revision = reader.string("revision").value_or(volume.revision);
+  volume.vendor = reader.string("vendor").value_or(group.vendor);
+  volume.product = reader.string("product").value_or(group.product);
+  volume.revision = reader.string("revision").value_or(group.revision);
   if (const auto naa = reader.string("naa")) {
     volume.naa = parse_naa(*naa);
     if (!volume.naa) {
@@ -343,6 +354,22 @@ void read_identity(TableReader& reader, VolumeSpecification& volume) {
                                         *naa));
     }
   }
+}
+
+void read_target_name(TableReader& reader, VolumeSpecification& volume,
+                      const IdentityConfiguration& group) {
+  if (const auto target = reader.string("target")) {
+    note(reader, "target", check_target_name(*target));
+    volume.target = *target;
+    return;
+  }
+  // Records of access name the target, long before the volume is made and has an identifier drawn.
+  if (!volume.naa && !reader.has("naa") && group.names_targets_by_naa()) {
+    reader.mistake("naa",
+                   "is missing; identity.target has digits of it, so write 32 hexadecimal "
+                   "digits, or a target");
+  }
+  volume.target = group.target_for(volume.name, volume.naa.value_or(NaaIdentifier{}));
 }
 
 // Which of a section's keys a sentence from check_specification() is about: its first word, if
@@ -401,15 +428,11 @@ void read_volume(const Value& section, const std::string& path, Reading& reading
   volume.read_only = reader.boolean("read_only").value_or(false);
   volume.write_cache = reader.boolean("write_cache").value_or(true);
   read_cache_mode(reader, configured, has_cache(reading.result));
-  read_identity(reader, volume);
-  if (const auto target = reader.string("target")) {
-    note(reader, "target", check_target_name(*target));
-    volume.target = *target;
-  }
+  read_identity(reader, volume, reading.result.identity);
+  read_target_name(reader, volume, reading.result.identity);
   if (const auto lun = reader.integer("lun", 0, kLargestLun)) {
     volume.lun = static_cast<std::uint32_t>(*lun);
   }
-  if (volume.target.empty()) volume.target = default_target_name(volume.name);
   if (!reader.has("size") || volume.size_bytes != 0) {
     auto error = check_specification(volume);
     if (!error) error = check_thin_choices(volume);
@@ -537,6 +560,7 @@ void read_document(const Value& document, Reading& reading) {
   read_hardware(reader, reading.mistakes, reading.result.hardware);
   read_members(reader, reading.mistakes, reading.result);
   read_lead(reader, reading.folder, reading.mistakes, reading.result);
+  if (const Value* section = reader.table("identity")) read_group_identity(*section, reading);
   read_pools(reader, reading);
   std::size_t index = 0;
   for (const Value* section : reader.tables("target")) {

@@ -17,6 +17,7 @@
 
 #include "group/cache_configuration.h"
 #include "group/hardware_configuration.h"
+#include "group/identity_configuration.h"
 #include "group/management_configuration.h"
 #include "group/member_configuration.h"
 #include "group/naa.h"
@@ -77,10 +78,10 @@ struct VolumeSpecification {
   cache::Mode cache = cache::Mode::kWriteBack;
   std::string serial;                // Empty: from the volume's UUID.
   std::optional<NaaIdentifier> naa;  // None: from the UUID.
-  std::string vendor = "SANDBAY";
-  std::string product = "VOLUME";
-  std::string revision = "0001";
-  std::string target;                // Full name; empty: kTargetNamePrefix and the volume's name.
+  std::string vendor;                // Empty, in a request: what the group's identity says.
+  std::string product;
+  std::string revision;
+  std::string target;                // Full name; empty: by the group's identity.
   std::optional<std::uint32_t> lun;  // None: the lowest that is free on the target.
 };
 
@@ -121,6 +122,7 @@ struct Configuration {
   std::vector<PortalConfiguration> portals;  // The group's, and those of its members here.
   iscsi::ServerLimits limits;
   iscsi::DiscoveryOptions discovery;
+  IdentityConfiguration identity;
   HardwareConfiguration hardware;
   std::string member = "array1";             // What the hardware at the top of the file is called.
   std::vector<MemberConfiguration> members;  // The others here,
@@ -162,5 +164,7 @@ std::optional<std::string> check_apart(const Endpoint& management, const Endpoin
 bool is_loopback(const Endpoint& endpoint);
 
 std::string default_target_name(std::string_view volume);
+// The name in lower case, and without what an iSCSI name cannot have.
+std::string name_for_iscsi(std::string_view name);
 
 }  // namespace sandbay::group

@@ -81,16 +81,17 @@ std::string_view describe(Backing backing) {
   return "unknown";
 }
 
-std::string default_target_name(std::string_view volume) {
-  std::string name(kTargetNamePrefix);
-  for (const char c : volume) {
-    if (is_upper(c)) {
-      name += static_cast<char>(c - 'A' + 'a');
-    } else {
-      name += c == '_' ? '-' : c;
-    }
+std::string name_for_iscsi(std::string_view name) {
+  std::string result(name);
+  for (char& c : result) {
+    if (is_upper(c)) c = static_cast<char>(c - 'A' + 'a');
+    if (c == '_') c = '-';
   }
-  return name;
+  return result;
+}
+
+std::string default_target_name(std::string_view volume) {
+  return std::string(kTargetNamePrefix) + name_for_iscsi(volume);
 }
 
 std::optional<std::string> check_volume_name(std::string_view name) {

@@ -179,7 +179,7 @@ Task<Volume::Opened> RunningGroup::make_on_pool(VolumeRecord record,
 Volume::Opened RunningGroup::open_on_pool(VolumeRecord record) {
   auto ground = ground_on_pool(record);
   if (!ground) return std::unexpected(std::move(ground.error()));
-  return Volume::open_on_pool(std::move(record), std::move(*ground));
+  return Volume::open_on_pool(std::move(record), std::move(*ground), array_facts());
 }
 
 std::expected<PoolGround, OpenFailure> RunningGroup::ground_on_pool(const VolumeRecord& record) {

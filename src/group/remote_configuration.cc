@@ -101,7 +101,7 @@ void read_lead(TableReader& root, const std::filesystem::path& folder, Mistakes&
     reader.finish();
   }
   lead.access = {std::move(record)};
-  for (const std::string_view key : {"member", "pool", "target", "volume"}) {
+  for (const std::string_view key : {"identity", "member", "pool", "target", "volume"}) {
     if (root.has(key)) {
       root.mistake(key,
                    "is the lead's affair; a member has drives, sets, NVRAM and a cache, and "

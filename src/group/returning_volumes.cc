@@ -21,8 +21,8 @@ OpenFailure RunningGroup::absence_of(const ServedPool* pool, const std::string& 
 std::shared_ptr<Volume> RunningGroup::without_device(VolumeRecord record, OpenFailure failure) {
   const bool on_pool = record.specification.backing == Backing::kPool;
   Executor& home = on_pool ? Executor::current() : next_home();
-  return Volume::without_device(std::move(record), configuration_.state, home, std::move(failure),
-                                on_pool ? members_->streams() : nullptr);
+  return Volume::without_device(std::move(record), configuration_.state, home, array_facts(),
+                                std::move(failure), on_pool ? members_->streams() : nullptr);
 }
 
 // Nobody sees it half done, and nothing of it is attached.

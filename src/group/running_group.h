@@ -306,6 +306,7 @@ class RunningGroup final : public Group {
 
   // pool_volumes.cc
   // What a volume's caches and streams are.
+  ArrayFacts array_facts() const;
   PoolGround ground_of(std::unique_ptr<pool::PoolVolume> volume) const;
   // Decides what the request leaves open; why that cannot be.
   std::optional<Refusal> settle_choices(CreateVolumeRequest& request) const;

@@ -373,6 +373,7 @@ VolumeRecord RunningGroup::shown_as(const SnapshotRecord& record) const {
     s.serial.clear();
     s.naa.reset();
   }
+  configuration_.identity.settle(s, record.uuid);
   s.name = fmt::format("{}-{}", volume != nullptr ? volume->name() : "", record.name);
   s.backing = Backing::kPool;
   s.thin = true;
@@ -385,7 +386,7 @@ VolumeRecord RunningGroup::shown_as(const SnapshotRecord& record) const {
 Volume::Opened RunningGroup::open_snapshot(const SnapshotRecord& record) {
   auto ground = ground_of_snapshot(record);
   if (!ground) return std::unexpected(std::move(ground.error()));
-  return Volume::open_on_pool(shown_as(record), std::move(*ground));
+  return Volume::open_on_pool(shown_as(record), std::move(*ground), array_facts());
 }
 
 std::expected<PoolGround, OpenFailure> RunningGroup::ground_of_snapshot(
@@ -438,7 +439,9 @@ Task<Answer<SnapshotInfo>> RunningGroup::online_now(SnapshotName name, bool writ
   if (auto refusal = refusal_of_reserve(*find(name.volume))) co_return std::unexpected(*refusal);
   record.online = true;
   record.writable = writable;
-  record.target = default_target_name(fmt::format("{}-{}", name.volume, name.snapshot));
+  const IdentityConfiguration& identity = configuration_.identity;
+  record.target = identity.own_target_for(fmt::format("{}-{}", name.volume, name.snapshot),
+                                          identity.naa_for(record.uuid));
   if (targets_.contains(record.target)) {
     co_return refuse(Refusal::Code::kConflict,
                      fmt::format("{}: there is a target {} already", words(name), record.target));

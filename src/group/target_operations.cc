@@ -35,6 +35,8 @@ iscsi::TargetOptions RunningGroup::options_of(const Target& target) const {
   iscsi::TargetOptions options = target.configured.options;
   options.name = target.name;
   options.device = target.router.get();
+  const auto& keys = configuration_.identity.keys;
+  options.keys.insert(keys.begin(), keys.end());  // Its own stay.
   for (const AccessConfiguration& access : target.configured.access) {
     options.access.push_back(access.record);
   }

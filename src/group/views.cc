@@ -150,7 +150,7 @@ std::vector<AccessInfo> RunningGroup::access_of(const Target& target) const {
 }
 
 TargetInfo RunningGroup::info_of(const Target& target, std::uint32_t sessions) const {
-  const iscsi::TargetOptions& options = target.configured.options;
+  const iscsi::TargetOptions options = options_of(target);
   TargetInfo info{.name = target.name,
                   .alias = options.alias,
                   .units = {},

@@ -67,7 +67,7 @@ struct FailureLog {
 };
 
 // A flush that may outlive its caller's patience.
-scsi::LogicalUnitOptions unit_options(const VolumeRecord& record) {
+scsi::LogicalUnitOptions unit_options(const VolumeRecord& record, const ArrayFacts& array) {
   const VolumeSpecification& s = record.specification;
   scsi::LogicalUnitOptions options;
   options.vendor = s.vendor;
@@ -76,6 +76,10 @@ scsi::LogicalUnitOptions unit_options(const VolumeRecord& record) {
   options.serial = s.serial.empty() ? serial_of(record.uuid) : s.serial;
   options.uuid = record.uuid;
   options.naa = s.naa ? *s.naa : naa_of(record.uuid);
+  options.name = s.name;
+  options.array_label = array.label;
+  options.array_id = array.id;
+  options.personality = array.personality;
   options.thin = s.thin;
   options.write_cache_enabled = s.write_cache;
   return options;
@@ -106,8 +110,10 @@ std::filesystem::path path_of(const VolumeRecord& record, const std::filesystem:
 
 std::shared_ptr<Volume> Volume::without_device(VolumeRecord record,
                                                const std::filesystem::path& state, Executor& home,
-                                               OpenFailure failure, cache::StreamBudget* streams) {
+                                               ArrayFacts array, OpenFailure failure,
+                                               cache::StreamBudget* streams) {
   std::shared_ptr<Volume> volume(new Volume);
+  volume->array_ = std::move(array);
   volume->record_ = std::move(record);
   volume->path_ = path_of(volume->record_, state);
   volume->home_ = &home;
@@ -149,12 +155,14 @@ void Volume::finish_opening(cache::StreamBudget* streams) {
     read_ahead_ = std::make_unique<cache::ReadAhead>(*front_, *streams);
     device_ = read_ahead_.get();
   }
-  unit_ = std::make_unique<scsi::LogicalUnit>(*device_, unit_options(record_));
+  unit_ = std::make_unique<scsi::LogicalUnit>(*device_, unit_options(record_, array_));
   unit_->set_offline(!record_.online);
 }
 
-std::shared_ptr<Volume> Volume::open_on_pool(VolumeRecord record, PoolGround ground) {
+std::shared_ptr<Volume> Volume::open_on_pool(VolumeRecord record, PoolGround ground,
+                                             ArrayFacts array) {
   std::shared_ptr<Volume> volume(new Volume);
+  volume->array_ = std::move(array);
   volume->record_ = std::move(record);
   volume->home_ = &ground.volume->home();
   cache::StreamBudget* const streams = ground.streams;
@@ -186,15 +194,17 @@ void Volume::come_back(VolumeRecord record, PoolGround ground) {
 }
 
 Task<Volume::Opened> Volume::open(VolumeRecord record, std::filesystem::path state, Executor& home,
-                                  Opening opening, SetDoor* set) {
-  auto volume =
-      co_await invoke_on(home, open_here(std::move(record), std::move(state), &home, opening, set));
+                                  Opening opening, ArrayFacts array, SetDoor* set) {
+  auto volume = co_await invoke_on(
+      home, open_here(std::move(record), std::move(state), &home, opening, std::move(array), set));
   co_return volume;
 }
 
 Task<Volume::Opened> Volume::open_here(VolumeRecord record, std::filesystem::path state,
-                                       Executor* home, Opening opening, SetDoor* set) {
+                                       Executor* home, Opening opening, ArrayFacts array,
+                                       SetDoor* set) {
   std::shared_ptr<Volume> volume(new Volume);
+  volume->array_ = std::move(array);
   volume->record_ = std::move(record);
   volume->path_ = path_of(volume->record_, state);
   volume->home_ = home;

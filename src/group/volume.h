@@ -5,6 +5,8 @@
 // destroyed: close() then says so, and the rest of it is kept until the process ends.
 #pragma once
 
+#include <array>
+#include <cstdint>
 #include <expected>
 #include <filesystem>
 #include <memory>
@@ -49,6 +51,13 @@ struct PoolGround {
 // The volume's number in requests, the same for its whole life: never 0, which means no volume.
 std::uint64_t number_of(const Uuid& uuid);
 
+// What vendor pages say of the array; null and empty: there are none.
+struct ArrayFacts {
+  const scsi::Personality* personality = nullptr;
+  std::string label;
+  std::array<std::uint8_t, 16> id{};
+};
+
 // Why a volume's device could not be opened.
 struct OpenFailure {
   std::string reason;               // Half a sentence.
@@ -74,12 +83,13 @@ class Volume {
   // Opens the device on `home` and sets the record's size, if what is below decides it. A volume
   // on a RAID set stands on `set`, whose home is `home` and which outlives it.
   static Task<Opened> open(VolumeRecord record, std::filesystem::path state, Executor& home,
-                           Opening opening, SetDoor* set = nullptr);
+                           Opening opening, ArrayFacts array, SetDoor* set = nullptr);
   // One on a pool, of the size that it has there.
-  static std::shared_ptr<Volume> open_on_pool(VolumeRecord record, PoolGround ground);
+  static std::shared_ptr<Volume> open_on_pool(VolumeRecord record, PoolGround ground,
+                                              ArrayFacts array);
   static std::shared_ptr<Volume> without_device(VolumeRecord record,
                                                 const std::filesystem::path& state, Executor& home,
-                                                OpenFailure failure,
+                                                ArrayFacts array, OpenFailure failure,
                                                 cache::StreamBudget* streams = nullptr);
   ~Volume();
 
@@ -131,7 +141,7 @@ class Volume {
   Volume() = default;
 
   static Task<Opened> open_here(VolumeRecord record, std::filesystem::path state, Executor* home,
-                                Opening opening, SetDoor* set);
+                                Opening opening, ArrayFacts array, SetDoor* set);
   void stand_on(SetDoor& set, const Extent& extent);
   void stand_on(PoolGround ground);
   // Puts front and unit on what lies below.
@@ -148,6 +158,7 @@ class Volume {
   Task<Error> close_here(TimePoint deadline);
 
   VolumeRecord record_;
+  ArrayFacts array_;
   std::filesystem::path path_;
   Executor* home_ = nullptr;
   std::optional<OpenFailure> failure_;

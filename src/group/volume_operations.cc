@@ -73,6 +73,14 @@ bool has_access(const Target& target, const std::vector<iscsi::AccessRecord>& as
   });
 }
 
+TargetRecord new_target(std::string name, std::vector<iscsi::AccessRecord> access) {
+  TargetRecord target{.name = std::move(name)};
+  for (iscsi::AccessRecord& record : access) {
+    target.access.push_back({.id = target.next_id++, .record = std::move(record)});
+  }
+  return target;
+}
+
 }  // namespace
 
 Executor& RunningGroup::next_home() {
@@ -255,6 +263,11 @@ std::optional<Refusal> RunningGroup::refusal_to_repeat(const VolumeSpecification
                                 format_size(old.size_bytes), describe(old.backing)));
   }
   if (own_target) s.target = old.target;  // A renamed volume's target has the old name.
+  // What comes from the group's identity is not asked for.
+  if (s.vendor.empty()) s.vendor = old.vendor;
+  if (s.product.empty()) s.product = old.product;
+  if (s.revision.empty()) s.revision = old.revision;
+  configuration_.identity.keep_drawn(old, s);
   if (const auto differs = difference(old, s)) {
     return conflict(*differs + "; choose another name, or ask for it as it is");
   }
@@ -276,7 +289,6 @@ Task<Answer<CreatedVolume>> RunningGroup::create_now(CreateVolumeRequest request
   VolumeSpecification& s = request.specification;
   if (auto refusal = settle_choices(request)) co_return std::unexpected(*refusal);
   const bool own_target = s.target.empty();
-  if (own_target) s.target = default_target_name(s.name);
   if (const auto there = find(s.name)) {
     const VolumeSpecification& old = there->record().specification;
     if (auto refusal = refusal_to_repeat(old, own_target, request)) {
@@ -286,8 +298,11 @@ Task<Answer<CreatedVolume>> RunningGroup::create_now(CreateVolumeRequest request
     if (!info) co_return std::unexpected(info.error());
     co_return CreatedVolume{.volume = std::move(*info), .created = false};
   }
+  const Uuid uuid = make_uuid(Executor::current().random());
+  const IdentityConfiguration& identity = configuration_.identity;
+  identity.settle(s, uuid);
   if (auto refusal = refusal_to_create(request)) co_return std::unexpected(*refusal);
-  if (own_target && targets_.contains(s.target)) {
+  if (own_target && !identity.shares_target() && targets_.contains(s.target)) {
     co_return refuse(Refusal::Code::kConflict,
                      fmt::format("volume \"{}\": its target {} is there already; name a target to "
                                  "put it on",
@@ -303,15 +318,10 @@ Task<Answer<CreatedVolume>> RunningGroup::create_now(CreateVolumeRequest request
         fmt::format("volume \"{}\": {} has no LUN left; name another target", s.name, s.target));
   }
   std::optional<TargetRecord> fresh;
-  if (!targets_.contains(s.target)) {
-    fresh = TargetRecord{.name = s.target};
-    for (iscsi::AccessRecord& record : request.access) {
-      fresh->access.push_back({.id = fresh->next_id++, .record = std::move(record)});
-    }
-  }
+  if (!targets_.contains(s.target)) fresh = new_target(s.target, std::move(request.access));
   const std::string name = s.name;
   const bool on_pool = s.backing == Backing::kPool;
-  planned_.push_back({.uuid = make_uuid(Executor::current().random()),
+  planned_.push_back({.uuid = uuid,
                       .specification = std::move(s),
                       .origin = request.origin,
                       .full_copy = request.full_copy,
@@ -583,7 +593,7 @@ Task<void> RunningGroup::take_out_of_service(std::shared_ptr<Volume> volume, std
   co_await targets_.at(s.target)->router->remove(lun);
   co_await abandon(volume);
   auto stopped = Volume::without_device(volume->record(), configuration_.state, volume->home(),
-                                        {.reason = std::move(why)});
+                                        array_facts(), {.reason = std::move(why)});
   targets_.at(s.target)->units[lun] = stopped;
   volumes_[s.name] = std::move(stopped);
 }

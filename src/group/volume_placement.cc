@@ -253,14 +253,20 @@ Task<bool> RunningGroup::leave_places() {
   co_return quiet;
 }
 
+ArrayFacts RunningGroup::array_facts() const {
+  return {.personality = configuration_.identity.personality,
+          .label = configuration_.group_name,
+          .id = configuration_.identity.array};
+}
+
 Task<Volume::Opened> RunningGroup::open_device(VolumeRecord record, Volume::Opening opening) {
   if (record.specification.backing == Backing::kPool) {
     auto volume = co_await reopen_on_pool(std::move(record));
     co_return volume;
   }
   if (record.specification.backing != Backing::kRaid) {
-    auto volume =
-        co_await Volume::open(std::move(record), configuration_.state, next_home(), opening);
+    auto volume = co_await Volume::open(std::move(record), configuration_.state, next_home(),
+                                        opening, array_facts());
     co_return volume;
   }
   SetDoor* const door = record.placement ? members_->door(known(record.placement).set) : nullptr;
@@ -273,7 +279,7 @@ Task<Volume::Opened> RunningGroup::open_device(VolumeRecord record, Volume::Open
   if (!place) co_return std::unexpected(OpenFailure{.reason = place.error()});
   const Uuid uuid = record.uuid;
   auto volume = co_await Volume::open(std::move(record), configuration_.state, door->home(),
-                                      opening, &(*place)->door);
+                                      opening, array_facts(), &(*place)->door);
   if (!volume) co_await leave_place(uuid, nullptr, true);
   if (volume && opening == Volume::Opening::kExisting) (*place)->clearing.start();
   co_return volume;

@@ -215,8 +215,8 @@ constexpr Mistake kMistakes[] = {
     {"[grup]\n", "x.toml:7: grup: is not a key here; did you mean group?"},
     {"[zzz]\n",
      "x.toml:7: zzz: is not a key here; keys here are group, management, "
-     "limits, discovery, portal, drive, raid, nvram, cache, member, faults, lead, pool, target, "
-     "volume"},
+     "limits, discovery, portal, drive, raid, nvram, cache, member, faults, lead, identity, pool, "
+     "target, volume"},
     {"[limits]\nnop_in_interval = \"1us\"",
      "x.toml:8: limits.nop_in_interval: would keep every session busy with it; write at least "
      "\"100ms\", or \"0s\" for never"},

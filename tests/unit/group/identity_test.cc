@@ -1,0 +1,301 @@
+// As whose array a group presents itself: patterns and texts, what a file can say wrong, and what
+// volumes, clones and snapshots of a running group are called.
+#include "group/identity_configuration.h"
+
+#include <fmt/format.h>
+
+#include <catch2/catch.hpp>
+
+#include "group/configuration.h"
+#include "runtime/known.h"
+#include "tests/unit/block/scratch_directory.h"
+#include "tests/unit/group/running.h"
+
+namespace sandbay::group {
+namespace {
+
+constexpr std::string_view kSmallest = R"toml([group]
+name = "g"
+state = "var/g"
+[[portal]]
+listen = "127.0.0.1:3260"
+)toml";
+
+constexpr std::string_view kEqualLogic = R"toml([identity]
+vendor = "EQLOGIC"
+product = "100E-00"
+revision = "3.0"
+naa = "6090a0*8************************"
+serial = "{naa}"
+target = "iqn.2001-05.com.equallogic:0-8a0906-{swapped:0+9}-{swapped:16+16}-{volume}"
+)toml";
+
+ConfigurationResult parse(std::string_view more) {
+  return parse_configuration(fmt::format("{}{}", kSmallest, more), "x.toml");
+}
+
+void check_mistake(std::string_view more, std::string_view line) {
+  const auto result = parse(more);
+  REQUIRE_FALSE(result.has_value());
+  CHECK(result.error().front() == line);
+}
+
+Uuid some_uuid() {
+  return {0x01, 0x23, 0x45, 0x67, 0x89, 0xAB, 0x4C, 0xDE,
+          0x8F, 0x10, 0x32, 0x54, 0x76, 0x98, 0xBA, 0xDC};
+}
+
+// The pair of name and identifier that BOSH's tests of SoftLayer volumes have.
+TEST_CASE("An EqualLogic target's name has the digits of its identifier", "[identity]") {
+  const auto result = parse(kEqualLogic);
+  REQUIRE(result.has_value());
+  const NaaIdentifier naa = known(parse_naa("6090a0c8600058baa8283574c302c0fc"));
+  CHECK(result->identity.target_for("My_Vol", naa) ==
+        "iqn.2001-05.com.equallogic:0-8a0906-ba580060c-fcc002c3743528a8-my-vol");
+}
+
+TEST_CASE("Texts are filled in", "[identity]") {
+  const NaaIdentifier naa = known(parse_naa("60060e800571c900000071c9000005f7"));
+  CHECK(fill_in("", "v", naa).value() == "");
+  CHECK(fill_in("a{volume}b", "v", naa).value() == "avb");
+  CHECK(fill_in("{naa}", "v", naa).value() == "60060e800571c900000071c9000005f7");
+  CHECK(fill_in("{naa:28+4}-{naa:0+1}", "v", naa).value() == "05f7-6");
+  CHECK(fill_in("{swapped}", "v", naa).value() == "00c97105800e0660f7050000c9710000");
+  for (const std::string_view wrong :
+       {"{", "}", "a}b{", "{}", "{name}", "{naa:}", "{naa:0}", "{naa:0+0}", "{naa:0+33}",
+        "{naa:32+1}", "{naa:-1+2}", "{naa:1+2x}", "{volume:0+1}", "{naa:99999999999999999999+1}"}) {
+    CAPTURE(wrong);
+    CHECK_FALSE(fill_in(wrong, "v", naa).has_value());
+  }
+  CHECK(fill_in("x{nam}y", "v", naa).error() ==
+        "\"{nam}\" stands for nothing; write {volume}, {naa}, {swapped} or digits of one such as "
+        "{naa:8+4}");
+}
+
+TEST_CASE("Digits that are drawn come from the volume's UUID", "[identity]") {
+  IdentityConfiguration identity;
+  CHECK(identity.naa_for(some_uuid()) == naa_of(some_uuid()));
+  identity.naa = "60060e800571c900000071c9********";
+  CHECK(format_naa(identity.naa_for(some_uuid())) == "naa.60060e800571c900000071c9cdab8967");
+  identity.naa = "6" + std::string(31, '*');
+  CHECK(format_naa(identity.naa_for(some_uuid())).substr(4) == "6cdab8967452301f8edc4ba987654321");
+}
+
+TEST_CASE("Without a section all is as it was", "[identity]") {
+  const auto result = parse("[[volume]]\nname = \"a\"\nsize = \"1GiB\"\n");
+  REQUIRE(result.has_value());
+  const VolumeSpecification& s = result->volumes.at(0).specification;
+  CHECK(s.vendor == "SANDBAY");
+  CHECK(s.product == "VOLUME");
+  CHECK(s.revision == "0001");
+  CHECK(s.target == "iqn.2026-11.org.sandbay:a");
+  CHECK_FALSE(s.naa.has_value());
+  CHECK(result->identity.keys.empty());
+  CHECK(result->identity.personality == nullptr);
+}
+
+TEST_CASE("A declared volume has the group's identity where it has none", "[identity]") {
+  const auto result = parse(fmt::format("{}{}", kEqualLogic, R"toml([identity.keys]
+InitialR2T = true
+MaxBurstLength = 65536
+[[volume]]
+name = "a"
+size = "1GiB"
+naa = "6090a0c8600058baa8283574c302c0fc"
+product = "OTHER"
+[[volume]]
+name = "b"
+size = "1GiB"
+target = "iqn.2026-11.org.sandbay:b"
+)toml"));
+  INFO((result ? std::string() : result.error().front()));
+  REQUIRE(result.has_value());
+  const VolumeSpecification& a = result->volumes.at(0).specification;
+  CHECK(a.vendor == "EQLOGIC");
+  CHECK(a.product == "OTHER");
+  CHECK(a.revision == "3.0");
+  CHECK(a.target == "iqn.2001-05.com.equallogic:0-8a0906-ba580060c-fcc002c3743528a8-a");
+  CHECK(result->volumes.at(1).specification.target == "iqn.2026-11.org.sandbay:b");
+  CHECK(result->identity.keys ==
+        std::map<std::string, std::string>{{"InitialR2T", "Yes"}, {"MaxBurstLength", "65536"}});
+}
+
+TEST_CASE("An identity's mistakes are told", "[identity]") {
+  const std::string section = "[identity]\n";
+  check_mistake(section + "vendor = \"TOO LONG A NAME\"\n",
+                "x.toml:7: identity.vendor: vendor \"TOO LONG A NAME\" does not fit; write at most "
+                "8 printable ASCII characters");
+  check_mistake(section + "product = \"\"\n",
+                "x.toml:7: identity.product: is empty; write something, or leave it out");
+  check_mistake(section + "naa = \"6090A0\"\n",
+                "x.toml:7: identity.naa: \"6090A0\" is not a pattern of NAA identifiers; write 32 "
+                "hexadecimal digits in lower case, the first of them 6, and * for those that are "
+                "drawn for each volume");
+  check_mistake(section + "naa = \"60060e800571c900000071c90000****\"\n",
+                "x.toml:7: identity.naa: \"60060e800571c900000071c90000****\" has 4 digits that "
+                "are drawn, and two volumes might be taken for one; write at least 8 times *");
+  check_mistake(section + "serial = \"{volume\"\n",
+                "x.toml:7: identity.serial: \"{volume\" stands for nothing; write {volume}, {naa}, "
+                "{swapped} or digits of one such as {naa:8+4}");
+  check_mistake(section + "serial = \"X{naa}\"\n",
+                "x.toml:7: identity.serial: has 33 characters; write 1 to 32");
+  check_mistake(section + "serial = \"X1\"\n",
+                "x.toml:7: identity.serial: would be the same for every volume; write digits of "
+                "the NAA identifier into it, such as {naa}");
+  check_mistake(section + "target = \"disk-{volume}\"\n",
+                "x.toml:7: identity.target: \"disk-a\" is not an iSCSI name; write one such as "
+                "iqn.2026-11.org.sandbay:disk1, or eui. or naa. and hexadecimal digits");
+  check_mistake(
+      section + "target = \"iqn.2026-11.o:{x}\"\n" + "[[volume]]\nname = \"a\"\nsize = \"1GiB\"\n",
+      "x.toml:7: identity.target: \"{x}\" stands for nothing; write {volume}, {naa}, "
+      "{swapped} or digits of one such as {naa:8+4}");
+  check_mistake(section + "pages = \"alua\"\narray = \"6" + std::string(31, '0') + "\"\n",
+                "x.toml:7: identity.pages: \"alua\" is none; write \"rdac\", or leave it out");
+  check_mistake(section + "pages = \"rdac\"\n",
+                "x.toml:6: identity.array: is missing; write the array's own NAA identifier, 32 "
+                "hexadecimal digits");
+  check_mistake(section + "array = \"6" + std::string(31, '0') + "\"\n",
+                "x.toml:7: identity.array: means nothing without pages; write both or none");
+  check_mistake(
+      section + "[identity.keys]\nInitialR2t = true\n",
+      "x.toml:8: identity.keys.InitialR2t: is not a key of RFC 7143; write InitialR2T, or "
+      "a private one that begins with X-");
+  check_mistake(section + "vender = \"A\"\n",
+                "x.toml:7: identity.vender: is not a key here; did you mean vendor?");
+  check_mistake(fmt::format("{}[[volume]]\nname = \"a\"\nsize = \"1GiB\"\n", kEqualLogic),
+                "x.toml:13: volume[1].naa: is missing; identity.target has digits of it, so write "
+                "32 hexadecimal digits, or a target");
+}
+
+const std::string kPool = R"toml([nvram]
+size = "24MiB"
+[[drive]]
+name = "d"
+count = 2
+memory = true
+size = "64MiB"
+[[raid]]
+name = "r"
+level = "raid1"
+drives = ["d0..d1"]
+[[pool]]
+name = "p"
+page = "1MiB"
+)toml";
+
+CreateVolumeRequest request_for(std::string name) {
+  CreateVolumeRequest request;
+  request.specification.name = std::move(name);
+  request.specification.size_bytes = std::uint64_t{4} << 20;
+  request.open.backing = true;
+  request.open.thin = true;
+  return request;
+}
+
+void run(const std::filesystem::path& state, const std::string& sections, const GroupTest& test) {
+  const std::string error = run_group(state, sections, 1, test);
+  if (!error.empty()) FAIL(error);
+}
+
+std::string digits(const VolumeInfo& volume) {
+  return volume.specification.naa ? format_naa(*volume.specification.naa).substr(4) : "";
+}
+
+Task<void> make_and_clone(Group& group) {
+  const auto made = co_await group.create_volume(request_for("a"));
+  REQUIRE(made.has_value());
+  const VolumeSpecification& s = made->volume.specification;
+  const std::string naa = digits(made->volume);
+  CHECK(s.vendor == "EQLOGIC");
+  CHECK(naa.starts_with("6090a0"));
+  CHECK(naa[7] == '8');
+  CHECK(s.serial == naa);
+  CHECK(s.target.starts_with("iqn.2001-05.com.equallogic:0-8a0906-"));
+  CHECK(s.target.substr(36 + 9 + 1 + 12, 2) == naa.substr(18, 2));
+  CHECK(s.target.ends_with("-a"));
+  // Who asks again does not know what was drawn.
+  const auto again = co_await group.create_volume(request_for("a"));
+  REQUIRE(again.has_value());
+  CHECK_FALSE(again->created);
+  auto other_vendor = request_for("a");
+  other_vendor.specification.vendor = "ACME";
+  const auto conflict = co_await group.create_volume(other_vendor);
+  REQUIRE_FALSE(conflict.has_value());
+  CHECK_THAT(conflict.error().message, Catch::Contains("with vendor EQLOGIC, not ACME"));
+  const auto taken = co_await group.create_snapshots({.volumes = {"a"}, .name = "s"});
+  REQUIRE(taken.has_value());
+  const auto online = co_await group.online_snapshot({"a", "s"}, false);
+  REQUIRE(online.has_value());
+  CHECK(online->target.starts_with("iqn.2001-05.com.equallogic:0-8a0906-"));
+  CHECK(online->target.ends_with("-a-s"));
+  const auto clone = co_await group.clone_snapshot({"a", "s"}, "b", false);
+  REQUIRE(clone.has_value());
+  CHECK(clone->volume.specification.vendor == "EQLOGIC");
+  CHECK(digits(clone->volume).starts_with("6090a0"));
+  CHECK(digits(clone->volume) != naa);
+  CHECK(clone->volume.specification.serial == digits(clone->volume));
+  CHECK(clone->volume.specification.target.ends_with("-b"));
+  const auto targets = co_await group.list_targets();
+  for (const TargetInfo& target : targets) {
+    CHECK(target.keys == std::map<std::string, std::string>{{"ImmediateData", "No"}});
+  }
+  CHECK(targets.size() == 3);
+}
+
+TEST_CASE("Volumes, clones and snapshots that are made have the group's identity",
+          "[group][identity]") {
+  const testing::ScratchDirectory scratch;
+  run(scratch.file("state"),
+      fmt::format("{}{}{}", kEqualLogic, "[identity.keys]\nImmediateData = false\n", kPool),
+      make_and_clone);
+}
+
+TEST_CASE("A volume keeps the identifier that it was made with", "[group][identity]") {
+  const testing::ScratchDirectory scratch;
+  static std::string first;
+  const std::string volume = "[[volume]]\nname = \"v\"\nsize = \"4MiB\"\n";
+  const std::string drawn = "[identity]\nserial = \"S{naa:24+8}\"\nnaa = \"6000d310000c1000";
+  run(scratch.file("state"), drawn + std::string(16, '*') + "\"\n" + volume,
+      [](Group& group) -> Task<void> {
+        const auto shown = co_await group.show_volume("v");
+        REQUIRE(shown.has_value());
+        first = digits(*shown);
+        CHECK(first.starts_with("6000d310000c1000"));
+        CHECK(shown->specification.serial == "S" + first.substr(24));
+      });
+  run(scratch.file("state"), drawn + std::string(16, '*') + "\"\nvendor = \"NEW\"\n" + volume,
+      [](Group& group) -> Task<void> {
+        const auto shown = co_await group.show_volume("v");
+        REQUIRE(shown.has_value());
+        CHECK(digits(*shown) == first);
+        CHECK(shown->specification.serial == "S" + first.substr(24));
+        CHECK(shown->specification.vendor == "NEW");
+      });
+}
+
+const std::string kShared =
+    "[identity]\ntarget = \"iqn.2002-03.com.compellent:5000d310000c1001\"\n"
+    "[[target]]\nname = \"iqn.2002-03.com.compellent:5000d310000c1001\"\n"
+    "[[target.access]]\ninitiator = \"*\"\n";
+
+Task<void> share_a_target(Group& group) {
+  for (const std::uint32_t lun : {0U, 1U, 2U}) {
+    const auto made = co_await group.create_volume(request_for(fmt::format("v{}", lun)));
+    REQUIRE(made.has_value());
+    CHECK(made->volume.specification.target == "iqn.2002-03.com.compellent:5000d310000c1001");
+    CHECK(made->volume.specification.lun == lun);
+  }
+  const auto taken = co_await group.create_snapshots({.volumes = {"v1"}, .name = "s"});
+  REQUIRE(taken.has_value());
+  const auto online = co_await group.online_snapshot({"v1", "s"}, false);
+  REQUIRE(online.has_value());
+  CHECK(online->target == "iqn.2002-03.com.compellent:5000d310000c1001.v1-s");
+}
+
+TEST_CASE("Volumes share a target whose name says nothing of them", "[group][identity]") {
+  const testing::ScratchDirectory scratch;
+  run(scratch.file("state"), kShared + kPool, share_a_target);
+}
+
+}  // namespace
+}  // namespace sandbay::group
