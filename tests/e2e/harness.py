@@ -201,7 +201,7 @@ class Daemon:
         if start:
             self.start()
 
-    def start(self):
+    def start(self, seconds=READY_SECONDS):
         command = self.wrapper + [self.test.program('sandbayd')] + self.arguments
         if self.reactors:
             command += ['--reactors', str(self.reactors)]
@@ -218,7 +218,7 @@ class Daemon:
             if self.process.poll() is not None:
                 raise Failed(f'sandbayd ended with {self.process.returncode}:\n{text[-2000:]}')
             return text.startswith('ready: ') or '\nready: ' in text
-        self.test.until(ready, 'sandbayd says that it is ready', READY_SECONDS)
+        self.test.until(ready, 'sandbayd says that it is ready', seconds)
 
     def kill(self):
         self.process.kill()

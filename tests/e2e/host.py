@@ -72,10 +72,12 @@ class Reply:
 
 
 class Host:
-    def __init__(self, t, daemon, volume='disk', isid=1, name=ME, portal=None, seconds=20, **keys):
+    def __init__(self, t, daemon, volume='disk', isid=1, name=ME, portal=None, seconds=20,
+                 target=None, **keys):
         self.t = t
         self.peer = wire.Peer(portal or daemon.address(), seconds)
-        self.status = self.peer.login(harness.NAME_PREFIX + volume, name, isid=isid, **keys)
+        target = target or harness.NAME_PREFIX + volume
+        self.status = self.peer.login(target, name, isid=isid, **keys)
         self.cmd_sn, self.tag = 1, 1
         self.waiting = {}  # What came for other tags: [(header, data), …].
         self.writing = {}  # By tag: (LUN, data).

@@ -203,9 +203,11 @@ def test_bad_configurations_exit_with_2_and_one_line(t):
 
 
 def test_shipped_configurations_are_good(t):
-    for name in sorted(os.listdir(os.path.join(harness.TOP, 'conf'))):
-        if name.endswith('.toml'):
-            t.run(t.program('sandbayd'), '--check', '--config', f'conf/{name}', cwd=harness.TOP)
+    for folder in ('conf', 'conf/vendors'):
+        for name in sorted(os.listdir(os.path.join(harness.TOP, folder))):
+            if name.endswith('.toml'):
+                t.run(t.program('sandbayd'), '--check', '--config', f'{folder}/{name}',
+                      cwd=harness.TOP)
 
 
 def test_port_that_is_taken(t):

@@ -163,10 +163,12 @@ def test_a_set_that_is_away_takes_its_volumes_alone(t):
 
 
 def test_a_volume_whose_pool_has_no_set_is_not_ready(t):
-    """It is there, and keeps nobody from an orderly end: it took nothing."""
-    daemon = t.daemon([{'name': 'v', 'size': '8MiB'}], extra=pool())
+    """It is there, says whose it is, and keeps nobody from an orderly end: it took nothing."""
+    identity = '[identity]\npages = "rdac"\narray = "60080e500017a8d0000000004d2f8b11"\n'
+    daemon = t.daemon([{'name': 'v', 'size': '8MiB'}], extra=identity + pool())
     host = Host(t, daemon, 'v')
     t.check(host.command(inquiry(), 255).data[0] == 0, 'a disk')
+    t.check(host.command(inquiry(255, 0xc9), 255).data[4:8] == b'vace', 'and one of its array')
     replies = [host.command(TEST_UNIT_READY) for _ in range(4)]
     t.check((replies[-1].key, replies[-1].additional >> 8) == (2, 4), f'not ready: {replies}')
     t.check(daemon.terminate() == 0, 'an orderly end')

@@ -12,6 +12,12 @@ def text(**keys):
     return b''.join(f'{key}={value}'.encode() + b'\0' for key, value in keys.items())
 
 
+def pairs(data):
+    """{key: value} of a response's text."""
+    split = (pair.partition('=') for pair in data.decode().split('\0') if pair)
+    return {key: value for key, _, value in split}
+
+
 def login_request(data, stage=OPERATIONAL, next_stage=FULL_FEATURE, transit=True, isid=1,
                   tsih=0, cid=0, cmd_sn=1):
     flags = (0x80 if transit else 0) | stage << 2 | (next_stage if transit else 0)
@@ -79,7 +85,8 @@ class Peer:
         security = {key: keys.pop(key) for key in
                     ('InitiatorName', 'SessionType', 'TargetName', 'AuthMethod')}
         self.send(login_request(text(**security), stage=0, next_stage=OPERATIONAL, isid=isid))
-        header, _ = self.receive()
+        header, data = self.receive()
+        self.answers = pairs(data)
         status = header[36] << 8 | header[37]
         if status != 0:
             return status
@@ -89,8 +96,7 @@ class Peer:
         self.stat_sn = int.from_bytes(header[24:28], 'big')
         self.exp_cmd_sn = int.from_bytes(header[28:32], 'big')
         self.max_cmd_sn = int.from_bytes(header[32:36], 'big')
-        pairs = (pair.partition('=') for pair in data.decode().split('\0') if pair)
-        self.answers = {key: value for key, _, value in pairs}
+        self.answers = pairs(data)
         return header[36] << 8 | header[37]
 
     def closed(self):
