@@ -43,15 +43,6 @@ std::optional<PageNumber> FreePages::take_stale() {
   return page;
 }
 
-void FreePages::make_stale() {
-  for (PageNumber page = owned_.find(0, false); page < owned_.size();
-       page = owned_.find(page + 1, false)) {
-    stale_.set(page);
-  }
-  stale_count_ = free_count_;
-  lowest_stale_ = 0;
-}
-
 void FreePages::give_back(PageNumber page, bool stale) {
   assert(owned_.test(page));
   owned_.reset(page);

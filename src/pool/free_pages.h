@@ -39,8 +39,6 @@ class FreePages {
   std::uint32_t stale_count() const noexcept { return stale_count_; }
   // A stale page; owned from now on, and to be given back.
   std::optional<PageNumber> take_stale();
-  // Every free page is stale: what they had before the start is not known.
-  void make_stale();
   void grow(std::uint32_t page_count);
 
  private:

@@ -238,8 +238,6 @@ class Pool {
   // Unmaps pages that have become free, at most so many, on stores that can. True: there is more.
   Task<bool> trim(std::uint32_t pages);
   bool needs_trim() const noexcept;
-  // All free pages of all stores are unmapped again: after a start nobody knows which were.
-  void trim_all();
 
   // Verifies the whole map while the pool is in use. Writes and everything in the background wait
   // meanwhile: about a second for a million pages, and longer where many pages are partly written.

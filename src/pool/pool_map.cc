@@ -94,11 +94,6 @@ void PoolMap::unclaim_clean(Place place) {
   stores_.at(place.store).pages.give_back(place.page, false);
 }
 
-void PoolMap::make_stale(StoreIndex store) {
-  const auto found = stores_.find(store);
-  if (found != stores_.end()) found->second.pages.make_stale();
-}
-
 Result<Slots::Run> PoolMap::claim_slots(std::uint32_t most) {
   const std::optional<Slots::Run> run = slots_.claim(most);
   if (!run.has_value()) return std::unexpected(Error::kNotFound);

@@ -112,8 +112,6 @@ class PoolMap {
   // A free page that its store is to unmap; given back by unclaim_clean().
   std::optional<Place> claim_stale(StoreIndex store);
   void unclaim_clean(Place place);
-  // All free pages of the store are stale.
-  void make_stale(StoreIndex store);
   // Slots of the open reserve page; kNotFound: another must be opened.
   Result<Slots::Run> claim_slots(std::uint32_t most);
   std::optional<Place> slot_page_candidate() { return slots_.candidate(); }

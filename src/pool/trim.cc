@@ -2,7 +2,8 @@
 //
 // A page is unmapped while it is claimed, so nobody gets it meanwhile; it was freed by a change
 // that is durable, so no crash brings back what was in it. That a page has yet to be unmapped is
-// not stored: after a crash trim_all() may be asked for, as a file system is trimmed now and then.
+// not stored: what is left when the daemon ends has its room below until it is used and freed
+// again. To unmap all that is free at every start instead would take as long as the pool is large.
 #include <utility>
 
 #include "pool/pool.h"
@@ -27,10 +28,6 @@ bool Pool::needs_trim() const noexcept {
     if (store.pages.stale_count() > 0 && may_trim(index)) return true;
   }
   return false;
-}
-
-void Pool::trim_all() {
-  for (const auto& [index, store] : map_.stores()) map_.make_stale(index);
 }
 
 Task<bool> Pool::trim(std::uint32_t pages) {
