@@ -27,6 +27,9 @@ Pools::~Pools() { assert(pools_.empty()); }
 Task<Pools::Outcome> Pools::start(std::vector<PoolRecord> stored,
                                   std::vector<PoolConfiguration> declared) {
   std::ranges::sort(stored, {}, &PoolRecord::name);
+  std::vector<std::string> regions;
+  for (const PoolRecord& record : stored) regions.push_back(region_name(record.uuid));
+  co_await release_strays(std::move(regions));
   for (PoolRecord& record : stored) co_await add(std::move(record));
   for (const PoolConfiguration& wanted : declared) {
     if (find(wanted.name) != nullptr) continue;
@@ -53,6 +56,18 @@ Task<Pools::Outcome> Pools::start(std::vector<PoolRecord> stored,
   });
   spawn(watch());
   co_return Outcome{};
+}
+
+// Of pools that are no more: the daemon ended between the record and the region, or an import has
+// put other pools in their place. All records of pools were read.
+Task<void> Pools::release_strays(std::vector<std::string> wanted) {
+  nvram::Nvram* const nvram = members_.first().nvram();
+  if (nvram == nullptr) co_return;
+  for (const nvram::RegionState& region : nvram->regions()) {
+    if (!region.name.starts_with(kRegionPrefix)) continue;
+    if (std::ranges::find(wanted, region.name) != wanted.end()) continue;
+    (void)co_await nvram->release(region.name);
+  }
 }
 
 Task<bool> Pools::stop(bool quiet, TimePoint deadline) {

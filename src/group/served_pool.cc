@@ -19,7 +19,9 @@ constexpr Duration kBetweenEvents = std::chrono::minutes(1);
 
 }  // namespace
 
-std::string region_name(const Uuid& pool) { return "map " + format_uuid(pool).substr(0, 8); }
+std::string region_name(const Uuid& pool) {
+  return std::string(kRegionPrefix) + format_uuid(pool).substr(0, 8);
+}
 
 ServedPool::ServedPool(Executor& home, metadata::Store& store, EventLog& events, PoolRecord record)
     : home_(home), store_(store), events_(events), record_(std::move(record)) {}

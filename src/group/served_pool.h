@@ -10,6 +10,8 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
+#include <unordered_map>
 #include <utility>
 
 #include "block/block_device.h"
@@ -108,6 +110,7 @@ class ServedPool {
 };
 
 // The region of the NVRAM that a pool's map has.
+inline constexpr std::string_view kRegionPrefix = "map ";
 std::string region_name(const Uuid& pool);
 
 }  // namespace sandbay::group
