@@ -31,8 +31,7 @@ std::uint64_t pages_left_on(const pool::PoolMap& map, const pool::Branch& branch
 
 }  // namespace
 
-std::uint64_t RunningGroup::kept_by(const Snapshot& snapshot) const {
-  const ServedPool* const pool = pools_->find(snapshot.record.pool);
+std::uint64_t RunningGroup::kept_by(const ServedPool* pool, const Snapshot& snapshot) {
   const auto key = pool != nullptr ? pool->snapshot_of(snapshot.record.uuid) : std::nullopt;
   if (!key || pool->pool() == nullptr) return 0;
   const pool::PoolMap& map = pool->pool()->map();
@@ -53,8 +52,17 @@ std::uint64_t RunningGroup::kept_by(const Snapshot& snapshot) const {
 }
 
 std::uint64_t RunningGroup::kept_for_snapshots(const Uuid& volume) const {
+  const std::vector<Snapshot*>& all = snapshots_.of(volume);
+  const ServedPool* const pool = all.empty() ? nullptr : pools_->find(all.front()->record.pool);
+  if (pool == nullptr || pool->pool() == nullptr) return 0;
+  // Mostly all are of what the volume is now, and nothing hangs on any: what each keeps adds up to
+  // what is kept at all.
+  const pool::Branch* const live = pool->pool()->map().find(pool->branch_of(volume));
+  if (live != nullptr && live->children.empty() && live->snapshots.size() == all.size()) {
+    return live->kept_for.between(live->living.front(), pool::kLive) * pool::kChunkBytes;
+  }
   std::uint64_t bytes = 0;
-  for (const Uuid& uuid : snapshots_.of(volume)) bytes += kept_by(snapshots_.at(uuid));
+  for (const Snapshot* const one : all) bytes += kept_by(pool, *one);
   return bytes;
 }
 
@@ -86,10 +94,7 @@ Task<void> RunningGroup::watch_reserves() {
   }
   std::erase_if(full_reserves_, [&](const auto& entry) { return !taken.contains(entry.first); });
   if (taken.empty()) co_return;
-  for (const auto& [uuid, snapshot] : snapshots_) {
-    const auto found = taken.find(snapshot.record.volume);
-    if (found != taken.end()) found->second += kept_by(snapshot);
-  }
+  for (auto& [uuid, bytes] : taken) bytes = kept_for_snapshots(uuid);
   for (const auto& [uuid, bytes] : taken) {
     if (stopping_.is_set()) co_return;
     const auto volume = find(uuid);

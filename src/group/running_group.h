@@ -164,6 +164,8 @@ class RunningGroup final : public Group {
 
   // views.cc
   Task<VolumeInfo> info_of(std::shared_ptr<Volume> volume, std::uint32_t sessions);
+  VolumeInfo info_of(const Volume& volume, const Volume::State& state,
+                     std::uint32_t sessions) const;
   TargetInfo info_of(const Target& target, std::uint32_t sessions) const;
   std::vector<AccessInfo> access_of(const Target& target) const;
   Task<std::map<std::string, std::uint32_t>> sessions_by_target();
@@ -259,7 +261,7 @@ class RunningGroup final : public Group {
                         Error error) const;
   // reserve_operations.cc
   // Of the pool: what a snapshot takes; and all those of a volume, and what they may.
-  std::uint64_t kept_by(const Snapshot& snapshot) const;
+  static std::uint64_t kept_by(const ServedPool* pool, const Snapshot& snapshot);
   std::uint64_t kept_for_snapshots(const Uuid& volume) const;
   static std::uint64_t reserve_of(const VolumeRecord& record);
   std::optional<Refusal> refusal_of_reserve(const Volume& volume) const;

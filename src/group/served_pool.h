@@ -5,6 +5,7 @@
 // until open() has done it. Executor 0.
 #pragma once
 
+#include <cstring>
 #include <functional>
 #include <map>
 #include <memory>
@@ -24,6 +25,15 @@
 #include "runtime/sync.h"
 
 namespace sandbay::group {
+
+// Of UUIDs that were drawn.
+struct UuidHash {
+  std::size_t operator()(const Uuid& uuid) const noexcept {
+    std::size_t bits = 0;
+    std::memcpy(&bits, uuid.data(), sizeof bits);
+    return bits;
+  }
+};
 
 class ServedPool {
  public:
@@ -104,8 +114,8 @@ class ServedPool {
   std::unique_ptr<nvram::Region> region_;
   std::unique_ptr<pool::Pool> pool_;
   std::unique_ptr<pool::Housekeeper> housekeeper_;
-  std::map<Uuid, pool::BranchId> branches_;
-  std::map<Uuid, pool::SnapshotKey> snapshots_;
+  std::unordered_map<Uuid, pool::BranchId, UuidHash> branches_;
+  std::unordered_map<Uuid, pool::SnapshotKey, UuidHash> snapshots_;
   std::map<std::pair<pool::PoolEvent::Kind, pool::BranchId>, TimePoint> told_;
 };
 

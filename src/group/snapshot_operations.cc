@@ -32,16 +32,14 @@ std::string words(const SnapshotName& name) {
 Snapshot* RunningGroup::find(const SnapshotName& name) {
   const auto volume = find(name.volume);
   if (volume == nullptr) return nullptr;
-  for (const Uuid& uuid : snapshots_.of(volume->uuid())) {
-    Snapshot& snapshot = snapshots_.at(uuid);
-    if (snapshot.record.name == name.snapshot) return &snapshot;
+  for (Snapshot* const snapshot : snapshots_.of(volume->uuid())) {
+    if (snapshot->record.name == name.snapshot) return snapshot;
   }
   return nullptr;
 }
 
 std::vector<Snapshot*> RunningGroup::snapshots_of(const Uuid& volume) {
-  std::vector<Snapshot*> list;
-  for (const Uuid& uuid : snapshots_.of(volume)) list.push_back(&snapshots_.at(uuid));
+  std::vector<Snapshot*> list = snapshots_.of(volume);
   // The map knows which came first, whatever the clock was put to in between.
   std::ranges::sort(list, {}, [this](const Snapshot* one) {
     const ServedPool* const pool = pools_->find(one->record.pool);
@@ -69,7 +67,7 @@ SnapshotInfo RunningGroup::info_of(const Snapshot& snapshot, const std::string& 
     if (branch != nullptr && branch->snapshots.contains(key->generation)) {
       info.size_bytes = branch->snapshots.at(key->generation).byte_count;
     }
-    info.kept_bytes = kept_by(snapshot);
+    info.kept_bytes = kept_by(pool, snapshot);
   } else {
     info.reason = pool == nullptr || pool->failure().empty()
                       ? "the map of its pool does not have it"

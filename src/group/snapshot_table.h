@@ -5,8 +5,8 @@
 #include <cassert>
 #include <map>
 #include <memory>
-#include <set>
 #include <utility>
+#include <vector>
 
 #include "group/pool_records.h"
 #include "group/volume.h"
@@ -34,29 +34,30 @@ class SnapshotTable {
   const Snapshot& at(const Uuid& uuid) const { return all_.at(uuid); }
 
   std::pair<Map::iterator, bool> emplace(const Uuid& uuid, Snapshot snapshot) {
-    of_[snapshot.record.volume].insert(uuid);
-    return all_.emplace(uuid, std::move(snapshot));
+    const auto made = all_.emplace(uuid, std::move(snapshot));
+    if (made.second) of_[made.first->second.record.volume].push_back(&made.first->second);
+    return made;
   }
   void erase(const Uuid& uuid) {
     const auto found = all_.find(uuid);
     if (found == all_.end()) return;
     const auto of = of_.find(found->second.record.volume);
     assert(of != of_.end());
-    of->second.erase(uuid);
+    std::erase(of->second, &found->second);
     if (of->second.empty()) of_.erase(of);
     all_.erase(found);
   }
 
-  // Those of a volume.
-  const std::set<Uuid>& of(const Uuid& volume) const {
-    static const std::set<Uuid> kNone;
+  // Those of a volume, in no order.
+  const std::vector<Snapshot*>& of(const Uuid& volume) const {
+    static const std::vector<Snapshot*> kNone;
     const auto found = of_.find(volume);
     return found == of_.end() ? kNone : found->second;
   }
 
  private:
   Map all_;
-  std::map<Uuid, std::set<Uuid>> of_;
+  std::map<Uuid, std::vector<Snapshot*>> of_;
 };
 
 }  // namespace sandbay::group

@@ -82,35 +82,48 @@ Task<std::map<std::string, std::uint32_t>> RunningGroup::sessions_by_target() {
 
 Task<VolumeInfo> RunningGroup::info_of(std::shared_ptr<Volume> volume, std::uint32_t sessions) {
   const Volume::State state = co_await volume->state();
-  VolumeInfo info{.name = volume->name(),
-                  .uuid = format_uuid(volume->uuid()),
-                  .specification = volume->record().specification,
-                  .path = volume->path().string(),
+  co_return info_of(*volume, state, sessions);
+}
+
+VolumeInfo RunningGroup::info_of(const Volume& volume, const Volume::State& state,
+                                 std::uint32_t sessions) const {
+  VolumeInfo info{.name = volume.name(),
+                  .uuid = format_uuid(volume.uuid()),
+                  .specification = volume.record().specification,
+                  .path = volume.path().string(),
                   .health = std::string(describe(state.health)),
-                  .reason = volume->reason(),
-                  .declared = declared(volume->name()),
-                  .executor = volume->home().index(),
+                  .reason = volume.reason(),
+                  .declared = declared(volume.name()),
+                  .executor = volume.home().index(),
                   .sessions = sessions,
-                  .online = volume->record().online,
+                  .online = volume.record().online,
                   .counters = state.counters};
-  add_pool_part(*volume, info);
+  add_pool_part(volume, info);
   VolumeSpecification& s = info.specification;
-  if (s.serial.empty()) s.serial = serial_of(volume->uuid());
-  if (!s.naa) s.naa = naa_of(volume->uuid());
-  if (const auto place = places_.find(volume->uuid()); place != places_.end()) {
+  if (s.serial.empty()) s.serial = serial_of(volume.uuid());
+  if (!s.naa) s.naa = naa_of(volume.uuid());
+  if (const auto place = places_.find(volume.uuid()); place != places_.end()) {
     info.uncleared_bytes = place->second->clearing.left_blocks() * s.block_bytes;
   }
-  const auto& placement = volume->record().placement;
+  const auto& placement = volume.record().placement;
   if (placement && info.reason.empty()) info.reason = members_->refusal(placement->set);
-  co_return info;
+  return info;
 }
 
 Task<std::vector<VolumeInfo>> RunningGroup::volumes_now() {
   const auto sessions = co_await sessions_by_target();
-  const auto volumes = volumes_;  // A copy: the map may change while we wait below.
+  std::vector<std::shared_ptr<Volume>> volumes;  // The map may change while we wait below.
+  volumes.reserve(volumes_.size());
+  for (const auto& [name, volume] : volumes_) volumes.push_back(volume);
   std::vector<VolumeInfo> list;
-  for (const auto& [name, volume] : volumes) {
+  list.reserve(volumes.size());
+  for (const auto& volume : volumes) {
     const std::uint32_t count = count_of(sessions, volume->record().specification.target);
+    // Of thousands of volumes most are on pools, which are here.
+    if (&volume->home() == &Executor::current()) {
+      list.push_back(info_of(*volume, volume->state_at_home(), count));
+      continue;
+    }
     VolumeInfo info = co_await info_of(volume, count);
     list.push_back(std::move(info));
   }

@@ -326,11 +326,14 @@ Task<Volume::State> Volume::state() {
   co_return result;
 }
 
-Task<Volume::State> Volume::state_here() {
-  if (unit_ == nullptr) co_return State{};  // Closed while the caller was on its way here.
+Task<Volume::State> Volume::state_here() { co_return state_at_home(); }
+
+Volume::State Volume::state_at_home() const {
+  if (failure_) return {.counters = {}, .health = failure_->health};
+  if (unit_ == nullptr) return {};  // Closed while the caller was on its way here.
   State state{.counters = unit_->counters(), .health = device_->health()};
   if (read_ahead_ != nullptr) state.streams = read_ahead_->counters();
-  co_return state;
+  return state;
 }
 
 Task<Error> Volume::grow(std::uint64_t byte_count) {

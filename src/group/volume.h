@@ -118,6 +118,7 @@ class Volume {
     cache::StreamCounters streams;
   };
   Task<State> state();
+  State state_at_home() const;  // The same, on its home.
   // Makes device and unit larger; initiators are told. One on a pool has its new size already,
   // which may be smaller.
   Task<Error> grow(std::uint64_t byte_count);
