@@ -287,12 +287,16 @@ Task<bool> check_maps(group::Group* group) {
   bool right = true;
   const auto pools = co_await group->check_group();
   for (const group::PoolCheckInfo& pool : pools) {
+    right = right && pool.wrong.empty();
+    if (!pool.verified) {
+      fmt::print("pool {}: cannot be verified: {}\n", pool.pool, pool.wrong.front());
+      continue;
+    }
     fmt::print("pool {}: {} pages, {} branches, {} snapshots, which keep {} chunks: {}\n",
                pool.pool, pool.pages, pool.branches, pool.snapshots, pool.kept_chunks,
                pool.wrong.empty() ? std::string("all is well")
                                   : fmt::format("{} findings", pool.wrong.size()));
     for (const std::string& line : pool.wrong) fmt::print("  {}\n", line);
-    right = right && pool.wrong.empty();
   }
   if (pools.empty()) fmt::print("There are no pools.\n");
   co_return right;

@@ -46,6 +46,8 @@ void add_lab_commands(CLI::App& app, Settings& settings);
 nlohmann::json expect(Client::Answer answer);
 std::string expect(std::expected<std::string, std::string> answer);
 void print_json(const nlohmann::json& value);
+// What a verification of one pool's map found.
+void print_check(const nlohmann::json& pool);
 // "1.00 GiB"
 std::string human_size(const nlohmann::json& bytes);
 std::string yes_no(bool value);

@@ -10,6 +10,20 @@
 
 namespace sandbay::cli {
 
+void print_check(const nlohmann::json& pool) {
+  const auto name = pool.at("pool").get<std::string>();
+  const nlohmann::json& wrong = pool.at("wrong");
+  if (!pool.at("verified").get<bool>()) {
+    fmt::print("pool {}: cannot be verified: {}\n", name, wrong.front().get<std::string>());
+    return;
+  }
+  fmt::print("pool {}: {} pages, {} branches, {} snapshots, which keep {} chunks: {}\n", name,
+             pool.at("pages").dump(), pool.at("branches").dump(), pool.at("snapshots").dump(),
+             pool.at("kept_chunks").dump(),
+             wrong.empty() ? std::string("all is well") : fmt::format("{} findings", wrong.size()));
+  for (const auto& line : wrong) fmt::print("  {}\n", line.get<std::string>());
+}
+
 namespace {
 
 using nlohmann::json;
@@ -63,15 +77,7 @@ void check(Settings& settings) {
   for (const json& pool : answer.at("pools")) right = right && pool.at("wrong").empty();
   if (!right) settings.exit_code = 1;
   if (settings.json) return print_json(answer);
-  for (const json& pool : answer.at("pools")) {
-    fmt::print("pool {}: {} pages, {} branches, {} snapshots, which keep {} chunks: {}\n",
-               pool.at("pool").get<std::string>(), pool.at("pages").dump(),
-               pool.at("branches").dump(), pool.at("snapshots").dump(),
-               pool.at("kept_chunks").dump(),
-               pool.at("wrong").empty() ? std::string("all is well")
-                                        : fmt::format("{} findings", pool.at("wrong").size()));
-    for (const json& line : pool.at("wrong")) fmt::print("  {}\n", line.get<std::string>());
-  }
+  for (const json& pool : answer.at("pools")) print_check(pool);
   if (answer.at("pools").empty()) fmt::print("There are no pools.\n");
 }
 

@@ -25,6 +25,15 @@ constexpr Duration kStopPatience = std::chrono::seconds(30);
 constexpr Duration kSettlePatience = std::chrono::seconds(20);
 // How long an operation of management may go on when the group is to end.
 constexpr Duration kOperationPatience = std::chrono::seconds(15);
+
+std::string unreadable(const Configuration& configuration, Error error) {
+  return fmt::format("the metadata in {}/metadata cannot be read: {}{}",
+                     configuration.state.string(), describe(error),
+                     error == Error::kDataCorrupt
+                         ? "; set them aside and take in an export in their place: sandbayd "
+                           "--config FILE --import EXPORT"
+                         : "");
+}
 }  // namespace
 
 struct RunningGroup::Loaded {
@@ -63,8 +72,7 @@ Task<RunningGroup::Outcome> RunningGroup::assemble() {
   Error logs = co_await events_.open(store_);
   if (logs == Error::kNone) logs = co_await audit_.open(store_);
   if (logs != Error::kNone) {
-    co_return std::unexpected(fmt::format("the metadata in {}/metadata cannot be read: {}",
-                                          configuration_.state.string(), describe(logs)));
+    co_return std::unexpected(unreadable(configuration_, logs));
   }
   members_ = std::make_unique<Members>(Executor::current(), configuration_, store_, events_,
                                        known(parse_uuid(identity_.uuid)));
@@ -116,10 +124,7 @@ Task<std::expected<std::vector<metadata::Entry>, std::string>> RunningGroup::loa
   for (;;) {
     const std::string after = all.empty() ? std::string() : all.back().first;
     auto part = co_await store_.list(prefix, after, kEntriesAtOnce);
-    if (!part) {
-      co_return std::unexpected(fmt::format("the metadata in {}/metadata cannot be read: {}",
-                                            configuration_.state.string(), describe(part.error())));
-    }
+    if (!part) co_return std::unexpected(unreadable(configuration_, part.error()));
     const bool last = part->size() < kEntriesAtOnce;
     std::ranges::move(*part, std::back_inserter(all));
     if (last) co_return all;

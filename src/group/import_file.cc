@@ -9,6 +9,7 @@
 #include <sstream>
 
 #include "group/audit_log.h"
+#include "group/event_log.h"
 #include "group/export_document.h"
 #include "group/lead_fence.h"
 #include "group/pool_records.h"
@@ -122,6 +123,15 @@ Task<Error> fill(metadata::Store* store, std::vector<metadata::Entry> entries) {
   co_return co_await store->commit(std::move(batch));
 }
 
+// Where whoever looks after the group reads what became of it.
+Task<void> tell(metadata::Store* store, std::string what) {
+  EventLog events;
+  const Error opened = co_await events.open(*store);
+  if (opened != Error::kNone) co_return spdlog::warn("{}", what);
+  events.add({.severity = Severity::kWarning, .kind = "import", .text = std::move(what)});
+  co_await events.close();
+}
+
 }  // namespace
 
 std::string import_path(const std::filesystem::path& state) { return (state / "import").string(); }
@@ -209,8 +219,9 @@ Task<std::expected<void, std::string>> take_import(metadata::Store& store,
   if (error != Error::kNone) {
     co_return cannot(fmt::format("the metadata cannot be written: {}", describe(error)));
   }
-  spdlog::warn("group {} ({}): {} records were taken in from an export, in place of what was there",
-               group->name, group->uuid, count);
+  co_await tell(&store, fmt::format("group {} ({}): {} records were taken in from an export of {}, "
+                                    "in place of what was there",
+                                    group->name, group->uuid, count, group->time));
   const Error removed = co_await Executor::current().remove_file(path);
   if (removed != Error::kNone) spdlog::warn("{}: cannot be removed: {}", path, describe(removed));
   co_return std::expected<void, std::string>{};

@@ -68,6 +68,7 @@ struct PoolCheckInfo {
   std::uint64_t pages = 0;
   std::uint64_t kept_chunks = 0;
   std::vector<std::string> wrong;  // One line a finding; empty: all is well.
+  bool verified = true;            // Otherwise it was not looked at: what is wrong says why.
 };
 
 }  // namespace sandbay::group

@@ -144,17 +144,25 @@ Task<std::vector<TaskInfo>> RunningGroup::list_tasks() {
   co_return list;
 }
 
+Task<PoolCheckInfo> RunningGroup::check_pool(const ServedPool* pool) {
+  pool::CheckReport report = co_await pools_->check(pool);
+  const bool verified = report.error == Error::kNone;
+  if (!verified && report.wrong.empty()) report.wrong.push_back(unwritten(report.error));
+  co_return PoolCheckInfo{.pool = pool->name(),
+                          .branches = report.branches,
+                          .snapshots = report.snapshots,
+                          .pages = report.pages,
+                          .kept_chunks = report.kept_chunks,
+                          .wrong = std::move(report.wrong),
+                          .verified = verified};
+}
+
 Task<std::vector<PoolCheckInfo>> RunningGroup::check_now() {
   std::vector<PoolCheckInfo> list;
   co_await changing_.lock();  // No pool comes or goes meanwhile.
   for (const auto& pool : pools_->all()) {
-    pool::CheckReport report = co_await pools_->check(pool.get());
-    list.push_back({.pool = pool->name(),
-                    .branches = report.branches,
-                    .snapshots = report.snapshots,
-                    .pages = report.pages,
-                    .kept_chunks = report.kept_chunks,
-                    .wrong = std::move(report.wrong)});
+    PoolCheckInfo info = co_await check_pool(pool.get());
+    list.push_back(std::move(info));
   }
   changing_.unlock();
   co_return list;

@@ -166,7 +166,8 @@ Task<Volume::Opened> RunningGroup::make_on_pool(VolumeRecord record,
     made = co_await pool->pool()->create(std::move(options), std::move(batch));
   }
   if (!made.has_value()) {
-    const bool full = made.error() == Error::kNoSpace;
+    // A thin one takes no page for that.
+    const bool full = made.error() == Error::kNoSpace && !s.thin;
     std::string why = full ? shortage(*pool, s, s.size_bytes) : std::string();
     const pool::BranchId source = record.source ? record.source->branch : 0;
     if (why.empty()) why = hindrance(*pool, {source}, made.error());
@@ -216,9 +217,10 @@ std::optional<Refusal> RunningGroup::refusal_to_resize(const Volume& volume,
                    .message = fmt::format("volume \"{}\"{}", s.name, why)};
   };
   if (byte_count < s.size_bytes && !force) {
-    return conflict(
-        fmt::format(" has {}; what lies behind {} would be lost: force it, or give a larger size",
-                    format_size(s.size_bytes), format_size(byte_count)));
+    return conflict(fmt::format(
+        " has {}; what lies behind {} would be lost: sandbay volume shrink {} --size {} "
+        "--force, or give a larger size",
+        format_size(s.size_bytes), format_size(byte_count), s.name, format_size(byte_count)));
   }
   if (byte_count < s.size_bytes && !volume.pool_volume()->serves()) {
     return conflict(" has pages on a member that is away; shrink it when that is back");

@@ -249,6 +249,12 @@ void Pools::set_devices() {
   }
 }
 
+Task<void> Pools::look_at_maps() {
+  co_await taking_.lock();
+  for (const auto& pool : pools_) co_await pool->look_at_map();
+  taking_.unlock();
+}
+
 Task<void> Pools::watch() {
   if (!gate_.enter()) co_return;
   const GateHold hold(gate_);
@@ -260,6 +266,7 @@ Task<void> Pools::watch() {
     set_devices();
     co_await take_sets();
     co_await see_off_members();
+    co_await look_at_maps();
   }
 }
 
@@ -270,6 +277,7 @@ Task<pool::CheckReport> Pools::check(const ServedPool* pool) {
   co_await taking_.lock();
   pool::CheckReport report;
   if (pool->pool() == nullptr) {
+    report.error = Error::kNotReady;
     report.wrong.push_back("it is not open: " + pool->failure());
   } else {
     report = co_await pool->pool()->check();

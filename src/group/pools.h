@@ -80,6 +80,7 @@ class Pools {
   Task<void> add(PoolRecord record);
   Task<void> open(ServedPool* pool);
   Task<void> release_strays(std::vector<std::string> wanted);
+  Task<void> look_at_maps();
   Task<void> open_again();
   Task<void> take_sets();
   Task<void> take_set(Member* member, MemberSet set);

@@ -239,6 +239,7 @@ class RunningGroup final : public Group {
   Task<Answer<void>> delete_pool_now(std::string name);
   PoolInfo info_of(const ServedPool& pool) const;
   Task<std::vector<PoolCheckInfo>> check_now();
+  Task<PoolCheckInfo> check_pool(const ServedPool* pool);
   Task<std::vector<TaskInfo>> tasks_now();
   TaskInfo info_of(const ServedPool& pool, const pool::HousekeepingView& view) const;
   Pools::Owner pool_owner();

@@ -16,6 +16,8 @@ constexpr std::uint64_t kRegionBytes = std::uint64_t{1} << 20;
 static_assert(kRegionBytes >= pool::MapLog::kLeastRegionBytes);
 // Between two events of one kind about one volume.
 constexpr Duration kBetweenEvents = std::chrono::minutes(1);
+// Between two attempts to change a map that could not be changed.
+constexpr Duration kLookAtMap = std::chrono::seconds(10);
 
 }  // namespace
 
@@ -241,6 +243,22 @@ Task<Error> ServedPool::keep(PoolRecord record) {
 
 // Events ------------------------------------------------------------------------------------------
 
+// Nobody may want to change anything for long.
+Task<void> ServedPool::look_at_map() {
+  if (!map_failing_ || pool_ == nullptr || home_.now() < look_at_map_) co_return;
+  look_at_map_ = home_.now() + kLookAtMap;
+  const Error error = co_await pool_->hold();
+  if (error != Error::kNone) co_return;
+  pool_->release();
+  map_failing_ = false;
+  // Should it fail again, that is told at once.
+  std::erase_if(told_, [](const auto& entry) {
+    return entry.first.first == pool::PoolEvent::Kind::kMapFailure;
+  });
+  events_.add(
+      {.kind = "pool map", .text = fmt::format("pool {}: its map can be changed again", name())});
+}
+
 std::string ServedPool::words_of(pool::BranchId branch) const {
   const pool::Branch* const found = pool_->map().find(branch);
   const auto uuid = found != nullptr ? parse_uuid(found->record.label) : std::nullopt;
@@ -260,6 +278,7 @@ std::string ServedPool::words_of_store(pool::StoreIndex store) const {
 void ServedPool::on_event(const pool::PoolEvent& event) {
   using Kind = pool::PoolEvent::Kind;
   if (event.kind == Kind::kVacated && on_vacated) on_vacated();
+  map_failing_ = map_failing_ || event.kind == Kind::kMapFailure;
   const pool::Branch* const branch = pool_->map().find(event.branch);
   if (event.kind == Kind::kPagesWarning && branch != nullptr && on_space_warning) {
     if (const auto uuid = parse_uuid(branch->record.label)) on_space_warning(*uuid);

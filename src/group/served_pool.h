@@ -59,6 +59,8 @@ class ServedPool {
   // What goes on in the background; null: the pool could not be opened.
   pool::Housekeeper* housekeeper() const noexcept { return housekeeper_.get(); }
   bool map_in_nvram() const noexcept { return region_ != nullptr; }
+  // To be called now and then: tells when a map that could not be changed can be.
+  Task<void> look_at_map();
   // Stores the record, which is the pool's from then on.
   Task<Error> keep(PoolRecord record);
 
@@ -111,6 +113,8 @@ class ServedPool {
   EventLog& events_;
   PoolRecord record_;
   std::string failure_;
+  bool map_failing_ = false;
+  TimePoint look_at_map_{};
   std::unique_ptr<nvram::Region> region_;
   std::unique_ptr<pool::Pool> pool_;
   std::unique_ptr<pool::Housekeeper> housekeeper_;

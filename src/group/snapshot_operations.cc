@@ -331,7 +331,10 @@ Task<Answer<VolumeInfo>> RunningGroup::restore_now(SnapshotName name, bool force
   const auto restored =
       co_await pool->pool()->restore(*volume->pool_volume(), *key, std::move(batch));
   if (!restored.has_value()) {
-    const bool full = restored.error() == Error::kNoSpace;
+    // A thin one takes no page for that.
+    const VolumeSpecification& s = record.specification;
+    const bool full =
+        restored.error() == Error::kNoSpace && !s.thin && !shortage(*pool, s, bytes).empty();
     co_return refuse(full ? Refusal::Code::kConflict : Refusal::Code::kFailed,
                      fmt::format("volume \"{}\" keeps its content: {}", name.volume,
                                  full ? fmt::format("pool \"{}\" has no room for a thick volume of "

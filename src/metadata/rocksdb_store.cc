@@ -100,6 +100,8 @@ Error to_error(const rocksdb::Status& status) {
   return Error::kHardware;
 }
 
+constexpr std::string_view kCorruption = "Corruption: ";
+
 std::string open_error(const rocksdb::Status& status) {
   const bool bare = status.IsCorruption() && status.getState() != nullptr;
   std::string text = bare ? status.getState() : status.ToString();
@@ -109,7 +111,12 @@ std::string open_error(const rocksdb::Status& status) {
   }
   if (text.find("While lock file") != std::string::npos) return "in use by another process";
   if (status.IsCorruption()) {
-    return fmt::format("is damaged: {}; set it aside and import an export in its place", text);
+    // "Corruption: Corruption: IO error: No such file or directory: …"
+    while (text.starts_with(kCorruption)) text.erase(0, kCorruption.size());
+    return fmt::format(
+        "is damaged: {}; set it aside and take in an export in its place: sandbayd "
+        "--config FILE --import EXPORT",
+        text);
   }
   if (status.IsNoSpace() && status.getState() != nullptr) {
     return fmt::format("no space: {}", status.getState());

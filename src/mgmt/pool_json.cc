@@ -87,8 +87,10 @@ json to_json(const group::TaskInfo& info) {
 }
 
 json to_json(const group::PoolCheckInfo& info) {
-  return {{"pool", info.pool},   {"branches", info.branches},       {"snapshots", info.snapshots},
-          {"pages", info.pages}, {"kept_chunks", info.kept_chunks}, {"wrong", info.wrong}};
+  return {
+      {"pool", info.pool},        {"branches", info.branches},       {"snapshots", info.snapshots},
+      {"pages", info.pages},      {"kept_chunks", info.kept_chunks}, {"wrong", info.wrong},
+      {"verified", info.verified}};
 }
 
 }  // namespace sandbay::mgmt

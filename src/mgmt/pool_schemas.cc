@@ -108,16 +108,19 @@ const std::string_view kPoolSchemas = R"json({
   "stuck": {"type": "string", "description": "Why it does not go on now; empty if it does."}}},
 "TaskList": {"type": "object", "required": ["tasks"], "properties": {
   "tasks": {"type": "array", "items": {"$ref": "#/components/schemas/Task"}}}},
+"PoolCheck": {"type": "object", "required": ["pool", "branches", "snapshots", "pages",
+  "kept_chunks", "wrong", "verified"], "properties": {
+  "pool": {"type": "string"},
+  "branches": {"type": "integer"},
+  "snapshots": {"type": "integer"},
+  "pages": {"type": "integer"},
+  "kept_chunks": {"type": "integer"},
+  "wrong": {"type": "array", "items": {"type": "string"},
+    "description": "Findings; empty: all is well."},
+  "verified": {"type": "boolean",
+    "description": "False: the map could not be looked at, and the one finding says why."}}},
 "GroupCheck": {"type": "object", "required": ["pools"], "properties": {
-  "pools": {"type": "array", "items": {"type": "object", "required": ["pool", "branches",
-    "snapshots", "pages", "kept_chunks", "wrong"], "properties": {
-    "pool": {"type": "string"},
-    "branches": {"type": "integer"},
-    "snapshots": {"type": "integer"},
-    "pages": {"type": "integer"},
-    "kept_chunks": {"type": "integer"},
-    "wrong": {"type": "array", "items": {"type": "string"},
-      "description": "Findings; empty: all is well."}}}}}},
+  "pools": {"type": "array", "items": {"$ref": "#/components/schemas/PoolCheck"}}}},
 "Clone": {"type": "object", "required": ["name"], "additionalProperties": false, "properties": {
   "name": {"type": "string", "description": "Of the new volume."},
   "full_copy": {"type": "boolean", "default": false,

@@ -23,6 +23,7 @@ struct CheckReport {
   std::uint64_t reserve_pages = 0;
   std::uint64_t useless_chunks = 0;  // That a sweep would free.
   std::vector<std::string> wrong;    // One line a finding; empty: all is well.
+  Error error = Error::kNone;        // Otherwise nothing could be verified, and this is why.
 };
 
 Task<CheckReport> check_map(PoolMap* map);

@@ -207,11 +207,8 @@ Task<CheckReport> Pool::check() {
   // What is kept is looked for in the store.
   CheckReport report;
   const Error error = co_await log_.checkpoint();
-  if (error == Error::kNone) {
-    report = co_await check_map(&map_);
-  } else {
-    report.wrong.push_back(fmt::format("the map cannot be written: {}", describe(error)));
-  }
+  if (error == Error::kNone) report = co_await check_map(&map_);
+  report.error = error;
   for (const auto& [id, branch] : map_.branches()) branch->door.open();
   directory_.unlock();
   background_.open();

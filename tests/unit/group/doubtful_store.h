@@ -42,6 +42,7 @@ class DoubtfulStore final : public metadata::Store {
     armed_ = true;
   }
   void disarm() { armed_ = in_doubt_ = false; }
+  Error error = Error::kHardware;  // What it fails with.
 
  private:
   // The log of events commits when it likes, and is not on trial.
@@ -57,7 +58,7 @@ class DoubtfulStore final : public metadata::Store {
       if (good || error != Error::kNone) co_return error;
     }
     self->in_doubt_ = true;
-    co_return Error::kHardware;
+    co_return self->error;
   }
 
   metadata::Store& below_;

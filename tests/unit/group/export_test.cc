@@ -2,6 +2,7 @@
 // that nothing damaged is taken in, and that a crash in the middle costs nothing.
 #include "group/export_document.h"
 
+#include <algorithm>
 #include <catch2/catch.hpp>
 #include <filesystem>
 #include <fstream>
@@ -76,6 +77,11 @@ Task<void> find_everything(Group* group, std::string* text) {
   REQUIRE(checked.size() == 1);
   CHECK(checked.front().wrong.empty());
   CHECK(checked.front().branches > 0);
+  const auto events = co_await group->list_events(0);
+  const bool told = std::ranges::any_of(events, [](const EventInfo& event) {
+    return event.kind == "import" && event.text.find("were taken in") != std::string::npos;
+  });
+  CHECK(told);
   const auto exported = co_await group->export_group();
   REQUIRE(exported.has_value());
   *text = export_text(*exported);
@@ -368,6 +374,9 @@ Task<void> import_twice(Executor* home, std::filesystem::path state, std::string
   const auto all = co_await (*store)->list("", "", std::numeric_limits<std::size_t>::max());
   REQUIRE(all.has_value());
   *result = *all;
+  // That it was taken in is told, unless the crash came between.
+  std::erase_if(*result,
+                [](const metadata::Entry& entry) { return entry.first.starts_with(kEventPrefix); });
   co_await (*store)->close();
 }
 

@@ -167,7 +167,8 @@ Task<void> make_and_change(Group& group) {
   CHECK_FALSE(too_large.has_value());
   const auto shrunk = co_await group.change_volume("thick", resized(15 * kMiB));
   REQUIRE_FALSE(shrunk.has_value());
-  CHECK_THAT(shrunk.error().message, Catch::Contains("force"));
+  CHECK_THAT(shrunk.error().message,
+             Catch::Contains("sandbay volume shrink thick --size 15MiB --force"));
   const auto forced = co_await group.change_volume("thick", resized(15 * kMiB, true));
   REQUIRE(forced.has_value());
   CHECK(forced->specification.size_bytes == 15 * kMiB);

@@ -431,6 +431,9 @@ TEST_CASE("Directories that cannot hold a store are refused by name", "[metadata
   const std::string damaged = opening(scratch.file("new"));
   CHECK(damaged.starts_with("metadata " + scratch.file("new") + ": is damaged: "));
   CHECK(damaged.find('\n') == std::string::npos);
+  CHECK(damaged.find("Corruption: ") == std::string::npos);
+  CHECK(
+      damaged.ends_with("take in an export in its place: sandbayd --config FILE --import EXPORT"));
 }
 
 }  // namespace sandbay::metadata::testing
