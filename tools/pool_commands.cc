@@ -1,4 +1,4 @@
-// sandbay pool list|show|create|delete, task list, rebalance show
+// sandbay pool list|show|create|delete|discard, task list, rebalance show
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
@@ -21,6 +21,7 @@ struct PoolArguments {
   std::string name;
   std::vector<std::string> members;
   std::string page;
+  bool sure = false;
 };
 
 std::string text_of(const json& value) { return value.get<std::string>(); }
@@ -131,6 +132,29 @@ void remove(const Settings& settings, const PoolArguments& arguments) {
   if (!settings.json) fmt::print("pool {}: deleted\n", arguments.name);
 }
 
+void discard(Settings& settings, const PoolArguments& arguments) {
+  const std::string& name = arguments.name;
+  if (!arguments.sure) {
+    throw CLI::ValidationError(
+        "--yes-lose-data",
+        fmt::format("is missing: changes of the map of pool {} would be lost for good", name));
+  }
+  const json answer =
+      expect(Client(settings.management).post(path_of(name) + "/discard", json{{"confirm", name}}));
+  if (!answer.at("check").at("wrong").empty()) settings.exit_code = 1;
+  if (settings.json) return print_json(answer);
+  fmt::print(
+      "pool {}: {}; it is open without them\n"
+      "What was written since to places that were new is lost. What was unmapped, moved or\n"
+      "deleted since may be there again, or show what others have written there: see what is\n"
+      "on the volumes before they are used.\n",
+      name, text_of(answer.at("reason")));
+  for (const json& volume : answer.at("missing")) {
+    fmt::print("volume {}: nothing is left of it; delete it\n", text_of(volume));
+  }
+  print_check(answer.at("check"));
+}
+
 // With a kind, of that kind alone.
 void list_tasks(const Settings& settings, const std::string& kind) {
   const json answer = expect(Client(settings.management).get("/api/v1/tasks"));
@@ -176,7 +200,8 @@ void add_task_commands(CLI::App& app, Settings& settings) {
 
 void add_pool_commands(CLI::App& app, Settings& settings) {
   const auto a = std::make_shared<PoolArguments>();
-  CLI::App* noun = app.add_subcommand("pool", "Pools of pages: list, show, create, delete");
+  CLI::App* noun =
+      app.add_subcommand("pool", "Pools of pages: list, show, create, delete, discard");
   noun->require_subcommand(1);
   noun->add_subcommand("list", "List all pools")->callback([&settings] { list(settings); });
 
@@ -196,6 +221,12 @@ void add_pool_commands(CLI::App& app, Settings& settings) {
   verb = noun->add_subcommand("delete", "Delete a pool that has no volumes");
   verb->add_option("NAME", a->name)->required();
   verb->callback([&settings, a] { remove(settings, *a); });
+
+  verb = noun->add_subcommand(
+      "discard", "Open a pool without the changes of its map that are lost with an NVRAM");
+  verb->add_option("NAME", a->name)->required();
+  verb->add_flag("--yes-lose-data", a->sure, "Yes, they are to be lost for good");
+  verb->callback([&settings, a] { discard(settings, *a); });
 }
 
 }  // namespace sandbay::cli

@@ -71,4 +71,12 @@ struct PoolCheckInfo {
   bool verified = true;            // Otherwise it was not looked at: what is wrong says why.
 };
 
+// What became of a pool whose map was lost in part with an NVRAM, and given up in that part.
+struct DiscardedMap {
+  std::string reason;                // Where those changes were.
+  std::vector<std::string> missing;  // Volumes of which the map knows nothing any more.
+  std::uint64_t forgotten = 0;       // Volumes and snapshots that were deleted before.
+  PoolCheckInfo check;
+};
+
 }  // namespace sandbay::group

@@ -3,6 +3,8 @@
 #include <spdlog/spdlog.h>
 
 #include <algorithm>
+#include <iterator>
+#include <set>
 
 #include "group/place.h"
 #include "group/running_group.h"
@@ -270,6 +272,128 @@ Task<Answer<void>> RunningGroup::delete_pool_now(std::string name) {
 
 Task<Answer<void>> RunningGroup::delete_pool(std::string name) {
   auto answer = co_await alone(lasting(delete_pool_now(std::move(name))));
+  co_return answer;
+}
+
+// Giving up what is lost of a map -----------------------------------------------------------------
+
+// What was deleted since the map's checkpoint is in it again.
+Task<Error> RunningGroup::forget_strays(ServedPool* pool, std::uint64_t* count) {
+  std::set<Uuid> strays;
+  const auto look_at = [&](const std::string& label) {
+    const auto uuid = parse_uuid(label);
+    const bool there =
+        !uuid || find(*uuid) != nullptr || snapshots_.find(*uuid) != snapshots_.end();
+    if (!there) strays.insert(known(uuid));
+  };
+  for (const auto& [id, branch] : pool->pool()->map().branches()) {
+    if (!branch->record.dead) look_at(branch->record.label);
+    for (const auto& [generation, snapshot] : branch->snapshots) look_at(snapshot.label);
+  }
+  for (const Uuid& uuid : strays) {
+    const Error error = co_await remove_from_map(pool, {uuid}, {});
+    // A snapshot may have gone with its volume.
+    if (error != Error::kNone && error != Error::kNotFound) co_return error;
+    pool->forget_branch(uuid);
+    pool->forget_snapshot(uuid);
+    ++*count;
+  }
+  co_return Error::kNone;
+}
+
+Task<void> RunningGroup::settle_sizes(const ServedPool* pool, std::vector<std::string>* wrong) {
+  const auto volumes = volumes_;
+  for (const auto& [name, volume] : volumes) {
+    const VolumeRecord& record = volume->record();
+    const pool::BranchId id = record.pool == pool->uuid() ? pool->branch_of(record.uuid) : 0;
+    if (id == 0) continue;
+    const std::uint64_t wanted = record.specification.size_bytes;
+    const std::uint64_t there = pool->pool()->map().find(id)->record.byte_count;
+    Error error = Error::kNone;
+    if (there < wanted) error = co_await pool->pool()->expand(id, wanted, {});
+    if (there > wanted) error = co_await pool->pool()->shrink(id, wanted, {});
+    if (error == Error::kNone && there != wanted) (void)co_await volume->grow(wanted);
+    if (error == Error::kNone) continue;
+    wrong->push_back(fmt::format("volume {}: has {} in the map, and should have {}: {}", name,
+                                 format_size(there), format_size(wanted), describe(error)));
+  }
+}
+
+// The records are newer than the map. How many of what was deleted it had.
+Task<std::uint64_t> RunningGroup::settle_with_records(ServedPool* pool,
+                                                      std::vector<std::string>* wrong) {
+  std::uint64_t forgotten = 0;
+  Error error = co_await forget_strays(pool, &forgotten);
+  if (error != Error::kNone) {
+    wrong->push_back("what was deleted is there again: " + unwritten(error));
+  }
+  co_await settle_sizes(pool, wrong);
+  if (!wrong->empty()) co_return forgotten;
+  PoolRecord record = pool->record();
+  record.disagrees = false;
+  error = co_await pool->keep(std::move(record));
+  if (error != Error::kNone) wrong->push_back(unwritten(error));
+  co_return forgotten;
+}
+
+// What the daemon ended in the middle of.
+Task<void> RunningGroup::settle_pools() {
+  for (const auto& pool : pools_->all()) {
+    if (!pool->record().disagrees || pool->pool() == nullptr) continue;
+    std::vector<std::string> wrong;
+    (void)co_await settle_with_records(pool.get(), &wrong);
+    for (const std::string& line : wrong) spdlog::warn("pool {}: {}", pool->name(), line);
+  }
+}
+
+Task<Answer<DiscardedMap>> RunningGroup::discard_map_now(std::string name, std::string confirmed) {
+  ServedPool* const pool = pools_->find(name);
+  if (pool == nullptr) co_return std::unexpected(no_such_pool(name));
+  if (confirmed != name) {
+    co_return refuse(Refusal::Code::kInvalid,
+                     fmt::format("changes of the map of pool {} would be lost for good; to confirm "
+                                 "it write its name once more",
+                                 name));
+  }
+  if (pool->loss().empty()) {
+    co_return refuse(Refusal::Code::kConflict,
+                     fmt::format("pool \"{}\" {}; there is nothing to give up", name,
+                                 pool->pool() != nullptr
+                                     ? "is open, with its whole map"
+                                     : "is not open for another reason: " + pool->failure()));
+  }
+  DiscardedMap given{.reason = pool->loss(), .missing = {}, .forgotten = 0, .check = {}};
+  PoolRecord record = pool->record();
+  record.disagrees = true;
+  const Error noted = co_await pool->keep(std::move(record));
+  if (noted != Error::kNone) {
+    co_return refuse(Refusal::Code::kFailed,
+                     fmt::format("pool \"{}\" stays as it is: {}", name, unwritten(noted)));
+  }
+  co_await pools_->open_without(pool);
+  if (pool->pool() == nullptr) {
+    co_return refuse(
+        Refusal::Code::kFailed,
+        fmt::format("pool \"{}\" cannot be opened without them: {}", name, pool->failure()));
+  }
+  events_.add({.severity = Severity::kWarning,
+               .kind = "pool map",
+               .text = fmt::format("pool {}: {}; they are given up, as somebody has asked for: "
+                                   "what is on its volumes may be older, or another's",
+                                   name, given.reason)});
+  std::vector<std::string> wrong;
+  given.forgotten = co_await settle_with_records(pool, &wrong);
+  given.check = co_await check_pool(pool);
+  std::ranges::move(wrong, std::back_inserter(given.check.wrong));
+  for (const auto& [volume, one] : volumes_) {
+    const bool gone = one->record().pool == pool->uuid() && pool->branch_of(one->uuid()) == 0;
+    if (gone) given.missing.push_back(volume);
+  }
+  co_return given;
+}
+
+Task<Answer<DiscardedMap>> RunningGroup::discard_map(std::string pool, std::string confirmed) {
+  auto answer = co_await alone(lasting(discard_map_now(std::move(pool), std::move(confirmed))));
   co_return answer;
 }
 

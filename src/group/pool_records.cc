@@ -23,7 +23,8 @@ std::string encode(const PoolRecord& record) {
                   {"members", record.members},
                   {"leaving", record.leaving},
                   {"page", record.page_bytes},
-                  {"block_size", record.block_bytes}});
+                  {"block_size", record.block_bytes},
+                  {"disagrees", record.disagrees}});
 }
 
 std::string encode(const SnapshotRecord& record) {
@@ -46,7 +47,8 @@ std::expected<PoolRecord, std::string> decode_pool(std::string_view text) {
                       .members = value.at("members").get<std::vector<std::string>>(),
                       .leaving = value.value("leaving", std::vector<std::string>{}),
                       .page_bytes = value.at("page").get<std::uint64_t>(),
-                      .block_bytes = value.at("block_size").get<std::uint32_t>()};
+                      .block_bytes = value.at("block_size").get<std::uint32_t>(),
+                      .disagrees = value.value("disagrees", false)};
     if (const auto error = check_page_bytes(record.page_bytes)) throw std::out_of_range(*error);
     return record;
   });

@@ -31,6 +31,8 @@ struct PoolRecord {
   std::vector<std::string> leaving;  // Of them: those that are emptied, to be taken out then.
   std::uint64_t page_bytes = 0;
   std::uint32_t block_bytes = 512;  // Of all its volumes; 0: it has not been seen on any set yet.
+  // Changes of its map are given up, and what it has and records say may disagree.
+  bool disagrees = false;
 };
 
 struct SnapshotRecord {

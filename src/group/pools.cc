@@ -98,8 +98,8 @@ Task<void> Pools::add(PoolRecord record) {
   co_await open(added);
 }
 
-Task<void> Pools::open(ServedPool* pool) {
-  co_await pool->open(members_.first().nvram());
+Task<void> Pools::open(ServedPool* pool, bool accept_loss) {
+  co_await pool->open(members_.first().nvram(), accept_loss);
   set_devices();
   // It would find no room while the sets are not there yet.
   if (pool->housekeeper() != nullptr) pool->housekeeper()->start();
@@ -115,6 +115,13 @@ Task<void> Pools::open_again() {
   }
   look_again_ = home_.now() + kOpenAgain;
   taking_.unlock();
+}
+
+Task<void> Pools::open_without(ServedPool* pool) {
+  co_await taking_.lock();
+  if (pool->pool() == nullptr) co_await open(pool, /*accept_loss=*/true);
+  taking_.unlock();
+  co_await take_sets();
 }
 
 // The record first: a map without one is nobody's.
@@ -244,9 +251,16 @@ void Pools::set_devices() {
   for (const auto& pool : pools_) {
     if (pool->pool() == nullptr) continue;
     for (const auto& [index, store] : pool->pool()->map().stores()) {
-      pool->set_device(index, members_.serving(store.record.uuid));
+      pool->set_device(index, device_for(*pool, store.record.uuid));
     }
   }
+}
+
+// A map that has lost changes may still count a set that has left since, and is another's by now.
+BlockDevice* Pools::device_for(const ServedPool& pool, const Uuid& set) const {
+  const Member* const member = members_.with_set(set);
+  if (member == nullptr || pool_of_member(member->name()) != &pool) return nullptr;
+  return member->serving(set);
 }
 
 Task<void> Pools::look_at_maps() {

@@ -55,6 +55,8 @@ class Pools {
   Task<std::expected<ServedPool*, std::string>> create(PoolRecord record);
   // It has neither volumes nor snapshots.
   Task<Outcome> remove(ServedPool* pool);
+  // Opens one without the changes of its map that are lost (ServedPool::loss()).
+  Task<void> open_without(ServedPool* pool);
 
   ServedPool* find(const std::string& name) const;
   ServedPool* find(const Uuid& uuid) const;
@@ -78,8 +80,9 @@ class Pools {
 
  private:
   Task<void> add(PoolRecord record);
-  Task<void> open(ServedPool* pool);
+  Task<void> open(ServedPool* pool, bool accept_loss = false);
   Task<void> release_strays(std::vector<std::string> wanted);
+  BlockDevice* device_for(const ServedPool& pool, const Uuid& set) const;
   Task<void> look_at_maps();
   Task<void> open_again();
   Task<void> take_sets();

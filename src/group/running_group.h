@@ -94,6 +94,7 @@ class RunningGroup final : public Group {
   Task<Answer<PoolInfo>> show_pool(std::string name) override;
   Task<Answer<CreatedPool>> create_pool(CreatePoolRequest request) override;
   Task<Answer<void>> delete_pool(std::string name) override;
+  Task<Answer<DiscardedMap>> discard_map(std::string pool, std::string confirmed) override;
   Task<std::vector<PoolCheckInfo>> check_group() override;
   Task<std::vector<TaskInfo>> list_tasks() override;
 
@@ -240,6 +241,11 @@ class RunningGroup final : public Group {
   PoolInfo info_of(const ServedPool& pool) const;
   Task<std::vector<PoolCheckInfo>> check_now();
   Task<PoolCheckInfo> check_pool(const ServedPool* pool);
+  Task<Answer<DiscardedMap>> discard_map_now(std::string name, std::string confirmed);
+  Task<Error> forget_strays(ServedPool* pool, std::uint64_t* count);
+  Task<void> settle_sizes(const ServedPool* pool, std::vector<std::string>* wrong);
+  Task<std::uint64_t> settle_with_records(ServedPool* pool, std::vector<std::string>* wrong);
+  Task<void> settle_pools();
   Task<std::vector<TaskInfo>> tasks_now();
   TaskInfo info_of(const ServedPool& pool, const pool::HousekeepingView& view) const;
   Pools::Owner pool_owner();

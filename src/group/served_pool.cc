@@ -43,7 +43,7 @@ Task<std::string> ServedPool::claim_region(nvram::Nvram* nvram) {
   co_return std::string();
 }
 
-Task<void> ServedPool::open(nvram::Nvram* nvram) {
+Task<void> ServedPool::open(nvram::Nvram* nvram, bool accept_loss) {
   assert(pool_ == nullptr);
   const std::string before = failure_;
   if (nvram != nullptr) {
@@ -56,7 +56,13 @@ Task<void> ServedPool::open(nvram::Nvram* nvram) {
                                        name(), wrong)});
     }
   }
-  failure_ = co_await open_map();
+  failure_ = co_await open_map(accept_loss);
+  loss_ = pool::MapLog::is_loss(failure_) ? failure_ : "";
+  if (!loss_.empty()) {
+    failure_ += fmt::format(
+        "; if they cannot be brought back, give them up: sandbay pool discard {} --yes-lose-data",
+        name());
+  }
   if (failure_.empty() && !before.empty()) {
     events_.add({.kind = "pool", .text = fmt::format("pool {}: is open now", name())});
   }
@@ -68,8 +74,9 @@ Task<void> ServedPool::open(nvram::Nvram* nvram) {
                .text = fmt::format("pool {}: cannot be opened: {}", name(), failure_)});
 }
 
-Task<std::string> ServedPool::open_map() {
+Task<std::string> ServedPool::open_map(bool accept_loss) {
   pool::PoolOptions options;
+  options.log.accept_loss = accept_loss;
   options.map.prefix = map_prefix(record_.uuid);
   options.map.page_chunks = static_cast<std::uint32_t>(record_.page_bytes / pool::kChunkBytes);
   if (record_.block_bytes != 0) options.block_bytes = record_.block_bytes;
@@ -170,7 +177,7 @@ Task<Error> ServedPool::settle_block_bytes(std::uint32_t block_bytes) {
   const Error closed = co_await pool_->close();
   pool_.reset();
   if (closed != Error::kNone) co_return closed;
-  failure_ = co_await open_map();
+  failure_ = co_await open_map(false);
   if (failure_.empty()) housekeeper_->start();
   co_return failure_.empty() ? Error::kNone : Error::kNotReady;
 }

@@ -44,8 +44,8 @@ class ServedPool {
   ServedPool& operator=(const ServedPool&) = delete;
 
   // Opens the map, or makes it; failure() says why not, and it may be tried again. `nvram` may be
-  // null, and outlives close().
-  Task<void> open(nvram::Nvram* nvram);
+  // null, and outlives close(). `accept_loss`: also without what is lost of it.
+  Task<void> open(nvram::Nvram* nvram, bool accept_loss = false);
   // `quiet`: none of its volumes has anything in flight. False: something has, or what goes on in
   // the background still waits for a set at the deadline; it stays until the process ends.
   Task<bool> close(bool quiet, TimePoint deadline);
@@ -54,6 +54,8 @@ class ServedPool {
   const Uuid& uuid() const noexcept { return record_.uuid; }
   const std::string& name() const noexcept { return record_.name; }
   const std::string& failure() const noexcept { return failure_; }
+  // Where changes of the map are that are not here, if that is why it is not open; or empty.
+  const std::string& loss() const noexcept { return loss_; }
   // Null: it could not be opened.
   pool::Pool* pool() const noexcept { return pool_.get(); }
   // What goes on in the background; null: the pool could not be opened.
@@ -101,7 +103,7 @@ class ServedPool {
  private:
   Task<std::string> claim_region(nvram::Nvram* nvram);
   Task<Error> settle_block_bytes(std::uint32_t block_bytes);
-  Task<std::string> open_map();
+  Task<std::string> open_map(bool accept_loss);
   void learn_labels();
   void on_event(const pool::PoolEvent& event);
   std::string words_of(pool::BranchId branch) const;
@@ -113,6 +115,7 @@ class ServedPool {
   EventLog& events_;
   PoolRecord record_;
   std::string failure_;
+  std::string loss_;
   bool map_failing_ = false;
   TimePoint look_at_map_{};
   std::unique_ptr<nvram::Region> region_;

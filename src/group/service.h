@@ -233,6 +233,9 @@ class Service {
   virtual Task<Answer<CreatedPool>> create_pool(CreatePoolRequest request) = 0;
   // Refused while it has volumes.
   virtual Task<Answer<void>> delete_pool(std::string name) = 0;
+  // Opens a pool without the changes of its map that are lost with an NVRAM, for good. `confirmed`
+  // is its name once more. Refused where none are.
+  virtual Task<Answer<DiscardedMap>> discard_map(std::string pool, std::string confirmed) = 0;
 
   virtual Task<std::vector<MemberInfo>> list_members() = 0;
   virtual Task<Answer<MemberInfo>> show_member(std::string name) = 0;

@@ -21,7 +21,7 @@ Reply flush_cache(Backend& backend, const Call& call) {
 }
 
 Reply discard_writes(Backend& backend, const Call& call) {
-  auto confirmed = read_discard_writes(call.body);
+  auto confirmed = read_confirmation(call.body, "set");
   if (!confirmed) return error_reply(400, confirmed.error());
   const auto discarded = backend.run(
       backend.service().discard_writes(call.parameters.at("name"), std::move(*confirmed)));

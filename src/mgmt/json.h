@@ -32,6 +32,7 @@ nlohmann::json to_json(const group::SnapshotInfo& info);
 nlohmann::json to_json(const group::ScheduleInfo& info);
 nlohmann::json to_json(const group::TaskInfo& info);
 nlohmann::json to_json(const group::PoolCheckInfo& info);
+nlohmann::json to_json(const group::DiscardedMap& given);
 
 // cache_json.cc
 nlohmann::json to_json(const group::CacheInfo& info);

@@ -93,4 +93,11 @@ json to_json(const group::PoolCheckInfo& info) {
       {"verified", info.verified}};
 }
 
+json to_json(const group::DiscardedMap& given) {
+  return {{"reason", given.reason},
+          {"missing", given.missing},
+          {"forgotten", given.forgotten},
+          {"check", to_json(given.check)}};
+}
+
 }  // namespace sandbay::mgmt

@@ -34,6 +34,15 @@ Reply delete_pool(Backend& backend, const Call& call) {
   return {.status = 204};
 }
 
+Reply discard_map(Backend& backend, const Call& call) {
+  auto confirmed = read_confirmation(call.body, "pool");
+  if (!confirmed) return error_reply(400, confirmed.error());
+  const auto discarded =
+      backend.run(backend.service().discard_map(call.parameters.at("name"), std::move(*confirmed)));
+  if (!discarded) return refused(discarded.error());
+  return ok(to_json(*discarded));
+}
+
 Reply list_tasks(Backend& backend, const Call&) {
   return list("tasks", backend.run(backend.service().list_tasks()));
 }
@@ -90,7 +99,19 @@ std::vector<Route> pool_routes() {
            .summary = "Delete a pool that has no volumes",
            .success = 204,
            .refusals = {404, 409, 500},
-           .handle = delete_pool}};
+           .handle = delete_pool},
+          {.method = "POST",
+           .path = "/api/v1/pools/{name}/discard",
+           .operation = "discardMap",
+           .summary = "Open a pool without the changes of its map that are lost with an NVRAM",
+           .description = "Its volumes are then as the map's last checkpoint has them: what was "
+                          "written since to places that were new is lost, what was unmapped, "
+                          "moved or deleted since may show what others have written there. The "
+                          "map is verified. Refused where nothing is lost.",
+           .request_schema = "PoolDiscard",
+           .response_schema = "PoolDiscarded",
+           .refusals = {404, 409, 500},
+           .handle = discard_map}};
 }
 
 }  // namespace sandbay::mgmt

@@ -108,6 +108,17 @@ const std::string_view kPoolSchemas = R"json({
   "stuck": {"type": "string", "description": "Why it does not go on now; empty if it does."}}},
 "TaskList": {"type": "object", "required": ["tasks"], "properties": {
   "tasks": {"type": "array", "items": {"$ref": "#/components/schemas/Task"}}}},
+"PoolDiscard": {"type": "object", "required": ["confirm"], "additionalProperties": false,
+  "properties": {
+  "confirm": {"type": "string", "description": "The pool once more, as it stands in the path."}}},
+"PoolDiscarded": {"type": "object", "required": ["reason", "missing", "forgotten", "check"],
+  "properties": {
+  "reason": {"type": "string", "description": "Where the changes were that are given up."},
+  "missing": {"type": "array", "items": {"type": "string"},
+    "description": "Volumes of which the map knows nothing any more."},
+  "forgotten": {"type": "integer",
+    "description": "Volumes and snapshots that were in the map, and had been deleted."},
+  "check": {"$ref": "#/components/schemas/PoolCheck"}}},
 "PoolCheck": {"type": "object", "required": ["pool", "branches", "snapshots", "pages",
   "kept_chunks", "wrong", "verified"], "properties": {
   "pool": {"type": "string"},

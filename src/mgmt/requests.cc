@@ -416,10 +416,10 @@ Read<std::string> read_flush_cache(std::string_view body) {
   });
 }
 
-Read<std::string> read_discard_writes(std::string_view body) {
-  return read<std::string>(body, [](const Value& value, Mistakes& mistakes) {
+Read<std::string> read_confirmation(std::string_view body, std::string_view what) {
+  return read<std::string>(body, [&](const Value& value, Mistakes& mistakes) {
     TableReader reader(value, "", mistakes);
-    reader.require("confirm", "the set once more");
+    reader.require("confirm", fmt::format("the {} once more", what));
     std::string confirm = reader.string("confirm").value_or("");
     reader.finish();
     return confirm;

@@ -33,7 +33,8 @@ Read<iscsi::AccessRecord> read_access(std::string_view body);
 // The drive that takes over; empty: the best spare.
 Read<std::string> read_replace_drive(std::string_view body);
 Read<std::string> read_flush_cache(std::string_view body);  // The set; empty: all.
-Read<std::string> read_discard_writes(std::string_view body);
+// `what` is to be named once more.
+Read<std::string> read_confirmation(std::string_view body, std::string_view what);
 Read<std::string> read_add_fault(std::string_view body);
 Read<group::ImportPart> read_import_part(std::string_view body);
 

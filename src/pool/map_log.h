@@ -20,6 +20,7 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "metadata/store.h"
@@ -70,6 +71,8 @@ class MapLog {
 
   // Once, after the map is loaded: replays what was logged since. What is wrong, or an empty text.
   Task<std::string> open();
+  // Whether what was wrong is a loss that accept_loss accepts.
+  static bool is_loss(std::string_view wrong) noexcept { return wrong.starts_with(kLoss); }
   // Whether acknowledged changes were lost, and accepted as lost.
   bool lost() const noexcept { return lost_; }
 
@@ -98,6 +101,7 @@ class MapLog {
   }
 
  private:
+  static constexpr std::string_view kLoss = "changes of the map are ";  // What follows says why.
   struct Commit {
     std::vector<MapRecord> records;
     metadata::Batch extra;

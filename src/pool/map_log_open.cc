@@ -3,7 +3,8 @@
 //
 // The checkpoint names the NVRAM that may have more than it has. If that NVRAM is not here, is new,
 // or has lost records that were acknowledged, changes of the map are lost: of pages that were
-// given to volumes, and of what was in them. Nothing is opened then but by an explicit word.
+// given to volumes, and of what was in them. Nothing is opened then but by an explicit word, and
+// what is found in an NVRAM that does not count never counts again.
 #include <algorithm>
 #include <cassert>
 #include <cstring>
@@ -46,7 +47,8 @@ Task<std::string> MapLog::open() {
   std::erase_if(groups,
                 [this](const RecordGroup& group) { return group.sequence <= map_.sequence(); });
   std::ranges::sort(groups, {}, &RecordGroup::sequence);
-  sequence_ = groups.empty() ? map_.sequence() : groups.back().sequence;
+  sequence_ = std::max(sequence_, map_.sequence());
+  if (!groups.empty()) sequence_ = std::max(sequence_, groups.back().sequence);
   wrong = co_await replay(std::move(groups));
   if (!wrong.empty()) co_return wrong;
   map_.skip(sequence_);
@@ -57,30 +59,35 @@ std::string MapLog::read_nvram(std::vector<RecordGroup>* groups) {
   const Uuid& expected = map_.checkpoint().log;
   const bool expects = expected != Uuid{};
   if (log_ == nullptr) {
-    return expects ? "changes of the map are in an NVRAM that is not here" : std::string();
+    return expects ? fmt::format("{}in an NVRAM that is not here", kLoss) : std::string();
   }
   const nvram::Recovery recovery = log_->recover();
-  for (const nvram::Record& record : recovery.records) nvram_groups_.push_back({.id = record.id});
+  for (const nvram::Record& record : recovery.records) {
+    nvram_groups_.push_back({.id = record.id});
+    // Nothing new gets the number of what does not count: that would be replayed over it if the
+    // daemon were killed before it is released.
+    if (record.descriptor.size() != sizeof sequence_) continue;
+    sequence_ = std::max(sequence_, little_endian<std::uint64_t>(record.descriptor, 0));
+  }
   if (!expects) return {};
   if (uuid_of(region_->nvram()) != expected || region_->is_new()) {
-    return "changes of the map are in another NVRAM than the one that is here";
+    return fmt::format("{}in another NVRAM than the one that is here", kLoss);
   }
   if (recovery.region_loss != nvram::Loss::kNone) {
-    return fmt::format("changes of the map are lost with the NVRAM: {}",
-                       nvram::describe(recovery.region_loss));
+    return fmt::format("{}lost with the NVRAM: {}", kLoss, nvram::describe(recovery.region_loss));
   }
-  if (recovery.control_lost) return "changes of the map are lost: the NVRAM's log is damaged";
+  if (recovery.control_lost) return fmt::format("{}lost: the NVRAM's log is damaged", kLoss);
   for (const nvram::LostRecord& lost : recovery.lost) {
     const bool old = lost.described && lost.descriptor.size() == sizeof(std::uint64_t) &&
                      little_endian<std::uint64_t>(lost.descriptor, 0) <= map_.sequence();
     if (lost.acknowledged && !old) {
-      return "changes of the map are lost: a record of the NVRAM's log is damaged";
+      return fmt::format("{}lost: a record of the NVRAM's log is damaged", kLoss);
     }
   }
   for (const nvram::Record& record : recovery.records) {
     auto group = unpack_group(text_of(record.payload));
     if (!group.has_value()) {
-      return fmt::format("changes of the map are lost: the NVRAM's log has {}", group.error());
+      return fmt::format("{}lost: the NVRAM's log has {}", kLoss, group.error());
     }
     groups->push_back(std::move(*group));
   }
@@ -118,8 +125,7 @@ Task<std::string> MapLog::replay(std::vector<RecordGroup> groups) {
         lost_ = true;
         co_return std::string();
       }
-      co_return fmt::format("changes of the map are lost: number {} is missing",
-                            map_.sequence() + 1);
+      co_return fmt::format("{}lost: number {} is missing", kLoss, map_.sequence() + 1);
     }
     std::string wrong = co_await map_.replay(std::move(group));
     if (!wrong.empty()) co_return wrong;
@@ -131,6 +137,8 @@ Task<std::string> MapLog::replay(std::vector<RecordGroup> groups) {
 // was found goes: it is in the checkpoint, or of no use.
 Task<std::string> MapLog::start() {
   Error error = Error::kNone;
+  // Without one it names none: what was lost with another must not come back with that.
+  map_.set_log({});
   if (log_ != nullptr) {
     error = co_await log_->accept();
     if (error == Error::kNone && !region_->settled()) error = co_await region_->settle();

@@ -83,6 +83,41 @@ def test_a_pool_without_nvram_survives_a_kill(t):
     require_whole(t, daemon, 'after a kill')
 
 
+def test_a_pool_goes_on_without_its_lost_nvram(t):
+    """Changes of its map that were in an NVRAM that is gone are given up, by an explicit word."""
+    t.need('qemu-io')
+    daemon = t.daemon([{'name': 'v', 'size': '32MiB', 'thin': True}],
+                      extra=two_sets() + NVRAM + pool())
+    qemu_io(t, daemon, 'v', 'write -P 1 0 8M', 'flush')
+    t.check(daemon.terminate() == 0, 'an orderly end')
+    daemon.start()
+    qemu_io(t, daemon, 'v', 'write -P 2 16M 4M', 'flush')
+    daemon.kill()
+    os.remove(os.path.join(daemon.state, 'nvram.img'))
+    daemon.start()
+    reason = the_pool(daemon)['reason']
+    t.check('in another NVRAM' in reason and
+            'sandbay pool discard p --yes-lose-data' in reason, reason)
+    t.check(the_volume(daemon, 'v')['reason'].endswith(reason), 'the volume says so, too')
+    done = daemon.sandbay('pool', 'discard', 'p', ok=False)
+    t.check('--yes-lose-data' in done.stdout and done.returncode != 0, done.stdout)
+    done = daemon.sandbay('pool', 'discard', 'p', '--yes-lose-data')
+    t.check('is open without them' in done.stdout and 'all is well' in done.stdout, done.stdout)
+    t.check(any('they are given up' in event['text'] for event in events(daemon)), 'it is told')
+    audited = daemon.sandbay('audit', 'list').stdout
+    t.check('discard' in audited, audited)
+    t.until(lambda: not the_volume(daemon, 'v')['reason'], 'the volume is there again')
+    qemu_io(t, daemon, 'v', 'read -P 1 0 8M', 'read -P 0 16M 4M', 'write -P 3 8M 12M',
+            'read -P 3 8M 12M')
+    require_whole(t, daemon, 'after it was opened')
+    done = daemon.sandbay('pool', 'discard', 'p', '--yes-lose-data', ok=False)
+    t.check('there is nothing to give up' in done.stdout, done.stdout)
+    daemon.kill()
+    daemon.start()
+    qemu_io(t, daemon, 'v', 'read -P 1 0 8M', 'read -P 3 8M 12M')
+    require_whole(t, daemon, 'after a kill')
+
+
 def test_thin_space_is_taken_and_given_back(t):
     t.need('qemu-io')
     daemon = t.daemon([{'name': 'v', 'size': '64MiB', 'thin': True, 'thin_warning': 25}],

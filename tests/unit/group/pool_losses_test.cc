@@ -1,4 +1,5 @@
-// Pools and what the NVRAM has of them; and the disk of the metadata when it is full.
+// Pools of which something is lost or full: the NVRAM that has changes of their map, the place of a
+// pool in it, the disk of the metadata.
 #include <algorithm>
 #include <catch2/catch.hpp>
 
@@ -27,12 +28,138 @@ void run(const testing::ScratchDirectory& scratch, const std::string& sections,
   if (!error.empty()) FAIL(error);
 }
 
+Task<void> make(Group* group, std::string name, bool thin) {
+  CreateVolumeRequest request{.open = {.backing = true, .thin = false, .block_bytes = true}};
+  request.specification.name = std::move(name);
+  request.specification.size_bytes = 8 * kMiB;
+  request.specification.thin = thin;
+  const auto made = co_await group->create_volume(request);
+  REQUIRE(made.has_value());
+}
+
 Task<void> take(Group* group, std::string name) {
   CreateSnapshotsRequest request;
   request.volumes.push_back("v");
   request.name = std::move(name);
   const auto taken = co_await group->create_snapshots(std::move(request));
   REQUIRE(taken.has_value());
+}
+
+Task<std::string> reason_of(Group* group, std::string volume) {
+  const auto shown = co_await group->show_volume(std::move(volume));
+  REQUIRE(shown.has_value());
+  co_return shown->reason;
+}
+
+// The NVRAM of a pool -----------------------------------------------------------------------------
+
+// Ends as with a kill: what the NVRAM has of the map is there alone.
+Task<void> change_and_die(Group& group, DoubtfulStore& store, bool) {
+  // In the metadata first, and what follows from it in the NVRAM.
+  const auto grown = co_await group.change_volume("v", {.size_bytes = 16 * kMiB});
+  REQUIRE(grown.has_value());
+  const auto more = co_await group.change_volume("v", {.size_bytes = 24 * kMiB});
+  REQUIRE(more.has_value());
+  // Records of what the map will know nothing of, and the other way round.
+  co_await make(&group, "newer", true);
+  co_await take(&group, "newer");
+  const auto deleted = co_await group.delete_volume("w", false);
+  REQUIRE(deleted.has_value());
+  const auto dropped = co_await group.delete_snapshot({"v", "older"}, false);
+  REQUIRE(dropped.has_value());
+  store.arm(0, false);
+}
+
+Task<void> refuse_to_discard(Group* group, std::string confirmed, Refusal::Code code,
+                             std::string why) {
+  const auto refused = co_await group->discard_map("p", std::move(confirmed));
+  REQUIRE_FALSE(refused.has_value());
+  CHECK(refused.error().code == code);
+  CHECK(refused.error().message == why);
+}
+
+Task<void> give_up(Group* group) {
+  const auto pool = co_await group->show_pool("p");
+  REQUIRE(pool.has_value());
+  CHECK(pool->reason ==
+        "changes of the map are in another NVRAM than the one that is here; if they cannot be "
+        "brought back, give them up: sandbay pool discard p --yes-lose-data");
+  co_await refuse_to_discard(group, "q", Refusal::Code::kInvalid,
+                             "changes of the map of pool p would be lost for good; to confirm it "
+                             "write its name once more");
+  const auto given = co_await group->discard_map("p", "p");
+  if (!given) FAIL(given.error().message);
+  CHECK(given->reason == "changes of the map are in another NVRAM than the one that is here");
+  CHECK(given->missing == std::vector<std::string>{"newer"});
+  CHECK(given->forgotten == 2);
+  CHECK(given->check.verified);
+  CHECK(given->check.wrong == std::vector<std::string>{});
+  co_await refuse_to_discard(group, "p", Refusal::Code::kConflict,
+                             "pool \"p\" is open, with its whole map; there is nothing to give up");
+  const auto events = co_await group->list_events(0);
+  const bool told = std::ranges::any_of(events, [](const EventInfo& event) {
+    return event.text.find("they are given up") != std::string::npos;
+  });
+  CHECK(told);
+}
+
+// And nothing else, once what was removed is swept.
+Task<void> expect_two_branches(Group* group) {
+  auto checked = co_await group->check_group();
+  for (int i = 0; i < 50 && checked.at(0).branches != 2; ++i) {
+    co_await Executor::current().sleep_for(std::chrono::milliseconds(100));
+    checked = co_await group->check_group();
+  }
+  CHECK(checked.at(0).wrong == std::vector<std::string>{});
+  CHECK(checked.at(0).branches == 2);
+}
+
+Task<void> use_what_is_left(Group* group) {
+  std::string reason = co_await reason_of(group, "v");
+  for (int i = 0; i < 50 && !reason.empty(); ++i) {
+    co_await Executor::current().sleep_for(std::chrono::milliseconds(100));
+    reason = co_await reason_of(group, "v");
+  }
+  CHECK(reason.empty());
+  const auto volume = co_await group->show_volume("v");
+  CHECK(volume->specification.size_bytes == 24 * kMiB);
+  const auto grown = co_await group->change_volume("v", {.size_bytes = 32 * kMiB});
+  CHECK(grown.has_value());
+  const auto snapshots = co_await group->list_snapshots("v");
+  REQUIRE(snapshots.has_value());
+  REQUIRE(snapshots->size() == 1);
+  CHECK(snapshots->front().reason == "the map of its pool does not have it");
+  const auto deleted = co_await group->delete_volume("newer", false);
+  CHECK(deleted.has_value());
+  co_await make(group, "w", true);
+  co_await expect_two_branches(group);
+}
+
+TEST_CASE("A pool goes on without what was lost with its NVRAM, when somebody says so",
+          "[group][pool]") {
+  const testing::ScratchDirectory scratch;
+  run(scratch, kSections, [](Group& group) -> Task<void> {
+    co_await make(&group, "v", true);
+    co_await make(&group, "w", false);
+    co_await take(&group, "older");
+    co_await refuse_to_discard(
+        &group, "p", Refusal::Code::kConflict,
+        "pool \"p\" is open, with its whole map; there is nothing to give up");
+  });
+  run_doubtfully(scratch.file("state"), kSections, change_and_die, false);
+  const std::filesystem::path image = scratch.file("state") + "/nvram.img";
+  std::filesystem::rename(image, image.string() + ".lost");
+  run(scratch, kSections, [](Group& group) -> Task<void> {
+    co_await give_up(&group);
+    co_await use_what_is_left(&group);
+  });
+  // What is lost comes back, and nothing of it counts.
+  std::filesystem::rename(image.string() + ".lost", image);
+  run(scratch, kSections, [](Group& group) -> Task<void> {
+    const std::string reason = co_await reason_of(&group, "v");
+    CHECK(reason.empty());
+    co_await expect_two_branches(&group);
+  });
 }
 
 Task<void> list_regions(std::string path, std::vector<std::string>* names) {

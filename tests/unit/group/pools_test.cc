@@ -103,13 +103,15 @@ TEST_CASE("Records of pools and snapshots read back", "[records][pool]") {
                         .name = "p",
                         .members = {"one", "two"},
                         .page_bytes = 15 * kMiB,
-                        .block_bytes = 4096};
+                        .block_bytes = 4096,
+                        .disagrees = true};
   const auto pool_back = decode_pool(encode(pool));
   REQUIRE(pool_back.has_value());
   CHECK(pool_back->uuid == pool.uuid);
   CHECK(pool_back->members == pool.members);
   CHECK(pool_back->page_bytes == pool.page_bytes);
   CHECK(pool_back->block_bytes == pool.block_bytes);
+  CHECK(pool_back->disagrees);
   CHECK_FALSE(decode_pool("{\"format\":1}").has_value());
   CHECK_FALSE(decode_pool(encode(PoolRecord{.name = "p", .page_bytes = 5})).has_value());
   const SnapshotRecord snapshot{.uuid = make_uuid(random),

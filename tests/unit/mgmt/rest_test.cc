@@ -401,6 +401,13 @@ TEST_CASE("The cache is shown, flushed and changed as the document says", "[rest
     CHECK(rest.ask("POST", discard, "{}").status == 400);
     CHECK(rest.ask("POST", discard, R"({"confirm": "q"})").status == 400);
     CHECK(rest.ask("POST", discard, R"({"confirm": "r"})").status == 409);  // Nothing has failed.
+    const std::string of_pool = "/api/v1/pools/p/discard";
+    CHECK(rest.ask("POST", of_pool, "{}")
+              .body.at("error")
+              .at("message")
+              .get<std::string>()
+              .ends_with("write the pool once more"));
+    CHECK(rest.ask("POST", of_pool, R"({"confirm": "p"})").status == 404);
     CHECK(rest.ask("POST", "/api/v1/cache/sets/r/acknowledge", "{}").status == 409);
     CHECK(rest.ask("POST", "/api/v1/cache/sets/x/acknowledge", "{}").status == 404);
     CHECK(rest.get("/metrics").text.find("sandbay_cache_memory_limit_bytes 16777216") !=

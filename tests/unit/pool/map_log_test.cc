@@ -297,6 +297,107 @@ Task<void> lose_nvram(Executor& home, bool closed) {
   co_await rig.stop();
 }
 
+Task<void> write_some(Rig* rig, BranchId id, std::uint64_t first, std::uint32_t number,
+                      unsigned times) {
+  Random random(1);
+  auto volume = rig->pool->attach(id);
+  for (unsigned i = 0; i < times; ++i) {
+    const Error error = co_await write_cells(*volume, first + 8ULL * i, 8, number, random);
+    CHECK(error == Error::kNone);
+  }
+}
+
+Task<void> expect_some(Rig* rig, BranchId id, std::uint64_t first, std::uint32_t number) {
+  Random random(1);
+  auto volume = rig->pool->attach(id);
+  const auto read = co_await read_cells(*volume, first, 8, random);
+  const bool same = read.has_value() && *read == Cells(8, number);
+  CHECK(same);
+}
+
+Task<std::string> open_without(Rig* rig) {
+  rig->options().pool.log.accept_loss = true;
+  std::string wrong = co_await rig->open_pool();
+  rig->options().pool.log.accept_loss = false;
+  co_return wrong;
+}
+
+// What was given up with an NVRAM is given up for good, whatever becomes of that NVRAM.
+Task<void> bring_back_nvram(Executor& home) {
+  nvram::SimulatedBoard lost(Rig::kImageBytes);
+  nvram::SimulatedBoard other(Rig::kImageBytes);
+  Rig rig(home, {.stores = 1, .board = &lost});
+  std::string wrong = co_await rig.start();
+  REQUIRE(wrong == "");
+  const auto made = co_await rig.pool->create({.byte_count = 2 * kTestPageBytes}, {});
+  REQUIRE(made.has_value());
+  const Error stored = co_await rig.pool->log().checkpoint();
+  REQUIRE(stored == Error::kNone);
+  co_await write_some(&rig, *made, 0, 1, 12);
+  co_await rig.stop();
+  rig.options().board = &other;
+  wrong = co_await rig.start();
+  CHECK(MapLog::is_loss(wrong));
+  wrong = co_await open_without(&rig);
+  REQUIRE(wrong == "");
+  co_await write_some(&rig, *made, 128, 2, 1);
+  co_await rig.stop();
+  // Its turn comes while the other one has changes.
+  rig.options().board = &lost;
+  wrong = co_await rig.start();
+  CHECK(MapLog::is_loss(wrong));
+  co_await rig.end();
+  rig.options().board = &other;
+  wrong = co_await rig.start();
+  REQUIRE(wrong == "");
+  const Error closed = co_await rig.close();
+  CHECK(closed == Error::kNone);
+  // It is used again, and the daemon is killed before what it had is released.
+  nvram::SimulatedBoard as_it_was = lost;
+  rig.options().board = &lost;
+  wrong = co_await rig.start();
+  REQUIRE(wrong == "");
+  co_await rig.stop();
+  rig.options().board = &as_it_was;
+  wrong = co_await rig.start();
+  REQUIRE(wrong == "");
+  const std::string sound = co_await rig.check();
+  CHECK(sound == "");
+  co_await expect_some(&rig, *made, 128, 2);
+  co_await rig.stop();
+}
+
+// Nor does it count where the loss was accepted without any other.
+Task<void> go_on_without_nvram(Executor& home) {
+  nvram::SimulatedBoard lost(Rig::kImageBytes);
+  Rig rig(home, {.stores = 1, .board = &lost});
+  std::string wrong = co_await rig.start();
+  REQUIRE(wrong == "");
+  const auto made = co_await rig.pool->create({.byte_count = 2 * kTestPageBytes}, {});
+  REQUIRE(made.has_value());
+  const Error stored = co_await rig.pool->log().checkpoint();
+  REQUIRE(stored == Error::kNone);
+  co_await write_some(&rig, *made, 0, 1, 12);
+  co_await rig.stop();
+  rig.options().nvram = false;
+  wrong = co_await rig.start();
+  CHECK(wrong == "changes of the map are in an NVRAM that is not here");
+  wrong = co_await open_without(&rig);
+  REQUIRE(wrong == "");
+  co_await write_some(&rig, *made, 128, 2, 1);
+  co_await rig.stop();
+  wrong = co_await rig.start();
+  REQUIRE(wrong == "");
+  co_await rig.stop();
+  rig.options().nvram = true;
+  wrong = co_await rig.start();
+  REQUIRE(wrong == "");
+  const std::string sound = co_await rig.check();
+  CHECK(sound == "");
+  co_await expect_some(&rig, *made, 128, 2);
+  co_await rig.stop();
+}
+
 // The NVRAM's log is full, because the metadata take no checkpoint, and a volume is to be expanded.
 Task<void> expand_with_a_full_log(Executor& home) {
   Bench bench(home, true);
@@ -453,6 +554,14 @@ TEST_CASE("the log changes between NVRAM and store with the battery", "[pool]") 
 TEST_CASE("an NVRAM that is gone is missed, unless the pool was closed", "[pool]") {
   const bool closed = GENERATE(false, true);
   testing::run_in_world(6, [&](Executor& home) { return lose_nvram(home, closed); });
+}
+
+TEST_CASE("what was given up with an NVRAM does not come back with it", "[pool]") {
+  testing::run_in_world(9, [](Executor& home) { return bring_back_nvram(home); });
+}
+
+TEST_CASE("what was given up without any NVRAM does not come back with one", "[pool]") {
+  testing::run_in_world(10, [](Executor& home) { return go_on_without_nvram(home); });
 }
 
 TEST_CASE("what is listed while a map is held needs no NVRAM", "[pool]") {
