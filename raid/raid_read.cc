@@ -44,6 +44,12 @@ struct RaidSet::ReadRun {
   DriveIo io;
 };
 
+// By which one of mirrors with equally much to do is chosen: the least.
+Lba RaidSet::distance_to(const Drive& drive, std::uint64_t stripe, unsigned member, Lba at) const {
+  if (!options_.nearest_mirror) return (stripe / layout_.group_count() + member) % layout_.width();
+  return drive.head() > at ? drive.head() - at : at - drive.head();
+}
+
 // The mirror with the least to do, but one that limps only if all do; of equals the one whose head
 // is nearest. Where mirrors may differ, the first that is whole, always. Its number is the width if
 // there is none.
@@ -60,7 +66,7 @@ unsigned RaidSet::choose_member(std::uint64_t stripe, MemberSet unreadable) cons
     if (drive == nullptr) continue;
     drive->probe(at);
     const std::size_t busy = drive->in_flight() + (drive->limping() ? kLimping : 0);
-    const Lba distance = drive->head() > at ? drive->head() - at : at - drive->head();
+    const Lba distance = distance_to(*drive, stripe, member, at);
     if (best == layout_.width() || busy < least || (busy == least && distance < nearest)) {
       best = member;
       least = busy;

@@ -79,6 +79,9 @@ struct RaidSetOptions {
   // Data-less: the drives keep nothing of what is written here. Not with integrity, a journal, or
   // maintenance: they would take what they read for content.
   Content content = Content::kBytes;
+  // Reads go to the mirror whose head is nearest, of those with equally much to do; else to one by
+  // the number of the stripe.
+  bool nearest_mirror = true;
   IntegrityOptions integrity;
 };
 
@@ -228,6 +231,7 @@ class RaidSet final : public BlockDevice {
   Task<void> read_slices(ReadPiece* piece);
   Task<void> read_held(ReadPiece* piece);
   unsigned choose_member(std::uint64_t stripe, MemberSet unreadable) const;
+  Lba distance_to(const Drive& drive, std::uint64_t stripe, unsigned member, Lba at) const;
   MemberSet limping(std::uint64_t stripe) const;
   bool around(Drive* drive, std::uint64_t stripe, unsigned member, Lba lba) const;
   bool may_differ(std::uint64_t stripe) const;  // Of mirrors.

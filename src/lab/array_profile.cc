@@ -213,6 +213,7 @@ class ProfileReader {
     values.size("strip", profile_.strip_bytes);
     values.size("page", profile_.page_bytes);
     values.flag("scattered_pages", profile_.scattered_pages);
+    values.flag("nearest_mirror", profile_.nearest_mirror);
     values.reader().finish();
   }
 

@@ -46,6 +46,7 @@ struct ArrayProfile {
   std::uint64_t page_bytes = 15 << 20;  // Where volumes are spread over members or sets.
   // A volume's pages are spread all over each set; else they follow one another.
   bool scattered_pages = false;
+  bool nearest_mirror = true;  // Read: that whose head is; else one by the number of the stripe.
   // Each with a cache, processors and ports of its own, as the values of these are.
   std::uint64_t controller_count = 1;
   // The cache's. Dirty data have the part `dirty_bytes`; where more than so many per cent of it is

@@ -272,6 +272,7 @@ Task<std::string> VirtualArray::add_set(const VolumeGroup* group, Head* head) {
                                                 .largest_update_bytes = kLargestUpdate,
                                                 .scratch_bytes = kScratchBytes,
                                                 .content = Content::kNone,
+                                                .nearest_mirror = profile_.nearest_mirror,
                                             });
   set.units = std::make_unique<DestageUnits>(*set.set, profile_.drive_write_bytes);
   set.cached = &head->cache->add_device(make_uuid(random_), *set.units);

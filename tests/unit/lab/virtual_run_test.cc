@@ -217,6 +217,19 @@ TEST_CASE("Sets of a pool take a volume's pages in turn, near one another or all
   CHECK(scattered.value(iops) < near.value(iops));
 }
 
+TEST_CASE("Of idle mirrors the nearest is read, or always the same", "[lab][run]") {
+  VolumeGroup what = group(raid::Level::kRaid1, 2, true);
+  what.access.lines = {{.bytes = 8192, .random_percent = 100, .align_bytes = 8192}};
+  what.outstanding = 1;
+  ArrayProfile profile = system();
+  const CaseResult nearest = run(profile, what);
+  profile.nearest_mirror = false;
+  const CaseResult fixed = run(profile, what);
+  const Wanted latency{.figure = {}, .metric = Metric::kMilliseconds};
+  CHECK(fixed.value(latency) > nearest.value(latency) + 0.5);
+  CHECK(fixed.value(latency) < nearest.value(latency) + 3);
+}
+
 TEST_CASE("A volume may lie anywhere on its set", "[lab][run]") {
   ArrayProfile profile = system();
   auto& disk = std::get<model::DiskProfile>(profile.drive.timing);
