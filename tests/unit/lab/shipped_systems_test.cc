@@ -42,4 +42,14 @@ TEST_CASE("A server alone reads from all drives of the Compellent", "[lab][shipp
   CHECK(std::abs(missed_by("compellent-san.toml", "cml-dedicated-randread-iops", 1s, 4s)) < 5);
 }
 
+TEST_CASE("At night a server's share of the Compellent shrinks, most of all for writes",
+          "[lab][shipped]") {
+  CHECK(std::abs(missed_by("compellent-san.toml", "cml-loaded-randread-iops", 1s, 4s)) < 5);
+  CHECK(std::abs(missed_by("compellent-san.toml", "cml-loaded-streamwrite-iops", 1s, 12s)) < 5);
+}
+
+TEST_CASE("Parity updates are the limit of five EqualLogic members", "[lab][shipped]") {
+  CHECK(std::abs(missed_by("equallogic-ps3800xv.toml", "eql-t4-5m", 5s, 2s)) < 5);
+}
+
 }  // namespace sandbay::lab
