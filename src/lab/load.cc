@@ -244,22 +244,8 @@ std::string check_urls(const LoadOptions& options) {
     return "no URL is given; write iscsi://[user%password@]host[:port]/target-name/lun";
   }
   for (const std::string& url : options.urls) {
-    const auto parsed = iscsi::parse_url(url);
-    const std::string shown = without_password(url);
-    const auto at_sign = url.rfind('@');
-    const auto scheme = url.find("://");
-    if (at_sign != std::string::npos && scheme != std::string::npos &&
-        url.find('/', scheme + 3) < at_sign) {
-      return fmt::format("{}: write %2F for a / in the user or the password", shown);
-    }
-    if (!parsed.has_value()) {
-      std::string wrong = parsed.error();
-      const auto at = wrong.find(url);
-      return at == std::string::npos ? wrong : wrong.replace(at, url.size(), shown);
-    }
-    if (parsed->target_name.empty()) {
-      return fmt::format("{}: names no target and LUN; add /target-name/lun", shown);
-    }
+    std::string wrong = url_error(url);
+    if (!wrong.empty()) return wrong;
   }
   return {};
 }
@@ -350,6 +336,26 @@ std::string without_password(std::string_view url) {
   if (at == std::string_view::npos) return std::string(url);
   const std::size_t host = scheme == std::string_view::npos || scheme > at ? 0 : scheme + 3;
   return std::string(url.substr(0, host)).append(url.substr(at + 1));
+}
+
+std::string url_error(const std::string& url) {
+  const auto parsed = iscsi::parse_url(url);
+  const std::string shown = without_password(url);
+  const auto at_sign = url.rfind('@');
+  const auto scheme = url.find("://");
+  if (at_sign != std::string::npos && scheme != std::string::npos &&
+      url.find('/', scheme + 3) < at_sign) {
+    return fmt::format("{}: write %2F for a / in the user or the password", shown);
+  }
+  if (!parsed.has_value()) {
+    std::string wrong = parsed.error();
+    const auto at = wrong.find(url);
+    return at == std::string::npos ? wrong : wrong.replace(at, url.size(), shown);
+  }
+  if (parsed->target_name.empty()) {
+    return fmt::format("{}: names no target and LUN; add /target-name/lun", shown);
+  }
+  return {};
 }
 
 std::string check(const LoadOptions& options) {

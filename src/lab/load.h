@@ -99,6 +99,9 @@ struct LoadReport {
 
 // The URL as it may be shown: without user and password.
 std::string without_password(std::string_view url);
+// Why it leads to no logical unit, in one line that names it without the password; or an empty
+// text.
+std::string url_error(const std::string& url);
 
 // What can be said about the options before anything is connected; empty: nothing wrong. It names
 // the command line's option that is wrong.

@@ -3,12 +3,11 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
-#include <atomic>
 #include <cassert>
-#include <csignal>
 #include <nlohmann/json.hpp>
 #include <optional>
 
+#include "lab/interrupt.h"
 #include "lab/load.h"
 #include "runtime/reactor.h"
 
@@ -86,19 +85,6 @@ struct ProgressLine {
     bytes = total_bytes;
   }
 };
-
-std::atomic<bool> stop_asked{false};
-
-void ask_to_stop(int /*signal*/) { stop_asked.store(true, std::memory_order_relaxed); }
-
-// The next one has its default effect.
-void stop_at_interrupt() {
-  stop_asked.store(false, std::memory_order_relaxed);
-  struct sigaction action{};
-  action.sa_handler = ask_to_stop;
-  action.sa_flags = static_cast<int>(SA_RESTART | SA_RESETHAND);
-  ::sigaction(SIGINT, &action, nullptr);
-}
 
 }  // namespace
 
@@ -195,8 +181,7 @@ int run_load(const LoadOptions& options, std::FILE* out, std::FILE* errors) {
                                    text);
                       },
                   .processor_time = processor_time,
-                  .stop = &stop_asked};
-  stop_at_interrupt();
+                  .stop = &stop_at_interrupt()};
   if (options.progress) {
     hooks.progress = [&line](double seconds, std::uint64_t requests, std::uint64_t bytes) {
       line.show(seconds, requests, bytes);

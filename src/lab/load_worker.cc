@@ -1,5 +1,5 @@
-// One session's share of a load. CDBs are those of SBC-3 and SPC-4: READ (16) 88h, WRITE (16) 8Ah,
-// READ CAPACITY (16) 9Eh/10h, INQUIRY 12h.
+// One session's share of a load. CDBs are those of SBC-3 and SPC-4: READ CAPACITY (16) 9Eh/10h,
+// INQUIRY 12h.
 #include "lab/load_worker.h"
 
 #include <fmt/core.h>
@@ -7,43 +7,16 @@
 #include <algorithm>
 #include <cassert>
 
+#include "lab/scsi_transfer.h"
 #include "runtime/byte_order.h"
 
 namespace sandbay::lab {
 namespace {
 
-constexpr std::uint32_t kMaximumTries = 64;
-constexpr Duration kRetryDelay = std::chrono::milliseconds(5);
 // Requests that are in flight at the end of the load have this long to end.
 constexpr Duration kGrace = std::chrono::seconds(5);
 // What the verify map may need: 8 bytes a unit.
 constexpr std::uint64_t kMaximumVerifiedUnits = std::uint64_t{64} << 20;
-
-std::array<std::byte, 16> transfer_cdb(bool write, std::uint64_t lba, std::uint32_t blocks) {
-  std::array<std::byte, 16> cdb{};
-  cdb[0] = write ? std::byte{0x8A} : std::byte{0x88};
-  put_big_endian<std::uint64_t>(cdb, 2, lba);
-  put_big_endian<std::uint32_t>(cdb, 10, blocks);
-  return cdb;
-}
-
-std::string explain(const iscsi::ScsiResult& result) {
-  if (result.error != Error::kNone) return std::string(describe(result.error));
-  return fmt::format("status {:02x}h, sense key {:x}h, additional sense {:04x}h",
-                     static_cast<unsigned>(result.status),
-                     static_cast<unsigned>(result.sense_key()),
-                     static_cast<unsigned>(result.additional()));
-}
-
-// What says nothing about the request itself: it is to be sent again.
-bool transient(const iscsi::ScsiResult& result) {
-  if (result.error != Error::kNone) return false;
-  if (result.status == scsi::Status::kBusy || result.status == scsi::Status::kTaskSetFull) {
-    return true;
-  }
-  return result.status == scsi::Status::kCheckCondition &&
-         result.sense_key() == scsi::SenseKey::kUnitAttention;
-}
 
 }  // namespace
 

@@ -160,8 +160,14 @@ Task<std::string> note_all_regions(raid::SetDrives* drives) {
   co_return std::string();
 }
 
-cache::CacheOptions cache_options(const ArrayProfile& profile, unsigned members) {
+cache::CacheOptions cache_options(const ArrayProfile& profile, unsigned members,
+                                  double time_scale) {
   cache::CacheOptions options;
+  const auto stretched = [time_scale](Duration modelled) {
+    return std::chrono::duration_cast<Duration>(modelled * time_scale);
+  };
+  options.age_limit = stretched(options.age_limit);
+  options.idle_flush = stretched(options.idle_flush);
   options.memory_bytes = profile.cache_bytes * members;
   options.dirty_limit_bytes = profile.dirty_bytes * members;
   options.low_watermark = static_cast<double>(profile.flush_mark_percent) / 100;
@@ -186,11 +192,18 @@ VirtualConnection& VirtualVolume::choose_connection() {
   return connections[best];
 }
 
+unsigned member_count(const std::vector<VolumeGroup>& groups) {
+  unsigned members = 1;
+  for (const VolumeGroup& group : groups) members = std::max(members, group.members);
+  return members;
+}
+
 VirtualArray::VirtualArray(Executor& home, const ArrayProfile& profile, unsigned members,
-                           std::uint64_t seed)
+                           std::uint64_t seed, model::ClockOptions clock)
     : home_(home),
       profile_(profile),
       random_(seed),
+      clock_(clock, home.now()),
       type_(profile.drive),
       payloads_(home, kPayloadBytes, Content::kNone) {
   for (std::uint64_t i = 0; i < profile.controller_count; ++i) add_head(members);
@@ -199,7 +212,8 @@ VirtualArray::VirtualArray(Executor& home, const ArrayProfile& profile, unsigned
 void VirtualArray::add_head(unsigned members) {
   auto head = std::make_unique<Head>();
   head->controller = std::make_unique<model::Controller>(of_all(profile_.controller, members));
-  head->cache = std::make_unique<cache::Cache>(home_, cache_options(profile_, members));
+  head->cache =
+      std::make_unique<cache::Cache>(home_, cache_options(profile_, members, clock_.time_scale()));
   head->streams.memory_bytes = profile_.read_ahead_bytes;
   for (std::uint64_t i = 0; i < profile_.port_count * members; ++i) {
     head->ports.push_back(std::make_unique<model::Port>(profile_.port));

@@ -1,5 +1,6 @@
-// VirtualArray: a system in virtual time. The RAID sets and the controller's cache are the real
-// ones, over modelled drives without data; ports, sessions and hosts are models in front of them.
+// VirtualArray: a system, in virtual time or live. The RAID sets and the controller's cache are the
+// real ones, over modelled drives without data; ports, sessions and hosts are models in front of
+// them.
 //
 // For each worker on its volumes there is a host, or a part of one, and one session.
 #pragma once
@@ -53,16 +54,23 @@ struct VirtualVolume {
   VirtualConnection& choose_connection();
 };
 
+// Of the array that has all these groups.
+unsigned member_count(const std::vector<VolumeGroup>& groups);
+
 class VirtualArray {
  public:
-  // Borrows the profile, which is that of each member.
-  VirtualArray(Executor& home, const ArrayProfile& profile, unsigned members, std::uint64_t seed);
+  // Borrows the profile, which is that of each member. The models' clock is the executor's unless
+  // `clock` says otherwise.
+  VirtualArray(Executor& home, const ArrayProfile& profile, unsigned members, std::uint64_t seed,
+               model::ClockOptions clock = {});
   ~VirtualArray();  // After stop(), if start() has begun.
 
   // The error is one line.
   Task<std::string> start(std::vector<VolumeGroup> groups);
   Task<void> stop();  // No request is in flight. What is dirty is forgotten.
 
+  Executor& home() const noexcept { return home_; }
+  const model::ModelClock& clock() const noexcept { return clock_; }
   std::vector<VirtualVolume>& volumes() noexcept { return volumes_; }
   const ArrayProfile& profile() const noexcept { return profile_; }
   // Without memory behind it, for the hosts' requests.

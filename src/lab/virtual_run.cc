@@ -1,8 +1,6 @@
 // Workers in front of a virtual array.
 //
-// A slot is one request at a time: the host makes it, the connection carries the command and what
-// is written, the controller takes it, cache and sets do it, and the answer goes back. All of that
-// but the storage is computed at once; only then the slot waits.
+// A slot is one request at a time.
 #include "lab/virtual_run.h"
 
 #include <algorithm>
@@ -18,6 +16,7 @@
 #include <span>
 #include <utility>
 
+#include "lab/served_request.h"
 #include "lab/virtual_array.h"
 #include "runtime/simulation.h"
 #include "runtime/sync.h"
@@ -58,56 +57,19 @@ struct Worker {
   Error error = Error::kNone;
 };
 
-// When the target has the command and, of a write, its data.
-TimePoint carry(VirtualConnection& connection, const Access& access, TimePoint issued) {
-  if (access.read) return connection.exchange.command(issued);
-  if (connection.receiving.empty()) return connection.exchange.write(issued, access.bytes);
-  const auto turn = std::ranges::min_element(connection.receiving);
-  *turn = connection.exchange.write(std::max(issued, *turn), access.bytes);
-  return *turn;
-}
-
 Task<void> serve_one(Worker* worker, Access access) {
-  Executor& home = Executor::current();
-  VirtualArray& array = worker->array;
-  VirtualConnection& connection = worker->volume.choose_connection();
-  model::Host& host = *worker->volume.host->host;
-  model::Controller& controller = *worker->volume.controller;
-  const bool write = !access.read;
-  ++connection.in_flight;
-  const TimePoint start = home.now();
-  const TimePoint issued = host.issue(start);
-  const TimePoint carried = carry(connection, access, issued);
-  const TimePoint accepted = controller.accept(write, access.bytes, carried);
-  co_await home.sleep_until(accepted);
-
-  Request request;
-  request.operation = write ? Operation::kWrite : Operation::kRead;
-  request.extent = {.first = access.offset / kAccessSectorBytes,
-                    .block_count = access.bytes / kAccessSectorBytes};
-  request.data = array.payloads().try_allocate(access.bytes);
-  assert(!request.data.empty());
-  Completion completion = co_await worker->volume.device->submit(std::move(request));
-  completion.data.clear();
-  if (completion.error != Error::kNone) worker->error = completion.error;
-
-  const TimePoint done = home.now();
-  const TimePoint answered = controller.answer(write, access.bytes, done);
-  const TimePoint arrived = connection.exchange.answer(answered, access.read ? access.bytes : 0);
-  const TimePoint end = host.complete(write, access.bytes, arrived);
-  co_await home.sleep_until(end);
-  --connection.in_flight;
+  const TimePoint start = Executor::current().now();
+  const ServedRequest served =
+      co_await serve_request(&worker->array, &worker->volume, access, start);
+  if (served.error != Error::kNone) worker->error = served.error;
   ++worker->requests;
-  if (end < worker->window.from || end >= worker->window.until) co_return;
+  if (served.end < worker->window.from || served.end >= worker->window.until) co_return;
   ++worker->result.requests;
-  const auto second = static_cast<std::size_t>((end - worker->window.from) / kSecond);
+  const auto second = static_cast<std::size_t>((served.end - worker->window.from) / kSecond);
   ++worker->result.requests_by_second[second];
   worker->result.bytes += access.bytes;
-  worker->result.latency.record(static_cast<std::uint64_t>((end - start).count()));
-  worker->layers.host += (issued - start) + (end - arrived);
-  worker->layers.link += (carried - issued) + (arrived - answered);
-  worker->layers.controller += (accepted - carried) + (answered - done);
-  worker->layers.storage += done - accepted;
+  worker->result.latency.record(static_cast<std::uint64_t>((served.end - start).count()));
+  worker->layers.add(served);
 }
 
 Task<void> keep_busy(Worker* worker, Gate* gate) {
@@ -118,16 +80,6 @@ Task<void> keep_busy(Worker* worker, Gate* gate) {
     if (access.delay > Duration{}) co_await home.sleep_for(access.delay);
     co_await serve_one(worker, access);
   }
-}
-
-DriveShares shares_of(const model::DriveCounters& before, const model::DriveCounters& after,
-                      double drive_seconds) {
-  const auto share = [&](Duration from, Duration to) {
-    return static_cast<double>((to - from).count()) / 1e9 / drive_seconds;
-  };
-  return {.seeking = share(before.seeking, after.seeking),
-          .rotating = share(before.rotating, after.rotating),
-          .transferring = share(before.transferring, after.transferring)};
 }
 
 struct Run {
@@ -166,10 +118,7 @@ void collect(Run& run, std::vector<std::unique_ptr<Worker>>& workers) {
     worker->result.group = worker->volume.group;
     worker->result.number = worker->volume.number;
     run.result.simulated_requests += worker->requests;
-    run.result.layers.host += worker->layers.host;
-    run.result.layers.link += worker->layers.link;
-    run.result.layers.controller += worker->layers.controller;
-    run.result.layers.storage += worker->layers.storage;
+    run.result.layers.add(worker->layers);
     if (worker->error != Error::kNone) {
       run.wrong = "a request ended with: " + std::string(describe(worker->error));
     }
@@ -180,9 +129,7 @@ void collect(Run& run, std::vector<std::unique_ptr<Worker>>& workers) {
 Task<void> run_world(Run* run) {
   Executor& home = Executor::current();
   Random random(run->what.seed);
-  unsigned members = 1;
-  for (const VolumeGroup& group : run->what.groups) members = std::max(members, group.members);
-  VirtualArray array(home, run->profile, members, random.next());
+  VirtualArray array(home, run->profile, member_count(run->what.groups), random.next());
   run->wrong = co_await array.start(run->what.groups);
   if (!run->wrong.empty()) co_return;
   std::vector<std::unique_ptr<Worker>> workers;
@@ -272,6 +219,16 @@ double metric_of(std::span<const VolumeResult* const> volumes, Metric metric, do
 }
 
 }  // namespace
+
+DriveShares shares_of(const model::DriveCounters& before, const model::DriveCounters& after,
+                      double drive_seconds) {
+  const auto share = [&](Duration from, Duration to) {
+    return static_cast<double>((to - from).count()) / 1e9 / drive_seconds;
+  };
+  return {.seeking = share(before.seeking, after.seeking),
+          .rotating = share(before.rotating, after.rotating),
+          .transferring = share(before.transferring, after.transferring)};
+}
 
 double CaseResult::value(const Wanted& wanted) const {
   std::map<std::pair<std::size_t, unsigned>, std::vector<const VolumeResult*>> parts;

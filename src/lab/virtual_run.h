@@ -14,6 +14,7 @@
 #include "lab/array_profile.h"
 #include "lab/experiment.h"
 #include "lab/histogram.h"
+#include "lab/served_request.h"
 
 namespace sandbay::lab {
 
@@ -34,25 +35,20 @@ struct VolumeResult {
   std::vector<std::uint64_t> requests_by_second;
 };
 
-// Of all requests measured, together.
-struct LayerTimes {
-  Duration host{};
-  Duration link{};
-  Duration controller{};
-  Duration storage{};  // Cache, RAID and drives.
-};
-
 // What the drives' mechanisms did, of their time.
 struct DriveShares {
   double seeking = 0;
   double rotating = 0;
   double transferring = 0;
 };
+// `drive_seconds`: of all drives together.
+DriveShares shares_of(const model::DriveCounters& before, const model::DriveCounters& after,
+                      double drive_seconds);
 
 struct CaseResult {
   double seconds = 0;  // Measured.
   std::vector<VolumeResult> volumes;
-  LayerTimes layers;
+  LayerTimes layers;  // Of all requests measured.
   DriveShares drives;
   std::uint64_t simulated_requests = 0;  // The ramp-up's as well.
   double virtual_seconds = 0;
