@@ -50,6 +50,7 @@ class ExperimentReader {
     plan_.name = reader.string("name").value_or("");
     plan_.title = reader.string("title").value_or("");
     plan_.seed = reader.integer("seed", 0, std::numeric_limits<std::int64_t>::max()).value_or(1);
+    read_time_scale(reader);
     const std::string system = reader.string("system").value_or("");
     const std::string figures = reader.string("figures").value_or("");
     reader.require("name", "the experiments' name is needed");
@@ -71,6 +72,15 @@ class ExperimentReader {
  private:
   std::string beside(const std::string& file) const {
     return (std::filesystem::path(path_).parent_path() / file).lexically_normal().string();
+  }
+
+  void read_time_scale(TableReader& reader) {
+    const Value* value = reader.any("time_scale");
+    if (value == nullptr) return;
+    plan_.time_scale =
+        value->kind == Value::Kind::kInteger ? static_cast<double>(value->integer) : value->number;
+    if (plan_.time_scale >= 1 && plan_.time_scale <= kLargestTimeScale) return;
+    reader.mistake("time_scale", fmt::format("is no number from 1 to {}", kLargestTimeScale));
   }
 
   std::string read_others(const std::string& system, const std::string& figures) {
@@ -106,7 +116,8 @@ class ExperimentReader {
               .sweep = sweep,
               .groups = {},
               .ramp_up = ramp_up,
-              .run_time = run_time};
+              .run_time = run_time,
+              .number = plan_.rows.size()};
       for (const Value* group : groups) row.groups.push_back(read_group(*group, row));
       for (const Value* figure : figures) {
         if (auto wanted = read_wanted(*figure, row)) row.wanted.push_back(std::move(*wanted));

@@ -99,16 +99,20 @@ struct Row {
   std::vector<VolumeGroup> groups;
   Duration ramp_up{};
   Duration run_time{};
+  std::uint64_t number = 0;  // Of the file's rows, from 0 on; draws its seeds.
 
   std::string name() const;  // "r5x4-write, volumes 2"
   // The groups with this size in place of the specifications' own.
   std::vector<VolumeGroup> groups_with(std::uint64_t transfer) const;
 };
 
+inline constexpr double kLargestTimeScale = 1000;
+
 struct Plan {
   std::string name;
   std::string title;
   std::uint64_t seed = 1;
+  double time_scale = 1;  // Of runs that are live: real seconds in one of the models'.
   ArrayProfile system;
   FigureBook figures;
   std::vector<Row> rows;

@@ -2,7 +2,6 @@
 #include "lab/lab.h"
 
 #include <fmt/format.h>
-#include <signal.h>
 
 #include <algorithm>
 #include <atomic>
@@ -12,6 +11,10 @@
 #include <vector>
 
 #include "lab/experiment.h"
+#include "lab/interrupt.h"
+#include "lab/live_run.h"
+#include "lab/load.h"
+#include "lab/plan_choice.h"
 #include "lab/plan_run.h"
 #include "lab/report.h"
 
@@ -21,22 +24,8 @@ namespace {
 constexpr int kFailed = 1;
 constexpr int kUsage = 2;
 
-std::atomic<bool> stop_asked{false};
-
-void ask_to_stop(int /*signal*/) { stop_asked.store(true, std::memory_order_relaxed); }
-
-// The next one has its default effect.
-void stop_at_interrupt() {
-  stop_asked.store(false, std::memory_order_relaxed);
-  struct sigaction action{};
-  action.sa_handler = ask_to_stop;
-  action.sa_flags = static_cast<int>(SA_RESTART | SA_RESETHAND);
-  ::sigaction(SIGINT, &action, nullptr);
-}
-
 PlanHooks hooks_for(const LabOptions& options, std::FILE* errors) {
-  stop_at_interrupt();
-  PlanHooks hooks{.progress = {}, .stop = &stop_asked};
+  PlanHooks hooks{.progress = {}, .stop = &stop_at_interrupt()};
   if (!options.progress) return hooks;
   const auto began = std::chrono::steady_clock::now();
   hooks.progress = [errors, began](std::size_t done, std::size_t all) {
@@ -72,21 +61,69 @@ std::string write_page(const std::string& folder, const Report& report) {
   return file ? std::string() : fmt::format("{} cannot be written", path.string());
 }
 
+std::string check_virtual(const LabOptions& options) {
+  if (options.time_scale) return "--time-scale is for runs that are live: add --live";
+  if (options.live_options.write) return "--write is for targets elsewhere: add --live URL";
+  return {};
+}
+
+// One case after another: they would take each other's time. What is wrong with one target is so
+// with all cases.
+PlanResult run_live_plan(const Plan& plan, const LiveOptions& options, PlanHooks hooks) {
+  const std::atomic<bool>* stop = hooks.stop;
+  std::string wrong;
+  hooks.run = [&plan, &options, &wrong, stop](Case what) -> std::expected<CaseResult, std::string> {
+    if (!wrong.empty()) return std::unexpected(wrong);
+    auto result = run_live_case(plan.system, std::move(what), options, stop);
+    if (!result) wrong = result.error();
+    return result;
+  };
+  PlanResult result = run_plan(plan, 1, hooks);
+  result.live = true;
+  result.time_scale = options.time_scale;
+  for (const std::string& url : options.urls) result.targets.push_back(without_password(url));
+  return result;
+}
+
 int complain(std::FILE* errors, const std::string& what, int code) {
   fmt::print(errors, "sandbay: {}\n", what);
   return code;
 }
 
+int list_cases(const std::string& path, std::FILE* out, std::FILE* errors) {
+  const auto plan = read_experiments(path);
+  if (!plan) return complain(errors, plan.error(), kUsage);
+  for (const Row& row : plan->rows) {
+    const Duration each = row.ramp_up + row.run_time;
+    for (const std::string& name : case_names(row)) {
+      fmt::print(out, "{:<56} {:>6.0f} s\n", name, std::chrono::duration<double>(each).count());
+    }
+  }
+  return 0;
+}
+
 }  // namespace
 
 int run_lab(const LabOptions& options, std::FILE* out, std::FILE* errors) {
-  const auto plan = read_experiments(options.file);
+  auto plan = read_experiments(options.file);
   if (!plan) return complain(errors, plan.error(), kUsage);
-  const PlanResult result = run_plan(*plan, options.threads, hooks_for(options, errors));
-  const Report report = make_report(*plan, result);
+  std::string wrong = choose(*plan, options.choice);
+  LiveOptions live = options.live_options;
+  live.time_scale = options.time_scale.value_or(plan->time_scale);
+  if (wrong.empty()) wrong = options.live ? check_live(*plan, live) : check_virtual(options);
+  if (!wrong.empty()) return complain(errors, wrong, kUsage);
+  const PlanHooks hooks = hooks_for(options, errors);
+  const PlanResult result =
+      options.live ? run_live_plan(*plan, live, hooks) : run_plan(*plan, options.threads, hooks);
+  // Nothing to report: such as a target that is not there.
+  if (result.rows.empty() && !hooks.stop->load()) return complain(errors, result.wrong, kFailed);
+  Report report = make_report(*plan, result);
+  if (!options.choice.only.empty()) {
+    std::erase_if(report.findings, [](const Finding& finding) { return !finding.ours; });
+  }
   fmt::print(out, "{}", text_of(report, options.form));
   if (!options.html_folder.empty()) {
-    const std::string wrong = write_page(options.html_folder, report);
+    wrong = write_page(options.html_folder, report);
     if (!wrong.empty()) return complain(errors, wrong, kFailed);
   }
   if (!result.complete) return complain(errors, "the report is partial: " + result.wrong, kFailed);
@@ -103,26 +140,28 @@ int run_influences(const LabOptions& options, std::FILE* out, std::FILE* errors)
   return 0;
 }
 
-int list_labs(const std::string& folder, std::FILE* out, std::FILE* errors) {
+int list_labs(const std::string& path, std::FILE* out, std::FILE* errors) {
   std::error_code error;
+  if (std::filesystem::is_regular_file(path, error)) return list_cases(path, out, errors);
   std::vector<std::string> paths;
-  for (const auto& entry : std::filesystem::directory_iterator(folder, error)) {
+  for (const auto& entry : std::filesystem::directory_iterator(path, error)) {
     if (entry.path().extension() == ".toml") paths.push_back(entry.path().string());
   }
   if (error) {
     return complain(errors,
-                    fmt::format("{}: {}; name a folder of experiments", folder, error.message()),
+                    fmt::format("{}: {}; name a folder of experiments, or a file of them", path,
+                                error.message()),
                     kUsage);
   }
   std::ranges::sort(paths);
   int code = 0;
-  for (const std::string& path : paths) {
-    const auto plan = read_experiments(path);
+  for (const std::string& file : paths) {
+    const auto plan = read_experiments(file);
     if (!plan) {
       code = complain(errors, plan.error(), kUsage);
       continue;
     }
-    fmt::print(out, "{:<36} {} rows  {}\n", path, plan->rows.size(), plan->title);
+    fmt::print(out, "{:<36} {} rows  {}\n", file, plan->rows.size(), plan->title);
   }
   return code;
 }

@@ -1,10 +1,14 @@
-// lab: what `sandbay lab` does, in this process: reads experiments, runs them in virtual time, and
-// reports.
+// lab: what `sandbay lab` does, in this process: reads experiments, runs them in virtual time or
+// live, and reports.
 #pragma once
 
 #include <cstdint>
 #include <cstdio>
+#include <optional>
 #include <string>
+
+#include "lab/live_run.h"
+#include "lab/plan_choice.h"
 
 namespace sandbay::lab {
 
@@ -14,17 +18,21 @@ struct LabOptions {
   std::string file;
   ReportForm form = ReportForm::kText;
   std::string html_folder;  // Empty: no page.
-  unsigned threads = 1;     // Cases side by side.
-  bool progress = false;    // A line on `errors` that follows the cases.
+  unsigned threads = 1;     // Cases side by side, in virtual time.
+  PlanChoice choice;
+  bool live = false;  // Over iSCSI sockets in real time, one case after another.
+  LiveOptions live_options;
+  std::optional<double> time_scale;  // In place of the file's.
+  bool progress = false;             // A line on `errors` that follows the cases.
 };
 
 // The report on `out`, complaints on `errors`. SIGINT ends the cases under way, and the report has
 // what was done; a second one ends the process. The exit code: 0; 1 if a figure is outside of its
-// tolerance or was not run; 2 if the file was wrong.
+// tolerance or was not run, or a target does not do; 2 if the file or the options were wrong.
 int run_lab(const LabOptions& options, std::FILE* out, std::FILE* errors);
 // The table of what fitted parameters do.
 int run_influences(const LabOptions& options, std::FILE* out, std::FILE* errors);
-// The experiment files of a folder with their titles.
-int list_labs(const std::string& folder, std::FILE* out, std::FILE* errors);
+// The experiment files of a folder with their titles; of a file, the names of all cases.
+int list_labs(const std::string& path, std::FILE* out, std::FILE* errors);
 
 }  // namespace sandbay::lab

@@ -47,14 +47,12 @@ class Crew {
     for (std::size_t at = next_++; at < jobs_.size() && !stopped(); at = next_++) {
       Job& job = jobs_[at];
       // The seed is the row's alone, so that sizes of a sweep meet the same drives.
-      const auto number = static_cast<std::uint64_t>(job.row - plan_.rows.data());
-      job.result =
-          run_case(plan_.system,
-                   {.groups = job.transfer ? job.row->groups_with(*job.transfer) : job.row->groups,
-                    .ramp_up = job.row->ramp_up,
-                    .run_time = job.row->run_time,
-                    .seed = plan_.seed * 1'000'003 + number},
-                   hooks_.stop);
+      Case what{.groups = job.transfer ? job.row->groups_with(*job.transfer) : job.row->groups,
+                .ramp_up = job.row->ramp_up,
+                .run_time = job.row->run_time,
+                .seed = plan_.seed * 1'000'003 + job.row->number};
+      job.result = hooks_.run ? hooks_.run(std::move(what))
+                              : run_case(plan_.system, std::move(what), hooks_.stop);
       const std::scoped_lock lock(telling_);
       ++done_;
       if (hooks_.progress) hooks_.progress(done_, jobs_.size());

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <atomic>
+#include <expected>
 #include <functional>
 #include <map>
 #include <string>
@@ -29,14 +30,22 @@ struct PlanResult {
   double virtual_seconds = 0;    // Of all cases, one after another.
   double processor_seconds = 0;  // That they took.
   double real_seconds = 0;
+  // Over sockets: where to, without passwords, empty for a system of the lab; and the real seconds
+  // in one of the models'.
+  bool live = false;
+  std::vector<std::string> targets;
+  double time_scale = 1;
   bool complete = true;
   std::string wrong;  // Why it is not complete: one line that names the row.
 };
+
+using RunCase = std::function<std::expected<CaseResult, std::string>(Case what)>;
 
 struct PlanHooks {
   // After each case: how many are done, of how many. Called on any thread, never at once.
   std::function<void(std::size_t done, std::size_t all)> progress;
   const std::atomic<bool>* stop = nullptr;  // Set: cases end, and what is there is the result.
+  RunCase run;  // A case in another way than run_case() does; on any thread. Empty: that.
 };
 
 // `threads` is positive. Borrows the plan as long as the result is used.

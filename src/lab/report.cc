@@ -32,16 +32,22 @@ std::string remark(const Finding& finding) {
   return fmt::format("({})", describe(finding.figure->role));
 }
 
+std::string scale_of(const Report& report) { return fmt::format("{:g}", report.result.time_scale); }
+
 std::string figure_table(const Report& report) {
-  std::string text = fmt::format("{:<26} {:>10} {:>10} {:<5} {:>8} {:>8}  {:<9} {}\n", "figure",
-                                 "document", "ours", "", "differ", "allowed", "role", "verdict");
+  // How far time was stretched stands with every figure.
+  const bool live = report.result.live;
+  const std::string scale = live ? fmt::format(" {:>5}", "x" + scale_of(report)) : std::string();
+  std::string text =
+      fmt::format("{:<26} {:>10} {:>10} {:<5}{} {:>8} {:>8}  {:<9} {}\n", "figure", "document",
+                  "ours", "", live ? "  time" : "", "differ", "allowed", "role", "verdict");
   for (const Finding& finding : report.findings) {
     const Figure& figure = *finding.figure;
     if (!finding.ours && !figure.value && figure.role != Role::kPredicted) continue;
     const std::string differ =
         finding.difference_percent ? fmt::format("{:+.1f} %", *finding.difference_percent) : "-";
-    text += fmt::format("{:<26} {:>10} {:>10} {:<5} {:>8} {:>8}  {:<9} {}\n", figure.id,
-                        number(figure.value), number(finding.ours), figure.unit, differ,
+    text += fmt::format("{:<26} {:>10} {:>10} {:<5}{} {:>8} {:>8}  {:<9} {}\n", figure.id,
+                        number(figure.value), number(finding.ours), figure.unit, scale, differ,
                         tolerance(finding), describe(figure.role), remark(finding));
   }
   return text;
@@ -90,19 +96,28 @@ std::string parameter_table(const ArrayProfile& system) {
   return text;
 }
 
+// Of a target elsewhere nobody knows any of that.
+std::string system_tables(const Report& report) {
+  if (!report.result.targets.empty()) return {};
+  return time_table(report) + parameter_table(report.plan.system);
+}
+
 std::string summary(const Report& report) {
   const PlanResult& result = report.result;
   const auto count = [&](Verdict verdict) {
     return std::ranges::count(report.findings, verdict, &Finding::verdict);
   };
-  std::string text = fmt::format(
-      "\n{} passed, {} failed, {} not run. Virtual time, time scale 1, seed {}: {:.0f} s in {:.1f} "
-      "s.\n{} requests simulated, {:.0f} a second of one processor.\n",
-      count(Verdict::kPass), count(Verdict::kFail), count(Verdict::kNotRun), report.plan.seed,
-      result.virtual_seconds, result.real_seconds, result.simulated_requests,
-      result.processor_seconds > 0
-          ? static_cast<double>(result.simulated_requests) / result.processor_seconds
-          : 0);
+  std::string text =
+      fmt::format("\n{} passed, {} failed, {} not run. {}: {:.0f} s in {:.1f} s.\n",
+                  count(Verdict::kPass), count(Verdict::kFail), count(Verdict::kNotRun),
+                  how_it_was_run(report), result.virtual_seconds, result.real_seconds);
+  for (const std::string& target : result.targets) text += fmt::format("Against {}\n", target);
+  text +=
+      fmt::format("{} requests {}, {:.0f} a second of one processor.\n", result.simulated_requests,
+                  result.live ? "sent" : "simulated",
+                  result.processor_seconds > 0
+                      ? static_cast<double>(result.simulated_requests) / result.processor_seconds
+                      : 0);
   if (!result.complete) text += fmt::format("Not complete: {}.\n", result.wrong);
   return text;
 }
@@ -124,11 +139,16 @@ Report make_report(const Plan& plan, const PlanResult& result) {
   return {.plan = plan, .result = result, .findings = judge(plan.figures, result.measured)};
 }
 
+std::string how_it_was_run(const Report& report) {
+  return fmt::format("{}, time scale {}, seed {}",
+                     report.result.live ? "Live over iSCSI" : "Virtual time", scale_of(report),
+                     report.plan.seed);
+}
+
 std::string to_text(const Report& report) {
   return fmt::format("{}: {}\n{}\n\n", report.plan.name, report.plan.title,
                      report.plan.figures.document) +
-         figure_table(report) + unscored_list(report) + time_table(report) +
-         parameter_table(report.plan.system) + summary(report);
+         figure_table(report) + unscored_list(report) + system_tables(report) + summary(report);
 }
 
 std::string to_json(const Report& report) {
@@ -146,6 +166,7 @@ std::string to_json(const Report& report) {
     entry["tolerance_pct"] =
         finding.allowed > 0 && !figure.tolerance_in_points ? json(finding.allowed) : json();
     if (figure.tolerance_in_points) entry["tolerance_points"] = figure.tolerance;
+    if (report.result.live) entry["time_scale"] = report.result.time_scale;
     figures.push_back(std::move(entry));
   }
   const PlanResult& result = report.result;
@@ -153,7 +174,9 @@ std::string to_json(const Report& report) {
                       {"document", report.plan.figures.document},
                       {"figures", std::move(figures)},
                       {"seed", report.plan.seed},
-                      {"time_scale", 1},
+                      {"live", result.live},
+                      {"targets", result.targets},
+                      {"time_scale", result.time_scale},
                       {"virtual_seconds", result.virtual_seconds},
                       {"real_seconds", result.real_seconds},
                       {"processor_seconds", result.processor_seconds},
@@ -163,13 +186,14 @@ std::string to_json(const Report& report) {
 }
 
 std::string to_csv(const Report& report) {
-  std::string text = "figure,role,unit,document,value,difference_pct,tolerance,verdict\n";
+  std::string text =
+      "figure,role,unit,document,value,difference_pct,tolerance,verdict,time_scale\n";
   for (const Finding& finding : report.findings) {
     const Figure& figure = *finding.figure;
-    text += fmt::format("{},{},{},{},{},{},{},{}\n", csv_field(figure.id), describe(figure.role),
+    text += fmt::format("{},{},{},{},{},{},{},{},{}\n", csv_field(figure.id), describe(figure.role),
                         csv_field(figure.unit), plain(figure.value), plain(finding.ours),
                         plain(finding.difference_percent), tolerance(finding),
-                        describe(finding.verdict));
+                        describe(finding.verdict), scale_of(report));
   }
   return text;
 }

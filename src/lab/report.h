@@ -19,9 +19,12 @@ struct Report {
 // Borrows both.
 Report make_report(const Plan& plan, const PlanResult& result);
 
+// "Virtual time, time scale 1, seed 1"
+std::string how_it_was_run(const Report& report);
 std::string to_text(const Report& report);
 // An object with `figures`, a list of {figure, value, unit, document, difference_pct,
-// tolerance_pct, verdict, role}, and seed, time_scale, virtual_seconds, real_seconds.
+// tolerance_pct, verdict, role}, and seed, time_scale, virtual_seconds, real_seconds. If it was
+// live, a figure has the time_scale as well.
 std::string to_json(const Report& report);
 std::string to_csv(const Report& report);
 std::string to_html(const Report& report);

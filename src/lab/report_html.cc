@@ -211,15 +211,19 @@ std::string plots(const Report& report) {
 }
 
 std::string table(const Report& report) {
-  std::string text =
-      "<table><tr><th>figure<th>document<th>ours<th>unit<th>difference<th>role<th>verdict</tr>\n";
+  const bool live = report.result.live;
+  const std::string scale =
+      live ? fmt::format("<td>x{:g}", report.result.time_scale) : std::string();
+  std::string text = fmt::format(
+      "<table><tr><th>figure<th>document<th>ours<th>unit{}<th>difference<th>role<th>verdict</tr>\n",
+      live ? "<th>time" : "");
   const auto cell = [](std::optional<double> value) {
     return value ? fmt::format("<td>{:.5g}", *value) : std::string("<td>-");
   };
   for (const Finding& finding : report.findings) {
-    text += fmt::format("<tr><td>{}{}{}<td>{}{}<td>{}<td>{}</tr>\n", escape(finding.figure->id),
+    text += fmt::format("<tr><td>{}{}{}<td>{}{}{}<td>{}<td>{}</tr>\n", escape(finding.figure->id),
                         cell(finding.figure->value), cell(finding.ours),
-                        escape(finding.figure->unit), cell(finding.difference_percent),
+                        escape(finding.figure->unit), scale, cell(finding.difference_percent),
                         describe(finding.figure->role), describe(finding.verdict));
   }
   return text + "</table>\n";
@@ -232,9 +236,9 @@ std::string to_html(const Report& report) {
              "<!DOCTYPE html>\n<html lang=\"en\"><meta charset=\"utf-8\"><title>{0}</title>\n"
              "<style>body{{font-family:sans-serif;margin:2em}}td,th{{padding:2px 8px;"
              "text-align:left}}figure{{display:inline-block}}</style>\n<h1>{0}</h1><p>{1}<p>{2}. "
-             "Virtual time, time scale 1, seed {3}.\n",
+             "{3}.\n",
              escape(report.plan.name), escape(report.plan.title),
-             escape(report.plan.figures.document), report.plan.seed) +
+             escape(report.plan.figures.document), how_it_was_run(report)) +
          plots(report) + table(report) + "</html>\n";
 }
 

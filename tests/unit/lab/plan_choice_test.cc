@@ -1,0 +1,67 @@
+// What is chosen of a plan, and what is refused.
+#include "lab/plan_choice.h"
+
+#include <catch2/catch.hpp>
+#include <string>
+#include <vector>
+
+namespace sandbay::lab {
+namespace {
+
+using namespace std::chrono_literals;
+
+Plan a_plan() {
+  Plan plan;
+  plan.rows = {{.experiment = "reads", .variation = {{"volumes", 1}}, .sweep = {65536, 1 << 20}},
+               {.experiment = "reads", .variation = {{"volumes", 2}}, .sweep = {65536, 1 << 20}},
+               {.experiment = "writes", .ramp_up = 5s, .run_time = 10s}};
+  return plan;
+}
+
+// The names of what is left.
+std::vector<std::string> chosen(const std::vector<std::string>& only) {
+  Plan plan = a_plan();
+  REQUIRE(choose(plan, {.only = only}) == "");
+  std::vector<std::string> names;
+  for (const Row& row : plan.rows) {
+    for (const std::string& name : case_names(row)) names.push_back(name);
+  }
+  return names;
+}
+
+using Names = std::vector<std::string>;
+
+}  // namespace
+
+TEST_CASE("Experiments, rows and cases are chosen by their names", "[lab][choice]") {
+  const Names all = {"reads, volumes 1/64KiB", "reads, volumes 1/1MiB", "reads, volumes 2/64KiB",
+                     "reads, volumes 2/1MiB", "writes"};
+  CHECK(chosen({}) == all);
+  CHECK(chosen({"reads"}) == Names(all.begin(), all.begin() + 4));
+  CHECK(chosen({"reads, volumes 2"}) == Names{all[2], all[3]});
+  CHECK(chosen({"reads, volumes 2/1MiB"}) == Names{all[3]});
+  CHECK(chosen({"*/64KiB", "writes"}) == Names{all[0], all[2], all[4]});
+  CHECK(chosen({"reads, volumes 1/1MiB", "reads, volumes 1/64KiB"}) == Names{all[0], all[1]});
+  CHECK(chosen({"reads, volumes 1/1MiB", "reads*1"}) == Names{all[0], all[1]});
+}
+
+TEST_CASE("What chooses nothing is refused, with a name that would", "[lab][choice]") {
+  Plan plan = a_plan();
+  CHECK_THAT(choose(plan, {.only = {"reads", "deletes"}}),
+             Catch::Contains("--only \"deletes\"") && Catch::Contains("reads, volumes 1/64KiB"));
+  Plan other = a_plan();
+  CHECK_THAT(choose(other, {.only = {"writes/64KiB"}}), Catch::Contains("writes/64KiB"));
+  CHECK(other.rows.size() == 3);
+}
+
+TEST_CASE("Times on the command line stand in for the file's", "[lab][choice]") {
+  Plan plan = a_plan();
+  REQUIRE(choose(plan, {.ramp_up = 1s, .run_time = 2s}) == "");
+  CHECK(plan.rows[2].ramp_up == 1s);
+  CHECK(plan.rows[2].run_time == 2s);
+  plan = a_plan();
+  REQUIRE(choose(plan, {.run_time = 2s}) == "");
+  CHECK(plan.rows[2].ramp_up == 5s);
+}
+
+}  // namespace sandbay::lab
