@@ -6,7 +6,8 @@
 // a row. In a group of volumes a number may be the name of something that is varied, and in the
 // name of a figure {volumes} stands for its value. A figure with `when = { volumes = [1, 4] }` is
 // one of the rows with these values. `sweep` lists transfer sizes: a row is run with each, and a
-// figure is the largest of them, as a document's peak is.
+// figure is the largest of them, as a document's peak is. `time_scale = 4` is how far time is
+// stretched where the experiments are live.
 #pragma once
 
 #include <cstdint>

@@ -31,8 +31,8 @@ def figures(found):
 # under hundreds of requests, 124 drives.
 def test_live_runs_agree_with_virtual_time(t):
     for system, row, ramp, seconds, scale in (
-            (GIGASTOR, 'one drive, read/64KiB', 2, 4, 2),
-            ('equallogic-ps3800xv', 'RAID 10, four volumes, members 1', 1, 3, 2),
+            (GIGASTOR, 'one drive, read/64KiB', 1, 3, 2),
+            ('equallogic-ps3800xv', 'RAID 10, four volumes, members 1', 0.5, 1.5, 4),
             ('compellent-san', 'dedicated, random read', 0.5, 1, 6)):
         words = ['--only', row, '--ramp', ramp, '--seconds', seconds]
         virtual = report(t, system, *words)
@@ -49,7 +49,7 @@ def test_live_runs_agree_with_virtual_time(t):
 
 
 def test_a_live_run_against_a_target_elsewhere(t):
-    daemon = t.daemon({'disk': {'size': '256MiB'}})
+    daemon = t.daemon([{'name': 'disk', 'size': '256MiB'}])
     found = report(t, GIGASTOR, *ONE_DRIVE, '--live', daemon.url())
     t.check(found['targets'] == [daemon.url()], f'the report names the target: {found["targets"]}')
     t.check(figures(found)['istor-jbod-r'] > 0, 'something was read')
@@ -67,7 +67,7 @@ def test_a_live_run_against_a_target_elsewhere(t):
 
 
 def test_an_interrupted_live_run_reports_what_was_done(t):
-    daemon = t.daemon({'disk': {'size': '256MiB'}})
+    daemon = t.daemon([{'name': 'disk', 'size': '256MiB'}])
     process = t.start(t.program('sandbay'), 'lab', 'run',
                       os.path.join(TOP, 'conf', 'lab', f'{GIGASTOR}.toml'),
                       '--live', daemon.url(), '--only', 'one drive, read/64KiB',

@@ -100,6 +100,17 @@ TEST_CASE("Each combination of what is varied is a row", "[lab][experiment]") {
   CHECK(plan->rows[1].groups[0].requests() == 4);
   CHECK(plan->rows[1].groups_with(8192)[0].access.lines[0].bytes == 8192);
   CHECK(plan->rows[0].wanted[0].metric == Metric::kIops);
+  CHECK(plan->rows[1].number == 1);
+  CHECK(plan->time_scale == 1);
+}
+
+TEST_CASE("A file says how far time is stretched where its experiments are live",
+          "[lab][experiment]") {
+  const Folder folder;
+  folder.change("lab.toml", "figures =", "time_scale = 2.5\nfigures =");
+  const auto plan = folder.read();
+  REQUIRE(plan.has_value());
+  CHECK(plan->time_scale == 2.5);
 }
 
 TEST_CASE("Sizes may be varied, and a figure is of the rows that it names", "[lab][experiment]") {
@@ -201,6 +212,7 @@ struct {
      "figures.toml:7: ", "needs two figures"},
     {"figures.toml", "role = \"fit\"", "role = \"fit\"\nsum_of = [\"one\"]\nweights = [1, 2]",
      "figures.toml:8: ", "one for each figure"},
+    {"lab.toml", "figures =", "time_scale = 0.5\nfigures =", "lab.toml:3: ", "from 1 to 1000"},
     {"lab.toml", "run_time", "runtime", "lab.toml:7: ", "run_time"},
     {"lab.toml", "metric = \"IOPS\"", "metric = \"ops\"", "lab.toml:17: ", "\"ops\""},
     {"lab.toml", "system.toml", "nothing.toml", "nothing.toml", "cannot be opened"},
