@@ -46,6 +46,9 @@ void add_choice(CLI::App& verb, LabArguments& a) {
   verb.add_option("--ramp", a.ramp, "Ramp up so long before that")
       ->type_name("N")
       ->check(CLI::Range(0.0, kLongestSeconds));
+  verb.add_flag("--until-steady", a.options.choice.until_steady,
+                "End a run after half of its time or later, once the 95 per cent intervals of its "
+                "figures are under a quarter of their tolerances");
 }
 
 void add_live(CLI::App& verb, LabArguments& a) {
@@ -67,7 +70,11 @@ void add_live(CLI::App& verb, LabArguments& a) {
 // What was given, as options; what stands behind --live and is no URL is the file.
 lab::LabOptions options_of(const CLI::App& verb, const LabArguments& a, bool json) {
   lab::LabOptions options = a.options;
-  options.live = verb.count("--live") != 0;
+  const auto given = [&verb](const char* name) {
+    const CLI::Option* const option = verb.get_option_no_throw(name);
+    return option != nullptr && option->count() != 0;
+  };
+  options.live = given("--live");
   auto& urls = options.live_options.urls;
   std::erase(urls, "");
   const auto file = std::ranges::find_if(
@@ -77,9 +84,9 @@ lab::LabOptions options_of(const CLI::App& verb, const LabArguments& a, bool jso
     urls.erase(file);
   }
   if (options.file.empty()) throw CLI::RequiredError("FILE");
-  if (verb.count("--time-scale") != 0) options.time_scale = a.time_scale;
-  if (verb.count("--seconds") != 0) options.choice.run_time = seconds_of(a.seconds);
-  if (verb.count("--ramp") != 0) options.choice.ramp_up = seconds_of(a.ramp);
+  if (given("--time-scale")) options.time_scale = a.time_scale;
+  if (given("--seconds")) options.choice.run_time = seconds_of(a.seconds);
+  if (given("--ramp")) options.choice.ramp_up = seconds_of(a.ramp);
   options.progress = ::isatty(STDERR_FILENO) == 1;
   options.form = json    ? lab::ReportForm::kJson
                  : a.csv ? lab::ReportForm::kCsv
@@ -123,9 +130,9 @@ void add_lab_commands(CLI::App& app, Settings& settings) {
   CLI::App* influences = noun->add_subcommand(
       "influences", "What 20 per cent more and less of each fitted parameter do to the figures");
   add_common(*influences, *a)->required();
-  influences->callback([&settings, a] {
-    a->options.progress = ::isatty(STDERR_FILENO) == 1;
-    settings.exit_code = lab::run_influences(a->options, stdout, stderr);
+  add_choice(*influences, *a);
+  influences->callback([&settings, a, influences] {
+    settings.exit_code = lab::run_influences(options_of(*influences, *a, false), stdout, stderr);
   });
 
   CLI::App* list =

@@ -100,6 +100,8 @@ struct Row {
   std::vector<VolumeGroup> groups;
   Duration ramp_up{};
   Duration run_time{};
+  // Not 0: it may end once half of the 95 per cent interval of each figure is so much of it.
+  double steady_percent = 0;
   std::uint64_t number = 0;  // Of the file's rows, from 0 on; draws its seeds.
 
   std::string name() const;  // "r5x4-write, volumes 2"

@@ -110,6 +110,9 @@ int run_lab(const LabOptions& options, std::FILE* out, std::FILE* errors) {
   std::string wrong = choose(*plan, options.choice);
   LiveOptions live = options.live_options;
   live.time_scale = options.time_scale.value_or(plan->time_scale);
+  if (wrong.empty() && options.live && options.choice.until_steady) {
+    wrong = "--until-steady is for virtual time; --seconds says how long is measured live";
+  }
   if (wrong.empty()) wrong = options.live ? check_live(*plan, live) : check_virtual(options);
   if (!wrong.empty()) return complain(errors, wrong, kUsage);
   const PlanHooks hooks = hooks_for(options, errors);
@@ -134,7 +137,8 @@ int run_lab(const LabOptions& options, std::FILE* out, std::FILE* errors) {
 }
 
 int run_influences(const LabOptions& options, std::FILE* out, std::FILE* errors) {
-  const auto text = influences(options.file, options.threads, hooks_for(options, errors));
+  const auto text =
+      influences(options.file, options.choice, options.threads, hooks_for(options, errors));
   if (!text) return complain(errors, text.error(), kUsage);
   fmt::print(out, "{}", *text);
   return 0;

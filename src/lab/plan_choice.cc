@@ -39,6 +39,19 @@ bool choose_from(const Row& row, const std::string& pattern, std::vector<std::ui
   return some;
 }
 
+// A quarter of the least that the row's figures may differ; 0 if it cannot be said.
+double steady_percent_of(const Row& row, const FigureBook& figures) {
+  double least = 0;
+  for (const Wanted& wanted : row.wanted) {
+    const Figure* const figure = figures.find(wanted.figure);
+    const bool of_time = wanted.metric == Metric::kVariation || wanted.metric == Metric::kTrend;
+    if (figure == nullptr || of_time || wanted.least) return 0;
+    if (figure->tolerance_in_points || figure->tolerance <= 0) return 0;
+    least = least == 0 ? figure->tolerance : std::min(least, figure->tolerance);
+  }
+  return least / 4;
+}
+
 }  // namespace
 
 std::vector<std::string> case_names(const Row& row) {
@@ -66,6 +79,7 @@ std::string choose(Plan& plan, const PlanChoice& choice) {
     }
     row.ramp_up = choice.ramp_up.value_or(row.ramp_up);
     row.run_time = choice.run_time.value_or(row.run_time);
+    if (choice.until_steady) row.steady_percent = steady_percent_of(row, plan.figures);
     rows.push_back(std::move(row));
   }
   const auto idle = std::ranges::find(used, false);

@@ -16,6 +16,10 @@ struct PlanChoice {
   // In place of the file's.
   std::optional<Duration> ramp_up;
   std::optional<Duration> run_time;
+  // Runs end when they are steady to a quarter of what their figures may differ, not before half of
+  // their time. Rows with a figure that has no tolerance in per cent run to their end, as do those
+  // of which a figure is about the whole time.
+  bool until_steady = false;
 };
 
 // The names of a row's cases, as in PlanChoice: the row's own if it is no sweep.

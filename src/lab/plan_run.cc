@@ -50,6 +50,8 @@ class Crew {
       Case what{.groups = job.transfer ? job.row->groups_with(*job.transfer) : job.row->groups,
                 .ramp_up = job.row->ramp_up,
                 .run_time = job.row->run_time,
+                .wanted = job.row->wanted,
+                .steady_percent = job.row->steady_percent,
                 .seed = plan_.seed * 1'000'003 + job.row->number};
       job.result = hooks_.run ? hooks_.run(std::move(what))
                               : run_case(plan_.system, std::move(what), hooks_.stop);

@@ -198,10 +198,13 @@ std::string to_csv(const Report& report) {
   return text;
 }
 
-std::expected<std::string, std::string> influences(const std::string& path, unsigned threads,
+std::expected<std::string, std::string> influences(const std::string& path,
+                                                   const PlanChoice& choice, unsigned threads,
                                                    const PlanHooks& hooks) {
-  const auto plan = read_experiments(path);
+  auto plan = read_experiments(path);
   if (!plan) return std::unexpected(plan.error());
+  std::string wrong = choose(*plan, choice);
+  if (!wrong.empty()) return std::unexpected(std::move(wrong));
   const PlanResult base = run_plan(*plan, threads, hooks);
   if (!base.complete) return std::unexpected(base.wrong);
   std::string text = fmt::format("{:<38} {:>6}  figures that change by more than 1 per cent\n",
@@ -209,8 +212,8 @@ std::expected<std::string, std::string> influences(const std::string& path, unsi
   for (const Parameter& parameter : plan->system.parameters) {
     if (parameter.origin != "fitted") continue;
     for (const double factor : {0.8, 1.2}) {
-      const auto changed = read_experiments(path, {{parameter.name, factor}});
-      if (!changed) {
+      auto changed = read_experiments(path, {{parameter.name, factor}});
+      if (!changed || !choose(*changed, choice).empty()) {
         text += fmt::format("{:<38} {:>6.1f}  cannot be so\n", parameter.name, factor);
         continue;
       }

@@ -7,6 +7,7 @@
 
 #include "lab/experiment.h"
 #include "lab/figures.h"
+#include "lab/plan_choice.h"
 #include "lab/plan_run.h"
 
 namespace sandbay::lab {
@@ -31,7 +32,8 @@ std::string to_html(const Report& report);
 
 // What 20 per cent more and less of each fitted parameter do to the figures, as a table. Runs the
 // file's plan twice for each; the error is one line.
-std::expected<std::string, std::string> influences(const std::string& path, unsigned threads,
+std::expected<std::string, std::string> influences(const std::string& path,
+                                                   const PlanChoice& choice, unsigned threads,
                                                    const PlanHooks& hooks);
 
 }  // namespace sandbay::lab

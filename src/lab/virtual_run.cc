@@ -17,6 +17,7 @@
 #include <utility>
 
 #include "lab/served_request.h"
+#include "lab/steadiness.h"
 #include "lab/virtual_array.h"
 #include "runtime/simulation.h"
 #include "runtime/sync.h"
@@ -25,6 +26,8 @@ namespace sandbay::lab {
 namespace {
 
 constexpr Duration kSecond = std::chrono::seconds(1);
+// In which a run is cut to find out whether it is steady; at half of them it may be.
+constexpr int kSlices = 2 * static_cast<int>(Steadiness::kLeastSlices);
 constexpr std::size_t kSampleSeconds = 10;  // Of the metrics that are about samples.
 
 struct Window {
@@ -44,7 +47,10 @@ struct Worker {
       : array(the_array),
         volume(the_volume),
         group(the_group),
-        pattern(group.access, volume.first_byte, volume.bytes, seed) {}
+        pattern(group.access, volume.first_byte, volume.bytes, seed) {
+    result.group = volume.group;
+    result.number = volume.number;
+  }
 
   VirtualArray& array;
   VirtualVolume& volume;
@@ -90,6 +96,59 @@ struct Run {
   std::string wrong;
 };
 
+bool is_of(const VolumeResult& volume, const Wanted& wanted) {
+  if (wanted.group && volume.group != *wanted.group) return false;
+  return !wanted.volume || volume.number == *wanted.volume;
+}
+
+// What the workers of a figure have done so far.
+struct Sums {
+  double requests = 0;
+  double bytes = 0;
+  double nanoseconds = 0;
+};
+Sums sums_of(const std::vector<std::unique_ptr<Worker>>& workers, const Wanted& wanted) {
+  Sums sums;
+  for (const auto& worker : workers) {
+    VolumeResult& result = worker->result;
+    if (!is_of(result, wanted)) continue;
+    const auto requests = static_cast<double>(result.requests);
+    sums.requests += requests;
+    sums.bytes += static_cast<double>(result.bytes);
+    sums.nanoseconds += requests * result.latency.mean();
+  }
+  return sums;
+}
+
+double sample(Metric metric, const Sums& before, const Sums& now) {
+  const double requests = now.requests - before.requests;
+  if (metric == Metric::kIops) return requests;
+  if (metric != Metric::kMilliseconds) return now.bytes - before.bytes;
+  return requests > 0 ? (now.nanoseconds - before.nanoseconds) / requests : 0;
+}
+
+// Until the end, or until it is steady.
+Task<void> wait_for_end(const Case* what, std::vector<std::unique_ptr<Worker>>* workers,
+                        TimePoint from) {
+  Executor& home = Executor::current();
+  if (what->steady_percent == 0) {
+    co_await home.sleep_until(from + what->run_time);
+    co_return;
+  }
+  Steadiness steadiness(what->wanted.size(), what->steady_percent);
+  std::vector<Sums> before(what->wanted.size());
+  std::vector<double> slice(what->wanted.size());
+  for (int i = 1; i <= kSlices && !steadiness.reached(); ++i) {
+    co_await home.sleep_until(from + what->run_time * i / kSlices);
+    for (std::size_t value = 0; value < slice.size(); ++value) {
+      const Wanted& wanted = what->wanted[value];
+      const Sums now = sums_of(*workers, wanted);
+      slice[value] = sample(wanted.metric, std::exchange(before[value], now), now);
+    }
+    steadiness.add(slice);
+  }
+}
+
 Task<void> measure(Run* run, VirtualArray* array, std::vector<std::unique_ptr<Worker>>* workers) {
   Executor& home = Executor::current();
   const TimePoint from = home.now() + run->what.ramp_up;
@@ -105,9 +164,14 @@ Task<void> measure(Run* run, VirtualArray* array, std::vector<std::unique_ptr<Wo
   }
   co_await home.sleep_until(from);
   const model::DriveCounters before = array->drive_counters();
-  co_await home.sleep_until(until);
+  co_await wait_for_end(&run->what, workers, from);
+  const TimePoint end = home.now();
   const model::DriveCounters after = array->drive_counters();
-  run->result.seconds = static_cast<double>(run->what.run_time.count()) / 1e9;
+  run->result.seconds = static_cast<double>((end - from).count()) / 1e9;
+  for (const auto& worker : *workers) {
+    worker->window.until = end;
+    worker->result.requests_by_second.resize(static_cast<std::size_t>((end - from) / kSecond) + 1);
+  }
   run->result.drives =
       shares_of(before, after, run->result.seconds * static_cast<double>(array->drive_count()));
   co_await gate.close();
@@ -115,8 +179,6 @@ Task<void> measure(Run* run, VirtualArray* array, std::vector<std::unique_ptr<Wo
 
 void collect(Run& run, std::vector<std::unique_ptr<Worker>>& workers) {
   for (const auto& worker : workers) {
-    worker->result.group = worker->volume.group;
-    worker->result.number = worker->volume.number;
     run.result.simulated_requests += worker->requests;
     run.result.layers.add(worker->layers);
     if (worker->error != Error::kNone) {
@@ -182,11 +244,6 @@ double trend(const std::vector<double>& samples) {
     squares += at * at;
   }
   return 100 * products / squares * static_cast<double>(samples.size() - 1) / mean;
-}
-
-bool is_of(const VolumeResult& volume, const Wanted& wanted) {
-  if (wanted.group && volume.group != *wanted.group) return false;
-  return !wanted.volume || volume.number == *wanted.volume;
 }
 
 double metric_of(std::span<const VolumeResult* const> volumes, Metric metric, double seconds) {

@@ -22,6 +22,9 @@ struct Case {
   std::vector<VolumeGroup> groups;
   Duration ramp_up{};
   Duration run_time{};
+  // With steady_percent, as in Row: what is looked at. No variations and trends.
+  std::vector<Wanted> wanted;
+  double steady_percent = 0;
   std::uint64_t seed = 1;
 };
 
@@ -46,7 +49,7 @@ DriveShares shares_of(const model::DriveCounters& before, const model::DriveCoun
                       double drive_seconds);
 
 struct CaseResult {
-  double seconds = 0;  // Measured.
+  double seconds = 0;  // Measured: the run time, or less once it was steady.
   std::vector<VolumeResult> volumes;
   LayerTimes layers;  // Of all requests measured.
   DriveShares drives;

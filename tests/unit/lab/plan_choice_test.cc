@@ -64,4 +64,24 @@ TEST_CASE("Times on the command line stand in for the file's", "[lab][choice]") 
   CHECK(plan.rows[2].ramp_up == 5s);
 }
 
+TEST_CASE("Runs are steady to a quarter of what their figures may differ", "[lab][choice]") {
+  Plan plan = a_plan();
+  plan.figures.figures = {{.id = "a", .tolerance = 8},
+                          {.id = "b", .tolerance = 4},
+                          {.id = "points", .tolerance = 4, .tolerance_in_points = true}};
+  plan.rows[0].wanted = {{.figure = "a", .metric = Metric::kIops},
+                         {.figure = "b", .metric = Metric::kMilliseconds}};
+  plan.rows[1].wanted = {{.figure = "b"}, {.figure = "points"}};
+  plan.rows[2].wanted = {{.figure = "b", .metric = Metric::kTrend}};
+  REQUIRE(choose(plan, {.until_steady = true}) == "");
+  CHECK(plan.rows[0].steady_percent == 1);
+  CHECK(plan.rows[1].steady_percent == 0);
+  CHECK(plan.rows[2].steady_percent == 0);
+  Plan other = a_plan();
+  other.figures = plan.figures;
+  other.rows[0].wanted = plan.rows[0].wanted;
+  REQUIRE(choose(other, {}) == "");
+  CHECK(other.rows[0].steady_percent == 0);
+}
+
 }  // namespace sandbay::lab

@@ -325,4 +325,24 @@ TEST_CASE("A plan's figures are the peaks of its sweeps, on any number of thread
   CHECK(to_text(report).find("seed 1") != std::string::npos);
 }
 
+TEST_CASE("A run that is steady ends after half of its time, one that is not at its end",
+          "[lab][run]") {
+  Case what{.groups = {group(raid::Level::kJbod, 1, true)},
+            .ramp_up = 4s,
+            .run_time = 10s,
+            .wanted = {{.figure = {}, .metric = Metric::kMebibytes}}};
+  const auto whole = run_case(system(), what);
+  what.steady_percent = 1;
+  const auto steady = run_case(system(), what);
+  what.steady_percent = 1e-9;
+  const auto never = run_case(system(), what);
+  REQUIRE((whole && steady && never));
+  CHECK(whole->seconds == 10);
+  CHECK(steady->seconds == 5);
+  CHECK(never->seconds == 10);
+  CHECK(mebibytes(*never) == mebibytes(*whole));
+  CHECK(mebibytes(*steady) == Approx(mebibytes(*whole)).epsilon(0.01));
+  CHECK(steady->virtual_seconds < whole->virtual_seconds - 4);
+}
+
 }  // namespace sandbay::lab
