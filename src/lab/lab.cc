@@ -67,6 +67,14 @@ std::string check_virtual(const LabOptions& options) {
   return {};
 }
 
+double live_seconds(const Plan& plan, double time_scale) {
+  std::chrono::duration<double> sum{};
+  for (const Row& row : plan.rows) {
+    sum += static_cast<double>(case_names(row).size()) * (row.ramp_up + row.run_time);
+  }
+  return sum.count() * time_scale;
+}
+
 // One case after another: they would take each other's time. What is wrong with one target is so
 // with all cases.
 PlanResult run_live_plan(const Plan& plan, const LiveOptions& options, PlanHooks hooks) {
@@ -115,6 +123,9 @@ int run_lab(const LabOptions& options, std::FILE* out, std::FILE* errors) {
   }
   if (wrong.empty()) wrong = options.live ? check_live(*plan, live) : check_virtual(options);
   if (!wrong.empty()) return complain(errors, wrong, kUsage);
+  if (options.live && options.progress) {
+    fmt::print(errors, "It takes {:.0f} s\n", live_seconds(*plan, live.time_scale));
+  }
   const PlanHooks hooks = hooks_for(options, errors);
   const PlanResult result =
       options.live ? run_live_plan(*plan, live, hooks) : run_plan(*plan, options.threads, hooks);

@@ -179,11 +179,19 @@ struct ForeignTest : LiveTest {
   std::uint32_t block_bytes = 512;
   std::uint64_t looked_at = 0;  // A MiB from there on.
   bool untouched = false;
+  bool goes = false;  // Its connections break while it is measured.
 };
 
-Task<void> foreign_main(ForeignTest* test, std::span<Executor* const> executors) {
+Task<void> break_connections(sim::World* world) {
+  co_await Executor::current().sleep_for(500ms);
+  world->reset_streams(3260);
+}
+
+Task<void> foreign_main(ForeignTest* test, sim::World* world) {
+  const std::span<Executor* const> executors = world->executors();
   ForeignTarget target;
   co_await target.start(test->byte_count, test->block_bytes);
+  if (test->goes) spawn(break_connections(world));
   co_await live_main(test, executors);
   test->untouched = co_await target.untouched(test->looked_at);
   co_await target.stop();
@@ -194,7 +202,7 @@ std::string run_foreign(ForeignTest& test, VolumeGroup group) {
   if (test.options.urls.empty()) test.options.urls = {kForeignUrl};
   test.what = {.groups = {std::move(group)}, .ramp_up = 100ms, .run_time = 1s};
   const auto world = live_world();
-  const bool ended = world->run([&] { return foreign_main(&test, world->executors()); }, 1h);
+  const bool ended = world->run([&] { return foreign_main(&test, world.get()); }, 1h);
   REQUIRE(ended);
   return test.result ? std::string() : test.result.error();
 }
@@ -413,6 +421,14 @@ TEST_CASE("Targets that do not do are refused in one line that names them", "[la
       refused(group, 512,
               "iscsi://somebody%a-secret-of-ours@127.0.0.1:3260/iqn.2026-11.org.example:foreign/7"),
       Catch::Contains("cannot be used"));
+}
+
+TEST_CASE("A target that goes meanwhile ends the run in one line that names it", "[lab][live]") {
+  ForeignTest test;
+  test.goes = true;
+  const std::string wrong = run_foreign(test, live_group(raid::Level::kJbod, 1, random_reads()));
+  CHECK_THAT(wrong, Catch::Contains("example:foreign/0: read of 8192 bytes at byte "));
+  CHECK(wrong.find("secret") == std::string::npos);
 }
 
 TEST_CASE("What cannot be live is refused before anything is connected", "[lab][live]") {
