@@ -16,12 +16,14 @@
 #include <filesystem>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "block/memory_device.h"
 #include "metadata/rocksdb_store.h"
 #include "pool/pool.h"
 #include "pool/pool_volume.h"
+#include "pool/sealed.h"
 #include "runtime/reactor.h"
 
 namespace sandbay::pool {
@@ -54,21 +56,25 @@ Task<std::unique_ptr<metadata::Store>> open_store(Executor& home, std::string pa
 
 // Opening -----------------------------------------------------------------------------------------
 
+void put(metadata::Batch& batch, const std::string& key, std::string value) {
+  batch.put(key, sealed(key, std::move(value)));
+}
+
 // A checkpoint as 100 volumes of 70,000 pages leave it, pages striped over four stores.
 Task<void> write_map(metadata::Store* store) {
   PoolMap keys(*store, {});
   metadata::Batch head;
   constexpr std::uint32_t kBranches = 100;
   constexpr std::uint32_t kBranchPages = kPages / kBranches;
-  head.put(keys.key('c'), pack(CheckpointRecord{.sequence = 1, .last_branch = kBranches}));
+  put(head, keys.key('c'), pack(CheckpointRecord{.sequence = 1, .last_branch = kBranches}));
   for (StoreIndex i = 0; i < 4; ++i) {
-    head.put(keys.key_of('d', i), pack(MapRecord(StoreRecord{.index = i, .page_count = kPages})));
+    put(head, keys.key_of('d', i), pack(MapRecord(StoreRecord{.index = i, .page_count = kPages})));
   }
   Error error = co_await store->commit(std::move(head));
   for (BranchId id = 1; id <= kBranches && error == Error::kNone; ++id) {
     metadata::Batch batch;
     const std::uint64_t bytes = kBranchPages * keys.page_bytes();
-    batch.put(keys.key_of('b', id), pack(MapRecord(BranchRecord{.id = id, .byte_count = bytes})));
+    put(batch, keys.key_of('b', id), pack(MapRecord(BranchRecord{.id = id, .byte_count = bytes})));
     PageMap pages;
     for (PageNumber page = 0; page < kBranchPages; ++page) {
       const auto number = static_cast<std::uint32_t>(id - 1) * kBranchPages + page;
@@ -77,7 +83,7 @@ Task<void> write_map(metadata::Store* store) {
       pages.set(page, entry);
     }
     for (std::uint32_t leaf = 0; leaf < pages.leaf_end(); ++leaf) {
-      batch.put(keys.key_of('m', id, leaf), pages.pack_leaf(leaf));
+      put(batch, keys.key_of('m', id, leaf), pages.pack_leaf(leaf));
     }
     error = co_await store->commit(std::move(batch));
   }
