@@ -19,6 +19,7 @@
 #include "runtime/simulation.h"
 #include "scsi/logical_unit.h"
 #include "scsi/task_router.h"
+#include "small_system.h"
 
 namespace sandbay::lab {
 namespace {
@@ -29,34 +30,9 @@ constexpr const char* kForeignTarget = "iqn.2026-11.org.example:foreign";
 constexpr const char* kForeignUrl =
     "iscsi://somebody%a-secret-of-ours@127.0.0.1:3260/iqn.2026-11.org.example:foreign/0";
 
-// A disk of 100 MB/s that turns once in 10 ms.
 ArrayProfile live_profile() {
-  ArrayProfile profile;
-  profile.drive_count = 8;
-  profile.drive.timing = model::DiskProfile{.sector_count = 100'000'000,
-                                            .rotations_per_minute = 6000,
-                                            .heads = 4,
-                                            .zones = 1,
-                                            .outer_rate = 100'000'000,
-                                            .inner_rate = 100'000'000,
-                                            .read_seek = {500us, 6ms, 12ms},
-                                            .write_seek = {700us, 7ms, 13ms},
-                                            .head_switch = 500us,
-                                            .read_overhead = 100us,
-                                            .write_overhead = 100us,
-                                            .interface_rate = 300'000'000,
-                                            .cache_bytes = 8 << 20,
-                                            .cache_segments = 8,
-                                            .queue_depth = 16};
-  profile.strip_bytes = 1 << 20;
-  profile.drive_write_bytes = 1 << 20;
-  profile.cache_bytes = 256 << 20;
-  profile.dirty_bytes = 64 << 20;
-  profile.destages_in_flight = 1;
-  profile.port_count = 4;
-  profile.port.latency = 5us;
+  ArrayProfile profile = small_system();
   profile.controller.read_request = 20us;
-  profile.hosts = {{.name = "host", .profile = {.request_times = {5us}}}};
   return profile;
 }
 

@@ -7,6 +7,7 @@
 
 #include "lab/plan_run.h"
 #include "lab/report.h"
+#include "small_system.h"
 
 namespace sandbay::lab {
 namespace {
@@ -14,38 +15,6 @@ namespace {
 using namespace std::chrono_literals;
 
 constexpr double kMiB = 1 << 20;
-
-// A disk of 100 MB/s everywhere that turns once in 10 ms.
-ArrayProfile system() {
-  ArrayProfile profile;
-  profile.name = "a test's";
-  profile.drive_count = 8;
-  profile.drive.name = "a test's";
-  profile.drive.timing = model::DiskProfile{.sector_count = 100'000'000,
-                                            .rotations_per_minute = 6000,
-                                            .heads = 4,
-                                            .zones = 1,
-                                            .outer_rate = 100'000'000,
-                                            .inner_rate = 100'000'000,
-                                            .read_seek = {500us, 6ms, 12ms},
-                                            .write_seek = {700us, 7ms, 13ms},
-                                            .head_switch = 500us,
-                                            .read_overhead = 100us,
-                                            .write_overhead = 100us,
-                                            .interface_rate = 300'000'000,
-                                            .cache_bytes = 8 << 20,
-                                            .cache_segments = 8,
-                                            .queue_depth = 16};
-  profile.strip_bytes = 1 << 20;
-  profile.drive_write_bytes = 1 << 20;
-  profile.cache_bytes = 256 << 20;
-  profile.dirty_bytes = 64 << 20;
-  profile.destages_in_flight = 1;
-  profile.port_count = 4;
-  profile.port.latency = 5us;
-  profile.hosts = {{.name = "host", .profile = {.request_times = {5us}}}};
-  return profile;
-}
 
 VolumeGroup group(raid::Level level, unsigned drives, bool read) {
   VolumeGroup group;
@@ -75,9 +44,9 @@ TEST_CASE("The same seed gives the same run to the last digit", "[lab][run]") {
   VolumeGroup what = group(raid::Level::kRaid10, 4, true);
   what.access.lines = {
       {.bytes = 8192, .read_percent = 60, .random_percent = 100, .align_bytes = 8192}};
-  const CaseResult one = run(system(), what, 7);
-  const CaseResult same = run(system(), what, 7);
-  const CaseResult other = run(system(), what, 8);
+  const CaseResult one = run(small_system(), what, 7);
+  const CaseResult same = run(small_system(), what, 7);
+  const CaseResult other = run(small_system(), what, 8);
   CHECK(one.volumes[0].requests > 1000);
   CHECK(one.volumes[0].requests == same.volumes[0].requests);
   CHECK(one.volumes[0].latency.mean() == same.volumes[0].latency.mean());
@@ -87,21 +56,21 @@ TEST_CASE("The same seed gives the same run to the last digit", "[lab][run]") {
 }
 
 TEST_CASE("One drive reads at its own rate, several at the port's", "[lab][run]") {
-  const double drive = mebibytes(run(system(), group(raid::Level::kJbod, 1, true)));
+  const double drive = mebibytes(run(small_system(), group(raid::Level::kJbod, 1, true)));
   CHECK(drive == Approx(100e6 / kMiB).epsilon(0.03));
   // 125 MB/s x 1460 / 1538 x 8192 / 8240
-  const double port = mebibytes(run(system(), group(raid::Level::kRaid0, 4, true)));
+  const double port = mebibytes(run(small_system(), group(raid::Level::kRaid0, 4, true)));
   CHECK(port == Approx(118.0e6 / kMiB).epsilon(0.01));
 }
 
 TEST_CASE("A drive without a write cache loses a revolution with each strip", "[lab][run]") {
-  const double drive = mebibytes(run(system(), group(raid::Level::kJbod, 1, false)));
+  const double drive = mebibytes(run(small_system(), group(raid::Level::kJbod, 1, false)));
   const double milliseconds = kMiB / 100e3 + 10;
   CHECK(drive == Approx(1000 / milliseconds).epsilon(0.03));
 }
 
 TEST_CASE("RAID 5 writes whole stripes, as fast as its data drives", "[lab][run]") {
-  ArrayProfile profile = system();
+  ArrayProfile profile = small_system();
   profile.port.rate = 1'250'000'000;
   const double four = mebibytes(run(profile, group(raid::Level::kRaid5, 4, false)));
   const double three = mebibytes(run(profile, group(raid::Level::kRaid0, 3, false)));
@@ -109,14 +78,14 @@ TEST_CASE("RAID 5 writes whole stripes, as fast as its data drives", "[lab][run]
 }
 
 TEST_CASE("Hosts and their caps bound what they drive", "[lab][run]") {
-  ArrayProfile profile = system();
+  ArrayProfile profile = small_system();
   profile.hosts[0].profile.read_rate = 50 << 20;
   CHECK(mebibytes(run(profile, group(raid::Level::kRaid0, 4, true))) == Approx(50).epsilon(0.01));
 }
 
 TEST_CASE("Writes that wait for one another on a connection are bounded by their round trips",
           "[lab][run]") {
-  ArrayProfile profile = system();
+  ArrayProfile profile = small_system();
   profile.writes_in_transfer = 1;
   profile.r2t_time = 500us;
   VolumeGroup what = group(raid::Level::kRaid0, 8, false);
@@ -134,11 +103,11 @@ TEST_CASE("A volume's pages go round the members, and requests are cut at pages"
   what.outstanding = 64;
   what.members = 1;
   const Wanted iops{.figure = {}, .metric = Metric::kIops};
-  const double one = run(system(), what).value(iops);
+  const double one = run(small_system(), what).value(iops);
   what.members = 4;
   what.outstanding = 256;
-  CHECK(run(system(), what).value(iops) == Approx(4 * one).epsilon(0.1));
-  ArrayProfile profile = system();
+  CHECK(run(small_system(), what).value(iops) == Approx(4 * one).epsilon(0.1));
+  ArrayProfile profile = small_system();
   profile.page_bytes = 12288;
   what.access.lines = {{.bytes = 65536}};
   what.outstanding = 4;
@@ -146,7 +115,7 @@ TEST_CASE("A volume's pages go round the members, and requests are cut at pages"
 }
 
 TEST_CASE("Controllers have caches, processors and ports of their own", "[lab][run]") {
-  ArrayProfile profile = system();
+  ArrayProfile profile = small_system();
   profile.controller_count = 2;
   profile.controller.read_rate = 50 << 20;
   VolumeGroup what = group(raid::Level::kJbod, 1, true);
@@ -168,11 +137,11 @@ TEST_CASE("Workers share a volume, whose pages go round the sets of its pool", "
   what.access.lines = {{.bytes = 8192, .random_percent = 100, .align_bytes = 8192}};
   what.outstanding = 64;
   const Wanted iops{.figure = {}, .metric = Metric::kIops};
-  const double one = run(system(), what).value(iops);
+  const double one = run(small_system(), what).value(iops);
   what.sets = 4;
   what.spread = 4;
   what.workers = 4;
-  const CaseResult result = run(system(), what);
+  const CaseResult result = run(small_system(), what);
   CHECK(result.volumes.size() == 4);
   CHECK(result.volumes[3].number == 0);
   CHECK(result.value(iops) == Approx(4 * one).epsilon(0.1));
@@ -183,7 +152,7 @@ TEST_CASE("Workers share a volume, whose pages go round the sets of its pool", "
 }
 
 TEST_CASE("Writes stay in memory up to the flush mark", "[lab][run]") {
-  ArrayProfile profile = system();
+  ArrayProfile profile = small_system();
   const auto transferring = [&] {
     // 118 MB/s: 12 MB.
     const auto result =
@@ -206,7 +175,7 @@ TEST_CASE("Sets of a pool take a volume's pages in turn, near one another or all
   what.sets = 4;
   what.spread = 4;
   what.volume_bytes = std::uint64_t{1} << 30;
-  ArrayProfile profile = system();
+  ArrayProfile profile = small_system();
   const CaseResult near = run(profile, what);
   CHECK(near.volumes.size() == 1);
   profile.scattered_pages = true;
@@ -221,7 +190,7 @@ TEST_CASE("Of idle mirrors the nearest is read, or always the same", "[lab][run]
   VolumeGroup what = group(raid::Level::kRaid1, 2, true);
   what.access.lines = {{.bytes = 8192, .random_percent = 100, .align_bytes = 8192}};
   what.outstanding = 1;
-  ArrayProfile profile = system();
+  ArrayProfile profile = small_system();
   const CaseResult nearest = run(profile, what);
   profile.nearest_mirror = false;
   const CaseResult fixed = run(profile, what);
@@ -231,7 +200,7 @@ TEST_CASE("Of idle mirrors the nearest is read, or always the same", "[lab][run]
 }
 
 TEST_CASE("A volume may lie anywhere on its set", "[lab][run]") {
-  ArrayProfile profile = system();
+  ArrayProfile profile = small_system();
   auto& disk = std::get<model::DiskProfile>(profile.drive.timing);
   disk.zones = 16;
   disk.inner_rate = 50'000'000;
@@ -246,16 +215,16 @@ TEST_CASE("What others do with the drives takes its share", "[lab][run]") {
   VolumeGroup what = group(raid::Level::kJbod, 1, true);
   what.access.lines = {{.bytes = 8192, .random_percent = 100, .align_bytes = 8192}};
   const Wanted iops{.figure = {}, .metric = Metric::kIops};
-  const double alone = run(system(), what).value(iops);
+  const double alone = run(small_system(), what).value(iops);
   what.background = 20;
-  const double shared = run(system(), what).value(iops);
+  const double shared = run(small_system(), what).value(iops);
   // Served as often as the worker's own, but for what the shortest way makes of it.
   CHECK(shared < alone - 10);
   CHECK(shared > alone - 30);
 }
 
 TEST_CASE("Written through, a write takes as long as the drives do", "[lab][run]") {
-  ArrayProfile profile = system();
+  ArrayProfile profile = small_system();
   VolumeGroup what = group(raid::Level::kRaid1, 2, false);
   what.access.lines = {
       {.bytes = 8192, .read_percent = 0, .random_percent = 100, .align_bytes = 8192}};
@@ -273,7 +242,7 @@ TEST_CASE("Written through, a write takes as long as the drives do", "[lab][run]
 
 TEST_CASE("A steady run varies little and has no trend", "[lab][run]") {
   auto result = run_case(
-      system(),
+      small_system(),
       {.groups = {group(raid::Level::kJbod, 1, true)}, .ramp_up = 1s, .run_time = 40s, .seed = 1});
   REQUIRE(result.has_value());
   CHECK(result->value({.figure = {}, .metric = Metric::kVariation}) < 1);
@@ -288,19 +257,19 @@ TEST_CASE("A steady run varies little and has no trend", "[lab][run]") {
 
 TEST_CASE("A set that does not fit is refused, and a stop ends a run", "[lab][run]") {
   const auto wrong =
-      run_case(system(), {.groups = {group(raid::Level::kRaid6, 2, true)}, .run_time = 1s});
+      run_case(small_system(), {.groups = {group(raid::Level::kRaid6, 2, true)}, .run_time = 1s});
   REQUIRE_FALSE(wrong.has_value());
   CHECK(wrong.error().find("raid6") != std::string::npos);
   const std::atomic<bool> stop{true};
-  const auto stopped =
-      run_case(system(), {.groups = {group(raid::Level::kJbod, 1, true)}, .run_time = 1s}, &stop);
+  const auto stopped = run_case(
+      small_system(), {.groups = {group(raid::Level::kJbod, 1, true)}, .run_time = 1s}, &stop);
   CHECK_FALSE(stopped.has_value());
 }
 
 TEST_CASE("A plan's figures are the peaks of its sweeps, on any number of threads", "[lab][run]") {
   Plan plan;
   plan.name = "test";
-  plan.system = system();
+  plan.system = small_system();
   plan.figures = {
       .document = "a paper",
       .figures = {{.id = "peak", .unit = "MB/s", .value = 95, .role = Role::kFit, .tolerance = 3}}};
@@ -331,11 +300,11 @@ TEST_CASE("A run that is steady ends after half of its time, one that is not at 
             .ramp_up = 4s,
             .run_time = 10s,
             .wanted = {{.figure = {}, .metric = Metric::kMebibytes}}};
-  const auto whole = run_case(system(), what);
+  const auto whole = run_case(small_system(), what);
   what.steady_percent = 1;
-  const auto steady = run_case(system(), what);
+  const auto steady = run_case(small_system(), what);
   what.steady_percent = 1e-9;
-  const auto never = run_case(system(), what);
+  const auto never = run_case(small_system(), what);
   REQUIRE((whole && steady && never));
   CHECK(whole->seconds == 10);
   CHECK(steady->seconds == 5);
