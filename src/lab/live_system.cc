@@ -39,12 +39,14 @@ Task<std::string> LiveSystem::start(std::vector<VolumeGroup> groups) {
 }
 
 Task<std::string> LiveSystem::add_units(const std::vector<VolumeGroup>* groups) {
+  // What is as little of the models' time, however far that is stretched.
+  const auto lag = std::chrono::duration_cast<Duration>(model::ModelClock::kUsualLag *
+                                                        array_.clock().time_scale());
   for (VirtualVolume& volume : array_.volumes()) {
     const auto number = static_cast<std::uint32_t>(units_.size());
     const bool pauses = waits_of_itself((*groups)[volume.group]);
     Unit unit;
-    unit.device = std::make_unique<LiveVolume>(array_, volume,
-                                               pauses ? Duration{} : model::ModelClock::kUsualLag);
+    unit.device = std::make_unique<LiveVolume>(array_, volume, pauses ? Duration{} : lag);
     scsi::LogicalUnitOptions options{.product = "LAB", .thin = false};
     for (std::size_t i = 0; i < sizeof number; ++i) {
       options.uuid[i] = static_cast<std::uint8_t>(number >> 8 * i);
