@@ -46,9 +46,6 @@ void add_choice(CLI::App& verb, LabArguments& a) {
   verb.add_option("--ramp", a.ramp, "Ramp up so long before that")
       ->type_name("N")
       ->check(CLI::Range(0.0, kLongestSeconds));
-  verb.add_flag("--until-steady", a.options.choice.until_steady,
-                "End a run after half of its time or later, once the 95 per cent intervals of its "
-                "figures are under a quarter of their tolerances");
 }
 
 void add_live(CLI::App& verb, LabArguments& a) {
@@ -116,6 +113,9 @@ void add_lab_commands(CLI::App& app, Settings& settings) {
       noun->add_subcommand("run", "Run the experiments of a file in virtual time, or live");
   add_common(*run, *a);
   add_choice(*run, *a);
+  run->add_flag("--until-steady", a->options.choice.until_steady,
+                "End a run after half of its time or later, once half of the 95 per cent interval "
+                "of each of its figures is under a quarter of the figure's tolerance");
   run->add_flag("--csv", a->csv, "Print the figures as comma-separated values");
   run->add_option("--html", a->options.html_folder, "Write a page with plots there as well")
       ->type_name("DIR");

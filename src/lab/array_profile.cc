@@ -43,7 +43,8 @@ class Section {
   }
   void flag(std::string_view key, bool& out) {
     const auto found = take(key, Value::Kind::kBoolean, "true or false");
-    if (found) out = found->value.boolean;
+    // Of a flag more and less are the other of two.
+    if (found) out = found->value.boolean == (scale(key) == 1);
   }
   void size(std::string_view key, std::uint64_t& out) { number(key, out, group::parse_size); }
   void rate(std::string_view key, std::uint64_t& out) { number(key, out, group::parse_rate); }

@@ -406,7 +406,8 @@ class ExperimentReader {
       }
       const std::uint64_t blocks_of_all = layout->block_count() * group.spread_sets();
       const std::uint64_t before = group.in_pages() ? 0 : group.offset_bytes;
-      if (before / 512 + group.volume_bytes / 512 * group.volumes > blocks_of_all) {
+      const std::uint64_t left = blocks_of_all - std::min(blocks_of_all, before / 512);
+      if (group.volume_bytes / 512 > left / group.volumes) {
         return mistakes_.add(
             line, "experiment.group.volume_size",
             fmt::format("{}: {} such volumes are larger than their set, which has {}", row.name(),

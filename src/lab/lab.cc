@@ -117,7 +117,8 @@ int run_lab(const LabOptions& options, std::FILE* out, std::FILE* errors) {
   if (!plan) return complain(errors, plan.error(), kUsage);
   std::string wrong = choose(*plan, options.choice);
   LiveOptions live = options.live_options;
-  live.time_scale = options.time_scale.value_or(plan->time_scale);
+  // Nobody else's time is stretched by what the file says of the system.
+  live.time_scale = options.time_scale.value_or(live.urls.empty() ? plan->time_scale : 1);
   if (wrong.empty() && options.live && options.choice.until_steady) {
     wrong = "--until-steady is for virtual time; --seconds says how long is measured live";
   }

@@ -201,9 +201,16 @@ std::string check_live(const Plan& plan, const LiveOptions& options) {
     return fmt::format("--time-scale is {}; 1 to {} is accepted", options.time_scale,
                        kLargestTimeScale);
   }
+  if (options.urls.empty() && options.write) {
+    return "--write is for targets elsewhere: add a URL to --live";
+  }
   for (const std::string& url : options.urls) {
     std::string wrong = url_error(url);
     if (!wrong.empty()) return "--live " + wrong;
+    if (std::ranges::count(options.urls, url) > 1) {
+      return fmt::format("--live {} is given twice; each volume has a logical unit of its own",
+                         without_password(url));
+    }
   }
   for (const Row& row : plan.rows) {
     for (const VolumeGroup& group : row.groups) {

@@ -17,6 +17,8 @@ namespace {
 
 // A request that takes longer has failed. A modelled disk with a full queue takes seconds.
 constexpr Duration kPatience = std::chrono::minutes(1);
+// However long a worker pauses, it looks so often whether it is over.
+constexpr Duration kLongestSleep = std::chrono::milliseconds(100);
 
 Duration scaled(Duration duration, double factor) {
   return std::chrono::duration_cast<Duration>(duration * factor);
@@ -145,9 +147,11 @@ Task<void> LiveWorker::keep_busy() {
   }
   while (!over()) {
     const Access access = pattern_->next();
-    if (access.delay > Duration{}) {
-      co_await home.sleep_for(scaled(access.delay, window_->time_scale));
+    const TimePoint due = home.now() + scaled(access.delay, window_->time_scale);
+    while (home.now() < due && !over()) {
+      co_await home.sleep_until(std::min(due, home.now() + kLongestSleep));
     }
+    if (access.delay > Duration{} && over()) break;
     const TimePoint start = home.now();
     const iscsi::ScsiResult result = co_await transfer(access, &written);
     account(access, start, result);

@@ -69,10 +69,11 @@ class Crew {
   std::size_t done_ = 0;
 };
 
-std::uint64_t bytes_of(const CaseResult& result) {
+// Not the bytes alone: one that was steady has run for less time.
+double bytes_per_second(const CaseResult& result) {
   std::uint64_t sum = 0;
   for (const VolumeResult& volume : result.volumes) sum += volume.bytes;
-  return sum;
+  return static_cast<double>(sum) / result.seconds;
 }
 
 // The row, if all of its cases were run.
@@ -88,7 +89,7 @@ void add_row(PlanResult& result, const Row& row, std::span<Job> jobs) {
     result.virtual_seconds += job.result->virtual_seconds;
     result.processor_seconds += job.result->processor_seconds;
     done.cases.push_back(std::move(*job.result));
-    if (bytes_of(done.cases.back()) > bytes_of(done.cases[done.best])) {
+    if (bytes_per_second(done.cases.back()) > bytes_per_second(done.cases[done.best])) {
       done.best = done.cases.size() - 1;
     }
   }

@@ -43,7 +43,8 @@ std::string figure_table(const Report& report) {
                   "ours", "", live ? "  time" : "", "differ", "allowed", "role", "verdict");
   for (const Finding& finding : report.findings) {
     const Figure& figure = *finding.figure;
-    if (!finding.ours && !figure.value && figure.role != Role::kPredicted) continue;
+    const bool judged = finding.verdict != Verdict::kNone || figure.role == Role::kPredicted;
+    if (!finding.ours && !figure.value && !judged) continue;
     const std::string differ =
         finding.difference_percent ? fmt::format("{:+.1f} %", *finding.difference_percent) : "-";
     text += fmt::format("{:<26} {:>10} {:>10} {:<5}{} {:>8} {:>8}  {:<9} {}\n", figure.id,

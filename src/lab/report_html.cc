@@ -107,7 +107,12 @@ class Drawing {
     for (const Series& series : plot_.series) {
       for (const Point& point : series.points) columns[point.x] = true;
     }
+    // As many as have room.
+    constexpr std::size_t kMostLabels = 16;
+    const std::size_t step = columns.size() / kMostLabels + 1;
+    std::size_t number = 0;
     for (const auto& [x, there] : columns) {
+      if (number++ % step != 0) continue;
       text += fmt::format(
           "<text x=\"{}\" y=\"{}\" text-anchor=\"middle\" font-size=\"11\">{:g}</text>\n",
           column(x), kHeight - kBottom + 15, x);
@@ -192,6 +197,26 @@ Plot plot_by_size(const std::vector<const RowResult*>& rows) {
   return plot;
 }
 
+// Of a row that is judged by how its rate goes over time.
+Plot plot_by_time(const RowResult& row) {
+  Plot plot{.title = row.row->name() + ", over time",
+            .x_name = fmt::format("seconds, in samples of {}", kSampleSeconds),
+            .y_name = "IOPS",
+            .series = {{.name = "ours", .points = {}}}};
+  const std::vector<double> samples = row.cases[row.best].samples();
+  for (std::size_t i = 0; i < samples.size(); ++i) {
+    plot.series[0].points.push_back(
+        {static_cast<double>((i + 1) * kSampleSeconds), samples[i] / kSampleSeconds});
+  }
+  return plot;
+}
+
+bool is_of_time(const RowResult& row) {
+  return std::ranges::any_of(row.row->wanted, [](const Wanted& wanted) {
+    return wanted.metric == Metric::kVariation || wanted.metric == Metric::kTrend;
+  });
+}
+
 std::string plots(const Report& report) {
   std::map<std::string, std::vector<const RowResult*>> experiments;
   for (const RowResult& row : report.result.rows) {
@@ -206,6 +231,9 @@ std::string plots(const Report& report) {
     const Row& first = *rows.front()->row;
     if (!first.variation.empty() && !first.wanted.empty()) add(plot_by_variation(report, rows));
     if (first.sweep.size() > 1) add(plot_by_size(rows));
+    for (const RowResult* row : rows) {
+      if (is_of_time(*row)) add(plot_by_time(*row));
+    }
   }
   return text;
 }

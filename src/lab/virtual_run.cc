@@ -28,7 +28,6 @@ namespace {
 constexpr Duration kSecond = std::chrono::seconds(1);
 // In which a run is cut to find out whether it is steady; at half of them it may be.
 constexpr int kSlices = 2 * static_cast<int>(Steadiness::kLeastSlices);
-constexpr std::size_t kSampleSeconds = 10;  // Of the metrics that are about samples.
 
 struct Window {
   TimePoint from{};
@@ -285,6 +284,15 @@ DriveShares shares_of(const model::DriveCounters& before, const model::DriveCoun
   return {.seeking = share(before.seeking, after.seeking),
           .rotating = share(before.rotating, after.rotating),
           .transferring = share(before.transferring, after.transferring)};
+}
+
+std::vector<double> CaseResult::samples() const {
+  std::vector<std::uint64_t> by_second;
+  for (const VolumeResult& volume : volumes) {
+    by_second.resize(std::max(by_second.size(), volume.requests_by_second.size()));
+    std::ranges::transform(volume.requests_by_second, by_second, by_second.begin(), std::plus{});
+  }
+  return samples_of(by_second);
 }
 
 double CaseResult::value(const Wanted& wanted) const {

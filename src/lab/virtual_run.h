@@ -28,6 +28,9 @@ struct Case {
   std::uint64_t seed = 1;
 };
 
+// Of the metrics that are about samples.
+inline constexpr std::size_t kSampleSeconds = 10;
+
 // Of one worker.
 struct VolumeResult {
   std::size_t group = 0;
@@ -59,6 +62,8 @@ struct CaseResult {
 
   // Of the volumes that are wanted, by the metric.
   double value(const Wanted& wanted) const;
+  // Requests of all volumes in each whole kSampleSeconds.
+  std::vector<double> samples() const;
 };
 
 // The error is one line. `stop`, if any, ends it early: then it is an error, too.
