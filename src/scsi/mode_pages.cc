@@ -153,6 +153,8 @@ std::size_t encode_mode_pages(const ModeParameters& values, const UnitFacts& fac
                               std::uint8_t page, std::uint8_t subpage,
                               std::span<std::byte> target) {
   std::size_t used = 0;
+  // Of all pages, either all subpages or none; the codes between are reserved (SPC-4 6.11).
+  if (page == kAllPages && subpage != 0 && subpage != kAllSubpages) return used;
   for (const PageRow& row : kPages) {
     if (page != kAllPages && page != row.code) continue;
     // None of these has subpages, so "all of them" means the page itself.

@@ -4,8 +4,8 @@
 // transferred from one controller to the other.
 //
 // The vendor's own document is not public. Layouts are those that hosts read: Linux
-// drivers/scsi/device_handler/scsi_dh_rdac.c, OpenBSD sys/scsi/mpath_rdac.c, and checker and
-// prioritizer "rdac" of multipath-tools. What none of them reads is zero.
+// drivers/scsi/device_handler/scsi_dh_rdac.c, OpenBSD sys/scsi/mpath_rdac.c, checker and
+// prioritizer "rdac" of multipath-tools, and sg_rdac of sg3_utils. What none of them reads is zero.
 //
 // There is one controller here, A, which owns every volume.
 #include <algorithm>
@@ -19,10 +19,15 @@ namespace sandbay::scsi {
 namespace {
 
 constexpr std::size_t kLabelBytes = 60;
-constexpr std::byte kOwner{0x01};                  // C9h byte 8: this controller owns the volume.
-constexpr std::byte kPreferred{0x01};              // C9h byte 9: and is the one that should.
-constexpr std::uint8_t kTransferSpecified = 0x02;  // 2Ch: move the LUNs that the table marks.
-constexpr std::uint8_t kThisController = 0x81;     // In that table.
+constexpr std::byte kOwner{0x01};      // C9h byte 8: this controller owns the volume.
+constexpr std::byte kPreferred{0x01};  // C9h byte 9: and is the one that should.
+
+// Mode page 2Ch means one thing by what is sensed and another by what is selected.
+constexpr std::uint8_t kActive = 0x01;             // Mode, sensed: it works, and alone.
+constexpr std::uint8_t kOwned = 0x01;              // Table, sensed: this controller has the LUN.
+constexpr std::uint8_t kTransferAll = 0x01;        // Mode, selected: move every LUN here,
+constexpr std::uint8_t kTransferSpecified = 0x02;  // or those that the table marks.
+constexpr std::uint8_t kToThisController = 0x81;   // Table, selected.
 
 // In the mode page, behind its header: two serial numbers of 16 bytes, two modes of two bytes, a
 // timeout and options; then the table, a byte for each LUN.
@@ -95,8 +100,8 @@ std::size_t extended_device_identification(const UnitFacts& facts, std::span<std
 }
 
 std::size_t volume_access_control(const UnitFacts& /*facts*/, std::span<std::byte> page) {
-  put_characters(page.first(4), "vace");
-  page[4] = kOwner;  // No AVT, no I/O shipping, no data of target port groups.
+  put_characters(page.first(4), "vac1");  // Linux does not look, multipath-tools reads three.
+  page[4] = kOwner;                       // No AVT, no I/O shipping, no data of target port groups.
   page[5] = kPreferred;
   return 44;
 }
@@ -109,7 +114,8 @@ void redundant_controller(const UnitFacts& facts, std::span<std::byte> page) {
   put_characters(body.first(16), std::string_view(own.data(), own.size()));
   put_characters(body.subspan(16, 16), std::string_view(other.data(), other.size()));
   const std::size_t table = kHeader == 2 ? kShortTable : kLongTable;
-  if (facts.lun < table) body[kTableAt + facts.lun] = std::byte{kThisController};
+  body[kModeAt + 1] = std::byte{kActive};
+  if (facts.lun < table) body[kTableAt + facts.lun] = std::byte{kOwned};
 }
 
 template <std::size_t kHeader>
@@ -120,16 +126,19 @@ void redundant_controller_mask(std::span<std::byte> page) {
 }
 
 // A transfer to this controller is done at once: it has what it asks for. No other can be asked.
+// What was sensed may come back.
 template <std::size_t kHeader>
 std::optional<std::size_t> refused_transfer(const UnitFacts& /*facts*/,
                                             std::span<const std::byte> page) {
   const std::size_t mode_at = kHeader + kModeAt + 1;
   const auto mode = std::to_integer<std::uint8_t>(page[mode_at]);
-  if (mode != 0 && mode != kTransferSpecified) return mode_at;
+  if (mode != 0 && mode != kTransferAll && mode != kTransferSpecified) return mode_at;
   const std::size_t table = kHeader == 2 ? kShortTable : kLongTable;
   for (std::size_t i = 0; i < table; ++i) {
     const auto entry = std::to_integer<std::uint8_t>(page[kHeader + kTableAt + i]);
-    if (entry != 0 && entry != kThisController) return kHeader + kTableAt + i;
+    if (entry != 0 && entry != kOwned && entry != kToThisController) {
+      return kHeader + kTableAt + i;
+    }
   }
   return std::nullopt;
 }

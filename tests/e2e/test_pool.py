@@ -203,7 +203,7 @@ def test_a_volume_whose_pool_has_no_set_is_not_ready(t):
     daemon = t.daemon([{'name': 'v', 'size': '8MiB'}], extra=identity + pool())
     host = Host(t, daemon, 'v')
     t.check(host.command(inquiry(), 255).data[0] == 0, 'a disk')
-    t.check(host.command(inquiry(255, 0xc9), 255).data[4:8] == b'vace', 'and one of its array')
+    t.check(host.command(inquiry(255, 0xc9), 255).data[4:8] == b'vac1', 'and one of its array')
     replies = [host.command(TEST_UNIT_READY) for _ in range(4)]
     t.check((replies[-1].key, replies[-1].additional >> 8) == (2, 4), f'not ready: {replies}')
     t.check(daemon.terminate() == 0, 'an orderly end')

@@ -259,7 +259,7 @@ def rdac_facts(t, initiator, lun):
     standard = initiator.good(host.inquiry(96), 96, lun=lun)
     t.check(standard[5] & 0x30 == 0, 'with TPGS Linux takes its handler "alua"')
     for code, length, name in ((0xc2, 255, b'swr4'), (0xc4, 32, b'subs'), (0xc8, 175, b'edid'),
-                               (0xc9, 48, b'vace')):
+                               (0xc9, 48, b'vac1')):
         page = pages[code]
         t.check(len(page) == length and page[:4] == bytes((0, code, 0, length - 4)) and
                 page[4:8] == name, f'page {code:#x}: {page.hex()}')

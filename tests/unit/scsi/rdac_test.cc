@@ -1,6 +1,7 @@
 // The personality "rdac" as hosts see it. The parser below is made of what they read: Linux
 // scsi_dh_rdac.c (pages C2h, C4h, C8h, C9h; MODE SELECT of page 2Ch with PF 0), multipath-tools'
-// checker (C9h; TAS by MODE SELECT with SP) and prioritizer (C9h), OpenBSD mpath_rdac.c.
+// checker (C9h; TAS by MODE SELECT with SP) and prioritizer (C9h), OpenBSD mpath_rdac.c (which
+// takes no path where an id differs), sg_rdac (what page 2Ch is sensed as; transfers of all LUNs).
 #include <string>
 
 #include "fake_transport.h"
@@ -108,7 +109,7 @@ Task<void> long_labels(Bench& bench) {
 
 // The checker: up. The prioritizer: owner (2) and preferred (4). The handler: RDAC mode, owned.
 Task<void> access_page(Bench& bench) {
-  const Reply page = co_await vendor_page(bench, 0xC9, 48, "vace");
+  const Reply page = co_await vendor_page(bench, 0xC9, 48, "vac1");
   CHECK((page.in(8) & 0x01U) == 0x01);  // Owner,
   CHECK((page.in(8) & 0x80U) == 0);     // not AVT,
   CHECK((page.in(8) & 0x20U) == 0);     // not IOSHIP,
@@ -151,7 +152,10 @@ Task<void> transfers(Bench& bench) {
     const Reply done = co_await select_list(bench, list, 0x00);
     CHECK(done.good());
     const std::size_t body = expanded ? 12 : 6;
-    list[body + 33] = std::byte{0x01};  // A mode of which nothing is known here.
+    list[body + 33] = std::byte{0x01};  // Transfer all LUNs (sg_rdac --all).
+    const Reply all = co_await select_list(bench, list, 0x00);
+    CHECK(all.good());
+    list[body + 33] = std::byte{0x03};  // A mode of which nothing is known here.
     const Reply mode = co_await select_list(bench, list, 0x00);
     CHECK(mode.illegal(Additional::kInvalidFieldInParameterList));
     CHECK(mode.field_byte() == body + 33);
@@ -179,14 +183,18 @@ Task<void> sensed(Bench& bench) {
   CHECK(small.in(5) == 0x68);
   CHECK(letters(small, 6, 16) == "000000004D2F8B1A");
   CHECK(letters(small, 22, 16) == "000000004D2F8B1B");
-  CHECK(small.in(6 + 38) == 0x81);
+  CHECK(small.in(6 + 32) == 0);  // There is no other controller,
+  CHECK(small.in(6 + 33) == 1);  // this one is active,
+  CHECK(small.in(6 + 38) == 1);  // and the one that should have LUN 0.
+  CHECK(small.in(6 + 39) == 0);
   const Reply large =
       co_await bench.send_to_unit(cdb_of({0x5A, 0x08, 0x2C, 0x01, 0, 0, 0, 0x02, 0}));
   REQUIRE(large.data.size() == 8 + 300);
   CHECK(large.in(8) == 0x6C);
   CHECK(large.in(9) == 0x01);
   CHECK(big_endian<std::uint16_t>(large.data, 10) == 0x128);
-  CHECK(large.in(12 + 38) == 0x81);
+  CHECK(large.in(12 + 33) == 1);
+  CHECK(large.in(12 + 38) == 1);
   // What is sensed can be sent back.
   const Reply back = co_await select_list(bench, Bytes(small.data.begin(), small.data.end()), 0x10);
   CHECK(back.good());
@@ -208,6 +216,9 @@ Task<void> all_of_them(Bench& bench) {
   CHECK(short_header.illegal(Additional::kInvalidFieldInCdb));
   const Reply none = co_await bench.send_to_unit(cdb_of({0x5A, 0x08, 0x2C, 2, 0, 0, 0, 2, 0}));
   CHECK(none.illegal(Additional::kInvalidFieldInCdb));
+  // One subpage of all pages cannot be asked for.
+  const Reply one = co_await bench.send_to_unit(cdb_of({0x5A, 0x08, 0x3F, 1, 0, 0, 0, 2, 0}));
+  CHECK(one.illegal(Additional::kInvalidFieldInCdb));
 }
 
 // As the checker does when it begins: sense the control page, set TAS in what came, send it back
