@@ -61,8 +61,11 @@ void read_medium(TableReader& reader, DriveConfiguration& drive) {
 }
 
 std::string with_name(std::string text, std::string_view name) {
-  const auto at = text.find(kNamePlace);
-  return at == std::string::npos ? text : text.replace(at, kNamePlace.size(), name);
+  for (std::size_t at = 0; (at = text.find(kNamePlace, at)) != std::string::npos;) {
+    text.replace(at, kNamePlace.size(), name);
+    at += name.size();
+  }
+  return text;
 }
 
 // One drive, or `count` of them, whose names are numbered from 0.

@@ -103,9 +103,9 @@ TEST_CASE("Drives of one kind are described together, and named in a row",
   const auto result = parse_configuration(fmt::format("{}{}", kSmallest, R"toml([[drive]]
 name = "d"
 count = 12
-file = "drives/{}.img"
+file = "drives/{}/{}.img"
 size = "64MiB"
-serial = "Z-{}"
+serial = "{}-{}"
 [[drive]]
 name = "x1..x2"
 memory = true
@@ -122,8 +122,8 @@ spares = ["d9..d10", "d11"]
   const HardwareConfiguration& hardware = result->hardware;
   REQUIRE(hardware.drives.size() == 13);
   CHECK(hardware.drives[11].name == "d11");
-  CHECK(hardware.drives[11].path == "drives/d11.img");
-  CHECK(hardware.drives[11].serial == "Z-d11");
+  CHECK(hardware.drives[11].path == "drives/d11/d11.img");
+  CHECK(hardware.drives[11].serial == "d11-d11");
   CHECK(hardware.drives[11].line == 6);
   const SetConfiguration& set = hardware.sets.at(0);
   REQUIRE(set.drives.size() == 10);
