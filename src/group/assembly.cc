@@ -369,14 +369,20 @@ Task<RunningGroup::Outcome> RunningGroup::keep_record(VolumeRecord record, std::
 // file, and then gives LUNs to those that have none: the lowest free ones, in the file's order.
 RunningGroup::Outcome RunningGroup::plan_volumes(Loaded* loaded) {
   std::set<std::pair<std::string, std::uint32_t>> taken;
+  std::set<NaaIdentifier> identifiers;
+  for (const auto& [name, entry] : loaded->volumes) identifiers.insert(naa_of(entry.first));
+  for (const VolumeConfiguration& configured : configuration_.volumes) {
+    if (configured.specification.naa) identifiers.insert(*configured.specification.naa);
+  }
   for (const VolumeConfiguration& configured : configuration_.volumes) {
     const std::string& name = configured.specification.name;
     const auto stored = loaded->volumes.find(name);
     if (stored == loaded->volumes.end()) {
-      VolumeRecord record{.uuid = make_uuid(Executor::current().random()),
+      VolumeRecord record{.uuid = draw_uuid(identifiers),
                           .specification = configured.specification};
       record.open_block_bytes = configured.open.block_bytes;
       configuration_.identity.settle(record.specification, record.uuid);
+      identifiers.insert(naa_of(record));
       loaded->volumes.emplace(name, std::pair(std::move(record), std::string()));
       continue;
     }

@@ -340,12 +340,11 @@ void check_set(TableReader& reader, VolumeSpecification& volume,
                              volume.block_bytes, volume.raid, drive->block_bytes));
 }
 
-void read_identity(TableReader& reader, VolumeSpecification& volume,
-                   const IdentityConfiguration& group) {
+void read_identity(TableReader& reader, VolumeSpecification& volume) {
   volume.serial = reader.string("serial").value_or(volume.serial);
-  volume.vendor = reader.string("vendor").value_or(group.vendor);
-  volume.product = reader.string("product").value_or(group.product);
-  volume.revision = reader.string("revision").value_or(group.revision);
+  volume.vendor = reader.string("vendor").value_or(volume.vendor);
+  volume.product = reader.string("product").value_or(volume.product);
+  volume.revision = reader.string("revision").value_or(volume.revision);
   if (const auto naa = reader.string("naa")) {
     volume.naa = parse_naa(*naa);
     if (!volume.naa) {
@@ -428,7 +427,7 @@ void read_volume(const Value& section, const std::string& path, Reading& reading
   volume.read_only = reader.boolean("read_only").value_or(false);
   volume.write_cache = reader.boolean("write_cache").value_or(true);
   read_cache_mode(reader, configured, has_cache(reading.result));
-  read_identity(reader, volume, reading.result.identity);
+  read_identity(reader, volume);
   read_target_name(reader, volume, reading.result.identity);
   if (const auto lun = reader.integer("lun", 0, kLargestLun)) {
     volume.lun = static_cast<std::uint32_t>(*lun);

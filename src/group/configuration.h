@@ -78,7 +78,7 @@ struct VolumeSpecification {
   cache::Mode cache = cache::Mode::kWriteBack;
   std::string serial;                // Empty: from the volume's UUID.
   std::optional<NaaIdentifier> naa;  // None: from the UUID.
-  std::string vendor;                // Empty, in a request: what the group's identity says.
+  std::string vendor;                // Empty, as the next two: what the group's identity says.
   std::string product;
   std::string revision;
   std::string target;                // Full name; empty: by the group's identity.

@@ -194,9 +194,6 @@ std::string IdentityConfiguration::own_target_for(std::string_view name,
 }
 
 void IdentityConfiguration::settle(VolumeSpecification& s, const Uuid& uuid) const {
-  if (s.vendor.empty()) s.vendor = vendor;
-  if (s.product.empty()) s.product = product;
-  if (s.revision.empty()) s.revision = revision;
   if (!s.naa && !naa.empty()) s.naa = naa_for(uuid);
   if (s.serial.empty() && !serial.empty()) {
     s.serial = filled_in(serial, "", s.naa ? *s.naa : naa_of(uuid));
@@ -206,8 +203,8 @@ void IdentityConfiguration::settle(VolumeSpecification& s, const Uuid& uuid) con
 
 void IdentityConfiguration::keep_drawn(const VolumeSpecification& old,
                                        VolumeSpecification& s) const {
-  if (!s.naa && !naa.empty()) s.naa = old.naa;
-  if (s.serial.empty() && !serial.empty()) s.serial = old.serial;
+  if (!s.naa) s.naa = old.naa;
+  if (s.serial.empty()) s.serial = old.serial;
 }
 
 IdentityConfiguration read_identity_section(TableReader& reader) {

@@ -51,9 +51,9 @@ struct IdentityConfiguration {
   std::string target_for(std::string_view name, const NaaIdentifier& naa) const;
   // The same of what cannot be a further unit of the target that all volumes have.
   std::string own_target_for(std::string_view name, const NaaIdentifier& naa) const;
-  // What the specification leaves open.
+  // The identifiers and the target that the specification leaves open.
   void settle(VolumeSpecification& specification, const Uuid& uuid) const;
-  // Of what it leaves open, what was drawn when the volume was made stays.
+  // The identifiers that it leaves open are those that the volume has, whatever the section says.
   void keep_drawn(const VolumeSpecification& old, VolumeSpecification& specification) const;
 };
 

@@ -211,6 +211,8 @@ class RunningGroup final : public Group {
   Task<void> see_off(Leaving* leaving);
   std::vector<Extent> taken_on(const Uuid& set) const;
   Task<Answer<void>> grow_on_set(std::shared_ptr<Volume> volume, std::uint64_t byte_count);
+  // For a volume, such that none of these follows from it.
+  Uuid draw_uuid(const std::set<NaaIdentifier>& taken) const;
   Task<Answer<CreatedVolume>> create_now(CreateVolumeRequest request);
   // Why a volume that is there cannot be the one that is asked for; nothing if it is. Fills in the
   // target where none was named.

@@ -101,7 +101,11 @@ VolumeInfo RunningGroup::info_of(const Volume& volume, const Volume::State& stat
   add_pool_part(volume, info);
   VolumeSpecification& s = info.specification;
   if (s.serial.empty()) s.serial = serial_of(volume.uuid());
-  if (!s.naa) s.naa = naa_of(volume.uuid());
+  s.naa = naa_of(volume.record());
+  const IdentityConfiguration& identity = configuration_.identity;
+  if (s.vendor.empty()) s.vendor = identity.vendor;
+  if (s.product.empty()) s.product = identity.product;
+  if (s.revision.empty()) s.revision = identity.revision;
   if (const auto place = places_.find(volume.uuid()); place != places_.end()) {
     info.uncleared_bytes = place->second->clearing.left_blocks() * s.block_bytes;
   }

@@ -70,12 +70,12 @@ struct FailureLog {
 scsi::LogicalUnitOptions unit_options(const VolumeRecord& record, const ArrayFacts& array) {
   const VolumeSpecification& s = record.specification;
   scsi::LogicalUnitOptions options;
-  options.vendor = s.vendor;
-  options.product = s.product;
-  options.revision = s.revision;
+  options.vendor = s.vendor.empty() ? array.vendor : s.vendor;
+  options.product = s.product.empty() ? array.product : s.product;
+  options.revision = s.revision.empty() ? array.revision : s.revision;
   options.serial = s.serial.empty() ? serial_of(record.uuid) : s.serial;
   options.uuid = record.uuid;
-  options.naa = s.naa ? *s.naa : naa_of(record.uuid);
+  options.naa = naa_of(record);
   options.name = s.name;
   options.array_label = array.label;
   options.array_id = array.id;
@@ -91,6 +91,11 @@ std::uint64_t number_of(const Uuid& uuid) {
   std::uint64_t number = 0;
   for (std::size_t i = 0; i < sizeof number; ++i) number = number << 8U | uuid[i];
   return number == 0 ? 1 : number;
+}
+
+NaaIdentifier naa_of(const VolumeRecord& record) {
+  const auto& naa = record.specification.naa;
+  return naa ? *naa : naa_of(record.uuid);
 }
 
 std::filesystem::path path_of(const VolumeRecord& record, const std::filesystem::path& state) {

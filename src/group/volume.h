@@ -51,9 +51,15 @@ struct PoolGround {
 // The volume's number in requests, the same for its whole life: never 0, which means no volume.
 std::uint64_t number_of(const Uuid& uuid);
 
-// What vendor pages say of the array; null and empty: there are none.
+// The identifier that hosts see.
+NaaIdentifier naa_of(const VolumeRecord& record);
+
+// What units say of the array that they are of.
 struct ArrayFacts {
-  const scsi::Personality* personality = nullptr;
+  std::string vendor;  // These three: of volumes that have none of their own.
+  std::string product;
+  std::string revision;
+  const scsi::Personality* personality = nullptr;  // Null: there are no vendor pages.
   std::string label;
   std::array<std::uint8_t, 16> id{};
 };

@@ -285,20 +285,29 @@ std::optional<Refusal> RunningGroup::refusal_to_repeat(const VolumeSpecification
   return std::nullopt;
 }
 
+// Hosts take two volumes with one identifier for one, and a pattern may leave few digits to draw.
+Uuid RunningGroup::draw_uuid(const std::set<NaaIdentifier>& taken) const {
+  Random& random = Executor::current().random();
+  Uuid uuid = make_uuid(random);
+  while (taken.contains(configuration_.identity.naa_for(uuid))) uuid = make_uuid(random);
+  return uuid;
+}
+
 Task<Answer<CreatedVolume>> RunningGroup::create_now(CreateVolumeRequest request) {
   VolumeSpecification& s = request.specification;
   if (auto refusal = settle_choices(request)) co_return std::unexpected(*refusal);
   const bool own_target = s.target.empty();
-  if (const auto there = find(s.name)) {
-    const VolumeSpecification& old = there->record().specification;
-    if (auto refusal = refusal_to_repeat(old, own_target, request)) {
-      co_return std::unexpected(*refusal);
-    }
+  if (find(s.name) != nullptr) {
     auto info = co_await volume_now(s.name);
     if (!info) co_return std::unexpected(info.error());
+    if (auto refusal = refusal_to_repeat(info->specification, own_target, request)) {
+      co_return std::unexpected(*refusal);
+    }
     co_return CreatedVolume{.volume = std::move(*info), .created = false};
   }
-  const Uuid uuid = make_uuid(Executor::current().random());
+  std::set<NaaIdentifier> taken;
+  for (const auto& [name, volume] : volumes_) taken.insert(naa_of(volume->record()));
+  const Uuid uuid = draw_uuid(taken);
   const IdentityConfiguration& identity = configuration_.identity;
   identity.settle(s, uuid);
   if (auto refusal = refusal_to_create(request)) co_return std::unexpected(*refusal);

@@ -254,9 +254,13 @@ Task<bool> RunningGroup::leave_places() {
 }
 
 ArrayFacts RunningGroup::array_facts() const {
-  return {.personality = configuration_.identity.personality,
+  const IdentityConfiguration& identity = configuration_.identity;
+  return {.vendor = identity.vendor,
+          .product = identity.product,
+          .revision = identity.revision,
+          .personality = identity.personality,
           .label = configuration_.group_name,
-          .id = configuration_.identity.array};
+          .id = identity.array};
 }
 
 Task<Volume::Opened> RunningGroup::open_device(VolumeRecord record, Volume::Opening opening) {

@@ -159,6 +159,41 @@ def test_compellent_has_one_target_for_all_volumes(t):
     t.check(daemon.terminate() == 0, 'it did not end well')
 
 
+def test_volumes_keep_their_identifiers_without_the_section(t):
+    section = ('[identity]\nvendor = "COMPELNT"\nproduct = "Compellent Vol"\nrevision = "0400"\n'
+               'naa = "6000d310000c1000****************"\nserial = "00000c10-{naa:24+8}"\n')
+    daemon = t.daemon([{'name': 'v', 'size': '16MiB'}], extra=section)
+    daemon.sandbay('volume', 'create', 'w', '--size', '16MiB', '--initiator', '*')
+
+    def seen():
+        """{volume: (vendor, serial, NAA)} as INQUIRY has them."""
+        result = {}
+        for name in 'vw':
+            initiator = host.Host(t, daemon, name)
+            initiator.attentions()
+            vendor = initiator.good(host.inquiry(96), 96)[8:16].decode().rstrip()
+            result[name] = (vendor, *identity_of(initiator))
+            initiator.peer.close()
+        return result
+
+    first = seen()
+    for vendor, serial, naa in first.values():
+        t.check(vendor == 'COMPELNT' and naa.startswith('6000d310000c1000') and
+                serial == f'00000c10-{naa[24:]}', f'{first}')
+    t.check(daemon.terminate() == 0, 'it did not end well')
+    path = daemon.arguments[1]
+    with open(path, encoding='utf-8') as stream:
+        text = stream.read()
+    t.check(section in text, text)
+    with open(path, 'w', encoding='utf-8') as stream:
+        stream.write(text.replace(section, ''))
+    daemon.start()
+    then = seen()
+    wanted = {name: ('SANDBAY', *rest) for name, (_, *rest) in first.items()}
+    t.check(then == wanted, f'{first} became {then}')
+    t.check(daemon.terminate() == 0, 'it did not end well')
+
+
 # What the paper's figure 23 prints, for what an initiator offers that would rather have more.
 OFFERS = {'HeaderDigest': 'None,CRC32C', 'DataDigest': 'CRC32C,None', 'MaxConnections': '8',
           'InitialR2T': 'No', 'ImmediateData': 'Yes', 'MaxRecvDataSegmentLength': '65536',

@@ -85,9 +85,10 @@ TEST_CASE("Without a section all is as it was", "[identity]") {
   const auto result = parse("[[volume]]\nname = \"a\"\nsize = \"1GiB\"\n");
   REQUIRE(result.has_value());
   const VolumeSpecification& s = result->volumes.at(0).specification;
-  CHECK(s.vendor == "SANDBAY");
-  CHECK(s.product == "VOLUME");
-  CHECK(s.revision == "0001");
+  CHECK(s.vendor.empty());
+  CHECK(result->identity.vendor == "SANDBAY");
+  CHECK(result->identity.product == "VOLUME");
+  CHECK(result->identity.revision == "0001");
   CHECK(s.target == "iqn.2026-11.org.sandbay:a");
   CHECK_FALSE(s.naa.has_value());
   CHECK(result->identity.keys.empty());
@@ -111,9 +112,9 @@ target = "iqn.2026-11.org.sandbay:b"
   INFO((result ? std::string() : result.error().front()));
   REQUIRE(result.has_value());
   const VolumeSpecification& a = result->volumes.at(0).specification;
-  CHECK(a.vendor == "EQLOGIC");
+  CHECK(a.vendor.empty());  // As are those of volumes that are made: the group's counts.
   CHECK(a.product == "OTHER");
-  CHECK(a.revision == "3.0");
+  CHECK(a.revision.empty());
   CHECK(a.target == "iqn.2001-05.com.equallogic:0-8a0906-ba580060c-fcc002c3743528a8-a");
   CHECK(result->volumes.at(1).specification.target == "iqn.2026-11.org.sandbay:b");
   CHECK(result->identity.keys ==
@@ -248,6 +249,114 @@ TEST_CASE("Volumes, clones and snapshots that are made have the group's identity
   run(scratch.file("state"),
       fmt::format("{}{}{}", kEqualLogic, "[identity.keys]\nImmediateData = false\n", kPool),
       make_and_clone);
+}
+
+// With whose vendor name it is shown, its identifier and its serial number.
+std::string shown_of(const VolumeInfo& volume) {
+  return fmt::format("{} {} {}", volume.specification.vendor, digits(volume),
+                     volume.specification.serial);
+}
+
+TEST_CASE("Volumes keep their identifiers when the section goes, and not the vendor's name",
+          "[group][identity]") {
+  const testing::ScratchDirectory scratch;
+  static std::string first;
+  static std::string second;
+  const std::string volume = "[[volume]]\nname = \"v\"\nsize = \"4MiB\"\n";
+  const std::string own = volume + "naa = \"6" + std::string(31, '7') + "\"\nserial = \"OWN\"\n";
+  const std::string section =
+      "[identity]\nvendor = \"ACME\"\nserial = \"S{naa:24+8}\"\nnaa = \"6000d310000c1000" +
+      std::string(16, '*') + "\"\n";
+  run(scratch.file("state"), section + volume, [](Group& group) -> Task<void> {
+    auto request = request_for("w");
+    request.specification.product = "OTHER";
+    const auto made = co_await group.create_volume(request);
+    REQUIRE(made.has_value());
+    second = shown_of(made->volume).substr(5);
+    const auto shown = co_await group.show_volume("v");
+    REQUIRE(shown.has_value());
+    first = shown_of(*shown).substr(5);
+    CHECK(shown_of(*shown) ==
+          fmt::format("ACME {} S{}", digits(*shown), digits(*shown).substr(24)));
+    CHECK(first.starts_with("6000d310000c1000"));
+  });
+  run(scratch.file("state"), volume, [](Group& group) -> Task<void> {
+    const auto shown = co_await group.show_volume("v");
+    REQUIRE(shown.has_value());
+    CHECK(shown_of(*shown) == "SANDBAY " + first);
+    const auto made = co_await group.show_volume("w");
+    REQUIRE(made.has_value());
+    CHECK(shown_of(*made) == "SANDBAY " + second);
+    CHECK(made->specification.product == "OTHER");
+    auto request = request_for("w");
+    for (const std::string_view vendor : {"", "SANDBAY"}) {
+      request.specification.vendor = vendor;
+      const auto again = co_await group.create_volume(request);
+      REQUIRE(again.has_value());
+      CHECK_FALSE(again->created);
+    }
+  });
+  run(scratch.file("state"), own, [](Group& group) -> Task<void> {
+    const auto shown = co_await group.show_volume("v");
+    REQUIRE(shown.has_value());
+    CHECK(shown_of(*shown) == "SANDBAY 6" + std::string(31, '7') + " OWN");
+  });
+}
+
+const std::string kLeastDrawn = "[identity]\nnaa = \"60060e800571c900000071c9********\"\n";
+
+TEST_CASE("An identifier that a volume has is not drawn again", "[group][identity]") {
+  const testing::ScratchDirectory scratch;
+  run(scratch.file("state"), kLeastDrawn, [](Group& group) -> Task<void> {
+    IdentityConfiguration identity;
+    identity.naa = "60060e800571c900000071c9********";
+    Random ahead(2);
+    auto request = request_for("a");
+    request.specification.naa = identity.naa_for(make_uuid(ahead));
+    const auto first = co_await group.create_volume(request);
+    REQUIRE(first.has_value());
+    Executor::current().random() = Random(2);
+    const auto second = co_await group.create_volume(request_for("b"));
+    REQUIRE(second.has_value());
+    CHECK(second->volume.specification.naa == identity.naa_for(make_uuid(ahead)));
+  });
+}
+
+Task<void> keep_naa(Group& group, std::string* naa) {
+  const auto shown = co_await group.show_volume("v");
+  REQUIRE(shown.has_value());
+  *naa = digits(*shown);
+}
+
+// What identifier "v" has in a new group. What is drawn is the same each time.
+std::string first_naa(const std::string& more) {
+  const testing::ScratchDirectory scratch;
+  const auto state = StateDirectory::open(scratch.file("state"));
+  REQUIRE(state.has_value());
+  const std::string text = fmt::format(
+      "[group]\nname = \"test\"\nstate = \"{}\"\n[[portal]]\nlisten = \"127.0.0.1:0\"\n{}"
+      "[[volume]]\nname = \"v\"\nsize = \"4MiB\"\n{}",
+      scratch.file("state"), kLeastDrawn, more);
+  const auto configuration = parse_configuration(text, "test.toml");
+  REQUIRE(configuration.has_value());
+  const auto reactors =
+      ReactorGroup::create({.memory_limit_bytes = std::size_t{64} << 20, .seed = 7});
+  REQUIRE(reactors.has_value());
+  std::string naa;
+  std::string error;
+  const GroupTest look = [&naa](Group& group) { return keep_naa(group, &naa); };
+  (*reactors)->run(
+      [&] { return serve_once(*configuration, state->metadata().string(), look, &error); });
+  CHECK(error.empty());
+  return naa;
+}
+
+TEST_CASE("An identifier that the file names is not drawn for another volume",
+          "[group][identity]") {
+  const std::string naa = first_naa("");
+  REQUIRE(naa.starts_with("60060e800571c900000071c9"));
+  REQUIRE(first_naa("[[volume]]\nname = \"u\"\nsize = \"4MiB\"\n") == naa);
+  CHECK(first_naa("[[volume]]\nname = \"u\"\nsize = \"4MiB\"\nnaa = \"" + naa + "\"\n") != naa);
 }
 
 TEST_CASE("A volume keeps the identifier that it was made with", "[group][identity]") {
