@@ -314,6 +314,13 @@ EventInfo ServedPool::told_of(const pool::PoolEvent& event) const {
       told.text = fmt::format("{}: writes fail: pool {} is full; add a member, or delete something",
                               what, name());
       break;
+    case Kind::kRoomAway:
+      told.kind = "room away";
+      told.text = fmt::format(
+          "{}: writes wait: only sets of pool {} that are away have room; bring "
+          "them back, add a member, or delete something",
+          what, name());
+      break;
     case Kind::kMapFailure:
       told.kind = "pool map";
       told.text =

@@ -33,6 +33,10 @@ std::string_view text_of(std::span<const std::byte> bytes) {
   return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
 }
 
+std::string unwritten(Error error) {
+  return fmt::format("the map cannot be written: {}", describe(error));
+}
+
 }  // namespace
 
 Task<std::string> MapLog::open() {
@@ -139,6 +143,13 @@ Task<std::string> MapLog::start() {
   Error error = Error::kNone;
   // Without one it names none: what was lost with another must not come back with that.
   map_.set_log({});
+  if (lost_ && log_ != nullptr) {
+    // Before the NVRAM forgets the loss: until this is written, the next start finds it again.
+    std::vector<NvramGroup> found = std::exchange(nvram_groups_, {});
+    error = co_await checkpoint();
+    nvram_groups_ = std::move(found);
+    if (error != Error::kNone) co_return unwritten(error);
+  }
   if (log_ != nullptr) {
     error = co_await log_->accept();
     if (error == Error::kNone && !region_->settled()) error = co_await region_->settle();
@@ -152,10 +163,7 @@ Task<std::string> MapLog::start() {
     });
   }
   error = co_await checkpoint();
-  if (error != Error::kNone) {
-    co_return fmt::format("the map cannot be written: {}", describe(error));
-  }
-  co_return std::string();
+  co_return error == Error::kNone ? std::string() : unwritten(error);
 }
 
 }  // namespace sandbay::pool

@@ -84,7 +84,9 @@ Error Pool::no_page(BranchId branch, StoreIndex fixed) {
   for (const auto& [index, store] : map_.stores()) {
     const bool concerned = fixed == kNoStore || index == fixed;
     const bool away = device(index) == nullptr && store.record.state == StoreState::kActive;
-    if (concerned && away && store.pages.free_count() > 0) return Error::kNotReady;
+    if (!concerned || !away || store.pages.free_count() == 0) continue;
+    tell({.kind = PoolEvent::Kind::kRoomAway, .branch = branch});
+    return Error::kNotReady;
   }
   tell({.kind = PoolEvent::Kind::kPoolFull, .branch = branch});
   return Error::kNoSpace;

@@ -77,6 +77,7 @@ struct PoolEvent {
     kPagesWarning,  // A thin branch has reached its page_warning.
     kPagesLimit,    // A write has failed for its page_limit.
     kPoolFull,      // A write has failed because there is no free page.
+    kRoomAway,      // A write waits: only stores that are away have free pages.
     kMapFailure,    // The map cannot be changed: Error says why.
     kMapDamage,     // A part of the map is damaged: `key` says which. What needs it fails.
     kFreeWarning,   // Few pages are free: free_warning_percent. Again when there were more between.

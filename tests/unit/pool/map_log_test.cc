@@ -398,6 +398,53 @@ Task<void> go_on_without_nvram(Executor& home) {
   co_await rig.stop();
 }
 
+// In the same memory, claimed anew. What kept it from being opened.
+Task<std::string> open_again(Bench* bench, bool accept_loss) {
+  Rig& rig = bench->rig;
+  rig.region.reset();
+  auto claimed = co_await rig.memory->claim("map", MapLog::kLeastRegionBytes);
+  REQUIRE(claimed.has_value());
+  rig.region = std::move(*claimed);
+  PoolOptions options = test_options();
+  options.log.accept_loss = accept_loss;
+  std::vector<StoreConfig> stores;
+  stores.push_back(rig.config_of(0));
+  auto opened = co_await Pool::open(rig.home, *bench->faulty, rig.region.get(), std::move(options),
+                                    std::move(stores));
+  if (!opened.has_value()) co_return opened.error();
+  rig.pool = std::move(*opened);
+  co_return std::string();
+}
+
+// What an NVRAM has lost it forgets only when the store says that it is given up.
+Task<void> fail_to_give_up(Executor& home) {
+  Bench bench(home, true);
+  co_await bench.start();
+  Rig& rig = bench.rig;
+  const auto made = co_await rig.pool->create({.byte_count = 2 * kTestPageBytes}, {});
+  REQUIRE(made.has_value());
+  const Error stored = co_await rig.pool->log().checkpoint();
+  REQUIRE(stored == Error::kNone);
+  co_await write_some(&rig, *made, 0, 1, 12);
+  co_await rig.pool->stop();
+  rig.pool.reset();
+  for (std::byte& each : rig.region->bytes().subspan(2 * nvram::kPageBytes)) each ^= std::byte{1};
+  std::string wrong = co_await open_again(&bench, false);
+  CHECK(MapLog::is_loss(wrong));
+  bench.faulty->failing = true;
+  wrong = co_await open_again(&bench, true);
+  CHECK(wrong == "the map cannot be written: no space left");
+  bench.faulty->failing = false;
+  wrong = co_await open_again(&bench, false);
+  CHECK(MapLog::is_loss(wrong));
+  wrong = co_await open_again(&bench, true);
+  CHECK(wrong == "");
+  REQUIRE(rig.pool != nullptr);
+  const std::string sound = co_await rig.check();
+  CHECK(sound == "");
+  co_await rig.stop();
+}
+
 // The NVRAM's log is full, because the metadata take no checkpoint, and a volume is to be expanded.
 Task<void> expand_with_a_full_log(Executor& home) {
   Bench bench(home, true);
@@ -562,6 +609,10 @@ TEST_CASE("what was given up with an NVRAM does not come back with it", "[pool]"
 
 TEST_CASE("what was given up without any NVRAM does not come back with one", "[pool]") {
   testing::run_in_world(10, [](Executor& home) { return go_on_without_nvram(home); });
+}
+
+TEST_CASE("a loss that could not be given up is found again", "[pool]") {
+  testing::run_in_world(11, fail_to_give_up);
 }
 
 TEST_CASE("what is listed while a map is held needs no NVRAM", "[pool]") {

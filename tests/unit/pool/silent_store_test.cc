@@ -147,6 +147,7 @@ Task<void> wait_for_room(Executor& home) {
   wanted[4] = Error::kNotReady;
   CHECK(errors == wanted);
   CHECK(std::ranges::count(events, PoolEvent::Kind::kPoolFull) == 0);
+  CHECK(std::ranges::count(events, PoolEvent::Kind::kRoomAway) == 1);
   const Error full = co_await write_cells(*volume, 8 * kPageCells, 1, 1, random);
   CHECK(full == Error::kNoSpace);
   CHECK(std::ranges::count(events, PoolEvent::Kind::kPoolFull) == 1);
