@@ -13,15 +13,19 @@ namespace sandbay::cli {
 void print_check(const nlohmann::json& pool) {
   const auto name = pool.at("pool").get<std::string>();
   const nlohmann::json& wrong = pool.at("wrong");
-  if (!pool.at("verified").get<bool>()) {
+  const bool verified = pool.at("verified").get<bool>();
+  if (verified) {
+    fmt::print(
+        "pool {}: {} pages, {} branches, {} snapshots, which keep {} chunks: {}\n", name,
+        pool.at("pages").dump(), pool.at("branches").dump(), pool.at("snapshots").dump(),
+        pool.at("kept_chunks").dump(),
+        wrong.empty() ? std::string("all is well") : fmt::format("{} findings", wrong.size()));
+  } else {
     fmt::print("pool {}: cannot be verified: {}\n", name, wrong.front().get<std::string>());
-    return;
   }
-  fmt::print("pool {}: {} pages, {} branches, {} snapshots, which keep {} chunks: {}\n", name,
-             pool.at("pages").dump(), pool.at("branches").dump(), pool.at("snapshots").dump(),
-             pool.at("kept_chunks").dump(),
-             wrong.empty() ? std::string("all is well") : fmt::format("{} findings", wrong.size()));
-  for (const auto& line : wrong) fmt::print("  {}\n", line.get<std::string>());
+  for (std::size_t i = verified ? 0 : 1; i < wrong.size(); ++i) {
+    fmt::print("  {}\n", wrong[i].get<std::string>());
+  }
 }
 
 namespace {

@@ -149,8 +149,10 @@ void discard(Settings& settings, const PoolArguments& arguments) {
       "deleted since may be there again, or show what others have written there: see what is\n"
       "on the volumes before they are used.\n",
       name, text_of(answer.at("reason")));
-  for (const json& volume : answer.at("missing")) {
-    fmt::print("volume {}: nothing is left of it; delete it\n", text_of(volume));
+  for (const json& one : answer.at("missing")) {
+    const bool snapshot = text_of(one).find('/') != std::string::npos;
+    fmt::print("{} {}: nothing is left of it; delete it\n", snapshot ? "snapshot" : "volume",
+               text_of(one));
   }
   print_check(answer.at("check"));
 }

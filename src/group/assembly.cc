@@ -95,7 +95,7 @@ Task<RunningGroup::Outcome> RunningGroup::assemble() {
   if (!outcome) co_return outcome;
   outcome = co_await open_snapshots();
   if (!outcome) co_return outcome;
-  co_await settle_pools();
+  (void)co_await settle_pools();
   tell_places();
   server_ = iscsi::TargetServer::create(configuration_.limits, [](const iscsi::ServerEvent& event) {
     const bool warning = event.severity == iscsi::EventSeverity::kWarning;

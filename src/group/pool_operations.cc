@@ -34,7 +34,7 @@ std::shared_ptr<Volume> RunningGroup::find(const Uuid& uuid) const {
   return found == volumes_.end() ? nullptr : found->second;
 }
 
-std::vector<std::string> RunningGroup::volumes_on(const Uuid& set) const {
+std::vector<std::string> RunningGroup::volumes_on(const Uuid& set, bool planned_too) const {
   std::vector<std::string> names;
   for (const auto& [name, volume] : volumes_) {
     const auto& placement = volume->record().placement;
@@ -42,7 +42,8 @@ std::vector<std::string> RunningGroup::volumes_on(const Uuid& set) const {
   }
   for (const VolumeRecord& record : planned_) {
     const bool there = record.placement && record.placement->set == set;
-    const bool to_be = !record.placement && members_->find_set(record.specification.raid) == set;
+    const bool to_be =
+        planned_too && !record.placement && members_->find_set(record.specification.raid) == set;
     if (there || to_be) names.push_back(record.specification.name);
   }
   for (const auto& leaving : leaving_) {
@@ -52,7 +53,8 @@ std::vector<std::string> RunningGroup::volumes_on(const Uuid& set) const {
 }
 
 Pools::Owner RunningGroup::pool_owner() {
-  return {.volumes_on = [this](const Uuid& set) { return volumes_on(set); },
+  return {.volumes_on = [this](const Uuid& set) { return volumes_on(set, true); },
+          .volumes_placed_on = [this](const Uuid& set) { return volumes_on(set, false); },
           .name_of_volume =
               [this](const Uuid& uuid) {
                 const auto volume = find(uuid);
@@ -301,21 +303,29 @@ Task<Error> RunningGroup::forget_strays(ServedPool* pool, std::uint64_t* count) 
   co_return Error::kNone;
 }
 
+Task<std::string> RunningGroup::settle_size(const VolumeRecord* record) {
+  const ServedPool* const pool = pools_->find(known(record->pool));
+  const pool::BranchId id = pool->branch_of(record->uuid);
+  if (id == 0) co_return std::string();
+  const std::uint64_t wanted = record->specification.size_bytes;
+  const std::uint64_t there = pool->pool()->map().find(id)->record.byte_count;
+  Error error = Error::kNone;
+  if (there < wanted) error = co_await pool->pool()->expand(id, wanted, {});
+  if (there > wanted) error = co_await pool->pool()->shrink(id, wanted, {});
+  if (error == Error::kNone) co_return std::string();
+  std::string why(describe(error));
+  if (error == Error::kNotReady) why = hindrance(*pool, {id}, error);
+  co_return fmt::format("has {} in the map, and should have {}; it is not served until it has: {}",
+                        format_size(there), format_size(wanted), why);
+}
+
+// What is not served yet: before a volume is, its size is that of its record.
 Task<void> RunningGroup::settle_sizes(const ServedPool* pool, std::vector<std::string>* wrong) {
   const auto volumes = volumes_;
   for (const auto& [name, volume] : volumes) {
-    const VolumeRecord& record = volume->record();
-    const pool::BranchId id = record.pool == pool->uuid() ? pool->branch_of(record.uuid) : 0;
-    if (id == 0) continue;
-    const std::uint64_t wanted = record.specification.size_bytes;
-    const std::uint64_t there = pool->pool()->map().find(id)->record.byte_count;
-    Error error = Error::kNone;
-    if (there < wanted) error = co_await pool->pool()->expand(id, wanted, {});
-    if (there > wanted) error = co_await pool->pool()->shrink(id, wanted, {});
-    if (error == Error::kNone && there != wanted) (void)co_await volume->grow(wanted);
-    if (error == Error::kNone) continue;
-    wrong->push_back(fmt::format("volume {}: has {} in the map, and should have {}: {}", name,
-                                 format_size(there), format_size(wanted), describe(error)));
+    if (volume->record().pool != pool->uuid() || volume->has_device()) continue;
+    const std::string failed = co_await settle_size(&volume->record());
+    if (!failed.empty()) wrong->push_back(fmt::format("volume {}: {}", name, failed));
   }
 }
 
@@ -323,27 +333,59 @@ Task<void> RunningGroup::settle_sizes(const ServedPool* pool, std::vector<std::s
 Task<std::uint64_t> RunningGroup::settle_with_records(ServedPool* pool,
                                                       std::vector<std::string>* wrong) {
   std::uint64_t forgotten = 0;
+  std::vector<std::string> notes;
   Error error = co_await forget_strays(pool, &forgotten);
-  if (error != Error::kNone) {
+  if (error == Error::kNone) error = co_await pools_->settle_stores(pool, &notes);
+  if (error != Error::kNone && error != Error::kNotReady) {
     wrong->push_back("what was deleted is there again: " + unwritten(error));
   }
   co_await settle_sizes(pool, wrong);
-  if (!wrong->empty()) co_return forgotten;
-  PoolRecord record = pool->record();
-  record.disagrees = false;
-  error = co_await pool->keep(std::move(record));
-  if (error != Error::kNone) wrong->push_back(unwritten(error));
+  if (wrong->empty() && error == Error::kNone) {
+    error = co_await pools_->note_disagreement(pool, false);
+    if (error != Error::kNone) wrong->push_back(unwritten(error));
+  }
+  std::ranges::move(notes, std::back_inserter(*wrong));
   co_return forgotten;
 }
 
-// What the daemon ended in the middle of.
-Task<void> RunningGroup::settle_pools() {
+// What the daemon ended in the middle of, or could not do: at the start, and every second.
+Task<Answer<void>> RunningGroup::settle_pools() {
   for (const auto& pool : pools_->all()) {
     if (!pool->record().disagrees || pool->pool() == nullptr) continue;
     std::vector<std::string> wrong;
     (void)co_await settle_with_records(pool.get(), &wrong);
-    for (const std::string& line : wrong) spdlog::warn("pool {}: {}", pool->name(), line);
+    const bool settled = !pool->record().disagrees;
+    if (settled) {
+      wrong.insert(wrong.begin(),
+                   "what was lost of its map is given up, and the rest agrees with the records: "
+                   "what is on its volumes may be older, or another's");
+    }
+    const std::string found = fmt::format("{}", fmt::join(wrong, "; "));
+    std::string& told = unsettled_[pool->uuid()];
+    if (told == found) continue;
+    events_.add({.severity = Severity::kWarning,
+                 .kind = "pool map",
+                 .text = fmt::format("pool {}: {}", pool->name(), found)});
+    told = settled ? std::string() : found;
   }
+  co_return Answer<void>{};
+}
+
+// Volumes and snapshots that have a record and nothing else.
+std::vector<std::string> RunningGroup::missing_of(const ServedPool& pool) const {
+  std::vector<std::string> missing;
+  for (const auto& [name, volume] : volumes_) {
+    if (volume->record().pool != pool.uuid()) continue;
+    if (pool.branch_of(volume->uuid()) == 0) {
+      missing.push_back(name);
+      continue;
+    }
+    for (const Snapshot* const one : snapshots_.of(volume->uuid())) {
+      if (pool.snapshot_of(one->record.uuid)) continue;
+      missing.push_back(fmt::format("{}/{}", name, one->record.name));
+    }
+  }
+  return missing;
 }
 
 Task<Answer<DiscardedMap>> RunningGroup::discard_map_now(std::string name, std::string confirmed) {
@@ -363,9 +405,7 @@ Task<Answer<DiscardedMap>> RunningGroup::discard_map_now(std::string name, std::
                                      : "is not open for another reason: " + pool->failure()));
   }
   DiscardedMap given{.reason = pool->loss(), .missing = {}, .forgotten = 0, .check = {}};
-  PoolRecord record = pool->record();
-  record.disagrees = true;
-  const Error noted = co_await pool->keep(std::move(record));
+  const Error noted = co_await pools_->note_disagreement(pool, true);
   if (noted != Error::kNone) {
     co_return refuse(Refusal::Code::kFailed,
                      fmt::format("pool \"{}\" stays as it is: {}", name, unwritten(noted)));
@@ -385,10 +425,7 @@ Task<Answer<DiscardedMap>> RunningGroup::discard_map_now(std::string name, std::
   given.forgotten = co_await settle_with_records(pool, &wrong);
   given.check = co_await check_pool(pool);
   std::ranges::move(wrong, std::back_inserter(given.check.wrong));
-  for (const auto& [volume, one] : volumes_) {
-    const bool gone = one->record().pool == pool->uuid() && pool->branch_of(one->uuid()) == 0;
-    if (gone) given.missing.push_back(volume);
-  }
+  given.missing = missing_of(*pool);
   co_return given;
 }
 

@@ -532,7 +532,7 @@ void RunningGroup::add_pool_part(const Volume& volume, VolumeInfo& info) const {
   if (!info.reason.empty()) return;
   for (const auto& [index, store] : map.stores()) {
     if (branch->pages.count_on(index) == 0 || pool->pool()->device(index) != nullptr) continue;
-    info.reason = members_->refusal(store.record.uuid);
+    info.reason = pools_->refusal(*pool, store.record.uuid);
     return;
   }
 }

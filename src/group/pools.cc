@@ -16,6 +16,12 @@ constexpr Duration kLookAtPools = std::chrono::seconds(1);
 // Between two attempts to open pools that cannot be.
 constexpr Duration kOpenAgain = std::chrono::seconds(10);
 
+std::string standing_on_it(const std::vector<std::string>& volumes) {
+  return fmt::format("{} {} on it by {}", fmt::join(volumes, ", "),
+                     volumes.size() == 1 ? "stands" : "stand",
+                     volumes.size() == 1 ? "itself" : "themselves");
+}
+
 }  // namespace
 
 Pools::Pools(Executor& home, metadata::Store& store, EventLog& events, Members& members,
@@ -66,7 +72,12 @@ Task<void> Pools::release_strays(std::vector<std::string> wanted) {
   for (const nvram::RegionState& region : nvram->regions()) {
     if (!region.name.starts_with(kRegionPrefix)) continue;
     if (std::ranges::find(wanted, region.name) != wanted.end()) continue;
-    (void)co_await nvram->release(region.name);
+    const std::string name = region.name;
+    const auto released = co_await nvram->release(name);
+    events_.add({.severity = Severity::kWarning,
+                 .kind = "pool map",
+                 .text = fmt::format("NVRAM: region \"{}\" is of a pool that is no more: {}", name,
+                                     released ? "released" : released.error())});
   }
 }
 
@@ -122,6 +133,15 @@ Task<void> Pools::open_without(ServedPool* pool) {
   if (pool->pool() == nullptr) co_await open(pool, /*accept_loss=*/true);
   taking_.unlock();
   co_await take_sets();
+}
+
+Task<Error> Pools::note_disagreement(ServedPool* pool, bool disagrees) {
+  co_await taking_.lock();
+  PoolRecord record = pool->record();
+  record.disagrees = disagrees;
+  const Error error = co_await pool->keep(std::move(record));
+  taking_.unlock();
+  co_return error;
 }
 
 // The record first: a map without one is nobody's.
@@ -185,12 +205,31 @@ ServedPool* Pools::find(const Uuid& uuid) const {
   return found == pools_.end() ? nullptr : found->get();
 }
 
+// A map that has lost changes may still count a set that has left since, and is another's by now:
+// that of the pool that has its member, or a volume's.
 ServedPool* Pools::owner_of(const Uuid& set) const {
   const auto joining = joining_.find(set);
   if (joining != joining_.end()) return joining->second;
-  const auto found = std::ranges::find_if(
-      pools_, [&](const auto& pool) { return pool->store_of(set).has_value(); });
-  return found == pools_.end() ? nullptr : found->get();
+  const Member* const member = members_.with_set(set);
+  ServedPool* const near = member == nullptr ? nullptr : pool_of_member(member->name());
+  ServedPool* found = nullptr;
+  for (const auto& pool : pools_) {
+    const bool counts = pool->store_of(set).has_value();
+    if (counts && (found == nullptr || pool.get() == near)) found = pool.get();
+  }
+  if (found == nullptr) return nullptr;
+  // Whether that counts it, nobody knows yet.
+  if (near != nullptr && near->pool() == nullptr) return near;
+  return owner_.volumes_placed_on(set).empty() ? found : nullptr;
+}
+
+std::string Pools::refusal(const ServedPool& pool, const Uuid& set) const {
+  std::string why = members_.refusal(set);
+  const ServedPool* const owner = owner_of(set);
+  if (!why.empty() || owner == &pool) return why;
+  if (owner == nullptr) return standing_on_it(owner_.volumes_placed_on(set));
+  if (owner->pool() != nullptr) return fmt::format("it is of pool {} by now", owner->name());
+  return fmt::format("its member is of pool {}, which is not open", owner->name());
 }
 
 ServedPool* Pools::pool_of_member(const std::string& member) const {
@@ -221,9 +260,7 @@ Task<void> Pools::take_set(Member* member, MemberSet set) {
   }
   const std::vector<std::string> volumes = owner_.volumes_on(uuid);
   if (!volumes.empty()) {
-    outside_[uuid] = fmt::format("{} {} on it by {}", fmt::join(volumes, ", "),
-                                 volumes.size() == 1 ? "stands" : "stand",
-                                 volumes.size() == 1 ? "itself" : "themselves");
+    outside_[uuid] = standing_on_it(volumes);
     co_return;
   }
   metadata::Batch extra;
@@ -256,11 +293,9 @@ void Pools::set_devices() {
   }
 }
 
-// A map that has lost changes may still count a set that has left since, and is another's by now.
+// Whatever its member is called, and of whichever it is: only another owner keeps it away.
 BlockDevice* Pools::device_for(const ServedPool& pool, const Uuid& set) const {
-  const Member* const member = members_.with_set(set);
-  if (member == nullptr || pool_of_member(member->name()) != &pool) return nullptr;
-  return member->serving(set);
+  return owner_of(set) == &pool ? members_.serving(set) : nullptr;
 }
 
 Task<void> Pools::look_at_maps() {
@@ -328,7 +363,7 @@ PoolInfo Pools::show(const ServedPool& pool) const {
            .size_bytes = part.pages * page_bytes,
            .free_bytes = part.free_pages * page_bytes,
            .state = store.record.state == pool::StoreState::kVacating ? "vacating" : "active",
-           .reason = members_.refusal(uuid)});
+           .reason = refusal(pool, uuid)});
     }
   }
   for (const auto& [uuid, why] : outside_) {

@@ -34,6 +34,8 @@ class Pools {
   struct Owner {  // What the group knows and the pools ask. Called inline.
     // Names of the volumes that stand on a set by themselves.
     std::function<std::vector<std::string>(const Uuid& set)> volumes_on;
+    // Of them: those that have a place there already, not those that are to get one.
+    std::function<std::vector<std::string>(const Uuid& set)> volumes_placed_on;
     std::function<std::string(const Uuid& volume)> name_of_volume;
     std::function<void(const Uuid& volume)> on_space_warning;
   };
@@ -57,12 +59,20 @@ class Pools {
   Task<Outcome> remove(ServedPool* pool);
   // Opens one without the changes of its map that are lost (ServedPool::loss()).
   Task<void> open_without(ServedPool* pool);
+  // Whether it may disagree with the records since: noted in its own.
+  Task<Error> note_disagreement(ServedPool* pool, bool disagrees);
+  // Sets that such a map counts, and whose member is the pool's no more, are emptied and go; a line
+  // of `notes` for each that is not empty. kNotReady: whose some are, only a pool knows that is not
+  // open. Another error: not all of it is noted yet.
+  Task<Error> settle_stores(ServedPool* pool, std::vector<std::string>* notes);
 
   ServedPool* find(const std::string& name) const;
   ServedPool* find(const Uuid& uuid) const;
   const std::vector<std::unique_ptr<ServedPool>>& all() const noexcept { return pools_; }
   // The pool that has the set, or takes it in just now; null: none.
   ServedPool* owner_of(const Uuid& set) const;
+  // Why a set that the pool's map has does not serve it; empty if it does.
+  std::string refusal(const ServedPool& pool, const Uuid& set) const;
   ServedPool* pool_of_member(const std::string& member) const;
   PoolInfo show(const ServedPool& pool) const;
   // Verifies the map of one that is open, while no set comes or goes.
@@ -83,6 +93,8 @@ class Pools {
   Task<void> open(ServedPool* pool, bool accept_loss = false);
   Task<void> release_strays(std::vector<std::string> wanted);
   BlockDevice* device_for(const ServedPool& pool, const Uuid& set) const;
+  bool is_strange(const ServedPool& pool, const Uuid& set) const;
+  Task<void> see_off_strangers(ServedPool* pool);
   Task<void> look_at_maps();
   Task<void> open_again();
   Task<void> take_sets();

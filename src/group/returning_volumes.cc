@@ -4,6 +4,8 @@
 #include <fmt/format.h>
 #include <spdlog/spdlog.h>
 
+#include <algorithm>
+
 #include "group/running_group.h"
 #include "group/units.h"
 #include "pool/pool_volume.h"
@@ -28,7 +30,15 @@ std::shared_ptr<Volume> RunningGroup::without_device(VolumeRecord record, OpenFa
 // Nobody sees it half done, and nothing of it is attached.
 Task<std::optional<OpenFailure>> RunningGroup::finish_volume(VolumeRecord* record) {
   const ServedPool* const pool = record->pool ? pools_->find(*record->pool) : nullptr;
-  if (record->shrink_to == 0 || pool == nullptr || pool->pool() == nullptr) co_return std::nullopt;
+  if (pool == nullptr || pool->pool() == nullptr) co_return std::nullopt;
+  // Opening it makes the map's size its record's. A snapshot has no other than that.
+  if (pool->record().disagrees && snapshots_.find(record->uuid) == snapshots_.end()) {
+    std::string wrong = co_await settle_size(record);
+    if (!wrong.empty()) {
+      co_return OpenFailure{.reason = std::move(wrong), .comes_back = true};
+    }
+  }
+  if (record->shrink_to == 0) co_return std::nullopt;
   const auto attached = pool->pool()->attach(pool->branch_of(record->uuid));
   Error error = attached == nullptr || attached->serves() ? Error::kNone : Error::kNotReady;
   const std::uint64_t byte_count = record->shrink_to;
@@ -52,6 +62,10 @@ Task<Volume::Opened> RunningGroup::reopen_on_pool(VolumeRecord record) {
 
 // Once a second, with the schedules.
 Task<void> RunningGroup::look_for_volumes() {
+  const bool disagrees = std::ranges::any_of(pools_->all(), [](const auto& pool) {
+    return pool->record().disagrees && pool->pool() != nullptr;
+  });
+  if (disagrees) (void)co_await alone(settle_pools());
   std::vector<Uuid> away;
   for (const auto& [name, volume] : volumes_) {
     if (volume->comes_back()) away.push_back(volume->uuid());

@@ -245,13 +245,16 @@ class RunningGroup final : public Group {
   Task<PoolCheckInfo> check_pool(const ServedPool* pool);
   Task<Answer<DiscardedMap>> discard_map_now(std::string name, std::string confirmed);
   Task<Error> forget_strays(ServedPool* pool, std::uint64_t* count);
+  // The map's size of a volume becomes that of its record; or why not.
+  Task<std::string> settle_size(const VolumeRecord* record);
   Task<void> settle_sizes(const ServedPool* pool, std::vector<std::string>* wrong);
   Task<std::uint64_t> settle_with_records(ServedPool* pool, std::vector<std::string>* wrong);
-  Task<void> settle_pools();
+  Task<Answer<void>> settle_pools();
+  std::vector<std::string> missing_of(const ServedPool& pool) const;
   Task<std::vector<TaskInfo>> tasks_now();
   TaskInfo info_of(const ServedPool& pool, const pool::HousekeepingView& view) const;
   Pools::Owner pool_owner();
-  std::vector<std::string> volumes_on(const Uuid& set) const;
+  std::vector<std::string> volumes_on(const Uuid& set, bool planned_too) const;
   std::shared_ptr<Volume> find(const Uuid& uuid) const;
   Task<void> warn_of_space(Uuid volume);
 
@@ -499,6 +502,7 @@ class RunningGroup final : public Group {
     std::uint64_t taken_offline = 0;
   };
   std::map<Uuid, ReserveActions> reserve_actions_;
+  std::map<Uuid, std::string> unsettled_;  // Of pools: what keeps them from it, as it was told.
   Event stopping_;
   Gate schedule_gate_;
   std::map<std::string, std::unique_ptr<Target>> targets_;  // By name.

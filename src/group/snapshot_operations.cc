@@ -124,6 +124,21 @@ Task<Answer<SnapshotInfo>> RunningGroup::show_snapshot(SnapshotName snapshot) {
 
 // Taking ------------------------------------------------------------------------------------------
 
+namespace {
+
+// Sets that are away, and no other, have room for what is new.
+bool has_room_away_alone(pool::Pool* pool) {
+  bool away = false;
+  for (const auto& [index, store] : pool->map().stores()) {
+    if (store.pages.free_count() == 0) continue;
+    if (pool->may_allocate_on(index)) return false;
+    away = away || store.record.state == pool::StoreState::kActive;
+  }
+  return away;
+}
+
+}  // namespace
+
 // What is to be shown must be on the drives first.
 std::string RunningGroup::hindrance(const ServedPool& pool,
                                     const std::vector<pool::BranchId>& branches,
@@ -137,7 +152,10 @@ std::string RunningGroup::hindrance(const ServedPool& pool,
     if (std::ranges::none_of(branches, concerned)) continue;
     const Uuid& set = store.record.uuid;
     return fmt::format("a part of it lies on set {}, which does not serve: {}",
-                       members_->name_of(set), members_->refusal(set));
+                       members_->name_of(set), pools_->refusal(pool, set));
+  }
+  if (error == Error::kNotReady && has_room_away_alone(pool.pool())) {
+    return "only sets that are away have room for what it needs; bring them back, or add a member";
   }
   // It has said so before the pool was told.
   if (error == Error::kNotReady && !store_.in_doubt()) {

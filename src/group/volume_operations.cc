@@ -287,9 +287,12 @@ std::optional<Refusal> RunningGroup::refusal_to_repeat(const VolumeSpecification
 
 // Hosts take two volumes with one identifier for one, and a pattern may leave few digits to draw.
 Uuid RunningGroup::draw_uuid(const std::set<NaaIdentifier>& taken) const {
+  constexpr int kMostDraws = 64;  // A pattern may leave nothing to draw.
   Random& random = Executor::current().random();
   Uuid uuid = make_uuid(random);
-  while (taken.contains(configuration_.identity.naa_for(uuid))) uuid = make_uuid(random);
+  for (int i = 1; i < kMostDraws && taken.contains(configuration_.identity.naa_for(uuid)); ++i) {
+    uuid = make_uuid(random);
+  }
   return uuid;
 }
 

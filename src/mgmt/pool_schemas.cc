@@ -115,7 +115,7 @@ const std::string_view kPoolSchemas = R"json({
   "properties": {
   "reason": {"type": "string", "description": "Where the changes were that are given up."},
   "missing": {"type": "array", "items": {"type": "string"},
-    "description": "Volumes of which the map knows nothing any more."},
+    "description": "Of which the map knows nothing any more: volumes, and VOLUME/SNAPSHOT."},
   "forgotten": {"type": "integer",
     "description": "Volumes and snapshots that were in the map, and had been deleted."},
   "check": {"$ref": "#/components/schemas/PoolCheck"}}},
@@ -129,7 +129,7 @@ const std::string_view kPoolSchemas = R"json({
   "wrong": {"type": "array", "items": {"type": "string"},
     "description": "Findings; empty: all is well."},
   "verified": {"type": "boolean",
-    "description": "False: the map could not be looked at, and the one finding says why."}}},
+    "description": "False: the map could not be looked at, and a finding says why."}}},
 "GroupCheck": {"type": "object", "required": ["pools"], "properties": {
   "pools": {"type": "array", "items": {"$ref": "#/components/schemas/PoolCheck"}}}},
 "Clone": {"type": "object", "required": ["name"], "additionalProperties": false, "properties": {

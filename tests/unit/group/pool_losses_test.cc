@@ -90,7 +90,7 @@ Task<void> give_up(Group* group) {
   const auto given = co_await group->discard_map("p", "p");
   if (!given) FAIL(given.error().message);
   CHECK(given->reason == "changes of the map are in another NVRAM than the one that is here");
-  CHECK(given->missing == std::vector<std::string>{"newer"});
+  CHECK(given->missing == std::vector<std::string>{"newer", "v/newer"});
   CHECK(given->forgotten == 2);
   CHECK(given->check.verified);
   CHECK(given->check.wrong == std::vector<std::string>{});
@@ -129,15 +129,16 @@ Task<void> use_what_is_left(Group* group) {
   REQUIRE(snapshots.has_value());
   REQUIRE(snapshots->size() == 1);
   CHECK(snapshots->front().reason == "the map of its pool does not have it");
+  const auto dropped = co_await group->delete_snapshot({"v", "newer"}, false);
+  CHECK(dropped.has_value());
   const auto deleted = co_await group->delete_volume("newer", false);
   CHECK(deleted.has_value());
   co_await make(group, "w", true);
   co_await expect_two_branches(group);
 }
 
-TEST_CASE("A pool goes on without what was lost with its NVRAM, when somebody says so",
-          "[group][pool]") {
-  const testing::ScratchDirectory scratch;
+// The NVRAM with what was changed last; it is kept.
+std::filesystem::path lose_changes(const testing::ScratchDirectory& scratch) {
   run(scratch, kSections, [](Group& group) -> Task<void> {
     co_await make(&group, "v", true);
     co_await make(&group, "w", false);
@@ -147,8 +148,15 @@ TEST_CASE("A pool goes on without what was lost with its NVRAM, when somebody sa
         "pool \"p\" is open, with its whole map; there is nothing to give up");
   });
   run_doubtfully(scratch.file("state"), kSections, change_and_die, false);
-  const std::filesystem::path image = scratch.file("state") + "/nvram.img";
+  std::filesystem::path image = scratch.file("state") + "/nvram.img";
   std::filesystem::rename(image, image.string() + ".lost");
+  return image;
+}
+
+TEST_CASE("A pool goes on without what was lost with its NVRAM, when somebody says so",
+          "[group][pool]") {
+  const testing::ScratchDirectory scratch;
+  const std::filesystem::path image = lose_changes(scratch);
   run(scratch, kSections, [](Group& group) -> Task<void> {
     co_await give_up(&group);
     co_await use_what_is_left(&group);
@@ -160,6 +168,170 @@ TEST_CASE("A pool goes on without what was lost with its NVRAM, when somebody sa
     CHECK(reason.empty());
     co_await expect_two_branches(&group);
   });
+}
+
+bool has_line(const std::vector<std::string>& lines, const std::string& part) {
+  return std::ranges::any_of(
+      lines, [&](const std::string& line) { return line.find(part) != std::string::npos; });
+}
+
+Task<void> fail_to_settle(Group& group, DoubtfulStore& store, bool go_on) {
+  // The word and the map without what is lost; what follows from that cannot be written.
+  store.arm(2, false);
+  const auto given = co_await group.discard_map("p", "p");
+  if (!given) FAIL(given.error().message);
+  CHECK_FALSE(given->check.verified);
+  CHECK(has_line(given->check.wrong, "volume v: has 16MiB in the map, and should have 24MiB"));
+  // It is tried again every second, and it is not served meanwhile.
+  co_await Executor::current().sleep_for(std::chrono::seconds(2));
+  const std::string reason = co_await reason_of(&group, "v");
+  CHECK_THAT(reason, Catch::Contains("should have 24MiB"));
+  if (!go_on) co_return;
+  store.disarm();
+  co_await use_what_is_left(&group);
+}
+
+Task<void> expect_settled(Group* group) {
+  const auto volume = co_await group->show_volume("v");
+  CHECK(volume->specification.size_bytes == 32 * kMiB);
+  const auto events = co_await group->list_events(0);
+  const bool told = std::ranges::any_of(events, [](const EventInfo& event) {
+    return event.text.find("the rest agrees with the records") != std::string::npos;
+  });
+  CHECK(told);
+}
+
+TEST_CASE("Sizes that cannot be settled when changes are given up are settled later",
+          "[group][pool]") {
+  const testing::ScratchDirectory scratch;
+  (void)lose_changes(scratch);
+  const bool killed = GENERATE(false, true);
+  CAPTURE(killed);
+  run_doubtfully(scratch.file("state"), kSet + kPool, fail_to_settle, !killed);
+  if (killed) {
+    run(scratch, kSections, [](Group& group) -> Task<void> { co_await use_what_is_left(&group); });
+  }
+  run(scratch, kSections, [](Group& group) -> Task<void> { co_await expect_settled(&group); });
+}
+
+// Sets of a pool that come to be another's --------------------------------------------------------
+
+// A member with the set "b".
+std::string second_member(const std::string& name) {
+  return "[[member]]\nname = \"" + name +
+         "\"\n[[member.drive]]\nname = \"e0\"\nfile = \"e0\"\nsize = \"72MiB\"\n"
+         "[[member.raid]]\nname = \"b\"\nlevel = \"jbod\"\ndrives = [\"e0\"]\n"
+         "journal = \"1MiB\"\n";
+}
+
+const std::string kOfBoth =
+    "[[pool]]\nname = \"p\"\npage = \"1MiB\"\nmembers = [\"array1\", \"array2\"]\n";
+
+Task<std::size_t> stores_of(Group* group, std::string pool) {
+  const auto shown = co_await group->show_pool(std::move(pool));
+  REQUIRE(shown.has_value());
+  co_return shown->stores.size();
+}
+
+Task<void> move_set_and_die(Group& group, DoubtfulStore& store, bool) {
+  const auto leaving = co_await group.remove_member("array2");
+  REQUIRE(leaving.has_value());
+  std::size_t stores = 2;
+  for (int i = 0; i < 200 && stores != 1; ++i) {
+    co_await Executor::current().sleep_for(std::chrono::milliseconds(50));
+    stores = co_await stores_of(&group, "p");
+  }
+  REQUIRE(stores == 1);
+  const auto made =
+      co_await group.create_pool({.name = "q", .members = {"array2"}, .page_bytes = kMiB});
+  if (!made) FAIL(made.error().message);
+  stores = co_await stores_of(&group, "q");
+  CHECK(stores == 1);
+  store.arm(0, false);
+}
+
+Task<void> give_up_both(Group* group) {
+  const auto given = co_await group->discard_map("p", "p");
+  if (!given) FAIL(given.error().message);
+  CAPTURE(given->check.wrong);
+  CHECK(has_line(given->check.wrong,
+                 "set b: its member is of pool q, which is not open; open or discard that"));
+  // Of whatever is on it, until it is known whose it is.
+  const auto pool = co_await group->show_pool("p");
+  REQUIRE(pool.has_value());
+  REQUIRE(pool->stores.size() == 2);
+  CHECK(pool->stores[1].reason == "its member is of pool q, which is not open");
+  const auto other = co_await group->discard_map("q", "q");
+  if (!other) FAIL(other.error().message);
+}
+
+TEST_CASE("A set that a map counts again is whose it has become", "[group][pool]") {
+  const testing::ScratchDirectory scratch;
+  const std::string sections = kSet + kNvram + second_member("array2") + kOfBoth;
+  run(scratch, sections, [](Group& group) -> Task<void> { co_await make(&group, "v", true); });
+  run_doubtfully(scratch.file("state"), sections, move_set_and_die, false);
+  const std::filesystem::path image = scratch.file("state") + "/nvram.img";
+  std::filesystem::rename(image, image.string() + ".lost");
+  run(scratch, sections, [](Group& group) -> Task<void> {
+    co_await give_up_both(&group);
+    std::size_t stores = 2;
+    for (int i = 0; i < 200 && stores != 1; ++i) {
+      co_await Executor::current().sleep_for(std::chrono::milliseconds(50));
+      stores = co_await stores_of(&group, "p");
+    }
+    CHECK(stores == 1);
+    co_await Executor::current().sleep_for(std::chrono::seconds(2));
+    const auto other = co_await group.show_pool("q");
+    REQUIRE(other.has_value());
+    REQUIRE(other->stores.size() == 1);
+    CHECK(other->stores[0].set == "b");
+    CHECK(other->stores[0].reason.empty());
+    const auto checked = co_await group.check_group();
+    for (const PoolCheckInfo& one : checked) CHECK(one.wrong.empty());
+  });
+}
+
+// Ends with what kept the group from starting.
+std::string run_as(const testing::ScratchDirectory& scratch, const std::string& first,
+                   const std::string& sections, const GroupTest& test) {
+  const std::string text = "[group]\nname = \"test\"\nmember = \"" + first + "\"\nstate = \"" +
+                           scratch.file("state") + "\"\n[[portal]]\nlisten = \"127.0.0.1:0\"\n" +
+                           sections;
+  auto configuration = parse_configuration(text, "test.toml");
+  if (!configuration) return configuration.error().front();
+  return run_configured(std::move(*configuration), 1, test);
+}
+
+Task<void> expect_service(Group& group) {
+  const auto volume = co_await group.show_volume("v");
+  REQUIRE(volume.has_value());
+  CHECK(volume->reason.empty());
+  CHECK(volume->health == "good");
+  const auto pool = co_await group.show_pool("p");
+  REQUIRE(pool.has_value());
+  CHECK(pool->stores.size() == 2);
+  for (const PoolStoreInfo& store : pool->stores) {
+    CAPTURE(store.set);
+    CHECK(store.reason.empty());
+    CHECK(store.state == "active");
+  }
+}
+
+TEST_CASE("A pool serves from its sets, whatever their members are called", "[group][pool]") {
+  const testing::ScratchDirectory scratch;
+  const std::string sections = kSet + second_member("array2");
+  run(scratch, sections + kOfBoth,
+      [](Group& group) -> Task<void> { co_await make(&group, "v", false); });
+  const std::string renamed = run_as(scratch, "x", sections, expect_service);
+  CHECK(renamed.empty());
+  // Drives that were moved to a member outside.
+  const std::filesystem::path members = scratch.file("state") + "/members";
+  const std::string moved = kSet + second_member("array3");
+  const std::string empty = run_as(scratch, "array1", kSet + "[[member]]\nname = \"array3\"\n",
+                                   [](Group&) -> Task<void> { co_return; });
+  CHECK(empty.empty());
+  std::filesystem::rename(members / "array2" / "e0", members / "array3" / "e0");
+  run(scratch, moved, expect_service);
 }
 
 Task<void> list_regions(std::string path, std::vector<std::string>* names) {
