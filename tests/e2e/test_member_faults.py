@@ -174,8 +174,10 @@ def wait_for_kill(t, daemon, step):
 def test_kills_at_each_step_of_a_rebalance(t):
     """Whatever step the daemon dies at, each page is owned once and holds what was written."""
     t.need('openssl', 'qemu-img')
+    # So slow that it is not over while what has been moved is looked at.
+    slow = 'at=member:two op=write do=member.slow latency=60ms'
     daemon = t.daemon([{'name': 'v', 'size': '40MiB'}],
-                      extra=faults() + first() + member('two') + pool())
+                      extra=faults(slow) + first() + member('two') + pool())
     data = image(t, 'data', 40, 3)
     write(t, daemon, data, 'v')
     daemon.sandbay('snapshot', 'create', 'v', 's')
