@@ -15,6 +15,7 @@
 #include "group/document.h"
 #include "group/naa.h"
 #include "group/units.h"
+#include "iscsi/text.h"
 
 namespace sandbay::group {
 
@@ -159,6 +160,19 @@ void read_discovery(const Value* section, Reading& reading) {
   reader.finish();
 }
 
+// Section 13.14; each is right by itself.
+std::optional<std::string> check_bursts(const std::map<std::string, std::string>& keys) {
+  const auto number = [&](const char* key) -> std::optional<std::uint64_t> {
+    const auto found = keys.find(key);
+    if (found == keys.end() || check_key(key, found->second)) return std::nullopt;
+    return iscsi::parse_number(found->second);
+  };
+  const auto first = number("FirstBurstLength");
+  const auto most = number("MaxBurstLength");
+  if (!first || !most || *first <= *most) return std::nullopt;
+  return fmt::format("{} is more than MaxBurstLength has; write at most {}", *first, *most);
+}
+
 void read_keys(const Value& section, const std::string& path, Reading& reading,
                std::map<std::string, std::string>& keys) {
   for (const auto& [key, value] : section.members) {
@@ -185,6 +199,9 @@ void read_keys(const Value& section, const std::string& path, Reading& reading,
     const std::string again = key + ": ";
     reading.mistakes.add(value.line, where,
                          error->starts_with(again) ? error->substr(again.size()) : *error);
+  }
+  if (const auto error = check_bursts(keys)) {
+    reading.mistakes.add(section.line, fmt::format("{}.FirstBurstLength", path), *error);
   }
 }
 

@@ -12,6 +12,7 @@
 #include "group/units.h"
 #include "iscsi/chap.h"
 #include "iscsi/keys.h"
+#include "iscsi/text.h"
 #include "raid/layout.h"
 
 namespace sandbay::group {
@@ -59,6 +60,26 @@ std::optional<std::string> check_ascii(std::string_view what, std::string_view t
   if (text.size() <= longest && std::ranges::all_of(text, is_printable)) return std::nullopt;
   return fmt::format("{} {} does not fit; write at most {} printable ASCII characters", what,
                      in_quotes(text), longest);
+}
+
+// What can be negotiated, and a session of the target would not do: it has what section 13 of RFC
+// 7143 has by default, or less.
+std::optional<std::string> check_key_extent(std::string_view key,
+                                            const iscsi::KeyPreferences& preferences) {
+  using enum iscsi::KeyId;
+  for (const iscsi::KeyId id : {kErrorRecoveryLevel, kTaskReporting, kProtocolLevel}) {
+    const iscsi::KeyRow& row = iscsi::row_of(id);
+    if (row.name != key || preferences.fixed_answer(id)) continue;
+    const std::string& text = preferences.text(id);
+    const bool within =
+        row.type == iscsi::KeyType::kList
+            ? text == row.default_value
+            : preferences.number(id) <= iscsi::parse_number(row.default_value).value_or(0);
+    if (within) continue;
+    return fmt::format("{}: {} is more than this target does; write {}, or leave it out", key,
+                       in_quotes(text), row.default_value);
+  }
+  return std::nullopt;
 }
 
 }  // namespace
@@ -194,8 +215,8 @@ std::optional<std::string> check_key(std::string_view key, std::string_view valu
   }
   const auto preferences =
       iscsi::KeyPreferences::for_target().with({{std::string(key), std::string(value)}});
-  if (preferences) return std::nullopt;
-  return preferences.error();
+  if (!preferences) return preferences.error();
+  return check_key_extent(key, *preferences);
 }
 
 std::optional<std::string> check_redirect(std::string_view address) {

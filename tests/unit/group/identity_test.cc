@@ -168,6 +168,34 @@ TEST_CASE("An identity's mistakes are told", "[identity]") {
                 "32 hexadecimal digits, or a target");
 }
 
+TEST_CASE("Login keys beyond what the target does are refused", "[identity]") {
+  const std::string section = "[identity.keys]\n";
+  check_mistake(section + "ErrorRecoveryLevel = 2\n",
+                "x.toml:7: identity.keys.ErrorRecoveryLevel: \"2\" is more than this target does; "
+                "write 0, or leave it out");
+  check_mistake(section + "iSCSIProtocolLevel = 2\n",
+                "x.toml:7: identity.keys.iSCSIProtocolLevel: \"2\" is more than this target does; "
+                "write 1, or leave it out");
+  check_mistake(section + "TaskReporting = \"FastAbort,RFC3720\"\n",
+                "x.toml:7: identity.keys.TaskReporting: \"FastAbort,RFC3720\" is more than this "
+                "target does; write RFC3720, or leave it out");
+  check_mistake("[[target]]\nname = \"iqn.2026-11.o:t\"\n[target.keys]\nErrorRecoveryLevel = 1\n",
+                "x.toml:9: target[1].keys.ErrorRecoveryLevel: \"1\" is more than this target does; "
+                "write 0, or leave it out");
+  check_mistake(
+      section + "FirstBurstLength = 1048576\nMaxBurstLength = 8192\n",
+      "x.toml:6: identity.keys.FirstBurstLength: 1048576 is more than MaxBurstLength has; "
+      "write at most 8192");
+  for (const std::string_view right :
+       {"ErrorRecoveryLevel = 0", "ErrorRecoveryLevel = \"Reject\"", "iSCSIProtocolLevel = 0",
+        "iSCSIProtocolLevel = 1", "TaskReporting = \"RFC3720\"",
+        "TaskReporting = \"NotUnderstood\"", "FirstBurstLength = 8192\nMaxBurstLength = 8192",
+        "FirstBurstLength = \"Irrelevant\"\nMaxBurstLength = 512", "MaxBurstLength = 512"}) {
+    CAPTURE(right);
+    CHECK(parse(fmt::format("{}{}\n", section, right)).has_value());
+  }
+}
+
 const std::string kPool = R"toml([nvram]
 size = "24MiB"
 [[drive]]
