@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <set>
 
+#include "group/identifiers.h"
 #include "group/place.h"
 #include "group/role.h"
 #include "group/running_group.h"
@@ -388,6 +389,18 @@ RunningGroup::Outcome RunningGroup::plan_volumes(Loaded* loaded) {
     }
     auto outcome = reconcile(stored->second.first, configured);
     if (!outcome) return outcome;
+  }
+  Identifiers claimed(configuration_.identity);
+  // Nobody has these in a file to change them there.
+  for (const auto& [name, entry] : loaded->volumes) {
+    if (configured(name) != nullptr) continue;
+    const auto twice = claimed.claim(entry.first, "volume");
+    if (twice) spdlog::warn("volume \"{}\": {}", name, *twice);
+  }
+  for (const VolumeConfiguration& configured : configuration_.volumes) {
+    const auto& entry = loaded->volumes.at(configured.specification.name);
+    const auto twice = claimed.claim(entry.first, "volume");
+    if (twice) return std::unexpected(fmt::format("{}: {}", at(configured), *twice));
   }
   for (const auto& [name, entry] : loaded->volumes) {
     const VolumeSpecification& s = entry.first.specification;

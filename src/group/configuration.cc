@@ -13,6 +13,7 @@
 #include "group/chap_configuration.h"
 #include "group/claims.h"
 #include "group/document.h"
+#include "group/identifiers.h"
 #include "group/naa.h"
 #include "group/units.h"
 #include "iscsi/text.h"
@@ -528,6 +529,17 @@ void check_space(Reading& reading) {
   }
 }
 
+// As far as the file has them: what is drawn is looked at when the group starts.
+void check_identifiers(Reading& reading) {
+  Identifiers identifiers(reading.result.identity);
+  for (const VolumeConfiguration& volume : reading.result.volumes) {
+    VolumeSpecification s = volume.specification;
+    if (s.naa) reading.result.identity.settle(s, Uuid{});
+    const auto taken = identifiers.claim(s, "volume");
+    if (taken) reading.mistakes.add(volume.line, fmt::format("volume \"{}\"", s.name), *taken);
+  }
+}
+
 // Volumes against one another: LUNs of one target, files, and whose access records are whose.
 void check_volumes(Reading& reading) {
   std::set<std::pair<std::string, std::uint32_t>> luns;
@@ -590,6 +602,7 @@ void read_document(const Value& document, Reading& reading) {
   check_portals(reading.result, reading.mistakes);
   merge_targets(reading);
   check_volumes(reading);
+  check_identifiers(reading);
   check_space(reading);
 }
 

@@ -85,21 +85,43 @@ std::optional<std::string> check_naa_pattern(std::string_view pattern) {
       pattern, drawn, kFewestDrawnDigits);
 }
 
+// So many characters of the text differ between volumes because their designators do.
+std::ptrdiff_t drawn_digits(const IdentityConfiguration& identity, std::string_view text) {
+  Uuid ones;
+  ones.fill(0xff);
+  const std::string one = filled_in(text, "", identity.naa_for(Uuid{}));
+  const std::string other = filled_in(text, "", identity.naa_for(ones));
+  std::ptrdiff_t count = 0;
+  for (std::size_t i = 0; i < one.size(); ++i) count += one[i] != other[i] ? 1 : 0;
+  return count;
+}
+
+std::optional<std::string> check_serial(const IdentityConfiguration& identity,
+                                        const std::string& serial) {
+  const auto filled = fill_in(serial, "", some_naa());
+  if (!filled) return filled.error();
+  if (filled->size() > kLongestSerialText) {
+    return fmt::format("has {} characters; write 1 to {}", filled->size(), kLongestSerialText);
+  }
+  const auto drawn = drawn_digits(identity, serial);
+  if (drawn == 0) {
+    return "would be the same for every volume; write digits of the NAA identifier into it, such "
+           "as {naa}";
+  }
+  if (drawn >= kFewestDrawnDigits) return std::nullopt;
+  return fmt::format(
+      "has {} digits that are drawn, and two volumes might be taken for one; write at least {} of "
+      "those that are * in naa, or {{naa}}",
+      drawn, kFewestDrawnDigits);
+}
+
 void read_texts(TableReader& reader, IdentityConfiguration& identity) {
   if (const auto serial = reader.string("serial")) {
-    const auto filled = fill_in(*serial, "", some_naa());
-    if (!filled) {
-      reader.mistake("serial", filled.error());
-    } else if (filled->empty() || filled->size() > kLongestSerialText) {
-      reader.mistake("serial", fmt::format("has {} characters; write 1 to {}", filled->size(),
-                                           kLongestSerialText));
-    } else if (serial->find("{naa") == std::string::npos &&
-               serial->find("{swapped") == std::string::npos) {
-      reader.mistake("serial",
-                     "would be the same for every volume; write digits of the NAA "
-                     "identifier into it, such as {naa}");
+    if (const auto error = check_serial(identity, *serial)) {
+      reader.mistake("serial", *error);
+    } else {
+      identity.serial = *serial;  // Volumes of the same file are looked at with it.
     }
-    identity.serial = *serial;
   }
   if (const auto target = reader.string("target")) {
     const auto filled = fill_in(*target, "a", some_naa());
@@ -225,8 +247,11 @@ IdentityConfiguration read_identity_section(TableReader& reader) {
     reader.mistake(error->substr(0, error->find(' ')), *error);
   }
   if (const auto pattern = reader.string("naa")) {
-    if (const auto error = check_naa_pattern(*pattern)) reader.mistake("naa", *error);
-    identity.naa = *pattern;
+    if (const auto error = check_naa_pattern(*pattern)) {
+      reader.mistake("naa", *error);
+    } else {
+      identity.naa = *pattern;  // The texts are looked at with it.
+    }
   }
   read_texts(reader, identity);
   read_personality(reader, identity);

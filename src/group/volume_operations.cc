@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "group/claims.h"
+#include "group/identifiers.h"
 #include "group/place.h"
 #include "group/running_group.h"
 #include "group/units.h"
@@ -308,19 +309,22 @@ Task<Answer<CreatedVolume>> RunningGroup::create_now(CreateVolumeRequest request
     }
     co_return CreatedVolume{.volume = std::move(*info), .created = false};
   }
-  std::set<NaaIdentifier> taken;
-  for (const auto& [name, volume] : volumes_) taken.insert(naa_of(volume->record()));
-  const Uuid uuid = draw_uuid(taken);
-  const IdentityConfiguration& identity = configuration_.identity;
-  identity.settle(s, uuid);
+  Identifiers identifiers(configuration_.identity);
+  for (const auto& [name, volume] : volumes_) (void)identifiers.claim(volume->record(), "volume");
+  for (const auto& [id, snapshot] : snapshots_) {
+    (void)identifiers.claim(shown_as(snapshot.record), "snapshot");
+  }
+  const Uuid uuid = draw_uuid(identifiers.designators());
+  configuration_.identity.settle(s, uuid);
   if (auto refusal = refusal_to_create(request)) co_return std::unexpected(*refusal);
-  if (own_target && !identity.shares_target() && targets_.contains(s.target)) {
+  if (own_target && !configuration_.identity.shares_target() && targets_.contains(s.target)) {
     co_return refuse(Refusal::Code::kConflict,
                      fmt::format("volume \"{}\": its target {} is there already; name a target to "
                                  "put it on",
                                  s.name, s.target));
   }
-  if (const auto claim = claim_against(s)) {
+  const auto claimed_here = [&] { return identifiers.claim(s, "volume"); };
+  if (const auto claim = claim_against(s).or_else(claimed_here)) {
     co_return refuse(Refusal::Code::kConflict, fmt::format("volume \"{}\": {}", s.name, *claim));
   }
   if (!s.lun) s.lun = free_lun(s.target);
@@ -332,7 +336,6 @@ Task<Answer<CreatedVolume>> RunningGroup::create_now(CreateVolumeRequest request
   std::optional<TargetRecord> fresh;
   if (!targets_.contains(s.target)) fresh = new_target(s.target, std::move(request.access));
   const std::string name = s.name;
-  const bool on_pool = s.backing == Backing::kPool;
   planned_.push_back({.uuid = uuid,
                       .specification = std::move(s),
                       .origin = request.origin,
@@ -349,7 +352,7 @@ Task<Answer<CreatedVolume>> RunningGroup::create_now(CreateVolumeRequest request
   tell_places();
   const Outcome served = co_await serve(*volume);
   if (!served) {
-    if (on_pool) {
+    if ((*volume)->record().specification.backing == Backing::kPool) {
       (void)co_await remove_from_pool(*volume);
     } else {
       (void)co_await remove_now(*volume);

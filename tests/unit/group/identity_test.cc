@@ -143,6 +143,15 @@ TEST_CASE("An identity's mistakes are told", "[identity]") {
   check_mistake(section + "serial = \"X1\"\n",
                 "x.toml:7: identity.serial: would be the same for every volume; write digits of "
                 "the NAA identifier into it, such as {naa}");
+  check_mistake(section + "serial = \"{volume}\"\n",
+                "x.toml:7: identity.serial: would be the same for every volume; write digits of "
+                "the NAA identifier into it, such as {naa}");
+  check_mistake(section + "naa = \"6000d310000c1000****************\"\nserial = \"{naa:0+16}\"\n",
+                "x.toml:8: identity.serial: would be the same for every volume; write digits of "
+                "the NAA identifier into it, such as {naa}");
+  check_mistake(section + "naa = \"6000d310000c1000****************\"\nserial = \"{naa:9+14}\"\n",
+                "x.toml:8: identity.serial: has 7 digits that are drawn, and two volumes might be "
+                "taken for one; write at least 8 of those that are * in naa, or {naa}");
   check_mistake(section + "target = \"disk-{volume}\"\n",
                 "x.toml:7: identity.target: \"disk-a\" is not an iSCSI name; write one such as "
                 "iqn.2026-11.org.sandbay:disk1, or eui. or naa. and hexadecimal digits");
@@ -194,6 +203,35 @@ TEST_CASE("Login keys beyond what the target does are refused", "[identity]") {
     CAPTURE(right);
     CHECK(parse(fmt::format("{}{}\n", section, right)).has_value());
   }
+}
+
+std::string volume_section(std::string_view name, std::string_view more) {
+  return fmt::format("[[volume]]\nname = \"{}\"\nsize = \"4MiB\"\n{}\n", name, more);
+}
+
+TEST_CASE("Two volumes of a file may not be taken for one", "[identity]") {
+  const std::string naa = "naa = \"6090a018000000000000000000000001\"";
+  check_mistake(volume_section("v", naa) + volume_section("w", naa),
+                "x.toml:10: volume \"w\": naa 6090a018000000000000000000000001 is that of volume "
+                "\"v\" too, and hosts would take both for one disk; give each its own");
+  const std::string own = "serial = \"S 1\"";
+  const std::string one_disk =
+      "x.toml:10: volume \"w\": serial \"S 1\" is that of volume \"v\" too, and hosts would "
+      "take both for one disk; give each its own";
+  check_mistake(volume_section("v", own) + volume_section("w", own), one_disk);
+  check_mistake(volume_section("v", "serial = \"S 1 \"") +
+                    volume_section("w", own + "\nproduct = \"VOLUME  \""),
+                one_disk);
+  const std::string next = "naa = \"6090a018000000000000000000000002\"";
+  // Of another product the same number says nothing.
+  CHECK(parse(volume_section("v", own + "\n" + naa) +
+              volume_section("w", own + "\nproduct = \"OTHER\"\n" + next))
+            .has_value());
+  const std::string drawn =
+      "[identity]\nnaa = \"6090a018************************\"\nserial = \"{naa:8+8}\"\n";
+  check_mistake(drawn + volume_section("v", naa) + volume_section("w", next),
+                "x.toml:13: volume \"w\": serial \"00000000\" is that of volume \"v\" too, and "
+                "hosts would take both for one disk; give each its own");
 }
 
 const std::string kPool = R"toml([nvram]
@@ -348,6 +386,71 @@ TEST_CASE("An identifier that a volume has is not drawn again", "[group][identit
     REQUIRE(second.has_value());
     CHECK(second->volume.specification.naa == identity.naa_for(make_uuid(ahead)));
   });
+}
+
+// The refusal to make a volume with what "v", or its snapshot, has.
+Task<std::string> refusal_of(Group& group, CreateVolumeRequest request) {
+  const auto made = co_await group.create_volume(std::move(request));
+  if (made.has_value()) co_return "made";
+  CHECK(made.error().code == Refusal::Code::kConflict);
+  co_return made.error().message;
+}
+
+Task<void> make_alike(Group& group) {
+  const auto first = co_await group.create_volume(request_for("v"));
+  REQUIRE(first.has_value());
+  auto alike = request_for("w");
+  alike.specification.naa = first->volume.specification.naa;
+  const std::string same_naa = co_await refusal_of(group, alike);
+  CHECK(same_naa ==
+        fmt::format("volume \"w\": naa {} is that of volume \"v\" too, and hosts would take both "
+                    "for one disk; give each its own",
+                    digits(first->volume)));
+  const auto taken = co_await group.create_snapshots({.volumes = {"v"}, .name = "s"});
+  REQUIRE(taken.has_value());
+  alike.specification.naa = naa_of(known(parse_uuid(taken->snapshots.front().uuid)));
+  const std::string as_snapshot = co_await refusal_of(group, alike);
+  CHECK_THAT(as_snapshot, Catch::Contains("is that of snapshot \"v-s\" too"));
+  alike.specification.naa.reset();
+  alike.specification.serial = first->volume.specification.serial;
+  const std::string same_serial = co_await refusal_of(group, alike);
+  CHECK(same_serial ==
+        fmt::format("volume \"w\": serial \"{}\" is that of volume \"v\" too, and hosts would "
+                    "take both for one disk; give each its own",
+                    alike.specification.serial));
+  alike.specification.product = "OTHER";
+  const std::string other_product = co_await refusal_of(group, alike);
+  CHECK(other_product == "made");
+}
+
+TEST_CASE("A volume is not made with another's identifiers", "[group][identity]") {
+  const testing::ScratchDirectory scratch;
+  run(scratch.file("state"), kPool, make_alike);
+}
+
+TEST_CASE("A group does not start with a volume that has another's identifiers",
+          "[group][identity]") {
+  const testing::ScratchDirectory scratch;
+  static std::string drawn;
+  run(scratch.file("state"), "", [](Group& group) -> Task<void> {
+    for (const std::string_view name : {"u", "v"}) {
+      const auto made = co_await group.create_volume(request_for(std::string(name)));
+      REQUIRE(made.has_value());
+      drawn = digits(made->volume);
+    }
+  });
+  const auto error_of = [&](std::string_view name) {
+    return run_group(scratch.file("state"),
+                     volume_section(name, fmt::format("naa = \"{}\"", drawn)), 1,
+                     [](Group&) -> Task<void> { co_return; });
+  };
+  const std::string why = fmt::format(
+      "naa {} is that of volume \"v\" too, and hosts would take both for one disk; give each its "
+      "own",
+      drawn);
+  CHECK_THAT(error_of("u"), Catch::Contains("volume \"u\": " + why));
+  CHECK_THAT(error_of("w"), Catch::Contains("volume \"w\": " + why));
+  CHECK(error_of("v").empty());
 }
 
 Task<void> keep_naa(Group& group, std::string* naa) {
