@@ -7,6 +7,7 @@
 #include <cmath>
 #include <filesystem>
 #include <optional>
+#include <utility>
 
 #include "group/document.h"
 #include "lab/drive_file.h"
@@ -20,6 +21,14 @@ using group::Value;
 
 constexpr std::uint64_t kMostControllers = 64;
 constexpr std::uint64_t kMostBackgroundBytes = std::uint64_t{1} << 20;
+// No system has more, and what is scaled and multiplied stays within 64 bits, a run in memory.
+constexpr std::uint64_t kMostOfAnything = 65536;
+constexpr std::uint64_t kMostPorts = 256;
+constexpr std::uint64_t kMostMemory = std::uint64_t{64} << 30;
+constexpr std::uint64_t kMostStripBytes = std::uint64_t{1} << 20;
+constexpr std::uint64_t kMostPageBytes = std::uint64_t{1} << 30;
+constexpr std::uint64_t kMostRate = 1'000'000'000'000;
+constexpr Duration kLongest = std::chrono::hours(1);
 
 // The values of one section.
 class Section {
@@ -34,25 +43,33 @@ class Section {
 
   TableReader& reader() { return reader_; }
 
-  void count(std::string_view key, std::uint64_t& out) {
+  void count(std::string_view key, std::uint64_t& out, std::uint64_t most = kMostOfAnything) {
     const auto found = take(key, Value::Kind::kInteger, "a whole number");
     if (!found) return;
-    if (found->value.integer < 0) return refuse(*found, "is negative; 0 or more is accepted");
-    out = static_cast<std::uint64_t>(
-        std::llround(static_cast<double>(found->value.integer) * scale(key)));
+    if (found->value.integer < 0 || std::cmp_greater(found->value.integer, most)) {
+      return refuse(*found, fmt::format("is {}; 0 to {} is accepted", found->value.integer, most));
+    }
+    out = scaled(found->value.integer, key);
   }
   void flag(std::string_view key, bool& out) {
     const auto found = take(key, Value::Kind::kBoolean, "true or false");
     // Of a flag more and less are the other of two.
     if (found) out = found->value.boolean == (scale(key) == 1);
   }
-  void size(std::string_view key, std::uint64_t& out) { number(key, out, group::parse_size); }
-  void rate(std::string_view key, std::uint64_t& out) { number(key, out, group::parse_rate); }
+  void size(std::string_view key, std::uint64_t& out, std::uint64_t most = kMostMemory) {
+    number(key, out, group::parse_size, group::format_size, most);
+  }
+  void rate(std::string_view key, std::uint64_t& out) {
+    number(key, out, group::parse_rate, group::format_rate, kMostRate);
+  }
   void time(std::string_view key, Duration& out) {
     const auto found = take(key, Value::Kind::kString, "a time such as \"5us\"");
     if (!found) return;
     const auto parsed = group::parse_duration(found->value.text);
     if (!parsed) return refuse(*found, parsed.error());
+    if (*parsed > kLongest) {
+      return refuse(*found, fmt::format("is {}; at most 1h is accepted", found->value.text));
+    }
     out = Duration(std::llround(static_cast<double>(parsed->count()) * scale(key)));
   }
   // One value of the drive's profile.
@@ -77,12 +94,17 @@ class Section {
     Value value;
   };
 
-  template <class Parse>
-  void number(std::string_view key, std::uint64_t& out, Parse parse) {
+  template <class Parse, class Format>
+  void number(std::string_view key, std::uint64_t& out, Parse parse, Format format,
+              std::uint64_t most) {
     const auto found = take(key, Value::Kind::kString, "a string with its unit");
     if (!found) return;
     const auto parsed = parse(found->value.text);
     if (!parsed) return refuse(*found, parsed.error());
+    if (*parsed > most) {
+      return refuse(*found,
+                    fmt::format("is {}; at most {} is accepted", found->value.text, format(most)));
+    }
     out = scaled(*parsed, key);
   }
 
@@ -211,8 +233,8 @@ class ProfileReader {
 
   void raid(const Value& table) {
     Section values = section(table, "raid");
-    values.size("strip", profile_.strip_bytes);
-    values.size("page", profile_.page_bytes);
+    values.size("strip", profile_.strip_bytes, kMostStripBytes);
+    values.size("page", profile_.page_bytes, kMostPageBytes);
     values.flag("scattered_pages", profile_.scattered_pages);
     values.flag("nearest_mirror", profile_.nearest_mirror);
     values.reader().finish();
@@ -260,7 +282,7 @@ class ProfileReader {
   void port(const Value& table) {
     Section values = section(table, "port");
     model::PortProfile& to = profile_.port;
-    values.count("count", profile_.port_count);
+    values.count("count", profile_.port_count, kMostPorts);
     values.rate("rate", to.rate);
     values.size("mtu", to.mtu);
     values.size("packet_headers", to.packet_headers);

@@ -109,6 +109,10 @@ class ExperimentReader {
     reader.require("group", "at least one [[experiment.group]] of volumes is needed");
     reader.finish();
     if (!mistakes_.empty()) return;
+    if (plan_.rows.size() + row_count(frame) > kMostRows) {
+      return mistakes_.add(table.line, reader.has("vary") ? "experiment.vary" : "experiment",
+                           fmt::format("makes more than {} rows in all", kMostRows));
+    }
     for (const Variation& variation : combinations(frame)) {
       Row row{.experiment = frame.name,
               .variation = variation,
@@ -125,10 +129,6 @@ class ExperimentReader {
       if (mistakes_.empty() && other_.empty()) check_geometry(row, table.line);
       if (!mistakes_.empty() || !other_.empty()) return;
       plan_.rows.push_back(std::move(row));
-      if (plan_.rows.size() > kMostRows) {
-        return mistakes_.add(table.line, "experiment.vary",
-                             fmt::format("makes more than {} rows", kMostRows));
-      }
     }
   }
 
@@ -153,6 +153,15 @@ class ExperimentReader {
       if (size) sizes.push_back(*size);
     }
     return sizes;
+  }
+
+  // More than kMostRows are not counted to their end.
+  static std::size_t row_count(const Frame& frame) {
+    std::size_t count = 1;
+    for (const auto& [name, values] : frame.varied) {
+      if (count <= kMostRows) count *= values.size();
+    }
+    return count;
   }
 
   static std::vector<Variation> combinations(const Frame& frame) {

@@ -1,6 +1,8 @@
 // Experiment files: those that come with Sandbay, and what is refused.
 #include "lab/experiment.h"
 
+#include <fmt/format.h>
+
 #include <catch2/catch.hpp>
 #include <filesystem>
 #include <fstream>
@@ -206,6 +208,30 @@ struct {
     {"system.toml", "[[host]]",
      "[controller]\ncount = { value = 0, from = \"assumed\", source = \"a test\" }\n[[host]]",
      "controller.count", "from 1 to 64"},
+    {"system.toml", "value = 2,", "value = 100000000,", "system.toml:6: ", "0 to 256"},
+    {"system.toml", "value = \"1us\"", "value = \"2h\"", "system.toml:9: ", "at most 1h"},
+    {"system.toml", "[[host]]",
+     "[raid]\npage = { value = \"8192PiB\", from = \"assumed\", source = \"a test\" }\n[[host]]",
+     "system.toml:8: raid.page", "at most 1GiB"},
+    // Of which the lower 32 bits would be a strip.
+    {"system.toml", "[[host]]",
+     "[raid]\nstrip = { value = \"2147483776KiB\", from = \"assumed\", source = \"a test\" }\n"
+     "[[host]]",
+     "system.toml:8: raid.strip", "at most 1MiB"},
+    {"system.toml", "[[host]]",
+     "[cache]\nmemory = { value = \"1024PiB\", from = \"assumed\", source = \"a test\" }\n[[host]]",
+     "system.toml:8: cache.memory", "at most 64GiB"},
+    {"system.toml", "[[host]]",
+     "[cache]\ndestages_in_flight = { value = 9223372036854775807, from = \"assumed\", source = "
+     "\"a "
+     "test\" }\n[[host]]",
+     "system.toml:8: cache.destages_in_flight", "0 to 65536"},
+    {"system.toml", "[[host]]",
+     "[controller]\ntotal_rate = { value = \"9000000GB/s\", from = \"assumed\", source = \"a "
+     "test\" }\n[[host]]",
+     "system.toml:8: controller.total_rate", "at most"},
+    {"lab.toml", "outstanding = 4", "volumes = 8192\nvolume_size = \"1024PiB\"",
+     "lab.toml:4: ", "larger than their"},
     {"figures.toml", "role = \"fit\"", "role = \"fit\"\nmean_of = [\"two\"]",
      "figures.toml:", "\"two\", which is not here"},
     {"figures.toml", "role = \"fit\"", "role = \"fit\"\nratio_of = [\"one\"]",
@@ -245,6 +271,16 @@ TEST_CASE("What cannot be is refused in one line with file and line", "[lab][exp
     CHECK(error.find(part) != std::string::npos);
     CHECK(error.find('\n') == std::string::npos);
   }
+}
+
+TEST_CASE("Too many combinations are refused before they are made", "[lab][experiment]") {
+  const Folder folder;
+  std::string values = "1";
+  for (int i = 2; i < 30; ++i) values += fmt::format(", {}", i);
+  std::string vary = "vary = { sets = [1, 2]";
+  for (char name = 'a'; name < 'n'; ++name) vary += fmt::format(", {} = [{}]", name, values);
+  folder.change("lab.toml", "vary = { sets = [1, 2]", vary);
+  CHECK_THAT(folder.error(), Catch::Contains("lab.toml:4: experiment.vary: makes more than 10000"));
 }
 
 TEST_CASE("The experiments that come with Sandbay are in order", "[lab][experiment]") {
