@@ -1,4 +1,5 @@
 // sandbay lab run|influences|list: reads the options; src/lab does the work.
+#include <fmt/format.h>
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
@@ -26,6 +27,18 @@ struct LabArguments {
   double ramp = 0;
 };
 
+// CLI::Range alone takes what is no number for one that is within.
+CLI::Validator a_number(double least, double most) {
+  return CLI::Validator(
+      [least, most](std::string& text) {
+        double number = 0;
+        const bool good = CLI::detail::lexical_cast(text, number);
+        if (good && number >= least && number <= most) return std::string();
+        return fmt::format("{} is no number from {} to {}", text, least, most);
+      },
+      fmt::format("FLOAT in [{} - {}]", least, most));
+}
+
 Duration seconds_of(double seconds) {
   return std::chrono::duration_cast<Duration>(std::chrono::duration<double>(seconds));
 }
@@ -42,10 +55,10 @@ void add_choice(CLI::App& verb, LabArguments& a) {
   constexpr double kLongestSeconds = 86400;
   verb.add_option("--seconds", a.seconds, "Measure so long, instead of as long as the file says")
       ->type_name("N")
-      ->check(CLI::Range(0.001, kLongestSeconds));
+      ->check(a_number(0.001, kLongestSeconds));
   verb.add_option("--ramp", a.ramp, "Ramp up so long before that")
       ->type_name("N")
-      ->check(CLI::Range(0.0, kLongestSeconds));
+      ->check(a_number(0, kLongestSeconds));
 }
 
 void add_live(CLI::App& verb, LabArguments& a) {
@@ -59,9 +72,9 @@ void add_live(CLI::App& verb, LabArguments& a) {
   verb.add_flag("--write", a.options.live_options.write,
                 "Yes, destroy what is on these logical units: needed where experiments write");
   verb.add_option("--time-scale", a.time_scale,
-                  "Let every second of a system that is live take so many")
+                  "Let every second of a system that is live take so many; not with a URL")
       ->type_name("N")
-      ->check(CLI::Range(1.0, lab::kLargestTimeScale));
+      ->check(a_number(1, lab::kLargestTimeScale));
 }
 
 // What was given, as options; what stands behind --live and is no URL is the file.

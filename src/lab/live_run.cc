@@ -204,6 +204,11 @@ std::string check_live(const Plan& plan, const LiveOptions& options) {
   if (options.urls.empty() && options.write) {
     return "--write is for targets elsewhere: add a URL to --live";
   }
+  if (!options.urls.empty() && options.time_scale != 1) {
+    return fmt::format(
+        "--time-scale {:g} is for the experiments' own system: nobody slows what is behind a URL",
+        options.time_scale);
+  }
   for (const std::string& url : options.urls) {
     std::string wrong = url_error(url);
     if (!wrong.empty()) return "--live " + wrong;

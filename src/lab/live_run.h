@@ -27,7 +27,8 @@ struct LiveOptions {
   // Empty: a system of the lab.
   std::vector<std::string> urls;
   bool write = false;     // Consent: needed to write to them.
-  double time_scale = 1;  // Real seconds in one of the models', 1 … kLargestTimeScale.
+  double time_scale = 1;  // Real seconds in one of the models', 1 … kLargestTimeScale;
+                          // with URLs 1.
 };
 
 // Why the plan cannot be run so, in one line; empty if it can.

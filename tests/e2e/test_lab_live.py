@@ -69,7 +69,9 @@ def test_a_live_run_against_a_target_elsewhere(t):
             (['--only', 'r5x16, read, volumes 1', '--live', daemon.url()],
              ['has 256 MiB', '100 GiB']),
             (['--only', 'no such row'], ['no such row', 'lab list']),
-            ([*ONE_DRIVE, '--time-scale', 2], ['--live'])):
+            ([*ONE_DRIVE, '--time-scale', 2], ['--live']),
+            ([*ONE_DRIVE, '--time-scale', 2, '--live', daemon.url()], ['--time-scale 2', 'nobody']),
+            ([*ONE_DRIVE, '--seconds', 'nan'], ['--seconds: nan'])):
         lines = lab(t, GIGASTOR, *words, ok=False).splitlines()
         t.check(len(lines) == 1 and all(part in lines[0] for part in parts),
                 f'one line with {parts}: {lines}')
