@@ -322,9 +322,11 @@ class ProfileReader {
     values.rate("write_rate", type.profile.write_rate);
     values.rate("total_rate", type.profile.total_rate);
     values.reader().finish();
-    constexpr int kMostAdapters = 16;
-    for (int i = 0; i < kMostAdapters; ++i) {
-      type.profile.request_times.push_back(request_time + i * more);
+    for (unsigned i = 0; i < kMostAdapters; ++i) {
+      type.profile.request_times.push_back(request_time + static_cast<Duration::rep>(i) * more);
+    }
+    if (profile_.find_host(type.name) != nullptr) {
+      mistakes_.add(table.line, "host.name", fmt::format("\"{}\" is there already", type.name));
     }
     profile_.hosts.push_back(std::move(type));
   }

@@ -33,6 +33,9 @@ struct Parameter {
   std::string source;
 };
 
+// A host's requests take a time for each number of adapters up to this.
+inline constexpr unsigned kMostAdapters = 16;
+
 struct HostType {
   std::string name;
   model::HostProfile profile;

@@ -7,6 +7,7 @@
 #include <array>
 #include <filesystem>
 #include <limits>
+#include <set>
 
 #include "group/document.h"
 #include "lab/drive_file.h"
@@ -97,6 +98,7 @@ class ExperimentReader {
     TableReader reader(table, "experiment", mistakes_);
     Frame frame{.name = reader.string("name").value_or(""), .varied = {}};
     reader.require("name", "it is needed");
+    if (!names_.insert(frame.name).second) reader.mistake("name", "is another experiment's");
     if (const Value* vary = reader.table("vary")) read_vary(*vary, frame);
     constexpr Duration kLongest = std::chrono::hours(24);
     const Duration ramp_up = reader.duration("ramp_up", {}, kLongest).value_or(Duration{});
@@ -138,6 +140,10 @@ class ExperimentReader {
       auto values = reader.integers(member.key, 1, kMostOfAnything);
       if (!values) continue;
       if (values->empty()) reader.mistake(member.key, "is empty; at least one value is needed");
+      auto sorted = *values;
+      std::ranges::sort(sorted);
+      const auto twice = std::ranges::adjacent_find(sorted);
+      if (twice != sorted.end()) reader.mistake(member.key, fmt::format("has {} twice", *twice));
       frame.varied.emplace_back(member.key, std::move(*values));
     }
     reader.finish();
@@ -150,6 +156,9 @@ class ExperimentReader {
       const std::string wrong =
           size ? access_error(AccessLine{.bytes = *size}) : "a size: " + size.error();
       if (!wrong.empty()) reader.mistake("sweep", "has " + wrong);
+      if (size && std::ranges::find(sizes, *size) != sizes.end()) {
+        reader.mistake("sweep", fmt::format("has {} twice", text));
+      }
       if (size) sizes.push_back(*size);
     }
     return sizes;
@@ -223,6 +232,10 @@ class ExperimentReader {
     group.host = reader.string("host").value_or("");
     if (reader.has("hosts")) group.hosts = number(reader, "hosts", row, 0);
     group.adapters = number(reader, "adapters", row, 1);
+    if (group.adapters > kMostAdapters) {
+      reader.mistake("adapters",
+                     fmt::format("is {}; a host has {} at most", group.adapters, kMostAdapters));
+    }
     group.connections = number(reader, "connections", row, 1);
     group.per_connection = reader.has("outstanding_per_connection");
     group.outstanding = group.per_connection ? number(reader, "outstanding_per_connection", row, 1)
@@ -364,9 +377,7 @@ class ExperimentReader {
     wanted.figure = reader.string("id").value_or("");
     const std::string metric = reader.string("metric").value_or("");
     if (const auto group = reader.integer("group", 1, row.groups.size())) wanted.group = *group - 1;
-    if (const auto volume = reader.integer("volume", 1, kMostOfAnything)) {
-      wanted.volume = static_cast<unsigned>(*volume - 1);
-    }
+    read_volume(reader, row, wanted);
     wanted.least = reader.boolean("least").value_or(false);
     if (const Value* value = reader.any("divide_by")) {
       wanted.divide_by = value->kind == Value::Kind::kInteger ? static_cast<double>(value->integer)
@@ -393,11 +404,59 @@ class ExperimentReader {
           fmt::format("is \"{}\"; MiB/s, MB/s, IOPS, ms, variation and trend are accepted",
                       metric));
     }
-    if (reader.has("id") && plan_.figures.find(wanted.figure) == nullptr) {
-      reader.mistake(
+    if (reader.has("id")) check_figure(reader, row, wanted);
+    return wanted;
+  }
+
+  void read_volume(TableReader& reader, const Row& row, Wanted& wanted) {
+    const auto volume = reader.integer("volume", 1, kMostOfAnything);
+    if (!volume) return;
+    wanted.volume = static_cast<unsigned>(*volume - 1);
+    unsigned most = 0;
+    for (std::size_t i = 0; i < row.groups.size(); ++i) {
+      if (!wanted.group || *wanted.group == i) most = std::max(most, row.groups[i].volume_count());
+    }
+    if (*volume <= most) return;
+    reader.mistake("volume", fmt::format("is {}, but {} has {}", *volume, row.name(), most));
+  }
+
+  // It is there, has a unit that the metric can be in, and is measured once.
+  void check_figure(TableReader& reader, const Row& row, const Wanted& wanted) {
+    const Figure* const figure = plan_.figures.find(wanted.figure);
+    if (figure == nullptr) {
+      return reader.mistake(
           "id", fmt::format("\"{}\" is no figure of {}", wanted.figure, plan_.figures.document));
     }
-    return wanted;
+    if (is_computed(*figure)) {
+      reader.mistake("id", fmt::format("\"{}\" is computed from others", wanted.figure));
+    }
+    // Whatever has so much of the metric may be counted.
+    if (!reader.has("divide_by") && !fits(wanted.metric, figure->unit)) {
+      reader.mistake("metric", fmt::format("does not give \"{}\", the unit of \"{}\"; say "
+                                           "divide_by if it is counted in that",
+                                           figure->unit, figure->id));
+    }
+    const auto [first, is_new] = measured_by_.emplace(wanted.figure, row.name());
+    if (is_new) return;
+    reader.mistake("id", fmt::format("\"{}\" is measured in \"{}\" already; a figure is one "
+                                     "row's, which `when` may say",
+                                     wanted.figure, first->second));
+  }
+
+  // Megabytes of both kinds are taken for one another, as documents do.
+  static bool fits(Metric metric, std::string_view unit) {
+    switch (metric) {
+      case Metric::kMebibytes:
+      case Metric::kMegabytes:
+        return unit == "MB/s" || unit == "MiB/s";
+      case Metric::kVariation:
+      case Metric::kTrend:
+        return unit == "%";
+      case Metric::kIops:
+      case Metric::kMilliseconds:
+        break;
+    }
+    return unit == describe(metric);
   }
 
   void check_geometry(const Row& row, std::uint32_t line) {
@@ -449,7 +508,9 @@ class ExperimentReader {
   const std::string& path_;
   const Scales& scales_;
   Mistakes mistakes_;
-  std::string other_;  // A whole line about another file.
+  std::string other_;                               // A whole line about another file.
+  std::set<std::string> names_;                     // Of the experiments.
+  std::map<std::string, std::string> measured_by_;  // Figures, and the rows that they are of.
   Plan plan_;
 };
 

@@ -42,13 +42,19 @@ bool has_verdict(Role role) {
          role == Role::kIdentity;
 }
 
+// Not a number that is infinite or none, as TOML has them too.
+std::optional<double> number_of(const Value& value) {
+  if (value.kind == Value::Kind::kInteger) return static_cast<double>(value.integer);
+  if (value.kind == Value::Kind::kFloat && std::isfinite(value.number)) return value.number;
+  return std::nullopt;
+}
+
 std::optional<double> number(group::TableReader& reader, std::string_view key) {
   const Value* value = reader.any(key);
   if (value == nullptr) return std::nullopt;
-  if (value->kind == Value::Kind::kInteger) return static_cast<double>(value->integer);
-  if (value->kind == Value::Kind::kFloat) return value->number;
-  reader.mistake(key, "is no number");
-  return std::nullopt;
+  auto found = number_of(*value);
+  if (!found) reader.mistake(key, "is no number");
+  return found;
 }
 
 // How many figures a formula takes; 0: any number from 1 on.
@@ -72,10 +78,10 @@ void read_weights(group::TableReader& reader, Figure& figure) {
   const Value* weights = reader.any("weights");
   if (weights == nullptr) return;
   for (const Value& each : weights->elements) {
-    figure.weights.push_back(each.kind == Value::Kind::kInteger ? static_cast<double>(each.integer)
-                                                                : each.number);
+    if (const auto weight = number_of(each)) figure.weights.push_back(*weight);
   }
-  if (figure.formula != Formula::kSum || figure.weights.size() != figure.terms.size()) {
+  if (weights->elements.size() != figure.weights.size() || figure.formula != Formula::kSum ||
+      figure.weights.size() != figure.terms.size()) {
     reader.mistake("weights", "are numbers, one for each figure of a sum_of");
   }
 }
@@ -159,9 +165,14 @@ Figure read_figure(const Value& table, group::Mistakes& mistakes) {
   if (tolerance && points) {
     reader.mistake("tolerance_points", "stands beside tolerance_percent; one of them is accepted");
   }
-  const bool has_tolerance =
-      figure.tolerance > 0 || figure.minimum || figure.formula != Formula::kNone;
-  if (has_verdict(figure.role) && (!figure.value || !has_tolerance)) {
+  for (const char* key : {"tolerance_percent", "tolerance_points"}) {
+    if (!reader.has(key)) continue;
+    if (!(figure.tolerance > 0)) reader.mistake(key, "is no number above 0");
+    if (figure.minimum) reader.mistake(key, "stands beside minimum, which takes none");
+  }
+  const bool has_tolerance = reader.has("tolerance_percent") || reader.has("tolerance_points") ||
+                             figure.minimum || figure.formula != Formula::kNone;
+  if (has_verdict(figure.role) && (!reader.has("value") || !has_tolerance)) {
     reader.mistake("id",
                    fmt::format("\"{}\" is scored and needs a value and a tolerance", figure.id));
   }
@@ -233,7 +244,7 @@ double distance(const Figure& figure, double ours) {
   return 100 * std::abs(ours / value - 1);
 }
 
-// What a figure is computed from stands in the book.
+// What a figure is computed from stands in the book, and is measured.
 void check_references(const FigureBook& book, group::Mistakes& mistakes,
                       const std::vector<std::uint32_t>& lines) {
   for (std::size_t i = 0; i < book.figures.size(); ++i) {
@@ -242,10 +253,13 @@ void check_references(const FigureBook& book, group::Mistakes& mistakes,
     names.insert(names.end(), figure.shape.figures.begin(), figure.shape.figures.end());
     if (!figure.shape.limit.empty()) names.push_back(figure.shape.limit);
     for (const std::string& name : names) {
-      if (book.find(name) != nullptr) continue;
+      const Figure* const term = book.find(name);
+      if (term != nullptr && !is_computed(*term)) continue;
       mistakes.add(
           lines[i], "figure.id",
-          fmt::format("\"{}\" is computed from \"{}\", which is not here", figure.id, name));
+          fmt::format("\"{}\" is computed from \"{}\", which {}", figure.id, name,
+                      term == nullptr ? "is not here"
+                                      : "is computed itself; one that is measured is accepted"));
     }
   }
 }
@@ -275,6 +289,11 @@ std::string_view describe(Verdict verdict) {
   return "";
 }
 
+bool is_computed(const Figure& figure) {
+  return figure.formula != Formula::kNone ||
+         (figure.shape.rule != Rule::kNone && figure.shape.rule != Rule::kWithin);
+}
+
 const Figure* FigureBook::find(std::string_view id) const {
   const auto found = std::ranges::find(figures, id, &Figure::id);
   return found == figures.end() ? nullptr : &*found;
@@ -301,7 +320,7 @@ std::expected<FigureBook, std::string> read_figures(const std::string& path) {
     }
   }
   reader.finish();
-  check_references(book, mistakes, lines);
+  if (mistakes.empty()) check_references(book, mistakes, lines);
   if (!mistakes.empty()) return std::unexpected(mistakes.sorted().front());
   return book;
 }

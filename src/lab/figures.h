@@ -63,6 +63,9 @@ struct FigureBook {
   const Figure* find(std::string_view id) const;
 };
 
+// From others, by a formula or the rule of a shape: it is not measured.
+bool is_computed(const Figure& figure);
+
 std::expected<FigureBook, std::string> read_figures(const std::string& path);
 
 enum class Verdict : std::uint8_t { kNone, kPass, kFail, kNotRun };

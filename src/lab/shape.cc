@@ -33,6 +33,14 @@ std::optional<Rule> parse_rule(std::string_view word) {
 std::string shape_error(const Shape& shape) {
   if (shape.rule == Rule::kNone) return {};
   if (!shape.at_least && !shape.at_most) return "needs at_least or at_most";
+  if (shape.at_least && shape.at_most && *shape.at_least > *shape.at_most) {
+    return "has an at_least above its at_most";
+  }
+  // What is measured may fall below 0, as a trend does; what it has grown by cannot.
+  const auto never = [](const std::optional<double>& bound) { return bound && !(*bound > 0); };
+  if (shape.rule != Rule::kWithin && (never(shape.at_least) || never(shape.at_most))) {
+    return "has ratios for its bounds, which are above 0";
+  }
   if (shape.rule == Rule::kWithin && !shape.figures.empty()) {
     return "is about the figure itself and takes no figures";
   }

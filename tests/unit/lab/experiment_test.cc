@@ -49,6 +49,7 @@ outstanding = 4
 [[experiment.figure]]
 id = "one"
 metric = "IOPS"
+when = { sets = [1] }
 )";
 
 // A folder with the three files, of which any text may be replaced.
@@ -123,8 +124,8 @@ TEST_CASE("Sizes may be varied, and a figure is of the rows that it names", "[la
   folder.change("lab.toml", "outstanding = 4",
                 "size_kib = \"record\"\nworkers = 3\nspread = \"sets\"");
   folder.change("lab.toml", "metric = \"IOPS\"",
-                "metric = \"IOPS\"\nleast = true\ndivide_by = 0.5\n"
-                "when = { sets = [1], record = [2, 8] }");
+                "metric = \"IOPS\"\nleast = true\ndivide_by = 0.5");
+  folder.change("lab.toml", "when = { sets = [1]", "when = { sets = [1], record = [2, 8]");
   const auto plan = folder.read();
   INFO((plan ? std::string() : plan.error()));
   REQUIRE(plan.has_value());
@@ -200,8 +201,38 @@ struct {
     {"lab.toml", "outstanding = 4", "workers = 60000", "lab.toml:4: ", "16.0 MiB each"},
     {"lab.toml", "metric = \"IOPS\"", "metric = \"IOPS\"\ndivide_by = 0",
      "lab.toml:18: ", "above 0"},
-    {"lab.toml", "metric = \"IOPS\"", "metric = \"IOPS\"\nwhen = { set = [1] }",
-     "lab.toml:18: ", "is not varied"},
+    {"lab.toml", "when = { sets", "when = { set", "lab.toml:18: ", "is not varied"},
+    {"lab.toml", "when = { sets = [1] }\n", "", "lab.toml:16: ", "\"reads, sets 1\" already"},
+    {"lab.toml", "metric = \"IOPS\"", "metric = \"ms\"", "lab.toml:17: ", "does not give \"IOPS\""},
+    {"lab.toml", "metric = \"IOPS\"", "metric = \"IOPS\"\nvolume = 2",
+     "lab.toml:18: ", "reads, sets 1 has 1"},
+    {"lab.toml", "sets = [1, 2]", "sets = [1, 2, 1]", "lab.toml:6: ", "has 1 twice"},
+    {"lab.toml", "\"8KiB\"]", "\"4096B\"]", "lab.toml:8: ", "has 4096B twice"},
+    {"lab.toml", "[[experiment.figure]]", "[[experiment]]\nname = \"reads\"\n[[experiment.figure]]",
+     "lab.toml:16: ", "another"},
+    {"lab.toml", "outstanding = 4", "adapters = 17", "lab.toml:14: ", "16 at most"},
+    {"system.toml", "[[host]]", "[[host]]\nname = \"fast\"\n[[host]]",
+     "system.toml:9: ", "is there already"},
+    {"figures.toml", "value = 100", "value = inf", "figures.toml:5: ", "is no number"},
+    {"figures.toml", "_percent = 5", "_percent = nan", "figures.toml:7: ", "is no number"},
+    {"figures.toml", "_percent = 5", "_percent = -5", "figures.toml:7: ", "above 0"},
+    {"figures.toml", "_percent = 5", "_percent = 5\nminimum = true",
+     "figures.toml:7: ", "stands beside minimum"},
+    {"figures.toml", "role = \"fit\"", "role = \"fit\"\nsum_of = [\"one\"]\nweights = [\"x\"]",
+     "figures.toml:8: ", "are numbers"},
+    {"figures.toml", "role = \"fit\"", "role = \"fit\"\nsum_of = [\"one\"]",
+     "figures.toml:2: ", "is computed itself"},
+    {"figures.toml", "role = \"fit\"\ntolerance_percent = 5",
+     "role = \"shape\"\nrule = \"within\"\nat_least = 2\nat_most = 1",
+     "figures.toml:7: ", "above its at_most"},
+    {"figures.toml", "role = \"fit\"\ntolerance_percent = 5",
+     "role = \"shape\"\nrule = \"rising\"\nfigures = [\"one\", \"one\"]\nat_least = -1",
+     "figures.toml:7: ", "above 0"},
+    {"figures.toml", "tolerance_percent = 5\n",
+     "tolerance_percent = 5\n[[figure]]\nid = \"two\"\nrole = \"check\"\nvalue = 1\n"
+     "sum_of = [\"three\"]\n[[figure]]\nid = \"three\"\nrole = \"check\"\nvalue = 1\n"
+     "sum_of = [\"one\"]\n",
+     "figures.toml:8: ", "\"three\", which is computed itself"},
     {"system.toml", "[[host]]",
      "[cache]\nflush_mark = { value = 100, from = \"assumed\", source = \"a test\" }\n[[host]]",
      "cache.flush_mark", "1 to 99"},
