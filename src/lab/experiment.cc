@@ -297,6 +297,9 @@ class ExperimentReader {
     if (const auto file = reader.string("iometer")) {
       const std::string name = reader.string("specification").value_or("");
       reader.require("specification", "the name of an access specification of the file is needed");
+      if (!row.sweep.empty()) {
+        reader.mistake("iometer", "contradicts sweep; one of them is accepted");
+      }
       if (reader.has("specification")) take_from_iometer(reader, *file, name, group);
       return;
     }
@@ -339,9 +342,35 @@ class ExperimentReader {
                             fmt::format("\"{}\" is no access specification of {}", name, path));
     }
     group.access = *found;
+    take_from_workers(reader, *read, path, group);
+  }
+
+  // What the experiment does not say itself, as all workers for disks have it.
+  void take_from_workers(TableReader& reader, const IometerFile& file, const std::string& path,
+                         VolumeGroup& group) {
+    std::vector<const IometerWorker*> disks;
+    for (const IometerWorker& worker : file.workers) {
+      if (worker.type == "DISK") disks.push_back(&worker);
+    }
+    const auto in_part = [](const IometerWorker* worker) {
+      return worker->maximum_sectors != 0 || worker->starting_sector != 0;
+    };
+    if (!reader.has("volume_size") && std::ranges::any_of(disks, in_part)) {
+      reader.mistake("iometer", path +
+                                    " has workers in a part of their disks; say volume_size and, "
+                                    "if it is not the first, offset");
+    }
     if (reader.has("outstanding") || group.per_connection) return;
-    // As its first worker has it.
-    const auto depths = read->outstanding_of(read->workers.front());
+    if (disks.empty()) {
+      return reader.mistake("iometer", path + " has no worker of type DISK; say outstanding");
+    }
+    const auto depths = file.outstanding_of(*disks.front());
+    for (const IometerWorker* worker : disks) {
+      if (file.outstanding_of(*worker) == depths) continue;
+      return reader.mistake("iometer", path +
+                                           " has workers with different numbers of outstanding "
+                                           "I/Os; say outstanding");
+    }
     group.outstanding = depths.front();
     if (depths.size() == 1) return;
     reader.mistake("iometer",

@@ -47,13 +47,19 @@ std::vector<std::string_view> words(std::string_view text) {
 
 class Reader {
  public:
-  Reader(std::string_view text, std::string_view name) : text_(text), name_(name) { advance(); }
+  Reader(std::string_view text, std::string_view name) : text_(text), name_(name) {
+    constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";
+    if (text_.starts_with(kByteOrderMark)) text_.remove_prefix(kByteOrderMark.size());
+    advance();
+  }
 
   std::expected<IometerFile, std::string> read() {
     version();
     while (error_.empty() && !at_end_ && !starts_with("Version")) section();
-    if (error_.empty() && !closed_) fail_here("the file ends before 'END manager list");
     if (error_.empty() && at_end_) fail_here("the file ends before its last line, Version");
+    if (error_.empty() && file_.specifications.empty() && file_.workers.empty()) {
+      fail_here("there is neither an access specification nor a worker");
+    }
     if (error_.empty()) check_assignments();
     if (!error_.empty()) return std::unexpected(error_);
     return std::move(file_);
@@ -132,15 +138,17 @@ class Reader {
   }
 
   void section() {
-    if (starts_with("'TEST SETUP")) return until("'END test setup", &Reader::setup_entry);
+    if (starts_with("'TEST SETUP")) {
+      has_setup_ = true;
+      return until("'END test setup", &Reader::setup_entry);
+    }
     if (starts_with("'RESULTS DISPLAY")) return until("'END results display", &Reader::skip_entry);
     if (starts_with("'ACCESS SPECIFICATIONS")) {
       return until("'END access specifications", &Reader::access_entry);
     }
     if (starts_with("'MANAGER LIST")) {
-      until("'END manager list", &Reader::manager_entry);
-      closed_ = error_.empty();
-      return;
+      has_managers_ = true;
+      return until("'END manager list", &Reader::manager_entry);
     }
     fail_here(fmt::format(
         "\"{}\" begins no section; TEST SETUP, RESULTS DISPLAY, ACCESS SPECIFICATIONS and MANAGER "
@@ -163,7 +171,7 @@ class Reader {
 
   void setup_entry() {
     if (starts_with("'Test Description")) {
-      file_.description = value("Test Description");
+      description();
     } else if (starts_with("'Run Time")) {
       run_time();
     } else if (starts_with("'Ramp Up Time")) {
@@ -175,6 +183,18 @@ class Reader {
     } else {
       advance();
     }
+  }
+
+  // The next line, whatever is in it: it may be empty, and begin as names of values do.
+  void description() {
+    const std::size_t end = std::min(text_.find('\n', rest_), text_.size());
+    const std::string_view next = text_.substr(std::min(rest_, end), end - std::min(rest_, end));
+    if (!next.starts_with('\'')) {
+      file_.description = trim(next);
+      rest_ = end + 1;
+      ++number_;
+    }
+    advance();
   }
 
   void run_time() {
@@ -295,10 +315,7 @@ class Reader {
         fail(value_line_, "0 outstanding I/Os; at least 1 is accepted");
       }
     } else if (starts_with("'Disk maximum size")) {
-      const auto [most, first] =
-          numbers<2>(value("Disk maximum size"), {"maximum size", "starting sector"});
-      worker.maximum_sectors = most;
-      worker.starting_sector = first;
+      disk_part(worker);
     } else if (starts_with("'Assigned access specs")) {
       advance();
       assigned_from_ = number_;
@@ -313,6 +330,20 @@ class Reader {
     }
   }
 
+  // From IOMeter 1.1.0 on with a data pattern, which is nothing to an array without data.
+  void disk_part(IometerWorker& worker) {
+    const std::string_view text = value("Disk maximum size");
+    const auto found = words(text);
+    if (found.size() != 2 && found.size() != 3) {
+      return fail(value_line_,
+                  fmt::format("{} numbers stand here; there must be maximum size, starting sector "
+                              "and, since 1.1.0, data pattern",
+                              found.size()));
+    }
+    worker.maximum_sectors = number(found[0], "the maximum size", kMostNumber);
+    worker.starting_sector = number(found[1], "the starting sector", kMostNumber);
+  }
+
   void check_assignments() {
     for (const IometerWorker& worker : file_.workers) {
       for (const std::string& name : worker.specifications) {
@@ -322,9 +353,10 @@ class Reader {
                                                 worker.name, name));
       }
     }
-    if (file_.workers.empty()) return fail(number_, "there is no worker");
-    if (file_.run_time == Duration{})
+    if (has_managers_ && file_.workers.empty()) return fail(number_, "there is no worker");
+    if (has_setup_ && file_.run_time == Duration{}) {
       fail(number_, "the run time is 0; at least a second is needed");
+    }
   }
 
   static std::uint32_t narrow(std::uint64_t number) {
@@ -342,7 +374,8 @@ class Reader {
   std::size_t value_line_ = 0;
   std::size_t assigned_from_ = 0;
   bool at_end_ = false;
-  bool closed_ = false;
+  bool has_setup_ = false;  // Of the file's parts each may be saved without the others.
+  bool has_managers_ = false;
   std::string manager_;
   std::string error_;
   IometerFile file_;

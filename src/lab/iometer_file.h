@@ -2,7 +2,8 @@
 // neighbours write it: lines that begin with an apostrophe name what follows, the lines below them
 // are the values.
 //
-// A file that ends too early, names an access specification that it does not have, or has a value
+// A file may have only some of its sections, as IOMeter saves it, access specifications at least.
+// One that ends too early, names an access specification that it does not have, or has a value
 // that cannot be, is refused with one line that begins with FILE:LINE.
 #pragma once
 

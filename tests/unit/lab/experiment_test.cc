@@ -163,6 +163,15 @@ TEST_CASE("A specification comes from an IOMeter file, whose mistakes are told w
   REQUIRE(plan.has_value());
   CHECK(plan->rows[0].groups[0].access.lines[0].read_percent == 50);
   CHECK(plan->rows[0].groups[0].outstanding == 10);
+  folder.change("iometer/c.icf", "\tDISK", "\tNETWORK,TCP");
+  CHECK_THAT(folder.error(), Catch::Contains("lab.toml:") && Catch::Contains("of type DISK"));
+  folder.change("iometer/c.icf", "\tNETWORK,TCP", "\tDISK");
+  folder.change("iometer/c.icf", "\t0,0\r", "\t0,4096\r");
+  CHECK_THAT(folder.error(), Catch::Contains("part of their disks; say volume_size"));
+  folder.change("iometer/c.icf", "\t0,4096\r", "\t0,0\r");
+  folder.change("lab.toml", "run_time", "sweep = [\"4KiB\"]\nrun_time");
+  CHECK_THAT(folder.error(), Catch::Contains("contradicts sweep"));
+  folder.change("lab.toml", "sweep = [\"4KiB\"]\n", "");
   folder.change("iometer/c.icf", "CYCLE_TARGETS", "CYCLE_OUTSTANDING_IOS");
   CHECK(folder.error().find("6 queue depths") != std::string::npos);
   folder.change("lab.toml", "Random Split", "Random Splat");

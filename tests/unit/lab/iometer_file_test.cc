@@ -94,6 +94,31 @@ TEST_CASE("A file that is cut short anywhere is refused in one line", "[lab][iom
         std::string::npos);
 }
 
+TEST_CASE("What IOMeter saves is read: descriptions of any kind, parts of a file, data patterns",
+          "[lab][iometer]") {
+  const std::string description = "\tCompellent 2007-0723 64K IO Testing\r";
+  for (const char* text : {"\t\r", "\r", "\t'tis a test\r"}) {
+    const auto read = read_iometer_file(with(description, text), "test.icf");
+    INFO((read ? std::string() : read.error()));
+    REQUIRE(read.has_value());
+    CHECK(read->description == (std::string(text).size() > 2 ? "'tis a test" : ""));
+    CHECK(read->run_time == std::chrono::minutes(5));
+  }
+  CHECK(error_of("\xEF\xBB\xBF" + compellent()) == "no error");
+  CHECK(error_of(with("\t0,0\r", "\t0,0,2\r")) == "no error");
+  CHECK(error_of(with("\t0,0\r", "\t0\r")).find("data pattern") != std::string::npos);
+  const std::string whole = compellent();
+  const std::size_t from = whole.find("'ACCESS SPECIFICATIONS");
+  const std::size_t until = whole.find("'MANAGER LIST");
+  const auto part = read_iometer_file(
+      "Version 1.1.0 \r\n" + whole.substr(from, until - from) + "Version 1.1.0 \r\n", "part.icf");
+  INFO((part ? std::string() : part.error()));
+  REQUIRE(part.has_value());
+  CHECK(part->specifications.size() == 30);
+  CHECK(part->workers.empty());
+  CHECK(error_of("Version 1\r\nVersion 1\r\n").find("neither") != std::string::npos);
+}
+
 TEST_CASE("A bad line is named by its number", "[lab][iometer]") {
   struct {
     const char* from;
