@@ -76,6 +76,19 @@ double bytes_per_second(const CaseResult& result) {
   return static_cast<double>(sum) / result.seconds;
 }
 
+// Of a minute: less says nothing of how steady something is.
+constexpr std::size_t kLeastSamples = 6;
+
+// Whether there was something to measure: where no request ended, there is nothing.
+bool has_value(const CaseResult& result, const Wanted& wanted) {
+  const bool of_time = wanted.metric == Metric::kVariation || wanted.metric == Metric::kTrend;
+  if (of_time && result.samples().size() < kLeastSamples) return false;
+  return std::ranges::any_of(result.volumes, [&wanted](const VolumeResult& volume) {
+    return volume.requests > 0 && (!wanted.group || volume.group == *wanted.group) &&
+           (!wanted.volume || volume.number == *wanted.volume);
+  });
+}
+
 // The row, if all of its cases were run.
 void add_row(PlanResult& result, const Row& row, std::span<Job> jobs) {
   RowResult done{.row = &row, .cases = {}};
@@ -93,7 +106,10 @@ void add_row(PlanResult& result, const Row& row, std::span<Job> jobs) {
       done.best = done.cases.size() - 1;
     }
   }
-  for (const Wanted& wanted : row.wanted) result.measured[wanted.figure] = done.value(wanted);
+  for (const Wanted& wanted : row.wanted) {
+    if (!has_value(done.cases[done.best], wanted)) continue;
+    result.measured[wanted.figure] = done.value(wanted);
+  }
   result.rows.push_back(std::move(done));
 }
 

@@ -222,7 +222,9 @@ std::expected<std::string, std::string> influences(const std::string& path,
       if (!result.complete) return std::unexpected(result.wrong);
       std::string moved;
       for (const auto& [figure, value] : result.measured) {
-        const double change = 100 * (value / base.measured.at(figure) - 1);
+        const auto before = base.measured.find(figure);
+        if (before == base.measured.end()) continue;
+        const double change = 100 * (value / before->second - 1);
         if (std::abs(change) > 1) moved += fmt::format(" {} {:+.1f}", figure, change);
       }
       text += fmt::format("{:<38} {:>6.1f} {}\n", parameter.name, factor,

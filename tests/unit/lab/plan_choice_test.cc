@@ -5,6 +5,8 @@
 #include <string>
 #include <vector>
 
+#include "lab/plan_run.h"
+
 namespace sandbay::lab {
 namespace {
 
@@ -82,6 +84,29 @@ TEST_CASE("Runs are steady to a quarter of what their figures may differ", "[lab
   other.rows[0].wanted = plan.rows[0].wanted;
   REQUIRE(choose(other, {}) == "");
   CHECK(other.rows[0].steady_percent == 0);
+}
+
+TEST_CASE("What nothing was measured of has no value", "[lab][choice]") {
+  Plan plan = a_plan();
+  plan.rows = {{.experiment = "reads",
+                .wanted = {{.figure = "rate", .metric = Metric::kIops},
+                           {.figure = "other", .metric = Metric::kIops, .group = 1},
+                           {.figure = "trend", .metric = Metric::kTrend}}}};
+  const auto measured = [&plan](std::uint64_t requests, std::size_t seconds) {
+    PlanHooks hooks;
+    hooks.run = [=](const Case&) -> std::expected<CaseResult, std::string> {
+      CaseResult result{.seconds = static_cast<double>(seconds)};
+      result.volumes = {
+          {.requests = requests, .requests_by_second = std::vector<std::uint64_t>(seconds, 1)}};
+      return result;
+    };
+    std::string names;
+    for (const auto& [figure, value] : run_plan(plan, 1, hooks).measured) names += figure + " ";
+    return names;
+  };
+  CHECK(measured(0, 60) == "");
+  CHECK(measured(9, 59) == "rate ");
+  CHECK(measured(60, 60) == "rate trend ");
 }
 
 }  // namespace sandbay::lab
