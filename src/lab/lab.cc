@@ -5,9 +5,11 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cerrno>
 #include <chrono>
 #include <filesystem>
 #include <fstream>
+#include <system_error>
 #include <vector>
 
 #include "lab/experiment.h"
@@ -24,6 +26,14 @@ namespace {
 constexpr int kFailed = 1;
 constexpr int kUsage = 2;
 
+// Empty, or why not all of it has been taken.
+std::string put(std::FILE* out, const std::string& text) {
+  errno = 0;
+  const bool written = std::fwrite(text.data(), 1, text.size(), out) == text.size();
+  if (written && std::fflush(out) == 0) return {};
+  return "the output cannot be written: " + std::generic_category().message(errno);
+}
+
 PlanHooks hooks_for(const LabOptions& options, std::FILE* errors) {
   PlanHooks hooks{.progress = {}, .stop = &stop_at_interrupt()};
   if (!options.progress) return hooks;
@@ -31,9 +41,8 @@ PlanHooks hooks_for(const LabOptions& options, std::FILE* errors) {
   hooks.progress = [errors, began](std::size_t done, std::size_t all) {
     const std::chrono::duration<double> took = std::chrono::steady_clock::now() - began;
     const double left = took.count() / static_cast<double>(done) * static_cast<double>(all - done);
-    fmt::print(errors, "\r{} of {} cases, about {:.0f} s to go   {}", done, all, left,
-               done == all ? "\n" : "");
-    std::fflush(errors);
+    put(errors, fmt::format("\r{} of {} cases, about {:.0f} s to go   {}", done, all, left,
+                            done == all ? "\n" : ""));
   };
   return hooks;
 }
@@ -50,15 +59,51 @@ std::string text_of(const Report& report, ReportForm form) {
   return {};
 }
 
-// Empty, or why not.
-std::string write_page(const std::string& folder, const Report& report) {
+std::filesystem::path page_path(const std::string& folder, const Plan& plan) {
+  return std::filesystem::path(folder) / page_file_name(plan.name);
+}
+
+// In a file beside it, so that a page that is there stays until there is a whole one. Empty, or why
+// not.
+std::string write_beside(const std::filesystem::path& path, const std::string& page) {
+  errno = 0;
+  std::ofstream file(path);
+  file << page;
+  file.close();
+  if (file) return {};
+  const int reason = errno;
+  return fmt::format("{} cannot be written: {}", path.string(),
+                     std::generic_category().message(reason));
+}
+
+std::filesystem::path beside(std::filesystem::path path) { return path += ".new"; }
+
+// Before hours of runs. Empty, or why no page can be written there.
+std::string check_page(const std::string& folder, const Plan& plan) {
   std::error_code error;
   std::filesystem::create_directories(folder, error);
-  const std::filesystem::path path = std::filesystem::path(folder) / (report.plan.name + ".html");
-  std::ofstream file(path);
-  file << to_html(report);
-  file.close();
-  return file ? std::string() : fmt::format("{} cannot be written", path.string());
+  if (error)
+    return fmt::format("--html {}: no such folder can be made: {}", folder, error.message());
+  const std::filesystem::path path = page_path(folder, plan);
+  if (std::filesystem::is_directory(path, error)) {
+    return fmt::format("--html {}: {} is a folder; the page is to be there", folder, path.string());
+  }
+  const std::string wrong = write_beside(beside(path), {});
+  std::filesystem::remove(beside(path), error);
+  return wrong.empty() ? wrong : fmt::format("--html {}: {}", folder, wrong);
+}
+
+// Empty, or why not.
+std::string write_page(const std::string& folder, const Report& report) {
+  const std::filesystem::path path = page_path(folder, report.plan);
+  std::error_code error;
+  std::string wrong = write_beside(beside(path), to_html(report));
+  if (wrong.empty()) {
+    std::filesystem::rename(beside(path), path, error);
+    if (error) wrong = fmt::format("{} cannot be written: {}", path.string(), error.message());
+  }
+  if (!wrong.empty()) std::filesystem::remove(beside(path), error);
+  return wrong;
 }
 
 std::string check_virtual(const LabOptions& options) {
@@ -94,20 +139,26 @@ PlanResult run_live_plan(const Plan& plan, const LiveOptions& options, PlanHooks
 }
 
 int complain(std::FILE* errors, const std::string& what, int code) {
-  fmt::print(errors, "sandbay: {}\n", what);
+  put(errors, fmt::format("sandbay: {}\n", what));
   return code;
+}
+
+int print(const std::string& text, std::FILE* out, std::FILE* errors) {
+  const std::string wrong = put(out, text);
+  return wrong.empty() ? 0 : complain(errors, wrong, kFailed);
 }
 
 int list_cases(const std::string& path, std::FILE* out, std::FILE* errors) {
   const auto plan = read_experiments(path);
   if (!plan) return complain(errors, plan.error(), kUsage);
+  std::string text;
   for (const Row& row : plan->rows) {
     const Duration each = row.ramp_up + row.run_time;
     for (const std::string& name : case_names(row)) {
-      fmt::print(out, "{:<56} {:>6.0f} s\n", name, std::chrono::duration<double>(each).count());
+      text += fmt::format("{:<56} {:>6.0f} s\n", name, std::chrono::duration<double>(each).count());
     }
   }
-  return 0;
+  return print(text, out, errors);
 }
 
 }  // namespace
@@ -124,8 +175,11 @@ int run_lab(const LabOptions& options, std::FILE* out, std::FILE* errors) {
   }
   if (wrong.empty()) wrong = options.live ? check_live(*plan, live) : check_virtual(options);
   if (!wrong.empty()) return complain(errors, wrong, kUsage);
+  const bool page = !options.html_folder.empty();
+  if (page) wrong = check_page(options.html_folder, *plan);
+  if (!wrong.empty()) return complain(errors, wrong, kUsage);
   if (options.live && options.progress) {
-    fmt::print(errors, "It takes {:.0f} s\n", live_seconds(*plan, live.time_scale));
+    put(errors, fmt::format("It takes {:.0f} s\n", live_seconds(*plan, live.time_scale)));
   }
   const PlanHooks hooks = hooks_for(options, errors);
   const PlanResult result =
@@ -136,11 +190,11 @@ int run_lab(const LabOptions& options, std::FILE* out, std::FILE* errors) {
   if (!options.choice.only.empty()) {
     std::erase_if(report.findings, [](const Finding& finding) { return !finding.ours; });
   }
-  fmt::print(out, "{}", text_of(report, options.form));
-  if (!options.html_folder.empty()) {
-    wrong = write_page(options.html_folder, report);
-    if (!wrong.empty()) return complain(errors, wrong, kFailed);
-  }
+  // The page first: it is there also if the output is full.
+  if (page) wrong = write_page(options.html_folder, report);
+  const int printed = print(text_of(report, options.form), out, errors);
+  if (!wrong.empty()) return complain(errors, wrong, kFailed);
+  if (printed != 0) return printed;
   if (!result.complete) return complain(errors, "the report is partial: " + result.wrong, kFailed);
   const bool good = std::ranges::all_of(report.findings, [](const Finding& finding) {
     return finding.verdict == Verdict::kNone || finding.verdict == Verdict::kPass;
@@ -152,8 +206,7 @@ int run_influences(const LabOptions& options, std::FILE* out, std::FILE* errors)
   const auto text =
       influences(options.file, options.choice, options.threads, hooks_for(options, errors));
   if (!text) return complain(errors, text.error(), kUsage);
-  fmt::print(out, "{}", *text);
-  return 0;
+  return print(*text, out, errors);
 }
 
 int list_labs(const std::string& path, std::FILE* out, std::FILE* errors) {
@@ -171,15 +224,17 @@ int list_labs(const std::string& path, std::FILE* out, std::FILE* errors) {
   }
   std::ranges::sort(paths);
   int code = 0;
+  std::string text;
   for (const std::string& file : paths) {
     const auto plan = read_experiments(file);
     if (!plan) {
       code = complain(errors, plan.error(), kUsage);
       continue;
     }
-    fmt::print(out, "{:<36} {} rows  {}\n", file, plan->rows.size(), plan->title);
+    text += fmt::format("{:<36} {} rows  {}\n", file, plan->rows.size(), plan->title);
   }
-  return code;
+  const int printed = print(text, out, errors);
+  return code == 0 ? printed : code;
 }
 
 }  // namespace sandbay::lab

@@ -19,14 +19,6 @@ std::string number(std::optional<double> value) {
   return size >= 100 ? fmt::format("{:.1f}", *value) : fmt::format("{:.2f}", *value);
 }
 
-std::string tolerance(const Finding& finding) {
-  const Figure& figure = *finding.figure;
-  if (figure.shape.rule != Rule::kNone) return describe_bounds(figure.shape);
-  if (figure.minimum) return "at least";
-  if (!(finding.allowed > 0)) return "-";
-  return fmt::format("{:g} {}", finding.allowed, figure.tolerance_in_points ? "pt" : "%");
-}
-
 std::string remark(const Finding& finding) {
   if (finding.verdict != Verdict::kNone) return std::string(describe(finding.verdict));
   return fmt::format("({})", describe(finding.figure->role));
@@ -49,7 +41,7 @@ std::string figure_table(const Report& report) {
         finding.difference_percent ? fmt::format("{:+.1f} %", *finding.difference_percent) : "-";
     text += fmt::format("{:<26} {:>10} {:>10} {:<5}{} {:>8} {:>8}  {:<9} {}\n", figure.id,
                         number(figure.value), number(finding.ours), figure.unit, scale, differ,
-                        tolerance(finding), describe(figure.role), remark(finding));
+                        describe_tolerance(finding), describe(figure.role), remark(finding));
   }
   return text;
 }
@@ -74,16 +66,13 @@ std::string time_table(const Report& report) {
   std::string text = fmt::format(
       "\nTime of the requests by layer, and of the drives (per cent)\n{:<30} {:>6} "
       "{:>6} {:>10} {:>8} | {:>5} {:>7} {:>9}\n",
-      "row", "host", "link", "controller", "storage", "seek", "rotate", "transfer");
+      "row", "host", "port", "controller", "storage", "seek", "rotate", "transfer");
   for (const RowResult& row : report.result.rows) {
-    const CaseResult& best = row.cases[row.best];
-    const LayerTimes& layers = best.layers;
-    const Duration sum = layers.host + layers.link + layers.controller + layers.storage;
-    text += fmt::format(
-        "{:<30} {:>6.1f} {:>6.1f} {:>10.1f} {:>8.1f} | {:>5.1f} {:>7.1f} {:>9.1f}\n",
-        row.row->name(), percent(layers.host, sum), percent(layers.link, sum),
-        percent(layers.controller, sum), percent(layers.storage, sum), 100 * best.drives.seeking,
-        100 * best.drives.rotating, 100 * best.drives.transferring);
+    const TimeShares shares = time_shares(row.cases[row.best]);
+    text +=
+        fmt::format("{:<30} {:>6.1f} {:>6.1f} {:>10.1f} {:>8.1f} | {:>5.1f} {:>7.1f} {:>9.1f}\n",
+                    row.row->name(), shares.host, shares.port, shares.controller, shares.storage,
+                    shares.seeking, shares.rotating, shares.transferring);
   }
   return text;
 }
@@ -97,9 +86,8 @@ std::string parameter_table(const ArrayProfile& system) {
   return text;
 }
 
-// Of a target elsewhere nobody knows any of that.
 std::string system_tables(const Report& report) {
-  if (!report.result.targets.empty()) return {};
+  if (!knows_system(report)) return {};
   return time_table(report) + parameter_table(report.plan.system);
 }
 
@@ -124,7 +112,7 @@ std::string summary(const Report& report) {
 }
 
 std::string csv_field(const std::string& text) {
-  if (text.find_first_of(",\"\n") == std::string::npos) return text;
+  if (text.find_first_of(",\"\r\n") == std::string::npos) return text;
   std::string quoted = "\"";
   for (const char letter : text) quoted += letter == '"' ? "\"\"" : std::string(1, letter);
   return quoted + "\"";
@@ -132,6 +120,63 @@ std::string csv_field(const std::string& text) {
 
 std::string plain(std::optional<double> value) {
   return value ? fmt::format("{:.6g}", *value) : std::string();
+}
+
+std::optional<double> tolerance_percent(const Finding& finding) {
+  if (!(finding.allowed > 0) || finding.figure->tolerance_in_points) return std::nullopt;
+  return finding.allowed;
+}
+
+json json_or_null(std::optional<double> value) { return value ? json(*value) : json(); }
+
+json run_of(const Report& report, const RowResult& row, std::size_t number) {
+  const CaseResult& result = row.cases[number];
+  json run = {{"best", number == row.best},
+              {"iops", result.value({.figure = {}, .metric = Metric::kIops})},
+              {"mib_per_s", result.value({.figure = {}, .metric = Metric::kMebibytes})},
+              {"mean_ms", result.value({.figure = {}, .metric = Metric::kMilliseconds})},
+              {"seconds", result.seconds}};
+  if (!row.row->sweep.empty()) run["transfer_bytes"] = row.row->sweep[number];
+  if (!knows_system(report)) return run;
+  const TimeShares shares = time_shares(result);
+  run["layers_pct"] = {{"host", shares.host},
+                       {"port", shares.port},
+                       {"controller", shares.controller},
+                       {"storage", shares.storage}};
+  run["drives_pct"] = {{"seeking", shares.seeking},
+                       {"rotating", shares.rotating},
+                       {"transferring", shares.transferring},
+                       {"idle", shares.idle}};
+  return run;
+}
+
+json rows_of(const Report& report) {
+  json rows = json::array();
+  for (const RowResult& row : report.result.rows) {
+    json runs = json::array();
+    for (std::size_t i = 0; i < row.cases.size(); ++i) runs.push_back(run_of(report, row, i));
+    rows.push_back({{"row", row.row->name()}, {"runs", std::move(runs)}});
+  }
+  return rows;
+}
+
+json figures_of(const Report& report) {
+  json figures = json::array();
+  for (const Finding& finding : report.findings) {
+    const Figure& figure = *finding.figure;
+    json entry = {{"figure", figure.id},
+                  {"unit", figure.unit},
+                  {"role", describe(figure.role)},
+                  {"verdict", describe(finding.verdict)}};
+    entry["value"] = json_or_null(finding.ours);
+    entry["document"] = json_or_null(figure.value);
+    entry["difference_pct"] = json_or_null(finding.difference_percent);
+    entry["tolerance_pct"] = json_or_null(tolerance_percent(finding));
+    if (figure.tolerance_in_points) entry["tolerance_points"] = figure.tolerance;
+    if (report.result.live) entry["time_scale"] = report.result.time_scale;
+    figures.push_back(std::move(entry));
+  }
+  return figures;
 }
 
 }  // namespace
@@ -146,6 +191,31 @@ std::string how_it_was_run(const Report& report) {
                      report.plan.seed);
 }
 
+std::string describe_tolerance(const Finding& finding) {
+  const Figure& figure = *finding.figure;
+  if (figure.shape.rule != Rule::kNone) return describe_bounds(figure.shape);
+  if (figure.minimum) return "at least";
+  if (!(finding.allowed > 0)) return "-";
+  return fmt::format("{:g} {}", finding.allowed, figure.tolerance_in_points ? "pt" : "%");
+}
+
+TimeShares time_shares(const CaseResult& result) {
+  const LayerTimes& layers = result.layers;
+  const Duration sum = layers.host + layers.link + layers.controller + layers.storage;
+  const DriveShares& drives = result.drives;
+  const double busy = drives.seeking + drives.rotating + drives.transferring;
+  return {.host = percent(layers.host, sum),
+          .port = percent(layers.link, sum),
+          .controller = percent(layers.controller, sum),
+          .storage = percent(layers.storage, sum),
+          .seeking = 100 * drives.seeking,
+          .rotating = 100 * drives.rotating,
+          .transferring = 100 * drives.transferring,
+          .idle = 100 * std::max(0.0, 1 - busy)};
+}
+
+bool knows_system(const Report& report) { return report.result.targets.empty(); }
+
 std::string to_text(const Report& report) {
   return fmt::format("{}: {}\n{}\n\n", report.plan.name, report.plan.title,
                      report.plan.figures.document) +
@@ -153,48 +223,35 @@ std::string to_text(const Report& report) {
 }
 
 std::string to_json(const Report& report) {
-  json figures = json::array();
-  for (const Finding& finding : report.findings) {
-    const Figure& figure = *finding.figure;
-    json entry = {{"figure", figure.id},
-                  {"unit", figure.unit},
-                  {"role", describe(figure.role)},
-                  {"verdict", describe(finding.verdict)}};
-    entry["value"] = finding.ours ? json(*finding.ours) : json();
-    entry["document"] = figure.value ? json(*figure.value) : json();
-    entry["difference_pct"] =
-        finding.difference_percent ? json(*finding.difference_percent) : json();
-    entry["tolerance_pct"] =
-        finding.allowed > 0 && !figure.tolerance_in_points ? json(finding.allowed) : json();
-    if (figure.tolerance_in_points) entry["tolerance_points"] = figure.tolerance;
-    if (report.result.live) entry["time_scale"] = report.result.time_scale;
-    figures.push_back(std::move(entry));
-  }
   const PlanResult& result = report.result;
-  const json whole = {{"name", report.plan.name},
-                      {"document", report.plan.figures.document},
-                      {"figures", std::move(figures)},
-                      {"seed", report.plan.seed},
-                      {"live", result.live},
-                      {"targets", result.targets},
-                      {"time_scale", result.time_scale},
-                      {"virtual_seconds", result.virtual_seconds},
-                      {"real_seconds", result.real_seconds},
-                      {"processor_seconds", result.processor_seconds},
-                      {"simulated_requests", result.simulated_requests},
-                      {"complete", result.complete}};
-  return whole.dump(2) + "\n";
+  json whole = {{"name", report.plan.name},
+                {"document", report.plan.figures.document},
+                {"figures", figures_of(report)},
+                {"rows", rows_of(report)},
+                {"seed", report.plan.seed},
+                {"live", result.live},
+                {"targets", result.targets},
+                {"time_scale", result.time_scale},
+                {"virtual_seconds", result.virtual_seconds},
+                {"real_seconds", result.real_seconds},
+                {"processor_seconds", result.processor_seconds},
+                {"simulated_requests", result.simulated_requests},
+                {"complete", result.complete}};
+  if (!result.complete) whole["reason"] = result.wrong;
+  return whole.dump(2, ' ', false, json::error_handler_t::replace) + "\n";
 }
 
 std::string to_csv(const Report& report) {
   std::string text =
-      "figure,role,unit,document,value,difference_pct,tolerance,verdict,time_scale\n";
+      "figure,role,unit,document,value,difference_pct,tolerance_pct,tolerance,verdict,time_scale,"
+      "seed\n";
   for (const Finding& finding : report.findings) {
     const Figure& figure = *finding.figure;
-    text += fmt::format("{},{},{},{},{},{},{},{},{}\n", csv_field(figure.id), describe(figure.role),
-                        csv_field(figure.unit), plain(figure.value), plain(finding.ours),
-                        plain(finding.difference_percent), tolerance(finding),
-                        describe(finding.verdict), scale_of(report));
+    text += fmt::format("{},{},{},{},{},{},{},{},{},{},{}\n", csv_field(figure.id),
+                        describe(figure.role), csv_field(figure.unit), plain(figure.value),
+                        plain(finding.ours), plain(finding.difference_percent),
+                        plain(tolerance_percent(finding)), csv_field(describe_tolerance(finding)),
+                        describe(finding.verdict), scale_of(report), report.plan.seed);
   }
   return text;
 }

@@ -22,13 +22,37 @@ Report make_report(const Plan& plan, const PlanResult& result);
 
 // "Virtual time, time scale 1, seed 1"
 std::string how_it_was_run(const Report& report);
+// "3 %", ">= 0.9", "at least", or "-".
+std::string describe_tolerance(const Finding& finding);
+
+// Where the time of a run's requests went, in per cent of it, and what the drives' mechanisms did,
+// of theirs.
+struct TimeShares {
+  double host = 0;
+  double port = 0;
+  double controller = 0;
+  double storage = 0;  // Cache, RAID and drives.
+  double seeking = 0;
+  double rotating = 0;
+  double transferring = 0;
+  double idle = 0;
+};
+TimeShares time_shares(const CaseResult& result);
+// Of a target elsewhere nobody knows that, nor its parameters.
+bool knows_system(const Report& report);
+
 std::string to_text(const Report& report);
 // An object with `figures`, a list of {figure, value, unit, document, difference_pct,
-// tolerance_pct, verdict, role}, and seed, time_scale, virtual_seconds, real_seconds. If it was
-// live, a figure has the time_scale as well.
+// tolerance_pct, verdict, role}; `rows`, a list of {row, runs}, where a run has its iops,
+// mib_per_s, mean_ms, layers_pct and drives_pct; and seed, time_scale, virtual_seconds,
+// real_seconds. If it was live, a figure has the time_scale as well. What is not complete has a
+// reason.
 std::string to_json(const Report& report);
 std::string to_csv(const Report& report);
+// A page that needs nothing else and is well-formed as XML, too.
 std::string to_html(const Report& report);
+// For the page of a plan of any name: of letters, digits, '-', '_' and '.', not hidden.
+std::string page_file_name(const std::string& plan_name);
 
 // What 20 per cent more and less of each fitted parameter do to the figures, as a table. Runs the
 // file's plan twice for each; the error is one line.

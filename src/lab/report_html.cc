@@ -1,273 +1,174 @@
-// The page: the table of figures and a plot for each experiment, as SVG that needs nothing else.
+// The page: what was found, plots, and tables of figures, times and parameters.
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cmath>
-#include <limits>
-#include <map>
+#include <array>
+#include <cctype>
 
+#include "lab/plan_choice.h"
 #include "lab/report.h"
+#include "lab/report_plots.h"
+#include "lab/svg.h"
 
 namespace sandbay::lab {
 namespace {
 
-constexpr double kWidth = 560;
-constexpr double kHeight = 300;
-constexpr double kLeft = 60;
-constexpr double kBottom = 40;
-constexpr double kMargin = 15;
+using svg::escape;
 
-std::string escape(std::string_view text) {
-  std::string out;
-  for (const char letter : text) {
-    if (letter == '<') {
-      out += "&lt;";
-    } else if (letter == '&') {
-      out += "&amp;";
-    } else if (letter == '"') {
-      out += "&quot;";
-    } else {
-      out += letter;
-    }
-  }
-  return out;
+constexpr std::string_view kPageStyle =
+    R"(body{font:15px/1.45 sans-serif;margin:2em auto;padding:0 1.2em;max-width:1280px;
+background:var(--paper);color:var(--ink)}h1{margin-bottom:.2em}
+figure{display:inline-block;vertical-align:top;margin:0 1.2em 1.6em 0}
+figcaption{font-weight:600;max-width:590px}
+.scroll{overflow-x:auto}table{border-collapse:collapse;font-size:13px}
+th,td{padding:3px 9px;text-align:left;border-bottom:1px solid var(--grid);vertical-align:top}
+td.n,th.n{text-align:right;font-variant-numeric:tabular-nums;white-space:nowrap}
+.pass{color:var(--good)}.fail{color:var(--bad);font-weight:600}
+.partial{border-left:4px solid var(--bad);padding-left:.8em}
+.key{display:inline-block;width:.75em;height:.75em;margin:0 .35em 0 .9em;background:var(--c)}
+)";
+
+std::string text_cell(std::string_view text) { return fmt::format("<td>{}</td>", escape(text)); }
+
+std::string number_cell(std::optional<double> value) {
+  return value ? fmt::format("<td class=\"n\">{:.5g}</td>", *value)
+               : std::string("<td class=\"n\">-</td>");
 }
 
-struct Point {
-  double x = 0;
-  double y = 0;
-};
+std::string percent_cell(double value) { return fmt::format("<td class=\"n\">{:.1f}</td>", value); }
 
-struct Series {
-  std::string name;
-  std::vector<Point> points;
-  bool document = false;  // Marks alone.
-};
-
-struct Plot {
-  std::string title;
-  std::string x_name;
-  std::string y_name;
-  bool logarithmic = false;  // Its x.
-  std::vector<Series> series;
-};
-
-class Drawing {
- public:
-  explicit Drawing(const Plot& plot) : plot_(plot) {
-    for (const Series& series : plot.series) {
-      for (const Point& point : series.points) {
-        low_ = std::min(low_, place(point.x));
-        high_ = std::max(high_, place(point.x));
-        most_ = std::max(most_, point.y);
-      }
-    }
-    if (high_ <= low_) high_ = low_ + 1;
-    most_ = most_ > 0 ? most_ * 1.1 : 1;
-  }
-
-  std::string svg() const {
-    std::string text =
-        fmt::format("<svg viewBox=\"0 0 {0} {1}\" width=\"{0}\" height=\"{1}\" role=\"img\">\n",
-                    kWidth, kHeight);
-    text += axes();
-    static constexpr std::string_view kColours[] = {"#1f77b4", "#2ca02c", "#9467bd", "#8c564b",
-                                                    "#17becf", "#7f7f7f", "#bcbd22", "#e377c2"};
-    for (std::size_t i = 0; i < plot_.series.size(); ++i) {
-      const Series& series = plot_.series[i];
-      const std::string_view colour =
-          series.document ? "#d62728" : kColours[i % std::size(kColours)];
-      text += series.document ? marks(series, colour) : line(series, colour);
-      text +=
-          fmt::format("<text x=\"{}\" y=\"{}\" fill=\"{}\" font-size=\"11\">{}</text>\n", kLeft + 8,
-                      kMargin + 12 + 13 * static_cast<double>(i), colour, escape(series.name));
-    }
-    return text + "</svg>\n";
-  }
-
- private:
-  double place(double x) const { return plot_.logarithmic ? std::log2(x) : x; }
-  double column(double x) const {
-    return kLeft + (place(x) - low_) / (high_ - low_) * (kWidth - kLeft - kMargin);
-  }
-  double row(double y) const {
-    return kHeight - kBottom - y / most_ * (kHeight - kBottom - kMargin);
-  }
-
-  std::string axes() const {
-    std::string text = fmt::format("<path d=\"M{0} {1}V{2}H{3}\" fill=\"none\" stroke=\"#444\"/>\n",
-                                   kLeft, kMargin, kHeight - kBottom, kWidth - kMargin);
-    for (int i = 0; i <= 4; ++i) {
-      const double y = most_ * i / 4;
-      text += fmt::format(
-          "<text x=\"{}\" y=\"{}\" text-anchor=\"end\" font-size=\"11\">{:.0f}</text>\n", kLeft - 5,
-          row(y) + 4, y);
-    }
-    std::map<double, bool> columns;
-    for (const Series& series : plot_.series) {
-      for (const Point& point : series.points) columns[point.x] = true;
-    }
-    // As many as have room.
-    constexpr std::size_t kMostLabels = 16;
-    const std::size_t step = columns.size() / kMostLabels + 1;
-    std::size_t number = 0;
-    for (const auto& [x, there] : columns) {
-      if (number++ % step != 0) continue;
-      text += fmt::format(
-          "<text x=\"{}\" y=\"{}\" text-anchor=\"middle\" font-size=\"11\">{:g}</text>\n",
-          column(x), kHeight - kBottom + 15, x);
-    }
-    return text + fmt::format(
-                      "<text x=\"{}\" y=\"{}\" text-anchor=\"middle\" font-size=\"12\">{}"
-                      "</text>\n<text x=\"5\" y=\"12\" font-size=\"12\">{}</text>\n",
-                      kWidth / 2, kHeight - 8, escape(plot_.x_name), escape(plot_.y_name));
-  }
-
-  std::string line(const Series& series, std::string_view colour) const {
-    std::string path;
-    std::string dots;
-    for (const Point& point : series.points) {
-      path +=
-          fmt::format("{}{:.1f} {:.1f}", path.empty() ? "M" : "L", column(point.x), row(point.y));
-      dots += fmt::format("<circle cx=\"{:.1f}\" cy=\"{:.1f}\" r=\"2.5\" fill=\"{}\"/>",
-                          column(point.x), row(point.y), colour);
-    }
-    return fmt::format("<path d=\"{}\" fill=\"none\" stroke=\"{}\"/>{}\n", path, colour, dots);
-  }
-
-  std::string marks(const Series& series, std::string_view colour) const {
-    std::string text;
-    for (const Point& point : series.points) {
-      text += fmt::format(
-          "<path d=\"M{0:.1f} {1:.1f}l8 8m0 -8l-8 8\" stroke=\"{2}\" stroke-width=\"2\"/>\n",
-          column(point.x) - 4, row(point.y) - 4, colour);
-    }
-    return text;
-  }
-
-  const Plot& plot_;
-  double low_ = std::numeric_limits<double>::max();
-  double high_ = std::numeric_limits<double>::lowest();
-  double most_ = 0;
-};
-
-std::optional<double> documented(const Report& report, const std::string& id) {
-  const Figure* figure = report.plan.figures.find(id);
-  return figure != nullptr ? figure->value : std::nullopt;
+std::string verdict_cell(Verdict verdict) {
+  const std::string_view look = verdict == Verdict::kPass   ? "pass"
+                                : verdict == Verdict::kNone ? ""
+                                                            : "fail";
+  return fmt::format("<td class=\"{}\">{}</td>", look, describe(verdict));
 }
 
-// Over what is varied first; the rows of one experiment are one line.
-Plot plot_by_variation(const Report& report, const std::vector<const RowResult*>& rows) {
-  const Row& first = *rows.front()->row;
-  Plot plot{.title = first.experiment, .x_name = first.variation.front().first, .y_name = {}};
-  std::map<Metric, std::pair<Series, Series>> by_metric;
-  for (const RowResult* row : rows) {
-    const auto x = static_cast<double>(row->row->variation.front().second);
-    for (const Wanted& wanted : row->row->wanted) {
-      auto& [ours, theirs] = by_metric[wanted.metric];
-      ours.points.push_back({x, row->value(wanted)});
-      if (const auto value = documented(report, wanted.figure))
-        theirs.points.push_back({x, *value});
-    }
-  }
-  for (auto& [metric, pair] : by_metric) {
-    plot.y_name = describe(metric);
-    pair.first.name = fmt::format("ours, {}", describe(metric));
-    pair.second.name = fmt::format("document, {}", describe(metric));
-    pair.second.document = true;
-    plot.series.push_back(std::move(pair.first));
-    if (!pair.second.points.empty()) plot.series.push_back(std::move(pair.second));
-  }
-  return plot;
+std::string table_of(std::string_view head, const std::string& body) {
+  return fmt::format(
+      "<div class=\"scroll\"><table>\n<thead><tr>{}</tr></thead>\n<tbody>\n{}</tbody>\n"
+      "</table></div>\n",
+      head, body);
 }
 
-Plot plot_by_size(const std::vector<const RowResult*>& rows) {
-  Plot plot{.title = rows.front()->row->experiment + ", by transfer size",
-            .x_name = "KiB",
-            .y_name = "MiB/s",
-            .logarithmic = true};
-  for (const RowResult* row : rows) {
-    Series series{.name = row->row->name(), .points = {}};
-    for (std::size_t i = 0; i < row->cases.size(); ++i) {
-      series.points.push_back({static_cast<double>(row->row->sweep[i]) / 1024,
-                               row->cases[i].value({.figure = {}, .metric = Metric::kMebibytes})});
-    }
-    plot.series.push_back(std::move(series));
-  }
-  return plot;
-}
-
-// Of a row that is judged by how its rate goes over time.
-Plot plot_by_time(const RowResult& row) {
-  Plot plot{.title = row.row->name() + ", over time",
-            .x_name = fmt::format("seconds, in samples of {}", kSampleSeconds),
-            .y_name = "IOPS",
-            .series = {{.name = "ours", .points = {}}}};
-  const std::vector<double> samples = row.cases[row.best].samples();
-  for (std::size_t i = 0; i < samples.size(); ++i) {
-    plot.series[0].points.push_back(
-        {static_cast<double>((i + 1) * kSampleSeconds), samples[i] / kSampleSeconds});
-  }
-  return plot;
-}
-
-bool is_of_time(const RowResult& row) {
-  return std::ranges::any_of(row.row->wanted, [](const Wanted& wanted) {
-    return wanted.metric == Metric::kVariation || wanted.metric == Metric::kTrend;
-  });
-}
-
-std::string plots(const Report& report) {
-  std::map<std::string, std::vector<const RowResult*>> experiments;
-  for (const RowResult& row : report.result.rows) {
-    experiments[row.row->experiment].push_back(&row);
-  }
+std::string figure_rows(const Report& report) {
+  const std::string scale =
+      report.result.live ? fmt::format("<td>x{:g}</td>", report.result.time_scale) : std::string();
   std::string text;
-  const auto add = [&text](const Plot& plot) {
-    text += fmt::format("<figure><figcaption>{}</figcaption>{}</figure>\n", escape(plot.title),
-                        Drawing(plot).svg());
-  };
-  for (const auto& [name, rows] : experiments) {
-    const Row& first = *rows.front()->row;
-    if (!first.variation.empty() && !first.wanted.empty()) add(plot_by_variation(report, rows));
-    if (first.sweep.size() > 1) add(plot_by_size(rows));
-    for (const RowResult* row : rows) {
-      if (is_of_time(*row)) add(plot_by_time(*row));
-    }
+  for (const Finding& finding : report.findings) {
+    const Figure& figure = *finding.figure;
+    const std::string differ = finding.difference_percent
+                                   ? fmt::format("{:+.1f} %", *finding.difference_percent)
+                                   : std::string("-");
+    text += "<tr>" + text_cell(figure.id) + text_cell(figure.what) + number_cell(figure.value) +
+            number_cell(finding.ours) + text_cell(figure.unit) + scale +
+            fmt::format("<td class=\"n\">{}</td><td class=\"n\">{}</td>", differ,
+                        escape(describe_tolerance(finding))) +
+            text_cell(describe(figure.role)) + verdict_cell(finding.verdict) +
+            text_cell(figure.note) + "</tr>\n";
   }
   return text;
 }
 
-std::string table(const Report& report) {
-  const bool live = report.result.live;
-  const std::string scale =
-      live ? fmt::format("<td>x{:g}", report.result.time_scale) : std::string();
-  std::string text = fmt::format(
-      "<table><tr><th>figure<th>document<th>ours<th>unit{}<th>difference<th>role<th>verdict</tr>\n",
-      live ? "<th>time" : "");
-  const auto cell = [](std::optional<double> value) {
-    return value ? fmt::format("<td>{:.5g}", *value) : std::string("<td>-");
-  };
-  for (const Finding& finding : report.findings) {
-    text += fmt::format("<tr><td>{}{}{}<td>{}{}{}<td>{}<td>{}</tr>\n", escape(finding.figure->id),
-                        cell(finding.figure->value), cell(finding.ours),
-                        escape(finding.figure->unit), scale, cell(finding.difference_percent),
-                        describe(finding.figure->role), describe(finding.verdict));
+std::string figure_section(const Report& report) {
+  const std::string head = fmt::format(
+      "<th>figure</th><th>what</th><th class=\"n\">document</th><th class=\"n\">ours</th>"
+      "<th>unit</th>{}<th class=\"n\">difference</th><th class=\"n\">tolerance</th><th>role</th>"
+      "<th>verdict</th><th>note</th>",
+      report.result.live ? "<th>time</th>" : "");
+  return "<h2>Figures</h2>\n" + table_of(head, figure_rows(report));
+}
+
+std::string key(std::size_t colour, std::string_view name) {
+  return fmt::format("<span class=\"key s{}\"></span>{}", colour, name);
+}
+
+// Of every run, sweeps' as well.
+std::string time_section(const Report& report) {
+  if (!knows_system(report) || report.result.rows.empty()) return {};
+  std::string body;
+  for (const RowResult& row : report.result.rows) {
+    const std::vector<std::string> names = case_names(*row.row);
+    for (std::size_t i = 0; i < row.cases.size(); ++i) {
+      const TimeShares s = time_shares(row.cases[i]);
+      const std::array layers = {s.host, s.port, s.controller, s.storage};
+      const std::array drives = {s.seeking, s.rotating, s.transferring};
+      body += "<tr>" + text_cell(names[i]) + fmt::format("<td>{}</td>", svg::draw_parts(layers));
+      for (const double share : layers) body += percent_cell(share);
+      body += fmt::format("<td>{}</td>", svg::draw_parts(drives));
+      for (const double share : drives) body += percent_cell(share);
+      body += percent_cell(s.idle) + "</tr>\n";
+    }
   }
-  return text + "</table>\n";
+  return "<h2>Where the time went</h2>\n<p>Of the requests, in per cent:" + key(0, "host") +
+         key(1, "port") + key(2, "controller") + key(3, "storage: cache, RAID and drives") +
+         ". Of the drives' own time:" + key(0, "seeking") + key(1, "rotating") +
+         key(2, "transferring") + "; the rest is idle.</p>\n" +
+         table_of(
+             "<th>run</th><th>requests</th><th class=\"n\">host</th><th class=\"n\">port</th>"
+             "<th class=\"n\">controller</th><th class=\"n\">storage</th><th>drives</th>"
+             "<th class=\"n\">seek</th><th class=\"n\">rotate</th><th class=\"n\">transfer"
+             "</th><th class=\"n\">idle</th>",
+             body);
+}
+
+std::string parameter_section(const Report& report) {
+  if (!knows_system(report) || report.plan.system.parameters.empty()) return {};
+  std::string body;
+  for (const Parameter& parameter : report.plan.system.parameters) {
+    body += "<tr>" + text_cell(parameter.name) + text_cell(parameter.value) +
+            text_cell(parameter.origin) + text_cell(parameter.source) + "</tr>\n";
+  }
+  return "<h2>Parameters</h2>\n" +
+         table_of("<th>parameter</th><th>value</th><th>origin</th><th>source</th>", body);
+}
+
+std::string opening(const Report& report) {
+  const auto count = [&](Verdict verdict) {
+    return std::ranges::count(report.findings, verdict, &Finding::verdict);
+  };
+  const PlanResult& result = report.result;
+  std::string text = fmt::format(
+      "<h1>{}</h1>\n<p>{}<br/>{}</p>\n<p>{}: {:.0f} s in {:.1f} s. <span class=\"pass\">{} passed"
+      "</span>, <span class=\"{}\">{} failed</span>, {} not run.</p>\n",
+      escape(report.plan.name), escape(report.plan.title), escape(report.plan.figures.document),
+      how_it_was_run(report), result.virtual_seconds, result.real_seconds, count(Verdict::kPass),
+      count(Verdict::kFail) > 0 ? "fail" : "", count(Verdict::kFail), count(Verdict::kNotRun));
+  for (const std::string& target : result.targets) {
+    text += fmt::format("<p>Against {}</p>\n", escape(target));
+  }
+  if (!result.complete) {
+    text +=
+        fmt::format("<p class=\"partial\">This report is partial: {}.</p>\n", escape(result.wrong));
+  }
+  return text;
 }
 
 }  // namespace
 
 std::string to_html(const Report& report) {
+  const std::string plots = to_plots(report);
   return fmt::format(
-             "<!DOCTYPE html>\n<html lang=\"en\"><meta charset=\"utf-8\"><title>{0}</title>\n"
-             "<style>body{{font-family:sans-serif;margin:2em}}td,th{{padding:2px 8px;"
-             "text-align:left}}figure{{display:inline-block}}</style>\n<h1>{0}</h1><p>{1}<p>{2}. "
-             "{3}.\n",
-             escape(report.plan.name), escape(report.plan.title),
-             escape(report.plan.figures.document), how_it_was_run(report)) +
-         plots(report) + table(report) + "</html>\n";
+             "<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"/>\n"
+             "<meta name=\"viewport\" content=\"width=device-width\"/>\n<title>{}</title>\n"
+             "<style>\n{}{}</style></head>\n<body>\n",
+             escape(report.plan.name), svg::style(), kPageStyle) +
+         opening(report) + (plots.empty() ? "" : "<h2>Plots</h2>\n" + plots) +
+         figure_section(report) + time_section(report) + parameter_section(report) +
+         "</body></html>\n";
+}
+
+std::string page_file_name(const std::string& plan_name) {
+  constexpr std::size_t kLongest = 200;  // Bytes; file systems have 255.
+  std::string name;
+  for (const char letter : plan_name.substr(0, kLongest)) {
+    const auto code = static_cast<unsigned char>(letter);
+    const bool fits = std::isalnum(code) != 0 || letter == '-' || letter == '_' || letter == '.';
+    name += fits ? letter : '-';
+  }
+  if (name.empty()) name = "lab";
+  if (name.front() == '.') name.front() = '-';
+  return name + ".html";
 }
 
 }  // namespace sandbay::lab

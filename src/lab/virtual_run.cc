@@ -210,11 +210,13 @@ double processor_seconds() {
   return static_cast<double>(time.tv_sec) + static_cast<double>(time.tv_nsec) / 1e9;
 }
 
-// Requests in each whole sample.
-std::vector<double> samples_of(const std::vector<std::uint64_t>& by_second) {
-  std::vector<double> samples(by_second.size() / kSampleSeconds);
-  for (std::size_t i = 0; i < samples.size() * kSampleSeconds; ++i) {
-    samples[i / kSampleSeconds] += static_cast<double>(by_second[i]);
+// Requests in each whole sample; the last second is not whole.
+std::vector<double> samples_of(const std::vector<std::uint64_t>& by_second,
+                               std::size_t sample_seconds) {
+  const std::size_t whole = by_second.empty() ? 0 : by_second.size() - 1;
+  std::vector<double> samples(whole / sample_seconds);
+  for (std::size_t i = 0; i < samples.size() * sample_seconds; ++i) {
+    samples[i / sample_seconds] += static_cast<double>(by_second[i]);
   }
   return samples;
 }
@@ -267,9 +269,9 @@ double metric_of(std::span<const VolumeResult* const> volumes, Metric metric, do
     case Metric::kMilliseconds:
       return requests > 0 ? latency / requests / 1e6 : 0;
     case Metric::kVariation:
-      return variation(samples_of(by_second));
+      return variation(samples_of(by_second, kSampleSeconds));
     case Metric::kTrend:
-      return trend(samples_of(by_second));
+      return trend(samples_of(by_second, kSampleSeconds));
   }
   return 0;
 }
@@ -286,13 +288,13 @@ DriveShares shares_of(const model::DriveCounters& before, const model::DriveCoun
           .transferring = share(before.transferring, after.transferring)};
 }
 
-std::vector<double> CaseResult::samples() const {
+std::vector<double> CaseResult::samples(std::size_t sample_seconds) const {
   std::vector<std::uint64_t> by_second;
   for (const VolumeResult& volume : volumes) {
     by_second.resize(std::max(by_second.size(), volume.requests_by_second.size()));
     std::ranges::transform(volume.requests_by_second, by_second, by_second.begin(), std::plus{});
   }
-  return samples_of(by_second);
+  return samples_of(by_second, sample_seconds);
 }
 
 double CaseResult::value(const Wanted& wanted) const {

@@ -62,8 +62,8 @@ struct CaseResult {
 
   // Of the volumes that are wanted, by the metric.
   double value(const Wanted& wanted) const;
-  // Requests of all volumes in each whole kSampleSeconds.
-  std::vector<double> samples() const;
+  // Requests of all volumes in each whole sample of so many seconds.
+  std::vector<double> samples(std::size_t sample_seconds) const;
 };
 
 // The error is one line. `stop`, if any, ends it early: then it is an error, too.

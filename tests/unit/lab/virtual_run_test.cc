@@ -252,6 +252,8 @@ TEST_CASE("A steady run varies little and has no trend", "[lab][run]") {
   for (std::size_t i = 0; i < by_second.size(); ++i) by_second[i] = i < 20 ? 400 : 300;
   CHECK(result->value({.figure = {}, .metric = Metric::kVariation}) ==
         Approx(16.496).epsilon(1e-3));
+  CHECK(result->samples(10) == std::vector<double>{4000, 4000, 3000, 3000});
+  CHECK(result->samples(1).size() == 40);  // The last second is not whole.
   CHECK(result->value({.figure = {}, .metric = Metric::kTrend}) == Approx(-34.286).epsilon(1e-3));
 }
 

@@ -1,0 +1,251 @@
+// Reports: what a page and JSON have, and where output goes.
+#include "lab/report.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <catch2/catch.hpp>
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "lab/lab.h"
+#include "small_system.h"
+
+namespace sandbay::lab {
+namespace {
+
+using nlohmann::json;
+
+std::size_t count(const std::string& text, const std::string& what) {
+  std::size_t found = 0;
+  for (std::size_t at = text.find(what); at != std::string::npos; at = text.find(what, at + 1)) {
+    ++found;
+  }
+  return found;
+}
+
+// The first tag that ends nothing that is open, or is not ended; empty: there is none.
+std::string unbalanced(const std::string& page) {
+  std::vector<std::string> open;
+  for (std::size_t at = page.find('<'); at != std::string::npos; at = page.find('<', at + 1)) {
+    const std::string tag = page.substr(at + 1, page.find('>', at) - at - 1);
+    if (tag.starts_with("!") || tag.ends_with("/")) continue;
+    if (!tag.starts_with("/")) {
+      open.push_back(tag.substr(0, tag.find(' ')));
+    } else if (open.empty() || open.back() != tag.substr(1)) {
+      return tag;
+    } else {
+      open.pop_back();
+    }
+  }
+  return open.empty() ? std::string() : open.back();
+}
+
+// So many I/Os a second for so many seconds, each of 4 KiB and 2 ms.
+CaseResult result_of(std::uint64_t rate, std::size_t seconds) {
+  CaseResult result{.seconds = static_cast<double>(seconds)};
+  result.layers = {.host = std::chrono::seconds(1),
+                   .link = std::chrono::seconds(2),
+                   .controller = std::chrono::seconds(3),
+                   .storage = std::chrono::seconds(4)};
+  result.drives = {.seeking = 0.25, .rotating = 0.125, .transferring = 0.5};
+  VolumeResult volume{.requests = rate * seconds, .bytes = rate * seconds * 4096};
+  volume.requests_by_second.assign(seconds, rate);
+  volume.requests_by_second.push_back(0);
+  for (std::uint64_t i = 0; i < rate; ++i) volume.latency.record(2'000'000);
+  result.volumes.push_back(std::move(volume));
+  return result;
+}
+
+// Records of 32, 64 and 128 on one node and two, in IOPS and ms; and a row that varies nothing.
+struct Fixture {
+  Plan plan;
+  PlanResult result;
+
+  Fixture() {
+    plan.name = "test";
+    plan.system = small_system();
+    plan.system.parameters = {
+        {.name = "drive.rate", .value = "7", .origin = "fitted", .source = "s"}};
+    plan.figures.document = "a paper";
+    for (const std::uint64_t nodes : {1U, 2U}) {
+      for (const std::uint64_t record : {32U, 64U, 128U}) {
+        const std::string id = fmt::format("{}k-{}", record, nodes);
+        add_figure(id + "-iops", "IOPS", 100);
+        add_figure(id + "-ms", "ms", 2);
+        plan.rows.push_back({.experiment = "streams",
+                             .variation = {{"nodes", nodes}, {"record", record}},
+                             .wanted = {{.figure = id + "-iops", .metric = Metric::kIops},
+                                        {.figure = id + "-ms", .metric = Metric::kMilliseconds}}});
+      }
+    }
+    add_figure("alone", "MB/s", 0.3);
+    plan.figures.figures.back().note = "as <they> say";
+    plan.rows.push_back({.experiment = "alone",
+                         .wanted = {{.figure = "alone", .metric = Metric::kMegabytes}},
+                         .sweep = {4096, 8192}});
+    for (Row& row : plan.rows) {
+      row.groups = {VolumeGroup{.outstanding = 8}};
+      result.rows.push_back({.row = &row, .cases = {result_of(100, 5)}});
+    }
+    result.rows.back().cases.push_back(result_of(50, 40));
+  }
+
+  void add_figure(const std::string& id, const std::string& unit, double value) {
+    plan.figures.figures.push_back({.id = id,
+                                    .what = "what it is",
+                                    .unit = unit,
+                                    .value = value,
+                                    .role = Role::kFit,
+                                    .tolerance = 3});
+    result.measured[id] = value;
+  }
+  Report report() const { return make_report(plan, result); }
+};
+
+std::string plot_with(const std::string& page, const std::string& title) {
+  const std::size_t at = page.find("<figcaption>" + title + "</figcaption>");
+  if (at == std::string::npos) return {};
+  return page.substr(at, page.find("</figure>", at) - at);
+}
+
+std::filesystem::path fresh_folder(const std::string& name) {
+  const std::filesystem::path folder =
+      std::filesystem::temp_directory_path() / fmt::format("{}-{}", name, ::getpid());
+  std::filesystem::remove_all(folder);
+  return folder;
+}
+
+struct Output {
+  std::unique_ptr<std::FILE, int (*)(std::FILE*)> file{std::tmpfile(), &std::fclose};
+
+  std::string text() const {
+    std::rewind(file.get());
+    std::string all;
+    for (int letter = std::fgetc(file.get()); letter != EOF; letter = std::fgetc(file.get())) {
+      all += static_cast<char>(letter);
+    }
+    return all;
+  }
+};
+
+// A tenth of a second of one drive.
+LabOptions short_run() {
+  LabOptions options{.file = LAB_FOLDER "/istor-gigastor.toml"};
+  options.choice.only = {"one drive, write/64KiB"};
+  options.choice.ramp_up = Duration{};
+  options.choice.run_time = std::chrono::milliseconds(100);
+  return options;
+}
+
+}  // namespace
+
+TEST_CASE("A page has a plot for each unit, over what is varied most, and a line for the rest",
+          "[lab][report]") {
+  const std::string page = to_html(Fixture().report());
+  CHECK(unbalanced(page) == "");
+  for (const char* const unit : {"IOPS", "ms"}) {
+    const std::string plot = plot_with(page, fmt::format("streams: {} by record", unit));
+    CHECK(count(plot, ">nodes 1</text>") == 1);
+    CHECK(count(plot, ">nodes 2</text>") == 1);
+    CHECK(count(plot, "<title>document: ") == 6);
+    CHECK(count(plot, fmt::format(", {}</title>", 100)) == 0);
+  }
+  CHECK(count(plot_with(page, "streams: IOPS by record"), " ms<") == 0);
+  const std::string bars = plot_with(page, "Ours and the document's: MB/s");
+  CHECK(count(bars, ">alone</text>") == 1);
+  CHECK(count(bars, "<title>document: 0.3<") == 1);
+  CHECK(count(plot_with(page, "alone: MB/s by transfer size"), "class=\"level s0") == 1);
+  CHECK(count(plot_with(page, "Mean latency over outstanding I/Os"), "<title>streams: 8, 2 ms<") ==
+        6);
+}
+
+TEST_CASE("IOPS over time are of whole seconds, or of tens of them", "[lab][report]") {
+  Fixture test;
+  test.result.rows.back().best = 1;
+  const std::string page = to_html(test.report());
+  const std::string brief = plot_with(page, "streams: IOPS over time");
+  CHECK(count(brief, "<title>streams, nodes 1, record 32: ") == 5);
+  CHECK(count(brief, "<title>streams, nodes 1, record 32: 5, 100 IOPS<") == 1);
+  const std::string lasting = plot_with(page, "alone: IOPS over time");
+  CHECK(count(lasting, "<title>alone: ") == 4);
+  CHECK(count(lasting, "<title>alone: 40, 50 IOPS<") == 1);
+}
+
+TEST_CASE("Page and JSON say where the time of each run went, but of targets elsewhere",
+          "[lab][report]") {
+  Fixture test;
+  test.result.complete = false;
+  test.result.wrong = "streams: it was stopped";
+  const std::string page = to_html(test.report());
+  CHECK(count(page, "<td>alone/4KiB</td>") == 1);
+  CHECK(count(page, "<td>alone/8KiB</td>") == 1);
+  CHECK(count(page,
+              "<td class=\"n\">10.0</td><td class=\"n\">20.0</td><td class=\"n\">30.0</td>"
+              "<td class=\"n\">40.0</td>") == 8);
+  CHECK(count(page, "<td class=\"n\">3 %</td>") == 13);
+  CHECK(count(page, "<td>as &lt;they&gt; say</td>") == 1);
+  CHECK(count(page, "<td>drive.rate</td><td>7</td><td>fitted</td>") == 1);
+  CHECK(count(page, "This report is partial: streams: it was stopped.") == 1);
+  const json whole = json::parse(to_json(test.report()));
+  CHECK(whole["reason"] == "streams: it was stopped");
+  REQUIRE(whole["rows"].size() == 7);
+  CHECK(whole["rows"][0]["row"] == "streams, nodes 1, record 32");
+  const json& runs = whole["rows"][6]["runs"];
+  REQUIRE(runs.size() == 2);
+  CHECK(runs[1]["transfer_bytes"] == 8192);
+  CHECK(runs[0]["layers_pct"]["port"] == 20.0);
+  CHECK(runs[0]["drives_pct"]["idle"] == 12.5);
+  CHECK(runs[0]["iops"] == 100.0);
+  test.result.targets = {"iscsi://elsewhere/iqn/0"};
+  CHECK(count(to_html(test.report()), "Where the time went") == 0);
+  CHECK_FALSE(json::parse(to_json(test.report()))["rows"][0]["runs"][0].contains("layers_pct"));
+}
+
+TEST_CASE("A page stays in its folder, whatever the plan is called", "[lab][report]") {
+  CHECK(page_file_name("istor-gigastor") == "istor-gigastor.html");
+  CHECK(page_file_name("../../../x") == "-.-..-..-x.html");
+  CHECK(page_file_name("x\ny z") == "x-y-z.html");
+  CHECK(page_file_name("") == "lab.html");
+  CHECK(page_file_name(std::string(5000, 'a')).size() < 255);
+}
+
+TEST_CASE("A page that cannot be written is told before the run, with the reason",
+          "[lab][report]") {
+  const std::filesystem::path folder = fresh_folder("sandbay-no-page");
+  std::ofstream(folder.string()) << "a file";
+  LabOptions options = short_run();
+  options.html_folder = (folder / "pages").string();
+  const Output out;
+  const Output errors;
+  CHECK(run_lab(options, out.file.get(), errors.file.get()) == 2);
+  CHECK(out.text() == "");
+  CHECK_THAT(errors.text(), Catch::Contains("--html " + options.html_folder) &&
+                                Catch::Contains("Not a directory"));
+  std::filesystem::remove(folder);
+}
+
+TEST_CASE("Output that is full is one line, and the page is there all the same", "[lab][report]") {
+  const std::filesystem::path folder = fresh_folder("sandbay-page");
+  LabOptions options = short_run();
+  options.html_folder = folder.string();
+  const Output errors;
+  const std::unique_ptr<std::FILE, int (*)(std::FILE*)> full(std::fopen("/dev/full", "w"),
+                                                             &std::fclose);
+  CHECK(run_lab(options, full.get(), errors.file.get()) == 1);
+  CHECK(errors.text() == "sandbay: the output cannot be written: No space left on device\n");
+  std::ifstream page(folder / "istor-gigastor.html");
+  const std::string text{std::istreambuf_iterator<char>(page), {}};
+  CHECK(unbalanced(text) == "");
+  CHECK(count(text, "<h2>Where the time went</h2>") == 1);
+  CHECK(std::distance(std::filesystem::directory_iterator(folder), {}) == 1);
+  std::filesystem::remove_all(folder);
+  CHECK(list_labs(LAB_FOLDER "/istor-gigastor.toml", full.get(), errors.file.get()) == 1);
+}
+
+}  // namespace sandbay::lab
