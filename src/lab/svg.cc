@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdint>
 #include <limits>
 #include <utility>
 
@@ -59,8 +60,10 @@ std::vector<double> ticks(const Axis& axis) {
   std::vector<double> values;
   if (!axis.logarithmic) {
     const double step = round_step((axis.high - axis.low) / 6);
-    const auto first = static_cast<int>(std::ceil(axis.low / step - 1e-9));
-    for (int i = first; i * step <= axis.high * (1 + 1e-9); ++i) values.push_back(i * step);
+    const auto first = static_cast<std::int64_t>(std::ceil(axis.low / step - 1e-9));
+    for (std::int64_t i = first; static_cast<double>(i) * step <= axis.high * (1 + 1e-9); ++i) {
+      values.push_back(static_cast<double>(i) * step);
+    }
     return values;
   }
   const bool wide = axis.high / axis.low > 2000;
