@@ -82,7 +82,7 @@ constexpr std::size_t kLeastSamples = 6;
 // Whether there was something to measure: where no request ended, there is nothing.
 bool has_value(const CaseResult& result, const Wanted& wanted) {
   const bool of_time = wanted.metric == Metric::kVariation || wanted.metric == Metric::kTrend;
-  if (of_time && result.samples().size() < kLeastSamples) return false;
+  if (of_time && result.samples(kSampleSeconds).size() < kLeastSamples) return false;
   return std::ranges::any_of(result.volumes, [&wanted](const VolumeResult& volume) {
     return volume.requests > 0 && (!wanted.group || volume.group == *wanted.group) &&
            (!wanted.volume || volume.number == *wanted.volume);
