@@ -97,7 +97,7 @@ TEST_CASE("What nothing was measured of has no value", "[lab][choice]") {
     hooks.run = [=](const Case&) -> std::expected<CaseResult, std::string> {
       CaseResult result{.seconds = static_cast<double>(seconds)};
       result.volumes = {
-          {.requests = requests, .requests_by_second = std::vector<std::uint64_t>(seconds, 1)}};
+          {.requests = requests, .requests_by_second = std::vector<std::uint64_t>(seconds + 1, 1)}};
       return result;
     };
     std::string names;
