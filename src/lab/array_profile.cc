@@ -22,13 +22,13 @@ using group::Value;
 constexpr std::uint64_t kMostControllers = 64;
 constexpr std::uint64_t kMostBackgroundBytes = std::uint64_t{1} << 20;
 // No system has more, and what is scaled and multiplied stays within 64 bits, a run in memory.
-constexpr std::uint64_t kMostOfAnything = 65536;
+constexpr std::uint64_t kMostCount = 65536;
 constexpr std::uint64_t kMostPorts = 256;
 constexpr std::uint64_t kMostMemory = std::uint64_t{64} << 30;
 constexpr std::uint64_t kMostStripBytes = std::uint64_t{1} << 20;
 constexpr std::uint64_t kMostPageBytes = std::uint64_t{1} << 30;
 constexpr std::uint64_t kMostRate = 1'000'000'000'000;
-constexpr Duration kLongest = std::chrono::hours(1);
+constexpr Duration kLongestTime = std::chrono::hours(1);
 
 // The values of one section.
 class Section {
@@ -43,7 +43,7 @@ class Section {
 
   TableReader& reader() { return reader_; }
 
-  void count(std::string_view key, std::uint64_t& out, std::uint64_t most = kMostOfAnything) {
+  void count(std::string_view key, std::uint64_t& out, std::uint64_t most = kMostCount) {
     const auto found = take(key, Value::Kind::kInteger, "a whole number");
     if (!found) return;
     if (found->value.integer < 0 || std::cmp_greater(found->value.integer, most)) {
@@ -67,7 +67,7 @@ class Section {
     if (!found) return;
     const auto parsed = group::parse_duration(found->value.text);
     if (!parsed) return refuse(*found, parsed.error());
-    if (*parsed > kLongest) {
+    if (*parsed > kLongestTime) {
       return refuse(*found, fmt::format("is {}; at most 1h is accepted", found->value.text));
     }
     out = Duration(std::llround(static_cast<double>(parsed->count()) * scale(key)));
