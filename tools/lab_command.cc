@@ -87,6 +87,10 @@ lab::LabOptions options_of(const CLI::App& verb, const LabArguments& a, bool jso
   options.live = given("--live");
   auto& urls = options.live_options.urls;
   std::erase(urls, "");
+  if (options.file.starts_with("iscsi://")) {
+    urls.push_back(std::move(options.file));
+    options.file.clear();
+  }
   const auto file = std::ranges::find_if(
       urls, [](const std::string& url) { return !url.starts_with("iscsi://"); });
   if (options.file.empty() && file != urls.end()) {
@@ -97,6 +101,9 @@ lab::LabOptions options_of(const CLI::App& verb, const LabArguments& a, bool jso
   if (given("--time-scale")) options.time_scale = a.time_scale;
   if (given("--seconds")) options.choice.run_time = seconds_of(a.seconds);
   if (given("--ramp")) options.choice.ramp_up = seconds_of(a.ramp);
+  if (json && a.csv) {
+    throw CLI::ValidationError("--csv", "stands beside --json; one of them is accepted");
+  }
   options.progress = ::isatty(STDERR_FILENO) == 1;
   options.form = json    ? lab::ReportForm::kJson
                  : a.csv ? lab::ReportForm::kCsv
@@ -131,7 +138,12 @@ void add_lab_commands(CLI::App& app, Settings& settings) {
                 "of each of its figures is under a quarter of the figure's tolerance");
   run->add_flag("--csv", a->csv, "Print the figures as comma-separated values");
   run->add_option("--html", a->options.html_folder, "Write a page with plots there as well")
-      ->type_name("DIR");
+      ->type_name("DIR")
+      ->check(CLI::Validator(
+          [](const std::string& text) {
+            return text.empty() ? std::string("is empty; a folder is accepted") : std::string();
+          },
+          ""));
   add_live(*run, *a);
   run->footer(
       "Exit code 1 if a figure is outside of its tolerance or was not run, 2 if the file is "
@@ -145,7 +157,8 @@ void add_lab_commands(CLI::App& app, Settings& settings) {
   add_common(*influences, *a)->required();
   add_choice(*influences, *a);
   influences->callback([&settings, a, influences] {
-    settings.exit_code = lab::run_influences(options_of(*influences, *a, false), stdout, stderr);
+    settings.exit_code =
+        lab::run_influences(options_of(*influences, *a, settings.json), stdout, stderr);
   });
 
   CLI::App* list =

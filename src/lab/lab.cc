@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "lab/experiment.h"
+#include "lab/influences.h"
 #include "lab/interrupt.h"
 #include "lab/live_run.h"
 #include "lab/load.h"
@@ -188,7 +189,7 @@ int run_lab(const LabOptions& options, std::FILE* out, std::FILE* errors) {
   if (result.rows.empty() && !hooks.stop->load()) return complain(errors, result.wrong, kFailed);
   Report report = make_report(*plan, result);
   if (!options.choice.only.empty()) {
-    std::erase_if(report.findings, [](const Finding& finding) { return !finding.ours; });
+    keep_chosen(report);
   }
   // The page first: it is there also if the output is full.
   if (page) wrong = write_page(options.html_folder, report);
@@ -203,10 +204,13 @@ int run_lab(const LabOptions& options, std::FILE* out, std::FILE* errors) {
 }
 
 int run_influences(const LabOptions& options, std::FILE* out, std::FILE* errors) {
-  const auto text =
-      influences(options.file, options.choice, options.threads, hooks_for(options, errors));
-  if (!text) return complain(errors, text.error(), kUsage);
-  return print(*text, out, errors);
+  const auto table =
+      find_influences(options.file, options.choice, options.threads, hooks_for(options, errors));
+  if (!table) return complain(errors, table.error(), kUsage);
+  const bool json = options.form == ReportForm::kJson;
+  const int printed = print(json ? to_json(*table) : to_text(*table), out, errors);
+  if (printed != 0) return printed;
+  return table->complete ? 0 : complain(errors, "the table is partial: " + table->wrong, kFailed);
 }
 
 int list_labs(const std::string& path, std::FILE* out, std::FILE* errors) {

@@ -30,7 +30,7 @@ struct LabOptions {
 // what was done; a second one ends the process. The exit code: 0; 1 if a figure is outside of its
 // tolerance or was not run, or a target does not do; 2 if the file or the options were wrong.
 int run_lab(const LabOptions& options, std::FILE* out, std::FILE* errors);
-// The table of what fitted parameters do.
+// The table of what fitted parameters do, as text or JSON; SIGINT and exit code likewise.
 int run_influences(const LabOptions& options, std::FILE* out, std::FILE* errors);
 // The experiment files of a folder with their titles; of a file, the names of all cases.
 int list_labs(const std::string& path, std::FILE* out, std::FILE* errors);

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
 #include <nlohmann/json.hpp>
 
 namespace sandbay::lab {
@@ -185,6 +186,18 @@ Report make_report(const Plan& plan, const PlanResult& result) {
   return {.plan = plan, .result = result, .findings = judge(plan.figures, result.measured)};
 }
 
+void keep_chosen(Report& report) {
+  std::map<std::string, double> chosen;
+  for (const Row& row : report.plan.rows) {
+    for (const Wanted& wanted : row.wanted) chosen[wanted.figure] = 1;
+  }
+  const std::vector<Finding> of_chosen = judge(report.plan.figures, chosen);
+  std::erase_if(report.findings, [&of_chosen](const Finding& finding) {
+    const auto same = std::ranges::find(of_chosen, finding.figure, &Finding::figure);
+    return same == of_chosen.end() || !same->ours;
+  });
+}
+
 std::string how_it_was_run(const Report& report) {
   return fmt::format("{}, time scale {}, seed {}",
                      report.result.live ? "Live over iSCSI" : "Virtual time", scale_of(report),
@@ -252,41 +265,6 @@ std::string to_csv(const Report& report) {
                         plain(finding.ours), plain(finding.difference_percent),
                         plain(tolerance_percent(finding)), csv_field(describe_tolerance(finding)),
                         describe(finding.verdict), scale_of(report), report.plan.seed);
-  }
-  return text;
-}
-
-std::expected<std::string, std::string> influences(const std::string& path,
-                                                   const PlanChoice& choice, unsigned threads,
-                                                   const PlanHooks& hooks) {
-  auto plan = read_experiments(path);
-  if (!plan) return std::unexpected(plan.error());
-  std::string wrong = choose(*plan, choice);
-  if (!wrong.empty()) return std::unexpected(std::move(wrong));
-  const PlanResult base = run_plan(*plan, threads, hooks);
-  if (!base.complete) return std::unexpected(base.wrong);
-  std::string text = fmt::format("{:<38} {:>6}  figures that change by more than 1 per cent\n",
-                                 "fitted parameter", "factor");
-  for (const Parameter& parameter : plan->system.parameters) {
-    if (parameter.origin != "fitted") continue;
-    for (const double factor : {0.8, 1.2}) {
-      auto changed = read_experiments(path, {{parameter.name, factor}});
-      if (!changed || !choose(*changed, choice).empty()) {
-        text += fmt::format("{:<38} {:>6.1f}  cannot be so\n", parameter.name, factor);
-        continue;
-      }
-      const PlanResult result = run_plan(*changed, threads, hooks);
-      if (!result.complete) return std::unexpected(result.wrong);
-      std::string moved;
-      for (const auto& [figure, value] : result.measured) {
-        const auto before = base.measured.find(figure);
-        if (before == base.measured.end()) continue;
-        const double change = 100 * (value / before->second - 1);
-        if (std::abs(change) > 1) moved += fmt::format(" {} {:+.1f}", figure, change);
-      }
-      text += fmt::format("{:<38} {:>6.1f} {}\n", parameter.name, factor,
-                          moved.empty() ? " none" : moved);
-    }
   }
   return text;
 }

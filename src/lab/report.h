@@ -1,13 +1,11 @@
 // Reports of a plan's results: a table for people, JSON, CSV, and a page with plots.
 #pragma once
 
-#include <expected>
 #include <string>
 #include <vector>
 
 #include "lab/experiment.h"
 #include "lab/figures.h"
-#include "lab/plan_choice.h"
 #include "lab/plan_run.h"
 
 namespace sandbay::lab {
@@ -19,6 +17,10 @@ struct Report {
 };
 // Borrows both.
 Report make_report(const Plan& plan, const PlanResult& result);
+
+// Leaves the figures of the plan's rows, also of those that were not run, and what is computed from
+// them.
+void keep_chosen(Report& report);
 
 // "Virtual time, time scale 1, seed 1"
 std::string how_it_was_run(const Report& report);
@@ -53,11 +55,5 @@ std::string to_csv(const Report& report);
 std::string to_html(const Report& report);
 // For the page of a plan of any name: of letters, digits, '-', '_' and '.', not hidden.
 std::string page_file_name(const std::string& plan_name);
-
-// What 20 per cent more and less of each fitted parameter do to the figures, as a table. Runs the
-// file's plan twice for each; the error is one line.
-std::expected<std::string, std::string> influences(const std::string& path,
-                                                   const PlanChoice& choice, unsigned threads,
-                                                   const PlanHooks& hooks);
 
 }  // namespace sandbay::lab

@@ -71,6 +71,10 @@ def test_a_live_run_against_a_target_elsewhere(t):
             (['--only', 'no such row'], ['no such row', 'lab list']),
             ([*ONE_DRIVE, '--time-scale', 2], ['--live']),
             ([*ONE_DRIVE, '--time-scale', 2, '--live', daemon.url()], ['--time-scale 2', 'nobody']),
+            ([*ONE_DRIVE, '--live', daemon.url(), '--live', daemon.url().replace('/0', '/1')],
+             ['URLs for 2 volumes']),
+            ([*ONE_DRIVE, '--html', ''], ['--html', 'is empty']),
+            ([*ONE_DRIVE, '--json', '--csv'], ['--csv', 'beside --json']),
             ([*ONE_DRIVE, '--seconds', 'nan'], ['--seconds: nan'])):
         lines = lab(t, GIGASTOR, *words, ok=False).splitlines()
         t.check(len(lines) == 1 and all(part in lines[0] for part in parts),

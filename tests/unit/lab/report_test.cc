@@ -4,6 +4,8 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <atomic>
 #include <catch2/catch.hpp>
 #include <cstdio>
 #include <filesystem>
@@ -13,6 +15,7 @@
 #include <string>
 #include <vector>
 
+#include "lab/influences.h"
 #include "lab/lab.h"
 #include "small_system.h"
 
@@ -205,6 +208,51 @@ TEST_CASE("Page and JSON say where the time of each run went, but of targets els
   test.result.targets = {"iscsi://elsewhere/iqn/0"};
   CHECK(count(to_html(test.report()), "Where the time went") == 0);
   CHECK_FALSE(json::parse(to_json(test.report()))["rows"][0]["runs"][0].contains("layers_pct"));
+}
+
+TEST_CASE("Of what was chosen, what was not run stays in the report", "[lab][report]") {
+  Fixture test;
+  std::erase_if(test.plan.rows, [](const Row& row) { return row.experiment == "alone"; });
+  test.plan.figures.figures.push_back({.id = "ratio",
+                                       .value = 1,
+                                       .role = Role::kCheck,
+                                       .tolerance = 3,
+                                       .formula = Formula::kRatio,
+                                       .terms = {"32k-1-ms", "32k-2-ms"}});
+  test.plan.figures.figures.push_back({.id = "other",
+                                       .value = 1,
+                                       .role = Role::kCheck,
+                                       .tolerance = 3,
+                                       .formula = Formula::kRatio,
+                                       .terms = {"32k-1-ms", "alone"}});
+  test.result.measured.erase("32k-2-ms");
+  test.result.measured.erase("alone");
+  Report report = test.report();
+  keep_chosen(report);
+  std::vector<std::string> not_run;
+  for (const Finding& finding : report.findings) {
+    if (finding.verdict == Verdict::kNotRun) not_run.push_back(finding.figure->id);
+  }
+  CHECK(not_run == std::vector<std::string>{"32k-2-ms", "ratio"});
+  CHECK(report.findings.size() == 13);
+}
+
+TEST_CASE("Influences that are interrupted are what was done, as text or JSON", "[lab][report]") {
+  const LabOptions options = short_run();
+  std::atomic<bool> stop = false;
+  std::size_t runs = 0;
+  const PlanHooks hooks{.progress = [&](std::size_t, std::size_t) { stop = ++runs == 3; },
+                        .stop = &stop};
+  const auto table = find_influences(options.file, options.choice, 1, hooks);
+  REQUIRE(table.has_value());
+  CHECK_FALSE(table->complete);
+  REQUIRE(std::ranges::count(table->influences, true, &Influence::possible) == 2);
+  CHECK_THAT(to_text(*table), Catch::Contains("Not complete: one drive, write: it was"));
+  const json whole = json::parse(to_json(*table));
+  CHECK(whole["complete"] == false);
+  CHECK(whole["reason"] == table->wrong);
+  CHECK(whole["influences"].size() == table->influences.size());
+  CHECK(whole["influences"][0]["parameter"] == table->influences[0].parameter);
 }
 
 TEST_CASE("A page stays in its folder, whatever the plan is called", "[lab][report]") {
