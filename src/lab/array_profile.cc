@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
+#include <functional>
+#include <map>
 #include <optional>
 #include <utility>
 
@@ -20,6 +22,7 @@ using group::TableReader;
 using group::Value;
 
 constexpr std::uint64_t kMostControllers = 64;
+constexpr std::uint64_t kMostMembers = 16;
 constexpr std::uint64_t kMostBackgroundBytes = std::uint64_t{1} << 20;
 // No system has more, and what is scaled and multiplied stays within 64 bits, a run in memory.
 constexpr std::uint64_t kMostCount = 65536;
@@ -129,9 +132,9 @@ class Section {
     Parameter parameter{.name = prefix_ + std::string(key), .value = {}};
     parameter.origin = inner.string("from").value_or("");
     parameter.source = inner.string("source").value_or("");
-    inner.require("value", "it is needed");
-    inner.require("from", "where the value comes from is needed");
-    inner.require("source", "it is needed, in words");
+    inner.require("value", "what it is");
+    inner.require("from", fmt::format("where it comes from: {}", fmt::join(kOrigins, ", ")));
+    inner.require("source", "the source, in words");
     inner.finish();
     if (inner.has("from") && std::ranges::find(kOrigins, parameter.origin) == kOrigins.end()) {
       inner.mistake("from", fmt::format("is \"{}\"; accepted are {}", parameter.origin,
@@ -144,6 +147,7 @@ class Section {
       return std::nullopt;
     }
     parameter.value = text_of(*value);
+    parameter.line = value->line;
     parameters_.push_back(parameter);
     return Found{.path = inner.path_of("value"), .line = value->line, .value = *value};
   }
@@ -178,8 +182,9 @@ class ProfileReader {
     if (!root) return std::unexpected(root.error());
     TableReader reader(*root, "", mistakes_);
     profile_.name = reader.string("name").value_or("");
-    reader.require("name", "the system's name is needed");
-    reader.require("drives", "a table [drives] is needed");
+    profile_.member_count = reader.integer("members", 1, kMostMembers).value_or(0);
+    reader.require("name", "the system's name");
+    reader.require("drives", "a section [drives]");
     if (const Value* table = reader.table("drives")) {
       const std::string wrong = drives(*table);
       if (!wrong.empty()) return std::unexpected(wrong);
@@ -200,6 +205,7 @@ class ProfileReader {
 
  private:
   Section section(const Value& table, const std::string& name) {
+    section_lines_.emplace(name, table.line);
     return Section(TableReader(table, name, mistakes_), name + ".", mistakes_, scales_,
                    profile_.parameters);
   }
@@ -209,8 +215,8 @@ class ProfileReader {
     const std::string file = reader.string("profile").value_or("");
     profile_.drive_count = reader.integer("count", 1, 4096).value_or(0);
     const Value* changes = reader.table("change");
-    reader.require("profile", "a file of conf/drives is needed");
-    reader.require("count", "how many there are is needed");
+    reader.require("profile", "a file of conf/drives");
+    reader.require("count", "how many there are");
     reader.finish();
     if (file.empty()) return {};
     const std::string path =
@@ -312,7 +318,7 @@ class ProfileReader {
     type.name = TableReader(table, "host", mistakes_).string("name").value_or("");
     Section values = section(table, "host." + type.name);
     values.reader().string("name");
-    values.reader().require("name", "it is needed");
+    values.reader().require("name", "a name of its own");
     Duration request_time{};
     values.time("request_time", request_time);
     Duration more{};  // For each adapter but the first.
@@ -341,9 +347,22 @@ class ProfileReader {
     }
   }
 
+  // Where the value stands. What is wrong with a section begins with the key that it is about.
+  void note_mistake(std::string_view key, std::string_view wrong) {
+    const std::string_view first = wrong.substr(0, wrong.find_first_of(" ,"));
+    for (const Parameter& parameter : profile_.parameters) {
+      if (parameter.name == key) return mistakes_.add(parameter.line, key, wrong);
+      if (parameter.name != fmt::format("{}.{}", key, first)) continue;
+      return mistakes_.add(parameter.line, parameter.name, wrong.substr(first.size() + 1));
+    }
+    const std::string section(key.substr(0, key.find('.')));
+    const auto line = section_lines_.find(section_lines_.contains(key) ? key : section);
+    mistakes_.add(line == section_lines_.end() ? 1 : line->second, key, wrong);
+  }
+
   void check() {
     const auto note = [this](std::string_view key, const std::string& wrong) {
-      if (!wrong.empty()) mistakes_.add(1, key, wrong);
+      if (!wrong.empty()) note_mistake(key, wrong);
     };
     note("drives.change", model::profile_error(profile_.drive));
     note("controller", model::profile_error(profile_.controller));
@@ -372,6 +391,9 @@ class ProfileReader {
     if (profile_.controller_count == 0 || profile_.controller_count > kMostControllers) {
       note("controller.count", fmt::format("is not from 1 to {}", kMostControllers));
     }
+    if (profile_.member_count > 0 && profile_.controller_count > 1) {
+      note("controller.count", "is more than 1, but members have one controller each");
+    }
     if (profile_.read_ahead_bytes > profile_.cache_bytes) {
       note("cache.read_ahead", "is more than cache.memory");
     }
@@ -383,6 +405,7 @@ class ProfileReader {
   const std::string& path_;
   const Scales& scales_;
   Mistakes mistakes_;
+  std::map<std::string, std::uint32_t, std::less<>> section_lines_;
   ArrayProfile profile_;
 };
 

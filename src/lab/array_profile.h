@@ -31,6 +31,7 @@ struct Parameter {
   std::string value;   // As it stands in the file.
   std::string origin;  // Of kOrigins.
   std::string source;
+  std::uint32_t line = 0;  // In the file; 0: not from one.
 };
 
 // A host's requests take a time for each number of adapters up to this.
@@ -44,6 +45,8 @@ struct HostType {
 struct ArrayProfile {
   std::string name;
   std::uint64_t drive_count = 0;
+  // Of arrays with one controller each that may be a group; 0: it is an array that stands alone.
+  std::uint64_t member_count = 0;
   model::DriveProfile drive;
   std::uint64_t strip_bytes = 64 << 10;
   std::uint64_t page_bytes = 15 << 20;  // Where volumes are spread over members or sets.

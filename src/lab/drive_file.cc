@@ -4,8 +4,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <fstream>
-#include <sstream>
+#include <system_error>
 
 #include "model/profile_fields.h"
 
@@ -15,6 +16,9 @@ namespace {
 using group::Value;
 using model::FieldKind;
 using Outcome = std::expected<void, std::string>;
+
+// Some files, such as devices, have no end.
+constexpr std::size_t kMostTextBytes = std::size_t{4} << 20;
 
 Outcome refuse(std::string_view accepted) {
   return std::unexpected(fmt::format("{} is accepted", accepted));
@@ -77,14 +81,26 @@ void read_values(model::DriveProfile& drive, const Value& values,
                  std::span<const model::ProfileField<Profile>> fields, group::Mistakes& mistakes) {
   drive.timing = Profile{};
   for (const Value::Member& member : values.members) {
-    const Value* value = member.value.find("value");
-    const std::string path = "values." + member.key;
-    if (value == nullptr) {
-      mistakes.add(member.value.line, path, "has no value; { value = …, … } is accepted");
+    group::TableReader reader(member.value, "values." + member.key, mistakes);
+    if (member.value.kind != Value::Kind::kTable) {
+      reader.mistake("", "has no value; { value = …, sure = …, source = … } is accepted");
       continue;
     }
+    const Value* value = reader.any("value");
+    const std::string sure = reader.string("sure").value_or("");
+    reader.string("source");
+    reader.require("value", "what it is");
+    reader.require("sure", fmt::format("how sure it is: {}", fmt::join(model::kSureWords, ", ")));
+    reader.require("source", "where it comes from, in words");
+    reader.finish();
+    if (reader.has("sure") &&
+        std::ranges::find(model::kSureWords, sure) == model::kSureWords.end()) {
+      reader.mistake("sure", fmt::format("is \"{}\"; accepted are {}", sure,
+                                         fmt::join(model::kSureWords, ", ")));
+    }
+    if (value == nullptr) continue;
     const Outcome set = set_drive_value(drive, member.key, *value);
-    if (!set) mistakes.add(member.value.line, path, set.error());
+    if (!set) mistakes.add(member.value.line, "values." + member.key, set.error());
   }
   for (const auto& field : fields) {
     if (values.find(field.name) != nullptr) continue;
@@ -113,12 +129,14 @@ std::expected<model::DriveProfile, std::string> read_drive_file(std::string_view
   profile.name = reader.string("name").value_or("");
   const std::string kind = reader.string("kind").value_or("");
   const Value* values = reader.table("values");
-  reader.require("name", "the drive's name is needed");
-  reader.require("kind", "\"disk\" or \"flash\" is accepted");
-  reader.require("values", "a table of values is needed");
+  reader.require("name", "the drive's name");
+  reader.require("kind", "\"disk\" or \"flash\"");
+  reader.require("values", "a section [values]");
   reader.finish();
   if (kind != "disk" && kind != "flash") {
-    reader.mistake("kind", "is neither; \"disk\" or \"flash\" is accepted");
+    if (reader.has("kind")) {
+      reader.mistake("kind", fmt::format("is \"{}\"; \"disk\" or \"flash\" is accepted", kind));
+    }
   } else if (values != nullptr && kind == "disk") {
     read_values(profile, *values, model::disk_fields(), mistakes);
   } else if (values != nullptr) {
@@ -126,17 +144,30 @@ std::expected<model::DriveProfile, std::string> read_drive_file(std::string_view
   }
   if (!mistakes.empty()) return std::unexpected(mistakes.sorted().front());
   const std::string wrong = model::profile_error(profile);
-  if (!wrong.empty()) return std::unexpected(fmt::format("{}: {}", name, wrong));
-  return profile;
+  if (wrong.empty()) return profile;
+  // It begins with the key that it is about.
+  const std::string key = wrong.substr(0, wrong.find_first_of(" ,"));
+  const Value* const about = values->find(key);
+  return std::unexpected(
+      fmt::format("{}:{}: values.{}", name, about == nullptr ? values->line : about->line, wrong));
 }
 
 std::expected<std::string, std::string> read_text_file(const std::string& path) {
+  std::error_code error;
+  if (std::filesystem::is_directory(path, error)) {
+    return std::unexpected(path + " is a folder; name a file");
+  }
   std::ifstream file(path, std::ios::binary);
   if (!file) return std::unexpected(path + " cannot be opened; name a file that can be read");
-  std::ostringstream text;
-  text << file.rdbuf();
+  std::string text(kMostTextBytes + 1, '\0');
+  file.read(text.data(), static_cast<std::streamsize>(text.size()));
   if (file.bad()) return std::unexpected(path + " cannot be read");
-  return std::move(text).str();
+  text.resize(static_cast<std::size_t>(file.gcount()));
+  if (text.size() > kMostTextBytes) {
+    return std::unexpected(fmt::format("{} has more than {}, which no file of the lab has", path,
+                                       group::format_size(kMostTextBytes)));
+  }
+  return text;
 }
 
 }  // namespace sandbay::lab

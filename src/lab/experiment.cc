@@ -54,9 +54,14 @@ class ExperimentReader {
     read_time_scale(reader);
     const std::string system = reader.string("system").value_or("");
     const std::string figures = reader.string("figures").value_or("");
-    reader.require("name", "the experiments' name is needed");
-    reader.require("system", "a file of conf/lab/systems is needed");
-    reader.require("figures", "a file of conf/lab/figures is needed");
+    reader.require("name", "a name for the experiments, such as their document's");
+    reader.require("system", "a file of conf/lab/systems");
+    reader.require("figures", "a file of conf/lab/figures");
+    if (!mistakes_.empty()) return std::unexpected(mistakes_.sorted().front());
+    for (const auto& [key, file] : {std::pair{"system", system}, {"figures", figures}}) {
+      const auto there = read_text_file(beside(file));
+      if (!there) reader.mistake(key, there.error());
+    }
     if (!mistakes_.empty()) return std::unexpected(mistakes_.sorted().front());
     const std::string wrong = read_others(system, figures);
     if (!wrong.empty()) return std::unexpected(wrong);
@@ -97,18 +102,18 @@ class ExperimentReader {
   void experiment(const Value& table) {
     TableReader reader(table, "experiment", mistakes_);
     Frame frame{.name = reader.string("name").value_or(""), .varied = {}};
-    reader.require("name", "it is needed");
+    reader.require("name", "a name of its own, such as \"streams\"");
     if (!names_.insert(frame.name).second) reader.mistake("name", "is another experiment's");
     if (const Value* vary = reader.table("vary")) read_vary(*vary, frame);
     constexpr Duration kLongest = std::chrono::hours(24);
     const Duration ramp_up = reader.duration("ramp_up", {}, kLongest).value_or(Duration{});
     const Duration run_time =
         reader.duration("run_time", std::chrono::milliseconds(1), kLongest).value_or(Duration{});
-    reader.require("run_time", "how long is measured is needed, such as \"20s\"");
+    reader.require("run_time", "how long is measured, such as \"20s\"");
     const std::vector<std::uint64_t> sweep = read_sweep(reader);
     const auto figures = reader.tables("figure");
     const auto groups = reader.tables("group");
-    reader.require("group", "at least one [[experiment.group]] of volumes is needed");
+    reader.require("group", "at least one [[experiment.group]] of volumes");
     reader.finish();
     if (!mistakes_.empty()) return;
     if (plan_.rows.size() + row_count(frame) > kMostRows) {
@@ -203,9 +208,17 @@ class ExperimentReader {
     }
     std::string names;
     for (const auto& [name, varied] : row.variation) names += fmt::format(" or \"{}\"", name);
-    reader.mistake(key, fmt::format("is neither; a whole number from 1 to {}{} is accepted",
+    std::string given(group::describe(value->kind));
+    if (value->kind == Value::Kind::kString) given = fmt::format("\"{}\"", value->text);
+    if (value->kind == Value::Kind::kInteger) given = std::to_string(value->integer);
+    reader.mistake(key, fmt::format("is {}; a whole number from 1 to {}{} is accepted", given,
                                     kMostOfAnything, names));
     return otherwise;
+  }
+
+  std::string some_host() const {
+    const auto& hosts = plan_.system.hosts;
+    return hosts.empty() ? std::string("host") : hosts.front().name;
   }
 
   VolumeGroup read_group(const Value& table, const Row& row) {
@@ -213,7 +226,7 @@ class ExperimentReader {
     VolumeGroup group;
     const std::string level = reader.string("level").value_or("");
     group.drives = number(reader, "drives", row, 1);
-    if (reader.has("members")) group.members = number(reader, "members", row, 1);
+    group.members = number(reader, "members", row, 0);
     if (reader.has("members") && reader.has("sets")) {
       reader.mistake("sets", "contradicts members, of which each has one set");
     }
@@ -223,14 +236,14 @@ class ExperimentReader {
     group.workers = number(reader, "workers", row, 1);
     group.volume_bytes = reader.size("volume_size", kMostAccessBytes, kMostBytes).value_or(0);
     read_offset(reader, group);
-    if (reader.has("background")) group.background = number(reader, "background", row, 0);
-    if (reader.has("used")) group.used = number(reader, "used", row, 1);
+    group.background = number(reader, "background", row, 0);
+    group.used = number(reader, "used", row, 0);
     if (group.used > group.volumes) {
       reader.mistake("used",
                      fmt::format("is {}, but a set has {} volumes", group.used, group.volumes));
     }
     group.host = reader.string("host").value_or("");
-    if (reader.has("hosts")) group.hosts = number(reader, "hosts", row, 0);
+    group.hosts = number(reader, "hosts", row, 0);
     group.adapters = number(reader, "adapters", row, 1);
     if (group.adapters > kMostAdapters) {
       reader.mistake("adapters",
@@ -238,10 +251,20 @@ class ExperimentReader {
     }
     group.connections = number(reader, "connections", row, 1);
     group.per_connection = reader.has("outstanding_per_connection");
-    group.outstanding = group.per_connection ? number(reader, "outstanding_per_connection", row, 1)
-                                             : number(reader, "outstanding", row, 1);
+    group.outstanding = number(reader, "outstanding", row, 1);
+    if (group.per_connection) {
+      if (reader.has("outstanding")) {
+        reader.mistake("outstanding_per_connection",
+                       "stands beside outstanding; one of them is accepted");
+      }
+      group.outstanding = number(reader, "outstanding_per_connection", row, 1);
+    } else {
+      reader.any("outstanding_per_connection");  // A key that is known.
+    }
     read_access(reader, group, row);
-    for (const char* key : {"level", "drives", "host"}) reader.require(key, "it is needed");
+    reader.require("level", "the RAID level of a set, such as \"raid5\"");
+    reader.require("drives", "how many drives a set has");
+    reader.require("host", "the type of the hosts, such as \"" + some_host() + "\"");
     reader.finish();
     const auto known = raid::parse_level(level);
     if (known) group.level = *known;
@@ -261,7 +284,7 @@ class ExperimentReader {
 
   // Over which controllers and sets volumes are.
   void read_spread(TableReader& reader, VolumeGroup& group, const Row& row) {
-    if (reader.has("controllers")) group.controllers = number(reader, "controllers", row, 1);
+    group.controllers = number(reader, "controllers", row, 0);
     if (group.controllers > plan_.system.controller_count) {
       reader.mistake("controllers", fmt::format("is {}, but the system has {}", group.controllers,
                                                 plan_.system.controller_count));
@@ -275,15 +298,19 @@ class ExperimentReader {
     for (const char* key : {"controllers", "spread"}) {
       if (reader.has(key)) reader.mistake(key, "contradicts members; one of them is accepted");
     }
-    if (plan_.system.controller_count > 1) {
-      reader.mistake("members", "have one controller each, but the system has several");
+    if (group.members > plan_.system.member_count) {
+      reader.mistake("members", plan_.system.member_count == 0
+                                    ? fmt::format("is {}, but {} is no group of arrays",
+                                                  group.members, plan_.system.name)
+                                    : fmt::format("is {}, but {} has {} at most", group.members,
+                                                  plan_.system.name, plan_.system.member_count));
     }
   }
 
   void read_offset(TableReader& reader, VolumeGroup& group) {
     group.offset_bytes = reader.size("offset", 0, kMostBytes).value_or(0);
     if (group.offset_bytes == 0) return;
-    reader.require("volume_size", "it is needed with an offset");
+    reader.require("volume_size", "how large a volume is, as there is an offset");
     if (group.in_pages() && reader.has("volume_size") && group.offset_bytes >= group.volume_bytes) {
       reader.mistake("offset", "is not within the volume");
     }
@@ -296,7 +323,7 @@ class ExperimentReader {
   void read_access(TableReader& reader, VolumeGroup& group, const Row& row) {
     if (const auto file = reader.string("iometer")) {
       const std::string name = reader.string("specification").value_or("");
-      reader.require("specification", "the name of an access specification of the file is needed");
+      reader.require("specification", "the name of an access specification of the file");
       if (!row.sweep.empty()) {
         reader.mistake("iometer", "contradicts sweep; one of them is accepted");
       }
@@ -310,7 +337,8 @@ class ExperimentReader {
       size = std::uint64_t{number(reader, "size_kib", row, 1)} << 10;
     }
     line.bytes = size.value_or(row.sweep.empty() ? 0 : row.sweep.front());
-    if (!size && row.sweep.empty()) reader.require("size", "it is needed where nothing is swept");
+    if (!size && row.sweep.empty())
+      reader.require("size", "the requests' size, such as \"64KiB\", or a sweep");
     if (size && !row.sweep.empty()) {
       reader.mistake("size", "contradicts sweep; one of them is accepted");
     }
@@ -321,8 +349,11 @@ class ExperimentReader {
     line.align_bytes = reader.size("align", 0, kMostAccessBytes).value_or(0);
     line.burst = static_cast<std::uint32_t>(reader.integer("burst", 1, 65536).value_or(1));
     line.delay = reader.duration("delay", {}, std::chrono::hours(1)).value_or(Duration{});
-    const std::string wrong = access_error(line);
-    if (!wrong.empty() && line.bytes != 0) mistakes_.add(reader.line_of("size"), "size", wrong);
+    if (line.align_bytes % kAccessSectorBytes != 0) {
+      reader.mistake("align", "is no multiple of 512 bytes");
+    } else if (const std::string wrong = access_error(line); !wrong.empty() && line.bytes != 0) {
+      reader.mistake(reader.has("size_kib") ? "size_kib" : "size", "is " + wrong);
+    }
     group.access = {.name = {}, .lines = {line}};
   }
 
@@ -413,8 +444,8 @@ class ExperimentReader {
                                                               : value->number;
       if (!(wanted.divide_by > 0)) reader.mistake("divide_by", "is no number above 0");
     }
-    reader.require("id", "the figure's id is needed");
-    reader.require("metric", "it is needed");
+    reader.require("id", "the figure's id");
+    reader.require("metric", "MiB/s, MB/s, IOPS, ms, variation or trend");
     reader.finish();
     if (!of_row) return std::nullopt;
     for (const auto& [name, value] : row.variation) {
@@ -488,6 +519,13 @@ class ExperimentReader {
     return unit == describe(metric);
   }
 
+  // What most probably makes a worker's part too small.
+  static std::string_view too_little_key(const VolumeGroup& group) {
+    if (group.workers > 1) return "workers";
+    if (group.in_pages() && group.offset_bytes > 0) return "offset";
+    return group.volume_bytes > 0 ? "volume_size" : "volumes";
+  }
+
   void check_geometry(const Row& row, std::uint32_t line) {
     std::uint64_t drives = 0;
     const std::uint64_t blocks = model::sector_count(plan_.system.drive) - 8192;
@@ -518,9 +556,11 @@ class ExperimentReader {
       }
       if (group.part_bytes(volume) < kMostAccessBytes) {
         return mistakes_.add(
-            line, "experiment.group.workers",
-            fmt::format("{}: {} workers have less than {} each", row.name(), group.workers,
-                        group::format_size_rounded(kMostAccessBytes)));
+            line, fmt::format("experiment.group.{}", too_little_key(group)),
+            fmt::format("{}: {} are left of each of {} volumes, and each of its {} workers needs "
+                        "{}",
+                        row.name(), group::format_size_rounded(volume), group.volumes,
+                        group.workers, group::format_size_rounded(kMostAccessBytes)));
       }
       if (group.connections > plan_.system.port_count) {
         return mistakes_.add(line, "experiment.group.connections",

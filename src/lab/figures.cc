@@ -148,8 +148,8 @@ Figure read_figure(const Value& table, group::Mistakes& mistakes) {
   read_formula(reader, figure);
   figure.minimum = reader.boolean("minimum").value_or(false);
   figure.note = reader.string("note").value_or("");
-  reader.require("id", "a figure needs a name");
-  reader.require("role", "a figure needs a role");
+  reader.require("id", "a name for the figure");
+  reader.require("role", "a role, such as \"holdout\"");
   const auto known = std::ranges::find(kRoles, role, &std::pair<Role, std::string_view>::second);
   if (known != kRoles.end()) {
     figure.role = known->first;
@@ -308,7 +308,7 @@ std::expected<FigureBook, std::string> read_figures(const std::string& path) {
   group::TableReader reader(*root, "", mistakes);
   FigureBook book;
   book.document = reader.string("document").value_or("");
-  reader.require("document", "the name of the document is needed");
+  reader.require("document", "the name of the document");
   std::set<std::string> ids;
   std::vector<std::uint32_t> lines;
   for (const Value* table : reader.tables("figure")) {

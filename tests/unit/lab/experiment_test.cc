@@ -7,6 +7,8 @@
 #include <filesystem>
 #include <fstream>
 
+#include "lab/drive_file.h"
+
 namespace sandbay::lab {
 namespace {
 
@@ -202,12 +204,33 @@ struct {
     {"lab.toml", "outstanding = 4",
      "spread = \"sets\"\nvolume_size = \"16MiB\"\noffset = \"16MiB\"",
      "lab.toml:16: ", "not within"},
-    {"lab.toml", "sets = \"sets\"", "members = 1\nspread = 1",
-     "lab.toml:13: ", "contradicts members"},
+    {"lab.toml", "sets = \"sets\"", "members = 2", "lab.toml:12: ", "small is no group of arrays"},
+    {"lab.toml", "sets = \"sets\"", "sets = 0", "lab.toml:12: ", "is 0; a whole number from 1"},
+    {"lab.toml", "host = \"fast\"\n", "",
+     "lab.toml:9: experiment.group.host: is missing; write the type of the hosts, such as \"fast\"",
+     ""},
+    {"lab.toml", "outstanding = 4", "colour = 4", "lab.toml:14: experiment.group.colour",
+     "used, host, hosts, adapters, connections, outstanding, "
+     "outstanding_per_connection"},
+    {"lab.toml", "outstanding = 4", "outstanding = 4\noutstanding_per_connection = 2",
+     "lab.toml:15: ", "stands beside outstanding"},
+    {"lab.toml", "outstanding = 4", "volumes = 65536", "lab.toml:4: experiment.group.volumes",
+     "each of 65536 volumes"},
+    {"lab.toml", "outstanding = 4", "align = \"100B\"", "lab.toml:14: experiment.group.align",
+     "multiple of 512"},
+    {"lab.toml", "system.toml", "iometer", "lab.toml:2: system", "is a folder; name a file"},
+    {"lab.toml", "figures.toml", "/dev/zero", "lab.toml:3: figures", "more than 4MiB"},
+    {"system.toml", "count = { value = 2,",
+     "mtu = { value = \"40B\", from = \"assumed\", source = \"a test\" }\ncount = { value = 2,",
+     "system.toml:6: port.mtu: is 40; it must be", ""},
+    {"system.toml", "[[host]]",
+     "[cache]\ndirty = { value = \"1GiB\", from = \"assumed\", source = \"a test\" }\n[[host]]",
+     "system.toml:8: cache.dirty", "not less than cache.memory"},
+    {"system.toml", "[drives]", "members = 17\n[drives]", "system.toml:2: members", "from 1 to 16"},
     {"lab.toml", "outstanding = 4", "used = 2", "lab.toml:14: ", "a set has 1 volumes"},
     {"lab.toml", "outstanding = 4", "controllers = 2", "lab.toml:14: ", "the system has 1"},
     {"lab.toml", "outstanding = 4", "spread = 2", "lab.toml:14: ", "1 sets are no multiple"},
-    {"lab.toml", "outstanding = 4", "workers = 60000", "lab.toml:4: ", "16.0 MiB each"},
+    {"lab.toml", "outstanding = 4", "workers = 60000", "lab.toml:4: ", "needs 16.0 MiB"},
     {"lab.toml", "metric = \"IOPS\"", "metric = \"IOPS\"\ndivide_by = 0",
      "lab.toml:18: ", "above 0"},
     {"lab.toml", "when = { sets", "when = { set", "lab.toml:18: ", "is not varied"},
@@ -281,7 +304,7 @@ struct {
     {"lab.toml", "figures =", "time_scale = 0.5\nfigures =", "lab.toml:3: ", "from 1 to 1000"},
     {"lab.toml", "run_time", "runtime", "lab.toml:7: ", "run_time"},
     {"lab.toml", "metric = \"IOPS\"", "metric = \"ops\"", "lab.toml:17: ", "\"ops\""},
-    {"lab.toml", "system.toml", "nothing.toml", "nothing.toml", "cannot be opened"},
+    {"lab.toml", "system.toml", "nothing.toml", "lab.toml:2: system: ", "cannot be opened"},
     {"system.toml", "count = 4", "count = 0", "system.toml:4: ", "drives.count"},
     {"system.toml", "\"1us\"", "\"1 second\"", "system.toml:9: ", "request_time"},
     {"system.toml", "\"fitted\"", "\"guessed\"", "system.toml:9: ", "\"guessed\""},
@@ -311,6 +334,44 @@ TEST_CASE("What cannot be is refused in one line with file and line", "[lab][exp
     CHECK(error.find(part) != std::string::npos);
     CHECK(error.find('\n') == std::string::npos);
   }
+}
+
+TEST_CASE("Members are as many as the system's group has at most", "[lab][experiment]") {
+  const Folder folder;
+  folder.change("system.toml", "[drives]", "members = 2\n[drives]");
+  folder.change("lab.toml", "sets = \"sets\"", "members = \"sets\"");
+  const auto plan = folder.read();
+  INFO((plan ? std::string() : plan.error()));
+  REQUIRE(plan.has_value());
+  CHECK(plan->rows[1].groups[0].members == 2);
+  folder.change("lab.toml", "members = \"sets\"", "members = \"sets\"\nspread = 1");
+  CHECK_THAT(folder.error(), Catch::Contains("lab.toml:13: ") && Catch::Contains("contradicts"));
+  folder.change("lab.toml", "\nspread = 1", "");
+  folder.change("lab.toml", "sets = [1, 2]", "sets = [1, 3]");
+  CHECK_THAT(folder.error(), Catch::Contains("lab.toml:12: ") && Catch::Contains("has 2 at most"));
+}
+
+TEST_CASE("A drive's values have their source and how sure it is, and errors their line",
+          "[lab][experiment]") {
+  const auto error_with = [](const std::string& from, const std::string& to) {
+    std::ifstream file(LAB_FOLDER "/../drives/maxtor-7l250s0.toml");
+    std::string text{std::istreambuf_iterator<char>(file), {}};
+    const std::size_t at = text.find(from);
+    REQUIRE(at != std::string::npos);
+    const auto drive = read_drive_file(text.replace(at, from.size(), to), "d.toml");
+    return drive ? std::string("no error") : drive.error();
+  };
+  CHECK(error_with("rpm", "rpm") == "no error");
+  CHECK_THAT(error_with("7200, sure = \"read\"", "7200"),
+             Catch::Contains("d.toml:8: values.rpm.sure: is missing; write how sure it is: read"));
+  CHECK_THAT(error_with("7200, sure = \"read\"", "7200, sure = \"banana\""),
+             Catch::Contains("d.toml:8: values.rpm.sure: is \"banana\"; accepted are read, "));
+  CHECK_THAT(error_with("7200,", "7200, foo = 1,"),
+             Catch::Contains("d.toml:8: values.rpm.foo: is not a key here"));
+  CHECK_THAT(error_with("{ value = 7200", "7200 # "),
+             Catch::Contains("d.toml:8: values.rpm: has no"));
+  CHECK_THAT(error_with("7200,", "72,"), Catch::Contains("d.toml:8: values.rpm is 72; it must be"));
+  CHECK_THAT(error_with("\"disk\"", "\"tape\""), Catch::Contains("d.toml:4: kind: is \"tape\""));
 }
 
 TEST_CASE("Too many combinations are refused before they are made", "[lab][experiment]") {
