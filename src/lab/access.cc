@@ -41,6 +41,14 @@ std::string access_error(const AccessSpecification& specification) {
   return {};
 }
 
+std::uint64_t AccessSpecification::largest() const {
+  return std::ranges::max(lines, {}, &AccessLine::bytes).bytes;
+}
+
+bool AccessSpecification::writes() const {
+  return std::ranges::any_of(lines, [](const AccessLine& line) { return line.read_percent < 100; });
+}
+
 AccessPattern::AccessPattern(const AccessSpecification& specification, std::uint64_t first_byte,
                              std::uint64_t span_bytes, std::uint64_t seed)
     : specification_(specification), first_(first_byte), span_(span_bytes), random_(seed) {

@@ -32,6 +32,9 @@ struct AccessLine {
 struct AccessSpecification {
   std::string name;
   std::vector<AccessLine> lines;
+
+  std::uint64_t largest() const;  // Of the requests, in bytes. There are lines.
+  bool writes() const;            // At least sometimes.
   bool operator==(const AccessSpecification&) const = default;
 };
 

@@ -26,7 +26,6 @@ constexpr std::size_t kLeastMemory = std::size_t{256} << 20;
 using LiveWorkers = std::vector<std::unique_ptr<LiveWorker>>;
 
 struct LiveRun {
-  const ArrayProfile& profile;
   const Case& what;
   const LiveOptions& options;
   Executor& initiator;  // Where the workers are.
@@ -162,23 +161,54 @@ double process_seconds() {
 std::size_t memory_for(const Case& what) {
   std::uint64_t bytes = 0;
   for (const VolumeGroup& group : what.groups) {
-    const std::uint64_t largest =
-        std::ranges::max(group.access.lines, {}, &AccessLine::bytes).bytes;
+    const std::uint64_t largest = group.access.largest();
     bytes += std::uint64_t{group.volume_count()} * group.workers *
              (group.requests() * (largest + 65536) + group.connections * (std::uint64_t{1} << 20));
   }
   return kLeastMemory + 4 * bytes;
 }
 
-std::string check_targets(const Row& row, const LiveOptions& options) {
-  std::size_t volumes = 0;
-  bool writes = false;
-  for (const VolumeGroup& group : row.groups) {
-    volumes += group.volume_count();
-    writes = writes || std::ranges::any_of(group.access.lines, [](const AccessLine& line) {
-               return line.read_percent < 100;
-             });
+// Whatever else differs, such as who logs in.
+bool same_unit(const std::string& one, const std::string& other) {
+  const auto a = iscsi::parse_url(one);
+  const auto b = iscsi::parse_url(other);
+  return a && b && a->endpoint == b->endpoint && a->target_name == b->target_name &&
+         a->lun_number == b->lun_number;
+}
+
+// That each names a logical unit of its own.
+std::string check_urls(const std::vector<std::string>& urls) {
+  for (std::size_t i = 0; i < urls.size(); ++i) {
+    std::string wrong = url_error(urls[i]);
+    if (!wrong.empty()) return "--live " + wrong;
+    const auto before = std::span(urls).first(i);
+    const auto same = [&](const std::string& other) { return same_unit(urls[i], other); };
+    if (std::ranges::none_of(before, same)) continue;
+    return fmt::format("--live {} is given twice; each volume has a logical unit of its own",
+                       without_password(urls[i]));
   }
+  return {};
+}
+
+std::size_t volumes_of(const Row& row) {
+  std::size_t volumes = 0;
+  for (const VolumeGroup& group : row.groups) volumes += group.volume_count();
+  return volumes;
+}
+
+// More than any row uses.
+std::string check_surplus(const Plan& plan, const std::vector<std::string>& urls) {
+  std::size_t most = 0;
+  for (const Row& row : plan.rows) most = std::max(most, volumes_of(row));
+  if (urls.size() <= most) return {};
+  return fmt::format("--live has URLs for {} volumes, but no row that is run has more than {}",
+                     urls.size(), most);
+}
+
+std::string check_targets(const Row& row, const LiveOptions& options) {
+  bool writes = false;
+  for (const VolumeGroup& group : row.groups) writes = writes || group.access.writes();
+  const std::size_t volumes = volumes_of(row);
   if (volumes > options.urls.size()) {
     return fmt::format(
         "--live has URLs for {} volumes, but {} has {}; give one for each, or choose other rows "
@@ -209,26 +239,22 @@ std::string check_live(const Plan& plan, const LiveOptions& options) {
         "--time-scale {:g} is for the experiments' own system: nobody slows what is behind a URL",
         options.time_scale);
   }
-  for (const std::string& url : options.urls) {
-    std::string wrong = url_error(url);
-    if (!wrong.empty()) return "--live " + wrong;
-    if (std::ranges::count(options.urls, url) > 1) {
-      return fmt::format("--live {} is given twice; each volume has a logical unit of its own",
-                         without_password(url));
-    }
-  }
+  std::string wrong = check_urls(options.urls);
+  if (wrong.empty()) wrong = check_surplus(plan, options.urls);
+  if (!wrong.empty()) return wrong;
   for (const Row& row : plan.rows) {
     for (const VolumeGroup& group : row.groups) {
       if (group.requests() > iscsi::kMaximumInitiatorQueueDepth ||
           group.connections > iscsi::kMaximumInitiatorConnections) {
         return fmt::format(
-            "{}: a session that is live has at most {} connections and {} requests "
-            "outstanding",
-            row.name(), iscsi::kMaximumInitiatorConnections, iscsi::kMaximumInitiatorQueueDepth);
+            "{}: has sessions of {} connections and {} requests outstanding; one that is live has "
+            "at most {} connections and {} requests",
+            row.name(), group.connections, group.requests(), iscsi::kMaximumInitiatorConnections,
+            iscsi::kMaximumInitiatorQueueDepth);
       }
     }
     if (options.urls.empty()) continue;
-    std::string wrong = check_targets(row, options);
+    wrong = check_targets(row, options);
     if (!wrong.empty()) return wrong;
   }
   return {};
@@ -239,8 +265,7 @@ Task<std::expected<CaseResult, std::string>> run_live(const ArrayProfile* profil
                                                       std::span<Executor* const> executors,
                                                       const std::atomic<bool>* stop) {
   assert(&Executor::current() == executors.front());
-  LiveRun run{.profile = *profile,
-              .what = what,
+  LiveRun run{.what = what,
               .options = *options,
               .initiator = *executors.back(),
               .window = {.stop = stop},

@@ -29,9 +29,8 @@ class LiveSystem {
   Task<std::string> start(std::vector<VolumeGroup> groups);
   Task<void> stop();
 
+  // Logical unit i there is that of the i-th worker, in the array's order.
   const Endpoint& endpoint() const noexcept { return endpoint_; }
-  // Logical unit i is that of the i-th worker, in the array's order.
-  std::size_t unit_count() const noexcept { return units_.size(); }
   VirtualArray& array() noexcept { return array_; }
   // Requests that end in [from, until) of the executors' time.
   void measure(TimePoint from, TimePoint until);

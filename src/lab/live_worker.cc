@@ -47,6 +47,11 @@ Task<std::string> LiveWorker::log_in() {
   }
   const auto facts = co_await iscsi::ask_facts(session_.get(), place_.url.lun_number);
   if (!facts) {
+    const auto luns = co_await iscsi::ask_luns(session_.get());
+    if (luns && std::ranges::find(*luns, place_.url.lun_number) == luns->end()) {
+      co_return fmt::format("{}: the target has no such logical unit; it has {}", place_.shown,
+                            luns->empty() ? "none" : fmt::format("{}", fmt::join(*luns, ", ")));
+    }
     co_return fmt::format("{}: the logical unit cannot be used: {}", place_.shown,
                           describe(facts.error()));
   }
@@ -69,10 +74,14 @@ std::string LiveWorker::lay_out(std::uint64_t bytes, std::uint32_t block_bytes,
     return fmt::format("the logical unit has {}, but the experiment's volumes have {}",
                        group::format_size_rounded(bytes), group::format_size_rounded(end));
   }
-  if (part < largest_request()) {
+  if (part < group.access.largest()) {
     return fmt::format("the logical unit has {}, too little for {} workers with requests of {}",
                        group::format_size_rounded(bytes), group.workers,
-                       group::format_size_rounded(largest_request()));
+                       group::format_size_rounded(group.access.largest()));
+  }
+  if (place_.first_byte % block_bytes != 0) {
+    return fmt::format("has blocks of {} bytes, but the experiment's volumes begin at byte {}",
+                       block_bytes, place_.first_byte);
   }
   for (const AccessLine& line : group.access.lines) {
     std::string wrong = check_line(line, most_transfer_bytes);
@@ -98,15 +107,6 @@ std::string LiveWorker::check_line(const AccessLine& line,
       "has blocks of {} bytes, but the experiment has requests of {} bytes at "
       "multiples of {}",
       block_bytes_, line.bytes, anywhere ? align : line.bytes);
-}
-
-std::uint64_t LiveWorker::largest_request() const {
-  return std::ranges::max(place_.group.access.lines, {}, &AccessLine::bytes).bytes;
-}
-
-bool LiveWorker::writes() const {
-  return std::ranges::any_of(place_.group.access.lines,
-                             [](const AccessLine& line) { return line.read_percent < 100; });
 }
 
 Task<void> LiveWorker::drive(LiveWindow* window) {
@@ -137,9 +137,9 @@ Task<void> LiveWorker::keep_busy() {
   const GateHold hold(gate_);
   Executor& home = Executor::current();
   BufferList written;
-  if (writes()) {
+  if (place_.group.access.writes()) {
     // Something that does not compress.
-    written = co_await home.buffers().allocate(largest_request());
+    written = co_await home.buffers().allocate(place_.group.access.largest());
     Random random(place_.seed);
     for (std::size_t piece = 0; piece < written.slice_count(); ++piece) {
       for (std::byte& byte : written[piece].bytes()) byte = static_cast<std::byte>(random.next());

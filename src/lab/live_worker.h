@@ -63,8 +63,6 @@ class LiveWorker {
   Task<iscsi::ScsiResult> transfer(Access access, const BufferList* written);
   void account(const Access& access, TimePoint start, const iscsi::ScsiResult& result);
   bool over() const;
-  std::uint64_t largest_request() const;
-  bool writes() const;
 
   Place place_;
   std::unique_ptr<iscsi::InitiatorSession> session_;

@@ -3,9 +3,32 @@
 
 #include <fmt/core.h>
 
+#include <string_view>
+
 #include "runtime/byte_order.h"
 
 namespace sandbay::lab {
+namespace {
+
+// What users can do something about.
+std::string_view words_of(const iscsi::ScsiResult& result) {
+  if (result.status == scsi::Status::kReservationConflict) return "another host has reserved it";
+  if (result.status != scsi::Status::kCheckCondition) return {};
+  switch (result.sense_key()) {
+    case scsi::SenseKey::kNotReady:
+      return "it is not ready";
+    case scsi::SenseKey::kMediumError:
+      return "its medium has an error there";
+    case scsi::SenseKey::kHardwareError:
+      return "its hardware has failed";
+    case scsi::SenseKey::kDataProtect:
+      return "it is write-protected, or has no space left";
+    default:
+      return {};
+  }
+}
+
+}  // namespace
 
 std::array<std::byte, 16> transfer_cdb(bool write, std::uint64_t lba, std::uint32_t blocks) {
   std::array<std::byte, 16> cdb{};
@@ -17,8 +40,9 @@ std::array<std::byte, 16> transfer_cdb(bool write, std::uint64_t lba, std::uint3
 
 std::string explain(const iscsi::ScsiResult& result) {
   if (result.error != Error::kNone) return std::string(describe(result.error));
-  return fmt::format("status {:02x}h, sense key {:x}h, additional sense {:04x}h",
-                     static_cast<unsigned>(result.status),
+  const std::string_view words = words_of(result);
+  return fmt::format("{}{}status {:02x}h, sense key {:x}h, additional sense {:04x}h", words,
+                     words.empty() ? "" : ": ", static_cast<unsigned>(result.status),
                      static_cast<unsigned>(result.sense_key()),
                      static_cast<unsigned>(result.additional()));
 }

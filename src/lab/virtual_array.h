@@ -72,7 +72,6 @@ class VirtualArray {
   Executor& home() const noexcept { return home_; }
   const model::ModelClock& clock() const noexcept { return clock_; }
   std::vector<VirtualVolume>& volumes() noexcept { return volumes_; }
-  const ArrayProfile& profile() const noexcept { return profile_; }
   // Without memory behind it, for the hosts' requests.
   BufferPool& payloads() noexcept { return payloads_; }
   // All drives that are in use.

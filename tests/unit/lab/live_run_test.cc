@@ -3,6 +3,7 @@
 #include "lab/live_run.h"
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <catch2/catch.hpp>
 #include <memory>
@@ -15,6 +16,7 @@
 #include "lab/live_system.h"
 #include "lab/plan_run.h"
 #include "lab/report.h"
+#include "lab/scsi_transfer.h"
 #include "runtime/buffer.h"
 #include "runtime/simulation.h"
 #include "scsi/logical_unit.h"
@@ -396,7 +398,28 @@ TEST_CASE("Targets that do not do are refused in one line that names them", "[la
   CHECK_THAT(
       refused(group, 512,
               "iscsi://somebody%a-secret-of-ours@127.0.0.1:3260/iqn.2026-11.org.example:foreign/7"),
-      Catch::Contains("cannot be used"));
+      Catch::Contains("the target has no such logical unit; it has 0"));
+  group.members = 1;
+  group.volume_bytes = 32 << 20;
+  group.offset_bytes = 1536;
+  group.access.lines[0].align_bytes = 4096;
+  CHECK_THAT(refused(group, 4096), Catch::Contains("volumes begin at byte 1536"));
+}
+
+TEST_CASE("What a target says of a request is told in words", "[lab][live]") {
+  iscsi::ScsiResult result;
+  result.status = scsi::Status::kCheckCondition;
+  const std::array fixed = {std::byte{0x70}, std::byte{0}, std::byte{7}, std::byte{0},
+                            std::byte{0},    std::byte{0}, std::byte{0}, std::byte{10},
+                            std::byte{0},    std::byte{0}, std::byte{0}, std::byte{0},
+                            std::byte{0x27}, std::byte{0}};
+  std::ranges::copy(fixed, result.sense.begin());
+  result.sense_bytes = fixed.size();
+  CHECK(explain(result) ==
+        "it is write-protected, or has no space left: status 02h, sense key 7h, additional sense "
+        "2700h");
+  result.status = scsi::Status::kReservationConflict;
+  CHECK_THAT(explain(result), Catch::StartsWith("another host has reserved it: status 18h"));
 }
 
 TEST_CASE("A target that goes meanwhile ends the run in one line that names it", "[lab][live]") {
@@ -429,8 +452,15 @@ TEST_CASE("What cannot be live is refused before anything is connected", "[lab][
   CHECK_THAT(check_live(plan, {.urls = {kForeignUrl}}),
              Catch::Contains("reads writes") && Catch::Contains("--write"));
   CHECK(check_live(plan, {.urls = {kForeignUrl}, .write = true}) == "");
+  const std::string by_another = "iscsi://127.0.0.1:3260/iqn.2026-11.org.example:foreign/0";
+  CHECK_THAT(check_live(plan, {.urls = {kForeignUrl, by_another}, .write = true}),
+             Catch::Contains("example:foreign/0 is given twice"));
+  const std::string other = "iscsi://127.0.0.1:3260/iqn.2026-11.org.example:foreign/1";
+  CHECK_THAT(check_live(plan, {.urls = {kForeignUrl, other}, .write = true}),
+             Catch::Contains("URLs for 2 volumes, but no row that is run has more than 1"));
   plan.rows[0].groups[0].outstanding = 5000;
-  CHECK_THAT(check_live(plan, {}), Catch::Contains("at most 32 connections and 4096 requests"));
+  CHECK_THAT(check_live(plan, {}), Catch::Contains("1 connections and 5000 requests") &&
+                                       Catch::Contains("at most 32 connections and 4096 requests"));
 }
 
 TEST_CASE("Reports of live runs say so with every figure", "[lab][live]") {
