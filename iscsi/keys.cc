@@ -392,9 +392,10 @@ std::string KeyPreferences::set(const KeyRow& row, std::string_view text) {
   } else if (row.type == kObsolete) {
     // Section 13.25: No is the other answer that a marker key may have.
     if (text != "No" || (row.id != KeyId::kIfMarker && row.id != KeyId::kOfMarker)) {
-      return fmt::format(
-          "{} is obsolete: only \"Reject\"{} can be given", row.name,
-          row.id == KeyId::kIfMarker || row.id == KeyId::kOfMarker ? " or \"No\"" : "");
+      const bool marker = row.id == KeyId::kIfMarker || row.id == KeyId::kOfMarker;
+      return fmt::format("{} is obsolete: only {}{} can be given", row.name,
+                         target_ ? "\"Reject\", \"Irrelevant\", \"NotUnderstood\"" : "\"Reject\"",
+                         marker ? " and \"No\"" : "");
     }
     value.fixed_answer = true;
   } else if (text.empty()) {

@@ -118,15 +118,17 @@ std::vector<std::string> expand_drives(const std::vector<std::string>& names,
     const auto last = dots == std::string::npos ? "" : std::string_view(name).substr(dots + 2);
     const std::size_t prefix = first.find_last_not_of(kDigits) + 1;
     const auto from = number(first.substr(prefix));
+    // "d00..d13" are d00, d01 and so on: all as wide as the first.
+    const std::size_t width = first.substr(prefix).starts_with('0') ? first.size() - prefix : 0;
     const auto to =
         last.starts_with(first.substr(0, prefix)) ? number(last.substr(prefix)) : std::nullopt;
     if (hardware.drive(name) != nullptr || !from || !to || *from > *to ||
-        *to - *from >= kMostMemberDrives) {
+        (width > 1 && last.size() != first.size()) || *to - *from >= kMostMemberDrives) {
       all.push_back(name);
       continue;
     }
     for (std::uint64_t i = *from; i <= *to; ++i) {
-      all.push_back(fmt::format("{}{}", first.substr(0, prefix), i));
+      all.push_back(fmt::format("{}{:0{}}", first.substr(0, prefix), i, width));
     }
   }
   return all;

@@ -148,6 +148,7 @@ TEST_CASE("Mistakes in rows of drives are told", "[configuration][hardware]") {
   const std::string set = "[[raid]]\nname = \"r\"\nlevel = \"raid0\"\ndrives = ";
   check_mistake(four + set + "[\"d0..d4\"]\n", "there is no drive \"d4\"");
   check_mistake(four + set + "[\"d2..d1\"]\n", "there is no drive \"d2..d1\"");
+  check_mistake(four + set + "[\"d00..d03\"]\n", "there is no drive \"d00\"");
   check_mistake(four + set + "[\"d0..e3\"]\n", "there is no drive \"d0..e3\"");
   check_mistake(four + set + "[\"d0..d2\", \"d1\"]\n", "drive d1 is in set \"r\"");
 }

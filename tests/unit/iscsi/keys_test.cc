@@ -107,9 +107,13 @@ TEST_CASE("A configured key is checked with one clear message", "[iscsi][keys]")
         "ErrorRecoveryLevel: \"3\" is not a number from 0 to 2");
   CHECK(problem_with("TargetName", "iqn.x") ==
         "TargetName follows from the configuration of the target and cannot be given here");
-  CHECK(problem_with("OFMarker", "Yes") ==
-        "OFMarker is obsolete: only \"Reject\" or \"No\" can be given");
-  CHECK(problem_with("OFMarkInt", "No") == "OFMarkInt is obsolete: only \"Reject\" can be given");
+  CHECK(
+      problem_with("OFMarker", "Yes") ==
+      "OFMarker is obsolete: only \"Reject\", \"Irrelevant\", \"NotUnderstood\" and \"No\" can be "
+      "given");
+  CHECK(problem_with("OFMarkInt", "No") ==
+        "OFMarkInt is obsolete: only \"Reject\", \"Irrelevant\", \"NotUnderstood\" can be given");
+  CHECK(problem_with("OFMarkInt", "Irrelevant").empty());
   CHECK(problem_with("OFMarker", "No").empty());
   CHECK(problem_with("MaxRecvDataSegmentLength", "Reject") ==
         "MaxRecvDataSegmentLength is declared, not negotiated: it has no answer");
