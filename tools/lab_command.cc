@@ -1,5 +1,6 @@
 // sandbay lab run|influences|list: reads the options; src/lab does the work.
 #include <fmt/format.h>
+#include <sys/ioctl.h>
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
@@ -104,6 +105,8 @@ lab::LabOptions options_of(const CLI::App& verb, const LabArguments& a, bool jso
   if (json && a.csv) {
     throw CLI::ValidationError("--csv", "stands beside --json; one of them is accepted");
   }
+  struct winsize window{};
+  if (::ioctl(STDOUT_FILENO, TIOCGWINSZ, &window) == 0) options.columns = window.ws_col;
   options.progress = ::isatty(STDERR_FILENO) == 1;
   options.form = json    ? lab::ReportForm::kJson
                  : a.csv ? lab::ReportForm::kCsv

@@ -48,10 +48,10 @@ PlanHooks hooks_for(const LabOptions& options, std::FILE* errors) {
   return hooks;
 }
 
-std::string text_of(const Report& report, ReportForm form) {
-  switch (form) {
+std::string text_of(const Report& report, const LabOptions& options) {
+  switch (options.form) {
     case ReportForm::kText:
-      return to_text(report);
+      return to_text(report, options.columns);
     case ReportForm::kJson:
       return to_json(report);
     case ReportForm::kCsv:
@@ -193,7 +193,7 @@ int run_lab(const LabOptions& options, std::FILE* out, std::FILE* errors) {
   }
   // The page first: it is there also if the output is full.
   if (page) wrong = write_page(options.html_folder, report);
-  const int printed = print(text_of(report, options.form), out, errors);
+  const int printed = print(text_of(report, options), out, errors);
   if (!wrong.empty()) return complain(errors, wrong, kFailed);
   if (printed != 0) return printed;
   if (!result.complete) return complain(errors, "the report is partial: " + result.wrong, kFailed);

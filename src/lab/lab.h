@@ -23,6 +23,7 @@ struct LabOptions {
   bool live = false;  // Over iSCSI sockets in real time, one case after another.
   LiveOptions live_options;
   std::optional<double> time_scale;  // In place of the file's.
+  std::size_t columns = 0;           // Of text; 0: no line is broken.
   bool progress = false;             // A line on `errors` that follows the cases.
 };
 

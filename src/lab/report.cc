@@ -7,6 +7,7 @@
 #include <cmath>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <sstream>
 
 namespace sandbay::lab {
 namespace {
@@ -21,37 +22,95 @@ std::string number(std::optional<double> value) {
 }
 
 std::string remark(const Finding& finding) {
-  if (finding.verdict != Verdict::kNone) return std::string(describe(finding.verdict));
-  return fmt::format("({})", describe(finding.figure->role));
+  const std::string_view role = describe(finding.figure->role);
+  if (finding.verdict == Verdict::kNone) return std::string(role);
+  return fmt::format("{}, {}", describe(finding.verdict), role);
 }
 
 std::string scale_of(const Report& report) { return fmt::format("{:g}", report.result.time_scale); }
 
-std::string figure_table(const Report& report) {
-  // How far time was stretched stands with every figure.
-  const bool live = report.result.live;
-  const std::string scale = live ? fmt::format(" {:>5}", "x" + scale_of(report)) : std::string();
-  std::string text =
-      fmt::format("{:<26} {:>10} {:>10} {:<5}{} {:>8} {:>8}  {:<9} {}\n", "figure", "document",
-                  "ours", "", live ? "  time" : "", "differ", "allowed", "role", "verdict");
-  for (const Finding& finding : report.findings) {
-    const Figure& figure = *finding.figure;
-    const bool judged = finding.verdict != Verdict::kNone || figure.role == Role::kPredicted;
-    if (!finding.ours && !figure.value && !judged) continue;
-    const std::string differ =
-        finding.difference_percent ? fmt::format("{:+.1f} %", *finding.difference_percent) : "-";
-    text += fmt::format("{:<26} {:>10} {:>10} {:<5}{} {:>8} {:>8}  {:<9} {}\n", figure.id,
-                        number(figure.value), number(finding.ours), figure.unit, scale, differ,
-                        describe_tolerance(finding), describe(figure.role), remark(finding));
+using Cells = std::vector<std::string>;
+
+// Columns as wide as what is in them; `sides` has '<' or '>' for each.
+std::string aligned(const std::vector<Cells>& lines, std::string_view sides) {
+  std::vector<std::size_t> widths(sides.size());
+  for (const Cells& line : lines) {
+    for (std::size_t i = 0; i < line.size(); ++i) widths[i] = std::max(widths[i], line[i].size());
+  }
+  std::string text;
+  for (const Cells& line : lines) {
+    for (std::size_t i = 0; i < line.size(); ++i) {
+      const bool last = i + 1 == line.size();
+      const std::string space(widths[i] - line[i].size(), ' ');
+      if (i > 0) text += ' ';
+      if (sides[i] == '>') text += space;
+      text += line[i];
+      if (sides[i] == '<' && !last) text += space;
+    }
+    text += '\n';
   }
   return text;
 }
 
-std::string unscored_list(const Report& report) {
-  std::string text;
+std::string trim_end(std::string text) { return text.erase(text.find_last_not_of(' ') + 1); }
+
+// Broken between words, the lines that follow as far in as `indent`; 0 columns: one line.
+std::string wrapped(std::string_view text, std::size_t first_indent, std::size_t indent,
+                    std::size_t columns) {
+  std::string lines(first_indent, ' ');
+  std::size_t at = first_indent;
+  bool begins = true;
+  while (!text.empty()) {
+    const std::string_view word = text.substr(0, text.find(' '));
+    text.remove_prefix(std::min(word.size() + 1, text.size()));
+    if (!begins && columns > 0 && at + 1 + word.size() > columns) {
+      lines += '\n' + std::string(indent, ' ');
+      at = indent;
+      begins = true;
+    }
+    if (!begins) lines += ' ';
+    lines += word;
+    at += word.size() + (begins ? 0 : 1);
+    begins = false;
+  }
+  return lines + '\n';
+}
+
+std::string figure_table(const Report& report) {
+  const bool live = report.result.live;
+  std::vector<Cells> lines = {
+      {"figure", "document", "ours", "", "differ", "tol.", "verdict, role"}};
   for (const Finding& finding : report.findings) {
-    if (finding.figure->note.empty()) continue;
-    text += fmt::format("  {}: {}\n", finding.figure->id, finding.figure->note);
+    const Figure& figure = *finding.figure;
+    const bool judged = finding.verdict != Verdict::kNone || figure.role == Role::kPredicted;
+    if (!finding.ours && !figure.value && !judged) continue;
+    lines.push_back({figure.id, number(figure.value), number(finding.ours), figure.unit,
+                     describe_difference(finding), describe_tolerance(finding), remark(finding)});
+  }
+  if (!live) return aligned(lines, "<>><>><");
+  // How far time was stretched stands with every figure.
+  for (Cells& line : lines) {
+    line.insert(line.begin() + 4, &line == &lines.front() ? "time" : "x" + scale_of(report));
+  }
+  return aligned(lines, "<>><>>><");
+}
+
+// Each once, with all figures that have it.
+std::string unscored_list(const Report& report, std::size_t columns) {
+  std::vector<std::pair<std::string, std::string>> notes;  // And the figures.
+  for (const Finding& finding : report.findings) {
+    const std::string& note = finding.figure->note;
+    if (note.empty()) continue;
+    const auto same = std::ranges::find(notes, note, &std::pair<std::string, std::string>::first);
+    if (same == notes.end()) {
+      notes.emplace_back(note, finding.figure->id);
+    } else {
+      same->second += ", " + finding.figure->id;
+    }
+  }
+  std::string text;
+  for (const auto& [note, figures] : notes) {
+    text += wrapped(fmt::format("{}: {}", figures, note), 2, 6, columns);
   }
   return text.empty() ? text : "\nNotes\n" + text;
 }
@@ -64,32 +123,43 @@ double percent(Duration part, Duration whole) {
 
 // Where the time of the requests went, and what the drives did.
 std::string time_table(const Report& report) {
-  std::string text = fmt::format(
-      "\nTime of the requests by layer, and of the drives (per cent)\n{:<30} {:>6} "
-      "{:>6} {:>10} {:>8} | {:>5} {:>7} {:>9}\n",
-      "row", "host", "port", "controller", "storage", "seek", "rotate", "transfer");
+  std::vector<Cells> lines = {
+      {"row", "host", "port", "controller", "storage", "|", "seek", "rotate", "transfer"}};
+  const auto share = [](double value) { return fmt::format("{:.1f}", value); };
   for (const RowResult& row : report.result.rows) {
-    const TimeShares shares = time_shares(row.cases[row.best]);
-    text +=
-        fmt::format("{:<30} {:>6.1f} {:>6.1f} {:>10.1f} {:>8.1f} | {:>5.1f} {:>7.1f} {:>9.1f}\n",
-                    row.row->name(), shares.host, shares.port, shares.controller, shares.storage,
-                    shares.seeking, shares.rotating, shares.transferring);
+    const TimeShares s = time_shares(row.cases[row.best]);
+    lines.push_back({row.row->name(), share(s.host), share(s.port), share(s.controller),
+                     share(s.storage), "|", share(s.seeking), share(s.rotating),
+                     share(s.transferring)});
   }
-  return text;
+  return "\nTime of the requests by layer, and of the drives (per cent)\n" +
+         aligned(lines, "<>>>>>>>>");
 }
 
-std::string parameter_table(const ArrayProfile& system) {
-  std::string text = "\nParameters\n";
+std::string parameter_table(const ArrayProfile& system, std::size_t columns) {
+  std::vector<Cells> lines;
   for (const Parameter& parameter : system.parameters) {
-    text += fmt::format("  {:<38} {:<12} {:<10} {}\n", parameter.name, parameter.value,
-                        parameter.origin, parameter.source);
+    lines.push_back({"  " + parameter.name, parameter.value, parameter.origin, parameter.source});
+  }
+  if (columns == 0) return "\nParameters\n" + aligned(lines, "<<<<");
+  std::string text = "\nParameters\n";
+  // A source that has no room beside its parameter is below it.
+  for (Cells& line : lines) line.back() = "\t" + line.back();
+  std::istringstream table(aligned(lines, "<<<<"));
+  for (std::string line; std::getline(table, line);) {
+    const std::size_t tab = line.find('\t');
+    if (line.size() - 1 <= columns) {
+      text += line.erase(tab, 1) + "\n";
+    } else {
+      text += trim_end(line.substr(0, tab)) + "\n" + wrapped(line.substr(tab + 1), 6, 6, columns);
+    }
   }
   return text;
 }
 
-std::string system_tables(const Report& report) {
+std::string system_tables(const Report& report, std::size_t columns) {
   if (!knows_system(report)) return {};
-  return time_table(report) + parameter_table(report.plan.system);
+  return time_table(report) + parameter_table(report.plan.system, columns);
 }
 
 std::string summary(const Report& report) {
@@ -217,22 +287,32 @@ TimeShares time_shares(const CaseResult& result) {
   const Duration sum = layers.host + layers.link + layers.controller + layers.storage;
   const DriveShares& drives = result.drives;
   const double busy = drives.seeking + drives.rotating + drives.transferring;
+  // At both ends a part of what they did may belong to the times before and after.
+  const auto of_drives = [](double share) { return 100 * std::min(share, 1.0); };
   return {.host = percent(layers.host, sum),
           .port = percent(layers.link, sum),
           .controller = percent(layers.controller, sum),
           .storage = percent(layers.storage, sum),
-          .seeking = 100 * drives.seeking,
-          .rotating = 100 * drives.rotating,
-          .transferring = 100 * drives.transferring,
+          .seeking = of_drives(drives.seeking),
+          .rotating = of_drives(drives.rotating),
+          .transferring = of_drives(drives.transferring),
           .idle = 100 * std::max(0.0, 1 - busy)};
 }
 
 bool knows_system(const Report& report) { return report.result.targets.empty(); }
 
-std::string to_text(const Report& report) {
+std::string describe_difference(const Finding& finding) {
+  const Figure& figure = *finding.figure;
+  if (!finding.ours || !figure.value || !finding.difference_percent) return "-";
+  if (figure.tolerance_in_points) return fmt::format("{:+.1f} pt", *finding.ours - *figure.value);
+  return fmt::format("{:+.1f} %", *finding.difference_percent);
+}
+
+std::string to_text(const Report& report, std::size_t columns) {
   return fmt::format("{}: {}\n{}\n\n", report.plan.name, report.plan.title,
                      report.plan.figures.document) +
-         figure_table(report) + unscored_list(report) + system_tables(report) + summary(report);
+         figure_table(report) + unscored_list(report, columns) + system_tables(report, columns) +
+         summary(report);
 }
 
 std::string to_json(const Report& report) {

@@ -24,6 +24,8 @@ void keep_chosen(Report& report);
 
 // "Virtual time, time scale 1, seed 1"
 std::string how_it_was_run(const Report& report);
+// "+1.2 %", or "-3.6 pt" where the tolerance is in points.
+std::string describe_difference(const Finding& finding);
 // "3 %", ">= 0.9", "at least", or "-".
 std::string describe_tolerance(const Finding& finding);
 
@@ -43,7 +45,8 @@ TimeShares time_shares(const CaseResult& result);
 // Of a target elsewhere nobody knows that, nor its parameters.
 bool knows_system(const Report& report);
 
-std::string to_text(const Report& report);
+// Notes and sources are broken at so many columns; 0: they are not.
+std::string to_text(const Report& report, std::size_t columns = 0);
 // An object with `figures`, a list of {figure, value, unit, document, difference_pct,
 // tolerance_pct, verdict, role}; `rows`, a list of {row, runs}, where a run has its iops,
 // mib_per_s, mean_ms, layers_pct and drives_pct; and seed, time_scale, virtual_seconds,

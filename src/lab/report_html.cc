@@ -16,17 +16,32 @@ namespace {
 using svg::escape;
 
 constexpr std::string_view kPageStyle =
-    R"(body{font:15px/1.45 sans-serif;margin:2em auto;padding:0 1.2em;max-width:1280px;
-background:var(--paper);color:var(--ink)}h1{margin-bottom:.2em}
-figure{display:inline-block;vertical-align:top;margin:0 1.2em 1.6em 0}
-figcaption{font-weight:600;max-width:590px}
+    R"(body{font:15px/1.45 sans-serif;margin:2em auto;padding:0 1.2em;max-width:1500px;
+background:var(--paper);color:var(--ink)}
+h1{margin-bottom:.2em}h2{margin:1.6em 0 .4em}h3{margin:1.2em 0 .6em;font-size:1.05em}
+.plots{display:flex;flex-wrap:wrap;gap:1.2em;align-items:flex-start}
+figure{margin:0;break-inside:avoid;max-width:100%}
+figcaption{font-weight:600;font-size:14px;max-width:430px}
 .scroll{overflow-x:auto}table{border-collapse:collapse;font-size:13px}
 th,td{padding:3px 9px;text-align:left;border-bottom:1px solid var(--grid);vertical-align:top}
+th{position:sticky;top:0;background:var(--paper)}td:first-child{white-space:nowrap}
 td.n,th.n{text-align:right;font-variant-numeric:tabular-nums;white-space:nowrap}
+.figures td:nth-child(2){min-width:19em}.figures td:nth-last-child(3){white-space:nowrap}
 .pass{color:var(--good)}.fail{color:var(--bad);font-weight:600}
 .partial{border-left:4px solid var(--bad);padding-left:.8em}
-.key{display:inline-block;width:.75em;height:.75em;margin:0 .35em 0 .9em;background:var(--c)}
+.key{display:inline-block;width:.75em;height:.75em;margin:0 .35em 0 .9em;background:var(--c);
+print-color-adjust:exact}
+@media print{@page{margin:12mm}body{font-size:10pt;max-width:none;margin:0;padding:0}
+figcaption{font-size:9pt}
+.plots{gap:4mm}.plots figure{width:calc(50% - 2mm)}.scroll{overflow:visible}
+table{font-size:7pt}th{position:static}th,td{padding:1px 4px}td:first-child{white-space:normal}
+tr{break-inside:avoid}}
 )";
+
+constexpr std::string_view kPlotsHead =
+    "<h2>Plots</h2>\n<p>Dots and lines are ours; diamonds and dashed lines are the document's, "
+    "with "
+    "what ours may differ from them.</p>\n";
 
 std::string text_cell(std::string_view text) { return fmt::format("<td>{}</td>", escape(text)); }
 
@@ -57,13 +72,10 @@ std::string figure_rows(const Report& report) {
   std::string text;
   for (const Finding& finding : report.findings) {
     const Figure& figure = *finding.figure;
-    const std::string differ = finding.difference_percent
-                                   ? fmt::format("{:+.1f} %", *finding.difference_percent)
-                                   : std::string("-");
     text += "<tr>" + text_cell(figure.id) + text_cell(figure.what) + number_cell(figure.value) +
             number_cell(finding.ours) + text_cell(figure.unit) + scale +
-            fmt::format("<td class=\"n\">{}</td><td class=\"n\">{}</td>", differ,
-                        escape(describe_tolerance(finding))) +
+            fmt::format("<td class=\"n\">{}</td><td class=\"n\">{}</td>",
+                        describe_difference(finding), escape(describe_tolerance(finding))) +
             text_cell(describe(figure.role)) + verdict_cell(finding.verdict) +
             text_cell(figure.note) + "</tr>\n";
   }
@@ -76,7 +88,8 @@ std::string figure_section(const Report& report) {
       "<th>unit</th>{}<th class=\"n\">difference</th><th class=\"n\">tolerance</th><th>role</th>"
       "<th>verdict</th><th>note</th>",
       report.result.live ? "<th>time</th>" : "");
-  return "<h2>Figures</h2>\n" + table_of(head, figure_rows(report));
+  return "<h2>Figures</h2>\n<div class=\"figures\">" + table_of(head, figure_rows(report)) +
+         "</div>\n";
 }
 
 std::string key(std::size_t colour, std::string_view name) {
@@ -153,7 +166,7 @@ std::string to_html(const Report& report) {
              "<meta name=\"viewport\" content=\"width=device-width\"/>\n<title>{}</title>\n"
              "<style>\n{}{}</style></head>\n<body>\n",
              escape(report.plan.name), svg::style(), kPageStyle) +
-         opening(report) + (plots.empty() ? "" : "<h2>Plots</h2>\n" + plots) +
+         opening(report) + (plots.empty() ? "" : std::string(kPlotsHead) + plots) +
          figure_section(report) + time_section(report) + parameter_section(report) +
          "</body></html>\n";
 }

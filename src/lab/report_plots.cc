@@ -4,22 +4,42 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <iterator>
 #include <map>
 #include <set>
 #include <span>
 #include <tuple>
 #include <utility>
 
+#include "group/units.h"
 #include "lab/svg.h"
 
 namespace sandbay::lab {
 namespace {
 
-using Rows = std::vector<const RowResult*>;
+// A row, and what it did; none if it was not run.
+struct Shown {
+  const Row* row = nullptr;
+  const RowResult* result = nullptr;
+};
+using Rows = std::vector<Shown>;  // Of one experiment; there are some.
+
+// Nothing of a row in which nothing ended.
+std::optional<double> ours(const Report& report, const Wanted& wanted) {
+  const auto found = report.result.measured.find(wanted.figure);
+  return found == report.result.measured.end() ? std::nullopt : std::optional(found->second);
+}
 
 std::optional<double> documented(const Report& report, const Wanted& wanted) {
   const Figure* figure = report.plan.figures.find(wanted.figure);
   return figure != nullptr ? figure->value : std::nullopt;
+}
+
+// How far ours may be from the document's, in the unit.
+double allowed(const Report& report, const Wanted& wanted) {
+  const Figure* figure = report.plan.figures.find(wanted.figure);
+  if (figure == nullptr || !figure->value) return 0;
+  return figure->tolerance_in_points ? figure->tolerance : *figure->value * figure->tolerance / 100;
 }
 
 std::string unit_of(const Report& report, const Wanted& wanted) {
@@ -37,30 +57,69 @@ std::string figure_of(const std::string& title, const std::string& picture) {
 // In the plan's order.
 std::vector<Rows> by_experiment(const Report& report) {
   std::vector<Rows> experiments;
-  for (const RowResult& row : report.result.rows) {
+  for (const Row& row : report.plan.rows) {
+    Shown shown{.row = &row};
+    for (const RowResult& result : report.result.rows) {
+      if (result.row == &row) shown.result = &result;
+    }
     const auto same = std::ranges::find_if(experiments, [&](const Rows& rows) {
-      return rows.front()->row->experiment == row.row->experiment;
+      return rows.front().row->experiment == row.experiment;
     });
     if (same == experiments.end()) {
-      experiments.push_back({&row});
+      experiments.push_back({shown});
     } else {
-      same->push_back(&row);
+      same->push_back(shown);
     }
   }
   return experiments;
 }
 
+// "nodes 2, record 32" of those keys that are good.
+template <class Good>
+std::string values_of(const Row& row, Good good) {
+  std::string text;
+  for (const auto& [key, value] : row.variation) {
+    if (good(key)) text += fmt::format("{}{} {}", text.empty() ? "" : ", ", key, value);
+  }
+  return text;
+}
+
+std::string all_values_of(const Row& row) {
+  return values_of(row, [](const std::string& /*key*/) { return true; });
+}
+
+// " (not run: volumes 3)" of those rows.
+std::string missing(const Rows& rows) {
+  std::string text;
+  for (const Shown& shown : rows) {
+    if (shown.result != nullptr) continue;
+    text += (text.empty() ? " (not run: " : "; ") + all_values_of(*shown.row);
+  }
+  return text.empty() ? text : text + ")";
+}
+
 // What the rows have the most values of, or the first of those.
 std::string most_varied(const Rows& rows) {
   std::map<std::string, std::set<std::uint64_t>> values;
-  for (const RowResult* row : rows) {
-    for (const auto& [key, value] : row->row->variation) values[key].insert(value);
+  for (const Shown& shown : rows) {
+    for (const auto& [key, value] : shown.row->variation) values[key].insert(value);
   }
   std::string most;
-  for (const auto& [key, value] : rows.front()->row->variation) {
+  for (const auto& [key, value] : rows.front().row->variation) {
     if (most.empty() || values[key].size() > values[most].size()) most = key;
   }
   return most;
+}
+
+// Whether that is how many KiB the requests have.
+bool is_size(const Rows& rows, const std::string& varied) {
+  return std::ranges::all_of(rows, [&](const Shown& shown) {
+    return std::ranges::any_of(shown.row->variation, [&](const auto& each) {
+      return each.first == varied && !shown.row->groups.empty() &&
+             !shown.row->groups.front().access.lines.empty() &&
+             shown.row->groups.front().access.lines.front().bytes == each.second << 10;
+    });
+  });
 }
 
 // The same of every row, whatever the figures are called.
@@ -98,44 +157,80 @@ Draft& draft_for(std::vector<Draft>& drafts, const Wanted& wanted, const std::st
 }
 
 // By unit, in the figures' order.
-using Drafts = std::vector<std::pair<std::string, std::vector<Draft>>>;
+template <class Content>
+using ByUnit = std::vector<std::pair<std::string, std::vector<Content>>>;
 
-std::vector<Draft>& drafts_of(Drafts& all, const std::string& unit) {
-  const auto found =
-      std::ranges::find(all, unit, &std::pair<std::string, std::vector<Draft>>::first);
-  if (found != all.end()) return found->second;
-  return all.emplace_back(unit, std::vector<Draft>()).second;
+template <class Content>
+std::vector<Content>& of_unit(ByUnit<Content>& all, const std::string& unit) {
+  for (auto& [other, content] : all) {
+    if (other == unit) return content;
+  }
+  return all.emplace_back(unit, std::vector<Content>()).second;
 }
 
-void add_row(const Report& report, const RowResult& row, const std::string& varied, Drafts& all) {
+void add_row(const Report& report, const Row& row, const std::string& varied, ByUnit<Draft>& all) {
   double x = 0;
-  std::string others;
-  for (const auto& [key, value] : row.row->variation) {
-    if (key == varied) {
-      x = static_cast<double>(value);
-    } else {
-      others += fmt::format("{}{} {}", others.empty() ? "" : ", ", key, value);
-    }
+  for (const auto& [key, value] : row.variation) {
+    if (key == varied) x = static_cast<double>(value);
   }
-  for (const Wanted& wanted : row.row->wanted) {
-    Draft& draft = draft_for(drafts_of(all, unit_of(report, wanted)), wanted, others);
+  const std::string others = values_of(row, [&](const std::string& key) { return key != varied; });
+  for (const Wanted& wanted : row.wanted) {
+    svg::Line& line = draft_for(of_unit(all, unit_of(report, wanted)), wanted, others).line;
+    const auto here = [x](const auto& point) { return point.x == x; };
+    const auto value = ours(report, wanted);
+    const auto theirs = documented(report, wanted);
     // Several figures may be about one quantity of a row.
-    if (std::ranges::find(draft.line.ours, x, &svg::Point::x) == draft.line.ours.end()) {
-      draft.line.ours.push_back({x, row.value(wanted)});
-    }
-    if (const auto value = documented(report, wanted)) draft.line.document.push_back({x, *value});
+    if (value && std::ranges::none_of(line.ours, here)) line.ours.push_back({x, *value});
+    if (theirs) line.document.push_back({x, *theirs, allowed(report, wanted)});
   }
+}
+
+bool is_point(const svg::Line& line) {
+  std::set<double> xs;
+  for (const svg::Point& point : line.ours) xs.insert(point.x);
+  for (const svg::Mark& mark : line.document) xs.insert(mark.x);
+  return xs.size() < 2;
+}
+
+// Lines of a point each say nothing as lines.
+std::string bars_of(const std::string& unit, const std::string& varied,
+                    const std::vector<Draft>& drafts) {
+  std::vector<svg::Bar> bars;
+  for (const Draft& draft : drafts) {
+    svg::Bar bar{.name = draft.figures};
+    double x = 0;
+    for (const svg::Point& point : draft.line.ours)
+      std::tie(x, bar.ours) = std::tie(point.x, point.y);
+    for (const svg::Mark& mark : draft.line.document) {
+      std::tie(x, bar.document, bar.allowed) = std::tie(mark.x, mark.y, mark.allowed);
+    }
+    bar.name += fmt::format(", {} {:g}", varied, x);
+    if (!draft.others.empty()) bar.name += ", " + draft.others;
+    bars.push_back(std::move(bar));
+  }
+  return svg::draw(unit, bars);
 }
 
 std::string plots_by_variation(const Report& report, const Rows& rows) {
   const std::string varied = most_varied(rows);
-  Drafts all;
-  for (const RowResult* row : rows) add_row(report, *row, varied, all);
+  const std::string& experiment = rows.front().row->experiment;
+  const bool size = is_size(rows, varied);
+  ByUnit<Draft> all;
+  for (const Shown& shown : rows) add_row(report, *shown.row, varied, all);
   std::string text;
   for (auto& [unit, drafts] : all) {
+    const auto of_point = [](const Draft& draft) { return is_point(draft.line); };
+    if (std::ranges::all_of(drafts, of_point)) {
+      text += figure_of(fmt::format("{}: {}{}", experiment, unit, missing(rows)),
+                        bars_of(unit, varied, drafts));
+      continue;
+    }
     const bool several = std::ranges::any_of(
         drafts, [&](const Draft& draft) { return draft.quantity != drafts.front().quantity; });
-    svg::LinePlot plot{.x_name = varied, .y_name = unit, .lines = {}};
+    svg::LinePlot plot{.x_name = size ? varied + " in KiB" : varied,
+                       .y_name = unit,
+                       .logarithmic_x = size,
+                       .lines = {}};
     for (Draft& draft : drafts) {
       std::string& name = draft.line.name;
       if (several) name = draft.figures;
@@ -143,94 +238,132 @@ std::string plots_by_variation(const Report& report, const Rows& rows) {
       if (name.empty()) name = "ours";
       plot.lines.push_back(std::move(draft.line));
     }
-    text += figure_of(fmt::format("{}: {} by {}", rows.front()->row->experiment, unit, varied),
+    text += figure_of(fmt::format("{}: {} by {}{}", experiment, unit, varied, missing(rows)),
                       svg::draw(plot));
   }
   return text;
 }
 
-// The document's value of all volumes together, in the metric itself.
-std::optional<double> level_of(const Report& report, const Row& row, Metric metric) {
+// The figure of all volumes together, in the metric itself.
+const Wanted* whole_of(const Row& row, Metric metric) {
   for (const Wanted& wanted : row.wanted) {
     if (wanted.metric == metric && !wanted.group && !wanted.volume && !wanted.least &&
         wanted.divide_by == 1) {
-      return documented(report, wanted);
+      return &wanted;
     }
   }
-  return std::nullopt;
+  return nullptr;
 }
 
+std::optional<double> level_of(const Report& report, const Row& row, Metric metric) {
+  const Wanted* const wanted = whole_of(row, metric);
+  return wanted == nullptr ? std::nullopt : documented(report, *wanted);
+}
+
+std::optional<double> value_of(const CaseResult& result, const Wanted& wanted) {
+  const bool some = std::ranges::any_of(result.volumes, [&](const VolumeResult& volume) {
+    return volume.requests > 0 && (!wanted.group || volume.group == *wanted.group);
+  });
+  return some ? std::optional(result.value(wanted)) : std::nullopt;
+}
+
+// In the unit of the document, where that is the metric's.
 std::string plot_by_size(const Report& report, const Rows& rows) {
+  const Row& first = *rows.front().row;
   Wanted wanted;
-  for (const Wanted& one : rows.front()->row->wanted) {
+  for (const Wanted& one : first.wanted) {
     if (one.metric == Metric::kMegabytes) wanted.metric = one.metric;
   }
-  svg::LinePlot plot{.x_name = "transfer size in KiB",
-                     .y_name = std::string(describe(wanted.metric)),
-                     .logarithmic_x = true,
-                     .lines = {}};
-  for (const RowResult* row : rows) {
-    svg::Line line{.name = row->row->name(),
+  const Wanted* const whole = whole_of(first, wanted.metric);
+  svg::LinePlot plot{
+      .x_name = "transfer size in KiB",
+      .y_name = whole == nullptr ? std::string(describe(wanted.metric)) : unit_of(report, *whole),
+      .logarithmic_x = true,
+      .lines = {}};
+  for (const Shown& shown : rows) {
+    svg::Line line{.name = all_values_of(*shown.row),
                    .ours = {},
                    .document = {},
-                   .level = level_of(report, *row->row, wanted.metric)};
-    for (std::size_t i = 0; i < row->cases.size(); ++i) {
-      line.ours.push_back(
-          {static_cast<double>(row->row->sweep[i]) / 1024, row->cases[i].value(wanted)});
+                   .level = level_of(report, *shown.row, wanted.metric)};
+    if (line.name.empty()) line.name = "ours";
+    for (std::size_t i = 0; shown.result != nullptr && i < shown.result->cases.size(); ++i) {
+      const auto value = value_of(shown.result->cases[i], wanted);
+      const double x = static_cast<double>(shown.row->sweep[i]) / 1024;
+      if (value) line.ours.push_back({x, *value});
     }
     std::ranges::sort(line.ours, {}, &svg::Point::x);
     plot.lines.push_back(std::move(line));
   }
   return figure_of(
-      fmt::format("{}: {} by transfer size", rows.front()->row->experiment, plot.y_name),
+      fmt::format("{}: {} by transfer size{}", first.experiment, plot.y_name, missing(rows)),
       svg::draw(plot));
 }
 
-// So long that there are some of kSampleSeconds, or of a second.
+// So long that there are some of kSampleSeconds, or of a second. One row alone has a small plot.
 std::string plot_over_time(const Report& report, const Rows& rows) {
   constexpr std::size_t kFewest = 4;
-  svg::LinePlot plot{.x_name = "seconds", .y_name = "IOPS", .lines = {}};
-  for (const RowResult* row : rows) {
-    const CaseResult& best = row->cases[row->best];
+  svg::LinePlot plot{.x_name = "seconds", .y_name = "IOPS", .small = rows.size() == 1, .lines = {}};
+  for (const Shown& shown : rows) {
+    if (shown.result == nullptr) continue;
+    const CaseResult& best = shown.result->cases[shown.result->best];
     const std::size_t seconds = best.seconds >= kFewest * kSampleSeconds ? kSampleSeconds : 1;
     const std::vector<double> samples = best.samples(seconds);
     if (samples.size() < 2) continue;
-    svg::Line line{.name = row->row->name(),
+    svg::Line line{.name = all_values_of(*shown.row),
                    .ours = {},
                    .document = {},
-                   .level = level_of(report, *row->row, Metric::kIops)};
+                   .level = level_of(report, *shown.row, Metric::kIops)};
+    if (line.name.empty()) line.name = "ours";
     for (std::size_t i = 0; i < samples.size(); ++i) {
       line.ours.push_back(
           {static_cast<double>((i + 1) * seconds), samples[i] / static_cast<double>(seconds)});
     }
     plot.lines.push_back(std::move(line));
   }
-  return figure_of(fmt::format("{}: IOPS over time", rows.front()->row->experiment),
-                   svg::draw(plot));
+  return figure_of(rows.front().row->experiment, svg::draw(plot));
+}
+
+// Of one row, each quantity once.
+ByUnit<svg::Bar> bars_of_row(const Report& report, const Row& row) {
+  ByUnit<svg::Bar> all;
+  std::vector<std::pair<Quantity, std::string>> there;  // And the units.
+  for (const Wanted& wanted : row.wanted) {
+    const std::string unit = unit_of(report, wanted);
+    const std::pair quantity(quantity_of(wanted), unit);
+    std::vector<svg::Bar>& bars = of_unit(all, unit);
+    const auto theirs = documented(report, wanted);
+    svg::Bar bar{.name = wanted.figure,
+                 .ours = ours(report, wanted),
+                 .document = theirs,
+                 .allowed = allowed(report, wanted)};
+    const auto same = std::ranges::find(there, quantity);
+    if (same == there.end()) {
+      bars.push_back(std::move(bar));
+      there.push_back(quantity);
+      continue;
+    }
+    const auto before =
+        std::count_if(there.begin(), same, [&](const auto& other) { return other.second == unit; });
+    svg::Bar& first = bars[static_cast<std::size_t>(before)];
+    if (theirs && !first.document) first = std::move(bar);
+  }
+  for (auto& [unit, bars] : all) {
+    if (bars.size() == 1) bars.front().name = row.name();
+  }
+  return all;
 }
 
 // Of all experiments that vary nothing, by unit.
 std::string bars(const Report& report) {
-  std::vector<std::pair<std::string, std::vector<svg::Bar>>> by_unit;
-  for (const RowResult& row : report.result.rows) {
-    if (!row.row->variation.empty()) continue;
-    for (const Wanted& wanted : row.row->wanted) {
-      const std::string unit = unit_of(report, wanted);
-      auto same =
-          std::ranges::find(by_unit, unit, &std::pair<std::string, std::vector<svg::Bar>>::first);
-      if (same == by_unit.end()) {
-        by_unit.emplace_back(unit, std::vector<svg::Bar>());
-        same = std::prev(by_unit.end());
-      }
-      const auto alike = std::ranges::count_if(
-          row.row->wanted, [&](const Wanted& other) { return unit_of(report, other) == unit; });
-      same->second.push_back({.name = alike == 1 ? row.row->name() : wanted.figure,
-                              .ours = row.value(wanted),
-                              .document = documented(report, wanted)});
+  ByUnit<svg::Bar> all;
+  for (const Row& row : report.plan.rows) {
+    if (!row.variation.empty()) continue;
+    for (auto& [unit, of_row] : bars_of_row(report, row)) {
+      std::ranges::move(of_row, std::back_inserter(of_unit(all, unit)));
     }
   }
   std::string text;
-  for (const auto& [unit, pairs] : by_unit) {
+  for (const auto& [unit, pairs] : all) {
     text += figure_of(fmt::format("Ours and the document's: {}", unit), svg::draw(unit, pairs));
   }
   return text;
@@ -248,43 +381,112 @@ double outstanding(const Row& row, std::optional<std::size_t> of) {
   return sum;
 }
 
-// A line for each group of an experiment's volumes.
-void add_latencies(const Report& report, const Rows& rows, svg::LinePlot& plot) {
-  const std::vector<VolumeGroup>& groups = rows.front()->row->groups;
+// Whether rows that differ in it alone have other numbers of outstanding requests.
+bool changes_load(const Rows& rows, const std::string& varied) {
+  std::map<std::string, double> seen;
+  return std::ranges::any_of(rows, [&](const Shown& shown) {
+    const std::string others =
+        values_of(*shown.row, [&](const std::string& key) { return key != varied; });
+    const double load = outstanding(*shown.row, std::nullopt);
+    return seen.emplace(others, load).first->second != load;
+  });
+}
+
+svg::Line& line_called(std::vector<svg::Line>& lines, const std::string& name) {
+  const auto found = std::ranges::find(lines, name, &svg::Line::name);
+  if (found != lines.end()) return *found;
+  lines.push_back({.name = name});
+  return lines.back();
+}
+
+// Of a sweep the first size: latencies of different sizes have nothing in common.
+void add_latency(const Report& report, const Shown& shown, const std::string& values,
+                 std::vector<svg::Line>& lines) {
+  const std::vector<VolumeGroup>& groups = shown.row->groups;
   for (std::size_t group = 0; group < groups.size(); ++group) {
-    svg::Line line;
-    line.name = rows.front()->row->experiment;
+    std::string name = shown.row->experiment;
+    if (!values.empty()) name += ", " + values;
+    if (!shown.row->sweep.empty()) name += "/" + group::format_size(shown.row->sweep.front());
     if (groups.size() > 1) {
-      const std::string& name = groups[group].access.name;
-      line.name += ", " + (name.empty() ? fmt::format("group {}", group + 1) : name);
+      const std::string& access = groups[group].access.name;
+      name += ", " + (access.empty() ? fmt::format("group {}", group + 1) : access);
     }
-    for (const RowResult* row : rows) {
-      if (group >= row->row->groups.size()) continue;
-      const double x = outstanding(*row->row, group);
-      const Wanted mean{.figure = {}, .metric = Metric::kMilliseconds, .group = group};
-      line.ours.push_back({x, row->value(mean)});
-      for (const Wanted& wanted : row->row->wanted) {
-        const auto value = documented(report, wanted);
-        const bool fits = wanted.metric == Metric::kMilliseconds && wanted.divide_by == 1 &&
-                          wanted.group.value_or(0) == group;
-        if (fits && value) {
-          line.document.push_back({outstanding(*row->row, wanted.group), *value});
-        }
+    svg::Line& line = line_called(lines, name);
+    const double x = outstanding(*shown.row, group);
+    const Wanted mean{.figure = {}, .metric = Metric::kMilliseconds, .group = group};
+    const auto value = value_of(shown.result->cases.front(), mean);
+    if (value) line.ours.push_back({x, *value});
+    for (const Wanted& wanted : shown.row->wanted) {
+      const auto theirs = documented(report, wanted);
+      const bool fits = wanted.metric == Metric::kMilliseconds && wanted.divide_by == 1 &&
+                        wanted.group.value_or(0) == group && shown.row->sweep.empty();
+      if (fits && theirs) {
+        line.document.push_back(
+            {outstanding(*shown.row, wanted.group), *theirs, allowed(report, wanted)});
       }
     }
-    std::ranges::sort(line.ours, {}, &svg::Point::x);
-    plot.lines.push_back(std::move(line));
   }
 }
 
-std::string plot_of_latency(const Report& report, std::span<const Rows> experiments) {
-  svg::LinePlot plot{.x_name = "outstanding I/Os",
-                     .y_name = "ms",
-                     .logarithmic_x = true,
-                     .logarithmic_y = true,
-                     .lines = {}};
-  for (const Rows& rows : experiments) add_latencies(report, rows, plot);
-  return figure_of("Mean latency over outstanding I/Os", svg::draw(plot));
+// An experiment's lines stay together, with those of others as long as they are few.
+std::string latency_lines(std::vector<std::vector<svg::Line>> experiments) {
+  constexpr std::size_t kManyLines = 6;
+  std::vector<std::vector<svg::Line>> plots;
+  for (std::vector<svg::Line>& lines : experiments) {
+    if (lines.empty()) continue;
+    if (plots.empty() || plots.back().size() + lines.size() > kManyLines) plots.emplace_back();
+    std::ranges::move(lines, std::back_inserter(plots.back()));
+  }
+  std::string text;
+  for (std::size_t i = 0; i < plots.size(); ++i) {
+    for (svg::Line& line : plots[i]) std::ranges::sort(line.ours, {}, &svg::Point::x);
+    const svg::LinePlot plot{.x_name = "outstanding I/Os",
+                             .y_name = "ms",
+                             .logarithmic_x = true,
+                             .logarithmic_y = true,
+                             .lines = std::move(plots[i])};
+    text += figure_of(
+        "Mean latency over outstanding I/Os" +
+            (plots.size() == 1 ? std::string() : fmt::format(" ({} of {})", i + 1, plots.size())),
+        svg::draw(plot));
+  }
+  return text;
+}
+
+// Lines where what is varied changes how much is outstanding, bars of everything else.
+std::string plots_of_latency(const Report& report, std::span<const Rows> experiments) {
+  std::vector<std::vector<svg::Line>> lines;  // Of each experiment.
+  std::vector<svg::Bar> alone;
+  for (const Rows& rows : experiments) {
+    std::vector<svg::Line> found;
+    lines.emplace_back();
+    for (const Shown& shown : rows) {
+      if (shown.result == nullptr) continue;
+      const std::string values =
+          values_of(*shown.row, [&](const std::string& key) { return !changes_load(rows, key); });
+      add_latency(report, shown, values, found);
+    }
+    for (svg::Line& line : found) {
+      if (!is_point(line)) {
+        lines.back().push_back(std::move(line));
+      } else if (!line.ours.empty()) {
+        svg::Bar bar{.name = fmt::format("{} ({:g})", line.name, line.ours.front().x),
+                     .ours = line.ours.front().y};
+        if (!line.document.empty()) {
+          bar.document = line.document.front().y;
+          bar.allowed = line.document.front().allowed;
+        }
+        alone.push_back(std::move(bar));
+      }
+    }
+  }
+  return latency_lines(std::move(lines)) +
+         figure_of("Mean latency (with so many I/Os outstanding)", svg::draw("ms", alone));
+}
+
+std::string section(std::string_view title, const std::string& figures) {
+  if (figures.empty()) return {};
+  return fmt::format("<h3>{}</h3>\n<div class=\"plots\">\n{}</div>\n", title, figures);
 }
 
 }  // namespace
@@ -293,13 +495,16 @@ std::string to_plots(const Report& report) {
   const std::vector<Rows> experiments = by_experiment(report);
   std::string text = bars(report);
   std::string over_time;
+  std::string small;
   for (const Rows& rows : experiments) {
-    const Row& first = *rows.front()->row;
+    const Row& first = *rows.front().row;
     if (!first.variation.empty()) text += plots_by_variation(report, rows);
     if (first.sweep.size() > 1) text += plot_by_size(report, rows);
-    over_time += plot_over_time(report, rows);
+    (rows.size() == 1 ? small : over_time) += plot_over_time(report, rows);
   }
-  return text + plot_of_latency(report, experiments) + over_time;
+  return section("Figures of the document", text) +
+         section("Latency", plots_of_latency(report, experiments)) +
+         section("IOPS over time", over_time + small);
 }
 
 }  // namespace sandbay::lab

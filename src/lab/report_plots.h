@@ -7,9 +7,10 @@
 
 namespace sandbay::lab {
 
-// One <figure> after another: for each experiment a plot for each unit of its figures over what it
-// varies most, with a line for each of the rest; rates by transfer size, and IOPS over time; then
-// bars of what varies nothing, and latency over outstanding I/Os.
+// Sections of <figure>s. Of the document's figures bars of what varies nothing; for each experiment
+// a plot for each unit over what it varies most, with a line for each of the rest; and rates by
+// transfer size. Then latency over outstanding I/Os, and IOPS over time. What was not run is left
+// out, and said.
 std::string to_plots(const Report& report);
 
 }  // namespace sandbay::lab

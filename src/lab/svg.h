@@ -19,11 +19,18 @@ struct Point {
   double y = 0;
 };
 
+// The document's.
+struct Mark {
+  double x = 0;
+  double y = 0;
+  double allowed = 0;  // How far ours may be from it; 0: nothing is said.
+};
+
 // What is not a finite number is left out.
 struct Line {
   std::string name;
   std::vector<Point> ours;  // Joined by a line, unless two have the same x.
-  std::vector<Point> document;
+  std::vector<Mark> document;
   std::optional<double> level;  // Of the document, whatever x is.
 };
 
@@ -33,6 +40,7 @@ struct LinePlot {
   // Where all values are positive.
   bool logarithmic_x = false;
   bool logarithmic_y = false;
+  bool small = false;  // One of many: without a legend.
   std::vector<Line> lines;
 };
 
@@ -41,11 +49,12 @@ std::string draw(const LinePlot& plot);
 
 struct Bar {
   std::string name;
-  std::optional<double> ours;
+  std::optional<double> ours;  // None: it was not run.
   std::optional<double> document;
+  double allowed = 0;  // As of a Mark.
 };
 
-// Ours beside the document's, one pair below the other.
+// Ours beside the document's, one pair below the other; without one if nothing is finite.
 std::string draw(std::string_view unit, std::span<const Bar> bars);
 
 // A small bar for a table: parts of a whole, in per cent.

@@ -473,7 +473,7 @@ TEST_CASE("Reports of live runs say so with every figure", "[lab][live]") {
   result.time_scale = 4;
   result.measured["one"] = 101;
   Report report = make_report(plan, result);
-  CHECK_THAT(to_text(report), Catch::Contains("IOPS     x4") &&
+  CHECK_THAT(to_text(report), Catch::Contains("IOPS   x4 ") &&
                                   Catch::Contains("Live over iSCSI, time scale 4, seed 1"));
   CHECK_THAT(to_json(report), Catch::Contains("\"time_scale\": 4.0,\n      \"tolerance") &&
                                   Catch::Contains("\"live\": true"));

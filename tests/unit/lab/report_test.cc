@@ -154,6 +154,7 @@ TEST_CASE("A page has a plot for each unit, over what is varied most, and a line
   CHECK(unbalanced(page) == "");
   for (const char* const unit : {"IOPS", "ms"}) {
     const std::string plot = plot_with(page, fmt::format("streams: {} by record", unit));
+    CHECK(count(plot, "class=\"whisker s") == 6);
     CHECK(count(plot, ">nodes 1</text>") == 1);
     CHECK(count(plot, ">nodes 2</text>") == 1);
     CHECK(count(plot, "<title>document: ") == 6);
@@ -164,20 +165,85 @@ TEST_CASE("A page has a plot for each unit, over what is varied most, and a line
   CHECK(count(bars, ">alone</text>") == 1);
   CHECK(count(bars, "<title>document: 0.3<") == 1);
   CHECK(count(plot_with(page, "alone: MB/s by transfer size"), "class=\"level s0") == 1);
-  CHECK(count(plot_with(page, "Mean latency over outstanding I/Os"), "<title>streams: 8, 2 ms<") ==
-        6);
+  // The same number is outstanding in all rows.
+  const std::string latency = plot_with(page, "Mean latency (with so many I/Os outstanding)");
+  CHECK(count(latency, ">streams, nodes 1, record 32 (8)</text>") == 1);
+  CHECK(count(latency, ">alone/4KiB (8)</text>") == 1);
+  CHECK(count(latency, "<title>ours: 2<") == 7);
+}
+
+TEST_CASE("Latency over outstanding I/Os has a line for each of what does not change them",
+          "[lab][report]") {
+  Fixture test;
+  for (Row& row : test.plan.rows) {
+    for (const auto& [key, value] : row.variation) {
+      if (key == "nodes") row.groups[0].outstanding = 8 * static_cast<unsigned>(value);
+    }
+  }
+  const std::string plot = plot_with(to_html(test.report()), "Mean latency over outstanding I/Os");
+  CHECK(count(plot, "<title>streams, record 32: 8, 2 ms<") == 1);
+  CHECK(count(plot, "<title>streams, record 32: 16, 2 ms<") == 1);
+  CHECK(count(plot, "class=\"line s") == 6);  // And as many in the legend.
+}
+
+TEST_CASE("What was not run is left out of plots, which say so", "[lab][report]") {
+  Fixture test;
+  test.result.rows.erase(test.result.rows.begin() + 2);
+  test.result.measured.erase("128k-1-iops");
+  test.result.measured.erase("128k-1-ms");
+  // Run, but nothing ended.
+  test.result.measured.erase("alone");
+  for (CaseResult& result : test.result.rows.back().cases) {
+    result.volumes[0].requests = result.volumes[0].bytes = 0;
+  }
+  const std::string page = to_html(test.report());
+  CHECK(unbalanced(page) == "");
+  const std::string plot =
+      plot_with(page, "streams: IOPS by record (not run: nodes 1, record 128)");
+  CHECK(count(plot, "<title>nodes 1: 128") == 0);
+  CHECK(count(plot, "<title>nodes 1: 64") == 1);
+  CHECK(count(plot, "<title>document: ") == 6);
+  const std::string bars = plot_with(page, "Ours and the document's: MB/s");
+  CHECK(count(bars, "<title>ours: ") == 0);
+  CHECK(count(bars, ">not run</text>") == 1);
+  CHECK(count(plot_with(page, "alone: MB/s by transfer size"), "<circle") == 0);
+  const std::string latency = plot_with(page, "Mean latency (with so many I/Os outstanding)");
+  CHECK(count(latency, ">alone/4KiB (8)</text>") == 0);
+}
+
+TEST_CASE("What has but one value of what is varied is drawn as bars, each quantity once",
+          "[lab][report]") {
+  Fixture test;
+  std::erase_if(test.plan.rows, [](const Row& row) {
+    return row.name() != "streams, nodes 1, record 32" && row.experiment != "alone";
+  });
+  Row& alone = test.plan.rows.back();
+  alone.wanted.insert(alone.wanted.begin(), {.figure = "summary", .metric = Metric::kMegabytes});
+  test.plan.figures.figures.push_back({.id = "summary", .unit = "MB/s"});
+  test.result.measured["summary"] = 0.4;
+  test.result.rows.clear();
+  for (const Row& row : test.plan.rows) {
+    test.result.rows.push_back({.row = &row, .cases = {result_of(100, 5)}});
+    if (!row.sweep.empty()) test.result.rows.back().cases.push_back(result_of(100, 5));
+  }
+  const std::string page = to_html(test.report());
+  CHECK(count(plot_with(page, "streams: IOPS"), ">32k-1-iops, nodes 1, record 32</text>") == 1);
+  const std::string bars = plot_with(page, "Ours and the document's: MB/s");
+  CHECK(count(bars, "<title>ours: ") == 1);
+  CHECK(count(bars, "<title>document: 0.3<") == 1);
+  CHECK(count(bars, ">alone</text>") == 1);
 }
 
 TEST_CASE("IOPS over time are of whole seconds, or of tens of them", "[lab][report]") {
   Fixture test;
   test.result.rows.back().best = 1;
   const std::string page = to_html(test.report());
-  const std::string brief = plot_with(page, "streams: IOPS over time");
-  CHECK(count(brief, "<title>streams, nodes 1, record 32: ") == 5);
-  CHECK(count(brief, "<title>streams, nodes 1, record 32: 5, 100 IOPS<") == 1);
-  const std::string lasting = plot_with(page, "alone: IOPS over time");
-  CHECK(count(lasting, "<title>alone: ") == 4);
-  CHECK(count(lasting, "<title>alone: 40, 50 IOPS<") == 1);
+  const std::string brief = plot_with(page, "streams");
+  CHECK(count(brief, "<title>nodes 1, record 32: ") == 5);
+  CHECK(count(brief, "<title>nodes 1, record 32: 5, 100 IOPS<") == 1);
+  const std::string lasting = plot_with(page, "alone");
+  CHECK(count(lasting, "<title>ours: ") == 4);
+  CHECK(count(lasting, "<title>ours: 40, 50 IOPS<") == 1);
 }
 
 TEST_CASE("Page and JSON say where the time of each run went, but of targets elsewhere",
@@ -253,6 +319,36 @@ TEST_CASE("Influences that are interrupted are what was done, as text or JSON", 
   CHECK(whole["reason"] == table->wrong);
   CHECK(whole["influences"].size() == table->influences.size());
   CHECK(whole["influences"][0]["parameter"] == table->influences[0].parameter);
+}
+
+TEST_CASE("Text has columns as wide as needed, and is broken between words where it is shown",
+          "[lab][report]") {
+  Fixture test;
+  Figure& alone = test.plan.figures.figures.back();
+  alone.id = "a-figure-with-a-name-that-is-long";
+  alone.note = "a note of more than forty letters, in words";
+  alone.value = 0.5;
+  alone.tolerance = 5;
+  alone.tolerance_in_points = true;
+  test.plan.figures.figures[0].note = alone.note;
+  test.plan.system.parameters[0].source = "a source that has more than forty letters as well";
+  test.result.measured[alone.id] = 2.5;
+  const std::string whole = to_text(test.report());
+  CHECK_THAT(whole, Catch::Contains(fmt::format(
+                        "\n{:<33}    100.0 100.0 IOPS  +0.0 %  3 % pass, fit\n", "32k-1-iops")));
+  CHECK_THAT(whole, Catch::Contains("\na-figure-with-a-name-that-is-long     0.50  2.50 MB/s "
+                                    "+2.0 pt 5 pt pass, fit\n"));
+  CHECK_THAT(whole, Catch::Contains("\n  32k-1-iops, a-figure-with-a-name-that-is-long: a note of "
+                                    "more than forty letters, in words\n"));
+  CHECK_THAT(whole, Catch::Contains("  drive.rate 7 fitted a source that has more"));
+  const std::string narrow = to_text(test.report(), 40);
+  CHECK_THAT(narrow, Catch::Contains("\n  32k-1-iops,\n      a-figure-with-a-name-that-is-long:\n"
+                                     "      a note of more than forty letters,\n      in words\n"));
+  CHECK_THAT(narrow,
+             Catch::Contains("  drive.rate 7 fitted\n      a source that has more than forty\n"
+                             "      letters as well\n"));
+  CHECK_THAT(to_text(test.report(), 80),
+             Catch::Contains("  drive.rate 7 fitted a source that has"));
 }
 
 TEST_CASE("A page stays in its folder, whatever the plan is called", "[lab][report]") {

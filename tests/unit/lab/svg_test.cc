@@ -19,19 +19,42 @@ std::size_t count(const std::string& text, std::string_view what) {
 
 TEST_CASE("Lines have a legend below the plot, and the document's points are marked",
           "[lab][svg]") {
-  const std::string text = draw(
-      {.x_name = "members",
-       .y_name = "IOPS",
-       .lines = {
-           {.name = "RAID <10>", .ours = {{1, 100}, {2, 200}}, .document = {{1, 110}, {2, 190}}},
-           {.name = "RAID 50", .ours = {{1, 50}, {2, 99}}}}});
-  CHECK(count(text, "class=\"line s0 d0\" d=\"M74.0") == 1);
-  CHECK(count(text, "class=\"line s1 d0\" d=\"M74.0") == 1);
+  const std::string text = draw({.x_name = "members",
+                                 .y_name = "IOPS",
+                                 .lines = {{.name = "RAID <10>",
+                                            .ours = {{1, 100}, {2, 200}},
+                                            .document = {{1, 110}, {2, 190, 10}}},
+                                           {.name = "RAID 50", .ours = {{1, 50}, {2, 99}}}}});
+  CHECK(count(text, "class=\"line s0 d0\" d=\"M42.3") == 1);
+  CHECK(count(text, "class=\"line s1 d0\" d=\"M42.3") == 1);
+  CHECK(count(text, "class=\"whisker s0 d0\"") == 1);
   CHECK(count(text, "<title>document: ") == 2);
   CHECK(count(text, ">RAID &lt;10&gt;</text>") == 1);
-  CHECK(count(text, ">document</text>") == 1);
-  // The plot ends at 266, the numbers and the name of x at 310.
-  CHECK(count(text, "<g transform=\"translate(22 318)\">") == 1);
+  CHECK(count(text, ">document, and tolerance</text>") == 1);
+  // The plot ends at 226, the numbers and the name of x at 270.
+  CHECK(count(text, "<g transform=\"translate(10 278.5)\">") == 1);
+}
+
+TEST_CASE("Numbers have four digits or more, and numbers at an axis do not touch", "[lab][svg]") {
+  const std::string text =
+      draw({.x_name = "x",
+            .y_name = "y",
+            .lines = {{.name = "a", .ours = {{1, 0.01234567}, {1.1, 12345.6}, {50000, 1234567}}}}});
+  CHECK(count(text, ">a: 1, 0.01235 y<") == 1);
+  CHECK(count(text, ">a: 1.1, 12\u202f346 y<") == 1);
+  CHECK(count(text, ">a: 50\u202f000, 1\u202f234\u202f567 y<") == 1);
+  CHECK(count(text, ">1.1</text>") == 0);
+}
+
+TEST_CASE("A small plot has no legend", "[lab][svg]") {
+  const LinePlot plot{.x_name = "x",
+                      .y_name = "y",
+                      .small = true,
+                      .lines = {{.name = "a", .ours = {{1, 1}, {2, 2}}, .level = 2}}};
+  const std::string text = draw(plot);
+  CHECK(count(text, ">a</text>") == 0);
+  CHECK(count(text, "class=\"level s0") == 1);
+  CHECK(count(text, "viewBox=\"0 0 232 ") == 1);
 }
 
 TEST_CASE("Points of one x are not joined, and what is no number is left out", "[lab][svg]") {
@@ -53,10 +76,13 @@ TEST_CASE("Points of one x are not joined, and what is no number is left out", "
 
 TEST_CASE("Bars are ours and the document's in pairs, also below zero", "[lab][svg]") {
   const std::vector<Bar> bars = {{.name = "read", .ours = 10, .document = 12},
-                                 {.name = "withheld", .ours = -2, .document = {}}};
+                                 {.name = "withheld", .ours = -2, .document = {}},
+                                 {.name = "write", .document = 12, .allowed = 3}};
   const std::string text = draw("IOPS", bars);
+  CHECK(count(text, ">not run</text>") == 1);
+  CHECK(count(text, "class=\"whisker \"") == 2);  // One in the legend.
   CHECK(count(text, "<title>ours: ") == 2);
-  CHECK(count(text, "<title>document: 12<") == 1);
+  CHECK(count(text, "<title>document: 12<") == 2);
   CHECK(count(text, "width=\"-") == 0);
   CHECK(draw("IOPS", {}) == "");
 }
