@@ -299,20 +299,19 @@ std::string plot_by_size(const Report& report, const Rows& rows) {
       svg::draw(plot));
 }
 
-// So long that there are some of kSampleSeconds, or of a second. One row alone has a small plot.
+// Of a sweep its first size, as other sizes are other numbers of requests. Samples are so long that
+// there are some of kSampleSeconds, or of a second. One row alone has a small plot.
 std::string plot_over_time(const Report& report, const Rows& rows) {
   constexpr std::size_t kFewest = 4;
   svg::LinePlot plot{.x_name = "seconds", .y_name = "IOPS", .small = rows.size() == 1, .lines = {}};
   for (const Shown& shown : rows) {
     if (shown.result == nullptr) continue;
-    const CaseResult& best = shown.result->cases[shown.result->best];
-    const std::size_t seconds = best.seconds >= kFewest * kSampleSeconds ? kSampleSeconds : 1;
-    const std::vector<double> samples = best.samples(seconds);
+    const CaseResult& first = shown.result->cases.front();
+    const std::size_t seconds = first.seconds >= kFewest * kSampleSeconds ? kSampleSeconds : 1;
+    const std::vector<double> samples = first.samples(seconds);
     if (samples.size() < 2) continue;
-    svg::Line line{.name = all_values_of(*shown.row),
-                   .ours = {},
-                   .document = {},
-                   .level = level_of(report, *shown.row, Metric::kIops)};
+    svg::Line line{.name = all_values_of(*shown.row), .ours = {}, .document = {}, .level = {}};
+    if (shown.row->sweep.empty()) line.level = level_of(report, *shown.row, Metric::kIops);
     if (line.name.empty()) line.name = "ours";
     for (std::size_t i = 0; i < samples.size(); ++i) {
       line.ours.push_back(
@@ -320,7 +319,9 @@ std::string plot_over_time(const Report& report, const Rows& rows) {
     }
     plot.lines.push_back(std::move(line));
   }
-  return figure_of(rows.front().row->experiment, svg::draw(plot));
+  const Row& row = *rows.front().row;
+  const std::string size = row.sweep.empty() ? "" : "/" + group::format_size(row.sweep.front());
+  return figure_of(row.experiment + size, svg::draw(plot));
 }
 
 // Of one row, each quantity once.
@@ -484,6 +485,9 @@ std::string plots_of_latency(const Report& report, std::span<const Rows> experim
          figure_of("Mean latency (with so many I/Os outstanding)", svg::draw("ms", alone));
 }
 
+// Small plots are not beside large ones.
+constexpr const char* kNewRow = "</div>\n<div class=\"plots\">\n";
+
 std::string section(std::string_view title, const std::string& figures) {
   if (figures.empty()) return {};
   return fmt::format("<h3>{}</h3>\n<div class=\"plots\">\n{}</div>\n", title, figures);
@@ -504,7 +508,8 @@ std::string to_plots(const Report& report) {
   }
   return section("Figures of the document", text) +
          section("Latency", plots_of_latency(report, experiments)) +
-         section("IOPS over time", over_time + small);
+         section("IOPS over time",
+                 over_time + (over_time.empty() || small.empty() ? "" : kNewRow) + small);
 }
 
 }  // namespace sandbay::lab

@@ -4,10 +4,13 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstdint>
 #include <limits>
 #include <utility>
+
+#include "runtime/known.h"
 
 namespace sandbay::lab::svg {
 namespace {
@@ -86,11 +89,15 @@ std::vector<double> ticks(const Axis& axis, double most = 6) {
     }
     return values;
   }
-  const bool wide = axis.high / axis.low > 2000;
+  constexpr std::array kFactors = {1.0, 1.5, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0};
+  constexpr std::array kFewFactors = {1.0, 2.0, 5.0};
+  const double ratio = axis.high / axis.low;
+  std::span<const double> factors = kFewFactors;
+  if (ratio > 2000) factors = factors.first(1);
+  if (ratio < 6) factors = kFactors;
   for (double power = std::pow(10, std::floor(std::log10(axis.low))); power <= axis.high;
        power *= 10) {
-    for (const double factor : {1.0, 2.0, 5.0}) {
-      if (wide && factor != 1) continue;
+    for (const double factor : factors) {
       const double value = factor * power;
       if (value >= axis.low && value <= axis.high) values.push_back(value);
     }
@@ -366,10 +373,10 @@ class BarDrawing {
     Extent extent;
     double widest = 0;
     for (const Bar& bar : bars) {
-      if (fits(bar.ours)) extent.add(*bar.ours);
+      if (fits(bar.ours)) extent.add(known(bar.ours));
       if (fits(bar.document)) {
         pairs_ = true;
-        extent.add(*bar.document + bar.allowed);
+        extent.add(known(bar.document) + bar.allowed);
         whiskers_ = whiskers_ || bar.allowed > 0;
       }
       widest = std::max(widest, width_of(bar.name));
@@ -420,13 +427,13 @@ class BarDrawing {
                     top + height_of_one() / 2, shortened(bar.name, kLongestName));
     const bool alone = pairs_ && !fits(bar.document);
     if (fits(bar.ours)) {
-      text += rectangle(alone ? top + kBarHeight / 2 : top, *bar.ours, 0, "s0", "ours");
+      text += rectangle(alone ? top + kBarHeight / 2 : top, known(bar.ours), 0, "s0", "ours");
     } else {
       text += fmt::format("<text class=\"small\" x=\"{:.1f}\" y=\"{:.1f}\">not run</text>\n",
                           axis_.at(0) + 4, top + kBarHeight - 2);
     }
     if (fits(bar.document)) {
-      text += rectangle(top + kBarHeight, *bar.document, bar.allowed, "theirs", "document");
+      text += rectangle(top + kBarHeight, known(bar.document), bar.allowed, "theirs", "document");
     }
     return text;
   }

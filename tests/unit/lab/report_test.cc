@@ -234,14 +234,16 @@ TEST_CASE("What has but one value of what is varied is drawn as bars, each quant
   CHECK(count(bars, ">alone</text>") == 1);
 }
 
-TEST_CASE("IOPS over time are of whole seconds, or of tens of them", "[lab][report]") {
+TEST_CASE("IOPS over time are of whole seconds, or of tens of them, and of a sweep's first size",
+          "[lab][report]") {
   Fixture test;
   test.result.rows.back().best = 1;
+  test.result.rows.back().cases = {result_of(50, 40), result_of(100, 5)};
   const std::string page = to_html(test.report());
   const std::string brief = plot_with(page, "streams");
   CHECK(count(brief, "<title>nodes 1, record 32: ") == 5);
   CHECK(count(brief, "<title>nodes 1, record 32: 5, 100 IOPS<") == 1);
-  const std::string lasting = plot_with(page, "alone");
+  const std::string lasting = plot_with(page, "alone/4KiB");
   CHECK(count(lasting, "<title>ours: ") == 4);
   CHECK(count(lasting, "<title>ours: 40, 50 IOPS<") == 1);
 }
