@@ -187,6 +187,16 @@ struct Legend {
   }
 };
 
+// Nothing if there is no room behind the one that ends at `last`.
+std::string number_below(double value, double x, double y, double& last) {
+  constexpr double kRoom = 8;
+  const double half = width_of(shown(value)) / 2;
+  if (x - half < last + kRoom) return {};
+  last = x + half;
+  return fmt::format("<text class=\"middle\" x=\"{:.1f}\" y=\"{:g}\">{}</text>", x, y,
+                     shown(value));
+}
+
 // A line of more has smaller ones.
 constexpr std::size_t kMostLargeDots = 16;
 
@@ -263,19 +273,14 @@ class LineDrawing {
   // Where points are, if they are few.
   std::string columns() const {
     constexpr std::size_t kMostColumns = 12;
-    constexpr double kRoom = 8;  // Pixels between two numbers.
     const bool few = columns_.size() <= kMostColumns && !plot_.small;
     std::string text;
-    double last = 0;  // Where a number ends.
+    double last = 0;
     for (const double value : few ? columns_ : ticks(x_, most_rows())) {
       const double x = x_.at(value);
-      const double half = width_of(shown(value)) / 2;
-      if (x - half < last + kRoom) continue;
-      last = x + half;
-      text += fmt::format(
-          "<path class=\"axis\" d=\"M{0:.1f} {1:g}v4\"/><text class=\"middle\" x=\"{0:.1f}\" "
-          "y=\"{2:g}\">{3}</text>\n",
-          x, bottom_, bottom_ + 17, shown(value));
+      const std::string number = number_below(value, x, bottom_ + 17, last);
+      if (number.empty()) continue;
+      text += fmt::format("<path class=\"axis\" d=\"M{:.1f} {:g}v4\"/>{}\n", x, bottom_, number);
     }
     return text + fmt::format("<text class=\"middle\" x=\"{:g}\" y=\"{:g}\">{}</text>\n",
                               (left_ + width_ - kRight) / 2, bottom_ + 34, escape(plot_.x_name));
@@ -412,11 +417,11 @@ class BarDrawing {
 
   std::string grid(double bottom) const {
     std::string text;
+    double last = 0;
     for (const double value : ticks(axis_, 5)) {
-      text += fmt::format(
-          "<path class=\"grid\" d=\"M{0:.1f} {1:g}V{2:g}\"/><text class=\"middle\" x=\"{0:.1f}\" "
-          "y=\"{3:g}\">{4}</text>\n",
-          axis_.at(value), kBarTop, bottom, bottom + 14, shown(value));
+      const double x = axis_.at(value);
+      text += fmt::format("<path class=\"grid\" d=\"M{:.1f} {:g}V{:g}\"/>", x, kBarTop, bottom);
+      text += number_below(value, x, bottom + 14, last) + "\n";
     }
     return text;
   }

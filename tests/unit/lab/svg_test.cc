@@ -85,6 +85,12 @@ TEST_CASE("Bars are ours and the document's in pairs, also below zero", "[lab][s
   CHECK(count(text, "<title>document: 12<") == 2);
   CHECK(count(text, "width=\"-") == 0);
   CHECK(draw("IOPS", {}) == "");
+  // No two numbers of an axis with little room touch.
+  const std::vector<Bar> large = {{.name = std::string(38, 'n'), .ours = 123456789}};
+  const std::string crowded = draw("bytes", large);
+  CHECK(count(crowded, "class=\"grid\"") == 3);
+  CHECK(count(crowded, ">50\u202f000\u202f000</text>") == 1);
+  CHECK(count(crowded, ">100\u202f000\u202f000</text>") == 0);
 }
 
 TEST_CASE("Parts are as wide as their shares", "[lab][svg]") {
