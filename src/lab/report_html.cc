@@ -26,12 +26,15 @@ figcaption{font-weight:600;font-size:14px;max-width:430px}
 th,td{padding:3px 9px;text-align:left;border-bottom:1px solid var(--grid);vertical-align:top}
 th{position:sticky;top:0;background:var(--paper)}td:first-child{white-space:nowrap}
 td.n,th.n{text-align:right;font-variant-numeric:tabular-nums;white-space:nowrap}
-.figures td:nth-child(2){min-width:19em}.figures td:nth-last-child(3){white-space:nowrap}
+.figures td:last-child{min-width:24em}.figures td:nth-child(2){min-width:19em}
+.figures td:nth-last-child(3){white-space:nowrap}
 .pass{color:var(--good)}.fail{color:var(--bad);font-weight:600}
 .partial{border-left:4px solid var(--bad);padding-left:.8em}
 .key{display:inline-block;width:.75em;height:.75em;margin:0 .35em 0 .9em;background:var(--c);
 print-color-adjust:exact}
+@media (max-width:700px){.figures td:nth-child(2){min-width:12em}}
 @media print{@page{margin:12mm}body{font-size:10pt;max-width:none;margin:0;padding:0}
+.figures td{min-width:0!important}
 figcaption{font-size:9pt}
 .plots{gap:4mm}.plots figure{width:calc(50% - 2mm)}.scroll{overflow:visible}
 table{font-size:7pt}th{position:static}th,td{padding:1px 4px}td:first-child{white-space:normal}
