@@ -12,7 +12,7 @@
 namespace sandbay::lab {
 namespace {
 
-constexpr std::array kFactors = {0.8, 1.2};
+constexpr std::array kScalings = {0.8, 1.2};
 constexpr double kLeastChange = 1;  // Per cent.
 
 std::vector<std::pair<std::string, double>> moved_figures(const PlanResult& before,
@@ -47,7 +47,7 @@ std::expected<InfluenceTable, std::string> find_influences(const std::string& pa
   if (!base.complete) return end_with(base);
   for (const Parameter& parameter : plan->system.parameters) {
     if (parameter.origin != "fitted") continue;
-    for (const double factor : kFactors) {
+    for (const double factor : kScalings) {
       Influence influence{.parameter = parameter.name, .factor = factor};
       auto changed = read_experiments(path, {{parameter.name, factor}});
       influence.possible = changed && choose(*changed, choice).empty();

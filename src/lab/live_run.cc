@@ -177,7 +177,7 @@ bool same_unit(const std::string& one, const std::string& other) {
 }
 
 // That each names a logical unit of its own.
-std::string check_urls(const std::vector<std::string>& urls) {
+std::string check_units(const std::vector<std::string>& urls) {
   for (std::size_t i = 0; i < urls.size(); ++i) {
     std::string wrong = url_error(urls[i]);
     if (!wrong.empty()) return "--live " + wrong;
@@ -239,7 +239,7 @@ std::string check_live(const Plan& plan, const LiveOptions& options) {
         "--time-scale {:g} is for the experiments' own system: nobody slows what is behind a URL",
         options.time_scale);
   }
-  std::string wrong = check_urls(options.urls);
+  std::string wrong = check_units(options.urls);
   if (wrong.empty()) wrong = check_surplus(plan, options.urls);
   if (!wrong.empty()) return wrong;
   for (const Row& row : plan.rows) {
