@@ -173,7 +173,7 @@ cache::CacheOptions cache_options(const ArrayProfile& profile, unsigned members,
   options.low_watermark = static_cast<double>(profile.flush_mark_percent) / 100;
   options.high_watermark = (1 + options.low_watermark) / 2;
   options.destages_in_flight = static_cast<unsigned>(profile.destages_in_flight);
-  options.read_ahead_limit_bytes = profile.read_ahead_bytes;
+  options.read_ahead_limit_bytes = profile.read_ahead_bytes * members;
   options.read_ahead_share =
       static_cast<double>(profile.read_ahead_bytes) / static_cast<double>(profile.cache_bytes);
   options.content = Content::kNone;
@@ -214,7 +214,7 @@ void VirtualArray::add_head(unsigned members) {
   head->controller = std::make_unique<model::Controller>(of_all(profile_.controller, members));
   head->cache =
       std::make_unique<cache::Cache>(home_, cache_options(profile_, members, clock_.time_scale()));
-  head->streams.memory_bytes = profile_.read_ahead_bytes;
+  head->streams.memory_bytes = profile_.read_ahead_bytes * members;
   for (std::uint64_t i = 0; i < profile_.port_count * members; ++i) {
     head->ports.push_back(std::make_unique<model::Port>(profile_.port));
   }

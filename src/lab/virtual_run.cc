@@ -192,7 +192,10 @@ Task<void> run_world(Run* run) {
   Random random(run->what.seed);
   VirtualArray array(home, run->profile, member_count(run->what.groups), random.next());
   run->wrong = co_await array.start(run->what.groups);
-  if (!run->wrong.empty()) co_return;
+  if (!run->wrong.empty()) {
+    co_await array.stop();
+    co_return;
+  }
   std::vector<std::unique_ptr<Worker>> workers;
   for (VirtualVolume& volume : array.volumes()) {
     workers.push_back(

@@ -114,6 +114,20 @@ TEST_CASE("A volume's pages go round the members, and requests are cut at pages"
   CHECK(mebibytes(run(profile, what)) > 10);
 }
 
+TEST_CASE("What members read ahead counts together, as their caches do", "[lab][run]") {
+  ArrayProfile profile = small_system();
+  profile.port.rate = 1'250'000'000;
+  profile.read_ahead_bytes = 4 << 20;
+  VolumeGroup what = group(raid::Level::kJbod, 1, true);
+  what.volumes = 4;
+  what.members = 1;
+  const double one = mebibytes(run(profile, what));
+  what.volumes = 16;
+  what.members = 4;
+  // Not fourfold: streams go from member to member.
+  CHECK(mebibytes(run(profile, what)) > 3 * one);
+}
+
 TEST_CASE("Controllers have caches, processors and ports of their own", "[lab][run]") {
   ArrayProfile profile = small_system();
   profile.controller_count = 2;
@@ -262,6 +276,12 @@ TEST_CASE("A set that does not fit is refused, and a stop ends a run", "[lab][ru
       run_case(small_system(), {.groups = {group(raid::Level::kRaid6, 2, true)}, .run_time = 1s});
   REQUIRE_FALSE(wrong.has_value());
   CHECK(wrong.error().find("raid6") != std::string::npos);
+  // What is there already is taken apart in order.
+  const auto second = run_case(small_system(), {.groups = {group(raid::Level::kRaid10, 4, true),
+                                                           group(raid::Level::kRaid6, 2, true)},
+                                                .run_time = 1s});
+  REQUIRE_FALSE(second.has_value());
+  CHECK(second.error().find("raid6") != std::string::npos);
   const std::atomic<bool> stop{true};
   const auto stopped = run_case(
       small_system(), {.groups = {group(raid::Level::kJbod, 1, true)}, .run_time = 1s}, &stop);
