@@ -324,6 +324,7 @@ class ProfileReader {
     Duration more{};  // For each adapter but the first.
     values.time("request_time_per_adapter", more);
     values.count("processors", type.profile.processors);
+    values.time("latency", type.profile.latency);
     values.rate("read_rate", type.profile.read_rate);
     values.rate("write_rate", type.profile.write_rate);
     values.rate("total_rate", type.profile.total_rate);

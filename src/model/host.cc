@@ -17,6 +17,9 @@ std::string profile_error(const HostProfile& profile) {
       return "request_times must be 0 to 1s each";
     }
   }
+  if (profile.latency < Duration(0) || profile.latency > std::chrono::seconds(1)) {
+    return "latency must be 0 to 1s";
+  }
   if (profile.processors < 1 || profile.processors > 256) {
     return fmt::format("processors is {}; it must be 1 to 256", profile.processors);
   }
@@ -34,11 +37,13 @@ Host::Host(const HostProfile& profile, std::uint64_t adapters)
   request_time_ = profile_.request_times[std::min<std::size_t>(adapters - 1, last)];
 }
 
-TimePoint Host::issue(TimePoint arrival) { return processors_.book(arrival, request_time_); }
+TimePoint Host::issue(TimePoint arrival) {
+  return processors_.book(arrival, request_time_) + profile_.latency;
+}
 
 TimePoint Host::complete(bool write, std::uint64_t bytes, TimePoint arrival) {
   const TimePoint at = (write ? writing_ : reading_).pass(arrival, bytes);
-  return total_.pass(at, bytes);
+  return total_.pass(at, bytes) + profile_.latency;
 }
 
 }  // namespace sandbay::model

@@ -1,6 +1,7 @@
 // Host: what the machine in front of an array costs, because in many a test it was the limit:
 // processor time for every request, which may depend on how many network adapters share the load,
-// and the bandwidth that its memory and buses carry. How many commands it keeps queued is for its
+// time that keeps no processor busy, such as a hypervisor's way, and the bandwidth that its memory
+// and buses carry. How many commands it keeps queued is for its
 // workloads.
 #pragma once
 
@@ -16,6 +17,7 @@ struct HostProfile {
   // Of one processor for a request, with 1, 2, … adapters in use; the last one counts for more.
   std::vector<Duration> request_times;
   std::uint64_t processors = 1;
+  Duration latency{};           // Of a request on its way out, and of its answer on its way in.
   std::uint64_t read_rate = 0;  // Bytes a second; 0: no limit.
   std::uint64_t write_rate = 0;
   std::uint64_t total_rate = 0;

@@ -83,6 +83,16 @@ TEST_CASE("Hosts and their caps bound what they drive", "[lab][run]") {
   CHECK(mebibytes(run(profile, group(raid::Level::kRaid0, 4, true))) == Approx(50).epsilon(0.01));
 }
 
+TEST_CASE("A host's latency is there twice in each request", "[lab][run]") {
+  ArrayProfile profile = small_system();
+  VolumeGroup what = group(raid::Level::kJbod, 1, true);
+  what.outstanding = 1;
+  const Wanted latency{.figure = {}, .metric = Metric::kMilliseconds};
+  const double without = run(profile, what).value(latency);
+  profile.hosts[0].profile.latency = 3ms;
+  CHECK(run(profile, what).value(latency) == Approx(without + 6).epsilon(0.02));
+}
+
 TEST_CASE("Writes that wait for one another on a connection are bounded by their round trips",
           "[lab][run]") {
   ArrayProfile profile = small_system();

@@ -142,6 +142,8 @@ TEST_CASE("a host's requests cost what its adapters make of them", "[model][host
   CHECK(one.complete(false, 1'000'000, at(0)) == at(10'000'000));
   CHECK(one.complete(true, 1'000'000, at(0)) == at(0));
   CHECK_FALSE(model::profile_error(HostProfile{}).empty());
+  CHECK(model::profile_error(HostProfile{.request_times = {{}}, .latency = -microseconds(1)}) ==
+        "latency must be 0 to 1s");
 }
 
 TEST_CASE("an exchange waits for R2Ts as the session's parameters say", "[model][exchange]") {
