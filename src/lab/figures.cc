@@ -116,7 +116,7 @@ void read_shape(group::TableReader& reader, Figure& figure) {
   shape.figures = reader.strings("figures").value_or(std::vector<std::string>{});
   shape.at_least = number(reader, "at_least");
   shape.at_most = number(reader, "at_most");
-  shape.limit = reader.string("limit").value_or("");
+  shape.limit = number(reader, "limit");
   if (!reader.has("rule")) {
     for (const char* key : {"figures", "at_least", "at_most", "limit"}) {
       if (reader.has(key)) reader.mistake(key, "goes with a rule, and there is none");
@@ -251,7 +251,6 @@ void check_references(const FigureBook& book, group::Mistakes& mistakes,
     const Figure& figure = book.figures[i];
     std::vector<std::string> names = figure.terms;
     names.insert(names.end(), figure.shape.figures.begin(), figure.shape.figures.end());
-    if (!figure.shape.limit.empty()) names.push_back(figure.shape.limit);
     for (const std::string& name : names) {
       const Figure* const term = book.find(name);
       if (term != nullptr && !is_computed(*term)) continue;

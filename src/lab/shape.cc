@@ -47,7 +47,8 @@ std::string shape_error(const Shape& shape) {
   if (shape.rule != Rule::kWithin && shape.figures.size() < 2) {
     return "needs two figures or more";
   }
-  if (shape.rule != Rule::kNearLinear && !shape.limit.empty()) return "takes no limit";
+  if (shape.rule != Rule::kNearLinear && shape.limit) return "takes no limit";
+  if (shape.limit && !(*shape.limit > 0)) return "has a limit that is no number above 0";
   return {};
 }
 
@@ -71,14 +72,12 @@ std::optional<double> measure_shape(const Shape& shape, const std::string& id,
     if (!value) return std::nullopt;
     values.push_back(*value);
   }
-  const auto limit = ours(shape.limit);
-  if (!limit && !shape.limit.empty()) return std::nullopt;
   std::optional<double> worst;
   for (std::size_t i = 1; i < values.size(); ++i) {
     double expected = values[i - 1];
     if (shape.rule == Rule::kNearLinear) {
       expected = values.front() * static_cast<double>(i + 1);
-      if (limit) expected = std::min(expected, *limit);
+      if (shape.limit) expected = std::min(expected, *shape.limit);
     }
     if (!(expected > 0)) return std::nullopt;
     const double ratio = values[i] / expected;

@@ -2,7 +2,7 @@
 // ours.
 //
 //   near-linear  the figures are of 1, 2, 3 … of something: the N-th is `at_least` to `at_most`
-//                times N times the first, or times the limit, if that is less
+//                times N times the first, or times `limit`, if that is less
 //   rising       each is `at_least` to `at_most` times the one before
 //   within       what was measured for the figure itself is `at_least` to `at_most`
 //
@@ -26,9 +26,9 @@ struct Shape {
   std::vector<std::string> figures;  // In order; none with kWithin.
   std::optional<double> at_least;
   std::optional<double> at_most;
-  // The figure beyond which nothing grows, for another reason than what is measured, such as the
-  // hosts; empty: none. With kNearLinear.
-  std::string limit;
+  // The document's, beyond which nothing grows, for another reason than what is measured, such as
+  // the hosts. With kNearLinear.
+  std::optional<double> limit;
 };
 
 // Why there can be no such shape, in half a sentence, or an empty text.
