@@ -121,16 +121,17 @@ double live_seconds(const Plan& plan, double time_scale) {
   return sum.count() * time_scale;
 }
 
-// One case after another: they would take each other's time. What is wrong with one target is so
-// with all cases.
+// One case after another: they would take each other's time. A target that is away, or fails, is so
+// for all cases.
 PlanResult run_live_plan(const Plan& plan, const LiveOptions& options, PlanHooks hooks) {
   const std::atomic<bool>* stop = hooks.stop;
   std::string wrong;
   hooks.run = [&plan, &options, &wrong, stop](Case what) -> std::expected<CaseResult, std::string> {
     if (!wrong.empty()) return std::unexpected(wrong);
     auto result = run_live_case(plan.system, std::move(what), options, stop);
-    if (!result) wrong = result.error();
-    return result;
+    if (result) return std::move(*result);
+    if (!result.error().of_case) wrong = result.error().what;
+    return std::unexpected(std::move(result.error().what));
   };
   PlanResult result = run_plan(plan, 1, hooks);
   result.live = true;

@@ -26,6 +26,7 @@ constexpr std::size_t kLeastMemory = std::size_t{256} << 20;
 using LiveWorkers = std::vector<std::unique_ptr<LiveWorker>>;
 
 struct LiveRun {
+  const ArrayProfile& profile;
   const Case& what;
   const LiveOptions& options;
   Executor& initiator;  // Where the workers are.
@@ -42,12 +43,13 @@ Duration stretched(Duration modelled, double time_scale) {
 // Where the workers of a volume find it. `worker`: of all in the case; `volume` likewise.
 LiveWorker::Place place_of(const LiveRun& run, const VolumeGroup& group, std::size_t worker,
                            std::size_t volume) {
-  LiveWorker::Place place{.group = group, .url = {}, .shown = {}};
+  LiveWorker::Place place{.group = group, .url = {}, .shown = {}, .keys = {}};
   if (run.system != nullptr) {
     place.url = {.endpoint = run.system->endpoint(), .target_name = kLiveTarget};
     place.url.lun_number = static_cast<std::uint32_t>(worker);
     place.url.lun = iscsi::encode_lun(place.url.lun_number);
     place.shown = "the lab's system";
+    place.keys = session_keys(run.profile.exchange, run.profile.exchange.initiator_segment);
     return place;
   }
   place.url = *iscsi::parse_url(run.options.urls[volume]);
@@ -260,12 +262,13 @@ std::string check_live(const Plan& plan, const LiveOptions& options) {
   return {};
 }
 
-Task<std::expected<CaseResult, std::string>> run_live(const ArrayProfile* profile, Case what,
+Task<std::expected<CaseResult, LiveFailure>> run_live(const ArrayProfile* profile, Case what,
                                                       const LiveOptions* options,
                                                       std::span<Executor* const> executors,
                                                       const std::atomic<bool>* stop) {
   assert(&Executor::current() == executors.front());
-  LiveRun run{.what = what,
+  LiveRun run{.profile = *profile,
+              .what = what,
               .options = *options,
               .initiator = *executors.back(),
               .window = {.stop = stop},
@@ -291,28 +294,30 @@ Task<std::expected<CaseResult, std::string>> run_live(const ArrayProfile* profil
   }
   co_await invoke_on(run.initiator, log_out_all(&run.workers));
   if (run.system != nullptr) co_await run.system->stop();
-  if (!wrong.empty()) co_return std::unexpected(wrong);
-  co_return std::move(run.result);
+  if (wrong.empty()) co_return std::move(run.result);
+  const bool refused =
+      std::ranges::any_of(run.workers, [](const auto& worker) { return worker->refused(); });
+  co_return std::unexpected(LiveFailure{.what = std::move(wrong), .of_case = refused});
 }
 
-std::expected<CaseResult, std::string> run_live_case(const ArrayProfile& profile, Case what,
+std::expected<CaseResult, LiveFailure> run_live_case(const ArrayProfile& profile, Case what,
                                                      const LiveOptions& options,
                                                      const std::atomic<bool>* stop) {
   const double began = process_seconds();
   const auto group = ReactorGroup::create({.count = 2, .memory_limit_bytes = memory_for(what)});
-  if (!group) return std::unexpected(group.error());
-  std::optional<std::expected<CaseResult, std::string>> result;
+  if (!group) return std::unexpected(LiveFailure{.what = group.error()});
+  std::optional<std::expected<CaseResult, LiveFailure>> result;
   struct Work {
     static Task<void> main(const ArrayProfile* profile, Case what, const LiveOptions* options,
                            ReactorGroup* group, const std::atomic<bool>* stop,
-                           std::optional<std::expected<CaseResult, std::string>>* into) {
-      std::expected<CaseResult, std::string> ended =
+                           std::optional<std::expected<CaseResult, LiveFailure>>* into) {
+      std::expected<CaseResult, LiveFailure> ended =
           co_await run_live(profile, std::move(what), options, group->executors(), stop);
       into->emplace(std::move(ended));
     }
   };
   (*group)->run([&] { return Work::main(&profile, what, &options, group->get(), stop, &result); });
-  std::expected<CaseResult, std::string> ended = std::move(known(result));
+  std::expected<CaseResult, LiveFailure> ended = std::move(known(result));
   if (ended) ended->processor_seconds = process_seconds() - began;
   return ended;
 }

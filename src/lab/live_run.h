@@ -31,19 +31,23 @@ struct LiveOptions {
                           // with URLs 1.
 };
 
+struct LiveFailure {
+  std::string what;      // One line.
+  bool of_case = false;  // It asks for what its targets have not: other cases may do.
+};
+
 // Why the plan cannot be run so, in one line; empty if it can.
 std::string check_live(const Plan& plan, const LiveOptions& options);
 
 // The options and the plan's cases have been checked. On executor 0, where the system lives; the
 // workers are on the last one.
-Task<std::expected<CaseResult, std::string>> run_live(const ArrayProfile* profile, Case what,
+Task<std::expected<CaseResult, LiveFailure>> run_live(const ArrayProfile* profile, Case what,
                                                       const LiveOptions* options,
                                                       std::span<Executor* const> executors,
                                                       const std::atomic<bool>* stop);
 
-// The same on reactors of its own. The error is one line; `stop`, if any, ends it early: then it is
-// an error, too.
-std::expected<CaseResult, std::string> run_live_case(const ArrayProfile& profile, Case what,
+// The same on reactors of its own. `stop`, if any, ends it early: then it is an error, too.
+std::expected<CaseResult, LiveFailure> run_live_case(const ArrayProfile& profile, Case what,
                                                      const LiveOptions& options,
                                                      const std::atomic<bool>* stop = nullptr);
 

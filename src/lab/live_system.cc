@@ -20,6 +20,17 @@ bool waits_of_itself(const VolumeGroup& group) {
 
 }  // namespace
 
+std::map<std::string, std::string> session_keys(const model::ExchangeParameters& parameters,
+                                                std::uint64_t segment) {
+  const auto yes = [](bool value) { return std::string(value ? "Yes" : "No"); };
+  return {{"InitialR2T", yes(parameters.initial_r2t)},
+          {"ImmediateData", yes(parameters.immediate_data)},
+          {"FirstBurstLength", std::to_string(parameters.first_burst)},
+          {"MaxBurstLength", std::to_string(parameters.max_burst)},
+          {"MaxOutstandingR2T", std::to_string(parameters.outstanding_r2ts)},
+          {"MaxRecvDataSegmentLength", std::to_string(segment)}};
+}
+
 LiveSystem::LiveSystem(const ArrayProfile& profile, unsigned members, std::uint64_t seed,
                        double time_scale)
     : home_(Executor::current()),
@@ -62,13 +73,16 @@ Task<std::string> LiveSystem::add_units(const std::vector<VolumeGroup>* groups) 
 }
 
 Task<std::string> LiveSystem::listen(std::uint32_t queue_depth) {
+  const model::ExchangeParameters& session = array_.profile().exchange;
   server_ = iscsi::TargetServer::create({});
   std::string message;
-  const Error made = co_await server_->add_target({.name = kLiveTarget,
-                                                   .device = router_.get(),
-                                                   .access = {iscsi::AccessRecord{}},
-                                                   .queue_depth = queue_depth},
-                                                  &message);
+  const Error made =
+      co_await server_->add_target({.name = kLiveTarget,
+                                    .device = router_.get(),
+                                    .access = {iscsi::AccessRecord{}},
+                                    .keys = session_keys(session, session.target_segment),
+                                    .queue_depth = queue_depth},
+                                   &message);
   if (made != Error::kNone) co_return message;
   const auto portal = server_->add_portal({.listen = Endpoint::ipv4(kLoopback, 0)});
   if (!portal) co_return fmt::format("no port on 127.0.0.1: {}", describe(portal.error()));

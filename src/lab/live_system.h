@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -18,6 +19,12 @@
 namespace sandbay::lab {
 
 inline constexpr const char* kLiveTarget = "iqn.2026-11.org.sandbay:lab";
+
+// The login keys that make a session one of the system's. `segment` is the greatest data segment
+// that who sends them receives: the target's for what it answers, the initiator's for what it
+// offers.
+std::map<std::string, std::string> session_keys(const model::ExchangeParameters& parameters,
+                                                std::uint64_t segment);
 
 class LiveSystem {
  public:

@@ -35,13 +35,15 @@ Task<std::string> LiveWorker::log_in() {
       .chap = place_.url.chap,
       .connections = group.connections,
       .path_policy = iscsi::PathPolicy::kLeastQueueDepth,
+      .keys = place_.keys,
       .queue_depth = group.requests(),
       .reconnect = false,
   };
   auto session = co_await iscsi::InitiatorSession::login(std::move(login));
   if (!session) co_return fmt::format("{}: {}", place_.shown, session.error().message);
   session_ = std::move(*session);
-  if (session_->connection_count() < group.connections) {
+  refused_ = session_->connection_count() < group.connections;
+  if (refused_) {
     co_return fmt::format("{}: grants {} connections, but the experiment has {}", place_.shown,
                           session_->connection_count(), group.connections);
   }
@@ -59,6 +61,7 @@ Task<std::string> LiveWorker::log_in() {
   const std::string wrong =
       lay_out(geometry.block_count * geometry.block_bytes, geometry.block_bytes,
               facts->most_transfer_blocks * geometry.block_bytes);
+  refused_ = !wrong.empty();
   co_return wrong.empty() ? wrong : fmt::format("{}: {}", place_.shown, wrong);
 }
 

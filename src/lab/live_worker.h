@@ -6,6 +6,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -34,8 +35,9 @@ class LiveWorker {
   struct Place {
     const VolumeGroup& group;
     iscsi::InitiatorUrl url;
-    std::string shown;             // The URL without a password, for what is said of it.
-    std::size_t group_number = 0;  // And which volume of the group.
+    std::string shown;                        // The URL without a password, for what is said of it.
+    std::map<std::string, std::string> keys;  // To be offered at login.
+    std::size_t group_number = 0;             // And which volume of the group.
     unsigned volume = 0;
     // Of the volume on the logical unit: where the workers' parts begin and where they end; 0: with
     // the unit.
@@ -51,6 +53,9 @@ class LiveWorker {
   Task<void> drive(LiveWindow* window);  // Ends with the last request.
   Task<void> log_out();
 
+  // log_in() ended so because the experiment asks for what the logical unit has not; another may
+  // not.
+  bool refused() const noexcept { return refused_; }
   const std::string& wrong() const noexcept { return wrong_; }  // With what request it failed.
   std::uint64_t requests() const noexcept { return requests_; }
   VolumeResult& result() noexcept { return result_; }
@@ -70,6 +75,7 @@ class LiveWorker {
   std::unique_ptr<AccessPattern> pattern_;
   LiveWindow* window_ = nullptr;
   Gate gate_;
+  bool refused_ = false;
   std::string wrong_;
   std::uint64_t requests_ = 0;
   VolumeResult result_;

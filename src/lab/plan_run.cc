@@ -1,6 +1,8 @@
 // Threads that take one case after another.
 #include "lab/plan_run.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <chrono>
 #include <expected>
@@ -127,6 +129,10 @@ PlanResult run_plan(const Plan& plan, unsigned threads, const PlanHooks& hooks) 
     const std::size_t count = std::max<std::size_t>(row.sweep.size(), 1);
     add_row(result, row, std::span(crew.jobs()).subspan(at, count));
     at += count;
+  }
+  const std::size_t missing = plan.rows.size() - result.rows.size();
+  if (missing > 1) {
+    result.wrong += fmt::format("; other rows without a result: {}", missing - 1);
   }
   const std::chrono::duration<double> took = std::chrono::steady_clock::now() - began;
   result.real_seconds = took.count();

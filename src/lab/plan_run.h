@@ -36,7 +36,7 @@ struct PlanResult {
   std::vector<std::string> targets;
   double time_scale = 1;
   bool complete = true;
-  std::string wrong;  // Why it is not complete: one line that names the row.
+  std::string wrong;  // Why it is not complete: one line that names the first row of those.
 };
 
 using RunCase = std::function<std::expected<CaseResult, std::string>(Case what)>;

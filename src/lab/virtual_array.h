@@ -70,6 +70,7 @@ class VirtualArray {
   Task<void> stop();  // No request is in flight. What is dirty is forgotten.
 
   Executor& home() const noexcept { return home_; }
+  const ArrayProfile& profile() const noexcept { return profile_; }
   const model::ModelClock& clock() const noexcept { return clock_; }
   std::vector<VirtualVolume>& volumes() noexcept { return volumes_; }
   // Without memory behind it, for the hosts' requests.

@@ -81,6 +81,15 @@ def test_a_live_run_against_a_target_elsewhere(t):
                 f'one line with {parts}: {lines}')
 
 
+def test_a_row_that_does_not_fit_a_target_elsewhere_stops_no_other(t):
+    daemon = t.daemon([{'name': 'disk', 'size': '256MiB'}])
+    text = lab(t, GIGASTOR, '--live', daemon.url(), '--only', 'r5x16, read, volumes 1/64KiB',
+               '--only', 'wide, read, connections 1/64KiB', '--ramp', 0, '--seconds', 1, ok=False)
+    t.check('istor-wide-r1 ' in text, f'what fits was run: {text}')
+    t.check('the report is partial: r5x16, read, volumes 1: ' in text and '100 GiB' in text,
+            f'and what does not is told: {text}')
+
+
 def test_an_interrupted_live_run_reports_what_was_done(t):
     daemon = t.daemon([{'name': 'disk', 'size': '256MiB'}])
     process = t.start(t.program('sandbay'), 'lab', 'run',

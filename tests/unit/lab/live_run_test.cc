@@ -55,7 +55,7 @@ struct LiveTest {
   Case what;
   LiveOptions options;
   std::atomic<bool> stop{false};
-  std::expected<CaseResult, std::string> result = std::unexpected(std::string("not run"));
+  std::expected<CaseResult, LiveFailure> result = std::unexpected(LiveFailure{"not run"});
   Duration took{};  // Of the world's time.
 };
 
@@ -82,7 +82,7 @@ void run_in_world(LiveTest& test) {
 CaseResult live(const ArrayProfile& profile, Case what, double time_scale = 1) {
   LiveTest test{.profile = profile, .what = std::move(what), .options = {.time_scale = time_scale}};
   run_in_world(test);
-  INFO((test.result ? std::string() : test.result.error()));
+  INFO((test.result ? std::string() : test.result.error().what));
   REQUIRE(test.result.has_value());
   CHECK(test.took >= std::chrono::duration_cast<Duration>((test.what.ramp_up + test.what.run_time) *
                                                           time_scale));
@@ -155,8 +155,8 @@ class ForeignTarget {
 struct ForeignTest : LiveTest {
   std::uint64_t byte_count = std::uint64_t{64} << 20;
   std::uint32_t block_bytes = 512;
-  std::uint64_t looked_at = 0;  // A MiB from there on.
-  bool untouched = false;
+  std::vector<std::uint64_t> looked_at = {0};  // MiBs from there on.
+  std::vector<bool> untouched;
   bool goes = false;  // Its connections break while it is measured.
 };
 
@@ -171,7 +171,10 @@ Task<void> foreign_main(ForeignTest* test, sim::World* world) {
   co_await target.start(test->byte_count, test->block_bytes);
   if (test->goes) spawn(break_connections(world));
   co_await live_main(test, executors);
-  test->untouched = co_await target.untouched(test->looked_at);
+  for (const std::uint64_t first_byte : test->looked_at) {
+    const bool untouched = co_await target.untouched(first_byte);
+    test->untouched.push_back(untouched);
+  }
   co_await target.stop();
 }
 
@@ -182,7 +185,7 @@ std::string run_foreign(ForeignTest& test, VolumeGroup group) {
   const auto world = live_world();
   const bool ended = world->run([&] { return foreign_main(&test, world.get()); }, 1h);
   REQUIRE(ended);
-  return test.result ? std::string() : test.result.error();
+  return test.result ? std::string() : test.result.error().what;
 }
 
 }  // namespace
@@ -241,8 +244,11 @@ TEST_CASE("Live, a worker that waits before its requests does so", "[lab][live]"
   const Case what{.groups = {group}, .ramp_up = 1s, .run_time = 30s};
   const CaseResult expected = in_virtual_time(live_profile(), what);
   const CaseResult found = live(live_profile(), what);
-  CHECK(milliseconds_of(found) > milliseconds_of(expected) * 0.99);
-  CHECK(iops_of(found) < iops_of(expected) * 1.01);
+  // What the sockets take counts here, but nothing else does.
+  const double sockets = milliseconds_of(found) - milliseconds_of(expected);
+  CHECK(sockets > 0);
+  CHECK(sockets < 0.5);
+  CHECK(1000 / iops_of(found) == Approx(1000 / iops_of(expected) + sockets).epsilon(0.01));
 }
 
 TEST_CASE("Live, every worker has a session, and its own part of its volume", "[lab][live]") {
@@ -316,13 +322,69 @@ TEST_CASE("A live system answers writes and forgets them: it reads as zeros", "[
   CHECK(test.bytes == std::vector<std::byte>(4096));
 }
 
+namespace {
+
+Task<void> negotiate(const ArrayProfile* profile, std::map<std::string, std::string> offered,
+                     std::map<std::string, std::string>* found) {
+  LiveSystem system(*profile, 1, 1, 1);
+  const std::string wrong =
+      co_await system.start({live_group(raid::Level::kJbod, 1, random_reads())});
+  CHECK(wrong.empty());
+  auto session = co_await iscsi::InitiatorSession::login(
+      {.endpoint = system.endpoint(), .target_name = kLiveTarget, .keys = std::move(offered)});
+  *found = (*session)->parameters();
+  co_await (*session)->close();
+  session->reset();
+  co_await system.stop();
+}
+
+}  // namespace
+
+TEST_CASE("Sessions of a live system are its own, whoever logs in", "[lab][live]") {
+  ArrayProfile profile = live_profile();
+  profile.exchange = {.immediate_data = false,
+                      .first_burst = 4096,
+                      .max_burst = 131072,
+                      .target_segment = 8192,
+                      .initiator_segment = 16384};
+  std::map<std::string, std::string> found;
+  auto world = live_world();
+  REQUIRE(world->run([&] { return negotiate(&profile, {}, &found); }));
+  for (const auto& [key, value] : std::map<std::string, std::string>{{"InitialR2T", "Yes"},
+                                                                     {"ImmediateData", "No"},
+                                                                     {"MaxBurstLength", "131072"},
+                                                                     {"MaxOutstandingR2T", "1"}}) {
+    CAPTURE(key);
+    CHECK(found[key] == value);
+  }
+  // Nothing of ours is less than what a system has.
+  profile.exchange = {.initial_r2t = false,
+                      .first_burst = 2 << 20,
+                      .max_burst = 8 << 20,
+                      .outstanding_r2ts = 20,
+                      .target_segment = 4 << 20,
+                      .initiator_segment = 2 << 20};
+  world = live_world();
+  const auto offered = session_keys(profile.exchange, profile.exchange.initiator_segment);
+  REQUIRE(world->run([&] { return negotiate(&profile, offered, &found); }));
+  for (const auto& [key, value] :
+       std::map<std::string, std::string>{{"InitialR2T", "No"},
+                                          {"ImmediateData", "Yes"},
+                                          {"FirstBurstLength", "2097152"},
+                                          {"MaxBurstLength", "8388608"},
+                                          {"MaxOutstandingR2T", "20"}}) {
+    CAPTURE(key);
+    CHECK(found[key] == value);
+  }
+}
+
 TEST_CASE("A run that is stopped says so", "[lab][live]") {
   LiveTest test;
   test.what = {.groups = {live_group(raid::Level::kJbod, 1, random_reads())}, .run_time = 1h};
   test.stop = true;
   run_in_world(test);
   REQUIRE_FALSE(test.result.has_value());
-  CHECK(test.result.error() == "it was stopped");
+  CHECK(test.result.error().what == "it was stopped");
   CHECK(test.took < 1min);
 }
 
@@ -331,7 +393,7 @@ TEST_CASE("A live run has reactors and sockets of its own", "[lab][live]") {
   group.workers = 2;
   const auto result =
       run_live_case(live_profile(), {.groups = {group}, .ramp_up = 100ms, .run_time = 300ms}, {});
-  INFO((result ? std::string() : result.error()));
+  INFO((result ? std::string() : result.error().what));
   REQUIRE(result.has_value());
   CHECK(result->volumes.size() == 2);
   CHECK(result->simulated_requests > 0);
@@ -341,30 +403,29 @@ TEST_CASE("Experiments run against targets elsewhere, which they only read", "[l
   ForeignTest test;
   const std::string wrong = run_foreign(test, live_group(raid::Level::kRaid5, 4, random_reads()));
   CHECK(wrong == "");
-  CHECK(test.untouched);
+  CHECK(test.untouched == std::vector{true});
   CHECK(iops_of(*test.result) > 100);
   CHECK(test.result->layers.storage == Duration{});
 }
 
 TEST_CASE("Experiments that write do so, everywhere on the volume and nowhere else",
           "[lab][live]") {
-  AccessLine line{.bytes = 65536, .read_percent = 0};
+  constexpr std::uint64_t kMebi = 1 << 20;
   ForeignTest whole;
-  CHECK(run_foreign(whole, live_group(raid::Level::kJbod, 1, line)) == "");
-  CHECK_FALSE(whole.untouched);
-  ForeignTest halves;
-  halves.looked_at = 32 << 20;
+  whole.looked_at = {0, 63 * kMebi};
+  const AccessLine line{.bytes = 65536, .read_percent = 0, .random_percent = 100};
   VolumeGroup group = live_group(raid::Level::kJbod, 1, line);
   group.workers = 2;
-  CHECK(run_foreign(halves, group) == "");
-  CHECK_FALSE(halves.untouched);
-  ForeignTest behind;
+  CHECK(run_foreign(whole, group) == "");
+  CHECK(whole.untouched == std::vector{false, false});
+  ForeignTest part;
+  part.looked_at = {0, kMebi, 31 * kMebi, 32 * kMebi};
   group.workers = 1;
   group.members = 1;
-  group.volume_bytes = 32 << 20;
-  group.offset_bytes = 1 << 20;
-  CHECK(run_foreign(behind, group) == "");
-  CHECK(behind.untouched);
+  group.volume_bytes = 32 * kMebi;
+  group.offset_bytes = kMebi;
+  CHECK(run_foreign(part, group) == "");
+  CHECK(part.untouched == std::vector{true, false, false, true});
 }
 
 TEST_CASE("Targets that do not do are refused in one line that names them", "[lab][live]") {
@@ -374,6 +435,8 @@ TEST_CASE("Targets that do not do are refused in one line that names them", "[la
     test.block_bytes = block_bytes;
     test.options.urls = {url};
     const std::string wrong = run_foreign(test, std::move(group));
+    // What is wrong with the URL is so for all cases.
+    CHECK(test.result.error().of_case == (url == kForeignUrl));
     CHECK(wrong.find("iscsi://127.0.0.1:3260/iqn.2026-11.org.example:") == 0);
     CHECK(wrong.find("secret") == std::string::npos);
     CHECK(wrong.find('\n') == std::string::npos);
@@ -427,6 +490,7 @@ TEST_CASE("A target that goes meanwhile ends the run in one line that names it",
   test.goes = true;
   const std::string wrong = run_foreign(test, live_group(raid::Level::kJbod, 1, random_reads()));
   CHECK_THAT(wrong, Catch::Contains("example:foreign/0: read of 8192 bytes at byte "));
+  CHECK_FALSE(test.result.error().of_case);
   CHECK(wrong.find("secret") == std::string::npos);
 }
 
