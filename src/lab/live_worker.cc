@@ -42,10 +42,10 @@ Task<std::string> LiveWorker::log_in() {
   auto session = co_await iscsi::InitiatorSession::login(std::move(login));
   if (!session) co_return fmt::format("{}: {}", place_.shown, session.error().message);
   session_ = std::move(*session);
-  refused_ = session_->connection_count() < group.connections;
+  refused_ = session_->connections_up() < group.connections;
   if (refused_) {
     co_return fmt::format("{}: grants {} connections, but the experiment has {}", place_.shown,
-                          session_->connection_count(), group.connections);
+                          session_->connections_up(), group.connections);
   }
   const auto facts = co_await iscsi::ask_facts(session_.get(), place_.url.lun_number);
   if (!facts) {

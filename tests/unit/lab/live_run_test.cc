@@ -119,7 +119,8 @@ class ForeignTarget {
       error = co_await server_->add_target(
           {.name = kForeignTarget,
            .device = router_.get(),
-           .access = {{.chap = iscsi::ChapCredential{"somebody", "a-secret-of-ours"}}}},
+           .access = {{.chap = iscsi::ChapCredential{"somebody", "a-secret-of-ours"}}},
+           .keys = {{"MaxConnections", "2"}}},
           &message);
     }
     const auto portal = server_->add_portal({.listen = Endpoint::ipv4(0x7F000001, 3260)});
@@ -454,6 +455,11 @@ TEST_CASE("Targets that do not do are refused in one line that names them", "[la
   group.access.lines[0] = {.bytes = 512};
   CHECK_THAT(refused(group, 4096), Catch::Contains("requests of 512 bytes"));
   group = live_group(raid::Level::kJbod, 1, random_reads());
+  group.connections = 3;
+  CHECK_THAT(refused(group), Catch::Contains("grants 2 connections, but the experiment has 3"));
+  group.connections = 2;
+  ForeignTest both;
+  CHECK(run_foreign(both, group) == "");
   CHECK_THAT(
       refused(group, 512,
               "iscsi://somebody%a-secret-of-ours@127.0.0.1:3260/iqn.2026-11.org.example:other/0"),
