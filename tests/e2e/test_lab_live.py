@@ -27,12 +27,12 @@ def figures(found):
 
 
 def agrees(t, expected, found):
-    """Whether all figures are within a tenth of what they are in virtual time. More by
+    """Whether all figures are within 5 per cent of what they are in virtual time. More by
     more than that is never the machine's fault."""
     for figure, value in expected.items():
         t.say(f'{figure}: {value:.2f} in virtual time, {found[figure]:.2f} live')
-        t.check(found[figure] <= 1.1 * value, f'{figure}: not faster than in virtual time')
-    return all(abs(found[figure] - value) <= 0.1 * value for figure, value in expected.items())
+        t.check(found[figure] <= 1.05 * value, f'{figure}: not faster than in virtual time')
+    return all(abs(found[figure] - value) <= 0.05 * value for figure, value in expected.items())
 
 
 # One row of each system: a drive that reads ahead; drives and a cache that destages under hundreds
@@ -41,8 +41,8 @@ def agrees(t, expected, found):
 def test_live_runs_agree_with_virtual_time(t):
     for system, row, ramp, seconds, scale in (
             (GIGASTOR, 'one drive, read/64KiB', 1, 3, 2),
-            ('equallogic-ps3800xv', 'RAID 10, four volumes, members 1', 0.5, 1.5, 4),
-            ('compellent-san', 'dedicated, random read', 0.5, 1, 6)):
+            ('equallogic-ps3800xv', 'RAID 10, four volumes, members 1', 2, 2, 4),
+            ('compellent-san', 'dedicated, random read', 0.5, 2, 6)):
         words = ['--only', row, '--ramp', ramp, '--seconds', seconds]
         expected = figures(report(t, system, *words))
         for _ in range(3):
