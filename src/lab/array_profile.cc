@@ -28,6 +28,9 @@ constexpr std::uint64_t kMostBackgroundBytes = std::uint64_t{1} << 20;
 constexpr std::uint64_t kMostCount = 65536;
 constexpr std::uint64_t kMostPorts = 256;
 constexpr std::uint64_t kMostMemory = std::uint64_t{64} << 30;
+constexpr std::uint64_t kMostDriveBytes = std::uint64_t{1} << 60;
+// Of a drive, behind where it begins to be used.
+constexpr std::uint64_t kLeastDriveBytes = std::uint64_t{1} << 30;
 constexpr std::uint64_t kMostStripBytes = std::uint64_t{1} << 20;
 constexpr std::uint64_t kMostPageBytes = std::uint64_t{1} << 30;
 constexpr std::uint64_t kMostRate = 1'000'000'000'000;
@@ -172,8 +175,9 @@ class Section {
 
 class ProfileReader {
  public:
-  ProfileReader(const std::string& path, const Scales& scales)
-      : path_(path), scales_(scales), mistakes_(path) {}
+  // `is_beside`: another system, which this one is beside.
+  ProfileReader(const std::string& path, const Scales& scales, bool is_beside = false)
+      : path_(path), scales_(scales), is_beside_(is_beside), mistakes_(path) {}
 
   std::expected<ArrayProfile, std::string> read() {
     const auto text = read_text_file(path_);
@@ -196,6 +200,10 @@ class ProfileReader {
     if (const Value* table = reader.table("session")) session(*table);
     if (const Value* table = reader.table("background")) background(*table);
     for (const Value* table : reader.tables("host")) host(*table);
+    for (const std::string& file : reader.strings("beside").value_or(std::vector<std::string>{})) {
+      const std::string wrong = beside(reader, file);
+      if (!wrong.empty()) return std::unexpected(wrong);
+    }
     reader.finish();
     check_scales();
     if (mistakes_.empty()) check();
@@ -210,17 +218,51 @@ class ProfileReader {
                    profile_.parameters);
   }
 
+  std::string in_folder(const std::string& file) const {
+    return (std::filesystem::path(path_).parent_path() / file).lexically_normal().string();
+  }
+
+  // The error is a whole line, of that file or of this one.
+  std::string beside(TableReader& reader, const std::string& file) {
+    if (is_beside_) {
+      reader.mistake("beside", "is for systems that are not beside another themselves");
+      return {};
+    }
+    const std::string path = in_folder(file);
+    Scales scales;
+    // Once for the name, by which scales are told apart.
+    auto other = ProfileReader(path, scales, true).read();
+    if (!other) return other.error();
+    const std::string prefix = other->name + ".";
+    for (const auto& [name, factor] : scales_) {
+      if (name.starts_with(prefix)) scales.emplace(name.substr(prefix.size()), factor);
+    }
+    other = ProfileReader(path, scales, true).read();
+    if (!other) return other.error();
+    if (std::ranges::find(profile_.beside, other->name, &ArrayProfile::name) !=
+        profile_.beside.end()) {
+      reader.mistake("beside", fmt::format("has two systems \"{}\"", other->name));
+    }
+    for (Parameter& parameter : other->parameters) {
+      parameter.name = prefix + parameter.name;
+      profile_.parameters.push_back(parameter);
+    }
+    profile_.beside.push_back(std::move(*other));
+    return {};
+  }
+
   std::string drives(const Value& table) {
-    TableReader reader(table, "drives", mistakes_);
+    Section values = section(table, "drives");
+    TableReader& reader = values.reader();
     const std::string file = reader.string("profile").value_or("");
     profile_.drive_count = reader.integer("count", 1, 4096).value_or(0);
+    values.size("begin", profile_.first_byte, kMostDriveBytes);
     const Value* changes = reader.table("change");
     reader.require("profile", "a file of conf/drives");
     reader.require("count", "how many there are");
     reader.finish();
     if (file.empty()) return {};
-    const std::string path =
-        (std::filesystem::path(path_).parent_path() / file).lexically_normal().string();
+    const std::string path = in_folder(file);
     const auto text = read_text_file(path);
     if (!text) {
       return fmt::format("{}:{}: drives.profile: {}", path_, reader.line_of("profile"),
@@ -366,6 +408,12 @@ class ProfileReader {
       if (!wrong.empty()) note_mistake(key, wrong);
     };
     note("drives.change", model::profile_error(profile_.drive));
+    const std::uint64_t capacity = model::sector_count(profile_.drive) * 512;
+    if (profile_.first_byte > 0 && profile_.first_byte + kLeastDriveBytes > capacity) {
+      note("drives.begin", fmt::format("leaves less than {} of the drive's {}",
+                                       group::format_size_rounded(kLeastDriveBytes),
+                                       group::format_size_rounded(capacity)));
+    }
     note("controller", model::profile_error(profile_.controller));
     note("port", model::profile_error(profile_.port));
     note("session", model::profile_error(profile_.exchange));
@@ -383,7 +431,8 @@ class ProfileReader {
     if (profile_.destages_in_flight == 0) {
       note("cache.destages_in_flight", "is 0; at least 1 is accepted");
     }
-    if (profile_.dirty_bytes >= profile_.cache_bytes) {
+    const bool cached = profile_.cache_bytes > 0;
+    if (cached && profile_.dirty_bytes >= profile_.cache_bytes) {
       note("cache.dirty", "is not less than cache.memory");
     }
     if (profile_.flush_mark_percent == 0 || profile_.flush_mark_percent >= 100) {
@@ -395,7 +444,7 @@ class ProfileReader {
     if (profile_.member_count > 0 && profile_.controller_count > 1) {
       note("controller.count", "is more than 1, but members have one controller each");
     }
-    if (profile_.read_ahead_bytes > profile_.cache_bytes) {
+    if (cached && profile_.read_ahead_bytes > profile_.cache_bytes) {
       note("cache.read_ahead", "is more than cache.memory");
     }
     for (const HostType& host : profile_.hosts) {
@@ -405,6 +454,7 @@ class ProfileReader {
 
   const std::string& path_;
   const Scales& scales_;
+  const bool is_beside_;
   Mistakes mistakes_;
   std::map<std::string, std::uint32_t, std::less<>> section_lines_;
   ArrayProfile profile_;
@@ -415,6 +465,10 @@ class ProfileReader {
 const HostType* ArrayProfile::find_host(std::string_view name_wanted) const {
   const auto found = std::ranges::find(hosts, name_wanted, &HostType::name);
   return found == hosts.end() ? nullptr : &*found;
+}
+
+std::uint64_t ArrayProfile::sectors_of_drive() const {
+  return model::sector_count(drive) - first_byte / 512;
 }
 
 std::expected<ArrayProfile, std::string> read_array_profile(const std::string& path,

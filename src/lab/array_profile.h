@@ -48,6 +48,7 @@ struct ArrayProfile {
   // Of arrays with one controller each that may be a group; 0: it is an array that stands alone.
   std::uint64_t member_count = 0;
   model::DriveProfile drive;
+  std::uint64_t first_byte = 0;  // Of each drive, that is used: 0 is its outermost track.
   std::uint64_t strip_bytes = 64 << 10;
   std::uint64_t page_bytes = 15 << 20;  // Where volumes are spread over members or sets.
   // A volume's pages are spread all over each set; else they follow one another.
@@ -55,8 +56,8 @@ struct ArrayProfile {
   bool nearest_mirror = true;  // Read: that whose head is; else one by the number of the stripe.
   // Each with a cache, processors and ports of its own, as the values of these are.
   std::uint64_t controller_count = 1;
-  // The cache's. Dirty data have the part `dirty_bytes`; where more than so many per cent of it is
-  // used, they go to the drives.
+  // The cache's; 0: there is none, and volumes are their sets. Dirty data have the part
+  // `dirty_bytes`; where more than so many per cent of it is used, they go to the drives.
   std::uint64_t cache_bytes = 512 << 20;
   std::uint64_t dirty_bytes = 256 << 20;
   std::uint64_t flush_mark_percent = 50;
@@ -79,9 +80,13 @@ struct ArrayProfile {
   double background_read_share = 0.5;
   std::uint64_t background_bytes = 8192;
   std::vector<HostType> hosts;
-  std::vector<Parameter> parameters;
+  // Systems of their own that the document measured as well, such as a disk in a server. They have
+  // none themselves.
+  std::vector<ArrayProfile> beside;
+  std::vector<Parameter> parameters;  // Those of systems beside it as well, as "NAME.controller.…".
 
   const HostType* find_host(std::string_view name) const;
+  std::uint64_t sectors_of_drive() const;  // That are used.
   Duration r2t_time_with(std::uint64_t connections) const {
     return r2t_time + static_cast<Duration::rep>(connections) * r2t_time_per_connection;
   }

@@ -104,6 +104,8 @@ class ExperimentReader {
     Frame frame{.name = reader.string("name").value_or(""), .varied = {}};
     reader.require("name", "a name of its own, such as \"streams\"");
     if (!names_.insert(frame.name).second) reader.mistake("name", "is another experiment's");
+    const std::string system = reader.string("system").value_or("");
+    system_ = find_system(reader, system);
     if (const Value* vary = reader.table("vary")) read_vary(*vary, frame);
     constexpr Duration kLongest = std::chrono::hours(24);
     const Duration ramp_up = reader.duration("ramp_up", {}, kLongest).value_or(Duration{});
@@ -125,6 +127,7 @@ class ExperimentReader {
               .variation = variation,
               .wanted = {},
               .sweep = sweep,
+              .system = system,
               .groups = {},
               .ramp_up = ramp_up,
               .run_time = run_time,
@@ -137,6 +140,17 @@ class ExperimentReader {
       if (!mistakes_.empty() || !other_.empty()) return;
       plan_.rows.push_back(std::move(row));
     }
+  }
+
+  const ArrayProfile* find_system(TableReader& reader, const std::string& name) {
+    if (name.empty()) return &plan_.system;
+    const auto found = std::ranges::find(plan_.system.beside, name, &ArrayProfile::name);
+    if (found != plan_.system.beside.end()) return &*found;
+    std::string names;
+    for (const ArrayProfile& each : plan_.system.beside) names += fmt::format(" \"{}\"", each.name);
+    reader.mistake("system", fmt::format("is \"{}\"; beside {} there is{}", name, plan_.system.name,
+                                         names.empty() ? " none" : names));
+    return &plan_.system;
   }
 
   void read_vary(const Value& table, Frame& frame) {
@@ -217,7 +231,7 @@ class ExperimentReader {
   }
 
   std::string some_host() const {
-    const auto& hosts = plan_.system.hosts;
+    const auto& hosts = system_->hosts;
     return hosts.empty() ? std::string("host") : hosts.front().name;
   }
 
@@ -273,9 +287,9 @@ class ExperimentReader {
                                           "raid10, raid50 and raid60 are accepted",
                                           level));
     }
-    if (reader.has("host") && plan_.system.find_host(group.host) == nullptr) {
+    if (reader.has("host") && system_->find_host(group.host) == nullptr) {
       std::string hosts;
-      for (const HostType& host : plan_.system.hosts) hosts += " " + host.name;
+      for (const HostType& host : system_->hosts) hosts += " " + host.name;
       reader.mistake("host",
                      fmt::format("is \"{}\"; hosts of this system are{}", group.host, hosts));
     }
@@ -285,9 +299,9 @@ class ExperimentReader {
   // Over which controllers and sets volumes are.
   void read_spread(TableReader& reader, VolumeGroup& group, const Row& row) {
     group.controllers = number(reader, "controllers", row, 0);
-    if (group.controllers > plan_.system.controller_count) {
+    if (group.controllers > system_->controller_count) {
       reader.mistake("controllers", fmt::format("is {}, but the system has {}", group.controllers,
-                                                plan_.system.controller_count));
+                                                system_->controller_count));
     }
     group.spread = number(reader, "spread", row, 1);
     if (group.sets % group.spread != 0) {
@@ -298,12 +312,12 @@ class ExperimentReader {
     for (const char* key : {"controllers", "spread"}) {
       if (reader.has(key)) reader.mistake(key, "contradicts members; one of them is accepted");
     }
-    if (group.members > plan_.system.member_count) {
-      reader.mistake("members", plan_.system.member_count == 0
+    if (group.members > system_->member_count) {
+      reader.mistake("members", system_->member_count == 0
                                     ? fmt::format("is {}, but {} is no group of arrays",
-                                                  group.members, plan_.system.name)
+                                                  group.members, system_->name)
                                     : fmt::format("is {}, but {} has {} at most", group.members,
-                                                  plan_.system.name, plan_.system.member_count));
+                                                  system_->name, system_->member_count));
     }
   }
 
@@ -528,11 +542,11 @@ class ExperimentReader {
 
   void check_geometry(const Row& row, std::uint32_t line) {
     std::uint64_t drives = 0;
-    const std::uint64_t blocks = model::sector_count(plan_.system.drive) - 8192;
+    const std::uint64_t blocks = system_->sectors_of_drive() - 8192;
     for (const VolumeGroup& group : row.groups) {
       drives += std::uint64_t{group.set_count()} * group.drives;
       raid::Shape shape{.level = group.level, .drive_count = group.drives};
-      shape.strip_blocks = static_cast<std::uint32_t>(plan_.system.strip_bytes / 512);
+      shape.strip_blocks = static_cast<std::uint32_t>(system_->strip_bytes / 512);
       shape.drive_blocks.assign(group.drives, blocks);
       const auto layout = raid::Layout::make(shape);
       if (!layout) {
@@ -551,7 +565,7 @@ class ExperimentReader {
       std::uint64_t volume =
           group.volume_bytes == 0 ? blocks_of_all * 512 / group.volumes : group.volume_bytes;
       if (group.in_pages()) {
-        volume -= volume % (plan_.system.page_bytes * group.spread_sets());
+        volume -= volume % (system_->page_bytes * group.spread_sets());
         volume -= std::min(volume, group.offset_bytes);
       }
       if (group.part_bytes(volume) < kMostAccessBytes) {
@@ -562,16 +576,16 @@ class ExperimentReader {
                         row.name(), group::format_size_rounded(volume), group.volumes,
                         group.workers, group::format_size_rounded(kMostAccessBytes)));
       }
-      if (group.connections > plan_.system.port_count) {
+      if (group.connections > system_->port_count) {
         return mistakes_.add(line, "experiment.group.connections",
                              fmt::format("{}: {} connections, but the system has {} ports",
-                                         row.name(), group.connections, plan_.system.port_count));
+                                         row.name(), group.connections, system_->port_count));
       }
     }
-    if (drives <= plan_.system.drive_count) return;
+    if (drives <= system_->drive_count) return;
     mistakes_.add(line, "experiment.group",
                   fmt::format("{}: {} drives are needed, but the system has {}", row.name(), drives,
-                              plan_.system.drive_count));
+                              system_->drive_count));
   }
 
   const std::string& path_;
@@ -579,6 +593,7 @@ class ExperimentReader {
   Mistakes mistakes_;
   std::string other_;                               // A whole line about another file.
   std::set<std::string> names_;                     // Of the experiments.
+  const ArrayProfile* system_ = nullptr;            // Of the experiment that is read.
   std::map<std::string, std::string> measured_by_;  // Figures, and the rows that they are of.
   Plan plan_;
 };
@@ -587,6 +602,11 @@ class ExperimentReader {
 
 std::string_view describe(Metric metric) {
   return std::ranges::find(kMetrics, metric, &std::pair<Metric, std::string_view>::first)->second;
+}
+
+const ArrayProfile& Plan::system_of(const Row& row) const {
+  const auto found = std::ranges::find(system.beside, row.system, &ArrayProfile::name);
+  return found == system.beside.end() ? system : *found;
 }
 
 std::string Row::name() const {

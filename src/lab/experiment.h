@@ -6,7 +6,8 @@
 // a row. In a group of volumes a number may be the name of something that is varied, and in the
 // name of a figure {volumes} stands for its value. A figure with `when = { volumes = [1, 4] }` is
 // one of the rows with these values. `sweep` lists transfer sizes: a row is run with each, and a
-// figure is the largest of them, as a document's peak is. `time_scale = 4` is how far time is
+// figure is the largest of them, as a document's peak is. `system = "NAME"` in an experiment is one
+// that stands beside the file's. `time_scale = 4` is how far time is
 // stretched where the experiments are live.
 #pragma once
 
@@ -97,6 +98,7 @@ struct Row {
   Variation variation;
   std::vector<Wanted> wanted;
   std::vector<std::uint64_t> sweep;  // Transfer sizes; empty: as the access specifications say.
+  std::string system;                // One beside the plan's; empty: the plan's.
   std::vector<VolumeGroup> groups;
   Duration ramp_up{};
   Duration run_time{};
@@ -119,6 +121,8 @@ struct Plan {
   ArrayProfile system;
   FigureBook figures;
   std::vector<Row> rows;
+
+  const ArrayProfile& system_of(const Row& row) const;
 };
 
 // The error is one line with file and line, or file and key. Figures, systems and IOMeter files are

@@ -126,9 +126,10 @@ double live_seconds(const Plan& plan, double time_scale) {
 PlanResult run_live_plan(const Plan& plan, const LiveOptions& options, PlanHooks hooks) {
   const std::atomic<bool>* stop = hooks.stop;
   std::string wrong;
-  hooks.run = [&plan, &options, &wrong, stop](Case what) -> std::expected<CaseResult, std::string> {
+  hooks.run = [&options, &wrong, stop](const ArrayProfile& system,
+                                       Case what) -> std::expected<CaseResult, std::string> {
     if (!wrong.empty()) return std::unexpected(wrong);
-    auto result = run_live_case(plan.system, std::move(what), options, stop);
+    auto result = run_live_case(system, std::move(what), options, stop);
     if (result) return std::move(*result);
     if (!result.error().of_case) wrong = result.error().what;
     return std::unexpected(std::move(result.error().what));

@@ -55,8 +55,9 @@ class Crew {
                 .wanted = job.row->wanted,
                 .steady_percent = job.row->steady_percent,
                 .seed = plan_.seed * 1'000'003 + job.row->number};
-      job.result = hooks_.run ? hooks_.run(std::move(what))
-                              : run_case(plan_.system, std::move(what), hooks_.stop);
+      const ArrayProfile& system = plan_.system_of(*job.row);
+      job.result = hooks_.run ? hooks_.run(system, std::move(what))
+                              : run_case(system, std::move(what), hooks_.stop);
       const std::scoped_lock lock(telling_);
       ++done_;
       if (hooks_.progress) hooks_.progress(done_, jobs_.size());

@@ -39,7 +39,8 @@ struct PlanResult {
   std::string wrong;  // Why it is not complete: one line that names the first row of those.
 };
 
-using RunCase = std::function<std::expected<CaseResult, std::string>(Case what)>;
+using RunCase =
+    std::function<std::expected<CaseResult, std::string>(const ArrayProfile& system, Case what)>;
 
 struct PlanHooks {
   // After each case: how many are done, of how many. Called on any thread, never at once.

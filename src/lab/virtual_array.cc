@@ -212,8 +212,10 @@ VirtualArray::VirtualArray(Executor& home, const ArrayProfile& profile, unsigned
 void VirtualArray::add_head(unsigned members) {
   auto head = std::make_unique<Head>();
   head->controller = std::make_unique<model::Controller>(of_all(profile_.controller, members));
-  head->cache =
-      std::make_unique<cache::Cache>(home_, cache_options(profile_, members, clock_.time_scale()));
+  if (profile_.cache_bytes > 0) {
+    head->cache = std::make_unique<cache::Cache>(
+        home_, cache_options(profile_, members, clock_.time_scale()));
+  }
   head->streams.memory_bytes = profile_.read_ahead_bytes * members;
   for (std::uint64_t i = 0; i < profile_.port_count * members; ++i) {
     head->ports.push_back(std::make_unique<model::Port>(profile_.port));
@@ -237,11 +239,12 @@ VirtualArray::~VirtualArray() {
 
 BlockDevice& VirtualArray::add_drive(const VolumeGroup& group) {
   Drive drive;
-  drive.medium = std::make_unique<Nothing>(home_, model::sector_count(profile_.drive));
+  drive.medium = std::make_unique<Nothing>(home_, profile_.sectors_of_drive());
   drive.timed = std::make_unique<model::ModelledDrive>(
       *drive.medium, clock_,
       type_.make({.seed = random_.next(), .background = background_of(profile_, group)}),
-      model::ModelledDriveOptions{.name = profile_.drive.name});
+      model::ModelledDriveOptions{.name = profile_.drive.name,
+                                  .first_sector = profile_.first_byte / 512});
   drives_.push_back(std::move(drive));
   return *drives_.back().timed;
 }
@@ -289,7 +292,8 @@ Task<std::string> VirtualArray::add_set(const VolumeGroup* group, Head* head) {
                                                 .nearest_mirror = profile_.nearest_mirror,
                                             });
   set.units = std::make_unique<DestageUnits>(*set.set, profile_.drive_write_bytes);
-  set.cached = &head->cache->add_device(make_uuid(random_), *set.units);
+  set.top = set.units.get();
+  if (head->cache) set.top = &head->cache->add_device(make_uuid(random_), *set.units);
   sets_.push_back(std::move(set));
   co_return std::string();
 }
@@ -329,9 +333,12 @@ void VirtualArray::add_volumes(const VolumeGroup& group, std::size_t index, std:
   for (unsigned number = 0; number < volumes; ++number) {
     const Set& set = sets_[first_set + number / group.used_on_set() * group.spread_sets()];
     BlockDevice& place = place_volume(group, number, first_set);
-    fronts_.push_back(std::make_unique<cache::ReadAhead>(place, set.head->streams,
-                                                         profile_.read_ahead_window_bytes));
-    VirtualVolume volume{.group = index, .number = number, .device = fronts_.back().get()};
+    VirtualVolume volume{.group = index, .number = number, .device = &place};
+    if (set.head->cache) {
+      fronts_.push_back(std::make_unique<cache::ReadAhead>(place, set.head->streams,
+                                                           profile_.read_ahead_window_bytes));
+      volume.device = fronts_.back().get();
+    }
     volume.bytes = group.part_bytes(place.geometry().block_count * 512);
     volume.controller = set.head->controller.get();
     const std::size_t first_of_copy = first_host + number / of_copy * hosts;
@@ -351,10 +358,12 @@ BlockDevice& VirtualArray::place_volume(const VolumeGroup& group, unsigned numbe
   const std::uint64_t volume = places_.size() + 1;
   const unsigned in_set = number % group.used_on_set();
   first_set += number / group.used_on_set() * group.spread_sets();
-  sets_[first_set].head->cache->set_mode(
-      volume, profile_.write_back ? cache::Mode::kWriteBack : cache::Mode::kWriteThrough);
+  if (cache::Cache* const cache = sets_[first_set].head->cache.get()) {
+    cache->set_mode(volume,
+                    profile_.write_back ? cache::Mode::kWriteBack : cache::Mode::kWriteThrough);
+  }
   if (group.in_pages()) return place_in_pages(group, in_set, first_set, volume);
-  BlockDevice& set = *sets_[first_set].cached;
+  BlockDevice& set = *sets_[first_set].top;
   const std::uint64_t blocks = group.volume_bytes == 0 ? set.geometry().block_count / group.volumes
                                                        : group.volume_bytes / 512;
   const Extent extent{.first = group.offset_bytes / 512 + in_set * blocks, .block_count = blocks};
@@ -367,7 +376,7 @@ BlockDevice& VirtualArray::place_in_pages(const VolumeGroup& group, unsigned in_
                                           std::size_t first_set, std::uint64_t volume) {
   std::vector<BlockDevice*> sets;
   const unsigned count = group.spread_sets();
-  for (unsigned i = 0; i < count; ++i) sets.push_back(sets_[first_set + i].cached);
+  for (unsigned i = 0; i < count; ++i) sets.push_back(sets_[first_set + i].top);
   const std::uint64_t page_blocks = profile_.page_bytes / 512;
   const std::uint64_t all = sets.front()->geometry().block_count / page_blocks;
   const std::uint64_t wanted = group.volume_bytes / profile_.page_bytes / count;
@@ -402,7 +411,9 @@ void VirtualArray::add_worker(VirtualVolume volume, const VolumeGroup& group, He
 
 Task<void> VirtualArray::stop() {
   for (const auto& front : fronts_) co_await front->close();
-  for (const auto& head : heads_) co_await head->cache->stop();
+  for (const auto& head : heads_) {
+    if (head->cache) co_await head->cache->stop();
+  }
   for (const Set& set : sets_) {
     co_await set.set->close(kNever);
     co_await set.drives->wait_idle_until(kNever);

@@ -87,7 +87,7 @@ class VirtualArray {
   // A controller and what is its own.
   struct Head {
     std::unique_ptr<model::Controller> controller;
-    std::unique_ptr<cache::Cache> cache;
+    std::unique_ptr<cache::Cache> cache;  // If it has one.
     cache::StreamBudget streams;
     std::vector<std::unique_ptr<model::Port>> ports;
     std::size_t next_port = 0;
@@ -97,7 +97,7 @@ class VirtualArray {
     std::unique_ptr<raid::SetDrives> drives;
     std::unique_ptr<raid::RaidSet> set;
     std::unique_ptr<BlockDevice> units;
-    cache::CachedDevice* cached = nullptr;
+    BlockDevice* top = nullptr;  // With the cache in front of it.
   };
 
   BlockDevice& add_drive(const VolumeGroup& group);

@@ -73,9 +73,12 @@ class Folder {
   void write(const std::string& name, const std::string& text) const {
     std::ofstream(path_ / name) << text;
   }
-  void change(const std::string& name, const std::string& from, const std::string& to) const {
+  std::string text(const std::string& name) const {
     std::ifstream file(path_ / name);
-    std::string text{std::istreambuf_iterator<char>(file), {}};
+    return {std::istreambuf_iterator<char>(file), {}};
+  }
+  void change(const std::string& name, const std::string& from, const std::string& to) const {
+    std::string text = this->text(name);
     const std::size_t at = text.find(from);
     REQUIRE(at != std::string::npos);
     write(name, text.replace(at, from.size(), to));
@@ -152,6 +155,40 @@ TEST_CASE("A parameter can be scaled, and only one that is there", "[lab][experi
   CHECK(plan->system.hosts[0].profile.request_times[0] == std::chrono::nanoseconds(1200));
   CHECK(folder.read({{"host.slow.request_time", 1.2}}).error().find("no parameter") !=
         std::string::npos);
+}
+
+TEST_CASE("An experiment may be of a system that stands beside the file's", "[lab][experiment]") {
+  const Folder folder;
+  folder.write("other.toml", folder.text("system.toml"));
+  folder.change("other.toml", "name = \"small\"", "name = \"other\"");
+  folder.change(
+      "other.toml", "count = 4",
+      "count = 4\nbegin = { value = \"100GiB\", from = \"fitted\", source = \"a test\" }");
+  folder.change("system.toml", "[drives]", "beside = [\"other.toml\"]\n[drives]");
+  folder.change("lab.toml", "run_time", "system = \"other\"\nrun_time");
+  const auto plan = folder.read({{"other.drives.begin", 1.2}, {"host.fast.request_time", 0.8}});
+  REQUIRE(plan.has_value());
+  const ArrayProfile& other = plan->system_of(plan->rows[0]);
+  CHECK(other.name == "other");
+  CHECK(other.first_byte == std::uint64_t{120} << 30);
+  CHECK(other.hosts[0].profile.request_times[0] == std::chrono::nanoseconds(1000));
+  CHECK(plan->system.first_byte == 0);
+  // What it has is among the parameters, and so in tables of them.
+  CHECK(std::ranges::count(plan->system.parameters, "other.drives.begin", &Parameter::name) == 1);
+
+  CHECK(folder.read({{"other.drives.end", 1.2}}).error().find("drives.end: is no parameter") !=
+        std::string::npos);
+  CHECK(folder.read({{"other.drives.begin", 3}}).error().find("drives.begin: leaves less than") !=
+        std::string::npos);
+  folder.change("lab.toml", "drives = 2", "drives = 3");
+  CHECK(folder.error().find("6 drives are needed, but the system has 4") != std::string::npos);
+  folder.change("lab.toml", "system = \"other\"", "system = \"third\"");
+  CHECK(folder.error().find("is \"third\"; beside small there is \"other\"") != std::string::npos);
+  folder.change("system.toml", "other.toml\"]", "other.toml\", \"other.toml\"]");
+  CHECK(folder.error().find("has two systems \"other\"") != std::string::npos);
+  // A system beside has none itself, be it this one.
+  folder.change("other.toml", "[drives]", "beside = [\"system.toml\"]\n[drives]");
+  CHECK(folder.error().find("not beside another themselves") != std::string::npos);
 }
 
 TEST_CASE("A specification comes from an IOMeter file, whose mistakes are told with its line",

@@ -94,7 +94,7 @@ TEST_CASE("What nothing was measured of has no value", "[lab][choice]") {
                            {.figure = "trend", .metric = Metric::kTrend}}}};
   const auto measured = [&plan](std::uint64_t requests, std::size_t seconds) {
     PlanHooks hooks;
-    hooks.run = [=](const Case&) -> std::expected<CaseResult, std::string> {
+    hooks.run = [=](const ArrayProfile&, const Case&) -> std::expected<CaseResult, std::string> {
       CaseResult result{.seconds = static_cast<double>(seconds)};
       result.volumes = {
           {.requests = requests, .requests_by_second = std::vector<std::uint64_t>(seconds + 1, 1)}};

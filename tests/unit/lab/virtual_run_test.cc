@@ -235,6 +235,23 @@ TEST_CASE("A volume may lie anywhere on its set", "[lab][run]") {
   CHECK(mebibytes(run(profile, what)) == Approx(outer / 2).epsilon(0.1));
 }
 
+TEST_CASE("A system may have a part of its drives alone, and no cache", "[lab][run]") {
+  ArrayProfile profile = small_system();
+  auto& disk = std::get<model::DiskProfile>(profile.drive.timing);
+  disk.zones = 16;
+  disk.inner_rate = 50'000'000;
+  VolumeGroup what = group(raid::Level::kJbod, 1, true);
+  profile.cache_bytes = 0;
+  const double outer = mebibytes(run(profile, what));
+  profile.first_byte = std::uint64_t{45} << 30;
+  CHECK(mebibytes(run(profile, what)) == Approx(outer / 2).epsilon(0.1));
+  // One write after another: each waits for the drive to come round.
+  what = group(raid::Level::kJbod, 1, false);
+  what.outstanding = 1;
+  const Wanted latency{.figure = {}, .metric = Metric::kMilliseconds};
+  CHECK(run(profile, what).value(latency) == Approx(10).epsilon(0.2));
+}
+
 TEST_CASE("What others do with the drives takes its share", "[lab][run]") {
   VolumeGroup what = group(raid::Level::kJbod, 1, true);
   what.access.lines = {{.bytes = 8192, .random_percent = 100, .align_bytes = 8192}};
