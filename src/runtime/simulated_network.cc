@@ -15,6 +15,7 @@ namespace {
 constexpr std::size_t kBacklog = 1024;
 constexpr std::uint16_t kFirstEphemeralPort = 49152;
 constexpr std::uint64_t kNanosecondsPerSecond = 1'000'000'000;
+constexpr std::size_t kWirePiece = std::size_t{64} << 10;  // Bytes, about.
 
 }  // namespace
 
@@ -52,12 +53,14 @@ void ByteRing::take(std::span<std::byte> target) {
 // Connection ---------------------------------------------------------------------------------
 
 Connection::Connection(Network& network, Executor& client_home, Endpoint client,
-                       Executor& server_home, Endpoint server)
+                       Executor& server_home, Endpoint server, Wires wires)
     : network_(network) {
   ends_[0].home = &client_home;
   ends_[0].local = client;
   ends_[1].home = &server_home;
   ends_[1].local = server;
+  ends_[0].wire = wires.to_client;
+  ends_[1].wire = wires.to_server;
   for (End& each : ends_) {
     each.connection = this;
     each.arrival.owner = &each;
@@ -85,20 +88,35 @@ void Connection::wake(Waiter& waiter) {
   network_.scheduler_.make_ready(waiter.executor->index(), std::exchange(waiter.handle, {}));
 }
 
-void Connection::put_on_wire(End& to, Arrival arrival) {
+TimePoint Connection::carried_at(End& to, std::size_t byte_count) {
   const TimePoint now = network_.scheduler_.now();
+  if (to.wire != nullptr) return to.wire->carry(now, byte_count);
   TimePoint departure = now;
   if (network_.options_.bytes_per_second > 0) {
-    departure = std::max(now, to.wire_free) + Duration(arrival.byte_count * kNanosecondsPerSecond /
-                                                       network_.options_.bytes_per_second);
+    departure = std::max(now, to.wire_free) +
+                Duration(byte_count * kNanosecondsPerSecond / network_.options_.bytes_per_second);
     to.wire_free = departure;
   }
-  arrival.time = std::max(to.last_arrival, departure + network_.draw_delay());
+  return departure + network_.draw_delay();
+}
+
+void Connection::put_on_wire(End& to, Arrival arrival) {
+  arrival.time = std::max(to.last_arrival, carried_at(to, arrival.byte_count));
   to.last_arrival = arrival.time;
   to.arrivals.push_back(arrival);
   if (to.arrivals.size() > 1) return;
   to.arrival.deadline = arrival.time;
   network_.scheduler_.arm_hardware(to.arrival);
+}
+
+// Not all at once where others may have their turn, and what comes first is of use.
+void Connection::put_bytes_on_wire(End& to, std::size_t byte_count) {
+  std::size_t pieces = to.wire == nullptr ? 1 : std::max<std::size_t>(byte_count / kWirePiece, 1);
+  for (; byte_count > 0; --pieces) {
+    const std::size_t piece = byte_count / pieces;
+    put_on_wire(to, Arrival{.time = {}, .byte_count = piece});
+    byte_count -= piece;
+  }
 }
 
 void Connection::arrive(End& at) {
@@ -151,7 +169,7 @@ std::size_t Connection::send(unsigned side, std::span<const IoSlice> source, std
     skip = 0;
     if (room == 0) break;
   }
-  if (taken > 0) put_on_wire(to, Arrival{.time = {}, .byte_count = taken});
+  put_bytes_on_wire(to, taken);
   return taken;
 }
 
@@ -478,12 +496,23 @@ Task<Result<std::unique_ptr<Stream>>> Network::connect(Executor& home, Endpoint 
   }
   Endpoint client = endpoint;
   client.set_port(free_port(endpoint));
-  auto connection = std::make_shared<Connection>(*this, home, client, listener->home(), endpoint);
+  auto connection = std::make_shared<Connection>(*this, home, client, listener->home(), endpoint,
+                                                 wires_to(endpoint));
   auto stream = std::make_unique<SimulatedStream>(connection, 0U);
   listener->add(std::make_unique<SimulatedStream>(connection, 1U));
   co_await Travel(*this, home);
   if (stream->failed()) co_return std::unexpected(Error::kReset);
   co_return stream;
+}
+
+void Network::set_wires(const Endpoint& server, Wires wires) {
+  std::erase_if(wires_, [&](const auto& each) { return each.first == server; });
+  wires_.emplace_back(server, wires);
+}
+
+Wires Network::wires_to(const Endpoint& server) const {
+  const auto found = std::ranges::find(wires_, server, &std::pair<Endpoint, Wires>::first);
+  return found == wires_.end() ? Wires{} : found->second;
 }
 
 void Network::reset_streams(std::uint16_t port) {

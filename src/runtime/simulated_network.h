@@ -1,5 +1,5 @@
 // The network of a simulated world: listeners, and connections made of two one-way wires that
-// deliver bytes in order after a drawn delay.
+// deliver bytes in order: after a drawn delay, or when a Wire says.
 //
 // A connection's bytes stand in the receiver's inbound ring from the moment they are sent; those
 // that have arrived can be read. The ring's limit holds the sender back. While the network is
@@ -12,6 +12,7 @@
 #include <deque>
 #include <memory>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "runtime/executor.h"
@@ -43,7 +44,7 @@ class ByteRing {
 class Connection {
  public:
   Connection(Network& network, Executor& client_home, Endpoint client, Executor& server_home,
-             Endpoint server);
+             Endpoint server, Wires wires);
   ~Connection();
   Connection(const Connection&) = delete;
   Connection& operator=(const Connection&) = delete;
@@ -69,7 +70,8 @@ class Connection {
     std::size_t arrived = 0;  // The part of inbound that can be read.
     std::deque<Arrival> arrivals;
     Timer arrival;
-    TimePoint wire_free;     // When the wire towards this end can take more.
+    Wire* wire = nullptr;    // Towards this end; none: that of the network's options.
+    TimePoint wire_free;     // When that can take more.
     TimePoint last_arrival;  // Nothing overtakes.
     Waiter receiver;
     Waiter sender;
@@ -87,7 +89,9 @@ class Connection {
   void break_now();  // Both ends at once.
 
  private:
+  TimePoint carried_at(End& to, std::size_t byte_count);
   void put_on_wire(End& to, Arrival arrival);
+  void put_bytes_on_wire(End& to, std::size_t byte_count);
   void arrive(End& at);
   void stop_inbound(End& at);
   void wake(Waiter& waiter);
@@ -107,6 +111,7 @@ class Network {
   Result<std::unique_ptr<Listener>> listen(Executor& home, Endpoint endpoint);
   Task<Result<std::unique_ptr<Stream>>> connect(Executor& home, Endpoint endpoint);
 
+  void set_wires(const Endpoint& server, Wires wires);
   void reset_streams(std::uint16_t port);
   std::size_t stream_count() const noexcept { return established_.size(); }
   void reset_stream(std::size_t index);
@@ -121,6 +126,7 @@ class Network {
   Duration draw_delay();
   std::uint16_t free_port(const Endpoint& address);
   SimulatedListener* find(const Endpoint& endpoint) const;
+  Wires wires_to(const Endpoint& server) const;
   bool conflicts(const Endpoint& endpoint) const;
   // True if nothing may arrive now; the timer then fires again after the partition.
   bool hold(Timer& timer);
@@ -132,6 +138,7 @@ class Network {
   bool partitioned_ = false;
   std::uint16_t next_port_;
   std::vector<SimulatedListener*> listeners_;
+  std::vector<std::pair<Endpoint, Wires>> wires_;
   std::vector<Connection*> established_;  // In order of establishment.
   std::vector<Timer*> held_;
 };

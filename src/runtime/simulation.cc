@@ -59,6 +59,9 @@ class SimulatedWorld final : public World {
     disks_.observe_writes(std::move(observer));
   }
 
+  void set_wires(const Endpoint& server, Wires wires) override {
+    network_.set_wires(server, wires);
+  }
   void reset_streams(std::uint16_t port) override { network_.reset_streams(port); }
   std::size_t stream_count() const noexcept override { return network_.stream_count(); }
   void reset_stream(std::size_t index) override { network_.reset_stream(index); }

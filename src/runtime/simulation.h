@@ -32,6 +32,23 @@ struct LinkOptions {
   bool fragment = true;
 };
 
+// What carries the bytes of a connection one way: a model of links that others may use as well.
+class Wire {
+ public:
+  // When the last of so many bytes has arrived if they are sent now, which is when it is called. 0:
+  // the connection's end, or a reset.
+  virtual TimePoint carry(TimePoint now, std::size_t byte_count) = 0;
+
+ protected:
+  ~Wire() = default;
+};
+
+// Both ways of a connection; borrowed for as long as it is there.
+struct Wires {
+  Wire* to_server = nullptr;
+  Wire* to_client = nullptr;
+};
+
 // All files of a world at one moment: what is durable, what is visible, what is on its way.
 struct FilesSnapshot;
 
@@ -81,6 +98,9 @@ class World {
   virtual void observe_writes(std::function<void(const std::string& path)> observer) = 0;
 
   // The network. ------------------------------------------------------------------------------
+  // Connections to this endpoint, from now on, have these wires in place of LinkOptions' delay and
+  // bandwidth, once they are made. What is sent at once is on the wire in pieces of some 64 KiB.
+  virtual void set_wires(const Endpoint& server, Wires wires) = 0;
   // Every established stream whose local or peer port is `port` is reset.
   virtual void reset_streams(std::uint16_t port) = 0;
   virtual std::size_t stream_count() const noexcept = 0;  // Established pairs.

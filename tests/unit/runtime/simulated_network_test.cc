@@ -127,6 +127,83 @@ TEST_CASE("Bandwidth and delay take their time", "[sim][network]") {
   REQUIRE(taken < 1100ms);
 }
 
+namespace {
+
+// A megabyte a second, whoever sends it, and a millisecond on the way.
+class SlowWire final : public Wire {
+ public:
+  TimePoint carry(TimePoint now, std::size_t byte_count) override {
+    free_ = std::max(now, free_) + Duration(byte_count * 1000);
+    ++carried;
+    return free_ + 1ms;
+  }
+  int carried = 0;
+
+ private:
+  TimePoint free_{};
+};
+
+struct WireTest {
+  Duration took{};        // Both transfers together,
+  Duration first_took{};  // and until something of one of them had come.
+  SlowWire to_server;
+  SlowWire to_client;
+};
+
+Task<void> receive_first(Stream& stream, Event& first, Event& done) {
+  Bytes memory(200'000);
+  for (std::size_t left = memory.size(); left > 0;) {
+    const IoSlice slice{memory.data(), left};
+    const auto count = co_await stream.receive({&slice, 1});
+    CHECK(count.value_or(0) > 0);
+    left -= count.value_or(left);
+    first.set();
+  }
+  done.set();
+}
+
+// Two connections to an endpoint with wires of its own, at which a listener for any address is.
+Task<void> send_over_wires(World& world, WireTest& test) {
+  Executor& executor = *world.executors()[0];
+  auto listener = std::move(*executor.listen(Endpoint::ipv4(0, 3260)));
+  const Endpoint server = Endpoint::ipv4(0x0A000001, 3260);
+  world.set_wires(server, {.to_server = &test.to_client, .to_client = &test.to_server});
+  world.set_wires(server, {.to_server = &test.to_server, .to_client = &test.to_client});
+  Pair pairs[2];
+  for (Pair& pair : pairs) {
+    Event connected;
+    spawn(connect_to(executor, server, pair.client, connected));
+    auto accepted = co_await listener->accept();
+    pair.server = std::move(*accepted);
+    co_await connected.wait();
+  }
+  const TimePoint start = executor.now();
+  Event first;
+  Event done[2];
+  for (int i = 0; i < 2; ++i) spawn(receive_first(*pairs[i].server, first, done[i]));
+  for (Pair& pair : pairs) {
+    const Error error = co_await send_bytes(*pair.client, Bytes(200'000));
+    CHECK(error == Error::kNone);
+  }
+  CHECK(test.to_client.carried == 0);
+  co_await first.wait();
+  test.first_took = executor.now() - start;
+  for (Event& each : done) co_await each.wait();
+  test.took = executor.now() - start;
+}
+
+}  // namespace
+
+TEST_CASE("Wires say when bytes arrive, also those of several connections", "[sim][network]") {
+  auto world = World::create(
+      {.seed = 1, .link = {.delay_least = 1s, .delay_most = 1s, .buffer_bytes = 1 << 20}});
+  WireTest test;
+  REQUIRE(world->run([&] { return send_over_wires(*world, test); }));
+  CHECK(test.took == 400ms + 1ms);
+  // The first of three pieces does not wait for the rest.
+  CHECK(test.first_took == 66'666us + 1ms);
+}
+
 TEST_CASE("Receives may be cut anywhere, or never", "[sim][network]") {
   struct Counting {
     static Task<void> run(Executor& executor, std::size_t& receives) {
