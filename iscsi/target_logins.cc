@@ -549,6 +549,7 @@ Task<LoginService::Placement> LoginService::begin_session(TargetLogin& login, Po
     options.queue_depth = target->options.queue_depth;
     options.fence = target->options.fence;
     options.fence_home = &Executor::current();
+    options.pace = target->options.pace;
     home = &options.device->preferred_home();
   }
   placement.session = std::make_shared<Session>(host_, *home, std::move(options));

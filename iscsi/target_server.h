@@ -27,6 +27,7 @@ class TargetDevice;
 namespace sandbay::iscsi {
 
 class TargetFence;
+class TransferPace;
 
 // A network portal (RFC 7143 section 2.2). Portals with one tag form a portal group.
 struct PortalOptions {
@@ -91,6 +92,7 @@ struct TargetOptions {
   std::uint32_t maximum_sessions = 1024;
   bool exclusive = false;        // One initiator name at a time.
   TargetFence* fence = nullptr;  // Who may begin a session now; null: whoever may log in.
+  TransferPace* pace = nullptr;  // When data of writes are asked for; null: at once.
 };
 
 // Limits against peers that do not behave.

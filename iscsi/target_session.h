@@ -24,6 +24,7 @@
 #include "iscsi/target_server.h"
 #include "iscsi/target_states.h"
 #include "iscsi/target_task.h"
+#include "iscsi/transfer_pace.h"
 #include "runtime/executor.h"
 #include "runtime/sync.h"
 #include "scsi/target_device.h"
@@ -94,6 +95,7 @@ struct SessionOptions {
   std::string owner;             // As the target's fence has it; see target_fence.h.
   TargetFence* fence = nullptr;  // Null: it has none.
   Executor* fence_home = nullptr;
+  TransferPace* pace = nullptr;          // Null: data are asked for at once.
   scsi::TargetDevice* device = nullptr;  // Null: discovery.
   std::uint16_t portal_group_tag = 1;
   SessionParameters parameters;
@@ -197,6 +199,10 @@ class Session : public std::enable_shared_from_this<Session> {
     return !link.ended && !link.leaving && !closing_;
   }
   std::uint32_t next_transfer_tag();
+  // The data of an R2T have come, or are not waited for any more.
+  void transfer_ended(const ConnectionLink& link) {
+    if (options_.pace != nullptr) options_.pace->end(options_.tsih, link.cid);
+  }
   // What a session's large reads may hold in memory at once. Without credit the task is woken when
   // there may be some again, first come first served.
   bool take_credit(ScsiTask& task, std::size_t byte_count);

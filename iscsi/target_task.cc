@@ -373,6 +373,7 @@ void ScsiTask::end_transfers() {
   std::size_t promised = std::exchange(unsolicited_promised_, 0);
   for (std::size_t i = 0; i < transfer_count_; ++i) {
     promised += transfers_[i].byte_count - transfers_[i].received;
+    session_->transfer_ended(*link_);
   }
   transfer_count_ = 0;
   session_->unpromise(*link_, promised);

@@ -124,7 +124,8 @@ class ScsiTask final : public scsi::Command, public FramePooled {
   Task<void> answer_after_data();
   void solicit();
   Task<void> solicit_when_promised(std::uint32_t byte_count);
-  void send_ready_to_transfer(std::uint32_t byte_count);
+  Task<void> solicit_in_time();
+  void send_ready_to_transfer();
   void flush_data_in(bool last, const scsi::Outcome* outcome);
   void respond(const scsi::Outcome& outcome);
   void finish(scsi::Outcome outcome);
@@ -161,7 +162,7 @@ class ScsiTask final : public scsi::Command, public FramePooled {
   std::uint32_t write_share_ = 0;  // Of its connection's.
   std::uint32_t unsolicited_data_sn_ = 0;
   bool unsolicited_open_ = false;
-  bool promising_ = false;
+  bool promising_ = false;  // Room or time for the next R2T is waited for.
   std::uint32_t next_r2t_sn_ = 0;
   std::array<Transfer, kMostTransfers> transfers_;
   std::size_t transfer_count_ = 0;

@@ -125,6 +125,7 @@ void ScsiTask::end_transfer(Transfer& transfer) {
   assert(transfer.received <= transfer.byte_count);
   session_->unpromise(*link_, transfer.byte_count - transfer.received);
   transfer = transfers_[--transfer_count_];
+  session_->transfer_ended(*link_);
 }
 
 // Puts data where it belongs: behind what is ready, or aside until the gap has closed.
@@ -205,7 +206,6 @@ void ScsiTask::solicit() {
   if (finished_ || lingering_ || unsolicited_open_ || refusal_ != Refusal::kNone) return;
   const std::size_t most =
       std::min<std::size_t>(session_->parameters().max_outstanding_r2t, kMostTransfers);
-  const std::uint32_t burst = std::min(session_->parameters().max_burst_length, kTransferBytes);
   while (!promising_ && transfer_count_ < most && solicited_end_ < data_out_length &&
          solicited_end_ - consumed_ < kAheadBytes) {
     if (promised_ahead_ == 0) {
@@ -221,9 +221,13 @@ void ScsiTask::solicit() {
       }
       promised_ahead_ = byte_count;
     }
-    const std::uint32_t byte_count = std::min(burst, promised_ahead_);
-    promised_ahead_ -= byte_count;
-    send_ready_to_transfer(byte_count);
+    if (session_->options().pace != nullptr) {
+      promising_ = true;
+      ++pins_;
+      spawn(solicit_in_time());
+      return;
+    }
+    send_ready_to_transfer();
   }
 }
 
@@ -246,7 +250,32 @@ Task<void> ScsiTask::solicit_when_promised(std::uint32_t byte_count) {
   delete_if_done();
 }
 
-void ScsiTask::send_ready_to_transfer(std::uint32_t byte_count) {
+// The next R2T, for which there is room, when its time has come.
+Task<void> ScsiTask::solicit_in_time() {
+  Session& session = *session_;
+  ConnectionLink& link = *link_;
+  ++link.pins;
+  const std::shared_ptr<Session> keep = session.shared_from_this();
+  co_await session.options().pace->begin(session.options().tsih, link.cid);
+  promising_ = false;
+  const bool wanted = !finished_ && !lingering_ && !link.ended && refusal_ == Refusal::kNone;
+  if (wanted) {
+    send_ready_to_transfer();
+    solicit();
+    arrival_.notify_all();  // From now on, data are waited for with patience.
+  } else {
+    session.transfer_ended(link);
+  }
+  session.unpin(link);
+  --pins_;
+  delete_if_done();
+}
+
+// For as much as may be asked for at once of what there is room for.
+void ScsiTask::send_ready_to_transfer() {
+  const std::uint32_t burst = std::min(session_->parameters().max_burst_length, kTransferBytes);
+  const std::uint32_t byte_count = std::min(burst, promised_ahead_);
+  promised_ahead_ -= byte_count;
   Transfer& transfer = transfers_[transfer_count_++];
   transfer = {.target_transfer_tag = session_->next_transfer_tag(),
               .offset = solicited_end_,

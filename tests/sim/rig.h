@@ -4,8 +4,10 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "block/layer.h"
@@ -13,6 +15,7 @@
 #include "clients.h"
 #include "iscsi/initiator.h"
 #include "iscsi/target_server.h"
+#include "iscsi/transfer_pace.h"
 #include "runtime/simulation.h"
 #include "runtime/sync.h"
 #include "scsi/logical_unit.h"
@@ -38,6 +41,17 @@ class SlowDevice final : public Layer {
   Duration most_;
 };
 
+// Lets few R2Ts out at a time on each connection, after a random time, and counts them.
+class SlowPace final : public iscsi::TransferPace {
+ public:
+  Task<void> begin(std::uint16_t tsih, std::uint16_t cid) override;
+  void end(std::uint16_t tsih, std::uint16_t cid) override;
+  bool idle() const;  // As many have ended as have begun.
+
+ private:
+  std::map<std::pair<std::uint16_t, std::uint16_t>, unsigned> open_;
+};
+
 struct RigOptions {
   std::uint64_t seed = 1;
   unsigned executors = 1;
@@ -46,6 +60,7 @@ struct RigOptions {
   Duration device_delay = std::chrono::milliseconds(1);
   std::map<std::string, std::string> target_keys;
   std::uint32_t target_queue_depth = 64;
+  bool paced = false;  // The target has a SlowPace.
 };
 
 class Rig {
@@ -75,6 +90,7 @@ class Rig {
   std::unique_ptr<SlowDevice> device_;
   std::unique_ptr<scsi::LogicalUnit> unit_;
   std::unique_ptr<scsi::TaskRouter> router_;
+  SlowPace pace_;
   std::unique_ptr<iscsi::TargetServer> server_;
   Endpoint endpoint_;
 };

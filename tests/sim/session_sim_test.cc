@@ -53,6 +53,7 @@ RigOptions random_rig(std::uint64_t seed) {
       .device_delay = std::chrono::microseconds(random.below(3000)),
       .target_keys = std::move(keys),
       .target_queue_depth = static_cast<std::uint32_t>(random.between(1, 64)),
+      .paced = random.chance(0.3),
   };
 }
 
