@@ -187,6 +187,7 @@ class ProfileReader {
     TableReader reader(*root, "", mistakes_);
     profile_.name = reader.string("name").value_or("");
     profile_.member_count = reader.integer("members", 1, kMostMembers).value_or(0);
+    front_end(reader);
     reader.require("name", "the system's name");
     reader.require("drives", "a section [drives]");
     if (const Value* table = reader.table("drives")) {
@@ -249,6 +250,15 @@ class ProfileReader {
     }
     profile_.beside.push_back(std::move(*other));
     return {};
+  }
+
+  void front_end(TableReader& reader) {
+    const auto word = reader.string("front_end");
+    if (!word) return;
+    profile_.front_end = *word;
+    if (std::ranges::find(kFrontEnds, *word) != kFrontEnds.end()) return;
+    reader.mistake("front_end",
+                   fmt::format("is \"{}\"; accepted are {}", *word, fmt::join(kFrontEnds, ", ")));
   }
 
   std::string drives(const Value& table) {

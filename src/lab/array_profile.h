@@ -42,8 +42,14 @@ struct HostType {
   model::HostProfile profile;
 };
 
+// What a system may have at its front; the rules of the others are said in iSCSI's words.
+inline constexpr std::string_view kIscsiFrontEnd = "iSCSI";
+inline constexpr std::array<std::string_view, 3> kFrontEnds = {kIscsiFrontEnd, "Fibre Channel",
+                                                               "NFS"};
+
 struct ArrayProfile {
   std::string name;
+  std::string front_end{kIscsiFrontEnd};  // Of kFrontEnds.
   std::uint64_t drive_count = 0;
   // Of arrays with one controller each that may be a group; 0: it is an array that stands alone.
   std::uint64_t member_count = 0;

@@ -10,6 +10,7 @@
 #include <set>
 
 #include "group/document.h"
+#include "iscsi/initiator.h"
 #include "lab/drive_file.h"
 #include "lab/iometer_file.h"
 
@@ -112,6 +113,7 @@ class ExperimentReader {
     const Duration run_time =
         reader.duration("run_time", std::chrono::milliseconds(1), kLongest).value_or(Duration{});
     reader.require("run_time", "how long is measured, such as \"20s\"");
+    const bool real_sessions = read_sessions(reader);
     const std::vector<std::uint64_t> sweep = read_sweep(reader);
     const auto figures = reader.tables("figure");
     const auto groups = reader.tables("group");
@@ -131,6 +133,7 @@ class ExperimentReader {
               .groups = {},
               .ramp_up = ramp_up,
               .run_time = run_time,
+              .real_sessions = real_sessions,
               .number = plan_.rows.size()};
       for (const Value* group : groups) row.groups.push_back(read_group(*group, row));
       for (const Value* figure : figures) {
@@ -151,6 +154,23 @@ class ExperimentReader {
     reader.mistake("system", fmt::format("is \"{}\"; beside {} there is{}", name, plan_.system.name,
                                          names.empty() ? " none" : names));
     return &plan_.system;
+  }
+
+  // Whether they are real.
+  bool read_sessions(TableReader& reader) {
+    const std::string word = reader.string("sessions").value_or("modelled");
+    if (word != "real" && word != "modelled") {
+      reader.mistake("sessions",
+                     fmt::format("is \"{}\"; \"modelled\" and \"real\" are accepted", word));
+    }
+    if (word != "real") return false;
+    if (system_->front_end != kIscsiFrontEnd) {
+      reader.mistake("sessions",
+                     fmt::format("is \"real\", but the system's front end is {}, which is in a "
+                                 "model alone; \"modelled\" is accepted",
+                                 system_->front_end));
+    }
+    return true;
   }
 
   void read_vary(const Value& table, Frame& frame) {
@@ -576,6 +596,10 @@ class ExperimentReader {
                         row.name(), group::format_size_rounded(volume), group.volumes,
                         group.workers, group::format_size_rounded(kMostAccessBytes)));
       }
+      const std::string wrong = row.real_sessions ? session_error(group) : std::string();
+      if (!wrong.empty()) {
+        return mistakes_.add(line, "experiment.sessions", fmt::format("{}: {}", row.name(), wrong));
+      }
       if (group.connections > system_->port_count) {
         return mistakes_.add(line, "experiment.group.connections",
                              fmt::format("{}: {} connections, but the system has {} ports",
@@ -607,6 +631,19 @@ std::string_view describe(Metric metric) {
 const ArrayProfile& Plan::system_of(const Row& row) const {
   const auto found = std::ranges::find(system.beside, row.system, &ArrayProfile::name);
   return found == system.beside.end() ? system : *found;
+}
+
+std::string session_error(const VolumeGroup& group) {
+  if (group.requests() <= iscsi::kMaximumInitiatorQueueDepth &&
+      group.connections <= iscsi::kMaximumInitiatorConnections) {
+    return {};
+  }
+  return fmt::format(
+      "has sessions of {} connections and {} requests outstanding; one that is no model has at "
+      "most "
+      "{} connections and {} requests",
+      group.connections, group.requests(), iscsi::kMaximumInitiatorConnections,
+      iscsi::kMaximumInitiatorQueueDepth);
 }
 
 std::string Row::name() const {

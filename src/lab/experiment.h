@@ -7,8 +7,9 @@
 // name of a figure {volumes} stands for its value. A figure with `when = { volumes = [1, 4] }` is
 // one of the rows with these values. `sweep` lists transfer sizes: a row is run with each, and a
 // figure is the largest of them, as a document's peak is. `system = "NAME"` in an experiment is one
-// that stands beside the file's. `time_scale = 4` is how far time is
-// stretched where the experiments are live.
+// that stands beside the file's. `time_scale = 4` is how far time is stretched where the
+// experiments are live. `sessions = "real"` in an experiment: in virtual time its sessions are our
+// initiator's with our target, on simulated links, and no models.
 #pragma once
 
 #include <cstdint>
@@ -68,6 +69,9 @@ struct VolumeGroup {
   unsigned requests() const { return per_connection ? outstanding * connections : outstanding; }
 };
 
+// Why there can be no session of our initiator for such a worker; empty if there can.
+std::string session_error(const VolumeGroup& group);
+
 enum class Metric : std::uint8_t {
   kMebibytes,
   kMegabytes,
@@ -104,7 +108,8 @@ struct Row {
   Duration run_time{};
   // Not 0: it may end once half of the 95 per cent interval of each figure is so much of it.
   double steady_percent = 0;
-  std::uint64_t number = 0;  // Of the file's rows, from 0 on; draws its seeds.
+  bool real_sessions = false;  // In virtual time, not by models.
+  std::uint64_t number = 0;    // Of the file's rows, from 0 on; draws its seeds.
 
   std::string name() const;  // "r5x4-write, volumes 2"
   // The groups with this size in place of the specifications' own.

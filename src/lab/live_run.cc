@@ -45,7 +45,7 @@ LiveWorker::Place place_of(const LiveRun& run, const VolumeGroup& group, std::si
                            std::size_t volume) {
   LiveWorker::Place place{.group = group, .url = {}, .shown = {}, .keys = {}};
   if (run.system != nullptr) {
-    place.url = {.endpoint = run.system->endpoint(), .target_name = kLiveTarget};
+    place.url = {.endpoint = run.system->endpoint(), .target_name = kLabTarget};
     place.url.lun_number = static_cast<std::uint32_t>(worker);
     place.url.lun = iscsi::encode_lun(place.url.lun_number);
     place.shown = "the lab's system";
@@ -245,15 +245,15 @@ std::string check_live(const Plan& plan, const LiveOptions& options) {
   if (wrong.empty()) wrong = check_surplus(plan, options.urls);
   if (!wrong.empty()) return wrong;
   for (const Row& row : plan.rows) {
+    if (row.real_sessions) {
+      return fmt::format(
+          "{}: sessions = \"real\" is for virtual time; live, sessions are real anyway: run rows "
+          "without it, or choose others with --only",
+          row.name());
+    }
     for (const VolumeGroup& group : row.groups) {
-      if (group.requests() > iscsi::kMaximumInitiatorQueueDepth ||
-          group.connections > iscsi::kMaximumInitiatorConnections) {
-        return fmt::format(
-            "{}: has sessions of {} connections and {} requests outstanding; one that is live has "
-            "at most {} connections and {} requests",
-            row.name(), group.connections, group.requests(), iscsi::kMaximumInitiatorConnections,
-            iscsi::kMaximumInitiatorQueueDepth);
-      }
+      wrong = session_error(group);
+      if (!wrong.empty()) return fmt::format("{}: {}", row.name(), wrong);
     }
     if (options.urls.empty()) continue;
     wrong = check_targets(row, options);

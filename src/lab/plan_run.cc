@@ -54,7 +54,8 @@ class Crew {
                 .run_time = job.row->run_time,
                 .wanted = job.row->wanted,
                 .steady_percent = job.row->steady_percent,
-                .seed = plan_.seed * 1'000'003 + job.row->number};
+                .seed = plan_.seed * 1'000'003 + job.row->number,
+                .real_sessions = job.row->real_sessions};
       const ArrayProfile& system = plan_.system_of(*job.row);
       job.result = hooks_.run ? hooks_.run(system, std::move(what))
                               : run_case(system, std::move(what), hooks_.stop);

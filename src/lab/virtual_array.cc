@@ -402,7 +402,9 @@ void VirtualArray::add_worker(VirtualVolume volume, const VolumeGroup& group, He
   for (unsigned i = 0; i < group.connections; ++i) {
     model::Port& adapter = *adapters[(before * group.connections + i) % adapters.size()];
     model::Port& port = *head.ports[head.next_port++ % head.ports.size()];
-    volume.connections.push_back({.exchange = model::Exchange(adapter, port, parameters),
+    volume.connections.push_back({.adapter = &adapter,
+                                  .port = &port,
+                                  .exchange = model::Exchange(adapter, port, parameters),
                                   .receiving = std::vector<TimePoint>(profile_.writes_in_transfer),
                                   .in_flight = 0});
   }

@@ -32,7 +32,9 @@ struct VirtualHost {
 
 // A session's connection, from an adapter to a port of the array.
 struct VirtualConnection {
-  model::Exchange exchange;
+  model::Port* adapter = nullptr;
+  model::Port* port = nullptr;
+  model::Exchange exchange;  // Between the two, where sessions are models.
   // When each of the writes that may be in transfer at a time has been received.
   std::vector<TimePoint> receiving;
   unsigned in_flight = 0;

@@ -16,6 +16,7 @@
 #include <span>
 #include <utility>
 
+#include "lab/real_sessions.h"
 #include "lab/served_request.h"
 #include "lab/steadiness.h"
 #include "lab/virtual_array.h"
@@ -55,6 +56,8 @@ struct Worker {
   VirtualVolume& volume;
   const VolumeGroup& group;
   AccessPattern pattern;
+  RealSessions* sessions = nullptr;  // Null: models.
+  std::size_t index = 0;             // Of all workers.
   Window window;
   VolumeResult result;
   LayerTimes layers;
@@ -62,10 +65,16 @@ struct Worker {
   Error error = Error::kNone;
 };
 
+Task<ServedRequest> serve(Worker* worker, Access access, TimePoint start) {
+  if (worker->sessions != nullptr) {
+    return worker->sessions->serve(worker->index, access, start);
+  }
+  return serve_request(&worker->array, &worker->volume, access, start);
+}
+
 Task<void> serve_one(Worker* worker, Access access) {
   const TimePoint start = Executor::current().now();
-  const ServedRequest served =
-      co_await serve_request(&worker->array, &worker->volume, access, start);
+  const ServedRequest served = co_await serve(worker, access, start);
   if (served.error != Error::kNone) worker->error = served.error;
   ++worker->requests;
   if (served.end < worker->window.from || served.end >= worker->window.until) co_return;
@@ -91,6 +100,7 @@ struct Run {
   const ArrayProfile& profile;
   Case what;
   const std::atomic<bool>* stop;
+  sim::World& world;
   CaseResult result;
   std::string wrong;
 };
@@ -187,6 +197,18 @@ void collect(Run& run, std::vector<std::unique_ptr<Worker>>& workers) {
   }
 }
 
+Task<void> measure_array(Run* run, VirtualArray* array, RealSessions* sessions, Random random) {
+  std::vector<std::unique_ptr<Worker>> workers;
+  for (VirtualVolume& volume : array->volumes()) {
+    workers.push_back(
+        std::make_unique<Worker>(*array, volume, run->what.groups[volume.group], random.next()));
+    workers.back()->sessions = sessions;
+    workers.back()->index = workers.size() - 1;
+  }
+  co_await measure(run, array, &workers);
+  collect(*run, workers);
+}
+
 Task<void> run_world(Run* run) {
   Executor& home = Executor::current();
   Random random(run->what.seed);
@@ -196,13 +218,14 @@ Task<void> run_world(Run* run) {
     co_await array.stop();
     co_return;
   }
-  std::vector<std::unique_ptr<Worker>> workers;
-  for (VirtualVolume& volume : array.volumes()) {
-    workers.push_back(
-        std::make_unique<Worker>(array, volume, run->what.groups[volume.group], random.next()));
+  if (run->what.real_sessions) {
+    RealSessions sessions(run->world, array);
+    run->wrong = co_await sessions.start(run->what.groups);
+    if (run->wrong.empty()) co_await measure_array(run, &array, &sessions, random);
+    co_await sessions.stop();
+  } else {
+    co_await measure_array(run, &array, nullptr, random);
   }
-  co_await measure(run, &array, &workers);
-  collect(*run, workers);
   co_await array.stop();
 }
 
@@ -319,8 +342,16 @@ double CaseResult::value(const Wanted& wanted) const {
 std::expected<CaseResult, std::string> run_case(const ArrayProfile& profile, Case what,
                                                 const std::atomic<bool>* stop) {
   const double began = processor_seconds();
-  Run run{.profile = profile, .what = std::move(what), .stop = stop, .result = {}, .wrong = {}};
-  const auto world = sim::World::create({.seed = run.what.seed});
+  const bool real = what.real_sessions;
+  const ArrayProfile system = real ? profile_with_sessions(profile) : profile;
+  const auto world = sim::World::create(real ? world_with_sessions(what.seed)
+                                             : sim::WorldOptions{.seed = what.seed});
+  Run run{.profile = system,
+          .what = std::move(what),
+          .stop = stop,
+          .world = *world,
+          .result = {},
+          .wrong = {}};
   const TimePoint start = world->now();
   const bool ended = world->run([&run] { return run_world(&run); }, std::chrono::hours(1000));
   run.result.virtual_seconds = static_cast<double>((world->now() - start).count()) / 1e9;

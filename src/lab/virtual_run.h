@@ -26,6 +26,7 @@ struct Case {
   std::vector<Wanted> wanted;
   double steady_percent = 0;
   std::uint64_t seed = 1;
+  bool real_sessions = false;  // As in Row.
 };
 
 // Of the metrics that are about samples.

@@ -121,6 +121,41 @@ TEST_CASE("A file says how far time is stretched where its experiments are live"
   CHECK(plan->time_scale == 2.5);
 }
 
+TEST_CASE("An experiment says whether its sessions are real", "[lab][experiment]") {
+  const Folder folder;
+  const auto modelled = folder.read();
+  REQUIRE(modelled.has_value());
+  CHECK_FALSE(modelled->rows[0].real_sessions);
+  folder.change("lab.toml", "run_time =", "sessions = \"modelled\"\nrun_time =");
+  CHECK(folder.error() == "no error");
+  folder.change("lab.toml", "\"modelled\"", "\"real\"");
+  const auto real = folder.read();
+  REQUIRE(real.has_value());
+  CHECK(real->rows[1].real_sessions);
+  folder.change("lab.toml", "\"real\"", "\"true\"");
+  CHECK_THAT(folder.error(),
+             Catch::Contains("lab.toml:7: experiment.sessions: is \"true\"; \"modelled\" and "
+                             "\"real\" are accepted"));
+}
+
+TEST_CASE("Sessions are real where our initiator and target can have them", "[lab][experiment]") {
+  const Folder folder;
+  folder.change("lab.toml", "run_time =", "sessions = \"real\"\nrun_time =");
+  folder.change("lab.toml", "outstanding = 4", "outstanding = 4097");
+  CHECK_THAT(folder.error(), Catch::Contains("experiment.sessions: reads, sets 1: a session that "
+                                             "is no model has at most 32 connections and 4096"));
+  folder.change("lab.toml", "outstanding = 4097", "outstanding = 4");
+  folder.change("system.toml", "name = \"small\"",
+                "name = \"small\"\nfront_end = \"Fibre Channel\"");
+  CHECK_THAT(folder.error(),
+             Catch::Contains("lab.toml:7: experiment.sessions: is \"real\", but the system's front "
+                             "end is Fibre Channel"));
+  folder.change("system.toml", "Fibre Channel", "SCSI");
+  CHECK_THAT(folder.error(),
+             Catch::Contains("system.toml:2: front_end: is \"SCSI\"; accepted are iSCSI, Fibre "
+                             "Channel, NFS"));
+}
+
 TEST_CASE("Sizes may be varied, and a figure is of the rows that it names", "[lab][experiment]") {
   const Folder folder;
   folder.change("lab.toml", "vary = { sets = [1, 2] }",

@@ -285,7 +285,7 @@ Task<void> write_and_read(ReadBack* test) {
       co_await system.start({live_group(raid::Level::kJbod, 1, random_reads())});
   CHECK(wrong.empty());
   auto session = co_await iscsi::InitiatorSession::login(
-      {.endpoint = system.endpoint(), .target_name = kLiveTarget});
+      {.endpoint = system.endpoint(), .target_name = kLabTarget});
   for (const bool write : {true, false}) {
     iscsi::ScsiRequest request;
     request.cdb[0] = write ? std::byte{0x8A} : std::byte{0x88};
@@ -332,7 +332,7 @@ Task<void> negotiate(const ArrayProfile* profile, std::map<std::string, std::str
       co_await system.start({live_group(raid::Level::kJbod, 1, random_reads())});
   CHECK(wrong.empty());
   auto session = co_await iscsi::InitiatorSession::login(
-      {.endpoint = system.endpoint(), .target_name = kLiveTarget, .keys = std::move(offered)});
+      {.endpoint = system.endpoint(), .target_name = kLabTarget, .keys = std::move(offered)});
   *found = (*session)->parameters();
   co_await (*session)->close();
   session->reset();
@@ -531,6 +531,10 @@ TEST_CASE("What cannot be live is refused before anything is connected", "[lab][
   plan.rows[0].groups[0].outstanding = 5000;
   CHECK_THAT(check_live(plan, {}), Catch::Contains("1 connections and 5000 requests") &&
                                        Catch::Contains("at most 32 connections and 4096 requests"));
+  plan.rows[0].groups[0].outstanding = 4;
+  plan.rows[0].real_sessions = true;
+  CHECK_THAT(check_live(plan, {}),
+             Catch::Contains("reads: sessions = \"real\" is for virtual time"));
 }
 
 TEST_CASE("Reports of live runs say so with every figure", "[lab][live]") {
