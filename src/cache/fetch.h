@@ -48,7 +48,7 @@ struct Fetch {
 // The fetches that somebody waits for. He is one of their users, and leaves each of them.
 struct Joined {
   static constexpr std::size_t kMost = 32;
-  std::array<Fetch*, kMost> fetches{};
+  std::array<Fetch*, kMost> fetches;  // So many of them as count says.
   std::size_t count = 0;
 
   bool full() const noexcept { return count == kMost; }

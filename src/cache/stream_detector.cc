@@ -47,14 +47,11 @@ constexpr std::uint16_t kNoKey = 0xffff;
 // Whether any key is `key` or beside it. Written so that it becomes vector instructions.
 bool any_near(const std::uint16_t* keys, std::size_t count, std::uint16_t key) {
   const auto before = static_cast<std::uint16_t>(key - 1);
-  const auto after = static_cast<std::uint16_t>(key + 1);
-  std::uint16_t found = 0;
+  std::uint16_t nearest = 0xFFFF;
   for (std::size_t i = 0; i < count; ++i) {
-    const int here = static_cast<int>(keys[i] == key) | static_cast<int>(keys[i] == before) |
-                     static_cast<int>(keys[i] == after);
-    found = static_cast<std::uint16_t>(found | here);
+    nearest = std::min(nearest, static_cast<std::uint16_t>(keys[i] - before));
   }
-  return found != 0;
+  return nearest <= 2;
 }
 
 bool is_near(std::uint16_t left, std::uint16_t right) {

@@ -29,7 +29,12 @@ class Timeline {
     TimePoint begin;
     TimePoint end;
   };
-  std::vector<Run> runs_;  // In order, apart from one another.
+  TimePoint append(TimePoint begin, TimePoint end);
+  TimePoint insert(std::size_t next, TimePoint begin, TimePoint end);
+  void forget_surplus();
+
+  std::vector<Run> runs_;      // In order, apart from one another.
+  std::size_t forgotten_ = 0;  // How many of them, the first, do not count any more.
   Duration booked_{};
 };
 

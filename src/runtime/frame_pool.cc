@@ -33,18 +33,26 @@ struct FreeBlock {
 
 struct FreeList {
   FreeBlock* first;
-  std::size_t byte_count;
+  std::size_t room;  // Bytes that may still be kept.
 };
 
 enum class Life : std::uint8_t { kNew, kRunning, kEnded };
 
+// Nothing is kept before the first miss, and after the thread's end.
 constinit thread_local FreeList free_lists[kClassCount] = {};
 constinit thread_local Life life = Life::kNew;
 
 struct Guard {
+  Guard() {
+    for (std::size_t size_class = 0; size_class < kClassCount; ++size_class) {
+      const bool large = size_class * kStepBytes > kLargeBytes;
+      free_lists[size_class].room = large ? kLargeListBytes : kListBytes;
+    }
+  }
   ~Guard() {
     life = Life::kEnded;
     for (FreeList& list : free_lists) {
+      list.room = 0;
       while (list.first != nullptr) {
         FreeBlock* block = list.first;
         list.first = block->next;
@@ -54,7 +62,7 @@ struct Guard {
   }
 };
 
-void* allocate_from_heap(std::size_t byte_count) {
+[[gnu::noinline]] void* allocate_from_heap(std::size_t byte_count) {
   if (life == Life::kNew) {
     static thread_local Guard guard;
     life = Life::kRunning;
@@ -84,22 +92,24 @@ void* allocate_frame(std::size_t byte_count) {
   FreeBlock* block = list.first;
   if (block == nullptr) return allocate_from_heap(size_class * kStepBytes);
   list.first = block->next;
-  list.byte_count -= size_class * kStepBytes;
+  list.room += size_class * kStepBytes;
   return block;
 }
 
 void free_frame(void* memory, std::size_t byte_count) noexcept {
   assert(memory != nullptr);
-  const std::size_t size_class = class_of(byte_count);
-  const std::size_t most = byte_count > kLargeBytes ? kLargeListBytes : kListBytes;
-  if (byte_count > kLargestPooledFrame || life == Life::kEnded ||
-      free_lists[size_class].byte_count >= most) {
+  if (byte_count > kLargestPooledFrame) {
     ::operator delete(memory);
     return;
   }
+  const std::size_t size_class = class_of(byte_count);
   FreeList& list = free_lists[size_class];
+  if (list.room < size_class * kStepBytes) {
+    ::operator delete(memory);
+    return;
+  }
   list.first = new (memory) FreeBlock{list.first};
-  list.byte_count += size_class * kStepBytes;
+  list.room -= size_class * kStepBytes;
 }
 
 #endif

@@ -98,6 +98,8 @@ void Scheduler::run_message(Channel& channel) {
   message.run(message);
 }
 
+void Scheduler::end_run() noexcept { SimulatedExecutor::enter(nullptr); }
+
 bool Scheduler::step(TimePoint horizon) {
   if (ready_.empty()) return run_timer(horizon);
   if (++steps_at_this_instant_ > kMostStepsAtOneInstant) return false;
@@ -135,7 +137,6 @@ void Scheduler::run_item() {
       break;
     }
   }
-  SimulatedExecutor::enter(nullptr);
   list_turn_end(item.lane);
 }
 
@@ -163,7 +164,6 @@ bool Scheduler::run_timer(TimePoint horizon) {
 
   SimulatedExecutor::enter(lane->executor);
   timer->fire(*timer);
-  SimulatedExecutor::enter(nullptr);
   if (lane->executor != nullptr) list_turn_end(index);
   return true;
 }

@@ -52,6 +52,8 @@ class Scheduler {
   bool step(TimePoint horizon);
   // A new run may take its own number of steps at this instant.
   void start_run() noexcept { steps_at_this_instant_ = 0; }
+  // After the last step: it is no executor's turn any more.
+  static void end_run() noexcept;
   void advance_to(TimePoint time) {
     if (time > now_) now_ = time;
   }

@@ -97,10 +97,10 @@ bool SimulatedWorld::run(std::function<Task<void>()> main, Duration limit) {
   spawn(run_main(&started));
   SimulatedExecutor::enter(nullptr);
   scheduler_.start_run();
-  while (!started.ended) {
-    if (!scheduler_.step(horizon)) return false;
+  while (!started.ended && scheduler_.step(horizon)) {
   }
-  return true;
+  scheduler_.end_run();
+  return started.ended;
 }
 
 void SimulatedWorld::run_for(Duration duration) {
@@ -109,6 +109,7 @@ void SimulatedWorld::run_for(Duration duration) {
   scheduler_.start_run();
   while (scheduler_.step(horizon)) {
   }
+  scheduler_.end_run();
   scheduler_.advance_to(horizon);
 }
 

@@ -26,17 +26,21 @@ class TimerHeap {
   void insert(Timer& timer);
   void remove(Timer& timer) noexcept;  // Nothing happens if it is not in the heap.
   bool empty() const noexcept { return heap_.empty(); }
-  TimePoint earliest() const noexcept { return heap_.empty() ? kNever : heap_.front()->deadline; }
+  TimePoint earliest() const noexcept { return heap_.empty() ? kNever : heap_.front().deadline; }
   // Takes the earliest timer out if its deadline is at or before `now`, else returns null.
   Timer* pop_due(TimePoint now);
   std::size_t size() const noexcept { return heap_.size(); }
 
  private:
-  void place(std::size_t index, Timer* timer) noexcept;
-  void sift_up(std::size_t index) noexcept;
-  void sift_down(std::size_t index) noexcept;
+  struct Entry {
+    TimePoint deadline;  // The timer's: looked at without the timer.
+    Timer* timer;
+  };
+  // Finds the place for what is taken to stand at `index`.
+  void sift_up(std::size_t index, Entry entry) noexcept;
+  void sift_down(std::size_t index, Entry entry) noexcept;
 
-  std::vector<Timer*> heap_;
+  std::vector<Entry> heap_;
 };
 
 }  // namespace sandbay

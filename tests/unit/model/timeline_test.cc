@@ -3,8 +3,10 @@
 #include "model/timeline.h"
 
 #include <rapidcheck.h>
+#include <algorithm>
 #include <catch2/catch.hpp>
 #include <set>
+#include <vector>
 
 #include "model/controller.h"
 #include "model/drive_model.h"
@@ -68,6 +70,47 @@ TEST_CASE("a timeline forgets old gaps, never books twice", "[model][timeline]")
   CHECK(late > at(9000));
   CHECK(late < at(9990));
   CHECK(timeline.free_after() == at(9993));
+}
+
+// The calendar as a list of runs of which all move whenever one is forgotten.
+class NaiveTimeline {
+ public:
+  TimePoint book(TimePoint arrival, Duration length) {
+    TimePoint begin = arrival;
+    if (runs_.size() > Timeline::kMostGaps && runs_.front().second > arrival) {
+      begin = runs_.front().second;
+    }
+    for (const auto& [from, until] : runs_) {
+      if (until > begin && begin + length > from) begin = until;
+    }
+    runs_.emplace_back(begin, begin + length);
+    std::ranges::sort(runs_);
+    for (std::size_t i = 1; i < runs_.size(); ++i) {
+      if (runs_[i - 1].second != runs_[i].first) continue;
+      runs_[i - 1].second = runs_[i].second;
+      runs_.erase(runs_.begin() + static_cast<std::ptrdiff_t>(i--));
+    }
+    if (runs_.size() > Timeline::kMostGaps + 1) runs_.erase(runs_.begin());
+    return begin + length;
+  }
+
+ private:
+  std::vector<std::pair<TimePoint, TimePoint>> runs_;
+};
+
+TEST_CASE("a timeline of many gaps is what a naive one is", "[model][timeline]") {
+  REQUIRE(rc::check("twin", [] {
+    const auto jobs = *rc::gen::container<std::vector<std::pair<int, int>>>(
+        1000, rc::gen::pair(rc::gen::inRange(0, 400), rc::gen::inRange(1, 7)));
+    Timeline timeline;
+    NaiveTimeline naive;
+    int clock = 0;
+    for (const auto& [late, length] : jobs) {
+      clock += 4;
+      const TimePoint arrival = at(late < 300 ? clock : clock + late - 500);
+      RC_ASSERT(timeline.book(arrival, Duration(length)) == naive.book(arrival, Duration(length)));
+    }
+  }));
 }
 
 TEST_CASE("a port carries what its frames leave", "[model][port]") {
