@@ -113,7 +113,7 @@ Drive::Operation* Drive::begin(Request&& request, bool metadata) {
   ++outstanding_;
   count(request, metadata);
   request.cancellation = &operation->cancellation;
-  spawn(run(this, operation, std::move(request)));
+  run(this, operation, std::move(request));
   if (!operation->ended && !watch_timer_.armed()) arm_watch();
   return operation;
 }
@@ -142,7 +142,7 @@ void Drive::count(const Request& request, bool metadata) {
   head_ = request.extent.end();
 }
 
-Task<void> Drive::run(Drive* drive, Operation* operation, Request request) {
+Spawned Drive::run(Drive* drive, Operation* operation, Request request) {
   const Request first = request_like(request);
   Completion completion = co_await drive->device_.submit(std::move(request));
   // Once more: it may pass. But of what a flush has failed to write the next may know nothing.

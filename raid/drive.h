@@ -98,7 +98,7 @@ class Drive {
 
   Operation* begin(Request&& request, bool metadata);
   void count(const Request& request, bool metadata);
-  static Task<void> run(Drive* drive, Operation* operation, Request request);
+  static Spawned run(Drive* drive, Operation* operation, Request request);
   void end(Operation& operation, Completion&& completion);
   void tell_unheeded();
   void note_read(bool late);

@@ -146,7 +146,7 @@ class CachedDevice final : public Layer {
   bool start_fetches(const PinnedLines& lines, const Request& request, Joined* joined);
   bool start_fetch(const Extent& extent, const Request& request, Joined* joined);
   BufferList allocate_by_line(const Extent& extent);
-  Task<void> run_fetch(Fetch* fetch);
+  Spawned run_fetch(Fetch* fetch);
   void end_fetch(Fetch& fetch);
   void read_ahead(const Extent& piece, const Request& request);
   Run run_at(Lba at, const Extent& extent, bool only_dirty) const;

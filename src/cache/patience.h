@@ -35,11 +35,27 @@ class Patience {
   Cancellation* cancellation() const noexcept { return cancellation_; }
   TimePoint deadline() const noexcept { return deadline_; }
 
+  class Wait;
   // Until the condition is notified or patience ends; now, if it has ended. Awaited at once by the
   // owner of the condition, or by one who keeps it alive.
-  Task<void> wait(Condition* condition, TimePoint until = kNever) const {
-    return wait_for(*this, condition, until);
-  }
+  Wait wait(Condition* condition, TimePoint until = kNever) const;
+
+ private:
+  Cancellation* cancellation_ = nullptr;
+  TimePoint deadline_ = kNever;
+};
+
+// Stands in the frame of the one who waits.
+class Patience::Wait {
+ public:
+  Wait(const Patience& patience, Condition* condition, TimePoint until)
+      : ended_(!patience.lasts()),
+        wake_(patience.cancellation(), condition),
+        waiter_(condition->wait_until(std::min(until, patience.deadline()))) {}
+
+  bool await_ready() const noexcept { return ended_; }
+  void await_suspend(std::coroutine_handle<> handle) { waiter_.await_suspend(handle); }
+  void await_resume() const noexcept {}
 
  private:
   struct Wake : Cancellation::Hook {
@@ -48,14 +64,14 @@ class Patience {
           condition(to_notify) {}
     Condition* condition;
   };
-  static Task<void> wait_for(Patience patience, Condition* condition, TimePoint until) {
-    if (!patience.lasts()) co_return;
-    const Wake wake(patience.cancellation_, condition);
-    (void)co_await condition->wait_until(std::min(until, patience.deadline_));
-  }
 
-  Cancellation* cancellation_ = nullptr;
-  TimePoint deadline_ = kNever;
+  bool ended_;
+  Wake wake_;
+  detail::WaitQueue::Waiter waiter_;
 };
+
+inline Patience::Wait Patience::wait(Condition* condition, TimePoint until) const {
+  return {*this, condition, until};
+}
 
 }  // namespace sandbay::cache

@@ -241,7 +241,7 @@ bool CachedDevice::start_fetch(const Extent& extent, const Request& request, Joi
     line.fetches = &part;
   }
   joined->add(*fetch);
-  spawn(run_fetch(fetch));
+  run_fetch(fetch);
   return true;
 }
 
@@ -257,7 +257,7 @@ BufferList CachedDevice::allocate_by_line(const Extent& extent) {
   return data;
 }
 
-Task<void> CachedDevice::run_fetch(Fetch* fetch) {
+Spawned CachedDevice::run_fetch(Fetch* fetch) {
   const Cache::VolumeUse use(cache_, fetch->volume);
   RangeLocks::Hold lock(locks_, RangeLocks::Kind::kRead, fetch->extent);
   if (!lock.ready()) (void)co_await locks_.wait(lock);

@@ -70,13 +70,6 @@ Task<bool> Event::wait_until(TimePoint deadline) {
   co_return woken;
 }
 
-Task<void> Condition::wait() { co_await queue_.wait(); }
-
-Task<bool> Condition::wait_until(TimePoint deadline) {
-  const bool woken = co_await queue_.wait(deadline);
-  co_return woken;
-}
-
 Task<void> Mutex::lock() {
   if (!locked_) {
     locked_ = true;

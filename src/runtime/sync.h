@@ -74,8 +74,10 @@ class Event {
 // Wakes waiters that then look again at a condition of their own.
 class Condition {
  public:
-  Task<void> wait();
-  Task<bool> wait_until(TimePoint deadline);  // False if the deadline passed first.
+  // Not coroutines: awaited at once.
+  detail::WaitQueue::Waiter wait() { return queue_.wait(); }
+  // False if the deadline passed first.
+  detail::WaitQueue::Waiter wait_until(TimePoint deadline) { return queue_.wait(deadline); }
   void notify_one() { queue_.wake_one(); }
   void notify_all() { queue_.wake_all(); }
 

@@ -57,7 +57,7 @@ class TaskPromise final : public TaskPromiseBase {
   void return_value(U&& value) {
     value_.emplace(std::forward<U>(value));
   }
-  T take() {
+  T&& take() {
     assert(value_.has_value());
     return std::move(*value_);
   }
@@ -105,7 +105,9 @@ class [[nodiscard]] Task {
       handle_.promise().set_continuation(awaiting);
       return handle_;
     }
-    T await_resume() { return handle_.promise().take(); }
+    // Refers to the value in the frame, which the Task keeps until the end of the full expression:
+    // take it at once.
+    decltype(auto) await_resume() { return handle_.promise().take(); }
 
    private:
     Handle handle_;
@@ -131,14 +133,17 @@ inline Task<void> TaskPromise<void>::get_return_object() noexcept {
   return Task<void>(std::coroutine_handle<TaskPromise<void>>::from_promise(*this));
 }
 
-// The root of a detached chain: runs the task and frees itself.
-struct Detached {
+}  // namespace detail
+
+// A coroutine that nobody awaits: it runs until its first suspension before its caller goes on, and
+// frees itself when it ends. Whoever starts one keeps what it uses alive, usually with a Gate.
+struct Spawned {
   struct promise_type {
     static void* operator new(std::size_t byte_count) { return allocate_frame(byte_count); }
     static void operator delete(void* memory, std::size_t byte_count) noexcept {
       free_frame(memory, byte_count);
     }
-    Detached get_return_object() noexcept { return {}; }
+    Spawned get_return_object() noexcept { return {}; }
     std::suspend_never initial_suspend() noexcept { return {}; }
     std::suspend_never final_suspend() noexcept { return {}; }
     [[noreturn]] void unhandled_exception() noexcept { std::terminate(); }
@@ -146,12 +151,13 @@ struct Detached {
   };
 };
 
-inline Detached run_detached(Task<void> task) { co_await std::move(task); }
+namespace detail {
+
+inline Spawned run_detached(Task<void> task) { co_await std::move(task); }
 
 }  // namespace detail
 
-// Starts `task` and lets it run until its first suspension before returning; it then lives by
-// itself. Whoever spawns keeps what the task uses alive, usually with a Gate.
+// The same of a Task.
 inline void spawn(Task<void> task) { detail::run_detached(std::move(task)); }
 
 }  // namespace sandbay
