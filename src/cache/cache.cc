@@ -9,7 +9,7 @@ namespace sandbay::cache {
 namespace {
 
 // Buffers for cached data: no larger than a line, so that memory comes free with lines.
-constexpr std::size_t kPieceBytes[] = {512, 4096, 16 * 1024, 64 * 1024};
+constexpr std::size_t kPieceBytes[] = {512, 4096, 8 * 1024, 16 * 1024, 64 * 1024};
 constexpr std::size_t kPieceSizes = std::size(kPieceBytes);
 // Lines are made for so much memory each, so that small segments cannot make too many of them.
 constexpr std::size_t kLeastBytesPerLine = 4096;
@@ -348,6 +348,7 @@ void Cache::prefetch_victims() const noexcept {
   const auto* const next = static_cast<const Line*>(eviction_.likely_victim());
   if (next == nullptr) return;
   index_.prefetch(next->key);
+  if (!next->segments.empty()) next->segments[0].data.prefetch();
   const auto* const second = static_cast<const Line*>(next->previous);
   if (second == nullptr) return;
   const auto* const bytes = reinterpret_cast<const char*>(second);

@@ -1,30 +1,47 @@
 // Buckets and slabs.
 #include "cache/line_index.h"
 
+#include <algorithm>
 #include <bit>
+#include <memory>
+#include <new>
 
 namespace sandbay::cache {
 
 LineIndex::LineIndex(std::size_t most_lines)
     : most_lines_(most_lines),
-      mask_(std::bit_ceil(most_lines) - 1),
-      buckets_(std::make_unique<Line*[]>(mask_ + 1)) {
+      slab_lines_(std::min(most_lines, kMostSlabLines)),
+      mask_(std::bit_ceil(most_lines) - 1) {
   assert(most_lines > 0);
+  buckets_ = reinterpret_cast<Line**>(map_huge_pages(bucket_bytes()));
+  if (buckets_ == nullptr) throw std::bad_alloc();
 }
 
-LineIndex::~LineIndex() { assert(size_ == 0); }
+LineIndex::~LineIndex() {
+  assert(size_ == 0);
+  for (std::byte* const slab : slabs_) {
+    Line* const lines = reinterpret_cast<Line*>(slab);
+    std::destroy_n(lines, slab == slabs_.back() ? made_ : slab_lines_);
+    unmap_huge_pages(slab, slab_lines_ * sizeof(Line));
+  }
+  unmap_huge_pages(reinterpret_cast<std::byte*>(buckets_), bucket_bytes());
+}
+
+// A line that has never been one.
+Line* LineIndex::make_line() {
+  if (slabs_.empty() || made_ == slab_lines_) {
+    std::byte* const slab = map_huge_pages(slab_lines_ * sizeof(Line));
+    if (slab == nullptr) throw std::bad_alloc();
+    slabs_.push_back(slab);
+    made_ = 0;
+  }
+  return new (slabs_.back() + made_++ * sizeof(Line)) Line;
+}
 
 Line& LineIndex::add(CachedDevice& device, std::uint64_t key, std::uint64_t number) {
   assert(find(key) == nullptr);
-  if (free_ == nullptr) {
-    slabs_.push_back(std::make_unique<Line[]>(kSlabLines));
-    for (std::size_t i = kSlabLines; i-- > 0;) {
-      slabs_.back()[i].next_in_bucket = free_;
-      free_ = &slabs_.back()[i];
-    }
-  }
-  Line* const line = free_;
-  free_ = line->next_in_bucket;
+  Line* const line = free_ != nullptr ? free_ : make_line();
+  if (line == free_) free_ = line->next_in_bucket;
   line->key = key;
   line->device = &device;
   line->number = number;

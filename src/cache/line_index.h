@@ -1,15 +1,16 @@
 // LineIndex: the lines of all devices of a cache, by device and line number.
 //
-// A hash table of fixed size over lines from slabs: in the steady state nothing is allocated. A
+// A hash table of fixed size over lines from slabs: in the steady state nothing is allocated, and
+// both stand in huge pages, as most of them are in no processor's cache when they are needed. A
 // line stays where it is in memory from obtain() to remove().
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
-#include <memory>
 #include <vector>
 
 #include "cache/line.h"
+#include "runtime/huge_pages.h"
 
 namespace sandbay::cache {
 
@@ -53,17 +54,22 @@ class LineIndex {
   }
 
  private:
-  static constexpr std::size_t kSlabLines = 256;
+  static constexpr std::size_t kMostSlabLines = kHugePageBytes / sizeof(Line);
 
   std::size_t bucket(std::uint64_t key) const noexcept {
     return static_cast<std::size_t>((key * 0x9e3779b97f4a7c15U) >> 20U) & mask_;
   }
 
   std::size_t most_lines_;
+  std::size_t slab_lines_;
   std::size_t size_ = 0;
   std::size_t mask_ = 0;
-  std::unique_ptr<Line*[]> buckets_;
-  std::vector<std::unique_ptr<Line[]>> slabs_;
+  std::size_t bucket_bytes() const noexcept { return (mask_ + 1) * sizeof(Line*); }
+  Line* make_line();
+
+  Line** buckets_ = nullptr;
+  std::vector<std::byte*> slabs_;
+  std::size_t made_ = 0;  // Lines that the last slab has.
   Line* free_ = nullptr;  // Linked by next_in_bucket.
 };
 

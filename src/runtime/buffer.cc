@@ -2,8 +2,6 @@
 
 #include "runtime/buffer.h"
 
-#include <sys/mman.h>
-
 #include <algorithm>
 #include <array>
 #include <bit>
@@ -13,12 +11,13 @@
 
 #include "runtime/executor.h"
 #include "runtime/frame_pool.h"
+#include "runtime/huge_pages.h"
 #include "runtime/sync.h"
 
 namespace sandbay {
 namespace {
 
-constexpr std::array<std::size_t, 6> kClassBytes = {512,       4096,       16 * 1024,
+constexpr std::array<std::size_t, 7> kClassBytes = {512,       4096,       8 * 1024,   16 * 1024,
                                                     64 * 1024, 256 * 1024, 1024 * 1024};
 constexpr std::size_t kSmallestLimitSlabs = 8;
 // The class of a slab whose content was adopted: one block.
@@ -40,22 +39,6 @@ std::size_t class_for(std::size_t byte_count) {
   return kClassBytes.size();
 }
 
-// Maps a slab on its own boundary, so that the system can back it with one huge page: fewer
-// translation misses when payloads are copied.
-// Of a data-less pool it is address space alone.
-std::byte* map_slab(Content content) {
-  constexpr std::size_t kSlab = BufferPool::kSlabBytes;
-  const int access = content == Content::kNone ? PROT_NONE : PROT_READ | PROT_WRITE;
-  void* const mapped = ::mmap(nullptr, 2 * kSlab, access, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (mapped == MAP_FAILED) return nullptr;
-  auto* const start = static_cast<std::byte*>(mapped);
-  const std::size_t before = (kSlab - reinterpret_cast<std::uintptr_t>(start) % kSlab) % kSlab;
-  if (before > 0) ::munmap(start, before);
-  ::munmap(start + before + kSlab, kSlab - before);
-  if (content == Content::kBytes) ::madvise(start + before, kSlab, MADV_HUGEPAGE);
-  return start + before;
-}
-
 }  // namespace
 
 // Buffer -------------------------------------------------------------------------------------
@@ -63,17 +46,6 @@ std::byte* map_slab(Content content) {
 void Buffer::recycle() noexcept { block_->pool->give_back(block_); }
 
 // BufferList ---------------------------------------------------------------------------------
-
-void BufferList::append(Buffer slice) {
-  if (slice.empty()) return;
-  byte_count_ += slice.byte_count();
-  if (count_ < kInline) {
-    inline_[count_] = std::move(slice);
-  } else {
-    append_more(std::move(slice));
-  }
-  ++count_;
-}
 
 void BufferList::append_more(Buffer slice) {
   const std::size_t count = count_ - kInline;
@@ -93,7 +65,6 @@ void BufferList::free_more() noexcept {
   const std::size_t count = count_ - kInline;
   std::destroy_n(more_, count);
   free_frame(more_, capacity_for(count) * sizeof(Buffer));
-  more_ = nullptr;
 }
 
 void BufferList::append(BufferList&& other) {
@@ -105,7 +76,7 @@ void BufferList::append(BufferList&& other) {
   other.clear();
 }
 
-BufferList BufferList::share(std::size_t offset, std::size_t byte_count) const {
+BufferList BufferList::share_several(std::size_t offset, std::size_t byte_count) const {
   assert(offset <= byte_count_ && byte_count <= byte_count_ - offset);
   BufferList part;
   for (std::size_t i = 0; i < count_ && byte_count > 0; ++i) {
@@ -289,7 +260,10 @@ std::size_t BufferPool::block_bytes_for(std::size_t byte_count) const noexcept {
 }
 
 std::byte* BufferPool::take_slab_memory() {
-  if (given_.empty()) return map_slab(content_);
+  if (given_.empty()) {
+    return map_huge_pages(kSlabBytes,
+                          content_ == Content::kNone ? Access::kNone : Access::kReadWrite);
+  }
   if (free_pieces_.empty()) return nullptr;
   std::byte* const piece = free_pieces_.back();
   free_pieces_.pop_back();
@@ -298,7 +272,7 @@ std::byte* BufferPool::take_slab_memory() {
 
 void BufferPool::give_slab_memory(std::byte* memory) noexcept {
   if (given_.empty()) {
-    ::munmap(memory, kSlabBytes);
+    unmap_huge_pages(memory, kSlabBytes);
   } else {
     free_pieces_.push_back(memory);  // It was taken from there: there is room.
   }

@@ -1,6 +1,6 @@
 // Buffers: reference-counted slices of aligned memory from a pool with a hard limit.
 //
-// A pool belongs to one executor and hands out blocks of six sizes, 512 bytes to 1 MiB, each
+// A pool belongs to one executor and hands out blocks of seven sizes, 512 bytes to 1 MiB, each
 // aligned to its size or 4 KiB, whichever is less. Counts are not atomic: all slices of one block
 // live on one executor at a time. A slice may cross to another executor only if it is the
 // block's sole one (`unique()`); wherever the last slice dies, the block goes home by message.
@@ -28,10 +28,12 @@
 #include <cstdint>
 #include <deque>
 #include <memory>
+#include <new>
 #include <span>
 #include <utility>
 #include <vector>
 
+#include "runtime/huge_pages.h"
 #include "runtime/message.h"
 #include "runtime/task.h"
 
@@ -97,6 +99,8 @@ class Buffer {
   bool empty() const noexcept { return byte_count_ == 0; }
   bool unique() const noexcept { return block_ == nullptr || block_->references == 1; }
   bool data_less() const noexcept { return block_ != nullptr && block_->data_less; }
+  // Asks for what counts the slices: this one will go soon.
+  void prefetch() const noexcept { __builtin_prefetch(block_, 1); }
   std::span<std::byte> bytes() const noexcept { return {data_, byte_count_}; }
 
   // A part of this slice; offset + length lie within it.
@@ -134,8 +138,13 @@ class Buffer {
 // others stand in the frame pool, so that no list costs an allocation.
 class BufferList {
  public:
-  BufferList() = default;
-  explicit BufferList(Buffer only) { append(std::move(only)); }
+  BufferList() noexcept {}
+  explicit BufferList(Buffer only) noexcept {
+    if (only.empty()) return;
+    byte_count_ = only.byte_count();
+    new (&inline_[0].buffer) Buffer(std::move(only));
+    count_ = 1;
+  }
   BufferList(BufferList&& other) noexcept { take(other); }
   BufferList& operator=(BufferList&& other) noexcept {
     if (this == &other) return *this;
@@ -145,29 +154,41 @@ class BufferList {
   }
   BufferList(const BufferList&) = delete;
   BufferList& operator=(const BufferList&) = delete;
-  ~BufferList() { clear(); }
+  ~BufferList() {
+    if (count_ > 0) destroy_slices();
+  }
 
   std::size_t byte_count() const noexcept { return byte_count_; }
   std::size_t slice_count() const noexcept { return count_; }
   bool empty() const noexcept { return byte_count_ == 0; }
-  bool data_less() const noexcept { return count_ > 0 && inline_[0].data_less(); }
+  bool data_less() const noexcept { return count_ > 0 && inline_[0].buffer.data_less(); }
   const Buffer& operator[](std::size_t index) const {
     assert(index < count_);
-    return index < kInline ? inline_[index] : more_[index - kInline];
+    return index < kInline ? inline_[index].buffer : more_[index - kInline];
   }
 
-  void append(Buffer slice);
+  void append(Buffer slice) {
+    if (slice.empty()) return;
+    byte_count_ += slice.byte_count();
+    if (count_ < kInline) {
+      new (&inline_[count_].buffer) Buffer(std::move(slice));
+    } else {
+      append_more(std::move(slice));
+    }
+    ++count_;
+  }
   void append(BufferList&& other);
   void clear() noexcept {
     if (count_ == 0) return;
-    inline_[0] = Buffer();
-    inline_[1] = Buffer();
-    if (more_ != nullptr) free_more();
+    destroy_slices();
     count_ = 0;
     byte_count_ = 0;
   }
   // Another list that shares [offset, offset + byte_count).
-  BufferList share(std::size_t offset, std::size_t byte_count) const;
+  BufferList share(std::size_t offset, std::size_t byte_count) const {
+    if (count_ == 1) return BufferList(inline_[0].buffer.slice(offset, byte_count));
+    return share_several(offset, byte_count);
+  }
   BufferList share() const { return share(0, byte_count_); }
   // Cuts the first byte_count bytes off into a list of their own.
   BufferList take_front(std::size_t byte_count);
@@ -183,25 +204,38 @@ class BufferList {
   static constexpr std::size_t kInline = 2;
 
   Buffer& at(std::size_t index) {
-    return index < kInline ? inline_[index] : more_[index - kInline];
+    return index < kInline ? inline_[index].buffer : more_[index - kInline];
   }
   // This is empty.
   void take(BufferList& other) noexcept {
     if (other.count_ == 0) return;
-    inline_[0] = std::move(other.inline_[0]);
+    new (&inline_[0].buffer) Buffer(std::move(other.inline_[0].buffer));
     if (other.count_ > 1) {
-      inline_[1] = std::move(other.inline_[1]);
-      more_ = std::exchange(other.more_, nullptr);
+      new (&inline_[1].buffer) Buffer(std::move(other.inline_[1].buffer));
+      more_ = other.more_;
     }
     count_ = std::exchange(other.count_, 0);
     byte_count_ = std::exchange(other.byte_count_, 0);
   }
 
+  BufferList share_several(std::size_t offset, std::size_t byte_count) const;
   void append_more(Buffer slice);
   void free_more() noexcept;
+  void destroy_slices() noexcept {
+    inline_[0].buffer.~Buffer();
+    if (count_ > 1) inline_[1].buffer.~Buffer();
+    if (count_ > kInline) free_more();
+  }
 
-  Buffer inline_[kInline];
-  Buffer* more_ = nullptr;  // The others, in pooled memory for a power of two of them.
+  // Room for a slice; there is one up to count_. So an empty list costs two words, and moving one
+  // slice six.
+  union Place {
+    Place() noexcept {}
+    ~Place() {}
+    Buffer buffer;
+  };
+  Place inline_[kInline];
+  Buffer* more_;  // Beyond kInline: the others, in pooled memory for a power of two of them.
   std::size_t count_ = 0;
   std::size_t byte_count_ = 0;
 };
@@ -210,7 +244,7 @@ enum class Content : std::uint8_t { kBytes, kNone };  // kNone: data-less.
 
 class BufferPool {
  public:
-  static constexpr std::size_t kSlabBytes = std::size_t{2} << 20;
+  static constexpr std::size_t kSlabBytes = kHugePageBytes;
   static constexpr std::size_t kSmallBytes = std::size_t{64} << 10;
   static constexpr std::size_t kLargestBlock = std::size_t{1} << 20;
   static constexpr std::size_t kListPieceBytes = std::size_t{256} << 10;
@@ -278,7 +312,7 @@ class BufferPool {
  private:
   friend class Buffer;
   struct Slab;
-  static constexpr std::size_t kClassCount = 6;
+  static constexpr std::size_t kClassCount = 7;
 
   std::byte* take_slab_memory();
   void give_slab_memory(std::byte* memory) noexcept;

@@ -77,6 +77,17 @@ TEST_CASE("A data-less pool counts its slices and has no memory behind them", "[
   });
 }
 
+TEST_CASE("Requests of the usual sizes take no more than they need", "[buffer]") {
+  run([](Executor& executor) -> Task<void> {
+    BufferPool& pool = executor.buffers();
+    for (const std::size_t byte_count : {512U, 4096U, 8192U, 16384U, 65536U, 262144U, 1048576U}) {
+      const Buffer block = pool.try_allocate_contiguous(byte_count);
+      CHECK(pool.used_bytes() == byte_count);
+    }
+    co_return;
+  });
+}
+
 TEST_CASE("Slices share a block, which goes home with the last of them", "[buffer]") {
   run([](Executor& executor) -> Task<void> {
     BufferPool& pool = executor.buffers();
