@@ -168,21 +168,60 @@ std::vector<Content>& of_unit(ByUnit<Content>& all, const std::string& unit) {
   return all.emplace_back(unit, std::vector<Content>()).second;
 }
 
-void add_row(const Report& report, const Row& row, const std::string& varied, ByUnit<Draft>& all) {
+std::optional<double> value_of(const CaseResult& result, const Wanted& wanted) {
+  const bool some = std::ranges::any_of(result.volumes, [&](const VolumeResult& volume) {
+    return volume.requests > 0 && (!wanted.group || volume.group == *wanted.group) &&
+           (!wanted.volume || volume.number == *wanted.volume);
+  });
+  return some ? std::optional(result.value(wanted)) : std::nullopt;
+}
+
+// What is wanted of any of the rows, each quantity of a unit once.
+std::vector<Wanted> quantities_of(const Report& report, const Rows& rows) {
+  std::vector<Wanted> quantities;
+  for (const Shown& shown : rows) {
+    for (const Wanted& wanted : shown.row->wanted) {
+      const bool there = std::ranges::any_of(quantities, [&](const Wanted& other) {
+        return quantity_of(other) == quantity_of(wanted) &&
+               unit_of(report, other) == unit_of(report, wanted);
+      });
+      if (!there) quantities.push_back(wanted);
+    }
+  }
+  return quantities;
+}
+
+// Of a row without such a figure: what it came to all the same.
+std::optional<double> without_figure(const Shown& shown, const Wanted& quantity) {
+  const bool of_time = quantity.metric == Metric::kVariation || quantity.metric == Metric::kTrend;
+  if (shown.result == nullptr || of_time) return std::nullopt;
+  return value_of(shown.result->cases[shown.result->best], quantity);
+}
+
+void add_quantity(const Report& report, const Shown& shown, const std::string& varied,
+                  const Wanted& quantity, std::vector<Draft>& drafts) {
   double x = 0;
-  for (const auto& [key, value] : row.variation) {
+  for (const auto& [key, value] : shown.row->variation) {
     if (key == varied) x = static_cast<double>(value);
   }
-  const std::string others = values_of(row, [&](const std::string& key) { return key != varied; });
-  for (const Wanted& wanted : row.wanted) {
-    svg::Line& line = draft_for(of_unit(all, unit_of(report, wanted)), wanted, others).line;
-    const auto here = [x](const auto& point) { return point.x == x; };
-    const auto value = ours(report, wanted);
+  const std::string others =
+      values_of(*shown.row, [&](const std::string& key) { return key != varied; });
+  std::optional<double> value;
+  bool named = false;
+  // Several figures may be about one quantity of a row.
+  for (const Wanted& wanted : shown.row->wanted) {
+    if (quantity_of(wanted) != quantity_of(quantity) ||
+        unit_of(report, wanted) != unit_of(report, quantity)) {
+      continue;
+    }
+    svg::Line& line = draft_for(drafts, wanted, others).line;
     const auto theirs = documented(report, wanted);
-    // Several figures may be about one quantity of a row.
-    if (value && std::ranges::none_of(line.ours, here)) line.ours.push_back({x, *value});
     if (theirs) line.document.push_back({x, *theirs, allowed(report, wanted)});
+    if (!value) value = ours(report, wanted);
+    named = true;
   }
+  if (!named) value = without_figure(shown, quantity);
+  if (value) draft_for(drafts, quantity, others).line.ours.push_back({x, *value});
 }
 
 bool is_point(const svg::Line& line) {
@@ -216,7 +255,11 @@ std::string plots_by_variation(const Report& report, const Rows& rows) {
   const std::string& experiment = rows.front().row->experiment;
   const bool size = is_size(rows, varied);
   ByUnit<Draft> all;
-  for (const Shown& shown : rows) add_row(report, *shown.row, varied, all);
+  for (const Wanted& quantity : quantities_of(report, rows)) {
+    for (const Shown& shown : rows) {
+      add_quantity(report, shown, varied, quantity, of_unit(all, unit_of(report, quantity)));
+    }
+  }
   std::string text;
   for (auto& [unit, drafts] : all) {
     const auto of_point = [](const Draft& draft) { return is_point(draft.line); };
@@ -258,13 +301,6 @@ const Wanted* whole_of(const Row& row, Metric metric) {
 std::optional<double> level_of(const Report& report, const Row& row, Metric metric) {
   const Wanted* const wanted = whole_of(row, metric);
   return wanted == nullptr ? std::nullopt : documented(report, *wanted);
-}
-
-std::optional<double> value_of(const CaseResult& result, const Wanted& wanted) {
-  const bool some = std::ranges::any_of(result.volumes, [&](const VolumeResult& volume) {
-    return volume.requests > 0 && (!wanted.group || volume.group == *wanted.group);
-  });
-  return some ? std::optional(result.value(wanted)) : std::nullopt;
 }
 
 // In the unit of the document, where that is the metric's.

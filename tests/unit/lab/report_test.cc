@@ -211,6 +211,15 @@ TEST_CASE("What was not run is left out of plots, which say so", "[lab][report]"
   CHECK(count(latency, ">alone/4KiB (8)</text>") == 0);
 }
 
+TEST_CASE("Lines go through rows that have no figure", "[lab][report]") {
+  Fixture test;
+  test.plan.rows[1].wanted.clear();
+  test.result.measured.erase("64k-1-ms");
+  const std::string plot = plot_with(to_html(test.report()), "streams: ms by record");
+  CHECK(count(plot, "<title>nodes 1: 64, 2 ms<") == 1);
+  CHECK(count(plot, "<title>document: ") == 5);
+}
+
 TEST_CASE("What has but one value of what is varied is drawn as bars, each quantity once",
           "[lab][report]") {
   Fixture test;
