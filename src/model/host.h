@@ -1,8 +1,7 @@
 // Host: what the machine in front of an array costs, because in many a test it was the limit:
 // processor time for every request, which may depend on how many network adapters share the load,
 // time that keeps no processor busy, such as a hypervisor's way, and the bandwidth that its memory
-// and buses carry. How many commands it keeps queued is for its
-// workloads.
+// and buses carry. How many commands it keeps queued is for its workloads.
 #pragma once
 
 #include <cstdint>
