@@ -41,7 +41,7 @@ def agrees(t, expected, found):
 def test_live_runs_agree_with_virtual_time(t):
     for system, row, ramp, seconds, scale in (
             (GIGASTOR, 'one drive, read/64KiB', 1, 3, 2),
-            ('equallogic-ps3800xv', 'RAID 10, four volumes, members 1', 2, 2, 4),
+            ('equallogic-ps3800xv', 'RAID 10, four volumes, members 1', 2, 2, 6),
             ('compellent-san', 'dedicated, random read', 0.5, 2, 6)):
         words = ['--only', row, '--ramp', ramp, '--seconds', seconds]
         expected = figures(report(t, system, *words))
