@@ -284,6 +284,7 @@ class ExperimentReader {
                      fmt::format("is {}; a host has {} at most", group.adapters, kMostAdapters));
     }
     group.connections = number(reader, "connections", row, 1);
+    read_path(reader, group);
     group.per_connection = reader.has("outstanding_per_connection");
     group.outstanding = number(reader, "outstanding", row, 1);
     if (group.per_connection) {
@@ -314,6 +315,15 @@ class ExperimentReader {
                      fmt::format("is \"{}\"; hosts of this system are{}", group.host, hosts));
     }
     return group;
+  }
+
+  static void read_path(TableReader& reader, VolumeGroup& group) {
+    const std::string word = reader.string("path").value_or("least-queue-depth");
+    group.in_turn = word == "round-robin";
+    if (group.in_turn || word == "least-queue-depth") return;
+    reader.mistake(
+        "path",
+        fmt::format("is \"{}\"; \"least-queue-depth\" and \"round-robin\" are accepted", word));
   }
 
   // Over which controllers and sets volumes are.

@@ -9,7 +9,8 @@
 // figure is the largest of them, as a document's peak is. `system = "NAME"` in an experiment is one
 // that stands beside the file's. `time_scale = 4` is how far time is stretched where the
 // experiments are live. `sessions = "real"` in an experiment: in virtual time its sessions are our
-// initiator's with our target, on simulated links, and no models.
+// initiator's with our target, on simulated links, and no models. `path = "round-robin"` in a
+// group: requests take a session's connections in turn.
 #pragma once
 
 #include <cstdint>
@@ -50,6 +51,7 @@ struct VolumeGroup {
   unsigned hosts = 0;           // Over which the workers are spread; 0: one for each volume.
   unsigned adapters = 1;        // Of each host.
   unsigned connections = 1;     // Of each session.
+  bool in_turn = false;         // Requests take them in turn, not the one with the least in flight.
   unsigned outstanding = 1;     // Requests of each worker.
   bool per_connection = false;  // ... times its connections.
   // Random commands a second that others give each drive meanwhile, of the system's [background].

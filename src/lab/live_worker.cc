@@ -34,7 +34,8 @@ Task<std::string> LiveWorker::log_in() {
       .target_name = place_.url.target_name,
       .chap = place_.url.chap,
       .connections = group.connections,
-      .path_policy = iscsi::PathPolicy::kLeastQueueDepth,
+      .path_policy =
+          group.in_turn ? iscsi::PathPolicy::kRoundRobin : iscsi::PathPolicy::kLeastQueueDepth,
       .keys = place_.keys,
       .queue_depth = group.requests(),
       .reconnect = false,

@@ -99,7 +99,8 @@ Task<std::string> RealSessions::log_in(Worker* worker, const VolumeGroup* group)
       .initiator_name = "iqn.2026-11.org.sandbay:lab-host",
       .target_name = kLabTarget,
       .connections = group->connections,
-      .path_policy = iscsi::PathPolicy::kLeastQueueDepth,
+      .path_policy =
+          group->in_turn ? iscsi::PathPolicy::kRoundRobin : iscsi::PathPolicy::kLeastQueueDepth,
       .keys = session_keys(exchange, exchange.initiator_segment),
       .queue_depth = group->requests(),
       .nop_out_interval = Duration{},

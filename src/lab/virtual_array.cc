@@ -184,7 +184,7 @@ cache::CacheOptions cache_options(const ArrayProfile& profile, unsigned members,
 
 VirtualConnection& VirtualVolume::choose_connection() {
   std::size_t best = next_connection;
-  for (std::size_t i = 1; i < connections.size(); ++i) {
+  for (std::size_t i = 1; !in_turn && i < connections.size(); ++i) {
     const std::size_t other = (next_connection + i) % connections.size();
     if (connections[other].in_flight < connections[best].in_flight) best = other;
   }
@@ -398,6 +398,7 @@ void VirtualArray::add_worker(VirtualVolume volume, const VolumeGroup& group, He
                               std::size_t before) {
   model::ExchangeParameters parameters = profile_.exchange;
   parameters.target_turnaround = profile_.r2t_time_with(group.connections);
+  volume.in_turn = group.in_turn;
   const auto& adapters = volume.host->adapters;
   for (unsigned i = 0; i < group.connections; ++i) {
     model::Port& adapter = *adapters[(before * group.connections + i) % adapters.size()];

@@ -52,7 +52,9 @@ struct VirtualVolume {
   std::vector<VirtualConnection> connections;
   std::size_t next_connection = 0;
 
-  // The one with the least in flight; of equals, in turn.
+  bool in_turn = false;
+
+  // The one with the least in flight, and of equals in turn; or all in turn.
   VirtualConnection& choose_connection();
 };
 

@@ -142,8 +142,10 @@ TEST_CASE("Sessions are real where our initiator and target can have them", "[la
   const Folder folder;
   folder.change("lab.toml", "run_time =", "sessions = \"real\"\nrun_time =");
   folder.change("lab.toml", "outstanding = 4", "outstanding = 4097");
-  CHECK_THAT(folder.error(), Catch::Contains("experiment.sessions: reads, sets 1: a session that "
-                                             "is no model has at most 32 connections and 4096"));
+  CHECK_THAT(folder.error(),
+             Catch::Contains("experiment.sessions: reads, sets 1: has sessions of 1 "
+                             "connections and 4097 requests outstanding; one that "
+                             "is no model has at most 32 connections and 4096"));
   folder.change("lab.toml", "outstanding = 4097", "outstanding = 4");
   folder.change("system.toml", "name = \"small\"",
                 "name = \"small\"\nfront_end = \"Fibre Channel\"");
@@ -268,6 +270,9 @@ struct {
     {"lab.toml", "raid0", "raid6", "lab.toml:4: ", "raid6"},
     {"lab.toml", "raid0", "raid9", "lab.toml:10: ", "\"raid9\""},
     {"lab.toml", "outstanding = 4", "connections = 3", "lab.toml:4: ", "2 ports"},
+    {"lab.toml", "outstanding = 4", "path = \"fastest\"\noutstanding = 4",
+     "experiment.group.path: ",
+     "is \"fastest\"; \"least-queue-depth\" and \"round-robin\" are accepted"},
     {"lab.toml", "host = \"fast\"", "host = \"slow\"", "lab.toml:13: ", "hosts of this system"},
     {"lab.toml", "sets = \"sets\"", "sets = \"volumes\"", "lab.toml:12: ", "or \"sets\""},
     {"lab.toml", "outstanding = 4", "size = \"4KiB\"", "lab.toml:14: ", "contradicts sweep"},

@@ -40,6 +40,29 @@ double mebibytes(const CaseResult& result) {
 
 }  // namespace
 
+TEST_CASE("Requests take the connection with the least in flight, or all in turn", "[lab]") {
+  model::Port adapter(model::PortProfile{});
+  model::Port port(model::PortProfile{});
+  VirtualVolume volume;
+  for (const unsigned in_flight : {3U, 1U, 2U}) {
+    volume.connections.push_back({.adapter = &adapter,
+                                  .port = &port,
+                                  .exchange = model::Exchange(adapter, port, {}),
+                                  .receiving = {},
+                                  .in_flight = in_flight});
+  }
+  const auto chosen = [&volume] {
+    return std::distance(volume.connections.data(), &volume.choose_connection());
+  };
+  CHECK(chosen() == 1);
+  CHECK(chosen() == 1);
+  volume.in_turn = true;
+  const auto first = chosen();
+  CHECK(chosen() == (first + 1) % 3);
+  CHECK(chosen() == (first + 2) % 3);
+  CHECK(chosen() == first);
+}
+
 TEST_CASE("The same seed gives the same run to the last digit", "[lab][run]") {
   VolumeGroup what = group(raid::Level::kRaid10, 4, true);
   what.access.lines = {
