@@ -20,7 +20,7 @@ constexpr std::uint16_t kIscsiPort = 3260;
 constexpr std::uint32_t kFirstAddress = 0x0A000001;
 // Limits only. No window of TCP's is to be noticed.
 constexpr std::size_t kSessionMemory = std::size_t{8} << 30;
-constexpr std::size_t kWindowBytes = std::size_t{64} << 20;
+constexpr std::size_t kWindowBytes = std::size_t{1} << 30;
 
 }  // namespace
 
@@ -68,7 +68,14 @@ Task<std::string> RealSessions::start(std::vector<VolumeGroup> groups) {
     workers_.push_back(std::move(worker));
   }
   // Nobody is to be asked whether he is still there.
-  const iscsi::ServerLimits limits{.nop_in_interval = Duration{}};
+  iscsi::ServerLimits limits{.nop_in_interval = Duration{}};
+  std::uint32_t connections = 0;
+  for (const Worker& worker : workers_) {
+    connections += static_cast<std::uint32_t>(worker.volume->connections.size());
+  }
+  options.maximum_sessions =
+      std::max(options.maximum_sessions, static_cast<std::uint32_t>(workers_.size()));
+  limits.maximum_connections = std::max(limits.maximum_connections, connections);
   const Endpoint any = Endpoint::ipv4(0, kIscsiPort);
   if (wrong.empty()) wrong = co_await target_.listen(any, std::move(options), limits);
   for (Worker& worker : workers_) {
@@ -138,15 +145,14 @@ Task<ServedRequest> RealSessions::serve(std::size_t index, Access access, TimePo
   co_await issue(&worker, served.issued);
   served.error = co_await transfer(&worker, access);
   served.arrived = home_.now();
+  if (served.error != Error::kNone) co_return served;
   const auto in_array = worker.device->take(access);
-  if (!in_array) {
-    if (served.error == Error::kNone) served.error = Error::kInvalid;
-    co_return served;
-  }
-  served.carried = in_array->carried;
-  served.accepted = in_array->accepted;
-  served.done = in_array->done;
-  served.answered = in_array->answered;
+  assert(in_array.has_value());
+  const ServedRequest& there = known(in_array);
+  served.carried = there.carried;
+  served.accepted = there.accepted;
+  served.done = there.done;
+  served.answered = there.answered;
   served.end = host.complete(!access.read, access.bytes, served.arrived);
   co_await home_.sleep_until(served.end);
   co_return served;
@@ -171,6 +177,7 @@ Task<Error> RealSessions::transfer(Worker* worker, Access access) {
     (access.read ? request.data_in : request.data_out) = payload_.share(0, access.bytes);
     reply = co_await worker->session->execute(std::move(request));
     if (!transient(reply.result)) break;
+    if (reply.result.status != scsi::Status::kCheckCondition) co_await home_.sleep_for(kRetryDelay);
   }
   if (reply.result.good()) co_return Error::kNone;
   co_return reply.result.error == Error::kNone ? Error::kHardware : reply.result.error;

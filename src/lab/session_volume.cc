@@ -32,25 +32,34 @@ Task<Completion> SessionVolume::submit(Request request) {
   co_return completion;
 }
 
+// Of those that begin at `at` and end within the request, the longest: a shorter one there may be
+// another's.
+std::size_t SessionVolume::longest_from(Lba at, Lba end, bool write) const {
+  std::size_t best = done_.size();
+  for (std::size_t i = 0; i < done_.size(); ++i) {
+    const Done& each = done_[i];
+    if (each.extent.first != at || each.extent.end() > end || each.write != write) continue;
+    if (best == done_.size() || each.extent.end() > done_[best].extent.end()) best = i;
+  }
+  return best;
+}
+
 std::optional<ServedRequest> SessionVolume::take(const Access& access) {
   const Extent whole{.first = access.offset / kAccessSectorBytes,
                      .block_count = access.bytes / kAccessSectorBytes};
   std::optional<ServedRequest> all;
-  for (Lba at = whole.first; at < whole.end();) {
-    const auto piece = std::ranges::find_if(done_, [&](const Done& each) {
-      return each.extent.first == at && each.extent.end() <= whole.end() &&
-             each.write != access.read;
-    });
-    if (piece == done_.end()) return std::nullopt;
-    const ServedRequest& served = piece->served;
-    if (!all) {
-      all = served;
-    } else {
-      all->done = std::max(all->done, served.done);
-      all->answered = std::max(all->answered, served.answered);
-    }
-    at = piece->extent.end();
-    done_.erase(piece);
+  std::vector<std::size_t> pieces;
+  for (Lba at = whole.first; at < whole.end(); at = done_[pieces.back()].extent.end()) {
+    pieces.push_back(longest_from(at, whole.end(), !access.read));
+    if (pieces.back() == done_.size()) return std::nullopt;
+    const ServedRequest& served = done_[pieces.back()].served;
+    if (!all) all = served;
+    all->done = std::max(all->done, served.done);
+    all->answered = std::max(all->answered, served.answered);
+  }
+  std::ranges::sort(pieces, std::ranges::greater());
+  for (const std::size_t piece : pieces) {
+    done_.erase(done_.begin() + static_cast<std::ptrdiff_t>(piece));
   }
   return all;
 }

@@ -40,6 +40,8 @@ class SessionVolume final : public BlockDevice {
     ServedRequest served;
   };
 
+  std::size_t longest_from(Lba at, Lba end, bool write) const;
+
   VirtualArray& array_;
   VirtualVolume& volume_;
   std::vector<Done> done_;  // As many as are on their way back to the host.

@@ -100,7 +100,7 @@ struct Run {
   const ArrayProfile& profile;
   Case what;
   const std::atomic<bool>* stop;
-  sim::World& world;
+  sim::World* world = nullptr;
   CaseResult result;
   std::string wrong;
 };
@@ -219,7 +219,7 @@ Task<void> run_world(Run* run) {
     co_return;
   }
   if (run->what.real_sessions) {
-    RealSessions sessions(run->world, array);
+    RealSessions sessions(*run->world, array);
     run->wrong = co_await sessions.start(run->what.groups);
     if (run->wrong.empty()) co_await measure_array(run, &array, &sessions, random);
     co_await sessions.stop();
@@ -344,14 +344,12 @@ std::expected<CaseResult, std::string> run_case(const ArrayProfile& profile, Cas
   const double began = processor_seconds();
   const bool real = what.real_sessions;
   const ArrayProfile system = real ? profile_with_sessions(profile) : profile;
-  const auto world = sim::World::create(real ? world_with_sessions(what.seed)
-                                             : sim::WorldOptions{.seed = what.seed});
-  Run run{.profile = system,
-          .what = std::move(what),
-          .stop = stop,
-          .world = *world,
-          .result = {},
-          .wrong = {}};
+  const sim::WorldOptions options =
+      real ? world_with_sessions(what.seed) : sim::WorldOptions{.seed = what.seed};
+  Run run{.profile = system, .what = std::move(what), .stop = stop, .result = {}, .wrong = {}};
+  // It goes before what its coroutines use.
+  const auto world = sim::World::create(options);
+  run.world = world.get();
   const TimePoint start = world->now();
   const bool ended = world->run([&run] { return run_world(&run); }, std::chrono::hours(1000));
   run.result.virtual_seconds = static_cast<double>((world->now() - start).count()) / 1e9;

@@ -220,7 +220,9 @@ static bool leaves_slabs(bool needs_one, std::size_t slab_count, std::span<const
 BufferPool::BufferPool(Executor& home, std::size_t limit_bytes, Content content)
     : home_(home),
       content_(content),
-      limit_bytes_(std::max(limit_bytes / kSlabBytes, kSmallestLimitSlabs) * kSlabBytes) {}
+      limit_bytes_(std::max(limit_bytes / kSlabBytes, kSmallestLimitSlabs) * kSlabBytes) {
+  static_assert(kClassBytes.size() == kClassCount);
+}
 
 BufferPool::BufferPool(Executor& home, std::span<std::byte> memory, std::size_t slab_bytes)
     : home_(home),

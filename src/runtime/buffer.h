@@ -212,7 +212,7 @@ class BufferList {
     new (&inline_[0].buffer) Buffer(std::move(other.inline_[0].buffer));
     if (other.count_ > 1) {
       new (&inline_[1].buffer) Buffer(std::move(other.inline_[1].buffer));
-      more_ = other.more_;
+      if (other.count_ > kInline) more_ = other.more_;
     }
     count_ = std::exchange(other.count_, 0);
     byte_count_ = std::exchange(other.byte_count_, 0);
@@ -312,7 +312,7 @@ class BufferPool {
  private:
   friend class Buffer;
   struct Slab;
-  static constexpr std::size_t kClassCount = 7;
+  static constexpr std::size_t kClassCount = 7;  // Of buffer.cc's sizes.
 
   std::byte* take_slab_memory();
   void give_slab_memory(std::byte* memory) noexcept;

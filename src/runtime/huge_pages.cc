@@ -10,7 +10,7 @@ namespace sandbay {
 namespace {
 
 std::size_t whole_pages(std::size_t byte_count) {
-  constexpr std::size_t kPage = 4096;
+  constexpr std::size_t kPage = std::size_t{64} << 10;  // As large as ordinary ones may be.
   return (byte_count + kPage - 1) / kPage * kPage;
 }
 

@@ -46,6 +46,7 @@ void TimerHeap::remove(Timer& timer) noexcept {
   if (!timer.armed()) return;
   const std::size_t index = timer.heap_index;
   assert(index < heap_.size() && heap_[index].timer == &timer);
+  assert(heap_[index].deadline == timer.deadline);
   timer.heap_index = Timer::kIdle;
   const Entry last = heap_.back();
   heap_.pop_back();

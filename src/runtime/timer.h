@@ -12,7 +12,7 @@ namespace sandbay {
 struct Timer {
   static constexpr std::size_t kIdle = ~std::size_t{0};
 
-  TimePoint deadline = kNever;
+  TimePoint deadline = kNever;  // As it is while the timer is armed.
   void (*fire)(Timer& timer) = nullptr;
   void* owner = nullptr;
   std::size_t heap_index = kIdle;

@@ -287,7 +287,7 @@ struct {
      "lab.toml:9: experiment.group.host: is missing; write the type of the hosts, such as \"fast\"",
      ""},
     {"lab.toml", "outstanding = 4", "colour = 4", "lab.toml:14: experiment.group.colour",
-     "used, host, hosts, adapters, connections, outstanding, "
+     "used, host, hosts, adapters, connections, path, outstanding, "
      "outstanding_per_connection"},
     {"lab.toml", "outstanding = 4", "outstanding = 4\noutstanding_per_connection = 2",
      "lab.toml:15: ", "stands beside outstanding"},
