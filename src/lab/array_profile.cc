@@ -230,6 +230,9 @@ class ProfileReader {
       return {};
     }
     const std::string path = in_folder(file);
+    const auto text = read_text_file(path);
+    if (!text)
+      return fmt::format("{}:{}: beside: {}", path_, reader.line_of("beside"), text.error());
     Scales scales;
     // Once for the name, by which scales are told apart.
     auto other = ProfileReader(path, scales, true).read();
@@ -240,6 +243,10 @@ class ProfileReader {
     }
     other = ProfileReader(path, scales, true).read();
     if (!other) return other.error();
+    if (other->name == profile_.name) {
+      reader.mistake("beside",
+                     fmt::format("has a system \"{}\", as this one is called", other->name));
+    }
     if (std::ranges::find(profile_.beside, other->name, &ArrayProfile::name) !=
         profile_.beside.end()) {
       reader.mistake("beside", fmt::format("has two systems \"{}\"", other->name));

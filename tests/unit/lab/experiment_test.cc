@@ -223,6 +223,13 @@ TEST_CASE("An experiment may be of a system that stands beside the file's", "[la
   CHECK(folder.error().find("is \"third\"; beside small there is \"other\"") != std::string::npos);
   folder.change("system.toml", "other.toml\"]", "other.toml\", \"other.toml\"]");
   CHECK(folder.error().find("has two systems \"other\"") != std::string::npos);
+  folder.change("system.toml", "\"other.toml\"", "\"none.toml\"");
+  CHECK_THAT(folder.error(), Catch::Contains("system.toml:") && Catch::Contains(": beside: ") &&
+                                 Catch::Contains("none.toml cannot be opened"));
+  folder.change("system.toml", "\"none.toml\"", "\"other.toml\"");
+  folder.change("other.toml", "name = \"other\"", "name = \"small\"");
+  CHECK_THAT(folder.error(), Catch::Contains("has a system \"small\", as this one is called"));
+  folder.change("other.toml", "name = \"small\"", "name = \"other\"");
   // A system beside has none itself, be it this one.
   folder.change("other.toml", "[drives]", "beside = [\"system.toml\"]\n[drives]");
   CHECK(folder.error().find("not beside another themselves") != std::string::npos);
