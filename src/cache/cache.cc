@@ -348,6 +348,7 @@ void Cache::prefetch_victims() const noexcept {
   const auto* const next = static_cast<const Line*>(eviction_.likely_victim());
   if (next == nullptr) return;
   index_.prefetch(next->key);
+  eviction_.prefetch(next->key);
   if (!next->segments.empty()) next->segments[0].data.prefetch();
   const auto* const second = static_cast<const Line*>(next->previous);
   if (second == nullptr) return;
@@ -399,6 +400,7 @@ Line* Cache::obtain(CachedDevice& device, std::uint64_t key, std::uint64_t numbe
   Line* const line = index_.find(key);
   if (line != nullptr) return line;
   if (index_.size() >= index_.most_lines() && !evict_one() && !always) return nullptr;
+  eviction_.prefetch(key);
   return &index_.add(device, key, number);
 }
 

@@ -18,6 +18,9 @@ constexpr std::uint8_t kMostHits = 3;
 // How many bytes of capacity there are to a remembered key.
 constexpr std::size_t kBytesPerGhost = 16 * 1024;
 
+// The golden ratio: spreads keys in a row.
+std::uint64_t hash_of(std::uint64_t key) { return key * 0x9e3779b97f4a7c15U; }
+
 }  // namespace
 
 Eviction::Eviction(std::size_t capacity_bytes, double read_ahead_share)
@@ -133,10 +136,18 @@ void Eviction::link(Evictable& line, std::uint8_t queue, bool front) {
 
 // Ghosts ----------------------------------------------------------------------------------------
 
+std::size_t Eviction::ghost_place(std::uint64_t hash) const noexcept {
+  return hash >> (64 - std::countr_zero(ghosts_.size()));
+}
+
+void Eviction::prefetch(std::uint64_t key) const noexcept {
+  __builtin_prefetch(&ghosts_[ghost_place(hash_of(key))], 1);
+}
+
 Eviction::Ghost& Eviction::ghost_of(std::uint64_t key, std::uint32_t& tag) noexcept {
-  const std::uint64_t hash = key * 0x9e3779b97f4a7c15U;  // The golden ratio: spreads keys in a row.
+  const std::uint64_t hash = hash_of(key);
   tag = static_cast<std::uint32_t>(hash);
-  return ghosts_[hash >> (64 - std::countr_zero(ghosts_.size()))];
+  return ghosts_[ghost_place(hash)];
 }
 
 void Eviction::remember(const Evictable& line) noexcept {

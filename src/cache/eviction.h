@@ -55,6 +55,8 @@ class Eviction {
   Evictable* oldest_read_ahead() const noexcept { return ahead_.last; }
   // Takes the line out that should go next; null if there is none.
   Evictable* take_victim();
+  // Whether a line of this key has gone lately will soon be asked, or noted.
+  void prefetch(std::uint64_t key) const noexcept;
   // Most probably the next; a hint.
   const Evictable* likely_victim() const noexcept {
     const Queue& queue = small_.bytes >= small_target_ || main_.size == 0 ? small_ : main_;
@@ -84,6 +86,7 @@ class Eviction {
   Evictable* take_small();
   Evictable* take_main();
   Evictable* take_last(Queue& queue);
+  std::size_t ghost_place(std::uint64_t hash) const noexcept;
   Ghost& ghost_of(std::uint64_t key, std::uint32_t& tag) noexcept;
   void remember(const Evictable& line) noexcept;
   bool remembers(std::uint64_t key) noexcept;
