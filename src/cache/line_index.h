@@ -59,14 +59,13 @@ class LineIndex {
   std::size_t bucket(std::uint64_t key) const noexcept {
     return static_cast<std::size_t>((key * 0x9e3779b97f4a7c15U) >> 20U) & mask_;
   }
+  std::size_t bucket_bytes() const noexcept { return (mask_ + 1) * sizeof(Line*); }
+  Line* make_line();
 
   std::size_t most_lines_;
   std::size_t slab_lines_;
   std::size_t size_ = 0;
   std::size_t mask_ = 0;
-  std::size_t bucket_bytes() const noexcept { return (mask_ + 1) * sizeof(Line*); }
-  Line* make_line();
-
   Line** buckets_ = nullptr;
   std::vector<std::byte*> slabs_;
   std::size_t made_ = 0;  // Lines that the last slab has.
