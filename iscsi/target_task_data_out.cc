@@ -256,10 +256,14 @@ Task<void> ScsiTask::solicit_in_time() {
   ConnectionLink& link = *link_;
   ++link.pins;
   const std::shared_ptr<Session> keep = session.shared_from_this();
-  co_await session.options().pace->begin(session.options().tsih, link.cid);
+  TransferPace& pace = *session.options().pace;
+  const auto wanted = [this, &link] {
+    return !finished_ && !lingering_ && !link.ended && refusal_ == Refusal::kNone;
+  };
+  co_await pace.begin(session.options().tsih, link.cid);
+  if (wanted()) co_await pace.prepare(session.options().tsih);
   promising_ = false;
-  const bool wanted = !finished_ && !lingering_ && !link.ended && refusal_ == Refusal::kNone;
-  if (wanted) {
+  if (wanted()) {
     send_ready_to_transfer();
     solicit();
     arrival_.notify_all();  // From now on, data are waited for with patience.

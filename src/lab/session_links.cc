@@ -16,15 +16,17 @@ TimePoint PortWire::carry(TimePoint now, std::size_t byte_count) {
 }
 
 Task<void> PortPace::begin(std::uint16_t tsih, std::uint16_t cid) {
-  Session& session = sessions_[tsih];
-  Line& line = session.lines[cid];
+  Line& line = sessions_[tsih].lines[cid];
   if (at_once_ == 0 || line.busy < at_once_) {
     ++line.busy;
   } else {
     ++line.waiting;
     co_await line.handed.wait();
   }
-  co_await Executor::current().sleep_for(session.turnaround);
+}
+
+Task<void> PortPace::prepare(std::uint16_t tsih) {
+  co_await Executor::current().sleep_for(sessions_[tsih].turnaround);
 }
 
 void PortPace::end(std::uint16_t tsih, std::uint16_t cid) {

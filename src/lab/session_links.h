@@ -26,7 +26,7 @@ class PortWire final : public sim::Wire {
   model::Port& to_;
 };
 
-// Connections that take so many writes at a time, each a while after it was its turn.
+// Connections on which so many R2Ts are under way at a time, each a while after it was its turn.
 class PortPace final : public iscsi::TransferPace {
  public:
   explicit PortPace(std::uint64_t at_once) : at_once_(at_once) {}  // 0: any number.
@@ -36,6 +36,7 @@ class PortPace final : public iscsi::TransferPace {
     sessions_[tsih].turnaround = turnaround;
   }
   Task<void> begin(std::uint16_t tsih, std::uint16_t cid) override;
+  Task<void> prepare(std::uint16_t tsih) override;
   void end(std::uint16_t tsih, std::uint16_t cid) override;
 
  private:

@@ -22,6 +22,11 @@ Task<void> SlowPace::begin(std::uint16_t tsih, std::uint16_t cid) {
   ++open_[{tsih, cid}];
 }
 
+Task<void> SlowPace::prepare(std::uint16_t /*tsih*/) {
+  Executor& home = Executor::current();
+  co_await home.sleep_for(std::chrono::microseconds(home.random().below(200)));
+}
+
 void SlowPace::end(std::uint16_t tsih, std::uint16_t cid) {
   unsigned& open = open_[{tsih, cid}];
   assert(open > 0);

@@ -45,6 +45,7 @@ class SlowDevice final : public Layer {
 class SlowPace final : public iscsi::TransferPace {
  public:
   Task<void> begin(std::uint16_t tsih, std::uint16_t cid) override;
+  Task<void> prepare(std::uint16_t tsih) override;
   void end(std::uint16_t tsih, std::uint16_t cid) override;
   bool idle() const;  // As many have ended as have begun.
 

@@ -38,6 +38,7 @@ struct BenchOptions {
   std::uint32_t queue_depth = 32;
   std::size_t memory_limit_bytes = std::size_t{64} << 20;
   sim::LinkOptions link;
+  TransferPace* pace = nullptr;
 };
 
 class Bench {
@@ -56,6 +57,7 @@ class Bench {
   testing::SharingDevice& sharing(std::size_t lun) { return *units_[lun].sharing; }
   testing::ReceivingDevice& receiving(std::size_t lun) { return *units_[lun].receiving; }
   scsi::TaskRouter& router() { return *router_; }
+  TransferPace* pace() const { return options_.pace; }
   Endpoint endpoint() const { return endpoint_; }
   TimePoint now() const { return world_->now(); }
   Task<void> sleep(Duration duration) { co_await Executor::current().sleep_for(duration); }
@@ -117,7 +119,8 @@ class Bench {
                                                      .device = router_.get(),
                                                      .access = {AccessRecord{}},
                                                      .keys = options_.keys,
-                                                     .queue_depth = options_.queue_depth},
+                                                     .queue_depth = options_.queue_depth,
+                                                     .pace = options_.pace},
                                                     &message);
     if (made != Error::kNone) FAIL_CHECK(message);
     const auto portal = server_->add_portal({.listen = Endpoint::ipv4(0x7F000001, 3260)});

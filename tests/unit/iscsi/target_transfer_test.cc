@@ -3,6 +3,8 @@
 // 11.4, 11.7, 11.8 and 13.
 #include <catch2/catch.hpp>
 
+#include "iscsi/transfer_pace.h"
+#include "runtime/sync.h"
 #include "target_bench.h"
 
 namespace sandbay::iscsi::test {
@@ -285,6 +287,60 @@ Task<void> shared_answers(Bench& bench) {
   while (pdu.is(Opcode::kDataIn) && !pdu.data_in().has_status) pdu = co_await peer.next_of(tag);
   CHECK(pdu.status() == 0);
   co_await invoke_on(home, forget(device));
+}
+
+// One at a time on all connections, in order.
+class OneAtATime final : public TransferPace {
+ public:
+  Task<void> begin(std::uint16_t /*tsih*/, std::uint16_t /*cid*/) override {
+    co_await turn_.lock();
+    ++begun;
+  }
+  Task<void> prepare(std::uint16_t /*tsih*/) override {
+    ++prepared;
+    co_return;
+  }
+  void end(std::uint16_t /*tsih*/, std::uint16_t /*cid*/) override {
+    ++ended;
+    turn_.unlock();
+  }
+
+  unsigned begun = 0;
+  unsigned prepared = 0;
+  unsigned ended = 0;
+
+ private:
+  Mutex turn_;
+};
+
+Task<void> aborted_in_line(Bench& bench) {
+  auto& pace = static_cast<OneAtATime&>(*bench.pace());
+  pace.begun = pace.prepared = pace.ended = 0;
+  RawInitiator& peer = *co_await bench.session({.keys = "InitialR2T=Yes;ImmediateData=No"});
+  const Bytes whole = pattern_of(16 * kBlock);
+  const std::uint32_t first = co_await send_command(peer, writing(0, 16));
+  const RawPdu asked = co_await peer.next_of(first);
+  const std::uint32_t cmd_sn = peer.cmd_sn;
+  const std::uint32_t second = co_await send_command(peer, writing(16, 16));
+  const std::uint32_t third = co_await send_command(peer, writing(32, 16));
+  const std::uint32_t abort =
+      co_await send_management(peer, {.referenced_task_tag = second, .ref_cmd_sn = cmd_sn});
+  const RawPdu aborted = co_await peer.next_of(abort);
+  CHECK(aborted.managed() == static_cast<int>(TaskManagementResult::kFunctionComplete));
+  co_await answer_r2t(peer, asked.r2t(), whole, 8192);
+  const RawPdu one = co_await peer.next_of(first);
+  CHECK(one.status() == 0);
+  const RawPdu other = co_await finish_write(peer, third, whole);
+  CHECK(other.status() == 0);
+  // The one that was aborted had its turn, and gave it on at once.
+  CHECK(pace.begun == 3);
+  CHECK(pace.prepared == 2);
+  CHECK(pace.ended == 3);
+}
+
+TEST_CASE("A write that is aborted while it waits for its turn has nothing prepared for it") {
+  OneAtATime pace;
+  on_bench({.pace = &pace}, aborted_in_line);
 }
 
 TEST_CASE("4.2.5 immediate, unsolicited and solicited data make up one write") {
