@@ -179,13 +179,12 @@ class ProfileReader {
   ProfileReader(const std::string& path, const Scales& scales, bool is_beside = false)
       : path_(path), scales_(scales), is_beside_(is_beside), mistakes_(path) {}
 
-  std::expected<ArrayProfile, std::string> read() {
-    const auto text = read_text_file(path_);
-    if (!text) return std::unexpected(text.error());
-    const auto root = group::read_toml(*text, path_);
+  std::expected<ArrayProfile, std::string> read(const std::string& text) {
+    const auto root = group::read_toml(text, path_);
     if (!root) return std::unexpected(root.error());
     TableReader reader(*root, "", mistakes_);
     profile_.name = reader.string("name").value_or("");
+    if (is_beside_) scales_ = scales_of(profile_.name);
     profile_.member_count = reader.integer("members", 1, kMostMembers).value_or(0);
     front_end(reader);
     reader.require("name", "the system's name");
@@ -219,6 +218,16 @@ class ProfileReader {
                    profile_.parameters);
   }
 
+  // Those of the system beside that is called so, by its own names.
+  Scales scales_of(const std::string& system) const {
+    const std::string prefix = system + ".";
+    Scales found;
+    for (const auto& [name, factor] : scales_) {
+      if (name.starts_with(prefix)) found.emplace(name.substr(prefix.size()), factor);
+    }
+    return found;
+  }
+
   std::string in_folder(const std::string& file) const {
     return (std::filesystem::path(path_).parent_path() / file).lexically_normal().string();
   }
@@ -233,15 +242,7 @@ class ProfileReader {
     const auto text = read_text_file(path);
     if (!text)
       return fmt::format("{}:{}: beside: {}", path_, reader.line_of("beside"), text.error());
-    Scales scales;
-    // Once for the name, by which scales are told apart.
-    auto other = ProfileReader(path, scales, true).read();
-    if (!other) return other.error();
-    const std::string prefix = other->name + ".";
-    for (const auto& [name, factor] : scales_) {
-      if (name.starts_with(prefix)) scales.emplace(name.substr(prefix.size()), factor);
-    }
-    other = ProfileReader(path, scales, true).read();
+    auto other = ProfileReader(path, scales_, true).read(*text);
     if (!other) return other.error();
     if (other->name == profile_.name) {
       reader.mistake("beside",
@@ -252,7 +253,7 @@ class ProfileReader {
       reader.mistake("beside", fmt::format("has two systems \"{}\"", other->name));
     }
     for (Parameter& parameter : other->parameters) {
-      parameter.name = prefix + parameter.name;
+      parameter.name = other->name + "." + parameter.name;
       profile_.parameters.push_back(parameter);
     }
     profile_.beside.push_back(std::move(*other));
@@ -470,7 +471,7 @@ class ProfileReader {
   }
 
   const std::string& path_;
-  const Scales& scales_;
+  Scales scales_;
   const bool is_beside_;
   Mistakes mistakes_;
   std::map<std::string, std::uint32_t, std::less<>> section_lines_;
@@ -490,7 +491,9 @@ std::uint64_t ArrayProfile::sectors_of_drive() const {
 
 std::expected<ArrayProfile, std::string> read_array_profile(const std::string& path,
                                                             const Scales& scales) {
-  return ProfileReader(path, scales).read();
+  const auto text = read_text_file(path);
+  if (!text) return std::unexpected(text.error());
+  return ProfileReader(path, scales).read(*text);
 }
 
 }  // namespace sandbay::lab

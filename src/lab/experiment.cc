@@ -140,6 +140,7 @@ class ExperimentReader {
         if (auto wanted = read_wanted(*figure, row)) row.wanted.push_back(std::move(*wanted));
       }
       if (mistakes_.empty() && other_.empty()) check_geometry(row, table.line);
+      if (real_sessions && mistakes_.empty() && other_.empty()) check_sessions(row, groups);
       if (!mistakes_.empty() || !other_.empty()) return;
       plan_.rows.push_back(std::move(row));
     }
@@ -606,10 +607,6 @@ class ExperimentReader {
                         row.name(), group::format_size_rounded(volume), group.volumes,
                         group.workers, group::format_size_rounded(kMostAccessBytes)));
       }
-      const std::string wrong = row.real_sessions ? session_error(group) : std::string();
-      if (!wrong.empty()) {
-        return mistakes_.add(line, "experiment.sessions", fmt::format("{}: {}", row.name(), wrong));
-      }
       if (group.connections > system_->port_count) {
         return mistakes_.add(line, "experiment.group.connections",
                              fmt::format("{}: {} connections, but the system has {} ports",
@@ -620,6 +617,17 @@ class ExperimentReader {
     mistakes_.add(line, "experiment.group",
                   fmt::format("{}: {} drives are needed, but the system has {}", row.name(), drives,
                               system_->drive_count));
+  }
+
+  void check_sessions(const Row& row, const std::vector<const Value*>& tables) {
+    for (std::size_t i = 0; i < tables.size(); ++i) {
+      const SessionError wrong = session_error(row.groups[i]);
+      if (wrong.what.empty()) continue;
+      TableReader reader(*tables[i], "experiment.group", mistakes_);
+      // Nobody but an IOMeter file says how many are outstanding where no key does.
+      const std::string_view key = reader.has(wrong.key) ? wrong.key : "iometer";
+      return reader.mistake(key, fmt::format("{}: {}", row.name(), wrong.what));
+    }
   }
 
   const std::string& path_;
@@ -643,17 +651,20 @@ const ArrayProfile& Plan::system_of(const Row& row) const {
   return found == system.beside.end() ? system : *found;
 }
 
-std::string session_error(const VolumeGroup& group) {
-  if (group.requests() <= iscsi::kMaximumInitiatorQueueDepth &&
-      group.connections <= iscsi::kMaximumInitiatorConnections) {
-    return {};
+SessionError session_error(const VolumeGroup& group) {
+  if (group.connections > iscsi::kMaximumInitiatorConnections) {
+    return {
+        .key = "connections",
+        .what = fmt::format("has sessions of {} connections; one that is no model has at most {}",
+                            group.connections, iscsi::kMaximumInitiatorConnections)};
   }
-  return fmt::format(
-      "has sessions of {} connections and {} requests outstanding; one that is no model has at "
-      "most "
-      "{} connections and {} requests",
-      group.connections, group.requests(), iscsi::kMaximumInitiatorConnections,
-      iscsi::kMaximumInitiatorQueueDepth);
+  if (group.requests() > iscsi::kMaximumInitiatorQueueDepth) {
+    return {.key = group.per_connection ? "outstanding_per_connection" : "outstanding",
+            .what = fmt::format(
+                "has {} requests outstanding in a session; one that is no model has at most {}",
+                group.requests(), iscsi::kMaximumInitiatorQueueDepth)};
+  }
+  return {};
 }
 
 std::string Row::name() const {

@@ -71,8 +71,13 @@ struct VolumeGroup {
   unsigned requests() const { return per_connection ? outstanding * connections : outstanding; }
 };
 
-// Why there can be no session of our initiator for such a worker; empty if there can.
-std::string session_error(const VolumeGroup& group);
+// Why there can be no session of our initiator for such a worker, and the key of the group that
+// asks for it; empty if there can.
+struct SessionError {
+  std::string_view key;
+  std::string what;
+};
+SessionError session_error(const VolumeGroup& group);
 
 enum class Metric : std::uint8_t {
   kMebibytes,

@@ -252,7 +252,7 @@ std::string check_live(const Plan& plan, const LiveOptions& options) {
           row.name());
     }
     for (const VolumeGroup& group : row.groups) {
-      wrong = session_error(group);
+      wrong = session_error(group).what;
       if (!wrong.empty()) return fmt::format("{}: {}", row.name(), wrong);
     }
     if (options.urls.empty()) continue;

@@ -143,10 +143,19 @@ TEST_CASE("Sessions are real where our initiator and target can have them", "[la
   folder.change("lab.toml", "run_time =", "sessions = \"real\"\nrun_time =");
   folder.change("lab.toml", "outstanding = 4", "outstanding = 4097");
   CHECK_THAT(folder.error(),
-             Catch::Contains("experiment.sessions: reads, sets 1: has sessions of 1 "
-                             "connections and 4097 requests outstanding; one that "
-                             "is no model has at most 32 connections and 4096"));
-  folder.change("lab.toml", "outstanding = 4097", "outstanding = 4");
+             Catch::Contains("lab.toml:15: experiment.group.outstanding: reads, sets 1: has 4097 "
+                             "requests outstanding in a session; one that is no model has at most "
+                             "4096"));
+  folder.change("lab.toml", "outstanding = 4097", "outstanding_per_connection = 4097");
+  CHECK_THAT(folder.error(),
+             Catch::Contains("lab.toml:15: experiment.group.outstanding_per_connection: reads"));
+  folder.change("lab.toml", "outstanding_per_connection = 4097",
+                "outstanding = 4\nconnections = 33");
+  folder.change("system.toml", "value = 2", "value = 40");
+  CHECK_THAT(folder.error(),
+             Catch::Contains("lab.toml:16: experiment.group.connections: reads, sets 1: has "
+                             "sessions of 33 connections; one that is no model has at most 32"));
+  folder.change("lab.toml", "\nconnections = 33", "");
   folder.change("system.toml", "name = \"small\"",
                 "name = \"small\"\nfront_end = \"Fibre Channel\"");
   CHECK_THAT(folder.error(),
