@@ -19,6 +19,8 @@ namespace {
 constexpr Duration kPatience = std::chrono::minutes(1);
 // However long a worker pauses, it looks so often whether it is over.
 constexpr Duration kLongestSleep = std::chrono::milliseconds(100);
+// Once it is stopped, for answers; who has stopped it waits as well.
+constexpr Duration kStopPatience = std::chrono::seconds(2);
 
 Duration scaled(Duration duration, double factor) {
   return std::chrono::duration_cast<Duration>(duration * factor);
@@ -123,17 +125,43 @@ Task<void> LiveWorker::drive(LiveWindow* window) {
   for (unsigned i = 0; i < place_.group.requests(); ++i) {
     if (gate_.enter()) spawn(keep_busy());
   }
+  Event ended;
+  Gate watch;
+  if (watch.enter()) spawn(leave_when_stopped(&ended, &watch));
   co_await gate_.close();
+  ended.set();
+  co_await watch.close();
+}
+
+// Requests that wait for the target's answer then end with kClosed. Without connections there is
+// nobody to wait for at logout.
+Task<void> LiveWorker::leave_when_stopped(Event* ended, Gate* watch) {
+  const GateHold hold(*watch);
+  Executor& home = Executor::current();
+  while (!stopped()) {
+    const bool all = co_await ended->wait_until(home.now() + kLongestSleep);
+    if (all) co_return;
+  }
+  const bool all = co_await ended->wait_until(home.now() + kStopPatience);
+  if (all) co_return;
+  left_ = true;
+  for (std::size_t index = 0; index < session_->connection_count(); ++index) {
+    co_await session_->break_connection(index);
+  }
+  co_await session_->close();
 }
 
 Task<void> LiveWorker::log_out() {
-  if (session_ != nullptr) co_await session_->close();
+  if (session_ != nullptr && !left_) co_await session_->close();
   session_.reset();
 }
 
+bool LiveWorker::stopped() const {
+  return window_->stop != nullptr && window_->stop->load(std::memory_order_relaxed);
+}
+
 bool LiveWorker::over() const {
-  return window_->failed || Executor::current().now() >= window_->until ||
-         (window_->stop != nullptr && window_->stop->load(std::memory_order_relaxed));
+  return window_->failed || Executor::current().now() >= window_->until || stopped();
 }
 
 // One place of the queue.
@@ -183,18 +211,29 @@ Task<iscsi::ScsiResult> LiveWorker::transfer(Access access, const BufferList* wr
   co_return reply.result;
 }
 
+// A connection that is given up for its silence ends requests as one does that the target resets.
+std::string LiveWorker::describe_failure(TimePoint start, const iscsi::ScsiResult& result) const {
+  const Duration silence = Executor::current().now() - std::max(start, last_answer_);
+  if (result.error != Error::kReset || silence < iscsi::InitiatorOptions{}.nop_out_timeout) {
+    return explain(result);
+  }
+  return fmt::format("no answer came in {:.0f} s", std::chrono::duration<double>(silence).count());
+}
+
 void LiveWorker::account(const Access& access, TimePoint start, const iscsi::ScsiResult& result) {
   ++requests_;
+  if (left_) return;
   if (!result.good()) {
     window_->failed = true;
     if (wrong_.empty()) {
-      wrong_ =
-          fmt::format("{}: {} of {} bytes at byte {}: {}", place_.shown,
-                      access.read ? "read" : "write", access.bytes, access.offset, explain(result));
+      wrong_ = fmt::format("{}: {} of {} bytes at byte {}: {}", place_.shown,
+                           access.read ? "read" : "write", access.bytes, access.offset,
+                           describe_failure(start, result));
     }
     return;
   }
   const TimePoint end = Executor::current().now();
+  last_answer_ = end;
   if (end < window_->from || end >= window_->until) return;
   const auto modelled = [this](Duration real) { return scaled(real, 1 / window_->time_scale); };
   ++result_.requests;

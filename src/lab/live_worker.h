@@ -50,7 +50,8 @@ class LiveWorker {
 
   // The string is one line that says what is wrong, and names the logical unit.
   Task<std::string> log_in();
-  Task<void> drive(LiveWindow* window);  // Ends with the last request.
+  // Ends with the last request. Once it is stopped, a target that does not answer is left.
+  Task<void> drive(LiveWindow* window);
   Task<void> log_out();
 
   // log_in() ended so because the experiment asks for what the logical unit has not; another may
@@ -67,6 +68,9 @@ class LiveWorker {
   Task<void> keep_busy();
   Task<iscsi::ScsiResult> transfer(Access access, const BufferList* written);
   void account(const Access& access, TimePoint start, const iscsi::ScsiResult& result);
+  std::string describe_failure(TimePoint start, const iscsi::ScsiResult& result) const;
+  Task<void> leave_when_stopped(Event* ended, Gate* watch);
+  bool stopped() const;
   bool over() const;
 
   Place place_;
@@ -76,7 +80,9 @@ class LiveWorker {
   LiveWindow* window_ = nullptr;
   Gate gate_;
   bool refused_ = false;
+  bool left_ = false;  // The target did not answer when it was stopped; the session is closed.
   std::string wrong_;
+  TimePoint last_answer_{};
   std::uint64_t requests_ = 0;
   VolumeResult result_;
 };

@@ -158,20 +158,29 @@ struct ForeignTest : LiveTest {
   std::uint32_t block_bytes = 512;
   std::vector<std::uint64_t> looked_at = {0};  // MiBs from there on.
   std::vector<bool> untouched;
-  bool goes = false;  // Its connections break while it is measured.
+  // While it is measured: its connections break; or nothing comes from it any more, and perhaps
+  // the run is stopped then.
+  bool goes = false;
+  bool falls_silent = false;
+  bool is_stopped = false;
 };
 
-Task<void> break_connections(sim::World* world) {
+Task<void> disturb(ForeignTest* test, sim::World* world) {
   co_await Executor::current().sleep_for(500ms);
-  world->reset_streams(3260);
+  if (test->goes) world->reset_streams(3260);
+  if (test->falls_silent) world->set_partitioned(true);
+  if (test->is_stopped) test->stop = true;
 }
 
 Task<void> foreign_main(ForeignTest* test, sim::World* world) {
   const std::span<Executor* const> executors = world->executors();
   ForeignTarget target;
   co_await target.start(test->byte_count, test->block_bytes);
-  if (test->goes) spawn(break_connections(world));
+  const TimePoint start = world->now();
+  if (test->goes || test->falls_silent) spawn(disturb(test, world));
   co_await live_main(test, executors);
+  test->took = world->now() - start;
+  world->set_partitioned(false);
   for (const std::uint64_t first_byte : test->looked_at) {
     const bool untouched = co_await target.untouched(first_byte);
     test->untouched.push_back(untouched);
@@ -500,6 +509,24 @@ TEST_CASE("A target that goes meanwhile ends the run in one line that names it",
   CHECK(wrong.find("secret") == std::string::npos);
 }
 
+TEST_CASE("Of a target that does not answer any more that is said", "[lab][live]") {
+  ForeignTest test;
+  test.falls_silent = true;
+  const std::string wrong = run_foreign(test, live_group(raid::Level::kJbod, 1, random_reads()));
+  CHECK_THAT(wrong, Catch::Contains("example:foreign/0: read of 8192 bytes at byte ") &&
+                        Catch::EndsWith(": no answer came in 20 s"));
+}
+
+TEST_CASE("A stopped run soon leaves a target that does not answer", "[lab][live]") {
+  ForeignTest test;
+  test.falls_silent = true;
+  test.is_stopped = true;
+  VolumeGroup group = live_group(raid::Level::kJbod, 1, random_reads());
+  group.connections = 2;
+  CHECK(run_foreign(test, group) == "it was stopped");
+  CHECK(test.took < 4s);
+}
+
 TEST_CASE("What cannot be live is refused before anything is connected", "[lab][live]") {
   Plan plan;
   plan.rows = {
@@ -529,8 +556,9 @@ TEST_CASE("What cannot be live is refused before anything is connected", "[lab][
   CHECK_THAT(check_live(plan, {.urls = {kForeignUrl, other}, .write = true}),
              Catch::Contains("URLs for 2 volumes, but no row that is run has more than 1"));
   plan.rows[0].groups[0].outstanding = 5000;
-  CHECK_THAT(check_live(plan, {}), Catch::Contains("1 connections and 5000 requests") &&
-                                       Catch::Contains("at most 32 connections and 4096 requests"));
+  CHECK_THAT(check_live(plan, {}),
+             Catch::Contains("reads: has 5000 requests outstanding in a session; one that is no "
+                             "model has at most 4096"));
   plan.rows[0].groups[0].outstanding = 4;
   plan.rows[0].real_sessions = true;
   CHECK_THAT(check_live(plan, {}),
