@@ -7,12 +7,14 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
+#include <cstdlib>
 #include <memory>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include "lab/lab.h"
+#include "lab/report.h"
 #include "tools/commands.h"
 
 namespace sandbay::cli {
@@ -106,7 +108,8 @@ lab::LabOptions options_of(const CLI::App& verb, const LabArguments& a, bool jso
     throw CLI::ValidationError("--csv", "stands beside --json; one of them is accepted");
   }
   struct winsize window{};
-  if (::ioctl(STDOUT_FILENO, TIOCGWINSZ, &window) == 0) options.columns = window.ws_col;
+  ::ioctl(STDOUT_FILENO, TIOCGWINSZ, &window);  // Of what is no terminal it leaves 0.
+  options.columns = lab::text_columns(std::getenv("COLUMNS"), window.ws_col);
   options.progress = ::isatty(STDERR_FILENO) == 1;
   options.form = json    ? lab::ReportForm::kJson
                  : a.csv ? lab::ReportForm::kCsv

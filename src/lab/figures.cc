@@ -284,6 +284,8 @@ std::string_view describe(Verdict verdict) {
       return "FAIL";
     case Verdict::kNotRun:
       return "not run";
+    case Verdict::kTooShort:
+      return "too short";
   }
   return "";
 }

@@ -68,15 +68,16 @@ bool is_computed(const Figure& figure);
 
 std::expected<FigureBook, std::string> read_figures(const std::string& path);
 
-enum class Verdict : std::uint8_t { kNone, kPass, kFail, kNotRun };
-std::string_view describe(Verdict verdict);  // "", "pass", "FAIL", "not run"
+enum class Verdict : std::uint8_t { kNone, kPass, kFail, kNotRun, kTooShort };
+// "", "pass", "FAIL", "not run", "too short"
+std::string_view describe(Verdict verdict);
 
 struct Finding {
   const Figure* figure = nullptr;
   std::optional<double> ours;
   std::optional<double> difference_percent;
-  double allowed = 0;  // The tolerance, also where it is that of others.
-  Verdict verdict = Verdict::kNone;
+  double allowed = 0;                // The tolerance, also where it is that of others.
+  Verdict verdict = Verdict::kNone;  // kTooShort is for who knows what was run.
 };
 
 // Every figure of the book, in its order. `measured` has ours by id.

@@ -198,7 +198,9 @@ int run_lab(const LabOptions& options, std::FILE* out, std::FILE* errors) {
   const int printed = print(text_of(report, options), out, errors);
   if (!wrong.empty()) return complain(errors, wrong, kFailed);
   if (printed != 0) return printed;
-  if (!result.complete) return complain(errors, "the report is partial: " + result.wrong, kFailed);
+  if (!report.partial.empty()) {
+    return complain(errors, "the report is partial: " + report.partial, kFailed);
+  }
   const bool good = std::ranges::all_of(report.findings, [](const Finding& finding) {
     return finding.verdict == Verdict::kNone || finding.verdict == Verdict::kPass;
   });

@@ -29,7 +29,8 @@ struct LabOptions {
 
 // The report on `out`, complaints on `errors`. SIGINT ends the cases under way, and the report has
 // what was done; a second one ends the process. The exit code: 0; 1 if a figure is outside of its
-// tolerance or was not run, or a target does not do; 2 if the file or the options were wrong.
+// tolerance, was not run, or for too short a time, or a target does not do; 2 if the file or the
+// options were wrong.
 int run_lab(const LabOptions& options, std::FILE* out, std::FILE* errors);
 // The table of what fitted parameters do, as text or JSON; SIGINT and exit code likewise.
 int run_influences(const LabOptions& options, std::FILE* out, std::FILE* errors);

@@ -83,19 +83,25 @@ double bytes_per_second(const CaseResult& result) {
 // Of a minute: less says nothing of how steady something is.
 constexpr std::size_t kLeastSamples = 6;
 
-// Whether there was something to measure: where no request ended, there is nothing.
-bool has_value(const CaseResult& result, const Wanted& wanted) {
-  const bool of_time = wanted.metric == Metric::kVariation || wanted.metric == Metric::kTrend;
-  if (of_time && result.samples(kSampleSeconds).size() < kLeastSamples) return false;
-  return std::ranges::any_of(result.volumes, [&wanted](const VolumeResult& volume) {
+// Why there was nothing to measure; empty if there was.
+std::string too_short_for(const CaseResult& result, const Wanted& wanted) {
+  const bool some = std::ranges::any_of(result.volumes, [&wanted](const VolumeResult& volume) {
     return volume.requests > 0 && (!wanted.group || volume.group == *wanted.group) &&
            (!wanted.volume || volume.number == *wanted.volume);
   });
+  if (!some) {
+    return fmt::format("no request{} ended in the {:g} s measured; measure longer",
+                       wanted.group || wanted.volume ? " of a volume" : "", result.seconds);
+  }
+  const bool of_time = wanted.metric == Metric::kVariation || wanted.metric == Metric::kTrend;
+  if (!of_time || result.samples(kSampleSeconds).size() >= kLeastSamples) return {};
+  return fmt::format("a {} needs {} s, and {:g} s were measured; measure longer",
+                     describe(wanted.metric), kLeastSamples * kSampleSeconds, result.seconds);
 }
 
 // The row, if all of its cases were run.
 void add_row(PlanResult& result, const Row& row, std::span<Job> jobs) {
-  RowResult done{.row = &row, .cases = {}};
+  RowResult done{.row = &row, .cases = {}, .too_short = {}};
   for (Job& job : jobs) {
     if (!job.result) {
       if (result.wrong.empty()) result.wrong = row.name() + ": " + job.result.error();
@@ -111,8 +117,12 @@ void add_row(PlanResult& result, const Row& row, std::span<Job> jobs) {
     }
   }
   for (const Wanted& wanted : row.wanted) {
-    if (!has_value(done.cases[done.best], wanted)) continue;
-    result.measured[wanted.figure] = done.value(wanted);
+    std::string why = too_short_for(done.cases[done.best], wanted);
+    if (why.empty()) {
+      result.measured[wanted.figure] = done.value(wanted);
+    } else if (done.too_short.empty()) {
+      done.too_short = std::move(why);
+    }
   }
   result.rows.push_back(std::move(done));
 }

@@ -18,6 +18,9 @@ struct RowResult {
   const Row* row = nullptr;
   std::vector<CaseResult> cases;  // One for each size of the sweep, or the only one.
   std::size_t best = 0;           // The case with the most bytes.
+  // Why some of its figures have no value though it was run, in half a line: it was for too short a
+  // time. Empty: all have one.
+  std::string too_short;
 
   // What the figure's is: the best of the sweep; of latencies the best one's.
   double value(const Wanted& wanted) const;

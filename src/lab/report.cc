@@ -4,9 +4,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <charconv>
 #include <cmath>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <sstream>
 
 namespace sandbay::lab {
@@ -167,10 +169,12 @@ std::string summary(const Report& report) {
   const auto count = [&](Verdict verdict) {
     return std::ranges::count(report.findings, verdict, &Finding::verdict);
   };
-  std::string text =
-      fmt::format("\n{} passed, {} failed, {} not run. {}: {:.0f} s in {:.1f} s.\n",
-                  count(Verdict::kPass), count(Verdict::kFail), count(Verdict::kNotRun),
-                  how_it_was_run(report), result.virtual_seconds, result.real_seconds);
+  std::string text = fmt::format("\n{} passed, {} failed, {} not run", count(Verdict::kPass),
+                                 count(Verdict::kFail), count(Verdict::kNotRun));
+  const auto too_short = count(Verdict::kTooShort);
+  if (too_short > 0) text += fmt::format(", {} too short", too_short);
+  text += fmt::format(". {}: {:.0f} s in {:.1f} s.\n", how_it_was_run(report),
+                      result.virtual_seconds, result.real_seconds);
   for (const std::string& target : result.targets) text += fmt::format("Against {}\n", target);
   text +=
       fmt::format("{} requests {}, {:.0f} a second of one processor.\n", result.simulated_requests,
@@ -178,7 +182,7 @@ std::string summary(const Report& report) {
                   result.processor_seconds > 0
                       ? static_cast<double>(result.simulated_requests) / result.processor_seconds
                       : 0);
-  if (!result.complete) text += fmt::format("Not complete: {}.\n", result.wrong);
+  if (!report.partial.empty()) text += fmt::format("Not complete: {}.\n", report.partial);
   return text;
 }
 
@@ -227,6 +231,7 @@ json rows_of(const Report& report) {
     json runs = json::array();
     for (std::size_t i = 0; i < row.cases.size(); ++i) runs.push_back(run_of(report, row, i));
     rows.push_back({{"row", row.row->name()}, {"runs", std::move(runs)}});
+    if (!row.too_short.empty()) rows.back()["too_short"] = row.too_short;
   }
   return rows;
 }
@@ -250,10 +255,51 @@ json figures_of(const Report& report) {
   return figures;
 }
 
+// Though their rows were run.
+std::set<std::string> figures_without_value(const PlanResult& result) {
+  std::set<std::string> without;
+  for (const RowResult& row : result.rows) {
+    for (const Wanted& wanted : row.row->wanted) {
+      if (!result.measured.contains(wanted.figure)) without.insert(wanted.figure);
+    }
+  }
+  return without;
+}
+
+// The first of them, and how many there are. Empty if there is none.
+std::string rows_too_short(const PlanResult& result) {
+  std::string text;
+  std::size_t others = 0;
+  for (const RowResult& row : result.rows) {
+    if (row.too_short.empty()) continue;
+    if (text.empty()) {
+      text = fmt::format("{}: {}", row.row->name(), row.too_short);
+    } else {
+      ++others;
+    }
+  }
+  return others == 0 ? text : fmt::format("{}; other rows likewise: {}", text, others);
+}
+
 }  // namespace
 
 Report make_report(const Plan& plan, const PlanResult& result) {
-  return {.plan = plan, .result = result, .findings = judge(plan.figures, result.measured)};
+  Report report{.plan = plan,
+                .result = result,
+                .findings = judge(plan.figures, result.measured),
+                .partial = result.complete ? std::string() : result.wrong};
+  const std::set<std::string> without = figures_without_value(result);
+  for (Finding& finding : report.findings) {
+    const Figure& figure = *finding.figure;
+    const auto is_without = [&without](const std::string& id) { return without.contains(id); };
+    const bool too_short = is_without(figure.id) || std::ranges::any_of(figure.terms, is_without) ||
+                           std::ranges::any_of(figure.shape.figures, is_without);
+    if (too_short && finding.verdict == Verdict::kNotRun) finding.verdict = Verdict::kTooShort;
+  }
+  const std::string too_short = rows_too_short(result);
+  if (!report.partial.empty() && !too_short.empty()) report.partial += "; ";
+  report.partial += too_short;
+  return report;
 }
 
 void keep_chosen(Report& report) {
@@ -287,8 +333,9 @@ TimeShares time_shares(const CaseResult& result) {
   const Duration sum = layers.host + layers.link + layers.controller + layers.storage;
   const DriveShares& drives = result.drives;
   const double busy = drives.seeking + drives.rotating + drives.transferring;
-  // At both ends a part of what they did may belong to the times before and after.
-  const auto of_drives = [](double share) { return 100 * std::min(share, 1.0); };
+  // At both ends a part of what they did may belong to the times before and after: together they
+  // have all of the time at most.
+  const auto of_drives = [busy](double share) { return 100 * share / std::max(1.0, busy); };
   return {.host = percent(layers.host, sum),
           .port = percent(layers.link, sum),
           .controller = percent(layers.controller, sum),
@@ -306,6 +353,15 @@ std::string describe_difference(const Finding& finding) {
   if (!finding.ours || !figure.value || !finding.difference_percent) return "-";
   if (figure.tolerance_in_points) return fmt::format("{:+.1f} pt", *finding.ours - *figure.value);
   return fmt::format("{:+.1f} %", *finding.difference_percent);
+}
+
+std::size_t text_columns(const char* variable, std::size_t of_terminal) {
+  const std::string_view text = variable == nullptr ? "" : variable;
+  std::size_t columns = 0;
+  const auto read = std::from_chars(text.begin(), text.end(), columns);
+  // As everywhere, what is no number above 0 is as if it was not set.
+  if (read.ec != std::errc() || read.ptr != text.end() || columns == 0) columns = of_terminal;
+  return columns == 0 ? 0 : std::max(columns, kLeastColumns);
 }
 
 std::string to_text(const Report& report, std::size_t columns) {
@@ -329,8 +385,8 @@ std::string to_json(const Report& report) {
                 {"real_seconds", result.real_seconds},
                 {"processor_seconds", result.processor_seconds},
                 {"simulated_requests", result.simulated_requests},
-                {"complete", result.complete}};
-  if (!result.complete) whole["reason"] = result.wrong;
+                {"complete", report.partial.empty()}};
+  if (!report.partial.empty()) whole["reason"] = report.partial;
   return whole.dump(2, ' ', false, json::error_handler_t::replace) + "\n";
 }
 

@@ -14,6 +14,8 @@ struct Report {
   const Plan& plan;
   const PlanResult& result;
   std::vector<Finding> findings;
+  // Why not every row has all of its figures, in one line: it was not run, or for too short a time.
+  std::string partial;
 };
 // Borrows both.
 Report make_report(const Plan& plan, const PlanResult& result);
@@ -45,6 +47,10 @@ TimeShares time_shares(const CaseResult& result);
 // Of a target elsewhere nobody knows that, nor its parameters.
 bool knows_system(const Report& report);
 
+inline constexpr std::size_t kLeastColumns = 60;
+// What notes and sources are broken at: what COLUMNS says (null: it is not set), else the
+// terminal's columns (0: there is none), but no less than kLeastColumns. 0: they are not broken.
+std::size_t text_columns(const char* variable, std::size_t of_terminal);
 // Notes and sources are broken at so many columns; 0: they are not.
 std::string to_text(const Report& report, std::size_t columns = 0);
 // An object with `figures`, a list of {figure, value, unit, document, difference_pct,

@@ -144,18 +144,20 @@ std::string opening(const Report& report) {
     return std::ranges::count(report.findings, verdict, &Finding::verdict);
   };
   const PlanResult& result = report.result;
+  const auto too_short = count(Verdict::kTooShort);
   std::string text = fmt::format(
       "<h1>{}</h1>\n<p>{}<br/>{}</p>\n<p>{}: {:.0f} s in {:.1f} s. <span class=\"pass\">{} passed"
-      "</span>, <span class=\"{}\">{} failed</span>, {} not run.</p>\n",
+      "</span>, <span class=\"{}\">{} failed</span>, {} not run{}.</p>\n",
       escape(report.plan.name), escape(report.plan.title), escape(report.plan.figures.document),
       how_it_was_run(report), result.virtual_seconds, result.real_seconds, count(Verdict::kPass),
-      count(Verdict::kFail) > 0 ? "fail" : "", count(Verdict::kFail), count(Verdict::kNotRun));
+      count(Verdict::kFail) > 0 ? "fail" : "", count(Verdict::kFail), count(Verdict::kNotRun),
+      too_short == 0 ? std::string() : fmt::format(", {} too short", too_short));
   for (const std::string& target : result.targets) {
     text += fmt::format("<p>Against {}</p>\n", escape(target));
   }
-  if (!result.complete) {
-    text +=
-        fmt::format("<p class=\"partial\">This report is partial: {}.</p>\n", escape(result.wrong));
+  if (!report.partial.empty()) {
+    text += fmt::format("<p class=\"partial\">This report is partial: {}.</p>\n",
+                        escape(report.partial));
   }
   return text;
 }

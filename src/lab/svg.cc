@@ -434,7 +434,7 @@ class BarDrawing {
     if (fits(bar.ours)) {
       text += rectangle(alone ? top + kBarHeight / 2 : top, known(bar.ours), 0, "s0", "ours");
     } else {
-      text += fmt::format("<text class=\"small\" x=\"{:.1f}\" y=\"{:.1f}\">not run</text>\n",
+      text += fmt::format("<text class=\"small\" x=\"{:.1f}\" y=\"{:.1f}\">not measured</text>\n",
                           axis_.at(0) + 4, top + kBarHeight - 2);
     }
     if (fits(bar.document)) {

@@ -49,7 +49,7 @@ std::string draw(const LinePlot& plot);
 
 struct Bar {
   std::string name;
-  std::optional<double> ours;  // None: it was not run.
+  std::optional<double> ours;  // None: it was not measured.
   std::optional<double> document;
   double allowed = 0;  // As of a Mark.
 };

@@ -205,10 +205,70 @@ TEST_CASE("What was not run is left out of plots, which say so", "[lab][report]"
   CHECK(count(plot, "<title>document: ") == 6);
   const std::string bars = plot_with(page, "Ours and the document's: MB/s");
   CHECK(count(bars, "<title>ours: ") == 0);
-  CHECK(count(bars, ">not run</text>") == 1);
+  CHECK(count(bars, ">not measured</text>") == 1);
   CHECK(count(plot_with(page, "alone: MB/s by transfer size"), "<circle") == 0);
   const std::string latency = plot_with(page, "Mean latency (with so many I/Os outstanding)");
   CHECK(count(latency, ">alone/4KiB (8)</text>") == 0);
+}
+
+TEST_CASE("A row that was run for too short a time to say anything is told from one that was not",
+          "[lab][report]") {
+  LabOptions options = short_run();
+  options.choice.run_time = std::chrono::microseconds(10);
+  const std::string why =
+      "one drive, write: no request ended in the 1e-05 s measured; measure longer";
+  const Output text;
+  const Output errors;
+  CHECK(run_lab(options, text.file.get(), errors.file.get()) == 1);
+  CHECK_THAT(text.text(), Catch::Contains(" too short, ") &&
+                              Catch::Contains("0 passed, 0 failed, 0 not run, 1 too short.") &&
+                              Catch::Contains("Not complete: " + why + ".\n"));
+  CHECK(errors.text() == "sandbay: the report is partial: " + why + "\n");
+  options.form = ReportForm::kJson;
+  const Output structured;
+  CHECK(run_lab(options, structured.file.get(), errors.file.get()) == 1);
+  const json whole = json::parse(structured.text());
+  CHECK(whole["complete"] == false);
+  CHECK(whole["reason"] == why);
+  CHECK(whole["figures"][0]["verdict"] == "too short");
+  CHECK_THAT(why, Catch::EndsWith(whole["rows"][0]["too_short"].get<std::string>()));
+}
+
+TEST_CASE("What is computed from a row that was too short is so, too, and other rows are counted",
+          "[lab][report]") {
+  Fixture test;
+  test.plan.figures.figures.push_back({.id = "ratio",
+                                       .value = 1,
+                                       .role = Role::kCheck,
+                                       .tolerance = 3,
+                                       .formula = Formula::kRatio,
+                                       .terms = {"32k-1-ms", "64k-1-ms"}});
+  for (const std::size_t row : {0U, 1U}) {
+    for (const Wanted& wanted : test.plan.rows[row].wanted) {
+      test.result.measured.erase(wanted.figure);
+    }
+    test.result.rows[row].too_short = "<none>";
+  }
+  const Report report = test.report();
+  CHECK(std::ranges::count(report.findings, Verdict::kTooShort, &Finding::verdict) == 5);
+  CHECK(report.findings.back().verdict == Verdict::kTooShort);
+  CHECK(report.partial == "streams, nodes 1, record 32: <none>; other rows likewise: 1");
+  const std::string page = to_html(report);
+  CHECK(count(page, "0 not run, 5 too short.") == 1);
+  CHECK(count(page, "This report is partial: streams, nodes 1, record 32: &lt;none&gt;;") == 1);
+  test.result.complete = false;
+  test.result.wrong = "alone: it was stopped";
+  CHECK(test.report().partial == "alone: it was stopped; " + report.partial);
+}
+
+TEST_CASE("Shares of the drives' time are of all of it at most", "[lab][report]") {
+  CaseResult result = result_of(100, 5);
+  result.drives = {.seeking = 1.25, .rotating = 0.25, .transferring = 1};
+  const TimeShares shares = time_shares(result);
+  CHECK(shares.seeking == Approx(50));
+  CHECK(shares.rotating == Approx(10));
+  CHECK(shares.transferring == Approx(40));
+  CHECK(shares.idle == 0);
 }
 
 TEST_CASE("Lines go through rows that have no figure", "[lab][report]") {
@@ -289,7 +349,8 @@ TEST_CASE("Page and JSON say where the time of each run went, but of targets els
 
 TEST_CASE("Of what was chosen, what was not run stays in the report", "[lab][report]") {
   Fixture test;
-  std::erase_if(test.plan.rows, [](const Row& row) { return row.experiment == "alone"; });
+  test.plan.rows.pop_back();
+  test.result.rows.pop_back();
   test.plan.figures.figures.push_back({.id = "ratio",
                                        .value = 1,
                                        .role = Role::kCheck,
@@ -302,6 +363,7 @@ TEST_CASE("Of what was chosen, what was not run stays in the report", "[lab][rep
                                        .tolerance = 3,
                                        .formula = Formula::kRatio,
                                        .terms = {"32k-1-ms", "alone"}});
+  test.result.rows.erase(test.result.rows.begin() + 3);
   test.result.measured.erase("32k-2-ms");
   test.result.measured.erase("alone");
   Report report = test.report();
@@ -360,6 +422,20 @@ TEST_CASE("Text has columns as wide as needed, and is broken between words where
                              "      letters as well\n"));
   CHECK_THAT(to_text(test.report(), 80),
              Catch::Contains("  drive.rate 7 fitted a source that has"));
+}
+
+TEST_CASE("Text is as wide as the user says, else as the terminal, and no less than 60 columns",
+          "[lab][report]") {
+  CHECK(text_columns("80", 120) == 80);
+  CHECK(text_columns("80", 0) == 80);
+  CHECK(text_columns("7", 120) == 60);
+  CHECK(text_columns(nullptr, 120) == 120);
+  CHECK(text_columns(nullptr, 30) == 60);
+  CHECK(text_columns(nullptr, 0) == 0);
+  for (const char* wrong : {"", "0", "wide", "80x", "-1", "99999999999999999999999"}) {
+    CHECK(text_columns(wrong, 120) == 120);
+    CHECK(text_columns(wrong, 0) == 0);
+  }
 }
 
 TEST_CASE("A page stays in its folder, whatever the plan is called", "[lab][report]") {

@@ -79,7 +79,7 @@ TEST_CASE("Bars are ours and the document's in pairs, also below zero", "[lab][s
                                  {.name = "withheld", .ours = -2, .document = {}},
                                  {.name = "write", .document = 12, .allowed = 3}};
   const std::string text = draw("IOPS", bars);
-  CHECK(count(text, ">not run</text>") == 1);
+  CHECK(count(text, ">not measured</text>") == 1);
   CHECK(count(text, "class=\"whisker \"") == 2);  // One in the legend.
   CHECK(count(text, "<title>ours: ") == 2);
   CHECK(count(text, "<title>document: 12<") == 2);
