@@ -60,6 +60,7 @@ void LineIndex::remove(Line& line) {
   line.device = nullptr;
   line.bytes = 0;
   line.hits = 0;
+  line.main = false;
   line.unread.reset();
   line.read_ahead_for = nullptr;
   line.next_in_bucket = free_;

@@ -27,6 +27,11 @@ void use(LineIndex& index, std::uint64_t lines) {
     Line& line = index.add(no_device(), key, number);
     CHECK(line.number == number);
     CHECK(line.segments.empty());
+    // Nothing of whoever was there before.
+    CHECK(line.hits == 0);
+    CHECK_FALSE(line.main);
+    line.hits = 2;
+    line.main = true;
     known.emplace(key, &line);
   };
   for (std::uint64_t number = 0; number < lines; ++number) add(number * 16);
