@@ -87,11 +87,17 @@ bool InitiatorSessionImpl::can_send() const noexcept {
 InitiatorSessionImpl::Path& InitiatorSessionImpl::choose_path() noexcept {
   assert(!usable_.empty());
   if (usable_.size() == 1) return *usable_.front();
-  if (options_.path_policy == PathPolicy::kLeastQueueDepth) {
-    return **std::ranges::min_element(usable_, {}, &Path::in_flight);
-  }
   if (next_path_ >= usable_.size()) next_path_ = 0;
-  return *usable_[next_path_++];
+  const auto next = usable_.begin() + static_cast<std::ptrdiff_t>(next_path_);
+  auto chosen = next;
+  if (options_.path_policy == PathPolicy::kLeastQueueDepth) {
+    // Of equals the next in turn.
+    chosen = std::ranges::min_element(next, usable_.end(), {}, &Path::in_flight);
+    const auto before = std::ranges::min_element(usable_.begin(), next, {}, &Path::in_flight);
+    if (before != next && (*before)->in_flight < (*chosen)->in_flight) chosen = before;
+  }
+  next_path_ = static_cast<std::size_t>(chosen - usable_.begin()) + 1;
+  return **chosen;
 }
 
 // Tags differ from use to use of a slot, so that a late PDU finds nobody. The highest generation is
