@@ -29,6 +29,8 @@ constexpr std::array<std::pair<Metric, std::string_view>, 6> kMetrics = {
      {Metric::kVariation, "variation"},
      {Metric::kTrend, "trend"}}};
 constexpr std::uint64_t kMostOfAnything = 65536;
+constexpr std::uint64_t kMostUnderWay = std::uint64_t{4} << 30;  // Bytes of a row's requests ...
+constexpr std::uint64_t kLeastRoom = 4096;                       // ... of which each takes so many.
 constexpr std::uint64_t kMostBytes = std::uint64_t{1} << 60;
 constexpr std::size_t kMostRows = 10000;
 
@@ -140,6 +142,7 @@ class ExperimentReader {
         if (auto wanted = read_wanted(*figure, row)) row.wanted.push_back(std::move(*wanted));
       }
       if (mistakes_.empty() && other_.empty()) check_geometry(row, table.line);
+      if (mistakes_.empty() && other_.empty()) check_requests(row, table.line);
       if (real_sessions && mistakes_.empty() && other_.empty()) check_sessions(row, groups);
       if (!mistakes_.empty() || !other_.empty()) return;
       plan_.rows.push_back(std::move(row));
@@ -617,6 +620,22 @@ class ExperimentReader {
     mistakes_.add(line, "experiment.group",
                   fmt::format("{}: {} drives are needed, but the system has {}", row.name(), drives,
                               system_->drive_count));
+  }
+
+  // All that may be under way at a time must have room.
+  void check_requests(const Row& row, std::uint32_t line) {
+    double bytes = 0;
+    for (const VolumeGroup& group : row.groups) {
+      const std::uint64_t largest =
+          row.sweep.empty() ? group.access.largest() : std::ranges::max(row.sweep);
+      bytes += static_cast<double>(std::max(largest, kLeastRoom)) * group.requests() *
+               group.workers * group.volume_count();
+    }
+    if (bytes <= static_cast<double>(kMostUnderWay)) return;
+    mistakes_.add(line, "experiment.group",
+                  fmt::format("{}: has requests of {:.1f} GiB outstanding at a time; at most {} is "
+                              "accepted",
+                              row.name(), bytes / (1U << 30U), group::format_size(kMostUnderWay)));
   }
 
   void check_sessions(const Row& row, const std::vector<const Value*>& tables) {

@@ -156,9 +156,10 @@ int list_cases(const std::string& path, std::FILE* out, std::FILE* errors) {
   if (!plan) return complain(errors, plan.error(), kUsage);
   std::string text;
   for (const Row& row : plan->rows) {
-    const Duration each = row.ramp_up + row.run_time;
+    const double seconds =
+        std::chrono::duration<double>(row.ramp_up + row.run_time).count() * plan->time_scale;
     for (const std::string& name : case_names(row)) {
-      text += fmt::format("{:<56} {:>6.0f} s\n", name, std::chrono::duration<double>(each).count());
+      text += fmt::format("{:<56} {:>6.0f} s\n", name, seconds);
     }
   }
   return print(text, out, errors);

@@ -3,8 +3,11 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cassert>
 #include <utility>
+
+#include "iscsi/initiator.h"
 
 namespace sandbay::lab {
 
@@ -39,6 +42,11 @@ Task<std::string> LabTarget::add_unit(BlockDevice* device) {
 
 Task<std::string> LabTarget::listen(Endpoint at, iscsi::TargetOptions options,
                                     iscsi::ServerLimits limits) {
+  // A session for each unit, as wide as ours are at most.
+  const auto sessions = static_cast<std::uint32_t>(units_.size());
+  options.maximum_sessions = std::max(options.maximum_sessions, sessions);
+  limits.maximum_connections =
+      std::max(limits.maximum_connections, sessions * iscsi::kMaximumInitiatorConnections);
   server_ = iscsi::TargetServer::create(limits);
   options.name = kLabTarget;
   options.device = router_.get();

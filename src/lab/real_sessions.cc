@@ -69,13 +69,6 @@ Task<std::string> RealSessions::start(std::vector<VolumeGroup> groups) {
   }
   // Nobody is to be asked whether he is still there.
   iscsi::ServerLimits limits{.nop_in_interval = Duration{}};
-  std::uint32_t connections = 0;
-  for (const Worker& worker : workers_) {
-    connections += static_cast<std::uint32_t>(worker.volume->connections.size());
-  }
-  options.maximum_sessions =
-      std::max(options.maximum_sessions, static_cast<std::uint32_t>(workers_.size()));
-  limits.maximum_connections = std::max(limits.maximum_connections, connections);
   const Endpoint any = Endpoint::ipv4(0, kIscsiPort);
   if (wrong.empty()) wrong = co_await target_.listen(any, std::move(options), limits);
   for (Worker& worker : workers_) {
@@ -146,9 +139,13 @@ Task<ServedRequest> RealSessions::serve(std::size_t index, Access access, TimePo
   served.error = co_await transfer(&worker, access);
   served.arrived = home_.now();
   if (served.error != Error::kNone) co_return served;
-  const auto in_array = worker.device->take(access);
-  assert(in_array.has_value());
-  const ServedRequest& there = known(in_array);
+  // Those of several sizes at one place may have been exchanged, if a target that was short of
+  // memory cut them unlike. Then all of the time was the link's.
+  const ServedRequest there =
+      worker.device->take(access).value_or(ServedRequest{.carried = served.arrived,
+                                                         .accepted = served.arrived,
+                                                         .done = served.arrived,
+                                                         .answered = served.arrived});
   served.carried = there.carried;
   served.accepted = there.accepted;
   served.done = there.done;

@@ -26,8 +26,8 @@ struct Shape {
   std::vector<std::string> figures;  // In order; none with kWithin.
   std::optional<double> at_least;
   std::optional<double> at_most;
-  // The document's, beyond which nothing grows, for another reason than what is measured, such as
-  // the hosts. With kNearLinear.
+  // Beyond it nothing grows, for another reason than what is measured, such as the hosts. With
+  // kNearLinear.
   std::optional<double> limit;
 };
 

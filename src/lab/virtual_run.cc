@@ -348,12 +348,14 @@ std::expected<CaseResult, std::string> run_case(const ArrayProfile& profile, Cas
       real ? world_with_sessions(what.seed) : sim::WorldOptions{.seed = what.seed};
   Run run{.profile = system, .what = std::move(what), .stop = stop, .result = {}, .wrong = {}};
   // It goes before what its coroutines use.
-  const auto world = sim::World::create(options);
+  auto world = sim::World::create(options);
   run.world = world.get();
   const TimePoint start = world->now();
   const bool ended = world->run([&run] { return run_world(&run); }, std::chrono::hours(1000));
   run.result.virtual_seconds = static_cast<double>((world->now() - start).count()) / 1e9;
   run.result.processor_seconds = processor_seconds() - began;
+  // What hangs may hold buffers of the world's, which stays for it.
+  if (!ended) static_cast<void>(world.release());
   if (!run.wrong.empty()) return std::unexpected(run.wrong);
   if (!ended) return std::unexpected("nothing goes on any more in virtual time");
   if (stop != nullptr && stop->load()) return std::unexpected("it was stopped");

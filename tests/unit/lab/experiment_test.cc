@@ -324,6 +324,8 @@ struct {
     {"lab.toml", "outstanding = 4", "controllers = 2", "lab.toml:14: ", "the system has 1"},
     {"lab.toml", "outstanding = 4", "spread = 2", "lab.toml:14: ", "1 sets are no multiple"},
     {"lab.toml", "outstanding = 4", "workers = 60000", "lab.toml:4: ", "needs 16.0 MiB"},
+    {"lab.toml", "outstanding = 4", "volumes = 50\noutstanding = 65536",
+     "lab.toml:4: ", "requests of 25.0 GiB outstanding at a time; at most 4GiB is accepted"},
     {"lab.toml", "metric = \"IOPS\"", "metric = \"IOPS\"\ndivide_by = 0",
      "lab.toml:18: ", "above 0"},
     {"lab.toml", "when = { sets", "when = { set", "lab.toml:18: ", "is not varied"},

@@ -142,6 +142,47 @@ TEST_CASE("With real sessions drives do as many requests, and time goes where it
         Approx(of(modelled.layers.storage, modelled)).epsilon(0.03));
 }
 
+// At one place.
+TEST_CASE("With real sessions requests of several sizes at one place keep their times",
+          "[lab][sessions]") {
+  VolumeGroup group = fast_group(
+      {.bytes = 65536, .share_percent = 50, .random_percent = 100, .align_bytes = 16 << 20});
+  group.access.lines.push_back(group.access.lines[0]);
+  group.access.lines[1].bytes = 131072;
+  group.volume_bytes = 16 << 20;
+  group.outstanding = 16;
+  group.connections = group.adapters = 4;
+  group.in_turn = true;
+  ArrayProfile profile = small_system();
+  profile.controller.read_request = 200us;
+  const Both both = run_both(profile, group);
+  const auto in_controller = [](const CaseResult& result) {
+    return static_cast<double>(result.layers.controller.count()) /
+           static_cast<double>(result.volumes[0].requests);
+  };
+  CHECK(std::abs(differ(both, kIopsOfAll)) < 3);
+  CHECK(in_controller(both.real) == Approx(in_controller(both.modelled)).epsilon(0.02));
+}
+
+TEST_CASE("Requests take a session's connections as the group's path says, both ways",
+          "[lab][sessions]") {
+  VolumeGroup group = fast_group({.bytes = 4096, .share_percent = 90});
+  group.access.lines.push_back({.bytes = 1 << 20, .share_percent = 10});
+  group.connections = group.adapters = 2;
+  const Both least = run_both(small_system(), group);
+  group.in_turn = true;
+  const Both turn = run_both(small_system(), group);
+  // Small ones wait behind large ones.
+  CHECK(turn.modelled.value(kIopsOfAll) < 0.95 * least.modelled.value(kIopsOfAll));
+  CHECK(turn.real.value(kIopsOfAll) < 0.95 * least.real.value(kIopsOfAll));
+  // Where there is one request, all are equal, and it goes on to the next.
+  group.in_turn = false;
+  group.access.lines.resize(1);
+  group.access.lines[0] = {.bytes = 65536};
+  group.outstanding = 1;
+  CHECK(std::abs(differ(run_both(small_system(), group), kIopsOfAll)) < 1);
+}
+
 TEST_CASE("A longer way costs a write that is asked for its data twice what it costs a read",
           "[lab][sessions]") {
   const AccessLine reading{.bytes = 8192};
