@@ -26,6 +26,10 @@ std::string access_error(const AccessLine& line) {
     return fmt::format("an alignment of {} bytes; a multiple of {} is accepted", line.align_bytes,
                        kAccessSectorBytes);
   }
+  if (line.align_bytes > kMostAccessBytes) {
+    return fmt::format("an alignment of {} bytes; at most {} is accepted", line.align_bytes,
+                       kMostAccessBytes);
+  }
   return {};
 }
 

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <filesystem>
 #include <functional>
@@ -31,6 +32,7 @@ constexpr std::uint64_t kMostMemory = std::uint64_t{64} << 30;
 constexpr std::uint64_t kMostDriveBytes = std::uint64_t{1} << 60;
 // Of a drive, behind where it begins to be used.
 constexpr std::uint64_t kLeastDriveBytes = std::uint64_t{1} << 30;
+constexpr std::uint64_t kLeastStripBytes = 4096;
 constexpr std::uint64_t kMostStripBytes = std::uint64_t{1} << 20;
 constexpr std::uint64_t kMostPageBytes = std::uint64_t{1} << 30;
 constexpr std::uint64_t kMostRate = 1'000'000'000'000;
@@ -56,6 +58,9 @@ class Section {
       return refuse(*found, fmt::format("is {}; 0 to {} is accepted", found->value.integer, most));
     }
     out = scaled(found->value.integer, key);
+    if (scale(key) != 1 && std::cmp_equal(out, found->value.integer)) {
+      refuse(*found, "is no other number when it is scaled and rounded");
+    }
   }
   void flag(std::string_view key, bool& out) {
     const auto found = take(key, Value::Kind::kBoolean, "true or false");
@@ -446,6 +451,9 @@ class ProfileReader {
       note("background.size", "must be a multiple of 512 bytes, 1 MiB at most");
     }
     if (profile_.port_count == 0) note("port.count", "is 0; at least 1 is accepted");
+    if (!std::has_single_bit(profile_.strip_bytes) || profile_.strip_bytes < kLeastStripBytes) {
+      note("raid.strip", "is no power of two from 4KiB to 1MiB");
+    }
     if (profile_.destages_in_flight == 0) {
       note("cache.destages_in_flight", "is 0; at least 1 is accepted");
     }

@@ -157,6 +157,10 @@ std::expected<std::string, std::string> read_text_file(const std::string& path) 
   if (std::filesystem::is_directory(path, error)) {
     return std::unexpected(path + " is a folder; name a file");
   }
+  // It may be that nobody ever writes into it.
+  if (std::filesystem::is_fifo(path, error)) {
+    return std::unexpected(path + " is a pipe; name a file");
+  }
   std::ifstream file(path, std::ios::binary);
   if (!file) return std::unexpected(path + " cannot be opened; name a file that can be read");
   std::string text(kMostTextBytes + 1, '\0');

@@ -29,8 +29,8 @@ constexpr std::array<std::pair<Metric, std::string_view>, 6> kMetrics = {
      {Metric::kVariation, "variation"},
      {Metric::kTrend, "trend"}}};
 constexpr std::uint64_t kMostOfAnything = 65536;
-constexpr std::uint64_t kMostUnderWay = std::uint64_t{4} << 30;  // Bytes of a row's requests ...
-constexpr std::uint64_t kLeastRoom = 4096;                       // ... of which each takes so many.
+constexpr std::uint64_t kLeastRoom = 4096;     // Of a request under way.
+constexpr std::uint64_t kMostWorkers = 32768;  // In a row; each takes some 50 KB.
 constexpr std::uint64_t kMostBytes = std::uint64_t{1} << 60;
 constexpr std::size_t kMostRows = 10000;
 
@@ -622,20 +622,28 @@ class ExperimentReader {
                               system_->drive_count));
   }
 
-  // All that may be under way at a time must have room.
+  // What may be under way at a time must have room.
   void check_requests(const Row& row, std::uint32_t line) {
     double bytes = 0;
+    std::uint64_t workers = 0;
     for (const VolumeGroup& group : row.groups) {
       const std::uint64_t largest =
           row.sweep.empty() ? group.access.largest() : std::ranges::max(row.sweep);
+      const std::uint64_t here = std::uint64_t{group.volume_count()} * group.workers;
+      workers += here;
       bytes += static_cast<double>(std::max(largest, kLeastRoom)) * group.requests() *
-               group.workers * group.volume_count();
+               static_cast<double>(here);
     }
-    if (bytes <= static_cast<double>(kMostUnderWay)) return;
-    mistakes_.add(line, "experiment.group",
-                  fmt::format("{}: has requests of {:.1f} GiB outstanding at a time; at most {} is "
-                              "accepted",
-                              row.name(), bytes / (1U << 30U), group::format_size(kMostUnderWay)));
+    if (workers > kMostWorkers) {
+      mistakes_.add(line, "experiment.group",
+                    fmt::format("{}: has {} workers in all; at most {} are accepted", row.name(),
+                                workers, kMostWorkers));
+    } else if (bytes > static_cast<double>(kMostBytesUnderWay)) {
+      mistakes_.add(line, "experiment.group",
+                    fmt::format("{}: has more than {} of requests outstanding, which is the most "
+                                "that is accepted",
+                                row.name(), group::format_size(kMostBytesUnderWay)));
+    }
   }
 
   void check_sessions(const Row& row, const std::vector<const Value*>& tables) {

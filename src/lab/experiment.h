@@ -79,6 +79,9 @@ struct SessionError {
 };
 SessionError session_error(const VolumeGroup& group);
 
+// Of all requests of a row at a time.
+inline constexpr std::uint64_t kMostBytesUnderWay = std::uint64_t{4} << 30;
+
 enum class Metric : std::uint8_t {
   kMebibytes,
   kMegabytes,

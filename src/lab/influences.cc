@@ -44,7 +44,15 @@ std::expected<InfluenceTable, std::string> find_influences(const std::string& pa
     table.wrong = result.wrong;
     return table;
   };
+  // What has no value before or after cannot be told to have changed. The rest is to be seen.
+  const auto note_short = [&table](const PlanResult& result) {
+    const std::string rows = rows_too_short(result);
+    if (rows.empty() || !table.complete) return;
+    table.complete = false;
+    table.wrong = rows;
+  };
   if (!base.complete) return end_with(base);
+  note_short(base);
   for (const Parameter& parameter : plan->system.parameters) {
     if (parameter.origin != "fitted") continue;
     for (const double factor : kScalings) {
@@ -54,6 +62,7 @@ std::expected<InfluenceTable, std::string> find_influences(const std::string& pa
       if (influence.possible) {
         const PlanResult result = run_plan(*changed, threads, hooks);
         if (!result.complete) return end_with(result);
+        note_short(result);
         influence.moved = moved_figures(base, result);
       }
       table.influences.push_back(std::move(influence));

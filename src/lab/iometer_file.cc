@@ -280,9 +280,10 @@ class Reader {
                     .share_percent = narrow(share),
                     .read_percent = narrow(reads),
                     .random_percent = narrow(random),
-                    .delay = milliseconds(std::min<std::uint64_t>(delay, kMostSeconds)),
+                    .delay = milliseconds(std::min(delay, kMostDelay)),
                     .burst = narrow(burst),
                     .align_bytes = align};
+    if (delay > kMostDelay) fail(value_line_, "a delay of more than a year");
     if (reply != 0) fail(value_line_, "replies are for networks; 0 is accepted");
     const std::string wrong = access_error(line);
     if (!wrong.empty()) fail(value_line_, "the line has " + wrong);
@@ -365,6 +366,7 @@ class Reader {
 
   static constexpr std::uint64_t kMostNumber = std::uint64_t{1} << 53;
   static constexpr std::uint64_t kMostSeconds = 366ULL * 24 * 3600;
+  static constexpr std::uint64_t kMostDelay = 1000 * kMostSeconds;  // Milliseconds.
 
   std::string_view text_;
   std::string_view name_;

@@ -194,6 +194,7 @@ int run_lab(const LabOptions& options, std::FILE* out, std::FILE* errors) {
   if (!options.choice.only.empty()) {
     keep_chosen(report);
   }
+  if (report.partial.empty()) report.partial = figures_not_measured(report);
   // The page first: it is there also if the output is full.
   if (page) wrong = write_page(options.html_folder, report);
   const int printed = print(text_of(report, options), out, errors);
@@ -220,7 +221,10 @@ int run_influences(const LabOptions& options, std::FILE* out, std::FILE* errors)
 
 int list_labs(const std::string& path, std::FILE* out, std::FILE* errors) {
   std::error_code error;
-  if (std::filesystem::is_regular_file(path, error)) return list_cases(path, out, errors);
+  const auto kind = std::filesystem::status(path, error).type();
+  if (kind == std::filesystem::file_type::regular || kind == std::filesystem::file_type::fifo) {
+    return list_cases(path, out, errors);
+  }
   std::vector<std::string> paths;
   for (const auto& entry : std::filesystem::directory_iterator(path, error)) {
     if (entry.path().extension() == ".toml") paths.push_back(entry.path().string());

@@ -151,4 +151,18 @@ PlanResult run_plan(const Plan& plan, unsigned threads, const PlanHooks& hooks) 
   return result;
 }
 
+std::string rows_too_short(const PlanResult& result) {
+  std::string text;
+  std::size_t others = 0;
+  for (const RowResult& row : result.rows) {
+    if (row.too_short.empty()) continue;
+    if (text.empty()) {
+      text = fmt::format("{}: {}", row.row->name(), row.too_short);
+    } else {
+      ++others;
+    }
+  }
+  return others == 0 ? text : fmt::format("{}; other rows likewise: {}", text, others);
+}
+
 }  // namespace sandbay::lab

@@ -52,6 +52,10 @@ struct PlanHooks {
   RunCase run;  // A case in another way than run_case() does; on any thread. Empty: that.
 };
 
+// The first row that was run for too short a time, why, and how many others there are. Empty if
+// there is none.
+std::string rows_too_short(const PlanResult& result);
+
 // `threads` is positive. Borrows the plan as long as the result is used.
 PlanResult run_plan(const Plan& plan, unsigned threads, const PlanHooks& hooks);
 

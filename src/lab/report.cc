@@ -266,21 +266,6 @@ std::set<std::string> figures_without_value(const PlanResult& result) {
   return without;
 }
 
-// The first of them, and how many there are. Empty if there is none.
-std::string rows_too_short(const PlanResult& result) {
-  std::string text;
-  std::size_t others = 0;
-  for (const RowResult& row : result.rows) {
-    if (row.too_short.empty()) continue;
-    if (text.empty()) {
-      text = fmt::format("{}: {}", row.row->name(), row.too_short);
-    } else {
-      ++others;
-    }
-  }
-  return others == 0 ? text : fmt::format("{}; other rows likewise: {}", text, others);
-}
-
 }  // namespace
 
 Report make_report(const Plan& plan, const PlanResult& result) {
@@ -312,6 +297,12 @@ void keep_chosen(Report& report) {
     const auto same = std::ranges::find(of_chosen, finding.figure, &Finding::figure);
     return same == of_chosen.end() || !same->ours;
   });
+}
+
+std::string figures_not_measured(const Report& report) {
+  const auto found = std::ranges::find(report.findings, Verdict::kNotRun, &Finding::verdict);
+  if (found == report.findings.end()) return {};
+  return fmt::format("{}: no experiment measures it", found->figure->id);
 }
 
 std::string how_it_was_run(const Report& report) {

@@ -24,6 +24,10 @@ Report make_report(const Plan& plan, const PlanResult& result);
 // them.
 void keep_chosen(Report& report);
 
+// The first figure that was to be judged and was not measured, in a line; empty if all were. Of a
+// run to its end: no experiment has it.
+std::string figures_not_measured(const Report& report);
+
 // "Virtual time, time scale 1, seed 1"
 std::string how_it_was_run(const Report& report);
 // "+1.2 %", or "-3.6 pt" where the tolerance is in points.

@@ -13,8 +13,8 @@ namespace {
 
 // No request of a modelled drive is given up, however long its queue is.
 constexpr Duration kNoLimit = std::chrono::hours(24);
-constexpr std::size_t kPayloadBytes = std::size_t{8} << 30;
-// Address space only, all of these.
+// Address space only, all of these. A request may take four times its size.
+constexpr std::size_t kPayloadBytes = 4 * kMostBytesUnderWay + (std::size_t{1} << 30);
 constexpr std::size_t kScratchBytes = std::size_t{512} << 20;
 constexpr std::size_t kLargestUpdate = std::size_t{64} << 20;
 

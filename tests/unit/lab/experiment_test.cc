@@ -2,6 +2,7 @@
 #include "lab/experiment.h"
 
 #include <fmt/format.h>
+#include <sys/stat.h>
 
 #include <catch2/catch.hpp>
 #include <filesystem>
@@ -60,6 +61,7 @@ class Folder {
   Folder() : path_(fs::temp_directory_path() / fs::path("lab-experiment-test")) {
     fs::remove_all(path_);
     fs::create_directories(path_ / "iometer");
+    REQUIRE(::mkfifo((path_ / "pipe").c_str(), 0600) == 0);
     fs::copy_file(LAB_FOLDER "/iometer/compellent-64k.icf", path_ / "iometer" / "c.icf");
     std::string system = kSystem;
     const std::string profile = fs::absolute(LAB_FOLDER "/../drives/maxtor-7l250s0.toml").string();
@@ -201,6 +203,7 @@ TEST_CASE("A parameter can be scaled, and only one that is there", "[lab][experi
   CHECK(plan->system.hosts[0].profile.request_times[0] == std::chrono::nanoseconds(1200));
   CHECK(folder.read({{"host.slow.request_time", 1.2}}).error().find("no parameter") !=
         std::string::npos);
+  CHECK(folder.read({{"port.count", 1.2}}).error().find("no other number") != std::string::npos);
 }
 
 TEST_CASE("An experiment may be of a system that stands beside the file's", "[lab][experiment]") {
@@ -312,6 +315,7 @@ struct {
     {"lab.toml", "outstanding = 4", "align = \"100B\"", "lab.toml:14: experiment.group.align",
      "multiple of 512"},
     {"lab.toml", "system.toml", "iometer", "lab.toml:2: system", "is a folder; name a file"},
+    {"lab.toml", "system.toml", "pipe", "lab.toml:2: system", "is a pipe; name a file"},
     {"lab.toml", "figures.toml", "/dev/zero", "lab.toml:3: figures", "more than 4MiB"},
     {"system.toml", "count = { value = 2,",
      "mtu = { value = \"40B\", from = \"assumed\", source = \"a test\" }\ncount = { value = 2,",
@@ -325,7 +329,12 @@ struct {
     {"lab.toml", "outstanding = 4", "spread = 2", "lab.toml:14: ", "1 sets are no multiple"},
     {"lab.toml", "outstanding = 4", "workers = 60000", "lab.toml:4: ", "needs 16.0 MiB"},
     {"lab.toml", "outstanding = 4", "volumes = 50\noutstanding = 65536",
-     "lab.toml:4: ", "requests of 25.0 GiB outstanding at a time; at most 4GiB is accepted"},
+     "lab.toml:4: ", "more than 4GiB of requests outstanding"},
+    {"lab.toml", "outstanding = 4", "workers = 20000",
+     "lab.toml:4: ", "has 40000 workers in all; at most 32768"},
+    {"system.toml", "[port]",
+     "[raid]\nstrip = { value = \"12KiB\", from = \"assumed\", source = \"a\" }\n[port]",
+     "system.toml:6: raid.strip", "is no power of two from 4KiB"},
     {"lab.toml", "metric = \"IOPS\"", "metric = \"IOPS\"\ndivide_by = 0",
      "lab.toml:18: ", "above 0"},
     {"lab.toml", "when = { sets", "when = { set", "lab.toml:18: ", "is not varied"},

@@ -374,6 +374,8 @@ TEST_CASE("Of what was chosen, what was not run stays in the report", "[lab][rep
   }
   CHECK(not_run == std::vector<std::string>{"32k-2-ms", "ratio"});
   CHECK(report.findings.size() == 13);
+  CHECK(figures_not_measured(report) == "32k-2-ms: no experiment measures it");
+  CHECK(figures_not_measured(Fixture().report()) == "");
 }
 
 TEST_CASE("Influences that are interrupted are what was done, as text or JSON", "[lab][report]") {
@@ -392,6 +394,15 @@ TEST_CASE("Influences that are interrupted are what was done, as text or JSON", 
   CHECK(whole["reason"] == table->wrong);
   CHECK(whole["influences"].size() == table->influences.size());
   CHECK(whole["influences"][0]["parameter"] == table->influences[0].parameter);
+}
+
+TEST_CASE("Influences on figures that have no value are not told as none", "[lab][report]") {
+  LabOptions options = short_run();
+  options.choice.run_time = std::chrono::microseconds(10);
+  const auto table = find_influences(options.file, options.choice, 1, {});
+  REQUIRE(table.has_value());
+  CHECK_FALSE(table->complete);
+  CHECK_THAT(table->wrong, Catch::Contains("no request ended in the 1e-05 s measured"));
 }
 
 TEST_CASE("Text has columns as wide as needed, and is broken between words where it is shown",
