@@ -2,6 +2,7 @@
 #include "lab/lab.h"
 
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
@@ -64,11 +65,13 @@ std::filesystem::path page_path(const std::string& folder, const Plan& plan) {
   return std::filesystem::path(folder) / page_file_name(plan.name);
 }
 
-// In a file beside it, so that a page that is there stays until there is a whole one. Empty, or why
-// not.
+// In a file of ours beside it, so that a page that is there stays until there is a whole one, and
+// nothing else is written to. Empty, or why not.
 std::string write_beside(const std::filesystem::path& path, const std::string& page) {
+  std::error_code error;
+  std::filesystem::remove(path, error);
   errno = 0;
-  std::ofstream file(path);
+  std::ofstream file(path, std::ios::out | std::ios::noreplace);
   file << page;
   file.close();
   if (file) return {};
@@ -77,7 +80,9 @@ std::string write_beside(const std::filesystem::path& path, const std::string& p
                      std::generic_category().message(reason));
 }
 
-std::filesystem::path beside(std::filesystem::path path) { return path += ".new"; }
+std::filesystem::path beside(std::filesystem::path path) {
+  return path += fmt::format(".{}.new", ::getpid());
+}
 
 // Before hours of runs. Empty, or why no page can be written there.
 std::string check_page(const std::string& folder, const Plan& plan) {

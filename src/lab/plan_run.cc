@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <expected>
 #include <mutex>
 #include <optional>
@@ -85,13 +86,18 @@ constexpr std::size_t kLeastSamples = 6;
 
 // Why there was nothing to measure; empty if there was.
 std::string too_short_for(const CaseResult& result, const Wanted& wanted) {
-  const bool some = std::ranges::any_of(result.volumes, [&wanted](const VolumeResult& volume) {
-    return volume.requests > 0 && (!wanted.group || volume.group == *wanted.group) &&
-           (!wanted.volume || volume.number == *wanted.volume);
-  });
-  if (!some) {
+  std::size_t volumes = 0;
+  std::size_t without = 0;
+  for (const VolumeResult& volume : result.volumes) {
+    if (wanted.group && volume.group != *wanted.group) continue;
+    if (wanted.volume && volume.number != *wanted.volume) continue;
+    ++volumes;
+    if (volume.requests == 0) ++without;
+  }
+  if (without == volumes || (wanted.least && without > 0)) {
+    const bool of_some = wanted.group || wanted.volume || wanted.least;
     return fmt::format("no request{} ended in the {:g} s measured; measure longer",
-                       wanted.group || wanted.volume ? " of a volume" : "", result.seconds);
+                       of_some ? " of a volume" : "", result.seconds);
   }
   const bool of_time = wanted.metric == Metric::kVariation || wanted.metric == Metric::kTrend;
   if (!of_time || result.samples(kSampleSeconds).size() >= kLeastSamples) return {};
@@ -117,9 +123,13 @@ void add_row(PlanResult& result, const Row& row, std::span<Job> jobs) {
     }
   }
   for (const Wanted& wanted : row.wanted) {
+    const double value = done.value(wanted);
     std::string why = too_short_for(done.cases[done.best], wanted);
+    if (why.empty() && !std::isfinite(value)) {
+      why = fmt::format("no request ended in whole {} s; measure longer", kSampleSeconds);
+    }
     if (why.empty()) {
-      result.measured[wanted.figure] = done.value(wanted);
+      result.measured[wanted.figure] = value;
     } else if (done.too_short.empty()) {
       done.too_short = std::move(why);
     }

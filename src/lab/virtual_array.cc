@@ -13,8 +13,9 @@ namespace {
 
 // No request of a modelled drive is given up, however long its queue is.
 constexpr Duration kNoLimit = std::chrono::hours(24);
-// Address space only, all of these. A request may take four times its size.
-constexpr std::size_t kPayloadBytes = 4 * kMostBytesUnderWay + (std::size_t{1} << 30);
+// Address space only, all of these. A request may take four times its size, and a pool leaves an
+// eighth to small ones.
+constexpr std::size_t kPayloadBytes = 5 * kMostBytesUnderWay;
 constexpr std::size_t kScratchBytes = std::size_t{512} << 20;
 constexpr std::size_t kLargestUpdate = std::size_t{64} << 20;
 

@@ -396,6 +396,27 @@ TEST_CASE("Influences that are interrupted are what was done, as text or JSON", 
   CHECK(whole["influences"][0]["parameter"] == table->influences[0].parameter);
 }
 
+TEST_CASE("Least and variation of what has no value are not measured", "[lab][report]") {
+  auto plan = read_experiments(LAB_FOLDER "/istor-gigastor.toml");
+  REQUIRE(plan.has_value());
+  REQUIRE(choose(*plan, short_run().choice) == "");
+  Wanted& wanted = plan->rows[0].wanted[0];
+  plan->rows[0].wanted.resize(1);
+  CaseResult result{.seconds = 70,
+                    .volumes = {{.requests = 5, .bytes = 5, .requests_by_second = {}},
+                                {.number = 1, .requests_by_second = {}}}};
+  result.volumes[0].requests_by_second.resize(70);
+  const PlanHooks hooks{.run = [&result](const ArrayProfile&, const Case&) { return result; }};
+  CHECK(run_plan(*plan, 1, hooks).measured.size() == 1);
+  wanted.least = true;
+  CHECK(run_plan(*plan, 1, hooks).rows[0].too_short ==
+        "no request of a volume ended in the 70 s measured; measure longer");
+  wanted.least = false;
+  wanted.metric = Metric::kVariation;
+  CHECK(run_plan(*plan, 1, hooks).rows[0].too_short ==
+        "no request ended in whole 10 s; measure longer");
+}
+
 TEST_CASE("Influences on figures that have no value are not told as none", "[lab][report]") {
   LabOptions options = short_run();
   options.choice.run_time = std::chrono::microseconds(10);
