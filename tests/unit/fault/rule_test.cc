@@ -3,6 +3,7 @@
 #include "fault/rule.h"
 
 #include <string>
+#include <vector>
 
 #include <fmt/format.h>
 #include <rapidcheck.h>
@@ -86,17 +87,17 @@ std::string words_for(const Traits& row) {
 
 std::string some_rule() {
   const auto rows = all_traits();
-  const Traits& row = rows[*rc::gen::inRange<std::size_t>(0, rows.size())];
+  const Traits row = *rc::gen::elementOf(std::vector<Traits>(rows.begin(), rows.end()));
   const auto goes_with = [&row](Place::Kind kind) { return (row.places & bit(kind)) != 0; };
   const bool drives = goes_with(Place::Kind::kDrive);
   const bool members = !drives && goes_with(Place::Kind::kMember);
   const bool meta = goes_with(Place::Kind::kMeta);
-  const bool nvram = meta || (!drives && goes_with(Place::Kind::kNvram));  // No blocks, either.
+  const bool operations = !meta && row.operations != 0;
   std::string text = flip_a_coin() ? "rule" : "";
   text += fmt::format(" do={}", row.name) + words_for(row);
   if (members || meta) {
     text += members ? " at=member:" + pick({"m1", "0"}) : " at=meta";
-  } else if (nvram) {
+  } else if (goes_with(Place::Kind::kNvram) && !drives) {
     text += " at=" + pick({"nvram", "nvram:A"});
   } else if (!drives) {
     text += " at=" + pick({"enclosure", "enclosure:shelf-1"});
@@ -105,16 +106,16 @@ std::string some_rule() {
   }
   if (flip_a_coin()) text += " id=" + pick({"r7", "a.b_c-d", "X"});
   if (flip_a_coin()) text += " enabled=" + pick({"yes", "no"});
-  if (!nvram && flip_a_coin()) text += " op=any";
-  if (!nvram && row.fault != Fault::kStale && flip_a_coin()) {
+  if (operations && flip_a_coin()) text += " op=any";
+  if (operations && row.fault != Fault::kStale && flip_a_coin()) {
     text += fmt::format(" lba={}", some_number());
     if (flip_a_coin()) text += "+" + some_number(1);
   }
-  if (!nvram && flip_a_coin()) text += " length=" + some_bounds();
-  if (!nvram && flip_a_coin()) text += " fua=" + pick({"yes", "no"});
-  if (!nvram && flip_a_coin())
+  if (operations && flip_a_coin()) text += " length=" + some_bounds();
+  if (operations && flip_a_coin()) text += " fua=" + pick({"yes", "no"});
+  if (operations && flip_a_coin())
     text += " origin=" + pick({"host", "rebuild,verify,clearing", "any"});
-  if (!nvram && flip_a_coin()) text += " depth=" + some_bounds();
+  if (operations && flip_a_coin()) text += " depth=" + some_bounds();
   if (flip_a_coin()) text += " after=" + some_number();
   if (flip_a_coin()) text += " every=" + some_number(1);
   if (flip_a_coin()) text += " count=" + some_number(1);
@@ -128,7 +129,8 @@ std::string some_rule() {
   if (flip_a_coin()) text += " within=tolerance";
   if (flip_a_coin()) text += " set=" + pick({"a", "a:0", "a:1,b:-9"});
   if (flip_a_coin()) text += " then=rule:r8";
-  if (flip_a_coin() || row.fault == Fault::kStall || row.fault == Fault::kFailTransient) {
+  if (flip_a_coin() || row.fault == Fault::kStall || row.fault == Fault::kFailTransient ||
+      row.fault == Fault::kMemberReturnStale) {
     text += " for=" + some_time();
   }
   return text;
