@@ -12,8 +12,12 @@ namespace {
 // destager had nothing to do.
 constexpr double kFirstRate = 64.0 * 1024 * 1024;
 constexpr double kLeastRate = 1024.0 * 1024;
+// More says nothing but that the drives are as fast as memory, and is to be forgotten soon.
+constexpr double kMostRate = 16.0 * 1024 * 1024 * 1024;
 // What was measured so long ago counts for a third.
 constexpr double kRateMemorySeconds = 1;
+// Too short a time at work tells no pace, but that it is no less than if it had been so long.
+constexpr double kLeastSeconds = 0.05;
 constexpr double kLevelMemorySeconds = 0.15;
 // One admission never costs more: a wrong measurement must not stop anybody.
 constexpr Duration kLongestDelay = std::chrono::seconds(1);
@@ -103,9 +107,10 @@ void Throttle::note_destaged(std::uint64_t byte_count) {
   const double kept = std::exp(-seconds / kRateMemorySeconds);
   destaged_bytes_ = destaged_bytes_ * kept + static_cast<double>(byte_count);
   destage_seconds_ = destage_seconds_ * kept + seconds;
-  // Too short a time says nothing.
-  if (destage_seconds_ < 0.05) return;
-  rate_ = std::max(kLeastRate, destaged_bytes_ / destage_seconds_);
+  const bool too_short = destage_seconds_ < kLeastSeconds;
+  const double busy = std::max(destage_seconds_, kLeastSeconds);
+  destaged_bytes_ = std::min(destaged_bytes_, kMostRate * busy);
+  rate_ = std::max(too_short ? rate_ : kLeastRate, destaged_bytes_ / busy);
 }
 
 // The circle of queues in which somebody waits: circle_ was served last.

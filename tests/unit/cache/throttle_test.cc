@@ -163,6 +163,53 @@ TEST_CASE("No 100 ms pass in which writers get less than half of what is destage
   }
 }
 
+// A drive that is done in the turn in which it was asked: its pace does not show on any clock.
+Task<void> write_to_memory(Executor& home) {
+  const auto memory = *MemoryDevice::create(home, {.byte_count = 256 * kMiB});
+  CacheOptions options = quiet();
+  options.memory_bytes = 64 * kMiB;
+  options.dirty_limit_bytes = 8 * kMiB;
+  Cache cache(home, options);
+  CachedDevice& device = cache.add_device(uuid_of(1), *memory);
+  constexpr unsigned kWriters = 32;
+  constexpr Duration kThought = milliseconds(1);
+  std::uint64_t bytes = 0;
+  bool stop = false;
+  Gate gate;
+  const auto write = [&](std::uint64_t seed) -> Task<void> {
+    Random random(seed);
+    while (!stop) {
+      co_await home.sleep_for(kThought);
+      Request request{.operation = Operation::kWrite,
+                      .extent = {random.below(256 * kMiB / 8192) * 16, 16}};
+      request.data = co_await home.buffers().allocate(8192);
+      const Completion completion = co_await device.submit(std::move(request));
+      REQUIRE(completion.error == Error::kNone);
+      bytes += 8192;
+    }
+    gate.leave();
+  };
+  for (unsigned i = 0; i < kWriters; ++i) {
+    const bool entered = gate.enter();
+    REQUIRE(entered);
+    spawn(write(i + 1));
+  }
+  co_await home.sleep_for(seconds(2));
+  const std::uint64_t before = bytes;
+  co_await home.sleep_for(seconds(1));
+  const std::uint64_t in_a_second = bytes - before;
+  stop = true;
+  co_await gate.close();
+  CHECK(cache.throttle().bytes_per_second() > 1e9);
+  CHECK(in_a_second > 0.9 * 8192 * kWriters * (seconds(1) / kThought));
+  const Error error = co_await cache.close();
+  REQUIRE(error == Error::kNone);
+}
+
+TEST_CASE("Drives whose pace does not show hold no writer back", "[cache][throttle]") {
+  testing::run_in_world(1, write_to_memory);
+}
+
 // Giving up ----------------------------------------------------------------------------------
 
 struct Admission {
