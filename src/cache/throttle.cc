@@ -214,18 +214,20 @@ void Throttle::note_level(TimePoint now) noexcept {
 }
 
 // Halfway between the high watermark and the limit writers are as fast as the destager. Below they
-// are faster, at the low watermark four times: perhaps it was measured while it had little to do.
+// are faster, near the high watermark almost three times and at the low one four times: perhaps it
+// was measured while it had little to do.
 Duration Throttle::delay_for(std::uint64_t byte_count) const {
   const auto low = static_cast<double>(limits_.low_bytes);
   const auto high = static_cast<double>(limits_.high_bytes);
   const auto most = static_cast<double>(limits_.most_bytes);
-  double factor = 1.25;
+  double factor = 2.75;
   if (level_ >= high) {
-    factor -= most > high ? 0.5 * (level_ - high) / (most - high) : 0.25;
+    const double room = most > high ? std::max((most - level_) / (most - high), 0.0) : 0.5;
+    factor = 0.75 + 2 * room * room * room;
   } else {
-    factor += high > low ? 2.75 * std::min((high - level_) / (high - low), 1.0) : 2.75;
+    factor += high > low ? 1.25 * std::min((high - level_) / (high - low), 1.0) : 1.25;
   }
-  const double seconds = static_cast<double>(byte_count) / (rate_ * std::max(factor, 0.75));
+  const double seconds = static_cast<double>(byte_count) / (rate_ * factor);
   const auto delay = std::chrono::duration_cast<Duration>(std::chrono::duration<double>(seconds));
   return std::min(delay, kLongestDelay);
 }
