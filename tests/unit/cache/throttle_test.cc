@@ -163,6 +163,51 @@ TEST_CASE("No 100 ms pass in which writers get less than half of what is destage
   }
 }
 
+struct Writing {
+  bool stop = false;
+  std::uint64_t bytes = 0;
+  Gate gate;
+};
+
+constexpr std::uint64_t kWrite = 8192;
+constexpr Duration kThought = milliseconds(1);
+
+// One write after the other, with a pause before each.
+Task<void> write_with_thought(CachedDevice* device, Writing* writing, std::uint64_t seed) {
+  Executor& home = device->home();
+  Random random(seed);
+  constexpr std::uint64_t kBlocks = kWrite / 512;
+  const std::uint64_t places = device->geometry().block_count / kBlocks;
+  while (!writing->stop) {
+    co_await home.sleep_for(kThought);
+    Request request{.operation = Operation::kWrite,
+                    .extent = {random.below(places) * kBlocks, kBlocks}};
+    request.data = co_await home.buffers().allocate(kWrite);
+    const Completion completion = co_await device->submit(std::move(request));
+    REQUIRE(completion.error == Error::kNone);
+    writing->bytes += kWrite;
+  }
+  writing->gate.leave();
+}
+
+// What is written in the second after so long, in bytes.
+Task<std::uint64_t> written_after(CachedDevice* device, unsigned writers, Duration wait) {
+  Executor& home = device->home();
+  Writing writing;
+  for (unsigned i = 0; i < writers; ++i) {
+    const bool entered = writing.gate.enter();
+    REQUIRE(entered);
+    spawn(write_with_thought(device, &writing, i + 1));
+  }
+  co_await home.sleep_for(wait);
+  const std::uint64_t before = writing.bytes;
+  co_await home.sleep_for(seconds(1));
+  const std::uint64_t bytes = writing.bytes - before;
+  writing.stop = true;
+  co_await writing.gate.close();
+  co_return bytes;
+}
+
 // A drive that is done in the turn in which it was asked: its pace does not show on any clock.
 Task<void> write_to_memory(Executor& home) {
   const auto memory = *MemoryDevice::create(home, {.byte_count = 256 * kMiB});
@@ -172,42 +217,36 @@ Task<void> write_to_memory(Executor& home) {
   Cache cache(home, options);
   CachedDevice& device = cache.add_device(uuid_of(1), *memory);
   constexpr unsigned kWriters = 32;
-  constexpr Duration kThought = milliseconds(1);
-  std::uint64_t bytes = 0;
-  bool stop = false;
-  Gate gate;
-  const auto write = [&](std::uint64_t seed) -> Task<void> {
-    Random random(seed);
-    while (!stop) {
-      co_await home.sleep_for(kThought);
-      Request request{.operation = Operation::kWrite,
-                      .extent = {random.below(256 * kMiB / 8192) * 16, 16}};
-      request.data = co_await home.buffers().allocate(8192);
-      const Completion completion = co_await device.submit(std::move(request));
-      REQUIRE(completion.error == Error::kNone);
-      bytes += 8192;
-    }
-    gate.leave();
-  };
-  for (unsigned i = 0; i < kWriters; ++i) {
-    const bool entered = gate.enter();
-    REQUIRE(entered);
-    spawn(write(i + 1));
-  }
-  co_await home.sleep_for(seconds(2));
-  const std::uint64_t before = bytes;
-  co_await home.sleep_for(seconds(1));
-  const std::uint64_t in_a_second = bytes - before;
-  stop = true;
-  co_await gate.close();
+  const std::uint64_t bytes = co_await written_after(&device, kWriters, seconds(2));
   CHECK(cache.throttle().bytes_per_second() > 1e9);
-  CHECK(in_a_second > 0.9 * 8192 * kWriters * (seconds(1) / kThought));
+  CHECK(bytes > 0.9 * kWrite * kWriters * (seconds(1) / kThought));
+  const Error error = co_await cache.close();
+  REQUIRE(error == Error::kNone);
+}
+
+// Destaging is always at work, and as fast as writers are let go: until they are as fast as it
+// could be, its pace is theirs.
+Task<void> write_to_many_at_once(Executor& home) {
+  const auto memory = *MemoryDevice::create(home, {.byte_count = 256 * kMiB});
+  testing::DelayDevice parallel(*memory, milliseconds(2), milliseconds(2));
+  CacheOptions options = quiet();
+  options.memory_bytes = 64 * kMiB;
+  options.dirty_limit_bytes = 32 * kMiB;
+  options.destages_in_flight = 256;
+  Cache cache(home, options);
+  CachedDevice& device = cache.add_device(uuid_of(1), parallel);
+  const std::uint64_t bytes = co_await written_after(&device, 256, seconds(4));
+  CHECK(bytes > 500 * kMiB);
   const Error error = co_await cache.close();
   REQUIRE(error == Error::kNone);
 }
 
 TEST_CASE("Drives whose pace does not show hold no writer back", "[cache][throttle]") {
   testing::run_in_world(1, write_to_memory);
+}
+
+TEST_CASE("The pace of drives that take much at once is found in seconds", "[cache][throttle]") {
+  testing::run_in_world(1, write_to_many_at_once);
 }
 
 // Giving up ----------------------------------------------------------------------------------
