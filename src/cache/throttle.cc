@@ -12,11 +12,12 @@ namespace {
 // destager had nothing to do.
 constexpr double kFirstRate = 64.0 * 1024 * 1024;
 constexpr double kLeastRate = 1024.0 * 1024;
-// More says nothing but that the drives are as fast as memory, and is to be forgotten soon.
+// More says nothing but that the drives are as fast as memory, and is to be forgotten in some
+// seconds.
 constexpr double kMostRate = 16.0 * 1024 * 1024 * 1024;
 // What was measured so long ago counts for a third.
 constexpr double kRateMemorySeconds = 1;
-// Too short a time at work tells no pace, but that it is no less than if it had been so long.
+// Too short a time at work tells no pace, but that it is hardly less than if it had been so long.
 constexpr double kLeastSeconds = 0.05;
 constexpr double kLevelMemorySeconds = 0.15;
 // One admission never costs more: a wrong measurement must not stop anybody.
@@ -102,10 +103,15 @@ void Throttle::note_destaged(std::uint64_t byte_count) {
   --destages_;
   if (!paced_) return;
   const TimePoint now = home_.now();
-  const double seconds = seconds_of(now - destage_time_);
+  double seconds = seconds_of(now - destage_time_);
+  double bytes = static_cast<double>(byte_count);
   destage_time_ = now;
   const double kept = std::exp(-seconds / kRateMemorySeconds);
-  destaged_bytes_ = destaged_bytes_ * kept + static_cast<double>(byte_count);
+  if (seconds > kRateMemorySeconds) {  // One that hung is forgotten like any other.
+    bytes *= kRateMemorySeconds / seconds;
+    seconds = kRateMemorySeconds;
+  }
+  destaged_bytes_ = destaged_bytes_ * kept + bytes;
   destage_seconds_ = destage_seconds_ * kept + seconds;
   const bool too_short = destage_seconds_ < kLeastSeconds;
   const double busy = std::max(destage_seconds_, kLeastSeconds);
@@ -213,9 +219,10 @@ void Throttle::note_level(TimePoint now) noexcept {
   level_time_ = now;
 }
 
-// Halfway between the high watermark and the limit writers are as fast as the destager. Below they
-// are faster, near the high watermark almost three times and at the low one four times: perhaps it
-// was measured while it had little to do.
+// Halfway between the high watermark and the limit writers are as fast as the destager; above they
+// are slower, at the limit by a quarter. Below they are faster, near the high watermark almost
+// three times and at the low one four times: a destager that is always at work may show no more
+// than what writers gave it.
 Duration Throttle::delay_for(std::uint64_t byte_count) const {
   const auto low = static_cast<double>(limits_.low_bytes);
   const auto high = static_cast<double>(limits_.high_bytes);

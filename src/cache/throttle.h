@@ -1,11 +1,11 @@
 // Throttle: the room for dirty data, and how writers are slowed down when it gets scarce.
 //
 // Up to the high watermark writers are admitted at once. When they come above it, they are paced:
-// each byte costs time, about what the destager needs for it, less while the level is low and more
-// while it is high. The level that counts is a mean over a while, and the pace ends only when
-// nobody has waited for some time: what the destager releases comes in pieces, and whoever was
-// admitted without a pause after each would find nothing left before the next. Who waits, waits
-// first come first served with its volume; volumes take turns.
+// each byte costs time, what the destager needs for it where the level is halfway to the limit,
+// less while it is low and more while it is high. The level that counts is a mean over a while, and
+// the pace ends only when nobody has waited for some time: what the destager releases comes in
+// pieces, and whoever was admitted without a pause after each would find nothing left before the
+// next. Who waits, waits first come first served with its volume; volumes take turns.
 //
 // What cannot be destaged just now is set aside: watermarks are those of the room that is left, so
 // that a device which has failed slows nobody down who writes to others.
@@ -110,7 +110,8 @@ class Throttle {
   double level_ = 0;  // The mean of used_bytes_ over the last while.
   TimePoint level_time_{};
   // The destagers' pace: what they did while writers were paced, and how long they were at it;
-  // while they had nothing to do no pace shows. Both fade.
+  // while they had nothing to do no pace shows, and before they were some time at it the pace only
+  // rises. Both fade.
   double rate_;
   double destaged_bytes_ = 0;
   double destage_seconds_ = 0;

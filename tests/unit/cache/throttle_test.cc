@@ -1,8 +1,9 @@
-// Goal: a full cache slows its writers down to the pace of destaging, evenly, and whoever gives up
-// waiting gets out at once and leaves no trace.
+// Goal: a full cache slows its writers down to the pace of destaging, evenly, and no further, and
+// whoever gives up waiting gets out at once and leaves no trace.
 // Method: for the pace, writers on devices of different speed in virtual time, with a small limit
 // for dirty data; what is acknowledged in each 100 ms is compared with the mean of what is
-// destaged. SANDBAY_LONG=1: all of them, and their numbers.
+// destaged, and what is written in a second with what drives and writers could do. SANDBAY_LONG=1:
+// all of them, and their numbers.
 #include <algorithm>
 #include <array>
 #include <catch2/catch.hpp>
@@ -225,8 +226,8 @@ Task<void> write_to_memory(Executor& home) {
 }
 
 // Destaging is always at work, and as fast as writers are let go: until they are as fast as it
-// could be, its pace is theirs.
-Task<void> write_to_many_at_once(Executor& home) {
+// may be, its pace is theirs.
+Task<void> write_to_parallel(Executor& home) {
   const auto memory = *MemoryDevice::create(home, {.byte_count = 256 * kMiB});
   testing::DelayDevice parallel(*memory, milliseconds(2), milliseconds(2));
   CacheOptions options = quiet();
@@ -246,7 +247,7 @@ TEST_CASE("Drives whose pace does not show hold no writer back", "[cache][thrott
 }
 
 TEST_CASE("The pace of drives that take much at once is found in seconds", "[cache][throttle]") {
-  testing::run_in_world(1, write_to_many_at_once);
+  testing::run_in_world(1, write_to_parallel);
 }
 
 // Giving up ----------------------------------------------------------------------------------
@@ -395,6 +396,15 @@ Task<void> measure_the_pace(Executor& home) {
     throttle.note_destaged(0);
   }
   REQUIRE(throttle.bytes_per_second() == Approx(50 * megabyte).epsilon(0.03));
+  // One that hangs is forgotten in seconds.
+  co_await destage(&home, &throttle, 1, 1'000'000, seconds(100));
+  co_await destage(&home, &throttle, 500, 1'000'000, milliseconds(10));
+  REQUIRE(throttle.bytes_per_second() == Approx(100 * megabyte).epsilon(0.03));
+  // And so are drives that were as fast as memory.
+  co_await destage(&home, &throttle, 100'000, 1'000'000, Duration::zero());
+  REQUIRE(throttle.bytes_per_second() == Approx(16.0 * 1024 * 1024 * 1024));
+  co_await destage(&home, &throttle, 1000, 1'000'000, milliseconds(10));
+  REQUIRE(throttle.bytes_per_second() == Approx(100 * megabyte).epsilon(0.05));
 }
 
 TEST_CASE("The pace of writers is that of the destager while it has something to do",
