@@ -20,10 +20,9 @@ struct ControllerProfile {
   Duration write_mib{};
   std::uint64_t read_rate = 0;  // Caps, bytes a second; 0: none.
   std::uint64_t write_rate = 0;
-  std::uint64_t total_rate = 0;     // Of both together.
-  Duration mirror_latency{};        // Of a write to the partner's cache,
-  std::uint64_t mirror_rate = 0;    // and what passes there a second; 0: it costs no bandwidth.
-  std::uint64_t request_limit = 0;  // At one time; the others wait. 0: none.
+  std::uint64_t total_rate = 0;   // Of both together.
+  Duration mirror_latency{};      // Of a write to the partner's cache,
+  std::uint64_t mirror_rate = 0;  // and what passes there a second; 0: it costs no bandwidth.
 };
 
 std::string profile_error(const ControllerProfile& profile);

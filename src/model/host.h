@@ -20,7 +20,6 @@ struct HostProfile {
   std::uint64_t read_rate = 0;  // Bytes a second; 0: no limit.
   std::uint64_t write_rate = 0;
   std::uint64_t total_rate = 0;
-  std::uint64_t commands_queued = 0;  // At most, of all its sessions; 0: no limit.
 };
 
 std::string profile_error(const HostProfile& profile);

@@ -32,43 +32,14 @@ Task<Completion> ModelledPort::submit(Request request) {
   co_return completion;
 }
 
-Task<TimePoint> RequestSlots::take(TimePoint arrival) {
-  if (!limited_) co_return arrival;
-  if (free_ > 0) {
-    --free_;
-    co_return arrival;
-  }
-  ++waiting_;
-  // At least once, so that nobody overtakes those who wait already.
-  do {
-    co_await given_.wait();
-  } while (handed_.empty());
-  const TimePoint given = handed_.front();
-  handed_.pop_front();
-  co_return std::max(arrival, given);
-}
-
-void RequestSlots::give_back(TimePoint modelled_end) {
-  if (!limited_) return;
-  if (waiting_ == 0) {
-    ++free_;
-    return;
-  }
-  --waiting_;
-  handed_.push_back(modelled_end);
-  given_.notify_one();
-}
-
 Task<Completion> ModelledController::submit(Request request) {
   const bool write = request.operation == Operation::kWrite;
   const std::uint64_t bytes = payload_bytes(request);
   const TimePoint arrival = clock_.moment(request.modelled_arrival, home());
-  const TimePoint begin = co_await slots_.take(arrival);
-  request.modelled_arrival = controller_.accept(write, bytes, begin);
+  request.modelled_arrival = controller_.accept(write, bytes, arrival);
   Completion completion = co_await below().submit(std::move(request));
   const TimePoint done = clock_.moment(completion.modelled_end, home());
   completion.modelled_end = controller_.answer(write, bytes, done);
-  slots_.give_back(completion.modelled_end);
   co_return completion;
 }
 

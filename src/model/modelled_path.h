@@ -11,13 +11,11 @@
 #pragma once
 
 #include <cstdint>
-#include <deque>
 
 #include "block/layer.h"
 #include "model/controller.h"
 #include "model/model_clock.h"
 #include "model/port.h"
-#include "runtime/sync.h"
 
 namespace sandbay::model {
 
@@ -43,34 +41,15 @@ class ModelledPort final : public Layer {
   std::uint64_t pdu_bytes_;
 };
 
-// The requests that a controller works on at one time.
-class RequestSlots {
- public:
-  explicit RequestSlots(std::uint64_t limit) : free_(limit), limited_(limit != 0) {}
-
-  // Waits for its turn; the result is the moment at which it has a slot, at the earliest `arrival`.
-  Task<TimePoint> take(TimePoint arrival);
-  void give_back(TimePoint modelled_end);
-
- private:
-  std::uint64_t free_;
-  bool limited_;
-  std::uint64_t waiting_ = 0;
-  std::deque<TimePoint> handed_;  // Slots that go to those who wait, in order.
-  Condition given_;
-};
-
 class ModelledController final : public Layer {
  public:
-  ModelledController(BlockDevice& below, const ModelClock& clock, Controller& controller,
-                     RequestSlots& slots)
-      : Layer(below), clock_(clock), controller_(controller), slots_(slots) {}
+  ModelledController(BlockDevice& below, const ModelClock& clock, Controller& controller)
+      : Layer(below), clock_(clock), controller_(controller) {}
   Task<Completion> submit(Request request) override;
 
  private:
   const ModelClock& clock_;
   Controller& controller_;
-  RequestSlots& slots_;
 };
 
 }  // namespace sandbay::model

@@ -30,7 +30,6 @@ using model::ModelledDrive;
 using model::ModelledPort;
 using model::Outermost;
 using model::Port;
-using model::RequestSlots;
 using std::chrono::microseconds;
 using std::chrono::milliseconds;
 
@@ -315,8 +314,7 @@ Task<void> adds_up(Executor& home) {
   Rig rig(home);
   Port port({.latency = microseconds(40)});
   Controller controller({.read_request = microseconds(100), .write_request = microseconds(150)});
-  RequestSlots slots(0);
-  ModelledController at_controller(*rig.drive, rig.clock, controller, slots);
+  ModelledController at_controller(*rig.drive, rig.clock, controller);
   ModelledPort at_port(at_controller, rig.clock, port, 8192);
   Outermost outermost(at_port, rig.clock);
 
@@ -371,18 +369,6 @@ Task<void> shares_a_port(Executor& home) {
   CHECK(port.sending() > port.receiving() * 20);
 }
 
-Task<void> limits_requests(Executor& home) {
-  // A device of exactly 1 ms each behind a controller that works on three at a time.
-  Rig rig(home, {}, milliseconds(1));
-  Controller controller({.request_limit = 3});
-  RequestSlots slots(controller.profile().request_limit);
-  ModelledController limited(*rig.slow, rig.clock, controller, slots);
-  Outermost outermost(limited, rig.clock);
-  const TimePoint start = home.now();
-  static_cast<void>(co_await rate_of_reads(rig, outermost, outermost, 30));
-  CHECK(home.now() - start == milliseconds(10));
-}
-
 }  // namespace
 
 TEST_CASE("a modelled drive ends when its model does", "[model][layer]") {
@@ -419,10 +405,6 @@ TEST_CASE("port, controller and drive add up", "[model][layer]") {
 
 TEST_CASE("a port is shared by those who use it", "[model][layer]") {
   run_in_world([](Executor& home) { return shares_a_port(home); });
-}
-
-TEST_CASE("a controller works on so many requests at a time", "[model][layer]") {
-  run_in_world([](Executor& home) { return limits_requests(home); });
 }
 
 TEST_CASE("on a reactor nothing ends before its modelled time", "[model][layer]") {
