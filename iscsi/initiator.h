@@ -241,8 +241,9 @@ class InitiatorSession {
   virtual Task<Reply> execute(ScsiRequest request) = 0;
 
   // Sends ABORT TASK for a command in flight, or takes a waiting one out of the queue. The command
-  // ends with kCancelled unless its answer was faster. One whose connection was lost ends when the
-  // target has ended it (see initiator_recovery.cc), at once if it only reads.
+  // ends with kCancelled unless its answer was faster. The command stays where it is until this
+  // ends. One whose connection was lost ends when the target has ended it (see
+  // initiator_recovery.cc), at once if it only reads.
   virtual Task<Result<TaskManagementResult>> abort(InitiatorCommand& command) = 0;
   // The others. Commands that the function covers end with kCancelled before this ends.
   // kAbortTask needs an explicit tag here and touches no command of ours.

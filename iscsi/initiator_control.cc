@@ -116,22 +116,29 @@ Task<InitiatorSession::Reply> InitiatorSessionImpl::execute(ScsiRequest request)
                   .data_out = std::move(command.data_out)};
 }
 
-// kReset if the connection was lost before the answer. With keep_tag the tag stays the task's
-// after the answer, and the next exchange with the same task uses it again.
+// Waits for a place among the requests in flight. Each of these is answered, or ends with its
+// connection when its patience does, so the wait is bounded.
 Task<Error> InitiatorSessionImpl::exchange(Path& path, InitiatorControlTask& task,
-                                           TimePoint deadline, bool keep_tag) {
+                                           Duration patience) {
+  co_await control_places_.take();
+  const Error error = co_await exchange_in_place(path, task, patience);
+  control_places_.give();
+  co_return error;
+}
+
+// kReset if the connection was lost before the answer. With keep_tag the tag and the place stay the
+// task's after the answer, and the next exchange with the same task uses them again.
+Task<Error> InitiatorSessionImpl::exchange_in_place(Path& path, InitiatorControlTask& task,
+                                                    Duration patience, bool keep_tag) {
   if (path.connection == nullptr) co_return Error::kReset;
-  if (!task.keep_tag) {
-    if (free_slots_.empty()) co_return Error::kNoMemory;
-    give_tag(task);
-  }
+  if (!task.keep_tag) give_tag(task);
   task.keep_tag = keep_tag;
   task.immediate = true;
   give_cmd_sn(task, path);
   ++path.in_flight;
   InitiatorConnection& connection = *path.connection;
   ++connection.tasks_here;
-  const ExchangeTimer timer(home_, connection, deadline);
+  const ExchangeTimer timer(home_, connection, home_.now() + patience);
   co_await AwaitControl{task, connection};
   if (task.lost) co_return Error::kReset;
   if (task.rejected) co_return Error::kInvalid;
@@ -145,7 +152,7 @@ Task<Result<TaskManagementResult>> InitiatorSessionImpl::manage_on(Path& path,
   InitiatorControlTask task;
   request.cmd_sn = next_cmd_sn_.load(std::memory_order_relaxed);
   write_task_management_request(request, task.header);
-  const Error error = co_await exchange(path, task, home_.now() + kControlTimeout);
+  const Error error = co_await exchange(path, task, kControlTimeout);
   if (error != Error::kNone) co_return std::unexpected(error);
   const auto answer = parse_task_management_response(task.answer);
   if (!answer.has_value()) co_return std::unexpected(Error::kInvalid);
@@ -161,6 +168,20 @@ Task<Result<TaskManagementResult>> InitiatorSessionImpl::abort(InitiatorCommand&
     finish_later(command, Error::kCancelled);
     co_return TaskManagementResult::kFunctionComplete;
   }
+  if (!gate_.enter()) co_return std::unexpected(Error::kClosed);  // It is ending already.
+  const GateHold hold(gate_);
+  const std::uint32_t itt = command.itt;
+  co_await abort_places_.take();
+  // Meanwhile it may have ended, and may even have been submitted again.
+  Result<TaskManagementResult> answer = TaskManagementResult::kTaskDoesNotExist;
+  if (command.itt == itt) answer = co_await abort_in_flight(&command);
+  abort_places_.give();
+  co_return answer;
+}
+
+Task<Result<TaskManagementResult>> InitiatorSessionImpl::abort_in_flight(
+    InitiatorCommand* in_flight) {
+  const InitiatorCommand& command = *in_flight;
   if (command.connection == nullptr) co_return TaskManagementResult::kTaskDoesNotExist;
   Path& path = *paths_[command.path];
   const std::uint32_t itt = command.itt;
@@ -246,41 +267,45 @@ Task<Result<std::vector<std::byte>>> InitiatorSessionImpl::ping(std::vector<std:
   const NopOut nop{.data_segment_length = static_cast<std::uint32_t>(payload.size())};
   write_nop_out(nop, task.header);
   task.data = std::move(payload);
-  const Error error = co_await exchange(path, task, home_.now() + options_.nop_out_timeout);
+  const Error error = co_await exchange(path, task, options_.nop_out_timeout);
   if (error != Error::kNone) co_return std::unexpected(error);
   co_return std::move(task.answer_data);
 }
 
 Task<Result<std::string>> InitiatorSessionImpl::text_on(Path& path, std::string request) {
   InitiatorControlTask task;
+  co_await control_places_.take();
+  Result<std::string> answer = co_await negotiate_text(&path, &task, std::move(request));
+  if (task.keep_tag) take_tag_back(task);
+  control_places_.give();
+  co_return answer;
+}
+
+Task<Result<std::string>> InitiatorSessionImpl::negotiate_text(Path* on, InitiatorControlTask* task,
+                                                               std::string request) {
+  const Path& path = *on;
   TextSplitter splitter(std::move(request));
   TextAssembler assembler;
   TextRequest pdu;
   pdu.immediate = true;
   for (unsigned count = 0; count < kMaximumTextExchanges; ++count) {
+    if (path.connection == nullptr) co_return std::unexpected(Error::kReset);
     const std::string piece = splitter.take(path.connection->limits().send_segment_bytes);
     pdu.continues = !splitter.empty();
     pdu.final = !pdu.continues;
     pdu.data_segment_length = static_cast<std::uint32_t>(piece.size());
-    write_text_request(pdu, task.header);
+    write_text_request(pdu, task->header);
     const auto bytes = std::as_bytes(std::span(piece));
-    task.data.assign(bytes.begin(), bytes.end());
-    const Error error = co_await exchange(path, task, home_.now() + kControlTimeout, true);
-    if (error != Error::kNone) {
-      free_slots_.push_back(task.itt & slot_mask_);
-      co_return std::unexpected(error);
-    }
-    const auto answer = parse_text_response(task.answer);
-    const bool fits = answer.has_value() && assembler.append(task.answer_data);
-    if (!fits || answer->final || path.connection == nullptr) {
-      free_slots_.push_back(task.itt & slot_mask_);
-      if (!fits) co_return std::unexpected(Error::kInvalid);
-      co_return assembler.take();
-    }
+    task->data.assign(bytes.begin(), bytes.end());
+    const Error error = co_await exchange_in_place(*on, *task, kControlTimeout, true);
+    if (error != Error::kNone) co_return std::unexpected(error);
+    const auto answer = parse_text_response(task->answer);
+    const bool fits = answer.has_value() && assembler.append(task->answer_data);
+    if (!fits) co_return std::unexpected(Error::kInvalid);
+    if (answer->final) co_return assembler.take();
     pdu.target_transfer_tag = answer->target_transfer_tag;
     pdu.lun = answer->lun;
   }
-  free_slots_.push_back(task.itt & slot_mask_);
   co_return std::unexpected(Error::kInvalid);
 }
 
@@ -313,7 +338,7 @@ Task<Result<LogoutResult>> InitiatorSessionImpl::log_out(Path& over, LogoutReaso
   InitiatorControlTask task;
   const LogoutRequest request{.immediate = true, .reason = reason, .cid = cid};
   write_logout_request(request, task.header);
-  const Error error = co_await exchange(over, task, home_.now() + options_.login_timeout);
+  const Error error = co_await exchange(over, task, options_.login_timeout);
   if (error != Error::kNone) co_return std::unexpected(error);
   const auto answer = parse_logout_response(task.answer);
   if (!answer.has_value()) co_return std::unexpected(Error::kInvalid);

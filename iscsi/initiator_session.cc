@@ -112,6 +112,12 @@ void InitiatorSessionImpl::give_tag(InitiatorTask& task) noexcept {
   task.itt = generation << slot_bits_ | slot;
 }
 
+// The connection knows the tag no more, and the task's coroutine asks for no further exchange.
+void InitiatorSessionImpl::take_tag_back(InitiatorTask& task) {
+  free_slots_.push_back(task.itt & slot_mask_);
+  task.keep_tag = false;
+}
+
 void InitiatorSessionImpl::give_cmd_sn(InitiatorTask& task, const Path& path) noexcept {
   task.cmd_sn = next_cmd_sn_.load(std::memory_order_relaxed);
   if (task.immediate) return;
@@ -185,7 +191,8 @@ void InitiatorSessionImpl::task_ended(InitiatorTask& task) {
     const bool asked = path.state == InitiatorConnectionState::kLogoutRequested;
     if (asked && path.in_flight == 0) moved_.notify_all();
   }
-  if (!task.keep_tag) free_slots_.push_back(task.itt & slot_mask_);
+  if (!task.keep_tag) take_tag_back(task);
+  task.connection = nullptr;
   if (task.answered && !task.aborting) window_moved(task.seen_exp_cmd_sn, task.seen_max_cmd_sn);
   if (connection.gone && connection.tasks_here == 0) moved_.notify_all();
   if (task.kind == InitiatorTask::Kind::kControl) {

@@ -37,6 +37,26 @@ class InitiatorTaskQueue {
   InitiatorTask* last_ = nullptr;
 };
 
+// A number of places, given out first come first served.
+class InitiatorPlaces {
+ public:
+  explicit InitiatorPlaces(std::uint32_t count) noexcept : free_(count) {}
+  Task<void> take() {
+    if (free_ == 0) {
+      co_await queue_.wait();  // A place is handed over.
+    } else {
+      --free_;
+    }
+  }
+  void give() {
+    if (!queue_.wake_one()) ++free_;
+  }
+
+ private:
+  std::uint32_t free_;
+  detail::WaitQueue queue_;
+};
+
 class InitiatorSessionImpl final : public InitiatorSession, private InitiatorConnectionEvents {
  public:
   explicit InitiatorSessionImpl(InitiatorOptions options);
@@ -110,6 +130,7 @@ class InitiatorSessionImpl final : public InitiatorSession, private InitiatorCon
   bool can_send() const noexcept;
   Path& choose_path() noexcept;
   void give_tag(InitiatorTask& task) noexcept;
+  void take_tag_back(InitiatorTask& task);
   void give_cmd_sn(InitiatorTask& task, const Path& path) noexcept;
   void dispatch(InitiatorCommand& command);
   void drain();
@@ -120,10 +141,14 @@ class InitiatorSessionImpl final : public InitiatorSession, private InitiatorCon
   void path_lost(Path& path);
 
   // initiator_control.cc
-  Task<Error> exchange(Path& path, InitiatorControlTask& task, TimePoint deadline,
-                       bool keep_tag = false);
+  Task<Error> exchange(Path& path, InitiatorControlTask& task, Duration patience);
+  Task<Error> exchange_in_place(Path& path, InitiatorControlTask& task, Duration patience,
+                                bool keep_tag = false);
   Task<Result<std::string>> text_on(Path& path, std::string request);
+  Task<Result<std::string>> negotiate_text(Path* path, InitiatorControlTask* task,
+                                           std::string request);
   Task<Result<TaskManagementResult>> manage_on(Path& path, TaskManagementRequest request);
+  Task<Result<TaskManagementResult>> abort_in_flight(InitiatorCommand* command);
   Task<void> drop_everywhere(std::optional<std::uint64_t> lun, std::uint32_t before_cmd_sn);
   Task<Result<LogoutResult>> log_out(Path& over, LogoutReason reason, std::uint16_t cid);
   Task<void> keep_alive();
@@ -150,7 +175,12 @@ class InitiatorSessionImpl final : public InitiatorSession, private InitiatorCon
   void give_up(Error error);
   void fail_all(Error error);
 
-  static constexpr std::uint32_t kControlSlots = 64;
+  // Requests other than commands. They never take a command's slot, nor do commands theirs: each
+  // waits for a place of its own kind. A lost host has all its commands aborted at once, so aborts
+  // have half of the places; every connection's ping and a few more requests fit beside them.
+  static constexpr std::uint32_t kControlSlots = 96;
+  static constexpr std::uint32_t kMostAborts = 48;
+  static_assert(kControlSlots >= kMostAborts + kMaximumInitiatorConnections + 8);
   static constexpr std::uint32_t kSequenceRing = 8192;  // Longest CmdSN window that we use.
   static constexpr std::uint8_t kMaximumRetries = 8;
 
@@ -167,6 +197,8 @@ class InitiatorSessionImpl final : public InitiatorSession, private InitiatorCon
   unsigned slot_bits_ = 0;
   std::vector<std::uint32_t> generations_;
   std::vector<std::uint32_t> free_slots_;
+  InitiatorPlaces control_places_{kControlSlots};
+  InitiatorPlaces abort_places_{kMostAborts};
 
   std::atomic<std::uint32_t> next_cmd_sn_{1};
   std::uint32_t exp_cmd_sn_ = 1;

@@ -2,6 +2,8 @@
 // target may ask, and what it must not do. RFC 7143 sections 4.2, 7 and 11.
 #include <catch2/catch.hpp>
 
+#include <set>
+
 #include "iscsi/initiator_states.h"
 #include "scripted_target.h"
 
@@ -344,8 +346,115 @@ void wrong_r2t(ScriptedConnection& connection, std::uint32_t itt, Bhs& bhs, Read
   write_ready_to_transfer(pdu, bhs);
 }
 
+// Takes what is sent within a second, and sorts it.
+struct Received {
+  std::vector<ScriptedPdu> aborts;
+  std::vector<ScriptedPdu> texts;
+  std::uint32_t commands = 0;
+
+  static Task<void> collect(std::shared_ptr<Received> here, ScriptedConnection& connection) {
+    while (true) {
+      ScriptedPdu pdu = co_await connection.next();
+      if (pdu.closed || pdu.opcode() == Opcode::kLogoutRequest) co_return;
+      if (pdu.opcode() == Opcode::kScsiCommand) ++here->commands;
+      if (pdu.opcode() == Opcode::kTaskManagementRequest) here->aborts.push_back(pdu);
+      if (pdu.opcode() == Opcode::kTextRequest) here->texts.push_back(pdu);
+    }
+  }
+};
+
+Task<void> abort_it(InitiatorSession& session, InitiatorCommand& command, std::uint32_t& ended) {
+  const auto answer = co_await session.abort(command);
+  CHECK(answer == TaskManagementResult::kFunctionComplete);
+  ++ended;
+}
+
+Task<void> ask_for_text(InitiatorSession& session, bool& answered) {
+  const Result<std::string> answer = co_await session.text("X-org.sandbay=1");
+  CHECK(answer.has_value());
+  answered = true;
+}
+
+Task<void> answer_abort(ScriptedConnection& connection, ScriptedPdu request) {
+  Bhs bhs;
+  write_task_management_response({.result = TaskManagementResult::kFunctionComplete,
+                                  .initiator_task_tag = initiator_task_tag(request.bhs),
+                                  .numbers = connection.numbers()},
+                                 bhs);
+  co_await connection.send(bhs);
+}
+
+Task<void> answer_text(ScriptedConnection& connection, ScriptedPdu request) {
+  Bhs bhs;
+  write_text_response({.final = true,
+                       .initiator_task_tag = initiator_task_tag(request.bhs),
+                       .numbers = connection.numbers()},
+                      bhs);
+  co_await connection.send(bhs);
+}
+
+// A host with a hundred commands on a target that answers none goes away; others go on.
+Task<void> abort_a_hundred_at_once() {
+  constexpr std::uint32_t kCommands = 100;
+  ScriptedSession scripted;
+  co_await scripted.log_in(ScriptedSession::defaults());
+  ScriptedConnection& connection = *scripted.connections[0];
+  connection.max_cmd_sn = 1000;
+  Bhs bhs;
+  write_nop_in({.numbers = connection.numbers_without_status()}, bhs);
+  co_await connection.send(bhs);
+  auto received = std::make_shared<Received>();
+  spawn(Received::collect(received, connection));
+  co_await Executor::current().sleep_for(std::chrono::seconds(1));
+
+  std::vector<std::unique_ptr<InitiatorCommand>> commands;
+  std::uint32_t cancelled = 0;
+  std::uint32_t aborts_ended = 0;
+  for (std::uint32_t index = 0; index <= kCommands; ++index) {
+    commands.push_back(std::make_unique<InitiatorCommand>());
+    commands.back()->owner = &cancelled;
+    commands.back()->done = [](InitiatorCommand& ended) {
+      *static_cast<std::uint32_t*>(ended.owner) += ended.result.error == Error::kCancelled ? 1 : 0;
+    };
+    if (index == kCommands) break;
+    scripted.session->submit(*commands.back());
+  }
+  for (std::uint32_t index = 0; index < kCommands; ++index) {
+    spawn(abort_it(*scripted.session, *commands[index], aborts_ended));
+  }
+  scripted.session->submit(*commands.back());
+  bool text_answered = false;
+  spawn(ask_for_text(*scripted.session, text_answered));
+  co_await Executor::current().sleep_for(std::chrono::seconds(1));
+  CHECK(received->commands == kCommands + 1);
+  CHECK(received->texts.size() == 1);
+  CHECK_FALSE(received->aborts.empty());
+  if (!received->texts.empty()) co_await answer_text(connection, received->texts.front());
+
+  std::set<std::uint32_t> aborted;
+  for (std::size_t index = 0; index < received->aborts.size(); ++index) {
+    const auto request = parse_task_management_request(received->aborts[index].bhs);
+    CHECK(request.has_value());
+    if (request.has_value()) aborted.insert(request->referenced_task_tag);
+    co_await answer_abort(connection, received->aborts[index]);
+    co_await Executor::current().sleep_for(std::chrono::milliseconds(10));
+  }
+  CHECK(aborted.size() == kCommands);
+  CHECK(aborts_ended == kCommands);
+  CHECK(cancelled == kCommands);
+  CHECK(text_answered);
+  CHECK(scripted.session->commands_in_flight() == 1);
+  connection.reset();
+  co_await scripted.session->close();
+  scripted.session.reset();
+}
+
 }  // namespace
 
+TEST_CASE("Every abort reaches the target when more are asked for than may be under way",
+          "[initiator][window][I-1]") {
+  in_world(abort_a_hundred_at_once);
+}
 TEST_CASE("Read data, phase-collapsed status and residual", "[initiator][data]") {
   in_world(read_with_collapsed_status);
 }
