@@ -27,6 +27,7 @@
 #include "iscsi/target_server.h"
 #include "runtime/clock.h"
 #include "runtime/task.h"
+#include "runtime/turn_watch.h"
 #include "scsi/counters.h"
 
 namespace sandbay::group {
@@ -122,6 +123,7 @@ struct ExecutorInfo {
   std::uint64_t buffer_used_bytes = 0;
   std::uint64_t buffer_reserved_bytes = 0;
   std::uint64_t buffer_waiters = 0;
+  TurnFigures turns;
 };
 
 // Everything that is counted, at about one moment.

@@ -26,7 +26,8 @@ Task<ExecutorInfo> look_at_executor(Executor* executor) {
                          .buffer_limit_bytes = buffers.limit_bytes(),
                          .buffer_used_bytes = buffers.used_bytes(),
                          .buffer_reserved_bytes = buffers.reserved_bytes(),
-                         .buffer_waiters = buffers.waiter_count()};
+                         .buffer_waiters = buffers.waiter_count(),
+                         .turns = turn_figures(*executor)};
 }
 
 std::uint32_t count_of(const std::map<std::string, std::uint32_t>& counts,

@@ -78,7 +78,8 @@ void BlockingThread::serve() {
 Reactor::Reactor(unsigned index, std::size_t memory_limit_bytes, std::uint64_t seed)
     : index_(index),
       random_(seed),
-      buffers_(std::make_unique<BufferPool>(*this, memory_limit_bytes)) {
+      buffers_(std::make_unique<BufferPool>(*this, memory_limit_bytes)),
+      watch_(index) {
   now_ = clock();
 }
 
@@ -181,8 +182,10 @@ void Reactor::run() {
   assert(enabled == 0);
   io_uring_register_ring_fd(&ring_);  // Saves a look-up a turn; works without it too.
   arm_wake_poll();
+  watch_.enter_thread();
   while (!stopping_) {
     now_ = clock();
+    watch_.turn_starts(now_);  // And ends the last one, if that did not sleep.
     fire_timers();
     take_messages();
     run_ready();
@@ -191,6 +194,7 @@ void Reactor::run() {
     if (!stopping_) submit_and_wait();
     reap();
   }
+  watch_.leave_thread();
   set_current(nullptr);
 }
 
@@ -290,6 +294,7 @@ void Reactor::submit_and_wait() {
     return;
   }
   const TimePoint started = clock();
+  watch_.turn_ends(started);
   const bool found = quick_ && spin(started);
   if (!found) sleep();
   quick_ = clock() - started <= kSpin;
@@ -397,8 +402,8 @@ std::vector<int> allowed_processors() {
 
 class RealReactorGroup final : public ReactorGroup {
  public:
-  explicit RealReactorGroup(std::vector<std::unique_ptr<Reactor>> reactors)
-      : reactors_(std::move(reactors)) {
+  RealReactorGroup(std::vector<std::unique_ptr<Reactor>> reactors, TurnReport report)
+      : reactors_(std::move(reactors)), report_(std::move(report)) {
     for (const auto& reactor : reactors_) executors_.push_back(reactor.get());
     for (const auto& reactor : reactors_) reactor->set_peers(executors_);
   }
@@ -406,6 +411,7 @@ class RealReactorGroup final : public ReactorGroup {
   std::span<Executor* const> executors() const noexcept override { return executors_; }
 
   void run(std::function<Task<void>()> main) override {
+    const std::unique_ptr<TurnNamer> namer = watch_turns();
     std::vector<std::thread> threads;
     for (std::size_t i = 1; i < reactors_.size(); ++i) {
       threads.emplace_back([reactor = reactors_[i].get()] { reactor->run(); });
@@ -431,6 +437,18 @@ class RealReactorGroup final : public ReactorGroup {
     Reactor* reactor = nullptr;
   };
 
+  // Null if turns are not named or nobody wants to know.
+  std::unique_ptr<TurnNamer> watch_turns() {
+    std::unique_ptr<TurnNamer> namer;
+    if (kTurnsAreNamed && report_) {
+      std::vector<TurnWatch*> watches;
+      for (const auto& reactor : reactors_) watches.push_back(&reactor->watch());
+      namer = std::make_unique<TurnNamer>(std::move(watches), report_);
+    }
+    for (const auto& reactor : reactors_) reactor->watch().set_report(report_, namer.get());
+    return namer;
+  }
+
   static Task<void> run_main(RealReactorGroup* group, std::function<Task<void>()> main) {
     co_await main();
     group->stops_.resize(group->reactors_.size());
@@ -443,6 +461,7 @@ class RealReactorGroup final : public ReactorGroup {
   }
 
   std::vector<std::unique_ptr<Reactor>> reactors_;
+  TurnReport report_;
   std::vector<Executor*> executors_;
   std::vector<Stop> stops_;
 };
@@ -471,7 +490,13 @@ std::expected<std::unique_ptr<ReactorGroup>, std::string> ReactorGroup::create(
     }
     reactors.push_back(std::move(reactor));
   }
-  return std::make_unique<detail::RealReactorGroup>(std::move(reactors));
+  return std::make_unique<detail::RealReactorGroup>(std::move(reactors),
+                                                    std::move(options.on_long_turn));
+}
+
+TurnFigures turn_figures(const Executor& executor) {
+  const auto* const reactor = dynamic_cast<const detail::Reactor*>(&executor);
+  return reactor == nullptr ? TurnFigures{} : reactor->watch().figures();
 }
 
 void block_signals(std::span<const int> signals) {

@@ -13,14 +13,16 @@
 
 #include "runtime/error.h"
 #include "runtime/executor.h"
+#include "runtime/turn_watch.h"
 
 namespace sandbay {
 
 struct ReactorGroupOptions {
   unsigned count = 1;
   std::size_t memory_limit_bytes = std::size_t{1} << 30;  // Shared out evenly among the reactors.
-  bool pin = false;        // Reactor i to the i-th processor this process may use.
-  std::uint64_t seed = 0;  // 0: from the system.
+  bool pin = false;         // Reactor i to the i-th processor this process may use.
+  std::uint64_t seed = 0;   // 0: from the system.
+  TurnReport on_long_turn;  // Null: long turns are only counted; see turn_figures().
 };
 
 // The reactors of one process. Reactor 0 runs on the thread that calls run().

@@ -15,6 +15,7 @@
 #include "runtime/cancellation.h"
 #include "runtime/executor.h"
 #include "runtime/reactor.h"
+#include "runtime/turn_watch.h"
 
 namespace sandbay::detail {
 
@@ -87,6 +88,8 @@ class Reactor final : public Executor {
   void run();
   void stop() noexcept { stopping_ = true; }  // Own thread.
   void set_processor(int processor) { processor_ = processor; }
+  TurnWatch& watch() noexcept { return watch_; }
+  const TurnWatch& watch() const noexcept { return watch_; }
 
   unsigned index() const noexcept override { return index_; }
   std::span<Executor* const> peers() const noexcept override { return peers_; }
@@ -148,6 +151,7 @@ class Reactor final : public Executor {
   int wake_fd_ = -1;
   int processor_ = -1;
   TimePoint now_{};
+  TurnWatch watch_;
   ReadyQueue ready_;
   std::vector<std::coroutine_handle<>> turn_end_;
   std::vector<std::coroutine_handle<>> turn_end_running_;
