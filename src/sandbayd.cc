@@ -6,15 +6,18 @@
 // could not be flushed, 2 with one line if it will not start. A second signal during shutdown ends
 // the process at once.
 #include <fmt/format.h>
-#include <spdlog/sinks/stdout_color_sinks.h>
+#include <spdlog/sinks/base_sink.h>
 #include <spdlog/spdlog.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <CLI/CLI.hpp>
 #include <csignal>
 #include <cstdio>
+#include <cstdlib>
 #include <fstream>
+#include <mutex>
 #include <optional>
 #include <sstream>
 #include <string>
@@ -34,6 +37,7 @@
 #include "metadata/rocksdb_store.h"
 #include "mgmt/server.h"
 #include "runtime/buffer.h"
+#include "runtime/log_queue.h"
 #include "runtime/reactor.h"
 
 namespace {
@@ -43,6 +47,8 @@ using namespace sandbay;
 constexpr int kLostWrites = 1;
 constexpr int kWrongMap = 1;
 constexpr int kRefused = 2;
+// How long the end waits for whoever reads the log.
+constexpr Duration kLogPatience = std::chrono::seconds(1);
 constexpr std::uint64_t kLeastMemoryOfReactor = 8 * BufferPool::kSlabBytes;
 
 struct Arguments {
@@ -162,11 +168,39 @@ std::optional<std::string> apply(const Arguments& arguments, group::Configuratio
   return std::nullopt;
 }
 
-void start_logging(const std::string& level) {
-  auto logger = spdlog::stderr_color_mt("sandbayd");
+// Lines go through a queue: a thread that logs, a reactor above all, waits for no reader.
+class QueueSink final : public spdlog::sinks::base_sink<std::mutex> {
+ public:
+  explicit QueueSink(LogQueue& queue)
+      : queue_(queue),
+        colored_(::isatty(STDERR_FILENO) == 1 && std::getenv("NO_COLOR") == nullptr) {}
+
+ private:
+  void sink_it_(const spdlog::details::log_msg& message) override {
+    spdlog::memory_buf_t line;
+    formatter_->format(message, line);
+    std::string text = fmt::to_string(line);
+    if (colored_ && message.color_range_end > message.color_range_start) {
+      text.insert(message.color_range_end, "\033[m");
+      text.insert(message.color_range_start, color(message.level));
+    }
+    queue_.post(STDERR_FILENO, std::move(text));
+  }
+  void flush_() override {}
+  static const char* color(spdlog::level::level_enum level) {
+    if (level >= spdlog::level::err) return "\033[31m\033[1m";
+    return level == spdlog::level::warn ? "\033[33m\033[1m" : "\033[32m";
+  }
+
+  LogQueue& queue_;
+  bool colored_;
+};
+
+// The queue stays until the process ends: other threads may log until then.
+void start_logging(LogQueue& queue, const std::string& level) {
+  auto logger = std::make_shared<spdlog::logger>("sandbayd", std::make_shared<QueueSink>(queue));
   logger->set_pattern("%Y-%m-%d %H:%M:%S.%e %^%l%$ %v");
   logger->set_level(spdlog::level::from_str(level));
-  logger->flush_on(spdlog::level::debug);
   spdlog::set_default_logger(std::move(logger));
 }
 
@@ -178,12 +212,11 @@ void raise_descriptor_limit() {
   ::setrlimit(RLIMIT_NOFILE, &limit);
 }
 
-void say_ready(const group::Group& group, const mgmt::Server& server, bool tls) {
+void say_ready(const group::Group& group, const mgmt::Server& server, bool tls, LogQueue* log) {
   std::string line = "ready:";
   for (const auto& portal : group.portals()) line += fmt::format(" portal {}", portal.listen);
-  fmt::print("{} management {}://{}\n", line, tls ? "https" : "http",
-             server.endpoint().to_string());
-  std::fflush(stdout);
+  log->post(STDOUT_FILENO, fmt::format("{} management {}://{}\n", line, tls ? "https" : "http",
+                                       server.endpoint().to_string()));
 }
 
 // From now on the next signal has its default effect.
@@ -258,19 +291,26 @@ Task<void> reload(const std::string* file, mgmt::Server* server, bool secured) {
                tokens, secured ? ", certificate and key" : "", *file);
 }
 
+struct Outcome {
+  LogQueue* log;
+  std::string refusal;  // What kept it from starting, if anything did.
+  bool lost = false;    // It left writes behind.
+  bool wrong = false;   // A map is not right.
+};
+
 Task<void> serve_group(group::Group* group, const group::Configuration* configuration,
-                       std::shared_ptr<const mgmt::TlsContext> tls, std::string* refusal) {
+                       std::shared_ptr<const mgmt::TlsContext> tls, Outcome* outcome) {
   const bool secured = tls != nullptr;
   auto server = mgmt::Server::start(*group, Executor::current(),
                                     {.listen = configuration->management.listen,
                                      .tokens = configuration->management.tokens,
                                      .tls = std::move(tls)});
   if (!server) {
-    *refusal = server.error();
+    outcome->refusal = server.error();
     co_return;
   }
   warn_of_exposure(configuration->management, (*server)->endpoint());
-  say_ready(*group, **server, secured);
+  say_ready(*group, **server, secured, outcome->log);
   const std::vector<int> signals = {SIGTERM, SIGINT, SIGHUP};
   int signal = SIGHUP;
   while (signal == SIGHUP) {
@@ -342,12 +382,6 @@ Task<std::string> import_file(const Arguments* arguments, metadata::Store* store
   co_return std::string();
 }
 
-struct Outcome {
-  std::string refusal;  // What kept it from starting, if anything did.
-  bool lost = false;    // It left writes behind.
-  bool wrong = false;   // A map is not right.
-};
-
 Task<void> serve_started(const Arguments* arguments, group::Group* group,
                          const group::Configuration* configuration,
                          std::shared_ptr<const mgmt::TlsContext> tls, Outcome* outcome) {
@@ -355,7 +389,7 @@ Task<void> serve_started(const Arguments* arguments, group::Group* group,
     const bool right = co_await check_maps(group);
     outcome->wrong = !right;
   } else {
-    co_await serve_group(group, configuration, std::move(tls), &outcome->refusal);
+    co_await serve_group(group, configuration, std::move(tls), outcome);
   }
   co_await group->shutdown();
   outcome->lost = group->lost_writes();
@@ -406,41 +440,64 @@ Task<void> serve(const Arguments* arguments, group::Configuration configuration,
   co_await (*store)->close();
 }
 
+// The error is one line.
+std::expected<void, std::string> start_and_serve(const Arguments& arguments,
+                                                 group::Configuration configuration,
+                                                 std::shared_ptr<const mgmt::TlsContext> tls,
+                                                 Outcome* outcome) {
+  const auto state = group::StateDirectory::open(configuration.state);
+  if (!state) return std::unexpected(state.error());
+  for (const group::MemberConfiguration& member : configuration.members) {
+    if (const auto wrong = state->make_member(member.name)) return std::unexpected(*wrong);
+  }
+  const bool serves = !arguments.check_map && arguments.import.empty();
+  if (!serves) configuration.portals.clear();
+  if (serves) {
+    if (const auto refusal = group::cannot_listen(configuration)) return std::unexpected(*refusal);
+  }
+  auto reactors = ReactorGroup::create(
+      {.count = configuration.reactors,
+       .memory_limit_bytes = configuration.memory_limit_bytes,
+       .pin = arguments.pin,
+       .on_long_turn = [](const LongTurn& turn) { spdlog::warn("{}", describe(turn)); }});
+  if (!reactors) return std::unexpected(reactors.error());
+  (*reactors)->run(
+      [&] { return serve(&arguments, configuration, state->metadata().string(), tls, outcome); });
+  if (!outcome->refusal.empty()) return std::unexpected(outcome->refusal);
+  return {};
+}
+
 int run(const Arguments& arguments, group::Configuration configuration,
         std::shared_ptr<const mgmt::TlsContext> tls) {
-  start_logging(arguments.log_level);
   raise_descriptor_limit();
   // Whatever this process makes, secrets in the metadata above all, is its user's alone.
   ::umask(077);
   constexpr int kSignals[] = {SIGTERM, SIGINT, SIGHUP};
   block_signals(kSignals);
   std::signal(SIGPIPE, SIG_IGN);
-  const auto state = group::StateDirectory::open(configuration.state);
-  if (!state) return refuse(state.error());
-  for (const group::MemberConfiguration& member : configuration.members) {
-    if (const auto wrong = state->make_member(member.name)) return refuse(*wrong);
+  auto started = LogQueue::start();
+  if (!started) return refuse(started.error());
+  LogQueue& log = *started->release();
+  start_logging(log, arguments.log_level);
+  Outcome outcome{.log = &log};
+  const auto served =
+      start_and_serve(arguments, std::move(configuration), std::move(tls), &outcome);
+  int code = 0;
+  if (!served) {
+    log.post(STDERR_FILENO, fmt::format("sandbayd: {}\n", served.error()));
+    code = kRefused;
+  } else if (outcome.wrong) {
+    code = kWrongMap;
+  } else if (outcome.lost) {
+    log.post(STDERR_FILENO,
+             "sandbayd: ended, but acknowledged writes could not be flushed; see above\n");
+    code = kLostWrites;
+  } else {
+    spdlog::info("ended");
   }
-  const bool serves = !arguments.check_map && arguments.import.empty();
-  if (!serves) configuration.portals.clear();
-  if (serves) {
-    if (const auto refusal = group::cannot_listen(configuration)) return refuse(*refusal);
-  }
-  auto reactors = ReactorGroup::create({.count = configuration.reactors,
-                                        .memory_limit_bytes = configuration.memory_limit_bytes,
-                                        .pin = arguments.pin});
-  if (!reactors) return refuse(reactors.error());
-  Outcome outcome;
-  (*reactors)->run(
-      [&] { return serve(&arguments, configuration, state->metadata().string(), tls, &outcome); });
-  if (!outcome.refusal.empty()) return refuse(outcome.refusal);
-  if (outcome.wrong) return kWrongMap;
-  if (outcome.lost) {
-    fmt::print(stderr,
-               "sandbayd: ended, but acknowledged writes could not be flushed; see above\n");
-    return kLostWrites;
-  }
-  spdlog::info("ended");
-  return 0;
+  std::fflush(stdout);
+  log.finish(kLogPatience);
+  return code;
 }
 
 }  // namespace

@@ -10,6 +10,7 @@
 #include "mgmt/metrics_hardware.h"
 #include "mgmt/metrics_pools.h"
 #include "mgmt/metrics_text.h"
+#include "runtime/log_queue.h"
 
 namespace sandbay::mgmt {
 
@@ -181,6 +182,27 @@ void add_executors(Text& text, const std::vector<group::ExecutorInfo>& executors
         [](const auto& executor) { return executor.buffer_reserved_bytes; });
   gauge("sandbay_buffer_waiters", "Operations that wait for buffers.",
         [](const auto& executor) { return executor.buffer_waiters; });
+  const auto seconds = [](Duration time) { return std::chrono::duration<double>(time).count(); };
+  gauge("sandbay_reactor_longest_turn_seconds",
+        "Longest time for which the reactor was held, since the start.",
+        [&](const auto& executor) { return seconds(executor.turns.longest); });
+  gauge("sandbay_reactor_longest_turn_work_seconds",
+        "Most processor time that a turn longer than 10 ms took.",
+        [&](const auto& executor) { return seconds(executor.turns.longest_work); });
+  const auto counter = [&](std::string_view name, std::string_view help, auto value) {
+    text.family(name, "counter", help);
+    for (const auto& executor : executors) {
+      text.sample(fmt::format("reactor=\"{}\"", executor.index), value(executor));
+    }
+  };
+  counter("sandbay_reactor_long_turns_total", "Turns that were longer than 10 ms.",
+          [](const auto& executor) { return executor.turns.long_turns; });
+  counter("sandbay_reactor_long_work_turns_total",
+          "Turns that took more than 10 ms of processor time.",
+          [](const auto& executor) { return executor.turns.long_work_turns; });
+  text.family("sandbay_log_lines_dropped_total", "counter",
+              "Log lines that were dropped because the log was not read fast enough.");
+  text.sample("", LogQueue::dropped());
 }
 
 void add_management(Text& text, std::uint64_t audited, const TurnedAway& turned_away) {
