@@ -535,9 +535,11 @@ void SetDrives::take_role(unsigned role, BlockDevice& device, std::string name, 
     entry.drive = uuid;
     entry.known_event = 0;
     regions_.set_all_stale(role, false, true);
-    ++regions_changed_;
   }
-  ++lost_changed_;  // What it holds of them is nothing, or old.
+  // The map and the list on the drive are old, or it has neither: settled() writes both before a
+  // superblock calls the drive active.
+  ++regions_changed_;
+  ++lost_changed_;
   ++changed_;
   set_drive(role, device, std::move(name), policy);
 }
