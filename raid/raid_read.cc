@@ -139,6 +139,7 @@ Task<Completion> RaidSet::read_one(Request request, Layout::Position position) {
   below.data = std::move(request.data);
   Completion completion;
   ReadPiece piece;
+  const std::uint64_t losses = drives_.losses();
   piece.late = around(drive, position.stripe, member, below.extent.first);
   if (piece.late) {
     completion.data = std::move(below.data);
@@ -153,7 +154,9 @@ Task<Completion> RaidSet::read_one(Request request, Layout::Position position) {
     piece.late = !io.ended();
     if (!piece.late) completion = io.take();
   }
-  if (!piece.late && completion.error == Error::kNone && integrity_ == nullptr) {
+  // Blocks were lost meanwhile: this may be zeros that replaced one. The stripe tells, once held.
+  const bool doubtful = drives_.losses() != losses;
+  if (!piece.late && !doubtful && completion.error == Error::kNone && integrity_ == nullptr) {
     co_return completion;
   }
   piece.lba = extent.first;
@@ -162,11 +165,11 @@ Task<Completion> RaidSet::read_one(Request request, Layout::Position position) {
   piece.member = member;
   piece.asked = extent;
   piece.data = std::move(completion.data);  // Nothing, if the drive still has it.
-  if (!piece.late && completion.error == Error::kNone) {
+  if (!piece.late && !doubtful && completion.error == Error::kNone) {
     const bool good = co_await piece_good(&piece);
     completion.data = std::move(piece.data);
     if (good) co_return completion;
-  } else if (!piece.late) {
+  } else if (!piece.late && completion.error != Error::kNone) {
     note_failed_read(piece, drive, completion);
   }
   co_await read_again(&piece);
@@ -235,10 +238,9 @@ Task<void> RaidSet::read_runs(FrameVector<ReadPiece>* pieces, bool disable_page_
     piece.member = layout_.mirrored() ? choose_member(stripe, unreadable) : piece.position.chunk;
     const bool waits = layout_.mirrored() && (table_.being_written(stripe) || may_differ(stripe));
     const bool lost = !drives_.lost().empty() && drives_.lost().first_overlap(piece.wanted());
-    if (waits || lost || piece.member >= layout_.width() || (unreadable >> piece.member & 1) != 0) {
-      piece.again = true;
-      continue;
-    }
+    piece.again =
+        waits || lost || piece.member >= layout_.width() || (unreadable >> piece.member & 1) != 0;
+    if (piece.again) continue;
     const unsigned role = layout_.role(stripe, piece.member);
     const Lba first = on_drive(stripe, piece.position.row);
     piece.late = piece.again = around(drives_.role(role).drive, stripe, piece.member, first);
@@ -262,6 +264,7 @@ Task<void> RaidSet::read_runs(FrameVector<ReadPiece>* pieces, bool disable_page_
                     .last_piece = i,
                     .sole = sole});
   }
+  const std::uint64_t losses = drives_.losses();
   for (ReadRun& run : runs) {
     Request below;
     below.disable_page_out = disable_page_out;
@@ -277,15 +280,15 @@ Task<void> RaidSet::read_runs(FrameVector<ReadPiece>* pieces, bool disable_page_
     const DriveIo::Wait end = waits ? run.io.wait() : run.io.wait_or_slow();
     co_await end;
     const bool late = !run.io.ended();
+    const bool lost = drives_.losses() != losses;  // This may be zeros that replaced a block.
     Completion done = late ? Completion{} : run.io.take();
     for (std::size_t i = run.first_piece; i != kNone; i = next[i]) {
       ReadPiece& piece = (*pieces)[i];
-      if (!done.data.empty() && piece.gap > 0) (void)done.data.take_front(bytes_of(piece.gap));
-      if (!done.data.empty()) piece.data = done.data.take_front(bytes_of(piece.rows));
-      piece.late = piece.again = late;
+      piece.take_from(&done.data, bytes_of(piece.gap), bytes_of(piece.rows));
+      piece.late = late;
+      piece.again = late || lost;
     }
-    if (late || done.error == Error::kNone) continue;
-    fail_run(run, done, *pieces, next);
+    if (!late && done.error != Error::kNone) fail_run(run, done, *pieces, next);
   }
 }
 
@@ -354,7 +357,7 @@ Task<void> RaidSet::read_again(ReadPiece* piece) {
   piece->data.fill_zero();
 }
 
-// From the one drive that has it.
+// From the one drive that has it. What is lost meanwhile is not returned.
 Task<void> RaidSet::read_alone(ReadPiece* piece) {
   const std::uint64_t stripe = piece->position.stripe;
   Drive* drive = drives_.role(layout_.role(stripe, piece->member)).drive;
@@ -368,7 +371,12 @@ Task<void> RaidSet::read_alone(ReadPiece* piece) {
   Completion done = co_await drive->submit(std::move(request));
   piece->error = Error::kNone;
   piece->data = std::move(done.data);
-  if (done.error != Error::kNone) note_failed_read(*piece, drive, done);
+  if (done.error != Error::kNone) co_return note_failed_read(*piece, drive, done);
+  if (const auto lost = drives_.lost().first_overlap(piece->wanted())) {
+    piece->error = Error::kMediumError;
+    piece->bad = *lost;
+    piece->data.fill_zero();
+  }
 }
 
 // So many rows at a time as memory allows.

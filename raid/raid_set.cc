@@ -716,6 +716,8 @@ Task<Result<ProvisioningRun>> RaidSet::provisioning_of_strip(Lba lba, std::uint6
     if (drives_own) judge(role, drive, below.error(), "asking what it has mapped");
     co_return mapped;
   }
+  // Lost while the drive was asked.
+  if (drives_.lost().first_overlap({.first = lba, .block_count = most})) co_return mapped;
   if (below->mapped || integrity_ == nullptr) co_return *below;
   co_return co_await integrity_->zeros(stripe, member, position.row,
                                        static_cast<std::uint32_t>(below->block_count));

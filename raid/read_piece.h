@@ -27,6 +27,12 @@ struct RaidSet::ReadPiece {
     const Lba end = std::min(lba + rows, asked.end());
     return {.first = first, .block_count = end > first ? end - first : 0};
   }
+  // What its run brought, behind the gap; nothing, if the drive still has it.
+  void take_from(BufferList* run, std::size_t gap_bytes, std::size_t byte_count) {
+    if (run->empty()) return;
+    if (gap_bytes > 0) (void)run->take_front(gap_bytes);
+    data = run->take_front(byte_count);
+  }
 };
 
 }  // namespace sandbay::raid

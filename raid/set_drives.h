@@ -163,7 +163,13 @@ class SetDrives final : public JournalDrives {
   Task<Error> show_reserved_room();
 
   const LostSectors& lost() const noexcept { return lost_; }
-  void add_lost(Extent extent) { lost_changed_ += lost_.add(extent); }
+  void add_lost(Extent extent) {
+    ++losses_;
+    lost_changed_ += lost_.add(extent);
+  }
+  // Grows with every block that is lost. The zeros that replace a lost block are written after
+  // that, so a read that began earlier and holds no stripe compares this count before and after.
+  std::uint64_t losses() const noexcept { return losses_; }
   void remove_lost(Extent extent) { lost_changed_ += lost_.remove(extent); }
   // Some are lost, or the drives do not know yet that they are not.
   bool lost_matters() const noexcept { return !lost_.empty() || lost_saved_ < lost_changed_; }
@@ -270,6 +276,7 @@ class SetDrives final : public JournalDrives {
   std::uint64_t regions_saved_ = 0;
   std::uint64_t lost_changed_ = 1;  // Likewise.
   std::uint64_t lost_saved_ = 0;
+  std::uint64_t losses_ = 0;
   std::optional<TimePoint> room_shown_;
   std::uint64_t room_shown_at_ = 0;  // As changed_ was.
   Mutex saving_;                     // One save of anything at a time.
