@@ -241,11 +241,13 @@ Task<bool> Maintenance::verify_regions() {
     const std::optional<std::uint64_t> region = drives_.first_verifiable();
     if (!region) break;
     const std::uint64_t first = *region * drives_.superblock().region_stripes;
+    // A write that fails meanwhile may leave a stripe unequal that has been verified already.
+    const std::uint64_t losses = drives_.redundancy_losses(*region);
     bool good = co_await verify_range(first, drives_.end_of_region(*region));
     if (!good) co_return false;
     const Error flushed = co_await set_.flush_drives();
     if (flushed != Error::kNone) co_return false;
-    drives_.region_verified(*region);
+    drives_.region_verified(*region, losses);
     const Error saved = co_await drives_.save_regions();
     good = saved == Error::kNone;
     if (!good) co_return false;

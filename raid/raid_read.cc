@@ -106,8 +106,10 @@ bool RaidSet::may_differ(std::uint64_t stripe) const {
 
 // Where that fails the mirrors stay unlike; the read goes on and says what is wrong.
 Task<void> RaidSet::make_alike(std::uint64_t stripe) {
+  const std::uint64_t losses = drives_.redundancy_losses(drives_.region_of(stripe));
   const Verified verified = co_await verify_stripe(stripe);
   if (verified.error != Error::kNone || drives_.redundancy_valid(stripe)) co_return;
+  if (drives_.redundancy_losses(drives_.region_of(stripe)) != losses) co_return;
   const std::uint64_t in_region = drives_.superblock().region_stripes;
   if ((alike_.size() + 1) * in_region > kMostAlike) alike_.clear();
   std::vector<bool>& region = alike_[drives_.region_of(stripe)];

@@ -32,6 +32,7 @@ SetDrives::SetDrives(Executor& home, Layout layout, Superblock newest, RegionMap
       lost_(std::move(lost)),
       roles_(layout_.drive_count()),
       unverified_(regions_.region_count()),
+      redundancy_losses_(regions_.region_count()),
       writing_(regions_.region_count()),
       touched_(regions_.region_count()),
       written_at_(regions_.region_count()) {
@@ -199,8 +200,8 @@ void SetDrives::mark_unverified(std::uint64_t region) {
   ++unverified_count_;
 }
 
-void SetDrives::region_verified(std::uint64_t region) {
-  if (!unverified_[region]) return;
+void SetDrives::region_verified(std::uint64_t region, std::uint64_t losses) {
+  if (!unverified_[region] || redundancy_losses_[region] != losses) return;
   unverified_[region] = false;
   if (--unverified_count_ == 0 && newest_.redundancy_suspect) {
     newest_.redundancy_suspect = false;
@@ -214,6 +215,7 @@ void SetDrives::region_verified(std::uint64_t region) {
 
 void SetDrives::redundancy_lost(std::uint64_t stripe) {
   const std::uint64_t region = region_of(stripe);
+  ++redundancy_losses_[region];
   bool known = unverified_[region] && regions_.dirty(region);
   mark_unverified(region);
   regions_.set_dirty(region, true);
@@ -236,6 +238,7 @@ void SetDrives::suspect_redundancy() {
 
 void SetDrives::all_redundancy_lost() {
   for (std::uint64_t region = 0; region < region_count(); ++region) {
+    ++redundancy_losses_[region];
     mark_unverified(region);
     regions_.set_dirty(region, true);
   }

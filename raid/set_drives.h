@@ -150,8 +150,12 @@ class SetDrives final : public JournalDrives {
   std::uint64_t unverified_count() const noexcept { return unverified_count_; }
   // The first that can be verified: a suspect one only with all its members.
   std::optional<std::uint64_t> first_verifiable() const;
-  void region_verified(std::uint64_t region);
-  // Journal records were lost: these stripes, or all, may have redundancy that does not match.
+  // Grows whenever redundancy of the region is lost.
+  std::uint64_t redundancy_losses(std::uint64_t region) const { return redundancy_losses_[region]; }
+  // Its redundancy is valid, unless it was lost again since `losses` was read, before the verify.
+  void region_verified(std::uint64_t region, std::uint64_t losses);
+  // These stripes, or all, may have redundancy that does not match: a write failed in part, or
+  // journal records were lost.
   void redundancy_lost(std::uint64_t stripe);
   void all_redundancy_lost();
   // Takes intents back where nothing has been written for a while, or wherever nothing is being
@@ -262,8 +266,9 @@ class SetDrives final : public JournalDrives {
   std::uint64_t settled_roles_ = 0;  // Whose superblocks are current.
   std::vector<bool> unverified_;     // By region; a subset of the map's dirty ones.
   std::uint64_t unverified_count_ = 0;
-  std::vector<std::uint32_t> writing_;  // By region: writes between prepare and end.
-  std::vector<bool> touched_;           // By region: written since intents were last looked at.
+  std::vector<std::uint64_t> redundancy_losses_;  // By region.
+  std::vector<std::uint32_t> writing_;            // By region: writes between prepare and end.
+  std::vector<bool> touched_;  // By region: written since intents were last looked at.
   // By region: flushes begun when it was last written, 0 if it never was; those that are covered.
   std::vector<std::uint64_t> written_at_;
   std::uint64_t flushes_begun_ = 1;

@@ -156,7 +156,7 @@ Task<std::string> note_all_regions(raid::SetDrives* drives) {
     const Error error = co_await drives->prepare_write(region, true);
     if (error != Error::kNone) co_return std::string(describe(error));
     drives->end_write(region);
-    drives->region_verified(region);
+    drives->region_verified(region, drives->redundancy_losses(region));
   }
   co_return std::string();
 }
