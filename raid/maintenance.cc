@@ -39,6 +39,7 @@ struct Maintenance::Batch {
   unsigned running = 0;
   bool failed = false;
   std::uint64_t mismatches = 0;
+  std::uint64_t left = 0;
   Condition ended;
 };
 
@@ -268,8 +269,13 @@ Task<bool> Maintenance::verify_all() {
   verify_requested_ = false;
   ++verifies_ended_;
   drives_.tell({SetEvent::Kind::kVerifyEnded, kNoRole,
-                fmt::format("{} stripes verified, {} did not match and were repaired",
-                            progress_.all_stripes, progress_.mismatches)});
+                fmt::format("{} stripes verified, {} did not match and were repaired{}",
+                            progress_.all_stripes, progress_.mismatches - progress_.left,
+                            progress_.left == 0
+                                ? std::string()
+                                : fmt::format(", {} did not match and were left as they are, "
+                                              "because drives are missing",
+                                              progress_.left))});
   co_return true;
 }
 
@@ -285,6 +291,7 @@ Task<bool> Maintenance::verify_range(std::uint64_t first, std::uint64_t end) {
     }
     while (batch.running > 0) co_await batch.ended.wait();
     progress_.mismatches += std::exchange(batch.mismatches, 0);
+    progress_.left += std::exchange(batch.left, 0);
     co_await pace(strip_bytes * policy_.stripes_at_once);
   }
   co_return !batch.failed && !stopping_;
@@ -294,6 +301,7 @@ Task<void> Maintenance::verify_one(Batch* batch, std::uint64_t stripe) {
   const RaidSet::Verified verified = co_await batch->set.verify_stripe(stripe);
   batch->failed |= verified.error != Error::kNone;
   batch->mismatches += verified.mismatch;
+  batch->left += verified.left;
   if (--batch->running == 0) batch->ended.notify_all();
 }
 

@@ -36,6 +36,7 @@ struct MaintenanceProgress {
   std::uint64_t done_stripes = 0;
   std::uint64_t all_stripes = 0;
   std::uint64_t mismatches = 0;  // kVerify
+  std::uint64_t left = 0;        // Mismatches that were not repaired.
   TimePoint started;
 };
 std::string_view describe(MaintenanceProgress::Kind kind);  // "nothing", "rebuild", …

@@ -359,7 +359,7 @@ Task<void> RaidSet::read_again(ReadPiece* piece) {
   piece->data.fill_zero();
 }
 
-// From the one drive that has it. What is lost meanwhile is not returned.
+// From the one drive that has it. Blocks that are lost meanwhile are not returned.
 Task<void> RaidSet::read_alone(ReadPiece* piece) {
   const std::uint64_t stripe = piece->position.stripe;
   Drive* drive = drives_.role(layout_.role(stripe, piece->member)).drive;

@@ -140,6 +140,7 @@ class RaidSet final : public BlockDevice {
   struct Verified {
     Error error = Error::kNone;
     bool mismatch = false;
+    bool left = false;  // The mismatch was not repaired: members are missing.
   };
   // Reads all of a stripe, repairs what cannot be read and what does not match.
   Task<Verified> verify_stripe(std::uint64_t stripe);
@@ -387,7 +388,15 @@ class RaidSet final : public BlockDevice {
   Task<MemberSet> locate(std::uint64_t stripe, std::uint32_t row, std::uint32_t rows, Lanes* part,
                          Lanes* fitting);
   Task<MemberSet> locate_by_parities(std::uint32_t rows, Lanes* part, Lanes* fitting);
-  MemberSet different_mirrors(Lanes& lanes, MemberSet there) const;
+  Task<Verified> store_verified(std::uint64_t stripe, MemberSet there, MemberSet wrong,
+                                std::uint32_t row, std::uint32_t rows, Lanes* lanes,
+                                Verified verified);
+  // The outcome for members that do not match: nothing; the others were made like the majority;
+  // parity, or every copy but the first, was written anew.
+  enum class Mismatch : std::uint8_t { kLeft, kOutvoted, kUndecided };
+  void report_mismatch(std::uint64_t stripe, std::uint32_t row, MemberSet wrong, Mismatch outcome);
+  MemberSet different_mirrors(Lanes* lanes, MemberSet there, std::uint32_t row, std::uint32_t rows,
+                              bool* tied) const;
   Task<MemberSet> wrong_parities(Lanes* lanes, MemberSet there, std::size_t lane_bytes);
 
   // integrity_set.cc

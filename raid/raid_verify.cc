@@ -6,9 +6,12 @@
 //   no
 //     more are left than redundancy can compute, those are wrong;
 //   - with P and Q, by both: one wrong member explains both differences, or none does (H. Peter
-//     Anvin, "The mathematics of RAID-6", section 4).
+//     Anvin, "The mathematics of RAID-6", section 4);
+//   - with three mirrors or more, by the majority.
 //
-// Where the journal was lost parity may be older than the data, so there it tells nothing.
+// Where the journal was lost parity may be older than the data, so there it tells nothing. While a
+// member is missing, verify only reports: the missing member, or a parity that does not match, may
+// be what shows later which member is wrong.
 #include <algorithm>
 #include <bit>
 #include <utility>
@@ -27,6 +30,35 @@ constexpr std::size_t kMostSegments = 64;
 // Of what is looked at before all of it is.
 constexpr std::size_t kSampleBytes = 64;
 
+// Which of several copies are right: those that most of them equal.
+struct MirrorVote {
+  unsigned chosen = 0;
+  MemberSet wrong = 0;
+  bool tied = false;  // Others are as many; the first of these are chosen.
+};
+
+MirrorVote vote(Lanes& copies, MemberSet there) {
+  MirrorVote result;
+  int most = 0;
+  for (MemberSet left = there; left != 0;) {
+    const auto candidate = static_cast<unsigned>(std::countr_zero(left));
+    MemberSet equal = 0;
+    for (MemberSet rest = left; rest != 0; rest &= rest - 1) {
+      const auto member = static_cast<unsigned>(std::countr_zero(rest));
+      if (copies[member].equals(copies[candidate])) equal |= MemberSet{1} << member;
+    }
+    const int count = std::popcount(equal);
+    result.tied = count == most || (result.tied && count < most);
+    if (count > most) {
+      most = count;
+      result.chosen = candidate;
+      result.wrong = there & ~equal;
+    }
+    left &= ~equal;
+  }
+  return result;
+}
+
 }  // namespace
 
 Task<RaidSet::Verified> RaidSet::verify_stripe(std::uint64_t stripe) {
@@ -42,6 +74,7 @@ Task<RaidSet::Verified> RaidSet::verify_stripe(std::uint64_t stripe) {
       const Verified slice = co_await verify_held(stripe, row, rows);
       verified.error = slice.error;
       verified.mismatch |= slice.mismatch;
+      verified.left |= slice.left;
       row += rows;
     }
   }
@@ -83,39 +116,81 @@ Task<RaidSet::Verified> RaidSet::verify_held(std::uint64_t stripe, std::uint32_t
   Lanes given(width);
   for (unsigned member = 0; member < width; ++member) given[member] = lanes[member].share();
   MemberSet wrong = 0;
+  bool tied = false;
   if (layout_.mirrored()) {
-    wrong = different_mirrors(lanes, there);
+    wrong = different_mirrors(&lanes, there, row, rows, &tied);
   } else {
     wrong = co_await wrong_parities(&lanes, there, lane_bytes);
   }
-  if (wrong == 0) {
-    verified.error = co_await verify_entries(stripe, there, row, rows, &lanes);
+  const bool complete = there == first_members(width);
+  if (!complete && drives_.redundancy_valid(stripe)) {
+    verified.mismatch = verified.left = wrong != 0;
+    if (wrong != 0) report_mismatch(stripe, row, wrong, Mismatch::kLeft);
     co_return verified;
   }
-  if (!layout_.mirrored() && there == first_members(width) && !drives_.redundancy_suspect(stripe)) {
+  if (wrong != 0 && !layout_.mirrored() && complete && !drives_.redundancy_suspect(stripe)) {
     verified.error = co_await mend_located(stripe, row, rows, &given, &lanes, &verified.mismatch);
     if (verified.error != Error::kNone) co_return verified;
     wrong = co_await wrong_parities(&lanes, there, lane_bytes);
   }
   if (wrong != 0 && drives_.redundancy_valid(stripe) && !std::exchange(verified.mismatch, true)) {
-    ++counters_.mismatches;
-    drives_.tell({SetEvent::Kind::kMismatch, kNoRole,
-                  fmt::format("stripe {}: redundancy does not match the data", stripe)});
+    const bool outvoted = layout_.mirrored() && !tied;
+    report_mismatch(stripe, row, wrong, outvoted ? Mismatch::kOutvoted : Mismatch::kUndecided);
   }
+  co_return co_await store_verified(stripe, there, wrong, row, rows, &lanes, verified);
+}
+
+// The wrong members, from lanes, then the entries of all.
+Task<RaidSet::Verified> RaidSet::store_verified(std::uint64_t stripe, MemberSet there,
+                                                MemberSet wrong, std::uint32_t row,
+                                                std::uint32_t rows, Lanes* lanes,
+                                                Verified verified) {
   FrameVector<Segment> segments;
-  for (unsigned member = 0; member < width; ++member) {
+  for (unsigned member = 0; member < layout_.width(); ++member) {
     if (!has(wrong, member)) continue;
     counters_.corrections += verified.mismatch ? rows : 0;
     segments.push_back(
-        {.member = member, .row = row, .row_count = rows, .data = lanes[member].share()});
+        {.member = member, .row = row, .row_count = rows, .data = (*lanes)[member].share()});
   }
   if (!segments.empty()) {
     verified.error = co_await store(stripe, segments, false, Origin::kVerify);
   }
   if (verified.error == Error::kNone) {
-    verified.error = co_await verify_entries(stripe, there, row, rows, &lanes);
+    verified.error = co_await verify_entries(stripe, there, row, rows, lanes);
   }
   co_return verified;
+}
+
+void RaidSet::report_mismatch(std::uint64_t stripe, std::uint32_t row, MemberSet wrong,
+                              Mismatch outcome) {
+  ++counters_.mismatches;
+  const auto report = [this](unsigned role, std::string text) {
+    drives_.tell({SetEvent::Kind::kMismatch, role, std::move(text)});
+  };
+  switch (outcome) {
+    case Mismatch::kLeft:
+      return report(kNoRole, fmt::format("stripe {}: its members do not match, and one is missing, "
+                                         "so nothing was changed; verify again when all drives "
+                                         "are back",
+                                         stripe));
+    case Mismatch::kUndecided:
+      if (!layout_.mirrored()) {
+        return report(kNoRole,
+                      fmt::format("stripe {}: redundancy does not match the data", stripe));
+      }
+      return report(kNoRole, fmt::format("stripe {}: its copies differ in rows from {} and no "
+                                         "content is in the majority; the first copy was kept",
+                                         stripe, row));
+    case Mismatch::kOutvoted:
+      break;
+  }
+  for (unsigned member = 0; member < layout_.width(); ++member) {
+    if (!has(wrong, member)) continue;
+    report(layout_.role(stripe, member),
+           fmt::format("rows from {} of stripe {} differed from the majority of the copies and "
+                       "have been rewritten",
+                       row, stripe));
+  }
 }
 
 // Granule by granule, `given` is what the drives gave, and `lanes` the same with parity that fits.
@@ -240,15 +315,27 @@ Task<MemberSet> RaidSet::locate_by_parities(std::uint32_t rows, Lanes* part, Lan
   co_return 0;
 }
 
-// The mirrors that differ from the first that is whole; their lanes become its content.
-MemberSet RaidSet::different_mirrors(Lanes& lanes, MemberSet there) const {
-  if (there == 0) return 0;
-  const auto first = static_cast<unsigned>(std::countr_zero(there));
+// The mirrors that differ from what most of them have, granule by granule; their lanes become that.
+MemberSet RaidSet::different_mirrors(Lanes* lanes, MemberSet there, std::uint32_t row,
+                                     std::uint32_t rows, bool* tied) const {
+  if (vote(*lanes, there).wrong == 0) return 0;
   MemberSet wrong = 0;
-  for (unsigned member = first + 1; member < layout_.width(); ++member) {
-    if (!has(there, member) || lanes[member].equals(lanes[first])) continue;
-    wrong |= MemberSet{1} << member;
-    lanes[member] = lanes[first].share();
+  BufferList right;
+  for (std::uint32_t done = 0; done < rows;) {
+    const std::uint32_t count = std::min(granule_ - (row + done) % granule_, rows - done);
+    Lanes part(layout_.width());
+    for (unsigned member = 0; member < layout_.width(); ++member) {
+      if (has(there, member))
+        part[member] = (*lanes)[member].share(bytes_of(done), bytes_of(count));
+    }
+    const MirrorVote here = vote(part, there);
+    wrong |= here.wrong;
+    *tied |= here.tied;
+    right.append(std::move(part[here.chosen]));
+    done += count;
+  }
+  for (unsigned member = 0; member < layout_.width(); ++member) {
+    if (has(wrong, member)) (*lanes)[member] = right.share();
   }
   return wrong;
 }

@@ -27,7 +27,7 @@ struct RaidSet::ReadPiece {
     const Lba end = std::min(lba + rows, asked.end());
     return {.first = first, .block_count = end > first ? end - first : 0};
   }
-  // What its run brought, behind the gap; nothing, if the drive still has it.
+  // Takes its part of the run, behind the gap; nothing, if the drive still has the run.
   void take_from(BufferList* run, std::size_t gap_bytes, std::size_t byte_count) {
     if (run->empty()) return;
     if (gap_bytes > 0) (void)run->take_front(gap_bytes);

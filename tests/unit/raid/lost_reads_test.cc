@@ -11,7 +11,7 @@ struct Raced {
   SetShape shape;
   std::vector<unsigned> gone;  // Roles that are missing.
   std::uint64_t blocks = 8;    // That the reads ask for, from block 0 on, which is the bad one.
-  unsigned bad_members = 1;    // Of stripe 0, from the first on, in the same row.
+  unsigned bad_members = 1;    // Members of stripe 0 that are bad in the first row.
 };
 
 struct Slow {
@@ -28,7 +28,7 @@ Task<void> read_slowly(SetRig* rig, const Raced* its, Slow* slow) {
   slow->done.notify_all();
 }
 
-// Starts a read that the drives hold for kLate; whoever reads next is served at once.
+// Starts a read that the drives hold for kLate; the next reads are served at once.
 void begin_slow_read(SetRig* rig, const Raced* its, Slow* slow) {
   for (const auto& device : rig->devices) device->slow_reads(kLate);
   spawn(read_slowly(rig, its, slow));
@@ -72,7 +72,7 @@ Task<void> overtake(Executor* home, Raced its) {
   co_await rig.end();
 }
 
-// What was lost is rewritten before the slow read ends: it returns what was written, or an error.
+// The lost block is rewritten before the slow read ends: it returns what was written, or an error.
 Task<void> overtake_and_rewrite(Executor* home, Raced its) {
   SetRig rig(*home, its.shape);
   co_await make_degraded(&rig, &its);

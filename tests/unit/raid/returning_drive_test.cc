@@ -7,10 +7,10 @@ namespace {
 
 struct Return {
   SetShape shape;
-  std::vector<unsigned> stay;  // Of the next start, beside the drive that came back: role 1.
+  std::vector<unsigned> stay;  // Present at the next start, beside role 1, which came back.
 };
 
-// What an assembly of these roles' drives alone makes of the set.
+// Assembles the set from the drives of these roles alone.
 Task<AssembledSet> assembled_of(SetRig* rig, std::vector<unsigned> roles) {
   std::vector<NamedDevice> named;
   for (const unsigned role : roles) {
@@ -33,7 +33,7 @@ Task<void> return_stale(Executor* home, Return its) {
   REQUIRE(dropped);
   error = co_await rig.drives->settled();
   REQUIRE(error == Error::kNone);
-  error = co_await rig.write(0, 8, 99);  // What the drive in role 1 misses.
+  error = co_await rig.write(0, 8, 99);  // The drive in role 1 misses this.
   REQUIRE(error == Error::kNone);
   error = co_await rig.set->flush_drives();
   REQUIRE(error == Error::kNone);

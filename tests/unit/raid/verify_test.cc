@@ -124,6 +124,91 @@ Task<void> lose_redundancy_behind_verify(Executor* home, SetShape shape) {
   co_await rig.end();
 }
 
+struct Incomplete {
+  SetShape shape;
+  unsigned spoilt;  // Members of a stripe.
+  unsigned missing;
+};
+
+Task<void> verify_incomplete(Executor* home, Incomplete its) {
+  SetRig rig(*home, its.shape);
+  co_await rig.create();
+  co_await rig.fill();
+  co_await rig.verify_all();
+  const Error flushed = co_await rig.set->flush_drives();
+  REQUIRE(flushed == Error::kNone);
+  constexpr std::uint64_t kStripe = 7;
+  rig.spoil(kStripe, its.spoilt, 0, 1024);
+  const unsigned role = rig.set->layout().role(kStripe, its.missing);
+  const bool dropped = rig.drives->drop(role, DropReason::kMissing, "a test says so");
+  REQUIRE(dropped);
+  Error settled = co_await rig.drives->settled();
+  REQUIRE(settled == Error::kNone);
+  const RaidSet::Verified degraded = co_await rig.set->verify_stripe(kStripe);
+  CHECK(degraded.error == Error::kNone);
+  CHECK(degraded.mismatch);
+  CHECK(degraded.left);
+  CHECK(rig.events.back().find("nothing was changed") != std::string::npos);
+  CHECK(rig.drives->stale_count(role, false) == 0);
+  const Uuid uuid = rig.drives->superblock().roles[role].drive;
+  rig.drives->take_role(role, *rig.devices[role], "back", {}, uuid, true);
+  settled = co_await rig.drives->settled();
+  REQUIRE(settled == Error::kNone);
+  const RaidSet::Verified whole = co_await rig.set->verify_stripe(kStripe);
+  CHECK(whole.error == Error::kNone);
+  CHECK(whole.mismatch);
+  CHECK_FALSE(whole.left);
+  co_await expect_clean(&rig);
+  const RaidSet::Verified again = co_await rig.set->verify_stripe(kStripe);
+  CHECK_FALSE(again.mismatch);
+  co_await rig.end();
+}
+
+// Every copy but the last is spoilt somewhere, none in the same place as another; then each is all
+// that is left.
+Task<void> outvote(Executor* home, SetShape shape) {
+  SetRig rig(*home, shape);
+  co_await rig.create();
+  co_await rig.fill();
+  co_await rig.verify_all();
+  const Layout& layout = rig.set->layout();
+  for (std::uint64_t stripe = 0; stripe < layout.stripe_count(); stripe += 40) {
+    for (unsigned member = 0; member + 1 < layout.width(); ++member) {
+      rig.spoil(stripe, member, 2 * member, 1024);
+    }
+    const RaidSet::Verified verified = co_await rig.set->verify_stripe(stripe);
+    CHECK(verified.error == Error::kNone);
+    CHECK(verified.mismatch);
+  }
+  CHECK(rig.events.back().find("from the majority of the copies") != std::string::npos);
+  std::vector<std::byte> copy(std::size_t{layout.strip_blocks()} * 512);
+  for (std::uint64_t stripe = 0; stripe < layout.stripe_count(); stripe += 40) {
+    for (unsigned member = 0; member < layout.width(); ++member) {
+      const TestDrive& device = *rig.devices[layout.role(stripe, member)];
+      const Lba at = rig.drives->data_offset() + layout.drive_lba(stripe);
+      device.state().visible.read(at * 512, copy);
+      const std::byte* right = rig.expected.data() + stripe * copy.size();
+      CHECK(std::memcmp(copy.data(), right, copy.size()) == 0);
+    }
+  }
+  co_await rig.end();
+}
+
+// As many copies say one thing as say another: the first is kept, and said to be a guess.
+Task<void> tie(Executor* home) {
+  SetRig rig(*home, {.level = Level::kRaid1, .drives = 3});
+  co_await rig.create();
+  co_await rig.fill();
+  co_await rig.verify_all();
+  rig.spoil(3, 1, 0, 512);
+  rig.spoil(3, 2, 0, 512);
+  const RaidSet::Verified verified = co_await rig.set->verify_stripe(3);
+  CHECK((verified.error == Error::kNone && verified.mismatch));
+  CHECK(rig.events.back().find("no content is in the majority") != std::string::npos);
+  co_await expect_clean(&rig);
+  co_await rig.end();
+}
+
 }  // namespace
 
 TEST_CASE("A region whose redundancy is lost behind a verify is verified again",
@@ -134,6 +219,28 @@ TEST_CASE("A region whose redundancy is lost behind a verify is verified again",
     CAPTURE(describe(shape.level));
     in_world(1, [shape](Executor& home) { return lose_redundancy_behind_verify(&home, shape); });
   }
+}
+
+TEST_CASE("Verify changes nothing in a stripe while a member is missing", "[raid][verify][R-A5]") {
+  for (const Incomplete& its :
+       {Incomplete{{.level = Level::kRaid6, .drives = 6}, 0, 2},
+        Incomplete{{.level = Level::kRaid6, .drives = 6}, 3, 4},  // P is missing.
+        Incomplete{{.level = Level::kRaid6, .drives = 6, .strip_bytes = 16384}, 1, 0},
+        Incomplete{{.level = Level::kRaid60, .drives = 8, .groups = 2}, 0, 1},
+        Incomplete{{.level = Level::kRaid1, .drives = 3}, 0, 2}}) {
+    CAPTURE(describe(its.shape.level), its.spoilt, its.missing);
+    in_world(1, [its](Executor& home) { return verify_incomplete(&home, its); });
+  }
+}
+
+TEST_CASE("Verify of three copies or more keeps what most of them have", "[raid][verify][R-A6]") {
+  for (const SetShape& shape : {SetShape{.level = Level::kRaid1, .drives = 3},
+                                {.level = Level::kRaid1, .drives = 4},
+                                {.level = Level::kRaid10, .drives = 6, .groups = 2}}) {
+    CAPTURE(describe(shape.level), shape.drives);
+    in_world(1, [shape](Executor& home) { return outvote(&home, shape); });
+  }
+  in_world(1, [](Executor& home) { return tie(&home); });
 }
 
 TEST_CASE("Verify repairs the member that P and Q show to be wrong", "[raid][verify]") {
