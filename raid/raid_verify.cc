@@ -30,14 +30,14 @@ constexpr std::size_t kMostSegments = 64;
 // Of what is looked at before all of it is.
 constexpr std::size_t kSampleBytes = 64;
 
-// Which of several copies are right: those that most of them equal.
+// Which of several copies are right: those that most of them equal; or the first.
 struct MirrorVote {
   unsigned chosen = 0;
   MemberSet wrong = 0;
   bool tied = false;  // Others are as many; the first of these are chosen.
 };
 
-MirrorVote vote(Lanes& copies, MemberSet there) {
+MirrorVote vote(Lanes& copies, MemberSet there, bool majority) {
   MirrorVote result;
   int most = 0;
   for (MemberSet left = there; left != 0;) {
@@ -54,7 +54,7 @@ MirrorVote vote(Lanes& copies, MemberSet there) {
       result.chosen = candidate;
       result.wrong = there & ~equal;
     }
-    left &= ~equal;
+    left &= majority ? ~equal : 0;
   }
   return result;
 }
@@ -118,7 +118,8 @@ Task<RaidSet::Verified> RaidSet::verify_held(std::uint64_t stripe, std::uint32_t
   MemberSet wrong = 0;
   bool tied = false;
   if (layout_.mirrored()) {
-    wrong = different_mirrors(&lanes, there, row, rows, &tied);
+    const bool valid = drives_.redundancy_valid(stripe);
+    wrong = different_mirrors(&lanes, there, row, rows, valid ? &tied : nullptr);
   } else {
     wrong = co_await wrong_parities(&lanes, there, lane_bytes);
   }
@@ -316,9 +317,11 @@ Task<MemberSet> RaidSet::locate_by_parities(std::uint32_t rows, Lanes* part, Lan
 }
 
 // The mirrors that differ from what most of them have, granule by granule; their lanes become that.
+// With `tied` null the first is right: where redundancy is not valid reads go to that one as long
+// as the others cannot be made like it, and what a host has read stays.
 MemberSet RaidSet::different_mirrors(Lanes* lanes, MemberSet there, std::uint32_t row,
                                      std::uint32_t rows, bool* tied) const {
-  if (vote(*lanes, there).wrong == 0) return 0;
+  if (vote(*lanes, there, false).wrong == 0) return 0;
   MemberSet wrong = 0;
   BufferList right;
   for (std::uint32_t done = 0; done < rows;) {
@@ -328,9 +331,9 @@ MemberSet RaidSet::different_mirrors(Lanes* lanes, MemberSet there, std::uint32_
       if (has(there, member))
         part[member] = (*lanes)[member].share(bytes_of(done), bytes_of(count));
     }
-    const MirrorVote here = vote(part, there);
+    const MirrorVote here = vote(part, there, tied != nullptr);
     wrong |= here.wrong;
-    *tied |= here.tied;
+    if (tied != nullptr) *tied |= here.tied;
     right.append(std::move(part[here.chosen]));
     done += count;
   }
