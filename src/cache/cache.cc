@@ -523,13 +523,16 @@ unsigned Cache::cut_out(Line& line, Range range) {
   return dirty_blocks;
 }
 
+// A fetch that began before such a write was destaged would fill its place with older content.
 void Cache::forget_clean_writes() {
   index_.for_each([this](Line& line) {
     pin(line);
     for (unsigned i = line.segments.size(); i-- > 0;) {
       const Segment& segment = line.segments[i];
       if (!segment.in_write_memory || segment.dirty != nullptr) continue;
-      drop_unread(line, {.first = segment.first, .count = segment.count});
+      const Range range{.first = segment.first, .count = segment.count};
+      drop_unread(line, range);
+      outdate_fetches(line, range);
       line.segments.erase(i, i + 1);
     }
     unpin(line);

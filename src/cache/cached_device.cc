@@ -195,9 +195,7 @@ Task<std::vector<VolumeExtent>> CachedDevice::discard() {
     cache_.pin(line);
     cache_.cut_out(line, range);
     cache_.check_releases(line);
-    for (const FetchPart* part = line.fetches; part != nullptr; part = part->next) {
-      if (part->range.overlaps(range)) part->fetch->outdated = true;
-    }
+    outdate_fetches(line, range);
     cache_.unpin(line);
     damaged_.remove(dirty);
     destager_.counters().discarded_bytes += dirty.byte_count(block_bytes_);

@@ -247,9 +247,11 @@ Extent Destager::next_run(const Unit& unit, Lba from, bool whole) {
 }
 
 // Every block is cached, and nobody changes one below. What is clean in the write memory does not
-// count: nobody can tell any more whether it is what it was.
+// count: nobody can tell any more whether it is what it was. A lost block stays lost: a fetch may
+// have brought its old content, and writing that below would take it off the list of lost blocks.
 bool Destager::whole_in_cache(const Extent& extent) const {
   if (device_.locks_.blocked(RangeLocks::Kind::kRead, extent)) return false;
+  if (device_.damaged_.first_in(extent)) return false;
   for (std::uint64_t number = device_.line_of(extent.first);
        number <= device_.line_of(extent.end() - 1); ++number) {
     const Line* const line = device_.find_line(number);

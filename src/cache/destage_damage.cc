@@ -9,6 +9,7 @@
 #include "cache/cached_device.h"
 #include "cache/destage.h"
 #include "cache/destage_unit.h"
+#include "cache/fetch.h"
 
 namespace sandbay::cache {
 
@@ -74,6 +75,7 @@ void Destager::drop_damaged(const Damage& damage) {
         ++i;
         continue;
       }
+      outdate_fetches(line, {.first = segment.first, .count = segment.count});
       Releases::cleaned(*segment.dirty, segment.count);
       stripes_.remove({.first = device_.lba_in(line, segment.first), .block_count = segment.count});
       line.segments.erase(i, i + 1);

@@ -33,4 +33,10 @@ void Fetch::leave(Fetch* fetch) noexcept {
   free_frame(fetch, fetch_bytes(part_count));
 }
 
+void outdate_fetches(Line& line, Range range) noexcept {
+  for (FetchPart* part = line.fetches; part != nullptr; part = part->next) {
+    if (part->range.overlaps(range)) part->fetch->outdated = true;
+  }
+}
+
 }  // namespace sandbay::cache

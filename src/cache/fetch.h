@@ -45,6 +45,10 @@ struct Fetch {
   ~Fetch() = default;
 };
 
+// No fetch in flight fills the range of the line: its data may be older than the segments that were
+// taken out.
+void outdate_fetches(Line& line, Range range) noexcept;
+
 // The fetches that somebody waits for. He is one of their users, and leaves each of them.
 struct Joined {
   static constexpr std::size_t kMost = 32;

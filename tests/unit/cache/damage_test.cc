@@ -227,6 +227,74 @@ Task<void> clean_is_not_trusted(Executor& home) {
   co_await close(controller);
 }
 
+Task<void> read_late(CachedDevice* device, Extent extent, bool* ended) {
+  (void)co_await read(*device, extent);
+  *ended = true;
+}
+
+// A read of the drives takes its time. Meanwhile its first blocks are written, destaged and, since
+// others are damaged, forgotten: the read ends with older data.
+Task<void> slow_read_is_outdated(Executor& home) {
+  SimulatedBoard board(8 * kMiB);
+  Below below(home, {});
+  Controller controller = co_await start(home, board);
+  CachedDevice& device = controller.cache->add_device(uuid_of(1), below.recording);
+  co_await write(*below.memory, 0, pattern(16 * 512, 9));
+  below.late.hold();
+  bool ended = false;
+  spawn(read_late(&device, {0, 16}, &ended));
+  co_await home.yield();
+  co_await write(device, 0, pattern(kWriteBytes, 1));
+  Error error = co_await device.destage_all();
+  REQUIRE(error == Error::kNone);
+  co_await write(device, 400, pattern(kWriteBytes, 2));
+  REQUIRE(damage(board, pattern(kWriteBytes, 2)) == 1);
+  error = co_await device.destage_all();
+  REQUIRE(error == Error::kNone);
+  REQUIRE_FALSE(ended);
+  below.late.release();
+  co_await home.sleep_for(std::chrono::seconds(1));
+  REQUIRE(ended);
+  const Bytes got = co_await read(device, {0, 8});
+  REQUIRE(got == pattern(kWriteBytes, 1));
+  co_await close(controller);
+}
+
+// The same for the damaged blocks: their old content must not be destaged as part of a whole
+// stripe, or a restart would read it as good.
+Task<void> lost_blocks_fill_no_stripe(Executor& home) {
+  SimulatedBoard board(8 * kMiB);
+  Below below(home, {});
+  Controller controller = co_await start(home, board);
+  Owner owner;
+  tell(*controller.cache, owner);
+  CachedDevice& device = controller.cache->add_device(uuid_of(1), below.recording);
+  below.late.hold();
+  bool ended = false;
+  spawn(read_late(&device, {0, 384}, &ended));  // One stripe.
+  co_await home.yield();
+  co_await write(device, 8, pattern(kWriteBytes, 1));
+  REQUIRE(damage(board, pattern(kWriteBytes, 1)) == 1);
+  Error error = co_await device.destage_all();
+  REQUIRE(error == Error::kNone);
+  REQUIRE(owner.told.size() == 1);
+  below.late.release();
+  co_await home.sleep_for(std::chrono::seconds(1));
+  REQUIRE(ended);
+  // Reading ahead brings it again.
+  Request advice{.operation = Operation::kAdvise, .extent = {0, 384}};
+  (void)co_await device.submit(std::move(advice));
+  co_await home.sleep_for(std::chrono::seconds(1));
+  co_await write(device, 0, pattern(kWriteBytes, 2));
+  error = co_await device.destage_all();
+  REQUIRE(error == Error::kNone);
+  REQUIRE(below.recording.count(Operation::kWrite) > 0);
+  for (const testing::SeenRequest& seen : below.recording.seen()) {
+    if (seen.operation == Operation::kWrite) REQUIRE_FALSE(seen.extent.overlaps({8, 8}));
+  }
+  co_await close(controller);
+}
+
 void run_it(Task<void> (*body)(Executor&)) { testing::run_in_world(1, body); }
 
 }  // namespace
@@ -255,6 +323,16 @@ TEST_CASE("A record that moves does not make damage good", "[cache][nvram][damag
 
 TEST_CASE("Clean data in the NVRAM does not fill stripes", "[cache][nvram][damage]") {
   run_it(clean_is_not_trusted);
+}
+
+TEST_CASE("A slow read does not replace what damage made the cache forget",
+          "[cache][nvram][damage][R-A7]") {
+  run_it(slow_read_is_outdated);
+}
+
+TEST_CASE("Lost blocks do not fill stripes with their old content",
+          "[cache][nvram][damage][R-A7]") {
+  run_it(lost_blocks_fill_no_stripe);
 }
 
 }  // namespace sandbay::cache
