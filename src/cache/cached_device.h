@@ -155,6 +155,7 @@ class CachedDevice final : public Layer {
 
   // write.cc
   bool writes_back(const Request& request, const VolumeState& volume) const;
+  bool keeps(bool force_unit_access) const;
   Task<Completion> write_back(Request request);
   Task<Result<bool>> write_piece(VolumeState* volume, const Request* request, Extent piece,
                                  std::uint64_t* left);

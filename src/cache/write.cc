@@ -63,6 +63,14 @@ bool CachedDevice::writes_back(const Request& request, const VolumeState& volume
   return memory->takes_writes();
 }
 
+// Whether a write may be acknowledged from the write memory: that may have become unsafe while the
+// write waited.
+bool CachedDevice::keeps(bool force_unit_access) const {
+  const WriteMemory* const memory = write_memory();
+  if (memory == nullptr) return true;
+  return memory->keeps_writes() && (!force_unit_access || memory->non_volatile());
+}
+
 BufferList CachedDevice::write_buffers(std::size_t byte_count) {
   const WriteMemory* const memory = write_memory();
   if (memory == nullptr || byte_count % block_bytes_ != 0 || !write_back_allowed_) return {};
@@ -74,30 +82,38 @@ Task<Completion> CachedDevice::write_back(Request request) {
   const Cache::VolumeUse use(cache_, request.volume);
   VolumeState& volume = use.state();
   const TimePoint start = home().now();
+  const Patience patience(request);
+  const bool force_unit_access = request.force_unit_access;
   Extent rest = request.extent;
+  std::uint64_t left = 0;
+  Completion completion{.modelled_end = request.modelled_arrival};
   while (rest.block_count > 0) {
     const Extent piece = first_piece(rest);
-    std::uint64_t left = 0;
     const Result<bool> held = co_await write_piece(&volume, &request, piece, &left);
-    if (!held) {
-      co_return Completion{.error = held.error(),
-                           .data = std::move(request.data),
-                           .modelled_end = request.modelled_arrival};
-    }
-    if (!*held) {
-      // No room, and none soon: the rest goes below by itself; what a crash may bring back even if
-      // nobody waits for it any more, so that what is read stays.
-      if (left != 0) {
-        request.cancellation = nullptr;
-        request.deadline = kNever;
-      }
-      co_return co_await write_through(std::move(request), rest, start, left);
-    }
+    if (!held) completion.error = held.error();
+    if (!held || !*held) break;
+    left = 0;
     rest.first += piece.block_count;
     rest.block_count -= piece.block_count;
   }
-  volume.counters.write_latency.add(home().now() - start);
-  co_return Completion{.data = std::move(request.data), .modelled_end = request.modelled_arrival};
+  const Extent kept{.first = request.extent.first,
+                    .block_count = request.extent.block_count - rest.block_count};
+  if (completion.error == Error::kNone && rest.block_count > 0) {
+    // No room, and none soon: the rest goes below by itself; what a crash may bring back even if
+    // nobody waits for it any more, so that what is read stays.
+    if (left != 0) {
+      request.cancellation = nullptr;
+      request.deadline = kNever;
+    }
+    completion = co_await write_through(std::move(request), rest, start, left);
+  } else {
+    volume.counters.write_latency.add(home().now() - start);
+    completion.data = std::move(request.data);
+  }
+  if (completion.error == Error::kNone && kept.block_count > 0 && !keeps(force_unit_access)) {
+    completion.error = co_await destager_.flush(kept, patience);
+  }
+  co_return completion;
 }
 
 // Whether the cache has the piece now; the error of a request that did not wait for that.

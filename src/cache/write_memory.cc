@@ -337,9 +337,11 @@ bool WriteMemory::non_volatile() const noexcept {
   return primary_.nvram->non_volatile() && (mirrored() || !options_.mirror_required);
 }
 
-bool WriteMemory::takes_writes() const noexcept {
+bool WriteMemory::takes_writes() const noexcept { return keeps_writes() && !stalled_; }
+
+bool WriteMemory::keeps_writes() const noexcept {
   const bool good = primary_.nvram->battery().good() && failure() == Error::kNone;
-  return good && !stalled_ && (mirrored() || !options_.mirror_required);
+  return good && (mirrored() || !options_.mirror_required);
 }
 
 // A quarter of the log is for moving records in.

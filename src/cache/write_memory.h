@@ -148,6 +148,9 @@ class WriteMemory {
   // Whether a write may be acknowledged when it is in here: the battery is good, nothing has
   // failed, and the mirror works if there must be one.
   bool takes_writes() const noexcept;
+  // Whether a write that is in here already may be acknowledged: the same, but for appends that do
+  // not end in time.
+  bool keeps_writes() const noexcept;
   bool mirrored() const noexcept { return mirror_.log != nullptr && !mirror_dropped_; }
   nvram::Battery& battery() noexcept { return primary_.nvram->battery(); }
   Error failure() const noexcept { return primary_.nvram->failure(); }
