@@ -3,6 +3,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "group/chap_configuration.h"
 #include "group/configuration.h"
 #include "group/document.h"
@@ -57,7 +59,7 @@ void read_role(TableReader& group, Configuration& configuration) {
   const auto role = group.string("role");
   if (!role || *role == "lead") return;
   if (*role != "member") {
-    group.mistake("role", fmt::format("\"{}\" is no role; write \"lead\" or \"member\"", *role));
+    group.mistake("role", fmt::format("unknown role \"{}\"; use \"lead\" or \"member\"", *role));
     return;
   }
   configuration.lead = LeadConfiguration{.line = group.line_of("role")};
@@ -95,12 +97,14 @@ void read_lead(TableReader& root, const std::filesystem::path& folder, Mistakes&
     }
     record.chap = read_chap(reader, "chap_", folder);
     lead.mutual_chap = read_chap(reader, "mutual_chap_", folder);
+    lead.allow_first = reader.boolean("allow_first").value_or(false);
     if (lead.mutual_chap && !record.chap) {
       reader.mistake("mutual_chap_user", "means nothing without CHAP; write chap_user, too");
     }
     reader.finish();
   }
   lead.access = {std::move(record)};
+  if (const auto error = check_first_lead(configuration)) root.mistake("lead", *error);
   for (const std::string_view key : {"identity", "member", "pool", "target", "volume"}) {
     if (root.has(key)) {
       root.mistake(key,
@@ -112,6 +116,24 @@ void read_lead(TableReader& root, const std::filesystem::path& folder, Mistakes&
     configuration.limits.nop_in_interval = kPingInterval;
     configuration.limits.nop_in_timeout = kPingTimeout;
   }
+}
+
+// A name or an address proves nothing: every initiator may use any.
+std::optional<std::string> check_first_lead(const Configuration& configuration) {
+  if (!configuration.lead || configuration.lead->allow_first) return std::nullopt;
+  const bool proved = std::ranges::all_of(
+      configuration.lead->access,
+      [](const iscsi::AccessRecord& record) { return record.chap.has_value(); });
+  if (proved) return std::nullopt;
+  const auto exposed = std::ranges::find_if(
+      configuration.portals,
+      [](const PortalConfiguration& portal) { return !is_loopback(portal.listen); });
+  if (exposed == configuration.portals.end()) return std::nullopt;
+  return fmt::format(
+      "the first initiator that logs in at {} would own this member's sets for good, and nothing "
+      "proves that it is your group's lead; write chap_user and chap_secret_file in [lead], or "
+      "allow_first = true if the network is yours alone",
+      exposed->listen.to_string());
 }
 
 }  // namespace sandbay::group

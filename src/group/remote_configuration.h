@@ -38,7 +38,8 @@ struct LeadConfiguration {
   std::string target;                       // What the member's sets are exported as.
   std::vector<iscsi::AccessRecord> access;  // Who may be the lead; one record.
   std::optional<iscsi::ChapCredential> mutual_chap;
-  bool forget = false;  // Of the command line: the next that logs in is believed.
+  bool allow_first = false;  // Without CHAP, on a portal that other machines reach.
+  bool forget = false;       // Of the command line: the next that logs in is believed.
   std::uint32_t line = 0;
 };
 
@@ -51,5 +52,8 @@ RemoteMemberConfiguration read_remote_member(TableReader& reader, std::string na
 void read_role(TableReader& group, Configuration& configuration);
 void read_lead(TableReader& root, const std::filesystem::path& folder, Mistakes& mistakes,
                Configuration& configuration);
+
+// Why nobody could tell the right lead from another on these portals; half a sentence.
+std::optional<std::string> check_first_lead(const Configuration& configuration);
 
 }  // namespace sandbay::group

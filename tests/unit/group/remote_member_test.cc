@@ -240,7 +240,7 @@ TEST_CASE("Mistakes about remote members and leads are told", "[configuration][r
   check_mistake(head("g", "") + remote + "\"10.0.0.2\"\n" + target +
                     "[[member]]\nname = \"n\"\nremote = \"10.0.0.2:3260\"\n" + target,
                 "10.0.0.2:3260 with target iqn.2026-11.org.sandbay:x is member \"m\" already");
-  check_mistake(head("g", "role = \"boss\"\n"), "is no role");
+  check_mistake(head("g", "role = \"boss\"\n"), "unknown role");
   std::string many = head("g", "");
   for (int i = 0; i < 40; ++i) {
     many += "[[member]]\nname = \"m" + std::to_string(i) + "\"\nremote = \"10.0.0.2\"\n";
@@ -253,6 +253,32 @@ TEST_CASE("Mistakes about remote members and leads are told", "[configuration][r
                     "[lead]\nmutual_chap_user = \"u\"\n"
                     "mutual_chap_secret = \"abcdefghijklmnop\"\n",
                 "without CHAP");
+}
+
+TEST_CASE("A member on the network demands that its lead proves itself", "[G-L3][configuration]") {
+  const auto text = [](const std::string& listen, const std::string& lead) {
+    return "[group]\nname = \"m\"\nrole = \"member\"\nstate = \"s\"\n[[portal]]\nlisten = \"" +
+           listen + "\"\n" + kSets + lead;
+  };
+  const std::string chap = "chap_user = \"u\"\nchap_secret = \"abcdefghijklmnop\"\n";
+  for (const std::string& listen : {"0.0.0.0:3260", "10.0.0.2:3260", "[::]:3260"}) {
+    CAPTURE(listen);
+    check_mistake(text(listen, ""), "nothing proves that it is your group's lead");
+    check_mistake(text(listen, "[lead]\n"), "write chap_user");
+    check_mistake(text(listen, "[lead]\naddress = \"10.0.0.1\"\ninitiator = \"iqn.2026-11.x:l\"\n"),
+                  "allow_first = true");
+    check_mistake(text(listen, "[lead]\nallow_first = false\n"), "write chap_user");
+    CHECK(parse_configuration(text(listen, "[lead]\n" + chap), "x.toml").has_value());
+    CHECK(parse_configuration(text(listen, "[lead]\nallow_first = true\n"), "x.toml").has_value());
+  }
+  for (const std::string& listen : {"127.0.0.1:3260", "[::1]:3260"}) {
+    CAPTURE(listen);
+    auto member = parse_configuration(text(listen, ""), "x.toml");
+    REQUIRE(member.has_value());
+    CHECK_FALSE(check_first_lead(*member).has_value());
+    member->portals.front().listen = Endpoint::ipv4(0, 3260);  // As --portal has it.
+    CHECK(check_first_lead(*member).has_value());
+  }
 }
 
 TEST_CASE("Nobody shows a lead what volumes of its own stand on", "[remote]") {
