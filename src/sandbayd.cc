@@ -143,6 +143,8 @@ std::optional<std::string> apply(const Arguments& arguments, group::Configuratio
     }
     c.portals.push_back({.listen = *endpoint});
   }
+  if (const auto error = group::check_first_lead(c))
+    return fmt::format("--portal: lead: {}", *error);
   if (!arguments.management.empty()) {
     const auto endpoint = Endpoint::parse(arguments.management, group::kDefaultManagementPort);
     if (!endpoint) {
@@ -227,9 +229,18 @@ void let_signals_kill(const std::vector<int>& signals) {
   pthread_sigmask(SIG_UNBLOCK, &set, nullptr);
 }
 
-// What there is to say of a management that others reach without being asked, or can listen to.
+// Warns if others can reach management without a token, or can listen to it, or if a daemon of root
+// has no tokens.
 void warn_of_exposure(const group::ManagementConfiguration& management, const Endpoint& endpoint) {
-  if (group::is_loopback(endpoint)) return;
+  if (group::is_loopback(endpoint)) {
+    if (management.tokens.empty() && ::geteuid() == 0) {
+      spdlog::warn(
+          "the daemon runs as root, and every program of root may manage it at {} without a token; "
+          "run it as a user of its own, or add [[management.token]]",
+          endpoint.to_string());
+    }
+    return;
+  }
   if (management.tokens.empty()) {
     spdlog::warn("management at {} can be reached from other machines and asks for no password",
                  endpoint.to_string());
@@ -304,7 +315,8 @@ Task<void> serve_group(group::Group* group, const group::Configuration* configur
   auto server = mgmt::Server::start(*group, Executor::current(),
                                     {.listen = configuration->management.listen,
                                      .tokens = configuration->management.tokens,
-                                     .tls = std::move(tls)});
+                                     .tls = std::move(tls),
+                                     .volume_paths = group::allowed_volume_paths(*configuration)});
   if (!server) {
     outcome->refusal = server.error();
     co_return;

@@ -18,7 +18,7 @@ std::filesystem::path resolved(const std::filesystem::path& path) {
   return error ? path.lexically_normal() : real;
 }
 
-bool lies_in(const std::filesystem::path& path, const std::filesystem::path& folder) {
+bool is_in(const std::filesystem::path& path, const std::filesystem::path& folder) {
   const auto relative = resolved(path).lexically_relative(resolved(folder));
   return !relative.empty() && *relative.begin() != "..";
 }
@@ -46,7 +46,33 @@ std::string first_line(const std::filesystem::path& path) {
   return line;
 }
 
+// Where a path leads; nothing if that cannot be found out, or if a link leads to what does not
+// exist: opening it would make that.
+std::optional<std::filesystem::path> where_it_leads(const std::filesystem::path& path) {
+  std::error_code error;
+  const auto real = std::filesystem::weakly_canonical(std::filesystem::absolute(path), error);
+  if (error) return std::nullopt;
+  const auto found = std::filesystem::symlink_status(real, error);
+  if (std::filesystem::is_symlink(found)) return std::nullopt;
+  if (error && found.type() != std::filesystem::file_type::not_found) return std::nullopt;
+  return real;
+}
+
 }  // namespace
+
+std::optional<std::string> outside_of(const std::filesystem::path& path,
+                                      const std::vector<std::filesystem::path>& folders) {
+  const auto real = where_it_leads(path);
+  std::string named;
+  for (const std::filesystem::path& folder : folders) {
+    if (real && is_in(*real, folder)) return std::nullopt;
+    named += (named.empty() ? "" : ", ") + folder.string();
+  }
+  return fmt::format(
+      "{} is outside of what management may use ({}); add its folder to management.volume_paths in "
+      "the daemon's file and restart the daemon",
+      path.string(), named.empty() ? "nothing" : named);
+}
 
 std::optional<std::filesystem::path> file_behind(unsigned major, unsigned minor,
                                                  const std::filesystem::path& system) {
@@ -76,7 +102,7 @@ std::optional<std::string> claim_of_group(const std::filesystem::path& path,
   for (const char* const own : {"lock", "metadata", "volumes"}) {
     const auto kept = state / own;
     const bool same = identity_of(path) == identity_of(kept);
-    if (same || lies_in(path, kept) || is_linked_into(path, kept)) {
+    if (same || is_in(path, kept) || is_linked_into(path, kept)) {
       return fmt::format("{} is the group's own, in {}; choose a file elsewhere", path.string(),
                          kept.string());
     }

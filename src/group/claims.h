@@ -10,6 +10,7 @@
 #include <filesystem>
 #include <optional>
 #include <string>
+#include <vector>
 
 namespace sandbay::group {
 
@@ -24,5 +25,11 @@ std::optional<std::filesystem::path> file_behind(unsigned major, unsigned minor,
 // Why no volume may stand on `path` because of what it is to the group; half a sentence.
 std::optional<std::string> claim_of_group(const std::filesystem::path& path,
                                           const std::filesystem::path& state);
+
+// Why management may not have a volume stand on `path`, a file or device that may not exist yet;
+// half a sentence. `path` must be one of `folders` or in one, once every symbolic link on the
+// way is followed. Blocks.
+std::optional<std::string> outside_of(const std::filesystem::path& path,
+                                      const std::vector<std::filesystem::path>& folders);
 
 }  // namespace sandbay::group

@@ -162,6 +162,8 @@ std::optional<std::string> check_thin_choices(const VolumeSpecification& specifi
 // A portal and the management interface cannot listen at one address.
 std::optional<std::string> check_apart(const Endpoint& management, const Endpoint& portal);
 bool is_loopback(const Endpoint& endpoint);
+// Where management may make files and open devices for volumes.
+std::vector<std::filesystem::path> allowed_volume_paths(const Configuration& configuration);
 
 std::string default_target_name(std::string_view volume);
 // The name in lower case, and without what an iSCSI name cannot have.

@@ -337,4 +337,12 @@ bool is_loopback(const Endpoint& endpoint) {
          bytes[15] == 1;
 }
 
+std::vector<std::filesystem::path> allowed_volume_paths(const Configuration& configuration) {
+  const auto& given = configuration.management.volume_paths;
+  if (!given.empty()) return given;
+  std::error_code error;
+  auto state = std::filesystem::absolute(configuration.state, error);
+  return {error ? configuration.state : std::move(state)};
+}
+
 }  // namespace sandbay::group

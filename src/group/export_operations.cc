@@ -89,10 +89,10 @@ std::optional<Refusal> RunningGroup::refusal_to_import(const ImportPart& part) c
     return Refusal{.code = code, .message = std::move(message)};
   };
   if (part.offset > 0 && part.offset != import_bytes_) {
-    return refusal(Refusal::Code::kConflict,
-                   fmt::format("import: {} bytes are there, and the part begins at {}; begin anew "
-                               "at 0",
-                               import_bytes_, part.offset));
+    return refusal(
+        Refusal::Code::kConflict,
+        fmt::format("import: {} bytes have arrived, but the part begins at {}; begin again at 0",
+                    import_bytes_, part.offset));
   }
   if (part.offset + part.text.size() > kLargestImport) {
     return refusal(Refusal::Code::kInvalid,
@@ -121,15 +121,18 @@ std::optional<Refusal> RunningGroup::refusal_to_import(const ImportPart& part) c
 // it is found here.
 Task<std::optional<Refusal>> RunningGroup::announce_checked(std::uint64_t byte_count,
                                                             std::string sha256) {
-  std::string wrong;
+  ImportPlaces places{.state = configuration_.state,
+                      .folders = allowed_volume_paths(configuration_)};
+  for (const auto& [name, volume] : volumes_) places.in_use.insert(volume->path());
+  for (const VolumeConfiguration& volume : configuration_.volumes) {
+    places.in_use.insert(configuration_.state / volume.specification.path);
+  }
+  std::optional<Refusal> wrong;
   co_await BlockingWork(Executor::current(), [&] {
     wrong = refusal_of_import(import_path(configuration_.state), byte_count, sha256,
-                              configuration_.uuid);
+                              configuration_.uuid, places);
   });
-  if (!wrong.empty()) {
-    co_return Refusal{.code = Refusal::Code::kInvalid,
-                      .message = fmt::format("import: the text {}; begin anew at 0", wrong)};
-  }
+  if (wrong) co_return wrong;
   const Error error = co_await announce_import(store_, byte_count, std::move(sha256));
   if (error != Error::kNone) {
     co_return Refusal{.code = Refusal::Code::kFailed,

@@ -9,6 +9,7 @@
 #include <sstream>
 
 #include "group/audit_log.h"
+#include "group/claims.h"
 #include "group/event_log.h"
 #include "group/export_document.h"
 #include "group/lead_fence.h"
@@ -156,10 +157,27 @@ Task<Error> write_import(std::string path, ImportPart part) {
   co_return error;
 }
 
-std::string refusal_of_import(const std::string& path, std::uint64_t byte_count,
-                              const std::string& sha256, const std::string& uuid) {
+std::optional<Refusal> refusal_of_import(const std::string& path, std::uint64_t byte_count,
+                                         const std::string& sha256, const std::string& uuid,
+                                         const ImportPlaces& places) {
   const auto group = read_file(path, {.byte_count = byte_count, .sha256 = sha256}, uuid);
-  return group ? std::string() : group.error();
+  if (!group) {
+    return Refusal{.code = Refusal::Code::kInvalid,
+                   .message = fmt::format("import: the text {}; begin anew at 0", group.error())};
+  }
+  for (const auto& [key, value] : group->entries) {
+    if (!key.starts_with(kVolumePrefix)) continue;
+    const auto volume = decode_volume(value);
+    if (!volume || volume->specification.path.empty()) continue;
+    const auto place = places.state / volume->specification.path;
+    if (places.in_use.contains(place)) continue;
+    if (const auto outside = outside_of(place, places.folders)) {
+      return Refusal{.code = Refusal::Code::kForbidden,
+                     .message = fmt::format("import: volume \"{}\": {}", volume->specification.name,
+                                            *outside)};
+    }
+  }
+  return std::nullopt;
 }
 
 Task<Error> withdraw_import(metadata::Store& store) {

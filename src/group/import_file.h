@@ -11,9 +11,13 @@
 #include <cstdint>
 #include <expected>
 #include <filesystem>
+#include <optional>
+#include <set>
 #include <string>
+#include <vector>
 
 #include "group/export_info.h"
+#include "group/service.h"
 #include "metadata/store.h"
 #include "runtime/task.h"
 
@@ -26,10 +30,17 @@ std::string import_path(const std::filesystem::path& state);
 
 // Writes a piece to the file; the last makes it durable.
 Task<Error> write_import(std::string path, ImportPart part);
-// What speaks against making the file count, as half a sentence: it is not what was sent, no
-// export, or of another group than `uuid`, unless that is empty. Blocks.
-std::string refusal_of_import(const std::string& path, std::uint64_t byte_count,
-                              const std::string& sha256, const std::string& uuid);
+// Where the volumes of an import may be. A relative path of a record begins at `state`.
+struct ImportPlaces {
+  std::filesystem::path state;
+  std::vector<std::filesystem::path> folders;  // That management may use,
+  std::set<std::filesystem::path> in_use;      // and what volumes here, or in the file, are on.
+};
+// Why the file must not count: it is not what was sent, is not an export, is of another group than
+// `uuid` (unless that is empty), or has a volume in a place that management may not use. Blocks.
+std::optional<Refusal> refusal_of_import(const std::string& path, std::uint64_t byte_count,
+                                         const std::string& sha256, const std::string& uuid,
+                                         const ImportPlaces& places);
 // Makes what is in the file count at the next start.
 Task<Error> announce_import(metadata::Store& store, std::uint64_t byte_count, std::string sha256);
 // It counts no more.

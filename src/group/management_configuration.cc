@@ -39,7 +39,7 @@ ManagementToken read_token(const Value& section, const std::string& path,
   if (const auto word = reader.string("role")) {
     const auto role = parse_role(*word);
     if (!role) {
-      reader.mistake("role", fmt::format("\"{}\" is no role; write {}", *word, kRoles));
+      reader.mistake("role", fmt::format("unknown role \"{}\"; use {}", *word, kRoles));
     }
     token.role = role.value_or(Role::kRead);
   }
@@ -69,13 +69,29 @@ void read_tokens(TableReader& reader, const std::filesystem::path& folder, Mista
     if (other != tokens.end() && token.digest != TokenDigest{}) {
       mistakes.add(section->line, path + (other->name == token.name ? ".name" : ".file"),
                    other->name == token.name
-                       ? fmt::format("\"{}\" is there twice; give each token its own", token.name)
+                       ? fmt::format("\"{}\" occurs twice; give each token its own", token.name)
                        : fmt::format("holds the token of \"{}\"; give each its own", other->name));
     }
     tokens.push_back(std::move(token));
   }
   if (tokens.size() > kMostTokens) {
     reader.mistake("token", fmt::format("there are more than {}", kMostTokens));
+  }
+}
+
+void read_volume_paths(TableReader& reader, std::vector<std::filesystem::path>& paths) {
+  const auto given = reader.strings("volume_paths");
+  if (!given) return;
+  for (const std::string& path : *given) {
+    if (!path.starts_with('/')) {
+      reader.mistake(
+          "volume_paths",
+          fmt::format("\"{}\" is not an absolute path; write one such as \"/srv/images\"", path));
+    }
+    paths.emplace_back(path);
+  }
+  if (given->empty()) {
+    reader.mistake("volume_paths", "is empty; name a folder, or leave the key out");
   }
 }
 
@@ -182,6 +198,7 @@ ManagementConfiguration read_management(const Value& section, const std::filesys
                    "is missing; TLS needs both certificate and key");
   }
   read_tokens(reader, folder, mistakes, management.tokens);
+  read_volume_paths(reader, management.volume_paths);
   if (const auto text = reader.string("listen")) {
     const auto listen = Endpoint::parse(*text, kDefaultManagementPort);
     if (!listen) {

@@ -52,6 +52,8 @@ struct ManagementConfiguration {
   std::filesystem::path certificate;  // Both or none.
   std::filesystem::path key;
   std::vector<ManagementToken> tokens;
+  // Where management may make files and open devices for volumes; empty: in the state directory.
+  std::vector<std::filesystem::path> volume_paths;
 };
 
 // `folder` is where relative files start.

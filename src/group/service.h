@@ -35,6 +35,7 @@ namespace sandbay::group {
 struct Refusal {
   enum class Code : std::uint8_t {
     kInvalid,      // The request itself can never be right.
+    kForbidden,    // The configuration does not let management do it.
     kNotFound,     // No such object.
     kConflict,     // It is there already, or something stands against it now.
     kFailed,       // A device, file or the metadata failed; see the message.
@@ -285,7 +286,7 @@ class Service {
   virtual Task<Answer<void>> clear_fault(std::string id) = 0;  // Empty: all of them.
   virtual Task<std::vector<EventInfo>> list_events(std::uint64_t since) = 0;
 
-  // Whoever takes a request for a change notes it when it has ended; see audit_log.h.
+  // The caller of a change notes it when it has ended; see audit_log.h.
   virtual Task<bool> note_change(AuditEntry entry) = 0;  // False: shutting down.
   virtual Task<std::vector<AuditEntry>> list_audit(std::uint64_t since) = 0;
 

@@ -8,9 +8,11 @@
 #include <chrono>
 #include <cstdint>
 #include <exception>
+#include <filesystem>
 #include <future>
 #include <memory>
 #include <utility>
+#include <vector>
 
 #include "group/service.h"
 #include "runtime/executor.h"
@@ -30,10 +32,14 @@ struct GivenUp : std::exception {};
 
 class Backend {
  public:
-  // Both outlive this.
-  Backend(group::Service& service, Executor& home) : service_(service), home_(home) {}
+  // Service and executor outlive this. `volume_paths`: where requests may make files and open
+  // devices.
+  Backend(group::Service& service, Executor& home, std::vector<std::filesystem::path> volume_paths)
+      : service_(service), home_(home), volume_paths_(std::move(volume_paths)) {}
 
   group::Service& service() const noexcept { return service_; }
+
+  const std::vector<std::filesystem::path>& volume_paths() const noexcept { return volume_paths_; }
 
   TurnedAway& turned_away() noexcept { return turned_away_; }
 
@@ -76,6 +82,7 @@ class Backend {
 
   group::Service& service_;
   Executor& home_;
+  const std::vector<std::filesystem::path> volume_paths_;
   TurnedAway turned_away_;
   std::atomic<unsigned> waiting_ = 0;
   std::atomic<bool> given_up_ = false;

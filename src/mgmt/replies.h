@@ -19,6 +19,8 @@ inline int status_of(group::Refusal::Code code) {
   switch (code) {
     case group::Refusal::Code::kInvalid:
       return 400;
+    case group::Refusal::Code::kForbidden:
+      return 403;
     case group::Refusal::Code::kNotFound:
       return 404;
     case group::Refusal::Code::kConflict:

@@ -15,7 +15,7 @@ namespace sandbay::mgmt {
 
 // Who asks.
 struct Caller {
-  std::string name;     // Of the token; empty where none is demanded.
+  std::string name;     // The token's, or "uid 1000" on loopback without tokens.
   std::string address;  // Without a port.
 };
 

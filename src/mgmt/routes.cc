@@ -7,6 +7,7 @@
 #include <iterator>
 #include <nlohmann/json.hpp>
 
+#include "group/claims.h"
 #include "mgmt/audit.h"
 #include "mgmt/audit_routes.h"
 #include "mgmt/cache_routes.h"
@@ -39,6 +40,11 @@ Reply list_volumes(Backend& backend, const Call&) {
 Reply create_volume(Backend& backend, const Call& call) {
   auto request = read_create_volume(call.body);
   if (!request) return error_reply(400, request.error());
+  const group::VolumeSpecification& s = request->specification;
+  if (!s.path.empty()) {
+    const auto outside = group::outside_of(s.path, backend.volume_paths());
+    if (outside) return error_reply(403, fmt::format("volume \"{}\": {}", s.name, *outside));
+  }
   const auto created = backend.run(backend.service().create_volume(std::move(*request)));
   if (!created) return refused(created.error());
   Reply reply = ok(to_json(created->volume), created->created ? 201 : 200);
@@ -187,7 +193,7 @@ const std::vector<Route> kOwnRoutes = {
      .operation = "createVolume",
      .summary = "Create a volume",
      .description = "Answers 200 and changes nothing if a volume of that name, size and backing "
-                    "is there already.",
+                    "exists already.",
      .request_schema = "VolumeCreate",
      .success = 201,
      .response_schema = "Volume",
@@ -205,9 +211,10 @@ const std::vector<Route> kOwnRoutes = {
      .path = "/api/v1/volumes/{name}",
      .operation = "changeVolume",
      .summary = "Resize, rename or otherwise change a volume",
-     .description = "A volume grows online, and initiators are told; it shrinks on a pool alone, "
-                    "and by force. Renamed, it keeps its target and its identity; a name changes "
-                    "alone. Offline it answers NOT READY.",
+     .description =
+         "A volume grows online, and initiators get a unit attention; it shrinks only on a pool, "
+         "and only if forced. A renamed volume keeps its target and its identity; a request that "
+         "renames changes nothing else. An offline volume answers NOT READY.",
      .request_schema = "VolumeChange",
      .response_schema = "Volume",
      .refusals = {404, 409, 500},
@@ -233,9 +240,8 @@ const std::vector<Route> kOwnRoutes = {
      .path = "/api/v1/volumes/{name}/access",
      .operation = "addAccess",
      .summary = "Let an initiator use a volume",
-     .description =
-         "Counts for logins to come. Answers 200 and changes nothing if the same record is there "
-         "already.",
+     .description = "Applies to later logins. Answers 200 and changes nothing if the same record "
+                    "exists already.",
      .request_schema = "AccessCreate",
      .success = 201,
      .response_schema = "Access",
@@ -376,7 +382,7 @@ std::optional<std::string> wrong_query(const Route& route, const Call& call) {
   for (const auto& [name, value] : call.query) {
     const auto known = std::ranges::find(route.query, name, &QueryParameter::name);
     if (known == route.query.end()) {
-      return fmt::format("\"{}\" is no query parameter of {} {}", name, route.method, route.path);
+      return fmt::format("unknown query parameter \"{}\" of {} {}", name, route.method, route.path);
     }
     if (known->type == "boolean" && value != "true" && value != "false") {
       return fmt::format("{} is \"{}\"; write true or false", name, value);

@@ -7,6 +7,7 @@
 #include <httplib.h>
 #include <spdlog/spdlog.h>
 #include <sys/socket.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
@@ -19,6 +20,7 @@
 #include "mgmt/authority.h"
 #include "mgmt/backend.h"
 #include "mgmt/bounded_server.h"
+#include "mgmt/local_user.h"
 #include "mgmt/refusal_budget.h"
 #include "mgmt/route.h"
 
@@ -62,6 +64,17 @@ std::string_view raw_path(const httplib::Request& request) {
   return target.substr(0, target.find_first_of("?#"));
 }
 
+std::optional<uid_t> user_of(const httplib::Request& request) {
+  return user_of(TcpEnd{.address = request.remote_addr, .port = request.remote_port},
+                 TcpEnd{.address = request.local_addr, .port = request.local_port});
+}
+
+// For the audit. No token is called so: names have no spaces.
+std::string local_name(const httplib::Request& request) {
+  const auto user = user_of(request);
+  return user ? fmt::format("uid {}", *user) : std::string();
+}
+
 // OPTIONS, and methods that nothing here has: answered before any body is read.
 bool answered_by_method(const httplib::Request& request, httplib::Response& response) {
   for (const std::string_view method : {"GET", "HEAD", "POST", "PATCH", "DELETE"}) {
@@ -99,7 +112,7 @@ Reply reply_to_exception(const httplib::Request& request, const std::exception_p
 class HttpServer final : public Server {
  public:
   HttpServer(group::Service& service, Executor& home, ServerOptions options)
-      : backend_(service, home),
+      : backend_(service, home, options.volume_paths),
         home_(home),
         options_(std::move(options)),
         endpoint_(options_.listen),
@@ -129,6 +142,8 @@ class HttpServer final : public Server {
   void keep_listening();  // Until stop().
   // Whether the request is answered already: refused, or by its method alone.
   bool turn_away(const httplib::Request& request, httplib::Response& response);
+  // Where no token is demanded on loopback.
+  std::optional<Reply> refused_by_user(const httplib::Request& request);
   std::optional<Reply> refused_by_token(const Authority& authority, const httplib::Request& request,
                                         httplib::Response& response);
   void handle(const httplib::Request& request, httplib::Response& response);
@@ -168,7 +183,8 @@ void HttpServer::configure() {
           response);
       return;
     }
-    put(error_reply(response.status, "the request is not one that HTTP or this daemon can serve"),
+    put(error_reply(response.status,
+                    "the request is not valid HTTP, or this daemon cannot serve it"),
         response);
   });
   http_.set_exception_handler(
@@ -187,18 +203,35 @@ void HttpServer::configure() {
 bool HttpServer::turn_away(const httplib::Request& request, httplib::Response& response) {
   const std::shared_ptr<const Authority> authority = authority_;
   auto refused = refused_by_guard(request, authority->demanded());
-  if (!refused) refused = refused_by_token(*authority, request, response);
+  if (!refused) {
+    refused = authority->demanded() ? refused_by_token(*authority, request, response)
+                                    : refused_by_user(request);
+  }
   if (!refused) return answered_by_method(request, response);
   put(*refused, response);
   return true;
 }
 
-// RFC 6750, section 3. Of whom nothing is known only a counter tells: whoever can connect could
-// fill any log.
+// Every user of this machine can connect to loopback, so it proves nothing. Elsewhere
+// the configuration says that management is everybody's (allow_remote).
+std::optional<Reply> HttpServer::refused_by_user(const httplib::Request& request) {
+  if (!group::is_loopback(endpoint_)) return std::nullopt;
+  const uid_t daemon = ::geteuid();
+  const auto user = user_of(request);
+  if (user && is_trusted(*user, daemon)) return std::nullopt;
+  ++backend_.turned_away().unknown;
+  return error_reply(
+      403,
+      fmt::format("{} may not manage this daemon without a token: only root and its own user "
+                  "(uid {}) may; use one of these accounts, or add [[management.token]] to "
+                  "the daemon's file",
+                  user ? fmt::format("uid {}", *user) : std::string("an unknown user"), daemon));
+}
+
+// RFC 6750, section 3. Strangers are only counted: anybody who can connect could fill a log.
 std::optional<Reply> HttpServer::refused_by_token(const Authority& authority,
                                                   const httplib::Request& request,
                                                   httplib::Response& response) {
-  if (!authority.demanded()) return std::nullopt;
   const bool one = request.get_header_value_count("Authorization") == 1;
   const auto* const token =
       one ? authority.bearer(request.get_header_value("Authorization")) : nullptr;
@@ -208,7 +241,7 @@ std::optional<Reply> HttpServer::refused_by_token(const Authority& authority,
     response.set_header(
         "WWW-Authenticate",
         given ? "Bearer realm=\"sandbay\", error=\"invalid_token\"" : "Bearer realm=\"sandbay\"");
-    return error_reply(401, given ? "the token is none of this daemon's"
+    return error_reply(401, given ? "this daemon does not know the token"
                                   : "a token is demanded; send Authorization: Bearer TOKEN, or "
                                     "give sandbay one with --token-file or SANDBAY_TOKEN");
   }
@@ -236,7 +269,7 @@ void HttpServer::handle(const httplib::Request& request, httplib::Response& resp
   call.body = request.body;
   const std::shared_ptr<const Authority> authority = authority_;
   const auto* const token = authority->bearer(request.get_header_value("Authorization"));
-  call.caller = {.name = token != nullptr ? token->name : std::string(),
+  call.caller = {.name = token != nullptr ? token->name : local_name(request),
                  .address = request.remote_addr};
   // The library leaves the body out of an answer to HEAD. Names may hold an encoded slash.
   const std::string_view method =

@@ -2,14 +2,16 @@
 // and ask the group's service through a Backend; see route.h for what there is.
 //
 // Everything is bounded: threads, connections that wait for one, bodies, header sizes, and the time
-// a client may take. Where there are tokens every request needs one. Where there are none, no web
-// page in a browser on this machine shall reach it by a name of its own (DNS rebinding): the Host
-// header must be an IP address or localhost. So that none can write with a plain form, bodies must
-// be declared as JSON.
+// a client may take. Where there are tokens every request needs one. Without tokens, on loopback,
+// only the daemon's own user and root are served, whom the kernel names (local_user.h). No web page
+// in their browsers shall reach the daemon by a name of its own (DNS rebinding), so the Host header
+// must be an IP address or localhost. No page shall write with a plain form, so bodies must be
+// declared as JSON.
 #pragma once
 
 #include <chrono>
 #include <expected>
+#include <filesystem>
 #include <memory>
 #include <string>
 #include <vector>
@@ -26,6 +28,8 @@ struct ServerOptions {
   Endpoint listen;
   std::vector<group::ManagementToken> tokens = {};
   std::shared_ptr<const TlsContext> tls = nullptr;  // Null: plain text.
+  // Folders and devices that volumes may be made on; see group::allowed_volume_paths().
+  std::vector<std::filesystem::path> volume_paths = {};
   unsigned threads = 64;  // More than clients that dawdle can be expected to take.
   std::size_t waiting_connections = 256;
   std::size_t largest_body_bytes = std::size_t{1} << 20;

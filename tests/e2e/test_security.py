@@ -69,7 +69,7 @@ def test_tokens_over_tls(t):
     done = sandbay(t, url, 'group', 'show', *trusted, ok=False)
     t.check('a token is demanded' in done.stdout, done.stdout)
     done = sandbay(t, url, 'group', 'show', *trusted, ok=False, SANDBAY_TOKEN='x' * 20)
-    t.check("none of this daemon's" in done.stdout, done.stdout)
+    t.check("does not know the token" in done.stdout, done.stdout)
     sandbay(t, url, 'group', 'show', *trusted, '--token-file', reader)
     make = ('volume', 'create', 'v', '--size', '1MiB', '--memory', *trusted)
     done = sandbay(t, url, *make, '--token-file', reader, ok=False)
@@ -154,7 +154,7 @@ def test_tokens_and_certificate_are_renewed_by_sighup(t):
     sandbay(t, url, *show, '--token-file', reader)
     sandbay(t, url, *show, '--token-file', other)
     done = sandbay(t, url, *show, ok=False, SANDBAY_TOKEN='monitor-0123456789abcdef')
-    t.check("none of this daemon's" in done.stdout, done.stdout)
+    t.check("does not know the token" in done.stdout, done.stdout)
     os.chmod(other, 0o644)
     reload(2)
     with open(daemon.log, encoding='utf-8') as stream:

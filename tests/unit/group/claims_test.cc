@@ -186,5 +186,32 @@ TEST_CASE("What the group keeps is closed to other users, also if it was open", 
   CHECK(mode_of(root / "state/volumes") == 0700);
 }
 
+TEST_CASE("A path counts where its links lead", "[G-S6][group]") {
+  const testing::ScratchDirectory scratch;
+  const std::filesystem::path top = scratch.file("");
+  const std::vector<std::filesystem::path> folders{top / "in", top / "one"};
+  std::filesystem::create_directories(top / "in/deep");
+  std::filesystem::create_directory(top / "out");
+  make_image(top / "one");
+  make_image(top / "out/image");
+  std::filesystem::create_symlink(top / "out/image", top / "in/to-image");
+  std::filesystem::create_symlink(top / "out", top / "in/to-folder");
+  std::filesystem::create_symlink(top / "out/new", top / "in/to-nothing");
+  std::filesystem::create_symlink(top / "in/loop", top / "in/loop");
+  std::filesystem::create_symlink(top / "in", top / "also-in");
+  for (const char* path : {"in/new", "in/deep/new", "one", "out/../in/new", "also-in/new"}) {
+    CAPTURE(path);
+    CHECK_FALSE(outside_of(top / path, folders).has_value());
+  }
+  for (const char* path : {"out/image", "out/new", "in/../out/new", "in/to-image", "in/to-nothing",
+                           "in/to-folder/new", "in/loop", "in-not/new", "one-not", "absent/new"}) {
+    CAPTURE(path);
+    CHECK(outside_of(top / path, folders).has_value());
+  }
+  CHECK(outside_of("/etc/new", {}).value_or("") ==
+        "/etc/new is outside of what management may use (nothing); add its folder to "
+        "management.volume_paths in the daemon's file and restart the daemon");
+}
+
 }  // namespace
 }  // namespace sandbay::group

@@ -9,8 +9,10 @@
 #include <limits>
 
 #include "group/import_file.h"
+#include "group/records.h"
 #include "group/service.h"
 #include "metadata/simulated_store.h"
+#include "runtime/known.h"
 #include "runtime/simulation.h"
 #include "tests/unit/block/scratch_directory.h"
 #include "tests/unit/group/running.h"
@@ -253,6 +255,36 @@ TEST_CASE("An import that the next start could not take in is not announced", "[
   CHECK(error == "");
 }
 
+Task<void> import_places(Group* group, const std::filesystem::path* allowed) {
+  const auto import_of = [](const std::string& path) {
+    VolumeRecord record;
+    record.uuid = known(parse_uuid("1b4f8a50-5c0e-4c5e-9d0a-3c1b7f1f2a11"));
+    record.specification.name = "v";
+    record.specification.backing = Backing::kFile;
+    record.specification.path = path;
+    record.specification.size_bytes = kMiB;
+    ExportedGroup exported = small_group();
+    exported.entries.push_back({volume_key(record.uuid), encode(record)});
+    const std::string text = export_text(exported);
+    return ImportPart{.text = text, .last = true, .sha256 = sha256_of(text)};
+  };
+  for (const char* path : {"/etc/cron.d/evil", "../outside", "/dev/null"}) {
+    CAPTURE(path);
+    const auto refused = co_await group->import_part(import_of(path));
+    REQUIRE_FALSE(refused.has_value());
+    CHECK(refused.error().code == Refusal::Code::kForbidden);
+    CHECK_THAT(refused.error().message, Catch::Contains("management.volume_paths"));
+  }
+  const auto taken = co_await group->import_part(import_of(*allowed / "image"));
+  CHECK(taken.has_value());
+}
+
+TEST_CASE("An import has volumes only where management may make them", "[G-S6][export]") {
+  const testing::ScratchDirectory scratch;
+  const std::filesystem::path state = scratch.file("state");
+  run(state, "", [&](Group& group) { return import_places(&group, &state); });
+}
+
 Task<void> export_twice(Group* group) {
   const auto fault = co_await group->add_fault(
       "at=drive:d0 op=unmap,write_zeroes origin=clearing do=slow latency=500ms..500ms");
@@ -321,7 +353,8 @@ TEST_CASE("What was cut or changed is no export", "[export]") {
   CHECK_THAT(changed("\"sandbay_export\": 1", "\"sandbay_export\": 2"), Catch::Contains("format"));
   const auto empty = read_export("{}");
   REQUIRE_FALSE(empty.has_value());
-  CHECK_THAT(empty.error(), Catch::Contains("taken in: key 'sandbay_export' not found; name a"));
+  CHECK_THAT(empty.error(),
+             Catch::Contains("not a usable export: key 'sandbay_export' not found; name a"));
   CHECK_FALSE(read_export("[[[").has_value());
 }
 

@@ -81,14 +81,14 @@ TEST_CASE("A token that is not secret, or none, is refused", "[configuration][ma
   CHECK_THAT(folder.mistake(token("a", "read", "spaced")), Catch::Contains("holds no token"));
   CHECK_THAT(folder.mistake(token("a", "read", "absent")), Catch::Contains("cannot be read"));
   CHECK_THAT(folder.mistake(token("a", "admin", "token")),
-             Catch::Contains("\"admin\" is no role; write \"read\", \"operate\" or \"inject\""));
+             Catch::Contains("unknown role \"admin\"; use \"read\", \"operate\" or \"inject\""));
   CHECK_THAT(folder.mistake(token("a", "read", "token") + token("a", "read", "short")),
              Catch::Contains("short holds no token"));
   CHECK_THAT(folder.mistake(token("a", "read", "token") + token("b", "read", "copy")),
              Catch::Contains("token[2].file: holds the token of \"a\""));
   folder.put("second", "fedcba9876543210", S_IRUSR);
   CHECK_THAT(folder.mistake(token("a", "read", "token") + token("a", "read", "second")),
-             Catch::Contains("token[2].name: \"a\" is there twice"));
+             Catch::Contains("token[2].name: \"a\" occurs twice"));
   CHECK_THAT(folder.mistake("[[management.token]]\nname = \"a\"\nfile = \"token\"\n"),
              Catch::Contains("role"));
   CHECK_THAT(folder.mistake("certificate = \"c\"\n"),
@@ -108,6 +108,24 @@ TEST_CASE("Other machines reach management with tokens and TLS, or where the fil
   CHECK(folder.mistake(remote + "allow_remote = true\n") == "none");
   CHECK(folder.mistake(remote + "allow_remote = true\n" + alice) == "none");
   CHECK(folder.mistake(alice) == "none");
+}
+
+TEST_CASE("Management uses the state directory, or what volume_paths names",
+          "[G-S6][configuration][management]") {
+  const Folder folder;
+  auto result = folder.read("");
+  REQUIRE(result.has_value());
+  result->state = "/var/lib/other";  // As --state has it.
+  CHECK(allowed_volume_paths(*result) == std::vector<std::filesystem::path>{"/var/lib/other"});
+  result = folder.read("volume_paths = [\"/srv/images\", \"/dev/vdb\"]\n");
+  REQUIRE(result.has_value());
+  CHECK(allowed_volume_paths(*result) ==
+        std::vector<std::filesystem::path>{"/srv/images", "/dev/vdb"});
+  CHECK(folder.mistake("volume_paths = [\"images\"]\n") ==
+        "x.toml:7: management.volume_paths: \"images\" is not an absolute path; write one such as "
+        "\"/srv/images\"");
+  CHECK_THAT(folder.mistake("volume_paths = []\n"), Catch::Contains("is empty"));
+  CHECK_THAT(folder.mistake("volume_paths = \"/srv\"\n"), Catch::Contains("volume_paths"));
 }
 
 }  // namespace

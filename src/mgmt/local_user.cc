@@ -1,0 +1,140 @@
+// One question and one answer on a netlink socket.
+//
+// Three answers must not be believed. A socket that its owner has closed lives on without an inode,
+// and the kernel then shows user 0. A connection that ended is shown as TIME-WAIT, also with user 0
+// and without an inode. And where no connection matches, the kernel falls back to a listener.
+#include "mgmt/local_user.h"
+
+#include <arpa/inet.h>
+#include <linux/inet_diag.h>
+#include <linux/netlink.h>
+#include <linux/sock_diag.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <sys/time.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <limits>
+#include <span>
+
+namespace sandbay::mgmt {
+
+namespace {
+
+constexpr uid_t kOverflowUser = 65534;  // Linux: user_namespaces(7).
+constexpr timeval kPatience{.tv_sec = 1, .tv_usec = 0};
+
+struct Question {
+  nlmsghdr header{};
+  inet_diag_req_v2 request{};
+};
+
+class NetlinkSocket {
+ public:
+  NetlinkSocket() : socket_(::socket(AF_NETLINK, SOCK_DGRAM | SOCK_CLOEXEC, NETLINK_SOCK_DIAG)) {
+    if (socket_ < 0) return;
+    ::setsockopt(socket_, SOL_SOCKET, SO_RCVTIMEO, &kPatience, sizeof kPatience);
+  }
+  ~NetlinkSocket() {
+    if (socket_ >= 0) ::close(socket_);
+  }
+  NetlinkSocket(const NetlinkSocket&) = delete;
+  NetlinkSocket& operator=(const NetlinkSocket&) = delete;
+
+  // The number of bytes of the kernel's answer; 0: there is none.
+  std::size_t ask(const Question& question, std::span<std::byte> answer) const {
+    if (socket_ < 0) return 0;
+    sockaddr_nl kernel{};
+    kernel.nl_family = AF_NETLINK;
+    const ssize_t sent = ::sendto(socket_, &question, sizeof question, 0,
+                                  reinterpret_cast<const sockaddr*>(&kernel), sizeof kernel);
+    if (sent != static_cast<ssize_t>(sizeof question)) return 0;
+    sockaddr_nl from{};
+    socklen_t size = sizeof from;
+    const ssize_t count = ::recvfrom(socket_, answer.data(), answer.size(), 0,
+                                     reinterpret_cast<sockaddr*>(&from), &size);
+    return count > 0 && from.nl_pid == 0 ? static_cast<std::size_t>(count) : 0;
+  }
+
+ private:
+  int socket_;
+};
+
+bool put_address(const TcpEnd& end, int family, __be32* address, __be16* port) {
+  if (end.port <= 0 || end.port > std::numeric_limits<std::uint16_t>::max()) return false;
+  *port = htons(static_cast<std::uint16_t>(end.port));
+  return ::inet_pton(family, end.address.c_str(), address) == 1;
+}
+
+int family_of(const TcpEnd& end) {
+  return end.address.find(':') == std::string::npos ? AF_INET : AF_INET6;
+}
+
+Question question_about(int family) {
+  Question question;
+  question.header.nlmsg_len = sizeof question;
+  question.header.nlmsg_type = SOCK_DIAG_BY_FAMILY;
+  question.header.nlmsg_flags = NLM_F_REQUEST;
+  question.request.sdiag_family = static_cast<std::uint8_t>(family);
+  question.request.sdiag_protocol = IPPROTO_TCP;
+  question.request.idiag_states = std::numeric_limits<std::uint32_t>::max();
+  question.request.id.idiag_cookie[0] = static_cast<std::uint32_t>(INET_DIAG_NOCOOKIE);
+  question.request.id.idiag_cookie[1] = static_cast<std::uint32_t>(INET_DIAG_NOCOOKIE);
+  return question;
+}
+
+// A socket that has an owner.
+std::optional<inet_diag_msg> ask(const Question& question) {
+  std::array<std::byte, 4096> answer;
+  const std::size_t count = NetlinkSocket().ask(question, answer);
+  nlmsghdr header;
+  inet_diag_msg shown;
+  if (count < NLMSG_HDRLEN + sizeof shown) return std::nullopt;
+  std::memcpy(&header, answer.data(), sizeof header);
+  if (header.nlmsg_type != SOCK_DIAG_BY_FAMILY) return std::nullopt;
+  std::memcpy(&shown, answer.data() + NLMSG_HDRLEN, sizeof shown);
+  if (shown.idiag_inode == 0) return std::nullopt;
+  return shown;
+}
+
+bool same_connection(const inet_diag_sockid& asked, const inet_diag_sockid& shown) {
+  return asked.idiag_sport == shown.idiag_sport && asked.idiag_dport == shown.idiag_dport &&
+         std::ranges::equal(asked.idiag_src, shown.idiag_src) &&
+         std::ranges::equal(asked.idiag_dst, shown.idiag_dst);
+}
+
+}  // namespace
+
+std::optional<uid_t> user_of(const TcpEnd& client, const TcpEnd& server) {
+  Question question = question_about(family_of(client));
+  inet_diag_sockid& id = question.request.id;
+  if (!put_address(client, family_of(client), id.idiag_src, &id.idiag_sport) ||
+      !put_address(server, family_of(client), id.idiag_dst, &id.idiag_dport)) {
+    return std::nullopt;
+  }
+  const auto shown = ask(question);
+  if (!shown || !same_connection(id, shown->id)) return std::nullopt;
+  return shown->idiag_uid;
+}
+
+std::optional<uid_t> owner_of_listener(const TcpEnd& end) {
+  Question question = question_about(family_of(end));
+  inet_diag_sockid& id = question.request.id;
+  if (!put_address(end, family_of(end), id.idiag_src, &id.idiag_sport)) return std::nullopt;
+  const auto shown = ask(question);
+  if (!shown || shown->id.idiag_sport != id.idiag_sport || shown->id.idiag_dport != 0) {
+    return std::nullopt;
+  }
+  return shown->idiag_uid;
+}
+
+bool is_trusted(uid_t user, uid_t daemon) {
+  return user != kOverflowUser && (user == 0 || user == daemon);
+}
+
+}  // namespace sandbay::mgmt
