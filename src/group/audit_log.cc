@@ -1,7 +1,10 @@
-// How an audited change stands in the metadata.
+// Two lists in the metadata: changes that have begun, and changes that have ended.
 #include "group/audit_log.h"
 
 #include <fmt/format.h>
+#include <spdlog/spdlog.h>
+
+#include <algorithm>
 
 #include "group/kept_log_functions.h"
 #include "group/record_json.h"
@@ -10,17 +13,117 @@ namespace sandbay::group {
 
 using nlohmann::json;
 
+namespace {
+
+constexpr Duration kBeginPatience = std::chrono::seconds(1);
+constexpr std::size_t kBegunAtOnce = 256;
+constexpr std::string_view kUnknown =
+    "the daemon ended before this request had; whether it was done is unknown";
+
+std::string begun_key(std::uint64_t number) {
+  return fmt::format("{}{:016x}", kBegunPrefix, number);
+}
+
+}  // namespace
+
+struct AuditLog::Beginning {
+  std::string key;
+  std::string value;
+  bool kept = false;
+  Event ended;
+};
+
 AuditLog::AuditLog(std::size_t most_entries)
     : log_({.prefix = kAuditPrefix,
             .name = "audited changes",
             .key = audit_key,
             .encode = encode,
-            .decode = decode_audit},
+            .decode = decode_audit,
+            .sharer = [](const AuditEntry& entry) { return entry.caller; },
+            .replaced = [](const AuditEntry& entry) { return entry.begun; }},
            most_entries) {}
+
+Task<Error> AuditLog::open(metadata::Store& store) {
+  Error error = co_await log_.open(store);
+  if (error == Error::kNone) error = co_await add_unfinished(&store);
+  store_ = &store;
+  co_return error;
+}
+
+Task<Error> AuditLog::add_unfinished(metadata::Store* store) {
+  std::string after;
+  for (;;) {
+    const auto part = co_await store->list(std::string(kBegunPrefix), after, kBegunAtOnce);
+    if (!part) co_return part.error();
+    for (const auto& [key, value] : *part) {
+      auto entry = decode_audit(value);
+      if (!entry || begun_key(entry->number) != key) {
+        spdlog::warn("metadata {}: left out", key);
+        continue;
+      }
+      begun_ = std::max(begun_, entry->number);
+      entry->refusal = kUnknown;
+      entry->begun = key;
+      log_.add(std::move(*entry));
+    }
+    if (part->size() < kBegunAtOnce) co_return Error::kNone;
+    after = part->back().first;
+  }
+}
+
+Task<void> AuditLog::close() {
+  co_await gate_.close();
+  co_await log_.close();
+  store_ = nullptr;
+}
+
+Task<std::string> AuditLog::begin(AuditEntry entry) {
+  entry.time = wall_time();
+  spdlog::info("audit: {}", audit_line(entry));
+  if (store_ == nullptr || !gate_.enter()) co_return std::string();
+  entry.number = ++begun_;
+  auto beginning = std::make_shared<Beginning>();
+  beginning->key = begun_key(entry.number);
+  beginning->value = encode(entry);
+  spawn(keep(this, beginning));
+  const TimePoint deadline = Executor::current().now() + kBeginPatience;
+  const bool ended = co_await beginning->ended.wait_until(deadline);
+  // A record that is still on its way to the store is erased after it.
+  co_return !ended || beginning->kept ? beginning->key : std::string();
+}
+
+Task<void> AuditLog::keep(AuditLog* log, std::shared_ptr<Beginning> beginning) {
+  metadata::Batch batch;
+  batch.put(beginning->key, beginning->value);
+  const Error error = co_await log->store_->commit(std::move(batch));
+  if (error != Error::kNone) {
+    spdlog::error(
+        "audit: a change that begins is only in this log: the metadata cannot be written: "
+        "{}",
+        describe(error));
+  }
+  beginning->kept = error == Error::kNone;
+  beginning->ended.set();
+  log->gate_.leave();
+}
 
 void AuditLog::add(AuditEntry entry) {
   entry.time = wall_time();
+  spdlog::info("audit: {}", audit_line(entry));
   log_.add(std::move(entry));
+}
+
+std::string audit_line(const AuditEntry& entry) {
+  const std::string text = fmt::format(
+      "{} at {} {} {}: {} {}{}{}", entry.caller.empty() ? "unknown" : entry.caller, entry.address,
+      entry.status == 0 ? "begins" : fmt::format("ended with {}", entry.status), entry.operation,
+      entry.target, entry.request, entry.refusal.empty() ? "" : ": ", entry.refusal);
+  std::string line;
+  for (const char c : text) {
+    const auto code = static_cast<unsigned char>(c);
+    line += code < 0x20 || code == 0x7F ? fmt::format("\\x{:02x}", code) : std::string(1, c);
+  }
+  return line;
 }
 
 std::string audit_key(std::uint64_t number) {

@@ -3,6 +3,11 @@
 
 namespace sandbay::group {
 
+Task<std::string> RunningGroup::begin_change(AuditEntry entry) {
+  auto begun = co_await looking(audit_.begin(std::move(entry)), {});
+  co_return begun;
+}
+
 Task<bool> RunningGroup::note_change_now(AuditEntry entry) {
   audit_.add(std::move(entry));
   co_return true;

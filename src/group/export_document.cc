@@ -165,7 +165,8 @@ ImportedGroup take(const json& document) {
 }  // namespace
 
 bool is_history(std::string_view key) {
-  return key.starts_with(kEventPrefix) || key.starts_with(kAuditPrefix);
+  return key.starts_with(kEventPrefix) || key.starts_with(kAuditPrefix) ||
+         key.starts_with(kBegunPrefix);
 }
 
 std::string sha256_of(std::string_view text) {
@@ -210,8 +211,7 @@ std::expected<ImportedGroup, std::string> read_export(std::string_view text) {
     why = error.what();
   }
   return std::unexpected(fmt::format(
-      "is no export that can be taken in: {}; name a file that sandbay group export has written",
-      why));
+      "is not a usable export: {}; name a file that sandbay group export has written", why));
 }
 
 }  // namespace sandbay::group

@@ -24,15 +24,13 @@ Task<Error> KeptLog<Entry>::open(metadata::Store& store) {
         spdlog::warn("metadata {} {}: left out", key, entry ? "has another number" : entry.error());
         continue;
       }
-      if (entries_.empty()) oldest_kept_ = entry->number;
       total_ = entry->number;
-      entries_.push_back(std::move(*entry));
-      if (entries_.size() > most_entries_) entries_.pop_front();
+      begun_ = total_;
+      push(std::move(*entry));
     }
     if (part->size() < kEntriesAtOnce) break;
     after = part->back().first;
   }
-  if (entries_.empty()) oldest_kept_ = total_ + 1;
   kept_ = total_;
   store_ = &store;
   co_return Error::kNone;
@@ -43,13 +41,11 @@ Task<void> KeptLog<Entry>::close() {
   closing_.set();
   co_await gate_.close();
   if (store_ == nullptr) co_return;
-  while (kept_ < total_) {
-    std::uint64_t last = 0;
-    std::uint64_t oldest = 0;
-    const Error error = co_await store_->commit(next_batch(&last, &oldest));
+  while (has_work()) {
+    Part part = next_part();
+    const Error error = co_await store_->commit(std::move(part.batch));
     if (error != Error::kNone) break;
-    kept_ = last;
-    oldest_kept_ = oldest;
+    take_over(part);
   }
   store_ = nullptr;
 }
@@ -57,42 +53,73 @@ Task<void> KeptLog<Entry>::close() {
 template <class Entry>
 void KeptLog<Entry>::add(Entry entry) {
   entry.number = ++total_;
-  entries_.push_back(std::move(entry));
-  if (entries_.size() > most_entries_) entries_.pop_front();
+  push(std::move(entry));
   if (store_ == nullptr || writing_ || !gate_.enter()) return;
   writing_ = true;
   spawn(write_out());
 }
 
-// The oldest that are not kept yet, and the end of as many in the store as have become too old.
 template <class Entry>
-metadata::Batch KeptLog<Entry>::next_batch(std::uint64_t* last, std::uint64_t* oldest) const {
-  metadata::Batch batch;
+void KeptLog<Entry>::push(Entry entry) {
+  ++shares_[sharer_of(entry)];
+  entries_.push_back(std::move(entry));
+  if (entries_.size() > most_entries_) drop_one();
+}
+
+// The oldest of those that have the largest share.
+template <class Entry>
+void KeptLog<Entry>::drop_one() {
+  const std::size_t most =
+      std::ranges::max_element(shares_, {}, [](const auto& share) { return share.second; })->second;
+  auto victim = entries_.begin();
+  auto share = shares_.find(sharer_of(*victim));
+  while (share->second != most) share = shares_.find(sharer_of(*++victim));
+  if (victim->number <= begun_) gone_.push_back(records_.key(victim->number));
+  if (records_.replaced != nullptr && victim->number > kept_) {
+    if (auto key = records_.replaced(*victim); !key.empty()) gone_.push_back(std::move(key));
+  }
+  if (--share->second == 0) shares_.erase(share);
+  entries_.erase(victim);
+}
+
+// The oldest that are not kept yet, and the end of those that were dropped.
+template <class Entry>
+KeptLog<Entry>::Part KeptLog<Entry>::next_part() {
+  Part part{.last = total_};
+  // First: what takes the place of a record may have been dropped before it was stored.
+  part.erased = std::min(gone_.size(), kEntriesAtOnce);
+  for (std::size_t i = 0; i < part.erased; ++i) part.batch.erase(gone_[i]);
   const auto first = std::ranges::upper_bound(entries_, kept_, {}, &Entry::number);
-  *last = total_;
   std::size_t count = 0;
-  for (auto entry = first; entry != entries_.end() && count < kEntriesAtOnce; ++entry, ++count) {
-    batch.put(records_.key(entry->number), records_.encode(*entry));
-    *last = entry->number;
+  for (auto entry = first; entry != entries_.end(); ++entry) {
+    if (count++ == kEntriesAtOnce) {
+      part.last = entry->number - 1;
+      break;
+    }
+    part.batch.put(records_.key(entry->number), records_.encode(*entry));
+    const std::string replaced =
+        records_.replaced == nullptr ? std::string() : records_.replaced(*entry);
+    if (!replaced.empty()) part.batch.erase(replaced);
   }
-  const std::uint64_t begin = entries_.empty() ? total_ + 1 : entries_.front().number;
-  *oldest = std::max(begin, oldest_kept_);
-  for (std::uint64_t number = oldest_kept_; number < std::min(begin, kept_ + 1); ++number) {
-    batch.erase(records_.key(number));
-  }
-  return batch;
+  begun_ = std::max(begun_, part.last);
+  return part;
+}
+
+template <class Entry>
+void KeptLog<Entry>::take_over(const Part& part) {
+  kept_ = part.last;
+  gone_.erase(gone_.begin(), gone_.begin() + static_cast<std::ptrdiff_t>(part.erased));
 }
 
 template <class Entry>
 Task<void> KeptLog<Entry>::write_out() {
   Executor& home = Executor::current();
   Duration pause = kGather;
-  while (kept_ < total_ && !closing_.is_set()) {
+  while (has_work() && !closing_.is_set()) {
     co_await closing_.wait_until(home.now() + pause);
     if (closing_.is_set()) break;
-    std::uint64_t last = 0;
-    std::uint64_t oldest = 0;
-    const Error error = co_await store_->commit(next_batch(&last, &oldest));
+    Part part = next_part();
+    const Error error = co_await store_->commit(std::move(part.batch));
     pause = error == Error::kNone ? kGather : kTryAgainAfter;
     if (error != Error::kNone && !failing_) {
       spdlog::error("{} are not kept over a restart: the metadata cannot be written: {}",
@@ -100,8 +127,7 @@ Task<void> KeptLog<Entry>::write_out() {
     }
     failing_ = error != Error::kNone;
     if (failing_) continue;
-    kept_ = last;
-    oldest_kept_ = oldest;
+    take_over(part);
     moved_.notify_all();
   }
   writing_ = false;

@@ -23,6 +23,7 @@
 //   clearing/UUID/...  the parts of that, of places that are cleared here and there
 //   event/NUMBER       what happened, sixteen hexadecimal digits, the newest last; see event_log.h
 //   audit/NUMBER       who asked for which change; see audit_log.h
+//   audit-begun/NUMBER the same, of a change whose outcome is not known yet
 //   intent/UUID        a file of a volume that is about to be made or removed: its file name in
 //                      STATE/volumes. Whoever finds one at start removes the file, unless the
 //                      volume has its record: then its deletion was only begun, and it stays.

@@ -137,6 +137,7 @@ class RunningGroup final : public Group {
   Task<Answer<void>> import_part(ImportPart part) override;
 
   // audit_operations.cc
+  Task<std::string> begin_change(AuditEntry entry) override;
   Task<bool> note_change(AuditEntry entry) override;
   Task<std::vector<AuditEntry>> list_audit(std::uint64_t since) override;
 

@@ -286,7 +286,9 @@ class Service {
   virtual Task<Answer<void>> clear_fault(std::string id) = 0;  // Empty: all of them.
   virtual Task<std::vector<EventInfo>> list_events(std::uint64_t since) = 0;
 
-  // The caller of a change notes it when it has ended; see audit_log.h.
+  // The caller of a change notes it before it begins, and when it has ended, with the answer of
+  // begin_change(); see audit_log.h.
+  virtual Task<std::string> begin_change(AuditEntry entry) = 0;
   virtual Task<bool> note_change(AuditEntry entry) = 0;  // False: shutting down.
   virtual Task<std::vector<AuditEntry>> list_audit(std::uint64_t since) = 0;
 

@@ -75,8 +75,7 @@ std::string without_secrets(std::string_view body, bool understood) {
   return cut(to_text(value), kLongestRequest);
 }
 
-group::AuditEntry audit_entry(const Route& route, std::string_view path, const Call& call,
-                              const Reply& reply) {
+group::AuditEntry audit_beginning(const Route& route, std::string_view path, const Call& call) {
   std::string target = fmt::format("{} {}", route.method, path);
   char separator = '?';
   for (const auto& [name, value] : call.query) {
@@ -87,9 +86,16 @@ group::AuditEntry audit_entry(const Route& route, std::string_view path, const C
           .address = call.caller.address,
           .operation = std::string(route.operation),
           .target = cut(std::move(target), kLongestRequest),
-          .request = without_secrets(call.body, reply.status != 400),
-          .status = static_cast<std::uint32_t>(reply.status),
-          .refusal = reply.status < 400 ? std::string() : cut(message_of(reply), kLongestRequest)};
+          .request = without_secrets(call.body, false)};
+}
+
+group::AuditEntry audit_entry(const Route& route, std::string_view path, const Call& call,
+                              const Reply& reply) {
+  group::AuditEntry entry = audit_beginning(route, path, call);
+  entry.request = without_secrets(call.body, reply.status != 400);
+  entry.status = static_cast<std::uint32_t>(reply.status);
+  if (reply.status >= 400) entry.refusal = cut(message_of(reply), kLongestRequest);
+  return entry;
 }
 
 }  // namespace sandbay::mgmt

@@ -166,13 +166,15 @@ const std::string_view kHardwareSchemas = R"json({
 "AuditedChange": {"type": "object", "required": ["number", "time", "caller", "address", "operation",
   "target", "request", "status", "refusal"], "properties": {
   "number": {"type": "integer", "description": "From 1, since the group was made."},
-  "time": {"type": "string", "format": "date-time", "description": "When it had ended."},
-  "caller": {"type": "string", "description": "Of the token; empty: none was demanded."},
-  "address": {"type": "string", "description": "Whence it came."},
+  "time": {"type": "string", "format": "date-time", "description": "When it ended."},
+  "caller": {"type": "string", "description":
+    "The token's name, or a user of this machine such as \"uid 1000\" without tokens."},
+  "address": {"type": "string", "description": "Where the request came from."},
   "operation": {"type": "string", "description": "As this document calls it."},
   "target": {"type": "string", "description": "Method, path and query."},
   "request": {"type": "string", "description": "The body, without secrets."},
-  "status": {"type": "integer", "description": "Of HTTP."},
+  "status": {"type": "integer", "description":
+    "Of HTTP; 0: the daemon ended before the request had, and the outcome is unknown."},
   "refusal": {"type": "string", "description": "Why it was not done; empty: it was."}}},
 "AuditList": {"type": "object", "required": ["changes"], "properties": {
   "changes": {"type": "array", "items": {"$ref": "#/components/schemas/AuditedChange"}}}}

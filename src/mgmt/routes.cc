@@ -456,15 +456,15 @@ Reply answer(Backend& backend, std::string_view method, std::string_view path, C
   if (route == nullptr) {
     return error_reply(404, fmt::format("there is nothing at {}; see /api/v1/openapi.json", path));
   }
-  Reply reply;
-  if (const auto error = wrong_query(*route, call)) {
-    reply = error_reply(400, *error);
-  } else {
-    reply = route->handle(backend, call);
-  }
-  if (is_audited(*route)) {
-    backend.run(backend.service().note_change(audit_entry(*route, path, call, reply)));
-  }
+  const auto error = wrong_query(*route, call);
+  if (!is_audited(*route)) return error ? error_reply(400, *error) : route->handle(backend, call);
+  std::string begun;
+  if (!error)
+    begun = backend.run(backend.service().begin_change(audit_beginning(*route, path, call)));
+  const Reply reply = error ? error_reply(400, *error) : route->handle(backend, call);
+  group::AuditEntry entry = audit_entry(*route, path, call, reply);
+  entry.begun = std::move(begun);
+  backend.run(backend.service().note_change(std::move(entry)));
   return reply;
 }
 
