@@ -88,21 +88,20 @@ void remove(const Settings& settings, const AccessArguments& arguments) {
   const std::string path =
       fmt::format("{}/{}", path_of(arguments.volume), Client::escape(arguments.id));
   expect(Client(settings.management).remove(path));
-  if (!settings.json) {
-    fmt::print("volume {}: access record {} removed\n", arguments.volume, arguments.id);
-  }
+  print_done(settings,
+             fmt::format("volume {}: access record {} removed", arguments.volume, arguments.id));
 }
 
 }  // namespace
 
 void add_access_commands(CLI::App& app, Settings& settings) {
   const auto a = std::make_shared<AccessArguments>();
-  CLI::App* noun =
-      app.add_subcommand("access", "Who may use a volume: list, add, remove access records");
+  CLI::App* noun = app.add_subcommand(
+      "access", "Initiators that may use a volume: list, add, remove access records");
   noun->require_subcommand(1);
   noun->footer(
-      "Access records belong to the volume's target and hold for all its LUNs. They count at\n"
-      "login: sessions that are there stay. session drop ends one.");
+      "Access records belong to the volume's target and apply to all its LUNs. They apply "
+      "at\nlogin: existing sessions stay. session drop ends one.");
 
   CLI::App* verb = noun->add_subcommand("list", "List a volume's access records");
   verb->add_option("VOLUME", a->volume)->required();

@@ -61,10 +61,9 @@ PresentGroup look(const Client& client, const ApplyDocument& wanted) {
 
 bool confirmed(std::size_t count) {
   if (::isatty(STDIN_FILENO) == 0) {
-    throw Failure("nothing was changed: nobody can be asked here; add --yes, or --dry-run");
+    throw Failure("nothing was changed: there is no terminal to ask on; add --yes or --dry-run");
   }
-  fmt::print("Apply {} change{}? [y/N] ", count, count == 1 ? "" : "s");
-  std::fflush(stdout);
+  fmt::print(stderr, "Apply {} change{}? [y/N] ", count, count == 1 ? "" : "s");
   std::string answer;
   std::getline(std::cin, answer);
   return answer == "y" || answer == "yes";
@@ -76,7 +75,9 @@ void make(const Client& client, const std::vector<ApplyStep>& steps) {
     const Client::Answer answer = step.method == "POST"    ? client.post(step.path, step.body)
                                   : step.method == "PATCH" ? client.patch(step.path, step.body)
                                                            : client.remove(step.path);
-    if (!answer) throw Failure(stopped_words(steps, done, answer.error()));
+    if (!answer) {
+      throw Failure(stopped_words(steps, done, answer.error().message), answer.error().exit);
+    }
   }
 }
 

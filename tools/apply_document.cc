@@ -102,6 +102,18 @@ void read_amount(TableReader& reader, std::string_view key, bool rate, json& to)
   }
 }
 
+std::string absolute_path(TableReader& reader, std::string_view key,
+                          const std::filesystem::path& folder, const std::string& text) {
+  if (text.empty() || text.find('\0') != std::string::npos) {
+    reader.mistake(key, "is empty or holds a zero byte; write a path");
+    return {};
+  }
+  std::error_code error;
+  const auto path = std::filesystem::absolute(folder / text, error);
+  if (error) reader.mistake(key, fmt::format("cannot be resolved: {}", error.message()));
+  return path.lexically_normal().string();
+}
+
 void read_key(TableReader& reader, const VolumeKey& key, const Reading& reading, json& to) {
   const std::string name(key.name);
   switch (key.type) {
@@ -121,7 +133,7 @@ void read_key(TableReader& reader, const VolumeKey& key, const Reading& reading,
       return;
     case VolumeKey::Type::kPath:
       if (const auto text = reader.string(key.name)) {
-        to[name] = std::filesystem::absolute(reading.folder / *text).lexically_normal().string();
+        to[name] = absolute_path(reader, key.name, reading.folder, *text);
       }
       return;
     case VolumeKey::Type::kNumber:
@@ -207,7 +219,7 @@ json read_pool(const Value& section, const std::string& path, const Reading& rea
 void refuse_twice(const Value& section, const std::string& path, const std::string& name,
                   std::set<std::string>& names, Mistakes& mistakes) {
   if (name.empty() || names.insert(name).second) return;
-  mistakes.add(section.line, path + ".name", fmt::format("\"{}\" is there twice", name));
+  mistakes.add(section.line, path + ".name", fmt::format("\"{}\" occurs twice", name));
 }
 
 }  // namespace

@@ -46,7 +46,8 @@ void list(const Settings& settings, std::uint64_t since) {
 
 void add_audit_commands(CLI::App& app, Settings& settings) {
   const auto since = std::make_shared<std::uint64_t>(0);
-  CLI::App* noun = app.add_subcommand("audit", "Who asked for which change: list");
+  CLI::App* noun =
+      app.add_subcommand("audit", "Requests for changes, with caller and outcome: list");
   noun->require_subcommand(1);
   CLI::App* verb = noun->add_subcommand("list", "List requests for changes, the newest last");
   verb->add_option("--since", *since, "Only those with a greater number")

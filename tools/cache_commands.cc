@@ -207,7 +207,7 @@ void discard(const Settings& settings, const std::string& set, bool sure) {
 
 void acknowledge(const Settings& settings, const std::string& set) {
   expect(Client(settings.management).post(path_of(set) + "/acknowledge", json::object()));
-  if (!settings.json) fmt::print("set {}: noted; the losses are not shown any more\n", set);
+  print_done(settings, fmt::format("set {}: noted; its losses are no longer shown", set));
 }
 
 }  // namespace
@@ -222,7 +222,7 @@ void add_cache_commands(CLI::App& app, Settings& settings) {
       ->callback([&settings] { show(settings); });
   CLI::App* verb =
       noun->add_subcommand("flush", "Bring everything that was acknowledged to the drives");
-  verb->add_option("SET", *set, "Of this set alone");
+  verb->add_option("SET", *set, "Only this set");
   verb->callback([&settings, set] { flush(settings, *set); });
   verb = noun->add_subcommand(
       "discard", "Give up acknowledged writes that cannot be brought to a set's drives");

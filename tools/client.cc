@@ -1,10 +1,14 @@
 // The only file of the command line that sees the HTTP library.
+//
+// On loopback every user can listen. Before the token is sent there without TLS, the kernel is
+// asked whose the listening socket is; a person's program gets no token of somebody else.
 #include "tools/client.h"
 
 #include <fmt/format.h>
 #include <httplib.h>
 #include <netdb.h>
 #include <netinet/in.h>
+#include <unistd.h>
 
 #include <charconv>
 #include <csignal>
@@ -13,6 +17,7 @@
 #include <nlohmann/json.hpp>
 
 #include "group/management_configuration.h"
+#include "mgmt/local_user.h"
 
 namespace sandbay::cli {
 
@@ -24,6 +29,10 @@ constexpr int kConnectSeconds = 5;
 // A volume that is preallocated, or deleted while its device is slow, takes its time.
 constexpr int kAnswerSeconds = 600;
 constexpr int kReadAnswerSeconds = 15;  // Of what only asks.
+
+// Accounts of persons (Debian Policy 9.2.2); systemd gives services others.
+constexpr uid_t kFirstPerson = 1000;
+constexpr uid_t kLastPerson = 59999;
 
 constexpr std::string_view kPlain = "http://";
 constexpr std::string_view kSecure = "https://";
@@ -99,7 +108,7 @@ std::string problem_with(const std::string& url, bool* here) {
   const char* const end = port.data() + port.size();
   const auto [stop, error] = std::from_chars(port.data(), end, number);
   if (error != std::errc{} || stop != end || number == 0 || number > 65535) {
-    return fmt::format("--management {}: \"{}\" is no port; write 1 to 65535", url, port);
+    return fmt::format("--management {}: invalid port \"{}\"; write 1 to 65535", url, port);
   }
   addrinfo* found = nullptr;
   if (host.empty() || ::getaddrinfo(host.c_str(), nullptr, nullptr, &found) != 0) {
@@ -114,6 +123,50 @@ std::string problem_with(const std::string& url, bool* here) {
 }
 
 }  // namespace
+
+std::string_view word_of(Exit exit) {
+  switch (exit) {
+    case Exit::kDone:
+      return "done";
+    case Exit::kFailed:
+      return "failed";
+    case Exit::kUsage:
+      return "usage";
+    case Exit::kUnreachable:
+      return "unreachable";
+    case Exit::kNotFound:
+      return "not_found";
+    case Exit::kConflict:
+      return "conflict";
+    case Exit::kForbidden:
+      return "forbidden";
+    case Exit::kInvalid:
+      return "invalid";
+    case Exit::kUnavailable:
+      return "unavailable";
+  }
+  return "failed";
+}
+
+Exit exit_of_status(int status) {
+  switch (status) {
+    case 400:
+    case 413:
+    case 415:
+      return Exit::kInvalid;
+    case 401:
+    case 403:
+      return Exit::kForbidden;
+    case 404:
+      return Exit::kNotFound;
+    case 409:
+      return Exit::kConflict;
+    case 503:
+      return Exit::kUnavailable;
+    default:
+      return Exit::kFailed;
+  }
+}
 
 Client::Client(const Management& management)
     : url_(with_scheme(management.url)), ca_file_(management.ca_file), plain_(management.plain) {
@@ -130,8 +183,7 @@ Client::Client(const Management& management)
 }
 
 std::string Client::escape(const std::string& name) {
-  if (name.empty())
-    throw Failure("an empty name names nothing; write the name of one that is there");
+  if (name.empty()) throw Failure("the name is empty; write the name of an existing object");
   std::string escaped;
   for (const char c : name) {
     const bool plain = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
@@ -152,8 +204,8 @@ Client::Answer Client::post(const std::string& path, const json& body, bool* cre
   return send("POST", path, &text, {.created = created});
 }
 
-std::expected<std::string, std::string> Client::post_for_text(const std::string& path,
-                                                              const json& body) const {
+std::expected<std::string, Refused> Client::post_for_text(const std::string& path,
+                                                          const json& body) const {
   const std::string sent = body.dump();
   std::string text;
   const Answer answer = send("POST", path, &sent, {.text = &text});
@@ -172,25 +224,35 @@ Client::Answer Client::remove(const std::string& path) const {
 
 Client::Answer Client::send(const char* method, const std::string& path, const std::string* body,
                             Extra extra) const {
+  const auto wrong = [](std::string message, Exit exit) {
+    return std::unexpected(Refused{.message = std::move(message), .exit = exit});
+  };
   const bool known = url_.starts_with(kPlain) || url_.starts_with(kSecure);
   if (!known || url_ == kPlain || url_ == kSecure) {
-    return std::unexpected(
-        fmt::format("{} is not a management URL; write one such as {}", url_, kDefaultManagement));
+    return wrong(
+        fmt::format("{} is not a management URL; write one such as {}", url_, kDefaultManagement),
+        Exit::kUsage);
   }
   bool here = false;
-  if (const std::string wrong = problem_with(url_, &here); !wrong.empty()) {
-    return std::unexpected(wrong);
+  if (std::string problem = problem_with(url_, &here); !problem.empty()) {
+    return wrong(std::move(problem), Exit::kUnreachable);
   }
   const bool guarded = !token_.empty() || !ca_file_.empty();
   if (guarded && !here && !plain_ && url_.starts_with(kPlain)) {
-    return std::unexpected(
+    return wrong(
         fmt::format("{} is not secured: everybody on the way could read the token; write https://, "
                     "or add --plain if the network may see it",
-                    url_));
+                    url_),
+        Exit::kUsage);
+  }
+  if (!token_.empty() && here && url_.starts_with(kPlain)) {
+    if (std::string problem = problem_with_listener(); !problem.empty()) {
+      return wrong(std::move(problem), Exit::kForbidden);
+    }
   }
   // Something else that listens there must not hold a change up for as long as one may take.
   if (std::string_view(method) != "GET") {
-    const Answer daemon = send("GET", "/api/v1/group", nullptr, {});
+    Answer daemon = send("GET", "/api/v1/group", nullptr, {});
     if (!daemon) return daemon;
   }
   httplib::Client http(url_);
@@ -211,7 +273,7 @@ Client::Answer Client::send(const char* method, const std::string& path, const s
   auto* const before = std::signal(SIGPIPE, SIG_IGN);
   httplib::Result result = http.send(request);
   std::signal(SIGPIPE, before);
-  if (!result) return std::unexpected(explain(result.error(), url_));
+  if (!result) return wrong(explain(result.error(), url_), Exit::kUnreachable);
   if (extra.created != nullptr) *extra.created = result->status == 201;
   if (extra.text != nullptr && result->status == 200) {
     *extra.text = std::move(result->body);
@@ -222,10 +284,22 @@ Client::Answer Client::send(const char* method, const std::string& path, const s
   const auto error = answer.is_object() ? answer.find("error") : answer.end();
   if (answer.is_object() && error != answer.end() && error->is_object() &&
       error->contains("message") && (*error)["message"].is_string()) {
-    return std::unexpected((*error)["message"].get<std::string>());
+    return wrong((*error)["message"].get<std::string>(), exit_of_status(result->status));
   }
-  return std::unexpected(fmt::format("{} does not answer as a Sandbay daemon does (HTTP status {})",
-                                     url_, result->status));
+  return wrong(fmt::format("{} does not answer as a Sandbay daemon does (HTTP status {})", url_,
+                           result->status),
+               Exit::kUnreachable);
+}
+
+std::string Client::problem_with_listener() const {
+  const auto [host, port] = place_of(url_);
+  const auto address = host == "localhost" ? std::string("127.0.0.1") : host;
+  const auto owner = mgmt::owner_of_listener({.address = address, .port = std::atoi(port.c_str())});
+  if (!owner || *owner == ::geteuid() || *owner < kFirstPerson || *owner > kLastPerson) return {};
+  return fmt::format(
+      "{} belongs to a program of uid {}, which would learn your token; stop that program, or run "
+      "the daemon as a system account or as your own user",
+      url_, *owner);
 }
 
 }  // namespace sandbay::cli

@@ -7,14 +7,39 @@
 #include <nlohmann/json_fwd.hpp>
 #include <stdexcept>
 #include <string>
+#include <string_view>
 
 namespace sandbay::cli {
 
 inline constexpr const char* kDefaultManagement = "http://127.0.0.1:8260";
 
-// How a verb fails: its one line.
+// How the program ends, which tells a script what kind of failure it was. man/sandbay.1 lists them.
+enum class Exit : int {
+  kDone = 0,
+  kFailed = 1,       // None of the following.
+  kUsage = 2,        // The command line is wrong.
+  kUnreachable = 3,  // No daemon answers.
+  kNotFound = 4,     // An object does not exist.
+  kConflict = 5,     // An object exists already, is in use, or its state forbids it.
+  kForbidden = 6,    // No token, an unknown one, or a role that does not allow it.
+  kInvalid = 7,      // The daemon rejects a value.
+  kUnavailable = 8,  // The daemon is ending, or has no room for the request now.
+};
+// "not_found": how refusals in JSON call it.
+std::string_view word_of(Exit exit);
+// The kind of a refusal, by its status of HTTP.
+Exit exit_of_status(int status);
+
+// How a verb fails: one line, and how the program ends.
 struct Failure : std::runtime_error {
-  using std::runtime_error::runtime_error;
+  explicit Failure(const std::string& message, Exit how = Exit::kFailed)
+      : std::runtime_error(message), exit(how) {}
+  Exit exit;
+};
+
+struct Refused {
+  std::string message;
+  Exit exit = Exit::kFailed;
 };
 
 // Where the daemon's management is, and what it is shown.
@@ -30,14 +55,14 @@ class Client {
   // Throws Failure if the token cannot be had.
   explicit Client(const Management& management);
 
-  // The answer's body, null where there is none; or what is wrong, as one line.
-  using Answer = std::expected<nlohmann::json, std::string>;
+  // The answer's body, null if there is none; or what is wrong, as one line.
+  using Answer = std::expected<nlohmann::json, Refused>;
   Answer get(const std::string& path) const;
-  // `created` is told whether there is something now that was not there before.
+  // `*created`: whether the object is new.
   Answer post(const std::string& path, const nlohmann::json& body, bool* created = nullptr) const;
   // The answer as it is.
-  std::expected<std::string, std::string> post_for_text(const std::string& path,
-                                                        const nlohmann::json& body) const;
+  std::expected<std::string, Refused> post_for_text(const std::string& path,
+                                                    const nlohmann::json& body) const;
   Answer patch(const std::string& path, const nlohmann::json& body) const;
   Answer remove(const std::string& path) const;
 
@@ -52,6 +77,9 @@ class Client {
   };
   Answer send(const char* method, const std::string& path, const std::string* body,
               Extra extra) const;
+
+  // Why the token is not shown to the program that listens on loopback; empty: it may be.
+  std::string problem_with_listener() const;
 
   std::string url_;
   std::string token_;

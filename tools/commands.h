@@ -44,8 +44,12 @@ void add_lab_commands(CLI::App& app, Settings& settings);
 
 // The answer, or a Failure.
 nlohmann::json expect(Client::Answer answer);
-std::string expect(std::expected<std::string, std::string> answer);
+std::string expect(std::expected<std::string, Refused> answer);
 void print_json(const nlohmann::json& value);
+// For a verb without an answer: `text`, or with --json {"done": true}.
+void print_done(const Settings& settings, std::string_view text);
+// Shows how far a background task of a pool is, until it has ended. `kind` as in `task list`.
+void wait_for_task(const Settings& settings, const std::string& kind, const std::string& object);
 // What a verification of one pool's map found.
 void print_check(const nlohmann::json& pool);
 // "1.00 GiB"

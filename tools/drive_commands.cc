@@ -148,7 +148,7 @@ void add_drive_commands(CLI::App& app, Settings& settings) {
   verb->callback([&settings, name, by] { replace(settings, *name, *by); });
   verb = noun->add_subcommand(
       "erase",
-      "Make a drive blank: what stands on it is gone. Refused for a drive that a set counts on");
+      "Make a drive blank and delete everything on it. Refused for a drive that a set uses");
   verb->add_option("DRIVE", *name, "The drive's name")->required();
   verb->callback([&settings, name] { erase(settings, *name); });
 }

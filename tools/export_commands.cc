@@ -14,6 +14,7 @@
 
 #include "group/export_document.h"
 #include "tools/commands.h"
+#include "tools/progress.h"
 
 namespace sandbay::cli {
 
@@ -54,6 +55,9 @@ void export_to(const Settings& settings, const std::string& path) {
     return;
   }
   write_private(path, text);
+  if (settings.json) {
+    return print_json({{"file", path}, {"records", group->entries.size()}, {"group", group->name}});
+  }
   fmt::print("{}: {} records of group {}; keep it safe, it holds the secrets of access records\n",
              path, group->entries.size(), group->name);
 }
@@ -67,24 +71,33 @@ void import_from(const Settings& settings, const std::string& path, bool force) 
   const auto group = group::read_export(text);
   if (!group) throw Failure(fmt::format("{} {}", path, group.error()));
   const Client client(settings.management);
+  Progress progress;
   for (std::size_t offset = 0; offset < text.size(); offset += kPartBytes) {
     json part{{"text", text.substr(offset, kPartBytes)}, {"offset", offset}, {"force", force}};
     if (offset + kPartBytes >= text.size()) {
       part["last"] = true;
       part["sha256"] = group::sha256_of(text);
     }
+    progress.update(fmt::format("import of {}", path),
+                    static_cast<double>(offset) / static_cast<double>(text.size()));
     expect(client.post("/api/v1/group/import", part));
   }
+  progress.end();
+  if (settings.json) {
+    return print_json({{"records", group->entries.size()},
+                       {"group", group->name},
+                       {"time", group->time},
+                       {"counts_from", "the daemon's next start"}});
+  }
   fmt::print(
-      "{}: {} records of group {}, of {}, are there; restart the daemon, which takes them in, and "
-      "see sandbay group check. What was written since then to places that were new is not in "
-      "it.\n",
+      "{}: {} records of group {}, of {}, have arrived; restart the daemon to use them, and then "
+      "run sandbay group check. Data written since then to new pages is not in the export.\n",
       path, group->entries.size(), group->name, group->time);
 }
 
 void withdraw_import(const Settings& settings) {
   expect(Client(settings.management).remove("/api/v1/group/import"));
-  fmt::print("No import waits for the daemon's next start.\n");
+  print_done(settings, "No import waits for the daemon's next start.");
 }
 
 }  // namespace

@@ -54,7 +54,7 @@ void list(const Settings& settings) {
 void clear(const Settings& settings, const std::string& id) {
   const std::string path = id.empty() ? kFaults : fmt::format("{}/{}", kFaults, Client::escape(id));
   expect(Client(settings.management).remove(path));
-  if (settings.json) return;
+  if (settings.json) return print_json({{"done", true}});
   if (id.empty()) {
     fmt::print("all faults: cleared\n");
   } else {

@@ -6,6 +6,7 @@
 
 #include "group/units.h"
 #include "tools/commands.h"
+#include "tools/progress.h"
 #include "tools/table.h"
 
 namespace sandbay::cli {
@@ -75,8 +76,10 @@ void show(const Settings& settings) {
 }
 
 void check(Settings& settings) {
-  const json answer =
-      expect(Client(settings.management).post("/api/v1/group/check", json::object()));
+  json answer;
+  show_time_of("check of all maps", [&] {
+    answer = expect(Client(settings.management).post("/api/v1/group/check", json::object()));
+  });
   bool right = true;
   for (const json& pool : answer.at("pools")) right = right && pool.at("wrong").empty();
   if (!right) settings.exit_code = 1;

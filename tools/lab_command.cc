@@ -75,7 +75,7 @@ void add_live(CLI::App& verb, LabArguments& a) {
   verb.add_flag("--write", a.options.live_options.write,
                 "Yes, destroy what is on these logical units: needed where experiments write");
   verb.add_option("--time-scale", a.time_scale,
-                  "Let every second of a system that is live take so many; not with a URL")
+                  "Seconds that a second of a live system takes; not with a URL")
       ->type_name("N")
       ->check(a_number(1, lab::kLargestTimeScale));
 }

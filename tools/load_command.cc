@@ -79,7 +79,7 @@ void add_shape(CLI::App& verb, LoadArguments& a) {
       ->capture_default_str();
   verb.add_option("--span", a.span, "How large that part is; to the end if left out")->check(size);
   verb.add_option("--rate", a.options.rate,
-                  "Requests a second over all URLs; 0: as fast as it goes")
+                  "Requests a second over all URLs; 0: as fast as possible")
       ->capture_default_str();
 }
 
@@ -89,7 +89,7 @@ void add_rest(CLI::App& verb, LoadArguments& a) {
   verb.add_flag("--verify", a.options.verify,
                 "Write recognizable blocks and check everything that is read; half of the requests "
                 "are reads unless --read-percent is given");
-  verb.add_option("--seed", a.options.seed, "Of the random choices")->capture_default_str();
+  verb.add_option("--seed", a.options.seed, "Seed of the random choices")->capture_default_str();
   verb.add_option("--reactors", a.options.reactors, "Threads of the generator")
       ->check(CLI::Range(1, 64))
       ->capture_default_str();
@@ -98,7 +98,7 @@ void add_rest(CLI::App& verb, LoadArguments& a) {
       ->check(checked_by(group::parse_duration, "TIME"))
       ->capture_default_str();
   verb.add_option("--idle-sessions", a.options.idle_sessions,
-                  "Log in so many more sessions and leave them idle")
+                  "Number of additional sessions that log in and stay idle")
       ->capture_default_str();
   verb.add_option("--initiator-name", a.options.initiator_name, "Our iSCSI name")
       ->type_name("IQN")

@@ -4,8 +4,10 @@
 #include <CLI/CLI.hpp>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <thread>
 
 #include "tools/commands.h"
+#include "tools/progress.h"
 #include "tools/table.h"
 
 namespace sandbay::cli {
@@ -15,10 +17,12 @@ namespace {
 using nlohmann::json;
 
 constexpr const char* kMembers = "/api/v1/members";
+constexpr auto kLookEvery = std::chrono::milliseconds(200);
 
 struct MemberArguments {
   std::string name;
   std::string pool;
+  bool wait = false;
 };
 
 std::string text_of(const json& value) { return value.get<std::string>(); }
@@ -110,11 +114,27 @@ void add(const Settings& settings, const MemberArguments& arguments) {
              arguments.name, text_of(member.at("pool")), human_size(member.at("size")));
 }
 
+// Until the member has left its pool; shows how far it is.
+json wait_until_left(const Settings& settings, const MemberArguments& arguments) {
+  const Client client(settings.management);
+  Progress progress;
+  for (;;) {
+    json member = expect(client.get(path_of(arguments.name)));
+    if (text_of(member.at("pool")).empty()) return member;
+    const json& leaving = member.at("leaving");
+    const double moved = leaving.is_null() ? 0 : leaving.at("moved").get<double>();
+    const double all = leaving.is_null() ? 0 : moved + leaving.at("left").get<double>();
+    progress.update(fmt::format("member {}: leaving", arguments.name), all == 0 ? 0 : moved / all);
+    std::this_thread::sleep_for(kLookEvery);
+  }
+}
+
 void remove(const Settings& settings, const MemberArguments& arguments) {
-  const json member = expect(Client(settings.management).remove(path_of(arguments.name) + "/pool"));
+  json member = expect(Client(settings.management).remove(path_of(arguments.name) + "/pool"));
+  if (arguments.wait) member = wait_until_left(settings, arguments);
   if (settings.json) return print_json(member);
   if (text_of(member.at("pool")).empty()) {
-    fmt::print("member {}: is of no pool\n", arguments.name);
+    fmt::print("member {}: in no pool\n", arguments.name);
     return;
   }
   fmt::print("member {}: leaves pool {}: {}; see sandbay member show {}\n", arguments.name,
@@ -137,11 +157,12 @@ void add_member_commands(CLI::App& app, Settings& settings) {
 
   verb = noun->add_subcommand("add", "Give a member's free sets to a pool");
   verb->add_option("NAME", a->name)->required();
-  verb->add_option("--pool", a->pool, "Where there are several")->type_name("POOL");
+  verb->add_option("--pool", a->pool, "The pool, if there are several")->type_name("POOL");
   verb->callback([&settings, a] { add(settings, *a); });
 
   verb = noun->add_subcommand("remove", "Empty a member's sets, and take them from their pool");
   verb->add_option("NAME", a->name)->required();
+  verb->add_flag("--wait", a->wait, "Show the progress, and end when the member has left");
   verb->callback([&settings, a] { remove(settings, *a); });
 }
 

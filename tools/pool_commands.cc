@@ -4,9 +4,11 @@
 #include <CLI/CLI.hpp>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <thread>
 
 #include "group/units.h"
 #include "tools/commands.h"
+#include "tools/progress.h"
 #include "tools/table.h"
 
 namespace sandbay::cli {
@@ -16,6 +18,8 @@ namespace {
 using nlohmann::json;
 
 constexpr const char* kPools = "/api/v1/pools";
+
+constexpr auto kLookEvery = std::chrono::milliseconds(200);
 
 struct PoolArguments {
   std::string name;
@@ -129,7 +133,7 @@ void create(const Settings& settings, const PoolArguments& arguments) {
 
 void remove(const Settings& settings, const PoolArguments& arguments) {
   expect(Client(settings.management).remove(path_of(arguments.name)));
-  if (!settings.json) fmt::print("pool {}: deleted\n", arguments.name);
+  print_done(settings, fmt::format("pool {}: deleted", arguments.name));
 }
 
 void discard(Settings& settings, const PoolArguments& arguments) {
@@ -187,6 +191,26 @@ void list_tasks(const Settings& settings, const std::string& kind) {
 
 }  // namespace
 
+void wait_for_task(const Settings& settings, const std::string& kind, const std::string& object) {
+  const Client client(settings.management);
+  Progress progress;
+  for (;;) {
+    const json answer = expect(client.get("/api/v1/tasks"));
+    const json* found = nullptr;
+    for (const json& task : answer.at("tasks")) {
+      if (task.at("kind") == kind && task.at("object") == object) found = &task;
+    }
+    if (found == nullptr) return;
+    const auto done = found->at("done").get<double>();
+    const auto all = done + found->at("left").get<double>();
+    const auto stuck = text_of(found->at("stuck"));
+    progress.update(stuck.empty() ? fmt::format("{} of {}", kind, object)
+                                  : fmt::format("{} of {} waits: {}", kind, object, stuck),
+                    all == 0 ? 0 : done / all);
+    std::this_thread::sleep_for(kLookEvery);
+  }
+}
+
 void add_task_commands(CLI::App& app, Settings& settings) {
   CLI::App* noun = app.add_subcommand("task", "What goes on in the background: list");
   noun->require_subcommand(1);
@@ -207,7 +231,7 @@ void add_pool_commands(CLI::App& app, Settings& settings) {
   noun->require_subcommand(1);
   noun->add_subcommand("list", "List all pools")->callback([&settings] { list(settings); });
 
-  CLI::App* verb = noun->add_subcommand("show", "Show one pool, and the sets that it stands on");
+  CLI::App* verb = noun->add_subcommand("show", "Show one pool and its sets");
   verb->add_option("NAME", a->name)->required();
   verb->callback([&settings, a] { show(settings, *a); });
 

@@ -1,16 +1,14 @@
 // sandbay raid list|show|verify
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <CLI/CLI.hpp>
-#include <algorithm>
 #include <chrono>
-#include <cstdio>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <thread>
 
 #include "tools/commands.h"
+#include "tools/progress.h"
 #include "tools/table.h"
 
 namespace sandbay::cli {
@@ -21,8 +19,6 @@ using nlohmann::json;
 
 constexpr const char* kSets = "/api/v1/raid-sets";
 constexpr auto kLookEvery = std::chrono::milliseconds(200);
-constexpr auto kLineEvery = std::chrono::seconds(10);
-constexpr std::size_t kBarWidth = 40;
 
 std::string path_of(const std::string& set) {
   return fmt::format("{}/{}", kSets, Client::escape(set));
@@ -140,30 +136,6 @@ void show(const Settings& settings, const std::string& name) {
   print_set(set);
 }
 
-// A bar that is drawn over itself on a terminal, a line now and then elsewhere.
-class Progress {
- public:
-  void update(const std::string& what, double done) {
-    const auto now = std::chrono::steady_clock::now();
-    if (terminal_) {
-      const auto filled = std::min(kBarWidth, static_cast<std::size_t>(done * kBarWidth));
-      fmt::print(stderr, "\r{} [{}{}] {:3.0f} %", what, std::string(filled, '#'),
-                 std::string(kBarWidth - filled, '.'), 100 * done);
-      std::fflush(stderr);
-    } else if (now >= next_line_) {
-      fmt::print(stderr, "{}: {:.0f} %\n", what, 100 * done);
-      next_line_ = now + kLineEvery;
-    }
-  }
-  void end() {
-    if (terminal_) fmt::print(stderr, "\r\x1b[K");
-  }
-
- private:
-  bool terminal_ = ::isatty(STDERR_FILENO) == 1;
-  std::chrono::steady_clock::time_point next_line_{};
-};
-
 std::uint64_t last_event(const Client& client) {
   const json events = expect(client.get("/api/v1/events")).at("events");
   return events.empty() ? 0 : events.back().at("number").get<std::uint64_t>();
@@ -199,8 +171,7 @@ void verify(const Settings& settings, const std::string& name, bool wait) {
     ended = end_of_verify(client, name, &since);
     if (ended.is_null() && !set.at("running").get<bool>()) {
       progress.end();
-      throw Failure(
-          fmt::format("set {} does not run any more: {}", name, text_of(set.at("reason"))));
+      throw Failure(fmt::format("set {} has stopped: {}", name, text_of(set.at("reason"))));
     }
   }
   progress.end();

@@ -1,33 +1,42 @@
 // sandbay: the command line. Everything but `load` and `lab` goes through the daemon's REST
 // interface.
 //
-// Exit codes: 0 done, 1 refused or failed (one line on standard error says why), 2 wrong usage.
+// Exit codes: see Exit in client.h. One line on standard error says what failed; with --json, an
+// object on standard output.
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
+#include <memory>
 #include <nlohmann/json.hpp>
 
 #include "group/units.h"
 #include "group/version.h"
 #include "lab/load.h"
 #include "tools/commands.h"
+#include "tools/completion.h"
 
 namespace sandbay::cli {
 
 nlohmann::json expect(Client::Answer answer) {
-  if (!answer) throw Failure(answer.error());
+  if (!answer) throw Failure(answer.error().message, answer.error().exit);
   return std::move(*answer);
 }
 
-std::string expect(std::expected<std::string, std::string> answer) {
-  if (!answer) throw Failure(answer.error());
+std::string expect(std::expected<std::string, Refused> answer) {
+  if (!answer) throw Failure(answer.error().message, answer.error().exit);
   return std::move(*answer);
 }
 
 void print_json(const nlohmann::json& value) {
   fmt::print("{}\n", value.dump(2, ' ', false, nlohmann::json::error_handler_t::replace));
+}
+
+void print_done(const Settings& settings, std::string_view text) {
+  if (settings.json) return print_json({{"done", true}});
+  fmt::print("{}\n", text);
 }
 
 std::string human_size(const nlohmann::json& bytes) {
@@ -38,13 +47,21 @@ std::string yes_no(bool value) { return value ? "yes" : "no"; }
 
 namespace {
 
-constexpr int kFailed = 1;
-constexpr int kUsage = 2;
-
-int complain(std::string_view message, int code) {
+int complain(bool json, std::string_view message, Exit exit) {
+  const int code = static_cast<int>(exit);
+  if (json) {
+    print_json({{"error", {{"code", word_of(exit)}, {"message", message}, {"exit", code}}}});
+    return code;
+  }
   std::fflush(stdout);
   fmt::print(stderr, "sandbay: {}\n", message);
   return code;
+}
+
+// Also if the rest of the command line is wrong.
+bool asks_for_json(int count, char** values) {
+  return std::any_of(values + 1, values + count,
+                     [](const char* value) { return std::string_view(value) == "--json"; });
 }
 
 // Where the command line stopped making sense, and what would go on from there.
@@ -72,9 +89,15 @@ std::string explain(const CLI::App& app, const CLI::ParseError& error) {
   return fmt::format("{}{}{}; {}", path, path.empty() ? "" : ": ", error.what(), help);
 }
 
-int run(int argument_count, char** argument_values) {
-  CLI::App app("Manages a Sandbay daemon and puts load on iSCSI targets.", "sandbay");
-  Settings settings;
+void add_completion(CLI::App& app) {
+  CLI::App* const verb = app.add_subcommand("completion", "Print the completion of a shell");
+  verb->group("");
+  const auto shell = std::make_shared<std::string>();
+  verb->add_option("SHELL", *shell)->required()->check(CLI::IsMember({"bash"}));
+  verb->callback([&app, shell] { fmt::print("{}", bash_completion(app)); });
+}
+
+void add_common_options(CLI::App& app, Settings& settings) {
   app.add_option("--management", settings.management.url, "Where the daemon's management listens")
       ->envname("SANDBAY_MANAGEMENT")
       ->type_name("URL")
@@ -96,6 +119,9 @@ int run(int argument_count, char** argument_values) {
   app.footer(
       "sandbay NOUN --help lists the verbs of a noun, sandbay NOUN VERB --help explains one.\n"
       "Sizes are written 512MiB, 100GiB, 1TB. See sandbay(1).");
+}
+
+void add_commands(CLI::App& app, Settings& settings) {
   add_group_commands(app, settings);
   add_drive_commands(app, settings);
   add_raid_commands(app, settings);
@@ -114,17 +140,29 @@ int run(int argument_count, char** argument_values) {
   add_apply_command(app, settings);
   add_load_command(app, settings);
   add_lab_commands(app, settings);
+  add_completion(app);
+}
+
+int run(int argument_count, char** argument_values) {
+  CLI::App app("Manages a Sandbay daemon and puts load on iSCSI targets.", "sandbay");
+  Settings settings;
+  add_common_options(app, settings);
+  add_commands(app, settings);
+  const bool json = asks_for_json(argument_count, argument_values);
   try {
     app.parse(argument_count, argument_values);
   } catch (const CLI::ParseError& error) {
     if (error.get_exit_code() == 0) return app.exit(error);
-    return complain(explain(app, error), kUsage);
+    return complain(json, explain(app, error), Exit::kUsage);
   } catch (const Failure& failure) {
-    return complain(failure.what(), kFailed);
+    return complain(json, failure.what(), failure.exit);
   } catch (const nlohmann::json::exception& error) {
-    return complain(fmt::format("{} answers, but not as this version expects: {}",
+    return complain(json,
+                    fmt::format("{} answers, but not as this version expects: {}",
                                 settings.management.url, error.what()),
-                    kFailed);
+                    Exit::kFailed);
+  } catch (const std::exception& error) {
+    return complain(json, fmt::format("cannot go on: {}", error.what()), Exit::kFailed);
   }
   return settings.exit_code;
 }

@@ -68,16 +68,16 @@ void drop(const Settings& settings, const DropRequest& request) {
   if (request.cid >= 0) path += fmt::format("/connections/{}", request.cid);
   if (request.logout_seconds > 0) path += fmt::format("?logout_request={}", request.logout_seconds);
   expect(Client(settings.management).remove(path));
-  if (settings.json) return;
-  if (request.cid < 0) fmt::print("session {}: ended\n", request.tsih);
-  if (request.cid >= 0) fmt::print("session {}, connection {}: ended\n", request.tsih, request.cid);
+  print_done(settings, request.cid < 0 ? fmt::format("session {}: ended", request.tsih)
+                                       : fmt::format("session {}, connection {}: ended",
+                                                     request.tsih, request.cid));
 }
 
 void negotiate(const Settings& settings, int tsih, int seconds) {
   const std::string path =
       fmt::format("/api/v1/sessions/{}/negotiation-request?within={}", tsih, seconds);
   expect(Client(settings.management).post(path, json::object()));
-  if (!settings.json) fmt::print("session {}: asked to negotiate\n", tsih);
+  print_done(settings, fmt::format("session {}: asked to negotiate", tsih));
 }
 
 CLI::Option* add_tsih(CLI::App& verb, int& tsih) {

@@ -28,6 +28,7 @@ struct SnapshotArguments {
   bool writable = false;
   bool force = false;
   bool full_copy = false;
+  bool wait = false;
 };
 
 std::string text_of(const json& value) { return value.get<std::string>(); }
@@ -92,12 +93,13 @@ void create(const Settings& settings, SnapshotArguments a) {
   if (!a.with.empty()) body["with"] = a.with;
   a.name.clear();
   bool created = false;
-  const json answer = expect(Client(settings.management).post(path_of(a), body, &created));
+  json answer = expect(Client(settings.management).post(path_of(a), body, &created));
+  answer["created"] = created;
   if (settings.json) return print_json(answer);
   for (const json& snapshot : answer.at("snapshots")) {
     fmt::print("volume {}: snapshot {}{}\n", text_of(snapshot.at("volume")),
                text_of(snapshot.at("name")),
-               created ? "" : " is there already, of " + text_of(snapshot.at("time")));
+               created ? "" : " exists already, of " + text_of(snapshot.at("time")));
   }
 }
 
@@ -111,7 +113,7 @@ void restore(const Settings& settings, const SnapshotArguments& a) {
 
 void remove(const Settings& settings, const SnapshotArguments& a) {
   expect(Client(settings.management).remove(path_of(a) + (a.force ? "?force=true" : "")));
-  if (!settings.json) fmt::print("volume {}: snapshot {} deleted\n", a.volume, a.name);
+  print_done(settings, fmt::format("volume {}: snapshot {} deleted", a.volume, a.name));
 }
 
 void set_online(const Settings& settings, const SnapshotArguments& a) {
@@ -132,6 +134,7 @@ void make_clone(const Settings& settings, const SnapshotArguments& a) {
   const json volume =
       expect(Client(settings.management)
                  .post(path_of(a, "clone"), json{{"name", a.clone}, {"full_copy", a.full_copy}}));
+  if (a.wait) wait_for_task(settings, "copy", a.clone);
   if (settings.json) return print_json(volume);
   fmt::print("volume {}: {}, {} LUN {}\n", a.clone, human_size(volume.at("size")),
              text_of(volume.at("target")), volume.at("lun").dump());
@@ -171,7 +174,7 @@ void list_schedules(const Settings& settings, const SnapshotArguments& a) {
 
 void remove_schedule(const Settings& settings, const SnapshotArguments& a) {
   expect(Client(settings.management).remove(schedules_of(a) + "/" + Client::escape(a.name)));
-  if (!settings.json) fmt::print("volume {}: schedule {} deleted\n", a.volume, a.name);
+  print_done(settings, fmt::format("volume {}: schedule {} deleted", a.volume, a.name));
 }
 
 }  // namespace
@@ -189,7 +192,7 @@ void add_snapshot_commands(CLI::App& app, Settings& settings) {
   };
   CLI::App* verb = add("create", "Take a snapshot of a volume on a pool", false);
   verb->add_option("NAME", a->name, "The time otherwise");
-  verb->add_option("--with", a->with, "Of these volumes, too, at the same moment")
+  verb->add_option("--with", a->with, "Other volumes to take a snapshot of at the same moment")
       ->delimiter(',')
       ->type_name("VOLUMES");
   verb->callback([&settings, a] { create(settings, *a); });
@@ -198,7 +201,8 @@ void add_snapshot_commands(CLI::App& app, Settings& settings) {
   verb = add("show", "Show one snapshot", true);
   verb->callback([&settings, a] { show(settings, *a); });
   verb = add("restore", "Make the volume's content the snapshot's", true);
-  verb->add_flag("--force", a->force, "Also while it is in use: its initiators are told");
+  verb->add_flag("--force", a->force,
+                 "Also while it is in use: its initiators get a unit attention");
   verb->callback([&settings, a] { restore(settings, *a); });
   verb = add("delete", "Delete a snapshot", true);
   verb->add_flag("--force", a->force, "Also while it is online");
@@ -210,18 +214,21 @@ void add_snapshot_commands(CLI::App& app, Settings& settings) {
   verb->add_flag("--force", a->force, "Also while it is in use: its sessions are ended");
   verb->callback([&settings, a] { set_offline(settings, *a); });
   verb = add("schedule", "Take one every so often, and keep the newest", false);
-  verb->add_option("NAME", a->name, "Of the schedule")->required();
+  verb->add_option("NAME", a->name, "Name of the schedule")->required();
   verb->add_option("--every", a->every, "Such as 1h or 30min")->required()->type_name("TIME");
   verb->add_option("--keep", a->keep, "How many are kept")->required()->check(CLI::Range(1, 1024));
   verb->callback([&settings, a] { make_schedule(settings, *a); });
   verb = add("schedules", "List the schedules of a volume", false);
   verb->callback([&settings, a] { list_schedules(settings, *a); });
   verb = add("unschedule", "Delete a schedule; what it has taken stays", false);
-  verb->add_option("NAME", a->name, "Of the schedule")->required();
+  verb->add_option("NAME", a->name, "Name of the schedule")->required();
   verb->callback([&settings, a] { remove_schedule(settings, *a); });
   verb = add("clone", "Make a thin volume that begins as the snapshot", true);
   verb->add_option("NEW", a->clone, "The new volume's name")->required();
-  verb->add_flag("--full-copy", a->full_copy, "Copy everything in the background; see task list");
+  CLI::Option* const copy = verb->add_flag("--full-copy", a->full_copy,
+                                           "Copy everything in the background; see task list");
+  verb->add_flag("--wait", a->wait, "Show the copy's progress, and end when it has ended")
+      ->needs(copy);
   verb->callback([&settings, a] { make_clone(settings, *a); });
 }
 

@@ -48,6 +48,7 @@ struct VolumeArguments {
   bool write_through = false;
   bool force = false;
   bool full_copy = false;
+  bool wait = false;
 };
 
 std::string path_of(const std::string& name) {
@@ -100,7 +101,7 @@ std::string limits_of(const json& volume) {
   std::string text;
   const auto add = [&](const std::string& words) { text += (text.empty() ? "" : ", ") + words; };
   if (volume.at("thin").get<bool>()) {
-    add(fmt::format("told at {} %, at most {} % of its size", volume.at("thin_warning").dump(),
+    add(fmt::format("warning at {} %, at most {} % of its size", volume.at("thin_warning").dump(),
                     volume.at("thin_limit").dump()));
   }
   if (volume.at("reserve_bytes") != 0) {
@@ -225,11 +226,13 @@ void create(const Settings& settings, const VolumeArguments& arguments) {
     throw CLI::ValidationError("--size", "is missing; write a size such as 10GiB");
   }
   const Client client(settings.management);
-  const json volume = expect(client.post(kVolumes, body_of(arguments)));
+  bool created = false;
+  json volume = expect(client.post(kVolumes, body_of(arguments), &created));
+  volume["created"] = created;
   if (settings.json) return print_json(volume);
-  fmt::print("volume {}: {}, {} LUN {}\n", volume.at("name").get<std::string>(),
+  fmt::print("volume {}: {}, {} LUN {}{}\n", volume.at("name").get<std::string>(),
              human_size(volume.at("size")), volume.at("target").get<std::string>(),
-             volume.at("lun").dump());
+             volume.at("lun").dump(), created ? "" : "; it exists already");
   const json access = expect(client.get(path_of(arguments.name) + "/access"));
   if (access.at("access").empty()) {
     fmt::print("No initiator may use it yet: sandbay access add {} --initiator NAME\n",
@@ -248,6 +251,7 @@ void make_clone(const Settings& settings, const VolumeArguments& arguments) {
   const json body{{"name", arguments.new_name}, {"full_copy", arguments.full_copy}};
   const json volume =
       expect(Client(settings.management).post(path_of(arguments.name) + "/clone", body));
+  if (arguments.wait) wait_for_task(settings, "copy", arguments.new_name);
   if (settings.json) return print_json(volume);
   fmt::print("volume {}: {}, {} LUN {}\n", arguments.new_name, human_size(volume.at("size")),
              volume.at("target").get<std::string>(), volume.at("lun").dump());
@@ -311,28 +315,31 @@ void change_cache(const Settings& settings, const VolumeArguments& arguments) {
 void remove(const Settings& settings, const VolumeArguments& arguments) {
   const std::string query = arguments.force ? "?force=true" : "";
   expect(Client(settings.management).remove(path_of(arguments.name) + query));
-  if (!settings.json) fmt::print("volume {}: deleted\n", arguments.name);
+  print_done(settings, fmt::format("volume {}: deleted", arguments.name));
 }
 
 void add_limit_options(CLI::App& verb, VolumeArguments& a) {
   verb.add_option("--thin-warning", a.thin_warning,
-                  "Of a pool, thin: tell when it has taken so much of its size; 0: never")
+                  "Thin, on a pool: percentage of its size at which an event and a unit attention "
+                  "are raised; 0: never")
       ->check(CLI::Range(0, 100))
       ->type_name("PERCENT");
-  verb.add_option("--thin-limit", a.thin_limit, "Of a pool, thin: the most that it may take")
+  verb.add_option("--thin-limit", a.thin_limit,
+                  "Thin, on a pool: percentage of its size that it may use")
       ->check(CLI::Range(1, 100))
       ->type_name("PERCENT");
   verb.add_option("--snapshot-reserve", a.snapshot_reserve,
-                  "Of a pool: what its snapshots may take: 20% of its size, 10GiB, none")
+                  "On a pool: space for its snapshots: 20% of its size, 10GiB, none")
       ->type_name("RESERVE");
   verb.add_option("--reserve-policy", a.reserve_policy,
-                  "Of a pool: what happens when they take more")
+                  "On a pool: what happens when its snapshots use more")
       ->check(CLI::IsMember({"delete-oldest", "offline"}))
       ->type_name("POLICY");
   verb.add_option("--iops", a.operations_limit,
-                  "Of a pool: operations a second that hosts may do; 0: any number")
+                  "On a pool: operations a second for hosts; 0: unlimited")
       ->check(CLI::Range(std::int64_t{0}, std::int64_t{1} << 40));
-  verb.add_option("--rate", a.bytes_limit, "Of a pool: such as 40MB/s; 0B/s: any number")
+  verb.add_option("--rate", a.bytes_limit,
+                  "On a pool: bytes a second for hosts, such as 40MB/s; 0B/s: unlimited")
       ->type_name("RATE");
 }
 
@@ -358,8 +365,8 @@ void add_create_options(CLI::App& verb, VolumeArguments& a) {
       ->excludes(file)
       ->excludes(device)
       ->excludes(memory);
-  verb.add_option("--on", a.on, "Of a pool: on this set of it")->type_name("SET");
-  verb.add_option("--raid-level", a.raid_level, "Of a pool: rather on sets of this level")
+  verb.add_option("--on", a.on, "On a pool: the set to use")->type_name("SET");
+  verb.add_option("--raid-level", a.raid_level, "On a pool: preferred level of its sets")
       ->type_name("LEVEL");
   add_limit_options(verb, a);
   verb.add_option("--block-size", a.block_size, "Logical block size; 512, or the pool's, otherwise")
@@ -367,12 +374,13 @@ void add_create_options(CLI::App& verb, VolumeArguments& a) {
           [](const std::string& text) {
             return text == "512" || text == "4096"
                        ? std::string()
-                       : fmt::format("\"{}\" is no block size; write 512 or 4096", text);
+                       : fmt::format("invalid block size \"{}\"; write 512 or 4096", text);
           },
           "BYTES"));
-  auto* thin = verb.add_flag("--thin", a.thin,
-                             "Tell initiators that UNMAP frees space (the default unless "
-                             "--preallocate is given). Of a pool: take pages as they are written");
+  auto* thin =
+      verb.add_flag("--thin", a.thin,
+                    "Report to initiators that UNMAP frees space (the default unless --preallocate "
+                    "is given). On a pool: allocate pages as they are written");
   verb.add_flag("--preallocate", a.preallocate, "Take the file's whole space at once")
       ->excludes(thin);
   verb.add_flag("--read-only", a.read_only, "Refuse writes");
@@ -399,13 +407,16 @@ void add_pool_verbs(CLI::App& noun, const Settings& settings,
       noun.add_subcommand("clone", "Make a thin volume that begins as one on a pool is now");
   verb->add_option("NAME", a->name)->required();
   verb->add_option("NEW", a->new_name)->required();
-  verb->add_flag("--full-copy", a->full_copy, "Copy everything in the background; see task list");
+  CLI::Option* const copy = verb->add_flag("--full-copy", a->full_copy,
+                                           "Copy everything in the background; see task list");
+  verb->add_flag("--wait", a->wait, "Show the copy's progress, and end when it has ended")
+      ->needs(copy);
   verb->callback([&settings, a] { make_clone(settings, *a); });
 
   verb = noun.add_subcommand("shrink", "Make a volume on a pool smaller; its end is lost");
   verb->add_option("NAME", a->name)->required();
   verb->add_option("--size", a->size, "The new size")->required()->type_name("SIZE");
-  verb->add_flag("--force", a->force, "Yes, what lies behind the new end is to be lost");
+  verb->add_flag("--force", a->force, "Yes, lose the data behind the new end");
   verb->callback([&settings, a] { shrink(settings, *a); });
 
   verb = noun.add_subcommand("online", "Let a volume serve again");
@@ -441,7 +452,7 @@ void add_volume_commands(CLI::App& app, Settings& settings) {
 
   verb = noun->add_subcommand(
       "create",
-      "Create a volume. Nothing changes if one of that name, size and kind is there already");
+      "Create a volume. Changes nothing if a volume with that name, size and kind exists");
   add_create_options(*verb, *a);
   verb->callback([&settings, a] { create(settings, *a); });
 

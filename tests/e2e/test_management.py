@@ -10,7 +10,7 @@ from test_members import member
 from test_pool import pool
 
 MIB = 1 << 20
-REFUSED, FAILED, USAGE = 2, 1, 2
+REFUSED, USAGE, CONFLICT = 2, 2, 5
 
 
 def rows(daemon, noun, *words):
@@ -74,7 +74,7 @@ def test_volume_in_use_is_not_deleted(t):
     t.start('qemu-io', '-f', 'raw', '-c', 'sleep 60000', daemon.url('busy'))
     t.until(lambda: rows(daemon, 'session'), 'a session')
     done = daemon.sandbay('volume', 'delete', 'busy', ok=False)
-    t.check(done.returncode == FAILED, f'exit code {done.returncode}')
+    t.check(done.returncode == CONFLICT, f'exit code {done.returncode}')
     one_line(t, done.stdout, 'busy')
     daemon.sandbay('volume', 'delete', '--force', 'busy')
     t.until(lambda: not rows(daemon, 'session'), 'its session ends')

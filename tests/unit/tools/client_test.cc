@@ -21,7 +21,7 @@ std::string said_by(const Management& management) {
   const Client client(management);
   ::unsetenv("SANDBAY_TOKEN");
   const auto answer = client.get("/api/v1/group");
-  return answer ? std::string("(an answer)") : answer.error();
+  return answer ? std::string("(an answer)") : answer.error().message;
 }
 
 TEST_CASE("A token crosses no network in plain text unless that is said", "[client]") {
@@ -78,6 +78,20 @@ TEST_CASE("What others have written does not command the terminal", "[client]") 
   table.add({"GET /\x1b[2J\r\nx\x7f\xc2\x9b"});
   table.add({"Größe"});
   CHECK(table.text() == "WHAT\nGET /\\x1b[2J\\x0d\\x0ax\\x7f\\x9b\nGröße\n");
+}
+
+TEST_CASE("The exit code says what kind of failure it was", "[G-C13][client]") {
+  CHECK(exit_of_status(400) == Exit::kInvalid);
+  CHECK(exit_of_status(401) == Exit::kForbidden);
+  CHECK(exit_of_status(403) == Exit::kForbidden);
+  CHECK(exit_of_status(404) == Exit::kNotFound);
+  CHECK(exit_of_status(409) == Exit::kConflict);
+  CHECK(exit_of_status(500) == Exit::kFailed);
+  CHECK(exit_of_status(503) == Exit::kUnavailable);
+  CHECK(word_of(Exit::kNotFound) == "not_found");
+  const auto absent = Client({.url = "http://127.0.0.1:1"}).get("/api/v1/group");
+  REQUIRE_FALSE(absent.has_value());
+  CHECK(absent.error().exit == Exit::kUnreachable);
 }
 
 }  // namespace
