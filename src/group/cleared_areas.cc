@@ -358,7 +358,7 @@ std::expected<void, std::string> ClearedAreas::read_digits(Area& area, std::uint
                                                            std::uint64_t repeat) {
   for (std::uint64_t i = 0; i < digits.size(); ++i) {
     const std::size_t digit = kDigits.find(digits[i]);
-    if (digit == std::string_view::npos) return std::unexpected("has a digit that is none");
+    if (digit == std::string_view::npos) return std::unexpected("has an invalid digit");
     for (std::uint64_t bit = 0; bit < kChunksOfDigit; ++bit) {
       if ((digit >> bit & 1) == 0) continue;
       const std::uint64_t first = from + (i * kChunksOfDigit + bit) * repeat;

@@ -106,7 +106,7 @@ void read_limits(const Value* section, Reading& reading) {
   if (const auto value = reader.duration("logout_time", seconds(1), iscsi::kLongestLogoutTime)) {
     limits.logout_time = *value;
     if (*value % seconds(1) != Duration::zero()) {
-      reader.mistake("logout_time", "is told in whole seconds; write one such as \"15s\"");
+      reader.mistake("logout_time", "is not a whole number of seconds; write one such as \"15s\"");
     }
   }
   reader.finish();
@@ -272,9 +272,9 @@ bool read_backing(TableReader& reader, VolumeSpecification& volume) {
   const int given = int{file.has_value()} + int{device.has_value()} + int{raid.has_value()} +
                     int{pool.has_value()} + int{memory.value_or(false)};
   if (given > 1) {
-    reader.mistake(file ? "file" : (device ? "device" : (raid ? "raid" : "pool")),
-                   "a volume stands on one thing; write one of pool, raid, file, device and memory "
-                   "= true");
+    reader.mistake(
+        file ? "file" : (device ? "device" : (raid ? "raid" : "pool")),
+        "a volume has one place; write one of pool, raid, file, device and memory = true");
   }
   if (file) {
     volume.backing = Backing::kFile;
@@ -403,7 +403,7 @@ void read_cache_mode(TableReader& reader, VolumeConfiguration& configured, bool 
   configured.cache_given = true;
   configured.specification.cache = mode.value_or(cache::Mode::kWriteBack);
   if (!mode) {
-    reader.mistake("cache", fmt::format("\"{}\" is no mode; write {}", *word, kCacheModes));
+    reader.mistake("cache", fmt::format("unknown mode \"{}\"; use {}", *word, kCacheModes));
   } else if (configured.specification.backing != Backing::kRaid &&
              configured.specification.backing != Backing::kPool) {
     reader.mistake("cache",

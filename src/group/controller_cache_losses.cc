@@ -19,7 +19,7 @@ constexpr const char* kGivenUp = "given up by an operator";
 std::string words_of_info(const LostInfo& lost) {
   return fmt::format(
       "{}{} blocks {} to {}",
-      lost.volume.empty() ? std::string("no volume that is there,") : "volume " + lost.volume,
+      lost.volume.empty() ? std::string("no volume that exists,") : "volume " + lost.volume,
       lost.of_set && !lost.volume.empty() ? ", of the set" : "", lost.first_block,
       lost.first_block + lost.block_count - 1);
 }

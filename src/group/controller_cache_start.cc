@@ -112,7 +112,7 @@ nvram::NvramOptions ControllerCache::nvram_options() const {
   if (is_marked(mirror.image)) return options;
   options.refused[mirror.image] = fmt::format(
       "is the mirror of NVRAM {}, with writes of {} that may not be on the drives; write it as "
-      "mirror, and as file that NVRAM or a path where nothing is yet",
+      "mirror, and as file that NVRAM or a new path",
       format_uuid(std::bit_cast<Uuid>(mirror.nvram)), waiting_for(mirror.nvram));
   return options;
 }
@@ -120,13 +120,12 @@ nvram::NvramOptions ControllerCache::nvram_options() const {
 nvram::NvramOptions ControllerCache::mirror_options() const {
   nvram::NvramOptions options = image_options(known(configuration_.hardware.nvram).mirror_path);
   options.owner = nvram_->owner();
-  options.refused[nvram_->uuid()] =
-      "is a copy of the NVRAM itself; its mirror, or a path where nothing is yet, is accepted";
+  options.refused[nvram_->uuid()] = "is a copy of the NVRAM itself; use its mirror or a new path";
   for (const auto& [set, mark] : marks_) {
     if (mark == nvram_->uuid()) continue;
     options.refused[mark] = fmt::format(
         "is NVRAM {}, with writes of {} that may not be on the drives; write it as file, and as "
-        "mirror its mirror or a path where nothing is yet",
+        "mirror its mirror or a new path",
         format_uuid(std::bit_cast<Uuid>(mark)), waiting_for(mark));
   }
   return options;

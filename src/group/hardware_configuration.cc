@@ -76,8 +76,9 @@ void add_drives(TableReader& reader, DriveConfiguration drive, HardwareConfigura
   for (const auto& [key, text] :
        {std::pair(place, &drive.path), std::pair("serial", &drive.serial)}) {
     if (count == 1 || text->empty() || text->find(kNamePlace) != std::string::npos) continue;
-    reader.mistake(key, fmt::format("is one for {} drives; write {} where a drive's name goes",
-                                    count, kNamePlace));
+    reader.mistake(
+        key, fmt::format("is the same for {} drives; write {} in place of the drive's name", count,
+                         kNamePlace));
     text->clear();  // Otherwise what they share would be told first.
   }
   std::string other;  // Whose name is taken.
@@ -180,7 +181,7 @@ void read_journal(TableReader& reader, SetConfiguration& set) {
   }
   const auto bytes = parse_size(*journal);
   if (!bytes) {
-    reader.mistake("journal", fmt::format("\"{}\" is no place for a journal; write \"drives\", "
+    reader.mistake("journal", fmt::format("unknown place \"{}\" of a journal; write \"drives\", "
                                           "\"nvram\", or its size on each drive such as \"16MiB\"",
                                           *journal));
   } else if (*bytes < (1U << 20) || *bytes > kLargestJournalBytes || *bytes % 4096 != 0) {
@@ -282,9 +283,9 @@ void read_nvram(const Value& section, Mistakes& mistakes, HardwareConfiguration&
     if (*word == "low") nvram.battery = nvram::BatteryState::kLow;
     if (*word == "dead") nvram.battery = nvram::BatteryState::kDead;
     if (*word != "good" && *word != "low" && *word != "dead") {
-      reader.mistake("battery", fmt::format("\"{}\" is no state of a battery; write \"good\", "
-                                            "\"low\" or \"dead\"",
-                                            *word));
+      reader.mistake(
+          "battery",
+          fmt::format("unknown battery state \"{}\"; use \"good\", \"low\" or \"dead\"", *word));
     }
   }
   const auto mirror = reader.string("mirror");

@@ -133,7 +133,7 @@ Task<Hardware::Outcome> Hardware::make_sets() {
   for (const SetConfiguration& wanted : configuration_.hardware.sets) {
     if (controller_->find(wanted.name) != nullptr) continue;
     if (find_set(wanted.name)) {
-      not_made_[wanted.name] = fmt::format("none of the drives of set {} is there", wanted.name);
+      not_made_[wanted.name] = fmt::format("all drives of set {} are missing", wanted.name);
     } else {
       const Outcome made = co_await make_set(wanted);
       if (!made) co_return made;

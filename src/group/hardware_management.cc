@@ -79,7 +79,7 @@ std::string Hardware::refusal(const Uuid& uuid) const {
                                     : set->refusal();
     }
   }
-  return fmt::format("none of the drives of set {} is there", name_of(uuid));
+  return fmt::format("all drives of set {} are missing", name_of(uuid));
 }
 
 std::string Hardware::absence() const {

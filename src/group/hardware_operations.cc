@@ -191,7 +191,7 @@ Task<Answer<AddedFault>> RunningGroup::add_fault_now(std::string rule) {
       const std::string wanted = fault::print_rule(*parsed);
       if (view.text == wanted) co_return AddedFault{.rule = std::move(view), .created = false};
       co_return refuse(Refusal::Code::kConflict,
-                       fmt::format("fault rule \"{}\" is there as \"{}\", not as \"{}\"; clear it "
+                       fmt::format("fault rule \"{}\" exists as \"{}\", not as \"{}\"; clear it "
                                    "first, or choose another id",
                                    view.id, view.text, wanted));
     }

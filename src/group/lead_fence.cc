@@ -39,7 +39,7 @@ Task<std::expected<void, std::string>> LeadFence::load(bool forget) {
   const std::optional<std::string>& text = *stored;
   if (text.has_value()) {
     kept_ = parse_lead_record(*text);
-    if (!kept_) co_return std::unexpected("metadata lead: is no record of a lead");
+    if (!kept_) co_return std::unexpected("metadata lead: not a record of a lead");
   }
   if (!forget) co_return std::expected<void, std::string>();
   metadata::Batch batch;
@@ -115,7 +115,7 @@ void LeadFence::refused(std::string who, std::string why) {
     return;
   }
   told_.insert(text);
-  if (untold_ > 0) text += fmt::format(" ({} more were refused since the last was told)", untold_);
+  if (untold_ > 0) text += fmt::format(" ({} more were refused since the last report)", untold_);
   untold_ = 0;
   events_.add({.severity = Severity::kWarning, .kind = "lead", .text = std::move(text)});
 }

@@ -19,7 +19,7 @@ Task<std::string> LeadLedger::load() {
   const std::optional<std::string>& text = *stored;
   if (text.has_value()) {
     const auto claim = iscsi::parse_lead_claim(*text);
-    if (!claim) co_return fmt::format("metadata {}: is no claim", key_);
+    if (!claim) co_return fmt::format("metadata {}: not a claim", key_);
     claim_.proven = claim->proven;
     claim_.proposed = claim->proposed;
   }

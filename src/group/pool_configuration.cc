@@ -26,7 +26,7 @@ std::optional<std::string> check_page_bytes(std::uint64_t page_bytes) {
       page_bytes <= kMostPageBytes) {
     return std::nullopt;
   }
-  return fmt::format("{} is no size of pages; write a multiple of {} from {} to {}",
+  return fmt::format("invalid page size {}; write a multiple of {} from {} to {}",
                      format_size(page_bytes), format_size(pool::kChunkBytes),
                      format_size(kLeastPageBytes), format_size(kMostPageBytes));
 }
@@ -60,7 +60,7 @@ PoolConfiguration read_pool(const Value& section, const std::string& path,
                    fmt::format("is empty; write some, such as [\"{}\"]", members.front()));
   }
   if (const auto twice = named_twice(pool.members)) {
-    reader.mistake("members", fmt::format("\"{}\" is there twice; write it once", *twice));
+    reader.mistake("members", fmt::format("\"{}\" occurs twice; write it once", *twice));
   }
   if (pool.members.empty()) pool.members.push_back(members.front());
   if (const auto page = reader.size("page", 1, kMostPageBytes * 1024)) {

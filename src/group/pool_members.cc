@@ -197,10 +197,9 @@ Task<void> Pools::see_off_strangers(ServedPool* pool) {
     const std::string set = words_of_set(members_, uuid);
     const Error error = co_await pool->let_go(store, std::nullopt);
     if (error != Error::kNone) co_return;
-    events_.add(
-        {.kind = "pool",
-         .set = set,
-         .text = fmt::format("pool {}: set {} is no part of it any more", pool->name(), set)});
+    events_.add({.kind = "pool",
+                 .set = set,
+                 .text = fmt::format("pool {}: set {} has left it", pool->name(), set)});
   }
 }
 

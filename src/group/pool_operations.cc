@@ -190,7 +190,7 @@ Task<Answer<CreatedPool>> RunningGroup::create_pool_now(CreatePoolRequest reques
   }
   if (const auto twice = named_twice(request.members)) {
     co_return refuse(Refusal::Code::kInvalid,
-                     fmt::format("pool \"{}\": members: \"{}\" is there twice; write it once",
+                     fmt::format("pool \"{}\": members: \"{}\" occurs twice; write it once",
                                  request.name, *twice));
   }
   const std::string& first = configuration_.member;
@@ -205,8 +205,8 @@ Task<Answer<CreatedPool>> RunningGroup::create_pool_now(CreatePoolRequest reques
     }
     co_return refuse(
         Refusal::Code::kConflict,
-        fmt::format("pool \"{}\" is there already, with pages of {} and members {}; "
-                    "choose another name, or ask for it as it is",
+        fmt::format("pool \"{}\" exists already, with pages of {} and members {}; choose another "
+                    "name, or ask for the same",
                     request.name, format_size(record.page_bytes), fmt::join(record.members, ", ")));
   }
   for (const std::string& member : request.members) {
@@ -337,7 +337,7 @@ Task<std::uint64_t> RunningGroup::settle_with_records(ServedPool* pool,
   Error error = co_await forget_strays(pool, &forgotten);
   if (error == Error::kNone) error = co_await pools_->settle_stores(pool, &notes);
   if (error != Error::kNone && error != Error::kNotReady) {
-    wrong->push_back("what was deleted is there again: " + unwritten(error));
+    wrong->push_back("deleted objects have come back: " + unwritten(error));
   }
   co_await settle_sizes(pool, wrong);
   if (wrong->empty() && error == Error::kNone) {

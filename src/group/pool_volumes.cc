@@ -218,12 +218,12 @@ std::optional<Refusal> RunningGroup::refusal_to_resize(const Volume& volume,
   };
   if (byte_count < s.size_bytes && !force) {
     return conflict(fmt::format(
-        " has {}; what lies behind {} would be lost: sandbay volume shrink {} --size {} "
-        "--force, or give a larger size",
+        " has {}; data behind {} would be lost: sandbay volume shrink {} --size {} --force, or "
+        "give a larger size",
         format_size(s.size_bytes), format_size(byte_count), s.name, format_size(byte_count)));
   }
   if (byte_count < s.size_bytes && !volume.pool_volume()->serves()) {
-    return conflict(" has pages on a member that is away; shrink it when that is back");
+    return conflict(" has pages on a missing member; shrink it when the member is back");
   }
   if (byte_count < s.size_bytes || s.thin) return std::nullopt;
   const ServedPool& pool = *pools_->find(known(volume.record().pool));
@@ -293,7 +293,7 @@ Task<Answer<void>> RunningGroup::shrink_on_pool(std::shared_ptr<Volume> volume,
   const Error withdrawn = co_await keep_change(volume, std::move(as_before));
   co_return failed(fmt::format("{}; {}", why,
                                withdrawn == Error::kNone
-                                   ? "what lies behind the smaller one may be lost"
+                                   ? "data behind the smaller size may be lost"
                                    : "the next start goes on with it"));
 }
 

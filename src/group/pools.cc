@@ -273,8 +273,8 @@ Task<void> Pools::take_set(Member* member, MemberSet set) {
     events_.add({.severity = Severity::kWarning,
                  .kind = "pool",
                  .set = set.name,
-                 .text = fmt::format("pool {}: set {} is no part of it: {}", pool->name(), set.name,
-                                     wrong)});
+                 .text = fmt::format("pool {}: set {} is not part of it: {}", pool->name(),
+                                     set.name, wrong)});
     outside_[uuid] = std::move(wrong);
     co_return;
   }

@@ -36,7 +36,8 @@ void read_portal(TableReader& reader, PortalConfiguration& portal,
   }
   portal.advertised = endpoint(reader, "advertised");
   if (portal.advertised && portal.advertised->is_any()) {
-    reader.mistake("advertised", "is no address that an initiator can reach; write a real one");
+    reader.mistake("advertised",
+                   "is not an address that an initiator can reach; write the portal's own address");
   }
   if (const auto tag = reader.integer("group_tag", 1, 65535)) {
     portal.group_tag = static_cast<std::uint16_t>(*tag);

@@ -23,7 +23,7 @@ inline std::string to_text(const nlohmann::json& value) {
 // Throws, for decode().
 inline Uuid uuid_from(const nlohmann::json& value) {
   const auto uuid = parse_uuid(value.get<std::string>());
-  if (!uuid) throw std::out_of_range(fmt::format("{} is no UUID", value.dump()));
+  if (!uuid) throw std::out_of_range(fmt::format("{} is not a UUID", value.dump()));
   return *uuid;
 }
 

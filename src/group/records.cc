@@ -291,7 +291,7 @@ std::expected<VolumeRecord, std::string> decode_volume(std::string_view text) {
     record.full_copy = value.value("full_copy", false);
     record.shrink_to = value.value("shrink_to", std::uint64_t{0});
     if (record.shrink_to % s.block_bytes != 0 || record.shrink_to > s.size_bytes) {
-      throw std::out_of_range("it is to shrink to what is no size of it");
+      throw std::out_of_range("its pending new size is invalid");
     }
     record.origin = value.value("origin", "");
     if (s.backing == Backing::kPool) read_pool_part(value, record);

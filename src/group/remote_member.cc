@@ -130,7 +130,7 @@ Task<std::string> RemoteMember::load() {
   for (const auto& [key, value] : *stored) {
     const auto uuid = parse_uuid(std::string_view(key).substr(prefix.size()));
     auto set = decode(value);
-    if (!uuid || !set) co_return fmt::format("metadata {}: is no record of a set", key);
+    if (!uuid || !set) co_return fmt::format("metadata {}: not a record of a set", key);
     set->uuid = *uuid;
     known_[*uuid] = {.set = std::move(*set), .stored = true};
   }

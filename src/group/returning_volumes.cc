@@ -91,7 +91,7 @@ Task<Answer<void>> RunningGroup::bring_back(Uuid uuid) {
     if (ground) {
       volume->come_back(std::move(record), std::move(*ground));
       if (snapshot == snapshots_.end()) (void)co_await settle_limits(volume);
-      spdlog::info("volume {}: is there again", volume->name());
+      spdlog::info("volume {}: is online again", volume->name());
       co_return Answer<void>{};
     }
     failure = std::move(ground.error());

@@ -304,7 +304,7 @@ EventInfo ServedPool::told_of(const pool::PoolEvent& event) const {
     case Kind::kPagesWarning:
       told.severity = Severity::kWarning;
       told.kind = "space warning";
-      told.text = fmt::format("{}: has taken as much space as was to be told", what);
+      told.text = fmt::format("{}: has reached its space warning", what);
       break;
     case Kind::kPagesLimit:
       told.kind = "space limit";
@@ -317,8 +317,8 @@ EventInfo ServedPool::told_of(const pool::PoolEvent& event) const {
     case Kind::kRoomAway:
       told.kind = "room away";
       told.text = fmt::format(
-          "{}: writes wait: only sets of pool {} that are away have room; bring "
-          "them back, add a member, or delete something",
+          "{}: writes wait: only missing sets of pool {} have room; bring them back, add a member, "
+          "or delete something",
           what, name());
       break;
     case Kind::kMapFailure:

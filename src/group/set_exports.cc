@@ -101,7 +101,7 @@ Task<std::string> SetExports::load() {
     std::uint32_t lun = 0;
     const auto [last, error] = std::from_chars(value.data(), value.data() + value.size(), lun);
     const bool sound = error == std::errc() && last == value.data() + value.size();
-    if (!uuid || !sound || lun > kMostSets) co_return fmt::format("metadata {}: is no LUN", key);
+    if (!uuid || !sound || lun > kMostSets) co_return fmt::format("metadata {}: not a LUN", key);
     luns_[*uuid] = lun;
   }
   co_return std::string();

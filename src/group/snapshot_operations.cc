@@ -151,15 +151,15 @@ std::string RunningGroup::hindrance(const ServedPool& pool,
     };
     if (std::ranges::none_of(branches, concerned)) continue;
     const Uuid& set = store.record.uuid;
-    return fmt::format("a part of it lies on set {}, which does not serve: {}",
-                       members_->name_of(set), pools_->refusal(pool, set));
+    return fmt::format("a part of it is on set {}, which is offline: {}", members_->name_of(set),
+                       pools_->refusal(pool, set));
   }
   if (error == Error::kNotReady && has_room_away_alone(pool.pool())) {
-    return "only sets that are away have room for what it needs; bring them back, or add a member";
+    return "only missing sets have room for it; bring them back, or add a member";
   }
   // It has said so before the pool was told.
   if (error == Error::kNotReady && !store_.in_doubt()) {
-    return "a part of it lies on a set that has just stopped serving";
+    return "a part of it is on a set that has just gone offline";
   }
   return unwritten(error);
 }
@@ -219,11 +219,10 @@ Task<Answer<CreatedSnapshots>> RunningGroup::create_snapshots_now(CreateSnapshot
   }
   if (records.empty()) co_return there;
   if (!there.snapshots.empty()) {
-    co_return refuse(
-        Refusal::Code::kConflict,
-        fmt::format("snapshot \"{}\" of volume \"{}\" is there already, and the others "
-                    "are not; choose another name",
-                    request.name, there.snapshots.front().volume));
+    co_return refuse(Refusal::Code::kConflict,
+                     fmt::format("snapshot \"{}\" of volume \"{}\" exists already, but those of "
+                                 "the other volumes do not; choose another name",
+                                 request.name, there.snapshots.front().volume));
   }
   const auto taken = co_await pool->pool()->snapshot(orders, std::move(batch));
   if (!taken.has_value()) {
@@ -333,11 +332,10 @@ Task<Answer<VolumeInfo>> RunningGroup::restore_now(SnapshotName name, bool force
   VolumeRecord record = volume->record();
   const auto counts = co_await sessions_by_target();
   if (record.online && !force && has_sessions(record.specification.target, counts)) {
-    co_return refuse(
-        Refusal::Code::kConflict,
-        fmt::format("volume \"{}\" is in use; take it offline, log out, or force it: its "
-                    "initiators are told that its content is another",
-                    name.volume));
+    co_return refuse(Refusal::Code::kConflict,
+                     fmt::format("volume \"{}\" is in use; take it offline, log out, or force it: "
+                                 "its initiators get a unit attention",
+                                 name.volume));
   }
   const pool::Branch* const source = pool->pool()->map().find(key->branch);
   const std::uint64_t before = record.specification.size_bytes;
@@ -607,11 +605,11 @@ Task<Answer<CreatedVolume>> RunningGroup::repeat_clone(std::shared_ptr<Volume> t
   if (record.origin != origin || record.full_copy != full_copy) {
     co_return refuse(
         Refusal::Code::kConflict,
-        fmt::format("volume \"{}\" is there already, and {}; choose another name", there->name(),
-                    record.origin.empty()     ? "is no clone"
+        fmt::format("volume \"{}\" exists already, and {}; choose another name", there->name(),
+                    record.origin.empty()     ? "is not a clone"
                     : record.origin != origin ? "is a clone of something else"
                     : record.full_copy        ? "is a full copy"
-                                              : "is no full copy"));
+                                              : "is not a full copy"));
   }
   auto info = co_await volume_now(there->name());
   if (!info) co_return std::unexpected(info.error());

@@ -26,8 +26,8 @@ Parsed<SnapshotReserve> parse_reserve(std::string_view text) {
     if (right && percent <= kMostReservePercent) return SnapshotReserve{.percent = percent};
   }
   return std::unexpected(
-      fmt::format("\"{}\" is no reserve; write a size such as \"10GiB\", 1% to {}% of the volume, "
-                  "or \"none\"",
+      fmt::format("invalid reserve \"{}\"; write a size such as \"10GiB\", 1% to {}% of the "
+                  "volume, or \"none\"",
                   text, kMostReservePercent));
 }
 

@@ -154,11 +154,11 @@ Task<Answer<void>> RunningGroup::remove_access_now(std::string volume, std::stri
                                        volume, id)});
   }
   if (info->declared) {
-    co_return std::unexpected(
-        Refusal{.code = Refusal::Code::kConflict,
-                .message = fmt::format("access record {} of volume \"{}\" stands in {}; remove it "
-                                       "there",
-                                       id, volume, configuration_.file)});
+    co_return std::unexpected(Refusal{
+        .code = Refusal::Code::kConflict,
+        .message =
+            fmt::format("access record {} of volume \"{}\" is declared in {}; remove it there", id,
+                        volume, configuration_.file)});
   }
   TargetRecord changed = target.record;
   std::erase_if(changed.access,

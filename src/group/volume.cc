@@ -227,7 +227,7 @@ Task<Volume::Opened> Volume::open_here(VolumeRecord record, std::filesystem::pat
     const Geometry& geometry = set->geometry();
     if (extent.end() > geometry.block_count || s.block_bytes != geometry.block_bytes) {
       co_return std::unexpected(OpenFailure{
-          .reason = fmt::format("it lies in blocks {} to {} of {} bytes, and {} has {} of {} bytes",
+          .reason = fmt::format("it is in blocks {} to {} of {} bytes, but {} has {} of {} bytes",
                                 extent.first, extent.end(), s.block_bytes, set->description(),
                                 geometry.block_count, geometry.block_bytes)});
     }

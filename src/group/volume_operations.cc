@@ -229,14 +229,14 @@ std::optional<Refusal> RunningGroup::refusal_to_create(const CreateVolumeRequest
   for (const auto& [uuid, snapshot] : snapshots_) {
     if (!snapshot.record.online || snapshot.record.target != s.target) continue;
     return Refusal{.code = Refusal::Code::kConflict,
-                   .message = fmt::format("volume \"{}\": target {} shows snapshot \"{}\", and "
-                                          "goes with it; name another target, or leave it out",
+                   .message = fmt::format("volume \"{}\": target {} exports snapshot \"{}\" and "
+                                          "ends with it; name another target, or leave it out",
                                           s.name, s.target, snapshot.record.name)};
   }
   if (!request.access.empty()) {
     return Refusal{.code = Refusal::Code::kConflict,
-                   .message = fmt::format("volume \"{}\": target {} is there and has its own "
-                                          "access records; create the volume without access",
+                   .message = fmt::format("volume \"{}\": target {} exists and has its own access "
+                                          "records; create the volume without access",
                                           s.name, s.target)};
   }
   if (!s.lun.has_value()) return std::nullopt;
@@ -256,7 +256,7 @@ std::optional<Refusal> RunningGroup::refusal_to_repeat(const VolumeSpecification
   VolumeSpecification& s = request.specification;
   const auto conflict = [&s](std::string what) {
     return Refusal{.code = Refusal::Code::kConflict,
-                   .message = fmt::format("volume \"{}\" is there already, with {}", s.name, what)};
+                   .message = fmt::format("volume \"{}\" exists already, with {}", s.name, what)};
   };
   const bool sized = s.size_bytes != 0 || s.path.empty();  // An image may say its own size.
   if ((sized && old.size_bytes != s.size_bytes) || old.backing != s.backing) {
@@ -318,10 +318,10 @@ Task<Answer<CreatedVolume>> RunningGroup::create_now(CreateVolumeRequest request
   configuration_.identity.settle(s, uuid);
   if (auto refusal = refusal_to_create(request)) co_return std::unexpected(*refusal);
   if (own_target && !configuration_.identity.shares_target() && targets_.contains(s.target)) {
-    co_return refuse(Refusal::Code::kConflict,
-                     fmt::format("volume \"{}\": its target {} is there already; name a target to "
-                                 "put it on",
-                                 s.name, s.target));
+    co_return refuse(
+        Refusal::Code::kConflict,
+        fmt::format("volume \"{}\": its target {} exists already; name a target to put it on",
+                    s.name, s.target));
   }
   const auto claimed_here = [&] { return identifiers.claim(s, "volume"); };
   if (const auto claim = claim_against(s).or_else(claimed_here)) {
@@ -522,7 +522,7 @@ Task<Answer<void>> RunningGroup::rename_now(std::shared_ptr<Volume> volume, std:
   }
   if (volumes_.contains(name)) {
     co_return refuse(Refusal::Code::kConflict,
-                     fmt::format("volume \"{}\" is there already; choose another name", name));
+                     fmt::format("volume \"{}\" exists already; choose another name", name));
   }
   if (declared(before)) {
     co_return refuse(Refusal::Code::kConflict,

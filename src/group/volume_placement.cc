@@ -319,7 +319,7 @@ Task<Answer<void>> RunningGroup::grow_on_set(std::shared_ptr<Volume> volume,
       most_blocks(taken_on(before.set), door->geometry().block_count, before.extent);
   if (known(record.placement).extent.block_count > most) {
     co_return refused(Refusal::Code::kConflict,
-                      fmt::format("where it lies on set \"{}\" there is room for {}; write at most "
+                      fmt::format("in its place on set \"{}\" there is room for {}; write at most "
                                   "that, or copy it to a new volume",
                                   record.specification.raid, format_size(most * block_bytes)));
   }

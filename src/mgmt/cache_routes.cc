@@ -49,7 +49,7 @@ std::vector<Route> cache_routes() {
            .path = "/api/v1/cache/flush",
            .operation = "flushCache",
            .summary = "Bring everything that was acknowledged to the drives",
-           .description = "Of one set or of all. The answer comes when it is done.",
+           .description = "Flushes one set or all sets. The answer comes when it is done.",
            .request_schema = "CacheFlush",
            .response_schema = "Cache",
            .refusals = {404, 500},
@@ -69,7 +69,7 @@ std::vector<Route> cache_routes() {
            .path = "/api/v1/cache/sets/{name}/acknowledge",
            .operation = "acknowledgeLostWrites",
            .summary = "Take notice of the writes that the NVRAM has lost of a set",
-           .description = "They are not shown any more. Refused where none are lost.",
+           .description = "The set no longer shows them. Refused if no write is lost.",
            .success = 204,
            .refusals = {404, 409, 500},
            .handle = acknowledge_lost_writes}};

@@ -64,7 +64,7 @@ std::vector<Route> export_routes() {
            .path = "/api/v1/group/import",
            .operation = "withdrawImport",
            .summary = "Withdraw an import that waits for the next start",
-           .description = "Nothing happens where there is none.",
+           .description = "Nothing happens if no import waits.",
            .success = 204,
            .refusals = {500},
            .handle = withdraw_import}};

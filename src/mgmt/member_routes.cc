@@ -62,8 +62,8 @@ std::vector<Route> member_routes() {
            .path = "/api/v1/members/{name}/pool",
            .operation = "removeMember",
            .summary = "Empty a member's sets, and take them from their pool then",
-           .description = "What is on them moves to other sets while it is used; the list of tasks "
-                          "shows how far that is. Refused where there is no room.",
+           .description = "Their data moves to other sets while it is in use; the list of tasks "
+                          "shows the progress. Refused if there is no room.",
            .response_schema = "Member",
            .refusals = {404, 409, 500},
            .handle = remove_member}};

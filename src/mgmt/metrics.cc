@@ -56,10 +56,10 @@ void add_volumes(Text& text, const std::vector<group::VolumeInfo>& volumes) {
   };
   text.family("sandbay_volume_size_bytes", "gauge", "Size of the volume.");
   by_volume([](const auto& volume) { return volume.specification.size_bytes; });
-  text.family("sandbay_volume_allocated_bytes", "gauge", "Of a volume on a pool: its pages.");
+  text.family("sandbay_volume_allocated_bytes", "gauge", "Pages of a volume on a pool.");
   by_volume([](const auto& volume) { return volume.allocated_bytes; });
   text.family("sandbay_volume_snapshot_bytes", "gauge",
-              "Of a volume on a pool: what its snapshots take.");
+              "Bytes that the snapshots of a volume on a pool use.");
   by_volume([](const auto& volume) { return volume.snapshot_bytes; });
   text.family("sandbay_volume_snapshot_reserve_bytes", "gauge",
               "What its snapshots may take; 0: what there is.");

@@ -81,10 +81,11 @@ void add_volumes(Text& text, const std::vector<group::CachedVolumeInfo>& list) {
   using Counters = cache::VolumeCounters;
   volumes.counter("reads", "Reads.", &Counters::reads);
   volumes.counter("read_bytes", "Bytes read.", &Counters::read_bytes);
-  volumes.counter("hits", "Reads of which everything was there.", &Counters::hits);
-  volumes.counter("partial_hits", "Reads of which a part was there.", &Counters::partial_hits);
-  volumes.counter("misses", "Reads of which nothing was there.", &Counters::misses);
-  volumes.counter("late_hits", "Of misses and partial hits, those that were being read ahead.",
+  volumes.counter("hits", "Reads that found all blocks in the cache.", &Counters::hits);
+  volumes.counter("partial_hits", "Reads that found a part of their blocks in the cache.",
+                  &Counters::partial_hits);
+  volumes.counter("misses", "Reads that found no block in the cache.", &Counters::misses);
+  volumes.counter("late_hits", "Misses and partial hits whose blocks were being read ahead.",
                   &Counters::late_hits);
   volumes.counter("pass_throughs", "Reads that passed the cache by.", &Counters::pass_throughs);
   volumes.counter("read_ahead_bytes", "Bytes read ahead.", &Counters::read_ahead_bytes);
@@ -110,7 +111,7 @@ void add_volumes(Text& text, const std::vector<group::CachedVolumeInfo>& list) {
                [](const auto& volume) { return volume.streams.found; });
   volumes.each("sandbay_cache_volume_reads_in_streams_total", "Reads that belonged to a stream.",
                [](const auto& volume) { return volume.streams.in_stream; });
-  volumes.latency("miss_latency", "Reads of which not everything was there.",
+  volumes.latency("miss_latency", "Reads that did not find all blocks in the cache.",
                   &Counters::miss_latency);
   volumes.latency("write_latency", "Writes.", &Counters::write_latency);
 }

@@ -15,7 +15,7 @@ void add_conditions(const Each& each) {
   each("sandbay_drive_recovered_errors_total", "counter", "Errors that the drive recovered from.",
        [](const auto& drive) { return drive.recovered_errors; });
   each("sandbay_drive_wear_ratio", "gauge",
-       "Of its life, what is used up; more than 1 is possible.",
+       "Share of its life that is used up; more than 1 is possible.",
        [](const auto& drive) { return static_cast<double>(drive.wear_percent) / 100; });
   each("sandbay_drive_temperature_celsius", "gauge", "Temperature.",
        [](const auto& drive) { return drive.temperature_celsius; });
@@ -37,7 +37,7 @@ void add_drives(Text& text, const std::vector<group::DriveInfo>& drives) {
   };
   each("sandbay_drive_size_bytes", "gauge", "Size of the drive.",
        [](const auto& drive) { return drive.raid.byte_count; });
-  each("sandbay_drive_healthy", "gauge", "1 if the drive is there and in good health.",
+  each("sandbay_drive_healthy", "gauge", "1 if the drive is present and in good health.",
        [](const auto& drive) {
          return drive.raid.health == Health::kGood && drive.raid.use != raid::DriveUse::kFailed &&
                         drive.raid.use != raid::DriveUse::kAbsent
@@ -60,8 +60,7 @@ void add_drives(Text& text, const std::vector<group::DriveInfo>& drives) {
   counter("retries", "Operations that were tried again.", &Counters::retries);
   counter("timeouts", "Operations that did not end in time.", &Counters::timeouts);
   counter("slow_reads", "Reads worth reading around.", &Counters::slow_reads);
-  counter("probes", "Reads that asked a limping drive whether it has recovered.",
-          &Counters::probes);
+  counter("probes", "Reads that tested whether a slow drive has recovered.", &Counters::probes);
   add_conditions(each);
 }
 

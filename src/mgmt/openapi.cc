@@ -35,12 +35,13 @@ std::string_view describe_status(int status) {
     case 401:
       return "A token is demanded, and none was given that is known.";
     case 403:
-      return "The token's role does not permit it; or, where no token is demanded, the Host header "
-             "is neither an IP address nor localhost.";
+      return "The token's role or the configuration does not permit it; or, without tokens, the "
+             "caller is another user of the machine, or the Host header is neither an IP address "
+             "nor localhost.";
     case 404:
       return "There is no such object.";
     case 409:
-      return "Something that is there stands against it.";
+      return "An object exists already, is in use, or its state forbids the change.";
     case 413:
       return "The body is larger than a request may be, or its length is not declared.";
     case 415:
@@ -89,7 +90,7 @@ json responses_of(const Route& route) {
   if (route.success != 204) success["content"] = content(route.response_schema);
   // What creates once finds its work done when it is asked again.
   if (route.success == 201 && route.repeatable) {
-    responses["200"] = {{"description", "It was there already."},
+    responses["200"] = {{"description", "It existed already."},
                         {"content", content(route.response_schema)}};
   }
   responses[fmt::format("{}", route.success)] = std::move(success);

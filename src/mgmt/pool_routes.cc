@@ -77,9 +77,8 @@ std::vector<Route> pool_routes() {
            .path = "/api/v1/pools",
            .operation = "createPool",
            .summary = "Make a pool of members",
-           .description = "It has the RAID sets of its members on which no volume stands by "
-                          "itself. Answers 200 and changes nothing if it is there already, as it "
-                          "is asked for.",
+           .description = "It has the RAID sets of its members that carry no volumes of their own. "
+                          "Answers 200 and changes nothing if the same pool exists already.",
            .request_schema = "PoolCreate",
            .success = 201,
            .response_schema = "Pool",

@@ -98,7 +98,7 @@ Read<Value> parse(std::string_view body) {
     if (event == json::parse_event_t::key) {
       key = parsed.get<std::string>();
       if (!keys.empty() && !keys.back().insert(key).second && wrong.empty()) {
-        wrong = fmt::format("{}: is there twice; write it once", key);
+        wrong = fmt::format("{}: occurs twice; write it once", key);
       }
     }
     if (event == json::parse_event_t::value && is_too_large(parsed) && wrong.empty()) {
@@ -166,9 +166,8 @@ bool read_backing(TableReader& reader, group::VolumeSpecification& s) {
   const int given = int{file.has_value()} + int{device.has_value()} + int{raid.has_value()} +
                     int{pool.has_value()} + int{memory};
   if (given > 1) {
-    reader.mistake(
-        file ? "file" : (device ? "device" : (raid ? "raid" : "pool")),
-        "a volume stands on one thing; write one of pool, raid, file, device and memory");
+    reader.mistake(file ? "file" : (device ? "device" : (raid ? "raid" : "pool")),
+                   "a volume has one place; write one of pool, raid, file, device and memory");
   }
   if (file) {
     s.backing = group::Backing::kFile;
@@ -203,7 +202,7 @@ std::optional<cache::Mode> read_cache_mode(TableReader& reader) {
   if (!word) return std::nullopt;
   const auto mode = group::parse_cache_mode(*word);
   if (!mode) {
-    reader.mistake("cache", fmt::format("\"{}\" is no mode; write {}", *word, group::kCacheModes));
+    reader.mistake("cache", fmt::format("unknown mode \"{}\"; use {}", *word, group::kCacheModes));
   }
   return mode;
 }

@@ -120,7 +120,7 @@ std::vector<Route> making_routes() {
            .path = "/api/v1/volumes/{name}/snapshots",
            .operation = "createSnapshots",
            .summary = "Take a snapshot of a volume, and of others at the same moment",
-           .description = "Answers 200 and changes nothing if they are there already.",
+           .description = "Answers 200 and changes nothing if they exist already.",
            .request_schema = "SnapshotCreate",
            .success = 201,
            .response_schema = "SnapshotList",
@@ -146,7 +146,7 @@ std::vector<Route> making_routes() {
            .path = "/api/v1/volumes/{name}/clone",
            .operation = "cloneVolume",
            .summary = "Make a volume that begins as this one is now",
-           .description = "Answers 200 and changes nothing if this very clone is there already.",
+           .description = "Answers 200 and changes nothing if the same clone exists already.",
            .request_schema = "Clone",
            .success = 201,
            .response_schema = "Volume",
@@ -160,8 +160,8 @@ std::vector<Route> using_routes() {
            .path = "/api/v1/volumes/{name}/snapshots/{snapshot}/restore",
            .operation = "restoreSnapshot",
            .summary = "Make the volume's content the snapshot's",
-           .description = "Refused while the volume is in use, unless it is forced: initiators "
-                          "are told that the medium may have changed.",
+           .description = "Refused while the volume is in use, unless forced: initiators get the "
+                          "unit attention MEDIUM MAY HAVE CHANGED.",
            .request_schema = "SnapshotForce",
            .response_schema = "Volume",
            .refusals = {404, 409, 500},
@@ -170,8 +170,8 @@ std::vector<Route> using_routes() {
            .path = "/api/v1/volumes/{name}/snapshots/{snapshot}/online",
            .operation = "onlineSnapshot",
            .summary = "Give a snapshot a target of its own",
-           .description = "Those may use it who may use the volume. What is written to it stays "
-                          "apart from the snapshot, and is there when it is online again.",
+           .description = "The initiators of the volume may use it. Writes to it do not change the "
+                          "snapshot, and are kept until it is online again.",
            .request_schema = "SnapshotOnline",
            .response_schema = "Snapshot",
            .refusals = {404, 409, 500},
@@ -188,7 +188,7 @@ std::vector<Route> using_routes() {
            .path = "/api/v1/volumes/{name}/snapshots/{snapshot}/clone",
            .operation = "cloneSnapshot",
            .summary = "Make a volume that begins as the snapshot",
-           .description = "Answers 200 and changes nothing if this very clone is there already.",
+           .description = "Answers 200 and changes nothing if the same clone exists already.",
            .request_schema = "Clone",
            .success = 201,
            .response_schema = "Volume",

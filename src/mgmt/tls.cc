@@ -52,9 +52,9 @@ std::expected<std::unique_ptr<TlsContext>, std::string> TlsContext::load(
   ::SSL_CTX_set_default_passwd_cb(context, [](char*, int, int, void*) { return 0; });
   ::SSL_CTX_set_session_cache_mode(context, SSL_SESS_CACHE_OFF);
   if (::SSL_CTX_use_certificate_chain_file(context, certificate.c_str()) != 1) {
-    return std::unexpected(line(
-        "certificate", certificate,
-        fmt::format("is no certificate that can be used: {}; name one in PEM format", reason())));
+    return std::unexpected(
+        line("certificate", certificate,
+             fmt::format("is not a usable certificate: {}; name one in PEM format", reason())));
   }
   ::ERR_clear_error();
   if (is_open_to_all(key)) {
@@ -62,11 +62,11 @@ std::expected<std::unique_ptr<TlsContext>, std::string> TlsContext::load(
   }
   if (::SSL_CTX_use_PrivateKey_file(context, key.c_str(), SSL_FILETYPE_PEM) != 1 ||
       ::SSL_CTX_check_private_key(context) != 1) {
-    return std::unexpected(
-        line("key", key,
-             fmt::format("is no key of that certificate: {}; name it in PEM format, without a "
-                         "passphrase",
-                         reason())));
+    return std::unexpected(line(
+        "key", key,
+        fmt::format(
+            "is not the key of that certificate: {}; name it in PEM format, without a passphrase",
+            reason())));
   }
   return made;
 }

@@ -90,7 +90,7 @@ REFUSED = [
     (DOCUMENT.replace('page = "1MiB"', 'page = "2MiB"'), 'cannot become'),
     (DOCUMENT.replace('thin = true', 'thinn = true'), 'group.toml:10: volume[1].thinn'),
     (DOCUMENT.replace('every = "1h"', 'every = "soon"'), 'every'),
-    (DOCUMENT.replace('name = "scratch"', 'name = "db"'), 'is there twice'),
+    (DOCUMENT.replace('name = "scratch"', 'name = "db"'), 'occurs twice'),
     (DOCUMENT.replace('chap_user = "u"', ''), 'chap_user'),
     ('[[volume', 'not TOML'),
     ('{"volume": 1}', 'volume'),

@@ -229,7 +229,7 @@ def test_commands_say_what_is_there_and_what_they_did(t):
         return daemon.sandbay(*words, ok=ok).stdout
     t.check('already' not in said('snapshot', 'create', 'v', 's'), 'the first is new')
     again = said('snapshot', 'create', 'v', 's')
-    t.check('snapshot s is there already, of 20' in again, again)
+    t.check('snapshot s exists already, of 20' in again, again)
     said('snapshot', 'schedule', 'v', 'hourly', '--every', '1h', '--keep', '2')
     shown = said('snapshot', 'schedules', 'v')
     t.check(' 1h ' in shown, shown)
@@ -241,7 +241,7 @@ def test_commands_say_what_is_there_and_what_they_did(t):
     t.check(volume['operations_limit'] == 100 and volume['bytes_limit'] == 40_000_000, str(volume))
     said(*made, '100')
     done = said(*made, '50', ok=False)
-    t.check('is there already, with other limits' in done, done)
+    t.check('exists already, with other limits' in done, done)
     done = said('volume', 'limits', 'w', '--iops', '0', '--rate', '0B/s')
     t.check('volume w: no limits' in done, done)
     done = said('volume', 'shrink', 'v', '--size', '16MiB', '--force', ok=False)

@@ -97,7 +97,7 @@ bool GroupLoad::accept(const char* what, const group::Answer<T>& answer) {
 template <class T>
 bool GroupLoad::accept(const char* what, const std::vector<Name>& volumes,
                        const group::Answer<T>& answer) {
-  const bool refused = !answer.has_value() && answer.error().message.contains("a part of it lies");
+  const bool refused = !answer.has_value() && answer.error().message.contains("a part of it is");
   if (refused &&
       std::ranges::any_of(volumes, [this](const Name& volume) { return may_be_away(volume); })) {
     return false;

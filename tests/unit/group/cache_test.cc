@@ -129,7 +129,7 @@ TEST_CASE("Mistakes of a cache are told", "[configuration][cache]") {
   const std::string volume = "[[volume]]\nname = \"v\"\nsize = \"8MiB\"\ncache = ";
   check_mistake("[cache]\n" + volume + "\"none\"\n", "is of volumes on RAID sets");
   check_mistake(kSet + volume + "\"none\"\nraid = \"r\"\n", "without a section [cache]");
-  check_mistake("[cache]\n" + kSet + volume + "\"back\"\nraid = \"r\"\n", "\"back\" is no mode");
+  check_mistake("[cache]\n" + kSet + volume + "\"back\"\nraid = \"r\"\n", "unknown mode \"back\"");
 }
 
 using testing::Books;

@@ -265,8 +265,8 @@ constexpr Mistake kMistakes[] = {
      "x.toml:8: portal[2].listen: 127.0.0.1:3260 is the address of another portal; give each its "
      "own"},
     {"[[portal]]\nlisten = \"127.0.0.1:3261\"\nadvertised = \"0.0.0.0\"",
-     "x.toml:9: portal[2].advertised: is no address that an initiator can reach; write a real "
-     "one"},
+     "x.toml:9: portal[2].advertised: is not an address that an initiator can reach; write "
+     "the portal's own address"},
     {"[[portal]]\nlisten = \"127.0.0.1:3261\"\ngroup_tag = 70000",
      "x.toml:9: portal[2].group_tag: 70000 is out of range; write a whole number from 1 to "
      "65535"},
@@ -344,7 +344,7 @@ constexpr Mistake kMistakes[] = {
      "x.toml:10: volume[1].physical_block_size: physical_block_size 3000 does not fit; write a "
      "power of two from 512 to 1048576"},
     {"[[volume]]\nname = \"a\"\nmemory = true\nfile = \"/x\"\nsize = \"1GiB\"",
-     "x.toml:10: volume[1].file: a volume stands on one thing; write one of pool, raid, file, "
+     "x.toml:10: volume[1].file: a volume has one place; write one of pool, raid, file, "
      "device and memory = true"},
     {"[[volume]]\nname = \"a\"\ndevice = \"sdb\"",
      "x.toml:9: volume[1].device: \"sdb\" is not an absolute path; write one such as /dev/sdb"},

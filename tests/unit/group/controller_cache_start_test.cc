@@ -105,7 +105,7 @@ Task<void> nvram_as_mirror(Executor& home) {
     CHECK_THAT(run->text("mirror lost"),
                Contains("the mirror is not used: nvram image s/m: is NVRAM ") &&
                    Contains(", with writes of set r that may not be on the drives; write it as "
-                            "file, and as mirror its mirror or a path where nothing is yet"));
+                            "file, and as mirror its mirror or a new path"));
     const CacheInfo info = run->cache->show({});
     CHECK(info.mirror == "lost");
     REQUIRE_FALSE(info.notes.empty());
@@ -131,7 +131,7 @@ Task<void> mirror_as_nvram(Executor& home) {
   CHECK(run == nullptr);
   CHECK_THAT(why, Contains("is the mirror of NVRAM ") &&
                       Contains(", with writes of set r that may not be on the drives; write it as "
-                               "mirror, and as file that NVRAM or a path where nothing is yet"));
+                               "mirror, and as file that NVRAM or a new path"));
   // What it says helps.
   co_await serves(home, books, {.nvram = &boards.three, .mirror = &boards.two}, *set, 7);
 }

@@ -138,8 +138,8 @@ TEST_CASE("Mistakes in rows of drives are told", "[configuration][hardware]") {
   check_mistake(row + "count = 0\nfile = \"{}\"\n", "drive[1].count: 0 is out of range");
   check_mistake(row + "count = 300\nfile = \"{}\"\n", "from 1 to 256");
   check_mistake(row + "count = 2\nfile = \"d.img\"\n",
-                "drive[1].file: is one for 2 drives; write {} where a drive's name goes");
-  check_mistake(row + "count = 2\ndevice = \"/dev/sdb\"\n", "drive[1].device: is one for 2");
+                "drive[1].file: is the same for 2 drives; write {} in place of the drive's name");
+  check_mistake(row + "count = 2\ndevice = \"/dev/sdb\"\n", "drive[1].device: is the same for 2");
   check_mistake(row + "count = 2\nmemory = true\nserial = \"S\"\n", "drive[1].serial: is one");
   check_mistake(row + "count = 11\nmemory = true\nserial = \"" + std::string(30, 'S') + "{}\"\n",
                 "drive[1].serial: has 33 characters; write at most 32");
@@ -196,7 +196,7 @@ TEST_CASE("A set's mistakes are told", "[configuration][hardware]") {
   check_mistake(set("level = \"raid5\"\ndrives = [\"d0\", \"d1\", \"d2\"]\njournal = \"nvram\"\n"),
                 "there is no NVRAM");
   check_mistake(set("level = \"raid5\"\ndrives = [\"d0\", \"d1\", \"d2\"]\njournal = \"disk\"\n"),
-                "no place for a journal");
+                "of a journal");
   check_mistake(set("level = \"raid5\"\ndrives = [\"d0\", \"d1\", \"d2\"]\nspare = [\"d3\"]\n"),
                 "spares");
   check_mistake(set("level = \"raid0\"\ndrives = []\n"), "at least one drive");
@@ -218,7 +218,7 @@ TEST_CASE("Mistakes of NVRAM, faults and volumes on sets are told", "[configurat
   const std::string mirror =
       drives(2) + "[[raid]]\nname = \"r\"\nlevel = \"raid1\"\ndrives = [\"d0\", \"d1\"]\n";
   check_mistake("[nvram]\ndurability = \"always\"\n", "\"always\" is not offered");
-  check_mistake("[nvram]\nbattery = \"empty\"\n", "no state of a battery");
+  check_mistake("[nvram]\nbattery = \"empty\"\n", "unknown battery state");
   check_mistake("[faults]\nrules = [\"at=drive:d0 do=fail\"]\n", "enabled = true");
   check_mistake("[faults]\nenabled = true\nrules = [\"at=drive:d0 do=explode\"]\n", "explode");
   check_mistake("[faults]\nenabled = true\nrules = [\"at=drive:d9x do=fail\"]\n",
@@ -238,7 +238,7 @@ TEST_CASE("Mistakes of NVRAM, faults and volumes on sets are told", "[configurat
                     "4096\n",
                 "is not that of set");
   check_mistake(mirror + "[[volume]]\nname = \"v\"\nraid = \"r\"\nmemory = true\nsize = \"8MiB\"\n",
-                "stands on one thing");
+                "has one place");
 }
 
 }  // namespace

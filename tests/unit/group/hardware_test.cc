@@ -158,7 +158,7 @@ Task<void> tells_that_no_drive_is_there(Group& group) {
   const auto set = co_await group.show_set("r");
   REQUIRE(set.has_value());
   CHECK(!set->raid.running);
-  CHECK(set->raid.refusal.find("none of the drives") != std::string::npos);
+  CHECK(set->raid.refusal.find("all drives of set") != std::string::npos);
   const auto volume = co_await group.show_volume("b");
   REQUIRE(volume.has_value());
   CHECK(volume->health == "missing");

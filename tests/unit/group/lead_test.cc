@@ -166,7 +166,7 @@ Task<void> refusals_flood_nobody(Lab& lab) {
   const auto events = lab.events.since(0);
   REQUIRE(events.size() == 9);
   CHECK(events.back().text ==
-        "iqn.0 is refused as lead: it is strange (992 more were refused since the last was told)");
+        "iqn.0 is refused as lead: it is strange (992 more were refused since the last report)");
   co_await close(lab);
 }
 

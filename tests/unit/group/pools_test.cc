@@ -82,16 +82,17 @@ TEST_CASE("Mistakes about pools are told", "[configuration][pool]") {
                 "there are several");
   check_mistake(kPool + "[[pool]]\nname = \"q\"\n", "members: \"array1\" is of pool \"p\" already");
   check_mistake(second + "[[pool]]\nname = \"q\"\nmembers = [\"array2\", \"array1\", \"array2\"]\n",
-                "\"array2\" is there twice; write it once");
+                "\"array2\" occurs twice; write it once");
   const std::string volume = "[[volume]]\nname = \"v\"\nsize = \"4MiB\"\n";
   check_mistake(volume + "on = \"a\"\n", "without a pool");
   check_mistake(kPool + volume + "raid_level = \"raid9\"\n", "raid_level");
-  check_mistake(kPool + volume + "pool = \"p\"\nmemory = true\n", "stands on one thing");
+  check_mistake(kPool + volume + "pool = \"p\"\nmemory = true\n", "has one place");
   check_mistake(kPool + volume + "thin_limit = 0\n", "thin_limit");
   check_mistake(kPool + volume + "thin_warning = 50\n",
                 "thin_warning: thin_warning is of thin volumes on pools; write thin = true");
-  check_mistake(kPool + volume + "snapshot_reserve = \"0%\"\n",
-                "\"0%\" is no reserve; write a size such as \"10GiB\", 1% to 10000% of the volume");
+  check_mistake(
+      kPool + volume + "snapshot_reserve = \"0%\"\n",
+      "invalid reserve \"0%\"; write a size such as \"10GiB\", 1% to 10000% of the volume");
   check_mistake(kPool + volume + "reserve_policy = \"delete\"\n",
                 "write \"delete-oldest\" or \"offline\"");
   check_mistake(volume + "snapshot_reserve = \"10%\"\n", "means nothing without a pool");
@@ -315,7 +316,7 @@ TEST_CASE("A pool is made and deleted at run time", "[group][pool]") {
     const auto twice = co_await group.create_pool(
         {.name = "r", .members = {"array1", "array1"}, .page_bytes = kMiB});
     REQUIRE_FALSE(twice.has_value());
-    CHECK_THAT(twice.error().message, Catch::Contains("\"array1\" is there twice; write it once"));
+    CHECK_THAT(twice.error().message, Catch::Contains("\"array1\" occurs twice; write it once"));
     const auto deleted = co_await group.delete_pool("q");
     REQUIRE(deleted.has_value());
     const auto list = co_await group.list_pools();
@@ -348,7 +349,7 @@ Task<void> repeat_the_clone(Group* group, std::string uuid) {
   CHECK(again->volume.uuid == uuid);
   const auto thinner = co_await group->clone_snapshot({"v", "s"}, "copy", false);
   REQUIRE_FALSE(thinner.has_value());
-  CHECK_THAT(thinner.error().message, Catch::Contains("is there already, and is a full copy"));
+  CHECK_THAT(thinner.error().message, Catch::Contains("exists already, and is a full copy"));
   const auto other = co_await group->clone_snapshot({"w", ""}, "copy", true);
   REQUIRE_FALSE(other.has_value());
   CHECK_THAT(other.error().message, Catch::Contains("is a clone of something else"));
@@ -502,7 +503,7 @@ TEST_CASE("A snapshot that goes offline leaves volumes behind its target alone",
     request.specification.target = kShown;
     const auto refused = co_await group.create_volume(request);
     REQUIRE_FALSE(refused.has_value());
-    CHECK_THAT(refused.error().message, Catch::Contains("shows snapshot \"s\""));
+    CHECK_THAT(refused.error().message, Catch::Contains("exports snapshot \"s\""));
   });
   // The file may put one there all the same.
   const std::string volume = "[[volume]]\nname = \"w\"\nsize = \"4MiB\"\nlun = 1\ntarget = \"" +
@@ -557,10 +558,10 @@ TEST_CASE("Volumes of a set that is away say so, and come back with it", "[group
     CHECK_FALSE(pool->stores.at(0).reason.empty());
     const auto taken = co_await group.create_snapshots({.volumes = {"on-a"}, .name = "s"});
     REQUIRE_FALSE(taken.has_value());
-    CHECK_THAT(taken.error().message, Catch::Contains("lies on set a, which does not serve"));
+    CHECK_THAT(taken.error().message, Catch::Contains("is on set a, which is offline"));
     const auto cloned = co_await group.clone_snapshot({"on-a", ""}, "copy", false);
     REQUIRE_FALSE(cloned.has_value());
-    CHECK_THAT(cloned.error().message, Catch::Contains("lies on set a, which does not serve"));
+    CHECK_THAT(cloned.error().message, Catch::Contains("is on set a, which is offline"));
     const auto other = co_await group.create_snapshots({.volumes = {"on-b"}, .name = "s"});
     CHECK(other.has_value());
   });

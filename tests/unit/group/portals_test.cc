@@ -84,8 +84,9 @@ TEST_CASE("Mistakes in portals stand at their line and key", "[configuration][po
                       "[[member.portal]]\nlisten = \"127.0.0.1:1\"\n") ==
         "x.toml:10: member[1].portal: is of members of this daemon: initiators reach the volumes "
         "on one elsewhere here; leave it out");
-  CHECK(first_mistake("[limits]\nlogout_time = \"1500ms\"\n") ==
-        "x.toml:7: limits.logout_time: is told in whole seconds; write one such as \"15s\"");
+  CHECK(
+      first_mistake("[limits]\nlogout_time = \"1500ms\"\n") ==
+      "x.toml:7: limits.logout_time: is not a whole number of seconds; write one such as \"15s\"");
   CHECK(first_mistake("[limits]\nlogout_time = \"10min\"\n") ==
         "x.toml:7: limits.logout_time: 10min is out of range; write a time from 1s to 300s");
 }

@@ -99,7 +99,7 @@ Task<void> make_expand_rename(Group& group) {
   REQUIRE_FALSE(read_only.has_value());
   CHECK(read_only.error().code == Code::kConflict);
   CHECK(read_only.error().message ==
-        "volume \"a\" is there already, with read_only false, not true; choose another name, or "
+        "volume \"a\" exists already, with read_only false, not true; choose another name, or "
         "ask for it as it is");
   different = request_for("a");
   different.specification.block_bytes = 4096;
@@ -122,7 +122,7 @@ Task<void> make_expand_rename(Group& group) {
   REQUIRE_FALSE(other.has_value());
   CHECK(other.error().code == Code::kConflict);
   CHECK(other.error().message ==
-        "volume \"a\" is there already, with 4MiB on state; choose another name, or expand it");
+        "volume \"a\" exists already, with 4MiB on state; choose another name, or expand it");
 
   ChangeVolumeRequest larger{.size_bytes = 8 * kMiB, .name = std::nullopt};
   const auto expanded = co_await group.change_volume("a", larger);
@@ -271,7 +271,7 @@ Task<void> change_access(Group& group) {
   const auto declared = co_await group.remove_access("v", "file-1");
   REQUIRE_FALSE(declared.has_value());
   CHECK(declared.error().message ==
-        "access record file-1 of volume \"v\" stands in test.toml; remove it there");
+        "access record file-1 of volume \"v\" is declared in test.toml; remove it there");
   const auto removed = co_await group.remove_access("v", "2");
   CHECK(removed.has_value());
   const auto again = co_await group.remove_access("v", "2");
