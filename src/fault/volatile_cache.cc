@@ -147,8 +147,13 @@ std::vector<VolatileCache::Run> VolatileCache::runs_in(const Extent& extent) con
 
 Task<Completion> VolatileCache::change(Request request) {
   Error error = co_await ready();
+  const std::uint64_t power_cycle = power_cycle_;
+  const bool needs_room = request.operation != Operation::kUnmap && request.extent.block_count > 0;
+  // Again where blocks have been unmapped meanwhile.
+  while (error == Error::kNone && needs_room && !has_room(request.extent)) {
+    error = co_await take_room(request.extent, power_cycle);
+  }
   if (error == Error::kNone && request.extent.block_count > 0) {
-    const std::uint64_t power_cycle = power_cycle_;
     auto record = std::make_shared<Record>();
     record->sequence = ++sequence_;
     record->kind = request.operation;
@@ -170,6 +175,33 @@ Task<Completion> VolatileCache::change(Request request) {
   }
   co_return Completion{
       .error = error, .data = std::move(request.data), .modelled_end = request.modelled_arrival};
+}
+
+// Under the mutex, so that nothing is unmapped meanwhile. Unmapped blocks read as zeros, so writing
+// zeros there changes nothing that a reader sees, and no cut can undo it.
+Task<Error> VolatileCache::take_room(Extent extent, std::uint64_t power_cycle) {
+  co_await write_back_mutex_.lock();
+  Error error = power_cycle == power_cycle_ ? Error::kNone : Error::kNotReady;
+  Extent taken{.first = extent.first, .block_count = 0};
+  while (error == Error::kNone && taken.end() < extent.end()) {
+    const Lba at = taken.end();
+    const Result<ProvisioningRun> run =
+        co_await below().provisioning(at, below().geometry().block_count);
+    // Where the device cannot say, the write itself has to.
+    std::uint64_t count = run ? run->block_count : extent.end() - at;
+    if (run && !run->mapped) {
+      count = std::min(count, extent.end() - at);
+      Request zeroes{.operation = Operation::kWriteZeroes,
+                     .extent = {.first = at, .block_count = count}};
+      const Completion done = co_await below().submit(std::move(zeroes));
+      if (done.error != Error::kUnsupported) error = done.error;
+    }
+    taken.block_count += count;
+  }
+  if (error == Error::kNone) mapped_ = taken;
+  if (error == Error::kNone && power_cycle != power_cycle_) error = Error::kNotReady;
+  write_back_mutex_.unlock();
+  co_return error;
 }
 
 void VolatileCache::remember(RecordPointer record) {
@@ -300,6 +332,7 @@ Task<Error> VolatileCache::write_back(Extent extent, bool force_unit_access,
 }
 
 Task<Error> VolatileCache::write_run(Run run, bool force_unit_access) {
+  if (run.record->kind == Operation::kUnmap && mapped_.overlaps(run.extent)) mapped_ = {};
   if (run.record->kind != Operation::kWrite) {
     Request request{.operation = run.record->kind,
                     .force_unit_access = force_unit_access,

@@ -7,6 +7,9 @@
 // says. Operations in flight at that moment fail with kNotReady; the drive then goes on with what
 // is on the medium, and a second cut may come at any time, also before the first has settled.
 //
+// Room on the device below is taken before a write is acknowledged: where that is full, the write
+// says so, not a flush that can blame only the drive.
+//
 // What holds: a block is always one that was written there, or was there before; what a completed
 // flush or FUA write covers is never lost. The memory of the writes that are kept is bounded.
 #pragma once
@@ -69,6 +72,10 @@ class VolatileCache final : public Layer, public PowerTarget {
   Task<Error> make_durable(Extent extent, std::uint64_t sequence, std::uint64_t power_cycle);
   Task<Error> flush_all(std::uint64_t sequence, std::uint64_t power_cycle);
   Task<Error> make_room();
+  Task<Error> take_room(Extent extent, std::uint64_t power_cycle);
+  bool has_room(const Extent& extent) const noexcept {
+    return extent.first >= mapped_.first && extent.end() <= mapped_.end();
+  }
   // Under the mutex, as are all changes of the device below. Brings the newest content of these
   // blocks to the device: also what was written after the flush that asks for it, because it hides
   // what the flush covers.
@@ -96,6 +103,7 @@ class VolatileCache final : public Layer, public PowerTarget {
   bool reordering_ = false;
   Error settle_error_ = Error::kNone;  // The device refused what had survived: it is broken.
   Mutex write_back_mutex_;
+  Extent mapped_;   // Blocks that have their place below. Not all: those that were looked up last.
   Buffer staging_;  // For write-back, so that it goes on when the pool has nothing left.
   Condition changed_;
 };

@@ -9,6 +9,7 @@
 #include <catch2/catch.hpp>
 
 #include "../block/test_devices.h"
+#include "../block/thin_device.h"
 #include "bench.h"
 
 namespace sandbay::fault {
@@ -219,6 +220,50 @@ Task<void> bounded(Executor& home) {
   co_await cache.settled();
 }
 
+// A write that finds no room is refused at once. A flush never fails, also when others take the
+// room away meanwhile: a failed flush would fail the drive.
+Task<void> full_device(Executor& home, std::uint64_t seed) {
+  Random random(seed);
+  auto memory = MemoryDevice::create(home, {.byte_count = 64 * 512});
+  REQUIRE(memory.has_value());
+  testing::ThinDevice thin(**memory, 8 + random.below(kRange));
+  VolatileCache cache(thin);
+  std::vector<int> seen(kRange, 0);
+  unsigned refused = 0;
+  for (int step = 0; step < 300; ++step) {
+    const Lba first = random.below(kRange);
+    const std::uint64_t count = random.between(1, std::min<Lba>(8, kRange - first));
+    const std::uint64_t what = random.below(12);
+    const int value = what < 6 ? step % 251 + 1 : 0;
+    Error error = Error::kNone;
+    if (what < 6) {
+      error = co_await write_value(cache, first, static_cast<unsigned>(value), count, what == 0);
+    } else if (what < 8) {
+      error = co_await do_plainly(cache, Operation::kUnmap, {first, count});
+      REQUIRE(error == Error::kNone);
+    } else if (what == 8) {
+      error = co_await do_plainly(cache, Operation::kWriteZeroes, {first, count});
+    }
+    if (what < 9 && error == Error::kNone) {
+      std::fill_n(seen.begin() + static_cast<std::ptrdiff_t>(first), count, value);
+    }
+    refused += error == Error::kNoSpace ? 1 : 0;
+    REQUIRE((error == Error::kNone || error == Error::kNoSpace));
+    if (what == 9) thin.set_room(random.chance(0.5) ? thin.taken() : kRange);
+    if (what > 9) {
+      error = co_await do_plainly(cache, Operation::kFlush);
+      REQUIRE(error == Error::kNone);
+      if (random.chance(0.5)) cache.cut_power(PowerLoss::kEverything, random.next());
+    }
+    for (Lba lba = 0; lba < kRange; ++lba) {
+      const int now = co_await read_value(cache, lba);
+      REQUIRE(now == seen[lba]);
+    }
+  }
+  CHECK(refused > 0);
+  co_await cache.settled();
+}
+
 Task<void> refusing_device(Executor& home) {
   auto memory = MemoryDevice::create(home, {.byte_count = 64 * 512});
   REQUIRE(memory.has_value());
@@ -265,6 +310,13 @@ TEST_CASE("A flush covers what a newer write hides", "[fault][power]") {
 
 TEST_CASE("The volatile cache is bounded", "[fault][power]") {
   run_bench(1, [](Executor& home) { return bounded(home); });
+}
+
+TEST_CASE("A full device refuses writes, and no flush", "[fault][power][R-B2]") {
+  for (std::uint64_t seed = 1; seed <= 40; ++seed) {
+    CAPTURE(seed);
+    run_bench(seed, [seed](Executor& home) { return full_device(home, seed); });
+  }
 }
 
 TEST_CASE("A device that refuses a write-back keeps it in the cache", "[fault][power]") {
