@@ -84,7 +84,8 @@ class Journal {
   virtual std::size_t largest_payload_bytes() const noexcept = 0;
   // Makes the update durable and gives its ticket; survives_power_loss() says against what. Waits
   // for room, first come first served. The update's memory stays valid until the task ends. Fails
-  // when too few drives are left.
+  // when too few drives are left. kTimedOut: the memory does not become durable in time. The
+  // update may then be replayed after a crash, and until that is over append() fails at once.
   virtual Task<Result<std::uint64_t>> append(StripeUpdate update) = 0;
   // In any order. Costs no I/O by itself.
   virtual void release(std::uint64_t ticket) = 0;
@@ -104,6 +105,13 @@ class Journal {
   // released, too; not even if only drives are left that have become live again since it was
   // appended: until then those do not count as redundancy.
   virtual Task<Error> renew() = 0;
+
+  // Nothing is appended any more. False if something of the journal still runs at the deadline;
+  // then it must stay.
+  virtual Task<bool> close_until(TimePoint deadline) {
+    (void)deadline;
+    co_return true;
+  }
 
   // What append() stores now is there also after a loss of power.
   virtual bool survives_power_loss() const noexcept { return true; }

@@ -322,6 +322,10 @@ Task<Error> ManagedSet::stop(TimePoint deadline) {
   if (set_ != nullptr) {
     const Error closed = co_await set_->close(deadline);
     if (closed == Error::kTimedOut) co_return closed;
+    if (journal_ != nullptr) {
+      const bool ended = co_await journal_->close_until(deadline);
+      if (!ended) co_return Error::kTimedOut;
+    }
     if (served && closed == Error::kNone) {
       co_await drives_->retire_intents(true);
       co_await drives_->save_clean(true);

@@ -5,20 +5,20 @@
 #include <algorithm>
 #include <array>
 #include <cassert>
-#include <optional>
 #include <span>
 #include <utility>
 
 #include "raid/journal_newest.h"
 #include "runtime/buffer.h"
-#include "runtime/known.h"
 
 namespace sandbay::raid {
 
-struct NvramJournal::Append {
-  std::span<const std::byte> descriptor;
-  std::span<const IoSlice> payload;
-  std::optional<Result<nvram::RecordId>> result;
+// An operation of the log and its result, in the frame of the caller who waits for it. The
+// operation runs in a frame of its own; a caller that stops waiting clears `*link` there.
+struct NvramJournal::Work {
+  Work** link = nullptr;
+  Error error = Error::kNone;
+  std::uint64_t ticket = 0;
   Event ended;
 };
 
@@ -33,6 +33,25 @@ std::size_t NvramJournal::largest_payload_bytes() const noexcept {
 
 Task<Result<std::uint64_t>> NvramJournal::append(StripeUpdate update) {
   assert(ready_);
+  if (left_behind_ > 0) co_return std::unexpected(Error::kTimedOut);
+  if (!gate_.enter()) co_return std::unexpected(Error::kClosed);
+  Work work;
+  spawn(run_append(update, &work));
+  if (!work.ended.is_set()) {
+    // Perhaps it waits for room.
+    if (log_.waiting_appends() > 0) relieve();
+    const bool ended = co_await wait_in_time(&work);
+    if (!ended) co_return std::unexpected(Error::kTimedOut);
+  }
+  if (work.error != Error::kNone) co_return std::unexpected(work.error);
+  relieve();
+  co_return work.ticket;
+}
+
+// The caller may stop waiting, so `update` is used only before the first suspension.
+Task<void> NvramJournal::run_append(StripeUpdate update, Work* work) {
+  const GateHold hold(gate_);
+  work->link = &work;
   const auto payload_bytes = journal_payload_bytes(update.writes, block_bytes_);
   assert(payload_bytes.has_value());
   assert(*payload_bytes == (update.payload == nullptr ? 0 : update.payload->byte_count()));
@@ -46,33 +65,70 @@ Task<Result<std::uint64_t>> NvramJournal::append(StripeUpdate update) {
   const std::span<std::byte> used = std::span(descriptor).first(header.byte_count());
   encode_journal_header(header, update.writes, used);
 
+  BufferList payload;
+  if (*payload_bytes > 0) payload = update.payload->share();
   constexpr std::size_t kSlicesInFrame = 16;
-  const std::size_t slice_count = *payload_bytes == 0 ? 0 : update.payload->slice_count();
+  const std::size_t slice_count = payload.slice_count();
   std::array<IoSlice, kSlicesInFrame> few;
   std::vector<IoSlice> many(slice_count > kSlicesInFrame ? slice_count : 0);
   const std::span<IoSlice> slices = many.empty() ? std::span(few).first(slice_count) : many;
   for (std::size_t i = 0; i < slice_count; ++i) {
-    const Buffer& slice = (*update.payload)[i];
-    slices[i] = {.data = slice.data(), .byte_count = slice.byte_count()};
+    slices[i] = {.data = payload[i].data(), .byte_count = payload[i].byte_count()};
   }
-
-  Append append{.descriptor = used, .payload = slices, .result = {}, .ended = {}};
-  spawn(run_append(&append));
-  if (!append.result.has_value()) {
-    // Perhaps it waits for room.
-    if (log_.waiting_appends() > 0) relieve();
-    co_await append.ended.wait();
+  const Result<nvram::RecordId> id = co_await log_.append(used, slices);
+  if (id.has_value()) written_bytes_ += used.size() + *payload_bytes;
+  if (work != nullptr) {
+    if (id.has_value()) work->ticket = id->sequence;
+    if (!id.has_value()) work->error = id.error();
+    work->ended.set();
+    co_return;
   }
-  const Result<nvram::RecordId>& id = known(append.result);
-  if (!id.has_value()) co_return std::unexpected(id.error());
-  written_bytes_ += used.size() + *payload_bytes;
-  relieve();
-  co_return id->sequence;
+  // Nothing of it has been written in place, and nothing that overlaps it has been appended.
+  if (id.has_value()) log_.release(*id);
+  (void)co_await log_.flush_releases();  // Once the memory has failed no append gets further.
+  --left_behind_;
 }
 
-Task<void> NvramJournal::run_append(Append* append) {
-  append->result = co_await log_.append(append->descriptor, append->payload);
-  append->ended.set();
+// False: the image hangs, and the operation is left behind. Waiting for room has no bound here:
+// room comes with flushes of drives, which end.
+Task<bool> NvramJournal::wait_in_time(Work* work) {
+  const nvram::Nvram& memory = region_.nvram();
+  for (;;) {
+    const bool syncing = memory.syncing();
+    const std::uint64_t syncs = memory.sync_count();
+    const bool ended = co_await work->ended.wait_until(memory.home().now() + kSyncPatience);
+    if (ended) co_return true;
+    if (syncing && memory.syncing() && memory.sync_count() == syncs) break;
+  }
+  *work->link = nullptr;
+  ++left_behind_;
+  co_return false;
+}
+
+Task<Error> NvramJournal::renew() {
+  if (left_behind_ > 0) co_return Error::kTimedOut;
+  if (!gate_.enter()) co_return Error::kClosed;
+  Work work;
+  spawn(run_renewal(&work));
+  const bool ended = co_await wait_in_time(&work);
+  co_return ended ? work.error : Error::kTimedOut;
+}
+
+Task<void> NvramJournal::run_renewal(Work* work) {
+  const GateHold hold(gate_);
+  work->link = &work;
+  const Error error = co_await log_.flush_releases();
+  if (work == nullptr) {
+    --left_behind_;
+    co_return;
+  }
+  work->error = error;
+  work->ended.set();
+}
+
+Task<bool> NvramJournal::close_until(TimePoint deadline) {
+  const bool ended = co_await gate_.close_until(deadline);
+  co_return ended;
 }
 
 void NvramJournal::release(std::uint64_t ticket) {

@@ -9,6 +9,11 @@
 // where it is not or where the log is not the one that was used last: then nothing of it is given
 // back. Nor is what is older than an update of which nothing is known: that may have written the
 // same places, and the drives are newer then. Lives on the memory's home, which is the set's.
+//
+// The disk of the memory's image may hang. An append that waits for one sync of it longer than
+// kSyncPatience is left behind: it fails, and so does each one after it, until the image has been
+// synced and the records left behind are released for good. So stripes are not locked for longer,
+// and nothing that shares blocks with a record left behind is appended or written before that.
 #pragma once
 
 #include <cstdint>
@@ -23,9 +28,12 @@ namespace sandbay::raid {
 
 class NvramJournal final : public Journal {
  public:
+  // A sync that has run for this long hangs. Waiting callers check that often.
+  static constexpr Duration kSyncPatience = std::chrono::seconds(5);
+
   // Borrows the region, whose only user this is. Blocks are the drives'.
   NvramJournal(nvram::Region& region, Uuid set, std::uint32_t block_bytes);
-  ~NvramJournal() override = default;
+  ~NvramJournal() override = default;  // After close_until(), or when nothing is in flight.
 
   std::size_t largest_payload_bytes() const noexcept override;
   Task<Result<std::uint64_t>> append(StripeUpdate update) override;
@@ -33,7 +41,8 @@ class NvramJournal final : public Journal {
   void refuse_waiting(Error error) override { log_.refuse_waiting(error); }
   Task<Result<JournalRecovery>> recover() override;
   Task<Error> reset() override;
-  Task<Error> renew() override { return log_.flush_releases(); }  // Has nothing on drives.
+  Task<Error> renew() override;  // Has nothing on drives.
+  Task<bool> close_until(TimePoint deadline) override;
 
   bool survives_power_loss() const noexcept override { return region_.nvram().non_volatile(); }
 
@@ -45,8 +54,10 @@ class NvramJournal final : public Journal {
   }
 
  private:
-  struct Append;
-  Task<void> run_append(Append* append);
+  struct Work;
+  Task<void> run_append(StripeUpdate update, Work* work);
+  Task<void> run_renewal(Work* work);
+  Task<bool> wait_in_time(Work* work);
   void relieve() {
     if (on_pressure && under_pressure()) on_pressure();
   }
@@ -56,7 +67,9 @@ class NvramJournal final : public Journal {
   const Uuid set_;
   const std::uint32_t block_bytes_;
   std::uint64_t written_bytes_ = 0;
+  std::size_t left_behind_ = 0;
   bool ready_ = false;
+  Gate gate_;  // Operations in frames of their own.
 };
 
 }  // namespace sandbay::raid

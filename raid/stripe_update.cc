@@ -422,6 +422,8 @@ Task<Result<std::uint64_t>> RaidSet::append_to_journal(StripeUpdate update) {
     if (integrity_ != nullptr) storing_tickets_.insert(*appended);
     co_return appended;
   }
+  // Nothing is written in place, and the write gives its stripe back.
+  if (appended.error() == Error::kTimedOut) co_return appended;
   go_offline("its journal cannot be written");
   co_return std::unexpected(Error::kNotReady);
 }
