@@ -18,6 +18,9 @@ static_assert(kRegionBytes >= pool::MapLog::kLeastRegionBytes);
 constexpr Duration kBetweenEvents = std::chrono::minutes(1);
 // Between two attempts to change a map that could not be changed.
 constexpr Duration kLookAtMap = std::chrono::seconds(10);
+constexpr std::string_view kHangs =
+    "a snapshot, restore, shrink or check was given up: I/O to its sets does not end; see the list "
+    "of drives, and try again";
 
 }  // namespace
 
@@ -108,6 +111,7 @@ Task<bool> ServedPool::close(bool quiet, TimePoint deadline) {
     }
   }
   housekeeper_.reset();
+  if (quiet && pool_ != nullptr) quiet = co_await pool_->end_flushes(deadline);
   if (!quiet) {
     // Somebody still has a volume of it.
     (void)pool_.release();
@@ -197,8 +201,7 @@ Task<std::string> ServedPool::take(Uuid set, BlockDevice* device, std::uint8_t p
   }
   const std::uint64_t pages = geometry.block_count * geometry.block_bytes / record_.page_bytes;
   if (pages == 0) co_return "it has no room for a page";
-  pool::StoreIndex index = 0;
-  while (pool_->map().stores().contains(index)) ++index;
+  const pool::StoreIndex index = pool_->free_store_index();
   pool::StoreConfig config{.record = {.index = index,
                                       .uuid = set,
                                       .page_count = static_cast<std::uint32_t>(
@@ -357,6 +360,10 @@ EventInfo ServedPool::told_of(const pool::PoolEvent& event) const {
                               event.kind == Kind::kFilled
                                   ? "is a whole copy now"
                                   : fmt::format("cannot be copied: {}", describe(event.error)));
+      break;
+    case Kind::kWritesHang:
+      told.kind = "writes hang";
+      told.text = fmt::format("{}: {}", what, kHangs);
       break;
   }
   return told;

@@ -48,17 +48,23 @@ class BitSet {
   }
   // The first bit at or behind `from` that is `value`, or size().
   std::uint32_t find(std::uint32_t from, bool value) const noexcept {
-    if (from >= size_) return size_;
+    return find(from, value, size_);
+  }
+  // The same before `end`, or `end`; the search stops there.
+  std::uint32_t find(std::uint32_t from, bool value, std::uint32_t end) const noexcept {
+    assert(end <= size_);
+    if (from >= end) return end;
+    const std::size_t words = (end + std::size_t{63}) / 64;
     const std::uint64_t flip = value ? 0 : ~std::uint64_t{0};
     std::size_t word = from / 64;
     std::uint64_t bits = (words_[word] ^ flip) & (~std::uint64_t{0} << (from % 64));
     while (bits == 0) {
-      if (++word == words_.size()) return size_;
+      if (++word == words) return end;
       bits = words_[word] ^ flip;
     }
     const auto at =
         static_cast<std::uint32_t>(word * 64) + static_cast<std::uint32_t>(std::countr_zero(bits));
-    return at < size_ ? at : size_;
+    return std::min(at, end);
   }
   std::uint32_t count() const noexcept {
     std::uint32_t ones = 0;

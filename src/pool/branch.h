@@ -62,6 +62,8 @@ struct Branch {
     return has_parent() ? ChunkState::kZero : ChunkState::kThrough;
   }
   void find_living();
+  // After a snapshot or a child of that generation was added or removed.
+  void note_living(Generation generation);
   // Slots of what a living generation sees as the youngest of all: what nobody needs any more when
   // it is gone, but for what older ones see, too.
   std::uint64_t slots_of(Generation generation) const noexcept;

@@ -2,8 +2,9 @@
 // every slot used once and counted, every kept version of a living branch and needed by some
 // snapshot unless a sweep is due, every parent there, every count right.
 //
-// It reads everything that the map has, memory and store. Call it between changes: offline, or with
-// the directory and all writes held.
+// It reads the whole map, in memory and in the store, in slices. Meanwhile hosts may write, but the
+// caller holds the directory (branches, snapshots, stores) and the background. It begins at once;
+// until then the caller holds the log.
 #pragma once
 
 #include <cstdint>

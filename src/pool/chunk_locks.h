@@ -14,7 +14,9 @@
 // writes that are inside, and opens it when the snapshot is in the map.
 #pragma once
 
+#include <array>
 #include <cassert>
+#include <chrono>
 #include <cstdint>
 
 #include "pool/place.h"
@@ -95,23 +97,44 @@ class ChunkLocks {
 
 class WriteDoor {
  public:
-  // Enters at once if it can; otherwise await enter().
+  // The maximum time for which a closed door may hold up hosts while a drive hangs and requests
+  // inside do not end. Then the closer gives up and opens it.
+  static constexpr Duration kPatience = std::chrono::seconds(2);
+
+  // Enters at once if it can; otherwise await enter(). Make a DoorHold at once.
   bool try_enter() noexcept {
     if (closed_ > 0) return false;
-    ++inside_;
+    ++inside_[round_];
     return true;
   }
   Task<void> enter() {
     while (!try_enter()) co_await changed_.wait();
   }
-  void leave() {
-    assert(inside_ > 0);
-    if (--inside_ == 0 && closed_ > 0) changed_.notify_all();
+  unsigned round() const noexcept { return round_; }
+  // `round`: the round of the entry.
+  void leave(unsigned round) {
+    assert(inside_[round] > 0);
+    if (--inside_[round] == 0) changed_.notify_all();
   }
   // Nobody enters from now on, until open().
   void close() noexcept { ++closed_; }
   Task<void> wait_until_empty() {
-    while (inside_ > 0) co_await changed_.wait();
+    while (inside() > 0) co_await changed_.wait();
+  }
+  // False: a request was still inside at the deadline.
+  Task<bool> wait_until_empty(TimePoint deadline) {
+    while (inside() > 0) {
+      const bool notified = co_await changed_.wait_until(deadline);
+      if (!notified) co_return inside() == 0;
+    }
+    co_return true;
+  }
+  // Ends when all requests that are inside now have left. Holds up no other.
+  Task<void> drain() {
+    while (inside_[1 - round_] > 0) co_await changed_.wait();
+    const unsigned before = round_;
+    round_ = 1 - round_;
+    while (inside_[before] > 0) co_await changed_.wait();
   }
   void open() {
     assert(closed_ > 0);
@@ -119,7 +142,10 @@ class WriteDoor {
   }
 
  private:
-  unsigned inside_ = 0;
+  unsigned inside() const noexcept { return inside_[0] + inside_[1]; }
+
+  std::array<unsigned, 2> inside_{};  // By round: drain() begins another.
+  unsigned round_ = 0;
   unsigned closed_ = 0;
   Condition changed_;
 };
@@ -127,13 +153,14 @@ class WriteDoor {
 // Leaves the door when it goes out of scope.
 class DoorHold {
  public:
-  explicit DoorHold(WriteDoor& entered) noexcept : door_(entered) {}
-  ~DoorHold() { door_.leave(); }
+  explicit DoorHold(WriteDoor& entered) noexcept : door_(entered), round_(entered.round()) {}
+  ~DoorHold() { door_.leave(round_); }
   DoorHold(const DoorHold&) = delete;
   DoorHold& operator=(const DoorHold&) = delete;
 
  private:
   WriteDoor& door_;
+  unsigned round_;
 };
 
 }  // namespace sandbay::pool

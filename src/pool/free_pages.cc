@@ -6,15 +6,38 @@
 
 namespace sandbay::pool {
 
+// Calls visit(group, pages of it) for the pages from `first` to `end`.
+template <class Visit>
+void FreePages::for_groups(PageNumber first, PageNumber end, Visit visit) {
+  while (first < end) {
+    const std::uint32_t pages = std::min(end - first, kGroupPages - first % kGroupPages);
+    visit(first / kGroupPages, pages);
+    first += pages;
+  }
+}
+
 std::optional<FreePages::Run> FreePages::take(std::uint32_t most) {
   assert(most > 0);
   if (free_count_ == 0) return std::nullopt;
-  const PageNumber first = owned_.find(lowest_, false);
-  assert(first < owned_.size());
-  const std::uint32_t count = std::min(most, owned_.find(first, true) - first);
+  const PageNumber first = first_free();
+  const std::uint32_t end = first + std::min(most, owned_.size() - first);
+  const std::uint32_t count = owned_.find(first, true, end) - first;
   use(first, count);
   lowest_ = first + count;
   return Run{.first = first, .count = count};
+}
+
+// Requires a free page.
+PageNumber FreePages::first_free() const noexcept {
+  std::uint32_t group = lowest_ / kGroupPages;
+  PageNumber from = lowest_;
+  while (true) {
+    while (free_in_[group] == 0) from = ++group * kGroupPages;
+    const PageNumber end = from + std::min(owned_.size() - from, kGroupPages - from % kGroupPages);
+    const PageNumber page = owned_.find(from, false, end);
+    if (page < end) return page;
+    from = ++group * kGroupPages;
+  }
 }
 
 bool FreePages::own(PageNumber page) {
@@ -26,9 +49,13 @@ bool FreePages::own(PageNumber page) {
 void FreePages::use(PageNumber first, std::uint32_t count) {
   owned_.assign(first, count, true);
   free_count_ -= count;
+  const PageNumber end = first + count;
+  for_groups(first, end, [this](std::uint32_t group, std::uint32_t pages) {
+    free_in_[group] = static_cast<std::uint16_t>(free_in_[group] - pages);
+  });
   if (stale_count_ == 0) return;
-  for (PageNumber page = stale_.find(first, true); page < first + count;
-       page = stale_.find(page + 1, true)) {
+  for (PageNumber page = stale_.find(first, true, end); page < end;
+       page = stale_.find(page + 1, true, end)) {
     stale_.reset(page);
     --stale_count_;
   }
@@ -47,6 +74,7 @@ void FreePages::give_back(PageNumber page, bool stale) {
   assert(owned_.test(page));
   owned_.reset(page);
   ++free_count_;
+  ++free_in_[page / kGroupPages];
   lowest_ = std::min(lowest_, page);
   if (!stale) return;
   stale_.set(page);
@@ -56,6 +84,10 @@ void FreePages::give_back(PageNumber page, bool stale) {
 
 void FreePages::grow(std::uint32_t page_count) {
   free_count_ += page_count - owned_.size();
+  free_in_.resize((page_count + std::size_t{kGroupPages} - 1) / kGroupPages);
+  for_groups(owned_.size(), page_count, [this](std::uint32_t group, std::uint32_t pages) {
+    free_in_[group] = static_cast<std::uint16_t>(free_in_[group] + pages);
+  });
   owned_.grow(page_count);
   stale_.grow(page_count);
 }

@@ -39,7 +39,7 @@ struct MapLogOptions {
   // (in percent), or so many parts of the map are changed.
   std::uint32_t store_groups = 256;
   std::uint32_t nvram_percent = 50;
-  std::size_t changed_parts = 8192;
+  std::size_t changed_parts = 1024;
   // By an administrator's explicit word: opens although the NVRAM has lost changes that were
   // acknowledged. The map is then that of the last checkpoint.
   bool accept_loss = false;

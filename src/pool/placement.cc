@@ -18,6 +18,8 @@ namespace sandbay::pool {
 namespace {
 
 constexpr Duration kSilence = std::chrono::seconds(1);
+// Looks at stores in one turn; each takes some 50 ns.
+constexpr std::size_t kSliceSteps = 4096;
 
 }  // namespace
 
@@ -179,80 +181,104 @@ Task<Error> Pool::open_slot_page() {
 
 // Thick branches ----------------------------------------------------------------------------------
 
-// Places for all pages from `first` on, in runs.
-Result<std::vector<PlacePages>> Pool::claim_all(const BranchRecord& record, PageNumber first) {
-  std::vector<PlacePages> places;
+// Pages that the branch lacks from `first` on.
+std::uint64_t Pool::lacking(const BranchRecord& record, PageNumber first) const {
+  const std::uint64_t end = (record.byte_count + map_.page_bytes() - 1) / map_.page_bytes();
+  const Branch* const branch = map_.find(record.id);
+  // All pages before `first` have a place; a failed expansion may have left more.
+  const std::uint64_t placed = branch != nullptr ? branch->pages.placed_count() : 0;
+  return end - std::min(end, std::max<std::uint64_t>(first, placed));
+}
+
+bool Pool::has_room_for(const BranchRecord& record, PageNumber first) const {
+  std::uint64_t free = 0;
+  for (const auto& [index, store] : map_.stores()) {
+    const bool concerned = record.fixed_store == kNoStore || index == record.fixed_store;
+    if (concerned && may_allocate_on(index)) free += store.pages.free_count();
+  }
+  return lacking(record, first) <= free;
+}
+
+// Claims places for a group of pages from *next on that have no place, in runs.
+Task<Error> Pool::claim_places(const BranchRecord* record, PageNumber* next,
+                               std::vector<PlacePages>* places) {
   const auto end =
-      static_cast<PageNumber>((record.byte_count + map_.page_bytes() - 1) / map_.page_bytes());
-  for (PageNumber page = first; page < end; ++page) {
-    const std::optional<StoreIndex> store = choose_store(record.placement, record.fixed_store);
-    if (!store.has_value()) {
-      unclaim(places, 0);
-      return std::unexpected(Error::kNoSpace);
+      static_cast<PageNumber>((record->byte_count + map_.page_bytes() - 1) / map_.page_bytes());
+  std::size_t steps = 0;
+  for (std::uint32_t claimed = 0; *next < end && claimed < options_.group_pages; ++*next) {
+    // A page takes a look at each store.
+    steps += 1 + map_.stores().size();
+    if (steps >= kSliceSteps) {
+      steps = 0;
+      co_await home_.turn_end();
     }
+    const Branch* const branch = map_.find(record->id);
+    if (branch != nullptr && !branch->pages.at(*next).place().none()) continue;
+    const std::optional<StoreIndex> store = choose_store(record->placement, record->fixed_store);
+    if (!store.has_value()) co_return Error::kNoSpace;
     const PageNumber at = known(map_.claim_pages(*store, 1)).first;
-    if (!places.empty()) {
-      PlacePages& last = places.back();
-      if (last.place.store == *store && last.place.page + last.count == at) {
-        ++last.count;
-        continue;
-      }
+    ++claimed;
+    PlacePages* const last = places->empty() ? nullptr : &places->back();
+    if (last != nullptr && last->place.store == *store && last->place.page + last->count == at &&
+        last->page + last->count == *next) {
+      ++last->count;
+      continue;
     }
-    places.push_back(
-        {.branch = record.id, .page = page, .count = 1, .place = {.store = *store, .page = at}});
+    places->push_back(
+        {.branch = record->id, .page = *next, .place = {.store = *store, .page = at}});
   }
-  return places;
+  co_return Error::kNone;
 }
 
-void Pool::unclaim(const std::vector<PlacePages>& places, std::size_t from) {
-  for (std::size_t i = from; i < places.size(); ++i) {
-    for (std::uint32_t j = 0; j < places[i].count; ++j) {
-      map_.unclaim_page({.store = places[i].place.store, .page = places[i].place.page + j});
+void Pool::unclaim(const std::vector<PlacePages>& places) {
+  for (const PlacePages& run : places) {
+    for (std::uint32_t i = 0; i < run.count; ++i) {
+      map_.unclaim_page({.store = run.place.store, .page = run.place.page + i});
     }
   }
 }
 
-// Makes the branch, or makes it larger: pages from `first` on are new. Without all places that a
-// thick one needs nothing happens.
+// Commits all places but those of the last group, in groups of their own. Until the last group no
+// host can use them: a new branch is dead, and an expanded one has its old size. After an error or
+// a crash a sweep frees the places.
+Task<Error> Pool::place_in_groups(const BranchRecord* record, PageNumber* next,
+                                  std::vector<PlacePages>* places) {
+  const Branch* const before = map_.find(record->id);
+  BranchRecord growing = before != nullptr ? before->record : *record;
+  growing.dead = growing.dead || before == nullptr;
+  growing.sweeping = true;
+  while (true) {
+    const Error claimed = co_await claim_places(record, next, places);
+    if (claimed != Error::kNone) co_return claimed;
+    if (*next * map_.page_bytes() >= record->byte_count) co_return Error::kNone;
+    std::vector<MapRecord> records;
+    records.emplace_back(growing);
+    records.insert(records.end(), places->begin(), places->end());
+    const Error error = co_await commit(std::move(records), {});
+    if (error != Error::kNone) co_return error;
+    places->clear();
+  }
+}
+
+// Makes the branch, or makes it larger: pages from `first` on are new. If a thick one cannot get
+// all its places, it stays as it was.
 Task<Error> Pool::provision(BranchRecord record, PageNumber first, metadata::Batch extra,
                             std::vector<MapRecord> others) {
+  if (record.thick && !has_room_for(record, first)) co_return Error::kNoSpace;
   const BranchId id = record.id;
   std::vector<PlacePages> places;
-  if (record.thick) {
-    auto claimed = claim_all(record, first);
-    if (!claimed.has_value()) co_return claimed.error();
-    places = std::move(*claimed);
+  making_.insert(id);
+  Error error = Error::kNone;
+  if (record.thick) error = co_await place_in_groups(&record, &first, &places);
+  if (error == Error::kNone) {
+    std::vector<MapRecord> records;
+    records.emplace_back(std::move(record));
+    records.insert(records.end(), places.begin(), places.end());
+    std::ranges::move(others, std::back_inserter(records));
+    error = co_await commit(std::move(records), std::move(extra));
   }
-  std::size_t done = 0;
-  if (places.size() > kMostPlaceRecords) {
-    // In several groups. Until the last one, what is new of it is nobody's, and after a crash
-    // sweeping frees it.
-    making_.insert(id);
-    BranchRecord growing = record;
-    growing.dead = growing.dead || map_.find(record.id) == nullptr;
-    growing.sweeping = growing.sweeping || growing.dead;
-    while (places.size() - done > kMostPlaceRecords) {
-      std::vector<MapRecord> records;
-      growing.byte_count =
-          std::min(record.byte_count, places[done + kMostPlaceRecords].page * map_.page_bytes());
-      records.emplace_back(growing);
-      for (std::size_t i = 0; i < kMostPlaceRecords; ++i) records.emplace_back(places[done + i]);
-      const Error error = co_await commit(std::move(records), {});
-      if (error != Error::kNone) {
-        making_.erase(id);
-        unclaim(places, done);
-        co_return error;
-      }
-      done += kMostPlaceRecords;
-    }
-  }
-  std::vector<MapRecord> records;
-  records.emplace_back(std::move(record));
-  for (std::size_t i = done; i < places.size(); ++i) records.emplace_back(places[i]);
-  std::ranges::move(others, std::back_inserter(records));
-  const Error error = co_await commit(std::move(records), std::move(extra));
   making_.erase(id);
-  if (error != Error::kNone) unclaim(places, done);
+  if (error != Error::kNone) unclaim(places);
   co_return error;
 }
 

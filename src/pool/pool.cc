@@ -19,6 +19,8 @@ namespace {
 constexpr std::uint64_t kLeastMeasured = 256;
 constexpr double kLeastLatency = 20'000;
 constexpr double kMostRelativeLatency = 16;
+// A step of the background takes less, unless a drive hangs.
+constexpr Duration kBackgroundPatience = std::chrono::seconds(60);
 
 }  // namespace
 
@@ -93,9 +95,15 @@ Task<std::string> Pool::take_stores(std::vector<StoreConfig> stores) {
   co_return std::string();
 }
 
-Task<Error> Pool::close() { return log_.close(); }
+Task<Error> Pool::close() {
+  co_await flushes_.close();
+  co_return co_await log_.close();
+}
 
-Task<void> Pool::stop() { return log_.stop(); }
+Task<void> Pool::stop() {
+  co_await flushes_.close();
+  co_await log_.stop();
+}
 
 void Pool::tell(PoolEvent event) {
   if (observer_) observer_(event);
@@ -170,6 +178,15 @@ Task<Error> Pool::put_store_locked(StoreConfig store, metadata::Batch extra) {
   co_return error;
 }
 
+StoreIndex Pool::free_store_index() const {
+  std::set<StoreIndex> taken;
+  for (const auto& [index, store] : map_.stores()) taken.insert(index);
+  for (const auto& [id, branch] : map_.branches()) taken.insert(branch->record.fixed_store);
+  StoreIndex index = 0;
+  while (taken.contains(index)) ++index;
+  return index;
+}
+
 Task<Error> Pool::remove_store(StoreIndex store, metadata::Batch extra) {
   co_await directory_.lock();
   Error error = Error::kNotFound;
@@ -181,10 +198,18 @@ Task<Error> Pool::remove_store(StoreIndex store, metadata::Batch extra) {
                       known->second.record.state == StoreState::kVacating;
     error = Error::kNotReady;
     if (idle) error = co_await commit({EraseStore{.index = store}}, std::move(extra));
-    if (error == Error::kNone) place_device(store, nullptr);
+    if (error == Error::kNone) forget_store(store);
   }
   directory_.unlock();
   co_return error;
+}
+
+// The next store of that number must not inherit its history.
+void Pool::forget_store(StoreIndex store) {
+  place_device(store, nullptr);
+  weights_.erase(store);
+  silent_until_.erase(store);
+  if (store < loads_.size()) loads_[store] = {};
 }
 
 void Pool::forget_log(std::span<metadata::Entry> entries) const {
@@ -198,19 +223,34 @@ void Pool::forget_log(std::span<metadata::Entry> entries) const {
   entry->second = sealed(entry->first, pack(*checkpoint));
 }
 
+namespace {
+
+// After a check has begun to watch the map.
+Task<void> release_later(Executor* home, MapLog* log) {
+  co_await home->yield();
+  log->release();
+}
+
+}  // namespace
+
 Task<CheckReport> Pool::check() {
+  CheckReport report{.error = Error::kTimedOut};
   background_.close();
-  co_await background_.wait_until_empty();
-  co_await directory_.lock();
-  for (const auto& [id, branch] : map_.branches()) branch->door.close();
-  for (const auto& [id, branch] : map_.branches()) co_await branch->door.wait_until_empty();
-  // What is kept is looked for in the store.
-  CheckReport report;
-  const Error error = co_await log_.checkpoint();
-  if (error == Error::kNone) report = co_await check_map(&map_);
-  report.error = error;
-  for (const auto& [id, branch] : map_.branches()) branch->door.open();
-  directory_.unlock();
+  const bool quiet = co_await background_.wait_until_empty(home_.now() + kBackgroundPatience);
+  if (quiet) {
+    co_await directory_.lock();
+    // The check lists kept versions in the store. Later changes must not escape its watch, so the
+    // log is held until the check has begun.
+    const Error error = co_await log_.hold();
+    if (error == Error::kNone) {
+      spawn(release_later(&home_, &log_));
+      report = co_await check_map(&map_);
+    }
+    report.error = error;
+    directory_.unlock();
+  } else {
+    tell({.kind = PoolEvent::Kind::kWritesHang, .error = Error::kTimedOut});
+  }
   background_.open();
   co_return report;
 }
@@ -344,7 +384,7 @@ Task<Error> Pool::remove_locked(Removal removal, metadata::Batch extra) {
   std::vector<MapRecord> records;
   for (const SnapshotKey& key : snapshots) {
     records.emplace_back(EraseSnapshot{.branch = key.branch, .generation = key.generation});
-    changed.try_emplace(key.branch, map_.find(key.branch)->record);
+    if (!changed.contains(key.branch)) changed[key.branch] = map_.find(key.branch)->record;
   }
   for (auto& [id, record] : changed) {
     record.sweeping = true;
@@ -403,10 +443,15 @@ Task<Error> Pool::shrink_locked(BranchId id, std::uint64_t byte_count, metadata:
       co_await volume->perform({.operation = Operation::kUnmap, .extent = tail});
   if (unmapped.error != Error::kNone) co_return unmapped.error;
   branch->door.close();
-  co_await branch->door.wait_until_empty();
-  // What hosts have written there since.
-  const Request again{.operation = Operation::kUnmap, .extent = tail};
-  Error error = co_await volume->deallocate_inside(&again);
+  const bool empty = co_await branch->door.wait_until_empty(home_.now() + WriteDoor::kPatience);
+  Error error = Error::kTimedOut;
+  if (empty) {
+    // Hosts may have written there since.
+    const Request again{.operation = Operation::kUnmap, .extent = tail};
+    error = co_await volume->deallocate_inside(&again);
+  } else {
+    tell({.kind = PoolEvent::Kind::kWritesHang, .branch = id, .error = error});
+  }
   BranchRecord record = branch->record;
   record.byte_count = byte_count;
   if (error == Error::kNone) {
@@ -416,30 +461,42 @@ Task<Error> Pool::shrink_locked(BranchId id, std::uint64_t byte_count, metadata:
   co_return error;
 }
 
-// The door is closed: behind the new end nothing has data.
+// The door is closed, and no page behind the new end has data. If a group can hold them, their
+// places are free at once, otherwise when the branch is swept.
 Task<Error> Pool::cut_off(Branch* branch, BranchRecord record, metadata::Batch extra) {
-  std::vector<PlacePages> places;
-  const PageNumber end = map_.page_count_of(*branch);
   const auto first =
       static_cast<PageNumber>((record.byte_count + map_.page_bytes() - 1) / map_.page_bytes());
-  for (PageNumber page = branch->pages.next(first, end); page < end;
-       page = branch->pages.next(page + 1, end)) {
-    auto chunks = co_await map_.chunk_map({.branch = branch->id(), .page = page});
-    if (!chunks.has_value()) co_return chunks.error();
-    assert((*chunks)->data_count() == 0);
-    // What it is without data it stays: zeros do not become the parent's.
-    if (branch->pages.at(page).place().none()) continue;
-    if (!places.empty() && places.back().page + places.back().count == page) {
-      ++places.back().count;
-    } else {
-      places.push_back({.branch = branch->id(), .page = page, .place = {}});
-    }
+  PageNumber next = first;
+  std::vector<MapRecord> records = tail_of(*branch, &next);
+  if (next != kNoPage) {
+    records.clear();
+    record.sweeping = true;
   }
-  // Only what somebody unmapped piece by piece has so many holes.
-  if (places.size() > kMostPlaceRecords) co_return Error::kNoSpace;
-  std::vector<MapRecord> records(places.begin(), places.end());
   records.emplace_back(std::move(record));
   co_return co_await commit(std::move(records), std::move(extra));
+}
+
+// A group of records that take their places from pages without data, from *next on. Afterwards
+// *next is the page to go on with; kNoPage: no more. The state of a page stays: zeros do not become
+// the parent's.
+std::vector<MapRecord> Pool::tail_of(const Branch& branch, PageNumber* next) const {
+  std::vector<MapRecord> records;
+  PageNumber page = branch.pages.next(*next, kNoPage);
+  for (std::uint32_t looked = 0; page != kNoPage && looked < options_.group_pages; ++looked) {
+    const PageEntry entry = branch.pages.at(page);
+    assert(entry.state != PageState::kData);
+    auto* const last = records.empty() ? nullptr : std::get_if<PlacePages>(&records.back());
+    if (entry.place().none()) {
+      // Nothing to take.
+    } else if (last != nullptr && last->page + last->count == page) {
+      ++last->count;
+    } else {
+      records.emplace_back(PlacePages{.branch = branch.id(), .page = page, .place = {}});
+    }
+    page = branch.pages.next(page + 1, kNoPage);
+  }
+  *next = page;
+  return records;
 }
 
 Task<Error> Pool::set_limits(BranchId id, std::uint64_t page_limit, std::uint64_t page_warning,

@@ -8,6 +8,9 @@
 // started by the owner with the functions below that return how much is left, so that he decides
 // the pace; all of it goes on where it stopped after a restart.
 //
+// An operation that makes hosts wait until their earlier requests have ended gives up after
+// WriteDoor::kPatience, with kTimedOut: a drive that hangs holds up only requests that need it.
+//
 // Changes of the directory (branches, snapshots, stores) take turns, and each is one synced commit
 // to the metadata store, together with `extra`: changes of the owner's own keys that happen with
 // it or not at all. An error means that nothing has changed.
@@ -52,6 +55,9 @@ struct PoolOptions {
   std::size_t copy_bytes = std::size_t{32} << 20;
   // The owner is told when no more than so much of the pages is free. 0: never.
   std::uint32_t free_warning_percent = 10;
+  // Pages that get or lose their places in one group of records: the map changes in one turn, and
+  // the metadata store's values have a greatest length.
+  std::uint32_t group_pages = 4096;
 };
 
 struct BranchOptions {
@@ -85,6 +91,7 @@ struct PoolEvent {
     kVacateStuck,   // It cannot be emptied now: Error says why. Told once until pages move again.
     kFilled,        // A branch that was to be made independent is.
     kFillFailed,    // It cannot be now: Error says why. It goes on when it can.
+    kWritesHang,    // A snapshot, restore, shrink or check gave up: I/O below does not end.
   };
   Kind kind = Kind::kPagesWarning;
   BranchId branch = 0;
@@ -137,6 +144,9 @@ class Pool {
   Pool(const Pool&) = delete;
   Pool& operator=(const Pool&) = delete;
 
+  // Before the end: false if a flush that a snapshot gave up still hangs at the deadline. Then the
+  // pool stays until the process ends.
+  Task<bool> end_flushes(TimePoint deadline) { return flushes_.close_until(deadline); }
   // No volume is in use. What is in the log is in the checkpoint afterwards.
   Task<Error> close();
   Task<void> stop();  // The same without the checkpoint, as after a kill.
@@ -153,6 +163,8 @@ class Pool {
 
   // A new store, or a known one that has grown or is called otherwise. kInvalid: it would shrink.
   Task<Error> put_store(StoreConfig store, metadata::Batch extra);
+  // A number for a new store: neither another store nor a branch's fixed_store has it.
+  StoreIndex free_store_index() const;
   // No page of it is owned any more, or kNotReady.
   Task<Error> remove_store(StoreIndex store, metadata::Batch extra);
   // The device has come, has gone (null) or is another. What is in flight ends on the old one.
@@ -240,8 +252,8 @@ class Pool {
   Task<bool> trim(std::uint32_t pages);
   bool needs_trim() const noexcept;
 
-  // Verifies the whole map while the pool is in use. Writes and everything in the background wait
-  // meanwhile: about a second for a million pages, and longer where many pages are partly written.
+  // Verifies the whole map while the pool is in use, in slices. Changes of the directory and
+  // everything in the background wait meanwhile.
   Task<CheckReport> check();
 
   PoolSpace space() const;
@@ -290,6 +302,7 @@ class Pool {
 
   std::string why_unfit(const StoreConfig& store) const;
   void place_device(StoreIndex store, BlockDevice* device);
+  void forget_store(StoreIndex store);
   Task<std::string> take_stores(std::vector<StoreConfig> stores);
   // placement.cc
   bool may_trim(StoreIndex store) const noexcept;
@@ -299,13 +312,17 @@ class Pool {
   Error no_page(BranchId branch, StoreIndex fixed);
   std::optional<Place> take_slot_page_candidate(bool silent_too);
   Task<Error> open_slot_page();
-  // Of one group: the metadata store's values have a greatest length.
-  static constexpr std::size_t kMostPlaceRecords = 65536;
   // `others` come with the last group.
   Task<Error> provision(BranchRecord record, PageNumber first, metadata::Batch extra,
                         std::vector<MapRecord> others = {});
-  Result<std::vector<PlacePages>> claim_all(const BranchRecord& record, PageNumber first);
-  void unclaim(const std::vector<PlacePages>& places, std::size_t from);
+  std::uint64_t lacking(const BranchRecord& record, PageNumber first) const;
+  bool has_room_for(const BranchRecord& record, PageNumber first) const;
+  // Awaited at once.
+  Task<Error> place_in_groups(const BranchRecord* record, PageNumber* next,
+                              std::vector<PlacePages>* places);
+  Task<Error> claim_places(const BranchRecord* record, PageNumber* next,
+                           std::vector<PlacePages>* places);
+  void unclaim(const std::vector<PlacePages>& places);
   // pool.cc, snapshot.cc: the same with the directory locked.
   Task<Error> commit(std::vector<MapRecord> records, metadata::Batch extra);
   Task<Error> put_store_locked(StoreConfig store, metadata::Batch extra);
@@ -316,9 +333,11 @@ class Pool {
   Task<Error> expand_locked(BranchId branch, std::uint64_t byte_count, metadata::Batch extra);
   Task<Error> shrink_locked(BranchId branch, std::uint64_t byte_count, metadata::Batch extra);
   Task<Error> cut_off(Branch* branch, BranchRecord record, metadata::Batch extra);
+  std::vector<MapRecord> tail_of(const Branch& branch, PageNumber* next) const;
   Task<Result<std::vector<Generation>>> snapshot_locked(std::vector<SnapshotOrder> orders,
                                                         metadata::Batch extra);
-  Task<Error> settle(const std::vector<Branch*>* branches);
+  Task<Error> settle(std::vector<Branch*> branches);
+  Task<Error> flush_behind(std::vector<Branch*> branches);
   Task<Result<BranchId>> clone_locked(SnapshotKey of, BranchOptions options, metadata::Batch extra);
   Task<Result<BranchId>> restore_locked(PoolVolume* volume, SnapshotKey to, metadata::Batch extra);
   Branch* find_live(BranchId branch) const;
@@ -369,6 +388,7 @@ class Pool {
   Task<Error> sweep_page(Branch* branch, PageNumber page);
   Task<Error> forget_useless(Branch* branch, PageNumber page);
   Task<Error> free_dead_page(Branch* branch, PageNumber page);
+  Task<Error> free_tail(Branch* branch);
   Task<Error> end_sweep(Branch* branch);
 
   struct StoreWeight {
@@ -406,6 +426,7 @@ class Pool {
   bool few_free_ = false;
   bool hurries_ = false;
   Mutex directory_;       // Changes of branches, snapshots and stores.
+  Gate flushes_;          // For snapshots, which may have given up.
   Mutex slot_page_turn_;  // Of whoever opens a page for slots.
   PoolCounters counters_;
   Observer observer_;

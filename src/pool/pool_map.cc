@@ -32,6 +32,17 @@ void Branch::find_living() {
   living.erase(first, last);
 }
 
+void Branch::note_living(Generation generation) {
+  ++living_changes;
+  const auto child = std::ranges::lower_bound(children, std::pair(generation, BranchId{0}));
+  const bool lives =
+      snapshots.contains(generation) || (child != children.end() && child->first == generation);
+  const auto at = std::ranges::lower_bound(living, generation);
+  const bool lived = at != living.end() && *at == generation;
+  if (lives && !lived) living.insert(at, generation);
+  if (lived && !lives) living.erase(at);
+}
+
 std::uint64_t Branch::slots_of(Generation generation) const noexcept {
   const auto next = std::ranges::upper_bound(living, generation);
   return kept_for.between(generation, next == living.end() ? kLive : *next - 1);
@@ -177,6 +188,7 @@ void PoolMap::apply(const PlacePages& record) {
   Branch& branch = *branches_.at(record.branch);
   for (std::uint32_t i = 0; i < record.count; ++i) {
     const PageNumber page = record.page + i;
+    const bool new_leaf = i == 0 || page % PageMap::kLeafPages == 0;
     PageEntry entry = branch.pages.at(page);
     const Place old = entry.place();
     Place place = record.place;
@@ -185,7 +197,9 @@ void PoolMap::apply(const PlacePages& record) {
       stores_.at(place.store).pages.own(place.page);
     }
     entry.set_place(place);
-    set_entry(branch, page, entry);
+    branch.pages.set(page, entry);
+    if (new_leaf) note_changed('m', branch.id(), page / PageMap::kLeafPages);
+    if (watcher_ != nullptr) watcher_->placed({branch.id(), page}, old, place);
     if (!old.none() && old != place && !slots_.is_reserve(old)) free_page(old);
     if (branch.move != nullptr && branch.move->page == page) branch.move->cancelled = true;
   }
@@ -233,6 +247,7 @@ void PoolMap::apply(const KeepChunks& record) {
       use_slot(one.slot);
     }
     kept.keep(record.generation, one, sequence());
+    if (watcher_ != nullptr) watcher_->kept(key, record.generation, one, true);
   }
   kept_maps_.resized(key);
   if (record.state != ChunkState::kData) return;
@@ -247,6 +262,7 @@ void PoolMap::apply(const ForgetChunk& record) {
   const PageKey key{.branch = record.branch, .page = record.page};
   const Kept kept =
       kept_maps_.change(key, sequence()).forget(record.generation, record.chunk, sequence());
+  if (watcher_ != nullptr) watcher_->kept(key, record.generation, kept, false);
   if (kept.state != ChunkState::kData) return;
   free_slot(kept.slot);
   Branch& branch = *branches_.at(record.branch);
@@ -266,7 +282,7 @@ void PoolMap::link_child(const BranchRecord& child, bool there) {
     const std::size_t erased = std::erase(parent.children, link);
     assert(erased == 1);
   }
-  parent.find_living();
+  parent.note_living(child.parent_generation);
 }
 
 void PoolMap::apply(const BranchRecord& record) {
@@ -283,9 +299,11 @@ void PoolMap::apply(const BranchRecord& record) {
   next.kept = branch->record.kept;
   next.last_generation = std::max(next.last_generation, branch->record.last_generation);
   if (next.dead != branch->record.dead) ++branch->living_changes;
-  link_child(branch->record, false);
+  const bool stays = next.parent == branch->record.parent &&
+                     next.parent_generation == branch->record.parent_generation;
+  if (!stays) link_child(branch->record, false);
   branch->record = std::move(next);
-  link_child(branch->record, true);
+  if (!stays) link_child(branch->record, true);
 }
 
 void PoolMap::apply(const EraseBranch& record) {
@@ -303,7 +321,7 @@ void PoolMap::apply(const SnapshotRecord& record) {
   Branch& branch = *branches_.at(record.branch);
   branch.snapshots[record.generation] = record;
   branch.record.last_generation = std::max(branch.record.last_generation, record.generation);
-  branch.find_living();
+  branch.note_living(record.generation);
   note_changed('s', record.branch, record.generation);
   note_changed('b', record.branch);
 }
@@ -311,7 +329,7 @@ void PoolMap::apply(const SnapshotRecord& record) {
 void PoolMap::apply(const EraseSnapshot& record) {
   Branch& branch = *branches_.at(record.branch);
   branch.snapshots.erase(record.generation);
-  branch.find_living();
+  branch.note_living(record.generation);
   note_changed('s', record.branch, record.generation);
 }
 

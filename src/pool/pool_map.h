@@ -25,6 +25,7 @@
 // All values are sealed (sealed.h).
 #pragma once
 
+#include <cassert>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -64,6 +65,18 @@ struct SlotMap : BitSet {
   std::size_t byte_count() const noexcept { return sizeof *this + 8 * words().size(); }
 };
 
+// Sees each change of places while check_map() visits the map (check.h). Called inline, in the
+// middle of a group.
+class MapWatcher {
+ public:
+  virtual void placed(PageKey page, Place old, Place now) = 0;
+  // `there`: kept from now on; otherwise forgotten.
+  virtual void kept(PageKey page, Generation generation, const Kept& version, bool there) = 0;
+
+ protected:
+  ~MapWatcher() = default;
+};
+
 class PoolMap {
  public:
   using ChunkMaps = BoundedCache<PageKey, ChunkMap, PageKeyHash>;
@@ -98,6 +111,7 @@ class PoolMap {
   // What the chunks of a page are; from the page entry, the cache or the store.
   Task<Result<ChunkMaps::Pin>> chunk_map(PageKey key);
   ChunkMaps::Pin chunk_map_here(PageKey key);  // An empty pin if the store must be asked.
+  ChunkMaps::Pin cached_chunks(PageKey key) { return chunk_maps_.find(key); }
   // The versions of generations from `from` on, at least.
   Task<Result<KeptMaps::Pin>> kept(PageKey key, Generation from);
   KeptMaps::Pin kept_here(PageKey key, Generation from);
@@ -142,6 +156,12 @@ class PoolMap {
   void changes_stored(std::uint64_t sequence);
   std::size_t changed_count() const noexcept;
   std::size_t byte_count() const noexcept;  // Of memory, the caches included.
+
+  // One watcher at a time; null removes it.
+  void watch(MapWatcher* watcher) noexcept {
+    assert(watcher == nullptr || watcher_ == nullptr);
+    watcher_ = watcher;
+  }
 
   // A value of the store is not what was put there, or is not there: its key, readable. Called
   // inline; it only takes notice.
@@ -228,6 +248,7 @@ class PoolMap {
   };
   std::map<Changed, std::uint64_t> changed_;
   std::map<BranchId, std::uint64_t> erased_;  // Branches, and the sequence.
+  MapWatcher* watcher_ = nullptr;
   bool doubt_ = false;
   std::vector<Place> doubtful_pages_;
   std::vector<Slots::Run> doubtful_slots_;

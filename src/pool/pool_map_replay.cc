@@ -34,7 +34,9 @@ Task<std::string> PoolMap::replay(RecordGroup group) {
 std::string PoolMap::check_page(BranchId id, PageNumber page, std::uint32_t count) const {
   const Branch* const branch = find(id);
   if (branch == nullptr) return fmt::format("branch {} is none", id);
-  const std::uint32_t pages = page_count_of(*branch);
+  // An expansion in several groups places its new pages first, behind the end; a sweep frees them
+  // if the last group is missing.
+  const std::uint32_t pages = branch->record.sweeping ? kPageEnd : page_count_of(*branch);
   if (page >= pages || count > pages - page) {
     return fmt::format("page {} behind the end of branch {}", page + count - 1, id);
   }

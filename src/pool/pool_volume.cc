@@ -17,9 +17,6 @@ namespace {
 constexpr Health kWorse[] = {Health::kGood, Health::kPredictedFailure, Health::kDegraded,
                              Health::kFailed, Health::kMissing};
 
-// Pages that are looked at in one go, for what is provisioned.
-constexpr std::uint32_t kMostLooked = 1024;
-
 auto badness(Health health) { return std::ranges::find(kWorse, health) - std::begin(kWorse); }
 
 }  // namespace
@@ -274,8 +271,10 @@ Task<Completion> PoolVolume::advise(Request request) {
   const std::uint64_t block = pool_.options().block_bytes;
   const std::uint64_t end = request.extent.end() * block;
   Piece piece;
+  std::uint32_t looked = 0;
   for (std::uint64_t at = request.extent.first * block; at < end; at += piece.byte_count) {
     piece = first_piece(at, end);
+    if (++looked % kSlicePages == 0) co_await home().turn_end();
     const PageEntry entry = branch_->pages.at(piece.page);
     if (entry.state != PageState::kData || generation_ != kLive) continue;
     co_await submit_in_place(request_like(request), entry.place(), piece);
@@ -293,7 +292,7 @@ Task<Result<ProvisioningRun>> PoolVolume::provisioning(Lba first, Lba limit) {
   std::uint64_t at = first * block;
   std::optional<bool> mapped;
   for (std::uint32_t looked = 0; at < end; ++looked) {
-    if (looked == kMostLooked) {
+    if (looked == kSlicePages) {
       co_await pool_.home().yield();
       co_return ProvisioningRun{.block_count = at / block - first,
                                 .mapped = mapped.value_or(false)};

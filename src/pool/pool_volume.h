@@ -53,6 +53,8 @@ class PoolVolume final : public BlockDevice {
 
  private:
   friend class Pool;
+  // Pages that are only looked at between two turns of the executor.
+  static constexpr std::uint32_t kSlicePages = 1024;
   // A part of a request within one page, in bytes.
   struct Piece {
     PageNumber page = 0;
@@ -109,6 +111,7 @@ class PoolVolume final : public BlockDevice {
   Task<Error> deallocate_chunks(const Request* request, ChunkRange range);
   Task<Error> write_zeros(const Request* request, Piece piece);
   bool is_without_data(PageNumber page) const;
+  bool is_settled(PageNumber page) const;
   bool reads_as_zeros(PageNumber page) const;
 
   Pool& pool_;

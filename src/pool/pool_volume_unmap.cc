@@ -29,12 +29,22 @@ Task<Error> PoolVolume::deallocate_inside(const Request* request) {
   const std::uint64_t block = pool_.options().block_bytes;
   const std::uint64_t end = request->extent.end() * block;
   Piece piece;
+  std::uint32_t passed = 0;
   for (std::uint64_t at = request->extent.first * block; at < end; at += piece.byte_count) {
     piece = first_piece(at, end);
-    const Error error = co_await deallocate_piece(request, piece);
-    if (error != Error::kNone) co_return error;
+    if (!is_settled(piece.page)) {
+      const Error error = co_await deallocate_piece(request, piece);
+      if (error != Error::kNone) co_return error;
+    }
+    if (++passed % kSlicePages == 0) co_await pool_.home().turn_end();
   }
   co_return Error::kNone;
+}
+
+// Unmapping the page would change nothing.
+bool PoolVolume::is_settled(PageNumber page) const {
+  const bool has_place = !branch_->pages.at(page).place().none();
+  return reads_as_zeros(page) && (branch_->record.thick || !has_place);
 }
 
 bool PoolVolume::reads_as_zeros(PageNumber page) const {
@@ -43,8 +53,6 @@ bool PoolVolume::reads_as_zeros(PageNumber page) const {
 }
 
 Task<Error> PoolVolume::deallocate_piece(const Request* request, Piece piece) {
-  const bool has_place = !branch_->pages.at(piece.page).place().none();
-  if (reads_as_zeros(piece.page) && (branch_->record.thick || !has_place)) co_return Error::kNone;
   const auto first = static_cast<ChunkIndex>((piece.offset + kChunkBytes - 1) / kChunkBytes);
   // The last chunk of the volume may be shorter than a chunk: nothing lies behind it.
   std::uint64_t stop = piece.offset + piece.byte_count;

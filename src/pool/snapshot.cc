@@ -10,8 +10,16 @@
 #include "pool/page_io.h"
 #include "pool/pool.h"
 #include "pool/pool_volume.h"
+#include "runtime/in_time.h"
 
 namespace sandbay::pool {
+
+namespace {
+
+// RAID sets give up a hung drive sooner.
+constexpr Duration kFlushPatience = std::chrono::seconds(60);
+
+}  // namespace
 
 Task<Result<std::vector<Generation>>> Pool::snapshot(std::vector<SnapshotOrder> orders,
                                                      metadata::Batch extra) {
@@ -34,7 +42,7 @@ Task<Result<std::vector<Generation>>> Pool::snapshot_locked(std::vector<Snapshot
     if (branch->record.last_generation + 1 == kLive) co_return std::unexpected(Error::kNoSpace);
     branches.push_back(branch);
   }
-  Error error = co_await settle(&branches);
+  Error error = co_await settle(branches);
   std::vector<Generation> generations;
   std::vector<MapRecord> records;
   for (std::size_t i = 0; i < orders.size(); ++i) {
@@ -53,15 +61,32 @@ Task<Result<std::vector<Generation>>> Pool::snapshot_locked(std::vector<Snapshot
 
 // Closes the doors of these branches and ends when no write is inside, and all that was written is
 // durable: what a generation shows now it shows after a power cut, too. The caller opens the doors.
-Task<Error> Pool::settle(const std::vector<Branch*>* branches) {
-  const Request like{.operation = Operation::kFlush, .origin = Origin::kCopy};
+// kTimedOut: I/O below does not end, and hosts must not wait for it.
+Task<Error> Pool::settle(std::vector<Branch*> branches) {
   // Most of it while hosts still write, so that they wait for little.
-  const Completion early = co_await flush_stores(this, *branches, &like, true);
+  const Error early = co_await in_time(flush_behind(branches), home_.now() + kFlushPatience);
   // All doors at once, and only then it waits: the moment is the same for all.
-  for (Branch* const branch : *branches) branch->door.close();
-  for (Branch* const branch : *branches) co_await branch->door.wait_until_empty();
-  if (early.error != Error::kNone) co_return early.error;
-  const Completion flushed = co_await flush_stores(this, *branches, &like, true);
+  for (Branch* const branch : branches) branch->door.close();
+  const TimePoint deadline = home_.now() + WriteDoor::kPatience;
+  Error error = early;
+  for (Branch* const branch : branches) {
+    if (error != Error::kNone) break;
+    const bool empty = co_await branch->door.wait_until_empty(deadline);
+    if (!empty) error = Error::kTimedOut;
+  }
+  if (error == Error::kNone) error = co_await in_time(flush_behind(branches), deadline);
+  if (error == Error::kTimedOut) {
+    tell({.kind = PoolEvent::Kind::kWritesHang, .branch = branches.front()->id(), .error = error});
+  }
+  co_return error;
+}
+
+// Goes on if settle() gives up.
+Task<Error> Pool::flush_behind(std::vector<Branch*> branches) {
+  if (!flushes_.enter()) co_return Error::kClosed;
+  const GateHold hold(flushes_);
+  const Request like{.operation = Operation::kFlush, .origin = Origin::kCopy};
+  const Completion flushed = co_await flush_stores(this, branches, &like, true);
   co_return flushed.error;
 }
 
@@ -106,9 +131,8 @@ Task<Result<BranchId>> Pool::clone_locked(SnapshotKey of, BranchOptions options,
                      .label = std::move(options.label)};
   const BranchId id = child.id;
   Error error = Error::kNone;
-  const std::vector<Branch*> sources(1, source);
   if (live) {
-    error = co_await settle(&sources);
+    error = co_await settle({source});
     BranchRecord parent = source->record;
     child.parent_generation = ++parent.last_generation;
     records.emplace_back(std::move(parent));
@@ -124,8 +148,15 @@ Task<Result<BranchId>> Pool::restore(PoolVolume& volume, SnapshotKey to, metadat
   co_await directory_.lock();
   // Whoever waits at this door finds the new branch behind it.
   volume.door_.close();
-  co_await volume.door_.wait_until_empty();
-  const auto restored = co_await restore_locked(&volume, to, std::move(extra));
+  const bool empty = co_await volume.door_.wait_until_empty(home_.now() + WriteDoor::kPatience);
+  Result<BranchId> restored = std::unexpected(Error::kTimedOut);
+  if (empty) {
+    restored = co_await restore_locked(&volume, to, std::move(extra));
+  } else {
+    tell({.kind = PoolEvent::Kind::kWritesHang,
+          .branch = volume.branch().id(),
+          .error = Error::kTimedOut});
+  }
   volume.door_.open();
   directory_.unlock();
   co_return restored;

@@ -2,11 +2,11 @@
 //
 // A pass goes over the pages of a branch that may have something useless: kept versions that no
 // living generation sees; if the branch's live end is dead, also its own chunks that no living
-// generation sees. Each page is a change of its own, under a lock of all of it, and finds out by
-// itself what to do; so a pass that was cut off begins anew and passes over what is done. A page
-// whose part of the map is damaged is passed over, and the branch rests after such a pass: others
-// are swept all the same. When nothing hangs on a dead branch any more, it is erased, and its
-// parent is swept.
+// generation sees; otherwise, at the end of the pass, places behind its end. Each page is a change
+// of its own, under a lock of all of it, and finds out by itself what to do; so a pass that was cut
+// off begins anew and passes over what is done. A page whose part of the map is damaged is passed
+// over, and the branch rests after such a pass: others are swept all the same. When nothing hangs
+// on a dead branch any more, it is erased, and its parent is swept.
 #include <algorithm>
 #include <cassert>
 #include <set>
@@ -78,9 +78,7 @@ Task<Result<bool>> Pool::sweep_branch(BranchId id, std::uint32_t* pages) {
     // What is being written may yet keep something for a snapshot that is gone.
     {
       const BranchUse use(*branch);
-      branch->door.close();
-      co_await branch->door.wait_until_empty();
-      branch->door.open();
+      co_await branch->door.drain();
     }
     const Error error = co_await log_.checkpoint();
     if (error != Error::kNone) {
@@ -214,8 +212,27 @@ Task<Error> Pool::free_dead_page(Branch* branch, PageNumber page) {
   co_return error;
 }
 
+// With the directory locked, so that the size stays. A failed expansion or a shrinking has left
+// these places.
+Task<Error> Pool::free_tail(Branch* branch) {
+  for (PageNumber next = map_.page_count_of(*branch); next != kNoPage;) {
+    std::vector<MapRecord> records = tail_of(*branch, &next);
+    if (records.empty()) {
+      co_await home_.turn_end();
+      continue;
+    }
+    const Error error = co_await commit(std::move(records), {});
+    if (error != Error::kNone) co_return error;
+  }
+  co_return Error::kNone;
+}
+
 // With the directory locked: nothing lives or dies meanwhile.
 Task<Error> Pool::end_sweep(Branch* branch) {
+  if (!branch->record.dead) {
+    const Error freed = co_await free_tail(branch);
+    if (freed != Error::kNone) co_return freed;
+  }
   std::vector<MapRecord> records;
   const bool idle = branch->record.dead && branch->snapshots.empty() && branch->children.empty() &&
                     branch->pages.placed_count() == 0 && branch->record.kept.total() == 0;

@@ -4,12 +4,14 @@
 // seconds and bytes a page stand beside the limits, and beside the reading of the same values and
 // nothing else. Then processor time of writes of 4 KiB in place, straight to memory, through a
 // volume, and through a volume with 100 snapshots whose chunks are kept already; of reads; of first
-// overwrites, each of which keeps a chunk, under 1 and under 100 snapshots. Last, a pool of 1,000
-// volumes and 10,000 snapshots.
+// overwrites, each of which keeps a chunk, under 1 and under 100 snapshots. A pool of 1,000 volumes
+// and 10,000 snapshots. Last, the reactor's longest turn while a thick volume claims 100 TiB, and
+// while such a map is verified.
 //
 //   pool_bench [DIRECTORY]
 #include <ctime>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
@@ -298,10 +300,93 @@ Task<void> measure_many(Executor& home, std::string path) {
   co_await rig.store->close();
 }
 
+// Turns -------------------------------------------------------------------------------------------
+
+// Answers at once, and keeps nothing.
+class EmptyDevice final : public BlockDevice {
+ public:
+  EmptyDevice(Executor& home, std::uint64_t byte_count) : home_(home) {
+    geometry_.block_count = byte_count / geometry_.block_bytes;
+  }
+  Executor& home() const noexcept override { return home_; }
+  const Geometry& geometry() const noexcept override { return geometry_; }
+  Health health() const noexcept override { return Health::kGood; }
+  std::string description() const override { return "nothing"; }
+  Task<Completion> submit(Request request) override {
+    co_return Completion{.data = std::move(request.data)};
+  }
+  Task<Result<ProvisioningRun>> provisioning(Lba first, Lba limit) override {
+    co_return ProvisioningRun{.block_count = limit - first, .mapped = true};
+  }
+
+ private:
+  Executor& home_;
+  Geometry geometry_;
+};
+
+struct Turns {
+  bool stopping = false;
+  double longest = 0;
+  Event ended;
+};
+
+// Processor time of the thread from turn to turn.
+Task<void> watch_turns(Executor* home, Turns* turns) {
+  timespec time{};
+  double before = 0;
+  while (!turns->stopping) {
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
+    const double now = static_cast<double>(time.tv_sec) + static_cast<double>(time.tv_nsec) / 1e9;
+    if (before > 0) turns->longest = std::max(turns->longest, now - before);
+    before = now;
+    co_await home->turn_end();
+  }
+  turns->ended.set();
+}
+
+Task<void> measure_turns(Executor& home, std::string path) {
+  auto store = co_await open_store(home, path);
+  constexpr std::uint32_t kStorePages = kPages / 2;
+  EmptyDevice first(home, kStorePages * kDefaultPageChunks * kChunkBytes);
+  EmptyDevice second(home, kStorePages * kDefaultPageChunks * kChunkBytes);
+  std::vector<StoreConfig> stores(2);
+  stores[0] = {.record = {.index = 0, .page_count = kStorePages}, .device = &first};
+  stores[1] = {.record = {.index = 1, .page_count = kStorePages}, .device = &second};
+  stores[1].record.uuid[0] = 1;
+  auto pool = co_await Pool::open(home, *store, nullptr, {}, std::move(stores));
+  if (!pool.has_value()) give_up(pool.error());
+  const std::uint64_t bytes = kPages * (*pool)->map().page_bytes();
+  Turns making;
+  double begun = wall_seconds();
+  spawn(watch_turns(&home, &making));
+  const auto made = co_await (*pool)->create({.byte_count = bytes, .thick = true, .label = {}}, {});
+  making.stopping = true;
+  co_await making.ended.wait();
+  if (!made.has_value()) give_up(std::string(describe(made.error())));
+  std::printf(
+      "thick volume of %u pages on two stores: %.2f s, longest turn %.2f ms (limit 10 ms)\n",
+      kPages, wall_seconds() - begun, making.longest * 1e3);
+  Turns checking;
+  begun = wall_seconds();
+  spawn(watch_turns(&home, &checking));
+  const CheckReport report = co_await (*pool)->check();
+  checking.stopping = true;
+  co_await checking.ended.wait();
+  if (!report.wrong.empty()) give_up(report.wrong.front());
+  std::printf("check of %llu pages: %.2f s, longest turn %.2f ms (limit 10 ms)\n",
+              static_cast<unsigned long long>(report.pages), wall_seconds() - begun,
+              checking.longest * 1e3);
+  std::fflush(stdout);
+  co_await (*pool)->close();
+  pool->reset();
+  co_await store->close();
+}
+
 Task<void> run(Executor& home, std::string directory) {
   co_await measure_opening(home, directory + "/opening");
   co_await measure_writing(home, directory + "/writing");
   co_await measure_many(home, directory + "/many");
+  co_await measure_turns(home, directory + "/turns");
 }
 
 }  // namespace

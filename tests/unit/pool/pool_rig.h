@@ -33,6 +33,7 @@ inline PoolOptions test_options() {
   PoolOptions options;
   options.map = {.prefix = "pool/1/", .page_chunks = kTestPageChunks};
   options.copy_bytes = std::size_t{16} << 20;
+  options.group_pages = 3;
   return options;
 }
 
