@@ -29,6 +29,7 @@ namespace sandbay::scsi {
 
 class LogicalUnit;
 class Nexus;
+struct AbortWait;
 struct CommandRow;
 
 // SAM-5 clause 8.
@@ -96,12 +97,16 @@ class Command {
   const CommandRow* row = nullptr;
   std::uint64_t nexus_id = 0;
   TimePoint started{};
-  Extent writing;           // What a device below may still change; empty for none.
-  std::uint64_t moved = 0;  // Bytes, for the counters.
-  bool waiting = false;     // In the task set, for its turn.
+  AbortWait* abort_waits = nullptr;  // Aborts that wait for its end.
+  Extent writing;                    // What a device below may still change; empty for none.
+  std::uint64_t lent = 0;            // Bytes of memory that a device below works on.
+  std::uint64_t lent_held = 0;       // The same when the command was given up.
+  std::uint64_t moved = 0;           // Bytes, for the counters.
+  bool waiting = false;              // In the task set, for its turn.
   bool completed = false;
   bool aborted = false;
-  bool tell_aborted = false;  // Completes with TASK ABORTED instead of silently.
+  bool tell_aborted = false;      // Completes with TASK ABORTED instead of silently.
+  bool descriptor_sense = false;  // D_SENSE of its unit, for sense that the transport makes.
 
  protected:
   ~Command() = default;

@@ -28,6 +28,7 @@ LogicalUnit::LogicalUnit(BlockDevice& device, LogicalUnitOptions options)
       options_(std::move(options)),
       piece_blocks_(blocks_per_piece(device.geometry())) {
   default_modes_.write_cache_enabled = options_.write_cache_enabled;
+  default_modes_.task_aborted_status = options_.task_aborted_status;
   modes_ = default_modes_;
 }
 
@@ -206,7 +207,9 @@ Task<Completion> LogicalUnit::submit(Command& command, Operation operation, Exte
                   .extent = extent,
                   .data = std::move(data),
                   .cancellation = &command.cancellation};
+  command.lent = request.data.byte_count();
   Completion completion = co_await device_.submit(std::move(request));
+  command.lent = 0;
   command.writing = {};
   if (cached) cached_change_ended();
   co_return completion;

@@ -6,7 +6,9 @@
 // change). One unit may be reached through any number of targets and under different numbers.
 // Commands in it are in one of three states: waiting in the task set (ordering), running (a handler
 // works on it), or held (aborted and already completed, but a device below still has a request of
-// it; its write extent is fenced until the device lets go).
+// it; its write extent is fenced until the device lets go). Held commands count against the queue
+// depth, and their memory is limited to a share, however often initiators abort and try again on a
+// device that hangs.
 #pragma once
 
 #include <array>
@@ -34,6 +36,7 @@
 
 namespace sandbay::scsi {
 
+struct AbortInProgress;
 struct CommandRow;
 class TaskRouter;
 
@@ -64,8 +67,9 @@ struct LogicalUnitOptions {
   // A removable medium: RMB is set, LOEJ ejects and loads, and PREVENT ALLOW MEDIUM REMOVAL counts.
   bool removable = false;
   std::uint16_t rotation_rate = 0;   // Revolutions per minute; 0: 1 (no rotation) or unreported.
-  std::uint32_t queue_depth = 4096;  // Commands in the task set; beyond it, TASK SET FULL.
+  std::uint32_t queue_depth = 4096;  // Commands in the task set, and held; see start().
   bool write_cache_enabled = true;   // The default of WCE.
+  bool task_aborted_status = false;  // The default of TAS: see ModeParameters.
   std::uint64_t maximum_transfer_bytes = std::uint64_t{32} << 20;  // VPD B0h.
   std::uint32_t maximum_unmap_blocks = 1U << 20;
   std::uint32_t maximum_unmap_descriptors = 256;
@@ -168,13 +172,14 @@ class LogicalUnit {
   void answer_unadmitted(Command& command, const Outcome& outcome);
   void count(const Command& command, const Outcome& outcome) noexcept;
   bool fenced(const Extent& extent) const noexcept;
+  bool holds_its_share() const noexcept;
   static Outcome aborted_outcome(const Command& command) noexcept;
 
   // task_management.cc
-  Task<void> abort(AbortScope scope);
+  Task<std::size_t> abort(AbortScope scope);
   static bool matches(const Command& command, const AbortScope& scope) noexcept;
-  std::size_t count_victims(const AbortScope& scope) const noexcept;
-  void mark_and_cancel(const AbortScope& scope);
+  static void tell_aborts(Command& command);
+  std::size_t mark_and_cancel(const AbortScope& scope, AbortInProgress& abort);
   void give_up(Command& command);
   void restore_defaults();
 
@@ -307,6 +312,7 @@ class LogicalUnit {
   CommandList waiting_;
   CommandList running_;
   CommandList held_;
+  std::uint64_t held_bytes_ = 0;  // Memory that the device below keeps for held commands.
   std::uint32_t running_ordered_ = 0;
   std::uint32_t head_of_queue_ = 0;  // Running.
   bool starting_waiters_ = false;

@@ -4,8 +4,10 @@
 // at most kAbortPatience, for the handlers to end. A handler that a device below does not let go is
 // given up: its command is completed without it and held until the device returns; as long as it
 // may still write, its extent is fenced (commands that overlap it get BUSY).
+#include <utility>
 #include <vector>
 
+#include "runtime/sync.h"
 #include "scsi/command_table.h"
 #include "scsi/logical_unit.h"
 
@@ -28,77 +30,105 @@ bool LogicalUnit::matches(const Command& command, const AbortScope& scope) noexc
   return false;
 }
 
-std::size_t LogicalUnit::count_victims(const AbortScope& scope) const noexcept {
-  std::size_t result = 0;
-  for (const Command* each = running_.first(); each != nullptr; each = each->next_in_set) {
-    if (each->aborted && matches(*each, scope)) ++result;
+// One command that an abort waits for, in the command's list of such aborts until the command ends:
+// an end costs a step for each abort that waits for it.
+struct AbortWait {
+  AbortInProgress* abort = nullptr;
+  Command* victim = nullptr;  // Null: it has ended.
+  AbortWait* next = nullptr;  // Another abort that waits for the same command.
+};
+
+struct AbortInProgress {
+  std::vector<AbortWait> waits;
+  std::size_t left = 0;
+  Event ended;
+};
+
+void LogicalUnit::tell_aborts(Command& command) {
+  for (AbortWait* wait = std::exchange(command.abort_waits, nullptr); wait != nullptr;) {
+    AbortWait& each = *wait;
+    wait = std::exchange(each.next, nullptr);
+    each.victim = nullptr;
+    assert(each.abort->left > 0);
+    if (--each.abort->left == 0) each.abort->ended.set();
   }
-  return result;
 }
 
-void LogicalUnit::mark_and_cancel(const AbortScope& scope) {
+// How many commands are concerned.
+std::size_t LogicalUnit::mark_and_cancel(const AbortScope& scope, AbortInProgress& abort) {
   // Nothing new starts between the first victim and the last.
   const bool outermost = !std::exchange(starting_waiters_, true);
+  const bool one = scope.victims == Victims::kOneTask;
+  // Only if another nexus asked. Commands of a unit or target that is removed end silently.
+  const bool tell = modes_.task_aborted_status && scope.nexus_id != 0;
+  std::size_t concerned = 0;
   Command* next = nullptr;
   for (Command* each = waiting_.first(); each != nullptr; each = next) {
     next = each->next_in_set;
     if (!matches(*each, scope)) continue;
+    ++concerned;
     each->aborted = true;
-    each->tell_aborted = modes_.task_aborted_status && each->nexus_id != scope.nexus_id;
+    each->tell_aborted = tell && each->nexus_id != scope.nexus_id;
     finish(*each, {});
+    if (one) break;
   }
-  for (Command* each = running_.first(); each != nullptr; each = next) {
-    next = each->next_in_set;
-    if (each->aborted || !matches(*each, scope)) continue;
-    each->aborted = true;
-    each->tell_aborted = modes_.task_aborted_status && each->nexus_id != scope.nexus_id;
-    each->cancellation.cancel();
+  for (Command* each = running_.first(); each != nullptr; each = each->next_in_set) {
+    if (one && concerned != 0) break;
+    if (!matches(*each, scope)) continue;
+    ++concerned;
+    abort.waits.push_back({.abort = &abort, .victim = each});
+  }
+  abort.left = abort.waits.size();
+  for (AbortWait& wait : abort.waits) {
+    wait.next = std::exchange(wait.victim->abort_waits, &wait);
+  }
+  for (AbortWait& wait : abort.waits) {
+    // Another abort may have cancelled it before, and it may end while others are cancelled.
+    if (wait.victim == nullptr || wait.victim->aborted) continue;
+    Command& victim = *wait.victim;
+    victim.aborted = true;
+    victim.tell_aborted = tell && victim.nexus_id != scope.nexus_id;
+    victim.cancellation.cancel();
   }
   if (outermost) {
     starting_waiters_ = false;
     run_waiting();
   }
+  return concerned;
 }
 
-Task<void> LogicalUnit::abort(AbortScope scope) {
+Task<std::size_t> LogicalUnit::abort(AbortScope scope) {
   const TimePoint deadline = home_.now() + kAbortPatience;
-  mark_and_cancel(scope);
-  ++end_watchers_;
-  while (count_victims(scope) != 0) {
-    const bool ended = co_await command_ended_.wait_until(deadline);
-    if (!ended) break;
+  AbortInProgress abort;
+  const std::size_t concerned = mark_and_cancel(scope, abort);
+  if (abort.left != 0) co_await abort.ended.wait_until(deadline);
+  for (const AbortWait& wait : abort.waits) {
+    if (wait.victim != nullptr) give_up(*wait.victim);
   }
-  --end_watchers_;
-  Command* next = nullptr;
-  for (Command* each = running_.first(); each != nullptr; each = next) {
-    next = each->next_in_set;
-    if (each->aborted && matches(*each, scope)) give_up(*each);
-  }
+  assert(abort.left == 0);
   run_waiting();
+  co_return concerned;
 }
 
 void LogicalUnit::give_up(Command& command) {
   leave_set(command);
   command.completed = true;
   held_.push_back(command);
+  command.lent_held = command.lent;
+  held_bytes_ += command.lent_held;
   const Outcome outcome = aborted_outcome(command);
   count(command, outcome);
+  tell_aborts(command);
   command.complete(outcome);
 }
 
 Task<TaskManagementResponse> LogicalUnit::abort_task(std::uint64_t nexus_id, std::uint64_t tag) {
   if (!operations_.enter()) co_return TaskManagementResponse::kLunDoesNotExist;
   const GateHold hold(operations_);
-  const AbortScope scope{.victims = Victims::kOneTask, .nexus_id = nexus_id, .tag = tag};
-  bool found = false;
-  for (const CommandList* list : {&waiting_, &running_}) {
-    for (const Command* each = list->first(); each != nullptr; each = each->next_in_set) {
-      if (matches(*each, scope)) found = true;
-    }
-  }
-  if (!found) co_return TaskManagementResponse::kTaskDoesNotExist;
-  co_await abort(scope);
-  co_return TaskManagementResponse::kComplete;
+  const std::size_t concerned =
+      co_await abort({.victims = Victims::kOneTask, .nexus_id = nexus_id, .tag = tag});
+  co_return concerned == 0 ? TaskManagementResponse::kTaskDoesNotExist
+                           : TaskManagementResponse::kComplete;
 }
 
 Task<void> LogicalUnit::abort_task_set(std::uint64_t nexus_id,

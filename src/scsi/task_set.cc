@@ -5,6 +5,9 @@
 // for everything older and for HEAD OF QUEUE; HEAD OF QUEUE commands never wait. What waits does so
 // in one queue, so nothing overtakes an ORDERED command; with SIMPLE commands alone the queue
 // stays empty and all this costs three comparisons.
+#include <algorithm>
+
+#include "runtime/buffer.h"
 #include "scsi/command_table.h"
 #include "scsi/logical_unit.h"
 
@@ -20,20 +23,23 @@ void LogicalUnit::start(Command& command) {
   command.nexus_id = static_cast<const RoutedNexus*>(command.nexus)->id();
   command.row = find_command(command.cdb);
   command.started = home_.now();
+  command.descriptor_sense = modes_.descriptor_sense;
   if (closed_) {
     ++counters_.busy;
     return answer_unadmitted(command, Outcome{.status = Status::kBusy});
   }
-  if (waiting_.count() + running_.count() >= options_.queue_depth) {
-    ++counters_.task_set_full;
-    return answer_unadmitted(command, Outcome{.status = Status::kTaskSetFull});
+  const std::uint32_t in_set = waiting_.count() + running_.count();
+  if (in_set + held_.count() >= options_.queue_depth) {
+    // SAM-5 5.3.1: TASK SET FULL needs a command in the task set; held commands have left it.
+    ++(in_set == 0 ? counters_.busy : counters_.task_set_full);
+    const Status full = in_set == 0 ? Status::kBusy : Status::kTaskSetFull;
+    return answer_unadmitted(command, Outcome{.status = full});
   }
   if (command.attribute == TaskAttribute::kAca) {
     // There is never an ACA condition to belong to (SAM-5 8.6.5).
     return answer_unadmitted(command, illegal(Additional::kInvalidMessageError));
   }
-  const std::uint32_t in_flight = waiting_.count() + running_.count() + 1;
-  if (in_flight > counters_.in_flight_most) counters_.in_flight_most = in_flight;
+  if (in_set >= counters_.in_flight_most) counters_.in_flight_most = in_set + 1;
   const bool head = command.attribute == TaskAttribute::kHeadOfQueue;
   if (head || (waiting_.empty() && may_run(command))) return run(command);
   command.waiting = true;
@@ -87,12 +93,14 @@ void LogicalUnit::finish(Command& command, const Outcome& outcome) noexcept {
   if (command.completed) {
     // It was answered long ago; now the device below has let go of it as well.
     held_.remove(command);
+    held_bytes_ -= command.lent_held;
     command.release();
   } else {
     leave_set(command);
     command.completed = true;
     const Outcome final_outcome = command.aborted ? aborted_outcome(command) : outcome;
     count(command, final_outcome);
+    if (command.abort_waits != nullptr) tell_aborts(command);
     command.complete(final_outcome);
     command.release();
   }
@@ -115,6 +123,17 @@ void LogicalUnit::count(const Command& command, const Outcome& outcome) noexcept
   if (outcome.status == Status::kCheckCondition) ++counters.errors;
   if (outcome.status == Status::kBusy) ++counters_.busy;
   counters.latency.add(home_.now() - command.started);
+}
+
+// Held commands may keep a sixteenth of the memory, and less if other units and peers have left
+// little; 1 MiB in any case.
+bool LogicalUnit::holds_its_share() const noexcept {
+  if (held_bytes_ == 0) return false;
+  const BufferPool& pool = home_.buffers();
+  const std::size_t most = pool.limit_bytes() / 4 * 3;
+  const std::size_t unpromised = most - std::min(most, pool.used_bytes() + pool.reserved_bytes());
+  const std::size_t share = std::min(pool.limit_bytes() / 16, unpromised / 8);
+  return held_bytes_ >= std::max(kTransferPieceBytes, share);
 }
 
 bool LogicalUnit::fenced(const Extent& extent) const noexcept {

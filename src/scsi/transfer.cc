@@ -64,7 +64,7 @@ std::expected<LogicalUnit::Transfer, Outcome> LogicalUnit::decode_transfer(
       transfer.extent.byte_count(geometry().block_bytes) > options_.maximum_transfer_bytes) {
     return std::unexpected(invalid_cdb(fields.length_byte));
   }
-  if (!held_.empty() && fenced(transfer.extent)) {
+  if (!held_.empty() && (fenced(transfer.extent) || holds_its_share())) {
     return std::unexpected(Outcome{.status = Status::kBusy});
   }
   return transfer;
@@ -98,12 +98,14 @@ Job LogicalUnit::read(Command& command) {
   if (small) data = home_.buffers().try_allocate(blocks * block_bytes);
   if (data.empty()) data = co_await home_.buffers().allocate(blocks * block_bytes);
   if (command.aborted) co_return Outcome{};
+  command.lent = blocks * block_bytes;
   Completion completion = co_await device_.submit({.operation = Operation::kRead,
                                                    .force_unit_access = transfer.force_unit_access,
                                                    .disable_page_out = transfer.disable_page_out,
                                                    .extent = {transfer.extent.first, blocks},
                                                    .data = std::move(data),
                                                    .cancellation = &command.cancellation});
+  command.lent = 0;
   if (completion.error != Error::kNone) {
     const Extent extent{transfer.extent.first, blocks};
     const Outcome outcome = co_await read_failed(command, std::move(completion), extent, 0);
@@ -208,6 +210,7 @@ Job LogicalUnit::write(Command& command) {
   const bool stable = transfer.force_unit_access || stable_writes();
   if (!stable) ++cached_changes_;
   command.writing = {transfer.extent.first, blocks};
+  command.lent = *usable;
   const Completion completion =
       co_await device_.submit({.operation = Operation::kWrite,
                                .force_unit_access = stable,
@@ -216,6 +219,7 @@ Job LogicalUnit::write(Command& command) {
                                .data = std::move(*data),
                                .cancellation = &command.cancellation});
   command.writing = {};
+  command.lent = 0;
   if (!stable) cached_change_ended();
   command.moved = *usable;
   Outcome outcome{.data_out_bytes = called_for};

@@ -310,6 +310,26 @@ Task<void> clear_task_set(Bench& bench) {
   co_await bench.router.detach(*other);
 }
 
+// A cluster node resets the unit that others use.
+Task<void> tas_by_default(Bench& bench) {
+  const auto other = co_await bench.login("iqn.2026-11.org.example:two,i,0x1");
+  bench.hung.obey_cancellation(true);
+  bench.hung.hang();
+  const auto mine = start(bench, cdb_10(0x28, 0, 1), {.tag = 1});
+  const auto theirs = start(bench, *other, cdb_10(0x28, 0, 1), {.tag = 1});
+  const TaskManagementResponse done =
+      co_await bench.manage(TaskManagementFunction::kLogicalUnitReset);
+  CHECK(done == TaskManagementResponse::kComplete);
+  CHECK(mine->reply.silent);
+  CHECK(theirs->reply.status == Status::kTaskAborted);
+  CHECK(bench.unit.mode_parameters().task_aborted_status);
+  const Reply attention = co_await send(bench.router, *other, kTestUnitReady);
+  CHECK(attention.attention(Additional::kBusDeviceReset));
+  const auto last = start(bench, *other, cdb_10(0x28, 0, 1), {.tag = 2});
+  co_await bench.router.detach(*other);
+  CHECK(last->reply.silent);
+}
+
 Task<void> reset(Bench& bench) {
   const auto other = co_await bench.login("iqn.2026-11.org.example:two,i,0x1");
   struct Case {
@@ -467,6 +487,10 @@ TEST_CASE("ABORT TASK SET: concerns its own nexus alone", "[scsi][tmf]") {
 }
 TEST_CASE("CLEAR TASK SET: others get a unit attention, or TASK ABORTED with TAS", "[scsi][tmf]") {
   on_bench(clear_task_set);
+}
+TEST_CASE("Resets end others' commands with TASK ABORTED where that is the unit's default",
+          "[scsi][tmf][I-11d]") {
+  on_bench(tas_by_default, {.task_aborted_status = true});
 }
 TEST_CASE("Resets: unit attentions, reservation and mode pages", "[scsi][tmf]") { on_bench(reset); }
 TEST_CASE("Task management: what is not supported or not there", "[scsi][tmf]") {
