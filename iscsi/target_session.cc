@@ -12,10 +12,9 @@
 namespace sandbay::iscsi {
 namespace {
 
-// What the large reads of a session may hold in memory, and what may come before its turn: a
-// sixteenth of the pool, within these.
-constexpr std::size_t kLeastCredit = std::size_t{1} << 20;
-constexpr std::size_t kMostCredit = std::size_t{32} << 20;
+// Limits of what may come before its turn, which is a sixteenth of the pool.
+constexpr std::size_t kLeastEarly = std::size_t{1} << 20;
+constexpr std::size_t kMostEarly = std::size_t{32} << 20;
 constexpr std::size_t kBytesBetweenRoomChecks = std::size_t{1} << 20;
 // The same of a connection while memory is scarce.
 constexpr std::size_t kScarceShare = std::size_t{64} << 10;
@@ -64,8 +63,9 @@ Session::Session(SessionHost& host, Executor& home, SessionOptions options)
       told_max_cmd_sn_(max_cmd_sn_),
       slots_(std::bit_ceil<std::size_t>(options_.queue_depth)),
       buckets_(std::bit_ceil<std::size_t>(options_.queue_depth) * 2),
-      early_limit_(std::clamp(home.buffers().limit_bytes() / 16, kLeastCredit, kMostCredit)),
-      credit_(early_limit_) {
+      early_limit_(std::clamp(home.buffers().limit_bytes() / 16, kLeastEarly, kMostEarly)),
+      read_budget_(home.buffers()),
+      write_budget_(home.buffers()) {
   assert(options_.queue_depth > 0);
 }
 
@@ -107,6 +107,9 @@ Task<JoinedConnection> Session::join(Connection& connection, std::uint32_t porta
   if (states_.state() == SessionState::kQ2Active) {
     states_.transition(SessionState::kQ3LoggedIn);  // N2
   }
+  read_budget_.add(link->reads);
+  write_budget_.add(link->writes);
+  link->writes.in_pool = link->home == &home_;
   links_.push_back(std::move(link));
   co_return JoinedConnection{.link = links_.back().get(), .numbers = numbers(*links_.back())};
 }
@@ -134,6 +137,8 @@ Task<void> Session::remove_connection(ConnectionLink* link, bool given_up) {
   drop_undelivered(link);
   co_await abort_tasks_of(link);
   while (link->pins > 0) co_await changed_.wait();
+  read_budget_.remove(link->reads);
+  write_budget_.remove(link->writes);
   std::erase_if(links_, [link](const auto& each) { return each.get() == link; });
   changed_.notify_all();
 }
@@ -406,24 +411,6 @@ void Session::unpin(ConnectionLink& link) {
   if (--link.pins == 0) changed_.notify_all();
 }
 
-bool Session::take_credit(ScsiTask& task, std::size_t byte_count) {
-  const bool first = credit_waiters_.empty() || credit_waiters_.front() == &task;
-  if (!first || credit_ < byte_count) {
-    const bool waits = std::ranges::find(credit_waiters_, &task) != credit_waiters_.end();
-    if (!waits) credit_waiters_.push_back(&task);
-    return false;
-  }
-  credit_ -= byte_count;
-  if (!credit_waiters_.empty()) credit_waiters_.pop_front();
-  if (!credit_waiters_.empty()) credit_waiters_.front()->wake();
-  return true;
-}
-
-void Session::give_credit(std::size_t byte_count) {
-  credit_ += byte_count;
-  if (!credit_waiters_.empty()) credit_waiters_.front()->wake();
-}
-
 bool Session::take_share(ScsiTask& task, std::size_t byte_count) {
   ConnectionLink& link = task.link();
   auto& waiters = link.share_waiters;
@@ -460,10 +447,9 @@ void Session::give_share(ConnectionLink& link, std::size_t byte_count) {
 }
 
 void Session::forget_waiter(ScsiTask& task) {
-  for (auto* const waiters : {&credit_waiters_, &task.link().share_waiters}) {
-    if (waiters->empty() || std::erase(*waiters, &task) == 0) continue;
-    if (!waiters->empty()) waiters->front()->wake();
-  }
+  auto& waiters = task.link().share_waiters;
+  if (waiters.empty() || std::erase(waiters, &task) == 0) return;
+  if (!waiters.empty()) waiters.front()->wake();
 }
 
 std::uint32_t Session::next_transfer_tag() {

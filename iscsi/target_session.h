@@ -24,6 +24,7 @@
 #include "iscsi/target_server.h"
 #include "iscsi/target_states.h"
 #include "iscsi/target_task.h"
+#include "iscsi/transfer_budget.h"
 #include "iscsi/transfer_pace.h"
 #include "runtime/executor.h"
 #include "runtime/sync.h"
@@ -50,6 +51,8 @@ struct ConnectionLink {
   std::size_t sent_unseen = 0;  // Bytes sent across since the connection's room was last asked for.
   std::uint64_t told_bytes = 0;  // Of its traffic, by new_traffic().
   unsigned pins = 0;             // Coroutines of the session that use the connection.
+  TransferBudget::Part reads;
+  TransferBudget::Part writes;
   // Reads while memory is scarce: bytes of them that are not queued yet, who waits for a turn,
   // and whether nothing was queued when the connection was last asked; see take_share().
   std::size_t share_taken = 0;
@@ -203,13 +206,13 @@ class Session : public std::enable_shared_from_this<Session> {
   void transfer_ended(const ConnectionLink& link) {
     if (options_.pace != nullptr) options_.pace->end(options_.tsih, link.cid);
   }
-  // What a session's large reads may hold in memory at once. Without credit the task is woken when
-  // there may be some again, first come first served.
-  bool take_credit(ScsiTask& task, std::size_t byte_count);
-  void give_credit(std::size_t byte_count);
-  // The same while memory is scarce, and for each connection by itself: little, and only while
-  // nothing waits to be sent there. So who does not read gets no more, and who does, or has just
-  // come, goes on.
+  // The memory of large reads, and of solicited writes.
+  TransferBudget& read_budget() noexcept { return read_budget_; }
+  TransferBudget& write_budget() noexcept { return write_budget_; }
+  // The share of reads while memory is scarce, for each connection by itself: little, and only
+  // while nothing waits to be sent there. So a peer that does not read gets no more, and one that
+  // does, or has just come, goes on. Without a share the task is woken when there may be one again,
+  // first come first served.
   bool take_share(ScsiTask& task, std::size_t byte_count);
   void give_share(ConnectionLink& link, std::size_t byte_count);
   void forget_waiter(ScsiTask& task);
@@ -270,8 +273,10 @@ class Session : public std::enable_shared_from_this<Session> {
   void process_task_management(ConnectionLink& link, const IncomingPdu& pdu);
   Task<void> manage_tasks(ConnectionLink* link, TaskManagementRequest request);
   Task<TaskManagementResult> carry_out(TaskManagementRequest request);
+  Task<TaskManagementResult> result_for_gone(TaskManagementRequest request);
   std::optional<TaskManagementResult> dispose_of_undelivered(const TaskManagementRequest& request);
   static bool is_same_unit(std::uint64_t one, std::uint64_t other);
+  bool is_successor(const ScsiTask& task, const TaskManagementRequest& request) const;
   bool put_up_fence(const Fence& fence);
   void consume(std::uint32_t cmd_sn);
   void reject(ConnectionLink& link, RejectReason reason, const IncomingPdu& pdu);
@@ -327,8 +332,8 @@ class Session : public std::enable_shared_from_this<Session> {
   std::size_t early_bytes_ = 0;  // Held or promised for what waits for its turn.
   std::size_t early_limit_;
   unsigned fence_waiters_ = 0;  // Who waits for acknowledgements of statuses.
-  std::size_t credit_;          // Left for large reads.
-  std::deque<ScsiTask*> credit_waiters_;
+  TransferBudget read_budget_;
+  TransferBudget write_budget_;
   std::uint64_t command_count_ = 0;
   std::uint64_t task_management_count_ = 0;
   std::uint64_t reject_count_ = 0;

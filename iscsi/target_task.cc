@@ -83,6 +83,18 @@ ScsiTask::ScsiTask(Session& session, ConnectionLink& link, const ScsiCommand& pd
     self.cancelled_ = true;
     self.arrival_.notify_all();
   };
+  read_claim_.owner = write_claim_.owner = this;
+  read_claim_.granted = [](TransferBudget::Claim& claim) {
+    ScsiTask& self = *static_cast<ScsiTask*>(claim.owner);
+    self.credit_ += claim.byte_count;
+    self.arrival_.notify_all();
+  };
+  write_claim_.granted = [](TransferBudget::Claim& claim) {
+    ScsiTask& self = *static_cast<ScsiTask*>(claim.owner);
+    self.write_held_ += claim.byte_count;
+    self.claimed_ = static_cast<std::uint32_t>(claim.byte_count);
+    self.solicit();
+  };
   const SessionParameters& parameters = session.parameters();
   unsolicited_open_ = pdu.write && !pdu.final;
   const std::uint32_t first_burst = parameters.first_burst_length;
@@ -107,12 +119,14 @@ Task<Result<BufferList>> ScsiTask::receive_data_out(std::size_t byte_count) {
 }
 
 Task<Result<BufferList>> ScsiTask::receive_here(std::size_t byte_count, bool crossing) {
+  if (!finished_) return_lent();
   std::uint32_t came = data_came_;
   TimePoint deadline = home_->now() + kSequencePatience;
   for (;;) {
     const bool dead = finished_ || lingering_ || cancelled_ || refusal_ != Refusal::kNone;
     if (dead) co_return std::unexpected(Error::kCancelled);
     if (ready_.byte_count() + gathered_bytes_ >= byte_count) break;
+    if (!expects_data()) session_->write_budget().make_urgent(link_->writes, write_claim_);
     const bool expecting = expects_data();
     const bool woken = co_await arrival_.wait_until(expecting ? deadline : kNever);
     if (!expecting || came != data_came_) {
@@ -140,6 +154,8 @@ Task<Result<BufferList>> ScsiTask::receive_here(std::size_t byte_count, bool cro
 }
 
 BufferList ScsiTask::take_ready(std::size_t byte_count) {
+  return_lent();
+  lent_ = std::min(byte_count, write_held_);
   consumed_ += static_cast<std::uint32_t>(byte_count);
   BufferList data = ready_.take_front(byte_count);
   if (solicited_end_ < data_out_length) solicit();
@@ -163,22 +179,35 @@ Task<Error> ScsiTask::prepare_here(std::size_t byte_count, bool scarce) {
   }
   while (!finished_ && !cancelled_) {
     if (!scarce && credit_ >= byte_count) co_return Error::kNone;
-    const bool granted =
-        scarce ? session_->take_share(*this, byte_count) : session_->take_credit(*this, byte_count);
-    if (granted) {
-      (scarce ? share_ : credit_) += byte_count;
+    if (scarce && session_->take_share(*this, byte_count)) {
+      share_ += byte_count;
+      co_return Error::kNone;
+    }
+    if (!scarce && !read_claim_.waiting &&
+        session_->read_budget().take(link_->reads, read_claim_, byte_count)) {
+      credit_ += byte_count;
       co_return Error::kNone;
     }
     co_await arrival_.wait();
   }
-  if (session_ != nullptr) session_->forget_waiter(*this);
+  if (session_ != nullptr) {
+    session_->forget_waiter(*this);
+    session_->read_budget().withdraw(link_->reads, read_claim_);
+  }
   co_return Error::kCancelled;
 }
 
 void ScsiTask::return_credit(std::size_t byte_count) {
   byte_count = std::min(byte_count, credit_);
   credit_ -= byte_count;
-  if (byte_count > 0) session_->give_credit(byte_count);
+  session_->read_budget().give(link_->reads, read_claim_, byte_count);
+}
+
+// The device server asks for more, or has ended: it is done with what it had.
+void ScsiTask::return_lent() {
+  const std::size_t byte_count = std::exchange(lent_, 0);
+  write_held_ -= byte_count;
+  session_->write_budget().give(link_->writes, write_claim_, byte_count);
 }
 
 void ScsiTask::return_share() {
@@ -352,13 +381,16 @@ void ScsiTask::conclude(scsi::Outcome outcome) {
   } else if (refusal_ == Refusal::kAborted && !outcome.silent) {
     outcome.status = scsi::Status::kCheckCondition;
     outcome.sense = scsi::SenseData::encode(
-        {.key = scsi::SenseKey::kAbortedCommand, .additional = failure_}, false);
+        {.key = scsi::SenseKey::kAbortedCommand, .additional = failure_}, descriptor_sense);
   }
   if (!outcome.silent && !link_->ended) respond(outcome);
   pending_in_.clear();
   end_transfers();
+  session_->read_budget().withdraw(link_->reads, read_claim_);
   return_credit(credit_);
   return_share();
+  lent_ = write_held_;
+  return_lent();
   session_->forget_waiter(*this);
   finished_ = true;
   session_ = nullptr;

@@ -13,6 +13,7 @@
 
 #include "iscsi/pdu.h"
 #include "iscsi/target_framing.h"
+#include "iscsi/transfer_budget.h"
 #include "runtime/buffer.h"
 #include "runtime/frame_pool.h"
 #include "runtime/sync.h"
@@ -82,7 +83,7 @@ class ScsiTask final : public scsi::Command, public FramePooled {
   void complete(scsi::Outcome outcome) override;
   void release() override;
 
-  // Credit may have come: looks again.
+  // A share may have come: looks again.
   void wake() { arrival_.notify_all(); }
 
   ScsiTask* next_in_bucket = nullptr;  // The session's table.
@@ -101,6 +102,8 @@ class ScsiTask final : public scsi::Command, public FramePooled {
 
   Task<Error> prepare_here(std::size_t byte_count, bool scarce);
   void return_credit(std::size_t byte_count);
+  void return_lent();
+  bool prepare_transfer();
   void return_share();
   static Task<BufferList> unshared(BufferList data);
   Task<Error> send_here(BufferList data);
@@ -157,6 +160,12 @@ class ScsiTask final : public scsi::Command, public FramePooled {
   std::uint32_t data_came_ = 0;     // Bytes of use; tells whether some have come.
   std::uint32_t solicited_end_ = 0;
   std::uint32_t promised_ahead_ = 0;  // Room for what no R2T has asked for yet.
+  // Bytes of the write budget: all that this task holds, the part that the device server works on,
+  // and the piece that has no promise of memory yet.
+  TransferBudget::Claim write_claim_;
+  std::size_t write_held_ = 0;
+  std::size_t lent_ = 0;
+  std::uint32_t claimed_ = 0;
   std::uint32_t unsolicited_limit_ = 0;
   std::uint32_t unsolicited_promised_ = 0;
   std::uint32_t write_share_ = 0;  // Of its connection's.
@@ -169,8 +178,9 @@ class ScsiTask final : public scsi::Command, public FramePooled {
   Condition arrival_;
 
   // Data-In.
-  std::size_t credit_ = 0;  // Of the session's, granted and not used up.
-  std::size_t share_ = 0;   // The same of the connection's.
+  TransferBudget::Claim read_claim_;
+  std::size_t credit_ = 0;  // Bytes of the read budget, granted and not used up.
+  std::size_t share_ = 0;   // The same while memory is scarce.
   BufferList pending_in_;   // The last piece is kept back, to carry the status.
   std::uint32_t sent_in_ = 0;
   std::uint32_t burst_in_ = 0;  // Of the sequence in progress.

@@ -206,21 +206,9 @@ void ScsiTask::solicit() {
   if (finished_ || lingering_ || unsolicited_open_ || refusal_ != Refusal::kNone) return;
   const std::size_t most =
       std::min<std::size_t>(session_->parameters().max_outstanding_r2t, kMostTransfers);
-  while (!promising_ && transfer_count_ < most && solicited_end_ < data_out_length &&
-         solicited_end_ - consumed_ < kAheadBytes) {
-    if (promised_ahead_ == 0) {
-      // Room for all of the piece that the device server takes at once: if many commands held a
-      // part of theirs each, none might ever get the rest.
-      const std::uint32_t byte_count = std::min(kTransferBytes - solicited_end_ % kTransferBytes,
-                                                data_out_length - solicited_end_);
-      if (!session_->try_promise(*link_, byte_count)) {
-        promising_ = true;
-        ++pins_;
-        spawn(solicit_when_promised(byte_count));
-        return;
-      }
-      promised_ahead_ = byte_count;
-    }
+  while (!promising_ && !write_claim_.waiting && transfer_count_ < most &&
+         solicited_end_ < data_out_length && solicited_end_ - consumed_ < kAheadBytes) {
+    if (promised_ahead_ == 0 && !prepare_transfer()) return;
     if (session_->options().pace != nullptr) {
       promising_ = true;
       ++pins_;
@@ -229,6 +217,28 @@ void ScsiTask::solicit() {
     }
     send_ready_to_transfer();
   }
+}
+
+// Room for all of the piece that the device server takes at once: if many commands held a part of
+// theirs each, none might ever get the rest. First of what the connection may hold, then of what
+// there is. False: the one or the other is waited for.
+bool ScsiTask::prepare_transfer() {
+  if (claimed_ == 0) {
+    const std::uint32_t byte_count = std::min(kTransferBytes - solicited_end_ % kTransferBytes,
+                                              data_out_length - solicited_end_);
+    if (!session_->write_budget().take(link_->writes, write_claim_, byte_count)) return false;
+    write_held_ += byte_count;
+    claimed_ = byte_count;
+  }
+  const std::uint32_t byte_count = std::exchange(claimed_, 0);
+  if (session_->try_promise(*link_, byte_count)) {
+    promised_ahead_ = byte_count;
+    return true;
+  }
+  promising_ = true;
+  ++pins_;
+  spawn(solicit_when_promised(byte_count));
+  return false;
 }
 
 Task<void> ScsiTask::solicit_when_promised(std::uint32_t byte_count) {
@@ -326,8 +336,10 @@ void ScsiTask::abandon() {
   delete_if_done();
 }
 
-// Lets go of what has come, and of the promise for what nobody has been asked for.
+// Lets go of what has come, and of the promise for what nobody has been asked for; asks for no
+// more.
 void ScsiTask::drop_data() {
+  session_->write_budget().withdraw(link_->writes, write_claim_);
   ready_.clear();
   early_.clear();
   gathered_ = Buffer();

@@ -39,7 +39,9 @@ bool SlowPace::idle() const {
 
 Rig::Rig(RigOptions options)
     : options_(std::move(options)),
-      world_(sim::World::create({.seed = options_.seed, .executors = options_.executors})),
+      world_(sim::World::create({.seed = options_.seed,
+                                 .executors = options_.executors,
+                                 .memory_limit_bytes = options_.memory_limit_bytes})),
       clients_(options_.seed, options_.block_count, options_.block_bytes) {}
 
 Rig::~Rig() = default;
@@ -57,6 +59,7 @@ Task<void> Rig::set_up() {
   router_ = std::make_unique<scsi::TaskRouter>(world_->executors());
   const Error added = co_await router_->add(0, unit_.get());
   assert(added == Error::kNone);
+  if (options_.more_units) co_await add_units();
   server_ = iscsi::TargetServer::create({});
   iscsi::TargetOptions target{
       .name = kTargetName,
@@ -75,9 +78,37 @@ Task<void> Rig::set_up() {
   endpoint_ = portal.value_or(Endpoint());
 }
 
+Task<void> Rig::add_units() {
+  Executor& home = unit_->home();
+  auto memory = MemoryDevice::create(home, {.byte_count = std::uint64_t{16} << 20});
+  assert(memory.has_value());
+  scratch_memory_ = std::move(*memory);
+  hung_device_ = std::make_unique<testing::HungDevice>(*scratch_memory_);
+  hung_device_->hang();
+  scratch_unit_ = std::make_unique<scsi::LogicalUnit>(*scratch_memory_, scsi::LogicalUnitOptions{});
+  hung_unit_ = std::make_unique<scsi::LogicalUnit>(*hung_device_, scsi::LogicalUnitOptions{});
+  const Error scratch = co_await router_->add(1, scratch_unit_.get());
+  const Error hung = co_await router_->add(2, hung_unit_.get());
+  assert(scratch == Error::kNone && hung == Error::kNone);
+}
+
+Task<void> Rig::remove_units() {
+  co_await invoke_on(unit_->home(), [](testing::HungDevice& device) -> Task<void> {
+    device.release();
+    co_return;
+  }(*hung_device_));
+  for (const auto* unit : {&scratch_unit_, &hung_unit_}) {
+    co_await router_->remove(unit == &scratch_unit_ ? 1 : 2);
+    const bool closed =
+        co_await invoke_on(unit_->home(), (*unit)->close(world_->now() + std::chrono::minutes(5)));
+    if (!closed) clients_.complain("another logical unit still holds commands");
+  }
+}
+
 Task<void> Rig::tear_down() {
   co_await server_->shutdown();
   server_.reset();
+  if (options_.more_units) co_await remove_units();
   co_await router_->remove(0);
   co_await router_->close();
   router_.reset();
@@ -87,6 +118,8 @@ Task<void> Rig::tear_down() {
   if (!closed) clients_.complain("the logical unit still holds commands");
   if (!pace_.idle()) clients_.complain("an R2T was let out whose end was not told");
   unit_.reset();
+  scratch_unit_.reset();
+  hung_unit_.reset();
 }
 
 Task<void> Rig::whole(std::function<Task<void>()> body) {
@@ -104,6 +137,10 @@ std::string Rig::run(std::function<Task<void>()> body, Duration limit) {
     (void)server_.release();
     (void)router_.release();
     (void)unit_.release();
+    (void)scratch_unit_.release();
+    (void)hung_unit_.release();
+    (void)hung_device_.release();
+    (void)scratch_memory_.release();
     (void)device_.release();
     (void)memory_.release();
     return wrong;

@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "../unit/block/test_devices.h"
 #include "block/layer.h"
 #include "block/memory_device.h"
 #include "clients.h"
@@ -61,7 +62,9 @@ struct RigOptions {
   Duration device_delay = std::chrono::milliseconds(1);
   std::map<std::string, std::string> target_keys;
   std::uint32_t target_queue_depth = 64;
-  bool paced = false;  // The target has a SlowPace.
+  bool paced = false;                                       // The target has a SlowPace.
+  std::size_t memory_limit_bytes = std::size_t{256} << 20;  // For each executor.
+  bool more_units = false;  // LUN 1 with memory that nobody checks, LUN 2 that never answers.
 };
 
 class Rig {
@@ -84,12 +87,18 @@ class Rig {
   Task<void> set_up();
   Task<void> tear_down();
   Task<void> whole(std::function<Task<void>()> body);
+  Task<void> add_units();
+  Task<void> remove_units();
   RigOptions options_;
   std::unique_ptr<sim::World> world_;
   Clients clients_;
   std::unique_ptr<MemoryDevice> memory_;
   std::unique_ptr<SlowDevice> device_;
   std::unique_ptr<scsi::LogicalUnit> unit_;
+  std::unique_ptr<MemoryDevice> scratch_memory_;
+  std::unique_ptr<testing::HungDevice> hung_device_;
+  std::unique_ptr<scsi::LogicalUnit> scratch_unit_;
+  std::unique_ptr<scsi::LogicalUnit> hung_unit_;
   std::unique_ptr<scsi::TaskRouter> router_;
   SlowPace pace_;
   std::unique_ptr<iscsi::TargetServer> server_;

@@ -187,6 +187,7 @@ struct RawCommand {
   std::uint32_t expected = ~0U;  // The Expected Data Transfer Length if not that of the blocks.
   bool final = true;
   bool immediate = false;
+  AttributeCode attribute = AttributeCode::kSimple;
   Bytes data;  // Immediate data.
   std::uint32_t cmd_sn = 0;
   bool own_cmd_sn = false;
@@ -200,6 +201,7 @@ inline Task<std::uint32_t> send_command(RawInitiator& peer, RawCommand command) 
                   .final = command.final,
                   .read = command.operation == 0x28,
                   .write = command.operation == 0x2A,
+                  .attribute = command.attribute,
                   .lun = command.lun,
                   .initiator_task_tag = tag,
                   .cmd_sn = command.own_cmd_sn ? command.cmd_sn : peer.cmd_sn,
