@@ -134,9 +134,11 @@ std::span<const IoSlice> PduFramer::targets() {
     }
   }
   // Where payloads are large, only a header's worth is received behind this one: the next payload
-  // then goes straight into its own buffers instead of being copied out of staging.
+  // then goes straight into its own buffers instead of being copied out of staging. What is dropped
+  // is received into staging, as much at a time as it holds.
   const std::size_t room = staging_.byte_count() - end_;
-  targets_.push_back({staging_.data() + end_, large_payloads_ ? std::min(room, kPeekBytes) : room});
+  const bool peek = large_payloads_ && state_ != State::kDiscard;
+  targets_.push_back({staging_.data() + end_, peek ? std::min(room, kPeekBytes) : room});
   return targets_;
 }
 

@@ -98,6 +98,11 @@ Task<TaskManagementResult> Session::carry_out(TaskManagementRequest request) {
   if (code < 1 || code > static_cast<std::uint8_t>(TaskManagementFunction::kTargetColdReset)) {
     co_return TaskManagementResult::kFunctionNotSupported;
   }
+  const ScsiTask* const found = find_task(request.referenced_task_tag);
+  if (found != nullptr && is_successor(*found, request)) {
+    const TaskManagementResult gone = co_await result_for_gone(request);
+    co_return gone;
+  }
   const std::optional<TaskManagementResult> undelivered = dispose_of_undelivered(request);
   if (undelivered) co_return *undelivered;
   const scsi::TaskManagementRequest to_device{
@@ -114,14 +119,23 @@ Task<TaskManagementResult> Session::carry_out(TaskManagementRequest request) {
     left->abandon();
     co_return TaskManagementResult::kFunctionComplete;
   }
-  const bool gone = result == TaskManagementResult::kTaskDoesNotExist && left == nullptr;
+  if (result != TaskManagementResult::kTaskDoesNotExist || left != nullptr) co_return result;
+  const TaskManagementResult gone = co_await result_for_gone(request);
+  co_return gone;
+}
+
+// For a task that is not there any more.
+Task<TaskManagementResult> Session::result_for_gone(TaskManagementRequest request) {
   // Section 11.6.1 wants "task does not exist" for a task that ended before its ABORT TASK came;
   // that is the answer to one that has crossed the end. ESXi aborts commands that ended long ago,
   // takes it for a failure, repeats the abort and gives the path up; the command is out of the
   // way, which is what was asked for, so that it is complete.
-  if (!gone || !serial_less(request.ref_cmd_sn, exp_cmd_sn_)) co_return result;
+  if (!serial_less(request.ref_cmd_sn, exp_cmd_sn_)) {
+    co_return TaskManagementResult::kTaskDoesNotExist;
+  }
   const bool crossed = co_await has_just_answered(request.referenced_task_tag);
-  co_return crossed ? result : TaskManagementResult::kFunctionComplete;
+  co_return crossed ? TaskManagementResult::kTaskDoesNotExist
+                    : TaskManagementResult::kFunctionComplete;
 }
 
 Task<bool> Session::ask_answered(Connection* connection, std::uint32_t initiator_task_tag) {
@@ -144,6 +158,14 @@ Task<bool> Session::has_just_answered(std::uint32_t initiator_task_tag) {
     unpin(*link);
   }
   co_return answered;
+}
+
+// Section 11.5.5: RefCmdSN is the CmdSN of the task that is meant. Where it is that of an earlier
+// command, which has ended, the initiator has used the task tag again, and this task is not meant.
+bool Session::is_successor(const ScsiTask& task, const TaskManagementRequest& request) const {
+  const std::uint32_t later_by = task.cmd_sn() - request.ref_cmd_sn;
+  return request.function == TaskManagementFunction::kAbortTask && !task.immediate() &&
+         later_by > 0 && later_by <= slots_.size();
 }
 
 // What the device server has not seen. A value: that was all.

@@ -2,11 +2,15 @@
 // whoever serves it. RFC 7143 sections 4.2.2.1, 7.8, 11.3 and 11.7.
 
 #include <algorithm>
+#include <array>
+#include <cassert>
 
 #include "iscsi/target_session.h"
 
 namespace sandbay::iscsi {
 namespace {
+
+constexpr std::size_t kMostAhsBytes = std::size_t{255} * 4;
 
 bool has_cmd_sn(Opcode opcode) {
   switch (opcode) {
@@ -92,12 +96,18 @@ bool Session::check(ConnectionLink& link, IncomingPdu& pdu) {
 }
 
 void Session::reject(ConnectionLink& link, RejectReason reason, const IncomingPdu& pdu) {
+  // Section 11.17: the whole header of the bad PDU.
+  std::array<std::byte, kBhsBytes + kMostAhsBytes> header;
+  assert(pdu.ahs.size() <= kMostAhsBytes);
+  const auto end = std::ranges::copy(pdu.ahs, std::ranges::copy(pdu.bhs, header.begin()).out).out;
+  const auto header_bytes = static_cast<std::size_t>(end - header.begin());
   Bhs bhs;
   write_reject({.reason = reason,
-                .data_segment_length = static_cast<std::uint32_t>(kBhsBytes),
+                .data_segment_length = static_cast<std::uint32_t>(header_bytes),
                 .numbers = numbers(link)},
                bhs);
-  send_bytes(link, bhs, pdu.bhs, StatSnUse::kConsume);
+  send_bytes(link, bhs, std::span<const std::byte>(header).first(header_bytes),
+             StatSnUse::kConsume);
   ++reject_count_;
 }
 

@@ -138,6 +138,12 @@ class RawInitiator {
     co_await stream_->send(std::span(&slice, 1));
   }
 
+  // As it stands.
+  Task<void> send_bytes(Bytes bytes) {
+    const IoSlice slice{.data = bytes.data(), .byte_count = bytes.size()};
+    co_await stream_->send(std::span(&slice, 1));
+  }
+
   // The next PDU, or none within `wait`.
   Task<RawPdu> next(Duration wait = std::chrono::seconds(20)) {
     const TimePoint deadline = Executor::current().now() + wait;

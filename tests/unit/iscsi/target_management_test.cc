@@ -63,6 +63,29 @@ Task<void> abort_completed(Bench& bench) {
   }
 }
 
+// A task tag is used again as soon as its task has been answered, and the abort of that task comes
+// late.
+Task<void> abort_before_tag_was_reused(Bench& bench) {
+  RawInitiator& peer = *co_await bench.session();
+  const std::uint32_t first_cmd_sn = peer.cmd_sn;
+  RawCommand command = reading(0, 1);
+  command.tag = 900;
+  const RawPdu first = co_await answer_to(peer, command);
+  CHECK(first.status() == 0);
+  bench.device(0).hang();
+  const std::uint32_t second_cmd_sn = peer.cmd_sn;
+  co_await send_command(peer, command);
+  const RawPdu late =
+      co_await managed(peer, {.referenced_task_tag = 900, .ref_cmd_sn = first_cmd_sn});
+  CHECK(late.managed() == kNoTask);
+  CHECK(bench.device(0).held() == 1);
+  bench.device(0).obey_cancellation(true);
+  const RawPdu meant =
+      co_await managed(peer, {.referenced_task_tag = 900, .ref_cmd_sn = second_cmd_sn});
+  CHECK(meant.managed() == kComplete);
+  CHECK(bench.device(0).held() == 0);
+}
+
 Task<void> abort_not_yet_arrived(Bench& bench) {
   RawInitiator& peer = *co_await bench.session();
   RawCommand victim = writing(0, 1, pattern_of(kBlock));
@@ -280,6 +303,10 @@ TEST_CASE("Linux FastAbort: ABORT TASK does not wait for Data-Out") {
 }
 TEST_CASE("ESXi: ABORT TASK of a completed command is complete, when it has not crossed its end") {
   on_bench({}, abort_completed);
+}
+TEST_CASE("ABORT TASK spares a command that has its task tag and a later CmdSN than RefCmdSN",
+          "[rfc7143-11.5.5][I-11g]") {
+  on_bench({}, abort_before_tag_was_reused);
 }
 TEST_CASE("11.5.1 ABORT TASK of a command that has not arrived yet") {
   on_bench({}, abort_not_yet_arrived);

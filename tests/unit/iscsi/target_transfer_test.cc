@@ -260,7 +260,61 @@ Task<void> wrong_data_digest(Bench& bench) {
   CHECK(others.status() == 0);
 }
 
+Task<void> reject_with_additional_header(Bench& bench) {
+  RawInitiator& peer = *co_await bench.session();
+  Bytes whole(kBhsBytes + 8);
+  whole[0] = static_cast<std::byte>(Opcode::kSnackRequest);
+  whole[1] = std::byte{0x80};
+  whole[4] = std::byte{2};  // TotalAHSLength, in words.
+  for (std::size_t at = kBhsBytes; at < whole.size(); ++at) whole[at] = static_cast<std::byte>(at);
+  co_await peer.send_bytes(whole);
+  const RawPdu answer = co_await peer.next();
+  CHECK(answer.is(Opcode::kReject));
+  CHECK(answer.data == whole);
+}
+
+// MODE SELECT (6) of the Control page with D_SENSE, then a write whose data are spoiled.
+Task<void> descriptor_sense_of_session(Bench& bench) {
+  RawInitiator& peer = *co_await bench.connect();
+  co_await peer.log_in({.keys = "DataDigest=CRC32C;InitialR2T=Yes"});
+  peer.data_digest_on = true;
+  co_await bench.take_attentions(peer);
+  Bytes list(16);
+  const unsigned page[] = {0x0A, 0x0A, 0x06, 0x10};
+  for (std::size_t at = 0; at < std::size(page); ++at) list[4 + at] = std::byte(page[at]);
+  ScsiCommand select{.write = true,
+                     .initiator_task_tag = peer.next_tag++,
+                     .expected_data_transfer_length = 16,
+                     .cmd_sn = peer.cmd_sn++,
+                     .exp_stat_sn = peer.exp_stat_sn};
+  const unsigned cdb[] = {0x15, 0x10, 0, 0, 16};
+  for (std::size_t at = 0; at < std::size(cdb); ++at) select.cdb[at] = std::byte(cdb[at]);
+  Bhs bhs;
+  write_scsi_command(select, bhs);
+  co_await peer.send(bhs, list);
+  const RawPdu selected = co_await peer.next_of(select.initiator_task_tag);
+  CHECK(selected.status() == 0);
+  const std::uint32_t tag = co_await send_command(peer, writing(0, 1));
+  const RawPdu r2t = co_await peer.next_of(tag);
+  peer.spoil_data_digest = true;
+  co_await answer_r2t(peer, r2t.r2t(), pattern_of(kBlock), kBlock);
+  const RawPdu answer = co_await peer.next_of(tag);
+  CHECK(answer.status() == 2);
+  // Descriptor format, ABORTED COMMAND, PROTOCOL SERVICE CRC ERROR.
+  Bytes sense = answer.data;
+  sense.resize(6);
+  CHECK(sense == Bytes{std::byte{0}, std::byte{8}, std::byte{0x72}, std::byte{0x0B},
+                       std::byte{0x47}, std::byte{0x05}});
+}
+
 }  // namespace
+
+TEST_CASE("A Reject brings the whole header of what was wrong", "[rfc7143-11.17][I-11b]") {
+  on_bench({}, reject_with_additional_header);
+}
+TEST_CASE("Sense that the session makes has the format that D_SENSE asks for", "[I-11c]") {
+  on_bench({}, descriptor_sense_of_session);
+}
 
 Task<bool> is_alone(testing::SharingDevice& device) { co_return device.alone(); }
 Task<void> forget(testing::SharingDevice& device) {
