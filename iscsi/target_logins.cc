@@ -65,7 +65,30 @@ class LoginService::Policy final : public LoginPolicy {
     if (admission.status == LoginStatus::kSuccess && !identity.discovery) {
       send_on(identity, admission);
     }
+    chap_required_ = admission.chap_required;
+    credentials_ = admission.credentials;
+    mutual_chap_ = admission.mutual_chap;
     return admission;
+  }
+
+  // The peer decides how long its login takes, and the rules may have changed since it was
+  // admitted. It has proved itself by the old ones; where these demanded less, or something else,
+  // that is worth nothing.
+  Refused judge_again(const LoginIdentity& identity) {
+    Admission now;
+    if (identity.discovery) {
+      admit_discovery(identity, now);
+    } else {
+      admit_to_target(identity, now);
+    }
+    if (now.status == LoginStatus::kTargetNotFound) now.status = LoginStatus::kTargetRemoved;
+    if (!now.redirect_address.empty()) now.status = LoginStatus::kServiceUnavailable;
+    const bool proved = !now.chap_required || (chap_required_ && now.credentials == credentials_ &&
+                                               now.mutual_chap == mutual_chap_);
+    if (now.status == LoginStatus::kSuccess && !proved) {
+      now.status = LoginStatus::kAuthenticationFailure;
+    }
+    return {now.status, "access to the target changed during the login; log in again"};
   }
 
   const std::string& target_name() const noexcept { return target_name_; }
@@ -166,6 +189,9 @@ class LoginService::Policy final : public LoginPolicy {
   Endpoint peer_;
   std::uint16_t portal_group_tag_;
   std::string target_name_;
+  bool chap_required_ = false;
+  std::vector<ChapCredential> credentials_;
+  std::optional<ChapCredential> mutual_chap_;
   KeyPreferences preferences_ = KeyPreferences::for_target();
 };
 
@@ -423,7 +449,11 @@ Task<LoginService::Placement> LoginService::place(Connection& connection, Target
                                                   Policy& policy) {
   Placement placement;
   const LoginIdentity& identity = login.identity();
-  if (identity.tsih == 0) {
+  const Refused stale = policy.judge_again(identity);
+  if (stale.status != LoginStatus::kSuccess) {
+    placement.status = stale.status;
+    placement.diagnosis = stale.why;
+  } else if (identity.tsih == 0) {
     placement = co_await place_new(login, policy);
   } else {
     const auto found = registry_.sessions.find(identity.tsih);
@@ -524,7 +554,9 @@ Task<LoginService::Placement> LoginService::begin_session(TargetLogin& login, Po
   }
   RegisteredTarget* const target =
       identity.target_name.empty() ? nullptr : registry_.find(identity.target_name);
-  const Refused refused = check_new(identity, target);
+  Refused refused = check_new(identity, target);
+  // Again: what it stands for may have been waited for.
+  if (refused.status == LoginStatus::kSuccess) refused = policy.judge_again(identity);
   if (refused.status != LoginStatus::kSuccess) {
     placement.status = refused.status;
     placement.diagnosis = refused.why;

@@ -51,6 +51,7 @@ struct PortalStatus {
 struct ChapCredential {
   std::string user;
   std::string secret;
+  bool operator==(const ChapCredential&) const = default;
 };
 
 // Who may use a target. Every part that is given must match; an initiator needs one record that

@@ -53,6 +53,47 @@ Task<void> refusals(Bench& bench) {
   CHECK(stranger.login().status == LoginStatus::kSessionDoesNotExist);
 }
 
+// A login that takes its time: what the target asks for changes between its two requests.
+Task<LoginStatus> log_in_around(Bench& bench, TargetOptions changed) {
+  RawInitiator& peer = *co_await bench.connect();
+  LoginRequest request{.current_stage = 1, .initiator_task_tag = 9, .cmd_sn = 100};
+  request.isid.bytes = {std::byte{0x80}, std::byte{0}, std::byte{0},
+                        std::byte{0},    std::byte{0}, std::byte{7}};
+  Bhs bhs;
+  write_login_request(request, bhs);
+  const std::string names = "InitiatorName=iqn.2026-11.org.sandbay:raw;SessionType=Normal;";
+  co_await peer.send(bhs, bytes_of(text_of(names + "TargetName=" + kBenchTarget)));
+  const RawPdu first = co_await peer.next();
+  CHECK(first.login().status == LoginStatus::kSuccess);
+  CHECK_FALSE(first.login().transit);
+  changed.name = kBenchTarget;
+  const Error updated = co_await bench.server().update_target(std::move(changed), nullptr);
+  CHECK(updated == Error::kNone);
+  request.transit = true;
+  request.next_stage = 3;
+  request.exp_stat_sn = first.numbers().stat_sn + 1;
+  write_login_request(request, bhs);
+  co_await peer.send(bhs, bytes_of(text_of("MaxRecvDataSegmentLength=8192")));
+  const RawPdu last = co_await peer.next();
+  co_return last.login().status;
+}
+
+Task<void> rules_change_during_login(Bench& bench) {
+  const AccessRecord proof{.chap = ChapCredential{.user = "raw", .secret = "a secret of the host"}};
+  const LoginStatus unproved = co_await log_in_around(bench, {.access = {proof}});
+  CHECK(unproved == LoginStatus::kAuthenticationFailure);
+  TargetOptions open{.name = kBenchTarget, .access = {AccessRecord{}}};
+  Error updated = co_await bench.server().update_target(open, nullptr);
+  CHECK(updated == Error::kNone);
+  const LoginStatus shut_out = co_await log_in_around(
+      bench, {.access = {AccessRecord{.initiator = "iqn.2026-11.org:other"}}});
+  CHECK(shut_out == LoginStatus::kAuthorizationFailure);
+  updated = co_await bench.server().update_target(open, nullptr);
+  CHECK(updated == Error::kNone);
+  const LoginStatus same = co_await log_in_around(bench, open);
+  CHECK(same == LoginStatus::kSuccess);
+}
+
 bool was_told(Bench& bench, EventSeverity severity, std::string_view first,
               std::string_view second) {
   for (const ServerEvent& event : bench.events()) {
@@ -319,6 +360,9 @@ Task<void> text_in_full_feature_phase(Bench& bench) {
 
 }  // namespace
 
+TEST_CASE("A login is judged by the rules at its end, not only at its first request", "[I-7]") {
+  on_bench({}, rules_change_during_login);
+}
 TEST_CASE("11.13.5 refused and redirected logins") { on_bench({}, refusals); }
 TEST_CASE("Logins and sessions are told to the log, and only so many a second") {
   on_bench({}, events);
