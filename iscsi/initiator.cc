@@ -4,6 +4,7 @@
 
 #include <cassert>
 
+#include "iscsi/initiator_crossing.h"
 #include "iscsi/initiator_session.h"
 #include "runtime/byte_order.h"
 
@@ -84,12 +85,15 @@ Task<void> InitiatorSessionImpl::close() {
     co_await log_out(over, LogoutReason::kCloseSession, 0);
   }
   co_await take_down(false, "closed");
+  fail_all(Error::kClosed);
   // Whatever was under way has seen closing_; a connection that it still made goes as well.
   co_await gate_.close();
   co_await take_down(false, "closed");
   fail_all(Error::kClosed);
-  // The last `done` calls are on their way through the ready queue.
-  co_await home_.yield();
+  // The last `done` calls are on their way as messages, which arrive in order.
+  Event arrived;
+  call_on(home_, [&arrived] { arrived.set(); });
+  co_await arrived.wait();
   if (state_ != InitiatorSessionState::kFree) transition(state_, InitiatorSessionState::kFree);
 }
 

@@ -21,6 +21,7 @@
 #include "iscsi/initiator.h"
 #include "iscsi/initiator_outgoing.h"
 #include "iscsi/pdu.h"
+#include "iscsi/shown.h"
 #include "runtime/buffer.h"
 #include "runtime/executor.h"
 #include "runtime/io.h"
@@ -72,12 +73,12 @@ class InitiatorConnectionEvents {
 };
 
 struct InitiatorConnectionCounters {
-  std::uint64_t header_digest_errors = 0;
-  std::uint64_t data_digest_errors = 0;
-  std::uint64_t protocol_errors = 0;
-  std::uint64_t rejects = 0;
-  std::uint64_t nop_ins = 0;
-  const char* why_ended = "";  // For people.
+  Shown<std::uint64_t> header_digest_errors;
+  Shown<std::uint64_t> data_digest_errors;
+  Shown<std::uint64_t> protocol_errors;
+  Shown<std::uint64_t> rejects;
+  Shown<std::uint64_t> nop_ins;
+  Shown<const char*> why_ended = "";  // For people.
 };
 
 class InitiatorConnection final : private InitiatorOutgoing::Owner {
@@ -189,7 +190,7 @@ class InitiatorConnection final : private InitiatorOutgoing::Owner {
   std::unique_ptr<Stream> stream_;
   InitiatorTransferLimits limits_;
   std::vector<InitiatorTask*> tasks_;  // By slot.
-  std::uint32_t exp_stat_sn_ = 0;
+  Shown<std::uint32_t> exp_stat_sn_;
   std::uint32_t told_exp_cmd_sn_ = 0;
   std::uint32_t told_max_cmd_sn_ = 0;
   bool failing_ = false;

@@ -98,6 +98,14 @@ struct CommandTimer {
 }  // namespace
 
 Task<InitiatorSession::Reply> InitiatorSessionImpl::execute(ScsiRequest request) {
+  if (!gate_.enter()) {
+    Reply closed;
+    closed.result.error = Error::kClosed;
+    closed.data_in = std::move(request.data_in);
+    closed.data_out = std::move(request.data_out);
+    co_return closed;
+  }
+  const GateHold hold(gate_);  // The timer and the end of the command still need the session.
   InitiatorCommand command;
   command.lun = request.lun;
   command.cdb = request.cdb;

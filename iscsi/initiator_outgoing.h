@@ -13,6 +13,7 @@
 #include "iscsi/digest.h"
 #include "iscsi/initiator.h"
 #include "iscsi/pdu.h"
+#include "iscsi/shown.h"
 #include "runtime/executor.h"
 #include "runtime/io.h"
 #include "runtime/random.h"
@@ -48,7 +49,7 @@ class InitiatorOutgoing {
   void close();
   bool busy() const noexcept { return flushing_; }
   bool reading_stopped() const noexcept { return reading_stopped_; }
-  std::uint64_t pdus_sent() const noexcept { return pdus_; }
+  std::uint64_t pdus_sent() const noexcept { return pdus_; }  // On any executor.
 
  private:
   struct Piece {
@@ -90,7 +91,7 @@ class InitiatorOutgoing {
   bool flushing_ = false;
   bool closed_ = false;
   bool reading_stopped_ = false;
-  std::uint64_t pdus_ = 0;
+  Shown<std::uint64_t> pdus_;
   Batch building_;
   Batch sending_;
   std::vector<IoSlice> slices_;

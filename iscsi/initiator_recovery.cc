@@ -299,7 +299,9 @@ void InitiatorSessionImpl::settle_lost() {
   while (!lost_.empty()) {
     auto& command = static_cast<InitiatorCommand&>(*lost_.pop_front());
     const InitiatorConnectionState state = paths_[command.path]->state;
-    if (state == kCleanupWait || state == kInLogout) {
+    if (closing_) {
+      finish_later(command, Error::kClosed);
+    } else if (state == kCleanupWait || state == kInLogout) {
       later.push_back(command);
     } else if (command.wants_abort) {
       finish_later(command, Error::kCancelled);

@@ -4,6 +4,7 @@
 
 #include <set>
 
+#include "../block/on_executor.h"
 #include "iscsi/initiator_states.h"
 #include "scripted_target.h"
 
@@ -346,7 +347,16 @@ void wrong_r2t(ScriptedConnection& connection, std::uint32_t itt, Bhs& bhs, Read
   write_ready_to_transfer(pdu, bhs);
 }
 
-// Takes what is sent within a second, and sorts it.
+Task<void> answer_and_tell(ScriptedConnection& connection, std::shared_ptr<Event> done) {
+  co_await ScriptedSession::answer_logout(connection);
+  while (true) {
+    const ScriptedPdu pdu = co_await connection.next();
+    if (pdu.closed) break;
+  }
+  done->set();
+}
+
+// Takes what is sent, and sorts it.
 struct Received {
   std::vector<ScriptedPdu> aborts;
   std::vector<ScriptedPdu> texts;
@@ -449,8 +459,84 @@ Task<void> abort_a_hundred_at_once() {
   scripted.session.reset();
 }
 
+// On a real executor, whose messages arrive at the end of a turn.
+Task<void> keep_asking(InitiatorSession& session, const bool& closed, Gate& gate) {
+  const GateHold hold(gate);
+  unsigned asked = 0;
+  while (!closed) {
+    const InitiatorSession::Reply reply = co_await session.execute({});
+    CHECK(reply.result.error == Error::kClosed);
+    if (++asked % 3 == 0) co_await Executor::current().yield();
+  }
+}
+
+Task<void> close_while_asked() {
+  for (int round = 0; round < 20; ++round) {
+    ScriptedTarget target(0);
+    InitiatorOptions options = ScriptedSession::defaults();
+    options.endpoint = target.endpoint();
+    auto login = PendingLogin::start(std::move(options));
+    std::unique_ptr<ScriptedConnection> connection = co_await target.accept();
+    co_await connection->log_in();
+    co_await login->done.wait();
+    CHECK(login->result->has_value());
+    if (!login->result->has_value()) co_return;
+    std::unique_ptr<InitiatorSession> session = std::move(**login->result);
+    bool closed = false;
+    Gate gate;
+    for (int count = 0; count < 4 && gate.enter(); ++count) {
+      spawn(keep_asking(*session, closed, gate));
+    }
+    auto answering = std::make_shared<Event>();
+    spawn(answer_and_tell(*connection, answering));
+    co_await session->close();
+    closed = true;
+    session.reset();
+    co_await gate.close();
+    co_await answering->wait();
+  }
+}
+
+// The session lives on one executor and its connection on another; its counters are read all the
+// while. Thread sanitizer sees to the rest.
+Task<void> count_across(Executor& other) {
+  ScriptedTarget target(0);
+  InitiatorOptions options = ScriptedSession::defaults();
+  options.endpoint = target.endpoint();
+  options.connection_options.push_back({.executor = &other});
+  auto login = PendingLogin::start(std::move(options));
+  std::unique_ptr<ScriptedConnection> connection = co_await target.accept();
+  co_await connection->log_in();
+  co_await login->done.wait();
+  CHECK(login->result->has_value());
+  if (!login->result->has_value()) co_return;
+  std::unique_ptr<InitiatorSession> session = std::move(**login->result);
+  for (std::uint64_t count = 1; count <= 50; ++count) {
+    Bhs bhs;
+    write_nop_in({.target_transfer_tag = 5, .numbers = connection->numbers_without_status()}, bhs);
+    co_await connection->send(bhs);
+    while (session->counters().nop_ins < count) co_await Executor::current().yield();
+    const ScriptedPdu answer = co_await connection->next();
+    CHECK(answer.opcode() == Opcode::kNopOut);
+  }
+  auto answering = std::make_shared<Event>();
+  spawn(answer_and_tell(*connection, answering));
+  co_await session->close();
+  co_await answering->wait();
+}
+
 }  // namespace
 
+TEST_CASE("A session that is closed while it is used ends after its last command",
+          "[initiator][I-9]") {
+  testing::run_on_reactor([](Executor&) { return close_while_asked(); });
+}
+TEST_CASE("Counters of a connection can be read on another executor", "[initiator][I-10]") {
+  auto group = ReactorGroup::create({.count = 2, .memory_limit_bytes = std::size_t{128} << 20});
+  if (!group.has_value()) FAIL(group.error());
+  Executor& other = *(*group)->executors()[1];
+  (*group)->run([&other] { return count_across(other); });
+}
 TEST_CASE("Every abort reaches the target when more are asked for than may be under way",
           "[initiator][window][I-1]") {
   in_world(abort_a_hundred_at_once);
