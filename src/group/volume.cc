@@ -82,6 +82,9 @@ scsi::LogicalUnitOptions unit_options(const VolumeRecord& record, const ArrayFac
   options.personality = array.personality;
   options.thin = s.thin;
   options.write_cache_enabled = s.write_cache;
+  // Hosts that share a volume see at once which commands another host's reset has ended. Arrays
+  // whose pages are played keep their own default, and their hosts change it.
+  options.task_aborted_status = array.personality == nullptr;
   return options;
 }
 
