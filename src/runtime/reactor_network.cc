@@ -7,6 +7,7 @@
 
 #include <cerrno>
 #include <cstring>
+#include <utility>
 #include <vector>
 
 #include "runtime/reactor_internal.h"
@@ -15,6 +16,9 @@ namespace sandbay::detail {
 namespace {
 
 constexpr int kBacklog = 1024;
+// If a peer answers nothing at all, TCP tries for two minutes. The login that wanted the connection
+// has failed long before, and its socket is closed soon after.
+constexpr Duration kConnectPatience = std::chrono::seconds(20);
 
 struct SocketAddress {
   sockaddr_storage storage{};
@@ -248,10 +252,21 @@ Task<Result<std::unique_ptr<Stream>>> Reactor::connect(Endpoint endpoint) {
   if (descriptor < 0) co_return std::unexpected(error_from_errno(errno));
   Operation operation;
   io_uring_prep_connect(prepare(operation), descriptor, address.get(), address.byte_count);
+  std::pair<Reactor*, Operation*> attempt{this, &operation};
+  Timer patience;
+  patience.deadline = now() + kConnectPatience;
+  patience.owner = &attempt;
+  patience.fire = [](Timer& timer) {
+    const auto& late = *static_cast<std::pair<Reactor*, Operation*>*>(timer.owner);
+    late.first->cancel(*late.second);
+  };
+  arm(patience);
   const int result = co_await operation;
+  disarm(patience);
   if (result < 0) {
     ::close(descriptor);
-    co_return std::unexpected(error_from_errno(result));
+    const bool late = result == -ECANCELED;
+    co_return std::unexpected(late ? Error::kTimedOut : error_from_errno(result));
   }
   co_return std::make_unique<ReactorStream>(*this, descriptor);
 }

@@ -1,5 +1,10 @@
 // Streams and listeners on reactors, over the loopback interface.
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
 #include <algorithm>
+#include <array>
 #include <catch2/catch.hpp>
 #include <vector>
 
@@ -243,6 +248,49 @@ TEST_CASE("A reactor stream can move to another reactor", "[reactor][network]") 
         }
       },
       2);
+}
+
+// A listener whose queue is full answers nobody, as a host that is switched off.
+struct FullListener {
+  FullListener() {
+    sockaddr_in local{};
+    local.sin_family = AF_INET;
+    local.sin_addr.s_addr = htonl(kLoopback);
+    socklen_t byte_count = sizeof local;
+    listener = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    REQUIRE(::bind(listener, reinterpret_cast<sockaddr*>(&local), sizeof local) == 0);
+    REQUIRE(::listen(listener, 0) == 0);
+    REQUIRE(::getsockname(listener, reinterpret_cast<sockaddr*>(&local), &byte_count) == 0);
+    port = ntohs(local.sin_port);
+    for (int& client : clients) {
+      client = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+      static_cast<void>(::connect(client, reinterpret_cast<sockaddr*>(&local), sizeof local));
+    }
+  }
+  ~FullListener() {
+    for (const int client : clients) ::close(client);
+    ::close(listener);
+  }
+  FullListener(const FullListener&) = delete;
+  FullListener& operator=(const FullListener&) = delete;
+
+  int listener = -1;
+  std::array<int, 4> clients{};
+  std::uint16_t port = 0;
+};
+
+TEST_CASE("Connecting to a host that answers nothing ends after twenty seconds",
+          "[reactor][network][I-11f]") {
+  run([](std::span<Executor* const> executors) -> Task<void> {
+    const FullListener full;
+    co_await executors[0]->sleep_for(100ms);
+    const TimePoint before = executors[0]->now();
+    const auto connected = co_await executors[0]->connect(Endpoint::ipv4(kLoopback, full.port));
+    CHECK_FALSE(connected.has_value());
+    if (!connected.has_value()) CHECK(connected.error() == Error::kTimedOut);
+    CHECK(executors[0]->now() - before > 15s);
+    CHECK(executors[0]->now() - before < 30s);
+  });
 }
 
 }  // namespace
