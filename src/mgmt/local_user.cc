@@ -1,4 +1,5 @@
-// One question and one answer on a netlink socket.
+// One question and one answer on a netlink socket; the kernel's table of connections where a
+// sandbox allows no such socket.
 //
 // Three answers must not be believed. A socket that its owner has closed lives on without an inode,
 // and the kernel then shows user 0. A connection that ended is shown as TIME-WAIT, also with user 0
@@ -6,6 +7,7 @@
 #include "mgmt/local_user.h"
 
 #include <arpa/inet.h>
+#include <fmt/format.h>
 #include <linux/inet_diag.h>
 #include <linux/netlink.h>
 #include <linux/sock_diag.h>
@@ -19,8 +21,10 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <fstream>
 #include <limits>
 #include <span>
+#include <sstream>
 
 namespace sandbay::mgmt {
 
@@ -46,6 +50,7 @@ class NetlinkSocket {
   NetlinkSocket(const NetlinkSocket&) = delete;
   NetlinkSocket& operator=(const NetlinkSocket&) = delete;
 
+  bool is_allowed() const noexcept { return socket_ >= 0; }
   // The number of bytes of the kernel's answer; 0: there is none.
   std::size_t ask(const Question& question, std::span<std::byte> answer) const {
     if (socket_ < 0) return 0;
@@ -102,6 +107,33 @@ std::optional<inet_diag_msg> ask(const Question& question) {
   return shown;
 }
 
+// An end of a connection as /proc/net/tcp writes it: words as the processor reads them.
+std::string text_of(const __be32* address, int family, __be16 port) {
+  std::string text;
+  for (int i = 0; i < (family == AF_INET6 ? 4 : 1); ++i) text += fmt::format("{:08X}", address[i]);
+  return text + fmt::format(":{:04X}", ntohs(port));
+}
+
+// The row of a connection that has an owner: the fields are number, local end, remote end, state,
+// queues, timer, retransmissions, user, timeout, inode (proc_pid_net(5)).
+std::optional<uid_t> user_in_table(const inet_diag_sockid& id, int family) {
+  std::ifstream table(family == AF_INET6 ? "/proc/net/tcp6" : "/proc/net/tcp");
+  const std::string client = text_of(id.idiag_src, family, id.idiag_sport);
+  const std::string server = text_of(id.idiag_dst, family, id.idiag_dport);
+  for (std::string line; std::getline(table, line);) {
+    std::istringstream row(line);
+    std::string number, local, remote, state, queues, timer, retransmissions, timeout;
+    uid_t user = 0;
+    std::uint64_t inode = 0;
+    row >> number >> local >> remote >> state >> queues >> timer >> retransmissions >> user >>
+        timeout >> inode;
+    if (local == client && remote == server) {
+      return row && inode != 0 ? std::optional(user) : std::nullopt;
+    }
+  }
+  return std::nullopt;
+}
+
 bool same_connection(const inet_diag_sockid& asked, const inet_diag_sockid& shown) {
   return asked.idiag_sport == shown.idiag_sport && asked.idiag_dport == shown.idiag_dport &&
          std::ranges::equal(asked.idiag_src, shown.idiag_src) &&
@@ -110,6 +142,19 @@ bool same_connection(const inet_diag_sockid& asked, const inet_diag_sockid& show
 
 }  // namespace
 
+std::optional<uid_t> user_by_table(const TcpEnd& client, const TcpEnd& server) {
+  inet_diag_sockid id{};
+  const int family = family_of(client);
+  if (!put_address(client, family, id.idiag_src, &id.idiag_sport) ||
+      !put_address(server, family, id.idiag_dst, &id.idiag_dport)) {
+    return std::nullopt;
+  }
+  // The kernel may read a row's user before its inode or after. The second row proves that the
+  // socket had its owner during the first: a socket that has lost its owner gets none again.
+  const auto user = user_in_table(id, family);
+  return user && user_in_table(id, family) ? user : std::nullopt;
+}
+
 std::optional<uid_t> user_of(const TcpEnd& client, const TcpEnd& server) {
   Question question = question_about(family_of(client));
   inet_diag_sockid& id = question.request.id;
@@ -117,6 +162,7 @@ std::optional<uid_t> user_of(const TcpEnd& client, const TcpEnd& server) {
       !put_address(server, family_of(client), id.idiag_dst, &id.idiag_dport)) {
     return std::nullopt;
   }
+  if (!NetlinkSocket().is_allowed()) return user_by_table(client, server);
   const auto shown = ask(question);
   if (!shown || !same_connection(id, shown->id)) return std::nullopt;
   return shown->idiag_uid;

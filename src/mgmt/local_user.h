@@ -21,6 +21,9 @@ struct TcpEnd {
 // such socket on this machine, if its owner has closed it (the kernel then shows root), or if the
 // kernel does not answer.
 std::optional<uid_t> user_of(const TcpEnd& client, const TcpEnd& server);
+// The same from /proc/net/tcp, which user_of() reads where a sandbox forbids netlink sockets. It
+// takes as long as there are connections.
+std::optional<uid_t> user_by_table(const TcpEnd& client, const TcpEnd& server);
 
 // The user who listens at `end`; nothing if no socket does, or if the kernel does not answer. A
 // listener on every address counts where no other has `end`'s own.

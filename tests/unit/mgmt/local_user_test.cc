@@ -92,20 +92,24 @@ TEST_CASE("The kernel names the user who made the client's socket", "[G-S6][loca
   const int family = GENERATE(AF_INET, AF_INET6);
   const Connection connection(family);
   CHECK(user_of(connection.client, connection.server) == ::geteuid());
+  CHECK(user_by_table(connection.client, connection.server) == ::geteuid());
   connection.half_close_client();
   CHECK(user_of(connection.client, connection.server) == ::geteuid());
+  CHECK(user_by_table(connection.client, connection.server) == ::geteuid());
 }
 
 TEST_CASE("A socket that its owner has closed is nobody's", "[G-S6][local_user]") {
   Connection connection(AF_INET);
   connection.close_client();  // The kernel shows root from now on.
   CHECK(user_of(connection.client, connection.server) == std::nullopt);
+  CHECK(user_by_table(connection.client, connection.server) == std::nullopt);
 }
 
 TEST_CASE("A listener is not taken for a connection", "[G-S6][local_user]") {
   const Connection connection(AF_INET);
   const TcpEnd elsewhere{.address = "127.0.0.1", .port = 1};
   CHECK(user_of(connection.server, elsewhere) == std::nullopt);
+  CHECK(user_by_table(connection.server, elsewhere) == std::nullopt);
   CHECK(user_of(elsewhere, connection.server) == std::nullopt);
   CHECK(user_of({.address = "localhost", .port = 1}, connection.server) == std::nullopt);
   CHECK(user_of({.address = "127.0.0.1", .port = 0}, connection.server) == std::nullopt);
