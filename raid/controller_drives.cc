@@ -220,7 +220,8 @@ Task<Controller::Outcome> Controller::Implementation::remove_drive(std::string n
     if (held->replacement) {
       drives.drop_replacement(held->role, "it was pulled");
       co_await drives.settled();
-    } else if (drives.drop(held->role, DropReason::kMissing, "it was pulled")) {
+    } else if (drives.survives_without(held->role)) {
+      drives.drop(held->role, DropReason::kMissing, "it was pulled");
       co_await drives.settled();
     } else {
       stopped = held->state;

@@ -95,8 +95,8 @@ Task<std::vector<std::string>> Controller::Implementation::assemble_again(bool a
   std::vector<Entry*> wanted;
   for (const auto& entry : entries) {
     if (entry->device == nullptr || entry->condemned || entry->user != nullptr) continue;
-    const bool of_a_set = entry->use == DriveUse::kMember || entry->use == DriveUse::kFailed;
-    const bool may_differ = entry->use == DriveUse::kAbsent || (of_a_set && some_wait);
+    // A set that waits may find its drive where another was seen.
+    const bool may_differ = entry->use == DriveUse::kAbsent || some_wait;
     if ((all || may_differ) && entry->probe->idle()) wanted.push_back(entry.get());
   }
   std::vector<Candidate> found = co_await gather(wanted);

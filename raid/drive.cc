@@ -87,12 +87,14 @@ Task<Completion> Drive::submit_metadata(Request request) {
 }
 
 Task<Result<ProvisioningRun>> Drive::provisioning(Lba first, Lba limit) {
+  if (const Error refused = refusal(); refused != Error::kNone) co_return std::unexpected(refused);
   ++outstanding_;
   Result<ProvisioningRun> run = co_await device_.provisioning(first, limit);
   if (!run && run.error() == Error::kHardware) {  // As with an operation.
     ++counters_.retries;
     run = co_await device_.provisioning(first, limit);
   }
+  if (shut_) run = std::unexpected(Error::kNotReady);
   if (!run) ++counters_.other_errors;
   if (--outstanding_ == 0) became_idle_.notify_all();
   co_return run;
@@ -105,7 +107,7 @@ Drive::Operation* Drive::begin(Request&& request, bool metadata) {
   operation->is_read = request.operation == sandbay::Operation::kRead;
   operation->is_flush = request.operation == sandbay::Operation::kFlush;
   operation->metadata = metadata;
-  operation->doubted = away_;
+  operation->doubted = away_ || shut_;
   operation->older = newest_;
   (newest_ != nullptr ? newest_->newer : oldest_) = operation;
   newest_ = operation;
@@ -144,10 +146,16 @@ void Drive::count(const Request& request, bool metadata) {
 
 Spawned Drive::run(Drive* drive, Operation* operation, Request request) {
   const Request first = request_like(request);
-  Completion completion = co_await drive->device_.submit(std::move(request));
+  Completion completion;
+  completion.error = drive->refusal();
+  if (completion.error == Error::kNone) {
+    completion = co_await drive->device_.submit(std::move(request));
+  } else {
+    completion.data = std::move(request.data);
+  }
   // Once more: it may pass. But of what a flush has failed to write the next may know nothing.
   const bool again = completion.error == Error::kHardware && !operation->is_flush;
-  if (again && !operation->ended) {
+  if (again && !operation->ended && !operation->doubted) {
     ++drive->counters_.retries;
     Request second = request_like(first);
     second.cancellation = &operation->cancellation;
@@ -161,8 +169,16 @@ Spawned Drive::run(Drive* drive, Operation* operation, Request request) {
   if (drive->outstanding_ == 0) drive->became_idle_.notify_all();
 }
 
+Error Drive::refusal() const noexcept { return shut_ ? Error::kNotReady : Error::kNone; }
+
+void Drive::shut() {
+  shut_ = true;
+  for (Operation* other = oldest_; other != nullptr; other = other->newer) other->doubted = true;
+}
+
 void Drive::end(Operation& operation, Completion&& completion) {
-  if (operation.doubted && completion.error == Error::kNone) completion.error = Error::kNotReady;
+  // Whatever it says may be another drive's word.
+  if (operation.doubted) completion.error = Error::kNotReady;
   if (completion.error == Error::kNotReady && !operation.doubted) {
     away_ = true;
     for (Operation* other = oldest_; other != nullptr; other = other->newer) other->doubted = true;

@@ -81,6 +81,10 @@ class Drive {
   // What the device says; a failure counts like that of an operation.
   Task<Result<ProvisioningRun>> provisioning(Lba first, Lba limit);
 
+  // The drive is missing, and another one may answer in its place: from now on nothing is sent to
+  // the device, and everything ends with kNotReady, also what is in the device.
+  void shut();
+
   // What ended last failed, and not for some of its blocks only.
   bool failing() const noexcept { return failing_; }
   bool limping() const noexcept { return limping_ && home_.now() < limps_until_; }
@@ -100,6 +104,7 @@ class Drive {
   void count(const Request& request, bool metadata);
   static Spawned run(Drive* drive, Operation* operation, Request request);
   void end(Operation& operation, Completion&& completion);
+  Error refusal() const noexcept;  // Why nothing is sent to the device; kNone: it is.
   void tell_unheeded();
   void note_read(bool late);
   void watch();  // Ends or marks what takes too long.
@@ -126,6 +131,7 @@ class Drive {
   // It answered that it is not ready, and its owner has not heard it yet: what it says until then
   // may be another drive's word, and counts as that, too.
   bool away_ = false;
+  bool shut_ = false;
   Error unheeded_ = Error::kNone;  // To be told.
   Timer watch_timer_;
   Condition became_idle_;

@@ -93,6 +93,13 @@ Task<Completion> ManagedSet::submit(Request request) {
     refused.data = std::move(request.data);
     co_return refused;
   }
+  const bool flush = request.operation == Operation::kFlush;
+  if (flush && running() && std::exchange(unflushed_lost_, false)) {
+    Completion failed;
+    failed.error = Error::kHardware;
+    failed.data = std::move(request.data);
+    co_return failed;
+  }
   co_return co_await set_->submit(std::move(request));
 }
 
@@ -134,7 +141,13 @@ Task<std::expected<void, std::string>> ManagedSet::start(AssembledSet assembled,
   refusal_.clear();
   serving_ = true;
   maintenance_->start();
-  if (has_run_) tell({SetEvent::Kind::kOnline, kNoRole, "it runs again"});
+  if (has_run_) {
+    tell({SetEvent::Kind::kOnline, kNoRole,
+          unflushed_lost_
+              ? "it runs again; writes that were not flushed before it went offline may "
+                "be lost, so the next flush fails"
+              : "it runs again"});
+  }
   has_run_ = true;
   const unsigned away = static_cast<unsigned>(std::popcount(drives_->absent_roles()));
   if (away > 0) {
@@ -322,6 +335,9 @@ Task<Error> ManagedSet::stop(TimePoint deadline) {
   if (set_ != nullptr) {
     const Error closed = co_await set_->close(deadline);
     if (closed == Error::kTimedOut) co_return closed;
+    // A journal brings back what a drive lost that it had not flushed.
+    const bool in_caches = journal_ == nullptr && geometry_.volatile_cache;
+    unflushed_lost_ |= closed != Error::kNone && in_caches && set_->unflushed();
     if (journal_ != nullptr) {
       const bool ended = co_await journal_->close_until(deadline);
       if (!ended) co_return Error::kTimedOut;

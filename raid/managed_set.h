@@ -119,6 +119,9 @@ class ManagedSet final : public BlockDevice {
   std::string refusal_ = "it has not been started";
   bool serving_ = false;
   bool has_run_ = false;
+  // It went offline with writes that were acknowledged and not flushed; a drive that went may have
+  // lost them. The next flush fails, so that their writers know.
+  bool unflushed_lost_ = false;
   std::unique_ptr<SetDrives> drives_;
   std::unique_ptr<nvram::Region> region_;
   std::unique_ptr<Journal> journal_;

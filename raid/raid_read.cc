@@ -316,8 +316,11 @@ void RaidSet::note_failed_read(ReadPiece& piece, Drive* drive, const Completion&
     return;
   }
   piece.bad = piece.lba;
+  const unsigned role = layout_.role(piece.position.stripe, piece.member);
   if (layout_.redundancy() > 0) {
-    judge(layout_.role(piece.position.stripe, piece.member), drive, done.error, "a read");
+    judge(role, drive, done.error, "a read");
+  } else {
+    judge_direct(role, drive, done.error, "a read");
   }
 }
 

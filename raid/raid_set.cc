@@ -81,11 +81,14 @@ RaidSet::RaidSet(Executor& home, SetDrives& drives, Journal* journal, RaidSetOpt
     assert(!drives_.superblock().integrity && journal_ == nullptr);
   }
   if (drives_.superblock().integrity) open_integrity();
+  drives_.on_unmissable(
+      [this](const std::string& why) { go_offline(why + "; it cannot run without it"); });
   if (journal_ == nullptr) return;
   journal_->on_pressure = [this] { begin_relief(); };
 }
 
 RaidSet::~RaidSet() {
+  drives_.on_unmissable({});
   if (journal_ != nullptr) journal_->on_pressure = {};
 }
 
@@ -145,7 +148,9 @@ Task<Completion> RaidSet::submit(Request request) {
   if (of_a_host(request.origin)) last_host_io_ = home_.now();
   written_ |= changes(request.operation);
   const Extent extent = request.extent;
+  const bool owed = changes(request.operation) && !request.force_unit_access;
   completion = co_await dispatch(std::move(request));
+  if (owed && completion.error == Error::kNone) ++acknowledged_;
   if (completion.error == Error::kMediumError && extent.block_count > 0) {
     completion.first_bad_lba = std::clamp(completion.first_bad_lba, extent.first, extent.end() - 1);
   }
@@ -195,11 +200,13 @@ Task<Error> RaidSet::flush_drives() {
   Error error = Error::kNone;
   if (flushes_done_ < mine) {
     const std::uint64_t covered = flushes_asked_;
+    const std::uint64_t acknowledged = acknowledged_;
     std::swap(flushing_tickets_, written_tickets_);
     error = co_await drives_.flush();
     if (error == Error::kNone && !drives_.settled_now()) error = co_await drives_.settled();
     if (error == Error::kNone) {
       flushes_done_ = covered;
+      flushed_ = acknowledged;
       if (journal_ != nullptr) release(flushing_tickets_);
     } else {
       written_tickets_.insert(written_tickets_.begin(), flushing_tickets_.begin(),
@@ -460,6 +467,11 @@ bool RaidSet::judge(unsigned role, Drive* drive, Error error, const char* doing,
   return false;
 }
 
+void RaidSet::judge_direct(unsigned role, Drive* drive, Error error, const char* doing) {
+  const bool missing = error != Error::kNone && reason_of(error) == DropReason::kMissing;
+  if (missing || error == Error::kNoSpace) (void)judge(role, drive, error, doing);
+}
+
 // Once for as long as it goes on.
 void RaidSet::note_no_room(unsigned role, const Drive& drive) {
   no_room_on_ = fmt::format("drive {} ({})", drive.name(), drive.device().description());
@@ -641,7 +653,7 @@ Task<Completion> RaidSet::zero_direct(Request request) {
     if (!geometry_.unmap) part.operation = Operation::kWriteZeroes;
     part.extent = {.first = on_drive(position.stripe, position.row), .block_count = blocks};
     const Completion done = co_await drive->submit(std::move(part));
-    if (done.error == Error::kNoSpace) note_no_room(layout_.role(position.stripe, 0), *drive);
+    judge_direct(layout_.role(position.stripe, 0), drive, done.error, "a write of zeros");
     completion.error = done.error;
     completion.first_bad_lba = lba;
     lba += blocks;
@@ -668,7 +680,10 @@ Task<Completion> RaidSet::advise(Request request) {
       Drive* drive = drives_.role(layout_.role(position.stripe, member)).drive;
       Request part = request_like(request);
       part.extent = {.first = on_drive(position.stripe, position.row), .block_count = blocks};
-      if (drive != nullptr) co_await drive->submit(std::move(part));
+      if (drive != nullptr) {
+        const Completion done = co_await drive->submit(std::move(part));
+        judge_direct(layout_.role(position.stripe, member), drive, done.error, "advice");
+      }
     }
     lba += blocks;
   }
@@ -710,6 +725,7 @@ Task<Result<ProvisioningRun>> RaidSet::provisioning_of_strip(Lba lba, std::uint6
   const Lba at = on_drive(stripe, position.row);
   const Result<ProvisioningRun> below = co_await drive->provisioning(at, at + most);
   if (!below) {
+    judge_direct(role, drive, below.error(), "asking what it has mapped");
     if (layout_.redundancy() == 0) co_return below;
     const bool drives_own =
         below.error() == Error::kHardware || reason_of(below.error()) == DropReason::kMissing;

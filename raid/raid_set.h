@@ -12,7 +12,8 @@
 //
 // When a write to a parity set fails beyond what it survives, drives disagree about a stripe and
 // only the journal knows better: the set is then offline() for good, and its owner assembles it
-// anew (managed_set.h) when the drives are back.
+// anew (managed_set.h) when the drives are back. So it is, at every level, when a drive is missing
+// that the set does not survive without: what answers next may be another disk.
 //
 // The functions stand in eight files: raid_set.cc (what is asked of it), raid_read.cc,
 // raid_write.cc (host writes into stripe updates), stripe_update.cc (one update), refused_write.cc
@@ -112,6 +113,8 @@ class RaidSet final : public BlockDevice {
   TimePoint last_host_io() const noexcept { return last_host_io_; }
   // Something was to be written since this was last asked.
   bool take_written() noexcept { return std::exchange(written_, false); }
+  // Something was acknowledged that no flush has covered.
+  bool unflushed() const noexcept { return acknowledged_ > flushed_; }
   std::size_t host_operations() const noexcept { return gate_.count(); }
 
   // The drive that lacked room last, in words; empty: none.
@@ -215,6 +218,8 @@ class RaidSet final : public BlockDevice {
   // if the set does not survive that, or if it is not the drive's fault; then nothing has changed.
   // `reserved`: it was done where a drive has its room from the beginning.
   bool judge(unsigned role, Drive* drive, Error error, const char* doing, bool reserved = false);
+  // Without redundancy an error is the host's; but no room is reported, and a missing drive judged.
+  void judge_direct(unsigned role, Drive* drive, Error error, const char* doing);
   void note_no_room(unsigned role, const Drive& drive);
 
   // raid_read.cc
@@ -459,6 +464,8 @@ class RaidSet final : public BlockDevice {
   bool relieving_ = false;
   TimePoint last_host_io_{};
   bool written_ = false;
+  std::uint64_t acknowledged_ = 0;  // Changes by hosts that they did not ask to be durable.
+  std::uint64_t flushed_ = 0;       // The part of these that a flush covers.
   std::vector<std::uint64_t> written_tickets_;   // In place, not yet covered by a flush.
   FrameSet<std::uint64_t> storing_tickets_;      // In the journal, on their way into place.
   std::vector<std::uint64_t> flushing_tickets_;  // Covered by the flush that is under way.

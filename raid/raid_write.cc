@@ -178,6 +178,8 @@ Task<Error> RaidSet::forget_lost(std::span<WritePiece* const> pieces) {
 Task<Completion> RaidSet::write_direct(Request request) {
   struct Part {
     Lba lba;
+    unsigned role;
+    Drive* drive;
     DriveIo io;
   };
   Completion completion;
@@ -189,12 +191,13 @@ Task<Completion> RaidSet::write_direct(Request request) {
     const Layout::Position position = layout_.position(lba);
     const std::uint64_t blocks =
         std::min<std::uint64_t>(extent.end() - lba, layout_.strip_blocks() - position.row);
-    Drive* drive = drives_.role(layout_.role(position.stripe, 0)).drive;
+    const unsigned role = layout_.role(position.stripe, 0);
+    Drive* drive = drives_.role(role).drive;
     Request part = request_like(request);
     part.extent = {.first = on_drive(position.stripe, position.row), .block_count = blocks};
     part.data = rest.take_front(bytes_of(blocks));
     if (drive != nullptr) {
-      parts.push_back({lba, drive->start(std::move(part))});
+      parts.push_back({lba, role, drive, drive->start(std::move(part))});
     } else {
       completion.error = Error::kNotReady;
     }
@@ -203,10 +206,7 @@ Task<Completion> RaidSet::write_direct(Request request) {
   for (Part& part : parts) {
     co_await part.io.wait();
     const Completion done = part.io.take();
-    if (done.error == Error::kNoSpace) {
-      const unsigned role = layout_.role(layout_.position(part.lba).stripe, 0);
-      if (const Drive* drive = drives_.role(role).drive) note_no_room(role, *drive);
-    }
+    judge_direct(part.role, part.drive, done.error, "a write");
     if (done.error == Error::kNone || completion.error != Error::kNone) continue;
     completion.error = done.error;
     completion.first_bad_lba = part.lba;

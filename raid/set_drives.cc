@@ -475,21 +475,30 @@ Task<bool> SetDrives::wait_idle_until(TimePoint deadline) {
 
 // ---- roles --------------------------------------------------------------------------------------
 
+bool SetDrives::survives_without(unsigned role) const {
+  return layout_.redundancy() > 0 && layout_.survives(absent_ | stale_ | bit(role));
+}
+
 bool SetDrives::drop(unsigned role, DropReason reason, const std::string& why) {
   RoleDrive& here = roles_[role];
   assert(here.drive != nullptr);
-  if (layout_.redundancy() == 0) return false;
-  if (!layout_.survives(absent_ | stale_ | bit(role))) return false;
+  const bool missing = reason == DropReason::kMissing;
+  if (missing) here.drive->shut();
+  if (!survives_without(role)) {
+    if (missing && unmissable_sink_) {
+      unmissable_sink_(
+          fmt::format("drive {} in role {} is missing: {}", here.drive->name(), role, why));
+    }
+    return false;
+  }
   const std::string name = here.drive->name();
   here.drive = nullptr;
   here.fresh_region[0] = kNoRegion;
   settled_roles_ &= ~bit(role);
-  newest_.roles[role].state =
-      reason == DropReason::kMissing ? RoleState::kMissing : RoleState::kFailed;
+  newest_.roles[role].state = missing ? RoleState::kMissing : RoleState::kFailed;
   mark_doubtful(role);
   ++changed_;
   recount();
-  const bool missing = reason == DropReason::kMissing;
   tell(
       {missing ? SetEvent::Kind::kDriveMissing : SetEvent::Kind::kDriveFailed, role,
        fmt::format("drive {} in role {} is {}: {}", name, role, missing ? "away" : "failed", why)});
@@ -516,6 +525,7 @@ void SetDrives::drop_replacement(unsigned role, const std::string& why) {
   RoleDrive& here = roles_[role];
   if (here.replacement == nullptr) return;
   const std::string name = here.replacement->name();
+  here.replacement->shut();
   here.replacement = nullptr;
   here.fresh_region[1] = kNoRegion;
   newest_.roles[role].replacement = {};
@@ -612,9 +622,11 @@ Task<Completion> SetDrives::journal_io(unsigned role, Request request) {
   }
   const bool reads = request.operation == Operation::kRead;
   Completion done = co_await drive->submit_metadata(std::move(request));
-  if (done.error != Error::kNone && !reads && roles_[role].drive == drive) {
+  const bool missing = reason_of(done.error) == DropReason::kMissing;
+  if (done.error != Error::kNone && (!reads || missing) && roles_[role].drive == drive) {
     drop(role, reason_of(done.error),
-         fmt::format("writing the journal failed: {}", describe(done.error)));
+         fmt::format("{} the journal failed: {}", reads ? "reading" : "writing",
+                     describe(done.error)));
   }
   co_return done;
 }

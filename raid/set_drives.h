@@ -98,6 +98,11 @@ class SetDrives final : public JournalDrives {
   void set_replacement(unsigned role, BlockDevice& device, std::string name, DrivePolicy policy);
   void on_event(EventSink sink) { event_sink_ = std::move(sink); }
   void on_record(Recorder recorder) { recorder_ = std::move(recorder); }
+  // A drive is missing that the set does not survive without: the set has to be assembled anew. The
+  // text is a clause that says which drive, and why.
+  void on_unmissable(std::function<void(const std::string& why)> sink) {
+    unmissable_sink_ = std::move(sink);
+  }
 
   Executor& home() const noexcept { return home_; }
   const Layout& layout() const noexcept { return layout_; }
@@ -180,8 +185,11 @@ class SetDrives final : public JournalDrives {
   Task<Error> save_lost();  // Durable: every change above before the call, whoever made it.
 
   // Changes of roles. -----------------------------------------------------------------------------
+  bool survives_without(unsigned role) const;
   // Takes the drive out of its role. False if the set does not survive it, and then nothing has
   // changed. The caller awaits settled() before it acknowledges anything that skipped the role.
+  // Nothing is sent any more to a drive that is missing, whether the set survives that or not:
+  // another one may answer in its place, or the same one without what it had not flushed.
   bool drop(unsigned role, DropReason reason, const std::string& why);
   void drop_replacement(unsigned role, const std::string& why);
   // A drive takes an absent role; everything on it is stale, or (returning) what was noted is.
@@ -275,6 +283,7 @@ class SetDrives final : public JournalDrives {
   std::uint64_t flushes_covered_ = 0;
   EventSink event_sink_;
   Recorder recorder_;
+  std::function<void(const std::string&)> unmissable_sink_;
   std::uint64_t changed_ = 0;  // Of roles.
   std::uint64_t settled_ = 0;
   std::uint64_t regions_changed_ = 1;  // What was found may be on some drives only.

@@ -70,9 +70,20 @@ Task<Completion> TestDrive::submit(Request request) {
   co_return co_await perform(std::move(request));
 }
 
+void TestDrive::become_another() {
+  const std::uint64_t byte_count = state_.visible.size();
+  state_ = {};
+  state_.visible.resize(byte_count);
+  state_.durable.resize(byte_count);
+  raise_attention();
+}
+
 Task<Completion> TestDrive::perform(Request request) {
   Completion completion;
   completion.error = failure_;
+  if (request.operation != Operation::kAdvise && std::exchange(attention_, false)) {
+    completion.error = Error::kNotReady;
+  }
   const Extent extent = request.extent;
   const std::uint64_t offset = extent.first * geometry_.block_bytes;
   const bool reads = request.operation == Operation::kRead;

@@ -74,7 +74,16 @@ class TestDrive final : public BlockDevice {
   void fail_reads_with(Error error) { read_failure_ = error; }
   // Operations do not end until released.
   void hang() { hanging_ = true; }
+  void hang_no_more() { hanging_ = false; }  // Those that hang still do.
   void release();
+  // The next operation ends with kNotReady: the drive was missing, or lost its power.
+  void raise_attention() { attention_ = true; }
+  void lose_power() {
+    state_ = after_power_cut(state_, random_);
+    raise_attention();
+  }
+  // Pulled, with another drive in its place that was never written.
+  void become_another();
   void slow_reads(Duration delay) { read_delay_ = delay; }
   void set_health(Health health) { health_ = health; }
   // Reads of the block fail until it is rewritten.
@@ -110,6 +119,7 @@ class TestDrive final : public BlockDevice {
   bool all_full_ = false;
   Error read_failure_ = Error::kNone;
   bool hanging_ = false;
+  bool attention_ = false;
   Condition released_;
 };
 
