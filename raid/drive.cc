@@ -19,8 +19,12 @@ struct Drive::Operation : FramePooled {
   Completion completion;
   Cancellation cancellation;  // Fires when nobody waits any longer.
   unsigned references = 2;    // The waiter's and the device's.
+  Extent extent;
+  std::size_t byte_count = 0;  // The device has this much memory.
   bool is_read = false;
   bool is_flush = false;
+  bool is_change = false;
+  bool sent = false;  // To the device.
   bool metadata = false;
   bool waiter_wants_slow = false;
   bool slow = false;
@@ -40,6 +44,11 @@ constexpr unsigned kLimps = 12;
 constexpr unsigned kMostLateness = 24;
 // Times what is late: without a late read for so long it does not limp any more.
 constexpr int kLimpsFor = 16;
+// Memory of operations that timed out and are still in a device: with more, the device gets
+// nothing.
+constexpr std::size_t kMostAbandonedBytes = std::size_t{4} << 20;
+
+bool overlap(const Extent& a, const Extent& b) { return a.first < b.end() && b.first < a.end(); }
 
 }  // namespace
 
@@ -106,6 +115,10 @@ Drive::Operation* Drive::begin(Request&& request, bool metadata) {
   operation->started = home_.now();
   operation->is_read = request.operation == sandbay::Operation::kRead;
   operation->is_flush = request.operation == sandbay::Operation::kFlush;
+  operation->is_change = !operation->is_read && !operation->is_flush &&
+                         request.operation != sandbay::Operation::kAdvise;
+  operation->extent = request.extent;
+  operation->byte_count = request.data.byte_count();
   operation->metadata = metadata;
   operation->doubted = away_ || shut_;
   operation->older = newest_;
@@ -147,8 +160,10 @@ void Drive::count(const Request& request, bool metadata) {
 Spawned Drive::run(Drive* drive, Operation* operation, Request request) {
   const Request first = request_like(request);
   Completion completion;
-  completion.error = drive->refusal();
+  while (!operation->ended && drive->held_up(*operation)) co_await drive->recalled_.wait();
+  completion.error = operation->ended ? Error::kTimedOut : drive->refusal();
   if (completion.error == Error::kNone) {
+    operation->sent = true;
     completion = co_await drive->device_.submit(std::move(request));
   } else {
     completion.data = std::move(request.data);
@@ -163,13 +178,35 @@ Spawned Drive::run(Drive* drive, Operation* operation, Request request) {
     completion = co_await drive->device_.submit(std::move(second));
   }
   --drive->outstanding_;
+  if (operation->ended) drive->recall(*operation);
   if (!operation->ended) drive->end(*operation, std::move(completion));
   drop(operation);
   drive->tell_unheeded();
   if (drive->outstanding_ == 0) drive->became_idle_.notify_all();
 }
 
-Error Drive::refusal() const noexcept { return shut_ ? Error::kNotReady : Error::kNone; }
+Error Drive::refusal() const noexcept {
+  if (shut_) return Error::kNotReady;
+  return abandoned_bytes_ > kMostAbandonedBytes ? Error::kTimedOut : Error::kNone;
+}
+
+bool Drive::held_up(const Operation& operation) const {
+  if (abandoned_.empty() || !operation.is_change) return false;
+  return std::ranges::any_of(abandoned_, [&operation](const Operation* other) {
+    return other->sent && other->is_change && overlap(other->extent, operation.extent);
+  });
+}
+
+void Drive::abandon(Operation& operation) {
+  abandoned_.push_back(&operation);
+  abandoned_bytes_ += operation.byte_count;
+}
+
+void Drive::recall(Operation& operation) {
+  if (std::erase(abandoned_, &operation) == 0) return;
+  abandoned_bytes_ -= operation.byte_count;
+  recalled_.notify_all();
+}
 
 void Drive::shut() {
   shut_ = true;
@@ -247,8 +284,10 @@ void Drive::watch() {
     if (age >= (operation->is_flush ? kFlushTimeouts : 1) * policy_.timeout) {
       Completion late;
       late.error = Error::kTimedOut;
+      abandon(*operation);
       end(*operation, std::move(late));
       operation->cancellation.cancel();
+      if (!operation->sent) recalled_.notify_all();  // It waits for nothing any more.
     } else if (age >= policy_.slow_read) {
       if (!operation->is_read || operation->slow) continue;
       operation->slow = true;

@@ -4,8 +4,10 @@
 // An operation that the device has not ended within the drive's timeout, of time in which the
 // executor ran, ends with kTimedOut (the host's own cancellation is not passed on: what was begun
 // is finished); the device keeps the operation's memory until it does end, so whoever submitted it
-// must not use those bytes again. What fails when nobody waits for it any longer, a read that was
-// read around, is told to the owner. A drive may be destroyed when it is idle().
+// must not use those bytes again. A write that timed out may still reach the medium, so a later
+// write of the same blocks waits until the device has ended the first. While much that timed out is
+// in the device, nothing more is sent to it. What fails when nobody waits for it any longer, a read
+// that was read around, is reported to the owner. A drive may be destroyed when it is idle().
 //
 // A drive whose reads are often late is limping() until enough of them are in time again, or none
 // has been late for a while. Whoever reads around it meanwhile calls probe(), which asks it for a
@@ -19,6 +21,7 @@
 #include <functional>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "block/block_device.h"
 #include "runtime/sync.h"
@@ -105,6 +108,10 @@ class Drive {
   static Spawned run(Drive* drive, Operation* operation, Request request);
   void end(Operation& operation, Completion&& completion);
   Error refusal() const noexcept;  // Why nothing is sent to the device; kNone: it is.
+  // Another write of these blocks has timed out and is in the device.
+  bool held_up(const Operation& operation) const;
+  void abandon(Operation& operation);
+  void recall(Operation& operation);
   void tell_unheeded();
   void note_read(bool late);
   void watch();  // Ends or marks what takes too long.
@@ -132,6 +139,9 @@ class Drive {
   // may be another drive's word, and counts as that, too.
   bool away_ = false;
   bool shut_ = false;
+  std::vector<Operation*> abandoned_;  // Timed out and not ended by the device.
+  std::size_t abandoned_bytes_ = 0;
+  Condition recalled_;             // The device has ended one of these.
   Error unheeded_ = Error::kNone;  // To be told.
   Timer watch_timer_;
   Condition became_idle_;
