@@ -239,7 +239,7 @@ void RaidSet::release(std::vector<std::uint64_t>& tickets) {
 }
 
 void RaidSet::begin_relief() {
-  if (relieving_ || offline_ || !background_.enter()) return;
+  if (relieving_ || offline_ || !relief_.enter()) return;
   relieving_ = true;
   spawn(relieve_journal());
 }
@@ -272,7 +272,7 @@ Task<void> RaidSet::relieve_journal() {
   } else if (journal_->under_pressure() && !written_tickets_.empty()) {
     begin_relief();  // They came while the flush was under way, and who waits for room waits on.
   }
-  background_.leave();
+  relief_.leave();
 }
 
 bool RaidSet::of_entries(const JournalWrite& entry) const {
@@ -437,6 +437,8 @@ Task<Error> RaidSet::close(TimePoint deadline) {
   bool done = co_await gate_.close_until(deadline);
   if (!done) co_return Error::kTimedOut;
   done = co_await background_.close_until(deadline);
+  if (!done) co_return Error::kTimedOut;
+  done = co_await relief_.close_until(deadline);
   if (!done) co_return Error::kTimedOut;
   if (offline_) co_return Error::kNotReady;
   co_return co_await flush_drives();

@@ -480,7 +480,8 @@ class RaidSet final : public BlockDevice {
   std::uint64_t renewals_asked_ = 0;
   std::uint64_t renewals_done_ = 0;
   Gate gate_;        // Host requests.
-  Gate background_;  // Repairs and journal relief.
+  Gate background_;  // Repairs.
+  Gate relief_;      // Journal relief. Repairs may wait for it, so it closes after them.
   std::set<std::tuple<std::uint64_t, unsigned, std::uint32_t>> repairing_;  // Stripe, member, row.
 };
 
