@@ -559,9 +559,8 @@ Task<Error> RaidSet::zero_stripes(std::uint64_t first, std::uint64_t count, Oper
   Error error = Error::kNotReady;
   if (!offline_) error = co_await zero_held(first, count, operation, origin);
   if (error == Error::kNone && drives_.lost_matters()) {
-    drives_.remove_lost(
+    error = co_await forget_lost(
         {.first = first * layout_.stripe_blocks(), .block_count = count * layout_.stripe_blocks()});
-    error = co_await drives_.save_lost();
   }
   for (StripeEntry* entry : held) {
     table_.unlock(*entry);
@@ -661,8 +660,7 @@ Task<Completion> RaidSet::zero_direct(Request request) {
     lba += blocks;
   }
   if (completion.error == Error::kNone && drives_.lost_matters()) {
-    drives_.remove_lost(request.extent);
-    completion.error = co_await drives_.save_lost();
+    completion.error = co_await forget_lost(request.extent);
   }
   co_return completion;
 }

@@ -253,7 +253,9 @@ class RaidSet final : public BlockDevice {
   void start_writer(StripeEntry& entry);
   Task<void> write_stripe(StripeEntry* entry);
   Task<Error> write_pieces(std::uint64_t stripe, std::span<WritePiece* const> pieces);
-  Task<Error> forget_lost(std::span<WritePiece* const> pieces);
+  Task<Error> forget_lost_pieces(std::span<WritePiece* const> pieces);
+  // These blocks have been rewritten.
+  Task<Error> forget_lost(Extent extent);
 
   // stripe_update.cc; the stripe is held exclusively, spans and pointers stay.
   Task<Error> update_mirrors(std::uint64_t stripe, std::span<WritePiece* const> pieces);

@@ -142,7 +142,8 @@ Task<void> RaidSet::write_stripe(StripeEntry* entry) {
     if (count > 1) counters_.merged_writes += count - 1;
     const std::span<WritePiece* const> pieces(taken.data(), count);
     Error error = co_await write_pieces(entry->stripe, pieces);
-    if (error == Error::kNone && drives_.lost_matters()) error = co_await forget_lost(pieces);
+    if (error == Error::kNone && drives_.lost_matters())
+      error = co_await forget_lost_pieces(pieces);
     table_.unlock(*entry);
     for (std::size_t i = 0; i < count; ++i) {
       HostWrite* whole = taken[i]->whole;
@@ -167,8 +168,22 @@ Task<Error> RaidSet::write_pieces(std::uint64_t stripe, std::span<WritePiece* co
 // Blocks that were lost and have been rewritten are whole again; that is durable before the write
 // is acknowledged, or a restart would deny it. The stripe is still held, or they might be lost
 // again meanwhile.
-Task<Error> RaidSet::forget_lost(std::span<WritePiece* const> pieces) {
-  for (const WritePiece* piece : pieces) drives_.remove_lost(piece->extent);
+Task<Error> RaidSet::forget_lost_pieces(std::span<WritePiece* const> pieces) {
+  Error error = Error::kNone;
+  for (const WritePiece* piece : pieces) {
+    if (error == Error::kNone) error = co_await forget_lost(piece->extent);
+  }
+  co_return error;
+}
+
+// What replaced the lost block is durable first. Else a loss of power could leave the zeros that
+// stood for it, and a list that does not know them any more.
+Task<Error> RaidSet::forget_lost(Extent extent) {
+  if (drives_.lost().first_overlap(extent)) {
+    const Error flushed = co_await flush_drives();
+    if (flushed != Error::kNone) co_return flushed;
+    drives_.remove_lost(extent);
+  }
   co_return co_await drives_.save_lost();
 }
 
@@ -212,8 +227,7 @@ Task<Completion> RaidSet::write_direct(Request request) {
     completion.first_bad_lba = part.lba;
   }
   if (completion.error == Error::kNone && drives_.lost_matters()) {
-    drives_.remove_lost(extent);
-    completion.error = co_await drives_.save_lost();
+    completion.error = co_await forget_lost(extent);
   }
   completion.data = std::move(request.data);
   co_return completion;

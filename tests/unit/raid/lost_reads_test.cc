@@ -1,5 +1,7 @@
-// Reads of blocks that are lost while the drive still has the read: zeros replace a lost block, and
-// no read may return them.
+// Zeros replace a block that is lost, and no read may return them: neither one that its drive has
+// while the block is lost, nor one after a loss of power that took what replaced the zeros.
+#include <algorithm>
+
 #include "set_rig.h"
 
 namespace sandbay::raidtest {
@@ -116,6 +118,54 @@ Task<void> lose_meanwhile(Executor* home, Raced its) {
   co_await rig.end();
 }
 
+struct Rewritten {
+  SetShape shape;
+  Operation operation = Operation::kWrite;
+};
+
+// The list of lost blocks on the drives forgets a block only when its new content is durable.
+Task<void> rewrite_durably(Executor* home, Rewritten its) {
+  SetRig rig(*home, its.shape);
+  co_await rig.create();
+  co_await rig.fill();
+  co_await rig.verify_all();
+  const std::uint64_t blocks = rig.set->layout().stripe_blocks();
+  Error error = co_await rig.set->lose({{.first = 0, .block_count = blocks}});
+  REQUIRE(error == Error::kNone);
+  error = co_await rig.set->flush_drives();
+  REQUIRE(error == Error::kNone);
+  unsigned lists = 0;
+  unsigned early = 0;
+  for (const auto& device : rig.devices) {
+    device->before_change = [&rig, &lists, &early](const TestDrive&, const Request& request) {
+      const std::uint64_t at = request.extent.first * 512;
+      const bool list =
+          at >= kLostSectorsOffset[0] && at < kLostSectorsOffset[1] + kLostSectorsBytes;
+      if (request.operation != Operation::kWrite || !list) return;
+      ++lists;
+      for (const auto& other : rig.devices) {
+        early += std::ranges::any_of(other->state().unflushed, [&other](const auto& change) {
+          return change->offset >= other->data_from * 512;
+        });
+      }
+    };
+  }
+  Request request;
+  request.operation = its.operation;
+  request.extent = {.first = 0, .block_count = blocks};
+  if (its.operation == Operation::kWrite) {
+    request.data = co_await home->buffers().allocate(blocks * 512);
+    request.data.fill_zero();
+  }
+  const Completion done = co_await rig.set->submit(std::move(request));
+  CHECK(done.error == Error::kNone);
+  CHECK(lists > 0);
+  CHECK(early == 0);
+  CHECK(rig.drives->lost().empty());
+  for (const auto& device : rig.devices) device->before_change = {};
+  co_await rig.end();
+}
+
 const std::vector<Raced> kRaced = {
     {{.level = Level::kRaid1, .drives = 2}, {1}},
     {{.level = Level::kRaid10, .drives = 4}, {1}},
@@ -153,6 +203,19 @@ TEST_CASE("A read on its way when the layer above loses blocks is a medium error
                            Raced{{.level = Level::kRaid5, .drives = 4}, {}, 48}}) {
     CAPTURE(named(its));
     in_world(1, [its](Executor& home) { return lose_meanwhile(&home, its); });
+  }
+}
+
+TEST_CASE("The list of lost blocks keeps a block until its new content is durable",
+          "[raid][R-C2]") {
+  for (const Operation operation : {Operation::kWrite, Operation::kWriteZeroes}) {
+    for (const SetShape& shape : {SetShape{.level = Level::kRaid0, .drives = 2},
+                                  SetShape{.level = Level::kRaid1, .drives = 2},
+                                  SetShape{.level = Level::kRaid5, .drives = 4}}) {
+      CAPTURE(describe(shape.level), static_cast<int>(operation));
+      const Rewritten its{shape, operation};
+      in_world(1, [its](Executor& home) { return rewrite_durably(&home, its); });
+    }
   }
 }
 
