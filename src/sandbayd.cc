@@ -24,7 +24,6 @@
 #include <thread>
 #include <vector>
 
-#include "group/blocking_work.h"
 #include "group/configuration.h"
 #include "group/export_document.h"
 #include "group/group.h"
@@ -36,6 +35,7 @@
 #include "group/version.h"
 #include "metadata/rocksdb_store.h"
 #include "mgmt/server.h"
+#include "runtime/blocking.h"
 #include "runtime/buffer.h"
 #include "runtime/log_queue.h"
 #include "runtime/reactor.h"
@@ -290,8 +290,9 @@ std::expected<Credentials, std::string> load_credentials(const std::string& file
 Task<void> reload(const std::string* file, mgmt::Server* server, bool secured) {
   std::expected<Credentials, std::string> read;
   const Endpoint listens = server->endpoint();
-  co_await group::BlockingWork(Executor::current(),
-                               [&] { read = load_credentials(*file, listens, secured); });
+  const Error error = co_await run_blocking(
+      Executor::current(), *file, [&] { read = load_credentials(*file, listens, secured); });
+  if (error != Error::kNone) read = std::unexpected(std::string(describe(error)));
   if (!read) {
     spdlog::error("SIGHUP: nothing is taken over: {}", read.error());
     co_return;

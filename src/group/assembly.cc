@@ -442,7 +442,7 @@ Task<RunningGroup::Outcome> RunningGroup::open_volume(VolumeRecord record, std::
   const VolumeConfiguration* const declaration = configured(name);
   const std::string where =
       declaration != nullptr ? at(*declaration) : fmt::format("volume \"{}\"", name);
-  const auto claim = claim_against(record.specification);
+  const auto claim = co_await claim_against(record.specification.path);
   Volume::Opened volume;
   if (claim) {
     volume = std::unexpected(OpenFailure{.reason = *claim, .stops_start = fresh});

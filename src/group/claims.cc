@@ -1,20 +1,30 @@
-// A few calls to stat() when a volume is made or opened: management, never the data path.
+// A few calls to stat() when a volume is made or opened, on threads for what can block.
 #include "group/claims.h"
 
 #include <fmt/format.h>
 #include <sys/stat.h>
 #include <sys/sysmacros.h>
 
+#include <algorithm>
 #include <fstream>
+#include <memory>
+#include <mutex>
 #include <string>
+#include <utility>
+
+#include "runtime/blocking.h"
 
 namespace sandbay::group {
 
 namespace {
 
+constexpr Duration kPathPatience = std::chrono::seconds(5);
+constexpr Duration kClaimsPatience = std::chrono::seconds(2);
+
 std::filesystem::path resolved(const std::filesystem::path& path) {
   std::error_code error;
-  auto real = std::filesystem::weakly_canonical(std::filesystem::absolute(path), error);
+  auto real = std::filesystem::absolute(path, error);
+  if (!error) real = std::filesystem::weakly_canonical(real, error);
   return error ? path.lexically_normal() : real;
 }
 
@@ -108,6 +118,62 @@ std::optional<std::string> claim_of_group(const std::filesystem::path& path,
     }
   }
   return std::nullopt;
+}
+
+namespace {
+
+// Shared with a thread that may hang.
+struct Identities {
+  std::mutex mutex;
+  std::vector<Claim> claims;
+};
+
+Task<std::vector<Claim>> identify(Executor* home, std::vector<Claim> claims) {
+  const auto shared = std::make_shared<Identities>();
+  shared->claims = claims;
+  const auto look = [shared, claims] {
+    for (std::size_t i = 0; i < claims.size(); ++i) {
+      if (!claims[i].identity.empty()) continue;
+      std::string identity = identity_of(claims[i].path);
+      const std::lock_guard lock(shared->mutex);
+      shared->claims[i].identity = std::move(identity);
+    }
+  };
+  // The names of those that did not answer in time are compared instead.
+  (void)co_await run_blocking(*home, "claims", look, kClaimsPatience);
+  const std::lock_guard lock(shared->mutex);
+  co_return shared->claims;
+}
+
+}  // namespace
+
+Task<std::optional<std::string>> find_claim(Executor& home, std::filesystem::path path,
+                                            std::vector<Claim> claims,
+                                            std::filesystem::path state) {
+  struct Asked {
+    std::string identity;
+    std::optional<std::string> of_group;
+  };
+  const auto asked = std::make_shared<Asked>();
+  const auto ask = [asked, path, state] {
+    asked->identity = identity_of(path);
+    asked->of_group = claim_of_group(path, state);
+  };
+  const Error error = co_await run_blocking(home, path.string(), ask, kPathPatience);
+  if (error != Error::kNone) {
+    co_return fmt::format("{} cannot be looked at: {}", path.string(),
+                          error == Error::kTimedOut
+                              ? "its filesystem does not answer; try again when it does"
+                              : describe(error));
+  }
+  const std::vector<Claim> known = co_await identify(&home, std::move(claims));
+  for (const Claim& claim : known) {
+    const bool same = claim.identity.empty()
+                          ? claim.path.lexically_normal() == path.lexically_normal()
+                          : claim.identity == asked->identity;
+    if (same) co_return fmt::format("{} {}", path.string(), claim.reason);
+  }
+  co_return asked->of_group;
 }
 
 }  // namespace sandbay::group

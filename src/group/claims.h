@@ -12,9 +12,13 @@
 #include <string>
 #include <vector>
 
+#include "runtime/executor.h"
+#include "runtime/task.h"
+
 namespace sandbay::group {
 
-// Equal for two paths exactly if they lead to the same file or device.
+// Blocks, as the others here that are no tasks. Equal for two paths exactly if they lead to the
+// same file or device.
 std::string identity_of(const std::filesystem::path& path);
 
 // The file that a block device, by its number, shows as a whole; nothing if it is no loop device in
@@ -31,5 +35,18 @@ std::optional<std::string> claim_of_group(const std::filesystem::path& path,
 // way is followed. Blocks.
 std::optional<std::string> outside_of(const std::filesystem::path& path,
                                       const std::vector<std::filesystem::path>& folders);
+
+// A file or device that is in use, and by what.
+struct Claim {
+  std::filesystem::path path;
+  std::string identity;  // identity_of(path); empty if it must be found out.
+  std::string reason;    // Its owner, and what to do; half a sentence.
+};
+
+// Why nothing else may use `path`: it belongs to one of `claims`, or to the group itself, or
+// its filesystem does not answer. Half a sentence. A filesystem that does not answer for another
+// claim is not waited for: then names are compared, and the locks of files decide.
+Task<std::optional<std::string>> find_claim(Executor& home, std::filesystem::path path,
+                                            std::vector<Claim> claims, std::filesystem::path state);
 
 }  // namespace sandbay::group

@@ -7,6 +7,7 @@
 #include "block/file_device.h"
 #include "block/memory_device.h"
 #include "group/claims.h"
+#include "runtime/blocking.h"
 
 namespace sandbay::group {
 
@@ -14,6 +15,9 @@ namespace {
 
 // Holes that stand side by side are few.
 constexpr unsigned kMostRuns = 64;
+
+// A filesystem that says nothing for so long hangs, and its drive is absent.
+constexpr Duration kLookPatience = std::chrono::seconds(5);
 
 }  // namespace
 
@@ -60,9 +64,13 @@ Task<std::expected<void, std::string>> DriveBay::open_file(Executor& home) {
   const bool create =
       configured_.medium == Medium::kFile && configured_.size_bytes != 0 && !was_opened_;
   was_opened_ = true;
-  identity_ = identity_of(path_);
-  std::error_code unknown;
-  const bool was_there = std::filesystem::exists(path_, unknown);
+  bool answers = co_await look_now(home);
+  if (!answers) {
+    absence_ = fmt::format("{}: its filesystem does not answer", path_.string());
+    co_return std::expected<void, std::string>{};
+  }
+  identity_ = look_->identity;
+  const bool was_there = look_->exists;
   FileDeviceOptions options{.path = path_.string(),
                             .create = create,
                             .byte_count = configured_.size_bytes,
@@ -79,7 +87,8 @@ Task<std::expected<void, std::string>> DriveBay::open_file(Executor& home) {
   }
   drive_ = std::move(*file);
   was_made_ = !was_there;
-  identity_ = identity_of(path_);
+  answers = co_await look_now(home);
+  if (answers) identity_ = look_->identity;
   if (!create) co_return std::expected<void, std::string>{};
   const auto folder = path_.parent_path();
   const Error error = co_await home.sync_directory(folder.empty() ? "." : folder.string());
@@ -101,15 +110,51 @@ BlockDevice* DriveBay::other_drive() {
   return other_.get();
 }
 
+Task<void> DriveBay::ask(std::shared_ptr<Look> look, std::filesystem::path path) {
+  struct Found {
+    bool exists = false;
+    std::string identity;
+  };
+  const auto found = std::make_shared<Found>();
+  const auto work = [found, path] {
+    std::error_code error;
+    found->exists = std::filesystem::exists(path, error);
+    found->identity = identity_of(path);
+  };
+  const Error error = co_await run_blocking(Executor::current(), path.string(), work);
+  if (error == Error::kNone) {
+    look->exists = found->exists;
+    look->identity = std::move(found->identity);
+    look->answered = true;
+  }
+  look->under_way = false;
+  look->ended.set();
+}
+
+void DriveBay::look() {
+  if (path_.empty() || look_->under_way) return;
+  look_->under_way = true;
+  look_->ended.reset();
+  spawn(ask(look_, path_));
+}
+
+// What was asked before says nothing of now.
+Task<bool> DriveBay::look_now(Executor& home) {
+  look_ = std::make_shared<Look>();
+  look();
+  const auto asked = look_;
+  const bool ended = co_await asked->ended.wait_until(home.now() + kLookPatience);
+  co_return ended && asked->answered;
+}
+
 bool DriveBay::may_have_come() const {
-  std::error_code error;
-  if (path_.empty() || !std::filesystem::exists(path_, error)) return false;
-  return device() == nullptr || identity_of(path_) != identity_;
+  if (path_.empty() || !look_->answered || !look_->exists) return false;
+  return device() == nullptr || look_->identity != identity_;
 }
 
 std::string DriveBay::displacement() const {
   const bool serves_file = configured_.medium == Medium::kFile && drive_ != nullptr;
-  if (!serves_file || identity_of(path_) == identity_) return {};
+  if (!serves_file || !look_->answered || look_->identity == identity_) return {};
   return fmt::format(
       "its file {} has been removed or renamed: it serves only until the daemon ends; put the file "
       "back or replace the drive",
@@ -143,6 +188,10 @@ Task<bool> DriveBay::has_nothing_behind(std::uint64_t byte_offset) {
 }
 
 Task<void> DriveBay::close() {
+  const auto asked = look_;
+  if (asked->under_way) {
+    (void)co_await asked->ended.wait_until(Executor::current().now() + kLookPatience);
+  }
   if (faults_ != nullptr) co_await faults_->drain();
   if (cache_ != nullptr) co_await cache_->settled();
   top_ = nullptr;

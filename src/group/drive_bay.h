@@ -18,6 +18,7 @@
 #include "fault/volatile_cache.h"
 #include "group/hardware_configuration.h"
 #include "group/power.h"
+#include "runtime/sync.h"
 
 namespace sandbay::group {
 
@@ -54,6 +55,10 @@ class DriveBay {
   // or there is no memory for it.
   BlockDevice* other_drive();
 
+  // Asks what is at its path now, off the reactor. The functions below use the last answer; a
+  // filesystem that hangs gives none. One question is under way at a time.
+  void look();
+
   // It could not be opened, or its path leads to something else than was opened; and now something
   // is there. Memory never comes back.
   bool may_have_come() const;
@@ -72,6 +77,10 @@ class DriveBay {
 
   const DriveConfiguration& configured() const noexcept { return configured_; }
   const std::filesystem::path& path() const noexcept { return path_; }
+  // See identity_of(); empty if it is not known, as that of memory.
+  const std::string& identity() const noexcept {
+    return drive_ == nullptr && look_->answered ? look_->identity : identity_;
+  }
   BlockDevice* device() const noexcept { return top_; }  // Null: absent.
   const std::string& absence() const noexcept { return absence_; }
   // There was no such file before this process opened it.
@@ -81,13 +90,26 @@ class DriveBay {
   fault::FaultLayer* faults() const noexcept { return faults_.get(); }
 
  private:
+  // Shared with a question that may be under way when the bay is gone.
+  struct Look {
+    bool under_way = false;
+    bool answered = false;
+    bool exists = false;
+    std::string identity;
+    Event ended;
+  };
+
   Task<std::expected<void, std::string>> open_file(Executor& home);
+  static Task<void> ask(std::shared_ptr<Look> look, std::filesystem::path path);
+  // Asks anew and waits a moment for the answer.
+  Task<bool> look_now(Executor& home);
 
   DriveConfiguration configured_;
   std::string member_;          // Whose drive it is, for rules.
   std::filesystem::path path_;  // Empty for memory.
   std::string absence_;
   std::string identity_;  // Of what was opened last; see identity_of().
+  std::shared_ptr<Look> look_ = std::make_shared<Look>();
   bool was_opened_ = false;
   std::string serial_;      // As far as take_changed_serial() has said.
   bool displaced_ = false;  // As far as take_displaced() has said.

@@ -7,13 +7,13 @@
 
 #include <limits>
 
-#include "group/blocking_work.h"
 #include "group/export_document.h"
 #include "group/import_file.h"
 #include "group/place.h"
 #include "group/records.h"
 #include "group/running_group.h"
 #include "group/units.h"
+#include "runtime/blocking.h"
 
 namespace sandbay::group {
 
@@ -128,10 +128,14 @@ Task<std::optional<Refusal>> RunningGroup::announce_checked(std::uint64_t byte_c
     places.in_use.insert(configuration_.state / volume.specification.path);
   }
   std::optional<Refusal> wrong;
-  co_await BlockingWork(Executor::current(), [&] {
+  const Error read = co_await run_blocking(Executor::current(), "import", [&] {
     wrong = refusal_of_import(import_path(configuration_.state), byte_count, sha256,
                               configuration_.uuid, places);
   });
+  if (read != Error::kNone) {
+    co_return Refusal{.code = Refusal::Code::kFailed,
+                      .message = fmt::format("import: the text cannot be read: {}", describe(read))};
+  }
   if (wrong) co_return wrong;
   const Error error = co_await announce_import(store_, byte_count, std::move(sha256));
   if (error != Error::kNone) {

@@ -22,6 +22,7 @@
 #include "fault/engine.h"
 #include "fault/fault_layer.h"
 #include "group/cache_info.h"
+#include "group/claims.h"
 #include "group/configuration.h"
 #include "group/controller_cache.h"
 #include "group/drive_bay.h"
@@ -126,8 +127,8 @@ class Hardware {
   std::expected<std::string, std::string> add_fault(const std::string& rule);
   // Null where faults are not enabled.
   fault::FaultEngine* faults() const noexcept { return engine_; }
-  // Whether a file or device is a drive's or the NVRAM's; half a sentence.
-  std::optional<std::string> claim_on(const std::filesystem::path& path) const;
+  // The files and devices of drives and of the NVRAM.
+  void list_claims(std::vector<Claim>& claims) const;
 
  private:
   Task<Outcome> load();

@@ -276,6 +276,7 @@ void Hardware::say_policies() {
 Task<void> Hardware::look_for_drives() {
   for (const auto& each : bays_) {
     DriveBay* const bay = each.get();
+    bay->look();  // On a reactor the answer is for the next round.
     if (bay->take_displaced()) {
       events_.add(
           {.severity = Severity::kError,

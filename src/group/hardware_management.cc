@@ -22,22 +22,23 @@ bool Hardware::has_set(const std::string& set) const {
   return find_set(set).has_value() || configuration_.hardware.set(set) != nullptr;
 }
 
-std::optional<std::string> Hardware::claim_on(const std::filesystem::path& path) const {
-  const std::string identity = identity_of(path);
+void Hardware::list_claims(std::vector<Claim>& claims) const {
   for (const auto& each : bays_) {
-    if (each->path().empty() || identity_of(each->path()) != identity) continue;
-    return fmt::format("{} is drive \"{}\"; choose another file or device", path.string(),
-                       each->configured().name);
+    if (each->path().empty()) continue;
+    claims.push_back({.path = each->path(),
+                      .identity = each->identity(),
+                      .reason = fmt::format("is drive \"{}\"; choose another file or device",
+                                            each->configured().name)});
   }
   const auto& nvram = configuration_.hardware.nvram;
-  if (nvram && identity_of(configuration_.state / nvram->path) == identity) {
-    return fmt::format("{} is the NVRAM; choose another file", path.string());
-  }
-  if (nvram && !nvram->mirror_path.empty() &&
-      identity_of(configuration_.state / nvram->mirror_path) == identity) {
-    return fmt::format("{} is the NVRAM's mirror; choose another file", path.string());
-  }
-  return std::nullopt;
+  if (!nvram) return;
+  claims.push_back({.path = configuration_.state / nvram->path,
+                    .identity = {},
+                    .reason = "is the NVRAM; choose another file"});
+  if (nvram->mirror_path.empty()) return;
+  claims.push_back({.path = configuration_.state / nvram->mirror_path,
+                    .identity = {},
+                    .reason = "is the NVRAM's mirror; choose another file"});
 }
 
 // Sets, for volumes -------------------------------------------------------------------------------

@@ -186,11 +186,8 @@ SetDoor* Members::door(const Uuid& set) const {
   return hardware == nullptr ? nullptr : hardware->door(set);
 }
 
-std::optional<std::string> Members::claim_on(const std::filesystem::path& path) const {
-  for (const Hardware* const each : local_) {
-    if (auto claim = each->claim_on(path)) return claim;
-  }
-  return std::nullopt;
+void Members::list_claims(std::vector<Claim>& claims) const {
+  for (const Hardware* const each : local_) each->list_claims(claims);
 }
 
 bool Members::has_cache() const { return !caches().empty(); }

@@ -70,8 +70,8 @@ class Members {
   void raise_used_end(const Uuid& set, std::uint64_t end, metadata::Batch& batch);
   std::vector<DriveInfo> show_drives() const;
   std::vector<SetInfo> show_sets() const;
-  // Whether a file or device is some member's; half a sentence.
-  std::optional<std::string> claim_on(const std::filesystem::path& path) const;
+  // The files and devices of all local members.
+  void list_claims(std::vector<Claim>& claims) const;
   bool has_cache() const;
   // What volumes on pools share for reading ahead; null: no member has a cache.
   cache::StreamBudget* streams() const;

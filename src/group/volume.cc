@@ -19,6 +19,7 @@
 #include "group/units.h"
 #include "group/volume_front.h"
 #include "pool/pool_volume.h"
+#include "runtime/blocking.h"
 #include "runtime/known.h"
 #include "runtime/sync.h"
 
@@ -246,6 +247,7 @@ Task<Volume::Opened> Volume::open_here(VolumeRecord record, std::filesystem::pat
   co_return volume;
 }
 
+// Both block.
 std::string lack_of_space(const std::filesystem::path& file, std::uint64_t byte_count) {
   // The metadata's own reserve, and a little.
   constexpr std::uint64_t kLeftFree = std::uint64_t{32} << 20;
@@ -262,15 +264,33 @@ std::string lack_of_space(const std::filesystem::path& file, std::uint64_t byte_
       format_size(kLeftFree));
 }
 
+namespace {
+
+std::string lack_for_image(const std::filesystem::path& file, std::uint64_t byte_count) {
+  struct stat there{};
+  const bool exists = ::stat(file.c_str(), &there) == 0;
+  const std::uint64_t has =
+      exists ? static_cast<std::uint64_t>(there.st_blocks) * 512 : std::uint64_t{0};
+  return has < byte_count ? lack_of_space(file, byte_count - has) : std::string();
+}
+
+// Why the image of a volume that is to be made cannot be reserved.
+Task<std::string> cannot_reserve(Executor* home, std::filesystem::path file,
+                                 std::uint64_t byte_count) {
+  constexpr Duration kPatience = std::chrono::seconds(15);
+  const auto lack = std::make_shared<std::string>();
+  const auto look = [lack, file, byte_count] { *lack = lack_for_image(file, byte_count); };
+  const Error error = co_await run_blocking(*home, file.string(), look, kPatience);
+  if (error == Error::kNone) co_return *lack;
+  co_return fmt::format("{} cannot be looked at: {}", file.string(), describe(error));
+}
+
+}  // namespace
+
 Task<std::expected<void, OpenFailure>> Volume::open_file(Volume* volume, Opening opening) {
   VolumeSpecification& s = volume->record_.specification;
   if (opening == Opening::kCreate && s.preallocate) {
-    struct stat there{};
-    const bool exists = ::stat(volume->path_.c_str(), &there) == 0;
-    const std::uint64_t has =
-        exists ? static_cast<std::uint64_t>(there.st_blocks) * 512 : std::uint64_t{0};
-    const std::string lack =
-        has < s.size_bytes ? lack_of_space(volume->path_, s.size_bytes - has) : std::string();
+    const std::string lack = co_await cannot_reserve(volume->home_, volume->path_, s.size_bytes);
     if (!lack.empty()) co_return std::unexpected(OpenFailure{.reason = lack});
   }
   const bool create = opening == Opening::kCreate && s.backing != Backing::kDevice;

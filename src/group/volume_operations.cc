@@ -82,6 +82,10 @@ TargetRecord new_target(std::string name, std::vector<iscsi::AccessRecord> acces
   return target;
 }
 
+std::unexpected<Refusal> claimed_by_another(const std::string& name, const std::string& claim) {
+  return refuse(Refusal::Code::kConflict, fmt::format("volume \"{}\": {}", name, claim));
+}
+
 }  // namespace
 
 Executor& RunningGroup::next_home() {
@@ -89,18 +93,20 @@ Executor& RunningGroup::next_home() {
   return *executors[homes_given_++ % executors.size()];
 }
 
-std::optional<std::string> RunningGroup::claim_against(
-    const VolumeSpecification& specification) const {
-  if (specification.path.empty()) return std::nullopt;  // Its file has a name like no other.
-  const auto path = configuration_.state / specification.path;
-  const std::string identity = identity_of(path);
+Task<std::optional<std::string>> RunningGroup::claim_against(std::filesystem::path named) const {
+  if (named.empty()) co_return std::nullopt;  // Its file has a name like no other.
+  std::vector<Claim> claims;
   for (const auto& [name, volume] : volumes_) {
-    if (volume->path().empty() || identity_of(volume->path()) != identity) continue;
-    return fmt::format("{} belongs to volume \"{}\"; a file or device serves one volume",
-                       path.string(), name);
+    if (volume->path().empty()) continue;
+    claims.push_back({.path = volume->path(),
+                      .identity = {},
+                      .reason = fmt::format(
+                          "belongs to volume \"{}\"; a file or device serves one volume", name)});
   }
-  if (auto claim = members_->claim_on(path)) return claim;
-  return claim_of_group(path, configuration_.state);
+  members_->list_claims(claims);
+  auto claim = co_await find_claim(Executor::current(), configuration_.state / named,
+                                   std::move(claims), configuration_.state);
+  co_return claim;
 }
 
 std::optional<std::uint32_t> RunningGroup::free_lun(const std::string& target) const {
@@ -323,10 +329,9 @@ Task<Answer<CreatedVolume>> RunningGroup::create_now(CreateVolumeRequest request
         fmt::format("volume \"{}\": its target {} exists already; name a target to put it on",
                     s.name, s.target));
   }
-  const auto claimed_here = [&] { return identifiers.claim(s, "volume"); };
-  if (const auto claim = claim_against(s).or_else(claimed_here)) {
-    co_return refuse(Refusal::Code::kConflict, fmt::format("volume \"{}\": {}", s.name, *claim));
-  }
+  auto claim = co_await claim_against(s.path);
+  if (!claim) claim = identifiers.claim(s, "volume");
+  if (claim) co_return claimed_by_another(s.name, *claim);
   if (!s.lun) s.lun = free_lun(s.target);
   if (!s.lun) {
     co_return refuse(

@@ -19,6 +19,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <system_error>
 #include <thread>
 #include <vector>
 
@@ -286,10 +287,16 @@ bool has_body(const httplib::Request& request) {
 class BoundedPool final : public httplib::TaskQueue {
  public:
   BoundedPool(unsigned threads, std::size_t capacity) : capacity_(capacity) {
-    for (unsigned i = 0; i < threads; ++i) threads_.emplace_back([this] { serve(); });
+    try {
+      for (unsigned i = 0; i < threads; ++i) threads_.emplace_back([this] { serve(); });
+    } catch (const std::system_error& error) {
+      spdlog::error("management: only {} of {} threads could be started: {}", threads_.size(),
+                    threads, error.code().message());
+    }
   }
 
   void enqueue(std::function<void()> job) override {
+    if (threads_.empty()) return job();  // The listener serves one connection after the other.
     std::unique_lock lock(mutex_);
     changed_.wait(lock, [this] { return jobs_.size() < capacity_; });
     jobs_.push_back(std::move(job));

@@ -12,9 +12,10 @@
 #include <algorithm>
 #include <atomic>
 #include <memory>
+#include <optional>
+#include <system_error>
 #include <thread>
 
-#include "group/blocking_work.h"
 #include "group/listening.h"
 #include "mgmt/audit.h"
 #include "mgmt/authority.h"
@@ -23,6 +24,7 @@
 #include "mgmt/local_user.h"
 #include "mgmt/refusal_budget.h"
 #include "mgmt/route.h"
+#include "runtime/blocking.h"
 
 namespace sandbay::mgmt {
 
@@ -296,10 +298,16 @@ std::expected<void, std::string> HttpServer::listen() {
     const Error error = errno == 0 ? Error::kUnreachable : error_from_errno(errno);
     return std::unexpected(cannot_listen(error));
   }
-  listener_ = std::thread([this] {
-    keep_listening();
-    listener_ended_ = true;
-  });
+  try {
+    listener_ = std::thread([this] {
+      keep_listening();
+      listener_ended_ = true;
+    });
+  } catch (const std::system_error&) {
+    return std::unexpected(
+        "management: cannot start a thread; raise the limit on processes (ulimit -u, or TasksMax "
+        "in systemd)");
+  }
   return {};
 }
 
@@ -318,7 +326,7 @@ void HttpServer::keep_listening() {
 
 Task<void> HttpServer::stop() {
   stopping_ = true;
-  co_await group::BlockingWork(home_, [this] {
+  const Error ended = co_await run_blocking(home_, {}, [this] {
     // stop() does nothing before the listener's loop has begun.
     while (!http_.is_running() && !listener_ended_) std::this_thread::yield();
     http_.stop_at_once();
@@ -329,6 +337,7 @@ Task<void> HttpServer::stop() {
     backend_.give_up();
     listener_.join();
   });
+  assert(ended == Error::kNone);
 }
 
 }  // namespace

@@ -75,15 +75,16 @@ Task<Error> make(Executor& home, File& file, std::string path, std::uint64_t byt
 }
 
 // The kernel lets go of the files of a killed process a moment after its death: who restarts it at
-// once waits for that. Each opening waits 200 ms by itself: 2 s in all.
-constexpr int kLockAttempts = 8;
+// once waits for that, at least so long.
+constexpr Duration kLockPatience = std::chrono::seconds(2);
 constexpr Duration kLockPause = std::chrono::milliseconds(50);
 
 Task<Result<std::unique_ptr<File>>> open_locked(Executor& home, std::string path, bool create) {
-  for (int attempt = 1;; ++attempt) {
+  const TimePoint give_up = home.now() + kLockPatience;
+  for (;;) {
     auto opened = co_await home.open_file(path, {.create = create, .lock = true});
     const bool busy = !opened.has_value() && opened.error() == Error::kNotReady;
-    if (!busy || attempt == kLockAttempts) co_return opened;
+    if (!busy || home.now() >= give_up) co_return opened;
     co_await home.sleep_for(kLockPause);
   }
 }

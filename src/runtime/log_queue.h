@@ -26,7 +26,7 @@ class LogQueue {
 
   // Starts the thread; the error is one line.
   static std::expected<std::unique_ptr<LogQueue>, std::string> start();
-  // What is not written by then is lost: finish() comes first.
+  // Lines that are not yet written are lost; call finish() first.
   ~LogQueue();
   LogQueue(const LogQueue&) = delete;
   LogQueue& operator=(const LogQueue&) = delete;

@@ -4,6 +4,7 @@
 
 #include <fcntl.h>
 #include <poll.h>
+#include <pthread.h>
 #include <sched.h>
 #include <sys/eventfd.h>
 #include <sys/random.h>
@@ -40,39 +41,6 @@ void ReadyQueue::push(std::coroutine_handle<> handle) {
   slots_[last_++ & (slots_.size() - 1)] = handle;
 }
 
-// BlockingThread -----------------------------------------------------------------------------
-
-BlockingThread::~BlockingThread() {
-  {
-    const std::lock_guard lock(mutex_);
-    stopping_ = true;
-  }
-  changed_.notify_one();
-  if (thread_.joinable()) thread_.join();
-}
-
-void BlockingThread::submit(Call& call) {
-  {
-    const std::lock_guard lock(mutex_);
-    calls_.push_back(&call);
-    if (!thread_.joinable()) thread_ = std::thread([this] { serve(); });
-  }
-  changed_.notify_one();
-}
-
-void BlockingThread::serve() {
-  for (;;) {
-    std::unique_lock lock(mutex_);
-    changed_.wait(lock, [this] { return stopping_ || !calls_.empty(); });
-    if (calls_.empty()) return;
-    Call& call = *calls_.front();
-    calls_.pop_front();
-    lock.unlock();
-    call.result = call.function(call.argument);
-    call.origin->send(call);
-  }
-}
-
 // Reactor ------------------------------------------------------------------------------------
 
 Reactor::Reactor(unsigned index, std::size_t memory_limit_bytes, std::uint64_t seed)
@@ -84,7 +52,6 @@ Reactor::Reactor(unsigned index, std::size_t memory_limit_bytes, std::uint64_t s
 }
 
 Reactor::~Reactor() {
-  blocking_.reset();
   if (ring_open_) io_uring_queue_exit(&ring_);
   if (wake_fd_ >= 0) ::close(wake_fd_);
   // A device that never answered still owns buffers: the kernel may write to them until the
@@ -146,29 +113,10 @@ void Reactor::arm_wake_poll() {
   io_uring_sqe_set_data64(entry, kWake);
 }
 
-Task<int> Reactor::run_blocking(int (*function)(void*), void* argument) {
-  struct Waiter {
-    BlockingThread& thread;
-    BlockingThread::Call& call;
-    bool await_ready() const noexcept { return false; }
-    void await_suspend(std::coroutine_handle<> waiting) {
-      call.handle = waiting;
-      thread.submit(call);
-    }
-    void await_resume() const noexcept {}
-  };
-  if (blocking_ == nullptr) blocking_ = std::make_unique<BlockingThread>();
-  BlockingThread::Call call;
-  call.function = function;
-  call.argument = argument;
-  call.origin = this;
-  call.run = [](Message& message) { static_cast<BlockingThread::Call&>(message).handle.resume(); };
-  Waiter waiter{.thread = *blocking_, .call = call};
-  co_await waiter;
-  co_return call.result;
-}
-
 void Reactor::run() {
+  // The first runs on the process's own thread, whose name is that of the process.
+  if (index_ != 0)
+    ::pthread_setname_np(::pthread_self(), ("reactor-" + std::to_string(index_)).c_str());
   if (processor_ >= 0) {
     cpu_set_t processors;
     CPU_ZERO(&processors);
@@ -180,7 +128,10 @@ void Reactor::run() {
   const int enabled = io_uring_register(static_cast<unsigned>(ring_.ring_fd),
                                         IORING_REGISTER_ENABLE_RINGS, nullptr, 0);
   assert(enabled == 0);
-  io_uring_register_ring_fd(&ring_);  // Saves a look-up a turn; works without it too.
+  unsigned kernel_threads[2] = {kMostKernelThreads, 0};  // Files and devices; sockets as they are.
+  io_uring_register(static_cast<unsigned>(ring_.ring_fd), IORING_REGISTER_IOWQ_MAX_WORKERS,
+                    kernel_threads, 2);  // A kernel that refuses keeps its own limit.
+  io_uring_register_ring_fd(&ring_);     // Saves a look-up a turn; works without it too.
   arm_wake_poll();
   watch_.enter_thread();
   while (!stopping_) {
@@ -405,8 +356,12 @@ class RealReactorGroup final : public ReactorGroup {
   RealReactorGroup(std::vector<std::unique_ptr<Reactor>> reactors, TurnReport report)
       : reactors_(std::move(reactors)), report_(std::move(report)) {
     for (const auto& reactor : reactors_) executors_.push_back(reactor.get());
-    for (const auto& reactor : reactors_) reactor->set_peers(executors_);
+    for (const auto& reactor : reactors_) {
+      reactor->set_peers(executors_);
+      reactor->set_blocking(blocking_);
+    }
   }
+  bool start() { return blocking_.start(); }
 
   std::span<Executor* const> executors() const noexcept override { return executors_; }
 
@@ -461,6 +416,7 @@ class RealReactorGroup final : public ReactorGroup {
   }
 
   std::vector<std::unique_ptr<Reactor>> reactors_;
+  BlockingPool blocking_;  // Ends before the reactors do.
   TurnReport report_;
   std::vector<Executor*> executors_;
   std::vector<Stop> stops_;
@@ -490,8 +446,14 @@ std::expected<std::unique_ptr<ReactorGroup>, std::string> ReactorGroup::create(
     }
     reactors.push_back(std::move(reactor));
   }
-  return std::make_unique<detail::RealReactorGroup>(std::move(reactors),
-                                                    std::move(options.on_long_turn));
+  auto group = std::make_unique<detail::RealReactorGroup>(std::move(reactors),
+                                                          std::move(options.on_long_turn));
+  if (!group->start()) {
+    return std::unexpected(
+        "cannot start a thread: raise the limit on processes (ulimit -u, or "
+        "TasksMax in systemd)");
+  }
+  return group;
 }
 
 TurnFigures turn_figures(const Executor& executor) {

@@ -40,6 +40,10 @@ class ReactorGroup {
   virtual void run(std::function<Task<void>()> main) = 0;
 };
 
+// How long opening waits for a file or device that another process has locked: 200 ms unless this
+// says otherwise. For all reactors of the process, from any thread.
+void set_lock_patience(Duration patience);
+
 // Waits for one of the signals (blocked in every thread of the group) on the current reactor.
 // Call block_signals() before any thread is started.
 void block_signals(std::span<const int> signals);

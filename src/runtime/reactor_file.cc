@@ -1,6 +1,10 @@
 // Files on a reactor. Reads, writes, syncs and hole punching are io_uring requests; the few calls
-// without an asynchronous form (opening, sizes, seeking for holes) run on the reactor's blocking
-// thread and belong to management, not to the data path.
+// without an asynchronous form (opening, sizes, seeking for holes) run on the blocking threads, in
+// order by path, and belong to management, not to the data path.
+//
+// Some filesystems (FUSE, and those of other hosts) do not honour that a request must not block:
+// the reactor would wait for their server in io_uring_enter(2). Requests to them go to the kernel's
+// threads at once, few at a time, so that a server that hangs does not take all of these.
 
 #include <fcntl.h>
 #include <linux/falloc.h>
@@ -8,18 +12,69 @@
 #include <sys/file.h>
 #include <sys/ioctl.h>
 #include <sys/stat.h>
+#include <sys/vfs.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <array>
+#include <atomic>
 #include <cerrno>
+#include <memory>
+#include <utility>
 #include <vector>
 
+#include "runtime/blocking.h"
 #include "runtime/reactor_internal.h"
+#include "runtime/sync.h"
 
 namespace sandbay::detail {
 namespace {
 
 constexpr std::size_t kMostSlices = 1024;  // IOV_MAX
 constexpr std::size_t kDirectAlignment = 4096;
+
+// A question without an answer for this long is given up, and stays with its thread. Changes
+// may take the time that a busy disk needs to make them durable.
+constexpr Duration kQuestionPatience = std::chrono::seconds(15);
+constexpr Duration kChangePatience = std::chrono::seconds(120);
+
+// Requests in the kernel at a time for one file on a filesystem that blocks.
+constexpr unsigned kBlockingAtOnce = 8;
+constexpr Duration kLookForRoom = std::chrono::milliseconds(100);
+
+// statfs(2): FUSE, NFS, SMB and CIFS, 9P, Ceph, Lustre, AFS, GFS2, OCFS2, shared folders.
+constexpr std::array<std::uint32_t, 12> kBlockingFilesystems = {
+    0x65735546, 0x00006969, 0x0000517b, 0xff534d42, 0xfe534d42, 0x01021997,
+    0x00c36400, 0x0bd00bd0, 0x5346414f, 0x01161970, 0x7461636f, 0x786f4256};
+
+std::atomic<Duration> lock_patience{std::chrono::milliseconds(200)};
+
+bool may_block(int descriptor) {
+  struct statfs status{};
+  if (::fstatfs(descriptor, &status) != 0) return false;
+  return std::ranges::find(kBlockingFilesystems, static_cast<std::uint32_t>(status.f_type)) !=
+         kBlockingFilesystems.end();
+}
+
+// An open file. Calls that nobody waits for any more may still use it, and close it when they end.
+struct OpenFile {
+  int descriptor = -1;
+  bool direct = false;
+  bool block_device = false;
+  bool blocks = false;  // Its filesystem may block where it must not.
+  std::size_t alignment = 1;
+
+  OpenFile() = default;
+  OpenFile(const OpenFile&) = delete;
+  OpenFile& operator=(const OpenFile&) = delete;
+  // The kernel may hold the file a little longer for a request that it has answered already, and
+  // with it the lock: that is given back by name.
+  ~OpenFile() {
+    if (descriptor < 0) return;
+    if (!block_device) ::flock(descriptor, LOCK_UN);
+    ::close(descriptor);
+  }
+};
 
 // Asks the kernel to end the operation when the request's Cancellation fires.
 struct CancelOperation final : Cancellation::Hook {
@@ -39,24 +94,19 @@ struct CancelOperation final : Cancellation::Hook {
 
 class ReactorFile final : public File {
  public:
-  ReactorFile(Reactor& reactor, int descriptor, bool direct, std::size_t alignment,
-              bool block_device)
-      : reactor_(reactor),
-        descriptor_(descriptor),
-        alignment_(alignment),
-        direct_(direct),
-        block_device_(block_device) {}
-  // The kernel may hold the file a little longer for a request that it has answered already, and
-  // with it the lock: that is given back by name.
+  ReactorFile(Reactor& reactor, std::string path, std::shared_ptr<OpenFile> file)
+      : reactor_(reactor), path_(std::move(path)), file_(std::move(file)) {}
+  // Closing writes back what the page cache has of a device, and asks a filesystem's server.
   ~ReactorFile() override {
-    if (!block_device_) ::flock(descriptor_, LOCK_UN);
-    ::close(descriptor_);
+    if (file_->blocks || file_->block_device) {
+      start_blocking(reactor_, path_, [file = std::move(file_)] {});
+    }
   }
 
   Executor& home() const noexcept override { return reactor_; }
-  bool direct() const noexcept override { return direct_; }
-  std::size_t alignment() const noexcept override { return alignment_; }
-  bool is_block_device() const noexcept override { return block_device_; }
+  bool direct() const noexcept override { return file_->direct; }
+  std::size_t alignment() const noexcept override { return file_->alignment; }
+  bool is_block_device() const noexcept override { return file_->block_device; }
 
   Task<Error> read(std::uint64_t offset, std::span<const IoSlice> target,
                    Cancellation* cancellation) override {
@@ -89,11 +139,14 @@ class ReactorFile final : public File {
                             std::size_t done, Cancellation* cancellation);
   Task<Error> fallocate(int mode, std::uint64_t offset, std::uint64_t byte_count);
 
+  // Waits until the file may have another request; false if it is cancelled.
+  Task<bool> wait_for_room(Cancellation* cancellation);
+
   Reactor& reactor_;
-  int descriptor_;
-  std::size_t alignment_;
-  bool direct_;
-  bool block_device_;
+  std::string path_;
+  std::shared_ptr<OpenFile> file_;
+  unsigned in_kernel_ = 0;  // Counted where the filesystem blocks.
+  Condition room_;
 };
 
 namespace {
@@ -126,10 +179,11 @@ Task<int> ReactorFile::transfer_once(bool write, std::uint64_t offset,
     Operation operation;
     io_uring_sqe* const entry = reactor_.prepare(operation);
     if (write) {
-      io_uring_prep_writev(entry, descriptor_, vectors, count, offset);
+      io_uring_prep_writev(entry, file_->descriptor, vectors, count, offset);
     } else {
-      io_uring_prep_readv(entry, descriptor_, vectors, count, offset);
+      io_uring_prep_readv(entry, file_->descriptor, vectors, count, offset);
     }
+    if (file_->blocks) io_uring_sqe_set_flags(entry, IOSQE_ASYNC);
     const CancelOperation hook(cancellation, reactor_, operation);
     const int result = co_await operation;
     if (result == -EFAULT && !touched) {
@@ -145,12 +199,31 @@ Task<Error> ReactorFile::transfer(bool write, std::uint64_t offset, std::span<co
                                   Cancellation* cancellation) {
   std::size_t byte_count = 0;
   for (const IoSlice& slice : slices) byte_count += slice.byte_count;
-  const int result = co_await transfer_once(write, offset, slices, cancellation);
+  int result = 0;
+  if (file_->blocks) {
+    const bool entered = co_await wait_for_room(cancellation);
+    if (!entered) co_return Error::kCancelled;
+    result = co_await transfer_once(write, offset, slices, cancellation);
+    --in_kernel_;
+    room_.notify_one();
+  } else {
+    result = co_await transfer_once(write, offset, slices, cancellation);
+  }
   if (result < 0) co_return error_from_errno(result);
   if (static_cast<std::size_t>(result) == byte_count) co_return Error::kNone;
   const Error error =
       co_await transfer_rest(write, offset, slices, static_cast<std::size_t>(result), cancellation);
   co_return error;
+}
+
+Task<bool> ReactorFile::wait_for_room(Cancellation* cancellation) {
+  while (in_kernel_ >= kBlockingAtOnce) {
+    if (cancellation != nullptr && cancellation->cancelled()) co_return false;
+    // Cancelling does not wake it, so it looks.
+    (void)co_await room_.wait_until(reactor_.now() + kLookForRoom);
+  }
+  ++in_kernel_;
+  co_return true;
 }
 
 // A transfer that the kernel cut short goes on where it stopped.
@@ -183,7 +256,7 @@ Task<Error> ReactorFile::sync(Cancellation* cancellation) {
   for (;;) {
     if (cancellation != nullptr && cancellation->cancelled()) co_return Error::kCancelled;
     Operation operation;
-    io_uring_prep_fsync(reactor_.prepare(operation), descriptor_, IORING_FSYNC_DATASYNC);
+    io_uring_prep_fsync(reactor_.prepare(operation), file_->descriptor, IORING_FSYNC_DATASYNC);
     const CancelOperation hook(cancellation, reactor_, operation);
     const int result = co_await operation;
     if (result != -EINTR) co_return error_from_errno(result);
@@ -193,7 +266,7 @@ Task<Error> ReactorFile::sync(Cancellation* cancellation) {
 Task<Error> ReactorFile::fallocate(int mode, std::uint64_t offset, std::uint64_t byte_count) {
   for (;;) {
     Operation operation;
-    io_uring_prep_fallocate(reactor_.prepare(operation), descriptor_, mode,
+    io_uring_prep_fallocate(reactor_.prepare(operation), file_->descriptor, mode,
                             static_cast<off_t>(offset), static_cast<off_t>(byte_count));
     const int result = co_await operation;
     if (result != -EINTR) co_return error_from_errno(result);
@@ -202,78 +275,82 @@ Task<Error> ReactorFile::fallocate(int mode, std::uint64_t offset, std::uint64_t
 
 Task<Result<std::uint64_t>> ReactorFile::size() {
   struct Call {
-    int descriptor;
-    bool block_device;
-    std::uint64_t byte_count;
-  } call{descriptor_, block_device_, 0};
-  const int result = co_await reactor_.run_blocking(
-      [](void* argument) {
-        auto& self = *static_cast<Call*>(argument);
-        if (self.block_device) {
-          return ::ioctl(self.descriptor, BLKGETSIZE64, &self.byte_count) == 0 ? 0 : -errno;
-        }
-        struct stat status{};
-        if (::fstat(self.descriptor, &status) != 0) return -errno;
-        self.byte_count = static_cast<std::uint64_t>(status.st_size);
-        return 0;
-      },
-      &call);
-  if (result < 0) co_return std::unexpected(error_from_errno(result));
-  co_return call.byte_count;
+    std::shared_ptr<OpenFile> file;
+    std::uint64_t byte_count = 0;
+    int failed = 0;
+  };
+  const auto call = std::make_shared<Call>(file_);
+  const auto ask = [call] {
+    const int descriptor = call->file->descriptor;
+    struct stat status{};
+    const int asked = call->file->block_device
+                          ? ::ioctl(descriptor, BLKGETSIZE64, &call->byte_count)
+                          : ::fstat(descriptor, &status);
+    if (asked != 0) call->failed = errno;
+    if (!call->file->block_device) call->byte_count = static_cast<std::uint64_t>(status.st_size);
+  };
+  const Error error = co_await run_blocking(reactor_, path_, ask, kQuestionPatience);
+  if (error != Error::kNone) co_return std::unexpected(error);
+  if (call->failed != 0) co_return std::unexpected(error_from_errno(call->failed));
+  co_return call->byte_count;
 }
 
 Task<Error> ReactorFile::resize(std::uint64_t byte_count) {
   struct Call {
-    int descriptor;
-    std::uint64_t byte_count;
-  } call{descriptor_, byte_count};
-  const int result = co_await reactor_.run_blocking(
-      [](void* argument) {
-        const auto& self = *static_cast<Call*>(argument);
-        return ::ftruncate(self.descriptor, static_cast<off_t>(self.byte_count)) == 0 ? 0 : -errno;
-      },
-      &call);
-  co_return error_from_errno(result);
+    std::shared_ptr<OpenFile> file;
+    int failed = 0;
+  };
+  const auto call = std::make_shared<Call>(file_);
+  const auto change = [call, byte_count] {
+    if (::ftruncate(call->file->descriptor, static_cast<off_t>(byte_count)) != 0) {
+      call->failed = errno;
+    }
+  };
+  const Error error = co_await run_blocking(reactor_, path_, change, kChangePatience);
+  co_return error != Error::kNone ? error : error_from_errno(call->failed);
+}
+
+// The run at `offset`; a negated errno on failure.
+int find_run(int descriptor, std::uint64_t offset, File::Run& run) {
+  const auto start = static_cast<off_t>(offset);
+  const off_t end = ::lseek(descriptor, 0, SEEK_END);
+  if (end < 0) return -errno;
+  if (start >= end) return -ERANGE;
+  const off_t data = ::lseek(descriptor, start, SEEK_DATA);
+  if (data < 0 && errno != ENXIO) return -errno;
+  run.hole = data != start;
+  off_t next = end;
+  if (data == start) {
+    next = ::lseek(descriptor, start, SEEK_HOLE);
+    if (next < 0) return -errno;
+  } else if (data > start) {
+    next = data;
+  }
+  run.byte_count = static_cast<std::uint64_t>(next - start);
+  return 0;
 }
 
 Task<Result<File::Run>> ReactorFile::run_at(std::uint64_t offset) {
   struct Call {
-    int descriptor;
-    std::uint64_t offset;
+    std::shared_ptr<OpenFile> file;
     Run run;
-  } call{descriptor_, offset, {}};
-  const int result = co_await reactor_.run_blocking(
-      [](void* argument) {
-        auto& self = *static_cast<Call*>(argument);
-        const auto start = static_cast<off_t>(self.offset);
-        const off_t end = ::lseek(self.descriptor, 0, SEEK_END);
-        if (end < 0) return -errno;
-        if (start >= end) return -ERANGE;
-        const off_t data = ::lseek(self.descriptor, start, SEEK_DATA);
-        if (data < 0 && errno != ENXIO) return -errno;
-        self.run.hole = data != start;
-        off_t next = end;
-        if (data == start) {
-          next = ::lseek(self.descriptor, start, SEEK_HOLE);
-          if (next < 0) return -errno;
-        } else if (data > start) {
-          next = data;
-        }
-        self.run.byte_count = static_cast<std::uint64_t>(next - start);
-        return 0;
-      },
-      &call);
-  if (result < 0) co_return std::unexpected(error_from_errno(result));
-  co_return call.run;
+    int result = 0;
+  };
+  const auto call = std::make_shared<Call>(file_);
+  const auto ask = [call, offset] {
+    call->result = find_run(call->file->descriptor, offset, call->run);
+  };
+  const Error error = co_await run_blocking(reactor_, path_, ask, kQuestionPatience);
+  if (error != Error::kNone) co_return std::unexpected(error);
+  if (call->result < 0) co_return std::unexpected(error_from_errno(call->result));
+  co_return call->run;
 }
 
 struct OpenCall {
   std::string path;
   FileOptions options;
-  int descriptor = -1;
-  bool direct = false;
-  bool block_device = false;
-  std::size_t alignment = 1;
+  std::shared_ptr<OpenFile> file = std::make_shared<OpenFile>();
+  int result = 0;
 };
 
 // What direct I/O on this file must be aligned to; 0 if the filesystem does not say.
@@ -305,64 +382,67 @@ std::size_t direct_alignment(int descriptor, bool block_device) {
 // A device is claimed, which also keeps mounts and other claimants away; a file is locked. Both end
 // with the descriptor. A filesystem without locks is taken as it is.
 int try_to_lock(OpenCall& call, int flags) {
-  if (call.block_device) {
+  OpenFile& file = *call.file;
+  if (file.block_device) {
     const int claimed = ::open(call.path.c_str(), (flags & ~O_CREAT) | O_EXCL);
     if (claimed < 0) return -errno;
-    ::close(call.descriptor);
-    call.descriptor = claimed;
+    ::close(file.descriptor);
+    file.descriptor = claimed;
     return 0;
   }
-  if (::flock(call.descriptor, LOCK_EX | LOCK_NB) == 0) return 0;
+  if (::flock(file.descriptor, LOCK_EX | LOCK_NB) == 0) return 0;
   return errno == EOPNOTSUPP || errno == ENOSYS ? 0 : -errno;
 }
 
-// What a process that was just killed held, and what was just closed here, may be held for a few
-// milliseconds more by requests that the kernel has answered but not yet put away.
+// The files of a process that was just killed, and those that were just closed here, may be held a
+// little longer by requests that the kernel has not answered, or not yet put away.
 int lock_opened(OpenCall& call, int flags) {
-  constexpr int kAttempts = 100;
   constexpr useconds_t kPauseUs = 2000;
-  for (int attempt = 1;; ++attempt) {
+  const auto give_up =
+      std::chrono::steady_clock::now() + lock_patience.load(std::memory_order_relaxed);
+  for (;;) {
     const int locked = try_to_lock(call, flags);
     const bool in_use = locked == -EWOULDBLOCK || locked == -EBUSY;
-    if (!in_use || attempt == kAttempts) return locked;
+    if (!in_use || std::chrono::steady_clock::now() >= give_up) return locked;
     ::usleep(kPauseUs);
   }
 }
 
-int open_blocking(void* argument) {
-  auto& call = *static_cast<OpenCall*>(argument);
+void make_direct(OpenFile& file) {
+  if (::fcntl(file.descriptor, F_SETFL, ::fcntl(file.descriptor, F_GETFL) | O_DIRECT) != 0) return;
+  file.alignment = direct_alignment(file.descriptor, file.block_device);
+  file.direct = file.alignment != 0;
+  if (file.direct) return;
+  file.alignment = 1;
+  ::fcntl(file.descriptor, F_SETFL, ::fcntl(file.descriptor, F_GETFL) & ~O_DIRECT);
+}
+
+int open_blocking(OpenCall& call) {
   int flags = O_CLOEXEC | (call.options.writable ? O_RDWR : O_RDONLY);
   if (call.options.create) flags |= O_CREAT;
   if (call.options.create && call.options.exclusive) flags |= O_EXCL;
   const char* const path = call.path.c_str();
+  OpenFile& file = *call.file;
   struct stat status{};
   // Opening anything else could wait for ever (a pipe) or do something (a terminal).
   if (::stat(path, &status) == 0 && !S_ISBLK(status.st_mode) && !S_ISREG(status.st_mode)) {
     return -EINVAL;
   }
-  call.descriptor = ::open(path, flags, 0600);
-  if (call.descriptor < 0) return -errno;
-  if (::fstat(call.descriptor, &status) != 0) return -errno;
-  call.block_device = S_ISBLK(status.st_mode);
-  if (!call.block_device && !S_ISREG(status.st_mode)) return -EINVAL;
+  file.descriptor = ::open(path, flags, 0600);
+  if (file.descriptor < 0) return -errno;
+  if (::fstat(file.descriptor, &status) != 0) return -errno;
+  file.block_device = S_ISBLK(status.st_mode);
+  if (!file.block_device && !S_ISREG(status.st_mode)) return -EINVAL;
+  file.blocks = !file.block_device && may_block(file.descriptor);
   if (call.options.lock) {
     const int locked = lock_opened(call, flags);
     if (locked != 0) return locked;
   }
-  if (!call.options.direct) return 0;
-  if (::fcntl(call.descriptor, F_SETFL, ::fcntl(call.descriptor, F_GETFL) | O_DIRECT) != 0)
-    return 0;
-  call.alignment = direct_alignment(call.descriptor, call.block_device);
-  call.direct = call.alignment != 0;
-  if (!call.direct) {
-    call.alignment = 1;
-    ::fcntl(call.descriptor, F_SETFL, ::fcntl(call.descriptor, F_GETFL) & ~O_DIRECT);
-  }
+  if (call.options.direct) make_direct(file);
   return 0;
 }
 
-int sync_directory_blocking(void* argument) {
-  const auto& path = *static_cast<const std::string*>(argument);
+int sync_directory_blocking(const std::string& path) {
   const int descriptor = ::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   if (descriptor < 0) return -errno;
   const int result = ::fsync(descriptor) == 0 ? 0 : -errno;
@@ -370,35 +450,49 @@ int sync_directory_blocking(void* argument) {
   return result;
 }
 
-int remove_blocking(void* argument) {
-  auto& path = *static_cast<std::string*>(argument);
+int remove_blocking(const std::string& path) {
   if (::unlink(path.c_str()) != 0) return -errno;
   const auto slash = path.rfind('/');
-  std::string folder = slash == std::string::npos ? "." : path.substr(0, slash + 1);
-  return sync_directory_blocking(&folder);
+  return sync_directory_blocking(slash == std::string::npos ? "." : path.substr(0, slash + 1));
+}
+
+using PathChange = int (*)(const std::string& path);
+
+Task<Error> change_by_path(Reactor* reactor, std::string path, PathChange change) {
+  const auto result = std::make_shared<int>(0);
+  const Error error = co_await run_blocking(
+      *reactor, path, [result, path, change] { *result = change(path); }, kChangePatience);
+  co_return error != Error::kNone ? error : error_from_errno(*result);
 }
 
 }  // namespace
 
 Task<Error> Reactor::remove_file(std::string path) {
-  const int result = co_await run_blocking(remove_blocking, &path);
-  co_return error_from_errno(result);
+  return change_by_path(this, std::move(path), remove_blocking);
 }
 
 Task<Error> Reactor::sync_directory(std::string path) {
-  const int result = co_await run_blocking(sync_directory_blocking, &path);
-  co_return error_from_errno(result);
+  return change_by_path(this, std::move(path), sync_directory_blocking);
 }
 
 Task<Result<std::unique_ptr<File>>> Reactor::open_file(std::string path, FileOptions options) {
-  OpenCall call{.path = std::move(path), .options = options};
-  const int result = co_await run_blocking(open_blocking, &call);
-  if (result < 0) {
-    if (call.descriptor >= 0) ::close(call.descriptor);
-    co_return std::unexpected(error_from_errno(result));
-  }
-  co_return std::make_unique<ReactorFile>(*this, call.descriptor, call.direct, call.alignment,
-                                          call.block_device);
+  const auto call = std::make_shared<OpenCall>();
+  call->path = path;
+  call->options = options;
+  const Duration patience = kQuestionPatience + lock_patience.load(std::memory_order_relaxed);
+  const Error error =
+      co_await run_blocking(*this, path, [call] { call->result = open_blocking(*call); }, patience);
+  if (error != Error::kNone) co_return std::unexpected(error);
+  if (call->result < 0) co_return std::unexpected(error_from_errno(call->result));
+  co_return std::make_unique<ReactorFile>(*this, std::move(path), call->file);
 }
 
 }  // namespace sandbay::detail
+
+namespace sandbay {
+
+void set_lock_patience(Duration patience) {
+  detail::lock_patience.store(patience, std::memory_order_relaxed);
+}
+
+}  // namespace sandbay

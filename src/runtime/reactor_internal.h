@@ -4,13 +4,10 @@
 #include <liburing.h>
 
 #include <atomic>
-#include <condition_variable>
 #include <coroutine>
-#include <deque>
-#include <mutex>
-#include <thread>
 #include <vector>
 
+#include "runtime/blocking_pool.h"
 #include "runtime/buffer.h"
 #include "runtime/cancellation.h"
 #include "runtime/executor.h"
@@ -50,31 +47,6 @@ class ReadyQueue {
   std::size_t last_ = 0;
 };
 
-// A thread for the few calls that have no asynchronous form (open, seek for holes). Started on
-// first use.
-class BlockingThread {
- public:
-  struct Call : Message {
-    int (*function)(void* argument) = nullptr;
-    void* argument = nullptr;
-    int result = 0;
-    std::coroutine_handle<> handle;
-    Executor* origin = nullptr;
-  };
-
-  ~BlockingThread();
-  void submit(Call& call);
-
- private:
-  void serve();
-
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  std::deque<Call*> calls_;
-  bool stopping_ = false;
-  std::thread thread_;
-};
-
 class Reactor final : public Executor {
  public:
   Reactor(unsigned index, std::size_t memory_limit_bytes, std::uint64_t seed);
@@ -83,6 +55,7 @@ class Reactor final : public Executor {
   // Makes the ring; a negated errno on failure.
   int open_ring();
   void set_peers(std::vector<Executor*> peers);
+  void set_blocking(BlockingPool& pool) noexcept { blocking_ = &pool; }
 
   // Runs turns until stop() was called.
   void run();
@@ -112,12 +85,14 @@ class Reactor final : public Executor {
   io_uring_sqe* prepare(Operation& operation);
   // Asks the kernel to end an operation early; it still completes.
   void cancel(Operation& operation);
-  // Runs function(argument) on the blocking thread; its result.
-  Task<int> run_blocking(int (*function)(void*), void* argument);
+  BlockingPool& blocking() noexcept { return *blocking_; }
 
  private:
   static constexpr unsigned kSubmissionEntries = 1024;
   static constexpr unsigned kCompletionEntries = 16384;
+  // Threads of the kernel for requests that block there. Its own limit is four a processor: as many
+  // requests to a filesystem that hangs would stop the syncs of all other files of this ring.
+  static constexpr unsigned kMostKernelThreads = 256;
   static constexpr std::size_t kResumesPerTurn = 8192;
   static constexpr std::size_t kResumesPerLook = 16;  // At the clock.
   static constexpr Duration kTurn = std::chrono::milliseconds(1);
@@ -163,7 +138,7 @@ class Reactor final : public Executor {
   };
   std::vector<Outgoing> outgoing_;
   bool any_outgoing_ = false;
-  std::unique_ptr<BlockingThread> blocking_;
+  BlockingPool* blocking_ = nullptr;  // The group's.
   // Written by other threads: a stack of messages, newest first, and whether we sleep.
   alignas(64) std::atomic<Message*> inbox_{nullptr};
   std::atomic<bool> sleeping_{false};

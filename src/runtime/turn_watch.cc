@@ -1,5 +1,5 @@
-// What turn_watch.h says. The signal that takes a stack is sent in builds that name places only, at
-// most once a long turn.
+// Counting turns, and naming the code of long ones. The signal that takes a stack is sent in builds
+// that name places only, at most once a long turn.
 
 #include "runtime/turn_watch.h"
 

@@ -1,4 +1,4 @@
-// The watch on turns: work and waiting are told apart, and code that holds a reactor is named. A
+// The watch on turns: it tells work from waiting, and code that holds a reactor is named. A
 // busy machine may make any turn long, so that nothing here says that a turn was short.
 #include "runtime/turn_watch.h"
 
