@@ -21,6 +21,7 @@
 #include "mgmt/authority.h"
 #include "mgmt/backend.h"
 #include "mgmt/bounded_server.h"
+#include "mgmt/change_slots.h"
 #include "mgmt/local_user.h"
 #include "mgmt/refusal_budget.h"
 #include "mgmt/route.h"
@@ -119,6 +120,7 @@ class HttpServer final : public Server {
         options_(std::move(options)),
         endpoint_(options_.listen),
         authority_(std::make_shared<const Authority>(options_.tokens)),
+        changes_(options_.threads),
         http_(options_.threads, options_.waiting_connections,
               {.silence = options_.client_silence,
                .request = options_.client_request,
@@ -156,6 +158,7 @@ class HttpServer final : public Server {
   Endpoint endpoint_;
   std::atomic<std::shared_ptr<const Authority>> authority_;
   RefusalBudget refusals_;
+  ChangeSlots changes_;
   BoundedServer http_;
   std::thread listener_;
   std::atomic<bool> listener_ended_ = false;
@@ -276,6 +279,14 @@ void HttpServer::handle(const httplib::Request& request, httplib::Response& resp
   // The library leaves the body out of an answer to HEAD. Names may hold an encoded slash.
   const std::string_view method =
       request.method == "HEAD" ? std::string_view("GET") : std::string_view(request.method);
+  const bool changes = method != "GET";
+  const auto slot = changes ? changes_.enter(raw_path(request)) : std::nullopt;
+  if (changes && !slot) {
+    response.set_header("Retry-After", "5");
+    put(error_reply(503, "too many changes wait already; try again when some have ended"),
+        response);
+    return;
+  }
   const Reply reply = answer(backend_, method, raw_path(request), std::move(call));
   if (reply.status == 405) response.set_header("Allow", allowed_methods(raw_path(request)));
   put(reply, response);
