@@ -2,9 +2,9 @@
 // and management, says "ready", and serves until SIGTERM or SIGINT. SIGHUP makes it read anew who
 // may manage it.
 //
-// Exit codes: 0 after an orderly end, 1 with one line on standard error if acknowledged writes
-// could not be flushed, 2 with one line if it will not start. A second signal during shutdown ends
-// the process at once.
+// Exit codes, all but 0 with one line on standard error: 0 after an orderly end, 1 if acknowledged
+// writes could not be flushed, 2 if the configuration or the command line is wrong, 3 if it cannot
+// start now but may later. A second signal during shutdown ends the process at once.
 #include <fmt/format.h>
 #include <spdlog/sinks/base_sink.h>
 #include <spdlog/spdlog.h>
@@ -39,6 +39,8 @@
 #include "runtime/buffer.h"
 #include "runtime/log_queue.h"
 #include "runtime/reactor.h"
+#include "runtime/service_manager.h"
+#include "runtime/sync.h"
 
 namespace {
 
@@ -47,6 +49,18 @@ using namespace sandbay;
 constexpr int kLostWrites = 1;
 constexpr int kWrongMap = 1;
 constexpr int kRefused = 2;
+constexpr int kNotNow = 3;
+
+// How long a start waits for locks and ports that another process has: after a kill the kernel may
+// keep them until the last I/O has ended. A service shall start; a person at a terminal wants to
+// know why it does not.
+constexpr std::chrono::milliseconds kServicePatience{15'000};
+constexpr std::chrono::milliseconds kPatience{3000};
+constexpr Duration kLockPatienceServing = std::chrono::milliseconds(200);
+
+// While it starts or ends, a service says so this often, and asks for this much time from then on.
+constexpr Duration kExtendEvery = std::chrono::seconds(5);
+constexpr Duration kExtension = std::chrono::seconds(30);
 // How long the end waits for whoever reads the log.
 constexpr Duration kLogPatience = std::chrono::seconds(1);
 constexpr std::uint64_t kLeastMemoryOfReactor = 8 * BufferPool::kSlabBytes;
@@ -287,7 +301,11 @@ std::expected<Credentials, std::string> load_credentials(const std::string& file
 }
 
 // Nobody's session notices. A mistake leaves everything as it was.
-Task<void> reload(const std::string* file, mgmt::Server* server, bool secured) {
+Task<void> reload(const std::string* file, mgmt::Server* server, bool secured,
+                  const ServiceManager* manager) {
+  const auto now = std::chrono::duration_cast<std::chrono::microseconds>(
+      Executor::current().now().time_since_epoch());
+  manager->tell(fmt::format("RELOADING=1\nMONOTONIC_USEC={}", now.count()));
   std::expected<Credentials, std::string> read;
   const Endpoint listens = server->endpoint();
   const Error error = co_await run_blocking(
@@ -305,10 +323,33 @@ Task<void> reload(const std::string* file, mgmt::Server* server, bool secured) {
 
 struct Outcome {
   LogQueue* log;
+  const ServiceManager* manager;
   std::string refusal;  // What kept it from starting, if anything did.
   bool lost = false;    // It left writes behind.
   bool wrong = false;   // A map is not right.
+  bool starting = true;
+  bool stopping = false;
+  bool ended = false;
+  Condition change;  // When one of these three changes.
 };
+
+// Sends again, for a while, if the queue of the manager is full.
+Task<void> say_to_manager(const ServiceManager* manager, std::string lines) {
+  constexpr int kAttempts = 50;
+  for (int attempt = 0; attempt < kAttempts && !manager->tell(lines); ++attempt) {
+    co_await Executor::current().sleep_for(std::chrono::milliseconds(100));
+  }
+}
+
+// Starting and ending take as long as drives and what the cache holds need. As long as this reactor
+// turns they go on, so that the manager shall wait.
+Task<void> keep_manager_waiting(Outcome* outcome, Gate* gate) {
+  const GateHold hold(*gate);
+  while (!outcome->ended) {
+    if (outcome->starting || outcome->stopping) outcome->manager->extend(kExtension);
+    (void)co_await outcome->change.wait_until(Executor::current().now() + kExtendEvery);
+  }
+}
 
 Task<void> serve_group(group::Group* group, const group::Configuration* configuration,
                        std::shared_ptr<const mgmt::TlsContext> tls, Outcome* outcome) {
@@ -323,14 +364,22 @@ Task<void> serve_group(group::Group* group, const group::Configuration* configur
     co_return;
   }
   warn_of_exposure(configuration->management, (*server)->endpoint());
+  set_lock_patience(kLockPatienceServing);
   say_ready(*group, **server, secured, outcome->log);
+  co_await say_to_manager(outcome->manager, "READY=1\nSTATUS=Serving");
+  outcome->starting = false;
   const std::vector<int> signals = {SIGTERM, SIGINT, SIGHUP};
   int signal = SIGHUP;
   while (signal == SIGHUP) {
     signal = co_await wait_for_signal(signals);
-    if (signal == SIGHUP) co_await reload(&configuration->file, server->get(), secured);
+    if (signal != SIGHUP) break;
+    co_await reload(&configuration->file, server->get(), secured, outcome->manager);
+    co_await say_to_manager(outcome->manager, "READY=1");
   }
   let_signals_kill({SIGTERM, SIGINT});
+  outcome->manager->tell("STOPPING=1\nSTATUS=Flushing");
+  outcome->stopping = true;
+  outcome->change.notify_all();
   spdlog::info("{}: shutting down", signal == SIGINT ? "SIGINT" : "SIGTERM");
   co_await (*server)->stop();
 }
@@ -453,12 +502,36 @@ Task<void> serve(const Arguments* arguments, group::Configuration configuration,
   co_await (*store)->close();
 }
 
+Task<void> serve_managed(const Arguments* arguments, group::Configuration configuration,
+                         std::string metadata_path, std::shared_ptr<const mgmt::TlsContext> tls,
+                         Outcome* outcome) {
+  Gate gate;
+  if (outcome->manager->present() && gate.enter()) spawn(keep_manager_waiting(outcome, &gate));
+  co_await serve(arguments, std::move(configuration), std::move(metadata_path), std::move(tls),
+                 outcome);
+  outcome->ended = true;
+  outcome->change.notify_all();
+  co_await gate.close();
+}
+
+// Anything but a fault of the file or the command line may pass. A refusal for such a fault begins
+// with the place there; that another process uses a file which is named there may pass, too.
+int code_of(const std::string& refusal, const std::string& file) {
+  const bool in_use = refusal.contains("in use by ");
+  const bool of_file = refusal.starts_with(file + ":") || refusal.starts_with("--");
+  const bool of_kernel = refusal.starts_with("io_uring is not permitted") ||
+                         refusal.starts_with("this kernel's io_uring");
+  return (of_file && !in_use) || of_kernel ? kRefused : kNotNow;
+}
+
 // The error is one line.
 std::expected<void, std::string> start_and_serve(const Arguments& arguments,
                                                  group::Configuration configuration,
                                                  std::shared_ptr<const mgmt::TlsContext> tls,
                                                  Outcome* outcome) {
-  const auto state = group::StateDirectory::open(configuration.state);
+  const auto patience = outcome->manager->present() ? kServicePatience : kPatience;
+  set_lock_patience(patience);
+  const auto state = group::StateDirectory::open(configuration.state, patience);
   if (!state) return std::unexpected(state.error());
   for (const group::MemberConfiguration& member : configuration.members) {
     if (const auto wrong = state->make_member(member.name)) return std::unexpected(*wrong);
@@ -466,7 +539,8 @@ std::expected<void, std::string> start_and_serve(const Arguments& arguments,
   const bool serves = !arguments.check_map && arguments.import.empty();
   if (!serves) configuration.portals.clear();
   if (serves) {
-    if (const auto refusal = group::cannot_listen(configuration)) return std::unexpected(*refusal);
+    const auto refusal = group::cannot_listen(configuration, patience);
+    if (refusal) return std::unexpected(*refusal);
   }
   auto reactors = ReactorGroup::create(
       {.count = configuration.reactors,
@@ -474,8 +548,9 @@ std::expected<void, std::string> start_and_serve(const Arguments& arguments,
        .pin = arguments.pin,
        .on_long_turn = [](const LongTurn& turn) { spdlog::warn("{}", describe(turn)); }});
   if (!reactors) return std::unexpected(reactors.error());
-  (*reactors)->run(
-      [&] { return serve(&arguments, configuration, state->metadata().string(), tls, outcome); });
+  (*reactors)->run([&] {
+    return serve_managed(&arguments, configuration, state->metadata().string(), tls, outcome);
+  });
   if (!outcome->refusal.empty()) return std::unexpected(outcome->refusal);
   return {};
 }
@@ -489,16 +564,22 @@ int run(const Arguments& arguments, group::Configuration configuration,
   block_signals(kSignals);
   std::signal(SIGPIPE, SIG_IGN);
   auto started = LogQueue::start();
-  if (!started) return refuse(started.error());
+  if (!started) {
+    refuse(started.error());
+    return kNotNow;
+  }
   LogQueue& log = *started->release();
   start_logging(log, arguments.log_level);
-  Outcome outcome{.log = &log};
+  const ServiceManager manager = ServiceManager::from_environment();
+  Outcome outcome{.log = &log, .manager = &manager};
+  const std::string file = configuration.file;
   const auto served =
       start_and_serve(arguments, std::move(configuration), std::move(tls), &outcome);
   int code = 0;
   if (!served) {
     log.post(STDERR_FILENO, fmt::format("sandbayd: {}\n", served.error()));
-    code = kRefused;
+    manager.tell("STATUS=" + served.error());
+    code = code_of(served.error(), file);
   } else if (outcome.wrong) {
     code = kWrongMap;
   } else if (outcome.lost) {

@@ -19,9 +19,7 @@ namespace {
 constexpr std::uint16_t kFirstPortForAll = 1024;
 
 // The kernel takes a killed process's rings apart after the process is gone, and an accept that
-// waits in one keeps its port until then. So a daemon started at once after a kill waits this long,
-// for all its addresses together.
-constexpr std::chrono::milliseconds kPredecessorLingers{3000};
+// waits in one keeps its port until then. So a daemon started at once after a kill waits.
 constexpr std::chrono::milliseconds kLooksAgain{20};
 
 std::string cure(std::uint16_t port, Error error, std::string_view options) {
@@ -97,8 +95,9 @@ std::string cannot_listen(std::string_view what, const Endpoint& where, Error er
   return fmt::format("{} {}: {}", what, where.to_string(), cure(where.port(), error, options));
 }
 
-std::optional<std::string> cannot_listen(const Configuration& configuration) {
-  const auto give_up = std::chrono::steady_clock::now() + kPredecessorLingers;
+std::optional<std::string> cannot_listen(const Configuration& configuration,
+                                         std::chrono::milliseconds patience) {
+  const auto give_up = std::chrono::steady_clock::now() + patience;
   for (const PortalConfiguration& portal : configuration.portals) {
     const Error error = try_to_listen(portal.listen, give_up);
     if (error == Error::kNone) continue;

@@ -2,6 +2,7 @@
 // for the management interface.
 #pragma once
 
+#include <chrono>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -17,7 +18,10 @@ std::string cannot_listen(std::string_view what, const Endpoint& where, Error er
                           std::string_view options);
 
 // Why one of the configuration's addresses cannot be listened at now; the same line. Asked before
-// anything is made that a daemon which does not start would leave behind.
-std::optional<std::string> cannot_listen(const Configuration& configuration);
+// anything is made that a daemon which does not start would leave behind. Addresses that are in use
+// are waited for, all together for `patience`.
+std::optional<std::string> cannot_listen(
+    const Configuration& configuration,
+    std::chrono::milliseconds patience = std::chrono::milliseconds(3000));
 
 }  // namespace sandbay::group

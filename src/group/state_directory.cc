@@ -11,10 +11,13 @@
 #include <cerrno>
 #include <cstring>
 #include <fstream>
+#include <thread>
 
 namespace sandbay::group {
 
 namespace {
+
+constexpr std::chrono::milliseconds kLooksAgain{20};
 
 // mkdir -p with mode 0700 for what is new.
 std::expected<void, std::string> make_directory(const std::filesystem::path& path) {
@@ -58,7 +61,8 @@ std::string holder_of(const std::filesystem::path& lock) {
 
 }  // namespace
 
-std::expected<StateDirectory, std::string> StateDirectory::open(const std::filesystem::path& path) {
+std::expected<StateDirectory, std::string> StateDirectory::open(
+    const std::filesystem::path& path, std::chrono::milliseconds patience) {
   for (const auto& folder : {path, path / "volumes", path / "metadata", path / "drives"}) {
     const auto made = make_directory(folder);
     if (!made) return std::unexpected(made.error());
@@ -70,7 +74,13 @@ std::expected<StateDirectory, std::string> StateDirectory::open(const std::files
     return std::unexpected(fmt::format("state directory {}: {} cannot be opened: {}", path.string(),
                                        lock_path.string(), std::strerror(errno)));
   }
-  if (::flock(lock, LOCK_EX | LOCK_NB) != 0) {
+  const auto give_up = std::chrono::steady_clock::now() + patience;
+  int locked = ::flock(lock, LOCK_EX | LOCK_NB);
+  while (locked != 0 && errno == EWOULDBLOCK && std::chrono::steady_clock::now() < give_up) {
+    std::this_thread::sleep_for(kLooksAgain);
+    locked = ::flock(lock, LOCK_EX | LOCK_NB);
+  }
+  if (locked != 0) {
     const bool taken = errno == EWOULDBLOCK;
     const std::string reason = taken ? fmt::format("is in use by {}", holder_of(lock_path))
                                      : fmt::format("cannot be locked: {}", std::strerror(errno));

@@ -10,6 +10,7 @@
 // before the reactors start: its calls block.
 #pragma once
 
+#include <chrono>
 #include <expected>
 #include <filesystem>
 #include <optional>
@@ -20,8 +21,11 @@ namespace sandbay::group {
 
 class StateDirectory {
  public:
-  // Makes what is missing, with mode 0700, and locks it. The error is one line.
-  static std::expected<StateDirectory, std::string> open(const std::filesystem::path& path);
+  // Makes what is missing, with mode 0700, and locks it; if another daemon has it, waits for that
+  // one's end for `patience`. The error is one line.
+  static std::expected<StateDirectory, std::string> open(
+      const std::filesystem::path& path,
+      std::chrono::milliseconds patience = std::chrono::milliseconds(0));
 
   StateDirectory(StateDirectory&& other) noexcept
       : path_(std::move(other.path_)), lock_(std::exchange(other.lock_, -1)) {}

@@ -108,7 +108,7 @@ def test_an_import_into_a_running_group_counts_from_its_next_start(t):
 def test_maps_are_verified_while_nothing_runs(t):
     daemon = t.daemon([{'name': 'v', 'size': '24MiB', 'thin': True}], extra=sections())
     busy = t.run(t.program('sandbayd'), *daemon.arguments, '--check-map', ok=False)
-    t.check(busy.returncode == 2 and daemon.state in busy.stdout, busy.stdout)
+    t.check(busy.returncode == 3 and daemon.state in busy.stdout, busy.stdout)
     t.run('qemu-io', '-f', 'raw', '-c', 'write -P 1 0 5M', daemon.url('v'))
     daemon.kill()
     done = t.run(t.program('sandbayd'), *daemon.arguments, '--check-map')
