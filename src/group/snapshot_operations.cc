@@ -344,8 +344,9 @@ Task<Answer<VolumeInfo>> RunningGroup::restore_now(SnapshotName name, bool force
   record.shrink_to = 0;
   metadata::Batch batch;
   batch.put(volume_key(record.uuid), encode(record));
-  const auto restored =
-      co_await pool->pool()->restore(*volume->pool_volume(), *key, std::move(batch));
+  Volume* const content = volume.get();
+  const auto restored = co_await pool->pool()->restore(
+      *volume->pool_volume(), *key, std::move(batch), [content] { content->content_replaced(); });
   if (!restored.has_value()) {
     // A thin one takes no page for that.
     const VolumeSpecification& s = record.specification;
@@ -367,7 +368,6 @@ Task<Answer<VolumeInfo>> RunningGroup::restore_now(SnapshotName name, bool force
     (void)co_await volume->grow(bytes);
     (void)co_await settle_limits(volume);
   }
-  co_await volume->content_changed();
   spdlog::info("volume {}: restored from snapshot {}", name.volume, name.snapshot);
   auto info = co_await volume_now(name.volume);
   co_return info;

@@ -394,20 +394,23 @@ Task<void> Volume::apply_access_here() {
   if (front_->takes_writes() != had_writes) {
     unit_->establish(scsi::UnitAttention::kModeParametersChanged);
   }
+  // Requests that are queued below must not be written once the volume is offline.
+  if (!record_.online) co_await unit_->clear();
 }
 
-Task<void> Volume::content_changed() {
-  if (!failure_) co_await invoke_on(*home_, notice_here(Notice::kContentChanged));
+void Volume::content_replaced() {
+  if (failure_ || unit_ == nullptr) return;
+  unit_->establish(scsi::UnitAttention::kMediumMayHaveChanged);
+  unit_->clear_commands();
 }
 
 Task<void> Volume::warn_of_space() {
-  if (!failure_) co_await invoke_on(*home_, notice_here(Notice::kSpaceWarning));
+  if (!failure_) co_await invoke_on(*home_, warn_of_space_here());
 }
 
-Task<void> Volume::notice_here(Notice notice) {
-  if (unit_ == nullptr) co_return;
-  unit_->establish(notice == Notice::kContentChanged ? scsi::UnitAttention::kMediumMayHaveChanged
-                                                     : scsi::UnitAttention::kThinSoftThreshold);
+Task<void> Volume::warn_of_space_here() {
+  if (unit_ != nullptr) unit_->establish(scsi::UnitAttention::kThinSoftThreshold);
+  co_return;
 }
 
 struct Volume::Flush {

@@ -132,8 +132,10 @@ class Volume {
   Task<void> apply_access();
   // The same of what they may do in a second. Of one on a pool, on its home.
   void apply_rates();
-  // Its content is another now, all at once: initiators are told.
-  Task<void> content_changed();
+  // Its content has been replaced all at once: commands that were sent for the old content end with
+  // ABORTED COMMAND, and every initiator gets a unit attention. On its home, for a volume on a
+  // pool.
+  void content_replaced();
   // A thin volume has taken as much as was to be told: initiators are told.
   Task<void> warn_of_space();
   // Of one on a pool; null otherwise. On its home.
@@ -154,8 +156,7 @@ class Volume {
   // Puts front and unit on what lies below.
   void finish_opening(cache::StreamBudget* streams);
   Task<void> apply_access_here();
-  enum class Notice : std::uint8_t { kContentChanged, kSpaceWarning };
-  Task<void> notice_here(Notice notice);
+  Task<void> warn_of_space_here();
   static Task<std::expected<void, OpenFailure>> open_file(Volume* volume, Opening opening);
   Task<State> state_here();
   Task<Error> grow_here(std::uint64_t byte_count);

@@ -440,7 +440,7 @@ Task<Error> Pool::shrink_locked(BranchId id, std::uint64_t byte_count, metadata:
   const Extent tail{.first = byte_count / block, .block_count = (now - byte_count) / block};
   // No rate limit of a host holds up what the administrator wants.
   const Completion unmapped =
-      co_await volume->perform({.operation = Operation::kUnmap, .extent = tail});
+      co_await volume->perform({.operation = Operation::kUnmap, .extent = tail}, volume->content_);
   if (unmapped.error != Error::kNone) co_return unmapped.error;
   branch->door.close();
   const bool empty = co_await branch->door.wait_until_empty(home_.now() + WriteDoor::kPatience);

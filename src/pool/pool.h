@@ -214,7 +214,9 @@ class Pool {
   // The volume's content becomes the snapshot's: a new branch takes the place of the old one, which
   // is removed as far as no snapshot needs it. Nothing else of the volume is in flight meanwhile:
   // it waits. The new branch's number.
-  Task<Result<BranchId>> restore(PoolVolume& volume, SnapshotKey to, metadata::Batch extra);
+  // `switched` is called when the volume has the restored content and no request has seen it yet.
+  Task<Result<BranchId>> restore(PoolVolume& volume, SnapshotKey to, metadata::Batch extra,
+                                 std::move_only_function<void()> switched = {});
 
   // The volume of a branch, or of its snapshot `generation`, which is read-only. Null: there is no
   // such thing, or the branch's live end has a volume already. The pool outlives it.

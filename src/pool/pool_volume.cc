@@ -102,14 +102,20 @@ Task<Completion> PoolVolume::submit(Request request) {
   assert(fits(geometry(), request));
   const bool counts = request.operation != Operation::kAdvise;
   if (counts && !rate_.try_pass(home().now(), request.data.byte_count())) {
-    return perform_later(std::move(request));
+    return perform_later(std::move(request), content_);
   }
-  return perform(std::move(request));
+  return perform(std::move(request), content_);
 }
 
 bool PoolVolume::behind_the_end(const Extent& extent) const noexcept {
   const std::uint64_t end = geometry().block_count;
   return extent.first > end || extent.block_count > end - extent.first;
+}
+
+// The volume may have been restored while the change waited, or have become smaller.
+Error PoolVolume::hindrance(const Request& request, std::uint64_t content) const noexcept {
+  if (content != content_) return Error::kCancelled;
+  return behind_the_end(request.extent) ? Error::kOutOfRange : Error::kNone;
 }
 
 Task<Completion> PoolVolume::refuse(Request request, Error error) {
@@ -119,22 +125,22 @@ Task<Completion> PoolVolume::refuse(Request request, Error error) {
 void PoolVolume::set_rate_limits(const RateLimits& limits) { rate_.set(limits, home().now()); }
 
 // Waits its turn before it enters any door: what waits holds up nobody but those behind it.
-Task<Completion> PoolVolume::perform_later(Request request) {
+Task<Completion> PoolVolume::perform_later(Request request, std::uint64_t content) {
   const Error error = co_await rate_.pass(home(), request.data.byte_count(), request.cancellation,
                                           request.deadline);
   if (error != Error::kNone) co_return Completion{.error = error, .data = std::move(request.data)};
-  co_return co_await perform(std::move(request));
+  co_return co_await perform(std::move(request), content);
 }
 
-Task<Completion> PoolVolume::perform(Request request) {
+Task<Completion> PoolVolume::perform(Request request, std::uint64_t content) {
   switch (request.operation) {
     case Operation::kRead:
       return read(std::move(request));
     case Operation::kWrite:
-      return write(std::move(request));
+      return write(std::move(request), content);
     case Operation::kUnmap:
     case Operation::kWriteZeroes:
-      return deallocate(std::move(request));
+      return deallocate(std::move(request), content);
     case Operation::kFlush:
     case Operation::kAdvise:
       break;

@@ -8,6 +8,8 @@
 // but for chunks that they concern in part.
 //
 // Every I/O enters the volume's door, so that snapshot() and restore() happen between two writes.
+// A change is meant for the content that the volume had at submit(): a change that still waits when
+// the volume is restored ends with kCancelled and changes nothing.
 #pragma once
 
 #include <cstdint>
@@ -79,8 +81,10 @@ class PoolVolume final : public BlockDevice {
   // Sizes change between a host's question and its turn.
   bool behind_the_end(const Extent& extent) const noexcept;
   static Task<Completion> refuse(Request request, Error error);
-  Task<Completion> perform(Request request);
-  Task<Completion> perform_later(Request request);
+  Task<Completion> perform(Request request, std::uint64_t content);
+  Task<Completion> perform_later(Request request, std::uint64_t content);
+  // kNone: the change may go on, inside the doors.
+  Error hindrance(const Request& request, std::uint64_t content) const noexcept;
   // pool_volume.cc. Pointers are into the frame of the caller, who awaits at once.
   using PieceOperation = Task<Completion> (PoolVolume::*)(Request request, Piece piece);
   Task<Completion> in_pieces(Request request, PieceOperation operation);
@@ -89,7 +93,7 @@ class PoolVolume final : public BlockDevice {
   Task<Completion> flush(Request request);
   Task<Completion> advise(Request request);
   // pool_volume_write.cc
-  Task<Completion> write(Request request);
+  Task<Completion> write(Request request, std::uint64_t content);
   Task<Completion> write_piece(Request request, Piece piece);
   std::optional<bool> may_write_in_place(const ChunkRange& range);
   Task<Completion> write_in_place(Request request, Piece piece);
@@ -104,7 +108,7 @@ class PoolVolume final : public BlockDevice {
                                 std::uint64_t tail);
   void note_written(const ChunkRange& range);
   // pool_volume_unmap.cc
-  Task<Completion> deallocate(Request request);
+  Task<Completion> deallocate(Request request, std::uint64_t content);
   // Inside the doors, or when they are closed.
   Task<Error> deallocate_inside(const Request* request);
   Task<Error> deallocate_piece(const Request* request, Piece piece);
@@ -115,7 +119,8 @@ class PoolVolume final : public BlockDevice {
   bool reads_as_zeros(PageNumber page) const;
 
   Pool& pool_;
-  Branch* branch_;  // Another one after a restore.
+  Branch* branch_;             // Another one after a restore.
+  std::uint64_t content_ = 0;  // How often it has been restored.
   Generation generation_;
   RateLimit rate_;
   WriteDoor door_;  // All I/O, for restores; the branch's own door is that of writes.

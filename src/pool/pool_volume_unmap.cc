@@ -12,16 +12,15 @@
 
 namespace sandbay::pool {
 
-Task<Completion> PoolVolume::deallocate(Request request) {
+Task<Completion> PoolVolume::deallocate(Request request, std::uint64_t content) {
   if (read_only()) co_return Completion{.error = Error::kReadOnly};
   if (!door_.try_enter()) co_await door_.enter();
   const DoorHold door(door_);
   WriteDoor& writes = branch_->door;
   if (!writes.try_enter()) co_await writes.enter();
   const DoorHold inside(writes);
-  // It may have become smaller while the request waited.
-  if (behind_the_end(request.extent)) co_return Completion{.error = Error::kOutOfRange};
-  const Error error = co_await deallocate_inside(&request);
+  Error error = hindrance(request, content);
+  if (error == Error::kNone) error = co_await deallocate_inside(&request);
   co_return Completion{.error = error, .modelled_end = request.modelled_arrival};
 }
 

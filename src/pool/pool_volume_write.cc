@@ -22,7 +22,7 @@
 
 namespace sandbay::pool {
 
-Task<Completion> PoolVolume::write(Request request) {
+Task<Completion> PoolVolume::write(Request request, std::uint64_t content) {
   if (read_only()) {
     co_return Completion{.error = Error::kReadOnly, .data = std::move(request.data)};
   }
@@ -31,10 +31,8 @@ Task<Completion> PoolVolume::write(Request request) {
   WriteDoor& writes = branch_->door;
   if (!writes.try_enter()) co_await writes.enter();
   const DoorHold inside(writes);
-  // It may have become smaller while the request waited.
-  if (behind_the_end(request.extent)) {
-    co_return Completion{.error = Error::kOutOfRange, .data = std::move(request.data)};
-  }
+  const Error error = hindrance(request, content);
+  if (error != Error::kNone) co_return Completion{.error = error, .data = std::move(request.data)};
   co_return co_await in_pieces(std::move(request), &PoolVolume::write_piece);
 }
 

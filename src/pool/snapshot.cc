@@ -144,14 +144,19 @@ Task<Result<BranchId>> Pool::clone_locked(SnapshotKey of, BranchOptions options,
   co_return id;
 }
 
-Task<Result<BranchId>> Pool::restore(PoolVolume& volume, SnapshotKey to, metadata::Batch extra) {
+Task<Result<BranchId>> Pool::restore(PoolVolume& volume, SnapshotKey to, metadata::Batch extra,
+                                     std::move_only_function<void()> switched) {
   co_await directory_.lock();
-  // Whoever waits at this door finds the new branch behind it.
+  // Reads that wait at this door find the new branch behind it; changes that wait are refused.
   volume.door_.close();
   const bool empty = co_await volume.door_.wait_until_empty(home_.now() + WriteDoor::kPatience);
   Result<BranchId> restored = std::unexpected(Error::kTimedOut);
   if (empty) {
     restored = co_await restore_locked(&volume, to, std::move(extra));
+    if (restored.has_value()) {
+      ++volume.content_;
+      if (switched) switched();
+    }
   } else {
     tell({.kind = PoolEvent::Kind::kWritesHang,
           .branch = volume.branch().id(),

@@ -106,6 +106,7 @@ class Command {
   bool completed = false;
   bool aborted = false;
   bool tell_aborted = false;      // Completes with TASK ABORTED instead of silently.
+  bool cleared = false;           // By the device server itself: completes with ABORTED COMMAND.
   bool descriptor_sense = false;  // D_SENSE of its unit, for sense that the transport makes.
 
  protected:

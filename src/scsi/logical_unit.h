@@ -123,6 +123,12 @@ class LogicalUnit {
   // See BlockDevice.
   BufferList write_buffers(std::size_t byte_count) { return device_.write_buffers(byte_count); }
 
+  // Ends every command that has begun with ABORTED COMMAND, COMMANDS CLEARED BY DEVICE SERVER, so
+  // that nothing that is queued now takes effect later. clear_commands() only marks and cancels
+  // them; clear() also waits for them, at most kAbortPatience, as task management does.
+  void clear_commands();
+  Task<void> clear();
+
   // Aborts whatever is in flight, silently, and waits until nothing is held any more or the
   // deadline has passed; false then. Afterwards the unit refuses every command with BUSY.
   Task<bool> close(TimePoint deadline);
@@ -159,6 +165,7 @@ class LogicalUnit {
     std::uint64_t tag = 0;
     const TaskRouter* router = nullptr;
     std::optional<std::uint32_t> before;  // Of the nexus, only what stands before it.
+    bool by_device_server = false;        // The victims complete with ABORTED COMMAND.
   };
   enum class PowerState : std::uint8_t { kActive, kStopped, kEjected };
   static constexpr std::size_t kMostInBackground = 8;
@@ -173,12 +180,13 @@ class LogicalUnit {
   void count(const Command& command, const Outcome& outcome) noexcept;
   bool fenced(const Extent& extent) const noexcept;
   bool holds_its_share() const noexcept;
-  static Outcome aborted_outcome(const Command& command) noexcept;
+  Outcome aborted_outcome(const Command& command) const noexcept;
 
   // task_management.cc
   Task<std::size_t> abort(AbortScope scope);
   static bool matches(const Command& command, const AbortScope& scope) noexcept;
   static void tell_aborts(Command& command);
+  static void stop_waiting(AbortInProgress& abort) noexcept;
   std::size_t mark_and_cancel(const AbortScope& scope, AbortInProgress& abort);
   void give_up(Command& command);
   void restore_defaults();

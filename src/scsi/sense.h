@@ -75,6 +75,7 @@ enum class Additional : std::uint16_t {
   kRegistrationsPreempted = 0x2A05,
   kCapacityDataHasChanged = 0x2A09,
   kCommandsClearedByAnotherInitiator = 0x2F00,
+  kCommandsClearedByDeviceServer = 0x2F02,
   kThinProvisioningSoftThreshold = 0x3807,
   kSavingParametersNotSupported = 0x3900,
   kMediumNotPresent = 0x3A00,

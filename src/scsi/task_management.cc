@@ -54,6 +54,30 @@ void LogicalUnit::tell_aborts(Command& command) {
   }
 }
 
+// The commands that still run get no wait of this abort any more.
+void LogicalUnit::stop_waiting(AbortInProgress& abort) noexcept {
+  for (AbortWait& wait : abort.waits) {
+    if (wait.victim == nullptr) continue;
+    AbortWait** link = &wait.victim->abort_waits;
+    while (*link != &wait) link = &(*link)->next;
+    *link = wait.next;
+    wait.victim = nullptr;
+    --abort.left;
+  }
+  assert(abort.left == 0);
+}
+
+namespace {
+
+// `tell`: victims of other nexuses complete with TASK ABORTED.
+void mark(Command& command, bool by_device_server, bool tell) noexcept {
+  command.aborted = true;
+  command.cleared = by_device_server;
+  command.tell_aborted = tell;
+}
+
+}  // namespace
+
 // How many commands are concerned.
 std::size_t LogicalUnit::mark_and_cancel(const AbortScope& scope, AbortInProgress& abort) {
   // Nothing new starts between the first victim and the last.
@@ -67,8 +91,7 @@ std::size_t LogicalUnit::mark_and_cancel(const AbortScope& scope, AbortInProgres
     next = each->next_in_set;
     if (!matches(*each, scope)) continue;
     ++concerned;
-    each->aborted = true;
-    each->tell_aborted = tell && each->nexus_id != scope.nexus_id;
+    mark(*each, scope.by_device_server, tell && each->nexus_id != scope.nexus_id);
     finish(*each, {});
     if (one) break;
   }
@@ -86,8 +109,7 @@ std::size_t LogicalUnit::mark_and_cancel(const AbortScope& scope, AbortInProgres
     // Another abort may have cancelled it before, and it may end while others are cancelled.
     if (wait.victim == nullptr || wait.victim->aborted) continue;
     Command& victim = *wait.victim;
-    victim.aborted = true;
-    victim.tell_aborted = tell && victim.nexus_id != scope.nexus_id;
+    mark(victim, scope.by_device_server, tell && victim.nexus_id != scope.nexus_id);
     victim.cancellation.cancel();
   }
   if (outermost) {
@@ -154,6 +176,18 @@ Task<void> LogicalUnit::clear_task_set(std::uint64_t nexus_id,
     }
   }
   co_await abort({.victims = Victims::kEverybody, .nexus_id = nexus_id, .before = before});
+}
+
+void LogicalUnit::clear_commands() {
+  AbortInProgress abort;
+  mark_and_cancel({.victims = Victims::kEverybody, .by_device_server = true}, abort);
+  stop_waiting(abort);
+}
+
+Task<void> LogicalUnit::clear() {
+  if (!operations_.enter()) co_return;
+  const GateHold hold(operations_);
+  co_await abort({.victims = Victims::kEverybody, .by_device_server = true});
 }
 
 void LogicalUnit::restore_defaults() {

@@ -84,7 +84,10 @@ void LogicalUnit::leave_set(Command& command) noexcept {
   if (command.attribute == TaskAttribute::kHeadOfQueue) --head_of_queue_;
 }
 
-Outcome LogicalUnit::aborted_outcome(const Command& command) noexcept {
+Outcome LogicalUnit::aborted_outcome(const Command& command) const noexcept {
+  if (command.cleared) {
+    return refuse(SenseKey::kAbortedCommand, Additional::kCommandsClearedByDeviceServer);
+  }
   if (command.tell_aborted) return Outcome{.status = Status::kTaskAborted};
   return Outcome{.silent = true};
 }

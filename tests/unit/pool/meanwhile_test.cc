@@ -195,8 +195,68 @@ Task<void> check_flattening_twice(Executor& home) {
   co_await finish(&rig);
 }
 
+Task<void> unmap_meanwhile(PoolVolume* volume, std::uint64_t first, Asked* asked) {
+  asked->error = co_await unmap_cells(*volume, first, 2, Operation::kUnmap);
+  asked->done = true;
+}
+
+// Changes that came before a restore: some wait for a rate limit, some at the volume's door.
+Task<void> check_restoring(Executor& home, bool limited) {
+  Rig rig(home, {.stores = 2, .store_pages = 48});
+  const std::string wrong = co_await rig.start();
+  REQUIRE(wrong == "");
+  auto volume = co_await make_volume(&rig, 8, false);
+  co_await fill_pages(volume.get(), 8, 1);
+  const SnapshotKey key = co_await take_snapshot(&rig, volume.get());
+  co_await fill_pages(volume.get(), 8, 2);
+  // The limit lets one pass each second; the first one uses up the burst.
+  if (limited) volume->set_rate_limits({.operations_per_second = 1, .bytes_per_second = 0});
+  std::vector<Asked> asked(8);
+  if (limited) spawn(write_meanwhile(volume.get(), 0, &asked[0]));
+  if (limited) co_await home.sleep_for(std::chrono::milliseconds(1));
+  bool switched = false;
+  auto restore = [](Rig* of, PoolVolume* on, SnapshotKey to, bool* done) -> Task<void> {
+    const auto restored = co_await of->pool->restore(*on, to, {}, [done] { *done = true; });
+    REQUIRE(restored.has_value());
+  };
+  if (!limited) spawn(restore(&rig, volume.get(), key, &switched));
+  // Without a limit they come while the door is closed for the restore.
+  for (std::uint64_t page = 1; page < 8; ++page) {
+    Asked* const to = &asked[page];
+    spawn(page % 2 == 0 ? write_meanwhile(volume.get(), page * kPageCells, to)
+                        : unmap_meanwhile(volume.get(), page * kPageCells, to));
+  }
+  if (limited) co_await restore(&rig, volume.get(), key, &switched);
+  co_await home.sleep_for(std::chrono::seconds(20));
+  CHECK(switched);
+  for (std::uint64_t page = 1; page < 8; ++page) {
+    CAPTURE(page);
+    CHECK(asked[page].done);
+    CHECK(asked[page].error == Error::kCancelled);
+  }
+  volume->set_rate_limits({});
+  Random random(1);
+  for (std::uint64_t page = 0; page < 8; ++page) {
+    const auto read = co_await read_cells(*volume, page * kPageCells, 2, random);
+    REQUIRE(read.has_value());
+    CHECK(*read == Cells(2, 1));
+  }
+  // Later changes are written.
+  Asked after;
+  co_await write_meanwhile(volume.get(), 0, &after);
+  CHECK(after.error == Error::kNone);
+  volume.reset();
+  co_await rig.sweep_all();
+  co_await finish(&rig);
+}
+
 }  // namespace
 
+TEST_CASE("changes that wait while a volume is restored change nothing", "[pool][G-S5]") {
+  for (const bool limited : {false, true}) {
+    testing::run_in_world(1, [limited](Executor& home) { return check_restoring(home, limited); });
+  }
+}
 TEST_CASE("what waits while a volume is made smaller does not write behind its end", "[pool]") {
   for (std::uint64_t seed = 1; seed <= 4; ++seed) {
     const bool thick = seed % 2 == 0;

@@ -437,6 +437,36 @@ Task<void> aca(Bench& bench) {
   CHECK(naca.field_byte() == 5);
 }
 
+// Cleared by the device server, a command of any nexus ends with a status that says so: one that
+// waits for its turn, one that waits for Data-Out, and one that the device does not let go.
+Task<void> clear_by_device_server(Bench& bench) {
+  auto other = co_await bench.login("iqn.2026-11.org.example:two,i,0x1");
+  bench.hung.hang_only(Operation::kWrite);
+  const auto stuck = start(bench, cdb_10(0x2A, 100, 8), {.out = filled(8 * 512, 'x'), .tag = 1});
+  auto incoming = make_command(*other, cdb_10(0x2A, 0, 1), {.out_length = 512, .tag = 2});
+  incoming->stall_data_out = true;
+  bench.router.execute(*incoming);
+  const auto waiting =
+      start(bench, *other, cdb_10(0x2A, 8, 1),
+            {.out = filled(512, 'y'), .tag = 3, .attribute = TaskAttribute::kOrdered});
+  const TimePoint before = bench.unit.home().now();
+  co_await bench.unit.clear();
+  CHECK(bench.unit.home().now() - before <= scsi::kTaskManagementBound);
+  for (const FakeCommand* command : {stuck.get(), incoming.get(), waiting.get()}) {
+    REQUIRE(command->answered);
+    CHECK(command->reply.failed_with(scsi::SenseKey::kAbortedCommand,
+                                     Additional::kCommandsClearedByDeviceServer));
+  }
+  CHECK(bench.unit.counters().held == 1);
+  bench.hung.release();
+  co_await stuck->gone();
+  incoming->let_go();
+  co_await incoming->gone();
+  co_await waiting->gone();
+  CHECK(bench.device.count(Operation::kWrite) == 1);
+  co_await bench.router.detach(*other);
+}
+
 Task<void> loss(Bench& bench) {
   auto other = co_await bench.login("iqn.2026-11.org.example:two,i,0x1");
   const Reply reserved = co_await send(bench.router, *other, cdb_of({0x16}));
@@ -504,6 +534,9 @@ TEST_CASE("Task set: beyond the queue depth TASK SET FULL", "[scsi]") {
   on_bench(full, {.queue_depth = 4});
 }
 TEST_CASE("Task set: ACA and NACA are refused", "[scsi]") { on_bench(aca); }
+TEST_CASE("A unit that is cleared ends every command with ABORTED COMMAND", "[scsi][G-S5]") {
+  on_bench(clear_by_device_server);
+}
 TEST_CASE("Nexus loss: frees reservation and commands", "[scsi][tmf]") { on_bench(loss); }
 
 }  // namespace sandbay::testing
