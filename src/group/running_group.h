@@ -46,6 +46,7 @@ struct Target {
   TargetRecord record;             // What was added at run time.
   std::unique_ptr<scsi::TaskRouter> router;
   std::map<std::uint32_t, std::shared_ptr<Volume>> units;
+  std::optional<Uuid> snapshot_of;  // Shows a snapshot of this volume, to those who may use that.
 };
 
 class RunningGroup final : public Group {
@@ -171,6 +172,7 @@ class RunningGroup final : public Group {
   TargetInfo info_of(const Target& target, std::uint32_t sessions) const;
   std::vector<AccessInfo> access_of(const Target& target) const;
   Task<std::map<std::string, std::uint32_t>> sessions_by_target();
+  std::vector<AccessInfo> own_access_of(const Target& target) const;
   GroupInfo group_info(std::uint32_t sessions) const;
   Task<Measurements> measure_now();
   Task<std::vector<VolumeInfo>> volumes_now();
@@ -309,6 +311,7 @@ class RunningGroup final : public Group {
   Task<Error> remove_from_map(const ServedPool* pool, std::vector<Uuid> uuids,
                               metadata::Batch batch);
   Task<Answer<CreatedVolume>> repeat_clone(std::shared_ptr<Volume> there, std::string origin,
+  void show_behind(const TargetRecord& record, const Uuid& volume);
                                            bool full_copy);
   Task<Answer<CreatedVolume>> clone_now(SnapshotName name, std::string clone, bool full_copy);
   VolumeRecord shown_as(const SnapshotRecord& record) const;
@@ -428,6 +431,9 @@ class RunningGroup final : public Group {
   Task<Outcome> serve(std::shared_ptr<Volume> volume);
   Task<Answer<CreatedAccess>> add_access_now(std::string volume, iscsi::AccessRecord record);
   Task<Answer<void>> remove_access_now(std::string volume, std::string id);
+  bool has_own_access(const Target& target) const;
+  const Target* parent_of(const Target& target) const;  // Of a snapshot's; null: none.
+  std::vector<const Target*> followers_of(const Target& target) const;
   // Stores the record and tells the server.
   Task<Answer<void>> change_access(Target* target, TargetRecord record);
 

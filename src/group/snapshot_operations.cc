@@ -435,6 +435,7 @@ Task<RunningGroup::Outcome> RunningGroup::open_snapshots() {
     }
     auto attached = attach(snapshot.volume);
     if (!attached) co_return attached;
+    target_for(snapshot.record.target).snapshot_of = snapshot.record.volume;
   }
   co_return Outcome{};
 }
@@ -463,16 +464,10 @@ Task<Answer<SnapshotInfo>> RunningGroup::online_now(SnapshotName name, bool writ
     co_return refuse(Refusal::Code::kConflict,
                      fmt::format("{}: there is a target {} already", words(name), record.target));
   }
-  // Those may use it who may use the volume.
-  TargetRecord target{.name = record.target};
-  const std::string parent = find(name.volume)->record().specification.target;
-  for (iscsi::AccessRecord& access : options_of(*targets_.at(parent)).access) {
-    target.access.push_back({.id = target.next_id++, .record = std::move(access)});
-  }
-  if (auto refusal = refusal_of_size(target)) co_return std::unexpected(std::move(*refusal));
+  const TargetRecord target{.name = record.target};
   metadata::Batch batch;
   batch.put(snapshot_key(record.uuid), encode(record));
-  batch.put(target_key(target.name), encode(target));
+  batch.erase(target_key(target.name));
   Error error = Error::kNone;
   if (writable && pool->branch_of(record.uuid) == 0) {
     const auto branch =
@@ -489,7 +484,7 @@ Task<Answer<SnapshotInfo>> RunningGroup::online_now(SnapshotName name, bool writ
   const Uuid uuid = record.uuid;
   Snapshot& snapshot = snapshots_.at(uuid);
   snapshot.record = std::move(record);
-  target_for(target.name).record = std::move(target);
+  show_behind(target, snapshot.record.volume);
   auto opened = open_snapshot(snapshot.record);
   std::string why = opened ? "" : opened.error().reason;
   if (opened) {
@@ -510,6 +505,13 @@ Task<Answer<SnapshotInfo>> RunningGroup::online_now(SnapshotName name, bool writ
 Task<Answer<SnapshotInfo>> RunningGroup::online_snapshot(SnapshotName snapshot, bool writable) {
   auto answer = co_await alone(lasting(online_now(std::move(snapshot), writable)));
   co_return answer;
+}
+
+// Those may use a snapshot who may use its volume, as that is at each login.
+void RunningGroup::show_behind(const TargetRecord& record, const Uuid& volume) {
+  Target& target = target_for(record.name);
+  target.record = record;
+  target.snapshot_of = volume;
 }
 
 // The file may have put a volume behind a snapshot's target, or declare that.
@@ -549,8 +551,11 @@ Task<bool> RunningGroup::withdraw(Uuid uuid, std::string target) {
     if (shown) co_await server_->remove_target(target);
     co_await found->second->router->remove(0);
     found->second->units.erase(0);
+    found->second->snapshot_of.reset();
     if (!stays_there) co_await found->second->router->close();
     if (!stays_there) targets_.erase(target);
+    // Those who may use the volume behind the snapshot have nothing there any more.
+    if (stays_there) (void)co_await server_->update_target(options_of(*found->second), nullptr);
   }
   const std::shared_ptr<Volume> volume = std::exchange(snapshots_.at(uuid).volume, nullptr);
   if (volume == nullptr) co_return true;
@@ -569,7 +574,7 @@ Task<void> RunningGroup::put_back(Uuid uuid, TargetRecord target, std::string wh
   } else {
     snapshot.volume = without_device(shown_as(snapshot.record), std::move(opened.error()));
   }
-  target_for(snapshot.record.target).record = std::move(target);
+  show_behind(target, snapshot.record.volume);
   const Outcome served = co_await serve(snapshot.volume);
   if (!served) spdlog::warn("snapshot {}: {}", snapshot.record.name, served.error());
 }

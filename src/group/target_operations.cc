@@ -40,8 +40,41 @@ iscsi::TargetOptions RunningGroup::options_of(const Target& target) const {
   for (const AccessConfiguration& access : target.configured.access) {
     options.access.push_back(access.record);
   }
-  for (const AddedAccess& added : target.record.access) options.access.push_back(added.record);
+  if (has_own_access(target)) {
+    for (const AddedAccess& added : target.record.access) options.access.push_back(added.record);
+  }
+  const Target* const parent = parent_of(target);
+  if (parent != nullptr) {
+    for (iscsi::AccessRecord& access : options_of(*parent).access) {
+      options.access.push_back(std::move(access));
+    }
+  }
   return options;
+}
+
+// A snapshot's target has records of its own only for a volume that shares it.
+bool RunningGroup::has_own_access(const Target& target) const {
+  return !target.snapshot_of || stays(target.name);
+}
+
+const Target* RunningGroup::parent_of(const Target& target) const {
+  const auto volume = target.snapshot_of ? find(*target.snapshot_of) : nullptr;
+  if (volume == nullptr) return nullptr;
+  const auto found = targets_.find(volume->record().specification.target);
+  return found == targets_.end() || found->second.get() == &target ? nullptr : found->second.get();
+}
+
+// Targets whose access follows from this one's: itself, and those of its volumes' snapshots.
+std::vector<const Target*> RunningGroup::followers_of(const Target& target) const {
+  std::vector<const Target*> followers{&target};
+  for (const auto& [lun, volume] : target.units) {
+    for (const Snapshot* const one : snapshots_.of(volume->uuid())) {
+      const auto found = targets_.find(one->record.target);
+      if (!one->record.online || found == targets_.end()) continue;
+      if (parent_of(*found->second) == &target) followers.push_back(found->second.get());
+    }
+  }
+  return followers;
 }
 
 Task<RunningGroup::Outcome> RunningGroup::serve(std::shared_ptr<Volume> volume) {
@@ -83,13 +116,16 @@ Task<Answer<void>> RunningGroup::change_access(Target* target, TargetRecord reco
         .message = fmt::format("target {} stays as it was: {}", target->name, unwritten(stored))});
   }
   target->record = std::move(record);
-  std::string message;
-  const Error told = co_await server_->update_target(options_of(*target), &message);
-  if (told == Error::kNone) co_return Answer<void>{};
-  co_return std::unexpected(
-      Refusal{.code = Refusal::Code::kFailed,
-              .message = fmt::format("target {}: the change counts after a restart only: {}",
-                                     target->name, message.empty() ? describe(told) : message)});
+  for (const Target* const each : followers_of(*target)) {
+    std::string message;
+    const Error told = co_await server_->update_target(options_of(*each), &message);
+    if (told == Error::kNone) continue;
+    co_return std::unexpected(
+        Refusal{.code = Refusal::Code::kFailed,
+                .message = fmt::format("target {}: the change counts after a restart only: {}",
+                                       each->name, message.empty() ? describe(told) : message)});
+  }
+  co_return Answer<void>{};
 }
 
 namespace {
@@ -112,12 +148,14 @@ Task<Answer<CreatedAccess>> RunningGroup::add_access_now(std::string volume,
                                       .message = fmt::format("volume \"{}\": {}", volume, *error)});
   }
   Target& target = *targets_.at(found->record().specification.target);
-  const std::vector<iscsi::AccessRecord> known = options_of(target).access;
+  const std::vector<AccessInfo> own = own_access_of(target);
+  std::vector<iscsi::AccessRecord> known = options_of(target).access;
+  known.resize(own.size());  // Those that follow are another volume's.
   const auto twin = std::ranges::find_if(
       known, [&](const iscsi::AccessRecord& other) { return same(other, record); });
   if (twin != known.end()) {
     const auto at = static_cast<std::size_t>(twin - known.begin());
-    co_return CreatedAccess{.access = access_of(target).at(at), .created = false};
+    co_return CreatedAccess{.access = own.at(at), .created = false};
   }
   if (target.record.access.size() >= kMostAccessRecords) {
     co_return std::unexpected(
@@ -131,7 +169,7 @@ Task<Answer<CreatedAccess>> RunningGroup::add_access_now(std::string volume,
   changed.access.push_back({.id = id, .record = std::move(record)});
   const auto outcome = co_await change_access(&target, std::move(changed));
   if (!outcome) co_return std::unexpected(outcome.error());
-  co_return CreatedAccess{.access = access_of(target).back(), .created = true};
+  co_return CreatedAccess{.access = own_access_of(target).back(), .created = true};
 }
 
 Task<Answer<CreatedAccess>> RunningGroup::add_access(std::string volume,
@@ -144,7 +182,7 @@ Task<Answer<void>> RunningGroup::remove_access_now(std::string volume, std::stri
   const auto found = find(volume);
   if (found == nullptr) co_return std::unexpected(no_such_volume(volume));
   Target& target = *targets_.at(found->record().specification.target);
-  const auto known = access_of(target);
+  const auto known = own_access_of(target);
   const auto info = std::ranges::find(known, id, &AccessInfo::id);
   if (info == known.end()) {
     co_return std::unexpected(

@@ -7,6 +7,7 @@
 #include "group/running_group.h"
 #include "group/version.h"
 #include "runtime/buffer.h"
+#include "runtime/known.h"
 
 namespace sandbay::group {
 
@@ -155,14 +156,28 @@ Task<Answer<VolumeInfo>> RunningGroup::show_volume(std::string name) {
   co_return answer;
 }
 
-std::vector<AccessInfo> RunningGroup::access_of(const Target& target) const {
+std::vector<AccessInfo> RunningGroup::own_access_of(const Target& target) const {
   std::vector<AccessInfo> list;
   std::size_t index = 0;
   for (const AccessConfiguration& configured : target.configured.access) {
     list.push_back(to_info(configured.record, fmt::format("file-{}", ++index), true));
   }
+  if (!has_own_access(target)) return list;
   for (const AddedAccess& added : target.record.access) {
     list.push_back(to_info(added.record, fmt::format("{}", added.id), false));
+  }
+  return list;
+}
+
+// Those of a snapshot's volume as "VOLUME/ID": they change there.
+std::vector<AccessInfo> RunningGroup::access_of(const Target& target) const {
+  std::vector<AccessInfo> list = own_access_of(target);
+  const Target* const parent = parent_of(target);
+  if (parent == nullptr) return list;
+  const std::string volume = find(known(target.snapshot_of))->name();
+  for (AccessInfo& info : own_access_of(*parent)) {
+    info.id = fmt::format("{}/{}", volume, info.id);
+    list.push_back(std::move(info));
   }
   return list;
 }
