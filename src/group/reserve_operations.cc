@@ -154,15 +154,24 @@ Task<void> RunningGroup::take_all_offline(std::shared_ptr<Volume> volume) {
   tell_full_reserve(*volume, std::move(what));
 }
 
-// The oldest that no session uses; false: none can be, now.
+bool RunningGroup::was_writable(const Snapshot& snapshot) const {
+  const ServedPool* const pool = pools_->find(snapshot.record.pool);
+  return pool != nullptr && pool->branch_of(snapshot.record.uuid) != 0;
+}
+
+// The oldest that no session uses, and that has no writes of its own: those are nowhere else.
+// False: none can be, now.
 Task<bool> RunningGroup::delete_oldest(std::shared_ptr<Volume> volume) {
   const auto counts = co_await sessions_by_target();
   const std::vector<Snapshot*> all = snapshots_of(volume->uuid());
   const auto found = std::ranges::find_if(all, [&](const Snapshot* one) {
-    return !one->record.online || !has_sessions(one->record.target, counts);
+    const bool used = one->record.online && has_sessions(one->record.target, counts);
+    return !used && !was_writable(*one);
   });
   if (found == all.end()) {
-    tell_full_reserve(*volume, "all of them are in use, and none is deleted");
+    tell_full_reserve(
+        *volume,
+        "all of them are in use or have taken writes of their own; no snapshot is deleted");
     co_return false;
   }
   const SnapshotRecord record = (*found)->record;

@@ -286,6 +286,8 @@ class RunningGroup final : public Group {
   Task<Answer<void>> settle_reserve(Uuid uuid);
   Task<void> take_all_offline(std::shared_ptr<Volume> volume);
   Task<bool> delete_oldest(std::shared_ptr<Volume> volume);
+  // It has been online for writing, so that it may have content of its own.
+  bool was_writable(const Snapshot& snapshot) const;
 
   // schedule_operations.cc
   Task<Answer<std::vector<ScheduleInfo>>> schedules_now(std::string volume);

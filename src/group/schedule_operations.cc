@@ -207,17 +207,24 @@ Task<Answer<void>> RunningGroup::run_schedule(Uuid uuid) {
                                  .name = fmt::format("{}-{}", record.name, time)};
   const auto taken = co_await create_snapshots_now(std::move(request), record.name);
   if (!taken) co_return std::unexpected(taken.error());
-  // Those that are online are in use, and go when they are not.
+  // Those that are online are in use, and go when they are not. Writes to a snapshot are
+  // stored nowhere else, so only an operator deletes it.
   std::vector<Snapshot*> all = taken_by(record);
   std::size_t beyond = all.size() > record.keep ? all.size() - record.keep : 0;
   std::vector<Uuid> old;
+  std::string stays;
   for (const Snapshot* const one : all) {
     if (beyond == 0) break;
     --beyond;
-    if (!one->record.online) old.push_back(one->record.uuid);
+    const bool written = was_writable(*one);
+    if (!one->record.online && !written) old.push_back(one->record.uuid);
+    if (!written || !stays.empty()) continue;
+    stays = fmt::format(
+        "it keeps more than it should: snapshot {} has taken writes of its own; delete it if "
+        "nobody needs them: sandbay snapshot delete {} {}",
+        one->record.name, volume->name(), one->record.name);
   }
   // What stays is tried again at the next turn, and told once.
-  std::string stays;
   for (const Uuid& one : old) {
     const auto dropped = co_await drop_snapshot(one);
     if (!dropped && stays.empty()) {
