@@ -11,6 +11,7 @@
 
 #include <expected>
 #include <optional>
+#include <set>
 #include <string>
 
 #include "iscsi/lead_claim.h"
@@ -19,10 +20,25 @@
 
 namespace sandbay::group {
 
+// The member that a claim is about. It is recognised by its target's name; the name that the file
+// gives it tells apart members whose targets have the same name, and may change.
+struct ClaimedMember {
+  std::string name;
+  std::string target;
+  std::set<std::string> claimed;  // Keys of the claims to all members of the file.
+};
+
 class LeadLedger final : public iscsi::RemoteClaim {
  public:
   // The store outlives it. `lead` is this run's.
-  LeadLedger(metadata::Store& store, std::string member, Uuid group, Uuid lead);
+  LeadLedger(metadata::Store& store, ClaimedMember member, Uuid group, Uuid lead);
+
+  static std::string key_of(const std::string& target, const std::string& name);
+
+  // Once, or by itself when it is first needed. Half a sentence if the metadata cannot be read.
+  Task<std::string> load();
+  // After load(): what the file called the member before; empty: as it does now.
+  const std::string& former_name() const noexcept { return former_name_; }
 
   Task<std::expected<std::string, std::string>> propose() override;
   std::string accepted() override;
@@ -32,10 +48,13 @@ class LeadLedger final : public iscsi::RemoteClaim {
   bool unfinished() const override { return !own_epoch_; }
 
  private:
-  Task<std::string> load();
+  Task<std::string> find_key();
 
   metadata::Store& store_;
+  ClaimedMember member_;
   std::string key_;
+  std::string stored_at_;  // Another key, until the next proposal is stored; empty: at key_.
+  std::string former_name_;
   iscsi::LeadClaim claim_;
   bool loaded_ = false;
   bool own_epoch_ = false;       // The member has had a proposal of this run,

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <set>
 
 #include "group/local_member.h"
 #include "group/member_configuration.h"
@@ -66,8 +67,12 @@ Members::Members(Executor& home, const Configuration& configuration, metadata::S
     members_.push_back(std::make_unique<LocalMember>(member.name, std::move(hardware)));
   }
   const Uuid lead = make_uuid(home.random());
+  std::set<std::string> claimed;
   for (const RemoteMemberConfiguration& member : configuration.remotes) {
-    auto remote = std::make_unique<RemoteMember>(home, member, store, events, group, lead);
+    claimed.insert(LeadLedger::key_of(member.target, member.name));
+  }
+  for (const RemoteMemberConfiguration& member : configuration.remotes) {
+    auto remote = std::make_unique<RemoteMember>(home, member, store, events, group, lead, claimed);
     remote_.push_back(remote.get());
     members_.push_back(std::move(remote));
   }

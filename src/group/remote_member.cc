@@ -43,13 +43,18 @@ std::optional<MemberSet> decode(std::string_view text) {
 }  // namespace
 
 RemoteMember::RemoteMember(Executor& home, RemoteMemberConfiguration configuration,
-                           metadata::Store& store, EventLog& events, Uuid group, Uuid lead)
+                           metadata::Store& store, EventLog& events, Uuid group, Uuid lead,
+                           std::set<std::string> claimed)
     : Member(configuration.name),
       home_(home),
       configuration_(std::move(configuration)),
       store_(store),
       events_(events),
-      ledger_(store, configuration_.name, group, lead),
+      ledger_(store,
+              {.name = configuration_.name,
+               .target = configuration_.target,
+               .claimed = std::move(claimed)},
+              group, lead),
       target_(options_of(configuration_, group, ledger_)) {}
 
 RemoteMember::~RemoteMember() { assert(gate_.count() == 0); }
@@ -122,7 +127,18 @@ Task<void> RemoteMember::stop() {
 // What was seen ----------------------------------------------------------------------------------
 
 Task<std::string> RemoteMember::load() {
-  const std::string prefix = key_of(name());
+  std::string wrong = co_await ledger_.load();
+  if (wrong.empty()) wrong = co_await load_known(name());
+  if (wrong.empty() && !ledger_.former_name().empty()) {
+    wrong = co_await load_known(ledger_.former_name());
+  }
+  co_return wrong;
+}
+
+// Sets that were seen under that name, which may be a former one: then they are stored anew.
+Task<std::string> RemoteMember::load_known(std::string name) {
+  const bool former = name != this->name();
+  const std::string prefix = key_of(name);
   const auto stored = co_await store_.list(prefix, {}, kMostKnown);
   if (!stored.has_value()) {
     co_return fmt::format("the metadata cannot be read: {}", describe(stored.error()));
@@ -132,7 +148,10 @@ Task<std::string> RemoteMember::load() {
     auto set = decode(value);
     if (!uuid || !set) co_return fmt::format("metadata {}: not a record of a set", key);
     set->uuid = *uuid;
-    known_[*uuid] = {.set = std::move(*set), .stored = true};
+    if (former && set->name.starts_with(name + "/")) {
+      set->name = this->name() + set->name.substr(name.size());
+    }
+    known_.try_emplace(*uuid, Known{.set = std::move(*set), .stored = !former});
   }
   co_return std::string();
 }
@@ -169,6 +188,8 @@ Task<void> RemoteMember::keep_known() {
   for (const auto& [uuid, known] : known_) {
     if (known.stored) continue;
     batch.put(key_of(name()) + format_uuid(uuid), encode(known.set));
+    const std::string& former = ledger_.former_name();
+    if (!former.empty()) batch.erase(key_of(former) + format_uuid(uuid));
     kept.push_back(uuid);
   }
   if (kept.empty()) co_return;

@@ -12,6 +12,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -29,9 +30,9 @@ namespace sandbay::group {
 
 class RemoteMember final : public Member {
  public:
-  // Both outlive it. `lead` is this run's.
+  // Both outlive it. `lead` is this run's; `claimed`: see ClaimedMember.
   RemoteMember(Executor& home, RemoteMemberConfiguration configuration, metadata::Store& store,
-               EventLog& events, Uuid group, Uuid lead);
+               EventLog& events, Uuid group, Uuid lead, std::set<std::string> claimed);
   ~RemoteMember() override;  // After stop().
 
   // How long a start waits for members: not all of their volumes should be away for a moment.
@@ -72,6 +73,7 @@ class RemoteMember final : public Member {
   void learn();
   std::string free_name(const Uuid& set, std::string wanted) const;
   Task<std::string> load();
+  Task<std::string> load_known(std::string name);
   Task<void> keep_known();
   Task<void> work();
 

@@ -3,7 +3,9 @@
 // the other's answer lost at will.
 #include <fmt/format.h>
 
+#include <array>
 #include <catch2/catch.hpp>
+#include <set>
 
 #include "group/import_file.h"
 #include "group/lead_fence.h"
@@ -22,6 +24,13 @@ Uuid filled(std::uint8_t value) {
   Uuid uuid{};
   uuid.fill(value);
   return uuid;
+}
+
+const std::string kTarget = "iqn.2026-11.org.sandbay:m";
+
+ClaimedMember member(std::string name, std::string target = kTarget) {
+  std::set<std::string> claimed{LeadLedger::key_of(target, name)};
+  return {.name = std::move(name), .target = std::move(target), .claimed = std::move(claimed)};
 }
 
 struct Lab {
@@ -48,9 +57,11 @@ Task<void> close(Lab& lab) {
 }
 
 Task<void> back_up(Lab& lab) {
-  const auto stored = co_await lab.lead->get("lead/m");
+  const std::string key = LeadLedger::key_of(kTarget, "m");
+  const auto stored = co_await lab.lead->get(key);
+  REQUIRE(stored->has_value());
   metadata::Batch batch;
-  batch.put("lead/m", stored->value_or(""));
+  batch.put(key, **stored);
   const Error error = co_await lab.copy->commit(std::move(batch));
   CHECK(error == Error::kNone);
 }
@@ -73,7 +84,8 @@ Task<void> lead_crashes(Lab& lab) {
   std::uint64_t epoch = 0;
   // Killed before the proposal is sent, before its answer comes, and after it.
   for (int run = 0; run < 12; ++run) {
-    LeadLedger ledger(*lab.lead, "m", filled(1), filled(static_cast<std::uint8_t>(run + 10)));
+    LeadLedger ledger(*lab.lead, member("m"), filled(1),
+                      filled(static_cast<std::uint8_t>(run + 10)));
     if (run % 3 == 0) {
       const auto claim = co_await ledger.propose();
       CHECK(claim.has_value());
@@ -100,7 +112,7 @@ Task<void> lead_crashes(Lab& lab) {
 
 Task<void> member_restarts(Lab& lab) {
   co_await open(lab);
-  LeadLedger ledger(*lab.lead, "m", filled(1), filled(2));
+  LeadLedger ledger(*lab.lead, member("m"), filled(1), filled(2));
   for (int run = 0; run < 4; ++run) {
     LeadFence fence(*lab.member, lab.events);
     const auto loaded = co_await fence.load(false);
@@ -116,7 +128,7 @@ Task<void> backup_is_refused(Lab& lab) {
   co_await open(lab);
   LeadFence fence(*lab.member, lab.events);
   auto loaded = co_await fence.load(false);
-  LeadLedger ledger(*lab.lead, "m", filled(1), filled(2));
+  LeadLedger ledger(*lab.lead, member("m"), filled(1), filled(2));
   LoginStatus status = co_await log_in(fence, ledger);
   CHECK(status == LoginStatus::kSuccess);
   auto provisioned = co_await provisioned_in(*lab.member);
@@ -125,14 +137,14 @@ Task<void> backup_is_refused(Lab& lab) {
   status = co_await log_in(fence, ledger);  // A new token.
   CHECK(status == LoginStatus::kSuccess);
   {
-    LeadLedger restored(*lab.copy, "m", filled(1), filled(3));
+    LeadLedger restored(*lab.copy, member("m"), filled(1), filled(3));
     status = co_await log_in(fence, restored);
     CHECK(status == LoginStatus::kAuthorizationFailure);
   }
   // The original goes on, and another group does not get in.
   status = co_await log_in(fence, ledger);
   CHECK(status == LoginStatus::kSuccess);
-  LeadLedger other(*lab.lead, "other", filled(7), filled(4));
+  LeadLedger other(*lab.lead, member("other"), filled(7), filled(4));
   status = co_await log_in(fence, other);
   CHECK(status == LoginStatus::kAuthorizationFailure);
   const auto nothing = fence.judge("");
@@ -145,11 +157,72 @@ Task<void> backup_is_refused(Lab& lab) {
   CHECK(provisioned == "");
   LeadFence again(*lab.member, lab.events);
   loaded = co_await again.load(false);
-  LeadLedger restored(*lab.copy, "m", filled(1), filled(5));
+  LeadLedger restored(*lab.copy, member("m"), filled(1), filled(5));
   status = co_await log_in(again, restored);
   CHECK(status == LoginStatus::kSuccess);
   status = co_await log_in(again, ledger);
   CHECK(status == LoginStatus::kAuthorizationFailure);
+  co_await close(lab);
+}
+
+// The file calls it otherwise, or two have changed names: each proves what its member keeps.
+Task<void> members_are_renamed(Lab& lab) {
+  co_await open(lab);
+  LeadFence first(*lab.member, lab.events);
+  LeadFence second(*lab.copy, lab.events);
+  const std::string other = "iqn.2026-11.org.sandbay:n";
+  auto loaded = co_await first.load(false);
+  loaded = co_await second.load(false);
+  const std::array<std::array<std::string, 2>, 4> names = {
+      {{"a", "b"}, {"distant", "b"}, {"b", "distant"}, {"b", "distant"}}};
+  for (const auto& [one, two] : names) {
+    CAPTURE(one, two);
+    const std::set<std::string> claimed{LeadLedger::key_of(kTarget, one),
+                                        LeadLedger::key_of(other, two)};
+    ClaimedMember to_first = member(one);
+    ClaimedMember to_second = member(two, other);
+    to_first.claimed = claimed;
+    to_second.claimed = claimed;
+    LeadLedger ledger(*lab.lead, std::move(to_first), filled(1), filled(2));
+    LeadLedger other_ledger(*lab.lead, std::move(to_second), filled(1), filled(2));
+    for (int count = 0; count < 2; ++count) {
+      LoginStatus status = co_await log_in(first, ledger);
+      CHECK(status == LoginStatus::kSuccess);
+      status = co_await log_in(second, other_ledger);
+      CHECK(status == LoginStatus::kSuccess);
+    }
+  }
+  // Nothing is left under names that are gone.
+  const auto left = co_await lab.lead->list("lead/", "", 10);
+  REQUIRE(left.has_value());
+  CHECK(left->size() == 2);
+  co_await close(lab);
+}
+
+// A claim of before there was a target in its key.
+Task<void> old_claims_count(Lab& lab) {
+  co_await open(lab);
+  LeadFence fence(*lab.member, lab.events);
+  auto loaded = co_await fence.load(false);
+  std::string claim;
+  {
+    LeadLedger ledger(*lab.lead, member("m"), filled(1), filled(2));
+    const LoginStatus status = co_await log_in(fence, ledger);
+    CHECK(status == LoginStatus::kSuccess);
+    const auto stored = co_await lab.lead->get(LeadLedger::key_of(kTarget, "m"));
+    metadata::Batch batch;
+    batch.put("lead/m", **stored);
+    batch.erase(LeadLedger::key_of(kTarget, "m"));
+    const Error error = co_await lab.lead->commit(std::move(batch));
+    CHECK(error == Error::kNone);
+  }
+  LeadLedger ledger(*lab.lead, member("m"), filled(1), filled(3));
+  for (int count = 0; count < 2; ++count) {
+    const LoginStatus status = co_await log_in(fence, ledger);
+    CHECK(status == LoginStatus::kSuccess);
+  }
+  const auto old = co_await lab.lead->get("lead/m");
+  CHECK_FALSE(old->has_value());
   co_await close(lab);
 }
 
@@ -183,6 +256,10 @@ TEST_CASE("A lead that is killed at any moment gets in again", "[lead]") { run(l
 TEST_CASE("A member that was restarted knows its lead", "[lead]") { run(member_restarts); }
 TEST_CASE("A backup of a lead's state is refused", "[lead]") { run(backup_is_refused); }
 
+TEST_CASE("A member that is called otherwise keeps its lead", "[lead][G-C5]") {
+  run(members_are_renamed);
+}
+TEST_CASE("A claim of an earlier daemon counts", "[lead][G-C5]") { run(old_claims_count); }
 TEST_CASE("Leads that are refused again and again flood no log", "[lead]") {
   run(refusals_flood_nobody);
 }

@@ -64,11 +64,13 @@ std::string member_text(const std::string& state, const std::string& portal) {
          "\"\n[lead]\naddress = \"127.0.0.1\"\n[[portal]]\nlisten = \"" + portal + "\"\n" + kSets;
 }
 
-std::string lead_text(const std::string& state, const std::string& remote) {
+std::string lead_text(const std::string& state, const std::string& remote,
+                      const std::string& name = "array2") {
   return "[group]\nname = \"lead\"\nstate = \"" + state +
-         "\"\n[[portal]]\nlisten = \"127.0.0.1:0\"\n[[member]]\nname = \"array2\"\nremote = \"" +
-         remote + "\"\npatience = \"1s\"\n" +
-         "[[pool]]\nname = \"p\"\npage = \"1MiB\"\nmembers = [\"array1\", \"array2\"]\n";
+         "\"\n[[portal]]\nlisten = \"127.0.0.1:0\"\n[[member]]\nname = \"" + name +
+         "\"\ntarget = \"iqn.2026-11.org.sandbay:array2\"\nremote = \"" + remote +
+         "\"\npatience = \"1s\"\n" +
+         "[[pool]]\nname = \"p\"\npage = \"1MiB\"\nmembers = [\"array1\", \"" + name + "\"]\n";
 }
 
 // The pool's one store, once it is as it is expected to be.
@@ -146,6 +148,39 @@ Task<void> lead_and_member(std::filesystem::path base) {
     CHECK_FALSE(away->stores[0].reason.empty());
   }
   co_await stop(&lead);
+}
+
+// The lead's file calls its member otherwise, while that serves and while it is offline.
+Task<void> rename_member(std::filesystem::path base) {
+  Side member;
+  auto text = parse_configuration(member_text(base / "member", "127.0.0.1:0"), "member.toml");
+  std::string error = co_await start(&member, *text);
+  REQUIRE(error == "");
+  const std::string portal = member.group->portals().front().listen;
+  for (const std::string name : {"array2", "distant", "remote"}) {
+    CAPTURE(name);
+    if (name == "remote") co_await stop(&member);
+    Side lead;
+    const auto configuration =
+        parse_configuration(lead_text(base / "lead", portal, name), "lead.toml");
+    REQUIRE(configuration.has_value());
+    error = co_await start(&lead, *configuration);
+    REQUIRE(error == "");
+    if (name == "remote") {
+      // Its sets are known by the new name.
+      const auto pool = co_await lead.group->show_pool("p");
+      REQUIRE(pool.has_value());
+      REQUIRE(pool->stores.size() == 1);
+      CHECK(pool->stores[0].set == "remote/a");
+      error = co_await start(
+          &member, *parse_configuration(member_text(base / "member", portal), "member.toml"));
+      CHECK(error == "");
+    }
+    const std::string reason = co_await store_reason(lead.group.get(), true);
+    CHECK(reason == "");
+    co_await stop(&lead);
+  }
+  co_await stop(&member);
 }
 
 // What the group with this text answers to a start.
@@ -295,6 +330,14 @@ TEST_CASE("A remote member's sets are stores, and go and come with it", "[remote
   REQUIRE(reactors.has_value());
   const std::filesystem::path base = scratch.file("");
   (*reactors)->run([&] { return lead_and_member(base); });
+}
+
+TEST_CASE("A remote member that is renamed serves its pool as before", "[remote][G-C5]") {
+  const testing::ScratchDirectory scratch;
+  auto reactors = ReactorGroup::create({.count = 1, .memory_limit_bytes = std::size_t{128} << 20});
+  REQUIRE(reactors.has_value());
+  const std::filesystem::path base = scratch.file("");
+  (*reactors)->run([&] { return rename_member(base); });
 }
 
 }  // namespace sandbay::group

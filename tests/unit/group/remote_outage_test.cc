@@ -42,7 +42,8 @@ Task<void> long_outage(FarSide* far) {
   REQUIRE(store.has_value());
   EventLog events;
   {
-    RemoteMember member(Executor::current(), far_member(), **store, events, filled(1), filled(2));
+    RemoteMember member(Executor::current(), far_member(), **store, events, filled(1), filled(2),
+                        {});
     const std::string wrong = co_await member.start();
     CHECK(wrong == "");
     const Uuid set = filled(0x5A);
@@ -72,7 +73,8 @@ Task<void> broken_by_rule(FarSide* far) {
   {
     fault::FaultEngine engine(Executor::current(), {});
     engine.add_member("m");
-    RemoteMember member(Executor::current(), far_member(), **store, events, filled(1), filled(2));
+    RemoteMember member(Executor::current(), far_member(), **store, events, filled(1), filled(2),
+                        {});
     // Before any set of it is known.
     auto id = engine.add("id=gone at=member:m do=member.loss");
     REQUIRE(id.has_value());
@@ -113,8 +115,8 @@ Task<void> twins(FarSide* far) {
   std::set<std::string> before;
   for (int run = 0; run < 2; ++run) {
     const auto lead = static_cast<std::uint8_t>(2 + run);
-    RemoteMember member(Executor::current(), far_member(), **store, events, filled(1),
-                        filled(lead));
+    RemoteMember member(Executor::current(), far_member(), **store, events, filled(1), filled(lead),
+                        {});
     const std::string wrong = co_await member.start();
     CHECK(wrong == "");
     for (const std::uint8_t each : {std::uint8_t{0x5A}, std::uint8_t{0x5B}}) {
