@@ -78,6 +78,8 @@ Task<std::expected<std::string, std::string>> LeadLedger::propose() {
   batch.put(key_, iscsi::format_lead_claim(next));
   if (!stored_at_.empty()) batch.erase(stored_at_);
   const Error error = co_await store_.commit(std::move(batch));
+  // The proof is what the member has, as it was acknowledged to this run.
+  if (error != Error::kNone && own_epoch_) co_return iscsi::format_lead_claim(claim_);
   if (error != Error::kNone) {
     co_return std::unexpected(fmt::format("the metadata cannot be written: {}", describe(error)));
   }

@@ -6,6 +6,10 @@
 // that. Every run of the daemon proposes an epoch of its own, and now and then a new token, so that
 // whoever has an older state has nothing that counts.
 //
+// The metadata may be out of space for long, and a member must not be lost for that: a run that has
+// proposed an epoch of its own proposes again what the member has, if no new token can be
+// stored.
+//
 // Executor 0. One claim at a time is under way.
 #pragma once
 

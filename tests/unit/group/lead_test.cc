@@ -14,6 +14,7 @@
 #include "metadata/simulated_store.h"
 #include "runtime/known.h"
 #include "runtime/simulation.h"
+#include "tests/unit/group/books.h"
 
 namespace sandbay::group {
 namespace {
@@ -226,6 +227,46 @@ Task<void> old_claims_count(Lab& lab) {
   co_await close(lab);
 }
 
+// The metadata of the lead are full: a member whose link was cut comes back all the same.
+Task<void> full_metadata(Lab& lab) {
+  co_await open(lab);
+  LeadFence fence(*lab.member, lab.events);
+  auto loaded = co_await fence.load(false);
+  testing::Books books(Executor::current());
+  std::uint64_t commits = 0;
+  books.observer = [&commits] { ++commits; };
+  {
+    LeadLedger ledger(books, member("m"), filled(1), filled(2));
+    LoginStatus status = co_await log_in(fence, ledger);
+    CHECK(status == LoginStatus::kSuccess);
+    books.failing = true;
+    for (int count = 0; count < 3; ++count) {
+      status = co_await log_in(fence, ledger);
+      CHECK(status == LoginStatus::kSuccess);
+    }
+    CHECK_FALSE(ledger.unfinished());
+    books.failing = false;
+    // The member is not there: the claim is stored once, however often it is tried.
+    commits = 0;
+    for (int count = 0; count < 5; ++count) {
+      const auto claim = co_await ledger.propose();
+      CHECK(claim.has_value());
+    }
+    CHECK(commits == 2);  // Before and after one.
+    status = co_await log_in(fence, ledger);
+    CHECK(status == LoginStatus::kSuccess);
+  }
+  // The next run says what is stored, and cannot claim the member anew.
+  LeadLedger next(books, member("m"), filled(1), filled(3));
+  books.failing = true;
+  const LoginStatus again = co_await log_in(fence, next);
+  CHECK(again == LoginStatus::kSuccess);
+  CHECK(next.unfinished());
+  const auto claim = co_await next.propose();
+  CHECK_FALSE(claim.has_value());
+  co_await close(lab);
+}
+
 Task<void> refusals_flood_nobody(Lab& lab) {
   co_await open(lab);
   LeadFence fence(*lab.member, lab.events);
@@ -260,6 +301,7 @@ TEST_CASE("A member that is called otherwise keeps its lead", "[lead][G-C5]") {
   run(members_are_renamed);
 }
 TEST_CASE("A claim of an earlier daemon counts", "[lead][G-C5]") { run(old_claims_count); }
+TEST_CASE("A lead whose metadata are full gets in again", "[lead][G-C6]") { run(full_metadata); }
 TEST_CASE("Leads that are refused again and again flood no log", "[lead]") {
   run(refusals_flood_nobody);
 }
