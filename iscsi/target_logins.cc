@@ -485,29 +485,42 @@ Task<LoginService::Placement> LoginService::place_new(TargetLogin& login, Policy
     placement = co_await begin_session(login, policy, {});
     co_return placement;
   }
+  // A newcomer that is refused anyhow does not wait for those before it.
+  TargetFence::Verdict verdict = fence->judge(claim_of(login));
+  if (verdict.status != LoginStatus::kSuccess) {
+    co_return turned_away(fence, login, policy, {verdict.status, std::move(verdict.why)});
+  }
   co_await fencing_.lock();
   placement = co_await place_behind(fence, login, policy);
   fencing_.unlock();
   co_return placement;
 }
 
-Task<LoginService::Placement> LoginService::place_behind(TargetFence* fence, TargetLogin& login,
-                                                         Policy& policy) {
-  const LoginIdentity& identity = login.identity();
+std::string LoginService::claim_of(const TargetLogin& login) {
   const auto& said = login.parameters().private_keys;
   const auto claim = said.find(std::string(kLeadKey));
-  std::string owner;
-  const Refused refused = co_await pass(fence, claim == said.end() ? std::string() : claim->second,
-                                        identity.target_name, &owner);
+  return claim == said.end() ? std::string() : claim->second;
+}
+
+LoginService::Placement LoginService::turned_away(TargetFence* fence, const TargetLogin& login,
+                                                  const Policy& policy, Refused refused) {
+  fence->refused(
+      fmt::format("{} at {}", login.identity().initiator_name, policy.peer().to_string()),
+      refused.why);
   Placement placement;
+  placement.status = refused.status;
+  placement.diagnosis = std::move(refused.why);
+  return placement;
+}
+
+Task<LoginService::Placement> LoginService::place_behind(TargetFence* fence, TargetLogin& login,
+                                                         Policy& policy) {
+  std::string owner;
+  Refused refused = co_await pass(fence, claim_of(login), login.identity().target_name, &owner);
   if (refused.status != LoginStatus::kSuccess) {
-    placement.status = refused.status;
-    placement.diagnosis = refused.why;
-    fence->refused(fmt::format("{} at {}", identity.initiator_name, policy.peer().to_string()),
-                   refused.why);
-    co_return placement;
+    co_return turned_away(fence, login, policy, std::move(refused));
   }
-  placement = co_await begin_session(login, policy, std::move(owner));
+  Placement placement = co_await begin_session(login, policy, std::move(owner));
   co_return placement;
 }
 

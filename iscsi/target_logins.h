@@ -105,6 +105,9 @@ class LoginService {
   static void send_response(Connection& connection, TargetLogin& login);
   Task<Placement> place(Connection& connection, TargetLogin& login, Policy& policy);
   Task<Placement> place_new(TargetLogin& login, Policy& policy);
+  static std::string claim_of(const TargetLogin& login);
+  static Placement turned_away(TargetFence* fence, const TargetLogin& login, const Policy& policy,
+                               Refused refused);
   // Past the fence of a target that has one: nobody else is there, and `owner` is believed.
   Task<Placement> place_behind(TargetFence* fence, TargetLogin& login, Policy& policy);
   Task<Refused> pass(TargetFence* fence, std::string claim, std::string target, std::string* owner);

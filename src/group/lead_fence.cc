@@ -3,7 +3,10 @@
 
 #include <fmt/format.h>
 
+#include <cassert>
 #include <utility>
+
+#include "runtime/in_time.h"
 
 namespace sandbay::group {
 
@@ -16,6 +19,13 @@ constexpr Duration kBetweenEvents = std::chrono::minutes(1);
 constexpr std::size_t kMostTold = 8;
 
 }  // namespace
+
+LeadFence::LeadFence(metadata::Store& store, EventLog& events)
+    : store_(store), events_(events), book_(std::make_shared<Book>()) {
+  book_->events = &events;
+}
+
+LeadFence::~LeadFence() { book_->events = nullptr; }
 
 std::string format_lead_record(const iscsi::LeadRecord& record) {
   if (record.open) return std::string(kOpen);
@@ -38,8 +48,8 @@ Task<std::expected<void, std::string>> LeadFence::load(bool forget) {
   }
   const std::optional<std::string>& text = *stored;
   if (text.has_value()) {
-    kept_ = parse_lead_record(*text);
-    if (!kept_) co_return std::unexpected("metadata lead: not a record of a lead");
+    book_->kept = parse_lead_record(*text);
+    if (!book_->kept) co_return std::unexpected("metadata lead: not a record of a lead");
   }
   if (!forget) co_return std::expected<void, std::string>();
   metadata::Batch batch;
@@ -48,7 +58,7 @@ Task<std::expected<void, std::string>> LeadFence::load(bool forget) {
   if (error != Error::kNone) {
     co_return std::unexpected(fmt::format("the metadata cannot be written: {}", describe(error)));
   }
-  kept_ = iscsi::LeadRecord{.open = true};
+  book_->kept = iscsi::LeadRecord{.open = true};
   events_.add({.severity = Severity::kWarning,
                .kind = "lead",
                .text = "the lead of this member is forgotten, as was asked for: the next that "
@@ -64,16 +74,16 @@ iscsi::TargetFence::Verdict LeadFence::judge(std::string claim) const {
     return verdict;
   }
   verdict.owner = format_hex(parsed->lead);
-  const iscsi::LeadVerdict judged = iscsi::judge_lead(kept_, *parsed);
+  const iscsi::LeadVerdict judged = iscsi::judge_lead(book_->kept, *parsed);
   if (judged == iscsi::LeadVerdict::kAccepted) {
     verdict.status = iscsi::LoginStatus::kSuccess;
     return verdict;
   }
   verdict.why = std::string(describe(judged));
-  if (kept_ && !kept_->open) {
-    verdict.why +=
-        fmt::format(" (group {}, epoch {}; here group {}, epoch {})", format_uuid(parsed->group),
-                    parsed->proposed.epoch, format_uuid(kept_->group), kept_->step.epoch);
+  if (book_->kept && !book_->kept->open) {
+    verdict.why += fmt::format(" (group {}, epoch {}; here group {}, epoch {})",
+                               format_uuid(parsed->group), parsed->proposed.epoch,
+                               format_uuid(book_->kept->group), book_->kept->step.epoch);
   }
   return verdict;
 }
@@ -83,23 +93,39 @@ Task<iscsi::TargetFence::Verdict> LeadFence::take(std::string claim) {
   const auto parsed = iscsi::parse_lead_claim(claim);
   if (verdict.status != iscsi::LoginStatus::kSuccess || !parsed) co_return verdict;
   const iscsi::LeadRecord record{.group = parsed->group, .step = parsed->proposed};
-  if (kept_ == record) co_return verdict;
+  if (book_->kept == record) co_return verdict;
+  Error error = Error::kTimedOut;
+  if (!book_->storing) {
+    const TimePoint deadline = Executor::current().now() + kStorePatience;
+    error = co_await in_time(store(book_, &store_, record), deadline);
+  }
+  if (error == Error::kNone) co_return verdict;
+  verdict.status = iscsi::LoginStatus::kServiceUnavailable;
+  verdict.why = error == Error::kTimedOut
+                    ? std::string("the disk of the metadata does not answer; it may try again")
+                    : fmt::format("the metadata cannot be written: {}", describe(error));
+  co_return verdict;
+}
+
+// A proposal counts from when it is stored, also if the lead was sent away before: then it proposes
+// the same again.
+Task<Error> LeadFence::store(std::shared_ptr<Book> book, metadata::Store* store,
+                             iscsi::LeadRecord record) {
+  assert(!book->storing);
+  book->storing = true;
   metadata::Batch batch;
   batch.put(std::string(kKey), format_lead_record(record));
-  const Error error = co_await store_.commit(std::move(batch));
-  if (error != Error::kNone) {
-    verdict.status = iscsi::LoginStatus::kServiceUnavailable;
-    verdict.why = fmt::format("the metadata cannot be written: {}", describe(error));
-    co_return verdict;
+  const Error error = co_await store->commit(std::move(batch));
+  book->storing = false;
+  if (error != Error::kNone) co_return error;
+  const bool new_epoch = !book->kept || book->kept->step.epoch != record.step.epoch;
+  book->kept = record;
+  if (new_epoch && book->events != nullptr) {
+    book->events->add({.kind = "lead",
+                       .text = fmt::format("group {} leads this member, in epoch {}",
+                                           format_uuid(record.group), record.step.epoch)});
   }
-  const bool new_epoch = !kept_ || kept_->step.epoch != record.step.epoch;
-  kept_ = record;
-  if (new_epoch) {
-    events_.add({.kind = "lead",
-                 .text = fmt::format("group {} leads this member, in epoch {}",
-                                     format_uuid(record.group), record.step.epoch)});
-  }
-  co_return verdict;
+  co_return Error::kNone;
 }
 
 void LeadFence::refused(std::string who, std::string why) {

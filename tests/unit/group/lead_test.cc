@@ -267,6 +267,60 @@ Task<void> full_metadata(Lab& lab) {
   co_await close(lab);
 }
 
+// A store that keeps a commit waiting.
+class SlowStore final : public metadata::Store {
+ public:
+  explicit SlowStore(metadata::Store& below) : below_(below) {}
+  Executor& home() const noexcept override { return below_.home(); }
+  Task<Result<std::optional<std::string>>> get(std::string key) override {
+    return below_.get(std::move(key));
+  }
+  Task<Result<std::vector<metadata::Entry>>> list(std::string prefix, std::string after,
+                                                  std::size_t limit) override {
+    return below_.list(std::move(prefix), std::move(after), limit);
+  }
+  Task<Error> commit(metadata::Batch batch) override {
+    return commit_later(this, std::move(batch));
+  }
+  bool in_doubt() const noexcept override { return below_.in_doubt(); }
+  Task<void> close() override { return below_.close(); }
+  Event answers;
+
+ private:
+  static Task<Error> commit_later(SlowStore* self, metadata::Batch batch) {
+    co_await self->answers.wait();
+    const Error error = co_await self->below_.commit(std::move(batch));
+    co_return error;
+  }
+  metadata::Store& below_;
+};
+
+// Nobody waits for long, and later logins not at all; what was proposed counts when it is stored.
+Task<void> hung_metadata(Lab& lab) {
+  co_await open(lab);
+  SlowStore slow(*lab.member);
+  LeadFence fence(slow, lab.events);
+  const auto loaded = co_await fence.load(false);
+  CHECK(loaded.has_value());
+  LeadLedger ledger(*lab.lead, member("m"), filled(1), filled(2));
+  const TimePoint begun = Executor::current().now();
+  LoginStatus status = co_await log_in(fence, ledger, false);
+  CHECK(status == LoginStatus::kServiceUnavailable);
+  const TimePoint late = begun + LeadFence::kStorePatience + std::chrono::seconds(1);
+  CHECK(Executor::current().now() < late);
+  for (int count = 0; count < 3; ++count) {
+    status = co_await log_in(fence, ledger, false);
+    CHECK(status == LoginStatus::kServiceUnavailable);
+  }
+  CHECK(Executor::current().now() < late);
+  slow.answers.set();
+  co_await Executor::current().sleep_for(std::chrono::seconds(1));
+  CHECK(known(fence.kept()).group == filled(1));
+  status = co_await log_in(fence, ledger);
+  CHECK(status == LoginStatus::kSuccess);
+  co_await close(lab);
+}
+
 Task<void> refusals_flood_nobody(Lab& lab) {
   co_await open(lab);
   LeadFence fence(*lab.member, lab.events);
@@ -302,6 +356,10 @@ TEST_CASE("A member that is called otherwise keeps its lead", "[lead][G-C5]") {
 }
 TEST_CASE("A claim of an earlier daemon counts", "[lead][G-C5]") { run(old_claims_count); }
 TEST_CASE("A lead whose metadata are full gets in again", "[lead][G-C6]") { run(full_metadata); }
+TEST_CASE("A member whose metadata hang sends leads away in time", "[lead][I-8]") {
+  run(hung_metadata);
+}
+
 TEST_CASE("Leads that are refused again and again flood no log", "[lead]") {
   run(refusals_flood_nobody);
 }
