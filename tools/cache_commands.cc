@@ -1,4 +1,4 @@
-// sandbay cache show|flush|discard|acknowledge
+// sandbay cache show|flush|discard|adopt|acknowledge
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
@@ -205,6 +205,11 @@ void discard(const Settings& settings, const std::string& set, bool sure) {
   if (more != 0) fmt::print("  and {} more; see sandbay cache show\n", more);
 }
 
+void adopt(const Settings& settings, const std::string& set) {
+  expect(Client(settings.management).post(path_of(set) + "/adopt", json::object()));
+  if (!settings.json) fmt::print("set {}: its writes in NVRAM go to the drives\n", set);
+}
+
 void acknowledge(const Settings& settings, const std::string& set) {
   expect(Client(settings.management).post(path_of(set) + "/acknowledge", json::object()));
   print_done(settings, fmt::format("set {}: noted; its losses are no longer shown", set));
@@ -215,8 +220,8 @@ void acknowledge(const Settings& settings, const std::string& set) {
 void add_cache_commands(CLI::App& app, Settings& settings) {
   const auto set = std::make_shared<std::string>();
   const auto sure = std::make_shared<bool>(false);
-  CLI::App* noun =
-      app.add_subcommand("cache", "The controller's cache: show, flush, discard, acknowledge");
+  CLI::App* noun = app.add_subcommand(
+      "cache", "The controller's cache: show, flush, discard, adopt, acknowledge");
   noun->require_subcommand(1);
   noun->add_subcommand("show", "Show memory, NVRAM, and what the cache did for volumes and sets")
       ->callback([&settings] { show(settings); });
@@ -229,6 +234,10 @@ void add_cache_commands(CLI::App& app, Settings& settings) {
   verb->add_option("SET", *set, "The set's name or UUID")->required();
   verb->add_flag("--yes-lose-data", *sure, "Yes, they are to be lost for good");
   verb->callback([&settings, set, sure] { discard(settings, *set, *sure); });
+  verb = noun->add_subcommand("adopt",
+                              "Let writes go to a set's drives that an import did not know of");
+  verb->add_option("SET", *set, "The set's name or UUID")->required();
+  verb->callback([&settings, set] { adopt(settings, *set); });
   verb = noun->add_subcommand("acknowledge",
                               "Take notice of the writes that the NVRAM has lost of a set");
   verb->add_option("SET", *set, "The set's name or UUID")->required();

@@ -124,6 +124,26 @@ Task<Answer<DiscardedWrites>> RunningGroup::discard_writes(std::string set, std:
   co_return answer;
 }
 
+Task<Answer<void>> RunningGroup::adopt_writes_now(std::string set) {
+  const auto found = cached_set(set);
+  Hardware* const hardware = found ? members_->hardware_of_set(*found) : nullptr;
+  if (hardware == nullptr) co_return std::unexpected(no_such_set(set));
+  if (!hardware->cache().may_adopt(known(found))) {
+    co_return refuse(Refusal::Code::kConflict,
+                     fmt::format("set {}: an import has left no writes of it in NVRAM that wait to "
+                                 "be confirmed; see sandbay cache show",
+                                 set));
+  }
+  const auto done = co_await hardware->adopt_writes(known(found));
+  if (!done) co_return refuse(Refusal::Code::kFailed, done.error());
+  co_return Answer<void>{};
+}
+
+Task<Answer<void>> RunningGroup::adopt_writes(std::string set) {
+  auto answer = co_await alone(adopt_writes_now(std::move(set)));
+  co_return answer;
+}
+
 Task<Answer<void>> RunningGroup::acknowledge_now(std::string set) {
   const auto found = cached_set(set);
   Hardware* const hardware = found ? members_->hardware_of_set(*found) : nullptr;

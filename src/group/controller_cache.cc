@@ -66,6 +66,14 @@ std::string ControllerCache::bar(const Uuid& uuid) const {
   if (!barred_.contains(uuid)) return {};
   const std::string name = name_of_set_(uuid);
   const ImageUuid& nvram = marks_.at(uuid);
+  if (may_adopt(uuid)) {
+    const std::string set = name.empty() ? format_uuid(uuid) : name;
+    return fmt::format(
+        "NVRAM {} has writes of it that the imported metadata do not know of; if no other NVRAM "
+        "has been used since they were written, let them go to the drives: sandbay cache adopt "
+        "{}; otherwise give them up: sandbay cache discard {} --yes-lose-data",
+        format_uuid(std::bit_cast<Uuid>(nvram)), set, set);
+  }
   return fmt::format(
       "its newest writes are in NVRAM {} and not on its drives; {} and restart the daemon, or give "
       "them up: sandbay cache discard {} --yes-lose-data{}",
@@ -106,7 +114,7 @@ Task<void> ControllerCache::mark(CacheGuard* guard) {
   guard->marking_ = true;
   const Uuid set = guard->device().uuid();
   metadata::Batch batch;
-  batch.put(dirty_key(set), encode_dirty(nvram_->uuid()));
+  batch.put(dirty_key(set), encode(DirtyRecord{.nvram = nvram_->uuid()}));
   const Error error = co_await store_.commit(std::move(batch));
   guard->marking_ = false;
   guard->mark_again_ = home_.now() + kTryAgainAfter;

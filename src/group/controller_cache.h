@@ -7,7 +7,8 @@
 //   (dirty/UUID); they say so until a stop has brought everything to the drives. At a start writes
 //   are taken from an NVRAM only for sets of which the metadata say that they are in this one. A
 //   set whose writes are in another one is barred until it comes back, or until an administrator
-//   has discarded them.
+//   has discarded them. After an import, which may be older, a set is barred as well if the NVRAM
+//   has writes of it without the metadata saying so; an administrator adopts or discards them.
 // - What the NVRAM has lost is in the metadata (lost/UUID), and in the events, before the NVRAM
 //   forgets it.
 // - Before anything is acknowledged that the mirror does not have, the metadata say that it is
@@ -114,6 +115,10 @@ class ControllerCache {
   // Forgets what is not on the set's drives and lifts its bar. What was given up is shown as lost
   // from then on: what was on its way to the drives when they failed may still arrive there.
   Task<std::expected<DiscardedWrites, std::string>> discard(Uuid set);
+  // After an import: writes of the set in this NVRAM, of which the metadata do not know, go to its
+  // drives, and the bar is lifted. Only with may_adopt().
+  bool may_adopt(const Uuid& set) const;
+  Task<Outcome> adopt(Uuid set);
   // Somebody has taken notice of what was lost of the set.
   Task<Outcome> acknowledge(Uuid set);
   bool knows(const Uuid& set) const;
@@ -145,6 +150,7 @@ class ControllerCache {
   }
   // controller_cache_recovery.cc
   Task<Outcome> recover();
+  Task<Outcome> bar_unknown(const std::vector<cache::RecoveredWrite>* writes);
   void tell_recovered(std::size_t writes, std::uint64_t bytes, std::size_t from_mirror,
                       Duration time);
   Task<Outcome> keep_lost(const std::vector<cache::LostWrite>* lost);
@@ -210,7 +216,9 @@ class ControllerCache {
   std::unique_ptr<cache::Cache> cache_;
   std::optional<cache::StreamBudget> streams_;
   std::map<Uuid, ImageUuid> marks_;  // dirty/
-  std::set<Uuid> barred_;            // Of these: what is in that NVRAM is not here.
+  std::set<Uuid> barred_;            // Among these: that NVRAM is not here, or
+  std::set<Uuid> unconfirmed_;       // nobody has said that it counts (see adopt()).
+  bool unchecked_ = false;           // An import has come, and no NVRAM has been looked at since.
   std::map<Uuid, std::vector<LostRange>> lost_;
   std::set<Uuid> lost_unsaved_;  // Of these: the metadata do not know yet.
   std::set<Uuid> stuck_told_;    // Sets with data that cannot go to their drives.

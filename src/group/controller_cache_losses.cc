@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cassert>
 #include <utility>
 
 #include "group/controller_cache.h"
@@ -132,9 +133,11 @@ Task<void> ControllerCache::try_destage(Uuid set) {
 
 Task<std::expected<DiscardedWrites, std::string>> ControllerCache::discard(Uuid set) {
   DiscardedWrites given;
+  // Writes that are here and not confirmed are known to the block.
+  const bool here = may_adopt(set);
   const bool barred = barred_.contains(set);
   if (barred) {
-    given.nvram = format_uuid(std::bit_cast<Uuid>(marks_.at(set)));
+    if (!here) given.nvram = format_uuid(std::bit_cast<Uuid>(marks_.at(set)));
     // Should that NVRAM come back, nothing of it counts.
     metadata::Batch batch;
     batch.erase(dirty_key(set));
@@ -142,6 +145,7 @@ Task<std::expected<DiscardedWrites, std::string>> ControllerCache::discard(Uuid 
     if (error != Error::kNone) co_return std::unexpected(unwritten(error));
     marks_.erase(set);
     barred_.erase(set);
+    unconfirmed_.erase(set);
   }
   stuck_told_.erase(set);
   std::vector<cache::VolumeExtent> writes;
@@ -159,7 +163,7 @@ Task<std::expected<DiscardedWrites, std::string>> ControllerCache::discard(Uuid 
       writes.push_back(write);
     }
   }
-  if (!barred) given.byte_count = bytes;
+  if (!barred || here) given.byte_count = bytes;
   const auto noted = co_await note_given_up(set, writes, &given);
   if (!noted) co_return std::unexpected(noted.error());
   co_return given;
@@ -197,6 +201,27 @@ Task<ControllerCache::Outcome> ControllerCache::note_given_up(
   if (ranges.empty()) co_return Outcome{};
   const auto added = co_await add_lost(set, std::move(ranges));
   if (!added) co_return std::unexpected(added.error());
+  co_return Outcome{};
+}
+
+bool ControllerCache::may_adopt(const Uuid& set) const {
+  return unconfirmed_.contains(set) && is_here(marks_.at(set));
+}
+
+Task<ControllerCache::Outcome> ControllerCache::adopt(Uuid set) {
+  assert(may_adopt(set));
+  metadata::Batch batch;
+  batch.put(dirty_key(set), encode(DirtyRecord{.nvram = marks_.at(set)}));
+  const Error error = co_await store_.commit(std::move(batch));
+  if (error != Error::kNone) co_return std::unexpected(unwritten(error));
+  unconfirmed_.erase(set);
+  barred_.erase(set);
+  events_.add({.severity = Severity::kWarning,
+               .kind = "writes adopted",
+               .set = name_of_set_(set),
+               .text = fmt::format("{}: {} of acknowledged writes in NVRAM go to its drives, as an "
+                                   "operator says that they count",
+                                   set_words(set), format_size_rounded(waiting_bytes()[set]))});
   co_return Outcome{};
 }
 

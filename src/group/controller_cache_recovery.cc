@@ -55,7 +55,9 @@ Task<ControllerCache::Outcome> ControllerCache::recover() {
   if (gone && (mirror_ == nullptr || mirror_stale_)) {
     found.lost.push_back({.known = false, .subject = {}, .why = "stale image"});
   }
-  Outcome outcome = co_await keep_lost(&found.lost);
+  Outcome outcome = co_await bar_unknown(&found.writes);
+  if (!outcome) co_return outcome;
+  outcome = co_await keep_lost(&found.lost);
   if (!outcome) co_return outcome;
   const Error accepted = co_await memory_->accept();
   if (accepted != Error::kNone) {
@@ -64,9 +66,13 @@ Task<ControllerCache::Outcome> ControllerCache::recover() {
   std::vector<cache::RecoveredWrite> taken;
   std::uint64_t bytes = 0;
   std::size_t useless = 0;
+  std::size_t confirmed = 0;
   for (cache::RecoveredWrite& write : found.writes) {
-    if (takes_from_here(write.subject.device)) {
-      bytes += write.subject.extent.byte_count(write.subject.block_bytes);
+    const bool kept = may_adopt(write.subject.device);
+    if (takes_from_here(write.subject.device) || kept) {
+      // Unconfirmed writes wait in the cache, since their set is barred.
+      if (!kept) ++confirmed;
+      if (!kept) bytes += write.subject.extent.byte_count(write.subject.block_bytes);
       taken.push_back(std::move(write));
       continue;
     }
@@ -79,7 +85,7 @@ Task<ControllerCache::Outcome> ControllerCache::recover() {
   if (final != Error::kNone) {
     co_return std::unexpected(at_nvram("cannot be written: " + std::string(describe(final))));
   }
-  if (!taken.empty()) tell_recovered(taken.size(), bytes, found.from_mirror, home_.now() - began);
+  if (confirmed != 0) tell_recovered(confirmed, bytes, found.from_mirror, home_.now() - began);
   if (useless != 0) {
     events_.add({.severity = Severity::kWarning,
                  .kind = "cache stale",
@@ -90,6 +96,27 @@ Task<ControllerCache::Outcome> ControllerCache::recover() {
   cache_->adopt(std::move(taken));
   outcome = co_await keep_marks();
   co_return outcome;
+}
+
+// The first start after an import: writes in the NVRAM of a set without a mark may be newer than
+// its drives, or older if another NVRAM has been used since.
+Task<ControllerCache::Outcome> ControllerCache::bar_unknown(
+    const std::vector<cache::RecoveredWrite>* writes) {
+  if (!unchecked_) co_return Outcome{};
+  metadata::Batch batch;
+  for (const cache::RecoveredWrite& write : *writes) {
+    const Uuid& set = write.subject.device;
+    if (marks_.contains(set) || name_of_set_(set).empty()) continue;
+    marks_[set] = nvram_->uuid();
+    unconfirmed_.insert(set);
+    barred_.insert(set);
+    batch.put(dirty_key(set), encode(DirtyRecord{.nvram = nvram_->uuid(), .unconfirmed = true}));
+  }
+  batch.erase(std::string(kUncheckedKey));
+  const Error error = co_await store_.commit(std::move(batch));
+  if (error != Error::kNone) co_return std::unexpected(unwritten(error));
+  unchecked_ = false;
+  co_return Outcome{};
 }
 
 void ControllerCache::tell_recovered(std::size_t writes, std::uint64_t bytes,
@@ -194,7 +221,7 @@ Task<ControllerCache::Outcome> ControllerCache::commit_marks() {
   for (auto& [set, mark] : marks_) {
     if (barred_.contains(set) || mark == nvram_->uuid()) continue;
     mark = nvram_->uuid();
-    batch.put(dirty_key(set), encode_dirty(mark));
+    batch.put(dirty_key(set), encode(DirtyRecord{.nvram = mark}));
   }
   if (mirror_record_) {
     MirrorRecord record = *mirror_record_;

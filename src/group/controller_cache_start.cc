@@ -58,9 +58,10 @@ Task<ControllerCache::Outcome> ControllerCache::load() {
   if (!dirty) co_return unreadable(dirty.error());
   for (const auto& [key, value] : *dirty) {
     const auto set = parse_uuid(std::string_view(key).substr(kDirtyPrefix.size()));
-    const auto nvram = decode_dirty(value);
-    if (!set || !nvram) co_return damaged_entry(key, nvram ? "has no UUID" : nvram.error());
-    marks_[*set] = *nvram;
+    const auto record = decode_dirty(value);
+    if (!set || !record) co_return damaged_entry(key, record ? "has no UUID" : record.error());
+    marks_[*set] = record->nvram;
+    if (record->unconfirmed) unconfirmed_.insert(*set);
   }
   const auto lost = co_await load_all(&store_, std::string(kLostPrefix));
   if (!lost) co_return unreadable(lost.error());
@@ -78,6 +79,9 @@ Task<ControllerCache::Outcome> ControllerCache::load() {
     if (!image || !count) co_return damaged_entry(key, count ? "has no UUID" : count.error());
     open_counts_[std::bit_cast<ImageUuid>(*image)] = *count;
   }
+  const auto unchecked = co_await store_.get(std::string(kUncheckedKey));
+  if (!unchecked) co_return unreadable(unchecked.error());
+  unchecked_ = unchecked->has_value();
   const auto stored = co_await store_.get(std::string(kMirrorKey));
   if (!stored) co_return unreadable(stored.error());
   if (const std::optional<std::string>& text = *stored) {
@@ -239,7 +243,7 @@ Task<ControllerCache::Outcome> ControllerCache::start(nvram::Nvram* nvram) {
     cache_->on_failing = [this](Uuid set) { tell_stuck(set); };
   }
   for (const auto& [set, mark] : marks_) {
-    if (!is_here(mark)) barred_.insert(set);
+    if (!is_here(mark) || unconfirmed_.contains(set)) barred_.insert(set);
   }
   if (memory_ != nullptr) {
     outcome = co_await recover();
@@ -264,7 +268,7 @@ Task<ControllerCache::Outcome> ControllerCache::open_memory(nvram::Nvram* nvram)
   const CacheConfiguration& wanted = known(configuration_.hardware.cache);
   const NvramConfiguration& image = known(configuration_.hardware.nvram);
   const NvramShares shares = shares_of(wanted.nvram_bytes);
-  outcome = co_await clear_region(nvram, is_marked(nvram->uuid()), stands_in_);
+  outcome = co_await clear_region(nvram, unchecked_ || is_marked(nvram->uuid()), stands_in_);
   if (!outcome) co_return outcome;
   if (mirror_ != nullptr) {
     const bool counts = !mirror_stale_ && is_marked(known(mirror_record_).nvram);

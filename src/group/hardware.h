@@ -114,6 +114,7 @@ class Hardware {
   ControllerCache& cache() noexcept { return *cache_; }
   const ControllerCache& cache() const noexcept { return *cache_; }
   Task<std::expected<DiscardedWrites, std::string>> discard_writes(Uuid set);
+  Task<Outcome> adopt_writes(Uuid set);  // See ControllerCache::adopt().
   std::vector<DriveInfo> show_drives() const;
   std::vector<SetInfo> show_sets() const;
   FaultsInfo show_faults() const;

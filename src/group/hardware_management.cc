@@ -173,6 +173,12 @@ Task<std::expected<DiscardedWrites, std::string>> Hardware::discard_writes(Uuid 
   co_return discarded;
 }
 
+Task<Hardware::Outcome> Hardware::adopt_writes(Uuid set) {
+  auto adopted = co_await cache_->adopt(set);
+  if (adopted && controller_ != nullptr) learn_sets();
+  co_return adopted;
+}
+
 Task<Error> Hardware::lose_blocks(Uuid set, std::vector<Extent> extents) {
   if (controller_ == nullptr) co_return Error::kNotReady;
   for (raid::ManagedSet* const each : controller_->sets()) {

@@ -6,6 +6,8 @@
 
 #include <array>
 #include <fstream>
+#include <optional>
+#include <set>
 #include <sstream>
 
 #include "group/audit_log.h"
@@ -89,37 +91,54 @@ Task<Error> clear(metadata::Store* store, std::string record) {
   }
 }
 
-// At the top, or below member/NAME/.
-bool is_of_set(std::string_view key) {
+// The length of "member/NAME/", below which a local member's records are; 0 at the top.
+std::size_t member_length(std::string_view key) {
   constexpr std::string_view kMember = "member/";
-  if (key.starts_with(kMember)) {
-    const std::size_t end = key.find('/', kMember.size());
-    key = end == std::string_view::npos ? std::string_view() : key.substr(end + 1);
-  }
-  return key.starts_with(kSetPrefix);
+  if (!key.starts_with(kMember)) return 0;
+  const std::size_t end = key.find('/', kMember.size());
+  return end == std::string_view::npos ? key.size() : end + 1;
 }
 
-// What an export remembers of a set may be older than its drives, as whoever imports it knows.
-std::string as_imported(std::string value) {
-  auto record = decode_set(value);
-  if (!record) return value;  // The start tells.
-  record->imported = true;
-  return encode(*record);
+// A record of the hardware in an export may be older than the hardware. Nothing: the record is
+// dropped.
+std::optional<std::string> as_imported(std::string_view key, std::string value) {
+  // Without a mark all of a set counts as used, so that nobody sees what volumes wrote that were
+  // made after the export.
+  if (key.starts_with(kUsedPrefix)) return std::nullopt;
+  if (key.starts_with(kSetPrefix)) {
+    auto record = decode_set(value);
+    if (!record) return value;  // The start reports it.
+    record->imported = true;
+    return encode(*record);
+  }
+  if (key == kMirrorKey) {
+    // It may have failed since, and then what it has would be written over newer data.
+    auto record = decode_mirror(value);
+    if (!record) return value;
+    record->stale = true;
+    return encode(*record);
+  }
+  return value;
 }
 
 Task<Error> fill(metadata::Store* store, std::vector<metadata::Entry> entries) {
   metadata::Batch batch;
   std::size_t bytes = 0;
-  for (auto& [key, value] : entries) {
+  std::set<std::string> members{""};
+  for (auto& [key, text] : entries) {
     if (is_history(key) || key == kImportKey) continue;
-    if (is_of_set(key)) value = as_imported(std::move(value));
-    bytes += key.size() + value.size();
-    batch.put(std::move(key), std::move(value));
+    const std::size_t member = member_length(key);
+    members.insert(key.substr(0, member));
+    auto value = as_imported(std::string_view(key).substr(member), std::move(text));
+    if (!value) continue;
+    bytes += key.size() + value->size();
+    batch.put(std::move(key), *std::move(value));
     if (bytes < kBytesAtOnce) continue;
     const Error error = co_await store->commit(std::exchange(batch, {}));
     if (error != Error::kNone) co_return error;
     bytes = 0;
   }
+  for (const std::string& member : members) batch.put(member + std::string(kUncheckedKey), "{}");
   batch.erase(std::string(kImportKey));
   co_return co_await store->commit(std::move(batch));
 }

@@ -214,8 +214,10 @@ std::string encode(const MirrorRecord& record) {
                   {"stale", record.stale}});
 }
 
-std::string encode_dirty(const ImageUuid& nvram) {
-  return to_text({{"format", kRecordFormat}, {"nvram", text_of(nvram)}});
+std::string encode(const DirtyRecord& record) {
+  json value{{"format", kRecordFormat}, {"nvram", text_of(record.nvram)}};
+  if (record.unconfirmed) value["unconfirmed"] = true;
+  return to_text(value);
 }
 
 std::string encode(const std::vector<LostRange>& ranges) {
@@ -380,8 +382,11 @@ std::expected<MirrorRecord, std::string> decode_mirror(std::string_view text) {
   });
 }
 
-std::expected<ImageUuid, std::string> decode_dirty(std::string_view text) {
-  return decode<ImageUuid>(text, [](const json& value) { return image_from(value.at("nvram")); });
+std::expected<DirtyRecord, std::string> decode_dirty(std::string_view text) {
+  return decode<DirtyRecord>(text, [](const json& value) {
+    return DirtyRecord{.nvram = image_from(value.at("nvram")),
+                       .unconfirmed = value.value("unconfirmed", false)};
+  });
 }
 
 std::expected<std::vector<LostRange>, std::string> decode_lost(std::string_view text) {

@@ -60,6 +60,8 @@ inline constexpr std::string_view kUsedPrefix = "used/";
 inline constexpr std::string_view kMakingPrefix = "making/";
 inline constexpr std::string_view kNvramPrefix = "nvram/";
 inline constexpr std::string_view kMirrorKey = "mirror";
+// Since an import: the NVRAM may have writes of sets that the metadata do not know of.
+inline constexpr std::string_view kUncheckedKey = "nvram-unchecked";
 inline constexpr std::string_view kDirtyPrefix = "dirty/";
 inline constexpr std::string_view kLostPrefix = "lost/";
 inline constexpr std::string_view kClearingPrefix = "clearing/";
@@ -117,6 +119,12 @@ struct MakingRecord {
 // Of images of NVRAM.
 using ImageUuid = std::array<std::byte, 16>;
 
+// In which NVRAM a set's newest writes are.
+struct DirtyRecord {
+  ImageUuid nvram{};
+  bool unconfirmed = false;  // Found there after an import: nobody has said that they count.
+};
+
 struct MirrorRecord {
   ImageUuid image{};
   ImageUuid nvram{};  // Whose mirror it is.
@@ -162,7 +170,7 @@ std::string encode(const SetRecord& record);
 std::string encode(const MakingRecord& record);
 std::string encode(const EventInfo& event);
 std::string encode(const MirrorRecord& record);
-std::string encode_dirty(const ImageUuid& nvram);
+std::string encode(const DirtyRecord& record);
 std::string encode(const std::vector<LostRange>& ranges);
 std::string encode_used(std::uint64_t end_block);
 std::string encode_nvram(std::uint64_t open_count);
@@ -177,7 +185,7 @@ std::expected<std::uint64_t, std::string> decode_used(std::string_view text);
 std::expected<std::uint64_t, std::string> decode_nvram(std::string_view text);
 std::expected<MakingRecord, std::string> decode_making(std::string_view text);
 std::expected<MirrorRecord, std::string> decode_mirror(std::string_view text);
-std::expected<ImageUuid, std::string> decode_dirty(std::string_view text);
+std::expected<DirtyRecord, std::string> decode_dirty(std::string_view text);
 std::expected<std::vector<LostRange>, std::string> decode_lost(std::string_view text);
 
 }  // namespace sandbay::group

@@ -88,6 +88,7 @@ class RunningGroup final : public Group {
   Task<CacheInfo> show_cache() override;
   Task<Answer<void>> flush_cache(std::string set) override;
   Task<Answer<DiscardedWrites>> discard_writes(std::string set, std::string confirmed) override;
+  Task<Answer<void>> adopt_writes(std::string set) override;
   Task<Answer<void>> acknowledge_lost_writes(std::string set) override;
 
   // pool_operations.cc
@@ -171,8 +172,8 @@ class RunningGroup final : public Group {
                      std::uint32_t sessions) const;
   TargetInfo info_of(const Target& target, std::uint32_t sessions) const;
   std::vector<AccessInfo> access_of(const Target& target) const;
-  Task<std::map<std::string, std::uint32_t>> sessions_by_target();
   std::vector<AccessInfo> own_access_of(const Target& target) const;
+  Task<std::map<std::string, std::uint32_t>> sessions_by_target();
   GroupInfo group_info(std::uint32_t sessions) const;
   Task<Measurements> measure_now();
   Task<std::vector<VolumeInfo>> volumes_now();
@@ -285,9 +286,9 @@ class RunningGroup final : public Group {
   void tell_full_reserve(const Volume& volume, std::string what);
   Task<Answer<void>> settle_reserve(Uuid uuid);
   Task<void> take_all_offline(std::shared_ptr<Volume> volume);
-  Task<bool> delete_oldest(std::shared_ptr<Volume> volume);
   // It has been online for writing, so that it may have content of its own.
   bool was_writable(const Snapshot& snapshot) const;
+  Task<bool> delete_oldest(std::shared_ptr<Volume> volume);
 
   // schedule_operations.cc
   Task<Answer<std::vector<ScheduleInfo>>> schedules_now(std::string volume);
@@ -310,10 +311,10 @@ class RunningGroup final : public Group {
   Task<Answer<void>> take_offline(Uuid uuid);
   Task<bool> withdraw(Uuid uuid, std::string target);
   Task<void> put_back(Uuid uuid, TargetRecord target, std::string why);
+  void show_behind(const TargetRecord& record, const Uuid& volume);
   Task<Error> remove_from_map(const ServedPool* pool, std::vector<Uuid> uuids,
                               metadata::Batch batch);
   Task<Answer<CreatedVolume>> repeat_clone(std::shared_ptr<Volume> there, std::string origin,
-  void show_behind(const TargetRecord& record, const Uuid& volume);
                                            bool full_copy);
   Task<Answer<CreatedVolume>> clone_now(SnapshotName name, std::string clone, bool full_copy);
   VolumeRecord shown_as(const SnapshotRecord& record) const;
@@ -388,6 +389,7 @@ class RunningGroup final : public Group {
   Task<CacheInfo> cache_now();
   Task<Answer<void>> flush_cache_now(std::string set);
   Task<Answer<DiscardedWrites>> discard_writes_now(std::string set, std::string confirmed);
+  Task<Answer<void>> adopt_writes_now(std::string set);
   Task<Answer<void>> acknowledge_now(std::string set);
   // By its name, or by its UUID.
   std::optional<Uuid> cached_set(const std::string& set) const;
@@ -429,13 +431,13 @@ class RunningGroup final : public Group {
   // target_operations.cc
   Target& target_for(const std::string& name);  // Makes it if it is not there.
   iscsi::TargetOptions options_of(const Target& target) const;
+  bool has_own_access(const Target& target) const;
+  const Target* parent_of(const Target& target) const;  // A snapshot's volume; or null.
+  std::vector<const Target*> followers_of(const Target& target) const;
   // Puts a volume that is there behind its target, and the target on the server.
   Task<Outcome> serve(std::shared_ptr<Volume> volume);
   Task<Answer<CreatedAccess>> add_access_now(std::string volume, iscsi::AccessRecord record);
   Task<Answer<void>> remove_access_now(std::string volume, std::string id);
-  bool has_own_access(const Target& target) const;
-  const Target* parent_of(const Target& target) const;  // Of a snapshot's; null: none.
-  std::vector<const Target*> followers_of(const Target& target) const;
   // Stores the record and tells the server.
   Task<Answer<void>> change_access(Target* target, TargetRecord record);
 

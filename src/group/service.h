@@ -278,6 +278,9 @@ class Service {
   // Gives up what was acknowledged and cannot be brought to the set's drives. `confirmed` is the
   // set's name once more. Refused where nothing has failed.
   virtual Task<Answer<DiscardedWrites>> discard_writes(std::string set, std::string confirmed) = 0;
+  // After an import: writes in NVRAM, of which the imported metadata do not know, count. Refused
+  // if there are none.
+  virtual Task<Answer<void>> adopt_writes(std::string set) = 0;
   // What the NVRAM has lost of the set is known, and need not be shown any more.
   virtual Task<Answer<void>> acknowledge_lost_writes(std::string set) = 0;
 

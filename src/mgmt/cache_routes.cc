@@ -29,6 +29,12 @@ Reply discard_writes(Backend& backend, const Call& call) {
   return ok(to_json(*discarded));
 }
 
+Reply adopt_writes(Backend& backend, const Call& call) {
+  const auto done = backend.run(backend.service().adopt_writes(call.parameters.at("name")));
+  if (!done) return refused(done.error());
+  return {.status = 204};
+}
+
 Reply acknowledge_lost_writes(Backend& backend, const Call& call) {
   const auto done =
       backend.run(backend.service().acknowledge_lost_writes(call.parameters.at("name")));
@@ -65,6 +71,16 @@ std::vector<Route> cache_routes() {
            .response_schema = "CacheDiscarded",
            .refusals = {404, 409, 500},
            .handle = discard_writes},
+          {.method = "POST",
+           .path = "/api/v1/cache/sets/{name}/adopt",
+           .operation = "adoptWrites",
+           .summary = "Let writes go to a set's drives that an import did not know of",
+           .description = "After an import the NVRAM may have writes of which the imported "
+                          "metadata say nothing; the set is barred until they are adopted or "
+                          "discarded. Refused if there are no such writes.",
+           .success = 204,
+           .refusals = {404, 409, 500},
+           .handle = adopt_writes},
           {.method = "POST",
            .path = "/api/v1/cache/sets/{name}/acknowledge",
            .operation = "acknowledgeLostWrites",

@@ -1,0 +1,244 @@
+// An import does not bring back the state that the hardware had when the export was written. An
+// older state of that would give one volume what another has written, or write old data over newer
+// data.
+#include <catch2/catch.hpp>
+#include <filesystem>
+#include <fstream>
+
+#include "group/export_document.h"
+#include "group/import_file.h"
+#include "group/service.h"
+#include "tests/unit/block/on_executor.h"
+#include "tests/unit/block/scratch_directory.h"
+#include "tests/unit/group/controller_cache_rig.h"
+#include "tests/unit/group/host.h"
+#include "tests/unit/group/running.h"
+
+namespace sandbay::group {
+namespace {
+
+using testing::Books;
+using testing::kMiB;
+using testing::kSetUuid;
+using testing::Rack;
+
+const std::string kGroupUuid = "0b4f8a50-5c0e-4c5e-9d0a-3c1b7f1f2a11";
+
+std::string text_of(const Books::Entries& entries) {
+  Books::Entries all = entries;
+  all["group"] = "{\"format\":1,\"name\":\"g\",\"uuid\":\"" + kGroupUuid + "\"}";
+  return export_text(
+      {.time = WallTime(std::chrono::seconds(1'800'000'000)), .entries = {all.begin(), all.end()}});
+}
+
+// As a start does it: `text` takes the place of everything.
+Task<void> take_in(metadata::Store* store, std::string text) {
+  const sandbay::testing::ScratchDirectory scratch;
+  std::ofstream(scratch.file("import"), std::ios::binary) << text;
+  const Error error = co_await announce_import(*store, text.size(), sha256_of(text));
+  REQUIRE(error == Error::kNone);
+  const auto taken = co_await take_import(*store, scratch.file(""), "");
+  INFO((taken ? std::string() : taken.error()));
+  REQUIRE(taken.has_value());
+}
+
+Task<void> forget_hardware(Executor& home) {
+  Books books(home);
+  const MirrorRecord mirror{.image = {std::byte{1}}, .nvram = {std::byte{2}}, .stale = false};
+  Books::Entries older;
+  older["used/" + format_uuid(kSetUuid)] = "{\"end_block\":16,\"format\":1}";
+  older["member/x/used/" + format_uuid(kSetUuid)] = "{\"end_block\":16,\"format\":1}";
+  older["mirror"] = encode(mirror);
+  older["member/x/mirror"] = encode(mirror);
+  older["volumes-of-somebody"] = "{}";
+  co_await take_in(&books, text_of(older));
+  CHECK(books.entries.contains("volumes-of-somebody"));
+  for (const std::string member : {"", "member/x/"}) {
+    CAPTURE(member);
+    CHECK_FALSE(books.entries.contains(member + "used/" + format_uuid(kSetUuid)));
+    const auto record = decode_mirror(books.entries[member + "mirror"]);
+    REQUIRE(record.has_value());
+    CHECK(record->stale);
+    CHECK(record->nvram == mirror.nvram);
+  }
+}
+
+// The NVRAM has a write that was acknowledged after the export, and the drives have not.
+struct Left {
+  explicit Left(Executor& home) : books(home), set(testing::memory_set(home)) {}
+  nvram::SimulatedBoard board{24 * kMiB};
+  Books books;
+  std::unique_ptr<MemoryDevice> set;
+  Rack rack{.nvram = &board};
+};
+
+Task<void> import_before_the_write(Executor* home, Left* left) {
+  const Books::Entries older = left->books.entries;
+  co_await testing::leave_dirty(*home, left->books, left->rack, *left->set);
+  co_await take_in(&left->books, text_of(older));
+}
+
+Task<void> adopt_by_word(Executor& home) {
+  Left left(home);
+  co_await import_before_the_write(&home, &left);
+  // Nobody says anything at first; the next start has still what it waits for.
+  for (int start = 0; start < 2; ++start) {
+    const auto run = co_await testing::begin(home, left.books, left.rack);
+    CHECK(run->told("set barred") == 1);
+    CHECK(run->told("cache stale") == 0);
+    CHECK_THAT(run->cache->bar(kSetUuid), Catch::Contains("sandbay cache adopt r"));
+    CHECK(run->cache->may_adopt(kSetUuid));
+    co_await testing::end(*run);
+  }
+  {
+    const auto run = co_await testing::begin(home, left.books, left.rack);
+    const auto adopted = co_await run->cache->adopt(kSetUuid);
+    REQUIRE(adopted.has_value());
+    CHECK(run->cache->bar(kSetUuid).empty());
+    const int now = co_await testing::read(run->cache->above(kSetUuid, *left.set), 0);
+    CHECK(now == 7);
+    co_await testing::end(*run);
+  }
+  const int on_drives = co_await testing::read(*left.set, 0);
+  CHECK(on_drives == 7);
+  const auto run = co_await testing::begin(home, left.books, left.rack);
+  CHECK(run->told("set barred") == 0);
+  co_await testing::end(*run);
+}
+
+Task<void> discard_by_word(Executor& home) {
+  Left left(home);
+  co_await import_before_the_write(&home, &left);
+  {
+    const auto run = co_await testing::begin(home, left.books, left.rack);
+    const auto given = co_await run->cache->discard(kSetUuid);
+    REQUIRE(given.has_value());
+    CHECK(given->byte_count == 4096);
+    CHECK(run->cache->bar(kSetUuid).empty());
+    CHECK_FALSE(run->cache->may_adopt(kSetUuid));
+    co_await testing::end(*run);
+  }
+  const auto run = co_await testing::begin(home, left.books, left.rack);
+  CHECK(run->told("set barred") == 0);
+  const int now = co_await testing::read(run->cache->above(kSetUuid, *left.set), 0);
+  CHECK(now == 1);
+  co_await testing::end(*run);
+}
+
+// The mirror failed after the export, and has kept a write that is overwritten by now.
+Task<void> old_mirror(Executor& home) {
+  Left left(home);
+  nvram::SimulatedBoard mirror(24 * kMiB);
+  left.rack.mirror = &mirror;
+  co_await testing::leave_dirty(home, left.books, left.rack, *left.set);
+  const Books::Entries older = left.books.entries;
+  const testing::Content mirror_then(mirror);
+  {
+    const auto run = co_await testing::begin(home, left.books, left.rack);
+    (void)run->cache->above(kSetUuid, *left.set);
+    const auto flushed = co_await run->cache->flush(std::nullopt);
+    REQUIRE(flushed.has_value());
+    co_await testing::end(*run);
+  }
+  Error error = co_await testing::write(*left.set, 0, 9);
+  REQUIRE(error == Error::kNone);
+  mirror_then.put_into(mirror);
+  co_await take_in(&left.books, text_of(older));
+  const auto run = co_await testing::begin(home, left.books, left.rack);
+  const int now = co_await testing::read(run->cache->above(kSetUuid, *left.set), 0);
+  CHECK(now == 9);
+  co_await testing::end(*run);
+}
+
+// A volume that was made after the export had the blocks that a new one gets --------------------
+
+std::string set_in(const sandbay::testing::ScratchDirectory& scratch) {
+  return fmt::format(
+      "[[drive]]\nname = \"d0\"\nfile = \"{}\"\nsize = \"72MiB\"\n"
+      "[[raid]]\nname = \"a\"\nlevel = \"jbod\"\ndrives = [\"d0\"]\njournal = \"1MiB\"\n",
+      scratch.file("d0"));
+}
+
+Task<void> make_on_set(Group* group, std::string name, std::uint64_t bytes) {
+  CreateVolumeRequest request;
+  request.specification.name = std::move(name);
+  request.specification.size_bytes = bytes;
+  request.specification.backing = Backing::kRaid;
+  request.specification.raid = "a";
+  request.access.push_back({.initiator = "*"});
+  const auto made = co_await group->create_volume(std::move(request));
+  INFO((made ? std::string() : made.error().message));
+  REQUIRE(made.has_value());
+}
+
+constexpr std::uint32_t kRuns = 16;
+
+Task<void> write_after_export(Group* group, std::string* text) {
+  co_await make_on_set(group, "a", kMiB);
+  const auto exported = co_await group->export_group();
+  REQUIRE(exported.has_value());
+  *text = export_text(*exported);
+  co_await make_on_set(group, "b", kRuns * testing::kRunBytes);
+  const auto session =
+      co_await testing::log_in(group->portals()[0].listen, "iqn.2026-11.org.sandbay:b");
+  REQUIRE(session != nullptr);
+  co_await testing::settle(session.get());
+  co_await testing::write_runs(session.get(), kRuns, 0xAB);
+  co_await session->close();
+}
+
+Task<void> read_new_volume(Group* group) {
+  co_await make_on_set(group, "c", kRuns * testing::kRunBytes);
+  const auto session =
+      co_await testing::log_in(group->portals()[0].listen, "iqn.2026-11.org.sandbay:c");
+  REQUIRE(session != nullptr);
+  co_await testing::settle(session.get());
+  co_await testing::check_runs(session.get(), kRuns, 0);
+  co_await session->close();
+}
+
+Task<void> take_in_at(std::string metadata, std::string text) {
+  auto store = co_await metadata::open_rocksdb_store(Executor::current(), {.path = metadata});
+  REQUIRE(store.has_value());
+  co_await take_in(store->get(), std::move(text));
+  co_await (*store)->close();
+}
+
+}  // namespace
+
+TEST_CASE("An import forgets how far sets were used, and calls mirrors stale", "[import][G-S2]") {
+  sandbay::testing::run_in_world(1, forget_hardware);
+}
+TEST_CASE("Writes in NVRAM that an import does not know of bar their set until they are adopted",
+          "[import][cache][G-S2]") {
+  sandbay::testing::run_in_world(1, adopt_by_word);
+}
+TEST_CASE("Writes in NVRAM that an import does not know of can be discarded",
+          "[import][cache][G-S2]") {
+  sandbay::testing::run_in_world(1, discard_by_word);
+}
+TEST_CASE("An import does not bring back what a failed mirror has kept", "[import][cache][G-S2]") {
+  sandbay::testing::run_in_world(1, old_mirror);
+}
+
+TEST_CASE("A volume that is made after an import shows nothing of one that it forgot",
+          "[import][group][G-S2]") {
+  const sandbay::testing::ScratchDirectory scratch;
+  const std::string sections = set_in(scratch);
+  const std::filesystem::path state = scratch.file("state");
+  std::string text;
+  std::string error = run_group(state, sections, 1,
+                                [&](Group& group) { return write_after_export(&group, &text); });
+  REQUIRE(error == "");
+  {
+    const auto directory = StateDirectory::open(state);
+    REQUIRE(directory.has_value());
+    auto reactors = ReactorGroup::create({.count = 1, .memory_limit_bytes = 64 * kMiB});
+    REQUIRE(reactors.has_value());
+    (*reactors)->run([&] { return take_in_at(directory->metadata().string(), text); });
+  }
+  error = run_group(state, sections, 1, [](Group& group) { return read_new_volume(&group); });
+  CHECK(error == "");
+}
+
+}  // namespace sandbay::group
