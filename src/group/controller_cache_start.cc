@@ -23,17 +23,17 @@ namespace sandbay::group {
 
 namespace {
 
-constexpr std::size_t kEntriesAtOnce = 256;
+constexpr std::size_t kBooksAtOnce = 256;
 constexpr std::string_view kRegion = ControllerCache::kRegion;
 
-Task<std::expected<std::vector<metadata::Entry>, Error>> load_all(metadata::Store* store,
+Task<std::expected<std::vector<metadata::Entry>, Error>> list_all(metadata::Store* store,
                                                                   std::string prefix) {
   std::vector<metadata::Entry> all;
   for (;;) {
     const std::string after = all.empty() ? std::string() : all.back().first;
-    auto part = co_await store->list(prefix, after, kEntriesAtOnce);
+    auto part = co_await store->list(prefix, after, kBooksAtOnce);
     if (!part) co_return std::unexpected(part.error());
-    const bool last = part->size() < kEntriesAtOnce;
+    const bool last = part->size() < kBooksAtOnce;
     std::ranges::move(*part, std::back_inserter(all));
     if (last) co_return all;
   }
@@ -54,7 +54,7 @@ Task<ControllerCache::Outcome> ControllerCache::load() {
   const auto unreadable = [](Error error) {
     return std::unexpected(fmt::format("the metadata cannot be read: {}", describe(error)));
   };
-  const auto dirty = co_await load_all(&store_, std::string(kDirtyPrefix));
+  const auto dirty = co_await list_all(&store_, std::string(kDirtyPrefix));
   if (!dirty) co_return unreadable(dirty.error());
   for (const auto& [key, value] : *dirty) {
     const auto set = parse_uuid(std::string_view(key).substr(kDirtyPrefix.size()));
@@ -63,7 +63,7 @@ Task<ControllerCache::Outcome> ControllerCache::load() {
     marks_[*set] = record->nvram;
     if (record->unconfirmed) unconfirmed_.insert(*set);
   }
-  const auto lost = co_await load_all(&store_, std::string(kLostPrefix));
+  const auto lost = co_await list_all(&store_, std::string(kLostPrefix));
   if (!lost) co_return unreadable(lost.error());
   for (const auto& [key, value] : *lost) {
     const auto set = parse_uuid(std::string_view(key).substr(kLostPrefix.size()));
@@ -71,7 +71,7 @@ Task<ControllerCache::Outcome> ControllerCache::load() {
     if (!set || !ranges) co_return damaged_entry(key, ranges ? "has no UUID" : ranges.error());
     lost_[*set] = *ranges;
   }
-  const auto counts = co_await load_all(&store_, std::string(kNvramPrefix));
+  const auto counts = co_await list_all(&store_, std::string(kNvramPrefix));
   if (!counts) co_return unreadable(counts.error());
   for (const auto& [key, value] : *counts) {
     const auto image = parse_uuid(std::string_view(key).substr(kNvramPrefix.size()));

@@ -8,9 +8,10 @@
 // A record whose value is JSON stands as that. The records of pools' maps are bytes (see
 // pool/map_records.h) and stand in hexadecimal. It holds secrets: those of access records.
 //
-// What is in it is the metadata at one moment. It brings everything back on the same drives as long
-// as nothing was changed since; what hosts wrote after it to pages that were new is not in it, and
-// what lies in NVRAM is not.
+// An import takes from it what was provisioned, and not the state of the hardware; see
+// import_file.cc. It holds the metadata at one moment. It brings everything back on the
+// same drives as long as nothing was changed since; what hosts wrote after it to pages that were
+// new is not in it, and what lies in NVRAM is not.
 #pragma once
 
 #include <expected>
@@ -22,6 +23,8 @@
 
 namespace sandbay::group {
 
+inline constexpr int kExportFormat = 1;
+
 std::string export_text(const ExportedGroup& group);
 
 struct ImportedGroup {
@@ -30,11 +33,14 @@ struct ImportedGroup {
   std::string time;  // When it was written.
   std::vector<metadata::Entry> entries;
 };
-// The error is half a sentence.
+// All of it at once; see ExportReader for what may be large. The error is half a sentence.
 std::expected<ImportedGroup, std::string> read_export(std::string_view text);
 
 // Of a text, in hexadecimal.
 std::string sha256_of(std::string_view text);
+
+// Below which the records of a pool's map are.
+std::string map_key(std::string_view pool);
 
 // Whether a key is of the history, which no export has.
 bool is_history(std::string_view key);

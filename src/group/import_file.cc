@@ -6,14 +6,17 @@
 
 #include <array>
 #include <fstream>
+#include <functional>
 #include <optional>
 #include <set>
-#include <sstream>
+#include <span>
 
 #include "group/audit_log.h"
 #include "group/claims.h"
+#include "group/digest.h"
 #include "group/event_log.h"
 #include "group/export_document.h"
+#include "group/export_reader.h"
 #include "group/lead_fence.h"
 #include "group/pool_records.h"
 #include "group/record_json.h"
@@ -54,23 +57,71 @@ Task<Error> write_at(File* file, std::uint64_t offset, std::string text) {
   co_return co_await file->write(offset, slices, nullptr);
 }
 
-std::expected<ImportedGroup, std::string> read_file(const std::string& path,
-                                                    const ImportRecord& record,
-                                                    const std::string& uuid) {
-  std::ifstream file(path, std::ios::binary);
-  std::stringstream stream;
-  if (file) stream << file.rdbuf();
-  if (!file) return std::unexpected("cannot be read");
-  const std::string text = std::move(stream).str();
-  if (text.size() != record.byte_count || sha256_of(text) != record.sha256) {
-    return std::unexpected("is not what was taken in");
+// The file's bytes, piece by piece, which also go into a digest.
+class ImportText {
+ public:
+  explicit ImportText(const std::string& path) : file_(path, std::ios::binary) {}
+
+  bool good() const { return file_.is_open() && !file_.bad(); }
+  std::size_t read(std::span<char> room) {
+    file_.read(room.data(), static_cast<std::streamsize>(room.size()));
+    const auto count = static_cast<std::size_t>(file_.gcount());
+    digest_.add({room.data(), count});
+    byte_count_ += count;
+    return count;
   }
-  auto group = read_export(text);
-  if (group && !uuid.empty() && group->uuid != uuid) {
-    return std::unexpected(fmt::format("is of group {}, but the configuration says group.uuid = {}",
-                                       group->uuid, uuid));
+  // Reads the rest of it.
+  bool is(const ImportRecord& record) {
+    std::string rest(kBytesAtOnce, '\0');
+    while (read(rest) != 0) continue;
+    return byte_count_ == record.byte_count && digest_.text() == record.sha256;
   }
-  return group;
+
+ private:
+  std::ifstream file_;
+  Digest digest_;
+  std::uint64_t byte_count_ = 0;
+};
+
+ExportReader reader_of(ImportText& text) {
+  return ExportReader([&text](std::span<char> room) { return text.read(room); });
+}
+
+using Visitor = std::function<void(const metadata::Entry&)>;
+
+// All of the file is right, and of the group `uuid`. Shows each record.
+std::expected<ExportReader::Head, std::string> check_file(const std::string& path,
+                                                          const ImportRecord& record,
+                                                          const std::string& uuid,
+                                                          const Visitor& visit = {}) {
+  ImportText text(path);
+  ExportReader reader = reader_of(text);
+  std::expected<std::optional<metadata::Entry>, std::string> entry;
+  for (entry = reader.next(); entry && *entry; entry = reader.next()) {
+    if (visit) visit(**entry);
+  }
+  const bool same = text.is(record);
+  if (!text.good()) return std::unexpected("cannot be read");
+  if (!same) return std::unexpected("is not what was taken in");
+  if (!entry) return std::unexpected(std::move(entry.error()));
+  const ExportReader::Head& head = reader.head();
+  if (uuid.empty() || head.uuid == uuid) return head;
+  return std::unexpected(
+      fmt::format("is of group {}, but the configuration says group.uuid = {}", head.uuid, uuid));
+}
+
+// Why a volume of an import is refused: its place is not one that management may use.
+std::optional<Refusal> refusal_of_place(const metadata::Entry& entry, const ImportPlaces& places) {
+  if (!entry.first.starts_with(kVolumePrefix)) return std::nullopt;
+  const auto volume = decode_volume(entry.second);
+  if (!volume || volume->specification.path.empty()) return std::nullopt;
+  const auto place = places.state / volume->specification.path;
+  if (places.in_use.contains(place)) return std::nullopt;
+  const auto outside = outside_of(place, places.folders);
+  if (!outside) return std::nullopt;
+  return Refusal{
+      .code = Refusal::Code::kForbidden,
+      .message = fmt::format("import: volume \"{}\": {}", volume->specification.name, *outside)};
 }
 
 // Everything but the history and the record of the import itself.
@@ -121,11 +172,18 @@ std::optional<std::string> as_imported(std::string_view key, std::string value) 
   return value;
 }
 
-Task<Error> fill(metadata::Store* store, std::vector<metadata::Entry> entries) {
+// From a file that has been checked.
+Task<Error> fill(metadata::Store* store, std::string path) {
+  ImportText file(path);
+  ExportReader reader = reader_of(file);
   metadata::Batch batch;
   std::size_t bytes = 0;
   std::set<std::string> members{""};
-  for (auto& [key, text] : entries) {
+  for (;;) {
+    auto entry = reader.next();
+    if (!entry) co_return Error::kDataCorrupt;
+    if (!*entry) break;
+    auto& [key, text] = **entry;
     if (is_history(key) || key == kImportKey) continue;
     const std::size_t member = member_length(key);
     members.insert(key.substr(0, member));
@@ -179,24 +237,14 @@ Task<Error> write_import(std::string path, ImportPart part) {
 std::optional<Refusal> refusal_of_import(const std::string& path, std::uint64_t byte_count,
                                          const std::string& sha256, const std::string& uuid,
                                          const ImportPlaces& places) {
-  const auto group = read_file(path, {.byte_count = byte_count, .sha256 = sha256}, uuid);
-  if (!group) {
-    return Refusal{.code = Refusal::Code::kInvalid,
-                   .message = fmt::format("import: the text {}; begin anew at 0", group.error())};
-  }
-  for (const auto& [key, value] : group->entries) {
-    if (!key.starts_with(kVolumePrefix)) continue;
-    const auto volume = decode_volume(value);
-    if (!volume || volume->specification.path.empty()) continue;
-    const auto place = places.state / volume->specification.path;
-    if (places.in_use.contains(place)) continue;
-    if (const auto outside = outside_of(place, places.folders)) {
-      return Refusal{.code = Refusal::Code::kForbidden,
-                     .message = fmt::format("import: volume \"{}\": {}", volume->specification.name,
-                                            *outside)};
-    }
-  }
-  return std::nullopt;
+  std::optional<Refusal> refusal;
+  const auto group = check_file(path, {.byte_count = byte_count, .sha256 = sha256}, uuid,
+                                [&](const metadata::Entry& entry) {
+                                  if (!refusal) refusal = refusal_of_place(entry, places);
+                                });
+  if (group) return refusal;
+  return Refusal{.code = Refusal::Code::kInvalid,
+                 .message = fmt::format("import: the text {}; begin anew at 0", group.error())};
 }
 
 Task<Error> withdraw_import(metadata::Store& store) {
@@ -243,22 +291,21 @@ Task<std::expected<void, std::string>> take_import(metadata::Store& store,
   const std::string& announced = known(*stored);
   const auto record = decode_import(announced);
   if (!record) co_return cannot("its record " + record.error());
-  auto group = read_file(path, *record, uuid);
+  const auto group = check_file(path, *record, uuid);
   if (!group) {
     co_return cannot(
         fmt::format("it {}; put the file back where it was, or begin with another "
                     "state directory",
                     group.error()));
   }
-  const std::size_t count = group->entries.size();
   Error error = co_await clear(&store, announced);
-  if (error == Error::kNone) error = co_await fill(&store, std::move(group->entries));
+  if (error == Error::kNone) error = co_await fill(&store, path);
   if (error != Error::kNone) {
     co_return cannot(fmt::format("the metadata cannot be written: {}", describe(error)));
   }
   co_await tell(&store, fmt::format("group {} ({}): {} records were taken in from an export of {}, "
                                     "in place of what was there",
-                                    group->name, group->uuid, count, group->time));
+                                    group->name, group->uuid, group->count, group->time));
   const Error removed = co_await Executor::current().remove_file(path);
   if (removed != Error::kNone) spdlog::warn("{}: cannot be removed: {}", path, describe(removed));
   co_return std::expected<void, std::string>{};
