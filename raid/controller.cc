@@ -421,6 +421,16 @@ Controller::Outcome Controller::verify_set(std::string_view set) {
   return {};
 }
 
+Task<Controller::Outcome> Controller::start_set(std::string set, bool accept_loss) {
+  if (!self_->gate.enter()) co_return refusal(kStopping);
+  co_await self_->busy.lock();
+  const Outcome outcome = co_await self_->start_set(std::move(set), accept_loss);
+  self_->busy.unlock();
+  self_->wake();
+  self_->gate.leave();
+  co_return outcome;
+}
+
 void Controller::set_policy(std::string set, MaintenancePolicy policy) {
   if (SetState* const state = self_->find_set(set)) state->set->set_policy(policy);
   self_->policies.insert_or_assign(std::move(set), policy);

@@ -150,6 +150,10 @@ class Controller {
   // that has a device, that holds requests that do not end, and must be kept.
   Task<Outcome> remove_drive(std::string name);
   Outcome verify_set(std::string_view set);
+  // Looks at all drives again and starts a set that does not run. With `accept_loss` it also starts
+  // if its journal was lost while a drive is missing or not whole: nothing is computed from parity
+  // then before it is verified, so what only that could give reads as medium errors.
+  Task<Outcome> start_set(std::string set, bool accept_loss);
   // How the set of this name looks after itself, instead of as ControllerOptions say: at once if it
   // runs, and whenever it starts; it need not be there yet. With `verify_every` the set verifies
   // itself, from the moment on that this is first said or the set starts.

@@ -30,6 +30,7 @@ struct Controller::Implementation {
     std::map<unsigned, TimePoint> absent_since;  // By role.
     std::uint64_t no_spare_told = 0;             // By role.
     std::string told;                            // The refusal that was told last.
+    bool accept_loss = false;                    // At the start that is being tried.
   };
   struct Entry {
     std::string name;
@@ -107,6 +108,7 @@ struct Controller::Implementation {
   Task<Outcome> replace_drive(std::string name, std::string by);
   Task<Outcome> insert_drive(std::string name, BlockDevice* device);
   Task<Outcome> remove_drive(std::string name);
+  Task<Outcome> start_set(std::string name, bool accept_loss);
   Task<Outcome> erase_drive(std::string name);
   // Why the drive must not be erased; empty if it may.
   std::string counted_on(const Entry& entry) const;

@@ -240,8 +240,8 @@ Task<void> Controller::Implementation::start_set(SetState* state, AssembledSet* 
       replacements[role] = {drives[*here.replacement]->device, drives[*here.replacement]->name};
     }
   }
-  const auto started =
-      co_await state->set->start(std::move(*found), std::move(members), std::move(replacements));
+  const auto started = co_await state->set->start(std::move(*found), std::move(members),
+                                                  std::move(replacements), state->accept_loss);
   settle_entries();
   if (!started) {
     co_await state->set->stop(home.now() + patience());
@@ -255,6 +255,18 @@ Task<void> Controller::Implementation::start_set(SetState* state, AssembledSet* 
     if (state->set->drives()->drive(role) == nullptr) state->absent_since[role] = home.now();
   }
   wake();
+}
+
+Task<Controller::Outcome> Controller::Implementation::start_set(std::string name,
+                                                                bool accept_loss) {
+  SetState* state = find_set(name);
+  if (state == nullptr) co_return refusal(fmt::format("there is no set {}", name));
+  if (state->set->running()) co_return refusal(fmt::format("set {} runs already", name));
+  state->accept_loss = accept_loss;
+  (void)co_await assemble_again(true);
+  state->accept_loss = false;
+  if (state->set->running()) co_return Outcome{};
+  co_return refusal(state->set->refusal());
 }
 
 // A drive that can be read and whose superblock names a set that runs without it.

@@ -125,8 +125,10 @@ void ManagedSet::set_policy(MaintenancePolicy policy) {
 
 Task<std::expected<void, std::string>> ManagedSet::start(AssembledSet assembled,
                                                          std::vector<SetMember> members,
-                                                         std::vector<SetMember> replacements) {
+                                                         std::vector<SetMember> replacements,
+                                                         bool accept_loss) {
   assert(!this->assembled());
+  accept_loss_ = accept_loss;
   assert(assembled.startable && assembled.regions.has_value() && assembled.lost.has_value());
   place_drives(std::move(assembled), members, replacements);
   std::string problem = co_await open_journal();
@@ -230,13 +232,23 @@ Task<std::string> ManagedSet::open_nvram_journal() {
 }
 
 // Mirrors that are there are whole, but of one that is away nobody knows where it differs.
-std::string ManagedSet::lacks_without_journal(const char* why) const {
+std::string ManagedSet::lacks_without_journal(const char* why) {
   const bool parity = !drives_->layout().mirrored();
   if (drives_->absent_roles() == 0 && (!parity || drives_->stale_roles() == 0)) return {};
+  if (accept_loss_) {
+    tell(
+        {SetEvent::Kind::kJournalLost, kNoRole,
+         fmt::format("its journal was in an NVRAM that {}, and drives are missing or not whole; an "
+                     "operator accepts the loss: blocks that only redundancy could give are medium "
+                     "errors until the drives are back or the blocks are rewritten",
+                     why)});
+    return {};
+  }
   return fmt::format(
       "its journal was in an NVRAM that {}, it was not stopped in order, and not all drives are "
-      "there and whole: what was on them cannot be told; it starts when all are back",
-      why);
+      "there and whole: what was on them cannot be told; it starts when all are back, or, without "
+      "what was on them, with `sandbay raid start {} --accept-loss`",
+      why, name());
 }
 
 std::string ManagedSet::note_lost_journal(const char* why) {
@@ -272,7 +284,7 @@ Task<std::string> ManagedSet::bring_up() {
   if (error != Error::kNone) {
     co_return fmt::format("its superblocks cannot be written: {}", describe(error));
   }
-  error = co_await set_->replay_journal(clean);
+  error = co_await set_->replay_journal(clean, accept_loss_);
   if (error == Error::kDataCorrupt && region_ != nullptr) {
     std::string lacking = lacks_without_journal("has lost its content");
     if (!lacking.empty()) co_return lacking;

@@ -85,10 +85,11 @@ class ManagedSet final : public BlockDevice {
   // Starts what assembly found, after stop() if something ran before: opens the journal, replays
   // it, serves requests, begins maintenance. A member whose role the superblock calls lost has come
   // back, and only what its role's map calls stale is rebuilt. A sentence if it does not work; what
-  // it made until then goes with stop().
+  // it made until then goes with stop(). `accept_loss`: as Controller::start_set() has it.
   Task<std::expected<void, std::string>> start(AssembledSet assembled,
                                                std::vector<SetMember> members,
-                                               std::vector<SetMember> replacements);
+                                               std::vector<SetMember> replacements,
+                                               bool accept_loss = false);
   // Requests end, everything is flushed and marked clean, what ran goes. kTimedOut: something in a
   // drive does not end; the object must then be kept, and stop() may be tried again. What failed
   // of itself is not marked clean, and no error.
@@ -103,7 +104,8 @@ class ManagedSet final : public BlockDevice {
   Task<std::string> open_nvram_journal();
   // The journal was needed, and is not there.
   std::string note_lost_journal(const char* why);
-  std::string lacks_without_journal(const char* why) const;
+  // Why the set cannot start without its journal; empty if it can, or if loss is accepted.
+  std::string lacks_without_journal(const char* why);
   Task<std::string> bring_up();
   void learn_geometry();
   void tell(SetEvent event) const {
@@ -119,6 +121,7 @@ class ManagedSet final : public BlockDevice {
   std::string refusal_ = "it has not been started";
   bool serving_ = false;
   bool has_run_ = false;
+  bool accept_loss_ = false;
   // It went offline with writes that were acknowledged and not flushed; a drive that went may have
   // lost them. The next flush fails, so that their writers know.
   bool unflushed_lost_ = false;

@@ -354,7 +354,7 @@ Task<Error> RaidSet::replay_on(Drive* drive, JournalWrite entry,
   co_return co_await replay_on(drive, part, payload.subspan(bytes));
 }
 
-Task<Error> RaidSet::replay_journal(bool clean) {
+Task<Error> RaidSet::replay_journal(bool clean, bool accept_loss) {
   if (journal_ == nullptr) co_return Error::kNone;
   Result<JournalRecovery> found = co_await journal_->recover();
   if (!found) co_return found.error();
@@ -381,7 +381,7 @@ Task<Error> RaidSet::replay_journal(bool clean) {
   }
   const bool degraded =
       drives_.absent_roles() != 0 || (drives_.stale_roles() != 0 && layout_.parity_chunks() > 0);
-  if (found->all_lost && degraded) co_return Error::kDataCorrupt;
+  if (found->all_lost && degraded && !accept_loss) co_return Error::kDataCorrupt;
   for (const std::uint64_t stripe : stripes_of(found->lost)) {
     drives_.redundancy_lost(stripe);
     const MemberSet away = drives_.unreadable(stripe);

@@ -123,8 +123,9 @@ class RaidSet final : public BlockDevice {
   std::size_t least_journal_payload() const;
   // Writes what the journal holds to the drives; before the first request. kDataCorrupt: the
   // journal is lost while drives are away, so what was on them cannot be told. Of a set that was
-  // stopped in order (`clean`) nothing that counts can be lost.
-  Task<Error> replay_journal(bool clean = false);
+  // stopped in order (`clean`) nothing that counts can be lost. With `accept_loss` the
+  // set goes on without a journal that is lost: no data is computed from parity before a verify.
+  Task<Error> replay_journal(bool clean = false, bool accept_loss = false);
   // No request is accepted any more; ends when none is left and everything is flushed. kTimedOut
   // if that takes too long: something in a drive does not end, and the set must be kept.
   Task<Error> close(TimePoint deadline);

@@ -242,6 +242,10 @@ void SetDrives::all_redundancy_lost() {
     mark_unverified(region);
     regions_.set_dirty(region, true);
   }
+  // Where a mirror that is missing differs, nobody knows.
+  for (std::uint64_t roles = absent_; layout_.mirrored() && roles != 0; roles &= roles - 1) {
+    regions_.set_all_stale(static_cast<unsigned>(std::countr_zero(roles)), false, true);
+  }
   ++regions_changed_;
   suspect_redundancy();
 }

@@ -1,4 +1,4 @@
-// sandbay raid list|show|verify
+// sandbay raid list|show|verify|start
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
@@ -179,12 +179,20 @@ void verify(const Settings& settings, const std::string& name, bool wait) {
   fmt::print("{}\n", text_of(ended.at("text")));
 }
 
+void start(const Settings& settings, const std::string& name, bool accept_loss) {
+  const Client client(settings.management);
+  const json set =
+      expect(client.post(path_of(name) + "/start", json::object({{"accept_loss", accept_loss}})));
+  if (settings.json) return print_json(set);
+  fmt::print("set {} runs: {}\n", name, state_of(set));
+}
+
 }  // namespace
 
 void add_raid_commands(CLI::App& app, Settings& settings) {
   const auto name = std::make_shared<std::string>();
   const auto wait = std::make_shared<bool>(false);
-  CLI::App* noun = app.add_subcommand("raid", "RAID sets: list, show, verify");
+  CLI::App* noun = app.add_subcommand("raid", "RAID sets: list, show, verify, start");
   noun->require_subcommand(1);
   noun->add_subcommand("list", "List all RAID sets")->callback([&settings] { list(settings); });
   CLI::App* verb = noun->add_subcommand("show", "Show a set, its roles and its counters");
@@ -195,6 +203,12 @@ void add_raid_commands(CLI::App& app, Settings& settings) {
   verb->add_option("SET", *name, "The set's name")->required();
   verb->add_flag("--wait", *wait, "Show how far it is, and end when it has ended");
   verb->callback([&settings, name, wait] { verify(settings, *name, *wait); });
+  const auto accept_loss = std::make_shared<bool>(false);
+  verb = noun->add_subcommand("start", "Start a set that does not run");
+  verb->add_option("SET", *name, "The set's name")->required();
+  verb->add_flag("--accept-loss", *accept_loss,
+                 "Start without what only a lost journal and missing drives had");
+  verb->callback([&settings, name, accept_loss] { start(settings, *name, *accept_loss); });
 }
 
 }  // namespace sandbay::cli

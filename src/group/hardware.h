@@ -122,6 +122,7 @@ class Hardware {
   Task<Outcome> replace_drive(std::string drive, std::string by);
   Task<Outcome> erase_drive(std::string drive);
   Outcome verify_set(const std::string& set);
+  Task<Outcome> start_set(std::string set, bool accept_loss);
   bool has_drive(const std::string& drive) const;
   bool has_set(const std::string& set) const;
   // A rule's id, or what is wrong with it. Faults are enabled.

@@ -193,6 +193,11 @@ Hardware::Outcome Hardware::verify_set(const std::string& set) {
   return controller_->verify_set(set);
 }
 
+Task<Hardware::Outcome> Hardware::start_set(std::string set, bool accept_loss) {
+  auto started = co_await controller_->start_set(std::move(set), accept_loss);
+  co_return started;
+}
+
 // Sets --------------------------------------------------------------------------------------------
 
 // What stands on the drives wins; what the file says differently is told and changes nothing.

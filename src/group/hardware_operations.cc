@@ -161,6 +161,20 @@ Task<Answer<SetInfo>> RunningGroup::verify_set(std::string name) {
   co_return answer;
 }
 
+Task<Answer<SetInfo>> RunningGroup::start_set_now(std::string name, bool accept_loss) {
+  Hardware* const hardware = members_->hardware_of_set(name);
+  if (hardware == nullptr) co_return std::unexpected(no_such_set(name));
+  const auto started = co_await hardware->start_set(name, accept_loss);
+  if (!started) co_return refuse(Refusal::Code::kConflict, started.error());
+  auto info = co_await set_now(std::move(name));
+  co_return info;
+}
+
+Task<Answer<SetInfo>> RunningGroup::start_set(std::string name, bool accept_loss) {
+  auto answer = co_await alone(start_set_now(std::move(name), accept_loss));
+  co_return answer;
+}
+
 // Faults
 // --------------------------------------------------------------------------------------------
 

@@ -123,6 +123,7 @@ class RunningGroup final : public Group {
   Task<std::vector<SetInfo>> list_sets() override;
   Task<Answer<SetInfo>> show_set(std::string name) override;
   Task<Answer<SetInfo>> verify_set(std::string name) override;
+  Task<Answer<SetInfo>> start_set(std::string name, bool accept_loss) override;
   Task<FaultsInfo> list_faults() override;
   Task<Answer<AddedFault>> add_fault(std::string rule) override;
   Task<Answer<void>> clear_fault(std::string id) override;
@@ -422,6 +423,7 @@ class RunningGroup final : public Group {
   Task<Answer<DriveInfo>> replace_drive_now(std::string name, std::string by);
   Task<Answer<DriveInfo>> erase_drive_now(std::string name);
   Task<Answer<SetInfo>> verify_set_now(std::string name);
+  Task<Answer<SetInfo>> start_set_now(std::string name, bool accept_loss);
   Task<FaultsInfo> faults_now();
   Task<std::vector<EventInfo>> events_now(std::uint64_t since);
   Task<Answer<AddedFault>> add_fault_now(std::string rule);

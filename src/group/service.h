@@ -230,6 +230,9 @@ class Service {
   virtual Task<std::vector<SetInfo>> list_sets() = 0;
   virtual Task<Answer<SetInfo>> show_set(std::string name) = 0;
   virtual Task<Answer<SetInfo>> verify_set(std::string name) = 0;
+  // Starts a set that does not run. With `accept_loss` also without a journal that was lost while
+  // drives are missing: what only they have reads as medium errors.
+  virtual Task<Answer<SetInfo>> start_set(std::string name, bool accept_loss) = 0;
 
   virtual Task<std::vector<PoolInfo>> list_pools() = 0;
   virtual Task<Answer<PoolInfo>> show_pool(std::string name) = 0;

@@ -50,6 +50,14 @@ Reply verify_set(Backend& backend, const Call& call) {
   return set ? ok(to_json(*set)) : refused(set.error());
 }
 
+Reply start_set(Backend& backend, const Call& call) {
+  const auto accept_loss = read_flag(call.body, "accept_loss");
+  if (!accept_loss) return error_reply(400, accept_loss.error());
+  const auto set =
+      backend.run(backend.service().start_set(call.parameters.at("name"), *accept_loss));
+  return set ? ok(to_json(*set)) : refused(set.error());
+}
+
 Reply list_faults(Backend& backend, const Call&) {
   return ok(to_json(backend.run(backend.service().list_faults())));
 }
@@ -152,7 +160,19 @@ std::vector<Route> set_routes() {
                           "reports. progress says how far it is, events when it has ended.",
            .response_schema = "RaidSet",
            .refusals = {404, 409},
-           .handle = verify_set}};
+           .handle = verify_set},
+          {.method = "POST",
+           .path = "/api/v1/raid-sets/{name}/start",
+           .operation = "startRaidSet",
+           .summary = "Start a RAID set that does not run",
+           .description = "Looks at its drives again. With accept_loss the set also starts if its "
+                          "journal was lost while a drive is missing or not whole: blocks that "
+                          "only redundancy could give then read as medium errors until the drives "
+                          "are back or the blocks are rewritten.",
+           .request_schema = "RaidSetStart",
+           .response_schema = "RaidSet",
+           .refusals = {404, 409},
+           .handle = start_set}};
 }
 
 std::vector<Route> fault_routes() {

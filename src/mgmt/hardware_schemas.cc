@@ -54,6 +54,9 @@ const std::string_view kHardwareSchemas = R"json({
 "DriveReplace": {"type": "object", "additionalProperties": false, "properties": {
   "by": {"type": "string",
     "description": "A spare or blank drive; the best spare if left out."}}},
+"RaidSetStart": {"type": "object", "additionalProperties": false, "properties": {
+  "accept_loss": {"type": "boolean", "default": false,
+    "description": "Start without what only a lost journal and missing drives had."}}},
 "Role": {"type": "object", "required": ["drive", "replacement", "state", "stale_regions"],
   "properties": {
   "drive": {"type": "string", "description": "Empty: none is there."},

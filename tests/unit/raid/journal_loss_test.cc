@@ -330,6 +330,67 @@ TEST_CASE("Without its journal a set does not start with a drive that is away or
   }
 }
 
+// One drive is gone for good, with the journal: an operator takes what is left.
+TEST_CASE("A degraded set that lost its journal starts when the loss is accepted",
+          "[raid][journal][R-B1]") {
+  for (const Level level : kParityLevels) {
+    for (const bool integrity : {false, true}) {
+      CAPTURE(raid::describe(level), integrity);
+      for_worlds(
+          1,
+          [](Executor* home, Level level, bool integrity) -> Task<void> {
+            Bench bench(*home);
+            ControllerRig& rig = bench.rig;
+            co_await plug_in(&bench, home, nvram::Durability::kProcess);
+            co_await make(&bench, level, 5, integrity);
+            co_await lose_journal(&bench, home);
+            std::vector<raid::NamedDevice> left = rig.named();
+            std::erase_if(left, [](const auto& drive) { return drive.name == "d1"; });
+            co_await rig.start(left);
+            REQUIRE(rig.set != nullptr);
+            CHECK_FALSE(rig.set->running());
+            CHECK(rig.set->refusal().find("raid start set --accept-loss") != std::string::npos);
+            Controller::Outcome started = co_await rig.controller->start_set("set", false);
+            CHECK_FALSE(started.has_value());
+            CHECK_FALSE(rig.set->running());
+            started = co_await rig.controller->start_set("set", true);
+            REQUIRE(started.has_value());
+            CHECK(rig.said("an operator accepts the loss"));
+            started = co_await rig.controller->start_set("set", true);
+            CHECK(!started.has_value());  // It runs.
+            Seen seen = co_await look_everywhere(&rig);
+            CHECK(seen.wrong == 0);
+            CHECK(seen.other == 0);
+            CHECK((seen.medium > 0 || integrity));
+            CHECK(seen.right > seen.medium);
+            // It starts again by itself, and a spare makes it whole.
+            co_await expect_stopped(&rig);
+            co_await rig.start(left);
+            REQUIRE(rig.set->running());
+            TestDrive& spare = rig.add("spare", std::uint64_t{4} << 20);
+            const auto inserted = co_await rig.controller->insert_drive("spare", &spare);
+            CHECK(inserted.has_value());
+            const auto added = co_await rig.controller->add_spare("spare", "");
+            CHECK(added.has_value());
+            const auto replaced = co_await rig.controller->replace_drive("set:1", "spare");
+            CHECK(replaced.has_value());
+            verify(&rig);
+            co_await expect_whole(&rig);
+            seen = co_await look_everywhere(&rig);
+            CHECK(seen.wrong == 0);
+            CHECK(seen.other == 0);
+            CHECK_FALSE(rig.set->superblock().redundancy_suspect);
+            co_await expect_good(rig.fill());
+            rig.drive("d2").fail_with(Error::kHardware);
+            co_await expect_good(rig.check());
+            co_await expect_stopped(&rig);
+            co_await unplug(&bench);
+          },
+          level, integrity);
+    }
+  }
+}
+
 // What is lost with an NVRAM that was in use: each block is as it was when it was last flushed, or
 // as it was written since. Never anything else, also where a drive cannot be read afterwards.
 TEST_CASE("A dead battery or a crash of the host costs the last writes, and nothing before",
