@@ -4,7 +4,9 @@
 // replaced. At a device write the drives are forked; each fork loses any subset of what was not
 // flushed, some drives stay away, and a new world brings the set up from what is left. There
 // everything is read, compared with what a host may expect, and every member with what was read.
-// That world is cut, too. SANDBAY_CUTS=n says how many cuts a seed makes at most.
+// That world is cut, too. Sometimes more drives are missing than the set survives: then it refuses,
+// or fails what it does not have, and never gives older bytes. SANDBAY_CUTS=n says how many cuts a
+// seed makes at most.
 #include <catch2/catch.hpp>
 
 #include <algorithm>
@@ -47,6 +49,8 @@ struct Cut {
 
 struct Totals {
   std::uint64_t cuts = 0;
+  std::uint64_t beyond = 0;   // Cuts that left too few drives,
+  std::uint64_t refused = 0;  // and sets that did not start then.
   std::uint64_t second_cuts = 0;
   std::uint64_t boundaries = 0;
   std::map<std::string, std::uint64_t> by_story;
@@ -207,6 +211,7 @@ struct Recovery {
   std::uint64_t cut_at = 0;  // Of the boundaries here; 0: no second cut.
   std::uint64_t boundaries = 0;
   std::uint64_t away = 0;  // Roles that are not there.
+  bool beyond = false;     // They are more than the set survives.
   std::optional<Cut> again;
   std::string wrong;
 };
@@ -215,6 +220,7 @@ struct Recovery {
 void meet_the_end(Recovery* recovery) {
   Random& random = recovery->random;
   LabState& state = recovery->cut.state;
+  const bool merciless = random.chance(0.1);
   const bool killed = random.chance(0.1);  // Only the process: nothing that was written is lost.
   const bool host_crash = recovery->shape.host_durable_nvram && !killed && random.chance(0.5);
   std::uint64_t away = recovery->cut.doubtful;
@@ -227,11 +233,13 @@ void meet_the_end(Recovery* recovery) {
       continue;
     }
     const auto role = static_cast<unsigned>(drive.role);
-    if (!recovery->shape.survives(away | bit(role))) continue;
+    if (!merciless && !recovery->shape.survives(away | bit(role))) continue;
     away |= bit(role);
     drive.present = false;
   }
   recovery->away = away;
+  recovery->beyond = !recovery->shape.survives(away);
+  if (recovery->beyond) recovery->cut_at = 0;
   if (!state.board || killed) return;
   if (host_crash) {
     state.board->crash_host(random);
@@ -275,7 +283,36 @@ Task<void> lose_drives(Recovery* recovery, RaidLab* lab, std::vector<std::byte> 
   }
 }
 
+// Strip by strip: what was promised, or an error that says that it is not there.
+Task<void> read_what_is_left(Recovery* recovery, RaidLab* lab) {
+  const std::uint64_t step = recovery->shape.strip_blocks();
+  for (Lba lba = 0; lba < lab->model.block_count(); lba += step) {
+    Request request;
+    request.extent = {.first = lba, .block_count = step};
+    request.data = co_await lab->home.buffers().allocate(step * kModelBlockBytes);
+    const Completion done = co_await lab->set->submit(std::move(request));
+    if (done.error == Error::kMediumError || done.error == Error::kNotReady) continue;
+    std::vector<std::byte> bytes(done.data.byte_count());
+    done.data.copy_to(bytes);
+    recovery->wrong = done.error == Error::kNone
+                          ? lab->model.check_after_crash(lba, bytes)
+                          : fmt::format("a read ends with: {}", describe(done.error));
+    if (!recovery->wrong.empty()) {
+      recovery->wrong = "with too few drives: " + recovery->wrong;
+      co_return;
+    }
+  }
+}
+
 Task<void> come_up(Recovery* recovery, RaidLab* lab) {
+  if (recovery->beyond) {
+    ++totals.beyond;
+    lab->errors_expected = true;
+    const std::string refusal = co_await lab->boot();
+    totals.refused += !refusal.empty();
+    if (refusal.empty()) co_await read_what_is_left(recovery, lab);
+    co_return;
+  }
   if (recovery->cut_at != 0) {
     lab->observe([recovery, lab] {
       if (++recovery->boundaries != recovery->cut_at) return;
@@ -322,7 +359,7 @@ std::string false_alarm(const RaidLab& lab) {
 Task<void> recover(Recovery* recovery, RaidLab* lab) {
   co_await come_up(recovery, lab);
   for (const std::string& wrong : lab->wrong) recovery->wrong += wrong + "; ";
-  if (recovery->wrong.empty()) recovery->wrong = false_alarm(*lab);
+  if (recovery->wrong.empty() && !recovery->beyond) recovery->wrong = false_alarm(*lab);
   if (!recovery->wrong.empty() && std::getenv("SANDBAY_EVENTS") != nullptr) {
     for (const std::string& event : lab->events) fmt::print("  {}\n", event);
   }
@@ -425,6 +462,8 @@ TEST_CASE("a power cut at any device write loses nothing that was promised") {
   fmt::print("sim-raid-power: {} cuts, {} of them second ones, at {} boundaries, {:.0f} a second\n",
              totals.cuts, totals.second_cuts, totals.boundaries,
              static_cast<double>(totals.cuts) / std::max(totals.seconds, 0.001));
+  fmt::print("  {} cuts left too few drives; {} sets refused to start\n", totals.beyond,
+             totals.refused);
   CHECK(failures == 0);
 }
 
