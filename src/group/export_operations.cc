@@ -133,8 +133,9 @@ Task<std::optional<Refusal>> RunningGroup::announce_checked(std::uint64_t byte_c
                               configuration_.uuid, places);
   });
   if (read != Error::kNone) {
-    co_return Refusal{.code = Refusal::Code::kFailed,
-                      .message = fmt::format("import: the text cannot be read: {}", describe(read))};
+    co_return Refusal{
+        .code = Refusal::Code::kFailed,
+        .message = fmt::format("import: the text cannot be read: {}", describe(read))};
   }
   if (wrong) co_return wrong;
   const Error error = co_await announce_import(store_, byte_count, std::move(sha256));

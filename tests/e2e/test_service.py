@@ -180,6 +180,7 @@ ALLOWED = {
     'mmap': 'memory', 'munmap': 'memory', 'madvise': 'memory', 'mprotect': 'memory',
     'brk': 'memory', 'mremap': 'memory',
     'clone': 'starting a thread', 'clone3': 'starting a thread', 'set_robust_list': '',
+    'pipe2': 'UndefinedBehaviorSanitizer',
     'sched_yield': '', 'getpid': '', 'gettid': '', 'getrandom': '',
 }
 
