@@ -228,10 +228,10 @@ void raise_descriptor_limit() {
   ::setrlimit(RLIMIT_NOFILE, &limit);
 }
 
-void say_ready(const group::Group& group, const mgmt::Server& server, bool tls, LogQueue* log) {
+void say_ready(const group::Group& group, const mgmt::Server& server, bool tls, LogQueue* out) {
   std::string line = "ready:";
   for (const auto& portal : group.portals()) line += fmt::format(" portal {}", portal.listen);
-  log->post(STDOUT_FILENO, fmt::format("{} management {}://{}\n", line, tls ? "https" : "http",
+  out->post(STDOUT_FILENO, fmt::format("{} management {}://{}\n", line, tls ? "https" : "http",
                                        server.endpoint().to_string()));
 }
 
@@ -322,7 +322,7 @@ Task<void> reload(const std::string* file, mgmt::Server* server, bool secured,
 }
 
 struct Outcome {
-  LogQueue* log;
+  LogQueue* out;  // For standard output: an unread log does not hold up the ready line.
   const ServiceManager* manager;
   std::string refusal;  // What kept it from starting, if anything did.
   bool lost = false;    // It left writes behind.
@@ -365,7 +365,7 @@ Task<void> serve_group(group::Group* group, const group::Configuration* configur
   }
   warn_of_exposure(configuration->management, (*server)->endpoint());
   set_lock_patience(kLockPatienceServing);
-  say_ready(*group, **server, secured, outcome->log);
+  say_ready(*group, **server, secured, outcome->out);
   co_await say_to_manager(outcome->manager, "READY=1\nSTATUS=Serving");
   outcome->starting = false;
   const std::vector<int> signals = {SIGTERM, SIGINT, SIGHUP};
@@ -564,14 +564,17 @@ int run(const Arguments& arguments, group::Configuration configuration,
   block_signals(kSignals);
   std::signal(SIGPIPE, SIG_IGN);
   auto started = LogQueue::start();
-  if (!started) {
-    refuse(started.error());
+  auto out = LogQueue::start();
+  if (!started || !out) {
+    refuse(started ? out.error() : started.error());
     return kNotNow;
   }
-  LogQueue& log = *started->release();
+  static LogQueue* kept = nullptr;
+  kept = started->release();
+  LogQueue& log = *kept;
   start_logging(log, arguments.log_level);
   const ServiceManager manager = ServiceManager::from_environment();
-  Outcome outcome{.log = &log, .manager = &manager};
+  Outcome outcome{.out = out->get(), .manager = &manager};
   const std::string file = configuration.file;
   const auto served =
       start_and_serve(arguments, std::move(configuration), std::move(tls), &outcome);
@@ -590,6 +593,7 @@ int run(const Arguments& arguments, group::Configuration configuration,
     spdlog::info("ended");
   }
   std::fflush(stdout);
+  (*out)->finish(kLogPatience);
   log.finish(kLogPatience);
   return code;
 }

@@ -81,6 +81,16 @@ def test_log_that_nobody_reads_stops_neither_io_nor_the_end(t):
     t.check(daemon.terminate(20) == 0, 'it ends with 0 on SIGTERM')
 
 
+def allow_files(t, daemon):
+    """Lets management make volumes on files in the test's folder."""
+    path = daemon.arguments[1]
+    with open(path, encoding='utf-8') as stream:
+        text = stream.read()
+    with open(path, 'w', encoding='utf-8') as stream:
+        stream.write(text.replace('[management]\n',
+                                  f'[management]\nvolume_paths = ["{t.directory}"]\n', 1))
+
+
 # Filesystems that hang --------------------------------------------------------------------------
 
 class HungFilesystem:
@@ -128,7 +138,9 @@ def test_hung_filesystem_of_one_drive_stops_no_other(t):
     far = f'[[drive]]\nname = "far"\nfile = "{hung.paths["far"]}"\nsize = "96MiB"\n'
     sections = drives(['near'], '96MiB') + far + raid('r', 'jbod', ['near']) + \
         raid('other', 'jbod', ['far'])
-    daemon = t.daemon(extra=sections, reactors=1)
+    daemon = t.daemon(extra=sections, reactors=1, start=False)
+    allow_files(t, daemon)
+    daemon.start()
     for name, where in (('a', 'r'), ('b', 'other')):
         daemon.sandbay('volume', 'create', name, '--raid', where, '--size', '8MiB', '--initiator',
                        '*')
@@ -220,7 +232,9 @@ def test_reactors_call_nothing_that_can_block(t):
     """G-S3, I-5: the system calls of reactors are among those that cannot block."""
     t.need('strace')
     daemon = t.daemon(extra=drives(['d0', 'd1'], '96MiB') + raid('r', 'raid1', ['d0', 'd1']),
-                      reactors=2)
+                      reactors=2, start=False)
+    allow_files(t, daemon)
+    daemon.start()
     trace = t.path('trace')
     tracer = t.start('strace', '-f', '-qq', '-p', daemon.process.pid, '-o', trace)
 
