@@ -76,7 +76,8 @@ def test_a_live_run_against_a_target_elsewhere(t):
             ([*ONE_DRIVE, '--html', ''], ['--html', 'is empty']),
             ([*ONE_DRIVE, '--json', '--csv'], ['--csv', 'beside --json']),
             ([*ONE_DRIVE, '--seconds', 'nan'], ['--seconds: nan'])):
-        lines = lab(t, GIGASTOR, *words, ok=False).splitlines()
+        said = lab(t, GIGASTOR, *words, ok=False)
+        lines = [json.loads(said)['error']['message']] if '--json' in words else said.splitlines()
         t.check(len(lines) == 1 and all(part in lines[0] for part in parts),
                 f'one line with {parts}: {lines}')
 
