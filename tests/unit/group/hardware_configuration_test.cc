@@ -140,7 +140,7 @@ TEST_CASE("Mistakes in rows of drives are told", "[configuration][hardware]") {
   check_mistake(row + "count = 2\nfile = \"d.img\"\n",
                 "drive[1].file: is the same for 2 drives; write {} in place of the drive's name");
   check_mistake(row + "count = 2\ndevice = \"/dev/sdb\"\n", "drive[1].device: is the same for 2");
-  check_mistake(row + "count = 2\nmemory = true\nserial = \"S\"\n", "drive[1].serial: is one");
+  check_mistake(row + "count = 2\nmemory = true\nserial = \"S\"\n", "drive[1].serial: is the same");
   check_mistake(row + "count = 11\nmemory = true\nserial = \"" + std::string(30, 'S') + "{}\"\n",
                 "drive[1].serial: has 33 characters; write at most 32");
   check_mistake(row + "count = 2\nmemory = true\n" + drives(1), "d0 is another drive's");
