@@ -107,8 +107,9 @@ std::expected<ImportedGroup, std::string> read_export(std::string_view text) {
   for (;;) {
     auto entry = reader.next();
     if (!entry) return std::unexpected(std::move(entry.error()));
-    if (!*entry) break;
-    group.entries.push_back(*std::move(*entry));
+    std::optional<metadata::Entry>& next = *entry;
+    if (!next) break;
+    group.entries.push_back(std::move(*next));
   }
   group.uuid = reader.head().uuid;
   group.name = reader.head().name;

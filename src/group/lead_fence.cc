@@ -80,10 +80,11 @@ iscsi::TargetFence::Verdict LeadFence::judge(std::string claim) const {
     return verdict;
   }
   verdict.why = std::string(describe(judged));
-  if (book_->kept && !book_->kept->open) {
-    verdict.why += fmt::format(" (group {}, epoch {}; here group {}, epoch {})",
-                               format_uuid(parsed->group), parsed->proposed.epoch,
-                               format_uuid(book_->kept->group), book_->kept->step.epoch);
+  const auto& kept = book_->kept;
+  if (kept && !kept->open) {
+    verdict.why +=
+        fmt::format(" (group {}, epoch {}; here group {}, epoch {})", format_uuid(parsed->group),
+                    parsed->proposed.epoch, format_uuid(kept->group), kept->step.epoch);
   }
   return verdict;
 }
@@ -118,7 +119,8 @@ Task<Error> LeadFence::store(std::shared_ptr<Book> book, metadata::Store* store,
   const Error error = co_await store->commit(std::move(batch));
   book->storing = false;
   if (error != Error::kNone) co_return error;
-  const bool new_epoch = !book->kept || book->kept->step.epoch != record.step.epoch;
+  const auto& kept = book->kept;
+  const bool new_epoch = !kept || kept->step.epoch != record.step.epoch;
   book->kept = record;
   if (new_epoch && book->events != nullptr) {
     book->events->add({.kind = "lead",

@@ -13,6 +13,7 @@
 #include <ctime>
 #include <fstream>
 #include <string_view>
+#include <utility>
 
 #if __has_feature(address_sanitizer)
 #include <sanitizer/common_interface_defs.h>
