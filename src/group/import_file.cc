@@ -97,8 +97,12 @@ std::expected<ExportReader::Head, std::string> check_file(const std::string& pat
   ImportText text(path);
   ExportReader reader = reader_of(text);
   std::expected<std::optional<metadata::Entry>, std::string> entry;
-  for (entry = reader.next(); entry && *entry; entry = reader.next()) {
-    if (visit) visit(**entry);
+  for (;;) {
+    entry = reader.next();
+    if (!entry) break;
+    const std::optional<metadata::Entry>& record_here = *entry;
+    if (!record_here) break;
+    if (visit) visit(*record_here);
   }
   const bool same = text.is(record);
   if (!text.good()) return std::unexpected("cannot be read");
@@ -182,8 +186,9 @@ Task<Error> fill(metadata::Store* store, std::string path) {
   for (;;) {
     auto entry = reader.next();
     if (!entry) co_return Error::kDataCorrupt;
-    if (!*entry) break;
-    auto& [key, text] = **entry;
+    std::optional<metadata::Entry>& next = *entry;
+    if (!next) break;
+    auto& [key, text] = *next;
     if (is_history(key) || key == kImportKey) continue;
     const std::size_t member = member_length(key);
     members.insert(key.substr(0, member));
