@@ -87,6 +87,8 @@ class Drive {
   // The drive is missing, and another one may answer in its place: from now on nothing is sent to
   // the device, and everything ends with kNotReady, also what is in the device.
   void shut();
+  // It was shut, or has just answered that it is not ready.
+  bool gone() const noexcept { return shut_ || away_; }
 
   // What ended last failed, and not for some of its blocks only.
   bool failing() const noexcept { return failing_; }

@@ -221,7 +221,13 @@ Task<std::string> ManagedSet::open_nvram_journal() {
   const auto there = std::ranges::find(regions, region, &nvram::RegionState::name);
   auto claimed = co_await memory.claim(
       region, there != regions.end() ? there->byte_count : options_.nvram_journal_bytes);
-  if (!claimed) co_return fmt::format("its journal: {}", claimed.error());
+  if (!claimed) {
+    // An NVRAM that was closed, or whose power was cut, keeps its content for the next start.
+    const Error failure = memory.failure();
+    const bool failed = failure != Error::kNone && failure != Error::kClosed;
+    if (failed && !memory.power_is_cut()) co_return run_without_journal(describe(failure));
+    co_return fmt::format("its journal: {}", claimed.error());
+  }
   region_ = std::move(*claimed);
   journal_ = std::make_unique<NvramJournal>(*region_, known_.set_uuid, known_.block_bytes);
   if (drives_->superblock().clean) co_return std::string();
@@ -229,6 +235,29 @@ Task<std::string> ManagedSet::open_nvram_journal() {
   const nvram::Loss loss = region_->loss();
   const bool untold = loss != nvram::Loss::kNone && loss != nvram::Loss::kPowerCut;
   co_return untold ? lacks_without_journal("has lost its content") : std::string();
+}
+
+// An NVRAM that has failed stays so until it is replaced and the daemon starts again. A set that
+// ran when it failed has lost nothing but redundancy of its last updates. Until then it runs as if
+// its journal were lost at every crash: the key that it begins belongs to no journal, so the next
+// start believes none.
+std::string ManagedSet::run_without_journal(std::string_view why) {
+  if (!drives_->superblock().clean) {
+    if (!drives_have_all_ && !accept_loss_) {
+      return fmt::format(
+          "its NVRAM has failed ({}) and may hold updates that are not on the drives; restart the "
+          "daemon when the NVRAM works again, or start the set without those updates with `sandbay "
+          "raid start {} --accept-loss`",
+          why, name());
+    }
+    std::string lacking = note_lost_journal("has failed");
+    if (!lacking.empty()) return lacking;
+  }
+  tell({SetEvent::Kind::kJournalLost, kNoRole,
+        fmt::format("its NVRAM has failed ({}): it runs without a journal until the NVRAM is "
+                    "replaced and the daemon restarted; after a crash all redundancy is verified",
+                    why)});
+  return {};
 }
 
 // Mirrors that are there are whole, but of one that is away nobody knows where it differs.
@@ -347,9 +376,12 @@ Task<Error> ManagedSet::stop(TimePoint deadline) {
   if (set_ != nullptr) {
     const Error closed = co_await set_->close(deadline);
     if (closed == Error::kTimedOut) co_return closed;
-    // A journal brings back what a drive lost that it had not flushed.
-    const bool in_caches = journal_ == nullptr && geometry_.volatile_cache;
-    unflushed_lost_ |= closed != Error::kNone && in_caches && set_->unflushed();
+    // A journal brings back what a drive lost that it had not flushed, unless its memory failed.
+    const bool forgets = region_ != nullptr && region_->nvram().failure() != Error::kNone;
+    if (served) drives_have_all_ = drives_->all_answer();
+    const bool in_caches = journal_ == nullptr || (forgets && !drives_->all_answer());
+    unflushed_lost_ |=
+        closed != Error::kNone && in_caches && geometry_.volatile_cache && set_->unflushed();
     if (journal_ != nullptr) {
       const bool ended = co_await journal_->close_until(deadline);
       if (!ended) co_return Error::kTimedOut;

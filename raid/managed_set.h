@@ -102,6 +102,7 @@ class ManagedSet final : public BlockDevice {
                     const std::vector<SetMember>& replacements);
   Task<std::string> open_journal();  // Empty if it works, or if the set needs none.
   Task<std::string> open_nvram_journal();
+  std::string run_without_journal(std::string_view why);
   // The journal was needed, and is not there.
   std::string note_lost_journal(const char* why);
   // Why the set cannot start without its journal; empty if it can, or if loss is accepted.
@@ -125,6 +126,9 @@ class ManagedSet final : public BlockDevice {
   // It went offline with writes that were acknowledged and not flushed; a drive that went may have
   // lost them. The next flush fails, so that their writers know.
   bool unflushed_lost_ = false;
+  // When it stopped serving, every drive in a role still answered: none has lost what it had not
+  // flushed, so without a journal only redundancy of updates that were under way is in doubt.
+  bool drives_have_all_ = false;
   std::unique_ptr<SetDrives> drives_;
   std::unique_ptr<nvram::Region> region_;
   std::unique_ptr<Journal> journal_;

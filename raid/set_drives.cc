@@ -111,6 +111,11 @@ void SetDrives::recount() {
   }
 }
 
+bool SetDrives::all_answer() const {
+  return std::ranges::none_of(
+      roles_, [](const RoleDrive& role) { return role.drive != nullptr && role.drive->gone(); });
+}
+
 MemberSet SetDrives::find_unreadable(std::uint64_t stripe) const {
   MemberSet members = 0;
   const std::uint64_t region = region_of(stripe);

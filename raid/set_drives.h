@@ -116,6 +116,8 @@ class SetDrives final : public JournalDrives {
   bool optimal() const noexcept { return (absent_ | stale_) == 0; }
   std::uint64_t absent_roles() const noexcept { return absent_; }
   std::uint64_t stale_roles() const noexcept { return stale_; }
+  // No drive in a role is missing, not even one that the set cannot miss.
+  bool all_answer() const;
 
   // Members of a stripe whose content cannot be taken from a drive, and those that have neither a
   // drive nor a replacement.

@@ -391,6 +391,105 @@ TEST_CASE("A degraded set that lost its journal starts when the loss is accepted
   }
 }
 
+TEST_CASE("A set whose NVRAM fails runs on without a journal", "[raid][journal][R-B5]") {
+  for (const Level level : kParityLevels) {
+    CAPTURE(raid::describe(level));
+    for_worlds(
+        1,
+        [](Executor* home, Level level) -> Task<void> {
+          Bench bench(*home);
+          ControllerRig& rig = bench.rig;
+          co_await plug_in(&bench, home, nvram::Durability::kHost);
+          co_await make(&bench, level, 5, false);
+          bench.board.sync_error = Error::kNoSpace;
+          const std::string failed = co_await rig.write(0, 3, 1);  // The set stops for it.
+          CHECK(failed != "");
+          const bool back = co_await rig.wait_for(
+              [&rig] { return rig.said("it runs without a journal") && rig.set->running(); });
+          REQUIRE(back);
+          CHECK(rig.set->set()->journal() == nullptr);
+          co_await expect_good(rig.write(0, 3, 2));
+          co_await expect_whole(&rig);
+          co_await expect_good(rig.fill());
+          // A crash now: the next start, with an NVRAM that works, verifies everything.
+          co_await expect_good(rig.write_some(20));
+          for (const auto& drive : rig.drives) {
+            Request flush;
+            flush.operation = Operation::kFlush;
+            co_await drive->submit(std::move(flush));
+          }
+          co_await rig.kill();
+          bench.memory.reset();
+          bench.board.sync_error = Error::kNone;
+          co_await plug_in(&bench, home, nvram::Durability::kHost);
+          rig.events.clear();
+          co_await rig.start();
+          REQUIRE(rig.set->running());
+          CHECK(rig.told(SetEvent::Kind::kJournalLost) > 0);
+          CHECK(rig.set->set()->journal() != nullptr);
+          co_await expect_whole(&rig);
+          co_await expect_good(rig.check());
+          co_await expect_stopped(&rig);
+          co_await unplug(&bench);
+        },
+        level);
+  }
+}
+
+// The set was not running when its NVRAM failed, so updates in there may be on no drive.
+TEST_CASE("A set that needs records of a failed NVRAM waits for it or for --accept-loss",
+          "[raid][journal][R-B5]") {
+  for (const bool accept : {false, true}) {
+    CAPTURE(accept);
+    for_worlds(
+        1,
+        [](Executor* home, bool accept) -> Task<void> {
+          Bench bench(*home);
+          ControllerRig& rig = bench.rig;
+          co_await plug_in(&bench, home, nvram::Durability::kHost);
+          co_await make(&bench, Level::kRaid5, 4, false);
+          co_await expect_good(rig.write_some(20));
+          co_await rig.kill();
+          for (const auto& drive : rig.drives) {
+            drive->state() = after_power_cut(drive->state(), home->random());
+          }
+          bench.memory.reset();
+          co_await plug_in(&bench, home, nvram::Durability::kHost);
+          bench.board.sync_error = Error::kHardware;
+          const Error failed = co_await bench.memory->commit();
+          REQUIRE(failed == Error::kHardware);
+          co_await rig.start();
+          CHECK_FALSE(rig.set->running());
+          CHECK(rig.set->refusal().find("its NVRAM has failed") != std::string::npos);
+          CHECK(rig.set->refusal().find("--accept-loss") != std::string::npos);
+          co_await rig.sleep(10s);
+          CHECK_FALSE(rig.set->running());
+          if (accept) {
+            const Controller::Outcome started = co_await rig.controller->start_set("set", true);
+            REQUIRE(started.has_value());
+            CHECK(rig.told(SetEvent::Kind::kJournalLost) > 0);
+            co_await expect_whole(&rig);
+            co_await expect_good(rig.fill());
+            rig.drive("d2").fail_with(Error::kHardware);
+            co_await expect_good(rig.check());
+            co_await expect_stopped(&rig);
+          } else {  // Nothing of it is lost when the NVRAM works again.
+            co_await rig.kill();
+            bench.memory.reset();
+            bench.board.sync_error = Error::kNone;
+            co_await plug_in(&bench, home, nvram::Durability::kHost);
+            co_await rig.start();
+            REQUIRE(rig.set->running());
+            CHECK(rig.told(SetEvent::Kind::kJournalReplayed) == 1);
+            co_await expect_good(rig.check());
+            co_await expect_stopped(&rig);
+            co_await unplug(&bench);
+          }
+        },
+        accept);
+  }
+}
+
 // What is lost with an NVRAM that was in use: each block is as it was when it was last flushed, or
 // as it was written since. Never anything else, also where a drive cannot be read afterwards.
 TEST_CASE("A dead battery or a crash of the host costs the last writes, and nothing before",
