@@ -55,7 +55,7 @@ struct Cut {
   bool mirror_failed = false;
   bool stalled = false;    // No sync of the memory's image ends, and writes go through.
   bool was_read = false;   // All of it, after an earlier cut: what was read must stay.
-  std::optional<End> end;  // Drawn by chance, if there is none.
+  std::optional<End> end;  // Unset: drawn by chance.
 };
 
 struct Totals {
@@ -710,7 +710,7 @@ TEST_CASE("battery, mirror and durability each decide what the same cut costs") 
   std::uint64_t cost[4] = {};
   for (std::uint64_t seed = 1; seed <= 12; ++seed) {
     CacheShape mirrored = shapes()[seed % 4];
-    // What an end costs a set whose journal shares the NVRAM is the set's matter: it may refuse.
+    // A set whose journal shares the NVRAM may refuse to start after it was lost.
     mirrored.journal_too = false;
     mirrored.set.nvram = false;
     mirrored.patient = true;
