@@ -516,6 +516,7 @@ Task<std::vector<Candidate>> gather_candidates(std::vector<NamedDevice> devices)
     Candidate candidate{.name = named.name,
                         .block_bytes = geometry.block_bytes,
                         .block_count = geometry.block_count,
+                        .physical_block_bytes = geometry.physical_block_bytes,
                         .contents = {}};
     DriveMetadata metadata(*named.device);
     candidate.contents = co_await metadata.read_contents();

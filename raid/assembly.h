@@ -45,6 +45,7 @@ struct Candidate {
   std::string name;  // As in messages: "drive 3 (d3.img)".
   std::uint32_t block_bytes = 512;
   std::uint64_t block_count = 0;
+  std::uint32_t physical_block_bytes = 0;  // 0: as its blocks.
   DriveContents contents;
   // Of the set that the superblock names; nothing if none is whole.
   std::optional<RegionMap> regions = {};

@@ -194,13 +194,7 @@ void ManagedSet::place_drives(AssembledSet assembled, const std::vector<SetMembe
 Task<std::string> ManagedSet::open_journal() {
   const Layout& layout = drives_->layout();
   if (known_.journal_bytes > 0) {
-    std::uint32_t physical = 0;
-    for (unsigned role = 0; role < layout.drive_count(); ++role) {
-      const Drive* drive = drives_->drive(role);
-      if (drive == nullptr) continue;
-      physical = std::max(physical, drive->geometry().physical_block_bytes);
-    }
-    const JournalRing ring = ring_of(known_, layout, physical);
+    const JournalRing ring = ring_of(known_, layout, drives_->largest_physical_block());
     if (ring.unit_count() < DriveJournal::kLeastUnits) {
       co_return fmt::format("its journal has {} bytes; at least {}", known_.journal_bytes,
                             DriveJournal::kLeastUnits * ring.unit_bytes);
@@ -303,6 +297,7 @@ Task<std::string> ManagedSet::bring_up() {
   const bool clean = drives_->superblock().clean;
   const bool journaled = needs_journal(known_, drives_->layout()) || journal_ != nullptr;
   if (journaled) drives_->begin_journal_life();
+  drives_->learn_physical_block();
   if (journal_ != nullptr) {
     journal_->set_keys({.last = drives_->superblock().journal_key,
                         .next = drives_->superblock().next_journal_key});

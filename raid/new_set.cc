@@ -134,7 +134,8 @@ std::expected<Shape, std::string> shape_of(const NewSet& wanted, std::span<const
 }
 
 Superblock superblock_of(const NewSet& wanted, const Shape& shape, const Layout& layout,
-                         std::uint64_t data_offset, Random& random) {
+                         std::uint64_t data_offset, std::uint32_t physical_block_bytes,
+                         Random& random) {
   Superblock set;
   set.set_uuid = is_zero(wanted.set_uuid) ? make_uuid(random) : wanted.set_uuid;
   set.group_uuid = wanted.group_uuid;
@@ -147,6 +148,7 @@ Superblock superblock_of(const NewSet& wanted, const Shape& shape, const Layout&
   set.journal_bytes = journal_bytes_on_drives(wanted);
   set.journal_offset_bytes = set.journal_bytes == 0 ? 0 : kJournalOffset;
   set.integrity = wanted.integrity;
+  set.physical_block_bytes = physical_block_bytes;
   set.region_stripes =
       wanted.region_stripes != 0
           ? wanted.region_stripes
@@ -191,7 +193,9 @@ std::expected<PlannedSet, std::string> plan_new_set(const NewSet& wanted,
   if (!shape.has_value()) return refuse(shape.error());
   const auto layout = Layout::make(*shape);
   if (!layout.has_value()) return refuse(layout.error());
-  const Superblock set = superblock_of(wanted, *shape, *layout, data_offset, random);
+  std::uint32_t physical = shape->block_bytes;
+  for (const Candidate& drive : drives) physical = std::max(physical, drive.physical_block_bytes);
+  const Superblock set = superblock_of(wanted, *shape, *layout, data_offset, physical, random);
   if (const std::string error = superblock_error(set.for_role(0)); !error.empty()) {
     return refuse(error);
   }

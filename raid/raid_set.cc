@@ -23,7 +23,8 @@ Geometry geometry_of(const SetDrives& drives) {
   const Layout& layout = drives.layout();
   Geometry geometry;
   geometry.block_bytes = layout.block_bytes();
-  geometry.physical_block_bytes = layout.block_bytes();
+  geometry.physical_block_bytes =
+      std::max(layout.block_bytes(), drives.superblock().physical_block_bytes);
   geometry.block_count = layout.block_count();
   geometry.volatile_cache = false;
   geometry.unmap = true;

@@ -45,10 +45,11 @@ std::uint32_t live_mark(const Superblock& superblock, std::uint64_t roles) {
 }
 
 JournalRing ring_of(const Superblock& superblock, const Layout& layout,
-                    std::uint32_t largest_physical_block_bytes) {
+                    std::uint32_t physical_block_bytes_here) {
   const std::uint32_t block_bytes = superblock.block_bytes;
-  const std::uint32_t unit_bytes =
-      std::max({std::uint32_t{4096}, block_bytes, largest_physical_block_bytes});
+  const std::uint32_t recorded = superblock.physical_block_bytes;
+  const std::uint32_t unit_bytes = std::max(
+      {std::uint32_t{4096}, block_bytes, recorded != 0 ? recorded : physical_block_bytes_here});
   return {.set = superblock.set_uuid,
           .first_block = superblock.journal_offset_bytes / block_bytes,
           .block_count = superblock.journal_bytes / unit_bytes * (unit_bytes / block_bytes),

@@ -21,9 +21,10 @@ namespace sandbay::raid {
 // Of the drives in these roles; never 0.
 std::uint32_t live_mark(const Superblock& superblock, std::uint64_t roles);
 
-// Where a set's journal is on its drives. Units are the largest physical block among them.
+// Where a set's journal is on its drives. Units are the largest physical block of the drives that
+// the superblock speaks of; where it does not say that, of the drives that are here.
 JournalRing ring_of(const Superblock& superblock, const Layout& layout,
-                    std::uint32_t largest_physical_block_bytes);
+                    std::uint32_t physical_block_bytes_here);
 
 // The roles of a set that was not stopped in order whose drives were set back, by its journal. By
 // role the drives that count as current, null where there is none; only read. 0 if that cannot be

@@ -430,6 +430,20 @@ Task<Error> SetDrives::bring_event_forward() {
   co_return co_await settled();
 }
 
+std::uint32_t SetDrives::largest_physical_block() const {
+  std::uint32_t largest = newest_.block_bytes;
+  for (const RoleDrive& role : roles_) {
+    if (role.drive == nullptr) continue;
+    largest = std::max(largest, role.drive->geometry().physical_block_bytes);
+  }
+  return largest;
+}
+
+void SetDrives::learn_physical_block() {
+  if (newest_.physical_block_bytes != 0 || absent_ != 0) return;
+  newest_.physical_block_bytes = std::min(largest_physical_block(), kMostPhysicalBlockBytes);
+}
+
 void SetDrives::begin_journal_life() {
   while (newest_.next_journal_key == 0) newest_.next_journal_key = home_.random().next();
 }

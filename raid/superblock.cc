@@ -3,6 +3,7 @@
 #include "raid/superblock.h"
 
 #include <algorithm>
+#include <bit>
 #include <cassert>
 #include <set>
 
@@ -38,6 +39,7 @@ constexpr std::size_t kNameBytesAt = 144;
 constexpr std::size_t kNameAt = 145;
 constexpr std::size_t kJournalKeyAt = 208;
 constexpr std::size_t kNextJournalKeyAt = 216;
+constexpr std::size_t kPhysicalBlockBytesAt = 224;
 constexpr std::size_t kHistoryAt = 256;
 constexpr std::size_t kRolesAt = kHistoryAt + kMostHistory * sizeof(Event);
 constexpr std::size_t kRoleBytes = 80;
@@ -104,6 +106,7 @@ void put_fields(std::span<std::byte> bytes, const Superblock& superblock) {
   put_little_endian(bytes, kRegionStripesAt, superblock.region_stripes);
   put_little_endian(bytes, kJournalKeyAt, superblock.journal_key);
   put_little_endian(bytes, kNextJournalKeyAt, superblock.next_journal_key);
+  put_little_endian(bytes, kPhysicalBlockBytesAt, superblock.physical_block_bytes);
   put_little_endian(bytes, kNameBytesAt, static_cast<std::uint8_t>(superblock.set_name.size()));
   std::ranges::copy(std::as_bytes(std::span(superblock.set_name)), bytes.begin() + kNameAt);
 }
@@ -131,6 +134,7 @@ Superblock get_fields(std::span<const std::byte> bytes) {
   superblock.region_stripes = little_endian<std::uint64_t>(bytes, kRegionStripesAt);
   superblock.journal_key = little_endian<std::uint64_t>(bytes, kJournalKeyAt);
   superblock.next_journal_key = little_endian<std::uint64_t>(bytes, kNextJournalKeyAt);
+  superblock.physical_block_bytes = little_endian<std::uint32_t>(bytes, kPhysicalBlockBytesAt);
   const auto name_bytes = std::to_integer<std::size_t>(bytes[kNameBytesAt]);
   for (std::size_t at = 0; at < name_bytes; ++at) {
     superblock.set_name.push_back(static_cast<char>(bytes[kNameAt + at]));
@@ -233,6 +237,11 @@ std::string table_error(const Superblock& superblock) {
 std::string areas_error(const Superblock& superblock) {
   const std::uint32_t block_bytes = superblock.block_bytes;
   if (superblock.strip_blocks == 0) return "its strip has no blocks";
+  const std::uint32_t physical = superblock.physical_block_bytes;
+  if (physical != 0 && (!std::has_single_bit(physical) || physical < block_bytes ||
+                        physical > kMostPhysicalBlockBytes)) {
+    return fmt::format("physical blocks of {} bytes are impossible", physical);
+  }
   if (superblock.journal_bytes > kMostBytes) return "its journal is impossibly large";
   if (superblock.journal_offset_bytes != (superblock.journal_bytes == 0 ? 0 : kJournalOffset)) {
     return "its journal is not where journals are";
@@ -444,7 +453,9 @@ std::expected<DecodedSuperblock, std::string> decode_superblock(std::span<const 
   }
   // Nothing may stand where nothing belongs: what a later version puts there has a meaning.
   const bool has_keys = (superblock.journal_key | superblock.next_journal_key) != 0;
-  if ((opened->version == 1 && has_keys) ||
+  const bool too_new = (opened->version == 1 && has_keys) ||
+                       (opened->version < 4 && superblock.physical_block_bytes != 0);
+  if (too_new ||
       !std::ranges::equal(encode_version(superblock, opened->sequence, opened->version), image)) {
     return std::unexpected("its reserved fields are not zero");
   }

@@ -27,9 +27,9 @@ namespace sandbay::raid {
 
 // Where things stand on a drive, in bytes.
 inline constexpr std::size_t kSuperblockBytes = 8u << 10;
-// What is written. Versions 1 and 2, which are read, too, never say `blank`, and version 1 has
-// zeros for the keys of journals.
-inline constexpr std::uint32_t kSuperblockVersion = 3;
+// What is written. Lower versions, which are read, too, have zeros for what came later: version 4
+// has the size of physical blocks, version 3 `blank`, version 2 the keys of journals.
+inline constexpr std::uint32_t kSuperblockVersion = 4;
 inline constexpr std::array<std::uint64_t, 2> kSuperblockOffset = {0, 64u << 10};
 inline constexpr std::array<std::uint64_t, 2> kRegionMapOffset = {128u << 10, 384u << 10};
 inline constexpr std::size_t kRegionMapBytes = 192u << 10;
@@ -41,6 +41,7 @@ inline constexpr std::uint64_t kDefaultJournalBytes = 16u << 20;
 inline constexpr std::uint64_t kDefaultDataOffset = kJournalOffset + kDefaultJournalBytes;
 inline constexpr std::size_t kMostSetNameBytes = 63;
 inline constexpr std::size_t kMostHistory = 128;
+inline constexpr std::uint32_t kMostPhysicalBlockBytes = 1u << 20;
 
 // An event: a counter in the upper half and a tag drawn by chance in the lower, so that two drives
 // that counted on alone do not arrive at the same one. 0: none. The higher is the newer, if one of
@@ -108,6 +109,9 @@ struct Superblock {
   // starts, of the one that it begins.
   std::uint64_t journal_key = 0;
   std::uint64_t next_journal_key = 0;
+  // The largest physical block among the drives that the set was made of, whichever are here now;
+  // 0 in a set that an older version has made, until it starts with all its drives.
+  std::uint32_t physical_block_bytes = 0;
   std::vector<RoleEntry> roles;
 
   bool is_spare() const noexcept { return place == Place::kSpare; }

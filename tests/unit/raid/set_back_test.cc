@@ -178,6 +178,77 @@ TEST_CASE("A drive that was away for many events comes back to what it has misse
   });
 }
 
+TEST_CASE("A set finds its journal without its only drive with large physical blocks",
+          "[raid][set-back][R-C4]") {
+  for_worlds(2, [](Executor* home) -> Task<void> {
+    ControllerRig rig(*home);
+    std::vector<std::string> names;
+    for (unsigned i = 0; i < 4; ++i) {
+      names.push_back("d" + std::to_string(i));
+      rig.add(names.back());
+    }
+    rig.drive("d1").mutable_geometry().physical_block_bytes = 8192;
+    co_await rig.start();
+    const std::string error = co_await rig.create(Level::kRaid5, names);
+    REQUIRE(error == "");
+    CHECK(rig.set->superblock().physical_block_bytes == 8192);
+    co_await expect_good(rig.fill());
+    co_await expect_whole(&rig);
+    co_await flush(&rig);
+    co_await expect_good(rig.write_some(20));
+    co_await rig.kill();
+    for (const auto& drive : rig.drives) {
+      drive->state() = after_power_cut(drive->state(), home->random());
+    }
+    std::vector<raid::NamedDevice> left = rig.named();
+    std::erase_if(left, [](const auto& drive) { return drive.name == "d1"; });
+    co_await rig.start(left);
+    REQUIRE(rig.set->running());
+    CHECK(rig.told(SetEvent::Kind::kJournalReplayed) == 1);
+    CHECK(rig.told(SetEvent::Kind::kJournalLost) == 0);
+    CHECK(rig.set->set()->geometry().physical_block_bytes == 8192);
+    co_await expect_good(rig.check());
+    co_await expect_stopped(&rig);
+  });
+}
+
+// As version 3 left it: the field is learned at the first start with all drives, and not before.
+TEST_CASE("A set of an older version records its physical blocks when it has all its drives",
+          "[raid][set-back][R-C4]") {
+  for_worlds(1, [](Executor* home) -> Task<void> {
+    ControllerRig rig(*home);
+    co_await make(&rig, Level::kRaid5, 4);
+    rig.drive("d1").mutable_geometry().physical_block_bytes = 4096;
+    co_await expect_stopped(&rig);
+    for (const auto& drive : rig.drives) {
+      for (const std::uint64_t at : raid::kSuperblockOffset) {
+        std::vector<std::byte> image(raid::kSuperblockBytes);
+        drive->state().durable.read(at, image);
+        const auto read = raid::decode_superblock(image);
+        if (!read) continue;
+        raid::Superblock older = read->superblock;
+        older.physical_block_bytes = 0;
+        image = raid::encode(older, read->copy_sequence);
+        drive->state().durable.write(at, image);
+        drive->state().visible.write(at, image);
+      }
+    }
+    std::vector<raid::NamedDevice> left = rig.named();
+    std::erase_if(left, [](const auto& drive) { return drive.name == "d1"; });
+    co_await rig.start(left);
+    REQUIRE(rig.set->running());
+    CHECK(rig.set->superblock().physical_block_bytes == 0);
+    co_await expect_stopped(&rig);
+    co_await rig.start();
+    co_await expect_whole(&rig);
+    co_await expect_stopped(&rig);
+    co_await rig.start();
+    REQUIRE(rig.set->running());
+    CHECK(rig.set->superblock().physical_block_bytes == 4096);
+    co_await expect_stopped(&rig);
+  });
+}
+
 TEST_CASE("A drive that lost its power, came late or has a bad place is not set back",
           "[raid][set_back]") {
   for_worlds(6, [](Executor* home) -> Task<void> {

@@ -121,7 +121,29 @@ TEST_CASE("a superblock of version 1 is read, and has no keys of journals", "[ra
   REQUIRE(!refused.has_value());
   REQUIRE(refused.error() == "its reserved fields are not zero");
   superblock.journal_key = superblock.next_journal_key = 0;
+  superblock.physical_block_bytes = 0;
   const auto read = as_version_1();
+  REQUIRE(read.has_value());
+  REQUIRE(read->superblock == superblock);
+}
+
+TEST_CASE("a superblock before version 4 has no size of physical blocks",
+          "[raid][superblock][R-C4]") {
+  Random random(5);
+  Superblock superblock = some_superblock(random);
+  const auto as_version_3 = [&] {
+    auto image = encode(superblock, 3);
+    seal_image(image,
+               {.magic = kMagic, .version = 3, .sequence = 3, .uuid = superblock.drive_uuid});
+    return decode_superblock(image);
+  };
+  superblock.physical_block_bytes = 8192;
+  const auto current = decode_superblock(encode(superblock, 3));
+  REQUIRE(current.has_value());
+  REQUIRE(current->superblock.physical_block_bytes == 8192);
+  REQUIRE(!as_version_3().has_value());
+  superblock.physical_block_bytes = 0;
+  const auto read = as_version_3();
   REQUIRE(read.has_value());
   REQUIRE(read->superblock == superblock);
 }
@@ -129,7 +151,7 @@ TEST_CASE("a superblock of version 1 is read, and has no keys of journals", "[ra
 TEST_CASE("a flag that is not known is refused by every version", "[raid][superblock]") {
   Random random(5);
   const Superblock superblock = some_superblock(random);
-  for (const std::uint32_t version : {1U, 2U, 3U}) {
+  for (const std::uint32_t version : {1U, 2U, 3U, 4U}) {
     auto image = encode(superblock, 3);
     image[90] |= version < 3 ? std::byte{8} : std::byte{16};
     seal_image(image,
@@ -144,13 +166,13 @@ TEST_CASE("a later version is refused by its number", "[raid][superblock]") {
   Random random(5);
   const Superblock superblock = some_superblock(random);
   auto image = encode(superblock, 3);
-  put_little_endian(std::span(image), 8, std::uint32_t{4});
+  put_little_endian(std::span(image), 8, std::uint32_t{5});
   // The seal with another version: by the CRC's linearity there is no shorter way than its own.
   put_little_endian(std::span(image), 12, std::uint32_t{0});
   put_little_endian(std::span(image), 12, crc32c(image));
   const auto read = decode_superblock(image);
   REQUIRE(!read.has_value());
-  REQUIRE(read.error() == "it is of version 4; up to 3 is known");
+  REQUIRE(read.error() == "it is of version 5; up to 4 is known");
 }
 
 TEST_CASE("inconsistent fields are refused, each with its reason", "[raid][superblock]") {
