@@ -58,6 +58,15 @@ std::string Controller::Implementation::misfit(const Entry& entry, const SetStat
                                                unsigned role) const {
   std::string why = too_small(entry, state, role);
   if (!why.empty()) return why;
+  // The set's smallest update is that large: a larger physical block would be written in part.
+  const std::uint32_t physical = entry.device->geometry().physical_block_bytes;
+  const std::uint32_t recorded = state.set->superblock().physical_block_bytes;
+  const std::uint32_t accepted =
+      recorded != 0 ? recorded : state.set->geometry().physical_block_bytes;
+  if (physical > accepted) {
+    return fmt::format("drive {} has physical blocks of {} bytes; set {} accepts at most {}",
+                       entry.name, physical, state.set->name(), accepted);
+  }
   const Health health = entry.device->health();
   if (health != Health::kGood && health != Health::kDegraded) {
     return fmt::format("drive {} is failing itself", entry.name);

@@ -205,6 +205,33 @@ TEST_CASE("A drive that is to fail one day comes back when it was away for a mom
   });
 }
 
+TEST_CASE("A drive with larger physical blocks than its set's gets no role",
+          "[raid][controller][R-C5]") {
+  for_worlds(1, [](Executor* home) -> Task<void> {
+    ControllerRig rig(*home);
+    for (const char* name : {"d0", "d1", "large", "same"}) rig.add(name);
+    rig.drive("large").mutable_geometry().physical_block_bytes = 8192;
+    co_await rig.start();
+    const std::string wrong = co_await rig.create(Level::kRaid1, {"d0", "d1"});
+    REQUIRE(wrong == "");
+    Controller::Outcome done = co_await rig.controller->replace_drive("d0", "large");
+    REQUIRE_FALSE(done.has_value());
+    CHECK(done.error() ==
+          "drive large has physical blocks of 8192 bytes; set set accepts at most 512");
+    done = co_await rig.controller->add_spare("large", "");
+    CHECK(done.has_value());
+    done = co_await rig.controller->fail_drive("d1");
+    CHECK(done.has_value());
+    co_await rig.sleep(std::chrono::seconds(10));
+    CHECK(rig.use("large") == DriveUse::kSpare);
+    CHECK(rig.told(SetEvent::Kind::kNoSpare) > 0);
+    done = co_await rig.controller->replace_drive("set:1", "same");
+    CHECK(done.has_value());
+    const bool stopped = co_await rig.stop();
+    CHECK(stopped);
+  });
+}
+
 TEST_CASE("A spare that is failed says so if its superblock stays", "[raid][controller]") {
   for_worlds(1, [](Executor* home) -> Task<void> {
     ControllerRig rig(*home);

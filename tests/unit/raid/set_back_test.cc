@@ -208,6 +208,20 @@ TEST_CASE("A set finds its journal without its only drive with large physical bl
     CHECK(rig.told(SetEvent::Kind::kJournalLost) == 0);
     CHECK(rig.set->set()->geometry().physical_block_bytes == 8192);
     co_await expect_good(rig.check());
+    // A drive like the one that is missing is accepted; a larger one is not.
+    rig.add("large").mutable_geometry().physical_block_bytes = 16384;
+    rig.add("same").mutable_geometry().physical_block_bytes = 8192;
+    for (const char* name : {"large", "same"}) {
+      const auto inserted = co_await rig.controller->insert_drive(name, &rig.drive(name));
+      CHECK(inserted.has_value());
+    }
+    Controller::Outcome replaced = co_await rig.controller->replace_drive("set:1", "large");
+    REQUIRE_FALSE(replaced.has_value());
+    CHECK(replaced.error().find("accepts at most 8192") != std::string::npos);
+    replaced = co_await rig.controller->replace_drive("set:1", "same");
+    CHECK(replaced.has_value());
+    co_await expect_whole(&rig);
+    co_await expect_good(rig.check());
     co_await expect_stopped(&rig);
   });
 }
