@@ -211,7 +211,7 @@ class SetDrives final : public JournalDrives {
   // A journal is about to begin a life, has begun it: durable with the next event. A life that was
   // to begin when a start was interrupted is the one that begins now.
   void begin_journal_life();
-  // Of the drives that are in roles now.
+  // Among the drives that are in roles now.
   std::uint32_t largest_physical_block() const;
   // Noted with the next event if an older version has not noted it and all drives are here.
   void learn_physical_block();

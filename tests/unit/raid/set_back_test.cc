@@ -208,7 +208,7 @@ TEST_CASE("A set finds its journal without its only drive with large physical bl
     CHECK(rig.told(SetEvent::Kind::kJournalLost) == 0);
     CHECK(rig.set->set()->geometry().physical_block_bytes == 8192);
     co_await expect_good(rig.check());
-    // A drive like the one that is missing is accepted; a larger one is not.
+    // A drive like the missing drive is accepted; a larger one is not.
     rig.add("large").mutable_geometry().physical_block_bytes = 16384;
     rig.add("same").mutable_geometry().physical_block_bytes = 8192;
     for (const char* name : {"large", "same"}) {
