@@ -345,10 +345,14 @@ void RaidSet::note_lost(std::uint64_t stripe, MemberSet members, std::uint32_t r
                         .block_count = rows};
     drives_.add_lost(extent);
     counters_.lost_blocks += rows;
-    drives_.tell({SetEvent::Kind::kSectorsLost, kNoRole,
-                  fmt::format("blocks {} to {} are lost: they cannot be read or recovered",
-                              extent.first, extent.end() - 1)});
+    tell_lost(extent);
   }
+}
+
+void RaidSet::tell_lost(Extent extent) {
+  drives_.tell({SetEvent::Kind::kSectorsLost, kNoRole,
+                fmt::format("blocks {} to {} are lost: they cannot be read or recovered",
+                            extent.first, extent.end() - 1)});
 }
 
 Task<Error> RaidSet::add_lost(std::uint64_t stripe, MemberSet members, std::uint32_t row,
@@ -357,30 +361,29 @@ Task<Error> RaidSet::add_lost(std::uint64_t stripe, MemberSet members, std::uint
   co_return co_await drives_.save_lost();
 }
 
-// The drives have what they had, and parity that fits.
+// The drives have what they had, and parity that fits. The list is saved once for all strips: until
+// then the blocks are lost in memory only, and the caller still counts them as its own.
 Task<Error> RaidSet::lose(std::vector<Extent> extents) {
   if (offline_ || !gate_.enter()) co_return Error::kNotReady;
   const GateHold hold(gate_);
-  Error error = Error::kNone;
   for (const Extent& extent : extents) {
-    for (Lba lba = extent.first; lba < extent.end() && error == Error::kNone;) {
+    for (Lba lba = extent.first; lba < extent.end();) {
       const Layout::Position position = layout_.position(lba);
       const std::uint64_t rows =
           std::min<std::uint64_t>(extent.end() - lba, layout_.strip_blocks() - position.row);
       StripeEntry& entry = table_.enter(position.stripe);
       co_await table_.lock(entry);
-      if (offline_) {
-        error = Error::kNotReady;
-      } else {
-        error = co_await add_lost(position.stripe, MemberSet{1} << position.chunk, position.row,
-                                  static_cast<std::uint32_t>(rows));
-      }
+      const bool offline = offline_;
+      if (!offline) drives_.add_lost({.first = lba, .block_count = rows});
       table_.unlock(entry);
       table_.leave(entry);
+      if (offline) co_return Error::kNotReady;
       lba += rows;
     }
+    counters_.lost_blocks += extent.block_count;
+    tell_lost(extent);
   }
-  co_return error;
+  co_return co_await drives_.save_lost();
 }
 
 Task<Error> RaidSet::lose_written(unsigned role, Extent extent) {

@@ -372,6 +372,7 @@ class RaidSet final : public BlockDevice {
   Task<Error> settle_bad(std::uint64_t stripe, std::uint32_t row, MemberSet failed,
                          MemberSet medium, Lanes* lanes, Lanes* suspects);
   Task<void> recover_missing(MemberSet missing, std::uint32_t rows, Lanes* lanes);
+  void tell_lost(Extent extent);
   // Not durable yet.
   void note_lost(std::uint64_t stripe, MemberSet members, std::uint32_t row, std::uint32_t rows);
   Task<Error> add_lost(std::uint64_t stripe, MemberSet members, std::uint32_t row,

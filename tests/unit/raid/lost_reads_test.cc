@@ -179,6 +179,37 @@ const std::vector<Raced> kRaced = {
     {{.level = Level::kRaid1, .drives = 2, .integrity = true}, {1}},
 };
 
+// A thousand strips cost one save and one event, and the list is durable.
+Task<void> lose_much(Executor* home, SetShape shape) {
+  SetRig rig(*home, shape);
+  co_await rig.create();
+  co_await rig.fill();
+  constexpr Lba kFirstSlot = raid::kLostSectorsOffset[0] / 512;
+  constexpr Lba kSlotsEnd = (raid::kLostSectorsOffset[1] + raid::kLostSectorsBytes) / 512;
+  unsigned saves = 0;
+  rig.devices[0]->before_change = [&saves](const TestDrive&, const Request& request) {
+    const Extent& extent = request.extent;
+    saves += request.operation == Operation::kWrite && extent.first >= kFirstSlot &&
+             extent.first < kSlotsEnd;
+  };
+  rig.events.clear();
+  const std::uint64_t half = rig.set->geometry().block_count / 2;
+  const std::vector<Extent> lost = {{.first = 3, .block_count = half},
+                                    {.first = half + 100, .block_count = 1}};
+  const Error error = co_await rig.set->lose(lost);
+  REQUIRE(error == Error::kNone);
+  CHECK(saves == 1);
+  CHECK(rig.events.size() == 2);
+  CHECK(rig.drives->lost().extents() == lost);
+  CHECK(rig.set->counters().lost_blocks == half + 1);
+  rig.devices[0]->before_change = {};
+  for (const auto& device : rig.devices) device->state().visible = device->state().durable;
+  raid::DriveMetadata metadata(*rig.devices[0]);
+  const auto durable = co_await metadata.read_lost_sectors(rig.drives->superblock().set_uuid);
+  REQUIRE(durable.has_value());
+  CHECK(durable->extents() == lost);
+}
+
 std::string named(const Raced& its) {
   return std::string(describe(its.shape.level)) + (its.shape.integrity ? " integrity " : " ") +
          std::to_string(its.blocks);
@@ -216,6 +247,15 @@ TEST_CASE("The list of lost blocks keeps a block until its new content is durabl
       const Rewritten its{shape, operation};
       in_world(1, [its](Executor& home) { return rewrite_durably(&home, its); });
     }
+  }
+}
+
+TEST_CASE("The loss of many strips saves the list of lost blocks once", "[raid][R-D9]") {
+  for (const SetShape& shape : {SetShape{.level = Level::kRaid0, .drives = 2},
+                                SetShape{.level = Level::kRaid1, .drives = 2},
+                                SetShape{.level = Level::kRaid6, .drives = 5}}) {
+    CAPTURE(describe(shape.level));
+    in_world(1, [shape](Executor& home) { return lose_much(&home, shape); });
   }
 }
 
