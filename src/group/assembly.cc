@@ -96,6 +96,8 @@ Task<RunningGroup::Outcome> RunningGroup::assemble() {
   if (!outcome) co_return outcome;
   outcome = co_await open_snapshots();
   if (!outcome) co_return outcome;
+  for (const auto& [name, volume] : volumes_) identifiers_.take(volume->record());
+  for (const auto& [uuid, snapshot] : snapshots_) identifiers_.take(shown_as(snapshot.record));
   (void)co_await settle_pools();
   tell_places();
   server_ = iscsi::TargetServer::create(configuration_.limits, [](const iscsi::ServerEvent& event) {
@@ -253,6 +255,9 @@ Task<RunningGroup::Outcome> RunningGroup::finish_intents(const Loaded* loaded) {
 }
 
 std::string RunningGroup::unwritten(Error error) const {
+  if (error == Error::kTimedOut) {
+    return "I/O to its sets does not end; see the list of drives, and try again";
+  }
   std::string text = fmt::format("the metadata cannot be written: {}", describe(error));
   if (error == Error::kNoSpace) {
     text += fmt::format("; make room where {} stands", configuration_.state.string());
@@ -379,7 +384,10 @@ RunningGroup::Outcome RunningGroup::plan_volumes(Loaded* loaded) {
     const std::string& name = configured.specification.name;
     const auto stored = loaded->volumes.find(name);
     if (stored == loaded->volumes.end()) {
-      VolumeRecord record{.uuid = draw_uuid(identifiers),
+      const auto taken_already = [&](const NaaIdentifier& one) {
+        return identifiers.contains(one);
+      };
+      VolumeRecord record{.uuid = draw_uuid(taken_already),
                           .specification = configured.specification};
       record.open_block_bytes = configured.open.block_bytes;
       configuration_.identity.settle(record.specification, record.uuid);
@@ -456,10 +464,10 @@ Task<RunningGroup::Outcome> RunningGroup::open_volume(VolumeRecord record, std::
       co_return std::unexpected(fmt::format("{}: {}", where, volume.error().reason));
     }
     spdlog::warn("{}: not served: {}", where, volume.error().reason);
-    volumes_.emplace(name, without_device(std::move(record), std::move(volume.error())));
+    volumes_.put(name, without_device(std::move(record), std::move(volume.error())));
     co_return Outcome{};
   }
-  volumes_.emplace(name, *volume);
+  volumes_.put(name, *volume);
   if (!fresh) {
     // A crash came between its new size and what follows from that; the next start tries again.
     const Error settled = co_await settle_limits(*volume);

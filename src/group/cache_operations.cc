@@ -9,6 +9,13 @@
 
 namespace sandbay::group {
 
+namespace {
+
+// Volumes that are looked at in one turn.
+constexpr std::size_t kStatesInASlice = 256;
+
+}  // namespace
+
 void note_place(const VolumeRecord& record, ControllerCache::VolumePlaces& places) {
   if (!record.placement && !record.pool) return;
   ControllerCache::VolumePlace place{.name = record.specification.name, .first = std::nullopt};
@@ -43,8 +50,10 @@ std::optional<Uuid> RunningGroup::cached_set(const std::string& set) const {
 Task<CacheInfo> RunningGroup::cache_now() {
   const auto volumes = volumes_;  // A copy: the map may change while we wait below.
   std::map<std::string, cache::StreamCounters> streams;
+  std::size_t looked = 0;
   for (const auto& [name, volume] : volumes) {
     if (!volume->record().placement && !volume->record().pool) continue;
+    if (++looked % kStatesInASlice == 0) co_await Executor::current().turn_end();
     const Volume::State state = co_await volume->state();
     streams[name] = state.streams;
   }

@@ -28,11 +28,7 @@ Refusal no_such_pool(const std::string& name) {
 
 // What the pools ask the group ------------------------------------------------------------------
 
-std::shared_ptr<Volume> RunningGroup::find(const Uuid& uuid) const {
-  const auto found = std::ranges::find_if(
-      volumes_, [&](const auto& entry) { return entry.second->uuid() == uuid; });
-  return found == volumes_.end() ? nullptr : found->second;
-}
+std::shared_ptr<Volume> RunningGroup::find(const Uuid& uuid) const { return volumes_.find(uuid); }
 
 std::vector<std::string> RunningGroup::volumes_on(const Uuid& set, bool planned_too) const {
   std::vector<std::string> names;

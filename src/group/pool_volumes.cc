@@ -15,9 +15,6 @@ namespace sandbay::group {
 
 namespace {
 
-// Snapshots that go in one commit with their volume; each is two changes of the map at most.
-constexpr std::size_t kMostDeletedAtOnce = (pool::Pool::kMostRemoved - 1) / 2;
-
 constexpr std::string_view kDoesNotEnd =
     "something in it does not end; restart the daemon, and delete it then";
 
@@ -382,7 +379,7 @@ Task<void> RunningGroup::put_back(VolumeRecord record, std::string why) {
   }
   Target& target = *targets_.at(s.target);
   target.units[lun] = volume;
-  volumes_[s.name] = volume;
+  volumes_.put(s.name, volume);
   if (volume->has_unit()) (void)co_await target.router->add(lun, &volume->unit());
 }
 
@@ -401,7 +398,7 @@ struct RunningGroup::Withdrawn {
 // Its device and those of its snapshots are let go of.
 Task<RunningGroup::Withdrawn> RunningGroup::withdraw_all(std::shared_ptr<Volume> volume) {
   Withdrawn withdrawn;
-  for (const Snapshot* const one : snapshots_of(volume->uuid())) {
+  for (const Snapshot* const one : snapshots_.of(volume->uuid())) {
     if (!one->record.online) continue;
     const auto target = targets_.find(one->record.target);
     Withdrawn::Shown shown{
@@ -439,7 +436,7 @@ metadata::Batch RunningGroup::forgetting(const VolumeRecord& record) {
   const Target& target = *targets_.at(s.target);
   batch.erase(volume_key(record.uuid));
   if (!target.declared && target.units.size() <= 1) batch.erase(target_key(s.target));
-  for (const Snapshot* const one : snapshots_of(record.uuid)) {
+  for (const Snapshot* const one : snapshots_.of(record.uuid)) {
     batch.erase(snapshot_key(one->record.uuid));
     const std::string& target_of_it = one->record.target;
     if (one->record.online && !stays(target_of_it)) batch.erase(target_key(target_of_it));
@@ -451,15 +448,12 @@ metadata::Batch RunningGroup::forgetting(const VolumeRecord& record) {
 }
 
 void RunningGroup::forget(const VolumeRecord& record, ServedPool* pool) {
-  for (const Snapshot* const one : snapshots_of(record.uuid)) {
-    const Uuid uuid = one->record.uuid;
-    if (pool != nullptr) pool->forget_branch(uuid);
-    if (pool != nullptr) pool->forget_snapshot(uuid);
-    snapshots_.erase(uuid);
-  }
+  const std::vector<Snapshot*> all = snapshots_.of(record.uuid);
+  for (const Snapshot* const one : all) forget_snapshot(Uuid(one->record.uuid), pool);
   std::erase_if(schedules_, [&](const auto& entry) { return entry.second.volume == record.uuid; });
   if (pool != nullptr) pool->forget_branch(record.uuid);
   reserve_actions_.erase(record.uuid);
+  identifiers_.release(record.uuid);
   volumes_.erase(record.specification.name);
 }
 
@@ -474,12 +468,8 @@ Task<Answer<void>> RunningGroup::remove_from_pool(std::shared_ptr<Volume> volume
         Refusal::Code::kConflict,
         fmt::format("volume \"{}\": pool \"{}\" is not open: {}", s.name, s.pool, pool->failure()));
   }
-  // So many at once that they fit into a commit; the oldest go first.
-  for (auto all = snapshots_of(record.uuid); all.size() > kMostDeletedAtOnce;
-       all = snapshots_of(record.uuid)) {
-    const auto dropped = co_await drop_snapshot(all.front()->record.uuid);
-    if (!dropped) co_return dropped;
-  }
+  const auto dropped = co_await drop_oldest(volume, pool);
+  if (!dropped) co_return dropped;
   Withdrawn withdrawn = co_await withdraw_all(volume);
   if (!withdrawn.quiet) {
     co_await put_back_all(record, std::move(withdrawn), "");
@@ -508,7 +498,7 @@ Task<Answer<void>> RunningGroup::remove_from_pool(std::shared_ptr<Volume> volume
 
 Task<Error> RunningGroup::commit_removal(VolumeRecord record, const ServedPool* pool) {
   std::vector<Uuid> uuids{record.uuid};
-  for (const Snapshot* const one : snapshots_of(record.uuid)) uuids.push_back(one->record.uuid);
+  for (const Snapshot* const one : snapshots_.of(record.uuid)) uuids.push_back(one->record.uuid);
   const Error error = co_await remove_from_map(pool, std::move(uuids), forgetting(record));
   co_return error;
 }

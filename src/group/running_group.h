@@ -8,6 +8,7 @@
 // check to its end, so that a check stays true across awaits.
 #pragma once
 
+#include <functional>
 #include <list>
 #include <map>
 #include <memory>
@@ -20,13 +21,16 @@
 #include "group/clearing.h"
 #include "group/event_log.h"
 #include "group/group.h"
+#include "group/identifiers.h"
 #include "group/members.h"
 #include "group/pool_records.h"
 #include "group/pools.h"
 #include "group/records.h"
 #include "group/set_exports.h"
+#include "group/shared_answer.h"
 #include "group/snapshot_table.h"
 #include "group/volume.h"
+#include "group/volume_table.h"
 #include "metadata/store.h"
 #include "runtime/sync.h"
 #include "scsi/task_router.h"
@@ -65,10 +69,10 @@ class RunningGroup final : public Group {
   // views.cc
   std::vector<PortalInfo> portals() const override;  // portals.cc
   Task<GroupInfo> show_group() override;
-  Task<Measurements> measure() override;
-  Task<std::vector<VolumeInfo>> list_volumes() override;
+  Task<Shared<Measurements>> measure() override;
+  Task<Shared<std::vector<VolumeInfo>>> list_volumes() override;
   Task<Answer<VolumeInfo>> show_volume(std::string name) override;
-  Task<std::vector<TargetInfo>> list_targets() override;
+  Task<Shared<std::vector<TargetInfo>>> list_targets() override;
   Task<Answer<TargetInfo>> show_target(std::string name) override;
   Task<Answer<std::vector<AccessInfo>>> list_access(std::string volume) override;
   Task<std::vector<iscsi::SessionInfo>> list_sessions() override;
@@ -217,7 +221,8 @@ class RunningGroup final : public Group {
   std::vector<Extent> taken_on(const Uuid& set) const;
   Task<Answer<void>> grow_on_set(std::shared_ptr<Volume> volume, std::uint64_t byte_count);
   // For a volume, such that none of these follows from it.
-  Uuid draw_uuid(const std::set<NaaIdentifier>& taken) const;
+  Uuid draw_uuid(const std::function<bool(const NaaIdentifier&)>& taken) const;
+  std::string words_of_owner(const Uuid& uuid) const;
   Task<Answer<CreatedVolume>> create_now(CreateVolumeRequest request);
   // Why a volume that is there cannot be the one that is asked for; nothing if it is. Fills in the
   // target where none was named.
@@ -315,6 +320,8 @@ class RunningGroup final : public Group {
   void show_behind(const TargetRecord& record, const Uuid& volume);
   Task<Error> remove_from_map(const ServedPool* pool, std::vector<Uuid> uuids,
                               metadata::Batch batch);
+  void forget_snapshot(const Uuid& uuid, ServedPool* pool);
+  Task<Answer<void>> drop_oldest(std::shared_ptr<Volume> volume, ServedPool* pool);
   Task<Answer<CreatedVolume>> repeat_clone(std::shared_ptr<Volume> there, std::string origin,
                                            bool full_copy);
   Task<Answer<CreatedVolume>> clone_now(SnapshotName name, std::string clone, bool full_copy);
@@ -500,10 +507,15 @@ class RunningGroup final : public Group {
   bool ending_ = false;
   bool lost_writes_ = false;
   bool left_behind_ = false;
-  std::list<Operation> operations_;                         // Of management, under way.
-  std::map<Uuid, std::shared_ptr<ClearingLane>> lanes_;     // Of sets.
-  std::map<std::string, std::shared_ptr<Volume>> volumes_;  // By name.
+  std::list<Operation> operations_;                      // Of management, under way.
+  std::map<Uuid, std::shared_ptr<ClearingLane>> lanes_;  // Of sets.
+  VolumeTable volumes_;
   SnapshotTable snapshots_;
+  Identifiers identifiers_{configuration_.identity};  // Those of volumes_ and snapshots_.
+  SharedAnswer<std::vector<VolumeInfo>> volume_lists_{[this] { return volumes_now(); }};
+  SharedAnswer<std::vector<TargetInfo>> target_lists_{[this] { return targets_now(); }};
+  SharedAnswer<Measurements> measurements_{[this] { return measure_now(); }};
+  Mutex snapshot_lists_;  // Lists of snapshots take turns.
   std::map<Uuid, ScheduleRecord> schedules_;
   std::map<Uuid, TimePoint> next_turns_;  // Of schedules, since they were looked at first.
   std::map<Uuid, std::string> overfull_schedules_;  // What was told of them; empty: nothing.

@@ -8,6 +8,7 @@
 
 #include <cstdint>
 #include <expected>
+#include <memory>
 #include <optional>
 #include <string>
 #include <utility>
@@ -194,21 +195,26 @@ struct CreatedPool {
   bool created = false;  // False: it was there, just as it was asked for.
 };
 
+// Never null.
+template <class T>
+using Shared = std::shared_ptr<const T>;
+
 class Service {
  public:
   virtual ~Service() = default;
 
   virtual Task<GroupInfo> show_group() = 0;
-  virtual Task<Measurements> measure() = 0;
+  // Callers that ask at the same time share one answer.
+  virtual Task<Shared<Measurements>> measure() = 0;
+  virtual Task<Shared<std::vector<VolumeInfo>>> list_volumes() = 0;
 
-  virtual Task<std::vector<VolumeInfo>> list_volumes() = 0;
   virtual Task<Answer<VolumeInfo>> show_volume(std::string name) = 0;
   virtual Task<Answer<CreatedVolume>> create_volume(CreateVolumeRequest request) = 0;
   virtual Task<Answer<VolumeInfo>> change_volume(std::string name, ChangeVolumeRequest request) = 0;
   // Refused while a session is attached to its target, unless `force`, which ends them.
   virtual Task<Answer<void>> delete_volume(std::string name, bool force) = 0;
 
-  virtual Task<std::vector<TargetInfo>> list_targets() = 0;
+  virtual Task<Shared<std::vector<TargetInfo>>> list_targets() = 0;
   virtual Task<Answer<TargetInfo>> show_target(std::string name) = 0;
 
   // Access belongs to the target of the volume; these change it for logins to come.
@@ -250,7 +256,7 @@ class Service {
   // Its sets are emptied in the background, and go then. Refused where there is no room.
   virtual Task<Answer<MemberInfo>> remove_member(std::string name) = 0;
 
-  // Verifies the maps of all pools; writes wait for that.
+  // Verifies the maps of all pools; hosts read and write meanwhile, other changes wait.
   virtual Task<std::vector<PoolCheckInfo>> check_group() = 0;
   virtual Task<std::vector<TaskInfo>> list_tasks() = 0;
 

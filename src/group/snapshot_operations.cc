@@ -5,6 +5,7 @@
 #include <spdlog/spdlog.h>
 
 #include <algorithm>
+#include <tuple>
 
 #include "group/running_group.h"
 #include "group/units.h"
@@ -20,6 +21,13 @@ Refusal no_such_snapshot(const SnapshotName& name) {
           .message = fmt::format("volume \"{}\" has no snapshot \"{}\"; see its list of snapshots",
                                  name.volume, name.snapshot)};
 }
+
+// Snapshots that are looked at in one turn.
+constexpr std::size_t kSnapshotsInASlice = 256;
+// Snapshots that one commit deletes, alone or with their volume. Each is at most two changes of the
+// map.
+constexpr std::size_t kMostDeletedAtOnce = 1024;
+static_assert(2 * kMostDeletedAtOnce < pool::Pool::kMostRemoved);
 
 std::string words(const SnapshotName& name) {
   return fmt::format("snapshot \"{}\" of volume \"{}\"", name.snapshot, name.volume);
@@ -39,13 +47,23 @@ Snapshot* RunningGroup::find(const SnapshotName& name) {
 }
 
 std::vector<Snapshot*> RunningGroup::snapshots_of(const Uuid& volume) {
-  std::vector<Snapshot*> list = snapshots_.of(volume);
-  // The map knows which came first, whatever the clock was put to in between.
-  std::ranges::sort(list, {}, [this](const Snapshot* one) {
+  // The map knows which came first, whatever the clock was put to in between. Each snapshot is
+  // looked up once, not in every comparison.
+  struct Placed {
+    pool::SnapshotKey key;
+    WallTime time;
+    Snapshot* snapshot = nullptr;
+  };
+  std::vector<Placed> order;
+  for (Snapshot* const one : snapshots_.of(volume)) {
     const ServedPool* const pool = pools_->find(one->record.pool);
     const auto key = pool != nullptr ? pool->snapshot_of(one->record.uuid) : std::nullopt;
-    return std::pair(key.value_or(pool::SnapshotKey{}), one->record.time);
-  });
+    order.push_back({key.value_or(pool::SnapshotKey{}), one->record.time, one});
+  }
+  std::ranges::sort(order, {}, [](const Placed& one) { return std::tie(one.key, one.time); });
+  std::vector<Snapshot*> list;
+  list.reserve(order.size());
+  for (const Placed& one : order) list.push_back(one.snapshot);
   return list;
 }
 
@@ -97,10 +115,18 @@ std::expected<ServedPool*, Refusal> RunningGroup::pool_of(const std::string& nam
 Task<Answer<std::vector<SnapshotInfo>>> RunningGroup::snapshots_now(std::string volume) {
   const auto found = find(volume);
   if (found == nullptr) co_return std::unexpected(no_such_volume(volume));
+  co_await snapshot_lists_.lock();
+  const bool deleted = find(found->uuid()) == nullptr;
+  std::vector<Uuid> uuids;
+  for (const Snapshot* const one : snapshots_of(found->uuid())) uuids.push_back(one->record.uuid);
   std::vector<SnapshotInfo> list;
-  for (const Snapshot* const one : snapshots_of(found->uuid())) {
-    list.push_back(info_of(*one, volume));
+  for (std::size_t i = 0; i < uuids.size(); ++i) {
+    if (i % kSnapshotsInASlice == kSnapshotsInASlice - 1) co_await Executor::current().turn_end();
+    const auto one = snapshots_.find(uuids[i]);
+    if (one != snapshots_.end()) list.push_back(info_of(one->second, volume));
   }
+  snapshot_lists_.unlock();
+  if (deleted) co_return std::unexpected(no_such_volume(volume));
   co_return list;
 }
 
@@ -240,6 +266,7 @@ Task<Answer<CreatedSnapshots>> RunningGroup::create_snapshots_now(CreateSnapshot
     const Uuid uuid = records[i].uuid;
     pool->note_snapshot(uuid, {.branch = orders[i].branch, .generation = taken->at(i)});
     const auto [entry, added] = snapshots_.emplace(uuid, Snapshot{.record = records[i]});
+    identifiers_.take(shown_as(records[i]));
     made.snapshots.push_back(info_of(entry->second, request.volumes[i]));
     spdlog::info("volume {}: snapshot {} taken", request.volumes[i], request.name);
   }
@@ -308,9 +335,46 @@ Task<Answer<void>> RunningGroup::drop_snapshot(Uuid uuid) {
   batch.erase(snapshot_key(uuid));
   const Error error = co_await remove_from_map(pool, {uuid}, std::move(batch));
   if (error != Error::kNone) co_return failed(unwritten(error));
+  forget_snapshot(uuid, pool);
+  co_return Answer<void>{};
+}
+
+void RunningGroup::forget_snapshot(const Uuid& uuid, ServedPool* pool) {
   if (pool != nullptr) pool->forget_branch(uuid);
   if (pool != nullptr) pool->forget_snapshot(uuid);
+  identifiers_.release(uuid);
   snapshots_.erase(uuid);
+}
+
+// Deletes the oldest snapshots, many in one commit, until the rest fits into a commit with the
+// volume.
+Task<Answer<void>> RunningGroup::drop_oldest(std::shared_ptr<Volume> volume, ServedPool* pool) {
+  std::vector<Uuid> oldest;
+  for (const Snapshot* const one : snapshots_of(volume->uuid())) {
+    oldest.push_back(one->record.uuid);
+  }
+  oldest.resize(oldest.size() - std::min(oldest.size(), kMostDeletedAtOnce));
+  for (std::size_t at = 0; at < oldest.size(); at += kMostDeletedAtOnce) {
+    const std::size_t count = std::min(oldest.size() - at, kMostDeletedAtOnce);
+    const std::vector<Uuid> part(oldest.begin() + static_cast<std::ptrdiff_t>(at),
+                                 oldest.begin() + static_cast<std::ptrdiff_t>(at + count));
+    metadata::Batch batch;
+    for (const Uuid& uuid : part) {
+      if (snapshots_.at(uuid).record.online) {
+        const auto offline = co_await take_offline(uuid);
+        if (!offline) co_return offline;
+      }
+      batch.erase(snapshot_key(uuid));
+    }
+    const Error error = co_await remove_from_map(pool, part, std::move(batch));
+    if (error != Error::kNone) {
+      co_return refuse(Refusal::Code::kFailed,
+                       fmt::format("volume \"{}\" keeps {} of its snapshots: {}", volume->name(),
+                                   snapshots_.of(volume->uuid()).size(), unwritten(error)));
+    }
+    for (const Uuid& uuid : part) forget_snapshot(uuid, pool);
+    co_await Executor::current().turn_end();
+  }
   co_return Answer<void>{};
 }
 

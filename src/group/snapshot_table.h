@@ -16,6 +16,7 @@ namespace sandbay::group {
 struct Snapshot {
   SnapshotRecord record;           // Its volume stays the same.
   std::shared_ptr<Volume> volume;  // While it is online.
+  std::size_t position = 0;        // In the table's list of its volume.
 };
 
 class SnapshotTable {
@@ -35,7 +36,11 @@ class SnapshotTable {
 
   std::pair<Map::iterator, bool> emplace(const Uuid& uuid, Snapshot snapshot) {
     const auto made = all_.emplace(uuid, std::move(snapshot));
-    if (made.second) of_[made.first->second.record.volume].push_back(&made.first->second);
+    if (!made.second) return made;
+    Snapshot& added = made.first->second;
+    std::vector<Snapshot*>& list = of_[added.record.volume];
+    added.position = list.size();
+    list.push_back(&added);
     return made;
   }
   void erase(const Uuid& uuid) {
@@ -43,8 +48,13 @@ class SnapshotTable {
     if (found == all_.end()) return;
     const auto of = of_.find(found->second.record.volume);
     assert(of != of_.end());
-    std::erase(of->second, &found->second);
-    if (of->second.empty()) of_.erase(of);
+    std::vector<Snapshot*>& list = of->second;
+    const std::size_t position = found->second.position;
+    assert(list[position] == &found->second);
+    list[position] = list.back();
+    list[position]->position = position;
+    list.pop_back();
+    if (list.empty()) of_.erase(of);
     all_.erase(found);
   }
 

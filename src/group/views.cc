@@ -31,6 +31,14 @@ Task<ExecutorInfo> look_at_executor(Executor* executor) {
                          .turns = turn_figures(*executor)};
 }
 
+// Volumes or targets that are looked at in one turn: some 20 us each.
+constexpr std::size_t kInASlice = 32;
+
+template <class T>
+Shared<T> nothing() {
+  return std::make_shared<const T>();
+}
+
 std::uint32_t count_of(const std::map<std::string, std::uint32_t>& counts,
                        const std::string& name) {
   const auto found = counts.find(name);
@@ -118,12 +126,16 @@ VolumeInfo RunningGroup::info_of(const Volume& volume, const Volume::State& stat
 
 Task<std::vector<VolumeInfo>> RunningGroup::volumes_now() {
   const auto sessions = co_await sessions_by_target();
-  std::vector<std::shared_ptr<Volume>> volumes;  // The map may change while we wait below.
-  volumes.reserve(volumes_.size());
-  for (const auto& [name, volume] : volumes_) volumes.push_back(volume);
+  std::vector<Uuid> uuids;  // The table may change while we wait below.
+  uuids.reserve(volumes_.size());
+  for (const auto& [name, volume] : volumes_) uuids.push_back(volume->uuid());
   std::vector<VolumeInfo> list;
-  list.reserve(volumes.size());
-  for (const auto& volume : volumes) {
+  list.reserve(uuids.size());
+  std::size_t looked = 0;
+  for (const Uuid& uuid : uuids) {
+    if (++looked % kInASlice == 0) co_await Executor::current().turn_end();
+    const std::shared_ptr<Volume> volume = volumes_.find(uuid);
+    if (volume == nullptr) continue;  // Deleted since.
     const std::uint32_t count = count_of(sessions, volume->record().specification.target);
     // Of thousands of volumes most are on pools, which are here.
     if (&volume->home() == &Executor::current()) {
@@ -136,8 +148,8 @@ Task<std::vector<VolumeInfo>> RunningGroup::volumes_now() {
   co_return list;
 }
 
-Task<std::vector<VolumeInfo>> RunningGroup::list_volumes() {
-  auto list = co_await looking(volumes_now(), {});
+Task<Shared<std::vector<VolumeInfo>>> RunningGroup::list_volumes() {
+  auto list = co_await looking(volume_lists_.ask(), nothing<std::vector<VolumeInfo>>());
   co_return list;
 }
 
@@ -205,14 +217,17 @@ TargetInfo RunningGroup::info_of(const Target& target, std::uint32_t sessions) c
 Task<std::vector<TargetInfo>> RunningGroup::targets_now() {
   const auto sessions = co_await sessions_by_target();
   std::vector<TargetInfo> list;
-  for (const auto& [name, target] : targets_) {
-    list.push_back(info_of(*target, count_of(sessions, name)));
+  for (auto at = targets_.begin(); at != targets_.end();) {
+    const std::string name = at->first;
+    list.push_back(info_of(*at->second, count_of(sessions, name)));
+    if (list.size() % kInASlice == 0) co_await Executor::current().turn_end();
+    at = targets_.upper_bound(name);
   }
   co_return list;
 }
 
-Task<std::vector<TargetInfo>> RunningGroup::list_targets() {
-  auto list = co_await looking(targets_now(), {});
+Task<Shared<std::vector<TargetInfo>>> RunningGroup::list_targets() {
+  auto list = co_await looking(target_lists_.ask(), nothing<std::vector<TargetInfo>>());
   co_return list;
 }
 
@@ -289,8 +304,8 @@ Task<Measurements> RunningGroup::measure_now() {
   co_return all;
 }
 
-Task<Measurements> RunningGroup::measure() {
-  auto all = co_await looking(measure_now(), {});
+Task<Shared<Measurements>> RunningGroup::measure() {
+  auto all = co_await looking(measurements_.ask(), nothing<Measurements>());
   co_return all;
 }
 

@@ -293,14 +293,22 @@ std::optional<Refusal> RunningGroup::refusal_to_repeat(const VolumeSpecification
 }
 
 // Hosts take two volumes with one identifier for one, and a pattern may leave few digits to draw.
-Uuid RunningGroup::draw_uuid(const std::set<NaaIdentifier>& taken) const {
+Uuid RunningGroup::draw_uuid(const std::function<bool(const NaaIdentifier&)>& taken) const {
   constexpr int kMostDraws = 64;  // A pattern may leave nothing to draw.
   Random& random = Executor::current().random();
   Uuid uuid = make_uuid(random);
-  for (int i = 1; i < kMostDraws && taken.contains(configuration_.identity.naa_for(uuid)); ++i) {
+  for (int i = 1; i < kMostDraws && taken(configuration_.identity.naa_for(uuid)); ++i) {
     uuid = make_uuid(random);
   }
   return uuid;
+}
+
+// The kind and name of a volume or snapshot that has identifiers.
+std::string RunningGroup::words_of_owner(const Uuid& uuid) const {
+  if (const auto volume = find(uuid)) return fmt::format("volume \"{}\"", volume->name());
+  const auto snapshot = snapshots_.find(uuid);
+  if (snapshot == snapshots_.end()) return "another volume";
+  return fmt::format("snapshot \"{}\"", shown_as(snapshot->second.record).specification.name);
 }
 
 Task<Answer<CreatedVolume>> RunningGroup::create_now(CreateVolumeRequest request) {
@@ -315,12 +323,7 @@ Task<Answer<CreatedVolume>> RunningGroup::create_now(CreateVolumeRequest request
     }
     co_return CreatedVolume{.volume = std::move(*info), .created = false};
   }
-  Identifiers identifiers(configuration_.identity);
-  for (const auto& [name, volume] : volumes_) (void)identifiers.claim(volume->record(), "volume");
-  for (const auto& [id, snapshot] : snapshots_) {
-    (void)identifiers.claim(shown_as(snapshot.record), "snapshot");
-  }
-  const Uuid uuid = draw_uuid(identifiers.designators());
+  const Uuid uuid = draw_uuid([this](const NaaIdentifier& one) { return identifiers_.has(one); });
   configuration_.identity.settle(s, uuid);
   if (auto refusal = refusal_to_create(request)) co_return std::unexpected(*refusal);
   if (own_target && !configuration_.identity.shares_target() && targets_.contains(s.target)) {
@@ -330,7 +333,9 @@ Task<Answer<CreatedVolume>> RunningGroup::create_now(CreateVolumeRequest request
                     s.name, s.target));
   }
   auto claim = co_await claim_against(s.path);
-  if (!claim) claim = identifiers.claim(s, "volume");
+  if (!claim) {
+    claim = identifiers_.clash(s, [this](const Uuid& other) { return words_of_owner(other); });
+  }
   if (claim) co_return claimed_by_another(s.name, *claim);
   if (!s.lun) s.lun = free_lun(s.target);
   if (!s.lun) {
@@ -353,7 +358,8 @@ Task<Answer<CreatedVolume>> RunningGroup::create_now(CreateVolumeRequest request
                      fmt::format("volume \"{}\" cannot be made: {}", name, volume.error().reason));
   }
   if (fresh) target_for(fresh->name).record = std::move(*fresh);
-  volumes_.emplace(name, *volume);
+  volumes_.put(name, *volume);
+  identifiers_.take((*volume)->record());
   tell_places();
   const Outcome served = co_await serve(*volume);
   if (!served) {
@@ -545,7 +551,7 @@ Task<Answer<void>> RunningGroup::rename_now(std::shared_ptr<Volume> volume, std:
   }
   volume->record() = std::move(record);
   volumes_.erase(before);
-  volumes_.emplace(name, volume);
+  volumes_.put(name, volume);
   tell_places();
   spdlog::info("volume {}: now called {}", before, name);
   co_return Answer<void>{};
@@ -578,7 +584,7 @@ Task<Answer<void>> RunningGroup::delete_now(std::string name, bool force) {
                                  name, attached->second, attached->second == 1 ? "" : "s", target));
   }
   const Uuid uuid = volume->uuid();
-  const std::size_t snapshots = snapshots_of(uuid).size();
+  const std::size_t snapshots = snapshots_.of(uuid).size();
   if (snapshots != 0 && !force) {
     co_return refuse(
         Refusal::Code::kConflict,
@@ -615,7 +621,7 @@ Task<void> RunningGroup::take_out_of_service(std::shared_ptr<Volume> volume, std
   auto stopped = Volume::without_device(volume->record(), configuration_.state, volume->home(),
                                         array_facts(), {.reason = std::move(why)});
   targets_.at(s.target)->units[lun] = stopped;
-  volumes_[s.name] = std::move(stopped);
+  volumes_.put(s.name, std::move(stopped));
 }
 
 // The record goes before the file: from then on the volume is gone whatever happens, and a crash
@@ -653,6 +659,7 @@ Task<Answer<void>> RunningGroup::remove_now(std::shared_ptr<Volume> volume) {
                      fmt::format("volume \"{}\" stays: {}", s.name, unwritten(stored)));
   }
   volumes_.erase(s.name);
+  identifiers_.release(record.uuid);
   const std::uint32_t lun = s.lun.value_or(0);  // Its record always has one.
   if (last) {
     co_await server_->remove_target(s.target);

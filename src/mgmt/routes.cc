@@ -34,7 +34,7 @@ Reply show_group(Backend& backend, const Call&) {
 }
 
 Reply list_volumes(Backend& backend, const Call&) {
-  return list("volumes", backend.run(backend.service().list_volumes()));
+  return list("volumes", *backend.run(backend.service().list_volumes()));
 }
 
 Reply create_volume(Backend& backend, const Call& call) {
@@ -103,7 +103,7 @@ Reply remove_access(Backend& backend, const Call& call) {
 }
 
 Reply list_targets(Backend& backend, const Call&) {
-  return list("targets", backend.run(backend.service().list_targets()));
+  return list("targets", *backend.run(backend.service().list_targets()));
 }
 
 Reply show_target(Backend& backend, const Call& call) {
@@ -171,7 +171,7 @@ Reply show_openapi(Backend&, const Call&) { return {.status = 200, .body = opena
 
 Reply show_metrics(Backend& backend, const Call&) {
   return {.status = 200,
-          .body = metrics_text(backend.run(backend.service().measure()), backend.turned_away()),
+          .body = metrics_text(*backend.run(backend.service().measure()), backend.turned_away()),
           .content_type = "text/plain; version=0.0.4; charset=utf-8"};
 }
 

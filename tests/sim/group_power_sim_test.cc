@@ -85,7 +85,8 @@ class Survivor {
   };
 
   Task<std::string> find_volumes() {
-    const auto list = co_await lab_.group().list_volumes();
+    const auto list_now = co_await lab_.group().list_volumes();
+    const auto& list = *list_now;
     const bool renamed =
         model_.name.has_value() &&
         std::ranges::find(list, *model_.name, &group::VolumeInfo::name) != list.end();

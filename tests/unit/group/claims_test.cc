@@ -138,7 +138,8 @@ Task<void> look_at_missing(Group& group) {
       co_await group.change_volume("gone", {.size_bytes = 2 * kMiB, .name = std::nullopt});
   REQUIRE_FALSE(grown.has_value());
   CHECK_THAT(grown.error().message, Catch::Contains("is not served"));
-  const auto all = co_await group.measure();
+  const auto all_now = co_await group.measure();
+  const auto& all = *all_now;
   CHECK(all.volumes.size() == 3);
   const auto deleted = co_await group.delete_volume("gone", false);
   CHECK(deleted.has_value());
@@ -164,7 +165,8 @@ TEST_CASE("A missing image is shown and deleted while all else is served", "[gro
   error = run_group(root / "state", sections, reactors, look_at_missing);
   CHECK(error.empty());
   error = run_group(root / "state", "", reactors, [](Group& group) -> Task<void> {
-    const auto volumes = co_await group.list_volumes();
+    const auto volumes_now = co_await group.list_volumes();
+    const auto& volumes = *volumes_now;
     REQUIRE(volumes.size() == 1);
     CHECK(volumes[0].name == "good");
   });

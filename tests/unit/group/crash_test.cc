@@ -96,7 +96,8 @@ TEST_CASE("kill -9 while volumes come and go loses and leaves nothing", "[group]
     static std::map<std::string, std::string> found;  // Name and path.
     found.clear();
     const std::string error = run_group(state, "", 1, [](Group& group) -> Task<void> {
-      const auto volumes = co_await group.list_volumes();
+      const auto volumes_now = co_await group.list_volumes();
+      const auto& volumes = *volumes_now;
       for (const VolumeInfo& volume : volumes) found[volume.name] = volume.path;
     });
     REQUIRE(error.empty());

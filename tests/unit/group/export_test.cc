@@ -105,7 +105,8 @@ Task<void> import_in_parts(Group* group, const std::string* text, std::string* i
   taken = co_await group->import_part(part);
   CHECK(taken.has_value());
   // Until the next start nothing is different.
-  const auto volumes = co_await group->list_volumes();
+  const auto volumes_now = co_await group->list_volumes();
+  const auto& volumes = *volumes_now;
   CHECK(volumes.empty());
 }
 
@@ -169,7 +170,8 @@ Task<void> import_wrongly(Group* group, const std::string* text) {
 }
 
 Task<void> find_kept(Group* group) {
-  const auto volumes = co_await group->list_volumes();
+  const auto volumes_now = co_await group->list_volumes();
+  const auto& volumes = *volumes_now;
   REQUIRE(volumes.size() == 1);
   CHECK(volumes.front().name == "kept");
 }

@@ -302,7 +302,8 @@ Task<void> make_and_clone(Group& group) {
   CHECK(digits(clone->volume) != naa);
   CHECK(clone->volume.specification.serial == digits(clone->volume));
   CHECK(clone->volume.specification.target.ends_with("-b"));
-  const auto targets = co_await group.list_targets();
+  const auto targets_now = co_await group.list_targets();
+  const auto& targets = *targets_now;
   for (const TargetInfo& target : targets) {
     CHECK(target.keys == std::map<std::string, std::string>{{"ImmediateData", "No"}});
   }

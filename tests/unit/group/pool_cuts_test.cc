@@ -42,7 +42,8 @@ Task<void> provision(Group& group) {
 // What is there of it; -1: nothing at all.
 Task<int> count_of_all(Group& group) {
   const auto volume = co_await group.show_volume("v");
-  const auto targets = co_await group.list_targets();
+  const auto targets_now = co_await group.list_targets();
+  const auto& targets = *targets_now;
   if (!volume.has_value()) co_return targets.empty() ? -1 : 0;
   CHECK(volume->reason.empty());
   const auto snapshots = co_await group.list_snapshots("v");

@@ -206,7 +206,8 @@ TEST_CASE("Volumes on a pool come, change and go, and are there after a restart"
     CHECK(deleted.has_value());
     const auto deleted_thin = co_await group.delete_volume("thin", false);
     CHECK(deleted_thin.has_value());
-    const auto volumes = co_await group.list_volumes();
+    const auto volumes_now = co_await group.list_volumes();
+    const auto& volumes = *volumes_now;
     CHECK(volumes.empty());
   });
   // What was given back is free again at the latest now.
@@ -440,7 +441,8 @@ TEST_CASE("Snapshots are taken, shown, restored and cloned, and are there after 
     CHECK(list->at(0).online);
     CHECK(list->at(0).writable);
     CHECK(list->at(0).reason.empty());
-    const auto targets = co_await group.list_targets();
+    const auto targets_now = co_await group.list_targets();
+    const auto& targets = *targets_now;
     CHECK(std::ranges::count(targets, list->at(0).target, &TargetInfo::name) == 1);
     const auto offline = co_await group.offline_snapshot({"v", "s"}, false);
     REQUIRE(offline.has_value());
@@ -511,7 +513,8 @@ TEST_CASE("A snapshot that goes offline leaves volumes behind its target alone",
   run(scratch, kSets + kPool + volume, [](Group& group) -> Task<void> {
     const auto offline = co_await group.offline_snapshot({"v", "s"}, true);
     REQUIRE(offline.has_value());
-    const auto volumes = co_await group.list_volumes();
+    const auto volumes_now = co_await group.list_volumes();
+    const auto& volumes = *volumes_now;
     CHECK(volumes.size() == 2);
     const auto shown = co_await group.show_target(kShown);
     REQUIRE(shown.has_value());

@@ -158,12 +158,14 @@ TEST_CASE("A volume made at run time outlives restarts until it is deleted", "[g
     CHECK(volume->specification.size_bytes == 8 * kMiB);
     const auto deleted = co_await group.delete_volume("b", false);
     CHECK(deleted.has_value());
-    const auto targets = co_await group.list_targets();
+    const auto targets_now = co_await group.list_targets();
+    const auto& targets = *targets_now;
     CHECK(targets.empty());
   });
   CHECK(files_in(state / "volumes").empty());
   run(state, reactors, [](Group& group) -> Task<void> {
-    const auto volumes = co_await group.list_volumes();
+    const auto volumes_now = co_await group.list_volumes();
+    const auto& volumes = *volumes_now;
     CHECK(volumes.empty());
   });
 }
@@ -359,7 +361,8 @@ TEST_CASE("What cannot be is refused in one sentence", "[group]") {
         CHECK(session.error().message == "there is no session 9; see the session list");
         const auto target = co_await group.show_target("iqn.x");
         CHECK(target.error().message == "there is no target \"iqn.x\"; see the target list");
-        const auto volumes = co_await group.list_volumes();
+        const auto volumes_now = co_await group.list_volumes();
+        const auto& volumes = *volumes_now;
         CHECK(volumes.size() == 1);
       },
       "[[volume]]\nname = \"v\"\nsize = \"4MiB\"\n");
@@ -594,7 +597,8 @@ TEST_CASE("What is measured covers every volume and every reactor", "[group]") {
   run(
       scratch.file("state"), 2,
       [](Group& group) -> Task<void> {
-        const Measurements all = co_await group.measure();
+        const auto all_now = co_await group.measure();
+        const auto& all = *all_now;
         CHECK(all.volumes.size() == 2);
         CHECK(all.targets.size() == 2);
         CHECK(all.sessions.empty());
