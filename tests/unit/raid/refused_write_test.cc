@@ -224,7 +224,7 @@ Task<void> refused_everywhere(Executor* home, Shape shape, Refused* times) {
     CHECK(promoted == Error::kNone);
     co_await rig.check_everything();
     // What it has of a parity counts as soon as another goes.
-    const bool dropped = rig.drives->drop(drives - 1, DropReason::kMissing, "the test says so");
+    const bool dropped = rig.drives->drop(drives - 1, DropReason::kFailed, "the test says so");
     CHECK(dropped == (role < redundancy));
     co_await rig.drives->settled();
     co_await rig.check_everything();
