@@ -1,6 +1,7 @@
-// Free lists by multiples of 64 bytes. The lists are plain data in thread-local storage, so the
-// common path is a load and a store; a guard object made on the first miss empties them when the
-// thread ends. Under sanitizers every block comes from the heap, so that they see its whole life.
+// Free lists by multiples of 64 bytes, for large frames of 1024. The lists are plain data in
+// thread-local storage, so the common path is a load and a store; a guard object made on the first
+// miss empties them when the thread ends. Under sanitizers every block comes from the heap, so that
+// they see its whole life.
 
 #include "runtime/frame_pool.h"
 
@@ -20,12 +21,15 @@ namespace {
 #ifndef SANDBAY_PLAIN_FRAMES
 
 constexpr std::size_t kStepBytes = 64;
-constexpr std::size_t kClassCount = kLargestPooledFrame / kStepBytes + 1;
-// Kept at most in one list; there are few large frames, so that all lists of a thread together hold
-// 72 MiB at the very most.
+constexpr std::size_t kLargeBytes = 4096;  // Above it there are fewer frames and wider steps.
+constexpr std::size_t kLargeStepBytes = 1024;
+constexpr std::size_t kSmallClassCount = kLargeBytes / kStepBytes + 1;
+constexpr std::size_t kClassCount =
+    kSmallClassCount + (kLargestPooledFrame - kLargeBytes) / kLargeStepBytes;
+// One list keeps at most this, so that all lists of a thread together hold 120 MiB at the very
+// most.
 constexpr std::size_t kListBytes = std::size_t{1} << 20;
-constexpr std::size_t kLargeListBytes = std::size_t{128} << 10;
-constexpr std::size_t kLargeBytes = 4096;
+constexpr std::size_t kLargeListBytes = std::size_t{2} << 20;
 
 struct FreeBlock {
   FreeBlock* next;
@@ -45,8 +49,7 @@ constinit thread_local Life life = Life::kNew;
 struct Guard {
   Guard() {
     for (std::size_t size_class = 0; size_class < kClassCount; ++size_class) {
-      const bool large = size_class * kStepBytes > kLargeBytes;
-      free_lists[size_class].room = large ? kLargeListBytes : kListBytes;
+      free_lists[size_class].room = size_class < kSmallClassCount ? kListBytes : kLargeListBytes;
     }
   }
   ~Guard() {
@@ -71,8 +74,18 @@ struct Guard {
 }
 
 constexpr std::size_t class_of(std::size_t byte_count) {
-  return (byte_count + kStepBytes - 1) / kStepBytes;
+  if (byte_count <= kLargeBytes) return (byte_count + kStepBytes - 1) / kStepBytes;
+  return kSmallClassCount + (byte_count - kLargeBytes - 1) / kLargeStepBytes;
 }
+
+// The size of the blocks of a class.
+constexpr std::size_t bytes_of(std::size_t size_class) {
+  if (size_class < kSmallClassCount) return size_class * kStepBytes;
+  return kLargeBytes + (size_class - kSmallClassCount + 1) * kLargeStepBytes;
+}
+
+static_assert(class_of(kLargestPooledFrame) == kClassCount - 1);
+static_assert(bytes_of(class_of(kLargestPooledFrame)) == kLargestPooledFrame);
 
 #endif
 
@@ -90,9 +103,9 @@ void* allocate_frame(std::size_t byte_count) {
   const std::size_t size_class = class_of(byte_count);
   FreeList& list = free_lists[size_class];
   FreeBlock* block = list.first;
-  if (block == nullptr) return allocate_from_heap(size_class * kStepBytes);
+  if (block == nullptr) return allocate_from_heap(bytes_of(size_class));
   list.first = block->next;
-  list.room += size_class * kStepBytes;
+  list.room += bytes_of(size_class);
   return block;
 }
 
@@ -104,12 +117,12 @@ void free_frame(void* memory, std::size_t byte_count) noexcept {
   }
   const std::size_t size_class = class_of(byte_count);
   FreeList& list = free_lists[size_class];
-  if (list.room < size_class * kStepBytes) {
+  if (list.room < bytes_of(size_class)) {
     ::operator delete(memory);
     return;
   }
   list.first = new (memory) FreeBlock{list.first};
-  list.room -= size_class * kStepBytes;
+  list.room -= bytes_of(size_class);
 }
 
 #endif

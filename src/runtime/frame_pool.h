@@ -9,7 +9,9 @@
 
 namespace sandbay {
 
-inline constexpr std::size_t kLargestPooledFrame = 8192;
+// The compiler puts the frames of coroutines that it inlines into the frame of their caller: a
+// write of a mirror takes 18 KiB.
+inline constexpr std::size_t kLargestPooledFrame = 32768;
 
 void* allocate_frame(std::size_t byte_count);
 void free_frame(void* memory, std::size_t byte_count) noexcept;

@@ -395,7 +395,7 @@ class RealReactorGroup final : public ReactorGroup {
   // Null if turns are not named or nobody wants to know.
   std::unique_ptr<TurnNamer> watch_turns() {
     std::unique_ptr<TurnNamer> namer;
-    if (kTurnsAreNamed && report_) {
+    if (turns_are_named() && report_) {
       std::vector<TurnWatch*> watches;
       for (const auto& reactor : reactors_) watches.push_back(&reactor->watch());
       namer = std::make_unique<TurnNamer>(std::move(watches), report_);

@@ -20,12 +20,21 @@
 #endif
 
 namespace sandbay {
+
+bool turns_are_named() noexcept {
+#if !defined(__OPTIMIZE__) || __has_feature(address_sanitizer)
+  return true;
+#else
+  return false;
+#endif
+}
+
 namespace detail {
 namespace {
 
 // A turn is seen when it has taken between kLongTurn and kLongTurn + kLookEvery.
 constexpr Duration kLookEvery = std::chrono::milliseconds(5);
-// Of those on the stack; the outer ones are the reactor's own.
+// How many functions of the stack a report names; the outer ones belong to the reactor.
 constexpr std::size_t kFunctionsNamed = 4;
 
 thread_local TurnWatch* watched = nullptr;
@@ -60,14 +69,14 @@ std::vector<std::string> functions_at(void* place) {
   return names;
 }
 
-// Without parameters and the names of unnamed namespaces; empty if it is no code of ours.
+// The name without parameters and unnamed namespaces; empty if the code is not Sandbay's own.
 std::string shortened(std::string name) {
   constexpr std::string_view kUnnamed = "(anonymous namespace)::";
   for (auto at = name.find(kUnnamed); at != std::string::npos; at = name.find(kUnnamed)) {
     name.erase(at, kUnnamed.size());
   }
   name = name.substr(0, name.find('('));
-  if (!kTurnsAreNamed || name.contains('+')) return name;
+  if (!turns_are_named() || name.contains('+')) return name;
   for (const char* const own : {"sandbay::detail::Reactor::", "sandbay::detail::TurnWatch::",
                                 "sandbay::detail::RealReactorGroup::", "sandbay::Task<"}) {
     if (name.starts_with(own)) return {};

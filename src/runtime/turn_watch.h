@@ -5,9 +5,9 @@
 // the thread had no processor, so the processor time of the thread is counted beside it: work is
 // what the code itself took; the rest of the length is waiting, for the kernel or for a processor.
 //
-// In builds that name places (kTurnsAreNamed: AddressSanitizer, or without optimization) a thread
-// interrupts a reactor whose turn is long and notes its stack and whether it was blocked in a
-// system call. In other builds a long turn is counted and reported without its place.
+// In builds that name places (turns_are_named(): AddressSanitizer, or without optimization) a
+// thread interrupts a reactor whose turn is long and notes its stack and whether it was blocked in
+// a system call. In other builds a long turn is counted and reported without its place.
 #pragma once
 
 #include <array>
@@ -26,11 +26,8 @@ namespace sandbay {
 
 class Executor;
 
-#if !defined(__OPTIMIZE__) || __has_feature(address_sanitizer)
-inline constexpr bool kTurnsAreNamed = true;
-#else
-inline constexpr bool kTurnsAreNamed = false;
-#endif
+// Whether this build names the coroutine of a long turn.
+bool turns_are_named() noexcept;
 
 // No turn may take longer.
 inline constexpr Duration kLongTurn = std::chrono::milliseconds(10);

@@ -28,13 +28,15 @@ Budget::Claim& prepared(Taker& taker, std::vector<Taker*>& granted) {
   return taker.claim;
 }
 
+Task<void> run_check(Executor* home, void (*check)(BufferPool& pool)) {
+  BufferPool pool(*home, 64 * kMebibyte);
+  check(pool);
+  co_return;
+}
+
 // A pool of 64 MiB: a share is 4 MiB.
 void with_pool(void (*check)(BufferPool& pool)) {
-  testing::run_in_world(1, [check](Executor& home) -> Task<void> {
-    BufferPool pool(home, 64 * kMebibyte);
-    check(pool);
-    co_return;
-  });
+  testing::run_in_world(1, [check](Executor& home) { return run_check(&home, check); });
 }
 
 void shares(BufferPool& pool) {

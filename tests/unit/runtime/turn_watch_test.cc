@@ -101,9 +101,9 @@ TEST_CASE("A turn that is short is not reported again and again", "[reactor][tur
 
 // Where a reactor that was not seen in time leaves no name, the next is.
 TEST_CASE("A long turn is reported with the coroutine that made it", "[reactor][turn]") {
-  if (!kTurnsAreNamed) SUCCEED("this build does not name turns");
-  bool worker_named = !kTurnsAreNamed;
-  bool waiter_named = !kTurnsAreNamed;
+  if (!turns_are_named()) SUCCEED("this build does not name turns");
+  bool worker_named = !turns_are_named();
+  bool waiter_named = !turns_are_named();
   for (int attempt = 0; attempt < 20 && !(worker_named && waiter_named); ++attempt) {
     Reports reports;
     auto group = make_watched_group(reports);
