@@ -29,10 +29,10 @@ namespace sandbay::metadata {
 namespace {
 
 constexpr std::uint32_t kMagic = 0x73624d4c;  // "sbML"
-constexpr std::size_t kLengthAt = 4;
+constexpr std::size_t kRecordLengthAt = 4;
 constexpr std::size_t kSequenceAt = 8;
-constexpr std::size_t kChecksumAt = 16;
-constexpr std::size_t kHeaderBytes = 20;
+constexpr std::size_t kRecordChecksumAt = 16;
+constexpr std::size_t kRecordHeaderBytes = 20;
 constexpr std::size_t kChangeHeaderBytes = 9;
 constexpr std::size_t kReadBytes = std::size_t{1} << 20;
 
@@ -45,7 +45,8 @@ std::uint32_t checksum(std::span<const std::byte> header, std::span<const std::b
     auto* data = const_cast<unsigned char*>(reinterpret_cast<const unsigned char*>(bytes.data()));
     return crc32_iscsi(data, static_cast<int>(bytes.size()), crc);
   };
-  return add(payload, add(header.subspan(kLengthAt, kChecksumAt - kLengthAt), ~0U));
+  return add(payload,
+             add(header.subspan(kRecordLengthAt, kRecordChecksumAt - kRecordLengthAt), ~0U));
 }
 
 void apply(Entries& entries, const Batch::Change& change) {
@@ -77,23 +78,24 @@ void append_change(Bytes& record, const Batch::Change& change) {
 void finish_record(Bytes& record, std::uint64_t sequence) {
   const std::span<std::byte> bytes(record);
   put_big_endian(bytes, 0, kMagic);
-  put_big_endian(bytes, kLengthAt, static_cast<std::uint32_t>(record.size() - kHeaderBytes));
+  put_big_endian(bytes, kRecordLengthAt,
+                 static_cast<std::uint32_t>(record.size() - kRecordHeaderBytes));
   put_big_endian(bytes, kSequenceAt, sequence);
-  put_big_endian(bytes, kChecksumAt,
-                 checksum(bytes.first(kHeaderBytes), bytes.subspan(kHeaderBytes)));
+  put_big_endian(bytes, kRecordChecksumAt,
+                 checksum(bytes.first(kRecordHeaderBytes), bytes.subspan(kRecordHeaderBytes)));
 }
 
 // The record at the front of `log` if there is a whole one with that sequence, else nothing.
 std::optional<std::span<const std::byte>> whole_record(std::span<const std::byte> log,
                                                        std::uint64_t sequence) {
-  if (log.size() < kHeaderBytes) return std::nullopt;
+  if (log.size() < kRecordHeaderBytes) return std::nullopt;
   if (big_endian<std::uint32_t>(log, 0) != kMagic) return std::nullopt;
-  const std::size_t length = big_endian<std::uint32_t>(log, kLengthAt);
-  if (length > log.size() - kHeaderBytes) return std::nullopt;
+  const std::size_t length = big_endian<std::uint32_t>(log, kRecordLengthAt);
+  if (length > log.size() - kRecordHeaderBytes) return std::nullopt;
   if (big_endian<std::uint64_t>(log, kSequenceAt) != sequence) return std::nullopt;
-  const std::span<const std::byte> payload = log.subspan(kHeaderBytes, length);
-  const std::uint32_t expected = big_endian<std::uint32_t>(log, kChecksumAt);
-  if (checksum(log.first(kHeaderBytes), payload) != expected) return std::nullopt;
+  const std::span<const std::byte> payload = log.subspan(kRecordHeaderBytes, length);
+  const std::uint32_t expected = big_endian<std::uint32_t>(log, kRecordChecksumAt);
+  if (checksum(log.first(kRecordHeaderBytes), payload) != expected) return std::nullopt;
   return payload;
 }
 
@@ -176,7 +178,7 @@ Task<std::string> SimulatedStore::load() {
     const auto payload = whole_record(std::span(log).subspan(log_end_), next_sequence_);
     if (!payload.has_value()) break;
     if (!replay(entries_, *payload)) co_return fmt::format("is damaged at byte {}", log_end_);
-    log_end_ += kHeaderBytes + payload->size();
+    log_end_ += kRecordHeaderBytes + payload->size();
     ++next_sequence_;
   }
   if (log_end_ < log.size()) {
@@ -242,7 +244,7 @@ Task<void> SimulatedStore::write_group() {
   if (failed_ != Error::kNone) co_await settle();
   Error error = failed_;
   if (error == Error::kNone) {
-    Bytes record(kHeaderBytes);
+    Bytes record(kRecordHeaderBytes);
     for (const Pending* pending : group) {
       for (const Batch::Change& change : pending->batch.changes()) append_change(record, change);
     }
@@ -291,7 +293,7 @@ Task<void> SimulatedStore::close() {
 Task<std::expected<std::unique_ptr<Store>, std::string>> open_simulated_store(Executor& home,
                                                                               std::string path) {
   assert(Executor::current_or_null() == &home);
-  const FileOptions options{.writable = true, .create = true};
+  const sandbay::FileOptions options{.writable = true, .create = true};
   Result<std::unique_ptr<File>> file = co_await home.open_file(path, options);
   if (!file.has_value()) {
     co_return std::unexpected(
