@@ -62,9 +62,9 @@ class Folder {
     fs::remove_all(path_);
     fs::create_directories(path_ / "iometer");
     REQUIRE(::mkfifo((path_ / "pipe").c_str(), 0600) == 0);
-    fs::copy_file(LAB_FOLDER "/iometer/compellent-64k.icf", path_ / "iometer" / "c.icf");
+    fs::copy_file("conf/lab/iometer/compellent-64k.icf", path_ / "iometer" / "c.icf");
     std::string system = kSystem;
-    const std::string profile = fs::absolute(LAB_FOLDER "/../drives/maxtor-7l250s0.toml").string();
+    const std::string profile = fs::absolute("conf/drives/maxtor-7l250s0.toml").string();
     system.replace(system.find("PROFILE"), 7, profile);
     write("system.toml", system);
     write("figures.toml", kFigures);
@@ -458,7 +458,7 @@ TEST_CASE("Members are as many as the system's group has at most", "[lab][experi
 TEST_CASE("A drive's values have their source and how sure it is, and errors their line",
           "[lab][experiment]") {
   const auto error_with = [](const std::string& from, const std::string& to) {
-    std::ifstream file(LAB_FOLDER "/../drives/maxtor-7l250s0.toml");
+    std::ifstream file("conf/drives/maxtor-7l250s0.toml");
     std::string text{std::istreambuf_iterator<char>(file), {}};
     const std::size_t at = text.find(from);
     REQUIRE(at != std::string::npos);
@@ -490,7 +490,7 @@ TEST_CASE("Too many combinations are refused before they are made", "[lab][exper
 
 TEST_CASE("The experiments that come with Sandbay are in order", "[lab][experiment]") {
   std::size_t count = 0;
-  for (const auto& entry : fs::directory_iterator(LAB_FOLDER)) {
+  for (const auto& entry : fs::directory_iterator("conf/lab")) {
     if (entry.path().extension() != ".toml") continue;
     const auto plan = read_experiments(entry.path().string());
     INFO((plan ? std::string() : plan.error()));

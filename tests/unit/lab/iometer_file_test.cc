@@ -11,7 +11,7 @@ namespace sandbay::lab {
 namespace {
 
 std::string compellent() {
-  std::ifstream file(LAB_FOLDER "/iometer/compellent-64k.icf", std::ios::binary);
+  std::ifstream file("conf/lab/iometer/compellent-64k.icf", std::ios::binary);
   std::ostringstream text;
   text << file.rdbuf();
   return text.str();

@@ -74,7 +74,7 @@ double latency_of(const ArrayProfile& profile, AccessLine line) {
 // The first row of the file with this name, with real sessions and without.
 Both run_shipped(const std::string& file, const std::string& name, Duration ramp_up,
                  Duration run_time) {
-  const auto plan = read_experiments(std::string(LAB_FOLDER "/") + file);
+  const auto plan = read_experiments("conf/lab/" + file);
   INFO((plan ? std::string() : plan.error()));
   REQUIRE(plan.has_value());
   const auto row = std::ranges::find(plan->rows, name, &Row::name);

@@ -139,7 +139,7 @@ struct Output {
 
 // A tenth of a second of one drive.
 LabOptions short_run() {
-  LabOptions options{.file = LAB_FOLDER "/istor-gigastor.toml"};
+  LabOptions options{.file = "conf/lab/istor-gigastor.toml"};
   options.choice.only = {"one drive, write/64KiB"};
   options.choice.ramp_up = Duration{};
   options.choice.run_time = std::chrono::milliseconds(100);
@@ -397,7 +397,7 @@ TEST_CASE("Influences that are interrupted are what was done, as text or JSON", 
 }
 
 TEST_CASE("Least and variation of what has no value are not measured", "[lab][report]") {
-  auto plan = read_experiments(LAB_FOLDER "/istor-gigastor.toml");
+  auto plan = read_experiments("conf/lab/istor-gigastor.toml");
   REQUIRE(plan.has_value());
   REQUIRE(choose(*plan, short_run().choice) == "");
   Wanted& wanted = plan->rows[0].wanted[0];
@@ -508,7 +508,7 @@ TEST_CASE("Output that is full is one line, and the page is there all the same",
   CHECK(count(text, "<h2>Where the time went</h2>") == 1);
   CHECK(std::distance(std::filesystem::directory_iterator(folder), {}) == 1);
   std::filesystem::remove_all(folder);
-  CHECK(list_labs(LAB_FOLDER "/istor-gigastor.toml", full.get(), errors.file.get()) == 1);
+  CHECK(list_labs("conf/lab/istor-gigastor.toml", full.get(), errors.file.get()) == 1);
 }
 
 }  // namespace sandbay::lab

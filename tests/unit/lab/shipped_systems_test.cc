@@ -16,7 +16,7 @@ using namespace std::chrono_literals;
 // By how many per cent each figure of what is chosen is missed after so long, at worst.
 double missed_by(const std::string& file, const std::string& only, Duration ramp_up,
                  Duration run_time) {
-  auto plan = read_experiments(std::string(LAB_FOLDER "/") + file);
+  auto plan = read_experiments("conf/lab/" + file);
   INFO((plan ? std::string() : plan.error()));
   REQUIRE(plan.has_value());
   REQUIRE(choose(*plan, {.only = {only}, .ramp_up = ramp_up, .run_time = run_time}) == "");

@@ -17,7 +17,7 @@ namespace {
 
 using model::FieldKind;
 
-const std::filesystem::path kFolder = DRIVE_PROFILES;
+const std::filesystem::path kFolder = "conf/drives";
 
 template <class Profile>
 bool set_field(const model::ProfileField<Profile>& field, Profile& profile,
