@@ -139,9 +139,11 @@ Outcome LogicalUnit::device_failure(Error error, Operation operation,
   return check_condition(sense);
 }
 
+// A write that failed names no block: the device may not have written those before it.
 Outcome LogicalUnit::device_failure(const Completion& completion, Operation operation) const {
-  const bool names_block =
-      completion.error == Error::kMediumError || completion.error == Error::kMiscompare;
+  const bool reading = operation == Operation::kRead;
+  const bool names_block = completion.error == Error::kMiscompare ||
+                           (reading && completion.error == Error::kMediumError);
   return device_failure(completion.error, operation,
                         names_block ? std::optional(completion.first_bad_lba) : std::nullopt);
 }

@@ -257,7 +257,7 @@ class LogicalUnit {
                                                         std::uint64_t needed) const;
   Outcome incomplete_data_out(std::uint64_t needed) const;
   Task<Outcome> read_pieces(Command& command, Transfer transfer, std::uint64_t wanted);
-  Task<Outcome> read_failed(Command& command, Completion completion, Extent extent,
+  Task<Outcome> read_failed(Command& command, Completion completion, Transfer piece,
                             std::uint64_t sent);
   Task<Outcome> write_pieces(Command& command, Transfer transfer, std::uint64_t usable);
   Task<Outcome> verify_pieces(Command& command, Transfer transfer, unsigned byte_check);

@@ -20,6 +20,9 @@ namespace {
 // nexus's window of them is small. While it is scarce no piece of a read is larger.
 constexpr std::uint64_t kSmallReadBytes = std::uint64_t{64} << 10;
 
+// A device that names an earlier bad block each time it is asked is not asked more often.
+constexpr unsigned kPrefixReads = 4;
+
 struct Fields {
   Lba lba = 0;
   std::uint32_t length = 0;
@@ -107,8 +110,8 @@ Job LogicalUnit::read(Command& command) {
                                                    .cancellation = &command.cancellation});
   command.lent = 0;
   if (completion.error != Error::kNone) {
-    const Extent extent{transfer.extent.first, blocks};
-    const Outcome outcome = co_await read_failed(command, std::move(completion), extent, 0);
+    transfer.extent.block_count = blocks;
+    const Outcome outcome = co_await read_failed(command, std::move(completion), transfer, 0);
     co_return outcome;
   }
   if (completion.data.byte_count() > wanted) completion.data = completion.data.take_front(wanted);
@@ -137,8 +140,8 @@ Task<Outcome> LogicalUnit::read_pieces(Command& command, Transfer transfer, std:
         co_await submit(command, Operation::kRead, {at, blocks}, transfer.force_unit_access,
                         transfer.disable_page_out, std::move(data));
     if (completion.error != Error::kNone) {
-      const Extent extent{at, blocks};
-      const Outcome failed = co_await read_failed(command, std::move(completion), extent, sent);
+      transfer.extent = {at, blocks};
+      const Outcome failed = co_await read_failed(command, std::move(completion), transfer, sent);
       co_return failed;
     }
     if (completion.data.byte_count() > wanted - sent) {
@@ -154,24 +157,37 @@ Task<Outcome> LogicalUnit::read_pieces(Command& command, Transfer transfer, std:
   co_return Outcome{.data_in_bytes = sent};
 }
 
-// The blocks before the first bad one are good, and are sent. `sent` went before this piece.
-Task<Outcome> LogicalUnit::read_failed(Command& command, Completion completion, Extent extent,
+// An initiator takes the blocks before INFORMATION for read (Linux: sd_completed_bytes()). A device
+// that failed may have left anything in their buffer, so they are read again by a request of their
+// own. INFORMATION names a block only if all blocks before it were sent. `sent` went before this
+// piece, which is the transfer's extent.
+Task<Outcome> LogicalUnit::read_failed(Command& command, Completion completion, Transfer piece,
                                        std::uint64_t sent) {
-  Outcome outcome = device_failure(completion, Operation::kRead);
-  outcome.data_in_bytes = sent;
-  const Lba bad = completion.first_bad_lba;
-  if (completion.error != Error::kMediumError || bad <= extent.first || bad >= extent.end() ||
-      command.aborted) {
+  Outcome outcome;
+  Extent before = piece.extent;
+  for (unsigned reads = 0; reads < kPrefixReads; ++reads) {
+    const Lba bad = completion.first_bad_lba;
+    if (completion.error != Error::kMediumError || bad < before.first || bad >= before.end()) break;
+    outcome = device_failure(completion, Operation::kRead);
+    outcome.data_in_bytes = sent;
+    before.block_count = bad - before.first;
+    if (before.block_count == 0) co_return outcome;
+    const std::uint64_t byte_count = before.byte_count(geometry().block_bytes);
+    assert(sent + byte_count <= command.data_in_length);
+    completion.data = {};
+    BufferList data = co_await home_.buffers().allocate(byte_count);
+    if (command.aborted) co_return Outcome{};
+    completion = co_await submit(command, Operation::kRead, before, piece.force_unit_access,
+                                 piece.disable_page_out, std::move(data));
+    if (completion.error != Error::kNone) continue;
+    const Error error = co_await command.send_data_in(std::move(completion.data));
+    if (error != Error::kNone) co_return transport_failure(error);
+    command.moved = sent + byte_count;
+    outcome.data_in_bytes = command.moved;
     co_return outcome;
   }
-  const std::uint64_t good = (bad - extent.first) * geometry().block_bytes;
-  if (completion.data.byte_count() < good || sent + good > command.data_in_length)
-    co_return outcome;
-  BufferList prefix = completion.data.take_front(good);
-  const Error error = co_await command.send_data_in(std::move(prefix));
-  if (error != Error::kNone) co_return transport_failure(error);
-  outcome.data_in_bytes = sent + good;
-  command.moved = sent + good;
+  outcome = device_failure(completion.error, Operation::kRead, std::nullopt);
+  outcome.data_in_bytes = sent;
   co_return outcome;
 }
 

@@ -191,8 +191,15 @@ class HungDevice final : public Layer {
   Condition changed_;
 };
 
+// What a device that failed may leave in a buffer: neither what was read nor what was there before.
+inline void spoil(BufferList& data) {
+  for (std::size_t i = 0; i < data.slice_count(); ++i) {
+    std::ranges::fill(data[i].bytes(), std::byte{0xBD});
+  }
+}
+
 // Fails requests that match a rule; the first matching rule decides. A medium error reports the
-// first block of the request that lies in the rule's extent.
+// first block of the request that lies in the rule's extent. A read that fails spoils its buffer.
 class FaultyDevice final : public Layer {
  public:
   using Layer::Layer;
@@ -238,6 +245,7 @@ class FaultyDevice final : public Layer {
   Task<Completion> strike(Rule rule, Request request) {
     const Lba first_bad = std::max(rule.extent.first, request.extent.first);
     if (!rule.after_effect) {
+      if (request.operation == Operation::kRead) spoil(request.data);
       co_return Completion{
           .error = rule.error, .first_bad_lba = first_bad, .data = std::move(request.data)};
     }

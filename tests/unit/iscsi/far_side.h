@@ -129,6 +129,7 @@ class FarSide {
   sim::World& world() { return *world_; }
   KeptFence& fence() { return fence_; }
   FarDevice& device() { return *device_; }
+  testing::FaultyDevice& faults() { return *faulty_; }  // Below it.
   TargetServer& server() { return *server_; }
   TestClaim& claim() { return *claim_; }  // Of the lead that is there.
   // Before start(): LUN 4 has the same name as LUN 3.
@@ -139,7 +140,8 @@ class FarSide {
     if (memory_ == nullptr) {
       auto memory = MemoryDevice::create(Executor::current(), {.byte_count = 1 << 20});
       memory_ = std::move(*memory);
-      device_ = std::make_unique<FarDevice>(*memory_, device_delay_);
+      faulty_ = std::make_unique<testing::FaultyDevice>(*memory_);
+      device_ = std::make_unique<FarDevice>(*faulty_, device_delay_);
     }
     scsi::LogicalUnitOptions options;
     options.uuid.fill(0x5A);
@@ -225,6 +227,7 @@ class FarSide {
   KeptFence fence_;
   unsigned runs_ = 0;
   std::unique_ptr<MemoryDevice> memory_;
+  std::unique_ptr<testing::FaultyDevice> faulty_;
   std::unique_ptr<FarDevice> device_;
   std::unique_ptr<scsi::LogicalUnit> unit_;
   std::unique_ptr<scsi::LogicalUnit> twin_;

@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "tests/unit/block/test_devices.h"
+
 namespace sandbay::raidtest {
 
 namespace {
@@ -100,6 +102,7 @@ Task<Completion> TestDrive::perform(Request request) {
       state_.visible.read(at, request.data[i].bytes());
       at += request.data[i].byte_count();
     }
+    if (completion.error != Error::kNone) testing::spoil(request.data);
   } else if (completion.error == Error::kNone && request.operation != Operation::kAdvise) {
     completion.error = change(request);
   }

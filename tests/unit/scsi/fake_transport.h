@@ -222,17 +222,11 @@ inline Task<Reply> send(scsi::TaskRouter& router, scsi::Nexus& nexus, std::array
 
 inline constexpr std::uint64_t kBenchBlocks = 8192;
 
-// A target with one unit at LUN 0 over a memory device with test layers on it.
-class Bench {
+// A target with one unit at LUN 0 over any device, and an initiator's nexus to it.
+class ServedUnit {
  public:
-  explicit Bench(Executor& home, scsi::LogicalUnitOptions options = {},
-                 MemoryDeviceOptions memory_options = {.byte_count = kBenchBlocks * 512})
-      : memory(*MemoryDevice::create(home, memory_options)),
-        faulty(*memory),
-        hung(faulty),
-        device(hung),
-        unit(device, named(std::move(options))),
-        router(home.peers()) {}
+  explicit ServedUnit(BlockDevice& device, scsi::LogicalUnitOptions options = {})
+      : unit(device, named(std::move(options))), router(device.home().peers()) {}
 
   Task<void> start() {
     const Error error = co_await router.add(0, &unit);
@@ -248,7 +242,6 @@ class Bench {
     co_return made;
   }
   Task<void> stop() {
-    hung.release();
     if (nexus != nullptr) co_await router.detach(*nexus);
     const bool closed = co_await unit.close(unit.home().now() + std::chrono::seconds(10));
     assert(closed);
@@ -262,10 +255,6 @@ class Bench {
     return router.manage(*nexus, {.function = function, .lun = 0, .tag = tag});
   }
 
-  std::unique_ptr<MemoryDevice> memory;
-  FaultyDevice faulty;
-  HungDevice hung;
-  RecordingDevice device;
   scsi::LogicalUnit unit;
   scsi::TaskRouter router;
   std::unique_ptr<scsi::Nexus> nexus;
@@ -276,6 +265,29 @@ class Bench {
       if (options.uuid[i] == 0) options.uuid[i] = static_cast<std::uint8_t>(0x11 * i);
     }
     return options;
+  }
+};
+
+// A memory device with test layers on it.
+struct BenchDevices {
+  BenchDevices(Executor& home, MemoryDeviceOptions options)
+      : memory(*MemoryDevice::create(home, options)), faulty(*memory), hung(faulty), device(hung) {}
+
+  std::unique_ptr<MemoryDevice> memory;
+  FaultyDevice faulty;
+  HungDevice hung;
+  RecordingDevice device;
+};
+
+class Bench : public BenchDevices, public ServedUnit {
+ public:
+  explicit Bench(Executor& home, scsi::LogicalUnitOptions options = {},
+                 MemoryDeviceOptions memory_options = {.byte_count = kBenchBlocks * 512})
+      : BenchDevices(home, memory_options), ServedUnit(device, std::move(options)) {}
+
+  Task<void> stop() {
+    hung.release();
+    co_await ServedUnit::stop();
   }
 };
 

@@ -228,6 +228,38 @@ Task<void> medium_error_in_later_piece(Bench& bench) {
   CHECK(reply.data.size() == std::size_t{3000} * 512);
 }
 
+void fail_reads(Bench& bench, Lba block, Error error) {
+  bench.faulty.fail({.operation = Operation::kRead, .extent = {block, 1}, .error = error});
+}
+
+// The first rule that matches decides, so the device does not name its first bad block.
+Task<void> medium_error_before_the_named_block(Bench& bench) {
+  const Bytes content = pattern(16 * 512, 9);
+  co_await bench.send_to_unit(cdb_10(0x2A, 0, 16), {.out = content});
+  for (const Lba block : {9, 5}) fail_reads(bench, block, Error::kMediumError);
+  const Reply reply = co_await bench.send_to_unit(cdb_10(0x28, 0, 16));
+  CHECK(reply.failed_with(SenseKey::kMediumError, Additional::kUnrecoveredReadError));
+  CHECK(reply.information() == 5U);
+  CHECK(reply.data == Bytes(content.begin(), content.begin() + 5 * 512));
+}
+
+Task<void> medium_error_ever_earlier(Bench& bench) {
+  for (const Lba block : {14, 12, 10, 8, 6}) fail_reads(bench, block, Error::kMediumError);
+  const Reply reply = co_await bench.send_to_unit(cdb_10(0x28, 0, 16));
+  CHECK(reply.failed_with(SenseKey::kMediumError, Additional::kUnrecoveredReadError));
+  CHECK(!reply.information());
+  CHECK(reply.data.empty());
+}
+
+Task<void> other_error_before_the_named_block(Bench& bench) {
+  fail_reads(bench, 9, Error::kMediumError);
+  fail_reads(bench, 0, Error::kNotReady);
+  const Reply reply = co_await bench.send_to_unit(cdb_10(0x28, 0, 16));
+  CHECK(reply.failed_with(SenseKey::kNotReady, Additional::kNotReadyCauseNotReportable));
+  CHECK(!reply.information());
+  CHECK(reply.data.empty());
+}
+
 Task<void> every_error(Bench& bench) {
   struct Case {
     Error error;
@@ -258,6 +290,8 @@ Task<void> every_error(Bench& bench) {
           co_await bench.send_to_unit(cdb_10(0x2A, 0, blocks), {.out = filled(blocks * 512, 1)});
       CAPTURE(describe(each.error));
       CHECK(reply.failed_with(each.key, each.additional));
+      // It would say that all blocks before it are written.
+      CHECK(reply.information().has_value() == (each.error == Error::kMiscompare));
     }
   }
   bench.faulty.fail({.operation = Operation::kWrite, .error = Error::kNoMemory, .times = 1});
@@ -306,7 +340,16 @@ TEST_CASE("READ: a medium error names its block, and the data before it arrive",
 TEST_CASE("READ: a medium error in a later piece", "[scsi]") {
   on_bench(medium_error_in_later_piece);
 }
-TEST_CASE("WRITE: every error of a device has its sense data", "[scsi]") { on_bench(every_error); }
+TEST_CASE("READ: a bad block before the one that the device names is named", "[scsi][N10]") {
+  on_bench(medium_error_before_the_named_block);
+}
+TEST_CASE("READ: no block is named when the blocks before it cannot be read", "[scsi][N10]") {
+  on_bench(medium_error_ever_earlier);
+  on_bench(other_error_before_the_named_block);
+}
+TEST_CASE("WRITE: every error of a device has its sense data", "[scsi][N13]") {
+  on_bench(every_error);
+}
 TEST_CASE("WRITE: a read-only unit is write protected", "[scsi]") {
   on_bench(refused_by_protection, {.read_only = true});
 }
