@@ -391,11 +391,12 @@ Task<void> Volume::apply_access_here() {
   const bool had_writes = front_->takes_writes();
   front_->allow(record_.online, !record_.specification.read_only);
   unit_->set_offline(!record_.online);
-  if (front_->takes_writes() != had_writes) {
+  const bool takes_writes = front_->takes_writes();
+  if (takes_writes != had_writes) {
     unit_->establish(scsi::UnitAttention::kModeParametersChanged);
   }
-  // Requests that are queued below must not be written once the volume is offline.
-  if (!record_.online) co_await unit_->clear();
+  // Requests that are queued below must not be written once the volume is offline or read-only.
+  if (!record_.online || (had_writes && !takes_writes)) co_await unit_->clear();
 }
 
 void Volume::content_replaced() {

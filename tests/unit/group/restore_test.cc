@@ -1,5 +1,6 @@
 // Restoring a volume that hosts use: nothing that they sent before is in the restored content, and
-// they learn of it before they see any of it. Our own initiator is logged in over loopback.
+// they learn of it before they see any of it. Making one read-only: nothing that they sent before
+// changes it afterwards. Our own initiator is logged in over loopback.
 #include <catch2/catch.hpp>
 #include <chrono>
 #include <vector>
@@ -95,7 +96,56 @@ Task<void> restore_with_writes_queued(Group& group, bool offline) {
   co_await session->close();
 }
 
+Task<void> read_only_with_writes_queued(Group& group) {
+  CreateVolumeRequest request;  // Only the file changes a volume that it declares.
+  request.specification.name = "w";
+  request.specification.backing = Backing::kPool;
+  request.specification.pool = "p";
+  request.specification.thin = true;
+  request.specification.size_bytes = std::uint64_t{8} << 20;
+  const auto made = co_await group.create_volume(request);
+  REQUIRE(made.has_value());
+  const auto access = co_await group.add_access("w", {});
+  REQUIRE(access.has_value());
+  const HostSession session =
+      co_await testing::log_in(group.portals()[0].listen, "iqn.2026-11.org.sandbay:w");
+  REQUIRE(session != nullptr);
+  co_await testing::settle(session.get());
+  co_await testing::write_runs(session.get(), kQueued, 1);
+  const auto limited = co_await group.change_volume("w", {.operations_limit = 2});
+  REQUIRE(limited.has_value());
+  std::vector<Sent> sent(kQueued);
+  co_await queue_writes(session.get(), &sent);
+  const auto changed = co_await group.change_volume("w", {.read_only = true});
+  REQUIRE(changed.has_value());
+  const auto unlimited = co_await group.change_volume("w", {.operations_limit = 0});
+  REQUIRE(unlimited.has_value());
+  co_await wait_for_all(&sent);
+  CHECK(cleared_of(sent) > 0);
+  co_await testing::settle(session.get());
+  for (std::uint32_t run = 0; run < kQueued; ++run) {
+    CAPTURE(run);
+    const HostReply reply = co_await testing::read_run(session.get(), run);
+    REQUIRE(reply.result.good());
+    std::array<std::byte, 1> first{};
+    reply.data_in.copy_to(first);
+    CHECK(first[0] == std::byte{sent[run].result.good() ? std::uint8_t{2} : std::uint8_t{1}});
+  }
+  co_await session->close();
+}
+
 }  // namespace
+
+TEST_CASE("A volume that becomes read-only ends the writes that are queued",
+          "[group][volume][N14]") {
+  const unsigned reactors = GENERATE(1U, 2U);
+  CAPTURE(reactors);
+  const sandbay::testing::ScratchDirectory scratch;
+  const std::string error = run_group(scratch.file("state"), kSections, reactors, [](Group& group) {
+    return read_only_with_writes_queued(group);
+  });
+  if (!error.empty()) FAIL(error);
+}
 
 TEST_CASE("A restored volume has nothing of the writes that were queued before",
           "[group][snapshot][G-S5]") {
