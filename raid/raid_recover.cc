@@ -410,6 +410,8 @@ Task<Error> RaidSet::lose_written(unsigned role, Extent extent) {
 // ---- for maintenance ------------------------------------------------------------------------
 
 Task<Error> RaidSet::rebuild_member(std::uint64_t stripe, unsigned member, Drive* target) {
+  // Those that began before the drive had a replacement know nothing of it.
+  while (direct_writes_ > 0) co_await direct_writes_ended_.wait();
   StripeEntry& entry = table_.enter(stripe);
   co_await table_.lock(entry);
   Error error = Error::kNotReady;

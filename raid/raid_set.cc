@@ -356,7 +356,11 @@ Task<Error> RaidSet::replay_on(Drive* drive, JournalWrite entry,
 }
 
 Task<Error> RaidSet::replay_journal(bool clean, bool accept_loss) {
-  if (journal_ == nullptr) co_return Error::kNone;
+  if (journal_ == nullptr) {
+    if (clean) co_return Error::kNone;
+    // A drive may have kept writes that were never flushed, and its replacement not.
+    co_return co_await drives_.copy_anew();
+  }
   Result<JournalRecovery> found = co_await journal_->recover();
   if (!found) co_return found.error();
   if (clean) {  // What is there is of before: everything has been flushed since.
@@ -492,9 +496,7 @@ void RaidSet::note_no_room(unsigned role, const Drive& drive) {
 // at the two ends is written.
 Task<Completion> RaidSet::zero(Request request) {
   // Past a journal with older writes it would be undone by a replay.
-  if (layout_.redundancy() == 0 && journal_ == nullptr && integrity_ == nullptr) {
-    co_return co_await zero_direct(std::move(request));
-  }
+  if (writes_directly()) co_return co_await zero_direct(std::move(request));
   Completion completion;
   completion.data = std::move(request.data);
   const Operation operation = request.operation == Operation::kUnmap && geometry_.unmap
@@ -638,7 +640,9 @@ Task<Error> RaidSet::zero_once(std::uint64_t first, std::uint64_t count, Operati
   co_return co_await end_store({.first = first, .count = count}, &targets, &sums, *ticket);
 }
 
+// A drive that begins to be copied meanwhile is copied when this has ended.
 Task<Completion> RaidSet::zero_direct(Request request) {
+  const DirectWrite direct(*this);
   Completion completion;
   completion.data = std::move(request.data);
   Lba lba = request.extent.first;

@@ -184,6 +184,20 @@ class RaidSet final : public BlockDevice {
     unsigned turn_;
   };
 
+  // A write that goes to its drive past the stripes.
+  class DirectWrite {
+   public:
+    explicit DirectWrite(RaidSet& set) : set_(set) { ++set_.direct_writes_; }
+    DirectWrite(const DirectWrite&) = delete;
+    DirectWrite& operator=(const DirectWrite&) = delete;
+    ~DirectWrite() {
+      if (--set_.direct_writes_ == 0) set_.direct_writes_ended_.notify_all();
+    }
+
+   private:
+    RaidSet& set_;
+  };
+
   // raid_set.cc
   Task<Completion> dispatch(Request request);
   Task<Completion> flush(Request request);
@@ -213,6 +227,11 @@ class RaidSet final : public BlockDevice {
     return drives_.data_offset() + layout_.drive_lba(stripe) + row;
   }
   std::size_t bytes_of(std::uint64_t blocks) const { return blocks * geometry_.block_bytes; }
+  // Nothing has to agree with anything. A drive that is copied has to agree with its replacement.
+  bool writes_directly() const {
+    return layout_.redundancy() == 0 && journal_ == nullptr && integrity_ == nullptr &&
+           !drives_.replacing();
+  }
   // Regions are marked before they are written: mirrors without a journal may differ after a crash.
   bool intent() const { return layout_.mirrored() && journal_ == nullptr; }
   // What an error means for the drive that gave it: takes the drive out where it has to go. False
@@ -478,6 +497,8 @@ class RaidSet final : public BlockDevice {
   Mutex renew_lock_;
   unsigned storing_turn_ = 0;
   std::array<std::size_t, 2> storing_{};  // By turn.
+  std::size_t direct_writes_ = 0;
+  Condition direct_writes_ended_;
   Condition storing_ended_;
   std::uint64_t flushes_asked_ = 0;
   std::uint64_t flushes_done_ = 0;

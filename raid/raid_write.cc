@@ -35,9 +35,7 @@ struct HostWrite {
 };
 
 Task<Completion> RaidSet::write(Request request) {
-  if (layout_.redundancy() == 0 && journal_ == nullptr && integrity_ == nullptr) {
-    return write_direct(std::move(request));
-  }
+  if (writes_directly()) return write_direct(std::move(request));
   return write_queued(std::move(request));
 }
 
@@ -197,6 +195,7 @@ Task<Completion> RaidSet::write_direct(Request request) {
     Drive* drive;
     DriveIo io;
   };
+  const DirectWrite direct(*this);
   Completion completion;
   BufferList rest = request.data.share();
   FrameVector<Part> parts;

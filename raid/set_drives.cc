@@ -97,6 +97,7 @@ void SetDrives::set_drive(unsigned role, BlockDevice& device, std::string name,
 void SetDrives::set_replacement(unsigned role, BlockDevice& device, std::string name,
                                 DrivePolicy policy) {
   roles_[role].replacement = add_drive(device, std::move(name), policy);
+  replacing_ |= bit(role);
 }
 
 void SetDrives::recount() {
@@ -550,6 +551,7 @@ void SetDrives::drop_replacement(unsigned role, const std::string& why) {
   const std::string name = here.replacement->name();
   here.replacement->shut();
   here.replacement = nullptr;
+  replacing_ &= ~bit(role);
   here.fresh_region[1] = kNoRegion;
   newest_.roles[role].replacement = {};
   newest_.roles[role].replacement_known_event = 0;
@@ -593,6 +595,15 @@ void SetDrives::begin_replacement(unsigned role, BlockDevice& device, std::strin
   set_replacement(role, device, std::move(name), policy);
 }
 
+Task<Error> SetDrives::copy_anew() {
+  for (unsigned role = 0; role < roles_.size(); ++role) {
+    if (roles_[role].replacement == nullptr) continue;
+    regions_.set_all_stale(role, true, true);
+    ++regions_changed_;
+  }
+  co_return co_await save_regions();
+}
+
 // Until the superblocks name the replacement in the role, the role's map is the old drive's, which
 // may call more stale than is, but never less.
 Task<Error> SetDrives::promote_replacement(unsigned role) {
@@ -606,6 +617,7 @@ Task<Error> SetDrives::promote_replacement(unsigned role) {
   entry.replacement_known_event = 0;
   entry.state = RoleState::kActive;
   here.drive = std::exchange(here.replacement, nullptr);
+  replacing_ &= ~bit(role);
   settled_roles_ &= ~bit(role);
   here.fresh_region[0] = kNoRegion;
   here.fresh_region[1] = kNoRegion;

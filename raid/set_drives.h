@@ -109,6 +109,7 @@ class SetDrives final : public JournalDrives {
   const Superblock& superblock() const noexcept { return newest_; }
   Drive* drive(unsigned role) const noexcept { return roles_[role].drive; }
   Drive* replacement(unsigned role) const noexcept { return roles_[role].replacement; }
+  bool replacing() const noexcept { return replacing_ != 0; }  // Some role has a replacement.
   const RoleDrive& role(unsigned role) const noexcept { return roles_[role]; }
   Lba data_offset() const noexcept { return newest_.data_offset_blocks; }
 
@@ -201,6 +202,8 @@ class SetDrives final : public JournalDrives {
   void begin_replacement(unsigned role, BlockDevice& device, std::string name, DrivePolicy policy,
                          const Uuid& uuid);
   Task<Error> promote_replacement(unsigned role);  // It is whole and takes the role.
+  // Replacements are stale again; durable.
+  Task<Error> copy_anew();
   bool settled_now() const noexcept { return settled_ == changed_; }
   // Every change of roles so far is durable on the drives that are left.
   Task<Error> settled();
@@ -276,6 +279,7 @@ class SetDrives final : public JournalDrives {
   unsigned idle_awaited_ = 0;
   DriveMetadata::Image image_;  // Of the save under way.
   std::uint64_t absent_ = 0;
+  std::uint64_t replacing_ = 0;  // Roles with a replacement.
   std::uint64_t stale_ = 0;
   std::uint64_t settled_roles_ = 0;  // Whose superblocks are current.
   std::vector<bool> unverified_;     // By region; a subset of the map's dirty ones.

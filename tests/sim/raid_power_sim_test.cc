@@ -84,6 +84,9 @@ std::vector<LabShape> shapes() {
     shape.host_durable_nvram = i % 2 == 1;
     all.push_back(shape);
   }
+  all.push_back({.level = Level::kJbod, .drives = 1});
+  all.push_back({.level = Level::kRaid0, .drives = 2});
+  all.push_back({.level = Level::kRaid0, .drives = 3, .strip_bytes = 16384});
   return all;
 }
 
@@ -427,6 +430,7 @@ std::string one_seed(std::uint64_t seed) {
           .most_cuts = most_cuts(),
           .random = Random(seed)};
   run.shape.unverified = run.random.chance(0.25);
+  if (run.shape.redundancy() == 0 && run.story != Story::kHealthy) run.story = Story::kCopying;
   choose_roles(run);
   {
     auto world = sim::World::create({.seed = seed});
