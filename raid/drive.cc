@@ -103,7 +103,8 @@ Task<Result<ProvisioningRun>> Drive::provisioning(Lba first, Lba limit) {
     ++counters_.retries;
     run = co_await device_.provisioning(first, limit);
   }
-  if (shut_) run = std::unexpected(Error::kNotReady);
+  if (gone()) run = std::unexpected(Error::kNotReady);
+  if (!run && run.error() == Error::kNotReady) doubt_in_flight();
   if (!run) ++counters_.other_errors;
   if (--outstanding_ == 0) became_idle_.notify_all();
   co_return run;
@@ -186,7 +187,7 @@ Spawned Drive::run(Drive* drive, Operation* operation, Request request) {
 }
 
 Error Drive::refusal() const noexcept {
-  if (shut_) return Error::kNotReady;
+  if (gone()) return Error::kNotReady;
   return abandoned_bytes_ > kMostAbandonedBytes ? Error::kTimedOut : Error::kNone;
 }
 
@@ -210,6 +211,10 @@ void Drive::recall(Operation& operation) {
 
 void Drive::shut() {
   shut_ = true;
+  doubt_in_flight();
+}
+
+void Drive::doubt_in_flight() {
   for (Operation* other = oldest_; other != nullptr; other = other->newer) other->doubted = true;
 }
 
@@ -218,7 +223,7 @@ void Drive::end(Operation& operation, Completion&& completion) {
   if (operation.doubted) completion.error = Error::kNotReady;
   if (completion.error == Error::kNotReady && !operation.doubted) {
     away_ = true;
-    for (Operation* other = oldest_; other != nullptr; other = other->newer) other->doubted = true;
+    doubt_in_flight();
   }
   if (operation.is_read && !operation.slow && completion.error == Error::kNone) note_read(false);
   failing_ = completion.error != Error::kNone && completion.error != Error::kMediumError &&

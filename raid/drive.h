@@ -112,6 +112,8 @@ class Drive {
   Error refusal() const noexcept;  // Why nothing is sent to the device; kNone: it is.
   // Another write of these blocks has timed out and is in the device.
   bool held_up(const Operation& operation) const;
+  // It answered that it is not ready: what is in flight may be another drive's word.
+  void doubt_in_flight();
   void abandon(Operation& operation);
   void recall(Operation& operation);
   void tell_unheeded();

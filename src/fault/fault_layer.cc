@@ -93,6 +93,7 @@ Task<Result<ProvisioningRun>> FaultLayer::provisioning(Lba first, Lba limit) {
 Task<Result<ProvisioningRun>> FaultLayer::provisioning_involved(Lba first, Lba limit) {
   const Error refused = refusal(Operation::kRead);
   if (refused != Error::kNone) co_return std::unexpected(refused);
+  if (take_attention()) co_return std::unexpected(Error::kNotReady);
   const Geometry& real = target_->geometry();
   if (limit > real.block_count || geometry().block_bytes != real.block_bytes) {
     co_return ProvisioningRun{.block_count = limit - first, .mapped = true};
@@ -146,13 +147,8 @@ Task<Completion> FaultLayer::submit_involved(Request request, std::uint64_t oper
 Task<Completion> FaultLayer::perform(Request request, Strikes strikes, std::uint64_t operation,
                                      std::uint64_t power_cycle) {
   Error error = refusal(request.operation);
-  // As a drive's unit attention: what it had not flushed is gone, and so may be all of it, or it is
-  // another drive that answers now.
   const bool advises = request.operation == Operation::kAdvise;
-  if (error == Error::kNone && !advises && std::exchange(attention_, false)) {
-    error = Error::kNotReady;
-    update();
-  }
+  if (error == Error::kNone && !advises && take_attention()) error = Error::kNotReady;
   if (error == Error::kNone) error = co_await delay(request, strikes, operation);
   // The power may have gone with this very operation, or the drive died while it waited; a command
   // that hung ends with it.
@@ -182,6 +178,12 @@ Task<Completion> FaultLayer::perform(Request request, Strikes strikes, std::uint
   }
   assert(false && "unknown operation");
   __builtin_unreachable();
+}
+
+bool FaultLayer::take_attention() {
+  if (!std::exchange(attention_, false)) return false;
+  update();
+  return true;
 }
 
 Error FaultLayer::refusal(Operation operation) const {

@@ -103,6 +103,9 @@ class FaultLayer final : public Layer {
   Task<Completion> perform(Request request, Strikes strikes, std::uint64_t operation,
                            std::uint64_t power_cycle);
   Error refusal(Operation operation) const;
+  // As a drive's unit attention, told once: what it had not flushed is gone, and so may be all of
+  // it, or it is another drive that answers now.
+  bool take_attention();
   Error adapt(Request& request) const;  // To the blocks of the device below.
   Task<Error> delay(Request& request, Strikes strikes, std::uint64_t operation);
   Task<Error> park(RulePointer rule, Cancellation* cancellation, TimePoint until);

@@ -79,6 +79,12 @@ Task<void> pull_and_insert(Executor& home) {
   bench.add("at=drive:d0 do=pull");
   bench.add("at=drive:d0 do=insert content=other");
   CHECK(bench.layer().geometry().block_count == kBlocks / 2);
+  Result<ProvisioningRun> run = co_await bench.layer().provisioning(0, 8);
+  CHECK((!run && run.error() == Error::kNotReady));  // It says so whoever asks first, and what.
+  run = co_await bench.layer().provisioning(0, 8);
+  CHECK(run.has_value());
+  bench.add("at=drive:d0 do=pull");
+  bench.add("at=drive:d0 do=insert content=other");
   error = co_await write_value(bench.layer(), 5, 3);
   CHECK(error == Error::kNotReady);
   value = co_await read_value(bench.layer(), 5);

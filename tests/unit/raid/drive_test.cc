@@ -83,8 +83,42 @@ Task<void> hang_and_sleep(Executor* home) {
   co_await drive.wait_idle_until(home->now() + 10s);
 }
 
+// A read is in the device when a question finds out that another disk answers.
+Task<void> question_meets_another_disk(Executor* home) {
+  TestDrive device(*home, "other", 1 << 20);
+  device.slow_reads(60ms);
+  device.become_another();
+  raid::Drive drive(device, "other", {});
+  raid::DriveIo read = drive.start(reading(*home));
+  const auto run = co_await drive.provisioning(0, 8);
+  CHECK((!run && run.error() == Error::kNotReady));
+  co_await read.wait();
+  CHECK(read.take().error == Error::kNotReady);
+}
+
+// Its owner has not heard yet what the read found out.
+Task<void> write_to_another_disk(Executor* home) {
+  TestDrive device(*home, "other", 1 << 20);
+  device.become_another();
+  raid::Drive drive(device, "other", {});
+  raid::DriveIo read = drive.start(reading(*home));
+  co_await read.wait();
+  Request request = reading(*home);
+  request.operation = Operation::kWrite;
+  const Completion written = co_await drive.submit(std::move(request));
+  CHECK(written.error == Error::kNotReady);
+  CHECK(device.counts.writes == 0);
+  CHECK(read.take().error == Error::kNotReady);
+}
+
 }  // namespace
 
+TEST_CASE("A question to a drive finds out that another disk answers", "[raid][N8]") {
+  testing::run_in_world(1, [](Executor& home) { return question_meets_another_disk(&home); });
+}
+TEST_CASE("A drive that was not ready is sent nothing until its owner knows", "[raid][N7]") {
+  testing::run_in_world(1, [](Executor& home) { return write_to_another_disk(&home); });
+}
 TEST_CASE("A drive is not late for time in which its executor did not run", "[raid]") {
   testing::run_on_reactor([](Executor& home) { return sleep_through(&home); });
 }

@@ -152,6 +152,7 @@ Error TestDrive::change(const Request& request) {
 
 Task<Result<ProvisioningRun>> TestDrive::provisioning(Lba first, Lba limit) {
   if (failure_ != Error::kNone) co_return std::unexpected(failure_);
+  if (std::exchange(attention_, false)) co_return std::unexpected(Error::kNotReady);
   const File::Run run = state_.visible.run_at(first * geometry_.block_bytes);
   const std::uint64_t blocks =
       std::clamp<std::uint64_t>(run.byte_count / geometry_.block_bytes, 1, limit - first);

@@ -86,6 +86,27 @@ Task<void> another_disk(Executor* home, Used used) {
   CHECK(stopped);
 }
 
+// Asked what is mapped before any I/O: its holes say nothing of the set.
+Task<void> another_disk_asked(Executor* home, Used used) {
+  ControllerRig rig(*home);
+  co_await make(&rig, &used);
+  const Error flushed = co_await flush(&rig);
+  REQUIRE(flushed == Error::kNone);
+  rig.drive("d0").become_another();
+  const std::uint64_t end = rig.set->geometry().block_count;
+  for (Lba lba = 0; lba < end;) {
+    const Result<ProvisioningRun> run = co_await rig.set->provisioning(lba, end);
+    if (run) CHECK(run->mapped);
+    lba += run ? run->block_count : 64;
+  }
+  const bool noticed =
+      co_await rig.wait_for([&rig] { return rig.told(SetEvent::Kind::kOffline) > 0; });
+  CHECK(noticed);
+  CHECK_FALSE(rig.set->running());
+  const bool stopped = co_await rig.stop();
+  CHECK(stopped);
+}
+
 // Power of one drive: what it had not flushed is written again from the
 // journal.
 Task<void> same_disk(Executor* home, Used used) {
@@ -154,6 +175,14 @@ Task<void> unflushed(Executor* home, Used used) {
 }
 
 }  // namespace
+
+TEST_CASE("A disk in place of one that its set cannot miss is not asked what is mapped",
+          "[raid][controller][N8]") {
+  for (const Used& used : kUsed) {
+    CAPTURE(describe(used.level));
+    for_worlds(2, another_disk_asked, used);
+  }
+}
 
 TEST_CASE(
     "Another disk in place of a drive that the set cannot miss is never "
