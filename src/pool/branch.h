@@ -6,7 +6,12 @@
 //   1. e is a snapshot's: the first kept version (c, g) of B with g >= e. Data: there. Zeros:
 //      zeros. Through: step 3.
 //   2. B's own page says what c is. Data: there. Zeros: zeros.
-//   3. B has a parent: c as the parent's generation has it. Otherwise zeros.
+//   3. c lies before the end of what B reads through its parent: c as the parent's generation has
+//      it. Otherwise zeros.
+//
+// That end is where the parent's generation ended when B was made, in pages. It only comes nearer:
+// when the parent leaves the row, to the parent's own end. So no resize changes what B, its
+// snapshots and its children read of the parents.
 //
 // A generation lives as long as there is a snapshot of that number or a branch hangs on it. What
 // changes under a living generation is kept for it first, once.
@@ -57,6 +62,7 @@ struct Branch {
   // The youngest living generation; 0 if there is none: nothing needs to be kept.
   Generation newest() const noexcept { return living.empty() ? 0 : living.back(); }
   bool has_parent() const noexcept { return record.parent != 0; }
+  bool reads_through(PageNumber page) const noexcept { return page < record.through_pages; }
   // What a chunk is that reads as zeros and takes no space.
   ChunkState nothing() const noexcept {
     return has_parent() ? ChunkState::kZero : ChunkState::kThrough;

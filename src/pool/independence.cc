@@ -29,7 +29,8 @@ Task<Result<bool>> Pool::copy_pages(Branch* branch, PageNumber* next, std::uint3
   const ChunkRange whole{.page = 0, .first = 0, .count = map_.page_chunks()};
   for (; pages > 0 && branch->has_parent(); --pages) {
     if (is_useless(*branch)) co_return std::unexpected(Error::kNotFound);
-    if (*next >= end_of_all(*branch)) {
+    // This end only comes nearer, so the wait for the directory does not matter.
+    if (!branch->reads_through(*next)) {
       co_await directory_.lock();
       const Error error = co_await cut_parent(branch, of);
       directory_.unlock();
@@ -125,18 +126,6 @@ bool Pool::is_heir(const Branch& branch) const noexcept {
   return parent.record.dead && parent.snapshots.empty() && parent.children.size() == 1;
 }
 
-// Behind the last page that the branch, a snapshot of it or a child has.
-PageNumber Pool::end_of_all(const Branch& branch) const {
-  std::uint64_t bytes = branch.record.byte_count;
-  for (const auto& [generation, snapshot] : branch.snapshots) {
-    bytes = std::max(bytes, snapshot.byte_count);
-  }
-  for (const auto& [generation, child] : branch.children) {
-    bytes = std::max(bytes, map_.find(child)->record.byte_count);
-  }
-  return static_cast<PageNumber>((bytes + map_.page_bytes() - 1) / map_.page_bytes());
-}
-
 // An heir takes its parent's page over, without a copy. What the parent keeps of it for the
 // generation lies in slots and is copied afterwards.
 Task<Error> Pool::adopt_page(Branch* branch, PageNumber page) {
@@ -188,7 +177,9 @@ Task<Error> Pool::adopt_page(Branch* branch, PageNumber page) {
 }
 
 Task<Error> Pool::copy_from_parent(Branch* branch, PageNumber page, Independence of) {
-  if (page >= map_.page_count_of(*branch)) co_return Error::kNone;
+  // The branch gets no place behind its end. Readers find zeros there, such as a larger child from
+  // a map of version 2.
+  const bool is_behind = page >= map_.page_count_of(*branch);
   PageChange change(*this, *branch, page);
   Error error = co_await change.load();
   Request copy{.origin = Origin::kCopy};
@@ -206,7 +197,7 @@ Task<Error> Pool::copy_from_parent(Branch* branch, PageNumber page, Independence
     for (const Source& source : plan.sources) {
       const ChunkIndex first = std::exchange(at, at + source.count);
       if (error != Error::kNone) continue;
-      if (source.zeros) {
+      if (source.zeros || is_behind) {
         // The parent's zeros hide what its own parent has there.
         if (!all && !source.through) change.set(first, source.count, ChunkState::kZero);
         continue;
@@ -223,7 +214,7 @@ Task<Error> Pool::copy_from_parent(Branch* branch, PageNumber page, Independence
   co_return co_await change.commit();
 }
 
-// With the directory locked: the branch is as large as it was found to be.
+// With the directory locked. Behind the parent's own end the branch reads zeros from now on.
 Task<Error> Pool::cut_parent(Branch* branch, Independence of) {
   if (!branch->has_parent()) co_return Error::kNone;
   BranchRecord parent = map_.find(branch->record.parent)->record;
@@ -232,6 +223,7 @@ Task<Error> Pool::cut_parent(Branch* branch, Independence of) {
   const bool all = of == Independence::kOfAll;
   record.parent = all ? 0 : parent.parent;
   record.parent_generation = all ? 0 : parent.parent_generation;
+  record.through_pages = all ? 0 : std::min(record.through_pages, parent.through_pages);
   std::vector<MapRecord> records;
   records.emplace_back(std::move(record));
   records.emplace_back(std::move(parent));

@@ -56,6 +56,7 @@ Task<std::string> MapLog::open() {
   wrong = co_await replay(std::move(groups));
   if (!wrong.empty()) co_return wrong;
   map_.skip(sequence_);
+  map_.bound_old_branches();
   co_return co_await start();
 }
 

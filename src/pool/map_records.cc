@@ -2,9 +2,10 @@
 //
 // A record is its kind (1) and its fields; booleans take one byte, labels their length (1) and
 // their bytes, counts of slots how many stores (2) and for each its number (2) and its count (8). A
-// group is its sequence (8) and records. The checkpoint is version (4), chunks of a page (4),
-// sequence (8), last branch (8), UUID of the log (16). Slots by generation are those (4) and their
-// counts (8), ascending.
+// group is its sequence (8) and records. A branch's record ends with `through_pages` and has a kind
+// of its own, so that those of version 2, which had none, are still read. The checkpoint is version
+// (4), chunks of a page (4), sequence (8), last branch (8), UUID of the log (16). Slots by
+// generation are those (4) and their counts (8), ascending.
 #include "pool/map_records.h"
 
 #include <array>
@@ -20,6 +21,13 @@ namespace sandbay::pool {
 namespace {
 
 constexpr std::string_view kTooShort = "a record that is too short";
+constexpr std::uint32_t kOldestVersion = 2;
+// Kinds of branch records: until version 2 their place in MapRecord, afterwards another.
+constexpr std::uint8_t kOldBranchKind = 5;
+constexpr std::uint8_t kBranchKind = 11;
+static_assert(
+    std::is_same_v<std::variant_alternative_t<kOldBranchKind - 1, MapRecord>, BranchRecord> &&
+    kBranchKind > std::variant_size_v<MapRecord>);
 
 class Writer {
  public:
@@ -323,12 +331,27 @@ bool read_kind(std::size_t kind, Reader& reader, MapRecord& record) {
   }
 }
 
+void read_through_pages(Reader& reader, bool is_old, BranchRecord* branch) {
+  if (is_old) {
+    branch->through_pages = branch->parent == 0 ? 0 : kNoPage;
+    return;
+  }
+  reader.field(branch->through_pages);
+  if (branch->through_pages > (branch->parent == 0 ? 0 : kPageEnd)) {
+    reader.fail("a branch that reads through no parent, or too far");
+  }
+}
+
 bool read(Reader& reader, MapRecord& record) {
   std::uint8_t kind = 0;
   reader.field(kind);
   if (!reader.error().empty()) return false;
+  const bool is_old_branch = kind == kOldBranchKind;
+  if (kind == kBranchKind) kind = kOldBranchKind;
   // Kinds begin with 1: zeros are no record.
   if (kind == 0 || !read_kind(kind - 1U, reader, record)) reader.fail("a record of unknown kind");
+  auto* const branch = std::get_if<BranchRecord>(&record);
+  if (branch != nullptr) read_through_pages(reader, is_old_branch, branch);
   return reader.error().empty();
 }
 
@@ -336,8 +359,10 @@ bool read(Reader& reader, MapRecord& record) {
 
 void append(std::string& text, const MapRecord& record) {
   Writer writer(text);
-  writer.field(static_cast<std::uint8_t>(record.index() + 1));
+  const auto* const branch = std::get_if<BranchRecord>(&record);
+  writer.field(branch != nullptr ? kBranchKind : static_cast<std::uint8_t>(record.index() + 1));
   std::visit([&writer](const auto& value) { code(writer, value); }, record);
+  if (branch != nullptr) writer.field(branch->through_pages);
 }
 
 std::string pack(const MapRecord& record) {
@@ -385,8 +410,9 @@ Result<CheckpointRecord, std::string_view> unpack_checkpoint(std::string_view te
   code(reader, record);
   if (!reader.error().empty()) return std::unexpected(reader.error());
   if (!reader.at_end()) return std::unexpected("a record that is too long");
-  if (record.version != CheckpointRecord{}.version)
+  if (record.version < kOldestVersion || record.version > CheckpointRecord{}.version) {
     return std::unexpected("a map of another version");
+  }
   if (record.page_chunks < kLeastPageChunks || record.page_chunks > kMostPageChunks) {
     return std::unexpected("a map with pages of an impossible size");
   }

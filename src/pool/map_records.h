@@ -74,6 +74,9 @@ struct BranchRecord {
   std::uint64_t byte_count = 0;
   BranchId parent = 0;  // 0: none.
   Generation parent_generation = 0;
+  // Pages from this one on are zeros unless the branch itself has them: the parent's generation
+  // ended before. Shrinking and expanding leave it; kNoPage: a map of version 2 does not say.
+  PageNumber through_pages = 0;
   Generation last_generation = 0;     // Of the last snapshot that was taken; 0: none yet.
   bool thick = false;                 // Its pages are allocated when it is made, and stay.
   bool dead = false;                  // Its live end is nobody's.
@@ -141,7 +144,7 @@ Result<RecordGroup, std::string_view> unpack_group(std::string_view text);
 
 // The checkpoint itself: which groups it contains, and what never changes.
 struct CheckpointRecord {
-  std::uint32_t version = 2;  // 1 was without seals.
+  std::uint32_t version = 3;  // 1 was without seals, 2 without BranchRecord::through_pages.
   std::uint32_t page_chunks = kDefaultPageChunks;
   std::uint64_t sequence = 0;  // Of the last group that it contains.
   BranchId last_branch = 0;    // The highest number given to a branch so far.

@@ -89,7 +89,7 @@ Task<Error> plan_read(Pool* pool, Branch* branch, Generation generation, ChunkRa
     const auto rest = co_await look_in(&map, branch, generation, open, part);
     if (!rest.has_value()) co_return rest.error();
     open = *rest;
-    if (open.count == 0 || !branch->has_parent() || parents-- == 0) break;
+    if (open.count == 0 || !branch->reads_through(range.page) || parents-- == 0) break;
     generation = branch->record.parent_generation;
     branch = map.find(branch->record.parent);
     plan->holds.push_back(

@@ -183,7 +183,7 @@ Task<Error> Pool::open_slot_page() {
 
 // Pages that the branch lacks from `first` on.
 std::uint64_t Pool::lacking(const BranchRecord& record, PageNumber first) const {
-  const std::uint64_t end = (record.byte_count + map_.page_bytes() - 1) / map_.page_bytes();
+  const std::uint64_t end = map_.page_count(record.byte_count);
   const Branch* const branch = map_.find(record.id);
   // All pages before `first` have a place; a failed expansion may have left more.
   const std::uint64_t placed = branch != nullptr ? branch->pages.placed_count() : 0;
@@ -202,8 +202,7 @@ bool Pool::has_room_for(const BranchRecord& record, PageNumber first) const {
 // Claims places for a group of pages from *next on that have no place, in runs.
 Task<Error> Pool::claim_places(const BranchRecord* record, PageNumber* next,
                                std::vector<PlacePages>* places) {
-  const auto end =
-      static_cast<PageNumber>((record->byte_count + map_.page_bytes() - 1) / map_.page_bytes());
+  const PageNumber end = map_.page_count(record->byte_count);
   std::size_t steps = 0;
   for (std::uint32_t claimed = 0; *next < end && claimed < options_.group_pages; ++*next) {
     // A page takes a look at each store.

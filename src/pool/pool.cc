@@ -464,9 +464,7 @@ Task<Error> Pool::shrink_locked(BranchId id, std::uint64_t byte_count, metadata:
 // The door is closed, and no page behind the new end has data. If a group can hold them, their
 // places are free at once, otherwise when the branch is swept.
 Task<Error> Pool::cut_off(Branch* branch, BranchRecord record, metadata::Batch extra) {
-  const auto first =
-      static_cast<PageNumber>((record.byte_count + map_.page_bytes() - 1) / map_.page_bytes());
-  PageNumber next = first;
+  PageNumber next = map_.page_count(record.byte_count);
   std::vector<MapRecord> records = tail_of(*branch, &next);
   if (next != kNoPage) {
     records.clear();

@@ -359,7 +359,6 @@ class Pool {
   Task<Error> pace(std::uint64_t copied_before);
   Task<Error> adopt_page(Branch* branch, PageNumber page);
   Task<Error> copy_from_parent(Branch* branch, PageNumber page, Independence of);
-  PageNumber end_of_all(const Branch& branch) const;
   Task<Error> cut_parent(Branch* branch, Independence of);
   // kept_moves.cc. Versions in slots of the store `from`, or that are "through" if it is kNoStore.
   Task<Error> rewrite_kept(Branch* branch, PageNumber page, StoreIndex from);

@@ -91,6 +91,8 @@ class PoolMap {
   Task<std::string> load();
   // The next group, from a log: checked, then applied. What is wrong with it, or an empty text.
   Task<std::string> replay(RecordGroup group);
+  // After the last one: gives branches of version 2 the end of what they read through their parent.
+  void bound_old_branches();
 
   // Looking -------------------------------------------------------------------------------------
 
@@ -104,8 +106,11 @@ class PoolMap {
   const std::map<BranchId, std::unique_ptr<Branch>>& branches() const noexcept { return branches_; }
   const std::map<StoreIndex, StoreSpace>& stores() const noexcept { return stores_; }
   const Slots& slots() const noexcept { return slots_; }
-  std::uint32_t page_count_of(const Branch& branch) const noexcept {
-    return static_cast<std::uint32_t>((branch.record.byte_count + page_bytes() - 1) / page_bytes());
+  PageNumber page_count(std::uint64_t byte_count) const noexcept {
+    return static_cast<PageNumber>((byte_count + page_bytes() - 1) / page_bytes());
+  }
+  PageNumber page_count_of(const Branch& branch) const noexcept {
+    return page_count(branch.record.byte_count);
   }
 
   // What the chunks of a page are; from the page entry, the cache or the store.

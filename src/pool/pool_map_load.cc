@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cassert>
 #include <cstring>
+#include <ranges>
 #include <span>
 #include <utility>
 
@@ -62,6 +63,7 @@ Task<std::string> PoolMap::load() {
   if (!checkpoint.has_value())
     co_return fmt::format("the map's checkpoint: {}", checkpoint.error());
   checkpoint_ = *checkpoint;
+  checkpoint_.version = CheckpointRecord{}.version;
   slots_ = Slots(checkpoint_.page_chunks);
   struct Step {
     char kind;
@@ -208,6 +210,25 @@ std::string PoolMap::finish_load() {
   }
   for (const auto& [id, branch] : branches_) branch->find_living();
   return {};
+}
+
+// Behind the end of the branch, of its snapshots and of all that hangs on it, nobody has seen
+// anything yet.
+void PoolMap::bound_old_branches() {
+  std::map<BranchId, PageNumber> ends;
+  // Children first.
+  for (const auto& [id, branch] : branches_ | std::views::reverse) {
+    PageNumber end = std::max(ends[id], page_count_of(*branch));
+    for (const auto& [generation, snapshot] : branch->snapshots) {
+      end = std::max(end, page_count(snapshot.byte_count));
+    }
+    BranchRecord& record = branch->record;
+    PageNumber& parents_end = ends[record.parent];
+    parents_end = std::max(parents_end, end);
+    if (record.through_pages != kNoPage) continue;
+    record.through_pages = end;
+    note_changed('b', id);
+  }
 }
 
 // Through the caches ------------------------------------------------------------------------------

@@ -124,6 +124,7 @@ Task<Result<BranchId>> Pool::clone_locked(SnapshotKey of, BranchOptions options,
                      .byte_count = options.byte_count,
                      .parent = of.branch,
                      .parent_generation = of.generation,
+                     .through_pages = map_.page_count(byte_count),
                      .placement = options.placement,
                      .fixed_store = options.fixed_store,
                      .page_limit = options.page_limit,
@@ -180,6 +181,7 @@ Task<Result<BranchId>> Pool::restore_locked(PoolVolume* volume, SnapshotKey to,
   next.byte_count = source->snapshots.at(to.generation).byte_count;
   next.parent = to.branch;
   next.parent_generation = to.generation;
+  next.through_pages = map_.page_count(next.byte_count);
   next.last_generation = 0;
   next.kept = {};
   next.sweeping = false;

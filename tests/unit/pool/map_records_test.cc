@@ -68,6 +68,7 @@ MapRecord any_record() {
                           .byte_count = below(1000),
                           .parent = 1 + below(900),
                           .parent_generation = 1 + below(900),
+                          .through_pages = below(1000),
                           .last_generation = below(1000),
                           .thick = any<bool>(),
                           .dead = any<bool>(),
@@ -122,6 +123,24 @@ TEST_CASE("records come back as they were, and none that is cut or longer", "[po
     }
     RC_ASSERT(!unpack_record(one + '\0').has_value());
   }));
+}
+
+TEST_CASE("A branch record of version 2 comes back without the end of what it reads through",
+          "[pool][P-2]") {
+  const bool has_parent = GENERATE(false, true);
+  BranchRecord branch{.id = 2, .label = "old"};
+  if (has_parent) {
+    branch.parent = 1;
+    branch.parent_generation = 3;
+    branch.through_pages = 9;
+  }
+  std::string text = pack(MapRecord(branch));
+  text[0] = 5;
+  text.resize(text.size() - sizeof branch.through_pages);
+  const auto again = unpack_record(text);
+  REQUIRE(again.has_value());
+  if (has_parent) branch.through_pages = kNoPage;
+  CHECK(*again == MapRecord(branch));
 }
 
 TEST_CASE("slots by generation come back as they were, and none that are counted wrong", "[pool]") {
@@ -183,6 +202,8 @@ TEST_CASE("records that cannot be meant are refused", "[pool]") {
   CHECK(refused(BranchRecord{.id = 1, .parent = 1, .parent_generation = 1}) ==
         "a branch that is its own parent");
   CHECK(refused(BranchRecord{.id = 2, .parent = 1}) == "a branch with half a parent");
+  CHECK(refused(BranchRecord{.id = 2, .through_pages = 1}) ==
+        "a branch that reads through no parent, or too far");
   CHECK(unpack_record(std::string_view("\0", 1)).error() == "a record of unknown kind");
   CHECK(unpack_record("\x7f").error() == "a record of unknown kind");
 }
