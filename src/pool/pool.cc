@@ -446,8 +446,9 @@ Task<Error> Pool::shrink_locked(BranchId id, std::uint64_t byte_count, metadata:
   const bool empty = co_await branch->door.wait_until_empty(home_.now() + WriteDoor::kPatience);
   Error error = Error::kTimedOut;
   if (empty) {
-    // Hosts may have written there since.
-    const Request again{.operation = Operation::kUnmap, .extent = tail};
+    // Hosts may have written there since. The zeros in the last chunk become durable before the new
+    // size: a later expansion shows them.
+    const Request again{.operation = Operation::kUnmap, .force_unit_access = true, .extent = tail};
     error = co_await volume->deallocate_inside(&again);
   } else {
     tell({.kind = PoolEvent::Kind::kWritesHang, .branch = id, .error = error});

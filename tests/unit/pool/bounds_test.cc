@@ -6,6 +6,7 @@
 
 #include <catch2/catch.hpp>
 
+#include "block/layer.h"
 #include "pool/sealed.h"
 #include "tests/unit/pool/pool_rig.h"
 
@@ -210,7 +211,41 @@ Task<void> check_version_2(Executor& home, bool expanded) {
   co_await row.finish();
 }
 
+// Notes whether the last write was forced to the medium.
+class NotesForce final : public Layer {
+ public:
+  using Layer::Layer;
+  unsigned writes = 0;
+  bool last_forced = false;
+
+ protected:
+  Task<Completion> write(Request request) override {
+    ++writes;
+    last_forced = request.force_unit_access;
+    return below().submit(std::move(request));
+  }
+};
+
+Task<void> check_durable_zeros(Executor& home) {
+  BoundRow row(home);
+  row.rig.options().stores = 1;
+  co_await row.begin();
+  NotesForce notes(*row.rig.devices[0]);
+  row.rig.pool->set_device(0, &notes);
+  const std::uint64_t bytes = 2 * kTestPageBytes + kCellBytes;
+  const Error error = co_await row.rig.pool->shrink(row.volume->branch().id(), bytes, {});
+  REQUIRE(error == Error::kNone);
+  CHECK(notes.writes > 0);
+  CHECK(notes.last_forced);
+  row.rig.pool->set_device(0, row.rig.devices[0].get());
+  co_await row.finish();
+}
+
 }  // namespace
+
+TEST_CASE("A shrink forces the zeros in the last chunk to the medium", "[pool][P-2]") {
+  testing::run_in_world(1, [](Executor& home) { return check_durable_zeros(home); });
+}
 
 TEST_CASE("A snapshot keeps its end when a row of smaller parents is shortened", "[pool][P-1]") {
   testing::run_in_world(1, [](Executor& home) { return check_large_snapshot(home); });
