@@ -183,16 +183,17 @@ Task<void> PoolLoad::administrator_step() {
     const char* name;
     Step step;
   };
-  static const std::array<Choice, 9> kChoices{{{8, "create", &PoolLoad::create},
-                                               {6, "expand", &PoolLoad::expand},
-                                               {5, "remove volume", &PoolLoad::remove_volume},
-                                               {30, "snapshot", &PoolLoad::snapshot},
-                                               {8, "clone", &PoolLoad::clone},
-                                               {12, "restore", &PoolLoad::restore},
-                                               {15, "remove snapshot", &PoolLoad::remove_snapshot},
-                                               {8, "add member", &PoolLoad::add_member},
-                                               {8, "remove member", &PoolLoad::remove_member}}};
-  std::uint64_t drawn = random_.below(100);
+  static const std::array<Choice, 10> kChoices{{{8, "create", &PoolLoad::create},
+                                                {6, "expand", &PoolLoad::expand},
+                                                {8, "shrink", &PoolLoad::shrink},
+                                                {5, "remove volume", &PoolLoad::remove_volume},
+                                                {30, "snapshot", &PoolLoad::snapshot},
+                                                {8, "clone", &PoolLoad::clone},
+                                                {12, "restore", &PoolLoad::restore},
+                                                {15, "remove snapshot", &PoolLoad::remove_snapshot},
+                                                {8, "add member", &PoolLoad::add_member},
+                                                {8, "remove member", &PoolLoad::remove_member}}};
+  std::uint64_t drawn = random_.below(108);
   for (const Choice& choice : kChoices) {
     if (drawn >= choice.weight) {
       drawn -= choice.weight;
@@ -246,6 +247,25 @@ Task<void> PoolLoad::expand() {
   const Error error =
       co_await lab_.pool().expand(volumes_.at(name)->branch().id(), cells * kModelCellBytes, {});
   if (accept("expand", error)) volume.cells.resize(cells);
+}
+
+// Cells behind the new end become zeros first, one by one. After a crash the volume has the old
+// size or the new one.
+Task<void> PoolLoad::shrink() {
+  const Name name = pick_volume();
+  if (name.empty() || model_.volumes.at(name).cells.size() < 2) co_return;
+  co_await pause(name);
+  ModelVolume& volume = model_.volumes.at(name);
+  const std::uint64_t cells = random_.between(1, volume.cells.size() - 1);
+  const std::uint64_t behind = volume.cells.size() - cells;
+  volume.grown_cells = cells;
+  model_.begin(name, cells, behind, 0);
+  const Error error =
+      co_await lab_.pool().shrink(volumes_.at(name)->branch().id(), cells * kModelCellBytes, {});
+  const bool done = accept("shrink", error);
+  model_.end(name, cells, behind, done, done);
+  if (done) volume.cells.resize(cells);
+  volume.paused = false;
 }
 
 // Nothing of the volume is in flight afterwards, and nothing begins.

@@ -62,6 +62,7 @@ class PoolLoad {
   Task<void> administrator_step();
   Task<void> create();
   Task<void> expand();
+  Task<void> shrink();
   Task<void> remove_volume();
   Task<void> snapshot();
   Task<void> look_at(Name snapshot);

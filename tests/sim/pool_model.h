@@ -38,7 +38,7 @@ enum class Presence : std::uint8_t { kMaking, kThere, kRemoving };
 struct ModelVolume {
   Presence presence = Presence::kMaking;
   std::vector<ModelCell> cells;
-  std::size_t grown_cells = 0;  // While it is expanded: what it will have; new ones are zeros.
+  std::size_t grown_cells = 0;  // While it is resized: what it will have; new ones are zeros.
   unsigned in_flight = 0;
   bool paused = false;
   // While it is restored: what it may be instead.
