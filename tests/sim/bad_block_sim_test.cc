@@ -3,7 +3,7 @@
 // unit of another array. The seed chooses the layers, how much is cached, and up to three blocks
 // that no drive can read. Every block holds its own number; memory is spoiled before each READ. A
 // READ may succeed if the cache has all of it. Otherwise it must name the first bad block, and send
-// exactly what lies before.
+// exactly the blocks before it.
 #include <catch2/catch.hpp>
 
 #include <fmt/format.h>
@@ -53,8 +53,8 @@ Task<Error> fill(BlockDevice& device, Random& random) {
   co_return flushed.error;
 }
 
-// Where each block of the unit lies on the drives of a set, and with it what it could be computed
-// from: its copies, or its stripe's parity.
+// The places of each block on the drives of a set. A block is spoiled together with its copies, or
+// with its stripe's parity.
 class Places {
  public:
   explicit Places(raidtest::SetRig& rig) : rig_(rig) {
@@ -171,7 +171,7 @@ Task<void> warm(BlockDevice& device, Random& random) {
 struct Shape {
   raidtest::SetShape set;
   bool pool = false;
-  bool snapshot = false;  // Of the pool's volume; the READs go to it.
+  bool snapshot = false;  // The READs go to a snapshot of the pool's volume.
   bool cached = false;    // The set.
 };
 

@@ -24,7 +24,7 @@ namespace sandbay::cachetest {
 
 using raidtest::BlockModel;
 
-// Of a board's sync, usually.
+// A board's usual sync.
 inline constexpr Duration kSyncTime = std::chrono::microseconds(100);
 
 struct CacheShape {

@@ -47,7 +47,7 @@ struct ModelVolume {
 
 struct ModelSnapshot {
   Presence presence = Presence::kMaking;
-  std::string volume;       // Of which it is taken.
+  std::string volume;       // Its source.
   std::uint64_t group = 0;  // Of those that were taken at one moment.
   // By cell: the last version that was acknowledged when it was asked for, and later ones.
   std::vector<std::vector<Version>> cells;

@@ -211,7 +211,7 @@ struct Recovery {
   Random random;
   bool go_on = false;        // Write again, too.
   bool fail_drives = false;  // Read everything again without each drive.
-  std::uint64_t cut_at = 0;  // Of the boundaries here; 0: no second cut.
+  std::uint64_t cut_at = 0;  // The boundary of a second cut; 0: none.
   std::uint64_t boundaries = 0;
   std::uint64_t away = 0;  // Roles that are not there.
   bool beyond = false;     // They are more than the set survives.

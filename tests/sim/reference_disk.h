@@ -26,7 +26,7 @@ class ReferenceDisk {
   struct Operation {
     std::uint64_t first = 0;
     std::uint64_t count = 0;
-    std::uint64_t value = 0;  // Of writes.
+    std::uint64_t value = 0;  // Writes only.
     std::uint64_t began = 0;
   };
   Operation begin_write(std::uint64_t first, std::uint64_t count);

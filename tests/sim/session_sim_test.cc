@@ -95,7 +95,7 @@ using Trouble = std::function<Task<void>(Rig& rig, InitiatorSession& session)>;
 struct Scenario {
   std::uint32_t connections = 1;
   std::uint32_t clients = 6;
-  std::uint32_t operations = 25;  // Of each client.
+  std::uint32_t operations = 25;  // Per client.
   bool aborts = false;
   Trouble trouble;
 };

@@ -191,7 +191,7 @@ class HungDevice final : public Layer {
   Condition changed_;
 };
 
-// What a device that failed may leave in a buffer: neither what was read nor what was there before.
+// A device that failed may leave anything in a buffer: here, neither old nor new bytes.
 inline void spoil(BufferList& data) {
   for (std::size_t i = 0; i < data.slice_count(); ++i) {
     std::ranges::fill(data[i].bytes(), std::byte{0xBD});

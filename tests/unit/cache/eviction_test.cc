@@ -24,7 +24,7 @@ class Lines {
     }
   }
 
-  // Whether it was there.
+  // Whether it was a hit.
   bool use(std::uint64_t key, Hint hint = Hint::kNormal) {
     if (const auto found = lines_.find(key); found != lines_.end()) {
       eviction_.hit(*found->second);

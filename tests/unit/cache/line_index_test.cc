@@ -27,7 +27,7 @@ void use(LineIndex& index, std::uint64_t lines) {
     Line& line = index.add(no_device(), key, number);
     CHECK(line.number == number);
     CHECK(line.segments.empty());
-    // Nothing of whoever was there before.
+    // Nothing of its predecessor.
     CHECK(line.hits == 0);
     CHECK_FALSE(line.main);
     line.hits = 2;

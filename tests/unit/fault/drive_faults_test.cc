@@ -80,7 +80,7 @@ Task<void> pull_and_insert(Executor& home) {
   bench.add("at=drive:d0 do=insert content=other");
   CHECK(bench.layer().geometry().block_count == kBlocks / 2);
   Result<ProvisioningRun> run = co_await bench.layer().provisioning(0, 8);
-  CHECK((!run && run.error() == Error::kNotReady));  // It says so whoever asks first, and what.
+  CHECK((!run && run.error() == Error::kNotReady));  // A question meets it, too.
   run = co_await bench.layer().provisioning(0, 8);
   CHECK(run.has_value());
   bench.add("at=drive:d0 do=pull");
