@@ -23,6 +23,7 @@ namespace {
 
 constexpr std::string_view kMapPrefix = "map/";
 constexpr std::size_t kUuidLength = 36;
+constexpr int kDeepestValue = 16;  // ExportReader takes this as JSON.
 
 void append_hex(std::string_view bytes, std::string& text) {
   constexpr std::string_view kDigits = "0123456789abcdef";
@@ -49,8 +50,9 @@ void append_record(const metadata::Entry& entry, std::string& text) {
     text += "\"}";
     return;
   }
-  // As JSON only where that gives the very same bytes back.
-  const json parsed = json::parse(value, nullptr, /*allow_exceptions=*/false);
+  // As JSON only where that gives the very same bytes back, which a value cut at a depth does not.
+  const auto watch = [](int depth, json::parse_event_t, json&) { return depth <= kDeepestValue; };
+  const json parsed = json::parse(value, watch, /*allow_exceptions=*/false);
   if (!parsed.is_discarded() && to_text(parsed) == value) {
     text += fmt::format("{{\"key\": {}, \"value\": {}}}", to_text(key), value);
   } else {

@@ -19,7 +19,11 @@ namespace {
 
 bool is_space(char c) { return c == ' ' || c == '\n' || c == '\r' || c == '\t'; }
 
-// Follows strings and brackets through a text.
+// The daemon's own records are some five levels deep. Turning a value into text recurses as deep as
+// the value, so depth has a limit before there is a value.
+constexpr std::int64_t kDeepest = 32;
+
+// Follows strings and brackets through a text. Throws at the bracket that is too deep.
 class Nesting {
  public:
   void pass(char c) {
@@ -31,7 +35,7 @@ class Nesting {
     } else if (c == '"') {
       in_string_ = true;
     } else if (c == '[' || c == '{') {
-      ++depth_;
+      if (++depth_ > kDeepest) throw std::out_of_range("it is nested too deeply");
       ++parts_;
     } else if (c == ']' || c == '}') {
       --depth_;
@@ -169,7 +173,10 @@ std::optional<std::string> ExportReader::next_text() {
 }
 
 void ExportReader::finish() {
+  Nesting nesting;
+  for (const char c : frame_) nesting.pass(c);
   for (auto c = take(); c; c = take()) {
+    nesting.pass(*c);
     frame_ += *c;
     if (frame_.size() > kLongestFrame) throw std::out_of_range("its end is too long");
   }

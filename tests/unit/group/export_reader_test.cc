@@ -7,6 +7,8 @@
 #include <utility>
 #include <vector>
 
+#include "group/export_document.h"
+
 namespace sandbay::group {
 namespace {
 
@@ -59,6 +61,32 @@ TEST_CASE("An export is read record by record", "[import][G-C11]") {
     REQUIRE((*entry)->second.size() == std::size_t{32} << 10);
     REQUIRE(drawn <= i * record.size() + 2 * 65536);
   }
+}
+
+// Goal: nothing that recurses ever sees a deep value.
+// Method: 200,000 levels at every place of a text; as a value they overflow the stack.
+TEST_CASE("A nested export is refused before it becomes values", "[import][X1]") {
+  constexpr std::size_t kLevels = 200'000;
+  std::string objects;
+  for (std::size_t i = 0; i < kLevels; ++i) objects += "{\"a\":";
+  const std::string deep = objects + "1" + std::string(kLevels, '}');
+  const std::string record = "{\"key\": \"k\", \"value\": ";
+  const std::vector<std::string> texts = {std::string(kLevels, '['), kHead + deep,
+                                          kHead + record + deep + "}]}",
+                                          kHead + "], \"more\": " + deep + "}"};
+  for (const std::string& text : texts) {
+    std::uint64_t drawn = 0;
+    ExportReader reader(endless(text, " ", &drawn));
+    const auto first = reader.next();
+    REQUIRE_FALSE(first.has_value());
+    CHECK_THAT(first.error(), Catch::Contains("it is nested too deeply"));
+  }
+}
+
+TEST_CASE("An export shows a nested value in hexadecimal", "[import][X1]") {
+  const std::string deep = std::string(200'000, '[') + std::string(200'000, ']');
+  const std::string text = export_text({.entries = {{"k", deep}}});
+  CHECK(text.find("{\"key\": \"k\", \"value_hex\": \"5b5b") != std::string::npos);
 }
 
 }  // namespace sandbay::group
