@@ -1,7 +1,8 @@
 // The only file of the command line that sees the HTTP library.
 //
-// On loopback every user can listen. Before the token is sent there without TLS, the kernel is
-// asked whose the listening socket is; a person's program gets no token of somebody else.
+// On loopback every user can listen. Before the client sends the token there without TLS, it asks
+// the kernel who listens at each address of the host, and connects to an address that it trusts,
+// never to the name: a second look-up could find another listener.
 #include "tools/client.h"
 
 #include <fmt/format.h>
@@ -10,9 +11,11 @@
 #include <netinet/in.h>
 #include <unistd.h>
 
+#include <array>
 #include <charconv>
 #include <csignal>
 #include <cstdlib>
+#include <vector>
 
 #include <nlohmann/json.hpp>
 
@@ -30,9 +33,11 @@ constexpr int kConnectSeconds = 5;
 constexpr int kAnswerSeconds = 600;
 constexpr int kReadAnswerSeconds = 15;  // Of what only asks.
 
-// Accounts of persons (Debian Policy 9.2.2); systemd gives services others.
-constexpr uid_t kFirstPerson = 1000;
-constexpr uid_t kLastPerson = 59999;
+// Accounts of the system (Debian Policy 9.2.2), and the users that systemd allots to services.
+// Every other account may be a person's: directories and user namespaces hand out high numbers too.
+constexpr uid_t kLastSystemAccount = 999;
+constexpr uid_t kFirstDynamicUser = 61184;
+constexpr uid_t kLastDynamicUser = 65519;
 
 constexpr std::string_view kPlain = "http://";
 constexpr std::string_view kSecure = "https://";
@@ -100,26 +105,69 @@ bool is_loopback(const sockaddr* address) {
   return IN6_IS_ADDR_LOOPBACK(&reinterpret_cast<const sockaddr_in6*>(address)->sin6_addr) != 0;
 }
 
-// What is wrong with the host or the port of a URL; empty: nothing. `*here` tells whether whatever
-// is sent there stays on this machine.
-std::string problem_with(const std::string& url, bool* here) {
+struct Resolved {
+  std::vector<std::string> addresses;  // In digits, as connections try them.
+  bool here = true;                    // All are on loopback.
+};
+
+// The addresses of a URL's host, or the problem with its host or port.
+std::expected<Resolved, std::string> resolve(const std::string& url) {
   const auto [host, port] = place_of(url);
   unsigned number = 0;
   const char* const end = port.data() + port.size();
   const auto [stop, error] = std::from_chars(port.data(), end, number);
   if (error != std::errc{} || stop != end || number == 0 || number > 65535) {
-    return fmt::format("--management {}: invalid port \"{}\"; write 1 to 65535", url, port);
+    return std::unexpected(
+        fmt::format("--management {}: invalid port \"{}\"; write 1 to 65535", url, port));
   }
+  addrinfo wanted{};
+  wanted.ai_socktype = SOCK_STREAM;
   addrinfo* found = nullptr;
-  if (host.empty() || ::getaddrinfo(host.c_str(), nullptr, nullptr, &found) != 0) {
-    return fmt::format("--management {}: there is no host \"{}\"", url, host);
+  if (host.empty() || ::getaddrinfo(host.c_str(), nullptr, &wanted, &found) != 0) {
+    return std::unexpected(fmt::format("--management {}: there is no host \"{}\"", url, host));
   }
-  *here = true;
+  Resolved resolved;
   for (const addrinfo* one = found; one != nullptr; one = one->ai_next) {
-    *here = *here && is_loopback(one->ai_addr);
+    resolved.here = resolved.here && is_loopback(one->ai_addr);
+    std::array<char, NI_MAXHOST> digits{};
+    if (::getnameinfo(one->ai_addr, one->ai_addrlen, digits.data(), digits.size(), nullptr, 0,
+                      NI_NUMERICHOST) == 0) {
+      resolved.addresses.emplace_back(digits.data());
+    }
   }
   ::freeaddrinfo(found);
-  return {};
+  return resolved;
+}
+
+bool may_learn_token(uid_t owner) {
+  return owner == ::geteuid() || owner <= kLastSystemAccount ||
+         (owner >= kFirstDynamicUser && owner <= kLastDynamicUser);
+}
+
+// The URL of the first of a host's loopback addresses where somebody listens, if the listener may
+// learn the token.
+std::expected<std::string, Refused> trusted_url(const std::string& url, const Resolved& host) {
+  const std::string port = place_of(url).port;
+  for (const std::string& address : host.addresses) {
+    const auto owner = mgmt::owner_of_listener({.address = address, .port = std::stoi(port)});
+    if (!owner) continue;
+    const bool six = address.find(':') != std::string::npos;
+    const std::string place =
+        fmt::format("{}{}:{}", kPlain, six ? "[" + address + "]" : address, port);
+    if (may_learn_token(*owner)) return place;
+    return std::unexpected(Refused{
+        .message = fmt::format("{} belongs to a program of uid {}, which would learn your token; "
+                               "stop that program, or run the daemon as a system account or as "
+                               "your own user",
+                               place, *owner),
+        .exit = Exit::kForbidden});
+  }
+  return std::unexpected(Refused{
+      .message = fmt::format("no daemon answers at {}, or the kernel does not show whose it is; "
+                             "start one with sandbayd --config FILE, or name its address with "
+                             "--management",
+                             url),
+      .exit = Exit::kUnreachable});
 }
 
 }  // namespace
@@ -233,29 +281,26 @@ Client::Answer Client::send(const char* method, const std::string& path, const s
         fmt::format("{} is not a management URL; write one such as {}", url_, kDefaultManagement),
         Exit::kUsage);
   }
-  bool here = false;
-  if (std::string problem = problem_with(url_, &here); !problem.empty()) {
-    return wrong(std::move(problem), Exit::kUnreachable);
-  }
+  const auto host = resolve(url_);
+  if (!host) return wrong(host.error(), Exit::kUnreachable);
+  const bool plain = url_.starts_with(kPlain);
   const bool guarded = !token_.empty() || !ca_file_.empty();
-  if (guarded && !here && !plain_ && url_.starts_with(kPlain)) {
+  if (guarded && !host->here && !plain_ && plain) {
     return wrong(
         fmt::format("{} is not secured: everybody on the way could read the token; write https://, "
                     "or add --plain if the network may see it",
                     url_),
         Exit::kUsage);
   }
-  if (!token_.empty() && here && url_.starts_with(kPlain)) {
-    if (std::string problem = problem_with_listener(); !problem.empty()) {
-      return wrong(std::move(problem), Exit::kForbidden);
-    }
-  }
+  std::expected<std::string, Refused> place = url_;
+  if (!token_.empty() && host->here && plain) place = trusted_url(url_, *host);
+  if (!place) return std::unexpected(place.error());
   // Something else that listens there must not hold a change up for as long as one may take.
   if (std::string_view(method) != "GET") {
     Answer daemon = send("GET", "/api/v1/group", nullptr, {});
     if (!daemon) return daemon;
   }
-  httplib::Client http(url_);
+  httplib::Client http(*place);
   http.set_connection_timeout(kConnectSeconds);
   http.set_read_timeout(body == nullptr && std::string_view(method) == "GET" ? kReadAnswerSeconds
                                                                              : kAnswerSeconds);
@@ -289,17 +334,6 @@ Client::Answer Client::send(const char* method, const std::string& path, const s
   return wrong(fmt::format("{} does not answer as a Sandbay daemon does (HTTP status {})", url_,
                            result->status),
                Exit::kUnreachable);
-}
-
-std::string Client::problem_with_listener() const {
-  const auto [host, port] = place_of(url_);
-  const auto address = host == "localhost" ? std::string("127.0.0.1") : host;
-  const auto owner = mgmt::owner_of_listener({.address = address, .port = std::atoi(port.c_str())});
-  if (!owner || *owner == ::geteuid() || *owner < kFirstPerson || *owner > kLastPerson) return {};
-  return fmt::format(
-      "{} belongs to a program of uid {}, which would learn your token; stop that program, or run "
-      "the daemon as a system account or as your own user",
-      url_, *owner);
 }
 
 }  // namespace sandbay::cli

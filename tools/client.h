@@ -78,9 +78,6 @@ class Client {
   Answer send(const char* method, const std::string& path, const std::string* body,
               Extra extra) const;
 
-  // Why the token is not shown to the program that listens on loopback; empty: it may be.
-  std::string problem_with_listener() const;
-
   std::string url_;
   std::string token_;
   std::string ca_file_;

@@ -1,11 +1,15 @@
 // What the command line sends whom, and what it puts on a terminal.
 #include "tools/client.h"
 
+#include <fmt/format.h>
 #include <netinet/in.h>
+#include <poll.h>
+#include <sys/fsuid.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
 #include <catch2/catch.hpp>
+#include <cstdint>
 #include <cstdlib>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -66,6 +70,69 @@ class Curt {
   unsigned port_ = 0;
   std::thread thread_;
 };
+
+// Listens at a loopback address as another user, and takes no connection.
+class Listener {
+ public:
+  Listener(uid_t user, bool six, unsigned port = 0) {
+    sockaddr_storage address{};
+    socklen_t length = six ? sizeof(sockaddr_in6) : sizeof(sockaddr_in);
+    auto* const plain = reinterpret_cast<sockaddr*>(&address);
+    plain->sa_family = six ? AF_INET6 : AF_INET;
+    auto* const four = reinterpret_cast<sockaddr_in*>(&address);
+    four->sin_port = htons(static_cast<std::uint16_t>(port));  // At the same place for IPv6.
+    if (six) reinterpret_cast<sockaddr_in6*>(&address)->sin6_addr = in6addr_loopback;
+    if (!six) four->sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    ::setfsuid(user);  // A socket belongs to the user who makes it.
+    socket_ = ::socket(plain->sa_family, SOCK_STREAM, 0);
+    ::setfsuid(::geteuid());
+    REQUIRE(::bind(socket_, plain, length) == 0);
+    REQUIRE(::listen(socket_, 1) == 0);
+    REQUIRE(::getsockname(socket_, plain, &length) == 0);
+    port_ = ntohs(four->sin_port);
+  }
+  ~Listener() { ::close(socket_); }
+  unsigned port() const { return port_; }
+  // Whether the client has connected.
+  bool met() const {
+    pollfd waiting{.fd = socket_, .events = POLLIN, .revents = 0};
+    return ::poll(&waiting, 1, 0) == 1;
+  }
+
+ private:
+  int socket_ = -1;
+  unsigned port_ = 0;
+};
+
+TEST_CASE("A token goes to no listener that may be another person's", "[X2][client]") {
+  if (::geteuid() != 0) {
+    WARN("only root can listen as another user");
+    return;
+  }
+  for (const uid_t user : {1000U, 59999U, 60000U, 61183U, 65520U, 65534U, 200000U}) {
+    CAPTURE(user);
+    const Listener thief(user, false);
+    const std::string said = said_by({.url = fmt::format("127.0.0.1:{}", thief.port())});
+    CHECK_THAT(said, Catch::Contains(fmt::format("program of uid {}", user)));
+    CHECK_FALSE(thief.met());
+  }
+}
+
+TEST_CASE("A token goes to no other person's listener under any name of loopback", "[X2][client]") {
+  if (::geteuid() != 0) {
+    WARN("only root can listen as another user");
+    return;
+  }
+  const Listener thief(1000, false);
+  const Listener other(1000, true, thief.port());  // Some machines call both addresses localhost.
+  for (const char* host : {"localhost", "127.1", "0x7f.1", "2130706433"}) {
+    CAPTURE(host);
+    const std::string said = said_by({.url = fmt::format("{}:{}", host, thief.port())});
+    CHECK_THAT(said, Catch::Contains("program of uid 1000"));
+    CHECK_FALSE(thief.met());
+    CHECK_FALSE(other.met());
+  }
+}
 
 TEST_CASE("Who asks a daemon that speaks TLS without it is told how", "[client]") {
   const Curt daemon;
