@@ -15,6 +15,7 @@
 #include <charconv>
 #include <csignal>
 #include <cstdlib>
+#include <optional>
 #include <vector>
 
 #include <nlohmann/json.hpp>
@@ -32,6 +33,11 @@ constexpr int kConnectSeconds = 5;
 // A volume that is preallocated, or deleted while its device is slow, takes its time.
 constexpr int kAnswerSeconds = 600;
 constexpr int kReadAnswerSeconds = 15;  // Of what only asks.
+
+// Far above every answer of a daemon, and far below memory. Answers are some ten levels deep, and
+// the destruction of a value recurses as deep as it is.
+constexpr std::size_t kLargestAnswer = std::size_t{256} << 20;
+constexpr int kDeepestAnswer = 64;
 
 // Accounts of the system (Debian Policy 9.2.2), and the users that systemd allots to services.
 // Every other account may be a person's: directories and user namespaces hand out high numbers too.
@@ -65,6 +71,9 @@ std::string explain(httplib::Error error, const std::string& url) {
           "{} shows a certificate that is not trusted, or of another name; name who vouches for "
           "it with --ca-file, and the daemon as its certificate does",
           url);
+    case httplib::Error::Canceled:
+      return fmt::format("{} does not answer as a Sandbay daemon does (more than {} bytes)", url,
+                         kLargestAnswer);
     case httplib::Error::Read:
     case httplib::Error::Write:
       return fmt::format(
@@ -137,6 +146,27 @@ std::expected<Resolved, std::string> resolve(const std::string& url) {
   }
   ::freeaddrinfo(found);
   return resolved;
+}
+
+// Discarded if it is not JSON, or nested too deeply.
+json answer_from(const std::string& body) {
+  if (body.empty()) return {};
+  bool deep = false;
+  const auto watch = [&deep](int depth, json::parse_event_t, json&) {
+    deep = deep || depth > kDeepestAnswer;
+    return !deep;
+  };
+  json answer = json::parse(body, watch, /*allow_exceptions=*/false);
+  return deep ? json(json::value_t::discarded) : answer;
+}
+
+// The daemon's sentence about a refusal.
+std::optional<std::string> message_in(const json& answer) {
+  const auto error = answer.is_object() ? answer.find("error") : answer.end();
+  if (!answer.is_object() || error == answer.end() || !error->is_object()) return std::nullopt;
+  const auto message = error->find("message");
+  if (message == error->end() || !message->is_string()) return std::nullopt;
+  return message->get<std::string>();
 }
 
 bool may_learn_token(uid_t owner) {
@@ -313,6 +343,13 @@ Client::Answer Client::send(const char* method, const std::string& path, const s
     request.body = *body;
     request.set_header("Content-Type", "application/json");
   }
+  std::string received;
+  request.content_receiver = [&received](const char* data, std::size_t count, std::uint64_t,
+                                         std::uint64_t) {
+    if (count > kLargestAnswer - received.size()) return false;
+    received.append(data, count);
+    return true;
+  };
   // A daemon that refuses a request by its head closes while the body is sent. Over TLS that would
   // be a signal; a closed pipe on standard output still is.
   auto* const before = std::signal(SIGPIPE, SIG_IGN);
@@ -321,15 +358,13 @@ Client::Answer Client::send(const char* method, const std::string& path, const s
   if (!result) return wrong(explain(result.error(), url_), Exit::kUnreachable);
   if (extra.created != nullptr) *extra.created = result->status == 201;
   if (extra.text != nullptr && result->status == 200) {
-    *extra.text = std::move(result->body);
+    *extra.text = std::move(received);
     return json();
   }
-  const json answer = result->body.empty() ? json() : json::parse(result->body, nullptr, false);
+  const json answer = answer_from(received);
   if (result->status >= 200 && result->status < 300 && !answer.is_discarded()) return answer;
-  const auto error = answer.is_object() ? answer.find("error") : answer.end();
-  if (answer.is_object() && error != answer.end() && error->is_object() &&
-      error->contains("message") && (*error)["message"].is_string()) {
-    return wrong((*error)["message"].get<std::string>(), exit_of_status(result->status));
+  if (const auto message = message_in(answer)) {
+    return wrong(*message, exit_of_status(result->status));
   }
   return wrong(fmt::format("{} does not answer as a Sandbay daemon does (HTTP status {})", url_,
                            result->status),

@@ -39,10 +39,12 @@ TEST_CASE("A token crosses no network in plain text unless that is said", "[clie
   }
 }
 
-// Takes one connection, and ends it at the first byte, as who waits for TLS does.
+// Takes one connection, sends `answer` and then `again` until the client closes, and closes.
+// Without an answer it ends the connection at the first byte, as a program that waits for TLS does.
 class Curt {
  public:
-  Curt() : socket_(::socket(AF_INET, SOCK_STREAM, 0)) {
+  explicit Curt(std::string answer = {}, std::string again = {})
+      : socket_(::socket(AF_INET, SOCK_STREAM, 0)) {
     sockaddr_in address{};
     address.sin_family = AF_INET;
     address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
@@ -52,10 +54,16 @@ class Curt {
     socklen_t length = sizeof address;
     REQUIRE(::getsockname(socket_, plain, &length) == 0);
     port_ = ntohs(address.sin_port);
-    thread_ = std::thread([this] {
+    thread_ = std::thread([this, answer = std::move(answer), again = std::move(again)] {
       const int connection = ::accept(socket_, nullptr, nullptr);
       char first = 0;
       (void)::recv(connection, &first, 1, 0);
+      (void)::send(connection, answer.data(), answer.size(), MSG_NOSIGNAL);
+      while (!again.empty() && ::send(connection, again.data(), again.size(), MSG_NOSIGNAL) > 0) {
+        continue;
+      }
+      if (!answer.empty()) ::shutdown(connection, SHUT_WR);
+      while (!answer.empty() && ::recv(connection, &first, 1, 0) > 0) continue;
       ::close(connection);
     });
   }
@@ -138,6 +146,24 @@ TEST_CASE("Who asks a daemon that speaks TLS without it is told how", "[client]"
   const Curt daemon;
   CHECK_THAT(said_by({.url = daemon.url()}),
              Catch::Contains("broke before there was an answer; write https:// if it speaks TLS"));
+}
+
+TEST_CASE("An answer without an end is given up", "[X8][client]") {
+  const Curt daemon("HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n", std::string(1U << 20U, 'x'));
+  CHECK_THAT(said_by({.url = daemon.url()}), Catch::Contains("(more than 268435456 bytes)"));
+}
+
+TEST_CASE("A deeply nested answer is refused", "[X8][client]") {
+  constexpr std::size_t kLevels = 300'000;
+  std::string objects;
+  for (std::size_t i = 0; i < kLevels; ++i) objects += "{\"a\":";
+  for (const std::string& body :
+       {objects + "1" + std::string(kLevels, '}'), std::string(kLevels, '[')}) {
+    const Curt daemon(
+        fmt::format("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n{}", body.size(), body));
+    CHECK_THAT(said_by({.url = daemon.url()}),
+               Catch::Contains("does not answer as a Sandbay daemon does"));
+  }
 }
 
 TEST_CASE("What others have written does not command the terminal", "[client]") {
