@@ -7,6 +7,7 @@
 #include <algorithm>
 
 #include "iscsi/access.h"
+#include "iscsi/login_room.h"
 #include "runtime/known.h"
 
 namespace sandbay::iscsi {
@@ -251,24 +252,20 @@ Task<void> LoginService::end_session(std::shared_ptr<Session> session, bool anno
 
 void LoginService::make_room_for_login() {
   std::size_t idle = 0;
-  for (const Attempt* attempt : attempts_) idle += attempt->placing ? 0 : 1;
-  if (idle < registry_.limits.maximum_logins_in_progress) return;
-  // The oldest of the address that has most of them: one that floods keeps nobody else out.
-  Attempt* victim = nullptr;
-  std::ptrdiff_t most = 0;
-  for (Attempt* attempt : attempts_) {
+  std::vector<Attempt*> open;
+  std::vector<LoginInProgress> logins;
+  for (Attempt* const attempt : attempts_) {
+    idle += attempt->placing ? 0 : 1;
     if (attempt->placing || attempt->connection->closing()) continue;
-    const auto alike = std::ranges::count_if(attempts_, [attempt](const Attempt* each) {
-      return !each->placing && !each->connection->closing() &&
-             each->connection->peer().same_address(attempt->connection->peer());
-    });
-    if (alike <= most) continue;
-    most = alike;
-    victim = attempt;
+    open.push_back(attempt);
+    logins.push_back(
+        {.peer = attempt->connection->peer(), .begun = attempt->begun, .proven = attempt->proven});
   }
-  if (victim == nullptr) return;
-  victim->ended = "too many logins are in progress, and it was the oldest of its address";
-  victim->connection->shutdown();
+  if (idle < registry_.limits.maximum_logins_in_progress) return;
+  const auto victim = login_to_drop(logins);
+  if (!victim) return;
+  open[*victim]->ended = "too many logins are in progress, and it held others up most";
+  open[*victim]->connection->shutdown();
 }
 
 // Nobody has to prove anything for a discovery session, which therefore makes room for others.
@@ -281,7 +278,7 @@ void LoginService::make_room_for_discovery(const Endpoint& peer) {
   for (Connection* const each : discoveries_) {
     if (each->closing()) continue;
     ++open;
-    if (!each->peer().same_address(peer)) continue;
+    if (!same_network(each->peer(), peer)) continue;
     if (alike++ == 0) oldest_alike = each;
   }
   if (alike >= kMostDiscoveriesOfAddress) return oldest_alike->shutdown();
@@ -346,6 +343,7 @@ Task<LoginService::Placement> LoginService::log_in(Connection& connection, Porta
       connection.states().transition(ConnectionState::kS4InLogin);  // T4
     }
     const LoginOutcome outcome = take_request(login, pdu);
+    attempt.proven = !login.chap_user().empty();
     if (outcome == LoginOutcome::kPlace) {
       attempt.placing = true;
       home.disarm(attempt.timer);

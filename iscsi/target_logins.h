@@ -77,6 +77,7 @@ class LoginService {
     Timer timer;
     bool placing = false;
     bool begun = false;           // A request has come.
+    bool proven = false;          // CHAP has succeeded.
     const char* ended = nullptr;  // Why we gave it up.
   };
   class Policy;

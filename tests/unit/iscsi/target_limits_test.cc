@@ -33,6 +33,26 @@ Task<void> half_open(Bench& bench) {
   CHECK(goes_on.status() == 0);
 }
 
+// A peer that has begun its login waits beside connections that never send anything.
+Task<void> silent_beside_begun(Bench& bench) {
+  RawInitiator& peer = *co_await bench.connect();
+  LoginRequest request{.current_stage = 1, .initiator_task_tag = 9, .cmd_sn = 100};
+  Bhs bhs;
+  write_login_request(request, bhs);
+  const std::string names = "InitiatorName=iqn.2026-11.org.sandbay:raw;SessionType=Normal;";
+  co_await peer.send(bhs, bytes_of(text_of(names + "TargetName=" + kBenchTarget)));
+  const RawPdu first = co_await peer.next();
+  CHECK(first.login().status == LoginStatus::kSuccess);
+  RawInitiator* const silent = co_await bench.connect();
+  for (int i = 0; i < 6; ++i) {
+    RawInitiator* const another = co_await bench.connect();
+    CHECK(another != nullptr);
+    co_await bench.sleep(std::chrono::milliseconds(100));
+  }
+  CHECK(silent->ended());
+  CHECK_FALSE(peer.ended());
+}
+
 ServerLimits many_logins() {
   ServerLimits limits = quiet_limits();
   limits.maximum_logins_in_progress = 2000;
@@ -342,6 +362,9 @@ sim::LinkOptions whole_receives() { return {.fragment = false}; }
 
 TEST_CASE("Half-open logins are bounded: the oldest makes room, and all have a deadline") {
   on_bench({.limits = few_logins()}, half_open);
+}
+TEST_CASE("A login that has begun keeps its place beside silent connections", "[X3]") {
+  on_bench({.limits = few_logins()}, silent_beside_begun);
 }
 TEST_CASE("A thousand writers with little memory: the limit holds and all come to an end") {
   on_bench({.limits = many_logins(),

@@ -1,0 +1,38 @@
+// Silent logins are dropped first if they fill half of the places or more; otherwise logins that
+// have begun, proven ones last. So neither kind of flood reaches the few logins of the other kind.
+#include "iscsi/login_room.h"
+
+#include <algorithm>
+
+namespace sandbay::iscsi {
+
+bool same_network(const Endpoint& one, const Endpoint& other) {
+  constexpr std::size_t kNetworkBytes = 8;
+  if (!one.is_ipv6() || !other.is_ipv6()) return one.same_address(other);
+  return std::ranges::equal(one.bytes().first<kNetworkBytes>(),
+                            other.bytes().first<kNetworkBytes>());
+}
+
+std::optional<std::size_t> login_to_drop(std::span<const LoginInProgress> logins) {
+  const auto silent = std::ranges::count(logins, false, &LoginInProgress::begun);
+  const bool from_silent = silent > 0 && 2 * static_cast<std::size_t>(silent) >= logins.size();
+  const bool all_proven = std::ranges::all_of(
+      logins, [](const LoginInProgress& each) { return !each.begun || each.proven; });
+  const auto counts = [&](const LoginInProgress& each) {
+    return from_silent ? !each.begun : each.begun && (all_proven || !each.proven);
+  };
+  std::optional<std::size_t> victim;
+  std::ptrdiff_t most = 0;
+  for (std::size_t i = 0; i < logins.size(); ++i) {
+    if (!counts(logins[i])) continue;
+    const auto alike = std::ranges::count_if(logins, [&](const LoginInProgress& each) {
+      return counts(each) && same_network(each.peer, logins[i].peer);
+    });
+    if (alike <= most) continue;
+    most = alike;
+    victim = i;
+  }
+  return victim;
+}
+
+}  // namespace sandbay::iscsi
