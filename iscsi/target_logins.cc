@@ -27,6 +27,16 @@ bool is_same_nexus(const Session& session, const LoginIdentity& identity,
          same_name(options.named_target, identity.target_name);
 }
 
+// A name and an ISID are claims: a session that was proven belongs to its CHAP user. A session
+// without proof belongs to everybody whom the access records admit.
+bool is_foreign(const Session& session, const std::string& chap_user) {
+  const std::string& owner = session.options().chap_user;
+  return !owner.empty() && owner != chap_user;
+}
+
+constexpr const char* kForeignSession =
+    "the session of that initiator name and ISID belongs to another CHAP user";
+
 std::string who_and_where(const SessionOptions& options, const Endpoint& peer) {
   return fmt::format("{} at {} to {}", options.initiator_name, peer.to_string(),
                      options.target_name.empty() ? "discovery" : options.target_name);
@@ -462,6 +472,9 @@ Task<LoginService::Placement> LoginService::place(Connection& connection, Target
     if (!same) {
       placement.status = LoginStatus::kSessionDoesNotExist;
       placement.diagnosis = "the session has ended";
+    } else if (is_foreign(*found->second, login.chap_user())) {
+      placement.status = LoginStatus::kAuthorizationFailure;
+      placement.diagnosis = kForeignSession;
     } else {
       placement = co_await place_in(found->second, identity.cid);
     }
@@ -560,12 +573,17 @@ Task<LoginService::Placement> LoginService::begin_session(TargetLogin& login, Po
     });
     if (same == registry_.sessions.end()) break;
     const std::shared_ptr<Session> old = same->second;
+    if (is_foreign(*old, login.chap_user())) {
+      placement.status = LoginStatus::kAuthorizationFailure;
+      placement.diagnosis = kForeignSession;
+      co_return placement;
+    }
     ++registry_.counters.sessions_reinstated;
     co_await end_session(old, false);
   }
   RegisteredTarget* const target =
       identity.target_name.empty() ? nullptr : registry_.find(identity.target_name);
-  Refused refused = check_new(identity, target);
+  Refused refused = check_new(login, target);
   // Again: what it stands for may have been waited for.
   if (refused.status == LoginStatus::kSuccess) refused = policy.judge_again(identity);
   if (refused.status != LoginStatus::kSuccess) {
@@ -577,6 +595,7 @@ Task<LoginService::Placement> LoginService::begin_session(TargetLogin& login, Po
                          .isid = identity.isid,
                          .initiator_name = identity.initiator_name,
                          .initiator_alias = identity.initiator_alias,
+                         .chap_user = login.chap_user(),
                          .target_name = identity.discovery ? "" : policy.target_name(),
                          .named_target = identity.target_name,
                          .portal = policy.portal(),
@@ -601,8 +620,9 @@ Task<LoginService::Placement> LoginService::begin_session(TargetLogin& login, Po
   co_return placement;
 }
 
-LoginService::Refused LoginService::check_new(const LoginIdentity& identity,
+LoginService::Refused LoginService::check_new(const TargetLogin& login,
                                               const RegisteredTarget* target) const {
+  const LoginIdentity& identity = login.identity();
   if (registry_.shutting_down) return {LoginStatus::kServiceUnavailable, "shutting down"};
   if (registry_.sessions.size() >= kMostSessions) {
     return {LoginStatus::kOutOfResources, "too many sessions"};
@@ -616,7 +636,9 @@ LoginService::Refused LoginService::check_new(const LoginIdentity& identity,
     const SessionOptions& options = session->options();
     if (!same_name(options.target_name, identity.target_name)) continue;
     ++sessions;
-    if (target->options.exclusive && !same_name(options.initiator_name, identity.initiator_name)) {
+    const bool other = !same_name(options.initiator_name, identity.initiator_name) ||
+                       is_foreign(*session, login.chap_user());
+    if (target->options.exclusive && other) {
       return {LoginStatus::kServiceUnavailable, "another initiator has the target for itself"};
     }
   }

@@ -114,7 +114,7 @@ class LoginService {
   Task<Refused> pass(TargetFence* fence, std::string claim, std::string target, std::string* owner);
   Task<Placement> begin_session(TargetLogin& login, Policy& policy, std::string owner);
   Task<Placement> place_in(std::shared_ptr<Session> session, std::uint16_t cid);
-  Refused check_new(const LoginIdentity& identity, const RegisteredTarget* target) const;
+  Refused check_new(const TargetLogin& login, const RegisteredTarget* target) const;
   Executor& executor_for(const Session& session) const;
   Task<bool> enter(Connection& connection, TargetLogin& login, Placement& placement);
   std::uint16_t allot_tsih();

@@ -91,6 +91,7 @@ struct SessionOptions {
   Isid isid;
   std::string initiator_name;
   std::string initiator_alias;
+  std::string chap_user;         // Empty: the login was without CHAP.
   std::string target_name;       // Empty: discovery.
   std::string named_target;      // As the login names it; empty: unnamed discovery.
   std::string portal;            // Where the login came to,
