@@ -19,7 +19,7 @@ Endpoint six(std::uint8_t network, std::uint8_t number) {
 
 }  // namespace
 
-TEST_CASE("Silent logins from many addresses make room before one that has begun", "[X3]") {
+TEST_CASE("Silent logins from many addresses make room before a begun login", "[X3]") {
   std::vector<LoginInProgress> logins{{.peer = host(1), .begun = true}};
   for (std::uint32_t i = 2; i < 10; ++i) logins.push_back({.peer = host(i)});
   CHECK(login_to_drop(logins) == 1);

@@ -1,4 +1,4 @@
-// Whose a session is: two CHAP users that may both use an initiator's name.
+// A session belongs to its CHAP user, although two users may use one initiator's name.
 #include <catch2/catch.hpp>
 
 #include "iscsi/chap.h"

@@ -79,7 +79,7 @@ class Curt {
   std::thread thread_;
 };
 
-// Listens at a loopback address as another user, and takes no connection.
+// Listens at a loopback address as another user, and accepts no connection.
 class Listener {
  public:
   Listener(uid_t user, bool six, unsigned port = 0) {
