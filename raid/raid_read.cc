@@ -104,11 +104,18 @@ bool RaidSet::may_differ(std::uint64_t stripe) const {
   return region == alike_.end() || !region->second[stripe % drives_.superblock().region_stripes];
 }
 
-// Where that fails the mirrors stay unlike; the read goes on and says what is wrong.
+// Where that fails the mirrors stay unlike; the read goes on and says what is wrong. A repair that
+// is still in a drive's cache could go with the power, and with it the content that the host read:
+// so it is flushed first, also one that maintenance has made.
 Task<void> RaidSet::make_alike(std::uint64_t stripe) {
   const std::uint64_t losses = drives_.redundancy_losses(drives_.region_of(stripe));
   const Verified verified = co_await verify_stripe(stripe);
-  if (verified.error != Error::kNone || drives_.redundancy_valid(stripe)) co_return;
+  if (verified.error != Error::kNone) co_return;
+  if (flushed_mirror_repairs_ != mirror_repairs_) {
+    const Error flushed = co_await flush_drives();
+    if (flushed != Error::kNone) co_return;
+  }
+  if (drives_.redundancy_valid(stripe)) co_return;
   if (drives_.redundancy_losses(drives_.region_of(stripe)) != losses) co_return;
   const std::uint64_t in_region = drives_.superblock().region_stripes;
   if ((alike_.size() + 1) * in_region > kMostAlike) alike_.clear();

@@ -202,12 +202,14 @@ Task<Error> RaidSet::flush_drives() {
   if (flushes_done_ < mine) {
     const std::uint64_t covered = flushes_asked_;
     const std::uint64_t acknowledged = acknowledged_;
+    const std::uint64_t repairs = mirror_repairs_;
     std::swap(flushing_tickets_, written_tickets_);
     error = co_await drives_.flush();
     if (error == Error::kNone && !drives_.settled_now()) error = co_await drives_.settled();
     if (error == Error::kNone) {
       flushes_done_ = covered;
       flushed_ = acknowledged;
+      flushed_mirror_repairs_ = repairs;
       if (journal_ != nullptr) release(flushing_tickets_);
     } else {
       written_tickets_.insert(written_tickets_.begin(), flushing_tickets_.begin(),
@@ -358,7 +360,10 @@ Task<Error> RaidSet::replay_on(Drive* drive, JournalWrite entry,
 Task<Error> RaidSet::replay_journal(bool clean, bool accept_loss) {
   if (journal_ == nullptr) {
     if (clean) co_return Error::kNone;
-    // A drive may have kept writes that were never flushed, and its replacement not.
+    // The drives may have kept writes that were never flushed, and a replacement not. What hosts
+    // read from now on must not go with the power.
+    const Error flushed = co_await flush_drives();
+    if (flushed != Error::kNone) co_return flushed;
     co_return co_await drives_.copy_anew();
   }
   Result<JournalRecovery> found = co_await journal_->recover();

@@ -497,6 +497,9 @@ class RaidSet final : public BlockDevice {
   Mutex renew_lock_;
   unsigned storing_turn_ = 0;
   std::array<std::size_t, 2> storing_{};  // By turn.
+  // Mirrors without a journal that were made alike, and how many of these a flush has covered.
+  std::uint64_t mirror_repairs_ = 0;
+  std::uint64_t flushed_mirror_repairs_ = 0;
   std::size_t direct_writes_ = 0;
   Condition direct_writes_ended_;
   Condition storing_ended_;

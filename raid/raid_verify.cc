@@ -155,6 +155,7 @@ Task<RaidSet::Verified> RaidSet::store_verified(std::uint64_t stripe, MemberSet 
   }
   if (!segments.empty()) {
     verified.error = co_await store(stripe, segments, false, Origin::kVerify);
+    mirror_repairs_ += layout_.mirrored() && journal_ == nullptr ? 1 : 0;
   }
   if (verified.error == Error::kNone) {
     verified.error = co_await verify_entries(stripe, there, row, rows, lanes);

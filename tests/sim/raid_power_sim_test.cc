@@ -333,8 +333,8 @@ Task<void> come_up(Recovery* recovery, RaidLab* lab) {
   if (recovery->shape.journaled()) {
     recovery->wrong = lab->check_members(bytes);
     if (!recovery->wrong.empty()) co_return;
-    lab->model.settle(bytes);  // Nothing that was read once may change any more.
   }
+  lab->model.settle(bytes);  // Nothing that was read once may change any more.
   if (recovery->go_on) co_await lab->load(8, 3);
   co_await lab->wait_idle();
   const Error flushed = co_await lab->flush();

@@ -21,6 +21,38 @@ void apply(sim::SparseImage& image, const DriveState::Change& change, std::uint6
   }
 }
 
+using Change = DriveState::Change;
+
+// The part of a change before or behind another place.
+std::shared_ptr<const Change> part_of(const Change& change, std::uint64_t begin,
+                                      std::uint64_t end) {
+  auto part = std::make_shared<Change>();
+  part->offset = begin;
+  part->byte_count = end - begin;
+  if (!change.data.empty()) {
+    const auto bytes = std::span(change.data).subspan(begin - change.offset, end - begin);
+    part->data.assign(bytes.begin(), bytes.end());
+  }
+  return part;
+}
+
+// A durable change makes nothing else durable, but earlier ones of its place are gone.
+void supersede(DriveState& state, const Change& durable) {
+  const std::uint64_t begin = durable.offset;
+  const std::uint64_t end = begin + durable.byte_count;
+  std::deque<std::shared_ptr<const Change>> left;
+  for (auto& change : state.unflushed) {
+    const std::uint64_t change_end = change->offset + change->byte_count;
+    if (change_end <= begin || end <= change->offset) {
+      left.push_back(std::move(change));
+      continue;
+    }
+    if (change->offset < begin) left.push_back(part_of(*change, change->offset, begin));
+    if (end < change_end) left.push_back(part_of(*change, end, change_end));
+  }
+  state.unflushed = std::move(left);
+}
+
 }  // namespace
 
 DriveState after_power_cut(const DriveState& state, Random& random) {
@@ -138,11 +170,7 @@ Error TestDrive::change(const Request& request) {
   }
   apply(state_.visible, *change, 0, change->byte_count);
   if (request.force_unit_access) {
-    // In order behind what is not flushed yet, for the same place may be in there.
-    for (const auto& earlier : state_.unflushed) {
-      apply(state_.durable, *earlier, 0, earlier->byte_count);
-    }
-    state_.unflushed.clear();
+    supersede(state_, *change);
     apply(state_.durable, *change, 0, change->byte_count);
   } else {
     state_.unflushed.push_back(std::move(change));
