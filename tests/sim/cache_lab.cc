@@ -22,6 +22,7 @@ namespace {
 
 constexpr std::size_t kSlabBytes = std::size_t{64} << 10;
 constexpr std::uint64_t kDataBytes = 8 * kSlabBytes;
+constexpr std::uint64_t kJournalBytes = std::uint64_t{256} << 10;
 // Volumes by mode.
 constexpr std::uint64_t kThrough = 1;
 constexpr std::uint64_t kUncached = 2;
@@ -60,10 +61,44 @@ class CacheLab::Door final : public Layer {
   CacheLab& lab_;
 };
 
+// The device below the cache: the set, less or slower by the weakness of now.
+class CacheLab::Weak final : public Layer {
+ public:
+  Weak(CacheLab& lab, BlockDevice& below) : Layer(below), lab_(lab) {}
+
+  Task<Completion> submit(Request request) override {
+    Random& random = home().random();
+    const Weakness weakness = lab_.weakness_;
+    if (weakness.holding && random.chance(0.3)) {
+      while (lab_.weakness_.holding) co_await lab_.weakness_changed_.wait();
+    }
+    const bool read = request.operation == Operation::kRead;
+    const bool flush = request.operation == Operation::kFlush;
+    const bool weak = weakness.error != Error::kNone && !read && flush == weakness.flushes;
+    const bool fails = weak && random.chance(0.3);
+    if (fails && random.chance(0.5)) {
+      co_return Completion{.error = weakness.error, .data = std::move(request.data)};
+    }
+    Completion completion = co_await below().submit(std::move(request));
+    if (fails) completion.error = weakness.error;
+    if (read && weakness.read_delay > Duration::zero()) {
+      const auto most = static_cast<std::uint64_t>(weakness.read_delay.count());
+      co_await home().sleep_for(Duration(static_cast<std::int64_t>(random.below(most))));
+    }
+    co_return completion;
+  }
+
+ private:
+  CacheLab& lab_;
+};
+
+std::uint64_t region_bytes(const CacheShape& shape) { return shape.log_bytes + kDataBytes; }
+
 std::string CacheShape::name() const {
   if (!memory) return set.name() + ", cache without memory";
-  return fmt::format("{}, cache with durability {}{}{}{}{}", set.name(),
+  return fmt::format("{}, cache with durability {}{}{}{}{}{}", set.name(),
                      host_durable ? "host" : "process", mirror ? ", mirror" : "",
+                     journal_too ? ", journal beside it" : "",
                      only_emulated ? "" : ", power may go", patient ? ", patient" : "",
                      log_bytes < std::uint64_t{64} << 10 ? ", small log" : "");
 }
@@ -71,8 +106,10 @@ std::string CacheShape::name() const {
 CacheState blank_state(const CacheShape& shape) {
   CacheState state;
   state.set = raidtest::blank_state(shape.set);
-  // Behind the image's two pages stands the region.
-  const std::uint64_t bytes = nvram::kHeaderBytes + shape.log_bytes + kDataBytes;
+  // Behind the image's two pages stands the region, and behind that perhaps the journal's.
+  const std::uint64_t bytes =
+      nvram::kHeaderBytes + region_bytes(shape) + (shape.journal_too ? kJournalBytes : 0);
+  if (shape.journal_too) state.set.board.reset();
   if (shape.memory) state.board.emplace(bytes);
   if (shape.memory && shape.mirror) state.mirror.emplace(bytes);
   return state;
@@ -148,12 +185,15 @@ void CacheLab::note_lost() {
 }
 
 Task<std::string> CacheLab::boot() {
+  if (board_ != nullptr) {
+    const std::string unopened = co_await open_memory();
+    if (!unopened.empty()) co_return unopened;
+    if (shape.journal_too) raid.shared_nvram = nvram_.get();
+  }
   const std::string problem = co_await raid.boot();
   if (!problem.empty()) co_return problem;
   std::vector<RecoveredWrite> writes;
   if (board_ != nullptr) {
-    const std::string unopened = co_await open_memory();
-    if (!unopened.empty()) co_return unopened;
     WriteRecovery recovery = memory_->recover();
     writes = std::move(recovery.writes);
     lost = std::move(recovery.lost);
@@ -171,9 +211,16 @@ Task<std::string> CacheLab::boot() {
   cache_->set_mode(kThrough, Mode::kWriteThrough);
   cache_->set_mode(kUncached, Mode::kNone);
   cache_->adopt(std::move(writes));
+  cache_->on_damaged = [this](Uuid, std::vector<VolumeExtent> found) {
+    return note_damaged(std::move(found));
+  };
+  weak_ = std::make_unique<Weak>(*this, static_cast<BlockDevice&>(*raid.set));
   door_ = std::make_unique<Door>(
-      *this, static_cast<BlockDevice&>(cache_->add_device(raid.set->uuid(), *raid.set)));
+      *this, static_cast<BlockDevice&>(cache_->add_device(raid.set->uuid(), *weak_)));
   raid.door = door_.get();
+  raid.reached_drives = [this](bool force_unit_access) {
+    return force_unit_access && memory_ != nullptr && !memory_->non_volatile();
+  };
   if (!cache_->waiting_writes().empty()) co_return "what was recovered has no device";
   raid.prepare = [this](Request& request) { return prepare(request); };
   co_return std::string();
@@ -212,6 +259,29 @@ void CacheLab::set_sync_time(Duration time, bool mirror) {
   (mirror && mirror_board_ != nullptr ? mirror_board_ : board_)->sync_time = time;
 }
 
+Task<Error> CacheLab::note_damaged(std::vector<VolumeExtent> found) {
+  co_await raid.home.sleep_for(std::chrono::microseconds(raid.home.random().below(2000)));
+  for (const VolumeExtent& each : found) damaged.push_back(each.extent);
+  co_return Error::kNone;
+}
+
+void CacheLab::set_weakness(Weakness weakness) {
+  weakness_ = weakness;
+  weakness_changed_.notify_all();
+}
+
+unsigned CacheLab::damage(std::span<const std::byte> content) {
+  const std::span<std::byte> data =
+      board_->memory().subspan(nvram::kHeaderBytes + shape.log_bytes, kDataBytes);
+  unsigned count = 0;
+  for (std::size_t at = 0; at + content.size() <= data.size(); at += kModelBlockBytes) {
+    if (!std::ranges::equal(data.subspan(at, content.size()), content)) continue;
+    data[at + raid.home.random().below(content.size())] ^= std::byte{1};
+    ++count;
+  }
+  return count;
+}
+
 bool CacheLab::prepare(Request& request) {
   Random& random = raid.home.random();
   const std::uint64_t drawn = random.below(12);
@@ -233,6 +303,7 @@ bool CacheLab::prepare(Request& request) {
   const bool safe = memory_->non_volatile();
   if (flush) return !safe;
   if (!write) return request.operation != Operation::kRead;
+  if (battery_changes_) return request.volume != 0;
   return request.volume != 0 || !memory_->battery().good() || (request.force_unit_access && !safe);
 }
 
@@ -240,9 +311,15 @@ Task<Error> CacheLab::close_cache() {
   const Error error = co_await cache_->close();
   raid.door = nullptr;
   raid.prepare = nullptr;
+  raid.reached_drives = nullptr;
   door_.reset();
   cache_.reset();
-  if (error == Error::kNone && memory_ != nullptr && memory_->live_writes() != 0) {
+  weak_.reset();
+  if (error != Error::kNone || memory_ == nullptr) co_return error;
+  // A release waits while its record is moved.
+  const Error final = co_await memory_->flush_releases();
+  if (final != Error::kNone) raid.wrong.push_back("the memory's releases do not become final");
+  if (memory_->live_writes() != 0) {
     raid.wrong.push_back("after closing the cache the memory holds writes");
   }
   co_return error;
@@ -253,13 +330,15 @@ Task<void> CacheLab::stop() {
   raid.prepare = nullptr;
   if (cache_ != nullptr) co_await cache_->stop();
   co_await notes_.close();
+  raid.reached_drives = nullptr;
   door_.reset();
   cache_.reset();
+  weak_.reset();
   if (memory_ != nullptr) co_await memory_->stop();
   memory_.reset();
+  co_await raid.stop();
   nvram_.reset();
   mirror_.reset();
-  co_await raid.stop();
 }
 
 void CacheLab::set_battery(nvram::BatteryState state) {

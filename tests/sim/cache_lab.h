@@ -33,10 +33,22 @@ struct CacheShape {
   bool host_durable = false;  // Its durability.
   bool only_emulated = true;  // Power is lost by emulation only; otherwise hosts must flush.
   bool mirror = false;
-  bool patient = false;  // Nothing is destaged before it must be.
+  bool journal_too = false;  // The set has its journal in the same NVRAM, behind the cache.
+  bool patient = false;      // Nothing is destaged before it must be.
   std::uint64_t log_bytes = std::uint64_t{64} << 10;
 
   std::string name() const;
+};
+
+// Bytes of the cache's region on its board, behind the image's head.
+std::uint64_t region_bytes(const CacheShape& shape);
+
+// Faults of the device below the cache.
+struct Weakness {
+  Error error = Error::kNone;  // Some operations end with it, carried out or not,
+  bool flushes = false;        // ... and these are flushes, otherwise changes.
+  Duration read_delay{};       // The max; a read returns the content from when it began.
+  bool holding = false;        // Some requests are held until this is false.
 };
 
 struct CacheState {
@@ -67,6 +79,12 @@ class CacheLab {
   Task<void> stop();
 
   void set_battery(nvram::BatteryState state);
+  // From now on it may change at any time, also while a write waits.
+  void expect_battery_changes() { battery_changes_ = true; }
+  bool non_volatile() const { return memory_ != nullptr && memory_->non_volatile(); }
+  void set_weakness(Weakness weakness);
+  // Flips a bit of the content wherever the memory has it. How often that was.
+  unsigned damage(std::span<const std::byte> content);
   // The partner's controller stops taking anything; what its memory has stays. That the mirror is
   // stale is noted durably a while after somebody has found out; until then no change is answered.
   void fail_mirror();
@@ -91,12 +109,15 @@ class CacheLab {
   std::vector<cache::LostWrite> lost;
   std::size_t replayed = 0;
   std::size_t from_mirror = 0;
+  std::vector<Extent> damaged;  // Reported by the cache at work.
 
  private:
   Task<std::string> open_memory();
   Task<std::string> open_board(nvram::SimulatedBoard* board, bool partner,
                                std::unique_ptr<nvram::Nvram>* opened);
   class Door;
+  class Weak;
+  Task<Error> note_damaged(std::vector<cache::VolumeExtent> found);
   bool prepare(Request& request);
   void note_lost();
   void mirror_lost();
@@ -108,8 +129,12 @@ class CacheLab {
   std::unique_ptr<nvram::Nvram> nvram_;
   std::unique_ptr<nvram::Nvram> mirror_;
   std::unique_ptr<cache::WriteMemory> memory_;
+  std::unique_ptr<Weak> weak_;
   std::unique_ptr<cache::Cache> cache_;
   std::unique_ptr<Door> door_;
+  Weakness weakness_;
+  Condition weakness_changed_;
+  bool battery_changes_ = false;
   bool mirror_failed_ = false;
   bool holding_ = false;  // Changes and answers.
   Condition let_go_;

@@ -29,7 +29,9 @@ namespace {
 
 using nvram::BatteryState;
 using raid::Level;
+using raidtest::kModelBlockBytes;
 using raidtest::LabDrive;
+using raidtest::put_version;
 
 using Bytes = std::vector<std::byte>;
 
@@ -51,8 +53,9 @@ struct Cut {
   std::shared_ptr<const Bytes> earlier;
   bool battery_died = false;  // At some time, and writes went through.
   bool mirror_failed = false;
-  bool stalled = false;   // No sync of the memory's image ends, and writes go through.
-  bool was_read = false;  // All of it, after an earlier cut: what was read must stay.
+  bool stalled = false;    // No sync of the memory's image ends, and writes go through.
+  bool was_read = false;   // All of it, after an earlier cut: what was read must stay.
+  std::optional<End> end;  // Unset: drawn by chance.
 };
 
 struct Totals {
@@ -76,17 +79,21 @@ std::vector<CacheShape> shapes() {
       {.level = Level::kRaid10, .drives = 4, .strip_bytes = 4096, .strips = 32},
       {.level = Level::kRaid5, .drives = 4, .strip_bytes = 16384, .strips = 12},
       {.level = Level::kRaid10, .drives = 4, .strip_bytes = 16384, .strips = 12},
+      {.level = Level::kRaid1, .drives = 2, .strip_bytes = 4096, .strips = 32},
+      {.level = Level::kRaid6, .drives = 4, .strip_bytes = 4096, .strips = 32},
   };
   std::vector<CacheShape> all;
-  for (unsigned i = 0; i < 20; ++i) {
+  for (unsigned i = 0; i < 30; ++i) {
     CacheShape shape{.set = sets[i % sets.size()]};
-    const unsigned kind = i / 4;
+    const unsigned kind = i / 6;
     shape.host_durable = kind == 1 || kind == 3;
     shape.mirror = kind == 2 || kind == 3;
     shape.only_emulated = i % 5 != 2;
     shape.patient = i % 3 == 0;
     if (i % 7 == 3) shape.log_bytes = std::uint64_t{24} << 10;
     shape.memory = i != 12 && i != 17;
+    shape.journal_too = shape.memory && shape.set.parity() && i % 4 != 0;
+    shape.set.nvram = shape.journal_too;
     all.push_back(shape);
   }
   return all;
@@ -103,6 +110,10 @@ struct Run {
   bool degraded = false;
   bool battery_dies = false;
   bool hangs = false;                 // The disk of the memory's image does, for a while.
+  bool weakens = false;               // The device below fails, is full or holds requests.
+  bool flickers = false;              // The battery's state changes while writes wait.
+  bool damages = false;               // The memory is damaged at work, beside slow reads.
+  TimePoint fault_end = kNever;       // Operations that began by then may fail.
   std::uint64_t mirror_fails_at = 0;  // Of the boundaries; 0: it does not.
   std::shared_ptr<const Bytes> earlier;
   bool battery_died = false;
@@ -186,6 +197,131 @@ Task<void> load_while_syncs_hang(Run* run, CacheLab* lab) {
   lab->raid.errors_expected = false;
 }
 
+// An operation that begins this long after a fault may still fail.
+constexpr Duration kGrace = std::chrono::seconds(2);
+
+Task<void> end_weakness(Run* run, CacheLab* lab) {
+  co_await lab->raid.home.sleep_for(std::chrono::milliseconds(run->random.below(400)));
+  lab->set_weakness({});
+  run->fault_end = lab->raid.home.now();
+}
+
+// Write errors, a full device, flush errors or requests that are held whatever is cancelled, with
+// cuts beside them.
+Task<void> load_while_weak(Run* run, CacheLab* lab) {
+  run->fault_end = kNever;
+  lab->raid.excuses = [run](Extent, Error, TimePoint began) {
+    return run->fault_end == kNever || began <= run->fault_end + kGrace;
+  };
+  const Weakness kinds[] = {{.error = Error::kHardware},
+                            {.error = Error::kNoSpace},
+                            {.error = Error::kNoSpace, .flushes = true},
+                            {.error = Error::kHardware, .flushes = true},
+                            {.holding = true}};
+  lab->set_weakness(kinds[run->random.below(std::size(kinds))]);
+  spawn(end_weakness(run, lab));
+  while (run->fault_end == kNever) co_await lab->raid.load(4, 4);
+  co_await lab->raid.load(12, 4);
+  // The destager tries again after half a minute at most; from then on nothing may fail.
+  co_await lab->raid.home.sleep_for(std::chrono::minutes(1));
+  lab->raid.excuses = nullptr;
+  co_await lab->raid.load(8, 4);
+}
+
+Task<void> flicker(Run* run, CacheLab* lab, bool* stop, Event* stopped) {
+  while (!*stop) {
+    const bool good = run->random.chance(0.5);
+    lab->set_battery(good ? BatteryState::kGood : BatteryState::kLow);
+    co_await lab->raid.home.sleep_for(std::chrono::microseconds(run->random.below(6000)));
+  }
+  lab->set_battery(BatteryState::kGood);
+  stopped->set();
+}
+
+// The battery changes while writes wait for the log or for syncs. A FUA write that is acknowledged
+// while it is low survives a power cut at that moment.
+Task<void> load_while_battery_flickers(Run* run, CacheLab* lab) {
+  constexpr unsigned kMostCuts = 12;
+  unsigned cuts = 0;
+  lab->expect_battery_changes();
+  lab->raid.acknowledged = [run, lab, &cuts] {
+    if (run->shape.journal_too || cuts == kMostCuts) return;
+    ++cuts;
+    Cut cut = fork_of(*lab, run->missed, run->boundaries);
+    cut.end = End::kPowerDead;
+    run->cuts.push_back(std::move(cut));
+  };
+  lab->set_sync_time(std::chrono::milliseconds(3), false);
+  bool stop = false;
+  Event stopped;
+  spawn(flicker(run, lab, &stop, &stopped));
+  co_await lab->raid.load(120, 6);
+  stop = true;
+  co_await stopped.wait();
+  lab->set_sync_time(kSyncTime, false);
+  lab->raid.acknowledged = nullptr;
+}
+
+Task<void> read_slowly(CacheLab* lab, Extent extent, Gate* reads) {
+  const Error error = co_await lab->raid.read(extent);
+  const bool overlaps = std::ranges::any_of(
+      lab->damaged, [&](const Extent& damaged) { return damaged.overlaps(extent); });
+  if (error != Error::kNone && !(error == Error::kMediumError && overlaps)) {
+    lab->raid.wrong.push_back(fmt::format("a slow read ended with: {}", describe(error)));
+  }
+  reads->leave();
+}
+
+constexpr std::uint64_t kPartBlocks = 80;
+
+// Reads take their time; meanwhile their blocks are written and destaged, and then another write is
+// damaged in the memory. Nothing older is read from then on.
+Task<void> damage_beside_slow_reads(Run* run, CacheLab* lab, Lba part) {
+  const Duration most = std::chrono::milliseconds(400);
+  Random& random = run->random;
+  lab->set_weakness({.read_delay = most});
+  Gate reads;
+  for (int i = 0; i < 4; ++i) {
+    const bool entered = reads.enter();
+    assert(entered);
+    spawn(read_slowly(lab, {part + random.below(48), 1 + random.below(16)}, &reads));
+  }
+  for (int i = 0; i < 8; ++i) {
+    const Extent extent{part + random.below(56), 1 + random.below(8)};
+    const Error error = co_await lab->raid.write(extent, false);
+    if (error != Error::kNone) lab->raid.wrong.push_back("a write beside slow reads fails");
+  }
+  const TimePoint deadline = lab->raid.home.now() + most;
+  while (lab->live_writes() > 0 && lab->raid.home.now() < deadline) {
+    co_await lab->raid.home.sleep_for(std::chrono::milliseconds(1));
+  }
+  // Elsewhere, and nothing but the reads is under way.
+  const Extent victim{part + 64 + random.below(8), 1};
+  const bool quiet = lab->live_writes() == 0;
+  const Error error = co_await lab->raid.write(victim, false);
+  if (error != Error::kNone) lab->raid.wrong.push_back("a write beside slow reads fails");
+  if (quiet) {
+    Bytes content(kModelBlockBytes);
+    put_version(content, victim.first, lab->raid.last_version);
+    const bool spoiled = lab->damage(content) > 0;
+    if (spoiled) ++totals.by_state["damage of the memory beside slow reads"];
+    const TimePoint patience = lab->raid.home.now() + std::chrono::seconds(5);
+    while (spoiled && lab->damaged.empty() && lab->raid.home.now() < patience) {
+      co_await lab->raid.home.sleep_for(std::chrono::milliseconds(1));
+    }
+  }
+  co_await reads.close();
+  lab->set_weakness({});
+  // Lost blocks are written again before everything is read.
+  for (const Extent& extent : std::exchange(lab->damaged, {})) {
+    (void)co_await lab->raid.write(extent, false);
+  }
+  const Error checked = co_await lab->raid.read({part, kPartBlocks});
+  if (checked != Error::kNone) {
+    lab->raid.wrong.push_back("what was rewritten after damage cannot be read");
+  }
+}
+
 Task<void> play(Run* run, CacheLab* lab) {
   run->wrong = co_await lab->raid.format();
   if (run->wrong.empty()) run->wrong = co_await lab->boot();
@@ -206,7 +342,16 @@ Task<void> play(Run* run, CacheLab* lab) {
     if (run->random.chance(0.5)) lab->set_battery(BatteryState::kGood);
   }
   if (run->hangs) co_await load_while_syncs_hang(run, lab);
+  if (run->weakens) co_await load_while_weak(run, lab);
+  if (run->flickers) co_await load_while_battery_flickers(run, lab);
   co_await lab->raid.load(20, 3);
+  if (run->damages) {
+    run->most_cuts = 0;  // A start does not report damage that was found before.
+    for (int i = 0; i < 4; ++i) {
+      const Lba part = run->random.below(lab->raid.model.block_count() - kPartBlocks);
+      co_await damage_beside_slow_reads(run, lab, part);
+    }
+  }
   std::vector<std::byte> bytes;
   const Error error = co_await lab->raid.read_all(&bytes);
   if (error != Error::kNone) run->wrong = "it cannot be read";
@@ -256,7 +401,7 @@ void damage_board(Recovery* recovery, nvram::SimulatedBoard* board) {
   Random& random = recovery->random;
   const bool log = random.chance(0.5);
   const std::uint64_t log_bytes = recovery->shape.log_bytes;
-  const auto region = board->memory().subspan(nvram::kHeaderBytes);
+  const auto region = board->memory().subspan(nvram::kHeaderBytes, region_bytes(recovery->shape));
   const auto target = log ? region.first(log_bytes) : region.subspan(log_bytes);
   const std::uint64_t count = log ? 1 : 1 + random.below(10);
   if (recovery->damage == Damage::kContents) nvram::lose_contents(board->memory());
@@ -265,7 +410,8 @@ void damage_board(Recovery* recovery, nvram::SimulatedBoard* board) {
     nvram::damage_page(target, random.below(target.size() / nvram::kPageBytes), random);
   }
   if (recovery->cut.earlier == nullptr) return;
-  const auto earlier = std::span(*recovery->cut.earlier).subspan(nvram::kHeaderBytes);
+  const auto earlier =
+      std::span(*recovery->cut.earlier).subspan(nvram::kHeaderBytes, region_bytes(recovery->shape));
   if (recovery->damage == Damage::kStale) std::ranges::copy(earlier, region.begin());
   for (std::uint64_t i = 0; recovery->damage == Damage::kStalePage && i < count; ++i) {
     const std::uint64_t page = random.below(target.size() / nvram::kPageBytes);
@@ -382,6 +528,8 @@ void count_states(const Recovery& recovery, const CacheShape& shape) {
   if (recovery.cut.mirror_failed) ++totals.by_state["after the mirror had failed"];
   if (recovery.cut.stalled) ++totals.by_state["while the memory's image did not get synced"];
   if (recovery.cut.was_read) ++totals.by_state["after all had been read, which must stay"];
+  if (recovery.cut.end) ++totals.by_state["when something was acknowledged on a low battery"];
+  if (shape.journal_too) ++totals.by_state["with the set's journal in the same NVRAM"];
   if (!shape.memory) ++totals.by_state["without NVRAM"];
 }
 
@@ -393,6 +541,12 @@ std::string verify_cut(const CacheShape& shape, Cut cut, Random random, unsigned
   constexpr End kEnds[] = {End::kKill, End::kPowerGood, End::kPowerGood, End::kPowerDead,
                            End::kHostCrash};
   recovery.end = kEnds[random.below(std::size(kEnds))];
+  if (recovery.cut.end) recovery.end = *recovery.cut.end;
+  // Without its journal a set promises less than the model says.
+  if (shape.journal_too && recovery.end == End::kPowerDead) recovery.end = End::kPowerGood;
+  if (shape.journal_too && recovery.end == End::kHostCrash && !shape.host_durable) {
+    recovery.end = End::kKill;
+  }
   // What a crash of the host has undone and what was damaged besides cannot be told apart.
   if (shape.host_durable && recovery.cut.state.damaged && recovery.end == End::kHostCrash) {
     recovery.end = End::kKill;
@@ -403,6 +557,8 @@ std::string verify_cut(const CacheShape& shape, Cut cut, Random random, unsigned
     const bool may_be_stale = recovery.cut.earlier != nullptr;
     const Damage end = may_be_stale ? Damage::kCount : Damage::kStalePage;
     recovery.damage = static_cast<Damage>(1 + random.below(std::to_underlying(end) - 1));
+    const bool of_all = recovery.damage == Damage::kContents || recovery.damage == Damage::kStale;
+    if (shape.journal_too && of_all) recovery.damage = Damage::kPage;
   }
   if (depth < 3 && random.chance(0.4)) recovery.cut_at = 1 + random.below(150);
   meet_the_end(&recovery);
@@ -456,6 +612,9 @@ std::string one_seed(std::uint64_t seed) {
   run.degraded = run.random.chance(0.5);
   run.battery_dies = run.shape.memory && run.random.chance(0.3);
   run.hangs = run.shape.memory && run.shape.host_durable && run.random.chance(0.4);
+  run.weakens = run.random.chance(0.4);
+  run.flickers = run.shape.memory && run.random.chance(0.4);
+  run.damages = run.shape.memory && !run.shape.mirror && !run.shape.patient;
   if (run.shape.mirror && run.random.chance(0.5)) run.mirror_fails_at = 1 + run.random.below(1500);
   if (in_world(&run, seed, play)) {
     for (Cut& cut : run.cuts) {
@@ -551,6 +710,9 @@ TEST_CASE("battery, mirror and durability each decide what the same cut costs") 
   std::uint64_t cost[4] = {};
   for (std::uint64_t seed = 1; seed <= 12; ++seed) {
     CacheShape mirrored = shapes()[seed % 4];
+    // A set whose journal shares the NVRAM may refuse to start after it was lost.
+    mirrored.journal_too = false;
+    mirrored.set.nvram = false;
     mirrored.patient = true;
     mirrored.mirror = true;
     CacheShape plain = mirrored;

@@ -120,6 +120,14 @@ class RaidLab {
   BlockDevice* door = nullptr;
   // It may change a request before that; whether its end says that drives hold what it is about.
   std::function<bool(Request&)> prepare;
+  // Asked when a change ends, likewise. And called when only this says so.
+  std::function<bool(bool force_unit_access)> reached_drives;
+  std::function<void()> acknowledged;
+  std::uint64_t last_version = 0;  // The version of the latest write.
+  // Whether an operation may end with this error that began then and ends now.
+  std::function<bool(Extent extent, Error error, TimePoint began)> excuses;
+  // Borrowed; the journal is in it, and not on a board of the set's own.
+  nvram::Nvram* shared_nvram = nullptr;
   // With `prepare`: what is there even if everything above the drives is lost. Versions as in
   // `model`.
   std::optional<BlockModel> on_drives;
