@@ -118,6 +118,7 @@ struct Controller::Implementation {
   // controller_watch.cc -------------------------------------------------------------------------
   Task<void> watch();
   Task<void> look();
+  void tell_waiting(SetState* state, unsigned role);
   Task<void> fill_roles(SetState* state);
   Task<void> replace_failing(SetState* state);
   // Whether it can hold the role: why not, or an empty text.

@@ -360,8 +360,8 @@ Task<Error> RaidSet::replay_on(Drive* drive, JournalWrite entry,
 Task<Error> RaidSet::replay_journal(bool clean, bool accept_loss) {
   if (journal_ == nullptr) {
     if (clean) co_return Error::kNone;
-    // The drives may have kept writes that were never flushed, and a replacement not. What hosts
-    // read from now on must not go with the power.
+    // The drives may have kept writes that were never flushed, and a replacement not. A host must
+    // not read what a loss of power may take back.
     const Error flushed = co_await flush_drives();
     if (flushed != Error::kNone) co_return flushed;
     co_return co_await drives_.copy_anew();

@@ -391,6 +391,47 @@ TEST_CASE("A degraded set that lost its journal starts when the loss is accepted
   }
 }
 
+TEST_CASE("A spare does not take the role of a missing drive while parity is not verified",
+          "[raid][journal][N2]") {
+  for (const Level level : kParityLevels) {
+    CAPTURE(raid::describe(level));
+    for_worlds(
+        1,
+        [](Executor* home, Level level) -> Task<void> {
+          Bench bench(*home);
+          ControllerRig& rig = bench.rig;
+          co_await plug_in(&bench, home, nvram::Durability::kProcess);
+          co_await make(&bench, level, 5, false);
+          rig.add("spare", std::uint64_t{4} << 20);
+          co_await lose_journal(&bench, home);
+          std::vector<raid::NamedDevice> left = rig.named();
+          std::erase_if(left, [](const auto& drive) { return drive.name == "d1"; });
+          co_await rig.start(left);
+          const auto started = co_await rig.controller->start_set("set", true);
+          REQUIRE(started.has_value());
+          const auto added = co_await rig.controller->add_spare("spare", "");
+          CHECK(added.has_value());
+          verify(&rig);
+          const Seen before = co_await look_everywhere(&rig);
+          co_await rig.sleep(300s);
+          CHECK(rig.info("spare").use == DriveUse::kSpare);
+          CHECK(rig.said("drive replace set:1"));
+          CHECK(rig.set_info().lost.empty());
+          const Seen after = co_await look_everywhere(&rig);
+          CHECK(after.right == before.right);
+          CHECK(after.wrong == 0);
+          // It may come back.
+          const auto back = co_await rig.controller->insert_drive("d1", &rig.drive("d1"));
+          CHECK(back.has_value());
+          co_await expect_whole(&rig);
+          co_await expect_good(rig.check());
+          co_await expect_stopped(&rig);
+          co_await unplug(&bench);
+        },
+        level);
+  }
+}
+
 TEST_CASE("A set whose NVRAM fails runs on without a journal", "[raid][journal][R-B5]") {
   for (const Level level : kParityLevels) {
     CAPTURE(raid::describe(level));
