@@ -29,6 +29,7 @@ struct Controller::Implementation {
     std::unique_ptr<ManagedSet> set;
     std::map<unsigned, TimePoint> absent_since;  // By role.
     std::uint64_t no_spare_told = 0;             // By role.
+    std::uint64_t waiting_told = 0;              // The same.
     std::string told;                            // The refusal that was told last.
     bool accept_loss = false;                    // At the start that is being tried.
   };

@@ -250,6 +250,7 @@ Task<void> Controller::Implementation::start_set(SetState* state, AssembledSet* 
   }
   state->told.clear();
   state->no_spare_told = 0;
+  state->waiting_told = 0;
   state->absent_since.clear();
   for (unsigned role = 0; role < count; ++role) {
     if (state->set->drives()->drive(role) == nullptr) state->absent_since[role] = home.now();

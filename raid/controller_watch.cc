@@ -127,14 +127,14 @@ Task<bool> Controller::Implementation::begin_copy(SetState* state, unsigned role
 // A rebuild would give up the blocks that only the missing drive has.
 void Controller::Implementation::tell_waiting(SetState* state, unsigned role) {
   const std::uint64_t bit = std::uint64_t{1} << role;
-  if ((std::exchange(state->no_spare_told, state->no_spare_told | bit) & bit) != 0) return;
+  if ((std::exchange(state->waiting_told, state->waiting_told | bit) & bit) != 0) return;
   const std::string name = state->set->name();
-  tell(
-      *state, nullptr, SetEvent::Kind::kNoSpare,
-      fmt::format("role {0} gets no spare by itself: its drive has blocks that cannot be computed, "
-                  "for parity is not verified; put the drive back, or, if it will not come back, "
-                  "lose these blocks with `drive replace {1}:{0}`",
-                  role, name));
+  tell(*state, nullptr, SetEvent::Kind::kNoSpare,
+       fmt::format(
+           "role {0} gets no spare by itself: parity is not verified, so some blocks of its "
+           "drive cannot be computed; put the drive back, or, if it will not come back, lose "
+           "these blocks with `drive replace {1}:{0}`",
+           role, name));
 }
 
 Task<void> Controller::Implementation::fill_roles(SetState* state) {
@@ -146,17 +146,18 @@ Task<void> Controller::Implementation::fill_roles(SetState* state) {
       const SetDrives& drives = *state->set->drives();
       if (drives.drive(role) != nullptr) {
         state->no_spare_told &= ~(std::uint64_t{1} << role);
+        state->waiting_told &= ~(std::uint64_t{1} << role);
         break;
       }
       if (drives.replacement(role) != nullptr || drives.layout().redundancy() == 0) break;
       const TimePoint since = state->absent_since.try_emplace(role, home.now()).first->second;
       const bool failed = drives.superblock().roles[role].state == RoleState::kFailed;
-      if (!failed && drives.superblock().redundancy_suspect) {
+      const bool given_up = failed || since == TimePoint::min();
+      if (!given_up && drives.superblock().redundancy_suspect) {
         tell_waiting(state, role);
         break;
       }
-      const bool due =
-          failed || since == TimePoint::min() || home.now() - since >= options.absence_patience;
+      const bool due = given_up || home.now() - since >= options.absence_patience;
       if (!due) break;
       Entry* spare = best_spare(*state, role);
       if (spare == nullptr) {

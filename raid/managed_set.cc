@@ -320,7 +320,10 @@ Task<std::string> ManagedSet::bring_up() {
         set_->no_room_on());
   }
   if (error != Error::kNone) {
-    co_return fmt::format("its journal cannot be replayed: {}", describe(error));
+    co_return fmt::format(
+        "{}: {}",
+        journal_ != nullptr ? "its journal cannot be replayed" : "its drives cannot be flushed",
+        describe(error));
   }
   if (!journaled) co_return std::string();
   // Nothing is appended before the journal of now is the only one that counts.

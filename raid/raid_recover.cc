@@ -315,7 +315,9 @@ Task<Error> RaidSet::settle_bad(std::uint64_t stripe, std::uint32_t row, MemberS
         {.member = member, .row = row, .row_count = granule_, .data = std::move((*lanes)[member])});
   }
   if (segments.empty()) co_return Error::kNone;
-  co_return co_await store(stripe, segments, false, Origin::kRebuild);
+  const Error stored = co_await store(stripe, segments, false, Origin::kRebuild);
+  mirror_repairs_ += layout_.mirrored() && journal_ == nullptr ? 1 : 0;
+  co_return stored;
 }
 
 // There are enough others.

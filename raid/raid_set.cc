@@ -669,9 +669,7 @@ Task<Completion> RaidSet::zero_direct(Request request) {
     completion.first_bad_lba = lba;
     lba += blocks;
   }
-  if (completion.error == Error::kNone && drives_.lost_matters()) {
-    completion.error = co_await forget_lost(request.extent);
-  }
+  if (completion.error == Error::kNone) completion.error = co_await end_direct(request.extent);
   co_return completion;
 }
 

@@ -269,6 +269,7 @@ class RaidSet final : public BlockDevice {
   Task<Completion> write(Request request);
   Task<Completion> write_queued(Request request);
   Task<Completion> write_direct(Request request);
+  Task<Error> end_direct(Extent extent);
   Task<Error> write_extent(Extent extent, BufferList data, bool force_unit_access, Origin origin);
   void start_writer(StripeEntry& entry);
   Task<void> write_stripe(StripeEntry* entry);
@@ -308,6 +309,7 @@ class RaidSet final : public BlockDevice {
   Task<Error> lose_refused(const FrameVector<Target>* targets);
   // Whether drives lack room that are to be kept: those that lack even what is reserved go.
   Task<bool> lack_room(const FrameVector<Target>* targets);
+  Task<void> follow_sole(std::uint64_t stripe);
   Task<Error> leave_unequal(Stripes stripes, Error why);
 
   // refused_write.cc; as above, of a parity stripe that has no redundancy left, without integrity.

@@ -225,11 +225,19 @@ Task<Completion> RaidSet::write_direct(Request request) {
     completion.error = done.error;
     completion.first_bad_lba = part.lba;
   }
-  if (completion.error == Error::kNone && drives_.lost_matters()) {
-    completion.error = co_await forget_lost(extent);
-  }
+  if (completion.error == Error::kNone) completion.error = co_await end_direct(extent);
   completion.data = std::move(request.data);
   co_return completion;
+}
+
+// A drive that has just taken its role is believed only when the superblocks name it.
+Task<Error> RaidSet::end_direct(Extent extent) {
+  if (drives_.lost_matters()) {
+    const Error error = co_await forget_lost(extent);
+    if (error != Error::kNone) co_return error;
+  }
+  if (drives_.settled_now()) co_return Error::kNone;
+  co_return co_await drives_.settled();
 }
 
 }  // namespace sandbay::raid

@@ -510,11 +510,25 @@ Task<bool> RaidSet::lack_room(const FrameVector<Target>* targets) {
   });
 }
 
+// The replacement may have taken what its drive has not, and would bring it back.
+Task<void> RaidSet::follow_sole(std::uint64_t stripe) {
+  for (std::uint32_t row = 0; row < layout_.strip_blocks() && drives_.replacing();) {
+    const std::uint32_t rows = std::min(slice_rows(), layout_.strip_blocks() - row);
+    co_await compute_replacements(stripe, MemberSet{1}, row, rows);
+    row += rows;
+  }
+}
+
 // Some members have what was written, and others do not: their region is verified, and that is
 // known before the journal forgets the write. With a member away it may be the only one that tells
 // what is on that member.
 Task<Error> RaidSet::leave_unequal(Stripes stripes, Error why) {
-  if (layout_.redundancy() == 0) co_return why;
+  if (layout_.redundancy() == 0) {
+    for (std::uint64_t stripe = stripes.first; stripe < stripes.first + stripes.count; ++stripe) {
+      co_await follow_sole(stripe);
+    }
+    co_return why;
+  }
   for (std::uint64_t stripe = stripes.first; stripe < stripes.first + stripes.count; ++stripe) {
     if (layout_.mirrored() || drives_.unreadable(stripe) == 0) continue;
     go_offline("there is no room for a write, and a drive is away");

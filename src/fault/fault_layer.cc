@@ -98,7 +98,13 @@ Task<Result<ProvisioningRun>> FaultLayer::provisioning_involved(Lba first, Lba l
   if (limit > real.block_count || geometry().block_bytes != real.block_bytes) {
     co_return ProvisioningRun{.block_count = limit - first, .mapped = true};
   }
-  co_return co_await target_->provisioning(first, limit);
+  const std::uint64_t power_cycle = power_cycle_;
+  const Result<ProvisioningRun> run = co_await target_->provisioning(first, limit);
+  // As an operation that was in the drive.
+  const Error gone = refusal(Operation::kRead);
+  if (gone != Error::kNone) co_return std::unexpected(gone);
+  if (power_cycle != power_cycle_ || take_attention()) co_return std::unexpected(Error::kNotReady);
+  co_return run;
 }
 
 Task<void> FaultLayer::drain() { co_await gate_.drain(); }

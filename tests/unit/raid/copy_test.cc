@@ -122,7 +122,94 @@ Task<void> copy_behind_a_change(Executor* home, SetShape shape, bool zeros) {
   co_await rig.end();
 }
 
+// All of role 0 is on a replacement that has not taken the role yet.
+Task<void> copy_all(SetRig* rig) {
+  rig->drives->begin_replacement(0, rig->add_drive("copy"), "copy", {},
+                                 make_uuid(rig->set->home().random()));
+  const Error begun = co_await rig->drives->settled();
+  CHECK(begun == Error::kNone);
+  const Layout& layout = rig->set->layout();
+  for (auto stripe = layout.first_stripe(0); stripe; stripe = layout.next_stripe(0, *stripe)) {
+    const unsigned member = layout.member(*stripe, 0).value_or(0);
+    const Error error =
+        co_await rig->set->rebuild_member(*stripe, member, rig->drives->replacement(0));
+    CHECK(error == Error::kNone);
+  }
+  for (std::uint64_t region = 0; region < rig->drives->region_count(); ++region) {
+    rig->drives->region_fresh(0, true, region);
+  }
+  const Error saved = co_await rig->drives->save_regions();
+  CHECK(saved == Error::kNone);
+}
+
+Task<void> promote(SetRig* rig, bool* ended) {
+  const Error error = co_await rig->drives->promote_replacement(0);
+  CHECK(error == Error::kNone);
+  *ended = true;
+}
+
+// Until the superblocks name the copy, a start would go back to the old drive.
+Task<void> write_to_unsettled_copy(Executor* home, SetShape shape, bool zeros) {
+  SetRig rig(*home, shape);
+  co_await rig.create();
+  co_await rig.fill();
+  co_await copy_all(&rig);
+  rig.devices.back()->hang();
+  bool promoted = false;
+  spawn(promote(&rig, &promoted));
+  co_await home->sleep_for(1ms);
+  CHECK(rig.drives->drive(0)->name() == "copy");
+  rig.devices.back()->hang_no_more();
+  Error error = Error::kCancelled;
+  spawn(change_one(&rig, zeros, &error));
+  co_await home->sleep_for(1s);
+  CHECK_FALSE(promoted);
+  CHECK(error == Error::kCancelled);
+  rig.devices.back()->release();
+  while (!promoted || error == Error::kCancelled) co_await home->sleep_for(1ms);
+  CHECK(error == Error::kNone);
+  co_await rig.check_everything();
+  CHECK(rig.failures.empty());
+  co_await rig.end();
+}
+
+Task<void> refuse_while_copied(Executor* home, SetShape shape) {
+  SetRig rig(*home, shape);
+  co_await rig.create();
+  co_await rig.fill();
+  co_await copy_all(&rig);
+  const std::vector<std::byte> before = rig.expected;
+  for (const Error refusal : {Error::kMediumError, Error::kNoSpace, Error::kHardware}) {
+    rig.devices[0]->fail_writes_with(refusal);
+    const Error error = co_await rig.write(3, 5, 99);
+    CHECK(error != Error::kNone);
+    rig.devices[0]->fail_writes_with(Error::kNone);
+  }
+  rig.expected = before;
+  bool promoted = false;
+  co_await promote(&rig, &promoted);
+  co_await rig.check_everything();
+  for (const std::string& failure : rig.failures) UNSCOPED_INFO(failure);
+  CHECK(rig.failures.empty());
+  co_await rig.end();
+}
+
 }  // namespace
+
+TEST_CASE("A write to a copy waits until superblocks name the copy", "[raid][N1]") {
+  const auto shape = GENERATE(from_range(std::begin(kShapes), std::end(kShapes)));
+  const bool zeros = GENERATE(false, true);
+  CAPTURE(raid::describe(shape.level), shape.integrity, zeros);
+  in_world(1, [&](Executor& home) { return write_to_unsettled_copy(&home, shape, zeros); });
+}
+
+TEST_CASE("A write that failed while its drive was copied does not come back", "[raid][N1]") {
+  for (const SetShape& shape : kShapes) {
+    if (shape.level > Level::kRaid0 || shape.integrity) continue;
+    CAPTURE(raid::describe(shape.level));
+    in_world(1, [&](Executor& home) { return refuse_while_copied(&home, shape); });
+  }
+}
 
 TEST_CASE("A drive's copy has a change that was under way when it began", "[raid][N1]") {
   const auto shape = GENERATE(from_range(std::begin(kShapes), std::end(kShapes)));

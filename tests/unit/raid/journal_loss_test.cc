@@ -432,6 +432,33 @@ TEST_CASE("A spare does not take the role of a missing drive while parity is not
   }
 }
 
+TEST_CASE("A spare takes the role of a missing drive when an operator fails the drive",
+          "[raid][journal][N2]") {
+  for_worlds(1, [](Executor* home) -> Task<void> {
+    Bench bench(*home);
+    ControllerRig& rig = bench.rig;
+    co_await plug_in(&bench, home, nvram::Durability::kProcess);
+    co_await make(&bench, Level::kRaid5, 5, false);
+    rig.add("spare", std::uint64_t{4} << 20);
+    co_await lose_journal(&bench, home);
+    co_await rig.start();
+    REQUIRE(rig.set->running());
+    const auto added = co_await rig.controller->add_spare("spare", "");
+    CHECK(added.has_value());
+    rig.drive("d1").fail_with(Error::kNotReady);
+    (void)co_await look_everywhere(&rig);
+    co_await rig.sleep(300s);
+    CHECK(rig.info("spare").use == DriveUse::kSpare);
+    const auto failed = co_await rig.controller->fail_drive("d1");
+    CHECK(failed.has_value());
+    const bool taken =
+        co_await rig.wait_for([&rig] { return rig.info("spare").use == DriveUse::kMember; });
+    CHECK(taken);
+    co_await expect_stopped(&rig);
+    co_await unplug(&bench);
+  });
+}
+
 TEST_CASE("A set whose NVRAM fails runs on without a journal", "[raid][journal][R-B5]") {
   for (const Level level : kParityLevels) {
     CAPTURE(raid::describe(level));
