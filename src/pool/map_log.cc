@@ -14,6 +14,8 @@ namespace sandbay::pool {
 
 namespace {
 
+constexpr Duration kBetweenLooks = std::chrono::seconds(1);
+
 void append_changes(metadata::Batch& batch, const metadata::Batch& more) {
   for (const metadata::Batch::Change& change : more.changes()) {
     switch (change.kind) {
@@ -101,13 +103,15 @@ Task<Error> MapLog::log_group(RecordGroup* group, metadata::Batch extra) {
   // maker.
   assert(text.size() + kSealBytes <= metadata::kLongestValue);
   Error error = Error::kNone;
-  const bool in_nvram = extra.empty() && text.size() <= kMostNvramBytes && nvram_trusted();
+  const bool in_nvram = extra.empty() && text.size() <= kMostNvramBytes && nvram_trusted() &&
+                        naming_ == Naming::kNamed;
   if (in_nvram) {
-    if (log_->free_bytes() < text.size() + kNvramSpare) {
-      const Error room = co_await checkpoint();
-      if (room != Error::kNone) co_return room;
-    }
-    error = co_await log_in_nvram(&text, group->sequence);
+    appending_ = true;
+    if (log_->free_bytes() < text.size() + kNvramSpare) error = co_await checkpoint();
+    const Error room = error;
+    if (room == Error::kNone) error = co_await log_in_nvram(&text, group->sequence);
+    appending_ = false;
+    if (room != Error::kNone) co_return room;
   } else {
     std::string key = map_.group_key(group->sequence);
     std::string stored = sealed(key, text);
@@ -145,7 +149,7 @@ Task<Error> MapLog::log_in_nvram(const std::string* text, std::uint64_t sequence
   co_return Error::kNone;
 }
 
-bool MapLog::nvram_trusted() const {
+bool MapLog::nvram_trusted() const noexcept {
   return log_ != nullptr && !nvram_failed_ && region_->nvram().non_volatile();
 }
 
@@ -161,12 +165,13 @@ Task<Error> MapLog::make_sure() {
 }
 
 bool MapLog::is_due() const noexcept {
+  if (!is_secure()) return true;
   if (failure_ != Error::kNone) return false;
   if (store_groups_.size() >= options_.store_groups) return true;
   if (map_.changed_count() >= options_.changed_parts) return true;
+  // The NVRAM is trusted again.
+  if (nvram_trusted() && naming_ != Naming::kNamed) return true;
   if (log_ == nullptr || nvram_groups_.empty()) return false;
-  // What is in NVRAM that is not trusted any more belongs into the store.
-  if (!nvram_trusted()) return true;
   return log_->used_bytes() * 100 >= log_->capacity_bytes() * options_.nvram_percent;
 }
 
@@ -174,6 +179,18 @@ void MapLog::start_checkpoint() {
   if (checkpointing_ || !gate_.enter()) return;
   checkpointing_ = true;
   spawn(run_checkpoint());
+}
+
+// The NVRAM may have failed or a checkpoint too, and on an idle pool no change comes by that begins
+// another.
+Task<void> MapLog::tend() {
+  const GateHold hold(gate_);
+  while (true) {
+    const bool stopped = co_await stop_.wait_until(home_.now() + kBetweenLooks);
+    if (stopped) co_return;
+    const bool idle = std::exchange(looked_at_, sequence_) == sequence_;
+    if (is_due() || (idle && !nvram_groups_.empty())) start_checkpoint();
+  }
 }
 
 Task<void> MapLog::run_checkpoint() {
@@ -186,7 +203,22 @@ Task<Error> MapLog::checkpoint() {
   co_await checkpoint_turn_.lock();
   const Error error = co_await write_checkpoint();
   checkpoint_turn_.unlock();
-  ++(error == Error::kNone ? counters_.checkpoints : counters_.failed_checkpoints);
+  co_return error;
+}
+
+// One checkpoint is enough for all callers that wait for their turn. While a group is on its way to
+// the NVRAM, every checkpoint names that.
+Task<Error> MapLog::secure() {
+  Error error = Error::kNone;
+  while (error == Error::kNone && !is_secure()) {
+    if (appending_) {
+      co_await changed_.wait();
+      continue;
+    }
+    co_await checkpoint_turn_.lock();
+    if (!is_secure()) error = co_await write_checkpoint();
+    checkpoint_turn_.unlock();
+  }
   co_return error;
 }
 
@@ -208,12 +240,19 @@ void MapLog::release() {
 
 Task<Error> MapLog::write_checkpoint() {
   const std::uint64_t sequence = map_.sequence();
+  // A group that is on its way to the NVRAM will count only if the checkpoint names that.
+  const bool named = log_uuid_ != Uuid{} && (nvram_trusted() || appending_);
+  const Naming naming = named ? Naming::kNamed : Naming::kNone;
+  if (naming != naming_) naming_ = Naming::kUnsure;
+  map_.set_log(named ? log_uuid_ : Uuid{});
   metadata::Batch batch = map_.changes();
   for (const std::uint64_t group : store_groups_) {
     if (group <= sequence) batch.erase(map_.group_key(group));
   }
   const Error error = co_await store_.commit(std::move(batch));
+  ++(error == Error::kNone ? counters_.checkpoints : counters_.failed_checkpoints);
   if (error != Error::kNone) co_return error;
+  naming_ = naming;
   map_.changes_stored(sequence);
   std::erase_if(store_groups_, [sequence](std::uint64_t group) { return group <= sequence; });
   for (const NvramGroup& group : nvram_groups_) {
@@ -226,9 +265,10 @@ Task<Error> MapLog::write_checkpoint() {
 
 Task<Error> MapLog::close() {
   battery_.reset();
+  stop_.set();
   co_await gate_.close();
   // Nothing of the map is anywhere but in the store.
-  map_.set_log({});
+  log_uuid_ = {};
   const Error error = co_await checkpoint();
   if (log_ != nullptr) co_await log_->close();
   co_return error;
@@ -236,6 +276,7 @@ Task<Error> MapLog::close() {
 
 Task<void> MapLog::stop() {
   battery_.reset();
+  stop_.set();
   co_await gate_.close();
   if (log_ != nullptr) co_await log_->close();
 }

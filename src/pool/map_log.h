@@ -7,7 +7,10 @@
 // puts it in order with the others, wherever those are.
 //
 // checkpoint() brings what has changed into the store's own values, with the number of the last
-// group in them, and releases the groups up to that number. It happens by itself in time.
+// group in them, and releases the groups up to that number. It happens by itself: in time, when the
+// pool is idle, and each second until it succeeds while groups are in NVRAM that has lost trust. A
+// checkpoint names the NVRAM only while that is trusted. Without its name the map does not need the
+// NVRAM, and nothing is logged there before another checkpoint names it.
 //
 // A group that could not be logged has not happened: its commits end with the error. It may be in
 // doubt whether a crash brings it back; so before any other is accepted, a checkpoint must succeed
@@ -82,6 +85,10 @@ class MapLog {
   // The same together with changes of other keys of the store, in one synced batch.
   Task<Error> commit(std::vector<MapRecord> records, metadata::Batch extra);
   Task<Error> checkpoint();
+  // With kNone no change made before the call depends on NVRAM that is not trusted; an error is
+  // that of the checkpoint that this needed.
+  bool is_secure() const noexcept { return naming_ == Naming::kNone || nvram_trusted(); }
+  Task<Error> secure();
   // With kNone everything is in the store, and nothing is logged until release(): what is listed
   // there meanwhile is the whole map, and needs no NVRAM. Changes wait.
   Task<Error> hold();
@@ -113,7 +120,8 @@ class MapLog {
   Task<Error> log_group(RecordGroup* group, metadata::Batch extra);
   Task<Error> log_in_nvram(const std::string* text, std::uint64_t sequence);
   Task<Error> make_sure();
-  bool nvram_trusted() const;
+  bool nvram_trusted() const noexcept;
+  Task<void> tend();
   void start_checkpoint();
   Task<void> run_checkpoint();
   Task<Error> write_checkpoint();
@@ -144,10 +152,17 @@ class MapLog {
   };
   std::vector<NvramGroup> nvram_groups_;     // Not yet in a checkpoint.
   std::vector<std::uint64_t> store_groups_;  // The same.
+  // Whether the store's checkpoint names the NVRAM.
+  enum class Naming : std::uint8_t { kNone, kNamed, kUnsure };
+  Naming naming_ = Naming::kNone;
+  Uuid log_uuid_{};              // The NVRAM's, as long as groups may be logged there.
+  bool appending_ = false;       // A group is on its way to the NVRAM.
+  std::uint64_t looked_at_ = 0;  // The last group when tend() looked.
   std::optional<nvram::Battery::Observer> battery_;
   bool checkpointing_ = false;  // In the background.
   Mutex checkpoint_turn_;
   Condition changed_;
+  Event stop_;
   Gate gate_;
 };
 

@@ -142,8 +142,7 @@ Task<std::string> MapLog::replay(std::vector<RecordGroup> groups) {
 // was found goes: it is in the checkpoint, or of no use.
 Task<std::string> MapLog::start() {
   Error error = Error::kNone;
-  // Without one it names none: what was lost with another must not come back with that.
-  map_.set_log({});
+  // It names no NVRAM before the log is accepted: what was lost with another must not come back.
   if (lost_ && log_ != nullptr) {
     // Before the NVRAM forgets the loss: until this is written, the next start finds it again.
     std::vector<NvramGroup> found = std::exchange(nvram_groups_, {});
@@ -157,14 +156,16 @@ Task<std::string> MapLog::start() {
     if (error != Error::kNone) {
       co_return fmt::format("the NVRAM's log cannot be opened: {}", describe(error));
     }
-    map_.set_log(uuid_of(region_->nvram()));
+    log_uuid_ = uuid_of(region_->nvram());
     // What is in there when the battery fails belongs into the store at once.
-    battery_.emplace(region_->nvram().battery(), [this](nvram::BatteryState state) {
-      if (state != nvram::BatteryState::kGood && !nvram_groups_.empty()) start_checkpoint();
+    battery_.emplace(region_->nvram().battery(), [this](nvram::BatteryState) {
+      if (is_due()) start_checkpoint();
     });
   }
   error = co_await checkpoint();
-  co_return error == Error::kNone ? std::string() : unwritten(error);
+  if (error != Error::kNone) co_return unwritten(error);
+  if (log_ != nullptr && gate_.enter()) spawn(tend());
+  co_return std::string();
 }
 
 }  // namespace sandbay::pool

@@ -110,7 +110,9 @@ void Pool::tell(PoolEvent event) {
 }
 
 Task<Error> Pool::commit(std::vector<MapRecord> records, metadata::Batch extra) {
-  const Error error = co_await log_.commit(std::move(records), std::move(extra));
+  // A group in the store is of no use without those before it.
+  Error error = co_await log_.secure();
+  if (error == Error::kNone) error = co_await log_.commit(std::move(records), std::move(extra));
   if (error != Error::kNone) tell({.kind = PoolEvent::Kind::kMapFailure, .error = error});
   co_return error;
 }

@@ -267,8 +267,19 @@ Task<Completion> PoolVolume::flush(Request request) {
     const bool covered = now != branch_->left.end() && now->second == pages;
     if (whole.error == Error::kNone && covered) branch_->left.erase(now);
   }
+  if (whole.error == Error::kNone) whole.error = co_await secure_map();
   whole.data = std::move(request.data);
   co_return whole;
+}
+
+// What the host now calls safe must not depend on records in NVRAM that may lose them.
+Task<Error> PoolVolume::secure_map() {
+  if (pool_.log().is_secure()) co_return Error::kNone;
+  const Error error = co_await pool_.log().secure();
+  if (error != Error::kNone) {
+    pool_.tell({.kind = PoolEvent::Kind::kMapFailure, .branch = branch_->id(), .error = error});
+  }
+  co_return error;
 }
 
 Task<Completion> PoolVolume::advise(Request request) {

@@ -91,6 +91,7 @@ class PoolVolume final : public BlockDevice {
   Task<Completion> read(Request request);
   Task<Completion> read_piece(Request request, Piece piece);
   Task<Completion> flush(Request request);
+  Task<Error> secure_map();
   Task<Completion> advise(Request request);
   // pool_volume_write.cc
   Task<Completion> write(Request request, std::uint64_t content);

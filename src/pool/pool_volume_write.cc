@@ -33,7 +33,10 @@ Task<Completion> PoolVolume::write(Request request, std::uint64_t content) {
   const DoorHold inside(writes);
   const Error error = hindrance(request, content);
   if (error != Error::kNone) co_return Completion{.error = error, .data = std::move(request.data)};
-  co_return co_await in_pieces(std::move(request), &PoolVolume::write_piece);
+  const bool forced = request.force_unit_access;
+  Completion done = co_await in_pieces(std::move(request), &PoolVolume::write_piece);
+  if (forced && done.error == Error::kNone) done.error = co_await secure_map();
+  co_return done;
 }
 
 Task<Completion> PoolVolume::write_piece(Request request, Piece piece) {

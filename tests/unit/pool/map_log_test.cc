@@ -236,10 +236,13 @@ Task<void> change_logs(Executor& home) {
   for (std::uint32_t i = 0; i < 6; ++i) {
     bench.rig.memory->battery().set_state(i % 2 == 0 ? nvram::BatteryState::kGood
                                                      : nvram::BatteryState::kDead);
+    // A checkpoint names the NVRAM again before groups are logged there.
+    co_await home.sleep_for(std::chrono::milliseconds(10));
     const Error error = co_await write_cells(*volume, i * 8, 8, i + 1, bench.random);
     CHECK(error == Error::kNone);
   }
   bench.rig.memory->battery().set_state(nvram::BatteryState::kGood);
+  co_await home.sleep_for(std::chrono::milliseconds(10));
   // What stands in NVRAM when the battery fails goes to the store at once.
   const Error last = co_await write_cells(*volume, 48, 8, 7, bench.random);
   CHECK(last == Error::kNone);
@@ -569,7 +572,146 @@ Task<void> bring_back_listing(Executor& home, bool nvram_gone) {
   co_await rig.stop();
 }
 
+Task<Error> flush_volume(PoolVolume* volume) {
+  const Completion flushed = co_await volume->submit({.operation = Operation::kFlush});
+  co_return flushed.error;
+}
+
+Task<Error> force_cells(Bench* bench, PoolVolume* volume, std::uint64_t first, Operation operation,
+                        std::uint32_t number) {
+  const std::uint64_t blocks = kCellBytes / volume->geometry().block_bytes;
+  Request request{.operation = operation,
+                  .force_unit_access = true,
+                  .extent = {.first = first * blocks, .block_count = 8 * blocks}};
+  if (operation == Operation::kWrite) {
+    request.data = testing::make_payload(volume->home(), cells_of(first, 8, number),
+                                         testing::Cut::kAligned, bench->random);
+  }
+  const Completion done = co_await volume->submit(std::move(request));
+  co_return done.error;
+}
+
+// A power cut takes what the NVRAM has; the stores have all that was written.
+Task<void> lose_power(Bench* bench, BranchId id, Cells cells) {
+  bench->rig.memory->cut_power();
+  co_await bench->rig.pool->stop();
+  bench->rig.pool.reset();
+  bench->rig.region.reset();
+  bench->rig.memory.reset();
+  co_await bench->rig.store->close();
+  const std::string wrong = co_await bench->rig.start();
+  REQUIRE(wrong == "");
+  auto volume = bench->rig.pool->attach(id);
+  REQUIRE(volume != nullptr);
+  co_await expect_cells(bench, volume.get(), 0, std::move(cells));
+}
+
+Task<void> lose_trust(Executor& home, nvram::BatteryState battery) {
+  Bench bench(home, true);
+  co_await bench.start();
+  auto volume = co_await bench.make_volume();
+  const BranchId id = volume->branch().id();
+  const Error first = co_await write_cells(*volume, 0, 16, 1, bench.random);
+  CHECK(first == Error::kNone);
+  bench.faulty->failing = true;
+  bench.rig.memory->battery().set_state(battery);
+  const Error flushed = co_await flush_volume(volume.get());
+  CHECK(flushed == Error::kNoSpace);
+  const Error forced = co_await force_cells(&bench, volume.get(), 0, Operation::kWrite, 2);
+  CHECK(forced == Error::kNoSpace);
+  const Error zeroed = co_await force_cells(&bench, volume.get(), 32, Operation::kUnmap, 0);
+  CHECK(zeroed == Error::kNoSpace);
+  // This write may be lost until a flush.
+  const Error cached = co_await write_cells(*volume, 0, 8, 3, bench.random);
+  CHECK(cached == Error::kNone);
+  bench.faulty->failing = false;
+  const Error again = co_await force_cells(&bench, volume.get(), 8, Operation::kWrite, 4);
+  CHECK(again == Error::kNone);
+  volume.reset();
+  Cells expected(8, 3);
+  expected.resize(16, 4);
+  co_await lose_power(&bench, id, std::move(expected));
+  co_await bench.rig.stop();
+}
+
+// Nobody asks for anything meanwhile.
+Task<void> wait_for_store(Executor& home) {
+  Bench bench(home, true);
+  co_await bench.start();
+  auto volume = co_await bench.make_volume();
+  const BranchId id = volume->branch().id();
+  const Error first = co_await write_cells(*volume, 0, 8, 1, bench.random);
+  CHECK(first == Error::kNone);
+  bench.faulty->failing = true;
+  const std::uint64_t commits = bench.faulty->commits;
+  bench.rig.memory->battery().set_state(nvram::BatteryState::kDead);
+  co_await home.sleep_for(std::chrono::seconds(10));
+  const std::uint64_t attempts = bench.faulty->commits - commits;
+  CHECK(attempts >= 10);
+  CHECK(attempts <= 12);
+  bench.faulty->failing = false;
+  co_await home.sleep_for(std::chrono::seconds(2));
+  volume.reset();
+  co_await lose_power(&bench, id, Cells(8, 1));
+  co_await bench.rig.stop();
+}
+
+// The image fails after the last change, and the next start finds another NVRAM.
+Task<void> fail_image(Executor& home) {
+  nvram::SimulatedBoard board(Rig::kImageBytes);
+  Bench bench(home, true);
+  bench.rig.options().board = &board;
+  co_await bench.start();
+  auto volume = co_await bench.make_volume();
+  const BranchId id = volume->branch().id();
+  const Error first = co_await write_cells(*volume, 0, 8, 1, bench.random);
+  CHECK(first == Error::kNone);
+  board.sync_error = Error::kHardware;
+  const Error lost = co_await bench.rig.memory->commit();
+  CHECK(lost == Error::kHardware);
+  co_await home.sleep_for(std::chrono::seconds(2));
+  volume.reset();
+  bench.rig.forget_board();
+  co_await lose_power(&bench, id, Cells(8, 1));
+  co_await bench.rig.stop();
+}
+
+Task<void> become_idle(Executor& home) {
+  Bench bench(home, true);
+  co_await bench.start();
+  auto volume = co_await bench.make_volume();
+  const MapLogCounters& counters = bench.rig.pool->log().counters();
+  const std::uint64_t groups = counters.nvram_groups;
+  const Error first = co_await write_cells(*volume, 0, 8, 1, bench.random);
+  CHECK(first == Error::kNone);
+  CHECK(counters.nvram_groups == groups + 1);
+  const std::uint64_t checkpoints = counters.checkpoints;
+  co_await home.sleep_for(std::chrono::seconds(10));
+  CHECK(counters.checkpoints == checkpoints + 1);
+  volume.reset();
+  co_await bench.rig.stop();
+}
+
 }  // namespace
+
+TEST_CASE("Flushes and FUA fail with the checkpoint while the NVRAM is not trusted",
+          "[pool][N11]") {
+  const auto battery = GENERATE(nvram::BatteryState::kLow, nvram::BatteryState::kDead);
+  testing::run_in_world(12, [&](Executor& home) { return lose_trust(home, battery); });
+}
+
+TEST_CASE("The log repeats a failed checkpoint each second while the battery is dead",
+          "[pool][N11]") {
+  testing::run_in_world(13, wait_for_store);
+}
+
+TEST_CASE("The log stores the map without the NVRAM's name when the image fails", "[pool][N11]") {
+  testing::run_in_world(14, fail_image);
+}
+
+TEST_CASE("The log writes one checkpoint when the pool becomes idle", "[pool][N11]") {
+  testing::run_in_world(15, become_idle);
+}
 
 TEST_CASE("what a failed change might take after all is not written over", "[pool]") {
   testing::run_in_world(1, [](Executor& home) { return fail_unmapping(home); });
