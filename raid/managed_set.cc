@@ -49,6 +49,12 @@ void note_losses(Superblock& superblock, RegionMap& regions, const Layout& layou
   }
 }
 
+bool owes_flush(const Request& request) {
+  return !request.force_unit_access &&
+         (request.operation == Operation::kWrite || request.operation == Operation::kUnmap ||
+          request.operation == Operation::kWriteZeroes);
+}
+
 }  // namespace
 
 std::string journal_region(const Uuid& set) {
@@ -94,13 +100,19 @@ Task<Completion> ManagedSet::submit(Request request) {
     co_return refused;
   }
   const bool flush = request.operation == Operation::kFlush;
-  if (flush && running() && std::exchange(unflushed_lost_, false)) {
+  if (flush && running() && unflushed_lost_.erase(request.volume) > 0) {
     Completion failed;
     failed.error = Error::kHardware;
     failed.data = std::move(request.data);
     co_return failed;
   }
-  co_return co_await set_->submit(std::move(request));
+  const std::uint64_t volume = request.volume;
+  const bool owed = owes_flush(request);
+  Completion completion = co_await set_->submit(std::move(request));
+  if (completion.error != Error::kNone) co_return completion;
+  if (owed) unflushed_.insert(volume);
+  if (flush && set_ != nullptr && !set_->unflushed()) unflushed_.clear();
+  co_return completion;
 }
 
 Task<Error> ManagedSet::lose(std::vector<Extent> extents) {
@@ -145,10 +157,10 @@ Task<std::expected<void, std::string>> ManagedSet::start(AssembledSet assembled,
   maintenance_->start();
   if (has_run_) {
     tell({SetEvent::Kind::kOnline, kNoRole,
-          unflushed_lost_
-              ? "it runs again; writes that were not flushed before it went offline may "
-                "be lost, so the next flush fails"
-              : "it runs again"});
+          unflushed_lost_.empty()
+              ? "it runs again"
+              : "it runs again; writes that were not flushed before it went offline may "
+                "be lost, so the next flush of each volume that wrote them fails"});
   }
   has_run_ = true;
   const unsigned away = static_cast<unsigned>(std::popcount(drives_->absent_roles()));
@@ -378,8 +390,11 @@ Task<Error> ManagedSet::stop(TimePoint deadline) {
     const bool forgets = region_ != nullptr && region_->nvram().failure() != Error::kNone;
     if (served) drives_have_all_ = drives_->all_answer();
     const bool in_caches = journal_ == nullptr || (forgets && !drives_->all_answer());
-    unflushed_lost_ |=
-        closed != Error::kNone && in_caches && geometry_.volatile_cache && set_->unflushed();
+    if (closed != Error::kNone && in_caches && geometry_.volatile_cache && set_->unflushed()) {
+      unflushed_lost_.merge(unflushed_);
+      unflushed_lost_.insert(0);
+    }
+    unflushed_.clear();
     if (journal_ != nullptr) {
       const bool ended = co_await journal_->close_until(deadline);
       if (!ended) co_return Error::kTimedOut;

@@ -9,6 +9,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -123,9 +124,12 @@ class ManagedSet final : public BlockDevice {
   bool serving_ = false;
   bool has_run_ = false;
   bool accept_loss_ = false;
-  // It went offline with writes that were acknowledged and not flushed; a drive that went may have
-  // lost them. The next flush fails, so that their writers know.
-  bool unflushed_lost_ = false;
+  // Volumes with acknowledged writes that were not flushed.
+  std::set<std::uint64_t> unflushed_;
+  // The set went offline with such writes, and a drive that went may have lost them. The next flush
+  // of each of these volumes fails, so that every writer learns it. A flush of volume 0 covers the
+  // whole set and settles no other volume's.
+  std::set<std::uint64_t> unflushed_lost_;
   // When it stopped serving, every drive in a role still answered: none has lost what it had not
   // flushed, so without a journal only redundancy of updates that were under way is in doubt.
   bool drives_have_all_ = false;

@@ -39,9 +39,10 @@ Task<void> make(ControllerRig* rig, const Used* used) {
   }
 }
 
-Task<Error> flush(ControllerRig* rig) {
+Task<Error> flush(ControllerRig* rig, std::uint64_t volume = 0) {
   Request request;
   request.operation = Operation::kFlush;
+  request.volume = volume;
   const Completion done = co_await rig->set->submit(std::move(request));
   co_return done.error;
 }
@@ -174,6 +175,57 @@ Task<void> unflushed(Executor* home, Used used) {
   CHECK(stopped);
 }
 
+Task<void> write_as(ControllerRig* rig, std::uint64_t volume, bool forced) {
+  Request request;
+  request.operation = Operation::kWrite;
+  request.force_unit_access = forced;
+  request.volume = volume;
+  request.extent = {.first = volume * 64, .block_count = 8};
+  request.data = co_await rig->set->home().buffers().allocate(8ULL * rig->block_bytes);
+  request.data.fill_zero();
+  const Completion done = co_await rig->set->submit(std::move(request));
+  CHECK(done.error == Error::kNone);
+}
+
+// Volumes 1 and 2 have unflushed writes; volume 3 has forced its own, volume 4 writes later.
+Task<void> several_writers(Executor* home, Used used) {
+  ControllerRig rig(*home);
+  for (const std::string& name : used.drives) {
+    rig.add(name).mutable_geometry().volatile_cache = true;
+  }
+  co_await rig.start();
+  const std::string wrong = co_await rig.create(used.level, used.drives);
+  REQUIRE(wrong == "");
+  for (const std::string& name : used.failed) {
+    const auto failed = co_await rig.controller->fail_drive(name);
+    REQUIRE(failed.has_value());
+  }
+  for (const std::uint64_t volume : {1, 2, 3}) co_await write_as(&rig, volume, volume == 3);
+  co_await be_away(&rig, true);
+  // The whole set's flush, as a snapshot asks for it, comes first.
+  for (const std::uint64_t volume : {0, 1, 2}) {
+    CAPTURE(volume);
+    Error flushed = co_await flush(&rig, volume);
+    CHECK(flushed == Error::kHardware);
+    flushed = co_await flush(&rig, volume);
+    CHECK(flushed == Error::kNone);
+  }
+  co_await write_as(&rig, 4, false);
+  for (const std::uint64_t volume : {3, 4}) {
+    const Error flushed = co_await flush(&rig, volume);
+    CHECK(flushed == Error::kNone);
+  }
+  // Volume 4's flush covered its write.
+  co_await write_as(&rig, 1, false);
+  co_await be_away(&rig, true);
+  for (const std::uint64_t volume : {1, 4}) {
+    const Error flushed = co_await flush(&rig, volume);
+    CHECK(flushed == (volume == 1 ? Error::kHardware : Error::kNone));
+  }
+  const bool stopped = co_await rig.stop();
+  CHECK(stopped);
+}
+
 }  // namespace
 
 TEST_CASE("A disk in place of one that its set cannot miss is not asked what is mapped",
@@ -211,6 +263,15 @@ TEST_CASE(
     if (used.level == Level::kRaid5 || used.level == Level::kRaid6) continue;
     CAPTURE(describe(used.level));
     for_worlds(2, unflushed, used);
+  }
+}
+
+TEST_CASE("A set that may have lost writes fails the next flush of each volume that wrote them",
+          "[raid][controller][P-3]") {
+  for (const Used& used : kUsed) {
+    if (used.level == Level::kRaid5 || used.level == Level::kRaid6) continue;
+    CAPTURE(describe(used.level));
+    for_worlds(2, several_writers, used);
   }
 }
 
