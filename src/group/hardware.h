@@ -107,6 +107,7 @@ class Hardware {
   void on_sets_changed(std::function<void()> callback) { sets_changed_ = std::move(callback); }
   // For the map of a pool; null: the member has none. Whatever is claimed of it goes before stop().
   nvram::Nvram* nvram() const noexcept { return nvram_.get(); }
+  bool has_mirror() const;  // By its configuration.
   // The set's door, if it leads to a set that serves.
   SetDoor* serving(const Uuid& set) const;
 

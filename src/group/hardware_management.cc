@@ -22,6 +22,11 @@ bool Hardware::has_set(const std::string& set) const {
   return find_set(set).has_value() || configuration_.hardware.set(set) != nullptr;
 }
 
+bool Hardware::has_mirror() const {
+  const auto& nvram = configuration_.hardware.nvram;
+  return nvram && !nvram->mirror_path.empty();
+}
+
 void Hardware::list_claims(std::vector<Claim>& claims) const {
   for (const auto& each : bays_) {
     if (each->path().empty()) continue;

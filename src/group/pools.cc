@@ -110,7 +110,8 @@ Task<void> Pools::add(PoolRecord record) {
 }
 
 Task<void> Pools::open(ServedPool* pool, bool accept_loss) {
-  co_await pool->open(members_.first().nvram(), accept_loss);
+  const Hardware& first = members_.first();
+  co_await pool->open(first.nvram(), first.has_mirror(), accept_loss);
   set_devices();
   // It would find no room while the sets are not there yet.
   if (pool->housekeeper() != nullptr) pool->housekeeper()->start();

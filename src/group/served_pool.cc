@@ -46,8 +46,9 @@ Task<std::string> ServedPool::claim_region(nvram::Nvram* nvram) {
   co_return std::string();
 }
 
-Task<void> ServedPool::open(nvram::Nvram* nvram, bool accept_loss) {
+Task<void> ServedPool::open(nvram::Nvram* nvram, bool mirrored, bool accept_loss) {
   assert(pool_ == nullptr);
+  mirrored_ = mirrored;
   const std::string before = failure_;
   if (nvram != nullptr) {
     const std::string wrong = co_await claim_region(nvram);
@@ -80,6 +81,8 @@ Task<void> ServedPool::open(nvram::Nvram* nvram, bool accept_loss) {
 Task<std::string> ServedPool::open_map(bool accept_loss) {
   pool::PoolOptions options;
   options.log.accept_loss = accept_loss;
+  // The mirror has no copy of the map's log, so the map must not need the NVRAM.
+  options.log.only_replay_nvram = mirrored_;
   options.map.prefix = map_prefix(record_.uuid);
   options.map.page_chunks = static_cast<std::uint32_t>(record_.page_bytes / pool::kChunkBytes);
   if (record_.block_bytes != 0) options.block_bytes = record_.block_bytes;

@@ -44,8 +44,9 @@ class ServedPool {
   ServedPool& operator=(const ServedPool&) = delete;
 
   // Opens the map, or makes it; failure() says why not, and it may be tried again. `nvram` may be
-  // null, and outlives close(). `accept_loss`: also without what is lost of it.
-  Task<void> open(nvram::Nvram* nvram, bool accept_loss = false);
+  // null, and outlives close(). `mirrored`: the configuration names a mirror of it, and new changes
+  // of the map are then logged in the metadata. `accept_loss`: also without what is lost of it.
+  Task<void> open(nvram::Nvram* nvram, bool mirrored, bool accept_loss);
   // `quiet`: none of its volumes has anything in flight. False: something has, or what goes on in
   // the background still waits for a set at the deadline; it stays until the process ends.
   Task<bool> close(bool quiet, TimePoint deadline);
@@ -60,7 +61,7 @@ class ServedPool {
   pool::Pool* pool() const noexcept { return pool_.get(); }
   // What goes on in the background; null: the pool could not be opened.
   pool::Housekeeper* housekeeper() const noexcept { return housekeeper_.get(); }
-  bool map_in_nvram() const noexcept { return region_ != nullptr; }
+  bool map_in_nvram() const noexcept { return region_ != nullptr && !mirrored_; }
   // To be called now and then: tells when a map that could not be changed can be.
   Task<void> look_at_map();
   // Stores the record, which is the pool's from then on.
@@ -118,6 +119,7 @@ class ServedPool {
   std::string loss_;
   bool map_failing_ = false;
   TimePoint look_at_map_{};
+  bool mirrored_ = false;
   std::unique_ptr<nvram::Region> region_;
   std::unique_ptr<pool::Pool> pool_;
   std::unique_ptr<pool::Housekeeper> housekeeper_;

@@ -150,7 +150,8 @@ Task<Error> MapLog::log_in_nvram(const std::string* text, std::uint64_t sequence
 }
 
 bool MapLog::nvram_trusted() const noexcept {
-  return log_ != nullptr && !nvram_failed_ && region_->nvram().non_volatile();
+  return log_ != nullptr && !options_.only_replay_nvram && !nvram_failed_ &&
+         region_->nvram().non_volatile();
 }
 
 // A group that failed is not replayed once a checkpoint has its number.

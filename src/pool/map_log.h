@@ -46,6 +46,8 @@ struct MapLogOptions {
   // By an administrator's explicit word: opens although the NVRAM has lost changes that were
   // acknowledged. The map is then that of the last checkpoint.
   bool accept_loss = false;
+  // Replays the groups that the NVRAM has, and logs new ones in the store alone.
+  bool only_replay_nvram = false;
 };
 
 struct MapLogCounters {

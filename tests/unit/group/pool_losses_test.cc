@@ -343,6 +343,42 @@ Task<void> list_regions(std::string path, std::vector<std::string>* names) {
   co_await (*memory)->close();
 }
 
+// The mirror has no copy of the map's log.
+TEST_CASE("A pool with a mirrored NVRAM opens with its whole map when the NVRAM is gone",
+          "[group][pool][N12]") {
+  const testing::ScratchDirectory scratch;
+  const bool was_mirrored = GENERATE(true, false);
+  const std::string nvram = "[nvram]\nsize = \"32MiB\"\npower_loss_only_emulated = true\n";
+  const std::string cache = "[cache]\nmemory = \"16MiB\"\nnvram = \"18MiB\"\n";
+  const std::string mirrored = kSet + nvram + "mirror = \"mirror.img\"\n" + cache + kPool;
+  const std::string alone = kSet + nvram + cache + kPool;
+  const std::string& before = was_mirrored ? mirrored : alone;
+  run(scratch, before, [](Group& group) -> Task<void> {
+    co_await make(&group, "v", true);
+    co_await make(&group, "w", false);
+    co_await take(&group, "older");
+  });
+  run_doubtfully(scratch.file("state"), before, change_and_die, false);
+  if (!was_mirrored) {
+    // Groups that the NVRAM kept before it had a mirror still count.
+    run_doubtfully(
+        scratch.file("state"), mirrored,
+        [](Group&, DoubtfulStore&, bool) -> Task<void> { co_return; }, false);
+  }
+  const std::filesystem::path image = scratch.file("state") + "/nvram.img";
+  std::filesystem::rename(image, image.string() + ".lost");
+  run(scratch, mirrored, [](Group& group) -> Task<void> {
+    const auto pool = co_await group.show_pool("p");
+    REQUIRE(pool.has_value());
+    CHECK(pool->reason.empty());
+    CHECK_FALSE(pool->map_in_nvram);
+    const auto volume = co_await group.show_volume("v");
+    REQUIRE(volume.has_value());
+    CHECK(volume->reason.empty());
+    CHECK(volume->specification.size_bytes == 24 * kMiB);
+  });
+}
+
 Task<void> forget_pool(Group& group, DoubtfulStore& store, bool) {
   const auto pool = co_await group.show_pool("p");
   REQUIRE(pool.has_value());
