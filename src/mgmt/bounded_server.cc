@@ -46,14 +46,33 @@ constexpr std::uint64_t kLargeBody = std::uint64_t{64} << 10;
 constexpr std::size_t kLongestHead = std::size_t{32} << 10;
 constexpr unsigned kMostHeadLines = 128;
 
-// Nothing here has parts to give, and the library gives each part that a Range field names, as
-// often as it does, from an answer of its own.
-bool is_range_field(std::string_view line) {
-  constexpr std::string_view kField = "range:";
-  return line.size() >= kField.size() &&
-         std::ranges::equal(line.substr(0, kField.size()), kField, [](char given, char expected) {
+// `name` is in lower case.
+bool is_field(std::string_view line, std::string_view name) {
+  return line.size() >= name.size() &&
+         std::ranges::equal(line.substr(0, name.size()), name, [](char given, char expected) {
            return (given >= 'A' && given <= 'Z' ? given - 'A' + 'a' : given) == expected;
          });
+}
+
+// Nothing here has parts to give, and the library gives each part that a Range field names, as
+// often as it does, from an answer of its own.
+bool is_range_field(std::string_view line) { return is_field(line, "range:"); }
+
+constexpr std::string_view kLengthField = "content-length";
+
+bool is_length_field(std::string_view line) {
+  return is_field(line, kLengthField) && line.find_first_of(": \t") == kLengthField.size();
+}
+
+// Digits alone (RFC 9112, section 6.3). A proxy and the library may read anything else in different
+// ways, and then the body of one request hides another. The library ignores an empty field.
+bool has_clear_length(std::string_view line) {
+  line.remove_prefix(kLengthField.size());
+  if (!line.starts_with(':')) return false;
+  line.remove_prefix(1);
+  line.remove_prefix(std::min(line.find_first_not_of(" \t"), line.size()));
+  line = line.substr(0, line.find_last_not_of(" \t\r\n") + 1);
+  return !line.empty() && std::ranges::all_of(line, [](char c) { return c >= '0' && c <= '9'; });
 }
 
 class ClientStream final : public httplib::Stream {
@@ -96,6 +115,7 @@ class ClientStream final : public httplib::Stream {
     answering_ = false;
     head_bytes_ = 0;
     head_lines_ = 0;
+    length_fields_ = 0;
     body_bytes_ = 0;
     line_.clear();
     line_begin_ = 0;
@@ -162,7 +182,8 @@ class ClientStream final : public httplib::Stream {
     return static_cast<ssize_t>(count);
   }
 
-  // False if the head is larger than it may be, or ends too early.
+  // False if the head is larger than it may be, ends too early, or is not clear about the length of
+  // the body.
   bool read_line() {
     line_.clear();
     line_begin_ = 0;
@@ -172,7 +193,8 @@ class ClientStream final : public httplib::Stream {
       line_ += buffer_[begin_++];
       ++head_bytes_;
     }
-    return true;
+    if (head_lines_ == 1 || !is_length_field(line_)) return true;
+    return ++length_fields_ == 1 && has_clear_length(line_);
   }
 
   ssize_t send(const char* from, std::size_t size) {
@@ -268,6 +290,7 @@ class ClientStream final : public httplib::Stream {
   Clock::time_point unproven_since_;
   std::size_t head_bytes_ = 0;  // Of this request.
   unsigned head_lines_ = 0;
+  unsigned length_fields_ = 0;
   std::uint64_t body_bytes_ = 0;
   std::string line_;  // Of the head, and how much of it was handed over.
   std::size_t line_begin_ = 0;
@@ -378,7 +401,7 @@ bool BoundedServer::process_and_close_socket(socket_t socket) {
     const auto prepare = [&](httplib::Request& request) {
       stream.head_is_read();
       whole = !has_body(request);
-      if (whole) request.set_header("Content-Length", "0");
+      if (whole && !request.has_header("Content-Length")) request.set_header("Content-Length", "0");
       if (whole) return;
       request.headers.erase("Connection");
       request.set_header("Connection", "close");

@@ -50,6 +50,12 @@ std::optional<Reply> refused_by_guard(const httplib::Request& request, bool toke
                        "the Host header names neither an IP address nor localhost; use the "
                        "daemon's address in the URL");
   }
+  // Every page in a browser of this machine can send requests to loopback.
+  if (!token_demanded && request.get_header_value("Sec-Fetch-Site") == "cross-site") {
+    return error_reply(403,
+                       "the request comes from a web page of another site; use sandbay, or type "
+                       "the address into the browser");
+  }
   // The library takes a body of any length unless it is told before how long that is.
   if (request.has_header("Transfer-Encoding")) {
     return error_reply(413, "the length of the body is not declared; send Content-Length");
@@ -72,10 +78,13 @@ std::optional<uid_t> user_of(const httplib::Request& request) {
                  TcpEnd{.address = request.local_addr, .port = request.local_port});
 }
 
+// The user whose request this thread serves, while no token is demanded. A client that hangs up
+// before its request is handled no longer has a user, so the first answer is kept for the audit.
+thread_local std::optional<uid_t> asking_user;
+
 // For the audit. No token is called so: names have no spaces.
-std::string local_name(const httplib::Request& request) {
-  const auto user = user_of(request);
-  return user ? fmt::format("uid {}", *user) : std::string();
+std::string local_name() {
+  return asking_user ? fmt::format("uid {}", *asking_user) : std::string();
 }
 
 // OPTIONS, and methods that nothing here has: answered before any body is read.
@@ -147,7 +156,7 @@ class HttpServer final : public Server {
   // Whether the request is answered already: refused, or by its method alone.
   bool turn_away(const httplib::Request& request, httplib::Response& response);
   // Where no token is demanded on loopback.
-  std::optional<Reply> refused_by_user(const httplib::Request& request);
+  std::optional<Reply> refused_by_user();
   std::optional<Reply> refused_by_token(const Authority& authority, const httplib::Request& request,
                                         httplib::Response& response);
   void handle(const httplib::Request& request, httplib::Response& response);
@@ -207,10 +216,11 @@ void HttpServer::configure() {
 
 bool HttpServer::turn_away(const httplib::Request& request, httplib::Response& response) {
   const std::shared_ptr<const Authority> authority = authority_;
+  asking_user = authority->demanded() ? std::nullopt : user_of(request);
   auto refused = refused_by_guard(request, authority->demanded());
   if (!refused) {
-    refused = authority->demanded() ? refused_by_token(*authority, request, response)
-                                    : refused_by_user(request);
+    refused =
+        authority->demanded() ? refused_by_token(*authority, request, response) : refused_by_user();
   }
   if (!refused) return answered_by_method(request, response);
   put(*refused, response);
@@ -219,10 +229,10 @@ bool HttpServer::turn_away(const httplib::Request& request, httplib::Response& r
 
 // Every user of this machine can connect to loopback, so it proves nothing. Elsewhere
 // the configuration says that management is everybody's (allow_remote).
-std::optional<Reply> HttpServer::refused_by_user(const httplib::Request& request) {
+std::optional<Reply> HttpServer::refused_by_user() {
   if (!group::is_loopback(endpoint_)) return std::nullopt;
   const uid_t daemon = ::geteuid();
-  const auto user = user_of(request);
+  const std::optional<uid_t> user = asking_user;
   if (user && is_trusted(*user, daemon)) return std::nullopt;
   ++backend_.turned_away().unknown;
   return error_reply(
@@ -274,7 +284,7 @@ void HttpServer::handle(const httplib::Request& request, httplib::Response& resp
   call.body = request.body;
   const std::shared_ptr<const Authority> authority = authority_;
   const auto* const token = authority->bearer(request.get_header_value("Authorization"));
-  call.caller = {.name = token != nullptr ? token->name : local_name(request),
+  call.caller = {.name = token != nullptr ? token->name : local_name(),
                  .address = request.remote_addr};
   // The library leaves the body out of an answer to HEAD. Names may hold an encoded slash.
   const std::string_view method =

@@ -215,6 +215,66 @@ TEST_CASE("A request without a body is not waited for, and no body is taken for 
   });
 }
 
+TEST_CASE("A malformed Content-Length is refused and hides no request", "[X9][http]") {
+  with_server("", [](int port) {
+    const std::string hidden = "DELETE /api/v1/volumes/v HTTP/1.1\r\nHost: localhost\r\n\r\n";
+    for (const std::string length :
+         {"0\r\nContent-Length: 51", "51\r\nContent-Length: 51", "", "+2", "-1", "0x2", "2 2",
+          "0, 51", "0\r\nContent-Length : 51"}) {
+      CAPTURE(length);
+      const Connection connection(port);
+      connection.send(
+          "DELETE /api/v1/volumes/absent HTTP/1.1\r\nHost: localhost\r\nContent-Length: " + length +
+          "\r\n\r\n" + hidden);
+      const std::string answers = connection.rest();
+      CHECK(count_answers(answers) == 1);
+      CHECK(answers.find(" 400 ") != std::string::npos);
+    }
+  });
+}
+
+TEST_CASE("A request with Content-Length 0 leaves the connection open", "[X9][http]") {
+  with_server("", [](int port) {
+    const std::string request =
+        "GET /api/v1/group HTTP/1.1\r\nHost: localhost\r\nContent-Length: 0\r\n"
+        "Content-Length-Of-Others: x\r\n";
+    const Connection connection(port);
+    connection.send(request + "\r\n" + request + "Connection: close\r\n\r\n");
+    CHECK(count_answers(connection.rest()) == 2);
+  });
+}
+
+// Sends a change and hangs up before it is handled; the callers that the audit has.
+std::vector<std::string> callers_after_hanging_up(int port, std::chrono::milliseconds patience) {
+  {
+    const std::string body = R"({"name": "gone", "memory": true, "size": "1MiB"})";
+    const Connection connection(port);
+    connection.send(
+        "POST /api/v1/volumes HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+        "Content-Length: " +
+        std::to_string(body.size()) + "\r\n\r\n" + body.substr(0, 10));
+    std::this_thread::sleep_for(patience);  // The server judges the head.
+    connection.send(body.substr(10));
+  }
+  std::this_thread::sleep_for(patience);
+  std::vector<std::string> callers;
+  for (const json& change : json::parse(ask(port, "GET", "/api/v1/audit").body).at("changes")) {
+    callers.push_back(change.at("caller").get<std::string>());
+  }
+  return callers;
+}
+
+TEST_CASE("The audit names the caller of a change whose client hangs up", "[X9][http]") {
+  with_server("", [](int port) {
+    std::vector<std::string> callers;
+    for (int tries = 1; callers.empty() && tries < 20; ++tries) {
+      callers = callers_after_hanging_up(port, std::chrono::milliseconds(100) * tries);
+    }
+    REQUIRE_FALSE(callers.empty());
+    CHECK(callers.front() == "uid " + std::to_string(::geteuid()));
+  });
+}
+
 // Beginnings that are never finished.
 const std::vector<std::string>& beginnings() {
   static const std::vector<std::string> kBeginnings = {

@@ -314,6 +314,19 @@ TEST_CASE("A web page cannot reach it by a name of its own or with a form", "[re
   });
 }
 
+TEST_CASE("A web page of another site changes nothing", "[X9][rest]") {
+  with_rest("", [](Rest& rest) {
+    const std::string body = R"({"name": "a", "size": "1MiB"})";
+    const Answer refused =
+        rest.ask("POST", "/api/v1/volumes", body, {{"Sec-Fetch-Site", "cross-site"}});
+    CHECK(refused.status == 403);
+    for (const char* site : {"same-origin", "same-site"}) {
+      CAPTURE(site);
+      CHECK(rest.ask("GET", "/api/v1/group", "", {{"Sec-Fetch-Site", site}}).status == 200);
+    }
+  });
+}
+
 TEST_CASE("Bodies are bounded", "[rest]") {
   with_rest("", [](Rest& rest) {
     const std::string body = "{\"name\": \"" + std::string(2 << 20, 'a') + "\"}";
