@@ -13,6 +13,7 @@
 
 #include "iscsi/target_server.h"
 #include "runtime/executor.h"
+#include "runtime/printable.h"
 #include "runtime/timer.h"
 
 namespace sandbay::iscsi {
@@ -46,11 +47,7 @@ class EventLog {
     }
     if (++told_[static_cast<std::size_t>(severity)] > kLinesASecond) return;
     if (text.size() > kLongestLine) text.resize(kLongestLine);
-    for (char& c : text) {
-      const auto byte = static_cast<unsigned char>(c);
-      if (byte < 0x20 || byte == 0x7F) c = '?';
-    }
-    sink_({.severity = severity, .text = std::move(text)});
+    sink_({.severity = severity, .text = printable(text)});
   }
 
   void end_of_second() {

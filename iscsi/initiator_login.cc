@@ -11,6 +11,7 @@
 #include "iscsi/chap.h"
 #include "iscsi/initiator_url.h"
 #include "iscsi/text.h"
+#include "runtime/printable.h"
 #include "runtime/sync.h"
 
 namespace sandbay::iscsi {
@@ -489,8 +490,9 @@ Task<std::expected<InitiatorLoginResult, LoginFailure>> initiator_login(
     const std::string address = attempt.redirected_to->substr(0, attempt.redirected_to->find(','));
     const Result<Endpoint> next = Endpoint::parse(address, kDefaultPort);
     if (!next.has_value()) {
-      co_return failure(Error::kInvalid,
-                        fmt::format("redirected to \"{}\", which is no address", address));
+      co_return failure(
+          Error::kInvalid,
+          fmt::format("redirected to \"{}\", which is not an IP address", printable(address)));
     }
     endpoint = *next;
   }

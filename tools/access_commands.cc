@@ -64,8 +64,8 @@ void list(const Settings& settings, const AccessArguments& arguments) {
                yes_no(access.at("declared").get<bool>())});
   }
   if (table.empty()) {
-    fmt::print("No initiator may use volume {}: sandbay access add {} --initiator NAME\n",
-               arguments.volume, arguments.volume);
+    say("No initiator may use volume {}: sandbay access add {} --initiator NAME\n",
+        arguments.volume, arguments.volume);
     return;
   }
   fmt::print("{}", table.text());
@@ -80,8 +80,8 @@ void add(const Settings& settings, const AccessArguments& arguments) {
   }
   const json access = expect(Client(settings.management).post(path_of(arguments.volume), body));
   if (settings.json) return print_json(access);
-  fmt::print("volume {}: access record {} for {}\n", arguments.volume,
-             access.at("id").get<std::string>(), arguments.initiator);
+  say("volume {}: access record {} for {}\n", arguments.volume, access.at("id").get<std::string>(),
+      arguments.initiator);
 }
 
 void remove(const Settings& settings, const AccessArguments& arguments) {

@@ -105,18 +105,18 @@ void apply(const Settings& settings, const ApplyArguments& arguments) {
   const Client client(settings.management);
   const std::vector<ApplyStep> steps = plan_apply(wanted, look(client, wanted), arguments.prune);
   if (!settings.json) {
-    for (const ApplyStep& step : steps) fmt::print("{} {}\n", step.sign, step.text);
+    for (const ApplyStep& step : steps) say("{} {}\n", step.sign, step.text);
     if (steps.empty()) {
-      fmt::print("{}: everything is as it says{}\n", arguments.file,
-                 has_secrets(wanted) ? "; secrets of CHAP are not compared" : "");
+      say("{}: everything is as it says{}\n", arguments.file,
+          has_secrets(wanted) ? "; secrets of CHAP are not compared" : "");
     }
   }
   const bool applies =
       !arguments.dry_run && !steps.empty() && (arguments.yes || confirmed(steps.size()));
   if (applies) make(client, steps);
   if (settings.json) return print_json(shown(steps, applies));
-  if (applies) fmt::print("Applied: {} change{}.\n", steps.size(), steps.size() == 1 ? "" : "s");
-  if (!applies && !steps.empty()) fmt::print("Nothing was changed.\n");
+  if (applies) say("Applied: {} change{}.\n", steps.size(), steps.size() == 1 ? "" : "s");
+  if (!applies && !steps.empty()) say("Nothing was changed.\n");
 }
 
 }  // namespace

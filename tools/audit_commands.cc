@@ -36,7 +36,7 @@ void list(const Settings& settings, std::uint64_t since) {
                change.at("status").dump(), what});
   }
   if (table.empty()) {
-    fmt::print("Nothing was changed{}.\n", since == 0 ? "" : " after that");
+    say("Nothing was changed{}.\n", since == 0 ? "" : " after that");
     return;
   }
   fmt::print("{}", table.text());

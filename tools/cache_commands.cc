@@ -52,8 +52,7 @@ void print_whole(const json& cache) {
   const json& dirty = cache.at("dirty");
   const json& nvram = cache.at("nvram");
   const bool has_nvram = nvram.at("size").get<std::uint64_t>() != 0;
-  fmt::print(
-      "{}",
+  say("{}",
       facts({
           {"memory", fmt::format("{} of {}, {} lines, {} evictions", human_size(memory.at("used")),
                                  human_size(memory.at("size")), memory.at("lines").dump(),
@@ -106,7 +105,7 @@ void print_volumes(const json& volumes) {
                 fmt::format("{:.1f} s", c.at("throttled_seconds").get<double>()),
                 latency_of(volume.at("write_latency"))});
   }
-  if (!reads.empty()) fmt::print("\n{}\n{}", reads.text(), writes.text());
+  if (!reads.empty()) say("\n{}\n{}", reads.text(), writes.text());
 }
 
 std::string label_of(const json& set) {
@@ -126,8 +125,8 @@ std::string place_of(const json& lost) {
 
 void print_lost(const json& set) {
   for (const json& range : set.at("lost")) {
-    fmt::print("set {}: acknowledged writes are lost: {}: {}\n", label_of(set), place_of(range),
-               text_of(range.at("why")));
+    say("set {}: acknowledged writes are lost: {}: {}\n", label_of(set), place_of(range),
+        text_of(range.at("why")));
   }
 }
 
@@ -152,14 +151,14 @@ void print_sets(const json& sets) {
                barred ? "barred" : (failure.empty() ? "good" : failure)});
   }
   if (table.empty()) return;
-  fmt::print("\n{}", table.text());
+  say("\n{}", table.text());
   for (const json& set : sets) {
     const auto barred = text_of(set.at("barred"));
-    if (!barred.empty()) fmt::print("set {}: is not served: {}\n", label_of(set), barred);
+    if (!barred.empty()) say("set {}: is not served: {}\n", label_of(set), barred);
     const auto stuck = set.at("stuck").get<std::uint64_t>();
     if (stuck != 0) {
-      fmt::print("set {}: {} cannot be brought to its drives: {}\n", label_of(set),
-                 human_size(stuck), text_of(set.at("failure")));
+      say("set {}: {} cannot be brought to its drives: {}\n", label_of(set), human_size(stuck),
+          text_of(set.at("failure")));
     }
     print_lost(set);
   }
@@ -171,9 +170,9 @@ void show(const Settings& settings) {
   if (cache.at("configured").get<bool>()) {
     print_whole(cache);
   } else {
-    fmt::print("There is no cache; see [cache] in sandbayd.toml(5).\n");
+    say("There is no cache; see [cache] in sandbayd.toml(5).\n");
   }
-  for (const json& note : cache.at("notes")) fmt::print("attention: {}\n", text_of(note));
+  for (const json& note : cache.at("notes")) say("attention: {}\n", text_of(note));
   print_volumes(cache.at("volumes"));
   print_sets(cache.at("sets"));
 }
@@ -183,8 +182,8 @@ void flush(const Settings& settings, const std::string& set) {
   if (!set.empty()) body["set"] = set;
   const json cache = expect(Client(settings.management).post(std::string(kCache) + "/flush", body));
   if (settings.json) return print_json(cache);
-  fmt::print("{}: everything that was acknowledged is on the drives\n",
-             set.empty() ? "cache" : "set " + set);
+  say("{}: everything that was acknowledged is on the drives\n",
+      set.empty() ? "cache" : "set " + set);
 }
 
 void discard(const Settings& settings, const std::string& set, bool sure) {
@@ -197,17 +196,17 @@ void discard(const Settings& settings, const std::string& set, bool sure) {
       expect(Client(settings.management).post(path_of(set) + "/discard", json{{"confirm", set}}));
   if (settings.json) return print_json(answer);
   const json& bytes = answer.at("discarded");
-  fmt::print("set {}: {} given up\n", set,
-             bytes.is_null() ? fmt::format("what is in NVRAM {} is", text_of(answer.at("nvram")))
-                             : human_size(bytes));
-  for (const json& range : answer.at("ranges")) fmt::print("  {}\n", place_of(range));
+  say("set {}: {} given up\n", set,
+      bytes.is_null() ? fmt::format("what is in NVRAM {} is", text_of(answer.at("nvram")))
+                      : human_size(bytes));
+  for (const json& range : answer.at("ranges")) say("  {}\n", place_of(range));
   const auto more = answer.at("more_ranges").get<std::uint64_t>();
-  if (more != 0) fmt::print("  and {} more; see sandbay cache show\n", more);
+  if (more != 0) say("  and {} more; see sandbay cache show\n", more);
 }
 
 void adopt(const Settings& settings, const std::string& set) {
   expect(Client(settings.management).post(path_of(set) + "/adopt", json::object()));
-  if (!settings.json) fmt::print("set {}: its writes in NVRAM go to the drives\n", set);
+  if (!settings.json) say("set {}: its writes in NVRAM go to the drives\n", set);
 }
 
 void acknowledge(const Settings& settings, const std::string& set) {

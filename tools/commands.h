@@ -3,9 +3,13 @@
 // which main turns into one line and an exit code.
 #pragma once
 
+#include <fmt/format.h>
+
 #include <nlohmann/json_fwd.hpp>
 #include <string>
+#include <utility>
 
+#include "runtime/printable.h"
 #include "tools/client.h"
 
 namespace CLI {
@@ -45,6 +49,11 @@ void add_lab_commands(CLI::App& app, Settings& settings);
 // The answer, or a Failure.
 nlohmann::json expect(Client::Answer answer);
 std::string expect(std::expected<std::string, Refused> answer);
+// Prints lines for people on standard output. Names and messages of others may hold anything.
+template <class... Values>
+void say(fmt::format_string<Values...> form, Values&&... values) {
+  fmt::print("{}", printable(fmt::format(form, std::forward<Values>(values)...), '\n'));
+}
 void print_json(const nlohmann::json& value);
 // For a verb without an answer: `text`, or with --json {"done": true}.
 void print_done(const Settings& settings, std::string_view text);

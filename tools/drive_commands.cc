@@ -55,7 +55,7 @@ void list(const Settings& settings) {
                counters.at("writes").dump(), fmt::format("{}", errors), note});
   }
   if (table.empty()) {
-    fmt::print("There are no drives; see [[drive]] in sandbayd.toml(5).\n");
+    say("There are no drives; see [[drive]] in sandbayd.toml(5).\n");
     return;
   }
   fmt::print("{}", table.text());
@@ -101,7 +101,7 @@ void fail(const Settings& settings, const std::string& name) {
   const json drive =
       expect(Client(settings.management).post(path_of(name) + "/fail", json::object()));
   if (settings.json) return print_json(drive);
-  fmt::print("drive {}: {}\n", name, text_of(drive.at("use")));
+  say("drive {}: {}\n", name, text_of(drive.at("use")));
 }
 
 void replace(const Settings& settings, const std::string& name, const std::string& by) {
@@ -109,15 +109,15 @@ void replace(const Settings& settings, const std::string& name, const std::strin
   if (!by.empty()) body["by"] = by;
   const json drive = expect(Client(settings.management).post(path_of(name) + "/replace", body));
   if (settings.json) return print_json(drive);
-  fmt::print("drive {}: {} of {}; see sandbay raid show\n", text_of(drive.at("name")),
-             text_of(drive.at("use")), place_of(drive));
+  say("drive {}: {} of {}; see sandbay raid show\n", text_of(drive.at("name")),
+      text_of(drive.at("use")), place_of(drive));
 }
 
 void erase(const Settings& settings, const std::string& name) {
   const json drive =
       expect(Client(settings.management).post(path_of(name) + "/erase", json::object()));
   if (settings.json) return print_json(drive);
-  fmt::print("drive {}: erased; {}\n", name, text_of(drive.at("use")));
+  say("drive {}: erased; {}\n", name, text_of(drive.at("use")));
 }
 
 }  // namespace

@@ -58,8 +58,8 @@ void export_to(const Settings& settings, const std::string& path) {
   if (settings.json) {
     return print_json({{"file", path}, {"records", group->entries.size()}, {"group", group->name}});
   }
-  fmt::print("{}: {} records of group {}; keep it safe, it holds the secrets of access records\n",
-             path, group->entries.size(), group->name);
+  say("{}: {} records of group {}; keep it safe, it holds the secrets of access records\n", path,
+      group->entries.size(), group->name);
 }
 
 void import_from(const Settings& settings, const std::string& path, bool force) {
@@ -89,8 +89,7 @@ void import_from(const Settings& settings, const std::string& path, bool force) 
                        {"time", group->time},
                        {"counts_from", "the daemon's next start"}});
   }
-  fmt::print(
-      "{}: {} records of group {}, of {}, have arrived; restart the daemon to use them, and then "
+  say("{}: {} records of group {}, of {}, have arrived; restart the daemon to use them, and then "
       "run sandbay group check. Data written since then to new pages is not in the export.\n",
       path, group->entries.size(), group->name, group->time);
 }

@@ -26,14 +26,14 @@ void add(const Settings& settings, const std::vector<std::string>& words) {
   for (const std::string& word : words) rule += (rule.empty() ? "" : " ") + word;
   const json added = expect(Client(settings.management).post(kFaults, {{"rule", rule}}));
   if (settings.json) return print_json(added);
-  fmt::print("fault {}: {}\n", text_of(added.at("id")), text_of(added.at("rule")));
+  say("fault {}: {}\n", text_of(added.at("id")), text_of(added.at("rule")));
 }
 
 void list(const Settings& settings) {
   const json answer = expect(Client(settings.management).get(kFaults));
   if (settings.json) return print_json(answer);
   if (!answer.at("enabled").get<bool>()) {
-    fmt::print("Faults are not enabled; see [faults] in sandbayd.toml(5) and sandbay-faults(7).\n");
+    say("Faults are not enabled; see [faults] in sandbayd.toml(5) and sandbay-faults(7).\n");
     return;
   }
   using enum Table::Align;
@@ -45,7 +45,7 @@ void list(const Settings& settings) {
                text_of(fault.at("rule"))});
   }
   if (table.empty()) {
-    fmt::print("There are no fault rules.\n");
+    say("There are no fault rules.\n");
     return;
   }
   fmt::print("{}", table.text());
@@ -56,9 +56,9 @@ void clear(const Settings& settings, const std::string& id) {
   expect(Client(settings.management).remove(path));
   if (settings.json) return print_json({{"done", true}});
   if (id.empty()) {
-    fmt::print("all faults: cleared\n");
+    say("all faults: cleared\n");
   } else {
-    fmt::print("fault {}: cleared\n", id);
+    say("fault {}: cleared\n", id);
   }
 }
 
@@ -73,7 +73,7 @@ void list_events(const Settings& settings, std::uint64_t since) {
                text_of(event.at("kind")), text_of(event.at("text"))});
   }
   if (table.empty()) {
-    fmt::print("There are no events{}.\n", since == 0 ? "" : " after that one");
+    say("There are no events{}.\n", since == 0 ? "" : " after that one");
     return;
   }
   fmt::print("{}", table.text());

@@ -16,16 +16,15 @@ void print_check(const nlohmann::json& pool) {
   const nlohmann::json& wrong = pool.at("wrong");
   const bool verified = pool.at("verified").get<bool>();
   if (verified) {
-    fmt::print(
-        "pool {}: {} pages, {} branches, {} snapshots, which keep {} chunks: {}\n", name,
+    say("pool {}: {} pages, {} branches, {} snapshots, which keep {} chunks: {}\n", name,
         pool.at("pages").dump(), pool.at("branches").dump(), pool.at("snapshots").dump(),
         pool.at("kept_chunks").dump(),
         wrong.empty() ? std::string("all is well") : fmt::format("{} findings", wrong.size()));
   } else {
-    fmt::print("pool {}: cannot be verified: {}\n", name, wrong.front().get<std::string>());
+    say("pool {}: cannot be verified: {}\n", name, wrong.front().get<std::string>());
   }
   for (std::size_t i = verified ? 0 : 1; i < wrong.size(); ++i) {
-    fmt::print("  {}\n", wrong[i].get<std::string>());
+    say("  {}\n", wrong[i].get<std::string>());
   }
 }
 
@@ -85,7 +84,7 @@ void check(Settings& settings) {
   if (!right) settings.exit_code = 1;
   if (settings.json) return print_json(answer);
   for (const json& pool : answer.at("pools")) print_check(pool);
-  if (answer.at("pools").empty()) fmt::print("There are no pools.\n");
+  if (answer.at("pools").empty()) say("There are no pools.\n");
 }
 
 }  // namespace

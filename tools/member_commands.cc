@@ -67,17 +67,16 @@ std::string progress_of(const json& leaving) {
 void print(const json& member) {
   const std::string state = text_of(member.at("state"));
   const std::string reason = text_of(member.at("reason"));
-  fmt::print("{}",
-             facts({{"name", text_of(member.at("name"))},
-                    {"place", text_of(member.at("place"))},
-                    {"pool", or_dash(member.at("pool"))},
-                    {"state",
-                     state == "leaving" ? state + ": " + progress_of(member.at("leaving")) : state},
-                    {"health", reason.empty() ? text_of(member.at("health"))
-                                              : text_of(member.at("health")) + ": " + reason},
-                    {"drives", member.at("drives").dump()},
-                    {"size", fmt::format("{}, {} free", human_size(member.at("size")),
-                                         human_size(member.at("free")))}}));
+  say("{}", facts({{"name", text_of(member.at("name"))},
+                   {"place", text_of(member.at("place"))},
+                   {"pool", or_dash(member.at("pool"))},
+                   {"state",
+                    state == "leaving" ? state + ": " + progress_of(member.at("leaving")) : state},
+                   {"health", reason.empty() ? text_of(member.at("health"))
+                                             : text_of(member.at("health")) + ": " + reason},
+                   {"drives", member.at("drives").dump()},
+                   {"size", fmt::format("{}, {} free", human_size(member.at("size")),
+                                        human_size(member.at("free")))}}));
   using enum Table::Align;
   Table table({{"SET"}, {"LEVEL"}, {"SIZE", kRight}, {"FREE", kRight}, {"STATE"}});
   for (const json& set : member.at("sets")) {
@@ -85,7 +84,7 @@ void print(const json& member) {
     table.add({text_of(set.at("set")), text_of(set.at("level")), human_size(set.at("size")),
                human_size(set.at("free")), why.empty() ? text_of(set.at("state")) : why});
   }
-  if (!table.empty()) fmt::print("\n{}", table.text());
+  if (!table.empty()) say("\n{}", table.text());
   Table portals({{"PORTAL"}, {"TAG", kRight}, {"CONNECTIONS", kRight}, {"LOGINS"}});
   for (const json& portal : member.at("portals")) {
     const std::string advertised = text_of(portal.at("advertised"));
@@ -95,7 +94,7 @@ void print(const json& member) {
                  portal.at("group_tag").dump(), portal.at("connections").dump(),
                  portal.at("takes_logins").get<bool>() ? "taken" : "sent to other portals"});
   }
-  if (!portals.empty()) fmt::print("\n{}", portals.text());
+  if (!portals.empty()) say("\n{}", portals.text());
 }
 
 void show(const Settings& settings, const MemberArguments& arguments) {
@@ -110,8 +109,8 @@ void add(const Settings& settings, const MemberArguments& arguments) {
   const json member =
       expect(Client(settings.management).post(path_of(arguments.name) + "/pool", body));
   if (settings.json) return print_json(member);
-  fmt::print("member {}: of pool {}, which has {} of it; volumes spread to it in the background\n",
-             arguments.name, text_of(member.at("pool")), human_size(member.at("size")));
+  say("member {}: of pool {}, which has {} of it; volumes spread to it in the background\n",
+      arguments.name, text_of(member.at("pool")), human_size(member.at("size")));
 }
 
 // Until the member has left its pool; shows how far it is.
@@ -134,11 +133,11 @@ void remove(const Settings& settings, const MemberArguments& arguments) {
   if (arguments.wait) member = wait_until_left(settings, arguments);
   if (settings.json) return print_json(member);
   if (text_of(member.at("pool")).empty()) {
-    fmt::print("member {}: in no pool\n", arguments.name);
+    say("member {}: in no pool\n", arguments.name);
     return;
   }
-  fmt::print("member {}: leaves pool {}: {}; see sandbay member show {}\n", arguments.name,
-             text_of(member.at("pool")), progress_of(member.at("leaving")), arguments.name);
+  say("member {}: leaves pool {}: {}; see sandbay member show {}\n", arguments.name,
+      text_of(member.at("pool")), progress_of(member.at("leaving")), arguments.name);
 }
 
 }  // namespace

@@ -58,7 +58,7 @@ void list(const Settings& settings) {
                joined(pool.at("members")), reason.empty() ? "open" : reason});
   }
   if (table.empty()) {
-    fmt::print("There are no pools. Make one: sandbay pool create NAME\n");
+    say("There are no pools. Make one: sandbay pool create NAME\n");
     return;
   }
   fmt::print("{}", table.text());
@@ -73,10 +73,9 @@ void print_stores(const json& pool) {
                human_size(store.at("size")), human_size(store.at("free")),
                reason.empty() ? text_of(store.at("state")) : reason});
   }
-  if (!table.empty()) fmt::print("\n{}", table.text());
+  if (!table.empty()) say("\n{}", table.text());
   for (const json& set : pool.at("outside")) {
-    fmt::print("set {}: no part of the pool: {}\n", text_of(set.at("set")),
-               text_of(set.at("reason")));
+    say("set {}: no part of the pool: {}\n", text_of(set.at("set")), text_of(set.at("reason")));
   }
 }
 
@@ -85,8 +84,7 @@ void show(const Settings& settings, const PoolArguments& arguments) {
   if (settings.json) return print_json(pool);
   const json& counters = pool.at("counters");
   const auto reason = text_of(pool.at("reason"));
-  fmt::print(
-      "{}",
+  say("{}",
       facts({
           {"name", text_of(pool.at("name"))},
           {"state", reason.empty() ? "open" : "not open: " + reason},
@@ -119,15 +117,14 @@ void create(const Settings& settings, const PoolArguments& arguments) {
   const json pool = expect(Client(settings.management).post(kPools, body));
   if (settings.json) return print_json(pool);
   if (pool.at("members").empty()) {
-    fmt::print("pool {}: of no member yet; give it one: sandbay member add NAME --pool {}\n",
-               arguments.name, arguments.name);
+    say("pool {}: of no member yet; give it one: sandbay member add NAME --pool {}\n",
+        arguments.name, arguments.name);
     return;
   }
-  fmt::print("pool {}: {} of {}\n", arguments.name, human_size(pool.at("size")),
-             joined(pool.at("members")));
+  say("pool {}: {} of {}\n", arguments.name, human_size(pool.at("size")),
+      joined(pool.at("members")));
   for (const json& set : pool.at("outside")) {
-    fmt::print("set {}: no part of the pool: {}\n", text_of(set.at("set")),
-               text_of(set.at("reason")));
+    say("set {}: no part of the pool: {}\n", text_of(set.at("set")), text_of(set.at("reason")));
   }
 }
 
@@ -147,16 +144,15 @@ void discard(Settings& settings, const PoolArguments& arguments) {
       expect(Client(settings.management).post(path_of(name) + "/discard", json{{"confirm", name}}));
   if (!answer.at("check").at("wrong").empty()) settings.exit_code = 1;
   if (settings.json) return print_json(answer);
-  fmt::print(
-      "pool {}: {}; it is open without them\n"
+  say("pool {}: {}; it is open without them\n"
       "What was written since to places that were new is lost. What was unmapped, moved or\n"
       "deleted since may be there again, or show what others have written there: see what is\n"
       "on the volumes before they are used.\n",
       name, text_of(answer.at("reason")));
   for (const json& one : answer.at("missing")) {
     const bool snapshot = text_of(one).find('/') != std::string::npos;
-    fmt::print("{} {}: nothing is left of it; delete it\n", snapshot ? "snapshot" : "volume",
-               text_of(one));
+    say("{} {}: nothing is left of it; delete it\n", snapshot ? "snapshot" : "volume",
+        text_of(one));
   }
   print_check(answer.at("check"));
 }
@@ -183,7 +179,7 @@ void list_tasks(const Settings& settings, const std::string& kind) {
                stuck.empty() ? "under way" : "waits: " + stuck});
   }
   if (table.empty()) {
-    fmt::print("Nothing is under way.\n");
+    say("Nothing is under way.\n");
   } else {
     fmt::print("{}", table.text());
   }

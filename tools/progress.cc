@@ -8,6 +8,8 @@
 #include <cstdio>
 #include <future>
 
+#include "runtime/printable.h"
+
 namespace sandbay::cli {
 
 namespace {
@@ -33,22 +35,22 @@ void Progress::update(const std::string& what, double done) {
   done = std::clamp(done, 0.0, 1.0);
   if (terminal_) {
     const auto filled = static_cast<std::size_t>(done * static_cast<double>(kBarWidth));
-    fmt::print(stderr, "\r\x1b[K{} [{}{}] {:3.0f} %", what, std::string(filled, '#'),
+    fmt::print(stderr, "\r\x1b[K{} [{}{}] {:3.0f} %", printable(what), std::string(filled, '#'),
                std::string(kBarWidth - filled, '.'), 100 * done);
     std::fflush(stderr);
     drawn_ = true;
   } else if (line_is_due()) {
-    fmt::print(stderr, "{}: {:.0f} %\n", what, 100 * done);
+    fmt::print(stderr, "{}: {:.0f} %\n", printable(what), 100 * done);
   }
 }
 
 void Progress::update(const std::string& what) {
   if (terminal_) {
-    fmt::print(stderr, "\r\x1b[K{}", what);
+    fmt::print(stderr, "\r\x1b[K{}", printable(what));
     std::fflush(stderr);
     drawn_ = true;
   } else if (line_is_due()) {
-    fmt::print(stderr, "{}\n", what);
+    fmt::print(stderr, "{}\n", printable(what));
   }
 }
 

@@ -68,7 +68,7 @@ void list(const Settings& settings) {
                volumes.empty() ? "-" : volumes});
   }
   if (table.empty()) {
-    fmt::print("There are no RAID sets; see [[raid]] in sandbayd.toml(5).\n");
+    say("There are no RAID sets; see [[raid]] in sandbayd.toml(5).\n");
     return;
   }
   fmt::print("{}", table.text());
@@ -84,14 +84,13 @@ void print_roles(const json& set) {
     table.add({fmt::format("{}", role++), drive.empty() ? "-" : drive, text_of(each.at("state")),
                each.at("stale_regions").dump(), replacement.empty() ? "-" : replacement});
   }
-  if (!table.empty()) fmt::print("\n{}", table.text());
+  if (!table.empty()) say("\n{}", table.text());
 }
 
 void print_set(const json& set) {
   const json& counters = set.at("counters");
   const json& journal = set.at("journal");
-  fmt::print(
-      "{}",
+  say("{}",
       facts({
           {"name", text_of(set.at("name"))},
           {"uuid", text_of(set.at("uuid"))},
@@ -127,7 +126,7 @@ void print_set(const json& set) {
           {"volumes", joined(set.at("volumes"))},
       }));
   print_roles(set);
-  for (const json& note : set.at("notes")) fmt::print("\nnote: {}\n", note.get<std::string>());
+  for (const json& note : set.at("notes")) say("\nnote: {}\n", note.get<std::string>());
 }
 
 void show(const Settings& settings, const std::string& name) {
@@ -157,7 +156,7 @@ void verify(const Settings& settings, const std::string& name, bool wait) {
   json set = expect(client.post(path_of(name) + "/verify", json::object()));
   if (!wait) {
     if (settings.json) return print_json(set);
-    fmt::print("set {}: verify begins; see sandbay raid show {}\n", name, name);
+    say("set {}: verify begins; see sandbay raid show {}\n", name, name);
     return;
   }
   Progress progress;
@@ -176,7 +175,7 @@ void verify(const Settings& settings, const std::string& name, bool wait) {
   }
   progress.end();
   if (settings.json) return print_json(ended);
-  fmt::print("{}\n", text_of(ended.at("text")));
+  say("{}\n", text_of(ended.at("text")));
 }
 
 void start(const Settings& settings, const std::string& name, bool accept_loss) {
@@ -184,7 +183,7 @@ void start(const Settings& settings, const std::string& name, bool accept_loss) 
   const json set =
       expect(client.post(path_of(name) + "/start", json::object({{"accept_loss", accept_loss}})));
   if (settings.json) return print_json(set);
-  fmt::print("set {} runs: {}\n", name, state_of(set));
+  say("set {} runs: {}\n", name, state_of(set));
 }
 
 }  // namespace

@@ -15,6 +15,7 @@
 #include "group/units.h"
 #include "group/version.h"
 #include "lab/load.h"
+#include "runtime/printable.h"
 #include "tools/commands.h"
 #include "tools/completion.h"
 
@@ -31,12 +32,12 @@ std::string expect(std::expected<std::string, Refused> answer) {
 }
 
 void print_json(const nlohmann::json& value) {
-  fmt::print("{}\n", value.dump(2, ' ', false, nlohmann::json::error_handler_t::replace));
+  fmt::print("{}\n", value.dump(2, ' ', true, nlohmann::json::error_handler_t::replace));
 }
 
 void print_done(const Settings& settings, std::string_view text) {
   if (settings.json) return print_json({{"done", true}});
-  fmt::print("{}\n", text);
+  say("{}\n", text);
 }
 
 std::string human_size(const nlohmann::json& bytes) {
@@ -54,7 +55,7 @@ int complain(bool json, std::string_view message, Exit exit) {
     return code;
   }
   std::fflush(stdout);
-  fmt::print(stderr, "sandbay: {}\n", message);
+  fmt::print(stderr, "sandbay: {}\n", printable(message));
   return code;
 }
 

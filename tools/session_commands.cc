@@ -51,7 +51,7 @@ void list(const Settings& settings) {
                peers_of(session)});
   }
   if (table.empty()) {
-    fmt::print("No initiator is logged in.\n");
+    say("No initiator is logged in.\n");
     return;
   }
   fmt::print("{}", table.text());

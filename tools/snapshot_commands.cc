@@ -58,7 +58,7 @@ void list(const Settings& settings, const SnapshotArguments& a) {
                text_of(snapshot.at("target"))});
   }
   if (table.empty()) {
-    fmt::print("There are no snapshots. Take one: sandbay snapshot create {}\n", a.volume);
+    say("There are no snapshots. Take one: sandbay snapshot create {}\n", a.volume);
     return;
   }
   fmt::print("{}", table.text());
@@ -66,12 +66,12 @@ void list(const Settings& settings, const SnapshotArguments& a) {
   const auto taken = volume.at("snapshot_bytes").get<std::uint64_t>();
   const auto reserve = volume.at("reserve_bytes").get<std::uint64_t>();
   if (reserve == 0) {
-    fmt::print("They take {}; there is no reserve.\n", human_size(taken));
+    say("They take {}; there is no reserve.\n", human_size(taken));
     return;
   }
-  fmt::print("They take {} of a reserve of {}; {} are left ({}).\n", human_size(taken),
-             human_size(reserve), human_size(reserve - std::min(taken, reserve)),
-             text_of(volume.at("reserve_policy")));
+  say("They take {} of a reserve of {}; {} are left ({}).\n", human_size(taken),
+      human_size(reserve), human_size(reserve - std::min(taken, reserve)),
+      text_of(volume.at("reserve_policy")));
 }
 
 void show(const Settings& settings, const SnapshotArguments& a) {
@@ -97,9 +97,8 @@ void create(const Settings& settings, SnapshotArguments a) {
   answer["created"] = created;
   if (settings.json) return print_json(answer);
   for (const json& snapshot : answer.at("snapshots")) {
-    fmt::print("volume {}: snapshot {}{}\n", text_of(snapshot.at("volume")),
-               text_of(snapshot.at("name")),
-               created ? "" : " exists already, of " + text_of(snapshot.at("time")));
+    say("volume {}: snapshot {}{}\n", text_of(snapshot.at("volume")), text_of(snapshot.at("name")),
+        created ? "" : " exists already, of " + text_of(snapshot.at("time")));
   }
 }
 
@@ -107,8 +106,7 @@ void restore(const Settings& settings, const SnapshotArguments& a) {
   const json volume =
       expect(Client(settings.management).post(path_of(a, "restore"), json{{"force", a.force}}));
   if (settings.json) return print_json(volume);
-  fmt::print("volume {}: as it was in snapshot {}, {}\n", a.volume, a.name,
-             human_size(volume.at("size")));
+  say("volume {}: as it was in snapshot {}, {}\n", a.volume, a.name, human_size(volume.at("size")));
 }
 
 void remove(const Settings& settings, const SnapshotArguments& a) {
@@ -120,14 +118,14 @@ void set_online(const Settings& settings, const SnapshotArguments& a) {
   const json snapshot = expect(
       Client(settings.management).post(path_of(a, "online"), json{{"writable", a.writable}}));
   if (settings.json) return print_json(snapshot);
-  fmt::print("snapshot {}: {} LUN 0\n", a.name, text_of(snapshot.at("target")));
+  say("snapshot {}: {} LUN 0\n", a.name, text_of(snapshot.at("target")));
 }
 
 void set_offline(const Settings& settings, const SnapshotArguments& a) {
   const json snapshot =
       expect(Client(settings.management).post(path_of(a, "offline"), json{{"force", a.force}}));
   if (settings.json) return print_json(snapshot);
-  fmt::print("snapshot {}: offline\n", a.name);
+  say("snapshot {}: offline\n", a.name);
 }
 
 void make_clone(const Settings& settings, const SnapshotArguments& a) {
@@ -136,8 +134,8 @@ void make_clone(const Settings& settings, const SnapshotArguments& a) {
                  .post(path_of(a, "clone"), json{{"name", a.clone}, {"full_copy", a.full_copy}}));
   if (a.wait) wait_for_task(settings, "copy", a.clone);
   if (settings.json) return print_json(volume);
-  fmt::print("volume {}: {}, {} LUN {}\n", a.clone, human_size(volume.at("size")),
-             text_of(volume.at("target")), volume.at("lun").dump());
+  say("volume {}: {}, {} LUN {}\n", a.clone, human_size(volume.at("size")),
+      text_of(volume.at("target")), volume.at("lun").dump());
 }
 
 std::string schedules_of(const SnapshotArguments& a) {
@@ -148,8 +146,8 @@ void make_schedule(const Settings& settings, const SnapshotArguments& a) {
   const json body{{"name", a.name}, {"every", a.every}, {"keep", a.keep}};
   const json schedule = expect(Client(settings.management).post(schedules_of(a), body));
   if (settings.json) return print_json(schedule);
-  fmt::print("volume {}: a snapshot every {}, {} are kept\n", a.volume, a.every,
-             schedule.at("keep").dump());
+  say("volume {}: a snapshot every {}, {} are kept\n", a.volume, a.every,
+      schedule.at("keep").dump());
 }
 
 void list_schedules(const Settings& settings, const SnapshotArguments& a) {
@@ -166,7 +164,7 @@ void list_schedules(const Settings& settings, const SnapshotArguments& a) {
                last.is_null() ? "never" : text_of(last)});
   }
   if (table.empty()) {
-    fmt::print("There are no schedules.\n");
+    say("There are no schedules.\n");
   } else {
     fmt::print("{}", table.text());
   }

@@ -1,10 +1,10 @@
 // Widths count characters, not bytes: names may hold anything that is UTF-8.
 #include "tools/table.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <cassert>
+
+#include "runtime/printable.h"
 
 namespace sandbay::cli {
 
@@ -13,24 +13,6 @@ namespace {
 std::size_t width_of(const std::string& text) {
   return static_cast<std::size_t>(
       std::ranges::count_if(text, [](char c) { return (c & 0xC0) != 0x80; }));
-}
-
-// What others have written must not command the terminal.
-std::string printable(const std::string& text) {
-  std::string shown;
-  for (std::size_t i = 0; i < text.size(); ++i) {
-    const auto c = static_cast<unsigned char>(text[i]);
-    const auto next = i + 1 < text.size() ? static_cast<unsigned char>(text[i + 1]) : 0U;
-    if (c < 0x20 || c == 0x7F) {
-      shown += fmt::format("\\x{:02x}", c);
-    } else if (c == 0xC2 && next >= 0x80 && next < 0xA0) {  // U+0080 to U+009F.
-      shown += fmt::format("\\x{:02x}", next);
-      ++i;
-    } else {
-      shown += text[i];
-    }
-  }
-  return shown;
 }
 
 }  // namespace

@@ -24,8 +24,7 @@ void list(const Settings& settings) {
                fmt::format("{}", target.at("access").size()), target.at("sessions").dump()});
   }
   if (table.empty()) {
-    fmt::print(
-        "There are no targets. A volume brings one: sandbay volume create NAME --size "
+    say("There are no targets. A volume brings one: sandbay volume create NAME --size "
         "10GiB\n");
     return;
   }

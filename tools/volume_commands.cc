@@ -82,7 +82,7 @@ void list(const Settings& settings) {
                                                : std::string("offline")});
   }
   if (table.empty()) {
-    fmt::print("There are no volumes. Make one: sandbay volume create NAME --size 10GiB\n");
+    say("There are no volumes. Make one: sandbay volume create NAME --size 10GiB\n");
     return;
   }
   fmt::print("{}", table.text());
@@ -127,8 +127,7 @@ void print_volume(const json& volume) {
   const json& counters = volume.at("counters");
   const auto text = [&](const char* key) { return volume.at(key).get<std::string>(); };
   const auto flag = [&](const char* key) { return yes_no(volume.at(key).get<bool>()); };
-  fmt::print(
-      "{}",
+  say("{}",
       facts({
           {"name", text("name")},
           {"size",
@@ -230,13 +229,12 @@ void create(const Settings& settings, const VolumeArguments& arguments) {
   json volume = expect(client.post(kVolumes, body_of(arguments), &created));
   volume["created"] = created;
   if (settings.json) return print_json(volume);
-  fmt::print("volume {}: {}, {} LUN {}{}\n", volume.at("name").get<std::string>(),
-             human_size(volume.at("size")), volume.at("target").get<std::string>(),
-             volume.at("lun").dump(), created ? "" : "; it exists already");
+  say("volume {}: {}, {} LUN {}{}\n", volume.at("name").get<std::string>(),
+      human_size(volume.at("size")), volume.at("target").get<std::string>(),
+      volume.at("lun").dump(), created ? "" : "; it exists already");
   const json access = expect(client.get(path_of(arguments.name) + "/access"));
   if (access.at("access").empty()) {
-    fmt::print("No initiator may use it yet: sandbay access add {} --initiator NAME\n",
-               arguments.name);
+    say("No initiator may use it yet: sandbay access add {} --initiator NAME\n", arguments.name);
   }
 }
 
@@ -244,7 +242,7 @@ void expand(const Settings& settings, const VolumeArguments& arguments) {
   const json body{{"size", bytes_of(arguments.size)}};
   const json volume = expect(Client(settings.management).patch(path_of(arguments.name), body));
   if (settings.json) return print_json(volume);
-  fmt::print("volume {}: {}\n", arguments.name, human_size(volume.at("size")));
+  say("volume {}: {}\n", arguments.name, human_size(volume.at("size")));
 }
 
 void make_clone(const Settings& settings, const VolumeArguments& arguments) {
@@ -253,8 +251,8 @@ void make_clone(const Settings& settings, const VolumeArguments& arguments) {
       expect(Client(settings.management).post(path_of(arguments.name) + "/clone", body));
   if (arguments.wait) wait_for_task(settings, "copy", arguments.new_name);
   if (settings.json) return print_json(volume);
-  fmt::print("volume {}: {}, {} LUN {}\n", arguments.new_name, human_size(volume.at("size")),
-             volume.at("target").get<std::string>(), volume.at("lun").dump());
+  say("volume {}: {}, {} LUN {}\n", arguments.new_name, human_size(volume.at("size")),
+      volume.at("target").get<std::string>(), volume.at("lun").dump());
 }
 
 void shrink(const Settings& settings, const VolumeArguments& arguments) {
@@ -267,21 +265,21 @@ void shrink(const Settings& settings, const VolumeArguments& arguments) {
   }
   const json volume = expect(client.patch(path_of(arguments.name), body));
   if (settings.json) return print_json(volume);
-  fmt::print("volume {}: {}\n", arguments.name, human_size(volume.at("size")));
+  say("volume {}: {}\n", arguments.name, human_size(volume.at("size")));
 }
 
 void set_online(const Settings& settings, const VolumeArguments& arguments, bool online) {
   const json body{{"online", online}};
   const json volume = expect(Client(settings.management).patch(path_of(arguments.name), body));
   if (settings.json) return print_json(volume);
-  fmt::print("volume {}: {}\n", arguments.name, online ? "online" : "offline");
+  say("volume {}: {}\n", arguments.name, online ? "online" : "offline");
 }
 
 void set_read_only(const Settings& settings, const VolumeArguments& arguments) {
   const json body{{"read_only", !arguments.writes}};
   const json volume = expect(Client(settings.management).patch(path_of(arguments.name), body));
   if (settings.json) return print_json(volume);
-  fmt::print("volume {}: {}\n", arguments.name, arguments.writes ? "takes writes" : "read-only");
+  say("volume {}: {}\n", arguments.name, arguments.writes ? "takes writes" : "read-only");
 }
 
 void set_limits(const Settings& settings, const VolumeArguments& arguments) {
@@ -295,21 +293,21 @@ void set_limits(const Settings& settings, const VolumeArguments& arguments) {
   const json volume = expect(body.empty() ? client.get(path) : client.patch(path, body));
   if (settings.json) return print_json(volume);
   const std::string limits = limits_of(volume);
-  fmt::print("volume {}: {}\n", arguments.name, limits.empty() ? "no limits" : limits);
+  say("volume {}: {}\n", arguments.name, limits.empty() ? "no limits" : limits);
 }
 
 void rename(const Settings& settings, const VolumeArguments& arguments) {
   const json body{{"name", arguments.new_name}};
   const json volume = expect(Client(settings.management).patch(path_of(arguments.name), body));
   if (settings.json) return print_json(volume);
-  fmt::print("volume {}: now called {}\n", arguments.name, volume.at("name").get<std::string>());
+  say("volume {}: now called {}\n", arguments.name, volume.at("name").get<std::string>());
 }
 
 void change_cache(const Settings& settings, const VolumeArguments& arguments) {
   const json body{{"cache", arguments.cache}};
   const json volume = expect(Client(settings.management).patch(path_of(arguments.name), body));
   if (settings.json) return print_json(volume);
-  fmt::print("volume {}: its cache is {}\n", arguments.name, volume.at("cache").get<std::string>());
+  say("volume {}: its cache is {}\n", arguments.name, volume.at("cache").get<std::string>());
 }
 
 void remove(const Settings& settings, const VolumeArguments& arguments) {

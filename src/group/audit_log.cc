@@ -8,6 +8,7 @@
 
 #include "group/kept_log_functions.h"
 #include "group/record_json.h"
+#include "runtime/printable.h"
 
 namespace sandbay::group {
 
@@ -118,12 +119,7 @@ std::string audit_line(const AuditEntry& entry) {
       "{} at {} {} {}: {} {}{}{}", entry.caller.empty() ? "unknown" : entry.caller, entry.address,
       entry.status == 0 ? "begins" : fmt::format("ended with {}", entry.status), entry.operation,
       entry.target, entry.request, entry.refusal.empty() ? "" : ": ", entry.refusal);
-  std::string line;
-  for (const char c : text) {
-    const auto code = static_cast<unsigned char>(c);
-    line += code < 0x20 || code == 0x7F ? fmt::format("\\x{:02x}", code) : std::string(1, c);
-  }
-  return line;
+  return printable(text);
 }
 
 std::string audit_key(std::uint64_t number) {

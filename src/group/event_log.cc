@@ -5,6 +5,7 @@
 
 #include "group/kept_log_functions.h"
 #include "group/records.h"
+#include "runtime/printable.h"
 
 namespace sandbay::group {
 
@@ -52,7 +53,7 @@ EventLog::EventLog(std::size_t most_events)
 
 void EventLog::add(EventInfo event) {
   event.time = wall_time();
-  spdlog::log(level_of(event.severity), "{}", event.text);
+  spdlog::log(level_of(event.severity), "{}", printable(event.text));
   log_.add(std::move(event));
 }
 

@@ -9,6 +9,7 @@
 
 #include "lab/interrupt.h"
 #include "lab/load.h"
+#include "runtime/printable.h"
 #include "runtime/reactor.h"
 
 namespace sandbay::lab {
@@ -165,7 +166,7 @@ std::string to_json(const LoadOptions& options, const LoadReport& report) {
 int run_load(const LoadOptions& options, std::FILE* out, std::FILE* errors) {
   const std::string wrong = check(options);
   if (!wrong.empty()) {
-    fmt::print(errors, "sandbay load: {}\n", wrong);
+    fmt::print(errors, "sandbay load: {}\n", printable(wrong));
     return 2;
   }
   auto group = ReactorGroup::create(
@@ -178,7 +179,7 @@ int run_load(const LoadOptions& options, std::FILE* out, std::FILE* errors) {
   LoadHooks hooks{.notice =
                       [&](const std::string& text) {
                         fmt::print(errors, "{}sandbay load: {}\n", options.progress ? "\n" : "",
-                                   text);
+                                   printable(text));
                       },
                   .processor_time = processor_time,
                   .stop = &stop_at_interrupt()};
@@ -201,11 +202,12 @@ int run_load(const LoadOptions& options, std::FILE* out, std::FILE* errors) {
   if (options.progress) fmt::print(errors, "\n");
   assert(result.has_value());
   if (!result->has_value()) {
-    fmt::print(errors, "sandbay load: {}\n", result->error());
+    fmt::print(errors, "sandbay load: {}\n", printable(result->error()));
     return 1;
   }
   const LoadReport& report = **result;
-  fmt::print(out, "{}", options.json ? to_json(options, report) : to_text(options, report));
+  fmt::print(out, "{}",
+             options.json ? to_json(options, report) : printable(to_text(options, report), '\n'));
   return report.errors != 0 || report.miscompares != 0 ? 1 : 0;
 }
 

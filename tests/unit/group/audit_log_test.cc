@@ -176,6 +176,10 @@ TEST_CASE("An entry is one line of the log, whatever is in it", "[G-C8][audit]")
   entry.request = "{}";
   CHECK(audit_line(entry) ==
         "alice at 10.0.0.1 ended with 204 deleteVolume: DELETE /api/v1/volumes/v?force=a\\x0ab {}");
+  entry.target =
+      "DELETE /api/v1/volumes/\xc2\x9b"
+      "2J";
+  CHECK_THAT(audit_line(entry), Catch::Contains("/\\x9b2J {}"));  // [X9]
   entry.status = 0;
   entry.caller.clear();
   CHECK_THAT(audit_line(entry), Catch::StartsWith("unknown at 10.0.0.1 begins deleteVolume: "));

@@ -65,12 +65,12 @@ Task<void> answer_in_pieces() {
   co_await closing->done.wait();
 }
 
-Task<void> redirect_to(ScriptedTarget& from, Endpoint to, LoginStatus how) {
+Task<void> redirect_to(ScriptedTarget& from, std::string to, LoginStatus how) {
   const std::unique_ptr<ScriptedConnection> connection = co_await from.accept();
   if (connection == nullptr) co_return;
   const ScriptedPdu request = co_await connection->next();
   co_await connection->respond(parse_login_request(request.bhs), how,
-                               "TargetAddress=" + to.to_string() + ",1" + '\0', 0);
+                               "TargetAddress=" + to + ",1" + '\0', 0);
   const ScriptedPdu after = co_await connection->next();
   CHECK(after.closed);
 }
@@ -79,7 +79,7 @@ Task<void> follow_a_redirection(LoginStatus how) {
   ScriptedTarget first(3260);
   ScriptedTarget second(3261);
   auto pending = PendingLogin::start(options_for(first));
-  co_await redirect_to(first, second.endpoint(), how);
+  co_await redirect_to(first, second.endpoint().to_string(), how);
   const std::unique_ptr<ScriptedConnection> connection = co_await second.accept();
   co_await connection->log_in();
   co_await pending->done.wait();
@@ -95,11 +95,21 @@ Task<void> redirect_in_a_circle() {
   ScriptedTarget target;
   auto pending = PendingLogin::start(options_for(target));
   for (unsigned count = 0; count <= kMaximumRedirections; ++count) {
-    co_await redirect_to(target, target.endpoint(), LoginStatus::kMovedTemporarily);
+    co_await redirect_to(target, target.endpoint().to_string(), LoginStatus::kMovedTemporarily);
   }
   co_await pending->done.wait();
   CHECK_FALSE(pending->result->has_value());
   CHECK(pending->result->error().message == "redirected too often");
+}
+
+Task<void> redirect_to_control_characters() {
+  ScriptedTarget target;
+  auto pending = PendingLogin::start(options_for(target));
+  co_await redirect_to(target, "\x1b]0;x\x07\xc2\x9b", LoginStatus::kMovedTemporarily);
+  co_await pending->done.wait();
+  REQUIRE_FALSE(pending->result->has_value());
+  CHECK(pending->result->error().message ==
+        "redirected to \"\\x1b]0;x\\x07\\x9b\", which is not an IP address");
 }
 
 Task<void> refuse_with(LoginStatus status, Error expected) {
@@ -221,6 +231,10 @@ TEST_CASE("A login response in pieces (C bit) is put together", "[initiator][log
 TEST_CASE("Redirections are followed", "[initiator][login]") {
   in_world([] { return follow_a_redirection(LoginStatus::kMovedTemporarily); });
   in_world([] { return follow_a_redirection(LoginStatus::kMovedPermanently); });
+}
+
+TEST_CASE("A redirection to no address commands no terminal", "[X9][initiator][login]") {
+  in_world(redirect_to_control_characters);
 }
 
 TEST_CASE("A circle of redirections ends", "[initiator][login]") { in_world(redirect_in_a_circle); }

@@ -131,6 +131,15 @@ Task<void> events(Bench& bench) {
   CHECK(was_told(bench, EventSeverity::kWarning, "15 more", "events"));
 }
 
+Task<void> strange_name(Bench& bench) {
+  RawInitiator& stranger = *co_await bench.connect();
+  const RawPdu answer = co_await stranger.log_in({.initiator = "iqn.x:\xc2\x9b"
+                                                               "2J",
+                                                  .target = "iqn.2026-11.org.sandbay:nowhere"});
+  CHECK(answer.login().status != LoginStatus::kSuccess);
+  CHECK(was_told(bench, EventSeverity::kWarning, "\\x9b2J", "refused"));
+}
+
 Task<void> session_full(Bench& bench) {
   RawInitiator& one = *co_await bench.session();
   RawInitiator& two = *co_await bench.connect();
@@ -366,6 +375,10 @@ TEST_CASE("A login is judged by the rules at its end, not only at its first requ
 TEST_CASE("11.13.5 refused and redirected logins") { on_bench({}, refusals); }
 TEST_CASE("Logins and sessions are told to the log, and only so many a second") {
   on_bench({}, events);
+}
+
+TEST_CASE("An event shows no control character of a peer's name", "[X9]") {
+  on_bench({}, strange_name);
 }
 TEST_CASE("11.13.5 0206 a session has as many connections as were agreed") {
   on_bench({}, session_full);
