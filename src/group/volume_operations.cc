@@ -222,6 +222,11 @@ std::optional<Refusal> RunningGroup::refusal_to_create(const CreateVolumeRequest
     return invalid(fmt::format("volume \"{}\": lun {} is out of range; write 0 to {}", s.name,
                                *s.lun, kLargestLun));
   }
+  if (request.access.size() > kMostAccessRecords) {
+    return invalid(
+        fmt::format("volume \"{}\": access: there are more than {} records; use wildcards", s.name,
+                    kMostAccessRecords));
+  }
   for (const iscsi::AccessRecord& record : request.access) {
     if (const auto error = check_access(record)) {
       return invalid(fmt::format("volume \"{}\": access: {}", s.name, *error));

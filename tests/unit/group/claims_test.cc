@@ -52,7 +52,8 @@ Task<void> claim_by_other_names(Group& group) {
        {root / "image", root / "symbolic", root / "hard", root / "state/../image",
         root / "own-link", root / "current-link", root / "state/lock",
         root / "state/metadata/CURRENT", root / "state/metadata/new",
-        root / "state/volumes/new.img", std::filesystem::path(private_file->volume.path)}) {
+        root / "state/volumes/new.img", root / "state/import",
+        std::filesystem::path(private_file->volume.path)}) {
     CAPTURE(path.string());
     auto request = on_file("b", path);
     if (!std::filesystem::exists(path)) request.specification.size_bytes = kMiB;

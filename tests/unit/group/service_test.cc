@@ -240,6 +240,22 @@ TEST_CASE("Several volumes are LUNs of one target", "[group]") {
   });
 }
 
+TEST_CASE("A new volume has at most as many access records as one may get later", "[X9][group]") {
+  const testing::ScratchDirectory scratch;
+  const std::string error = run_group(scratch.file("state"), "", 1, [](Group& group) -> Task<void> {
+    CreateVolumeRequest request = request_for("many");
+    request.access.resize(4097, {.initiator = "iqn.2026-11.org.example:host"});
+    const auto refused = co_await group.create_volume(request);
+    REQUIRE_FALSE(refused.has_value());
+    CHECK(refused.error().code == Refusal::Code::kInvalid);
+    CHECK_THAT(refused.error().message, Catch::Contains("more than 4096 records"));
+    request.access.pop_back();
+    const auto made = co_await group.create_volume(request);
+    CHECK(made.has_value());
+  });
+  CHECK(error.empty());
+}
+
 Task<void> change_access(Group& group) {
   const auto none = co_await group.add_access("nothing", {});
   CHECK(none.error().code == Code::kNotFound);
