@@ -573,6 +573,7 @@ int run(const Arguments& arguments, group::Configuration configuration,
   kept = started->release();
   LogQueue& log = *kept;
   start_logging(log, arguments.log_level);
+  if (const auto exposed = group::exposed_secret(configuration)) spdlog::warn("{}", *exposed);
   const ServiceManager manager = ServiceManager::from_environment();
   Outcome outcome{.out = out->get(), .manager = &manager};
   const std::string file = configuration.file;

@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <memory>
 
+#include "group/management_configuration.h"
 #include "group/units.h"
 #include "iscsi/initiator.h"
 #include "lab/load.h"
@@ -38,6 +39,7 @@ struct LoadArguments {
   std::string memory = "1GiB";
   std::string reconnect = "30s";
   std::vector<std::string> keys;
+  std::string secret_file;
 };
 
 void add_shape(CLI::App& verb, LoadArguments& a) {
@@ -103,6 +105,10 @@ void add_rest(CLI::App& verb, LoadArguments& a) {
   verb.add_option("--initiator-name", a.options.initiator_name, "Our iSCSI name")
       ->type_name("IQN")
       ->capture_default_str();
+  verb.add_option("--chap-secret-file", a.secret_file,
+                  "File whose first line is the CHAP secret of the URLs' user; a secret in a URL "
+                  "is visible to every user")
+      ->type_name("FILE");
   verb.add_option("--key", a.keys,
                   "Offer a login key with this value, such as HeaderDigest=CRC32C; may be given "
                   "several times")
@@ -115,6 +121,16 @@ void add_rest(CLI::App& verb, LoadArguments& a) {
       "Exit code 1 if a request failed or data did not compare, or the login did not succeed.\n\n"
       "Example: sandbay load --queue-depth 32 "
       "iscsi://127.0.0.1/iqn.2026-11.org.sandbay:quickstart/0");
+}
+
+void give_secret(std::vector<std::string>& urls, const std::string& file) {
+  const auto secret = group::read_private_file(file);
+  if (!secret) throw CLI::ValidationError("--chap-secret-file", secret.error());
+  for (std::string& url : urls) {
+    auto full = lab::with_password(url, *secret);
+    if (!full) throw CLI::ValidationError("--chap-secret-file", full.error());
+    url = std::move(*full);
+  }
 }
 
 lab::LoadOptions options_of(const LoadArguments& a, bool mix_given, bool json) {
@@ -140,6 +156,7 @@ lab::LoadOptions options_of(const LoadArguments& a, bool mix_given, bool json) {
     }
     options.keys[key.substr(0, equals)] = key.substr(equals + 1);
   }
+  if (!a.secret_file.empty()) give_secret(options.urls, a.secret_file);
   options.json = json;
   options.progress = !json && ::isatty(STDERR_FILENO) == 1;
   return options;

@@ -608,11 +608,35 @@ void read_document(const Value& document, Reading& reading) {
 
 }  // namespace
 
+namespace {
+
+bool has_secret(const Value& value) {
+  const auto is_secret = [](const Value::Member& member) {
+    return member.key.ends_with("chap_secret") || has_secret(member.value);
+  };
+  return std::ranges::any_of(value.elements, has_secret) ||
+         std::ranges::any_of(value.members, is_secret);
+}
+
+}  // namespace
+
+std::optional<std::string> exposed_secret(const Configuration& configuration) {
+  using std::filesystem::perms;
+  std::error_code error;
+  const perms given = std::filesystem::status(configuration.file, error).permissions();
+  const bool readable = !error && (given & perms::others_read) != perms::none;
+  if (!configuration.holds_secret || !readable) return std::nullopt;
+  return fmt::format(
+      "{}: every user can read the CHAP secret in it; chmod 600 it, or write chap_secret_file",
+      configuration.file);
+}
+
 ConfigurationResult parse_configuration(std::string_view text, const std::filesystem::path& file) {
   const auto document = read_toml(text, file.string());
   if (!document) return std::unexpected(std::vector{document.error()});
   Configuration result;
   result.file = file.string();
+  result.holds_secret = has_secret(*document);
   Mistakes mistakes(result.file);
   Reading reading{.result = result, .mistakes = mistakes, .folder = file.parent_path()};
   read_document(*document, reading);

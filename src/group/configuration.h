@@ -131,6 +131,7 @@ struct Configuration {
   std::optional<LeadConfiguration> lead;
   std::vector<PoolConfiguration> pools;
   std::vector<VolumeConfiguration> volumes;
+  bool holds_secret = false;  // The file itself, not only a file that it names.
   nvram::ImageOpener open_image = nvram::open_mapped;  // A simulation has boards.
   // Every target that a section [[target]] or an access record of a volume describes; access
   // records given with a volume have been moved to its target.
@@ -139,6 +140,9 @@ struct Configuration {
 
 // The error holds every mistake, a line each, in the order of the file; never empty.
 using ConfigurationResult = std::expected<Configuration, std::vector<std::string>>;
+
+// Why the file must be less accessible: it holds a CHAP secret that other users can read. Blocks.
+std::optional<std::string> exposed_secret(const Configuration& configuration);
 
 ConfigurationResult load_configuration(const std::filesystem::path& file);
 // The same from text; `file` stands in messages and is where relative secret files start.

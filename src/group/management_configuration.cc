@@ -144,11 +144,9 @@ std::expected<std::string, std::string> read_secret_file(const std::filesystem::
   return secret;
 }
 
-std::expected<std::string, std::string> read_token_file(const std::filesystem::path& path) {
-  auto token = read_secret_file(path);
-  if (!token) {
-    return std::unexpected(token.error() + "; name a file whose first line is the token");
-  }
+std::expected<std::string, std::string> read_private_file(const std::filesystem::path& path) {
+  auto secret = read_secret_file(path);
+  if (!secret) return std::unexpected(secret.error() + "; name a file that you can read");
   std::error_code error;
   using std::filesystem::perms;
   const perms others =
@@ -157,6 +155,12 @@ std::expected<std::string, std::string> read_token_file(const std::filesystem::p
     return std::unexpected(
         fmt::format("{} can be used by others than its owner; chmod 600 it", path.string()));
   }
+  return secret;
+}
+
+std::expected<std::string, std::string> read_token_file(const std::filesystem::path& path) {
+  auto token = read_private_file(path);
+  if (!token) return token;
   if (token->size() < kShortestToken || !is_token_text(*token)) {
     return std::unexpected(fmt::format(
         "{} holds no token; its first line is to be at least {} letters, digits and -._~+/=, such "

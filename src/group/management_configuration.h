@@ -66,7 +66,9 @@ std::optional<std::string> check_protection(const ManagementConfiguration& manag
 
 // The first line of a regular file. The error is half a sentence.
 std::expected<std::string, std::string> read_secret_file(const std::filesystem::path& path);
-// The same, of a token: nobody but its owner may have access to the file.
+// The same, from a file to which only its owner has access.
+std::expected<std::string, std::string> read_private_file(const std::filesystem::path& path);
+// The same, with a token in it.
 std::expected<std::string, std::string> read_token_file(const std::filesystem::path& path);
 
 }  // namespace sandbay::group

@@ -338,6 +338,22 @@ std::string without_password(std::string_view url) {
   return std::string(url.substr(0, host)).append(url.substr(at + 1));
 }
 
+std::expected<std::string, std::string> with_password(std::string_view url,
+                                                      std::string_view secret) {
+  const auto at = url.rfind('@');
+  const std::string_view front = url.substr(0, at == std::string_view::npos ? 0 : at);
+  if (front.empty() || front.ends_with('/') || front.find('%') != std::string_view::npos) {
+    return std::unexpected(
+        fmt::format("{}: needs a user and no password beside --chap-secret-file; write "
+                    "iscsi://user@host[:port]/target-name/lun",
+                    without_password(url)));
+  }
+  // Each byte is escaped, so the first '%' ends the user.
+  std::string full = std::string(front) + '%';
+  for (const char c : secret) full += fmt::format("%{:02X}", static_cast<unsigned char>(c));
+  return full.append(url.substr(at));
+}
+
 std::string url_error(const std::string& url) {
   const auto parsed = iscsi::parse_url(url);
   const std::string shown = without_password(url);

@@ -99,6 +99,9 @@ struct LoadReport {
 
 // The URL as it may be shown: without user and password.
 std::string without_password(std::string_view url);
+// The URL with `secret` as the password of its user. The error says what is wrong with the URL.
+std::expected<std::string, std::string> with_password(std::string_view url,
+                                                      std::string_view secret);
 // Why it leads to no logical unit, in one line that names it without the password; or an empty
 // text.
 std::string url_error(const std::string& url);

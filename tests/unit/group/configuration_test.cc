@@ -520,6 +520,26 @@ TEST_CASE("Secrets never stand in a mistake", "[configuration]") {
   CHECK(line.find("hunter2") == std::string::npos);
 }
 
+TEST_CASE("A readable configuration file with a secret draws a warning", "[X9][configuration]") {
+  const testing::ScratchDirectory scratch;
+  const std::filesystem::path file = scratch.file("x.toml");
+  std::ofstream(scratch.file("secret")) << "abcdefghijkl\n";
+  const std::string access =
+      "[[volume]]\nname = \"v\"\nsize = \"1MiB\"\n[[volume.access]]\n"
+      "initiator = \"*\"\nchap_user = \"u\"\n";
+  const auto warning = [&](const std::string& secret, mode_t mode) {
+    std::ofstream(file) << kSmallest << access << secret;
+    REQUIRE(::chmod(file.c_str(), mode) == 0);
+    const auto result = load_configuration(file);
+    REQUIRE(result.has_value());
+    return exposed_secret(*result).value_or("");
+  };
+  const std::string inside = "chap_secret = \"abcdefghijkl\"\n";
+  CHECK_THAT(warning(inside, 0644), Catch::Contains("every user can read the CHAP secret"));
+  CHECK(warning(inside, 0640).empty());
+  CHECK(warning("chap_secret_file = \"secret\"\n", 0644).empty());
+}
+
 TEST_CASE("The nearest known word is found", "[configuration]") {
   // Through the public door: a misspelt key.
   CHECK_THAT(mistake_in("[managment]"), Catch::EndsWith("did you mean management?"));

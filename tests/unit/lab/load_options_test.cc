@@ -4,6 +4,7 @@
 #include <functional>
 #include <nlohmann/json.hpp>
 
+#include "iscsi/initiator_url.h"
 #include "lab/load.h"
 
 namespace sandbay::lab {
@@ -50,6 +51,26 @@ TEST_CASE("No message shows the password of a URL", "[lab][load]") {
     INFO(wrong);
     CHECK_FALSE(wrong.empty());
     CHECK(wrong.find("topsecret") == std::string::npos);
+  }
+}
+
+TEST_CASE("A secret from a file is the password of the URL's user", "[X9][lab][load]") {
+  const std::string place = "127.0.0.1/iqn.2026-11.org.sandbay:quickstart/0";
+  for (const std::string secret : {"abcdefghijkl", "12%34/@:% \xc3\xb6", "%41%42"}) {
+    const auto url = with_password("iscsi://user@" + place, secret);
+    REQUIRE(url.has_value());
+    const auto parsed = iscsi::parse_url(*url);
+    REQUIRE(parsed.has_value());
+    CHECK(parsed->chap->user == "user");
+    CHECK(parsed->chap->secret == secret);
+    CHECK(without_password(*url) == "iscsi://" + place);
+  }
+  for (const std::string front : {"", "@", "user%password@"}) {
+    CAPTURE(front);
+    const auto url = with_password("iscsi://" + front + place, "abcdefghijkl");
+    REQUIRE_FALSE(url.has_value());
+    CHECK_THAT(url.error(), Catch::Contains("needs a user and no password") &&
+                                !Catch::Contains("user%password"));
   }
 }
 
