@@ -28,6 +28,7 @@
 #include "group/export_document.h"
 #include "group/group.h"
 #include "group/import_file.h"
+#include "group/import_rules.h"
 #include "group/listening.h"
 #include "group/machine_check.h"
 #include "group/state_directory.h"
@@ -419,6 +420,9 @@ Task<std::string> import_file(const Arguments* arguments, metadata::Store* store
     co_return fmt::format("--import {}: is of group {}, but {} says group.uuid = {}", path,
                           group->uuid, configuration->file, configuration->uuid);
   }
+  group::ImportRules rules;
+  for (const metadata::Entry& entry : group->entries) rules.add(entry);
+  if (!rules.mistake().empty()) co_return fmt::format("--import {}: {}", path, rules.mistake());
   const auto there = co_await group::provisioned_in(*store);
   if (!there) co_return fmt::format("the metadata cannot be read: {}", describe(there.error()));
   if (!there->empty() && !arguments->force) {

@@ -17,6 +17,7 @@
 #include "group/event_log.h"
 #include "group/export_document.h"
 #include "group/export_reader.h"
+#include "group/import_rules.h"
 #include "group/lead_fence.h"
 #include "group/pool_records.h"
 #include "group/record_json.h"
@@ -243,10 +244,16 @@ std::optional<Refusal> refusal_of_import(const std::string& path, std::uint64_t 
                                          const std::string& sha256, const std::string& uuid,
                                          const ImportPlaces& places) {
   std::optional<Refusal> refusal;
+  ImportRules rules;
   const auto group = check_file(path, {.byte_count = byte_count, .sha256 = sha256}, uuid,
                                 [&](const metadata::Entry& entry) {
                                   if (!refusal) refusal = refusal_of_place(entry, places);
+                                  rules.add(entry);
                                 });
+  if (group && !refusal && !rules.mistake().empty()) {
+    return Refusal{.code = Refusal::Code::kInvalid,
+                   .message = fmt::format("import: {}", rules.mistake())};
+  }
   if (group) return refusal;
   return Refusal{.code = Refusal::Code::kInvalid,
                  .message = fmt::format("import: the text {}; begin anew at 0", group.error())};

@@ -37,7 +37,8 @@ struct ImportPlaces {
   std::set<std::filesystem::path> in_use;      // and what volumes here, or in the file, are on.
 };
 // Why the file must not count: it is not what was sent, is not an export, is of another group than
-// `uuid` (unless that is empty), or has a volume in a place that management may not use. Blocks.
+// `uuid` (unless that is empty), has a volume in a place that management may not use, or has a
+// record with which no start succeeds (import_rules.h). Blocks.
 std::optional<Refusal> refusal_of_import(const std::string& path, std::uint64_t byte_count,
                                          const std::string& sha256, const std::string& uuid,
                                          const ImportPlaces& places);

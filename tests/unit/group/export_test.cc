@@ -265,6 +265,7 @@ Task<void> import_places(Group* group, const std::filesystem::path* allowed) {
     record.specification.backing = Backing::kFile;
     record.specification.path = path;
     record.specification.size_bytes = kMiB;
+    record.specification.target = "iqn.2026-11.org.sandbay:v";
     ExportedGroup exported = small_group();
     exported.entries.push_back({volume_key(record.uuid), encode(record)});
     const std::string text = export_text(exported);
@@ -285,6 +286,66 @@ TEST_CASE("An import has volumes only where management may make them", "[G-S6][e
   const testing::ScratchDirectory scratch;
   const std::filesystem::path state = scratch.file("state");
   run(state, "", [&](Group& group) { return import_places(&group, &state); });
+}
+
+VolumeRecord imported_volume(std::string_view uuid, std::string name, std::uint32_t lun) {
+  VolumeRecord record;
+  record.uuid = known(parse_uuid(uuid));
+  record.specification.name = std::move(name);
+  record.specification.backing = Backing::kMemory;
+  record.specification.size_bytes = kMiB;
+  record.specification.target = "iqn.2026-11.org.sandbay:v";
+  record.specification.lun = lun;
+  return record;
+}
+
+// Why an import of two volumes, changed by `change`, and of `more` records is refused.
+template <class Change>
+Task<std::string> refusal_of(Group* group, Change change, std::vector<metadata::Entry> more = {}) {
+  VolumeRecord one = imported_volume("1b4f8a50-5c0e-4c5e-9d0a-3c1b7f1f2a11", "one", 0);
+  VolumeRecord two = imported_volume("2b4f8a50-5c0e-4c5e-9d0a-3c1b7f1f2a11", "two", 1);
+  change(one.specification, two.specification);
+  ExportedGroup exported = small_group();
+  exported.entries.push_back({volume_key(one.uuid), encode(one)});
+  exported.entries.push_back({volume_key(two.uuid), encode(two)});
+  for (metadata::Entry& entry : more) exported.entries.push_back(std::move(entry));
+  const std::string text = export_text(exported);
+  const auto taken = co_await group->import_part(
+      ImportPart{.text = text, .last = true, .sha256 = sha256_of(text), .force = true});
+  co_return taken ? std::string() : taken.error().message;
+}
+
+Task<void> import_with_which_no_start_succeeds(Group* group) {
+  using Specification = VolumeSpecification;
+  const auto nothing = [](Specification&, Specification&) {};
+  std::string refused = co_await refusal_of(
+      group, [](Specification& one, Specification&) { one.target = "no iscsi name"; });
+  CHECK_THAT(refused, Catch::Contains("volume \"one\": target: \"no iscsi name\" is not an iSCSI"));
+  refused = co_await refusal_of(
+      group, [](Specification&, Specification& two) { two.target = "iqn.2026-11.x:\x01"; });
+  CHECK_THAT(refused, Catch::Contains("volume \"two\": target: "));
+  refused = co_await refusal_of(group, [](Specification&, Specification& two) { two.lun = 0; });
+  CHECK_THAT(refused, Catch::Contains("LUN 0 of iqn.2026-11.org.sandbay:v is volume \"one\""));
+  refused =
+      co_await refusal_of(group, [](Specification&, Specification& two) { two.lun = 70'000; });
+  CHECK_THAT(refused, Catch::Contains("lun 70000 is out of range"));
+  refused =
+      co_await refusal_of(group, [](Specification&, Specification& two) { two.name = "one"; });
+  CHECK_THAT(refused, Catch::Contains("the name occurs twice"));
+  TargetRecord target{.name = "iqn.2026-11.org.sandbay:v"};
+  target.access.push_back({.id = 1, .record = {.initiator = "*", .address = "no address"}});
+  refused = co_await refusal_of(group, nothing, {{target_key(target.name), encode(target)}});
+  CHECK_THAT(refused, Catch::Contains("iqn.2026-11.org.sandbay:v: access: "));
+  refused = co_await refusal_of(group, nothing, {{"schedule/x", "{}"}});
+  CHECK_THAT(refused, Catch::Contains("record schedule/x "));
+  refused = co_await refusal_of(group, nothing);
+  CHECK(refused.empty());
+}
+
+TEST_CASE("An import with which no start succeeds is refused", "[X4][export]") {
+  const testing::ScratchDirectory scratch;
+  run(scratch.file("state"), "",
+      [](Group& group) { return import_with_which_no_start_succeeds(&group); });
 }
 
 Task<void> export_twice(Group* group) {
