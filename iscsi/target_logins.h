@@ -100,6 +100,7 @@ class LoginService {
 
   Task<Placement> log_in(Connection& connection, Portal* portal);
   Task<void> hold_back(Endpoint peer);
+  Task<void> wait_for_brake(Endpoint peer);
   static LoginOutcome take_request(TargetLogin& login, const IncomingPdu& pdu);
   void tell_failure(const Attempt& attempt, TargetLogin& login, Error error);
   void tell_end(const Connection& connection, const Placement& placement);
