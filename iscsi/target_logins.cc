@@ -255,9 +255,15 @@ Task<void> LoginService::end_session(std::shared_ptr<Session> session, bool anno
   registry_.counters.rejects += session->reject_count();
   registry_.sessions.erase(found);
   const SessionOptions& options = session->options();
-  registry_.events.info(
-      fmt::format("session {} of {} to {} has ended", options.tsih, options.initiator_name,
-                  options.target_name.empty() ? "discovery" : options.target_name));
+  tell_of_session(
+      options, fmt::format("session {} of {} to {} has ended", options.tsih, options.initiator_name,
+                           options.target_name.empty() ? "discovery" : options.target_name));
+}
+
+void LoginService::tell_of_session(const SessionOptions& options, std::string text) {
+  if (!options.chap_user.empty()) return registry_.events.info_of_proven(std::move(text));
+  const Result<Endpoint> peer = Endpoint::parse(options.peer, 0);
+  registry_.events.info(peer ? *peer : Endpoint(), std::move(text));
 }
 
 void LoginService::make_room_for_login() {
@@ -401,7 +407,8 @@ Task<LoginService::Placement> LoginService::log_in(Connection& connection, Porta
 }
 
 void LoginService::tell_failure(const Attempt& attempt, TargetLogin& login, Error error) {
-  const std::string peer = attempt.connection->peer().to_string();
+  const Endpoint from = attempt.connection->peer();
+  const std::string peer = from.to_string();
   const LoginIdentity& identity = login.identity();
   const std::string who =
       identity.initiator_name.empty()
@@ -409,24 +416,25 @@ void LoginService::tell_failure(const Attempt& attempt, TargetLogin& login, Erro
           : fmt::format("{} at {} to {}", identity.initiator_name, peer,
                         identity.target_name.empty() ? "discovery" : identity.target_name);
   if (attempt.ended != nullptr) {
-    return registry_.events.warn(fmt::format("login of {} dropped: {}", who, attempt.ended));
+    return registry_.events.warn(from, fmt::format("login of {} dropped: {}", who, attempt.ended));
   }
   if (error != Error::kNone) {
     // Who connects and goes without a word looks whether somebody listens.
     if (!attempt.begun && error == Error::kClosed) return;
-    return registry_.events.warn(fmt::format("login of {} broke off: {}", who, describe(error)));
+    return registry_.events.warn(from,
+                                 fmt::format("login of {} broke off: {}", who, describe(error)));
   }
   const LoginStatus status = login.response().status;
   if (status_class(status) == 1) {
     const std::string_view text = login.response_text().c_str();
     return registry_.events.info(
-        fmt::format("login of {} redirected to {}", who, text.substr(text.find('=') + 1)));
+        from, fmt::format("login of {} redirected to {}", who, text.substr(text.find('=') + 1)));
   }
   const std::string_view reason = name_of(status);
   const std::string& more = login.diagnosis();
   const bool adds = !more.empty() && more.find(reason) == std::string::npos;
-  registry_.events.warn(fmt::format("login of {} refused: {}{}{}", who, reason, adds ? ": " : "",
-                                    adds ? more : std::string()));
+  registry_.events.warn(from, fmt::format("login of {} refused: {}{}{}", who, reason,
+                                          adds ? ": " : "", adds ? more : std::string()));
 }
 
 // After a login that had a place: how it ended, where that is not the initiator's own doing.
@@ -435,12 +443,14 @@ void LoginService::tell_end(const Connection& connection, const Placement& place
   const std::string who = who_and_where(placement.session->options(), connection.peer());
   if (placement.link == nullptr) {
     if (placement.status != LoginStatus::kSuccess) return;  // Told as a failed login.
-    return registry_.events.warn(fmt::format(
-        "login of {} did not come to its end: {}", who,
-        placement.diagnosis.empty() ? "no memory for the connection" : placement.diagnosis));
+    return registry_.events.warn(
+        connection.peer(), fmt::format("login of {} did not come to its end: {}", who,
+                                       placement.diagnosis.empty() ? "no memory for the connection"
+                                                                   : placement.diagnosis));
   }
   if (connection.given_up() != nullptr) {
-    registry_.events.warn(fmt::format("connection of {} dropped: {}", who, connection.given_up()));
+    registry_.events.warn(connection.peer(),
+                          fmt::format("connection of {} dropped: {}", who, connection.given_up()));
   }
 }
 
@@ -696,9 +706,10 @@ Task<bool> LoginService::enter(Connection& connection, TargetLogin& login, Place
   placement.executor = &executor_for(session);
   ++registry_.connections_on[placement.executor->index()];
   if (placement.portal != nullptr) ++placement.portal->connections;
-  registry_.events.info(fmt::format("session {}: {}, {}", session.options().tsih,
-                                    who_and_where(session.options(), connection.peer()),
-                                    leading ? "begins" : "one more connection"));
+  tell_of_session(session.options(),
+                  fmt::format("session {}: {}, {}", session.options().tsih,
+                              who_and_where(session.options(), connection.peer()),
+                              leading ? "begins" : "one more connection"));
   ++registry_.counters.logins_succeeded;  // While still at home; a late refusal is counted too.
   const bool moved = co_await connection.move_to(*placement.executor);
   if (!moved) {

@@ -102,6 +102,7 @@ class LoginService {
   Task<void> hold_back(Endpoint peer);
   Task<void> wait_for_brake(Endpoint peer);
   static LoginOutcome take_request(TargetLogin& login, const IncomingPdu& pdu);
+  void tell_of_session(const SessionOptions& options, std::string text);
   void tell_failure(const Attempt& attempt, TargetLogin& login, Error error);
   void tell_end(const Connection& connection, const Placement& placement);
   static void send_response(Connection& connection, TargetLogin& login);

@@ -128,7 +128,8 @@ Task<void> Server::accept_from(Portal* portal) {
     ++registry_.counters.connections_accepted;
     const bool full = registry_.connections >= registry_.limits.maximum_connections;
     if (full && !logins_.end_oldest_discovery()) {
-      registry_.events.warn(fmt::format("connection from {} dropped: there are {} connections",
+      registry_.events.warn((*stream)->peer(),
+                            fmt::format("connection from {} dropped: there are {} connections",
                                         (*stream)->peer().to_string(), registry_.connections));
       (*stream)->reset();
       continue;

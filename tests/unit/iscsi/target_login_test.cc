@@ -1,8 +1,11 @@
 // Logins, reinstatement, logout and discovery of the target. RFC 7143 sections 4.3, 6.3, 7.1, 11.10
 // to 11.15 and appendix C.
+#include <algorithm>
 #include <catch2/catch.hpp>
 
+#include "iscsi/event_log.h"
 #include "target_bench.h"
+#include "tests/unit/block/on_executor.h"
 
 namespace sandbay::iscsi::test {
 namespace {
@@ -129,6 +132,24 @@ Task<void> events(Bench& bench) {
   co_await bench.sleep(std::chrono::seconds(2));
   CHECK(count_warnings(bench) == 11);
   CHECK(was_told(bench, EventSeverity::kWarning, "15 more", "events"));
+}
+
+// A flood of one network, and of more than have a budget, beside a peer that has proven itself.
+void flood(Executor& home) {
+  std::vector<ServerEvent> lines;
+  EventLog events(home, [&](const ServerEvent& event) { lines.push_back(event); });
+  const auto count = [&](std::string_view text) {
+    return std::ranges::count_if(lines,
+                                 [&](const ServerEvent& line) { return line.text.contains(text); });
+  };
+  for (int i = 0; i < 100; ++i) events.warn(Endpoint::ipv4(1, 1), "stranger");
+  events.warn(Endpoint::ipv4(2, 1), "neighbour");
+  CHECK(count("stranger") == 10);
+  CHECK(count("neighbour") == 1);
+  for (std::uint32_t i = 0; i < 1000; ++i) events.info(Endpoint::ipv4(10 + i, 1), "everybody");
+  CHECK(count("everybody") == 24);  // 14 with a budget of their own, and 10 of all others.
+  for (int i = 0; i < 50; ++i) events.info_of_proven("proven");
+  CHECK(count("proven") == 50);
 }
 
 Task<void> strange_name(Bench& bench) {
@@ -375,6 +396,13 @@ TEST_CASE("A login is judged by the rules at its end, not only at its first requ
 TEST_CASE("11.13.5 refused and redirected logins") { on_bench({}, refusals); }
 TEST_CASE("Logins and sessions are told to the log, and only so many a second") {
   on_bench({}, events);
+}
+
+TEST_CASE("A flood hides no line of another network or of a proven peer", "[X7]") {
+  sandbay::testing::run_in_world(1, [](Executor& home) -> Task<void> {
+    flood(home);
+    co_return;
+  });
 }
 
 TEST_CASE("An event shows no control character of a peer's name", "[X9]") {
