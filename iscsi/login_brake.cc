@@ -4,32 +4,22 @@
 
 #include <algorithm>
 
-#include "iscsi/login_room.h"
-
 namespace sandbay::iscsi {
 
 Duration LoginBrake::failed(const Endpoint& peer, TimePoint now) {
-  Entry entry{.peer = peer};
-  const auto known = std::ranges::find_if(
-      entries_, [&](const Entry& each) { return same_network(each.peer, peer); });
+  Entry entry{.address = peer.address()};
+  const auto known = std::ranges::find(entries_, entry.address, &Entry::address);
   if (known != entries_.end()) {
     if (now - known->last < kForgetAfter) entry.next = known->next;
     entries_.erase(known);
-  } else if (entries_.size() == kMostNetworks) {
+  } else if (entries_.size() == kMostAddresses) {
     entries_.erase(entries_.begin());
   }
   const Duration wait = entry.next;
   entry.next = std::clamp(entry.next * 2, kSecondWaits, kLongest);
   entry.last = now;
-  entry.free_at = now + wait;
   entries_.push_back(std::move(entry));
   return wait;
-}
-
-TimePoint LoginBrake::free_at(const Endpoint& peer) const {
-  const auto known = std::ranges::find_if(
-      entries_, [&](const Entry& each) { return same_network(each.peer, peer); });
-  return known == entries_.end() ? TimePoint() : known->free_at;
 }
 
 }  // namespace sandbay::iscsi

@@ -330,16 +330,6 @@ Task<void> LoginService::hold_back(Endpoint peer) {
   }
 }
 
-// One response at a time: another one that waited may have failed meanwhile.
-Task<void> LoginService::wait_for_brake(Endpoint peer) {
-  for (;;) {
-    const TimePoint until = brake_.free_at(peer);
-    if (until <= Executor::current().now() || registry_.shutting_down) co_return;
-    const bool notified = co_await interrupted_.wait_until(until);
-    static_cast<void>(notified);
-  }
-}
-
 // Section 6.3. The link is null if the login failed; what there was to say has then been sent.
 Task<LoginService::Placement> LoginService::log_in(Connection& connection, Portal* portal) {
   make_room_for_login();
@@ -367,11 +357,6 @@ Task<LoginService::Placement> LoginService::log_in(Connection& connection, Porta
     attempt.begun = true;
     if (connection.states().state() == ConnectionState::kS3XptUp) {
       connection.states().transition(ConnectionState::kS4InLogin);  // T4
-    }
-    if (login.expects_response()) {
-      co_await wait_for_brake(connection.peer());
-      if (connection.closing()) error = Error::kCancelled;
-      if (error != Error::kNone) break;
     }
     const LoginOutcome outcome = take_request(login, pdu);
     attempt.proven = !login.chap_user().empty();

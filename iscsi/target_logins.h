@@ -100,7 +100,6 @@ class LoginService {
 
   Task<Placement> log_in(Connection& connection, Portal* portal);
   Task<void> hold_back(Endpoint peer);
-  Task<void> wait_for_brake(Endpoint peer);
   static LoginOutcome take_request(TargetLogin& login, const IncomingPdu& pdu);
   void tell_of_session(const SessionOptions& options, std::string text);
   void tell_failure(const Attempt& attempt, TargetLogin& login, Error error);
