@@ -1,8 +1,8 @@
 // LoginBrake: how long the answer to a wrong CHAP response waits, so that secrets cannot be guessed
 // at the speed of the network (RFC 7143 section 9.2.1 leaves that to the target).
 //
-// Only the answer to a wrong response waits: who knows the secret is never held up, whoever else
-// fails from the same address. Memory is bounded: of more addresses, the one that has failed the
+// Only the answer to a wrong response waits: a host that knows the secret is never held up by
+// others of its address. Memory is bounded: of more addresses, the one that has failed the
 // longest ago is forgotten.
 #pragma once
 

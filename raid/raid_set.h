@@ -309,7 +309,7 @@ class RaidSet final : public BlockDevice {
   Task<Error> lose_refused(const FrameVector<Target>* targets);
   // Whether drives lack room that are to be kept: those that lack even what is reserved go.
   Task<bool> lack_room(const FrameVector<Target>* targets);
-  Task<void> follow_sole(std::uint64_t stripe);
+  Task<void> follow_sole(const FrameVector<Target>* targets);
   Task<Error> leave_unequal(Stripes stripes, Error why);
 
   // refused_write.cc; as above, of a parity stripe that has no redundancy left, without integrity.

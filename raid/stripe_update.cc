@@ -478,6 +478,7 @@ Task<Error> RaidSet::write_targets(Stripes stripes, FrameVector<Target>* targets
   } else if (error == Error::kNone && bad_place) {
     error = co_await lose_refused(targets);
   }
+  if (layout_.redundancy() == 0 && drives_.replacing()) co_await follow_sole(targets);
   if (error == Error::kNone && no_room) no_room = co_await lack_room(targets);
   if (error == Error::kNone && no_room) co_return co_await leave_unequal(stripes, Error::kNoSpace);
   if (error == Error::kNone) co_return bad_place ? Error::kMediumError : Error::kNone;
@@ -511,11 +512,17 @@ Task<bool> RaidSet::lack_room(const FrameVector<Target>* targets) {
 }
 
 // The replacement may have taken what its drive has not, and would bring it back.
-Task<void> RaidSet::follow_sole(std::uint64_t stripe) {
-  for (std::uint32_t row = 0; row < layout_.strip_blocks() && drives_.replacing();) {
-    const std::uint32_t rows = std::min(slice_rows(), layout_.strip_blocks() - row);
-    co_await compute_replacements(stripe, MemberSet{1}, row, rows);
-    row += rows;
+Task<void> RaidSet::follow_sole(const FrameVector<Target>* targets) {
+  for (const Target& target : *targets) {
+    if (target.error == Error::kNone || target.drive != drives_.role(target.role).drive) continue;
+    const Lba end = target.extent.end() - drives_.data_offset();
+    for (Lba at = target.extent.first - drives_.data_offset(); at < end;) {
+      const Layout::OnDrive place = layout_.on_drive(target.role, at);
+      const std::uint32_t rows = std::min(slice_rows(), layout_.strip_blocks() - place.row);
+      const auto count = static_cast<std::uint32_t>(std::min<std::uint64_t>(end - at, rows));
+      co_await compute_replacements(place.stripe, MemberSet{1} << place.member, place.row, count);
+      at += count;
+    }
   }
 }
 
@@ -523,12 +530,7 @@ Task<void> RaidSet::follow_sole(std::uint64_t stripe) {
 // known before the journal forgets the write. With a member away it may be the only one that tells
 // what is on that member.
 Task<Error> RaidSet::leave_unequal(Stripes stripes, Error why) {
-  if (layout_.redundancy() == 0) {
-    for (std::uint64_t stripe = stripes.first; stripe < stripes.first + stripes.count; ++stripe) {
-      co_await follow_sole(stripe);
-    }
-    co_return why;
-  }
+  if (layout_.redundancy() == 0) co_return why;
   for (std::uint64_t stripe = stripes.first; stripe < stripes.first + stripes.count; ++stripe) {
     if (layout_.mirrored() || drives_.unreadable(stripe) == 0) continue;
     go_offline("there is no room for a write, and a drive is away");

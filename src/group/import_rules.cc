@@ -67,19 +67,10 @@ std::string ImportRules::judge_volume(const std::string& value) {
     return fmt::format("volume \"{}\": lun {} is out of range; write 0 to {}", s.name, *s.lun,
                        kLargestLun);
   }
-  if (!names_.insert(s.name).second) {
-    return fmt::format("volume \"{}\": the name occurs twice; rename one", s.name);
-  }
   const auto [unit, unit_is_free] = units_.emplace(lun, s.name);
-  if (!unit_is_free) {
-    return fmt::format("volume \"{}\": {} is volume \"{}\"; give one of them another lun or target",
-                       s.name, lun, unit->second);
-  }
-  if (s.path.empty()) return {};
-  const auto [file, file_is_free] = files_.emplace(s.path, s.name);
-  if (file_is_free) return {};
-  return fmt::format("volume \"{}\": {} is volume \"{}\"; give one of them another file", s.name,
-                     s.path, file->second);
+  if (unit_is_free) return {};
+  return fmt::format("volume \"{}\": {} is volume \"{}\"; give one of them another lun or target",
+                     s.name, lun, unit->second);
 }
 
 }  // namespace sandbay::group

@@ -2,11 +2,10 @@
 // start ends at a record that breaks a rule, and by then the import has replaced the old records.
 //
 // Rules of one record: it is readable, its target has an iSCSI name, its access records are valid.
-// Rules of several: volume names, files and LUNs of a target occur once.
+// Rule of several: a LUN of a target occurs once. Volumes of one name or file do not end a start.
 #pragma once
 
 #include <map>
-#include <set>
 #include <string>
 
 #include "metadata/store.h"
@@ -24,9 +23,7 @@ class ImportRules {
   std::string judge(const metadata::Entry& entry);
   std::string judge_volume(const std::string& value);
 
-  std::set<std::string> names_;               // Volume names.
-  std::map<std::string, std::string> files_;  // The volume of each file,
-  std::map<std::string, std::string> units_;  // and of each target's LUN.
+  std::map<std::string, std::string> units_;  // The volume of each target's LUN.
   std::string mistake_;
 };
 

@@ -51,7 +51,8 @@ std::optional<Reply> refused_by_guard(const httplib::Request& request, bool toke
                        "daemon's address in the URL");
   }
   // Every page in a browser of this machine can send requests to loopback.
-  if (!token_demanded && request.get_header_value("Sec-Fetch-Site") == "cross-site") {
+  const bool changes = request.method != "GET" && request.method != "HEAD";
+  if (!token_demanded && changes && request.get_header_value("Sec-Fetch-Site") == "cross-site") {
     return error_reply(403,
                        "the request comes from a web page of another site; use sandbay, or type "
                        "the address into the browser");

@@ -216,8 +216,11 @@ Task<Error> MapLog::secure() {
       co_await changed_.wait();
       continue;
     }
+    const std::uint64_t before = attempts_;
     co_await checkpoint_turn_.lock();
-    if (!is_secure()) error = co_await write_checkpoint();
+    // One that failed since this call began speaks for it, too.
+    if (failed_attempt_ > before) error = attempt_error_;
+    if (error == Error::kNone && !is_secure()) error = co_await write_checkpoint();
     checkpoint_turn_.unlock();
   }
   co_return error;
@@ -241,6 +244,7 @@ void MapLog::release() {
 
 Task<Error> MapLog::write_checkpoint() {
   const std::uint64_t sequence = map_.sequence();
+  const std::uint64_t attempt = ++attempts_;
   // A group that is on its way to the NVRAM will count only if the checkpoint names that.
   const bool named = log_uuid_ != Uuid{} && (nvram_trusted() || appending_);
   const Naming naming = named ? Naming::kNamed : Naming::kNone;
@@ -252,7 +256,11 @@ Task<Error> MapLog::write_checkpoint() {
   }
   const Error error = co_await store_.commit(std::move(batch));
   ++(error == Error::kNone ? counters_.checkpoints : counters_.failed_checkpoints);
-  if (error != Error::kNone) co_return error;
+  if (error != Error::kNone) {
+    failed_attempt_ = attempt;
+    attempt_error_ = error;
+    co_return error;
+  }
   naming_ = naming;
   map_.changes_stored(sequence);
   std::erase_if(store_groups_, [sequence](std::uint64_t group) { return group <= sequence; });

@@ -157,9 +157,12 @@ class MapLog {
   // Whether the store's checkpoint names the NVRAM.
   enum class Naming : std::uint8_t { kNone, kNamed, kUnsure };
   Naming naming_ = Naming::kNone;
-  Uuid log_uuid_{};              // The NVRAM's, as long as groups may be logged there.
-  bool appending_ = false;       // A group is on its way to the NVRAM.
-  std::uint64_t looked_at_ = 0;  // The last group when tend() looked.
+  Uuid log_uuid_{};                     // The NVRAM's, as long as groups may be logged there.
+  bool appending_ = false;              // A group is on its way to the NVRAM.
+  std::uint64_t attempts_ = 0;          // Checkpoints that were begun,
+  std::uint64_t failed_attempt_ = 0;    // the number of the last that failed,
+  Error attempt_error_ = Error::kNone;  // and its error.
+  std::uint64_t looked_at_ = 0;         // The last group when tend() looked.
   std::optional<nvram::Battery::Observer> battery_;
   bool checkpointing_ = false;  // In the background.
   Mutex checkpoint_turn_;
