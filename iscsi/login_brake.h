@@ -32,7 +32,7 @@ class LoginBrake {
     Duration next{};
     TimePoint last;
   };
-  std::vector<Entry> entries_;  // Who failed last stands last.
+  std::vector<Entry> entries_;  // The address that failed last is the last one.
 };
 
 }  // namespace sandbay::iscsi
