@@ -59,12 +59,13 @@ std::string ImportRules::judge_volume(const std::string& value) {
   const auto record = decode_volume(value);
   if (!record) return record.error();
   const VolumeSpecification& s = record->specification;
-  const std::string lun = fmt::format("LUN {} of {}", s.lun.value_or(0), s.target);
+  const auto number = s.lun.value_or(0);
+  const std::string lun = fmt::format("LUN {} of {}", number, s.target);
   if (const auto error = check_target_name(s.target)) {
     return fmt::format("volume \"{}\": target: {}", s.name, *error);
   }
-  if (s.lun.value_or(0) > kLargestLun) {
-    return fmt::format("volume \"{}\": lun {} is out of range; write 0 to {}", s.name, *s.lun,
+  if (number > kLargestLun) {
+    return fmt::format("volume \"{}\": lun {} is out of range; write 0 to {}", s.name, number,
                        kLargestLun);
   }
   const auto [unit, unit_is_free] = units_.emplace(lun, s.name);
