@@ -275,7 +275,7 @@ Task<std::expected<std::vector<std::byte>, std::string>> DriveMetadata::read_new
                          describe(copy.error));
       continue;
     }
-    const auto opened = open_image(copy.bytes, pair->area->magic);
+    const auto opened = open_image(copy.bytes, pair->area->magic, pair->area->newest_version);
     if (!opened.has_value() || opened->uuid != set_uuid) {
       why += fmt::format("{}at byte {}: {}", why.empty() ? "" : "; ", pair->area->offset[at],
                          opened.has_value() ? "it is of another set" : opened.error());
@@ -292,7 +292,7 @@ Task<std::expected<std::vector<std::byte>, std::string>> DriveMetadata::read_new
 
 Task<Error> DriveMetadata::write_other(Pair* pair, Image image) {
   assert(image->size() <= pair->area->slot_bytes);
-  const auto opened = open_image(*image, pair->area->magic);
+  const auto opened = open_image(*image, pair->area->magic, pair->area->newest_version);
   assert(opened.has_value());
   if (!pair->known) co_await read_newest(pair, opened->uuid);
   // What stands here may be newer by its sequence, and yet of a past that the set has left behind:

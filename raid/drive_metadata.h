@@ -80,9 +80,11 @@ class DriveMetadata {
     std::array<std::uint64_t, 2> offset;
     std::size_t slot_bytes;
     std::string_view magic;
+    std::uint32_t newest_version;
   };
-  static constexpr Area kRegionMapArea{kRegionMapOffset, kRegionMapBytes, kRegionMapMagic};
-  static constexpr Area kLostSectorsArea{kLostSectorsOffset, kLostSectorsBytes, kLostSectorsMagic};
+  static constexpr Area kRegionMapArea{kRegionMapOffset, kRegionMapBytes, kRegionMapMagic, 1};
+  static constexpr Area kLostSectorsArea{kLostSectorsOffset, kLostSectorsBytes, kLostSectorsMagic,
+                                         kLostSectorsVersion};
   struct Pair {
     const Area* area;
     bool known = false;                 // The rest has been read.

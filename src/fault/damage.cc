@@ -7,68 +7,6 @@
 
 namespace sandbay::fault {
 
-// ExtentSet ------------------------------------------------------------------------------------
-
-void ExtentSet::add(const Extent& extent) {
-  if (extent.block_count == 0) return;
-  Lba first = extent.first;
-  Lba end = extent.end();
-  // Takes in every run that overlaps or touches.
-  auto run = runs_.upper_bound(end);
-  while (run != runs_.begin()) {
-    const auto previous = std::prev(run);
-    if (previous->second < first) break;
-    first = std::min(first, previous->first);
-    end = std::max(end, previous->second);
-    block_count_ -= previous->second - previous->first;
-    run = runs_.erase(previous);
-  }
-  runs_.emplace(first, end);
-  block_count_ += end - first;
-}
-
-void ExtentSet::remove(const Extent& extent) {
-  if (extent.block_count == 0) return;
-  auto run = runs_.upper_bound(extent.first);
-  if (run != runs_.begin()) --run;
-  while (run != runs_.end() && run->first < extent.end()) {
-    const auto [first, end] = *run;
-    if (end <= extent.first) {
-      ++run;
-      continue;
-    }
-    run = runs_.erase(run);
-    block_count_ -= end - first;
-    // What stands out on either side stays.
-    if (first < extent.first) {
-      runs_.emplace(first, extent.first);
-      block_count_ += extent.first - first;
-    }
-    if (end > extent.end()) {
-      runs_.emplace(extent.end(), end);
-      block_count_ += end - extent.end();
-    }
-  }
-}
-
-std::vector<Extent> ExtentSet::runs() const {
-  std::vector<Extent> result;
-  for (const auto& [first, end] : runs_) {
-    result.push_back({.first = first, .block_count = end - first});
-  }
-  return result;
-}
-
-std::optional<Lba> ExtentSet::first_in(const Extent& extent) const {
-  if (extent.block_count == 0) return std::nullopt;
-  auto run = runs_.upper_bound(extent.first);
-  if (run != runs_.begin() && std::prev(run)->second > extent.first) return extent.first;
-  if (run == runs_.end() || run->first >= extent.end()) return std::nullopt;
-  return run->first;
-}
-
-// Damage ---------------------------------------------------------------------------------------
-
 bool Damage::mark_unreadable(const Extent& extent) {
   if (defects_.run_count() >= kMostDefectRuns) return false;
   defects_.add(extent);

@@ -13,31 +13,11 @@
 #include <vector>
 
 #include "block/block_device.h"
+#include "block/extent_set.h"
 
 namespace sandbay::fault {
 
 using Bytes = std::vector<std::byte>;
-
-// A set of blocks as runs that do not touch.
-class ExtentSet {
- public:
-  void add(const Extent& extent);
-  void remove(const Extent& extent);
-  void clear() {
-    runs_.clear();
-    block_count_ = 0;
-  }
-  bool empty() const noexcept { return runs_.empty(); }
-  std::uint64_t block_count() const noexcept { return block_count_; }
-  std::size_t run_count() const noexcept { return runs_.size(); }
-  std::vector<Extent> runs() const;
-  // The first block of the extent that is in the set.
-  std::optional<Lba> first_in(const Extent& extent) const;
-
- private:
-  std::map<Lba, Lba> runs_;  // First and end.
-  std::uint64_t block_count_ = 0;
-};
 
 class Damage {
  public:

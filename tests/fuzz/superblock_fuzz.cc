@@ -71,7 +71,7 @@ void run(std::span<const std::uint8_t> input) {
   const std::string_view magics[] = {"SBRAIDSB", kRegionMapMagic, kLostSectorsMagic};
   if (sealed && bytes.size() >= kImageFrameBytes) {
     const Uuid uuid = get_uuid(bytes, kImageFrameBytes - sizeof(Uuid));
-    const std::uint32_t version = what == 0 ? 1 + (input[0] >> 6U & 1U) : 1;
+    const std::uint32_t version = what == 1 ? 1 : 1 + (input[0] >> 6U & 1U);
     seal_image(bytes, {.magic = magics[what], .version = version, .sequence = 1, .uuid = uuid});
   }
   if (what == 0) read_superblock(bytes);

@@ -8,39 +8,6 @@
 
 namespace sandbay::fault {
 
-TEST_CASE("A set of extents is a set of blocks", "[fault][damage]") {
-  REQUIRE(rc::check([] {
-    ExtentSet set;
-    std::set<Lba> model;
-    const auto steps = *rc::gen::inRange(1, 60);
-    for (int step = 0; step < steps; ++step) {
-      const Extent extent{*rc::gen::inRange<Lba>(0, 64), *rc::gen::inRange<std::uint64_t>(0, 24)};
-      const bool adds = *rc::gen::arbitrary<bool>();
-      if (adds) {
-        set.add(extent);
-        for (Lba lba = extent.first; lba < extent.end(); ++lba) model.insert(lba);
-      } else {
-        set.remove(extent);
-        for (Lba lba = extent.first; lba < extent.end(); ++lba) model.erase(lba);
-      }
-      RC_ASSERT(set.block_count() == model.size());
-      const Extent asked{*rc::gen::inRange<Lba>(0, 64), *rc::gen::inRange<std::uint64_t>(0, 24)};
-      const auto found = model.lower_bound(asked.first);
-      const bool there = found != model.end() && *found < asked.end();
-      RC_ASSERT(set.first_in(asked).has_value() == there);
-      if (there) RC_ASSERT(*set.first_in(asked) == *found);
-    }
-    std::set<Lba> listed;
-    Lba last_end = 0;
-    for (const Extent& run : set.runs()) {
-      RC_ASSERT(listed.empty() || run.first > last_end);  // Runs do not touch.
-      for (Lba lba = run.first; lba < run.end(); ++lba) listed.insert(lba);
-      last_end = run.end();
-    }
-    RC_ASSERT(listed == model);
-  }));
-}
-
 TEST_CASE("Writing takes damage away, but not what is stuck", "[fault][damage]") {
   Damage damage(512);
   CHECK(damage.none());

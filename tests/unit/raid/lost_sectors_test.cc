@@ -13,6 +13,9 @@ namespace sandbay::raid::testing {
 namespace {
 
 constexpr std::uint64_t kBlocks = 200;
+// Runs for which an image has room, wherever they lie within 2 MiB blocks: three bytes of a gap and
+// one of a length.
+constexpr std::size_t kManyRuns = 16'000;
 
 void compare(const LostSectors& lost, const std::set<Lba>& model) {
   RC_ASSERT(lost.empty() == model.empty());
@@ -69,12 +72,11 @@ TEST_CASE("a full list reports more rather than less", "[raid][lost_sectors]") {
   constexpr std::uint64_t kMany = 1u << 20;
   LostSectors lost({1}, kMany);
   std::set<Lba> model;
-  while (model.size() < kMostLostExtents * 2) {
+  while (model.size() < kManyRuns * 4) {
     const Lba lba = random.below(kMany);
     lost.add({.first = lba, .block_count = 1});
     model.insert(lba);
   }
-  REQUIRE(lost.extent_count() <= kMostLostExtents);
   REQUIRE(lost.merged_blocks() > 0);
   REQUIRE(lost.lost_blocks() > model.size());
   REQUIRE(lost.lost_blocks() <= model.size() + lost.merged_blocks());
@@ -89,21 +91,66 @@ TEST_CASE("a full list reports more rather than less", "[raid][lost_sectors]") {
   REQUIRE(read->merged_blocks() == lost.merged_blocks());
 }
 
+TEST_CASE("a list has room for losses that lie far apart", "[raid][lost_sectors][N4]") {
+  constexpr std::uint64_t kStep = 96;
+  LostSectors lost({1}, kStep * kManyRuns);
+  for (std::uint64_t at = 0; at < kManyRuns; ++at) {
+    lost.add({.first = at * kStep, .block_count = 8});
+  }
+  REQUIRE(lost.merged_blocks() == 0);
+  REQUIRE(lost.lost_blocks() == kManyRuns * 8);
+  const auto read = LostSectors::decode(lost.encode_next());
+  REQUIRE(read.has_value());
+  REQUIRE(read->extents() == lost.extents());
+}
+
 TEST_CASE("what was rewritten is healed also when the list is full", "[raid][lost_sectors]") {
   constexpr std::uint64_t kStep = 8;
-  LostSectors lost({1}, kStep * (kMostLostExtents + 1));
-  for (std::uint64_t at = 0; at < kMostLostExtents; ++at) {
+  constexpr std::uint64_t kRuns = 100;
+  // Each run takes two bytes.
+  LostSectors lost({1}, kStep * (kRuns + 1), 80 + kRuns * 2);
+  for (std::uint64_t at = 0; at < kRuns; ++at) {
     lost.add({.first = at * kStep, .block_count = 3});
   }
-  REQUIRE(lost.extent_count() == kMostLostExtents);
-  // Splits an extent in two by a gap that is the smallest of all.
+  REQUIRE(lost.extents().size() == kRuns);
+  // Splits a run in two by a gap that is the smallest of all.
   const Extent rewritten{.first = 40 * kStep + 1, .block_count = 1};
   REQUIRE(lost.remove(rewritten));
-  REQUIRE(lost.extent_count() == kMostLostExtents);
+  REQUIRE(lost.extents().size() == kRuns);
   REQUIRE(!lost.first_overlap(rewritten).has_value());
   REQUIRE(lost.first_overlap({.first = 40 * kStep, .block_count = 1}).has_value());
   REQUIRE(lost.first_overlap({.first = 40 * kStep + 2, .block_count = 1}).has_value());
   REQUIRE(lost.merged_blocks() == kStep - 3);
+}
+
+// As version 1 has them.
+std::vector<std::byte> old_image(std::span<const Extent> runs, std::uint64_t block_count) {
+  std::vector<std::byte> image(64 + runs.size() * 16);
+  put_little_endian(std::span(image), 48, block_count);
+  put_little_endian(std::span(image), 56, std::uint64_t{7});
+  for (std::size_t at = 0; at < runs.size(); ++at) {
+    put_little_endian(std::span(image), 64 + at * 16, runs[at].first);
+    put_little_endian(std::span(image), 72 + at * 16, runs[at].block_count);
+  }
+  seal_image(image, {.magic = kLostSectorsMagic, .version = 1, .sequence = 9, .uuid = {1}});
+  return image;
+}
+
+TEST_CASE("a list of version 1 is read", "[raid][lost_sectors]") {
+  const std::vector<Extent> runs{{0, 4}, {9, 1}, {990, 10}};
+  const auto read = LostSectors::decode(old_image(runs, 1000));
+  REQUIRE(read.has_value());
+  REQUIRE(read->extents() == runs);
+  REQUIRE(read->set_block_count() == 1000);
+  REQUIRE(read->merged_blocks() == 7);
+  REQUIRE(read->sequence() == 9);
+  for (const std::vector<Extent>& wrong : {std::vector<Extent>{{0, 4}, {4, 1}},
+                                           {{9, 1}, {0, 4}},
+                                           {{0, 0}},
+                                           {{991, 10}},
+                                           {{0, ~std::uint64_t{0}}, {9, 1}}}) {
+    REQUIRE(!LostSectors::decode(old_image(wrong, 1000)).has_value());
+  }
 }
 
 TEST_CASE("no damaged list of lost sectors is accepted", "[raid][lost_sectors]") {
@@ -120,29 +167,28 @@ TEST_CASE("no damaged list of lost sectors is accepted", "[raid][lost_sectors]")
   unsigned refused = 0;
   for (std::size_t bit = 48 * 8; bit < image.size() * 8; ++bit) {
     auto damaged = flipped(image, bit);
-    seal_image(damaged, {.magic = kLostSectorsMagic, .sequence = 4, .uuid = {1}});
-    const auto read = LostSectors::decode(damaged);
+    seal_image(
+        damaged,
+        {.magic = kLostSectorsMagic, .version = kLostSectorsVersion, .sequence = 4, .uuid = {1}});
+    auto read = LostSectors::decode(damaged);
     if (!read.has_value()) {
       ++refused;
       continue;
     }
     for (const Extent& extent : read->extents()) REQUIRE(extent.end() <= read->set_block_count());
+    const auto again = LostSectors::decode(read->encode_next());
+    REQUIRE(again.has_value());
+    REQUIRE(again->extents() == read->extents());
   }
   REQUIRE(refused > 50);
 }
 
 TEST_CASE("a list that claims the last block of all is judged like every other",
           "[raid][lost_sectors]") {
-  LostSectors lost({1}, ~std::uint64_t{0});
-  lost.add({.first = 3, .block_count = 4});
-  lost.add({.first = 9, .block_count = 1});
-  const auto image = lost.encode_next();
-  // The first of the extents, now all that the set has.
-  auto damaged = image;
-  put_little_endian(std::span(damaged), 64, std::uint64_t{0});
-  put_little_endian(std::span(damaged), 72, ~std::uint64_t{0});
-  seal_image(damaged, {.magic = kLostSectorsMagic, .sequence = 1, .uuid = {1}});
-  REQUIRE(!LostSectors::decode(damaged).has_value());
+  constexpr std::uint64_t kAll = ~std::uint64_t{0};
+  REQUIRE(LostSectors::decode(old_image(std::vector<Extent>{{0, kAll}}, kAll)).has_value());
+  const std::vector<Extent> runs{{0, kAll}, {9, 1}};
+  REQUIRE(!LostSectors::decode(old_image(runs, kAll)).has_value());
 }
 
 }  // namespace
