@@ -11,6 +11,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <unordered_map>
@@ -24,6 +25,7 @@
 #include "cache/throttle.h"
 #include "cache/write_memory.h"
 #include "runtime/buffer.h"
+#include "runtime/sync.h"
 #include "runtime/uuid.h"
 
 namespace sandbay::cache {
@@ -45,13 +47,30 @@ struct CacheOptions {
   double read_ahead_share = 0.25;  // Of the memory: what was read ahead and not asked for yet.
 };
 
+// A flush of one volume that is under way below, and everybody who waits for it.
+struct VolumeFlush {
+  std::uint64_t covers = 0;  // Changes that had been made when it began.
+  bool ended = false;
+  Error error = Error::kNone;
+  Condition changed;
+};
+
+// Changes of a volume that have passed the cache to a device, and how many of them a flush of this
+// volume has covered there. The first is for all that the volume wrote before the cache was there.
+struct PassedChanges {
+  std::uint64_t made = 1;
+  std::uint64_t flushed = 0;
+  std::shared_ptr<VolumeFlush> flush;  // The last one that began.
+};
+
 // What is kept of a volume.
 struct VolumeState {
   Mode mode = Mode::kWriteBack;
   VolumeCounters counters;
   Throttle::Queue queue;
-  unsigned users = 0;  // Requests that wait for something.
-  bool gone = false;   // To be forgotten after the last of them.
+  std::map<std::uint16_t, PassedChanges> passed;  // By the device's index.
+  unsigned users = 0;                             // Requests that wait for something.
+  bool gone = false;                              // To be forgotten after the last of them.
 };
 
 // Blocks of a device, and the volume of which they were written.

@@ -132,8 +132,59 @@ Task<Completion> CachedDevice::flush(Request request) {
   if (write_memory() != nullptr && write_memory()->non_volatile()) co_return completion;
   Extent extent = request.extent;
   if (!fits(below().geometry(), request) || extent.block_count == 0) extent = whole();
-  completion.error = co_await destager_.flush(extent, Patience(request));
+  const Patience patience(request);
+  completion.error = co_await destager_.destage(extent, patience);
+  if (completion.error != Error::kNone) co_return completion;
+  completion.error = co_await flush_passed(request.volume, patience);
   co_return completion;
+}
+
+void CachedDevice::note_passed(std::uint64_t volume) {
+  ++cache_.volume_state(volume).passed[index_].made;
+  if (volume != 0) ++cache_.volume_state(0).passed[index_].made;
+}
+
+// A device that has lost what was not flushed says so once to each volume that it concerns, so each
+// volume's flush is sent below in its own name. One of volume 0 looks after the changes of all, and
+// settles no other volume's.
+Task<Error> CachedDevice::flush_passed(std::uint64_t volume, Patience patience) {
+  const Cache::VolumeUse use(cache_, volume);
+  PassedChanges& passed = use.state().passed[index_];
+  if (passed.flushed == passed.made) co_return Error::kNone;
+  // All that wait for the same flush hear the same.
+  std::shared_ptr<VolumeFlush> flush = passed.flush;
+  if (flush == nullptr || flush->covers != passed.made) {
+    flush = std::make_shared<VolumeFlush>();
+    flush->covers = passed.made;
+    passed.flush = flush;
+    const bool entered = gate_.enter();
+    Task<void> task = run_flush(volume, flush, entered);
+    if (entered) {
+      spawn(std::move(task));
+    } else {
+      co_await std::move(task);  // The device has stopped, and waits for nothing else.
+    }
+  }
+  while (!flush->ended) {
+    const Error end = patience.end();
+    if (end != Error::kNone) co_return end;
+    co_await patience.wait(&flush->changed);
+  }
+  co_return flush->error;
+}
+
+Task<void> CachedDevice::run_flush(std::uint64_t volume, std::shared_ptr<VolumeFlush> flush,
+                                   bool in_gate) {
+  const Cache::VolumeUse use(cache_, volume);
+  const Completion completion = co_await below().submit(
+      {.operation = Operation::kFlush, .extent = whole(), .volume = volume});
+  PassedChanges& passed = use.state().passed[index_];
+  if (completion.error == Error::kNone) passed.flushed = std::max(passed.flushed, flush->covers);
+  if (passed.flush == flush) passed.flush = nullptr;
+  flush->error = completion.error;
+  flush->ended = true;
+  flush->changed.notify_all();
+  if (in_gate) gate_.leave();
 }
 
 Task<Completion> CachedDevice::change_below(Request request) {
@@ -155,11 +206,11 @@ Task<Completion> CachedDevice::change_below(Request request) {
     part.operation = request.operation;
     completion = co_await below().submit(std::move(part));
     if (completion.error == Error::kNone) damaged_.remove(piece);
-    destager_.note_unflushed();
+    note_passed(request.volume);
     forget(piece);
     // With NVRAM, what was acknowledged survives without a flush.
     if (completion.error == Error::kNone && write_memory() != nullptr) {
-      completion.error = co_await destager_.make_durable();
+      completion.error = co_await flush_passed(request.volume, {});
     }
   }
   completion.data = std::move(request.data);
@@ -213,7 +264,8 @@ Task<std::vector<VolumeExtent>> CachedDevice::discard() {
 
 Task<Error> CachedDevice::close() {
   closing_ = true;
-  const Error error = co_await destager_.flush(whole());
+  Error error = co_await destage_all();
+  if (error == Error::kNone) error = co_await flush_passed(0, {});
   co_await stop();
   co_return error;
 }

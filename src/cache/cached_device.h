@@ -14,6 +14,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -54,7 +55,7 @@ class CachedDevice final : public Layer {
   // go through: whoever has to note durably that something is dirty here says when it is noted.
   void allow_write_back(bool allowed) noexcept { write_back_allowed_ = allowed; }
   // Everything that is dirty now is durable below when this ends with kNone, NVRAM or not.
-  Task<Error> destage_all() { return destager_.flush(whole()); }
+  Task<Error> destage_all() { return destager_.destage(whole()); }
   // By an administrator's explicit command: forgets all dirty data. What below then has there is
   // old or new: what was on its way there when it failed may arrive. Returns the runs of blocks.
   Task<std::vector<VolumeExtent>> discard();
@@ -137,6 +138,12 @@ class CachedDevice final : public Layer {
   // Takes clean blocks out.
   void forget(const Extent& extent);
   Task<Completion> change_below(Request request);
+  // A change of this volume has gone below other than by destaging, and is perhaps not durable.
+  void note_passed(std::uint64_t volume);
+  // What this volume has changed so is durable below when this ends with kNone. A flush that has
+  // begun continues when patience ends.
+  Task<Error> flush_passed(std::uint64_t volume, Patience patience);
+  Task<void> run_flush(std::uint64_t volume, std::shared_ptr<VolumeFlush> flush, bool in_gate);
 
   // read.cc. Pointers are into the frame of the caller, who awaits at once.
   BufferList lend(BufferList found, Request& request) const;
@@ -182,7 +189,7 @@ class CachedDevice final : public Layer {
   Destager destager_;
   DamagedBlocks damaged_;
   RangeLocks locks_;
-  Gate gate_;  // Fetches.
+  Gate gate_;  // Fetches, and flushes below.
 };
 
 }  // namespace sandbay::cache

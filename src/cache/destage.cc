@@ -218,7 +218,8 @@ Task<void> Destager::write_run(Unit* unit, Extent extent, BufferList data) {
   const Completion completion = co_await below_.submit({.operation = Operation::kWrite,
                                                         .origin = Origin::kDestage,
                                                         .extent = extent,
-                                                        .data = std::move(data)});
+                                                        .data = std::move(data),
+                                                        .volume = kDestagerVolume});
   if (completion.error != Error::kNone) {
     unit->error = completion.error;
   } else if (content_gone() != gone) {

@@ -28,6 +28,11 @@ namespace sandbay::cache {
 class Cache;
 class CachedDevice;
 
+// Names the destager's own writes and flushes below. A device that has lost what was not flushed
+// says so once to each volume that wrote. The destager hears its own report, and destages again; it
+// must not hear a host's.
+constexpr std::uint64_t kDestagerVolume = ~std::uint64_t{0};
+
 class Destager {
  public:
   Destager(Cache& cache, CachedDevice& device, BlockDevice& below);
@@ -39,23 +44,19 @@ class Destager {
   Stripes& stripes() noexcept { return stripes_; }
   // Blocks of the extent, none of them dirty before, have become dirty.
   void note_write(const Extent& extent);
-  // Something below has changed other than by destaging, and is perhaps not durable.
-  void note_unflushed() noexcept { unflushed_ = true; }
   void wake() { changed_.notify_all(); }
   // Everything goes as soon as possible until it is switched off: the battery is not good.
   void set_urgent(bool urgent);
 
-  // Everything that is dirty in the extent now, and everything that has passed the cache, is
-  // durable below when this ends with kNone. What was begun goes on when patience ends.
-  Task<Error> flush(Extent extent, Patience patience = {});
+  // Everything that is dirty in the extent now is durable below when this ends with kNone. What was
+  // begun goes on when patience ends.
+  Task<Error> destage(Extent extent, Patience patience = {});
   // No record that overlaps the extent is live, and none will come back from the NVRAM, when this
   // ends with kNone, and nothing there is in flight. The caller has locked the extent.
   // `left`: see WriteMemory::flush_releases().
   Task<Error> expel(Extent extent, Patience patience = {}, std::uint64_t left = 0);
   // Nothing in the extent is in flight that was when this began, or patience has ended.
   Task<void> wait_for_flights(Extent extent, Patience patience = {});
-  // A flush below that began after the call has ended; units written before are settled.
-  Task<Error> make_durable(Patience patience = {});
   // Begins nothing and lets what is in flight land, until resume().
   Task<void> pause();
   void resume();
@@ -82,8 +83,7 @@ class Destager {
   bool urgent() const noexcept;
   bool content_gone() const noexcept;  // Of the write memory.
   bool may_begin() const noexcept;
-  Task<Error> wait_for_round(std::uint64_t round, Patience patience);
-  Request whole_flush() const;
+  Request round_flush() const;
   bool round_is_due() const noexcept;
   bool round_is_wanted() const noexcept;
   Stripe* pick(TimePoint* wake_at);
@@ -117,7 +117,6 @@ class Destager {
   unsigned paused_ = 0;
   bool urgent_ = false;
   bool stopping_ = false;
-  bool unflushed_ = true;  // What was written before the cache was there may not be durable.
   TimePoint last_write_{};
   Condition changed_;     // There may be something to begin.
   Condition landed_;      // A unit has been written or settled, a round has ended.
@@ -129,12 +128,6 @@ class Destager {
   Unit* last_written_ = nullptr;
   std::uint64_t written_bytes_ = 0;
   TimePoint written_since_{};
-  // Rounds are numbered from 1.
-  std::uint64_t rounds_wanted_ = 0;
-  std::uint64_t rounds_begun_ = 0;
-  std::uint64_t rounds_ended_ = 0;
-  std::uint64_t failed_round_ = 0;  // The last one that failed.
-  Error round_error_ = Error::kNone;
 
   Error failure_ = Error::kNone;
   std::uint64_t failures_ = 0;

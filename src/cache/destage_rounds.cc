@@ -17,13 +17,11 @@ constexpr std::uint64_t kRoundBytes = std::uint64_t{8} << 20;
 
 }  // namespace
 
-bool Destager::round_is_wanted() const noexcept {
-  return first_written_ != nullptr || rounds_wanted_ > rounds_begun_;
-}
+bool Destager::round_is_wanted() const noexcept { return first_written_ != nullptr; }
 
 bool Destager::round_is_due() const noexcept {
-  return stopping_ || in_flight_ == 0 || waiting_ > 0 || rounds_wanted_ > rounds_begun_ ||
-         written_bytes_ >= kRoundBytes || cache_.throttle().waiting();
+  return stopping_ || in_flight_ == 0 || waiting_ > 0 || written_bytes_ >= kRoundBytes ||
+         cache_.throttle().waiting();
 }
 
 Task<void> Destager::run_rounds() {
@@ -36,16 +34,8 @@ Task<void> Destager::run_rounds() {
     Unit* unit = std::exchange(first_written_, nullptr);
     last_written_ = nullptr;
     written_bytes_ = 0;
-    unflushed_ = false;
-    ++rounds_begun_;
     ++counters_.rounds;
-    const Completion completion = co_await below_.submit(whole_flush());
-    ++rounds_ended_;
-    if (completion.error != Error::kNone) {
-      unflushed_ = true;
-      failed_round_ = rounds_ended_;
-      round_error_ = completion.error;
-    }
+    const Completion completion = co_await below_.submit(round_flush());
     while (unit != nullptr) {
       Unit* const next = unit->next;
       settle(unit, completion.error);
@@ -56,32 +46,11 @@ Task<void> Destager::run_rounds() {
   gate_.leave();
 }
 
-Task<Error> Destager::make_durable(Patience patience) {
-  if (stopping_) {  // No rounds any more.
-    const Completion completion = co_await below_.submit(whole_flush());
-    co_return completion.error;
-  }
-  const std::uint64_t round = rounds_begun_ + 1;
-  rounds_wanted_ = std::max(rounds_wanted_, round);
-  round_work_.notify_all();
-  const Error error = co_await wait_for_round(round, patience);
-  co_return error;
-}
-
-// A round that has begun, or is wanted.
-Task<Error> Destager::wait_for_round(std::uint64_t round, Patience patience) {
-  while (rounds_ended_ < round) {
-    const Error end = patience.end();
-    if (end != Error::kNone) co_return end;
-    co_await patience.wait(&landed_);
-  }
-  co_return failed_round_ >= round ? round_error_ : Error::kNone;
-}
-
-Request Destager::whole_flush() const {
+Request Destager::round_flush() const {
   return {.operation = Operation::kFlush,
           .origin = Origin::kDestage,
-          .extent = {.first = 0, .block_count = below_.geometry().block_count}};
+          .extent = {.first = 0, .block_count = below_.geometry().block_count},
+          .volume = kDestagerVolume};
 }
 
 Task<void> Destager::wait_for_flights(Extent extent, Patience patience) {
@@ -116,7 +85,7 @@ void Destager::resume() {
 }
 
 // Only its own stripes' failures end it: another volume's bad sector is not its concern.
-Task<Error> Destager::flush(Extent extent, Patience patience) {
+Task<Error> Destager::destage(Extent extent, Patience patience) {
   const std::uint64_t flights = stripes_.flights();
   std::uint64_t failures = failures_;
   Error failed = Error::kNone;
@@ -145,31 +114,23 @@ Task<Error> Destager::flush(Extent extent, Patience patience) {
   co_await wait_for_flights(extent, patience);
   const Error end = patience.end();
   if (end != Error::kNone) co_return end;
-  if (failed == Error::kNone) failed = failed_since(extent, flights, false);
-  if (failed != Error::kNone) co_return failed;
-  if (unflushed_) {
-    const Error error = co_await make_durable(patience);
-    co_return error;
-  }
-  // What has passed the cache is in a round that has begun, and perhaps not ended.
-  const Error error = co_await wait_for_round(rounds_begun_, patience);
-  co_return error;
+  co_return failed != Error::kNone ? failed : failed_since(extent, flights, false);
 }
 
 Task<Error> Destager::expel(Extent extent, Patience patience, std::uint64_t left) {
   co_await wait_for_flights(extent, patience);
   Error error = patience.end();
   if (error == Error::kNone && first_record_in(extent) != nullptr) {
-    error = co_await flush(extent, patience);
+    error = co_await destage(extent, patience);
   }
   while (error == Error::kNone) {
     DirtyPart* const part = first_record_in(extent);
     if (part == nullptr) break;
     // It has other blocks elsewhere, or an older record that it must outlive has.
     const DirtyPart& holder = what_holds(*part);
-    error = co_await flush({.first = device_.lba_in(*holder.line, holder.range.first),
-                            .block_count = holder.range.count},
-                           patience);
+    error = co_await destage({.first = device_.lba_in(*holder.line, holder.range.first),
+                              .block_count = holder.range.count},
+                             patience);
   }
   if (error == Error::kNone && cache_.write_memory() != nullptr) {
     error = co_await cache_.write_memory()->flush_releases(device_.uuid(), extent, patience, left);

@@ -411,7 +411,7 @@ Task<Completion> CachedDevice::read_medium(Request request) {
   ++volume.counters.pass_throughs;
   const Patience patience(request);
   if (next_dirty(request.extent).block_count > 0) {
-    const Error error = co_await destager_.flush(request.extent, patience);
+    const Error error = co_await destager_.destage(request.extent, patience);
     if (error != Error::kNone) {
       co_return Completion{.error = error, .data = std::move(request.data)};
     }

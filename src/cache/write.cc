@@ -111,7 +111,7 @@ Task<Completion> CachedDevice::write_back(Request request) {
     completion.data = std::move(request.data);
   }
   if (completion.error == Error::kNone && kept.block_count > 0 && !keeps(force_unit_access)) {
-    completion.error = co_await destager_.flush(kept, patience);
+    completion.error = co_await destager_.destage(kept, patience);
   }
   co_return completion;
 }
@@ -251,7 +251,7 @@ Task<Completion> CachedDevice::write_through(Request request, Extent rest, TimeP
       completion.error = Error::kNotReady;  // Perhaps zeros went below. The host writes it again.
     }
     if (completion.error == Error::kNone) damaged_.remove(piece);
-    if (!request.force_unit_access) destager_.note_unflushed();
+    if (!request.force_unit_access) note_passed(request.volume);
     const bool keep =
         completion.error == Error::kNone && volume.mode != Mode::kNone && !request.disable_page_out;
     PinnedLines lines(*this, piece, Hint::kNormal);
