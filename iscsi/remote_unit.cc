@@ -169,6 +169,7 @@ struct RemoteUnit::Exchange {
   BufferList data_out;
   BufferList data_in;
   Completion completion;  // Without its data.
+  bool failed = false;    // The unit has answered that its drives failed.
 };
 
 RemoteUnit::RemoteUnit(RemoteTarget& target, RemoteUnitFacts facts)
@@ -220,6 +221,8 @@ Task<void> RemoteUnit::perform(Exchange* exchange, const Request* request) {
       exchange->completion.error = Error::kTimedOut;
     }
     const bool answered = result.error == Error::kNone;
+    const Error error = exchange->completion.error;
+    exchange->failed = answered && (error == Error::kHardware || error == Error::kMediumError);
     const bool attention = answered && result.status == scsi::Status::kCheckCondition &&
                            (result.sense_key() == scsi::SenseKey::kUnitAttention ||
                             result.sense_key() == scsi::SenseKey::kAbortedCommand);
@@ -331,15 +334,28 @@ bool RemoteUnit::settle_changes(std::uint64_t volume, const AllUnflushed& before
   return !lost;
 }
 
+void RemoteUnit::doubt_changes(std::uint64_t volume, const AllUnflushed& before) {
+  for (auto& [each, now] : unflushed_) {
+    const auto begun = each == volume ? before.find(each) : before.end();
+    if (begun != before.end() && begun->second.changes > now.flushed) {
+      now.flushed = begun->second.changes;
+      ++now.losses;
+    }
+    if (now.changes > now.flushed) now.run_of_oldest = kDoubtful;
+  }
+}
+
 Task<Completion> RemoteUnit::flush(Request request) {
   const AllUnflushed before = unflushed_;
   const std::uint64_t run_before = target_.run();
   Exchange exchange{.cdb = cdb_16(0x91, 0, {})};
   co_await perform(&exchange, &request);
   Completion& completion = exchange.completion;
+  if (exchange.failed) doubt_changes(request.volume, before);
   if (completion.error == Error::kNone && !settle_changes(request.volume, before, run_before)) {
-    target_.tell(true, fmt::format("{} was started anew before what its volatile cache held was "
-                                   "flushed; it may have lost writes to LUN {}",
+    target_.tell(true, fmt::format("{} was started anew, or has failed a flush, before what its "
+                                   "volatile cache held was flushed; it may have lost writes to "
+                                   "LUN {}",
                                    target_.name(), facts_.lun_number));
     completion.error = Error::kHardware;
   }

@@ -9,8 +9,10 @@
 // - Payloads are the request's own buffers from end to end.
 // - A flush that ends well covers every write of its volume that ended before it, also when the
 //   target has been started anew in between: what its volatile cache may have lost then fails the
-//   next flush of each volume that it concerns, and what else is under way for that volume; once. A
-//   flush of no volume (0) has all writes of the unit to look after, and settles no volume's.
+//   next flush of each volume that it concerns, and what else is under way for that volume; once.
+//   The same holds when the target answers a flush with an error: it does not know our volumes, and
+//   says once what it has lost. A flush of no volume (0) has all writes of the unit to look after,
+//   and settles no volume's.
 //
 // Home: its target's. While the session or the unit is away every request ends with kNotReady.
 #pragma once
@@ -81,8 +83,9 @@ class RemoteUnit final : public BlockDevice {
     return facts_.geometry.volatile_cache && !facts_.geometry.non_volatile_cache;
   }
   // Changes of one volume that have ended, how many of them a flush has covered, in which run of
-  // the target the oldest was made that none has, and how many flushes had to say that some are
-  // lost.
+  // the target the oldest was made that none has (kDoubtful: a flush of others has failed since),
+  // and how many flushes had to say that some are lost.
+  static constexpr std::uint64_t kDoubtful = ~std::uint64_t{0};  // No run has this number.
   struct Unflushed {
     std::uint64_t changes = 0;
     std::uint64_t flushed = 0;
@@ -94,6 +97,8 @@ class RemoteUnit final : public BlockDevice {
   void note_change(std::uint64_t volume, bool forced);
   // A flush of this volume has ended well that began with `before`. False: something is lost.
   bool settle_changes(std::uint64_t volume, const AllUnflushed& before, std::uint64_t run_before);
+  // The target has answered a flush of this volume, which hears of it, with an error.
+  void doubt_changes(std::uint64_t volume, const AllUnflushed& before);
 
   RemoteTarget& target_;
   RemoteUnitFacts facts_;

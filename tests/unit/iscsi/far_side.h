@@ -40,6 +40,8 @@ class FarDevice final : public Layer {
   // The next write takes so long, whoever gives it up.
   void hold_next_write(Duration duration) { held_ = duration; }
   std::uint64_t writes() const noexcept { return writes_; }
+  // As a set does that has lost what was not flushed.
+  void fail_next_flush(Error error) { flush_error_ = error; }
 
  protected:
   Task<Completion> read(Request request) override { return later(std::move(request)); }
@@ -48,8 +50,16 @@ class FarDevice final : public Layer {
     if (held_ > Duration{}) return much_later(std::move(request), std::exchange(held_, {}));
     return later(std::move(request));
   }
+  Task<Completion> flush(Request request) override {
+    const Error error = std::exchange(flush_error_, Error::kNone);
+    if (error == Error::kNone) return Layer::flush(std::move(request));
+    return end_with(error, std::move(request));
+  }
 
  private:
+  static Task<Completion> end_with(Error error, Request request) {
+    co_return Completion{.error = error, .data = std::move(request.data)};
+  }
   Task<Completion> later(Request request) {
     const auto most = static_cast<std::uint64_t>(most_.count());
     co_await home().sleep_for(Duration(static_cast<std::int64_t>(home().random().below(most + 1))));
@@ -64,6 +74,7 @@ class FarDevice final : public Layer {
   }
   Duration most_;
   Duration held_{};
+  Error flush_error_ = Error::kNone;
   Geometry geometry_;
   std::uint64_t writes_ = 0;
 };

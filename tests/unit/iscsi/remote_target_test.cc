@@ -303,6 +303,35 @@ Task<void> volatile_volumes(FarSide& far, RemoteTarget& near) {
   CHECK(after == Error::kNone);
 }
 
+// The far side tells a loss to the flush that comes first, and knows none of our volumes.
+Task<void> failed_flush(FarSide& far, RemoteTarget& near) {
+  far.device().change().volatile_cache = true;
+  far.device().change().non_volatile_cache = false;
+  RemoteUnit* const unit = co_await serving_unit(near);
+  co_await pause(std::chrono::seconds(3));
+  for (const std::uint64_t volume : {1U, 2U, 3U, 4U}) {
+    const Completion written = co_await write_number(*unit, volume, 1, 1, volume);
+    CHECK(written.error == Error::kNone);
+    if (volume != 1) continue;
+    const Error flushed = co_await flush_of(*unit, 1);
+    CHECK(flushed == Error::kNone);
+  }
+  // An end that says nothing of what was written is nobody else's.
+  far.device().fail_next_flush(Error::kNotReady);
+  Error error = co_await flush_of(*unit, 2);
+  CHECK(error == Error::kNotReady);
+  far.device().fail_next_flush(Error::kHardware);
+  for (const std::uint64_t volume : {2U, 3U, 0U, 4U}) {
+    CAPTURE(volume);
+    error = co_await flush_of(*unit, volume);
+    CHECK(error == Error::kHardware);
+    error = co_await flush_of(*unit, volume);
+    CHECK(error == Error::kNone);
+  }
+  error = co_await flush_of(*unit, 1);
+  CHECK(error == Error::kNone);
+}
+
 Task<void> give_up_waiting(FarSide& far, RemoteTarget& near) {
   RemoteUnit* const unit = co_await serving_unit(near);
   far.world().set_partitioned(true);
@@ -434,6 +463,11 @@ TEST_CASE("What a volatile cache may have lost fails a flush", "[remote]") {
 TEST_CASE("Each volume learns what a volatile cache may have lost of it", "[remote]") {
   FarSide far(2);
   far.run(volatile_volumes);
+}
+TEST_CASE("A flush that a remote member fails tells each volume with unflushed writes",
+          "[remote][P-3]") {
+  FarSide far(2);
+  far.run(failed_flush);
 }
 TEST_CASE("A remote request has a deadline, and can be cancelled", "[remote]") {
   FarSide far(3);
