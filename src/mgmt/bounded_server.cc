@@ -45,6 +45,8 @@ constexpr std::uint64_t kLargeBody = std::uint64_t{64} << 10;
 // nor, before it has one whole, how long one is.
 constexpr std::size_t kLongestHead = std::size_t{32} << 10;
 constexpr unsigned kMostHeadLines = 128;
+constexpr std::string_view kTooLarge =
+    "the request's head is too large; at most 128 lines and 32 KiB are taken";
 
 // `name` is in lower case.
 bool is_field(std::string_view line, std::string_view name) {
@@ -61,19 +63,48 @@ bool is_range_field(std::string_view line) { return is_field(line, "range:"); }
 constexpr std::string_view kLengthField = "content-length";
 
 bool is_length_field(std::string_view line) {
-  return is_field(line, kLengthField) && line.find_first_of(": \t") == kLengthField.size();
+  return is_field(line, kLengthField) && line.find(':') == kLengthField.size();
 }
 
 // Digits alone (RFC 9112, section 6.3). A proxy and the library may read anything else in different
 // ways, and then the body of one request hides another. The library ignores an empty field.
 bool has_clear_length(std::string_view line) {
-  line.remove_prefix(kLengthField.size());
-  if (!line.starts_with(':')) return false;
-  line.remove_prefix(1);
+  line.remove_prefix(kLengthField.size() + 1);
   line.remove_prefix(std::min(line.find_first_not_of(" \t"), line.size()));
   line = line.substr(0, line.find_last_not_of(" \t\r\n") + 1);
   return !line.empty() && std::ranges::all_of(line, [](char c) { return c >= '0' && c <= '9'; });
 }
+
+// The characters of a field's name (RFC 9110, section 5.6.2).
+bool is_token_character(char c) {
+  return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
+         std::string_view("!#$%&'*+-.^_`|~").contains(c);
+}
+
+// Why a line of a head is refused, or an empty text: a name and a colon, one line for each field
+// (RFC 9112, section 5), and CR LF at its end. The library passes over a line that it does not
+// understand, and a proxy may understand it.
+std::string_view malformed(std::string_view line, bool is_field_line) {
+  if (!line.ends_with("\r\n")) {
+    return "a line of the request's head ends in LF alone; end each with CR LF";
+  }
+  line.remove_suffix(2);
+  if (line.contains('\r') || line.contains('\0')) {
+    return "a line of the request's head holds CR or NUL; leave it out";
+  }
+  if (!is_field_line || line.empty()) return {};
+  if (line.starts_with(' ') || line.starts_with('\t')) {
+    return "a header field is folded; send each on one line";
+  }
+  const std::size_t colon = line.find(':');
+  if (colon == 0 || colon == line.npos ||
+      !std::ranges::all_of(line.substr(0, colon), is_token_character)) {
+    return "a header field has no proper name; send NAME: VALUE without a blank before the colon";
+  }
+  return {};
+}
+
+thread_local BoundedServer::Head served_head;
 
 class ClientStream final : public httplib::Stream {
  public:
@@ -113,6 +144,7 @@ class ClientStream final : public httplib::Stream {
   // False if none comes, or none is to be served any more.
   bool wait_for_request() {
     answering_ = false;
+    served_head = {};
     head_bytes_ = 0;
     head_lines_ = 0;
     length_fields_ = 0;
@@ -126,7 +158,10 @@ class ClientStream final : public httplib::Stream {
     return there;
   }
   // The library has read the last line of the request's head, and nothing behind it.
-  void head_is_read() { unproven_ = false; }
+  void head_is_read() {
+    unproven_ = false;
+    served_head.whole = true;
+  }
   std::uint64_t body_bytes() const { return body_bytes_; }
 
   ssize_t read(char* to, std::size_t size) override {
@@ -182,19 +217,29 @@ class ClientStream final : public httplib::Stream {
     return static_cast<ssize_t>(count);
   }
 
-  // False if the head is larger than it may be, ends too early, or is not clear about the length of
-  // the body.
+  // False if the head ends too early or is refused. A request line goes to the library in any case,
+  // which answers nothing before it has one.
   bool read_line() {
     line_.clear();
     line_begin_ = 0;
-    if (++head_lines_ > kMostHeadLines) return false;
+    if (!served_head.refusal.empty()) return false;
+    if (++head_lines_ > kMostHeadLines) return refuse(kTooLarge);
     while (!line_.ends_with('\n')) {
-      if (head_bytes_ == kLongestHead || !fill()) return false;
+      if (head_bytes_ == kLongestHead) return refuse(kTooLarge);
+      if (!fill()) return false;
       line_ += buffer_[begin_++];
       ++head_bytes_;
     }
-    if (head_lines_ == 1 || !is_length_field(line_)) return true;
-    return ++length_fields_ == 1 && has_clear_length(line_);
+    served_head.refusal = malformed(line_, head_lines_ > 1);
+    if (head_lines_ == 1) return true;
+    if (!served_head.refusal.empty()) return false;
+    if (!is_length_field(line_)) return true;
+    if (++length_fields_ == 1 && has_clear_length(line_)) return true;
+    return refuse("Content-Length is not one number; send it once, of digits alone");
+  }
+  static bool refuse(std::string_view why) {
+    served_head.refusal = why;
+    return false;
   }
 
   ssize_t send(const char* from, std::size_t size) {
@@ -379,6 +424,8 @@ BoundedServer::BoundedServer(unsigned threads, std::size_t waiting_connections, 
 BoundedServer::~BoundedServer() {
   if (stop_event_ >= 0) ::close(stop_event_);
 }
+
+const BoundedServer::Head& BoundedServer::head() noexcept { return served_head; }
 
 void BoundedServer::stop_at_once() {
   ::eventfd_write(stop_event_, 1);

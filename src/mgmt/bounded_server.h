@@ -1,7 +1,8 @@
 // BoundedServer: the HTTP library's server with a bound on everything that a client may take: the
 // threads, the connections that wait for one, what comes before a body, and time. The library
 // bounds each receive alone, so that a client which sends a byte now and then would hold a thread
-// for ever, and header lines not at all. Range fields do not reach it: answers have no parts.
+// for ever, and header lines not at all. Range fields do not reach it: answers have no parts. A
+// head that a proxy may read in another way than the library is refused.
 //
 // Limits of time: how long a connection may be idle between requests, how long it may be silent
 // within one, and how long a whole request, and again its whole answer, may take, which is
@@ -17,6 +18,7 @@
 #include <chrono>
 #include <cstddef>
 #include <memory>
+#include <string_view>
 #include <utility>
 
 namespace sandbay::mgmt {
@@ -43,6 +45,12 @@ class BoundedServer final : public httplib::Server {
   // Waits for no client: what is being received is given up, and so is an answer that its client
   // does not take. Requests that are being handled end first. From any thread but the server's.
   void stop_at_once();
+  // The head of the request that this thread serves.
+  struct Head {
+    bool whole = false;        // It was read to its end.
+    std::string_view refusal;  // Why it was refused; empty if only the library knows.
+  };
+  static const Head& head() noexcept;
   // Of connections that come from now on. From any thread; not null, and there was one before.
   void renew_tls(std::shared_ptr<const TlsContext> tls) { tls_ = std::move(tls); }
 

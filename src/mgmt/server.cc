@@ -198,8 +198,10 @@ void HttpServer::configure() {
           response);
       return;
     }
+    const std::string_view known = BoundedServer::head().refusal;
     put(error_reply(response.status,
-                    "the request is not valid HTTP, or this daemon cannot serve it"),
+                    known.empty() ? "the request is not valid HTTP, or this daemon cannot serve it"
+                                  : std::string(known)),
         response);
   });
   http_.set_exception_handler(

@@ -233,6 +233,48 @@ TEST_CASE("A malformed Content-Length is refused and hides no request", "[X9][ht
   });
 }
 
+TEST_CASE("A head that a proxy may read in another way is refused and hides no request",
+          "[X9][http]") {
+  with_server("", [](int port) {
+    const std::string begin = "DELETE /api/v1/volumes/absent HTTP/1.1\r\nHost: localhost\r\n";
+    const std::string hidden = "DELETE /api/v1/volumes/v HTTP/1.1\r\nHost: localhost\r\n\r\n";
+    struct Case {
+      std::string head;
+      std::string refusal;
+    };
+    const std::string ends = "ends in LF alone";
+    const std::string name = "has no proper name";
+    const std::string folded = "is folded";
+    const std::string holds = "holds CR or NUL";
+    for (const Case& each : {
+             Case{begin + "Content-Length: 51\n\r\n", ends},
+             Case{begin + "X: y\nContent-Length: 51\r\n\r\n", ends},
+             Case{begin + "Content-Length: 51\r\n\n", ends},
+             Case{"DELETE /x HTTP/1.1\nHost: localhost\r\n\r\n", ends},
+             Case{begin + "Transfer-Encoding : chunked\r\n\r\n", name},
+             Case{begin + "Transfer-Encoding\t: chunked\r\n\r\n", name},
+             Case{begin + "X Transfer-Encoding: chunked\r\n\r\n", name},
+             Case{begin + "Content-Length : 51\r\n\r\n", name},
+             Case{begin + "Content-Length\r\n\r\n", name},
+             Case{begin + ": 51\r\n\r\n", name},
+             Case{begin + " Content-Length: 51\r\n\r\n", folded},
+             Case{begin + "X: y\r\n\tTransfer-Encoding: chunked\r\n\r\n", folded},
+             Case{begin + "X: y\rContent-Length: 51\r\n\r\n", holds},
+             Case{begin + "X: y" + std::string(1, '\0') + "\r\n\r\n", holds},
+         }) {
+      CAPTURE(each.head);
+      const Connection connection(port);
+      connection.send(each.head + hidden);
+      const std::string answers = connection.rest();
+      CHECK(count_answers(answers) == 1);
+      CHECK(answers.find(" 400 ") != std::string::npos);
+      CHECK(answers.find(each.refusal) != std::string::npos);
+    }
+    CHECK(ask(port, "GET", "/api/v1/group", "X-Of.Others_1:\tany value: of \"it\" \r\nX:\r\n")
+              .is(200));
+  });
+}
+
 TEST_CASE("A request with Content-Length 0 leaves the connection open", "[X9][http]") {
   with_server("", [](int port) {
     const std::string request =
