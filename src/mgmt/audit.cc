@@ -62,6 +62,25 @@ std::string message_of(const Reply& reply) {
   return error->value("message", "refused");
 }
 
+group::AuditEntry begin_entry(std::string_view operation, std::string_view method,
+                              std::string_view path, const Call& call) {
+  std::string target = fmt::format("{} {}", method, path);
+  char separator = '?';
+  for (const auto& [name, value] : call.query) {
+    target += fmt::format("{}{}={}", separator, name, value);
+    separator = '&';
+  }
+  return {.caller = call.caller.name,
+          .address = call.caller.address,
+          .operation = std::string(operation),
+          .target = cut(std::move(target), kLongestRequest)};
+}
+
+void finish(group::AuditEntry& entry, const Reply& reply) {
+  entry.status = static_cast<std::uint32_t>(reply.status);
+  if (reply.status >= 400) entry.refusal = cut(message_of(reply), kLongestRequest);
+}
+
 }  // namespace
 
 std::string without_secrets(std::string_view body, bool understood) {
@@ -76,25 +95,24 @@ std::string without_secrets(std::string_view body, bool understood) {
 }
 
 group::AuditEntry audit_beginning(const Route& route, std::string_view path, const Call& call) {
-  std::string target = fmt::format("{} {}", route.method, path);
-  char separator = '?';
-  for (const auto& [name, value] : call.query) {
-    target += fmt::format("{}{}={}", separator, name, value);
-    separator = '&';
-  }
-  return {.caller = call.caller.name,
-          .address = call.caller.address,
-          .operation = std::string(route.operation),
-          .target = cut(std::move(target), kLongestRequest),
-          .request = without_secrets(call.body, false)};
+  group::AuditEntry entry = begin_entry(route.operation, route.method, path, call);
+  entry.request = without_secrets(call.body, false);
+  return entry;
 }
 
 group::AuditEntry audit_entry(const Route& route, std::string_view path, const Call& call,
                               const Reply& reply) {
   group::AuditEntry entry = audit_beginning(route, path, call);
   entry.request = without_secrets(call.body, reply.status != 400);
-  entry.status = static_cast<std::uint32_t>(reply.status);
-  if (reply.status >= 400) entry.refusal = cut(message_of(reply), kLongestRequest);
+  finish(entry, reply);
+  return entry;
+}
+
+group::AuditEntry audit_refusal(const Route* route, std::string_view method, std::string_view path,
+                                const Call& call, const Reply& reply) {
+  group::AuditEntry entry =
+      begin_entry(route != nullptr ? route->operation : "(none)", method, path, call);
+  finish(entry, reply);
   return entry;
 }
 

@@ -16,6 +16,11 @@ std::string without_secrets(std::string_view body, bool understood = true);
 group::AuditEntry audit_entry(const Route& route, std::string_view path, const Call& call,
                               const Reply& reply);
 
+// The same of a request that was refused before any route was asked; `route` is null if there is
+// none.
+group::AuditEntry audit_refusal(const Route* route, std::string_view method, std::string_view path,
+                                const Call& call, const Reply& reply);
+
 // The same of a request that is about to be handled. Whether its body will be understood is not
 // known yet, so no text of the body is in it.
 group::AuditEntry audit_beginning(const Route& route, std::string_view path, const Call& call);

@@ -30,12 +30,14 @@ std::vector<Route> audit_routes() {
            .path = "/api/v1/audit",
            .operation = "listAudit",
            .summary = "List who asked for which change, newest last",
-           .description = "Up to 4096, over restarts too: every request that changes something, "
-                          "done or refused, of everybody who has a token. The callers share the "
-                          "room: when it is full, the oldest entry of the caller with the most "
-                          "entries is dropped. What a token's role forbids is kept up to 16 times "
-                          "an hour, and then counted. Secrets are left out. Every entry is also a "
-                          "line of the daemon's log.",
+           .description =
+               "Up to 4096, over restarts too: every request that changes something, "
+               "done or refused, of everybody who has a token. The callers share the "
+               "room: when it is full, the oldest entry of the caller with the most "
+               "entries is dropped. Requests that a token's role forbids, or that are "
+               "refused before they are tried, are kept up to 16 times an hour for "
+               "each caller, and then counted. Secrets are left out. Every entry is also a "
+               "line of the daemon's log.",
            .response_schema = "AuditList",
            .handle = list_audit,
            .query = {{"since", "integer", "Only those with a greater number."}}}};

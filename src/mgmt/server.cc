@@ -160,6 +160,13 @@ class HttpServer final : public Server {
   std::optional<Reply> refused_by_user();
   std::optional<Reply> refused_by_token(const Authority& authority, const httplib::Request& request,
                                         httplib::Response& response);
+  // The audit's name for the one who asks; none for a stranger.
+  std::optional<std::string> known_caller(const Authority& authority,
+                                          const httplib::Request& request) const;
+  // A refusal that no route has given.
+  void note_refusal(const httplib::Request& request, const httplib::Response& response);
+  void audit_within_budget(const std::string& caller, group::AuditEntry entry);
+  void handle_error(const httplib::Request& request, httplib::Response& response);
   void handle(const httplib::Request& request, httplib::Response& response);
 
   Backend backend_;
@@ -189,20 +196,8 @@ void HttpServer::configure() {
         return turn_away(request, response) ? httplib::Server::HandlerResponse::Handled
                                             : httplib::Server::HandlerResponse::Unhandled;
       });
-  http_.set_error_handler([largest = options_.largest_body_bytes](const httplib::Request&,
-                                                                  httplib::Response& response) {
-    if (!response.body.empty()) return;
-    if (response.status == 413) {
-      put(error_reply(413,
-                      fmt::format("the body is too large; at most {} bytes are taken", largest)),
-          response);
-      return;
-    }
-    const std::string_view known = BoundedServer::head().refusal;
-    put(error_reply(response.status,
-                    known.empty() ? "the request is not valid HTTP, or this daemon cannot serve it"
-                                  : std::string(known)),
-        response);
+  http_.set_error_handler([this](const httplib::Request& request, httplib::Response& response) {
+    handle_error(request, response);
   });
   http_.set_exception_handler(
       [](const httplib::Request& request, httplib::Response& response, std::exception_ptr thrown) {
@@ -217,17 +212,83 @@ void HttpServer::configure() {
   http_.Delete(".*", handler);
 }
 
+// Refusals of the library. A head that was not read to its end shows nobody's token.
+void HttpServer::handle_error(const httplib::Request& request, httplib::Response& response) {
+  if (!response.body.empty()) return;
+  const BoundedServer::Head& head = BoundedServer::head();
+  std::string text = "the request is not valid HTTP, or this daemon cannot serve it";
+  if (response.status == 413) {
+    text = fmt::format("the body is too large; at most {} bytes are taken",
+                       options_.largest_body_bytes);
+  } else if (!head.refusal.empty()) {
+    text = head.refusal;
+  }
+  put(error_reply(response.status, text), response);
+  if (head.whole) {
+    note_refusal(request, response);
+  } else {
+    ++backend_.turned_away().unknown;
+  }
+}
+
 bool HttpServer::turn_away(const httplib::Request& request, httplib::Response& response) {
   const std::shared_ptr<const Authority> authority = authority_;
   asking_user = authority->demanded() ? std::nullopt : user_of(request);
-  auto refused = refused_by_guard(request, authority->demanded());
-  if (!refused) {
-    refused =
-        authority->demanded() ? refused_by_token(*authority, request, response) : refused_by_user();
+  if (const auto refused = refused_by_guard(request, authority->demanded())) {
+    put(*refused, response);
+    note_refusal(request, response);
+    return true;
   }
-  if (!refused) return answered_by_method(request, response);
-  put(*refused, response);
-  return true;
+  const auto refused =
+      authority->demanded() ? refused_by_token(*authority, request, response) : refused_by_user();
+  if (refused) {
+    put(*refused, response);
+    return true;
+  }
+  const bool answered = answered_by_method(request, response);
+  if (answered && response.status == 405) note_refusal(request, response);
+  return answered;
+}
+
+std::optional<std::string> HttpServer::known_caller(const Authority& authority,
+                                                    const httplib::Request& request) const {
+  if (authority.demanded()) {
+    const bool one = request.get_header_value_count("Authorization") == 1;
+    const auto* const token =
+        one ? authority.bearer(request.get_header_value("Authorization")) : nullptr;
+    if (token == nullptr) return std::nullopt;
+    return token->name;
+  }
+  const bool trusted = asking_user && is_trusted(*asking_user, ::geteuid());
+  if (group::is_loopback(endpoint_) && !trusted) return std::nullopt;
+  return local_name();
+}
+
+void HttpServer::note_refusal(const httplib::Request& request, const httplib::Response& response) {
+  const std::shared_ptr<const Authority> authority = authority_;
+  const auto caller = known_caller(*authority, request);
+  if (!caller) {
+    ++backend_.turned_away().unknown;
+    return;
+  }
+  for (const std::string_view looks : {"GET", "HEAD", "OPTIONS"}) {
+    if (request.method == looks) return;
+  }
+  Call call{.caller = {.name = *caller, .address = request.remote_addr}};
+  for (const auto& [name, value] : request.params) call.query.emplace(name, value);
+  bool path_known = false;
+  const Route* const route =
+      find_route(request.method, raw_path(request), &call.parameters, &path_known);
+  const Reply reply{.status = response.status, .body = response.body};
+  audit_within_budget(*caller,
+                      audit_refusal(route, request.method, raw_path(request), call, reply));
+}
+
+void HttpServer::audit_within_budget(const std::string& caller, group::AuditEntry entry) {
+  const auto left_out = refusals_.take(caller, std::chrono::steady_clock::now());
+  if (!left_out) return;
+  if (*left_out > 0) entry.refusal += fmt::format(" ({} more were not kept)", *left_out);
+  backend_.run(backend_.service().note_change(std::move(entry)));
 }
 
 // Every user of this machine can connect to loopback, so it proves nothing. Elsewhere
@@ -272,12 +333,8 @@ std::optional<Reply> HttpServer::refused_by_token(const Authority& authority,
   response.set_header("WWW-Authenticate", "Bearer realm=\"sandbay\", error=\"insufficient_scope\"");
   Reply reply = error_reply(403, not_permitted(*token, *route));
   if (!is_audited(*route)) return reply;
-  if (const auto left_out = refusals_.take(token->name, std::chrono::steady_clock::now())) {
-    for (const auto& [name, value] : request.params) call.query.emplace(name, value);
-    auto entry = audit_entry(*route, raw_path(request), call, reply);
-    if (*left_out > 0) entry.refusal += fmt::format(" ({} more were not kept)", *left_out);
-    backend_.run(backend_.service().note_change(std::move(entry)));
-  }
+  for (const auto& [name, value] : request.params) call.query.emplace(name, value);
+  audit_within_budget(token->name, audit_entry(*route, raw_path(request), call, reply));
   return reply;
 }
 
@@ -301,8 +358,10 @@ void HttpServer::handle(const httplib::Request& request, httplib::Response& resp
     return;
   }
   const Reply reply = answer(backend_, method, raw_path(request), std::move(call));
-  if (reply.status == 405) response.set_header("Allow", allowed_methods(raw_path(request)));
   put(reply, response);
+  if (reply.status != 405) return;
+  response.set_header("Allow", allowed_methods(raw_path(request)));
+  note_refusal(request, response);
 }
 
 std::expected<void, std::string> HttpServer::listen() {

@@ -168,6 +168,70 @@ TEST_CASE("Who may only look pushes nothing out of the audit", "[authority][rest
   });
 }
 
+// A request that the listener refuses before a route is asked.
+int ask_wrongly(int port, const std::string& token, const std::string& method,
+                const std::string& path, const httplib::Headers& fields,
+                const std::string& body = "") {
+  httplib::Client client("127.0.0.1", port);
+  httplib::Request request;
+  request.method = method;
+  request.path = path;
+  request.headers = fields;
+  request.body = body;
+  if (!token.empty()) request.set_header("Authorization", "Bearer " + token);
+  const auto result = client.send(request);
+  if (!result) throw std::runtime_error("no answer: " + httplib::to_string(result.error()));
+  return result->status;
+}
+
+// One of each kind; those that only look leave no entry.
+void ask_all_wrongly(int port, const std::string& token, bool known) {
+  const std::string volumes = "/api/v1/volumes";
+  const httplib::Headers as_json{{"Content-Type", "application/json"}};
+  const std::string large(std::size_t{2} << 20, ' ');
+  CHECK(ask_wrongly(port, token, "POST", volumes, {{"Content-Type", "text/plain"}}, "{}") == 415);
+  CHECK(ask_wrongly(port, token, "POST", volumes, {{"Transfer-Encoding", "chunked"}}) == 413);
+  CHECK(ask_wrongly(port, token, "POST", volumes, as_json, large) == (known ? 413 : 401));
+  CHECK(ask_wrongly(port, token, "PUT", "/api/v1/group?x=1", {}) == (known ? 405 : 401));
+  CHECK(ask_wrongly(port, token, "DELETE", "/api/v1/group", {}) == (known ? 405 : 401));
+  CHECK(ask_wrongly(port, token, "GET", volumes, {{"Transfer-Encoding", "chunked"}}) == 413);
+}
+
+TEST_CASE("The audit names who asked for a change in a way that the listener refuses",
+          "[X9][authority][rest]") {
+  with_tokens([](int port) {
+    ask_all_wrongly(port, kOperator, true);
+    const json changes = ask(port, kReader, "GET", "/api/v1/audit").body.at("changes");
+    REQUIRE(changes.size() == 5);
+    const std::vector<int> statuses{415, 413, 413, 405, 405};
+    for (std::size_t i = 0; i < statuses.size(); ++i) {
+      CAPTURE(i);
+      CHECK(changes[i].at("caller") == "alice");
+      CHECK(changes[i].at("address") == "127.0.0.1");
+      CHECK(changes[i].at("status") == statuses[i]);
+      CHECK(changes[i].at("operation") == (i < 3 ? "createVolume" : "(none)"));
+    }
+    CHECK(changes[0].at("refusal") ==
+          "the body is not declared as JSON; send Content-Type: application/json");
+    CHECK(changes[2].at("refusal") == "the body is too large; at most 1048576 bytes are taken");
+    CHECK(changes[3].at("target") == "PUT /api/v1/group?x=1");
+  });
+}
+
+TEST_CASE("Refusals of the listener fill no audit", "[X9][authority][rest]") {
+  with_tokens([](int port) {
+    for (const std::string& stranger : {std::string(), kReader + "x"}) {
+      ask_all_wrongly(port, stranger, false);
+    }
+    CHECK(ask(port, kReader, "GET", "/api/v1/audit").body.at("changes").empty());
+    for (unsigned i = 0; i < 2 * RefusalBudget::kMostAnHour; ++i) {
+      CHECK(ask_wrongly(port, kReader, "PUT", "/api/v1/group", {}) == 405);
+    }
+    const json changes = ask(port, kReader, "GET", "/api/v1/audit").body.at("changes");
+    CHECK(changes.size() == RefusalBudget::kMostAnHour);
+  });
+}
+
 TEST_CASE("Each role does what it may, and the audit says who did what", "[authority][rest]") {
   with_tokens([](int port) {
     const std::string volume = R"({"name": "v", "size": "1MiB", "memory": true})";
