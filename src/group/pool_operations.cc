@@ -120,6 +120,7 @@ TaskInfo RunningGroup::info_of(const ServedPool& pool, const pool::HousekeepingV
                 .left_bytes = view.left_pages * page_bytes,
                 .time_left = view.time_left,
                 .stuck = view.stuck == Error::kNone ? "" : std::string(describe(view.stuck))};
+  if (view.needed_pages > 0) info.stuck = pool.lacks_room(view.needed_pages, view.room_pages);
   const auto& map = pool.pool()->map();
   const auto store = map.stores().find(view.store);
   if (store != map.stores().end()) info.object = members_->name_of(store->second.record.uuid);

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cassert>
 
+#include "group/units.h"
 #include "pool/pool_volume.h"
 
 namespace sandbay::group {
@@ -302,6 +303,24 @@ void ServedPool::on_event(const pool::PoolEvent& event) {
   events_.add(told_of(event));
 }
 
+std::string ServedPool::lacks_room(std::uint64_t needed_pages, std::uint64_t room_pages) const {
+  const std::uint64_t page_bytes = record_.page_bytes;
+  return fmt::format(
+      "it needs {} and may use {} of the free space; add a member, or delete volumes or snapshots",
+      format_size_rounded(needed_pages * page_bytes), format_size_rounded(room_pages * page_bytes));
+}
+
+std::string ServedPool::words_on_copy(const pool::PoolEvent& event) const {
+  using Kind = pool::PoolEvent::Kind;
+  if (event.kind == Kind::kFilled) return "is a whole copy now";
+  if (event.kind == Kind::kFillFailed) {
+    return fmt::format("cannot be copied: {}", describe(event.error));
+  }
+  assert(event.kind == Kind::kCopyWaits);
+  return fmt::format("its background copy waits: {}",
+                     lacks_room(event.needed_pages, event.room_pages));
+}
+
 EventInfo ServedPool::told_of(const pool::PoolEvent& event) const {
   using Kind = pool::PoolEvent::Kind;
   EventInfo told{.severity = Severity::kError, .kind = "pool full"};
@@ -357,12 +376,11 @@ EventInfo ServedPool::told_of(const pool::PoolEvent& event) const {
       break;
     case Kind::kFilled:
     case Kind::kFillFailed:
-      told.severity = event.kind == Kind::kFilled ? Severity::kInformation : Severity::kError;
+    case Kind::kCopyWaits:
+      if (event.kind == Kind::kFilled) told.severity = Severity::kInformation;
+      if (event.kind == Kind::kCopyWaits) told.severity = Severity::kWarning;
       told.kind = "copy";
-      told.text = fmt::format("{}: {}", what,
-                              event.kind == Kind::kFilled
-                                  ? "is a whole copy now"
-                                  : fmt::format("cannot be copied: {}", describe(event.error)));
+      told.text = fmt::format("{}: {}", what, words_on_copy(event));
       break;
     case Kind::kWritesHang:
       told.kind = "writes hang";

@@ -93,6 +93,9 @@ class ServedPool {
     return (byte_count + record_.page_bytes - 1) / record_.page_bytes;
   }
 
+  // A clause on a copy that waits for free pages.
+  std::string lacks_room(std::uint64_t needed_pages, std::uint64_t room_pages) const;
+
   // A thin volume has as many pages as was to be told. Called inline.
   std::function<void(const Uuid& volume)> on_space_warning;
   // A set that is to leave is empty. Called inline.
@@ -109,6 +112,7 @@ class ServedPool {
   void on_event(const pool::PoolEvent& event);
   std::string words_of(pool::BranchId branch) const;
   std::string words_of_store(pool::StoreIndex store) const;
+  std::string words_on_copy(const pool::PoolEvent& event) const;
   EventInfo told_of(const pool::PoolEvent& event) const;
 
   Executor& home_;

@@ -185,7 +185,9 @@ Task<bool> Housekeeper::fill_next() {
   progress.done += next - found->second.next;
   found->second.next = next;
   if (!more.has_value()) {
-    const bool news = progress.stuck != more.error();
+    // The pool has told that the copy waits for pages.
+    const bool waits = more.error() == Error::kNoSpace && pool_.pages_awaited(branch) > 0;
+    const bool news = progress.stuck != more.error() && !waits;
     progress.stuck = more.error();
     if (news) {
       pool_.tell({.kind = PoolEvent::Kind::kFillFailed, .branch = branch, .error = more.error()});
@@ -203,13 +205,15 @@ Task<bool> Housekeeper::fill_next() {
 }
 
 Task<bool> Housekeeper::flatten() {
-  const auto more = co_await pool_.flatten(options_.most_parents, kStepPages);
+  const auto more = co_await pool_.flatten(options_.most_parents, kStepPages, &flattened_);
   if (!more.has_value()) {
     began(flattening_).stuck = more.error();
     co_return false;
   }
   if (*more) {
-    began(flattening_).done += kStepPages;
+    Progress& progress = began(flattening_);
+    progress.done += kStepPages;
+    progress.stuck = Error::kNone;
   } else {
     flattening_.reset();
   }
@@ -262,6 +266,17 @@ HousekeepingView Housekeeper::view(HousekeepingView::Kind kind, const Progress& 
   return view;
 }
 
+HousekeepingView Housekeeper::view_of_copy(HousekeepingView::Kind kind, BranchId id,
+                                           const Progress& progress) const {
+  HousekeepingView view = this->view(kind, progress);
+  view.branch = id;
+  const Branch* const branch = pool_.map().find(id);
+  if (branch == nullptr || progress.stuck != Error::kNoSpace) return view;
+  view.needed_pages = pool_.pages_awaited(id);
+  view.room_pages = pool_.room_for_copies(branch->record.fixed_store);
+  return view;
+}
+
 std::vector<HousekeepingView> Housekeeper::views() const {
   using Kind = HousekeepingView::Kind;
   std::vector<HousekeepingView> views;
@@ -274,11 +289,12 @@ std::vector<HousekeepingView> Housekeeper::views() const {
     const Branch* const branch = pool_.map().find(id);
     const std::uint64_t pages = branch != nullptr ? pool_.map().page_count_of(*branch) : 0;
     progress.left = pages > fill.next ? pages - fill.next : 0;
-    views.push_back(view(Kind::kFill, progress));
-    views.back().branch = id;
+    views.push_back(view_of_copy(Kind::kFill, id, progress));
   }
   if (sweeping_.has_value()) views.push_back(view(Kind::kSweep, *sweeping_));
-  if (flattening_.has_value()) views.push_back(view(Kind::kFlatten, *flattening_));
+  if (flattening_.has_value()) {
+    views.push_back(view_of_copy(Kind::kFlatten, flattened_, *flattening_));
+  }
   if (balancing_.has_value()) views.push_back(view(Kind::kBalance, *balancing_));
   if (trimming_.has_value()) views.push_back(view(Kind::kTrim, *trimming_));
   return views;

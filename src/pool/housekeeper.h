@@ -36,11 +36,13 @@ struct HousekeepingView {
   enum class Kind : std::uint8_t { kVacate, kSweep, kFill, kFlatten, kBalance, kTrim };
   Kind kind = Kind::kSweep;
   StoreIndex store = kNoStore;        // kVacate: which.
-  BranchId branch = 0;                // kFill: which.
+  BranchId branch = 0;                // kFill, kFlatten: which.
   std::uint64_t done_pages = 0;       // Since it began, or since the last start.
   std::uint64_t left_pages = 0;       // An estimate; 0 for those that do not know.
   std::optional<Duration> time_left;  // At the rate so far.
   Error stuck = Error::kNone;         // Why it does not go on now.
+  std::uint64_t needed_pages = 0;     // kNoSpace: what it needs, if that was counted,
+  std::uint64_t room_pages = 0;       // and what it may use now; the rest is reserved for hosts.
 };
 
 class Housekeeper {
@@ -86,6 +88,8 @@ class Housekeeper {
   Task<bool> trim();
   void choose_pace();
   HousekeepingView view(HousekeepingView::Kind kind, const Progress& progress) const;
+  HousekeepingView view_of_copy(HousekeepingView::Kind kind, BranchId branch,
+                                const Progress& progress) const;
   // The progress of something that may just begin.
   Progress& began(std::optional<Progress>& progress) const;
 
@@ -97,6 +101,7 @@ class Housekeeper {
   BranchId filled_ = 0;  // Of those, the one that had its turn last.
   std::optional<Progress> sweeping_;
   std::optional<Progress> flattening_;
+  BranchId flattened_ = 0;  // The branch that flatten() worked on last.
   std::optional<Progress> balancing_;
   std::optional<Progress> trimming_;
   std::uint64_t host_requests_ = 0;

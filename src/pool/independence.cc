@@ -3,6 +3,9 @@
 // What it reads through its parent is copied into pages of its own; a version that its snapshots
 // have as "through" becomes one with data. What stays "through" afterwards are zeros, and so it
 // means the same without a parent. Nothing that anybody reads changes, so nothing is kept for it.
+//
+// A whole copy begins only when all its pages fit beside the reserve of hosts (placement.cc). If
+// hosts claim the room meanwhile, the copy stops at the reserve and waits for the rest of its need.
 #include <algorithm>
 #include <cassert>
 #include <utility>
@@ -13,6 +16,15 @@
 
 namespace sandbay::pool {
 
+namespace {
+
+// Looks at page maps in one turn.
+constexpr std::size_t kSliceSteps = 4096;
+// Hosts' writes and sweeps change what a copy needs. To count takes a walk over the row's pages.
+constexpr Duration kCountAgain = std::chrono::minutes(1);
+
+}  // namespace
+
 Task<Result<bool>> Pool::make_independent(BranchId id, PageNumber* next, std::uint32_t pages) {
   if (!background_.try_enter()) co_await background_.enter();
   const DoorHold inside(background_);
@@ -20,7 +32,70 @@ Task<Result<bool>> Pool::make_independent(BranchId id, PageNumber* next, std::ui
   if (branch == nullptr) co_return std::unexpected(Error::kNotFound);
   const BranchUse use(*branch);
   forget_passes_over(*branch);
+  const Error room = co_await find_room(branch, *next);
+  if (room != Error::kNone) co_return std::unexpected(room);
   co_return co_await copy_pages(branch, next, pages, Independence::kOfAll);
+}
+
+std::uint64_t Pool::pages_awaited(BranchId branch) const noexcept {
+  const auto found = needs_.find(branch);
+  return found == needs_.end() || found->second.fits ? 0 : found->second.pages;
+}
+
+// kNone: a whole copy of the branch may go on at page `from`.
+Task<Error> Pool::find_room(const Branch* branch, PageNumber from) {
+  const auto known = needs_.find(branch->id());
+  const bool begins = known == needs_.end();
+  CopyNeed need = begins ? CopyNeed{} : known->second;
+  if (need.fits) co_return Error::kNone;
+  if (begins) std::erase_if(needs_, [this](const auto& one) { return !map_.find(one.first); });
+  if (begins || home_.now() >= need.count_again) {
+    need.pages = co_await pages_to_copy(branch, from);
+    need.count_again = home_.now() + kCountAgain;
+  }
+  const std::uint64_t room = room_for_copies(branch->record.fixed_store);
+  need.fits = need.pages <= room;
+  needs_[branch->id()] = need;
+  if (need.fits) co_return Error::kNone;
+  if (begins) {
+    tell({.kind = PoolEvent::Kind::kCopyWaits,
+          .branch = branch->id(),
+          .error = Error::kNoSpace,
+          .needed_pages = need.pages,
+          .room_pages = room});
+  }
+  co_return Error::kNoSpace;
+}
+
+// The number of pages from `from` on that a whole copy claims, at most: those that any parent has
+// in a place or keeps in slots, and a page for slots of its own.
+Task<std::uint64_t> Pool::pages_to_copy(const Branch* branch, PageNumber from) {
+  const PageNumber end = std::min(branch->record.through_pages, map_.page_count_of(*branch));
+  std::uint64_t without_place = 0;
+  std::uint64_t pages = 0;
+  std::size_t steps = 0;
+  for (PageNumber page = from; page < end; ++page) {
+    steps += 1 + parent_count(*branch);
+    if (steps >= kSliceSteps) {
+      steps = 0;
+      co_await home_.turn_end();
+    }
+    if (!branch->pages.at(page).place().none()) continue;
+    ++without_place;
+    bool any = false;
+    for (const Branch* at = branch; at->has_parent() && !any;) {
+      at = map_.find(at->record.parent);
+      any = !at->pages.at(page).place().none();
+    }
+    if (any) ++pages;
+  }
+  std::uint64_t slots = 0;
+  for (const Branch* at = branch; at->has_parent();) {
+    at = map_.find(at->record.parent);
+    slots += at->record.kept.total();
+  }
+  pages += (slots + map_.page_chunks() - 1) / map_.page_chunks();
+  co_return std::min(pages, without_place) + (branch->living.empty() ? 0 : 1);
 }
 
 // Whether there is more; at the end the parent is cut off.
@@ -35,6 +110,7 @@ Task<Result<bool>> Pool::copy_pages(Branch* branch, PageNumber* next, std::uint3
       const Error error = co_await cut_parent(branch, of);
       directory_.unlock();
       if (error != Error::kNone) co_return std::unexpected(error);
+      needs_.erase(branch->id());
       co_return false;
     }
     ChunkRange range = whole;
@@ -46,6 +122,9 @@ Task<Result<bool>> Pool::copy_pages(Branch* branch, PageNumber* next, std::uint3
       Error error = co_await adopt_page(branch, *next);
       if (error == Error::kNone) error = co_await copy_from_parent(branch, *next, of);
       if (error == Error::kNone) error = co_await rewrite_kept(branch, *next, kNoStore);
+      // Hosts have claimed what was counted for it. With room left, it is the branch's own limit.
+      const bool full = room_for_copies(branch->record.fixed_store) == 0;
+      if (error == Error::kNoSpace && full) needs_.erase(branch->id());
       if (error != Error::kNone) co_return std::unexpected(error);
     }
     ++*next;
@@ -74,7 +153,8 @@ Branch* Pool::next_long_row(std::uint32_t most_parents) {
 
 // The oldest one: all its parents have no more than so many themselves. Somewhere in the row there
 // may be one that takes over its parent, which costs little; if not, the whole is copied.
-Task<Result<bool>> Pool::flatten(std::uint32_t most_parents, std::uint32_t pages) {
+Task<Result<bool>> Pool::flatten(std::uint32_t most_parents, std::uint32_t pages,
+                                 BranchId* changed) {
   if (!background_.try_enter()) co_await background_.enter();
   const DoorHold inside(background_);
   Branch* const long_row = next_long_row(most_parents);
@@ -96,10 +176,14 @@ Task<Result<bool>> Pool::flatten(std::uint32_t most_parents, std::uint32_t pages
   const BranchUse use(*chosen);
   forget_passes_over(*chosen);
   const BranchId id = chosen->id();
+  if (changed != nullptr) *changed = id;
   Flattening pass = flattening_[id];
   // It may have become an heir since, or be one no more: then its first pages are gone over again.
   if (pass.of != of) pass = {.of = of, .next = 0};
-  const auto more = co_await copy_pages(chosen, &pass.next, pages, of);
+  Error room = Error::kNone;
+  if (of == Independence::kOfAll) room = co_await find_room(chosen, pass.next);
+  Result<bool> more = std::unexpected(room);
+  if (room == Error::kNone) more = co_await copy_pages(chosen, &pass.next, pages, of);
   flattening_[id] = pass;
   if (!more.has_value()) {
     not_flattened_.insert(long_row->id());
@@ -180,7 +264,7 @@ Task<Error> Pool::copy_from_parent(Branch* branch, PageNumber page, Independence
   // The branch gets no place behind its end. Readers find zeros there, such as a larger child from
   // a map of version 2.
   const bool is_behind = page >= map_.page_count_of(*branch);
-  PageChange change(*this, *branch, page);
+  PageChange change(*this, *branch, page, Reserve::kMustLeave);
   Error error = co_await change.load();
   Request copy{.origin = Origin::kCopy};
   for (ChunkIndex chunk = 0; error == Error::kNone && chunk < map_.page_chunks();) {

@@ -33,7 +33,9 @@ Task<Error> Pool::rewrite_kept(Branch* branch, PageNumber page, StoreIndex from)
       }
     }
     if (due.empty()) co_return Error::kNone;
-    PageChange change(*this, *branch, page);
+    // An administrator wants the store to be vacated; nobody waits for a row to become shorter.
+    const Reserve reserve = from == kNoStore ? Reserve::kMustLeave : Reserve::kMayUse;
+    PageChange change(*this, *branch, page, reserve);
     for (const KeptChunks::Useless& version : due) {
       if (hurries_) co_return Error::kCancelled;
       const Error error = co_await rewrite_one(branch, page, &version, &change);

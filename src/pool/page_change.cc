@@ -7,8 +7,12 @@
 
 namespace sandbay::pool {
 
-PageChange::PageChange(Pool& pool, Branch& branch, PageNumber page)
-    : pool_(pool), branch_(branch), page_(page), place_(branch.pages.at(page).place()) {}
+PageChange::PageChange(Pool& pool, Branch& branch, PageNumber page, Reserve reserve)
+    : pool_(pool),
+      branch_(branch),
+      page_(page),
+      reserve_(reserve),
+      place_(branch.pages.at(page).place()) {}
 
 PageChange::~PageChange() {
   for (const Slots::Run& run : claims_) pool_.map().unclaim_slots(run);
@@ -34,7 +38,7 @@ Task<Error> PageChange::load() {
 Error PageChange::need_place(bool another) {
   if (!place_.none() && !another) return Error::kNone;
   assert(claimed_.none());
-  const Result<Place> place = pool_.claim_page(branch_);
+  const Result<Place> place = pool_.claim_page(branch_, reserve_);
   if (!place.has_value()) return place.error();
   claimed_ = *place;
   ++branch_.pages_claimed;
@@ -98,7 +102,7 @@ Task<Error> PageChange::copy_out(ChunkIndex first, std::uint32_t count, const Re
   PageIo writing(pool_);
   Error error = Error::kNone;
   for (std::uint32_t done = 0; done < count && error == Error::kNone;) {
-    auto slots = co_await pool_.claim_slots(count - done);
+    auto slots = co_await pool_.claim_slots(count - done, reserve_);
     if (!slots.has_value()) {
       error = slots.error();
       break;
@@ -192,7 +196,7 @@ Task<Error> PageChange::replace_version(Generation generation, Kept old, ChunkSt
 }
 
 Task<Error> PageChange::move_version(Generation generation, Kept old, Slot from) {
-  auto slots = co_await pool_.claim_slots(1);
+  auto slots = co_await pool_.claim_slots(1, reserve_);
   if (!slots.has_value()) co_return slots.error();
   const Slot to = slots->run.first;
   claims_.push_back(slots->run);

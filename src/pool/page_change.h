@@ -28,7 +28,7 @@ inline constexpr std::uint32_t kCopyChunks = 16;
 
 class PageChange {
  public:
-  PageChange(Pool& pool, Branch& branch, PageNumber page);
+  PageChange(Pool& pool, Branch& branch, PageNumber page, Reserve reserve = Reserve::kMayUse);
   ~PageChange();
   PageChange(const PageChange&) = delete;
   PageChange& operator=(const PageChange&) = delete;
@@ -82,6 +82,7 @@ class PageChange {
   Pool& pool_;
   Branch& branch_;
   PageNumber page_;
+  Reserve reserve_;
   Generation newest_ = 0;
   Place place_;
   Place claimed_;  // For the page, not recorded yet.

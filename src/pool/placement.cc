@@ -5,6 +5,9 @@
 // class; if no such store has room, of any class. A store that has just failed to answer is asked
 // last of all. A branch with a fixed store gets its pages from that alone. Within a store the
 // lowest free page is given, so that a volume in a fixed store lies in ascending order.
+//
+// Copies in the background that no host asked for leave a reserve of free pages: of the whole pool,
+// and of the fixed store if the branch has one.
 #include <algorithm>
 #include <cassert>
 #include <iterator>
@@ -20,6 +23,8 @@ namespace {
 constexpr Duration kSilence = std::chrono::seconds(1);
 // Looks at stores in one turn; each takes some 50 ns.
 constexpr std::size_t kSliceSteps = 4096;
+// A write over the end of a page claims two pages, and another one for what it keeps.
+constexpr std::uint64_t kLeastReserve = 3;
 
 }  // namespace
 
@@ -66,8 +71,29 @@ std::optional<StoreIndex> Pool::choose_among(std::uint8_t placement, StoreIndex 
   return best;
 }
 
-Result<Place> Pool::claim_page(const Branch& branch) {
+std::uint64_t Pool::room_for_copies(StoreIndex fixed) const {
+  PoolSpace whole;
+  PoolSpace own;
+  for (const auto& [index, store] : map_.stores()) {
+    if (!may_allocate_on(index)) continue;
+    for (PoolSpace* const space : {&whole, &own}) {
+      if (space == &own && index != fixed) continue;
+      space->pages += store.pages.page_count();
+      space->free_pages += store.pages.free_count();
+    }
+  }
+  const auto room = [this](const PoolSpace& space) {
+    const std::uint64_t share = (space.pages * options_.reserve_percent + 99) / 100;
+    return space.free_pages - std::min(space.free_pages, std::max(share, kLeastReserve));
+  };
+  return fixed == kNoStore ? room(whole) : std::min(room(whole), room(own));
+}
+
+Result<Place> Pool::claim_page(const Branch& branch, Reserve reserve) {
   const BranchRecord& record = branch.record;
+  if (reserve == Reserve::kMustLeave && room_for_copies(record.fixed_store) == 0) {
+    return std::unexpected(Error::kNoSpace);
+  }
   if (record.page_limit != 0 && !record.thick &&
       branch.pages.placed_count() + branch.pages_claimed >= record.page_limit) {
     tell({.kind = PoolEvent::Kind::kPagesLimit, .branch = record.id});
@@ -109,7 +135,7 @@ void Pool::watch_free() {
 
 // Slots -------------------------------------------------------------------------------------------
 
-Task<Result<Pool::ClaimedSlots>> Pool::claim_slots(std::uint32_t most) {
+Task<Result<Pool::ClaimedSlots>> Pool::claim_slots(std::uint32_t most, Reserve reserve) {
   bool looked_for_others = false;
   while (true) {
     Result<Slots::Run> run = map_.claim_slots(most);
@@ -129,7 +155,7 @@ Task<Result<Pool::ClaimedSlots>> Pool::claim_slots(std::uint32_t most) {
       co_return std::unexpected(pin.error());
     }
     co_await slot_page_turn_.lock();
-    const Error error = co_await open_slot_page();
+    const Error error = co_await open_slot_page(reserve);
     slot_page_turn_.unlock();
     if (error != Error::kNone) co_return std::unexpected(error);
   }
@@ -147,7 +173,7 @@ std::optional<Place> Pool::take_slot_page_candidate(bool silent_too) {
   return place;
 }
 
-Task<Error> Pool::open_slot_page() {
+Task<Error> Pool::open_slot_page(Reserve reserve) {
   // Somebody else may have opened one.
   const Result<Slots::Run> there = map_.claim_slots(1);
   if (there.has_value()) {
@@ -160,6 +186,9 @@ Task<Error> Pool::open_slot_page() {
   const bool only_silent = !store.has_value() || is_silent(*store);
   if (!place.has_value() && only_silent) place = take_slot_page_candidate(true);
   const bool fresh = !place.has_value();
+  if (fresh && reserve == Reserve::kMustLeave && room_for_copies(kNoStore) == 0) {
+    co_return Error::kNoSpace;
+  }
   if (fresh) {
     if (!store.has_value()) co_return no_page(0, kNoStore);
     place = Place{.store = *store, .page = known(map_.claim_pages(*store, 1)).first};

@@ -55,6 +55,9 @@ struct PoolOptions {
   std::size_t copy_bytes = std::size_t{32} << 20;
   // The owner is told when no more than so much of the pages is free. 0: never.
   std::uint32_t free_warning_percent = 10;
+  // Free pages that copies in the background leave to hosts. The default keeps such a copy from
+  // causing the warning above.
+  std::uint32_t reserve_percent = 10;
   // Pages that get or lose their places in one group of records: the map changes in one turn, and
   // the metadata store's values have a greatest length.
   std::uint32_t group_pages = 4096;
@@ -91,6 +94,7 @@ struct PoolEvent {
     kVacateStuck,   // It cannot be emptied now: Error says why. Told once until pages move again.
     kFilled,        // A branch that was to be made independent is.
     kFillFailed,    // It cannot be now: Error says why. It goes on when it can.
+    kCopyWaits,     // A copy of the branch needs `needed_pages`, and may use `room_pages` now.
     kWritesHang,    // A snapshot, restore, shrink or check gave up: I/O below does not end.
   };
   Kind kind = Kind::kPagesWarning;
@@ -98,7 +102,12 @@ struct PoolEvent {
   StoreIndex store = kNoStore;
   Error error = Error::kNone;
   std::string key = {};
+  std::uint64_t needed_pages = 0;
+  std::uint64_t room_pages = 0;
 };
+
+// Whether a claim may use the free pages that copies in the background leave to hosts.
+enum class Reserve : std::uint8_t { kMayUse, kMustLeave };
 
 struct PoolCounters {
   std::uint64_t pages_allocated = 0;
@@ -236,7 +245,8 @@ class Pool {
   Task<Result<bool>> sweep(std::uint32_t pages);
   bool needs_sweep() const noexcept;
   // Copies what the branch has of its parent into it, at most so many pages, beginning with *next.
-  // True: there is more. At the end it has no parent.
+  // True: there is more. At the end it has no parent. kNoSpace: it would use pages that are
+  // reserved for hosts; it begins when there is room for all that it needs.
   Task<Result<bool>> make_independent(BranchId branch, PageNumber* next, std::uint32_t pages);
   // Moves a page to that store, while it is used. kNotFound: it has no place or was changed
   // meanwhile. Nothing is lost by an error.
@@ -247,8 +257,14 @@ class Pool {
   Task<Result<bool>> vacate(StoreIndex store, std::uint32_t pages);
   // Shortens rows of more than so many parents, so that reads need not walk far: a branch takes
   // over a parent that nobody else needs, page by page and without copies but of what was kept; if
-  // there is none in the row, the branch is copied whole. True: there is more.
-  Task<Result<bool>> flatten(std::uint32_t most_parents, std::uint32_t pages);
+  // there is none in the row, the branch is copied whole. True: there is more. `changed`, if given,
+  // gets the number of the branch that the call works on; the caller awaits it at once.
+  Task<Result<bool>> flatten(std::uint32_t most_parents, std::uint32_t pages,
+                             BranchId* changed = nullptr);
+  // Pages that a copy of this branch needs and may not claim yet, or 0.
+  std::uint64_t pages_awaited(BranchId branch) const noexcept;
+  // Free pages that copies for a branch with this fixed store may claim.
+  std::uint64_t room_for_copies(StoreIndex fixed) const;
   std::uint32_t parent_count(const Branch& branch) const noexcept;
   // Unmaps pages that have become free, at most so many, on stores that can. True: there is more.
   Task<bool> trim(std::uint32_t pages);
@@ -273,13 +289,13 @@ class Pool {
   }
   const std::vector<BlockDevice*>& devices() const noexcept { return devices_; }
   // A page for the branch: by its wishes, free capacity and latency. Counts against its limit.
-  Result<Place> claim_page(const Branch& branch);
+  Result<Place> claim_page(const Branch& branch, Reserve reserve = Reserve::kMayUse);
   // At most `most` slots side by side, with the map of their page pinned.
   struct ClaimedSlots {
     Slots::Run run;
     PoolMap::SlotMaps::Pin pin;
   };
-  Task<Result<ClaimedSlots>> claim_slots(std::uint32_t most);
+  Task<Result<ClaimedSlots>> claim_slots(std::uint32_t most, Reserve reserve = Reserve::kMayUse);
   void tell(PoolEvent event);
   PoolCounters& count() noexcept { return counters_; }
   void detach(PoolVolume& volume);
@@ -313,7 +329,7 @@ class Pool {
   // Why there is no page, or none on that store; tells it if the pool is full.
   Error no_page(BranchId branch, StoreIndex fixed);
   std::optional<Place> take_slot_page_candidate(bool silent_too);
-  Task<Error> open_slot_page();
+  Task<Error> open_slot_page(Reserve reserve);
   // `others` come with the last group.
   Task<Error> provision(BranchRecord record, PageNumber first, metadata::Batch extra,
                         std::vector<MapRecord> others = {});
@@ -352,6 +368,14 @@ class Pool {
   };
   Task<Result<bool>> copy_pages(Branch* branch, PageNumber* next, std::uint32_t pages,
                                 Independence of);
+  // The pages that a copy in the background needs. A copy that does not fit waits for room.
+  struct CopyNeed {
+    std::uint64_t pages = 0;
+    TimePoint count_again{};
+    bool fits = false;
+  };
+  Task<Error> find_room(const Branch* branch, PageNumber from);
+  Task<std::uint64_t> pages_to_copy(const Branch* branch, PageNumber from);
   Branch* next_long_row(std::uint32_t most_parents);
   bool is_heir(const Branch& branch) const noexcept;
   static bool is_useless(const Branch& branch) noexcept;
@@ -418,6 +442,7 @@ class Pool {
   };
   std::map<StoreIndex, Vacating> vacating_;
   std::map<BranchId, Flattening> flattening_;
+  std::map<BranchId, CopyNeed> needs_;
   std::set<BranchId> not_flattened_;  // Could not be, lately.
   std::set<BranchId> making_;         // In several groups: dead until the last one, and not swept.
   std::vector<StoreLoad> loads_;      // By store.
