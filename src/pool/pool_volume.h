@@ -57,6 +57,9 @@ class PoolVolume final : public BlockDevice {
   friend class Pool;
   // Pages that are only looked at between two turns of the executor.
   static constexpr std::uint32_t kSlicePages = 1024;
+  // Pages that are deallocated at once. Their records share a group, and one turn applies it.
+  static constexpr std::uint32_t kPagesAtOnce = 512;
+  static_assert(kPagesAtOnce <= MapLog::kMostGroupRecords);
   // A part of a request within one page, in bytes.
   struct Piece {
     PageNumber page = 0;
@@ -112,6 +115,12 @@ class PoolVolume final : public BlockDevice {
   Task<Completion> deallocate(Request request, std::uint64_t content);
   // Inside the doors, or when they are closed.
   Task<Error> deallocate_inside(const Request* request);
+  // Pieces that are deallocated at once. An error ends those that have not begun.
+  struct Deallocation {
+    Gate pieces;
+    Error error = Error::kNone;
+  };
+  Task<void> deallocate_beside(const Request* request, Piece piece, Deallocation* all);
   Task<Error> deallocate_piece(const Request* request, Piece piece);
   Task<Error> deallocate_chunks(const Request* request, ChunkRange range);
   Task<Error> write_zeros(const Request* request, Piece piece);

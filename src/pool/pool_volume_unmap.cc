@@ -1,6 +1,9 @@
 // PoolVolume: unmapping and zeroing. Both make blocks read as zeros, and whole chunks cost no I/O:
 // only what the map says of them changes. A page without data gives its place back, unless the
 // volume is thick; if a snapshot needs what is in it, the place goes to the snapshots as it is.
+//
+// Each page is a change of its own, under its own lock. Many pages change at once, and so the log
+// gathers their records into few groups. A crash in between leaves any of them as they were.
 #include <algorithm>
 #include <cassert>
 #include <optional>
@@ -29,16 +32,27 @@ Task<Error> PoolVolume::deallocate_inside(const Request* request) {
   const std::uint64_t block = pool_.options().block_bytes;
   const std::uint64_t end = request->extent.end() * block;
   Piece piece;
+  Deallocation all;
   std::uint32_t passed = 0;
   for (std::uint64_t at = request->extent.first * block; at < end; at += piece.byte_count) {
     piece = first_piece(at, end);
     if (!is_settled(piece.page)) {
-      const Error error = co_await deallocate_piece(request, piece);
-      if (error != Error::kNone) co_return error;
+      const bool entered = all.pieces.enter();
+      assert(entered);
+      spawn(deallocate_beside(request, piece, &all));
+      if (all.pieces.count() == kPagesAtOnce) co_await all.pieces.drain();
     }
     if (++passed % kSlicePages == 0) co_await pool_.home().turn_end();
+    if (all.error != Error::kNone) break;
   }
-  co_return Error::kNone;
+  co_await all.pieces.drain();
+  co_return all.error;
+}
+
+Task<void> PoolVolume::deallocate_beside(const Request* request, Piece piece, Deallocation* all) {
+  const GateHold hold(all->pieces);
+  const Error error = co_await deallocate_piece(request, piece);
+  if (all->error == Error::kNone) all->error = error;
 }
 
 // Unmapping the page would change nothing.
@@ -49,7 +63,8 @@ bool PoolVolume::is_settled(PageNumber page) const {
 
 bool PoolVolume::reads_as_zeros(PageNumber page) const {
   const PageState state = branch_->pages.at(page).state;
-  return state == PageState::kZero || (state == PageState::kThrough && !branch_->has_parent());
+  const bool through = branch_->has_parent() && branch_->reads_through(page);
+  return state == PageState::kZero || (state == PageState::kThrough && !through);
 }
 
 Task<Error> PoolVolume::deallocate_piece(const Request* request, Piece piece) {

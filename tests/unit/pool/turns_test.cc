@@ -138,6 +138,44 @@ Task<void> free_what_is_behind(Executor& home) {
   co_await large.stop();
 }
 
+// All pages behind the new end become zeros that hide the parent's.
+Task<void> shrink_below_parent(Executor& home) {
+  constexpr std::uint64_t kPages = 16'000;
+  LargePool large(home, 20'000);
+  co_await large.start();
+  const auto made = co_await large.pool->create({.byte_count = kPages * kTestPageBytes}, {});
+  REQUIRE(made.has_value());
+  const auto cloned = co_await large.pool->clone({.branch = *made, .generation = kLive}, {}, {});
+  REQUIRE(cloned.has_value());
+  const Branch* const branch = large.pool->map().find(*cloned);
+  const auto zeros = [branch] {
+    std::uint64_t count = 0;
+    for (PageNumber page = 0; page < kPages; ++page) {
+      if (branch->pages.at(page).state == PageState::kZero) ++count;
+    }
+    return count;
+  };
+  large.store->fail_after(3);
+  Error error = co_await large.pool->shrink(*cloned, kTestPageBytes, {});
+  CHECK(error == Error::kHardware);
+  CHECK(branch->record.byte_count == kPages * kTestPageBytes);
+  CHECK(zeros() > 0);
+  CHECK(zeros() < kPages - 1);
+  const std::uint64_t groups = large.pool->log().counters().store_groups;
+  Growth changed;
+  changed.before = zeros();
+  Beat beat(home, [&] { changed.look(zeros()); });
+  error = co_await large.pool->shrink(*cloned, kTestPageBytes, {});
+  co_await beat.stop();
+  CHECK(error == Error::kNone);
+  CHECK(zeros() == kPages - 1);
+  CHECK(changed.most <= kMostInATurn);
+  CHECK(large.pool->log().counters().store_groups - groups <= kPages / 500 + 2);
+  const CheckReport report = co_await check(&large);
+  CHECK(report.wrong == std::vector<std::string>{});
+  co_await large.stop();
+}
+
 // A new volume that does not come to be leaves nothing.
 Task<void> fail_to_create(Executor& home) {
   LargePool large(home, 20'000);
@@ -525,6 +563,10 @@ TEST_CASE("A volume whose expansion fails keeps its size and can be expanded aga
           "[pool][turns][G-L6]") {
   testing::run_in_world(1, [](Executor& home) { return fail_to_expand(home, Cut::kNone); });
   testing::run_in_world(2, [](Executor& home) { return fail_to_expand(home, Cut::kCrash); });
+}
+
+TEST_CASE("A shrink with a parent changes many pages in one group", "[pool][turns][P-6]") {
+  testing::run_in_world(1, shrink_below_parent);
 }
 
 TEST_CASE("A sweep frees places behind the end of a volume", "[pool][turns][G-L6]") {
