@@ -256,7 +256,7 @@ Task<RunningGroup::Outcome> RunningGroup::finish_intents(const Loaded* loaded) {
 
 std::string RunningGroup::unwritten(Error error) const {
   if (error == Error::kTimedOut) {
-    return "I/O to its sets does not end; see the list of drives, and try again";
+    return "I/O to its sets takes too long; see the list of drives, and try again";
   }
   std::string text = fmt::format("the metadata cannot be written: {}", describe(error));
   if (error == Error::kNoSpace) {

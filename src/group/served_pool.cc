@@ -20,7 +20,8 @@ constexpr Duration kBetweenEvents = std::chrono::minutes(1);
 // Between two attempts to change a map that could not be changed.
 constexpr Duration kLookAtMap = std::chrono::seconds(10);
 constexpr std::string_view kHangs =
-    "a snapshot, restore, shrink or check was given up: I/O to its sets does not end; see the list "
+    "a snapshot, restore, shrink or check was given up: I/O to its sets takes too long; see the "
+    "list "
     "of drives, and try again";
 
 }  // namespace

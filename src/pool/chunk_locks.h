@@ -97,9 +97,11 @@ class ChunkLocks {
 
 class WriteDoor {
  public:
-  // The maximum time for which a closed door may hold up hosts while a drive hangs and requests
-  // inside do not end. Then the closer gives up and opens it.
+  // The time for which a closed door may hold up hosts while requests inside do not end; then the
+  // closer gives up and opens it. Slow stores get more time, up to the maximum: initiators give a
+  // command 30 s or longer, and a request that waited has yet to be served.
   static constexpr Duration kPatience = std::chrono::seconds(2);
+  static constexpr Duration kMostPatience = std::chrono::seconds(15);
 
   // Enters at once if it can; otherwise await enter(). Make a DoorHold at once.
   bool try_enter() noexcept {

@@ -444,8 +444,9 @@ Task<Error> Pool::shrink_locked(BranchId id, std::uint64_t byte_count, metadata:
   const Completion unmapped =
       co_await volume->perform({.operation = Operation::kUnmap, .extent = tail}, volume->content_);
   if (unmapped.error != Error::kNone) co_return unmapped.error;
+  const Duration patience = co_await find_patience(branch);
   branch->door.close();
-  const bool empty = co_await branch->door.wait_until_empty(home_.now() + WriteDoor::kPatience);
+  const bool empty = co_await branch->door.wait_until_empty(home_.now() + patience);
   Error error = Error::kTimedOut;
   if (empty) {
     // Hosts may have written there since. The zeros in the last chunk become durable before the new

@@ -8,8 +8,9 @@
 // started by the owner with the functions below that return how much is left, so that he decides
 // the pace; all of it goes on where it stopped after a restart.
 //
-// An operation that makes hosts wait until their earlier requests have ended gives up after
-// WriteDoor::kPatience, with kTimedOut: a drive that hangs holds up only requests that need it.
+// An operation that makes hosts wait until their earlier requests have ended gives up with
+// kTimedOut: after WriteDoor::kPatience, so that a drive that hangs holds up only requests that
+// need it; where stores are slow without hanging, after up to WriteDoor::kMostPatience.
 //
 // Changes of the directory (branches, snapshots, stores) take turns, and each is one synced commit
 // to the metadata store, together with `extra`: changes of the owner's own keys that happen with
@@ -95,7 +96,7 @@ struct PoolEvent {
     kFilled,        // A branch that was to be made independent is.
     kFillFailed,    // It cannot be now: Error says why. It goes on when it can.
     kCopyWaits,     // A copy of the branch needs `needed_pages`, and may use `room_pages` now.
-    kWritesHang,    // A snapshot, restore, shrink or check gave up: I/O below does not end.
+    kWritesHang,    // A snapshot, restore, shrink or check gave up: I/O below takes too long.
   };
   Kind kind = Kind::kPagesWarning;
   BranchId branch = 0;
@@ -355,6 +356,10 @@ class Pool {
   Task<Result<std::vector<Generation>>> snapshot_locked(std::vector<SnapshotOrder> orders,
                                                         metadata::Batch extra);
   Task<Error> settle(std::vector<Branch*> branches);
+  // The time of the last flush of several.
+  Task<Result<Duration>> flush_early(std::vector<Branch*> branches, Duration limit);
+  Task<Duration> find_patience(Branch* branch);
+  Duration patience(const std::vector<Branch*>& branches, Duration flush) const;
   Task<Error> flush_behind(std::vector<Branch*> branches);
   Task<Result<BranchId>> clone_locked(SnapshotKey of, BranchOptions options, metadata::Batch extra);
   Task<Result<BranchId>> restore_locked(PoolVolume* volume, SnapshotKey to, metadata::Batch extra);

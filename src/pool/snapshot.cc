@@ -18,6 +18,8 @@ namespace {
 
 // RAID sets give up a hung drive sooner.
 constexpr Duration kFlushPatience = std::chrono::seconds(60);
+// Hosts do not notice such a flush.
+constexpr Duration kShortFlush = std::chrono::milliseconds(100);
 
 }  // namespace
 
@@ -61,14 +63,17 @@ Task<Result<std::vector<Generation>>> Pool::snapshot_locked(std::vector<Snapshot
 
 // Closes the doors of these branches and ends when no write is inside, and all that was written is
 // durable: what a generation shows now it shows after a power cut, too. The caller opens the doors.
-// kTimedOut: I/O below does not end, and hosts must not wait for it.
+// kTimedOut: I/O below takes too long, and hosts must not wait for it.
 Task<Error> Pool::settle(std::vector<Branch*> branches) {
   // Most of it while hosts still write, so that they wait for little.
-  const Error early = co_await in_time(flush_behind(branches), home_.now() + kFlushPatience);
+  const auto early = co_await flush_early(branches, kFlushPatience);
+  Error error = early.has_value() ? Error::kNone : early.error();
+  const Duration flush = early.value_or(Duration::zero());
+  // The flush behind closed doors would take as long.
+  if (flush >= WriteDoor::kMostPatience) error = Error::kTimedOut;
   // All doors at once, and only then it waits: the moment is the same for all.
   for (Branch* const branch : branches) branch->door.close();
-  const TimePoint deadline = home_.now() + WriteDoor::kPatience;
-  Error error = early;
+  const TimePoint deadline = home_.now() + patience(branches, flush);
   for (Branch* const branch : branches) {
     if (error != Error::kNone) break;
     const bool empty = co_await branch->door.wait_until_empty(deadline);
@@ -79,6 +84,40 @@ Task<Error> Pool::settle(std::vector<Branch*> branches) {
     tell({.kind = PoolEvent::Kind::kWritesHang, .branch = branches.front()->id(), .error = error});
   }
   co_return error;
+}
+
+// Flushes while hosts still write, again as long as that halves the time of a flush: what hosts
+// write meanwhile is less each time.
+Task<Result<Duration>> Pool::flush_early(std::vector<Branch*> branches, Duration limit) {
+  const TimePoint deadline = home_.now() + limit;
+  for (Duration before = Duration::max();;) {
+    const TimePoint begun = home_.now();
+    const Error error = co_await in_time(flush_behind(branches), deadline);
+    if (error != Error::kNone) co_return std::unexpected(error);
+    const Duration took = home_.now() - begun;
+    if (took <= kShortFlush || took > before / 2) co_return took;
+    before = took;
+  }
+}
+
+// The patience of a door behind which nothing is flushed. A flush shows how slow the stores are; if
+// it fails or hangs, requests that do not need it go on.
+Task<Duration> Pool::find_patience(Branch* branch) {
+  const auto early = co_await flush_early({branch}, WriteDoor::kMostPatience);
+  co_return patience({branch}, early.value_or(Duration::zero()));
+}
+
+// A request inside may wait for one that keeps a chunk first, and a flush follows: four accesses in
+// turn, each in about the time that the stores take now.
+Duration Pool::patience(const std::vector<Branch*>& branches, Duration flush) const {
+  Duration slowest = flush;
+  for (const auto& [index, store] : map_.stores()) {
+    const bool concerned = std::ranges::any_of(
+        branches, [index](const Branch* branch) { return branch->pages.count_on(index) > 0; });
+    const auto latency = static_cast<Duration::rep>(load(index).latency_nanoseconds);
+    if (concerned) slowest = std::max(slowest, Duration(latency));
+  }
+  return std::min(WriteDoor::kPatience + 4 * slowest, WriteDoor::kMostPatience);
 }
 
 // Goes on if settle() gives up.
@@ -148,9 +187,10 @@ Task<Result<BranchId>> Pool::clone_locked(SnapshotKey of, BranchOptions options,
 Task<Result<BranchId>> Pool::restore(PoolVolume& volume, SnapshotKey to, metadata::Batch extra,
                                      std::move_only_function<void()> switched) {
   co_await directory_.lock();
+  const Duration patience = co_await find_patience(&volume.branch());
   // Reads that wait at this door find the new branch behind it; changes that wait are refused.
   volume.door_.close();
-  const bool empty = co_await volume.door_.wait_until_empty(home_.now() + WriteDoor::kPatience);
+  const bool empty = co_await volume.door_.wait_until_empty(home_.now() + patience);
   Result<BranchId> restored = std::unexpected(Error::kTimedOut);
   if (empty) {
     restored = co_await restore_locked(&volume, to, std::move(extra));

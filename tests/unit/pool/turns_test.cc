@@ -481,6 +481,141 @@ Task<void> snapshot_hung(Executor& home, bool flush) {
   co_await hang.stop();
 }
 
+// Answers late, and is not hung.
+class SlowStore final : public Layer {
+ public:
+  SlowStore(BlockDevice& below, Operation slow, Duration late)
+      : Layer(below), slow_(slow), late_(late) {}
+  Task<Completion> submit(Request request) override {
+    if (request.operation == slow_) co_await home().sleep_for(late_);
+    co_return co_await Layer::submit(std::move(request));
+  }
+  void become(Duration late) { late_ = late; }
+
+ private:
+  Operation slow_;
+  Duration late_;
+};
+
+struct Slowness {
+  explicit Slowness(Executor& home) : rig(home, {.stores = 1, .files = true}) {}
+
+  Task<void> start(Operation operation) {
+    const std::string wrong = co_await rig.start();
+    REQUIRE(wrong == "");
+    slow = std::make_unique<SlowStore>(*rig.devices[0], operation, Duration::zero());
+    rig.pool->set_device(0, slow.get());
+    const auto made = co_await rig.pool->create({.byte_count = 4 * kTestPageBytes}, {});
+    REQUIRE(made.has_value());
+    volume = rig.pool->attach(*made);
+    Random random(1);
+    const Error error = co_await write_cells(*volume, 0, 1, 1, random);
+    REQUIRE(error == Error::kNone);
+  }
+  Task<Result<SnapshotKey>> take() {
+    const BranchId id = volume->branch().id();
+    const auto taken = co_await rig.pool->snapshot({{.branch = id, .label = {}}}, {});
+    if (!taken.has_value()) co_return std::unexpected(taken.error());
+    co_return SnapshotKey{.branch = id, .generation = (*taken)[0]};
+  }
+  Task<void> stop() {
+    stopping = true;
+    while (running > 0) co_await rig.home.sleep_for(std::chrono::milliseconds(10));
+    volume.reset();
+    rig.pool->set_device(0, rig.devices[0].get());
+    const std::string wrong = co_await rig.check();
+    CHECK(wrong == "");
+    co_await rig.stop();
+  }
+
+  Rig rig;
+  std::unique_ptr<SlowStore> slow;
+  std::unique_ptr<PoolVolume> volume;
+  bool stopping = false;
+  int running = 0;
+  Duration longest{};  // The longest time of a request.
+};
+
+Task<void> send_one(Slowness* of, Operation operation) {
+  ++of->running;
+  const TimePoint begun = of->rig.home.now();
+  Error error = Error::kNone;
+  if (operation == Operation::kFlush) {
+    const Completion flushed = co_await of->volume->submit({.operation = Operation::kFlush});
+    error = flushed.error;
+  } else {
+    Random random(1);
+    error = co_await write_cells(*of->volume, 0, 1, 1, random);
+  }
+  CHECK((error == Error::kNone || error == Error::kCancelled));
+  of->longest = std::max(of->longest, of->rig.home.now() - begun);
+  --of->running;
+}
+
+// A host that sends a request every 100 ms.
+Task<void> send_requests(Slowness* of, Operation operation) {
+  ++of->running;
+  while (!of->stopping) {
+    spawn(send_one(of, operation));
+    co_await of->rig.home.sleep_for(std::chrono::milliseconds(100));
+  }
+  --of->running;
+}
+
+// Each request inside a door takes 3 s when it is closed.
+Task<void> change_slow_volume(Executor& home, Operation operation) {
+  Slowness slowness(home);
+  co_await slowness.start(operation);
+  slowness.slow->become(std::chrono::seconds(3));
+  spawn(send_requests(&slowness, operation));
+  co_await home.sleep_for(std::chrono::seconds(20));
+  const auto taken = co_await slowness.take();
+  REQUIRE(taken.has_value());
+  const auto restored = co_await slowness.rig.pool->restore(*slowness.volume, *taken, {});
+  CHECK(restored.has_value());
+  const BranchId id = slowness.volume->branch().id();
+  const Error shrunk = co_await slowness.rig.pool->shrink(id, 2 * kTestPageBytes, {});
+  CHECK(shrunk == Error::kNone);
+  co_await slowness.stop();
+  CHECK(slowness.longest <= WriteDoor::kMostPatience);
+}
+
+// The first flush takes 30 s, and each one after it a tenth of the one before.
+Task<void> snapshot_dirty_store(Executor& home) {
+  Slowness slowness(home);
+  co_await slowness.start(Operation::kFlush);
+  slowness.slow->become(std::chrono::seconds(30));
+  spawn(send_requests(&slowness, Operation::kWrite));
+  Taken taken;
+  const auto take = [](Slowness* of, Taken* into) -> Task<void> {
+    const auto made = co_await of->take();
+    into->error = made.has_value() ? Error::kNone : made.error();
+    into->done = true;
+  };
+  spawn(take(&slowness, &taken));
+  co_await home.sleep_for(std::chrono::milliseconds(1));
+  slowness.slow->become(std::chrono::seconds(3));
+  co_await home.sleep_for(std::chrono::seconds(30));
+  slowness.slow->become(std::chrono::milliseconds(300));
+  while (!taken.done) co_await home.sleep_for(std::chrono::milliseconds(10));
+  CHECK(taken.error == Error::kNone);
+  co_await slowness.stop();
+  CHECK(slowness.longest <= std::chrono::milliseconds(400));
+}
+
+// A snapshot that cannot succeed holds up nobody.
+Task<void> snapshot_too_slow(Executor& home) {
+  Slowness slowness(home);
+  co_await slowness.start(Operation::kFlush);
+  slowness.slow->become(std::chrono::seconds(20));
+  spawn(send_requests(&slowness, Operation::kWrite));
+  const auto taken = co_await slowness.take();
+  REQUIRE_FALSE(taken.has_value());
+  CHECK(taken.error() == Error::kTimedOut);
+  co_await slowness.stop();
+  CHECK(slowness.longest <= std::chrono::milliseconds(10));
+}
+
 Task<void> sweep_once(Pool* pool, bool* done) {
   const auto more = co_await pool->sweep(64);
   CHECK(more.has_value());
@@ -601,6 +736,21 @@ TEST_CASE("A checkpoint has at most some thousand parts", "[pool][turns][G-L7]")
 TEST_CASE("A snapshot gives up when a write or a flush hangs", "[pool][turns][G-L2]") {
   testing::run_in_world(1, [](Executor& home) { return snapshot_hung(home, false); });
   testing::run_in_world(2, [](Executor& home) { return snapshot_hung(home, true); });
+}
+
+TEST_CASE("A snapshot, a restore and a shrink succeed on a slow store", "[pool][turns][N5]") {
+  for (const Operation operation : {Operation::kFlush, Operation::kWrite}) {
+    testing::run_in_world(
+        1, [operation](Executor& home) { return change_slow_volume(home, operation); });
+  }
+}
+
+TEST_CASE("A snapshot repeats its flush until hosts wait for little", "[pool][turns][N5]") {
+  testing::run_in_world(1, snapshot_dirty_store);
+}
+
+TEST_CASE("A snapshot holds up no host when a flush takes too long", "[pool][turns][N5]") {
+  testing::run_in_world(1, snapshot_too_slow);
 }
 
 TEST_CASE("A sweep holds up no write while another one hangs", "[pool][turns][G-L2]") {
