@@ -37,7 +37,8 @@ Task<Error> Pool::rewrite_kept(Branch* branch, PageNumber page, StoreIndex from)
     const Reserve reserve = from == kNoStore ? Reserve::kMustLeave : Reserve::kMayUse;
     PageChange change(*this, *branch, page, reserve);
     for (const KeptChunks::Useless& version : due) {
-      if (hurries_) co_return Error::kCancelled;
+      // A store that is to stay may get the version anew, and would never be without one.
+      if (hurries_ || (from != kNoStore && !is_vacating(from))) co_return Error::kCancelled;
       const Error error = co_await rewrite_one(branch, page, &version, &change);
       if (error != Error::kNone) co_return error;
     }

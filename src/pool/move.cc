@@ -150,26 +150,29 @@ void Pool::set_pace(std::uint64_t bytes_per_second) {
 
 // Vacating ----------------------------------------------------------------------------------------
 
+bool Pool::is_vacating(StoreIndex store) const {
+  const auto known = map_.stores().find(store);
+  return known != map_.stores().end() && known->second.record.state == StoreState::kVacating;
+}
+
 Task<Result<bool>> Pool::vacate(StoreIndex store, std::uint32_t pages) {
   if (!background_.try_enter()) co_await background_.enter();
   const DoorHold inside(background_);
-  const auto known = map_.stores().find(store);
-  if (known == map_.stores().end()) co_return std::unexpected(Error::kNotFound);
-  if (known->second.record.state != StoreState::kVacating) {
-    co_return std::unexpected(Error::kInvalid);
-  }
+  if (!map_.stores().contains(store)) co_return std::unexpected(Error::kNotFound);
+  if (!is_vacating(store)) co_return std::unexpected(Error::kInvalid);
   map_.close_slot_page();
-  const auto more = co_await vacate_pages(store, &pages);
-  if (!more.has_value() || *more) co_return more;
-  const auto kept = co_await vacate_kept(store, &pages);
-  if (!kept.has_value() || *kept) co_return kept;
+  auto more = co_await vacate_pages(store, &pages);
+  if (more.has_value() && !*more) more = co_await vacate_kept(store, &pages);
+  if (is_vacating(store) && (!more.has_value() || *more)) co_return more;
   // The pass is over.
   const Error error = vacating_[store].error;
   vacating_.erase(store);
-  if (error != Error::kNone) co_return std::unexpected(error);
   // Whoever saw that it is empty may have taken it away meanwhile.
   const auto left = map_.stores().find(store);
   if (left == map_.stores().end()) co_return false;
+  // Or it is to stay.
+  if (!is_vacating(store)) co_return std::unexpected(Error::kInvalid);
+  if (error != Error::kNone) co_return std::unexpected(error);
   co_return left->second.pages.free_count() < left->second.pages.page_count();
 }
 
@@ -187,8 +190,9 @@ std::optional<PageKey> Pool::next_on(StoreIndex store, PageKey from) const {
   return std::nullopt;
 }
 
+// Until the store is to stay, too.
 Task<Result<bool>> Pool::vacate_pages(StoreIndex store, std::uint32_t* pages) {
-  while (true) {
+  while (is_vacating(store)) {
     const std::optional<PageKey> next = next_on(store, vacating_[store].page);
     if (!next.has_value()) co_return false;
     if (*pages == 0) co_return true;
@@ -205,6 +209,7 @@ Task<Result<bool>> Pool::vacate_pages(StoreIndex store, std::uint32_t* pages) {
     pass.page = at;
     if (error != Error::kNone && error != Error::kNotFound) pass.error = error;
   }
+  co_return false;
 }
 
 Task<Result<bool>> Pool::vacate_kept(StoreIndex store, std::uint32_t* pages) {
@@ -215,7 +220,7 @@ Task<Result<bool>> Pool::vacate_kept(StoreIndex store, std::uint32_t* pages) {
     if (error != Error::kNone) co_return std::unexpected(error);
   }
   const ChunkRange whole{.page = 0, .first = 0, .count = map_.page_chunks()};
-  while (true) {
+  while (is_vacating(store)) {
     const auto found = map_.branches().lower_bound(at.branch);
     if (found == map_.branches().end()) break;
     if (found->first != at.branch) at = {.branch = found->first, .page = 0};

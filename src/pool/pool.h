@@ -255,6 +255,7 @@ class Pool {
   // Empties a store that is kVacating, at most so many pages' worth of work: pages of branches,
   // then what is kept for snapshots. True: there is more. kNoSpace: the other stores are full. What
   // cannot be moved is passed over, and tried again when the rest has been; then its error is told.
+  // kInvalid: the store is to stay.
   Task<Result<bool>> vacate(StoreIndex store, std::uint32_t pages);
   // Shortens rows of more than so many parents, so that reads need not walk far: a branch takes
   // over a parent that nobody else needs, page by page and without copies but of what was kept; if
@@ -399,6 +400,7 @@ class Pool {
   Task<Error> finish_move(Branch* branch, Place from, Place to);
   std::optional<PageKey> next_on(StoreIndex store, PageKey from) const;
   Task<Error> move_locked(BranchId branch, PageNumber page, StoreIndex target);
+  bool is_vacating(StoreIndex store) const;
   Task<Result<bool>> vacate_pages(StoreIndex store, std::uint32_t* pages);
   Task<Result<bool>> vacate_kept(StoreIndex store, std::uint32_t* pages);
   // sweep.cc

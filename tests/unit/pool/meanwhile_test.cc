@@ -1,10 +1,11 @@
 // What was asked for before, and runs after, something else has changed the volume: a smaller size,
-// another parent, its removal, a change of the map that failed.
+// another parent, its removal, a change of the map that failed; or a store that was to go stays.
 #include <memory>
 #include <vector>
 
 #include <catch2/catch.hpp>
 
+#include "block/layer.h"
 #include "pool_rig.h"
 
 namespace sandbay::pool {
@@ -250,8 +251,103 @@ Task<void> check_restoring(Executor& home, bool limited) {
   co_await finish(&rig);
 }
 
+// Puts a store before it passes on a certain read of a copy.
+class PutsAtRead final : public Layer {
+ public:
+  using Layer::Layer;
+  void put_at(std::uint64_t read, Pool* pool, StoreConfig put) {
+    left_ = read;
+    pool_ = pool;
+    put_ = std::move(put);
+  }
+  bool has_put() const { return pool_ != nullptr && left_ == 0; }
+
+ private:
+  Task<Completion> read(Request request) override {
+    if (left_ > 0 && request.origin == Origin::kCopy && --left_ == 0) {
+      const Error error = co_await pool_->put_store(put_, {});
+      CHECK(error == Error::kNone);
+    }
+    co_return co_await below().submit(std::move(request));
+  }
+
+  std::uint64_t left_ = 0;
+  Pool* pool_ = nullptr;
+  StoreConfig put_;
+};
+
+Task<void> vacate_meanwhile(Pool* pool, StoreIndex store, Asked* asked) {
+  const auto more = co_await pool->vacate(store, 100);
+  if (!more.has_value()) asked->error = more.error();
+  asked->done = true;
+}
+
+Task<void> read_meanwhile(BlockDevice* volume, Cells* cells, bool* done) {
+  Random random(1);
+  auto read = co_await read_cells(*volume, 0, kPageCells, random);
+  if (read.has_value()) *cells = std::move(*read);
+  *done = true;
+}
+
+// The other store has room for a page and for slots of half of what is kept, so the rest finds room
+// only in the store that is to stay.
+Task<void> check_staying(Executor& home, std::uint64_t read) {
+  Rig rig(home, {.stores = 1, .nvram = false});
+  const std::string wrong = co_await rig.start();
+  REQUIRE(wrong == "");
+  PutsAtRead staying(*rig.devices[0]);
+  StoreConfig config = rig.config_of(0);
+  config.device = &staying;
+  rig.pool->set_device(0, &staying);
+  auto volume = co_await make_volume(&rig, 1, false);
+  Random random(read);
+  std::vector<SnapshotKey> keys;
+  for (std::uint32_t number = 1; number <= 3; ++number) {
+    const Error error = co_await write_cells(*volume, 0, kPageCells, number, random);
+    REQUIRE(error == Error::kNone);
+    if (number < 3) keys.push_back(co_await take_snapshot(&rig, volume.get()));
+  }
+  const std::string added = co_await rig.add_device(1);
+  REQUIRE(added == "");
+  StoreConfig small = rig.config_of(1);
+  small.record.page_count = 2;
+  Error put = co_await rig.pool->put_store(small, {});
+  REQUIRE(put == Error::kNone);
+  staying.put_at(read, rig.pool.get(), config);
+  config.record.state = StoreState::kVacating;
+  put = co_await rig.pool->put_store(config, {});
+  REQUIRE(put == Error::kNone);
+  Asked vacated;
+  spawn(vacate_meanwhile(rig.pool.get(), 0, &vacated));
+  co_await home.sleep_for(std::chrono::seconds(10));
+  CHECK(staying.has_put());
+  CHECK(vacated.done);
+  CHECK(vacated.error == Error::kInvalid);
+  for (std::uint32_t i = 0; i < keys.size(); ++i) {
+    auto shown = rig.pool->attach(keys[i].branch, keys[i].generation);
+    Cells cells;
+    bool done = false;
+    spawn(read_meanwhile(shown.get(), &cells, &done));
+    co_await home.sleep_for(std::chrono::seconds(10));
+    CHECK(done);
+    // A pass that still goes on ends now.
+    rig.pool->hurry();
+    while (!done) co_await home.sleep_for(std::chrono::milliseconds(1));
+    CHECK(cells == Cells(kPageCells, i + 1));
+  }
+  volume.reset();
+  co_await finish(&rig);
+}
+
 }  // namespace
 
+TEST_CASE("Vacating a store ends when the store is to stay", "[pool][P-5]") {
+  // While its page is copied; while what is kept is copied.
+  for (const std::uint64_t read : {1, 2, 12}) {
+    CAPTURE(read);
+    testing::run_in_world(read, [read](Executor& home) { return check_staying(home, read); });
+  }
+}
 TEST_CASE("changes that wait while a volume is restored change nothing", "[pool][G-S5]") {
   for (const bool limited : {false, true}) {
     testing::run_in_world(1, [limited](Executor& home) { return check_restoring(home, limited); });
