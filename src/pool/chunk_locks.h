@@ -120,9 +120,6 @@ class WriteDoor {
   }
   // Nobody enters from now on, until open().
   void close() noexcept { ++closed_; }
-  Task<void> wait_until_empty() {
-    while (inside() > 0) co_await changed_.wait();
-  }
   // False: a request was still inside at the deadline.
   Task<bool> wait_until_empty(TimePoint deadline) {
     while (inside() > 0) {

@@ -235,24 +235,30 @@ Task<void> release_later(Executor* home, MapLog* log) {
 
 }  // namespace
 
-Task<CheckReport> Pool::check() {
-  CheckReport report{.error = Error::kTimedOut};
+// True: nothing goes on in the background until background_.open(). False: a step hangs.
+Task<bool> Pool::close_background() {
   background_.close();
   const bool quiet = co_await background_.wait_until_empty(home_.now() + kBackgroundPatience);
-  if (quiet) {
-    co_await directory_.lock();
-    // The check lists kept versions in the store. Later changes must not escape its watch, so the
-    // log is held until the check has begun.
-    const Error error = co_await log_.hold();
-    if (error == Error::kNone) {
-      spawn(release_later(&home_, &log_));
-      report = co_await check_map(&map_);
-    }
-    report.error = error;
-    directory_.unlock();
-  } else {
-    tell({.kind = PoolEvent::Kind::kWritesHang, .error = Error::kTimedOut});
+  if (quiet) co_return true;
+  background_.open();
+  tell({.kind = PoolEvent::Kind::kWritesHang, .error = Error::kTimedOut});
+  co_return false;
+}
+
+Task<CheckReport> Pool::check() {
+  CheckReport report{.error = Error::kTimedOut};
+  const bool quiet = co_await close_background();
+  if (!quiet) co_return report;
+  co_await directory_.lock();
+  // The check lists kept versions in the store. Later changes must not escape its watch, so the log
+  // is held until the check has begun.
+  const Error error = co_await log_.hold();
+  if (error == Error::kNone) {
+    spawn(release_later(&home_, &log_));
+    report = co_await check_map(&map_);
   }
+  report.error = error;
+  directory_.unlock();
   background_.open();
   co_return report;
 }
@@ -417,8 +423,8 @@ Task<Error> Pool::expand_locked(BranchId id, std::uint64_t byte_count, metadata:
 
 Task<Error> Pool::shrink(BranchId branch, std::uint64_t byte_count, metadata::Batch extra) {
   // Nothing moves a page to another place behind the new end.
-  background_.close();
-  co_await background_.wait_until_empty();
+  const bool quiet = co_await close_background();
+  if (!quiet) co_return Error::kTimedOut;
   co_await directory_.lock();
   const Error error = co_await shrink_locked(branch, byte_count, std::move(extra));
   directory_.unlock();

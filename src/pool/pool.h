@@ -205,7 +205,7 @@ class Pool {
   Task<Error> remove_all(Removal removal, metadata::Batch extra);
   Task<Error> expand(BranchId branch, std::uint64_t byte_count, metadata::Batch extra);
   // What lies behind the new end is lost, also when that fails on the way. Whoever writes there
-  // meanwhile is late.
+  // meanwhile is late. kTimedOut: I/O below takes too long, of hosts or in the background.
   Task<Error> shrink(BranchId branch, std::uint64_t byte_count, metadata::Batch extra);
   Task<Error> set_limits(BranchId branch, std::uint64_t page_limit, std::uint64_t page_warning,
                          metadata::Batch extra);
@@ -351,6 +351,7 @@ class Pool {
   // Why it cannot be removed now, or kNone.
   Error hindrance(const Removal& removal) const;
   Task<Error> expand_locked(BranchId branch, std::uint64_t byte_count, metadata::Batch extra);
+  Task<bool> close_background();
   Task<Error> shrink_locked(BranchId branch, std::uint64_t byte_count, metadata::Batch extra);
   Task<Error> cut_off(Branch* branch, BranchRecord record, metadata::Batch extra);
   std::vector<MapRecord> tail_of(const Branch& branch, PageNumber* next) const;
@@ -455,7 +456,7 @@ class Pool {
   std::vector<StoreLoad> loads_;      // By store.
   std::uint64_t host_requests_ = 0;
   RateLimit pace_;
-  WriteDoor background_;  // What is between the lines above; check() closes it.
+  WriteDoor background_;  // What is between the lines above; a check or a shrink closes it.
   bool few_free_ = false;
   bool hurries_ = false;
   Mutex directory_;       // Changes of branches, snapshots and stores.

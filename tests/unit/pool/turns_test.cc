@@ -654,6 +654,43 @@ Task<void> sweep_hung(Executor& home) {
   co_await hang.stop();
 }
 
+Task<void> move_to_hung_store(Hang* hang, Taken* moved) {
+  moved->error = co_await hang->rig.pool->move_page(hang->volume->branch().id(), 0, 1);
+  moved->done = true;
+}
+
+Task<void> shrink_volume(Hang* hang, Taken* shrunk) {
+  const BranchId id = hang->volume->branch().id();
+  shrunk->error = co_await hang->rig.pool->shrink(id, kTestPageBytes, {});
+  shrunk->done = true;
+}
+
+// A shrink gives up waiting for a copy, and succeeds when the hang is over.
+Task<void> shrink_beside_hung_copy(Executor& home) {
+  Hang hang(home, {});
+  co_await hang.start();
+  hang.hung->hang();
+  Taken moved;
+  spawn(move_to_hung_store(&hang, &moved));
+  co_await home.sleep_for(std::chrono::milliseconds(1));
+  CHECK(hang.hung->held() == 1);
+  Taken shrunk;
+  spawn(shrink_volume(&hang, &shrunk));
+  co_await home.sleep_for(std::chrono::seconds(61));
+  CHECK(shrunk.done);
+  CHECK(shrunk.error == Error::kTimedOut);
+  CHECK(hang.told());
+  CHECK(hang.volume->geometry().block_count * 512 == 2 * kTestPageBytes);
+  hang.hung->release();
+  while (!moved.done || !shrunk.done) co_await home.sleep_for(std::chrono::milliseconds(10));
+  CHECK(moved.error == Error::kNone);
+  Taken again;
+  co_await shrink_volume(&hang, &again);
+  CHECK(again.error == Error::kNone);
+  CHECK(hang.volume->geometry().block_count * 512 == kTestPageBytes);
+  co_await hang.stop();
+}
+
 // Stores that go ----------------------------------------------------------------------------------
 
 Task<void> forget_history(Executor& home) {
@@ -755,6 +792,10 @@ TEST_CASE("A snapshot holds up no host when a flush takes too long", "[pool][tur
 
 TEST_CASE("A sweep holds up no write while another one hangs", "[pool][turns][G-L2]") {
   testing::run_in_world(1, sweep_hung);
+}
+
+TEST_CASE("A shrink gives up when a copy in the background hangs", "[pool][turns][P-5]") {
+  testing::run_in_world(1, shrink_beside_hung_copy);
 }
 
 TEST_CASE("A removed store leaves neither its history nor its number to the next",
