@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "block/file_device.h"
+#include "block/layer.h"
 #include "pool/check.h"
 
 namespace sandbay::simtest {
@@ -26,6 +27,33 @@ pool::PoolOptions lab_options() {
   return options;
 }
 
+// Now and then a request fails or is late.
+class FaultyUnit final : public Layer {
+ public:
+  FaultyUnit(BlockDevice& below, const UnitFaults& faults, Random& chances)
+      : Layer(below), faults_(faults), chances_(chances) {}
+
+  Task<Completion> submit(Request request) override {
+    if (faults_.errors == 0 && faults_.delays == 0) return Layer::submit(std::move(request));
+    return submit_or_fail(std::move(request));
+  }
+
+ private:
+  Task<Completion> submit_or_fail(Request request) {
+    if (chances_.chance(faults_.delays)) {
+      co_await home().sleep_for(std::chrono::milliseconds(chances_.below(300)));
+    }
+    if (chances_.chance(faults_.errors)) {
+      const Error error = chances_.chance(0.5) ? Error::kNotReady : Error::kMediumError;
+      co_return Completion{.error = error, .data = std::move(request.data)};
+    }
+    co_return co_await Layer::submit(std::move(request));
+  }
+
+  const UnitFaults& faults_;
+  Random& chances_;
+};
+
 }  // namespace
 
 Task<std::string> PoolLab::open_board() {
@@ -41,13 +69,17 @@ Task<std::string> PoolLab::open_board() {
 }
 
 Task<std::string> PoolLab::open_unit(pool::StoreIndex member) {
-  if (member >= units_.size()) units_.resize(member + 1U);
+  if (member >= units_.size()) {
+    units_.resize(member + 1U);
+    files_.resize(member + 1U);
+  }
   if (units_[member] != nullptr) co_return std::string();
   auto opened = co_await FileDevice::open(home_, {.path = fmt::format("unit{}", member),
                                                   .create = true,
                                                   .byte_count = kLabMemberPages * kLabPageBytes});
   if (!opened.has_value()) co_return opened.error();
-  units_[member] = std::move(*opened);
+  files_[member] = std::move(*opened);
+  units_[member] = std::make_unique<FaultyUnit>(*files_[member], faults_, chances_);
   co_return std::string();
 }
 

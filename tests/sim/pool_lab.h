@@ -13,6 +13,7 @@
 #include "nvram/simulated_board.h"
 #include "pool/pool.h"
 #include "pool/pool_volume.h"
+#include "runtime/random.h"
 
 namespace sandbay::simtest {
 
@@ -22,6 +23,12 @@ inline constexpr std::uint32_t kLabPageChunks = 16;
 inline constexpr std::uint64_t kLabPageBytes = kLabPageChunks * pool::kChunkBytes;
 inline constexpr std::uint64_t kLabBoardBytes =
     pool::MapLog::kLeastRegionBytes + 16 * nvram::kPageBytes;
+
+// The share of requests to units that fail, and of those that are late.
+struct UnitFaults {
+  double errors = 0;
+  double delays = 0;
+};
 
 class PoolLab {
  public:
@@ -42,6 +49,7 @@ class PoolLab {
 
   pool::Pool& pool() noexcept { return *pool_; }
   bool running() const noexcept { return pool_ != nullptr; }
+  void set_faults(UnitFaults faults) noexcept { faults_ = faults; }
   Executor& home() noexcept { return home_; }
 
  private:
@@ -53,7 +61,10 @@ class PoolLab {
   std::unique_ptr<metadata::Store> store_;
   std::unique_ptr<nvram::Nvram> memory_;
   std::unique_ptr<nvram::Region> region_;
-  std::vector<std::unique_ptr<BlockDevice>> units_;  // By member; null: not opened.
+  UnitFaults faults_;
+  Random chances_{1};
+  std::vector<std::unique_ptr<BlockDevice>> files_;  // By member; null: not opened.
+  std::vector<std::unique_ptr<BlockDevice>> units_;  // On the files.
   std::unique_ptr<pool::Pool> pool_;
 };
 

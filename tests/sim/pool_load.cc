@@ -41,6 +41,7 @@ Extent blocks_of(std::uint64_t first, std::uint64_t count) {
 
 bool PoolLoad::accept(const char* what, Error error) {
   if (error == Error::kNone) return true;
+  ++refusals_;
   if (error != Error::kNoSpace) fail(fmt::format("{}: {}", what, describe(error)));
   return false;
 }
@@ -50,12 +51,14 @@ Task<std::string> PoolLoad::go() {
   co_await create();
   running_ = options_.hosts + 1;
   background_runs_ = true;
+  lab_.set_faults(options_.faults);
   for (unsigned i = 0; i < options_.hosts; ++i) spawn(run_host());
-  spawn(run_background());
+  spawn(options_.keeps_house ? keep_house() : run_background());
   co_await run_administrator();
   while (running_ > 0 || background_runs_) {
     co_await lab_.home().sleep_for(std::chrono::milliseconds(1));
   }
+  lab_.set_faults({});
   volumes_.clear();
   co_return wrong_;
 }
@@ -99,9 +102,22 @@ Task<void> PoolLoad::host_step() {
     range.count = std::min<std::uint64_t>(volume.cells.size() - range.first, kPageCells);
   }
   if (!is_free(volume, range)) co_return;
+  const auto deed = under_way_.insert(
+      under_way_.end(), {.what = fmt::format("{} of {}, cells {} to {}",
+                                             drawn < 62   ? "write"
+                                             : unmaps     ? "unmap"
+                                             : drawn < 86 ? "flush"
+                                                          : "read",
+                                             name, range.first, range.first + range.count - 1),
+                         .begun = lab_.home().now()});
+  co_await change_or_read(name, range, drawn);
+  under_way_.erase(deed);
+}
+
+Task<void> PoolLoad::change_or_read(Name name, Range range, std::uint64_t drawn) {
   if (drawn < 62) {
     co_await write(name, range, random_.chance(0.4));
-  } else if (unmaps) {
+  } else if (drawn < 76) {
     co_await unmap(name, range);
   } else if (drawn < 86) {
     co_await flush(name);
@@ -394,7 +410,6 @@ Task<void> PoolLoad::add_member() {
   }
 }
 
-// Given up when the others are full, or sometimes half-way.
 Task<void> PoolLoad::remove_member() {
   if (members_.size() <= kLeastMembers) co_return;
   const StoreIndex member =
@@ -402,28 +417,54 @@ Task<void> PoolLoad::remove_member() {
   const Error begun =
       co_await lab_.pool().put_store(lab_.config_of(member, StoreState::kVacating), {});
   if (begun != Error::kNone) co_return fail(fmt::format("{}", describe(begun)));
-  const bool gives_up = random_.chance(0.2);
-  for (int turn = 0; turn < 400; ++turn) {
-    const auto more = co_await lab_.pool().vacate(member, 4);
-    if (gives_up && turn == 2) break;
-    if (!more.has_value() && more.error() == Error::kNoSpace) break;
-    // Another mover is at work on a branch.
-    const bool busy = !more.has_value() && more.error() == Error::kNotReady;
-    if (!more.has_value() && !busy) co_return fail(fmt::format("{}", describe(more.error())));
-    if (busy) co_await lab_.home().sleep_for(std::chrono::milliseconds(1));
-    if (busy || *more) continue;
-    const Error removed = co_await lab_.pool().remove_store(member, {});
-    if (removed == Error::kNone) {
-      members_.erase(member);
-      co_return;
-    }
-    // Something is in flight there yet.
-    if (removed != Error::kNotReady) co_return fail(fmt::format("{}", describe(removed)));
-    co_await lab_.home().sleep_for(std::chrono::milliseconds(1));
-  }
+  Task<bool> emptying = options_.keeps_house ? wait_for_empty_member(member) : empty_member(member);
+  const bool gone = co_await std::move(emptying);
+  if (gone) co_return;
   const Error ended =
       co_await lab_.pool().put_store(lab_.config_of(member, StoreState::kActive), {});
   if (ended != Error::kNone) fail(fmt::format("{}", describe(ended)));
+}
+
+// Given up when the others are full, or sometimes half-way.
+Task<bool> PoolLoad::empty_member(StoreIndex member) {
+  const bool gives_up = random_.chance(0.2);
+  for (int turn = 0; turn < 400 && wrong_.empty(); ++turn) {
+    const auto more = co_await lab_.pool().vacate(member, 4);
+    if (gives_up && turn == 2) co_return false;
+    if (!more.has_value() && more.error() == Error::kNoSpace) co_return false;
+    // Another mover is at work on a branch.
+    const bool busy = !more.has_value() && more.error() == Error::kNotReady;
+    if (!more.has_value() && !busy) {
+      fail(fmt::format("{}", describe(more.error())));
+      co_return false;
+    }
+    if (busy) co_await lab_.home().sleep_for(std::chrono::milliseconds(1));
+    if (busy || *more) continue;
+    const bool gone = co_await take_member(member);
+    if (gone) co_return true;
+    co_await lab_.home().sleep_for(std::chrono::milliseconds(1));
+  }
+  co_return false;
+}
+
+// Given up after some time, whatever the housekeeper does then.
+Task<bool> PoolLoad::wait_for_empty_member(StoreIndex member) {
+  const TimePoint end = lab_.home().now() + std::chrono::microseconds(random_.below(60'000));
+  while (lab_.home().now() < end && wrong_.empty()) {
+    const bool gone = co_await take_member(member);
+    if (gone) co_return true;
+    co_await lab_.home().sleep_for(std::chrono::microseconds(random_.below(3000)));
+  }
+  co_return false;
+}
+
+Task<bool> PoolLoad::take_member(StoreIndex member) {
+  const Error removed = co_await lab_.pool().remove_store(member, {});
+  if (removed == Error::kNone) members_.erase(member);
+  // The member still has pages or requests in flight.
+  const bool stays = removed == Error::kNotReady;
+  if (removed != Error::kNone && !stays) fail(fmt::format("{}", describe(removed)));
+  co_return !stays;
 }
 
 // The background ----------------------------------------------------------------------------------
@@ -434,6 +475,42 @@ Task<void> PoolLoad::run_background() {
     co_await background_step();
   }
   background_runs_ = false;
+}
+
+// Clones and restored volumes are made whole now and then, and the map is verified.
+Task<void> PoolLoad::keep_house() {
+  pool::Housekeeper housekeeper(
+      lab_.pool(),
+      {.busy_bytes_per_second = 0, .most_parents = 2, .pause = std::chrono::milliseconds(1)});
+  housekeeper_ = &housekeeper;
+  housekeeper.start();
+  while (running_ > 0 && wrong_.empty()) {
+    co_await lab_.home().sleep_for(std::chrono::microseconds(random_.below(20'000)));
+    const Name name = pick_volume();
+    if (!name.empty() && random_.chance(0.2)) {
+      (void)housekeeper.fill(volumes_.at(name)->branch().id());
+    } else if (random_.chance(0.2)) {
+      const pool::CheckReport report = co_await lab_.pool().check();
+      if (!report.wrong.empty() && wrong_.empty()) wrong_ = "check: " + report.wrong.front();
+    }
+  }
+  (void)co_await housekeeper.stop(kNever);
+  housekeeper_ = nullptr;
+  background_runs_ = false;
+}
+
+std::string PoolLoad::standing(Duration age) const {
+  std::string text = "the administrator: " + doing_;
+  for (const Deed& deed : under_way_) {
+    if (lab_.home().now() - deed.begun >= age) text += "\n  " + deed.what;
+  }
+  if (housekeeper_ == nullptr) return text;
+  for (const pool::HousekeepingView& view : housekeeper_->views()) {
+    text += fmt::format("\n  housekeeping {}: store {}, branch {}, {} pages left, {}",
+                        static_cast<int>(view.kind), view.store, view.branch, view.left_pages,
+                        describe(view.stuck));
+  }
+  return text;
 }
 
 Task<void> PoolLoad::background_step() {

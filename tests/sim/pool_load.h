@@ -3,11 +3,13 @@
 // does in the background, all at once, held against the model all the time.
 #pragma once
 
+#include <list>
 #include <map>
 #include <memory>
 #include <set>
 #include <string>
 
+#include "pool/housekeeper.h"
 #include "pool_lab.h"
 #include "pool_model.h"
 #include "runtime/known.h"
@@ -20,6 +22,10 @@ struct LoadOptions {
   unsigned hosts = 3;
   unsigned host_steps = 70;
   unsigned administrator_steps = 45;
+  // A Housekeeper works in the background, and empties members that are to go.
+  bool keeps_house = false;
+  // Meanwhile. With errors only ends and the map are judged, no contents.
+  UnitFaults faults;
 };
 
 class PoolLoad {
@@ -33,8 +39,12 @@ class PoolLoad {
   const PoolModel& model() const noexcept { return model_; }
   // Members that may be the pool's now; those not here are certainly not.
   const std::set<pool::StoreIndex>& members() const noexcept { return members_; }
+  // Steps that ended with an error.
+  std::uint64_t refusals() const noexcept { return refusals_; }
   // What the administrator does.
   const std::string& doing() const noexcept { return doing_; }
+  // Deeds that began this long ago and have not ended, and the views of the housekeeper.
+  std::string standing(Duration age) const;
 
  private:
   using Name = std::string;
@@ -44,13 +54,14 @@ class PoolLoad {
   };
 
   void fail(const std::string& wrong) {
-    if (wrong_.empty()) wrong_ = doing_ + ": " + wrong;
+    if (wrong_.empty() && options_.faults.errors == 0) wrong_ = doing_ + ": " + wrong;
   }
   // kNoSpace is no failure.
   bool accept(const char* what, Error error);
 
   Task<void> run_host();
   Task<void> host_step();
+  Task<void> change_or_read(Name name, Range range, std::uint64_t drawn);
   Task<void> write(Name name, Range range, bool forced);
   Task<void> unmap(Name name, Range range);
   Task<void> flush(Name name);
@@ -71,6 +82,10 @@ class PoolLoad {
   Task<void> remove_snapshot();
   Task<void> add_member();
   Task<void> remove_member();
+  Task<bool> empty_member(pool::StoreIndex member);
+  Task<bool> wait_for_empty_member(pool::StoreIndex member);
+  // Whether the pool has it no more.
+  Task<bool> take_member(pool::StoreIndex member);
   Task<void> pause(Name volume);
   Name pick_volume();
   Name pick_snapshot(bool seen);
@@ -78,6 +93,7 @@ class PoolLoad {
 
   Task<void> run_background();
   Task<void> background_step();
+  Task<void> keep_house();
 
   PoolLab& lab_;
   Random random_;
@@ -89,9 +105,16 @@ class PoolLoad {
   std::set<pool::StoreIndex> members_{0, 1, 2};
   unsigned names_ = 0;
   std::uint64_t groups_ = 0;
+  std::uint64_t refusals_ = 0;
   unsigned running_ = 0;
   bool background_runs_ = false;
   std::string doing_ = "nothing";
+  struct Deed {
+    std::string what;
+    TimePoint begun;
+  };
+  std::list<Deed> under_way_;  // The hosts' deeds.
+  const pool::Housekeeper* housekeeper_ = nullptr;
   std::string wrong_;
 };
 
