@@ -308,7 +308,8 @@ class RunningGroup final : public Group {
   Duration first_wait(const ScheduleRecord& record);
   Task<void> run_due();
   Task<Answer<void>> run_schedule(Uuid uuid);
-  std::string free_snapshot_name(const std::vector<std::string>& volumes);
+  std::string free_snapshot_name(const std::vector<std::string>& volumes,
+                                 std::string_view schedule);
   Task<Answer<void>> delete_snapshot_now(SnapshotName name, bool force);
   Task<Answer<void>> drop_snapshot(Uuid uuid);
   Task<Answer<VolumeInfo>> restore_now(SnapshotName name, bool force);

@@ -202,9 +202,7 @@ Task<Answer<void>> RunningGroup::run_schedule(Uuid uuid) {
   const ScheduleRecord record = found->second;
   const auto volume = find(record.volume);
   if (volume == nullptr) co_return Answer<void>{};
-  const std::string time = free_snapshot_name({volume->name()});
-  CreateSnapshotsRequest request{.volumes = {volume->name()},
-                                 .name = fmt::format("{}-{}", record.name, time)};
+  CreateSnapshotsRequest request{.volumes = {volume->name()}, .name = {}};
   const auto taken = co_await create_snapshots_now(std::move(request), record.name);
   if (!taken) co_return std::unexpected(taken.error());
   // Those that are online are in use, and go when they are not. Writes to a snapshot are

@@ -190,23 +190,26 @@ std::string RunningGroup::hindrance(const ServedPool& pool,
   return unwritten(error);
 }
 
-// The time, and a number where that is taken.
-std::string RunningGroup::free_snapshot_name(const std::vector<std::string>& volumes) {
+// The time, behind the name of the schedule if one takes the snapshot. A number follows where a
+// snapshot has that name.
+std::string RunningGroup::free_snapshot_name(const std::vector<std::string>& volumes,
+                                             std::string_view schedule) {
   const auto now = std::chrono::floor<std::chrono::seconds>(wall_time());
-  const std::string time = fmt::format("{:%Y-%m-%d-%H%M%S}", now);
-  std::string name = time;
+  const std::string first =
+      fmt::format("{}{}{:%Y-%m-%d-%H%M%S}", schedule, schedule.empty() ? "" : "-", now);
+  std::string name = first;
   const auto taken = [&](const std::string& volume) {
     return find(SnapshotName{.volume = volume, .snapshot = name}) != nullptr;
   };
   for (int number = 2; std::ranges::any_of(volumes, taken); ++number) {
-    name = fmt::format("{}-{}", time, number);
+    name = fmt::format("{}-{}", first, number);
   }
   return name;
 }
 
 Task<Answer<CreatedSnapshots>> RunningGroup::create_snapshots_now(CreateSnapshotsRequest request,
                                                                   std::string schedule) {
-  if (request.name.empty()) request.name = free_snapshot_name(request.volumes);
+  if (request.name.empty()) request.name = free_snapshot_name(request.volumes, schedule);
   if (const auto error = check_volume_name(request.name)) {
     co_return refuse(Refusal::Code::kInvalid, fmt::format("name: {}", *error));
   }

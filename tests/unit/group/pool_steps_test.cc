@@ -1,9 +1,12 @@
 // What may happen between two commits of a change of pools: others' changes, a crash, a clock that
 // is put elsewhere, and metadata that are an older copy when the daemon comes back.
+#include <fmt/chrono.h>
+
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <filesystem>
 
+#include "group/event_log.h"
 #include "group/pool_records.h"
 #include "group/records.h"
 #include "tests/unit/block/scratch_directory.h"
@@ -255,6 +258,33 @@ TEST_CASE("A clock that is put back floods nobody with snapshots, and silences n
     CHECK(list->at(0).name == before->at(0).name);
     CHECK(list->at(1).time < list->at(0).time);
   });
+}
+
+// The names that a schedule would give in the next seconds are those of other snapshots.
+Task<void> take_beside_same_names(Group& group) {
+  const auto volume = co_await group.create_volume(asked("v", 4 * kMiB));
+  REQUIRE(volume.has_value());
+  const auto now = std::chrono::floor<std::chrono::seconds>(wall_time());
+  constexpr std::size_t kTaken = 12;
+  for (std::size_t second = 0; second < kTaken; ++second) {
+    const std::string name =
+        fmt::format("hourly-{:%Y-%m-%d-%H%M%S}", now + std::chrono::seconds(second));
+    const auto taken = co_await group.create_snapshots({.volumes = {"v"}, .name = name});
+    REQUIRE(taken.has_value());
+  }
+  const auto made = co_await group.create_schedule(
+      {.name = "hourly", .volume = "v", .every = std::chrono::hours(1), .keep = 2});
+  REQUIRE(made.has_value());
+  co_await Executor::current().sleep_for(std::chrono::seconds(2));
+  const auto list = co_await group.list_snapshots("v");
+  REQUIRE(list->size() == kTaken + 1);
+  CHECK_THAT(list->back().name, Catch::StartsWith("hourly-") && Catch::EndsWith("-2"));
+}
+
+TEST_CASE("A schedule takes a snapshot when another one has the name of that second",
+          "[group][snapshot][P-7]") {
+  const testing::ScratchDirectory scratch;
+  run(scratch, kFirst + "[[pool]]\nname = \"p\"\npage = \"1MiB\"\n", take_beside_same_names);
 }
 
 // Deleting fails, taking does not.
