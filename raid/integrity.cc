@@ -420,6 +420,13 @@ Task<Error> Integrity::begin(FrameVector<Change> changes, Update* update) {
     const Error error = co_await drives_.settled();
     if (error != Error::kNone) co_return error;
   }
+  // The set cannot miss a drive that keeps its role and gives no entries: it stops, and a replay
+  // must not find cells of the update without them.
+  for (const auto& [role, index] : wanted) {
+    if (update->item(role, index) != nullptr || holder(role) == nullptr) continue;
+    update->let_go();
+    co_return Error::kNotReady;
+  }
   for (Update::Item& item : update->items_) {
     if (item.block->damaged) co_await restore(item.block);
     item.fresh = co_await allocate_block();
@@ -492,6 +499,8 @@ Task<void> Integrity::apply(const Change* change, Update* update) {
       const std::uint64_t stripe = drives_.layout().on_drive(role, at).stripe;
       believed_entries = co_await entries_of(stripe, role, index);
       entry = newest(believed_entries, slot);
+      // A returning drive has missed nothing here but entries that the other copy has.
+      if (!entry.known() && drives_.keeps(stripe)) continue;
     } else {
       // Newer than what any drive says, be it believed or not.
       IntegrityEntry old;

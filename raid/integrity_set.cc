@@ -230,7 +230,7 @@ Task<bool> RaidSet::confirmed(std::uint64_t stripe, std::uint32_t row, std::uint
     any |= checked.proven();
     // From parity that may not match, only what some entry is known to say is believed.
     const bool data = !layout_.mirrored() && member < layout_.data_chunks();
-    const bool doubted = data && drives_.redundancy_suspect(stripe);
+    const bool doubted = data && drives_.doubted(stripe, row, rows);
     if (doubted ? checked.proven() : checked.good()) continue;
     if (strictly) co_return false;
     // Parity of data that was checked is what it should be, whatever its entry says.
@@ -243,8 +243,9 @@ Task<bool> RaidSet::confirmed(std::uint64_t stripe, std::uint32_t row, std::uint
   co_return any || !strictly;
 }
 
-Task<RaidSet::Proof> RaidSet::prove(std::uint64_t stripe, std::uint32_t row, MemberSet missing,
-                                    MemberSet failed, Lanes* lanes, Lanes* suspects) {
+Task<RaidSet::Proof> RaidSet::prove(std::uint64_t stripe, std::uint32_t row, std::uint32_t rows,
+                                    MemberSet missing, MemberSet failed, Lanes* lanes,
+                                    Lanes* suspects) {
   MemberSet corrupt = 0;
   for (unsigned member = 0; member < layout_.width(); ++member) {
     if (!(*suspects)[member].empty()) corrupt |= MemberSet{1} << member;
@@ -254,8 +255,8 @@ Task<RaidSet::Proof> RaidSet::prove(std::uint64_t stripe, std::uint32_t row, Mem
   };
   const MemberSet all = first_members(layout_.width());
   if (!lacking(missing) && (all & ~missing) != 0) {
-    co_await recover_missing(missing, granule_, lanes);
-    const bool right = co_await confirmed(stripe, row, granule_, failed, false, lanes, suspects);
+    co_await recover_missing(missing, rows, lanes);
+    const bool right = co_await confirmed(stripe, row, rows, failed, false, lanes, suspects);
     if (right) {
       Proof proof{.proven = true};
       for (unsigned member = 0; member < layout_.width(); ++member) {
@@ -275,9 +276,9 @@ Task<RaidSet::Proof> RaidSet::prove(std::uint64_t stripe, std::uint32_t row, Mem
       if (has(missing, member)) (*lanes)[member].clear();
       if (has(trusted, member)) (*lanes)[member] = (*suspects)[member].share();
     }
-    co_await recover_missing(missing & ~trusted, granule_, lanes);
+    co_await recover_missing(missing & ~trusted, rows, lanes);
     const bool right =
-        co_await confirmed(stripe, row, granule_, failed & ~trusted, true, lanes, nullptr);
+        co_await confirmed(stripe, row, rows, failed & ~trusted, true, lanes, nullptr);
     if (right) co_return Proof{.proven = true, .trusted = trusted};
   }
   co_return Proof{};

@@ -1,14 +1,17 @@
 // The bytes of an image, behind its frame:
 //
-//   48  8  blocks of the set           64  4  runs
-//   56  8  blocks joined for want      68 12  zeros
-//          of room                     80     the runs, as ExtentSet packs them
+//   48  8  blocks of the set           64  4  lost runs
+//   56  8  blocks joined for want      68  4  runs of rows that match
+//          of room                     72  4  runs of regions that keep
+//                                      76  4  zeros
+//                                      80     the runs, as ExtentSet packs them
 //
-// In version 1 the runs begin at 64: first block (8) and block count (8) of each.
+// In version 1 the lost runs begin at 64: first block (8) and block count (8) of each.
 #include "raid/lost_sectors.h"
 
 #include <algorithm>
 #include <cassert>
+#include <map>
 
 #include <fmt/format.h>
 
@@ -19,12 +22,20 @@ namespace {
 
 constexpr std::size_t kBlockCountAt = 48;
 constexpr std::size_t kMergedAt = 56;
-constexpr std::size_t kRunCountAt = 64;
-constexpr std::size_t kReservedAt = 68;
+constexpr std::size_t kLostCountAt = 64;
+constexpr std::size_t kMatchedCountAt = 68;
+constexpr std::size_t kKeepingCountAt = 72;
+constexpr std::size_t kReservedAt = 76;
 constexpr std::size_t kRunsAt = 80;
 // Version 1.
 constexpr std::size_t kOldRunsAt = 64;
 constexpr std::size_t kOldRunBytes = 16;
+
+// Most bytes that a change of one run adds: one run becomes two, with three numbers of ten bytes.
+constexpr std::size_t kMostGrowth = 30;
+// The parts of an image that matching rows and keeping regions may take.
+constexpr std::size_t kMatchedPart = 2;
+constexpr std::size_t kKeepingPart = 8;
 
 constexpr const char* kNotInOrder = "its runs are not in order, or lie outside the set";
 
@@ -47,26 +58,37 @@ std::expected<ExtentSet, std::string> old_runs(std::span<const std::byte> image,
   return runs;
 }
 
-std::expected<ExtentSet, std::string> packed_runs(std::span<const std::byte> image,
-                                                  std::uint64_t block_count) {
+// The packed sets, by the place of their count.
+std::expected<std::map<std::size_t, ExtentSet>, std::string> packed_runs(
+    std::span<const std::byte> image, std::uint64_t block_count) {
   if (image.size() < kRunsAt) {
     return std::unexpected(fmt::format("its length of {} bytes is impossible", image.size()));
   }
   if (!all_zeros(image.subspan(kReservedAt, kRunsAt - kReservedAt))) {
     return std::unexpected("its reserved fields are not zero");
   }
+  std::map<std::size_t, ExtentSet> sets;
   auto packed = image.subspan(kRunsAt);
-  auto runs =
-      ExtentSet::unpack(&packed, little_endian<std::uint32_t>(image, kRunCountAt), block_count);
-  if (!runs.has_value() || !packed.empty()) return std::unexpected(kNotInOrder);
-  return *std::move(runs);
+  // There are no more rows than blocks, nor more regions than rows.
+  for (const std::size_t count_at : {kLostCountAt, kMatchedCountAt, kKeepingCountAt}) {
+    auto runs =
+        ExtentSet::unpack(&packed, little_endian<std::uint32_t>(image, count_at), block_count);
+    if (!runs.has_value()) return std::unexpected(kNotInOrder);
+    sets.emplace(count_at, *std::move(runs));
+  }
+  if (!packed.empty()) return std::unexpected(kNotInOrder);
+  return sets;
 }
 
 }  // namespace
 
+std::size_t LostSectors::image_bytes() const noexcept {
+  return kRunsAt + lost_.packed_bytes() + matched_.packed_bytes() + keeping_.packed_bytes();
+}
+
 // Closes small gaps that have none of the blocks to keep: they have just been rewritten.
 void LostSectors::make_room(Extent keep) {
-  while (kRunsAt + lost_.packed_bytes() > most_bytes_) {
+  while (image_bytes() > most_bytes_) {
     const std::optional<Extent> gap = lost_.smallest_gap(keep);
     assert(gap.has_value());
     lost_.add(*gap);
@@ -89,14 +111,54 @@ bool LostSectors::remove(Extent extent) {
   return true;
 }
 
+bool LostSectors::add_matched(Extent rows) {
+  if (matched_.covers(rows)) return true;
+  if (matched_.packed_bytes() + kMostGrowth > most_bytes_ / kMatchedPart) return false;
+  if (image_bytes() + kMostGrowth > most_bytes_) return false;
+  changed_ |= matched_.add(rows);
+  return true;
+}
+
+bool LostSectors::forget_matched(Extent rows) {
+  if (!matched_.remove(rows)) return false;
+  make_room({});
+  changed_ = true;
+  return true;
+}
+
+bool LostSectors::set_keeping(std::uint64_t region, bool keeps) {
+  const Extent one{.first = region, .block_count = 1};
+  if (!keeps) {
+    if (!keeping_.remove(one)) return false;
+    make_room({});
+  } else {
+    if (keeping_.packed_bytes() + kMostGrowth > most_bytes_ / kKeepingPart) return false;
+    if (image_bytes() + kMostGrowth > most_bytes_ || !keeping_.add(one)) return false;
+  }
+  changed_ = true;
+  return true;
+}
+
+bool LostSectors::stop_keeping() {
+  if (keeping_.empty()) return false;
+  keeping_.clear();
+  changed_ = true;
+  return true;
+}
+
 std::vector<std::byte> LostSectors::encode_next() {
   ++sequence_;
   changed_ = false;
   std::vector<std::byte> image(kRunsAt);
   put_little_endian(std::span(image), kBlockCountAt, block_count_);
   put_little_endian(std::span(image), kMergedAt, merged_blocks_);
-  put_little_endian(std::span(image), kRunCountAt, static_cast<std::uint32_t>(lost_.run_count()));
-  lost_.pack(&image);
+  const auto put = [&image](const ExtentSet& runs, std::size_t count_at) {
+    put_little_endian(std::span(image), count_at, static_cast<std::uint32_t>(runs.run_count()));
+    runs.pack(&image);
+  };
+  put(lost_, kLostCountAt);
+  put(matched_, kMatchedCountAt);
+  put(keeping_, kKeepingCountAt);
   seal_image(image, {.magic = kLostSectorsMagic,
                      .version = kLostSectorsVersion,
                      .sequence = sequence_,
@@ -109,14 +171,21 @@ std::expected<LostSectors, std::string> LostSectors::decode(std::span<const std:
                                  kLostSectorsMagic, kLostSectorsVersion);
   if (!opened.has_value()) return std::unexpected(opened.error());
   const std::span<const std::byte> image = opened->bytes;
-  if (image.size() < kRunCountAt) {
+  if (image.size() < kLostCountAt) {
     return std::unexpected(fmt::format("its length of {} bytes is impossible", image.size()));
   }
   LostSectors lost(opened->uuid, little_endian<std::uint64_t>(image, kBlockCountAt));
-  auto runs = opened->version == 1 ? old_runs(image, lost.block_count_)
-                                   : packed_runs(image, lost.block_count_);
-  if (!runs.has_value()) return std::unexpected(std::move(runs.error()));
-  lost.lost_ = *std::move(runs);
+  if (opened->version == 1) {
+    auto runs = old_runs(image, lost.block_count_);
+    if (!runs.has_value()) return std::unexpected(std::move(runs.error()));
+    lost.lost_ = *std::move(runs);
+  } else {
+    auto sets = packed_runs(image, lost.block_count_);
+    if (!sets.has_value()) return std::unexpected(std::move(sets.error()));
+    lost.lost_ = std::move((*sets)[kLostCountAt]);
+    lost.matched_ = std::move((*sets)[kMatchedCountAt]);
+    lost.keeping_ = std::move((*sets)[kKeepingCountAt]);
+  }
   lost.merged_blocks_ = little_endian<std::uint64_t>(image, kMergedAt);
   lost.sequence_ = opened->sequence;
   return lost;

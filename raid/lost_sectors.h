@@ -1,9 +1,12 @@
 // LostSectors: blocks of a set that are lost beyond redundancy. A read of one ends in a medium
-// error until it is rewritten.
+// error until it is rewritten. With them stands, in one image, what else is known of regions whose
+// redundancy is suspect (README.md, "A journal that is lost"): rows that match, and the regions
+// that keep.
 //
-// Their image has room for 16,000 to 32,000 runs that lie anywhere. When there would be more, the
-// two with the smallest gap become one, gap included: that more is reported lost than is, is
-// honest, the opposite would not be. merged_blocks() counts such blocks.
+// An image has room for 16,000 to 32,000 runs that lie anywhere. When more are lost, the two with
+// the smallest gap become one, gap included: that more is reported lost than is, is honest, the
+// opposite would not be. merged_blocks() counts such blocks. Nothing is joined to make room for the
+// rest.
 #pragma once
 
 #include <cstddef>
@@ -27,10 +30,10 @@ inline constexpr std::uint32_t kLostSectorsVersion = 2;
 
 class LostSectors {
  public:
-  // The set has that number of blocks, the image no more than `most_bytes`.
-  LostSectors(const Uuid& set_uuid, std::uint64_t block_count,
-              std::size_t most_bytes = kLostSectorsBytes)
-      : set_uuid_(set_uuid), block_count_(block_count), most_bytes_(most_bytes) {}
+  LostSectors(const Uuid& set_uuid, std::uint64_t block_count)
+      : set_uuid_(set_uuid), block_count_(block_count) {}
+  // From the next change on the image has no more than these bytes, of kLostSectorsBytes.
+  void limit(std::size_t most_bytes) noexcept { most_bytes_ = most_bytes; }
 
   const Uuid& set_uuid() const noexcept { return set_uuid_; }
   std::uint64_t set_block_count() const noexcept { return block_count_; }
@@ -48,6 +51,17 @@ class LostSectors {
   // the set was made. May be less by now: rewriting them heals them.
   std::uint64_t merged_blocks() const noexcept { return merged_blocks_; }
 
+  // Rows, counted through all stripes: written since redundancy became suspect, with parity that
+  // fits. At most half of the image; false: no room.
+  bool add_matched(Extent rows);
+  bool forget_matched(Extent rows);  // Whether anything changed.
+  const ExtentSet& matched() const noexcept { return matched_; }
+  // Regions in which the content of a returning drive counts wherever no row matches. A region that
+  // finds no room does not keep.
+  bool set_keeping(std::uint64_t region, bool keeps);  // Whether anything changed.
+  const ExtentSet& keeping() const noexcept { return keeping_; }
+  bool stop_keeping();  // None does any more. Whether anything changed.
+
   bool changed() const noexcept { return changed_; }
   std::uint64_t sequence() const noexcept { return sequence_; }
   // The image, with a sequence one higher than before.
@@ -56,15 +70,18 @@ class LostSectors {
   static std::expected<LostSectors, std::string> decode(std::span<const std::byte> bytes);
 
  private:
+  std::size_t image_bytes() const noexcept;
   void make_room(Extent keep);
 
   Uuid set_uuid_;
   std::uint64_t block_count_;
-  std::size_t most_bytes_;
+  std::size_t most_bytes_ = kLostSectorsBytes;
   std::uint64_t sequence_ = 0;
   std::uint64_t merged_blocks_ = 0;
   bool changed_ = false;
   ExtentSet lost_;
+  ExtentSet matched_;
+  ExtentSet keeping_;
 };
 
 }  // namespace sandbay::raid

@@ -178,6 +178,7 @@ void ManagedSet::place_drives(AssembledSet assembled, const std::vector<SetMembe
   Superblock found = std::move(assembled.superblock);
   note_losses(found, known(assembled.regions), *layout, members, replacements);
   known_ = found;
+  known(assembled.lost).limit(options_.most_lost_bytes);
   drives_ = std::make_unique<SetDrives>(home_, *layout, std::move(found),
                                         std::move(known(assembled.regions)),
                                         std::move(known(assembled.lost)));

@@ -360,7 +360,8 @@ Task<void> RaidSet::read_again(ReadPiece* piece) {
                 !drives_.lost().first_overlap(piece->wanted());
     // A drive that is away may come back and have it.
     const std::uint64_t stripe = piece->position.stripe;
-    unsettled &= !drives_.redundancy_suspect(stripe) || drives_.unreadable(stripe) == 0;
+    unsettled &= !drives_.doubted(stripe, piece->position.row, piece->rows) ||
+                 drives_.unreadable(stripe) == 0;
   }
   if (unsettled) co_await settle_and_read(piece);
   if (!piece->data.empty()) co_return;

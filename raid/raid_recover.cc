@@ -106,14 +106,15 @@ Task<Error> RaidSet::recover_rows(std::uint64_t stripe, MemberSet wanted, std::u
       const auto got = static_cast<unsigned>(std::popcount(there));
       reads = there | lowest(good & ~there, needed - std::min(needed, got));
     }
-    const bool doubted = !settled && incomputable(stripe, wanted & bad);
+    const bool doubted = !settled && incomputable(stripe, row, row_count, wanted & bad);
     if ((reads & bad) != 0 || doubted ||
         static_cast<unsigned>(std::popcount(reads)) < ((wanted & bad) != 0 ? needed : 1)) {
       *bad_row = row;
       // A drive that is there and failed otherwise may give it when it is asked again.
       const MemberSet otherwise = bad & ~medium & ~drives_.unreadable(stripe);
       if ((medium == 0 && !doubted) || otherwise != 0) co_return Error::kNotReady;
-      if (row_count <= granule_) co_return Error::kMediumError;
+      const bool alike = drives_.doubted_alike(stripe, row, row_count) == row_count;
+      if (row_count <= granule_ && alike) co_return Error::kMediumError;
       lanes->clear();
       co_return co_await recover_by_granule(stripe, wanted, row, row_count, lanes, bad_row,
                                             settled);
@@ -137,7 +138,7 @@ Task<Error> RaidSet::recover_rows(std::uint64_t stripe, MemberSet wanted, std::u
     co_await recover_from(there, wanted, row_count, lanes);
     if (integrity_ == nullptr) co_return Error::kNone;
     // What is computed from cells of which nothing is known may be wrong, too.
-    const MemberSet unchecked = drives_.redundancy_suspect(stripe) && !settled
+    const MemberSet unchecked = drives_.doubted(stripe, row, row_count) && !settled
                                     ? ~first_members(layout_.data_chunks())
                                     : drives_.unreadable(stripe);
     const MemberSet computed = wanted & ~there & ~unchecked;
@@ -151,8 +152,9 @@ Task<Error> RaidSet::recover_rows(std::uint64_t stripe, MemberSet wanted, std::u
 }
 
 // Data is not computed from parity that may not match it, unless an entry tells whether it does.
-bool RaidSet::incomputable(std::uint64_t stripe, MemberSet wanted) const {
-  if (!drives_.redundancy_suspect(stripe)) return false;
+bool RaidSet::incomputable(std::uint64_t stripe, std::uint32_t row, std::uint32_t rows,
+                           MemberSet wanted) const {
+  if (!drives_.doubted(stripe, row, rows)) return false;
   for (unsigned member = 0; member < layout_.data_chunks(); ++member) {
     if (has(wanted, member) && !entry_tells(stripe, member)) return true;
   }
@@ -181,13 +183,15 @@ Task<void> RaidSet::recover_from(MemberSet there, MemberSet wanted, std::uint32_
   recover_lanes(data, layout_.parity_chunks(), missing, *lanes, lane_bytes);
 }
 
-// A run that cannot be had as a whole: what can be had of it, block by block.
+// A run that cannot be had as a whole: what can be had of it, block by block. A block that is
+// doubted in part is divided.
 Task<Error> RaidSet::recover_by_granule(std::uint64_t stripe, MemberSet wanted, std::uint32_t row,
                                         std::uint32_t row_count, Lanes* lanes,
                                         std::uint32_t* bad_row, bool settled) {
   Error result = Error::kNone;
   for (std::uint32_t done = 0; done < row_count;) {
-    const std::uint32_t rows = std::min(granule_ - (row + done) % granule_, row_count - done);
+    std::uint32_t rows = std::min(granule_ - (row + done) % granule_, row_count - done);
+    if (!settled) rows = drives_.doubted_alike(stripe, row + done, rows);
     Lanes part(layout_.width());
     std::uint32_t ignored = 0;
     // What was bad about the run may lie elsewhere in it, so nothing is avoided.
@@ -216,6 +220,9 @@ Task<Error> RaidSet::recover_by_granule(std::uint64_t stripe, MemberSet wanted, 
 
 Task<Error> RaidSet::declare_lost(std::uint64_t stripe, std::uint32_t row,
                                   std::uint32_t row_count) {
+  if (keeps_away(stripe) && drives_.doubted(stripe, row, row_count)) {
+    co_return Error::kMediumError;  // The missing drive has it.
+  }
   co_return co_await settle_granules(stripe, row, row_count, first_members(layout_.width()));
 }
 
@@ -224,82 +231,89 @@ Task<Error> RaidSet::settle_granules(std::uint64_t stripe, std::uint32_t row,
   // Data that is away and cannot be computed is given up only where everything is looked at, for a
   // write or a rebuild; else its drive may come back.
   const MemberSet data = first_members(layout_.data_chunks());
-  const bool kept = drives_.redundancy_suspect(stripe) && (drives_.unreadable(stripe) & data) != 0;
+  const std::uint32_t first = row / granule_ * granule_;
+  const std::uint32_t end = (row + row_count + granule_ - 1) / granule_ * granule_;
+  const bool kept =
+      drives_.doubted(stripe, first, end - first) && (drives_.unreadable(stripe) & data) != 0;
   if (kept && looked_at != first_members(layout_.width())) co_return Error::kNone;
   // As for every update: what is left out is settled before anything is looked at.
   Prepared prepared(drives_);
   const Error ready = co_await prepared.add(stripe, intent());
   if (ready != Error::kNone) co_return ready;
   Error result = Error::kNone;
-  for (std::uint32_t at = row / granule_ * granule_; at < row + row_count; at += granule_) {
-    const Error error = co_await settle_granule(stripe, at, looked_at);
+  for (std::uint32_t at = first; at < end;) {
+    const std::uint32_t rows = drives_.doubted_alike(stripe, at, granule_ - at % granule_);
+    const Error error = co_await settle_granule(stripe, at, rows, looked_at);
     if (error != Error::kNone && error != Error::kMediumError) co_return error;
     if (error != Error::kNone) result = error;  // It is known to be lost; so may others be.
+    at += rows;
   }
   co_return result;
 }
 
-// Makes one physical block of every member readable: reads `looked_at`, rewrites from redundancy
-// what those could not read, and zeroes what is beyond redundancy.
-Task<Error> RaidSet::settle_granule(std::uint64_t stripe, std::uint32_t row, MemberSet looked_at) {
+// Makes one physical block of every member, or the part of it that is doubted alike, readable:
+// reads `looked_at`, rewrites from redundancy what those could not read, and zeroes what is beyond
+// redundancy.
+Task<Error> RaidSet::settle_granule(std::uint64_t stripe, std::uint32_t row, std::uint32_t rows,
+                                    MemberSet looked_at) {
   const MemberSet all = first_members(layout_.width());
   MemberSet failed = 0;
   MemberSet medium = 0;
   Lanes lanes(layout_.width());
   Lanes suspects(layout_.width());
-  co_await read_members(stripe, looked_at & all & ~drives_.unreadable(stripe), row, granule_,
-                        &lanes, &failed, &medium, &suspects);
+  co_await read_members(stripe, looked_at & all & ~drives_.unreadable(stripe), row, rows, &lanes,
+                        &failed, &medium, &suspects);
   const MemberSet away = drives_.unreadable(stripe);
-  const bool give_up = looked_at == all && drives_.redundancy_suspect(stripe) &&
+  const bool give_up = looked_at == all && drives_.doubted(stripe, row, rows) &&
                        (away & first_members(layout_.data_chunks())) != 0;
   if (failed == 0 && !give_up) co_return Error::kNone;
   medium |= give_up ? away : 0;
   const MemberSet rest = all & ~looked_at & ~drives_.unreadable(stripe);
   if (rest != 0) {  // One is bad: now the others matter, too.
-    co_await read_members(stripe, rest, row, granule_, &lanes, &failed, &medium, &suspects);
+    co_await read_members(stripe, rest, row, rows, &lanes, &failed, &medium, &suspects);
   }
-  co_return co_await settle_bad(stripe, row, failed, medium, &lanes, &suspects);
+  co_return co_await settle_bad(stripe, row, rows, failed, medium, &lanes, &suspects);
 }
 
 // All members but the failed ones and those that are away are in lanes.
-Task<Error> RaidSet::settle_bad(std::uint64_t stripe, std::uint32_t row, MemberSet failed,
-                                MemberSet medium, Lanes* lanes, Lanes* suspects) {
+Task<Error> RaidSet::settle_bad(std::uint64_t stripe, std::uint32_t row, std::uint32_t rows,
+                                MemberSet failed, MemberSet medium, Lanes* lanes, Lanes* suspects) {
   const MemberSet all = first_members(layout_.width());
   const MemberSet data = first_members(layout_.data_chunks());
   const MemberSet missing = all & (drives_.unreadable(stripe) | failed);
   const MemberSet writable = all & ~drives_.unwritable(stripe);
-  const std::size_t lane_bytes = bytes_of(granule_);
+  const std::size_t lane_bytes = bytes_of(rows);
   MemberSet rewrite = failed & writable;
   MemberSet corrupt = 0;
   for (unsigned member = 0; member < layout_.width(); ++member) {
     if (!(*suspects)[member].empty()) corrupt |= MemberSet{1} << member;
   }
   const bool enough = static_cast<unsigned>(std::popcount(missing)) <= layout_.redundancy() &&
-                      !incomputable(stripe, missing);
+                      !incomputable(stripe, row, rows, missing);
   Proof proof{.proven = enough};
-  if (integrity_ != nullptr && !incomputable(stripe, missing)) {
-    const MemberSet doubtful = drives_.redundancy_suspect(stripe) ? missing & data : 0;
-    proof = co_await prove(stripe, row, missing, failed | doubtful, lanes, suspects);
+  if (integrity_ != nullptr && !incomputable(stripe, row, rows, missing)) {
+    const MemberSet doubtful = drives_.doubted(stripe, row, rows) ? missing & data : 0;
+    proof = co_await prove(stripe, row, rows, missing, failed | doubtful, lanes, suspects);
   } else if (enough) {
-    co_await recover_missing(missing, granule_, lanes);
+    co_await recover_missing(missing, rows, lanes);
   }
   tell_corruption(stripe, row, corrupt & ~proof.trusted,
                   proof.proven ? "was corrupt and has been rewritten" : "is corrupt");
   tell_corruption(stripe, row, corrupt & proof.trusted, nullptr);
   if (proof.proven) {
-    counters_.corrections += static_cast<std::uint64_t>(std::popcount(rewrite)) * granule_;
+    counters_.corrections += static_cast<std::uint64_t>(std::popcount(rewrite)) * rows;
     if ((failed & ~corrupt) != 0) {
       drives_.tell(
           {SetEvent::Kind::kMediumErrorRepaired, kNoRole,
-           fmt::format("{} rows from {} of stripe {} were unreadable and have been rewritten",
-                       granule_, row, stripe)});
+           fmt::format("{} rows from {} of stripe {} were unreadable and have been rewritten", rows,
+                       row, stripe)});
     }
   } else {
     // What a drive holds that is there and failed otherwise is not lost.
     const MemberSet otherwise = failed & ~medium & ~drives_.unreadable(stripe);
     if (medium == 0 || otherwise != 0) co_return Error::kNotReady;
     const Error error =
-        co_await add_lost(stripe, layout_.mirrored() ? data : missing & data, row, granule_);
+        co_await add_lost(stripe, layout_.mirrored() ? data : missing & data, row, rows);
     if (error != Error::kNone) co_return error;
     for (unsigned member = 0; member < layout_.width(); ++member) {
       const bool zeroed = has(missing, member) && (layout_.mirrored() || has(data, member));
@@ -312,10 +326,12 @@ Task<Error> RaidSet::settle_bad(std::uint64_t stripe, std::uint32_t row, MemberS
   for (unsigned member = 0; member < layout_.width(); ++member) {
     if (!has(rewrite, member)) continue;
     segments.push_back(
-        {.member = member, .row = row, .row_count = granule_, .data = std::move((*lanes)[member])});
+        {.member = member, .row = row, .row_count = rows, .data = std::move((*lanes)[member])});
   }
   if (segments.empty()) co_return Error::kNone;
   const Error stored = co_await store(stripe, segments, false, Origin::kRebuild);
+  // Lost blocks are zeros now, and parity fits.
+  if (stored == Error::kNone && !proof.proven) drives_.add_matched(stripe, row, rows);
   mirror_repairs_ += layout_.mirrored() && journal_ == nullptr ? 1 : 0;
   co_return stored;
 }
@@ -399,9 +415,9 @@ Task<Error> RaidSet::lose_written(unsigned role, Extent extent) {
     const Layout::OnDrive at = layout_.on_drive(role, lba);
     const auto rows = static_cast<std::uint32_t>(
         std::min<std::uint64_t>(end - lba, layout_.strip_blocks() - at.row));
-    const MemberSet lost = layout_.mirrored()
-                               ? data
-                               : (drives_.unreadable(at.stripe) | MemberSet{1} << at.member) & data;
+    const MemberSet computed = computed_away(at.stripe, at.row, rows);
+    const MemberSet lost =
+        layout_.mirrored() ? data : (computed | MemberSet{1} << at.member) & data;
     const Error error = co_await add_lost(at.stripe, lost, at.row, rows);
     if (error != Error::kNone) co_return error;
     lba += rows;
@@ -422,7 +438,8 @@ Task<Error> RaidSet::rebuild_member(std::uint64_t stripe, unsigned member, Drive
     const ByteBudget::Share share(budget_, taken);
     error = Error::kNone;
     for (std::uint32_t row = 0; row < layout_.strip_blocks() && error == Error::kNone;) {
-      const std::uint32_t rows = std::min(slice_rows(), layout_.strip_blocks() - row);
+      std::uint32_t rows = std::min(slice_rows(), layout_.strip_blocks() - row);
+      rows = drives_.doubted_alike(stripe, row, rows);
       error = co_await rebuild_held(stripe, member, target, row, rows);
       row += rows;
     }
@@ -437,6 +454,10 @@ Task<Error> RaidSet::rebuild_held(std::uint64_t stripe, unsigned member, Drive* 
   const unsigned role = layout_.role(stripe, member);
   const SetDrives::RoleDrive& here = drives_.role(role);
   if (target != here.drive && target != here.replacement) co_return Error::kNotFound;
+  if (target == here.drive && drives_.doubted(stripe, row, rows)) {
+    const auto kept = co_await keep_doubted(stripe, member, target, row, rows);
+    if (kept.has_value()) co_return *kept;
+  }
   Lanes lanes(layout_.width());
   bool unwritable = false;
   for (unsigned attempt = 0;; ++attempt) {
@@ -469,10 +490,53 @@ Task<Error> RaidSet::rebuild_held(std::uint64_t stripe, unsigned member, Drive* 
   // Its entries, and those that its drive has of another's cells, which may be stale as well.
   FrameVector<Integrity::Change> changes;
   changes.push_back(integrity_->change_of(stripe, member, row, rows, &written));
-  changes.push_back(changes.back());
-  changes.back().role = integrity_->before(role);
-  changes.back().kind = Integrity::Change::Kind::kKept;
+  changes.push_back(kept_entries(stripe, member, row, rows));
   co_return co_await store_entries(stripe, std::move(changes));
+}
+
+// The copies of another's entries on the member's drive.
+Integrity::Change RaidSet::kept_entries(std::uint64_t stripe, unsigned member, std::uint32_t row,
+                                        std::uint32_t rows) const {
+  Integrity::Change change = integrity_->change_of(stripe, member, row, rows, nullptr);
+  change.role = integrity_->before(layout_.role(stripe, member));
+  change.kind = Integrity::Change::Kind::kKept;
+  return change;
+}
+
+// A drive is back, and nothing has been written to these rows since with parity that fits. Its
+// content counts if the region keeps, or if it matches the others. With integrity it counts only if
+// nothing else can be computed.
+Task<std::optional<Error>> RaidSet::keep_doubted(std::uint64_t stripe, unsigned member,
+                                                 Drive* target, std::uint32_t row,
+                                                 std::uint32_t rows) {
+  Lanes lanes(layout_.width());
+  if (drives_.keeps(stripe)) {
+    if (integrity_ == nullptr) co_return Error::kNone;
+    Error error = Error::kMediumError;
+    if (entry_tells(stripe, member)) {
+      std::uint32_t bad_row = 0;
+      error = co_await recover_rows(stripe, MemberSet{1} << member, row, rows, 0, &lanes, &bad_row);
+    }
+    if (error == Error::kNone) co_return std::nullopt;
+    if (error != Error::kMediumError) co_return error;
+    if (rows > granule_) co_return co_await rebuild_granules(stripe, member, target, row, rows);
+    FrameVector<Integrity::Change> changes;
+    changes.push_back(kept_entries(stripe, member, row, rows));
+    co_return co_await store_entries(stripe, std::move(changes));
+  }
+  if (integrity_ != nullptr) co_return std::nullopt;
+  const MemberSet self = MemberSet{1} << member;
+  const MemberSet all = first_members(layout_.width());
+  if ((drives_.unreadable(stripe) & ~self) != 0) co_return std::nullopt;
+  MemberSet failed = 0;
+  MemberSet medium = 0;
+  co_await read_members(stripe, all, row, rows, &lanes, &failed, &medium);
+  if (failed == 0) {
+    const MemberSet wrong = co_await wrong_parities(&lanes, all, bytes_of(rows));
+    if (wrong == 0) co_return Error::kNone;
+  }
+  if (rows <= granule_) co_return std::nullopt;
+  co_return co_await rebuild_granules(stripe, member, target, row, rows);
 }
 
 Task<Error> RaidSet::rebuild_granules(std::uint64_t stripe, unsigned member, Drive* target,

@@ -306,6 +306,18 @@ Task<Error> RaidSet::prepare_replay(std::uint64_t stripe, JournalWrite entry, Pr
   co_return Error::kNone;
 }
 
+// A missing drive may have lost writes that were acknowledged for being in the journal. Zeros are
+// written to whole stripes, so these match.
+void RaidSet::doubt_replayed(std::uint64_t stripe, const JournalWrite& entry) {
+  if (!entry.zeroes) return drives_.stop_keeping(stripe);
+  const Lba first = entry.extent.first - drives_.data_offset();
+  for (Lba lba = first; lba < first + entry.extent.block_count; lba += layout_.strip_blocks()) {
+    const std::uint64_t zeroed = layout_.on_drive(entry.role, lba).stripe;
+    const bool known = drives_.add_matched(zeroed, 0, layout_.strip_blocks());
+    if (!known) drives_.stop_keeping(zeroed);
+  }
+}
+
 // On the role's drive, and on its replacement.
 Task<Error> RaidSet::replay_write(std::uint64_t stripe, JournalWrite entry,
                                   std::span<const std::byte> payload) {
@@ -313,6 +325,7 @@ Task<Error> RaidSet::replay_write(std::uint64_t stripe, JournalWrite entry,
   const Error ready = co_await prepare_replay(stripe, entry, &prepared);
   if (ready != Error::kNone) co_return ready;
   const SetDrives::RoleDrive both = drives_.role(entry.role);
+  if (both.drive == nullptr) doubt_replayed(stripe, entry);
   for (Drive* drive : {both.drive, both.replacement}) {
     if (drive == nullptr) continue;
     const Error error = co_await replay_on(drive, entry, payload);
@@ -642,7 +655,25 @@ Task<Error> RaidSet::zero_once(std::uint64_t first, std::uint64_t count, Operati
       targets.push_back({write.role, drive, write.extent, drive->start(std::move(request))});
     }
   }
-  co_return co_await end_store({.first = first, .count = count}, &targets, &sums, *ticket);
+  const Error error =
+      co_await end_store({.first = first, .count = count}, &targets, &sums, *ticket);
+  if (error != Error::kNone) co_return error;
+  co_return co_await end_zeros(first, count);
+}
+
+// Whole stripes of zeros match.
+Task<Error> RaidSet::end_zeros(std::uint64_t first, std::uint64_t count) {
+  bool save = false;
+  for (std::uint64_t stripe = first; stripe < first + count; ++stripe) {
+    if (!drives_.doubted(stripe, 0, layout_.strip_blocks())) continue;
+    const bool nowhere = (drives_.unwritable(stripe) & first_members(layout_.data_chunks())) != 0;
+    const bool known = drives_.add_matched(stripe, 0, layout_.strip_blocks());
+    if (nowhere && !known) co_return refuse_in_doubt(stripe);
+    if (!known) drives_.stop_keeping(stripe);
+    save |= nowhere;
+  }
+  if (!save) co_return Error::kNone;
+  co_return co_await drives_.save_doubts();
 }
 
 // A drive that begins to be copied meanwhile is copied when this has ended.

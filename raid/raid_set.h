@@ -207,6 +207,7 @@ class RaidSet final : public BlockDevice {
                            Origin origin);
   Task<Error> zero_held(std::uint64_t first, std::uint64_t count, Operation operation,
                         Origin origin);
+  Task<Error> end_zeros(std::uint64_t first, std::uint64_t count);
   Task<Error> zero_once(std::uint64_t first, std::uint64_t count, Operation operation,
                         Origin origin);
   std::uint64_t zero_batch() const;
@@ -215,6 +216,7 @@ class RaidSet final : public BlockDevice {
   // Whether it lies in a role's integrity area.
   bool of_entries(const JournalWrite& entry) const;
   Task<Error> prepare_replay(std::uint64_t stripe, JournalWrite entry, Prepared* prepared);
+  void doubt_replayed(std::uint64_t stripe, const JournalWrite& entry);
   Task<Error> replay_write(std::uint64_t stripe, JournalWrite entry,
                            std::span<const std::byte> payload);
   Task<Error> replay_on(Drive* drive, JournalWrite entry, std::span<const std::byte> payload);
@@ -282,7 +284,10 @@ class RaidSet final : public BlockDevice {
   Task<Error> update_mirrors(std::uint64_t stripe, std::span<WritePiece* const> pieces);
   Task<Error> update_parity(std::uint64_t stripe, std::span<WritePiece* const> pieces);
   Task<Error> update_rows(Update* update);
+  void plan(Update* update, std::span<const Fragment> fragments, bool doubted, bool keeps);
   Task<Error> update_planned(Update* update, std::span<const Fragment> fragments);
+  Task<Error> end_doubted(Update* update, bool settled);
+  Error refuse_in_doubt(std::uint64_t stripe);
   Task<bool> read_old(Update* update);  // False: plan again.
   Task<void> compute(Update* update);
   void modify_parity(const Update& update, const Band& band, Lanes& lanes);
@@ -376,7 +381,17 @@ class RaidSet final : public BlockDevice {
   Task<Error> recover_by_granule(std::uint64_t stripe, MemberSet wanted, std::uint32_t row,
                                  std::uint32_t row_count, Lanes* lanes, std::uint32_t* bad_row,
                                  bool settled);
-  bool incomputable(std::uint64_t stripe, MemberSet wanted) const;
+  bool incomputable(std::uint64_t stripe, std::uint32_t row, std::uint32_t rows,
+                    MemberSet wanted) const;
+  // Data of the stripe is missing, and counts in doubted rows.
+  bool keeps_away(std::uint64_t stripe) const {
+    return drives_.keeps(stripe) &&
+           (drives_.unreadable(stripe) & first_members(layout_.data_chunks())) != 0;
+  }
+  // Missing members that are computed from the others.
+  MemberSet computed_away(std::uint64_t stripe, std::uint32_t row, std::uint32_t rows) const {
+    return drives_.doubted(stripe, row, rows) ? 0 : drives_.unreadable(stripe);
+  }
   bool entry_tells(std::uint64_t stripe, unsigned member) const;  // In integrity_set.cc.
   // The parities of a stripe that say nothing: where redundancy is not verified, as many are
   // believed, the first that can be read, as there are data members among the `missing`. Those are
@@ -389,9 +404,10 @@ class RaidSet final : public BlockDevice {
   Task<Error> declare_lost(std::uint64_t stripe, std::uint32_t row, std::uint32_t row_count);
   Task<Error> settle_granules(std::uint64_t stripe, std::uint32_t row, std::uint32_t row_count,
                               MemberSet looked_at);
-  Task<Error> settle_granule(std::uint64_t stripe, std::uint32_t row, MemberSet looked_at);
-  Task<Error> settle_bad(std::uint64_t stripe, std::uint32_t row, MemberSet failed,
-                         MemberSet medium, Lanes* lanes, Lanes* suspects);
+  Task<Error> settle_granule(std::uint64_t stripe, std::uint32_t row, std::uint32_t rows,
+                             MemberSet looked_at);
+  Task<Error> settle_bad(std::uint64_t stripe, std::uint32_t row, std::uint32_t rows,
+                         MemberSet failed, MemberSet medium, Lanes* lanes, Lanes* suspects);
   Task<void> recover_missing(MemberSet missing, std::uint32_t rows, Lanes* lanes);
   void tell_lost(Extent extent);
   // Not durable yet.
@@ -406,6 +422,11 @@ class RaidSet final : public BlockDevice {
   std::uint32_t slice_rows() const;
   Task<Error> rebuild_held(std::uint64_t stripe, unsigned member, Drive* target, std::uint32_t row,
                            std::uint32_t rows);
+  Integrity::Change kept_entries(std::uint64_t stripe, unsigned member, std::uint32_t row,
+                                 std::uint32_t rows) const;
+  // Nothing: the member is to be rebuilt.
+  Task<std::optional<Error>> keep_doubted(std::uint64_t stripe, unsigned member, Drive* target,
+                                          std::uint32_t row, std::uint32_t rows);
   Task<Error> rebuild_granules(std::uint64_t stripe, unsigned member, Drive* target,
                                std::uint32_t row, std::uint32_t rows);
   bool lost_in(std::uint64_t stripe, unsigned member, std::uint32_t row, std::uint32_t rows) const;
@@ -453,8 +474,8 @@ class RaidSet final : public BlockDevice {
     MemberSet trusted = 0;  // Suspects whose entries were wrong.
   };
   // Brings the missing members into lanes, if there is a way to that their entries confirm.
-  Task<Proof> prove(std::uint64_t stripe, std::uint32_t row, MemberSet missing, MemberSet failed,
-                    Lanes* lanes, Lanes* suspects);
+  Task<Proof> prove(std::uint64_t stripe, std::uint32_t row, std::uint32_t rows, MemberSet missing,
+                    MemberSet failed, Lanes* lanes, Lanes* suspects);
   // Whether the members' lanes are what their entries say or, if `strictly`, are known to be. Not
   // strictly, those that equal their suspects are right as well, and so is parity.
   Task<bool> confirmed(std::uint64_t stripe, std::uint32_t row, std::uint32_t rows,
@@ -485,6 +506,7 @@ class RaidSet final : public BlockDevice {
   std::string no_room_on_;                // The drive that lacked room last.
   std::vector<TimePoint> no_room_until_;  // By role: it is told again after that.
   std::vector<TimePoint> refused_until_;  // By role, likewise of writes that it refused.
+  TimePoint doubt_told_until_{};          // Likewise of writes in doubted rows.
   bool lacking_told_ = false;             // That more drives fail than it survives.
   bool relieving_ = false;
   TimePoint last_host_io_{};

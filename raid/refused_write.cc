@@ -233,7 +233,7 @@ Task<Error> RaidSet::end_refused_rows(std::uint64_t stripe, const Unprotected* w
   if (is == Refused::kOld && restore_parities(*write, put, row, rows)) {
     error = co_await put_rows(stripe, write, put, row, rows, lost);
   } else {
-    lose_rows((away | here.refused) & data, row, rows, lost);
+    lose_rows((computed_away(stripe, row, rows) | here.refused) & data, row, rows, lost);
   }
   if (error != Error::kNone || is == Refused::kUnreadable) co_return error;
   co_await compute_replacements(stripe, parities & away, row, rows);
@@ -380,7 +380,7 @@ Task<Error> RaidSet::put_rows(std::uint64_t stripe, const Unprotected* write, Me
   }
   if (error != Error::kMediumError) co_return error;
   const MemberSet data = (MemberSet{1} << layout_.data_chunks()) - 1;
-  lose_rows(drives_.unreadable(stripe) & data, row, rows, lost);
+  lose_rows(computed_away(stripe, row, rows) & data, row, rows, lost);
   co_return Error::kNone;
 }
 

@@ -35,7 +35,8 @@ SetDrives::SetDrives(Executor& home, Layout layout, Superblock newest, RegionMap
       redundancy_losses_(regions_.region_count()),
       writing_(regions_.region_count()),
       touched_(regions_.region_count()),
-      written_at_(regions_.region_count()) {
+      written_at_(regions_.region_count()),
+      doubted_at_(regions_.region_count()) {
   for (std::uint64_t region = 0; region < region_count(); ++region) {
     if (regions_.dirty(region)) mark_unverified(region);
   }
@@ -206,8 +207,50 @@ void SetDrives::mark_unverified(std::uint64_t region) {
   ++unverified_count_;
 }
 
+Extent SetDrives::rows_of_region(std::uint64_t region) const {
+  const std::uint64_t first = region * newest_.region_stripes;
+  return rows_of(first, 0, (end_of_region(region) - first) * layout_.strip_blocks());
+}
+
+std::uint32_t SetDrives::doubted_alike(std::uint64_t stripe, std::uint32_t row,
+                                       std::uint32_t rows) const {
+  if (!redundancy_suspect(stripe)) return rows;
+  return static_cast<std::uint32_t>(lost_.matched().alike(rows_of(stripe, row, rows)));
+}
+
+bool SetDrives::add_matched(std::uint64_t stripe, std::uint32_t row, std::uint32_t rows) {
+  if (!doubted(stripe, row, rows)) return true;
+  ++doubts_changed_;
+  return lost_.add_matched(rows_of(stripe, row, rows));
+}
+
+// Redundancy of a region becomes suspect. It keeps if no drive has missed anything there, unless
+// one is lost before everything is flushed.
+void SetDrives::begin_doubt(std::uint64_t region) {
+  bool keeps = true;
+  for (unsigned role = 0; role < layout_.drive_count(); ++role) {
+    keeps &= !regions_.stale(role, false, region);
+  }
+  lost_.forget_matched(rows_of_region(region));
+  lost_.set_keeping(region, keeps);
+  doubted_at_[region] = writing_[region] > 0 || unflushed(region) ? flushes_begun_ : 0;
+  ++doubts_changed_;
+}
+
+// Missing drives may not have the latest content of rows that matched until now.
+void SetDrives::doubt_again(std::uint64_t region, Extent rows) {
+  doubts_changed_ += lost_.forget_matched(rows);
+  for (unsigned role = 0; role < layout_.drive_count(); ++role) {
+    if (regions_.stale(role, false, region)) {
+      doubts_changed_ += lost_.set_keeping(region, false);
+    }
+  }
+}
+
 void SetDrives::region_verified(std::uint64_t region, std::uint64_t losses) {
   if (!unverified_[region] || redundancy_losses_[region] != losses) return;
+  doubts_changed_ += lost_.forget_matched(rows_of_region(region));
+  doubts_changed_ += lost_.set_keeping(region, false);
   unverified_[region] = false;
   if (--unverified_count_ == 0 && newest_.redundancy_suspect) {
     newest_.redundancy_suspect = false;
@@ -223,6 +266,8 @@ void SetDrives::redundancy_lost(std::uint64_t stripe) {
   const std::uint64_t region = region_of(stripe);
   ++redundancy_losses_[region];
   bool known = unverified_[region] && regions_.dirty(region);
+  const bool valid = redundancy_valid(stripe);
+  const bool suspect = redundancy_suspect(stripe);
   mark_unverified(region);
   regions_.set_dirty(region, true);
   // Mirrors that are away may be otherwise than those that are here.
@@ -233,20 +278,39 @@ void SetDrives::redundancy_lost(std::uint64_t stripe) {
   }
   if (!known) ++regions_changed_;
   suspect_redundancy();
+  if (layout_.mirrored()) return;
+  if (suspect) return doubt_again(region, rows_of(stripe, 0, layout_.strip_blocks()));
+  begin_doubt(region);
+  if (!valid) return;
+  // The region's other stripes match as they did before.
+  const Extent all = rows_of_region(region);
+  const Extent doubted = rows_of(stripe, 0, layout_.strip_blocks());
+  lost_.add_matched({.first = all.first, .block_count = doubted.first - all.first});
+  lost_.add_matched({.first = doubted.end(), .block_count = all.end() - doubted.end()});
 }
 
-// Of mirrors every copy is old or new, whichever is read.
+// Every mirror is old or new, whichever is read.
 void SetDrives::suspect_redundancy() {
   if (layout_.mirrored() || newest_.redundancy_suspect) return;
   newest_.redundancy_suspect = true;
   ++changed_;
+  for (std::uint64_t region = 0; region < region_count(); ++region) {
+    if (unverified_[region]) begin_doubt(region);
+  }
 }
 
 void SetDrives::all_redundancy_lost() {
   for (std::uint64_t region = 0; region < region_count(); ++region) {
     ++redundancy_losses_[region];
+    const bool suspect = newest_.redundancy_suspect && unverified_[region];
     mark_unverified(region);
     regions_.set_dirty(region, true);
+    if (layout_.mirrored()) continue;
+    if (suspect) {
+      doubt_again(region, rows_of_region(region));
+    } else if (newest_.redundancy_suspect) {
+      begin_doubt(region);
+    }
   }
   // Where a mirror that is missing differs, nobody knows.
   for (std::uint64_t roles = absent_; layout_.mirrored() && roles != 0; roles &= roles - 1) {
@@ -357,7 +421,12 @@ Task<Error> SetDrives::show_reserved_room() {
   co_return error;
 }
 
+// A region that is found unverified must not be found with rows that matched before.
 Task<Error> SetDrives::write_region_maps() {
+  if (doubts_saved_ < doubts_changed_) {
+    const Error error = co_await write_lost_lists();
+    if (error != Error::kNone) co_return error;
+  }
   const std::uint64_t saved = regions_changed_;
   image_ = std::make_shared<const std::vector<std::byte>>(regions_.encode_next());
   const Error error = co_await on_all_drives(&SetDrives::write_regions, "saving the region map");
@@ -375,11 +444,24 @@ Task<Error> SetDrives::save_lost() {
   co_return error;
 }
 
+Task<Error> SetDrives::save_doubts() {
+  const std::uint64_t wanted = doubts_changed_;
+  co_await saving_.lock();
+  Error error = Error::kNone;
+  if (doubts_saved_ < wanted) error = co_await write_lost_lists();
+  saving_.unlock();
+  co_return error;
+}
+
 Task<Error> SetDrives::write_lost_lists() {
   const std::uint64_t saved = lost_changed_;
+  const std::uint64_t doubts = doubts_changed_;
   image_ = std::make_shared<const std::vector<std::byte>>(lost_.encode_next());
   const Error error = co_await on_all_drives(&SetDrives::write_lost, "saving the lost sectors");
-  if (error == Error::kNone) lost_saved_ = std::max(lost_saved_, saved);
+  if (error == Error::kNone) {
+    lost_saved_ = std::max(lost_saved_, saved);
+    doubts_saved_ = std::max(doubts_saved_, doubts);
+  }
   co_return error;
 }
 
@@ -393,7 +475,8 @@ Task<Error> SetDrives::settled() {
   while (settled_ < wanted && error == Error::kNone) {
     const std::uint64_t changes = changed_;
     if (regions_saved_ < regions_changed_) error = co_await write_region_maps();
-    if (error == Error::kNone && lost_saved_ < lost_changed_) error = co_await write_lost_lists();
+    const bool lists = lost_saved_ < lost_changed_ || doubts_saved_ < doubts_changed_;
+    if (error == Error::kNone && lists) error = co_await write_lost_lists();
     if (error != Error::kNone || changed_ != changes) continue;
     newest_.advance(home_.random());
     error = co_await on_all_drives(&SetDrives::write_superblock, "writing the superblock");
@@ -521,6 +604,7 @@ bool SetDrives::drop(unsigned role, DropReason reason, const std::string& why) {
   settled_roles_ &= ~bit(role);
   newest_.roles[role].state = missing ? RoleState::kMissing : RoleState::kFailed;
   mark_doubtful(role);
+  if (!missing) doubts_changed_ += lost_.stop_keeping();  // Only a fresh drive takes the role.
   ++changed_;
   recount();
   tell(
@@ -536,9 +620,11 @@ bool SetDrives::drop(unsigned role, DropReason reason, const std::string& why) {
 // where nothing can be computed, it is what there is.
 void SetDrives::mark_doubtful(unsigned role) {
   for (std::uint64_t region = 0; region < region_count(); ++region) {
-    const bool unflushed = written_at_[region] != 0 && written_at_[region] >= flushes_covered_;
+    if (doubted_at_[region] != 0 && doubted_at_[region] >= flushes_covered_) {
+      doubts_changed_ += lost_.set_keeping(region, false);
+    }
     const bool unmatched = unverified_[region] && !newest_.redundancy_suspect;
-    if (writing_[region] == 0 && !unflushed && !unmatched) continue;
+    if (writing_[region] == 0 && !unflushed(region) && !unmatched) continue;
     if (regions_.stale(role, false, region)) continue;
     regions_.set_stale(role, false, region, true);
     ++regions_changed_;
@@ -573,6 +659,7 @@ void SetDrives::take_role(unsigned role, BlockDevice& device, std::string name, 
     entry.drive = uuid;
     entry.known_event = 0;
     regions_.set_all_stale(role, false, true);
+    doubts_changed_ += lost_.stop_keeping();  // It has nothing to keep.
   }
   // The map and the list on the drive are old, or it has neither: settled() writes both before a
   // superblock calls the drive active.
@@ -588,6 +675,7 @@ void SetDrives::begin_replacement(unsigned role, BlockDevice& device, std::strin
   roles_[role].fresh_region[1] = kNoRegion;
   newest_.roles[role].replacement = uuid;
   newest_.roles[role].replacement_known_event = 0;
+  if (roles_[role].drive == nullptr) doubts_changed_ += lost_.stop_keeping();
   regions_.set_all_stale(role, true, true);
   ++regions_changed_;
   ++lost_changed_;

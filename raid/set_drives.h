@@ -136,6 +136,26 @@ class SetDrives final : public JournalDrives {
   bool redundancy_suspect(std::uint64_t stripe) const {
     return newest_.redundancy_suspect && unverified_[region_of(stripe)];
   }
+  // ... and in these rows, or some of them, nothing has been written since with parity that fits.
+  bool doubted(std::uint64_t stripe, std::uint32_t row, std::uint32_t rows) const {
+    return redundancy_suspect(stripe) && !lost_.matched().covers(rows_of(stripe, row, rows));
+  }
+  // How many of these rows, from the first on, are doubted as the first is.
+  std::uint32_t doubted_alike(std::uint64_t stripe, std::uint32_t row, std::uint32_t rows) const;
+  // A missing drive has missed nothing here but rows that match: its content counts in the others.
+  bool keeps(std::uint64_t stripe) const {
+    return redundancy_suspect(stripe) &&
+           lost_.keeping().covers({.first = region_of(stripe), .block_count = 1});
+  }
+  void stop_keeping(std::uint64_t stripe) {
+    doubts_changed_ += lost_.set_keeping(region_of(stripe), false);
+  }
+  // Parity fits these rows now. False if there is no room to remember it.
+  bool add_matched(std::uint64_t stripe, std::uint32_t row, std::uint32_t rows);
+  // Doubted rows have been written that stay doubted: a drive that is lost before a flush may lose
+  // them.
+  void written_in_doubt(std::uint64_t stripe) { doubted_at_[region_of(stripe)] = flushes_begun_; }
+  Task<Error> save_doubts();  // Durable: every row that matched before the call.
 
   // Regions. ------------------------------------------------------------------------------------
   std::uint64_t region_of(std::uint64_t stripe) const noexcept {
@@ -249,6 +269,15 @@ class SetDrives final : public JournalDrives {
   Task<Error> write_lost_lists();   // Likewise.
   void mark_unverified(std::uint64_t region);
   void suspect_redundancy();
+  Extent rows_of(std::uint64_t stripe, std::uint32_t row, std::uint64_t rows) const {
+    return {.first = stripe * layout_.strip_blocks() + row, .block_count = rows};
+  }
+  Extent rows_of_region(std::uint64_t region) const;
+  bool unflushed(std::uint64_t region) const {
+    return written_at_[region] != 0 && written_at_[region] >= flushes_covered_;
+  }
+  void begin_doubt(std::uint64_t region);
+  void doubt_again(std::uint64_t region, Extent rows);
   struct Owned {
     Owned(BlockDevice& device, std::string name, DrivePolicy policy)
         : drive(device, std::move(name), policy), metadata(drive) {}
@@ -289,6 +318,8 @@ class SetDrives final : public JournalDrives {
   std::vector<bool> touched_;  // By region: written since intents were last looked at.
   // By region: flushes begun when it was last written, 0 if it never was; those that are covered.
   std::vector<std::uint64_t> written_at_;
+  // By region: flushes begun when doubted rows were written last, 0 if they never were.
+  std::vector<std::uint64_t> doubted_at_;
   std::uint64_t flushes_begun_ = 1;
   std::uint64_t flushes_covered_ = 0;
   EventSink event_sink_;
@@ -300,6 +331,8 @@ class SetDrives final : public JournalDrives {
   std::uint64_t regions_saved_ = 0;
   std::uint64_t lost_changed_ = 1;  // Likewise.
   std::uint64_t lost_saved_ = 0;
+  std::uint64_t doubts_changed_ = 0;  // Rows that match and regions that keep.
+  std::uint64_t doubts_saved_ = 0;
   std::uint64_t losses_ = 0;
   std::optional<TimePoint> room_shown_;
   std::uint64_t room_shown_at_ = 0;  // As changed_ was.

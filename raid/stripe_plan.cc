@@ -23,9 +23,14 @@ struct Stripe {
   MemberSet parity;    // Parities with a drive to write to.
   MemberSet readable;  // Members whose old content is there and can be relied on.
   unsigned data_chunks;
+  bool doubted;
 
   explicit Stripe(const StripeState& state)
-      : data{members(state.data_chunks)}, parity{}, readable{}, data_chunks{state.data_chunks} {
+      : data{members(state.data_chunks)},
+        parity{},
+        readable{},
+        data_chunks{state.data_chunks},
+        doubted{state.parity_doubted} {
     const MemberSet all = members(state.data_chunks + state.parity_chunks);
     parity = all & ~data & ~state.unwritable;
     readable = all & ~state.unreadable & ~state.unwritable;
@@ -52,7 +57,7 @@ void choose_method(const Stripe& stripe, Band& band) {
   const bool can_modify = (modify_reads & ~stripe.readable) == 0;
   const bool can_reconstruct = (reconstruct_reads & ~stripe.readable) == 0;
   // Recovering takes data_chunks reads; reconstructing, where it is possible, never more.
-  const bool can_recover = size(stripe.readable) >= stripe.data_chunks;
+  const bool can_recover = !stripe.doubted && size(stripe.readable) >= stripe.data_chunks;
   const unsigned other_reads = can_reconstruct ? size(reconstruct_reads)
                                : can_recover   ? stripe.data_chunks
                                                : kMostMembers;
@@ -67,6 +72,9 @@ void choose_method(const Stripe& stripe, Band& band) {
   } else if (can_reconstruct) {
     band.method = Method::kReconstructWrite;
     band.reads = reconstruct_reads;
+  } else if (stripe.doubted && (band.written & ~stripe.readable) == 0) {
+    band.method = Method::kDataOnly;
+    band.writes &= stripe.data;
   } else {
     band.method = Method::kRecover;
     band.reads = recovery_reads(stripe);

@@ -4,7 +4,9 @@
 // parity, so each band gets the cheapest method that its own rows and the state of the drives
 // allow, counted in members read:
 //
-//   1. kDataOnly         no parity, or no drive to write it to: nothing to compute.
+//   1. kDataOnly         no parity, or no drive to write it to: nothing to compute; or parity that
+//   is
+//                        doubted and cannot be changed by the difference.
 //   2. kFullStripe       every data member is written: parity from the new data alone.
 //   3. kReadModifyWrite  reads the old data of the written members and the old parities; parity
 //                        changes by the difference. Needs all of those readable, but no other
@@ -67,6 +69,9 @@ struct StripeState {
   MemberSet unreadable = 0;        // Failed, stale, known to be bad.
   MemberSet unwritable = 0;        // No drive to write to; never read either.
   bool parity_unreliable = false;  // Parity is not known to fit the data: it is not read.
+  // Nor is it computed anew while data is unreadable that may be read again: 3 changes it, so that
+  // it fits as well as before, or 2 or 4 make it fit.
+  bool parity_doubted = false;
 };
 
 // The bands of a write, in the order of their rows. The bands of one run of blocks, at most three

@@ -5,6 +5,8 @@
 #include <bit>
 #include <utility>
 
+#include <fmt/format.h>
+
 #include "raid/parity.h"
 #include "raid/raid_set.h"
 #include "raid/stripe_update.h"
@@ -15,6 +17,8 @@ namespace {
 
 // How often what a drive gives is repaired before it is taken for unreadable.
 constexpr unsigned kMostRepairs = 3;
+// An event reports a refused write of doubted rows once within that time.
+constexpr Duration kDoubtGoesOn = std::chrono::minutes(1);
 
 // Appends to the last segment of the member if it continues it.
 void add_segment(FrameVector<Segment>& segments, unsigned member, std::uint32_t row,
@@ -85,6 +89,8 @@ Task<Error> RaidSet::update_parity(std::uint64_t stripe, std::span<WritePiece* c
   const std::uint32_t step = slice_rows();
   while (update.row < end) {
     update.row_end = std::min(update.row + step, end);
+    update.row_end =
+        update.row + drives_.doubted_alike(stripe, update.row, update.row_end - update.row);
     const Error error = co_await update_rows(&update);
     if (error != Error::kNone) co_return error;
     update.row = update.row_end;
@@ -109,6 +115,20 @@ Task<Error> RaidSet::update_rows(Update* update) {
   co_return co_await update_planned(update, fragments);
 }
 
+// As the drives are now. `doubted`: parity may not fit the data; `keeps`: and data that is missing
+// may be read again.
+void RaidSet::plan(Update* update, std::span<const Fragment> fragments, bool doubted, bool keeps) {
+  const std::uint64_t stripe = update->stripe;
+  const MemberSet lacking = drives_.unreadable(stripe) | update->avoid;
+  update->bands = plan_write({.data_chunks = layout_.data_chunks(),
+                              .parity_chunks = layout_.parity_chunks(),
+                              .unreadable = lacking | (keeps ? 0 : unbelieved(stripe, lacking)),
+                              .unwritable = drives_.unwritable(stripe),
+                              .parity_unreliable = doubted && !keeps,
+                              .parity_doubted = keeps},
+                             fragments);
+}
+
 // Where redundancy is not verified yet, whatever was written since has parity that fits. So with
 // data away as many parities are believed: what they then give for blocks never written is as good
 // as any. Another parity may say otherwise there, so it is computed anew.
@@ -126,29 +146,26 @@ Task<Error> RaidSet::update_planned(Update* update, std::span<const Fragment> fr
       return static_cast<unsigned>(std::popcount(members)) > layout_.parity_chunks();
     };
     if (beyond(away)) co_return Error::kNotReady;
-    if (beyond(away | update->avoid)) {
+    const std::uint32_t rows = update->row_end - update->row;
+    // Settled just now, parity fits.
+    const bool doubted = !settled && drives_.doubted(stripe, update->row, rows);
+    const bool keeps = doubted && keeps_away(stripe);
+    if (!keeps && beyond(away | update->avoid)) {
       if (update->ailing && settled) co_return Error::kNotReady;
       if (std::exchange(settled, true)) co_return Error::kMediumError;
-      const Error error = co_await declare_lost(stripe, update->row, update->row_end - update->row);
+      const Error error = co_await declare_lost(stripe, update->row, rows);
       if (error != Error::kNone) co_return error;
       update->avoid = 0;
       continue;
     }
-    // What has been settled just now has parity that fits.
-    const bool suspect = drives_.redundancy_suspect(stripe) && !settled;
-    update->bands =
-        plan_write({.data_chunks = layout_.data_chunks(),
-                    .parity_chunks = layout_.parity_chunks(),
-                    .unreadable = away | update->avoid | unbelieved(stripe, away | update->avoid),
-                    .unwritable = drives_.unwritable(stripe),
-                    .parity_unreliable = suspect},
-                   fragments);
-    const bool lacking = suspect && std::ranges::any_of(update->bands, [](const Band& band) {
-                           return band.method == Method::kRecover;
-                         });
-    if (lacking) {
+    plan(update, fragments, doubted, keeps);
+    const bool recovers = std::ranges::any_of(
+        update->bands, [](const Band& band) { return band.method == Method::kRecover; });
+    if (doubted && recovers) {
+      // It changes missing data beside other missing data, which may be read again.
+      if (keeps) co_return refuse_in_doubt(stripe);
       settled = true;
-      const Error error = co_await declare_lost(stripe, update->row, update->row_end - update->row);
+      const Error error = co_await declare_lost(stripe, update->row, rows);
       if (error != Error::kNone) co_return error;
       update->avoid = 0;
       continue;
@@ -163,6 +180,7 @@ Task<Error> RaidSet::update_planned(Update* update, std::span<const Fragment> fr
     update->avoid |= std::exchange(update->corrupt, 0);
     if (!complete) continue;
     co_await compute(update);
+    if (keeps) drives_.written_in_doubt(stripe);
     const auto gone = static_cast<unsigned>(std::popcount(drives_.unreadable(stripe)));
     Error error = Error::kNone;
     if (gone >= layout_.parity_chunks() && integrity_ == nullptr) {
@@ -172,8 +190,40 @@ Task<Error> RaidSet::update_planned(Update* update, std::span<const Fragment> fr
       error = co_await store(stripe, update->segments, update->force_unit_access, update->origin);
     }
     update->segments.clear();
-    co_return error;
+    if (error != Error::kNone || !drives_.doubted(stripe, update->row, rows)) co_return error;
+    co_return co_await end_doubted(update, settled);
   }
+}
+
+// The rows match if parity has been computed anew; if it has changed by the difference only, they
+// match as well as before, and only drives have the data. A write to a missing drive is
+// acknowledged when it is durable that its data can be computed.
+Task<Error> RaidSet::end_doubted(Update* update, bool settled) {
+  const std::uint64_t stripe = update->stripe;
+  bool save = false;
+  for (const Band& band : update->bands) {
+    const bool nowhere = (band.written & drives_.unwritable(stripe)) != 0;
+    const bool matched =
+        settled || band.method == Method::kFullStripe || band.method == Method::kReconstructWrite;
+    const bool known = matched && drives_.add_matched(stripe, band.row, band.row_count);
+    if (nowhere && !known) co_return refuse_in_doubt(stripe);
+    if (matched && !known) drives_.stop_keeping(stripe);
+    save |= nowhere;
+  }
+  if (!save) co_return Error::kNone;
+  co_return co_await drives_.save_doubts();
+}
+
+// Now and then an event says why.
+Error RaidSet::refuse_in_doubt(std::uint64_t stripe) {
+  if (home_.now() < doubt_told_until_) return Error::kMediumError;
+  doubt_told_until_ = home_.now() + kDoubtGoesOn;
+  drives_.tell({SetEvent::Kind::kWriteRefused, kNoRole,
+                fmt::format("a write of stripe {} was refused: it needs data of a missing drive, "
+                            "and parity is not verified; bring the drive back, or give its role "
+                            "to another (drive replace)",
+                            stripe)});
+  return Error::kMediumError;
 }
 
 // Reads what the bands need, neighbouring rows of a member in one request.

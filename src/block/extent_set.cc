@@ -131,6 +131,12 @@ std::optional<Lba> ExtentSet::first_in(const Extent& extent) const {
   return run->first;
 }
 
+bool ExtentSet::covers(const Extent& extent) const {
+  if (extent.block_count == 0) return true;
+  const auto run = runs_.upper_bound(extent.first);
+  return run != runs_.begin() && std::prev(run)->second >= extent.end();
+}
+
 std::uint64_t ExtentSet::alike(const Extent& extent) const {
   const auto run = runs_.upper_bound(extent.first);
   Lba end = run == runs_.end() ? extent.end() : run->first;

@@ -29,6 +29,7 @@ class ExtentSet {
   std::vector<Extent> runs() const;  // In order.
   // The first block of the extent that is in the set.
   std::optional<Lba> first_in(const Extent& extent) const;
+  bool covers(const Extent& extent) const;
   // How many blocks from the first of the extent on are in the set, or out of it, as that one is.
   std::uint64_t alike(const Extent& extent) const;
   // The smallest of the gaps between runs, but for those that overlap `keep`.

@@ -391,6 +391,91 @@ TEST_CASE("A degraded set that lost its journal starts when the loss is accepted
   }
 }
 
+TEST_CASE("A drive that returns to a suspect set has its content, and the set what was written",
+          "[raid][journal][N3]") {
+  for (const Level level : kParityLevels) {
+    for (const bool restart : {false, true}) {
+      CAPTURE(raid::describe(level), restart);
+      for_worlds(
+          1,
+          [](Executor* home, Level level, bool restart) -> Task<void> {
+            Bench bench(*home);
+            ControllerRig& rig = bench.rig;
+            co_await plug_in(&bench, home, nvram::Durability::kProcess);
+            co_await make(&bench, level, 5, false);
+            co_await lose_journal(&bench, home);
+            std::vector<raid::NamedDevice> left = rig.named();
+            std::erase_if(left, [](const auto& drive) { return drive.name == "d1"; });
+            co_await rig.start(left);
+            const auto started = co_await rig.controller->start_set("set", true);
+            REQUIRE(started.has_value());
+            const Seen before = co_await look_everywhere(&rig);
+            for (Lba lba = 0; lba < rig.set->geometry().block_count; lba += 333) {
+              co_await expect_good(rig.write(lba, 3, lba));
+              co_await expect_good(rig.read(lba, 3));  // From parity, if d1 should have it.
+            }
+            CHECK(rig.set_info().lost.empty());
+            if (restart) {
+              co_await expect_stopped(&rig);
+              co_await rig.start(left);
+            }
+            const Seen after = co_await look_everywhere(&rig);
+            CHECK(after.wrong == 0);
+            CHECK(after.right >= before.right);
+            const auto back = co_await rig.controller->insert_drive("d1", &rig.drive("d1"));
+            CHECK(back.has_value());
+            verify(&rig);
+            co_await expect_whole(&rig);
+            CHECK(rig.set_info().lost.empty());
+            co_await expect_good(rig.check());
+            rig.drive("d2").fail_with(Error::kHardware);
+            co_await expect_good(rig.check());
+            co_await expect_stopped(&rig);
+            co_await unplug(&bench);
+          },
+          level, restart);
+    }
+  }
+}
+
+TEST_CASE("A suspect set refuses a write that needs data of a missing drive",
+          "[raid][journal][N3]") {
+  for_worlds(1, [](Executor* home) -> Task<void> {
+    Bench bench(*home);
+    ControllerRig& rig = bench.rig;
+    rig.options.set.most_lost_bytes = 300;  // Room for a few rows that match.
+    co_await plug_in(&bench, home, nvram::Durability::kProcess);
+    co_await make(&bench, Level::kRaid5, 5, false);
+    co_await lose_journal(&bench, home);
+    std::vector<raid::NamedDevice> left = rig.named();
+    std::erase_if(left, [](const auto& drive) { return drive.name == "d1"; });
+    co_await rig.start(left);
+    const auto started = co_await rig.controller->start_set("set", true);
+    REQUIRE(started.has_value());
+    const raid::SetDrives& drives = *rig.set->drives();
+    const raid::Layout& layout = drives.layout();
+    unsigned written = 0;
+    unsigned refused = 0;
+    for (std::uint64_t stripe = 0; stripe < layout.stripe_count(); ++stripe) {
+      for (unsigned member = 0; member < layout.data_chunks(); ++member) {
+        if (layout.role(stripe, member) != 1) continue;
+        const Lba lba = layout.lba({.stripe = stripe, .chunk = member, .row = 0});
+        const std::vector<std::byte> old = rig.expected;
+        const std::string error = co_await rig.write(lba, 1, stripe);
+        ++(error.empty() ? written : refused);
+        if (!error.empty()) rig.expected = old;
+        const std::string read = co_await rig.read(lba, 1);
+        CHECK(read.empty() == error.empty());
+      }
+    }
+    CHECK(written > 10);
+    CHECK(refused > 10);
+    CHECK(rig.said("bring the drive back"));
+    co_await expect_stopped(&rig);
+    co_await unplug(&bench);
+  });
+}
+
 TEST_CASE("A spare does not take the role of a missing drive while parity is not verified",
           "[raid][journal][N2]") {
   for (const Level level : kParityLevels) {

@@ -108,7 +108,8 @@ TEST_CASE("what was rewritten is healed also when the list is full", "[raid][los
   constexpr std::uint64_t kStep = 8;
   constexpr std::uint64_t kRuns = 100;
   // Each run takes two bytes.
-  LostSectors lost({1}, kStep * (kRuns + 1), 80 + kRuns * 2);
+  LostSectors lost({1}, kStep * (kRuns + 1));
+  lost.limit(80 + kRuns * 2);
   for (std::uint64_t at = 0; at < kRuns; ++at) {
     lost.add({.first = at * kStep, .block_count = 3});
   }
@@ -121,6 +122,44 @@ TEST_CASE("what was rewritten is healed also when the list is full", "[raid][los
   REQUIRE(lost.first_overlap({.first = 40 * kStep, .block_count = 1}).has_value());
   REQUIRE(lost.first_overlap({.first = 40 * kStep + 2, .block_count = 1}).has_value());
   REQUIRE(lost.merged_blocks() == kStep - 3);
+}
+
+TEST_CASE("a list has rows that match and regions that keep", "[raid][lost_sectors][N3]") {
+  LostSectors lost({1}, 1000);
+  REQUIRE(lost.add({.first = 3, .block_count = 4}));
+  REQUIRE(lost.add_matched({.first = 10, .block_count = 20}));
+  REQUIRE(lost.set_keeping(0, true));
+  REQUIRE(lost.set_keeping(7, true));
+  CHECK_FALSE(lost.set_keeping(7, true));
+  REQUIRE(lost.forget_matched({.first = 12, .block_count = 2}));
+  auto read = LostSectors::decode(lost.encode_next());
+  REQUIRE(read.has_value());
+  CHECK(read->extents() == lost.extents());
+  CHECK(read->matched().runs() == std::vector<Extent>{{10, 2}, {14, 16}});
+  CHECK(read->keeping().runs() == std::vector<Extent>{{0, 1}, {7, 1}});
+  CHECK(read->set_keeping(0, false));
+  CHECK(read->stop_keeping());
+  CHECK_FALSE(read->stop_keeping());
+  CHECK(read->keeping().empty());
+}
+
+TEST_CASE("rows that match take half of a list, and nothing is joined for them",
+          "[raid][lost_sectors][N3]") {
+  LostSectors lost({1}, 100'000);
+  lost.limit(1000);
+  std::uint64_t row = 0;
+  while (lost.add_matched({.first = row, .block_count = 1})) row += 3;
+  CHECK(row > 3 * 200);
+  CHECK(lost.add_matched({.first = 0, .block_count = 1}));
+  CHECK_FALSE(lost.add_matched({.first = row + 100, .block_count = 1}));
+  CHECK(lost.matched().block_count() == row / 3);
+  while (lost.merged_blocks() == 0) {
+    REQUIRE(lost.add({.first = row, .block_count = 1}));
+    row += 3;
+  }
+  CHECK(lost.encode_next().size() <= 1000);
+  CHECK(lost.set_keeping(5, true) == false);
+  CHECK(lost.keeping().empty());
 }
 
 // As version 1 has them.

@@ -434,6 +434,34 @@ TEST_CASE("Small writes of a degraded stripe", "[raid][stripe_plan]") {
   }
 }
 
+TEST_CASE("Doubted parity changes by the difference, or not at all", "[raid][stripe_plan][N3]") {
+  // Member 0 is missing, and its drive may come back.
+  const StripeState state{
+      .data_chunks = 4, .parity_chunks = 2, .unreadable = 1, .parity_doubted = true};
+  SECTION("beside missing data by the difference, whatever that reads") {
+    const Fragment others[] = {{1, 0, 2}, {2, 0, 2}, {3, 0, 2}};
+    REQUIRE(only_band(state, others) ==
+            Band{0, 2, 0b1110, Method::kReadModifyWrite, 0b111110, 0b111110});
+  }
+  SECTION("a write of the missing data computes it anew") {
+    const Fragment missing[] = {{0, 0, 2}, {1, 0, 2}};
+    REQUIRE(only_band(state, missing) ==
+            Band{0, 2, 0b0011, Method::kReconstructWrite, 0b1100, 0b110011});
+  }
+  SECTION("with a parity that cannot be read, only data is written") {
+    StripeState worse = state;
+    worse.unreadable |= 1 << 4;
+    const Fragment one[] = {{2, 0, 2}};
+    REQUIRE(only_band(worse, one) == Band{0, 2, 0b0100, Method::kDataOnly, 0, 0b0100});
+  }
+  SECTION("a write of some missing data beside other missing data has to compute") {
+    StripeState worse = state;
+    worse.unreadable |= 2;
+    const Fragment one[] = {{0, 0, 2}};
+    REQUIRE(only_band(worse, one).method == Method::kRecover);
+  }
+}
+
 TEST_CASE("Fragments are cut where the set of written members changes", "[raid][stripe_plan]") {
   const StripeState state{.data_chunks = 4, .parity_chunks = 1};
   SECTION("a run of blocks over two chunks makes three bands") {
