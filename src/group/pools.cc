@@ -105,6 +105,7 @@ Task<void> Pools::add(PoolRecord record) {
   pool->name_of_set = [this](const Uuid& set) { return members_.name_of(set); };
   pool->on_vacated = [this] { wake_.notify_all(); };
   ServedPool* const added = pool.get();
+  pool->find_devices = [this, added] { set_devices(added); };
   pools_.push_back(std::move(pool));
   co_await open(added);
 }
@@ -112,7 +113,6 @@ Task<void> Pools::add(PoolRecord record) {
 Task<void> Pools::open(ServedPool* pool, bool accept_loss) {
   const Hardware& first = members_.first();
   co_await pool->open(first.nvram(), first.has_mirror(), accept_loss);
-  set_devices();
   // It would find no room while the sets are not there yet.
   if (pool->housekeeper() != nullptr) pool->housekeeper()->start();
   look_again_ = home_.now() + kOpenAgain;
@@ -227,6 +227,8 @@ ServedPool* Pools::owner_of(const Uuid& set) const {
 std::string Pools::refusal(const ServedPool& pool, const Uuid& set) const {
   std::string why = members_.refusal(set);
   const ServedPool* const owner = owner_of(set);
+  const auto store = pool.store_of(set);
+  if (why.empty() && owner == &pool && store) why = pool.refusal_of(*store);
   if (!why.empty() || owner == &pool) return why;
   if (owner == nullptr) return standing_on_it(owner_.volumes_placed_on(set));
   if (owner->pool() != nullptr) return fmt::format("it is of pool {} by now", owner->name());
@@ -286,11 +288,13 @@ Task<void> Pools::take_set(Member* member, MemberSet set) {
 }
 
 void Pools::set_devices() {
-  for (const auto& pool : pools_) {
-    if (pool->pool() == nullptr) continue;
-    for (const auto& [index, store] : pool->pool()->map().stores()) {
-      pool->set_device(index, device_for(*pool, store.record.uuid));
-    }
+  for (const auto& pool : pools_) set_devices(pool.get());
+}
+
+void Pools::set_devices(ServedPool* pool) {
+  if (pool->pool() == nullptr) return;
+  for (const auto& [index, store] : pool->pool()->map().stores()) {
+    pool->set_device(index, device_for(*pool, store.record.uuid));
   }
 }
 

@@ -103,6 +103,7 @@ class Pools {
   Task<void> see_off_member(ServedPool* pool, std::string name);
   Task<void> keep_members(ServedPool* pool);
   void set_devices();
+  void set_devices(ServedPool* pool);
   Task<void> watch();
   Executor& home_;
   metadata::Store& store_;

@@ -19,6 +19,11 @@ static_assert(kRegionBytes >= pool::MapLog::kLeastRegionBytes);
 constexpr Duration kBetweenEvents = std::chrono::minutes(1);
 // Between two attempts to change a map that could not be changed.
 constexpr Duration kLookAtMap = std::chrono::seconds(10);
+// A pool is opened without the sets that do not answer in this time; they follow.
+constexpr Duration kForStamps = std::chrono::seconds(5);
+constexpr std::string_view kOlderMap =
+    "the pool's map is older than it: pages that the map has there may belong to others now; "
+    "import a newer export of the group";
 constexpr std::string_view kHangs =
     "a snapshot, restore, shrink or check was given up: I/O to its sets takes too long; see the "
     "list "
@@ -63,6 +68,7 @@ Task<void> ServedPool::open(nvram::Nvram* nvram, bool mirrored, bool accept_loss
     }
   }
   failure_ = co_await open_map(accept_loss);
+  if (failure_.empty()) failure_ = co_await compare_stamps();
   loss_ = pool::MapLog::is_loss(failure_) ? failure_ : "";
   if (!loss_.empty()) {
     failure_ += fmt::format(
@@ -101,6 +107,21 @@ Task<std::string> ServedPool::open_map(bool accept_loss) {
   co_return std::string();
 }
 
+// The older map of an import must not be used, so the pool is not open then.
+Task<std::string> ServedPool::compare_stamps() {
+  refused_.clear();
+  if (find_devices) find_devices();
+  const TimePoint deadline = home_.now() + kForStamps;
+  bool in_time = true;
+  while (!arriving_.empty() && in_time) in_time = co_await arrived_.wait_until(deadline);
+  const auto older = std::ranges::find(refused_, Error::kMiscompare,
+                                       &std::pair<const pool::StoreIndex, Error>::second);
+  if (older == refused_.end()) co_return std::string();
+  std::string why = fmt::format("set {}: {}", words_of_store(older->first), kOlderMap);
+  (void)co_await close(true, deadline);
+  co_return why;
+}
+
 Task<bool> ServedPool::close(bool quiet, TimePoint deadline) {
   if (housekeeper_ != nullptr) {
     const bool ended = co_await housekeeper_->stop(deadline);
@@ -116,6 +137,9 @@ Task<bool> ServedPool::close(bool quiet, TimePoint deadline) {
     }
   }
   housekeeper_.reset();
+  bool in_time = true;
+  while (!arriving_.empty() && in_time) in_time = co_await arrived_.wait_until(deadline);
+  quiet = quiet && arriving_.empty();
   if (quiet && pool_ != nullptr) quiet = co_await pool_->end_flushes(deadline);
   if (!quiet) {
     // Somebody still has a volume of it.
@@ -204,7 +228,9 @@ Task<std::string> ServedPool::take(Uuid set, BlockDevice* device, std::uint8_t p
     co_return fmt::format("its blocks have {} bytes, those of the pool {}", geometry.block_bytes,
                           record_.block_bytes);
   }
-  const std::uint64_t pages = geometry.block_count * geometry.block_bytes / record_.page_bytes;
+  const std::uint64_t bytes = geometry.block_count * geometry.block_bytes;
+  const std::uint64_t pages =
+      (bytes - std::min(bytes, pool::StoreStamps::kBytes)) / record_.page_bytes;
   if (pages == 0) co_return "it has no room for a page";
   const pool::StoreIndex index = pool_->free_store_index();
   pool::StoreConfig config{.record = {.index = index,
@@ -215,11 +241,47 @@ Task<std::string> ServedPool::take(Uuid set, BlockDevice* device, std::uint8_t p
                            .device = device};
   const Error error = co_await pool_->put_store(std::move(config), std::move(extra));
   if (error == Error::kNone) co_return std::string();
-  co_return fmt::format("it cannot be taken in: {}", describe(error));
+  co_return fmt::format("it cannot be taken in: {}",
+                        error == Error::kMiscompare ? kOlderMap : describe(error));
 }
 
 void ServedPool::set_device(pool::StoreIndex store, BlockDevice* device) {
-  if (pool_->device(store) != device) pool_->set_device(store, device);
+  if (device == nullptr) {
+    refused_.erase(store);
+    pool_->set_device(store, nullptr);
+    return;
+  }
+  const auto refused = refused_.find(store);
+  const bool older = refused != refused_.end() && refused->second == Error::kMiscompare;
+  if (older || pool_->device(store) == device || !arriving_.insert(store).second) return;
+  spawn(admit(store, device));
+}
+
+Task<void> ServedPool::admit(pool::StoreIndex store, BlockDevice* device) {
+  const Error error = co_await pool_->admit(store, device);
+  arriving_.erase(store);
+  arrived_.notify_all();
+  // It was left behind while the set did not answer.
+  if (pool_ == nullptr) co_return;
+  const auto refused = refused_.find(store);
+  const Error before = refused == refused_.end() ? Error::kNone : refused->second;
+  if (error == Error::kNone) refused_.erase(store);
+  if (error == Error::kNone || error == Error::kCancelled || error == Error::kNotFound) co_return;
+  refused_[store] = error;
+  if (error == before) co_return;
+  const std::string set = words_of_store(store);
+  events_.add(
+      {.severity = Severity::kError,
+       .kind = "pool",
+       .set = set,
+       .text = fmt::format("pool {}: set {} is not used: {}", name(), set, refusal_of(store))});
+}
+
+std::string ServedPool::refusal_of(pool::StoreIndex store) const {
+  const auto refused = refused_.find(store);
+  if (refused == refused_.end()) return {};
+  if (refused->second == Error::kMiscompare) return std::string(kOlderMap);
+  return fmt::format("its stamp cannot be read or written: {}", describe(refused->second));
 }
 
 Task<Error> ServedPool::set_state(pool::StoreIndex store, pool::StoreState state,

@@ -10,6 +10,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <string_view>
 #include <unordered_map>
@@ -72,8 +73,11 @@ class ServedPool {
   // Makes the set a store, with `extra` in the same commit; half a sentence says why not.
   Task<std::string> take(Uuid set, BlockDevice* device, std::uint8_t placement,
                          metadata::Batch extra);
-  // What a store stands on now; null: it is missing.
+  // What a store stands on now; null: it is missing. A device that comes is used after the stamps
+  // of store and map have been compared; a store that is newer than the map is not used at all.
   void set_device(pool::StoreIndex store, BlockDevice* device);
+  // Why a present store is not used, or an empty text.
+  std::string refusal_of(pool::StoreIndex store) const;
   // Its pages move elsewhere, or may come again; `extra` in the same commit.
   Task<Error> set_state(pool::StoreIndex store, pool::StoreState state, metadata::Batch extra);
   bool is_vacated(pool::StoreIndex store) const;
@@ -101,6 +105,8 @@ class ServedPool {
   // A set that is to leave is empty. Called inline.
   std::function<void()> on_vacated;
   std::function<std::string(const Uuid& set)> name_of_set;  // For events.
+  // Calls set_device() for each store. Called inline when the map is open.
+  std::function<void()> find_devices;
   // What a volume is called, for events; empty: there is no such volume.
   std::function<std::string(const Uuid& volume)> name_of_volume;
 
@@ -108,6 +114,8 @@ class ServedPool {
   Task<std::string> claim_region(nvram::Nvram* nvram);
   Task<Error> settle_block_bytes(std::uint32_t block_bytes);
   Task<std::string> open_map(bool accept_loss);
+  Task<std::string> compare_stamps();
+  Task<void> admit(pool::StoreIndex store, BlockDevice* device);
   void learn_labels();
   void on_event(const pool::PoolEvent& event);
   std::string words_of(pool::BranchId branch) const;
@@ -127,6 +135,10 @@ class ServedPool {
   std::unique_ptr<nvram::Region> region_;
   std::unique_ptr<pool::Pool> pool_;
   std::unique_ptr<pool::Housekeeper> housekeeper_;
+  // Stores whose stamps are being compared, and those that are not used.
+  std::set<pool::StoreIndex> arriving_;
+  std::map<pool::StoreIndex, Error> refused_;
+  Condition arrived_;
   std::unordered_map<Uuid, pool::BranchId, UuidHash> branches_;
   std::unordered_map<Uuid, pool::SnapshotKey, UuidHash> snapshots_;
   std::map<std::pair<pool::PoolEvent::Kind, pool::BranchId>, TimePoint> told_;

@@ -52,8 +52,16 @@ Task<Error> MapLog::commit(std::vector<MapRecord> records, metadata::Batch extra
   if (!gate_.enter()) co_return Error::kClosed;
   const GateHold hold(gate_);
   Commit commit{.records = std::move(records), .extra = std::move(extra)};
+  commit.takes_places = std::ranges::any_of(
+      commit.records, [this](const MapRecord& record) { return map_.takes_place(record); });
   waiting_.push_back(&commit);
   while (!commit.done) {
+    if (!may_log(commit)) {
+      const Error error = co_await stamps_->settle();
+      if (error == Error::kNone || commit.done) continue;
+      std::erase(waiting_, &commit);
+      co_return error;
+    }
     if (writing_) {
       co_await changed_.wait();
     } else {
@@ -71,12 +79,17 @@ Task<void> MapLog::write_group() {
   RecordGroup group;
   metadata::Batch extra;
   std::vector<Commit*> taken;
-  while (!waiting_.empty() && group.records.size() < kMostGroupRecords) {
-    Commit& commit = *waiting_.front();
+  for (auto at = waiting_.begin();
+       at != waiting_.end() && group.records.size() < kMostGroupRecords;) {
+    Commit& commit = **at;
+    if (!may_log(commit)) {
+      ++at;
+      continue;
+    }
     std::ranges::move(commit.records, std::back_inserter(group.records));
     append_changes(extra, commit.extra);
     taken.push_back(&commit);
-    waiting_.erase(waiting_.begin());
+    at = waiting_.erase(at);
   }
   const Error error = co_await log_group(&group, std::move(extra));
   if (error == Error::kNone) {
@@ -231,7 +244,11 @@ Task<Error> MapLog::hold() {
   while (writing_) co_await changed_.wait();
   writing_ = true;
   const Error error = co_await checkpoint();
-  if (error != Error::kNone) release();
+  if (error != Error::kNone) {
+    release();
+  } else if (stamps_ != nullptr) {
+    stamps_->begin_era();
+  }
   co_return error;
 }
 

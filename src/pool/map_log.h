@@ -31,6 +31,7 @@
 #include "nvram/record_log.h"
 #include "pool/map_records.h"
 #include "pool/pool_map.h"
+#include "pool/store_stamps.h"
 #include "runtime/error.h"
 #include "runtime/sync.h"
 #include "runtime/task.h"
@@ -74,6 +75,8 @@ class MapLog {
          MapLogOptions options);
   ~MapLog();
 
+  // Changes that take places from their owners wait until these are settled. Outlives the log.
+  void guard_places(StoreStamps& stamps) noexcept { stamps_ = &stamps; }
   // Once, after the map is loaded: replays what was logged since. What is wrong, or an empty text.
   Task<std::string> open();
   // Whether what was wrong is a loss that accept_loss accepts.
@@ -114,10 +117,14 @@ class MapLog {
   struct Commit {
     std::vector<MapRecord> records;
     metadata::Batch extra;
+    bool takes_places = false;
     bool done = false;
     Error error = Error::kNone;
   };
 
+  bool may_log(const Commit& commit) const noexcept {
+    return !commit.takes_places || stamps_ == nullptr || stamps_->settled();
+  }
   Task<void> write_group();
   Task<Error> log_group(RecordGroup* group, metadata::Batch extra);
   Task<Error> log_in_nvram(const std::string* text, std::uint64_t sequence);
@@ -139,6 +146,7 @@ class MapLog {
   metadata::Store& store_;
   nvram::Region* region_;
   std::unique_ptr<nvram::RecordLog> log_;  // Null: no region.
+  StoreStamps* stamps_ = nullptr;
   MapLogOptions options_;
   MapLogCounters counters_;
   std::vector<Commit*> waiting_;

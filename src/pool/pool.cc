@@ -31,7 +31,11 @@ Pool::Pool(Executor& home, metadata::Store& store, nvram::Region* region, PoolOp
       copies_(home, options_.copy_bytes),
       zeros_(copies_.try_allocate_contiguous(kChunkBytes)),
       map_(store, options_.map),
+      stamps_(home, map_, copies_,
+              {.device = [this](StoreIndex index) { return device(index); },
+               .drop = [this](StoreIndex index) { set_device(index, nullptr); }}),
       log_(home, map_, store, region, options_.log) {
+  log_.guard_places(stamps_);
   assert(!zeros_.empty());
   std::ranges::fill(zeros_.bytes(), std::byte{0});
   map_.on_damage = [this](const std::string& key) {
@@ -51,6 +55,7 @@ Task<std::expected<std::unique_ptr<Pool>, std::string>> Pool::open(
     if (!wrong.empty()) co_return std::unexpected(wrong);
   }
   std::string wrong = co_await pool->map_.load();
+  if (wrong.empty()) wrong = co_await pool->stamps_.load();
   if (wrong.empty()) wrong = co_await pool->log_.open();
   if (wrong.empty()) wrong = co_await pool->take_stores(std::move(stores));
   if (wrong.empty()) co_return std::move(pool);
@@ -89,7 +94,10 @@ Task<std::string> Pool::take_stores(std::vector<StoreConfig> stores) {
     const StoreIndex index = store.record.index;
     const Error error = co_await put_store(std::move(store), {});
     if (error != Error::kNone) {
-      co_return fmt::format("store {}: {}", index, describe(error));
+      co_return fmt::format("store {}: {}", index,
+                            error == Error::kMiscompare
+                                ? "its pages may have other owners: the map is older than it"
+                                : describe(error));
     }
   }
   co_return std::string();
@@ -125,7 +133,29 @@ void Pool::place_device(StoreIndex store, BlockDevice* device) {
   devices_[store] = device;
 }
 
-void Pool::set_device(StoreIndex store, BlockDevice* device) { place_device(store, device); }
+void Pool::set_device(StoreIndex store, BlockDevice* device) {
+  arriving_.erase(store);
+  place_device(store, device);
+}
+
+Task<Error> Pool::admit(StoreIndex store, BlockDevice* device) {
+  const auto known = map_.stores().find(store);
+  if (known == map_.stores().end()) co_return Error::kNotFound;
+  arriving_[store] = device;
+  const StoreRecord record = known->second.record;
+  bool placed = false;
+  const Error error = co_await stamps_.admit(record, device, [&] {
+    const auto arriving = arriving_.find(store);
+    const auto now = map_.stores().find(store);
+    placed = arriving != arriving_.end() && arriving->second == device &&
+             now != map_.stores().end() && now->second.record.uuid == record.uuid;
+    if (placed) place_device(store, device);
+  });
+  const auto arriving = arriving_.find(store);
+  if (arriving != arriving_.end() && arriving->second == device) arriving_.erase(arriving);
+  if (error == Error::kNone && !placed) co_return Error::kCancelled;
+  co_return error;
+}
 
 void Pool::set_latency(StoreIndex store, double relative) {
   assert(relative > 0);
@@ -158,9 +188,21 @@ void Pool::weigh_by_latency() {
 }
 
 Task<Error> Pool::put_store(StoreConfig store, metadata::Batch extra) {
+  Error error = co_await compare_stamp(&store);
+  if (error != Error::kNone) co_return error;
   co_await directory_.lock();
-  const Error error = co_await put_store_locked(std::move(store), std::move(extra));
+  error = co_await put_store_locked(std::move(store), std::move(extra));
   directory_.unlock();
+  co_return error;
+}
+
+Task<Error> Pool::compare_stamp(const StoreConfig* store) {
+  const StoreRecord& record = store->record;
+  const auto known = map_.stores().find(record.index);
+  const bool same = known != map_.stores().end() && device(record.index) == store->device &&
+                    known->second.record.page_count == record.page_count;
+  if (store->device == nullptr || same || !why_unfit(*store).empty()) co_return Error::kNone;
+  const Error error = co_await stamps_.admit(record, store->device, [] {});
   co_return error;
 }
 

@@ -34,6 +34,7 @@
 #include "pool/pool_map.h"
 #include "pool/rate_limit.h"
 #include "pool/store_load.h"
+#include "pool/store_stamps.h"
 #include "runtime/sync.h"
 
 namespace sandbay::pool {
@@ -172,12 +173,18 @@ class Pool {
   // Stores ----------------------------------------------------------------------------------------
 
   // A new store, or a known one that has grown or is called otherwise. kInvalid: it would shrink.
+  // Errors as of admit() if it has a device.
   Task<Error> put_store(StoreConfig store, metadata::Batch extra);
   // A number for a new store: neither another store nor a branch's fixed_store has it.
   StoreIndex free_store_index() const;
   // No page of it is owned any more, or kNotReady.
   Task<Error> remove_store(StoreIndex store, metadata::Batch extra);
-  // The device has come, has gone (null) or is another. What is in flight ends on the old one.
+  // The device of a store has come, and nothing of it is used before its stamp was compared with
+  // the map's. kMiscompare: the map is older than the store, of which pages may have other owners
+  // now. kCancelled: set_device() was called meanwhile. kNotFound: there is no such store.
+  Task<Error> admit(StoreIndex store, BlockDevice* device);
+  // The device has gone (null), or is another with the content of the one before. What is in flight
+  // ends on the old one.
   void set_device(StoreIndex store, BlockDevice* device);
   // For the choice of the store for new pages: less is better. 1 unless it was measured.
   void set_latency(StoreIndex store, double relative);
@@ -322,6 +329,7 @@ class Pool {
 
   std::string why_unfit(const StoreConfig& store) const;
   void place_device(StoreIndex store, BlockDevice* device);
+  Task<Error> compare_stamp(const StoreConfig* store);  // Awaited at once.
   void forget_store(StoreIndex store);
   Task<std::string> take_stores(std::vector<StoreConfig> stores);
   // placement.cc
@@ -435,8 +443,10 @@ class Pool {
   BufferPool copies_;
   Buffer zeros_;
   PoolMap map_;
+  StoreStamps stamps_;
   MapLog log_;
-  std::vector<BlockDevice*> devices_;  // By store.
+  std::map<StoreIndex, BlockDevice*> arriving_;  // admit() is on its way.
+  std::vector<BlockDevice*> devices_;            // By store.
   std::map<StoreIndex, StoreWeight> weights_;
   std::map<StoreIndex, TimePoint> silent_until_;
   std::map<BranchId, PoolVolume*> volumes_;  // Of live ends.

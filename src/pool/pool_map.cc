@@ -182,6 +182,12 @@ BranchId PoolMap::takes_from(const MapRecord& record) const {
   return 0;
 }
 
+bool PoolMap::takes_place(const MapRecord& record) const {
+  return std::holds_alternative<ForgetChunk>(record) ||
+         std::holds_alternative<EraseStore>(record) ||
+         (std::holds_alternative<PlacePages>(record) && takes_from(record) != 0);
+}
+
 void PoolMap::free_page(Place place) { stores_.at(place.store).pages.give_back(place.page); }
 
 void PoolMap::apply(const PlacePages& record) {

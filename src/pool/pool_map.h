@@ -21,6 +21,7 @@
 //   k BRANCH (8) PAGE (4) GENERATION (4)       kept versions
 //   r STORE (2) PAGE (4)       slots in use of a reserve page
 //   l SEQUENCE (8)             groups that were logged in the store (map_log.h)
+//   e                          stamps that stores may bear (store_stamps.h)
 //
 // All values are sealed (sealed.h).
 #pragma once
@@ -149,6 +150,8 @@ class PoolMap {
   // The branch from which a record takes, or of which it keeps, what may be written to it in place
   // now; 0: none.
   BranchId takes_from(const MapRecord& record) const;
+  // Whether a record takes a page or a slot from its owner, so that others may get it.
+  bool takes_place(const MapRecord& record) const;
   // A group that is durable. What its records concern is pinned by whoever commits it.
   void apply(const RecordGroup& group);
   // A group that has failed and must not come back: the next checkpoint contains its number.

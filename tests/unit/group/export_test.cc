@@ -238,6 +238,88 @@ TEST_CASE("An export brings everything back on the same drives", "[export]") {
   run(fresh, sections, [&](Group& group) { return refuse_import(&group, &text); });
 }
 
+Task<void> make_thick(Group* group, std::string name) {
+  CreateVolumeRequest request = on_pool(std::move(name));
+  request.open.thin = false;
+  request.specification.thin = false;
+  const auto made = co_await group->create_volume(std::move(request));
+  REQUIRE(made.has_value());
+}
+
+Task<void> keep_export(Group* group, std::string* text) {
+  const auto exported = co_await group->export_group();
+  REQUIRE(exported.has_value());
+  *text = export_text(*exported);
+}
+
+// The pages of the second volume are freed between the two exports.
+Task<void> export_twice(Group* group, std::string* older, std::string* newer) {
+  const auto pool = co_await group->create_pool({.name = "p", .members = {}, .page_bytes = kMiB});
+  REQUIRE(pool.has_value());
+  co_await make_thick(group, "v");
+  co_await make_thick(group, "w");
+  co_await keep_export(group, older);
+  const auto deleted = co_await group->delete_volume("w", false);
+  REQUIRE(deleted.has_value());
+  bool free = false;
+  for (int i = 0; i < 200 && !free; ++i) {
+    co_await Executor::current().sleep_for(std::chrono::milliseconds(50));
+    const auto now = co_await group->show_pool("p");
+    REQUIRE(now.has_value());
+    free = now->size_bytes == now->free_bytes + 8 * kMiB;
+  }
+  CHECK(free);
+  co_await keep_export(group, newer);
+}
+
+Task<void> import_whole(Group* group, const std::string* text) {
+  const auto taken =
+      co_await group->import_part({.text = *text, .last = true, .sha256 = sha256_of(*text)});
+  REQUIRE(taken.has_value());
+}
+
+Task<void> expect_older_map(Group* group) {
+  const std::string why =
+      "set a: the pool's map is older than it: pages that the map has there may belong to others "
+      "now; import a newer export of the group";
+  const auto pool = co_await group->show_pool("p");
+  REQUIRE(pool.has_value());
+  CHECK(pool->reason == why);
+  const auto volume = co_await group->show_volume("v");
+  REQUIRE(volume.has_value());
+  CHECK(volume->reason == "pool \"p\" is not open: " + why);
+  const auto checked = co_await group->check_group();
+  CHECK(checked.at(0).wrong == std::vector<std::string>{"it is not open: " + why});
+  const auto given = co_await group->discard_map("p", "p");
+  REQUIRE_FALSE(given.has_value());
+  CHECK_THAT(given.error().message, Catch::Contains(why));
+}
+
+Task<void> expect_volume(Group* group) {
+  const auto volume = co_await group->show_volume("v");
+  REQUIRE(volume.has_value());
+  CHECK(volume->reason == "");
+}
+
+TEST_CASE("A pool is not opened from an export older than the end of a volume",
+          "[export][pool][G-S2]") {
+  const testing::ScratchDirectory scratch;
+  const std::string sections = sections_in(scratch);
+  std::string older;
+  std::string newer;
+  run(scratch.file("one"), sections,
+      [&](Group& group) { return export_twice(&group, &older, &newer); });
+  const std::filesystem::path two = scratch.file("two");
+  run(two, "", [&](Group& group) { return import_whole(&group, &older); });
+  start_over(two);
+  run(two, sections, [](Group& group) { return expect_older_map(&group); });
+  // That has changed nothing on the set.
+  const std::filesystem::path three = scratch.file("three");
+  run(three, "", [&](Group& group) { return import_whole(&group, &newer); });
+  start_over(three);
+  run(three, sections, [](Group& group) { return expect_volume(&group); });
+}
+
 TEST_CASE("An import that the next start could not take in is not announced", "[export]") {
   const testing::ScratchDirectory scratch;
   const std::string text = export_text(small_group());

@@ -39,8 +39,12 @@ struct Fork {
 };
 
 RigOptions options_of(nvram::SimulatedBoard* board, const char* boot_id, bool nvram) {
-  RigOptions options{
-      .stores = kStores, .store_pages = 24, .nvram = nvram, .files = true, .board = board};
+  RigOptions options{.stores = kStores,
+                     .store_pages = 24,
+                     .spare_bytes = StoreStamps::kBytes,
+                     .nvram = nvram,
+                     .files = true,
+                     .board = board};
   options.boot_id = boot_id;
   // Checkpoints happen often.
   options.pool.log.store_groups = 6;

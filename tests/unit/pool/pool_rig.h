@@ -40,6 +40,7 @@ inline PoolOptions test_options() {
 struct RigOptions {
   std::uint32_t stores = 2;
   std::uint32_t store_pages = 48;
+  std::uint64_t spare_bytes = 0;  // Behind the pages of each store.
   bool nvram = true;
   bool files = false;  // Stores are simulated files, volatile until synced; otherwise memory.
   nvram::SimulatedBoard* board = nullptr;  // With nvram: outlives the rig.
@@ -88,7 +89,7 @@ class Rig {
   }
 
   Task<std::string> add_device(std::uint32_t index) {
-    const std::uint64_t bytes = options_.store_pages * kTestPageBytes;
+    const std::uint64_t bytes = options_.store_pages * kTestPageBytes + options_.spare_bytes;
     if (!options_.files) {
       devices.push_back(std::move(*MemoryDevice::create(home, {.byte_count = bytes})));
       co_return std::string();
