@@ -261,6 +261,7 @@ SetInfo Controller::Implementation::show(const SetState& state) const {
   info.regions = drives->region_count();
   info.unverified_regions = drives->unverified_count();
   info.lost = drives->lost().extents();
+  info.suspect = drives->suspect_blocks();
   if (set.maintenance() != nullptr) info.progress = set.maintenance()->progress();
   if (set.set() == nullptr) return info;
   info.counters = set.set()->counters();

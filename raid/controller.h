@@ -85,6 +85,7 @@ struct SetInfo {
   std::uint64_t regions = 0;
   std::uint64_t unverified_regions = 0;
   std::vector<Extent> lost;
+  std::vector<Extent> suspect;  // Nothing is computed from parity here, unless written since.
   MaintenanceProgress progress;
   SetCounters counters;
   std::uint64_t journal_used_bytes = 0;

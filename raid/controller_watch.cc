@@ -9,6 +9,19 @@
 
 namespace sandbay::raid {
 
+namespace {
+
+// Another role lacks its drive, which may come back.
+bool others_missing(const SetDrives& drives, unsigned role) {
+  const std::vector<RoleEntry>& roles = drives.superblock().roles;
+  for (unsigned other = 0; other < roles.size(); ++other) {
+    if (other != role && roles[other].state == RoleState::kMissing) return true;
+  }
+  return false;
+}
+
+}  // namespace
+
 using Entry = Controller::Implementation::Entry;
 using SetState = Controller::Implementation::SetState;
 
@@ -153,7 +166,9 @@ Task<void> Controller::Implementation::fill_roles(SetState* state) {
       const TimePoint since = state->absent_since.try_emplace(role, home.now()).first->second;
       const bool failed = drives.superblock().roles[role].state == RoleState::kFailed;
       const bool given_up = failed || since == TimePoint::min();
-      if (!given_up && drives.superblock().redundancy_suspect) {
+      // A fresh drive would end what another missing drive keeps.
+      const bool waits = since != TimePoint::min() && (!failed || others_missing(drives, role));
+      if (waits && drives.superblock().redundancy_suspect) {
         tell_waiting(state, role);
         break;
       }

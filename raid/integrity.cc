@@ -413,19 +413,19 @@ Task<Error> Integrity::begin(FrameVector<Change> changes, Update* update) {
   // A drive that has just gone is still active by the superblocks. Found like that after a crash it
   // is given the cells of the update, so the update must have its entries, too, or wait until
   // the drive is known to be gone.
-  for (;;) {
+  for (unsigned attempt = 0;; ++attempt) {
     co_await take_blocks(wanted, update);
-    if (drives_.settled_now()) break;
+    const bool settled = drives_.settled_now();
+    const bool complete = std::ranges::all_of(wanted, [&](const BlockName& name) {
+      return update->item(name.first, name.second) != nullptr || holder(name.first) == nullptr;
+    });
+    if (settled && complete) break;
     update->let_go();
+    // The set cannot miss a drive that keeps its role and gives no entries: it stops, and a replay
+    // must not find cells of the update without them.
+    if (settled && attempt > 0) co_return Error::kNotReady;
     const Error error = co_await drives_.settled();
     if (error != Error::kNone) co_return error;
-  }
-  // The set cannot miss a drive that keeps its role and gives no entries: it stops, and a replay
-  // must not find cells of the update without them.
-  for (const auto& [role, index] : wanted) {
-    if (update->item(role, index) != nullptr || holder(role) == nullptr) continue;
-    update->let_go();
-    co_return Error::kNotReady;
   }
   for (Update::Item& item : update->items_) {
     if (item.block->damaged) co_await restore(item.block);

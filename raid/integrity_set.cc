@@ -169,8 +169,8 @@ Task<Error> RaidSet::read_cell(std::uint64_t stripe, unsigned member, std::uint3
   for (unsigned attempt = 0;; ++attempt) {
     Lanes lanes(layout_.width());
     std::uint32_t bad_row = 0;
-    const Error error = co_await recover_rows(stripe, MemberSet{1} << member, row, cell_rows_, 0,
-                                              &lanes, &bad_row, attempt > 0);
+    const Error error =
+        co_await recover_rows(stripe, MemberSet{1} << member, row, cell_rows_, 0, &lanes, &bad_row);
     if (error == Error::kNone) {
       *cell = std::move(lanes[member]);
       co_return error;

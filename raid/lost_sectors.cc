@@ -90,7 +90,10 @@ std::size_t LostSectors::image_bytes() const noexcept {
 void LostSectors::make_room(Extent keep) {
   while (image_bytes() > most_bytes_) {
     const std::optional<Extent> gap = lost_.smallest_gap(keep);
-    assert(gap.has_value());
+    if (!gap.has_value()) {  // Then regions are all that can be given up.
+      keeping_.clear();
+      return;
+    }
     lost_.add(*gap);
     merged_blocks_ += gap->block_count;
   }
@@ -130,7 +133,7 @@ bool LostSectors::set_keeping(std::uint64_t region, bool keeps) {
   const Extent one{.first = region, .block_count = 1};
   if (!keeps) {
     if (!keeping_.remove(one)) return false;
-    make_room({});
+    if (image_bytes() > most_bytes_) keeping_.clear();
   } else {
     if (keeping_.packed_bytes() + kMostGrowth > most_bytes_ / kKeepingPart) return false;
     if (image_bytes() + kMostGrowth > most_bytes_ || !keeping_.add(one)) return false;

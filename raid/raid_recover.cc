@@ -88,7 +88,7 @@ Task<void> RaidSet::read_members(std::uint64_t stripe, MemberSet members, std::u
 
 Task<Error> RaidSet::recover_rows(std::uint64_t stripe, MemberSet wanted, std::uint32_t row,
                                   std::uint32_t row_count, MemberSet avoid, Lanes* lanes,
-                                  std::uint32_t* bad_row, bool settled) {
+                                  std::uint32_t* bad_row) {
   const unsigned width = layout_.width();
   const unsigned needed = layout_.data_chunks();
   MemberSet bad = avoid & first_members(width);
@@ -106,7 +106,7 @@ Task<Error> RaidSet::recover_rows(std::uint64_t stripe, MemberSet wanted, std::u
       const auto got = static_cast<unsigned>(std::popcount(there));
       reads = there | lowest(good & ~there, needed - std::min(needed, got));
     }
-    const bool doubted = !settled && incomputable(stripe, row, row_count, wanted & bad);
+    const bool doubted = incomputable(stripe, row, row_count, wanted & bad);
     if ((reads & bad) != 0 || doubted ||
         static_cast<unsigned>(std::popcount(reads)) < ((wanted & bad) != 0 ? needed : 1)) {
       *bad_row = row;
@@ -114,10 +114,9 @@ Task<Error> RaidSet::recover_rows(std::uint64_t stripe, MemberSet wanted, std::u
       const MemberSet otherwise = bad & ~medium & ~drives_.unreadable(stripe);
       if ((medium == 0 && !doubted) || otherwise != 0) co_return Error::kNotReady;
       const bool alike = drives_.doubted_alike(stripe, row, row_count) == row_count;
-      if (row_count <= granule_ && alike) co_return Error::kMediumError;
+      if (in_one_granule(row, row_count) && alike) co_return Error::kMediumError;
       lanes->clear();
-      co_return co_await recover_by_granule(stripe, wanted, row, row_count, lanes, bad_row,
-                                            settled);
+      co_return co_await recover_by_granule(stripe, wanted, row, row_count, lanes, bad_row);
     }
     MemberSet failed = 0;
     if ((reads & ~there) != 0) {
@@ -138,16 +137,16 @@ Task<Error> RaidSet::recover_rows(std::uint64_t stripe, MemberSet wanted, std::u
     co_await recover_from(there, wanted, row_count, lanes);
     if (integrity_ == nullptr) co_return Error::kNone;
     // What is computed from cells of which nothing is known may be wrong, too.
-    const MemberSet unchecked = drives_.doubted(stripe, row, row_count) && !settled
+    const MemberSet unchecked = drives_.doubted(stripe, row, row_count)
                                     ? ~first_members(layout_.data_chunks())
                                     : drives_.unreadable(stripe);
     const MemberSet computed = wanted & ~there & ~unchecked;
     const bool right = co_await confirmed(stripe, row, row_count, computed, false, lanes, nullptr);
     if (right) co_return Error::kNone;
     *bad_row = row;
-    if (row_count <= granule_) co_return Error::kMediumError;
+    if (in_one_granule(row, row_count)) co_return Error::kMediumError;
     lanes->clear();
-    co_return co_await recover_by_granule(stripe, wanted, row, row_count, lanes, bad_row, settled);
+    co_return co_await recover_by_granule(stripe, wanted, row, row_count, lanes, bad_row);
   }
 }
 
@@ -187,16 +186,15 @@ Task<void> RaidSet::recover_from(MemberSet there, MemberSet wanted, std::uint32_
 // doubted in part is divided.
 Task<Error> RaidSet::recover_by_granule(std::uint64_t stripe, MemberSet wanted, std::uint32_t row,
                                         std::uint32_t row_count, Lanes* lanes,
-                                        std::uint32_t* bad_row, bool settled) {
+                                        std::uint32_t* bad_row) {
   Error result = Error::kNone;
   for (std::uint32_t done = 0; done < row_count;) {
     std::uint32_t rows = std::min(granule_ - (row + done) % granule_, row_count - done);
-    if (!settled) rows = drives_.doubted_alike(stripe, row + done, rows);
+    rows = drives_.doubted_alike(stripe, row + done, rows);
     Lanes part(layout_.width());
     std::uint32_t ignored = 0;
     // What was bad about the run may lie elsewhere in it, so nothing is avoided.
-    const Error error =
-        co_await recover_rows(stripe, wanted, row + done, rows, 0, &part, &ignored, settled);
+    const Error error = co_await recover_rows(stripe, wanted, row + done, rows, 0, &part, &ignored);
     if (error == Error::kNotReady) co_return error;
     if (error != Error::kNone) part.clear();
     for (unsigned member = 0; member < layout_.width(); ++member) {
@@ -264,8 +262,10 @@ Task<Error> RaidSet::settle_granule(std::uint64_t stripe, std::uint32_t row, std
   co_await read_members(stripe, looked_at & all & ~drives_.unreadable(stripe), row, rows, &lanes,
                         &failed, &medium, &suspects);
   const MemberSet away = drives_.unreadable(stripe);
-  const bool give_up = looked_at == all && drives_.doubted(stripe, row, rows) &&
-                       (away & first_members(layout_.data_chunks())) != 0;
+  const bool data_away = (away & first_members(layout_.data_chunks())) != 0;
+  const bool give_up = looked_at == all && data_away && drives_.doubted(stripe, row, rows);
+  // A drive has gone since it was asked whether its data may be given up.
+  if (give_up && keeps_away(stripe)) co_return Error::kMediumError;
   if (failed == 0 && !give_up) co_return Error::kNone;
   medium |= give_up ? away : 0;
   const MemberSet rest = all & ~looked_at & ~drives_.unreadable(stripe);
@@ -308,6 +308,10 @@ Task<Error> RaidSet::settle_bad(std::uint64_t stripe, std::uint32_t row, std::ui
            fmt::format("{} rows from {} of stripe {} were unreadable and have been rewritten", rows,
                        row, stripe)});
     }
+    if (drives_.doubted(stripe, row, rows)) {  // Entries tell of the data, not of every parity.
+      co_await compute_parities(lanes, lane_bytes);
+      rewrite |= writable & ~data;
+    }
   } else {
     // What a drive holds that is there and failed otherwise is not lost.
     const MemberSet otherwise = failed & ~medium & ~drives_.unreadable(stripe);
@@ -330,8 +334,8 @@ Task<Error> RaidSet::settle_bad(std::uint64_t stripe, std::uint32_t row, std::ui
   }
   if (segments.empty()) co_return Error::kNone;
   const Error stored = co_await store(stripe, segments, false, Origin::kRebuild);
-  // Lost blocks are zeros now, and parity fits.
-  if (stored == Error::kNone && !proof.proven) drives_.add_matched(stripe, row, rows);
+  // Parity fits now.
+  if (stored == Error::kNone) drives_.add_matched(stripe, row, rows);
   mirror_repairs_ += layout_.mirrored() && journal_ == nullptr ? 1 : 0;
   co_return stored;
 }
@@ -440,6 +444,9 @@ Task<Error> RaidSet::rebuild_member(std::uint64_t stripe, unsigned member, Drive
     for (std::uint32_t row = 0; row < layout_.strip_blocks() && error == Error::kNone;) {
       std::uint32_t rows = std::min(slice_rows(), layout_.strip_blocks() - row);
       rows = drives_.doubted_alike(stripe, row, rows);
+      const std::uint32_t part =
+          (row + rows) % granule_;  // The rest of a granule is a piece of its own.
+      rows -= rows > part ? part : 0;
       error = co_await rebuild_held(stripe, member, target, row, rows);
       row += rows;
     }
@@ -459,24 +466,25 @@ Task<Error> RaidSet::rebuild_held(std::uint64_t stripe, unsigned member, Drive* 
     if (kept.has_value()) co_return *kept;
   }
   Lanes lanes(layout_.width());
-  bool unwritable = false;
   for (unsigned attempt = 0;; ++attempt) {
     std::uint32_t bad_row = 0;
     lanes.clear();
-    const Error error = co_await recover_rows(stripe, MemberSet{1} << member, row, rows, 0, &lanes,
-                                              &bad_row, attempt > 0);
+    const Error error =
+        co_await recover_rows(stripe, MemberSet{1} << member, row, rows, 0, &lanes, &bad_row);
     if (error == Error::kNone) break;
-    if (error == Error::kMediumError && unwritable) {
-      if (rows > granule_) co_return co_await rebuild_granules(stripe, member, target, row, rows);
-      // Zeros stand for what is lost, also if another drive cannot take them.
+    if (error != Error::kMediumError) co_return error;
+    if (attempt > 0) {
+      if (!in_one_granule(row, rows)) {
+        co_return co_await rebuild_granules(stripe, member, target, row, rows);
+      }
+      // Zeros stand for lost blocks, even if another drive cannot store them, or if there was no
+      // room to remember that parity fits.
       if (!lost_in(stripe, member, row, rows)) co_return error;
       lanes[member] = BufferList(zeroes_.slice(0, bytes_of(rows)));
       break;
     }
-    if (error != Error::kMediumError || attempt > 0) co_return error;
     const Error settled = co_await declare_lost(stripe, row, rows);
-    unwritable = settled == Error::kMediumError;
-    if (settled != Error::kNone && !unwritable) co_return settled;
+    if (settled != Error::kNone && settled != Error::kMediumError) co_return settled;
   }
   Request request;
   request.operation = Operation::kWrite;
@@ -519,7 +527,9 @@ Task<std::optional<Error>> RaidSet::keep_doubted(std::uint64_t stripe, unsigned 
     }
     if (error == Error::kNone) co_return std::nullopt;
     if (error != Error::kMediumError) co_return error;
-    if (rows > granule_) co_return co_await rebuild_granules(stripe, member, target, row, rows);
+    if (!in_one_granule(row, rows)) {
+      co_return co_await rebuild_granules(stripe, member, target, row, rows);
+    }
     FrameVector<Integrity::Change> changes;
     changes.push_back(kept_entries(stripe, member, row, rows));
     co_return co_await store_entries(stripe, std::move(changes));
@@ -533,9 +543,12 @@ Task<std::optional<Error>> RaidSet::keep_doubted(std::uint64_t stripe, unsigned 
   co_await read_members(stripe, all, row, rows, &lanes, &failed, &medium);
   if (failed == 0) {
     const MemberSet wrong = co_await wrong_parities(&lanes, all, bytes_of(rows));
-    if (wrong == 0) co_return Error::kNone;
+    if (wrong == 0) {
+      drives_.add_matched(stripe, row, rows);
+      co_return Error::kNone;
+    }
   }
-  if (rows <= granule_) co_return std::nullopt;
+  if (in_one_granule(row, rows)) co_return std::nullopt;
   co_return co_await rebuild_granules(stripe, member, target, row, rows);
 }
 

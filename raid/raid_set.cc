@@ -408,7 +408,7 @@ Task<Error> RaidSet::replay_journal(bool clean, bool accept_loss) {
   for (const std::uint64_t stripe : stripes_of(found->lost)) {
     drives_.redundancy_lost(stripe);
     const MemberSet away = drives_.unreadable(stripe);
-    if (away == 0 || layout_.mirrored()) continue;
+    if (away == 0 || layout_.mirrored() || keeps_away(stripe)) continue;
     // What is away was to be computed from parity that may not fit any more.
     const Error error = co_await add_lost(stripe, away, 0, layout_.strip_blocks());
     if (error != Error::kNone) co_return error;
@@ -666,11 +666,12 @@ Task<Error> RaidSet::end_zeros(std::uint64_t first, std::uint64_t count) {
   bool save = false;
   for (std::uint64_t stripe = first; stripe < first + count; ++stripe) {
     if (!drives_.doubted(stripe, 0, layout_.strip_blocks())) continue;
-    const bool nowhere = (drives_.unwritable(stripe) & first_members(layout_.data_chunks())) != 0;
-    const bool known = drives_.add_matched(stripe, 0, layout_.strip_blocks());
-    if (nowhere && !known) co_return refuse_in_doubt(stripe);
-    if (!known) drives_.stop_keeping(stripe);
-    save |= nowhere;
+    const bool missed = (drives_.absent(stripe) & first_members(layout_.data_chunks())) != 0;
+    const bool matches = drives_.add_matched(stripe, 0, layout_.strip_blocks());
+    // A replay would write the zeros when the drive is back.
+    if (missed && !matches) co_return co_await forget_failed(refuse_in_doubt(stripe));
+    if (!matches) drives_.stop_keeping(stripe);
+    save |= missed;
   }
   if (!save) co_return Error::kNone;
   co_return co_await drives_.save_doubts();

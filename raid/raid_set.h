@@ -286,7 +286,7 @@ class RaidSet final : public BlockDevice {
   Task<Error> update_rows(Update* update);
   void plan(Update* update, std::span<const Fragment> fragments, bool doubted, bool keeps);
   Task<Error> update_planned(Update* update, std::span<const Fragment> fragments);
-  Task<Error> end_doubted(Update* update, bool settled);
+  Task<Error> end_doubted(Update* update);
   Error refuse_in_doubt(std::uint64_t stripe);
   Task<bool> read_old(Update* update);  // False: plan again.
   Task<void> compute(Update* update);
@@ -373,20 +373,21 @@ class RaidSet final : public BlockDevice {
                           MemberSet* medium, Lanes* suspects = nullptr);
   // Brings the `wanted` members of these rows into lanes, from redundancy or (those that are not in
   // `avoid`) from their drives. kMediumError: `bad_row` is the first that cannot be had; the others
-  // are there, and zeros stand for what cannot. kNotReady: too many drives are away. `settled`:
-  // these rows have just been, so parity fits, whatever was suspected.
+  // are there, and zeros stand for what cannot. kNotReady: too many drives are away.
   Task<Error> recover_rows(std::uint64_t stripe, MemberSet wanted, std::uint32_t row,
                            std::uint32_t row_count, MemberSet avoid, Lanes* lanes,
-                           std::uint32_t* bad_row, bool settled = false);
+                           std::uint32_t* bad_row);
   Task<Error> recover_by_granule(std::uint64_t stripe, MemberSet wanted, std::uint32_t row,
-                                 std::uint32_t row_count, Lanes* lanes, std::uint32_t* bad_row,
-                                 bool settled);
+                                 std::uint32_t row_count, Lanes* lanes, std::uint32_t* bad_row);
   bool incomputable(std::uint64_t stripe, std::uint32_t row, std::uint32_t rows,
                     MemberSet wanted) const;
-  // Data of the stripe is missing, and counts in doubted rows.
+  // Data of the stripe is missing that may come back, and counts in doubted rows then.
   bool keeps_away(std::uint64_t stripe) const {
     return drives_.keeps(stripe) &&
-           (drives_.unreadable(stripe) & first_members(layout_.data_chunks())) != 0;
+           (drives_.returning(stripe) & first_members(layout_.data_chunks())) != 0;
+  }
+  bool in_one_granule(std::uint32_t row, std::uint32_t rows) const {
+    return row / granule_ == (row + rows - 1) / granule_;
   }
   // Missing members that are computed from the others.
   MemberSet computed_away(std::uint64_t stripe, std::uint32_t row, std::uint32_t rows) const {

@@ -145,6 +145,24 @@ MemberSet SetDrives::unwritable(std::uint64_t stripe) const {
   return members;
 }
 
+MemberSet SetDrives::absent(std::uint64_t stripe) const {
+  if (absent_ == 0) return 0;
+  MemberSet members = 0;
+  for (unsigned member = 0; member < layout_.width(); ++member) {
+    if ((absent_ & bit(layout_.role(stripe, member))) != 0) members |= MemberSet{1} << member;
+  }
+  return members;
+}
+
+MemberSet SetDrives::returning(std::uint64_t stripe) const {
+  MemberSet members = unreadable(stripe);
+  for (unsigned member = 0; members != 0 && member < layout_.width(); ++member) {
+    const RoleEntry& entry = newest_.roles[layout_.role(stripe, member)];
+    if (entry.state == RoleState::kFailed) members &= ~(MemberSet{1} << member);
+  }
+  return members;
+}
+
 // ---- regions ------------------------------------------------------------------------------------
 
 Task<Error> SetDrives::prepare_write(std::uint64_t region, bool intent) {
@@ -212,6 +230,22 @@ Extent SetDrives::rows_of_region(std::uint64_t region) const {
   return rows_of(first, 0, (end_of_region(region) - first) * layout_.strip_blocks());
 }
 
+std::vector<Extent> SetDrives::suspect_blocks() const {
+  std::vector<Extent> blocks;
+  const std::uint64_t in_stripe = layout_.stripe_blocks();
+  for (std::uint64_t region = 0; region < region_count(); ++region) {
+    const std::uint64_t first = region * newest_.region_stripes;
+    if (!redundancy_suspect(first)) continue;
+    const std::uint64_t count = (end_of_region(region) - first) * in_stripe;
+    if (!blocks.empty() && blocks.back().end() == first * in_stripe) {
+      blocks.back().block_count += count;
+    } else {
+      blocks.push_back({.first = first * in_stripe, .block_count = count});
+    }
+  }
+  return blocks;
+}
+
 std::uint32_t SetDrives::doubted_alike(std::uint64_t stripe, std::uint32_t row,
                                        std::uint32_t rows) const {
   if (!redundancy_suspect(stripe)) return rows;
@@ -245,6 +279,7 @@ void SetDrives::doubt_again(std::uint64_t region, Extent rows) {
       doubts_changed_ += lost_.set_keeping(region, false);
     }
   }
+  if (writing_[region] > 0 || unflushed(region)) doubted_at_[region] = flushes_begun_;
 }
 
 void SetDrives::region_verified(std::uint64_t region, std::uint64_t losses) {
@@ -604,7 +639,6 @@ bool SetDrives::drop(unsigned role, DropReason reason, const std::string& why) {
   settled_roles_ &= ~bit(role);
   newest_.roles[role].state = missing ? RoleState::kMissing : RoleState::kFailed;
   mark_doubtful(role);
-  if (!missing) doubts_changed_ += lost_.stop_keeping();  // Only a fresh drive takes the role.
   ++changed_;
   recount();
   tell(

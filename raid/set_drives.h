@@ -126,6 +126,10 @@ class SetDrives final : public JournalDrives {
     return (absent_ | stale_) == 0 ? 0 : find_unreadable(stripe);
   }
   MemberSet unwritable(std::uint64_t stripe) const;
+  // Members without a drive of their own, whether they have a replacement or not.
+  MemberSet absent(std::uint64_t stripe) const;
+  // Unreadable members whose drives have not failed for good.
+  MemberSet returning(std::uint64_t stripe) const;
   // Parity matches the data, mirrors match one another.
   bool redundancy_valid(std::uint64_t stripe) const {
     return unverified_count_ == 0 || !unverified_[region_of(stripe)];
@@ -176,6 +180,8 @@ class SetDrives final : public JournalDrives {
   void fresh_up_to(unsigned role, bool replacement, std::uint64_t region, std::uint64_t stripe_end);
   void region_fresh(unsigned role, bool replacement, std::uint64_t region);
   std::uint64_t unverified_count() const noexcept { return unverified_count_; }
+  // The blocks of regions whose redundancy is suspect, in order.
+  std::vector<Extent> suspect_blocks() const;
   // The first that can be verified: a suspect one only with all its members.
   std::optional<std::uint64_t> first_verifiable() const;
   // Grows whenever redundancy of the region is lost.

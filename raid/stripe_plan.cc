@@ -24,13 +24,15 @@ struct Stripe {
   MemberSet readable;  // Members whose old content is there and can be relied on.
   unsigned data_chunks;
   bool doubted;
+  MemberSet missing;
 
   explicit Stripe(const StripeState& state)
       : data{members(state.data_chunks)},
         parity{},
         readable{},
         data_chunks{state.data_chunks},
-        doubted{state.parity_doubted} {
+        doubted{state.parity_doubted},
+        missing{state.missing} {
     const MemberSet all = members(state.data_chunks + state.parity_chunks);
     parity = all & ~data & ~state.unwritable;
     readable = all & ~state.unreadable & ~state.unwritable;
@@ -72,7 +74,7 @@ void choose_method(const Stripe& stripe, Band& band) {
   } else if (can_reconstruct) {
     band.method = Method::kReconstructWrite;
     band.reads = reconstruct_reads;
-  } else if (stripe.doubted && (band.written & ~stripe.readable) == 0) {
+  } else if (stripe.doubted && (band.written & stripe.missing) == 0) {
     band.method = Method::kDataOnly;
     band.writes &= stripe.data;
   } else {

@@ -125,7 +125,8 @@ void RaidSet::plan(Update* update, std::span<const Fragment> fragments, bool dou
                               .unreadable = lacking | (keeps ? 0 : unbelieved(stripe, lacking)),
                               .unwritable = drives_.unwritable(stripe),
                               .parity_unreliable = doubted && !keeps,
-                              .parity_doubted = keeps},
+                              .parity_doubted = keeps,
+                              .missing = drives_.absent(stripe)},
                              fragments);
 }
 
@@ -136,7 +137,7 @@ void RaidSet::plan(Update* update, std::span<const Fragment> fragments, bool dou
 // Plans again as long as reads show that a member is not what it seemed. Each time a member is
 // avoided or a drive gone, or lost blocks have been settled, so this ends.
 Task<Error> RaidSet::update_planned(Update* update, std::span<const Fragment> fragments) {
-  bool settled = false;
+  bool gave_up = false;
   unsigned repairs = 0;
   update->avoid = 0;
   for (;;) {
@@ -147,12 +148,11 @@ Task<Error> RaidSet::update_planned(Update* update, std::span<const Fragment> fr
     };
     if (beyond(away)) co_return Error::kNotReady;
     const std::uint32_t rows = update->row_end - update->row;
-    // Settled just now, parity fits.
-    const bool doubted = !settled && drives_.doubted(stripe, update->row, rows);
+    const bool doubted = drives_.doubted(stripe, update->row, rows);
     const bool keeps = doubted && keeps_away(stripe);
     if (!keeps && beyond(away | update->avoid)) {
-      if (update->ailing && settled) co_return Error::kNotReady;
-      if (std::exchange(settled, true)) co_return Error::kMediumError;
+      if (update->ailing && gave_up) co_return Error::kNotReady;
+      if (std::exchange(gave_up, true)) co_return Error::kMediumError;
       const Error error = co_await declare_lost(stripe, update->row, rows);
       if (error != Error::kNone) co_return error;
       update->avoid = 0;
@@ -162,9 +162,9 @@ Task<Error> RaidSet::update_planned(Update* update, std::span<const Fragment> fr
     const bool recovers = std::ranges::any_of(
         update->bands, [](const Band& band) { return band.method == Method::kRecover; });
     if (doubted && recovers) {
-      // It changes missing data beside other missing data, which may be read again.
-      if (keeps) co_return refuse_in_doubt(stripe);
-      settled = true;
+      // It changes missing data beside other missing data, which may be read again; or there is no
+      // room to remember that parity fits.
+      if (keeps || std::exchange(gave_up, true)) co_return refuse_in_doubt(stripe);
       const Error error = co_await declare_lost(stripe, update->row, rows);
       if (error != Error::kNone) co_return error;
       update->avoid = 0;
@@ -191,24 +191,26 @@ Task<Error> RaidSet::update_planned(Update* update, std::span<const Fragment> fr
     }
     update->segments.clear();
     if (error != Error::kNone || !drives_.doubted(stripe, update->row, rows)) co_return error;
-    co_return co_await end_doubted(update, settled);
+    co_return co_await end_doubted(update);
   }
 }
 
 // The rows match if parity has been computed anew; if it has changed by the difference only, they
 // match as well as before, and only drives have the data. A write to a missing drive is
 // acknowledged when it is durable that its data can be computed.
-Task<Error> RaidSet::end_doubted(Update* update, bool settled) {
+Task<Error> RaidSet::end_doubted(Update* update) {
   const std::uint64_t stripe = update->stripe;
   bool save = false;
   for (const Band& band : update->bands) {
-    const bool nowhere = (band.written & drives_.unwritable(stripe)) != 0;
-    const bool matched =
-        settled || band.method == Method::kFullStripe || band.method == Method::kReconstructWrite;
-    const bool known = matched && drives_.add_matched(stripe, band.row, band.row_count);
-    if (nowhere && !known) co_return refuse_in_doubt(stripe);
-    if (matched && !known) drives_.stop_keeping(stripe);
-    save |= nowhere;
+    const bool missed = (band.written & drives_.absent(stripe)) != 0;
+    const bool anew =
+        band.method == Method::kFullStripe || band.method == Method::kReconstructWrite;
+    const bool matches = anew ? drives_.add_matched(stripe, band.row, band.row_count)
+                              : !drives_.doubted(stripe, band.row, band.row_count);
+    if (missed && !matches) co_return refuse_in_doubt(stripe);
+    if (!matches) drives_.written_in_doubt(stripe);
+    if (!matches && anew) drives_.stop_keeping(stripe);
+    save |= missed;
   }
   if (!save) co_return Error::kNone;
   co_return co_await drives_.save_doubts();

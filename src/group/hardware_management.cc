@@ -1,5 +1,6 @@
 // What management sees of the hardware and may do with it.
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <limits>
@@ -258,9 +259,27 @@ void note_unprotected(SetInfo& info) {
                   raid.unverified_regions, raid.regions));
 }
 
+// Names the blocks that a drive has for itself until parity is verified.
+void note_suspect(SetInfo& info) {
+  constexpr std::size_t kMostNamed = 8;
+  const std::vector<Extent>& suspect = info.raid.suspect;
+  if (suspect.empty()) return;
+  std::vector<std::string> names;
+  for (const Extent& extent : suspect) {
+    if (names.size() == kMostNamed) break;
+    names.push_back(fmt::format("{} to {}", extent.first, extent.end() - 1));
+  }
+  const std::size_t more = suspect.size() - names.size();
+  info.notes.push_back(
+      fmt::format("parity of blocks {}{} is not verified since its journal was lost: blocks of a "
+                  "missing drive there are medium errors, unless they were written since",
+                  fmt::join(names, ", "), more == 0 ? "" : fmt::format(" and {} ranges", more)));
+}
+
 // What the cache knows of the set counts, too: whether all that was acknowledged is there.
 void Hardware::judge_writes(SetInfo& info) const {
   note_unprotected(info);
+  note_suspect(info);
   const std::string bar = cache_->bar(info.raid.uuid);
   if (!bar.empty()) {
     info.raid.running = false;

@@ -409,6 +409,8 @@ TEST_CASE("A drive that returns to a suspect set has its content, and the set wh
             co_await rig.start(left);
             const auto started = co_await rig.controller->start_set("set", true);
             REQUIRE(started.has_value());
+            const std::vector<Extent> all{{0, rig.set->geometry().block_count}};
+            CHECK(rig.set_info().suspect == all);
             const Seen before = co_await look_everywhere(&rig);
             for (Lba lba = 0; lba < rig.set->geometry().block_count; lba += 333) {
               co_await expect_good(rig.write(lba, 3, lba));
@@ -427,6 +429,7 @@ TEST_CASE("A drive that returns to a suspect set has its content, and the set wh
             verify(&rig);
             co_await expect_whole(&rig);
             CHECK(rig.set_info().lost.empty());
+            CHECK(rig.set_info().suspect.empty());
             co_await expect_good(rig.check());
             rig.drive("d2").fail_with(Error::kHardware);
             co_await expect_good(rig.check());

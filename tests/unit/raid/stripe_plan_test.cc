@@ -437,7 +437,7 @@ TEST_CASE("Small writes of a degraded stripe", "[raid][stripe_plan]") {
 TEST_CASE("Doubted parity changes by the difference, or not at all", "[raid][stripe_plan][N3]") {
   // Member 0 is missing, and its drive may come back.
   const StripeState state{
-      .data_chunks = 4, .parity_chunks = 2, .unreadable = 1, .parity_doubted = true};
+      .data_chunks = 4, .parity_chunks = 2, .unreadable = 1, .parity_doubted = true, .missing = 1};
   SECTION("beside missing data by the difference, whatever that reads") {
     const Fragment others[] = {{1, 0, 2}, {2, 0, 2}, {3, 0, 2}};
     REQUIRE(only_band(state, others) ==
@@ -454,9 +454,16 @@ TEST_CASE("Doubted parity changes by the difference, or not at all", "[raid][str
     const Fragment one[] = {{2, 0, 2}};
     REQUIRE(only_band(worse, one) == Band{0, 2, 0b0100, Method::kDataOnly, 0, 0b0100});
   }
+  SECTION("data that its drive cannot read is rewritten alone") {
+    StripeState worse = state;
+    worse.unreadable |= 4;
+    const Fragment one[] = {{2, 0, 2}};
+    REQUIRE(only_band(worse, one) == Band{0, 2, 0b0100, Method::kDataOnly, 0, 0b0100});
+  }
   SECTION("a write of some missing data beside other missing data has to compute") {
     StripeState worse = state;
     worse.unreadable |= 2;
+    worse.missing |= 2;
     const Fragment one[] = {{0, 0, 2}};
     REQUIRE(only_band(worse, one).method == Method::kRecover);
   }
