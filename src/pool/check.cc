@@ -28,7 +28,8 @@ constexpr std::size_t kCheckedEntries = 256;
 
 class Checker final : public MapWatcher {
  public:
-  explicit Checker(PoolMap& map) : map_(map), home_(map.store().home()) {
+  Checker(PoolMap& map, const DoubtfulChunks* doubtful)
+      : map_(map), doubtful_(doubtful), home_(map.store().home()) {
     for (const auto& [index, store] : map.stores()) {
       owners_.emplace(index, std::vector<std::uint8_t>(store.pages.page_count()));
     }
@@ -63,6 +64,7 @@ class Checker final : public MapWatcher {
   void check_branch(const Branch& branch);
   Task<void> check_pages(Branch* branch);
   Task<void> check_page(Branch* branch, PageNumber page);
+  Task<void> count_doubtful(const Branch* branch, PageNumber page);
   Task<std::string> look_at_page(const Branch* branch, PageNumber page);
   Task<std::string> look_again(Branch* branch, PageNumber page);
   Task<void> check_kept(const Branch* branch);
@@ -72,6 +74,7 @@ class Checker final : public MapWatcher {
   Task<void> check_free();
 
   PoolMap& map_;
+  const DoubtfulChunks* doubtful_;
   Executor& home_;
   CheckReport report_;
   std::uint32_t looked_ = 0;
@@ -244,6 +247,20 @@ Task<void> Checker::check_page(Branch* branch, PageNumber page) {
     find("page {} of branch {}: page {} of store {} has two owners", page, branch->id(), place.page,
          place.store);
   }
+  if (doubtful_ != nullptr && !doubtful_->empty()) co_await count_doubtful(branch, page);
+}
+
+Task<void> Checker::count_doubtful(const Branch* branch, PageNumber page) {
+  const auto chunks = co_await map_.chunk_map({.branch = branch->id(), .page = page});
+  const Place place = branch->pages.at(page).place();
+  if (!chunks.has_value() || place.none()) co_return;
+  for (ChunkIndex chunk = 0; chunk < map_.page_chunks();) {
+    const ChunkIndex end = (*chunks)->end_of_run(chunk, map_.page_chunks());
+    const ChunkIndex first = std::exchange(chunk, end);
+    if ((*chunks)->state(first) != ChunkState::kData) continue;
+    const Slot slot{.place = place, .chunk = static_cast<std::uint16_t>(first)};
+    report_.doubtful_chunks += doubtful_->count_in(slot, end - first);
+  }
 }
 
 // Kept versions -----------------------------------------------------------------------------------
@@ -317,6 +334,7 @@ Task<void> Checker::check_kept_page(const Branch* branch, PageNumber page) {
       ++looked_;
       if (version.state != ChunkState::kData) continue;
       note_version(version, &key);
+      if (doubtful_ != nullptr) report_.doubtful_chunks += doubtful_->count_in(version.slot, 1);
       data_.add(version.slot.place.store, 1);
       data_for_.add(entry.generation, 1);
     }
@@ -392,8 +410,8 @@ Task<void> Checker::run() {
 
 }  // namespace
 
-Task<CheckReport> check_map(PoolMap* map) {
-  Checker checker(*map);
+Task<CheckReport> check_map(PoolMap* map, const DoubtfulChunks* doubtful) {
+  Checker checker(*map, doubtful);
   co_await checker.run();
   co_return checker.take_report();
 }

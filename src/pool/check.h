@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "pool/doubtful_chunks.h"
 #include "pool/pool_map.h"
 #include "runtime/task.h"
 
@@ -22,11 +23,13 @@ struct CheckReport {
   std::uint64_t pages = 0;
   std::uint64_t kept_chunks = 0;
   std::uint64_t reserve_pages = 0;
-  std::uint64_t useless_chunks = 0;  // That a sweep would free.
-  std::vector<std::string> wrong;    // One line a finding; empty: all is well.
-  Error error = Error::kNone;        // Otherwise nothing could be verified, and this is why.
+  std::uint64_t useless_chunks = 0;   // That a sweep would free.
+  std::uint64_t doubtful_chunks = 0;  // With data that cannot be read; see doubtful_chunks.h.
+  std::vector<std::string> wrong;     // One line a finding; empty: all is well.
+  Error error = Error::kNone;         // Otherwise nothing could be verified, and this is why.
 };
 
-Task<CheckReport> check_map(PoolMap* map);
+// `doubtful` may be null.
+Task<CheckReport> check_map(PoolMap* map, const DoubtfulChunks* doubtful = nullptr);
 
 }  // namespace sandbay::pool

@@ -176,7 +176,11 @@ Task<void> PageIo::run(Part* part, BlockDevice* device, Request request) {
   const TimePoint begun = pool_.home().now();
   const bool counts = request.origin == Origin::kHost && part->store != kNoStore;
   const std::uint64_t byte_count = request.data.byte_count();
-  part->completion = co_await device->submit(std::move(request));
+  if (part->store == kNoStore) {
+    part->completion = co_await device->submit(std::move(request));
+  } else {
+    part->completion = co_await pool_.submit_to(part->store, device, std::move(request));
+  }
   if (counts) pool_.note_request(part->store, begun, byte_count);
   const bool silent = part->completion.error == Error::kNotReady && part->store != kNoStore;
   if (silent) pool_.note_silence(part->store);

@@ -31,9 +31,14 @@ Pool::Pool(Executor& home, metadata::Store& store, nvram::Region* region, PoolOp
       copies_(home, options_.copy_bytes),
       zeros_(copies_.try_allocate_contiguous(kChunkBytes)),
       map_(store, options_.map),
+      doubtful_(map_),
       stamps_(home, map_, copies_,
               {.device = [this](StoreIndex index) { return device(index); },
-               .drop = [this](StoreIndex index) { set_device(index, nullptr); }}),
+               .drop = [this](StoreIndex index) { set_device(index, nullptr); },
+               .doubt =
+                   [this](StoreIndex index, metadata::Batch batch) {
+                     return doubtful_.add(index, std::move(batch));
+                   }}),
       log_(home, map_, store, region, options_.log) {
   log_.guard_places(stamps_);
   assert(!zeros_.empty());
@@ -56,6 +61,7 @@ Task<std::expected<std::unique_ptr<Pool>, std::string>> Pool::open(
   }
   std::string wrong = co_await pool->map_.load();
   if (wrong.empty()) wrong = co_await pool->stamps_.load();
+  if (wrong.empty()) wrong = co_await pool->doubtful_.load();
   if (wrong.empty()) wrong = co_await pool->log_.open();
   if (wrong.empty()) wrong = co_await pool->take_stores(std::move(stores));
   if (wrong.empty()) co_return std::move(pool);
@@ -138,13 +144,13 @@ void Pool::set_device(StoreIndex store, BlockDevice* device) {
   place_device(store, device);
 }
 
-Task<Error> Pool::admit(StoreIndex store, BlockDevice* device) {
+Task<Error> Pool::admit(StoreIndex store, BlockDevice* device, OlderMap older) {
   const auto known = map_.stores().find(store);
   if (known == map_.stores().end()) co_return Error::kNotFound;
   arriving_[store] = device;
   const StoreRecord record = known->second.record;
   bool placed = false;
-  const Error error = co_await stamps_.admit(record, device, [&] {
+  const Error error = co_await stamps_.admit(record, device, older, [&] {
     const auto arriving = arriving_.find(store);
     const auto now = map_.stores().find(store);
     placed = arriving != arriving_.end() && arriving->second == device &&
@@ -202,7 +208,7 @@ Task<Error> Pool::compare_stamp(const StoreConfig* store) {
   const bool same = known != map_.stores().end() && device(record.index) == store->device &&
                     known->second.record.page_count == record.page_count;
   if (store->device == nullptr || same || !why_unfit(*store).empty()) co_return Error::kNone;
-  const Error error = co_await stamps_.admit(record, store->device, [] {});
+  const Error error = co_await stamps_.admit(record, store->device, OlderMap::kRefuse, [] {});
   co_return error;
 }
 
@@ -241,7 +247,10 @@ Task<Error> Pool::remove_store(StoreIndex store, metadata::Batch extra) {
     const bool idle = pages.free_count() == pages.page_count() &&
                       known->second.record.state == StoreState::kVacating;
     error = Error::kNotReady;
-    if (idle) error = co_await commit({EraseStore{.index = store}}, std::move(extra));
+    if (idle) {
+      doubtful_.erase(store, &extra);
+      error = co_await commit({EraseStore{.index = store}}, std::move(extra));
+    }
     if (error == Error::kNone) forget_store(store);
   }
   directory_.unlock();
@@ -251,6 +260,7 @@ Task<Error> Pool::remove_store(StoreIndex store, metadata::Batch extra) {
 // The next store of that number must not inherit its history.
 void Pool::forget_store(StoreIndex store) {
   place_device(store, nullptr);
+  doubtful_.forget(store);
   weights_.erase(store);
   silent_until_.erase(store);
   if (store < loads_.size()) loads_[store] = {};
@@ -297,7 +307,7 @@ Task<CheckReport> Pool::check() {
   const Error error = co_await log_.hold();
   if (error == Error::kNone) {
     spawn(release_later(&home_, &log_));
-    report = co_await check_map(&map_);
+    report = co_await check_map(&map_, &doubtful_);
   }
   report.error = error;
   directory_.unlock();

@@ -30,6 +30,7 @@
 #include "block/block_device.h"
 #include "metadata/store.h"
 #include "pool/check.h"
+#include "pool/doubtful_chunks.h"
 #include "pool/map_log.h"
 #include "pool/pool_map.h"
 #include "pool/rate_limit.h"
@@ -181,8 +182,9 @@ class Pool {
   Task<Error> remove_store(StoreIndex store, metadata::Batch extra);
   // The device of a store has come, and nothing of it is used before its stamp was compared with
   // the map's. kMiscompare: the map is older than the store, of which pages may have other owners
-  // now. kCancelled: set_device() was called meanwhile. kNotFound: there is no such store.
-  Task<Error> admit(StoreIndex store, BlockDevice* device);
+  // now; unless `older` accepts that, and its owned pages are doubtful (doubtful_chunks.h).
+  // kCancelled: set_device() was called meanwhile. kNotFound: there is no such store.
+  Task<Error> admit(StoreIndex store, BlockDevice* device, OlderMap older = OlderMap::kRefuse);
   // The device has gone (null), or is another with the content of the one before. What is in flight
   // ends on the old one.
   void set_device(StoreIndex store, BlockDevice* device);
@@ -297,6 +299,11 @@ class Pool {
     return store < devices_.size() ? devices_[store] : nullptr;
   }
   const std::vector<BlockDevice*>& devices() const noexcept { return devices_; }
+  // Reads from a store or writes to it. The device is its device. Awaited at once.
+  Task<Completion> submit_to(StoreIndex store, BlockDevice* device, Request request) {
+    if (doubtful_.empty()) return device->submit(std::move(request));
+    return doubtful_.submit(store, device, std::move(request));
+  }
   // A page for the branch: by its wishes, free capacity and latency. Counts against its limit.
   Result<Place> claim_page(const Branch& branch, Reserve reserve = Reserve::kMayUse);
   // At most `most` slots side by side, with the map of their page pinned.
@@ -443,6 +450,7 @@ class Pool {
   BufferPool copies_;
   Buffer zeros_;
   PoolMap map_;
+  DoubtfulChunks doubtful_;
   StoreStamps stamps_;
   MapLog log_;
   std::map<StoreIndex, BlockDevice*> arriving_;  // admit() is on its way.

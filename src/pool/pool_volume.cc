@@ -170,7 +170,7 @@ Task<Completion> PoolVolume::submit_in_place(Request request, Place place, Piece
   const Lba first = (place.page * pool_.map().page_bytes() + piece.offset) / block;
   request.extent = {.first = first, .block_count = piece.byte_count / block};
   const TimePoint begun = home().now();
-  Completion completion = co_await device->submit(std::move(request));
+  Completion completion = co_await pool_.submit_to(place.store, device, std::move(request));
   pool_.note_request(place.store, begun, piece.byte_count);
   if (completion.error == Error::kNotReady) pool_.note_silence(place.store);
   if (completion.error != Error::kNone && completion.first_bad_lba >= first) {

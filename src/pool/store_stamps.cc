@@ -4,6 +4,7 @@
 // another pool's or another store's stamp is none here.
 #include "pool/store_stamps.h"
 
+#include <algorithm>
 #include <array>
 #include <cassert>
 #include <cstring>
@@ -85,12 +86,16 @@ void StoreStamps::draw() {
   drawn_ = true;
 }
 
-Task<Error> StoreStamps::store_accepted() {
+metadata::Batch StoreStamps::accepted_batch() const {
   std::string key = map_.key('e');
   std::string value = sealed(key, pack());
   metadata::Batch batch;
   batch.put(std::move(key), std::move(value));
-  co_return co_await map_.store().commit(std::move(batch));
+  return batch;
+}
+
+Task<Error> StoreStamps::store_accepted() {
+  co_return co_await map_.store().commit(accepted_batch());
 }
 
 // Settling ----------------------------------------------------------------------------------------
@@ -143,16 +148,16 @@ Task<Error> StoreStamps::stamp(StoreRecord record, BlockDevice* device) {
 
 // Stores that come --------------------------------------------------------------------------------
 
-Task<Error> StoreStamps::admit(StoreRecord record, BlockDevice* device,
+Task<Error> StoreStamps::admit(StoreRecord record, BlockDevice* device, OlderMap older,
                                std::function<void()> place) {
   co_await turn_.lock();
-  const Error error = co_await admit_locked(record, device);
+  const Error error = co_await admit_locked(record, device, older);
   if (error == Error::kNone) place();
   turn_.unlock();
   co_return error;
 }
 
-Task<Error> StoreStamps::admit_locked(StoreRecord record, BlockDevice* device) {
+Task<Error> StoreStamps::admit_locked(StoreRecord record, BlockDevice* device, OlderMap older) {
   const auto known = map_.stores().find(record.index);
   const bool fresh = known == map_.stores().end() || known->second.record.uuid != record.uuid;
   const StoreRecord old = fresh ? record : known->second.record;
@@ -165,7 +170,7 @@ Task<Error> StoreStamps::admit_locked(StoreRecord record, BlockDevice* device) {
     if (fresh) {
       error = co_await welcome(old, device, found->newest);
     } else {
-      error = co_await renew(old, device, *found);
+      error = co_await renew(old, device, *found, older);
     }
     if (error != Error::kNone) co_return error;
   }
@@ -187,11 +192,13 @@ Task<Error> StoreStamps::welcome(StoreRecord record, BlockDevice* device, Stamp 
 }
 
 // A known store gets the stamp that it missed.
-Task<Error> StoreStamps::renew(StoreRecord record, BlockDevice* device, Found found) {
+Task<Error> StoreStamps::renew(StoreRecord record, BlockDevice* device, Found found,
+                               OlderMap older) {
   const auto entry = accepted_.find(record.uuid);
   const Accepted accepted = entry == accepted_.end() ? Accepted{} : entry->second;
   if (found.newest != accepted.stored && found.newest != accepted.next) {
-    co_return Error::kMiscompare;
+    if (older == OlderMap::kRefuse) co_return Error::kMiscompare;
+    co_return co_await insist(record, device, found);
   }
   if (settled_ && !drawn_) draw();
   const Stamp wanted = settled_ ? newest_ : accepted.next;
@@ -203,6 +210,23 @@ Task<Error> StoreStamps::renew(StoreRecord record, BlockDevice* device, Found fo
   }
   const Error error = co_await write(record, device, found.free_slot, wanted);
   if (error == Error::kNone) accepted_[record.uuid] = {.stored = wanted, .next = wanted};
+  co_return error;
+}
+
+// A crash before the stamp is written leaves the store's own stamp, which is accepted from now on:
+// its pages are in doubt by then.
+Task<Error> StoreStamps::insist(StoreRecord record, BlockDevice* device, Found found) {
+  newest_.era = std::max(newest_.era, found.newest.era);
+  draw();
+  const Accepted before = accepted_[record.uuid];
+  accepted_[record.uuid] = {.stored = found.newest, .next = newest_};
+  Error error = co_await owner_.doubt(record.index, accepted_batch());
+  if (error != Error::kNone) {
+    accepted_[record.uuid] = before;
+    co_return error;
+  }
+  error = co_await write(record, device, found.free_slot, newest_);
+  if (error == Error::kNone) accepted_[record.uuid] = {.stored = newest_, .next = newest_};
   co_return error;
 }
 

@@ -8,7 +8,9 @@
 //
 // The map accepts a store only with a stamp that its own metadata name. An exported map names the
 // stamps of its own era; a store with another stamp has pages that may belong to somebody else now,
-// and is refused.
+// and is refused, unless the pool's owner insists. Then its owned pages are in doubt (see
+// doubtful_chunks.h), and a new era above its stamp begins for it; both are in the metadata before
+// the stamp is on the store.
 //
 // The stamp is stored behind the last page, in two slots that take turns, so that a torn write
 // leaves the one before. Stores without room for them, and those whose blocks carry no data, have
@@ -38,17 +40,22 @@ struct Stamp {
   bool operator==(const Stamp&) const = default;
 };
 
+// Whether a map that is older than a store may be used.
+enum class OlderMap : std::uint8_t { kRefuse, kAccept };
+
 class StoreStamps {
  public:
   // Bytes behind the last page of a store.
   static constexpr std::uint64_t kSlotBytes = 4096;
   static constexpr std::uint64_t kBytes = 2 * kSlotBytes;
 
-  // The pool's side. Both are called inline.
+  // The pool's side. All are called inline.
   struct Owner {
     std::function<BlockDevice*(StoreIndex store)> device;
     // The store could not be stamped: until it comes back, it is missing.
     std::function<void(StoreIndex store)> drop;
+    // The store's pages are in doubt: durably so, together with the batch.
+    std::function<Task<Error>(StoreIndex store, metadata::Batch batch)> doubt;
   };
 
   // `map` and `buffers` outlive this object.
@@ -70,9 +77,10 @@ class StoreStamps {
 
   // Compares the stamp of a store with those that the map accepts, and stamps a store that is new
   // or larger than the map knows. With kNone it calls `place`, and no era is settled between the
-  // comparison and that call. kMiscompare: the map is older than the store. Another error: the
-  // stamp could not be read or written.
-  Task<Error> admit(StoreRecord record, BlockDevice* device, std::function<void()> place);
+  // comparison and that call. kMiscompare: the map is older than the store, and `older` does not
+  // accept that of a known store. Another error: the stamp could not be read or written.
+  Task<Error> admit(StoreRecord record, BlockDevice* device, OlderMap older,
+                    std::function<void()> place);
 
  private:
   // Both are accepted: the second may be on its way to the store.
@@ -91,14 +99,16 @@ class StoreStamps {
   std::string seal_key(const Uuid& store) const;
   bool has_room(const StoreRecord& record, const BlockDevice& device) const;
   void draw();
+  metadata::Batch accepted_batch() const;
   Task<Error> store_accepted();
   Task<Error> stamp_all();
   Task<Error> stamp(StoreRecord record, BlockDevice* device);
   Task<Result<Found>> read(StoreRecord record, BlockDevice* device);
   Task<Error> write(StoreRecord record, BlockDevice* device, std::uint64_t slot, Stamp stamp);
-  Task<Error> admit_locked(StoreRecord record, BlockDevice* device);
+  Task<Error> admit_locked(StoreRecord record, BlockDevice* device, OlderMap older);
   Task<Error> welcome(StoreRecord record, BlockDevice* device, Stamp found);
-  Task<Error> renew(StoreRecord record, BlockDevice* device, Found found);
+  Task<Error> renew(StoreRecord record, BlockDevice* device, Found found, OlderMap older);
+  Task<Error> insist(StoreRecord record, BlockDevice* device, Found found);
   Task<Error> write_both(StoreRecord record, BlockDevice* device, Stamp stamp);
 
   Executor& home_;

@@ -42,7 +42,8 @@ struct RigOptions {
   std::uint32_t store_pages = 48;
   std::uint64_t spare_bytes = 0;  // Behind the pages of each store.
   bool nvram = true;
-  bool files = false;  // Stores are simulated files, volatile until synced; otherwise memory.
+  bool missing = false;  // No store is present when the pool is opened.
+  bool files = false;    // Stores are simulated files, volatile until synced; otherwise memory.
   nvram::SimulatedBoard* board = nullptr;  // With nvram: outlives the rig.
   const char* boot_id = "boot-1";
   nvram::Durability durability = nvram::Durability::kHost;
@@ -105,7 +106,7 @@ class Rig {
     StoreConfig config{.record = {.index = static_cast<StoreIndex>(index),
                                   .page_count = options_.store_pages,
                                   .member = index},
-                       .device = devices[index].get()};
+                       .device = options_.missing ? nullptr : devices[index].get()};
     config.record.uuid[0] = static_cast<std::uint8_t>(index + 1);
     return config;
   }
