@@ -399,6 +399,11 @@ Task<bool> check_maps(group::Group* group) {
                pool.pool, pool.pages, pool.branches, pool.snapshots, pool.kept_chunks,
                pool.wrong.empty() ? std::string("all is well")
                                   : fmt::format("{} findings", pool.wrong.size()));
+    if (pool.doubtful_chunks != 0) {
+      fmt::print(
+          "  {} chunks are in doubt since an older map was accepted: medium errors until written\n",
+          pool.doubtful_chunks);
+    }
     for (const std::string& line : pool.wrong) fmt::print("  {}\n", line);
   }
   if (pools.empty()) fmt::print("There are no pools.\n");

@@ -23,6 +23,10 @@ void print_check(const nlohmann::json& pool) {
   } else {
     say("pool {}: cannot be verified: {}\n", name, wrong.front().get<std::string>());
   }
+  if (pool.at("doubtful_chunks") != 0) {
+    say("  {} chunks are in doubt since an older map was accepted: medium errors until written\n",
+        pool.at("doubtful_chunks").dump());
+  }
   for (std::size_t i = verified ? 0 : 1; i < wrong.size(); ++i) {
     say("  {}\n", wrong[i].get<std::string>());
   }

@@ -1,4 +1,4 @@
-// sandbay pool list|show|create|delete|discard, task list, rebalance show
+// sandbay pool list|show|create|delete|discard|accept-older-map, task list, rebalance show
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
@@ -157,6 +157,27 @@ void discard(Settings& settings, const PoolArguments& arguments) {
   print_check(answer.at("check"));
 }
 
+void accept_older_map(Settings& settings, const PoolArguments& arguments) {
+  const std::string& name = arguments.name;
+  if (!arguments.sure) {
+    throw CLI::ValidationError(
+        "--yes-lose-data",
+        fmt::format("is missing: all data of pool {} on sets that are newer than its map would be "
+                    "lost for good",
+                    name));
+  }
+  const json answer =
+      expect(Client(settings.management)
+                 .post(path_of(name) + "/accept-older-map", json{{"confirm", name}}));
+  if (!answer.at("check").at("wrong").empty()) settings.exit_code = 1;
+  if (settings.json) return print_json(answer);
+  say("pool {}: its older map is used\n"
+      "Its data on the newer sets are medium errors until they are written in whole chunks of\n"
+      "64 KiB, or unmapped.\n",
+      name);
+  print_check(answer.at("check"));
+}
+
 // With a kind, of that kind alone.
 void list_tasks(const Settings& settings, const std::string& kind) {
   const json answer = expect(Client(settings.management).get("/api/v1/tasks"));
@@ -249,6 +270,13 @@ void add_pool_commands(CLI::App& app, Settings& settings) {
   verb->add_option("NAME", a->name)->required();
   verb->add_flag("--yes-lose-data", a->sure, "Yes, they are to be lost for good");
   verb->callback([&settings, a] { discard(settings, *a); });
+
+  verb = noun->add_subcommand("accept-older-map",
+                              "Use a map that is older than the pool's sets, and lose their data");
+  verb->add_option("NAME", a->name)->required();
+  verb->add_flag("--yes-lose-data", a->sure,
+                 "Yes, the pool's data on newer sets are lost for good");
+  verb->callback([&settings, a] { accept_older_map(settings, *a); });
 }
 
 }  // namespace sandbay::cli

@@ -67,13 +67,15 @@ struct PoolCheckInfo {
   std::uint64_t snapshots = 0;
   std::uint64_t pages = 0;
   std::uint64_t kept_chunks = 0;
-  std::vector<std::string> wrong;  // One line a finding; empty: all is well.
-  bool verified = true;            // Otherwise it was not looked at: what is wrong says why.
+  std::uint64_t doubtful_chunks = 0;  // Medium errors, since an older map was accepted.
+  std::vector<std::string> wrong;     // One line a finding; empty: all is well.
+  bool verified = true;               // Otherwise it was not looked at: what is wrong says why.
 };
 
-// What became of a pool whose map was lost in part with an NVRAM, and given up in that part.
+// What became of a pool whose map was lost in part with an NVRAM and given up in that part, or is
+// older than its sets and was accepted.
 struct DiscardedMap {
-  std::string reason;                // Where those changes were.
+  std::string reason;                // Where those changes were, or which set is newer.
   std::vector<std::string> missing;  // Volumes of which the map knows nothing any more.
   std::uint64_t forgotten = 0;       // Volumes and snapshots that were deleted before.
   PoolCheckInfo check;

@@ -154,6 +154,7 @@ Task<PoolCheckInfo> RunningGroup::check_pool(const ServedPool* pool) {
                           .snapshots = report.snapshots,
                           .pages = report.pages,
                           .kept_chunks = report.kept_chunks,
+                          .doubtful_chunks = report.doubtful_chunks,
                           .wrong = std::move(report.wrong),
                           .verified = verified};
 }
@@ -407,7 +408,7 @@ Task<Answer<DiscardedMap>> RunningGroup::discard_map_now(std::string name, std::
     co_return refuse(Refusal::Code::kFailed,
                      fmt::format("pool \"{}\" stays as it is: {}", name, unwritten(noted)));
   }
-  co_await pools_->open_without(pool);
+  co_await pools_->open_without(pool, {.lost_changes = true});
   if (pool->pool() == nullptr) {
     co_return refuse(
         Refusal::Code::kFailed,
@@ -428,6 +429,45 @@ Task<Answer<DiscardedMap>> RunningGroup::discard_map_now(std::string name, std::
 
 Task<Answer<DiscardedMap>> RunningGroup::discard_map(std::string pool, std::string confirmed) {
   auto answer = co_await alone(lasting(discard_map_now(std::move(pool), std::move(confirmed))));
+  co_return answer;
+}
+
+Task<Answer<DiscardedMap>> RunningGroup::accept_older_map_now(std::string name,
+                                                              std::string confirmed) {
+  ServedPool* const pool = pools_->find(name);
+  if (pool == nullptr) co_return std::unexpected(no_such_pool(name));
+  if (confirmed != name) {
+    co_return refuse(Refusal::Code::kInvalid,
+                     fmt::format("pool {}: its data on sets that are newer than its map would be "
+                                 "lost for good; repeat the pool's name to confirm",
+                                 name));
+  }
+  DiscardedMap given{.reason = pool->older_map(), .missing = {}, .forgotten = 0, .check = {}};
+  if (given.reason.empty()) {
+    co_return refuse(Refusal::Code::kConflict,
+                     fmt::format("pool {}: its map is not older than its sets; there is nothing to "
+                                 "accept{}",
+                                 name, pool->failure().empty() ? "" : ": " + pool->failure()));
+  }
+  co_await pools_->open_without(pool, {.newer_map = true});
+  const std::string left = pool->pool() == nullptr ? pool->failure() : pool->older_map();
+  if (!left.empty()) {
+    co_return refuse(Refusal::Code::kFailed,
+                     fmt::format("pool {}: its older map cannot be used: {}", name, left));
+  }
+  given.check = co_await check_pool(pool);
+  events_.add({.severity = Severity::kWarning,
+               .kind = "pool map",
+               .text = fmt::format("pool {}: its older map is used, as the operator asked: {} "
+                                   "chunks are in doubt, and are medium errors until they are "
+                                   "written as a whole or unmapped",
+                                   name, given.check.doubtful_chunks)});
+  co_return given;
+}
+
+Task<Answer<DiscardedMap>> RunningGroup::accept_older_map(std::string pool, std::string confirmed) {
+  auto answer =
+      co_await alone(lasting(accept_older_map_now(std::move(pool), std::move(confirmed))));
   co_return answer;
 }
 

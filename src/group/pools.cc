@@ -110,9 +110,9 @@ Task<void> Pools::add(PoolRecord record) {
   co_await open(added);
 }
 
-Task<void> Pools::open(ServedPool* pool, bool accept_loss) {
+Task<void> Pools::open(ServedPool* pool, GivenUp given_up) {
   const Hardware& first = members_.first();
-  co_await pool->open(first.nvram(), first.has_mirror(), accept_loss);
+  co_await pool->open(first.nvram(), first.has_mirror(), given_up);
   // It would find no room while the sets are not there yet.
   if (pool->housekeeper() != nullptr) pool->housekeeper()->start();
   look_again_ = home_.now() + kOpenAgain;
@@ -129,9 +129,13 @@ Task<void> Pools::open_again() {
   taking_.unlock();
 }
 
-Task<void> Pools::open_without(ServedPool* pool) {
+Task<void> Pools::open_without(ServedPool* pool, GivenUp given_up) {
   co_await taking_.lock();
-  if (pool->pool() == nullptr) co_await open(pool, /*accept_loss=*/true);
+  if (pool->pool() == nullptr) {
+    co_await open(pool, given_up);
+  } else if (given_up.newer_map) {
+    co_await pool->accept_older_map();
+  }
   taking_.unlock();
   co_await take_sets();
 }

@@ -57,8 +57,8 @@ class Pools {
   Task<std::expected<ServedPool*, std::string>> create(PoolRecord record);
   // It has neither volumes nor snapshots.
   Task<Outcome> remove(ServedPool* pool);
-  // Opens one without the changes of its map that are lost (ServedPool::loss()).
-  Task<void> open_without(ServedPool* pool);
+  // Opens one without what is given up (ServedPool::loss(), ServedPool::older_map()).
+  Task<void> open_without(ServedPool* pool, GivenUp given_up);
   // Whether it may disagree with the records since: noted in its own.
   Task<Error> note_disagreement(ServedPool* pool, bool disagrees);
   // Sets that such a map counts, and whose member is the pool's no more, are emptied and go; a line
@@ -90,7 +90,7 @@ class Pools {
 
  private:
   Task<void> add(PoolRecord record);
-  Task<void> open(ServedPool* pool, bool accept_loss = false);
+  Task<void> open(ServedPool* pool, GivenUp given_up = {});
   Task<void> release_strays(std::vector<std::string> wanted);
   BlockDevice* device_for(const ServedPool& pool, const Uuid& set) const;
   bool is_strange(const ServedPool& pool, const Uuid& set) const;

@@ -101,6 +101,7 @@ class RunningGroup final : public Group {
   Task<Answer<CreatedPool>> create_pool(CreatePoolRequest request) override;
   Task<Answer<void>> delete_pool(std::string name) override;
   Task<Answer<DiscardedMap>> discard_map(std::string pool, std::string confirmed) override;
+  Task<Answer<DiscardedMap>> accept_older_map(std::string pool, std::string confirmed) override;
   Task<std::vector<PoolCheckInfo>> check_group() override;
   Task<std::vector<TaskInfo>> list_tasks() override;
 
@@ -254,6 +255,7 @@ class RunningGroup final : public Group {
   Task<std::vector<PoolCheckInfo>> check_now();
   Task<PoolCheckInfo> check_pool(const ServedPool* pool);
   Task<Answer<DiscardedMap>> discard_map_now(std::string name, std::string confirmed);
+  Task<Answer<DiscardedMap>> accept_older_map_now(std::string name, std::string confirmed);
   Task<Error> forget_strays(ServedPool* pool, std::uint64_t* count);
   // The map's size of a volume becomes that of its record; or why not.
   Task<std::string> settle_size(const VolumeRecord* record);

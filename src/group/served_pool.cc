@@ -24,6 +24,7 @@ constexpr Duration kForStamps = std::chrono::seconds(5);
 constexpr std::string_view kOlderMap =
     "the pool's map is older than it: pages that the map has there may belong to others now; "
     "import a newer export of the group";
+constexpr std::string_view kInsist = "sandbay pool accept-older-map {} --yes-lose-data";
 constexpr std::string_view kHangs =
     "a snapshot, restore, shrink or check was given up: I/O to its sets takes too long; see the "
     "list "
@@ -53,7 +54,7 @@ Task<std::string> ServedPool::claim_region(nvram::Nvram* nvram) {
   co_return std::string();
 }
 
-Task<void> ServedPool::open(nvram::Nvram* nvram, bool mirrored, bool accept_loss) {
+Task<void> ServedPool::open(nvram::Nvram* nvram, bool mirrored, GivenUp given_up) {
   assert(pool_ == nullptr);
   mirrored_ = mirrored;
   const std::string before = failure_;
@@ -67,8 +68,11 @@ Task<void> ServedPool::open(nvram::Nvram* nvram, bool mirrored, bool accept_loss
                                        name(), wrong)});
     }
   }
-  failure_ = co_await open_map(accept_loss);
+  older_map_.clear();
+  failure_ = co_await open_map(given_up.lost_changes);
+  if (given_up.newer_map) older_ = pool::OlderMap::kAccept;
   if (failure_.empty()) failure_ = co_await compare_stamps();
+  older_ = pool::OlderMap::kRefuse;
   loss_ = pool::MapLog::is_loss(failure_) ? failure_ : "";
   if (!loss_.empty()) {
     failure_ += fmt::format(
@@ -110,16 +114,45 @@ Task<std::string> ServedPool::open_map(bool accept_loss) {
 // The older map of an import must not be used, so the pool is not open then.
 Task<std::string> ServedPool::compare_stamps() {
   refused_.clear();
-  if (find_devices) find_devices();
   const TimePoint deadline = home_.now() + kForStamps;
+  (void)co_await find_and_compare(deadline);
+  older_map_ = older_map();
+  if (!older_map_.empty()) (void)co_await close(true, deadline);
+  co_return older_map_;
+}
+
+Task<bool> ServedPool::find_and_compare(TimePoint deadline) {
+  if (find_devices) find_devices();
   bool in_time = true;
   while (!arriving_.empty() && in_time) in_time = co_await arrived_.wait_until(deadline);
-  const auto older = std::ranges::find(refused_, Error::kMiscompare,
+  co_return in_time;
+}
+
+Task<void> ServedPool::accept_older_map() {
+  assert(pool_ != nullptr);
+  std::erase_if(refused_, [](const auto& one) { return one.second == Error::kMiscompare; });
+  older_ = pool::OlderMap::kAccept;
+  (void)co_await find_and_compare(home_.now() + kForStamps);
+  older_ = pool::OlderMap::kRefuse;
+}
+
+std::optional<pool::StoreIndex> ServedPool::newer_store() const {
+  const auto newer = std::ranges::find(refused_, Error::kMiscompare,
                                        &std::pair<const pool::StoreIndex, Error>::second);
-  if (older == refused_.end()) co_return std::string();
-  std::string why = fmt::format("set {}: {}", words_of_store(older->first), kOlderMap);
-  (void)co_await close(true, deadline);
-  co_return why;
+  if (newer == refused_.end()) return std::nullopt;
+  return newer->first;
+}
+
+std::string ServedPool::older_map() const {
+  if (pool_ == nullptr) return older_map_;
+  const std::optional<pool::StoreIndex> newer = newer_store();
+  if (!newer.has_value()) return {};
+  return fmt::format("set {}: {}", words_of_store(*newer), words_on_older_map());
+}
+
+std::string ServedPool::words_on_older_map() const {
+  return fmt::format("{}, or give up all of the pool's data on it: {}", kOlderMap,
+                     fmt::format(kInsist, name()));
 }
 
 Task<bool> ServedPool::close(bool quiet, TimePoint deadline) {
@@ -254,11 +287,11 @@ void ServedPool::set_device(pool::StoreIndex store, BlockDevice* device) {
   const auto refused = refused_.find(store);
   const bool older = refused != refused_.end() && refused->second == Error::kMiscompare;
   if (older || pool_->device(store) == device || !arriving_.insert(store).second) return;
-  spawn(admit(store, device));
+  spawn(admit(store, device, older_));
 }
 
-Task<void> ServedPool::admit(pool::StoreIndex store, BlockDevice* device) {
-  const Error error = co_await pool_->admit(store, device);
+Task<void> ServedPool::admit(pool::StoreIndex store, BlockDevice* device, pool::OlderMap older) {
+  const Error error = co_await pool_->admit(store, device, older);
   arriving_.erase(store);
   arrived_.notify_all();
   // It was left behind while the set did not answer.
@@ -280,7 +313,7 @@ Task<void> ServedPool::admit(pool::StoreIndex store, BlockDevice* device) {
 std::string ServedPool::refusal_of(pool::StoreIndex store) const {
   const auto refused = refused_.find(store);
   if (refused == refused_.end()) return {};
-  if (refused->second == Error::kMiscompare) return std::string(kOlderMap);
+  if (refused->second == Error::kMiscompare) return words_on_older_map();
   return fmt::format("its stamp cannot be read or written: {}", describe(refused->second));
 }
 

@@ -36,6 +36,12 @@ struct UuidHash {
   }
 };
 
+// Losses that the operator accepts, so that a pool can be opened.
+struct GivenUp {
+  bool lost_changes = false;  // Changes of its map that are lost with an NVRAM.
+  bool newer_map = false;     // All that a newer map than this one says of its sets.
+};
+
 class ServedPool {
  public:
   // The store and the events outlive it.
@@ -46,8 +52,11 @@ class ServedPool {
 
   // Opens the map, or makes it; failure() says why not, and it may be tried again. `nvram` may be
   // null, and outlives close(). `mirrored`: the configuration names a mirror of it, and new changes
-  // of the map are then logged in the metadata. `accept_loss`: also without what is lost of it.
-  Task<void> open(nvram::Nvram* nvram, bool mirrored, bool accept_loss);
+  // of the map are then logged in the metadata.
+  Task<void> open(nvram::Nvram* nvram, bool mirrored, GivenUp given_up);
+  // The pool is open, and its map is older than sets that have come since: it uses them, and their
+  // pages that it owns are in doubt.
+  Task<void> accept_older_map();
   // `quiet`: none of its volumes has anything in flight. False: something has, or what goes on in
   // the background still waits for a set at the deadline; it stays until the process ends.
   Task<bool> close(bool quiet, TimePoint deadline);
@@ -58,6 +67,8 @@ class ServedPool {
   const std::string& failure() const noexcept { return failure_; }
   // Where changes of the map are that are not here, if that is why it is not open; or empty.
   const std::string& loss() const noexcept { return loss_; }
+  // The set that is newer than the map, and why the pool or that set is not used; or empty.
+  std::string older_map() const;
   // Null: it could not be opened.
   pool::Pool* pool() const noexcept { return pool_.get(); }
   // What goes on in the background; null: the pool could not be opened.
@@ -115,7 +126,10 @@ class ServedPool {
   Task<Error> settle_block_bytes(std::uint32_t block_bytes);
   Task<std::string> open_map(bool accept_loss);
   Task<std::string> compare_stamps();
-  Task<void> admit(pool::StoreIndex store, BlockDevice* device);
+  Task<bool> find_and_compare(TimePoint deadline);
+  std::optional<pool::StoreIndex> newer_store() const;
+  std::string words_on_older_map() const;
+  Task<void> admit(pool::StoreIndex store, BlockDevice* device, pool::OlderMap older);
   void learn_labels();
   void on_event(const pool::PoolEvent& event);
   std::string words_of(pool::BranchId branch) const;
@@ -129,6 +143,7 @@ class ServedPool {
   PoolRecord record_;
   std::string failure_;
   std::string loss_;
+  std::string older_map_;  // While it is not open.
   bool map_failing_ = false;
   TimePoint look_at_map_{};
   bool mirrored_ = false;
@@ -138,6 +153,7 @@ class ServedPool {
   // Stores whose stamps are being compared, and those that are not used.
   std::set<pool::StoreIndex> arriving_;
   std::map<pool::StoreIndex, Error> refused_;
+  pool::OlderMap older_ = pool::OlderMap::kRefuse;  // For stores that arrive now.
   Condition arrived_;
   std::unordered_map<Uuid, pool::BranchId, UuidHash> branches_;
   std::unordered_map<Uuid, pool::SnapshotKey, UuidHash> snapshots_;

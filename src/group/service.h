@@ -248,6 +248,9 @@ class Service {
   // Opens a pool without the changes of its map that are lost with an NVRAM, for good. `confirmed`
   // is its name once more. Refused where none are.
   virtual Task<Answer<DiscardedMap>> discard_map(std::string pool, std::string confirmed) = 0;
+  // Uses the map of a pool that is older than its sets, for good: the pool's data on those sets are
+  // medium errors until they are written anew. Refused where it is not older.
+  virtual Task<Answer<DiscardedMap>> accept_older_map(std::string pool, std::string confirmed) = 0;
 
   virtual Task<std::vector<MemberInfo>> list_members() = 0;
   virtual Task<Answer<MemberInfo>> show_member(std::string name) = 0;

@@ -87,10 +87,14 @@ json to_json(const group::TaskInfo& info) {
 }
 
 json to_json(const group::PoolCheckInfo& info) {
-  return {
-      {"pool", info.pool},        {"branches", info.branches},       {"snapshots", info.snapshots},
-      {"pages", info.pages},      {"kept_chunks", info.kept_chunks}, {"wrong", info.wrong},
-      {"verified", info.verified}};
+  return {{"pool", info.pool},
+          {"branches", info.branches},
+          {"snapshots", info.snapshots},
+          {"pages", info.pages},
+          {"kept_chunks", info.kept_chunks},
+          {"wrong", info.wrong},
+          {"doubtful_chunks", info.doubtful_chunks},
+          {"verified", info.verified}};
 }
 
 json to_json(const group::DiscardedMap& given) {

@@ -43,12 +43,37 @@ Reply discard_map(Backend& backend, const Call& call) {
   return ok(to_json(*discarded));
 }
 
+Reply accept_older_map(Backend& backend, const Call& call) {
+  auto confirmed = read_confirmation(call.body, "pool");
+  if (!confirmed) return error_reply(400, confirmed.error());
+  const auto accepted = backend.run(
+      backend.service().accept_older_map(call.parameters.at("name"), std::move(*confirmed)));
+  if (!accepted) return refused(accepted.error());
+  return ok(to_json(*accepted));
+}
+
 Reply list_tasks(Backend& backend, const Call&) {
   return list("tasks", backend.run(backend.service().list_tasks()));
 }
 
 Reply check_group(Backend& backend, const Call&) {
   return list("pools", backend.run(backend.service().check_group()));
+}
+
+Route older_map_route() {
+  return {.method = "POST",
+          .path = "/api/v1/pools/{name}/accept-older-map",
+          .operation = "acceptOlderMap",
+          .summary = "Use a map of a pool that is older than its sets",
+          .description =
+              "Every page that the map has on a set that is newer than the map is in "
+              "doubt: each of its chunks of 64 KiB is a medium error until it is "
+              "written as a whole or unmapped. Newer maps are refused from then on. "
+              "The map is verified. Refused if the map is not older.",
+          .request_schema = "PoolDiscard",
+          .response_schema = "PoolDiscarded",
+          .refusals = {404, 409, 500},
+          .handle = accept_older_map};
 }
 
 }  // namespace
@@ -110,7 +135,8 @@ std::vector<Route> pool_routes() {
            .request_schema = "PoolDiscard",
            .response_schema = "PoolDiscarded",
            .refusals = {404, 409, 500},
-           .handle = discard_map}};
+           .handle = discard_map},
+          older_map_route()};
 }
 
 }  // namespace sandbay::mgmt

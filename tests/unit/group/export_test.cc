@@ -278,10 +278,14 @@ Task<void> import_whole(Group* group, const std::string* text) {
   REQUIRE(taken.has_value());
 }
 
+const std::string kOlder =
+    "the pool's map is older than it: pages that the map has there may belong to others now; "
+    "import "
+    "a newer export of the group, or give up all of the pool's data on it: sandbay pool "
+    "accept-older-map p --yes-lose-data";
+
 Task<void> expect_older_map(Group* group) {
-  const std::string why =
-      "set a: the pool's map is older than it: pages that the map has there may belong to others "
-      "now; import a newer export of the group";
+  const std::string why = "set a: " + kOlder;
   const auto pool = co_await group->show_pool("p");
   REQUIRE(pool.has_value());
   CHECK(pool->reason == why);
@@ -296,7 +300,12 @@ Task<void> expect_older_map(Group* group) {
 }
 
 Task<void> expect_volume(Group* group) {
-  const auto volume = co_await group->show_volume("v");
+  auto volume = co_await group->show_volume("v");
+  // It comes back within a second.
+  for (int i = 0; i < 100 && volume.has_value() && !volume->reason.empty(); ++i) {
+    co_await Executor::current().sleep_for(std::chrono::milliseconds(50));
+    volume = co_await group->show_volume("v");
+  }
   REQUIRE(volume.has_value());
   CHECK(volume->reason == "");
 }
@@ -318,6 +327,100 @@ TEST_CASE("A pool is not opened from an export older than the end of a volume",
   run(three, "", [&](Group& group) { return import_whole(&group, &newer); });
   start_over(three);
   run(three, sections, [](Group& group) { return expect_volume(&group); });
+}
+
+Task<void> refuse_to_accept(Group* group, std::string confirmed, Refusal::Code code) {
+  const auto refused = co_await group->accept_older_map("p", std::move(confirmed));
+  REQUIRE_FALSE(refused.has_value());
+  CHECK(refused.error().code == code);
+}
+
+// The set is newer than the map.
+Task<void> accept_for(Group* group, std::string set) {
+  const auto accepted = co_await group->accept_older_map("p", "p");
+  if (!accepted) FAIL(accepted.error().message);
+  CHECK(accepted->reason == "set " + set + ": " + kOlder);
+  CHECK(accepted->check.verified);
+  CHECK(accepted->check.wrong == std::vector<std::string>{});
+  co_await refuse_to_accept(group, "p", Refusal::Code::kConflict);
+}
+
+Task<void> insist(Group* group) {
+  co_await refuse_to_accept(group, "q", Refusal::Code::kInvalid);
+  co_await accept_for(group, "a");
+  const auto events = co_await group->list_events(0);
+  const bool told = std::ranges::any_of(events, [](const EventInfo& event) {
+    return event.text.find("its older map is used") != std::string::npos;
+  });
+  CHECK(told);
+  co_await expect_volume(group);
+}
+
+TEST_CASE("A pool opens with an older map when the operator insists", "[export][pool][G-S2]") {
+  const testing::ScratchDirectory scratch;
+  const std::string sections = sections_in(scratch);
+  std::string older;
+  std::string newer;
+  run(scratch.file("one"), sections,
+      [&](Group& group) { return export_twice(&group, &older, &newer); });
+  const std::filesystem::path two = scratch.file("two");
+  run(two, "", [&](Group& group) { return import_whole(&group, &older); });
+  start_over(two);
+  run(two, sections, [](Group& group) { return insist(&group); });
+  run(two, sections, [](Group& group) { return expect_volume(&group); });
+  // The map that was newer is older than the word.
+  const std::filesystem::path three = scratch.file("three");
+  run(three, "", [&](Group& group) { return import_whole(&group, &newer); });
+  start_over(three);
+  run(three, sections, [](Group& group) { return expect_older_map(&group); });
+}
+
+Task<std::string> reason_of_set(Group* group, std::size_t store) {
+  const auto pool = co_await group->show_pool("p");
+  REQUIRE(pool.has_value());
+  REQUIRE(pool->stores.size() > store);
+  co_return pool->stores[store].reason;
+}
+
+// The second set comes back when the pool is open.
+Task<void> insist_twice(Group* group, std::filesystem::path drive) {
+  co_await accept_for(group, "a");
+  std::string reason = co_await reason_of_set(group, 1);
+  CHECK_FALSE(reason.empty());
+  std::filesystem::rename(drive.string() + ".away", drive);
+  for (int i = 0; i < 300 && reason != kOlder; ++i) {
+    co_await Executor::current().sleep_for(std::chrono::milliseconds(100));
+    reason = co_await reason_of_set(group, 1);
+  }
+  CHECK(reason == kOlder);
+  co_await accept_for(group, "b");
+  reason = co_await reason_of_set(group, 1);
+  CHECK(reason == "");
+}
+
+TEST_CASE("An open pool uses a newer set when the operator insists", "[export][pool][G-S2]") {
+  const testing::ScratchDirectory scratch;
+  const auto second = [&](const std::string& size) {
+    return sections_in(scratch) +
+           fmt::format(
+               "[[drive]]\nname = \"d1\"\nfile = \"{}\"\n{}"
+               "[[drive]]\nname = \"d2\"\nfile = \"{}\"\nsize = \"72MiB\"\n"
+               "[[raid]]\nname = \"b\"\nlevel = \"raid0\"\ndrives = [\"d1\", \"d2\"]\n"
+               "journal = \"1MiB\"\n",
+               scratch.file("d1"), size, scratch.file("d2"));
+  };
+  const std::string sections = second("size = \"72MiB\"\n");
+  std::string older;
+  std::string newer;
+  run(scratch.file("one"), sections,
+      [&](Group& group) { return export_twice(&group, &older, &newer); });
+  const std::filesystem::path two = scratch.file("two");
+  run(two, "", [&](Group& group) { return import_whole(&group, &older); });
+  start_over(two);
+  const std::filesystem::path drive = scratch.file("d1");
+  std::filesystem::rename(drive, drive.string() + ".away");
+  run(two, second(""), [&](Group& group) { return insist_twice(&group, drive); });
+  run(two, sections, [](Group& group) { return expect_volume(&group); });
 }
 
 TEST_CASE("An import that the next start could not take in is not announced", "[export]") {

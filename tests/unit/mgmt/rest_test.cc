@@ -415,6 +415,9 @@ TEST_CASE("The cache is shown, flushed and changed as the document says", "[rest
     CHECK(rest.ask("POST", discard, "{}").status == 400);
     CHECK(rest.ask("POST", discard, R"({"confirm": "q"})").status == 400);
     CHECK(rest.ask("POST", discard, R"({"confirm": "r"})").status == 409);  // Nothing has failed.
+    const std::string of_older = "/api/v1/pools/p/accept-older-map";
+    CHECK(rest.ask("POST", of_older, "{}").status == 400);
+    CHECK(rest.ask("POST", of_older, R"({"confirm": "p"})").status == 404);
     const std::string of_pool = "/api/v1/pools/p/discard";
     CHECK(rest.ask("POST", of_pool, "{}")
               .body.at("error")
