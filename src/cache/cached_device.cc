@@ -262,10 +262,15 @@ Task<std::vector<VolumeExtent>> CachedDevice::discard() {
   co_return discarded;
 }
 
-Task<Error> CachedDevice::close() {
-  closing_ = true;
+Task<Error> CachedDevice::flush_all() {
   Error error = co_await destage_all();
   if (error == Error::kNone) error = co_await flush_passed(0, {});
+  co_return error;
+}
+
+Task<Error> CachedDevice::close() {
+  closing_ = true;
+  const Error error = co_await flush_all();
   co_await stop();
   co_return error;
 }

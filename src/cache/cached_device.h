@@ -56,6 +56,8 @@ class CachedDevice final : public Layer {
   void allow_write_back(bool allowed) noexcept { write_back_allowed_ = allowed; }
   // Everything that is dirty now is durable below when this ends with kNone, NVRAM or not.
   Task<Error> destage_all() { return destager_.destage(whole()); }
+  // The same, and every change that has passed the cache.
+  Task<Error> flush_all();
   // By an administrator's explicit command: forgets all dirty data. What below then has there is
   // old or new: what was on its way there when it failed may arrive. Returns the runs of blocks.
   Task<std::vector<VolumeExtent>> discard();

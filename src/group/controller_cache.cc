@@ -285,7 +285,7 @@ Task<ControllerCache::Outcome> ControllerCache::flush(std::optional<Uuid> set) {
   for (const CacheGuard* const guard : guards) {
     cache::CachedDevice& device = guard->device();
     const std::uint64_t damaged = device.counters().damaged_bytes;
-    const Error error = co_await device.destage_all();
+    const Error error = co_await device.flush_all();
     if (abandoned_) co_return std::unexpected("the daemon stops");
     if (device.counters().damaged_bytes != damaged) {
       left.push_back(

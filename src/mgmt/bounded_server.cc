@@ -61,9 +61,17 @@ bool is_field(std::string_view line, std::string_view name) {
 bool is_range_field(std::string_view line) { return is_field(line, "range:"); }
 
 constexpr std::string_view kLengthField = "content-length";
+constexpr std::string_view kCodingField = "transfer-encoding";
 
 bool is_length_field(std::string_view line) {
   return is_field(line, kLengthField) && line.find(':') == kLengthField.size();
+}
+
+// The library ignores an empty field, and a proxy may take it for a coding.
+bool has_empty_coding(std::string_view line) {
+  if (!is_field(line, kCodingField) || line.find(':') != kCodingField.size()) return false;
+  line.remove_prefix(kCodingField.size() + 1);
+  return line.find_first_not_of(" \t\r\n") == line.npos;
 }
 
 // Digits alone (RFC 9112, section 6.3). A proxy and the library may read anything else in different
@@ -233,6 +241,7 @@ class ClientStream final : public httplib::Stream {
     served_head.refusal = malformed(line_, head_lines_ > 1);
     if (head_lines_ == 1) return true;
     if (!served_head.refusal.empty()) return false;
+    if (has_empty_coding(line_)) return refuse("Transfer-Encoding is empty; leave it out");
     if (!is_length_field(line_)) return true;
     if (++length_fields_ == 1 && has_clear_length(line_)) return true;
     return refuse("Content-Length is not one number; send it once, of digits alone");

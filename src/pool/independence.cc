@@ -121,7 +121,9 @@ Task<Result<bool>> Pool::copy_pages(Branch* branch, PageNumber* next, std::uint3
       if (!hold.ready()) co_await branch->locks.wait(hold);
       Error error = co_await adopt_page(branch, *next);
       if (error == Error::kNone) error = co_await copy_from_parent(branch, *next, of);
-      if (error == Error::kNone) error = co_await rewrite_kept(branch, *next, kNoStore);
+      if (error == Error::kNone) {
+        error = co_await rewrite_kept(branch, *next, kNoStore, reserve_for(of));
+      }
       // Hosts have claimed what was counted for it. With room left, it is the branch's own limit.
       const bool full = room_for_copies(branch->record.fixed_store) == 0;
       if (error == Error::kNoSpace && full) needs_.erase(branch->id());
@@ -264,7 +266,7 @@ Task<Error> Pool::copy_from_parent(Branch* branch, PageNumber page, Independence
   // The branch gets no place behind its end. Readers find zeros there, such as a larger child from
   // a map of version 2.
   const bool is_behind = page >= map_.page_count_of(*branch);
-  PageChange change(*this, *branch, page, Reserve::kMustLeave);
+  PageChange change(*this, *branch, page, reserve_for(of));
   Error error = co_await change.load();
   Request copy{.origin = Origin::kCopy};
   for (ChunkIndex chunk = 0; error == Error::kNone && chunk < map_.page_chunks();) {

@@ -18,7 +18,7 @@ constexpr std::size_t kMostMoved = 64;
 
 }  // namespace
 
-Task<Error> Pool::rewrite_kept(Branch* branch, PageNumber page, StoreIndex from) {
+Task<Error> Pool::rewrite_kept(Branch* branch, PageNumber page, StoreIndex from, Reserve reserve) {
   const PageKey key{.branch = branch->id(), .page = page};
   while (true) {
     auto kept = co_await map_.kept(key, 0);
@@ -33,8 +33,6 @@ Task<Error> Pool::rewrite_kept(Branch* branch, PageNumber page, StoreIndex from)
       }
     }
     if (due.empty()) co_return Error::kNone;
-    // An administrator wants the store to be vacated; nobody waits for a row to become shorter.
-    const Reserve reserve = from == kNoStore ? Reserve::kMustLeave : Reserve::kMayUse;
     PageChange change(*this, *branch, page, reserve);
     for (const KeptChunks::Useless& version : due) {
       // A store that is to stay may get the version anew, and would never be without one.

@@ -240,7 +240,7 @@ Task<Result<bool>> Pool::vacate_kept(StoreIndex store, std::uint32_t* pages) {
     {
       ChunkLocks::Hold hold(branch->locks, ChunkLocks::Kind::kChange, range);
       if (!hold.ready()) co_await branch->locks.wait(hold);
-      const Error error = co_await rewrite_kept(branch, *page, store);
+      const Error error = co_await rewrite_kept(branch, *page, store, Reserve::kMayUse);
       if (error == Error::kNotReady || error == Error::kNoSpace) co_return std::unexpected(error);
       if (error != Error::kNone) vacating_[store].error = error;
     }

@@ -383,6 +383,10 @@ class Pool {
   Branch* find_live(BranchId branch) const;
   // independence.cc. The caller has locked the whole page.
   enum class Independence : std::uint8_t { kOfAll, kOfParent };
+  // Nobody waits for a row to become shorter; but an heir that takes its parent over frees pages.
+  static Reserve reserve_for(Independence of) noexcept {
+    return of == Independence::kOfParent ? Reserve::kMayUse : Reserve::kMustLeave;
+  }
   // What stays "through" on the pages before `next` means something else for each of them.
   struct Flattening {
     Independence of = Independence::kOfAll;
@@ -407,7 +411,7 @@ class Pool {
   Task<Error> copy_from_parent(Branch* branch, PageNumber page, Independence of);
   Task<Error> cut_parent(Branch* branch, Independence of);
   // kept_moves.cc. Versions in slots of the store `from`, or that are "through" if it is kNoStore.
-  Task<Error> rewrite_kept(Branch* branch, PageNumber page, StoreIndex from);
+  Task<Error> rewrite_kept(Branch* branch, PageNumber page, StoreIndex from, Reserve reserve);
   Task<Error> rewrite_one(Branch* branch, PageNumber page, const KeptChunks::Useless* version,
                           PageChange* change);
   // move.cc

@@ -254,6 +254,7 @@ TEST_CASE("A head that a proxy may read in another way is refused and hides no r
              Case{begin + "Transfer-Encoding : chunked\r\n\r\n", name},
              Case{begin + "Transfer-Encoding\t: chunked\r\n\r\n", name},
              Case{begin + "X Transfer-Encoding: chunked\r\n\r\n", name},
+             Case{begin + "Transfer-encoding: \t\r\n\r\n", "Transfer-Encoding is empty"},
              Case{begin + "Content-Length : 51\r\n\r\n", name},
              Case{begin + "Content-Length\r\n\r\n", name},
              Case{begin + ": 51\r\n\r\n", name},
