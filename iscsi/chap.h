@@ -103,6 +103,8 @@ class ChapTarget {
   // The CHAP keys of one request; what to answer. Any failure ends the login with status 0201.
   std::expected<std::vector<KeyValue>, ChapFailure> receive(std::span<const KeyValue> keys);
   bool done() const noexcept { return step_ == Step::kDone; }
+  // A challenge has been sent: the next request has the response to it.
+  bool challenged() const noexcept { return step_ == Step::kResponse; }
   const std::string& user() const noexcept { return user_; }  // Once done.
 
  private:

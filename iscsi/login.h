@@ -107,6 +107,8 @@ class TargetLogin {
   bool chap_failed() const noexcept {
     return chap_ != nullptr && response_.status == LoginStatus::kAuthenticationFailure;
   }
+  // The next request has a CHAP response, which is a guess at the secret until it is checked.
+  bool expects_response() const noexcept { return chap_ != nullptr && chap_->challenged(); }
   const std::string& chap_user() const noexcept { return chap_user_; }  // Empty without CHAP.
   // StatSN of the next response on the connection.
   std::uint32_t next_stat_sn() const noexcept { return next_stat_sn_; }

@@ -1,38 +1,108 @@
-// LoginBrake: how long the answer to a wrong CHAP response waits, so that secrets cannot be guessed
-// at the speed of the network (RFC 7143 section 9.2.1 leaves that to the target).
+// LoginBrake: when the target checks a CHAP response, so that secrets cannot be guessed at the
+// speed of the network (RFC 7143 section 9.2.1 leaves that to the target).
 //
-// Only the answer to a wrong response waits: a host that knows the secret is never held up by
-// others of its address. Memory is bounded: of more addresses, the one that has failed the
-// longest ago is forgotten.
+// A wrong response starts a pause of its address. The next response from there waits until the
+// pause is over, on whichever connection it comes; responses of one address are checked one at a
+// time, first come first served. So a peer that hangs up, or that opens many connections, gains
+// nothing.
+//
+// New addresses cost an attacker little, in IPv6 nothing. Each new address with a wrong response
+// therefore adds to a delay of its network (a /24, or a /64 of IPv6). The delay is not a turn:
+// responses of several addresses wait side by side, so one host does not keep the others out. An
+// address that has lately proved a secret skips the delay.
+//
+// Tables and waiters are bounded. A response for which there is no room is refused unchecked.
 #pragma once
 
 #include <cstddef>
-#include <string>
-#include <vector>
+#include <list>
+#include <map>
+#include <optional>
 
+#include "iscsi/login_room.h"
 #include "runtime/clock.h"
 #include "runtime/io.h"
+#include "runtime/sync.h"
 
 namespace sandbay::iscsi {
 
 class LoginBrake {
  public:
-  static constexpr std::size_t kMostAddresses = 1024;
-  static constexpr Duration kSecondWaits = std::chrono::milliseconds(50);  // The first does not.
-  static constexpr Duration kLongest = std::chrono::seconds(1);
+  static constexpr std::size_t kMostRemembered = 1024;  // In each table.
+  // Waiting responses: their delays fit in the time of a login.
+  static constexpr std::size_t kMostOfAddress = 4;
+  // Addresses with waiting responses; half as many for addresses that have failed lately. The rest
+  // of the 128 logins in progress is for other networks.
+  static constexpr std::size_t kMostOfNetwork = 112;
+  static constexpr Duration kFirstPause = std::chrono::milliseconds(50);
+  static constexpr Duration kLongestPause = std::chrono::seconds(1);
+  static constexpr Duration kFirstDelay = std::chrono::milliseconds(10);
+  static constexpr Duration kLongestDelay = std::chrono::seconds(3);
   static constexpr Duration kForgetAfter = std::chrono::minutes(1);
+  static constexpr Duration kProvenFor = std::chrono::hours(1);
 
-  // Counts a failure from there; the time its answer waits.
-  Duration failed(const Endpoint& peer, TimePoint now);
-  std::size_t addresses() const noexcept { return entries_.size(); }
+  // The place of one response, from its arrival until it has been checked. The brake outlives it.
+  class Turn {
+   public:
+    Turn(LoginBrake& brake, const Endpoint& peer, TimePoint now);
+    Turn(const Turn&) = delete;
+    Turn& operator=(const Turn&) = delete;
+    ~Turn();
+
+    bool refused() const noexcept { return refused_; }
+    // When the response may be checked: kNever while others of its address are before it. Ask again
+    // after each changed().
+    TimePoint due(TimePoint now);
+    // How the check ended.
+    void failed(TimePoint now);
+    void proved(TimePoint now);
+
+   private:
+    friend class LoginBrake;
+    LoginBrake& brake_;
+    PeerAddress address_;
+    PeerAddress network_;
+    bool refused_ = false;
+    bool first_ = true;               // Among those of its address.
+    std::optional<TimePoint> since_;  // Since when it has been the first.
+  };
+
+  // Notified when a response has left its place.
+  Condition& changed() noexcept { return changed_; }
+  std::size_t remembered() const noexcept;  // In all tables.
 
  private:
-  struct Entry {
-    std::string address;
-    Duration next{};
+  struct Pause {
+    Duration length{};
     TimePoint last;
   };
-  std::vector<Entry> entries_;  // The address that failed last is the last one.
+
+  // By address, at most kMostRemembered: the one that was touched the longest ago makes room.
+  template <typename Value>
+  class Table {
+   public:
+    const Value* find(const PeerAddress& key) const;
+    Value& touch(const PeerAddress& key);
+    std::size_t size() const noexcept { return rows_.size(); }
+
+   private:
+    struct Row {
+      PeerAddress key;
+      Value value;
+    };
+    std::list<Row> rows_;
+    std::map<PeerAddress, typename std::list<Row>::iterator> places_;
+  };
+
+  static Pause recent(const Table<Pause>& table, const PeerAddress& key, TimePoint now);
+  bool is_proven(const PeerAddress& address, TimePoint now) const;
+  bool has_room(const Turn& turn, TimePoint now) const;
+
+  Table<Pause> addresses_;
+  Table<Pause> networks_;
+  Table<TimePoint> proven_;
+  std::list<Turn*> turns_;  // In the order of their arrival.
+  Condition changed_;
 };
 
 }  // namespace sandbay::iscsi

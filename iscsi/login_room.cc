@@ -6,11 +6,38 @@
 
 namespace sandbay::iscsi {
 
+namespace {
+
+constexpr std::array<std::uint8_t, 12> kMappedPrefix{0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xFF, 0xFF};
+
+}  // namespace
+
+PeerAddress address_of(const Endpoint& peer) {
+  PeerAddress address{};
+  if (peer.is_ipv6()) {
+    std::ranges::copy(peer.bytes(), address.begin());
+  } else {
+    std::ranges::copy(kMappedPrefix, address.begin());
+    std::ranges::copy(peer.bytes().first<4>(), address.begin() + kMappedPrefix.size());
+  }
+  return address;
+}
+
+bool is_ipv4(const PeerAddress& address) {
+  return std::ranges::equal(std::span(address).first<kMappedPrefix.size()>(), kMappedPrefix);
+}
+
+PeerAddress prefix_of(PeerAddress address, std::size_t prefix_bytes) {
+  std::ranges::fill(std::span(address).subspan(prefix_bytes), std::uint8_t{0});
+  return address;
+}
+
 bool same_network(const Endpoint& one, const Endpoint& other) {
   constexpr std::size_t kNetworkBytes = 8;
-  if (!one.is_ipv6() || !other.is_ipv6()) return one.same_address(other);
-  return std::ranges::equal(one.bytes().first<kNetworkBytes>(),
-                            other.bytes().first<kNetworkBytes>());
+  const PeerAddress first = address_of(one);
+  const PeerAddress second = address_of(other);
+  if (is_ipv4(first) || is_ipv4(second)) return first == second;
+  return prefix_of(first, kNetworkBytes) == prefix_of(second, kNetworkBytes);
 }
 
 std::optional<std::size_t> login_to_drop(std::span<const LoginInProgress> logins) {

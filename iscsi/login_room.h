@@ -5,6 +5,9 @@
 // places, of the network with most of them, so a peer that does its login in time keeps its place.
 #pragma once
 
+#include <array>
+#include <cstddef>
+#include <cstdint>
 #include <optional>
 #include <span>
 
@@ -17,6 +20,13 @@ struct LoginInProgress {
   bool begun = false;   // A request has come.
   bool proven = false;  // CHAP has succeeded.
 };
+
+// Both forms of an IPv4 address count as one: this is its IPv4-mapped form (RFC 4291, 2.5.5.2).
+using PeerAddress = std::array<std::uint8_t, 16>;
+PeerAddress address_of(const Endpoint& peer);
+bool is_ipv4(const PeerAddress& address);
+// The address, with all bits after the prefix zero.
+PeerAddress prefix_of(PeerAddress address, std::size_t prefix_bytes);
 
 // The address, or the /64 of IPv6, of which one host has 2^64 addresses.
 bool same_network(const Endpoint& one, const Endpoint& other);

@@ -282,6 +282,7 @@ void LoginService::make_room_for_login() {
   if (!victim) return;
   open[*victim]->ended = "too many logins are in progress, and it held others up most";
   open[*victim]->connection->shutdown();
+  brake_.changed().notify_all();
 }
 
 // Nobody has to prove anything for a discovery session, which therefore makes room for others.
@@ -316,18 +317,30 @@ void LoginService::interrupt() {
     attempt->ended = "the server shuts down";
     attempt->connection->shutdown();
   }
-  interrupted_.notify_all();
+  brake_.changed().notify_all();
 }
 
-// What waits is a login in progress: it counts among them, and its time runs.
-Task<void> LoginService::hold_back(Endpoint peer) {
-  const TimePoint now = Executor::current().now();
-  const TimePoint until = now + brake_.failed(peer, now);
-  bool waiting = until > now && !registry_.shutting_down;
-  while (waiting) {
-    const bool notified = co_await interrupted_.wait_until(until);
-    waiting = notified && !registry_.shutting_down;
+// A login whose response waits is in progress: it has one of their places, and its time runs.
+Task<std::optional<LoginOutcome>> LoginService::check_response(Connection& connection,
+                                                               TargetLogin& login,
+                                                               IncomingPdu pdu) {
+  Executor& home = Executor::current();
+  LoginBrake::Turn turn(brake_, connection.peer(), home.now());
+  if (turn.refused()) {
+    co_return login.fail(LoginStatus::kServiceUnavailable, initiator_task_tag(pdu.bhs),
+                         "too many CHAP responses of its address or network wait for their turn");
   }
+  for (;;) {
+    if (connection.closing()) co_return std::nullopt;
+    const TimePoint due = turn.due(home.now());
+    if (due <= home.now()) break;
+    const bool notified = co_await brake_.changed().wait_until(due);
+    static_cast<void>(notified);
+  }
+  const LoginOutcome outcome = take_request(login, pdu);
+  if (!login.chap_user().empty()) turn.proved(home.now());
+  if (outcome == LoginOutcome::kFail && login.chap_failed()) turn.failed(home.now());
+  co_return outcome;
 }
 
 // Section 6.3. The link is null if the login failed; what there was to say has then been sent.
@@ -358,7 +371,16 @@ Task<LoginService::Placement> LoginService::log_in(Connection& connection, Porta
     if (connection.states().state() == ConnectionState::kS3XptUp) {
       connection.states().transition(ConnectionState::kS4InLogin);  // T4
     }
-    const LoginOutcome outcome = take_request(login, pdu);
+    std::optional<LoginOutcome> outcome;
+    if (login.expects_response()) {
+      outcome = co_await check_response(connection, login, std::move(pdu));
+    } else {
+      outcome = take_request(login, pdu);
+    }
+    if (!outcome) {
+      error = Error::kClosed;
+      break;
+    }
     attempt.proven = !login.chap_user().empty();
     if (outcome == LoginOutcome::kPlace) {
       attempt.placing = true;
@@ -366,8 +388,6 @@ Task<LoginService::Placement> LoginService::log_in(Connection& connection, Porta
       placement = co_await place(connection, login, policy);
       break;
     }
-    if (outcome == LoginOutcome::kFail && login.chap_failed())
-      co_await hold_back(connection.peer());
     send_response(connection, login);
     if (outcome == LoginOutcome::kFail) break;
     // One request, one answer: who sends more and reads nothing does not fill memory.

@@ -9,6 +9,7 @@
 #include <list>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -99,7 +100,9 @@ class LoginService {
   static constexpr std::size_t kMostDiscoveriesOfAddress = 64;
 
   Task<Placement> log_in(Connection& connection, Portal* portal);
-  Task<void> hold_back(Endpoint peer);
+  // Nothing: the connection was shut down while the response waited for its turn.
+  Task<std::optional<LoginOutcome>> check_response(Connection& connection, TargetLogin& login,
+                                                   IncomingPdu pdu);
   static LoginOutcome take_request(TargetLogin& login, const IncomingPdu& pdu);
   void tell_of_session(const SessionOptions& options, std::string text);
   void tell_failure(const Attempt& attempt, TargetLogin& login, Error error);
@@ -126,8 +129,7 @@ class LoginService {
   SessionHost& host_;
   std::list<Attempt*> attempts_;
   LoginBrake brake_;
-  Mutex fencing_;  // One newcomer at a time is looked at.
-  Condition interrupted_;
+  Mutex fencing_;                       // One newcomer at a time is looked at.
   std::list<Connection*> discoveries_;  // Of discovery sessions, here; oldest first.
 };
 

@@ -51,4 +51,11 @@ TEST_CASE("The addresses of one /64 count as one host", "[X3]") {
   CHECK_FALSE(same_network(host(1), six(0, 1)));
 }
 
+TEST_CASE("IPv4-mapped IPv6 addresses count as the IPv4 addresses that they are", "[X6]") {
+  const Endpoint mapped = Endpoint::parse("[::ffff:10.0.0.1]:1").value();
+  CHECK(same_network(mapped, host(1)));
+  CHECK_FALSE(same_network(mapped, Endpoint::parse("[::ffff:10.0.0.2]:1").value()));
+  CHECK_FALSE(same_network(mapped, Endpoint::parse("[::1]:1").value()));
+}
+
 }  // namespace sandbay::iscsi
