@@ -352,7 +352,8 @@ Task<void> keep_manager_waiting(Outcome* outcome, Gate* gate) {
   }
 }
 
-Task<void> serve_group(group::Group* group, const group::Configuration* configuration,
+Task<void> serve_group(group::Group* group, metadata::Store* store,
+                       const group::Configuration* configuration,
                        std::shared_ptr<const mgmt::TlsContext> tls, Outcome* outcome) {
   const bool secured = tls != nullptr;
   auto server = mgmt::Server::start(*group, Executor::current(),
@@ -369,6 +370,7 @@ Task<void> serve_group(group::Group* group, const group::Configuration* configur
   say_ready(*group, **server, secured, outcome->out);
   co_await say_to_manager(outcome->manager, "READY=1\nSTATUS=Serving");
   outcome->starting = false;
+  co_await group::forget_before_import(*store, configuration->state);
   const std::vector<int> signals = {SIGTERM, SIGINT, SIGHUP};
   int signal = SIGHUP;
   while (signal == SIGHUP) {
@@ -453,14 +455,14 @@ Task<std::string> import_file(const Arguments* arguments, metadata::Store* store
   co_return std::string();
 }
 
-Task<void> serve_started(const Arguments* arguments, group::Group* group,
+Task<void> serve_started(const Arguments* arguments, group::Group* group, metadata::Store* store,
                          const group::Configuration* configuration,
                          std::shared_ptr<const mgmt::TlsContext> tls, Outcome* outcome) {
   if (arguments->check_map) {
     const bool right = co_await check_maps(group);
     outcome->wrong = !right;
   } else {
-    co_await serve_group(group, configuration, std::move(tls), outcome);
+    co_await serve_group(group, store, configuration, std::move(tls), outcome);
   }
   co_await group->shutdown();
   outcome->lost = group->lost_writes();
@@ -499,7 +501,8 @@ Task<void> serve(const Arguments* arguments, group::Configuration configuration,
   }
   auto group = co_await group::Group::start(configuration, **store);
   if (group) {
-    co_await serve_started(arguments, group->get(), &configuration, std::move(tls), outcome);
+    co_await serve_started(arguments, group->get(), store->get(), &configuration, std::move(tls),
+                           outcome);
     if ((*group)->left_behind()) {
       (void)group->release();
       (void)store->release();
@@ -507,6 +510,9 @@ Task<void> serve(const Arguments* arguments, group::Configuration configuration,
     }
   } else {
     *refusal = group.error();
+  }
+  if (!refusal->empty()) {
+    *refusal += co_await group::way_before_import(**store, configuration.state);
   }
   co_await (*store)->close();
 }

@@ -5,14 +5,13 @@
 #include <fmt/chrono.h>
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <span>
 
 #include "group/audit_log.h"
-#include "group/digest.h"
 #include "group/export_reader.h"
 #include "group/pool_records.h"
 #include "group/record_json.h"
-#include "group/records.h"
 #include "group/version.h"
 
 namespace sandbay::group {
@@ -75,26 +74,36 @@ std::string sha256_of(std::string_view text) {
   return digest.text();
 }
 
-std::string export_text(const ExportedGroup& group) {
-  GroupRecord identity;
-  Digest digest;
-  std::size_t count = 0;
-  std::string records;
-  for (const metadata::Entry& entry : group.entries) {
-    if (is_history(entry.first)) continue;
-    if (entry.first == kGroupKey) identity = decode_group(entry.second).value_or(GroupRecord{});
-    digest.add_counted(entry.first);
-    digest.add_counted(entry.second);
-    records += count++ == 0 ? "\n  " : ",\n  ";
-    append_record(entry, records);
-  }
-  const auto seconds = std::chrono::floor<std::chrono::seconds>(group.time);
-  return fmt::format(
+ExportWriter::ExportWriter(WallTime time, const GroupRecord& group) {
+  const auto seconds = std::chrono::floor<std::chrono::seconds>(time);
+  text_ = fmt::format(
       "{{\"sandbay_export\": {}, \"version\": {}, \"time\": \"{:%Y-%m-%dT%H:%M:%SZ}\",\n"
-      "\"group\": {}, \"name\": {},\n\"records\": [{}\n],\n\"count\": {}, \"sha256\": \"{}\"}}\n",
+      "\"group\": {}, \"name\": {},\n\"records\": [",
       kExportFormat, to_text(std::string(version())),
-      fmt::gmtime(std::chrono::system_clock::to_time_t(seconds)), to_text(identity.uuid),
-      to_text(identity.name), records, count, digest.text());
+      fmt::gmtime(std::chrono::system_clock::to_time_t(seconds)), to_text(group.uuid),
+      to_text(group.name));
+}
+
+void ExportWriter::add(const metadata::Entry& entry) {
+  if (is_history(entry.first)) return;
+  digest_.add_counted(entry.first);
+  digest_.add_counted(entry.second);
+  text_ += count_++ == 0 ? "\n  " : ",\n  ";
+  append_record(entry, text_);
+}
+
+void ExportWriter::finish() {
+  text_ += fmt::format("\n],\n\"count\": {}, \"sha256\": \"{}\"}}\n", count_, digest_.text());
+}
+
+std::string export_text(const ExportedGroup& group) {
+  const auto identity = std::ranges::find(group.entries, kGroupKey, &metadata::Entry::first);
+  ExportWriter writer(group.time, identity == group.entries.end()
+                                      ? GroupRecord{}
+                                      : decode_group(identity->second).value_or(GroupRecord{}));
+  for (const metadata::Entry& entry : group.entries) writer.add(entry);
+  writer.finish();
+  return writer.take();
 }
 
 std::string map_key(std::string_view pool) { return fmt::format("{}{}", kMapPrefix, pool); }

@@ -17,15 +17,34 @@
 #include <expected>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
+#include "group/digest.h"
 #include "group/export_info.h"
+#include "group/records.h"
 
 namespace sandbay::group {
 
 inline constexpr int kExportFormat = 1;
 
 std::string export_text(const ExportedGroup& group);
+
+// Writes the same text piece by piece.
+class ExportWriter {
+ public:
+  ExportWriter(WallTime time, const GroupRecord& group);
+  void add(const metadata::Entry& entry);  // Leaves out the history.
+  void finish();
+  // The text since the last call.
+  std::string take() { return std::exchange(text_, {}); }
+  std::size_t byte_count() const noexcept { return text_.size(); }
+
+ private:
+  Digest digest_;
+  std::size_t count_ = 0;
+  std::string text_;
+};
 
 struct ImportedGroup {
   std::string uuid;

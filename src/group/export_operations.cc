@@ -74,7 +74,7 @@ Task<Answer<ExportedGroup>> RunningGroup::export_now() {
   if (refusal) co_return std::unexpected(std::move(*refusal));
   for (const pool::Pool* const pool : held) pool->forget_log(*entries);
   std::erase_if(*entries, [](const metadata::Entry& entry) {
-    return is_history(entry.first) || entry.first == kImportKey;
+    return is_history(entry.first) || is_of_import(entry.first);
   });
   co_return ExportedGroup{.time = wall_time(), .entries = std::move(*entries)};
 }

@@ -137,7 +137,7 @@ Task<Error> clear(metadata::Store* store, std::string record) {
     if (!part) co_return part.error();
     metadata::Batch batch;
     for (const auto& [key, value] : *part) {
-      if (!is_history(key) && key != kImportKey) batch.erase(key);
+      if (!is_history(key) && !is_of_import(key)) batch.erase(key);
     }
     batch.put(std::string(kImportKey), record);
     const Error error = co_await store->commit(std::move(batch));
@@ -190,7 +190,7 @@ Task<Error> fill(metadata::Store* store, std::string path) {
     std::optional<metadata::Entry>& next = *entry;
     if (!next) break;
     auto& [key, text] = *next;
-    if (is_history(key) || key == kImportKey) continue;
+    if (is_history(key) || is_of_import(key)) continue;
     const std::size_t member = member_length(key);
     members.insert(key.substr(0, member));
     auto value = as_imported(std::string_view(key).substr(member), std::move(text));
@@ -204,6 +204,51 @@ Task<Error> fill(metadata::Store* store, std::string path) {
   }
   for (const std::string& member : members) batch.put(member + std::string(kUncheckedKey), "{}");
   batch.erase(std::string(kImportKey));
+  const auto before = co_await store->get(std::string(kBeforeImportKey));
+  if (!before) co_return before.error();
+  if (before->value_or("").empty()) batch.erase(std::string(kBeforeImportKey));
+  co_return co_await store->commit(std::move(batch));
+}
+
+// Everything but the history and the records of imports, as an export.
+Task<Error> write_export(metadata::Store* store, GroupRecord group, std::string path) {
+  ExportWriter writer(wall_time(), group);
+  ImportPart part;
+  std::string after;
+  while (!part.last) {
+    const auto entries = co_await store->list("", after, kEntriesAtOnce);
+    if (!entries) co_return entries.error();
+    for (const metadata::Entry& entry : *entries) {
+      if (!is_of_import(entry.first)) writer.add(entry);
+    }
+    part.last = entries->size() < kEntriesAtOnce;
+    if (part.last) writer.finish();
+    if (!part.last) after = entries->back().first;
+    if (!part.last && writer.byte_count() < kBytesAtOnce) continue;
+    part.text = writer.take();
+    const std::uint64_t end = part.offset + part.text.size();
+    const Error error = co_await write_import(path, part);
+    if (error != Error::kNone) co_return error;
+    part.offset = end;
+  }
+  co_return Error::kNone;
+}
+
+// Writes the records from before an import to a file, unless an earlier import has done so. A new
+// state directory has no group yet, and nothing to keep: then the record that says so is empty.
+Task<Error> keep_before(metadata::Store* store, std::string path) {
+  const auto kept = co_await store->get(std::string(kBeforeImportKey));
+  if (!kept) co_return kept.error();
+  if (*kept) co_return Error::kNone;
+  const auto group = co_await store->get(std::string(kGroupKey));
+  if (!group) co_return group.error();
+  if (*group) {
+    const GroupRecord identity = decode_group(known(*group)).value_or(GroupRecord{});
+    const Error error = co_await write_export(store, identity, std::move(path));
+    if (error != Error::kNone) co_return error;
+  }
+  metadata::Batch batch;
+  batch.put(std::string(kBeforeImportKey), *group ? "{}" : "");
   co_return co_await store->commit(std::move(batch));
 }
 
@@ -219,6 +264,12 @@ Task<void> tell(metadata::Store* store, std::string what) {
 }  // namespace
 
 std::string import_path(const std::filesystem::path& state) { return (state / "import").string(); }
+
+std::string before_import_path(const std::filesystem::path& state) {
+  return (state / "before-import").string();
+}
+
+bool is_of_import(std::string_view key) { return key == kImportKey || key == kBeforeImportKey; }
 
 Task<Error> write_import(std::string path, ImportPart part) {
   Executor& home = Executor::current();
@@ -310,7 +361,12 @@ Task<std::expected<void, std::string>> take_import(metadata::Store& store,
                     "state directory",
                     group.error()));
   }
-  Error error = co_await clear(&store, announced);
+  Error error = co_await keep_before(&store, before_import_path(state));
+  if (error != Error::kNone) {
+    co_return cannot(fmt::format("the records from before it cannot be written to {}: {}",
+                                 before_import_path(state), describe(error)));
+  }
+  error = co_await clear(&store, announced);
   if (error == Error::kNone) error = co_await fill(&store, path);
   if (error != Error::kNone) {
     co_return cannot(fmt::format("the metadata cannot be written: {}", describe(error)));
@@ -321,6 +377,27 @@ Task<std::expected<void, std::string>> take_import(metadata::Store& store,
   const Error removed = co_await Executor::current().remove_file(path);
   if (removed != Error::kNone) spdlog::warn("{}: cannot be removed: {}", path, describe(removed));
   co_return std::expected<void, std::string>{};
+}
+
+Task<void> forget_before_import(metadata::Store& store, std::filesystem::path state) {
+  const auto kept = co_await store.get(std::string(kBeforeImportKey));
+  if (!kept || !*kept) co_return;
+  const std::string path = before_import_path(state);
+  Error error = co_await Executor::current().remove_file(path);
+  if (error == Error::kNone || error == Error::kNotFound) {
+    metadata::Batch batch;
+    batch.erase(std::string(kBeforeImportKey));
+    error = co_await store.commit(std::move(batch));
+  }
+  if (error != Error::kNone) spdlog::warn("{}: cannot be removed: {}", path, describe(error));
+}
+
+Task<std::string> way_before_import(metadata::Store& store, std::filesystem::path state) {
+  const auto kept = co_await store.get(std::string(kBeforeImportKey));
+  if (!kept || !*kept) co_return std::string();
+  co_return fmt::format(
+      "; to bring back the records from before the import, start sandbayd with --import {} --force",
+      before_import_path(state));
 }
 
 }  // namespace sandbay::group

@@ -6,6 +6,10 @@
 // it looks at anything else: everything but the history goes, what the text holds comes, and the
 // record goes last. So a crash at any point leaves either what was there, or an import that the
 // next start does again from the beginning.
+//
+// Before the old records go, the start writes them as an export to STATE/before-import. The first
+// start that succeeds deletes it; until then an import of that file brings the old records back. A
+// further import before that leaves the file as it is.
 #pragma once
 
 #include <cstdint>
@@ -24,9 +28,13 @@
 namespace sandbay::group {
 
 inline constexpr std::string_view kImportKey = "import";
+inline constexpr std::string_view kBeforeImportKey = "before-import";  // The file is complete.
 inline constexpr std::uint64_t kLargestImport = std::uint64_t{1} << 32;
 
 std::string import_path(const std::filesystem::path& state);
+std::string before_import_path(const std::filesystem::path& state);
+// Whether a key is of an import itself, which no export has.
+bool is_of_import(std::string_view key);
 
 // Writes a piece to the file; the last makes it durable.
 Task<Error> write_import(std::string path, ImportPart part);
@@ -54,5 +62,10 @@ Task<std::expected<std::string, Error>> provisioned_in(metadata::Store& store);
 // that is empty. One line says what is wrong; nothing has changed then. The store outlives it.
 Task<std::expected<void, std::string>> take_import(metadata::Store& store,
                                                    std::filesystem::path state, std::string uuid);
+// A start has succeeded: the records from before an import are deleted.
+Task<void> forget_before_import(metadata::Store& store, std::filesystem::path state);
+// A start has failed: how to go back to the records from before an import, as the rest of a line.
+// Empty if there are none.
+Task<std::string> way_before_import(metadata::Store& store, std::filesystem::path state);
 
 }  // namespace sandbay::group

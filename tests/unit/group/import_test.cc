@@ -63,6 +63,96 @@ Task<void> forget_hardware(Executor& home) {
   }
 }
 
+// The records from before an import --------------------------------------------------------------
+
+Task<void> take_in_state(metadata::Store* store, std::string state, std::string text) {
+  std::ofstream(import_path(state), std::ios::binary) << text;
+  const Error error = co_await announce_import(*store, text.size(), sha256_of(text));
+  REQUIRE(error == Error::kNone);
+  const auto taken = co_await take_import(*store, std::move(state), "");
+  INFO((taken ? std::string() : taken.error()));
+  REQUIRE(taken.has_value());
+}
+
+Books::Entries group_with(std::string key) {
+  return {{"group", "{\"format\":1,\"name\":\"g\",\"uuid\":\"" + kGroupUuid + "\"}"},
+          {std::move(key), "{}"}};
+}
+
+std::string text_in(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+Task<void> go_back(Executor& home) {
+  const sandbay::testing::ScratchDirectory scratch;
+  const std::string state = scratch.file("");
+  const std::string before = before_import_path(state);
+  Books books(home);
+  books.entries = group_with("volumes-old");
+  // Enough for several pieces.
+  for (int i = 0; i < 3; ++i) {
+    books.entries["z" + std::to_string(i)] = std::string(std::size_t{1} << 20, 'z');
+  }
+  const Books::Entries old = books.entries;
+  co_await take_in_state(&books, state, text_of(group_with("volumes-new")));
+  CHECK_FALSE(books.entries.contains("volumes-old"));
+  const std::string way = co_await way_before_import(books, state);
+  CHECK_THAT(way, Catch::Contains("--import " + before + " --force"));
+  // One more import before a start succeeds.
+  co_await take_in_state(&books, state, text_of(group_with("volumes-newer")));
+  const auto kept = read_export(text_in(before));
+  REQUIRE(kept.has_value());
+  CHECK(Books::Entries(kept->entries.begin(), kept->entries.end()) == old);
+
+  co_await take_in_state(&books, state, text_in(before));
+  for (const auto& [key, value] : old) CHECK(books.entries[key] == value);
+  CHECK_FALSE(books.entries.contains("volumes-newer"));
+  co_await forget_before_import(books, state);
+  CHECK_FALSE(std::filesystem::exists(before));
+  CHECK_FALSE(books.entries.contains(std::string(kBeforeImportKey)));
+  const std::string gone = co_await way_before_import(books, state);
+  CHECK(gone.empty());
+}
+
+// The power fails between any two commits of an import.
+Task<void> cut_import(Executor& home) {
+  const sandbay::testing::ScratchDirectory scratch;
+  const std::string state = scratch.file("");
+  const std::string text = text_of(group_with("volumes-new"));
+  std::vector<Books::Entries> moments;
+  Books books(home);
+  books.entries = group_with("volumes-old");
+  const Books::Entries old = books.entries;
+  books.observer = [&] { moments.push_back(books.entries); };
+  co_await take_in_state(&books, state, text);
+  CHECK(moments.size() >= 8);
+  for (const Books::Entries& moment : moments) {
+    if (!moment.contains(std::string(kImportKey))) continue;
+    Books again(home);
+    again.entries = moment;
+    // The file is whole from the moment of its record on.
+    if (!moment.contains(std::string(kBeforeImportKey))) {
+      std::ofstream(before_import_path(state), std::ios::binary) << "torn";
+    }
+    co_await take_in_state(&again, state, text);
+    CHECK(again.entries.contains("volumes-new"));
+    const auto kept = read_export(text_in(before_import_path(state)));
+    REQUIRE(kept.has_value());
+    CHECK(Books::Entries(kept->entries.begin(), kept->entries.end()) == old);
+  }
+}
+
+Task<void> import_into_nothing(Executor& home) {
+  const sandbay::testing::ScratchDirectory scratch;
+  Books books(home);
+  co_await take_in_state(&books, scratch.file(""), text_of(group_with("volumes-new")));
+  CHECK_FALSE(std::filesystem::exists(before_import_path(scratch.file(""))));
+  CHECK_FALSE(books.entries.contains(std::string(kBeforeImportKey)));
+  const std::string way = co_await way_before_import(books, scratch.file(""));
+  CHECK(way.empty());
+}
+
 // The NVRAM has a write that was acknowledged after the export, and the drives have not.
 struct Left {
   explicit Left(Executor& home) : books(home), set(testing::memory_set(home)) {}
@@ -208,6 +298,15 @@ Task<void> take_in_at(std::string metadata, std::string text) {
 
 TEST_CASE("An import forgets how far sets were used, and calls mirrors stale", "[import][G-S2]") {
   sandbay::testing::run_in_world(1, forget_hardware);
+}
+TEST_CASE("The records from before an import come back until a start succeeds", "[import][X4]") {
+  sandbay::testing::run_on_reactor(go_back);
+}
+TEST_CASE("An import that is cut keeps the records from before it", "[import][X4]") {
+  sandbay::testing::run_on_reactor(cut_import);
+}
+TEST_CASE("An import into a new state directory keeps no records", "[import][X4]") {
+  sandbay::testing::run_on_reactor(import_into_nothing);
 }
 TEST_CASE("Writes in NVRAM that an import does not know of bar their set until they are adopted",
           "[import][cache][G-S2]") {
