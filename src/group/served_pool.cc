@@ -478,6 +478,15 @@ EventInfo ServedPool::told_of(const pool::PoolEvent& event) const {
       told.kind = "copy";
       told.text = fmt::format("{}: {}", what, words_on_copy(event));
       break;
+    case Kind::kStampLost:
+      told.severity = Severity::kWarning;
+      told.kind = "pool";
+      told.set = words_of_store(event.store);
+      told.text = fmt::format(
+          "pool {}: the stamp of set {} cannot be read and is written anew; if a map was imported "
+          "just now, see that it is the newest export",
+          name(), told.set);
+      break;
     case Kind::kWritesHang:
       told.kind = "writes hang";
       told.text = fmt::format("{}: {}", what, kHangs);

@@ -38,6 +38,12 @@ Pool::Pool(Executor& home, metadata::Store& store, nvram::Region* region, PoolOp
                .doubt =
                    [this](StoreIndex index, metadata::Batch batch) {
                      return doubtful_.add(index, std::move(batch));
+                   },
+               .tell_lost =
+                   [this](StoreIndex index) {
+                     tell({.kind = PoolEvent::Kind::kStampLost,
+                           .store = index,
+                           .error = Error::kMediumError});
                    }}),
       log_(home, map_, store, region, options_.log) {
   log_.guard_places(stamps_);
@@ -65,7 +71,7 @@ Task<std::expected<std::unique_ptr<Pool>, std::string>> Pool::open(
   if (wrong.empty()) wrong = co_await pool->log_.open();
   if (wrong.empty()) wrong = co_await pool->take_stores(std::move(stores));
   if (wrong.empty()) co_return std::move(pool);
-  co_await pool->log_.stop();
+  co_await pool->stop();
   co_return std::unexpected(wrong);
 }
 
@@ -109,13 +115,19 @@ Task<std::string> Pool::take_stores(std::vector<StoreConfig> stores) {
   co_return std::string();
 }
 
+Task<bool> Pool::end_flushes(TimePoint deadline) {
+  const bool ended = co_await flushes_.close_until(deadline);
+  const bool stamped = co_await stamps_.close_until(deadline);
+  co_return ended&& stamped;
+}
+
 Task<Error> Pool::close() {
-  co_await flushes_.close();
+  (void)co_await end_flushes(kNever);
   co_return co_await log_.close();
 }
 
 Task<void> Pool::stop() {
-  co_await flushes_.close();
+  (void)co_await end_flushes(kNever);
   co_await log_.stop();
 }
 

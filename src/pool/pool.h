@@ -99,6 +99,7 @@ struct PoolEvent {
     kFillFailed,    // It cannot be now: Error says why. It goes on when it can.
     kCopyWaits,     // A copy of the branch needs `needed_pages`, and may use `room_pages` now.
     kWritesHang,    // A snapshot, restore, shrink or check gave up: I/O below takes too long.
+    kStampLost,     // The store's stamp cannot be read, and is written anew.
   };
   Kind kind = Kind::kPagesWarning;
   BranchId branch = 0;
@@ -156,9 +157,9 @@ class Pool {
   Pool(const Pool&) = delete;
   Pool& operator=(const Pool&) = delete;
 
-  // Before the end: false if a flush that a snapshot gave up still hangs at the deadline. Then the
-  // pool stays until the process ends.
-  Task<bool> end_flushes(TimePoint deadline) { return flushes_.close_until(deadline); }
+  // Before the end: false if a flush that a snapshot gave up, or a stamp, still hangs at the
+  // deadline. Then the pool stays until the process ends.
+  Task<bool> end_flushes(TimePoint deadline);
   // No volume is in use. What is in the log is in the checkpoint afterwards.
   Task<Error> close();
   Task<void> stop();  // The same without the checkpoint, as after a kill.

@@ -35,7 +35,7 @@ Stamp stamp_of(std::string_view text) {
           .token = little_endian<std::uint64_t>(bytes, 8)};
 }
 
-Request slots_request(const BlockDevice& device, std::uint64_t at, BufferList data) {
+Request slot_request(const BlockDevice& device, std::uint64_t at, BufferList data) {
   const std::uint32_t block = device.geometry().block_bytes;
   return {.extent = {.first = at / block, .block_count = data.byte_count() / block},
           .data = std::move(data)};
@@ -46,9 +46,9 @@ Request slots_request(const BlockDevice& device, std::uint64_t at, BufferList da
 StoreStamps::StoreStamps(Executor& home, PoolMap& map, BufferPool& buffers, Owner owner)
     : home_(home), map_(map), owner_(std::move(owner)), buffers_(buffers) {}
 
-std::string StoreStamps::pack() const {
-  std::string text = text_of(newest_);
-  for (const auto& [store, accepted] : accepted_) {
+std::string StoreStamps::pack(const Names& names) {
+  std::string text = text_of(names.newest);
+  for (const auto& [store, accepted] : names.accepted) {
     text.append(reinterpret_cast<const char*>(store.data()), store.size());
     text += text_of(accepted.stored) + text_of(accepted.next);
   }
@@ -57,12 +57,12 @@ std::string StoreStamps::pack() const {
 
 bool StoreStamps::unpack(std::string_view text) {
   if (text.size() < kStampText || (text.size() - kStampText) % kAcceptedText != 0) return false;
-  newest_ = stamp_of(text);
+  names_.newest = stamp_of(text);
   for (text.remove_prefix(kStampText); !text.empty(); text.remove_prefix(kAcceptedText)) {
     Uuid store{};
     std::memcpy(store.data(), text.data(), store.size());
-    accepted_[store] = {.stored = stamp_of(text.substr(sizeof(Uuid))),
-                        .next = stamp_of(text.substr(sizeof(Uuid) + kStampText))};
+    names_.accepted[store] = {.stored = stamp_of(text.substr(sizeof(Uuid))),
+                              .next = stamp_of(text.substr(sizeof(Uuid) + kStampText))};
   }
   return true;
 }
@@ -81,21 +81,39 @@ Task<std::string> StoreStamps::load() {
   co_return std::string();
 }
 
-void StoreStamps::draw() {
-  newest_ = {.era = newest_.era + 1, .token = home_.random().next()};
-  drawn_ = true;
+Stamp StoreStamps::draw(std::uint64_t era) const {
+  return {.era = std::max(names_.newest.era, era) + 1, .token = home_.random().next()};
 }
 
-metadata::Batch StoreStamps::accepted_batch() const {
+metadata::Batch StoreStamps::batch_of(const Names& names) const {
   std::string key = map_.key('e');
-  std::string value = sealed(key, pack());
+  std::string value = sealed(key, pack(names));
   metadata::Batch batch;
   batch.put(std::move(key), std::move(value));
   return batch;
 }
 
-Task<Error> StoreStamps::store_accepted() {
-  co_return co_await map_.store().commit(accepted_batch());
+// Memory never names what the metadata may not: a stamp that goes to a store survives a restart.
+Task<Error> StoreStamps::keep(Names names) {
+  const Error error = co_await map_.store().commit(batch_of(names));
+  if (error == Error::kNone) names_ = std::move(names);
+  co_return error;
+}
+
+// Visits ------------------------------------------------------------------------------------------
+
+bool StoreStamps::begin(const Visit& visit) {
+  if (busy_.contains(visit.record.uuid) || !visits_.enter()) return false;
+  busy_.insert(visit.record.uuid);
+  return true;
+}
+
+void StoreStamps::end(Visit* visit, Error error) {
+  visit->error = error;
+  visit->ended.set();
+  busy_.erase(visit->record.uuid);
+  idle_.notify_all();
+  visits_.leave();
 }
 
 // Settling ----------------------------------------------------------------------------------------
@@ -110,124 +128,166 @@ Task<Error> StoreStamps::settle() {
 
 Task<Error> StoreStamps::stamp_all() {
   const std::uint64_t begun = eras_begun_;
-  struct Present {
-    StoreRecord record;
-    BlockDevice* device = nullptr;
-  };
-  std::vector<Present> present;
+  Names names = names_;
+  names.newest = draw(0);
+  std::vector<std::shared_ptr<Visit>> visits;
   for (const auto& [index, store] : map_.stores()) {
     BlockDevice* const device = owner_.device(index);
     if (device == nullptr || !has_room(store.record, *device)) continue;
-    present.push_back({.record = store.record, .device = device});
+    names.accepted[store.record.uuid].next = names.newest;
+    visits.push_back(std::make_shared<Visit>(store.record, device));
   }
-  if (!present.empty()) {
-    draw();
-    for (const Present& one : present) accepted_[one.record.uuid].next = newest_;
-    const Error error = co_await store_accepted();
+  const Stamp drawn = names.newest;
+  // Also for stores that are missing: they get it when they come back.
+  if (!names.accepted.empty()) {
+    const Error error = co_await keep(std::move(names));
     if (error != Error::kNone) co_return error;
   }
-  for (const Present& one : present) {
-    const Error error = co_await stamp(one.record, one.device);
-    if (error == Error::kNone) {
-      accepted_[one.record.uuid].stored = newest_;
-    } else if (owner_.device(one.record.index) == one.device) {
-      owner_.drop(one.record.index);
+  for (const auto& visit : visits) {
+    if (begin(*visit)) {
+      spawn(stamp(visit, drawn));
+    } else {
+      visit->ended.set();
+    }
+  }
+  const TimePoint deadline = home_.now() + kPatience;
+  for (const auto& visit : visits) (void)co_await visit->ended.wait_until(deadline);
+  for (const auto& visit : visits) {
+    const StoreRecord& record = visit->record;
+    if (visit->ended.is_set() && visit->error == Error::kNone) {
+      names_.accepted[record.uuid].stored = drawn;
+    } else if (owner_.device(record.index) == visit->device) {
+      owner_.drop(record.index);
     }
   }
   settled_ = begun == eras_begun_;
   co_return Error::kNone;
 }
 
-Task<Error> StoreStamps::stamp(StoreRecord record, BlockDevice* device) {
-  const auto found = co_await read(record, device);
-  if (!found.has_value()) co_return found.error();
-  if (!found->has_data) co_return Error::kNone;
-  const Error error = co_await write(record, device, found->free_slot, newest_);
-  co_return error;
+Task<void> StoreStamps::stamp(std::shared_ptr<Visit> visit, Stamp drawn) {
+  const auto found = co_await read(visit->record, visit->device);
+  Error error = found.has_value() ? Error::kNone : found.error();
+  if (error == Error::kNone && found->has_data) {
+    error = co_await write(visit->record, visit->device, found->free_slot, drawn);
+  }
+  end(visit.get(), error);
 }
 
 // Stores that come --------------------------------------------------------------------------------
 
 Task<Error> StoreStamps::admit(StoreRecord record, BlockDevice* device, OlderMap older,
                                std::function<void()> place) {
-  co_await turn_.lock();
-  const Error error = co_await admit_locked(record, device, older);
-  if (error == Error::kNone) place();
-  turn_.unlock();
-  co_return error;
+  const auto visit = std::make_shared<Visit>(record, device);
+  const TimePoint deadline = home_.now() + kPatience;
+  bool in_time = true;
+  while (in_time && busy_.contains(record.uuid)) in_time = co_await idle_.wait_until(deadline);
+  if (!begin(*visit)) co_return in_time ? Error::kClosed : Error::kTimedOut;
+  visit->older = older;
+  visit->place = std::move(place);
+  spawn(compare(visit));
+  (void)co_await visit->ended.wait_until(deadline);
+  if (visit->ended.is_set()) co_return visit->error;
+  visit->place = nullptr;
+  co_return Error::kTimedOut;
 }
 
-Task<Error> StoreStamps::admit_locked(StoreRecord record, BlockDevice* device, OlderMap older) {
+Task<void> StoreStamps::compare(std::shared_ptr<Visit> visit) {
+  const StoreRecord& record = visit->record;
   const auto known = map_.stores().find(record.index);
-  const bool fresh = known == map_.stores().end() || known->second.record.uuid != record.uuid;
-  const StoreRecord old = fresh ? record : known->second.record;
-  const bool grows = old.page_count != record.page_count;
-  if (has_room(old, *device)) {
-    const auto found = co_await read(old, device);
-    if (!found.has_value()) co_return found.error();
-    if (!found->has_data) co_return Error::kNone;
-    Error error = Error::kNone;
-    if (fresh) {
-      error = co_await welcome(old, device, found->newest);
-    } else {
-      error = co_await renew(old, device, *found, older);
-    }
-    if (error != Error::kNone) co_return error;
+  visit->fresh = known == map_.stores().end() || known->second.record.uuid != record.uuid;
+  const StoreRecord old = visit->fresh ? record : known->second.record;
+  Error error = Error::kNone;
+  visit->found.has_data = has_room(old, *visit->device);
+  if (visit->found.has_data) {
+    const auto found = co_await read(old, visit->device);
+    error = found.has_value() ? Error::kNone : found.error();
+    if (found.has_value()) visit->found = *found;
   }
-  const auto accepted = accepted_.find(record.uuid);
-  if (!grows || accepted == accepted_.end() || !has_room(record, *device)) co_return Error::kNone;
-  const Stamp stamp = accepted->second.stored;
-  const Error error = co_await write_both(record, device, stamp);
-  co_return error;
+  bool grows = old.page_count != record.page_count && has_room(record, *visit->device);
+  while (error == Error::kNone) {
+    co_await turn_.lock();
+    const auto wanted = co_await choose(visit.get());
+    const bool bears = wanted.has_value() && !grows && bears_stamp(visit->found, *wanted);
+    error = wanted.has_value() ? Error::kNone : wanted.error();
+    // Otherwise nobody waits any more.
+    if (error == Error::kNone && visit->place == nullptr) error = Error::kTimedOut;
+    if (error == Error::kNone && bears) visit->place();
+    turn_.unlock();
+    if (error != Error::kNone || bears) break;
+    error = co_await write(old, visit->device, visit->found.free_slot, *wanted);
+    if (error == Error::kNone && grows) error = co_await write(record, visit->device, 0, *wanted);
+    grows = false;
+    visit->found = {.newest = *wanted};
+  }
+  end(visit.get(), error);
+}
+
+bool StoreStamps::bears_stamp(const Found& found, const Stamp& wanted) {
+  if (!found.has_data || wanted.era == 0) return true;
+  return found.newest == wanted && !found.unreadable;
+}
+
+// The stamp that the store is to bear now. The metadata name it, and the one that it bears.
+Task<Result<Stamp>> StoreStamps::choose(Visit* visit) {
+  if (!visit->found.has_data) co_return Stamp{};
+  if (visit->fresh) co_return co_await welcome(visit);
+  co_return co_await renew(visit);
 }
 
 // A new store. If it left this pool before, it may have a stamp of then.
-Task<Error> StoreStamps::welcome(StoreRecord record, BlockDevice* device, Stamp found) {
-  if (found.era > newest_.era) co_return Error::kMiscompare;
-  if (newest_.era == 0) draw();
-  accepted_[record.uuid] = {.stored = newest_, .next = newest_};
-  Error error = co_await store_accepted();
-  if (error == Error::kNone) error = co_await write_both(record, device, newest_);
-  co_return error;
+Task<Result<Stamp>> StoreStamps::welcome(Visit* visit) {
+  if (visit->found.newest.era > names_.newest.era) co_return std::unexpected(Error::kMiscompare);
+  Names names = names_;
+  if (names.newest.era == 0) names.newest = draw(0);
+  const Stamp wanted = names.newest;
+  Accepted& accepted = names.accepted[visit->record.uuid];
+  if (accepted.stored == wanted && accepted.next == wanted) co_return wanted;
+  accepted = {.stored = wanted, .next = wanted};
+  const Error error = co_await keep(std::move(names));
+  if (error != Error::kNone) co_return std::unexpected(error);
+  co_return wanted;
 }
 
-// A known store gets the stamp that it missed.
-Task<Error> StoreStamps::renew(StoreRecord record, BlockDevice* device, Found found,
-                               OlderMap older) {
-  const auto entry = accepted_.find(record.uuid);
-  const Accepted accepted = entry == accepted_.end() ? Accepted{} : entry->second;
-  if (found.newest != accepted.stored && found.newest != accepted.next) {
-    if (older == OlderMap::kRefuse) co_return Error::kMiscompare;
-    co_return co_await insist(record, device, found);
+// A known store gets the stamp that it missed. One bad place of its sets, which may be in both
+// slots, must not end the use of a sound pool: then the store counts as stamped. It hides the age
+// of a map only if that comes from an older export, too.
+Task<Result<Stamp>> StoreStamps::renew(Visit* visit) {
+  const Uuid& store = visit->record.uuid;
+  const Found& found = visit->found;
+  const auto entry = names_.accepted.find(store);
+  const Accepted accepted = entry == names_.accepted.end() ? Accepted{} : entry->second;
+  const bool lost = found.newest.era == 0 && found.unreadable;
+  if (!lost && found.newest != accepted.stored && found.newest != accepted.next &&
+      found.newest != names_.newest) {
+    if (visit->older == OlderMap::kRefuse) co_return std::unexpected(Error::kMiscompare);
+    co_return co_await insist(visit);
   }
-  if (settled_ && !drawn_) draw();
-  const Stamp wanted = settled_ ? newest_ : accepted.next;
-  if (accepted.stored == wanted && accepted.next == wanted) co_return Error::kNone;
-  if (accepted.next != wanted) {
-    accepted_[record.uuid] = {.stored = found.newest, .next = wanted};
-    const Error stored = co_await store_accepted();
-    if (stored != Error::kNone) co_return stored;
+  const Stamp wanted = names_.newest;
+  if (wanted.era == 0) co_return wanted;
+  if (lost) owner_.tell_lost(visit->record.index);
+  const Accepted renewed{.stored = lost ? accepted.stored : found.newest, .next = wanted};
+  if (accepted.next == wanted) {
+    names_.accepted[store] = renewed;
+    co_return wanted;
   }
-  const Error error = co_await write(record, device, found.free_slot, wanted);
-  if (error == Error::kNone) accepted_[record.uuid] = {.stored = wanted, .next = wanted};
-  co_return error;
+  Names names = names_;
+  names.accepted[store] = renewed;
+  const Error error = co_await keep(std::move(names));
+  if (error != Error::kNone) co_return std::unexpected(error);
+  co_return wanted;
 }
 
 // A crash before the stamp is written leaves the store's own stamp, which is accepted from now on:
 // its pages are in doubt by then.
-Task<Error> StoreStamps::insist(StoreRecord record, BlockDevice* device, Found found) {
-  newest_.era = std::max(newest_.era, found.newest.era);
-  draw();
-  const Accepted before = accepted_[record.uuid];
-  accepted_[record.uuid] = {.stored = found.newest, .next = newest_};
-  Error error = co_await owner_.doubt(record.index, accepted_batch());
-  if (error != Error::kNone) {
-    accepted_[record.uuid] = before;
-    co_return error;
-  }
-  error = co_await write(record, device, found.free_slot, newest_);
-  if (error == Error::kNone) accepted_[record.uuid] = {.stored = newest_, .next = newest_};
-  co_return error;
+Task<Result<Stamp>> StoreStamps::insist(Visit* visit) {
+  Names names = names_;
+  names.newest = draw(visit->found.newest.era);
+  const Stamp wanted = names.newest;
+  names.accepted[visit->record.uuid] = {.stored = visit->found.newest, .next = wanted};
+  const Error error = co_await owner_.doubt(visit->record.index, batch_of(names));
+  if (error != Error::kNone) co_return std::unexpected(error);
+  names_ = std::move(names);
+  co_return wanted;
 }
 
 // I/O ---------------------------------------------------------------------------------------------
@@ -244,52 +304,52 @@ bool StoreStamps::has_room(const StoreRecord& record, const BlockDevice& device)
 }
 
 Task<Result<StoreStamps::Found>> StoreStamps::read(StoreRecord record, BlockDevice* device) {
-  const std::uint64_t at = record.page_count * map_.page_bytes();
-  BufferList data = buffers_.try_allocate(kBytes);
-  if (data.empty()) co_return std::unexpected(Error::kNoMemory);
-  Completion completion = co_await device->submit(slots_request(*device, at, std::move(data)));
-  if (completion.error != Error::kNone) co_return std::unexpected(completion.error);
-  Found found{.has_data = !completion.data.data_less()};
-  if (!found.has_data) co_return found;
+  Found found;
   for (std::uint64_t slot = 0; slot < 2; ++slot) {
+    const std::uint64_t at = record.page_count * map_.page_bytes() + slot * kSlotBytes;
+    BufferList data = buffers_.try_allocate(kSlotBytes);
+    if (data.empty()) co_return std::unexpected(Error::kNoMemory);
+    const Completion completion =
+        co_await device->submit(slot_request(*device, at, std::move(data)));
+    if (completion.error == Error::kMediumError || completion.error == Error::kDataCorrupt) {
+      found.unreadable = true;
+      found.free_slot = slot;
+      continue;
+    }
+    if (completion.error != Error::kNone) co_return std::unexpected(completion.error);
+    if (completion.data.data_less()) co_return Found{.has_data = false};
     std::array<std::byte, kStampText + kSealBytes> bytes{};
-    completion.data.copy_to(bytes, slot * kSlotBytes);
+    completion.data.copy_to(bytes, 0);
     const auto text = unsealed(seal_key(record.uuid),
                                {reinterpret_cast<const char*>(bytes.data()), bytes.size()});
     if (!text.has_value()) continue;
     const Stamp stamp = stamp_of(*text);
     if (stamp.era <= found.newest.era) continue;
     found.newest = stamp;
-    found.free_slot = 1 - slot;
+    if (!found.unreadable) found.free_slot = 1 - slot;
   }
   co_return found;
 }
 
-Task<Error> StoreStamps::write(StoreRecord record, BlockDevice* device, std::uint64_t slot,
+// Into both slots, one after the other, so that one of them always has a stamp.
+Task<Error> StoreStamps::write(StoreRecord record, BlockDevice* device, std::uint64_t first_slot,
                                Stamp stamp) {
-  const std::uint64_t at = record.page_count * map_.page_bytes() + slot * kSlotBytes;
-  BufferList data = buffers_.try_allocate(kSlotBytes);
-  if (data.empty()) co_return Error::kNoMemory;
-  data.fill_zero();
   const std::string text = sealed(seal_key(record.uuid), text_of(stamp));
-  data.copy_from(std::as_bytes(std::span(text.data(), text.size())));
-  Request request = slots_request(*device, at, std::move(data));
-  request.operation = Operation::kWrite;
-  request.origin = Origin::kCopy;
-  const Completion written = co_await device->submit(std::move(request));
-  if (written.error != Error::kNone) co_return written.error;
-  Request flush{.operation = Operation::kFlush,
-                .extent = {.first = 0, .block_count = device->geometry().block_count}};
-  const Completion flushed = co_await device->submit(std::move(flush));
-  co_return flushed.error;
-}
-
-Task<Error> StoreStamps::write_both(StoreRecord record, BlockDevice* device, Stamp stamp) {
-  Error error = Error::kNone;
-  for (std::uint64_t slot = 0; slot < 2 && error == Error::kNone; ++slot) {
-    error = co_await write(record, device, slot, stamp);
+  for (const std::uint64_t slot : {first_slot, 1 - first_slot}) {
+    const std::uint64_t at = record.page_count * map_.page_bytes() + slot * kSlotBytes;
+    BufferList data = buffers_.try_allocate(kSlotBytes);
+    if (data.empty()) co_return Error::kNoMemory;
+    data.fill_zero();
+    data.copy_from(std::as_bytes(std::span(text.data(), text.size())));
+    Request request = slot_request(*device, at, std::move(data));
+    request.operation = Operation::kWrite;
+    request.origin = Origin::kCopy;
+    // A flush would take the report of lost writes from whoever else flushes.
+    request.force_unit_access = true;
+    const Completion written = co_await device->submit(std::move(request));
+    if (written.error != Error::kNone) co_return written.error;
   }
-  co_return error;
+  co_return Error::kNone;
 }
 
 }  // namespace sandbay::pool

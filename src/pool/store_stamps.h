@@ -12,16 +12,19 @@
 // doubtful_chunks.h), and a new era above its stamp begins for it; both are in the metadata before
 // the stamp is on the store.
 //
-// The stamp is stored behind the last page, in two slots that take turns, so that a torn write
-// leaves the one before. Stores without room for them, and those whose blocks carry no data, have
-// no stamp.
+// The stamp is stored behind the last page, in two slots that are written one after the other, so
+// that neither a torn write nor one bad place leaves the store without a stamp. A slot that cannot
+// be read is written first. Stores without room for the slots, and those whose blocks carry no
+// data, have no stamp.
 #pragma once
 
 #include <cstdint>
 #include <functional>
 #include <map>
-#include <optional>
+#include <memory>
+#include <set>
 #include <string>
+#include <string_view>
 
 #include "block/block_device.h"
 #include "pool/map_records.h"
@@ -48,6 +51,8 @@ class StoreStamps {
   // Bytes behind the last page of a store.
   static constexpr std::uint64_t kSlotBytes = 4096;
   static constexpr std::uint64_t kBytes = 2 * kSlotBytes;
+  // A store that does not answer in this time is missing until it does.
+  static constexpr Duration kPatience = std::chrono::seconds(5);
 
   // The pool's side. All are called inline.
   struct Owner {
@@ -56,6 +61,8 @@ class StoreStamps {
     std::function<void(StoreIndex store)> drop;
     // The store's pages are in doubt: durably so, together with the batch.
     std::function<Task<Error>(StoreIndex store, metadata::Batch batch)> doubt;
+    // The store's stamp cannot be read; it gets another.
+    std::function<void(StoreIndex store)> tell_lost;
   };
 
   // `map` and `buffers` outlive this object.
@@ -71,16 +78,18 @@ class StoreStamps {
   // The map is about to be listed: a new era begins.
   void begin_era() noexcept {
     settled_ = false;
-    drawn_ = false;
     ++eras_begun_;
   }
 
   // Compares the stamp of a store with those that the map accepts, and stamps a store that is new
   // or larger than the map knows. With kNone it calls `place`, and no era is settled between the
   // comparison and that call. kMiscompare: the map is older than the store, and `older` does not
-  // accept that of a known store. Another error: the stamp could not be read or written.
+  // accept that of a known store. Another error: the stamp could not be read or written; kTimedOut:
+  // in time, and `place` is not called any more.
   Task<Error> admit(StoreRecord record, BlockDevice* device, OlderMap older,
                     std::function<void()> place);
+  // Ends it. False: a store still holds a request at the deadline.
+  Task<bool> close_until(TimePoint deadline) { return visits_.close_until(deadline); }
 
  private:
   // Both are accepted: the second may be on its way to the store.
@@ -88,39 +97,63 @@ class StoreStamps {
     Stamp stored;
     Stamp next;
   };
+  // The value of the metadata.
+  struct Names {
+    Stamp newest;
+    std::map<Uuid, Accepted> accepted;  // By the store's UUID.
+  };
   struct Found {
     Stamp newest;
-    std::uint64_t free_slot = 0;
+    std::uint64_t free_slot = 0;  // The one to be written first.
+    bool unreadable = false;      // A slot is.
     bool has_data = true;
   };
+  // A store that is stamped, or compared and perhaps stamped. It goes on after its deadline, and
+  // there is only one of each store.
+  struct Visit {
+    Visit(StoreRecord of, BlockDevice* on) : record(of), device(on) {}
+    StoreRecord record;
+    BlockDevice* device;
+    OlderMap older = OlderMap::kRefuse;
+    std::function<void()> place;  // Null: nobody waits for the comparison.
+    bool fresh = false;           // The map does not know it.
+    Found found;
+    Error error = Error::kNotReady;
+    Event ended;
+  };
 
-  std::string pack() const;
+  static std::string pack(const Names& names);
   bool unpack(std::string_view text);
   std::string seal_key(const Uuid& store) const;
   bool has_room(const StoreRecord& record, const BlockDevice& device) const;
-  void draw();
-  metadata::Batch accepted_batch() const;
-  Task<Error> store_accepted();
+  Stamp draw(std::uint64_t era) const;  // Above that one.
+  metadata::Batch batch_of(const Names& names) const;
+  Task<Error> keep(Names names);
+  bool begin(const Visit& visit);  // False: there is one of that store.
+  void end(Visit* visit, Error error);
   Task<Error> stamp_all();
-  Task<Error> stamp(StoreRecord record, BlockDevice* device);
+  Task<void> stamp(std::shared_ptr<Visit> visit, Stamp drawn);
+  Task<void> compare(std::shared_ptr<Visit> visit);
+  static bool bears_stamp(const Found& found, const Stamp& wanted);
+  // With the turn, and awaited at once.
+  Task<Result<Stamp>> choose(Visit* visit);
+  Task<Result<Stamp>> welcome(Visit* visit);
+  Task<Result<Stamp>> renew(Visit* visit);
+  Task<Result<Stamp>> insist(Visit* visit);
   Task<Result<Found>> read(StoreRecord record, BlockDevice* device);
-  Task<Error> write(StoreRecord record, BlockDevice* device, std::uint64_t slot, Stamp stamp);
-  Task<Error> admit_locked(StoreRecord record, BlockDevice* device, OlderMap older);
-  Task<Error> welcome(StoreRecord record, BlockDevice* device, Stamp found);
-  Task<Error> renew(StoreRecord record, BlockDevice* device, Found found, OlderMap older);
-  Task<Error> insist(StoreRecord record, BlockDevice* device, Found found);
-  Task<Error> write_both(StoreRecord record, BlockDevice* device, Stamp stamp);
+  Task<Error> write(StoreRecord record, BlockDevice* device, std::uint64_t first_slot, Stamp stamp);
 
   Executor& home_;
   PoolMap& map_;
   Owner owner_;
   BufferPool& buffers_;
-  Stamp newest_;
-  std::map<Uuid, Accepted> accepted_;  // By the store's UUID.
+  Names names_;
   bool settled_ = false;
-  bool drawn_ = false;  // `newest_` is of this era.
   std::uint64_t eras_begun_ = 0;
-  Mutex turn_;
+  Mutex turn_;  // Of changes of `names_`.
+  std::set<Uuid> busy_;
+  Condition idle_;
+  Gate visits_;
 };
 
 }  // namespace sandbay::pool
