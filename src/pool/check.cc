@@ -181,6 +181,8 @@ Task<void> Checker::check_pages(Branch* branch) {
   while (true) {
     const PageNumber page = branch->pages.next(next_page_.page, kNoPage);
     if (page == kNoPage) break;
+    // There is no page between, and one that comes while this one is looked at is noted.
+    next_page_.page = page;
     co_await check_page(branch, page);
     if (is_slice_full()) co_await home_.turn_end();
   }
