@@ -244,16 +244,14 @@ Task<Error> MapLog::hold() {
   while (writing_) co_await changed_.wait();
   writing_ = true;
   const Error error = co_await checkpoint();
-  if (error != Error::kNone) {
-    release();
-  } else if (stamps_ != nullptr) {
-    stamps_->begin_era();
-  }
+  if (error != Error::kNone) release();
   co_return error;
 }
 
 void MapLog::release() {
   assert(writing_);
+  // Until now another change may have drawn a stamp that is listed.
+  if (stamps_ != nullptr) stamps_->begin_era();
   writing_ = false;
   changed_.notify_all();
   gate_.leave();

@@ -263,6 +263,33 @@ Task<void> lose_both_slots(Executor& home) {
   CHECK(wrong == "");
 }
 
+Task<void> move_and_tell(Rig* rig, BranchId branch, bool* moved) {
+  co_await move_first_page(rig, branch);
+  *moved = true;
+}
+
+// As an export does that waits for another pool.
+Task<void> settle_while_held(Executor& home) {
+  Rig rig(home, stamped_options());
+  co_await begin(&rig);
+  const BranchId branch = co_await provision(&rig);
+  const Error held = co_await rig.pool->hold();
+  REQUIRE(held == Error::kNone);
+  bool moved = false;
+  spawn(move_and_tell(&rig, branch, &moved));
+  co_await home.sleep_for(std::chrono::seconds(1));
+  CHECK_FALSE(moved);
+  auto listed = co_await rig.store->list("", "", std::numeric_limits<std::size_t>::max());
+  REQUIRE(listed.has_value());
+  rig.pool->release();
+  co_await home.sleep_for(std::chrono::seconds(1));
+  REQUIRE(moved);
+  co_await finish(&rig);
+  co_await bring_back(&home, *listed);
+  const std::string wrong = co_await why_not(&rig);
+  CHECK(wrong == kRefusal);
+}
+
 Task<void> return_in_next_era(Executor& home) {
   Rig rig(home, stamped_options());
   co_await begin(&rig);
@@ -393,6 +420,11 @@ TEST_CASE("A store is used when one slot of its stamp cannot be read", "[pool][s
 TEST_CASE("A store is stamped anew when neither slot of its stamp can be read",
           "[pool][stamps][G-S2]") {
   testing::run_in_world(7, lose_both_slots);
+}
+
+TEST_CASE("A map listed while a change waits is refused after that change",
+          "[pool][stamps][G-S2]") {
+  testing::run_in_world(7, settle_while_held);
 }
 
 TEST_CASE("A store is stamped when it returns after the era that it has missed",
