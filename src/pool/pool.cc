@@ -118,7 +118,7 @@ Task<std::string> Pool::take_stores(std::vector<StoreConfig> stores) {
 Task<bool> Pool::end_flushes(TimePoint deadline) {
   const bool ended = co_await flushes_.close_until(deadline);
   const bool stamped = co_await stamps_.close_until(deadline);
-  co_return ended&& stamped;
+  co_return (ended && stamped);
 }
 
 Task<Error> Pool::close() {
@@ -515,9 +515,12 @@ Task<Error> Pool::shrink_locked(BranchId id, std::uint64_t byte_count, metadata:
       co_await volume->perform({.operation = Operation::kUnmap, .extent = tail}, volume->content_);
   if (unmapped.error != Error::kNone) co_return unmapped.error;
   const Duration patience = co_await find_patience(branch);
+  // Hosts wait at the door for the pages only, not for a store that is slow to be stamped.
+  Error error = co_await stamps_.settle();
+  if (error != Error::kNone) co_return error;
   branch->door.close();
   const bool empty = co_await branch->door.wait_until_empty(home_.now() + patience);
-  Error error = Error::kTimedOut;
+  error = Error::kTimedOut;
   if (empty) {
     // Hosts may have written there since. The zeros in the last chunk become durable before the new
     // size: a later expansion shows them.

@@ -363,6 +363,39 @@ Task<void> open_beside_what_hangs(Executor& home) {
   co_await finish(&rig);
 }
 
+Task<void> shrink_and_tell(Rig* rig, BranchId branch, bool* ended) {
+  const Error error = co_await rig->pool->shrink(branch, kTestPageBytes, {});
+  CHECK(error == Error::kNone);
+  *ended = true;
+}
+
+// The second page keeps its place until the volume is cut off.
+Task<void> shrink_beside_what_hangs(Executor& home) {
+  Rig rig(home, stamped_options());
+  co_await make_devices(&rig);
+  const Over<testing::HungDevice> hung(&rig, 0);
+  co_await begin(&rig);
+  const auto branch = co_await rig.pool->create(
+      {.byte_count = 2 * kTestPageBytes, .thick = true, .fixed_store = 1}, {});
+  REQUIRE(branch.has_value());
+  auto volume = rig.pool->attach(*branch);
+  hung.layer->hang();
+  bool ended = false;
+  spawn(shrink_and_tell(&rig, *branch, &ended));
+  co_await home.sleep_for(std::chrono::seconds(1));
+  const TimePoint before = home.now();
+  Random random{1};
+  const Error error = co_await write_cells(*volume, 0, 1, 1, random);
+  CHECK(error == Error::kNone);
+  CHECK(home.now() - before < std::chrono::seconds(1));
+  CHECK_FALSE(ended);
+  co_await home.sleep_for(StoreStamps::kPatience);
+  CHECK(ended);
+  hung.layer->release();
+  volume.reset();
+  co_await finish(&rig);
+}
+
 // A flush would answer with losses that are to be told to others.
 Task<void> stamp_without_flush(Executor& home) {
   Rig rig(home, stamped_options());
@@ -438,6 +471,10 @@ TEST_CASE("A store that hangs is left out when an era is settled", "[pool][stamp
 
 TEST_CASE("A store is admitted beside one that hangs", "[pool][stamps][G-S2]") {
   testing::run_in_world(7, open_beside_what_hangs);
+}
+
+TEST_CASE("A volume takes writes while its shrink waits for a stamp", "[pool][stamps][G-S2]") {
+  testing::run_in_world(7, shrink_beside_what_hangs);
 }
 
 TEST_CASE("A stamp is written with force unit access and without a flush", "[pool][stamps][G-S2]") {
