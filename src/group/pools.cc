@@ -176,6 +176,7 @@ Task<std::expected<ServedPool*, std::string>> Pools::create(PoolRecord record) {
 }
 
 Task<Pools::Outcome> Pools::remove(ServedPool* pool) {
+  if (pool->is_ending()) co_return std::unexpected(std::string("one of its sets does not answer"));
   co_await taking_.lock();
   metadata::Batch batch;
   batch.erase(pool_key(pool->uuid()));
@@ -257,11 +258,19 @@ Task<void> Pools::take_sets() {
   taking_.unlock();
 }
 
+bool Pools::stays_outside(const Uuid& set) {
+  const auto again = ask_again_.find(set);
+  if (again == ask_again_.end()) return outside_.contains(set);
+  if (home_.now() < again->second) return true;
+  ask_again_.erase(again);
+  return false;
+}
+
 Task<void> Pools::take_set(Member* member, MemberSet set) {
   const Uuid uuid = set.uuid;
   ServedPool* const pool = pool_of_member(member->name());
   BlockDevice* const device = member->serving(uuid);
-  if (pool == nullptr || pool->pool() == nullptr || device == nullptr || outside_.contains(uuid) ||
+  if (pool == nullptr || pool->pool() == nullptr || device == nullptr || stays_outside(uuid) ||
       is_leaving(*pool, member->name()) || owner_of(uuid) != nullptr) {
     co_return;
   }
@@ -277,14 +286,18 @@ Task<void> Pools::take_set(Member* member, MemberSet set) {
       co_await pool->take(uuid, device, static_cast<std::uint8_t>(set.level), std::move(extra));
   joining_.erase(uuid);
   if (!wrong.empty()) {
-    events_.add({.severity = Severity::kWarning,
-                 .kind = "pool",
-                 .set = set.name,
-                 .text = fmt::format("pool {}: set {} is not part of it: {}", pool->name(),
-                                     set.name, wrong)});
+    if (wrong == ServedPool::kSilent) ask_again_[uuid] = home_.now() + kOpenAgain;
+    if (outside_[uuid] != wrong) {
+      events_.add({.severity = Severity::kWarning,
+                   .kind = "pool",
+                   .set = set.name,
+                   .text = fmt::format("pool {}: set {} is not part of it: {}", pool->name(),
+                                       set.name, wrong)});
+    }
     outside_[uuid] = std::move(wrong);
     co_return;
   }
+  outside_.erase(uuid);
   events_.add({.kind = "pool",
                .set = set.name,
                .text = fmt::format("pool {}: set {} of member {} gives it {}", pool->name(),

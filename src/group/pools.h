@@ -98,6 +98,7 @@ class Pools {
   Task<void> look_at_maps();
   Task<void> open_again();
   Task<void> take_sets();
+  bool stays_outside(const Uuid& set);
   Task<void> take_set(Member* member, MemberSet set);
   Task<void> see_off_members();
   Task<void> see_off_member(ServedPool* pool, std::string name);
@@ -113,6 +114,7 @@ class Pools {
   std::vector<std::unique_ptr<ServedPool>> pools_;
   std::map<Uuid, ServedPool*> joining_;  // Sets that are being taken in: no volume goes on them.
   std::map<Uuid, std::string> outside_;  // Sets that are not taken in, and why.
+  std::map<Uuid, TimePoint> ask_again_;  // Those of them that did not answer.
   Mutex taking_;
   TimePoint look_again_{};  // At pools that could not be opened.
   Condition wake_;

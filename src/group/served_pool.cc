@@ -55,6 +55,8 @@ Task<std::string> ServedPool::claim_region(nvram::Nvram* nvram) {
 }
 
 Task<void> ServedPool::open(nvram::Nvram* nvram, bool mirrored, GivenUp given_up) {
+  // It has the region, and why it is not open has not changed.
+  if (ending_) co_return;
   assert(pool_ == nullptr);
   mirrored_ = mirrored;
   const std::string before = failure_;
@@ -83,7 +85,7 @@ Task<void> ServedPool::open(nvram::Nvram* nvram, bool mirrored, GivenUp given_up
     events_.add({.kind = "pool", .text = fmt::format("pool {}: is open now", name())});
   }
   if (failure_.empty()) co_return;
-  region_.reset();
+  if (!ending_) region_.reset();
   if (failure_ == before) co_return;
   events_.add({.severity = Severity::kError,
                .kind = "pool failed",
@@ -114,11 +116,26 @@ Task<std::string> ServedPool::open_map(bool accept_loss) {
 // The older map of an import must not be used, so the pool is not open then.
 Task<std::string> ServedPool::compare_stamps() {
   refused_.clear();
-  const TimePoint deadline = home_.now() + kForStamps;
-  (void)co_await find_and_compare(deadline);
+  (void)co_await find_and_compare(home_.now() + kForStamps);
   older_map_ = older_map();
-  if (!older_map_.empty()) (void)co_await close(true, deadline);
+  if (older_map_.empty()) co_return std::string();
+  ending_ = true;
+  spawn(end_unused());
+  (void)co_await wait_for_end(home_.now() + kForStamps);
   co_return older_map_;
+}
+
+// A set that hangs holds it up, and nothing else.
+Task<void> ServedPool::end_unused() {
+  (void)co_await end(true, kNever);
+  ending_ = false;
+  arrived_.notify_all();
+}
+
+Task<bool> ServedPool::wait_for_end(TimePoint deadline) {
+  bool in_time = true;
+  while (ending_ && in_time) in_time = co_await arrived_.wait_until(deadline);
+  co_return !ending_;
 }
 
 Task<bool> ServedPool::find_and_compare(TimePoint deadline) {
@@ -144,7 +161,7 @@ std::optional<pool::StoreIndex> ServedPool::newer_store() const {
 }
 
 std::string ServedPool::older_map() const {
-  if (pool_ == nullptr) return older_map_;
+  if (pool() == nullptr) return older_map_;
   const std::optional<pool::StoreIndex> newer = newer_store();
   if (!newer.has_value()) return {};
   return fmt::format("set {}: {}", words_of_store(*newer), words_on_older_map());
@@ -156,6 +173,12 @@ std::string ServedPool::words_on_older_map() const {
 }
 
 Task<bool> ServedPool::close(bool quiet, TimePoint deadline) {
+  bool ended = co_await wait_for_end(deadline);
+  if (ended) ended = co_await end(quiet, deadline);
+  co_return ended;
+}
+
+Task<bool> ServedPool::end(bool quiet, TimePoint deadline) {
   if (housekeeper_ != nullptr) {
     const bool ended = co_await housekeeper_->stop(deadline);
     if (!ended) {
@@ -224,7 +247,7 @@ std::optional<pool::SnapshotKey> ServedPool::snapshot_of(const Uuid& uuid) const
 // Stores ------------------------------------------------------------------------------------------
 
 std::optional<pool::StoreIndex> ServedPool::store_of(const Uuid& set) const {
-  if (pool_ == nullptr) return std::nullopt;
+  if (pool() == nullptr) return std::nullopt;
   for (const auto& [index, store] : pool_->map().stores()) {
     if (store.record.uuid == set) return index;
   }
@@ -274,6 +297,7 @@ Task<std::string> ServedPool::take(Uuid set, BlockDevice* device, std::uint8_t p
                            .device = device};
   const Error error = co_await pool_->put_store(std::move(config), std::move(extra));
   if (error == Error::kNone) co_return std::string();
+  if (error == Error::kTimedOut) co_return std::string(kSilent);
   co_return fmt::format("it cannot be taken in: {}",
                         error == Error::kMiscompare ? kOlderMap : describe(error));
 }
@@ -355,7 +379,7 @@ Task<Error> ServedPool::keep(PoolRecord record) {
 
 // Nobody may want to change anything for long.
 Task<void> ServedPool::look_at_map() {
-  if (!map_failing_ || pool_ == nullptr || home_.now() < look_at_map_) co_return;
+  if (!map_failing_ || pool() == nullptr || home_.now() < look_at_map_) co_return;
   look_at_map_ = home_.now() + kLookAtMap;
   const Error error = co_await pool_->hold();
   if (error != Error::kNone) co_return;
@@ -417,6 +441,28 @@ std::string ServedPool::words_on_copy(const pool::PoolEvent& event) const {
                      lacks_room(event.needed_pages, event.room_pages));
 }
 
+EventInfo ServedPool::told_of_set(const pool::PoolEvent& event) const {
+  using Kind = pool::PoolEvent::Kind;
+  EventInfo told{.severity = Severity::kError, .kind = "vacate"};
+  told.set = words_of_store(event.store);
+  if (event.kind == Kind::kVacated) {
+    told.severity = Severity::kInformation;
+    told.text = fmt::format("pool {}: set {} is vacated", name(), told.set);
+  } else if (event.kind == Kind::kVacateStuck) {
+    told.text = fmt::format("pool {}: set {} cannot be vacated: {}", name(), told.set,
+                            describe(event.error));
+  } else {
+    assert(event.kind == Kind::kStampLost);
+    told.severity = Severity::kWarning;
+    told.kind = "pool";
+    told.text = fmt::format(
+        "pool {}: the stamp of set {} cannot be read and is written anew; if a map was imported "
+        "just now, see that it is the newest export",
+        name(), told.set);
+  }
+  return told;
+}
+
 EventInfo ServedPool::told_of(const pool::PoolEvent& event) const {
   using Kind = pool::PoolEvent::Kind;
   EventInfo told{.severity = Severity::kError, .kind = "pool full"};
@@ -462,13 +508,8 @@ EventInfo ServedPool::told_of(const pool::PoolEvent& event) const {
       break;
     case Kind::kVacated:
     case Kind::kVacateStuck:
-      told.severity = event.kind == Kind::kVacated ? Severity::kInformation : Severity::kError;
-      told.kind = "vacate";
-      told.set = words_of_store(event.store);
-      told.text = fmt::format("pool {}: set {} {}", name(), told.set,
-                              event.kind == Kind::kVacated
-                                  ? "is vacated"
-                                  : fmt::format("cannot be vacated: {}", describe(event.error)));
+    case Kind::kStampLost:
+      told = told_of_set(event);
       break;
     case Kind::kFilled:
     case Kind::kFillFailed:
@@ -477,15 +518,6 @@ EventInfo ServedPool::told_of(const pool::PoolEvent& event) const {
       if (event.kind == Kind::kCopyWaits) told.severity = Severity::kWarning;
       told.kind = "copy";
       told.text = fmt::format("{}: {}", what, words_on_copy(event));
-      break;
-    case Kind::kStampLost:
-      told.severity = Severity::kWarning;
-      told.kind = "pool";
-      told.set = words_of_store(event.store);
-      told.text = fmt::format(
-          "pool {}: the stamp of set {} cannot be read and is written anew; if a map was imported "
-          "just now, see that it is the newest export",
-          name(), told.set);
       break;
     case Kind::kWritesHang:
       told.kind = "writes hang";

@@ -70,9 +70,11 @@ class ServedPool {
   // The set that is newer than the map, and why the pool or that set is not used; or empty.
   std::string older_map() const;
   // Null: it could not be opened.
-  pool::Pool* pool() const noexcept { return pool_.get(); }
+  pool::Pool* pool() const noexcept { return ending_ ? nullptr : pool_.get(); }
+  // It was not to be opened, and a set still holds what was begun; it is not opened before the end.
+  bool is_ending() const noexcept { return ending_; }
   // What goes on in the background; null: the pool could not be opened.
-  pool::Housekeeper* housekeeper() const noexcept { return housekeeper_.get(); }
+  pool::Housekeeper* housekeeper() const noexcept { return ending_ ? nullptr : housekeeper_.get(); }
   bool map_in_nvram() const noexcept { return region_ != nullptr && !mirrored_; }
   // To be called now and then: tells when a map that could not be changed can be.
   Task<void> look_at_map();
@@ -82,6 +84,7 @@ class ServedPool {
   // Stores. -------------------------------------------------------------------------------------
   std::optional<pool::StoreIndex> store_of(const Uuid& set) const;
   // Makes the set a store, with `extra` in the same commit; half a sentence says why not.
+  static constexpr std::string_view kSilent = "it does not answer; it is asked again";
   Task<std::string> take(Uuid set, BlockDevice* device, std::uint8_t placement,
                          metadata::Batch extra);
   // What a store stands on now; null: it is missing. A device that comes is used after the stamps
@@ -127,6 +130,9 @@ class ServedPool {
   Task<std::string> open_map(bool accept_loss);
   Task<std::string> compare_stamps();
   Task<bool> find_and_compare(TimePoint deadline);
+  Task<void> end_unused();
+  Task<bool> wait_for_end(TimePoint deadline);
+  Task<bool> end(bool quiet, TimePoint deadline);
   std::optional<pool::StoreIndex> newer_store() const;
   std::string words_on_older_map() const;
   Task<void> admit(pool::StoreIndex store, BlockDevice* device, pool::OlderMap older);
@@ -136,6 +142,7 @@ class ServedPool {
   std::string words_of_store(pool::StoreIndex store) const;
   std::string words_on_copy(const pool::PoolEvent& event) const;
   EventInfo told_of(const pool::PoolEvent& event) const;
+  EventInfo told_of_set(const pool::PoolEvent& event) const;
 
   Executor& home_;
   metadata::Store& store_;
@@ -144,6 +151,7 @@ class ServedPool {
   std::string failure_;
   std::string loss_;
   std::string older_map_;  // While it is not open.
+  bool ending_ = false;
   bool map_failing_ = false;
   TimePoint look_at_map_{};
   bool mirrored_ = false;

@@ -344,7 +344,7 @@ Task<Error> StoreStamps::write(StoreRecord record, BlockDevice* device, std::uin
     Request request = slot_request(*device, at, std::move(data));
     request.operation = Operation::kWrite;
     request.origin = Origin::kCopy;
-    // A flush would take the report of lost writes from whoever else flushes.
+    // A flush would take the report of lost writes from a host that flushes.
     request.force_unit_access = true;
     const Completion written = co_await device->submit(std::move(request));
     if (written.error != Error::kNone) co_return written.error;

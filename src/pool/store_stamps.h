@@ -150,7 +150,7 @@ class StoreStamps {
   Names names_;
   bool settled_ = false;
   std::uint64_t eras_begun_ = 0;
-  Mutex turn_;  // Of changes of `names_`.
+  Mutex turn_;  // Guards changes of `names_`.
   std::set<Uuid> busy_;
   Condition idle_;
   Gate visits_;

@@ -115,7 +115,7 @@ Task<void> survive_starts(Executor& home) {
   co_await finish(&rig);
 }
 
-// A store of metadata that refuses stamps while it is told to.
+// A store of metadata that can refuse stamps.
 class StampRefusingStore final : public metadata::Store {
  public:
   explicit StampRefusingStore(std::unique_ptr<metadata::Store> below) : below_(std::move(below)) {}
@@ -357,7 +357,7 @@ Task<void> open_beside_what_hangs(Executor& home) {
   co_await home.sleep_for(StoreStamps::kPatience);
   CHECK(first == Error::kTimedOut);
   hung.layer->release();
-  // What was given up is not used.
+  // The admission was given up.
   co_await home.sleep_for(std::chrono::seconds(1));
   CHECK(rig.pool->device(0) == nullptr);
   co_await finish(&rig);
@@ -396,7 +396,7 @@ Task<void> shrink_beside_what_hangs(Executor& home) {
   co_await finish(&rig);
 }
 
-// A flush would answer with losses that are to be told to others.
+// A flush would answer with losses that concern others.
 Task<void> stamp_without_flush(Executor& home) {
   Rig rig(home, stamped_options());
   co_await make_devices(&rig);
