@@ -11,7 +11,7 @@
 // responses of several addresses wait side by side, so one host does not keep the others out. An
 // address that has lately proved a secret skips the delay.
 //
-// Tables and waiters are bounded. A response for which there is no room is refused unchecked.
+// Tables and waiters are bounded. The target refuses a response unchecked if it finds no room.
 #pragma once
 
 #include <cstddef>

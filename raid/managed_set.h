@@ -30,7 +30,7 @@ struct ManagedSetOptions {
   nvram::Nvram* nvram = nullptr;  // Where the journal is, if there is one; outlives the set.
   // Of a journal that is made; one that is there keeps its size.
   std::uint64_t nvram_journal_bytes = std::uint64_t{16} << 20;
-  std::size_t most_lost_bytes = kLostSectorsBytes;  // Of a list of lost sectors; less for tests.
+  std::size_t most_lost_bytes = kLostSectorsBytes;  // In a list of lost sectors; tests set less.
 };
 
 // The name of the region with a set's journal, and whose it is; none if it is none.

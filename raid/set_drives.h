@@ -154,7 +154,7 @@ class SetDrives final : public JournalDrives {
   void stop_keeping(std::uint64_t stripe) {
     doubts_changed_ += lost_.set_keeping(region_of(stripe), false);
   }
-  // Parity fits these rows now. False if there is no room to remember it.
+  // Parity fits these rows now. False if the list has no room to remember it.
   bool add_matched(std::uint64_t stripe, std::uint32_t row, std::uint32_t rows);
   // Doubted rows have been written that stay doubted: a drive that is lost before a flush may lose
   // them.

@@ -65,7 +65,7 @@ Task<std::expected<void, std::string>> take_import(metadata::Store& store,
 // A start has succeeded: the records from before an import are deleted.
 Task<void> forget_before_import(metadata::Store& store, std::filesystem::path state);
 // A start has failed: how to go back to the records from before an import, as the rest of a line.
-// Empty if there are none.
+// Empty without any.
 Task<std::string> way_before_import(metadata::Store& store, std::filesystem::path state);
 
 }  // namespace sandbay::group

@@ -16,7 +16,7 @@ class ImportRules {
  public:
   // Records of members pass: their own daemon reads them.
   void add(const metadata::Entry& entry);
-  // The first broken rule, in one sentence; empty if there is none.
+  // The first broken rule, in one sentence; empty without one.
   const std::string& mistake() const noexcept { return mistake_; }
 
  private:

@@ -16,7 +16,7 @@ namespace sandbay::mgmt {
 
 class RefusalBudget {
  public:
-  static constexpr unsigned kMostAnHour = 16;  // Of one caller.
+  static constexpr unsigned kMostAnHour = 16;  // For each caller.
   using Time = std::chrono::steady_clock::time_point;
 
   // Whether this refusal is kept: then, how many before it were not. From any thread.

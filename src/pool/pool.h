@@ -184,7 +184,7 @@ class Pool {
   // The device of a store has come, and nothing of it is used before its stamp was compared with
   // the map's. kMiscompare: the map is older than the store, of which pages may have other owners
   // now; unless `older` accepts that, and its owned pages are doubtful (doubtful_chunks.h).
-  // kCancelled: set_device() was called meanwhile. kNotFound: there is no such store.
+  // kCancelled: set_device() was called meanwhile. kNotFound: the map has no such store.
   Task<Error> admit(StoreIndex store, BlockDevice* device, OlderMap older = OlderMap::kRefuse);
   // The device has gone (null), or is another with the content of the one before. What is in flight
   // ends on the old one.

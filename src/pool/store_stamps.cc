@@ -1,7 +1,7 @@
 // StoreStamps. The value of the metadata (key `e`): the newest stamp, then for each store its UUID
 // (16) and the two stamps that are accepted. A stamp is its era (8) and its token (8),
 // little-endian. On a store it is sealed (sealed.h) under a key of the pool and the store, so that
-// another pool's or another store's stamp is none here.
+// the stamp of another pool or store does not count here.
 #include "pool/store_stamps.h"
 
 #include <algorithm>
