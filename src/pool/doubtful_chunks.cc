@@ -162,8 +162,9 @@ Task<Error> DoubtfulChunks::clear(StoreIndex store, Extent chunks) {
     const Error error = co_await clear_group(group.get());
     group->result = error;
   }
+  const Error result = group->result.value_or(Error::kNone);
   turn_.unlock();
-  co_return *group->result;
+  co_return result;
 }
 
 Task<Error> DoubtfulChunks::clear_group(Group* group) {

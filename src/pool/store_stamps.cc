@@ -73,8 +73,9 @@ Task<std::string> StoreStamps::load() {
   if (!stored.has_value()) {
     co_return "the map's stamps cannot be read: " + std::string(describe(stored.error()));
   }
-  if (!stored->has_value()) co_return std::string();
-  const auto whole = unsealed(key, std::move(**stored));
+  std::optional<std::string>& value = *stored;
+  if (!value.has_value()) co_return std::string();
+  const auto whole = unsealed(key, std::move(*value));
   if (!whole.has_value() || !unpack(*whole)) {
     co_return "the map's stamps are damaged: their checksum is wrong";
   }

@@ -251,10 +251,8 @@ Task<void> check_beside_traffic(Executor& home, std::uint64_t seed) {
   options.log.store_groups = 16;
   // With stamps, changes that take places are late.
   const std::uint64_t spare_bytes = seed % 4 < 2 ? 0 : StoreStamps::kBytes;
-  Rig rig(home, {.store_pages = 96,
-                 .spare_bytes = spare_bytes,
-                 .nvram = seed % 2 == 0,
-                 .pool = options});
+  Rig rig(home,
+          {.store_pages = 96, .spare_bytes = spare_bytes, .nvram = seed % 2 == 0, .pool = options});
   const std::string wrong = co_await rig.start();
   REQUIRE(wrong == "");
   constexpr std::uint64_t kPages = 12;
