@@ -2,6 +2,8 @@
 // verified nothing is computed from it. A host gets right bytes or an error, never others.
 #include <algorithm>
 
+#include <fmt/format.h>
+
 #include "controller_rig.h"
 #include "nvram/simulated_board.h"
 
@@ -140,6 +142,39 @@ Task<void> unplug(Bench* bench) {
 }
 
 constexpr Level kParityLevels[] = {Level::kRaid5, Level::kRaid6};
+
+// Rows that match, and the drives know that; then a drive of theirs has no room for new parity.
+Task<void> run_out_of_room(Executor* home) {
+  Bench bench(*home);
+  ControllerRig& rig = bench.rig;
+  co_await plug_in(&bench, home, nvram::Durability::kProcess);
+  co_await make(&bench, Level::kRaid5, 4, false);
+  co_await lose_journal(&bench, home);
+  co_await rig.start();
+  const raid::Layout layout = rig.set->drives()->layout();
+  const Lba first = layout.lba({.stripe = 1, .chunk = 0, .row = 0});
+  co_await expect_good(rig.write(first, 1, 1));
+  co_await expect_stopped(&rig);
+  co_await rig.start();
+  TestDrive& full = *rig.drives[layout.role(1, layout.data_chunks())];
+  full.data_from = rig.set->drives()->data_offset();
+  full.fill_up(true);
+  const std::string refused = co_await rig.write(first, 1, 2);
+  CHECK(refused != "");
+  full.fill_up(false);
+  co_await rig.kill();
+  bench.memory.reset();
+  co_await plug_in(&bench, home, nvram::Durability::kProcess);
+  co_await rig.start();
+  const auto removed = co_await rig.controller->remove_drive(fmt::format("d{}", layout.role(1, 1)));
+  CHECK(removed.has_value());
+  Seen seen;
+  co_await look_at(&rig, layout.lba({.stripe = 1, .chunk = 1, .row = 0}), 1, &seen);
+  CHECK(seen.medium == 1);
+  CHECK(seen.wrong == 0);
+  co_await expect_stopped(&rig);
+  co_await unplug(&bench);
+}
 
 }  // namespace
 
@@ -826,6 +861,11 @@ TEST_CASE("A journal keeps its size, whatever a new one would have", "[raid][jou
     co_await expect_stopped(&rig);
     co_await unplug(&bench);
   });
+}
+
+TEST_CASE("A write without room makes rows of a suspect set doubted beyond a restart",
+          "[raid][journal][D-1]") {
+  for_worlds(4, run_out_of_room);
 }
 
 }  // namespace sandbay::raidtest
