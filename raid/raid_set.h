@@ -309,6 +309,7 @@ class RaidSet final : public BlockDevice {
   };
   Task<Error> end_store(Stripes stripes, FrameVector<Target>* targets, Integrity::Update* sums,
                         std::uint64_t ticket, const Unprotected* unprotected = nullptr);
+  Task<Error> end_written(Error error, std::uint64_t ticket);
   Task<Error> write_targets(Stripes stripes, FrameVector<Target>* targets, Integrity::Update* sums,
                             const Unprotected* unprotected);
   Task<Error> lose_refused(const FrameVector<Target>* targets);

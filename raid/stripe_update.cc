@@ -440,7 +440,12 @@ Task<Error> RaidSet::store_once(std::uint64_t stripe, std::span<Segment> segment
     }
     start_targets(stripe, segments.first(started), force_unit_access, origin, &targets);
     const bool taken = co_await parities_taken(&targets);
-    if (!taken) started = segments.size();
+    if (!taken) {
+      const Error refused = co_await write_targets({.first = stripe}, &targets, &sums, unprotected);
+      const bool data_follows = refused == Error::kNone && started < segments.size();
+      if (!data_follows) co_return co_await end_written(refused, ticket);
+      targets.clear();  // The drives that refused have gone, and the set survives it.
+    }
   }
   start_targets(stripe, segments.subspan(started), force_unit_access, origin, &targets);
   co_return co_await end_store({.first = stripe}, &targets, &sums, ticket, unprotected);
@@ -485,6 +490,10 @@ Task<Error> RaidSet::end_store(Stripes stripes, FrameVector<Target>* targets,
                                Integrity::Update* sums, std::uint64_t ticket,
                                const Unprotected* unprotected) {
   const Error error = co_await write_targets(stripes, targets, sums, unprotected);
+  co_return co_await end_written(error, ticket);
+}
+
+Task<Error> RaidSet::end_written(Error error, std::uint64_t ticket) {
   // What found no room, or a bad place, is known to, so the record of it is not needed any more,
   // either.
   const bool known_to = error == Error::kNoSpace || error == Error::kMediumError;

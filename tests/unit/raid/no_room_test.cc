@@ -1,5 +1,8 @@
 // Drives that are full, and what becomes of it later: a write that failed does not come back with a
 // replay, entries have room of their own, and nobody pays twice for knowing that there is none.
+#include <fmt/format.h>
+
+#include "controller_rig.h"
 #include "set_rig.h"
 
 namespace sandbay::raidtest {
@@ -77,6 +80,40 @@ Task<void> replay_entries(Executor* home) {
   co_await rig.end();
 }
 
+// The drive is stale everywhere, holds the parity of what is written, and takes nothing at all.
+Task<void> lose_full_parity(Executor* home) {
+  ControllerRig rig(*home);
+  std::vector<std::string> names;
+  for (unsigned i = 0; i < 3; ++i) names.push_back(fmt::format("d{}", i));
+  for (const std::string& name : names) rig.add(name);
+  co_await rig.start();
+  const std::string error = co_await rig.create(Level::kRaid5, names);
+  REQUIRE(error == "");
+  const auto removed = co_await rig.controller->remove_drive("d1");
+  REQUIRE(removed.has_value());
+  const std::string filled = co_await rig.fill();
+  REQUIRE(filled == "");
+  raid::MaintenancePolicy policy = rig.options.set.maintenance;
+  policy.rate_under_load = 1;
+  policy.host_is_quiet_after = std::chrono::hours(1000);
+  rig.controller->set_policy("set", policy);
+  const auto back = co_await rig.controller->insert_drive("d1", &rig.drive("d1"));
+  REQUIRE(back.has_value());
+  const raid::Layout layout = rig.set->drives()->layout();
+  std::uint64_t stripe = layout.stripe_count() / 2;
+  while (layout.role(stripe, layout.data_chunks()) != 1) ++stripe;
+  CHECK(rig.set->drives()->unreadable(stripe) != 0);
+  rig.drive("d1").fill_up(true, true);
+  const Lba lba = layout.lba({.stripe = stripe, .chunk = 0, .row = 0});
+  const std::string written = co_await rig.write(lba, 1, 7);
+  CHECK(written == "");
+  CHECK(rig.set->drives()->drive(1) == nullptr);
+  const std::string read = co_await rig.read(lba, 1);
+  CHECK(read == "");
+  const bool stopped = co_await rig.stop();
+  CHECK(stopped);
+}
+
 }  // namespace
 
 TEST_CASE("A write that found no room does not come back from the journal", "[raid][no_room]") {
@@ -95,6 +132,11 @@ TEST_CASE("A drive without room for entries that are replayed goes, and the set 
     CAPTURE(seed);
     in_world(seed, [](Executor& home) { return replay_entries(&home); });
   }
+}
+
+TEST_CASE("A write is whole when a drive that is not goes for lack of room for its parity",
+          "[raid][no_room][D-2]") {
+  for_worlds(4, lose_full_parity);
 }
 
 }  // namespace sandbay::raidtest
