@@ -51,10 +51,12 @@ class Lab {
     strip_bytes_ = std::uint32_t{4096} << random_.below(3);
     region_stripes_ = std::uint64_t{1} << random_.below(6);
     physical_bytes_ = random_.chance(0.3) ? 4096 : 512;
-    others_go_ = random_.chance(0.5);
     rough_ = random_.chance(0.4);
+    others_go_ = random_.chance(rough_ ? 0.8 : 0.5);
     little_room_ = random_.chance(0.3);
     if (little_room_) rig_.options.set.most_lost_bytes = 300 + random_.below(1000);
+    copies_ = !rough_ && others_go_ && random_.chance(0.5);
+    bad_places_ = !rough_ && !others_go_ && !little_room_ && random_.chance(0.7);
   }
 
   Task<void> run() {
@@ -77,16 +79,31 @@ class Lab {
     if (std::getenv("SANDBAY_EVENTS") != nullptr) {
       for (const ControllerEvent& event : rig_.events) fmt::print("  {}\n", event.text);
     }
-    return fmt::format("{} of {} drives, strips of {}, regions of {}, physical {}{}{}{}{}: {}",
+    return fmt::format("{} of {} drives, strips of {}, regions of {}, physical {}{}{}{}{}{}: {}",
                        raid::describe(shape_.level), shape_.drives, strip_bytes_, region_stripes_,
                        physical_bytes_, integrity_ ? ", integrity" : "",
                        others_go_ ? ", others missing" : "", little_room_ ? ", little room" : "",
+                       copies_       ? ", copies"
+                       : bad_places_ ? ", bad places"
+                                     : "",
                        rough_ ? ", rough" : "", wrong_);
   }
 
  private:
   void note(const std::string& wrong) {
     if (wrong_.empty()) wrong_ = wrong;
+  }
+
+  TestDrive& add(const std::string& name) {
+    TestDrive& drive = rig_.add(name, kDriveBytes + (std::uint64_t{3} << 20));
+    drive.mutable_geometry().physical_block_bytes = physical_bytes_;
+    drive.before_change = [this](const TestDrive&, const Request&) {
+      if (!freezing_ || changes_left_-- > 0) return;
+      freezing_ = false;
+      killing_ = true;
+      for (const auto& each : rig_.drives) each->fail_with(Error::kNotReady);
+    };
+    return drive;
   }
 
   Task<void> plug_in() {
@@ -105,8 +122,7 @@ class Lab {
     co_await plug_in();
     for (unsigned i = 0; i < shape_.drives; ++i) {
       names_.push_back(fmt::format("d{}", i));
-      TestDrive& drive = rig_.add(names_.back(), kDriveBytes + (std::uint64_t{3} << 20));
-      drive.mutable_geometry().physical_block_bytes = physical_bytes_;
+      add(names_.back());
     }
     co_await rig_.start();
     const std::string error = co_await rig_.create(shape_.level, names_, [this](NewSet& wanted) {
@@ -118,6 +134,7 @@ class Lab {
     });
     REQUIRE(error == "");
     blocks_ = rig_.set->geometry().block_count;
+    layout_ = rig_.set->drives()->layout();
     model_ = std::make_unique<BlockModel>(blocks_, true);
     acknowledged_in_.assign(blocks_, 0);
     for (Lba at = 0; at < blocks_; at += kMostBlocks) {
@@ -132,7 +149,9 @@ class Lab {
   Task<void> crash() {
     set_pace(false);
     const bool power = random_.chance(0.5);
+    losing_ = true;
     co_await kill_under_load(!power);
+    losing_ = false;
     memory_.reset();
     board_ = nvram::SimulatedBoard(kBoardBytes);
     co_await plug_in();
@@ -146,6 +165,11 @@ class Lab {
       const std::string& name = names_[random_.below(names_.size())];
       if (may_go(name)) missing_.insert(name);
     }
+    for (const std::string& name : missing_) {  // Its cache is written back meanwhile.
+      DriveState& state = rig_.drive(name).state();
+      state.durable = state.visible;
+      state.unflushed.clear();
+    }
     co_await start();
     const Controller::Outcome started = co_await rig_.controller->start_set("set", true);
     if (!rig_.set->running()) note(started.has_value() ? "it does not run" : started.error());
@@ -158,13 +182,26 @@ class Lab {
     co_await rig_.start(here);
   }
 
-  // One more drive may be missing, of whatever group.
-  bool may_go(const std::string& name) const {
-    return !missing_.contains(name) && missing_.size() < shape_.redundancy;
+  unsigned role_of(const std::string& name) const {
+    return static_cast<unsigned>(std::ranges::find(names_, name) - names_.begin());
   }
 
-  void set_pace(bool fast) {
-    rig_.options.set.maintenance.rate_under_load = fast ? 0 : 1;
+  // One more drive of its group may be missing.
+  bool may_go(const std::string& name) const {
+    const unsigned group = layout_->group_of_role(role_of(name));
+    const auto missing = std::ranges::count_if(missing_, [&](const std::string& other) {
+      return layout_->group_of_role(role_of(other)) == group;
+    });
+    return !missing_.contains(name) && missing < static_cast<int>(shape_.redundancy);
+  }
+  bool can_miss(const std::string& name) const {
+    return may_go(name) && rig_.set->drives() != nullptr &&
+           rig_.set->drives()->survives_without(role_of(name));
+  }
+
+  // Background work rests, gets on, or is done at once.
+  void set_pace(bool fast, bool rests = true) {
+    rig_.options.set.maintenance.rate_under_load = fast ? 0 : rests ? 1 : 256 << 10;
     rig_.options.set.maintenance.host_is_quiet_after = 1000h;
     if (rig_.controller != nullptr) {
       rig_.controller->set_policy("set", rig_.options.set.maintenance);
@@ -173,7 +210,27 @@ class Lab {
 
   // ---- what hosts do ----------------------------------------------------------------------------
 
+  // The place of a block that was being written when the journal was lost: parity may not fit
+  // there.
+  raid::Layout::Position torn_position() {
+    const std::vector<Extent> runs = torn_.runs();
+    if (runs.empty()) return layout_->position(random_.below(blocks_));
+    const Extent& run = runs[random_.below(runs.size())];
+    return layout_->position(run.first + random_.below(run.block_count));
+  }
+
+  Extent beside(raid::Layout::Position at) {
+    at.chunk = static_cast<unsigned>(random_.below(layout_->data_chunks()));
+    const std::uint64_t most = std::min<std::uint64_t>(layout_->strip_blocks() - at.row, 16);
+    return {.first = layout_->lba(at), .block_count = 1 + random_.below(most)};
+  }
+
   Extent somewhere() {
+    if (aim_.has_value()) {
+      const auto row = static_cast<std::uint32_t>(random_.below(layout_->strip_blocks()));
+      return beside({.stripe = *aim_, .row = row});
+    }
+    if (random_.chance(0.4)) return beside(torn_position());
     const std::uint64_t unit = random_.chance(0.5) ? 8 : 1;
     const std::uint64_t most = random_.chance(0.1) ? 4 * kMostBlocks : kMostBlocks;
     const std::uint64_t length = (1 + random_.below(most / unit)) * unit;
@@ -184,7 +241,8 @@ class Lab {
     const bool zeroes = random_.chance(0.1);
     const std::uint64_t version = model_->begin_write(extent, zeroes);
     const unsigned epoch = epoch_;
-    const bool whole = rig_.set->drives() != nullptr && rig_.set->drives()->optimal();
+    const bool may_refuse =
+        settling_ || rig_.set->drives() == nullptr || !rig_.set->drives()->optimal();
     Request request{.operation = zeroes ? Operation::kWriteZeroes : Operation::kWrite,
                     .force_unit_access = random_.chance(0.2),
                     .extent = extent};
@@ -206,8 +264,10 @@ class Lab {
       model_->end_write(version, true);
       for (Lba lba = extent.first; lba < extent.end(); ++lba) acknowledged_in_[lba] = epoch;
     } else if (killing_) {
-      if (epoch_ == 0) torn_.add(extent);
-    } else if (rough_ ? !excused(done.error) : done.error != Error::kMediumError || whole) {
+      if (losing_) torn_.add(extent);
+    } else if (rough_ || failing_
+                   ? !excused(done.error)
+                   : done.error != Error::kMediumError || (!may_refuse && epoch == epoch_)) {
       note(fmt::format("a write of block {} ends with: {}", extent.first, describe(done.error)));
     }
   }
@@ -226,11 +286,12 @@ class Lab {
     }
     model_->fail_read();
     if (killing_) co_return;
-    if (done.error != Error::kMediumError && !(rough_ && excused(done.error))) {
+    if (done.error != Error::kMediumError && !((rough_ || failing_) && excused(done.error))) {
       co_return note(
           fmt::format("a read of block {} ends with: {}", extent.first, describe(done.error)));
     }
-    if (!rough_ && epoch == epoch_ && acknowledged_in_[done.first_bad_lba] == epoch) {
+    if (rough_ || failing_ || damaged(done.first_bad_lba)) co_return;
+    if (epoch == epoch_ && acknowledged_in_[done.first_bad_lba] == epoch) {
       note(fmt::format("block {} was acknowledged and cannot be read", done.first_bad_lba));
     }
   }
@@ -244,7 +305,13 @@ class Lab {
 
   Task<void> flush() {
     const Completion done = co_await rig_.set->submit(Request{.operation = Operation::kFlush});
-    if (done.error != Error::kNone && !rough_) note("a flush fails");
+    if (done.error != Error::kNone && !rough_ && !killing_ && !failing_) note("a flush fails");
+  }
+
+  Task<void> flush_beside(unsigned* running, Condition* ended) {
+    co_await rig_.sleep(std::chrono::microseconds(random_.below(300)));
+    if (rig_.set != nullptr) co_await flush();
+    if (--*running == 0) ended->notify_all();
   }
 
   Task<void> one(unsigned* running, Condition* ended, bool counts) {
@@ -256,58 +323,189 @@ class Lab {
     if (--*running == 0) ended->notify_all();
   }
 
+  void begin_burst(std::uint64_t count, unsigned* running, Condition* ended, bool counts) {
+    const bool flushes = random_.chance(0.4);
+    *running = static_cast<unsigned>(count) + (flushes ? 1 : 0);
+    for (std::uint64_t i = 0; i < count; ++i) spawn(one(running, ended, counts));
+    if (flushes) spawn(flush_beside(running, ended));
+  }
+
   Task<void> burst(std::uint64_t count) {
-    auto running = static_cast<unsigned>(count);
+    unsigned running = 0;
     Condition ended;
-    for (std::uint64_t i = 0; i < count; ++i) spawn(one(&running, &ended, true));
+    begin_burst(count, &running, &ended, true);
     while (running > 0) co_await ended.wait();
   }
 
+  // At some moment, or at a change of a drive.
   Task<void> kill_under_load(bool counts) {
-    unsigned running = 6;
+    unsigned running = 0;
     Condition ended;
-    for (unsigned i = 0; i < 6; ++i) spawn(one(&running, &ended, counts));
+    begin_burst(6, &running, &ended, counts);
+    freezing_ = random_.chance(0.5);
+    changes_left_ = random_.below(30);
     co_await rig_.sleep(std::chrono::microseconds(random_.below(1500)));
+    freezing_ = false;
     killing_ = true;
     co_await rig_.kill();
     while (running > 0) co_await ended.wait();
     killing_ = false;
     model_->crash();
-    ++epoch_;
   }
 
   // ---- what happens -----------------------------------------------------------------------------
 
   Task<void> take_step() {
-    const auto what = random_.below(rough_ ? 26 : 20);
+    learn_roles();
+    const auto what = random_.below(rough_ ? 27 : copies_ || bad_places_ || integrity_ ? 23 : 20);
     if (what < 11) {
       co_await burst(1 + random_.below(4));
     } else if (what < 13) {
       co_await flush();
     } else if (what == 13) {
-      set_pace(random_.chance(0.3));
+      set_pace(random_.chance(0.3), random_.chance(0.5));
       co_await rig_.sleep(std::chrono::milliseconds(random_.below(2000)));
     } else if (what == 14) {
       const bool stopped = co_await rig_.stop();
       REQUIRE(stopped);
       co_await start();
     } else if (what == 15) {
-      co_await kill_under_load(true);
-      memory_.reset();
-      co_await plug_in();
-      co_await start();
+      co_await kill_and_start();
     } else if (what < 18) {
       if (!missing_.empty()) co_await come_back(*missing_.begin());
     } else if (what < 20) {
       co_await go_missing(names_[random_.below(names_.size())]);
-    } else {
+    } else if (rough_) {
       co_await get_rough(what - 20);
+    } else if (copies_) {
+      co_await copy();
+    } else if (bad_places_) {
+      co_await go_while_settling();
+    } else {
+      co_await fail_to_read();
     }
     if (rough_) {
       co_await recover_from_roughness();
     } else if (rig_.set == nullptr || !rig_.set->running()) {
       note("it does not run");
     }
+  }
+
+  // With the journal that it has; a drive may be missing from then on. A journal makes up for what
+  // caches lose.
+  Task<void> kill_and_start() {
+    const std::string name = any_member();
+    const bool fails = others_go_ && !name.empty() && random_.chance(0.4) &&
+                       (rough_ ? may_go(name) : can_miss(name));
+    const bool power = random_.chance(0.4);
+    co_await kill_under_load(true);
+    memory_.reset();
+    for (const auto& drive : rig_.drives) {
+      const bool here = !missing_.contains(drive->description());
+      const bool cut = here && (power || (fails && drive->description() == name));
+      if (cut) drive->state() = after_power_cut(drive->state(), random_);
+    }
+    if (fails) {
+      missing_.insert(name);
+      ++epoch_;
+    }
+    co_await plug_in();
+    co_await start();
+    if (rough_) co_return;
+    const bool runs = co_await rig_.wait_for([this] { return rig_.set->running(); });
+    if (!runs) note("it does not run after a kill");
+  }
+
+  // A copy may be whole and have taken the role.
+  void learn_roles() {
+    if (copy_.empty() || rig_.info(copy_).use != DriveUse::kMember) return;
+    missing_.erase(copied_);
+    names_[role_of(copied_)] = std::exchange(copy_, {});
+  }
+
+  // A drive is copied to another one, and perhaps fails before that ends.
+  Task<void> copy() {
+    const std::string name = any_member();
+    if (!copy_.empty() || name.empty()) co_return;
+    const unsigned role = role_of(name);
+    copied_ = name;
+    copy_ = fmt::format("s{}", ++spares_);
+    TestDrive& device = add(copy_);
+    const auto there = co_await rig_.controller->insert_drive(copy_, &device);
+    if (!there.has_value()) co_return note(there.error());
+    const auto begun = co_await rig_.controller->replace_drive(fmt::format("set:{}", role), copy_);
+    if (!begun.has_value()) co_return note(begun.error());
+    if (random_.chance(0.8)) co_await go_missing(name);
+    co_await burst(2);
+    if (random_.chance(0.6)) co_await kill_and_start();
+  }
+
+  // While another's bad place is settled a drive fails for a moment, and keeps its content.
+  Task<void> go_while_settling() {
+    if (!missing_.empty() || !rig_.set->drives()->optimal()) co_return;
+    const raid::SetDrives& drives = *rig_.set->drives();
+    co_await flush();
+    auto at = random_.chance(0.5) ? torn_position() : layout_->position(random_.below(blocks_));
+    if (!drives.doubted(at.stripe, at.row, 1) || !drives.keeps(at.stripe)) co_return;
+    const unsigned chunks = layout_->data_chunks();
+    at.chunk = static_cast<unsigned>(random_.below(chunks));
+    const unsigned role = layout_->role(at.stripe, at.chunk);
+    rig_.drive(names_[role])
+        .make_unreadable(drives.data_offset() + layout_->drive_lba(at.stripe) + at.row);
+    const std::uint32_t rows = integrity_ ? 8 : physical_bytes_ / kModelBlockBytes;
+    auto first = at;
+    first.row = at.row / rows * rows;
+    damaged_.add({.first = layout_->lba(first), .block_count = rows});
+    const auto other = [&] {
+      return static_cast<unsigned>((at.chunk + 1 + random_.below(chunks - 1)) % chunks);
+    };
+    const std::string name = names_[layout_->role(at.stripe, other())];
+    at.chunk = other();
+    settling_ = true;
+    unsigned running = 1;
+    Condition ended;
+    spawn(write_beside({.first = layout_->lba(at), .block_count = 1}, &running, &ended));
+    co_await rig_.sleep(std::chrono::microseconds(random_.below(800)));
+    ++epoch_;
+    missing_.insert(name);
+    rig_.drive(name).fail_with(Error::kNotReady);
+    while (running > 0) co_await ended.wait();
+    const auto removed = co_await rig_.controller->remove_drive(name);
+    if (!removed.has_value()) note(removed.error());
+    rig_.drive(name).fail_with(Error::kNone);
+    co_await come_back(name);
+    settling_ = false;
+  }
+
+  Task<void> write_beside(Extent extent, unsigned* running, Condition* ended) {
+    co_await write(extent, true);
+    if (--*running == 0) ended->notify_all();
+  }
+
+  bool damaged(Lba lba) const {
+    return damaged_.first_in({.first = lba, .block_count = 1}).has_value();
+  }
+
+  // A drive that the set cannot miss gives nothing for a moment, entries among it.
+  Task<void> fail_to_read() {
+    const std::string name = any_member();
+    if (name.empty() || can_miss(name)) co_return;
+    const bool stopped = co_await rig_.stop();
+    REQUIRE(stopped);
+    co_await start();
+    failing_ = true;
+    rig_.drive(name).fail_reads_with(Error::kHardware);
+    co_await burst(4);
+    if (random_.chance(0.5)) co_await kill_under_load(true);
+    rig_.drive(name).fail_reads_with(Error::kNone);
+    if (rig_.controller == nullptr) {
+      memory_.reset();
+      co_await plug_in();
+      co_await start();
+    }
+    const bool runs = co_await rig_.wait_for([this] { return rig_.set->running(); });
+    failing_ = false;
+    if (!runs) note("it does not run when a drive can be read again");
   }
 
   Task<void> come_back(std::string name) {
@@ -317,8 +515,10 @@ class Lab {
       co_return;
     }
     if (!back.has_value()) note(back.error());
-    const bool member =
-        co_await rig_.wait_for([&] { return rig_.info(name).use == DriveUse::kMember; });
+    const bool member = co_await rig_.wait_for([&] {
+      learn_roles();
+      return !missing_.contains(name) || rig_.info(name).use == DriveUse::kMember;
+    });
     if (!member) note(name + " does not come back");
     missing_.erase(name);
   }
@@ -326,13 +526,18 @@ class Lab {
   // For a while, perhaps without the content of its cache.
   Task<void> go_missing(std::string name) {
     if (!others_go_ || !may_go(name)) co_return;
-    if (!rough_ && !rig_.set->drives()->optimal()) co_return;
+    if (!rough_ && !can_miss(name)) co_return;
     if (random_.chance(0.5)) co_await flush();
+    unsigned running = 0;
+    Condition ended;
+    begin_burst(3, &running, &ended, true);
+    if (random_.chance(0.7)) co_await rig_.sleep(std::chrono::microseconds(random_.below(500)));
     missing_.insert(name);
     ++epoch_;
     TestDrive& drive = rig_.drive(name);
     drive.fail_with(Error::kNotReady);
-    co_await burst(3);
+    while (running > 0) co_await ended.wait();
+    co_await burst(2);
     const auto removed = co_await rig_.controller->remove_drive(name);
     if (!removed.has_value() && !rough_) note(removed.error());
     drive.fail_with(Error::kNone);
@@ -353,20 +558,19 @@ class Lab {
     if (what < 2) {
       const Lba end = drive.geometry().block_count;
       for (int i = 0; i < 5; ++i) {
-        drive.make_unreadable(drives.data_offset() + random_.below(end - drives.data_offset()));
+        const auto at = torn_position();
+        drive.make_unreadable(drives.data_offset() +
+                              (i < 3 ? layout_->drive_lba(at.stripe) + at.row
+                                     : random_.below(end - drives.data_offset())));
       }
-    } else if (what == 2) {
-      drive.data_from = drives.data_offset();
-      drive.fill_up(true);
-      co_await burst(3);
-      drive.fill_up(false);
+    } else if (what == 2 || what == 6) {
+      co_await lack_room(name);
     } else if (what == 3) {
       co_await lose_journal_again();
     } else {
-      const auto role = static_cast<unsigned>(std::ranges::find(names_, name) - names_.begin());
+      const unsigned role = role_of(name);
       const std::string spare = fmt::format("s{}", ++spares_);
-      TestDrive& device = rig_.add(spare, kDriveBytes + (std::uint64_t{3} << 20));
-      device.mutable_geometry().physical_block_bytes = physical_bytes_;
+      TestDrive& device = add(spare);
       (void)co_await rig_.controller->insert_drive(spare, &device);
       if (what == 4) {
         drive.fail_with(Error::kHardware);
@@ -378,9 +582,33 @@ class Lab {
     }
   }
 
+  // Writes of one stripe find no room, and a drive fails then or soon after.
+  Task<void> lack_room(std::string name) {
+    TestDrive& drive = rig_.drive(name);
+    aim_ = random_.chance(0.5) ? torn_position().stripe
+                               : layout_->position(random_.below(blocks_)).stripe;
+    co_await burst(3);
+    drive.data_from = rig_.set->drives()->data_offset();
+    drive.fill_up(true);
+    const std::string other = any_member();
+    if (!other.empty() && random_.chance(0.4)) co_await go_missing(other);
+    co_await burst(3);
+    drive.fill_up(false);
+    if (random_.chance(0.3)) {
+      co_await kill_and_start();
+    } else if (!other.empty() && rig_.set->running()) {
+      co_await go_missing(other);
+    }
+    aim_.reset();
+    if (random_.chance(0.5) && missing_.contains(other)) co_await come_back(other);
+  }
+
   Task<void> lose_journal_again() {
     co_await flush();
+    losing_ = true;
     co_await kill_under_load(false);
+    losing_ = false;
+    ++epoch_;
     memory_.reset();
     board_ = nvram::SimulatedBoard(kBoardBytes);
     co_await plug_in();
@@ -399,12 +627,13 @@ class Lab {
     ended_ = !running();  // More is lost than it survives.
   }
 
-  // With integrity, every cell of it was being written when the journal was lost, and may not be
-  // what its entry says.
-  bool torn(const Extent& lost) const {
+  // It was on a bad place, or, with integrity, every cell of it was being written when the journal
+  // was lost, and may not be what its entry says.
+  bool explained(const Extent& lost) const {
     const std::uint64_t cell = 4096 / kModelBlockBytes;
     for (Lba lba = lost.first; lba < lost.end(); ++lba) {
       const Extent around{.first = lba / cell * cell, .block_count = cell};
+      if (damaged(lba)) continue;
       if (!integrity_ || !torn_.first_in(around).has_value()) return false;
     }
     return true;
@@ -418,7 +647,7 @@ class Lab {
     if (!whole) co_return note("it does not become whole");
     if (rig_.set->superblock().redundancy_suspect) note("it is still suspect");
     for (const Extent& lost : rig_.set_info().lost) {
-      if (others_go_ || little_room_ || torn(lost)) continue;
+      if (others_go_ || little_room_ || explained(lost)) continue;
       note(fmt::format("blocks {} to {} are lost", lost.first, lost.end() - 1));
     }
     for (std::size_t i = 0; i <= shape_.redundancy && wrong_.empty(); ++i) {
@@ -452,6 +681,8 @@ class Lab {
   bool integrity_ = false;
   bool others_go_ = false;    // Drives are lost after the start, too.
   bool little_room_ = false;  // To remember which rows match.
+  bool copies_ = false;       // Drives are copied to others.
+  bool bad_places_ = false;
   std::uint32_t strip_bytes_ = 0;
   std::uint32_t physical_bytes_ = 0;
   std::uint64_t region_stripes_ = 0;
@@ -462,11 +693,21 @@ class Lab {
   // write.
   unsigned epoch_ = 0;
   std::vector<unsigned> acknowledged_in_;
-  ExtentSet torn_;  // By writes under way when the journal was lost.
+  ExtentSet torn_;     // By writes under way when the journal was lost.
+  ExtentSet damaged_;  // Blocks on bad places.
+  std::optional<raid::Layout> layout_;
+  std::optional<std::uint64_t> aim_;  // The one stripe that hosts are after.
+  bool freezing_ = false;             // A kill comes with a change of a drive,
+  std::uint64_t changes_left_ = 0;    // after that number of others.
   bool killing_ = false;
+  bool losing_ = false;    // The journal, with this kill.
+  bool settling_ = false;  // A bad place, while a drive fails.
+  bool failing_ = false;   // A drive that cannot be missed fails for a moment.
   bool rough_ = false;
   bool ended_ = false;  // It cannot run any more.
   unsigned spares_ = 0;
+  std::string copied_;  // The drive that was copied last,
+  std::string copy_;    // and its copy until that has the role.
   std::string wrong_;
 };
 

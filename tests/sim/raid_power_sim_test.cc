@@ -35,10 +35,11 @@ enum class Story : unsigned {
   kRebuilding,
   kCopying,
   kShortAbsence,
+  kLateReturn,
   kCount
 };
-constexpr const char* kStoryNames[] = {"healthy",    "degraded before", "lost during",
-                                       "rebuilding", "copying",         "short absence"};
+constexpr const char* kStoryNames[] = {"healthy", "degraded before", "lost during", "rebuilding",
+                                       "copying", "short absence",   "late return"};
 
 struct Cut {
   LabState state;
@@ -141,6 +142,7 @@ Task<void> tell_story(Run* run, RaidLab* lab) {
       device.fail_with(Error::kHardware);
       break;
     case Story::kShortAbsence:
+    case Story::kLateReturn:
       run->missed |= bit(role);
       device.fail_with(Error::kNotReady);
       break;
@@ -148,12 +150,14 @@ Task<void> tell_story(Run* run, RaidLab* lab) {
       co_await lab->begin_copy(role, lab->add_drive("spare"));
       co_return;
   }
-  if (run->story == Story::kRebuilding) {
+  if (run->story == Story::kRebuilding || run->story == Story::kLateReturn) {
     while (lab->set_drives().drive(role) != nullptr) co_await lab->load(4, 2);
     lab->role_of[drive] = -1;
     const unsigned spare = lab->add_drive("spare");
     co_await lab->take_spare(role, spare);
     run->missed &= ~bit(role);  // From here on the set says what is whole.
+    // The drive is back and has no role any more, which its superblock does not know.
+    if (run->story == Story::kLateReturn) device.fail_with(Error::kNone);
   }
   if (run->story == Story::kShortAbsence) {
     while (lab->set_drives().drive(role) != nullptr) co_await lab->load(4, 2);

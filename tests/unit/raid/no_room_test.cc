@@ -80,7 +80,7 @@ Task<void> replay_entries(Executor* home) {
   co_await rig.end();
 }
 
-// The drive is stale everywhere, holds the parity of what is written, and takes nothing at all.
+// The drive is stale everywhere, holds the parity of the write, and has no room at all.
 Task<void> lose_full_parity(Executor* home) {
   ControllerRig rig(*home);
   std::vector<std::string> names;
@@ -134,7 +134,7 @@ TEST_CASE("A drive without room for entries that are replayed goes, and the set 
   }
 }
 
-TEST_CASE("A write is whole when a drive that is not goes for lack of room for its parity",
+TEST_CASE("A write is whole when a stale drive fails for lack of room for its parity",
           "[raid][no_room][D-2]") {
   for_worlds(4, lose_full_parity);
 }
