@@ -80,14 +80,15 @@ Task<void> replay_entries(Executor* home) {
   co_await rig.end();
 }
 
-// The drive is stale everywhere, holds the parity of the write, and has no room at all.
+// The drive is stale everywhere, holds the parity of the write, and has no room from that write on.
 Task<void> lose_full_parity(Executor* home) {
   ControllerRig rig(*home);
   std::vector<std::string> names;
   for (unsigned i = 0; i < 3; ++i) names.push_back(fmt::format("d{}", i));
   for (const std::string& name : names) rig.add(name);
   co_await rig.start();
-  const std::string error = co_await rig.create(Level::kRaid5, names);
+  const std::string error =
+      co_await rig.create(Level::kRaid5, names, [](NewSet& wanted) { wanted.integrity = false; });
   REQUIRE(error == "");
   const auto removed = co_await rig.controller->remove_drive("d1");
   REQUIRE(removed.has_value());
@@ -103,7 +104,11 @@ Task<void> lose_full_parity(Executor* home) {
   std::uint64_t stripe = layout.stripe_count() / 2;
   while (layout.role(stripe, layout.data_chunks()) != 1) ++stripe;
   CHECK(rig.set->drives()->unreadable(stripe) != 0);
-  rig.drive("d1").fill_up(true, true);
+  TestDrive& full = rig.drive("d1");
+  const Lba data_from = rig.set->drives()->data_offset();
+  full.before_change = [&full, data_from](const TestDrive&, const Request& request) {
+    if (request.extent.first >= data_from) full.fill_up(true, true);
+  };
   const Lba lba = layout.lba({.stripe = stripe, .chunk = 0, .row = 0});
   const std::string written = co_await rig.write(lba, 1, 7);
   CHECK(written == "");
