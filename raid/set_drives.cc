@@ -314,12 +314,7 @@ void SetDrives::redundancy_lost(std::uint64_t stripe) {
   if (!known) ++regions_changed_;
   suspect_redundancy();
   if (layout_.mirrored()) return;
-  if (suspect) {
-    const std::uint64_t doubts = doubts_changed_;
-    doubt_again(region, rows_of(stripe, 0, layout_.strip_blocks()));
-    if (doubts_changed_ != doubts) ++regions_changed_;  // The list is saved with the map.
-    return;
-  }
+  if (suspect) return doubt_again(region, rows_of(stripe, 0, layout_.strip_blocks()));
   begin_doubt(region);
   if (!valid) return;
   // The region's other stripes match as they did before.
