@@ -34,13 +34,13 @@ std::string set_text(const std::string& member, const std::string& set, const st
                     scope, set, level, names);
 }
 
-std::string nvram_text(const std::string& scope, bool cached) {
+std::string nvram_text(const std::string& scope, bool cached, bool mirrored) {
   if (!cached) return fmt::format("[{}nvram]\nsize = \"2MiB\"\ndurability = \"host\"\n", scope);
   return fmt::format(
-      "[{0}nvram]\nsize = \"24MiB\"\npower_loss_only_emulated = true\n"
+      "[{0}nvram]\nsize = \"24MiB\"\npower_loss_only_emulated = true\n{1}"
       "[{0}cache]\nmemory = \"16MiB\"\nnvram = \"18MiB\"\nidle_flush = \"20ms\"\n"
       "age_limit = \"100ms\"\n",
-      scope);
+      scope, mirrored ? fmt::format("mirror = \"{}\"\n", GroupLab::kMirror) : "");
 }
 
 }  // namespace
@@ -51,9 +51,9 @@ group::Configuration GroupShape::configuration() const {
       "[[portal]]\nlisten = \"127.0.0.1:{}\"\n",
       kPort);
   text += set_text("array1", "a", "raid1", 2, 20);
-  text += nvram_text("", cached);
+  text += nvram_text("", cached, weak == Weak::kMirror);
   text += set_text("array2", "b", "jbod", 1, 20);
-  if (cached) text += nvram_text("member.", cached);
+  if (cached) text += nvram_text("member.", cached, false);
   text += set_text("array3", "c", "raid5", 3, 10);
   text += set_text("array4", "d", "jbod", 1, 16);
   text += set_text("rack", "solo", "jbod", 1, 12);
@@ -70,7 +70,9 @@ Task<Result<std::unique_ptr<nvram::Nvram>, std::string>> GroupLab::open_board(
   const auto board = boards_.try_emplace(options.path, options.byte_count).first;
   options.boot_id = boot_id_;
   auto opened = co_await nvram::Nvram::open(*home, board->second, std::move(options));
-  if (opened.has_value() && on_store) (*opened)->observe_stores(on_store);
+  if (!opened.has_value()) co_return opened;
+  memories_[board->first] = opened->get();
+  if (on_store) (*opened)->observe_stores(on_store);
   co_return opened;
 }
 
@@ -90,9 +92,19 @@ Task<std::string> GroupLab::start() {
 Task<void> GroupLab::stop() {
   if (group_ != nullptr) co_await group_->shutdown();
   group_.reset();
+  memories_.clear();
   if (store_ != nullptr) co_await store_->close();
   store_.reset();
 }
+
+void GroupLab::set_battery(nvram::BatteryState state) {
+  for (const auto& [path, memory] : memories_) memory->battery().set_state(state);
+}
+
+void GroupLab::fail_image() { boards_.at(std::string(kImage)).sync_error = Error::kHardware; }
+
+// As when the partner loses its power.
+void GroupLab::fail_mirror() { memories_.at(std::string(kMirror))->cut_power(); }
 
 Task<std::string> GroupLab::check() {
   const auto pools = co_await group_->check_group();

@@ -8,6 +8,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <string_view>
 
 #include "group/group.h"
 #include "iscsi/remote_target.h"
@@ -28,14 +29,28 @@ struct GroupShape {
   bool cached = false;
   // Members can be lost. Then drives have caches in the process: killing it is a power cut to them.
   bool faults = false;
+  // The part of the first NVRAM that fails while the group runs. A mirror needs a cache, and only
+  // an image that survives the host is synced, so only that one can fail.
+  enum class Weak : std::uint8_t { kNothing, kBattery, kImage, kMirror };
+  Weak weak = Weak::kNothing;
+  // The administrator restores one volume again and again.
+  bool rows = false;
 
   group::Configuration configuration() const;
 };
 
 class GroupLab {
  public:
+  // The images of the first NVRAM and of its mirror in Boards.
+  static constexpr std::string_view kImage = "/simulated/nvram.img";
+  static constexpr std::string_view kMirror = "/simulated/mirror.img";
+
   GroupLab(Executor& home, const GroupShape& shape, Boards& boards, std::string boot_id)
-      : home_(home), configuration_(shape.configuration()), boards_(boards), boot_id_(boot_id) {}
+      : home_(home),
+        shape_(shape),
+        configuration_(shape.configuration()),
+        boards_(boards),
+        boot_id_(boot_id) {}
 
   // At every store to an NVRAM; to be set before start().
   std::function<void()> on_store;
@@ -52,7 +67,14 @@ class GroupLab {
   // Whether the member has left its pool, within some time.
   Task<bool> left(std::string member);
 
+  // Changes the batteries of all NVRAMs.
+  void set_battery(nvram::BatteryState state);
+  // For good: syncs of the first NVRAM's image end with an error.
+  void fail_image();
+  void fail_mirror();
+
   group::Group& group() noexcept { return *group_; }
+  const GroupShape& shape() const noexcept { return shape_; }
   bool running() const noexcept { return group_ != nullptr; }
   bool faults() const noexcept { return configuration_.hardware.faults.enabled; }
   Executor& home() noexcept { return home_; }
@@ -63,9 +85,11 @@ class GroupLab {
   Task<std::string> find_leftovers();
 
   Executor& home_;
+  GroupShape shape_;
   group::Configuration configuration_;
   Boards& boards_;
   std::string boot_id_;
+  std::map<std::string, nvram::Nvram*> memories_;  // By path; the group's.
   std::unique_ptr<metadata::Store> store_;
   std::unique_ptr<group::Group> group_;
 };

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <array>
+#include <span>
 #include <utility>
 
 #include "tests/unit/block/payload.h"
@@ -18,7 +19,9 @@ using Membership = GroupModel::Membership;
 constexpr std::uint64_t kPageCells = (1U << 20) / kModelCellBytes;
 constexpr std::uint64_t kBlocksOfCell = kModelCellBytes / 512;
 constexpr std::size_t kMostVolumes = 3;
+constexpr Duration kNotice = std::chrono::milliseconds(200);
 constexpr std::size_t kMostSnapshots = 4;
+constexpr std::size_t kMostSnapshotsOfRow = 13;  // They keep a row longer than eight parents.
 
 testing::Bytes content(std::uint64_t first, std::uint64_t count, std::uint32_t number) {
   testing::Bytes bytes(count * kModelCellBytes);
@@ -80,14 +83,25 @@ bool GroupLoad::may_be_away(const Name& volume) const {
   return set.empty() ? !lost_.empty() : set == "a" && lost_.contains("array1");
 }
 
+// Requests that waited for the image when it failed are refused; the map then does without it.
+bool GroupLoad::is_image_failing() {
+  if (!weak_ || lab_.shape().weak != GroupShape::Weak::kImage) return false;
+  const TimePoint now = lab_.home().now();
+  if (!image_noticed_) image_noticed_ = now;
+  return now < *image_noticed_ + kNotice;
+}
+
 bool GroupLoad::accept(const char* what, const Name& volume, Error error) {
   if (error == Error::kNotReady && may_be_away(volume)) return false;
+  if (error == Error::kHardware && is_image_failing()) return false;
   return accept(what, error);
 }
 
 template <class T>
 bool GroupLoad::accept(const char* what, const group::Answer<T>& answer) {
   if (answer.has_value()) return true;
+  const bool hardware = answer.error().message.contains(describe(Error::kHardware));
+  if (hardware && is_image_failing()) return false;
   if (answer.error().code != group::Refusal::Code::kConflict) {
     fail(fmt::format("{}: {}", what, answer.error().message));
   }
@@ -181,12 +195,14 @@ Task<void> GroupLoad::host_step() {
 Task<void> GroupLoad::write(Name name, Range range, bool forced) {
   const std::shared_ptr<Disk> disk = disks_.at(name);
   const std::uint32_t number = ++model_.last_number;
+  const bool weak = weak_;
   model_.begin(name, range.first, range.count, number);
   const Completion written = co_await testing::write_blocks(
       disk->unit(), range.first * kBlocksOfCell, content(range.first, range.count, number),
       testing::Cut::kAligned, random_, forced);
   const bool done = accept("write", name, written.error);
   model_.end(name, range.first, range.count, done, forced);
+  if (done && forced && weak) promised(name);
 }
 
 Task<void> GroupLoad::unmap(Name name, Range range) {
@@ -203,10 +219,13 @@ Task<void> GroupLoad::unmap(Name name, Range range) {
 Task<void> GroupLoad::flush(Name name) {
   const std::shared_ptr<Disk> disk = disks_.at(name);
   ++model_.volumes.at(name).in_flight;
+  const bool weak = weak_;
   const std::vector<std::uint64_t> begun = model_.begin_flush(name);
   const Completion flushed = co_await testing::do_without_data(disk->unit(), Operation::kFlush, {});
-  if (accept("flush", name, flushed.error)) model_.end_flush(name, begun);
+  const bool done = accept("flush", name, flushed.error);
+  if (done) model_.end_flush(name, begun);
   --model_.volumes.at(name).in_flight;
+  if (done && weak) promised(name);
 }
 
 // Nobody writes there meanwhile: it is what it must be.
@@ -237,12 +256,6 @@ Task<void> GroupLoad::read(Name name, Range range) {
 // The administrator -------------------------------------------------------------------------------
 
 Task<void> GroupLoad::administrator_step() {
-  using Step = Task<void> (GroupLoad::*)();
-  struct Choice {
-    unsigned weight;
-    const char* name;
-    Step step;
-  };
   static constexpr auto kChoices = std::to_array<Choice>({
       {9, "create", &GroupLoad::create},
       {7, "expand", &GroupLoad::expand},
@@ -261,14 +274,30 @@ Task<void> GroupLoad::administrator_step() {
       {2, "make pool", &GroupLoad::make_pool},
       {5, "lose member", &GroupLoad::lose_member},
   });
-  constexpr auto kSum = [] {
+  static constexpr auto kRowChoices = std::to_array<Choice>({
+      {58, "restore again", &GroupLoad::restore_again},
+      {6, "expand", &GroupLoad::expand},
+      {6, "shrink", &GroupLoad::shrink},
+      {4, "snapshot", &GroupLoad::snapshot},
+      {6, "restore", &GroupLoad::restore},
+      {9, "remove snapshot", &GroupLoad::remove_snapshot},
+      {3, "clone", &GroupLoad::clone},
+      {3, "remove volume", &GroupLoad::remove_volume},
+      {5, "add member", &GroupLoad::add_member},
+  });
+  constexpr auto kSum = [](const auto& choices) {
     unsigned sum = 0;
-    for (const Choice& choice : kChoices) sum += choice.weight;
+    for (const Choice& choice : choices) sum += choice.weight;
     return sum;
   };
-  static_assert(kSum() == 100);
+  static_assert(kSum(kChoices) == 100 && kSum(kRowChoices) == 100);
+  if (lab_.shape().weak != GroupShape::Weak::kNothing && random_.chance(0.15)) {
+    co_return co_await weaken_nvram();
+  }
   std::uint64_t drawn = random_.below(100);
-  for (const Choice& choice : kChoices) {
+  const std::span<const Choice> choices =
+      lab_.shape().rows ? std::span<const Choice>(kRowChoices) : kChoices;
+  for (const Choice& choice : choices) {
     if (drawn >= choice.weight) {
       drawn -= choice.weight;
       continue;
@@ -343,7 +372,10 @@ Task<void> GroupLoad::create() {
 
 Task<void> GroupLoad::expand() {
   const Name name = pick_volume(false);
-  if (name.empty()) co_return;
+  if (!name.empty()) co_await expand_one(name);
+}
+
+Task<void> GroupLoad::expand_one(Name name) {
   ModelVolume& volume = model_.volumes.at(name);
   const std::uint64_t more =
       model_.set.at(name) == "solo" ? kPageCells : random_.between(1, kPageCells);
@@ -369,7 +401,11 @@ Task<void> GroupLoad::pause(Name name) {
 
 Task<void> GroupLoad::shrink() {
   const Name name = pick_volume(true);
-  if (name.empty() || model_.volumes.at(name).cells.size() <= kPageCells) co_return;
+  if (!name.empty()) co_await shrink_one(name);
+}
+
+Task<void> GroupLoad::shrink_one(Name name) {
+  if (model_.volumes.at(name).cells.size() <= kPageCells) co_return;
   co_await pause(name);
   ModelVolume& volume = model_.volumes.at(name);
   const std::uint64_t cells = random_.between(kPageCells, volume.cells.size() - 1);
@@ -378,6 +414,8 @@ Task<void> GroupLoad::shrink() {
       name, {.size_bytes = cells * kModelCellBytes, .force = true});
   if (accept("shrink", {name}, shrunk)) {
     volume.cells.resize(cells);
+    model_.shrinking.erase(name);
+    if (on_answer) on_answer();
   } else if (shrunk.error().code == group::Refusal::Code::kFailed) {
     // What lies behind the smaller size may be lost.
     const std::uint64_t now = model_.tick();
@@ -413,19 +451,22 @@ Task<void> GroupLoad::remove_volume() {
 
 Task<void> GroupLoad::snapshot() {
   if (model_.snapshots.size() >= kMostSnapshots) co_return co_await remove_snapshot();
-  group::CreateSnapshotsRequest request{.volumes = {}, .name = fmt::format("s{}", ++names_)};
+  std::vector<Name> volumes;
+  for (const auto& [volume, disk] : disks_) {
+    if (model_.set.at(volume) == "solo" || (!volumes.empty() && random_.chance(0.5))) continue;
+    volumes.push_back(volume);
+  }
+  if (!volumes.empty()) co_await take_snapshots(volumes, fmt::format("s{}", ++names_));
+}
+
+Task<void> GroupLoad::take_snapshots(std::vector<Name> volumes, Name called) {
+  group::CreateSnapshotsRequest request{.volumes = volumes, .name = called};
   std::vector<Name> names;
   const std::uint64_t group = ++groups_;
-  for (const auto& [volume, disk] : disks_) {
-    if (model_.set.at(volume) == "solo" || (!names.empty() && random_.chance(0.5))) continue;
-    names.push_back(volume + "/" + request.name);
-    request.volumes.push_back(volume);
+  for (const Name& volume : volumes) {
+    names.push_back(volume + "/" + called);
+    model_.begin_snapshot(names.back(), volume, group);
   }
-  if (names.empty()) co_return;
-  for (std::size_t i = 0; i < names.size(); ++i) {
-    model_.begin_snapshot(names[i], request.volumes[i], group);
-  }
-  const std::vector<Name> volumes = request.volumes;
   const auto taken = co_await lab_.group().create_snapshots(std::move(request));
   if (!accept("snapshot", volumes, taken)) {
     for (const Name& name : names) model_.snapshots.erase(name);
@@ -484,15 +525,22 @@ Task<void> GroupLoad::clone() {
 Task<void> GroupLoad::restore() {
   const Name of = pick_snapshot(false);
   if (of.empty()) co_return;
+  if (named(of).volume == row_) row_length_ = 0;
+  (void)co_await restore_to(of);
+}
+
+// True: the volume is restored.
+Task<bool> GroupLoad::restore_to(Name of) {
   const Name name = named(of).volume;
   co_await look_at(of);
-  if (!wrong_.empty() || !model_.snapshots.at(of).seen.has_value()) co_return;
+  if (!wrong_.empty() || !model_.snapshots.at(of).seen.has_value()) co_return false;
   co_await pause(name);
   model_.set.at(name).clear();
   ModelVolume& volume = model_.volumes.at(name);
   volume.restored = model_.snapshots.at(of).seen;
   const auto restored = co_await lab_.group().restore_snapshot(named(of), true);
-  if (accept("restore", restored)) {
+  const bool done = accept("restore", restored);
+  if (done) {
     const std::vector<std::uint32_t> numbers = known(volume.restored);
     volume.cells.assign(numbers.size(), {});
     for (std::size_t i = 0; i < numbers.size(); ++i) {
@@ -501,6 +549,39 @@ Task<void> GroupLoad::restore() {
   }
   volume.restored.reset();
   co_await adopt(name);
+  co_return done;
+}
+
+// The restored volume reads through its newest snapshot, so every restore makes the row of parents
+// longer. The sizes differ along the row.
+Task<void> GroupLoad::restore_again() {
+  if (!disks_.contains(row_)) {
+    row_ = pick_volume(true);
+    row_length_ = 0;
+  }
+  if (row_.empty()) co_return;
+  if (model_.snapshots.size() >= kMostSnapshotsOfRow) co_await remove_snapshot();
+  co_await resize(row_);
+  const Name newest = fmt::format("{}/s{}", row_, ++names_);
+  const std::vector<Name> volumes(1, row_);
+  co_await take_snapshots(volumes, named(newest).snapshot);
+  if (!model_.snapshots.contains(newest) || !wrong_.empty()) co_return;
+  co_await resize(row_);
+  if (!wrong_.empty()) co_return;
+  doing_ = "restore again";
+  const bool restored = co_await restore_to(newest);
+  if (restored) longest_row_ = std::max(longest_row_, ++row_length_);
+}
+
+Task<void> GroupLoad::resize(Name volume) {
+  const std::uint64_t drawn = random_.below(10);
+  if (drawn < 2) {
+    doing_ = "shrink";
+    co_await shrink_one(volume);
+  } else if (drawn < 4 && model_.volumes.at(volume).cells.size() < 3 * kPageCells) {
+    doing_ = "expand";
+    co_await expand_one(volume);
+  }
 }
 
 Task<void> GroupLoad::remove_snapshot() {
@@ -557,6 +638,8 @@ Task<void> GroupLoad::rename() {
 
 // Of a member that is in none, and away again.
 Task<void> GroupLoad::make_pool() {
+  // Nothing says when its map needs no NVRAM: hosts do not use it.
+  if (lab_.shape().weak == GroupShape::Weak::kBattery) co_return;
   const auto free = std::ranges::find(model_.members, Membership::kOutside,
                                       [](const auto& member) { return member.second; });
   if (free == model_.members.end()) co_return;
@@ -720,6 +803,53 @@ Task<void> GroupLoad::remove_scheduled(Name volume) {
         co_await lab_.group().delete_snapshot({.volume = volume, .snapshot = snapshot.name}, true);
     if (!removed.has_value()) fail(removed.error().message);
   }
+}
+
+// The NVRAM ---------------------------------------------------------------------------------------
+
+// A flush or a forced write that is answered later must not depend on the part that failed.
+Task<void> GroupLoad::weaken_nvram() {
+  using Weak = GroupShape::Weak;
+  const Weak weak = lab_.shape().weak;
+  doing_ = "weaken NVRAM";
+  if (weak == Weak::kBattery) {
+    co_return co_await change_battery();
+  }
+  if (!weak_ && weak == Weak::kImage) lab_.fail_image();
+  if (!weak_ && weak == Weak::kMirror) {
+    model_.mirror_failed = true;
+    lab_.fail_mirror();
+  }
+  weak_ = true;
+}
+
+// The battery gets low, or good again. If it is low, a cache writes everything to the drives.
+Task<void> GroupLoad::change_battery() {
+  if (weak_) {
+    weak_ = false;
+    model_.nvram_needless = false;
+    lab_.set_battery(nvram::BatteryState::kGood);
+    co_return;
+  }
+  weak_ = true;
+  nvram_empty_ = !lab_.shape().cached;
+  lab_.set_battery(nvram::BatteryState::kLow);
+  for (int i = 0; i < 1000 && !nvram_empty_; ++i) {
+    co_await lab_.home().sleep_for(std::chrono::milliseconds(10));
+    const auto cache = co_await lab_.group().show_cache();
+    nvram_empty_ = cache.writes == 0;
+  }
+  if (!nvram_empty_) fail("the NVRAM still holds writes");
+  // Hosts flush only by chance.
+  for (const auto& [name, disk] : std::map(disks_)) co_await flush(name);
+}
+
+// The request began while the part had failed. The map of the pool is no matter of other volumes.
+void GroupLoad::promised(const Name& volume) {
+  if (!weak_ || model_.set.at(volume) == "solo") return;
+  const bool battery = lab_.shape().weak == GroupShape::Weak::kBattery;
+  model_.nvram_needless = model_.nvram_needless || (battery && nvram_empty_);
+  if (on_answer) on_answer();
 }
 
 }  // namespace sandbay::simtest

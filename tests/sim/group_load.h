@@ -1,8 +1,10 @@
 // A load on a group in a world: hosts that write, unmap, flush and read through their sessions, and
 // an administrator who makes volumes, snapshots, clones, restores, schedules, has members come and
-// go, and takes everything away, all held against the model all the time.
+// go, and takes everything away, all held against the model all the time. By shape it restores one
+// volume again and again, and a part of the NVRAM fails.
 #pragma once
 
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -28,6 +30,9 @@ struct GroupModel : PoolModel {
   std::map<std::string, std::string> targets;  // Of volumes that were called otherwise.
   std::optional<std::string> renamed, name;    // A volume that is about to be; as what.
   std::optional<Presence> second_pool;         // "q".
+  // The battery is low and no cache has writes in the NVRAM; a flush was answered after that.
+  bool nvram_needless = false;
+  bool mirror_failed = false;
   // On which a volume lies, and all that it reads from; empty: anywhere in the pool.
   std::map<std::string, std::string> set;
 
@@ -54,6 +59,12 @@ class GroupLoad {
   // What the administrator does, and how many things were done before.
   const std::string& doing() const noexcept { return doing_; }
   unsigned steps() const noexcept { return steps_; }
+  // The number of parents in the longest row that restores made.
+  unsigned longest_row() const noexcept { return longest_row_; }
+
+  // Called when a shrink is answered, and, after a part of the NVRAM has failed, a flush or a
+  // forced write: a cut now is likely to find a mistake.
+  std::function<void()> on_answer;
 
  private:
   using Name = std::string;
@@ -75,6 +86,7 @@ class GroupLoad {
   template <class T>
   bool accept(const char* what, const std::vector<Name>& volumes, const group::Answer<T>& answer);
   bool may_be_away(const Name& volume) const;
+  bool is_image_failing();
 
   Task<void> run_host();
   Task<void> host_step();
@@ -85,15 +97,26 @@ class GroupLoad {
   Range pick_range(const ModelVolume& volume);
   static bool is_free(const ModelVolume& volume, Range range);
 
+  struct Choice {
+    unsigned weight;
+    const char* name;
+    Task<void> (GroupLoad::*step)();
+  };
   Task<void> administrator_step();
   Task<void> create();
   Task<void> expand();
+  Task<void> expand_one(Name name);
   Task<void> shrink();
+  Task<void> shrink_one(Name name);
   Task<void> remove_volume();
   Task<void> snapshot();
+  Task<void> take_snapshots(std::vector<Name> volumes, Name called);
   Task<void> look_at(Name snapshot);
   Task<void> clone();
   Task<void> restore();
+  Task<bool> restore_to(Name snapshot);
+  Task<void> restore_again();
+  Task<void> resize(Name volume);
   Task<void> remove_snapshot();
   Task<void> add_member();
   Task<void> remove_member();
@@ -107,6 +130,9 @@ class GroupLoad {
   Task<std::size_t> times_offline(Name set);
   Task<void> wait_for_volumes();
   Task<void> remove_scheduled(Name volume);
+  Task<void> weaken_nvram();
+  Task<void> change_battery();
+  void promised(const Name& volume);
 
   Task<void> pause(Name volume);
   Task<void> adopt(Name volume);
@@ -126,6 +152,12 @@ class GroupLoad {
   bool administered_ = true;
   unsigned steps_ = 0;
   std::set<Name> lost_;  // Members that are away, or were and may not have noticed it yet.
+  Name row_;             // The volume that is restored again and again.
+  unsigned row_length_ = 0;
+  unsigned longest_row_ = 0;
+  bool weak_ = false;                       // A part of the NVRAM has failed.
+  std::optional<TimePoint> image_noticed_;  // The first request failed.
+  bool nvram_empty_ = true;                 // No cache has writes in it.
   std::string doing_ = "nothing";
   std::string wrong_;
 };

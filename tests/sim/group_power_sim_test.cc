@@ -2,16 +2,19 @@
 // the metadata and at any store to an NVRAM.
 //
 // There everything is copied: files with what is not synced, NVRAMs, the model. Each copy meets its
-// end: a kill; a power cut of the arrays, whose NVRAM has a battery; or a crash of the host. It is
-// started in another world, sometimes cut again while it starts. Then what was acknowledged is
-// there, every operation that was under way is done or undone, the maps are right to the last page,
-// every block is what the model allows, every snapshot is one moment of its volumes; and when all
-// is removed nothing is left of it.
+// end: a kill; a power cut of the arrays, whose NVRAM has a battery; or a crash of the host. When
+// the configuration promises that nothing needs the NVRAM or its mirror, that may be lost as well.
+// The copy is started in another world, sometimes cut again while it starts. Then what was
+// acknowledged is there, every operation that was under way is done or undone, the maps are right
+// to the last page, every block is what the model allows, every snapshot is one moment of its
+// volumes; and when all is removed nothing is left of it.
 //
 // SANDBAY_SEEDS=first:count chooses the runs, each of which makes about 16 cuts.
 #include <fmt/core.h>
 #include <spdlog/spdlog.h>
 
+#include <algorithm>
+#include <array>
 #include <catch2/catch.hpp>
 #include <memory>
 #include <vector>
@@ -27,6 +30,8 @@ namespace {
 using Membership = GroupModel::Membership;
 
 constexpr unsigned kMostForksOfStep = 2;
+constexpr unsigned kMostPromisesOfStep = 3;
+constexpr std::uint64_t kMoreCells = 150;  // Added by an expansion.
 constexpr Duration kSlice = std::chrono::milliseconds(2);
 constexpr Duration kLimit = std::chrono::hours(1);
 
@@ -41,14 +46,38 @@ struct Fork {
 struct Tally {
   std::uint64_t cuts = 0;
   std::uint64_t cuts_again = 0;  // While a group started.
+  std::uint64_t longest_row = 0;
   std::map<std::string, std::uint64_t> doing;
+  std::map<std::string, std::uint64_t> ends;
 };
 
 GroupShape shape_of(std::uint64_t seed) {
   Random random(seed);
-  return {.executors = random.chance(0.3) ? 2U : 1U,
-          .cached = random.chance(0.2),
-          .faults = random.chance(0.25)};
+  GroupShape shape{.executors = random.chance(0.3) ? 2U : 1U,
+                   .cached = random.chance(0.2),
+                   .faults = random.chance(0.25)};
+  using Weak = GroupShape::Weak;
+  shape.weak = std::array{Weak::kNothing, Weak::kNothing, Weak::kBattery,
+                          Weak::kBattery, Weak::kImage,   Weak::kMirror}[random.below(6)];
+  shape.rows = random.chance(0.4);
+  if (shape.weak == Weak::kImage) shape.cached = false;
+  if (shape.weak == Weak::kMirror) shape.cached = true;
+  if (shape.weak != Weak::kNothing) shape.faults = false;
+  return shape;
+}
+
+// Takes a part of the NVRAM away that no promise needs. Returns a name for that, or an empty text.
+std::string lose_nvram(Fork& fork, bool power_cut, Random& random) {
+  using Weak = GroupShape::Weak;
+  const Weak weak = fork.shape.weak;
+  if (weak == Weak::kBattery && fork.model.nvram_needless && power_cut) {
+    for (auto& [path, board] : fork.boards) board.cut_power(nvram::BatteryState::kLow);
+    return "low battery";
+  }
+  if (weak != Weak::kMirror || random.chance(0.5)) return {};
+  const bool failed = fork.model.mirror_failed;
+  fork.boards.erase(std::string(failed ? GroupLab::kMirror : GroupLab::kImage));
+  return failed ? "no mirror" : "no NVRAM";
 }
 
 // The group after its end, in another world.
@@ -56,6 +85,7 @@ class Survivor {
  public:
   Survivor(Executor& home, Fork& fork, bool host_crash, bool power_cut, std::uint64_t seed)
       : model_(fork.model),
+        was_shrunk_(fork.doing == "shrink"),
         power_cut_(power_cut),
         random_(seed),
         lab_(home, fork.shape, fork.boards, host_crash ? "boot-2" : "boot-1") {}
@@ -70,6 +100,8 @@ class Survivor {
     if (wrong.empty()) wrong = co_await find_pools();
     if (wrong.empty()) wrong = co_await verify();
     if (wrong.empty() && random_.chance(0.3)) wrong = co_await go_on();
+    const bool expands = random_.chance(was_shrunk_ ? 0.8 : 0.3);
+    if (wrong.empty() && expands) wrong = co_await expand_all();
     if (wrong.empty() && random_.chance(0.4)) wrong = co_await remove_all();
     co_await lab_.stop();
     co_return wrong;
@@ -180,15 +212,16 @@ class Survivor {
     co_return std::string();
   }
 
-  // Everything that is to be read of a target.
-  Task<std::expected<testing::Bytes, std::string>> read_all(std::string target,
-                                                            std::uint64_t bytes) {
+  // Everything that is to be read of a target, or only the bytes from `from` on.
+  Task<std::expected<testing::Bytes, std::string>> read_all(std::string target, std::uint64_t bytes,
+                                                            std::uint64_t from = 0) {
     Disk disk(std::move(target));
     std::string wrong = co_await disk.connect(bytes);
     testing::Bytes content;
     if (wrong.empty()) {
       const Completion read = co_await testing::read_blocks(
-          disk.unit(), {.first = 0, .block_count = bytes / 512}, testing::Cut::kAligned, random_);
+          disk.unit(), {.first = from / 512, .block_count = (bytes - from) / 512},
+          testing::Cut::kAligned, random_);
       if (read.error != Error::kNone) wrong = describe(read.error);
       if (read.error == Error::kNone) content = testing::content_of(read.data);
     }
@@ -283,6 +316,25 @@ class Survivor {
     co_return wrong;
   }
 
+  // A volume that was shrunk before shows zeros where its data was.
+  Task<std::string> expand_all() {
+    for (const Found& volume : volumes_) {
+      if (model_.set.at(volume.name) == "solo") continue;
+      const std::uint64_t bytes = volume.bytes + kMoreCells * kModelCellBytes;
+      const auto grown = co_await lab_.group().change_volume(volume.name, {.size_bytes = bytes});
+      if (!grown.has_value()) {
+        if (grown.error().code == group::Refusal::Code::kConflict) continue;  // There is no room.
+        co_return grown.error().message;
+      }
+      const auto read = co_await read_all(model_.target(volume.name), bytes, volume.bytes);
+      if (!read.has_value()) co_return fmt::format("{}, expanded: {}", volume.name, read.error());
+      if (std::ranges::any_of(*read, [](std::byte byte) { return byte != std::byte{0}; })) {
+        co_return volume.name + ", expanded, shows data in its new space";
+      }
+    }
+    co_return std::string();
+  }
+
   Task<std::string> remove_all() {
     for (const Found& volume : volumes_) {
       const auto removed = co_await lab_.group().delete_volume(volume.name, true);
@@ -298,6 +350,7 @@ class Survivor {
   }
 
   GroupModel model_;
+  bool was_shrunk_;
   bool power_cut_;
   Random random_;
   GroupLab lab_;
@@ -333,6 +386,11 @@ std::string end_fork(const Ending& ending) {
   if (host_crash) {
     for (auto& [path, board] : fork.boards) board.crash_host(random);
   }
+  for (auto& [path, board] : fork.boards) board.sync_error = Error::kNone;
+  const std::string lost = ending.again ? "" : lose_nvram(fork, power_cut, random);
+  const char* const end = host_crash ? "host crash" : power_cut ? "power cut" : "kill";
+  const std::string how = lost.empty() ? end : fmt::format("{} with {}", end, lost);
+  ++ending.tally->ends[how];
   Survivor survivor(*world->executors()[0], fork, host_crash || ending.host_crash,
                     power_cut || ending.power_cut || fork.shape.faults, ending.seed);
   std::unique_ptr<Fork> second;
@@ -365,9 +423,15 @@ std::string end_fork(const Ending& ending) {
                      .host_crash = host_crash});
   }
   if (wrong.empty()) return wrong;
-  const char* const how = host_crash ? "host crash" : power_cut ? "power cut" : "kill";
   return fmt::format("{} {} while \"{}\"{}: {}", how, ending.seed, fork.doing,
                      ending.again ? ", again" : "", wrong);
+}
+
+// A row of more than eight parents needs more steps.
+GroupLoadOptions options_of(const GroupShape& shape) {
+  GroupLoadOptions options;
+  if (shape.rows) options.administrator_steps = 28;
+  return options;
 }
 
 // A run, and its copies at moments that are drawn.
@@ -380,11 +444,12 @@ class Run {
         world_(sim::World::create({.seed = seed, .executors = shape_.executors})),
         chances_(seed),
         lab_(*world_->executors()[0], shape_, boards_, "boot-1"),
-        load_(lab_, seed, {}) {}
+        load_(lab_, seed, options_of(shape_)) {}
 
   std::string go() {
-    lab_.on_store = [this] { consider_fork(0.1); };
-    world_->observe_writes([this](const std::string&) { consider_fork(1); });
+    lab_.on_store = [this] { consider_fork(0.1, kMostForksOfStep); };
+    load_.on_answer = [this] { consider_fork(3, kMostForksOfStep + kMostPromisesOfStep); };
+    world_->observe_writes([this](const std::string&) { consider_fork(1, kMostForksOfStep); });
     const TimePoint limit = world_->now() + kLimit;
     (void)world_->run([this] { return run_load(); }, kSlice);
     while (!ended_ && world_->now() < limit) {
@@ -392,6 +457,7 @@ class Run {
       world_->run_for(kSlice);
     }
     world_->observe_writes({});
+    tally_->longest_row = std::max<std::uint64_t>(tally_->longest_row, load_.longest_row());
     if (!ended_) {
       fmt::print(stderr, "group power: seed {} does not end: {}\n", seed_, load_.doing());
       std::abort();  // The world keeps what has not ended, and it must go before the group.
@@ -411,14 +477,14 @@ class Run {
   }
 
   // Some steps are cut near their beginning, some anywhere.
-  void consider_fork(double weight) {
+  void consider_fork(double weight, unsigned most) {
     if (!wrong_.empty() || !lab_.running() || load_.steps() == 0) return;
     if (load_.steps() != step_) {
       step_ = load_.steps();
       forks_of_step_ = 0;
       chance_ = std::array{0.3, 0.06, 0.015}[chances_.below(3)];
     }
-    if (forks_of_step_ >= kMostForksOfStep || !chances_.chance(chance_ * weight)) return;
+    if (forks_of_step_ >= most || !chances_.chance(chance_ * weight)) return;
     ++forks_of_step_;
     ++tally_->doing[load_.doing()];
     forks_.push_back({.files = world_->snapshot_files(),
@@ -465,8 +531,9 @@ TEST_CASE("a group keeps what it acknowledged, whenever it is cut", "[group][sim
   Tally tally;
   const std::uint64_t failures =
       run_seeds("group power", 8, [&](std::uint64_t seed) { return Run(seed, &tally).go(); });
-  fmt::print("group power: {} cuts, {} of them while the group started\n", tally.cuts,
-             tally.cuts_again);
+  fmt::print("group power: {} cuts, {} of them while the group started; a row of {} parents\n",
+             tally.cuts, tally.cuts_again, tally.longest_row);
+  for (const auto& [how, count] : tally.ends) fmt::print("  {}: {}\n", how, count);
   for (const auto& [doing, count] : tally.doing) fmt::print("  {}: {}\n", doing, count);
   std::fflush(stdout);
   CHECK(failures == 0);
