@@ -2,6 +2,7 @@
 #include "raid/controller.h"
 
 #include <algorithm>
+#include <bit>
 #include <utility>
 
 #include <fmt/format.h>
@@ -417,6 +418,13 @@ Controller::Outcome Controller::verify_set(std::string_view set) {
   if (state == nullptr) return refusal(fmt::format("there is no set {}", set));
   if (!state->set->running()) {
     return refusal(fmt::format("set {} does not run: {}", set, state->set->refusal()));
+  }
+  const SetDrives& drives = *state->set->drives();
+  if (drives.superblock().redundancy_suspect && drives.absent_roles() != 0) {
+    return refusal(
+        fmt::format("set {} cannot be verified: its journal was lost and {} of its drives "
+                    "are missing; it verifies itself when all are back",
+                    set, std::popcount(drives.absent_roles())));
   }
   state->set->maintenance()->request_verify();
   return {};

@@ -134,6 +134,13 @@ Task<Controller::Outcome> Controller::Implementation::replace_drive(std::string 
   if (!unfit.empty()) co_return refusal(unfit);
   bool good = false;
   if (drives.drive(role) == nullptr) {
+    if (drives.superblock().redundancy_suspect && drives.stale_roles() != 0) {
+      co_return refusal(fmt::format(
+          "role {} of set {} cannot be given away while a drive that is back in another "
+          "role is being rebuilt: parity is not verified, so what it has would be lost; "
+          "try again when it is whole",
+          role, state->set->name()));
+    }
     good = co_await give_role(state, role, target);
   } else {
     good = co_await begin_copy(state, role, target);

@@ -11,13 +11,13 @@ namespace sandbay::raid {
 
 namespace {
 
-// Another role lacks its drive, which may come back.
-bool others_missing(const SetDrives& drives, unsigned role) {
+// The drive of another role may come back, or is back and not whole.
+bool others_return(const SetDrives& drives, unsigned role) {
   const std::vector<RoleEntry>& roles = drives.superblock().roles;
   for (unsigned other = 0; other < roles.size(); ++other) {
     if (other != role && roles[other].state == RoleState::kMissing) return true;
   }
-  return false;
+  return (drives.stale_roles() & ~(std::uint64_t{1} << role)) != 0;
 }
 
 }  // namespace
@@ -166,8 +166,8 @@ Task<void> Controller::Implementation::fill_roles(SetState* state) {
       const TimePoint since = state->absent_since.try_emplace(role, home.now()).first->second;
       const bool failed = drives.superblock().roles[role].state == RoleState::kFailed;
       const bool given_up = failed || since == TimePoint::min();
-      // A fresh drive would end what another missing drive keeps.
-      const bool waits = since != TimePoint::min() && (!failed || others_missing(drives, role));
+      // A fresh drive would end what another one keeps that is missing or has just returned.
+      const bool waits = since != TimePoint::min() && (!failed || others_return(drives, role));
       if (waits && drives.superblock().redundancy_suspect) {
         tell_waiting(state, role);
         break;

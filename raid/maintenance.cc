@@ -108,6 +108,12 @@ Maintenance::Work Maintenance::next_work() const {
   return {};
 }
 
+// Suspect parity waits for all drives.
+bool Maintenance::verify_can_begin() const {
+  const bool waits = drives_.superblock().redundancy_suspect && !drives_.optimal();
+  return verify_requested_ && !set_.offline() && !waits;
+}
+
 Task<void> Maintenance::run() {
   while (!stopping_) {
     if (home_.now() >= next_verify_) {
@@ -120,7 +126,7 @@ Task<void> Maintenance::run() {
       good = co_await verify_regions();
     } else if (work.kind != Kind::kNothing) {
       good = co_await make_fresh(work);
-    } else if (verify_requested_ && !set_.offline()) {
+    } else if (verify_can_begin()) {
       good = co_await verify_all();
     }
     progress_ = {};
@@ -133,7 +139,7 @@ Task<void> Maintenance::run() {
     if (stopping_) break;
     if (!good) {
       co_await changed_.wait_until(home_.now() + kBackOff);
-    } else if (set_.offline() || (next_work().kind == Kind::kNothing && !verify_requested_)) {
+    } else if (set_.offline() || (next_work().kind == Kind::kNothing && !verify_can_begin())) {
       co_await changed_.wait_until(home_.now() + policy_.look_every);
     }
   }

@@ -74,6 +74,7 @@ class Maintenance {
 
   Task<void> run();
   Work next_work() const;
+  bool verify_can_begin() const;
   Task<bool> make_fresh(Work work);  // False: something failed; look again later.
   Task<bool> freshen_region(Work work, std::uint64_t region);
   Task<bool> end_fresh(Work work);

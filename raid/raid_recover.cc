@@ -261,17 +261,18 @@ Task<Error> RaidSet::settle_granule(std::uint64_t stripe, std::uint32_t row, std
   Lanes suspects(layout_.width());
   co_await read_members(stripe, looked_at & all & ~drives_.unreadable(stripe), row, rows, &lanes,
                         &failed, &medium, &suspects);
-  const MemberSet away = drives_.unreadable(stripe);
-  const bool data_away = (away & first_members(layout_.data_chunks())) != 0;
-  const bool give_up = looked_at == all && data_away && drives_.doubted(stripe, row, rows);
-  // A drive has gone since it was asked whether its data may be given up.
-  if (give_up && keeps_away(stripe)) co_return Error::kMediumError;
-  if (failed == 0 && !give_up) co_return Error::kNone;
-  medium |= give_up ? away : 0;
-  const MemberSet rest = all & ~looked_at & ~drives_.unreadable(stripe);
+  const MemberSet rest = failed == 0 ? 0 : all & ~looked_at & ~drives_.unreadable(stripe);
   if (rest != 0) {  // One is bad: now the others matter, too.
     co_await read_members(stripe, rest, row, rows, &lanes, &failed, &medium, &suspects);
   }
+  const MemberSet away = drives_.unreadable(stripe);
+  const bool data_away = (away & first_members(layout_.data_chunks())) != 0;
+  const bool doubted_away = data_away && drives_.doubted(stripe, row, rows);
+  // A drive may have failed since it was asked whether its data may be given up.
+  if (doubted_away && looked_at != all) co_return Error::kNone;
+  if (doubted_away && keeps_away(stripe)) co_return Error::kMediumError;
+  if (failed == 0 && !doubted_away) co_return Error::kNone;
+  medium |= doubted_away ? away : 0;
   co_return co_await settle_bad(stripe, row, rows, failed, medium, &lanes, &suspects);
 }
 
@@ -417,8 +418,9 @@ Task<Error> RaidSet::lose_written(unsigned role, Extent extent) {
   }
   while (lba < end) {
     const Layout::OnDrive at = layout_.on_drive(role, lba);
-    const auto rows = static_cast<std::uint32_t>(
+    auto rows = static_cast<std::uint32_t>(
         std::min<std::uint64_t>(end - lba, layout_.strip_blocks() - at.row));
+    rows = drives_.doubted_alike(at.stripe, at.row, rows);
     const MemberSet computed = computed_away(at.stripe, at.row, rows);
     const MemberSet lost =
         layout_.mirrored() ? data : (computed | MemberSet{1} << at.member) & data;

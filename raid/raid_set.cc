@@ -302,6 +302,8 @@ Task<Error> RaidSet::prepare_replay(std::uint64_t stripe, JournalWrite entry, Pr
     const std::uint64_t in_region = region * drives_.superblock().region_stripes;
     const Error error = co_await prepared->add(in_region, false);
     if (error != Error::kNone) co_return error;
+    // A drive that fails before the flush may keep what it had before.
+    drives_.written_in_doubt(in_region);
   }
   co_return Error::kNone;
 }
@@ -426,7 +428,8 @@ Task<Error> RaidSet::replay_journal(bool clean, bool accept_loss) {
     if (error == Error::kNone) error = co_await drives_.settled();
     if (error != Error::kNone) co_return error;
   }
-  const Error error = co_await flush_drives();
+  Error error = co_await flush_drives();
+  if (error == Error::kNone) error = co_await drives_.save_doubts();
   if (error != Error::kNone) co_return error;
   co_return co_await journal_->reset();
 }

@@ -99,8 +99,9 @@ Task<RaidSet::Verified> RaidSet::verify_held(std::uint64_t stripe, std::uint32_t
     const bool suspect = drives_.redundancy_suspect(stripe);
     if (suspect && readable != first_members(width)) co_return Verified{.error = Error::kNotReady};
     co_await read_members(stripe, readable, row, rows, &lanes, &failed, &medium);
-    if (failed == 0) break;
+    // A drive may have failed while the others were read.
     if (suspect && drives_.unreadable(stripe) != 0) co_return Verified{.error = Error::kNotReady};
+    if (failed == 0) break;
     if (layout_.redundancy() == 0) {
       tell_corruption(stripe, row, failed, "cannot be read, or is corrupt");
       verified.mismatch = true;
@@ -108,6 +109,7 @@ Task<RaidSet::Verified> RaidSet::verify_held(std::uint64_t stripe, std::uint32_t
     }
     if (attempt > 1) co_return Verified{.error = Error::kMediumError};
     verified.error = co_await declare_lost(stripe, row, rows);
+    if (suspect && drives_.unreadable(stripe) != 0) co_return Verified{.error = Error::kNotReady};
     // Lost, and the drive cannot take what stands for it. No redundancy is left to be compared.
     if (verified.error == Error::kMediumError) co_return Verified{.mismatch = true};
     if (verified.error != Error::kNone) co_return verified;

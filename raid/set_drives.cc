@@ -40,6 +40,11 @@ SetDrives::SetDrives(Executor& home, Layout layout, Superblock newest, RegionMap
   for (std::uint64_t region = 0; region < region_count(); ++region) {
     if (regions_.dirty(region)) mark_unverified(region);
   }
+  // A crash came after the last region was verified.
+  if (newest_.redundancy_suspect && unverified_count_ == 0) {
+    newest_.redundancy_suspect = false;
+    ++changed_;
+  }
   recount();
   for (unsigned role = 0; role < layout_.drive_count(); ++role) {
     if (newest_.roles[role].state == RoleState::kActive) settled_roles_ |= bit(role);
@@ -284,8 +289,8 @@ void SetDrives::doubt_again(std::uint64_t region, Extent rows) {
 
 void SetDrives::region_verified(std::uint64_t region, std::uint64_t losses) {
   if (!unverified_[region] || redundancy_losses_[region] != losses) return;
+  // Whether it keeps counts again if a crash takes the verify back.
   doubts_changed_ += lost_.forget_matched(rows_of_region(region));
-  doubts_changed_ += lost_.set_keeping(region, false);
   unverified_[region] = false;
   if (--unverified_count_ == 0 && newest_.redundancy_suspect) {
     newest_.redundancy_suspect = false;

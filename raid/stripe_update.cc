@@ -210,7 +210,8 @@ Task<Error> RaidSet::end_doubted(Update* update) {
     if (missed && !matches) co_return refuse_in_doubt(stripe);
     if (!matches) drives_.written_in_doubt(stripe);
     if (!matches && anew) drives_.stop_keeping(stripe);
-    save |= missed;
+    // A drive that is back already may have missed it.
+    save |= (band.written & drives_.unreadable(stripe)) != 0;
   }
   if (!save) co_return Error::kNone;
   co_return co_await drives_.save_doubts();

@@ -1,0 +1,347 @@
+// A set that lost its journal, and what may happen to it before parity is verified: nothing is
+// given up that a drive has, and nothing old is read as good.
+#include <fmt/format.h>
+
+#include "suspect_rig.h"
+
+namespace sandbay::raidtest {
+
+namespace {
+
+constexpr Lba kSuperblocks = (std::uint64_t{128} << 10) / 512;
+constexpr Lba kMetadata = (std::uint64_t{1} << 20) / 512;
+
+Task<void> start_without(Bench* bench, const std::string& name) {
+  std::vector<raid::NamedDevice> left = bench->rig.named();
+  std::erase_if(left, [&](const auto& drive) { return drive.name == name; });
+  co_await bench->rig.start(left);
+  if (bench->rig.set->running()) co_return;
+  const auto started = co_await bench->rig.controller->start_set("set", true);
+  REQUIRE(started.has_value());
+}
+
+// Without its journal, all drives there, nothing verified but what the first turn has seen.
+Task<void> make_suspect(Bench* bench, Executor* home, Level level) {
+  co_await plug_in(bench, home, nvram::Durability::kProcess);
+  co_await make(bench, level, 5, false);
+  co_await lose_journal(bench, home);
+}
+
+// The first block of the role in the last stripe in which it has data.
+Lba last_block_of(const raid::Layout& layout, unsigned role) {
+  for (std::uint64_t stripe = layout.stripe_count() - 1;; --stripe) {
+    for (unsigned member = 0; member < layout.data_chunks(); ++member) {
+      if (layout.role(stripe, member) != role) continue;
+      return layout.lba({.stripe = stripe, .chunk = member, .row = 0});
+    }
+  }
+}
+
+Task<Error> flush(ControllerRig* rig) {
+  const Completion done = co_await rig->set->submit(Request{.operation = Operation::kFlush});
+  co_return done.error;
+}
+
+// No write takes effect any more from the first on for which `now` holds.
+void cut_at(ControllerRig* rig, const std::function<bool(const Request&)>& now) {
+  for (const auto& each : rig->drives) {
+    each->before_change = [rig, now](const TestDrive&, const Request& request) {
+      if (request.operation != Operation::kWrite || !now(request)) return;
+      for (const auto& drive : rig->drives) drive->fail_with(Error::kNotReady);
+    };
+  }
+}
+
+void end_cut(ControllerRig* rig) {
+  for (const auto& each : rig->drives) each->before_change = nullptr;
+}
+
+// Rows that match, and the drives know that; then a drive of theirs has no room for new parity.
+Task<void> run_out_of_room(Executor* home) {
+  Bench bench(*home);
+  ControllerRig& rig = bench.rig;
+  co_await plug_in(&bench, home, nvram::Durability::kProcess);
+  co_await make(&bench, Level::kRaid5, 4, false);
+  co_await lose_journal(&bench, home);
+  co_await rig.start();
+  const raid::Layout layout = rig.set->drives()->layout();
+  const Lba first = layout.lba({.stripe = 1, .chunk = 0, .row = 0});
+  co_await expect_good(rig.write(first, 1, 1));
+  co_await expect_stopped(&rig);
+  co_await rig.start();
+  TestDrive& full = *rig.drives[layout.role(1, layout.data_chunks())];
+  full.data_from = rig.set->drives()->data_offset();
+  full.fill_up(true);
+  const std::string refused = co_await rig.write(first, 1, 2);
+  CHECK(refused != "");
+  full.fill_up(false);
+  co_await rig.kill();
+  bench.memory.reset();
+  co_await plug_in(&bench, home, nvram::Durability::kProcess);
+  co_await rig.start();
+  const auto removed = co_await rig.controller->remove_drive(fmt::format("d{}", layout.role(1, 1)));
+  CHECK(removed.has_value());
+  Seen seen;
+  co_await look_at(&rig, layout.lba({.stripe = 1, .chunk = 1, .row = 0}), 1, &seen);
+  CHECK(seen.medium == 1);
+  CHECK(seen.wrong == 0);
+  co_await expect_stopped(&rig);
+  co_await unplug(&bench);
+}
+
+}  // namespace
+
+TEST_CASE("A spare leaves a drive that has just returned to a suspect set what it has",
+          "[raid][journal][N3]") {
+  for_worlds(1, [](Executor* home) -> Task<void> {
+    Bench bench(*home);
+    ControllerRig& rig = bench.rig;
+    co_await make_suspect(&bench, home, Level::kRaid6);
+    rig.add("spare", std::uint64_t{4} << 20);
+    co_await start_without(&bench, "d1");
+    const auto added = co_await rig.controller->add_spare("spare", "");
+    CHECK(added.has_value());
+    const raid::Layout layout = rig.set->drives()->layout();
+    rig.drive("d2").fail_with(Error::kHardware);
+    for (Lba lba = 0; lba < rig.set->geometry().block_count; lba += 333) {
+      const std::vector<std::byte> old = rig.expected;
+      const std::string error = co_await rig.write(lba, 3, lba);
+      if (!error.empty()) rig.expected = old;
+    }
+    co_await rig.sleep(100s);
+    CHECK(rig.info("spare").use == DriveUse::kSpare);
+    const std::size_t lost_before = rig.set_info().lost.size();
+    const auto back = co_await rig.controller->insert_drive("d1", &rig.drive("d1"));
+    CHECK(back.has_value());
+    co_await rig.sleep(10s);
+    CHECK(rig.info("spare").use == DriveUse::kSpare);
+    const auto replaced = co_await rig.controller->replace_drive("set:2", "");
+    REQUIRE_FALSE(replaced.has_value());
+    CHECK(replaced.error().find("try again when it is whole") != std::string::npos);
+    CHECK(rig.set_info().lost.size() == lost_before);
+    verify(&rig);
+    co_await expect_whole(&rig);
+    CHECK(rig.info("spare").use == DriveUse::kMember);
+    for (const Extent& lost : rig.set_info().lost) {
+      const raid::Layout::Position at = layout.position(lost.first);
+      CHECK(layout.role(at.stripe, at.chunk) == 2);
+    }
+    const Seen seen = co_await look_everywhere(&rig);
+    CHECK(seen.wrong == 0);
+    CHECK(seen.other == 0);
+    co_await expect_stopped(&rig);
+    co_await unplug(&bench);
+  });
+}
+
+TEST_CASE("A suspect set with a drive away is not verified, and says why", "[raid][journal][N3]") {
+  for_worlds(1, [](Executor* home) -> Task<void> {
+    Bench bench(*home);
+    ControllerRig& rig = bench.rig;
+    co_await make_suspect(&bench, home, Level::kRaid5);
+    co_await start_without(&bench, "d1");
+    const auto refused = rig.controller->verify_set("set");
+    REQUIRE_FALSE(refused.has_value());
+    CHECK(refused.error().find("verifies itself when all are back") != std::string::npos);
+    raid::MaintenancePolicy policy = rig.options.set.maintenance;
+    policy.verify_every = 1min;
+    rig.controller->set_policy("set", policy);
+    co_await rig.sleep(5min);
+    CHECK(rig.told(SetEvent::Kind::kVerifyStarted) == 0);
+    const auto back = co_await rig.controller->insert_drive("d1", &rig.drive("d1"));
+    CHECK(back.has_value());
+    verify(&rig);
+    co_await expect_whole(&rig);
+    co_await expect_good(rig.check());
+    co_await expect_stopped(&rig);
+    co_await unplug(&bench);
+  });
+}
+
+TEST_CASE("A region is not verified if a drive is pulled while it is read", "[raid][journal][N3]") {
+  for (const Level level : kParityLevels) {
+    CAPTURE(raid::describe(level));
+    for_worlds(
+        1,
+        [](Executor* home, Level level) -> Task<void> {
+          Bench bench(*home);
+          ControllerRig& rig = bench.rig;
+          co_await make_suspect(&bench, home, level);
+          co_await rig.start();
+          REQUIRE(rig.set->running());
+          co_await rig.sleep(1s);
+          // The rest of the region in one turn; the set loses d1 when that has been read.
+          for (const char* name : {"d0", "d2", "d3", "d4"}) rig.drive(name).slow_reads(1s);
+          raid::MaintenancePolicy policy = rig.options.set.maintenance;
+          policy.stripes_at_once = 16;
+          policy.rate_under_load = 0;
+          rig.controller->set_policy("set", policy);
+          co_await rig.sleep(500ms);
+          rig.drive("d1").fail_with(Error::kNotReady);
+          const Lba of_d1 = last_block_of(rig.set->drives()->layout(), 1);
+          Seen seen;
+          co_await look_at(&rig, of_d1, 8, &seen);
+          for (const char* name : {"d0", "d2", "d3", "d4"}) rig.drive(name).slow_reads(0s);
+          co_await rig.sleep(2s);
+          CHECK(rig.set->drives()->absent_roles() == 2);
+          const Seen now = co_await look_everywhere(&rig);
+          CHECK(now.wrong == 0);
+          rig.drive("d1").fail_with(Error::kNone);
+          co_await expect_whole(&rig);
+          co_await expect_good(rig.check());
+          co_await expect_stopped(&rig);
+          co_await unplug(&bench);
+        },
+        level);
+  }
+}
+
+TEST_CASE("What was replayed to a drive that is then pulled is not undone when it returns",
+          "[raid][journal][N3]") {
+  for (const bool away : {false, true}) {
+    CAPTURE(away);
+    for_worlds(
+        1,
+        [](Executor* home, bool away) -> Task<void> {
+          Bench bench(*home);
+          ControllerRig& rig = bench.rig;
+          co_await make_suspect(&bench, home, Level::kRaid5);
+          co_await rig.start();
+          REQUIRE(rig.set->running());
+          const Error flushed = co_await flush(&rig);
+          CHECK(flushed == Error::kNone);
+          const raid::SetDrives& drives = *rig.set->drives();
+          const Lba lba = last_block_of(drives.layout(), 1);
+          const Lba place = drives.data_offset() +
+                            drives.layout().drive_lba(drives.layout().position(lba).stripe);
+          co_await expect_good(rig.write(lba, 8, 1));
+          co_await rig.kill();
+          TestDrive& drive = rig.drive("d1");
+          drive.state().visible = drive.state().durable;  // Its cache is lost.
+          drive.state().unflushed.clear();
+          if (away) {
+            bool replayed = false;
+            cut_at(&rig, [&](const Request& request) {
+              replayed |= request.extent.first == place;
+              return replayed && request.extent.first < kMetadata;
+            });
+            std::vector<raid::NamedDevice> left = rig.named();
+            std::erase_if(left, [](const auto& each) { return each.name == "d1"; });
+            co_await rig.start(left);
+            CHECK(replayed);
+            CHECK_FALSE(rig.set->running());
+            end_cut(&rig);
+            co_await rig.kill();
+            co_await rig.start();
+          } else {
+            // It takes the replay, is pulled before the flush, and loses its cache.
+            drive.before_change = [&](const TestDrive&, const Request& request) {
+              if (request.operation != Operation::kWrite || request.extent.first != place) return;
+              drive.fail_with(Error::kNotReady);
+            };
+            co_await rig.start();
+            co_await rig.sleep(10s);
+            drive.before_change = nullptr;
+            REQUIRE(rig.set->running());
+            CHECK(rig.set->drives()->drive(1) == nullptr);
+            drive.state().visible = drive.state().durable;
+            drive.state().unflushed.clear();
+            drive.fail_with(Error::kNone);
+          }
+          const bool back =
+              co_await rig.wait_for([&rig] { return rig.set->drives()->drive(1) != nullptr; });
+          REQUIRE(back);
+          verify(&rig);
+          co_await expect_whole(&rig);
+          Seen seen;
+          co_await look_at(&rig, lba, 8, &seen);
+          CHECK(seen.wrong == 0);
+          co_await expect_stopped(&rig);
+          co_await unplug(&bench);
+        },
+        away);
+  }
+}
+
+TEST_CASE("The repair of a bad place gives up nothing of a drive that is pulled meanwhile",
+          "[raid][journal][N3]") {
+  for (const Level level : kParityLevels) {
+    CAPTURE(raid::describe(level));
+    for_worlds(
+        1,
+        [](Executor* home, Level level) -> Task<void> {
+          Bench bench(*home);
+          ControllerRig& rig = bench.rig;
+          co_await make_suspect(&bench, home, level);
+          co_await rig.start();
+          REQUIRE(rig.set->running());
+          const raid::SetDrives& drives = *rig.set->drives();
+          const raid::Layout layout = drives.layout();
+          const std::uint64_t stripe = layout.stripe_count() - 1;
+          const unsigned bad = layout.role(stripe, 0);
+          const unsigned other = layout.role(stripe, 1);
+          rig.drives[bad]->make_unreadable(drives.data_offset() + layout.drive_lba(stripe));
+          rig.drives[bad]->slow_reads(1s);
+          Seen seen;
+          co_await look_at(&rig, stripe * layout.stripe_blocks(), 8, &seen);
+          CHECK(seen.medium == 8);
+          co_await rig.sleep(500ms);  // The repair reads the bad place itself.
+          rig.drives[other]->fail_with(Error::kNotReady);
+          co_await rig.sleep(2s);
+          rig.drives[bad]->slow_reads(0s);
+          CHECK(rig.set->running());
+          CHECK(rig.set->drives()->drive(other) == nullptr);
+          rig.drives[other]->fail_with(Error::kNone);
+          const bool back =
+              co_await rig.wait_for([&] { return rig.set->drives()->drive(other) != nullptr; });
+          REQUIRE(back);
+          verify(&rig);
+          co_await expect_whole(&rig);
+          for (const Extent& lost : rig.set_info().lost) {
+            const raid::Layout::Position at = layout.position(lost.first);
+            CHECK(layout.role(at.stripe, at.chunk) == bad);
+          }
+          const Seen after = co_await look_everywhere(&rig);
+          CHECK(after.wrong == 0);
+          co_await expect_stopped(&rig);
+          co_await unplug(&bench);
+        },
+        level);
+  }
+}
+
+TEST_CASE("A set is not suspect for ever if a crash comes when all is verified",
+          "[raid][journal][N3]") {
+  for_worlds(1, [](Executor* home) -> Task<void> {
+    Bench bench(*home);
+    ControllerRig& rig = bench.rig;
+    co_await make_suspect(&bench, home, Level::kRaid5);
+    co_await rig.start();
+    REQUIRE(rig.set->running());
+    // Nothing is written once the last region's map is: no superblock says that it is verified.
+    bool dead = false;
+    cut_at(&rig, [&](const Request& request) {
+      dead |= rig.set->drives()->unverified_count() == 0 && request.extent.first < kSuperblocks;
+      return dead;
+    });
+    verify(&rig);
+    const bool ended = co_await rig.wait_for([&dead] { return dead; });
+    REQUIRE(ended);
+    end_cut(&rig);
+    co_await rig.kill();
+    co_await rig.start();
+    REQUIRE(rig.set->running());
+    CHECK(rig.set->drives()->unverified_count() == 0);
+    CHECK_FALSE(rig.set->superblock().redundancy_suspect);
+    co_await expect_good(rig.check());
+    co_await expect_stopped(&rig);
+    co_await unplug(&bench);
+  });
+}
+
+TEST_CASE("A write without room makes rows of a suspect set doubted beyond a restart",
+          "[raid][journal][D-1]") {
+  for_worlds(4, run_out_of_room);
+}
+
+}  // namespace sandbay::raidtest
