@@ -101,7 +101,6 @@ void LoginBrake::Turn::failed(TimePoint now) {
   const bool is_new = pause.length == Duration::zero();
   pause = {.length = std::clamp(pause.length * 2, kFirstPause, kLongestPause), .last = now};
   brake_.addresses_.touch(address_) = pause;
-  if (brake_.is_proven(address_, now)) return;
   Pause delay = recent(brake_.networks_, network_, now);
   if (is_new) delay.length = std::clamp(delay.length * 2, kFirstDelay, kLongestDelay);
   delay.last = now;

@@ -9,7 +9,8 @@
 // New addresses cost an attacker little, in IPv6 nothing. Each new address with a wrong response
 // therefore adds to a delay of its network (a /24, or a /64 of IPv6). The delay is not a turn:
 // responses of several addresses wait side by side, so one host does not keep the others out. An
-// address that has lately proved a secret skips the delay.
+// address that has lately proved a secret, or had a session that did, skips the delay; what it
+// guesses wrong delays its network all the same.
 //
 // Tables and waiters are bounded. The target refuses a response unchecked if it finds no room.
 #pragma once
@@ -67,6 +68,8 @@ class LoginBrake {
     std::optional<TimePoint> since_;  // Since when it has been the first.
   };
 
+  // A connection has ended whose user had proved a secret: its host may come back soon.
+  void note_proof(const Endpoint& peer, TimePoint now) { proven_.touch(address_of(peer)) = now; }
   // Notified when a response has left its place.
   Condition& changed() noexcept { return changed_; }
   std::size_t remembered() const noexcept;  // In all tables.

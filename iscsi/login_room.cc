@@ -1,5 +1,6 @@
 // Silent logins are dropped first if they fill half of the places or more; otherwise logins that
-// have begun, proven ones last. So neither kind of flood reaches the few logins of the other kind.
+// have begun: those whose response waits for its turn late, proven ones last. So neither kind of
+// flood reaches the few logins of the other kind.
 #include "iscsi/login_room.h"
 
 #include <algorithm>
@@ -45,8 +46,13 @@ std::optional<std::size_t> login_to_drop(std::span<const LoginInProgress> logins
   const bool from_silent = silent > 0 && 2 * static_cast<std::size_t>(silent) >= logins.size();
   const bool all_proven = std::ranges::all_of(
       logins, [](const LoginInProgress& each) { return !each.begun || each.proven; });
-  const auto counts = [&](const LoginInProgress& each) {
+  const auto is_weakest = [&](const LoginInProgress& each) {
     return from_silent ? !each.begun : each.begun && (all_proven || !each.proven);
+  };
+  const bool all_wait = std::ranges::all_of(
+      logins, [&](const LoginInProgress& each) { return !is_weakest(each) || each.waits; });
+  const auto counts = [&](const LoginInProgress& each) {
+    return is_weakest(each) && (all_wait || !each.waits);
   };
   std::optional<std::size_t> victim;
   std::ptrdiff_t most = 0;

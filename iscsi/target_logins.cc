@@ -232,6 +232,9 @@ Task<void> LoginService::serve(std::unique_ptr<Stream> stream, Portal* portal) {
   if (placement.executor != nullptr) --registry_.connections_on[placement.executor->index()];
   if (placement.portal != nullptr) --placement.portal->connections;
   tell_end(connection, placement);
+  if (placement.session != nullptr && !placement.session->options().chap_user.empty()) {
+    brake_.note_proof(connection.peer(), server_home.now());
+  }
   const ConnectionTraffic& traffic = connection.traffic();
   registry_.counters.pdus_in += traffic.pdus_in;
   registry_.counters.pdus_out += traffic.pdus_out;
@@ -274,8 +277,10 @@ void LoginService::make_room_for_login() {
     idle += attempt->placing ? 0 : 1;
     if (attempt->placing || attempt->connection->closing()) continue;
     open.push_back(attempt);
-    logins.push_back(
-        {.peer = attempt->connection->peer(), .begun = attempt->begun, .proven = attempt->proven});
+    logins.push_back({.peer = attempt->connection->peer(),
+                      .begun = attempt->begun,
+                      .proven = attempt->proven,
+                      .waits = attempt->waits});
   }
   if (idle < registry_.limits.maximum_logins_in_progress) return;
   const auto victim = login_to_drop(logins);
@@ -373,7 +378,9 @@ Task<LoginService::Placement> LoginService::log_in(Connection& connection, Porta
     }
     std::optional<LoginOutcome> outcome;
     if (login.expects_response()) {
+      attempt.waits = true;
       outcome = co_await check_response(connection, login, std::move(pdu));
+      attempt.waits = false;
     } else {
       outcome = take_request(login, pdu);
     }

@@ -79,6 +79,7 @@ class LoginService {
     bool placing = false;
     bool begun = false;           // A request has come.
     bool proven = false;          // CHAP has succeeded.
+    bool waits = false;           // Its CHAP response waits for its turn.
     const char* ended = nullptr;  // Why we gave it up.
   };
   class Policy;

@@ -151,7 +151,19 @@ TEST_CASE("A right response ends the delay of its address, not a pause", "[X6]")
   }
   for (int i = 0; i < 3; ++i) fail_once(brake, braked_host(1), now);
   CHECK(wait_of(brake, braked_host(1), now) == milliseconds(200));
-  CHECK(wait_of(brake, braked_host(2), now) == Duration::zero());
+  CHECK(wait_of(brake, braked_host(2), now) == LoginBrake::kFirstDelay);
+}
+
+TEST_CASE("A tenant who proves a secret from each address guesses no faster for it", "[X6]") {
+  LoginBrake brake;
+  TimePoint now = TimePoint() + std::chrono::hours(1);
+  for (std::uint32_t i = 1; i < 20; ++i) {
+    LoginBrake::Turn(brake, braked_six(1, i), now).proved(now);
+    fail_once(brake, braked_six(1, i), now);
+  }
+  CHECK(wait_of(brake, braked_six(1, 100), now) == LoginBrake::kLongestDelay);
+  brake.note_proof(braked_six(1, 101), now);  // A host whose session has ended.
+  CHECK(wait_of(brake, braked_six(1, 101), now) == Duration::zero());
 }
 
 TEST_CASE("Responses of one address are checked in their order, four at most wait", "[X6]") {

@@ -44,6 +44,14 @@ TEST_CASE("A proven login makes room last", "[X3]") {
   CHECK_FALSE(login_to_drop({}).has_value());
 }
 
+TEST_CASE("A login whose response waits keeps its place beside a flood of its network", "[X6]") {
+  std::vector<LoginInProgress> logins{{.peer = six(1, 1), .begun = true, .waits = true}};
+  for (std::uint8_t i = 2; i < 10; ++i) logins.push_back({.peer = six(1, i), .begun = true});
+  CHECK(login_to_drop(logins) == 1);
+  for (LoginInProgress& each : logins) each.waits = true;
+  CHECK(login_to_drop(logins) == 0);
+}
+
 TEST_CASE("The addresses of one /64 count as one host", "[X3]") {
   const std::vector<LoginInProgress> logins{
       {.peer = six(1, 1)}, {.peer = six(2, 1)}, {.peer = six(2, 2)}};
