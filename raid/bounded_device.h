@@ -3,7 +3,6 @@
 // for memory; destroyed when it is idle().
 #pragma once
 
-#include <memory>
 #include <string>
 #include <utility>
 
@@ -14,7 +13,7 @@ namespace sandbay::raid {
 class BoundedDevice final : public BlockDevice {
  public:
   BoundedDevice(BlockDevice& device, std::string name, DrivePolicy policy)
-      : drive_(device, std::move(name), policy), timeout_(policy.timeout) {}
+      : drive_(device, std::move(name), policy) {}
 
   Executor& home() const noexcept override { return drive_.device().home(); }
   const Geometry& geometry() const noexcept override { return drive_.geometry(); }
@@ -23,18 +22,14 @@ class BoundedDevice final : public BlockDevice {
   Task<Completion> submit(Request request) override {
     return drive_.submit_metadata(std::move(request));
   }
-  Task<Result<ProvisioningRun>> provisioning(Lba first, Lba limit) override;
+  Task<Result<ProvisioningRun>> provisioning(Lba first, Lba limit) override {
+    return drive_.provisioning(first, limit);
+  }
 
-  bool idle() const noexcept { return drive_.idle() && queries_ == 0; }
+  bool idle() const noexcept { return drive_.idle(); }
 
  private:
-  struct Query;
-  static constexpr int kSteps = 8;
-  static Task<void> ask(BoundedDevice* self, std::shared_ptr<Query> query, Lba first, Lba limit);
-
   Drive drive_;
-  Duration timeout_;
-  std::size_t queries_ = 0;  // In the device.
 };
 
 }  // namespace sandbay::raid

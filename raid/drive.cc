@@ -4,6 +4,7 @@
 #include "raid/drive.h"
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 
 #include "runtime/frame_pool.h"
@@ -65,6 +66,12 @@ Request request_like(const Request& request) {
   return copy;
 }
 
+struct Drive::Question {
+  std::optional<Result<ProvisioningRun>> answer;
+  bool late = false;
+  sandbay::Event ended;
+};
+
 Drive::Drive(BlockDevice& device, std::string name, DrivePolicy policy)
     : device_(device), home_(device.home()), name_(std::move(name)), policy_(policy) {
   watch_timer_.owner = this;
@@ -97,17 +104,34 @@ Task<Completion> Drive::submit_metadata(Request request) {
 
 Task<Result<ProvisioningRun>> Drive::provisioning(Lba first, Lba limit) {
   if (const Error refused = refusal(); refused != Error::kNone) co_return std::unexpected(refused);
-  ++outstanding_;
-  Result<ProvisioningRun> run = co_await device_.provisioning(first, limit);
-  if (!run && run.error() == Error::kHardware) {  // As with an operation.
-    ++counters_.retries;
-    run = co_await device_.provisioning(first, limit);
+  if (late_questions_ >= kMostLateQuestions) co_return std::unexpected(Error::kTimedOut);
+  const auto question = std::make_shared<Question>();
+  spawn(ask(this, question, first, limit));
+  // In steps, so that time in which the executor did not run counts for little.
+  for (int step = 0; step < kQuestionSteps && !question->answer.has_value(); ++step) {
+    co_await question->ended.wait_until(home_.now() + policy_.timeout / kQuestionSteps);
   }
-  if (gone()) run = std::unexpected(Error::kNotReady);
-  if (!run && run.error() == Error::kNotReady) doubt_in_flight();
-  if (!run) ++counters_.other_errors;
-  if (--outstanding_ == 0) became_idle_.notify_all();
-  co_return run;
+  if (question->answer.has_value()) co_return *question->answer;
+  ++counters_.timeouts;
+  ++late_questions_;
+  question->late = true;
+  co_return std::unexpected(Error::kTimedOut);
+}
+
+Task<void> Drive::ask(Drive* drive, std::shared_ptr<Question> question, Lba first, Lba limit) {
+  ++drive->outstanding_;
+  Result<ProvisioningRun> run = co_await drive->device_.provisioning(first, limit);
+  if (!run && run.error() == Error::kHardware) {  // As with an operation.
+    ++drive->counters_.retries;
+    run = co_await drive->device_.provisioning(first, limit);
+  }
+  if (drive->gone()) run = std::unexpected(Error::kNotReady);
+  if (!run && run.error() == Error::kNotReady) drive->doubt_in_flight();
+  if (!run) ++drive->counters_.other_errors;
+  drive->late_questions_ -= question->late ? 1 : 0;
+  question->answer = run;
+  question->ended.set();
+  if (--drive->outstanding_ == 0) drive->became_idle_.notify_all();
 }
 
 Drive::Operation* Drive::begin(Request&& request, bool metadata) {

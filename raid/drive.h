@@ -19,6 +19,7 @@
 #include <coroutine>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
@@ -81,7 +82,7 @@ class Drive {
   DriveIo start_metadata(Request request);
   Task<Completion> submit_metadata(Request request);
 
-  // What the device says; a failure counts like that of an operation.
+  // What the device says; a failure counts like that of an operation, and it has as much time.
   Task<Result<ProvisioningRun>> provisioning(Lba first, Lba limit);
 
   // The drive is missing, and another one may answer in its place: from now on nothing is sent to
@@ -104,7 +105,12 @@ class Drive {
  private:
   friend class DriveIo;
   struct Operation;
+  struct Question;
+  static constexpr int kQuestionSteps = 8;
+  // Unanswered ones, from which on no further one is asked.
+  static constexpr std::size_t kMostLateQuestions = 16;
 
+  static Task<void> ask(Drive* drive, std::shared_ptr<Question> question, Lba first, Lba limit);
   Operation* begin(Request&& request, bool metadata);
   void count(const Request& request, bool metadata);
   static Spawned run(Drive* drive, Operation* operation, Request request);
@@ -131,6 +137,7 @@ class Drive {
   DriveCounters counters_;
   std::size_t in_flight_ = 0;    // Waited for.
   std::size_t outstanding_ = 0;  // In the device.
+  std::size_t late_questions_ = 0;
   Lba head_ = 0;
   Operation* oldest_ = nullptr;  // In flight, in the order in which they were started.
   Operation* newest_ = nullptr;

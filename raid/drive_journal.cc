@@ -28,7 +28,7 @@ struct DriveJournal::Waiter {
   std::uint64_t units = 0;
   Result<std::uint64_t> result{0};
   Waiter* next = nullptr;
-  Event done;
+  sandbay::Event done;
 };
 
 DriveJournal::DriveJournal(JournalDrives& drives, JournalRing ring, Executor& home)
@@ -266,7 +266,7 @@ struct DriveJournal::Round {
   unsigned pending = 0;
   std::uint64_t good = 0;  // Roles.
   Error error = Error::kNone;
-  Event ended;
+  sandbay::Event ended;
 };
 
 Task<Error> DriveJournal::store(Batch& batch) {

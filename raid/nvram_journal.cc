@@ -19,7 +19,7 @@ struct NvramJournal::Work {
   Work** link = nullptr;
   Error error = Error::kNone;
   std::uint64_t ticket = 0;
-  Event ended;
+  sandbay::Event ended;
 };
 
 NvramJournal::NvramJournal(nvram::Region& region, Uuid set, std::uint32_t block_bytes)

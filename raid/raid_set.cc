@@ -770,9 +770,12 @@ Task<Result<ProvisioningRun>> RaidSet::provisioning_of_strip(Lba lba, std::uint6
   if (!below) {
     judge_direct(role, drive, below.error(), "asking what it has mapped");
     if (layout_.redundancy() == 0) co_return below;
-    const bool drives_own =
-        below.error() == Error::kHardware || reason_of(below.error()) == DropReason::kMissing;
-    if (drives_own) judge(role, drive, below.error(), "asking what it has mapped");
+    const bool drives_own = below.error() == Error::kTimedOut ||
+                            below.error() == Error::kHardware ||
+                            reason_of(below.error()) == DropReason::kMissing;
+    const bool survives =
+        !drives_own || judge(role, drive, below.error(), "asking what it has mapped");
+    if (!survives && below.error() == Error::kTimedOut) co_return below;
     co_return mapped;
   }
   // Lost while the drive was asked.

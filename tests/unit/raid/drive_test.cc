@@ -111,6 +111,31 @@ Task<void> write_to_another_disk(Executor* home) {
   CHECK(read.take().error == Error::kNotReady);
 }
 
+Task<void> note_end(raid::Drive* drive, unsigned* late) {
+  const auto run = co_await drive->provisioning(0, 8);
+  *late += !run && run.error() == Error::kTimedOut ? 1 : 0;
+}
+
+Task<void> ask_while_it_hangs(Executor* home) {
+  TestDrive device(*home, "hung", 1 << 20);
+  raid::Drive drive(device, "hung", {.timeout = 2s});
+  device.hang();
+  unsigned late = 0;
+  for (int i = 0; i < 16; ++i) spawn(note_end(&drive, &late));
+  co_await home->sleep_for(1900ms);
+  CHECK(late == 0);
+  co_await home->sleep_for(200ms);
+  CHECK(late == 16);
+  co_await note_end(&drive, &late);  // At once: it has too many already.
+  CHECK(late == 17);
+  CHECK_FALSE(drive.idle());
+  device.release();
+  co_await home->sleep_for(1ms);
+  CHECK(drive.idle());
+  const auto run = co_await drive.provisioning(0, 8);
+  CHECK(run.has_value());
+}
+
 }  // namespace
 
 TEST_CASE("A question to a drive finds out that another disk answers", "[raid][N8]") {
@@ -118,6 +143,9 @@ TEST_CASE("A question to a drive finds out that another disk answers", "[raid][N
 }
 TEST_CASE("A drive that was not ready is sent nothing until its owner knows", "[raid][N7]") {
   testing::run_in_world(1, [](Executor& home) { return write_to_another_disk(&home); });
+}
+TEST_CASE("A drive that hangs has as long for a question as for an operation", "[raid][N7]") {
+  testing::run_in_world(1, [](Executor& home) { return ask_while_it_hangs(&home); });
 }
 TEST_CASE("A drive is not late for time in which its executor did not run", "[raid]") {
   testing::run_on_reactor([](Executor& home) { return sleep_through(&home); });

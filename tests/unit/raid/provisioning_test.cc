@@ -86,6 +86,21 @@ Task<void> failing_drive(Executor* home, Level level, unsigned drives) {
   co_await rig.close();
 }
 
+Task<void> hanging_drive(Executor* home, Level level, unsigned drives) {
+  IntegrityRig rig(*home,
+                   {.level = level, .drives = drives, .drive_bytes = std::uint64_t{3} << 20});
+  const bool made = co_await rig.create();
+  REQUIRE(made);
+  rig.devices[0]->drive.hang();
+  const TimePoint begin = home->now();
+  const Result<ProvisioningRun> run = co_await rig.set->provisioning(0, 64);
+  CHECK(home->now() - begin < std::chrono::seconds(15));
+  CHECK(run.has_value() == (level != Level::kRaid0));
+  CHECK(rig.drives->absent_roles() == (level == Level::kRaid0 ? 0U : 1U));
+  rig.devices[0]->drive.release();
+  co_await rig.close();
+}
+
 void in_world(const std::function<Task<void>(Executor&)>& body) {
   const auto world = sim::World::create({.seed = 1});
   Executor& home = *world->executors()[0];
@@ -105,6 +120,11 @@ TEST_CASE(
     "a drive that fails when asked what is mapped leaves its role, and the host is answered") {
   in_world([](Executor& home) { return failing_drive(&home, Level::kRaid1, 2); });
   in_world([](Executor& home) { return failing_drive(&home, Level::kRaid5, 3); });
+}
+
+TEST_CASE("A drive that hangs when it is asked what is mapped does not hold the host", "[N7]") {
+  in_world([](Executor& home) { return hanging_drive(&home, Level::kRaid1, 2); });
+  in_world([](Executor& home) { return hanging_drive(&home, Level::kRaid0, 2); });
 }
 
 }  // namespace sandbay::raidtest

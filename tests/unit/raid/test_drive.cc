@@ -179,6 +179,7 @@ Error TestDrive::change(const Request& request) {
 }
 
 Task<Result<ProvisioningRun>> TestDrive::provisioning(Lba first, Lba limit) {
+  while (hanging_) co_await released_.wait();
   if (failure_ != Error::kNone) co_return std::unexpected(failure_);
   if (std::exchange(attention_, false)) co_return std::unexpected(Error::kNotReady);
   const File::Run run = state_.visible.run_at(first * geometry_.block_bytes);
