@@ -352,8 +352,7 @@ Task<void> keep_manager_waiting(Outcome* outcome, Gate* gate) {
   }
 }
 
-Task<void> serve_group(group::Group* group, metadata::Store* store,
-                       const group::Configuration* configuration,
+Task<void> serve_group(group::Group* group, const group::Configuration* configuration,
                        std::shared_ptr<const mgmt::TlsContext> tls, Outcome* outcome) {
   const bool secured = tls != nullptr;
   auto server = mgmt::Server::start(*group, Executor::current(),
@@ -370,7 +369,7 @@ Task<void> serve_group(group::Group* group, metadata::Store* store,
   say_ready(*group, **server, secured, outcome->out);
   co_await say_to_manager(outcome->manager, "READY=1\nSTATUS=Serving");
   outcome->starting = false;
-  co_await group::forget_before_import(*store, configuration->state);
+  co_await group->end_import();
   const std::vector<int> signals = {SIGTERM, SIGINT, SIGHUP};
   int signal = SIGHUP;
   while (signal == SIGHUP) {
@@ -385,6 +384,8 @@ Task<void> serve_group(group::Group* group, metadata::Store* store,
   outcome->change.notify_all();
   spdlog::info("{}: shutting down", signal == SIGINT ? "SIGINT" : "SIGTERM");
   co_await (*server)->stop();
+  // Sets may have come since.
+  co_await group->end_import();
 }
 
 // Prints what the verification of all maps finds; whether all is well.
@@ -455,14 +456,14 @@ Task<std::string> import_file(const Arguments* arguments, metadata::Store* store
   co_return std::string();
 }
 
-Task<void> serve_started(const Arguments* arguments, group::Group* group, metadata::Store* store,
+Task<void> serve_started(const Arguments* arguments, group::Group* group,
                          const group::Configuration* configuration,
                          std::shared_ptr<const mgmt::TlsContext> tls, Outcome* outcome) {
   if (arguments->check_map) {
     const bool right = co_await check_maps(group);
     outcome->wrong = !right;
   } else {
-    co_await serve_group(group, store, configuration, std::move(tls), outcome);
+    co_await serve_group(group, configuration, std::move(tls), outcome);
   }
   co_await group->shutdown();
   outcome->lost = group->lost_writes();
@@ -501,8 +502,7 @@ Task<void> serve(const Arguments* arguments, group::Configuration configuration,
   }
   auto group = co_await group::Group::start(configuration, **store);
   if (group) {
-    co_await serve_started(arguments, group->get(), store->get(), &configuration, std::move(tls),
-                           outcome);
+    co_await serve_started(arguments, group->get(), &configuration, std::move(tls), outcome);
     if ((*group)->left_behind()) {
       (void)group->release();
       (void)store->release();

@@ -9,6 +9,7 @@
 #include <set>
 
 #include "group/identifiers.h"
+#include "group/import_file.h"
 #include "group/place.h"
 #include "group/role.h"
 #include "group/running_group.h"
@@ -197,6 +198,7 @@ Task<RunningGroup::Outcome> RunningGroup::open_pools(Loaded* loaded) {
   for (const auto& [name, entry] : loaded->volumes) {
     if (entry.first.specification.backing == Backing::kRaid) planned_.push_back(entry.first);
   }
+  way_before_import_ = co_await way_before_import(store_, configuration_.state);
   pools_ = std::make_unique<Pools>(Executor::current(), store_, events_, *members_, pool_owner());
   auto outcome = co_await pools_->start(std::move(loaded->pools), configuration_.pools);
   if (outcome) co_return outcome;

@@ -189,6 +189,16 @@ std::optional<Refusal> RunningGroup::refusal_while_importing() const {
                      "what is changed before; restart the daemon, or withdraw the import"};
 }
 
+Task<void> RunningGroup::end_import() {
+  if (way_before_import_.empty()) co_return;
+  const std::string unsettled = pools_->unsettled();
+  if (!unsettled.empty()) {
+    co_return spdlog::warn("{}: is kept: {}", before_import_path(configuration_.state), unsettled);
+  }
+  co_await forget_before_import(store_, configuration_.state);
+  way_before_import_.clear();
+}
+
 Task<Answer<void>> RunningGroup::import_part(ImportPart part) {
   auto answer = co_await alone(import_now(std::move(part)));
   co_return answer;

@@ -38,6 +38,9 @@ class Group : public Service {
   // Where it listens, in the order of the configuration and with the ports in use.
   virtual std::vector<PortalInfo> portals() const = 0;
 
+  // Deletes the records from before an import, unless they may be the only map that fits the sets:
+  // they stay until all pools are open and use all their sets.
+  virtual Task<void> end_import() = 0;
   // Refuses new operations, ends every session in a bounded time, flushes every volume: for as long
   // as what caches hold goes to the drives. Afterwards the group may be destroyed, unless it is
   // left_behind().

@@ -8,8 +8,9 @@
 // next start does again from the beginning.
 //
 // Before the old records go, the start writes them as an export to STATE/before-import. The first
-// start that succeeds deletes it; until then an import of that file brings the old records back. A
-// further import before that leaves the file as it is.
+// start that succeeds deletes it once all pools use all their sets: a set may be newer than the
+// imported map. Until then an import of that file brings the old records back, and a further import
+// leaves the file as it is.
 #pragma once
 
 #include <cstdint>
@@ -62,9 +63,9 @@ Task<std::expected<std::string, Error>> provisioned_in(metadata::Store& store);
 // that is empty. One line says what is wrong; nothing has changed then. The store outlives it.
 Task<std::expected<void, std::string>> take_import(metadata::Store& store,
                                                    std::filesystem::path state, std::string uuid);
-// A start has succeeded: the records from before an import are deleted.
+// Deletes the records from before an import.
 Task<void> forget_before_import(metadata::Store& store, std::filesystem::path state);
-// A start has failed: how to go back to the records from before an import, as the rest of a line.
+// How to go back to the records from before an import, as the rest of a line.
 // Empty without any.
 Task<std::string> way_before_import(metadata::Store& store, std::filesystem::path state);
 

@@ -59,7 +59,8 @@ Pools::Owner RunningGroup::pool_owner() {
           .on_space_warning =
               [this](const Uuid& uuid) {
                 if (gate_.enter()) spawn(warn_of_space(uuid));
-              }};
+              },
+          .way_before_import = [this] { return way_before_import_; }};
 }
 
 Task<void> RunningGroup::warn_of_space(Uuid volume) {

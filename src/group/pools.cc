@@ -102,6 +102,7 @@ Task<void> Pools::add(PoolRecord record) {
   auto pool = std::make_unique<ServedPool>(home_, store_, events_, std::move(record));
   pool->name_of_volume = owner_.name_of_volume;
   pool->on_space_warning = owner_.on_space_warning;
+  pool->way_before_import = owner_.way_before_import;
   pool->name_of_set = [this](const Uuid& set) { return members_.name_of(set); };
   pool->on_vacated = [this] { wake_.notify_all(); };
   ServedPool* const added = pool.get();
@@ -197,6 +198,18 @@ Task<Pools::Outcome> Pools::remove(ServedPool* pool) {
   taking_.unlock();
   events_.add({.kind = "pool deleted", .text = fmt::format("pool {}: deleted", name)});
   co_return Outcome{};
+}
+
+std::string Pools::unsettled() const {
+  for (const auto& pool : pools_) {
+    if (pool->pool() == nullptr) return fmt::format("pool {} is not open", pool->name());
+    for (const auto& [index, store] : pool->pool()->map().stores()) {
+      if (pool->pool()->device(index) != nullptr) continue;
+      return fmt::format("pool {} does not use set {}", pool->name(),
+                         members_.name_of(store.record.uuid));
+    }
+  }
+  return {};
 }
 
 ServedPool* Pools::find(const std::string& name) const {

@@ -38,6 +38,8 @@ class Pools {
     std::function<std::vector<std::string>(const Uuid& set)> volumes_placed_on;
     std::function<std::string(const Uuid& volume)> name_of_volume;
     std::function<void(const Uuid& volume)> on_space_warning;
+    // How to go back to the records from before an import, as the rest of a line; or empty.
+    std::function<std::string()> way_before_import;
   };
 
   // All outlive it. The members have started.
@@ -65,6 +67,9 @@ class Pools {
   // of `notes` for each that is not empty. kNotReady: whose some are, only a pool knows that is not
   // open. Another error: not all of it is noted yet.
   Task<Error> settle_stores(ServedPool* pool, std::vector<std::string>* notes);
+
+  // Which pool is not open, or does not use one of its sets; or empty.
+  std::string unsettled() const;
 
   ServedPool* find(const std::string& name) const;
   ServedPool* find(const Uuid& uuid) const;

@@ -142,6 +142,7 @@ class RunningGroup final : public Group {
 
   // export_operations.cc
   Task<Answer<ExportedGroup>> export_group() override;
+  Task<void> end_import() override;
   Task<Answer<void>> import_part(ImportPart part) override;
 
   // audit_operations.cc
@@ -496,6 +497,7 @@ class RunningGroup final : public Group {
   EventLog events_;
   AuditLog audit_;
   std::uint64_t import_bytes_ = 0;    // Of an import that has begun: what is there.
+  std::string way_before_import_;     // For messages; empty: no records from before an import.
   bool import_announced_ = false;     // One takes the place of everything at the next start.
   std::unique_ptr<Members> members_;  // What volumes on sets stand on.
   std::unique_ptr<Pools> pools_;      // And those on pools.

@@ -168,8 +168,9 @@ std::string ServedPool::older_map() const {
 }
 
 std::string ServedPool::words_on_older_map() const {
-  return fmt::format("{}, or give up all of the pool's data on it: {}", kOlderMap,
-                     fmt::format(kInsist, name()));
+  return fmt::format("{}, or give up all of the pool's data on it: {}{}", kOlderMap,
+                     fmt::format(kInsist, name()),
+                     way_before_import ? way_before_import() : std::string());
 }
 
 Task<bool> ServedPool::close(bool quiet, TimePoint deadline) {

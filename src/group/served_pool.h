@@ -121,6 +121,8 @@ class ServedPool {
   std::function<std::string(const Uuid& set)> name_of_set;  // For events.
   // Calls set_device() for each store. Called inline when the map is open.
   std::function<void()> find_devices;
+  // How to go back to the records from before an import, as the rest of a line; or empty.
+  std::function<std::string()> way_before_import;
   // What a volume is called, for events; empty: there is no such volume.
   std::function<std::string(const Uuid& volume)> name_of_volume;
 

@@ -278,14 +278,22 @@ Task<void> import_whole(Group* group, const std::string* text) {
   REQUIRE(taken.has_value());
 }
 
-const std::string kOlder =
+const std::string kOlderMap =
     "the pool's map is older than it: pages that the map has there may belong to others now; "
     "import "
     "a newer export of the group, or give up all of the pool's data on it: sandbay pool "
     "accept-older-map p --yes-lose-data";
 
-Task<void> expect_older_map(Group* group) {
-  const std::string why = "set a: " + kOlder;
+// The words of the group that has imported the map.
+std::string older_in(const std::filesystem::path& state) {
+  return fmt::format(
+      "{}; to bring back the records from before the import, start sandbayd with --import {} "
+      "--force",
+      kOlderMap, before_import_path(state));
+}
+
+Task<void> expect_older_map(Group* group, std::filesystem::path state) {
+  const std::string why = "set a: " + older_in(state);
   const auto pool = co_await group->show_pool("p");
   REQUIRE(pool.has_value());
   CHECK(pool->reason == why);
@@ -321,7 +329,7 @@ TEST_CASE("A pool is not opened from an export older than the end of a volume",
   const std::filesystem::path two = scratch.file("two");
   run(two, "", [&](Group& group) { return import_whole(&group, &older); });
   start_over(two);
-  run(two, sections, [](Group& group) { return expect_older_map(&group); });
+  run(two, sections, [&](Group& group) { return expect_older_map(&group, two); });
   // That has changed nothing on the set.
   const std::filesystem::path three = scratch.file("three");
   run(three, "", [&](Group& group) { return import_whole(&group, &newer); });
@@ -336,18 +344,18 @@ Task<void> refuse_to_accept(Group* group, std::string confirmed, Refusal::Code c
 }
 
 // The set is newer than the map.
-Task<void> accept_for(Group* group, std::string set) {
+Task<void> accept_for(Group* group, std::string set, std::filesystem::path state) {
   const auto accepted = co_await group->accept_older_map("p", "p");
   if (!accepted) FAIL(accepted.error().message);
-  CHECK(accepted->reason == "set " + set + ": " + kOlder);
+  CHECK(accepted->reason == "set " + set + ": " + older_in(state));
   CHECK(accepted->check.verified);
   CHECK(accepted->check.wrong == std::vector<std::string>{});
   co_await refuse_to_accept(group, "p", Refusal::Code::kConflict);
 }
 
-Task<void> insist(Group* group) {
+Task<void> insist(Group* group, std::filesystem::path state) {
   co_await refuse_to_accept(group, "q", Refusal::Code::kInvalid);
-  co_await accept_for(group, "a");
+  co_await accept_for(group, "a", state);
   const auto events = co_await group->list_events(0);
   const bool told = std::ranges::any_of(events, [](const EventInfo& event) {
     return event.text.find("its older map is used") != std::string::npos;
@@ -366,13 +374,13 @@ TEST_CASE("A pool opens with an older map when the operator insists", "[export][
   const std::filesystem::path two = scratch.file("two");
   run(two, "", [&](Group& group) { return import_whole(&group, &older); });
   start_over(two);
-  run(two, sections, [](Group& group) { return insist(&group); });
+  run(two, sections, [&](Group& group) { return insist(&group, two); });
   run(two, sections, [](Group& group) { return expect_volume(&group); });
   // The map that was newer is older than the word.
   const std::filesystem::path three = scratch.file("three");
   run(three, "", [&](Group& group) { return import_whole(&group, &newer); });
   start_over(three);
-  run(three, sections, [](Group& group) { return expect_older_map(&group); });
+  run(three, sections, [&](Group& group) { return expect_older_map(&group, three); });
 }
 
 Task<std::string> reason_of_set(Group* group, std::size_t store) {
@@ -383,17 +391,18 @@ Task<std::string> reason_of_set(Group* group, std::size_t store) {
 }
 
 // The second set comes back when the pool is open.
-Task<void> insist_twice(Group* group, std::filesystem::path drive) {
-  co_await accept_for(group, "a");
+Task<void> insist_twice(Group* group, std::filesystem::path state, std::filesystem::path drive) {
+  const std::string older = older_in(state);
+  co_await accept_for(group, "a", state);
   std::string reason = co_await reason_of_set(group, 1);
   CHECK_FALSE(reason.empty());
   std::filesystem::rename(drive.string() + ".away", drive);
-  for (int i = 0; i < 300 && reason != kOlder; ++i) {
+  for (int i = 0; i < 300 && reason != older; ++i) {
     co_await Executor::current().sleep_for(std::chrono::milliseconds(100));
     reason = co_await reason_of_set(group, 1);
   }
-  CHECK(reason == kOlder);
-  co_await accept_for(group, "b");
+  CHECK(reason == older);
+  co_await accept_for(group, "b", state);
   reason = co_await reason_of_set(group, 1);
   CHECK(reason == "");
 }
@@ -419,8 +428,46 @@ TEST_CASE("An open pool uses a newer set when the operator insists", "[export][p
   start_over(two);
   const std::filesystem::path drive = scratch.file("d1");
   std::filesystem::rename(drive, drive.string() + ".away");
-  run(two, second(""), [&](Group& group) { return insist_twice(&group, drive); });
+  run(two, second(""), [&](Group& group) { return insist_twice(&group, two, drive); });
   run(two, sections, [](Group& group) { return expect_volume(&group); });
+}
+
+// The records from before the import have the only map that fits the set.
+Task<void> keep_before_import(Group* group, std::filesystem::path state) {
+  co_await expect_older_map(group, state);
+  co_await group->end_import();
+  CHECK(std::filesystem::exists(before_import_path(state)));
+}
+
+Task<void> forget_what_came_back(Group* group, std::filesystem::path state) {
+  co_await expect_volume(group);
+  co_await group->end_import();
+  CHECK_FALSE(std::filesystem::exists(before_import_path(state)));
+}
+
+Task<void> import_over_pool(Group* group, const std::string* text) {
+  const auto taken = co_await group->import_part(
+      {.text = *text, .last = true, .sha256 = sha256_of(*text), .force = true});
+  REQUIRE(taken.has_value());
+}
+
+TEST_CASE("The records from before an import stay while its map is older than a set",
+          "[export][pool][G-I1]") {
+  const testing::ScratchDirectory scratch;
+  const std::string sections = sections_in(scratch);
+  const std::filesystem::path state = scratch.file("state");
+  std::string older;
+  std::string newer;
+  run(state, sections, [&](Group& group) { return export_twice(&group, &older, &newer); });
+  run(state, sections, [&](Group& group) { return import_over_pool(&group, &older); });
+  start_over(state);
+  run(state, sections, [&](Group& group) { return keep_before_import(&group, state); });
+  // The operator follows the refusal.
+  std::ifstream file(before_import_path(state), std::ios::binary);
+  const std::string before{std::istreambuf_iterator<char>(file), {}};
+  run(state, sections, [&](Group& group) { return import_over_pool(&group, &before); });
+  start_over(state);
+  run(state, sections, [&](Group& group) { return forget_what_came_back(&group, state); });
 }
 
 TEST_CASE("An import that the next start could not take in is not announced", "[export]") {
