@@ -22,6 +22,7 @@
 #include "group/pool_records.h"
 #include "group/record_json.h"
 #include "group/records.h"
+#include "pool/log_name.h"
 #include "runtime/executor.h"
 #include "runtime/io.h"
 #include "runtime/known.h"
@@ -210,16 +211,24 @@ Task<Error> fill(metadata::Store* store, std::string path) {
   co_return co_await store->commit(std::move(batch));
 }
 
-// Everything but the history and the records of imports, as an export.
-Task<Error> write_export(metadata::Store* store, GroupRecord group, std::string path) {
+// Everything but the history and the records of imports, as an export. A pool that opens with the
+// imported map releases what the NVRAM has of the old map. An old map that needs it gets a name
+// that no NVRAM has, so that its next start reports the loss; *needing counts these maps.
+Task<Error> write_export(metadata::Store* store, GroupRecord group, std::string path,
+                         std::size_t* needing) {
   ExportWriter writer(wall_time(), group);
   ImportPart part;
   std::string after;
   while (!part.last) {
-    const auto entries = co_await store->list("", after, kEntriesAtOnce);
+    auto entries = co_await store->list("", after, kEntriesAtOnce);
     if (!entries) co_return entries.error();
-    for (const metadata::Entry& entry : *entries) {
-      if (!is_of_import(entry.first)) writer.add(entry);
+    for (metadata::Entry& entry : *entries) {
+      if (is_of_import(entry.first)) continue;
+      if (is_checkpoint(entry.first) &&
+          pool::rename_log(&entry, make_uuid(Executor::current().random()))) {
+        ++*needing;
+      }
+      writer.add(entry);
     }
     part.last = entries->size() < kEntriesAtOnce;
     if (part.last) writer.finish();
@@ -236,7 +245,7 @@ Task<Error> write_export(metadata::Store* store, GroupRecord group, std::string 
 
 // Writes the records from before an import to a file, unless an earlier import has done so. A new
 // state directory has no group yet, and nothing to keep: then the record that says so is empty.
-Task<Error> keep_before(metadata::Store* store, std::string path) {
+Task<Error> keep_before(metadata::Store* store, std::string path, std::size_t* needing) {
   const auto kept = co_await store->get(std::string(kBeforeImportKey));
   if (!kept) co_return kept.error();
   if (*kept) co_return Error::kNone;
@@ -244,7 +253,7 @@ Task<Error> keep_before(metadata::Store* store, std::string path) {
   if (!group) co_return group.error();
   if (*group) {
     const GroupRecord identity = decode_group(known(*group)).value_or(GroupRecord{});
-    const Error error = co_await write_export(store, identity, std::move(path));
+    const Error error = co_await write_export(store, identity, std::move(path), needing);
     if (error != Error::kNone) co_return error;
   }
   metadata::Batch batch;
@@ -361,7 +370,8 @@ Task<std::expected<void, std::string>> take_import(metadata::Store& store,
                     "state directory",
                     group.error()));
   }
-  Error error = co_await keep_before(&store, before_import_path(state));
+  std::size_t needing = 0;
+  Error error = co_await keep_before(&store, before_import_path(state), &needing);
   if (error != Error::kNone) {
     co_return cannot(fmt::format("the records from before it cannot be written to {}: {}",
                                  before_import_path(state), describe(error)));
@@ -374,6 +384,12 @@ Task<std::expected<void, std::string>> take_import(metadata::Store& store,
   co_await tell(&store, fmt::format("group {} ({}): {} records were taken in from an export of {}, "
                                     "in place of what was there",
                                     group->name, group->uuid, group->count, group->time));
+  if (needing != 0) {
+    co_await tell(&store,
+                  fmt::format("{}: lacks the changes of {} pool maps that only the NVRAM has; "
+                              "a pool that comes back from it reports that loss",
+                              before_import_path(state), needing));
+  }
   const Error removed = co_await Executor::current().remove_file(path);
   if (removed != Error::kNone) spdlog::warn("{}: cannot be removed: {}", path, describe(removed));
   co_return std::expected<void, std::string>{};

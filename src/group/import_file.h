@@ -10,7 +10,8 @@
 // Before the old records go, the start writes them as an export to STATE/before-import. The first
 // start that succeeds deletes it once all pools use all their sets: a set may be newer than the
 // imported map. Until then an import of that file brings the old records back, and a further import
-// leaves the file as it is.
+// leaves the file as it is. The file lacks the changes of pool maps that only an NVRAM has, as
+// after a kill; a pool that comes back from such records reports that loss.
 #pragma once
 
 #include <cstdint>

@@ -16,6 +16,11 @@ std::string snapshot_key(const Uuid& uuid) {
 
 std::string map_prefix(const Uuid& pool) { return "map/" + format_uuid(pool) + "/"; }
 
+bool is_checkpoint(std::string_view key) {
+  static const std::size_t kSize = map_prefix({}).size() + 1;
+  return key.size() == kSize && key.starts_with("map/") && key.ends_with("/c");
+}
+
 std::string encode(const PoolRecord& record) {
   return to_text({{"format", kRecordFormat},
                   {"uuid", format_uuid(record.uuid)},

@@ -62,6 +62,7 @@ std::expected<ScheduleRecord, std::string> decode_schedule(std::string_view text
 std::string pool_key(const Uuid& uuid);
 std::string snapshot_key(const Uuid& uuid);
 std::string map_prefix(const Uuid& pool);
+bool is_checkpoint(std::string_view key);  // In a pool's map.
 
 std::string encode(const PoolRecord& record);
 std::string encode(const SnapshotRecord& record);

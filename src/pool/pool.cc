@@ -7,8 +7,8 @@
 
 #include <fmt/format.h>
 
+#include "pool/log_name.h"
 #include "pool/pool_volume.h"
-#include "pool/sealed.h"
 
 namespace sandbay::pool {
 
@@ -280,13 +280,7 @@ void Pool::forget_store(StoreIndex store) {
 
 void Pool::forget_log(std::span<metadata::Entry> entries) const {
   const auto entry = std::ranges::find(entries, map_.key('c'), &metadata::Entry::first);
-  if (entry == entries.end()) return;
-  const auto value = unsealed(entry->first, entry->second);
-  if (!value.has_value()) return;
-  auto checkpoint = unpack_checkpoint(*value);
-  if (!checkpoint.has_value()) return;
-  checkpoint->log = {};
-  entry->second = sealed(entry->first, pack(*checkpoint));
+  if (entry != entries.end()) (void)rename_log(&*entry, Uuid{});
 }
 
 namespace {

@@ -1,6 +1,7 @@
 // An import does not bring back the state that the hardware had when the export was written. An
 // older state of that would give one volume what another has written, or write old data over newer
 // data.
+#include <algorithm>
 #include <catch2/catch.hpp>
 #include <filesystem>
 #include <fstream>
@@ -8,6 +9,8 @@
 #include "group/export_document.h"
 #include "group/import_file.h"
 #include "group/service.h"
+#include "pool/map_records.h"
+#include "pool/sealed.h"
 #include "tests/unit/block/on_executor.h"
 #include "tests/unit/block/scratch_directory.h"
 #include "tests/unit/group/controller_cache_rig.h"
@@ -113,6 +116,48 @@ Task<void> go_back(Executor& home) {
   CHECK_FALSE(books.entries.contains(std::string(kBeforeImportKey)));
   const std::string gone = co_await way_before_import(books, state);
   CHECK(gone.empty());
+}
+
+const std::string kMap = "map/0b4f8a50-5c0e-4c5e-9d0a-3c1b7f1f2a12/";
+
+std::string checkpoint_at(const std::string& key, const Uuid& log) {
+  pool::CheckpointRecord record;
+  record.log = log;
+  return pool::sealed(key, pool::pack(record));
+}
+
+Uuid log_in(const std::string& key, const std::string& stored) {
+  const auto value = pool::unsealed(key, stored);
+  REQUIRE(value.has_value());
+  const auto record = pool::unpack_checkpoint(*value);
+  REQUIRE(record.has_value());
+  return record->log;
+}
+
+// The imported pool releases what the NVRAM has of the old map.
+Task<void> keep_checkpoints(Executor& home, Uuid log) {
+  const sandbay::testing::ScratchDirectory scratch;
+  const std::string state = scratch.file("");
+  Books books(home);
+  books.entries = group_with("volumes-old");
+  const std::string key = kMap + "c";
+  books.entries[key] = checkpoint_at(key, log);
+  books.entries[kMap + "cc"] = books.entries[key];
+  const Books::Entries old = books.entries;
+  co_await take_in_state(&books, state, text_of(group_with("volumes-new")));
+  const auto kept = read_export(text_in(before_import_path(state)));
+  REQUIRE(kept.has_value());
+  Books::Entries entries(kept->entries.begin(), kept->entries.end());
+  const bool needs = log != Uuid{};
+  const Uuid now = log_in(key, entries[key]);
+  CHECK((now == log) != needs);
+  CHECK((now != Uuid{}) == needs);
+  entries[key] = old.at(key);
+  CHECK(entries == old);
+  const bool told = std::ranges::any_of(books.entries, [](const auto& entry) {
+    return entry.second.contains("pool maps that only the NVRAM has");
+  });
+  CHECK(told == needs);
 }
 
 // The power fails between any two commits of an import.
@@ -301,6 +346,11 @@ TEST_CASE("An import forgets how far sets were used, and calls mirrors stale", "
 }
 TEST_CASE("The records from before an import come back until a start succeeds", "[import][X4]") {
   sandbay::testing::run_on_reactor(go_back);
+}
+TEST_CASE("The records from before an import report map changes that only an NVRAM has",
+          "[import][pool][G-I3]") {
+  const Uuid log = GENERATE(Uuid{}, kSetUuid);
+  sandbay::testing::run_on_reactor([&](Executor& home) { return keep_checkpoints(home, log); });
 }
 TEST_CASE("An import that is cut keeps the records from before it", "[import][X4]") {
   sandbay::testing::run_on_reactor(cut_import);
