@@ -109,7 +109,7 @@ std::string identity_of(const std::filesystem::path& path) {
 
 std::optional<std::string> claim_of_group(const std::filesystem::path& path,
                                           const std::filesystem::path& state) {
-  for (const char* const own : {"import", "lock", "metadata", "volumes"}) {
+  for (const char* const own : {"before-import", "import", "lock", "metadata", "volumes"}) {
     const auto kept = state / own;
     const bool same = identity_of(path) == identity_of(kept);
     if (same || is_in(path, kept) || is_linked_into(path, kept)) {

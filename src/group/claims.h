@@ -1,6 +1,6 @@
 // Claims: whose a file is. A volume may stand on a file or device only if no other volume does and
-// if it is nothing that the group keeps for itself: STATE/import, STATE/lock, STATE/metadata,
-// STATE/volumes.
+// if it is nothing that the group keeps for itself: STATE/before-import, STATE/import, STATE/lock,
+// STATE/metadata, STATE/volumes.
 //
 // Files are told apart by device and inode, devices by their number, so that no other name for one
 // (a symbolic link, a hard link, another directory on the way) passes; a file that is not there

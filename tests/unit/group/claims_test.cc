@@ -52,7 +52,7 @@ Task<void> claim_by_other_names(Group& group) {
        {root / "image", root / "symbolic", root / "hard", root / "state/../image",
         root / "own-link", root / "current-link", root / "state/lock",
         root / "state/metadata/CURRENT", root / "state/metadata/new",
-        root / "state/volumes/new.img", root / "state/import",
+        root / "state/volumes/new.img", root / "state/import", root / "state/before-import",
         std::filesystem::path(private_file->volume.path)}) {
     CAPTURE(path.string());
     auto request = on_file("b", path);
@@ -67,7 +67,8 @@ Task<void> claim_by_other_names(Group& group) {
   }
 }
 
-TEST_CASE("A file serves one volume by whatever name, and nothing of the group's", "[group]") {
+TEST_CASE("A file serves one volume by whatever name, and nothing of the group's",
+          "[group][G-I6]") {
   const testing::ScratchDirectory scratch;
   root = scratch.file("");
   make_image(root / "image");
