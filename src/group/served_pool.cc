@@ -306,6 +306,7 @@ Task<std::string> ServedPool::take(Uuid set, BlockDevice* device, std::uint8_t p
 void ServedPool::set_device(pool::StoreIndex store, BlockDevice* device) {
   if (device == nullptr) {
     refused_.erase(store);
+    refusals_told_.erase(store);
     pool_->set_device(store, nullptr);
     return;
   }
@@ -321,12 +322,13 @@ Task<void> ServedPool::admit(pool::StoreIndex store, BlockDevice* device, pool::
   arrived_.notify_all();
   // It was left behind while the set did not answer.
   if (pool_ == nullptr) co_return;
-  const auto refused = refused_.find(store);
-  const Error before = refused == refused_.end() ? Error::kNone : refused->second;
-  if (error == Error::kNone) refused_.erase(store);
+  if (error == Error::kNone) {
+    refused_.erase(store);
+    refusals_told_.erase(store);
+  }
   if (error == Error::kNone || error == Error::kCancelled || error == Error::kNotFound) co_return;
   refused_[store] = error;
-  if (error == before) co_return;
+  if (std::exchange(refusals_told_[store], error) == error) co_return;
   const std::string set = words_of_store(store);
   events_.add(
       {.severity = Severity::kError,

@@ -163,7 +163,8 @@ class ServedPool {
   // Stores whose stamps are being compared, and those that are not used.
   std::set<pool::StoreIndex> arriving_;
   std::map<pool::StoreIndex, Error> refused_;
-  pool::OlderMap older_ = pool::OlderMap::kRefuse;  // For stores that arrive now.
+  std::map<pool::StoreIndex, Error> refusals_told_;  // Also by attempts to open the pool before.
+  pool::OlderMap older_ = pool::OlderMap::kRefuse;   // For stores that arrive now.
   Condition arrived_;
   std::unordered_map<Uuid, pool::BranchId, UuidHash> branches_;
   std::unordered_map<Uuid, pool::SnapshotKey, UuidHash> snapshots_;
