@@ -214,29 +214,40 @@ Task<Error> Pool::put_store(StoreConfig store, metadata::Batch extra) {
   co_return error;
 }
 
+namespace {
+
+// With as many pages.
+bool knows(const PoolMap& map, const StoreRecord& store) {
+  const auto known = map.stores().find(store.index);
+  return known != map.stores().end() && known->second.record.uuid == store.uuid &&
+         known->second.record.page_count == store.page_count;
+}
+
+}  // namespace
+
 Task<Error> Pool::compare_stamp(const StoreConfig* store) {
   const StoreRecord& record = store->record;
-  const auto known = map_.stores().find(record.index);
-  const bool same = known != map_.stores().end() && device(record.index) == store->device &&
-                    known->second.record.page_count == record.page_count;
-  if (store->device == nullptr || same || !why_unfit(*store).empty()) co_return Error::kNone;
+  if (store->device == nullptr || !why_unfit(*store).empty()) co_return Error::kNone;
+  if (knows(map_, record)) {
+    if (device(record.index) == store->device) co_return Error::kNone;
+    co_return co_await admit(record.index, store->device, OlderMap::kRefuse);
+  }
   const Error error = co_await stamps_.admit(record, store->device, OlderMap::kRefuse, [] {});
   co_return error;
 }
 
+// A known store without more pages may have lost its device since its stamp was compared.
 Task<Error> Pool::put_store_locked(StoreConfig store, metadata::Batch extra) {
+  const bool known_as_it_is = knows(map_, store.record);
   if (!why_unfit(store).empty()) co_return Error::kInvalid;
   const auto known = map_.stores().find(store.record.index);
   if (known != map_.stores().end()) {
     const StoreRecord& record = known->second.record;
     if (store.record.page_count < record.page_count) co_return Error::kInvalid;
-    if (record == store.record && extra.empty()) {
-      place_device(record.index, store.device);
-      co_return Error::kNone;
-    }
+    if (record == store.record && extra.empty()) co_return Error::kNone;
   }
   const Error error = co_await commit({store.record}, std::move(extra));
-  if (error == Error::kNone) place_device(store.record.index, store.device);
+  if (error == Error::kNone && !known_as_it_is) place_device(store.record.index, store.device);
   co_return error;
 }
 

@@ -447,6 +447,32 @@ Task<void> shrink_beside_what_hangs(Executor& home) {
   co_await finish(&rig);
 }
 
+// The shrink has the directory while it waits for the store, which is dropped then.
+Task<void> change_what_hangs(Executor& home) {
+  Rig rig(home, stamped_options());
+  co_await make_devices(&rig);
+  const Over<testing::HungDevice> hung(&rig, 0);
+  co_await begin(&rig);
+  const auto branch = co_await rig.pool->create(
+      {.byte_count = 2 * kTestPageBytes, .thick = true, .fixed_store = 1}, {});
+  REQUIRE(branch.has_value());
+  hung.layer->hang();
+  bool ended = false;
+  spawn(shrink_and_tell(&rig, *branch, &ended));
+  co_await home.sleep_for(std::chrono::seconds(1));
+  StoreConfig config = rig.config_of(0);
+  config.record.state = StoreState::kVacating;
+  const Error put = co_await rig.pool->put_store(std::move(config), {});
+  CHECK(put == Error::kNone);
+  CHECK(ended);
+  CHECK(rig.pool->map().stores().at(0).record.state == StoreState::kVacating);
+  CHECK(rig.pool->device(0) == nullptr);
+  hung.layer->release();
+  const Error admitted = co_await rig.pool->admit(0, rig.devices[0].get());
+  CHECK(admitted == Error::kNone);
+  co_await finish(&rig);
+}
+
 // A flush would answer with losses that concern others.
 Task<void> stamp_without_flush(Executor& home) {
   Rig rig(home, stamped_options());
@@ -534,6 +560,11 @@ TEST_CASE("A store is admitted beside one that hangs", "[pool][stamps][G-S2]") {
 
 TEST_CASE("A volume takes writes while its shrink waits for a stamp", "[pool][stamps][G-S2]") {
   testing::run_in_world(7, shrink_beside_what_hangs);
+}
+
+TEST_CASE("A store stays missing when it is dropped while its record changes",
+          "[pool][stamps][G-I8]") {
+  testing::run_in_world(7, change_what_hangs);
 }
 
 TEST_CASE("A stamp is written with force unit access and without a flush", "[pool][stamps][G-S2]") {
