@@ -445,7 +445,7 @@ Task<std::string> import_file(const Arguments* arguments, metadata::Store* store
   Error error =
       co_await group::write_import(group::import_path(configuration->state), std::move(part));
   if (error == Error::kNone) {
-    error = co_await group::announce_import(*store, text.size(), group::sha256_of(text));
+    error = co_await group::announce_import(*store, text.size(), group::sha256_of(text), false);
   }
   if (error != Error::kNone) co_return fmt::format("--import {}: {}", path, describe(error));
   const auto taken = co_await group::take_import(*store, configuration->state, configuration->uuid);

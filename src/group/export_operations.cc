@@ -138,7 +138,8 @@ Task<std::optional<Refusal>> RunningGroup::announce_checked(std::uint64_t byte_c
         .message = fmt::format("import: the text cannot be read: {}", describe(read))};
   }
   if (wrong) co_return wrong;
-  const Error error = co_await announce_import(store_, byte_count, std::move(sha256));
+  const bool settled = pools_->unsettled().empty();
+  const Error error = co_await announce_import(store_, byte_count, std::move(sha256), settled);
   if (error != Error::kNone) {
     co_return Refusal{.code = Refusal::Code::kFailed,
                       .message = fmt::format("import: {}", unwritten(error))};

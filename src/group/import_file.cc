@@ -325,8 +325,10 @@ Task<Error> withdraw_import(metadata::Store& store) {
   co_return co_await store.commit(std::move(batch));
 }
 
-Task<Error> announce_import(metadata::Store& store, std::uint64_t byte_count, std::string sha256) {
+Task<Error> announce_import(metadata::Store& store, std::uint64_t byte_count, std::string sha256,
+                            bool forget_before) {
   metadata::Batch batch;
+  if (forget_before) batch.erase(std::string(kBeforeImportKey));
   batch.put(std::string(kImportKey),
             encode_import({.byte_count = byte_count, .sha256 = std::move(sha256)}));
   co_return co_await store.commit(std::move(batch));
@@ -351,9 +353,12 @@ Task<std::expected<std::string, Error>> provisioned_in(metadata::Store& store) {
   co_return std::string();
 }
 
-Task<std::expected<void, std::string>> take_import(metadata::Store& store,
-                                                   std::filesystem::path state, std::string uuid) {
-  const auto stored = co_await store.get(std::string(kImportKey));
+namespace {
+
+Task<std::expected<void, std::string>> take_announced(metadata::Store* store,
+                                                      std::filesystem::path state,
+                                                      std::string uuid) {
+  const auto stored = co_await store->get(std::string(kImportKey));
   const std::string path = import_path(state);
   const auto cannot = [&](std::string_view what) {
     return std::unexpected(fmt::format("the import {} cannot be taken in: {}", path, what));
@@ -365,27 +370,26 @@ Task<std::expected<void, std::string>> take_import(metadata::Store& store,
   if (!record) co_return cannot("its record " + record.error());
   const auto group = check_file(path, *record, uuid);
   if (!group) {
-    co_return cannot(
-        fmt::format("it {}; put the file back where it was, or begin with another "
-                    "state directory",
-                    group.error()));
+    const std::string way = co_await way_before_import(*store, state);
+    co_return cannot(fmt::format("it {}; put the file back where it was{}", group.error(),
+                                 way.empty() ? ", or begin with another state directory" : ""));
   }
   std::size_t needing = 0;
-  Error error = co_await keep_before(&store, before_import_path(state), &needing);
+  Error error = co_await keep_before(store, before_import_path(state), &needing);
   if (error != Error::kNone) {
     co_return cannot(fmt::format("the records from before it cannot be written to {}: {}",
                                  before_import_path(state), describe(error)));
   }
-  error = co_await clear(&store, announced);
-  if (error == Error::kNone) error = co_await fill(&store, path);
+  error = co_await clear(store, announced);
+  if (error == Error::kNone) error = co_await fill(store, path);
   if (error != Error::kNone) {
     co_return cannot(fmt::format("the metadata cannot be written: {}", describe(error)));
   }
-  co_await tell(&store, fmt::format("group {} ({}): {} records were taken in from an export of {}, "
-                                    "in place of what was there",
-                                    group->name, group->uuid, group->count, group->time));
+  co_await tell(store, fmt::format("group {} ({}): {} records were taken in from an export of {}, "
+                                   "in place of what was there",
+                                   group->name, group->uuid, group->count, group->time));
   if (needing != 0) {
-    co_await tell(&store,
+    co_await tell(store,
                   fmt::format("{}: lacks the changes of {} pool maps that only the NVRAM has; "
                               "a pool that comes back from it reports that loss",
                               before_import_path(state), needing));
@@ -395,22 +399,32 @@ Task<std::expected<void, std::string>> take_import(metadata::Store& store,
   co_return std::expected<void, std::string>{};
 }
 
+}  // namespace
+
+Task<std::expected<void, std::string>> take_import(metadata::Store& store,
+                                                   std::filesystem::path state, std::string uuid) {
+  auto taken = co_await take_announced(&store, state, std::move(uuid));
+  if (taken) co_return taken;
+  const std::string way = co_await way_before_import(store, state);
+  co_return std::unexpected(taken.error() + way);
+}
+
+// Erases the record first: without the file it would say that there is one.
 Task<void> forget_before_import(metadata::Store& store, std::filesystem::path state) {
   const auto kept = co_await store.get(std::string(kBeforeImportKey));
   if (!kept || !*kept) co_return;
   const std::string path = before_import_path(state);
-  Error error = co_await Executor::current().remove_file(path);
-  if (error == Error::kNone || error == Error::kNotFound) {
-    metadata::Batch batch;
-    batch.erase(std::string(kBeforeImportKey));
-    error = co_await store.commit(std::move(batch));
-  }
+  metadata::Batch batch;
+  batch.erase(std::string(kBeforeImportKey));
+  Error error = co_await store.commit(std::move(batch));
+  if (error == Error::kNone) error = co_await Executor::current().remove_file(path);
+  if (error == Error::kNotFound) co_return;
   if (error != Error::kNone) spdlog::warn("{}: cannot be removed: {}", path, describe(error));
 }
 
 Task<std::string> way_before_import(metadata::Store& store, std::filesystem::path state) {
   const auto kept = co_await store.get(std::string(kBeforeImportKey));
-  if (!kept || !*kept) co_return std::string();
+  if (!kept || kept->value_or("").empty()) co_return std::string();
   co_return fmt::format(
       "; to bring back the records from before the import, start sandbayd with --import {} --force",
       before_import_path(state));

@@ -52,8 +52,10 @@ struct ImportPlaces {
 std::optional<Refusal> refusal_of_import(const std::string& path, std::uint64_t byte_count,
                                          const std::string& sha256, const std::string& uuid,
                                          const ImportPlaces& places);
-// Makes what is in the file count at the next start.
-Task<Error> announce_import(metadata::Store& store, std::uint64_t byte_count, std::string sha256);
+// Makes what is in the file count at the next start. `forget_before`: the records that an earlier
+// import kept are not needed any more, so that this start keeps those that it replaces.
+Task<Error> announce_import(metadata::Store& store, std::uint64_t byte_count, std::string sha256,
+                            bool forget_before);
 // It counts no more.
 Task<Error> withdraw_import(metadata::Store& store);
 
@@ -61,7 +63,8 @@ Task<Error> withdraw_import(metadata::Store& store);
 Task<std::expected<std::string, Error>> provisioned_in(metadata::Store& store);
 
 // At a start, before anything else looks at the store: an import of the group `uuid`, of any if
-// that is empty. One line says what is wrong; nothing has changed then. The store outlives it.
+// that is empty. One line says what is wrong, and the way back if an import has begun to change the
+// store; otherwise nothing has changed then. The store outlives it.
 Task<std::expected<void, std::string>> take_import(metadata::Store& store,
                                                    std::filesystem::path state, std::string uuid);
 // Deletes the records from before an import.

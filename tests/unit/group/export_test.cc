@@ -693,7 +693,7 @@ Task<void> import_twice(Executor* home, std::filesystem::path state, std::string
   old.put("volume/old", "old");
   Error error = co_await (*store)->commit(std::move(old));
   CHECK(error == Error::kNone);
-  error = co_await announce_import(**store, text.size(), sha256_of(text));
+  error = co_await announce_import(**store, text.size(), sha256_of(text), false);
   CHECK(error == Error::kNone);
   EndingStore ending(**store, commits);
   const auto first = co_await take_import(ending, state, "");
@@ -749,7 +749,7 @@ TEST_CASE("What cannot be taken in at a start changes nothing there", "[export]"
     auto store = co_await metadata::open_simulated_store(*executor, "metadata");
     REQUIRE(store.has_value());
     const Error committed =
-        co_await announce_import(**store, announced.size(), sha256_of(announced));
+        co_await announce_import(**store, announced.size(), sha256_of(announced), false);
     CHECK(committed == Error::kNone);
     const auto taken = co_await take_import(**store, state, group);
     if (!taken) *said = taken.error();

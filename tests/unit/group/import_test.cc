@@ -38,7 +38,7 @@ std::string text_of(const Books::Entries& entries) {
 Task<void> take_in(metadata::Store* store, std::string text) {
   const sandbay::testing::ScratchDirectory scratch;
   std::ofstream(scratch.file("import"), std::ios::binary) << text;
-  const Error error = co_await announce_import(*store, text.size(), sha256_of(text));
+  const Error error = co_await announce_import(*store, text.size(), sha256_of(text), false);
   REQUIRE(error == Error::kNone);
   const auto taken = co_await take_import(*store, scratch.file(""), "");
   INFO((taken ? std::string() : taken.error()));
@@ -70,7 +70,7 @@ Task<void> forget_hardware(Executor& home) {
 
 Task<void> take_in_state(metadata::Store* store, std::string state, std::string text) {
   std::ofstream(import_path(state), std::ios::binary) << text;
-  const Error error = co_await announce_import(*store, text.size(), sha256_of(text));
+  const Error error = co_await announce_import(*store, text.size(), sha256_of(text), false);
   REQUIRE(error == Error::kNone);
   const auto taken = co_await take_import(*store, std::move(state), "");
   INFO((taken ? std::string() : taken.error()));
@@ -158,6 +158,47 @@ Task<void> keep_checkpoints(Executor& home, Uuid log) {
     return entry.second.contains("pool maps that only the NVRAM has");
   });
   CHECK(told == needs);
+}
+
+// The metadata cannot be written when the records are to be deleted.
+Task<void> fail_to_forget(Executor& home) {
+  const sandbay::testing::ScratchDirectory scratch;
+  const std::string state = scratch.file("");
+  const std::string before = before_import_path(state);
+  Books books(home);
+  books.entries = group_with("volumes-old");
+  co_await take_in_state(&books, state, text_of(group_with("volumes-new")));
+  books.failing = true;
+  co_await forget_before_import(books, state);
+  books.failing = false;
+  CHECK(std::filesystem::exists(before));
+  CHECK(books.entries.contains(std::string(kBeforeImportKey)));
+  const Error error = co_await announce_import(books, 1, "", true);
+  CHECK(error == Error::kNone);
+  CHECK_FALSE(books.entries.contains(std::string(kBeforeImportKey)));
+}
+
+// The file of the import is damaged after some or all old records are gone.
+Task<void> damage_import(Executor& home) {
+  const sandbay::testing::ScratchDirectory scratch;
+  const std::string state = scratch.file("");
+  const std::string text = text_of(group_with("volumes-new"));
+  std::vector<Books::Entries> moments;
+  Books books(home);
+  books.entries = group_with("volumes-old");
+  books.observer = [&] { moments.push_back(books.entries); };
+  co_await take_in_state(&books, state, text);
+  std::ofstream(import_path(state), std::ios::binary) << "damaged";
+  for (const Books::Entries& moment : moments) {
+    if (!moment.contains(std::string(kImportKey))) continue;
+    Books again(home);
+    again.entries = moment;
+    const auto taken = co_await take_import(again, state, "");
+    REQUIRE_FALSE(taken.has_value());
+    const bool kept = moment.contains(std::string(kBeforeImportKey));
+    CHECK(taken.error().contains("or begin with another state directory") != kept);
+    CHECK(taken.error().ends_with("--import " + before_import_path(state) + " --force") == kept);
+  }
 }
 
 // The power fails between any two commits of an import.
@@ -351,6 +392,13 @@ TEST_CASE("The records from before an import report map changes that only an NVR
           "[import][pool][G-I3]") {
   const Uuid log = GENERATE(Uuid{}, kSetUuid);
   sandbay::testing::run_on_reactor([&](Executor& home) { return keep_checkpoints(home, log); });
+}
+TEST_CASE("The records from before an import stay whole when their record cannot be erased",
+          "[import][G-I9]") {
+  sandbay::testing::run_on_reactor(fail_to_forget);
+}
+TEST_CASE("A start names the way back when the file of an import is damaged", "[import][G-I10]") {
+  sandbay::testing::run_on_reactor(damage_import);
 }
 TEST_CASE("An import that is cut keeps the records from before it", "[import][X4]") {
   sandbay::testing::run_on_reactor(cut_import);
