@@ -91,11 +91,11 @@ Task<Error> RaidSet::recover_rows(std::uint64_t stripe, MemberSet wanted, std::u
                                   std::uint32_t* bad_row) {
   const unsigned width = layout_.width();
   const unsigned needed = layout_.data_chunks();
-  MemberSet bad = avoid & first_members(width);
+  MemberSet refused = avoid & first_members(width);
   MemberSet there = 0;
-  MemberSet medium = bad;
+  MemberSet medium = refused;
   for (;;) {
-    bad |= drives_.unreadable(stripe);
+    const MemberSet bad = refused | drives_.unreadable(stripe);
     const MemberSet good = first_members(width) & ~bad;
     // Straight from the drives, if they have what is wanted; a mirror stands for every other.
     MemberSet reads = wanted;
@@ -111,7 +111,7 @@ Task<Error> RaidSet::recover_rows(std::uint64_t stripe, MemberSet wanted, std::u
         static_cast<unsigned>(std::popcount(reads)) < ((wanted & bad) != 0 ? needed : 1)) {
       *bad_row = row;
       // A drive that is there and failed otherwise may give it when it is asked again.
-      const MemberSet otherwise = bad & ~medium & ~drives_.unreadable(stripe);
+      const MemberSet otherwise = refused & ~medium & ~drives_.unreadable(stripe);
       if ((medium == 0 && !doubted) || otherwise != 0) co_return Error::kNotReady;
       const bool alike = drives_.doubted_alike(stripe, row, row_count) == row_count;
       if (in_one_granule(row, row_count) && alike) co_return Error::kMediumError;
@@ -123,7 +123,7 @@ Task<Error> RaidSet::recover_rows(std::uint64_t stripe, MemberSet wanted, std::u
       co_await read_members(stripe, reads & ~there, row, row_count, lanes, &failed, &medium);
     }
     there |= reads & ~failed;
-    bad |= failed;
+    refused |= failed;
     if (failed != 0) continue;
     if (layout_.mirrored()) {
       const auto mirror = static_cast<unsigned>(std::countr_zero(reads));
@@ -259,11 +259,13 @@ Task<Error> RaidSet::settle_granule(std::uint64_t stripe, std::uint32_t row, std
   MemberSet medium = 0;
   Lanes lanes(layout_.width());
   Lanes suspects(layout_.width());
-  co_await read_members(stripe, looked_at & all & ~drives_.unreadable(stripe), row, rows, &lanes,
-                        &failed, &medium, &suspects);
-  const MemberSet rest = failed == 0 ? 0 : all & ~looked_at & ~drives_.unreadable(stripe);
-  if (rest != 0) {  // One is bad: now the others matter, too.
-    co_await read_members(stripe, rest, row, rows, &lanes, &failed, &medium, &suspects);
+  // Once one is bad the others matter, too. A drive may have become fresh while others were read.
+  for (MemberSet asked = 0;;) {
+    const MemberSet matter = all & (failed == 0 ? looked_at : all);
+    const MemberSet more = matter & ~asked & ~drives_.unreadable(stripe);
+    if (more == 0) break;
+    asked |= more;
+    co_await read_members(stripe, more, row, rows, &lanes, &failed, &medium, &suspects);
   }
   const MemberSet away = drives_.unreadable(stripe);
   const bool data_away = (away & first_members(layout_.data_chunks())) != 0;

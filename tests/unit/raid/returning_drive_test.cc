@@ -52,6 +52,51 @@ Task<void> return_stale(Executor* home, Return its) {
   co_await rig.end();
 }
 
+// A read of a bad place in a stripe of which a returned drive has parity.
+struct Meanwhile {
+  bool integrity;
+  Duration fresh_after;  // From the read's begin until the drive counts as fresh.
+  bool answered;         // Early enough for the read, else for the repair that follows it.
+};
+
+Task<void> read_for_outcome(SetRig* rig, Lba first, std::string* outcome, Condition* ended) {
+  *outcome = co_await rig->read(first, 8);
+  ended->notify_all();
+}
+
+Task<void> become_fresh(Executor* home, Meanwhile its) {
+  SetRig rig(*home, {.level = Level::kRaid5, .drives = 3, .integrity = its.integrity});
+  co_await rig.create();
+  co_await rig.verify_all();
+  const Layout& layout = rig.set->layout();
+  const Lba lba = layout.lba({.stripe = 1});
+  const unsigned role = layout.role(1, layout.data_chunks());
+  const bool dropped = rig.drives->drop(role, DropReason::kMissing, "a test says so");
+  REQUIRE(dropped);
+  Error error = co_await rig.write(lba, 8, 99);  // The drive misses this.
+  REQUIRE(error == Error::kNone);
+  const Uuid uuid = rig.drives->superblock().roles[role].drive;
+  rig.drives->take_role(role, *rig.devices[role], "back", {}, uuid, true);
+  error = co_await rig.drives->settled();
+  REQUIRE(error == Error::kNone);
+  error = co_await rig.set->rebuild_member(1, layout.data_chunks(), rig.drives->drive(role));
+  REQUIRE(error == Error::kNone);
+  rig.devices[layout.role(1, 0)]->make_unreadable(rig.drives->data_offset() + layout.drive_lba(1));
+  for (const auto& device : rig.devices) device->slow_reads(std::chrono::milliseconds(10));
+  std::string outcome = "unread";
+  Condition ended;
+  spawn(read_for_outcome(&rig, lba, &outcome, &ended));
+  co_await home->sleep_for(its.fresh_after);
+  rig.drives->fresh_up_to(role, false, rig.drives->region_of(1), 2);
+  while (outcome == "unread") co_await ended.wait();
+  CHECK(outcome == (its.answered ? "" : describe(Error::kMediumError)));
+  co_await home->sleep_for(std::chrono::seconds(1));  // The repair has ended.
+  CHECK(rig.drives->lost().empty());
+  outcome = co_await rig.read(lba, 8);
+  CHECK(outcome == "");
+  co_await rig.end();
+}
+
 }  // namespace
 
 TEST_CASE("A drive that returns to a running set holds the newest region map", "[raid][R-A1]") {
@@ -61,6 +106,15 @@ TEST_CASE("A drive that returns to a running set holds the newest region map", "
                             Return{{.level = Level::kRaid6, .drives = 5}, {0, 2}}}) {
     CAPTURE(describe(its.shape.level));
     in_world(1, [its](Executor& home) { return return_stale(&home, its); });
+  }
+}
+
+TEST_CASE("A drive that becomes fresh while a bad place is settled is read for it", "[raid][D-3]") {
+  using namespace std::chrono_literals;
+  for (const Meanwhile& its : {Meanwhile{false, 15ms, true}, Meanwhile{false, 105ms, false},
+                               Meanwhile{true, 15ms, true}, Meanwhile{true, 25ms, true}}) {
+    CAPTURE(its.integrity, its.fresh_after);
+    in_world(1, [its](Executor& home) { return become_fresh(&home, its); });
   }
 }
 
