@@ -57,6 +57,13 @@ class Lab {
     if (little_room_) rig_.options.set.most_lost_bytes = 300 + random_.below(1000);
     copies_ = !rough_ && others_go_ && random_.chance(0.5);
     bad_places_ = !rough_ && !others_go_ && !little_room_ && random_.chance(0.7);
+    returns_ = seed % 7 == 1;
+    close_ = seed % 7 == 4;
+    if (returns_ || close_) rough_ = others_go_ = true;
+    if (returns_) region_stripes_ = 16;
+    if (returns_ || close_) copies_ = bad_places_ = false;
+    if (close_ && random_.chance(0.8)) little_room_ = false;
+    if (close_ && random_.chance(0.5)) shape_ = kShapes[2 + random_.below(2)];
   }
 
   Task<void> run() {
@@ -86,7 +93,11 @@ class Lab {
                        copies_       ? ", copies"
                        : bad_places_ ? ", bad places"
                                      : "",
-                       rough_ ? ", rough" : "", wrong_);
+                       returns_ ? ", returns"
+                       : close_ ? ", close"
+                       : rough_ ? ", rough"
+                                : "",
+                       wrong_);
   }
 
  private:
@@ -375,6 +386,10 @@ class Lab {
       if (!missing_.empty()) co_await come_back(*missing_.begin());
     } else if (what < 20) {
       co_await go_missing(names_[random_.below(names_.size())]);
+    } else if (returns_) {
+      co_await return_to_bad_places();
+    } else if (close_) {
+      co_await come_close();
     } else if (rough_) {
       co_await get_rough(what - 20);
     } else if (copies_) {
@@ -393,9 +408,9 @@ class Lab {
 
   // With the journal that it has; a drive may be missing from then on. A journal makes up for what
   // caches lose.
-  Task<void> kill_and_start() {
-    const std::string name = any_member();
-    const bool fails = others_go_ && !name.empty() && random_.chance(0.4) &&
+  Task<void> kill_and_start(std::string certain = {}) {
+    const std::string name = certain.empty() ? any_member() : certain;
+    const bool fails = others_go_ && !name.empty() && (random_.chance(0.4) || !certain.empty()) &&
                        (rough_ ? may_go(name) : can_miss(name));
     const bool power = random_.chance(0.4);
     co_await kill_under_load(true);
@@ -479,6 +494,11 @@ class Lab {
 
   Task<void> write_beside(Extent extent, unsigned* running, Condition* ended) {
     co_await write(extent, true);
+    if (--*running == 0) ended->notify_all();
+  }
+
+  Task<void> read_beside(Extent extent, unsigned* running, Condition* ended) {
+    co_await read(extent);
     if (--*running == 0) ended->notify_all();
   }
 
@@ -582,6 +602,147 @@ class Lab {
     }
   }
 
+  // A drive returns, and places are found bad in the region that is being rebuilt.
+  Task<void> return_to_bad_places() {
+    if (missing_.empty()) co_await go_missing(names_[random_.below(names_.size())]);
+    if (missing_.empty() || rig_.set == nullptr || !rig_.set->running()) co_return;
+    const std::string name = *missing_.begin();
+    co_await burst(3);
+    set_pace(true);
+    rig_.drive(name).set_latency(2ms);
+    co_await come_back(name);
+    unsigned running = 1;
+    Condition ended;
+    for (int i = 0; i < 60 && rig_.set->running(); ++i) {
+      co_await rig_.sleep(std::chrono::microseconds(random_.below(300)));
+      const auto region = rig_.set->drives()->first_stale(role_of(name), false);
+      if (!region) break;
+      raid::Layout::Position at{.stripe = *region * region_stripes_};
+      at.stripe += random_.below(std::min(region_stripes_, layout_->stripe_count() - at.stripe));
+      at.chunk = static_cast<unsigned>(random_.below(layout_->data_chunks()));
+      at.row = static_cast<std::uint32_t>(random_.below(layout_->strip_blocks()));
+      const std::string& other = names_[layout_->role(at.stripe, at.chunk)];
+      if (other == name || missing_.contains(other)) continue;
+      rig_.drive(other).make_unreadable(rig_.set->drives()->data_offset() +
+                                        layout_->drive_lba(at.stripe) + at.row);
+      ++running;
+      spawn(read_beside({.first = layout_->lba(at), .block_count = 1}, &running, &ended));
+    }
+    --running;
+    while (running > 0) co_await ended.wait();
+    rig_.drive(name).set_latency(100us);
+    set_pace(false, random_.chance(0.5));
+  }
+
+  // Few things in a row that hardly come so close together by chance.
+  Task<void> come_close() {
+    if (rig_.set == nullptr || !rig_.set->running()) co_return;
+    switch (random_.below(3)) {
+      case 0:
+        co_return co_await flush_while_writing();
+      case 1:
+        co_return co_await doubt_what_is_cached();
+      default:
+        co_return co_await doubt_what_was_verified();
+    }
+  }
+
+  // A drive is lost with its cache, and comes back.
+  Task<void> lose_cache(std::string name) {
+    if (name.empty() || !can_miss(name)) co_return;
+    TestDrive& drive = rig_.drive(name);
+    drive.fail_with(Error::kNotReady);
+    missing_.insert(name);
+    ++epoch_;
+    (void)co_await rig_.controller->remove_drive(name);
+    drive.fail_with(Error::kNone);
+    drive.state() = after_power_cut(drive.state(), random_);
+    co_await come_back(name);
+  }
+
+  // A doubted block in a region that keeps, its drive, and whether data of its row is missing.
+  std::optional<raid::Layout::Position> find_kept(bool data_missing) {
+    for (int i = 0; i < 50 && rig_.set->running(); ++i) {
+      raid::Layout::Position at = torn_position();
+      at.chunk = static_cast<unsigned>(random_.below(layout_->data_chunks()));
+      const raid::SetDrives& drives = *rig_.set->drives();
+      if (!drives.doubted(at.stripe, at.row, 1) || !drives.keeps(at.stripe)) continue;
+      const std::uint64_t away = drives.unreadable(at.stripe);
+      if ((away << (64 - layout_->data_chunks()) != 0) != data_missing) continue;
+      if (can_miss(name_at(at, at.chunk))) return at;
+    }
+    return std::nullopt;
+  }
+  std::string name_at(const raid::Layout::Position& at, unsigned member) const {
+    return names_[layout_->role(at.stripe, member)];
+  }
+  Extent block_at(raid::Layout::Position at, unsigned chunk) const {
+    at.chunk = chunk;
+    return {.first = layout_->lba(at), .block_count = 1};
+  }
+
+  // A flush begins between a write and what it does on the drives.
+  Task<void> flush_while_writing() {
+    const auto at = find_kept(true);
+    if (!at) co_return;
+    const std::string name = name_at(*at, at->chunk);
+    unsigned running = 1;
+    Condition ended;
+    rig_.drive(name).set_latency(1ms);
+    spawn(write_beside(block_at(*at, at->chunk), &running, &ended));
+    co_await rig_.sleep(std::chrono::microseconds(random_.below(1200)));
+    co_await flush();
+    while (running > 0) co_await ended.wait();
+    rig_.drive(name).set_latency(100us);
+    co_await lose_cache(name);
+  }
+
+  // A row that matches is doubted again before it is flushed.
+  Task<void> doubt_what_is_cached() {
+    co_await have_all();
+    const auto at = find_kept(false);
+    if (!at) co_return;
+    co_await flush();
+    co_await write(block_at(*at, at->chunk), true);
+    co_await refuse_parity(*at);
+    co_await lose_cache(name_at(*at, at->chunk));
+  }
+
+  Task<void> have_all() {
+    while (!missing_.empty()) co_await come_back(*missing_.begin());
+    (void)co_await rig_.wait_for([this] {
+      return rig_.set == nullptr || !rig_.set->running() || rig_.set->drives()->optimal();
+    });
+  }
+
+  // Another block of the row is written, and the drive of its parity has no room.
+  Task<void> refuse_parity(raid::Layout::Position at) {
+    TestDrive& drive = rig_.drive(name_at(at, layout_->data_chunks()));
+    drive.data_from = rig_.set->drives()->data_offset();
+    drive.fill_up(true);
+    co_await write(block_at(at, (at.chunk + 1) % layout_->data_chunks()), true);
+    drive.fill_up(false);
+  }
+
+  // A region is verified while others are suspect, and then parity does not fit there again.
+  Task<void> doubt_what_was_verified() {
+    co_await have_all();
+    const auto at = find_kept(false);
+    if (!at) co_return;
+    const std::string name = name_at(*at, at->chunk);
+    co_await write(block_at(*at, at->chunk), true);
+    co_await lose_cache(names_[random_.below(names_.size())]);  // The list is saved with that.
+    set_pace(false, false);
+    const auto verified = [&] {
+      return !rig_.set->running() || rig_.set->drives()->redundancy_valid(at->stripe);
+    };
+    for (int i = 0; i < 200 && !verified(); ++i) co_await rig_.sleep(20ms);
+    set_pace(false);
+    if (!rig_.set->running() || !verified() || !missing_.empty()) co_return;
+    co_await refuse_parity(*at);
+    co_await kill_and_start(name);
+  }
+
   // Writes of one stripe find no room, and a drive fails then or soon after.
   Task<void> lack_room(std::string name) {
     TestDrive& drive = rig_.drive(name);
@@ -683,6 +844,8 @@ class Lab {
   bool little_room_ = false;  // To remember which rows match.
   bool copies_ = false;       // Drives are copied to others.
   bool bad_places_ = false;
+  bool returns_ = false;  // Drives return where places are bad.
+  bool close_ = false;    // Things come close together.
   std::uint32_t strip_bytes_ = 0;
   std::uint32_t physical_bytes_ = 0;
   std::uint64_t region_stripes_ = 0;
