@@ -141,16 +141,15 @@ std::string encode(const AuditEntry& entry) {
 
 std::expected<AuditEntry, std::string> decode_audit(std::string_view text) {
   return decode<AuditEntry>(text, [](const json& value) {
-    return AuditEntry{
-        .number = value.at("number").get<std::uint64_t>(),
-        .time = WallTime(std::chrono::milliseconds(value.at("time").get<std::int64_t>())),
-        .caller = value.at("caller").get<std::string>(),
-        .address = value.at("address").get<std::string>(),
-        .operation = value.at("operation").get<std::string>(),
-        .target = value.at("target").get<std::string>(),
-        .request = value.at("request").get<std::string>(),
-        .status = value.at("status").get<std::uint32_t>(),
-        .refusal = value.at("refusal").get<std::string>()};
+    return AuditEntry{.number = number_from<std::uint64_t>(value.at("number")),
+                      .time = time_from(value.at("time")),
+                      .caller = value.at("caller").get<std::string>(),
+                      .address = value.at("address").get<std::string>(),
+                      .operation = value.at("operation").get<std::string>(),
+                      .target = value.at("target").get<std::string>(),
+                      .request = value.at("request").get<std::string>(),
+                      .status = number_from<std::uint32_t>(value.at("status")),
+                      .refusal = value.at("refusal").get<std::string>()};
   });
 }
 

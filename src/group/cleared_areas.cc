@@ -11,6 +11,8 @@
 #include <map>
 #include <nlohmann/json.hpp>
 
+#include "group/record_json.h"
+
 namespace sandbay::group {
 
 namespace {
@@ -380,9 +382,9 @@ std::expected<void, std::string> ClearedAreas::read_areas(std::string_view text,
   if (format != kFormat && format != kOldFormat) return std::unexpected("is of another version");
   old_format_ = format == kOldFormat;
   for (const json& one : value.at("areas")) {
-    const Extent extent{.first = one.at("first_block").get<std::uint64_t>(),
-                        .block_count = one.at("blocks").get<std::uint64_t>()};
-    auto chunk_blocks = one.at("chunk_blocks").get<std::uint64_t>();
+    const Extent extent{.first = number_from<std::uint64_t>(one.at("first_block")),
+                        .block_count = number_from<std::uint64_t>(one.at("blocks"))};
+    auto chunk_blocks = number_from<std::uint64_t>(one.at("chunk_blocks"));
     std::uint64_t repeat = 1;
     if (old_format_) {
       const std::uint64_t now = std::max<std::uint64_t>(1, kChunkBytes / block_bytes);
@@ -401,7 +403,7 @@ std::expected<void, std::string> ClearedAreas::read_areas(std::string_view text,
       }
       if (auto read = read_digits(*area, 0, digits, repeat); !read) return read;
     } else {
-      area->cleared_parts = one.at("cleared_parts").get<std::uint64_t>();
+      area->cleared_parts = number_from<std::uint64_t>(one.at("cleared_parts"));
       if (area->cleared_parts >= area->parts.size()) {
         return std::unexpected("has an area that cannot be");
       }

@@ -51,8 +51,8 @@ std::expected<PoolRecord, std::string> decode_pool(std::string_view text) {
                       .name = value.at("name").get<std::string>(),
                       .members = value.at("members").get<std::vector<std::string>>(),
                       .leaving = value.value("leaving", std::vector<std::string>{}),
-                      .page_bytes = value.at("page").get<std::uint64_t>(),
-                      .block_bytes = value.at("block_size").get<std::uint32_t>(),
+                      .page_bytes = number_from<std::uint64_t>(value.at("page")),
+                      .block_bytes = block_bytes_from(value.at("block_size")),
                       .disagrees = value.value("disagrees", false)};
     if (const auto error = check_page_bytes(record.page_bytes)) throw std::out_of_range(*error);
     return record;
@@ -61,16 +61,15 @@ std::expected<PoolRecord, std::string> decode_pool(std::string_view text) {
 
 std::expected<SnapshotRecord, std::string> decode_snapshot(std::string_view text) {
   return decode<SnapshotRecord>(text, [](const json& value) {
-    return SnapshotRecord{
-        .uuid = uuid_from(value.at("uuid")),
-        .volume = uuid_from(value.at("volume")),
-        .pool = uuid_from(value.at("pool")),
-        .name = value.at("name").get<std::string>(),
-        .time = WallTime(std::chrono::milliseconds(value.at("time").get<std::int64_t>())),
-        .schedule = value.at("schedule").get<std::string>(),
-        .online = value.at("online").get<bool>(),
-        .target = value.at("target").get<std::string>(),
-        .writable = value.at("writable").get<bool>()};
+    return SnapshotRecord{.uuid = uuid_from(value.at("uuid")),
+                          .volume = uuid_from(value.at("volume")),
+                          .pool = uuid_from(value.at("pool")),
+                          .name = value.at("name").get<std::string>(),
+                          .time = time_from(value.at("time")),
+                          .schedule = value.at("schedule").get<std::string>(),
+                          .online = value.at("online").get<bool>(),
+                          .target = value.at("target").get<std::string>(),
+                          .writable = value.at("writable").get<bool>()};
   });
 }
 
@@ -93,7 +92,7 @@ std::expected<ScheduleRecord, std::string> decode_schedule(std::string_view text
                           .volume = uuid_from(value.at("volume")),
                           .name = value.at("name").get<std::string>(),
                           .every = Duration(value.at("every").get<Duration::rep>()),
-                          .keep = value.at("keep").get<std::uint32_t>()};
+                          .keep = number_from<std::uint32_t>(value.at("keep"))};
     if (record.every <= Duration::zero()) throw std::out_of_range("it has no interval");
     return record;
   });

@@ -48,9 +48,9 @@ ImageUuid image_from(const json& value) { return std::bit_cast<ImageUuid>(uuid_f
 // Records of older versions have the first three alone.
 Geometry geometry_from(const json& value) {
   const Geometry usual;
-  return {.block_bytes = value.at("block_size").get<std::uint32_t>(),
-          .physical_block_bytes = value.at("physical_block_size").get<std::uint32_t>(),
-          .block_count = value.at("blocks").get<std::uint64_t>(),
+  return {.block_bytes = block_bytes_from(value.at("block_size")),
+          .physical_block_bytes = block_bytes_from(value.at("physical_block_size")),
+          .block_count = number_from<std::uint64_t>(value.at("blocks")),
           .optimal_io_blocks = value.value("optimal_io_blocks", usual.optimal_io_blocks),
           .maximum_io_blocks = value.value("maximum_io_blocks", usual.maximum_io_blocks),
           .unmap = value.value("unmap", usual.unmap),
@@ -246,16 +246,16 @@ void read_pool_part(const json& value, VolumeRecord& record) {
   record.pool = uuid_from(value.at("pool_uuid"));
   s.on = value.at("on").get<std::string>();
   s.raid_level = value.at("raid_level").get<std::string>();
-  s.thin_warning = value.at("thin_warning").get<std::uint32_t>();
-  s.thin_limit = value.at("thin_limit").get<std::uint32_t>();
+  s.thin_warning = number_from<std::uint32_t>(value.at("thin_warning"));
+  s.thin_limit = number_from<std::uint32_t>(value.at("thin_limit"));
   // One of an older version has no reserve.
   const auto reserve = parse_reserve(value.value("snapshot_reserve", "none"));
   const auto policy = parse_reserve_policy(value.value("reserve_policy", "delete-oldest"));
   if (!reserve || !policy) throw std::out_of_range("its snapshots' reserve is none");
   s.snapshot_reserve = *reserve;
   s.reserve_policy = *policy;
-  s.operations_limit = value.at("operations_limit").get<std::uint64_t>();
-  s.bytes_limit = value.at("bytes_limit").get<std::uint64_t>();
+  s.operations_limit = number_from<std::uint64_t>(value.at("operations_limit"));
+  s.bytes_limit = number_from<std::uint64_t>(value.at("bytes_limit"));
 }
 
 }  // namespace
@@ -268,9 +268,9 @@ std::expected<VolumeRecord, std::string> decode_volume(std::string_view text) {
     s.name = value.at("name").get<std::string>();
     s.backing = backing_from(value.at("backing").get<std::string>());
     s.path = value.at("path").get<std::string>();
-    s.size_bytes = value.at("size").get<std::uint64_t>();
-    s.block_bytes = value.at("block_size").get<std::uint32_t>();
-    s.physical_block_bytes = value.at("physical_block_size").get<std::uint32_t>();
+    s.size_bytes = number_from<std::uint64_t>(value.at("size"));
+    s.block_bytes = block_bytes_from(value.at("block_size"));
+    s.physical_block_bytes = block_bytes_from(value.at("physical_block_size"));
     s.preallocate = value.at("preallocate").get<bool>();
     s.thin = value.at("thin").get<bool>();
     s.read_only = value.at("read_only").get<bool>();
@@ -284,7 +284,7 @@ std::expected<VolumeRecord, std::string> decode_volume(std::string_view text) {
     s.product = value.at("product").get<std::string>();
     s.revision = value.at("revision").get<std::string>();
     s.target = value.at("target").get<std::string>();
-    s.lun = value.at("lun").get<std::uint32_t>();
+    s.lun = number_from<std::uint32_t>(value.at("lun"));
     if (value.contains("naa")) {
       s.naa = parse_naa(value.at("naa").get<std::string>());
       if (!s.naa) throw std::out_of_range("its NAA identifier is none");
@@ -301,9 +301,10 @@ std::expected<VolumeRecord, std::string> decode_volume(std::string_view text) {
     if (error) throw std::out_of_range(*error);
     if (s.backing == Backing::kRaid) {
       s.raid = value.at("raid").get<std::string>();
-      record.placement = Placement{.set = uuid_from(value.at("set")),
-                                   .extent = {.first = value.at("first_block").get<std::uint64_t>(),
-                                              .block_count = s.size_bytes / s.block_bytes}};
+      record.placement =
+          Placement{.set = uuid_from(value.at("set")),
+                    .extent = {.first = number_from<std::uint64_t>(value.at("first_block")),
+                               .block_count = s.size_bytes / s.block_bytes}};
     }
     return record;
   });
@@ -313,10 +314,10 @@ std::expected<TargetRecord, std::string> decode_target(std::string_view text) {
   return decode<TargetRecord>(text, [](const json& value) {
     TargetRecord record{.name = value.at("name").get<std::string>(),
                         .access = {},
-                        .next_id = value.at("next_id").get<std::uint64_t>()};
+                        .next_id = number_from<std::uint64_t>(value.at("next_id"))};
     for (const json& entry : value.at("access")) {
       record.access.push_back(
-          {.id = entry.at("id").get<std::uint64_t>(), .record = access_from(entry)});
+          {.id = number_from<std::uint64_t>(entry.at("id")), .record = access_from(entry)});
     }
     return record;
   });
@@ -334,13 +335,12 @@ std::expected<SetRecord, std::string> decode_set(std::string_view text) {
 
 std::expected<EventInfo, std::string> decode_event(std::string_view text) {
   return decode<EventInfo>(text, [](const json& value) {
-    EventInfo event{
-        .number = value.at("number").get<std::uint64_t>(),
-        .time = WallTime(std::chrono::milliseconds(value.at("time").get<std::int64_t>())),
-        .kind = value.at("kind").get<std::string>(),
-        .set = value.at("set").get<std::string>(),
-        .drive = value.at("drive").get<std::string>(),
-        .text = value.at("text").get<std::string>()};
+    EventInfo event{.number = number_from<std::uint64_t>(value.at("number")),
+                    .time = time_from(value.at("time")),
+                    .kind = value.at("kind").get<std::string>(),
+                    .set = value.at("set").get<std::string>(),
+                    .drive = value.at("drive").get<std::string>(),
+                    .text = value.at("text").get<std::string>()};
     const std::string severity = value.at("severity").get<std::string>();
     for (const Severity one : {Severity::kInformation, Severity::kWarning, Severity::kError}) {
       if (severity != describe(one)) continue;
@@ -353,12 +353,12 @@ std::expected<EventInfo, std::string> decode_event(std::string_view text) {
 
 std::expected<std::uint64_t, std::string> decode_used(std::string_view text) {
   return decode<std::uint64_t>(
-      text, [](const json& value) { return value.at("end_block").get<std::uint64_t>(); });
+      text, [](const json& value) { return number_from<std::uint64_t>(value.at("end_block")); });
 }
 
 std::expected<std::uint64_t, std::string> decode_nvram(std::string_view text) {
   return decode<std::uint64_t>(
-      text, [](const json& value) { return value.at("open_count").get<std::uint64_t>(); });
+      text, [](const json& value) { return number_from<std::uint64_t>(value.at("open_count")); });
 }
 
 // One of an older version names no UUIDs: nothing is what it says, so nothing is erased for it.
@@ -393,9 +393,9 @@ std::expected<std::vector<LostRange>, std::string> decode_lost(std::string_view 
   return decode<std::vector<LostRange>>(text, [](const json& value) {
     std::vector<LostRange> ranges;
     for (const json& entry : value.at("ranges")) {
-      ranges.push_back({.volume = entry.at("volume").get<std::uint64_t>(),
-                        .extent = {.first = entry.at("first_block").get<std::uint64_t>(),
-                                   .block_count = entry.at("blocks").get<std::uint64_t>()},
+      ranges.push_back({.volume = number_from<std::uint64_t>(entry.at("volume")),
+                        .extent = {.first = number_from<std::uint64_t>(entry.at("first_block")),
+                                   .block_count = number_from<std::uint64_t>(entry.at("blocks"))},
                         .why = entry.at("why").get<std::string>()});
     }
     return ranges;

@@ -1,0 +1,80 @@
+// Records with numbers that no daemon writes: an import may bring any. Each decodes or is refused.
+#include "group/records.h"
+
+#include <catch2/catch.hpp>
+
+#include <functional>
+#include <limits>
+#include <nlohmann/json.hpp>
+
+#include "group/pool_records.h"
+
+namespace sandbay::group {
+namespace {
+
+using nlohmann::json;
+
+const json kNumbers[] = {0,
+                         1,
+                         511,
+                         -1,
+                         1.5,
+                         std::uint64_t{1} << 32,
+                         std::uint64_t{1} << 52,
+                         std::uint64_t{1} << 63,
+                         std::numeric_limits<std::uint64_t>::max()};
+
+// `decode` sees the record with each number in the place of each of its own.
+void try_numbers(const std::string& record, const std::function<void(std::string)>& decode) {
+  const json whole = json::parse(record);
+  for (const auto& [key, value] : whole.items()) {
+    if (!value.is_number()) continue;
+    for (const json& number : kNumbers) {
+      json changed = whole;
+      changed[key] = number;
+      CAPTURE(key, number.dump());
+      decode(changed.dump());
+    }
+  }
+}
+
+}  // namespace
+
+TEST_CASE("A volume's record with a block of no size is refused", "[X1]") {
+  VolumeRecord volume;
+  volume.specification.name = "v";
+  volume.specification.backing = Backing::kMemory;
+  volume.specification.size_bytes = 1 << 20;
+  unsigned refused = 0;
+  try_numbers(encode(volume), [&refused](const std::string& text) {
+    const auto decoded = decode_volume(text);
+    refused += decoded.has_value() ? 0 : 1;
+    if (!decoded.has_value()) return;
+    CHECK(decoded->specification.block_bytes >= 512);
+    CHECK(decoded->specification.size_bytes != std::numeric_limits<std::uint64_t>::max() - 1);
+  });
+  CHECK(refused > 10);
+}
+
+TEST_CASE("A pool's record with a block of no size is refused", "[X1]") {
+  PoolRecord pool;
+  pool.name = "p";
+  pool.page_bytes = 1 << 20;
+  pool.block_bytes = 512;
+  try_numbers(encode(pool), [](const std::string& text) {
+    const auto decoded = decode_pool(text);
+    if (decoded.has_value()) CHECK(decoded->block_bytes >= 512);
+  });
+}
+
+TEST_CASE("A record's number that does not fit is refused, not cut", "[X1]") {
+  const std::string text = encode(EventInfo{.number = 7});
+  REQUIRE(decode_event(text).has_value());
+  json changed = json::parse(text);
+  changed["number"] = -1;
+  CHECK_FALSE(decode_event(changed.dump()).has_value());
+  changed["number"] = 7.5;
+  CHECK_FALSE(decode_event(changed.dump()).has_value());
+}
+
+}  // namespace sandbay::group
