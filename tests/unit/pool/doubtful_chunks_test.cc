@@ -103,6 +103,9 @@ Task<void> read_and_rewrite(Executor& home) {
   std::uint64_t doubtful = co_await count_doubtful(&rig);
   CHECK(doubtful == 2 * kTestPageChunks);
   co_await expect_medium_error(volume.get(), 3, 1, 3);
+  Request advice{.operation = Operation::kAdvise, .extent = {.first = 0, .block_count = 64}};
+  const Completion advised = co_await volume->submit(std::move(advice));
+  CHECK(advised.error == Error::kNone);
   // A write of a part leaves the rest unknown.
   Error error = co_await put_cells(volume.get(), 1, kChunkCells, 2);
   CHECK(error == Error::kMediumError);
