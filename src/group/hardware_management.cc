@@ -200,7 +200,19 @@ Hardware::Outcome Hardware::verify_set(const std::string& set) {
 }
 
 Task<Hardware::Outcome> Hardware::start_set(std::string set, bool accept_loss) {
-  auto started = co_await controller_->start_set(std::move(set), accept_loss);
+  const std::string name = set;
+  const auto barred = [this, &name]() -> Outcome {
+    for (const raid::ManagedSet* const each : controller_->sets()) {
+      if (each->name() != name) continue;
+      const std::string bar = cache_->bar(each->uuid());
+      if (!bar.empty()) return std::unexpected(fmt::format("set {}: {}", name, bar));
+    }
+    return {};
+  };
+  // Its journal may be in the NVRAM that it waits for.
+  if (const Outcome waits = barred(); accept_loss && !waits.has_value()) co_return waits;
+  const Outcome started = co_await controller_->start_set(std::move(set), accept_loss);
+  if (const Outcome waits = barred(); !waits.has_value()) co_return waits;
   co_return started;
 }
 

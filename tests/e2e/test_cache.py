@@ -323,6 +323,9 @@ def test_an_nvram_that_is_not_there(t):
     daemon.start()
     shown = the_set(daemon, 'r')
     t.check(not shown['running'] and 'cache discard r' in shown['reason'], f'{shown["reason"]}')
+    for accept in ([], ['--accept-loss']):  # Its journal may be in that NVRAM, too.
+        refused = daemon.sandbay('raid', 'start', 'r', *accept, ok=False).stdout
+        t.check('cache discard r' in refused, f'raid start {accept}: {refused}')
     t.check('set barred' in kinds(daemon), 'it is told')
     read = ['qemu-io', '-f', 'raw', '-c', 'read 0 4k', daemon.url('v')]
     t.check('read 4096/4096' not in t.run(*read, ok=None).stdout, 'nothing old is read')
