@@ -395,9 +395,11 @@ void decide_start(AssembledSet& set, const Layout& layout) {
     set.refusal =
         fmt::format("{}: its list of lost sectors cannot be read on any current drive", named);
   } else if (const std::uint64_t fatal = first_fatal(set, layout); fatal != 0) {
-    set.refusal = fmt::format("{}: {} {} not there or not fresh, which {} does not survive", named,
-                              roles_text(fatal), std::has_single_bit(fatal) ? "is" : "are",
-                              describe(layout.level()));
+    const bool one = std::has_single_bit(fatal);
+    set.refusal =
+        fmt::format("{}: {} {} not there or not fresh, which {} does not survive; put {} back",
+                    named, roles_text(fatal), one ? "is" : "are", describe(layout.level()),
+                    one ? "its drive" : "their drives");
   }
   set.startable = set.refusal.empty();
 }

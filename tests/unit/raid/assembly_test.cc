@@ -103,7 +103,8 @@ TEST_CASE("a set starts degraded and says so, or does not and says why", "[raid]
   const Assembly two = fixture.look();
   REQUIRE(!two.sets[0].startable);
   REQUIRE(two.sets[0].refusal ==
-          "set 'data': roles 0, 2 are not there or not fresh, which raid5 does not survive");
+          "set 'data': roles 0, 2 are not there or not fresh, which raid5 does not survive; put "
+          "their drives back");
 }
 
 // Whoever was told of an event, and remembers an older one, is a copy of himself.
