@@ -52,7 +52,7 @@ std::expected<PoolRecord, std::string> decode_pool(std::string_view text) {
                       .members = value.at("members").get<std::vector<std::string>>(),
                       .leaving = value.value("leaving", std::vector<std::string>{}),
                       .page_bytes = number_from<std::uint64_t>(value.at("page")),
-                      .block_bytes = block_bytes_from(value.at("block_size")),
+                      .block_bytes = number_from<std::uint32_t>(value.at("block_size")),
                       .disagrees = value.value("disagrees", false)};
     if (const auto error = check_page_bytes(record.page_bytes)) throw std::out_of_range(*error);
     return record;
