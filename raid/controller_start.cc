@@ -240,8 +240,8 @@ Task<void> Controller::Implementation::start_set(SetState* state, AssembledSet* 
       replacements[role] = {drives[*here.replacement]->device, drives[*here.replacement]->name};
     }
     // One that fails while the set starts has been of the set.
-    if (members[role].device != nullptr) drives[*here.drive]->user = state;
-    if (replacements[role].device != nullptr) drives[*here.replacement]->user = state;
+    if (members[role].device != nullptr) drives[known(here.drive)]->user = state;
+    if (replacements[role].device != nullptr) drives[known(here.replacement)]->user = state;
   }
   const auto started = co_await state->set->start(std::move(*found), std::move(members),
                                                   std::move(replacements), state->accept_loss);

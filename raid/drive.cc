@@ -4,7 +4,6 @@
 #include "raid/drive.h"
 
 #include <algorithm>
-#include <optional>
 #include <utility>
 
 #include "runtime/frame_pool.h"
@@ -67,7 +66,8 @@ Request request_like(const Request& request) {
 }
 
 struct Drive::Question {
-  std::optional<Result<ProvisioningRun>> answer;
+  Result<ProvisioningRun> answer = std::unexpected(Error::kTimedOut);
+  bool answered = false;
   bool late = false;
   sandbay::Event ended;
 };
@@ -108,14 +108,15 @@ Task<Result<ProvisioningRun>> Drive::provisioning(Lba first, Lba limit) {
   const auto question = std::make_shared<Question>();
   spawn(ask(this, question, first, limit));
   // In steps, so that time in which the executor did not run counts for little.
-  for (int step = 0; step < kQuestionSteps && !question->answer.has_value(); ++step) {
+  for (int step = 0; step < kQuestionSteps && !question->answered; ++step) {
     co_await question->ended.wait_until(home_.now() + policy_.timeout / kQuestionSteps);
   }
-  if (question->answer.has_value()) co_return *question->answer;
-  ++counters_.timeouts;
-  ++late_questions_;
-  question->late = true;
-  co_return std::unexpected(Error::kTimedOut);
+  if (!question->answered) {
+    ++counters_.timeouts;
+    ++late_questions_;
+    question->late = true;
+  }
+  co_return question->answer;
 }
 
 Task<void> Drive::ask(Drive* drive, std::shared_ptr<Question> question, Lba first, Lba limit) {
@@ -130,6 +131,7 @@ Task<void> Drive::ask(Drive* drive, std::shared_ptr<Question> question, Lba firs
   if (!run) ++drive->counters_.other_errors;
   drive->late_questions_ -= question->late ? 1 : 0;
   question->answer = run;
+  question->answered = true;
   question->ended.set();
   if (--drive->outstanding_ == 0) drive->became_idle_.notify_all();
 }

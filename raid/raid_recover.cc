@@ -428,6 +428,13 @@ Task<Error> RaidSet::lose_written(unsigned role, Extent extent) {
         layout_.mirrored() ? data : (computed | MemberSet{1} << at.member) & data;
     const Error error = co_await add_lost(at.stripe, lost, at.row, rows);
     if (error != Error::kNone) co_return error;
+    // The place does not fit the rest any more, of which others would be computed later. A set that
+    // was never verified stays as it is while a drive is missing: all of it would be doubted.
+    const bool whole = drives_.absent_roles() == 0 && (drives_.unreadable(at.stripe) & data) == 0;
+    const bool judged = drives_.superblock().redundancy_suspect || drives_.unverified_count() == 0;
+    if (layout_.parity_chunks() > 0 && (whole || judged)) {
+      drives_.redundancy_lost(at.stripe, at.row, rows);
+    }
     lba += rows;
   }
   co_return Error::kNone;

@@ -429,7 +429,9 @@ Task<Error> RaidSet::replay_journal(bool clean, bool accept_loss) {
     if (error != Error::kNone) co_return error;
   }
   Error error = co_await flush_drives();
+  if (error == Error::kNone) error = co_await drives_.save_regions();
   if (error == Error::kNone) error = co_await drives_.save_doubts();
+  if (error == Error::kNone) error = co_await drives_.settled();
   if (error != Error::kNone) co_return error;
   co_return co_await journal_->reset();
 }

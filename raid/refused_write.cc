@@ -198,6 +198,11 @@ Task<Error> RaidSet::settle_refused_rows(std::uint64_t stripe, const Unprotected
       is = old ? Refused::kOld : Refused::kDivided;
     }
   }
+  // A drive has become fresh or has failed meanwhile: what was read is not all that counts.
+  if (drives_.unreadable(stripe) != away) {
+    lanes.clear();
+    co_return co_await settle_refused_rows(stripe, write, here, row, rows, lost);
+  }
   const std::uint32_t least = is == Refused::kUnreadable ? granule_ : 1;
   const std::uint32_t middle = row + std::max(rows / 2 / least, 1U) * least - row % least;
   if ((is == Refused::kUnreadable || is == Refused::kDivided) && middle < row + rows) {

@@ -302,7 +302,7 @@ void SetDrives::region_verified(std::uint64_t region, std::uint64_t losses) {
   ++regions_changed_;
 }
 
-void SetDrives::redundancy_lost(std::uint64_t stripe) {
+void SetDrives::redundancy_lost(std::uint64_t stripe, std::uint32_t row, std::uint32_t rows) {
   const std::uint64_t region = region_of(stripe);
   ++redundancy_losses_[region];
   bool known = unverified_[region] && regions_.dirty(region);
@@ -319,12 +319,12 @@ void SetDrives::redundancy_lost(std::uint64_t stripe) {
   if (!known) ++regions_changed_;
   suspect_redundancy();
   if (layout_.mirrored()) return;
-  if (suspect) return doubt_again(region, rows_of(stripe, 0, layout_.strip_blocks()));
+  const Extent doubted = rows_of(stripe, row, rows);
+  if (suspect) return doubt_again(region, doubted);
   begin_doubt(region);
   if (!valid) return;
-  // The region's other stripes match as they did before.
+  // The region's other rows match as they did before.
   const Extent all = rows_of_region(region);
-  const Extent doubted = rows_of(stripe, 0, layout_.strip_blocks());
   lost_.add_matched({.first = all.first, .block_count = doubted.first - all.first});
   lost_.add_matched({.first = doubted.end(), .block_count = all.end() - doubted.end()});
 }

@@ -190,7 +190,9 @@ class SetDrives final : public JournalDrives {
   void region_verified(std::uint64_t region, std::uint64_t losses);
   // These stripes, or all, may have redundancy that does not match: a write failed in part, or
   // journal records were lost.
-  void redundancy_lost(std::uint64_t stripe);
+  void redundancy_lost(std::uint64_t stripe) { redundancy_lost(stripe, 0, layout_.strip_blocks()); }
+  // ... or these rows of the stripe.
+  void redundancy_lost(std::uint64_t stripe, std::uint32_t row, std::uint32_t rows);
   void all_redundancy_lost();
   // Takes intents back where nothing has been written for a while, or wherever nothing is being
   // written; flushes first.

@@ -557,7 +557,9 @@ Task<Error> RaidSet::lose_refused(const FrameVector<Target>* targets) {
     const Error error = co_await lose_written(target.role, target.extent);
     if (error != Error::kNone) co_return error;
   }
-  co_return Error::kNone;
+  Error error = co_await drives_.save_regions();
+  if (error == Error::kNone) error = co_await drives_.save_doubts();
+  co_return error;
 }
 
 // A drive that is full still takes what its room is reserved for; the region map is that. One that

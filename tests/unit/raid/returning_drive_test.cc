@@ -97,6 +97,55 @@ Task<void> become_fresh(Executor* home, Meanwhile its) {
   co_await rig.end();
 }
 
+Task<void> refused_write(SetRig* rig, Lba lba, Error* error, bool* ended) {
+  *error = co_await rig->write(lba, 8, 100);
+  *ended = true;
+}
+
+// A write to a returned drive whose parity is refused for a bad place.
+Task<void> become_fresh_in_a_refused_write(Executor* home, Duration fresh_after) {
+  SetRig rig(*home, {.level = Level::kRaid5, .drives = 3});
+  co_await rig.create();
+  co_await rig.verify_all();
+  const Layout& layout = rig.set->layout();
+  const Lba lba = layout.lba({.stripe = 1, .chunk = 1});
+  const unsigned role = layout.role(1, 1);
+  const bool dropped = rig.drives->drop(role, DropReason::kMissing, "a test says so");
+  REQUIRE(dropped);
+  Error error = co_await rig.write(lba, 8, 99);  // The drive misses this.
+  REQUIRE(error == Error::kNone);
+  const Uuid uuid = rig.drives->superblock().roles[role].drive;
+  rig.drives->take_role(role, *rig.devices[role], "back", {}, uuid, true);
+  error = co_await rig.drives->settled();
+  REQUIRE(error == Error::kNone);
+  error = co_await rig.set->rebuild_member(1, 1, rig.drives->drive(role));
+  REQUIRE(error == Error::kNone);
+  TestDrive& parity = *rig.devices[layout.role(1, layout.data_chunks())];
+  parity.data_from = rig.drives->data_offset();
+  parity.refuse_data(true);
+  for (const auto& device : rig.devices) device->slow_reads(std::chrono::milliseconds(10));
+  std::vector<std::byte> old = rig.expected;
+  bool ended = false;
+  spawn(refused_write(&rig, lba, &error, &ended));
+  co_await home->sleep_for(fresh_after);
+  rig.drives->fresh_up_to(role, false, rig.drives->region_of(1), 2);
+  co_await home->sleep_for(std::chrono::seconds(1));
+  REQUIRE(ended);
+  CHECK(error == Error::kMediumError);
+  parity.refuse_data(false);
+  for (const auto& device : rig.devices) device->slow_reads(Duration::zero());
+  // Old or new, and for good.
+  std::string there = co_await rig.read(lba, 8);
+  if (!there.empty()) std::swap(rig.expected, old);
+  there = co_await rig.read(lba, 8);
+  CHECK(there == "");
+  co_await rig.verify_all();
+  rig.devices[role]->fail_with(Error::kHardware);
+  const std::string computed = co_await rig.read(lba, 8);
+  CHECK(computed == "");
+  co_await rig.end();
+}
+
 }  // namespace
 
 TEST_CASE("A drive that returns to a running set holds the newest region map", "[raid][R-A1]") {
@@ -115,6 +164,16 @@ TEST_CASE("A drive that becomes fresh while a bad place is settled is read for i
                                Meanwhile{true, 15ms, true}, Meanwhile{true, 25ms, true}}) {
     CAPTURE(its.integrity, its.fresh_after);
     in_world(1, [its](Executor& home) { return become_fresh(&home, its); });
+  }
+}
+
+TEST_CASE("A drive that becomes fresh while a refused write is settled is read for it",
+          "[raid][D-3]") {
+  using namespace std::chrono_literals;
+  for (const Duration fresh_after : {1ms, 5ms, 11ms, 15ms, 21ms, 25ms, 35ms, 45ms}) {
+    CAPTURE(fresh_after / 1ms);
+    in_world(1,
+             [=](Executor& home) { return become_fresh_in_a_refused_write(&home, fresh_after); });
   }
 }
 

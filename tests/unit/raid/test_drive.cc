@@ -157,6 +157,7 @@ Error TestDrive::change(const Request& request) {
   if (request.operation == Operation::kUnmap && !geometry_.unmap) return Error::kUnsupported;
   if (full_ && (all_full_ || request.extent.first >= data_from)) return Error::kNoSpace;
   const bool write = request.operation == Operation::kWrite;
+  if (refuses_data_ && write && request.extent.first >= data_from) return Error::kMediumError;
   if (request.extent.first >= data_from) ++(write ? counts.writes : counts.zeroes);
   auto change = std::make_shared<DriveState::Change>();
   change->offset = request.extent.first * geometry_.block_bytes;

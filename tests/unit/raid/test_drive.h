@@ -66,6 +66,8 @@ class TestDrive final : public BlockDevice {
   // Every operation fails with it; kNone ends that.
   void fail_with(Error error) { failure_ = error; }
   void fail_writes_with(Error error) { write_failure_ = error; }
+  // Writes from `data_from` on are refused for a bad place.
+  void refuse_data(bool refuses) { refuses_data_ = refuses; }
   // There is no room for changes of the area from `data_from` on; if `all`, of none.
   void fill_up(bool full, bool all = false) {
     full_ = full;
@@ -116,6 +118,7 @@ class TestDrive final : public BlockDevice {
   Error failure_ = Error::kNone;
   Error write_failure_ = Error::kNone;
   bool full_ = false;
+  bool refuses_data_ = false;
   bool all_full_ = false;
   Error read_failure_ = Error::kNone;
   bool hanging_ = false;
