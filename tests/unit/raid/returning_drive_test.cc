@@ -103,8 +103,10 @@ Task<void> refused_write(SetRig* rig, Lba lba, Error* error, bool* ended) {
 }
 
 // A write to a returned drive whose parity is refused for a bad place.
-Task<void> become_fresh_in_a_refused_write(Executor* home, Duration fresh_after) {
-  SetRig rig(*home, {.level = Level::kRaid5, .drives = 3});
+// With two parities another drive is missing.
+Task<void> become_fresh_in_a_refused_write(Executor* home, Level level, Duration fresh_after) {
+  const bool two = level == Level::kRaid6;
+  SetRig rig(*home, {.level = level, .drives = two ? 4U : 3U});
   co_await rig.create();
   co_await rig.verify_all();
   const Layout& layout = rig.set->layout();
@@ -120,6 +122,8 @@ Task<void> become_fresh_in_a_refused_write(Executor* home, Duration fresh_after)
   REQUIRE(error == Error::kNone);
   error = co_await rig.set->rebuild_member(1, 1, rig.drives->drive(role));
   REQUIRE(error == Error::kNone);
+  const unsigned other = layout.role(1, 0);
+  if (two) REQUIRE(rig.drives->drop(other, DropReason::kMissing, "a test says so"));
   TestDrive& parity = *rig.devices[layout.role(1, layout.data_chunks())];
   parity.data_from = rig.drives->data_offset();
   parity.refuse_data(true);
@@ -139,6 +143,13 @@ Task<void> become_fresh_in_a_refused_write(Executor* home, Duration fresh_after)
   if (!there.empty()) std::swap(rig.expected, old);
   there = co_await rig.read(lba, 8);
   CHECK(there == "");
+  if (two) {
+    const Lba missing = layout.lba({.stripe = 1, .chunk = 0});
+    const std::string recovered = co_await rig.read(missing, 8);
+    CHECK((recovered == "" || recovered == describe(Error::kMediumError)));
+    co_await rig.end();
+    co_return;
+  }
   co_await rig.verify_all();
   rig.devices[role]->fail_with(Error::kHardware);
   const std::string computed = co_await rig.read(lba, 8);
@@ -171,9 +182,12 @@ TEST_CASE("A drive that becomes fresh while a refused write is settled is read f
           "[raid][D-3]") {
   using namespace std::chrono_literals;
   for (const Duration fresh_after : {1ms, 5ms, 11ms, 15ms, 21ms, 25ms, 35ms, 45ms}) {
-    CAPTURE(fresh_after / 1ms);
-    in_world(1,
-             [=](Executor& home) { return become_fresh_in_a_refused_write(&home, fresh_after); });
+    for (const Level level : {Level::kRaid5, Level::kRaid6}) {
+      CAPTURE(fresh_after / 1ms, describe(level));
+      in_world(1, [=](Executor& home) {
+        return become_fresh_in_a_refused_write(&home, level, fresh_after);
+      });
+    }
   }
 }
 
