@@ -182,18 +182,8 @@ BranchId PoolMap::takes_from(const MapRecord& record) const {
   return 0;
 }
 
-// After a chunk is kept, and after the last record that made a branch keep it, the branch
-// overwrites it in place. An older map still reads that place for the snapshot or the child.
 bool PoolMap::takes_place(const MapRecord& record) const {
-  if (const auto* const next = std::get_if<BranchRecord>(&record)) {
-    const Branch* const branch = find(next->id);
-    return branch != nullptr && (branch->record.parent != next->parent ||
-                                 branch->record.parent_generation != next->parent_generation);
-  }
-  return std::holds_alternative<KeepChunks>(record) ||
-         std::holds_alternative<ForgetChunk>(record) ||
-         std::holds_alternative<EraseSnapshot>(record) ||
-         std::holds_alternative<EraseBranch>(record) ||
+  return std::holds_alternative<ForgetChunk>(record) ||
          std::holds_alternative<EraseStore>(record) ||
          (std::holds_alternative<PlacePages>(record) && takes_from(record) != 0);
 }

@@ -150,8 +150,7 @@ class PoolMap {
   // The branch from which a record takes, or of which it keeps, what may be written to it in place
   // now; 0: none.
   BranchId takes_from(const MapRecord& record) const;
-  // Whether a record takes a page, a slot or the content of a chunk from its owner, or from a
-  // snapshot or a child that reads it there, so that others may get it or overwrite it.
+  // Whether a record takes a page or a slot from its owner, so that others may get it.
   bool takes_place(const MapRecord& record) const;
   // A group that is durable. What its records concern is pinned by whoever commits it.
   void apply(const RecordGroup& group);

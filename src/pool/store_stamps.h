@@ -2,9 +2,9 @@
 //
 // A stamp is a random token and the number of its era. An era ends when the pool is opened and when
 // its map is listed for an export. The first change of an era that takes a page or a slot from its
-// owner, or lets what a snapshot reads be overwritten, waits until a new stamp is durable: in the
-// metadata, then on every store that is present. So it costs a write to each store per era, and no
-// other change waits. A store that was missing is stamped first of all when it comes back.
+// owner waits until a new stamp is durable: in the metadata, then on every store that is present.
+// So it costs one write to each store per era, and no other change waits. A store that was missing
+// then gets the stamp when it comes back, before anything else is written to it.
 //
 // The map accepts a store only with a stamp that its own metadata name. An exported map names the
 // stamps of its own era; a store with another stamp has pages that may belong to somebody else now,

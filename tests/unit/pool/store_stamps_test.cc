@@ -60,57 +60,6 @@ Task<void> accept_without_moves(Executor& home) {
   CHECK(wrong == "");
 }
 
-// A volume overwrites in place the data that a snapshot or a clone reads there.
-enum class Overwritten : std::uint8_t { kKept, kSnapshotRemoved, kCloneRemoved, kCloneCopied };
-
-Task<void> overwrite_first_cell(Rig* rig, BranchId branch) {
-  auto volume = rig->pool->attach(branch);
-  Random random{2};
-  const Error error = co_await write_cells(*volume, 0, 1, 2, random);
-  REQUIRE(error == Error::kNone);
-}
-
-Task<void> refuse_after_overwrite(Executor& home, Overwritten how) {
-  Rig rig(home, stamped_options());
-  co_await begin(&rig);
-  const BranchId branch = co_await provision(&rig);
-  BranchId clone = 0;
-  if (how == Overwritten::kCloneRemoved || how == Overwritten::kCloneCopied) {
-    const auto made = co_await rig.pool->clone({.branch = branch, .generation = kLive}, {}, {});
-    REQUIRE(made.has_value());
-    clone = *made;
-  } else {
-    const auto taken = co_await rig.pool->snapshot({{.branch = branch, .label = "s"}}, {});
-    REQUIRE(taken.has_value());
-  }
-  const auto older = co_await list_map(&rig);
-  Error error = Error::kNone;
-  if (how == Overwritten::kSnapshotRemoved) {
-    error = co_await rig.pool->remove_snapshot({.branch = branch, .generation = 1}, {});
-  }
-  if (how == Overwritten::kCloneRemoved) error = co_await rig.pool->remove(clone, {});
-  REQUIRE(error == Error::kNone);
-  if (how == Overwritten::kCloneCopied) {
-    PageNumber next = 0;
-    bool more = true;
-    while (more) {
-      const auto copied = co_await rig.pool->make_independent(clone, &next, 1);
-      REQUIRE(copied.has_value());
-      more = *copied;
-    }
-  }
-  co_await rig.sweep_all();
-  co_await overwrite_first_cell(&rig, branch);
-  const auto newer = co_await list_map(&rig);
-  co_await finish(&rig);
-  co_await bring_back(&home, older);
-  std::string wrong = co_await why_not(&rig);
-  CHECK(wrong == kRefusal);
-  co_await bring_back(&home, newer);
-  wrong = co_await why_not(&rig);
-  CHECK(wrong == "");
-}
-
 // Two maps go on from one export; each is refused where the other has moved pages.
 Task<void> tell_branches_apart(Executor& home) {
   Rig rig(home, stamped_options());
@@ -498,14 +447,6 @@ TEST_CASE("A map older than the move of a page is refused", "[pool][stamps][G-S2
 
 TEST_CASE("A map older than the end of a volume is refused", "[pool][stamps][G-S2]") {
   testing::run_in_world(7, [](Executor& home) { return refuse_after(home, true); });
-}
-
-TEST_CASE("A map is refused when what its snapshots read was overwritten since",
-          "[pool][stamps][G-I2]") {
-  const auto how = GENERATE(Overwritten::kKept, Overwritten::kSnapshotRemoved,
-                            Overwritten::kCloneRemoved, Overwritten::kCloneCopied);
-  CAPTURE(static_cast<int>(how));
-  testing::run_in_world(7, [&](Executor& home) { return refuse_after_overwrite(home, how); });
 }
 
 TEST_CASE("An older map is accepted when no page has another owner since", "[pool][stamps][G-S2]") {
