@@ -19,8 +19,7 @@ struct LoginInProgress {
   Endpoint peer;
   bool begun = false;   // A request has come.
   bool proven = false;  // CHAP has succeeded.
-  bool waits =
-      false;  // Its CHAP response waits for its turn, so what it does next is not its choice.
+  bool waits = false;   // Its CHAP response waits for its turn, which is not its choice.
 };
 
 // Both forms of an IPv4 address count as one: this is its IPv4-mapped form (RFC 4291, 2.5.5.2).

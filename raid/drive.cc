@@ -106,6 +106,7 @@ Task<Result<ProvisioningRun>> Drive::provisioning(Lba first, Lba limit) {
   if (const Error refused = refusal(); refused != Error::kNone) co_return std::unexpected(refused);
   if (late_questions_ >= kMostLateQuestions) co_return std::unexpected(Error::kTimedOut);
   const auto question = std::make_shared<Question>();
+  ++outstanding_;
   spawn(ask(this, question, first, limit));
   // In steps, so that time in which the executor did not run counts for little.
   for (int step = 0; step < kQuestionSteps && !question->answered; ++step) {
@@ -120,7 +121,6 @@ Task<Result<ProvisioningRun>> Drive::provisioning(Lba first, Lba limit) {
 }
 
 Task<void> Drive::ask(Drive* drive, std::shared_ptr<Question> question, Lba first, Lba limit) {
-  ++drive->outstanding_;
   Result<ProvisioningRun> run = co_await drive->device_.provisioning(first, limit);
   if (!run && run.error() == Error::kHardware) {  // As with an operation.
     ++drive->counters_.retries;

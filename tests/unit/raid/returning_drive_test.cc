@@ -64,6 +64,22 @@ Task<void> read_for_outcome(SetRig* rig, Lba first, std::string* outcome, Condit
   ended->notify_all();
 }
 
+// The member's drive misses a write in stripe 1, returns, and is rebuilt there; it does not count
+// as fresh yet.
+Task<void> return_rebuilt(SetRig* rig, unsigned member, Lba lba) {
+  const unsigned role = rig->set->layout().role(1, member);
+  const bool dropped = rig->drives->drop(role, DropReason::kMissing, "a test says so");
+  REQUIRE(dropped);
+  Error error = co_await rig->write(lba, 8, 99);
+  REQUIRE(error == Error::kNone);
+  const Uuid uuid = rig->drives->superblock().roles[role].drive;
+  rig->drives->take_role(role, *rig->devices[role], "back", {}, uuid, true);
+  error = co_await rig->drives->settled();
+  REQUIRE(error == Error::kNone);
+  error = co_await rig->set->rebuild_member(1, member, rig->drives->drive(role));
+  REQUIRE(error == Error::kNone);
+}
+
 Task<void> become_fresh(Executor* home, Meanwhile its) {
   SetRig rig(*home, {.level = Level::kRaid5, .drives = 3, .integrity = its.integrity});
   co_await rig.create();
@@ -71,16 +87,7 @@ Task<void> become_fresh(Executor* home, Meanwhile its) {
   const Layout& layout = rig.set->layout();
   const Lba lba = layout.lba({.stripe = 1});
   const unsigned role = layout.role(1, layout.data_chunks());
-  const bool dropped = rig.drives->drop(role, DropReason::kMissing, "a test says so");
-  REQUIRE(dropped);
-  Error error = co_await rig.write(lba, 8, 99);  // The drive misses this.
-  REQUIRE(error == Error::kNone);
-  const Uuid uuid = rig.drives->superblock().roles[role].drive;
-  rig.drives->take_role(role, *rig.devices[role], "back", {}, uuid, true);
-  error = co_await rig.drives->settled();
-  REQUIRE(error == Error::kNone);
-  error = co_await rig.set->rebuild_member(1, layout.data_chunks(), rig.drives->drive(role));
-  REQUIRE(error == Error::kNone);
+  co_await return_rebuilt(&rig, layout.data_chunks(), lba);
   rig.devices[layout.role(1, 0)]->make_unreadable(rig.drives->data_offset() + layout.drive_lba(1));
   for (const auto& device : rig.devices) device->slow_reads(std::chrono::milliseconds(10));
   std::string outcome = "unread";
@@ -112,16 +119,7 @@ Task<void> become_fresh_in_a_refused_write(Executor* home, Level level, Duration
   const Layout& layout = rig.set->layout();
   const Lba lba = layout.lba({.stripe = 1, .chunk = 1});
   const unsigned role = layout.role(1, 1);
-  const bool dropped = rig.drives->drop(role, DropReason::kMissing, "a test says so");
-  REQUIRE(dropped);
-  Error error = co_await rig.write(lba, 8, 99);  // The drive misses this.
-  REQUIRE(error == Error::kNone);
-  const Uuid uuid = rig.drives->superblock().roles[role].drive;
-  rig.drives->take_role(role, *rig.devices[role], "back", {}, uuid, true);
-  error = co_await rig.drives->settled();
-  REQUIRE(error == Error::kNone);
-  error = co_await rig.set->rebuild_member(1, 1, rig.drives->drive(role));
-  REQUIRE(error == Error::kNone);
+  co_await return_rebuilt(&rig, 1, lba);
   const unsigned other = layout.role(1, 0);
   if (two) REQUIRE(rig.drives->drop(other, DropReason::kMissing, "a test says so"));
   TestDrive& parity = *rig.devices[layout.role(1, layout.data_chunks())];
@@ -130,6 +128,7 @@ Task<void> become_fresh_in_a_refused_write(Executor* home, Level level, Duration
   for (const auto& device : rig.devices) device->slow_reads(std::chrono::milliseconds(10));
   std::vector<std::byte> old = rig.expected;
   bool ended = false;
+  Error error = Error::kNone;
   spawn(refused_write(&rig, lba, &error, &ended));
   co_await home->sleep_for(fresh_after);
   rig.drives->fresh_up_to(role, false, rig.drives->region_of(1), 2);
