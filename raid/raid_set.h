@@ -280,13 +280,14 @@ class RaidSet final : public BlockDevice {
   // These blocks have been rewritten.
   Task<Error> forget_lost(Extent extent);
 
-  // stripe_update.cc; the stripe is held exclusively, spans and pointers stay.
+  // stripe_update.cc; the stripe is held exclusively, spans and pointers stay. A write seldom needs
+  // a noinline one: each write would carry its frame.
   Task<Error> update_mirrors(std::uint64_t stripe, std::span<WritePiece* const> pieces);
   Task<Error> update_parity(std::uint64_t stripe, std::span<WritePiece* const> pieces);
   Task<Error> update_rows(Update* update);
   void plan(Update* update, std::span<const Fragment> fragments, bool doubted, bool keeps);
   Task<Error> update_planned(Update* update, std::span<const Fragment> fragments);
-  Task<Error> end_doubted(Update* update);
+  [[gnu::noinline]] Task<Error> end_doubted(Update* update);
   Error refuse_in_doubt(std::uint64_t stripe);
   Task<bool> read_old(Update* update);  // False: plan again.
   Task<void> compute(Update* update);
@@ -300,7 +301,7 @@ class RaidSet final : public BlockDevice {
                          Origin origin, const Unprotected* unprotected = nullptr);
   void start_targets(std::uint64_t stripe, std::span<const Segment> segments,
                      bool force_unit_access, Origin origin, FrameVector<Target>* targets);
-  Task<Error> take_back(Error why);
+  [[gnu::noinline]] Task<Error> take_back(Error why);
   Task<Error> forget_failed(Error why);
   Task<Result<std::uint64_t>> append_to_journal(StripeUpdate update);
   struct Stripes {
@@ -312,11 +313,11 @@ class RaidSet final : public BlockDevice {
   Task<Error> end_written(Error error, std::uint64_t ticket);
   Task<Error> write_targets(Stripes stripes, FrameVector<Target>* targets, Integrity::Update* sums,
                             const Unprotected* unprotected);
-  Task<Error> lose_refused(const FrameVector<Target>* targets);
+  [[gnu::noinline]] Task<Error> lose_refused(const FrameVector<Target>* targets);
   // Whether drives lack room that are to be kept: those that lack even what is reserved go.
-  Task<bool> lack_room(const FrameVector<Target>* targets);
-  Task<void> follow_sole(const FrameVector<Target>* targets);
-  Task<Error> leave_unequal(Stripes stripes, Error why);
+  [[gnu::noinline]] Task<bool> lack_room(const FrameVector<Target>* targets);
+  [[gnu::noinline]] Task<void> follow_sole(const FrameVector<Target>* targets);
+  [[gnu::noinline]] Task<Error> leave_unequal(Stripes stripes, Error why);
 
   // refused_write.cc; as above, of a parity stripe that has no redundancy left, without integrity.
   Task<Error> store_unprotected(Update* update);

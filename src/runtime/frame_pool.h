@@ -10,7 +10,7 @@
 namespace sandbay {
 
 // The compiler puts the frames of coroutines that it inlines into the frame of their caller: a
-// write of a mirror takes 18 KiB.
+// read of a RAID set takes 11 KiB. Coroutines that are seldom needed are [[gnu::noinline]].
 inline constexpr std::size_t kLargestPooledFrame = 32768;
 
 void* allocate_frame(std::size_t byte_count);
