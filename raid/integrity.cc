@@ -46,6 +46,7 @@ struct Integrity::Block {
 struct Integrity::Entries {
   Buffer own;
   Buffer partner;
+  bool kept = false;  // Their drive keeps its content: their own copy counts in doubted rows alone.
 };
 
 struct Integrity::Writing {
@@ -207,7 +208,9 @@ Task<Buffer> Integrity::image(unsigned role, std::uint64_t index) {
 Task<Integrity::Entries> Integrity::entries_of(std::uint64_t stripe, unsigned role,
                                                std::uint64_t index) {
   Entries entries;
-  if (believed(role, stripe)) {
+  const bool own = believed(role, stripe);
+  entries.kept = !own && drives_.keeps(stripe) && drives_.drive(role) != nullptr;
+  if (own || entries.kept) {
     const Block* block = find(role, index);
     if (block != nullptr) entries.own = block->image;
     if (entries.own.empty()) entries.own = co_await image(role, index);
@@ -221,10 +224,19 @@ Task<Integrity::Entries> Integrity::entries_of(std::uint64_t stripe, unsigned ro
   co_return entries;
 }
 
-IntegrityEntry Integrity::newest(const Entries& entries, std::uint32_t slot) const {
+// The partner's drive may have been away when a cell was written whose drive keeps its content.
+IntegrityEntry Integrity::newest(const Entries& entries, std::uint64_t stripe,
+                                 std::uint64_t cell) const {
+  const auto slot = static_cast<std::uint32_t>(cell % kCellsPerBlock);
+  const auto doubted = [&] {
+    const Lba row = cell * cell_rows_ - drives_.layout().drive_lba(stripe);
+    return drives_.doubted(stripe, static_cast<std::uint32_t>(row), cell_rows_);
+  };
   IntegrityEntry own = kForgottenEntry;
   IntegrityEntry other = kForgottenEntry;
-  if (!entries.own.empty()) own = get_entry(entries.own.bytes(), EntryCopy::kOwn, slot);
+  if (!entries.own.empty() && (!entries.kept || doubted())) {
+    own = get_entry(entries.own.bytes(), EntryCopy::kOwn, slot);
+  }
   if (!entries.partner.empty()) {
     other = get_entry(entries.partner.bytes(), EntryCopy::kPartner, slot);
   }
@@ -244,7 +256,7 @@ Task<Integrity::Checked> Integrity::check(std::uint64_t stripe, unsigned member,
     if (cell == first || cell % kCellsPerBlock == 0) {
       entries = co_await entries_of(stripe, role, cell / kCellsPerBlock);
     }
-    const IntegrityEntry entry = newest(entries, static_cast<std::uint32_t>(cell % kCellsPerBlock));
+    const IntegrityEntry entry = newest(entries, stripe, cell);
     ++counters_.cells_checked;
     const Uuid& set = drives_.superblock().set_uuid;
     if (!entry.known()) {
@@ -271,7 +283,7 @@ Task<ProvisioningRun> Integrity::zeros(std::uint64_t stripe, unsigned member, st
     if (at == row || cell % kCellsPerBlock == 0) {
       entries = co_await entries_of(stripe, role, cell / kCellsPerBlock);
     }
-    const IntegrityEntry entry = newest(entries, static_cast<std::uint32_t>(cell % kCellsPerBlock));
+    const IntegrityEntry entry = newest(entries, stripe, cell);
     const bool mapped = entry.known() && entry.crc != zero_cell_crc(set, role, cell);
     if (at != row && mapped != run.mapped) break;
     const std::uint32_t rows = std::min(cell_rows_ - at % cell_rows_, row + row_count - at);
@@ -293,7 +305,7 @@ Task<bool> Integrity::entries_agree(std::uint64_t stripe, unsigned member, std::
       entries = co_await entries_of(stripe, role, cell / kCellsPerBlock);
     }
     const auto slot = static_cast<std::uint32_t>(cell % kCellsPerBlock);
-    const IntegrityEntry entry = newest(entries, slot);
+    const IntegrityEntry entry = newest(entries, stripe, cell);
     if (!entry.known()) co_return false;
     if (!entries.own.empty() && get_entry(entries.own.bytes(), EntryCopy::kOwn, slot) != entry) {
       co_return false;
@@ -498,9 +510,7 @@ Task<void> Integrity::apply(const Change* change, Update* update) {
       const Lba at = cell * cell_rows_;
       const std::uint64_t stripe = drives_.layout().on_drive(role, at).stripe;
       believed_entries = co_await entries_of(stripe, role, index);
-      entry = newest(believed_entries, slot);
-      // A returning drive has missed nothing here but entries that the other copy has.
-      if (!entry.known() && drives_.keeps(stripe)) continue;
+      entry = newest(believed_entries, stripe, cell);
     } else {
       // Newer than what any drive says, be it believed or not.
       IntegrityEntry old;

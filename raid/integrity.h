@@ -3,7 +3,9 @@
 //
 // What always holds:
 //   - Of a cell's two entries the newer counts, and only those on drives that can be believed for
-//     the cell's stripe: an absent or stale member's drive has nothing to say.
+//     the cell's stripe: an absent or stale member's drive has nothing to say, but for its own
+//     cells in rows where it keeps its content. A drive forgets others' entries that it may have
+//     missed.
 //   - Entries change in the same journal record as the cells, under a lock of each block that holds
 //     some, which is kept until the record is durable. So no record has an entry whose cell is only
 //     in a later one, and none loses another's.
@@ -148,7 +150,7 @@ class Integrity {
   Task<Error> read_block(Block* block, Buffer* into);
   Task<void> restore(Block* block);
   Task<Entries> entries_of(std::uint64_t stripe, unsigned role, std::uint64_t index);
-  IntegrityEntry newest(const Entries& entries, std::uint32_t slot) const;
+  IntegrityEntry newest(const Entries& entries, std::uint64_t stripe, std::uint64_t cell) const;
   using BlockName = std::pair<unsigned, std::uint64_t>;  // Role and index.
   Task<void> take_blocks(std::span<const BlockName> wanted, Update* update);
   Task<void> apply(const Change* change, Update* update);

@@ -63,6 +63,7 @@ class Lab {
     if (returns_) region_stripes_ = 16;
     if (returns_ || close_) copies_ = bad_places_ = false;
     if (close_ && random_.chance(0.8)) little_room_ = false;
+    if (close_ && random_.chance(0.4)) integrity_ = true;
     if (close_ && random_.chance(0.5)) shape_ = kShapes[2 + random_.below(2)];
   }
 
@@ -319,26 +320,24 @@ class Lab {
     if (done.error != Error::kNone && !rough_ && !killing_ && !failing_) note("a flush fails");
   }
 
-  Task<void> flush_beside(unsigned* running, Condition* ended) {
+  Task<void> flush_soon() {
     co_await rig_.sleep(std::chrono::microseconds(random_.below(300)));
     if (rig_.set != nullptr) co_await flush();
-    if (--*running == 0) ended->notify_all();
   }
 
-  Task<void> one(unsigned* running, Condition* ended, bool counts) {
-    if (random_.chance(0.7)) {
-      co_await write(somewhere(), counts);
-    } else {
-      co_await read(somewhere());
-    }
+  Task<void> beside_others(Task<void> doing, unsigned* running, Condition* ended) {
+    co_await std::move(doing);
     if (--*running == 0) ended->notify_all();
   }
 
   void begin_burst(std::uint64_t count, unsigned* running, Condition* ended, bool counts) {
     const bool flushes = random_.chance(0.4);
     *running = static_cast<unsigned>(count) + (flushes ? 1 : 0);
-    for (std::uint64_t i = 0; i < count; ++i) spawn(one(running, ended, counts));
-    if (flushes) spawn(flush_beside(running, ended));
+    for (std::uint64_t i = 0; i < count; ++i) {
+      const bool writes = random_.chance(0.7);
+      spawn(beside_others(writes ? write(somewhere(), counts) : read(somewhere()), running, ended));
+    }
+    if (flushes) spawn(beside_others(flush_soon(), running, ended));
   }
 
   Task<void> burst(std::uint64_t count) {
@@ -464,8 +463,7 @@ class Lab {
     if (!drives.doubted(at.stripe, at.row, 1) || !drives.keeps(at.stripe)) co_return;
     const unsigned chunks = layout_->data_chunks();
     at.chunk = static_cast<unsigned>(random_.below(chunks));
-    const unsigned role = layout_->role(at.stripe, at.chunk);
-    rig_.drive(names_[role])
+    rig_.drive(name_at(at, at.chunk))
         .make_unreadable(drives.data_offset() + layout_->drive_lba(at.stripe) + at.row);
     const std::uint32_t rows = integrity_ ? 8 : physical_bytes_ / kModelBlockBytes;
     auto first = at;
@@ -479,7 +477,8 @@ class Lab {
     settling_ = true;
     unsigned running = 1;
     Condition ended;
-    spawn(write_beside({.first = layout_->lba(at), .block_count = 1}, &running, &ended));
+    spawn(beside_others(write({.first = layout_->lba(at), .block_count = 1}, true), &running,
+                        &ended));
     co_await rig_.sleep(std::chrono::microseconds(random_.below(800)));
     ++epoch_;
     missing_.insert(name);
@@ -490,16 +489,6 @@ class Lab {
     rig_.drive(name).fail_with(Error::kNone);
     co_await come_back(name);
     settling_ = false;
-  }
-
-  Task<void> write_beside(Extent extent, unsigned* running, Condition* ended) {
-    co_await write(extent, true);
-    if (--*running == 0) ended->notify_all();
-  }
-
-  Task<void> read_beside(Extent extent, unsigned* running, Condition* ended) {
-    co_await read(extent);
-    if (--*running == 0) ended->notify_all();
   }
 
   bool damaged(Lba lba) const {
@@ -626,7 +615,7 @@ class Lab {
       rig_.drive(other).make_unreadable(rig_.set->drives()->data_offset() +
                                         layout_->drive_lba(at.stripe) + at.row);
       ++running;
-      spawn(read_beside({.first = layout_->lba(at), .block_count = 1}, &running, &ended));
+      spawn(beside_others(read({.first = layout_->lba(at), .block_count = 1}), &running, &ended));
     }
     --running;
     while (running > 0) co_await ended.wait();
@@ -637,14 +626,36 @@ class Lab {
   // Few things in a row that hardly come so close together by chance.
   Task<void> come_close() {
     if (rig_.set == nullptr || !rig_.set->running()) co_return;
-    switch (random_.below(3)) {
+    switch (random_.below(integrity_ ? 5 : 3)) {
       case 0:
         co_return co_await flush_while_writing();
       case 1:
         co_return co_await doubt_what_is_cached();
-      default:
+      case 2:
         co_return co_await doubt_what_was_verified();
+      default:
+        co_return co_await return_with_older_entries();
     }
+  }
+
+  // Only a block's own drive has its last entry, and leaves; one comes back that missed it.
+  Task<void> return_with_older_entries() {
+    const auto at = find_kept(true);
+    if (!at) co_return;
+    const std::string name = name_at(*at, at->chunk);
+    if (missing_.empty() || name == *missing_.begin()) co_return;
+    const Lba bad = rig_.set->drives()->data_offset() + layout_->drive_lba(at->stripe) + at->row;
+    rig_.drive(name_at(*at, layout_->width() - 1)).make_unreadable(bad);
+    co_await write(block_at(*at, at->chunk), true);
+    co_await flush();
+    const std::string first = *missing_.begin();
+    if (random_.chance(0.5)) co_await come_back(first);
+    co_await go_missing(name);
+    if (missing_.contains(first)) co_await come_back(first);
+    if (random_.chance(0.5)) set_pace(false, false);
+    co_await rig_.sleep(std::chrono::milliseconds(random_.below(500)));
+    co_await read(block_at(*at, at->chunk));
+    co_await come_back(name);
   }
 
   // A drive is lost with its cache, and comes back.
@@ -689,7 +700,7 @@ class Lab {
     unsigned running = 1;
     Condition ended;
     rig_.drive(name).set_latency(1ms);
-    spawn(write_beside(block_at(*at, at->chunk), &running, &ended));
+    spawn(beside_others(write(block_at(*at, at->chunk), true), &running, &ended));
     co_await rig_.sleep(std::chrono::microseconds(random_.below(1200)));
     co_await flush();
     while (running > 0) co_await ended.wait();

@@ -89,6 +89,57 @@ Task<void> run_out_of_room(Executor* home) {
   co_await unplug(&bench);
 }
 
+// A cell whose drive alone has it: its parities do not take it, and the drive of its second entry
+// is missing. Then both drives return; `apart`: one only when the other is whole.
+Task<void> return_with_older_entries(Executor* home, bool apart) {
+  Bench bench(*home);
+  ControllerRig& rig = bench.rig;
+  co_await plug_in(&bench, home, nvram::Durability::kProcess);
+  co_await make(&bench, Level::kRaid6, 4, true);
+  const raid::Layout layout = rig.set->drives()->layout();
+  std::uint64_t stripe = 0;
+  while ((layout.role(stripe, 0) + 1) % 4 != layout.role(stripe, 1)) stripe += 2;
+  const std::string first = fmt::format("d{}", layout.role(stripe, 1));
+  const std::string second = fmt::format("d{}", layout.role(stripe, 0));
+  const Lba at = layout.lba({.stripe = stripe, .chunk = 0, .row = 0});
+  const std::uint64_t q = rig.set->drives()->data_offset() + layout.drive_lba(stripe);
+  co_await lose_journal(&bench, home);
+  const std::vector<std::byte> torn(4096, std::byte{0xa5});
+  rig.drives[layout.role(stripe, 3)]->state().visible.write(q * 512, torn);
+  co_await start_without(&bench, first);
+  co_await expect_good(rig.write(at, 8, 1));
+  const Error flushed = co_await flush(&rig);
+  CHECK(flushed == Error::kNone);
+  const auto come_back = [&rig](const std::string& name) -> Task<void> {
+    const auto back = co_await rig.controller->insert_drive(name, &rig.drive(name));
+    CHECK(back.has_value());
+  };
+  if (!apart) co_await come_back(first);
+  const auto removed = co_await rig.controller->remove_drive(second);
+  REQUIRE(removed.has_value());
+  if (apart) {
+    co_await come_back(first);
+    verify(&rig);
+    const unsigned role = layout.role(stripe, 1);
+    const bool whole =
+        co_await rig.wait_for([&] { return !rig.set->drives()->stale(role, false); });
+    REQUIRE(whole);
+    Seen seen;
+    co_await look_at(&rig, at, 8, &seen);
+    CHECK(seen.wrong == 0);
+  }
+  co_await come_back(second);
+  verify(&rig);
+  co_await expect_whole(&rig);
+  Seen seen;
+  co_await look_at(&rig, at, 8, &seen);
+  CHECK(seen.right == 8);
+  const Seen all = co_await look_everywhere(&rig);
+  CHECK(all.wrong == 0);
+  co_await expect_stopped(&rig);
+  co_await unplug(&bench);
+}
+
 }  // namespace
 
 TEST_CASE("A spare leaves a drive that has just returned to a suspect set what it has",
@@ -342,6 +393,14 @@ TEST_CASE("A set is not suspect for ever if a crash comes when all is verified",
 TEST_CASE("A write without room makes rows of a suspect set doubted beyond a restart",
           "[raid][journal][D-1]") {
   for_worlds(4, run_out_of_room);
+}
+
+TEST_CASE("What a drive keeps is not judged by entries that another drive has missed",
+          "[raid][integrity][journal]") {
+  for (const bool apart : {false, true}) {
+    CAPTURE(apart);
+    for_worlds(4, return_with_older_entries, apart);
+  }
 }
 
 }  // namespace sandbay::raidtest
