@@ -486,13 +486,13 @@ Task<Error> RaidSet::rebuild_held(std::uint64_t stripe, unsigned member, Drive* 
     if (error != Error::kMediumError) co_return error;
     if (attempt > 0) {
       if (!in_one_granule(row, rows)) {
-        co_return co_await rebuild_granules(stripe, member, target, row, rows);
+        co_return co_await rebuild_pieces(stripe, member, target, row, rows, granule_);
       }
-      // Zeros stand for lost blocks, even if another drive cannot store them, or if there was no
-      // room to remember that parity fits.
-      if (!lost_in(stripe, member, row, rows)) co_return error;
-      lanes[member] = BufferList(zeroes_.slice(0, bytes_of(rows)));
-      break;
+      lanes.clear();
+      const bool had = co_await have_zeros(stripe, member, row, rows, &lanes);
+      if (had) break;
+      if (rows <= cell_rows_) co_return error;
+      co_return co_await rebuild_pieces(stripe, member, target, row, rows, cell_rows_);
     }
     const Error settled = co_await declare_lost(stripe, row, rows);
     if (settled != Error::kNone && settled != Error::kMediumError) co_return settled;
@@ -539,7 +539,7 @@ Task<std::optional<Error>> RaidSet::keep_doubted(std::uint64_t stripe, unsigned 
     if (error == Error::kNone) co_return std::nullopt;
     if (error != Error::kMediumError) co_return error;
     if (!in_one_granule(row, rows)) {
-      co_return co_await rebuild_granules(stripe, member, target, row, rows);
+      co_return co_await rebuild_pieces(stripe, member, target, row, rows, granule_);
     }
     FrameVector<Integrity::Change> changes;
     changes.push_back(kept_entries(stripe, member, row, rows));
@@ -560,13 +560,13 @@ Task<std::optional<Error>> RaidSet::keep_doubted(std::uint64_t stripe, unsigned 
     }
   }
   if (in_one_granule(row, rows)) co_return std::nullopt;
-  co_return co_await rebuild_granules(stripe, member, target, row, rows);
+  co_return co_await rebuild_pieces(stripe, member, target, row, rows, granule_);
 }
 
-Task<Error> RaidSet::rebuild_granules(std::uint64_t stripe, unsigned member, Drive* target,
-                                      std::uint32_t row, std::uint32_t rows) {
+Task<Error> RaidSet::rebuild_pieces(std::uint64_t stripe, unsigned member, Drive* target,
+                                    std::uint32_t row, std::uint32_t rows, std::uint32_t most) {
   for (const std::uint32_t end = row + rows; row < end;) {
-    const std::uint32_t here = std::min(granule_ - row % granule_, end - row);
+    const std::uint32_t here = std::min(most - row % most, end - row);
     const Error error = co_await rebuild_held(stripe, member, target, row, here);
     if (error != Error::kNone) co_return error;
     row += here;
@@ -574,16 +574,26 @@ Task<Error> RaidSet::rebuild_granules(std::uint64_t stripe, unsigned member, Dri
   co_return Error::kNone;
 }
 
-// Something of these rows is lost: of the member or, if it is a parity, of any.
-bool RaidSet::lost_in(std::uint64_t stripe, unsigned member, std::uint32_t row,
-                      std::uint32_t rows) const {
-  const bool of_any = member >= layout_.data_chunks() && !layout_.mirrored();
-  for (unsigned chunk = 0; chunk < layout_.data_chunks(); ++chunk) {
-    if (!of_any && !layout_.mirrored() && chunk != member) continue;
-    const Lba first = layout_.lba({.stripe = stripe, .chunk = chunk, .row = row});
-    if (drives_.lost().first_overlap({.first = first, .block_count = rows})) return true;
+// Zeros stand for lost blocks, even if another drive cannot store them, or if there was no room to
+// remember that parity fits. False: something that is not lost cannot be read.
+Task<bool> RaidSet::have_zeros(std::uint64_t stripe, unsigned member, std::uint32_t row,
+                               std::uint32_t rows, Lanes* lanes) {
+  const bool data = layout_.mirrored() || member < layout_.data_chunks();
+  const MemberSet others = data ? 0 : first_members(layout_.data_chunks());
+  MemberSet zeros = data ? MemberSet{1} << member : others & drives_.unreadable(stripe);
+  MemberSet medium = 0;
+  co_await read_members(stripe, others & ~zeros, row, rows, lanes, &zeros, &medium);
+  for (unsigned each = 0; each < layout_.width(); ++each) {
+    if (!has(zeros, each)) continue;
+    const unsigned chunk = layout_.mirrored() ? 0 : each;
+    for (std::uint32_t at = row; at < row + rows; ++at) {
+      const Lba lba = layout_.lba({.stripe = stripe, .chunk = chunk, .row = at});
+      if (!drives_.lost().first_overlap({.first = lba, .block_count = 1})) co_return false;
+    }
+    (*lanes)[each] = BufferList(zeroes_.slice(0, bytes_of(rows)));
   }
-  return false;
+  if (!data) co_await compute_parities(lanes, bytes_of(rows));
+  co_return true;
 }
 
 }  // namespace sandbay::raid

@@ -430,9 +430,10 @@ class RaidSet final : public BlockDevice {
   // Nothing: the member is to be rebuilt.
   Task<std::optional<Error>> keep_doubted(std::uint64_t stripe, unsigned member, Drive* target,
                                           std::uint32_t row, std::uint32_t rows);
-  Task<Error> rebuild_granules(std::uint64_t stripe, unsigned member, Drive* target,
-                               std::uint32_t row, std::uint32_t rows);
-  bool lost_in(std::uint64_t stripe, unsigned member, std::uint32_t row, std::uint32_t rows) const;
+  Task<Error> rebuild_pieces(std::uint64_t stripe, unsigned member, Drive* target,
+                             std::uint32_t row, std::uint32_t rows, std::uint32_t most);
+  Task<bool> have_zeros(std::uint64_t stripe, unsigned member, std::uint32_t row,
+                        std::uint32_t rows, Lanes* lanes);
 
   // raid_verify.cc; the stripe is held exclusively.
   Task<Verified> verify_held(std::uint64_t stripe, std::uint32_t row, std::uint32_t rows);

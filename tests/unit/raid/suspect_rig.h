@@ -71,6 +71,7 @@ struct Bench {
   nvram::SimulatedBoard board{kBoardBytes};
   std::unique_ptr<nvram::Nvram> memory;
   bool integrity = false;
+  bool small_strips = false;  // A strip is one physical block of 4096 bytes.
 
   explicit Bench(Executor& home) : rig(home) {}
 };
@@ -93,12 +94,14 @@ inline Task<void> make(Bench* bench, Level level, unsigned count, bool integrity
   std::vector<std::string> names;
   for (unsigned i = 0; i < count; ++i) {
     names.push_back("d" + std::to_string(i));
-    bench->rig.add(names.back(), std::uint64_t{4} << 20);
+    TestDrive& drive = bench->rig.add(names.back(), std::uint64_t{4} << 20);
+    if (bench->small_strips) drive.mutable_geometry().physical_block_bytes = 4096;
   }
   co_await bench->rig.start();
   const std::string error = co_await bench->rig.create(level, names, [&](NewSet& wanted) {
     wanted.region_stripes = 16;
     wanted.integrity = integrity;
+    if (bench->small_strips) wanted.strip_bytes = 4096;
     if (bench->memory != nullptr) wanted.journal_bytes = 0;
   });
   REQUIRE(error == "");

@@ -403,4 +403,53 @@ TEST_CASE("What a drive keeps is not judged by entries that another drive has mi
   }
 }
 
+Task<void> come_back(ControllerRig* rig, const std::string& name) {
+  const auto back = co_await rig->controller->insert_drive(name, &rig->drive(name));
+  REQUIRE(back.has_value());
+}
+
+// Parity and one block of its stripe are missing; while that block is given up, another place of
+// the stripe turns bad.
+Task<void> lose_two_in_a_row(Executor* home, Level level) {
+  Bench bench(*home);
+  ControllerRig& rig = bench.rig;
+  bench.small_strips = true;
+  co_await make(&bench, level, 4, false);
+  const raid::SetDrives& drives = *rig.set->drives();
+  const raid::Layout layout = drives.layout();
+  const unsigned data = layout.data_chunks();
+  const std::uint64_t stripe = 3;
+  std::vector<std::string> names;
+  for (unsigned member = 0; member < layout.width(); ++member) {
+    names.push_back(fmt::format("d{}", layout.role(stripe, member)));
+  }
+  for (unsigned member = data; member < layout.width(); ++member) {
+    const auto removed = co_await rig.controller->remove_drive(names[member]);
+    REQUIRE(removed.has_value());
+  }
+  const Lba at = layout.lba({.stripe = stripe, .chunk = 0, .row = 0});
+  co_await expect_good(rig.write(at, 8, 1));
+  const Lba place = drives.data_offset() + layout.drive_lba(stripe);
+  rig.drive(names[1]).make_unreadable(place);
+  unsigned changes = 0;
+  rig.drive(names[1]).before_change = [&](const TestDrive&, const Request& request) {
+    if (place < request.extent.first || place >= request.extent.end() || changes++ > 0) return;
+    rig.drive(names[0]).make_unreadable(place);
+  };
+  for (unsigned member = data; member < layout.width(); ++member) {
+    co_await come_back(&rig, names[member]);
+  }
+  co_await expect_whole(&rig);
+  CHECK(changes > 0);
+  const Seen seen = co_await look_everywhere(&rig);
+  CHECK(seen.wrong == 0);
+  CHECK(seen.other == 0);
+  CHECK(seen.medium <= 16);
+  co_await expect_stopped(&rig);
+}
+
+TEST_CASE("A place that turns bad beside lost blocks does not become zeros", "[raid][recover]") {
+  for (const Level level : kParityLevels) for_worlds(4, lose_two_in_a_row, level);
+}
+
 }  // namespace sandbay::raidtest
