@@ -352,6 +352,12 @@ Task<void> RaidSet::read_again(ReadPiece* piece) {
     StripeEntry& entry = table_.enter(piece->position.stripe);
     co_await table_.lock_shared(entry);
     const StripeHold hold(table_, entry, true);
+    if (offline_) {  // A write may have failed in the middle of the stripe.
+      piece->error = Error::kNotReady;
+      piece->bad = piece->lba;
+      piece->data.fill_zero();
+      co_return;
+    }
     const std::size_t most = bytes_of(std::min(piece->rows, slice_rows()));
     const std::size_t taken = co_await budget_.take(most * layout_.width() * 2);
     const ByteBudget::Share share(budget_, taken);

@@ -452,4 +452,46 @@ TEST_CASE("A place that turns bad beside lost blocks does not become zeros", "[r
   for (const Level level : kParityLevels) for_worlds(4, lose_two_in_a_row, level);
 }
 
+// A write has changed parity and finds no room for its data; meanwhile another drive of the stripe
+// fails, and a host reads from that.
+Task<void> read_beside_failed_write(Executor* home) {
+  Bench bench(*home);
+  ControllerRig& rig = bench.rig;
+  co_await make(&bench, Level::kRaid5, 3, false);
+  const raid::Layout layout = rig.set->drives()->layout();
+  const auto drive = [&](unsigned member) -> TestDrive& {
+    return *rig.drives[layout.role(2, member)];
+  };
+  Seen seen;
+  bool looked = false;
+  const auto look = [&]() -> Task<void> {
+    co_await look_at(&rig, layout.lba({.stripe = 2}), 8, &seen);
+    looked = true;
+  };
+  const Lba place = rig.set->drives()->data_offset() + layout.drive_lba(2);
+  drive(1).data_from = rig.set->drives()->data_offset();
+  drive(1).fill_up(true);
+  drive(1).set_latency(1ms);
+  bool looks = false;
+  drive(2).before_change = [&](const TestDrive&, const Request& change) {
+    if (change.extent.first != place || std::exchange(looks, true)) return;
+    drive(0).fail_with(Error::kNotReady);
+    spawn(look());
+  };
+  Request request{.operation = Operation::kWrite,
+                  .extent = {.first = layout.lba({.stripe = 2, .chunk = 1}), .block_count = 8}};
+  request.data = co_await home->buffers().allocate(8 * 512);
+  request.data.fill_zero();
+  const Completion written = co_await rig.set->submit(std::move(request));
+  const bool done = co_await rig.wait_for([&] { return looked; });
+  REQUIRE(done);
+  CHECK(written.error == Error::kNotReady);
+  CHECK(seen.wrong == 0);
+  co_await rig.kill();
+}
+
+TEST_CASE("Nothing is computed beside a write that a set does not survive", "[raid][recover]") {
+  for_worlds(20, read_beside_failed_write);
+}
+
 }  // namespace sandbay::raidtest
