@@ -670,7 +670,7 @@ Task<Error> RaidSet::zero_once(std::uint64_t first, std::uint64_t count, Operati
 Task<Error> RaidSet::end_zeros(std::uint64_t first, std::uint64_t count) {
   bool save = false;
   for (std::uint64_t stripe = first; stripe < first + count; ++stripe) {
-    if (!drives_.doubted(stripe, 0, layout_.strip_blocks())) continue;
+    if (!drives_.redundancy_suspect(stripe)) continue;
     const bool missed = (drives_.absent(stripe) & first_members(layout_.data_chunks())) != 0;
     const bool matches = drives_.add_matched(stripe, 0, layout_.strip_blocks());
     // A replay would write the zeros when the drive is back.

@@ -287,7 +287,7 @@ class RaidSet final : public BlockDevice {
   Task<Error> update_rows(Update* update);
   void plan(Update* update, std::span<const Fragment> fragments, bool doubted, bool keeps);
   Task<Error> update_planned(Update* update, std::span<const Fragment> fragments);
-  [[gnu::noinline]] Task<Error> end_doubted(Update* update);
+  [[gnu::noinline]] Task<Error> end_suspect(Update* update);
   Error refuse_in_doubt(std::uint64_t stripe);
   Task<bool> read_old(Update* update);  // False: plan again.
   Task<void> compute(Update* update);

@@ -486,6 +486,7 @@ Task<Error> SetDrives::save_lost() {
 
 Task<Error> SetDrives::save_doubts() {
   const std::uint64_t wanted = doubts_changed_;
+  if (doubts_saved_ >= wanted) co_return Error::kNone;
   co_await saving_.lock();
   Error error = Error::kNone;
   if (doubts_saved_ < wanted) error = co_await write_lost_lists();

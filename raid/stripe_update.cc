@@ -190,15 +190,15 @@ Task<Error> RaidSet::update_planned(Update* update, std::span<const Fragment> fr
       error = co_await store(stripe, update->segments, update->force_unit_access, update->origin);
     }
     update->segments.clear();
-    if (error != Error::kNone || !drives_.doubted(stripe, update->row, rows)) co_return error;
-    co_return co_await end_doubted(update);
+    if (error != Error::kNone || !drives_.redundancy_suspect(stripe)) co_return error;
+    co_return co_await end_suspect(update);
   }
 }
 
 // The rows match if parity has been computed anew; if it has changed by the difference only, they
 // match as well as before, and only drives have the data. A write to a missing drive is
-// acknowledged when it is durable that its data can be computed.
-Task<Error> RaidSet::end_doubted(Update* update) {
+// acknowledged when it is durable that its data can be computed, which may be known since a moment.
+Task<Error> RaidSet::end_suspect(Update* update) {
   const std::uint64_t stripe = update->stripe;
   bool save = false;
   for (const Band& band : update->bands) {
