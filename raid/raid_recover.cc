@@ -95,7 +95,8 @@ Task<Error> RaidSet::recover_rows(std::uint64_t stripe, MemberSet wanted, std::u
   MemberSet there = 0;
   MemberSet medium = refused;
   for (;;) {
-    const MemberSet bad = refused | drives_.unreadable(stripe);
+    const MemberSet away = lacking(stripe, row, row_count);
+    const MemberSet bad = refused | away;
     const MemberSet good = first_members(width) & ~bad;
     // Straight from the drives, if they have what is wanted; a mirror stands for every other.
     MemberSet reads = wanted;
@@ -111,7 +112,7 @@ Task<Error> RaidSet::recover_rows(std::uint64_t stripe, MemberSet wanted, std::u
         static_cast<unsigned>(std::popcount(reads)) < ((wanted & bad) != 0 ? needed : 1)) {
       *bad_row = row;
       // A drive that is there and failed otherwise may give it when it is asked again.
-      const MemberSet otherwise = refused & ~medium & ~drives_.unreadable(stripe);
+      const MemberSet otherwise = refused & ~medium & ~away;
       if ((medium == 0 && !doubted) || otherwise != 0) co_return Error::kNotReady;
       const bool alike = drives_.doubted_alike(stripe, row, row_count) == row_count;
       if (in_one_granule(row, row_count) && alike) co_return Error::kMediumError;
@@ -148,6 +149,15 @@ Task<Error> RaidSet::recover_rows(std::uint64_t stripe, MemberSet wanted, std::u
     lanes->clear();
     co_return co_await recover_by_granule(stripe, wanted, row, row_count, lanes, bad_row);
   }
+}
+
+// Members that no drive has. A drive that is back has its content before its region is rebuilt,
+// where it will be kept.
+MemberSet RaidSet::lacking(std::uint64_t stripe, std::uint32_t row, std::uint32_t rows) const {
+  const MemberSet away = drives_.unreadable(stripe);
+  const bool kept = away != 0 && drives_.keeps(stripe) && drives_.doubted(stripe, row, rows) &&
+                    drives_.doubted_alike(stripe, row, rows) == rows;
+  return kept ? drives_.absent(stripe) : away;
 }
 
 // Data is not computed from parity that may not match it, unless an entry tells whether it does.

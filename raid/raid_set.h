@@ -381,6 +381,7 @@ class RaidSet final : public BlockDevice {
                            std::uint32_t* bad_row);
   Task<Error> recover_by_granule(std::uint64_t stripe, MemberSet wanted, std::uint32_t row,
                                  std::uint32_t row_count, Lanes* lanes, std::uint32_t* bad_row);
+  MemberSet lacking(std::uint64_t stripe, std::uint32_t row, std::uint32_t rows) const;
   bool incomputable(std::uint64_t stripe, std::uint32_t row, std::uint32_t rows,
                     MemberSet wanted) const;
   // Data of the stripe is missing that may come back, and counts in doubted rows then.

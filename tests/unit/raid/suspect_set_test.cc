@@ -529,4 +529,51 @@ TEST_CASE(
   for_worlds(4, prove_before_writing);
 }
 
+// Two drives are missing; one is back, and its region is not rebuilt yet.
+Task<void> write_to_returned_drive(Executor* home) {
+  Bench bench(*home);
+  ControllerRig& rig = bench.rig;
+  co_await plug_in(&bench, home, nvram::Durability::kProcess);
+  co_await make(&bench, Level::kRaid6, 4, false);
+  const raid::Layout layout = rig.set->drives()->layout();
+  const std::uint64_t stripe = 1;
+  const std::string first = fmt::format("d{}", layout.role(stripe, 0));
+  const std::string second = fmt::format("d{}", layout.role(stripe, 1));
+  co_await lose_journal(&bench, home);
+  co_await start_without(&bench, second);
+  const auto removed = co_await rig.controller->remove_drive(first);
+  REQUIRE(removed.has_value());
+  Request zeroes{
+      .operation = Operation::kWriteZeroes,
+      .extent = {.first = layout.lba({.stripe = 2}), .block_count = layout.stripe_blocks()}};
+  std::fill_n(rig.expected.begin() + static_cast<std::ptrdiff_t>(zeroes.extent.first * 512),
+              zeroes.extent.block_count * 512, std::byte{});
+  const Completion zeroed = co_await rig.set->submit(std::move(zeroes));
+  CHECK(zeroed.error == Error::kNone);
+  co_await come_back(&rig, first);
+  const raid::SetDrives& drives = *rig.set->drives();
+  CHECK(drives.keeps(stripe));
+  CHECK(drives.stale(layout.role(stripe, 0), false));
+  const Lba at = layout.lba({.stripe = stripe});
+  Seen before;
+  co_await look_at(&rig, at, 8, &before);
+  CHECK(before.right == 8);
+  co_await expect_good(rig.write(at + 4, 8, 1));
+  Seen after;
+  co_await look_at(&rig, at, 16, &after);
+  CHECK(after.right == 16);
+  co_await come_back(&rig, second);
+  verify(&rig);
+  co_await expect_whole(&rig);
+  const Seen all = co_await look_everywhere(&rig);
+  CHECK(all.right == rig.set->geometry().block_count / 8 * 8);
+  co_await expect_stopped(&rig);
+  co_await unplug(&bench);
+}
+
+TEST_CASE("What a returned drive will keep is read before its region is rebuilt",
+          "[raid][journal]") {
+  for_worlds(4, write_to_returned_drive);
+}
+
 }  // namespace sandbay::raidtest
