@@ -598,6 +598,7 @@ Task<Error> RaidSet::zero_stripes(std::uint64_t first, std::uint64_t count, Oper
 Task<Error> RaidSet::zero_held(std::uint64_t first, std::uint64_t count, Operation operation,
                                Origin origin) {
   const Error error = co_await zero_once(first, count, operation, origin);
+  if (error == Error::kNone) co_return co_await end_zeros(first, count);
   co_return co_await take_back(error);
 }
 
@@ -660,10 +661,7 @@ Task<Error> RaidSet::zero_once(std::uint64_t first, std::uint64_t count, Operati
       targets.push_back({write.role, drive, write.extent, drive->start(std::move(request))});
     }
   }
-  const Error error =
-      co_await end_store({.first = first, .count = count}, &targets, &sums, *ticket);
-  if (error != Error::kNone) co_return error;
-  co_return co_await end_zeros(first, count);
+  co_return co_await end_store({.first = first, .count = count}, &targets, &sums, *ticket);
 }
 
 // Whole stripes of zeros match.

@@ -337,6 +337,16 @@ TEST_CASE("A suspect set refuses a write that needs data of a missing drive",
     CHECK(written > 10);
     CHECK(refused > 10);
     CHECK(rig.said("bring the drive back"));
+    unsigned refused_zeroes = 0;
+    for (std::uint64_t stripe = 0; stripe < layout.stripe_count(); ++stripe) {
+      const Extent whole{.first = layout.lba({.stripe = stripe}),
+                         .block_count = layout.stripe_blocks()};
+      const Completion zeroed =
+          co_await rig.set->submit(Request{.operation = Operation::kWriteZeroes, .extent = whole});
+      CHECK((zeroed.error == Error::kNone || zeroed.error == Error::kMediumError));
+      refused_zeroes += zeroed.error == Error::kMediumError ? 1 : 0;
+    }
+    CHECK(refused_zeroes > 10);
     co_await expect_stopped(&rig);
     co_await unplug(&bench);
   });
