@@ -66,6 +66,16 @@ std::string ControllerCache::bar(const Uuid& uuid) const {
   if (!barred_.contains(uuid)) return {};
   const std::string name = name_of_set_(uuid);
   const ImageUuid& nvram = marks_.at(uuid);
+  const auto exported = exported_.find(uuid);
+  if (may_adopt(uuid) && exported != exported_.end()) {
+    return fmt::format(
+        "NVRAM {} has writes of it, and the imported metadata say that its newest writes are in "
+        "NVRAM {}; if the first has replaced that one, let them go to the drives: sandbay cache "
+        "adopt {}; otherwise {} and restart the daemon, or give the first one's up: sandbay cache "
+        "discard {} --yes-lose-data",
+        format_uuid(std::bit_cast<Uuid>(nvram)), format_uuid(std::bit_cast<Uuid>(exported->second)),
+        name, way_back_to(exported->second), name);
+  }
   if (may_adopt(uuid)) {
     const std::string set = name.empty() ? format_uuid(uuid) : name;
     return fmt::format(

@@ -112,7 +112,8 @@ class ControllerCache {
   // Destages everything of a set, or with none of all. An error, a line for each such set, if
   // something that was acknowledged is not on the drives afterwards, wherever it is.
   Task<Outcome> flush(std::optional<Uuid> set);
-  // Forgets what is not on the set's drives and lifts its bar. What was given up is shown as lost
+  // Forgets what is not on the set's drives and lifts its bar, unless an import says that there are
+  // writes in another NVRAM: then the set waits for that. What was given up is shown as lost
   // from then on: what was on its way to the drives when they failed may still arrive there.
   Task<std::expected<DiscardedWrites, std::string>> discard(Uuid set);
   // After an import: writes of the set in this NVRAM, of which the metadata do not know, go to its
@@ -151,6 +152,7 @@ class ControllerCache {
   // controller_cache_recovery.cc
   Task<Outcome> recover();
   Task<Outcome> bar_unknown(const std::vector<cache::RecoveredWrite>* writes);
+  Task<Outcome> follow_exported();
   void tell_recovered(std::size_t writes, std::uint64_t bytes, std::size_t from_mirror,
                       Duration time);
   Task<Outcome> keep_lost(const std::vector<cache::LostWrite>* lost);
@@ -215,10 +217,11 @@ class ControllerCache {
   std::unique_ptr<cache::WriteMemory> memory_;
   std::unique_ptr<cache::Cache> cache_;
   std::optional<cache::StreamBudget> streams_;
-  std::map<Uuid, ImageUuid> marks_;  // dirty/
-  std::set<Uuid> barred_;            // Among these: that NVRAM is not here, or
-  std::set<Uuid> unconfirmed_;       // nobody has said that it counts (see adopt()).
-  bool unchecked_ = false;           // An import has come, and no NVRAM has been looked at since.
+  std::map<Uuid, ImageUuid> marks_;     // dirty/
+  std::set<Uuid> barred_;               // Among these: that NVRAM is not here, or
+  std::set<Uuid> unconfirmed_;          // nobody has said that it counts (see adopt()).
+  std::map<Uuid, ImageUuid> exported_;  // Of these: the import names another NVRAM.
+  bool unchecked_ = false;  // An import has come, and no NVRAM has been looked at since.
   std::map<Uuid, std::vector<LostRange>> lost_;
   std::set<Uuid> lost_unsaved_;  // Of these: the metadata do not know yet.
   std::set<Uuid> stuck_told_;    // Sets with data that cannot go to their drives.

@@ -138,14 +138,24 @@ Task<std::expected<DiscardedWrites, std::string>> ControllerCache::discard(Uuid 
   const bool barred = barred_.contains(set);
   if (barred) {
     if (!here) given.nvram = format_uuid(std::bit_cast<Uuid>(marks_.at(set)));
-    // Should that NVRAM come back, nothing of it counts.
+    // Should that NVRAM come back, nothing of it counts; but the import's NVRAM still does.
+    const auto exported = here ? exported_.extract(set) : decltype(exported_)::node_type();
     metadata::Batch batch;
-    batch.erase(dirty_key(set));
+    if (exported.empty()) {
+      batch.erase(dirty_key(set));
+    } else {
+      batch.put(dirty_key(set), encode(DirtyRecord{.nvram = exported.mapped()}));
+    }
     const Error error = co_await store_.commit(std::move(batch));
     if (error != Error::kNone) co_return std::unexpected(unwritten(error));
-    marks_.erase(set);
-    barred_.erase(set);
+    exported_.erase(set);
     unconfirmed_.erase(set);
+    if (exported.empty()) {
+      marks_.erase(set);
+      barred_.erase(set);
+    } else {
+      marks_[set] = exported.mapped();
+    }
   }
   stuck_told_.erase(set);
   std::vector<cache::VolumeExtent> writes;
@@ -215,6 +225,7 @@ Task<ControllerCache::Outcome> ControllerCache::adopt(Uuid set) {
   const Error error = co_await store_.commit(std::move(batch));
   if (error != Error::kNone) co_return std::unexpected(unwritten(error));
   unconfirmed_.erase(set);
+  exported_.erase(set);
   barred_.erase(set);
   events_.add({.severity = Severity::kWarning,
                .kind = "writes adopted",

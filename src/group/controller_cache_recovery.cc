@@ -98,24 +98,46 @@ Task<ControllerCache::Outcome> ControllerCache::recover() {
   co_return outcome;
 }
 
-// The first start after an import: writes in the NVRAM of a set without a mark may be newer than
-// its drives, or older if another NVRAM has been used since.
+// The first start after an import: writes in the NVRAM of a set without a mark, or with that of an
+// NVRAM that is not here, may be newer than its drives, or older if another NVRAM has been used
+// since.
 Task<ControllerCache::Outcome> ControllerCache::bar_unknown(
     const std::vector<cache::RecoveredWrite>* writes) {
   if (!unchecked_) co_return Outcome{};
   metadata::Batch batch;
   for (const cache::RecoveredWrite& write : *writes) {
     const Uuid& set = write.subject.device;
-    if (marks_.contains(set) || name_of_set_(set).empty()) continue;
-    marks_[set] = nvram_->uuid();
+    const auto mark = marks_.find(set);
+    if (mark != marks_.end() && is_here(mark->second)) continue;
+    if (name_of_set_(set).empty()) continue;
+    DirtyRecord record{.nvram = nvram_->uuid(), .unconfirmed = true};
+    if (mark != marks_.end()) record.exported = exported_[set] = mark->second;
+    marks_[set] = record.nvram;
     unconfirmed_.insert(set);
     barred_.insert(set);
-    batch.put(dirty_key(set), encode(DirtyRecord{.nvram = nvram_->uuid(), .unconfirmed = true}));
+    batch.put(dirty_key(set), encode(record));
   }
   batch.erase(std::string(kUncheckedKey));
   const Error error = co_await store_.commit(std::move(batch));
   if (error != Error::kNone) co_return std::unexpected(unwritten(error));
   unchecked_ = false;
+  co_return Outcome{};
+}
+
+// The NVRAM that an import named has been put back.
+Task<ControllerCache::Outcome> ControllerCache::follow_exported() {
+  metadata::Batch batch;
+  for (auto& [set, mark] : marks_) {
+    const auto exported = exported_.find(set);
+    if (exported == exported_.end() || is_here(mark) || !is_here(exported->second)) continue;
+    mark = exported->second;
+    exported_.erase(exported);
+    unconfirmed_.erase(set);
+    batch.put(dirty_key(set), encode(DirtyRecord{.nvram = mark}));
+  }
+  if (batch.empty()) co_return Outcome{};
+  const Error error = co_await store_.commit(std::move(batch));
+  if (error != Error::kNone) co_return std::unexpected(unwritten(error));
   co_return Outcome{};
 }
 

@@ -62,6 +62,7 @@ Task<ControllerCache::Outcome> ControllerCache::load() {
     if (!set || !record) co_return damaged_entry(key, record ? "has no UUID" : record.error());
     marks_[*set] = record->nvram;
     if (record->unconfirmed) unconfirmed_.insert(*set);
+    if (record->exported != ImageUuid{}) exported_[*set] = record->exported;
   }
   const auto lost = co_await list_all(&store_, std::string(kLostPrefix));
   if (!lost) co_return unreadable(lost.error());
@@ -242,6 +243,8 @@ Task<ControllerCache::Outcome> ControllerCache::start(nvram::Nvram* nvram) {
     };
     cache_->on_failing = [this](Uuid set) { tell_stuck(set); };
   }
+  outcome = co_await follow_exported();
+  if (!outcome) co_return outcome;
   for (const auto& [set, mark] : marks_) {
     if (!is_here(mark) || unconfirmed_.contains(set)) barred_.insert(set);
   }

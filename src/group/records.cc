@@ -217,6 +217,7 @@ std::string encode(const MirrorRecord& record) {
 std::string encode(const DirtyRecord& record) {
   json value{{"format", kRecordFormat}, {"nvram", text_of(record.nvram)}};
   if (record.unconfirmed) value["unconfirmed"] = true;
+  if (record.exported != ImageUuid{}) value["exported"] = text_of(record.exported);
   return to_text(value);
 }
 
@@ -384,8 +385,10 @@ std::expected<MirrorRecord, std::string> decode_mirror(std::string_view text) {
 
 std::expected<DirtyRecord, std::string> decode_dirty(std::string_view text) {
   return decode<DirtyRecord>(text, [](const json& value) {
-    return DirtyRecord{.nvram = image_from(value.at("nvram")),
+    DirtyRecord record{.nvram = image_from(value.at("nvram")),
                        .unconfirmed = value.value("unconfirmed", false)};
+    if (value.contains("exported")) record.exported = image_from(value.at("exported"));
+    return record;
   });
 }
 

@@ -123,6 +123,7 @@ using ImageUuid = std::array<std::byte, 16>;
 struct DirtyRecord {
   ImageUuid nvram{};
   bool unconfirmed = false;  // Found there after an import: nobody has said that they count.
+  ImageUuid exported{};      // The import names this other one, which was not there; or zeros.
 };
 
 struct MirrorRecord {

@@ -301,6 +301,81 @@ Task<void> discard_by_word(Executor& home) {
   co_await testing::end(*run);
 }
 
+// The export is of a time when another NVRAM had the set's writes, and that is not here.
+Task<void> import_of_another_nvram(Executor* home, Left* left) {
+  co_await import_before_the_write(home, left);
+  ImageUuid another{};
+  another.fill(std::byte{9});
+  left->books.entries["dirty/" + format_uuid(kSetUuid)] = encode(DirtyRecord{.nvram = another});
+}
+
+Task<void> replaced_nvram(Executor& home) {
+  Left left(home);
+  co_await import_of_another_nvram(&home, &left);
+  const Books::Entries imported = left.books.entries;
+  const testing::Content board_then(left.board);
+  for (int start = 0; start < 2; ++start) {
+    const auto run = co_await testing::begin(home, left.books, left.rack);
+    CHECK(run->told("cache stale") == 0);
+    CHECK_THAT(run->cache->bar(kSetUuid), Catch::Contains("sandbay cache adopt r"));
+    CHECK_THAT(run->cache->bar(kSetUuid), Catch::Contains("09090909"));
+    CHECK(run->cache->may_adopt(kSetUuid));
+    co_await testing::end(*run);
+  }
+  {
+    const auto run = co_await testing::begin(home, left.books, left.rack);
+    const auto adopted = co_await run->cache->adopt(kSetUuid);
+    REQUIRE(adopted.has_value());
+    const int now = co_await testing::read(run->cache->above(kSetUuid, *left.set), 0);
+    CHECK(now == 7);
+    co_await testing::end(*run);
+  }
+  // The other answer: then the set waits for the NVRAM that the export names.
+  left.books.entries = imported;
+  board_then.put_into(left.board);
+  for (int start = 0; start < 2; ++start) {
+    const auto run = co_await testing::begin(home, left.books, left.rack);
+    if (start == 0) {
+      const auto given = co_await run->cache->discard(kSetUuid);
+      REQUIRE(given.has_value());
+      CHECK(given->byte_count == 4096);
+    }
+    CHECK_THAT(run->cache->bar(kSetUuid), Catch::StartsWith("its newest writes are in NVRAM 0909"));
+    CHECK_FALSE(run->cache->may_adopt(kSetUuid));
+    co_await testing::end(*run);
+  }
+  const auto run = co_await testing::begin(home, left.books, left.rack);
+  const auto given = co_await run->cache->discard(kSetUuid);
+  REQUIRE(given.has_value());
+  CHECK(run->cache->bar(kSetUuid).empty());
+  co_await testing::end(*run);
+}
+
+// Before an operator has said anything, the NVRAM that the export names is put back.
+Task<void> nvram_put_back(Executor& home) {
+  Left left(home);
+  co_await import_of_another_nvram(&home, &left);
+  nvram::SimulatedBoard other(24 * kMiB);
+  Rack rack{.nvram = &other};
+  ImageUuid uuid{};
+  {
+    Books books(home);
+    const auto run = co_await testing::begin(home, books, rack);
+    uuid = run->nvram->uuid();
+    co_await testing::end(*run);
+  }
+  left.books.entries["dirty/" + format_uuid(kSetUuid)] = encode(DirtyRecord{.nvram = uuid});
+  {
+    const auto run = co_await testing::begin(home, left.books, left.rack);
+    CHECK(run->cache->may_adopt(kSetUuid));
+    co_await testing::end(*run);
+  }
+  const auto run = co_await testing::begin(home, left.books, rack);
+  CHECK(run->cache->bar(kSetUuid).empty());
+  CHECK_FALSE(run->cache->may_adopt(kSetUuid));
+  co_await testing::end(*run);
+}
+
 // The mirror failed after the export, and has kept a write that is overwritten by now.
 Task<void> old_mirror(Executor& home) {
   Left left(home);
@@ -406,6 +481,11 @@ TEST_CASE("An import that is cut keeps the records from before it", "[import][X4
 TEST_CASE("An import into a new state directory keeps no records", "[import][X4]") {
   sandbay::testing::run_on_reactor(import_into_nothing);
 }
+TEST_CASE("Writes in NVRAM are not dropped because an import names another", "[group][cache][N7]") {
+  sandbay::testing::run_in_world(1, replaced_nvram);
+  sandbay::testing::run_in_world(1, nvram_put_back);
+}
+
 TEST_CASE("Writes in NVRAM that an import does not know of bar their set until they are adopted",
           "[import][cache][G-S2]") {
   sandbay::testing::run_in_world(1, adopt_by_word);
