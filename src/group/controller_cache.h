@@ -220,7 +220,7 @@ class ControllerCache {
   std::map<Uuid, ImageUuid> marks_;     // dirty/
   std::set<Uuid> barred_;               // Among these: that NVRAM is not here, or
   std::set<Uuid> unconfirmed_;          // nobody has said that it counts (see adopt()).
-  std::map<Uuid, ImageUuid> exported_;  // Of these: the import names another NVRAM.
+  std::map<Uuid, ImageUuid> exported_;  // Another NVRAM that an import names.
   bool unchecked_ = false;  // An import has come, and no NVRAM has been looked at since.
   std::map<Uuid, std::vector<LostRange>> lost_;
   std::set<Uuid> lost_unsaved_;  // Of these: the metadata do not know yet.
