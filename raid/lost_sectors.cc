@@ -4,9 +4,11 @@
 //   56  8  blocks joined for want      68  4  runs of rows that match
 //          of room                     72  4  runs of regions that keep
 //                                      76  4  zeros
-//                                      80     the runs, as ExtentSet packs them
+//   80  8  roles whose drives had      88     the runs, as ExtentSet packs them
+//          nothing, a bit each
 //
-// In version 1 the lost runs begin at 64: first block (8) and block count (8) of each.
+// In version 2 the runs begin at 80. In version 1 the lost runs begin at 64: first block (8) and
+// block count (8) of each.
 #include "raid/lost_sectors.h"
 
 #include <algorithm>
@@ -26,8 +28,10 @@ constexpr std::size_t kLostCountAt = 64;
 constexpr std::size_t kMatchedCountAt = 68;
 constexpr std::size_t kKeepingCountAt = 72;
 constexpr std::size_t kReservedAt = 76;
-constexpr std::size_t kRunsAt = 80;
-// Version 1.
+constexpr std::size_t kBlankRolesAt = 80;
+constexpr std::size_t kRunsAt = 88;
+// Versions 2 and 1.
+constexpr std::size_t kRunsAtBefore = 80;
 constexpr std::size_t kOldRunsAt = 64;
 constexpr std::size_t kOldRunBytes = 16;
 
@@ -60,15 +64,15 @@ std::expected<ExtentSet, std::string> old_runs(std::span<const std::byte> image,
 
 // The packed sets, by the place of their count.
 std::expected<std::map<std::size_t, ExtentSet>, std::string> packed_runs(
-    std::span<const std::byte> image, std::uint64_t block_count) {
-  if (image.size() < kRunsAt) {
+    std::span<const std::byte> image, std::uint64_t block_count, std::size_t runs_at) {
+  if (image.size() < runs_at) {
     return std::unexpected(fmt::format("its length of {} bytes is impossible", image.size()));
   }
-  if (!all_zeros(image.subspan(kReservedAt, kRunsAt - kReservedAt))) {
+  if (!all_zeros(image.subspan(kReservedAt, kBlankRolesAt - kReservedAt))) {
     return std::unexpected("its reserved fields are not zero");
   }
   std::map<std::size_t, ExtentSet> sets;
-  auto packed = image.subspan(kRunsAt);
+  auto packed = image.subspan(runs_at);
   // There are no more rows than blocks, nor more regions than rows.
   for (const std::size_t count_at : {kLostCountAt, kMatchedCountAt, kKeepingCountAt}) {
     auto runs =
@@ -149,12 +153,21 @@ bool LostSectors::stop_keeping() {
   return true;
 }
 
+bool LostSectors::set_blank(unsigned role, bool blank) {
+  const std::uint64_t bit = std::uint64_t{1} << role;
+  if (((blank_roles_ & bit) != 0) == blank) return false;
+  blank_roles_ ^= bit;
+  changed_ = true;
+  return true;
+}
+
 std::vector<std::byte> LostSectors::encode_next() {
   ++sequence_;
   changed_ = false;
   std::vector<std::byte> image(kRunsAt);
   put_little_endian(std::span(image), kBlockCountAt, block_count_);
   put_little_endian(std::span(image), kMergedAt, merged_blocks_);
+  put_little_endian(std::span(image), kBlankRolesAt, blank_roles_);
   const auto put = [&image](const ExtentSet& runs, std::size_t count_at) {
     put_little_endian(std::span(image), count_at, static_cast<std::uint32_t>(runs.run_count()));
     runs.pack(&image);
@@ -183,11 +196,13 @@ std::expected<LostSectors, std::string> LostSectors::decode(std::span<const std:
     if (!runs.has_value()) return std::unexpected(std::move(runs.error()));
     lost.lost_ = *std::move(runs);
   } else {
-    auto sets = packed_runs(image, lost.block_count_);
+    const bool blanks = opened->version >= 3;
+    auto sets = packed_runs(image, lost.block_count_, blanks ? kRunsAt : kRunsAtBefore);
     if (!sets.has_value()) return std::unexpected(std::move(sets.error()));
     lost.lost_ = std::move((*sets)[kLostCountAt]);
     lost.matched_ = std::move((*sets)[kMatchedCountAt]);
     lost.keeping_ = std::move((*sets)[kKeepingCountAt]);
+    if (blanks) lost.blank_roles_ = little_endian<std::uint64_t>(image, kBlankRolesAt);
   }
   lost.merged_blocks_ = little_endian<std::uint64_t>(image, kMergedAt);
   lost.sequence_ = opened->sequence;

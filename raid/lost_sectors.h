@@ -1,7 +1,7 @@
 // LostSectors: blocks of a set that are lost beyond redundancy. A read of one ends in a medium
 // error until it is rewritten. With them stands, in one image, what else is known of regions whose
-// redundancy is suspect (README.md, "A journal that is lost"): rows that match, and the regions
-// that keep.
+// redundancy is suspect (README.md, "A journal that is lost"): rows that match, the regions that
+// keep, and the roles whose drives had nothing when they took them.
 //
 // An image has room for 16,000 to 32,000 runs that lie anywhere. When more are lost, the two with
 // the smallest gap become one, gap included: that more is reported lost than is, is honest, the
@@ -25,8 +25,9 @@
 namespace sandbay::raid {
 
 inline constexpr std::string_view kLostSectorsMagic = "SBRAIDLS";
-// What is written. Version 1, which is read, too, has its runs as two numbers of 8 bytes each.
-inline constexpr std::uint32_t kLostSectorsVersion = 2;
+// The version that is written. Versions 1 and 2 are read, too; 2 knows no blank roles, 1 has its
+// runs as two numbers of 8 bytes each.
+inline constexpr std::uint32_t kLostSectorsVersion = 3;
 
 class LostSectors {
  public:
@@ -61,6 +62,10 @@ class LostSectors {
   bool set_keeping(std::uint64_t region, bool keeps);  // Whether anything changed.
   const ExtentSet& keeping() const noexcept { return keeping_; }
   bool stop_keeping();  // None does any more. Whether anything changed.
+  // The role's drive had nothing when it took the role: in regions that are not rebuilt yet its
+  // content means nothing, even if it matches. Whether anything changed.
+  bool set_blank(unsigned role, bool blank);
+  bool blank(unsigned role) const noexcept { return (blank_roles_ >> role & 1) != 0; }
 
   bool changed() const noexcept { return changed_; }
   std::uint64_t sequence() const noexcept { return sequence_; }
@@ -77,6 +82,7 @@ class LostSectors {
   std::uint64_t block_count_;
   std::size_t most_bytes_ = kLostSectorsBytes;
   std::uint64_t sequence_ = 0;
+  std::uint64_t blank_roles_ = 0;
   std::uint64_t merged_blocks_ = 0;
   bool changed_ = false;
   ExtentSet lost_;

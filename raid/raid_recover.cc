@@ -555,7 +555,8 @@ Task<std::optional<Error>> RaidSet::keep_doubted(std::uint64_t stripe, unsigned 
     changes.push_back(kept_entries(stripe, member, row, rows));
     co_return co_await store_entries(stripe, std::move(changes));
   }
-  if (integrity_ != nullptr) co_return std::nullopt;
+  if (integrity_ != nullptr || drives_.lost().blank(layout_.role(stripe, member)))
+    co_return std::nullopt;
   const MemberSet self = MemberSet{1} << member;
   const MemberSet all = first_members(layout_.width());
   if ((drives_.unreadable(stripe) & ~self) != 0) co_return std::nullopt;

@@ -215,6 +215,7 @@ void SetDrives::region_fresh(unsigned role, bool replacement, std::uint64_t regi
   roles_[role].fresh_region[replacement ? 1 : 0] = kNoRegion;
   ++regions_changed_;
   recount();
+  if (!replacement && !stale(role, false)) doubts_changed_ += lost_.set_blank(role, false);
 }
 
 std::optional<std::uint64_t> SetDrives::first_verifiable() const {
@@ -700,6 +701,7 @@ void SetDrives::take_role(unsigned role, BlockDevice& device, std::string name, 
     entry.known_event = 0;
     regions_.set_all_stale(role, false, true);
     doubts_changed_ += lost_.stop_keeping();  // It has nothing to keep.
+    doubts_changed_ += lost_.set_blank(role, true);
   }
   // The map and the list on the drive are old, or it has neither: settled() writes both before a
   // superblock calls the drive active.

@@ -28,9 +28,10 @@ namespace sandbay::raid {
 // Where things stand on a drive, in bytes.
 inline constexpr std::size_t kSuperblockBytes = 8u << 10;
 // What is written. Lower versions, which are read, too, have zeros for what came later: version 4
-// has the size of physical blocks, version 3 `blank`, version 2 the keys of journals. Version 5
-// says that a list of lost sectors may be of version 2, which who knows only 4 would pass over.
-inline constexpr std::uint32_t kSuperblockVersion = 5;
+// has the size of physical blocks, version 3 `blank`, version 2 the keys of journals. Versions 5
+// and 6 say that a list of lost sectors may be of version 2 or 3, which who knows only 4 or 5 would
+// pass over.
+inline constexpr std::uint32_t kSuperblockVersion = 6;
 inline constexpr std::array<std::uint64_t, 2> kSuperblockOffset = {0, 64u << 10};
 inline constexpr std::array<std::uint64_t, 2> kRegionMapOffset = {128u << 10, 384u << 10};
 inline constexpr std::size_t kRegionMapBytes = 192u << 10;

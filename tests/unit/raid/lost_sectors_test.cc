@@ -192,6 +192,29 @@ TEST_CASE("a list of version 1 is read", "[raid][lost_sectors]") {
   }
 }
 
+TEST_CASE("a list of version 2 is read, and roles that are blank are kept",
+          "[raid][lost_sectors]") {
+  LostSectors lost({1}, 1000);
+  lost.add({.first = 3, .block_count = 4});
+  REQUIRE(lost.add_matched({.first = 8, .block_count = 2}));
+  REQUIRE(lost.set_keeping(5, true));
+  REQUIRE(lost.set_blank(63, true));
+  REQUIRE_FALSE(lost.set_blank(63, true));
+  auto image = lost.encode_next();
+  const auto read = LostSectors::decode(image);
+  REQUIRE(read.has_value());
+  REQUIRE(read->blank(63));
+  REQUIRE_FALSE(read->blank(0));
+  image.erase(image.begin() + 80, image.begin() + 88);
+  seal_image(image, {.magic = kLostSectorsMagic, .version = 2, .sequence = 4, .uuid = {1}});
+  const auto older = LostSectors::decode(image);
+  REQUIRE(older.has_value());
+  REQUIRE(older->extents() == lost.extents());
+  REQUIRE(older->matched().runs() == lost.matched().runs());
+  REQUIRE(older->keeping().runs() == lost.keeping().runs());
+  REQUIRE_FALSE(older->blank(63));
+}
+
 TEST_CASE("no damaged list of lost sectors is accepted", "[raid][lost_sectors]") {
   LostSectors lost({1}, 1000);
   lost.add({.first = 3, .block_count = 4});

@@ -576,4 +576,53 @@ TEST_CASE("What a returned drive will keep is read before its region is rebuilt"
   for_worlds(4, write_to_returned_drive);
 }
 
+// Parity of zeros, data that only its drive has, and a fresh drive full of zeros in its place.
+Task<void> replace_by_zeros(Executor* home, bool restart) {
+  Bench bench(*home);
+  ControllerRig& rig = bench.rig;
+  co_await plug_in(&bench, home, nvram::Durability::kProcess);
+  co_await make(&bench, Level::kRaid5, 3, false);
+  const raid::SetDrives& drives = *rig.set->drives();
+  const raid::Layout layout = drives.layout();
+  const std::uint64_t stripe = 2;
+  const unsigned role = layout.role(stripe, 0);
+  const std::string lost = fmt::format("d{}", role);
+  const Lba place = drives.data_offset() + layout.drive_lba(stripe);
+  const Lba at = layout.lba({.stripe = stripe});
+  co_await lose_journal(&bench, home);
+  DriveState& other = rig.drives[layout.role(stripe, 1)]->state();
+  DriveState& parity = rig.drives[layout.role(stripe, 2)]->state();
+  std::vector<std::byte> bytes(4096);
+  other.visible.read(place * 512, bytes);
+  parity.visible.write(place * 512, bytes);
+  co_await start_without(&bench, lost);
+  rig.add("spare", std::uint64_t{4} << 20);
+  const auto inserted = co_await rig.controller->insert_drive("spare", &rig.drive("spare"));
+  REQUIRE(inserted.has_value());
+  const auto begun = co_await rig.controller->replace_drive(fmt::format("set:{}", role), "spare");
+  REQUIRE(begun.has_value());
+  if (restart) {
+    co_await rig.kill();
+    bench.memory.reset();
+    co_await plug_in(&bench, home, nvram::Durability::kProcess);
+    co_await start_without(&bench, lost);
+    CHECK(rig.set->drives()->stale(role, false));
+  }
+  verify(&rig);
+  co_await expect_whole(&rig);
+  Seen seen;
+  co_await look_at(&rig, at, 8, &seen);
+  CHECK(seen.medium == 8);
+  CHECK(rig.set->drives()->lost().blank(role) == false);
+  co_await expect_stopped(&rig);
+  co_await unplug(&bench);
+}
+
+TEST_CASE("Zeros of a fresh drive are no data, also if they match", "[raid][journal]") {
+  for (const bool restart : {false, true}) {
+    CAPTURE(restart);
+    for_worlds(4, replace_by_zeros, restart);
+  }
+}
+
 }  // namespace sandbay::raidtest
