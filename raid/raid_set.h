@@ -284,9 +284,10 @@ class RaidSet final : public BlockDevice {
   // a noinline one: each write would carry its frame.
   Task<Error> update_mirrors(std::uint64_t stripe, std::span<WritePiece* const> pieces);
   Task<Error> update_parity(std::uint64_t stripe, std::span<WritePiece* const> pieces);
-  Task<Error> update_rows(Update* update);
+  // Nothing: some of the rows are doubted now and others are not, so they are divided anew.
+  Task<std::optional<Error>> update_rows(Update* update);
   void plan(Update* update, std::span<const Fragment> fragments, bool doubted, bool keeps);
-  Task<Error> update_planned(Update* update, std::span<const Fragment> fragments);
+  Task<std::optional<Error>> update_planned(Update* update, std::span<const Fragment> fragments);
   [[gnu::noinline]] Task<Error> end_suspect(Update* update);
   Error refuse_in_doubt(std::uint64_t stripe);
   Task<bool> read_old(Update* update);  // False: plan again.

@@ -91,14 +91,15 @@ Task<Error> RaidSet::update_parity(std::uint64_t stripe, std::span<WritePiece* c
     update.row_end = std::min(update.row + step, end);
     update.row_end =
         update.row + drives_.doubted_alike(stripe, update.row, update.row_end - update.row);
-    const Error error = co_await update_rows(&update);
-    if (error != Error::kNone) co_return error;
+    const std::optional<Error> error = co_await update_rows(&update);
+    if (!error.has_value()) continue;
+    if (*error != Error::kNone) co_return *error;
     update.row = update.row_end;
   }
   co_return Error::kNone;
 }
 
-Task<Error> RaidSet::update_rows(Update* update) {
+Task<std::optional<Error>> RaidSet::update_rows(Update* update) {
   FrameVector<Fragment> fragments;
   for (const WritePiece* piece : update->pieces) {
     Fragment fragment = piece->fragment;
@@ -136,7 +137,8 @@ void RaidSet::plan(Update* update, std::span<const Fragment> fragments, bool dou
 //
 // Plans again as long as reads show that a member is not what it seemed. Each time a member is
 // avoided or a drive gone, or lost blocks have been settled, so this ends.
-Task<Error> RaidSet::update_planned(Update* update, std::span<const Fragment> fragments) {
+Task<std::optional<Error>> RaidSet::update_planned(Update* update,
+                                                   std::span<const Fragment> fragments) {
   bool gave_up = false;
   unsigned repairs = 0;
   update->avoid = 0;
@@ -148,6 +150,7 @@ Task<Error> RaidSet::update_planned(Update* update, std::span<const Fragment> fr
     };
     if (beyond(away)) co_return Error::kNotReady;
     const std::uint32_t rows = update->row_end - update->row;
+    if (drives_.doubted_alike(stripe, update->row, rows) != rows) co_return std::nullopt;
     const bool doubted = drives_.doubted(stripe, update->row, rows);
     const bool keeps = doubted && keeps_away(stripe);
     if (!keeps && beyond(away | update->avoid)) {

@@ -253,8 +253,8 @@ class Lab {
     const bool zeroes = random_.chance(0.1);
     const std::uint64_t version = model_->begin_write(extent, zeroes);
     const unsigned epoch = epoch_;
-    const bool may_refuse =
-        settling_ || rig_.set->drives() == nullptr || !rig_.set->drives()->optimal();
+    const bool may_refuse = settling_ || !missing_.empty() || rig_.set->drives() == nullptr ||
+                            !rig_.set->drives()->optimal();
     Request request{.operation = zeroes ? Operation::kWriteZeroes : Operation::kWrite,
                     .force_unit_access = random_.chance(0.2),
                     .extent = extent};

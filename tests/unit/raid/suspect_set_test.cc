@@ -625,4 +625,40 @@ TEST_CASE("Zeros of a fresh drive are no data, also if they match", "[raid][jour
   }
 }
 
+// A cell is found corrupt and mended, so its rows match; then its drive fails. The write beside it
+// covers these rows and others, whose second parity does not take it.
+Task<void> match_within_a_write(Executor* home) {
+  Bench bench(*home);
+  ControllerRig& rig = bench.rig;
+  co_await plug_in(&bench, home, nvram::Durability::kProcess);
+  co_await make(&bench, Level::kRaid6, 4, true);
+  const raid::Layout layout = rig.set->drives()->layout();
+  const std::uint64_t stripe = (layout.stripe_count() - 1) / 2 * 2;  // Verified last.
+  co_await lose_journal(&bench, home);
+  co_await rig.start();
+  REQUIRE(rig.set->running());
+  const Lba place = rig.set->drives()->data_offset() + layout.drive_lba(stripe);
+  TestDrive& beside = *rig.drives[layout.role(stripe, 1)];
+  const std::vector<std::byte> junk(4096, std::byte{0xa5});
+  beside.state().visible.write(place * 512, junk);
+  rig.drives[layout.role(stripe, 3)]->state().visible.write((place + 8) * 512, junk);
+  beside.before_change = [&](const TestDrive&, const Request& request) {
+    if (request.extent.first == place) beside.fail_with(Error::kNotReady);
+  };
+  co_await expect_good(rig.write(layout.lba({.stripe = stripe}), 16, 1));
+  CHECK(rig.set->drives()->absent_roles() != 0);
+  Seen seen;
+  co_await look_at(&rig, layout.lba({.stripe = stripe}), 16, &seen);
+  CHECK(seen.right == 16);
+  Seen computed;
+  co_await look_at(&rig, layout.lba({.stripe = stripe, .chunk = 1}), 8, &computed);
+  CHECK(computed.right == 8);
+  co_await rig.kill();
+}
+
+TEST_CASE("A write that covers rows that match and others changes parity of those that match",
+          "[raid][integrity][journal]") {
+  for_worlds(8, match_within_a_write);
+}
+
 }  // namespace sandbay::raidtest
