@@ -172,7 +172,7 @@ TEST_CASE("a later version is refused by its number", "[raid][superblock]") {
   put_little_endian(std::span(image), 12, crc32c(image));
   const auto read = decode_superblock(image);
   REQUIRE(!read.has_value());
-  REQUIRE(read.error() == "it is of version 6; up to 5 is known");
+  REQUIRE(read.error() == "it is of version 7; up to 6 is known");
 }
 
 TEST_CASE("inconsistent fields are refused, each with its reason", "[raid][superblock]") {
