@@ -96,14 +96,22 @@ Task<void> Maintenance::wait_idle() {
 }
 
 // Redundancy first: a drive that is there and not whole, then a replacement, then what may not
-// match.
+// match. Work that has just failed comes last.
 Maintenance::Work Maintenance::next_work() const {
+  Work waits;
   for (unsigned role = 0; role < set_.layout().drive_count(); ++role) {
-    if (drives_.drive(role) != nullptr && drives_.stale(role, false)) return {Kind::kRebuild, role};
+    if (drives_.drive(role) == nullptr || !drives_.stale(role, false)) continue;
+    const Work work{Kind::kRebuild, role};
+    if (work != failed_) return work;
+    waits = work;
   }
   for (unsigned role = 0; role < set_.layout().drive_count(); ++role) {
-    if (drives_.replacement(role) != nullptr) return {Kind::kCopy, role};
+    if (drives_.replacement(role) == nullptr) continue;
+    const Work work{Kind::kCopy, role};
+    if (work != failed_) return work;
+    waits = work;
   }
+  if (waits.kind != Kind::kNothing) return waits;
   if (drives_.first_verifiable()) return {Kind::kVerify, kNoRole};
   return {};
 }
@@ -129,6 +137,7 @@ Task<void> Maintenance::run() {
     } else if (verify_can_begin()) {
       good = co_await verify_all();
     }
+    failed_ = good ? Work{} : work;
     progress_ = {};
     if (!set_.offline() && home_.now() >= next_retire_) {
       co_await drives_.retire_intents(false);
@@ -150,6 +159,13 @@ Task<void> Maintenance::run() {
 
 // ---- stale regions ------------------------------------------------------------------------------
 
+bool Maintenance::is_target(const Drive* drive) const {
+  for (unsigned role = 0; role < set_.layout().drive_count(); ++role) {
+    if (drive == drives_.drive(role) || drive == drives_.replacement(role)) return true;
+  }
+  return false;
+}
+
 Task<bool> Maintenance::make_fresh(Work work) {
   const bool copy = work.kind == Kind::kCopy;
   const std::uint64_t regions = drives_.region_count();
@@ -160,18 +176,24 @@ Task<bool> Maintenance::make_fresh(Work work) {
   progress_.all_stripes = regions * per_region;
   progress_.done_stripes = (regions - drives_.stale_count(work.role, copy)) * per_region;
   const Drive* target = copy ? drives_.replacement(work.role) : drives_.drive(work.role);
-  if (std::exchange(begun_on_, target) != target) {  // Else something came in between.
+  std::erase_if(begun_, [this](const auto& each) { return !is_target(each.first); });
+  const auto [begun, is_new] = begun_.try_emplace(target, 0);
+  if (is_new) {  // Else something came in between.
     drives_.tell({copy ? SetEvent::Kind::kCopyStarted : SetEvent::Kind::kRebuildStarted, work.role,
                   fmt::format("{} of {} regions are to be {}", drives_.stale_count(work.role, copy),
                               regions, copy ? "copied" : "rebuilt")});
   }
   for (;;) {
-    const std::optional<std::uint64_t> region = drives_.first_stale(work.role, copy);
+    std::optional<std::uint64_t> region = drives_.first_stale(work.role, copy, begun->second);
+    if (!region) region = drives_.first_stale(work.role, copy);
     if (!region) break;
+    begun->second = *region + 1;  // It may wait for a drive that is missing; others do not.
     const bool good = co_await freshen_region(work, *region);
     if (!good) co_return false;
   }
-  co_return co_await end_fresh(work);
+  const bool ended = co_await end_fresh(work);
+  if (ended) begun_.erase(begun);
+  co_return ended;
 }
 
 // False when the drive has gone, the set cannot work, or maintenance stops.
@@ -231,7 +253,6 @@ Task<bool> Maintenance::end_fresh(Work work) {
     error = co_await drives_.settled();
   }
   if (error != Error::kNone) co_return false;
-  begun_on_ = nullptr;
   drives_.tell(
       {work.kind == Kind::kCopy ? SetEvent::Kind::kCopyEnded : SetEvent::Kind::kRebuildEnded,
        work.role, "the drive is whole"});

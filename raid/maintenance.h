@@ -10,6 +10,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string_view>
 
@@ -69,12 +70,14 @@ class Maintenance {
   struct Work {
     MaintenanceProgress::Kind kind = MaintenanceProgress::Kind::kNothing;
     unsigned role = kNoRole;
+    bool operator==(const Work&) const = default;
   };
   struct Batch;
 
   Task<void> run();
   Work next_work() const;
   bool verify_can_begin() const;
+  bool is_target(const Drive* drive) const;
   Task<bool> make_fresh(Work work);  // False: something failed; look again later.
   Task<bool> freshen_region(Work work, std::uint64_t region);
   Task<bool> end_fresh(Work work);
@@ -92,7 +95,9 @@ class Maintenance {
   Executor& home_;
   MaintenancePolicy policy_;
   MaintenanceProgress progress_;
-  const Drive* begun_on_ = nullptr;  // What is rebuilt or copied to, as an event has told.
+  Work failed_;  // The last time.
+  // What is rebuilt or copied to, as an event has told, and the region to go on with.
+  std::map<const Drive*, std::uint64_t> begun_;
   bool running_ = false;
   bool stopping_ = false;
   bool verify_requested_ = false;

@@ -200,8 +200,9 @@ std::uint64_t SetDrives::stale_count(unsigned role, bool replacement) const {
   return regions_.stale_count(role, replacement);
 }
 
-std::optional<std::uint64_t> SetDrives::first_stale(unsigned role, bool replacement) const {
-  return regions_.first_stale(role, replacement);
+std::optional<std::uint64_t> SetDrives::first_stale(unsigned role, bool replacement,
+                                                    std::uint64_t from) const {
+  return regions_.first_stale(role, replacement, from);
 }
 
 void SetDrives::fresh_up_to(unsigned role, bool replacement, std::uint64_t region,

@@ -176,7 +176,8 @@ class SetDrives final : public JournalDrives {
   // Of a role's drive or its replacement.
   bool stale(unsigned role, bool replacement) const { return stale_count(role, replacement) > 0; }
   std::uint64_t stale_count(unsigned role, bool replacement) const;
-  std::optional<std::uint64_t> first_stale(unsigned role, bool replacement) const;
+  std::optional<std::uint64_t> first_stale(unsigned role, bool replacement,
+                                           std::uint64_t from = 0) const;
   void fresh_up_to(unsigned role, bool replacement, std::uint64_t region, std::uint64_t stripe_end);
   void region_fresh(unsigned role, bool replacement, std::uint64_t region);
   std::uint64_t unverified_count() const noexcept { return unverified_count_; }
