@@ -45,6 +45,8 @@ class LostSectors {
   // The first lost block within the extent.
   std::optional<Lba> first_overlap(Extent extent) const { return lost_.first_in(extent); }
 
+  bool covers(Extent extent) const { return lost_.covers(extent); }
+
   bool empty() const noexcept { return lost_.empty(); }
   std::uint64_t lost_blocks() const noexcept { return lost_.block_count(); }
   std::vector<Extent> extents() const { return lost_.runs(); }  // In order; none touches the next.

@@ -593,14 +593,15 @@ Task<bool> RaidSet::have_zeros(std::uint64_t stripe, unsigned member, std::uint3
   const MemberSet others = data ? 0 : first_members(layout_.data_chunks());
   MemberSet zeros = data ? MemberSet{1} << member : others & drives_.unreadable(stripe);
   MemberSet medium = 0;
-  co_await read_members(stripe, others & ~zeros, row, rows, lanes, &zeros, &medium);
+  MemberSet failed = 0;
+  co_await read_members(stripe, others & ~zeros, row, rows, lanes, &failed, &medium);
+  if ((failed & ~medium) != 0) co_return false;  // It may be read when it is asked again.
+  zeros |= failed;
   for (unsigned each = 0; each < layout_.width(); ++each) {
     if (!has(zeros, each)) continue;
     const unsigned chunk = layout_.mirrored() ? 0 : each;
-    for (std::uint32_t at = row; at < row + rows; ++at) {
-      const Lba lba = layout_.lba({.stripe = stripe, .chunk = chunk, .row = at});
-      if (!drives_.lost().first_overlap({.first = lba, .block_count = 1})) co_return false;
-    }
+    const Lba first = layout_.lba({.stripe = stripe, .chunk = chunk, .row = row});
+    if (!drives_.lost().covers({.first = first, .block_count = rows})) co_return false;
     (*lanes)[each] = BufferList(zeroes_.slice(0, bytes_of(rows)));
   }
   if (!data) co_await compute_parities(lanes, bytes_of(rows));

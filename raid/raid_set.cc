@@ -597,8 +597,10 @@ Task<Error> RaidSet::zero_stripes(std::uint64_t first, std::uint64_t count, Oper
 
 Task<Error> RaidSet::zero_held(std::uint64_t first, std::uint64_t count, Operation operation,
                                Origin origin) {
+  const std::uint64_t drops = drives_.drops();
+  const std::uint64_t absent = drives_.absent_roles();
   const Error error = co_await zero_once(first, count, operation, origin);
-  if (error == Error::kNone) co_return co_await end_zeros(first, count);
+  if (error == Error::kNone) co_return co_await end_zeros(first, count, drops, absent);
   co_return co_await take_back(error);
 }
 
@@ -664,17 +666,22 @@ Task<Error> RaidSet::zero_once(std::uint64_t first, std::uint64_t count, Operati
   co_return co_await end_store({.first = first, .count = count}, &targets, &sums, *ticket);
 }
 
-// Whole stripes of zeros match.
-Task<Error> RaidSet::end_zeros(std::uint64_t first, std::uint64_t count) {
+// Whole stripes of zeros match. `absent`: the roles without a drive when there were `drops`.
+Task<Error> RaidSet::end_zeros(std::uint64_t first, std::uint64_t count, std::uint64_t drops,
+                               std::uint64_t absent) {
   bool save = false;
   for (std::uint64_t stripe = first; stripe < first + count; ++stripe) {
     if (!drives_.redundancy_suspect(stripe)) continue;
-    const bool missed = (drives_.absent(stripe) & first_members(layout_.data_chunks())) != 0;
+    const MemberSet gone = drives_.gone_since(drops, stripe);
+    bool missed = false;
+    for (unsigned member = 0; member < layout_.data_chunks(); ++member) {
+      missed |= has(gone, member) || (absent >> layout_.role(stripe, member) & 1) != 0;
+    }
     const bool matches = drives_.add_matched(stripe, 0, layout_.strip_blocks());
     // A replay would write the zeros when the drive is back.
     if (missed && !matches) co_return co_await forget_failed(refuse_in_doubt(stripe));
-    if (!matches) drives_.stop_keeping(stripe);
-    save |= missed;
+    if (!matches) drives_.written_in_doubt(stripe);
+    save |= missed || (drives_.unreadable(stripe) & first_members(layout_.data_chunks())) != 0;
   }
   if (!save) co_return Error::kNone;
   co_return co_await drives_.save_doubts();

@@ -207,7 +207,8 @@ class RaidSet final : public BlockDevice {
                            Origin origin);
   Task<Error> zero_held(std::uint64_t first, std::uint64_t count, Operation operation,
                         Origin origin);
-  Task<Error> end_zeros(std::uint64_t first, std::uint64_t count);
+  Task<Error> end_zeros(std::uint64_t first, std::uint64_t count, std::uint64_t drops,
+                        std::uint64_t absent);
   Task<Error> zero_once(std::uint64_t first, std::uint64_t count, Operation operation,
                         Origin origin);
   std::uint64_t zero_batch() const;

@@ -159,6 +159,15 @@ MemberSet SetDrives::absent(std::uint64_t stripe) const {
   return members;
 }
 
+MemberSet SetDrives::gone_since(std::uint64_t drops, std::uint64_t stripe) const {
+  MemberSet members = absent(stripe);
+  if (drops_ == drops) return members;
+  for (unsigned member = 0; member < layout_.width(); ++member) {
+    if (dropped_at_[layout_.role(stripe, member)] > drops) members |= MemberSet{1} << member;
+  }
+  return members;
+}
+
 MemberSet SetDrives::returning(std::uint64_t stripe) const {
   MemberSet members = unreadable(stripe);
   for (unsigned member = 0; members != 0 && member < layout_.width(); ++member) {
@@ -643,6 +652,7 @@ bool SetDrives::drop(unsigned role, DropReason reason, const std::string& why) {
   }
   const std::string name = here.drive->name();
   here.drive = nullptr;
+  dropped_at_[role] = ++drops_;
   here.fresh_region[0] = kNoRegion;
   settled_roles_ &= ~bit(role);
   newest_.roles[role].state = missing ? RoleState::kMissing : RoleState::kFailed;

@@ -16,6 +16,7 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -128,6 +129,10 @@ class SetDrives final : public JournalDrives {
   MemberSet unwritable(std::uint64_t stripe) const;
   // Members without a drive of their own, whether they have a replacement or not.
   MemberSet absent(std::uint64_t stripe) const;
+  // How many times a drive has been lost, and the members that have no drive of their own or lost
+  // one since there were `drops`: what was written since may not be on a drive that is back.
+  std::uint64_t drops() const noexcept { return drops_; }
+  MemberSet gone_since(std::uint64_t drops, std::uint64_t stripe) const;
   // Unreadable members whose drives have not failed for good.
   MemberSet returning(std::uint64_t stripe) const;
   // Parity matches the data, mirrors match one another.
@@ -340,7 +345,9 @@ class SetDrives final : public JournalDrives {
   std::uint64_t regions_saved_ = 0;
   std::uint64_t lost_changed_ = 1;  // Likewise.
   std::uint64_t lost_saved_ = 0;
-  std::uint64_t doubts_changed_ = 0;  // Rows that match and regions that keep.
+  std::uint64_t drops_ = 0;
+  std::array<std::uint64_t, kMostDrives> dropped_at_{};  // By role.
+  std::uint64_t doubts_changed_ = 0;                     // Rows that match and regions that keep.
   std::uint64_t doubts_saved_ = 0;
   std::uint64_t losses_ = 0;
   std::optional<TimePoint> room_shown_;

@@ -161,6 +161,7 @@ Task<std::optional<Error>> RaidSet::update_planned(Update* update,
       update->avoid = 0;
       continue;
     }
+    update->drops = drives_.drops();
     plan(update, fragments, doubted, keeps);
     const bool recovers = std::ranges::any_of(
         update->bands, [](const Band& band) { return band.method == Method::kRecover; });
@@ -199,22 +200,22 @@ Task<std::optional<Error>> RaidSet::update_planned(Update* update,
 }
 
 // The rows match if parity has been computed anew; if it has changed by the difference only, they
-// match as well as before, and only drives have the data. A write to a missing drive is
-// acknowledged when it is durable that its data can be computed, which may be known since a moment.
+// match as well as before, and only drives have the data. A write that a drive has missed, even if
+// it is back by now, is acknowledged when it is durable that its data can be computed.
 Task<Error> RaidSet::end_suspect(Update* update) {
   const std::uint64_t stripe = update->stripe;
   bool save = false;
   for (const Band& band : update->bands) {
-    const bool missed = (band.written & drives_.absent(stripe)) != 0;
+    const MemberSet gone = drives_.gone_since(update->drops, stripe) | ~band.writes;
+    const bool missed = (band.written & gone) != 0;
     const bool anew =
         band.method == Method::kFullStripe || band.method == Method::kReconstructWrite;
     const bool matches = anew ? drives_.add_matched(stripe, band.row, band.row_count)
                               : !drives_.doubted(stripe, band.row, band.row_count);
-    if (missed && !matches) co_return refuse_in_doubt(stripe);
+    // A replay would write it when the drive is back.
+    if (missed && !matches) co_return co_await forget_failed(refuse_in_doubt(stripe));
     if (!matches) drives_.written_in_doubt(stripe);
-    if (!matches && anew) drives_.stop_keeping(stripe);
-    // A drive that is back already may have missed it.
-    save |= (band.written & drives_.unreadable(stripe)) != 0;
+    save |= missed || (band.written & drives_.unreadable(stripe)) != 0;
   }
   if (!save) co_return Error::kNone;
   co_return co_await drives_.save_doubts();
@@ -520,7 +521,7 @@ Task<Error> RaidSet::end_written(Error error, std::uint64_t ticket) {
 Task<Error> RaidSet::write_targets(Stripes stripes, FrameVector<Target>* targets,
                                    Integrity::Update* sums, const Unprotected* unprotected) {
   const bool disagree = journal_ != nullptr || layout_.parity_chunks() > 0;
-  Error error = targets->empty() && sums->empty() ? Error::kNotReady : Error::kNone;
+  Error error = Error::kNone;  // Nothing is written to drives that have gone meanwhile.
   bool no_room = false;
   bool bad_place = false;
   if (!sums->empty()) error = co_await integrity_->write_out(sums);

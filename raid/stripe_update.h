@@ -26,9 +26,10 @@ struct RaidSet::Update {
   std::uint32_t row_end = 0;
   bool force_unit_access = false;
   Origin origin = Origin::kHost;
-  MemberSet avoid = 0;    // Could not be read here.
-  bool ailing = false;    // ... also for another reason than a medium error.
-  MemberSet corrupt = 0;  // Gave something else than was written.
+  MemberSet avoid = 0;      // Could not be read here.
+  bool ailing = false;      // ... also for another reason than a medium error.
+  MemberSet corrupt = 0;    // Gave something else than was written.
+  std::uint64_t drops = 0;  // How many drives had been lost when it was planned.
   BandList bands;
   FrameVector<OldRun> old;
   FrameVector<Segment> segments;

@@ -145,6 +145,25 @@ inline Task<void> unplug(Bench* bench) {
   CHECK(closed == Error::kNone);
 }
 
+inline Task<void> start_without(Bench* bench, const std::string& name) {
+  std::vector<raid::NamedDevice> left = bench->rig.named();
+  std::erase_if(left, [&](const auto& drive) { return drive.name == name; });
+  co_await bench->rig.start(left);
+  if (bench->rig.set->running()) co_return;
+  const auto started = co_await bench->rig.controller->start_set("set", true);
+  REQUIRE(started.has_value());
+}
+
+inline Task<Error> flush(ControllerRig* rig) {
+  const Completion done = co_await rig->set->submit(Request{.operation = Operation::kFlush});
+  co_return done.error;
+}
+
+inline Task<void> come_back(ControllerRig* rig, const std::string& name) {
+  const auto back = co_await rig->controller->insert_drive(name, &rig->drive(name));
+  REQUIRE(back.has_value());
+}
+
 inline constexpr Level kParityLevels[] = {Level::kRaid5, Level::kRaid6};
 
 }  // namespace sandbay::raidtest

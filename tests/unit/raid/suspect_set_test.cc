@@ -11,15 +11,6 @@ namespace {
 constexpr Lba kSuperblocks = (std::uint64_t{128} << 10) / 512;
 constexpr Lba kMetadata = (std::uint64_t{1} << 20) / 512;
 
-Task<void> start_without(Bench* bench, const std::string& name) {
-  std::vector<raid::NamedDevice> left = bench->rig.named();
-  std::erase_if(left, [&](const auto& drive) { return drive.name == name; });
-  co_await bench->rig.start(left);
-  if (bench->rig.set->running()) co_return;
-  const auto started = co_await bench->rig.controller->start_set("set", true);
-  REQUIRE(started.has_value());
-}
-
 // Without its journal, all drives there, nothing verified but what the first turn has seen.
 Task<void> make_suspect(Bench* bench, Executor* home, Level level) {
   co_await plug_in(bench, home, nvram::Durability::kProcess);
@@ -35,11 +26,6 @@ Lba last_block_of(const raid::Layout& layout, unsigned role) {
       return layout.lba({.stripe = stripe, .chunk = member, .row = 0});
     }
   }
-}
-
-Task<Error> flush(ControllerRig* rig) {
-  const Completion done = co_await rig->set->submit(Request{.operation = Operation::kFlush});
-  co_return done.error;
 }
 
 // No write takes effect any more from the first on for which `now` holds.
@@ -401,11 +387,6 @@ TEST_CASE("What a drive keeps is not judged by entries that another drive has mi
     CAPTURE(apart);
     for_worlds(4, return_with_older_entries, apart);
   }
-}
-
-Task<void> come_back(ControllerRig* rig, const std::string& name) {
-  const auto back = co_await rig->controller->insert_drive(name, &rig->drive(name));
-  REQUIRE(back.has_value());
 }
 
 // Parity and one block of its stripe are missing; while that block is given up, another place of
