@@ -113,6 +113,8 @@ class WriteDoor {
     while (!try_enter()) co_await changed_.wait();
   }
   unsigned round() const noexcept { return round_; }
+  bool empty() const noexcept { return inside() == 0; }
+  bool is_closed() const noexcept { return closed_ > 0; }
   // `round`: the round of the entry.
   void leave(unsigned round) {
     assert(inside_[round] > 0);

@@ -4,7 +4,7 @@
 // page has, and note what they have written since (PageMove). What was written is copied again, in
 // rounds, the last one under a lock of the whole page, and then the new place is recorded. Until
 // then the copy is nobody's: after a crash the page is where it was. Whoever gives the page another
-// place, or none, cancels the move.
+// place, or none, cancels the move. A host that finds no free page ends it, and gets the target.
 //
 // Its steps pass the probes "rebalance.claimed", "rebalance.copied" (every run of chunks),
 // "rebalance.ready" (all is copied), "rebalance.moved" (the new place is recorded) and
@@ -45,6 +45,8 @@ Task<Error> Pool::move_page(BranchId branch, PageNumber page, StoreIndex target)
 
 // Inside the background's door.
 Task<Error> Pool::move_locked(BranchId id, PageNumber page, StoreIndex target) {
+  if (!brief_claims_.try_enter()) co_await brief_claims_.enter();
+  const DoorHold claiming(brief_claims_);
   Branch* const branch = map_.find(id);
   if (branch == nullptr) co_return Error::kNotFound;
   const Place from = branch->pages.at(page).place();
@@ -81,6 +83,7 @@ Task<Error> Pool::copy_rounds(Branch* branch, Place to) {
     ChunkIndex chunk = move.dirty.find(0, true);
     while (chunk < map_.page_chunks() && !move.cancelled) {
       if (hurries_) co_return Error::kCancelled;
+      if (brief_claims_.is_closed()) co_return Error::kNoSpace;
       const ChunkIndex end = std::min(chunk + kCopyChunks, move.dirty.find(chunk, false));
       const ChunkRange run{.page = move.page, .first = chunk, .count = end - chunk};
       const std::uint64_t copied = counters_.bytes_copied;

@@ -38,7 +38,12 @@ Task<Error> PageChange::load() {
 Error PageChange::need_place(bool another) {
   if (!place_.none() && !another) return Error::kNone;
   assert(claimed_.none());
+  if (pool_.is_at_limit(branch_)) {
+    pool_.tell({.kind = PoolEvent::Kind::kPagesLimit, .branch = branch_.id()});
+    return Error::kNoSpace;
+  }
   const Result<Place> place = pool_.claim_page(branch_, reserve_);
+  lacks_page_ = !place.has_value() && place.error() == Error::kNoSpace;
   if (!place.has_value()) return place.error();
   claimed_ = *place;
   ++branch_.pages_claimed;
@@ -105,6 +110,7 @@ Task<Error> PageChange::copy_out(ChunkIndex first, std::uint32_t count, const Re
     auto slots = co_await pool_.claim_slots(count - done, reserve_);
     if (!slots.has_value()) {
       error = slots.error();
+      lacks_page_ = error == Error::kNoSpace;
       break;
     }
     const Slots::Run run = slots->run;

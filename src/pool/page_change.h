@@ -48,6 +48,9 @@ class PageChange {
   // Claims a place if it has none. Another one: also if it has.
   Error need_place(bool another = false);
 
+  // No page was free for it, or for what it keeps.
+  bool lacks_page() const noexcept { return lacks_page_; }
+
   // Keeps what must be kept of the range; data is copied, for `like`'s origin.
   Task<Error> keep(ChunkRange range, const Request* like);
   // The same but for chunks that are `target` already and stay so.
@@ -87,6 +90,7 @@ class PageChange {
   Place place_;
   Place claimed_;  // For the page, not recorded yet.
   bool surrendered_ = false;
+  bool lacks_page_ = false;
   PoolMap::ChunkMaps::Pin chunks_;
   std::optional<ChunkMap> before_;
   PoolMap::KeptMaps::Pin kept_;

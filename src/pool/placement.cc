@@ -6,6 +6,10 @@
 // last of all. A branch with a fixed store gets its pages from that alone. Within a store the
 // lowest free page is given, so that a volume in a fixed store lies in ascending order.
 //
+// The background claims some pages for a while: the target of a move, and what is being unmapped.
+// A host that finds no other page waits until they come back. It waits under no lock, since the
+// move may need one.
+//
 // Copies in the background that no host asked for leave a reserve of free pages: of the whole pool,
 // and of the fixed store if the branch has one.
 #include <algorithm>
@@ -89,14 +93,15 @@ std::uint64_t Pool::room_for_copies(StoreIndex fixed) const {
   return fixed == kNoStore ? room(whole) : std::min(room(whole), room(own));
 }
 
+bool Pool::is_at_limit(const Branch& branch) noexcept {
+  const BranchRecord& record = branch.record;
+  return record.page_limit != 0 && !record.thick &&
+         branch.pages.placed_count() + branch.pages_claimed >= record.page_limit;
+}
+
 Result<Place> Pool::claim_page(const Branch& branch, Reserve reserve) {
   const BranchRecord& record = branch.record;
   if (reserve == Reserve::kMustLeave && room_for_copies(record.fixed_store) == 0) {
-    return std::unexpected(Error::kNoSpace);
-  }
-  if (record.page_limit != 0 && !record.thick &&
-      branch.pages.placed_count() + branch.pages_claimed >= record.page_limit) {
-    tell({.kind = PoolEvent::Kind::kPagesLimit, .branch = record.id});
     return std::unexpected(Error::kNoSpace);
   }
   const std::optional<StoreIndex> store = choose_store(record.placement, record.fixed_store);
@@ -107,7 +112,8 @@ Result<Place> Pool::claim_page(const Branch& branch, Reserve reserve) {
   return Place{.store = *store, .page = run->first};
 }
 
-// Where there is room as soon as a store comes back, hosts wait for that.
+// Where there is room as soon as a store comes back, hosts wait for that. A pool is not full while
+// the background has a page that it gives back.
 Error Pool::no_page(BranchId branch, StoreIndex fixed) {
   for (const auto& [index, store] : map_.stores()) {
     const bool concerned = fixed == kNoStore || index == fixed;
@@ -116,8 +122,17 @@ Error Pool::no_page(BranchId branch, StoreIndex fixed) {
     tell({.kind = PoolEvent::Kind::kRoomAway, .branch = branch});
     return Error::kNotReady;
   }
-  tell({.kind = PoolEvent::Kind::kPoolFull, .branch = branch});
+  if (brief_claims_.empty()) tell({.kind = PoolEvent::Kind::kPoolFull, .branch = branch});
   return Error::kNoSpace;
+}
+
+Task<bool> Pool::wait_for_page(StoreIndex fixed) {
+  if (free_pages_for(fixed) > 0) co_return true;
+  if (brief_claims_.empty()) co_return false;
+  brief_claims_.close();
+  (void)co_await brief_claims_.wait_until_empty(kNever);
+  brief_claims_.open();
+  co_return true;
 }
 
 void Pool::watch_free() {
@@ -219,13 +234,17 @@ std::uint64_t Pool::lacking(const BranchRecord& record, PageNumber first) const 
   return end - std::min(end, std::max<std::uint64_t>(first, placed));
 }
 
-bool Pool::has_room_for(const BranchRecord& record, PageNumber first) const {
+std::uint64_t Pool::free_pages_for(StoreIndex fixed) const {
   std::uint64_t free = 0;
   for (const auto& [index, store] : map_.stores()) {
-    const bool concerned = record.fixed_store == kNoStore || index == record.fixed_store;
+    const bool concerned = fixed == kNoStore || index == fixed;
     if (concerned && may_allocate_on(index)) free += store.pages.free_count();
   }
-  return lacking(record, first) <= free;
+  return free;
+}
+
+bool Pool::has_room_for(const BranchRecord& record, PageNumber first) const {
+  return lacking(record, first) <= free_pages_for(record.fixed_store);
 }
 
 // Claims places for a group of pages from *next on that have no place, in runs.

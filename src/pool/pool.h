@@ -305,8 +305,14 @@ class Pool {
     if (doubtful_.empty()) return device->submit(std::move(request));
     return doubtful_.submit(store, device, std::move(request));
   }
-  // A page for the branch: by its wishes, free capacity and latency. Counts against its limit.
+  // It is thin and has, or claims, all pages that its limit allows.
+  static bool is_at_limit(const Branch& branch) noexcept;
+  // A page for the branch: by its wishes, free capacity and latency.
   Result<Place> claim_page(const Branch& branch, Reserve reserve = Reserve::kMayUse);
+  // For a host that found no page, on this store if it is fixed. True: there may be one now, since
+  // the background has given back what it had claimed for a while. The caller holds no lock.
+  static constexpr int kMostPageWaits = 4;
+  Task<bool> wait_for_page(StoreIndex fixed);
   // At most `most` slots side by side, with the map of their page pinned.
   struct ClaimedSlots {
     Slots::Run run;
@@ -352,6 +358,7 @@ class Pool {
   Task<Error> provision(BranchRecord record, PageNumber first, metadata::Batch extra,
                         std::vector<MapRecord> others = {});
   std::uint64_t lacking(const BranchRecord& record, PageNumber first) const;
+  std::uint64_t free_pages_for(StoreIndex fixed) const;
   bool has_room_for(const BranchRecord& record, PageNumber first) const;
   // Awaited at once.
   Task<Error> place_in_groups(const BranchRecord* record, PageNumber* next,
@@ -480,6 +487,9 @@ class Pool {
   std::uint64_t host_requests_ = 0;
   RateLimit pace_;
   WriteDoor background_;  // What is between the lines above; a check or a shrink closes it.
+  // The background is inside while it has claimed a page that it gives back soon. A host that needs
+  // a page closes it.
+  WriteDoor brief_claims_;
   bool few_free_ = false;
   bool hurries_ = false;
   Mutex directory_;       // Changes of branches, snapshots and stores.

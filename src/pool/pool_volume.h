@@ -104,6 +104,7 @@ class PoolVolume final : public BlockDevice {
   Task<Error> load_for_write(PageNumber page, PoolMap::ChunkMaps::Pin* chunks,
                              PoolMap::KeptMaps::Pin* kept);
   Task<Completion> change_piece(Request request, Piece piece);
+  Task<Completion> try_change(const Request* request, Piece piece, bool* lacks_page);
   Task<Completion> change_locked(PageChange* change, const Request* request, Piece piece);
   static Piece part_of(const Piece& piece, ChunkIndex first, ChunkIndex end);
   Task<Completion> write_fresh(PageChange* change, const Request* request, Piece piece);
@@ -122,7 +123,7 @@ class PoolVolume final : public BlockDevice {
   };
   Task<void> deallocate_beside(const Request* request, Piece piece, Deallocation* all);
   Task<Error> deallocate_piece(const Request* request, Piece piece);
-  Task<Error> deallocate_chunks(const Request* request, ChunkRange range);
+  Task<Error> deallocate_chunks(const Request* request, ChunkRange range, bool* lacks_page);
   Task<Error> write_zeros(const Request* request, Piece piece);
   bool is_without_data(PageNumber page) const;
   bool is_settled(PageNumber page) const;

@@ -94,7 +94,13 @@ Task<Error> PoolVolume::deallocate_piece(const Request* request, Piece piece) {
   }
   if (first == last) co_return Error::kNone;
   const ChunkRange range{.page = piece.page, .first = first, .count = last - first};
-  co_return co_await deallocate_chunks(request, range);
+  for (int waits = 0;; ++waits) {
+    bool lacks_page = false;
+    const Error error = co_await deallocate_chunks(request, range, &lacks_page);
+    if (!lacks_page || waits == Pool::kMostPageWaits) co_return error;
+    const bool again = co_await pool_.wait_for_page(branch_->record.fixed_store);
+    if (!again) co_return error;
+  }
 }
 
 // A part of one chunk, or of two.
@@ -120,7 +126,8 @@ Task<Error> PoolVolume::write_zeros(const Request* request, Piece piece) {
   co_return written.error;
 }
 
-Task<Error> PoolVolume::deallocate_chunks(const Request* request, ChunkRange range) {
+Task<Error> PoolVolume::deallocate_chunks(const Request* request, ChunkRange range,
+                                          bool* lacks_page) {
   Branch& branch = *branch_;
   const std::uint32_t page_chunks = pool_.map().page_chunks();
   const ChunkRange page{.page = range.page, .first = 0, .count = page_chunks};
@@ -154,6 +161,7 @@ Task<Error> PoolVolume::deallocate_chunks(const Request* request, ChunkRange ran
     if (error == Error::kNone && branch.record.thick && change.surrendered()) {
       error = change.need_place(true);
     }
+    *lacks_page = change.lacks_page();
     if (error != Error::kNone) co_return error;
     if (after != chunks) change.set(range.first, range.count, target);
     if (gives_up && !branch.record.thick) {

@@ -121,6 +121,20 @@ void PoolVolume::note_written(const ChunkRange& range) {
 }
 
 Task<Completion> PoolVolume::change_piece(Request request, Piece piece) {
+  for (int waits = 0;; ++waits) {
+    bool lacks_page = false;
+    Completion done = co_await try_change(&request, piece, &lacks_page);
+    if (lacks_page && waits < Pool::kMostPageWaits) {
+      const bool again = co_await pool_.wait_for_page(branch_->record.fixed_store);
+      if (again) continue;
+    }
+    done.data = std::move(request.data);
+    co_return done;
+  }
+}
+
+// The payload stays where it is.
+Task<Completion> PoolVolume::try_change(const Request* request, Piece piece, bool* lacks_page) {
   Branch& branch = *branch_;
   const ChunkRange range = piece.chunks();
   const ChunkRange whole{.page = piece.page, .first = 0, .count = pool_.map().page_chunks()};
@@ -137,14 +151,13 @@ Task<Completion> PoolVolume::change_piece(Request request, Piece piece) {
   // A store may go between the choice and the write; then others have their turn.
   for (std::size_t others = pool_.map().stores().size();; --others) {
     PageChange change(pool_, branch, piece.page);
-    Completion done = co_await change_locked(&change, &request, piece);
+    Completion done = co_await change_locked(&change, request, piece);
     if (done.error == Error::kNotReady && change.misplaced() && others > 0) continue;
-    done.data = std::move(request.data);
+    *lacks_page = change.lacks_page();
     co_return done;
   }
 }
 
-// The payload stays where it is.
 Task<Completion> PoolVolume::change_locked(PageChange* change, const Request* request,
                                            Piece piece) {
   const ChunkRange range = piece.chunks();

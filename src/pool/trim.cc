@@ -1,6 +1,7 @@
 // Pool: unmapping free pages below, so that thin members and flash have their room back.
 //
-// A page is unmapped while it is claimed, so nobody gets it meanwhile; it was freed by a change
+// A page is unmapped while it is claimed, so nobody gets it meanwhile, and a host that needs just
+// that one waits (placement.cc); it was freed by a change
 // that is durable, so no crash brings back what was in it. That a page has yet to be unmapped is
 // not stored: what is left when the daemon ends has its room below until it is used and freed
 // again. To unmap all that is free at every start instead would take as long as the pool is large.
@@ -37,6 +38,8 @@ Task<bool> Pool::trim(std::uint32_t pages) {
   for (const auto& [index, store] : map_.stores()) stores.push_back(index);
   for (const StoreIndex index : stores) {
     while (pages > 0) {
+      if (!brief_claims_.try_enter()) co_await brief_claims_.enter();
+      const DoorHold claiming(brief_claims_);
       if (!may_trim(index)) break;
       BlockDevice* const unit = device(index);
       const std::optional<Place> place = map_.claim_stale(index);
