@@ -6,6 +6,7 @@
 //
 // A whole copy begins only when all its pages fit beside the reserve of hosts (placement.cc). If
 // hosts claim the room meanwhile, the copy stops at the reserve and waits for the rest of its need.
+// The branch's own limit refuses it no page, since it has these data already.
 #include <algorithm>
 #include <cassert>
 #include <utility>
@@ -124,7 +125,7 @@ Task<Result<bool>> Pool::copy_pages(Branch* branch, PageNumber* next, std::uint3
       if (error == Error::kNone) {
         error = co_await rewrite_kept(branch, *next, kNoStore, reserve_for(of));
       }
-      // Hosts have claimed what was counted for it. With room left, it is the branch's own limit.
+      // Hosts have claimed what was counted for it.
       const bool full = room_for_copies(branch->record.fixed_store) == 0;
       if (error == Error::kNoSpace && full) needs_.erase(branch->id());
       if (error != Error::kNone) co_return std::unexpected(error);
@@ -288,6 +289,7 @@ Task<Error> Pool::copy_from_parent(Branch* branch, PageNumber page, Independence
         if (!all && !source.through) change.set(first, source.count, ChunkState::kZero);
         continue;
       }
+      change.note_inherited();
       error = change.need_place();
       if (error != Error::kNone) break;
       error = co_await change.copy(

@@ -35,10 +35,20 @@ Task<Error> PageChange::load() {
   co_return Error::kNone;
 }
 
+Task<Error> PageChange::find_inherited() {
+  if (!place_.none() || !branch_.reads_through(page_)) co_return Error::kNone;
+  if (!pool_.is_at_limit(branch_)) co_return Error::kNone;
+  ReadPlan plan;
+  const ChunkRange whole{.page = page_, .first = 0, .count = pool_.map().page_chunks()};
+  const Error error = co_await plan_read(&pool_, &branch_, kLive, whole, &plan);
+  inherited_ = !std::ranges::all_of(plan.sources, &Source::zeros);
+  co_return error;
+}
+
 Error PageChange::need_place(bool another) {
   if (!place_.none() && !another) return Error::kNone;
   assert(claimed_.none());
-  if (pool_.is_at_limit(branch_)) {
+  if (!inherited_ && pool_.is_at_limit(branch_)) {
     pool_.tell({.kind = PoolEvent::Kind::kPagesLimit, .branch = branch_.id()});
     return Error::kNoSpace;
   }

@@ -34,6 +34,11 @@ class PageChange {
   PageChange& operator=(const PageChange&) = delete;
 
   Task<Error> load();
+  // Looks whether the branch has data of the page through a parent. Its limit does not refuse it a
+  // place for what it has already. The whole page is locked.
+  Task<Error> find_inherited();
+  // The same where that is known.
+  void note_inherited() noexcept { inherited_ = true; }
 
   PageEntry entry() const noexcept { return branch_.pages.at(page_); }
   const ChunkMap& chunks() const noexcept { return *chunks_; }
@@ -91,6 +96,7 @@ class PageChange {
   Place claimed_;  // For the page, not recorded yet.
   bool surrendered_ = false;
   bool lacks_page_ = false;
+  bool inherited_ = false;
   PoolMap::ChunkMaps::Pin chunks_;
   std::optional<ChunkMap> before_;
   PoolMap::KeptMaps::Pin kept_;

@@ -162,6 +162,7 @@ Task<Completion> PoolVolume::change_locked(PageChange* change, const Request* re
                                            Piece piece) {
   const ChunkRange range = piece.chunks();
   Error error = co_await change->load();
+  if (error == Error::kNone) error = co_await change->find_inherited();
   if (error == Error::kNone) error = change->need_place();
   if (error == Error::kNone) error = co_await change->keep(range, request);
   if (error != Error::kNone) co_return Completion{.error = error};
