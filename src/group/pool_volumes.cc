@@ -419,10 +419,12 @@ Task<RunningGroup::Withdrawn> RunningGroup::withdraw_all(std::shared_ptr<Volume>
   co_return withdrawn;
 }
 
-// A volume that was to be deleted, and stays with its snapshots. `why`: they are not served.
+// A volume that was to be deleted, and stays with the snapshots that it still has. `why`: they are
+// not served.
 Task<void> RunningGroup::put_back_all(VolumeRecord record, Withdrawn withdrawn, std::string why) {
   co_await put_back(std::move(record), withdrawn.volume_closed ? why : std::string(kDoesNotEnd));
   for (Withdrawn::Shown& one : withdrawn.snapshots) {
+    if (snapshots_.find(one.snapshot) == snapshots_.end()) continue;
     co_await put_back(one.snapshot, std::move(one.target),
                       one.closed ? why : std::string(kDoesNotEnd));
   }
@@ -436,11 +438,7 @@ metadata::Batch RunningGroup::forgetting(const VolumeRecord& record) {
   const Target& target = *targets_.at(s.target);
   batch.erase(volume_key(record.uuid));
   if (!target.declared && target.units.size() <= 1) batch.erase(target_key(s.target));
-  for (const Snapshot* const one : snapshots_.of(record.uuid)) {
-    batch.erase(snapshot_key(one->record.uuid));
-    const std::string& target_of_it = one->record.target;
-    if (one->record.online && !stays(target_of_it)) batch.erase(target_key(target_of_it));
-  }
+  for (const Snapshot* const one : snapshots_.of(record.uuid)) erase_snapshot(batch, one->record);
   for (const auto& [uuid, schedule] : schedules_) {
     if (schedule.volume == record.uuid) batch.erase(schedule_key(uuid));
   }
@@ -457,8 +455,9 @@ void RunningGroup::forget(const VolumeRecord& record, ServedPool* pool) {
   volumes_.erase(record.specification.name);
 }
 
-// First the devices are let go of; then the records of the volume, of its snapshots and schedules,
-// and what the map has of them go in one commit.
+// First the devices are let go of: nothing is deleted of a volume that cannot go. Then the oldest
+// snapshots go, if there are many, in commits of their own. At last the records of the volume, of
+// its snapshots and schedules, and what the map has of them go in one commit.
 Task<Answer<void>> RunningGroup::remove_from_pool(std::shared_ptr<Volume> volume) {
   const VolumeRecord record = volume->record();
   const VolumeSpecification& s = record.specification;
@@ -468,23 +467,28 @@ Task<Answer<void>> RunningGroup::remove_from_pool(std::shared_ptr<Volume> volume
         Refusal::Code::kConflict,
         fmt::format("volume \"{}\": pool \"{}\" is not open: {}", s.name, s.pool, pool->failure()));
   }
-  const auto dropped = co_await drop_oldest(volume, pool);
-  if (!dropped) co_return dropped;
   Withdrawn withdrawn = co_await withdraw_all(volume);
   if (!withdrawn.quiet) {
     co_await put_back_all(record, std::move(withdrawn), "");
     co_return refuse(Refusal::Code::kFailed,
                      fmt::format("volume \"{}\" cannot be deleted: {}", s.name, kDoesNotEnd));
   }
-  const Error removed = co_await commit_removal(record, pool);
+  const std::size_t snapshots = snapshots_.of(record.uuid).size();
+  Error removed = co_await drop_oldest(record.uuid, pool);
+  if (removed == Error::kNone) removed = co_await commit_removal(record, pool);
   if (removed != Error::kNone) {
     const std::string why =
         store_.in_doubt() ? "whether it is deleted shows when the metadata can be written; delete "
                             "it again, or restart the daemon"
                           : "";
     co_await put_back_all(record, std::move(withdrawn), why);
+    const std::size_t dropped = snapshots - snapshots_.of(record.uuid).size();
+    const std::string without = dropped == 0 ? ""
+                                : dropped == 1
+                                    ? ", without its oldest snapshot"
+                                    : fmt::format(", without its {} oldest snapshots", dropped);
     co_return refuse(Refusal::Code::kFailed,
-                     fmt::format("volume \"{}\" stays: {}", s.name, unwritten(removed)));
+                     fmt::format("volume \"{}\" stays{}: {}", s.name, without, unwritten(removed)));
   }
   forget(record, pool);
   Target& target = *targets_.at(s.target);

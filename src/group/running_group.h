@@ -325,7 +325,8 @@ class RunningGroup final : public Group {
   Task<Error> remove_from_map(const ServedPool* pool, std::vector<Uuid> uuids,
                               metadata::Batch batch);
   void forget_snapshot(const Uuid& uuid, ServedPool* pool);
-  Task<Answer<void>> drop_oldest(std::shared_ptr<Volume> volume, ServedPool* pool);
+  Task<Error> drop_oldest(Uuid volume, ServedPool* pool);
+  void erase_snapshot(metadata::Batch& batch, const SnapshotRecord& record) const;
   Task<Answer<CreatedVolume>> repeat_clone(std::shared_ptr<Volume> there, std::string origin,
                                            bool full_copy);
   Task<Answer<CreatedVolume>> clone_now(SnapshotName name, std::string clone, bool full_copy);

@@ -351,34 +351,28 @@ void RunningGroup::forget_snapshot(const Uuid& uuid, ServedPool* pool) {
 
 // Deletes the oldest snapshots, many in one commit, until the rest fits into a commit with the
 // volume.
-Task<Answer<void>> RunningGroup::drop_oldest(std::shared_ptr<Volume> volume, ServedPool* pool) {
+Task<Error> RunningGroup::drop_oldest(Uuid volume, ServedPool* pool) {
   std::vector<Uuid> oldest;
-  for (const Snapshot* const one : snapshots_of(volume->uuid())) {
-    oldest.push_back(one->record.uuid);
-  }
+  for (const Snapshot* const one : snapshots_of(volume)) oldest.push_back(one->record.uuid);
   oldest.resize(oldest.size() - std::min(oldest.size(), kMostDeletedAtOnce));
   for (std::size_t at = 0; at < oldest.size(); at += kMostDeletedAtOnce) {
     const std::size_t count = std::min(oldest.size() - at, kMostDeletedAtOnce);
     const std::vector<Uuid> part(oldest.begin() + static_cast<std::ptrdiff_t>(at),
                                  oldest.begin() + static_cast<std::ptrdiff_t>(at + count));
     metadata::Batch batch;
-    for (const Uuid& uuid : part) {
-      if (snapshots_.at(uuid).record.online) {
-        const auto offline = co_await take_offline(uuid);
-        if (!offline) co_return offline;
-      }
-      batch.erase(snapshot_key(uuid));
-    }
+    for (const Uuid& uuid : part) erase_snapshot(batch, snapshots_.at(uuid).record);
     const Error error = co_await remove_from_map(pool, part, std::move(batch));
-    if (error != Error::kNone) {
-      co_return refuse(Refusal::Code::kFailed,
-                       fmt::format("volume \"{}\" keeps {} of its snapshots: {}", volume->name(),
-                                   snapshots_.of(volume->uuid()).size(), unwritten(error)));
-    }
+    if (error != Error::kNone) co_return error;
     for (const Uuid& uuid : part) forget_snapshot(uuid, pool);
     co_await Executor::current().turn_end();
   }
-  co_return Answer<void>{};
+  co_return Error::kNone;
+}
+
+// The keys of a snapshot that is withdrawn.
+void RunningGroup::erase_snapshot(metadata::Batch& batch, const SnapshotRecord& record) const {
+  batch.erase(snapshot_key(record.uuid));
+  if (record.online && !stays(record.target)) batch.erase(target_key(record.target));
 }
 
 Task<Answer<void>> RunningGroup::delete_snapshot(SnapshotName snapshot, bool force) {
