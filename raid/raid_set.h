@@ -285,6 +285,7 @@ class RaidSet final : public BlockDevice {
   // a noinline one: each write would carry its frame.
   Task<Error> update_mirrors(std::uint64_t stripe, std::span<WritePiece* const> pieces);
   Task<Error> update_parity(std::uint64_t stripe, std::span<WritePiece* const> pieces);
+  bool lost_within(std::span<WritePiece* const> pieces) const;
   // Nothing: some of the rows are doubted now and others are not, so they are divided anew.
   Task<std::optional<Error>> update_rows(Update* update);
   void plan(Update* update, std::span<const Fragment> fragments, bool doubted, bool keeps);

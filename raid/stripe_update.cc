@@ -17,6 +17,8 @@ namespace {
 
 // How often what a drive gives is repaired before it is taken for unreadable.
 constexpr unsigned kMostRepairs = 3;
+// How often a write begins anew because its rows were lost again.
+constexpr unsigned kMostAgain = 3;
 // An event reports a refused write of doubted rows once within that time.
 constexpr Duration kDoubtGoesOn = std::chrono::minutes(1);
 
@@ -73,6 +75,12 @@ Task<Error> RaidSet::update_mirrors(std::uint64_t stripe, std::span<WritePiece* 
   co_return co_await store(stripe, segments, force_unit_access, origin);
 }
 
+bool RaidSet::lost_within(std::span<WritePiece* const> pieces) const {
+  return std::ranges::any_of(pieces, [this](const WritePiece* piece) {
+    return drives_.lost().first_overlap(piece->extent).has_value();
+  });
+}
+
 Task<Error> RaidSet::update_parity(std::uint64_t stripe, std::span<WritePiece* const> pieces) {
   Update update{.stripe = stripe, .pieces = pieces, .row = layout_.strip_blocks()};
   std::uint32_t end = 0;
@@ -87,14 +95,24 @@ Task<Error> RaidSet::update_parity(std::uint64_t stripe, std::span<WritePiece* c
   const Error ready = co_await prepared.add(stripe, false);
   if (ready != Error::kNone) co_return ready;
   const std::uint32_t step = slice_rows();
-  while (update.row < end) {
+  const std::uint32_t first = update.row;
+  std::uint64_t losses = drives_.losses();
+  for (unsigned again = 0; update.row < end;) {
     update.row_end = std::min(update.row + step, end);
     update.row_end =
         update.row + drives_.doubted_alike(stripe, update.row, update.row_end - update.row);
     const std::optional<Error> error = co_await update_rows(&update);
     if (!error.has_value()) continue;
     if (*error != Error::kNone) co_return *error;
-    update.row = update.row_end;
+    const bool lost = losses != drives_.losses();
+    losses = drives_.losses();
+    if (!lost || update.row == first || !lost_within(pieces)) {
+      update.row = update.row_end;
+      continue;
+    }
+    // Rows that were written before may have been lost with others of their physical block.
+    if (++again > kMostAgain) co_return Error::kMediumError;
+    update.row = first;
   }
   co_return Error::kNone;
 }

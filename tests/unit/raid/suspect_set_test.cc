@@ -642,4 +642,43 @@ TEST_CASE("A write that covers rows that match and others changes parity of thos
   for_worlds(8, match_within_a_write);
 }
 
+// A write to a missing drive is divided, since some of its rows match. Between its parts a place of
+// its physical blocks turns bad, and the whole block is lost.
+Task<void> lose_within_a_write(Executor* home) {
+  Bench bench(*home);
+  ControllerRig& rig = bench.rig;
+  bench.small_strips = true;
+  co_await plug_in(&bench, home, nvram::Durability::kProcess);
+  co_await make(&bench, Level::kRaid5, 4, false);
+  const raid::Layout layout = rig.set->drives()->layout();
+  const std::uint64_t stripe = 2;
+  co_await lose_journal(&bench, home);
+  co_await start_without(&bench, fmt::format("d{}", layout.role(stripe, 1)));
+  const Lba at = layout.lba({.stripe = stripe, .chunk = 1});
+  co_await expect_good(rig.write(at + 5, 3, 1));
+  const Lba place = rig.set->drives()->data_offset() + layout.drive_lba(stripe);
+  TestDrive& beside = *rig.drives[layout.role(stripe, 0)];
+  bool turned = false;
+  rig.drives[layout.role(stripe, 3)]->before_change = [&](const TestDrive&, const Request& change) {
+    if (change.extent.first == place && !std::exchange(turned, true)) {
+      beside.make_unreadable(place + 5);
+    }
+  };
+  co_await expect_good(rig.write(at, 6, 2));
+  CHECK(turned);
+  for (Lba lba = at; lba < at + 6; ++lba) {
+    Seen seen;
+    co_await look_at(&rig, lba, 1, &seen);
+    CHECK(seen.right == 1);
+  }
+  Seen lost;
+  co_await look_at(&rig, layout.lba({.stripe = stripe}), 8, &lost);
+  CHECK(lost.medium == 8);
+  co_await rig.kill();
+}
+
+TEST_CASE("A write that loses what it has just written writes it again", "[raid][journal]") {
+  for_worlds(4, lose_within_a_write);
+}
+
 }  // namespace sandbay::raidtest
