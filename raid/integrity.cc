@@ -151,9 +151,7 @@ Task<Buffer> Integrity::allocate_block() {
 }
 
 // kMediumError: it cannot be read, which is as good as damaged.
-Task<Error> Integrity::read_block(Block* block, Buffer* into) {
-  Drive* drive = holder(block->role);
-  if (drive == nullptr || drive != block->from) co_return Error::kNotReady;
+Task<Error> Integrity::read_block(const Block* block, Drive* drive, Buffer* into) {
   *into = co_await allocate_block();
   Request request;
   request.extent = extent_of(*block);
@@ -172,8 +170,9 @@ Task<void> Integrity::load(Block* block) {
   if (!block->image.empty()) co_return;
   block->loading = true;
   Buffer bytes;
-  const Error error = co_await read_block(block, &bytes);
-  block->loading = false;
+  Drive* const drive = holder(block->role);
+  Error error = Error::kNotReady;
+  if (drive != nullptr && drive == block->from) error = co_await read_block(block, drive, &bytes);
   if (error == Error::kNone || error == Error::kMediumError) {
     const IntegrityBlockState state =
         error == Error::kNone
@@ -186,10 +185,32 @@ Task<void> Integrity::load(Block* block) {
       std::memset(bytes.data(), 0, bytes.byte_count());
       if (state == IntegrityBlockState::kDamaged) forget_all(bytes.bytes());
     }
+    co_await add_newer(block, drive, &bytes);
     block->damaged = state == IntegrityBlockState::kDamaged;
     block->image = std::move(bytes);
   }
+  block->loading = false;
   block->changed.notify_all();
+}
+
+// A drive that is back has missed entries that its replacement has, and both get the next image.
+Task<void> Integrity::add_newer(const Block* block, const Drive* drive, Buffer* bytes) {
+  Drive* const other = drives_.replacement(block->role);
+  if (other == nullptr || other == drive || !drives_.stale(block->role, false)) co_return;
+  Buffer there;
+  const Error error = co_await read_block(block, other, &there);
+  if (error != Error::kNone) co_return;
+  const IntegrityBlockName name{
+      .set = drives_.superblock().set_uuid, .role = block->role, .index = block->index};
+  if (examine_integrity_block(there.bytes(), name) != IntegrityBlockState::kWhole) co_return;
+  for (const EntryCopy copy : {EntryCopy::kOwn, EntryCopy::kPartner}) {
+    for (std::uint32_t slot = 0; slot < kCellsPerBlock; ++slot) {
+      const IntegrityEntry entry = get_entry(there.bytes(), copy, slot);
+      if (entry.newer_than(get_entry(bytes->bytes(), copy, slot))) {
+        put_entry(bytes->bytes(), copy, slot, entry);
+      }
+    }
+  }
 }
 
 Task<Buffer> Integrity::image(unsigned role, std::uint64_t index) {
@@ -333,7 +354,11 @@ Task<bool> Integrity::blocks_whole(unsigned role, std::uint64_t first_cell,
       whole = false;
     } else if (still) {
       Buffer bytes;
-      const Error error = co_await read_block(block, &bytes);
+      Drive* const drive = holder(role);
+      Error error = Error::kNotReady;
+      if (drive != nullptr && drive == block->from) {
+        error = co_await read_block(block, drive, &bytes);
+      }
       const IntegrityBlockName name{
           .set = drives_.superblock().set_uuid, .role = role, .index = index};
       // What was never written may have anything in it that is not ours.

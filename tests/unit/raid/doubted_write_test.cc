@@ -436,5 +436,54 @@ TEST_CASE("A flush within a write does not cover it", "[raid][journal]") {
   CHECK(reached > 0);
 }
 
+// A drive is copied to a spare and is missing; it returns before the copy ends, and leaves again.
+Task<void> return_beside_a_copy(Executor* home) {
+  Bench bench(*home);
+  ControllerRig& rig = bench.rig;
+  co_await make(&bench, Level::kRaid5, 3, true);
+  const raid::Layout layout = rig.set->drives()->layout();
+  const unsigned role = layout.role(1, 0);
+  const std::string name = fmt::format("d{}", role);
+  raid::MaintenancePolicy slow = rig.options.set.maintenance;
+  slow.rate_under_load = 64 << 10;
+  slow.host_is_quiet_after = 1000h;
+  rig.controller->set_policy("set", slow);
+  rig.add("spare", std::uint64_t{4} << 20);
+  const auto inserted = co_await rig.controller->insert_drive("spare", &rig.drive("spare"));
+  REQUIRE(inserted.has_value());
+  const auto begun = co_await rig.controller->replace_drive(fmt::format("set:{}", role), "spare");
+  REQUIRE(begun.has_value());
+  const raid::SetDrives& drives = *rig.set->drives();
+  const std::uint64_t all = drives.region_count();
+  const bool copied = co_await rig.wait_for([&] { return drives.first_stale(role, true) > 0; });
+  REQUIRE(copied);
+  const auto removed = co_await rig.controller->remove_drive(name);
+  REQUIRE(removed.has_value());
+  CHECK(drives.replacement(role) != nullptr);
+  const Lba at = layout.lba({.stripe = 1});
+  co_await expect_good(rig.write(at, 8, 1));
+  co_await come_back(&rig, name);
+  CHECK(drives.drive(role) != nullptr);
+  CHECK(drives.stale_count(role, true) > 0);
+  CHECK(drives.stale_count(role, true) < all);
+  co_await expect_good(rig.write(at + 8, 8, 2));
+  const auto again = co_await rig.controller->remove_drive(name);
+  REQUIRE(again.has_value());
+  verify(&rig);
+  co_await expect_whole(&rig);
+  const auto other = fmt::format(
+      "d{}", layout.role(1, 1) == (role + 1) % 3 ? layout.role(1, 1) : layout.role(1, 2));
+  const auto last = co_await rig.controller->remove_drive(other);
+  REQUIRE(last.has_value());
+  co_await expect_right(&rig, at);
+  co_await expect_right(&rig, at + 8);
+  CHECK(rig.told(SetEvent::Kind::kCorruption) == 0);
+  co_await rig.kill();
+}
+
+TEST_CASE("A drive that returns beside its copy brings no old entries", "[raid][integrity]") {
+  for_worlds(4, return_beside_a_copy);
+}
+
 }  // namespace
 }  // namespace sandbay::raidtest
