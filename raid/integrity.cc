@@ -230,7 +230,7 @@ Task<Integrity::Entries> Integrity::entries_of(std::uint64_t stripe, unsigned ro
                                                std::uint64_t index) {
   Entries entries;
   const bool own = believed(role, stripe);
-  entries.kept = !own && drives_.keeps(stripe) && drives_.drive(role) != nullptr;
+  entries.kept = !own && drives_.keeps(stripe, role) && drives_.drive(role) != nullptr;
   if (own || entries.kept) {
     const Block* block = find(role, index);
     if (block != nullptr) entries.own = block->image;

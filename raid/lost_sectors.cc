@@ -2,13 +2,15 @@
 //
 //   48  8  blocks of the set           64  4  lost runs
 //   56  8  blocks joined for want      68  4  runs of rows that match
-//          of room                     72  4  runs of regions that keep
+//          of room                     72  4  runs of regions in which a role
+//                                             keeps, each role beginning behind as
+//                                             many as the set has blocks
 //                                      76  4  zeros
 //   80  8  roles whose drives had      88     the runs, as ExtentSet packs them
 //          nothing, a bit each
 //
-// In version 2 the runs begin at 80. In version 1 the lost runs begin at 64: first block (8) and
-// block count (8) of each.
+// In version 2 the runs begin at 80, and a region keeps for all roles. In version 1 the lost runs
+// begin at 64: first block (8) and block count (8) of each.
 #include "raid/lost_sectors.h"
 
 #include <algorithm>
@@ -39,7 +41,7 @@ constexpr std::size_t kOldRunBytes = 16;
 constexpr std::size_t kMostGrowth = 30;
 // The parts of an image that matching rows and keeping regions may take.
 constexpr std::size_t kMatchedPart = 2;
-constexpr std::size_t kKeepingPart = 8;
+constexpr std::size_t kKeepingPart = 4;
 
 constexpr const char* kNotInOrder = "its runs are not in order, or lie outside the set";
 
@@ -64,7 +66,8 @@ std::expected<ExtentSet, std::string> old_runs(std::span<const std::byte> image,
 
 // The packed sets, by the place of their count.
 std::expected<std::map<std::size_t, ExtentSet>, std::string> packed_runs(
-    std::span<const std::byte> image, std::uint64_t block_count, std::size_t runs_at) {
+    std::span<const std::byte> image, std::uint64_t block_count, std::uint64_t keeping_end,
+    std::size_t runs_at) {
   if (image.size() < runs_at) {
     return std::unexpected(fmt::format("its length of {} bytes is impossible", image.size()));
   }
@@ -73,10 +76,10 @@ std::expected<std::map<std::size_t, ExtentSet>, std::string> packed_runs(
   }
   std::map<std::size_t, ExtentSet> sets;
   auto packed = image.subspan(runs_at);
-  // There are no more rows than blocks, nor more regions than rows.
+  // There are no more rows than blocks.
   for (const std::size_t count_at : {kLostCountAt, kMatchedCountAt, kKeepingCountAt}) {
-    auto runs =
-        ExtentSet::unpack(&packed, little_endian<std::uint32_t>(image, count_at), block_count);
+    const std::uint64_t end = count_at == kKeepingCountAt ? keeping_end : block_count;
+    auto runs = ExtentSet::unpack(&packed, little_endian<std::uint32_t>(image, count_at), end);
     if (!runs.has_value()) return std::unexpected(kNotInOrder);
     sets.emplace(count_at, *std::move(runs));
   }
@@ -133,24 +136,24 @@ bool LostSectors::forget_matched(Extent rows) {
   return true;
 }
 
-bool LostSectors::set_keeping(std::uint64_t region, bool keeps) {
-  const Extent one{.first = region, .block_count = 1};
+bool LostSectors::change_keeping(Extent extent, bool keeps) {
   if (!keeps) {
-    if (!keeping_.remove(one)) return false;
+    if (!keeping_.remove(extent)) return false;
     if (image_bytes() > most_bytes_) keeping_.clear();
   } else {
     if (keeping_.packed_bytes() + kMostGrowth > most_bytes_ / kKeepingPart) return false;
-    if (image_bytes() + kMostGrowth > most_bytes_ || !keeping_.add(one)) return false;
+    if (image_bytes() + kMostGrowth > most_bytes_ || !keeping_.add(extent)) return false;
   }
   changed_ = true;
   return true;
 }
 
-bool LostSectors::stop_keeping() {
-  if (keeping_.empty()) return false;
-  keeping_.clear();
-  changed_ = true;
-  return true;
+bool LostSectors::set_keeping(unsigned role, std::uint64_t region, bool keeps) {
+  return change_keeping({.first = keeping_at(role, region), .block_count = 1}, keeps);
+}
+
+bool LostSectors::stop_keeping(unsigned role) {
+  return change_keeping({.first = keeping_at(role, 0), .block_count = most_regions()}, false);
 }
 
 bool LostSectors::set_blank(unsigned role, bool blank) {
@@ -197,11 +200,20 @@ std::expected<LostSectors, std::string> LostSectors::decode(std::span<const std:
     lost.lost_ = *std::move(runs);
   } else {
     const bool blanks = opened->version >= 3;
-    auto sets = packed_runs(image, lost.block_count_, blanks ? kRunsAt : kRunsAtBefore);
+    const std::uint64_t keeping_end = blanks ? lost.keeping_at(kMostDrives, 0) : lost.block_count_;
+    auto sets =
+        packed_runs(image, lost.block_count_, keeping_end, blanks ? kRunsAt : kRunsAtBefore);
     if (!sets.has_value()) return std::unexpected(std::move(sets.error()));
     lost.lost_ = std::move((*sets)[kLostCountAt]);
     lost.matched_ = std::move((*sets)[kMatchedCountAt]);
-    lost.keeping_ = std::move((*sets)[kKeepingCountAt]);
+    const ExtentSet& keeping = (*sets)[kKeepingCountAt];
+    if (blanks) lost.keeping_ = keeping;
+    for (unsigned role = 0; !blanks && role < kMostDrives; ++role) {
+      for (const Extent& run : keeping.runs()) {
+        lost.keeping_.add(
+            {.first = lost.keeping_at(role, run.first), .block_count = run.block_count});
+      }
+    }
     if (blanks) lost.blank_roles_ = little_endian<std::uint64_t>(image, kBlankRolesAt);
   }
   lost.merged_blocks_ = little_endian<std::uint64_t>(image, kMergedAt);

@@ -1,7 +1,7 @@
 // LostSectors: blocks of a set that are lost beyond redundancy. A read of one ends in a medium
 // error until it is rewritten. With them stands, in one image, what else is known of regions whose
-// redundancy is suspect (README.md, "A journal that is lost"): rows that match, the regions that
-// keep, and the roles whose drives had nothing when they took them.
+// redundancy is suspect (README.md, "A journal that is lost"): rows that match, the regions in
+// which a role keeps, and the roles whose drives had nothing when they took them.
 //
 // An image has room for 16,000 to 32,000 runs that lie anywhere. When more are lost, the two with
 // the smallest gap become one, gap included: that more is reported lost than is, is honest, the
@@ -9,6 +9,7 @@
 // rest.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <expected>
@@ -19,14 +20,15 @@
 #include <vector>
 
 #include "block/extent_set.h"
+#include "raid/layout.h"
 #include "raid/superblock.h"
 #include "runtime/uuid.h"
 
 namespace sandbay::raid {
 
 inline constexpr std::string_view kLostSectorsMagic = "SBRAIDLS";
-// The version that is written. Versions 1 and 2 are read, too; 2 knows no blank roles, 1 has its
-// runs as two numbers of 8 bytes each.
+// The version that is written. Versions 1 and 2 are read, too; in 2 all roles of a region keep and
+// none is blank, 1 has its runs as two numbers of 8 bytes each.
 inline constexpr std::uint32_t kLostSectorsVersion = 3;
 
 class LostSectors {
@@ -59,11 +61,13 @@ class LostSectors {
   bool add_matched(Extent rows);
   bool forget_matched(Extent rows);  // Whether anything changed.
   const ExtentSet& matched() const noexcept { return matched_; }
-  // Regions in which the content of a returning drive counts wherever no row matches. A region that
-  // finds no room does not keep.
-  bool set_keeping(std::uint64_t region, bool keeps);  // Whether anything changed.
-  const ExtentSet& keeping() const noexcept { return keeping_; }
-  bool stop_keeping();  // None does any more. Whether anything changed.
+  // Regions in which the content of the role's drive counts, when it returns, wherever no row
+  // matches. What finds no room does not keep. The changes tell whether anything changed.
+  bool set_keeping(unsigned role, std::uint64_t region, bool keeps);
+  bool keeps(unsigned role, std::uint64_t region) const {
+    return keeping_.covers({.first = keeping_at(role, region), .block_count = 1});
+  }
+  bool stop_keeping(unsigned role);  // In every region.
   // The role's drive had nothing when it took the role: in regions that are not rebuilt yet its
   // content means nothing, even if it matches. Whether anything changed.
   bool set_blank(unsigned role, bool blank);
@@ -77,6 +81,14 @@ class LostSectors {
   static std::expected<LostSectors, std::string> decode(std::span<const std::byte> bytes);
 
  private:
+  // Where a role's regions stand among those that keep: there are no more regions than blocks.
+  std::uint64_t most_regions() const {
+    return std::min(block_count_, ~std::uint64_t{0} / kMostDrives);
+  }
+  std::uint64_t keeping_at(unsigned role, std::uint64_t region) const {
+    return role * most_regions() + region;
+  }
+  bool change_keeping(Extent extent, bool keeps);
   std::size_t image_bytes() const noexcept;
   void make_room(Extent keep);
 

@@ -155,9 +155,9 @@ Task<Error> RaidSet::recover_rows(std::uint64_t stripe, MemberSet wanted, std::u
 // where it will be kept.
 MemberSet RaidSet::lacking(std::uint64_t stripe, std::uint32_t row, std::uint32_t rows) const {
   const MemberSet away = drives_.unreadable(stripe);
-  const bool kept = away != 0 && drives_.keeps(stripe) && drives_.doubted(stripe, row, rows) &&
-                    drives_.doubted_alike(stripe, row, rows) == rows;
-  return kept ? drives_.absent(stripe) : away;
+  if (away == 0 || !drives_.doubted(stripe, row, rows)) return away;
+  if (drives_.doubted_alike(stripe, row, rows) != rows) return away;
+  return away & (drives_.absent(stripe) | ~drives_.keeping(stripe));
 }
 
 // Data is not computed from parity that may not match it, unless an entry tells whether it does.
@@ -539,7 +539,9 @@ Task<std::optional<Error>> RaidSet::keep_doubted(std::uint64_t stripe, unsigned 
                                                  Drive* target, std::uint32_t row,
                                                  std::uint32_t rows) {
   Lanes lanes(layout_.width());
-  if (drives_.keeps(stripe)) {
+  // Parity of these rows says nothing while data of theirs is to come.
+  const bool waits = member >= layout_.data_chunks() && keeps_away(stripe);
+  if (waits || has(drives_.keeping(stripe), member)) {
     if (integrity_ == nullptr) co_return Error::kNone;
     Error error = Error::kMediumError;
     if (entry_tells(stripe, member)) {

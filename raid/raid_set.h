@@ -389,8 +389,8 @@ class RaidSet final : public BlockDevice {
                     MemberSet wanted) const;
   // Data of the stripe is missing that may come back, and counts in doubted rows then.
   bool keeps_away(std::uint64_t stripe) const {
-    return drives_.keeps(stripe) &&
-           (drives_.returning(stripe) & first_members(layout_.data_chunks())) != 0;
+    return (drives_.keeping(stripe) & drives_.returning(stripe) &
+            first_members(layout_.data_chunks())) != 0;
   }
   bool in_one_granule(std::uint32_t row, std::uint32_t rows) const {
     return row / granule_ == (row + rows - 1) / granule_;

@@ -274,15 +274,22 @@ bool SetDrives::add_matched(std::uint64_t stripe, std::uint32_t row, std::uint32
   return lost_.add_matched(rows_of(stripe, row, rows));
 }
 
-// Redundancy of a region becomes suspect. It keeps if no drive has missed anything there, unless
-// one is lost before everything is flushed.
-void SetDrives::begin_doubt(std::uint64_t region) {
-  bool keeps = true;
-  for (unsigned role = 0; role < layout_.drive_count(); ++role) {
-    keeps &= !regions_.stale(role, false, region);
+MemberSet SetDrives::keeping(std::uint64_t stripe) const {
+  if (!redundancy_suspect(stripe)) return 0;
+  MemberSet members = 0;
+  for (unsigned member = 0; member < layout_.width(); ++member) {
+    if (keeps(stripe, layout_.role(stripe, member))) members |= MemberSet{1} << member;
   }
+  return members;
+}
+
+// Redundancy of a region becomes suspect. A role keeps if its drive has missed nothing there,
+// unless the drive is lost before everything is flushed.
+void SetDrives::begin_doubt(std::uint64_t region) {
   lost_.forget_matched(rows_of_region(region));
-  lost_.set_keeping(region, keeps);
+  for (unsigned role = 0; role < layout_.drive_count(); ++role) {
+    lost_.set_keeping(role, region, !regions_.stale(role, false, region));
+  }
   doubted_at_[region] = writing_[region] > 0 || unflushed(region) ? flushes_begun_ : 0;
   ++doubts_changed_;
 }
@@ -292,7 +299,7 @@ void SetDrives::doubt_again(std::uint64_t region, Extent rows) {
   doubts_changed_ += lost_.forget_matched(rows);
   for (unsigned role = 0; role < layout_.drive_count(); ++role) {
     if (regions_.stale(role, false, region)) {
-      doubts_changed_ += lost_.set_keeping(region, false);
+      doubts_changed_ += lost_.set_keeping(role, region, false);
     }
   }
   if (writing_[region] > 0 || unflushed(region)) doubted_at_[region] = flushes_begun_;
@@ -673,7 +680,7 @@ bool SetDrives::drop(unsigned role, DropReason reason, const std::string& why) {
 void SetDrives::mark_doubtful(unsigned role) {
   for (std::uint64_t region = 0; region < region_count(); ++region) {
     if (doubted_at_[region] != 0 && doubted_at_[region] >= flushes_covered_) {
-      doubts_changed_ += lost_.set_keeping(region, false);
+      doubts_changed_ += lost_.set_keeping(role, region, false);
     }
     const bool unmatched = unverified_[region] && !newest_.redundancy_suspect;
     if (writing_[region] == 0 && !unflushed(region) && !unmatched) continue;
@@ -711,7 +718,7 @@ void SetDrives::take_role(unsigned role, BlockDevice& device, std::string name, 
     entry.drive = uuid;
     entry.known_event = 0;
     regions_.set_all_stale(role, false, true);
-    doubts_changed_ += lost_.stop_keeping();  // It has nothing to keep.
+    doubts_changed_ += lost_.stop_keeping(role);  // It has nothing to keep.
     doubts_changed_ += lost_.set_blank(role, true);
   }
   // The map and the list on the drive are old, or it has neither: settled() writes both before a
@@ -728,7 +735,7 @@ void SetDrives::begin_replacement(unsigned role, BlockDevice& device, std::strin
   roles_[role].fresh_region[1] = kNoRegion;
   newest_.roles[role].replacement = uuid;
   newest_.roles[role].replacement_known_event = 0;
-  if (roles_[role].drive == nullptr) doubts_changed_ += lost_.stop_keeping();
+  if (roles_[role].drive == nullptr) doubts_changed_ += lost_.stop_keeping(role);
   regions_.set_all_stale(role, true, true);
   ++regions_changed_;
   ++lost_changed_;

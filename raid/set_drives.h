@@ -151,13 +151,14 @@ class SetDrives final : public JournalDrives {
   }
   // How many of these rows, from the first on, are doubted as the first is.
   std::uint32_t doubted_alike(std::uint64_t stripe, std::uint32_t row, std::uint32_t rows) const;
-  // A missing drive has missed nothing here but rows that match: its content counts in the others.
-  bool keeps(std::uint64_t stripe) const {
-    return redundancy_suspect(stripe) &&
-           lost_.keeping().covers({.first = region_of(stripe), .block_count = 1});
+  // The role's drive has missed nothing here, missing or not, but rows that match: its content
+  // counts in the others.
+  bool keeps(std::uint64_t stripe, unsigned role) const {
+    return redundancy_suspect(stripe) && lost_.keeps(role, region_of(stripe));
   }
-  void stop_keeping(std::uint64_t stripe) {
-    doubts_changed_ += lost_.set_keeping(region_of(stripe), false);
+  MemberSet keeping(std::uint64_t stripe) const;  // The members whose roles keep.
+  void stop_keeping(std::uint64_t stripe, unsigned role) {
+    doubts_changed_ += lost_.set_keeping(role, region_of(stripe), false);
   }
   // Parity fits these rows now. False if the list has no room to remember it.
   bool add_matched(std::uint64_t stripe, std::uint32_t row, std::uint32_t rows);

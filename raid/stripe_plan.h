@@ -72,7 +72,7 @@ struct StripeState {
   // Nor is it computed anew while data is unreadable that may be read again: 3 changes it, so that
   // it fits as well as before, or 2 or 4 make it fit.
   bool parity_doubted = false;
-  MemberSet missing = 0;  // With that: without a drive of their own.
+  MemberSet missing = 0;  // With that: no drive has what counts, if it is written alone.
 };
 
 // The bands of a write, in the order of their rows. The bands of one run of blocks, at most three

@@ -128,19 +128,24 @@ TEST_CASE("a list has rows that match and regions that keep", "[raid][lost_secto
   LostSectors lost({1}, 1000);
   REQUIRE(lost.add({.first = 3, .block_count = 4}));
   REQUIRE(lost.add_matched({.first = 10, .block_count = 20}));
-  REQUIRE(lost.set_keeping(0, true));
-  REQUIRE(lost.set_keeping(7, true));
-  CHECK_FALSE(lost.set_keeping(7, true));
+  REQUIRE(lost.set_keeping(1, 0, true));
+  REQUIRE(lost.set_keeping(1, 7, true));
+  REQUIRE(lost.set_keeping(63, 7, true));
+  CHECK_FALSE(lost.set_keeping(1, 7, true));
   REQUIRE(lost.forget_matched({.first = 12, .block_count = 2}));
   auto read = LostSectors::decode(lost.encode_next());
   REQUIRE(read.has_value());
   CHECK(read->extents() == lost.extents());
   CHECK(read->matched().runs() == std::vector<Extent>{{10, 2}, {14, 16}});
-  CHECK(read->keeping().runs() == std::vector<Extent>{{0, 1}, {7, 1}});
-  CHECK(read->set_keeping(0, false));
-  CHECK(read->stop_keeping());
-  CHECK_FALSE(read->stop_keeping());
-  CHECK(read->keeping().empty());
+  for (const std::uint64_t region : {0, 7}) CHECK(read->keeps(1, region));
+  CHECK_FALSE(read->keeps(1, 1));
+  CHECK_FALSE(read->keeps(0, 7));
+  CHECK(read->set_keeping(1, 0, false));
+  CHECK_FALSE(read->keeps(1, 0));
+  CHECK(read->stop_keeping(1));
+  CHECK_FALSE(read->stop_keeping(1));
+  CHECK_FALSE(read->keeps(1, 7));
+  CHECK(read->keeps(63, 7));
 }
 
 TEST_CASE("rows that match take half of a list, and nothing is joined for them",
@@ -158,8 +163,8 @@ TEST_CASE("rows that match take half of a list, and nothing is joined for them",
     row += 3;
   }
   CHECK(lost.encode_next().size() <= 1000);
-  CHECK(lost.set_keeping(5, true) == false);
-  CHECK(lost.keeping().empty());
+  CHECK(lost.set_keeping(0, 5, true) == false);
+  CHECK_FALSE(lost.keeps(0, 5));
 }
 
 // As version 1 has them.
@@ -197,7 +202,7 @@ TEST_CASE("a list of version 2 is read, and roles that are blank are kept",
   LostSectors lost({1}, 1000);
   lost.add({.first = 3, .block_count = 4});
   REQUIRE(lost.add_matched({.first = 8, .block_count = 2}));
-  REQUIRE(lost.set_keeping(5, true));
+  REQUIRE(lost.set_keeping(0, 5, true));
   REQUIRE(lost.set_blank(63, true));
   REQUIRE_FALSE(lost.set_blank(63, true));
   auto image = lost.encode_next();
@@ -205,13 +210,16 @@ TEST_CASE("a list of version 2 is read, and roles that are blank are kept",
   REQUIRE(read.has_value());
   REQUIRE(read->blank(63));
   REQUIRE_FALSE(read->blank(0));
+  REQUIRE(read->keeps(0, 5));
+  REQUIRE_FALSE(read->keeps(1, 5));
   image.erase(image.begin() + 80, image.begin() + 88);
   seal_image(image, {.magic = kLostSectorsMagic, .version = 2, .sequence = 4, .uuid = {1}});
   const auto older = LostSectors::decode(image);
   REQUIRE(older.has_value());
   REQUIRE(older->extents() == lost.extents());
   REQUIRE(older->matched().runs() == lost.matched().runs());
-  REQUIRE(older->keeping().runs() == lost.keeping().runs());
+  for (const unsigned role : {0, 1, 63}) REQUIRE(older->keeps(role, 5));
+  REQUIRE_FALSE(older->keeps(0, 4));
   REQUIRE_FALSE(older->blank(63));
 }
 
