@@ -36,6 +36,28 @@ Task<void> wait_briefly(ControllerRig* rig, std::function<bool()> holds) {
   for (int i = 0; i < 1000 && !holds(); ++i) co_await rig->sleep(1ms);
 }
 
+Task<void> zero(ControllerRig* rig, Extent extent, Error* error, bool* ended) {
+  const Completion done =
+      co_await rig->set->submit(Request{.operation = Operation::kWriteZeroes, .extent = extent});
+  *error = done.error;
+  *ended = true;
+}
+
+Task<void> write(ControllerRig* rig, Lba at, std::string* error, bool* ended) {
+  *error = co_await rig->write(at, 8, 9);
+  *ended = true;
+}
+
+Task<void> insert(ControllerRig* rig, std::string name, bool* ended) {
+  (void)co_await rig->controller->insert_drive(name, &rig->drive(name));
+  *ended = true;
+}
+
+Task<void> flush_once(ControllerRig* rig, bool* good) {
+  const Error error = co_await flush(rig);
+  *good = error == Error::kNone;
+}
+
 // Rows that match, in stripes before `end`, until there is no room for more.
 Task<void> fill_list(ControllerRig* rig, unsigned x, std::uint64_t end) {
   const raid::Layout layout = rig->set->drives()->layout();
@@ -76,17 +98,7 @@ Task<void> zeros_while_returning(Executor* home, bool no_room) {
                       .block_count = layout.stripe_blocks()};
   bool ended = false;
   Error zeroed = Error::kNotReady;
-  const auto zero = [&]() -> Task<void> {
-    const Completion done =
-        co_await rig.set->submit(Request{.operation = Operation::kWriteZeroes, .extent = extent});
-    zeroed = done.error;
-    ended = true;
-  };
   bool inserted = false;
-  const auto insert = [&]() -> Task<void> {
-    (void)co_await rig.controller->insert_drive(away, &rig.drive(away));
-    inserted = true;
-  };
   const Lba place = rig.set->drives()->data_offset() + layout.drive_lba(stripe);
   // The region is stale for the drive before: only the zeros' own writes hang.
   co_await expect_good(
@@ -97,11 +109,11 @@ Task<void> zeros_while_returning(Executor* home, bool no_room) {
     begun |= request.extent.first <= place && place < request.extent.end();
   };
   parity.hang();
-  spawn(zero());
+  spawn(zero(&rig, extent, &zeroed, &ended));
   co_await wait_briefly(&rig, [&] { return begun; });
   CHECK(begun);
   CHECK_FALSE(ended);
-  spawn(insert());
+  spawn(insert(&rig, away, &inserted));
   co_await wait_briefly(&rig, [&] { return rig.set->drives()->drive(x) != nullptr; });
   CHECK(rig.set->drives()->drive(x) != nullptr);
   CHECK_FALSE(ended);
@@ -313,23 +325,15 @@ Task<void> goes_and_returns(Executor* home) {
   };
   bool ended = false;
   std::string written;
-  const auto write = [&]() -> Task<void> {
-    written = co_await rig.write(at, 8, 9);
-    ended = true;
-  };
   bool inserted = false;
-  const auto insert = [&]() -> Task<void> {
-    (void)co_await rig.controller->insert_drive(name, &drive);
-    inserted = true;
-  };
-  spawn(write());
+  spawn(write(&rig, at, &written, &ended));
   co_await wait_briefly(&rig, [&] { return gone && rig.set->drives()->drive(x) == nullptr; });
   CHECK(gone);
   CHECK(rig.set->drives()->drive(x) == nullptr);
   drive.before_change = nullptr;
   drive.fail_with(Error::kNone);
   drive.state().unreadable.clear();
-  spawn(insert());
+  spawn(insert(&rig, name, &inserted));
   co_await wait_briefly(&rig, [&] { return rig.set->drives()->drive(x) != nullptr; });
   CHECK(rig.set->drives()->drive(x) != nullptr);
   CHECK_FALSE(ended);
@@ -391,23 +395,11 @@ Task<void> flush_within(Executor* home, unsigned* reached) {
   };
   bool ended = false;
   std::string written;
-  const auto write = [&]() -> Task<void> {
-    written = co_await rig.write(at, 8, 9);
-    ended = true;
-  };
-  const auto do_flush = [&]() -> Task<void> {
-    const Error error = co_await flush(&rig);
-    flushed = error == Error::kNone;
-  };
   bool inserted = false;
-  const auto insert = [&]() -> Task<void> {
-    (void)co_await rig.controller->insert_drive(drive.description(), &drive);
-    inserted = true;
-  };
   drive.set_latency(800ms);
-  spawn(write());
+  spawn(write(&rig, at, &written, &ended));
   co_await rig.sleep(5ms);
-  spawn(do_flush());
+  spawn(flush_once(&rig, &flushed));
   co_await wait_briefly(&rig, [&] { return gone || passed; });
   drive.set_latency(100us);
   if (!gone) {
@@ -417,7 +409,7 @@ Task<void> flush_within(Executor* home, unsigned* reached) {
   co_await wait_briefly(&rig, [&] { return rig.set->drives()->drive(x) == nullptr; });
   drive.before_change = nullptr;
   drive.fail_with(Error::kNone);
-  spawn(insert());
+  spawn(insert(&rig, drive.description(), &inserted));
   co_await wait_briefly(&rig, [&] { return rig.set->drives()->drive(x) != nullptr; });
   const bool within = !ended && rig.set->drives()->drive(x) != nullptr;
   other.release();

@@ -96,15 +96,11 @@ Task<void> return_with_older_entries(Executor* home, bool apart) {
   co_await expect_good(rig.write(at, 8, 1));
   const Error flushed = co_await flush(&rig);
   CHECK(flushed == Error::kNone);
-  const auto come_back = [&rig](const std::string& name) -> Task<void> {
-    const auto back = co_await rig.controller->insert_drive(name, &rig.drive(name));
-    CHECK(back.has_value());
-  };
-  if (!apart) co_await come_back(first);
+  if (!apart) co_await come_back(&rig, first);
   const auto removed = co_await rig.controller->remove_drive(second);
   REQUIRE(removed.has_value());
   if (apart) {
-    co_await come_back(first);
+    co_await come_back(&rig, first);
     verify(&rig);
     const unsigned role = layout.role(stripe, 1);
     const bool whole =
@@ -114,7 +110,7 @@ Task<void> return_with_older_entries(Executor* home, bool apart) {
     co_await look_at(&rig, at, 8, &seen);
     CHECK(seen.wrong == 0);
   }
-  co_await come_back(second);
+  co_await come_back(&rig, second);
   verify(&rig);
   co_await expect_whole(&rig);
   Seen seen;
@@ -433,6 +429,11 @@ TEST_CASE("A place that turns bad beside lost blocks does not become zeros", "[r
   for (const Level level : kParityLevels) for_worlds(4, lose_two_in_a_row, level);
 }
 
+Task<void> look(ControllerRig* rig, Lba lba, Seen* seen, bool* ended) {
+  co_await look_at(rig, lba, 8, seen);
+  *ended = true;
+}
+
 // A write has changed parity and finds no room for its data; meanwhile another drive of the stripe
 // fails, and a host reads from that.
 Task<void> read_beside_failed_write(Executor* home) {
@@ -445,10 +446,6 @@ Task<void> read_beside_failed_write(Executor* home) {
   };
   Seen seen;
   bool looked = false;
-  const auto look = [&]() -> Task<void> {
-    co_await look_at(&rig, layout.lba({.stripe = 2}), 8, &seen);
-    looked = true;
-  };
   const Lba place = rig.set->drives()->data_offset() + layout.drive_lba(2);
   drive(1).data_from = rig.set->drives()->data_offset();
   drive(1).fill_up(true);
@@ -457,7 +454,7 @@ Task<void> read_beside_failed_write(Executor* home) {
   drive(2).before_change = [&](const TestDrive&, const Request& change) {
     if (change.extent.first != place || std::exchange(looks, true)) return;
     drive(0).fail_with(Error::kNotReady);
-    spawn(look());
+    spawn(look(&rig, layout.lba({.stripe = 2}), &seen, &looked));
   };
   Request request{.operation = Operation::kWrite,
                   .extent = {.first = layout.lba({.stripe = 2, .chunk = 1}), .block_count = 8}};
