@@ -68,8 +68,8 @@ class LostSectors {
     return keeping_.covers({.first = keeping_at(role, region), .block_count = 1});
   }
   bool stop_keeping(unsigned role);  // In every region.
-  // The role's drive had nothing when it took the role: in regions that are not rebuilt yet its
-  // content means nothing, even if it matches. Whether anything changed.
+  // The role's drive had nothing when it took the role, or has lost writes of doubted rows: where
+  // it does not keep its content means nothing, even if it matches. Whether anything changed.
   bool set_blank(unsigned role, bool blank);
   bool blank(unsigned role) const noexcept { return (blank_roles_ >> role & 1) != 0; }
 

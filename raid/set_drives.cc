@@ -294,6 +294,12 @@ void SetDrives::begin_doubt(std::uint64_t region) {
   ++doubts_changed_;
 }
 
+void SetDrives::lose_content(unsigned role, std::uint64_t region) {
+  if (!newest_.redundancy_suspect || !unverified_[region]) return;
+  doubts_changed_ += lost_.set_keeping(role, region, false);
+  doubts_changed_ += lost_.set_blank(role, true);
+}
+
 // Missing drives may not have the latest content of rows that matched until now.
 void SetDrives::doubt_again(std::uint64_t region, Extent rows) {
   doubts_changed_ += lost_.forget_matched(rows);
@@ -680,7 +686,7 @@ bool SetDrives::drop(unsigned role, DropReason reason, const std::string& why) {
 void SetDrives::mark_doubtful(unsigned role) {
   for (std::uint64_t region = 0; region < region_count(); ++region) {
     if (doubted_at_[region] != 0 && doubted_at_[region] >= flushes_covered_) {
-      doubts_changed_ += lost_.set_keeping(role, region, false);
+      lose_content(role, region);
     }
     const bool unmatched = unverified_[region] && !newest_.redundancy_suspect;
     if (writing_[region] == 0 && !unflushed(region) && !unmatched) continue;

@@ -157,9 +157,9 @@ class SetDrives final : public JournalDrives {
     return redundancy_suspect(stripe) && lost_.keeps(role, region_of(stripe));
   }
   MemberSet keeping(std::uint64_t stripe) const;  // The members whose roles keep.
-  void stop_keeping(std::uint64_t stripe, unsigned role) {
-    doubts_changed_ += lost_.set_keeping(role, region_of(stripe), false);
-  }
+  // The role's drive has lost writes of doubted rows here. Parity may be older than they are, so
+  // that its content matches proves nothing either.
+  void stop_keeping(std::uint64_t stripe, unsigned role) { lose_content(role, region_of(stripe)); }
   // Parity fits these rows now. False if the list has no room to remember it.
   bool add_matched(std::uint64_t stripe, std::uint32_t row, std::uint32_t rows);
   // Doubted rows have been written that stay doubted: a drive that is lost before a flush may lose
@@ -291,6 +291,7 @@ class SetDrives final : public JournalDrives {
   bool unflushed(std::uint64_t region) const {
     return written_at_[region] != 0 && written_at_[region] >= flushes_covered_;
   }
+  void lose_content(unsigned role, std::uint64_t region);
   void begin_doubt(std::uint64_t region);
   void doubt_again(std::uint64_t region, Extent rows);
   struct Owned {
