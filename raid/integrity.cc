@@ -150,8 +150,14 @@ Task<Buffer> Integrity::allocate_block() {
   co_return list[0];
 }
 
+Task<Error> Integrity::read_block(const Block* block, Buffer* into) {
+  Drive* const drive = holder(block->role);
+  if (drive == nullptr || drive != block->from) co_return Error::kNotReady;
+  co_return co_await read_from(block, drive, into);
+}
+
 // kMediumError: it cannot be read, which is as good as damaged.
-Task<Error> Integrity::read_block(const Block* block, Drive* drive, Buffer* into) {
+Task<Error> Integrity::read_from(const Block* block, Drive* drive, Buffer* into) {
   *into = co_await allocate_block();
   Request request;
   request.extent = extent_of(*block);
@@ -170,9 +176,7 @@ Task<void> Integrity::load(Block* block) {
   if (!block->image.empty()) co_return;
   block->loading = true;
   Buffer bytes;
-  Drive* const drive = holder(block->role);
-  Error error = Error::kNotReady;
-  if (drive != nullptr && drive == block->from) error = co_await read_block(block, drive, &bytes);
+  const Error error = co_await read_block(block, &bytes);
   if (error == Error::kNone || error == Error::kMediumError) {
     const IntegrityBlockState state =
         error == Error::kNone
@@ -185,20 +189,22 @@ Task<void> Integrity::load(Block* block) {
       std::memset(bytes.data(), 0, bytes.byte_count());
       if (state == IntegrityBlockState::kDamaged) forget_all(bytes.bytes());
     }
-    co_await add_newer(block, drive, &bytes);
-    block->damaged = state == IntegrityBlockState::kDamaged;
-    block->image = std::move(bytes);
+    co_await add_newer(block, &bytes);
+    if (block->image.empty()) {  // Else an update has published a newer one meanwhile.
+      block->damaged = state == IntegrityBlockState::kDamaged;
+      block->image = std::move(bytes);
+    }
   }
   block->loading = false;
   block->changed.notify_all();
 }
 
 // A drive that is back has missed entries that its replacement has, and both get the next image.
-Task<void> Integrity::add_newer(const Block* block, const Drive* drive, Buffer* bytes) {
+Task<void> Integrity::add_newer(const Block* block, Buffer* bytes) {
   Drive* const other = drives_.replacement(block->role);
-  if (other == nullptr || other == drive || !drives_.stale(block->role, false)) co_return;
+  if (other == nullptr || other == block->from || !drives_.stale(block->role, false)) co_return;
   Buffer there;
-  const Error error = co_await read_block(block, other, &there);
+  const Error error = co_await read_from(block, other, &there);
   if (error != Error::kNone) co_return;
   const IntegrityBlockName name{
       .set = drives_.superblock().set_uuid, .role = block->role, .index = block->index};
@@ -354,11 +360,7 @@ Task<bool> Integrity::blocks_whole(unsigned role, std::uint64_t first_cell,
       whole = false;
     } else if (still) {
       Buffer bytes;
-      Drive* const drive = holder(role);
-      Error error = Error::kNotReady;
-      if (drive != nullptr && drive == block->from) {
-        error = co_await read_block(block, drive, &bytes);
-      }
+      const Error error = co_await read_block(block, &bytes);
       const IntegrityBlockName name{
           .set = drives_.superblock().set_uuid, .role = role, .index = index};
       // What was never written may have anything in it that is not ours.

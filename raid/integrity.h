@@ -147,8 +147,9 @@ class Integrity {
   void evict();
   Task<Buffer> image(unsigned role, std::uint64_t index);
   Task<void> load(Block* block);
-  Task<void> add_newer(const Block* block, const Drive* drive, Buffer* bytes);
-  Task<Error> read_block(const Block* block, Drive* drive, Buffer* into);
+  Task<void> add_newer(const Block* block, Buffer* bytes);
+  Task<Error> read_block(const Block* block, Buffer* into);
+  Task<Error> read_from(const Block* block, Drive* drive, Buffer* into);
   Task<void> restore(Block* block);
   Task<Entries> entries_of(std::uint64_t stripe, unsigned role, std::uint64_t index);
   IntegrityEntry newest(const Entries& entries, std::uint64_t stripe, std::uint64_t cell) const;

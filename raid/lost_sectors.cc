@@ -3,11 +3,11 @@
 //   48  8  blocks of the set           64  4  lost runs
 //   56  8  blocks joined for want      68  4  runs of rows that match
 //          of room                     72  4  runs of regions in which a role
-//                                             keeps, each role beginning behind as
-//                                             many as the set has blocks
+//                                             keeps; those of role r begin at
+//                                             r times the blocks of the set
 //                                      76  4  zeros
-//   80  8  roles whose drives had      88     the runs, as ExtentSet packs them
-//          nothing, a bit each
+//   80  8  roles that are blank, a     88     the runs, as ExtentSet packs them
+//          bit each
 //
 // In version 2 the runs begin at 80, and a region keeps for all roles. In version 1 the lost runs
 // begin at 64: first block (8) and block count (8) of each.
@@ -199,22 +199,24 @@ std::expected<LostSectors, std::string> LostSectors::decode(std::span<const std:
     if (!runs.has_value()) return std::unexpected(std::move(runs.error()));
     lost.lost_ = *std::move(runs);
   } else {
-    const bool blanks = opened->version >= 3;
-    const std::uint64_t keeping_end = blanks ? lost.keeping_at(kMostDrives, 0) : lost.block_count_;
+    const bool by_role = opened->version >= 3;
+    const std::uint64_t keeping_end = by_role ? lost.keeping_at(kMostDrives, 0) : lost.block_count_;
     auto sets =
-        packed_runs(image, lost.block_count_, keeping_end, blanks ? kRunsAt : kRunsAtBefore);
+        packed_runs(image, lost.block_count_, keeping_end, by_role ? kRunsAt : kRunsAtBefore);
     if (!sets.has_value()) return std::unexpected(std::move(sets.error()));
     lost.lost_ = std::move((*sets)[kLostCountAt]);
     lost.matched_ = std::move((*sets)[kMatchedCountAt]);
     const ExtentSet& keeping = (*sets)[kKeepingCountAt];
-    if (blanks) lost.keeping_ = keeping;
-    for (unsigned role = 0; !blanks && role < kMostDrives; ++role) {
+    if (by_role) {
+      lost.keeping_ = keeping;
+      lost.blank_roles_ = little_endian<std::uint64_t>(image, kBlankRolesAt);
+    }
+    for (unsigned role = 0; !by_role && role < kMostDrives; ++role) {
       for (const Extent& run : keeping.runs()) {
         lost.keeping_.add(
             {.first = lost.keeping_at(role, run.first), .block_count = run.block_count});
       }
     }
-    if (blanks) lost.blank_roles_ = little_endian<std::uint64_t>(image, kBlankRolesAt);
   }
   lost.merged_blocks_ = little_endian<std::uint64_t>(image, kMergedAt);
   lost.sequence_ = opened->sequence;

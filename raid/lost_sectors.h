@@ -1,7 +1,7 @@
 // LostSectors: blocks of a set that are lost beyond redundancy. A read of one ends in a medium
 // error until it is rewritten. With them stands, in one image, what else is known of regions whose
 // redundancy is suspect (README.md, "A journal that is lost"): rows that match, the regions in
-// which a role keeps, and the roles whose drives had nothing when they took them.
+// which a role keeps, and the roles that are blank.
 //
 // An image has room for 16,000 to 32,000 runs that lie anywhere. When more are lost, the two with
 // the smallest gap become one, gap included: that more is reported lost than is, is honest, the

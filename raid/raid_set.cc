@@ -311,12 +311,12 @@ Task<Error> RaidSet::prepare_replay(std::uint64_t stripe, JournalWrite entry, Pr
 // A missing drive may have lost writes that were acknowledged for being in the journal. Zeros are
 // written to whole stripes, so these match.
 void RaidSet::doubt_replayed(std::uint64_t stripe, const JournalWrite& entry) {
-  if (!entry.zeroes) return drives_.stop_keeping(stripe, entry.role);
+  if (!entry.zeroes) return drives_.lose_content(entry.role, drives_.region_of(stripe));
   const Lba first = entry.extent.first - drives_.data_offset();
   for (Lba lba = first; lba < first + entry.extent.block_count; lba += layout_.strip_blocks()) {
     const std::uint64_t zeroed = layout_.on_drive(entry.role, lba).stripe;
     const bool known = drives_.add_matched(zeroed, 0, layout_.strip_blocks());
-    if (!known) drives_.stop_keeping(zeroed, entry.role);
+    if (!known) drives_.lose_content(entry.role, drives_.region_of(zeroed));
   }
 }
 

@@ -159,7 +159,7 @@ class SetDrives final : public JournalDrives {
   MemberSet keeping(std::uint64_t stripe) const;  // The members whose roles keep.
   // The role's drive has lost writes of doubted rows here. Parity may be older than they are, so
   // that its content matches proves nothing either.
-  void stop_keeping(std::uint64_t stripe, unsigned role) { lose_content(role, region_of(stripe)); }
+  void lose_content(unsigned role, std::uint64_t region);
   // Parity fits these rows now. False if the list has no room to remember it.
   bool add_matched(std::uint64_t stripe, std::uint32_t row, std::uint32_t rows);
   // Doubted rows have been written that stay doubted: a drive that is lost before a flush may lose
@@ -291,7 +291,6 @@ class SetDrives final : public JournalDrives {
   bool unflushed(std::uint64_t region) const {
     return written_at_[region] != 0 && written_at_[region] >= flushes_covered_;
   }
-  void lose_content(unsigned role, std::uint64_t region);
   void begin_doubt(std::uint64_t region);
   void doubt_again(std::uint64_t region, Extent rows);
   struct Owned {

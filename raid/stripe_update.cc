@@ -138,16 +138,17 @@ Task<std::optional<Error>> RaidSet::update_rows(Update* update) {
 // may be read again.
 void RaidSet::plan(Update* update, std::span<const Fragment> fragments, bool doubted, bool keeps) {
   const std::uint64_t stripe = update->stripe;
-  const MemberSet lacking = drives_.unreadable(stripe) | update->avoid;
-  update->bands = plan_write(
-      {.data_chunks = layout_.data_chunks(),
-       .parity_chunks = layout_.parity_chunks(),
-       .unreadable = lacking | (keeps ? 0 : unbelieved(stripe, lacking)),
-       .unwritable = drives_.unwritable(stripe),
-       .parity_unreliable = doubted && !keeps,
-       .parity_doubted = keeps,
-       .missing = drives_.absent(stripe) | (drives_.unreadable(stripe) & ~drives_.keeping(stripe))},
-      fragments);
+  const MemberSet away = drives_.unreadable(stripe);
+  const MemberSet lacking = away | update->avoid;
+  update->bands =
+      plan_write({.data_chunks = layout_.data_chunks(),
+                  .parity_chunks = layout_.parity_chunks(),
+                  .unreadable = lacking | (keeps ? 0 : unbelieved(stripe, lacking)),
+                  .unwritable = drives_.unwritable(stripe),
+                  .parity_unreliable = doubted && !keeps,
+                  .parity_doubted = keeps,
+                  .missing = drives_.absent(stripe) | (away & ~drives_.keeping(stripe))},
+                 fragments);
 }
 
 // Where redundancy is not verified yet, whatever was written since has parity that fits. So with
