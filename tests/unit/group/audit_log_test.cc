@@ -8,6 +8,7 @@
 
 #include "metadata/simulated_store.h"
 #include "runtime/simulation.h"
+#include "tests/unit/metadata/forwarding_store.h"
 
 namespace sandbay::group {
 namespace {
@@ -21,21 +22,11 @@ AuditEntry entry_of(std::string caller, std::string target = "DELETE /api/v1/vol
 }
 
 // A store that does not end its commits while it hangs.
-class StallingStore final : public metadata::Store {
+class StallingStore final : public sandbay::testing::ForwardingStore {
  public:
-  explicit StallingStore(metadata::Store& below) : below_(below) {}
+  using ForwardingStore::ForwardingStore;
 
-  Executor& home() const noexcept override { return below_.home(); }
-  Task<Result<std::optional<std::string>>> get(std::string key) override {
-    return below_.get(std::move(key));
-  }
-  Task<Result<std::vector<metadata::Entry>>> list(std::string prefix, std::string after,
-                                                  std::size_t limit) override {
-    return below_.list(std::move(prefix), std::move(after), limit);
-  }
   Task<Error> commit(metadata::Batch batch) override { return do_commit(this, std::move(batch)); }
-  bool in_doubt() const noexcept override { return below_.in_doubt(); }
-  Task<void> close() override { return below_.close(); }
 
   bool hangs = false;
   bool fails = false;
@@ -46,8 +37,6 @@ class StallingStore final : public metadata::Store {
     if (self->fails) co_return Error::kNoSpace;
     co_return co_await self->below_.commit(std::move(batch));
   }
-
-  metadata::Store& below_;
 };
 
 Task<std::size_t> count_of(metadata::Store* store, std::string prefix) {

@@ -8,6 +8,7 @@
 #include "tests/unit/block/scratch_directory.h"
 #include "tests/unit/group/host.h"
 #include "tests/unit/group/running.h"
+#include "tests/unit/metadata/forwarding_store.h"
 
 namespace sandbay::group {
 namespace {
@@ -21,20 +22,10 @@ const std::string kRack =
     "[[pool]]\nname = \"p\"\npage = \"1MiB\"\n";
 
 // Holds the first commit that deletes snapshots, once armed, and fails some of them.
-class HoldingStore final : public metadata::Store {
+class HoldingStore final : public sandbay::testing::ForwardingStore {
  public:
-  explicit HoldingStore(metadata::Store& below) : below_(below) {}
-  Executor& home() const noexcept override { return below_.home(); }
-  Task<Result<std::optional<std::string>>> get(std::string key) override {
-    return below_.get(std::move(key));
-  }
-  Task<Result<std::vector<metadata::Entry>>> list(std::string prefix, std::string after,
-                                                  std::size_t limit) override {
-    return below_.list(std::move(prefix), std::move(after), limit);
-  }
+  using ForwardingStore::ForwardingStore;
   Task<Error> commit(metadata::Batch batch) override { return do_commit(this, std::move(batch)); }
-  bool in_doubt() const noexcept override { return false; }
-  Task<void> close() override { return below_.close(); }
 
   bool armed = false;
   Event held;
@@ -56,8 +47,6 @@ class HoldingStore final : public metadata::Store {
     --self->good_deletions;
     co_return co_await self->below_.commit(std::move(batch));
   }
-
-  metadata::Store& below_;
 };
 
 // The oldest one and the newest one are online.

@@ -16,24 +16,16 @@
 #include "group/state_directory.h"
 #include "metadata/rocksdb_store.h"
 #include "runtime/reactor.h"
+#include "tests/unit/metadata/forwarding_store.h"
 
 namespace sandbay::group {
 
 // From the n-th commit on, counted from arm(): the n-th fails, all later ones too, until disarm().
-class DoubtfulStore final : public metadata::Store {
+class DoubtfulStore final : public sandbay::testing::ForwardingStore {
  public:
-  explicit DoubtfulStore(metadata::Store& below) : below_(below) {}
-  Executor& home() const noexcept override { return below_.home(); }
-  Task<Result<std::optional<std::string>>> get(std::string key) override {
-    return below_.get(std::move(key));
-  }
-  Task<Result<std::vector<metadata::Entry>>> list(std::string prefix, std::string after,
-                                                  std::size_t limit) override {
-    return below_.list(std::move(prefix), std::move(after), limit);
-  }
+  using ForwardingStore::ForwardingStore;
   Task<Error> commit(metadata::Batch batch) override { return do_commit(this, std::move(batch)); }
   bool in_doubt() const noexcept override { return in_doubt_; }
-  Task<void> close() override { return below_.close(); }
 
   // `there_after_all`: what failed has reached the disk, and nobody knows.
   void arm(unsigned good_commits, bool there_after_all) {
@@ -61,7 +53,6 @@ class DoubtfulStore final : public metadata::Store {
     co_return self->error;
   }
 
-  metadata::Store& below_;
   bool armed_ = false;
   bool there_after_all_ = false;
   bool in_doubt_ = false;

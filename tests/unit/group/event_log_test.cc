@@ -8,6 +8,7 @@
 #include "group/records.h"
 #include "metadata/simulated_store.h"
 #include "runtime/simulation.h"
+#include "tests/unit/metadata/forwarding_store.h"
 
 namespace sandbay::group {
 namespace {
@@ -15,21 +16,11 @@ namespace {
 using std::chrono::seconds;
 
 // Commits fail, or never end, while they are told to.
-class FlakyStore final : public metadata::Store {
+class FlakyStore final : public sandbay::testing::ForwardingStore {
  public:
-  explicit FlakyStore(metadata::Store& below) : below_(below) {}
+  using ForwardingStore::ForwardingStore;
 
-  Executor& home() const noexcept override { return below_.home(); }
-  Task<Result<std::optional<std::string>>> get(std::string key) override {
-    return below_.get(std::move(key));
-  }
-  Task<Result<std::vector<metadata::Entry>>> list(std::string prefix, std::string after,
-                                                  std::size_t limit) override {
-    return below_.list(std::move(prefix), std::move(after), limit);
-  }
   Task<Error> commit(metadata::Batch batch) override { return do_commit(this, std::move(batch)); }
-  bool in_doubt() const noexcept override { return below_.in_doubt(); }
-  Task<void> close() override { return below_.close(); }
 
   bool fails = false;
   unsigned commits = 0;
@@ -43,8 +34,6 @@ class FlakyStore final : public metadata::Store {
     }
     co_return co_await self->below_.commit(std::move(batch));
   }
-
-  metadata::Store& below_;
 };
 
 void add(EventLog* log, int count, const std::string& kind = "test") {

@@ -15,6 +15,7 @@
 #include "runtime/known.h"
 #include "runtime/simulation.h"
 #include "tests/unit/group/books.h"
+#include "tests/unit/metadata/forwarding_store.h"
 
 namespace sandbay::group {
 namespace {
@@ -268,22 +269,12 @@ Task<void> full_metadata(Lab& lab) {
 }
 
 // A store that keeps a commit waiting.
-class SlowStore final : public metadata::Store {
+class SlowStore final : public sandbay::testing::ForwardingStore {
  public:
-  explicit SlowStore(metadata::Store& below) : below_(below) {}
-  Executor& home() const noexcept override { return below_.home(); }
-  Task<Result<std::optional<std::string>>> get(std::string key) override {
-    return below_.get(std::move(key));
-  }
-  Task<Result<std::vector<metadata::Entry>>> list(std::string prefix, std::string after,
-                                                  std::size_t limit) override {
-    return below_.list(std::move(prefix), std::move(after), limit);
-  }
+  using ForwardingStore::ForwardingStore;
   Task<Error> commit(metadata::Batch batch) override {
     return commit_later(this, std::move(batch));
   }
-  bool in_doubt() const noexcept override { return below_.in_doubt(); }
-  Task<void> close() override { return below_.close(); }
   Event answers;
 
  private:
@@ -292,7 +283,6 @@ class SlowStore final : public metadata::Store {
     const Error error = co_await self->below_.commit(std::move(batch));
     co_return error;
   }
-  metadata::Store& below_;
 };
 
 // Nobody waits for long, and later logins not at all; what was proposed counts when it is stored.

@@ -11,6 +11,7 @@
 #include "group/records.h"
 #include "tests/unit/block/scratch_directory.h"
 #include "tests/unit/group/running.h"
+#include "tests/unit/metadata/forwarding_store.h"
 
 namespace sandbay::group {
 namespace {
@@ -63,20 +64,10 @@ bool erases(const metadata::Batch& batch, std::string_view prefix) {
 
 // Once armed, holds the first commit that changes a pool's record and its map together, or fails
 // all that change a map, or that delete a snapshot.
-class SteppingStore final : public metadata::Store {
+class SteppingStore final : public sandbay::testing::ForwardingStore {
  public:
-  explicit SteppingStore(metadata::Store& below) : below_(below) {}
-  Executor& home() const noexcept override { return below_.home(); }
-  Task<Result<std::optional<std::string>>> get(std::string key) override {
-    return below_.get(std::move(key));
-  }
-  Task<Result<std::vector<metadata::Entry>>> list(std::string prefix, std::string after,
-                                                  std::size_t limit) override {
-    return below_.list(std::move(prefix), std::move(after), limit);
-  }
+  using ForwardingStore::ForwardingStore;
   Task<Error> commit(metadata::Batch batch) override { return do_commit(this, std::move(batch)); }
-  bool in_doubt() const noexcept override { return false; }
-  Task<void> close() override { return below_.close(); }
 
   void arm() { armed_ = true; }
   Event held;
@@ -95,8 +86,6 @@ class SteppingStore final : public metadata::Store {
     }
     co_return co_await self->below_.commit(std::move(batch));
   }
-
-  metadata::Store& below_;
   bool armed_ = false;
 };
 

@@ -7,29 +7,22 @@
 #include <catch2/catch.hpp>
 
 #include "nvram/battery.h"
+#include "tests/unit/metadata/forwarding_store.h"
 #include "tests/unit/pool/pool_rig.h"
 
 namespace sandbay::pool {
 namespace {
 
 // A store of which commits fail when they are told to, before or after they have happened.
-class FaultyStore final : public metadata::Store {
+class FaultyStore final : public sandbay::testing::ForwardingStore {
  public:
-  explicit FaultyStore(metadata::Store& below) : below_(below) {}
+  using ForwardingStore::ForwardingStore;
 
   bool failing = false;
   bool after_effect = false;
   std::uint64_t sound_commits = ~std::uint64_t{0};  // Then it is failing.
   std::uint64_t commits = 0;
 
-  Executor& home() const noexcept override { return below_.home(); }
-  Task<Result<std::optional<std::string>>> get(std::string key) override {
-    return below_.get(std::move(key));
-  }
-  Task<Result<std::vector<metadata::Entry>>> list(std::string prefix, std::string after,
-                                                  std::size_t limit) override {
-    return below_.list(std::move(prefix), std::move(after), limit);
-  }
   Task<Error> commit(metadata::Batch batch) override {
     ++commits;
     if (sound_commits-- == 0) failing = true;
@@ -38,10 +31,8 @@ class FaultyStore final : public metadata::Store {
     co_return Error::kNoSpace;
   }
   bool in_doubt() const noexcept override { return failing; }
-  Task<void> close() override { return below_.close(); }
 
  private:
-  metadata::Store& below_;
 };
 
 // A pool of one store over a store that fails, with or without NVRAM.
