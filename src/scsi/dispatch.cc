@@ -11,7 +11,9 @@ NexusState& LogicalUnit::state_of(const Command& command) {
   if (last_nexus_state_ != nullptr && last_nexus_ == nexus_id) return *last_nexus_state_;
   const auto [found, added] = nexuses_.try_emplace(nexus_id);
   if (added) {
-    found->second.router = &static_cast<const RoutedNexus*>(command.nexus)->router();
+    const auto& nexus = *static_cast<const RoutedNexus*>(command.nexus);
+    found->second.router = &nexus.router();
+    found->second.writer = writers_.host_of(nexus.identity().initiator_port);
     found->second.attentions.establish(UnitAttention::kPowerOn);
   }
   last_nexus_ = nexus_id;

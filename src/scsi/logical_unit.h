@@ -33,6 +33,7 @@
 #include "scsi/sense.h"
 #include "scsi/target_device.h"
 #include "scsi/unit_attention.h"
+#include "scsi/writers.h"
 
 namespace sandbay::scsi {
 
@@ -97,6 +98,7 @@ struct NexusState {
   UnitAttentions attentions;
   bool prevents_removal = false;
   Error deferred_error = Error::kNone;  // A flush behind an IMMED command's status has failed.
+  std::shared_ptr<Writers::Writer> writer;
 };
 
 class LogicalUnit {
@@ -274,9 +276,12 @@ class LogicalUnit {
   Task<void> advise_in_background(Extent extent);
   // Ends early when it is cancelled.
   Task<void> advise(Cancellation* cancellation, Extent extent);
+  // Fails once, too, if a flush of another host could not keep what this host wrote.
+  Task<Completion> flush(Command& command, Extent extent);
   Task<Error> flush_behind_status(Extent extent);
+  std::uint64_t changes_covered(const Extent& extent) const noexcept;
   void cancel_background();
-  void cached_change_ended();
+  void cached_change_ended(const Command& command);
   Task<Error> take_write_cache_away(Command& command);
   std::size_t mode_data(const Command& command, std::span<std::byte> target,
                         std::optional<Outcome>& refused) const;
@@ -333,6 +338,7 @@ class LogicalUnit {
   // wait for there to be none: as long as they do, there will be no more of them.
   std::uint32_t cached_changes_ = 0;
   std::uint32_t stable_demands_ = 0;
+  Writers writers_;
   Gate operations_;  // Task management under way.
 
   Condition command_ended_;  // Notified only while somebody waits for it.

@@ -163,8 +163,7 @@ Task<Error> LogicalUnit::take_write_cache_away(Command& command) {
   --end_watchers_;
   Error error = Error::kNone;
   if (!command.aborted) {
-    const Completion flushed =
-        co_await submit(command, Operation::kFlush, {0, geometry().block_count}, false, false, {});
+    const Completion flushed = co_await flush(command, {0, geometry().block_count});
     error = flushed.error;
   }
   --stable_demands_;

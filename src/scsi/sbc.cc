@@ -72,8 +72,7 @@ Job LogicalUnit::start_stop_unit(Command& command) {
     }
   }
   if (!start && !no_flush && power_ == PowerState::kActive) {
-    const Completion flushed =
-        co_await submit(command, Operation::kFlush, {0, geometry().block_count}, false, false, {});
+    const Completion flushed = co_await flush(command, {0, geometry().block_count});
     if (flushed.error != Error::kNone) co_return device_failure(flushed, Operation::kFlush);
     if (command.aborted) co_return Outcome{};
   }
@@ -99,8 +98,7 @@ Job LogicalUnit::synchronize_cache(Command& command) {
     flush_in_background(extent);
     co_return Outcome{};
   }
-  const Completion completion =
-      co_await submit(command, Operation::kFlush, extent, false, false, {});
+  const Completion completion = co_await flush(command, extent);
   if (completion.error != Error::kNone) co_return device_failure(completion, Operation::kFlush);
   co_return Outcome{};
 }

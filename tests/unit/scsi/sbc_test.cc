@@ -350,6 +350,49 @@ Task<void> deferred_error_for_all(Bench& bench) {
   co_await bench.router.detach(*other);
 }
 
+// A device says once that it has lost what was acknowledged; each host that wrote hears it.
+Task<void> every_writer_hears_of_a_failed_flush(Bench& bench) {
+  const auto sync = cdb_10(0x35, 0, 0);
+  const auto flush = [&](scsi::Nexus& nexus) { return send(bench.router, nexus, sync); };
+  const auto log_in = [&](std::string port) { return bench.login(std::move(port)); };
+  const auto writer = co_await log_in("iqn.2026-11.org.example:two,i,0x1");
+  const auto path = co_await log_in("iqn.2026-11.org.example:two,i,0x2");
+  const auto reader = co_await log_in("iqn.2026-11.org.example:three,i,0x1");
+  auto leaver = co_await log_in("iqn.2026-11.org.example:four,i,0x1");
+  const auto settled = co_await log_in("iqn.2026-11.org.example:five,i,0x1");
+  const std::vector<std::byte> block(512, std::byte{7});
+  const auto write = [&](scsi::Nexus& nexus) {
+    return send(bench.router, nexus, cdb_10(0x2A, 0, 1), {.out = block});
+  };
+  for (scsi::Nexus* const each : {settled.get(), writer.get(), leaver.get()}) {
+    const Reply written = co_await write(*each);
+    CHECK(written.good());
+    if (each != settled.get()) continue;
+    const Reply flushed = co_await flush(*each);
+    CHECK(flushed.good());
+  }
+  co_await bench.router.detach(*leaver);
+  leaver = co_await log_in("iqn.2026-11.org.example:four,i,0x3");
+
+  bench.faulty.fail({.operation = Operation::kFlush, .error = Error::kHardware, .times = 1});
+  const Reply first = co_await flush(*bench.nexus);
+  CHECK(first.failed_with(SenseKey::kHardwareError, Additional::kInternalTargetFailure));
+  for (scsi::Nexus* const each : {path.get(), leaver.get()}) {
+    const Reply told = co_await flush(*each);
+    CHECK(told.failed_with(SenseKey::kHardwareError, Additional::kInternalTargetFailure));
+  }
+  // Once a host, not once a path; who wrote nothing since the last flush lost nothing.
+  for (scsi::Nexus* const each :
+       {writer.get(), path.get(), leaver.get(), reader.get(), settled.get(), bench.nexus.get()}) {
+    const Reply later = co_await flush(*each);
+    CHECK(later.good());
+  }
+  for (scsi::Nexus* const each :
+       {writer.get(), path.get(), reader.get(), leaver.get(), settled.get()}) {
+    co_await bench.router.detach(*each);
+  }
+}
+
 Task<void> prefetch(Bench& bench) {
   for (const auto& cdb : {cdb_10(0x34, 0, 0), cdb_10(0x34, 0, 256), cdb_16(0x90, 5, 10),
                           cdb_10(0x34, 0, 1, 0x02), cdb_16(0x90, 0, 0, 0x02)}) {
@@ -618,6 +661,24 @@ TEST_CASE("PRE-FETCH: with IMMED, what is too much is forgone", "[scsi]") {
 }
 TEST_CASE("Deferred errors: every nexus hears of a failed flush", "[scsi]") {
   on_bench(deferred_error_for_all);
+}
+TEST_CASE("Every host that wrote hears of a failed flush", "[scsi][N7]") {
+  on_bench(every_writer_hears_of_a_failed_flush);
+}
+TEST_CASE("A host that has gone is remembered for a while", "[scsi][N7]") {
+  scsi::Writers writers;
+  constexpr unsigned kHosts = 1000;
+  for (unsigned i = 0; i < kHosts; ++i) {
+    writers.note_change(
+        *writers.host_of("iqn.2026-11.org.example:" + std::to_string(i) + ",i,0x1"));
+  }
+  writers.flush_ended(Error::kHardware, writers.changes(), nullptr);
+  unsigned lost = 0;
+  for (unsigned i = 0; i < kHosts; ++i) {
+    lost += writers.host_of("iqn.2026-11.org.example:" + std::to_string(i))->lost ? 1 : 0;
+  }
+  CHECK(lost <= scsi::Writers::kMostDeparted);
+  CHECK(writers.host_of("iqn.2026-11.org.example:999")->lost);
 }
 TEST_CASE("PRE-FETCH", "[scsi]") { on_bench(prefetch); }
 TEST_CASE("PRE-FETCH of everything is cut into pieces, bounded, and ends with an abort", "[scsi]") {
