@@ -29,6 +29,8 @@ namespace {
 
 // How long to leave a set alone in which something did not work.
 constexpr Duration kBackOff = std::chrono::seconds(1);
+// Regions that a rebuild passes over, since they wait for something, before it pauses.
+constexpr unsigned kMostWaiting = 64;
 constexpr Duration kRetireEvery = std::chrono::seconds(5);
 
 }  // namespace
@@ -166,6 +168,10 @@ bool Maintenance::is_target(const Drive* drive) const {
   return false;
 }
 
+Drive* Maintenance::target_of(const Work& work) const {
+  return work.kind == Kind::kCopy ? drives_.replacement(work.role) : drives_.drive(work.role);
+}
+
 Task<bool> Maintenance::make_fresh(Work work) {
   const bool copy = work.kind == Kind::kCopy;
   const std::uint64_t regions = drives_.region_count();
@@ -175,7 +181,7 @@ Task<bool> Maintenance::make_fresh(Work work) {
   // Of the whole drive, whoever has done the rest: another run, or nobody had to.
   progress_.all_stripes = regions * per_region;
   progress_.done_stripes = (regions - drives_.stale_count(work.role, copy)) * per_region;
-  const Drive* target = copy ? drives_.replacement(work.role) : drives_.drive(work.role);
+  const Drive* target = target_of(work);
   std::erase_if(begun_, [this](const auto& each) { return !is_target(each.first); });
   const auto [begun, is_new] = begun_.try_emplace(target, 0);
   if (is_new) {  // Else something came in between.
@@ -183,13 +189,16 @@ Task<bool> Maintenance::make_fresh(Work work) {
                   fmt::format("{} of {} regions are to be {}", drives_.stale_count(work.role, copy),
                               regions, copy ? "copied" : "rebuilt")});
   }
-  for (;;) {
+  for (unsigned waiting = 0;;) {
     std::optional<std::uint64_t> region = drives_.first_stale(work.role, copy, begun->second);
+    if (!region && waiting > 0) co_return false;  // Each has had its turn.
     if (!region) region = drives_.first_stale(work.role, copy);
     if (!region) break;
     begun->second = *region + 1;  // It may wait for a drive that is missing; others do not.
     const bool good = co_await freshen_region(work, *region);
-    if (!good) co_return false;
+    if (good) continue;
+    if (stopping_ || set_.offline() || target_of(work) != target) co_return false;
+    if (++waiting == kMostWaiting) co_return false;
   }
   const bool ended = co_await end_fresh(work);
   if (ended) begun_.erase(begun);
@@ -201,11 +210,9 @@ Task<bool> Maintenance::freshen_region(Work work, std::uint64_t region) {
   const bool copy = work.kind == Kind::kCopy;
   const Layout& layout = set_.layout();
   // Another drive that takes the place meanwhile has nothing of what was done.
-  Drive* const target = copy ? drives_.replacement(work.role) : drives_.drive(work.role);
+  Drive* const target = target_of(work);
   if (target == nullptr) co_return false;
-  const auto still = [&] {
-    return target == (copy ? drives_.replacement(work.role) : drives_.drive(work.role));
-  };
+  const auto still = [&] { return target == target_of(work); };
   const std::uint64_t end = drives_.end_of_region(region);
   Batch batch{.set = set_};
   std::optional<std::uint64_t> stripe =

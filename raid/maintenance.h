@@ -78,6 +78,7 @@ class Maintenance {
   Work next_work() const;
   bool verify_can_begin() const;
   bool is_target(const Drive* drive) const;
+  Drive* target_of(const Work& work) const;
   Task<bool> make_fresh(Work work);  // False: something failed; look again later.
   Task<bool> freshen_region(Work work, std::uint64_t region);
   Task<bool> end_fresh(Work work);
