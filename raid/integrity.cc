@@ -176,7 +176,12 @@ Task<void> Integrity::load(Block* block) {
   if (!block->image.empty()) co_return;
   block->loading = true;
   Buffer bytes;
-  const Error error = co_await read_block(block, &bytes);
+  const Drive* from = block->from;
+  Error error = co_await read_block(block, &bytes);
+  while (block->from != from) {  // Another drive holds the role now, and what was read is not its.
+    from = block->from;
+    error = co_await read_block(block, &bytes);
+  }
   if (error == Error::kNone || error == Error::kMediumError) {
     const IntegrityBlockState state =
         error == Error::kNone
@@ -190,7 +195,8 @@ Task<void> Integrity::load(Block* block) {
       if (state == IntegrityBlockState::kDamaged) forget_all(bytes.bytes());
     }
     co_await add_newer(block, &bytes);
-    if (block->image.empty()) {  // Else an update has published a newer one meanwhile.
+    // Otherwise an update has published a newer one meanwhile, or the role has another holder.
+    if (block->image.empty() && block->from == from) {
       block->damaged = state == IntegrityBlockState::kDamaged;
       block->image = std::move(bytes);
     }
