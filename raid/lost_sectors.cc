@@ -42,6 +42,8 @@ constexpr std::size_t kMostGrowth = 30;
 // The parts of an image that matching rows and keeping regions may take.
 constexpr std::size_t kMatchedPart = 2;
 constexpr std::size_t kKeepingPart = 4;
+// New runs of keeping regions leave an eighth of their part to those that grow.
+constexpr std::size_t kGrowingPart = 8;
 
 constexpr const char* kNotInOrder = "its runs are not in order, or lie outside the set";
 
@@ -136,16 +138,39 @@ bool LostSectors::forget_matched(Extent rows) {
   return true;
 }
 
+bool LostSectors::keeping_fits() const noexcept {
+  return keeping_.packed_bytes() <= most_bytes_ / kKeepingPart && image_bytes() <= most_bytes_;
+}
+
 bool LostSectors::change_keeping(Extent extent, bool keeps) {
-  if (!keeps) {
-    if (!keeping_.remove(extent)) return false;
-    if (image_bytes() > most_bytes_) keeping_.clear();
+  if (keeps) {
+    const std::size_t runs = keeping_.run_count();
+    if (!keeping_.add(extent)) return false;
+    const std::size_t part = most_bytes_ / kKeepingPart;
+    const bool grew = keeping_.run_count() <= runs;
+    if (!keeping_fits() || (!grew && keeping_.packed_bytes() > part - part / kGrowingPart)) {
+      keeping_.remove(extent);
+      return false;
+    }
   } else {
-    if (keeping_.packed_bytes() + kMostGrowth > most_bytes_ / kKeepingPart) return false;
-    if (image_bytes() + kMostGrowth > most_bytes_ || !keeping_.add(extent)) return false;
+    if (!keeping_.remove(extent)) return false;
+    if (!keeping_fits()) stop_keeping_beside(extent);
   }
   changed_ = true;
   return true;
+}
+
+// The gap made two runs of one, which needs room. The shorter of them gives way.
+void LostSectors::stop_keeping_beside(Extent extent) {
+  Extent before{.first = extent.first};
+  Extent behind{.first = extent.end()};
+  for (const Extent& run : keeping_.runs()) {
+    if (run.end() == extent.first) before = run;
+    if (run.first == extent.end()) behind = run;
+  }
+  const bool first_gives = behind.block_count == 0 ||
+                           (before.block_count != 0 && before.block_count < behind.block_count);
+  keeping_.remove(first_gives ? before : behind);
 }
 
 bool LostSectors::set_keeping(unsigned role, std::uint64_t region, bool keeps) {
@@ -154,6 +179,16 @@ bool LostSectors::set_keeping(unsigned role, std::uint64_t region, bool keeps) {
 
 bool LostSectors::stop_keeping(unsigned role) {
   return change_keeping({.first = keeping_at(role, 0), .block_count = most_regions()}, false);
+}
+
+void LostSectors::cut(unsigned roles, std::uint64_t regions) {
+  const std::uint64_t before = keeping_.block_count();
+  for (unsigned role = 0; role < kMostDrives; ++role) {
+    const std::uint64_t first = role < roles ? std::min(regions, most_regions()) : 0;
+    keeping_.remove({.first = keeping_at(role, first), .block_count = most_regions() - first});
+    if (role >= roles) changed_ |= set_blank(role, false);
+  }
+  changed_ |= keeping_.block_count() != before;
 }
 
 bool LostSectors::set_blank(unsigned role, bool blank) {
@@ -213,11 +248,14 @@ std::expected<LostSectors, std::string> LostSectors::decode(std::span<const std:
     }
     for (unsigned role = 0; !by_role && role < kMostDrives; ++role) {
       for (const Extent& run : keeping.runs()) {
-        lost.keeping_.add(
-            {.first = lost.keeping_at(role, run.first), .block_count = run.block_count});
+        (void)lost.change_keeping(
+            {.first = lost.keeping_at(role, run.first), .block_count = run.block_count}, true);
       }
     }
   }
+  lost.tells_blank_ = opened->version >= 3;
+  lost.make_room({});  // An older version takes less room for the same.
+  lost.changed_ = false;
   lost.merged_blocks_ = little_endian<std::uint64_t>(image, kMergedAt);
   lost.sequence_ = opened->sequence;
   return lost;

@@ -3,10 +3,11 @@
 // redundancy is suspect (README.md, "A journal that is lost"): rows that match, the regions in
 // which a role keeps, and the roles that are blank.
 //
-// An image has room for 16,000 to 32,000 runs that lie anywhere. When more are lost, the two with
-// the smallest gap become one, gap included: that more is reported lost than is, is honest, the
-// opposite would not be. merged_blocks() counts such blocks. Nothing is joined to make room for the
-// rest.
+// An image has room for 16,000 to 32,000 lost runs that lie anywhere, and for a quarter of that
+// beside rows that match and roles that keep. When more are lost, the two with the smallest gap
+// become one, gap included: that more is reported lost than is, is honest, the opposite would not
+// be. merged_blocks() counts such blocks. Rows that match and roles that keep are taken in only as
+// far as nothing must be joined for them.
 #pragma once
 
 #include <algorithm>
@@ -62,7 +63,9 @@ class LostSectors {
   bool forget_matched(Extent rows);  // Whether anything changed.
   const ExtentSet& matched() const noexcept { return matched_; }
   // Regions in which the content of the role's drive counts, when it returns, wherever no row
-  // matches. What finds no room does not keep. The changes tell whether anything changed.
+  // matches: at most a quarter of the image. What finds no room does not keep, and regions next to
+  // one that does not keep any more may have to give way. The changes tell whether anything
+  // changed.
   bool set_keeping(unsigned role, std::uint64_t region, bool keeps);
   bool keeps(unsigned role, std::uint64_t region) const {
     return keeping_.covers({.first = keeping_at(role, region), .block_count = 1});
@@ -72,6 +75,10 @@ class LostSectors {
   // it does not keep its content means nothing, even if it matches. Whether anything changed.
   bool set_blank(unsigned role, bool blank);
   bool blank(unsigned role) const noexcept { return (blank_roles_ >> role & 1) != 0; }
+  // False: it was decoded from a version that does not say which roles are blank.
+  bool tells_blank() const noexcept { return tells_blank_; }
+  // The set has no roles and no regions behind these.
+  void cut(unsigned roles, std::uint64_t regions);
 
   bool changed() const noexcept { return changed_; }
   std::uint64_t sequence() const noexcept { return sequence_; }
@@ -89,6 +96,8 @@ class LostSectors {
     return role * most_regions() + region;
   }
   bool change_keeping(Extent extent, bool keeps);
+  bool keeping_fits() const noexcept;
+  void stop_keeping_beside(Extent extent);
   std::size_t image_bytes() const noexcept;
   void make_room(Extent keep);
 
@@ -99,6 +108,7 @@ class LostSectors {
   std::uint64_t blank_roles_ = 0;
   std::uint64_t merged_blocks_ = 0;
   bool changed_ = false;
+  bool tells_blank_ = true;
   ExtentSet lost_;
   ExtentSet matched_;
   ExtentSet keeping_;

@@ -37,6 +37,7 @@ SetDrives::SetDrives(Executor& home, Layout layout, Superblock newest, RegionMap
       touched_(regions_.region_count()),
       written_at_(regions_.region_count()),
       doubted_at_(regions_.region_count()) {
+  lost_.cut(layout_.drive_count(), region_count());
   for (std::uint64_t region = 0; region < region_count(); ++region) {
     if (regions_.dirty(region)) mark_unverified(region);
   }
@@ -46,6 +47,10 @@ SetDrives::SetDrives(Executor& home, Layout layout, Superblock newest, RegionMap
     ++changed_;
   }
   recount();
+  for (unsigned role = 0; !lost_.tells_blank() && role < layout_.drive_count(); ++role) {
+    // It may be a fresh drive whose rebuild an older version had begun.
+    if (stale(role, false)) lost_.set_blank(role, true);
+  }
   for (unsigned role = 0; role < layout_.drive_count(); ++role) {
     if (newest_.roles[role].state == RoleState::kActive) settled_roles_ |= bit(role);
   }
@@ -784,6 +789,7 @@ Task<Error> SetDrives::promote_replacement(unsigned role) {
   if (error != Error::kNone) co_return error;
   if (here.drive != promoted) co_return Error::kNone;  // Dropped meanwhile; its log goes on.
   regions_.promote_replacement(role);
+  doubts_changed_ += lost_.set_blank(role, false);
   ++regions_changed_;
   recount();
   co_return co_await save_regions();

@@ -223,6 +223,75 @@ TEST_CASE("a list of version 2 is read, and roles that are blank are kept",
   REQUIRE_FALSE(older->blank(63));
 }
 
+// As version 2 has them.
+std::vector<std::byte> image_of_version_2(const ExtentSet& lost, const ExtentSet& keeping,
+                                          std::uint64_t block_count) {
+  std::vector<std::byte> image(80);
+  put_little_endian(std::span(image), 48, block_count);
+  put_little_endian(std::span(image), 64, static_cast<std::uint32_t>(lost.run_count()));
+  put_little_endian(std::span(image), 72, static_cast<std::uint32_t>(keeping.run_count()));
+  lost.pack(&image);
+  keeping.pack(&image);
+  seal_image(image, {.magic = kLostSectorsMagic, .version = 2, .sequence = 4, .uuid = {1}});
+  return image;
+}
+
+TEST_CASE("A list of an older version fits its place", "[raid][lost_sectors][D-18]") {
+  constexpr std::uint64_t kMany = 10'000'000;
+  ExtentSet lost;
+  lost.add({.first = 9, .block_count = 8});
+  ExtentSet keeping;
+  for (std::uint64_t region = 0; region < 1200; region += 2) {
+    keeping.add({.first = region, .block_count = 1});
+  }
+  auto scattered = LostSectors::decode(image_of_version_2(lost, keeping, kMany));
+  REQUIRE(scattered.has_value());
+  CHECK(scattered->keeps(0, 1198));
+  CHECK(scattered->add({.first = 5'000'000, .block_count = 1}));
+  CHECK(scattered->lost_blocks() == 9);
+  CHECK(scattered->encode_next().size() <= kLostSectorsBytes);
+
+  for (Lba lba = 100; 80 + lost.packed_bytes() + 2 <= kLostSectorsBytes; lba += 3) {
+    lost.add({.first = lba, .block_count = 1});
+  }
+  auto full = LostSectors::decode(image_of_version_2(lost, {}, kMany));
+  REQUIRE(full.has_value());
+  for (const Extent& run : lost.runs()) REQUIRE(full->covers(run));
+  CHECK(full->merged_blocks() < 16);
+  CHECK(full->encode_next().size() <= kLostSectorsBytes);
+  CHECK_FALSE(full->tells_blank());
+}
+
+TEST_CASE("A role that keeps everywhere does so whatever others miss",
+          "[raid][lost_sectors][D-18]") {
+  constexpr std::uint64_t kRegions = 16'384;
+  LostSectors lost({1}, 100'000'000);
+  for (std::uint64_t region = 0; region < kRegions; ++region) {
+    for (unsigned role = 0; role < 6; ++role) {
+      if (role < 4 || region % 2 == 0) lost.set_keeping(role, region, true);
+    }
+  }
+  for (unsigned role = 0; role < 4; ++role) {
+    for (std::uint64_t region = 0; region < kRegions; ++region) REQUIRE(lost.keeps(role, region));
+  }
+  // A region that stops keeping costs room for its gap, from its own neighbours alone.
+  for (std::uint64_t region = 1; region < kRegions; region += 2) {
+    REQUIRE(lost.set_keeping(0, region, false));
+    REQUIRE_FALSE(lost.keeps(0, region));
+    if (region > 8000) break;
+  }
+  CHECK(lost.keeps(0, kRegions - 1));
+  for (std::uint64_t region = 0; region < kRegions; ++region) REQUIRE(lost.keeps(3, region));
+  CHECK(lost.encode_next().size() <= kLostSectorsBytes / 4 + 100);
+
+  lost.set_blank(5, true);
+  lost.cut(5, 100);
+  CHECK(lost.keeps(3, 99));
+  CHECK_FALSE(lost.keeps(3, 100));
+  CHECK_FALSE(lost.keeps(5, 0));
+  CHECK_FALSE(lost.blank(5));
+}
+
 TEST_CASE("no damaged list of lost sectors is accepted", "[raid][lost_sectors]") {
   LostSectors lost({1}, 1000);
   lost.add({.first = 3, .block_count = 4});
