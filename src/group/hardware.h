@@ -192,6 +192,8 @@ class Hardware {
   Part part_;
   std::vector<Hardware*> others_;  // The first has them.
   std::map<Uuid, SetRecord> records_;
+  // Sets whose record is on its way to the store; a store that hangs may outlast this object.
+  std::shared_ptr<std::set<Uuid>> recording_ = std::make_shared<std::set<Uuid>>();
   std::map<Uuid, std::uint64_t> used_ends_;
   std::map<std::string, MakingRecord> unfinished_;  // By the set's name.
   std::map<std::string, std::string> not_made_;     // Sets, and why.

@@ -5,11 +5,15 @@
 #include <algorithm>
 #include <cassert>
 #include <csignal>
+#include <memory>
+#include <set>
+#include <utility>
 
 #include "fault/rule.h"
 #include "group/document.h"
 #include "group/hardware.h"
 #include "group/hardware_configuration.h"
+#include "runtime/in_time.h"
 #include "runtime/known.h"
 
 namespace sandbay::group {
@@ -156,12 +160,34 @@ bool Hardware::may_fail(const std::string& drive) const {
 
 // Records -----------------------------------------------------------------------------------------
 
+namespace {
+
+// A set waits for its record with its stripes held, so it waits for a disk that hangs only that
+// long, and not at all while an earlier record is on its way. The set tries again.
+constexpr Duration kRecordPatience = std::chrono::seconds(5);
+
+using Recording = std::shared_ptr<std::set<Uuid>>;
+
+Task<Error> commit_record(metadata::Store* store, metadata::Batch batch, Recording under_way,
+                          Uuid set) {
+  const Error error = co_await store->commit(std::move(batch));
+  under_way->erase(set);
+  co_return error;
+}
+
+}  // namespace
+
 Task<Error> Hardware::record(Hardware* self, Uuid set, raid::Event event) {
   SetRecord& known = self->records_[set];
   known.uuid = set;
   known.event = event;
   known.imported = false;
-  const Error error = co_await self->keep_record(set);
+  if (!self->recording_->insert(set).second) co_return Error::kTimedOut;
+  metadata::Batch batch;
+  batch.put(set_key(set), encode(known));
+  const Error error =
+      co_await in_time(commit_record(&self->store_, std::move(batch), self->recording_, set),
+                       self->home_.now() + kRecordPatience);
   co_return error;
 }
 

@@ -36,12 +36,21 @@ class DoubtfulStore final : public sandbay::testing::ForwardingStore {
   void disarm() { armed_ = in_doubt_ = false; }
   Error error = Error::kHardware;  // What it fails with.
 
+  // Keeps commits of keys with this prefix waiting, until release().
+  void hold(std::string prefix) { held_ = std::move(prefix); }
+  void release() {
+    held_.reset();
+    released_.notify_all();
+  }
+
  private:
   // The log of events commits when it likes, and is not on trial.
   static bool is_event(const metadata::Batch& batch) {
     return batch.changes().front().key.starts_with(kEventPrefix);
   }
   static Task<Error> do_commit(DoubtfulStore* self, metadata::Batch batch) {
+    const std::string key = batch.changes().front().key;
+    while (self->held_ && key.starts_with(*self->held_)) co_await self->released_.wait();
     const bool good = !self->armed_ || is_event(batch) || self->good_commits_ > 0;
     if (self->armed_ && self->good_commits_ > 0 && !is_event(batch)) --self->good_commits_;
     const bool first = !good && !self->in_doubt_;
@@ -53,6 +62,8 @@ class DoubtfulStore final : public sandbay::testing::ForwardingStore {
     co_return self->error;
   }
 
+  std::optional<std::string> held_;
+  Condition released_;
   bool armed_ = false;
   bool there_after_all_ = false;
   bool in_doubt_ = false;

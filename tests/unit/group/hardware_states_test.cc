@@ -5,6 +5,8 @@
 #include <filesystem>
 
 #include "tests/unit/block/scratch_directory.h"
+#include "tests/unit/group/doubtful_store.h"
+#include "tests/unit/group/host.h"
 #include "tests/unit/group/running.h"
 
 namespace sandbay::group {
@@ -70,10 +72,46 @@ Task<void> states_of_both(Group& group) {
   CHECK_FALSE(rebuilding);
 }
 
+// A degraded set waits for its record; the hosts' writes fail meanwhile, and work afterwards.
+Task<void> set_of_hung_metadata(Group& group, DoubtfulStore& store, bool /*unused*/) {
+  CreateVolumeRequest wanted;
+  wanted.specification = {
+      .name = "v", .backing = Backing::kRaid, .raid = "a", .size_bytes = 8 << 20};
+  wanted.access.push_back({.initiator = "*"});
+  const auto made = co_await group.create_volume(wanted);
+  INFO((made ? std::string() : made.error().message));
+  REQUIRE(made.has_value());
+  const auto host =
+      co_await testing::log_in(group.portals()[0].listen, "iqn.2026-11.org.sandbay:v");
+  REQUIRE(host != nullptr);
+  co_await testing::settle(host.get());
+  store.hold(std::string(kSetPrefix));
+  const TimePoint begun = Executor::current().now();
+  const auto failed = co_await group.fail_drive("a0");
+  CHECK_FALSE(failed.has_value());
+  bool refused = false;
+  for (std::uint32_t run = 0; run < 4; ++run) {
+    const testing::HostReply reply = co_await testing::write_run(host.get(), run, 1);
+    refused |= !reply.result.good();
+  }
+  CHECK(refused);
+  CHECK(Executor::current().now() - begun < std::chrono::seconds(15));
+  store.release();
+  co_await testing::write_runs(host.get(), 4, 2);
+  co_await host->close();
+  co_await replace(&group, "a");
+}
+
 }  // namespace
 
+TEST_CASE("A set does not wait for metadata that hangs", "[group][hardware][N7]") {
+  const sandbay::testing::ScratchDirectory scratch;
+  run_doubtfully(std::filesystem::path(scratch.file("state")), two_mirrors(), set_of_hung_metadata,
+                 false);
+}
+
 TEST_CASE("A state for rules holds as long as it does of one set", "[group][hardware]") {
-  const testing::ScratchDirectory scratch;
+  const sandbay::testing::ScratchDirectory scratch;
   const auto state = std::filesystem::path(scratch.file("state"));
   CHECK(run_group(state, two_mirrors(), 1, states_of_both) == "");
 }
