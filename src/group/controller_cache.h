@@ -144,7 +144,9 @@ class ControllerCache {
   Task<Outcome> commit_mirror(MirrorRecord record);
   Task<Outcome> clear_region(nvram::Nvram* nvram, bool counts, bool must_be_empty);
   std::string at_nvram(const std::string& what) const;  // FILE:LINE: cache.nvram: …
-  bool is_marked(const ImageUuid& nvram) const;         // Some set's writes are in that one.
+  // NVRAMs with writes that some set needs: by its mark, or because an import says so.
+  std::set<ImageUuid> needed_images() const;
+  bool is_needed(const ImageUuid& nvram) const { return needed_images().contains(nvram); }
   bool is_here(const ImageUuid& nvram) const;
   bool takes_from_here(const Uuid& set) const {
     return marks_.contains(set) && !barred_.contains(set);

@@ -51,7 +51,7 @@ Task<ControllerCache::Outcome> ControllerCache::recover() {
   const TimePoint began = home_.now();
   cache::WriteRecovery found = memory_->recover();
   // An image from before there was any of this: what it held is gone with the newer ones.
-  const bool gone = !had_region_ && is_marked(nvram_->uuid());
+  const bool gone = !had_region_ && is_needed(nvram_->uuid());
   if (gone && (mirror_ == nullptr || mirror_stale_)) {
     found.lost.push_back({.known = false, .subject = {}, .why = "stale image"});
   }

@@ -1,8 +1,8 @@
 // What a start opens: the books in the metadata, the NVRAM, and its mirror. What it finds there:
 // controller_cache_recovery.cc.
 //
-// What an NVRAM holds counts only for sets of which the metadata say that their writes are in it.
-// One that no set is said to be in is as good as blank, whatever lies in it.
+// What an NVRAM holds counts only for sets of which the metadata say that their writes are in it,
+// or of which an import says so. Any other NVRAM is as good as blank, whatever lies in it.
 //
 // A mirror counts for what it holds only if the metadata say that it is the mirror of the NVRAM in
 // which the writes are, and not stale. Then it may stand in for an NVRAM that is gone: one that is
@@ -114,7 +114,7 @@ nvram::NvramOptions ControllerCache::nvram_options() const {
   nvram::NvramOptions options = image_options(known(configuration_.hardware.nvram).path);
   if (!mirror_counts()) return options;
   const MirrorRecord& mirror = known(mirror_record_);
-  if (is_marked(mirror.image)) return options;
+  if (is_needed(mirror.image)) return options;
   options.refused[mirror.image] = fmt::format(
       "is the mirror of NVRAM {}, with writes of {} that may not be on the drives; write it as "
       "mirror, and as file that NVRAM or a new path",
@@ -126,25 +126,27 @@ nvram::NvramOptions ControllerCache::mirror_options() const {
   nvram::NvramOptions options = image_options(known(configuration_.hardware.nvram).mirror_path);
   options.owner = nvram_->owner();
   options.refused[nvram_->uuid()] = "is a copy of the NVRAM itself; use its mirror or a new path";
-  for (const auto& [set, mark] : marks_) {
-    if (mark == nvram_->uuid()) continue;
-    options.refused[mark] = fmt::format(
+  for (const ImageUuid& image : needed_images()) {
+    if (image == nvram_->uuid()) continue;
+    options.refused[image] = fmt::format(
         "is NVRAM {}, with writes of {} that may not be on the drives; write it as file, and as "
         "mirror its mirror or a new path",
-        format_uuid(std::bit_cast<Uuid>(mark)), waiting_for(mark));
+        format_uuid(std::bit_cast<Uuid>(image)), waiting_for(image));
   }
   return options;
 }
 
 // The mirror has what is in an NVRAM that sets may need.
 bool ControllerCache::mirror_counts() const {
-  return mirror_record_ && !mirror_record_->stale && is_marked(mirror_record_->nvram);
+  return mirror_record_ && !mirror_record_->stale && is_needed(mirror_record_->nvram);
 }
 
 std::string ControllerCache::waiting_for(const ImageUuid& nvram) const {
   std::vector<std::string> sets;
   for (const auto& [set, mark] : marks_) {
-    if (mark == nvram) sets.push_back(set_words(set));
+    const auto exported = exported_.find(set);
+    const bool named = exported != exported_.end() && exported->second == nvram;
+    if (mark == nvram || named) sets.push_back(set_words(set));
   }
   return fmt::format("{}", fmt::join(sets, " and "));
 }
@@ -164,7 +166,7 @@ std::string ControllerCache::found_words(const nvram::Nvram& image, const std::s
 
 // A new image where nobody misses another one is no news.
 void ControllerCache::tell_found() {
-  const bool missed = !marks_.empty() && !is_marked(nvram_->uuid());
+  const bool missed = !marks_.empty() && !is_needed(nvram_->uuid());
   if (!missed && nvram_->found() == nvram::Found::kNothing) return;
   const std::string words = found_words(*nvram_, known(configuration_.hardware.nvram).path);
   if (words.empty()) return;
@@ -271,10 +273,10 @@ Task<ControllerCache::Outcome> ControllerCache::open_memory(nvram::Nvram* nvram)
   const CacheConfiguration& wanted = known(configuration_.hardware.cache);
   const NvramConfiguration& image = known(configuration_.hardware.nvram);
   const NvramShares shares = shares_of(wanted.nvram_bytes);
-  outcome = co_await clear_region(nvram, unchecked_ || is_marked(nvram->uuid()), stands_in_);
+  outcome = co_await clear_region(nvram, unchecked_ || is_needed(nvram->uuid()), stands_in_);
   if (!outcome) co_return outcome;
   if (mirror_ != nullptr) {
-    const bool counts = !mirror_stale_ && is_marked(known(mirror_record_).nvram);
+    const bool counts = !mirror_stale_ && is_needed(known(mirror_record_).nvram);
     outcome = co_await clear_region(mirror_.get(), counts, false);
     if (!outcome) co_return outcome;
   }
@@ -323,8 +325,11 @@ Task<ControllerCache::Outcome> ControllerCache::clear_region(nvram::Nvram* nvram
   co_return Outcome{};
 }
 
-bool ControllerCache::is_marked(const ImageUuid& nvram) const {
-  return std::ranges::any_of(marks_, [&](const auto& mark) { return mark.second == nvram; });
+std::set<ImageUuid> ControllerCache::needed_images() const {
+  std::set<ImageUuid> images;
+  for (const auto& [set, mark] : marks_) images.insert(mark);
+  for (const auto& [set, exported] : exported_) images.insert(exported);
+  return images;
 }
 
 // Opens the mirror, if there is to be one, and judges what it holds.
@@ -333,7 +338,7 @@ Task<ControllerCache::Outcome> ControllerCache::open_mirror(nvram::Nvram* nvram)
   if (wanted.mirror_path.empty()) co_return Outcome{};
   // Some mirror has the writes of another NVRAM, and they count.
   const bool has_others = mirror_counts() && known(mirror_record_).nvram != nvram->uuid();
-  if (has_others && is_marked(nvram->uuid())) {
+  if (has_others && is_needed(nvram->uuid())) {
     mirror_unused_ =
         "it holds writes of another NVRAM that are not on the drives, and so does this NVRAM";
   } else {

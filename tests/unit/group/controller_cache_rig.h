@@ -179,15 +179,16 @@ inline void go_back(const Moment& moment, Books& books, const Rack& rack) {
   books.entries = moment.entries;
 }
 
-// Leaves a dirty write of 7 at block 0 in the NVRAM and its mirror, as a kill does.
-inline Task<void> leave_dirty(Executor& home, Books& books, Rack rack, BlockDevice& set) {
+// Leaves a dirty write of `byte` at block 0 in the NVRAM and its mirror, as a kill does.
+inline Task<void> leave_dirty(Executor& home, Books& books, Rack rack, BlockDevice& set,
+                              std::uint8_t byte = 7) {
   auto run = co_await begin(home, books, rack);
   BlockDevice& device = run->cache->above(kSetUuid, set);
   Error error = co_await write(device, 0, 1);
   REQUIRE(error == Error::kNone);
   co_await home.sleep_for(std::chrono::milliseconds(10));
   // What the drives have is older than what is acknowledged.
-  error = co_await write(device, 0, 7);
+  error = co_await write(device, 0, byte);
   REQUIRE(error == Error::kNone);
   const Moment killed = moment_of(books, rack);
   co_await end(*run);

@@ -1,0 +1,140 @@
+// The controller's cache after an import that names another NVRAM than the present one, while both
+// have writes of a set: the set waits for an operator, and what either of them has is kept.
+#include "tests/unit/block/on_executor.h"
+#include "tests/unit/group/controller_cache_rig.h"
+
+namespace sandbay::group::testing {
+namespace {
+
+using Catch::Contains;
+using nvram::SimulatedBoard;
+
+constexpr std::uint8_t kInPresent = 7;
+constexpr std::uint8_t kInNamed = 9;  // The drives have 1.
+
+// The metadata are as the import leaves them; nobody has started with them.
+struct Imported {
+  explicit Imported(Executor& home) : books(home), set(memory_set(home)) {}
+  Books books;
+  std::unique_ptr<MemoryDevice> set;
+  SimulatedBoard present{24 * kMiB};
+  SimulatedBoard named{24 * kMiB};
+  SimulatedBoard blank{24 * kMiB};
+  ImageUuid present_uuid{};
+  ImageUuid named_uuid{};
+
+  DirtyRecord record() const {
+    const auto found = books.entries.find(dirty_key(kSetUuid));
+    REQUIRE(found != books.entries.end());
+    const auto decoded = decode_dirty(found->second);
+    REQUIRE(decoded.has_value());
+    return *decoded;
+  }
+};
+
+Task<void> import_another(Executor* home, Imported* imported) {
+  co_await leave_dirty(*home, imported->books, {.nvram = &imported->present}, *imported->set,
+                       kInPresent);
+  imported->present_uuid = imported->record().nvram;
+  imported->books.entries.clear();
+  co_await leave_dirty(*home, imported->books, {.nvram = &imported->named}, *imported->set,
+                       kInNamed);
+  imported->named_uuid = imported->record().nvram;
+  imported->books.entries[std::string(kUncheckedKey)] = "{}";
+}
+
+// The first start, with the present NVRAM: nobody says anything.
+Task<void> start_with_present(Executor* home, Imported* imported) {
+  const auto run = co_await begin(*home, imported->books, {.nvram = &imported->present});
+  CHECK(run->cache->may_adopt(kSetUuid));
+  co_await end(*run);
+  const DirtyRecord record = imported->record();
+  REQUIRE(record.nvram == imported->present_uuid);
+  REQUIRE(record.exported == imported->named_uuid);
+}
+
+Task<void> serves(Executor* home, Imported* imported, Rack rack, int byte) {
+  const auto run = co_await begin(*home, imported->books, rack);
+  const std::string bar = run->cache->bar(kSetUuid);
+  CHECK(bar.empty());
+  CHECK(run->told("writes lost") == 0);
+  if (bar.empty()) {
+    const int now = co_await read(run->cache->above(kSetUuid, *imported->set), 0);
+    CHECK(now == byte);
+  }
+  co_await end(*run);
+}
+
+// Put back ----------------------------------------------------------------------------------------
+
+Task<void> put_back_with_another_size(Executor& home) {
+  Imported imported(home);
+  co_await import_another(&home, &imported);
+  co_await start_with_present(&home, &imported);
+  {
+    const auto run = co_await prepare(home, imported.books,
+                                      {.nvram = &imported.named, .cache = "nvram = \"19MiB\"\n"});
+    const auto started = co_await run->cache->start(run->nvram.get());
+    CHECK_FALSE(started.has_value());
+    if (started) (void)co_await run->cache->stop(kNever);
+    if (!started) CHECK_THAT(started.error(), Contains("in 18MiB; write that size again"));
+    CHECK(run->told("nvram cleared") == 0);
+    co_await run->cache->finish();
+    (void)co_await run->nvram->close();
+  }
+  co_await serves(&home, &imported, {.nvram = &imported.named}, kInNamed);
+}
+
+TEST_CASE("A start keeps an NVRAM that an import names when the cache's size has changed",
+          "[cache][group][N7]") {
+  sandbay::testing::run_in_world(1, put_back_with_another_size);
+}
+
+Task<void> put_back_as_mirror(Executor& home) {
+  Imported imported(home);
+  co_await import_another(&home, &imported);
+  co_await start_with_present(&home, &imported);
+  {
+    const auto run = co_await begin(home, imported.books,
+                                    {.nvram = &imported.present, .mirror = &imported.named});
+    CHECK_THAT(run->text("mirror lost"),
+               Contains("is NVRAM ") && Contains(", with writes of set r that may not be on the "
+                                                 "drives; write it as file"));
+    co_await end(*run);
+  }
+  co_await serves(&home, &imported, {.nvram = &imported.named}, kInNamed);
+}
+
+TEST_CASE("An NVRAM that an import names is not made a mirror", "[cache][group][N7]") {
+  sandbay::testing::run_in_world(1, put_back_as_mirror);
+}
+
+Task<void> put_back_beside_mirror(Executor& home) {
+  Imported imported(home);
+  co_await import_another(&home, &imported);
+  co_await start_with_present(&home, &imported);
+  {
+    const auto run = co_await begin(home, imported.books,
+                                    {.nvram = &imported.present, .mirror = &imported.blank});
+    CHECK(run->cache->show({}).mirror == "good");
+    co_await end(*run);
+  }
+  const Rack rack{.nvram = &imported.named, .mirror = &imported.blank};
+  const Moment before = moment_of(imported.books, rack);
+  {
+    const auto run = co_await begin(home, imported.books, rack);
+    CHECK_THAT(run->text("mirror lost"), Contains("and so does this NVRAM"));
+    CHECK(run->told("nvram cleared") == 0);
+    co_await end(*run);
+  }
+  go_back(before, imported.books, rack);
+  co_await serves(&home, &imported, rack, kInNamed);
+}
+
+TEST_CASE("The mirror of another NVRAM does not replace one that an import names",
+          "[cache][group][N7]") {
+  sandbay::testing::run_in_world(1, put_back_beside_mirror);
+}
+
+}  // namespace
+}  // namespace sandbay::group::testing
