@@ -139,22 +139,23 @@ Task<std::expected<DiscardedWrites, std::string>> ControllerCache::discard(Uuid 
   if (barred) {
     if (!here) given.nvram = format_uuid(std::bit_cast<Uuid>(marks_.at(set)));
     // Should that NVRAM come back, nothing of it counts; but the import's NVRAM still does.
-    const auto exported = here ? exported_.extract(set) : decltype(exported_)::node_type();
+    std::optional<ImageUuid> next;
+    if (here && exported_.contains(set)) next = exported_.at(set);
     metadata::Batch batch;
-    if (exported.empty()) {
-      batch.erase(dirty_key(set));
+    if (next) {
+      batch.put(dirty_key(set), encode(DirtyRecord{.nvram = *next}));
     } else {
-      batch.put(dirty_key(set), encode(DirtyRecord{.nvram = exported.mapped()}));
+      batch.erase(dirty_key(set));
     }
     const Error error = co_await store_.commit(std::move(batch));
     if (error != Error::kNone) co_return std::unexpected(unwritten(error));
     exported_.erase(set);
     unconfirmed_.erase(set);
-    if (exported.empty()) {
+    if (next) {
+      marks_[set] = *next;
+    } else {
       marks_.erase(set);
       barred_.erase(set);
-    } else {
-      marks_[set] = exported.mapped();
     }
   }
   stuck_told_.erase(set);

@@ -7,6 +7,7 @@ namespace sandbay::group::testing {
 namespace {
 
 using Catch::Contains;
+using Catch::StartsWith;
 using nvram::SimulatedBoard;
 
 constexpr std::uint8_t kInPresent = 7;
@@ -134,6 +135,33 @@ Task<void> put_back_beside_mirror(Executor& home) {
 TEST_CASE("The mirror of another NVRAM does not replace one that an import names",
           "[cache][group][N7]") {
   sandbay::testing::run_in_world(1, put_back_beside_mirror);
+}
+
+// Given up ----------------------------------------------------------------------------------------
+
+Task<void> discard_twice(Executor& home) {
+  Imported imported(home);
+  co_await import_another(&home, &imported);
+  {
+    const auto run = co_await begin(home, imported.books, {.nvram = &imported.present});
+    imported.books.failing = true;
+    const auto failed = co_await run->cache->discard(kSetUuid);
+    CHECK_FALSE(failed.has_value());
+    CHECK_THAT(run->cache->bar(kSetUuid), Contains("sandbay cache adopt r"));
+    imported.books.failing = false;
+    const auto given = co_await run->cache->discard(kSetUuid);
+    CHECK(given.has_value());
+    CHECK_THAT(run->cache->bar(kSetUuid), StartsWith("its newest writes are in NVRAM "));
+    co_await end(*run);
+  }
+  CHECK(imported.record().nvram == imported.named_uuid);
+  co_await serves(&home, &imported, {.nvram = &imported.named}, kInNamed);
+}
+
+TEST_CASE(
+    "A discard that is repeated after a failed commit has the set wait for the import's NVRAM",
+    "[cache][group][N7]") {
+  sandbay::testing::run_in_world(1, discard_twice);
 }
 
 }  // namespace
