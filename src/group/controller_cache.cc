@@ -84,11 +84,17 @@ std::string ControllerCache::bar(const Uuid& uuid) const {
         "{}; otherwise give them up: sandbay cache discard {} --yes-lose-data",
         format_uuid(std::bit_cast<Uuid>(nvram)), set, set);
   }
-  return fmt::format(
+  std::string why = fmt::format(
       "its newest writes are in NVRAM {} and not on its drives; {} and restart the daemon, or give "
       "them up: sandbay cache discard {} --yes-lose-data{}",
       format_uuid(std::bit_cast<Uuid>(nvram)), way_back_to(nvram),
       name.empty() ? format_uuid(uuid) : name, mirror_of(nvram));
+  if (exported == exported_.end()) return why;
+  return why + fmt::format(
+                   "; but the imported metadata say that they are in NVRAM {}: if that comes back "
+                   "instead, its writes go to the drives, and if the first one's are given up, the "
+                   "set waits for it",
+                   format_uuid(std::bit_cast<Uuid>(exported->second)));
 }
 
 // The guard -------------------------------------------------------------------------------------

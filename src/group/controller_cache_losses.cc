@@ -140,7 +140,7 @@ Task<std::expected<DiscardedWrites, std::string>> ControllerCache::discard(Uuid 
     if (!here) given.nvram = format_uuid(std::bit_cast<Uuid>(marks_.at(set)));
     // Should that NVRAM come back, nothing of it counts; but the import's NVRAM still does.
     std::optional<ImageUuid> next;
-    if (here && exported_.contains(set)) next = exported_.at(set);
+    if (exported_.contains(set)) next = exported_.at(set);
     metadata::Batch batch;
     if (next) {
       batch.put(dirty_key(set), encode(DirtyRecord{.nvram = *next}));

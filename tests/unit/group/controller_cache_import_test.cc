@@ -164,5 +164,40 @@ TEST_CASE(
   sandbay::testing::run_in_world(1, discard_twice);
 }
 
+Task<void> discard_elsewhere(Executor& home) {
+  Imported imported(home);
+  co_await import_another(&home, &imported);
+  co_await start_with_present(&home, &imported);
+  const std::string named = format_uuid(std::bit_cast<Uuid>(imported.named_uuid));
+  const std::string present = format_uuid(std::bit_cast<Uuid>(imported.present_uuid));
+  {
+    const auto run = co_await begin(home, imported.books, {.nvram = &imported.blank});
+    CHECK_THAT(run->cache->bar(kSetUuid),
+               StartsWith("its newest writes are in NVRAM " + present) &&
+                   Contains("the imported metadata say that they are in NVRAM " + named));
+    const auto given = co_await run->cache->discard(kSetUuid);
+    REQUIRE(given.has_value());
+    CHECK(given->nvram == present);
+    CHECK_THAT(run->cache->bar(kSetUuid), StartsWith("its newest writes are in NVRAM " + named));
+    co_await end(*run);
+  }
+  const DirtyRecord record = imported.record();
+  CHECK(record.nvram == imported.named_uuid);
+  CHECK_FALSE(record.unconfirmed);
+  CHECK(record.exported == ImageUuid{});
+  // Writes that were given up do not come back; those in the NVRAM that the import names do.
+  {
+    const auto run = co_await begin(home, imported.books, {.nvram = &imported.present});
+    CHECK_THAT(run->cache->bar(kSetUuid), StartsWith("its newest writes are in NVRAM " + named));
+    co_await end(*run);
+  }
+  co_await serves(&home, &imported, {.nvram = &imported.named}, kInNamed);
+}
+
+TEST_CASE("A discard while neither NVRAM is present has the set wait for the import's",
+          "[cache][group][N7]") {
+  sandbay::testing::run_in_world(1, discard_elsewhere);
+}
+
 }  // namespace
 }  // namespace sandbay::group::testing
