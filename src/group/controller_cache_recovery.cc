@@ -104,40 +104,48 @@ Task<ControllerCache::Outcome> ControllerCache::recover() {
 Task<ControllerCache::Outcome> ControllerCache::bar_unknown(
     const std::vector<cache::RecoveredWrite>* writes) {
   if (!unchecked_) co_return Outcome{};
-  metadata::Batch batch;
+  std::map<Uuid, DirtyRecord> records;
   for (const cache::RecoveredWrite& write : *writes) {
     const Uuid& set = write.subject.device;
     const auto mark = marks_.find(set);
     if (mark != marks_.end() && is_here(mark->second)) continue;
     if (name_of_set_(set).empty()) continue;
-    DirtyRecord record{.nvram = nvram_->uuid(), .unconfirmed = true};
-    if (mark != marks_.end()) record.exported = exported_[set] = mark->second;
-    marks_[set] = record.nvram;
-    unconfirmed_.insert(set);
-    barred_.insert(set);
-    batch.put(dirty_key(set), encode(record));
+    DirtyRecord& record = records[set];
+    record = {.nvram = nvram_->uuid(), .unconfirmed = true};
+    if (mark != marks_.end()) record.exported = mark->second;
   }
+  metadata::Batch batch;
+  for (const auto& [set, record] : records) batch.put(dirty_key(set), encode(record));
   batch.erase(std::string(kUncheckedKey));
   const Error error = co_await store_.commit(std::move(batch));
   if (error != Error::kNone) co_return std::unexpected(unwritten(error));
+  for (const auto& [set, record] : records) {
+    marks_[set] = record.nvram;
+    unconfirmed_.insert(set);
+    barred_.insert(set);
+    if (record.exported != ImageUuid{}) exported_[set] = record.exported;
+  }
   unchecked_ = false;
   co_return Outcome{};
 }
 
 // The NVRAM that an import named has been put back.
 Task<ControllerCache::Outcome> ControllerCache::follow_exported() {
+  std::map<Uuid, ImageUuid> found;
   metadata::Batch batch;
-  for (auto& [set, mark] : marks_) {
-    const auto exported = exported_.find(set);
-    if (exported == exported_.end() || is_here(mark) || !is_here(exported->second)) continue;
-    mark = exported->second;
-    exported_.erase(exported);
-    unconfirmed_.erase(set);
-    batch.put(dirty_key(set), encode(DirtyRecord{.nvram = mark}));
+  for (const auto& [set, exported] : exported_) {
+    if (is_here(marks_.at(set)) || !is_here(exported)) continue;
+    found[set] = exported;
+    batch.put(dirty_key(set), encode(DirtyRecord{.nvram = exported}));
   }
   if (batch.empty()) co_return Outcome{};
   const Error error = co_await store_.commit(std::move(batch));
   if (error != Error::kNone) co_return std::unexpected(unwritten(error));
+  for (const auto& [set, exported] : found) {
+    marks_[set] = exported;
+    exported_.erase(set);
+    unconfirmed_.erase(set);
+  }
   co_return Outcome{};
 }
 

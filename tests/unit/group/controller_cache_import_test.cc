@@ -199,5 +199,28 @@ TEST_CASE("A discard while neither NVRAM is present has the set wait for the imp
   sandbay::testing::run_in_world(1, discard_elsewhere);
 }
 
+// Unconfirmed -------------------------------------------------------------------------------------
+
+Task<void> first_start_fails(Executor& home) {
+  Imported imported(home);
+  co_await import_another(&home, &imported);
+  const Books::Entries before = imported.books.entries;
+  const auto run = co_await prepare(home, imported.books, {.nvram = &imported.present});
+  imported.books.failing = true;
+  const auto started = co_await run->cache->start(run->nvram.get());
+  CHECK_FALSE(started.has_value());
+  CHECK_FALSE(run->cache->may_adopt(kSetUuid));
+  CHECK(imported.books.entries == before);
+  imported.books.failing = false;
+  co_await run->cache->finish();
+  (void)co_await run->nvram->close();
+  co_await start_with_present(&home, &imported);
+}
+
+TEST_CASE("A first start after an import that cannot write the metadata finds nothing to adopt",
+          "[cache][group][N7]") {
+  sandbay::testing::run_in_world(1, first_start_fails);
+}
+
 }  // namespace
 }  // namespace sandbay::group::testing
