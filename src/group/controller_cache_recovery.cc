@@ -249,9 +249,12 @@ Task<ControllerCache::Outcome> ControllerCache::keep_marks() {
 Task<ControllerCache::Outcome> ControllerCache::commit_marks() {
   metadata::Batch batch;
   for (auto& [set, mark] : marks_) {
-    if (barred_.contains(set) || mark == nvram_->uuid()) continue;
+    if (!is_here(mark) || mark == nvram_->uuid()) continue;
     mark = nvram_->uuid();
-    batch.put(dirty_key(set), encode(DirtyRecord{.nvram = mark}));
+    DirtyRecord record{.nvram = mark, .unconfirmed = unconfirmed_.contains(set)};
+    const auto exported = exported_.find(set);
+    if (exported != exported_.end()) record.exported = exported->second;
+    batch.put(dirty_key(set), encode(record));
   }
   if (mirror_record_) {
     MirrorRecord record = *mirror_record_;

@@ -222,5 +222,42 @@ TEST_CASE("A first start after an import that cannot write the metadata finds no
   sandbay::testing::run_in_world(1, first_start_fails);
 }
 
+Task<void> mirror_fills_another(Executor& home) {
+  Imported imported(home);
+  co_await import_another(&home, &imported);
+  SimulatedBoard mirror(24 * kMiB);
+  {
+    const auto run =
+        co_await begin(home, imported.books, {.nvram = &imported.present, .mirror = &mirror});
+    co_await end(*run);
+  }
+  // The mirror gives everything to a new NVRAM, which has it at each start from then on.
+  const Rack rack{.nvram = &imported.blank, .mirror = &mirror};
+  for (int start = 0; start < 2; ++start) {
+    const auto run = co_await begin(home, imported.books, rack);
+    CHECK(run->told("cache stale") == 0);
+    CHECK(run->cache->may_adopt(kSetUuid));
+    CHECK(imported.record().unconfirmed);
+    CHECK(imported.record().exported == imported.named_uuid);
+    co_await end(*run);
+  }
+  {
+    const auto run = co_await begin(home, imported.books, rack);
+    REQUIRE(run->cache->may_adopt(kSetUuid));
+    const auto adopted = co_await run->cache->adopt(kSetUuid);
+    REQUIRE(adopted.has_value());
+    const int now = co_await read(run->cache->above(kSetUuid, *imported.set), 0);
+    CHECK(now == kInPresent);
+    co_await end(*run);
+  }
+  const int on_drives = co_await read(*imported.set, 0);
+  CHECK(on_drives == kInPresent);
+}
+
+TEST_CASE("Unconfirmed writes are kept when a mirror gives them to a new NVRAM",
+          "[cache][group][N7]") {
+  sandbay::testing::run_in_world(1, mirror_fills_another);
+}
+
 }  // namespace
 }  // namespace sandbay::group::testing
