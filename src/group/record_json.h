@@ -19,6 +19,7 @@
 
 namespace sandbay::group {
 
+// A record that older daemons must not read without knowing all of it has a greater one.
 inline constexpr int kRecordFormat = 1;
 
 inline std::string to_text(const nlohmann::json& value) {
@@ -56,15 +57,19 @@ inline WallTime time_from(const nlohmann::json& value) {
   return WallTime(std::chrono::milliseconds(static_cast<std::int64_t>(time)));
 }
 
-// Runs `take` on the parsed object and turns every complaint into half a sentence.
+// Runs `take` on the parsed object and turns every complaint into half a sentence. Formats up to
+// `newest` are accepted.
 template <class Record, class Take>
-std::expected<Record, std::string> decode(std::string_view text, Take take) {
+std::expected<Record, std::string> decode(std::string_view text, Take take,
+                                          int newest = kRecordFormat) {
   try {
     const auto value = nlohmann::json::parse(text);
     const int format = value.at("format").template get<int>();
-    if (format != kRecordFormat) {
-      return std::unexpected(
-          fmt::format("has format {}; this version reads format {}", format, kRecordFormat));
+    if (format < kRecordFormat || format > newest) {
+      return std::unexpected(fmt::format(
+          "has format {}; this version reads {}", format,
+          newest == kRecordFormat ? fmt::format("format {}", newest)
+                                  : fmt::format("formats {} to {}", kRecordFormat, newest)));
     }
     return take(value);
   } catch (const std::exception& error) {

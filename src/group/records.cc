@@ -13,6 +13,10 @@ namespace {
 
 using nlohmann::json;
 
+// The format of marks that nobody has confirmed. A daemon that does not know of `unconfirmed` would
+// bring the writes to the drives, and one that does not know of `exported` would forget that NVRAM.
+constexpr int kUnconfirmedFormat = 2;
+
 json to_json(const iscsi::AccessRecord& record) {
   json value{{"initiator", record.initiator}, {"address", record.address}};
   if (record.chap) {
@@ -215,7 +219,9 @@ std::string encode(const MirrorRecord& record) {
 }
 
 std::string encode(const DirtyRecord& record) {
-  json value{{"format", kRecordFormat}, {"nvram", text_of(record.nvram)}};
+  const bool newer = record.unconfirmed || record.exported != ImageUuid{};
+  json value{{"format", newer ? kUnconfirmedFormat : kRecordFormat},
+             {"nvram", text_of(record.nvram)}};
   if (record.unconfirmed) value["unconfirmed"] = true;
   if (record.exported != ImageUuid{}) value["exported"] = text_of(record.exported);
   return to_text(value);
@@ -384,12 +390,13 @@ std::expected<MirrorRecord, std::string> decode_mirror(std::string_view text) {
 }
 
 std::expected<DirtyRecord, std::string> decode_dirty(std::string_view text) {
-  return decode<DirtyRecord>(text, [](const json& value) {
+  const auto take = [](const json& value) {
     DirtyRecord record{.nvram = image_from(value.at("nvram")),
                        .unconfirmed = value.value("unconfirmed", false)};
     if (value.contains("exported")) record.exported = image_from(value.at("exported"));
     return record;
-  });
+  };
+  return decode<DirtyRecord>(text, take, kUnconfirmedFormat);
 }
 
 std::expected<std::vector<LostRange>, std::string> decode_lost(std::string_view text) {

@@ -15,7 +15,8 @@
 //   mirror             the image of the partner controller that is used with the NVRAM, and whether
 //                      it still has what that has
 //   dirty/UUID         the NVRAM in which there may be writes that are not on that set yet. Without
-//                      one there are none, whatever some NVRAM says
+//                      one there are none, whatever some NVRAM says. Format 2 if nobody has
+//                      confirmed them since an import: older daemons do not start with that
 //   lost/UUID          acknowledged writes to that set that the NVRAM has lost, until somebody has
 //                      taken notice
 //   clearing/UUID      what of that volume's place on its set still holds what was there before it
@@ -123,7 +124,7 @@ using ImageUuid = std::array<std::byte, 16>;
 struct DirtyRecord {
   ImageUuid nvram{};
   bool unconfirmed = false;  // Found there after an import: nobody has said that they count.
-  ImageUuid exported{};      // The import names this other one, which was not there; or zeros.
+  ImageUuid exported{};      // Then: the import names this other one; or zeros.
 };
 
 struct MirrorRecord {

@@ -259,5 +259,33 @@ TEST_CASE("Unconfirmed writes are kept when a mirror gives them to a new NVRAM",
   sandbay::testing::run_in_world(1, mirror_fills_another);
 }
 
+// Records -----------------------------------------------------------------------------------------
+
+TEST_CASE("Older daemons refuse the record of writes that nobody has confirmed",
+          "[cache][group][N7]") {
+  const ImageUuid one{std::byte{1}};
+  const ImageUuid other{std::byte{2}};
+  CHECK_THAT(encode(DirtyRecord{.nvram = one}), Contains("\"format\":1"));
+  const std::string text =
+      encode(DirtyRecord{.nvram = one, .unconfirmed = true, .exported = other});
+  CHECK_THAT(text, Contains("\"format\":2"));
+  std::string older = text;
+  older.replace(older.find("\"format\":2"), 10, "\"format\":1");
+  std::string newer = text;
+  newer.replace(newer.find("\"format\":2"), 10, "\"format\":3");
+  for (const std::string& each : {text, older}) {
+    const auto decoded = decode_dirty(each);
+    REQUIRE(decoded.has_value());
+    CHECK(decoded->nvram == one);
+    CHECK(decoded->unconfirmed);
+    CHECK(decoded->exported == other);
+  }
+  const auto refused = decode_dirty(newer);
+  REQUIRE_FALSE(refused.has_value());
+  CHECK_THAT(refused.error(), Contains("has format 3; this version reads formats 1 to 2"));
+  // Other records of the second format are unknown.
+  CHECK_FALSE(decode_used("{\"end_block\":16,\"format\":2}").has_value());
+}
+
 }  // namespace
 }  // namespace sandbay::group::testing
