@@ -79,8 +79,9 @@ std::string ControllerCache::bar(const Uuid& uuid) const {
   if (may_adopt(uuid)) {
     const std::string set = name.empty() ? format_uuid(uuid) : name;
     return fmt::format(
-        "NVRAM {} has writes of it that the imported metadata do not know of; if no other NVRAM "
-        "has been used since they were written, let them go to the drives: sandbay cache adopt "
+        "NVRAM {} has writes of it that the imported metadata do not know of; if nothing has been "
+        "written to the set since without this NVRAM, let them go to the drives: sandbay cache "
+        "adopt "
         "{}; otherwise give them up: sandbay cache discard {} --yes-lose-data",
         format_uuid(std::bit_cast<Uuid>(nvram)), set, set);
   }

@@ -133,6 +133,7 @@ class ControllerCache {
   // controller_cache_start.cc
   nvram::NvramOptions image_options(const std::string& path) const;
   nvram::NvramOptions mirror_options() const;
+  bool may_have_more(const nvram::Nvram& mirror) const;
   bool mirror_counts() const;
   std::string waiting_for(const ImageUuid& nvram) const;
   std::string found_words(const nvram::Nvram& image, const std::string& path) const;
@@ -211,6 +212,7 @@ class ControllerCache {
   // Of the start: the NVRAM had content; what the mirror had did not count; it had what another
   // NVRAM had, and gives it to this one; why it is not used, or not believed.
   bool had_region_ = false;
+  bool to_check_ = false;  // The NVRAM may have writes from before an import.
   bool mirror_stale_ = false;
   bool stands_in_ = false;
   std::string mirror_unused_;
@@ -223,7 +225,10 @@ class ControllerCache {
   std::set<Uuid> barred_;               // Among these: that NVRAM is not here, or
   std::set<Uuid> unconfirmed_;          // nobody has said that it counts (see adopt()).
   std::map<Uuid, ImageUuid> exported_;  // Another NVRAM that an import names.
-  bool unchecked_ = false;  // An import has come, and no NVRAM has been looked at since.
+  // An import has come, and no NVRAM has been looked at since. This NVRAM was made afterwards, and
+  // has nothing from before.
+  bool unchecked_ = false;
+  ImageUuid made_since_{};
   std::map<Uuid, std::vector<LostRange>> lost_;
   std::set<Uuid> lost_unsaved_;  // Of these: the metadata do not know yet.
   std::set<Uuid> stuck_told_;    // Sets with data that cannot go to their drives.

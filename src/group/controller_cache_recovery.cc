@@ -98,12 +98,22 @@ Task<ControllerCache::Outcome> ControllerCache::recover() {
   co_return outcome;
 }
 
-// The first start after an import: writes in the NVRAM of a set without a mark, or with that of an
-// NVRAM that is not here, may be newer than its drives, or older if another NVRAM has been used
-// since.
+// The first start after an import with an NVRAM from before it: writes there of a set without a
+// mark, or with that of an NVRAM that is not here, may be newer than its drives, or older if
+// another NVRAM has been used since. An NVRAM that was made since has no such writes, and the one
+// from before may still come.
 Task<ControllerCache::Outcome> ControllerCache::bar_unknown(
     const std::vector<cache::RecoveredWrite>* writes) {
   if (!unchecked_) co_return Outcome{};
+  if (!to_check_) {
+    if (made_since_ == nvram_->uuid()) co_return Outcome{};
+    metadata::Batch batch;
+    batch.put(std::string(kUncheckedKey), encode_unchecked(nvram_->uuid()));
+    const Error error = co_await store_.commit(std::move(batch));
+    if (error != Error::kNone) co_return std::unexpected(unwritten(error));
+    made_since_ = nvram_->uuid();
+    co_return Outcome{};
+  }
   std::map<Uuid, DirtyRecord> records;
   for (const cache::RecoveredWrite& write : *writes) {
     const Uuid& set = write.subject.device;

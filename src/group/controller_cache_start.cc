@@ -83,6 +83,11 @@ Task<ControllerCache::Outcome> ControllerCache::load() {
   const auto unchecked = co_await store_.get(std::string(kUncheckedKey));
   if (!unchecked) co_return unreadable(unchecked.error());
   unchecked_ = unchecked->has_value();
+  if (unchecked_) {
+    const auto made = decode_unchecked(**unchecked);
+    if (!made) co_return damaged_entry(std::string(kUncheckedKey), made.error());
+    made_since_ = *made;
+  }
   const auto stored = co_await store_.get(std::string(kMirrorKey));
   if (!stored) co_return unreadable(stored.error());
   if (const std::optional<std::string>& text = *stored) {
@@ -268,12 +273,13 @@ Task<ControllerCache::Outcome> ControllerCache::open_memory(nvram::Nvram* nvram)
   const auto regions = nvram->regions();
   const nvram::RegionState* const region = find_region(regions);
   had_region_ = region != nullptr && !region->is_new;
+  to_check_ = unchecked_ && had_region_ && nvram->uuid() != made_since_;
   Outcome outcome = co_await open_mirror(nvram);
   if (!outcome) co_return outcome;
   const CacheConfiguration& wanted = known(configuration_.hardware.cache);
   const NvramConfiguration& image = known(configuration_.hardware.nvram);
   const NvramShares shares = shares_of(wanted.nvram_bytes);
-  outcome = co_await clear_region(nvram, unchecked_ || is_needed(nvram->uuid()), stands_in_);
+  outcome = co_await clear_region(nvram, to_check_ || is_needed(nvram->uuid()), stands_in_);
   if (!outcome) co_return outcome;
   if (mirror_ != nullptr) {
     const bool counts = !mirror_stale_ && is_needed(known(mirror_record_).nvram);
@@ -332,6 +338,17 @@ std::set<ImageUuid> ControllerCache::needed_images() const {
   return images;
 }
 
+// A mirror from before an import, beside an NVRAM that was made since, may have what that has not.
+bool ControllerCache::may_have_more(const nvram::Nvram& mirror) const {
+  if (!unchecked_ || to_check_) return false;
+  const bool ours = mirror_record_ && !mirror_record_->stale &&
+                    mirror_record_->image == mirror.uuid() &&
+                    mirror_record_->nvram == nvram_->uuid();
+  const auto regions = mirror.regions();
+  const nvram::RegionState* const region = find_region(regions);
+  return !ours && region != nullptr && !region->is_new;
+}
+
 // Opens the mirror, if there is to be one, and judges what it holds.
 Task<ControllerCache::Outcome> ControllerCache::open_mirror(nvram::Nvram* nvram) {
   const NvramConfiguration& wanted = known(configuration_.hardware.nvram);
@@ -345,6 +362,14 @@ Task<ControllerCache::Outcome> ControllerCache::open_mirror(nvram::Nvram* nvram)
     auto opened = co_await configuration_.open_image(home_, mirror_options());
     if (opened) mirror_ = std::move(*opened);
     if (!opened) mirror_unused_ = opened.error();
+  }
+  if (mirror_ != nullptr && may_have_more(*mirror_)) {
+    mirror_unused_ = fmt::format(
+        "an import has come, and {} may have writes from before it that the NVRAM, which is new, "
+        "has not; to have them, write it as file; otherwise write a new path as mirror",
+        wanted.mirror_path);
+    (void)co_await mirror_->close();
+    mirror_.reset();
   }
   if (mirror_ != nullptr && has_others && known(mirror_record_).image != mirror_->uuid()) {
     const std::string found = found_words(*mirror_, wanted.mirror_path);

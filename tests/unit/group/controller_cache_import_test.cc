@@ -259,6 +259,65 @@ TEST_CASE("Unconfirmed writes are kept when a mirror gives them to a new NVRAM",
   sandbay::testing::run_in_world(1, mirror_fills_another);
 }
 
+// An NVRAM that was made since
+// ----------------------------------------------------------------------
+
+// The NVRAM from before the import is not there at the first start, and comes back.
+Task<void> old_one_comes_later(Executor& home) {
+  Imported imported(home);
+  co_await leave_dirty(home, imported.books, {.nvram = &imported.present}, *imported.set,
+                       kInPresent);
+  imported.books.entries.clear();
+  imported.books.entries[std::string(kUncheckedKey)] = "{}";
+  for (int start = 0; start < 2; ++start) {
+    co_await serves(&home, &imported, {.nvram = &imported.blank}, 1);
+  }
+  const auto run = co_await begin(home, imported.books, {.nvram = &imported.present});
+  CHECK(run->told("cache stale") == 0);
+  REQUIRE(run->cache->may_adopt(kSetUuid));
+  CHECK_THAT(run->cache->bar(kSetUuid),
+             Contains("if nothing has been written to the set since without this NVRAM"));
+  const auto adopted = co_await run->cache->adopt(kSetUuid);
+  REQUIRE(adopted.has_value());
+  const int now = co_await read(run->cache->above(kSetUuid, *imported.set), 0);
+  CHECK(now == kInPresent);
+  co_await end(*run);
+}
+
+TEST_CASE("An NVRAM from before an import is asked about whenever it comes back",
+          "[cache][group][N7]") {
+  sandbay::testing::run_in_world(1, old_one_comes_later);
+}
+
+// The NVRAM is gone for good; its mirror still has everything.
+Task<void> mirror_survives(Executor& home) {
+  Imported imported(home);
+  SimulatedBoard mirror(24 * kMiB);
+  co_await leave_dirty(home, imported.books, {.nvram = &imported.present, .mirror = &mirror},
+                       *imported.set, kInPresent);
+  imported.books.entries.clear();
+  imported.books.entries[std::string(kUncheckedKey)] = "{}";
+  for (int start = 0; start < 2; ++start) {
+    const auto run =
+        co_await begin(home, imported.books, {.nvram = &imported.blank, .mirror = &mirror});
+    CHECK_THAT(run->text("mirror lost"),
+               Contains("may have writes from before it") && Contains("write it as file"));
+    co_await end(*run);
+  }
+  const auto run = co_await begin(home, imported.books, {.nvram = &mirror});
+  REQUIRE(run->cache->may_adopt(kSetUuid));
+  const auto adopted = co_await run->cache->adopt(kSetUuid);
+  REQUIRE(adopted.has_value());
+  const int now = co_await read(run->cache->above(kSetUuid, *imported.set), 0);
+  CHECK(now == kInPresent);
+  co_await end(*run);
+}
+
+TEST_CASE("A mirror from before an import is not overwritten by an NVRAM that was made since",
+          "[cache][group][N7]") {
+  sandbay::testing::run_in_world(1, mirror_survives);
+}
+
 // Records -----------------------------------------------------------------------------------------
 
 TEST_CASE("Older daemons refuse the record of writes that nobody has confirmed",
