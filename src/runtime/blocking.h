@@ -4,6 +4,7 @@
 // The reactors of a group share a pool of threads. A call may hang for as long as its storage does,
 // and then holds one thread. Calls with the same key run one after the other, in the order in which
 // they were made, so that one path that hangs holds one thread however often it is asked for.
+// Calls for paths in one folder have a share of the threads, since its other paths may hang too.
 // A simulated world has no threads: there the work is done at once.
 #pragma once
 

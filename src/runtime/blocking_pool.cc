@@ -27,6 +27,12 @@ Error run_guarded(const std::function<void()>& work) noexcept {
   return Error::kNone;
 }
 
+// Stands for the filesystem, which cannot be asked. Keys that are no paths share one.
+std::string folder_of(const std::string& key) {
+  const auto slash = key.rfind('/');
+  return slash == std::string::npos ? std::string() : key.substr(0, slash);
+}
+
 }  // namespace
 
 bool BlockingPool::start() {
@@ -39,21 +45,26 @@ BlockingPool::~BlockingPool() {
   shared_->stopping = true;
   shared_->changed.notify_all();
   shared_->ended.wait_for(lock, kEndPatience, [this] { return shared_->threads == 0; });
-  shared_->ready.clear();
-  shared_->by_key.clear();
+  // The thread of a call that hangs also keeps the calls that have not begun: destroying them may
+  // close files of the same filesystem.
 }
 
 void BlockingPool::submit(std::shared_ptr<BlockingJob> job) {
   const std::lock_guard lock(shared_->mutex);
   if (shared_->stopping) return;
-  if (!job->key.empty()) {
+  if (job->key.empty()) {
+    ++shared_->running;
+    shared_->ready.push_back(std::move(job));
+  } else {
     const auto [under_way, first] = shared_->by_key.try_emplace(job->key);
     if (!first) {
       under_way->second.push_back(std::move(job));
       return;
     }
+    Folder& folder = shared_->by_folder[folder_of(job->key)];
+    folder.waiting.push_back(std::move(job));
+    if (!admit(*shared_, folder)) return;
   }
-  shared_->ready.push_back(std::move(job));
   if (shared_->ready.size() > shared_->idle && shared_->threads < kMostThreads) {
     // Where the system has no more threads the job waits for one of those that there are.
     (void)start_thread(shared_, false);
@@ -102,17 +113,40 @@ void BlockingPool::serve(const std::shared_ptr<Shared>& shared, bool stays) {
   shared->ended.notify_all();
 }
 
+// Makes the first call that waits in the folder ready, if the folder may have another thread.
+bool BlockingPool::admit(Shared& shared, Folder& folder) {
+  if (folder.waiting.empty()) return false;
+  if (shared.running + kFreePerUsed * folder.running >= kMostThreads) return false;
+  shared.ready.push_back(std::move(folder.waiting.front()));
+  folder.waiting.pop_front();
+  ++folder.running;
+  ++shared.running;
+  return true;
+}
+
+// A call with this key has ended; the next one waits in the folder from now on.
+void BlockingPool::release(Shared& shared, const std::string& key) {
+  const auto folder = shared.by_folder.find(folder_of(key));
+  const auto under_way = shared.by_key.find(key);
+  --folder->second.running;
+  if (under_way->second.empty()) {
+    shared.by_key.erase(under_way);
+  } else {
+    folder->second.waiting.push_back(std::move(under_way->second.front()));
+    under_way->second.pop_front();
+  }
+  const bool unused = folder->second.running == 0 && folder->second.waiting.empty();
+  if (unused) shared.by_folder.erase(folder);
+}
+
 void BlockingPool::finish(Shared& shared, const Job& job) {
   if (shared.stopping) return;  // Its home may be gone.
-  const auto under_way = shared.by_key.find(job->key);
-  if (under_way != shared.by_key.end()) {
-    if (under_way->second.empty()) {
-      shared.by_key.erase(under_way);
-    } else {
-      shared.ready.push_back(std::move(under_way->second.front()));
-      under_way->second.pop_front();
-      shared.changed.notify_one();
-    }
+  --shared.running;
+  if (!job->key.empty()) release(shared, job->key);
+  for (auto& [name, folder] : shared.by_folder) {
+    if (!admit(shared, folder)) continue;
+    shared.changed.notify_one();
+    break;  // No other folder may have more than before.
   }
   if (job->home == nullptr) return;
   job->self = job;

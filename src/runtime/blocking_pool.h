@@ -28,8 +28,10 @@ struct BlockingJob : Message {
 
 class BlockingPool {
  public:
-  // More calls than that hang at a time only if all storage does.
   static constexpr unsigned kMostThreads = 256;
+  // A folder has at most a third as many threads as are free: 64 if it alone has any. So a
+  // folder whose filesystem hangs leaves threads for the next, and the next leaves some too.
+  static constexpr unsigned kFreePerUsed = 3;
   static constexpr auto kIdle = std::chrono::seconds(10);  // A thread that has no work ends.
   static constexpr auto kEndPatience = std::chrono::seconds(1);
 
@@ -47,15 +49,22 @@ class BlockingPool {
 
  private:
   using Job = std::shared_ptr<BlockingJob>;
+  // The calls with keys in one folder.
+  struct Folder {
+    unsigned running = 0;  // Or ready.
+    std::deque<Job> waiting;
+  };
   // Outlives the pool in the hands of a thread whose call hangs.
   struct Shared {
     std::mutex mutex;
     std::condition_variable changed;  // For the threads.
     std::condition_variable ended;    // For the end.
     std::deque<Job> ready;
-    // A key is here while a call with it runs or is ready; its calls behind that one are in the
-    // queue.
+    // A key is here while a call with it runs, is ready or waits in its folder; its calls behind
+    // that one are in the queue.
     std::unordered_map<std::string, std::deque<Job>> by_key;
+    std::unordered_map<std::string, Folder> by_folder;  // None that has no call.
+    unsigned running = 0;                               // Or ready.
     unsigned threads = 0;
     unsigned idle = 0;
     bool stopping = false;
@@ -63,7 +72,10 @@ class BlockingPool {
 
   static bool start_thread(const std::shared_ptr<Shared>& shared, bool stays);
   static void serve(const std::shared_ptr<Shared>& shared, bool stays);
-  static void finish(Shared& shared, const Job& job);  // Under the lock.
+  // Under the lock.
+  static bool admit(Shared& shared, Folder& folder);
+  static void release(Shared& shared, const std::string& key);
+  static void finish(Shared& shared, const Job& job);
 
   std::shared_ptr<Shared> shared_ = std::make_shared<Shared>();
 };

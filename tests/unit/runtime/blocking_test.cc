@@ -1,6 +1,6 @@
 // Calls that block, on threads: a call that hangs holds up neither its reactor nor calls with other
-// keys, those with its key wait behind it, and neither an exception nor a system without threads
-// ends the process.
+// keys, those with its key wait behind it, a folder whose calls hang leaves threads for others, and
+// neither an exception nor a system without threads ends the process.
 #include "runtime/blocking.h"
 
 #include <sys/resource.h>
@@ -112,6 +112,80 @@ TEST_CASE("A call that hangs is given up, and the group ends without it",
   CHECK(hang->waiting() == 1);
   hang->release();  // Its end is heard by nobody.
   while (hang.use_count() > 1) std::this_thread::sleep_for(1ms);
+}
+
+Task<void> wait_for(Executor* home, std::shared_ptr<Hang> hang, int waiting) {
+  for (int i = 0; i < 2000 && hang->waiting() < waiting; ++i) co_await home->sleep_for(1ms);
+  co_await home->sleep_for(100ms);  // More would begin.
+  CHECK(hang->waiting() == waiting);
+}
+
+// `folders` folders with 300 paths each hang one after another, and hold `threads` threads.
+Task<void> hang_folders(Executor* home, std::shared_ptr<Hang> hang, int folders, int threads) {
+  constexpr std::size_t kPaths = 300;
+  Gate gate;
+  std::vector<Error> errors(kPaths * static_cast<std::size_t>(folders), Error::kInvalid);
+  for (std::size_t i = 0; i < errors.size(); ++i) {
+    CHECK(gate.enter());
+    std::string path = "/dead" + std::to_string(i / kPaths) + "/" + std::to_string(i);
+    spawn(call_and_keep(home, std::move(path), [hang] { hang->wait(); }, &errors[i], &gate));
+  }
+  co_await wait_for(home, hang, threads);
+  for (int i = 0; i < 50; ++i) {
+    const Error error = co_await run_blocking(*home, "/other/" + std::to_string(i), [] {}, 5s);
+    CHECK(error == Error::kNone);
+    if (error != Error::kNone) break;
+  }
+  hang->release();
+  co_await gate.close();
+  CHECK(errors == std::vector<Error>(errors.size(), Error::kNone));
+}
+
+TEST_CASE("Folders whose calls hang leave threads for calls in other folders",
+          "[reactor][blocking][N7]") {
+  auto group = make_group();
+  Executor* const home = group->executors()[0];
+  const auto hang = std::make_shared<Hang>();
+  SECTION("one folder") {
+    group->run([&] { return hang_folders(home, hang, 1, 64); });
+  }
+  SECTION("eight folders") {
+    // 64 + 48 + 36 + 27 + 21 + 15 + 12 + 9: a third of the threads that are left, rounded up.
+    group->run([&] { return hang_folders(home, hang, 8, 232); });
+  }
+}
+
+// Stands for an open file: its end may hang.
+struct Closes {
+  std::thread::id home;
+  std::atomic<int>* at_home = nullptr;
+  ~Closes() {
+    if (std::this_thread::get_id() == home) ++*at_home;
+  }
+};
+
+Task<void> leave_calls(Executor* home, std::shared_ptr<Hang> hang, std::atomic<int>* at_home) {
+  for (int i = 0; i < 100; ++i) {
+    const auto closes = std::make_shared<Closes>(std::this_thread::get_id(), at_home);
+    start_blocking(*home, "/dead/" + std::to_string(i), [hang, closes] { hang->wait(); });
+  }
+  co_await wait_for(home, hang, 64);
+}
+
+TEST_CASE("Calls that have not begun when the group ends are destroyed on another thread",
+          "[reactor][blocking][N7]") {
+  const auto hang = std::make_shared<Hang>();
+  std::atomic<int> at_home = 0;
+  {
+    auto group = make_group();
+    Executor* const home = group->executors()[0];
+    group->run([&] { return leave_calls(home, hang, &at_home); });
+  }
+  CHECK(hang.use_count() > 1);
+  hang->release();
+  while (hang.use_count() > 1) std::this_thread::sleep_for(1ms);
+  CHECK(at_home == 0);
+  CHECK(hang->waiting() == 64);
 }
 
 Task<void> throw_in_calls(Executor* home) {
