@@ -4,7 +4,8 @@
 //
 // Some filesystems (FUSE, and those of other hosts) do not honour that a request must not block:
 // the reactor would wait for their server in io_uring_enter(2). Requests to them go to the kernel's
-// threads at once, few at a time, so that a server that hangs does not take all of these.
+// threads at once (syncs and allocations of any file do anyway), few at a time for a file, for its
+// filesystem and for all of these, so that servers that hang leave threads for the other files.
 
 #include <fcntl.h>
 #include <linux/falloc.h>
@@ -18,6 +19,7 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
+#include <cassert>
 #include <cerrno>
 #include <memory>
 #include <utility>
@@ -40,7 +42,6 @@ constexpr Duration kChangePatience = std::chrono::seconds(120);
 
 // Requests in the kernel at a time for one file on a filesystem that blocks.
 constexpr unsigned kBlockingAtOnce = 8;
-constexpr Duration kLookForRoom = std::chrono::milliseconds(100);
 
 // statfs(2): FUSE, NFS, SMB and CIFS, 9P, Ceph, Lustre, AFS, GFS2, OCFS2, shared folders.
 constexpr std::array<std::uint32_t, 12> kBlockingFilesystems = {
@@ -62,6 +63,7 @@ struct OpenFile {
   bool direct = false;
   bool block_device = false;
   bool blocks = false;  // Its filesystem may block where it must not.
+  dev_t filesystem = 0;
   std::size_t alignment = 1;
 
   OpenFile() = default;
@@ -95,7 +97,10 @@ struct CancelOperation final : Cancellation::Hook {
 class ReactorFile final : public File {
  public:
   ReactorFile(Reactor& reactor, std::string path, std::shared_ptr<OpenFile> file)
-      : reactor_(reactor), path_(std::move(path)), file_(std::move(file)) {}
+      : reactor_(reactor),
+        path_(std::move(path)),
+        file_(std::move(file)),
+        room_(kBlockingAtOnce, file_->blocks ? reactor.room_on(file_->filesystem) : nullptr) {}
   // Closing writes back what the page cache has of a device, and asks a filesystem's server.
   ~ReactorFile() override {
     if (file_->blocks || file_->block_device) {
@@ -139,14 +144,10 @@ class ReactorFile final : public File {
                             std::size_t done, Cancellation* cancellation);
   Task<Error> fallocate(int mode, std::uint64_t offset, std::uint64_t byte_count);
 
-  // Waits until the file may have another request; false if it is cancelled.
-  Task<bool> wait_for_room(Cancellation* cancellation);
-
   Reactor& reactor_;
   std::string path_;
   std::shared_ptr<OpenFile> file_;
-  unsigned in_kernel_ = 0;  // Counted where the filesystem blocks.
-  Condition room_;
+  KernelRoom room_;  // Entered where the filesystem blocks.
 };
 
 namespace {
@@ -199,31 +200,20 @@ Task<Error> ReactorFile::transfer(bool write, std::uint64_t offset, std::span<co
                                   Cancellation* cancellation) {
   std::size_t byte_count = 0;
   for (const IoSlice& slice : slices) byte_count += slice.byte_count;
-  int result = 0;
   if (file_->blocks) {
-    const bool entered = co_await wait_for_room(cancellation);
+    const bool entered = co_await room_.enter(cancellation);
     if (!entered) co_return Error::kCancelled;
-    result = co_await transfer_once(write, offset, slices, cancellation);
-    --in_kernel_;
-    room_.notify_one();
-  } else {
-    result = co_await transfer_once(write, offset, slices, cancellation);
   }
-  if (result < 0) co_return error_from_errno(result);
-  if (static_cast<std::size_t>(result) == byte_count) co_return Error::kNone;
-  const Error error =
-      co_await transfer_rest(write, offset, slices, static_cast<std::size_t>(result), cancellation);
+  const int result = co_await transfer_once(write, offset, slices, cancellation);
+  Error error = Error::kNone;
+  if (result < 0) {
+    error = error_from_errno(result);
+  } else if (static_cast<std::size_t>(result) != byte_count) {
+    error = co_await transfer_rest(write, offset, slices, static_cast<std::size_t>(result),
+                                   cancellation);
+  }
+  if (file_->blocks) room_.leave();
   co_return error;
-}
-
-Task<bool> ReactorFile::wait_for_room(Cancellation* cancellation) {
-  while (in_kernel_ >= kBlockingAtOnce) {
-    if (cancellation != nullptr && cancellation->cancelled()) co_return false;
-    // Cancelling does not wake it, so it looks.
-    (void)co_await room_.wait_until(reactor_.now() + kLookForRoom);
-  }
-  ++in_kernel_;
-  co_return true;
 }
 
 // A transfer that the kernel cut short goes on where it stopped.
@@ -253,24 +243,39 @@ Task<Error> ReactorFile::transfer_rest(bool write, std::uint64_t offset,
 }
 
 Task<Error> ReactorFile::sync(Cancellation* cancellation) {
-  for (;;) {
-    if (cancellation != nullptr && cancellation->cancelled()) co_return Error::kCancelled;
+  if (file_->blocks) {
+    const bool entered = co_await room_.enter(cancellation);
+    if (!entered) co_return Error::kCancelled;
+  }
+  int result = -EINTR;
+  while (result == -EINTR) {
+    if (cancellation != nullptr && cancellation->cancelled()) {
+      result = -ECANCELED;
+      break;
+    }
     Operation operation;
     io_uring_prep_fsync(reactor_.prepare(operation), file_->descriptor, IORING_FSYNC_DATASYNC);
     const CancelOperation hook(cancellation, reactor_, operation);
-    const int result = co_await operation;
-    if (result != -EINTR) co_return error_from_errno(result);
+    result = co_await operation;
   }
+  if (file_->blocks) room_.leave();
+  co_return error_from_errno(result);
 }
 
 Task<Error> ReactorFile::fallocate(int mode, std::uint64_t offset, std::uint64_t byte_count) {
-  for (;;) {
+  if (file_->blocks) {
+    const bool entered = co_await room_.enter(nullptr);
+    assert(entered);
+  }
+  int result = -EINTR;
+  while (result == -EINTR) {
     Operation operation;
     io_uring_prep_fallocate(reactor_.prepare(operation), file_->descriptor, mode,
                             static_cast<off_t>(offset), static_cast<off_t>(byte_count));
-    const int result = co_await operation;
-    if (result != -EINTR) co_return error_from_errno(result);
+    result = co_await operation;
   }
+  if (file_->blocks) room_.leave();
+  co_return error_from_errno(result);
 }
 
 Task<Result<std::uint64_t>> ReactorFile::size() {
@@ -434,6 +439,7 @@ int open_blocking(OpenCall& call) {
   file.block_device = S_ISBLK(status.st_mode);
   if (!file.block_device && !S_ISREG(status.st_mode)) return -EINVAL;
   file.blocks = !file.block_device && may_block(file.descriptor);
+  file.filesystem = status.st_dev;
   if (call.options.lock) {
     const int locked = lock_opened(call, flags);
     if (locked != 0) return locked;
@@ -473,6 +479,17 @@ Task<Error> Reactor::remove_file(std::string path) {
 
 Task<Error> Reactor::sync_directory(std::string path) {
   return change_by_path(this, std::move(path), sync_directory_blocking);
+}
+
+std::shared_ptr<KernelRoom> Reactor::room_on(dev_t filesystem) {
+  std::erase_if(rooms_, [](const auto& known) { return known.second.expired(); });
+  std::weak_ptr<KernelRoom>& known = rooms_[filesystem];
+  std::shared_ptr<KernelRoom> room = known.lock();
+  if (room == nullptr) {
+    room = std::make_shared<KernelRoom>(kMostOnFilesystem, blocking_room_);
+    known = room;
+  }
+  return room;
 }
 
 Task<Result<std::unique_ptr<File>>> Reactor::open_file(std::string path, FileOptions options) {

@@ -3,14 +3,19 @@
 
 #include <liburing.h>
 
+#include <sys/types.h>
+
 #include <atomic>
 #include <coroutine>
+#include <map>
+#include <memory>
 #include <vector>
 
 #include "runtime/blocking_pool.h"
 #include "runtime/buffer.h"
 #include "runtime/cancellation.h"
 #include "runtime/executor.h"
+#include "runtime/kernel_room.h"
 #include "runtime/reactor.h"
 #include "runtime/turn_watch.h"
 
@@ -86,6 +91,8 @@ class Reactor final : public Executor {
   // Asks the kernel to end an operation early; it still completes.
   void cancel(Operation& operation);
   BlockingPool& blocking() noexcept { return *blocking_; }
+  // The room that the files of a filesystem that blocks (st_dev) share, inside the room of all.
+  std::shared_ptr<KernelRoom> room_on(dev_t filesystem);
 
  private:
   static constexpr unsigned kSubmissionEntries = 1024;
@@ -93,6 +100,10 @@ class Reactor final : public Executor {
   // Threads of the kernel for requests that block there. Its own limit is four a processor: as many
   // requests to a filesystem that hangs would stop the syncs of all other files of this ring.
   static constexpr unsigned kMostKernelThreads = 256;
+  // The limits for requests to one filesystem that blocks, and to all such. Transfers count too,
+  // though Linux 6.18 runs those that are sent to threads at once on further threads.
+  static constexpr unsigned kMostOnFilesystem = kMostKernelThreads / 4;
+  static constexpr unsigned kMostOnBlocking = kMostKernelThreads * 3 / 4;
   static constexpr std::size_t kResumesPerTurn = 8192;
   static constexpr std::size_t kResumesPerLook = 16;  // At the clock.
   static constexpr Duration kTurn = std::chrono::milliseconds(1);
@@ -139,6 +150,10 @@ class Reactor final : public Executor {
   std::vector<Outgoing> outgoing_;
   bool any_outgoing_ = false;
   BlockingPool* blocking_ = nullptr;  // The group's.
+  // Shared, since a request that never ended keeps its file, and with it these.
+  std::shared_ptr<KernelRoom> blocking_room_ =
+      std::make_shared<KernelRoom>(kMostOnBlocking, nullptr);
+  std::map<dev_t, std::weak_ptr<KernelRoom>> rooms_;  // By filesystem.
   // Written by other threads: a stack of messages, newest first, and whether we sleep.
   alignas(64) std::atomic<Message*> inbox_{nullptr};
   std::atomic<bool> sleeping_{false};

@@ -1,4 +1,5 @@
-// Files on a reactor, in a temporary directory: transfers, direct I/O, holes, cancellation.
+// Files on a reactor, in a temporary directory: transfers, direct I/O, holes, cancellation. Files
+// on filesystems that hang: they leave threads of the kernel to the others.
 #include <fcntl.h>
 #include <sys/file.h>
 #include <sys/stat.h>
@@ -9,6 +10,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
+#include <memory>
 #include <string>
 #include <thread>
 #include <vector>
@@ -17,6 +19,7 @@
 #include "runtime/reactor.h"
 #include "runtime/sync.h"
 #include "tests/unit/random_fill.h"
+#include "tests/unit/runtime/silent_filesystem.h"
 
 namespace sandbay {
 namespace {
@@ -292,6 +295,172 @@ TEST_CASE("Cancelled reactor reads end, with their result or as cancelled", "[re
       CHECK(error == Error::kCancelled);
     }
   });
+}
+
+// Filesystems that hang --------------------------------------------------------------------------
+
+using testing::SilentFilesystem;
+using Call = Task<Error> (*)(File* file, Cancellation* cancellation);
+
+Task<Error> read_a_byte(File* file, Cancellation* cancellation) {
+  std::byte byte{};
+  const IoSlice slice{&byte, 1};
+  const Error error = co_await file->read(0, {&slice, 1}, cancellation);
+  co_return error;
+}
+
+Task<Error> sync_file(File* file, Cancellation* cancellation) { return file->sync(cancellation); }
+
+Task<Error> allocate_a_block(File* file, Cancellation* /*cancellation*/) {
+  return file->allocate(0, 4096);
+}
+
+// Calls to `files` files on each of `filesystems` dead filesystems.
+struct Load {
+  unsigned filesystems = 1;
+  unsigned files = 1;
+  unsigned calls = 1;  // Per file.
+  Call call = nullptr;
+  std::size_t unanswered = 0;  // Requests that arrive at the servers.
+};
+
+class DeadStorage {
+ public:
+  // False if filesystems cannot be mounted here.
+  bool mount(unsigned count) {
+    for (unsigned i = 0; i < count; ++i) {
+      filesystems_.push_back(SilentFilesystem::mount());
+      if (filesystems_.back() == nullptr) return false;
+    }
+    return true;
+  }
+  Task<void> start(Executor* executor, Load load, Cancellation* cancellation) {
+    for (const auto& filesystem : filesystems_) {
+      for (unsigned i = 0; i < load.files; ++i) {
+        auto opened = co_await executor->open_file(filesystem->file(i), {});
+        CHECK(opened.has_value());
+        if (opened.has_value()) files_.push_back(std::move(*opened));
+      }
+    }
+    for (const auto& file : files_) {
+      for (unsigned i = 0; i < load.calls; ++i) {
+        CHECK(gate_.enter());
+        spawn(keep_result(load.call, file.get(), cancellation));
+      }
+    }
+    for (int i = 0; i < 2000 && unanswered() < load.unanswered; ++i) {
+      co_await executor->sleep_for(1ms);
+    }
+    co_await executor->sleep_for(100ms);  // More would arrive.
+    CHECK(unanswered() == load.unanswered);
+  }
+  Task<void> end() {
+    for (const auto& filesystem : filesystems_) filesystem->answer();
+    co_await gate_.close();
+    files_.clear();
+  }
+  std::size_t ended_with(Error error) const {
+    return static_cast<std::size_t>(std::ranges::count(results_, error));
+  }
+  std::size_t ended() const { return results_.size(); }
+
+ private:
+  Task<void> keep_result(Call call, File* file, Cancellation* cancellation) {
+    const GateHold hold(gate_);
+    const Error error = co_await call(file, cancellation);
+    results_.push_back(error);
+  }
+  std::size_t unanswered() const {
+    std::size_t count = 0;
+    for (const auto& filesystem : filesystems_) count += filesystem->unanswered();
+    return count;
+  }
+
+  std::vector<std::unique_ptr<SilentFilesystem>> filesystems_;
+  std::vector<std::unique_ptr<File>> files_;
+  std::vector<Error> results_;
+  Gate gate_;
+};
+
+Task<void> sync_and_note(File* file, bool* synced, Gate* gate) {
+  const GateHold hold(*gate);
+  const Error error = co_await file->sync(nullptr);
+  *synced = error == Error::kNone;
+}
+
+// An ordinary file at `path` is synced while the load hangs.
+Task<void> sync_beside(Executor* executor, std::string path, DeadStorage* dead, Load load) {
+  auto opened = co_await executor->open_file(path, {.create = true});
+  REQUIRE(opened.has_value());
+  co_await dead->start(executor, load, nullptr);
+  bool synced = false;
+  Gate gate;
+  CHECK(gate.enter());
+  spawn(sync_and_note(opened->get(), &synced, &gate));
+  for (int i = 0; i < 2000 && !synced; ++i) co_await executor->sleep_for(1ms);
+  CHECK(synced);
+  CHECK(dead->ended() == 0);
+  co_await dead->end();
+  CHECK(dead->ended_with(Error::kNone) == dead->ended());
+  CHECK(dead->ended() == load.filesystems * load.files * load.calls);
+  co_await gate.close();
+}
+
+void sync_an_ordinary_file_beside(Load load) {
+  DeadStorage dead;
+  if (!dead.mount(load.filesystems)) return;
+  const TemporaryDirectory directory;
+  auto group =
+      ReactorGroup::create({.count = 1, .memory_limit_bytes = std::size_t{64} << 20, .seed = 1});
+  if (!group.has_value()) FAIL(group.error());
+  Executor* const executor = (*group)->executors()[0];
+  (*group)->run([&] { return sync_beside(executor, directory.file("file"), &dead, load); });
+}
+
+TEST_CASE("A dead filesystem has 64 reads in the kernel, however many files are on it",
+          "[reactor][file][N7]") {
+  sync_an_ordinary_file_beside({.files = 40, .calls = 10, .call = read_a_byte, .unanswered = 64});
+}
+
+// The kernel lets one sync or allocation of a file in at a time, and seven wait for it on threads.
+TEST_CASE("Syncs of files on a dead filesystem hold up no sync of another file",
+          "[reactor][file][N7]") {
+  sync_an_ordinary_file_beside({.files = 40, .calls = 10, .call = sync_file, .unanswered = 8});
+}
+
+TEST_CASE("Syncs of files on many dead filesystems hold up no sync of another file",
+          "[reactor][file][N7]") {
+  sync_an_ordinary_file_beside(
+      {.filesystems = 5, .files = 10, .calls = 10, .call = sync_file, .unanswered = 24});
+}
+
+TEST_CASE("Allocations in files on a dead filesystem hold up no sync of another file",
+          "[reactor][file][N7]") {
+  sync_an_ordinary_file_beside(
+      {.files = 40, .calls = 10, .call = allocate_a_block, .unanswered = 8});
+}
+
+Task<void> cancel_waiting(Executor* executor, DeadStorage* dead, Load load) {
+  Cancellation cancellation;
+  co_await dead->start(executor, load, &cancellation);
+  cancellation.cancel();
+  const std::size_t waiting = std::size_t{load.files} * load.calls - load.unanswered;
+  for (int i = 0; i < 2000 && dead->ended() < waiting; ++i) co_await executor->sleep_for(1ms);
+  CHECK(dead->ended_with(Error::kCancelled) == waiting);
+  co_await dead->end();
+  CHECK(dead->ended() == std::size_t{load.files} * load.calls);
+}
+
+TEST_CASE("Cancelled reads that wait for a dead filesystem end before it answers",
+          "[reactor][file][N7]") {
+  const Load load{.files = 40, .calls = 10, .call = read_a_byte, .unanswered = 64};
+  DeadStorage dead;
+  if (!dead.mount(load.filesystems)) return;
+  auto group =
+      ReactorGroup::create({.count = 1, .memory_limit_bytes = std::size_t{64} << 20, .seed = 1});
+  if (!group.has_value()) FAIL(group.error());
+  Executor* const executor = (*group)->executors()[0];
+  (*group)->run([&] { return cancel_waiting(executor, &dead, load); });
 }
 
 }  // namespace
