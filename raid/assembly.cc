@@ -272,7 +272,7 @@ AssembledRole Assembler::judge_role(const Pending& pending, unsigned role) {
     if (held.event != counts.event) {
       tell(
           fmt::format("{}: the superblock of {} is of event {} and that of the set of event {}; "
-                      "the drive has missed no write",
+                      "the drive counts as current; if it is an older copy of itself, replace it",
                       where, name(*at), event_number(held.event), event_number(counts.event)));
     }
   } else {

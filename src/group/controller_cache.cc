@@ -247,7 +247,7 @@ bool ControllerCache::is_failing(const Uuid& set) const {
 std::vector<std::string> ControllerCache::notes_on(const Uuid& set) const {
   std::vector<std::string> notes;
   const auto guard = guards_.find(set);
-  if (guard != guards_.end() && is_failing(set)) {
+  if (guard != guards_.end() && is_failing(set) && !barred_.contains(set)) {
     const cache::CachedDevice& device = guard->second->device();
     notes.push_back(
         fmt::format("{} of acknowledged writes cannot be brought to its drives: {}; "

@@ -75,7 +75,7 @@ std::uint64_t ControllerCache::stuck_bytes(const Uuid& set) const {
 }
 
 void ControllerCache::tell_stuck(const Uuid& set) {
-  if (abandoned_ || !started_) return;
+  if (abandoned_ || !started_ || barred_.contains(set)) return;  // The bar says what to do.
   const std::uint64_t bytes = stuck_bytes(set);
   if ((bytes != 0) == stuck_told_.contains(set)) return;
   if (bytes == 0) {

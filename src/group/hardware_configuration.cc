@@ -446,13 +446,16 @@ void check_nvram_size(const HardwareConfiguration& hardware, std::uint64_t journ
                  "there is no NVRAM; add a section [nvram], or leave it out");
     return;
   }
-  if (!hardware.nvram->mirror_path.empty() && cache_bytes == 0) {
-    mistakes.add(hardware.nvram->mirror_line, "nvram.mirror",
-                 "mirrors the writes of the cache, and there are none; write nvram = \"32MiB\" in "
-                 "a section [cache], or leave it out");
-  }
   // The image's own bookkeeping needs a little.
   constexpr std::uint64_t kOwn = std::uint64_t{1} << 20;
+  if (!hardware.nvram->mirror_path.empty() && cache_bytes == 0) {
+    const std::uint64_t taken = journal_bytes + kOwn;
+    const std::uint64_t size = hardware.nvram->size_bytes;
+    mistakes.add(hardware.nvram->mirror_line, "nvram.mirror",
+                 fmt::format("mirrors the writes of the cache, and there are none; write nvram = "
+                             "\"{}\" in a section [cache], or leave it out",
+                             format_size(size > taken ? size - taken : kOwn)));
+  }
   const std::uint64_t needed = journal_bytes + cache_bytes + kOwn;
   if (needed == kOwn || hardware.nvram->size_bytes >= needed) return;
   mistakes.add(hardware.nvram->size_line, "nvram.size",
