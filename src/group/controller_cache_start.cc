@@ -83,8 +83,8 @@ Task<ControllerCache::Outcome> ControllerCache::load() {
   const auto unchecked = co_await store_.get(std::string(kUncheckedKey));
   if (!unchecked) co_return unreadable(unchecked.error());
   unchecked_ = unchecked->has_value();
-  if (unchecked_) {
-    const auto made = decode_unchecked(**unchecked);
+  if (const std::optional<std::string>& text = *unchecked) {
+    const auto made = decode_unchecked(*text);
     if (!made) co_return damaged_entry(std::string(kUncheckedKey), made.error());
     made_since_ = *made;
   }
