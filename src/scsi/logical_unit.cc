@@ -213,28 +213,32 @@ Task<Completion> LogicalUnit::submit(Command& command, Operation operation, Exte
   Completion completion = co_await device_.submit(std::move(request));
   command.lent = 0;
   command.writing = {};
-  if (cached) cached_change_ended(command);
+  if (cached) cached_change_ended(command, completion.error);
   co_return completion;
 }
 
 // An aborted command promises nothing, and its nexus may be gone.
-void LogicalUnit::cached_change_ended(const Command& command) {
-  if (!command.aborted) writers_.note_change(*state_of(command).writer);
+void LogicalUnit::cached_change_ended(const Command& command, Error error) {
+  if (!command.aborted && error == Error::kNone) writers_.note_change(*state_of(command).writer);
   if (--cached_changes_ == 0 && stable_demands_ != 0) command_ended_.notify_all();
 }
 
 Task<Completion> LogicalUnit::flush(Command& command, Extent extent) {
   const std::shared_ptr<Writers::Writer> writer = state_of(command).writer;
   if (std::exchange(writer->lost, false)) co_return Completion{.error = Error::kHardware};
-  const std::uint64_t covered = changes_covered(extent);
+  const Writers::Flush begun = begin_flush(extent);
   Completion completion = co_await submit(command, Operation::kFlush, extent, false, false, {});
-  writers_.flush_ended(completion.error, covered, writer.get());
+  // Nobody hears how an aborted command ends.
+  writers_.flush_ended(completion.error, begun, command.aborted ? nullptr : writer.get());
+  if (command.aborted) co_return completion;
+  // A flush of another host may have failed meanwhile, for this one's writes, too.
+  const bool lost = std::exchange(writer->lost, false);
+  if (lost && completion.error == Error::kNone) completion.error = Error::kHardware;
   co_return completion;
 }
 
-std::uint64_t LogicalUnit::changes_covered(const Extent& extent) const noexcept {
-  const bool all = extent.first == 0 && extent.block_count >= geometry().block_count;
-  return all ? writers_.changes() : 0;
+Writers::Flush LogicalUnit::begin_flush(const Extent& extent) const noexcept {
+  return writers_.begin_flush(extent.first == 0 && extent.block_count >= geometry().block_count);
 }
 
 // What IMMED commands leave to be done after their status. However many there are, one flush runs
@@ -280,11 +284,11 @@ Task<void> LogicalUnit::advise_in_background(Extent extent) {
 Task<Error> LogicalUnit::flush_behind_status(Extent extent) {
   Cancellation cancellation;
   in_background_.push_back(&cancellation);
-  const std::uint64_t covered = changes_covered(extent);
+  const Writers::Flush begun = begin_flush(extent);
   const Completion completion = co_await device_.submit(
       {.operation = Operation::kFlush, .extent = extent, .cancellation = &cancellation});
   std::erase(in_background_, &cancellation);
-  writers_.flush_ended(completion.error, covered, nullptr);
+  writers_.flush_ended(completion.error, begun, nullptr);
   co_return cancellation.cancelled() ? Error::kNone : completion.error;
 }
 

@@ -279,9 +279,9 @@ class LogicalUnit {
   // Fails once, too, if a flush of another host could not keep what this host wrote.
   Task<Completion> flush(Command& command, Extent extent);
   Task<Error> flush_behind_status(Extent extent);
-  std::uint64_t changes_covered(const Extent& extent) const noexcept;
+  Writers::Flush begin_flush(const Extent& extent) const noexcept;
   void cancel_background();
-  void cached_change_ended(const Command& command);
+  void cached_change_ended(const Command& command, Error error);
   Task<Error> take_write_cache_away(Command& command);
   std::size_t mode_data(const Command& command, std::span<std::byte> target,
                         std::optional<Outcome>& refused) const;

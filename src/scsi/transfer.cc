@@ -236,7 +236,7 @@ Job LogicalUnit::write(Command& command) {
                                .cancellation = &command.cancellation});
   command.writing = {};
   command.lent = 0;
-  if (!stable) cached_change_ended(command);
+  if (!stable) cached_change_ended(command, completion.error);
   command.moved = *usable;
   Outcome outcome{.data_out_bytes = called_for};
   if (completion.error != Error::kNone) {

@@ -28,14 +28,16 @@ void Writers::forget_departed() {
   }
 }
 
-void Writers::flush_ended(Error error, std::uint64_t covered, const Writer* sender) noexcept {
+void Writers::flush_ended(Error error, const Flush& flush, const Writer* sender) noexcept {
   if (error == Error::kHardware) {
     for (const auto& [name, writer] : hosts_) {
-      if (writer.get() != sender && writer->last_change > settled_) writer->lost = true;
+      if (writer.get() != sender && writer->last_change > flush.settled) writer->lost = true;
     }
   }
   // Any other error leaves the changes where they are, for the next flush.
-  if (error == Error::kNone || error == Error::kHardware) settled_ = std::max(settled_, covered);
+  if (error == Error::kNone || error == Error::kHardware) {
+    settled_ = std::max(settled_, flush.covered);
+  }
 }
 
 }  // namespace sandbay::scsi

@@ -31,12 +31,16 @@ class Writers {
   // A change of this host has ended well, and need not be stable.
   void note_change(Writer& writer) noexcept { writer.last_change = ++changes_; }
 
-  // Counts changes: a flush that begins now covers those up to here.
-  std::uint64_t changes() const noexcept { return changes_; }
-
-  // A flush of changes up to `covered`, 0 if not of all blocks, has ended with `error`. Its sender
-  // hears it; null: nobody does.
-  void flush_ended(Error error, std::uint64_t covered, const Writer* sender) noexcept;
+  // Which changes a flush covers that begins now, and which were settled before it.
+  struct Flush {
+    std::uint64_t covered = 0;
+    std::uint64_t settled = 0;
+  };
+  Flush begin_flush(bool of_all_blocks) const noexcept {
+    return {.covered = of_all_blocks ? changes_ : 0, .settled = settled_};
+  }
+  // It has ended with `error`. Its sender hears it; null: nobody does.
+  void flush_ended(Error error, const Flush& flush, const Writer* sender) noexcept;
 
  private:
   void forget_departed();

@@ -393,6 +393,35 @@ Task<void> every_writer_hears_of_a_failed_flush(Bench& bench) {
   }
 }
 
+Task<void> flush_beside(Bench* bench, scsi::Nexus* nexus, std::vector<Reply>* replies) {
+  const Reply reply = co_await send(bench->router, *nexus, cdb_10(0x35, 0, 0));
+  replies->push_back(reply);
+}
+
+// The device answers one of two flushes that it has of two hosts.
+Task<void> both_hear_of_a_failed_flush(Bench& bench) {
+  const auto other = co_await bench.login("iqn.2026-11.org.example:two,i,0x1");
+  const std::vector<std::byte> block(512, std::byte{7});
+  for (scsi::Nexus* const each : {other.get(), bench.nexus.get()}) {
+    const Reply written = co_await send(bench.router, *each, cdb_10(0x2A, 0, 1), {.out = block});
+    CHECK(written.good());
+  }
+  bench.hung.hang_only(Operation::kFlush);
+  bench.faulty.fail({.operation = Operation::kFlush, .error = Error::kHardware, .times = 1});
+  std::vector<Reply> replies;
+  spawn(flush_beside(&bench, other.get(), &replies));
+  spawn(flush_beside(&bench, bench.nexus.get(), &replies));
+  co_await bench.unit.home().sleep_for(std::chrono::milliseconds(1));
+  CHECK(bench.hung.held() == 2);
+  bench.hung.release();
+  co_await bench.unit.home().sleep_for(std::chrono::milliseconds(1));
+  REQUIRE(replies.size() == 2);
+  for (const Reply& reply : replies) {
+    CHECK(reply.failed_with(SenseKey::kHardwareError, Additional::kInternalTargetFailure));
+  }
+  co_await bench.router.detach(*other);
+}
+
 Task<void> prefetch(Bench& bench) {
   for (const auto& cdb : {cdb_10(0x34, 0, 0), cdb_10(0x34, 0, 256), cdb_16(0x90, 5, 10),
                           cdb_10(0x34, 0, 1, 0x02), cdb_16(0x90, 0, 0, 0x02)}) {
@@ -665,6 +694,18 @@ TEST_CASE("Deferred errors: every nexus hears of a failed flush", "[scsi]") {
 TEST_CASE("Every host that wrote hears of a failed flush", "[scsi][N7]") {
   on_bench(every_writer_hears_of_a_failed_flush);
 }
+TEST_CASE("Flushes of two hosts at a time both fail", "[scsi][N7]") {
+  on_bench(both_hear_of_a_failed_flush);
+}
+TEST_CASE("A flush that fails late concerns what was written before it", "[scsi][N7]") {
+  scsi::Writers writers;
+  const auto host = writers.host_of("iqn.2026-11.org.example:one,i,0x1");
+  writers.note_change(*host);
+  const auto slow = writers.begin_flush(true);
+  writers.flush_ended(Error::kNone, writers.begin_flush(true), nullptr);
+  writers.flush_ended(Error::kHardware, slow, nullptr);
+  CHECK(host->lost);
+}
 TEST_CASE("A host that has gone is remembered for a while", "[scsi][N7]") {
   scsi::Writers writers;
   constexpr unsigned kHosts = 1000;
@@ -672,7 +713,7 @@ TEST_CASE("A host that has gone is remembered for a while", "[scsi][N7]") {
     writers.note_change(
         *writers.host_of("iqn.2026-11.org.example:" + std::to_string(i) + ",i,0x1"));
   }
-  writers.flush_ended(Error::kHardware, writers.changes(), nullptr);
+  writers.flush_ended(Error::kHardware, writers.begin_flush(true), nullptr);
   unsigned lost = 0;
   for (unsigned i = 0; i < kHosts; ++i) {
     lost += writers.host_of("iqn.2026-11.org.example:" + std::to_string(i))->lost ? 1 : 0;
