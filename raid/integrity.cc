@@ -366,7 +366,8 @@ Task<bool> Integrity::blocks_whole(unsigned role, std::uint64_t first_cell,
       whole = false;
     } else if (still) {
       Buffer bytes;
-      const Error error = co_await read_block(block, &bytes);
+      Error error = co_await read_block(block, &bytes);
+      if (block->image.empty()) error = Error::kNotReady;  // The role has another holder.
       const IntegrityBlockName name{
           .set = drives_.superblock().set_uuid, .role = role, .index = index};
       // What was never written may have anything in it that is not ours.

@@ -171,6 +171,7 @@ void LostSectors::stop_keeping_beside(Extent extent) {
   const bool first_gives = behind.block_count == 0 ||
                            (before.block_count != 0 && before.block_count < behind.block_count);
   keeping_.remove(first_gives ? before : behind);
+  if (image_bytes() > most_bytes_) keeping_.clear();  // The number of a gap may have grown.
 }
 
 bool LostSectors::set_keeping(unsigned role, std::uint64_t region, bool keeps) {
@@ -213,6 +214,7 @@ std::vector<std::byte> LostSectors::encode_next() {
   put(lost_, kLostCountAt);
   put(matched_, kMatchedCountAt);
   put(keeping_, kKeepingCountAt);
+  assert(image.size() <= kLostSectorsBytes);
   seal_image(image, {.magic = kLostSectorsMagic,
                      .version = kLostSectorsVersion,
                      .sequence = sequence_,
@@ -254,9 +256,9 @@ std::expected<LostSectors, std::string> LostSectors::decode(std::span<const std:
     }
   }
   lost.tells_blank_ = opened->version >= 3;
+  lost.merged_blocks_ = little_endian<std::uint64_t>(image, kMergedAt);
   lost.make_room({});  // An older version takes less room for the same.
   lost.changed_ = false;
-  lost.merged_blocks_ = little_endian<std::uint64_t>(image, kMergedAt);
   lost.sequence_ = opened->sequence;
   return lost;
 }

@@ -292,6 +292,18 @@ TEST_CASE("A role that keeps everywhere does so whatever others miss",
   CHECK_FALSE(lost.blank(5));
 }
 
+TEST_CASE("A gap in what a role keeps makes no list longer than its place",
+          "[raid][lost_sectors][D-18]") {
+  LostSectors lost({1}, 1'000'000'000);
+  for (std::uint64_t region = 0; region < 300; ++region) lost.set_keeping(0, region, true);
+  for (Lba lba = 0; lba < 300; lba += 3) lost.add({.first = lba, .block_count = 1});
+  const std::size_t most = lost.encode_next().size();
+  lost.limit(most);
+  REQUIRE(lost.set_keeping(0, 127, false));
+  CHECK_FALSE(lost.keeps(0, 127));
+  CHECK(lost.encode_next().size() <= most);
+}
+
 TEST_CASE("no damaged list of lost sectors is accepted", "[raid][lost_sectors]") {
   LostSectors lost({1}, 1000);
   lost.add({.first = 3, .block_count = 4});
