@@ -319,7 +319,8 @@ Task<std::string> ManagedSet::bring_up() {
   if (error == Error::kNone) error = co_await drives_->save_lost();
   if (error == Error::kNone) error = co_await drives_->save_clean(clean && journaled);
   if (error != Error::kNone) {
-    co_return fmt::format("its superblocks cannot be written: {}", describe(error));
+    co_return fmt::format("its superblocks, or its record in the metadata, cannot be written: {}",
+                          describe(error));
   }
   error = co_await set_->replay_journal(clean, accept_loss_);
   if (error == Error::kDataCorrupt && region_ != nullptr) {
@@ -343,7 +344,8 @@ Task<std::string> ManagedSet::bring_up() {
   drives_->end_last_journal_life();
   error = co_await drives_->save_clean(false);
   if (error != Error::kNone) {
-    co_return fmt::format("its superblocks cannot be written: {}", describe(error));
+    co_return fmt::format("its superblocks, or its record in the metadata, cannot be written: {}",
+                          describe(error));
   }
   co_return std::string();
 }

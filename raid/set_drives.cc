@@ -16,6 +16,8 @@ namespace {
 
 // What a drive's reserved room has been seen to take, it takes for so long.
 constexpr Duration kRoomStays = std::chrono::seconds(1);
+// A set asks again for its record in the metadata, where it must not go on without.
+constexpr Duration kRecordAgain = std::chrono::seconds(1);
 // Drives that have gone and are kept.
 constexpr std::size_t kMostGone = 64;
 
@@ -561,6 +563,15 @@ Task<Error> SetDrives::settled() {
   co_return error;
 }
 
+Task<Error> SetDrives::settled_at_last() {
+  Error error = co_await settled();
+  while (error == Error::kTimedOut) {
+    co_await home_.sleep_for(kRecordAgain);
+    error = co_await settled();
+  }
+  co_return error;
+}
+
 Task<Error> SetDrives::save_clean(bool clean) {
   newest_.clean = clean;
   ++changed_;
@@ -785,7 +796,7 @@ Task<Error> SetDrives::promote_replacement(unsigned role) {
   Drive* promoted = here.drive;
   tell({SetEvent::Kind::kDriveReplaced, role,
         fmt::format("drive {} has taken role {} from drive {}", promoted->name(), role, old)});
-  const Error error = co_await settled();
+  const Error error = co_await settled_at_last();
   if (error != Error::kNone) co_return error;
   if (here.drive != promoted) co_return Error::kNone;  // Dropped meanwhile; its log goes on.
   regions_.promote_replacement(role);

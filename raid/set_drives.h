@@ -242,6 +242,8 @@ class SetDrives final : public JournalDrives {
   bool settled_now() const noexcept { return settled_ == changed_; }
   // Every change of roles so far is durable on the drives that are left.
   Task<Error> settled();
+  // The same, however long the recorder takes: what cannot be left half done waits for it.
+  Task<Error> settled_at_last();
   // An event of its own in any case: what was found may be on some drives only.
   Task<Error> save_clean(bool clean);
   // An event although nothing has changed: a drive that is set back to before it is found out.

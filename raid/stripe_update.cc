@@ -631,7 +631,7 @@ Task<Error> RaidSet::leave_unequal(Stripes stripes, Error why) {
   if (journal_ == nullptr && layout_.mirrored()) co_return why;  // As before every write of theirs.
   Error error = co_await drives_.save_regions();
   if (error == Error::kNone) error = co_await drives_.save_doubts();  // Known regions, too.
-  if (error == Error::kNone) error = co_await drives_.settled();
+  if (error == Error::kNone) error = co_await drives_.settled_at_last();
   if (error == Error::kNone) co_return why;
   go_offline("that redundancy is not valid cannot be written");
   co_return Error::kNotReady;
