@@ -143,11 +143,14 @@ void BlockingPool::finish(Shared& shared, const Job& job) {
   if (shared.stopping) return;  // Its home may be gone.
   --shared.running;
   if (!job->key.empty()) release(shared, job->key);
-  for (auto& [name, folder] : shared.by_folder) {
-    if (!admit(shared, folder)) continue;
-    shared.changed.notify_one();
-    break;  // No other folder may have more than before.
+  // One call may begin: of the same folder, which has one less now, or of any other.
+  const auto own = shared.by_folder.find(folder_of(job->key));
+  bool admitted = own != shared.by_folder.end() && admit(shared, own->second);
+  for (auto other = shared.by_folder.begin(); !admitted && other != shared.by_folder.end();
+       ++other) {
+    admitted = admit(shared, other->second);
   }
+  if (admitted) shared.changed.notify_one();
   if (job->home == nullptr) return;
   job->self = job;
   job->home->send(*job);

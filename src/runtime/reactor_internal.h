@@ -100,8 +100,9 @@ class Reactor final : public Executor {
   // Threads of the kernel for requests that block there. Its own limit is four a processor: as many
   // requests to a filesystem that hangs would stop the syncs of all other files of this ring.
   static constexpr unsigned kMostKernelThreads = 256;
-  // The limits for requests to one filesystem that blocks, and to all such. Transfers count too,
-  // though Linux 6.18 runs those that are sent to threads at once on further threads.
+  // The limits for requests to one filesystem that blocks, and to all such: three that hang stop
+  // the others that block. Transfers count too, though Linux 6.18 runs those that are sent to
+  // threads at once on further threads.
   static constexpr unsigned kMostOnFilesystem = kMostKernelThreads / 4;
   static constexpr unsigned kMostOnBlocking = kMostKernelThreads * 3 / 4;
   static constexpr std::size_t kResumesPerTurn = 8192;
