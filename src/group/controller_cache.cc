@@ -67,6 +67,14 @@ std::string ControllerCache::bar(const Uuid& uuid) const {
   const std::string name = name_of_set_(uuid);
   const ImageUuid& nvram = marks_.at(uuid);
   const auto exported = exported_.find(uuid);
+  if (may_adopt(uuid) && exported != exported_.end() && is_made_since(exported->second)) {
+    return fmt::format(
+        "NVRAM {} has writes of it from before an import, and NVRAM {}, which has been used since, "
+        "has newer ones; {} and restart the daemon, or give the first one's up: sandbay cache "
+        "discard {} --yes-lose-data",
+        format_uuid(std::bit_cast<Uuid>(nvram)), format_uuid(std::bit_cast<Uuid>(exported->second)),
+        way_back_to(exported->second), name);
+  }
   if (may_adopt(uuid) && exported != exported_.end()) {
     return fmt::format(
         "NVRAM {} has writes of it, and the imported metadata say that its newest writes are in "

@@ -134,6 +134,8 @@ class ControllerCache {
   nvram::NvramOptions image_options(const std::string& path) const;
   nvram::NvramOptions mirror_options() const;
   bool may_have_more(const nvram::Nvram& mirror) const;
+  Task<Outcome> note_made(ImageUuid nvram);
+  bool is_made_since(const ImageUuid& nvram) const;
   bool mirror_counts() const;
   std::string waiting_for(const ImageUuid& nvram) const;
   std::string found_words(const nvram::Nvram& image, const std::string& path) const;
@@ -225,10 +227,10 @@ class ControllerCache {
   std::set<Uuid> barred_;               // Among these: that NVRAM is not here, or
   std::set<Uuid> unconfirmed_;          // nobody has said that it counts (see adopt()).
   std::map<Uuid, ImageUuid> exported_;  // Another NVRAM that an import names.
-  // An import has come, and no NVRAM has been looked at since. This NVRAM was made afterwards, and
-  // has nothing from before.
+  // An import has come, and no NVRAM from before it has been looked at since. These NVRAMs were
+  // made afterwards, the newest last; so were those that have lost what they had.
   bool unchecked_ = false;
-  ImageUuid made_since_{};
+  std::vector<ImageUuid> made_since_;
   std::map<Uuid, std::vector<LostRange>> lost_;
   std::set<Uuid> lost_unsaved_;  // Of these: the metadata do not know yet.
   std::set<Uuid> stuck_told_;    // Sets with data that cannot go to their drives.

@@ -105,15 +105,7 @@ Task<ControllerCache::Outcome> ControllerCache::recover() {
 Task<ControllerCache::Outcome> ControllerCache::bar_unknown(
     const std::vector<cache::RecoveredWrite>* writes) {
   if (!unchecked_) co_return Outcome{};
-  if (!to_check_) {
-    if (made_since_ == nvram_->uuid()) co_return Outcome{};
-    metadata::Batch batch;
-    batch.put(std::string(kUncheckedKey), encode_unchecked(nvram_->uuid()));
-    const Error error = co_await store_.commit(std::move(batch));
-    if (error != Error::kNone) co_return std::unexpected(unwritten(error));
-    made_since_ = nvram_->uuid();
-    co_return Outcome{};
-  }
+  if (!to_check_) co_return Outcome{};
   std::map<Uuid, DirtyRecord> records;
   for (const cache::RecoveredWrite& write : *writes) {
     const Uuid& set = write.subject.device;
@@ -126,7 +118,13 @@ Task<ControllerCache::Outcome> ControllerCache::bar_unknown(
   }
   metadata::Batch batch;
   for (const auto& [set, record] : records) batch.put(dirty_key(set), encode(record));
-  batch.erase(std::string(kUncheckedKey));
+  // Whether a set waits for an NVRAM that was made since is asked again at each start.
+  const bool newer =
+      std::ranges::any_of(
+          records, [this](const auto& each) { return is_made_since(each.second.exported); }) ||
+      std::ranges::any_of(exported_,
+                          [this](const auto& each) { return is_made_since(each.second); });
+  if (!newer) batch.erase(std::string(kUncheckedKey));
   const Error error = co_await store_.commit(std::move(batch));
   if (error != Error::kNone) co_return std::unexpected(unwritten(error));
   for (const auto& [set, record] : records) {
@@ -135,7 +133,7 @@ Task<ControllerCache::Outcome> ControllerCache::bar_unknown(
     barred_.insert(set);
     if (record.exported != ImageUuid{}) exported_[set] = record.exported;
   }
-  unchecked_ = false;
+  unchecked_ = newer;
   co_return Outcome{};
 }
 

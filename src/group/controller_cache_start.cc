@@ -24,6 +24,8 @@ namespace sandbay::group {
 namespace {
 
 constexpr std::size_t kBooksAtOnce = 256;
+// NVRAMs made since an import that are remembered.
+constexpr std::size_t kMostMade = 64;
 constexpr std::string_view kRegion = ControllerCache::kRegion;
 
 Task<std::expected<std::vector<metadata::Entry>, Error>> list_all(metadata::Store* store,
@@ -273,8 +275,11 @@ Task<ControllerCache::Outcome> ControllerCache::open_memory(nvram::Nvram* nvram)
   const auto regions = nvram->regions();
   const nvram::RegionState* const region = find_region(regions);
   had_region_ = region != nullptr && !region->is_new;
-  to_check_ = unchecked_ && had_region_ && nvram->uuid() != made_since_;
-  Outcome outcome = co_await open_mirror(nvram);
+  const bool empty = !had_region_ || region->loss != nvram::Loss::kNone;
+  to_check_ = unchecked_ && !empty && !is_made_since(nvram->uuid());
+  Outcome outcome;
+  if (unchecked_ && !to_check_) outcome = co_await note_made(nvram->uuid());
+  if (outcome) outcome = co_await open_mirror(nvram);
   if (!outcome) co_return outcome;
   const CacheConfiguration& wanted = known(configuration_.hardware.cache);
   const NvramConfiguration& image = known(configuration_.hardware.nvram);
@@ -338,12 +343,33 @@ std::set<ImageUuid> ControllerCache::needed_images() const {
   return images;
 }
 
+// This NVRAM has nothing from before the import, and the import's record of a mirror is not about a
+// mirror that it has had since.
+Task<ControllerCache::Outcome> ControllerCache::note_made(ImageUuid nvram) {
+  if (is_made_since(nvram)) co_return Outcome{};
+  std::vector<ImageUuid> made = made_since_;
+  made.push_back(nvram);
+  if (made.size() > kMostMade) made.erase(made.begin());
+  metadata::Batch batch;
+  batch.put(std::string(kUncheckedKey), encode_unchecked(made));
+  const bool forgets = mirror_record_ && mirror_record_->stale;
+  if (forgets) batch.erase(std::string(kMirrorKey));
+  const Error error = co_await store_.commit(std::move(batch));
+  if (error != Error::kNone) co_return std::unexpected(unwritten(error));
+  made_since_ = std::move(made);
+  if (forgets) mirror_record_.reset();
+  co_return Outcome{};
+}
+
+bool ControllerCache::is_made_since(const ImageUuid& nvram) const {
+  return std::ranges::find(made_since_, nvram) != made_since_.end();
+}
+
 // A mirror from before an import, beside an NVRAM that was made since, may have what that has not.
 bool ControllerCache::may_have_more(const nvram::Nvram& mirror) const {
   if (!unchecked_ || to_check_) return false;
-  const bool ours = mirror_record_ && !mirror_record_->stale &&
-                    mirror_record_->image == mirror.uuid() &&
-                    mirror_record_->nvram == nvram_->uuid();
+  const bool ours = mirror_record_ && mirror_record_->image == mirror.uuid() &&
+                    mirror_record_->nvram == nvram_->uuid() && is_made_since(nvram_->uuid());
   const auto regions = mirror.regions();
   const nvram::RegionState* const region = find_region(regions);
   return !ours && region != nullptr && !region->is_new;

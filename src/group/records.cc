@@ -189,8 +189,10 @@ std::string encode_nvram(std::uint64_t open_count) {
   return to_text({{"format", kRecordFormat}, {"open_count", open_count}});
 }
 
-std::string encode_unchecked(const ImageUuid& made_since) {
-  return to_text({{"format", kRecordFormat}, {"made", text_of(made_since)}});
+std::string encode_unchecked(const std::vector<ImageUuid>& made_since) {
+  json made = json::array();
+  for (const ImageUuid& image : made_since) made.push_back(text_of(image));
+  return to_text({{"format", kRecordFormat}, {"made", std::move(made)}});
 }
 
 std::string encode(const MakingRecord& record) {
@@ -372,9 +374,14 @@ std::expected<std::uint64_t, std::string> decode_nvram(std::string_view text) {
       text, [](const json& value) { return number_from<std::uint64_t>(value.at("open_count")); });
 }
 
-std::expected<ImageUuid, std::string> decode_unchecked(std::string_view text) {
-  if (text == "{}") return ImageUuid{};  // As an import writes it.
-  return decode<ImageUuid>(text, [](const json& value) { return image_from(value.at("made")); });
+std::expected<std::vector<ImageUuid>, std::string> decode_unchecked(std::string_view text) {
+  using Images = std::vector<ImageUuid>;
+  if (text == "{}") return Images{};  // As an import writes it.
+  return decode<Images>(text, [](const json& value) {
+    Images made;
+    for (const json& image : value.at("made")) made.push_back(image_from(image));
+    return made;
+  });
 }
 
 // One of an older version names no UUIDs: nothing is what it says, so nothing is erased for it.

@@ -177,7 +177,7 @@ std::string encode(const DirtyRecord& record);
 std::string encode(const std::vector<LostRange>& ranges);
 std::string encode_used(std::uint64_t end_block);
 std::string encode_nvram(std::uint64_t open_count);
-std::string encode_unchecked(const ImageUuid& made_since);
+std::string encode_unchecked(const std::vector<ImageUuid>& made_since);
 
 // The error is half a sentence.
 std::expected<GroupRecord, std::string> decode_group(std::string_view text);
@@ -187,8 +187,8 @@ std::expected<SetRecord, std::string> decode_set(std::string_view text);
 std::expected<EventInfo, std::string> decode_event(std::string_view text);
 std::expected<std::uint64_t, std::string> decode_used(std::string_view text);
 std::expected<std::uint64_t, std::string> decode_nvram(std::string_view text);
-// Zeros: no NVRAM was made since.
-std::expected<ImageUuid, std::string> decode_unchecked(std::string_view text);
+// The NVRAMs that were made since.
+std::expected<std::vector<ImageUuid>, std::string> decode_unchecked(std::string_view text);
 std::expected<MakingRecord, std::string> decode_making(std::string_view text);
 std::expected<MirrorRecord, std::string> decode_mirror(std::string_view text);
 std::expected<DirtyRecord, std::string> decode_dirty(std::string_view text);

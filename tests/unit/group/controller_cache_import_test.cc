@@ -269,8 +269,8 @@ Task<void> old_one_comes_later(Executor& home) {
                        kInPresent);
   imported.books.entries.clear();
   imported.books.entries[std::string(kUncheckedKey)] = "{}";
-  for (int start = 0; start < 2; ++start) {
-    co_await serves(&home, &imported, {.nvram = &imported.blank}, 1);
+  for (SimulatedBoard* const made : {&imported.blank, &imported.named, &imported.blank}) {
+    co_await serves(&home, &imported, {.nvram = made}, 1);
   }
   const auto run = co_await begin(home, imported.books, {.nvram = &imported.present});
   CHECK(run->told("cache stale") == 0);
@@ -287,6 +287,46 @@ Task<void> old_one_comes_later(Executor& home) {
 TEST_CASE("An NVRAM from before an import is asked about whenever it comes back",
           "[cache][group][N7]") {
   sandbay::testing::run_in_world(1, old_one_comes_later);
+}
+
+// A new NVRAM has newer writes than the one that comes back.
+Task<void> new_one_has_newer(Executor& home) {
+  Imported imported(home);
+  co_await leave_dirty(home, imported.books, {.nvram = &imported.present}, *imported.set,
+                       kInPresent);
+  imported.books.entries.clear();
+  imported.books.entries[std::string(kUncheckedKey)] = "{}";
+  co_await leave_dirty(home, imported.books, {.nvram = &imported.blank}, *imported.set, kInNamed);
+  for (int start = 0; start < 2; ++start) {
+    const auto run = co_await begin(home, imported.books, {.nvram = &imported.present});
+    CHECK_THAT(run->cache->bar(kSetUuid), Contains("has been used since, has newer ones; bring"));
+    co_await end(*run);
+  }
+  co_await serves(&home, &imported, {.nvram = &imported.blank}, kInNamed);
+}
+
+TEST_CASE("What was written since an import is not called older", "[cache][group][N7]") {
+  sandbay::testing::run_in_world(1, new_one_has_newer);
+}
+
+// A mirror that was made since the import, too, and was not used for a while.
+Task<void> new_mirror_returns(Executor& home) {
+  Imported imported(home);
+  imported.books.entries[std::string(kUncheckedKey)] = "{}";
+  const Rack both{.nvram = &imported.blank, .mirror = &imported.named};
+  co_await leave_dirty(home, imported.books, both, *imported.set, kInNamed);
+  {
+    const auto run = co_await begin(home, imported.books, {.nvram = &imported.blank});
+    co_await end(*run);
+  }
+  const auto run = co_await begin(home, imported.books, both);
+  CHECK(run->told("mirror lost") == 0);
+  CHECK(run->cache->show({}).mirror == "good");
+  co_await end(*run);
+}
+
+TEST_CASE("A mirror that was made since an import returns", "[cache][group][N7]") {
+  sandbay::testing::run_in_world(1, new_mirror_returns);
 }
 
 // The NVRAM is gone for good; its mirror still has everything.
