@@ -70,6 +70,10 @@ class LoginService::Policy final : public LoginPolicy {
     } else {
       admit_to_target(identity, admission);
     }
+    // Discovery does not show these targets, and neither may a login.
+    if (admission.status == LoginStatus::kTargetNotFound && hides_targets(identity)) {
+      admission.status = LoginStatus::kAuthorizationFailure;
+    }
     if (admission.status == LoginStatus::kSuccess && identity.tsih != 0) {
       admit_to_session(identity, admission);
     }
@@ -164,12 +168,20 @@ class LoginService::Policy final : public LoginPolicy {
     admission.preferences = target->preferences;
   }
 
+  bool hides_targets(const LoginIdentity& identity) const {
+    return std::ranges::any_of(registry_.targets, [&](const auto& each) {
+      const TargetOptions& options = each.second->options;
+      return !decide_access(options.access, identity.initiator_name, peer_).allowed;
+    });
+  }
+
   // Section 6.3.1: a connection for a session that exists.
   void admit_to_session(const LoginIdentity& identity, Admission& admission) {
     const auto found = registry_.sessions.find(identity.tsih);
     if (found == registry_.sessions.end() || found->second->is_discovery() != identity.discovery ||
         !is_same_nexus(*found->second, identity, portal_group_tag_, portal_)) {
-      admission.status = LoginStatus::kSessionDoesNotExist;
+      // Only after its proof does an initiator hear which sessions exist: placing it fails then.
+      if (!admission.chap_required) admission.status = LoginStatus::kSessionDoesNotExist;
       return;
     }
     admission.session = found->second->options().parameters;

@@ -38,7 +38,7 @@ Task<void> refusals(Bench& bench) {
     CHECK(added == Error::kNone);
   }
   const std::vector<std::pair<std::string, LoginStatus>> rows = {
-      {"nowhere", LoginStatus::kTargetNotFound},
+      {"nowhere", LoginStatus::kAuthorizationFailure},  // As "private", which it may not see.
       {"private", LoginStatus::kAuthorizationFailure},
       {"moved", LoginStatus::kMovedTemporarily},
       {"gone", LoginStatus::kMovedPermanently}};

@@ -11,8 +11,9 @@ namespace {
 const ChapCredential kAlice{.user = "alice", .secret = "alicesecret12345"};
 const ChapCredential kBob{.user = "bob", .secret = "bobsecret1234567"};
 
-// Logs in with CHAP in three requests, as the peer's only initiator name and ISID.
-Task<LoginResponse> prove(RawInitiator& peer, ChapCredential user, std::uint16_t tsih) {
+// Logs in with CHAP in three requests, as the peer's only initiator name and ISID. Counts answers.
+Task<LoginResponse> prove(RawInitiator& peer, ChapCredential user, std::uint16_t tsih,
+                          int* answers = nullptr) {
   ChallengeRegistry own;
   ChapInitiator chap(
       {.credential = std::move(user), .mutual = {}, .algorithms = {ChapAlgorithm::kSha256}}, own,
@@ -32,6 +33,7 @@ Task<LoginResponse> prove(RawInitiator& peer, ChapCredential user, std::uint16_t
     co_await peer.send(bhs, bytes_of(text));
     const RawPdu pdu = co_await peer.next(std::chrono::seconds(60));
     answer = pdu.login();
+    if (answers != nullptr) ++*answers;
     if (answer.status != LoginStatus::kSuccess || step == 2) break;
     request.exp_stat_sn = pdu.numbers().stat_sn + 1;
     const auto keys = parse_text(pdu.text());
@@ -63,7 +65,26 @@ Task<void> another_user(Bench& bench) {
   CHECK(own.tsih != alice.tsih);
 }
 
+// Which sessions exist is not told before the proof.
+Task<void> no_session_before_proof(Bench& bench) {
+  const Error updated = co_await bench.server().update_target(
+      {.name = kBenchTarget, .access = {AccessRecord{.chap = kAlice}}}, nullptr);
+  CHECK(updated == Error::kNone);
+  int answers = 0;
+  RawInitiator& guessing = *co_await bench.connect();
+  const LoginResponse guessed = co_await prove(guessing, kBob, 4711, &answers);
+  CHECK(guessed.status == LoginStatus::kAuthenticationFailure);
+  CHECK(answers == 3);
+  RawInitiator& proven = *co_await bench.connect();
+  const LoginResponse told = co_await prove(proven, kAlice, 4711);
+  CHECK(told.status == LoginStatus::kSessionDoesNotExist);
+}
+
 }  // namespace
+
+TEST_CASE("Only a proven initiator hears whether a session exists", "[X9]") {
+  on_bench({}, no_session_before_proof);
+}
 
 TEST_CASE("Another CHAP user neither joins nor reinstates a session", "[X5]") {
   on_bench({}, another_user);
