@@ -455,7 +455,11 @@ void LoginService::tell_failure(const Attempt& attempt, TargetLogin& login, Erro
         from, fmt::format("login of {} redirected to {}", who, text.substr(text.find('=') + 1)));
   }
   const std::string_view reason = name_of(status);
-  const std::string& more = login.diagnosis();
+  // The initiator does not hear it.
+  const bool unknown = status == LoginStatus::kAuthorizationFailure &&
+                       !identity.target_name.empty() &&
+                       registry_.find(identity.target_name) == nullptr;
+  const std::string more = unknown ? "there is no such target" : login.diagnosis();
   const bool adds = !more.empty() && more.find(reason) == std::string::npos;
   registry_.events.warn(from, fmt::format("login of {} refused: {}{}{}", who, reason,
                                           adds ? ": " : "", adds ? more : std::string()));

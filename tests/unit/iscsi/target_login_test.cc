@@ -23,6 +23,16 @@ Task<void> let_go_later(testing::HungDevice& device) {
   co_return;
 }
 
+bool was_told(Bench& bench, EventSeverity severity, std::string_view first,
+              std::string_view second) {
+  for (const ServerEvent& event : bench.events()) {
+    if (event.severity != severity) continue;
+    if (event.text.find(first) == std::string::npos) continue;
+    if (event.text.find(second) != std::string::npos) return true;
+  }
+  return false;
+}
+
 Task<void> refusals(Bench& bench) {
   for (TargetOptions options :
        {TargetOptions{.name = "iqn.2026-11.org.sandbay:private",
@@ -51,6 +61,8 @@ Task<void> refusals(Bench& bench) {
     const RawPdu end = co_await peer.next();
     CHECK(end.closed);
   }
+  CHECK(was_told(bench, EventSeverity::kWarning, "Authorization failure: there is no such target",
+                 "iqn.2026-11.org.sandbay:nowhere"));
   RawInitiator& peer = *co_await bench.connect();
   const RawPdu stranger = co_await peer.log_in({.tsih = 4711});
   CHECK(stranger.login().status == LoginStatus::kSessionDoesNotExist);
@@ -95,16 +107,6 @@ Task<void> rules_change_during_login(Bench& bench) {
   CHECK(updated == Error::kNone);
   const LoginStatus same = co_await log_in_around(bench, open);
   CHECK(same == LoginStatus::kSuccess);
-}
-
-bool was_told(Bench& bench, EventSeverity severity, std::string_view first,
-              std::string_view second) {
-  for (const ServerEvent& event : bench.events()) {
-    if (event.severity != severity) continue;
-    if (event.text.find(first) == std::string::npos) continue;
-    if (event.text.find(second) != std::string::npos) return true;
-  }
-  return false;
 }
 
 std::size_t count_warnings(Bench& bench) {
