@@ -259,29 +259,38 @@ TEST_CASE("Unconfirmed writes are kept when a mirror gives them to a new NVRAM",
   sandbay::testing::run_in_world(1, mirror_fills_another);
 }
 
-// An NVRAM that was made since
-// ----------------------------------------------------------------------
+// Made since --------------------------------------------------------------------------------------
 
-// The NVRAM from before the import is not there at the first start, and comes back.
-Task<void> old_one_comes_later(Executor& home) {
-  Imported imported(home);
-  co_await leave_dirty(home, imported.books, {.nvram = &imported.present}, *imported.set,
-                       kInPresent);
-  imported.books.entries.clear();
-  imported.books.entries[std::string(kUncheckedKey)] = "{}";
-  for (SimulatedBoard* const made : {&imported.blank, &imported.named, &imported.blank}) {
-    co_await serves(&home, &imported, {.nvram = made}, 1);
-  }
-  const auto run = co_await begin(home, imported.books, {.nvram = &imported.present});
+// Before an import that knows of no writes, the NVRAM and its mirror have some.
+Task<void> import_nothing(Executor* home, Imported* imported, SimulatedBoard* mirror) {
+  co_await leave_dirty(*home, imported->books, {.nvram = &imported->present, .mirror = mirror},
+                       *imported->set, kInPresent);
+  imported->books.entries.clear();
+  imported->books.entries[std::string(kUncheckedKey)] = "{}";
+}
+
+// The NVRAM or its mirror, put in place, offers its writes.
+Task<void> adopts(Executor* home, Imported* imported, SimulatedBoard* board) {
+  const auto run = co_await begin(*home, imported->books, {.nvram = board});
   CHECK(run->told("cache stale") == 0);
   REQUIRE(run->cache->may_adopt(kSetUuid));
   CHECK_THAT(run->cache->bar(kSetUuid),
              Contains("if nothing has been written to the set since without this NVRAM"));
   const auto adopted = co_await run->cache->adopt(kSetUuid);
   REQUIRE(adopted.has_value());
-  const int now = co_await read(run->cache->above(kSetUuid, *imported.set), 0);
+  const int now = co_await read(run->cache->above(kSetUuid, *imported->set), 0);
   CHECK(now == kInPresent);
   co_await end(*run);
+}
+
+// The NVRAM from before the import is not there at the first start, and comes back.
+Task<void> old_one_comes_later(Executor& home) {
+  Imported imported(home);
+  co_await import_nothing(&home, &imported, nullptr);
+  for (SimulatedBoard* const made : {&imported.blank, &imported.named, &imported.blank}) {
+    co_await serves(&home, &imported, {.nvram = made}, 1);
+  }
+  co_await adopts(&home, &imported, &imported.present);
 }
 
 TEST_CASE("An NVRAM from before an import is asked about whenever it comes back",
@@ -292,10 +301,7 @@ TEST_CASE("An NVRAM from before an import is asked about whenever it comes back"
 // A new NVRAM has newer writes than the one that comes back.
 Task<void> new_one_has_newer(Executor& home) {
   Imported imported(home);
-  co_await leave_dirty(home, imported.books, {.nvram = &imported.present}, *imported.set,
-                       kInPresent);
-  imported.books.entries.clear();
-  imported.books.entries[std::string(kUncheckedKey)] = "{}";
+  co_await import_nothing(&home, &imported, nullptr);
   co_await leave_dirty(home, imported.books, {.nvram = &imported.blank}, *imported.set, kInNamed);
   for (int start = 0; start < 2; ++start) {
     const auto run = co_await begin(home, imported.books, {.nvram = &imported.present});
@@ -333,10 +339,7 @@ TEST_CASE("A mirror that was made since an import returns", "[cache][group][N7]"
 Task<void> mirror_survives(Executor& home) {
   Imported imported(home);
   SimulatedBoard mirror(24 * kMiB);
-  co_await leave_dirty(home, imported.books, {.nvram = &imported.present, .mirror = &mirror},
-                       *imported.set, kInPresent);
-  imported.books.entries.clear();
-  imported.books.entries[std::string(kUncheckedKey)] = "{}";
+  co_await import_nothing(&home, &imported, &mirror);
   for (int start = 0; start < 2; ++start) {
     const auto run =
         co_await begin(home, imported.books, {.nvram = &imported.blank, .mirror = &mirror});
@@ -344,13 +347,7 @@ Task<void> mirror_survives(Executor& home) {
                Contains("may have writes from before it") && Contains("write it as file"));
     co_await end(*run);
   }
-  const auto run = co_await begin(home, imported.books, {.nvram = &mirror});
-  REQUIRE(run->cache->may_adopt(kSetUuid));
-  const auto adopted = co_await run->cache->adopt(kSetUuid);
-  REQUIRE(adopted.has_value());
-  const int now = co_await read(run->cache->above(kSetUuid, *imported.set), 0);
-  CHECK(now == kInPresent);
-  co_await end(*run);
+  co_await adopts(&home, &imported, &mirror);
 }
 
 TEST_CASE("A mirror from before an import is not overwritten by an NVRAM that was made since",

@@ -16,6 +16,7 @@
 #include "runtime/simulation.h"
 #include "tests/unit/block/scratch_directory.h"
 #include "tests/unit/group/running.h"
+#include "tests/unit/metadata/forwarding_store.h"
 
 namespace sandbay::group {
 namespace {
@@ -655,20 +656,10 @@ TEST_CASE("What was cut or changed is no export", "[export]") {
 }
 
 // The commit with that number fails, and all after it.
-class EndingStore final : public metadata::Store {
+class EndingStore final : public sandbay::testing::ForwardingStore {
  public:
-  EndingStore(metadata::Store& below, unsigned commits) : below_(below), left_(commits) {}
-  Executor& home() const noexcept override { return below_.home(); }
-  Task<Result<std::optional<std::string>>> get(std::string key) override {
-    return below_.get(std::move(key));
-  }
-  Task<Result<std::vector<metadata::Entry>>> list(std::string prefix, std::string after,
-                                                  std::size_t limit) override {
-    return below_.list(std::move(prefix), std::move(after), limit);
-  }
+  EndingStore(metadata::Store& below, unsigned commits) : ForwardingStore(below), left_(commits) {}
   Task<Error> commit(metadata::Batch batch) override { return do_commit(this, std::move(batch)); }
-  bool in_doubt() const noexcept override { return below_.in_doubt(); }
-  Task<void> close() override { return below_.close(); }
 
  private:
   static Task<Error> do_commit(EndingStore* self, metadata::Batch batch) {
@@ -679,7 +670,6 @@ class EndingStore final : public metadata::Store {
     --self->left_;
     co_return co_await self->below_.commit(std::move(batch));
   }
-  metadata::Store& below_;
   unsigned left_;
 };
 
