@@ -25,7 +25,7 @@ struct AccessArguments {
   std::string chap_secret_file;
 };
 
-std::string path_of(const std::string& volume) {
+std::string access_path(const std::string& volume) {
   if (volume.empty()) throw CLI::ValidationError("VOLUME", "is empty; write a volume's name");
   return fmt::format("/api/v1/volumes/{}/access", Client::escape(volume));
 }
@@ -53,8 +53,8 @@ std::string read_secret(const std::string& path) {
   return secret;
 }
 
-void list(const Settings& settings, const AccessArguments& arguments) {
-  const json answer = expect(Client(settings.management).get(path_of(arguments.volume)));
+void list_access(const Settings& settings, const AccessArguments& arguments) {
+  const json answer = expect(Client(settings.management).get(access_path(arguments.volume)));
   if (settings.json) return print_json(answer);
   Table table({{"ID"}, {"INITIATOR"}, {"ADDRESS"}, {"CHAP USER"}, {"DECLARED"}});
   for (const json& access : answer.at("access")) {
@@ -78,15 +78,15 @@ void add(const Settings& settings, const AccessArguments& arguments) {
     body["chap_user"] = arguments.chap_user;
     body["chap_secret"] = read_secret(arguments.chap_secret_file);
   }
-  const json access = expect(Client(settings.management).post(path_of(arguments.volume), body));
+  const json access = expect(Client(settings.management).post(access_path(arguments.volume), body));
   if (settings.json) return print_json(access);
   say("volume {}: access record {} for {}\n", arguments.volume, access.at("id").get<std::string>(),
       arguments.initiator);
 }
 
-void remove(const Settings& settings, const AccessArguments& arguments) {
+void remove_access(const Settings& settings, const AccessArguments& arguments) {
   const std::string path =
-      fmt::format("{}/{}", path_of(arguments.volume), Client::escape(arguments.id));
+      fmt::format("{}/{}", access_path(arguments.volume), Client::escape(arguments.id));
   expect(Client(settings.management).remove(path));
   print_done(settings,
              fmt::format("volume {}: access record {} removed", arguments.volume, arguments.id));
@@ -105,7 +105,7 @@ void add_access_commands(CLI::App& app, Settings& settings) {
 
   CLI::App* verb = noun->add_subcommand("list", "List a volume's access records");
   verb->add_option("VOLUME", a->volume)->required();
-  verb->callback([&settings, a] { list(settings, *a); });
+  verb->callback([&settings, a] { list_access(settings, *a); });
 
   verb = noun->add_subcommand("add", "Let initiators use a volume");
   verb->add_option("VOLUME", a->volume)->required();
@@ -126,7 +126,7 @@ void add_access_commands(CLI::App& app, Settings& settings) {
   verb = noun->add_subcommand("remove", "Remove an access record that was added");
   verb->add_option("VOLUME", a->volume)->required();
   verb->add_option("ID", a->id, "As access list shows it")->required();
-  verb->callback([&settings, a] { remove(settings, *a); });
+  verb->callback([&settings, a] { remove_access(settings, *a); });
 }
 
 }  // namespace sandbay::cli

@@ -19,20 +19,13 @@ namespace {
 
 using nlohmann::json;
 
-constexpr const char* kPools = "/api/v1/pools";
-constexpr const char* kVolumes = "/api/v1/volumes";
-
-std::string text_of(const json& object, const char* key) {
+std::string text_at(const json& object, const char* key) {
   return object.at(key).get<std::string>();
-}
-
-std::string volume_path(const std::string& name) {
-  return fmt::format("{}/{}", kVolumes, Client::escape(name));
 }
 
 const json* find(const std::vector<json>& list, const std::string& name) {
   const auto found =
-      std::ranges::find_if(list, [&](const json& one) { return text_of(one, "name") == name; });
+      std::ranges::find_if(list, [&](const json& one) { return text_at(one, "name") == name; });
   return found == list.end() ? nullptr : &*found;
 }
 
@@ -45,9 +38,9 @@ std::string words_for(const VolumeKey& key, const json& value) {
 
 // What a volume that is there has where the document has `key`.
 json present_value(const VolumeKey& key, const json& volume) {
-  if (key.name == "memory") return text_of(volume, "backing") == "memory";
+  if (key.name == "memory") return text_at(volume, "backing") == "memory";
   if (key.name == "file" || key.name == "device") {
-    return text_of(volume, "backing") == key.name ? volume.at("path") : json("");
+    return text_at(volume, "backing") == key.name ? volume.at("path") : json("");
   }
   if (key.name == "naa") return volume.at("naa");
   return volume.at(std::string(key.name));
@@ -72,9 +65,9 @@ bool same_value(const VolumeKey& key, const json& wanted, const json& present) {
 
 // Secrets are not shown, so a record with the same user counts as the same.
 bool same_access(const json& wanted, const json& there) {
-  return text_of(wanted, "initiator") == text_of(there, "initiator") &&
-         wanted.value("address", "") == text_of(there, "address") &&
-         wanted.value("chap_user", "") == text_of(there, "chap_user");
+  return text_at(wanted, "initiator") == text_at(there, "initiator") &&
+         wanted.value("address", "") == text_at(there, "address") &&
+         wanted.value("chap_user", "") == text_at(there, "chap_user");
 }
 
 // As the daemon will show it.
@@ -144,7 +137,7 @@ class Planner {
 };
 
 void Planner::plan_pool(const json& pool) {
-  const std::string name = text_of(pool, "name");
+  const std::string name = text_at(pool, "name");
   const json* const there = find(present_.pools, name);
   if (there == nullptr) {
     steps_.push_back({'+', fmt::format("pool {}", name), "POST", kPools, pool});
@@ -163,24 +156,20 @@ std::set<std::string> members_of(const json& pool) {
   return pool.at("members").get<std::set<std::string>>();
 }
 
-std::string member_path(const std::string& member) {
-  return fmt::format("/api/v1/members/{}/pool", Client::escape(member));
-}
-
 // Those that the document does not name leave only where it is pruned.
 void Planner::plan_members(const json& pool, const json& there) {
-  const std::string name = text_of(pool, "name");
+  const std::string name = text_at(pool, "name");
   const std::set<std::string> has = members_of(there);
   const auto leaving = there.value("leaving", std::set<std::string>{});
   for (const std::string& member : members_of(pool)) {
     if (has.contains(member) && !leaving.contains(member)) continue;
     steps_.push_back({'+', fmt::format("pool {}: member {}", name, member), "POST",
-                      member_path(member), json{{"pool", name}}});
+                      member_path(member) + "/pool", json{{"pool", name}}});
   }
 }
 
 void Planner::prune_members(const json& pool) {
-  const std::string name = text_of(pool, "name");
+  const std::string name = text_at(pool, "name");
   const json* const there = find(present_.pools, name);
   if (there == nullptr || !pool.contains("members")) return;
   const std::set<std::string> wanted = members_of(pool);
@@ -188,7 +177,7 @@ void Planner::prune_members(const json& pool) {
   for (const std::string& member : members_of(*there)) {
     if (wanted.contains(member) || leaving.contains(member)) continue;
     steps_.push_back({'-', fmt::format("pool {}: member {}, once it is empty", name, member),
-                      "DELETE", member_path(member), nullptr});
+                      "DELETE", member_path(member) + "/pool", nullptr});
   }
 }
 
@@ -209,14 +198,14 @@ void Planner::refuse_taken_target(const WantedVolume& volume) const {
   const std::string target = target_of(volume, present_.volumes);
   if (!present_.targets.contains(target) && !planned_targets_.contains(target)) return;
   const auto has = std::ranges::find_if(
-      present_.volumes, [&](const json& one) { return text_of(one, "target") == target; });
+      present_.volumes, [&](const json& one) { return text_at(one, "target") == target; });
   const std::string whose =
       has == present_.volumes.end()
           ? "is another's already; write a target of its own"
           : fmt::format(
                 "is that of volume \"{0}\"; write \"{0}\" if it was renamed, or a target "
                 "of its own",
-                text_of(*has, "name"));
+                text_at(*has, "name"));
   throw Failure(fmt::format("volume \"{}\": its target {} {}", volume.name, target, whose));
 }
 
@@ -240,7 +229,7 @@ void Planner::make_volume(const WantedVolume& volume) {
   if (fresh) {
     for (const json& access : volume.access) {
       body["access"].push_back(access);
-      words += fmt::format(", access {}", text_of(access, "initiator"));
+      words += fmt::format(", access {}", text_at(access, "initiator"));
       access_of(target).push_back(planned_access(access));
     }
   }
@@ -295,7 +284,7 @@ void Planner::change_volume(const WantedVolume& volume, const json& there) {
 }
 
 std::string words_for_access(const json& access) {
-  std::string words = text_of(access, "initiator");
+  std::string words = text_at(access, "initiator");
   if (const std::string address = access.value("address", ""); !address.empty()) {
     words += " from " + address;
   }
@@ -320,8 +309,8 @@ void Planner::plan_access(const WantedVolume& volume) {
 void Planner::plan_schedules(const WantedVolume& volume) {
   const std::string path = volume_path(volume.name) + "/schedules";
   for (const json& schedule : volume.schedules) {
-    const std::string name = text_of(schedule, "name");
-    const std::string every = text_of(schedule, "every");
+    const std::string name = text_at(schedule, "name");
+    const std::string every = text_at(schedule, "every");
     const json* const there = find(schedules_of(volume.name), name);
     if (there != nullptr) {
       const auto wanted = group::parse_duration(every);
@@ -342,7 +331,7 @@ void Planner::plan_schedules(const WantedVolume& volume) {
 
 void Planner::prune_schedules(const WantedVolume& volume) {
   for (const json& there : schedules_of(volume.name)) {
-    const std::string name = text_of(there, "name");
+    const std::string name = text_at(there, "name");
     if (find(volume.schedules, name) != nullptr) continue;
     steps_.push_back(
         {'-', fmt::format("volume {}: schedule {}", volume.name, name), "DELETE",
@@ -366,23 +355,23 @@ void Planner::prune_access(const WantedVolume& volume) {
     steps_.push_back(
         {'-', fmt::format("volume {}: access {}", volume.name, words_for_access(there)), "DELETE",
          fmt::format("{}/access/{}", volume_path(volume.name),
-                     Client::escape(text_of(there, "id"))),
+                     Client::escape(text_at(there, "id"))),
          nullptr});
   }
 }
 
 void Planner::prune_volumes() {
   for (const json& there : present_.volumes) {
-    const std::string name = text_of(there, "name");
+    const std::string name = text_at(there, "name");
     const bool wanted =
         std::ranges::find(wanted_.volumes, name, &WantedVolume::name) != wanted_.volumes.end();
     if (wanted || there.at("declared").get<bool>()) continue;
     const std::string size = group::format_size(there.at("size").get<std::uint64_t>());
-    const std::string backing = text_of(there, "backing");
+    const std::string backing = text_at(there, "backing");
     const bool stays = backing == "file" || backing == "device";
     steps_.push_back(
         {'-',
-         stays ? fmt::format("volume {}: {}; {} stays", name, size, text_of(there, "path"))
+         stays ? fmt::format("volume {}: {}; {} stays", name, size, text_at(there, "path"))
                : fmt::format("volume {} and its data: {}", name, size),
          "DELETE", volume_path(name), nullptr});
   }
@@ -390,10 +379,9 @@ void Planner::prune_volumes() {
 
 void Planner::prune_pools() {
   for (const json& there : present_.pools) {
-    const std::string name = text_of(there, "name");
+    const std::string name = text_at(there, "name");
     if (find(wanted_.pools, name) != nullptr || there.at("declared").get<bool>()) continue;
-    steps_.push_back({'-', fmt::format("pool {}", name), "DELETE",
-                      fmt::format("{}/{}", kPools, Client::escape(name)), nullptr});
+    steps_.push_back({'-', fmt::format("pool {}", name), "DELETE", pool_path(name), nullptr});
   }
 }
 
@@ -404,7 +392,7 @@ std::string target_of(const WantedVolume& volume, const std::vector<json>& prese
     return given->get<std::string>();
   }
   const json* const there = find(present, volume.name);
-  return there != nullptr ? text_of(*there, "target") : group::default_target_name(volume.name);
+  return there != nullptr ? text_at(*there, "target") : group::default_target_name(volume.name);
 }
 
 std::vector<ApplyStep> plan_apply(const ApplyDocument& wanted, const PresentGroup& present,

@@ -15,11 +15,9 @@ namespace {
 
 using nlohmann::json;
 
-std::string text_of(const json& value) { return value.get<std::string>(); }
-
 std::string or_dash(std::string text) { return text.empty() ? "-" : text; }
 
-void list(const Settings& settings, std::uint64_t since) {
+void list_changes(const Settings& settings, std::uint64_t since) {
   const json answer =
       expect(Client(settings.management).get(fmt::format("/api/v1/audit?since={}", since)));
   if (settings.json) return print_json(answer);
@@ -53,7 +51,7 @@ void add_audit_commands(CLI::App& app, Settings& settings) {
   verb->add_option("--since", *since, "Only those with a greater number")
       ->type_name("NUMBER")
       ->check(wrong_number);
-  verb->callback([&settings, since] { list(settings, *since); });
+  verb->callback([&settings, since] { list_changes(settings, *since); });
 }
 
 }  // namespace sandbay::cli

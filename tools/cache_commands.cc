@@ -16,11 +16,9 @@ using nlohmann::json;
 
 constexpr const char* kCache = "/api/v1/cache";
 
-std::string path_of(const std::string& set) {
+std::string cache_path(const std::string& set) {
   return fmt::format("{}/sets/{}", kCache, Client::escape(set));
 }
-
-std::string text_of(const json& value) { return value.get<std::string>(); }
 
 std::string percent_of(double share) { return fmt::format("{:.1f} %", 100 * share); }
 
@@ -112,7 +110,7 @@ std::string label_of(const json& set) {
   return text_of(set.at(text_of(set.at("name")).empty() ? "uuid" : "name"));
 }
 
-std::string place_of(const json& lost) {
+std::string lost_place(const json& lost) {
   const auto volume = text_of(lost.at("volume"));
   const auto blocks = lost.at("blocks").get<std::uint64_t>();
   const auto first = lost.at("first_block").get<std::uint64_t>();
@@ -125,7 +123,7 @@ std::string place_of(const json& lost) {
 
 void print_lost(const json& set) {
   for (const json& range : set.at("lost")) {
-    say("set {}: acknowledged writes are lost: {}: {}\n", label_of(set), place_of(range),
+    say("set {}: acknowledged writes are lost: {}: {}\n", label_of(set), lost_place(range),
         text_of(range.at("why")));
   }
 }
@@ -164,7 +162,7 @@ void print_sets(const json& sets) {
   }
 }
 
-void show(const Settings& settings) {
+void show_caches(const Settings& settings) {
   const json cache = expect(Client(settings.management).get(kCache));
   if (settings.json) return print_json(cache);
   if (cache.at("configured").get<bool>()) {
@@ -192,25 +190,25 @@ void discard(const Settings& settings, const std::string& set, bool sure) {
         "--yes-lose-data",
         fmt::format("is missing: acknowledged writes of set {} would be lost for good", set));
   }
-  const json answer =
-      expect(Client(settings.management).post(path_of(set) + "/discard", json{{"confirm", set}}));
+  const json answer = expect(
+      Client(settings.management).post(cache_path(set) + "/discard", json{{"confirm", set}}));
   if (settings.json) return print_json(answer);
   const json& bytes = answer.at("discarded");
   say("set {}: {} given up\n", set,
       bytes.is_null() ? fmt::format("what is in NVRAM {} is", text_of(answer.at("nvram")))
                       : human_size(bytes));
-  for (const json& range : answer.at("ranges")) say("  {}\n", place_of(range));
+  for (const json& range : answer.at("ranges")) say("  {}\n", lost_place(range));
   const auto more = answer.at("more_ranges").get<std::uint64_t>();
   if (more != 0) say("  and {} more; see sandbay cache show\n", more);
 }
 
 void adopt(const Settings& settings, const std::string& set) {
-  expect(Client(settings.management).post(path_of(set) + "/adopt", json::object()));
+  expect(Client(settings.management).post(cache_path(set) + "/adopt", json::object()));
   if (!settings.json) say("set {}: its writes in NVRAM go to the drives\n", set);
 }
 
 void acknowledge(const Settings& settings, const std::string& set) {
-  expect(Client(settings.management).post(path_of(set) + "/acknowledge", json::object()));
+  expect(Client(settings.management).post(cache_path(set) + "/acknowledge", json::object()));
   print_done(settings, fmt::format("set {}: noted; its losses are no longer shown", set));
 }
 
@@ -223,7 +221,7 @@ void add_cache_commands(CLI::App& app, Settings& settings) {
       "cache", "The controller's cache: show, flush, discard, adopt, acknowledge");
   noun->require_subcommand(1);
   noun->add_subcommand("show", "Show memory, NVRAM, and what the cache did for volumes and sets")
-      ->callback([&settings] { show(settings); });
+      ->callback([&settings] { show_caches(settings); });
   CLI::App* verb =
       noun->add_subcommand("flush", "Bring everything that was acknowledged to the drives");
   verb->add_option("SET", *set, "Only this set");

@@ -371,4 +371,16 @@ Client::Answer Client::send(const char* method, const std::string& path, const s
                Exit::kUnreachable);
 }
 
+std::string member_path(const std::string& name) {
+  return fmt::format("{}/{}", kMembers, Client::escape(name));
+}
+
+std::string pool_path(const std::string& name) {
+  return fmt::format("{}/{}", kPools, Client::escape(name));
+}
+
+std::string volume_path(const std::string& name) {
+  return fmt::format("{}/{}", kVolumes, Client::escape(name));
+}
+
 }  // namespace sandbay::cli

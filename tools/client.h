@@ -84,4 +84,12 @@ class Client {
   bool plain_;
 };
 
+// Where members, pools and volumes are.
+inline constexpr const char* kMembers = "/api/v1/members";
+inline constexpr const char* kPools = "/api/v1/pools";
+inline constexpr const char* kVolumes = "/api/v1/volumes";
+std::string member_path(const std::string& name);
+std::string pool_path(const std::string& name);
+std::string volume_path(const std::string& name);
+
 }  // namespace sandbay::cli

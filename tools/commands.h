@@ -5,6 +5,7 @@
 
 #include <fmt/format.h>
 
+#include <chrono>
 #include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <utility>
@@ -64,5 +65,12 @@ void print_check(const nlohmann::json& pool);
 // "1.00 GiB"
 std::string human_size(const nlohmann::json& bytes);
 std::string yes_no(bool value);
+// A string, as it is.
+std::string text_of(const nlohmann::json& value);
+// "a, b", of an array of strings.
+std::string joined(const nlohmann::json& names);
+
+// How long a command waits between two looks at work that it waits for.
+inline constexpr auto kLookEvery = std::chrono::milliseconds(200);
 
 }  // namespace sandbay::cli

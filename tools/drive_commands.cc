@@ -16,20 +16,18 @@ using nlohmann::json;
 
 constexpr const char* kDrives = "/api/v1/drives";
 
-std::string path_of(const std::string& drive) {
+std::string drive_path(const std::string& drive) {
   return fmt::format("{}/{}", kDrives, Client::escape(drive));
 }
 
-std::string text_of(const json& value) { return value.get<std::string>(); }
-
 // "raid50:3", or what it is a spare of.
-std::string place_of(const json& drive) {
+std::string set_and_role(const json& drive) {
   const std::string set = text_of(drive.at("set"));
   if (drive.at("role").is_null()) return set.empty() ? "-" : set;
   return fmt::format("{}:{}", set, drive.at("role").dump());
 }
 
-void list(const Settings& settings) {
+void list_drives(const Settings& settings) {
   const json answer = expect(Client(settings.management).get(kDrives));
   if (settings.json) return print_json(answer);
   using enum Table::Align;
@@ -51,7 +49,7 @@ void list(const Settings& settings) {
     const auto stale = drive.at("stale_regions").get<std::uint64_t>();
     if (note.empty() && stale > 0) note = fmt::format("{} regions stale", stale);
     table.add({text_of(drive.at("name")), human_size(drive.at("size")), text_of(drive.at("use")),
-               place_of(drive), text_of(drive.at("health")), counters.at("reads").dump(),
+               set_and_role(drive), text_of(drive.at("health")), counters.at("reads").dump(),
                counters.at("writes").dump(), fmt::format("{}", errors), note});
   }
   if (table.empty()) {
@@ -66,7 +64,7 @@ void print_drive(const json& drive) {
   fmt::print("{}", facts({
                        {"name", text_of(drive.at("name"))},
                        {"use", text_of(drive.at("use"))},
-                       {"set and role", place_of(drive)},
+                       {"set and role", set_and_role(drive)},
                        {"health", text_of(drive.at("health"))},
                        {"why", text_of(drive.at("why"))},
                        {"size", fmt::format("{} in blocks of {}", human_size(drive.at("size")),
@@ -91,15 +89,15 @@ void print_drive(const json& drive) {
                    }));
 }
 
-void show(const Settings& settings, const std::string& name) {
-  const json drive = expect(Client(settings.management).get(path_of(name)));
+void show_drive(const Settings& settings, const std::string& name) {
+  const json drive = expect(Client(settings.management).get(drive_path(name)));
   if (settings.json) return print_json(drive);
   print_drive(drive);
 }
 
 void fail(const Settings& settings, const std::string& name) {
   const json drive =
-      expect(Client(settings.management).post(path_of(name) + "/fail", json::object()));
+      expect(Client(settings.management).post(drive_path(name) + "/fail", json::object()));
   if (settings.json) return print_json(drive);
   say("drive {}: {}\n", name, text_of(drive.at("use")));
 }
@@ -107,15 +105,15 @@ void fail(const Settings& settings, const std::string& name) {
 void replace(const Settings& settings, const std::string& name, const std::string& by) {
   json body = json::object();
   if (!by.empty()) body["by"] = by;
-  const json drive = expect(Client(settings.management).post(path_of(name) + "/replace", body));
+  const json drive = expect(Client(settings.management).post(drive_path(name) + "/replace", body));
   if (settings.json) return print_json(drive);
   say("drive {}: {} of {}; see sandbay raid show\n", text_of(drive.at("name")),
-      text_of(drive.at("use")), place_of(drive));
+      text_of(drive.at("use")), set_and_role(drive));
 }
 
 void erase(const Settings& settings, const std::string& name) {
   const json drive =
-      expect(Client(settings.management).post(path_of(name) + "/erase", json::object()));
+      expect(Client(settings.management).post(drive_path(name) + "/erase", json::object()));
   if (settings.json) return print_json(drive);
   say("drive {}: erased; {}\n", name, text_of(drive.at("use")));
 }
@@ -127,10 +125,10 @@ void add_drive_commands(CLI::App& app, Settings& settings) {
   const auto by = std::make_shared<std::string>();
   CLI::App* noun = app.add_subcommand("drive", "Drives: list, show, fail, replace, erase");
   noun->require_subcommand(1);
-  noun->add_subcommand("list", "List all drives")->callback([&settings] { list(settings); });
+  noun->add_subcommand("list", "List all drives")->callback([&settings] { list_drives(settings); });
   CLI::App* verb = noun->add_subcommand("show", "Show a drive and its counters");
   verb->add_option("DRIVE", *name, "The drive's name")->required();
-  verb->callback([&settings, name] { show(settings, *name); });
+  verb->callback([&settings, name] { show_drive(settings, *name); });
   verb = noun->add_subcommand(
       "fail",
       "Take a drive out of its set for good; a spare takes its place. Refused where the "

@@ -18,8 +18,6 @@ using nlohmann::json;
 
 constexpr const char* kFaults = "/api/v1/faults";
 
-std::string text_of(const json& value) { return value.get<std::string>(); }
-
 // A rule may come as one argument or as its words.
 void add(const Settings& settings, const std::vector<std::string>& words) {
   std::string rule;
@@ -29,7 +27,7 @@ void add(const Settings& settings, const std::vector<std::string>& words) {
   say("fault {}: {}\n", text_of(added.at("id")), text_of(added.at("rule")));
 }
 
-void list(const Settings& settings) {
+void list_faults(const Settings& settings) {
   const json answer = expect(Client(settings.management).get(kFaults));
   if (settings.json) return print_json(answer);
   if (!answer.at("enabled").get<bool>()) {
@@ -91,7 +89,7 @@ void add_fault_commands(CLI::App& app, Settings& settings) {
   verb->add_option("RULE", *words, "The words of the rule")->required();
   verb->callback([&settings, words] { add(settings, *words); });
   noun->add_subcommand("list", "List all rules and what they have done")->callback([&settings] {
-    list(settings);
+    list_faults(settings);
   });
   verb = noun->add_subcommand(
       "clear", "Clear a rule, or all of them: what they do ends, damage to data stays");

@@ -47,7 +47,7 @@ std::string human_uptime(double seconds) {
   return fmt::format("{}s", total);
 }
 
-void show(const Settings& settings) {
+void show_group(const Settings& settings) {
   const json group = expect(Client(settings.management).get("/api/v1/group"));
   if (settings.json) return print_json(group);
   std::string portals;
@@ -98,7 +98,7 @@ void add_group_commands(CLI::App& app, Settings& settings) {
       app.add_subcommand("group", "The group that the daemon runs: show, check, export, import");
   noun->require_subcommand(1);
   noun->add_subcommand("show", "Show its name, portals and numbers")->callback([&settings] {
-    show(settings);
+    show_group(settings);
   });
   noun->add_subcommand("check", "Verify the maps of all pools; ends with 1 if something is wrong")
       ->callback([&settings] { check(settings); });

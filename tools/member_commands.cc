@@ -16,27 +16,18 @@ namespace {
 
 using nlohmann::json;
 
-constexpr const char* kMembers = "/api/v1/members";
-constexpr auto kLookEvery = std::chrono::milliseconds(200);
-
 struct MemberArguments {
   std::string name;
   std::string pool;
   bool wait = false;
 };
 
-std::string text_of(const json& value) { return value.get<std::string>(); }
-
-std::string path_of(const std::string& name) {
-  return fmt::format("{}/{}", kMembers, Client::escape(name));
-}
-
 std::string or_dash(const json& value) {
   std::string text = text_of(value);
   return text.empty() ? "-" : text;
 }
 
-void list(const Settings& settings) {
+void list_members(const Settings& settings) {
   const json answer = expect(Client(settings.management).get(kMembers));
   if (settings.json) return print_json(answer);
   using enum Table::Align;
@@ -97,8 +88,8 @@ void print(const json& member) {
   if (!portals.empty()) say("\n{}", portals.text());
 }
 
-void show(const Settings& settings, const MemberArguments& arguments) {
-  const json member = expect(Client(settings.management).get(path_of(arguments.name)));
+void show_member(const Settings& settings, const MemberArguments& arguments) {
+  const json member = expect(Client(settings.management).get(member_path(arguments.name)));
   if (settings.json) return print_json(member);
   print(member);
 }
@@ -107,7 +98,7 @@ void add(const Settings& settings, const MemberArguments& arguments) {
   json body = json::object();
   if (!arguments.pool.empty()) body["pool"] = arguments.pool;
   const json member =
-      expect(Client(settings.management).post(path_of(arguments.name) + "/pool", body));
+      expect(Client(settings.management).post(member_path(arguments.name) + "/pool", body));
   if (settings.json) return print_json(member);
   say("member {}: of pool {}, which has {} of it; volumes spread to it in the background\n",
       arguments.name, text_of(member.at("pool")), human_size(member.at("size")));
@@ -118,7 +109,7 @@ json wait_until_left(const Settings& settings, const MemberArguments& arguments)
   const Client client(settings.management);
   Progress progress;
   for (;;) {
-    json member = expect(client.get(path_of(arguments.name)));
+    json member = expect(client.get(member_path(arguments.name)));
     if (text_of(member.at("pool")).empty()) return member;
     const json& leaving = member.at("leaving");
     const double moved = leaving.is_null() ? 0 : leaving.at("moved").get<double>();
@@ -128,8 +119,8 @@ json wait_until_left(const Settings& settings, const MemberArguments& arguments)
   }
 }
 
-void remove(const Settings& settings, const MemberArguments& arguments) {
-  json member = expect(Client(settings.management).remove(path_of(arguments.name) + "/pool"));
+void remove_member(const Settings& settings, const MemberArguments& arguments) {
+  json member = expect(Client(settings.management).remove(member_path(arguments.name) + "/pool"));
   if (arguments.wait) member = wait_until_left(settings, arguments);
   if (settings.json) return print_json(member);
   if (text_of(member.at("pool")).empty()) {
@@ -148,11 +139,13 @@ void add_member_commands(CLI::App& app, Settings& settings) {
                                       "Arrays that pools are made of: list, show, add, "
                                       "remove");
   noun->require_subcommand(1);
-  noun->add_subcommand("list", "List all members")->callback([&settings] { list(settings); });
+  noun->add_subcommand("list", "List all members")->callback([&settings] {
+    list_members(settings);
+  });
 
   CLI::App* verb = noun->add_subcommand("show", "Show one member and its sets");
   verb->add_option("NAME", a->name)->required();
-  verb->callback([&settings, a] { show(settings, *a); });
+  verb->callback([&settings, a] { show_member(settings, *a); });
 
   verb = noun->add_subcommand("add", "Give a member's free sets to a pool");
   verb->add_option("NAME", a->name)->required();
@@ -162,7 +155,7 @@ void add_member_commands(CLI::App& app, Settings& settings) {
   verb = noun->add_subcommand("remove", "Empty a member's sets, and take them from their pool");
   verb->add_option("NAME", a->name)->required();
   verb->add_flag("--wait", a->wait, "Show the progress, and end when the member has left");
-  verb->callback([&settings, a] { remove(settings, *a); });
+  verb->callback([&settings, a] { remove_member(settings, *a); });
 }
 
 }  // namespace sandbay::cli

@@ -17,10 +17,6 @@ namespace {
 
 using nlohmann::json;
 
-constexpr const char* kPools = "/api/v1/pools";
-
-constexpr auto kLookEvery = std::chrono::milliseconds(200);
-
 struct PoolArguments {
   std::string name;
   std::vector<std::string> members;
@@ -28,19 +24,7 @@ struct PoolArguments {
   bool sure = false;
 };
 
-std::string text_of(const json& value) { return value.get<std::string>(); }
-
-std::string path_of(const std::string& name) {
-  return fmt::format("{}/{}", kPools, Client::escape(name));
-}
-
-std::string joined(const json& names) {
-  std::string text;
-  for (const json& name : names) text += (text.empty() ? "" : ", ") + text_of(name);
-  return text;
-}
-
-void list(const Settings& settings) {
+void list_pools(const Settings& settings) {
   const json answer = expect(Client(settings.management).get(kPools));
   if (settings.json) return print_json(answer);
   using enum Table::Align;
@@ -79,8 +63,8 @@ void print_stores(const json& pool) {
   }
 }
 
-void show(const Settings& settings, const PoolArguments& arguments) {
-  const json pool = expect(Client(settings.management).get(path_of(arguments.name)));
+void show_pool(const Settings& settings, const PoolArguments& arguments) {
+  const json pool = expect(Client(settings.management).get(pool_path(arguments.name)));
   if (settings.json) return print_json(pool);
   const json& counters = pool.at("counters");
   const auto reason = text_of(pool.at("reason"));
@@ -128,8 +112,8 @@ void create(const Settings& settings, const PoolArguments& arguments) {
   }
 }
 
-void remove(const Settings& settings, const PoolArguments& arguments) {
-  expect(Client(settings.management).remove(path_of(arguments.name)));
+void remove_pool(const Settings& settings, const PoolArguments& arguments) {
+  expect(Client(settings.management).remove(pool_path(arguments.name)));
   print_done(settings, fmt::format("pool {}: deleted", arguments.name));
 }
 
@@ -140,8 +124,8 @@ void discard(Settings& settings, const PoolArguments& arguments) {
         "--yes-lose-data",
         fmt::format("is missing: changes of the map of pool {} would be lost for good", name));
   }
-  const json answer =
-      expect(Client(settings.management).post(path_of(name) + "/discard", json{{"confirm", name}}));
+  const json answer = expect(
+      Client(settings.management).post(pool_path(name) + "/discard", json{{"confirm", name}}));
   if (!answer.at("check").at("wrong").empty()) settings.exit_code = 1;
   if (settings.json) return print_json(answer);
   say("pool {}: {}; it is open without them\n"
@@ -168,7 +152,7 @@ void accept_older_map(Settings& settings, const PoolArguments& arguments) {
   }
   const json answer =
       expect(Client(settings.management)
-                 .post(path_of(name) + "/accept-older-map", json{{"confirm", name}}));
+                 .post(pool_path(name) + "/accept-older-map", json{{"confirm", name}}));
   if (!answer.at("check").at("wrong").empty()) settings.exit_code = 1;
   if (settings.json) return print_json(answer);
   say("pool {}: its older map is used\n"
@@ -246,11 +230,11 @@ void add_pool_commands(CLI::App& app, Settings& settings) {
   CLI::App* noun =
       app.add_subcommand("pool", "Pools of pages: list, show, create, delete, discard");
   noun->require_subcommand(1);
-  noun->add_subcommand("list", "List all pools")->callback([&settings] { list(settings); });
+  noun->add_subcommand("list", "List all pools")->callback([&settings] { list_pools(settings); });
 
   CLI::App* verb = noun->add_subcommand("show", "Show one pool and its sets");
   verb->add_option("NAME", a->name)->required();
-  verb->callback([&settings, a] { show(settings, *a); });
+  verb->callback([&settings, a] { show_pool(settings, *a); });
 
   verb = noun->add_subcommand("create", "Make a pool of the free sets of its members");
   verb->add_option("NAME", a->name, "Letters, digits, dots, dashes and underscores")->required();
@@ -263,7 +247,7 @@ void add_pool_commands(CLI::App& app, Settings& settings) {
 
   verb = noun->add_subcommand("delete", "Delete a pool that has no volumes");
   verb->add_option("NAME", a->name)->required();
-  verb->callback([&settings, a] { remove(settings, *a); });
+  verb->callback([&settings, a] { remove_pool(settings, *a); });
 
   verb = noun->add_subcommand(
       "discard", "Open a pool without the changes of its map that are lost with an NVRAM");

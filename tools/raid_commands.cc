@@ -18,13 +18,10 @@ namespace {
 using nlohmann::json;
 
 constexpr const char* kSets = "/api/v1/raid-sets";
-constexpr auto kLookEvery = std::chrono::milliseconds(200);
 
-std::string path_of(const std::string& set) {
+std::string set_path(const std::string& set) {
   return fmt::format("{}/{}", kSets, Client::escape(set));
 }
-
-std::string text_of(const json& value) { return value.get<std::string>(); }
 
 double done_of(const json& progress) {
   const auto all = progress.at("all_stripes").get<double>();
@@ -39,17 +36,11 @@ std::string work_of(const json& set) {
   return fmt::format("{} {:.0f} %", kind, 100 * done_of(progress));
 }
 
-std::string state_of(const json& set) {
+std::string set_state(const json& set) {
   return set.at("running").get<bool>() ? text_of(set.at("health")) : "not running";
 }
 
-std::string joined(const json& list) {
-  std::string all;
-  for (const json& each : list) all += (all.empty() ? "" : ", ") + each.get<std::string>();
-  return all;
-}
-
-void list(const Settings& settings) {
+void list_sets(const Settings& settings) {
   const json answer = expect(Client(settings.management).get(kSets));
   if (settings.json) return print_json(answer);
   using enum Table::Align;
@@ -64,7 +55,7 @@ void list(const Settings& settings) {
   for (const json& set : answer.at("sets")) {
     const std::string volumes = joined(set.at("volumes"));
     table.add({text_of(set.at("name")), text_of(set.at("level")), set.at("drives").dump(),
-               human_size(set.at("size")), human_size(set.at("free")), state_of(set), work_of(set),
+               human_size(set.at("size")), human_size(set.at("free")), set_state(set), work_of(set),
                volumes.empty() ? "-" : volumes});
   }
   if (table.empty()) {
@@ -100,7 +91,7 @@ void print_set(const json& set) {
           {"size",
            fmt::format("{}, {} free", human_size(set.at("size")), human_size(set.at("free")))},
           {"integrity", yes_no(set.at("integrity").get<bool>())},
-          {"health", state_of(set)},
+          {"health", set_state(set)},
           {"reason", text_of(set.at("reason"))},
           {"work", work_of(set)},
           {"unverified", fmt::format("{} of {} regions", set.at("unverified_regions").dump(),
@@ -129,8 +120,8 @@ void print_set(const json& set) {
   for (const json& note : set.at("notes")) say("\nnote: {}\n", note.get<std::string>());
 }
 
-void show(const Settings& settings, const std::string& name) {
-  const json set = expect(Client(settings.management).get(path_of(name)));
+void show_set(const Settings& settings, const std::string& name) {
+  const json set = expect(Client(settings.management).get(set_path(name)));
   if (settings.json) return print_json(set);
   print_set(set);
 }
@@ -153,7 +144,7 @@ json end_of_verify(const Client& client, const std::string& name, std::uint64_t*
 void verify(const Settings& settings, const std::string& name, bool wait) {
   const Client client(settings.management);
   std::uint64_t since = last_event(client);
-  json set = expect(client.post(path_of(name) + "/verify", json::object()));
+  json set = expect(client.post(set_path(name) + "/verify", json::object()));
   if (!wait) {
     if (settings.json) return print_json(set);
     say("set {}: verify begins; see sandbay raid show {}\n", name, name);
@@ -163,7 +154,7 @@ void verify(const Settings& settings, const std::string& name, bool wait) {
   json ended;
   while (ended.is_null()) {
     std::this_thread::sleep_for(kLookEvery);
-    set = expect(client.get(path_of(name)));
+    set = expect(client.get(set_path(name)));
     const json& work = set.at("progress");
     const std::string kind = text_of(work.at("kind"));
     if (kind != "nothing") progress.update(fmt::format("set {}: {}", name, kind), done_of(work));
@@ -181,9 +172,9 @@ void verify(const Settings& settings, const std::string& name, bool wait) {
 void start(const Settings& settings, const std::string& name, bool accept_loss) {
   const Client client(settings.management);
   const json set =
-      expect(client.post(path_of(name) + "/start", json::object({{"accept_loss", accept_loss}})));
+      expect(client.post(set_path(name) + "/start", json::object({{"accept_loss", accept_loss}})));
   if (settings.json) return print_json(set);
-  say("set {} runs: {}\n", name, state_of(set));
+  say("set {} runs: {}\n", name, set_state(set));
 }
 
 }  // namespace
@@ -193,10 +184,12 @@ void add_raid_commands(CLI::App& app, Settings& settings) {
   const auto wait = std::make_shared<bool>(false);
   CLI::App* noun = app.add_subcommand("raid", "RAID sets: list, show, verify, start");
   noun->require_subcommand(1);
-  noun->add_subcommand("list", "List all RAID sets")->callback([&settings] { list(settings); });
+  noun->add_subcommand("list", "List all RAID sets")->callback([&settings] {
+    list_sets(settings);
+  });
   CLI::App* verb = noun->add_subcommand("show", "Show a set, its roles and its counters");
   verb->add_option("SET", *name, "The set's name")->required();
-  verb->callback([&settings, name] { show(settings, *name); });
+  verb->callback([&settings, name] { show_set(settings, *name); });
   verb = noun->add_subcommand(
       "verify", "Read everything in the background, repair what does not match, and report");
   verb->add_option("SET", *name, "The set's name")->required();

@@ -32,7 +32,7 @@ std::string peers_of(const json& session) {
   return peers;
 }
 
-void list(const Settings& settings) {
+void list_sessions(const Settings& settings) {
   const json answer = expect(Client(settings.management).get("/api/v1/sessions"));
   if (settings.json) return print_json(answer);
   using enum Table::Align;
@@ -92,7 +92,9 @@ void add_session_commands(CLI::App& app, Settings& settings) {
   const auto request = std::make_shared<DropRequest>();
   CLI::App* noun = app.add_subcommand("session", "iSCSI sessions: list, drop, negotiate");
   noun->require_subcommand(1);
-  noun->add_subcommand("list", "List all sessions")->callback([&settings] { list(settings); });
+  noun->add_subcommand("list", "List all sessions")->callback([&settings] {
+    list_sessions(settings);
+  });
   CLI::App* verb = noun->add_subcommand(
       "drop",
       "End a session; its commands are finished or aborted, and most initiators log in "

@@ -31,31 +31,29 @@ struct SnapshotArguments {
   bool wait = false;
 };
 
-std::string text_of(const json& value) { return value.get<std::string>(); }
-
-std::string path_of(const SnapshotArguments& a, const std::string& verb = "") {
+std::string snapshot_path(const SnapshotArguments& a, const std::string& verb = "") {
   std::string path = fmt::format("/api/v1/volumes/{}/snapshots", Client::escape(a.volume));
   if (!a.name.empty()) path += "/" + Client::escape(a.name);
   return verb.empty() ? path : path + "/" + verb;
 }
 
-std::string state_of(const json& snapshot) {
+std::string snapshot_state(const json& snapshot) {
   const auto reason = text_of(snapshot.at("reason"));
   if (!reason.empty()) return reason;
   if (!snapshot.at("online").get<bool>()) return "offline";
   return snapshot.at("writable").get<bool>() ? "online, takes writes" : "online";
 }
 
-void list(const Settings& settings, const SnapshotArguments& a) {
+void list_snapshots(const Settings& settings, const SnapshotArguments& a) {
   const Client client(settings.management);
-  const json answer = expect(client.get(path_of(a)));
+  const json answer = expect(client.get(snapshot_path(a)));
   if (settings.json) return print_json(answer);
   using enum Table::Align;
   Table table({{"NAME"}, {"TIME"}, {"SIZE", kRight}, {"KEPT", kRight}, {"STATE"}, {"TARGET"}});
   for (const json& snapshot : answer.at("snapshots")) {
     table.add({text_of(snapshot.at("name")), text_of(snapshot.at("time")),
-               human_size(snapshot.at("size")), human_size(snapshot.at("kept")), state_of(snapshot),
-               text_of(snapshot.at("target"))});
+               human_size(snapshot.at("size")), human_size(snapshot.at("kept")),
+               snapshot_state(snapshot), text_of(snapshot.at("target"))});
   }
   if (table.empty()) {
     say("There are no snapshots. Take one: sandbay snapshot create {}\n", a.volume);
@@ -74,15 +72,15 @@ void list(const Settings& settings, const SnapshotArguments& a) {
       text_of(volume.at("reserve_policy")));
 }
 
-void show(const Settings& settings, const SnapshotArguments& a) {
-  const json snapshot = expect(Client(settings.management).get(path_of(a)));
+void show_snapshot(const Settings& settings, const SnapshotArguments& a) {
+  const json snapshot = expect(Client(settings.management).get(snapshot_path(a)));
   if (settings.json) return print_json(snapshot);
   fmt::print("{}", facts({{"name", text_of(snapshot.at("name"))},
                           {"volume", text_of(snapshot.at("volume"))},
                           {"time", text_of(snapshot.at("time"))},
                           {"size", human_size(snapshot.at("size"))},
                           {"kept", human_size(snapshot.at("kept"))},
-                          {"state", state_of(snapshot)},
+                          {"state", snapshot_state(snapshot)},
                           {"target", text_of(snapshot.at("target"))},
                           {"uuid", text_of(snapshot.at("uuid"))}}));
 }
@@ -93,7 +91,7 @@ void create(const Settings& settings, SnapshotArguments a) {
   if (!a.with.empty()) body["with"] = a.with;
   a.name.clear();
   bool created = false;
-  json answer = expect(Client(settings.management).post(path_of(a), body, &created));
+  json answer = expect(Client(settings.management).post(snapshot_path(a), body, &created));
   answer["created"] = created;
   if (settings.json) return print_json(answer);
   for (const json& snapshot : answer.at("snapshots")) {
@@ -103,35 +101,35 @@ void create(const Settings& settings, SnapshotArguments a) {
 }
 
 void restore(const Settings& settings, const SnapshotArguments& a) {
-  const json volume =
-      expect(Client(settings.management).post(path_of(a, "restore"), json{{"force", a.force}}));
+  const json volume = expect(
+      Client(settings.management).post(snapshot_path(a, "restore"), json{{"force", a.force}}));
   if (settings.json) return print_json(volume);
   say("volume {}: as it was in snapshot {}, {}\n", a.volume, a.name, human_size(volume.at("size")));
 }
 
-void remove(const Settings& settings, const SnapshotArguments& a) {
-  expect(Client(settings.management).remove(path_of(a) + (a.force ? "?force=true" : "")));
+void remove_snapshot(const Settings& settings, const SnapshotArguments& a) {
+  expect(Client(settings.management).remove(snapshot_path(a) + (a.force ? "?force=true" : "")));
   print_done(settings, fmt::format("volume {}: snapshot {} deleted", a.volume, a.name));
 }
 
 void set_online(const Settings& settings, const SnapshotArguments& a) {
   const json snapshot = expect(
-      Client(settings.management).post(path_of(a, "online"), json{{"writable", a.writable}}));
+      Client(settings.management).post(snapshot_path(a, "online"), json{{"writable", a.writable}}));
   if (settings.json) return print_json(snapshot);
   say("snapshot {}: {} LUN 0\n", a.name, text_of(snapshot.at("target")));
 }
 
 void set_offline(const Settings& settings, const SnapshotArguments& a) {
-  const json snapshot =
-      expect(Client(settings.management).post(path_of(a, "offline"), json{{"force", a.force}}));
+  const json snapshot = expect(
+      Client(settings.management).post(snapshot_path(a, "offline"), json{{"force", a.force}}));
   if (settings.json) return print_json(snapshot);
   say("snapshot {}: offline\n", a.name);
 }
 
 void make_clone(const Settings& settings, const SnapshotArguments& a) {
-  const json volume =
-      expect(Client(settings.management)
-                 .post(path_of(a, "clone"), json{{"name", a.clone}, {"full_copy", a.full_copy}}));
+  const json volume = expect(
+      Client(settings.management)
+          .post(snapshot_path(a, "clone"), json{{"name", a.clone}, {"full_copy", a.full_copy}}));
   if (a.wait) wait_for_task(settings, "copy", a.clone);
   if (settings.json) return print_json(volume);
   say("volume {}: {}, {} LUN {}\n", a.clone, human_size(volume.at("size")),
@@ -195,16 +193,16 @@ void add_snapshot_commands(CLI::App& app, Settings& settings) {
       ->type_name("VOLUMES");
   verb->callback([&settings, a] { create(settings, *a); });
   verb = add("list", "List the snapshots of a volume, oldest first", false);
-  verb->callback([&settings, a] { list(settings, *a); });
+  verb->callback([&settings, a] { list_snapshots(settings, *a); });
   verb = add("show", "Show one snapshot", true);
-  verb->callback([&settings, a] { show(settings, *a); });
+  verb->callback([&settings, a] { show_snapshot(settings, *a); });
   verb = add("restore", "Make the volume's content the snapshot's", true);
   verb->add_flag("--force", a->force,
                  "Also while it is in use: its initiators get a unit attention");
   verb->callback([&settings, a] { restore(settings, *a); });
   verb = add("delete", "Delete a snapshot", true);
   verb->add_flag("--force", a->force, "Also while it is online");
-  verb->callback([&settings, a] { remove(settings, *a); });
+  verb->callback([&settings, a] { remove_snapshot(settings, *a); });
   verb = add("online", "Give a snapshot a target of its own", true);
   verb->add_flag("--writable", a->writable, "It takes writes, which stay apart from the snapshot");
   verb->callback([&settings, a] { set_online(settings, *a); });

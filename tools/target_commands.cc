@@ -14,7 +14,7 @@ namespace {
 
 using nlohmann::json;
 
-void list(const Settings& settings) {
+void list_targets(const Settings& settings) {
   const json answer = expect(Client(settings.management).get("/api/v1/targets"));
   if (settings.json) return print_json(answer);
   using enum Table::Align;
@@ -62,7 +62,7 @@ void print_target(const json& target) {
   fmt::print("{}", facts(list));
 }
 
-void show(const Settings& settings, const std::string& name) {
+void show_target(const Settings& settings, const std::string& name) {
   if (name.empty()) throw CLI::ValidationError("IQN", "is empty; write a target's name");
   const std::string path = "/api/v1/targets/" + Client::escape(name);
   const json target = expect(Client(settings.management).get(path));
@@ -76,10 +76,12 @@ void add_target_commands(CLI::App& app, Settings& settings) {
   const auto name = std::make_shared<std::string>();
   CLI::App* noun = app.add_subcommand("target", "iSCSI targets: list, show");
   noun->require_subcommand(1);
-  noun->add_subcommand("list", "List all targets")->callback([&settings] { list(settings); });
+  noun->add_subcommand("list", "List all targets")->callback([&settings] {
+    list_targets(settings);
+  });
   CLI::App* verb = noun->add_subcommand("show", "Show one target, its LUNs and settings");
   verb->add_option("IQN", *name)->required();
-  verb->callback([&settings, name] { show(settings, *name); });
+  verb->callback([&settings, name] { show_target(settings, *name); });
 }
 
 }  // namespace sandbay::cli

@@ -17,8 +17,6 @@ namespace {
 
 using nlohmann::json;
 
-constexpr const char* kVolumes = "/api/v1/volumes";
-
 struct VolumeArguments {
   std::string name;
   std::string new_name;
@@ -51,9 +49,9 @@ struct VolumeArguments {
   bool wait = false;
 };
 
-std::string path_of(const std::string& name) {
+std::string named_volume(const std::string& name) {
   if (name.empty()) throw CLI::ValidationError("NAME", "is empty; write a volume's name");
-  return fmt::format("{}/{}", kVolumes, Client::escape(name));
+  return volume_path(name);
 }
 
 // The size in bytes, checked here so that a slip is told before anything is asked.
@@ -63,7 +61,7 @@ std::uint64_t bytes_of(const std::string& text) {
   return *size;
 }
 
-void list(const Settings& settings) {
+void list_volumes(const Settings& settings) {
   const json answer = expect(Client(settings.management).get(kVolumes));
   if (settings.json) return print_json(answer);
   using enum Table::Align;
@@ -168,8 +166,8 @@ void print_volume(const json& volume) {
       }));
 }
 
-void show(const Settings& settings, const VolumeArguments& arguments) {
-  const json volume = expect(Client(settings.management).get(path_of(arguments.name)));
+void show_volume(const Settings& settings, const VolumeArguments& arguments) {
+  const json volume = expect(Client(settings.management).get(named_volume(arguments.name)));
   if (settings.json) return print_json(volume);
   print_volume(volume);
 }
@@ -232,7 +230,7 @@ void create(const Settings& settings, const VolumeArguments& arguments) {
   say("volume {}: {}, {} LUN {}{}\n", volume.at("name").get<std::string>(),
       human_size(volume.at("size")), volume.at("target").get<std::string>(),
       volume.at("lun").dump(), created ? "" : "; it exists already");
-  const json access = expect(client.get(path_of(arguments.name) + "/access"));
+  const json access = expect(client.get(named_volume(arguments.name) + "/access"));
   if (access.at("access").empty()) {
     say("No initiator may use it yet: sandbay access add {} --initiator NAME\n", arguments.name);
   }
@@ -240,7 +238,7 @@ void create(const Settings& settings, const VolumeArguments& arguments) {
 
 void expand(const Settings& settings, const VolumeArguments& arguments) {
   const json body{{"size", bytes_of(arguments.size)}};
-  const json volume = expect(Client(settings.management).patch(path_of(arguments.name), body));
+  const json volume = expect(Client(settings.management).patch(named_volume(arguments.name), body));
   if (settings.json) return print_json(volume);
   say("volume {}: {}\n", arguments.name, human_size(volume.at("size")));
 }
@@ -248,7 +246,7 @@ void expand(const Settings& settings, const VolumeArguments& arguments) {
 void make_clone(const Settings& settings, const VolumeArguments& arguments) {
   const json body{{"name", arguments.new_name}, {"full_copy", arguments.full_copy}};
   const json volume =
-      expect(Client(settings.management).post(path_of(arguments.name) + "/clone", body));
+      expect(Client(settings.management).post(named_volume(arguments.name) + "/clone", body));
   if (arguments.wait) wait_for_task(settings, "copy", arguments.new_name);
   if (settings.json) return print_json(volume);
   say("volume {}: {}, {} LUN {}\n", arguments.new_name, human_size(volume.at("size")),
@@ -258,26 +256,26 @@ void make_clone(const Settings& settings, const VolumeArguments& arguments) {
 void shrink(const Settings& settings, const VolumeArguments& arguments) {
   const json body{{"size", bytes_of(arguments.size)}, {"force", arguments.force}};
   const Client client(settings.management);
-  const json before = expect(client.get(path_of(arguments.name))).at("size");
+  const json before = expect(client.get(named_volume(arguments.name))).at("size");
   if (body.at("size") > before) {
     throw Failure(fmt::format("volume \"{}\" has {}, which is less; see sandbay volume expand",
                               arguments.name, human_size(before)));
   }
-  const json volume = expect(client.patch(path_of(arguments.name), body));
+  const json volume = expect(client.patch(named_volume(arguments.name), body));
   if (settings.json) return print_json(volume);
   say("volume {}: {}\n", arguments.name, human_size(volume.at("size")));
 }
 
 void set_online(const Settings& settings, const VolumeArguments& arguments, bool online) {
   const json body{{"online", online}};
-  const json volume = expect(Client(settings.management).patch(path_of(arguments.name), body));
+  const json volume = expect(Client(settings.management).patch(named_volume(arguments.name), body));
   if (settings.json) return print_json(volume);
   say("volume {}: {}\n", arguments.name, online ? "online" : "offline");
 }
 
 void set_read_only(const Settings& settings, const VolumeArguments& arguments) {
   const json body{{"read_only", !arguments.writes}};
-  const json volume = expect(Client(settings.management).patch(path_of(arguments.name), body));
+  const json volume = expect(Client(settings.management).patch(named_volume(arguments.name), body));
   if (settings.json) return print_json(volume);
   say("volume {}: {}\n", arguments.name, arguments.writes ? "takes writes" : "read-only");
 }
@@ -289,7 +287,7 @@ void set_limits(const Settings& settings, const VolumeArguments& arguments) {
   add_reserve(arguments, body);
   add_rates(arguments, body);
   const Client client(settings.management);
-  const std::string path = path_of(arguments.name);
+  const std::string path = named_volume(arguments.name);
   const json volume = expect(body.empty() ? client.get(path) : client.patch(path, body));
   if (settings.json) return print_json(volume);
   const std::string limits = limits_of(volume);
@@ -298,21 +296,21 @@ void set_limits(const Settings& settings, const VolumeArguments& arguments) {
 
 void rename(const Settings& settings, const VolumeArguments& arguments) {
   const json body{{"name", arguments.new_name}};
-  const json volume = expect(Client(settings.management).patch(path_of(arguments.name), body));
+  const json volume = expect(Client(settings.management).patch(named_volume(arguments.name), body));
   if (settings.json) return print_json(volume);
   say("volume {}: now called {}\n", arguments.name, volume.at("name").get<std::string>());
 }
 
 void change_cache(const Settings& settings, const VolumeArguments& arguments) {
   const json body{{"cache", arguments.cache}};
-  const json volume = expect(Client(settings.management).patch(path_of(arguments.name), body));
+  const json volume = expect(Client(settings.management).patch(named_volume(arguments.name), body));
   if (settings.json) return print_json(volume);
   say("volume {}: its cache is {}\n", arguments.name, volume.at("cache").get<std::string>());
 }
 
-void remove(const Settings& settings, const VolumeArguments& arguments) {
+void remove_volume(const Settings& settings, const VolumeArguments& arguments) {
   const std::string query = arguments.force ? "?force=true" : "";
-  expect(Client(settings.management).remove(path_of(arguments.name) + query));
+  expect(Client(settings.management).remove(named_volume(arguments.name) + query));
   print_done(settings, fmt::format("volume {}: deleted", arguments.name));
 }
 
@@ -442,11 +440,13 @@ void add_volume_commands(CLI::App& app, Settings& settings) {
   const auto a = std::make_shared<VolumeArguments>();
   CLI::App* noun = app.add_subcommand("volume", "Volumes: list, show, create, change, delete");
   noun->require_subcommand(1);
-  noun->add_subcommand("list", "List all volumes")->callback([&settings] { list(settings); });
+  noun->add_subcommand("list", "List all volumes")->callback([&settings] {
+    list_volumes(settings);
+  });
 
   CLI::App* verb = noun->add_subcommand("show", "Show one volume");
   verb->add_option("NAME", a->name)->required();
-  verb->callback([&settings, a] { show(settings, *a); });
+  verb->callback([&settings, a] { show_volume(settings, *a); });
 
   verb = noun->add_subcommand(
       "create",
@@ -478,7 +478,7 @@ void add_volume_commands(CLI::App& app, Settings& settings) {
   verb->add_option("NAME", a->name)->required();
   verb->add_flag("--force", a->force,
                  "Also while sessions use it, which are ended, and with all its snapshots");
-  verb->callback([&settings, a] { remove(settings, *a); });
+  verb->callback([&settings, a] { remove_volume(settings, *a); });
 }
 
 }  // namespace sandbay::cli
