@@ -30,6 +30,7 @@
 #include "group/import_file.h"
 #include "group/import_rules.h"
 #include "group/listening.h"
+#include "group/log.h"
 #include "group/machine_check.h"
 #include "group/state_directory.h"
 #include "group/units.h"
@@ -249,7 +250,7 @@ void let_signals_kill(const std::vector<int>& signals) {
 void warn_of_exposure(const group::ManagementConfiguration& management, const Endpoint& endpoint) {
   if (group::is_loopback(endpoint)) {
     if (management.tokens.empty() && ::geteuid() == 0) {
-      spdlog::warn(
+      group::log_warning(
           "the daemon runs as root, and every program of root may manage it at {} without a token; "
           "run it as a user of its own, or add [[management.token]]",
           endpoint.to_string());
@@ -257,10 +258,11 @@ void warn_of_exposure(const group::ManagementConfiguration& management, const En
     return;
   }
   if (management.tokens.empty()) {
-    spdlog::warn("management at {} can be reached from other machines and asks for no password",
-                 endpoint.to_string());
+    group::log_warning(
+        "management at {} can be reached from other machines and asks for no password",
+        endpoint.to_string());
   } else if (management.certificate.empty()) {
-    spdlog::warn(
+    group::log_warning(
         "management at {} can be reached from other machines, and tokens cross the "
         "network in plain text",
         endpoint.to_string());
@@ -313,13 +315,14 @@ Task<void> reload(const std::string* file, mgmt::Server* server, bool secured,
       Executor::current(), *file, [&] { read = load_credentials(*file, listens, secured); });
   if (error != Error::kNone) read = std::unexpected(std::string(describe(error)));
   if (!read) {
-    spdlog::error("SIGHUP: nothing is taken over: {}", read.error());
+    group::log_error("SIGHUP: nothing is taken over: {}", read.error());
     co_return;
   }
   const std::size_t tokens = read->tokens.size();
   server->renew(std::move(read->tokens), std::move(read->tls));
-  spdlog::info("SIGHUP: {} tokens{} of {} are taken over; all else counts from the next start on",
-               tokens, secured ? ", certificate and key" : "", *file);
+  group::log_info(
+      "SIGHUP: {} tokens{} of {} are taken over; all else counts from the next start on", tokens,
+      secured ? ", certificate and key" : "", *file);
 }
 
 struct Outcome {
@@ -382,7 +385,7 @@ Task<void> serve_group(group::Group* group, const group::Configuration* configur
   outcome->manager->tell("STOPPING=1\nSTATUS=Flushing");
   outcome->stopping = true;
   outcome->change.notify_all();
-  spdlog::info("{}: shutting down", signal == SIGINT ? "SIGINT" : "SIGTERM");
+  group::log_info("{}: shutting down", signal == SIGINT ? "SIGINT" : "SIGTERM");
   co_await (*server)->stop();
   // Sets may have come since.
   co_await group->end_import();
@@ -561,7 +564,7 @@ std::expected<void, std::string> start_and_serve(const Arguments& arguments,
       {.count = configuration.reactors,
        .memory_limit_bytes = configuration.memory_limit_bytes,
        .pin = arguments.pin,
-       .on_long_turn = [](const LongTurn& turn) { spdlog::warn("{}", describe(turn)); }});
+       .on_long_turn = [](const LongTurn& turn) { group::log_warning("{}", describe(turn)); }});
   if (!reactors) return std::unexpected(reactors.error());
   (*reactors)->run([&] {
     return serve_managed(&arguments, configuration, state->metadata().string(), tls, outcome);
@@ -588,7 +591,7 @@ int run(const Arguments& arguments, group::Configuration configuration,
   kept = started->release();
   LogQueue& log = *kept;
   start_logging(log, arguments.log_level);
-  if (const auto exposed = group::exposed_secret(configuration)) spdlog::warn("{}", *exposed);
+  if (const auto exposed = group::exposed_secret(configuration)) group::log_warning("{}", *exposed);
   const ServiceManager manager = ServiceManager::from_environment();
   Outcome outcome{.out = out->get(), .manager = &manager};
   const std::string file = configuration.file;
@@ -606,7 +609,7 @@ int run(const Arguments& arguments, group::Configuration configuration,
              "sandbayd: ended, but acknowledged writes could not be flushed; see above\n");
     code = kLostWrites;
   } else {
-    spdlog::info("ended");
+    group::log_info("ended");
   }
   std::fflush(stdout);
   (*out)->finish(kLogPatience);

@@ -13,7 +13,7 @@
 #include "runtime/printable.h"
 #include "tools/client.h"
 
-namespace CLI {
+namespace CLI {  // NOLINT(readability-identifier-naming): the library's.
 class App;
 }
 

@@ -3,13 +3,13 @@
 // Shutdown
 // is the reverse and is also how a start that failed is undone.
 #include <fmt/format.h>
-#include <spdlog/spdlog.h>
 
 #include <algorithm>
 #include <set>
 
 #include "group/identifiers.h"
 #include "group/import_file.h"
+#include "group/log.h"
 #include "group/place.h"
 #include "group/role.h"
 #include "group/running_group.h"
@@ -19,7 +19,7 @@
 namespace sandbay::group {
 
 namespace {
-constexpr std::size_t kEntriesAtOnce = 256;
+constexpr std::size_t kNamesAtOnce = 256;
 // How long the cache may bring nothing to the sets before it is given up, and how long these may
 // take to end what they do and to mark themselves clean.
 constexpr Duration kStopPatience = std::chrono::seconds(30);
@@ -103,7 +103,7 @@ Task<RunningGroup::Outcome> RunningGroup::assemble() {
   tell_places();
   server_ = iscsi::TargetServer::create(configuration_.limits, [](const iscsi::ServerEvent& event) {
     const bool warning = event.severity == iscsi::EventSeverity::kWarning;
-    spdlog::log(warning ? spdlog::level::warn : spdlog::level::info, "{}", event.text);
+    log(warning ? Severity::kWarning : Severity::kInformation, event.text);
   });
   outcome = co_await register_targets();
   if (!outcome) co_return outcome;
@@ -128,9 +128,9 @@ Task<std::expected<std::vector<metadata::Entry>, std::string>> RunningGroup::loa
   std::vector<metadata::Entry> all;
   for (;;) {
     const std::string after = all.empty() ? std::string() : all.back().first;
-    auto part = co_await store_.list(prefix, after, kEntriesAtOnce);
+    auto part = co_await store_.list(prefix, after, kNamesAtOnce);
     if (!part) co_return std::unexpected(unreadable(configuration_, part.error()));
-    const bool last = part->size() < kEntriesAtOnce;
+    const bool last = part->size() < kNamesAtOnce;
     std::ranges::move(*part, std::back_inserter(all));
     if (last) co_return all;
   }
@@ -218,7 +218,7 @@ Task<RunningGroup::Outcome> RunningGroup::adopt_identity(std::optional<std::stri
                       c.file, c.uuid, c.state.string(), identity_.uuid));
     }
     if (identity_.name == c.group_name) co_return Outcome{};
-    spdlog::info("group {} is now called {}", identity_.name, c.group_name);
+    log_info("group {} is now called {}", identity_.name, c.group_name);
   } else {
     identity_.uuid = c.uuid.empty() ? format_uuid(make_uuid(Executor::current().random())) : c.uuid;
   }
@@ -239,11 +239,11 @@ Task<RunningGroup::Outcome> RunningGroup::finish_intents(const Loaded* loaded) {
     if (!only_begun.contains(key)) {
       const Error removed = co_await Executor::current().remove_file(path);
       if (removed != Error::kNone && removed != Error::kNotFound) {
-        spdlog::warn("{}: left over from a crash, and cannot be removed: {}", path,
-                     describe(removed));
+        log_warning("{}: left over from a crash, and cannot be removed: {}", path,
+                    describe(removed));
         continue;
       }
-      if (removed == Error::kNone) spdlog::info("{}: left over from a crash, removed", path);
+      if (removed == Error::kNone) log_info("{}: left over from a crash, removed", path);
     }
     metadata::Batch batch;
     batch.erase(key);
@@ -302,7 +302,7 @@ RunningGroup::Outcome RunningGroup::reconcile(VolumeRecord& record,
   if (configured.open.block_bytes) wanted.block_bytes = stored.block_bytes;
   const bool elsewhere = wanted.backing == Backing::kRaid || wanted.backing == Backing::kPool;
   if (stored.backing == Backing::kState && elsewhere && stored.block_bytes == wanted.block_bytes) {
-    spdlog::warn(
+    log_warning(
         "{}: stays on its file in {}, where it was made; to have it on {} \"{}\" copy it "
         "to a new volume there",
         at(configured), configuration_.state.string(),
@@ -344,7 +344,7 @@ RunningGroup::Outcome RunningGroup::reconcile(VolumeRecord& record,
   record.specification = wanted;
   record.specification.cache = stored.cache;
   if (configured.cache_given && wanted.cache != stored.cache) {
-    spdlog::warn(
+    log_warning(
         "{}: its cache is {}, as it was made or changed; cache = \"{}\" only counts when "
         "it is made",
         at(configured), describe(stored.cache), describe(wanted.cache));
@@ -352,7 +352,7 @@ RunningGroup::Outcome RunningGroup::reconcile(VolumeRecord& record,
   if (wanted.backing != Backing::kMemory) {
     record.specification.size_bytes = stored.size_bytes;
     if (wanted.size_bytes != 0 && wanted.size_bytes != stored.size_bytes) {
-      spdlog::warn(
+      log_warning(
           "{}: has {}, as it was made or expanded; size = \"{}\" only counts when it is "
           "made",
           at(configured), format_size(stored.size_bytes), format_size(wanted.size_bytes));
@@ -405,7 +405,7 @@ RunningGroup::Outcome RunningGroup::plan_volumes(Loaded* loaded) {
   for (const auto& [name, entry] : loaded->volumes) {
     if (configured(name) != nullptr) continue;
     const auto twice = claimed.claim(entry.first, "volume");
-    if (twice) spdlog::warn("volume \"{}\": {}", name, *twice);
+    if (twice) log_warning("volume \"{}\": {}", name, *twice);
   }
   for (const VolumeConfiguration& configured : configuration_.volumes) {
     const auto& entry = loaded->volumes.at(configured.specification.name);
@@ -465,7 +465,7 @@ Task<RunningGroup::Outcome> RunningGroup::open_volume(VolumeRecord record, std::
     if (volume.error().stops_start) {
       co_return std::unexpected(fmt::format("{}: {}", where, volume.error().reason));
     }
-    spdlog::warn("{}: not served: {}", where, volume.error().reason);
+    log_warning("{}: not served: {}", where, volume.error().reason);
     volumes_.put(name, without_device(std::move(record), std::move(volume.error())));
     co_return Outcome{};
   }
@@ -474,14 +474,14 @@ Task<RunningGroup::Outcome> RunningGroup::open_volume(VolumeRecord record, std::
     // A crash came between its new size and what follows from that; the next start tries again.
     const Error settled = co_await settle_limits(*volume);
     if (settled != Error::kNone) {
-      spdlog::warn("{}: its limits are those of another size: {}", where, describe(settled));
+      log_warning("{}: its limits are those of another size: {}", where, describe(settled));
     }
     auto kept = co_await keep_record((*volume)->record(), std::move(stored));
     co_return kept;
   }
-  spdlog::info("volume {}: made, {} on {}", name,
-               format_size((*volume)->record().specification.size_bytes),
-               describe(record.specification.backing));
+  log_info("volume {}: made, {} on {}", name,
+           format_size((*volume)->record().specification.size_bytes),
+           describe(record.specification.backing));
   co_return Outcome{};
 }
 
@@ -560,7 +560,7 @@ bool RunningGroup::judge_flush(const Volume& volume, Error error) {
   // On a set that does not run nothing is left to flush: it took nothing.
   const bool set_away = error == Error::kNotReady && on_sets;
   if (error != Error::kNone && !set_away) {
-    spdlog::error("volume {}: not flushed: {}", volume.name(), describe(error));
+    log_error("volume {}: not flushed: {}", volume.name(), describe(error));
     lost_writes_ = lost_writes_ || error != Error::kTimedOut;
   }
   return error != Error::kTimedOut || !on_sets;
@@ -577,8 +577,8 @@ Task<void> RunningGroup::leave_all_behind() {
         fmt::format("{} ({} s)", name_of(one.at),
                     std::chrono::duration_cast<std::chrono::seconds>(under_way).count()));
   }
-  spdlog::warn("not waited for any longer: {}; whether it is done shows after the next start",
-               fmt::join(names, ", "));
+  log_warning("not waited for any longer: {}; whether it is done shows after the next start",
+              fmt::join(names, ", "));
   std::vector<std::shared_ptr<Volume>> all;
   for (const auto& [name, volume] : volumes_) all.push_back(volume);
   for (const auto& [uuid, snapshot] : snapshots_) {

@@ -2,11 +2,11 @@
 #include "group/audit_log.h"
 
 #include <fmt/format.h>
-#include <spdlog/spdlog.h>
 
 #include <algorithm>
 
 #include "group/kept_log_functions.h"
+#include "group/log.h"
 #include "group/record_json.h"
 #include "runtime/printable.h"
 
@@ -59,7 +59,7 @@ Task<Error> AuditLog::add_unfinished(metadata::Store* store) {
     for (const auto& [key, value] : *part) {
       auto entry = decode_audit(value);
       if (!entry || begun_key(entry->number) != key) {
-        spdlog::warn("metadata {}: left out", key);
+        log_warning("metadata {}: left out", key);
         continue;
       }
       begun_ = std::max(begun_, entry->number);
@@ -80,7 +80,7 @@ Task<void> AuditLog::close() {
 
 Task<std::string> AuditLog::begin(AuditEntry entry) {
   entry.time = wall_time();
-  spdlog::info("audit: {}", audit_line(entry));
+  log_info("audit: {}", audit_line(entry));
   if (store_ == nullptr || !gate_.enter()) co_return std::string();
   entry.number = ++begun_;
   auto beginning = std::make_shared<Beginning>();
@@ -98,7 +98,7 @@ Task<void> AuditLog::keep(AuditLog* log, std::shared_ptr<Beginning> beginning) {
   batch.put(beginning->key, beginning->value);
   const Error error = co_await log->store_->commit(std::move(batch));
   if (error != Error::kNone) {
-    spdlog::error(
+    log_error(
         "audit: a change that begins is only in this log: the metadata cannot be written: "
         "{}",
         describe(error));
@@ -110,7 +110,7 @@ Task<void> AuditLog::keep(AuditLog* log, std::shared_ptr<Beginning> beginning) {
 
 void AuditLog::add(AuditEntry entry) {
   entry.time = wall_time();
-  spdlog::info("audit: {}", audit_line(entry));
+  log_info("audit: {}", audit_line(entry));
   log_.add(std::move(entry));
 }
 

@@ -14,8 +14,8 @@ namespace {
 
 constexpr std::uint64_t kMiB = std::uint64_t{1} << 20;
 constexpr std::uint64_t kDefaultMemory = 64 * kMiB;
-constexpr std::uint64_t kLeastMemory = 16 * kMiB;
-constexpr std::uint64_t kMostMemory = std::uint64_t{1} << 40;
+constexpr std::uint64_t kLeastCacheMemory = 16 * kMiB;
+constexpr std::uint64_t kMostCacheMemory = std::uint64_t{1} << 40;
 constexpr std::uint64_t kLeastSlabs = 8;  // Of the data in NVRAM; see cache/write_memory.h.
 constexpr std::uint64_t kLeastNvram = 18 * kMiB;
 constexpr std::uint64_t kLeastDestage = 64 << 10;
@@ -23,9 +23,10 @@ constexpr std::uint64_t kMostDestage = 64 * kMiB;
 
 void read_memory(TableReader& reader, CacheConfiguration& cache) {
   cache::CacheOptions& options = cache.options;
-  options.memory_bytes = reader.size("memory", kLeastMemory, kMostMemory).value_or(kDefaultMemory);
+  options.memory_bytes =
+      reader.size("memory", kLeastCacheMemory, kMostCacheMemory).value_or(kDefaultMemory);
   options.dirty_limit_bytes = options.memory_bytes / 4;
-  if (const auto limit = reader.size("dirty_limit", kMiB, kMostMemory)) {
+  if (const auto limit = reader.size("dirty_limit", kMiB, kMostCacheMemory)) {
     options.dirty_limit_bytes = *limit;
     if (*limit > options.memory_bytes / 4 * 3) {
       reader.mistake("dirty_limit",
@@ -35,7 +36,7 @@ void read_memory(TableReader& reader, CacheConfiguration& cache) {
     }
   }
   options.read_ahead_limit_bytes = options.memory_bytes / 4;
-  if (const auto limit = reader.size("read_ahead_limit", kMiB, kMostMemory)) {
+  if (const auto limit = reader.size("read_ahead_limit", kMiB, kMostCacheMemory)) {
     options.read_ahead_limit_bytes = *limit;
     if (*limit > options.memory_bytes / 2) {
       reader.mistake("read_ahead_limit",
@@ -44,7 +45,7 @@ void read_memory(TableReader& reader, CacheConfiguration& cache) {
     }
   }
   cache.read_ahead = reader.boolean("read_ahead").value_or(true);
-  if (const auto nvram = reader.size("nvram", kLeastNvram, kMostMemory)) {
+  if (const auto nvram = reader.size("nvram", kLeastNvram, kMostCacheMemory)) {
     cache.nvram_bytes = *nvram;
     if (*nvram % nvram::kPageBytes != 0) {
       reader.mistake("nvram", fmt::format("{} is not a multiple of 4KiB", format_size(*nvram)));

@@ -1,9 +1,9 @@
 // The controller's cache as management sees it, and what it may do with it.
 #include <fmt/format.h>
-#include <spdlog/spdlog.h>
 
 #include <algorithm>
 
+#include "group/log.h"
 #include "group/running_group.h"
 #include "runtime/known.h"
 
@@ -194,7 +194,7 @@ Task<Answer<void>> RunningGroup::change_cache_now(std::shared_ptr<Volume> volume
   }
   volume->record() = std::move(record);
   for (cache::Cache* const cache : caches) cache->set_mode(number_of(volume->uuid()), mode);
-  spdlog::info("volume {}: its cache is {} now", volume->name(), describe(mode));
+  log_info("volume {}: its cache is {} now", volume->name(), describe(mode));
   co_return Answer<void>{};
 }
 

@@ -267,7 +267,7 @@ void ClearedAreas::put_header(Record& record,
                     {"cleared_parts", cleared_parts}});
   }
   record.changes.emplace_back(std::string(),
-                              json{{"format", kFormat}, {"areas", std::move(list)}}.dump());
+                              to_text({{"format", kFormat}, {"areas", std::move(list)}}));
 }
 
 ClearedAreas::Record ClearedAreas::record_with(std::span<const Extent> zeroed) const {
@@ -377,7 +377,7 @@ std::expected<void, std::string> ClearedAreas::read_digits(Area& area, std::uint
 
 std::expected<void, std::string> ClearedAreas::read_areas(std::string_view text,
                                                           std::uint32_t block_bytes) {
-  const json value = json::parse(text);
+  const json value = parse_json(text);
   const int format = value.at("format").get<int>();
   if (format != kFormat && format != kOldFormat) return std::unexpected("is of another version");
   old_format_ = format == kOldFormat;

@@ -2,12 +2,12 @@
 #include "group/controller_cache.h"
 
 #include <fmt/format.h>
-#include <spdlog/spdlog.h>
 
 #include <algorithm>
 #include <cassert>
 #include <utility>
 
+#include "group/log.h"
 #include "group/units.h"
 #include "runtime/known.h"
 
@@ -449,8 +449,8 @@ Task<bool> ControllerCache::wait_while_destaging(std::shared_ptr<Event> ended, T
     if (now == seen || now - begun > most) co_return false;
     seen = now;
     deadline = home_.now() + patience;
-    spdlog::info("cache: {} are still to be brought to the drives",
-                 format_size_rounded(cache_->counters().dirty_bytes));
+    log_info("cache: {} are still to be brought to the drives",
+             format_size_rounded(cache_->counters().dirty_bytes));
   }
 }
 

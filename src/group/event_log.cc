@@ -1,7 +1,7 @@
 // The log of the process gets the sentence alone: it has a time and a level of its own.
 #include "group/event_log.h"
 
-#include <spdlog/spdlog.h>
+#include <fmt/format.h>
 
 #include "group/kept_log_functions.h"
 #include "group/records.h"
@@ -9,38 +9,20 @@
 
 namespace sandbay::group {
 
-namespace {
-
-spdlog::level::level_enum level_of(Severity severity) {
-  switch (severity) {
-    case Severity::kInformation:
-      return spdlog::level::info;
-    case Severity::kWarning:
-      return spdlog::level::warn;
-    case Severity::kError:
-      return spdlog::level::err;
-  }
-  return spdlog::level::err;
-}
-
-}  // namespace
-
-std::string_view describe(Severity severity) {
-  switch (severity) {
-    case Severity::kInformation:
-      return "information";
-    case Severity::kWarning:
-      return "warning";
-    case Severity::kError:
-      return "error";
-  }
-  return "unknown";
-}
-
 WallTime wall_time() {
   const Executor* const executor = Executor::current_or_null();
   if (executor != nullptr) return executor->wall_time();
   return std::chrono::floor<std::chrono::milliseconds>(std::chrono::system_clock::now());
+}
+
+std::string utc_text(WallTime time) {
+  const auto day = std::chrono::floor<std::chrono::days>(time);
+  const std::chrono::year_month_day date(day);
+  const std::chrono::hh_mm_ss clock(time - day);
+  return fmt::format("{:04}-{:02}-{:02}T{:02}:{:02}:{:02}.{:03}Z", static_cast<int>(date.year()),
+                     static_cast<unsigned>(date.month()), static_cast<unsigned>(date.day()),
+                     clock.hours().count(), clock.minutes().count(), clock.seconds().count(),
+                     clock.subseconds().count());
 }
 
 EventLog::EventLog(std::size_t most_events)
@@ -53,7 +35,7 @@ EventLog::EventLog(std::size_t most_events)
 
 void EventLog::add(EventInfo event) {
   event.time = wall_time();
-  spdlog::log(level_of(event.severity), "{}", printable(event.text));
+  log(event.severity, printable(event.text));
   log_.add(std::move(event));
 }
 

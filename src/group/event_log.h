@@ -11,13 +11,11 @@
 #include <vector>
 
 #include "group/kept_log.h"
+#include "group/log.h"
 #include "metadata/store.h"
 #include "runtime/clock.h"
 
 namespace sandbay::group {
-
-enum class Severity : std::uint8_t { kInformation, kWarning, kError };
-std::string_view describe(Severity severity);  // "information", "warning", "error"
 
 using WallTime = sandbay::WallTime;
 
@@ -54,5 +52,6 @@ class EventLog {
 
 // The time now: of the executor whose turn it is, if there is one.
 WallTime wall_time();
+std::string utc_text(WallTime time);  // "2026-11-21T08:15:00.250Z"
 
 }  // namespace sandbay::group

@@ -2,13 +2,13 @@
 // of values beside it.
 #include "group/export_document.h"
 
-#include <fmt/chrono.h>
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <span>
 
 #include "group/audit_log.h"
+#include "group/event_log.h"
 #include "group/export_reader.h"
 #include "group/pool_records.h"
 #include "group/record_json.h"
@@ -25,11 +25,11 @@ constexpr std::size_t kUuidLength = 36;
 constexpr int kDeepestValue = 16;  // ExportReader takes this as JSON.
 
 void append_hex(std::string_view bytes, std::string& text) {
-  constexpr std::string_view kDigits = "0123456789abcdef";
+  constexpr std::string_view kHexDigits = "0123456789abcdef";
   for (const char c : bytes) {
     const auto byte = static_cast<unsigned char>(c);
-    text += kDigits[byte >> 4U];
-    text += kDigits[byte & 0xFU];
+    text += kHexDigits[byte >> 4U];
+    text += kHexDigits[byte & 0xFU];
   }
 }
 
@@ -50,8 +50,7 @@ void append_record(const metadata::Entry& entry, std::string& text) {
     return;
   }
   // As JSON only where that gives the very same bytes back, which a value cut at a depth does not.
-  const auto watch = [](int depth, json::parse_event_t, json&) { return depth <= kDeepestValue; };
-  const json parsed = json::parse(value, watch, /*allow_exceptions=*/false);
+  const json parsed = parse_json(value, kDeepestValue);
   if (!parsed.is_discarded() && to_text(parsed) == value) {
     text += fmt::format("{{\"key\": {}, \"value\": {}}}", to_text(key), value);
   } else {
@@ -75,13 +74,12 @@ std::string sha256_of(std::string_view text) {
 }
 
 ExportWriter::ExportWriter(WallTime time, const GroupRecord& group) {
-  const auto seconds = std::chrono::floor<std::chrono::seconds>(time);
+  constexpr std::size_t kToSeconds = 19;  // "2026-11-21T08:15:00"
   text_ = fmt::format(
-      "{{\"sandbay_export\": {}, \"version\": {}, \"time\": \"{:%Y-%m-%dT%H:%M:%SZ}\",\n"
+      "{{\"sandbay_export\": {}, \"version\": {}, \"time\": \"{}Z\",\n"
       "\"group\": {}, \"name\": {},\n\"records\": [",
-      kExportFormat, to_text(std::string(version())),
-      fmt::gmtime(std::chrono::system_clock::to_time_t(seconds)), to_text(group.uuid),
-      to_text(group.name));
+      kExportFormat, to_text(std::string(version())), utc_text(time).substr(0, kToSeconds),
+      to_text(group.uuid), to_text(group.name));
 }
 
 void ExportWriter::add(const metadata::Entry& entry) {

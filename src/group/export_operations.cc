@@ -3,12 +3,12 @@
 // An export is one listing, which the store answers from one moment. For as long as it takes every
 // pool's map is held, whole in the store, so that what is listed needs no NVRAM, and says so.
 #include <fmt/format.h>
-#include <spdlog/spdlog.h>
 
 #include <limits>
 
 #include "group/export_document.h"
 #include "group/import_file.h"
+#include "group/log.h"
 #include "group/place.h"
 #include "group/records.h"
 #include "group/running_group.h"
@@ -20,8 +20,8 @@ namespace sandbay::group {
 Task<std::optional<Refusal>> RunningGroup::hold_pools(std::vector<pool::Pool*>* held) {
   for (const auto& pool : pools_->all()) {
     if (pool->pool() == nullptr) {
-      spdlog::warn("pool {} is not open: its map is exported without what an NVRAM may have of it",
-                   pool->name());
+      log_warning("pool {} is not open: its map is exported without what an NVRAM may have of it",
+                  pool->name());
       continue;
     }
     const Error error = co_await pool->pool()->hold();
@@ -194,7 +194,7 @@ Task<void> RunningGroup::end_import() {
   if (way_before_import_.empty()) co_return;
   const std::string unsettled = pools_->unsettled();
   if (!unsettled.empty()) {
-    co_return spdlog::warn("{}: is kept: {}", before_import_path(configuration_.state), unsettled);
+    co_return log_warning("{}: is kept: {}", before_import_path(configuration_.state), unsettled);
   }
   co_await forget_before_import(store_, configuration_.state);
   way_before_import_.clear();

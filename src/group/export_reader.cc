@@ -141,7 +141,7 @@ void ExportReader::begin_records() {
     if (frame_.size() > kLongestFrame) throw std::out_of_range("its head is too long");
     if (outside && *c == '[' && nesting.depth() == 2 &&
         ends_with_records_key(std::string_view(frame_).substr(0, frame_.size() - 1))) {
-      check_format(json::parse(frame_ + "]}"));
+      check_format(parse_json(frame_ + "]}"));
       return;
     }
   }
@@ -180,7 +180,7 @@ void ExportReader::finish() {
     frame_ += *c;
     if (frame_.size() > kLongestFrame) throw std::out_of_range("its end is too long");
   }
-  const json document = json::parse(frame_);
+  const json document = parse_json(frame_);
   check_format(document);
   head_.uuid = document.at("group").get<std::string>();
   head_.name = document.at("name").get<std::string>();
@@ -208,7 +208,7 @@ std::optional<metadata::Entry> ExportReader::next_or_throw() {
     finish();
     return std::nullopt;
   }
-  metadata::Entry entry = record_from(json::parse(*text));
+  metadata::Entry entry = record_from(parse_json(*text));
   digest_.add_counted(entry.first);
   digest_.add_counted(entry.second);
   ++head_.count;

@@ -41,11 +41,11 @@ Task<std::expected<std::vector<metadata::Entry>, Error>> load_all(metadata::Stor
   }
 }
 
+}  // namespace
+
 std::string not_written(Error error) {
   return fmt::format("the metadata cannot be written: {}", describe(error));
 }
-
-}  // namespace
 
 Hardware::Hardware(Executor& home, const Configuration& configuration, metadata::Store& store,
                    EventLog& events, Uuid group)

@@ -223,4 +223,6 @@ class Hardware {
   Gate gate_;
 };
 
+std::string not_written(Error error);  // "the metadata cannot be written: …"
+
 }  // namespace sandbay::group

@@ -39,10 +39,6 @@ constexpr Slot kSlots[] = {
     {raid::kLostSectorsOffset[1], raid::kLostSectorsBytes, false},
 };
 
-std::string not_written(Error error) {
-  return fmt::format("the metadata cannot be written: {}", describe(error));
-}
-
 Task<Result<std::vector<std::byte>>> read_head(BlockDevice* drive) {
   const Geometry& geometry = drive->geometry();
   std::vector<std::byte> head(raid::kJournalOffset);

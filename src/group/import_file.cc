@@ -2,7 +2,6 @@
 #include "group/import_file.h"
 
 #include <fmt/format.h>
-#include <spdlog/spdlog.h>
 
 #include <array>
 #include <fstream>
@@ -19,6 +18,7 @@
 #include "group/export_reader.h"
 #include "group/import_rules.h"
 #include "group/lead_fence.h"
+#include "group/log.h"
 #include "group/pool_records.h"
 #include "group/record_json.h"
 #include "group/records.h"
@@ -265,7 +265,7 @@ Task<Error> keep_before(metadata::Store* store, std::string path, std::size_t* n
 Task<void> tell(metadata::Store* store, std::string what) {
   EventLog events;
   const Error opened = co_await events.open(*store);
-  if (opened != Error::kNone) co_return spdlog::warn("{}", what);
+  if (opened != Error::kNone) co_return log_warning("{}", what);
   events.add({.severity = Severity::kWarning, .kind = "import", .text = std::move(what)});
   co_await events.close();
 }
@@ -395,7 +395,7 @@ Task<std::expected<void, std::string>> take_announced(metadata::Store* store,
                               before_import_path(state), needing));
   }
   const Error removed = co_await Executor::current().remove_file(path);
-  if (removed != Error::kNone) spdlog::warn("{}: cannot be removed: {}", path, describe(removed));
+  if (removed != Error::kNone) log_warning("{}: cannot be removed: {}", path, describe(removed));
   co_return std::expected<void, std::string>{};
 }
 
@@ -419,7 +419,7 @@ Task<void> forget_before_import(metadata::Store& store, std::filesystem::path st
   Error error = co_await store.commit(std::move(batch));
   if (error == Error::kNone) error = co_await Executor::current().remove_file(path);
   if (error == Error::kNotFound) co_return;
-  if (error != Error::kNone) spdlog::warn("{}: cannot be removed: {}", path, describe(error));
+  if (error != Error::kNone) log_warning("{}: cannot be removed: {}", path, describe(error));
 }
 
 Task<std::string> way_before_import(metadata::Store& store, std::filesystem::path state) {

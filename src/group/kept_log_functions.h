@@ -1,13 +1,12 @@
 // What the functions of a KeptLog do: for the one file that instantiates it for its entries.
 #pragma once
 
-#include <spdlog/spdlog.h>
-
 #include <algorithm>
 #include <cassert>
 #include <utility>
 
 #include "group/kept_log.h"
+#include "group/log.h"
 
 namespace sandbay::group {
 
@@ -21,7 +20,7 @@ Task<Error> KeptLog<Entry>::open(metadata::Store& store) {
     for (const auto& [key, value] : *part) {
       auto entry = records_.decode(value);
       if (!entry || records_.key(entry->number) != key) {
-        spdlog::warn("metadata {} {}: left out", key, entry ? "has another number" : entry.error());
+        log_warning("metadata {} {}: left out", key, entry ? "has another number" : entry.error());
         continue;
       }
       total_ = entry->number;
@@ -122,8 +121,8 @@ Task<void> KeptLog<Entry>::write_out() {
     const Error error = co_await store_->commit(std::move(part.batch));
     pause = error == Error::kNone ? kGather : kTryAgainAfter;
     if (error != Error::kNone && !failing_) {
-      spdlog::error("{} are not kept over a restart: the metadata cannot be written: {}",
-                    records_.name, describe(error));
+      log_error("{} are not kept over a restart: the metadata cannot be written: {}", records_.name,
+                describe(error));
     }
     failing_ = error != Error::kNone;
     if (failing_) continue;

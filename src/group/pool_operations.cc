@@ -1,6 +1,5 @@
 // Pools as management sees them: listing, making and deleting them.
 #include <fmt/format.h>
-#include <spdlog/spdlog.h>
 
 #include <algorithm>
 #include <iterator>

@@ -1,10 +1,10 @@
 // Volumes on pools. What stands in the metadata about a volume and what the pool's map says of it
 // change in one commit, so that there is nothing to be finished after a crash; see pool_records.h.
 #include <fmt/format.h>
-#include <spdlog/spdlog.h>
 
 #include <algorithm>
 
+#include "group/log.h"
 #include "group/running_group.h"
 #include "group/units.h"
 #include "pool/pool_volume.h"
@@ -247,7 +247,7 @@ Task<Answer<void>> RunningGroup::resize_on_pool(std::shared_ptr<Volume> volume,
   if (!resized) co_return resized;
   (void)co_await volume->grow(byte_count);
   (void)co_await settle_limits(volume);
-  spdlog::info("volume {}: had {}, has {}", name, format_size(before), format_size(byte_count));
+  log_info("volume {}: had {}, has {}", name, format_size(before), format_size(byte_count));
   co_return Answer<void>{};
 }
 

@@ -14,6 +14,7 @@
 #include <string_view>
 #include <utility>
 
+#include "group/json_text.h"
 #include "runtime/clock.h"
 #include "runtime/uuid.h"
 
@@ -22,14 +23,10 @@ namespace sandbay::group {
 // A record that older daemons must not read without knowing all of it has a greater one.
 inline constexpr int kRecordFormat = 1;
 
-inline std::string to_text(const nlohmann::json& value) {
-  return value.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
-}
-
 // Throws, for decode().
 inline Uuid uuid_from(const nlohmann::json& value) {
   const auto uuid = parse_uuid(value.get<std::string>());
-  if (!uuid) throw std::out_of_range(fmt::format("{} is not a UUID", value.dump()));
+  if (!uuid) throw std::out_of_range(fmt::format("{} is not a UUID", to_text(value)));
   return *uuid;
 }
 
@@ -38,7 +35,7 @@ template <class Number>
 Number number_from(const nlohmann::json& value, Number least = 0) {
   const auto number = value.is_number_unsigned() ? value.get<std::uint64_t>() : 0;
   if (!value.is_number_unsigned() || !std::in_range<Number>(number) || number < least) {
-    throw std::out_of_range(fmt::format("{} is not a whole number from {} to {}", value.dump(),
+    throw std::out_of_range(fmt::format("{} is not a whole number from {} to {}", to_text(value),
                                         least, std::numeric_limits<Number>::max()));
   }
   return static_cast<Number>(number);
@@ -63,7 +60,7 @@ template <class Record, class Take>
 std::expected<Record, std::string> decode(std::string_view text, Take take,
                                           int newest = kRecordFormat) {
   try {
-    const auto value = nlohmann::json::parse(text);
+    const auto value = parse_json(text);
     const int format = value.at("format").template get<int>();
     if (format < kRecordFormat || format > newest) {
       return std::unexpected(fmt::format(

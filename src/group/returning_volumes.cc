@@ -2,10 +2,10 @@
 // are served, and those that cannot be, since their pool is not open or a member is away, are tried
 // again until they can. Meanwhile they say NOT READY.
 #include <fmt/format.h>
-#include <spdlog/spdlog.h>
 
 #include <algorithm>
 
+#include "group/log.h"
 #include "group/running_group.h"
 #include "group/units.h"
 #include "pool/pool_volume.h"
@@ -44,8 +44,8 @@ Task<std::optional<OpenFailure>> RunningGroup::finish_volume(VolumeRecord* recor
   const std::uint64_t byte_count = record->shrink_to;
   if (error == Error::kNone) error = co_await finish_shrinking(record);
   if (error == Error::kNone) {
-    spdlog::info("volume {}: had begun to shrink, has {}", record->specification.name,
-                 format_size(byte_count));
+    log_info("volume {}: had begun to shrink, has {}", record->specification.name,
+             format_size(byte_count));
     co_return std::nullopt;
   }
   co_return OpenFailure{.reason = fmt::format("it has begun to shrink to {}, and cannot go on: {}",
@@ -91,7 +91,7 @@ Task<Answer<void>> RunningGroup::bring_back(Uuid uuid) {
     if (ground) {
       volume->come_back(std::move(record), std::move(*ground));
       if (snapshot == snapshots_.end()) (void)co_await settle_limits(volume);
-      spdlog::info("volume {}: is online again", volume->name());
+      log_info("volume {}: is online again", volume->name());
       co_return Answer<void>{};
     }
     failure = std::move(ground.error());

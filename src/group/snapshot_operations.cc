@@ -1,12 +1,11 @@
 // Snapshots: taking, showing, restoring, cloning and deleting them. What the map says of one and
 // its record change in one commit. One that is online is a volume behind a target of its own.
-#include <fmt/chrono.h>
 #include <fmt/format.h>
-#include <spdlog/spdlog.h>
 
 #include <algorithm>
 #include <tuple>
 
+#include "group/log.h"
 #include "group/running_group.h"
 #include "group/units.h"
 #include "pool/pool_volume.h"
@@ -194,9 +193,11 @@ std::string RunningGroup::hindrance(const ServedPool& pool,
 // snapshot has that name.
 std::string RunningGroup::free_snapshot_name(const std::vector<std::string>& volumes,
                                              std::string_view schedule) {
-  const auto now = std::chrono::floor<std::chrono::seconds>(wall_time());
+  const std::string now = utc_text(wall_time());
+  const std::string_view digits(now);
   const std::string first =
-      fmt::format("{}{}{:%Y-%m-%d-%H%M%S}", schedule, schedule.empty() ? "" : "-", now);
+      fmt::format("{}{}{}-{}{}{}", schedule, schedule.empty() ? "" : "-", digits.substr(0, 10),
+                  digits.substr(11, 2), digits.substr(14, 2), digits.substr(17, 2));
   std::string name = first;
   const auto taken = [&](const std::string& volume) {
     return find(SnapshotName{.volume = volume, .snapshot = name}) != nullptr;
@@ -271,7 +272,7 @@ Task<Answer<CreatedSnapshots>> RunningGroup::create_snapshots_now(CreateSnapshot
     const auto [entry, added] = snapshots_.emplace(uuid, Snapshot{.record = records[i]});
     identifiers_.take(shown_as(records[i]));
     made.snapshots.push_back(info_of(entry->second, request.volumes[i]));
-    spdlog::info("volume {}: snapshot {} taken", request.volumes[i], request.name);
+    log_info("volume {}: snapshot {} taken", request.volumes[i], request.name);
   }
   co_return made;
 }
@@ -298,7 +299,7 @@ Task<Answer<void>> RunningGroup::delete_snapshot_now(SnapshotName name, bool for
                      fmt::format("{} is online; take it offline first, or force it", words(name)));
   }
   auto dropped = co_await drop_snapshot(uuid);
-  if (dropped) spdlog::info("volume {}: snapshot {} deleted", name.volume, name.snapshot);
+  if (dropped) log_info("volume {}: snapshot {} deleted", name.volume, name.snapshot);
   co_return dropped;
 }
 
@@ -429,7 +430,7 @@ Task<Answer<VolumeInfo>> RunningGroup::restore_now(SnapshotName name, bool force
     (void)co_await volume->grow(bytes);
     (void)co_await settle_limits(volume);
   }
-  spdlog::info("volume {}: restored from snapshot {}", name.volume, name.snapshot);
+  log_info("volume {}: restored from snapshot {}", name.volume, name.snapshot);
   auto info = co_await volume_now(name.volume);
   co_return info;
 }
@@ -491,7 +492,7 @@ Task<RunningGroup::Outcome> RunningGroup::open_snapshots() {
     if (opened) {
       snapshot.volume = std::move(*opened);
     } else {
-      spdlog::warn("snapshot {}: not served: {}", snapshot.record.name, opened.error().reason);
+      log_warning("snapshot {}: not served: {}", snapshot.record.name, opened.error().reason);
       snapshot.volume = without_device(shown_as(snapshot.record), std::move(opened.error()));
     }
     auto attached = attach(snapshot.volume);
@@ -559,7 +560,7 @@ Task<Answer<SnapshotInfo>> RunningGroup::online_now(SnapshotName name, bool writ
     co_return refuse(Refusal::Code::kFailed,
                      fmt::format("{} cannot be served: {}", words(name), why));
   }
-  spdlog::info("volume {}: snapshot {} is online", name.volume, name.snapshot);
+  log_info("volume {}: snapshot {} is online", name.volume, name.snapshot);
   co_return info_of(snapshots_.at(uuid), name.volume);
 }
 
@@ -637,7 +638,7 @@ Task<void> RunningGroup::put_back(Uuid uuid, TargetRecord target, std::string wh
   }
   show_behind(target, snapshot.record.volume);
   const Outcome served = co_await serve(snapshot.volume);
-  if (!served) spdlog::warn("snapshot {}: {}", snapshot.record.name, served.error());
+  if (!served) log_warning("snapshot {}: {}", snapshot.record.name, served.error());
 }
 
 Task<Answer<SnapshotInfo>> RunningGroup::offline_now(SnapshotName name, bool force) {

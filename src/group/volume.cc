@@ -4,7 +4,6 @@
 #include "group/volume.h"
 
 #include <fmt/format.h>
-#include <spdlog/spdlog.h>
 #include <sys/stat.h>
 
 #include <cassert>
@@ -14,6 +13,7 @@
 #include "block/slice.h"
 #include "cache/cache.h"
 #include "cache/read_ahead.h"
+#include "group/log.h"
 #include "group/pool_door.h"
 #include "group/set_door.h"
 #include "group/units.h"
@@ -60,8 +60,8 @@ struct FailureLog {
     ++unsaid;
     const TimePoint now = Executor::current().now();
     if (now < quiet_until) return;
-    spdlog::warn("volume {}: {}: {} failed: {}{}", volume, path, verb(operation), describe(error),
-                 unsaid > 1 ? fmt::format(" ({} failures since the last warning)", unsaid) : "");
+    log_warning("volume {}: {}: {} failed: {}{}", volume, path, verb(operation), describe(error),
+                unsaid > 1 ? fmt::format(" ({} failures since the last warning)", unsaid) : "");
     unsaid = 0;
     quiet_until = now + kBetweenWarnings;
   }

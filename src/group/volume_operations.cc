@@ -1,12 +1,12 @@
 // Creating, changing and deleting volumes. The order of steps is what keeps metadata, file and
 // target together through a crash at any point; see group.h.
 #include <fmt/format.h>
-#include <spdlog/spdlog.h>
 
 #include <algorithm>
 
 #include "group/claims.h"
 #include "group/identifiers.h"
+#include "group/log.h"
 #include "group/place.h"
 #include "group/running_group.h"
 #include "group/units.h"
@@ -169,15 +169,15 @@ Task<void> RunningGroup::unmake_file(VolumeRecord record) {
   const auto path = path_of(record, configuration_.state).string();
   const Error removed = co_await Executor::current().remove_file(path);
   if (removed != Error::kNone && removed != Error::kNotFound) {
-    spdlog::warn("{}: cannot be removed now: {}; the next start tries again", path,
-                 describe(removed));
+    log_warning("{}: cannot be removed now: {}; the next start tries again", path,
+                describe(removed));
     co_return;
   }
   metadata::Batch batch;
   batch.erase(intent_key(record.uuid));
   const Error error = co_await store_.commit(std::move(batch));
   if (error != Error::kNone) {
-    spdlog::warn("the metadata cannot be written: {}", describe(error));
+    log_warning("the metadata cannot be written: {}", describe(error));
   }
 }
 
@@ -186,7 +186,7 @@ Task<void> RunningGroup::abandon(std::shared_ptr<Volume> volume) {
   if (place != places_.end()) place->second->clearing.refuse_changes();
   const Error error = co_await volume->close(Executor::current().now() + kClosePatience);
   if (error != Error::kNone) {
-    spdlog::warn("volume {}: not flushed: {}", volume->name(), describe(error));
+    log_warning("volume {}: not flushed: {}", volume->name(), describe(error));
   }
   co_await leave_place(volume->uuid(), volume, error != Error::kTimedOut);
 }
@@ -376,9 +376,9 @@ Task<Answer<CreatedVolume>> RunningGroup::create_now(CreateVolumeRequest request
     co_return refuse(Refusal::Code::kFailed,
                      fmt::format("volume \"{}\" cannot be served: {}", name, served.error()));
   }
-  spdlog::info("volume {}: made, {} on {}", name,
-               format_size((*volume)->record().specification.size_bytes),
-               describe((*volume)->record().specification.backing));
+  log_info("volume {}: made, {} on {}", name,
+           format_size((*volume)->record().specification.size_bytes),
+           describe((*volume)->record().specification.backing));
   auto info = co_await volume_now(name);
   if (!info) co_return std::unexpected(info.error());
   co_return CreatedVolume{.volume = std::move(*info), .created = true};
@@ -458,8 +458,8 @@ Task<Answer<void>> RunningGroup::change_access_of(std::shared_ptr<Volume> volume
   }
   co_await volume->apply_access();
   const VolumeRecord& now = volume->record();
-  spdlog::info("volume {}: {}, {}", volume->name(), now.online ? "online" : "offline",
-               now.specification.read_only ? "read-only" : "takes writes");
+  log_info("volume {}: {}, {}", volume->name(), now.online ? "online" : "offline",
+           now.specification.read_only ? "read-only" : "takes writes");
   co_return Answer<void>{};
 }
 
@@ -525,8 +525,7 @@ Task<Answer<void>> RunningGroup::resize_now(std::shared_ptr<Volume> volume,
                      fmt::format("volume \"{}\" has {} now, but {}", name, format_size(byte_count),
                                  unwritten(stored)));
   }
-  spdlog::info("volume {}: expanded from {} to {}", name, format_size(before),
-               format_size(byte_count));
+  log_info("volume {}: expanded from {} to {}", name, format_size(before), format_size(byte_count));
   co_return Answer<void>{};
 }
 
@@ -558,7 +557,7 @@ Task<Answer<void>> RunningGroup::rename_now(std::shared_ptr<Volume> volume, std:
   volumes_.erase(before);
   volumes_.put(name, volume);
   tell_places();
-  spdlog::info("volume {}: now called {}", before, name);
+  log_info("volume {}: now called {}", before, name);
   co_return Answer<void>{};
 }
 
@@ -603,7 +602,7 @@ Task<Answer<void>> RunningGroup::delete_now(std::string name, bool force) {
   } else {
     removed = co_await remove_now(volume);
   }
-  if (removed) spdlog::info("volume {}: deleted", name);
+  if (removed) log_info("volume {}: deleted", name);
   co_return removed;
 }
 

@@ -8,12 +8,12 @@
 // A place is free again when nothing below can change anything there any more, not when its volume
 // is gone: a drive may hold a request of it for long.
 #include <fmt/format.h>
-#include <spdlog/spdlog.h>
 
 #include <algorithm>
 #include <cassert>
 #include <set>
 
+#include "group/log.h"
 #include "group/place.h"
 #include "group/running_group.h"
 #include "group/set_space.h"
@@ -111,7 +111,7 @@ Task<Error> RunningGroup::keep_clearing(Uuid volume, ClearedAreas::Record record
   const Error error = co_await store_.commit(std::move(batch));
   if (record.ended && error == Error::kNone) {
     for (const auto& [name, one] : volumes_) {
-      if (one->uuid() == volume) spdlog::info("volume {}: its place on the set is cleared", name);
+      if (one->uuid() == volume) log_info("volume {}: its place on the set is cleared", name);
     }
   }
   co_return error;
@@ -202,7 +202,7 @@ Task<void> RunningGroup::leave_place(Uuid uuid, std::shared_ptr<Volume> volume, 
   }
   leaving->place = std::move(place);
   leaving->volume = std::move(volume);
-  spdlog::warn(
+  log_warning(
       "volume {}: gone, but a drive still holds requests of it; until they end its place on set "
       "{} is given to nobody",
       leaving->name, members_->name_of(leaving->placement.set));
@@ -220,8 +220,8 @@ Task<void> RunningGroup::see_off(Leaving* leaving) {
     }
     const bool stopped = co_await leaving->place->clearing.stop(Executor::current().now() + kLook);
     if (idle && stopped) {
-      spdlog::info("volume {}: its place on set {} is free", leaving->name,
-                   members_->name_of(leaving->placement.set));
+      log_info("volume {}: its place on set {} is free", leaving->name,
+               members_->name_of(leaving->placement.set));
       if (leaving->volume != nullptr) {
         left_places_.emplace_back(leaving->volume, std::move(leaving->place));
       }
@@ -340,8 +340,8 @@ Task<Answer<void>> RunningGroup::grow_on_set(std::shared_ptr<Volume> volume,
   if (grown != Error::kNone) {
     co_return refused(Refusal::Code::kFailed, std::string(describe(grown)));
   }
-  spdlog::info("volume {}: expanded from {} to {}", volume->name(), format_size(old_bytes),
-               format_size(byte_count));
+  log_info("volume {}: expanded from {} to {}", volume->name(), format_size(old_bytes),
+           format_size(byte_count));
   co_return Answer<void>{};
 }
 

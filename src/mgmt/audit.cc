@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
+#include "group/json_text.h"
 #include "mgmt/json.h"
 
 namespace sandbay::mgmt {
@@ -56,7 +57,7 @@ std::string cut(std::string text, std::size_t most) {
 }
 
 std::string message_of(const Reply& reply) {
-  const json body = json::parse(reply.body, nullptr, /*allow_exceptions=*/false);
+  const json body = group::parse_json(reply.body, kDeepest);
   const auto error = body.is_object() ? body.find("error") : body.end();
   if (!body.is_object() || error == body.end() || !error->is_object()) return "refused";
   return error->value("message", "refused");
@@ -86,12 +87,10 @@ void finish(group::AuditEntry& entry, const Reply& reply) {
 std::string without_secrets(std::string_view body, bool understood) {
   if (body.empty()) return {};
   if (body.size() > kLargestBody) return fmt::format("({} bytes)", body.size());
-  // Deep nesting is given up while it is parsed: its destruction would recurse as deep.
-  const auto watch = [](int depth, json::parse_event_t, json&) { return depth <= kDeepest; };
-  json value = json::parse(body, watch, /*allow_exceptions=*/false);
+  json value = group::parse_json(body, kDeepest);
   if (!value.is_object()) return {};
   hide_secrets(value, understood, 0);
-  return cut(to_text(value), kLongestRequest);
+  return cut(group::to_text(value), kLongestRequest);
 }
 
 group::AuditEntry audit_beginning(const Route& route, std::string_view path, const Call& call) {

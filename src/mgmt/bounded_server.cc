@@ -5,7 +5,6 @@
 #include <malloc.h>
 #include <netdb.h>
 #include <poll.h>
-#include <spdlog/spdlog.h>
 #include <sys/eventfd.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -23,6 +22,7 @@
 #include <thread>
 #include <vector>
 
+#include "group/log.h"
 #include "mgmt/tls.h"
 
 namespace sandbay::mgmt {
@@ -367,8 +367,8 @@ class BoundedPool final : public httplib::TaskQueue {
     try {
       for (unsigned i = 0; i < threads; ++i) threads_.emplace_back([this] { serve(); });
     } catch (const std::system_error& error) {
-      spdlog::error("management: only {} of {} threads could be started: {}", threads_.size(),
-                    threads, error.code().message());
+      group::log_error("management: only {} of {} threads could be started: {}", threads_.size(),
+                       threads, error.code().message());
     }
   }
 
@@ -466,7 +466,7 @@ bool BoundedServer::process_and_close_socket(socket_t socket) {
     try {
       served = process_request(stream, last, closed, prepare);
     } catch (const std::exception& error) {  // Of what the library does outside of handlers.
-      spdlog::error("management: a connection is given up: {}", error.what());
+      group::log_error("management: a connection is given up: {}", error.what());
     }
     // Of what was read alone: it stops every thread's allocator, so nobody has it for a promise.
     if (stream.body_bytes() > kLargeBody) (void)::malloc_trim(0);

@@ -1,5 +1,4 @@
 // Drives, RAID sets, faults and events as JSON.
-#include <fmt/chrono.h>
 #include <fmt/format.h>
 
 #include <chrono>
@@ -71,14 +70,6 @@ json progress_json(const group::SetInfo& info) {
              {"seconds", std::chrono::duration<double>(info.progress_age).count()}};
   if (progress.role != raid::kNoRole) value["role"] = progress.role;
   return value;
-}
-
-// "2026-11-21T08:15:00.250Z"
-std::string text_of(group::WallTime then) {
-  const auto seconds = std::chrono::floor<std::chrono::seconds>(then);
-  return fmt::format("{:%Y-%m-%dT%H:%M:%S}.{:03}Z",
-                     fmt::gmtime(std::chrono::system_clock::to_time_t(seconds)),
-                     (then - seconds).count());
 }
 
 }  // namespace
@@ -167,7 +158,7 @@ json to_json(const group::FaultsInfo& info) {
 
 json to_json(const group::EventInfo& info) {
   return {{"number", info.number},
-          {"time", text_of(info.time)},
+          {"time", group::utc_text(info.time)},
           {"severity", describe(info.severity)},
           {"kind", info.kind},
           {"set", info.set},
@@ -176,9 +167,11 @@ json to_json(const group::EventInfo& info) {
 }
 
 json to_json(const group::AuditEntry& entry) {
-  return {{"number", entry.number},   {"time", text_of(entry.time)},  {"caller", entry.caller},
-          {"address", entry.address}, {"operation", entry.operation}, {"target", entry.target},
-          {"request", entry.request}, {"status", entry.status},       {"refusal", entry.refusal}};
+  return {{"number", entry.number},       {"time", group::utc_text(entry.time)},
+          {"caller", entry.caller},       {"address", entry.address},
+          {"operation", entry.operation}, {"target", entry.target},
+          {"request", entry.request},     {"status", entry.status},
+          {"refusal", entry.refusal}};
 }
 
 }  // namespace sandbay::mgmt

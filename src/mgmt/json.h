@@ -41,7 +41,4 @@ nlohmann::json to_json(const group::DiscardedWrites& given);
 // {"error": {"code": …, "message": …}}
 nlohmann::json error_json(std::string_view code, std::string_view message);
 
-// Text of any JSON value; bytes that are not UTF-8 are replaced.
-std::string to_text(const nlohmann::json& value);
-
 }  // namespace sandbay::mgmt

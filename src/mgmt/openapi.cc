@@ -7,6 +7,7 @@
 #include <cctype>
 #include <nlohmann/json.hpp>
 
+#include "group/json_text.h"
 #include "group/version.h"
 #include "mgmt/authority.h"
 #include "mgmt/json.h"
@@ -131,11 +132,11 @@ json openapi_document() {
   for (const Route& route : routes()) {
     paths[std::string(route.path)][lower_case(route.method)] = operation_of(route);
   }
-  json schemas = json::parse(kSchemas);
-  schemas.update(json::parse(kHardwareSchemas));
-  schemas.update(json::parse(kCacheSchemas));
-  schemas.update(json::parse(kPoolSchemas));
-  schemas.update(json::parse(kMemberSchemas));
+  json schemas = group::parse_json(kSchemas);
+  schemas.update(group::parse_json(kHardwareSchemas));
+  schemas.update(group::parse_json(kCacheSchemas));
+  schemas.update(group::parse_json(kPoolSchemas));
+  schemas.update(group::parse_json(kMemberSchemas));
   schemas["Nothing"] = {{"type", "object"}, {"description", "No key is looked at."}};
   return {{"openapi", "3.0.3"},
           {"info",
@@ -154,7 +155,7 @@ json openapi_document() {
 }
 
 const std::string& openapi_text() {
-  static const std::string kText = to_text(openapi_document());
+  static const std::string kText = group::to_text(openapi_document());
   return kText;
 }
 

@@ -1,5 +1,5 @@
 // Pools and snapshots as JSON.
-#include <fmt/chrono.h>
+#include <fmt/format.h>
 
 #include <nlohmann/json.hpp>
 
@@ -50,18 +50,9 @@ json to_json(const group::PoolInfo& info) {
             {"chunks_filled", info.counters.chunks_filled}}}};
 }
 
-namespace {
-
-std::string text_of(group::WallTime time) {
-  const auto seconds = std::chrono::floor<std::chrono::seconds>(time);
-  return fmt::format("{:%Y-%m-%dT%H:%M:%S}.{:03}Z", seconds, (time - seconds).count());
-}
-
-}  // namespace
-
 json to_json(const group::ScheduleInfo& info) {
   json last = nullptr;
-  if (info.last != group::WallTime{}) last = text_of(info.last);
+  if (info.last != group::WallTime{}) last = group::utc_text(info.last);
   return {{"name", info.name},
           {"volume", info.volume},
           {"every", std::chrono::duration<double>(info.every).count()},
@@ -71,10 +62,12 @@ json to_json(const group::ScheduleInfo& info) {
 }
 
 json to_json(const group::SnapshotInfo& info) {
-  return {{"name", info.name},          {"volume", info.volume},   {"uuid", info.uuid},
-          {"time", text_of(info.time)}, {"size", info.size_bytes}, {"kept", info.kept_bytes},
-          {"schedule", info.schedule},  {"online", info.online},   {"writable", info.writable},
-          {"target", info.target},      {"reason", info.reason}};
+  return {{"name", info.name},         {"volume", info.volume},
+          {"uuid", info.uuid},         {"time", group::utc_text(info.time)},
+          {"size", info.size_bytes},   {"kept", info.kept_bytes},
+          {"schedule", info.schedule}, {"online", info.online},
+          {"writable", info.writable}, {"target", info.target},
+          {"reason", info.reason}};
 }
 
 json to_json(const group::TaskInfo& info) {

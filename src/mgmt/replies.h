@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "group/json_text.h"
 #include "mgmt/json.h"
 #include "mgmt/route.h"
 
@@ -38,7 +39,7 @@ inline Reply refused(const group::Refusal& refusal) {
 }
 
 inline Reply ok(const nlohmann::json& value, int status = 200) {
-  return {.status = status, .body = to_text(value)};
+  return {.status = status, .body = group::to_text(value)};
 }
 
 template <class T>

@@ -11,6 +11,7 @@
 
 #include "group/document.h"
 #include "group/import_file.h"
+#include "group/json_text.h"
 
 namespace sandbay::mgmt {
 
@@ -103,7 +104,7 @@ Read<Value> parse(std::string_view body) {
     }
     if (event == json::parse_event_t::value && is_too_large(parsed) && wrong.empty()) {
       wrong = fmt::format("{}: {} is out of range; write a whole number below 9223372036854775808",
-                          key, parsed.dump());
+                          key, group::to_text(parsed));
     }
     return true;
   };

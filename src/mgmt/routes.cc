@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "group/claims.h"
+#include "group/json_text.h"
 #include "mgmt/audit.h"
 #include "mgmt/audit_routes.h"
 #include "mgmt/cache_routes.h"
@@ -443,7 +444,7 @@ std::string_view code_of(int status) {
 }
 
 Reply error_reply(int status, std::string_view message) {
-  return {.status = status, .body = to_text(error_json(code_of(status), message))};
+  return {.status = status, .body = group::to_text(error_json(code_of(status), message))};
 }
 
 Reply answer(Backend& backend, std::string_view method, std::string_view path, Call call) {

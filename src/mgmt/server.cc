@@ -5,7 +5,6 @@
 #include <arpa/inet.h>
 #include <fmt/format.h>
 #include <httplib.h>
-#include <spdlog/spdlog.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -17,6 +16,7 @@
 #include <thread>
 
 #include "group/listening.h"
+#include "group/log.h"
 #include "mgmt/audit.h"
 #include "mgmt/authority.h"
 #include "mgmt/backend.h"
@@ -117,7 +117,7 @@ Reply reply_to_exception(const httplib::Request& request, const std::exception_p
                        "the daemon ends, and does not wait for this any longer; whether it is done "
                        "shows after the next start");
   } catch (...) {
-    spdlog::error("{} {}: an exception reached the HTTP layer", request.method, request.path);
+    group::log_error("{} {}: an exception reached the HTTP layer", request.method, request.path);
     return error_reply(500, "the daemon failed to serve the request; see its log");
   }
 }
@@ -398,7 +398,7 @@ std::expected<void, std::string> HttpServer::listen() {
 // not know, such as for want of memory.
 void HttpServer::keep_listening() {
   while (!http_.listen_after_bind() && !stopping_) {
-    spdlog::error("management: accepting has failed; it listens anew");
+    group::log_error("management: accepting has failed; it listens anew");
     while (!http_.bind_to_port(options_.listen.address(), endpoint_.port())) {
       if (stopping_) return;
       std::this_thread::sleep_for(kBindAgain);

@@ -1,0 +1,19 @@
+// JSON as text. The library's parser and serializer take a second to compile wherever they are
+// used: json_text.cc alone pays for them.
+#pragma once
+
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+#include <string_view>
+
+namespace sandbay::group {
+
+// Throws the library's parse_error.
+nlohmann::json parse_json(std::string_view text);
+// A discarded value where `text` is not JSON. The parser leaves out values nested deeper than
+// `deepest`: their destruction would recurse as deep.
+nlohmann::json parse_json(std::string_view text, int deepest);
+// On one line. U+FFFD replaces bytes that are not UTF-8.
+std::string to_text(const nlohmann::json& value);
+
+}  // namespace sandbay::group
