@@ -44,7 +44,7 @@ class CommitLoop {
     REQUIRE(pipe(ends) == 0);
     output_ = ends[0];
     const std::string program =
-        std::filesystem::read_symlink("/proc/self/exe").parent_path() / "commit-loop";
+        std::filesystem::read_symlink("/proc/self/exe").parent_path() / "unit/metadata/commit-loop";
     std::string arguments[] = {program, path, std::to_string(first), std::to_string(committers)};
     char* vector[] = {arguments[0].data(), arguments[1].data(), arguments[2].data(),
                       arguments[3].data(), nullptr};

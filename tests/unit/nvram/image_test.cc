@@ -137,8 +137,8 @@ class AppendLoop {
     int ends[2] = {-1, -1};
     REQUIRE(pipe(ends) == 0);
     output_ = ends[0];
-    const std::string program =
-        std::filesystem::read_symlink("/proc/self/exe").parent_path() / "nvram-append-loop";
+    const std::string program = std::filesystem::read_symlink("/proc/self/exe").parent_path() /
+                                "unit/nvram/nvram-append-loop";
     std::string arguments[] = {program, path, std::to_string(first), durability};
     char* vector[] = {arguments[0].data(), arguments[1].data(), arguments[2].data(),
                       arguments[3].data(), nullptr};

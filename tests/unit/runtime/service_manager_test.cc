@@ -17,9 +17,9 @@ namespace {
 using namespace std::chrono_literals;
 
 // Listens at an abstract name that is this process's.
-class Listener {
+class NotifySocket {
  public:
-  Listener() : name_("@sandbay-service-test-" + std::to_string(::getpid())) {
+  NotifySocket() : name_("@sandbay-service-test-" + std::to_string(::getpid())) {
     sockaddr_un address{};
     address.sun_family = AF_UNIX;
     std::memcpy(address.sun_path, name_.data(), name_.size());
@@ -29,9 +29,9 @@ class Listener {
     const auto size = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + name_.size());
     REQUIRE(::bind(socket_, reinterpret_cast<const sockaddr*>(&address), size) == 0);
   }
-  Listener(const Listener&) = delete;
-  Listener& operator=(const Listener&) = delete;
-  ~Listener() { ::close(socket_); }
+  NotifySocket(const NotifySocket&) = delete;
+  NotifySocket& operator=(const NotifySocket&) = delete;
+  ~NotifySocket() { ::close(socket_); }
 
   const std::string& name() const { return name_; }
   std::string heard() const {
@@ -46,7 +46,7 @@ class Listener {
 };
 
 TEST_CASE("A service manager hears each message as a datagram", "[service][G-C9]") {
-  const Listener listener;
+  const NotifySocket listener;
   const ServiceManager manager(listener.name());
   REQUIRE(manager.present());
   CHECK(manager.tell("READY=1\nSTATUS=Serving"));
@@ -56,7 +56,7 @@ TEST_CASE("A service manager hears each message as a datagram", "[service][G-C9]
 }
 
 TEST_CASE("A service manager whose queue is full is not waited for", "[service][G-C9]") {
-  const Listener listener;
+  const NotifySocket listener;
   const ServiceManager manager(listener.name());
   bool taken = true;
   for (int i = 0; i < 10'000 && taken; ++i) taken = manager.tell("STATUS=Again");
@@ -68,7 +68,7 @@ TEST_CASE("Without NOTIFY_SOCKET nothing is sent", "[service][G-C9]") {
   const ServiceManager nobody = ServiceManager::from_environment();
   CHECK_FALSE(nobody.present());
   CHECK(nobody.tell("READY=1"));
-  const Listener listener;
+  const NotifySocket listener;
   ::setenv("NOTIFY_SOCKET", listener.name().c_str(), 1);
   const ServiceManager manager = ServiceManager::from_environment();
   CHECK(manager.present());
