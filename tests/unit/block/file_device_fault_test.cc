@@ -8,7 +8,7 @@
 #include "on_executor.h"
 #include "payload.h"
 
-namespace sandbay::testing {
+namespace sandbay::testing::file_device_fault_test {
 namespace {
 
 constexpr std::uint64_t kBytes = std::uint64_t{1} << 20;
@@ -494,4 +494,4 @@ TEST_CASE("A file that cannot be opened gives one line that names it", "[block]"
   run_in_world(1, [](Executor& real) { return says_what_cannot_be_opened(real); });
 }
 
-}  // namespace sandbay::testing
+}  // namespace sandbay::testing::file_device_fault_test

@@ -9,7 +9,7 @@
 #include "payload.h"
 #include "tests/unit/block/test_devices.h"
 
-namespace sandbay::testing {
+namespace sandbay::testing::slice_test {
 namespace {
 
 constexpr std::uint32_t kBlock = 512;
@@ -183,4 +183,4 @@ TEST_CASE("A slice grows in place", "[block]") {
   run_in_world(1, [](Executor& home) { return grows(home); });
 }
 
-}  // namespace sandbay::testing
+}  // namespace sandbay::testing::slice_test

@@ -8,7 +8,7 @@
 #include "cache/stripes.h"
 #include "tests/unit/block/on_executor.h"
 
-namespace sandbay::cache {
+namespace sandbay::cache::line_test {
 namespace {
 
 constexpr std::uint32_t kBlockBytes = 512;
@@ -165,4 +165,4 @@ TEST_CASE("Stripes count what is dirty, in order of address and age", "[cache][s
 }
 
 }  // namespace
-}  // namespace sandbay::cache
+}  // namespace sandbay::cache::line_test

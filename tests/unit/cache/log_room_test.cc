@@ -10,7 +10,7 @@
 #include "cache/write_memory.h"
 #include "nvram/simulated_board.h"
 
-namespace sandbay::cache {
+namespace sandbay::cache::log_room_test {
 namespace {
 
 using nvram::Durability;
@@ -202,4 +202,4 @@ TEST_CASE("A write that is released while its record moves does not come back al
   }
 }
 
-}  // namespace sandbay::cache
+}  // namespace sandbay::cache::log_room_test

@@ -8,7 +8,7 @@
 #include "cache/write_memory.h"
 #include "nvram/simulated_board.h"
 
-namespace sandbay::cache {
+namespace sandbay::cache::mirror_loss_test {
 namespace {
 
 using nvram::SimulatedBoard;
@@ -108,4 +108,4 @@ TEST_CASE("A mirror that failed unnoticed is not laid over memory that was used 
   run_in_world(1, [&](Executor& home) { return comes_back(home, &killed); });
 }
 
-}  // namespace sandbay::cache
+}  // namespace sandbay::cache::mirror_loss_test

@@ -6,7 +6,7 @@
 #include "nvram_controller.h"
 #include "runtime/cancellation.h"
 
-namespace sandbay::cache {
+namespace sandbay::cache::stalled_nvram_test {
 namespace {
 
 using std::chrono::minutes;
@@ -197,4 +197,4 @@ TEST_CASE("Where the image is slow, changes of what was just written wait and do
 }
 
 }  // namespace
-}  // namespace sandbay::cache
+}  // namespace sandbay::cache::stalled_nvram_test

@@ -14,7 +14,7 @@
 #include "cache_runs.h"
 #include "slow_drive.h"
 
-namespace sandbay::cache {
+namespace sandbay::cache::throttle_test {
 namespace {
 
 using std::chrono::milliseconds;
@@ -513,4 +513,4 @@ TEST_CASE("Aborted flushes, FUA and zeroes end their wait for what is destaged",
 }
 
 }  // namespace
-}  // namespace sandbay::cache
+}  // namespace sandbay::cache::throttle_test

@@ -11,6 +11,7 @@
 #include <deque>
 
 #include "cache_rig.h"
+#include "cache_runs.h"
 #include "nvram/simulated_board.h"
 #include "tests/unit/block/on_executor.h"
 #include "twin.h"
@@ -21,7 +22,6 @@ namespace {
 using testing::Bytes;
 using testing::Cut;
 
-constexpr std::size_t kMiB = std::size_t{1} << 20;
 constexpr unsigned kDevices = 2;
 constexpr unsigned kClients = 6;
 

@@ -19,7 +19,7 @@
 #include "nvram/simulated_board.h"
 #include "runtime/random.h"
 
-namespace sandbay::cache {
+namespace sandbay::cache::write_memory_test {
 namespace {
 
 using nvram::BatteryState;
@@ -399,4 +399,4 @@ TEST_CASE("A stale mirror is not looked at", "[write_memory]") {
   run_in_world(1, [&](Executor& home) { return come_back_with_stale_mirror(home, &fork, shape); });
 }
 
-}  // namespace sandbay::cache
+}  // namespace sandbay::cache::write_memory_test

@@ -10,7 +10,7 @@
 #include "bench.h"
 #include "runtime/probe.h"
 
-namespace sandbay::fault {
+namespace sandbay::fault::member_test {
 namespace {
 
 using std::chrono::milliseconds;
@@ -230,4 +230,4 @@ MEMBER_TEST("A member's drives return as they were when the rule was added", sta
 MEMBER_TEST("Values of maps are damaged, and the daemon killed, at their probes", metadata(home))
 MEMBER_TEST("What cannot strike members or metadata is refused", refusals(home))
 
-}  // namespace sandbay::fault
+}  // namespace sandbay::fault::member_test

@@ -12,7 +12,7 @@
 #include "tests/unit/block/scratch_directory.h"
 #include "tests/unit/group/running.h"
 
-namespace sandbay::group {
+namespace sandbay::group::claims_test {
 namespace {
 
 constexpr std::uint64_t kMiB = std::uint64_t{1} << 20;
@@ -69,7 +69,7 @@ Task<void> claim_by_other_names(Group& group) {
 
 TEST_CASE("A file serves one volume by whatever name, and nothing of the group's",
           "[group][G-I6]") {
-  const testing::ScratchDirectory scratch;
+  const sandbay::testing::ScratchDirectory scratch;
   root = scratch.file("");
   make_image(root / "image");
   std::filesystem::create_symlink(root / "image", root / "symbolic");
@@ -86,7 +86,7 @@ TEST_CASE("A file serves one volume by whatever name, and nothing of the group's
 }
 
 TEST_CASE("A loop device is the file that it shows as a whole", "[group]") {
-  const testing::ScratchDirectory scratch;
+  const sandbay::testing::ScratchDirectory scratch;
   const std::filesystem::path system = scratch.file("sys");
   const auto loop = system / "dev/block/7:1/loop";
   std::filesystem::create_directories(loop);
@@ -105,7 +105,7 @@ TEST_CASE("A loop device is the file that it shows as a whole", "[group]") {
 }
 
 TEST_CASE("An image that another process serves keeps the group from starting", "[group]") {
-  const testing::ScratchDirectory scratch;
+  const sandbay::testing::ScratchDirectory scratch;
   root = scratch.file("");
   make_image(root / "image");
   const int other = ::open((root / "image").c_str(), O_RDWR | O_CLOEXEC);
@@ -149,7 +149,7 @@ Task<void> look_at_missing(Group& group) {
 
 TEST_CASE("A missing image is shown and deleted while all else is served", "[group]") {
   const unsigned reactors = GENERATE(1U, 2U);
-  const testing::ScratchDirectory scratch;
+  const sandbay::testing::ScratchDirectory scratch;
   root = scratch.file("");
   make_image(root / "image");
   std::string error = run_group(root / "state", "", reactors, [](Group& group) -> Task<void> {
@@ -176,7 +176,7 @@ TEST_CASE("A missing image is shown and deleted while all else is served", "[gro
 }
 
 TEST_CASE("What the group keeps is closed to other users, also if it was open", "[group]") {
-  const testing::ScratchDirectory scratch;
+  const sandbay::testing::ScratchDirectory scratch;
   root = scratch.file("");
   const GroupTest nothing = [](Group&) -> Task<void> { co_return; };
   REQUIRE(run_group(root / "state", "", 1, nothing).empty());
@@ -191,7 +191,7 @@ TEST_CASE("What the group keeps is closed to other users, also if it was open", 
 }
 
 TEST_CASE("A path counts where its links lead", "[G-S6][group]") {
-  const testing::ScratchDirectory scratch;
+  const sandbay::testing::ScratchDirectory scratch;
   const std::filesystem::path top = scratch.file("");
   const std::vector<std::filesystem::path> folders{top / "in", top / "one"};
   std::filesystem::create_directories(top / "in/deep");
@@ -218,4 +218,4 @@ TEST_CASE("A path counts where its links lead", "[G-S6][group]") {
 }
 
 }  // namespace
-}  // namespace sandbay::group
+}  // namespace sandbay::group::claims_test

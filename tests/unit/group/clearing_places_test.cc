@@ -10,7 +10,7 @@
 #include "tests/unit/block/scratch_directory.h"
 #include "tests/unit/group/running.h"
 
-namespace sandbay::group {
+namespace sandbay::group::clearing_places_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -138,7 +138,7 @@ Task<void> make_one(Group* group) {
 
 TEST_CASE("The place of a deleted volume is taken as long as a drive may change it",
           "[clearing][group]") {
-  const testing::ScratchDirectory scratch;
+  const sandbay::testing::ScratchDirectory scratch;
   const auto state = std::filesystem::path(scratch.file("state"));
   for (const char* name : {"drives/d0.img", "drives/d1.img"}) write_something(state / name);
   CHECK(run_group(state, kSections, 1, [](Group& group) { return delete_while_held(&group); }) ==
@@ -147,7 +147,7 @@ TEST_CASE("The place of a deleted volume is taken as long as a drive may change 
 }
 
 TEST_CASE("What was to be cleared of volumes that are gone is forgotten", "[clearing][group]") {
-  const testing::ScratchDirectory scratch;
+  const sandbay::testing::ScratchDirectory scratch;
   const auto state = std::filesystem::path(scratch.file("state"));
   for (const char* name : {"drives/d0.img", "drives/d1.img"}) write_something(state / name);
   CHECK(run_group(state, kSections, 1, [](Group& group) { return make_one(&group); }) == "");
@@ -162,4 +162,4 @@ TEST_CASE("What was to be cleared of volumes that are gone is forgotten", "[clea
   CHECK(records <= before);
 }
 
-}  // namespace sandbay::group
+}  // namespace sandbay::group::clearing_places_test

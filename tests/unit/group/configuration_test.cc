@@ -453,7 +453,7 @@ listen = "nowhere"
 }
 
 TEST_CASE("A secret may stand in a file beside the configuration", "[configuration]") {
-  const testing::ScratchDirectory scratch;
+  const sandbay::testing::ScratchDirectory scratch;
   std::ofstream(scratch.file("secret")) << "from-the-file-1\r\nand more\n";
   std::ofstream(scratch.file("x.toml")) << kSmallest << R"toml(
 [[volume]]
@@ -470,7 +470,7 @@ chap_secret_file = "secret"
 }
 
 TEST_CASE("A directory is neither a configuration nor a secret", "[configuration]") {
-  const testing::ScratchDirectory scratch;
+  const sandbay::testing::ScratchDirectory scratch;
   const auto folder = load_configuration(scratch.file(""));
   REQUIRE_FALSE(folder.has_value());
   CHECK_THAT(folder.error().front(),
@@ -487,7 +487,7 @@ TEST_CASE("A directory is neither a configuration nor a secret", "[configuration
 
 // A device without an end, and a pipe that nobody writes to.
 TEST_CASE("A secret is read from a regular file, and only its beginning", "[configuration]") {
-  const testing::ScratchDirectory scratch;
+  const sandbay::testing::ScratchDirectory scratch;
   const auto refusal_of = [&](const std::string& file) {
     std::ofstream(scratch.file("x.toml"))
         << kSmallest
@@ -521,7 +521,7 @@ TEST_CASE("Secrets never stand in a mistake", "[configuration]") {
 }
 
 TEST_CASE("A readable configuration file with a secret draws a warning", "[X9][configuration]") {
-  const testing::ScratchDirectory scratch;
+  const sandbay::testing::ScratchDirectory scratch;
   const std::filesystem::path file = scratch.file("x.toml");
   std::ofstream(scratch.file("secret")) << "abcdefghijkl\n";
   const std::string access =

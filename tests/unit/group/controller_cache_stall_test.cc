@@ -2,7 +2,7 @@
 #include "tests/unit/block/on_executor.h"
 #include "tests/unit/group/controller_cache_rig.h"
 
-namespace sandbay::group::testing {
+namespace sandbay::group::testing::controller_cache_stall_test {
 namespace {
 
 using Catch::Contains;
@@ -169,4 +169,4 @@ TEST_CASE("Volumes that are gone leave nothing in the cache", "[group][cache]") 
   sandbay::testing::run_in_world(1, forgets);
 }
 
-}  // namespace sandbay::group::testing
+}  // namespace sandbay::group::testing::controller_cache_stall_test

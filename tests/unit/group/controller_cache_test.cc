@@ -4,7 +4,7 @@
 #include "tests/unit/block/on_executor.h"
 #include "tests/unit/group/controller_cache_rig.h"
 
-namespace sandbay::group::testing {
+namespace sandbay::group::testing::controller_cache_test {
 namespace {
 
 using Catch::Contains;
@@ -547,4 +547,4 @@ TEST_CASE("A drive that wakes up after the end of a stop finds everything in its
 }
 
 }  // namespace
-}  // namespace sandbay::group::testing
+}  // namespace sandbay::group::testing::controller_cache_test

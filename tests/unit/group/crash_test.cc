@@ -71,7 +71,7 @@ TEST_CASE("kill -9 while volumes come and go loses and leaves nothing", "[group]
   const auto seed = GENERATE(range<std::uint64_t>(1, 3));
   CAPTURE(seed);
   Random random(seed);
-  const testing::ScratchDirectory scratch;
+  const sandbay::testing::ScratchDirectory scratch;
   const std::string state = scratch.file("state");
   std::map<unsigned, std::optional<bool>> known;
   for (int round = 0; round < 8; ++round) {

@@ -18,12 +18,12 @@
 #include "tests/unit/group/running.h"
 #include "tests/unit/metadata/forwarding_store.h"
 
-namespace sandbay::group {
+namespace sandbay::group::export_test {
 namespace {
 
 constexpr std::uint64_t kMiB = std::uint64_t{1} << 20;
 
-std::string sections_in(const testing::ScratchDirectory& scratch) {
+std::string sections_in(const sandbay::testing::ScratchDirectory& scratch) {
   return fmt::format(
       "[[drive]]\nname = \"d0\"\nfile = \"{}\"\nsize = \"72MiB\"\n"
       "[[raid]]\nname = \"a\"\nlevel = \"jbod\"\ndrives = [\"d0\"]\njournal = \"1MiB\"\n",
@@ -217,7 +217,7 @@ ExportedGroup small_group() {
 }
 
 TEST_CASE("An export brings everything back on the same drives", "[export]") {
-  const testing::ScratchDirectory scratch;
+  const sandbay::testing::ScratchDirectory scratch;
   const std::string sections = sections_in(scratch);
   std::string text;
   run(scratch.file("one"), sections, [&](Group& group) { return provision(&group, &text); });
@@ -321,7 +321,7 @@ Task<void> expect_volume(Group* group) {
 
 TEST_CASE("A pool is not opened from an export older than the end of a volume",
           "[export][pool][G-S2]") {
-  const testing::ScratchDirectory scratch;
+  const sandbay::testing::ScratchDirectory scratch;
   const std::string sections = sections_in(scratch);
   std::string older;
   std::string newer;
@@ -366,7 +366,7 @@ Task<void> insist(Group* group, std::filesystem::path state) {
 }
 
 TEST_CASE("A pool opens with an older map when the operator insists", "[export][pool][G-S2]") {
-  const testing::ScratchDirectory scratch;
+  const sandbay::testing::ScratchDirectory scratch;
   const std::string sections = sections_in(scratch);
   std::string older;
   std::string newer;
@@ -409,7 +409,7 @@ Task<void> insist_twice(Group* group, std::filesystem::path state, std::filesyst
 }
 
 TEST_CASE("An open pool uses a newer set when the operator insists", "[export][pool][G-S2]") {
-  const testing::ScratchDirectory scratch;
+  const sandbay::testing::ScratchDirectory scratch;
   const auto second = [&](const std::string& size) {
     return sections_in(scratch) +
            fmt::format(
@@ -454,7 +454,7 @@ Task<void> import_over_pool(Group* group, const std::string* text) {
 
 TEST_CASE("The records from before an import stay while its map is older than a set",
           "[export][pool][G-I1]") {
-  const testing::ScratchDirectory scratch;
+  const sandbay::testing::ScratchDirectory scratch;
   const std::string sections = sections_in(scratch);
   const std::filesystem::path state = scratch.file("state");
   std::string older;
@@ -472,7 +472,7 @@ TEST_CASE("The records from before an import stay while its map is older than a 
 }
 
 TEST_CASE("An import that the next start could not take in is not announced", "[export]") {
-  const testing::ScratchDirectory scratch;
+  const sandbay::testing::ScratchDirectory scratch;
   const std::string text = export_text(small_group());
   const std::filesystem::path state = scratch.file("state");
   run(state, "", [&](Group& group) { return import_wrongly(&group, &text); });
@@ -516,7 +516,7 @@ Task<void> import_places(Group* group, const std::filesystem::path* allowed) {
 }
 
 TEST_CASE("An import has volumes only where management may make them", "[G-S6][export]") {
-  const testing::ScratchDirectory scratch;
+  const sandbay::testing::ScratchDirectory scratch;
   const std::filesystem::path state = scratch.file("state");
   run(state, "", [&](Group& group) { return import_places(&group, &state); });
 }
@@ -577,7 +577,7 @@ Task<void> import_with_which_no_start_succeeds(Group* group) {
 }
 
 TEST_CASE("An import with which no start succeeds is refused", "[X4][export]") {
-  const testing::ScratchDirectory scratch;
+  const sandbay::testing::ScratchDirectory scratch;
   run(scratch.file("state"), "",
       [](Group& group) { return import_with_which_no_start_succeeds(&group); });
 }
@@ -606,7 +606,7 @@ Task<void> export_twice(Group* group) {
 }
 
 TEST_CASE("There is no export while a volume's place is being cleared", "[export]") {
-  const testing::ScratchDirectory scratch;
+  const sandbay::testing::ScratchDirectory scratch;
   const std::string drive = scratch.file("d0");
   std::ofstream(drive, std::ios::binary).close();
   std::filesystem::resize_file(drive, 72 * kMiB);
@@ -700,7 +700,7 @@ Task<void> import_twice(Executor* home, std::filesystem::path state, std::string
 }
 
 TEST_CASE("An import that a crash cuts short is done again at the next start", "[export]") {
-  const testing::ScratchDirectory scratch;
+  const sandbay::testing::ScratchDirectory scratch;
   ExportedGroup group = small_group();
   for (int i = 0; i < 5; ++i) {
     group.entries.emplace_back(fmt::format("x{}", i), std::string(std::size_t{600} << 10, 'x'));
@@ -726,7 +726,7 @@ TEST_CASE("An import that a crash cuts short is done again at the next start", "
 }
 
 TEST_CASE("What cannot be taken in at a start changes nothing there", "[export]") {
-  const testing::ScratchDirectory scratch;
+  const sandbay::testing::ScratchDirectory scratch;
   const bool changed = GENERATE(true, false);
   const std::string text = export_text(small_group());
   std::ofstream(scratch.file("import")) << text << (changed ? " " : "");
@@ -753,4 +753,4 @@ TEST_CASE("What cannot be taken in at a start changes nothing there", "[export]"
 }
 
 }  // namespace
-}  // namespace sandbay::group
+}  // namespace sandbay::group::export_test

@@ -92,7 +92,7 @@ After restart(const std::filesystem::path& state) {
 
 TEST_CASE("A volume that stays is there after a restart, whatever the disk has", "[group]") {
   const bool there_after_all = GENERATE(false, true);
-  const testing::ScratchDirectory scratch;
+  const sandbay::testing::ScratchDirectory scratch;
   run_doubtfully(scratch.file("state"), "", cannot_begin, there_after_all);
   const After after = restart(scratch.file("state"));
   CHECK(after.served);
@@ -101,7 +101,7 @@ TEST_CASE("A volume that stays is there after a restart, whatever the disk has",
 
 TEST_CASE("A volume of which it is not known whether it is deleted takes no writes", "[group]") {
   const bool there_after_all = GENERATE(false, true);
-  const testing::ScratchDirectory scratch;
+  const sandbay::testing::ScratchDirectory scratch;
   run_doubtfully(scratch.file("state"), "", cannot_finish, there_after_all);
   const After after = restart(scratch.file("state"));
   CHECK(after.served == !there_after_all);
@@ -109,7 +109,7 @@ TEST_CASE("A volume of which it is not known whether it is deleted takes no writ
 }
 
 TEST_CASE("A deletion that was in doubt can be asked for again", "[group]") {
-  const testing::ScratchDirectory scratch;
+  const sandbay::testing::ScratchDirectory scratch;
   run_doubtfully(scratch.file("state"), "", finishes_later, false);
   const After after = restart(scratch.file("state"));
   CHECK_FALSE(after.served);
@@ -118,7 +118,7 @@ TEST_CASE("A deletion that was in doubt can be asked for again", "[group]") {
 
 TEST_CASE("A volume that may have been made is whole after a restart, or not there", "[group]") {
   const bool there_after_all = GENERATE(false, true);
-  const testing::ScratchDirectory scratch;
+  const sandbay::testing::ScratchDirectory scratch;
   run_doubtfully(scratch.file("state"), "", cannot_be_made, there_after_all);
   const After after = restart(scratch.file("state"));
   CHECK(after.served == there_after_all);

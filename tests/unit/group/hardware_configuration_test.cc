@@ -6,7 +6,7 @@
 
 #include "group/configuration.h"
 
-namespace sandbay::group {
+namespace sandbay::group::hardware_configuration_test {
 namespace {
 
 constexpr std::string_view kSmallest = R"toml([group]
@@ -242,4 +242,4 @@ TEST_CASE("Mistakes of NVRAM, faults and volumes on sets are told", "[configurat
 }
 
 }  // namespace
-}  // namespace sandbay::group
+}  // namespace sandbay::group::hardware_configuration_test

@@ -13,7 +13,7 @@
 #include "tests/unit/block/scratch_directory.h"
 #include "tests/unit/group/running.h"
 
-namespace sandbay::group {
+namespace sandbay::group::hardware_making_test {
 namespace {
 
 constexpr std::uint64_t kMiB = 1u << 20;
@@ -97,7 +97,7 @@ const std::vector<std::byte> kData(64 << 10, std::byte{0xab});
 
 TEST_CASE("Another disk under a drive's name is not erased for a set that was begun",
           "[group][hardware]") {
-  const testing::ScratchDirectory scratch;
+  const sandbay::testing::ScratchDirectory scratch;
   const auto state = std::filesystem::path(scratch.file("state"));
   const MakingRecord making{
       .set = Uuid{1}, .drives = {"d0", "d1"}, .drive_uuids = {Uuid{2}, Uuid{3}}};
@@ -144,7 +144,7 @@ Task<void> was_made_anew(Group* group, Uuid before) {
 
 TEST_CASE("What was written of a set that was begun is erased, and the set is made anew",
           "[group][hardware]") {
-  const testing::ScratchDirectory scratch;
+  const sandbay::testing::ScratchDirectory scratch;
   const auto state = std::filesystem::path(scratch.file("state"));
   const auto other = std::filesystem::path(scratch.file("other"));
   Uuid set{};
@@ -191,7 +191,7 @@ Task<void> names_the_drive_that_is_not_there(Group& group) {
 }
 
 TEST_CASE("A set whose drive is not there is not told to erase it", "[group][hardware]") {
-  const testing::ScratchDirectory scratch;
+  const sandbay::testing::ScratchDirectory scratch;
   std::string text = kMirror;
   text.replace(text.find("drives/d1.img"), 6, "nowhere");
   CHECK(run_group(scratch.file("state"), text, 1, names_the_drive_that_is_not_there) == "");
@@ -199,7 +199,7 @@ TEST_CASE("A set whose drive is not there is not told to erase it", "[group][har
 
 TEST_CASE("A set that is refused leaves neither an intent nor anything on its drives",
           "[group][hardware]") {
-  const testing::ScratchDirectory scratch;
+  const sandbay::testing::ScratchDirectory scratch;
   const auto state = std::filesystem::path(scratch.file("state"));
   CHECK(run_group(state,
                   kMirror + "[faults]\nenabled = true\nrules = [\"at=drive:d1 op=write "
@@ -263,7 +263,7 @@ Task<void> nothing_is_left_to_clear(metadata::Store& store) {
 }
 
 TEST_CASE("A new volume shows nothing of what was on drives that look blank", "[group][hardware]") {
-  const testing::ScratchDirectory scratch;
+  const sandbay::testing::ScratchDirectory scratch;
   const auto state = std::filesystem::path(scratch.file("state"));
   const bool later = GENERATE(false, true);
   const bool anew = GENERATE(false, true);
@@ -279,7 +279,7 @@ TEST_CASE("A new volume shows nothing of what was on drives that look blank", "[
 }
 
 TEST_CASE("Clearing a new volume goes on after a restart", "[group][hardware]") {
-  const testing::ScratchDirectory scratch;
+  const sandbay::testing::ScratchDirectory scratch;
   const auto state = std::filesystem::path(scratch.file("state"));
   for (const char* name : {"drives/d0.img", "drives/d1.img"}) {
     make_drive(state / name, 30 * kMiB, kData);
@@ -294,7 +294,7 @@ TEST_CASE("Clearing a new volume goes on after a restart", "[group][hardware]") 
 
 TEST_CASE("Nothing is cleared for a volume on drives that are nothing but holes",
           "[group][hardware]") {
-  const testing::ScratchDirectory scratch;
+  const sandbay::testing::ScratchDirectory scratch;
   const auto state = std::filesystem::path(scratch.file("state"));
   if (GENERATE(false, true)) CHECK(run_group(state, kMirror, 1, nothing) == "");
   CHECK(run_group(state, kMirror, 1, make_volume) == "");
@@ -302,4 +302,4 @@ TEST_CASE("Nothing is cleared for a volume on drives that are nothing but holes"
 }
 
 }  // namespace
-}  // namespace sandbay::group
+}  // namespace sandbay::group::hardware_making_test

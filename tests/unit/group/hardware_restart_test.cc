@@ -11,7 +11,7 @@
 #include "tests/unit/block/scratch_directory.h"
 #include "tests/unit/group/running.h"
 
-namespace sandbay::group {
+namespace sandbay::group::hardware_restart_test {
 namespace {
 
 constexpr std::uint64_t kMiB = 1u << 20;
@@ -76,7 +76,7 @@ void check_same(const Geometry& one, const Geometry& other) {
 
 TEST_CASE("A set looks the same after a restart, also while its drives are away",
           "[group][hardware]") {
-  const testing::ScratchDirectory scratch;
+  const sandbay::testing::ScratchDirectory scratch;
   const auto state = std::filesystem::path(scratch.file("state"));
   const Geometry first = door_of(state);
   CHECK(first.unmap);
@@ -93,7 +93,7 @@ Task<void> stale_is_told(Group* group, bool expected) {
 }
 
 TEST_CASE("An old copy of the NVRAM's image is told to be stale", "[group][hardware]") {
-  const testing::ScratchDirectory scratch;
+  const sandbay::testing::ScratchDirectory scratch;
   const auto state = std::filesystem::path(scratch.file("state"));
   const std::string sections = raid5("journal = \"nvram\"\n[nvram]\nsize = \"40MiB\"\n");
   const auto run = [&](bool stale) {
@@ -109,7 +109,7 @@ TEST_CASE("An old copy of the NVRAM's image is told to be stale", "[group][hardw
 
 TEST_CASE("An NVRAM that was away for some starts is believed when it comes back",
           "[group][hardware]") {
-  const testing::ScratchDirectory scratch;
+  const sandbay::testing::ScratchDirectory scratch;
   const auto state = std::filesystem::path(scratch.file("state"));
   const std::string sections =
       raid5("[nvram]\nsize = \"24MiB\"\n[cache]\nmemory = \"16MiB\"\nnvram = \"18MiB\"\n");
@@ -152,7 +152,7 @@ Task<void> return_to_earlier(std::string path) {
 }
 
 TEST_CASE("NVRAM of an earlier time keeps its header, both copies", "[group][nvram_faults]") {
-  const testing::ScratchDirectory scratch;
+  const sandbay::testing::ScratchDirectory scratch;
   auto group = ReactorGroup::create({.count = 1, .memory_limit_bytes = 64 * kMiB});
   REQUIRE(group.has_value());
   (*group)->run([&] { return return_to_earlier(scratch.file("nvram.img")); });
@@ -184,7 +184,7 @@ Task<void> see_released(Group* group, std::size_t* told) {
 }
 
 TEST_CASE("The NVRAM of a set that is gone is free, unless a drive is away", "[group][hardware]") {
-  const testing::ScratchDirectory scratch;
+  const sandbay::testing::ScratchDirectory scratch;
   const auto state = std::filesystem::path(scratch.file("state"));
   const std::string sections = raid5("journal = \"nvram\"\n[nvram]\nsize = \"40MiB\"\n");
   const auto run = [&](std::size_t expected) {
@@ -222,7 +222,7 @@ TEST_CASE("The NVRAM of a set that is gone is free, unless a drive is away", "[g
 
 // As where the metadata are new, and the drives, and only the NVRAM is what it was.
 TEST_CASE("The NVRAM of sets is kept where no set is known", "[group][hardware]") {
-  const testing::ScratchDirectory scratch;
+  const sandbay::testing::ScratchDirectory scratch;
   const auto state = std::filesystem::path(scratch.file("state"));
   std::size_t told = 0;
   const auto run = [&] {
@@ -271,4 +271,4 @@ TEST_CASE("A flood of one kind of event is told in few lines, and counted", "[gr
 }
 
 }  // namespace
-}  // namespace sandbay::group
+}  // namespace sandbay::group::hardware_restart_test

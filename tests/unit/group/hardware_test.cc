@@ -9,7 +9,7 @@
 #include "tests/unit/block/scratch_directory.h"
 #include "tests/unit/group/running.h"
 
-namespace sandbay::group {
+namespace sandbay::group::hardware_test {
 namespace {
 
 std::string file_drives(int count) {
@@ -76,7 +76,7 @@ Task<void> is_as_it_was(Group& group) {
 TEST_CASE("Volumes share a set, and are there after a restart", "[group][hardware]") {
   const unsigned reactors = GENERATE(1U, 2U);
   CAPTURE(reactors);
-  const testing::ScratchDirectory scratch;
+  const sandbay::testing::ScratchDirectory scratch;
   const auto state = std::filesystem::path(scratch.file("state"));
   CHECK(run_group(state, kMirror, reactors, share_a_set) == "");
   CHECK(run_group(state, kMirror, reactors, is_as_it_was) == "");
@@ -111,7 +111,7 @@ Task<void> loses_its_file(Group& group) {
 }
 
 TEST_CASE("That a drive's file goes while it serves is told", "[group][hardware]") {
-  const testing::ScratchDirectory scratch;
+  const sandbay::testing::ScratchDirectory scratch;
   const auto state = std::filesystem::path(scratch.file("state"));
   CHECK(run_group(state, kMirror, 1, loses_its_file) == "");
 }
@@ -147,7 +147,7 @@ Task<void> fail_and_replace(Group& group) {
 }
 
 TEST_CASE("A failed drive is replaced, beyond redundancy none fails", "[group][hardware]") {
-  const testing::ScratchDirectory scratch;
+  const sandbay::testing::ScratchDirectory scratch;
   const auto state = std::filesystem::path(scratch.file("state"));
   const std::string sections =
       file_drives(3) + "[[raid]]\nname = \"r\"\nlevel = \"raid1\"\ndrives = [\"d0\", \"d1\"]\n";
@@ -167,7 +167,7 @@ Task<void> tells_that_no_drive_is_there(Group& group) {
 }
 
 TEST_CASE("A set whose drives have gone is never made anew", "[group][hardware]") {
-  const testing::ScratchDirectory scratch;
+  const sandbay::testing::ScratchDirectory scratch;
   const auto state = std::filesystem::path(scratch.file("state"));
   REQUIRE(run_group(state, kMirror, 1, share_a_set) == "");
   std::filesystem::rename(state / "drives", state / "away");
@@ -202,7 +202,7 @@ Task<void> faults(Group& group) {
 }
 
 TEST_CASE("Faults are there where they are enabled", "[group][hardware]") {
-  const testing::ScratchDirectory scratch;
+  const sandbay::testing::ScratchDirectory scratch;
   const auto state = std::filesystem::path(scratch.file("state"));
   CHECK(run_group(state, kMirror, 1, no_faults) == "");
   CHECK(run_group(state, kMirror + "[faults]\nenabled = true\n", 1, faults) == "");
@@ -261,7 +261,7 @@ Task<void> nothing(Group& /*group*/) { co_return; }
 
 TEST_CASE("A spare of another group is refused with what to do, and taken when it is erased",
           "[group][hardware]") {
-  const testing::ScratchDirectory scratch;
+  const sandbay::testing::ScratchDirectory scratch;
   const auto other = std::filesystem::path(scratch.file("other"));
   const auto state = std::filesystem::path(scratch.file("state"));
   REQUIRE(run_group(other, kMirror, 1, nothing) == "");
@@ -297,7 +297,7 @@ Task<void> takes_what_comes(Group& group, std::filesystem::path state) {
 }
 
 TEST_CASE("A drive that was absent at the start is taken in when it comes", "[group][hardware]") {
-  const testing::ScratchDirectory scratch;
+  const sandbay::testing::ScratchDirectory scratch;
   const auto state = std::filesystem::path(scratch.file("state"));
   REQUIRE(run_group(state, kMirror, 1, nothing) == "");
   std::filesystem::rename(state / "drives/d1.img", state / "away.img");
@@ -307,4 +307,4 @@ TEST_CASE("A drive that was absent at the start is taken in when it comes", "[gr
 }
 
 }  // namespace
-}  // namespace sandbay::group
+}  // namespace sandbay::group::hardware_test

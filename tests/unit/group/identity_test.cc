@@ -11,7 +11,7 @@
 #include "tests/unit/block/scratch_directory.h"
 #include "tests/unit/group/running.h"
 
-namespace sandbay::group {
+namespace sandbay::group::identity_test {
 namespace {
 
 constexpr std::string_view kSmallest = R"toml([group]
@@ -312,7 +312,7 @@ Task<void> make_and_clone(Group& group) {
 
 TEST_CASE("Volumes, clones and snapshots that are made have the group's identity",
           "[group][identity]") {
-  const testing::ScratchDirectory scratch;
+  const sandbay::testing::ScratchDirectory scratch;
   run(scratch.file("state"),
       fmt::format("{}{}{}", kEqualLogic, "[identity.keys]\nImmediateData = false\n", kPool),
       make_and_clone);
@@ -326,7 +326,7 @@ std::string shown_of(const VolumeInfo& volume) {
 
 TEST_CASE("Volumes keep their identifiers when the section goes, and not the vendor's name",
           "[group][identity]") {
-  const testing::ScratchDirectory scratch;
+  const sandbay::testing::ScratchDirectory scratch;
   static std::string first;
   static std::string second;
   const std::string volume = "[[volume]]\nname = \"v\"\nsize = \"4MiB\"\n";
@@ -373,7 +373,7 @@ TEST_CASE("Volumes keep their identifiers when the section goes, and not the ven
 const std::string kLeastDrawn = "[identity]\nnaa = \"60060e800571c900000071c9********\"\n";
 
 TEST_CASE("An identifier that a volume has is not drawn again", "[group][identity]") {
-  const testing::ScratchDirectory scratch;
+  const sandbay::testing::ScratchDirectory scratch;
   run(scratch.file("state"), kLeastDrawn, [](Group& group) -> Task<void> {
     IdentityConfiguration identity;
     identity.naa = "60060e800571c900000071c9********";
@@ -425,13 +425,13 @@ Task<void> make_alike(Group& group) {
 }
 
 TEST_CASE("A volume is not made with another's identifiers", "[group][identity]") {
-  const testing::ScratchDirectory scratch;
+  const sandbay::testing::ScratchDirectory scratch;
   run(scratch.file("state"), kPool, make_alike);
 }
 
 TEST_CASE("A group does not start with a volume that has another's identifiers",
           "[group][identity]") {
-  const testing::ScratchDirectory scratch;
+  const sandbay::testing::ScratchDirectory scratch;
   static std::string drawn;
   run(scratch.file("state"), "", [](Group& group) -> Task<void> {
     for (const std::string_view name : {"u", "v"}) {
@@ -462,7 +462,7 @@ Task<void> keep_naa(Group& group, std::string* naa) {
 
 // What identifier "v" has in a new group. What is drawn is the same each time.
 std::string first_naa(const std::string& more) {
-  const testing::ScratchDirectory scratch;
+  const sandbay::testing::ScratchDirectory scratch;
   const auto state = StateDirectory::open(scratch.file("state"));
   REQUIRE(state.has_value());
   const std::string text = fmt::format(
@@ -492,7 +492,7 @@ TEST_CASE("An identifier that the file names is not drawn for another volume",
 }
 
 TEST_CASE("A volume keeps the identifier that it was made with", "[group][identity]") {
-  const testing::ScratchDirectory scratch;
+  const sandbay::testing::ScratchDirectory scratch;
   static std::string first;
   const std::string volume = "[[volume]]\nname = \"v\"\nsize = \"4MiB\"\n";
   const std::string drawn = "[identity]\nserial = \"S{naa:24+8}\"\nnaa = \"6000d310000c1000";
@@ -534,9 +534,9 @@ Task<void> share_a_target(Group& group) {
 }
 
 TEST_CASE("Volumes share a target whose name says nothing of them", "[group][identity]") {
-  const testing::ScratchDirectory scratch;
+  const sandbay::testing::ScratchDirectory scratch;
   run(scratch.file("state"), kShared + kPool, share_a_target);
 }
 
 }  // namespace
-}  // namespace sandbay::group
+}  // namespace sandbay::group::identity_test

@@ -17,7 +17,7 @@
 #include "tests/unit/group/host.h"
 #include "tests/unit/group/running.h"
 
-namespace sandbay::group {
+namespace sandbay::group::import_test {
 namespace {
 
 using testing::Books;
@@ -518,4 +518,4 @@ TEST_CASE("A volume that is made after an import shows nothing of one that it fo
   CHECK(error == "");
 }
 
-}  // namespace sandbay::group
+}  // namespace sandbay::group::import_test

@@ -29,7 +29,7 @@ bool says(const std::vector<std::string>& mistakes, std::string_view words) {
 }
 
 TEST_CASE("What is as it is meant, or not there yet, is no mistake", "[group][check]") {
-  const testing::ScratchDirectory scratch;
+  const sandbay::testing::ScratchDirectory scratch;
   std::ofstream(scratch.file("v.img")) << "x";
   const std::string text = group_in(scratch.file("state")) +
                            "[nvram]\n[[drive]]\nname = \"d\"\nfile = \"d.img\"\nsize = \"64MiB\"\n"
@@ -40,7 +40,7 @@ TEST_CASE("What is as it is meant, or not there yet, is no mistake", "[group][ch
 }
 
 TEST_CASE("What is something else than is meant is told", "[group][check]") {
-  const testing::ScratchDirectory scratch;
+  const sandbay::testing::ScratchDirectory scratch;
   const std::string state = scratch.file("state");
   std::ofstream(scratch.file("plain")) << "x";
   CHECK(says(mistakes_of(group_in(scratch.file("plain"))),

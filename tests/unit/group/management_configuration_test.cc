@@ -41,7 +41,7 @@ class Folder {
   }
 
  private:
-  testing::ScratchDirectory scratch_;
+  sandbay::testing::ScratchDirectory scratch_;
 };
 
 std::string token(const std::string& name, const std::string& role, const std::string& file) {

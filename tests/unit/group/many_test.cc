@@ -21,7 +21,7 @@ const std::string kPool =
     "[[raid]]\nname = \"a\"\nlevel = \"jbod\"\ndrives = [\"d0\"]\njournal = \"1MiB\"\n"
     "[[pool]]\nname = \"p\"\npage = \"1MiB\"\n";
 
-void run(const testing::ScratchDirectory& scratch, const GroupTest& test) {
+void run(const sandbay::testing::ScratchDirectory& scratch, const GroupTest& test) {
   const std::string error = run_group(scratch.file("state"), kPool, 1, test);
   if (!error.empty()) FAIL(error);
 }
@@ -55,9 +55,9 @@ Task<void> take_snapshots(Group* group, std::vector<std::string> volumes, int co
 Task<Duration> time_of_making(Group* group, std::string prefix) {
   Duration least = Duration::max();
   for (int round = 0; round < 4; ++round) {
-    const Duration begun = testing::thread_time();
+    const Duration begun = sandbay::testing::thread_time();
     co_await make_volumes(group, fmt::format("{}{}-", prefix, round), 5);
-    least = std::min(least, testing::thread_time() - begun);
+    least = std::min(least, sandbay::testing::thread_time() - begun);
   }
   co_return least;
 }
@@ -114,7 +114,7 @@ Task<void> delete_with_snapshots(Group* group) {
   co_await take_snapshots(group, {"v0"}, kSnapshots);
   const auto refused = co_await group->delete_volume("v0", false);
   REQUIRE_FALSE(refused.has_value());
-  testing::Turns turns;
+  sandbay::testing::Turns turns;
   turns.start();
   const auto listed = co_await group->list_snapshots("v0");
   co_await turns.stop();
@@ -123,14 +123,14 @@ Task<void> delete_with_snapshots(Group* group) {
   for (std::size_t i = 0; i < listed->size(); ++i) {
     if ((*listed)[i].name != fmt::format("s{}", i)) FAIL("snapshots are listed in another order");
   }
-  CHECK(turns.longest() <= testing::kLongestTurn);
+  CHECK(turns.longest() <= sandbay::testing::kLongestTurn);
   turns.start();
   const auto deleted = co_await group->delete_volume("v0", true);
   co_await turns.stop();
   if (!deleted) FAIL(deleted.error().message);
   CAPTURE(turns.longest().count(), turns.spent().count());
-  CHECK(turns.longest() <= testing::kLongestTurn);
-  CHECK(turns.spent() <= 20 * testing::kLongestTurn);
+  CHECK(turns.longest() <= sandbay::testing::kLongestTurn);
+  CHECK(turns.spent() <= 20 * sandbay::testing::kLongestTurn);
   // The map has no trace of them.
   const auto checked = co_await group->check_group();
   REQUIRE(checked.size() == 1);
@@ -159,14 +159,14 @@ Task<void> ask(Group* group, std::size_t number, std::size_t expected, Asked* as
 Task<void> ask_for_lists(Group* group) {
   constexpr int kVolumes = 300;
   co_await make_volumes(group, "v", kVolumes);
-  testing::Turns turns;
+  sandbay::testing::Turns turns;
   turns.start();
   Asked asked{.left = 64, .ended = {}};
   for (std::size_t i = 0; i < 64; ++i) spawn(ask(group, i, kVolumes, &asked));
   co_await asked.ended.wait();
   co_await turns.stop();
   CAPTURE(turns.longest().count(), turns.spent().count());
-  CHECK(turns.longest() <= testing::kLongestTurn);
+  CHECK(turns.longest() <= sandbay::testing::kLongestTurn);
 }
 
 struct Looks {
@@ -209,13 +209,13 @@ Task<void> share(Executor& home) {
 }  // namespace
 
 TEST_CASE("Making a volume costs the same with many snapshots", "[many][pool][G-C1]") {
-  const testing::ScratchDirectory scratch;
+  const sandbay::testing::ScratchDirectory scratch;
   run(scratch, [](Group& group) { return create_beside_snapshots(&group); });
 }
 
 TEST_CASE("Identifiers belong to a volume or snapshot until it is deleted",
           "[many][identity][G-C1]") {
-  const testing::ScratchDirectory scratch;
+  const sandbay::testing::ScratchDirectory scratch;
   const auto configuration = parse_configuration(
       "[group]\nname = \"test\"\nstate = \"s\"\n[[portal]]\nlisten = \"127.0.0.1:0\"\n", "x.toml");
   REQUIRE(configuration.has_value());
@@ -223,17 +223,17 @@ TEST_CASE("Identifiers belong to a volume or snapshot until it is deleted",
 }
 
 TEST_CASE("A volume with many snapshots is deleted in short turns", "[many][pool][G-C2]") {
-  const testing::ScratchDirectory scratch;
+  const sandbay::testing::ScratchDirectory scratch;
   run(scratch, [](Group& group) { return delete_with_snapshots(&group); });
 }
 
 TEST_CASE("Lists and figures for many at once are made in short turns", "[many][views][G-L1]") {
-  const testing::ScratchDirectory scratch;
+  const sandbay::testing::ScratchDirectory scratch;
   run(scratch, [](Group& group) { return ask_for_lists(&group); });
 }
 
 TEST_CASE("All who ask at the same time share one look", "[many][views][G-L1]") {
-  for (std::uint64_t seed = 1; seed <= 8; ++seed) testing::run_in_world(seed, share);
+  for (std::uint64_t seed = 1; seed <= 8; ++seed) sandbay::testing::run_in_world(seed, share);
 }
 
 }  // namespace sandbay::group

@@ -9,7 +9,7 @@
 #include "tests/unit/block/scratch_directory.h"
 #include "tests/unit/group/running.h"
 
-namespace sandbay::group {
+namespace sandbay::group::members_test {
 namespace {
 
 constexpr std::uint64_t kMiB = std::uint64_t{1} << 20;
@@ -45,7 +45,7 @@ CreateVolumeRequest asked(std::string name, std::uint64_t bytes) {
   return request;
 }
 
-void run(const testing::ScratchDirectory& scratch, const std::string& sections,
+void run(const sandbay::testing::ScratchDirectory& scratch, const std::string& sections,
          const GroupTest& test) {
   const std::string error = run_group(scratch.file("state"), sections, 1, test);
   if (!error.empty()) FAIL(error);
@@ -115,7 +115,7 @@ TEST_CASE("Mistakes in [[member]] stand at their line and key", "[configuration]
 }
 
 Task<void> use_scopes() {
-  const testing::ScratchDirectory scratch;
+  const sandbay::testing::ScratchDirectory scratch;
   auto store = co_await metadata::open_rocksdb_store(Executor::current(),
                                                      {.path = scratch.file("metadata")});
   REQUIRE(store.has_value());
@@ -200,7 +200,7 @@ Task<void> come_and_go(Group& group) {
 
 TEST_CASE("A member comes to a pool, leaves it with a restart in between, and comes again",
           "[group][member]") {
-  const testing::ScratchDirectory scratch;
+  const sandbay::testing::ScratchDirectory scratch;
   const std::string sections = kFirst + member("array2", "b") + kPool;
   run(scratch, sections, come_and_go);
   run(scratch, sections, [](Group& group) -> Task<void> {
@@ -252,7 +252,7 @@ TEST_CASE("A member comes to a pool, leaves it with a restart in between, and co
 
 TEST_CASE("A set that was not free joins its pool when its member is added again",
           "[group][member]") {
-  const testing::ScratchDirectory scratch;
+  const sandbay::testing::ScratchDirectory scratch;
   run(scratch, kFirst, [](Group& group) -> Task<void> {
     CreateVolumeRequest request;
     request.specification.name = "own";
@@ -288,7 +288,7 @@ TEST_CASE("A set that was not free joins its pool when its member is added again
 }
 
 TEST_CASE("A volume that is to stay on a set keeps its member", "[group][member]") {
-  const testing::ScratchDirectory scratch;
+  const sandbay::testing::ScratchDirectory scratch;
   const std::string sections = kFirst + member("array2", "b") +
                                "[[pool]]\nname = \"p\"\npage = \"1MiB\"\n"
                                "members = [\"array1\", \"array2\"]\n";
@@ -310,4 +310,4 @@ TEST_CASE("A volume that is to stay on a set keeps its member", "[group][member]
 }
 
 }  // namespace
-}  // namespace sandbay::group
+}  // namespace sandbay::group::members_test

@@ -7,7 +7,7 @@
 #include "tests/unit/group/doubtful_store.h"
 #include "tests/unit/group/running.h"
 
-namespace sandbay::group {
+namespace sandbay::group::pool_cuts_test {
 namespace {
 
 constexpr std::uint64_t kMiB = std::uint64_t{1} << 20;
@@ -16,7 +16,7 @@ const std::string kSections =
     "[[raid]]\nname = \"a\"\nlevel = \"jbod\"\ndrives = [\"d0\"]\njournal = \"1MiB\"\n"
     "[[pool]]\nname = \"p\"\npage = \"1MiB\"\n";
 
-void run(const testing::ScratchDirectory& scratch, const GroupTest& test) {
+void run(const sandbay::testing::ScratchDirectory& scratch, const GroupTest& test) {
   const std::string error = run_group(scratch.file("state"), kSections, 1, test);
   if (!error.empty()) FAIL(error);
 }
@@ -86,7 +86,7 @@ TEST_CASE("A volume goes with all its snapshots, or stays with all of them, what
   bool deleted = false;
   for (unsigned commits = 0; !deleted; ++commits) {
     REQUIRE(commits < 20);
-    const testing::ScratchDirectory scratch;
+    const sandbay::testing::ScratchDirectory scratch;
     run_doubtfully(
         scratch.file("state"), kSections,
         [&](Group& group, DoubtfulStore& store, bool there) {
@@ -122,7 +122,7 @@ Task<void> check_size(Group& group, std::uint64_t expected) {
 
 TEST_CASE("A volume that has begun to shrink is smaller after a restart", "[group][pool]") {
   const unsigned commits = GENERATE(range(0U, kShrinkCommits + 1));
-  const testing::ScratchDirectory scratch;
+  const sandbay::testing::ScratchDirectory scratch;
   run_doubtfully(
       scratch.file("state"), kSections,
       [commits](Group& group, DoubtfulStore& store, bool) {
@@ -140,4 +140,4 @@ TEST_CASE("A volume that has begun to shrink is smaller after a restart", "[grou
 }
 
 }  // namespace
-}  // namespace sandbay::group
+}  // namespace sandbay::group::pool_cuts_test

@@ -11,7 +11,7 @@
 #include "tests/unit/group/doubtful_store.h"
 #include "tests/unit/group/running.h"
 
-namespace sandbay::group {
+namespace sandbay::group::pool_losses_test {
 namespace {
 
 constexpr std::uint64_t kMiB = std::uint64_t{1} << 20;
@@ -22,7 +22,7 @@ const std::string kNvram = "[nvram]\nsize = \"16MiB\"\npower_loss_only_emulated 
 const std::string kPool = "[[pool]]\nname = \"p\"\npage = \"1MiB\"\n";
 const std::string kSections = kSet + kNvram + kPool;
 
-void run(const testing::ScratchDirectory& scratch, const std::string& sections,
+void run(const sandbay::testing::ScratchDirectory& scratch, const std::string& sections,
          const GroupTest& test) {
   const std::string error = run_group(scratch.file("state"), sections, 1, test);
   if (!error.empty()) FAIL(error);
@@ -138,7 +138,7 @@ Task<void> use_what_is_left(Group* group) {
 }
 
 // The NVRAM with what was changed last; it is kept.
-std::filesystem::path lose_changes(const testing::ScratchDirectory& scratch) {
+std::filesystem::path lose_changes(const sandbay::testing::ScratchDirectory& scratch) {
   run(scratch, kSections, [](Group& group) -> Task<void> {
     co_await make(&group, "v", true);
     co_await make(&group, "w", false);
@@ -155,7 +155,7 @@ std::filesystem::path lose_changes(const testing::ScratchDirectory& scratch) {
 
 TEST_CASE("A pool goes on without what was lost with its NVRAM, when somebody says so",
           "[group][pool]") {
-  const testing::ScratchDirectory scratch;
+  const sandbay::testing::ScratchDirectory scratch;
   const std::filesystem::path image = lose_changes(scratch);
   run(scratch, kSections, [](Group& group) -> Task<void> {
     co_await give_up(&group);
@@ -203,7 +203,7 @@ Task<void> expect_settled(Group* group) {
 
 TEST_CASE("Sizes that cannot be settled when changes are given up are settled later",
           "[group][pool]") {
-  const testing::ScratchDirectory scratch;
+  const sandbay::testing::ScratchDirectory scratch;
   (void)lose_changes(scratch);
   const bool killed = GENERATE(false, true);
   CAPTURE(killed);
@@ -266,7 +266,7 @@ Task<void> give_up_both(Group* group) {
 }
 
 TEST_CASE("A set that a map counts again is whose it has become", "[group][pool]") {
-  const testing::ScratchDirectory scratch;
+  const sandbay::testing::ScratchDirectory scratch;
   const std::string sections = kSet + kNvram + second_member("array2") + kOfBoth;
   run(scratch, sections, [](Group& group) -> Task<void> { co_await make(&group, "v", true); });
   run_doubtfully(scratch.file("state"), sections, move_set_and_die, false);
@@ -292,7 +292,7 @@ TEST_CASE("A set that a map counts again is whose it has become", "[group][pool]
 }
 
 // Ends with what kept the group from starting.
-std::string run_as(const testing::ScratchDirectory& scratch, const std::string& first,
+std::string run_as(const sandbay::testing::ScratchDirectory& scratch, const std::string& first,
                    const std::string& sections, const GroupTest& test) {
   const std::string text = "[group]\nname = \"test\"\nmember = \"" + first + "\"\nstate = \"" +
                            scratch.file("state") + "\"\n[[portal]]\nlisten = \"127.0.0.1:0\"\n" +
@@ -318,7 +318,7 @@ Task<void> expect_service(Group& group) {
 }
 
 TEST_CASE("A pool serves from its sets, whatever their members are called", "[group][pool]") {
-  const testing::ScratchDirectory scratch;
+  const sandbay::testing::ScratchDirectory scratch;
   const std::string sections = kSet + second_member("array2");
   run(scratch, sections + kOfBoth,
       [](Group& group) -> Task<void> { co_await make(&group, "v", false); });
@@ -346,7 +346,7 @@ Task<void> list_regions(std::string path, std::vector<std::string>* names) {
 // The mirror has no copy of the map's log.
 TEST_CASE("A pool with a mirrored NVRAM opens with its whole map when the NVRAM is gone",
           "[group][pool][N12]") {
-  const testing::ScratchDirectory scratch;
+  const sandbay::testing::ScratchDirectory scratch;
   const bool was_mirrored = GENERATE(true, false);
   const std::string nvram = "[nvram]\nsize = \"32MiB\"\npower_loss_only_emulated = true\n";
   const std::string cache = "[cache]\nmemory = \"16MiB\"\nnvram = \"18MiB\"\n";
@@ -393,7 +393,7 @@ Task<void> forget_pool(Group& group, DoubtfulStore& store, bool) {
 
 TEST_CASE("A pool that is no more has no place in the NVRAM after the next start",
           "[group][pool]") {
-  const testing::ScratchDirectory scratch;
+  const sandbay::testing::ScratchDirectory scratch;
   run(scratch, kSections, [](Group&) -> Task<void> { co_return; });
   // Killed between its record and that.
   run_doubtfully(scratch.file("state"), kSections, forget_pool, false);
@@ -457,9 +457,9 @@ Task<void> fill_the_disk(Group& group, DoubtfulStore& store, bool) {
 
 TEST_CASE("A full disk of the metadata is what operations name, and its end is told",
           "[group][pool]") {
-  const testing::ScratchDirectory scratch;
+  const sandbay::testing::ScratchDirectory scratch;
   run_doubtfully(scratch.file("state"), kSet + kPool, fill_the_disk, false);
 }
 
 }  // namespace
-}  // namespace sandbay::group
+}  // namespace sandbay::group::pool_losses_test

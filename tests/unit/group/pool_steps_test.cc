@@ -13,7 +13,7 @@
 #include "tests/unit/group/running.h"
 #include "tests/unit/metadata/forwarding_store.h"
 
-namespace sandbay::group {
+namespace sandbay::group::pool_steps_test {
 namespace {
 
 using std::chrono::milliseconds;
@@ -44,7 +44,7 @@ CreateVolumeRequest asked(std::string name, std::uint64_t bytes) {
   return request;
 }
 
-void run(const testing::ScratchDirectory& scratch, const std::string& sections,
+void run(const sandbay::testing::ScratchDirectory& scratch, const std::string& sections,
          const GroupTest& test) {
   const std::string error = run_group(scratch.file("state"), sections, 1, test);
   if (!error.empty()) FAIL(error);
@@ -138,7 +138,7 @@ Task<bool> reaches(Group* group, std::string name, std::string state) {
 
 // The pools are gone over while the member's last set goes; a new one comes between.
 TEST_CASE("A pool is made while a member is being seen off", "[group][member]") {
-  const testing::ScratchDirectory scratch;
+  const sandbay::testing::ScratchDirectory scratch;
   const std::string others =
       member("array3", "c") + "[[pool]]\nname = \"q\"\npage = \"1MiB\"\nmembers = [\"array3\"]\n";
   run_in_steps(scratch.file("state"), kFirst + member("array2", "b") + kPool + others,
@@ -164,7 +164,7 @@ TEST_CASE("A pool is made while a member is being seen off", "[group][member]") 
 // Its record says already that it stays, and its sets are still to be emptied.
 TEST_CASE("A member that was to leave and stays takes pages again, also after a crash",
           "[group][member]") {
-  const testing::ScratchDirectory scratch;
+  const sandbay::testing::ScratchDirectory scratch;
   const std::string sections = kFirst + member("array2", "b") + kPool;
   run_in_steps(scratch.file("state"), sections,
                [](Group& group, SteppingStore& store) -> Task<void> {
@@ -226,7 +226,7 @@ Task<void> make_younger(std::string metadata, std::chrono::hours by) {
 
 TEST_CASE("A clock that is put back floods nobody with snapshots, and silences no schedule",
           "[group][snapshot]") {
-  const testing::ScratchDirectory scratch;
+  const sandbay::testing::ScratchDirectory scratch;
   const std::string pool = kFirst + "[[pool]]\nname = \"p\"\npage = \"1MiB\"\n";
   run(scratch, pool, take_hourly);
   {
@@ -272,7 +272,7 @@ Task<void> take_beside_same_names(Group& group) {
 
 TEST_CASE("A schedule takes a snapshot when another one has the name of that second",
           "[group][snapshot][P-7]") {
-  const testing::ScratchDirectory scratch;
+  const sandbay::testing::ScratchDirectory scratch;
   run(scratch, kFirst + "[[pool]]\nname = \"p\"\npage = \"1MiB\"\n", take_beside_same_names);
 }
 
@@ -307,7 +307,7 @@ Task<void> take_without_deleting(Group& group, SteppingStore& store) {
 }
 
 TEST_CASE("A schedule goes on where its old snapshots cannot be deleted", "[group][snapshot]") {
-  const testing::ScratchDirectory scratch;
+  const sandbay::testing::ScratchDirectory scratch;
   run_in_steps(scratch.file("state"), kFirst + "[[pool]]\nname = \"p\"\npage = \"1MiB\"\n",
                take_without_deleting);
 }
@@ -318,7 +318,7 @@ void copy_state(const std::filesystem::path& from, const std::filesystem::path& 
 }
 
 TEST_CASE("Metadata that are older than the drives serve nothing of them", "[group][pool]") {
-  const testing::ScratchDirectory scratch;
+  const sandbay::testing::ScratchDirectory scratch;
   const std::string pool = kFirst + "[[pool]]\nname = \"p\"\npage = \"1MiB\"\n";
   const auto nothing = [](Group&) -> Task<void> { co_return; };
   run(scratch, pool, [](Group& group) -> Task<void> {
@@ -351,4 +351,4 @@ TEST_CASE("Metadata that are older than the drives serve nothing of them", "[gro
 }
 
 }  // namespace
-}  // namespace sandbay::group
+}  // namespace sandbay::group::pool_steps_test

@@ -9,7 +9,7 @@
 #include "tests/unit/block/scratch_directory.h"
 #include "tests/unit/group/running.h"
 
-namespace sandbay::group {
+namespace sandbay::group::pools_test {
 namespace {
 
 constexpr std::uint64_t kMiB = std::uint64_t{1} << 20;
@@ -41,7 +41,7 @@ ChangeVolumeRequest resized(std::uint64_t bytes, bool force = false) {
   return {.size_bytes = bytes, .force = force};
 }
 
-void run(const testing::ScratchDirectory& scratch, const std::string& sections,
+void run(const sandbay::testing::ScratchDirectory& scratch, const std::string& sections,
          const GroupTest& test) {
   const std::string error = run_group(scratch.file("state"), sections, 1, test);
   if (!error.empty()) FAIL(error);
@@ -189,7 +189,7 @@ Task<void> make_and_change(Group& group) {
 }
 
 TEST_CASE("Volumes on a pool come, change and go, and are there after a restart", "[group][pool]") {
-  const testing::ScratchDirectory scratch;
+  const sandbay::testing::ScratchDirectory scratch;
   run(scratch, kSets + kPool, make_and_change);
   run(scratch, kSets + kPool, [](Group& group) -> Task<void> {
     const auto thick = co_await group.show_volume("thick");
@@ -239,7 +239,7 @@ TEST_CASE("Reserves are read, and come to what they say of a volume", "[configur
 // They are of the volume in the metadata: the file says nothing of some, and of others what it had
 // when it was made.
 TEST_CASE("Limits that were changed at run time count after a restart", "[group][pool]") {
-  const testing::ScratchDirectory scratch;
+  const sandbay::testing::ScratchDirectory scratch;
   const std::string volume =
       "[[volume]]\nname = \"v\"\nsize = \"8MiB\"\nthin = true\nsnapshot_reserve = \"10%\"\n";
   run(scratch, kSets + kPool + volume, [](Group& group) -> Task<void> {
@@ -267,7 +267,7 @@ TEST_CASE("Limits that were changed at run time count after a restart", "[group]
 
 TEST_CASE("A set with volumes of its own is no part of a pool, and a set of a pool takes none",
           "[group][pool]") {
-  const testing::ScratchDirectory scratch;
+  const sandbay::testing::ScratchDirectory scratch;
   const std::string own = "[[volume]]\nname = \"own\"\nsize = \"4MiB\"\nraid = \"a\"\n";
   run(scratch, kSets + kPool + own, [](Group& group) -> Task<void> {
     const auto pool = co_await group.show_pool("p");
@@ -296,7 +296,7 @@ TEST_CASE("A set with volumes of its own is no part of a pool, and a set of a po
 }
 
 TEST_CASE("A pool is made and deleted at run time", "[group][pool]") {
-  const testing::ScratchDirectory scratch;
+  const sandbay::testing::ScratchDirectory scratch;
   run(scratch, kSets, [](Group& group) -> Task<void> {
     const auto file = co_await group.create_volume(asked("file", 4 * kMiB, false));
     REQUIRE(file.has_value());
@@ -332,7 +332,7 @@ TEST_CASE("A pool is made and deleted at run time", "[group][pool]") {
 }
 
 TEST_CASE("The file makes no pool of a member that is another's by now", "[group][pool]") {
-  const testing::ScratchDirectory scratch;
+  const sandbay::testing::ScratchDirectory scratch;
   run(scratch, kSets, [](Group& group) -> Task<void> {
     const auto made = co_await group.create_pool({.name = "q", .members = {}, .page_bytes = kMiB});
     REQUIRE(made.has_value());
@@ -431,7 +431,7 @@ Task<void> take_and_use_snapshots(Group& group) {
 
 TEST_CASE("Snapshots are taken, shown, restored and cloned, and are there after a restart",
           "[group][pool][snapshot]") {
-  const testing::ScratchDirectory scratch;
+  const sandbay::testing::ScratchDirectory scratch;
   run(scratch, kSets + kPool, take_and_use_snapshots);
   run(scratch, kSets + kPool, [](Group& group) -> Task<void> {
     const auto list = co_await group.list_snapshots("v");
@@ -469,7 +469,7 @@ Task<void> take_slowly(Group* group, bool* ended) {
 }
 
 TEST_CASE("A rule is cleared while a change hangs for it", "[group][pool][snapshot]") {
-  const testing::ScratchDirectory scratch;
+  const sandbay::testing::ScratchDirectory scratch;
   const std::string faults = "[faults]\nenabled = true\n";
   run(scratch, kSets + kPool + faults, [](Group& group) -> Task<void> {
     CreateVolumeRequest request = asked("v", 8 * kMiB, false);
@@ -492,7 +492,7 @@ constexpr const char* kShown = "iqn.2026-11.org.sandbay:v-s";  // Where a snapsh
 
 TEST_CASE("A snapshot that goes offline leaves volumes behind its target alone",
           "[group][pool][snapshot]") {
-  const testing::ScratchDirectory scratch;
+  const sandbay::testing::ScratchDirectory scratch;
   run(scratch, kSets + kPool, [](Group& group) -> Task<void> {
     const auto v = co_await group.create_volume(asked("v", 8 * kMiB, false));
     REQUIRE(v.has_value());
@@ -534,7 +534,7 @@ TEST_CASE("A snapshot that goes offline leaves volumes behind its target alone",
 }
 
 TEST_CASE("Volumes of a set that is away say so, and come back with it", "[group][pool]") {
-  const testing::ScratchDirectory scratch;
+  const sandbay::testing::ScratchDirectory scratch;
   run(scratch, kSets + kPool, [](Group& group) -> Task<void> {
     for (const std::string set : {"a", "b"}) {
       CreateVolumeRequest request = asked("on-" + set, 4 * kMiB, false);
@@ -577,4 +577,4 @@ TEST_CASE("Volumes of a set that is away say so, and come back with it", "[group
 }
 
 }  // namespace
-}  // namespace sandbay::group
+}  // namespace sandbay::group::pools_test

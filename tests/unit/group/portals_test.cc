@@ -10,7 +10,7 @@
 #include "tests/unit/block/scratch_directory.h"
 #include "tests/unit/group/running.h"
 
-namespace sandbay::group {
+namespace sandbay::group::portals_test {
 namespace {
 
 using Session = std::unique_ptr<iscsi::InitiatorSession>;
@@ -172,11 +172,11 @@ Task<void> members_come_and_go(Group& group) {
 TEST_CASE("Initiators come to members' portals and leave them with their members",
           "[group][portal]") {
   const unsigned reactors = GENERATE(1U, 2U);
-  const testing::ScratchDirectory scratch;
+  const sandbay::testing::ScratchDirectory scratch;
   const std::string error =
       run_group(scratch.file("state"), kTwoMembers, reactors, members_come_and_go);
   if (!error.empty()) FAIL(error);
 }
 
 }  // namespace
-}  // namespace sandbay::group
+}  // namespace sandbay::group::portals_test

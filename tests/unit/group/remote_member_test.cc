@@ -317,7 +317,7 @@ TEST_CASE("A member on the network demands that its lead proves itself", "[G-L3]
 }
 
 TEST_CASE("Nobody shows a lead what volumes of its own stand on", "[remote]") {
-  const testing::ScratchDirectory scratch;
+  const sandbay::testing::ScratchDirectory scratch;
   auto reactors = ReactorGroup::create({.count = 1, .memory_limit_bytes = std::size_t{128} << 20});
   REQUIRE(reactors.has_value());
   const std::filesystem::path base = scratch.file("");
@@ -325,7 +325,7 @@ TEST_CASE("Nobody shows a lead what volumes of its own stand on", "[remote]") {
 }
 
 TEST_CASE("A remote member's sets are stores, and go and come with it", "[remote]") {
-  const testing::ScratchDirectory scratch;
+  const sandbay::testing::ScratchDirectory scratch;
   auto reactors = ReactorGroup::create({.count = 1, .memory_limit_bytes = std::size_t{128} << 20});
   REQUIRE(reactors.has_value());
   const std::filesystem::path base = scratch.file("");
@@ -333,7 +333,7 @@ TEST_CASE("A remote member's sets are stores, and go and come with it", "[remote
 }
 
 TEST_CASE("A remote member that is renamed serves its pool as before", "[remote][G-C5]") {
-  const testing::ScratchDirectory scratch;
+  const sandbay::testing::ScratchDirectory scratch;
   auto reactors = ReactorGroup::create({.count = 1, .memory_limit_bytes = std::size_t{128} << 20});
   REQUIRE(reactors.has_value());
   const std::filesystem::path base = scratch.file("");

@@ -8,7 +8,7 @@
 #include "runtime/known.h"
 #include "tests/unit/iscsi/far_side.h"
 
-namespace sandbay::group {
+namespace sandbay::group::remote_outage_test {
 namespace {
 
 using iscsi::test::FarSide;
@@ -169,4 +169,4 @@ TEST_CASE("Sets of a member that have one name have two here", "[remote]") {
   REQUIRE(ended);
 }
 
-}  // namespace sandbay::group
+}  // namespace sandbay::group::remote_outage_test

@@ -8,7 +8,7 @@
 #include "tests/unit/block/scratch_directory.h"
 #include "tests/unit/group/running.h"
 
-namespace sandbay::group {
+namespace sandbay::group::reserve_test {
 namespace {
 
 using std::chrono::milliseconds;
@@ -175,17 +175,17 @@ Task<void> go_offline(Group& group) {
 }
 
 TEST_CASE("A full reserve costs the oldest snapshot that nobody uses", "[group][snapshot]") {
-  const testing::ScratchDirectory scratch;
+  const sandbay::testing::ScratchDirectory scratch;
   const std::string error = run_group(scratch.file("state"), kRack, 1, lose_the_oldest);
   if (!error.empty()) FAIL(error);
 }
 
 TEST_CASE("Snapshots are offline while their reserve is full, where that is wanted",
           "[group][snapshot]") {
-  const testing::ScratchDirectory scratch;
+  const sandbay::testing::ScratchDirectory scratch;
   const std::string error = run_group(scratch.file("state"), kRack, 1, go_offline);
   if (!error.empty()) FAIL(error);
 }
 
 }  // namespace
-}  // namespace sandbay::group
+}  // namespace sandbay::group::reserve_test

@@ -9,7 +9,7 @@
 #include "tests/unit/group/host.h"
 #include "tests/unit/group/running.h"
 
-namespace sandbay::group {
+namespace sandbay::group::restore_test {
 namespace {
 
 using testing::HostReply;
@@ -159,4 +159,4 @@ TEST_CASE("A restored volume has nothing of the writes that were queued before",
   if (!error.empty()) FAIL(error);
 }
 
-}  // namespace sandbay::group
+}  // namespace sandbay::group::restore_test

@@ -7,7 +7,7 @@
 #include "tests/unit/group/host.h"
 #include "tests/unit/group/running.h"
 
-namespace sandbay::group {
+namespace sandbay::group::retention_test {
 namespace {
 
 constexpr std::uint64_t kMiB = std::uint64_t{1} << 20;
@@ -75,4 +75,4 @@ TEST_CASE("Retention keeps a snapshot that was written to", "[group][snapshot][G
   if (!error.empty()) FAIL(error);
 }
 
-}  // namespace sandbay::group
+}  // namespace sandbay::group::retention_test

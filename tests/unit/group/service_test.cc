@@ -13,7 +13,7 @@
 #include "tests/unit/block/scratch_directory.h"
 #include "tests/unit/group/running.h"
 
-namespace sandbay::group {
+namespace sandbay::group::service_test {
 namespace {
 
 constexpr std::uint64_t kMiB = std::uint64_t{1} << 20;
@@ -48,7 +48,7 @@ std::string refused_start(const std::filesystem::path& state, const std::string&
 
 TEST_CASE("A declared volume is made once and stays itself", "[group]") {
   const unsigned reactors = GENERATE(1U, 2U);
-  const testing::ScratchDirectory scratch;
+  const sandbay::testing::ScratchDirectory scratch;
   const std::string sections =
       "[[volume]]\nname = \"v\"\nsize = \"4MiB\"\n[[volume.access]]\ninitiator = \"*\"\n";
   static VolumeInfo first;
@@ -149,7 +149,7 @@ Task<void> make_expand_rename(Group& group) {
 
 TEST_CASE("A volume made at run time outlives restarts until it is deleted", "[group]") {
   const unsigned reactors = GENERATE(1U, 2U);
-  const testing::ScratchDirectory scratch;
+  const sandbay::testing::ScratchDirectory scratch;
   const std::filesystem::path state = scratch.file("state");
   run(state, reactors, make_expand_rename);
   run(state, reactors, [](Group& group) -> Task<void> {
@@ -171,7 +171,7 @@ TEST_CASE("A volume made at run time outlives restarts until it is deleted", "[g
 }
 
 TEST_CASE("Volumes stand on memory and on images too", "[group]") {
-  const testing::ScratchDirectory scratch;
+  const sandbay::testing::ScratchDirectory scratch;
   const std::string image = scratch.file("image");
   static std::string image_path;
   image_path = image;
@@ -231,7 +231,7 @@ Task<void> share_a_target(Group& group) {
 
 TEST_CASE("Several volumes are LUNs of one target", "[group]") {
   const unsigned reactors = GENERATE(1U, 2U);
-  const testing::ScratchDirectory scratch;
+  const sandbay::testing::ScratchDirectory scratch;
   run(scratch.file("state"), reactors, share_a_target);
   run(scratch.file("state"), reactors, [](Group& group) -> Task<void> {
     const auto target = co_await group.show_target("iqn.2026-11.org.sandbay:a");
@@ -241,7 +241,7 @@ TEST_CASE("Several volumes are LUNs of one target", "[group]") {
 }
 
 TEST_CASE("A new volume has at most as many access records as one may get later", "[X9][group]") {
-  const testing::ScratchDirectory scratch;
+  const sandbay::testing::ScratchDirectory scratch;
   const std::string error = run_group(scratch.file("state"), "", 1, [](Group& group) -> Task<void> {
     CreateVolumeRequest request = request_for("many");
     request.access.resize(4097, {.initiator = "iqn.2026-11.org.example:host"});
@@ -298,7 +298,7 @@ Task<void> change_access(Group& group) {
 }
 
 TEST_CASE("Access records that are too long together to be kept are refused", "[group]") {
-  const testing::ScratchDirectory scratch;
+  const sandbay::testing::ScratchDirectory scratch;
   run(scratch.file("state"), 1, [](Group& group) -> Task<void> {
     CreateVolumeRequest request;
     request.specification.name = "v";
@@ -318,7 +318,7 @@ TEST_CASE("Access records that are too long together to be kept are refused", "[
 }
 
 TEST_CASE("Access records are added and removed, and outlive restarts", "[group]") {
-  const testing::ScratchDirectory scratch;
+  const sandbay::testing::ScratchDirectory scratch;
   const std::string sections =
       "[[volume]]\nname = \"v\"\nsize = \"4MiB\"\n[[volume.access]]\ninitiator = "
       "\"iqn.2026-11.org.sandbay:*\"\n";
@@ -339,7 +339,7 @@ TEST_CASE("Access records are added and removed, and outlive restarts", "[group]
 }
 
 TEST_CASE("What cannot be is refused in one sentence", "[group]") {
-  const testing::ScratchDirectory scratch;
+  const sandbay::testing::ScratchDirectory scratch;
   run(
       scratch.file("state"), 1,
       [](Group& group) -> Task<void> {
@@ -386,7 +386,7 @@ TEST_CASE("What cannot be is refused in one sentence", "[group]") {
 }
 
 TEST_CASE("A start that would lose or mistake data is refused", "[group]") {
-  const testing::ScratchDirectory scratch;
+  const sandbay::testing::ScratchDirectory scratch;
   const std::filesystem::path state = scratch.file("state");
   const std::string sections = "[[volume]]\nname = \"v\"\nsize = \"4MiB\"\n";
   static std::string path;
@@ -452,7 +452,7 @@ TEST_CASE("A start that would lose or mistake data is refused", "[group]") {
 }
 
 TEST_CASE("A group keeps its UUID and refuses another's", "[group]") {
-  const testing::ScratchDirectory scratch;
+  const sandbay::testing::ScratchDirectory scratch;
   const std::string text =
       "[group]\nname = \"test\"\nstate = \"{}\"\n{}[[portal]]\nlisten = \"127.0.0.1:0\"\n";
   static std::string uuid;
@@ -479,7 +479,7 @@ TEST_CASE("A group keeps its UUID and refuses another's", "[group]") {
 }
 
 TEST_CASE("A portal that is taken is named", "[group]") {
-  const testing::ScratchDirectory scratch;
+  const sandbay::testing::ScratchDirectory scratch;
   static std::string second_error;
   static std::string second_state;
   second_state = scratch.file("second");
@@ -504,7 +504,7 @@ TEST_CASE("A portal that is taken is named", "[group]") {
 
 // Of the configuration alone, before anything is made.
 TEST_CASE("An address that is taken is named before anything is made", "[group]") {
-  const testing::ScratchDirectory scratch;
+  const sandbay::testing::ScratchDirectory scratch;
   run(scratch.file("first"), 1, [](Group& group) -> Task<void> {
     const std::string listen = group.portals()[0].listen;
     const auto taken_as = [&](std::string_view portal, std::string_view management) {
@@ -530,7 +530,7 @@ TEST_CASE("An address that is taken is named before anything is made", "[group]"
 }
 
 TEST_CASE("Space that is not there is not reserved", "[group]") {
-  const testing::ScratchDirectory scratch;
+  const sandbay::testing::ScratchDirectory scratch;
   static std::filesystem::path state;
   state = scratch.file("state");
   run(state, 1, [](Group& group) -> Task<void> {
@@ -579,14 +579,14 @@ TEST_CASE("Why nothing can listen has a cure of its own for each cause", "[group
 
 // The portal's own way to these lines.
 TEST_CASE("A portal at an address of another machine is refused as that", "[group]") {
-  const testing::ScratchDirectory scratch;
+  const sandbay::testing::ScratchDirectory scratch;
   CHECK(refused_start(scratch.file("state"), "[[portal]]\nlisten = \"192.0.2.1:21099\"\n") ==
         "portal 192.0.2.1:21099: no interface here has this address; name one of this host's with "
         "listen or --portal");
 }
 
 TEST_CASE("Only files that an intent names are cleaned up", "[group]") {
-  const testing::ScratchDirectory scratch;
+  const sandbay::testing::ScratchDirectory scratch;
   const std::filesystem::path state = scratch.file("state");
   run(state, 1, [](Group&) -> Task<void> { co_return; });
   std::ofstream(state / "volumes" / "named.img") << "x";
@@ -609,7 +609,7 @@ TEST_CASE("Only files that an intent names are cleaned up", "[group]") {
 }
 
 TEST_CASE("What is measured covers every volume and every reactor", "[group]") {
-  const testing::ScratchDirectory scratch;
+  const sandbay::testing::ScratchDirectory scratch;
   run(
       scratch.file("state"), 2,
       [](Group& group) -> Task<void> {
@@ -627,4 +627,4 @@ TEST_CASE("What is measured covers every volume and every reactor", "[group]") {
 }
 
 }  // namespace
-}  // namespace sandbay::group
+}  // namespace sandbay::group::service_test

@@ -9,7 +9,7 @@
 #include "tests/unit/block/scratch_directory.h"
 #include "tests/unit/group/running.h"
 
-namespace sandbay::group {
+namespace sandbay::group::session_test {
 namespace {
 
 constexpr std::uint64_t kMiB = std::uint64_t{1} << 20;
@@ -110,7 +110,7 @@ Task<void> use_while_managed(Group& group) {
 
 TEST_CASE("Volumes are managed while a session uses them", "[group][session]") {
   const unsigned reactors = GENERATE(1U, 2U);
-  const testing::ScratchDirectory scratch;
+  const sandbay::testing::ScratchDirectory scratch;
   const std::string error = run_group(scratch.file("state"), "", reactors, use_while_managed);
   if (!error.empty()) FAIL(error);
 }
@@ -159,7 +159,7 @@ Task<void> log_out_on_request(Group& group) {
 
 TEST_CASE("An initiator is asked to log out before its session is dropped", "[group][session]") {
   const unsigned reactors = GENERATE(1U, 2U);
-  const testing::ScratchDirectory scratch;
+  const sandbay::testing::ScratchDirectory scratch;
   const std::string error =
       run_group(scratch.file("state"),
                 "[[volume]]\nname = \"v\"\nsize = \"4MiB\"\n[[volume.access]]\ninitiator = \"*\"\n",
@@ -169,7 +169,7 @@ TEST_CASE("An initiator is asked to log out before its session is dropped", "[gr
 
 TEST_CASE("A session is dropped by its number", "[group][session]") {
   const unsigned reactors = GENERATE(1U, 2U);
-  const testing::ScratchDirectory scratch;
+  const sandbay::testing::ScratchDirectory scratch;
   const std::string error =
       run_group(scratch.file("state"),
                 "[[volume]]\nname = \"v\"\nsize = \"4MiB\"\n[[volume.access]]\ninitiator = \"*\"\n",
@@ -188,7 +188,7 @@ Task<void> leave_a_session(Group& group) {
 }
 
 TEST_CASE("Shutdown ends sessions that are there", "[group][session]") {
-  const testing::ScratchDirectory scratch;
+  const sandbay::testing::ScratchDirectory scratch;
   const std::string error =
       run_group(scratch.file("state"),
                 "[[volume]]\nname = \"v\"\nsize = \"4MiB\"\n[[volume.access]]\ninitiator = \"*\"\n",
@@ -197,4 +197,4 @@ TEST_CASE("Shutdown ends sessions that are there", "[group][session]") {
 }
 
 }  // namespace
-}  // namespace sandbay::group
+}  // namespace sandbay::group::session_test

@@ -8,7 +8,7 @@
 #include "tests/unit/group/host.h"
 #include "tests/unit/group/running.h"
 
-namespace sandbay::group {
+namespace sandbay::group::snapshot_access_test {
 namespace {
 
 constexpr std::uint64_t kMiB = std::uint64_t{1} << 20;
@@ -113,4 +113,4 @@ TEST_CASE("Access to a snapshot ends with access to its volume", "[group][snapsh
   run(state, stay_out);
 }
 
-}  // namespace sandbay::group
+}  // namespace sandbay::group::snapshot_access_test

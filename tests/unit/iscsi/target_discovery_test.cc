@@ -4,7 +4,7 @@
 
 #include "target_bench.h"
 
-namespace sandbay::iscsi::test {
+namespace sandbay::iscsi::test::target_discovery_test {
 namespace {
 
 Task<RawInitiator*> discover(Bench& bench, Endpoint portal, RawLogin login) {
@@ -152,4 +152,4 @@ TEST_CASE("11.10 a second text request while one is being answered is rejected")
   on_bench({}, parallel_text);
 }
 
-}  // namespace sandbay::iscsi::test
+}  // namespace sandbay::iscsi::test::target_discovery_test

@@ -4,7 +4,7 @@
 
 #include "target_bench.h"
 
-namespace sandbay::iscsi::test {
+namespace sandbay::iscsi::test::target_greedy_test {
 namespace {
 
 constexpr const char* kAnyOrder =
@@ -322,4 +322,4 @@ TEST_CASE("Who announces much and sends it in driblets goes while others are ref
   on_bench({.link = whole_receives()}, driblets);
 }
 
-}  // namespace sandbay::iscsi::test
+}  // namespace sandbay::iscsi::test::target_greedy_test

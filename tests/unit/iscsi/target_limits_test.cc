@@ -4,7 +4,7 @@
 
 #include "target_bench.h"
 
-namespace sandbay::iscsi::test {
+namespace sandbay::iscsi::test::target_limits_test {
 namespace {
 
 ServerLimits few_logins() {
@@ -397,4 +397,4 @@ TEST_CASE("A session ends while a write of it waits for memory") {
 }
 TEST_CASE("shutdown() with hung devices is bounded") { on_bench({}, shutdown_while_hung); }
 
-}  // namespace sandbay::iscsi::test
+}  // namespace sandbay::iscsi::test::target_limits_test

@@ -7,7 +7,7 @@
 #include "target_bench.h"
 #include "tests/unit/block/on_executor.h"
 
-namespace sandbay::iscsi::test {
+namespace sandbay::iscsi::test::target_login_test {
 namespace {
 
 Task<void> let_go(testing::HungDevice& device) {
@@ -438,4 +438,4 @@ TEST_CASE("11.10 MaxRecvDataSegmentLength is declared again in the full feature 
   on_bench({}, text_in_full_feature_phase);
 }
 
-}  // namespace sandbay::iscsi::test
+}  // namespace sandbay::iscsi::test::target_login_test

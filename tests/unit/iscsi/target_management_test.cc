@@ -4,7 +4,7 @@
 
 #include "target_bench.h"
 
-namespace sandbay::iscsi::test {
+namespace sandbay::iscsi::test::target_management_test {
 namespace {
 
 constexpr int kComplete = static_cast<int>(TaskManagementResult::kFunctionComplete);
@@ -336,4 +336,4 @@ TEST_CASE("11.5 TARGET WARM RESET with a hung unit") { on_bench({}, warm_reset);
 TEST_CASE("11.5 TARGET COLD RESET with a hung unit") { on_bench({}, cold_reset); }
 TEST_CASE("11.6 functions and units that are not there") { on_bench({}, what_there_is_not); }
 
-}  // namespace sandbay::iscsi::test
+}  // namespace sandbay::iscsi::test::target_management_test

@@ -5,7 +5,7 @@
 
 #include "target_bench.h"
 
-namespace sandbay::iscsi::test {
+namespace sandbay::iscsi::test::target_messages_test {
 namespace {
 
 constexpr int kLogoutRequest = static_cast<int>(AsyncEventCode::kLogoutRequest);
@@ -274,4 +274,4 @@ TEST_CASE("11.9.1 a connection lost to a digest error is told on those that stay
 }
 TEST_CASE("11.9.1 a negotiation is asked for") { on_bench({}, negotiation); }
 
-}  // namespace sandbay::iscsi::test
+}  // namespace sandbay::iscsi::test::target_messages_test

@@ -7,7 +7,7 @@
 #include "runtime/sync.h"
 #include "target_bench.h"
 
-namespace sandbay::iscsi::test {
+namespace sandbay::iscsi::test::target_transfer_test {
 namespace {
 
 constexpr const char* kUnsolicited =
@@ -431,4 +431,4 @@ TEST_CASE("11.4.5 residuals") { on_bench({}, residuals); }
 TEST_CASE("7.8 a wrong header digest ends the connection") { on_bench({}, wrong_header_digest); }
 TEST_CASE("7.8 a wrong data digest fails its task alone") { on_bench({}, wrong_data_digest); }
 
-}  // namespace sandbay::iscsi::test
+}  // namespace sandbay::iscsi::test::target_transfer_test

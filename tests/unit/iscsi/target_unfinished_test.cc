@@ -4,7 +4,7 @@
 
 #include "target_bench.h"
 
-namespace sandbay::iscsi::test {
+namespace sandbay::iscsi::test::target_unfinished_test {
 namespace {
 
 constexpr const char* kUnsolicited = "InitialR2T=No;FirstBurstLength=4096;MaxBurstLength=8192";
@@ -180,4 +180,4 @@ TEST_CASE("Data that come byte by byte take no more memory than they need") {
   on_bench({}, single_bytes);
 }
 
-}  // namespace sandbay::iscsi::test
+}  // namespace sandbay::iscsi::test::target_unfinished_test

@@ -12,7 +12,7 @@
 #include "runtime/simulation.h"
 #include "runtime/sync.h"
 
-namespace sandbay::metadata::testing {
+namespace sandbay::metadata::testing::simulated_store_test {
 namespace {
 
 constexpr char kPath[] = "metadata.log";
@@ -146,4 +146,4 @@ TEST_CASE("A log with a damaged byte holds the batches before it", "[metadata]")
   CHECK(seen.size() == kCount);
 }
 
-}  // namespace sandbay::metadata::testing
+}  // namespace sandbay::metadata::testing::simulated_store_test

@@ -25,7 +25,7 @@ extern "C" int malloc_trim(size_t) noexcept {
   return 0;
 }
 
-namespace sandbay::mgmt {
+namespace sandbay::mgmt::http_test {
 namespace {
 
 using nlohmann::json;
@@ -616,4 +616,4 @@ TEST_CASE("After accepting has failed it listens anew", "[http]") {
 }
 
 }  // namespace
-}  // namespace sandbay::mgmt
+}  // namespace sandbay::mgmt::http_test

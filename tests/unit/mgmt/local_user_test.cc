@@ -19,7 +19,7 @@
 #include "tests/unit/block/scratch_directory.h"
 #include "tests/unit/mgmt/running_server.h"
 
-namespace sandbay::mgmt {
+namespace sandbay::mgmt::local_user_test {
 namespace {
 
 using nlohmann::json;
@@ -230,4 +230,4 @@ TEST_CASE("REST makes files and opens devices only where the configuration says"
 }
 
 }  // namespace
-}  // namespace sandbay::mgmt
+}  // namespace sandbay::mgmt::local_user_test

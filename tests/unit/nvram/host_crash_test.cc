@@ -6,7 +6,7 @@
 
 #include "log_model.h"
 
-namespace sandbay::nvram {
+namespace sandbay::nvram::host_crash_test {
 namespace {
 
 constexpr std::uint64_t kPlaces = 4;  // A record is about place number % kPlaces.
@@ -213,4 +213,4 @@ TEST_CASE("An image that was closed in order survives a restart of the host", "[
   run_in_world(2, [&](Executor& home) { return close_and_restart(home, board); });
 }
 
-}  // namespace sandbay::nvram
+}  // namespace sandbay::nvram::host_crash_test

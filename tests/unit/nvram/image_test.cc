@@ -13,7 +13,7 @@
 #include "log_model.h"
 #include "nvram/image_layout.h"
 
-namespace sandbay::nvram {
+namespace sandbay::nvram::image_test {
 namespace {
 
 using testing::run_on_reactor;
@@ -303,4 +303,4 @@ TEST_CASE("A process is killed while it appends: all it acknowledged is there", 
   kill_and_check("host");
 }
 
-}  // namespace sandbay::nvram
+}  // namespace sandbay::nvram::image_test

@@ -8,7 +8,7 @@
 
 #include "log_model.h"
 
-namespace sandbay::nvram {
+namespace sandbay::nvram::record_log_kill_test {
 namespace {
 
 struct Model {
@@ -184,4 +184,4 @@ TEST_CASE("Killed anywhere in a recovery, the next one finds the same", "[nvram]
   }
 }
 
-}  // namespace sandbay::nvram
+}  // namespace sandbay::nvram::record_log_kill_test

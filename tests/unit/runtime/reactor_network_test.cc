@@ -12,7 +12,7 @@
 #include "runtime/sync.h"
 #include "tests/unit/random_fill.h"
 
-namespace sandbay {
+namespace sandbay::reactor_network_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -294,4 +294,4 @@ TEST_CASE("Connecting to a host that answers nothing ends after twenty seconds",
 }
 
 }  // namespace
-}  // namespace sandbay
+}  // namespace sandbay::reactor_network_test

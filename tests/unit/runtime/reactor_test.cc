@@ -16,7 +16,7 @@
 #include "runtime/buffer.h"
 #include "runtime/sync.h"
 
-namespace sandbay {
+namespace sandbay::reactor_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -330,4 +330,4 @@ TEST_CASE("Reactors draw from the group's seed", "[reactor]") {
 }
 
 }  // namespace
-}  // namespace sandbay
+}  // namespace sandbay::reactor_test

@@ -2,7 +2,7 @@
 // devices that never complete.
 #include "fake_transport.h"
 
-namespace sandbay::testing {
+namespace sandbay::testing::task_management_test {
 namespace {
 
 using scsi::Additional;
@@ -539,4 +539,4 @@ TEST_CASE("A unit that is cleared ends every command with ABORTED COMMAND", "[sc
 }
 TEST_CASE("Nexus loss: frees reservation and commands", "[scsi][tmf]") { on_bench(loss); }
 
-}  // namespace sandbay::testing
+}  // namespace sandbay::testing::task_management_test

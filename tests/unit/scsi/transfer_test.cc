@@ -2,7 +2,7 @@
 // ff., RFC 7143 11.4.5 for what residuals follow from).
 #include "fake_transport.h"
 
-namespace sandbay::testing {
+namespace sandbay::testing::transfer_test {
 namespace {
 
 using scsi::Additional;
@@ -367,4 +367,4 @@ TEST_CASE("READ and WRITE: 4096-byte blocks", "[scsi]") {
       {}, {.byte_count = 1024 * 4096, .block_bytes = 4096});
 }
 
-}  // namespace sandbay::testing
+}  // namespace sandbay::testing::transfer_test
