@@ -11,6 +11,7 @@
 
 #include "group/configuration.h"
 #include "group/document.h"
+#include "group/json_text.h"
 #include "group/management_configuration.h"
 #include "group/snapshot_reserve.h"
 #include "group/units.h"
@@ -66,8 +67,7 @@ Value parse(const std::string& path) {
   const std::string text = std::move(stream).str();
   const auto first = text.find_first_not_of(" \t\r\n");
   if (first != std::string::npos && text[first] == '{') {
-    const auto watch = [](int depth, json::parse_event_t, json&) { return depth <= kDeepest; };
-    const json document = json::parse(text, watch, /*allow_exceptions=*/false);
+    const json document = group::parse_json(text, kDeepest);
     if (document.is_object()) return value_of(document, 0);
     throw Failure(fmt::format("{} is not JSON", path));
   }

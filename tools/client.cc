@@ -20,6 +20,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "group/json_text.h"
 #include "group/management_configuration.h"
 #include "mgmt/local_user.h"
 
@@ -278,7 +279,7 @@ std::string Client::escape(const std::string& name) {
 Client::Answer Client::get(const std::string& path) const { return send("GET", path, nullptr, {}); }
 
 Client::Answer Client::post(const std::string& path, const json& body, bool* created) const {
-  const std::string text = body.dump(-1, ' ', false, json::error_handler_t::replace);
+  const std::string text = group::to_text(body);
   return send("POST", path, &text, {.created = created});
 }
 
@@ -292,7 +293,7 @@ std::expected<std::string, Refused> Client::post_for_text(const std::string& pat
 }
 
 Client::Answer Client::patch(const std::string& path, const json& body) const {
-  const std::string text = body.dump(-1, ' ', false, json::error_handler_t::replace);
+  const std::string text = group::to_text(body);
   return send("PATCH", path, &text, {});
 }
 
