@@ -9,7 +9,7 @@ from harness import TOP
 from raid_lab import (Load, drives, faults, image, kinds, raid, require_same, stale, the_drive,
                       the_set, whole, write)
 
-LAB = os.path.join(TOP, 'conf', 'raid-lab.toml')
+RAID50 = os.path.join(TOP, 'conf', 'raid50.toml')
 QUICKSTART = os.path.join(TOP, 'conf', 'quickstart.toml')
 
 
@@ -73,8 +73,8 @@ def test_a_load_that_may_not_reconnect_fails(t):
     t.check(load.returncode == 1, f'and says so: {load.returncode}')
 
 
-def test_the_lab_starts(t):
-    daemon = t.daemon(config=LAB)
+def test_the_raid50_configuration_starts(t):
+    daemon = t.daemon(config=RAID50)
     shown = the_set(daemon, 'raid50')
     t.check(shown['level'] == 'raid50' and shown['running'], f'a running RAID 50: {shown}')
     t.check(len(daemon.sandbay_json('drive', 'list')['drives']) == 18, 'eighteen drives')
@@ -94,7 +94,7 @@ def test_the_quickstart_survives_a_failed_drive(t):
     require_same(t, daemon, data, 'quickstart', 'after a kill')
     shown = the_set(daemon, 'raid10')
     t.check(shown['roles'][1]['drive'] == 'spare', f'the spare has the role: {shown["roles"]}')
-    t.check(shown['notes'], 'the disagreement with the file is told')
+    t.check(shown['notes'], 'the set notes that the file disagrees')
 
 
 def test_faults_are_refused_unless_enabled(t):
