@@ -65,8 +65,8 @@ TEST_CASE("Controllers are the limit of the DS3500's drives", "[lab][shipped]") 
   CHECK(missed_by("ibm-ds3500.toml", "peak", 1s, 1s) < 5);
 }
 
-TEST_CASE("A head of the Titan is the limit of its half of the drives", "[lab][shipped]") {
-  CHECK(missed_by("bluearc-titan3210.toml", "read, nodes 1, record 32", 2s, 1s) < 5);
+TEST_CASE("A head is the limit of its half of the drives of the USP V", "[lab][shipped]") {
+  CHECK(missed_by("hds-usp-v.toml", "read, nodes 1, record 32", 2s, 1s) < 5);
 }
 
 }  // namespace sandbay::lab
