@@ -42,6 +42,7 @@
 #include "runtime/log_queue.h"
 #include "runtime/reactor.h"
 #include "runtime/service_manager.h"
+#include "runtime/start_refusal.h"
 #include "runtime/sync.h"
 
 namespace {
@@ -134,7 +135,7 @@ void add_options(CLI::App& app, Arguments& arguments) {
       "Example: sandbayd --config conf/quickstart.toml");
 }
 
-// Puts what the command line says over what the file says. The error is one line.
+// Lets the command line override the file. The error is one line.
 std::optional<std::string> apply(const Arguments& arguments, group::Configuration& c) {
   if (!arguments.state.empty()) c.state = arguments.state;
   if (arguments.reactors != 0) c.reactors = arguments.reactors;
@@ -328,9 +329,9 @@ Task<void> reload(const std::string* file, mgmt::Server* server, bool secured,
 struct Outcome {
   LogQueue* out;  // For standard output: an unread log does not hold up the ready line.
   const ServiceManager* manager;
-  std::string refusal;  // What kept it from starting, if anything did.
-  bool lost = false;    // It left writes behind.
-  bool wrong = false;   // A map is not right.
+  std::optional<StartRefusal> refusal;
+  bool lost = false;   // It left writes behind.
+  bool wrong = false;  // A map is not right.
   bool starting = true;
   bool stopping = false;
   bool ended = false;
@@ -416,31 +417,43 @@ Task<bool> check_maps(group::Group* group) {
   co_return right;
 }
 
-// Puts the export into the state directory and takes it in. The error is one line.
-Task<std::string> import_file(const Arguments* arguments, metadata::Store* store,
-                              const group::Configuration* configuration) {
+std::unexpected<StartRefusal> fault_of_option(std::string text) {
+  return std::unexpected(StartRefusal(StartRefusal::Kind::kConfiguration, std::move(text)));
+}
+
+// Puts the export into the state directory and takes it in.
+Task<Started> import_file(const Arguments* arguments, metadata::Store* store,
+                          const group::Configuration* configuration) {
   const std::string& path = arguments->import;
   std::ifstream file(path, std::ios::binary);
   std::stringstream stream;
   if (file) stream << file.rdbuf();
-  if (!file) co_return fmt::format("--import {}: cannot be read; name a file", path);
+  if (!file) {
+    co_return fault_of_option(fmt::format("--import {}: cannot be read; name a file", path));
+  }
   const std::string text = std::move(stream).str();
   const auto group = group::read_export(text);
-  if (!group) co_return fmt::format("--import {}: {}", path, group.error());
+  if (!group) co_return fault_of_option(fmt::format("--import {}: {}", path, group.error()));
   if (!configuration->uuid.empty() && configuration->uuid != group->uuid) {
-    co_return fmt::format("--import {}: is of group {}, but {} says group.uuid = {}", path,
-                          group->uuid, configuration->file, configuration->uuid);
+    co_return fault_of_option(
+        fmt::format("--import {}: is of group {}, but {} says group.uuid = {}", path, group->uuid,
+                    configuration->file, configuration->uuid));
   }
   group::ImportRules rules;
   for (const metadata::Entry& entry : group->entries) rules.add(entry);
-  if (!rules.mistake().empty()) co_return fmt::format("--import {}: {}", path, rules.mistake());
+  if (!rules.mistake().empty()) {
+    co_return fault_of_option(fmt::format("--import {}: {}", path, rules.mistake()));
+  }
   const auto there = co_await group::provisioned_in(*store);
-  if (!there) co_return fmt::format("the metadata cannot be read: {}", describe(there.error()));
+  if (!there) {
+    co_return std::unexpected(
+        fmt::format("the metadata cannot be read: {}", describe(there.error())));
+  }
   if (!there->empty() && !arguments->force) {
-    co_return fmt::format(
+    co_return fault_of_option(fmt::format(
         "--import {}: there are {} in {} already, of which an import would know nothing any more; "
         "name an empty state directory, or add --force",
-        path, *there, configuration->state.string());
+        path, *there, configuration->state.string()));
   }
   group::ImportPart part;
   part.text = text;
@@ -450,13 +463,15 @@ Task<std::string> import_file(const Arguments* arguments, metadata::Store* store
   if (error == Error::kNone) {
     error = co_await group::announce_import(*store, text.size(), group::sha256_of(text), false);
   }
-  if (error != Error::kNone) co_return fmt::format("--import {}: {}", path, describe(error));
+  if (error != Error::kNone) {
+    co_return fault_of_option(fmt::format("--import {}: {}", path, describe(error)));
+  }
   const auto taken = co_await group::take_import(*store, configuration->state, configuration->uuid);
-  if (!taken) co_return taken.error();
+  if (!taken) co_return std::unexpected(taken.error());
   fmt::print(
       "group {} ({}): {} records taken in, of {}; start the daemon, and see sandbay group check\n",
       group->name, group->uuid, group->entries.size(), group->time);
-  co_return std::string();
+  co_return Started{};
 }
 
 Task<void> serve_started(const Arguments* arguments, group::Group* group,
@@ -475,23 +490,25 @@ Task<void> serve_started(const Arguments* arguments, group::Group* group,
 Task<void> serve(const Arguments* arguments, group::Configuration configuration,
                  std::string metadata_path, std::shared_ptr<const mgmt::TlsContext> tls,
                  Outcome* outcome) {
-  std::string* const refusal = &outcome->refusal;
+  std::optional<StartRefusal>* const refusal = &outcome->refusal;
   auto store = co_await metadata::open_rocksdb_store(Executor::current(), {.path = metadata_path});
   if (!store) {
     *refusal = store.error();
     co_return;
   }
   if (!arguments->import.empty()) {
-    *refusal = co_await import_file(arguments, store->get(), &configuration);
+    const auto imported = co_await import_file(arguments, store->get(), &configuration);
+    if (!imported) *refusal = imported.error();
     co_await (*store)->close();
     co_return;
   }
   if (arguments->check_map) {
     const auto waiting = co_await (*store)->get(std::string(group::kImportKey));
     if (waiting && *waiting) {
-      *refusal =
+      *refusal = StartRefusal(
+          StartRefusal::Kind::kConfiguration,
           "--check-map: an import waits for the next start, which takes it in; start the daemon "
-          "first";
+          "first");
       co_await (*store)->close();
       co_return;
     }
@@ -514,8 +531,9 @@ Task<void> serve(const Arguments* arguments, group::Configuration configuration,
   } else {
     *refusal = group.error();
   }
-  if (!refusal->empty()) {
-    *refusal += co_await group::way_before_import(**store, configuration.state);
+  if (*refusal) {
+    const std::string way = co_await group::way_before_import(**store, configuration.state);
+    (*refusal)->text += way;
   }
   co_await (*store)->close();
 }
@@ -532,33 +550,25 @@ Task<void> serve_managed(const Arguments* arguments, group::Configuration config
   co_await gate.close();
 }
 
-// Anything but a fault of the file or the command line may pass. A refusal for such a fault begins
-// with the place there; that another process uses a file which is named there may pass, too.
-int code_of(const std::string& refusal, const std::string& file) {
-  const bool in_use = refusal.contains("in use by ");
-  const bool of_file = refusal.starts_with(file + ":") || refusal.starts_with("--");
-  const bool of_kernel = refusal.starts_with("io_uring is not permitted") ||
-                         refusal.starts_with("this kernel's io_uring");
-  return (of_file && !in_use) || of_kernel ? kRefused : kNotNow;
+int code_of(StartRefusal::Kind kind) {
+  return kind == StartRefusal::Kind::kNotNow ? kNotNow : kRefused;
 }
 
-// The error is one line.
-std::expected<void, std::string> start_and_serve(const Arguments& arguments,
-                                                 group::Configuration configuration,
-                                                 std::shared_ptr<const mgmt::TlsContext> tls,
-                                                 Outcome* outcome) {
+Started start_and_serve(const Arguments& arguments, group::Configuration configuration,
+                        std::shared_ptr<const mgmt::TlsContext> tls, Outcome* outcome) {
   const auto patience = outcome->manager->present() ? kServicePatience : kPatience;
   set_lock_patience(patience);
   const auto state = group::StateDirectory::open(configuration.state, patience);
   if (!state) return std::unexpected(state.error());
   for (const group::MemberConfiguration& member : configuration.members) {
-    if (const auto wrong = state->make_member(member.name)) return std::unexpected(*wrong);
+    auto made = state->make_member(member.name);
+    if (!made) return made;
   }
   const bool serves = !arguments.check_map && arguments.import.empty();
   if (!serves) configuration.portals.clear();
   if (serves) {
-    const auto refusal = group::cannot_listen(configuration, patience);
-    if (refusal) return std::unexpected(*refusal);
+    auto can_listen = group::can_listen(configuration, patience);
+    if (!can_listen) return can_listen;
   }
   auto reactors = ReactorGroup::create(
       {.count = configuration.reactors,
@@ -569,14 +579,14 @@ std::expected<void, std::string> start_and_serve(const Arguments& arguments,
   (*reactors)->run([&] {
     return serve_managed(&arguments, configuration, state->metadata().string(), tls, outcome);
   });
-  if (!outcome->refusal.empty()) return std::unexpected(outcome->refusal);
+  if (outcome->refusal) return std::unexpected(*outcome->refusal);
   return {};
 }
 
 int run(const Arguments& arguments, group::Configuration configuration,
         std::shared_ptr<const mgmt::TlsContext> tls) {
   raise_descriptor_limit();
-  // Whatever this process makes, secrets in the metadata above all, is its user's alone.
+  // Only this process's user may read the files that it makes, above all secrets in the metadata.
   ::umask(077);
   constexpr int kSignals[] = {SIGTERM, SIGINT, SIGHUP};
   block_signals(kSignals);
@@ -594,14 +604,13 @@ int run(const Arguments& arguments, group::Configuration configuration,
   if (const auto exposed = group::exposed_secret(configuration)) group::log_warning("{}", *exposed);
   const ServiceManager manager = ServiceManager::from_environment();
   Outcome outcome{.out = out->get(), .manager = &manager};
-  const std::string file = configuration.file;
   const auto served =
       start_and_serve(arguments, std::move(configuration), std::move(tls), &outcome);
   int code = 0;
   if (!served) {
-    log.post(STDERR_FILENO, fmt::format("sandbayd: {}\n", served.error()));
-    manager.tell("STATUS=" + served.error());
-    code = code_of(served.error(), file);
+    log.post(STDERR_FILENO, fmt::format("sandbayd: {}\n", served.error().text));
+    manager.tell("STATUS=" + served.error().text);
+    code = code_of(served.error().kind);
   } else if (outcome.wrong) {
     code = kWrongMap;
   } else if (outcome.lost) {

@@ -36,6 +36,11 @@ std::string unreadable(const Configuration& configuration, Error error) {
                            "--config FILE --import EXPORT"
                          : "");
 }
+
+// `text` begins with the place in the file.
+std::unexpected<StartRefusal> fault_of_file(std::string text) {
+  return std::unexpected(StartRefusal(StartRefusal::Kind::kConfiguration, std::move(text)));
+}
 }  // namespace
 
 struct RunningGroup::Loaded {
@@ -45,8 +50,8 @@ struct RunningGroup::Loaded {
   std::vector<PoolRecord> pools;
 };
 
-Task<std::expected<std::unique_ptr<Group>, std::string>> Group::start(Configuration configuration,
-                                                                      metadata::Store& store) {
+Task<std::expected<std::unique_ptr<Group>, StartRefusal>> Group::start(Configuration configuration,
+                                                                       metadata::Store& store) {
   auto group = std::make_unique<RunningGroup>(std::move(configuration), store);
   auto assembled = co_await group->assemble();
   if (!assembled) {
@@ -116,7 +121,7 @@ Task<RunningGroup::Outcome> RunningGroup::assemble() {
   std::string message;
   const Error discovery = server_->set_discovery(configuration_.discovery, &message);
   if (discovery != Error::kNone) {
-    co_return std::unexpected(fmt::format("{}: discovery: {}", configuration_.file, message));
+    co_return fault_of_file(fmt::format("{}: discovery: {}", configuration_.file, message));
   }
   // Without portals nobody is served: whoever only looks takes and deletes no snapshot.
   if (!configuration_.portals.empty()) spawn(run_schedules());
@@ -190,7 +195,7 @@ Task<RunningGroup::Outcome> RunningGroup::load(Loaded* loaded) {
   }
   const std::string refusal = co_await refusal_of_role(&store_, std::move(facts));
   if (refusal.empty()) co_return Outcome{};
-  co_return std::unexpected(fmt::format("{}: {}", configuration_.file, refusal));
+  co_return fault_of_file(fmt::format("{}: {}", configuration_.file, refusal));
 }
 
 // Volumes that are about to be opened have their sets already.
@@ -200,9 +205,9 @@ Task<RunningGroup::Outcome> RunningGroup::open_pools(Loaded* loaded) {
   }
   way_before_import_ = co_await way_before_import(store_, configuration_.state);
   pools_ = std::make_unique<Pools>(Executor::current(), store_, events_, *members_, pool_owner());
-  auto outcome = co_await pools_->start(std::move(loaded->pools), configuration_.pools);
-  if (outcome) co_return outcome;
-  co_return std::unexpected(fmt::format("{}: {}", configuration_.file, outcome.error()));
+  const auto started = co_await pools_->start(std::move(loaded->pools), configuration_.pools);
+  if (started) co_return Outcome{};
+  co_return fault_of_file(fmt::format("{}: {}", configuration_.file, started.error()));
 }
 
 Task<RunningGroup::Outcome> RunningGroup::adopt_identity(std::optional<std::string> stored) {
@@ -212,7 +217,7 @@ Task<RunningGroup::Outcome> RunningGroup::adopt_identity(std::optional<std::stri
     if (!record) co_return std::unexpected(fmt::format("metadata group {}", record.error()));
     identity_ = std::move(*record);
     if (!c.uuid.empty() && c.uuid != identity_.uuid) {
-      co_return std::unexpected(
+      co_return fault_of_file(
           fmt::format("{}: group.uuid: is {}, but {} holds group {}; name that group's state "
                       "directory, or leave uuid out",
                       c.file, c.uuid, c.state.string(), identity_.uuid));
@@ -293,7 +298,7 @@ void keep_pool_choices(const VolumeSpecification& stored, VolumeSpecification& w
 
 }  // namespace
 
-// What was provisioned stays as the metadata has it; what is merely presented follows the file.
+// Provisioned values stay as the metadata has them; values that are only presented follow the file.
 RunningGroup::Outcome RunningGroup::reconcile(VolumeRecord& record,
                                               const VolumeConfiguration& configured) const {
   const VolumeSpecification stored = record.specification;
@@ -319,14 +324,14 @@ RunningGroup::Outcome RunningGroup::reconcile(VolumeRecord& record,
   }
   if (stored.backing == Backing::kRaid && wanted.backing == Backing::kRaid &&
       stored.raid != wanted.raid) {
-    return std::unexpected(
+    return fault_of_file(
         fmt::format("{}: was made on set \"{}\", not on \"{}\"; write that, or give the new volume "
                     "another name",
                     at(configured), stored.raid, wanted.raid));
   }
   if (stored.backing == Backing::kPool && wanted.backing == Backing::kPool) {
     if (stored.pool != wanted.pool) {
-      return std::unexpected(
+      return fault_of_file(
           fmt::format("{}: was made on pool \"{}\", not on \"{}\"; write that, or give the new "
                       "volume another name",
                       at(configured), stored.pool, wanted.pool));
@@ -334,7 +339,7 @@ RunningGroup::Outcome RunningGroup::reconcile(VolumeRecord& record,
     keep_pool_choices(stored, wanted);
   }
   if (stored.backing != wanted.backing || stored.block_bytes != wanted.block_bytes) {
-    return std::unexpected(fmt::format(
+    return fault_of_file(fmt::format(
         "{}: was made on {} with {}-byte blocks, not on {} with {}-byte blocks; write that, or "
         "give the new volume another name",
         at(configured), describe(stored.backing), stored.block_bytes, describe(wanted.backing),
@@ -410,7 +415,7 @@ RunningGroup::Outcome RunningGroup::plan_volumes(Loaded* loaded) {
   for (const VolumeConfiguration& configured : configuration_.volumes) {
     const auto& entry = loaded->volumes.at(configured.specification.name);
     const auto twice = claimed.claim(entry.first, "volume");
-    if (twice) return std::unexpected(fmt::format("{}: {}", at(configured), *twice));
+    if (twice) return fault_of_file(fmt::format("{}: {}", at(configured), *twice));
   }
   for (const auto& [name, entry] : loaded->volumes) {
     const VolumeSpecification& s = entry.first.specification;
@@ -463,7 +468,9 @@ Task<RunningGroup::Outcome> RunningGroup::open_volume(VolumeRecord record, std::
   }
   if (!volume) {
     if (volume.error().stops_start) {
-      co_return std::unexpected(fmt::format("{}: {}", where, volume.error().reason));
+      std::string text = fmt::format("{}: {}", where, volume.error().reason);
+      if (volume.error().in_use) co_return std::unexpected(std::move(text));
+      co_return fault_of_file(std::move(text));
     }
     log_warning("{}: not served: {}", where, volume.error().reason);
     volumes_.put(name, without_device(std::move(record), std::move(volume.error())));
@@ -508,9 +515,9 @@ Task<RunningGroup::Outcome> RunningGroup::register_targets() {
     std::string message;
     const Error error = co_await server_->add_target(options_of(*target), &message);
     if (error != Error::kNone) {
-      co_return std::unexpected(fmt::format("{}:{}: target {}: {}", configuration_.file,
-                                            target->configured.line, name,
-                                            message.empty() ? describe(error) : message));
+      co_return fault_of_file(fmt::format("{}:{}: target {}: {}", configuration_.file,
+                                          target->configured.line, name,
+                                          message.empty() ? describe(error) : message));
     }
   }
   co_return Outcome{};

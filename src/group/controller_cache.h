@@ -37,6 +37,7 @@
 #include "group/records.h"
 #include "metadata/store.h"
 #include "nvram/nvram.h"
+#include "runtime/start_refusal.h"
 #include "runtime/sync.h"
 
 namespace sandbay::group {
@@ -69,7 +70,7 @@ class ControllerCache {
   // After load(): how the NVRAM is opened, with the images that it must not be.
   nvram::NvramOptions nvram_options() const;
   // Before any set is there. `nvram` may be null, and outlives stop(). Errors as with load().
-  Task<Outcome> start(nvram::Nvram* nvram);
+  Task<Started> start(nvram::Nvram* nvram);
   // Destages everything, and notes which sets have nothing in the NVRAM any more. The sets are
   // still there, nobody uses them through the cache any more. False: something did not end by the
   // deadline, which is put off as long as drives take more of it, or the disk of the NVRAM or its
@@ -142,11 +143,11 @@ class ControllerCache {
   void tell_found();
   std::string way_back_to(const ImageUuid& nvram) const;
   std::string mirror_of(const ImageUuid& nvram) const;
-  Task<Outcome> open_memory(nvram::Nvram* nvram);
+  Task<Started> open_memory(nvram::Nvram* nvram);
   Task<Outcome> open_mirror(nvram::Nvram* nvram);
   Task<Outcome> commit_mirror(MirrorRecord record);
-  Task<Outcome> clear_region(nvram::Nvram* nvram, bool counts, bool must_be_empty);
-  std::string at_nvram(const std::string& what) const;  // FILE:LINE: cache.nvram: …
+  Task<Started> clear_region(nvram::Nvram* nvram, bool counts, bool must_be_empty);
+  StartRefusal at_nvram(const std::string& what) const;  // FILE:LINE: cache.nvram: …
   // NVRAMs with writes that some set needs: by its mark, or because an import says so.
   std::set<ImageUuid> needed_images() const;
   bool is_needed(const ImageUuid& nvram) const { return needed_images().contains(nvram); }
@@ -155,7 +156,7 @@ class ControllerCache {
     return marks_.contains(set) && !barred_.contains(set);
   }
   // controller_cache_recovery.cc
-  Task<Outcome> recover();
+  Task<Started> recover();
   Task<Outcome> bar_unknown(const std::vector<cache::RecoveredWrite>* writes);
   Task<Outcome> follow_exported();
   void tell_recovered(std::size_t writes, std::uint64_t bytes, std::size_t from_mirror,

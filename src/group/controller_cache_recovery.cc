@@ -47,7 +47,7 @@ void ControllerCache::tidy(std::vector<LostRange>& ranges) {
   ranges = std::move(tidied);
 }
 
-Task<ControllerCache::Outcome> ControllerCache::recover() {
+Task<Started> ControllerCache::recover() {
   const TimePoint began = home_.now();
   cache::WriteRecovery found = memory_->recover();
   // An image from before there was any of this: what it held is gone with the newer ones.
@@ -55,7 +55,7 @@ Task<ControllerCache::Outcome> ControllerCache::recover() {
   if (gone && (mirror_ == nullptr || mirror_stale_)) {
     found.lost.push_back({.known = false, .subject = {}, .why = "stale image"});
   }
-  Outcome outcome = co_await bar_unknown(&found.writes);
+  Started outcome = co_await bar_unknown(&found.writes);
   if (!outcome) co_return outcome;
   outcome = co_await keep_lost(&found.lost);
   if (!outcome) co_return outcome;

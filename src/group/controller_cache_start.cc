@@ -217,8 +217,8 @@ Task<void> ControllerCache::check_images() {
 
 // Opening -----------------------------------------------------------------------------------------
 
-Task<ControllerCache::Outcome> ControllerCache::start(nvram::Nvram* nvram) {
-  Outcome outcome;
+Task<Started> ControllerCache::start(nvram::Nvram* nvram) {
+  Started outcome;
   if (!loaded_) outcome = co_await load();
   if (!outcome) co_return outcome;
   nvram_ = nvram;
@@ -268,16 +268,16 @@ Task<ControllerCache::Outcome> ControllerCache::start(nvram::Nvram* nvram) {
                  .set = name_of_set_(set),
                  .text = fmt::format("{}: is not served: {}", set_words(set), bar(set))});
   }
-  co_return Outcome{};
+  co_return Started{};
 }
 
-Task<ControllerCache::Outcome> ControllerCache::open_memory(nvram::Nvram* nvram) {
+Task<Started> ControllerCache::open_memory(nvram::Nvram* nvram) {
   const auto regions = nvram->regions();
   const nvram::RegionState* const region = find_region(regions);
   had_region_ = region != nullptr && !region->is_new;
   const bool empty = !had_region_ || region->loss != nvram::Loss::kNone;
   to_check_ = unchecked_ && !empty && !is_made_since(nvram->uuid());
-  Outcome outcome;
+  Started outcome;
   if (unchecked_ && !to_check_) outcome = co_await note_made(nvram->uuid());
   if (outcome) outcome = co_await open_mirror(nvram);
   if (!outcome) co_return outcome;
@@ -302,24 +302,24 @@ Task<ControllerCache::Outcome> ControllerCache::open_memory(nvram::Nvram* nvram)
   memory_ = std::move(*memory);
   memory_->on_mirror_lost = [this] { mirror_lost(); };
   memory_->on_stalled = [this](bool stalled) { nvram_stalled(stalled); };
-  co_return Outcome{};
+  co_return Started{};
 }
 
-std::string ControllerCache::at_nvram(const std::string& what) const {
-  return fmt::format("{}:{}: cache.nvram: {}", configuration_.file,
-                     known(configuration_.hardware.cache).nvram_line, what);
+StartRefusal ControllerCache::at_nvram(const std::string& what) const {
+  return {StartRefusal::Kind::kConfiguration,
+          fmt::format("{}:{}: cache.nvram: {}", configuration_.file,
+                      known(configuration_.hardware.cache).nvram_line, what)};
 }
 
 // A region whose content does not count is made anew where it is of another size, or where it must
 // be empty.
-Task<ControllerCache::Outcome> ControllerCache::clear_region(nvram::Nvram* nvram, bool counts,
-                                                             bool must_be_empty) {
+Task<Started> ControllerCache::clear_region(nvram::Nvram* nvram, bool counts, bool must_be_empty) {
   const auto regions = nvram->regions();
   const nvram::RegionState* const region = find_region(regions);
-  if (region == nullptr) co_return Outcome{};
+  if (region == nullptr) co_return Started{};
   const NvramShares shares = shares_of(known(configuration_.hardware.cache).nvram_bytes);
   const std::uint64_t byte_count = shares.data_bytes + shares.log_bytes;
-  if (region->byte_count == byte_count && !must_be_empty) co_return Outcome{};
+  if (region->byte_count == byte_count && !must_be_empty) co_return Started{};
   if (counts) {
     co_return std::unexpected(at_nvram(fmt::format(
         "{} holds writes that may not be on the drives, in {}; write that size again, and another "
@@ -333,7 +333,7 @@ Task<ControllerCache::Outcome> ControllerCache::clear_region(nvram::Nvram* nvram
        .text = fmt::format("NVRAM: nothing that {} holds for the cache is needed; it has "
                            "{} for it now",
                            nvram == nvram_ ? "it" : "its mirror", format_size(byte_count))});
-  co_return Outcome{};
+  co_return Started{};
 }
 
 std::set<ImageUuid> ControllerCache::needed_images() const {

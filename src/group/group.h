@@ -20,6 +20,7 @@
 
 #include "group/configuration.h"
 #include "group/service.h"
+#include "runtime/start_refusal.h"
 #include "runtime/task.h"
 
 namespace sandbay::metadata {
@@ -31,9 +32,9 @@ namespace sandbay::group {
 class Group : public Service {
  public:
   // `store` outlives the group. The state directory and its folder `volumes` are there already
-  // (see state_directory.h). The error is one line: what is wrong with which object.
-  static Task<std::expected<std::unique_ptr<Group>, std::string>> start(Configuration configuration,
-                                                                        metadata::Store& store);
+  // (see state_directory.h). The refusal names the object that is wrong.
+  static Task<std::expected<std::unique_ptr<Group>, StartRefusal>> start(
+      Configuration configuration, metadata::Store& store);
 
   // Where it listens, in the order of the configuration and with the ports in use.
   virtual std::vector<PortalInfo> portals() const = 0;

@@ -73,8 +73,8 @@ Hardware::Hardware(Executor& home, const Configuration& configuration, metadata:
 
 Hardware::~Hardware() { assert(bays_.empty()); }
 
-Task<Hardware::Outcome> Hardware::start() {
-  Outcome outcome = co_await open();
+Task<Started> Hardware::start() {
+  Started outcome = co_await open();
   if (!outcome) co_return outcome;
   outcome = add_rules();
   if (!outcome) co_return outcome;
@@ -82,8 +82,8 @@ Task<Hardware::Outcome> Hardware::start() {
   co_return outcome;
 }
 
-Task<Hardware::Outcome> Hardware::open() {
-  Outcome outcome = co_await load();
+Task<Started> Hardware::open() {
+  Started outcome = co_await load();
   if (!outcome) co_return outcome;
   outcome = co_await cache_->load();
   if (!outcome) co_return outcome;
@@ -147,15 +147,19 @@ Task<Hardware::Outcome> Hardware::load() {
   co_return Outcome{};
 }
 
-Task<Hardware::Outcome> Hardware::open_nvram() {
+Task<Started> Hardware::open_nvram() {
   const auto& wanted = configuration_.hardware.nvram;
-  if (!wanted) co_return Outcome{};
+  if (!wanted) co_return Started{};
   nvram::NvramOptions options = cache_->nvram_options();
   options.owner = std::bit_cast<ImageUuid>(group_);
+  Error cause = Error::kNone;
+  options.cause = &cause;
   auto opened = co_await configuration_.open_image(home_, std::move(options));
   if (!opened) {
-    co_return std::unexpected(
-        fmt::format("{}:{}: nvram: {}", configuration_.file, wanted->line, opened.error()));
+    const auto kind = cause == Error::kNotReady ? StartRefusal::Kind::kNotNow
+                                                : StartRefusal::Kind::kConfiguration;
+    co_return std::unexpected(StartRefusal(
+        kind, fmt::format("{}:{}: nvram: {}", configuration_.file, wanted->line, opened.error())));
   }
   nvram_ = std::move(*opened);
   metadata::Batch batch;
@@ -171,7 +175,7 @@ Task<Hardware::Outcome> Hardware::open_nvram() {
                  .text = fmt::format("NVRAM: the content of \"{}\" is lost: {}", region.name,
                                      describe(region.loss))});
   }
-  co_return Outcome{};
+  co_return Started{};
 }
 
 std::vector<Hardware*> Hardware::all_members() {
@@ -229,20 +233,20 @@ void Hardware::make_engine() {
   engine_->add_nvram(name_for_rules(kNvramName), *nvram_faults_);
 }
 
-Task<Hardware::Outcome> Hardware::start_cache() {
+Task<Started> Hardware::start_cache() {
   cache_->lose = [this](Uuid set, std::vector<Extent> extents) {
     return lose_blocks(set, std::move(extents));
   };
-  const Outcome started = co_await cache_->start(nvram_.get());
+  const Started started = co_await cache_->start(nvram_.get());
   if (!started) co_return started;
   for (const auto& [uuid, door] : doors_) door->share(cache_->cache(), cache_->streams());
-  if (engine_ == nullptr || cache_->mirror() == nullptr) co_return Outcome{};
+  if (engine_ == nullptr || cache_->mirror() == nullptr) co_return Started{};
   mirror_faults_ = std::make_unique<NvramFaults>(*cache_->mirror());
   engine_->add_nvram(name_for_rules(kMirrorName), *mirror_faults_);
-  co_return Outcome{};
+  co_return Started{};
 }
 
-Task<Hardware::Outcome> Hardware::open_drives() {
+Task<Started> Hardware::open_drives() {
   const auto& drives = configuration_.hardware.drives;
   // Un-flushed writes stand in pool memory, of which hosts need the most.
   const std::size_t share =
@@ -252,6 +256,7 @@ Task<Hardware::Outcome> Hardware::open_drives() {
     bays_.push_back(
         std::make_unique<DriveBay>(configured, configuration_.member, configuration_.state));
     DriveBay& bay = *bays_.back();
+    // Fails only if another process has the drive.
     const Outcome opened = co_await bay.open(home_, engine_, power_, cache_bytes);
     if (!opened) {
       co_return std::unexpected(fmt::format("{}:{}: drive \"{}\": {}", configuration_.file,
@@ -264,7 +269,7 @@ Task<Hardware::Outcome> Hardware::open_drives() {
          .drive = configured.name,
          .text = fmt::format("drive {}: is not there: {}", configured.name, bay.absence())});
   }
-  co_return Outcome{};
+  co_return Started{};
 }
 
 std::expected<std::string, std::string> Hardware::add_fault(const std::string& rule) {
@@ -272,13 +277,14 @@ std::expected<std::string, std::string> Hardware::add_fault(const std::string& r
   return engine_->add(rule);
 }
 
-Hardware::Outcome Hardware::add_rules() {
+Started Hardware::add_rules() {
   if (engine_ == nullptr) return {};
   const FaultsConfiguration& faults = configuration_.hardware.faults;
   const auto added = engine_->add_all(faults.rules);
   if (added) return {};
-  return std::unexpected(
-      fmt::format("{}:{}: faults.rules: {}", configuration_.file, faults.line, added.error()));
+  return std::unexpected(StartRefusal(
+      StartRefusal::Kind::kConfiguration,
+      fmt::format("{}:{}: faults.rules: {}", configuration_.file, faults.line, added.error())));
 }
 
 Task<Hardware::Outcome> Hardware::start_controller() {

@@ -37,6 +37,7 @@
 #include "nvram/nvram.h"
 #include "raid/controller.h"
 #include "runtime/probe.h"
+#include "runtime/start_refusal.h"
 #include "runtime/sync.h"
 
 namespace sandbay::group {
@@ -65,11 +66,11 @@ class Hardware {
 
   // Only what no daemon should start with is an error, in one line: metadata that cannot be read or
   // written, NVRAM that cannot be opened, a drive that another daemon has, a rule that is wrong.
-  Task<Outcome> start();
+  Task<Started> start();
   // The same in steps, each for all members before the next: rules name drives of any of them, and
   // are there before a set is.
-  Task<Outcome> open();
-  Outcome add_rules();  // Of the first.
+  Task<Started> open();
+  Started add_rules();  // The first member's.
   Task<Outcome> assemble();
   // `quiet`: no request of a volume is in flight. The deadline is put off as long as what caches
   // hold goes to the drives.
@@ -135,11 +136,11 @@ class Hardware {
 
  private:
   Task<Outcome> load();
-  Task<Outcome> open_nvram();
+  Task<Started> open_nvram();
   void make_engine();
-  Task<Outcome> start_cache();
+  Task<Started> start_cache();
   Task<Error> lose_blocks(Uuid set, std::vector<Extent> extents);
-  Task<Outcome> open_drives();
+  Task<Started> open_drives();
   Task<Outcome> erase_unfinished();
   Task<Outcome> erase_remains(std::string set, MakingRecord making);
   Task<Outcome> start_controller();

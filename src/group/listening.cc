@@ -95,18 +95,18 @@ std::string cannot_listen(std::string_view what, const Endpoint& where, Error er
   return fmt::format("{} {}: {}", what, where.to_string(), cure(where.port(), error, options));
 }
 
-std::optional<std::string> cannot_listen(const Configuration& configuration,
-                                         std::chrono::milliseconds patience) {
+Started can_listen(const Configuration& configuration, std::chrono::milliseconds patience) {
   const auto give_up = std::chrono::steady_clock::now() + patience;
   for (const PortalConfiguration& portal : configuration.portals) {
     const Error error = try_to_listen(portal.listen, give_up);
     if (error == Error::kNone) continue;
-    return cannot_listen("portal", portal.listen, error, "listen or --portal");
+    return std::unexpected(cannot_listen("portal", portal.listen, error, "listen or --portal"));
   }
   const Endpoint& management = configuration.management.listen;
   const Error error = try_to_listen(management, give_up);
-  if (error == Error::kNone) return std::nullopt;
-  return cannot_listen("management", management, error, "management.listen or --management");
+  if (error == Error::kNone) return {};
+  return std::unexpected(
+      cannot_listen("management", management, error, "management.listen or --management"));
 }
 
 }  // namespace sandbay::group

@@ -3,13 +3,13 @@
 #pragma once
 
 #include <chrono>
-#include <optional>
 #include <string>
 #include <string_view>
 
 #include "group/configuration.h"
 #include "runtime/error.h"
 #include "runtime/io.h"
+#include "runtime/start_refusal.h"
 
 namespace sandbay::group {
 
@@ -17,11 +17,10 @@ namespace sandbay::group {
 std::string cannot_listen(std::string_view what, const Endpoint& where, Error error,
                           std::string_view options);
 
-// Why one of the configuration's addresses cannot be listened at now; the same line. Asked before
-// anything is made that a daemon which does not start would leave behind. Addresses that are in use
-// are waited for, all together for `patience`.
-std::optional<std::string> cannot_listen(
-    const Configuration& configuration,
-    std::chrono::milliseconds patience = std::chrono::milliseconds(3000));
+// Whether the daemon could listen at all addresses of the configuration; if not, the same line. It
+// asks before it makes anything that a failed start would leave behind. It waits for addresses that
+// are in use, all together for `patience`. Every refusal may pass: addresses come and go.
+Started can_listen(const Configuration& configuration,
+                   std::chrono::milliseconds patience = std::chrono::milliseconds(3000));
 
 }  // namespace sandbay::group

@@ -80,17 +80,17 @@ Members::Members(Executor& home, const Configuration& configuration, metadata::S
 
 Members::~Members() = default;
 
-Task<Members::Outcome> Members::start(ControllerCache::VolumePlaces places) {
+Task<Started> Members::start(ControllerCache::VolumePlaces places) {
   know_volumes(places);
   for (Hardware* const each : local_) {
-    const Outcome opened = co_await each->open();
+    const Started opened = co_await each->open();
     if (!opened) co_return opened;
   }
-  const Outcome ruled = local_.front()->add_rules();
+  const Started ruled = local_.front()->add_rules();
   if (!ruled) co_return ruled;
   for (Hardware* const each : local_) {
-    const Outcome assembled = co_await each->assemble();
-    if (!assembled) co_return assembled;
+    const Hardware::Outcome assembled = co_await each->assemble();
+    if (!assembled) co_return std::unexpected(assembled.error());
   }
   for (RemoteMember* const each : remote_) {
     const std::string wrong = co_await each->start(first().faults());
@@ -98,7 +98,7 @@ Task<Members::Outcome> Members::start(ControllerCache::VolumePlaces places) {
   }
   const TimePoint deadline = Executor::current().now() + RemoteMember::kStartPatience;
   for (RemoteMember* const each : remote_) co_await each->arrive(deadline);
-  co_return Outcome{};
+  co_return Started{};
 }
 
 // The first last: others use what is its.

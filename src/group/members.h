@@ -23,13 +23,12 @@
 #include "group/member.h"
 #include "group/remote_member.h"
 #include "metadata/store.h"
+#include "runtime/start_refusal.h"
 
 namespace sandbay::group {
 
 class Members {
  public:
-  using Outcome = std::expected<void, std::string>;
-
   // All outlive it.
   Members(Executor& home, const Configuration& configuration, metadata::Store& store,
           EventLog& events, Uuid group);
@@ -38,7 +37,7 @@ class Members {
   Members& operator=(const Members&) = delete;
 
   // See Hardware::start(); `places` likewise.
-  Task<Outcome> start(ControllerCache::VolumePlaces places);
+  Task<Started> start(ControllerCache::VolumePlaces places);
   // See Hardware::stop().
   Task<void> stop(TimePoint deadline, bool quiet);
   Task<void> settle(TimePoint deadline);

@@ -58,7 +58,7 @@ class RunningGroup final : public Group {
   RunningGroup(Configuration configuration, metadata::Store& store);
   ~RunningGroup() override;
 
-  using Outcome = std::expected<void, std::string>;
+  using Outcome = Started;
 
   // assembly.cc
   Task<Outcome> assemble();

@@ -553,7 +553,7 @@ Task<Answer<SnapshotInfo>> RunningGroup::online_now(SnapshotName name, bool writ
     snapshot.volume = std::move(*opened);
     tell_places();
     const Outcome served_now = co_await serve(snapshot.volume);
-    if (!served_now) why = served_now.error();
+    if (!served_now) why = served_now.error().text;
   }
   if (!why.empty()) {
     (void)co_await take_offline(uuid);
@@ -638,7 +638,7 @@ Task<void> RunningGroup::put_back(Uuid uuid, TargetRecord target, std::string wh
   }
   show_behind(target, snapshot.record.volume);
   const Outcome served = co_await serve(snapshot.volume);
-  if (!served) log_warning("snapshot {}: {}", snapshot.record.name, served.error());
+  if (!served) log_warning("snapshot {}: {}", snapshot.record.name, served.error().text);
 }
 
 Task<Answer<SnapshotInfo>> RunningGroup::offline_now(SnapshotName name, bool force) {

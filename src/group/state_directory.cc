@@ -20,7 +20,7 @@ namespace {
 constexpr std::chrono::milliseconds kLooksAgain{20};
 
 // mkdir -p with mode 0700 for what is new.
-std::expected<void, std::string> make_directory(const std::filesystem::path& path) {
+Started make_directory(const std::filesystem::path& path) {
   std::filesystem::path so_far;
   for (const auto& part : path) {
     so_far /= part;
@@ -61,7 +61,7 @@ std::string holder_of(const std::filesystem::path& lock) {
 
 }  // namespace
 
-std::expected<StateDirectory, std::string> StateDirectory::open(
+std::expected<StateDirectory, StartRefusal> StateDirectory::open(
     const std::filesystem::path& path, std::chrono::milliseconds patience) {
   for (const auto& folder : {path, path / "volumes", path / "metadata", path / "drives"}) {
     const auto made = make_directory(folder);
@@ -90,7 +90,7 @@ std::expected<StateDirectory, std::string> StateDirectory::open(
                     path.string(), reason));
   }
   const std::string text = fmt::format("{}\n", ::getpid());
-  // Only a courtesy to whoever comes second.
+  // Only a courtesy to a daemon that comes second.
   if (::ftruncate(lock, 0) == 0) {
     [[maybe_unused]] const auto written = ::pwrite(lock, text.data(), text.size(), 0);
   }
@@ -101,14 +101,14 @@ StateDirectory::~StateDirectory() {
   if (lock_ >= 0) ::close(lock_);
 }
 
-std::optional<std::string> StateDirectory::make_member(const std::string& name) const {
+Started StateDirectory::make_member(const std::string& name) const {
   const auto folder = path_ / "members" / name;
   for (const auto& one : {folder, folder / "drives"}) {
-    const auto made = make_directory(one);
-    if (!made) return made.error();
+    auto made = make_directory(one);
+    if (!made) return made;
     close_to_others(one);
   }
-  return std::nullopt;
+  return {};
 }
 
 }  // namespace sandbay::group

@@ -13,17 +13,18 @@
 #include <chrono>
 #include <expected>
 #include <filesystem>
-#include <optional>
 #include <string>
 #include <utility>
+
+#include "runtime/start_refusal.h"
 
 namespace sandbay::group {
 
 class StateDirectory {
  public:
-  // Makes what is missing, with mode 0700, and locks it; if another daemon has it, waits for that
-  // one's end for `patience`. The error is one line.
-  static std::expected<StateDirectory, std::string> open(
+  // Makes missing folders, with mode 0700, and locks the directory; if another daemon has it, waits
+  // for that daemon's end for `patience`. Every refusal may pass: others use or mount the path.
+  static std::expected<StateDirectory, StartRefusal> open(
       const std::filesystem::path& path,
       std::chrono::milliseconds patience = std::chrono::milliseconds(0));
 
@@ -32,8 +33,8 @@ class StateDirectory {
   StateDirectory& operator=(StateDirectory&&) = delete;
   ~StateDirectory();
 
-  // Where the files of a member beside the first stand; nothing, or why it cannot be made.
-  std::optional<std::string> make_member(const std::string& name) const;
+  // The folder for the files of a member beside the first.
+  Started make_member(const std::string& name) const;
 
   const std::filesystem::path& path() const noexcept { return path_; }
   std::filesystem::path metadata() const { return path_ / "metadata"; }

@@ -374,7 +374,7 @@ Task<Answer<CreatedVolume>> RunningGroup::create_now(CreateVolumeRequest request
       (void)co_await remove_now(*volume);
     }
     co_return refuse(Refusal::Code::kFailed,
-                     fmt::format("volume \"{}\" cannot be served: {}", name, served.error()));
+                     fmt::format("volume \"{}\" cannot be served: {}", name, served.error().text));
   }
   log_info("volume {}: made, {} on {}", name,
            format_size((*volume)->record().specification.size_bytes),

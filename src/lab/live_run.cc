@@ -102,7 +102,7 @@ Task<void> log_out_all(LiveWorkers* workers) {
   for (const auto& worker : *workers) co_await worker->log_out();
 }
 
-// What the drives of the lab's system do while it is measured.
+// Notes the work of the drives of the lab's system while it is measured.
 Task<void> watch_drives(LiveRun* run, Event* over, Gate* gate) {
   const GateHold hold(*gate);
   VirtualArray& array = run->system->array();
@@ -152,7 +152,7 @@ std::string wrong_of(const LiveRun& run) {
   return stopped ? "it was stopped" : std::string();
 }
 
-// Of this process.
+// The processor time of this process.
 double process_seconds() {
   struct timespec time{};
   ::clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &time);
@@ -305,7 +305,7 @@ std::expected<CaseResult, LiveFailure> run_live_case(const ArrayProfile& profile
                                                      const std::atomic<bool>* stop) {
   const double began = process_seconds();
   const auto group = ReactorGroup::create({.count = 2, .memory_limit_bytes = memory_for(what)});
-  if (!group) return std::unexpected(LiveFailure{.what = group.error()});
+  if (!group) return std::unexpected(LiveFailure{.what = group.error().text});
   std::optional<std::expected<CaseResult, LiveFailure>> result;
   struct Work {
     static Task<void> main(const ArrayProfile* profile, Case what, const LiveOptions* options,

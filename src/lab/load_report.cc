@@ -1,4 +1,4 @@
-// What a load came to, for people and for programs, and the whole command: reactors, run, report.
+// The report of a load, for people and for programs, and the whole command: reactors, run, report.
 #include <fmt/core.h>
 #include <sys/resource.h>
 #include <unistd.h>
@@ -172,7 +172,7 @@ int run_load(const LoadOptions& options, std::FILE* out, std::FILE* errors) {
   auto group = ReactorGroup::create(
       {.count = options.reactors, .memory_limit_bytes = options.memory_limit_bytes});
   if (!group.has_value()) {
-    fmt::print(errors, "sandbay load: {}\n", group.error());
+    fmt::print(errors, "sandbay load: {}\n", group.error().text);
     return 1;
   }
   ProgressLine line{.out = errors};

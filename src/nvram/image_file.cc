@@ -100,14 +100,18 @@ std::string why_not_opened(Error error) {
   return fmt::format("cannot be opened: {}", describe(error));
 }
 
-Task<std::expected<OpenedFile, std::string>> open_or_create(Executor& home, std::string path) {
+Task<std::expected<OpenedFile, std::string>> open_or_create(Executor& home, std::string path,
+                                                            Error* cause) {
   OpenedFile result;
   auto opened = co_await open_locked(home, path, false);
   if (!opened.has_value() && opened.error() == Error::kNotFound) {
     result.found = Found::kNothing;
     opened = co_await open_locked(home, path, true);
   }
-  if (!opened.has_value()) co_return std::unexpected(why_not_opened(opened.error()));
+  if (!opened.has_value()) {
+    if (cause != nullptr) *cause = opened.error();
+    co_return std::unexpected(why_not_opened(opened.error()));
+  }
   if ((*opened)->is_block_device()) {
     co_return std::unexpected("is a block device; a file is accepted");
   }
@@ -125,8 +129,8 @@ Task<void> leave_nothing(Executor& home, std::string path, OpenedFile opened) {
 
 Task<std::expected<std::unique_ptr<Image>, std::string>> map_image(
     Executor& home, std::string path, std::uint64_t byte_count,
-    std::span<const std::byte> first_bytes) {
-  auto opened = co_await open_or_create(home, path);
+    std::span<const std::byte> first_bytes, Error* cause) {
+  auto opened = co_await open_or_create(home, path, cause);
   if (!opened.has_value()) co_return std::unexpected(opened.error());
   File& file = *opened->file;
   const Result<std::uint64_t> size = co_await file.size();

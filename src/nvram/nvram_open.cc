@@ -110,7 +110,8 @@ std::string host_boot_id() {
 Task<Opened> Nvram::open(Executor& home, NvramOptions options) {
   if (const std::string why = wrong_option(options); !why.empty()) co_return refusal(options, why);
   const std::vector<std::byte> first_bytes = new_header(home, options);
-  auto image = co_await map_image(home, options.path, options.byte_count, first_bytes);
+  auto image =
+      co_await map_image(home, options.path, options.byte_count, first_bytes, options.cause);
   if (!image.has_value()) co_return refusal(options, image.error());
   Opened opened = co_await start(home, std::move(options), std::move(*image));
   co_return opened;
@@ -166,14 +167,14 @@ Nvram::~Nvram() {
   assert(claimed_.empty() && logs_.empty());
 }
 
-// Of two with the same UUID nobody could tell which one some owner means.
+// If two images had one UUID, an owner could not say which one it means.
 void Nvram::become_another() {
   older_copy_of_ = uuid_;
   uuid_ = draw_uuid(home_);
   header_->uuid = uuid_;
 }
 
-// What the last run left, and what this host's boot id says about it.
+// Judges the content by the marks of the last run and by this host's boot id.
 void Nvram::judge_content() {
   ImageHeader& header = *header_;
   const auto least = options_.least_open_counts.find(header.uuid);

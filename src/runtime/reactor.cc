@@ -319,24 +319,29 @@ void Reactor::reap() {
 
 namespace {
 
-std::string explain_ring_error(int error) {
+StartRefusal explain_ring_error(int error) {
+  using enum StartRefusal::Kind;
   switch (-error) {
     case ENOSYS:
     case EPERM:
     case EACCES:
-      return "io_uring is not permitted here (" + std::string(std::strerror(-error)) +
-             "): switch it on (sysctl kernel.io_uring_disabled=0) or let the container use it (a "
-             "seccomp profile that allows io_uring_setup, io_uring_enter and io_uring_register)";
+      return {kKernel,
+              "io_uring is not permitted here (" + std::string(std::strerror(-error)) +
+                  "): switch it on (sysctl kernel.io_uring_disabled=0) or let the container use it "
+                  "(a seccomp profile that allows io_uring_setup, io_uring_enter and "
+                  "io_uring_register)"};
     case EINVAL:
-      return "this kernel's io_uring is too old: Linux 6.1 or newer is needed";
+      return {kKernel, "this kernel's io_uring is too old: Linux 6.1 or newer is needed"};
     case ENOMEM:
-      return "no memory for an io_uring: raise the locked-memory limit (ulimit -l) or lower "
-             "--reactors";
+      return {kNotNow,
+              "no memory for an io_uring: raise the locked-memory limit (ulimit -l) or lower "
+              "--reactors"};
     case EMFILE:
     case ENFILE:
-      return "no file descriptor for an io_uring: raise the limit on open files (ulimit -n)";
+      return {kNotNow,
+              "no file descriptor for an io_uring: raise the limit on open files (ulimit -n)"};
     default:
-      return "cannot make an io_uring: " + std::string(std::strerror(-error));
+      return {kNotNow, "cannot make an io_uring: " + std::string(std::strerror(-error))};
   }
 }
 
@@ -425,7 +430,7 @@ class RealReactorGroup final : public ReactorGroup {
 }  // namespace
 }  // namespace detail
 
-std::expected<std::unique_ptr<ReactorGroup>, std::string> ReactorGroup::create(
+std::expected<std::unique_ptr<ReactorGroup>, StartRefusal> ReactorGroup::create(
     ReactorGroupOptions options) {
   assert(options.count > 0);
   std::uint64_t seed = options.seed;
@@ -450,8 +455,8 @@ std::expected<std::unique_ptr<ReactorGroup>, std::string> ReactorGroup::create(
                                                           std::move(options.on_long_turn));
   if (!group->start()) {
     return std::unexpected(
-        "cannot start a thread: raise the limit on processes (ulimit -u, or "
-        "TasksMax in systemd)");
+        StartRefusal("cannot start a thread: raise the limit on processes (ulimit -u, or "
+                     "TasksMax in systemd)"));
   }
   return group;
 }

@@ -13,6 +13,7 @@
 
 #include "runtime/error.h"
 #include "runtime/executor.h"
+#include "runtime/start_refusal.h"
 #include "runtime/turn_watch.h"
 
 namespace sandbay {
@@ -28,8 +29,8 @@ struct ReactorGroupOptions {
 // The reactors of one process. Reactor 0 runs on the thread that calls run().
 class ReactorGroup {
  public:
-  // Fails with one line that says what is missing, e.g. that io_uring is switched off here.
-  static std::expected<std::unique_ptr<ReactorGroup>, std::string> create(
+  // The refusal says what is missing, e.g. that io_uring is switched off here.
+  static std::expected<std::unique_ptr<ReactorGroup>, StartRefusal> create(
       ReactorGroupOptions options);
   virtual ~ReactorGroup() = default;
 

@@ -358,7 +358,7 @@ struct OpenCall {
   int result = 0;
 };
 
-// What direct I/O on this file must be aligned to; 0 if the filesystem does not say.
+// The alignment that direct I/O on this file needs; 0 if the filesystem does not say.
 std::size_t direct_alignment(int descriptor, bool block_device) {
   if (block_device) {
     int sector_bytes = 0;

@@ -265,9 +265,9 @@ def test_reactors_call_nothing_that_can_block(t):
 
 # Starting and ending ----------------------------------------------------------------------------
 
-def refusal_of(t, daemon):
+def refusal_of(t, daemon, *options):
     """Exit code and the line of a daemon that does not start."""
-    done = t.run(t.program('sandbayd'), *daemon.arguments, ok=False, seconds=60)
+    done = t.run(t.program('sandbayd'), *daemon.arguments, *options, ok=False, seconds=60)
     return done.returncode, done.stdout.strip().splitlines()[-1]
 
 
@@ -297,27 +297,44 @@ def test_start_waits_for_what_another_process_still_holds(t):
 
 def test_exit_codes_tell_what_passes_from_what_does_not(t):
     """G-C9: 3 while something is in use, 2 for a file that is wrong."""
-    daemon = t.daemon(extra=drives(['d0'], '96MiB') + raid('r', 'jbod', ['d0']))
+    image = t.path('image')
+    daemon = t.daemon([{'name': 'v', 'file': image, 'size': '16MiB'}],
+                      extra='[nvram]\nsize = "4MiB"\n' + drives(['d0'], '96MiB') +
+                      raid('r', 'jbod', ['d0']))
     code, line = refusal_of(t, daemon)
     t.check(code == NOT_NOW and 'is in use by' in line, f'state in use: {code}: {line}')
     t.check(daemon.terminate() == 0, 'an orderly end')
-    held = hold(os.path.join(daemon.state, 'drives', 'd0.img'))
-    code, line = refusal_of(t, daemon)
-    os.close(held)
-    t.check(code == NOT_NOW and 'is in use by' in line, f'drive in use: {code}: {line}')
+    for path in (image, *(os.path.join(daemon.state, name)
+                          for name in ('drives/d0.img', 'nvram.img'))):
+        held = hold(path)
+        code, line = refusal_of(t, daemon)
+        os.close(held)
+        t.check(code == NOT_NOW and path in line and 'is in use by' in line,
+                f'{path} in use: {code}: {line}')
     with socket.socket() as listener:
         listener.bind(daemon.address())
         listener.listen()
         code, line = refusal_of(t, daemon)
         t.check(code == NOT_NOW and 'address in use' in line, f'port in use: {code}: {line}')
-    path = daemon.arguments[1]
-    with open(path, encoding='utf-8') as stream:
+    with open(daemon.arguments[1], encoding='utf-8') as stream:
         text = stream.read()
-    with open(path, 'w', encoding='utf-8') as stream:
-        stream.write(text.replace('name = "e2e"', f'name = "e2e"\nuuid = "{"1" * 32}"'))
-    code, line = refusal_of(t, daemon)
-    t.check(code == WRONG_FILE and line.startswith(f'sandbayd: {path}:'),
-            f'another group\'s state: {code}: {line}')
+    code, line = refusal_of(t, daemon, '--import', t.path('nothing'))
+    t.check(code == WRONG_FILE and line.startswith('sandbayd: --import '),
+            f'no export: {code}: {line}')
+    # The file's name has the words of a refusal that may pass.
+    path = t.path('in use by nobody.toml')
+    daemon.arguments = ['--config', path]
+    for what, changed in (
+            ('another group\'s state',
+             text.replace('name = "e2e"', f'name = "e2e"\nuuid = "{"1" * 32}"')),
+            ('the volume is on a file', text.replace(f'file = "{image}"', 'memory = true')),
+            ('an unknown drive in a rule',
+             text + '[faults]\nenabled = true\nrules = ["at=drive:d9 do=fail"]\n')):
+        with open(path, 'w', encoding='utf-8') as stream:
+            stream.write(changed)
+        code, line = refusal_of(t, daemon)
+        t.check(code == WRONG_FILE and line.startswith(f'sandbayd: {path}:'),
+                f'{what}: {code}: {line}')
 
 
 def test_service_manager_hears_what_the_daemon_does(t):

@@ -84,7 +84,7 @@ Task<std::string> GroupLab::start() {
     return open_board(&home, std::move(options));
   };
   auto started = co_await group::Group::start(configuration_, *store_);
-  if (!started.has_value()) co_return started.error();
+  if (!started.has_value()) co_return started.error().text;
   group_ = std::move(*started);
   co_return std::string();
 }

@@ -55,7 +55,7 @@ class GroupLab {
   // At every store to an NVRAM; to be set before start().
   std::function<void()> on_store;
 
-  // What is wrong, or an empty text.
+  // The fault, or an empty text.
   Task<std::string> start();
   Task<void> stop();
 

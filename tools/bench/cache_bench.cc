@@ -260,7 +260,7 @@ void measure_gain() {
 
 int run(double seconds) {
   auto group = ReactorGroup::create({.count = 1, .memory_limit_bytes = std::size_t{256} << 20});
-  if (!group.has_value()) fail(group.error());
+  if (!group.has_value()) fail(group.error().text);
   Executor& home = *(*group)->executors()[0];
   (*group)->run([&] { return measure_cost(home, seconds); });
   measure_gain();

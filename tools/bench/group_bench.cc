@@ -186,7 +186,7 @@ Task<void> run(Configuration configuration, std::string metadata) {
   auto store = co_await metadata::open_rocksdb_store(Executor::current(), {.path = metadata});
   if (!store) give_up(store.error());
   auto group = co_await Group::start(std::move(configuration), **store);
-  if (!group) give_up(group.error());
+  if (!group) give_up(group.error().text);
   co_await measure(group->get());
   co_await (*group)->shutdown();
   group->reset();
@@ -211,10 +211,10 @@ int main(int argc, char** argv) {
   if (!configuration) group::give_up(configuration.error().front());
   {
     const auto state = group::StateDirectory::open(directory);
-    if (!state) group::give_up(state.error());
+    if (!state) group::give_up(state.error().text);
     auto reactors =
         ReactorGroup::create({.count = 1, .memory_limit_bytes = std::size_t{256} << 20});
-    if (!reactors) group::give_up(reactors.error());
+    if (!reactors) group::give_up(reactors.error().text);
     (*reactors)->run([&] { return group::run(*configuration, state->metadata().string()); });
   }
   std::filesystem::remove_all(directory);

@@ -399,7 +399,7 @@ int main(int argc, char** argv) {
   std::filesystem::remove_all(directory);
   std::filesystem::create_directories(directory);
   auto group = ReactorGroup::create({.count = 1, .memory_limit_bytes = std::size_t{256} << 20});
-  if (!group) pool::give_up(group.error());
+  if (!group) pool::give_up(group.error().text);
   Executor& home = *(*group)->executors()[0];
   (*group)->run([&] { return pool::run(home, directory); });
   std::filesystem::remove_all(directory);

@@ -271,7 +271,7 @@ Task<double> random_io(const Bench* bench, BlockDevice* device, Operation operat
   co_return seconds_since(start) / static_cast<double>(count);
 }
 
-// What checksums cost, both with a journal on the drives where there is one.
+// The cost of checksums, both with a journal on the drives where there is one.
 Task<void> run_integrity(const Bench* bench, const Case* which) {
   double read[2] = {};
   double write[2] = {};
@@ -341,7 +341,7 @@ int main(int argc, char** argv) {
   using namespace sandbay;
   auto group = ReactorGroup::create({.count = 1, .memory_limit_bytes = std::size_t{1} << 30});
   if (!group) {
-    std::fprintf(stderr, "raid_bench: %s\n", group.error().c_str());
+    std::fprintf(stderr, "raid_bench: %s\n", group.error().text.c_str());
     return 1;
   }
   raid::Bench bench;

@@ -19,7 +19,7 @@ using Start = std::function<Task<void>(Executor& home)>;
 
 inline void run_on_reactor(const Start& start) {
   auto group = ReactorGroup::create({.count = 1, .memory_limit_bytes = std::size_t{64} << 20});
-  if (!group.has_value()) FAIL(group.error());
+  if (!group.has_value()) FAIL(group.error().text);
   Executor& home = *(*group)->executors()[0];
   (*group)->run([&] { return start(home); });
 }

@@ -131,7 +131,7 @@ void run_on(unsigned reactors, bool nvram = false,
             nvram::Durability durability = nvram::Durability::kProcess) {
   auto group =
       ReactorGroup::create({.count = reactors, .memory_limit_bytes = std::size_t{64} << 20});
-  if (!group.has_value()) FAIL(group.error());
+  if (!group.has_value()) FAIL(group.error().text);
   Executor& home = *(*group)->executors().front();
   Executor& session = *(*group)->executors().back();
   unsigned wrong = 0;

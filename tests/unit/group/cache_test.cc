@@ -158,7 +158,7 @@ Task<std::unique_ptr<Run>> begin(Executor& home, Books& books, nvram::SimulatedB
   run->cache = std::make_unique<ControllerCache>(home, run->configuration, books, run->events,
                                                  [](const Uuid&) { return std::string("r"); });
   const auto started = co_await run->cache->start(run->nvram.get());
-  if (refusal != nullptr && !started) *refusal = started.error();
+  if (refusal != nullptr && !started) *refusal = started.error().text;
   REQUIRE((started.has_value() || refusal != nullptr));
   co_return run;
 }

@@ -78,7 +78,7 @@ Task<void> put_back_with_another_size(Executor& home) {
     const auto started = co_await run->cache->start(run->nvram.get());
     CHECK_FALSE(started.has_value());
     if (started) (void)co_await run->cache->stop(kNever);
-    if (!started) CHECK_THAT(started.error(), Contains("in 18MiB; write that size again"));
+    if (!started) CHECK_THAT(started.error().text, Contains("in 18MiB; write that size again"));
     CHECK(run->told("nvram cleared") == 0);
     co_await run->cache->finish();
     (void)co_await run->nvram->close();

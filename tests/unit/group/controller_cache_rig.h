@@ -94,7 +94,7 @@ inline Task<std::unique_ptr<Run>> prepare(Executor& home, Books& books, Rack rac
 inline Task<std::unique_ptr<Run>> begin(Executor& home, Books& books, Rack rack) {
   auto run = co_await prepare(home, books, rack);
   const auto started = co_await run->cache->start(run->nvram.get());
-  INFO((started ? std::string() : started.error()));
+  INFO((started ? std::string() : started.error().text));
   REQUIRE(started.has_value());
   co_return run;
 }

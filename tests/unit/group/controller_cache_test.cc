@@ -250,8 +250,10 @@ Task<void> resized(Executor& home) {
     const auto run = co_await prepare(home, books, large);
     const auto started = co_await run->cache->start(run->nvram.get());
     REQUIRE_FALSE(started.has_value());
-    CHECK_THAT(started.error(), Contains("x.toml:") && Contains("cache.nvram: the NVRAM holds") &&
-                                    Contains("in 18MiB; write that size again"));
+    CHECK(started.error().kind == StartRefusal::Kind::kConfiguration);
+    CHECK_THAT(started.error().text, Contains("x.toml:") &&
+                                         Contains("cache.nvram: the NVRAM holds") &&
+                                         Contains("in 18MiB; write that size again"));
     co_await end(*run);
   }
   co_await check_served(home, books, small, *set);

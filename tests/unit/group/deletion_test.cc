@@ -131,7 +131,7 @@ Task<void> serve(Configuration configuration, std::string metadata) {
   if (!opened) FAIL(opened.error());
   HoldingStore store(**opened);
   auto group = co_await Group::start(std::move(configuration), store);
-  if (!group) FAIL(group.error());
+  if (!group) FAIL(group.error().text);
   co_await delete_in_steps(**group, store);
   co_await (*group)->shutdown();
   co_await store.close();

@@ -79,7 +79,7 @@ inline Task<void> serve_doubtfully(Configuration configuration, std::string meta
   if (!opened) FAIL(opened.error());
   DoubtfulStore store(**opened);
   auto group = co_await Group::start(std::move(configuration), store);
-  if (!group) FAIL(group.error());
+  if (!group) FAIL(group.error().text);
   co_await test(**group, store, there_after_all);
   co_await (*group)->shutdown();
   co_await store.close();

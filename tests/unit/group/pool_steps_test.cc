@@ -96,7 +96,7 @@ Task<void> serve_in_steps(Configuration configuration, std::string metadata, Ste
   if (!opened) FAIL(opened.error());
   SteppingStore store(**opened);
   auto group = co_await Group::start(std::move(configuration), store);
-  if (!group) FAIL(group.error());
+  if (!group) FAIL(group.error().text);
   co_await test(**group, store);
   co_await (*group)->shutdown();
   co_await store.close();
@@ -113,7 +113,7 @@ void run_in_steps(const std::filesystem::path& path, const std::string& sections
   const auto state = StateDirectory::open(path);
   REQUIRE(state);
   for (const MemberConfiguration& one : configuration->members) {
-    REQUIRE_FALSE(state->make_member(one.name));
+    REQUIRE(state->make_member(one.name).has_value());
   }
   auto reactors = ReactorGroup::create({.count = 1, .memory_limit_bytes = 64 * kMiB});
   REQUIRE(reactors);

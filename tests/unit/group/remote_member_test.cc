@@ -37,7 +37,7 @@ struct Side {
 
 Task<std::string> start(Side* side, Configuration configuration) {
   const auto state = StateDirectory::open(configuration.state);
-  if (!state) co_return state.error();
+  if (!state) co_return state.error().text;
   auto store = co_await metadata::open_rocksdb_store(Executor::current(),
                                                      {.path = state->metadata().string()});
   if (!store) co_return store.error();
@@ -45,7 +45,7 @@ Task<std::string> start(Side* side, Configuration configuration) {
   auto group = co_await Group::start(std::move(configuration), *side->store);
   if (!group) {
     co_await side->store->close();
-    co_return group.error();
+    co_return group.error().text;
   }
   side->group = std::move(*group);
   co_return std::string();

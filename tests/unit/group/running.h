@@ -30,22 +30,22 @@ inline Task<void> serve_once(Configuration configuration, std::string metadata, 
     co_await test(**group);
     co_await (*group)->shutdown();
   } else {
-    *error = group.error();
+    *error = group.error().text;
   }
   co_await (*store)->close();
 }
 
-// What kept the group from starting; empty if it ran.
+// The refusal to start; empty if the group ran.
 inline std::string run_configured(Configuration configuration, unsigned reactors,
                                   const GroupTest& test) {
   const auto state = StateDirectory::open(configuration.state);
-  if (!state) return state.error();
+  if (!state) return state.error().text;
   for (const MemberConfiguration& member : configuration.members) {
-    if (const auto wrong = state->make_member(member.name)) return *wrong;
+    if (const auto made = state->make_member(member.name); !made) return made.error().text;
   }
   auto group = ReactorGroup::create(
       {.count = reactors, .memory_limit_bytes = reactors * (std::size_t{64} << 20)});
-  if (!group) return group.error();
+  if (!group) return group.error().text;
   std::string error;
   (*group)->run(
       [&] { return serve_once(configuration, state->metadata().string(), test, &error); });

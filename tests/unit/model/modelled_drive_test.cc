@@ -409,7 +409,7 @@ TEST_CASE("a port is shared by those who use it", "[model][layer]") {
 
 TEST_CASE("on a reactor nothing ends before its modelled time", "[model][layer]") {
   auto group = ReactorGroup::create({.count = 1, .memory_limit_bytes = std::size_t{64} << 20});
-  if (!group.has_value()) FAIL(group.error());
+  if (!group.has_value()) FAIL(group.error().text);
   Executor& home = *(*group)->executors()[0];
   (*group)->run([&] { return lateness_does_not_count(home); });
 }

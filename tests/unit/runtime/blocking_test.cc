@@ -29,7 +29,7 @@ using namespace std::chrono_literals;
 
 std::unique_ptr<ReactorGroup> make_group() {
   auto group = ReactorGroup::create({.memory_limit_bytes = 64U << 20U, .seed = 1});
-  if (!group.has_value()) FAIL(group.error());
+  if (!group.has_value()) FAIL(group.error().text);
   return std::move(*group);
 }
 

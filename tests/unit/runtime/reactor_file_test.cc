@@ -49,7 +49,7 @@ void run(Task<void> (*body)(Executor&, std::string)) {
   const TemporaryDirectory directory;
   auto group =
       ReactorGroup::create({.count = 1, .memory_limit_bytes = std::size_t{64} << 20, .seed = 1});
-  if (!group.has_value()) FAIL(group.error());
+  if (!group.has_value()) FAIL(group.error().text);
   Executor& executor = *(*group)->executors()[0];
   (*group)->run([&] { return body(executor, directory.file("file")); });
 }
@@ -412,7 +412,7 @@ void sync_an_ordinary_file_beside(Load load) {
   const TemporaryDirectory directory;
   auto group =
       ReactorGroup::create({.count = 1, .memory_limit_bytes = std::size_t{64} << 20, .seed = 1});
-  if (!group.has_value()) FAIL(group.error());
+  if (!group.has_value()) FAIL(group.error().text);
   Executor* const executor = (*group)->executors()[0];
   (*group)->run([&] { return sync_beside(executor, directory.file("file"), &dead, load); });
 }
@@ -458,7 +458,7 @@ TEST_CASE("Cancelled reads that wait for a dead filesystem end before it answers
   if (!dead.mount(load.filesystems)) return;
   auto group =
       ReactorGroup::create({.count = 1, .memory_limit_bytes = std::size_t{64} << 20, .seed = 1});
-  if (!group.has_value()) FAIL(group.error());
+  if (!group.has_value()) FAIL(group.error().text);
   Executor* const executor = (*group)->executors()[0];
   (*group)->run([&] { return cancel_waiting(executor, &dead, load); });
 }

@@ -23,7 +23,7 @@ constexpr std::uint32_t kLoopback = 0x7F000001;
 void run(Task<void> (*body)(std::span<Executor* const>), unsigned count = 1) {
   auto group = ReactorGroup::create(
       {.count = count, .memory_limit_bytes = std::size_t{count} * (64U << 20U), .seed = 1});
-  if (!group.has_value()) FAIL(group.error());
+  if (!group.has_value()) FAIL(group.error().text);
   (*group)->run([&] { return body((*group)->executors()); });
 }
 

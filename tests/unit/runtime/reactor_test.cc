@@ -24,7 +24,7 @@ using namespace std::chrono_literals;
 std::unique_ptr<ReactorGroup> make_group(unsigned count = 1) {
   auto group = ReactorGroup::create(
       {.count = count, .memory_limit_bytes = std::size_t{count} * (64U << 20U), .seed = 1});
-  if (!group.has_value()) FAIL(group.error());
+  if (!group.has_value()) FAIL(group.error().text);
   return std::move(*group);
 }
 

@@ -29,7 +29,7 @@ std::unique_ptr<ReactorGroup> make_watched_group(Reports& reports) {
                                        const std::lock_guard lock(reports.mutex);
                                        reports.turns.push_back(turn);
                                      }});
-  if (!group.has_value()) FAIL(group.error());
+  if (!group.has_value()) FAIL(group.error().text);
   return std::move(*group);
 }
 
