@@ -19,8 +19,8 @@
 // region map says what it has missed; otherwise *stale*.
 //
 // So a drive that has missed an acknowledged write is never current, provided that the minimum
-// event is that of the last version that was written on all drives and acted upon. README.md has
-// the order of events in which this holds.
+// event is that of the last version that was written on all drives and acted upon. The order
+// of events in which this holds is in docs/design/raid-events.md.
 #pragma once
 
 #include <cstddef>

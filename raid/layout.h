@@ -9,7 +9,7 @@
 // P lies on drive (w-1) - (i mod w); data chunk j follows it (left-symmetric), after Q if there is
 // one: RAID 5 on drive (P+1+j) mod w; RAID 6 Q on (P+1) mod w, data on (P+2+j) mod w. Without
 // redundancy a stripe is one strip and each drive is a group of its own; a concatenation counts
-// its stripes drive after drive. README.md draws all of it.
+// its stripes drive after drive. docs/design/raid.md draws all of it.
 #pragma once
 
 #include <cstdint>

@@ -1,6 +1,6 @@
 // LostSectors: blocks of a set that are lost beyond redundancy. A read of one ends in a medium
 // error until it is rewritten. With them stands, in one image, what else is known of regions whose
-// redundancy is suspect (README.md, "A journal that is lost"): rows that match, the regions in
+// redundancy is suspect (docs/design/raid-journal-loss.md): rows that match, the regions in
 // which a role keeps, and the roles that are blank.
 //
 // An image has room for 16,000 to 32,000 lost runs that lie anywhere, and for a quarter of that

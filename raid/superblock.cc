@@ -1,5 +1,5 @@
-// The superblock's bytes; README.md has the table. Decoding reads the fields, then one function
-// judges them, which encode() asserts too: nothing is written that would not be read.
+// The superblock's bytes; docs/formats/raid.md has the table. Decoding reads the fields, then one
+// function judges them, which encode() asserts too: nothing is written that would not be read.
 #include "raid/superblock.h"
 
 #include <algorithm>

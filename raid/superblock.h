@@ -1,5 +1,5 @@
 // Superblock: what a drive says of itself and of the set that it belongs to. 8 KiB, twice on each
-// drive; README.md has it byte by byte.
+// drive; docs/formats/raid.md has it byte by byte.
 //
 // All but the drive's own place in it is common to the drives of a set, and changes only in events:
 // advance() begins one, then the superblock is written on every drive that takes part. Two

@@ -1,5 +1,5 @@
 // Versions: the different superblocks of one set that its drives hold, and which of them counts.
-// The rule and why it is right stand in assembly.h and README.md. Pure.
+// The rule and why it is right are in assembly.h and docs/design/raid-events.md. Pure.
 #pragma once
 
 #include <cstddef>

@@ -3,7 +3,7 @@
 //   rule id=r7 at=drive:3 op=write lba=0x1000+64 after=100 every=5 count=3 p=0.2
 //        state=rebuilding do=torn keep=first:3 then=rule:r8 for=2s
 //
-// parse_rule(print_rule(rule)) is the same rule. What every word means is said in README.md; words
+// parse_rule(print_rule(rule)) is the same rule. man/sandbay-faults.7 explains every word; words
 // that a fault does not know are refused, never ignored.
 #pragma once
 

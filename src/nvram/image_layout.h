@@ -1,7 +1,7 @@
-// The image header, byte by byte (see README.md): two copies, one in each of the first two pages,
-// written one after the other; the one with the higher generation of those whose checksum is right
-// counts. Two pages with the seals of the regions' logs (log_seal.h) follow; then come the regions.
-// Numbers are little-endian.
+// The image header, byte by byte (see docs/formats/nvram.md): two copies, one in each of the first
+// two pages, written one after the other; the one with the higher generation of those whose
+// checksum is right counts. Two pages with the seals of the regions' logs (log_seal.h) follow; then
+// come the regions. Numbers are little-endian.
 #pragma once
 
 #include <array>

@@ -6,7 +6,7 @@
 // whose content was lost says so, with the cause, until its owner has taken notice.
 //
 // Everything here is used on the home executor. Nothing throws; no data-path call blocks, and in
-// the steady state none allocates. See README.md for the layout, byte by byte.
+// the steady state none allocates. docs/formats/nvram.md has the layout, byte by byte.
 #pragma once
 
 #include <array>

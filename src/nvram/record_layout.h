@@ -1,5 +1,5 @@
-// A log in memory, byte by byte (see README.md): two control blocks, a page each, written in turn,
-// and a ring of records.
+// A log in memory, byte by byte (see docs/formats/nvram.md): two control blocks, a page each,
+// written in turn, and a ring of records.
 //
 // Positions count bytes since the log was formatted and never go back; a record stands at its
 // position modulo the ring's size, in one piece, and carries its position, so that what an earlier

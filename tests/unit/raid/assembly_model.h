@@ -3,7 +3,7 @@
 // which regions each drive has missed acknowledged writes in. Every durable write is one step; the
 // power can fail before each.
 //
-// The running set keeps to the order that raid/README.md prescribes, and to nothing more.
+// The running set keeps to the order of docs/design/raid-events.md, and to nothing more.
 #pragma once
 
 #include <algorithm>
