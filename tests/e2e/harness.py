@@ -4,6 +4,7 @@ A test is a function `test_*(t)` with a Test. Its daemons, processes and mounts 
 ends, whatever happened, in the reverse order; processes are ended by their id. Ports come from
 $SANDBAY_E2E_PORTS (FIRST-LAST).
 """
+import concurrent.futures
 import contextlib
 import json
 import os
@@ -60,6 +61,8 @@ class Ports:
 
 
 PORTS = Ports()
+# Deletes the folders of tests that have ended, for on a busy disk that takes seconds.
+REMOVER = concurrent.futures.ThreadPoolExecutor(1)
 
 
 class Test:
@@ -76,7 +79,7 @@ class Test:
     def __exit__(self, kind, *_):
         self._undo.close()
         if kind is None or kind is Skipped:
-            shutil.rmtree(self.directory, ignore_errors=True)
+            REMOVER.submit(shutil.rmtree, self.directory, ignore_errors=True)
 
     def say(self, text):
         self.lines.append(text)
@@ -151,6 +154,12 @@ def end_process(process, seconds=10):
             process.wait()
 
 
+def kill_process(process):
+    if process.poll() is None:
+        process.kill()
+        process.wait()
+
+
 def toml_value(value):
     return json.dumps(value)
 
@@ -209,7 +218,8 @@ class Daemon:
             mark = output.tell()
             self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output,
                                             stderr=subprocess.STDOUT, cwd=TOP)
-        self.test.at_end(end_process, self.process)
+        # A test that wants an orderly end asks for one, and checks it.
+        self.test.at_end(kill_process, self.process)
 
         def ready():
             with open(self.log, encoding='utf-8', errors='replace') as stream:
@@ -221,8 +231,7 @@ class Daemon:
         self.test.until(ready, 'sandbayd says that it is ready', seconds)
 
     def kill(self):
-        self.process.kill()
-        self.process.wait()
+        kill_process(self.process)
 
     def terminate(self, seconds=STOP_SECONDS):
         """SIGTERM; the exit code."""
