@@ -3,6 +3,7 @@ filesystems that it looks at, the locks and ports that it wants), it serves what
 on SIGTERM.
 """
 import collections
+import concurrent.futures
 import fcntl
 import glob
 import http.client
@@ -297,25 +298,30 @@ def test_start_waits_for_what_another_process_still_holds(t):
 
 def test_exit_codes_tell_what_passes_from_what_does_not(t):
     """G-C9: 3 while something is in use, 2 for a file that is wrong."""
-    image = t.path('image')
-    daemon = t.daemon([{'name': 'v', 'file': image, 'size': '16MiB'}],
-                      extra='[nvram]\nsize = "4MiB"\n' + drives(['d0'], '96MiB') +
-                      raid('r', 'jbod', ['d0']))
-    code, line = refusal_of(t, daemon)
-    t.check(code == NOT_NOW and 'is in use by' in line, f'state in use: {code}: {line}')
-    t.check(daemon.terminate() == 0, 'an orderly end')
-    for path in (image, *(os.path.join(daemon.state, name)
-                          for name in ('drives/d0.img', 'nvram.img'))):
-        held = hold(path)
-        code, line = refusal_of(t, daemon)
-        os.close(held)
-        t.check(code == NOT_NOW and path in line and 'is in use by' in line,
-                f'{path} in use: {code}: {line}')
+    # Each waits some seconds for what is in use, so daemons of their own meet these side by side.
+    images = [t.path(f'image{number}') for number in range(5)]
+    daemons = [t.daemon([{'name': 'v', 'file': image, 'size': '16MiB'}],
+                        extra='[nvram]\nsize = "4MiB"\n' + drives(['d0'], '96MiB') +
+                        raid('r', 'jbod', ['d0'])) for image in images]
+    for daemon in daemons[1:]:
+        t.check(daemon.terminate() == 0, 'an orderly end')
+    paths = [images[1], *(os.path.join(daemon.state, name) for daemon, name in
+                          zip(daemons[2:], ('drives/d0.img', 'nvram.img')))]
+    held = [hold(path) for path in paths]
     with socket.socket() as listener:
-        listener.bind(daemon.address())
+        listener.bind(daemons[4].address())
         listener.listen()
-        code, line = refusal_of(t, daemon)
-        t.check(code == NOT_NOW and 'address in use' in line, f'port in use: {code}: {line}')
+        with concurrent.futures.ThreadPoolExecutor(len(daemons)) as pool:
+            refusals = list(pool.map(lambda daemon: refusal_of(t, daemon), daemons))
+    for descriptor in held:
+        os.close(descriptor)
+    for place, (code, line) in zip((daemons[0].state, *paths), refusals):
+        t.check(code == NOT_NOW and place in line and 'is in use by' in line,
+                f'{place} in use: {code}: {line}')
+    code, line = refusals[4]
+    t.check(code == NOT_NOW and 'address in use' in line, f'port in use: {code}: {line}')
+    t.check(daemons[0].terminate() == 0, 'an orderly end')
+    image, daemon = images[0], daemons[0]
     with open(daemon.arguments[1], encoding='utf-8') as stream:
         text = stream.read()
     code, line = refusal_of(t, daemon, '--import', t.path('nothing'))
@@ -387,7 +393,7 @@ def test_changes_that_wait_leave_threads_for_those_who_look(t):
     count, answers = 70, []
 
     def drop():
-        answers.append(ask(daemon, 'DELETE', f'/api/v1/sessions/{tsih}?logout_request=20'))
+        answers.append(ask(daemon, 'DELETE', f'/api/v1/sessions/{tsih}?logout_request=6'))
     drops = [threading.Thread(target=drop) for _ in range(count)]
     for thread in drops:
         thread.start()
