@@ -59,6 +59,10 @@ def add(daemon, rule):
 
 def cut(t, daemon, *words):
     daemon.sandbay('fault', 'add', 'at=enclosure:shelf', *words, 'do=power.cut', ok=None)
+    require_cut(t, daemon)
+
+
+def require_cut(t, daemon):
     t.until(lambda: not daemon.alive(), 'the power is cut')
     t.check(daemon.process.returncode == -signal.SIGKILL, 'without a word')
 

@@ -7,7 +7,7 @@ import shutil
 import time
 
 from raid_lab import Load, events, image, kinds, require_same, the_set
-from test_cache import LAZY, NVRAM, bay, cache_of, cut, put, replace, set_of
+from test_cache import LAZY, NVRAM, bay, cache_of, put, replace, require_cut, set_of
 
 MIRROR = NVRAM + 'mirror = "mirror.img"\n'
 
@@ -123,7 +123,10 @@ def test_a_power_cut_is_no_failure_of_the_mirror(t):
     for number in range(2):
         time.sleep(0.7)
         load.require_running(f'before cut {number + 1}')
-        cut(t, daemon, 'op=write', f'after={5 + 31 * number}')
+        daemon.sandbay('fault', 'add', 'at=enclosure:shelf', 'op=write', f'after={5 + 31 * number}',
+                       'do=power.cut')
+        daemon.sandbay('cache', 'flush', ok=None)  # Its writes run into the cut.
+        require_cut(t, daemon)
         os.remove(f'{daemon.state}/nvram.img')
         daemon.start()
         t.check('mirror lost' not in kinds(daemon), f'{texts(daemon, "mirror lost")}')
