@@ -320,7 +320,8 @@ def test_wrong_id(t):
     add(daemon, 'at=drive:d1 do=wrong.id serial=OTHER blocks=16384')
     t.check(the_drive(daemon, 'd1')['serial'] == 'OTHER', 'it says another serial number')
     t.until(lambda: 'drive identity' in kinds(daemon), 'that is told')
-    time.sleep(6)
+    t.until(lambda: not rule_of(daemon)['active'], 'it comes back')
+    time.sleep(2)  # The drives are looked at every second.
     t.check(the_set(daemon, 'r')['health'] == 'degraded', 'it is refused')
     load.require_good()
 
