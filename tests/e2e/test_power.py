@@ -33,12 +33,12 @@ def survive_cuts(t, daemon, *words):
     """Cuts the power under load again and again, and verifies what was written before."""
     load = Load(t, daemon.url('v'), '--queue-depth', '8', '--rate', '1500', *words)
     for number in range(CUTS):
-        time.sleep(1)
+        time.sleep(0.5)
         load.require_running(f'before cut {number + 1}')
         cut(t, daemon, 'op=write', f'after={17 + 31 * number}')
         daemon.start()
         t.check(the_set(daemon, 'r')['running'], f'the set runs after cut {number + 1}')
-    time.sleep(1)
+    time.sleep(0.5)
     report = load.require_good()
     t.check(report['connections_lost'] >= CUTS, 'the load was attached at every cut')
     t.check(report['write']['requests'] > 500, 'there was load')
