@@ -317,3 +317,6 @@ def test_a_damaged_map_is_refused(t):
     for name in 'vw':
         qemu_io(t, daemon, name, 'read -P 6 0 128k', 'read -P 0 128k 1M')
     require_whole(t, daemon, 'at the end')
+
+
+test_an_operation_that_hangs_does_not_keep_the_daemon.minutes = 1

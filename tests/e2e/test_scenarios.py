@@ -58,3 +58,6 @@ def test_scrub_rebuild_snapshot_deletion_and_reclaim_under_random_faults(t):
     t.until(lambda: the_pool(daemon)['snapshot_reserve'] == 0, 'what snapshots kept is free', 60)
     t.check(the_volume(daemon, 'w')['allocated'] == 16 << 20, 'and what was unmapped')
     require_whole(t, daemon, 'at the end')
+
+
+test_scrub_rebuild_snapshot_deletion_and_reclaim_under_random_faults.minutes = 1
