@@ -21,7 +21,8 @@ def bay(t, *rules, level='raid5', count=4, spares=(), sections='', size='16MiB',
     return t.daemon(
         [{'name': 'v', 'raid': 'r', 'size': volume}],
         extra=(drives(names, size, spares=spares, enclosure='shelf') +
-               raid('r', level, names, journal='2MiB', integrity=integrity, **keys) + sections +
+               raid('r', level, names, journal='2MiB', integrity=integrity, rebuild_rate='100MB/s',
+                    **keys) + sections +
                faults(*rules)))
 
 
