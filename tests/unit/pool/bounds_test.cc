@@ -10,7 +10,7 @@
 #include "pool/sealed.h"
 #include "tests/unit/pool/pool_rig.h"
 
-namespace sandbay::pool {
+namespace sandbay::pool::bounds_test {
 namespace {
 
 constexpr std::uint64_t kBoundCells = kTestPageBytes / kCellBytes;
@@ -261,4 +261,4 @@ TEST_CASE("A map of version 2 opens and keeps its contents when rows are shorten
   testing::run_in_world(1, [expanded](Executor& home) { return check_version_2(home, expanded); });
 }
 
-}  // namespace sandbay::pool
+}  // namespace sandbay::pool::bounds_test

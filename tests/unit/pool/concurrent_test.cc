@@ -16,7 +16,7 @@
 #include "tests/unit/block/test_devices.h"
 #include "tests/unit/pool/pool_rig.h"
 
-namespace sandbay::pool {
+namespace sandbay::pool::concurrent_test {
 namespace {
 
 constexpr std::uint64_t kCells = 3 * kTestPageBytes / kCellBytes;
@@ -341,4 +341,4 @@ TEST_CASE("writes go on while snapshots that they look at vanish", "[pool]") {
   testing::run_in_world(seed, [&](Executor& home) { return run_vanishing(home, seed); });
 }
 
-}  // namespace sandbay::pool
+}  // namespace sandbay::pool::concurrent_test

@@ -18,7 +18,7 @@
 #include "runtime/simulation.h"
 #include "tests/unit/pool/pool_rig.h"
 
-namespace sandbay::pool {
+namespace sandbay::pool::crash_test {
 namespace {
 
 constexpr std::uint64_t kCellsPerPage = kTestPageBytes / kCellBytes;
@@ -460,4 +460,4 @@ TEST_CASE("a pool survives a crash at any write", "[pool]") {
   for (std::size_t i = 0; i < forks.size(); ++i) end_fork(forks[i], seed * 1000 + i);
 }
 
-}  // namespace sandbay::pool
+}  // namespace sandbay::pool::crash_test

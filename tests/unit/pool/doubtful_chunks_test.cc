@@ -11,7 +11,7 @@
 #include "runtime/simulation.h"
 #include "tests/unit/pool/older_map.h"
 
-namespace sandbay::pool {
+namespace sandbay::pool::doubtful_chunks_test {
 namespace {
 
 constexpr std::uint64_t kChunkCells = kChunkBytes / kCellBytes;
@@ -37,7 +37,7 @@ Task<BranchId> fall_behind(Rig* rig) {
   const Error error = co_await write_cells(*volume, 0, 8 * kPageCells, kForeign, random);
   REQUIRE(error == Error::kNone);
   volume.reset();
-  co_await finish(rig);
+  co_await close_rig(rig);
   co_await bring_back(&rig->home, std::move(older));
   co_return branch;
 }
@@ -138,7 +138,7 @@ Task<void> read_and_rewrite(Executor& home) {
   doubtful = co_await count_doubtful(&rig);
   CHECK(doubtful == kTestPageChunks - 2);
   volume.reset();
-  co_await finish(&rig);
+  co_await close_rig(&rig);
 }
 
 // A chunk that cannot be read is not copied either, and stays in doubt where it is.
@@ -164,7 +164,7 @@ Task<void> stop_copies(Executor& home) {
   CHECK_FALSE(copied.has_value());
   co_await expect_medium_error(clone.get(), kChunkCells, 1, kChunkCells);
   clone.reset();
-  co_await finish(&rig);
+  co_await close_rig(&rig);
 }
 
 // Neither the map that was newer nor the older one once more is used without a word.
@@ -176,7 +176,7 @@ Task<void> refuse_other_maps(Executor& home) {
   auto again = older;
   co_await move_first_page(&rig, branch);
   auto newer = co_await list_map(&rig);
-  co_await finish(&rig);
+  co_await close_rig(&rig);
   co_await bring_back(&home, std::move(older));
   rig.options().missing = true;
   co_await begin(&rig);
@@ -196,7 +196,7 @@ Task<void> refuse_damaged_list(Executor& home) {
   Rig rig(home, stamped_options());
   (void)co_await insist_on_older(&rig);
   auto entries = co_await list_map(&rig);
-  co_await finish(&rig);
+  co_await close_rig(&rig);
   const auto list = std::ranges::find_if(
       entries, [](const metadata::Entry& entry) { return entry.first.starts_with("pool/1/q"); });
   REQUIRE(list != entries.end());
@@ -225,7 +225,7 @@ Task<void> forget_with_store(Executor& home) {
   const auto left = co_await rig.store->list("pool/1/q", "", 1);
   REQUIRE(left.has_value());
   CHECK(left->empty());
-  co_await finish(&rig);
+  co_await close_rig(&rig);
 }
 
 // Counts commits, and fails them when it is asked to.
@@ -294,7 +294,7 @@ Task<void> share_commits(Executor& home) {
   CHECK(error == Error::kNone);
   CHECK(store.commits == commits);
   volume.reset();
-  co_await finish(&rig);
+  co_await close_rig(&rig);
 }
 
 // Crashes -----------------------------------------------------------------------------------------
@@ -460,4 +460,4 @@ TEST_CASE("A store is refused or in doubt after a crash while its owner insists"
   });
 }
 
-}  // namespace sandbay::pool
+}  // namespace sandbay::pool::doubtful_chunks_test

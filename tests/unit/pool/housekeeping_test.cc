@@ -10,7 +10,7 @@
 #include "tests/unit/block/test_devices.h"
 #include "tests/unit/pool/pool_rig.h"
 
-namespace sandbay::pool {
+namespace sandbay::pool::housekeeping_test {
 namespace {
 
 using std::chrono::milliseconds;
@@ -802,4 +802,4 @@ TEST_CASE("a flush fails where a store with pages is missing, and only there", "
   testing::run_in_world(1, [](Executor& home) { return check_flush(home); });
 }
 
-}  // namespace sandbay::pool
+}  // namespace sandbay::pool::housekeeping_test

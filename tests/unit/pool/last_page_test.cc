@@ -10,7 +10,7 @@
 #include "tests/unit/block/test_devices.h"
 #include "tests/unit/pool/pool_rig.h"
 
-namespace sandbay::pool {
+namespace sandbay::pool::last_page_test {
 namespace {
 
 using std::chrono::milliseconds;
@@ -191,4 +191,4 @@ TEST_CASE("A write waits for the last page while another one moves there", "[poo
   testing::run_in_world(1, write_moving_page);
 }
 
-}  // namespace sandbay::pool
+}  // namespace sandbay::pool::last_page_test

@@ -8,7 +8,7 @@
 
 #include "tests/unit/pool/pool_rig.h"
 
-namespace sandbay::pool {
+namespace sandbay::pool::limit_test {
 namespace {
 
 constexpr std::uint64_t kPageCells = kTestPageBytes / kCellBytes;
@@ -123,4 +123,4 @@ TEST_CASE("A limit below its data does not stop the full copy of a clone", "[poo
   testing::run_in_world(1, copy_whole);
 }
 
-}  // namespace sandbay::pool
+}  // namespace sandbay::pool::limit_test

@@ -10,7 +10,7 @@
 #include "tests/unit/metadata/forwarding_store.h"
 #include "tests/unit/pool/pool_rig.h"
 
-namespace sandbay::pool {
+namespace sandbay::pool::map_log_test {
 namespace {
 
 // A store of which commits fail when they are told to, before or after they have happened.
@@ -755,4 +755,4 @@ TEST_CASE("what is listed while a map is held needs no NVRAM", "[pool]") {
   testing::run_in_world(7, [&](Executor& home) { return bring_back_listing(home, nvram_gone); });
 }
 
-}  // namespace sandbay::pool
+}  // namespace sandbay::pool::map_log_test

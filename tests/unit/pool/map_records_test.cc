@@ -8,7 +8,7 @@
 
 #include "pool/map_records.h"
 
-namespace sandbay::pool {
+namespace sandbay::pool::map_records_test {
 namespace {
 
 template <class Integer>
@@ -208,4 +208,4 @@ TEST_CASE("records that cannot be meant are refused", "[pool]") {
   CHECK(unpack_record("\x7f").error() == "a record of unknown kind");
 }
 
-}  // namespace sandbay::pool
+}  // namespace sandbay::pool::map_records_test

@@ -8,7 +8,7 @@
 #include "block/layer.h"
 #include "pool_rig.h"
 
-namespace sandbay::pool {
+namespace sandbay::pool::meanwhile_test {
 namespace {
 
 constexpr std::uint64_t kPageCells = kTestPageBytes / kCellBytes;
@@ -371,4 +371,4 @@ TEST_CASE("a pass over a parent begins anew when that has got data", "[pool]") {
   testing::run_in_world(1, [](Executor& home) { return check_flattening_twice(home); });
 }
 
-}  // namespace sandbay::pool
+}  // namespace sandbay::pool::meanwhile_test

@@ -21,7 +21,7 @@ inline Task<void> begin(Rig* rig) {
   REQUIRE(wrong == "");
 }
 
-inline Task<void> finish(Rig* rig) {
+inline Task<void> close_rig(Rig* rig) {
   const Error error = co_await rig->close();
   REQUIRE(error == Error::kNone);
 }

@@ -17,7 +17,7 @@
 #include "pool/slots.h"
 #include "tests/unit/block/on_executor.h"
 
-namespace sandbay::pool {
+namespace sandbay::pool::parts_test {
 namespace {
 
 template <class Integer = std::uint32_t>
@@ -374,4 +374,4 @@ TEST_CASE("a bounded cache keeps what it must and forgets what it may", "[pool]"
   testing::run_in_world(1, [](Executor& home) { return use_cache(home); });
 }
 
-}  // namespace sandbay::pool
+}  // namespace sandbay::pool::parts_test

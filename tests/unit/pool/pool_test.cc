@@ -8,7 +8,7 @@
 
 #include "tests/unit/pool/pool_rig.h"
 
-namespace sandbay::pool {
+namespace sandbay::pool::pool_test {
 namespace {
 
 constexpr std::uint64_t kChunkCells = kChunkBytes / kCellBytes;
@@ -322,4 +322,4 @@ TEST_CASE("the owner's keys change with the pool or not at all", "[pool]") {
   testing::run_in_world(6, [](Executor& home) { return take_along(home); });
 }
 
-}  // namespace sandbay::pool
+}  // namespace sandbay::pool::pool_test

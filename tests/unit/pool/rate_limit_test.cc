@@ -6,7 +6,7 @@
 #include "pool/rate_limit.h"
 #include "tests/unit/pool/pool_rig.h"
 
-namespace sandbay::pool {
+namespace sandbay::pool::rate_limit_test {
 namespace {
 
 using std::chrono::milliseconds;
@@ -146,4 +146,4 @@ TEST_CASE("a volume keeps to its limits", "[pool]") {
   testing::run_in_world(1, [](Executor& home) { return check_volume(home); });
 }
 
-}  // namespace sandbay::pool
+}  // namespace sandbay::pool::rate_limit_test

@@ -11,7 +11,7 @@
 #include "pool/housekeeper.h"
 #include "tests/unit/pool/pool_rig.h"
 
-namespace sandbay::pool {
+namespace sandbay::pool::reserve_test {
 namespace {
 
 using std::chrono::seconds;
@@ -123,4 +123,4 @@ TEST_CASE("A copy stops at the reserve when hosts claim its room", "[pool][P-4]"
   testing::run_in_world(1, stop_at_reserve);
 }
 
-}  // namespace sandbay::pool
+}  // namespace sandbay::pool::reserve_test

@@ -15,7 +15,7 @@
 #include "runtime/probe.h"
 #include "tests/unit/pool/pool_rig.h"
 
-namespace sandbay::pool {
+namespace sandbay::pool::sealed_test {
 namespace {
 
 constexpr std::uint64_t kCells = 3 * kTestPageBytes / kCellBytes;
@@ -228,4 +228,4 @@ TEST_CASE("a value of the map that was damaged when it was written is refused", 
   testing::run_in_world(1, [](Executor& home) { return damage_what_is_stored(home); });
 }
 
-}  // namespace sandbay::pool
+}  // namespace sandbay::pool::sealed_test

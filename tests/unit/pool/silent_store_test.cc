@@ -11,7 +11,7 @@
 #include "tests/unit/block/test_devices.h"
 #include "tests/unit/pool/pool_rig.h"
 
-namespace sandbay::pool {
+namespace sandbay::pool::silent_store_test {
 namespace {
 
 constexpr std::uint64_t kPageCells = kTestPageBytes / kCellBytes;
@@ -172,4 +172,4 @@ TEST_CASE("without another store a new page waits for the one that is away", "[p
   testing::run_in_world(4, [](Executor& home) { return wait_for_room(home); });
 }
 
-}  // namespace sandbay::pool
+}  // namespace sandbay::pool::silent_store_test

@@ -9,7 +9,7 @@
 #include "tests/unit/block/test_devices.h"
 #include "tests/unit/pool/older_map.h"
 
-namespace sandbay::pool {
+namespace sandbay::pool::store_stamps_test {
 namespace {
 
 constexpr std::string_view kRefusal =
@@ -35,7 +35,7 @@ Task<void> refuse_after(Executor& home, bool delete_volume) {
     co_await move_first_page(&rig, branch);
   }
   const auto newer = co_await list_map(&rig);
-  co_await finish(&rig);
+  co_await close_rig(&rig);
   co_await bring_back(&home, older);
   const std::string wrong = co_await why_not(&rig);
   CHECK(wrong == kRefusal);
@@ -54,7 +54,7 @@ Task<void> accept_without_moves(Executor& home) {
   (void)co_await provision(&rig);
   const auto taken = co_await rig.pool->snapshot({{.branch = branch, .label = "s"}}, {});
   REQUIRE(taken.has_value());
-  co_await finish(&rig);
+  co_await close_rig(&rig);
   co_await bring_back(&home, older);
   const std::string wrong = co_await why_not(&rig);
   CHECK(wrong == "");
@@ -68,11 +68,11 @@ Task<void> tell_branches_apart(Executor& home) {
   const auto older = co_await list_map(&rig);
   (void)co_await provision(&rig);
   const auto abandoned = co_await list_map(&rig);
-  co_await finish(&rig);
+  co_await close_rig(&rig);
   co_await bring_back(&home, older);
   co_await begin(&rig);
   co_await move_first_page(&rig, branch);
-  co_await finish(&rig);
+  co_await close_rig(&rig);
   co_await bring_back(&home, abandoned);
   const std::string wrong = co_await why_not(&rig);
   CHECK(wrong == kRefusal);
@@ -94,7 +94,7 @@ Task<void> stamp_what_returns(Executor& home) {
     CHECK(admitted == Error::kNone);
     CHECK(rig.pool->device(store) == rig.devices[store].get());
   }
-  co_await finish(&rig);
+  co_await close_rig(&rig);
   co_await bring_back(&home, older);
   const std::string wrong = co_await why_not(&rig);
   CHECK(wrong == kRefusal);
@@ -112,7 +112,7 @@ Task<void> survive_starts(Executor& home) {
     co_await rig.stop();
     co_await begin(&rig);
   }
-  co_await finish(&rig);
+  co_await close_rig(&rig);
 }
 
 // A store of metadata that can refuse stamps.
@@ -156,7 +156,7 @@ struct Over {
 
 Task<void> make_devices(Rig* rig) {
   co_await begin(rig);
-  co_await finish(rig);
+  co_await close_rig(rig);
 }
 
 constexpr Lba kFirstStampBlock = 48 * kTestPageBytes / 512;
@@ -209,7 +209,7 @@ Task<void> read_one_slot(Executor& home, std::uint64_t bad_slot) {
   co_await move_first_page(&rig, branch);
   CHECK(rig.pool->device(0) == rig.devices[0].get());
   const auto newer = co_await list_map(&rig);
-  co_await finish(&rig);
+  co_await close_rig(&rig);
   std::string wrong = co_await why_not(&rig);
   CHECK(wrong == "");
   // The other slot tells the age of a map.
@@ -238,7 +238,7 @@ Task<void> lose_both_slots(Executor& home) {
   const auto older = co_await list_map(&rig);
   co_await move_first_page(&rig, branch);
   const auto newer = co_await list_map(&rig);
-  co_await finish(&rig);
+  co_await close_rig(&rig);
   faulty.layer->fail({.operation = Operation::kRead,
                       .extent = {.first = kFirstStampBlock, .block_count = 2 * kSlotBlocks},
                       .error = Error::kDataCorrupt});
@@ -252,7 +252,7 @@ Task<void> lose_both_slots(Executor& home) {
   const Error admitted = co_await rig.pool->admit(0, rig.devices[0].get());
   CHECK(admitted == Error::kNone);
   CHECK(told == 1);
-  co_await finish(&rig);
+  co_await close_rig(&rig);
   // It has a stamp again.
   faulty.layer->clear();
   co_await bring_back(&home, older);
@@ -284,7 +284,7 @@ Task<void> settle_while_held(Executor& home) {
   rig.pool->release();
   co_await home.sleep_for(std::chrono::seconds(1));
   REQUIRE(moved);
-  co_await finish(&rig);
+  co_await close_rig(&rig);
   co_await bring_back(&home, *listed);
   const std::string wrong = co_await why_not(&rig);
   CHECK(wrong == kRefusal);
@@ -302,7 +302,7 @@ Task<void> return_in_next_era(Executor& home) {
     const Error admitted = co_await rig.pool->admit(store, rig.devices[store].get());
     CHECK(admitted == Error::kNone);
   }
-  co_await finish(&rig);
+  co_await close_rig(&rig);
   co_await bring_back(&home, older);
   std::string wrong = co_await why_not(&rig);
   CHECK(wrong == kRefusal);
@@ -331,7 +331,7 @@ Task<void> leave_out_what_hangs(Executor& home) {
   admitted = co_await rig.pool->admit(0, rig.devices[0].get());
   CHECK(admitted == Error::kNone);
   CHECK(rig.pool->device(0) == rig.devices[0].get());
-  co_await finish(&rig);
+  co_await close_rig(&rig);
   const std::string wrong = co_await why_not(&rig);
   CHECK(wrong == "");
 }
@@ -360,7 +360,7 @@ Task<void> open_beside_what_hangs(Executor& home) {
   // The admission was given up.
   co_await home.sleep_for(std::chrono::seconds(1));
   CHECK(rig.pool->device(0) == nullptr);
-  co_await finish(&rig);
+  co_await close_rig(&rig);
 }
 
 Task<void> shrink_and_tell(Rig* rig, BranchId branch, bool* ended) {
@@ -393,7 +393,7 @@ Task<void> shrink_beside_what_hangs(Executor& home) {
   CHECK(ended);
   hung.layer->release();
   volume.reset();
-  co_await finish(&rig);
+  co_await close_rig(&rig);
 }
 
 // The shrink has the directory while it waits for the store, which is dropped then.
@@ -419,7 +419,7 @@ Task<void> change_what_hangs(Executor& home) {
   hung.layer->release();
   const Error admitted = co_await rig.pool->admit(0, rig.devices[0].get());
   CHECK(admitted == Error::kNone);
-  co_await finish(&rig);
+  co_await close_rig(&rig);
 }
 
 // A flush would answer with losses that concern others.
@@ -436,7 +436,7 @@ Task<void> stamp_without_flush(Executor& home) {
   for (const testing::SeenRequest& seen : recording.layer->seen()) {
     CHECK(seen.force_unit_access == (seen.operation == Operation::kWrite));
   }
-  co_await finish(&rig);
+  co_await close_rig(&rig);
 }
 
 }  // namespace
@@ -512,4 +512,4 @@ TEST_CASE("A stamp is written with force unit access and without a flush", "[poo
   testing::run_in_world(7, stamp_without_flush);
 }
 
-}  // namespace sandbay::pool
+}  // namespace sandbay::pool::store_stamps_test

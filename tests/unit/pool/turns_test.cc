@@ -10,7 +10,7 @@
 #include "tests/unit/block/test_devices.h"
 #include "tests/unit/pool/large_pool.h"
 
-namespace sandbay::pool {
+namespace sandbay::pool::turns_test {
 namespace {
 
 constexpr std::uint64_t kPageCells = kTestPageBytes / kCellBytes;
@@ -806,4 +806,4 @@ TEST_CASE("A removed store leaves neither its history nor its number to the next
   testing::run_in_world(1, forget_history);
 }
 
-}  // namespace sandbay::pool
+}  // namespace sandbay::pool::turns_test

@@ -17,7 +17,7 @@
 
 #include "tests/unit/pool/pool_rig.h"
 
-namespace sandbay::pool {
+namespace sandbay::pool::twin_test {
 namespace {
 
 constexpr std::uint64_t kCellsPerPage = kTestPageBytes / kCellBytes;
@@ -518,4 +518,4 @@ TEST_CASE("A pool is what its twin is when sizes change along rows of parents",
       seed, [&](Executor& home) { return run_twin(home, seed, nvram, TwinRun::Profile::kRows); });
 }
 
-}  // namespace sandbay::pool
+}  // namespace sandbay::pool::twin_test

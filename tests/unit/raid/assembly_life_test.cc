@@ -6,7 +6,7 @@
 
 #include "assembly_model.h"
 
-namespace sandbay::raid::testing {
+namespace sandbay::raid::testing::assembly_life_test {
 namespace {
 
 struct Shape {
@@ -114,4 +114,4 @@ TEST_CASE("all cuts of the first events of small sets", "[raid][assembly]") {
 }
 
 }  // namespace
-}  // namespace sandbay::raid::testing
+}  // namespace sandbay::raid::testing::assembly_life_test

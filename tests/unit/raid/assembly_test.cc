@@ -8,7 +8,7 @@
 
 #include "metadata_samples.h"
 
-namespace sandbay::raid::testing {
+namespace sandbay::raid::testing::assembly_test {
 namespace {
 
 // A set as its drives hold it.
@@ -420,4 +420,4 @@ TEST_CASE("a set none of whose drives is there is told", "[raid][assembly]") {
 }
 
 }  // namespace
-}  // namespace sandbay::raid::testing
+}  // namespace sandbay::raid::testing::assembly_test

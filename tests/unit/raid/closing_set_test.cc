@@ -1,7 +1,7 @@
 // A set that is closed while its last repairs wait for room in the journal.
 #include "set_rig.h"
 
-namespace sandbay::raidtest {
+namespace sandbay::raidtest::closing_set_test {
 namespace {
 
 // Has room for one update, and says that it is short of room only when somebody
@@ -71,4 +71,4 @@ TEST_CASE("A set that closes makes room in the journal for its last repairs", "[
   in_world(1, [](Executor& home) { return close_over_repair(&home); });
 }
 
-}  // namespace sandbay::raidtest
+}  // namespace sandbay::raidtest::closing_set_test

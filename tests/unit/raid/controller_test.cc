@@ -7,7 +7,7 @@
 #include "controller_rig.h"
 #include "raid/drive_metadata.h"
 
-namespace sandbay::raidtest {
+namespace sandbay::raidtest::controller_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -754,4 +754,4 @@ TEST_CASE("What an operator asks for wrongly is refused in one line that names i
 }
 
 }  // namespace
-}  // namespace sandbay::raidtest
+}  // namespace sandbay::raidtest::controller_test

@@ -3,7 +3,7 @@
 #include "controller_rig.h"
 #include "raid/drive_metadata.h"
 
-namespace sandbay::raidtest {
+namespace sandbay::raidtest::controller_upkeep_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -338,4 +338,4 @@ TEST_CASE("Another rate counts at once, also for a pause that has begun", "[raid
   });
 }
 
-}  // namespace sandbay::raidtest
+}  // namespace sandbay::raidtest::controller_upkeep_test

@@ -2,7 +2,7 @@
 // redundancy, too.
 #include "set_rig.h"
 
-namespace sandbay::raidtest {
+namespace sandbay::raidtest::copy_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -226,4 +226,4 @@ TEST_CASE("A drive's copy has what hosts wrote while it was made", "[raid][N1]")
   }
 }
 
-}  // namespace sandbay::raidtest
+}  // namespace sandbay::raidtest::copy_test

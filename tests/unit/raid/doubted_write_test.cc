@@ -4,7 +4,7 @@
 
 #include "suspect_rig.h"
 
-namespace sandbay::raidtest {
+namespace sandbay::raidtest::doubted_write_test {
 
 namespace {
 
@@ -518,4 +518,4 @@ TEST_CASE("Old data of a drive that lost its cache is not right because it match
 }
 
 }  // namespace
-}  // namespace sandbay::raidtest
+}  // namespace sandbay::raidtest::doubted_write_test

@@ -16,7 +16,7 @@
 #include "raid/journal_newest.h"
 #include "runtime/simulation.h"
 
-namespace sandbay::raid::testing {
+namespace sandbay::raid::testing::drive_journal_limits_test {
 namespace {
 
 constexpr std::uint64_t kFirstBlock = 16;
@@ -425,4 +425,4 @@ TEST_CASE("keep_newest leaves each block's newest bytes, once", "[raid]") {
 }
 
 }  // namespace
-}  // namespace sandbay::raid::testing
+}  // namespace sandbay::raid::testing::drive_journal_limits_test

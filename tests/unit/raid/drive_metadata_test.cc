@@ -9,7 +9,7 @@
 #include "tests/unit/block/on_executor.h"
 #include "tests/unit/block/payload.h"
 
-namespace sandbay::raid::testing {
+namespace sandbay::raid::testing::drive_metadata_test {
 namespace {
 
 using sandbay::testing::Bytes;
@@ -348,4 +348,4 @@ TEST_CASE("a power cut at any write leaves the old or the new", "[raid][drive_me
 }
 
 }  // namespace
-}  // namespace sandbay::raid::testing
+}  // namespace sandbay::raid::testing::drive_metadata_test

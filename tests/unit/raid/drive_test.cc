@@ -12,7 +12,7 @@
 #include "test_drive.h"
 #include "tests/unit/block/on_executor.h"
 
-namespace sandbay::raidtest {
+namespace sandbay::raidtest::drive_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -157,4 +157,4 @@ TEST_CASE("A drive that does not answer is late although its executor slept", "[
   testing::run_on_reactor([](Executor& home) { return hang_and_sleep(&home); });
 }
 
-}  // namespace sandbay::raidtest
+}  // namespace sandbay::raidtest::drive_test

@@ -4,7 +4,7 @@
 
 #include "controller_rig.h"
 
-namespace sandbay::raidtest {
+namespace sandbay::raidtest::geometry_life_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -165,4 +165,4 @@ TEST_CASE("Drives of every block size and strips of every length make sets that 
   }
 }
 
-}  // namespace sandbay::raidtest
+}  // namespace sandbay::raidtest::geometry_life_test

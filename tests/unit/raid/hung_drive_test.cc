@@ -3,7 +3,7 @@
 // it keeps must not starve others.
 #include "set_rig.h"
 
-namespace sandbay::raidtest {
+namespace sandbay::raidtest::hung_drive_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -121,4 +121,4 @@ TEST_CASE("Reads that no cancel ends leave memory for others", "[raid][R-B7]") {
   in_world(1, [](Executor& home) { return starved(&home); });
 }
 
-}  // namespace sandbay::raidtest
+}  // namespace sandbay::raidtest::hung_drive_test

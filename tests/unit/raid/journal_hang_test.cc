@@ -8,7 +8,7 @@
 #include "nvram/simulated_board.h"
 #include "raid/nvram_journal.h"
 
-namespace sandbay::raidtest {
+namespace sandbay::raidtest::journal_hang_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -260,4 +260,4 @@ TEST_CASE("A hung image of the NVRAM holds no stripe of a degraded set for long"
   }
 }
 
-}  // namespace sandbay::raidtest
+}  // namespace sandbay::raidtest::journal_hang_test

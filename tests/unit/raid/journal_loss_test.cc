@@ -4,7 +4,7 @@
 
 #include "suspect_rig.h"
 
-namespace sandbay::raidtest {
+namespace sandbay::raidtest::journal_loss_test {
 
 TEST_CASE("With its journal lost, what cannot be read is lost until parity is verified",
           "[raid][journal]") {
@@ -701,4 +701,4 @@ TEST_CASE("A journal keeps its size, whatever a new one would have", "[raid][jou
   });
 }
 
-}  // namespace sandbay::raidtest
+}  // namespace sandbay::raidtest::journal_loss_test

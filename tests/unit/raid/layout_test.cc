@@ -13,7 +13,7 @@
 #include <set>
 #include <tuple>
 
-namespace sandbay::raid {
+namespace sandbay::raid::layout_test {
 namespace {
 
 Shape shape_of(Level level, unsigned drives, unsigned groups = 0, std::uint64_t strips = 13,
@@ -440,4 +440,4 @@ TEST_CASE("Levels have names, and are known by others", "[raid][layout]") {
 }
 
 }  // namespace
-}  // namespace sandbay::raid
+}  // namespace sandbay::raid::layout_test

@@ -2,7 +2,7 @@
 // taken for well when its answers are in time.
 #include "set_rig.h"
 
-namespace sandbay::raidtest {
+namespace sandbay::raidtest::limping_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -153,4 +153,4 @@ TEST_CASE("Where all limp the drive that has it is read", "[raid][limping]") {
   in_world(13, [](Executor& home) { return all_limp(&home); });
 }
 
-}  // namespace sandbay::raidtest
+}  // namespace sandbay::raidtest::limping_test

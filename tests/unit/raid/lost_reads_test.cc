@@ -4,7 +4,7 @@
 
 #include "set_rig.h"
 
-namespace sandbay::raidtest {
+namespace sandbay::raidtest::lost_reads_test {
 namespace {
 
 constexpr Duration kLate = std::chrono::milliseconds(100);  // Less than what a set reads around.
@@ -259,4 +259,4 @@ TEST_CASE("The loss of many strips saves the list of lost blocks once", "[raid][
   }
 }
 
-}  // namespace sandbay::raidtest
+}  // namespace sandbay::raidtest::lost_reads_test

@@ -7,7 +7,7 @@
 #include "metadata_samples.h"
 #include "raid/integrity_format.h"
 
-namespace sandbay::raid::testing {
+namespace sandbay::raid::testing::new_set_test {
 namespace {
 
 TEST_CASE("a planned set is consistent and fits its drives", "[raid][new_set]") {
@@ -149,4 +149,4 @@ TEST_CASE("drives that are not blank are taken if that is wanted", "[raid][new_s
 }
 
 }  // namespace
-}  // namespace sandbay::raid::testing
+}  // namespace sandbay::raid::testing::new_set_test

@@ -5,7 +5,7 @@
 #include "controller_rig.h"
 #include "set_rig.h"
 
-namespace sandbay::raidtest {
+namespace sandbay::raidtest::no_room_test {
 namespace {
 
 // Failed writes; what reads give afterwards is what is expected.
@@ -144,4 +144,4 @@ TEST_CASE("A write is whole when a stale drive fails for lack of room for its pa
   for_worlds(4, lose_full_parity);
 }
 
-}  // namespace sandbay::raidtest
+}  // namespace sandbay::raidtest::no_room_test

@@ -13,7 +13,7 @@
 #include "nvram/simulated_board.h"
 #include "runtime/simulation.h"
 
-namespace sandbay::raid::testing {
+namespace sandbay::raid::testing::nvram_journal_test {
 namespace {
 
 constexpr Uuid kSet = {7, 7, 7};
@@ -340,4 +340,4 @@ TEST_CASE("What the memory lost is said, and the journal goes on", "[raid]") {
 }
 
 }  // namespace
-}  // namespace sandbay::raid::testing
+}  // namespace sandbay::raid::testing::nvram_journal_test

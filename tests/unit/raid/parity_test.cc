@@ -15,7 +15,7 @@
 
 #include "reference_parity.h"
 
-namespace sandbay::raid {
+namespace sandbay::raid::parity_test {
 namespace {
 
 #if defined(__has_feature)
@@ -409,4 +409,4 @@ TEST_CASE("One byte that is not zero is seen wherever it is", "[raid][parity]") 
 }
 
 }  // namespace
-}  // namespace sandbay::raid
+}  // namespace sandbay::raid::parity_test

@@ -8,7 +8,7 @@
 
 #include "integrity_rig.h"
 
-namespace sandbay::raidtest {
+namespace sandbay::raidtest::provisioning_test {
 namespace {
 
 using raid::Level;
@@ -127,4 +127,4 @@ TEST_CASE("A drive that hangs when it is asked what is mapped does not hold the 
   in_world([](Executor& home) { return hanging_drive(&home, Level::kRaid0, 2); });
 }
 
-}  // namespace sandbay::raidtest
+}  // namespace sandbay::raidtest::provisioning_test

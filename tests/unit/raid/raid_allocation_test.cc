@@ -25,7 +25,7 @@ void* operator new(std::size_t byte_count) {
 void operator delete(void* memory) noexcept { std::free(memory); }
 void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
 
-namespace sandbay::raidtest {
+namespace sandbay::raidtest::raid_allocation_test {
 namespace {
 
 using namespace raid;
@@ -190,6 +190,6 @@ TEST_CASE("Reads and writes of a set allocate nothing in the steady state", "[ra
   }
 }
 
-}  // namespace sandbay::raidtest
+}  // namespace sandbay::raidtest::raid_allocation_test
 
 #endif

@@ -6,7 +6,7 @@
 
 #include "set_rig.h"
 
-namespace sandbay::raidtest {
+namespace sandbay::raidtest::raid_set_test {
 namespace {
 
 const std::vector<SetShape> kShapes = {
@@ -145,10 +145,14 @@ Task<void> run_out_of_space(Executor* home, SetShape shape, std::uint64_t seed) 
 Task<void> lose_one_without_any_room(Executor* home, SetShape shape, unsigned full, bool last) {
   SetRig rig(*home, shape);
   co_await rig.create();
-  co_await rig.exercise(3);
-  co_await rig.verify_all();
   const unsigned redundancy = rig.set->layout().redundancy();
   const unsigned others = last ? redundancy - 1 : 0;
+  if (last && others == 0) {  // Nobody else fails: the same as without `last`.
+    co_await rig.end();
+    co_return;
+  }
+  co_await rig.exercise(3);
+  co_await rig.verify_all();
   for (unsigned i = 1; i <= others; ++i) {
     rig.devices[(full + i) % shape.drives]->fail_with(Error::kHardware);
   }
@@ -306,4 +310,4 @@ TEST_CASE("a set of every level keeps what is written, with drives lost and rebu
   }
 }
 
-}  // namespace sandbay::raidtest
+}  // namespace sandbay::raidtest::raid_set_test

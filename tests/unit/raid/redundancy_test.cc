@@ -3,7 +3,7 @@
 // read.
 #include "set_rig.h"
 
-namespace sandbay::raidtest {
+namespace sandbay::raidtest::redundancy_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -196,4 +196,4 @@ TEST_CASE("What a drive holds that fails for a moment is not lost", "[raid][redu
   in_world(5, [](Executor& home) { return ails_for_a_moment(&home); });
 }
 
-}  // namespace sandbay::raidtest
+}  // namespace sandbay::raidtest::redundancy_test

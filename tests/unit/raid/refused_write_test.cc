@@ -6,7 +6,7 @@
 
 #include "set_rig.h"
 
-namespace sandbay::raidtest {
+namespace sandbay::raidtest::refused_write_test {
 namespace {
 
 // Torn: what lies before the bad place is taken. Unreadable: what was there cannot be read any
@@ -343,4 +343,4 @@ TEST_CASE("A replay that is refused loses the bad place alone", "[raid][errors]"
   }
 }
 
-}  // namespace sandbay::raidtest
+}  // namespace sandbay::raidtest::refused_write_test

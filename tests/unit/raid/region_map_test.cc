@@ -7,7 +7,7 @@
 #include "metadata_samples.h"
 #include "raid/metadata_image.h"
 
-namespace sandbay::raid::testing {
+namespace sandbay::raid::testing::region_map_test {
 namespace {
 
 struct Model {
@@ -196,4 +196,4 @@ TEST_CASE("no damaged region map is accepted", "[raid][region_map]") {
 }
 
 }  // namespace
-}  // namespace sandbay::raid::testing
+}  // namespace sandbay::raid::testing::region_map_test

@@ -2,7 +2,7 @@
 // the next start, so all that the set knows of it is on it by then.
 #include "set_rig.h"
 
-namespace sandbay::raidtest {
+namespace sandbay::raidtest::returning_drive_test {
 namespace {
 
 struct Return {
@@ -190,4 +190,4 @@ TEST_CASE("A drive that becomes fresh while a refused write is settled is read f
   }
 }
 
-}  // namespace sandbay::raidtest
+}  // namespace sandbay::raidtest::returning_drive_test

@@ -3,7 +3,7 @@
 #include "raid/set_back.h"
 #include "controller_rig.h"
 
-namespace sandbay::raidtest {
+namespace sandbay::raidtest::set_back_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -299,4 +299,4 @@ TEST_CASE("A drive that lost its power, came late or has a bad place is not set 
   });
 }
 
-}  // namespace sandbay::raidtest
+}  // namespace sandbay::raidtest::set_back_test

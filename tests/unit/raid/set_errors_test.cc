@@ -5,7 +5,7 @@
 #include "block/slice.h"
 #include "set_rig.h"
 
-namespace sandbay::raidtest {
+namespace sandbay::raidtest::set_errors_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -502,4 +502,4 @@ TEST_CASE("An event that a drive came too late for is not said to be on it", "[r
   in_world(7, [](Executor& home) { return returns_while_recorded(&home); });
 }
 
-}  // namespace sandbay::raidtest
+}  // namespace sandbay::raidtest::set_errors_test

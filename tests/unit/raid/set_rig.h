@@ -121,7 +121,7 @@ class SetRig {
     request.extent = {.first = first, .block_count = blocks};
     request.data = co_await home_.buffers().allocate(blocks * 512);
     std::vector<std::byte> bytes(blocks * 512);
-    testing::fill_random(bytes, random);
+    sandbay::testing::fill_random(bytes, random);
     request.data.copy_from(bytes);
     std::memcpy(expected.data() + first * 512, bytes.data(), bytes.size());
     const Completion completion = co_await set->submit(std::move(request));
@@ -201,7 +201,7 @@ class SetRig {
       request.operation = Operation::kWrite;
       request.extent = {.first = at, .block_count = std::min<std::uint64_t>(256, end - at)};
       std::vector<std::byte> bytes(request.extent.block_count * 512);
-      testing::fill_random(bytes, home_.random());
+      sandbay::testing::fill_random(bytes, home_.random());
       request.data = co_await home_.buffers().allocate(bytes.size());
       request.data.copy_from(bytes);
       const Completion done = co_await drive->submit(std::move(request));

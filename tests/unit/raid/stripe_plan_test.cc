@@ -18,7 +18,7 @@
 #include "raid/parity.h"
 #include "reference_parity.h"
 
-namespace sandbay::raid {
+namespace sandbay::raid::stripe_plan_test {
 namespace {
 
 constexpr std::uint32_t kRows = 12;
@@ -511,4 +511,4 @@ TEST_CASE("Fragments are cut where the set of written members changes", "[raid][
 }
 
 }  // namespace
-}  // namespace sandbay::raid
+}  // namespace sandbay::raid::stripe_plan_test

@@ -10,7 +10,7 @@
 #include "raid/metadata_image.h"
 #include "runtime/crc32c.h"
 
-namespace sandbay::raid::testing {
+namespace sandbay::raid::testing::superblock_test {
 namespace {
 
 constexpr std::string_view kMagic = "SBRAIDSB";
@@ -275,4 +275,4 @@ TEST_CASE("events follow from one another", "[raid][superblock]") {
 }
 
 }  // namespace
-}  // namespace sandbay::raid::testing
+}  // namespace sandbay::raid::testing::superblock_test

@@ -4,7 +4,7 @@
 
 #include "suspect_rig.h"
 
-namespace sandbay::raidtest {
+namespace sandbay::raidtest::suspect_set_test {
 
 namespace {
 
@@ -726,4 +726,4 @@ TEST_CASE("What one drive has missed costs nothing of another one", "[raid][jour
   for_worlds(4, keep_by_role);
 }
 
-}  // namespace sandbay::raidtest
+}  // namespace sandbay::raidtest::suspect_set_test

@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-namespace sandbay::raidtest {
+namespace sandbay::raidtest::unmissable_drive_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -39,7 +39,7 @@ Task<void> make(ControllerRig* rig, const Used* used) {
   }
 }
 
-Task<Error> flush(ControllerRig* rig, std::uint64_t volume = 0) {
+Task<Error> flush_volume(ControllerRig* rig, std::uint64_t volume = 0) {
   Request request;
   request.operation = Operation::kFlush;
   request.volume = volume;
@@ -61,7 +61,7 @@ bool all_zeros(const TestDrive& drive) {
 Task<void> another_disk(Executor* home, Used used) {
   ControllerRig rig(*home);
   co_await make(&rig, &used);
-  Error flushed = co_await flush(&rig);
+  Error flushed = co_await flush_volume(&rig);
   REQUIRE(flushed == Error::kNone);
   TestDrive& drive = rig.drive("d0");
   const DriveState saved = drive.state();
@@ -91,7 +91,7 @@ Task<void> another_disk(Executor* home, Used used) {
 Task<void> another_disk_asked(Executor* home, Used used) {
   ControllerRig rig(*home);
   co_await make(&rig, &used);
-  const Error flushed = co_await flush(&rig);
+  const Error flushed = co_await flush_volume(&rig);
   REQUIRE(flushed == Error::kNone);
   rig.drive("d0").become_another();
   const std::uint64_t end = rig.set->geometry().block_count;
@@ -158,16 +158,16 @@ Task<void> unflushed(Executor* home, Used used) {
   wrong = co_await rig.write(0, 64, 1);
   CHECK(wrong == "");
   co_await be_away(&rig, true);
-  Error flushed = co_await flush(&rig);
+  Error flushed = co_await flush_volume(&rig);
   CHECK(flushed == Error::kHardware);
-  flushed = co_await flush(&rig);
+  flushed = co_await flush_volume(&rig);
   CHECK(flushed == Error::kNone);
   wrong = co_await rig.write(0, 64, 2);
   CHECK(wrong == "");
-  flushed = co_await flush(&rig);
+  flushed = co_await flush_volume(&rig);
   CHECK(flushed == Error::kNone);
   co_await be_away(&rig, false);  // Nothing was owed.
-  flushed = co_await flush(&rig);
+  flushed = co_await flush_volume(&rig);
   CHECK(flushed == Error::kNone);
   wrong = co_await rig.read(0, 64);
   CHECK(wrong == "");
@@ -205,21 +205,21 @@ Task<void> several_writers(Executor* home, Used used) {
   // The whole set's flush, as a snapshot asks for it, comes first.
   for (const std::uint64_t volume : {0, 1, 2}) {
     CAPTURE(volume);
-    Error flushed = co_await flush(&rig, volume);
+    Error flushed = co_await flush_volume(&rig, volume);
     CHECK(flushed == Error::kHardware);
-    flushed = co_await flush(&rig, volume);
+    flushed = co_await flush_volume(&rig, volume);
     CHECK(flushed == Error::kNone);
   }
   co_await write_as(&rig, 4, false);
   for (const std::uint64_t volume : {3, 4}) {
-    const Error flushed = co_await flush(&rig, volume);
+    const Error flushed = co_await flush_volume(&rig, volume);
     CHECK(flushed == Error::kNone);
   }
   // Volume 4's flush covered its write.
   co_await write_as(&rig, 1, false);
   co_await be_away(&rig, true);
   for (const std::uint64_t volume : {1, 4}) {
-    const Error flushed = co_await flush(&rig, volume);
+    const Error flushed = co_await flush_volume(&rig, volume);
     CHECK(flushed == (volume == 1 ? Error::kHardware : Error::kNone));
   }
   const bool stopped = co_await rig.stop();
@@ -275,4 +275,4 @@ TEST_CASE("A set that may have lost writes fails the next flush of each volume t
   }
 }
 
-}  // namespace sandbay::raidtest
+}  // namespace sandbay::raidtest::unmissable_drive_test

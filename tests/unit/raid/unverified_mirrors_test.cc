@@ -15,7 +15,7 @@
 #include "test_drive.h"
 #include "tests/unit/random_fill.h"
 
-namespace sandbay::raid {
+namespace sandbay::raid::unverified_mirrors_test {
 namespace {
 
 using raidtest::TestDrive;
@@ -170,4 +170,4 @@ TEST_CASE("of mirrors that are alike one is read, once") {
   in_world(1, [](Executor& home) { return reads_one_mirror_once(&home); });
 }
 
-}  // namespace sandbay::raid
+}  // namespace sandbay::raid::unverified_mirrors_test

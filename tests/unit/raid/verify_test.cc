@@ -2,7 +2,7 @@
 // that can be told, and with integrity a blank set knows what it never wrote.
 #include "set_rig.h"
 
-namespace sandbay::raidtest {
+namespace sandbay::raidtest::verify_test {
 namespace {
 
 Task<void> expect_clean(SetRig* rig) {
@@ -278,4 +278,4 @@ TEST_CASE("With integrity, what a blank set never wrote reads as zeros whatever 
   }
 }
 
-}  // namespace sandbay::raidtest
+}  // namespace sandbay::raidtest::verify_test
