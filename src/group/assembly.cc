@@ -469,8 +469,8 @@ Task<RunningGroup::Outcome> RunningGroup::open_volume(VolumeRecord record, std::
   if (!volume) {
     if (volume.error().stops_start) {
       std::string text = fmt::format("{}: {}", where, volume.error().reason);
-      if (volume.error().in_use) co_return std::unexpected(std::move(text));
-      co_return fault_of_file(std::move(text));
+      if (claim) co_return fault_of_file(std::move(text));
+      co_return std::unexpected(std::move(text));
     }
     log_warning("{}: not served: {}", where, volume.error().reason);
     volumes_.put(name, without_device(std::move(record), std::move(volume.error())));

@@ -311,8 +311,7 @@ Task<std::expected<void, OpenFailure>> Volume::open_file(Volume* volume, Opening
     co_return std::unexpected(
         OpenFailure{.reason = file.error(),
                     .health = cause == Error::kNotFound ? Health::kMissing : Health::kFailed,
-                    .stops_start = cause == Error::kNotReady,
-                    .in_use = cause == Error::kNotReady});
+                    .stops_start = cause == Error::kNotReady});
   }
   const Geometry& geometry = (*file)->geometry();
   const std::uint64_t byte_count = geometry.block_count * geometry.block_bytes;

@@ -71,7 +71,6 @@ struct OpenFailure {
   // The fault is not this volume's alone (another daemon serves the image, the metadata cannot be
   // written): the group does not start with it.
   bool stops_start = false;
-  bool in_use = false;      // Another process has the image or device.
   bool comes_back = false;  // It is tried again while the group runs, and not only at a start.
 };
 

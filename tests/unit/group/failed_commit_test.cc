@@ -90,6 +90,46 @@ After restart(const std::filesystem::path& state) {
   return {.served = reason.empty(), .files = files_in(state / "volumes")};
 }
 
+// Starts with one more commit that succeeds each time, until the daemon serves its new volume.
+Task<void> start_beside_failures(Configuration configuration, std::string metadata,
+                                 unsigned* refusals) {
+  auto opened = co_await metadata::open_rocksdb_store(Executor::current(), {.path = metadata});
+  if (!opened) FAIL(opened.error());
+  DoubtfulStore store(**opened);
+  for (bool serves = false; !serves;) {
+    store.disarm();
+    store.arm(*refusals, false);
+    auto group = co_await Group::start(configuration, store);
+    serves = group.has_value();
+    if (serves) {
+      co_await (*group)->shutdown();
+    } else {
+      CAPTURE(group.error().text);
+      CHECK(group.error().kind == StartRefusal::Kind::kNotNow);
+      ++*refusals;
+    }
+  }
+  co_await store.close();
+}
+
+TEST_CASE("A start that cannot write the metadata of a new volume may be tried again", "[group]") {
+  const sandbay::testing::ScratchDirectory scratch;
+  const auto configuration = parse_configuration(
+      fmt::format("[group]\nname = \"test\"\nstate = \"{0}\"\n[[portal]]\nlisten = "
+                  "\"127.0.0.1:0\"\n[[volume]]\nname = \"v\"\nsize = \"1MiB\"\n",
+                  scratch.file("state")),
+      "test.toml");
+  REQUIRE(configuration);
+  const auto state = StateDirectory::open(scratch.file("state"));
+  REQUIRE(state);
+  auto reactors = ReactorGroup::create({.count = 1, .memory_limit_bytes = std::size_t{64} << 20});
+  REQUIRE(reactors);
+  unsigned refusals = 0;
+  (*reactors)->run(
+      [&] { return start_beside_failures(*configuration, state->metadata().string(), &refusals); });
+  CHECK(refusals >= 2);  // The group's own record, and the volume's.
+}
+
 TEST_CASE("A volume that stays is there after a restart, whatever the disk has", "[group]") {
   const bool there_after_all = GENERATE(false, true);
   const sandbay::testing::ScratchDirectory scratch;
