@@ -33,7 +33,7 @@ struct Shape {
   nvram::Durability durability = nvram::Durability::kProcess;
   bool errors = false;
   unsigned operations = 150;  // Of each client.
-  unsigned seeds = 6;
+  unsigned seeds = 3;
   unsigned executors = 1;  // With two, clients are on the second.
 };
 

@@ -702,7 +702,7 @@ Task<void> import_twice(Executor* home, std::filesystem::path state, std::string
 TEST_CASE("An import that a crash cuts short is done again at the next start", "[export]") {
   const sandbay::testing::ScratchDirectory scratch;
   ExportedGroup group = small_group();
-  for (int i = 0; i < 5; ++i) {
+  for (int i = 0; i < 3; ++i) {
     group.entries.emplace_back(fmt::format("x{}", i), std::string(std::size_t{600} << 10, 'x'));
   }
   const std::string text = export_text(group);
