@@ -84,6 +84,10 @@ class Connection {
       if (::recv(socket_, buffer, sizeof buffer, MSG_DONTWAIT) <= 0) return true;
     }
   }
+  bool has_input() const {
+    pollfd end{.fd = socket_, .events = POLLIN, .revents = 0};
+    return ::poll(&end, 1, 0) > 0;
+  }
   // Whether the server gives it up although it takes nothing.
   bool reset_within(std::chrono::milliseconds time) const {
     pollfd end{.fd = socket_, .events = 0, .revents = 0};
@@ -318,6 +322,21 @@ TEST_CASE("The audit names the caller of a change whose client hangs up", "[X9][
   });
 }
 
+// Clients may be silent for as long as a test lasts, and more.
+ServerOptions patient() {
+  return {.listen = {},
+          .client_silence = std::chrono::minutes(10),
+          .client_request = std::chrono::minutes(10),
+          .client_answer = std::chrono::minutes(10)};
+}
+
+// The server gives silent clients up soon, so that tests do not wait long for that.
+ServerOptions hurried() {
+  ServerOptions options = patient();
+  options.client_silence = std::chrono::milliseconds(200);
+  return options;
+}
+
 // Beginnings that are never finished.
 const std::vector<std::string>& beginnings() {
   static const std::vector<std::string> kBeginnings = {
@@ -342,18 +361,21 @@ std::string many_requests() {
 }
 
 TEST_CASE("Clients that never finish a request are given up, and nothing is done", "[http]") {
-  with_server("", [](int port) {
-    for (const std::string& beginning : beginnings()) {
-      CAPTURE(beginning);
-      const Connection connection(port);
-      connection.send(beginning);
-      const std::string answer = connection.rest();
-      CHECK(answer != "(hangs)");
-      CHECK(answer.find(" 200 ") == std::string::npos);
-      CHECK(answer.find(" 201 ") == std::string::npos);
-    }
-    CHECK(json::parse(ask(port, "GET", "/api/v1/volumes").body).at("volumes").empty());
-  });
+  with_server(
+      "",
+      [](int port) {
+        for (const std::string& beginning : beginnings()) {
+          CAPTURE(beginning);
+          const Connection connection(port);
+          connection.send(beginning);
+          const std::string answer = connection.rest();
+          CHECK(answer != "(hangs)");
+          CHECK(answer.find(" 200 ") == std::string::npos);
+          CHECK(answer.find(" 201 ") == std::string::npos);
+        }
+        CHECK(json::parse(ask(port, "GET", "/api/v1/volumes").body).at("volumes").empty());
+      },
+      hurried());
 }
 
 TEST_CASE("A body whose length is not declared is refused before it is read", "[http]") {
@@ -371,15 +393,20 @@ TEST_CASE("A body whose length is not declared is refused before it is read", "[
 }
 
 TEST_CASE("More clients that dawdle than there are threads only delay others", "[http]") {
-  with_server("", [](int port) {
-    std::vector<std::unique_ptr<Connection>> dawdling;
-    for (unsigned i = 0; i < 2 * ServerOptions{}.threads; ++i) {
-      dawdling.push_back(std::make_unique<Connection>(port));
-      REQUIRE(dawdling.back()->connected());
-      dawdling.back()->send(beginnings()[i % beginnings().size()]);
-    }
-    CHECK(ask(port, "GET", "/api/v1/group").is(200));
-  });
+  ServerOptions options = hurried();
+  options.threads = 8;  // Each beginning takes one, and three take another.
+  with_server(
+      "",
+      [&options](int port) {
+        std::vector<std::unique_ptr<Connection>> dawdling;
+        for (unsigned i = 0; i < 2 * options.threads; ++i) {
+          dawdling.push_back(std::make_unique<Connection>(port));
+          REQUIRE(dawdling.back()->connected());
+          dawdling.back()->send(beginnings()[i % beginnings().size()]);
+        }
+        CHECK(ask(port, "GET", "/api/v1/group").is(200));
+      },
+      options);
 }
 
 TEST_CASE("A client that takes no answer is given up, and others are served", "[http]") {
@@ -402,14 +429,6 @@ bool given_up_while_dripping(int port, const std::string& beginning) {
     if (connection.closed_within(std::chrono::milliseconds(20))) return true;
   }
   return false;
-}
-
-// Clients may be silent for as long as a test lasts, and more.
-ServerOptions patient() {
-  return {.listen = {},
-          .client_silence = std::chrono::minutes(10),
-          .client_request = std::chrono::minutes(10),
-          .client_answer = std::chrono::minutes(10)};
 }
 
 TEST_CASE("A client that is never silent is given up when its request takes too long", "[http]") {
@@ -442,9 +461,10 @@ TEST_CASE("A client that takes too long over an answer is given up", "[http]") {
 }
 
 TEST_CASE("A long answer has the time that it needs at a good pace", "[http]") {
-  BoundedServer server(1, 1, {.answer = std::chrono::seconds(1)});
+  constexpr std::size_t kAnswerBytes = std::size_t{20} << 20;  // Far more than sockets hold.
+  BoundedServer server(1, 1, {.answer = std::chrono::milliseconds(200)});
   server.Get("/", [](const httplib::Request&, httplib::Response& response) {
-    response.set_content(std::string(std::size_t{32} << 20, 'x'), "text/plain");
+    response.set_content(std::string(kAnswerBytes, 'x'), "text/plain");
   });
   const int port = server.bind_to_any_port("127.0.0.1");
   REQUIRE(port > 0);
@@ -457,7 +477,7 @@ TEST_CASE("A long answer has the time that it needs at a good pace", "[http]") {
   }
   server.stop_at_once();
   listener.join();
-  CHECK(received > std::size_t{32} << 20);
+  CHECK(received > kAnswerBytes);
 }
 
 TEST_CASE("Stopping waits for no client", "[http]") {
@@ -480,27 +500,37 @@ TEST_CASE("Stopping waits for no client", "[http]") {
 }
 
 TEST_CASE("Who has shown nothing yet gives way to one that waits", "[http]") {
-  ServerOptions options = patient();
-  options.threads = 1;
-  with_server(
-      "",
-      [](int port) {
-        // Silent, in the middle of a head, and one that sends a byte now and then.
-        std::vector<std::unique_ptr<Connection>> dawdling;
-        for (const char* beginning : {"", "GET /api/v1/group HTTP/1.1\r\nHost: loc", "GET /"}) {
-          dawdling.push_back(std::make_unique<Connection>(port));
-          dawdling.back()->send(beginning);
-        }
-        const Connection waiting(port);
-        waiting.send("GET /api/v1/group HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
-        bool served = false;
-        for (int i = 0; i < 1000 && !served; ++i) {
-          dawdling.back()->send("x");
-          served = waiting.closed_within(std::chrono::milliseconds(20));
-        }
-        CHECK(served);
-      },
-      options);
+  constexpr auto kLong = std::chrono::minutes(10);
+  BoundedServer server(1, 256,
+                       {.silence = kLong,
+                        .request = kLong,
+                        .answer = kLong,
+                        .crowded = std::chrono::milliseconds(100)});
+  server.Get("/", [](const httplib::Request&, httplib::Response& response) {
+    response.set_content("served", "text/plain");
+  });
+  const int port = server.bind_to_any_port("127.0.0.1");
+  REQUIRE(port > 0);
+  std::thread listener([&] { server.listen_after_bind(); });
+  std::string answer;
+  {
+    // Silent, in the middle of a head, and one that sends a byte now and then.
+    std::vector<std::unique_ptr<Connection>> dawdling;
+    for (const char* beginning : {"", "GET / HTTP/1.1\r\nHost: loc", "GET /"}) {
+      dawdling.push_back(std::make_unique<Connection>(port));
+      dawdling.back()->send(beginning);
+    }
+    const Connection waiting(port);
+    waiting.send("GET / HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
+    for (int i = 0; i < 1000 && !waiting.has_input(); ++i) {
+      dawdling.back()->send("x");
+      std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    }
+    answer = waiting.rest();
+  }
+  server.stop_at_once();
+  listener.join();
+  CHECK(answer.starts_with("HTTP/1.1 200 "));
 }
 
 TEST_CASE("A client with request after request gives way to one that waits", "[http]") {
