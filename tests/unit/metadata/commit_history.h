@@ -37,13 +37,12 @@ inline bool should_be_there(std::uint64_t number, std::uint64_t last) {
   return number <= last && !erased;
 }
 
-// Asserts that exactly batches 1 … n are there, whole, and returns n.
-inline Task<std::uint64_t> check_history(Store& store, std::uint64_t most) {
+// Asserts that exactly batches 1 … n are there, whole, and returns n. A failure names `life`.
+inline Task<std::uint64_t> check_history(Store& store, std::uint64_t most, std::string life = {}) {
   const auto last = co_await store.get("last");
-  if (!last.has_value()) FAIL("the store cannot be read: " << describe(last.error()));
+  if (!last.has_value()) FAIL(life << " cannot be read: " << describe(last.error()));
   std::uint64_t count = 0;
   if (last->has_value()) count = std::stoull(**last);
-  CHECK(count <= most);
   bool whole = true;
   for (std::uint64_t number = 1; number <= most; ++number) {
     const auto first = co_await store.get(history_key('a', number));
@@ -53,6 +52,8 @@ inline Task<std::uint64_t> check_history(Store& store, std::uint64_t most) {
     whole = whole && first->has_value() == expected && second->has_value() == expected;
     if (expected && whole) whole = **second == std::to_string(number);
   }
+  INFO(life);
+  CHECK(count <= most);
   CHECK(whole);
   co_return count;
 }

@@ -26,7 +26,9 @@ std::string parent_of(const std::string& name) {
 std::optional<std::string> content_of(const std::string& name) {
   std::ifstream stream(name, std::ios::binary);
   if (!stream) return std::nullopt;
-  return std::string((std::istreambuf_iterator<char>(stream)), {});
+  std::string content(std::filesystem::file_size(name), '\0');
+  stream.read(content.data(), static_cast<std::streamsize>(content.size()));
+  return content;
 }
 
 void replace_content(const std::string& name, const std::string& content) {

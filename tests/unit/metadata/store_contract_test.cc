@@ -6,6 +6,7 @@
 #include <functional>
 #include <map>
 
+#include "lossy_file_system.h"
 #include "metadata/rocksdb_store.h"
 #include "metadata/simulated_store.h"
 #include "runtime/sync.h"
@@ -28,11 +29,12 @@ struct Opener {
   Kind kind;
   Executor& home;
   std::string path;
+  rocksdb::Env* env = nullptr;  // RocksDB's files; null: the system's.
 
   Task<std::unique_ptr<Store>> open() const {
     Opened opened;
     if (kind == Kind::kRocksDb) {
-      opened = co_await open_rocksdb_store(home, {.path = path});
+      opened = co_await open_rocksdb_store(home, {.path = path, .env = env});
     } else {
       opened = co_await open_simulated_store(home, path);
     }
@@ -49,7 +51,11 @@ void run(Kind kind, std::uint64_t seed, Body body) {
     return;
   }
   const ScratchDirectory scratch;
-  run_on_reactor([&](Executor& home) { return body({kind, home, scratch.file("db")}, seed); });
+  // Only the first seed syncs: with every further one the test would wait for the disk alone.
+  std::unique_ptr<rocksdb::Env> env;
+  if (seed > 1) env = rocksdb::NewCompositeEnv(std::make_shared<LossyFileSystem>(seed));
+  run_on_reactor(
+      [&](Executor& home) { return body({kind, home, scratch.file("db"), env.get()}, seed); });
 }
 
 Task<std::string> value_of(Store& store, std::string key) {
@@ -236,7 +242,7 @@ Task<void> closes(Opener opener, std::uint64_t) {
 
 Task<void> large_values(Opener opener, std::uint64_t) {
   auto store = co_await opener.open();
-  for (char letter = 'a'; letter < 'f'; ++letter) {
+  for (char letter = 'a'; letter < 'd'; ++letter) {  // More than RocksDB's logs may hold.
     Batch batch;
     batch.put(std::string("1") + letter, std::string(kLongestValue, letter));
     batch.put(std::string("2") + letter, std::string(kLongestValue - 1, letter));
@@ -245,7 +251,7 @@ Task<void> large_values(Opener opener, std::uint64_t) {
   co_await store->close();
   store = co_await opener.open();
   const auto listed = co_await store->list("", "", 100);
-  CHECK((listed.has_value() && listed->size() == 10));
+  CHECK((listed.has_value() && listed->size() == 6));
   for (std::size_t i = 0; i < listed->size(); ++i) {
     const auto& [key, value] = (*listed)[i];
     const bool same = value == std::string(kLongestValue - (key[0] == '2' ? 1 : 0), key[1]);
