@@ -183,7 +183,7 @@ Task<void> fail_to_settle(Group& group, DoubtfulStore& store, bool go_on) {
   CHECK_FALSE(given->check.verified);
   CHECK(has_line(given->check.wrong, "volume v: has 16MiB in the map, and should have 24MiB"));
   // It is tried again every second, and it is not served meanwhile.
-  co_await Executor::current().sleep_for(std::chrono::seconds(2));
+  co_await Executor::current().sleep_for(std::chrono::milliseconds(1200));
   const std::string reason = co_await reason_of(&group, "v");
   CHECK_THAT(reason, Catch::Contains("should have 24MiB"));
   if (!go_on) co_return;

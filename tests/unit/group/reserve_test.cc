@@ -117,7 +117,7 @@ Task<void> lose_the_oldest(Group& group) {
   CHECK(left == "a c ");
   const bool deleted = co_await told(&group, "snapshot b is deleted");
   CHECK(deleted);
-  co_await Executor::current().sleep_for(milliseconds(2500));
+  co_await Executor::current().sleep_for(milliseconds(1500));
   left = co_await names(&group, 2);
   CHECK(left == "a c ");
   volume = co_await group.show_volume("v");
@@ -133,7 +133,7 @@ Task<void> lose_the_oldest(Group& group) {
   CHECK(left.empty());
   co_await take(&group, "d");
   co_await write_chunks(host.get(), 1);
-  co_await Executor::current().sleep_for(milliseconds(2500));
+  co_await Executor::current().sleep_for(milliseconds(1500));
   left = co_await names(&group, 1);
   CHECK(left == "d ");
   co_await host->close();

@@ -50,7 +50,7 @@ Task<void> keep_what_was_written(Group& group) {
   const auto full = co_await group.change_volume(
       "v", {.snapshot_reserve = SnapshotReserve{.byte_count = 64 << 10}});
   REQUIRE(full.has_value());
-  co_await Executor::current().sleep_for(std::chrono::milliseconds(3500));
+  co_await Executor::current().sleep_for(std::chrono::milliseconds(2500));
   const auto kept = co_await group.show_snapshot({"v", first});
   REQUIRE(kept.has_value());
   const auto events = co_await group.list_events(0);

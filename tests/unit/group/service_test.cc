@@ -515,7 +515,7 @@ TEST_CASE("An address that is taken is named before anything is made", "[group]"
                       management, portal),
           "two.toml");
       REQUIRE(configuration.has_value());
-      const Started can = can_listen(*configuration);
+      const Started can = can_listen(*configuration, std::chrono::milliseconds(100));
       return can ? std::string("free") : can.error().text;
     };
     constexpr std::string_view kFree = "127.0.0.1:0";
