@@ -702,9 +702,10 @@ Task<void> import_twice(Executor* home, std::filesystem::path state, std::string
 TEST_CASE("An import that a crash cuts short is done again at the next start", "[export]") {
   const sandbay::testing::ScratchDirectory scratch;
   ExportedGroup group = small_group();
-  for (int i = 0; i < 3; ++i) {
-    group.entries.emplace_back(fmt::format("x{}", i), std::string(std::size_t{600} << 10, 'x'));
-  }
+  // An import commits each MiB: the second commit has what is behind these.
+  group.entries.emplace_back("x0", '"' + std::string(std::size_t{900} << 10, 'x') + '"');
+  group.entries.emplace_back("x1", std::string(std::size_t{130} << 10, 'x'));
+  group.entries.emplace_back("x2", "no JSON either");
   const std::string text = export_text(group);
   std::ofstream(scratch.file("import")) << text;
   std::vector<metadata::Entry> expected(group.entries.begin() + 1, group.entries.end());

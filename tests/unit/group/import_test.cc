@@ -93,10 +93,10 @@ Task<void> go_back(Executor& home) {
   const std::string before = before_import_path(state);
   Books books(home);
   books.entries = group_with("volumes-old");
-  // Enough for several pieces.
-  for (int i = 0; i < 3; ++i) {
-    books.entries["z" + std::to_string(i)] = std::string(std::size_t{1} << 20, 'z');
-  }
+  // More than the MiB that an import commits at once.
+  books.entries["z0"] = '"' + std::string(std::size_t{900} << 10, 'z') + '"';
+  books.entries["z1"] = std::string(std::size_t{130} << 10, 'z');
+  books.entries["z2"] = "no JSON either";
   const Books::Entries old = books.entries;
   co_await take_in_state(&books, state, text_of(group_with("volumes-new")));
   CHECK_FALSE(books.entries.contains("volumes-old"));
