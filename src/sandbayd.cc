@@ -464,7 +464,7 @@ Task<Started> import_file(const Arguments* arguments, metadata::Store* store,
     error = co_await group::announce_import(*store, text.size(), group::sha256_of(text), false);
   }
   if (error != Error::kNone) {
-    co_return fault_of_option(fmt::format("--import {}: {}", path, describe(error)));
+    co_return std::unexpected(fmt::format("--import {}: {}", path, describe(error)));
   }
   const auto taken = co_await group::take_import(*store, configuration->state, configuration->uuid);
   if (!taken) co_return std::unexpected(taken.error());

@@ -193,9 +193,9 @@ Task<RunningGroup::Outcome> RunningGroup::load(Loaded* loaded) {
     const Backing backing = entry.first.specification.backing;
     if (backing == Backing::kRaid || backing == Backing::kPool) facts.volumes.push_back(name);
   }
-  const std::string refusal = co_await refusal_of_role(&store_, std::move(facts));
-  if (refusal.empty()) co_return Outcome{};
-  co_return fault_of_file(fmt::format("{}: {}", configuration_.file, refusal));
+  auto fits = co_await role_fits(&store_, std::move(facts));
+  if (!fits) fits.error().text = fmt::format("{}: {}", configuration_.file, fits.error().text);
+  co_return fits;
 }
 
 // Volumes that are about to be opened have their sets already.
@@ -205,9 +205,11 @@ Task<RunningGroup::Outcome> RunningGroup::open_pools(Loaded* loaded) {
   }
   way_before_import_ = co_await way_before_import(store_, configuration_.state);
   pools_ = std::make_unique<Pools>(Executor::current(), store_, events_, *members_, pool_owner());
-  const auto started = co_await pools_->start(std::move(loaded->pools), configuration_.pools);
-  if (started) co_return Outcome{};
-  co_return fault_of_file(fmt::format("{}: {}", configuration_.file, started.error()));
+  auto started = co_await pools_->start(std::move(loaded->pools), configuration_.pools);
+  if (!started) {
+    started.error().text = fmt::format("{}: {}", configuration_.file, started.error().text);
+  }
+  co_return started;
 }
 
 Task<RunningGroup::Outcome> RunningGroup::adopt_identity(std::optional<std::string> stored) {
@@ -460,7 +462,7 @@ Task<RunningGroup::Outcome> RunningGroup::open_volume(VolumeRecord record, std::
   const auto claim = co_await claim_against(record.specification.path);
   Volume::Opened volume;
   if (claim) {
-    volume = std::unexpected(OpenFailure{.reason = *claim, .stops_start = fresh});
+    volume = std::unexpected(OpenFailure{.reason = claim->text, .stops_start = fresh});
   } else if (fresh) {
     volume = co_await make_volume(record, std::nullopt);
   } else {
@@ -468,9 +470,8 @@ Task<RunningGroup::Outcome> RunningGroup::open_volume(VolumeRecord record, std::
   }
   if (!volume) {
     if (volume.error().stops_start) {
-      std::string text = fmt::format("{}: {}", where, volume.error().reason);
-      if (claim) co_return fault_of_file(std::move(text));
-      co_return std::unexpected(std::move(text));
+      co_return std::unexpected(StartRefusal(claim ? claim->kind : StartRefusal::Kind::kNotNow,
+                                             fmt::format("{}: {}", where, volume.error().reason)));
     }
     log_warning("{}: not served: {}", where, volume.error().reason);
     volumes_.put(name, without_device(std::move(record), std::move(volume.error())));
@@ -498,9 +499,9 @@ RunningGroup::Outcome RunningGroup::attach(const std::shared_ptr<Volume>& volume
   const std::uint32_t lun = s.lun.value_or(0);  // Its record always has one.
   const auto [other, added] = target.units.emplace(lun, volume);
   if (added) return {};
-  return std::unexpected(fmt::format(
-      "volume \"{}\": LUN {} of {} is volume \"{}\"; give one of them another lun or target",
-      s.name, lun, s.target, other->second->name()));
+  return fault_of_file(fmt::format(
+      "{}: volume \"{}\": LUN {} of {} is volume \"{}\"; give one of them another lun or target",
+      configuration_.file, s.name, lun, s.target, other->second->name()));
 }
 
 Task<RunningGroup::Outcome> RunningGroup::register_targets() {

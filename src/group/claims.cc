@@ -147,9 +147,10 @@ Task<std::vector<Claim>> identify(Executor* home, std::vector<Claim> claims) {
 
 }  // namespace
 
-Task<std::optional<std::string>> find_claim(Executor& home, std::filesystem::path path,
-                                            std::vector<Claim> claims,
-                                            std::filesystem::path state) {
+Task<std::optional<StartRefusal>> find_claim(Executor& home, std::filesystem::path path,
+                                             std::vector<Claim> claims,
+                                             std::filesystem::path state) {
+  constexpr auto kClaimed = StartRefusal::Kind::kConfiguration;
   struct Asked {
     std::string identity;
     std::optional<std::string> of_group;
@@ -161,19 +162,20 @@ Task<std::optional<std::string>> find_claim(Executor& home, std::filesystem::pat
   };
   const Error error = co_await run_blocking(home, path.string(), ask, kPathPatience);
   if (error != Error::kNone) {
-    co_return fmt::format("{} cannot be looked at: {}", path.string(),
-                          error == Error::kTimedOut
-                              ? "its filesystem does not answer; try again when it does"
-                              : describe(error));
+    co_return StartRefusal(fmt::format(
+        "{} cannot be looked at: {}", path.string(),
+        error == Error::kTimedOut ? "its filesystem does not answer; try again when it does"
+                                  : describe(error)));
   }
   const std::vector<Claim> known = co_await identify(&home, std::move(claims));
   for (const Claim& claim : known) {
     const bool same = claim.identity.empty()
                           ? claim.path.lexically_normal() == path.lexically_normal()
                           : claim.identity == asked->identity;
-    if (same) co_return fmt::format("{} {}", path.string(), claim.reason);
+    if (same) co_return StartRefusal(kClaimed, fmt::format("{} {}", path.string(), claim.reason));
   }
-  co_return asked->of_group;
+  if (!asked->of_group) co_return std::nullopt;
+  co_return StartRefusal(kClaimed, *asked->of_group);
 }
 
 }  // namespace sandbay::group

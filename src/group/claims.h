@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "runtime/executor.h"
+#include "runtime/start_refusal.h"
 #include "runtime/task.h"
 
 namespace sandbay::group {
@@ -44,10 +45,12 @@ struct Claim {
   std::string reason;    // Its owner, and what to do; half a sentence.
 };
 
-// Why nothing else may use `path`: it belongs to one of `claims`, or to the group itself, or
-// its filesystem does not answer. Half a sentence. A filesystem that does not answer for another
-// claim is not waited for: then names are compared, and the locks of files decide.
-Task<std::optional<std::string>> find_claim(Executor& home, std::filesystem::path path,
-                                            std::vector<Claim> claims, std::filesystem::path state);
+// Why nothing else may use `path`: it belongs to one of `claims`, or to the group itself
+// (kConfiguration), or its filesystem does not answer (kNotNow). Half a sentence. A filesystem that
+// does not answer for another claim is not waited for: then names are compared, and the locks of
+// files decide.
+Task<std::optional<StartRefusal>> find_claim(Executor& home, std::filesystem::path path,
+                                             std::vector<Claim> claims,
+                                             std::filesystem::path state);
 
 }  // namespace sandbay::group

@@ -147,7 +147,9 @@ class ControllerCache {
   Task<Outcome> open_mirror(nvram::Nvram* nvram);
   Task<Outcome> commit_mirror(MirrorRecord record);
   Task<Started> clear_region(nvram::Nvram* nvram, bool counts, bool must_be_empty);
-  StartRefusal at_nvram(const std::string& what) const;  // FILE:LINE: cache.nvram: …
+  // FILE:LINE: cache.nvram: …
+  StartRefusal at_nvram(const std::string& what,
+                        StartRefusal::Kind kind = StartRefusal::Kind::kConfiguration) const;
   // NVRAMs with writes that some set needs: by its mark, or because an import says so.
   std::set<ImageUuid> needed_images() const;
   bool is_needed(const ImageUuid& nvram) const { return needed_images().contains(nvram); }

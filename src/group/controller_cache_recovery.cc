@@ -61,7 +61,8 @@ Task<Started> ControllerCache::recover() {
   if (!outcome) co_return outcome;
   const Error accepted = co_await memory_->accept();
   if (accepted != Error::kNone) {
-    co_return std::unexpected(at_nvram("cannot be written: " + std::string(describe(accepted))));
+    co_return std::unexpected(at_nvram("cannot be written: " + std::string(describe(accepted)),
+                                       StartRefusal::Kind::kNotNow));
   }
   std::vector<cache::RecoveredWrite> taken;
   std::uint64_t bytes = 0;
@@ -83,7 +84,8 @@ Task<Started> ControllerCache::recover() {
   // Sets are then marked with this NVRAM, and these must not come back under the mark.
   const Error final = co_await memory_->flush_releases();
   if (final != Error::kNone) {
-    co_return std::unexpected(at_nvram("cannot be written: " + std::string(describe(final))));
+    co_return std::unexpected(at_nvram("cannot be written: " + std::string(describe(final)),
+                                       StartRefusal::Kind::kNotNow));
   }
   if (confirmed != 0) tell_recovered(confirmed, bytes, found.from_mirror, home_.now() - began);
   if (useless != 0) {

@@ -305,10 +305,9 @@ Task<Started> ControllerCache::open_memory(nvram::Nvram* nvram) {
   co_return Started{};
 }
 
-StartRefusal ControllerCache::at_nvram(const std::string& what) const {
-  return {StartRefusal::Kind::kConfiguration,
-          fmt::format("{}:{}: cache.nvram: {}", configuration_.file,
-                      known(configuration_.hardware.cache).nvram_line, what)};
+StartRefusal ControllerCache::at_nvram(const std::string& what, StartRefusal::Kind kind) const {
+  return {kind, fmt::format("{}:{}: cache.nvram: {}", configuration_.file,
+                            known(configuration_.hardware.cache).nvram_line, what)};
 }
 
 // A region whose content does not count is made anew where it is of another size, or where it must
@@ -327,7 +326,9 @@ Task<Started> ControllerCache::clear_region(nvram::Nvram* nvram, bool counts, bo
         nvram == nvram_ ? "the NVRAM" : "the mirror", format_size(region->byte_count))));
   }
   const auto released = co_await nvram->release(std::string(kRegion));
-  if (!released) co_return std::unexpected(at_nvram(released.error()));
+  if (!released) {
+    co_return std::unexpected(at_nvram(released.error(), StartRefusal::Kind::kNotNow));
+  }
   events_.add(
       {.kind = "nvram cleared",
        .text = fmt::format("NVRAM: nothing that {} holds for the cache is needed; it has "

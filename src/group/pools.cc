@@ -30,8 +30,8 @@ Pools::Pools(Executor& home, metadata::Store& store, EventLog& events, Members& 
 
 Pools::~Pools() { assert(pools_.empty()); }
 
-Task<Pools::Outcome> Pools::start(std::vector<PoolRecord> stored,
-                                  std::vector<PoolConfiguration> declared) {
+Task<Started> Pools::start(std::vector<PoolRecord> stored,
+                           std::vector<PoolConfiguration> declared) {
   std::ranges::sort(stored, {}, &PoolRecord::name);
   std::vector<std::string> regions;
   for (const PoolRecord& record : stored) regions.push_back(region_name(record.uuid));
@@ -41,9 +41,11 @@ Task<Pools::Outcome> Pools::start(std::vector<PoolRecord> stored,
     if (find(wanted.name) != nullptr) continue;
     for (const std::string& member : wanted.members) {
       if (const ServedPool* const other = pool_of_member(member)) {
-        co_return std::unexpected(fmt::format(
-            "pool \"{}\": member \"{}\" is of pool \"{}\"; a member belongs to one pool",
-            wanted.name, member, other->name()));
+        co_return std::unexpected(StartRefusal(
+            StartRefusal::Kind::kConfiguration,
+            fmt::format(
+                "pool \"{}\": member \"{}\" is of pool \"{}\"; a member belongs to one pool",
+                wanted.name, member, other->name())));
       }
     }
     PoolRecord record{.uuid = make_uuid(home_.random()),
@@ -61,7 +63,7 @@ Task<Pools::Outcome> Pools::start(std::vector<PoolRecord> stored,
     wake_.notify_all();
   });
   spawn(watch());
-  co_return Outcome{};
+  co_return Started{};
 }
 
 // Of pools that are no more: the daemon ended between the record and the region, or an import has

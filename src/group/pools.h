@@ -23,6 +23,7 @@
 #include "group/pool_info.h"
 #include "group/pool_records.h"
 #include "group/served_pool.h"
+#include "runtime/start_refusal.h"
 #include "runtime/sync.h"
 
 namespace sandbay::group {
@@ -50,7 +51,7 @@ class Pools {
 
   // Opens those that are stored and makes those that are declared. Only metadata that cannot be
   // written are an error.
-  Task<Outcome> start(std::vector<PoolRecord> stored, std::vector<PoolConfiguration> declared);
+  Task<Started> start(std::vector<PoolRecord> stored, std::vector<PoolConfiguration> declared);
   // No volume of any pool is attached, or else not `quiet`. False: something still hangs below some
   // pool at the deadline and is left behind, and so must this object be.
   Task<bool> stop(bool quiet, TimePoint deadline);

@@ -4,33 +4,40 @@
 #include <fmt/format.h>
 
 #include <optional>
+#include <utility>
 
 #include "group/event_log.h"
 #include "group/lead_fence.h"
 
 namespace sandbay::group {
 
-Task<std::string> refusal_of_role(metadata::Store* store, RoleFacts facts) {
+namespace {
+std::unexpected<StartRefusal> fault_of_role(std::string text) {
+  return std::unexpected(StartRefusal(StartRefusal::Kind::kConfiguration, std::move(text)));
+}
+}  // namespace
+
+Task<Started> role_fits(metadata::Store* store, RoleFacts facts) {
   if (facts.member) {
     std::vector<std::string> own;
     for (const std::string& name : facts.volumes) own.push_back(fmt::format("volume \"{}\"", name));
     for (const std::string& name : facts.pools) own.push_back(fmt::format("pool \"{}\"", name));
-    if (own.empty()) co_return std::string();
-    co_return fmt::format(
+    if (own.empty()) co_return Started{};
+    co_return fault_of_role(fmt::format(
         "role: as a member it would show its sets to a lead that writes over what is on them: {}; "
         "delete these while the role is \"lead\", or leave it at that",
-        fmt::join(own, ", "));
+        fmt::join(own, ", ")));
   }
   EventLog events;
   LeadFence fence(*store, events);
   const auto loaded = co_await fence.load(false);
-  if (!loaded) co_return loaded.error();
+  if (!loaded) co_return std::unexpected(loaded.error());
   const std::optional<iscsi::LeadRecord>& kept = fence.kept();
-  if (!kept || kept->open) co_return std::string();
-  co_return fmt::format(
+  if (!kept || kept->open) co_return Started{};
+  co_return fault_of_role(fmt::format(
       "role: its sets are used by group {}, which leads it; take it out of that group first, then "
       "start it with role = \"member\" and --forget-lead once, and after that as a lead",
-      format_uuid(kept->group));
+      format_uuid(kept->group)));
 }
 
 }  // namespace sandbay::group

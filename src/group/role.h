@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "metadata/store.h"
+#include "runtime/start_refusal.h"
 #include "runtime/task.h"
 
 namespace sandbay::group {
@@ -19,7 +20,8 @@ struct RoleFacts {
   std::vector<std::string> volumes;  // and those on sets or pools.
 };
 
-// Half a line about the role; empty: it may start. The store is awaited for, and stays.
-Task<std::string> refusal_of_role(metadata::Store* store, RoleFacts facts);
+// Whether the group may start in its role; if not, half a line about the role. Waits for the store,
+// which outlives the task.
+Task<Started> role_fits(metadata::Store* store, RoleFacts facts);
 
 }  // namespace sandbay::group

@@ -194,7 +194,7 @@ class RunningGroup final : public Group {
   Task<Volume::Opened> make_volume(VolumeRecord record, std::optional<TargetRecord> target);
   // Why a volume that is to be opened may not stand on what it names: that belongs to another
   // volume, or to the group itself. Half a sentence.
-  Task<std::optional<std::string>> claim_against(std::filesystem::path named) const;
+  Task<std::optional<StartRefusal>> claim_against(std::filesystem::path named) const;
   Task<void> unmake_file(VolumeRecord record);
   // Opens what the record says; on its set, if it is on one.
   Task<Volume::Opened> open_device(VolumeRecord record, Volume::Opening opening);

@@ -93,7 +93,7 @@ Executor& RunningGroup::next_home() {
   return *executors[homes_given_++ % executors.size()];
 }
 
-Task<std::optional<std::string>> RunningGroup::claim_against(std::filesystem::path named) const {
+Task<std::optional<StartRefusal>> RunningGroup::claim_against(std::filesystem::path named) const {
   if (named.empty()) co_return std::nullopt;  // Its file has a name like no other.
   std::vector<Claim> claims;
   for (const auto& [name, volume] : volumes_) {
@@ -337,11 +337,11 @@ Task<Answer<CreatedVolume>> RunningGroup::create_now(CreateVolumeRequest request
         fmt::format("volume \"{}\": its target {} exists already; name a target to put it on",
                     s.name, s.target));
   }
-  auto claim = co_await claim_against(s.path);
-  if (!claim) {
-    claim = identifiers_.clash(s, [this](const Uuid& other) { return words_of_owner(other); });
-  }
-  if (claim) co_return claimed_by_another(s.name, *claim);
+  const auto claim = co_await claim_against(s.path);
+  if (claim) co_return claimed_by_another(s.name, claim->text);
+  const auto clash =
+      identifiers_.clash(s, [this](const Uuid& other) { return words_of_owner(other); });
+  if (clash) co_return claimed_by_another(s.name, *clash);
   if (!s.lun) s.lun = free_lun(s.target);
   if (!s.lun) {
     co_return refuse(

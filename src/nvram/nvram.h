@@ -80,7 +80,7 @@ struct NvramOptions {
   std::string owner_name;
   // Images that must not be opened as this one, and why: half a sentence with what is accepted.
   std::map<ImageId, std::string> refused;
-  Error* cause = nullptr;  // If not null, kNotReady follows if another process has the file.
+  Error* cause = nullptr;  // open() writes kNotReady there if another process has the file.
 };
 
 struct RegionState {

@@ -110,8 +110,8 @@ std::string host_boot_id() {
 Task<Opened> Nvram::open(Executor& home, NvramOptions options) {
   if (const std::string why = wrong_option(options); !why.empty()) co_return refusal(options, why);
   const std::vector<std::byte> first_bytes = new_header(home, options);
-  auto image =
-      co_await map_image(home, options.path, options.byte_count, first_bytes, options.cause);
+  Error* const cause = std::exchange(options.cause, nullptr);  // Its owner may go before the NVRAM.
+  auto image = co_await map_image(home, options.path, options.byte_count, first_bytes, cause);
   if (!image.has_value()) co_return refusal(options, image.error());
   Opened opened = co_await start(home, std::move(options), std::move(*image));
   co_return opened;
