@@ -268,7 +268,7 @@ TEST_CASE("a set that cannot answer because one more drive fails says that it ha
 
 TEST_CASE("no drive is lost when there is no room for what is written, and no block is torn") {
   for (const SetShape& shape : kShapes) {
-    for (std::uint64_t seed = 1; seed <= 3; ++seed) {
+    for (std::uint64_t seed = 1; seed <= (kSanitized ? 2 : 3); ++seed) {
       CAPTURE(describe(shape.level), shape.drives, seed);
       in_world(seed, [&](Executor& home) { return run_out_of_space(&home, shape, seed); });
     }
@@ -303,7 +303,7 @@ TEST_CASE("a drive that answers no read is lost, though every read is answered w
 
 TEST_CASE("a set of every level keeps what is written, with drives lost and rebuilt") {
   for (const SetShape& shape : kShapes) {
-    for (std::uint64_t seed = 1; seed <= 3; ++seed) {
+    for (std::uint64_t seed = 1; seed <= (kSanitized ? 1 : 3); ++seed) {
       CAPTURE(describe(shape.level), shape.drives, seed);
       in_world(seed, [&](Executor& home) { return survive(&home, shape); });
     }
