@@ -31,7 +31,7 @@ def bytes_on(daemon, name):
 
 
 def test_the_small_san(t):
-    """What conf/group.toml and README.md tell a newcomer to do."""
+    """The steps of docs/tour.md with conf/group.toml."""
     t.need('qemu-io')
     daemon = t.daemon(config=os.path.join(TOP, 'conf', 'group.toml'))
     daemon.sandbay('pool', 'create', 'default')

@@ -19,7 +19,7 @@ def test_raid50_keeps_data_through_failures_and_a_kill(t):
     names = [f'd{i}' for i in range(16)]
     daemon = t.daemon([{'name': 'lab', 'raid': 'raid50', 'size': '192MiB'}], extra=(
         drives(names, '24MiB', spares=('s0', 's1')) +
-        raid('raid50', 'raid50', names, groups=2, rebuild_rate='20MB/s', journal='4MiB') +
+        raid('raid50', 'raid50', names, groups=2, rebuild_rate='12MB/s', journal='4MiB') +
         faults()))
     shown = the_set(daemon, 'raid50')
     t.check(shown['level'] == 'raid50' and shown['running'], f'a running RAID 50: {shown}')

@@ -393,7 +393,7 @@ def test_changes_that_wait_leave_threads_for_those_who_look(t):
     count, answers = 70, []
 
     def drop():
-        answers.append(ask(daemon, 'DELETE', f'/api/v1/sessions/{tsih}?logout_request=6'))
+        answers.append(ask(daemon, 'DELETE', f'/api/v1/sessions/{tsih}?logout_request=12'))
     drops = [threading.Thread(target=drop) for _ in range(count)]
     for thread in drops:
         thread.start()
