@@ -174,8 +174,9 @@ Task<std::optional<StartRefusal>> find_claim(Executor& home, std::filesystem::pa
                           : claim.identity == asked->identity;
     if (same) co_return StartRefusal(kClaimed, fmt::format("{} {}", path.string(), claim.reason));
   }
-  if (!asked->of_group) co_return std::nullopt;
-  co_return StartRefusal(kClaimed, *asked->of_group);
+  const std::optional<std::string>& of_group = asked->of_group;
+  if (!of_group) co_return std::nullopt;
+  co_return StartRefusal(kClaimed, *of_group);
 }
 
 }  // namespace sandbay::group

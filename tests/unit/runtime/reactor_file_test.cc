@@ -351,7 +351,7 @@ class DeadStorage {
         spawn(keep_result(load.call, file.get(), cancellation));
       }
     }
-    for (int i = 0; i < 2000 && unanswered() < load.unanswered; ++i) {
+    for (int i = 0; i < 10'000 && unanswered() < load.unanswered; ++i) {
       co_await executor->sleep_for(1ms);
     }
     co_await executor->sleep_for(100ms);  // More would arrive.
