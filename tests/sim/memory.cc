@@ -10,8 +10,8 @@ constexpr int kMib = 1 << 20;
 constexpr int kLargestKeptBlock = 32 * kMib;  // The most that the library accepts.
 constexpr int kKeptAtTheTop = 256 * kMib;
 
-[[maybe_unused]] const bool memory_is_kept = mallopt(M_MMAP_THRESHOLD, kLargestKeptBlock) != 0 &&
-                                             mallopt(M_TRIM_THRESHOLD, kKeptAtTheTop) != 0;
+[[maybe_unused]] const bool kMemoryIsKept = mallopt(M_MMAP_THRESHOLD, kLargestKeptBlock) != 0 &&
+                                            mallopt(M_TRIM_THRESHOLD, kKeptAtTheTop) != 0;
 
 }  // namespace
 }  // namespace sandbay::simtest
