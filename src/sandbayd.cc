@@ -417,10 +417,6 @@ Task<bool> check_maps(group::Group* group) {
   co_return right;
 }
 
-std::unexpected<StartRefusal> fault_of_option(std::string text) {
-  return std::unexpected(StartRefusal(StartRefusal::Kind::kConfiguration, std::move(text)));
-}
-
 // Puts the export into the state directory and takes it in.
 Task<Started> import_file(const Arguments* arguments, metadata::Store* store,
                           const group::Configuration* configuration) {
@@ -429,20 +425,20 @@ Task<Started> import_file(const Arguments* arguments, metadata::Store* store,
   std::stringstream stream;
   if (file) stream << file.rdbuf();
   if (!file) {
-    co_return fault_of_option(fmt::format("--import {}: cannot be read; name a file", path));
+    co_return fault_of_configuration(fmt::format("--import {}: cannot be read; name a file", path));
   }
   const std::string text = std::move(stream).str();
   const auto group = group::read_export(text);
-  if (!group) co_return fault_of_option(fmt::format("--import {}: {}", path, group.error()));
+  if (!group) co_return fault_of_configuration(fmt::format("--import {}: {}", path, group.error()));
   if (!configuration->uuid.empty() && configuration->uuid != group->uuid) {
-    co_return fault_of_option(
+    co_return fault_of_configuration(
         fmt::format("--import {}: is of group {}, but {} says group.uuid = {}", path, group->uuid,
                     configuration->file, configuration->uuid));
   }
   group::ImportRules rules;
   for (const metadata::Entry& entry : group->entries) rules.add(entry);
   if (!rules.mistake().empty()) {
-    co_return fault_of_option(fmt::format("--import {}: {}", path, rules.mistake()));
+    co_return fault_of_configuration(fmt::format("--import {}: {}", path, rules.mistake()));
   }
   const auto there = co_await group::provisioned_in(*store);
   if (!there) {
@@ -450,7 +446,7 @@ Task<Started> import_file(const Arguments* arguments, metadata::Store* store,
         fmt::format("the metadata cannot be read: {}", describe(there.error())));
   }
   if (!there->empty() && !arguments->force) {
-    co_return fault_of_option(fmt::format(
+    co_return fault_of_configuration(fmt::format(
         "--import {}: there are {} in {} already, of which an import would know nothing any more; "
         "name an empty state directory, or add --force",
         path, *there, configuration->state.string()));

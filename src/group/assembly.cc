@@ -36,11 +36,6 @@ std::string unreadable(const Configuration& configuration, Error error) {
                            "--config FILE --import EXPORT"
                          : "");
 }
-
-// `text` begins with the place in the file.
-std::unexpected<StartRefusal> fault_of_file(std::string text) {
-  return std::unexpected(StartRefusal(StartRefusal::Kind::kConfiguration, std::move(text)));
-}
 }  // namespace
 
 struct RunningGroup::Loaded {
@@ -121,7 +116,8 @@ Task<RunningGroup::Outcome> RunningGroup::assemble() {
   std::string message;
   const Error discovery = server_->set_discovery(configuration_.discovery, &message);
   if (discovery != Error::kNone) {
-    co_return fault_of_file(fmt::format("{}: discovery: {}", configuration_.file, message));
+    co_return fault_of_configuration(
+        fmt::format("{}: discovery: {}", configuration_.file, message));
   }
   // Without portals nobody is served: whoever only looks takes and deletes no snapshot.
   if (!configuration_.portals.empty()) spawn(run_schedules());
@@ -219,7 +215,7 @@ Task<RunningGroup::Outcome> RunningGroup::adopt_identity(std::optional<std::stri
     if (!record) co_return std::unexpected(fmt::format("metadata group {}", record.error()));
     identity_ = std::move(*record);
     if (!c.uuid.empty() && c.uuid != identity_.uuid) {
-      co_return fault_of_file(
+      co_return fault_of_configuration(
           fmt::format("{}: group.uuid: is {}, but {} holds group {}; name that group's state "
                       "directory, or leave uuid out",
                       c.file, c.uuid, c.state.string(), identity_.uuid));
@@ -326,14 +322,14 @@ RunningGroup::Outcome RunningGroup::reconcile(VolumeRecord& record,
   }
   if (stored.backing == Backing::kRaid && wanted.backing == Backing::kRaid &&
       stored.raid != wanted.raid) {
-    return fault_of_file(
+    return fault_of_configuration(
         fmt::format("{}: was made on set \"{}\", not on \"{}\"; write that, or give the new volume "
                     "another name",
                     at(configured), stored.raid, wanted.raid));
   }
   if (stored.backing == Backing::kPool && wanted.backing == Backing::kPool) {
     if (stored.pool != wanted.pool) {
-      return fault_of_file(
+      return fault_of_configuration(
           fmt::format("{}: was made on pool \"{}\", not on \"{}\"; write that, or give the new "
                       "volume another name",
                       at(configured), stored.pool, wanted.pool));
@@ -341,7 +337,7 @@ RunningGroup::Outcome RunningGroup::reconcile(VolumeRecord& record,
     keep_pool_choices(stored, wanted);
   }
   if (stored.backing != wanted.backing || stored.block_bytes != wanted.block_bytes) {
-    return fault_of_file(fmt::format(
+    return fault_of_configuration(fmt::format(
         "{}: was made on {} with {}-byte blocks, not on {} with {}-byte blocks; write that, or "
         "give the new volume another name",
         at(configured), describe(stored.backing), stored.block_bytes, describe(wanted.backing),
@@ -417,7 +413,7 @@ RunningGroup::Outcome RunningGroup::plan_volumes(Loaded* loaded) {
   for (const VolumeConfiguration& configured : configuration_.volumes) {
     const auto& entry = loaded->volumes.at(configured.specification.name);
     const auto twice = claimed.claim(entry.first, "volume");
-    if (twice) return fault_of_file(fmt::format("{}: {}", at(configured), *twice));
+    if (twice) return fault_of_configuration(fmt::format("{}: {}", at(configured), *twice));
   }
   for (const auto& [name, entry] : loaded->volumes) {
     const VolumeSpecification& s = entry.first.specification;
@@ -499,7 +495,7 @@ RunningGroup::Outcome RunningGroup::attach(const std::shared_ptr<Volume>& volume
   const std::uint32_t lun = s.lun.value_or(0);  // Its record always has one.
   const auto [other, added] = target.units.emplace(lun, volume);
   if (added) return {};
-  return fault_of_file(fmt::format(
+  return fault_of_configuration(fmt::format(
       "{}: volume \"{}\": LUN {} of {} is volume \"{}\"; give one of them another lun or target",
       configuration_.file, s.name, lun, s.target, other->second->name()));
 }
@@ -516,9 +512,9 @@ Task<RunningGroup::Outcome> RunningGroup::register_targets() {
     std::string message;
     const Error error = co_await server_->add_target(options_of(*target), &message);
     if (error != Error::kNone) {
-      co_return fault_of_file(fmt::format("{}:{}: target {}: {}", configuration_.file,
-                                          target->configured.line, name,
-                                          message.empty() ? describe(error) : message));
+      co_return fault_of_configuration(fmt::format("{}:{}: target {}: {}", configuration_.file,
+                                                   target->configured.line, name,
+                                                   message.empty() ? describe(error) : message));
     }
   }
   co_return Outcome{};

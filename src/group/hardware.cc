@@ -282,9 +282,8 @@ Started Hardware::add_rules() {
   const FaultsConfiguration& faults = configuration_.hardware.faults;
   const auto added = engine_->add_all(faults.rules);
   if (added) return {};
-  return std::unexpected(StartRefusal(
-      StartRefusal::Kind::kConfiguration,
-      fmt::format("{}:{}: faults.rules: {}", configuration_.file, faults.line, added.error())));
+  return fault_of_configuration(
+      fmt::format("{}:{}: faults.rules: {}", configuration_.file, faults.line, added.error()));
 }
 
 Task<Hardware::Outcome> Hardware::start_controller() {

@@ -41,11 +41,9 @@ Task<Started> Pools::start(std::vector<PoolRecord> stored,
     if (find(wanted.name) != nullptr) continue;
     for (const std::string& member : wanted.members) {
       if (const ServedPool* const other = pool_of_member(member)) {
-        co_return std::unexpected(StartRefusal(
-            StartRefusal::Kind::kConfiguration,
-            fmt::format(
-                "pool \"{}\": member \"{}\" is of pool \"{}\"; a member belongs to one pool",
-                wanted.name, member, other->name())));
+        co_return fault_of_configuration(fmt::format(
+            "pool \"{}\": member \"{}\" is of pool \"{}\"; a member belongs to one pool",
+            wanted.name, member, other->name()));
       }
     }
     PoolRecord record{.uuid = make_uuid(home_.random()),

@@ -4,18 +4,11 @@
 #include <fmt/format.h>
 
 #include <optional>
-#include <utility>
 
 #include "group/event_log.h"
 #include "group/lead_fence.h"
 
 namespace sandbay::group {
-
-namespace {
-std::unexpected<StartRefusal> fault_of_role(std::string text) {
-  return std::unexpected(StartRefusal(StartRefusal::Kind::kConfiguration, std::move(text)));
-}
-}  // namespace
 
 Task<Started> role_fits(metadata::Store* store, RoleFacts facts) {
   if (facts.member) {
@@ -23,7 +16,7 @@ Task<Started> role_fits(metadata::Store* store, RoleFacts facts) {
     for (const std::string& name : facts.volumes) own.push_back(fmt::format("volume \"{}\"", name));
     for (const std::string& name : facts.pools) own.push_back(fmt::format("pool \"{}\"", name));
     if (own.empty()) co_return Started{};
-    co_return fault_of_role(fmt::format(
+    co_return fault_of_configuration(fmt::format(
         "role: as a member it would show its sets to a lead that writes over what is on them: {}; "
         "delete these while the role is \"lead\", or leave it at that",
         fmt::join(own, ", ")));
@@ -34,7 +27,7 @@ Task<Started> role_fits(metadata::Store* store, RoleFacts facts) {
   if (!loaded) co_return std::unexpected(loaded.error());
   const std::optional<iscsi::LeadRecord>& kept = fence.kept();
   if (!kept || kept->open) co_return Started{};
-  co_return fault_of_role(fmt::format(
+  co_return fault_of_configuration(fmt::format(
       "role: its sets are used by group {}, which leads it; take it out of that group first, then "
       "start it with role = \"member\" and --forget-lead once, and after that as a lead",
       format_uuid(kept->group)));

@@ -27,4 +27,9 @@ struct StartRefusal {
 
 using Started = std::expected<void, StartRefusal>;
 
+// `text` begins with the place in the file or on the command line.
+inline std::unexpected<StartRefusal> fault_of_configuration(std::string text) {
+  return std::unexpected(StartRefusal(StartRefusal::Kind::kConfiguration, std::move(text)));
+}
+
 }  // namespace sandbay
