@@ -1,7 +1,7 @@
 // iSCSI names (RFC 7143 section 4.2.7) and access records.
 #include "iscsi/access.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 

@@ -2,7 +2,7 @@
 // RFC 7143 sections 9.2.1 and 12.1.3).
 #include "iscsi/chap.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 #include <openssl/crypto.h>
 #include <openssl/evp.h>
 #include <openssl/rand.h>

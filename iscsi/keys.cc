@@ -1,7 +1,7 @@
 // The key table (RFC 7143 sections 12 and 13; RFC 7144 section 7.1.1) and what we wish for.
 #include "iscsi/keys.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 

@@ -1,7 +1,7 @@
 // The text of a claim: group,lead,epoch:token,epoch:token, all in hexadecimal; epochs are decimal.
 #include "iscsi/lead_claim.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <array>
 #include <charconv>

@@ -3,7 +3,7 @@
 // login_security.cc and in the negotiation engine.
 #include "iscsi/login.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <cassert>
 #include <utility>

@@ -5,7 +5,7 @@
 // if some access record lets it in without CHAP. CHAP is allowed if there are credentials, and
 // where both are, it is for an initiator that does not offer None: one that offers both may have
 // no credentials to offer.
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 

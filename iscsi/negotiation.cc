@@ -2,7 +2,7 @@
 // what makes an answer to an offer of ours acceptable (RFC 7143 sections 6.2, 6.3, 6.4 and 13).
 #include "iscsi/negotiation.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 

@@ -1,7 +1,7 @@
 // Names of the codes in PDU headers, as RFC 7143 section 11 spells them, for logs and messages.
 #include "iscsi/pdu.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 namespace sandbay::iscsi {
 

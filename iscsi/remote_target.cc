@@ -1,7 +1,7 @@
 // Logging in for ever, and looking after what is there.
 #include "iscsi/remote_target.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <cassert>

@@ -1,7 +1,7 @@
 // Requests as SCSI commands: SBC-3 clause 5, and what their ends mean.
 #include "iscsi/remote_unit.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <cassert>

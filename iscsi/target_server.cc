@@ -2,7 +2,7 @@
 
 #include "iscsi/target_server.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 

@@ -9,7 +9,7 @@
 #include <set>
 #include <utility>
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include "raid/metadata_image.h"
 #include "raid/versions.h"

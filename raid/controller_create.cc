@@ -2,7 +2,7 @@
 #include <algorithm>
 #include <utility>
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include "raid/controller_implementation.h"
 #include "raid/drive_metadata.h"

@@ -3,7 +3,7 @@
 #include <bit>
 #include <utility>
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include "raid/controller_implementation.h"
 #include "raid/set_back.h"

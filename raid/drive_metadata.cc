@@ -6,7 +6,7 @@
 #include <cassert>
 #include <utility>
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include "raid/drive.h"
 #include "raid/metadata_image.h"

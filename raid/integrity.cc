@@ -6,7 +6,7 @@
 #include <cstring>
 #include <utility>
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include "raid/metadata_image.h"
 

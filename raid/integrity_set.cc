@@ -12,7 +12,7 @@
 #include <cstring>
 #include <utility>
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include "raid/raid_set.h"
 #include "raid/read_piece.h"

@@ -2,7 +2,7 @@
 // drive_lba(); every block of the set and every strip of a used data area is met exactly once.
 #include "raid/layout.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <array>

@@ -17,7 +17,7 @@
 #include <cassert>
 #include <map>
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include "raid/metadata_image.h"
 

@@ -6,7 +6,7 @@
 #include <bit>
 #include <utility>
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include "raid/drive_journal.h"
 #include "raid/nvram_journal.h"

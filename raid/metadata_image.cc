@@ -5,7 +5,7 @@
 #include <cassert>
 #include <cstring>
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include "runtime/crc32c.h"
 

@@ -14,7 +14,7 @@
 #include <bit>
 #include <utility>
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include "raid/raid_set.h"
 #include "raid/stripe_update.h"

@@ -10,7 +10,7 @@
 #include <bit>
 #include <cassert>
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include "raid/metadata_image.h"
 

@@ -5,7 +5,7 @@
 #include <bit>
 #include <utility>
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include "raid/parity.h"
 #include "raid/raid_set.h"

@@ -7,7 +7,7 @@
 #include <cassert>
 #include <set>
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include "raid/integrity_format.h"
 #include "raid/metadata_image.h"

@@ -7,7 +7,7 @@
 #include <iterator>
 #include <ranges>
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 namespace sandbay::raid {
 namespace {

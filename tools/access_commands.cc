@@ -1,5 +1,5 @@
 // sandbay access add|list|remove
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <CLI/CLI.hpp>
 #include <algorithm>

@@ -1,5 +1,5 @@
 // sandbay apply FILE: shows what lies between a document and the daemon, and brings it about.
-#include <fmt/format.h>
+#include <fmt/core.h>
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>

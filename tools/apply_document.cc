@@ -1,7 +1,7 @@
 // TOML and JSON become the same tree of values, which the reader of configuration files takes.
 #include "tools/apply_document.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <filesystem>

@@ -5,7 +5,7 @@
 // Access records are the targets': those of all volumes that share one count together.
 #include "tools/apply_plan.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 

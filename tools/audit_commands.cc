@@ -1,5 +1,5 @@
 // sandbay audit list
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <CLI/CLI.hpp>
 #include <memory>

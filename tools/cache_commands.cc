@@ -1,5 +1,5 @@
 // sandbay cache show|flush|discard|adopt|acknowledge
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <CLI/CLI.hpp>
 #include <memory>

@@ -5,7 +5,7 @@
 // never to the name: a second look-up could find another listener.
 #include "tools/client.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 #include <httplib.h>
 #include <netdb.h>
 #include <netinet/in.h>

@@ -3,7 +3,7 @@
 // which main turns into one line and an exit code.
 #pragma once
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <chrono>
 #include <nlohmann/json_fwd.hpp>

@@ -1,7 +1,7 @@
 // Each noun and verb is one row of a case statement: the words that may follow it.
 #include "tools/completion.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <CLI/CLI.hpp>
 

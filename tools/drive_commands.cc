@@ -1,5 +1,5 @@
 // sandbay drive list|show|fail|replace|erase
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <CLI/CLI.hpp>
 #include <memory>

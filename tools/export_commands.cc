@@ -1,6 +1,6 @@
 // sandbay group export, sandbay group import
 #include <fcntl.h>
-#include <fmt/format.h>
+#include <fmt/core.h>
 #include <sys/stat.h>
 #include <unistd.h>
 

@@ -1,5 +1,5 @@
 // sandbay fault add|list|clear, sandbay event list
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <CLI/CLI.hpp>
 #include <memory>

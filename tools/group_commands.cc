@@ -1,5 +1,5 @@
 // sandbay group show, sandbay group check
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>

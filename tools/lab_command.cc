@@ -1,5 +1,5 @@
 // sandbay lab run|influences|list: reads the options; src/lab does the work.
-#include <fmt/format.h>
+#include <fmt/core.h>
 #include <sys/ioctl.h>
 #include <unistd.h>
 

@@ -1,5 +1,5 @@
 // sandbay load URL…: reads the options; src/lab does the work.
-#include <fmt/format.h>
+#include <fmt/core.h>
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>

@@ -1,5 +1,5 @@
 // sandbay member list|show|add|remove
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <CLI/CLI.hpp>
 #include <memory>

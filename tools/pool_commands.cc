@@ -1,5 +1,5 @@
 // sandbay pool list|show|create|delete|discard|accept-older-map, task list, rebalance show
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <CLI/CLI.hpp>
 #include <memory>

@@ -1,7 +1,7 @@
 // The first line elsewhere than on a terminal comes after 10 s: short work stays silent.
 #include "tools/progress.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 #include <unistd.h>
 
 #include <algorithm>

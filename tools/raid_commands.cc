@@ -1,5 +1,5 @@
 // sandbay raid list|show|verify|start
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <CLI/CLI.hpp>
 #include <chrono>

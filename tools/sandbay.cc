@@ -3,7 +3,7 @@
 //
 // Exit codes: see Exit in client.h. One line on standard error says what failed; with --json, an
 // object on standard output.
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <CLI/CLI.hpp>
 #include <algorithm>

@@ -1,5 +1,5 @@
 // sandbay session list|drop|negotiate
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <CLI/CLI.hpp>
 #include <memory>

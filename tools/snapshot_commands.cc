@@ -1,6 +1,6 @@
 // sandbay snapshot
 // create|list|show|restore|delete|online|offline|clone|schedule|schedules|unschedule
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <CLI/CLI.hpp>
 #include <algorithm>

@@ -1,5 +1,5 @@
 // sandbay target list|show
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <CLI/CLI.hpp>
 #include <memory>

@@ -1,5 +1,5 @@
 // sandbay volume list|show|create|expand|shrink|rename|cache|online|offline|read-only|limits|delete
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <CLI/CLI.hpp>
 #include <filesystem>

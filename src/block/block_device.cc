@@ -5,7 +5,7 @@
 
 #include <bit>
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 namespace sandbay {
 

@@ -4,7 +4,7 @@
 #include <cassert>
 #include <utility>
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include "block/file_device.h"
 

@@ -13,7 +13,7 @@
 #include <limits>
 #include <utility>
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 namespace sandbay {
 

@@ -5,7 +5,7 @@
 #include <cassert>
 #include <utility>
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include "fault/active_rule.h"
 #include "fault/fault_layer.h"

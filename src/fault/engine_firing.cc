@@ -6,7 +6,7 @@
 #include <cassert>
 #include <utility>
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include "fault/active_rule.h"
 #include "fault/engine.h"

@@ -9,7 +9,7 @@
 #include <set>
 #include <utility>
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include "fault/fault_layer.h"
 #include "fault/fault_layer_state.h"

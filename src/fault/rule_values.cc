@@ -7,7 +7,7 @@
 #include <cmath>
 #include <limits>
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 namespace sandbay::fault {
 

@@ -1,7 +1,7 @@
 // Two lists in the metadata: changes that have begun, and changes that have ended.
 #include "group/audit_log.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 

@@ -1,7 +1,7 @@
 // Defaults are those of a small controller: what a newcomer's machine can spare.
 #include "group/cache_configuration.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 

@@ -1,7 +1,7 @@
 // Reading CHAP credentials.
 #include "group/chap_configuration.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include "group/configuration.h"
 #include "group/document.h"

@@ -1,7 +1,7 @@
 // A few calls to stat() when a volume is made or opened, on threads for what can block.
 #include "group/claims.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 #include <sys/stat.h>
 #include <sys/sysmacros.h>
 

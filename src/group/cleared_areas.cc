@@ -1,7 +1,7 @@
 // Areas are few: one of the volume's first place, and one for each time it grew meanwhile.
 #include "group/cleared_areas.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <bit>

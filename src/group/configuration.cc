@@ -2,7 +2,7 @@
 // apart and notes every mistake; what concerns several sections is checked at the end.
 #include "group/configuration.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <fstream>

@@ -1,7 +1,7 @@
 // The rules for single values: names, addresses, credentials, and what fits together in a volume.
 // Pure functions of their arguments; REST and the configuration file share them.
 #include <arpa/inet.h>
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <bit>

@@ -3,7 +3,7 @@
 //
 // What is lost is in the metadata before the NVRAM forgets it, and that everything is in this NVRAM
 // is there before anything new is written into it. Killed anywhere, the next start finds the same.
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <tuple>

@@ -1,7 +1,7 @@
 // Digest: SHA-256 of bytes that come piece by piece.
 #pragma once
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 #include <openssl/evp.h>
 
 #include <array>

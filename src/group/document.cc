@@ -1,7 +1,7 @@
 // The only file that sees the TOML parser.
 #include "group/document.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 #include <toml++/toml.h>
 
 #include <algorithm>

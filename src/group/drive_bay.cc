@@ -2,7 +2,7 @@
 // have it at once.
 #include "group/drive_bay.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include "block/file_device.h"
 #include "block/memory_device.h"

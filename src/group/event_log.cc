@@ -1,7 +1,7 @@
 // The log of the process gets the sentence alone: it has a time and a level of its own.
 #include "group/event_log.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include "group/kept_log_functions.h"
 #include "group/records.h"

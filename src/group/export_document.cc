@@ -2,7 +2,7 @@
 // of values beside it.
 #include "group/export_document.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <span>

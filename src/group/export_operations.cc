@@ -2,7 +2,7 @@
 //
 // An export is one listing, which the store answers from one moment. For as long as it takes every
 // pool's map is held, whole in the store, so that what is listed needs no NVRAM, and says so.
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <limits>
 

@@ -1,7 +1,7 @@
 // Cutting the text into records, and turning these into keys and values.
 #include "group/export_reader.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <stdexcept>
 #include <utility>

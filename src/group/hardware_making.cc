@@ -4,7 +4,7 @@
 // Every UUID of the new set and of its drives is drawn and kept in an intent before anything is
 // written. What a failure or a crash leaves behind is therefore known by these UUIDs, and nothing
 // else is erased: another disk may have come under a drive's name since.
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <cassert>

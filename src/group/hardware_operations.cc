@@ -1,5 +1,5 @@
 // Drives, sets, faults and events as management sees them.
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 

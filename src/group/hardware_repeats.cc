@@ -1,7 +1,7 @@
 // A burst is forgotten when a whole pause has passed without another.
 #include "group/hardware_repeats.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 

@@ -1,7 +1,7 @@
 // Compared as hosts see them: texts without the spaces at their end, by which INQUIRY fills them.
 #include "group/identifiers.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <string_view>
 #include <utility>

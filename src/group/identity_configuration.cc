@@ -1,7 +1,7 @@
 // Patterns are checked when they are read, so that filling them in later cannot fail.
 #include "group/identity_configuration.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <cassert>

@@ -1,7 +1,7 @@
 // The file is read with blocking calls: at a start nothing else runs yet.
 #include "group/import_file.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <array>
 #include <fstream>

@@ -1,7 +1,7 @@
 // The rules are those of configuration_rules.cc; the decoders of the records know the rest.
 #include "group/import_rules.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include "group/configuration.h"
 #include "group/pool_records.h"

@@ -1,7 +1,7 @@
 // What a member keeps of its lead, and who is let in.
 #include "group/lead_fence.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <cassert>
 #include <utility>

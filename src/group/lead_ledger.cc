@@ -1,7 +1,7 @@
 // Claims and their record.
 #include "group/lead_ledger.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 namespace sandbay::group {
 

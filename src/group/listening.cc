@@ -2,7 +2,7 @@
 // one that is taken, a limit of the process.
 #include "group/listening.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
 #include <unistd.h>

@@ -2,7 +2,7 @@
 // chooses where lines go and from which level on. Any thread may write.
 #pragma once
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <cstdint>
 #include <string_view>

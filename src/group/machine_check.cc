@@ -1,7 +1,7 @@
 // stat() for what has a path; for an address, whether a socket can be bound to it on any port.
 #include "group/machine_check.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
 #include <sys/stat.h>

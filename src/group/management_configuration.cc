@@ -1,7 +1,7 @@
 // Digests are made at once, so that no token stays in memory longer than it takes to read it.
 #include "group/management_configuration.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 #include <openssl/crypto.h>
 #include <openssl/sha.h>
 

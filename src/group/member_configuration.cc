@@ -2,7 +2,7 @@
 // here is that no two members have the same drive, set or file.
 #include "group/member_configuration.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 

@@ -2,7 +2,7 @@
 // at most 1024 of them.
 #include "group/pool_configuration.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <set>

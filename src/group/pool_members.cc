@@ -6,7 +6,7 @@
 // tried again until it has succeeded, also by the next start.
 //
 // A map that has lost changes may count sets of members that have left: these leave once more.
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 

@@ -1,7 +1,7 @@
 // Reads portals apart; what concerns several of them is checked when all have been read.
 #include "group/portal_configuration.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 

@@ -1,6 +1,6 @@
 // The portals of the group and of its members: who listens where, which members take logins, and
 // how initiators leave the portals of a member that goes.
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 

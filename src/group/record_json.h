@@ -2,7 +2,7 @@
 // of the JSON library end in decode().
 #pragma once
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <chrono>
 #include <cstdint>

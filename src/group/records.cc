@@ -1,7 +1,7 @@
 // JSON is parsed and taken apart inside plain functions, so that its exceptions stay there.
 #include "group/records.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <bit>
 

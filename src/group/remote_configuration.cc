@@ -1,7 +1,7 @@
 // Reading what a file says of members elsewhere, and of being one.
 #include "group/remote_configuration.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 

@@ -1,7 +1,7 @@
 // Sets of a member elsewhere, and the claim to it, which is made anew again and again.
 #include "group/remote_member.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <cassert>

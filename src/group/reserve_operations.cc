@@ -1,6 +1,6 @@
 // What the snapshots of volumes take of their pools, and what happens when that is more than their
 // reserve. That is looked at once a second; until then hosts' writes take what there is.
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 

@@ -1,7 +1,7 @@
 // Volumes that were there before: what a crash has left unfinished of them is finished before they
 // are served, and those that cannot be, since their pool is not open or a member is away, are tried
 // again until they can. Meanwhile they say NOT READY.
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 

@@ -1,7 +1,7 @@
 // Schedules: snapshots that are taken every so often, of which the newest are kept. At a start a
 // schedule is due when its newest snapshot is old enough, so that restarts neither lose a turn nor
 // repeat one. From then on only the time that passes counts, and not what clocks are put to.
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <utility>

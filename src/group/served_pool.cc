@@ -1,7 +1,7 @@
 // Opening a pool, its stores, and what it tells.
 #include "group/served_pool.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <cassert>

@@ -1,7 +1,7 @@
 // Sets as logical units.
 #include "group/set_exports.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <cassert>

@@ -1,6 +1,6 @@
 // Snapshots: taking, showing, restoring, cloning and deleting them. What the map says of one and
 // its record change in one commit. One that is online is a volume behind a target of its own.
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <tuple>

@@ -3,7 +3,7 @@
 
 #include <charconv>
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 namespace sandbay::group {
 

@@ -3,7 +3,7 @@
 #include "group/state_directory.h"
 
 #include <fcntl.h>
-#include <fmt/format.h>
+#include <fmt/core.h>
 #include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -17,7 +17,7 @@ namespace sandbay::group {
 
 namespace {
 
-constexpr std::chrono::milliseconds kLooksAgain{20};
+constexpr std::chrono::milliseconds kTriesLockAgain{20};
 
 // mkdir -p with mode 0700 for what is new.
 Started make_directory(const std::filesystem::path& path) {
@@ -77,7 +77,7 @@ std::expected<StateDirectory, StartRefusal> StateDirectory::open(
   const auto give_up = std::chrono::steady_clock::now() + patience;
   int locked = ::flock(lock, LOCK_EX | LOCK_NB);
   while (locked != 0 && errno == EWOULDBLOCK && std::chrono::steady_clock::now() < give_up) {
-    std::this_thread::sleep_for(kLooksAgain);
+    std::this_thread::sleep_for(kTriesLockAgain);
     locked = ::flock(lock, LOCK_EX | LOCK_NB);
   }
   if (locked != 0) {

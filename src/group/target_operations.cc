@@ -1,6 +1,6 @@
 // Targets as the iSCSI server and the metadata see them: putting volumes behind them, and who may
 // use them. Access changes count for logins to come; sessions stay.
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <charconv>

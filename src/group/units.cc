@@ -1,7 +1,7 @@
 // Exact arithmetic: a fraction is multiplied out in integers, never through floating point.
 #include "group/units.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <array>
 #include <limits>

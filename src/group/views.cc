@@ -1,5 +1,5 @@
 // What a group tells about itself. Everything is copied out; no secret is.
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 

@@ -3,7 +3,7 @@
 // image that somebody extended), never shrunk.
 #include "group/volume.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 #include <sys/stat.h>
 
 #include <cassert>

@@ -1,6 +1,6 @@
 // Creating, changing and deleting volumes. The order of steps is what keeps metadata, file and
 // target together through a crash at any point; see group.h.
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 

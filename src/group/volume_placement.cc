@@ -7,7 +7,7 @@
 //
 // A place is free again when nothing below can change anything there any more, not when its volume
 // is gone: a drive may hold a request of it for long.
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <cassert>

@@ -1,7 +1,7 @@
 // Access specifications and the requests that come of them.
 #include "lab/access.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <cassert>

@@ -1,7 +1,7 @@
 // Reads experiment files.
 #include "lab/experiment.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <array>

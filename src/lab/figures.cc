@@ -1,7 +1,7 @@
 // Reads figures and judges ours by them.
 #include "lab/figures.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <array>

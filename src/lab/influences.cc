@@ -1,7 +1,7 @@
 // One run after another, and what has changed.
 #include "lab/influences.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <array>
 #include <cmath>

@@ -1,7 +1,7 @@
 // Files, signals and output of `sandbay lab`.
 #include "lab/lab.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 #include <unistd.h>
 
 #include <algorithm>

@@ -1,7 +1,7 @@
 // Puts a target in front of devices, and takes it away.
 #include "lab/lab_target.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <cassert>

@@ -1,7 +1,7 @@
 // Workers in front of sockets.
 #include "lab/live_run.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <cassert>

@@ -1,7 +1,7 @@
 // Names and patterns.
 #include "lab/plan_choice.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 #include <fnmatch.h>
 
 #include <algorithm>

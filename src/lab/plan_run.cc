@@ -1,7 +1,7 @@
 // Threads that take one case after another.
 #include "lab/plan_run.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <chrono>

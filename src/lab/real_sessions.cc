@@ -1,7 +1,7 @@
 // Logs in, transfers, logs out.
 #include "lab/real_sessions.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <cassert>

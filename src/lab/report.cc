@@ -1,7 +1,7 @@
 // Text, JSON and CSV.
 #include "lab/report.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <charconv>

@@ -1,5 +1,5 @@
 // The page: what was found, plots, and tables of figures, times and parameters.
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <array>

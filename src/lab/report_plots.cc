@@ -1,7 +1,7 @@
 // From rows and figures to lines and bars.
 #include "lab/report_plots.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <iterator>

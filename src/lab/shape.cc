@@ -1,7 +1,7 @@
 // Ratios of figures and their bounds.
 #include "lab/shape.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <array>

@@ -1,7 +1,7 @@
 // Axes, legends, lines and bars.
 #include "lab/svg.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <array>

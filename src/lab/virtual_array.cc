@@ -1,7 +1,7 @@
 // Builds a system out of its profile and takes it apart.
 #include "lab/virtual_array.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <numeric>

@@ -3,7 +3,7 @@
 // in little-endian fields: masked CRC32C of what follows the length 4 | length 2 | type 1 | bytes.
 #include "metadata/log_files.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 #include <isa-l.h>
 
 #include <algorithm>

@@ -32,7 +32,7 @@
 #include <thread>
 #include <utility>
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include "metadata/log_files.h"
 #include "metadata/manifest_files.h"

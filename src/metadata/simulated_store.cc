@@ -18,7 +18,7 @@
 #include <span>
 #include <utility>
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include "runtime/byte_order.h"
 #include "runtime/io.h"

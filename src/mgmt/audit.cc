@@ -3,7 +3,7 @@
 // text may be one.
 #include "mgmt/audit.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <nlohmann/json.hpp>

@@ -1,7 +1,7 @@
 // The audit: one route that looks. Nothing takes an entry away.
 #include "mgmt/audit_routes.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include "mgmt/replies.h"
 

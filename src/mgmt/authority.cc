@@ -1,7 +1,7 @@
 // All digests are compared whatever the first ones say, so that time tells nothing of any.
 #include "mgmt/authority.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 #include <openssl/crypto.h>
 
 #include <algorithm>

@@ -1,5 +1,5 @@
 // Drives, RAID sets, faults and events as JSON.
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <chrono>
 #include <nlohmann/json.hpp>

@@ -1,7 +1,7 @@
 // Drives, RAID sets, faults and events: each handler is one operation of the service.
 #include "mgmt/hardware_routes.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include "mgmt/replies.h"
 #include "mgmt/requests.h"

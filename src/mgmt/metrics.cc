@@ -1,7 +1,7 @@
 // Names begin with sandbay_; what only grows ends in _total; units are bytes and seconds.
 #include "mgmt/metrics.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <chrono>
 #include <string_view>

@@ -1,7 +1,7 @@
 // One family after the other, each with a sample for every pool, or for every set of one.
 #include "mgmt/metrics_pools.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 namespace sandbay::mgmt {
 

@@ -2,7 +2,7 @@
 // for each of its methods, every refusal as the one error format.
 #include "mgmt/openapi.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <cctype>
 #include <nlohmann/json.hpp>

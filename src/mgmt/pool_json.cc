@@ -1,5 +1,5 @@
 // Pools and snapshots as JSON.
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <nlohmann/json.hpp>
 

@@ -2,7 +2,7 @@
 // takes it apart.
 #include "mgmt/requests.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <cmath>
 #include <limits>

@@ -1,6 +1,6 @@
 // The table of routes and their handlers. A handler turns a call into one operation of the group's
 // service and its answer into JSON; it decides nothing itself.
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <charconv>

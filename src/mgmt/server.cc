@@ -3,7 +3,7 @@
 #include "mgmt/server.h"
 
 #include <arpa/inet.h>
-#include <fmt/format.h>
+#include <fmt/core.h>
 #include <httplib.h>
 #include <sys/socket.h>
 #include <unistd.h>

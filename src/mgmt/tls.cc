@@ -3,7 +3,7 @@
 #include "mgmt/tls.h"
 
 #include <fcntl.h>
-#include <fmt/format.h>
+#include <fmt/core.h>
 #include <openssl/err.h>
 #include <openssl/ssl.h>
 #include <sys/stat.h>

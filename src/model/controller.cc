@@ -1,7 +1,7 @@
 // Costs by kind and size.
 #include "model/controller.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <cassert>
 

@@ -1,7 +1,7 @@
 // What a profile must be for the models to work with it: bounds on every value, and a seek curve.
 #include "model/drive_profile.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <string_view>
 

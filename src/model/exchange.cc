@@ -1,7 +1,7 @@
 // Bursts and what they wait for.
 #include "model/exchange.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <cassert>

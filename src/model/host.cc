@@ -1,7 +1,7 @@
 // The host's processors and its bandwidth.
 #include "model/host.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <cassert>

@@ -1,7 +1,7 @@
 // One timer a drive, armed for the model's next event.
 #include "model/modelled_drive.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <cassert>
 #include <coroutine>

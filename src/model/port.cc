@@ -1,7 +1,7 @@
 // Bytes on the wire.
 #include "model/port.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <cassert>

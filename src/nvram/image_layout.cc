@@ -1,7 +1,7 @@
 // Reading an image's header: everything in it is checked before anything is believed.
 #include "nvram/image_layout.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <cstring>
 #include <optional>

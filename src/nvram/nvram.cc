@@ -6,7 +6,7 @@
 // second after the first is durable.
 #include "nvram/nvram.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <atomic>

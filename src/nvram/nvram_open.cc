@@ -2,7 +2,7 @@
 //
 // Nothing is stored in an image before it is accepted. An older copy becomes an image of its own:
 // what is kept elsewhere about the image that it was a copy of goes on to mean that one.
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <bit>

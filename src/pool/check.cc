@@ -14,7 +14,7 @@
 #include <set>
 #include <utility>
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 namespace sandbay::pool {
 

@@ -10,7 +10,7 @@
 #include <cstring>
 #include <utility>
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include "pool/map_log.h"
 #include "pool/sealed.h"

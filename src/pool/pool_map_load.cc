@@ -8,7 +8,7 @@
 #include <span>
 #include <utility>
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include "pool/pool_map.h"
 #include "pool/sealed.h"

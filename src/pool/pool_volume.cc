@@ -5,7 +5,7 @@
 #include <cassert>
 #include <utility>
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include "pool/page_io.h"
 

@@ -6,7 +6,7 @@
 // exactly the blocks before it.
 #include <catch2/catch.hpp>
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <map>
 

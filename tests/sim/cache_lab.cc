@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <utility>
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include "block/layer.h"
 #include "cache/cached_device.h"

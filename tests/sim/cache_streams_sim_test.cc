@@ -9,7 +9,7 @@
 #include <cstdlib>
 #include <vector>
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include "cached_set.h"
 #include "runtime/simulation.h"

@@ -6,7 +6,7 @@
 #include <cassert>
 #include <cstring>
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 namespace sandbay::raidtest {
 

@@ -4,7 +4,7 @@
 // was just written, found by a read or by verify. At the end every drive holds what it was asked
 // to, the host gets what it wrote, and verify finds nothing more. SANDBAY_SEEDS=1:500 makes 100,000
 // corruptions.
-#include <fmt/format.h>
+#include <fmt/core.h>
 #include <catch2/catch.hpp>
 
 #include "../unit/raid/integrity_rig.h"

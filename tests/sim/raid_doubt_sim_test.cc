@@ -13,7 +13,7 @@
 #include <cstdlib>
 #include <set>
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include "block/extent_set.h"
 #include "nvram/simulated_board.h"

@@ -11,7 +11,7 @@
 #include <cstdlib>
 #include <utility>
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include "raid_lab.h"
 #include "runtime/simulation.h"

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <utility>
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include "raid_lab.h"
 #include "runtime/simulation.h"

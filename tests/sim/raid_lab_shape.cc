@@ -2,7 +2,7 @@
 #include <bit>
 #include <cassert>
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include "raid_lab.h"
 

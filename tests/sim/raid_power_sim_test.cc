@@ -16,7 +16,7 @@
 #include <map>
 #include <utility>
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include "raid_lab.h"
 #include "runtime/simulation.h"

@@ -17,7 +17,7 @@
 #include <string>
 #include <vector>
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include "nvram/image_layout.h"
 #include "nvram/simulated_board.h"

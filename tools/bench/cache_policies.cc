@@ -4,7 +4,7 @@
 // Traces: Zipf (popularity by rank, exponent 0.9), the same between scans of cold data, and one
 // like OLTP: skewed pages that are used several times in a row, an index that is always hot, a log
 // that is written once and read never again, and a table scan now and then.
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <cmath>

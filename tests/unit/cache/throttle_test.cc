@@ -9,7 +9,7 @@
 #include <catch2/catch.hpp>
 #include <cstdlib>
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include "cache_runs.h"
 #include "slow_drive.h"

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 #include <rapidcheck.h>
 #include <catch2/catch.hpp>
 

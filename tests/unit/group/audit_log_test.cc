@@ -1,7 +1,7 @@
 // [G-C8] The audit: whose entries stay when it is full, and what a kill leaves of a change.
 #include "group/audit_log.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <catch2/catch.hpp>

@@ -2,7 +2,7 @@
 // keeps; two daemons never on one image. And what cannot be opened, while all else is served.
 #include "group/claims.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 #include <sys/file.h>
 #include <sys/stat.h>
 

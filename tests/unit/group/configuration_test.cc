@@ -2,7 +2,7 @@
 // that tells it.
 #include "group/configuration.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 #include <sys/stat.h>
 
 #include <catch2/catch.hpp>

@@ -3,7 +3,7 @@
 // Method: a process of its own creates and deletes volumes without pause and reports each
 // acknowledgement through a pipe; it is killed (SIGKILL) at a time drawn from a seed; then the
 // group is started again on the same directory and compared.
-#include <fmt/format.h>
+#include <fmt/core.h>
 #include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>

@@ -1,7 +1,7 @@
 // A metadata store whose commits fail from a chosen one on, and a group that runs on it.
 #pragma once
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <catch2/catch.hpp>
 #include <filesystem>

@@ -1,7 +1,7 @@
 // The log of events over restarts: what is kept, how much, and what a store that fails costs.
 #include "group/event_log.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <catch2/catch.hpp>
 

@@ -1,6 +1,6 @@
 // Drives, sets, NVRAM and faults in the configuration file: what they mean, and for every kind of
 // mistake the line that tells it.
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <catch2/catch.hpp>
 

@@ -1,6 +1,6 @@
 // Making sets: what is erased when that is cut short, and what a new volume shows of drives that
 // were not as blank as they looked.
-#include <fmt/format.h>
+#include <fmt/core.h>
 #include <sys/stat.h>
 
 #include <algorithm>

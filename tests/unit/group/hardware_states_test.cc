@@ -1,5 +1,5 @@
 // What rules for faults are told of all sets together: it is true as long as it is true of one.
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <catch2/catch.hpp>
 #include <filesystem>

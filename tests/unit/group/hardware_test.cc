@@ -1,6 +1,6 @@
 // A group with RAID sets on real reactors: sets are made once and found again, volumes share them,
 // drives fail and are replaced, and what file and drives disagree in is told.
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <catch2/catch.hpp>

@@ -2,7 +2,7 @@
 // volumes, clones and snapshots of a running group are called.
 #include "group/identity_configuration.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <catch2/catch.hpp>
 

@@ -1,7 +1,7 @@
 // Goal: a lead and its member agree on who leads, whatever moment either is killed at, and nobody
 // with an older state gets in. Method: ledger and fence, each on a simulated store of its own, with
 // the other's answer lost at will.
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <array>
 #include <catch2/catch.hpp>

@@ -1,7 +1,7 @@
 // Names and addresses that the text of a file cannot judge, and this machine can.
 #include "group/machine_check.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <catch2/catch.hpp>

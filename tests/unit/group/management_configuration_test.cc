@@ -1,7 +1,7 @@
 // Sections [management] and [[management.token]]: what is read, and what is refused.
 #include "group/management_configuration.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 #include <sys/stat.h>
 
 #include <catch2/catch.hpp>

@@ -1,6 +1,6 @@
 // Portals of the group and of its members: what the file says of them, where logins go, and how
 // initiators leave a member that leaves its pool.
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <catch2/catch.hpp>
 

@@ -2,7 +2,7 @@
 // against it and shuts it down. Starting it again on the same directory is a restart.
 #pragma once
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <catch2/catch.hpp>
 #include <filesystem>

@@ -2,7 +2,7 @@
 // finds. Everything runs with one reactor and with two.
 #include "group/service.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <catch2/catch.hpp>

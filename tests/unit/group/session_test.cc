@@ -1,6 +1,6 @@
 // Management against sessions that are there: our own initiator is logged in over loopback while
 // volumes are listed, expanded, deleted and sessions dropped.
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <catch2/catch.hpp>
 

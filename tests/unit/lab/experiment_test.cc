@@ -1,7 +1,7 @@
 // Experiment files: those that come with Sandbay, and what is refused.
 #include "lab/experiment.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 #include <sys/stat.h>
 
 #include <catch2/catch.hpp>

@@ -1,7 +1,7 @@
 // Reports: what a page and JSON have, and where output goes.
 #include "lab/report.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 #include <unistd.h>
 
 #include <algorithm>

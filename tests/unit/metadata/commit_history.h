@@ -7,7 +7,7 @@
 #include <cstdint>
 #include <string>
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include "metadata/store.h"
 

@@ -1,5 +1,5 @@
 // Tokens and roles: whom the listener lets in, what each role may do, and what the audit keeps.
-#include <fmt/format.h>
+#include <fmt/core.h>
 #include <httplib.h>
 
 #include <catch2/catch.hpp>

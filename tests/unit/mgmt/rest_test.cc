@@ -1,7 +1,7 @@
 // REST from end to end: a group on a real reactor, the HTTP server on loopback, and requests from a
 // thread of the test. Every answer is compared with the schema that the OpenAPI document has for
 // its route and status.
-#include <fmt/format.h>
+#include <fmt/core.h>
 #include <httplib.h>
 
 #include <catch2/catch.hpp>

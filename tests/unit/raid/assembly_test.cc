@@ -2,7 +2,7 @@
 // names the drive.
 #include "raid/assembly.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <functional>
 

@@ -1,6 +1,6 @@
 // Writes of a set that lost its journal, and drives that fail and return within one: acknowledged
 // data can be read, and refused data does not come back.
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include "suspect_rig.h"
 

@@ -5,7 +5,7 @@
 // drive behind P, and counts how many strips each drive has got.
 #include "raid/layout.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <bit>
 #include <catch2/catch.hpp>

@@ -1,6 +1,6 @@
 // Drives that are full, and what becomes of it later: a write that failed does not come back with a
 // replay, entries have room of their own, and nobody pays twice for knowing that there is none.
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include "controller_rig.h"
 #include "set_rig.h"

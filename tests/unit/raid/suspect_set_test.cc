@@ -1,6 +1,6 @@
 // A set that lost its journal, and what may happen to it before parity is verified: nothing is
 // given up that a drive has, and nothing old is read as good.
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include "suspect_rig.h"
 

@@ -1,7 +1,7 @@
 // What the command line sends whom, and what it puts on a terminal.
 #include "tools/client.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 #include <netinet/in.h>
 #include <poll.h>
 #include <sys/fsuid.h>
