@@ -5,7 +5,7 @@
 // A crash while the file is made leaves it no longer than the header copies, which is how the next
 // start recognises a leftover: it gets its full length in one step, after they are durable. What
 // cannot be made, for want of space, leaves nothing.
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <utility>
 #include <vector>
@@ -150,11 +150,13 @@ Task<std::expected<std::unique_ptr<Image>, std::string>> map_image(
   }
   if (error != Error::kNone) {
     if (blank) co_await leave_nothing(home, path, std::move(*opened));
+    if (cause != nullptr) *cause = error;
     co_return std::unexpected(
         fmt::format("cannot be made {} bytes long: {}", byte_count, describe(error)));
   }
   auto memory = MappedMemory::map(path, byte_count);
   if (!memory.has_value()) {
+    if (cause != nullptr) *cause = memory.error();
     co_return std::unexpected(fmt::format("cannot be mapped: {}", describe(memory.error())));
   }
   co_return std::make_unique<MappedImage>(std::move(opened->file), std::move(*memory),

@@ -80,7 +80,9 @@ struct NvramOptions {
   std::string owner_name;
   // Images that must not be opened as this one, and why: half a sentence with what is accepted.
   std::map<ImageId, std::string> refused;
-  Error* cause = nullptr;  // open() writes kNotReady there if another process has the file.
+  // open() writes there why the image cannot be opened, made or mapped: kNotReady if another
+  // process has the file.
+  Error* cause = nullptr;
 };
 
 struct RegionState {

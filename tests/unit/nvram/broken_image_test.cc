@@ -122,9 +122,13 @@ class FileLimit {
 };
 
 Task<void> cannot_be_made(Executor& home, std::string path) {
-  const auto nvram = co_await Nvram::open(home, real(path));
+  NvramOptions options = real(path);
+  Error cause = Error::kNone;
+  options.cause = &cause;
+  const auto nvram = co_await Nvram::open(home, options);
   REQUIRE_FALSE(nvram.has_value());
   CHECK_THAT(nvram.error(), Catch::Contains("cannot be made 262144 bytes long: "));
+  CHECK(cause == Error::kOutOfRange);
 }
 
 TEST_CASE("An image for which there is no room leaves nothing behind", "[nvram]") {
