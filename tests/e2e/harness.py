@@ -4,6 +4,7 @@ A test is a function `test_*(t)` with a Test. Its daemons, processes and mounts 
 ends, whatever happened, in the reverse order; processes are ended by their id. Ports come from
 $SANDBAY_E2E_PORTS (FIRST-LAST).
 """
+import collections
 import concurrent.futures
 import contextlib
 import json
@@ -61,8 +62,11 @@ class Ports:
 
 
 PORTS = Ports()
-# Deletes the folders of tests that have ended, for on a busy disk that takes seconds.
+# Deletes the folders of tests that have ended, for on a busy disk that takes seconds. A test waits
+# when more than MAX_REMOVALS of them are left.
 REMOVER = concurrent.futures.ThreadPoolExecutor(1)
+REMOVALS = collections.deque()
+MAX_REMOVALS = 16
 
 
 class Test:
@@ -79,7 +83,9 @@ class Test:
     def __exit__(self, kind, *_):
         self._undo.close()
         if kind is None or kind is Skipped:
-            REMOVER.submit(shutil.rmtree, self.directory, ignore_errors=True)
+            REMOVALS.append(REMOVER.submit(shutil.rmtree, self.directory, ignore_errors=True))
+            if len(REMOVALS) > MAX_REMOVALS:
+                REMOVALS.popleft().result()
 
     def say(self, text):
         self.lines.append(text)

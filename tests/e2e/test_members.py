@@ -43,8 +43,17 @@ def test_the_small_san(t):
     t.until(lambda: all(bytes_on(daemon, name) > 0 for name in ('array2', 'array3')),
             'the volume spreads to the members that came', 60)
     daemon.sandbay('snapshot', 'clone', 'db1', 'monday', 'db1-test')
+    refused = qemu_io(t, daemon, 'db1-test', 'read 0 4k', ok=False)
+    t.check('Authorization failure' in refused.stdout,
+            f'a clone admits nobody yet: {refused.stdout}')
+    daemon.sandbay('access', 'add', 'db1-test', '--initiator', '*')
+    qemu_io(t, daemon, 'db1-test', 'read -P 7 0 90M')
     qemu_io(t, daemon, 'db1', 'read -P 7 0 90M')
     require_whole(t, daemon, 'with three members')
+    daemon.sandbay('member', 'remove', 'array1', '--wait')
+    t.check(the_member(daemon, 'array1')['state'] == 'present', 'the first member is in no pool')
+    qemu_io(t, daemon, 'db1', 'read -P 7 0 90M')
+    require_whole(t, daemon, 'with the two that came')
     refused = daemon.sandbay('volume', 'create', 'big', '--size', '120GiB', ok=False)
     t.check('use --thin or add a member' in refused.stdout, refused.stdout)
 
