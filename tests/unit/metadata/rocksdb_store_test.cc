@@ -152,7 +152,7 @@ Task<void> commit_until_cut(Executor& home, Store& store, LossyFileSystem& files
   const std::size_t value_bytes = random.chance(0.7) ? 100 : 50'000;  // With and without flushes.
   const std::uint64_t committers = random.between(1, 8);
   for (std::uint64_t i = 0; i < committers; ++i) {
-    REQUIRE(gate.enter());
+    CHECK(gate.enter());
     spawn(commit_until_error(store, progress, value_bytes, gate));
   }
   co_await home.sleep_for(std::chrono::microseconds(random.between(0, 15'000)));
@@ -166,7 +166,7 @@ Task<void> commit_until_flush(Store& store, LossyFileSystem& files, Progress& pr
   files.cut_power(std::move(cut_at));
   Gate gate;
   for (int i = 0; i < 4; ++i) {
-    REQUIRE(gate.enter());
+    CHECK(gate.enter());
     spawn(commit_until_error(store, progress, 50'000, gate));
   }
   co_await gate.close();
