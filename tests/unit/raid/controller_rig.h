@@ -83,10 +83,10 @@ class ControllerRig {
   Executor& home_;
 };
 
-// Runs the body in worlds of several seeds; of half as many under a sanitizer.
+// Runs the body in worlds of several seeds; of a third as many under a sanitizer.
 template <class Body, class... Arguments>
 void for_worlds(std::uint64_t seeds, Body body, Arguments... arguments) {
-  if (kSanitized) seeds = (seeds + 1) / 2;
+  if (kSanitized) seeds = (seeds + 2) / 3;
   for (std::uint64_t seed = 1; seed <= seeds; ++seed) {
     CAPTURE(seed);
     const auto world = sim::World::create({.seed = seed});

@@ -292,7 +292,7 @@ JournalRing random_ring(Random& random) {
 
 std::uint64_t cuts_wanted() {
   const char* const text = std::getenv("SANDBAY_JOURNAL_CUTS");
-  return text == nullptr ? (raidtest::kSanitized ? 8'000 : 20'000)
+  return text == nullptr ? (raidtest::kSanitized ? 5'000 : 20'000)
                          : std::strtoull(text, nullptr, 10);
 }
 
