@@ -40,7 +40,7 @@ class Image {
 
 // The file, made with `first_bytes` (the header copies) in front and zeros behind if it is not
 // there or no longer than those. An error follows the path in a message, and leaves no file that
-// was not there before. `cause`, if not null, gets the error of opening, making or mapping the file.
+// was not there before. `cause`, if not null, gets the error of opening, making or mapping it.
 // `first_bytes` and `cause` stay valid until the task ends.
 Task<std::expected<std::unique_ptr<Image>, std::string>> map_image(
     Executor& home, std::string path, std::uint64_t byte_count,
