@@ -393,12 +393,13 @@ void Connection::shutdown_behind_queue() noexcept {
   if (writer_ended_ || idle_writer_) shutdown();
 }
 
-Task<void> Connection::close() {
+Task<void> Connection::close(Executor& last) {
   shutdown();
   home_->disarm(timer_);
   while (!writer_ended_) co_await sent_.wait();
   unpromise(promised_);
   queue_.clear();
+  stream_->move_to(last);
 }
 
 }  // namespace sandbay::iscsi

@@ -121,8 +121,9 @@ class Connection final : public PayloadSource {
   bool closing() const noexcept { return closing_; }
   // Why housekeeping ended it, null if it did not.
   const char* given_up() const noexcept { return given_up_; }
-  // Shuts down and waits for the writer. The reader has ended.
-  Task<void> close();
+  // Shuts down and waits for the writer. The reader has ended. The stream then belongs to `last`,
+  // where the object goes away.
+  Task<void> close(Executor& last);
 
   // PayloadSource
   BufferList payload_for(const IncomingPdu& pdu, std::size_t byte_count) override;

@@ -239,7 +239,7 @@ Task<void> LoginService::serve(std::unique_ptr<Stream> stream, Portal* portal) {
     co_await invoke_on(session.home(),
                        session.remove_connection(placement.link, connection.given_up() != nullptr));
   }
-  co_await connection.close();
+  co_await connection.close(server_home);
   co_await SwitchTo(server_home);
   if (placement.executor != nullptr) --registry_.connections_on[placement.executor->index()];
   if (placement.portal != nullptr) --placement.portal->connections;

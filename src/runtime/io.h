@@ -97,7 +97,7 @@ class Stream {
   Stream() = default;
   Stream(const Stream&) = delete;
   Stream& operator=(const Stream&) = delete;
-  virtual ~Stream() = default;  // No operation is in flight. Closes.
+  virtual ~Stream() = default;  // At home, with no operation in flight. Closes.
 
   virtual Executor& home() const noexcept = 0;
   virtual const Endpoint& local() const noexcept = 0;

@@ -269,6 +269,7 @@ class SimulatedStream final : public Stream {
         side_(side) {}
   ~SimulatedStream() override {
     assert(!receiving_ && !sending_);
+    assert(Executor::current_or_null() == nullptr || Executor::current_or_null() == end_.home);
     connection_->shutdown(side_);
   }
 
