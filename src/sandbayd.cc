@@ -78,6 +78,7 @@ struct Arguments {
   std::string management;
   std::string state;
   unsigned reactors = 0;
+  std::string io;
   bool pin = false;
   bool forget_lead = false;
   std::string log_level = "info";
@@ -120,6 +121,10 @@ void add_options(CLI::App& app, Arguments& arguments) {
                  "Reactor threads; one a processor if neither this nor the file says")
       ->check(CLI::Range(1, 64))
       ->type_name("N");
+  app.add_option("--io", arguments.io,
+                 "How the kernel is asked: auto, io_uring or epoll, instead of what the file says")
+      ->check(CLI::IsMember({"auto", "io_uring", "epoll"}))
+      ->type_name("METHOD");
   app.add_flag("--pin", arguments.pin, "Keep each reactor on a processor of its own");
   app.add_flag("--forget-lead", arguments.forget_lead,
                "As a member: the next lead that logs in is believed, whatever state it has. Only "
@@ -140,6 +145,7 @@ std::optional<std::string> apply(const Arguments& arguments, group::Configuratio
   if (!arguments.state.empty()) c.state = arguments.state;
   if (arguments.reactors != 0) c.reactors = arguments.reactors;
   if (c.reactors == 0) c.reactors = std::max(1U, std::thread::hardware_concurrency());
+  c.io = parse_io_method(arguments.io).value_or(c.io);
   if (!arguments.portals.empty()) c.portals.clear();
   if (arguments.forget_lead) {
     if (!c.lead) {
@@ -329,6 +335,7 @@ Task<void> reload(const std::string* file, mgmt::Server* server, bool secured,
 struct Outcome {
   LogQueue* out;  // For standard output: an unread log does not hold up the ready line.
   const ServiceManager* manager;
+  std::string io;  // How the kernel is asked, and why.
   std::optional<StartRefusal> refusal;
   bool lost = false;   // It left writes behind.
   bool wrong = false;  // A map is not right.
@@ -370,6 +377,7 @@ Task<void> serve_group(group::Group* group, const group::Configuration* configur
   }
   warn_of_exposure(configuration->management, (*server)->endpoint());
   set_lock_patience(kLockPatienceServing);
+  group::log_info("runs with {}", outcome->io);
   say_ready(*group, **server, secured, outcome->out);
   co_await say_to_manager(outcome->manager, "READY=1\nSTATUS=Serving");
   outcome->starting = false;
@@ -567,11 +575,16 @@ Started start_and_serve(const Arguments& arguments, group::Configuration configu
     if (!can_listen) return can_listen;
   }
   auto reactors = ReactorGroup::create(
-      {.count = configuration.reactors,
+      {.io = configuration.io,
+       .count = configuration.reactors,
        .memory_limit_bytes = configuration.memory_limit_bytes,
        .pin = arguments.pin,
        .on_long_turn = [](const LongTurn& turn) { group::log_warning("{}", describe(turn)); }});
   if (!reactors) return std::unexpected(reactors.error());
+  const std::string& why_epoll = (*reactors)->why_epoll();
+  outcome->io = !why_epoll.empty() ? fmt::format("epoll and threads, because {}", why_epoll)
+                : (*reactors)->io() == IoMethod::kEpoll ? "epoll and threads"
+                                                        : "io_uring";
   (*reactors)->run([&] {
     return serve_managed(&arguments, configuration, state->metadata().string(), tls, outcome);
   });
@@ -599,7 +612,7 @@ int run(const Arguments& arguments, group::Configuration configuration,
   start_logging(log, arguments.log_level);
   if (const auto exposed = group::exposed_secret(configuration)) group::log_warning("{}", *exposed);
   const ServiceManager manager = ServiceManager::from_environment();
-  Outcome outcome{.out = out->get(), .manager = &manager};
+  Outcome outcome{.out = out->get(), .manager = &manager, .io = {}, .refusal = {}};
   const auto served =
       start_and_serve(arguments, std::move(configuration), std::move(tls), &outcome);
   int code = 0;

@@ -78,6 +78,18 @@ void read_group(const Value* section, Reading& reading) {
   reader.finish();
 }
 
+void read_runtime(const Value& section, Reading& reading) {
+  TableReader reader(section, "runtime", reading.mistakes);
+  if (const auto word = reader.string("io")) {
+    const auto method = parse_io_method(*word);
+    if (!method) {
+      reader.mistake("io", fmt::format("is \"{}\"; accepted are {}", *word, kIoMethods));
+    }
+    reading.result.io = method.value_or(IoMethod::kAuto);
+  }
+  reader.finish();
+}
+
 void read_limits(const Value* section, Reading& reading) {
   using std::chrono::hours;
   using std::chrono::seconds;
@@ -581,6 +593,7 @@ void read_document(const Value& document, Reading& reading) {
   if (const Value* section = reader.table("management")) {
     reading.result.management = read_management(*section, reading.folder, reading.mistakes);
   }
+  if (const Value* section = reader.table("runtime")) read_runtime(*section, reading);
   if (const Value* section = reader.table("limits")) read_limits(section, reading);
   if (const Value* section = reader.table("discovery")) read_discovery(section, reading);
   reader.require("portal", "at least one section [[portal]] with listen");

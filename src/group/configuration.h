@@ -27,6 +27,7 @@
 #include "group/snapshot_reserve.h"
 #include "iscsi/target_server.h"
 #include "runtime/io.h"
+#include "runtime/reactor.h"
 
 namespace sandbay::group {
 
@@ -118,6 +119,7 @@ struct Configuration {
   std::filesystem::path state;
   std::uint64_t memory_limit_bytes = std::uint64_t{1} << 30;
   unsigned reactors = 0;  // 0: one a processor.
+  IoMethod io = IoMethod::kAuto;
   ManagementConfiguration management;
   std::vector<PortalConfiguration> portals;  // The group's, and those of its members here.
   iscsi::ServerLimits limits;

@@ -26,7 +26,7 @@ constexpr std::size_t kAdopted = kClassBytes.size();
 // map and clear pages each time.
 constexpr std::size_t kSpareSlabs = 16;
 
-// Of the slices of a list that do not stand inside it.
+// The slices of a list that do not stand inside it: room for this many.
 std::size_t capacity_for(std::size_t slice_count) {
   constexpr std::size_t kLeast = 4;
   return std::max(kLeast, std::bit_ceil(slice_count));
@@ -253,7 +253,7 @@ std::size_t BufferPool::piece_bytes(std::size_t byte_count) const noexcept {
   return kClassBytes[size_class] == most ? most : kClassBytes[size_class - 1];
 }
 
-// What a list of this many bytes takes from the pool.
+// The bytes that a list of this many takes from the pool.
 std::size_t BufferPool::block_bytes_for(std::size_t byte_count) const noexcept {
   if (!given_.empty()) return (byte_count + kClassBytes[0] - 1) / kClassBytes[0] * kClassBytes[0];
   const std::size_t whole = byte_count / kListPieceBytes * kListPieceBytes;

@@ -48,7 +48,7 @@ struct IoSlice {
   std::size_t byte_count = 0;
 };
 
-// Of all of them.
+// The sum over all of them.
 inline std::size_t byte_count_of(std::span<const IoSlice> slices) noexcept {
   std::size_t byte_count = 0;
   for (const IoSlice& slice : slices) byte_count += slice.byte_count;
@@ -302,7 +302,7 @@ class BufferPool {
   std::size_t used_bytes() const noexcept { return used_bytes_; }  // In blocks handed out.
   std::size_t reserved_bytes() const noexcept { return reserved_bytes_; }
   std::size_t waiter_count() const noexcept { return waiters_.size() + small_waiters_.size(); }
-  // What is left is for those who have nothing yet.
+  // Those who have nothing yet get the rest.
   bool nearly_full() const noexcept { return used_bytes_ > limit_bytes_ / 16 * 15; }
   // Above three quarters of the limit: refuse new work that can be refused.
   bool under_pressure() const noexcept {
@@ -340,7 +340,7 @@ class BufferPool {
   Content content_ = Content::kBytes;
   std::size_t slab_bytes_ = kSlabBytes;
   std::span<std::byte> given_;           // Empty: slabs are mapped.
-  std::vector<std::byte*> free_pieces_;  // Of what was given.
+  std::vector<std::byte*> free_pieces_;  // The pool was given them.
   std::size_t limit_bytes_;
   std::size_t used_bytes_ = 0;
   std::size_t reserved_bytes_ = 0;

@@ -42,7 +42,7 @@ using Result = std::expected<T, E>;
 // A short lower-case English phrase for messages, e.g. "no space left".
 std::string_view describe(Error error);
 
-// Translates errno (positive) or a negated errno as io_uring returns it.
+// Translates errno (positive) or a negated errno.
 Error error_from_errno(int value);
 
 }  // namespace sandbay

@@ -1,7 +1,7 @@
 // Executor: the one door to the outside. Everything above the runtime sees time, other
 // executors, files, sockets and chance only through it.
 //
-// Two implementations: Reactor (io_uring, one thread each) and SimulatedExecutor (virtual
+// Two implementations: Reactor (io_uring or epoll, one thread each) and SimulatedExecutor (virtual
 // clock, seeded scheduler, all executors of a world in one thread). Every object lives on one
 // executor, its home, and is touched only there; other executors send it a Message or hop with
 // invoke_on(). Executors are numbered 0 … peers().size() - 1 within their group.

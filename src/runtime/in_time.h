@@ -26,7 +26,7 @@ inline Task<void> run_to_its_end(Task<Error> task, std::shared_ptr<TimedWork> wo
 
 }  // namespace detail
 
-// What the task ends with; kTimedOut if it has not by the deadline.
+// The task's own result; kTimedOut if it has not by the deadline.
 inline Task<Error> in_time(Task<Error> task, TimePoint deadline) {
   const auto work = std::make_shared<detail::TimedWork>();
   spawn(detail::run_to_its_end(std::move(task), work));

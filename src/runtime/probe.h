@@ -25,8 +25,8 @@ namespace sandbay {
 
 class Executor;
 
-// What passes a probe. Views are valid during the call only; what a place does not know stays
-// empty.
+// The thing that passes a probe. Views are valid during the call only; what a place does not know
+// stays empty.
 struct ProbePoint {
   std::string_view name;             // "nvram.append", "meta.commit", "session.response"
   std::string_view object;           // Which one: a controller, an IQN, a file.

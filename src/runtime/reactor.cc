@@ -3,7 +3,6 @@
 #include "runtime/reactor.h"
 
 #include <fcntl.h>
-#include <poll.h>
 #include <pthread.h>
 #include <sched.h>
 #include <sys/eventfd.h>
@@ -11,23 +10,19 @@
 #include <sys/signalfd.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <csignal>
 #include <cstring>
 #include <ctime>
 #include <thread>
 
+#include "runtime/epoll_engine.h"
 #include "runtime/reactor_internal.h"
+#include "runtime/uring_engine.h"
 
 namespace sandbay {
 namespace detail {
-namespace {
-
-// User data that is not an Operation.
-constexpr std::uint64_t kIgnore = 0;
-constexpr std::uint64_t kWake = 1;
-
-}  // namespace
 
 void ReadyQueue::push(std::coroutine_handle<> handle) {
   if (size() == slots_.size()) {
@@ -52,26 +47,33 @@ Reactor::Reactor(unsigned index, std::size_t memory_limit_bytes, std::uint64_t s
 }
 
 Reactor::~Reactor() {
-  if (ring_open_) io_uring_queue_exit(&ring_);
+  engine_.reset();
   if (wake_fd_ >= 0) ::close(wake_fd_);
   // A device that never answered still owns buffers: the kernel may write to them until the
   // process is gone, so they stay mapped.
   if (buffers_->used_bytes() != 0) static_cast<void>(buffers_.release());
 }
 
-int Reactor::open_ring() {
+Started Reactor::open_engine(IoMethod method, unsigned most_threads) {
   wake_fd_ = ::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-  if (wake_fd_ < 0) return -errno;
-  io_uring_params parameters{};
-  parameters.flags = IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN |
-                     IORING_SETUP_R_DISABLED | IORING_SETUP_CQSIZE | IORING_SETUP_CLAMP |
-                     IORING_SETUP_TASKRUN_FLAG;
-  parameters.cq_entries = kCompletionEntries;
-  const int result = io_uring_queue_init_params(kSubmissionEntries, &ring_, &parameters);
-  if (result < 0) return result;
-  ring_open_ = true;
-  io_uring_ring_dontfork(&ring_);
-  return 0;
+  if (wake_fd_ < 0) {
+    return std::unexpected(
+        StartRefusal("no file descriptor for a reactor: raise the limit on "
+                     "open files (ulimit -n)"));
+  }
+  if (method == IoMethod::kIoUring) {
+    auto made = UringEngine::make();
+    if (!made) return std::unexpected(made.error());
+    engine_ = std::move(*made);
+  } else {
+    auto made = EpollEngine::make(*this, most_threads);
+    if (!made) return std::unexpected(made.error());
+    engine_ = std::move(*made);
+  }
+  // Three filesystems that hang leave threads for the others that block, and for syncs.
+  blocking_room_ = std::make_shared<KernelRoom>(engine_->most_blocking() * 3 / 4, nullptr);
+  other_room_ = std::make_shared<KernelRoom>(engine_->most_blocking() * 3 / 4, nullptr);
+  return {};
 }
 
 void Reactor::set_peers(std::vector<Executor*> peers) {
@@ -85,34 +87,6 @@ TimePoint Reactor::clock() noexcept {
   return TimePoint(std::chrono::seconds(time.tv_sec) + std::chrono::nanoseconds(time.tv_nsec));
 }
 
-io_uring_sqe* Reactor::free_entry() {
-  io_uring_sqe* entry = io_uring_get_sqe(&ring_);
-  while (entry == nullptr) {
-    io_uring_submit(&ring_);
-    entry = io_uring_get_sqe(&ring_);
-  }
-  return entry;
-}
-
-io_uring_sqe* Reactor::prepare(Operation& operation) {
-  assert(current_or_null() == this);
-  io_uring_sqe* const entry = free_entry();
-  io_uring_sqe_set_data(entry, &operation);
-  return entry;
-}
-
-void Reactor::cancel(Operation& operation) {
-  io_uring_sqe* const entry = free_entry();
-  io_uring_prep_cancel(entry, &operation, 0);
-  io_uring_sqe_set_data64(entry, kIgnore);
-}
-
-void Reactor::arm_wake_poll() {
-  io_uring_sqe* const entry = free_entry();
-  io_uring_prep_poll_multishot(entry, wake_fd_, POLLIN);
-  io_uring_sqe_set_data64(entry, kWake);
-}
-
 void Reactor::run() {
   // The first runs on the process's own thread, whose name is that of the process.
   if (index_ != 0)
@@ -124,26 +98,18 @@ void Reactor::run() {
     ::sched_setaffinity(0, sizeof processors, &processors);
   }
   set_current(this);
-  // Debian 12's liburing declares io_uring_enable_rings() but does not export it.
-  const int enabled = io_uring_register(static_cast<unsigned>(ring_.ring_fd),
-                                        IORING_REGISTER_ENABLE_RINGS, nullptr, 0);
-  assert(enabled == 0);
-  unsigned kernel_threads[2] = {kMostKernelThreads, 0};  // Files and devices; sockets as they are.
-  io_uring_register(static_cast<unsigned>(ring_.ring_fd), IORING_REGISTER_IOWQ_MAX_WORKERS,
-                    kernel_threads, 2);  // A kernel that refuses keeps its own limit.
-  io_uring_register_ring_fd(&ring_);     // Saves a look-up a turn; works without it too.
-  arm_wake_poll();
+  engine_->enter_thread(wake_fd_);
   watch_.enter_thread();
   while (!stopping_) {
     now_ = clock();
     watch_.turn_starts(now_);  // And ends the last one, if that did not sleep.
+    engine_->reap(ready_);
     fire_timers();
     take_messages();
     run_ready();
     run_turn_end();
     send_gathered();
     if (!stopping_) submit_and_wait();
-    reap();
   }
   watch_.leave_thread();
   set_current(nullptr);
@@ -240,8 +206,9 @@ void Reactor::wake() noexcept {
 }
 
 void Reactor::submit_and_wait() {
+  engine_->attempt();
   if (!ready_.empty() || !turn_end_.empty()) {
-    io_uring_submit_and_get_events(&ring_);
+    engine_->look();
     return;
   }
   const TimePoint started = clock();
@@ -255,15 +222,12 @@ void Reactor::submit_and_wait() {
 // queue depth 1, waking up would cost more than the request. Done only while waits are short, so
 // that an idle reactor sleeps.
 bool Reactor::spin(TimePoint started) {
-  io_uring_submit(&ring_);
+  engine_->submit();
   const TimePoint until = std::min(started + kSpin, timers_.earliest());
   do {
     for (unsigned i = 0; i < kLooksPerClock; ++i) {
-      const bool work = io_uring_cq_ready(&ring_) != 0 ||
-                        (io_uring_smp_load_acquire(ring_.sq.kflags) & IORING_SQ_TASKRUN) != 0 ||
-                        inbox_.load(std::memory_order_relaxed) != nullptr;
-      if (work) {
-        io_uring_get_events(&ring_);
+      if (engine_->has_work() || inbox_.load(std::memory_order_relaxed) != nullptr) {
+        engine_->look();
         return true;
       }
       __builtin_ia32_pause();
@@ -276,74 +240,17 @@ void Reactor::sleep() {
   sleeping_.store(true, std::memory_order_seq_cst);
   if (inbox_.load(std::memory_order_seq_cst) != nullptr) {
     sleeping_.store(false, std::memory_order_relaxed);
-    io_uring_submit_and_get_events(&ring_);
+    engine_->look();
     return;
   }
-  io_uring_cqe* completion = nullptr;
   const TimePoint deadline = timers_.earliest();
-  if (deadline == kNever) {
-    io_uring_submit_and_wait(&ring_, 1);
-  } else {
-    const Duration wait = std::max(deadline - now_, Duration{0});
-    __kernel_timespec timeout{};
-    timeout.tv_sec = wait.count() / 1'000'000'000;
-    timeout.tv_nsec = wait.count() % 1'000'000'000;
-    io_uring_submit_and_wait_timeout(&ring_, &completion, 1, &timeout, nullptr);
-  }
+  engine_->wait(deadline == kNever ? Duration::max() : std::max(deadline - now_, Duration{0}));
   sleeping_.store(false, std::memory_order_relaxed);
-}
-
-void Reactor::reap() {
-  io_uring_cqe* completion = nullptr;
-  unsigned head = 0;
-  unsigned count = 0;
-  bool wake_poll_ended = false;
-  io_uring_for_each_cqe(&ring_, head, completion) {
-    ++count;
-    if (completion->user_data == kIgnore) continue;
-    if (completion->user_data == kWake) {
-      if ((completion->flags & IORING_CQE_F_MORE) == 0) wake_poll_ended = true;
-      continue;
-    }
-    if (completion->user_data == LIBURING_UDATA_TIMEOUT) continue;
-    auto& operation = *reinterpret_cast<Operation*>(io_uring_cqe_get_data(completion));
-    operation.result = completion->res;
-    operation.flags = completion->flags;
-    ready_.push(operation.handle);
-  }
-  io_uring_cq_advance(&ring_, count);
-  if (wake_poll_ended) arm_wake_poll();
 }
 
 // ReactorGroup -------------------------------------------------------------------------------
 
 namespace {
-
-StartRefusal explain_ring_error(int error) {
-  using enum StartRefusal::Kind;
-  switch (-error) {
-    case ENOSYS:
-    case EPERM:
-    case EACCES:
-      return {kKernel,
-              "io_uring is not permitted here (" + std::string(std::strerror(-error)) +
-                  "): switch it on (sysctl kernel.io_uring_disabled=0) or let the container use it "
-                  "(a seccomp profile that allows io_uring_setup, io_uring_enter and "
-                  "io_uring_register)"};
-    case EINVAL:
-      return {kKernel, "this kernel's io_uring is too old: Linux 6.1 or newer is needed"};
-    case ENOMEM:
-      return {kNotNow,
-              "no memory for an io_uring: raise the locked-memory limit (ulimit -l) or lower "
-              "--reactors"};
-    case EMFILE:
-    case ENFILE:
-      return {kNotNow,
-              "no file descriptor for an io_uring: raise the limit on open files (ulimit -n)"};
-    default:
-      return {kNotNow, "cannot make an io_uring: " + std::string(std::strerror(-error))};
-  }
-}
 
 std::vector<int> allowed_processors() {
   cpu_set_t processors;
@@ -356,19 +263,52 @@ std::vector<int> allowed_processors() {
   return allowed;
 }
 
+using Reactors = std::vector<std::unique_ptr<Reactor>>;
+
+std::expected<Reactors, StartRefusal> make_reactors(const ReactorGroupOptions& options,
+                                                    IoMethod method, std::uint64_t seed) {
+  const std::vector<int> processors = allowed_processors();
+  // Files take threads with epoll: all reactors together at most this many, or what they need.
+  constexpr unsigned kMostThreads = 1024, kLeastOfReactor = 32, kMostOfReactor = 512;
+  const unsigned most_threads =
+      std::clamp(kMostThreads / options.count, kLeastOfReactor, kMostOfReactor);
+  Random seeds(seed);
+  Reactors reactors;
+  for (unsigned i = 0; i < options.count; ++i) {
+    auto reactor =
+        std::make_unique<Reactor>(i, options.memory_limit_bytes / options.count, seeds.next());
+    if (const Started opened = reactor->open_engine(method, most_threads); !opened) {
+      return std::unexpected(opened.error());
+    }
+    if (options.pin && !processors.empty()) {
+      reactor->set_processor(processors[i % processors.size()]);
+    }
+    reactors.push_back(std::move(reactor));
+  }
+  return reactors;
+}
+
 class RealReactorGroup final : public ReactorGroup {
  public:
-  RealReactorGroup(std::vector<std::unique_ptr<Reactor>> reactors, TurnReport report)
-      : reactors_(std::move(reactors)), report_(std::move(report)) {
+  RealReactorGroup(Reactors reactors, TurnReport report, IoMethod io, std::string why_epoll)
+      : reactors_(std::move(reactors)),
+        report_(std::move(report)),
+        io_(io),
+        why_epoll_(std::move(why_epoll)) {
     for (const auto& reactor : reactors_) executors_.push_back(reactor.get());
     for (const auto& reactor : reactors_) {
       reactor->set_peers(executors_);
       reactor->set_blocking(blocking_);
     }
   }
+  ~RealReactorGroup() override {
+    for (const auto& reactor : reactors_) reactor->engine().stop();
+  }
   bool start() { return blocking_.start(); }
 
   std::span<Executor* const> executors() const noexcept override { return executors_; }
+  IoMethod io() const noexcept override { return io_; }
+  const std::string& why_epoll() const noexcept override { return why_epoll_; }
 
   void run(std::function<Task<void>()> main) override {
     const std::unique_ptr<TurnNamer> namer = watch_turns();
@@ -420,15 +360,24 @@ class RealReactorGroup final : public ReactorGroup {
     }
   }
 
-  std::vector<std::unique_ptr<Reactor>> reactors_;
+  Reactors reactors_;
   BlockingPool blocking_;  // Ends before the reactors do.
   TurnReport report_;
+  IoMethod io_;
+  std::string why_epoll_;
   std::vector<Executor*> executors_;
   std::vector<Stop> stops_;
 };
 
 }  // namespace
 }  // namespace detail
+
+std::optional<IoMethod> parse_io_method(std::string_view word) {
+  if (word == "auto") return IoMethod::kAuto;
+  if (word == "io_uring") return IoMethod::kIoUring;
+  if (word == "epoll") return IoMethod::kEpoll;
+  return std::nullopt;
+}
 
 std::expected<std::unique_ptr<ReactorGroup>, StartRefusal> ReactorGroup::create(
     ReactorGroupOptions options) {
@@ -438,21 +387,17 @@ std::expected<std::unique_ptr<ReactorGroup>, StartRefusal> ReactorGroup::create(
     return std::unexpected("the system gives no random bytes: " +
                            std::string(std::strerror(errno)));
   }
-  const std::vector<int> processors = detail::allowed_processors();
-  Random seeds(seed);
-  std::vector<std::unique_ptr<detail::Reactor>> reactors;
-  for (unsigned i = 0; i < options.count; ++i) {
-    auto reactor = std::make_unique<detail::Reactor>(i, options.memory_limit_bytes / options.count,
-                                                     seeds.next());
-    const int error = reactor->open_ring();
-    if (error < 0) return std::unexpected(detail::explain_ring_error(error));
-    if (options.pin && !processors.empty()) {
-      reactor->set_processor(processors[i % processors.size()]);
-    }
-    reactors.push_back(std::move(reactor));
+  std::string why_epoll;
+  auto method = options.io == IoMethod::kEpoll ? IoMethod::kEpoll : IoMethod::kIoUring;
+  auto reactors = detail::make_reactors(options, method, seed);
+  if (!reactors && options.io == IoMethod::kAuto) {
+    why_epoll = reactors.error().text;
+    method = IoMethod::kEpoll;
+    reactors = detail::make_reactors(options, method, seed);
   }
-  auto group = std::make_unique<detail::RealReactorGroup>(std::move(reactors),
-                                                          std::move(options.on_long_turn));
+  if (!reactors) return std::unexpected(reactors.error());
+  auto group = std::make_unique<detail::RealReactorGroup>(
+      std::move(*reactors), std::move(options.on_long_turn), method, std::move(why_epoll));
   if (!group->start()) {
     return std::unexpected(
         StartRefusal("cannot start a thread: raise the limit on processes (ulimit -u, or "
@@ -480,12 +425,15 @@ Task<int> wait_for_signal(std::vector<int> signals) {
   for (const int number : signals) sigaddset(&set, number);
   const int descriptor = ::signalfd(-1, &set, SFD_CLOEXEC);
   assert(descriptor >= 0);
+  detail::Socket socket{.descriptor = descriptor};
+  detail::SocketOperation operation;
+  reactor.engine().wait_readable(operation, socket);
+  co_await operation;
+  reactor.engine().forget(socket);
   signalfd_siginfo info{};
-  detail::Operation operation;
-  io_uring_prep_read(reactor.prepare(operation), descriptor, &info, sizeof info, 0);
-  const int result = co_await operation;
+  [[maybe_unused]] const ssize_t got = ::read(descriptor, &info, sizeof info);
+  assert(got == static_cast<ssize_t>(sizeof info));
   ::close(descriptor);
-  assert(result == static_cast<int>(sizeof info));
   co_return static_cast<int>(info.ssi_signo);
 }
 

@@ -1,14 +1,18 @@
-// Reactor: the real executor. One thread, one io_uring (SINGLE_ISSUER | DEFER_TASKRUN), one ready
-// queue. A turn: run what is ready, run what waits for the turn's end, send the gathered messages,
-// submit, and sleep in the kernel until a completion, a message or a timer. While waits are shorter
-// than a wake-up costs it looks for work a moment before it sleeps; an idle reactor uses no
-// processor time.
+// Reactor: the real executor. One thread, one ready queue, and one way to ask the kernel: io_uring,
+// or epoll and threads for files where io_uring is not permitted. A turn: run what is ready, run
+// what waits for the turn's end, send the gathered messages, submit, and sleep in the kernel until
+// a completion, a message or a timer. While waits are shorter than a wake-up costs it looks for
+// work a moment before it sleeps; an idle reactor uses no processor time.
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
+#include <expected>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "runtime/error.h"
@@ -18,7 +22,17 @@
 
 namespace sandbay {
 
+enum class IoMethod : std::uint8_t {
+  kAuto,     // io_uring if a ring can be made for every reactor, otherwise epoll.
+  kIoUring,  // Needs Linux 6.1 and the permission.
+  kEpoll,    // Epoll for sockets; files by threads, as many as wait.
+};
+
+inline constexpr std::string_view kIoMethods = "auto, io_uring and epoll";
+std::optional<IoMethod> parse_io_method(std::string_view word);
+
 struct ReactorGroupOptions {
+  IoMethod io = IoMethod::kAuto;
   unsigned count = 1;
   std::size_t memory_limit_bytes = std::size_t{1} << 30;  // Shared out evenly among the reactors.
   bool pin = false;         // Reactor i to the i-th processor this process may use.
@@ -29,12 +43,15 @@ struct ReactorGroupOptions {
 // The reactors of one process. Reactor 0 runs on the thread that calls run().
 class ReactorGroup {
  public:
-  // The refusal says what is missing, e.g. that io_uring is switched off here.
+  // The refusal says what is missing, e.g. that io_uring is wanted and switched off here.
   static std::expected<std::unique_ptr<ReactorGroup>, StartRefusal> create(
       ReactorGroupOptions options);
   virtual ~ReactorGroup() = default;
 
   virtual std::span<Executor* const> executors() const noexcept = 0;
+  virtual IoMethod io() const noexcept = 0;  // Not kAuto.
+  // If kAuto became epoll: why a ring could not be made. Otherwise empty.
+  virtual const std::string& why_epoll() const noexcept = 0;
 
   // Runs `main` on reactor 0 and every reactor until it ends, then stops them. `main` has then
   // waited for everything that it started.

@@ -1,11 +1,12 @@
-// Files on a reactor. Reads, writes, syncs and hole punching are io_uring requests; the few calls
+// Files on a reactor. Its engine carries out reads, writes, syncs and hole punching; the few calls
 // without an asynchronous form (opening, sizes, seeking for holes) run on the blocking threads, in
 // order by path, and belong to management, not to the data path.
 //
 // Some filesystems (FUSE, and those of other hosts) do not honour that a request must not block:
-// the reactor would wait for their server in io_uring_enter(2). Requests to them go to the kernel's
-// threads at once (syncs and allocations of any file do anyway), few at a time for a file, for its
-// filesystem and for all of these, so that servers that hang leave threads for the other files.
+// the reactor would wait for their server in io_uring_enter(2). Requests to them go to threads (the
+// kernel's or ours) at once, as syncs and allocations of any file do anyway: few at a time for a
+// file, for its filesystem and for all of these, so that servers that hang leave threads for the
+// other files.
 
 #include <fcntl.h>
 #include <linux/falloc.h>
@@ -21,6 +22,7 @@
 #include <atomic>
 #include <cassert>
 #include <cerrno>
+#include <limits>
 #include <memory>
 #include <utility>
 #include <vector>
@@ -32,7 +34,6 @@
 namespace sandbay::detail {
 namespace {
 
-constexpr std::size_t kMostSlices = 1024;  // IOV_MAX
 constexpr std::size_t kDirectAlignment = 4096;
 
 // A question without an answer for this long is given up, and stays with its thread. Changes
@@ -62,8 +63,8 @@ struct OpenFile {
   int descriptor = -1;
   bool direct = false;
   bool block_device = false;
-  bool blocks = false;  // Its filesystem may block where it must not.
-  dev_t filesystem = 0;
+  bool blocks = false;   // Its filesystem may block where it must not.
+  dev_t filesystem = 0;  // Or the block device.
   std::size_t alignment = 1;
 
   OpenFile() = default;
@@ -80,18 +81,18 @@ struct OpenFile {
 
 // Asks the kernel to end the operation when the request's Cancellation fires.
 struct CancelOperation final : Cancellation::Hook {
-  CancelOperation(Cancellation* cancellation, Reactor& reactor, Operation& operation)
+  CancelOperation(Cancellation* cancellation, Reactor& reactor, FileOperation& operation)
       : Hook(cancellation,
              [](Hook& hook) {
                auto& self = static_cast<CancelOperation&>(hook);
-               self.reactor_.cancel(self.operation_);
+               self.reactor_.engine().cancel(self.operation_);
              }),
         reactor_(reactor),
         operation_(operation) {}
 
  private:
   Reactor& reactor_;
-  Operation& operation_;
+  FileOperation& operation_;
 };
 
 class ReactorFile final : public File {
@@ -100,7 +101,9 @@ class ReactorFile final : public File {
       : reactor_(reactor),
         path_(std::move(path)),
         file_(std::move(file)),
-        room_(kBlockingAtOnce, file_->blocks ? reactor.room_on(file_->filesystem) : nullptr) {}
+        limited_(file_->blocks || reactor.engine().files_take_threads()),
+        room_(file_->blocks ? kBlockingAtOnce : std::numeric_limits<unsigned>::max(),
+              limited_ ? reactor.room_on(file_->filesystem, file_->blocks) : nullptr) {}
   // Closing writes back what the page cache has of a device, and asks a filesystem's server.
   ~ReactorFile() override {
     if (file_->blocks || file_->block_device) {
@@ -147,7 +150,9 @@ class ReactorFile final : public File {
   Reactor& reactor_;
   std::string path_;
   std::shared_ptr<OpenFile> file_;
-  KernelRoom room_;  // Entered where the filesystem blocks.
+  bool limited_;     // A request may keep a thread for as long as the medium takes.
+  KernelRoom room_;  // Entered if so.
+  bool tries_at_once_[2] = {true, true};  // Reading, writing: until the filesystem cannot.
 };
 
 namespace {
@@ -172,19 +177,18 @@ void touch(std::span<const IoSlice> slices, bool only_read) {
 
 Task<int> ReactorFile::transfer_once(bool write, std::uint64_t offset,
                                      std::span<const IoSlice> slices, Cancellation* cancellation) {
-  const auto* const vectors = reinterpret_cast<const iovec*>(slices.data());
-  const auto count = static_cast<unsigned>(std::min(slices.size(), kMostSlices));
   bool touched = false;
   for (;;) {
     if (cancellation != nullptr && cancellation->cancelled()) co_return -ECANCELED;
-    Operation operation;
-    io_uring_sqe* const entry = reactor_.prepare(operation);
-    if (write) {
-      io_uring_prep_writev(entry, file_->descriptor, vectors, count, offset);
-    } else {
-      io_uring_prep_readv(entry, file_->descriptor, vectors, count, offset);
-    }
-    if (file_->blocks) io_uring_sqe_set_flags(entry, IOSQE_ASYNC);
+    FileOperation operation;
+    operation.kind = write ? FileOperation::Kind::kWrite : FileOperation::Kind::kRead;
+    operation.descriptor = file_->descriptor;
+    operation.may_block = file_->blocks;
+    operation.slices = reinterpret_cast<const iovec*>(slices.data());
+    operation.slice_count = static_cast<unsigned>(std::min(slices.size(), kMostSlices));
+    operation.offset = offset;
+    if (!file_->direct && !file_->blocks) operation.tries_at_once = &tries_at_once_[write];
+    reactor_.engine().start(operation);
     const CancelOperation hook(cancellation, reactor_, operation);
     const int result = co_await operation;
     if (result == -EFAULT && !touched) {
@@ -200,7 +204,7 @@ Task<Error> ReactorFile::transfer(bool write, std::uint64_t offset, std::span<co
                                   Cancellation* cancellation) {
   std::size_t byte_count = 0;
   for (const IoSlice& slice : slices) byte_count += slice.byte_count;
-  if (file_->blocks) {
+  if (limited_) {
     const bool entered = co_await room_.enter(cancellation);
     if (!entered) co_return Error::kCancelled;
   }
@@ -212,7 +216,7 @@ Task<Error> ReactorFile::transfer(bool write, std::uint64_t offset, std::span<co
     error = co_await transfer_rest(write, offset, slices, static_cast<std::size_t>(result),
                                    cancellation);
   }
-  if (file_->blocks) room_.leave();
+  if (limited_) room_.leave();
   co_return error;
 }
 
@@ -243,7 +247,7 @@ Task<Error> ReactorFile::transfer_rest(bool write, std::uint64_t offset,
 }
 
 Task<Error> ReactorFile::sync(Cancellation* cancellation) {
-  if (file_->blocks) {
+  if (limited_) {
     const bool entered = co_await room_.enter(cancellation);
     if (!entered) co_return Error::kCancelled;
   }
@@ -253,28 +257,34 @@ Task<Error> ReactorFile::sync(Cancellation* cancellation) {
       result = -ECANCELED;
       break;
     }
-    Operation operation;
-    io_uring_prep_fsync(reactor_.prepare(operation), file_->descriptor, IORING_FSYNC_DATASYNC);
+    FileOperation operation;
+    operation.kind = FileOperation::Kind::kSync;
+    operation.descriptor = file_->descriptor;
+    reactor_.engine().start(operation);
     const CancelOperation hook(cancellation, reactor_, operation);
     result = co_await operation;
   }
-  if (file_->blocks) room_.leave();
+  if (limited_) room_.leave();
   co_return error_from_errno(result);
 }
 
 Task<Error> ReactorFile::fallocate(int mode, std::uint64_t offset, std::uint64_t byte_count) {
-  if (file_->blocks) {
+  if (limited_) {
     const bool entered = co_await room_.enter(nullptr);
     assert(entered);
   }
   int result = -EINTR;
   while (result == -EINTR) {
-    Operation operation;
-    io_uring_prep_fallocate(reactor_.prepare(operation), file_->descriptor, mode,
-                            static_cast<off_t>(offset), static_cast<off_t>(byte_count));
+    FileOperation operation;
+    operation.kind = FileOperation::Kind::kAllocate;
+    operation.descriptor = file_->descriptor;
+    operation.mode = mode;
+    operation.offset = offset;
+    operation.byte_count = byte_count;
+    reactor_.engine().start(operation);
     result = co_await operation;
   }
-  if (file_->blocks) room_.leave();
+  if (limited_) room_.leave();
   co_return error_from_errno(result);
 }
 
@@ -439,7 +449,7 @@ int open_blocking(OpenCall& call) {
   file.block_device = S_ISBLK(status.st_mode);
   if (!file.block_device && !S_ISREG(status.st_mode)) return -EINVAL;
   file.blocks = !file.block_device && may_block(file.descriptor);
-  file.filesystem = status.st_dev;
+  file.filesystem = file.block_device ? status.st_rdev : status.st_dev;
   if (call.options.lock) {
     const int locked = lock_opened(call, flags);
     if (locked != 0) return locked;
@@ -481,12 +491,13 @@ Task<Error> Reactor::sync_directory(std::string path) {
   return change_by_path(this, std::move(path), sync_directory_blocking);
 }
 
-std::shared_ptr<KernelRoom> Reactor::room_on(dev_t filesystem) {
+std::shared_ptr<KernelRoom> Reactor::room_on(dev_t filesystem, bool blocks) {
   std::erase_if(rooms_, [](const auto& known) { return known.second.expired(); });
   std::weak_ptr<KernelRoom>& known = rooms_[filesystem];
   std::shared_ptr<KernelRoom> room = known.lock();
   if (room == nullptr) {
-    room = std::make_shared<KernelRoom>(kMostOnFilesystem, blocking_room_);
+    room = std::make_shared<KernelRoom>(engine_->most_blocking() / 4,
+                                        blocks ? blocking_room_ : other_room_);
     known = room;
   }
   return room;

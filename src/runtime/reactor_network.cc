@@ -79,17 +79,24 @@ void set_option(int descriptor, int level, int option, int value) {
   static_cast<void>(::setsockopt(descriptor, level, option, &value, sizeof value));
 }
 
+// On its reactor, or when the reactors have ended.
+void close_socket(Reactor& reactor, Socket& socket) {
+  assert(Executor::current_or_null() == nullptr || Executor::current_or_null() == &reactor);
+  reactor.engine().forget(socket);
+  ::close(socket.descriptor);
+}
+
 class ReactorStream final : public Stream {
  public:
   ReactorStream(Reactor& reactor, int descriptor)
       : reactor_(&reactor),
-        descriptor_(descriptor),
+        socket_{.descriptor = descriptor},
         local_(name_of(descriptor, ::getsockname)),
         peer_(name_of(descriptor, ::getpeername)) {
     set_option(descriptor, IPPROTO_TCP, TCP_NODELAY, 1);
     set_option(descriptor, SOL_SOCKET, SO_KEEPALIVE, 1);
   }
-  ~ReactorStream() override { ::close(descriptor_); }
+  ~ReactorStream() override { close_socket(*reactor_, socket_); }
 
   Executor& home() const noexcept override { return *reactor_; }
   const Endpoint& local() const noexcept override { return local_; }
@@ -99,20 +106,20 @@ class ReactorStream final : public Stream {
   Task<Error> send(std::span<const IoSlice> source) override;
   void shutdown() noexcept override {
     ended_ = true;
-    ::shutdown(descriptor_, SHUT_RDWR);
+    ::shutdown(socket_.descriptor, SHUT_RDWR);
   }
   void reset() noexcept override;
-  void move_to(Executor& home) noexcept override { reactor_ = static_cast<Reactor*>(&home); }
+  void move_to(Executor& home) noexcept override {
+    reactor_->engine().forget(socket_);
+    reactor_ = static_cast<Reactor*>(&home);
+  }
 
  private:
   Task<int> send_once(std::span<const IoSlice> source);
   Task<Error> send_rest(std::span<const IoSlice> source, std::size_t done);
 
   Reactor* reactor_;
-  int descriptor_;
-  // The kernel said after the last receive that there is more: then try at once, otherwise wait
-  // for readiness first and save an attempt that would find nothing.
-  bool more_expected_ = true;
+  Socket socket_;
   bool ended_ = false;
   Endpoint local_;
   Endpoint peer_;
@@ -121,36 +128,17 @@ class ReactorStream final : public Stream {
 Task<Result<std::size_t>> ReactorStream::receive(std::span<const IoSlice> target) {
   assert(!target.empty());
   if (ended_) co_return std::unexpected(Error::kClosed);
-  Operation operation;
-  io_uring_sqe* const entry = reactor_->prepare(operation);
-  msghdr message{};
-  if (target.size() == 1) {
-    io_uring_prep_recv(entry, descriptor_, target[0].data, target[0].byte_count, 0);
-  } else {
-    message.msg_iov = const_cast<iovec*>(reinterpret_cast<const iovec*>(target.data()));
-    message.msg_iovlen = target.size();
-    io_uring_prep_recvmsg(entry, descriptor_, &message, 0);
-  }
-  if (!more_expected_) entry->ioprio = IORING_RECVSEND_POLL_FIRST;
+  SocketOperation operation;
+  reactor_->engine().receive(operation, socket_, target);
   const int result = co_await operation;
-  more_expected_ = (operation.flags & IORING_CQE_F_SOCK_NONEMPTY) != 0;
   if (result < 0) co_return std::unexpected(error_from_errno(result));
   co_return static_cast<std::size_t>(result);
 }
 
 Task<int> ReactorStream::send_once(std::span<const IoSlice> source) {
   if (ended_) co_return -EPIPE;
-  Operation operation;
-  io_uring_sqe* const entry = reactor_->prepare(operation);
-  msghdr message{};
-  if (source.size() == 1) {
-    io_uring_prep_send(entry, descriptor_, source[0].data, source[0].byte_count,
-                       MSG_NOSIGNAL | MSG_WAITALL);
-  } else {
-    message.msg_iov = const_cast<iovec*>(reinterpret_cast<const iovec*>(source.data()));
-    message.msg_iovlen = source.size();
-    io_uring_prep_sendmsg(entry, descriptor_, &message, MSG_NOSIGNAL | MSG_WAITALL);
-  }
+  SocketOperation operation;
+  reactor_->engine().send(operation, socket_, source);
   const int result = co_await operation;
   co_return result;
 }
@@ -190,33 +178,36 @@ void ReactorStream::reset() noexcept {
   // Dissolving the association sends a reset at once and wakes operations in flight.
   sockaddr nobody{};
   nobody.sa_family = AF_UNSPEC;
-  if (::connect(descriptor_, &nobody, sizeof nobody) != 0) ::shutdown(descriptor_, SHUT_RDWR);
+  const int descriptor = socket_.descriptor;
+  if (::connect(descriptor, &nobody, sizeof nobody) != 0) ::shutdown(descriptor, SHUT_RDWR);
 }
 
 class ReactorListener final : public Listener {
  public:
   ReactorListener(Reactor& reactor, int descriptor)
-      : reactor_(reactor), descriptor_(descriptor), local_(name_of(descriptor, ::getsockname)) {}
-  ~ReactorListener() override { ::close(descriptor_); }
+      : reactor_(reactor),
+        socket_{.descriptor = descriptor},
+        local_(name_of(descriptor, ::getsockname)) {}
+  ~ReactorListener() override { close_socket(reactor_, socket_); }
 
   const Endpoint& local() const noexcept override { return local_; }
   Task<Result<std::unique_ptr<Stream>>> accept() override;
   void shutdown() noexcept override {
     ended_ = true;
-    ::shutdown(descriptor_, SHUT_RDWR);
+    ::shutdown(socket_.descriptor, SHUT_RDWR);
   }
 
  private:
   Reactor& reactor_;
-  int descriptor_;
+  Socket socket_;
   bool ended_ = false;
   Endpoint local_;
 };
 
 Task<Result<std::unique_ptr<Stream>>> ReactorListener::accept() {
   if (ended_) co_return std::unexpected(Error::kClosed);
-  Operation operation;
-  io_uring_prep_accept(reactor_.prepare(operation), descriptor_, nullptr, nullptr, SOCK_CLOEXEC);
+  SocketOperation operation;
+  reactor_.engine().accept(operation, socket_);
   const int result = co_await operation;
   if (ended_) {
     if (result >= 0) ::close(result);
@@ -250,19 +241,21 @@ Task<Result<std::unique_ptr<Stream>>> Reactor::connect(Endpoint endpoint) {
   const int descriptor =
       ::socket(endpoint.is_ipv6() ? AF_INET6 : AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
   if (descriptor < 0) co_return std::unexpected(error_from_errno(errno));
-  Operation operation;
-  io_uring_prep_connect(prepare(operation), descriptor, address.get(), address.byte_count);
-  std::pair<Reactor*, Operation*> attempt{this, &operation};
+  Socket socket{.descriptor = descriptor};
+  SocketOperation operation;
+  engine_->connect(operation, socket, address.get(), address.byte_count);
+  std::pair<Reactor*, SocketOperation*> attempt{this, &operation};
   Timer patience;
   patience.deadline = now() + kConnectPatience;
   patience.owner = &attempt;
   patience.fire = [](Timer& timer) {
-    const auto& late = *static_cast<std::pair<Reactor*, Operation*>*>(timer.owner);
-    late.first->cancel(*late.second);
+    const auto& late = *static_cast<std::pair<Reactor*, SocketOperation*>*>(timer.owner);
+    late.first->engine().cancel(*late.second);
   };
   arm(patience);
   const int result = co_await operation;
   disarm(patience);
+  engine_->forget(socket);
   if (result < 0) {
     ::close(descriptor);
     const bool late = result == -ECANCELED;

@@ -233,11 +233,15 @@ def test_state_that_is_in_use(t):
     first.require_alive()
 
 
-def test_io_uring_switched_off_is_said_clearly(t):
-    """In a container that forbids io_uring: one line that says so, and exit code 2."""
+def without_io_uring(t):
     if os.uname().machine != 'x86_64':
         raise harness.Skipped('the filter is written for x86-64')
-    done = t.run(os.path.join(harness.TOP, 'tests/e2e/without_io_uring'), t.program('sandbayd'),
+    return os.path.join(harness.TOP, 'tests/e2e/without_io_uring')
+
+
+def test_io_uring_that_is_asked_for_and_forbidden_is_refused(t):
+    """In a container that forbids io_uring: one line that says so, and exit code 2."""
+    done = t.run(without_io_uring(t), t.program('sandbayd'), '--io', 'io_uring',
                  '--config', 'conf/quickstart.toml', '--portal',
                  f'127.0.0.1:{harness.PORTS.take()}', '--management',
                  f'127.0.0.1:{harness.PORTS.take()}', '--state', t.path('state'),
@@ -246,6 +250,20 @@ def test_io_uring_switched_off_is_said_clearly(t):
     last = done.stdout.strip().splitlines()[-1]
     t.check('io_uring' in last, done.stdout)
     t.say(last)
+
+
+def test_where_io_uring_is_forbidden_epoll_takes_its_place(t):
+    t.need('qemu-io')
+    daemon = t.daemon(wrapper=[without_io_uring(t)])
+    with open(daemon.log, encoding='utf-8') as stream:
+        lines = [line for line in stream if 'epoll' in line]
+    t.check(len(lines) == 1 and 'io_uring is not permitted here' in lines[0], f'{lines}')
+    t.say(lines[0].strip())
+    t.run('qemu-io', '-f', 'raw', '-c', 'write -P 7 0 8M', '-c', 'flush', daemon.url())
+    daemon.kill()
+    daemon.start()
+    t.run('qemu-io', '-f', 'raw', '-c', 'read -P 7 0 8M', daemon.url())
+    t.check(daemon.terminate() == 0, 'an orderly end')
 
 
 def test_odd_arguments(t):

@@ -106,7 +106,7 @@ def test_a_pool_goes_on_without_its_lost_nvram(t):
     t.check(any('they are given up' in event['text'] for event in events(daemon)), 'it is told')
     audited = daemon.sandbay('audit', 'list').stdout
     t.check('discard' in audited, audited)
-    t.until(lambda: not the_volume(daemon, 'v')['reason'], 'the volume is there again')
+    t.until(lambda: not the_volume(daemon, 'v')['reason'], 'the volume serves again')
     qemu_io(t, daemon, 'v', 'read -P 1 0 8M', 'read -P 0 16M 4M', 'write -P 3 8M 12M',
             'read -P 3 8M 12M')
     require_whole(t, daemon, 'after it was opened')

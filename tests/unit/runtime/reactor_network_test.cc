@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <array>
 #include <catch2/catch.hpp>
+#include <iterator>
+#include <string_view>
 #include <vector>
 
 #include "runtime/reactor.h"
@@ -242,12 +244,61 @@ TEST_CASE("A reactor stream can move to another reactor", "[reactor][network]") 
           const Error error = co_await send_bytes(*pair.client, Bytes(5));
           CHECK(error == Error::kNone);
           co_await echo_once(*executors[1], *pair.server);
+          pair.server->move_to(*executors[0]);  // Where it is destroyed.
           co_await SwitchTo(*executors[0]);
           const auto received = co_await receive_all(*pair.client);
           CHECK((received.has_value() && received->size() == 7));
         }
       },
       2);
+}
+
+// A client of system calls, connected to the listener.
+class BareClient {
+ public:
+  explicit BareClient(const Endpoint& server) {
+    sockaddr_in there{};
+    there.sin_family = AF_INET;
+    there.sin_addr.s_addr = htonl(kLoopback);
+    there.sin_port = htons(server.port());
+    socket_ = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    REQUIRE(::connect(socket_, reinterpret_cast<sockaddr*>(&there), sizeof there) == 0);
+  }
+  ~BareClient() { ::close(socket_); }
+  BareClient(const BareClient&) = delete;
+  BareClient& operator=(const BareClient&) = delete;
+
+  void send(std::string_view bytes, int flags) const {
+    CHECK(::send(socket_, bytes.data(), bytes.size(), flags) == std::ssize(bytes));
+  }
+
+ private:
+  int socket_ = -1;
+};
+
+TEST_CASE("Bytes behind urgent data are received without further ones", "[reactor][network]") {
+  run([](std::span<Executor* const> executors) -> Task<void> {
+    auto listener = executors[0]->listen(Endpoint::ipv4(kLoopback, 0));
+    CHECK(listener.has_value());
+    const BareClient client((*listener)->local());
+    auto accepted = co_await (*listener)->accept();
+    CHECK(accepted.has_value());
+    Stream& stream = **accepted;
+    Bytes memory(100);
+    const IoSlice slice{memory.data(), memory.size()};
+    client.send("x", 0);
+    auto count = co_await stream.receive({&slice, 1});
+    CHECK(count.value_or(0) == 1);
+    client.send("abc", 0);  // A receive that asks for more ends before the urgent byte.
+    client.send("U", MSG_OOB);
+    client.send("def", 0);
+    std::size_t received = 0;
+    while (received < 6 && count.value_or(0) > 0) {
+      count = co_await stream.receive({&slice, 1});
+      received += count.value_or(0);
+    }
+    CHECK(received == 6);
+  });
 }
 
 // Only in builds without sanitizers: it waits for twenty seconds and computes nothing.

@@ -317,6 +317,25 @@ Task<void> draw(Executor& executor, std::uint64_t& value) {
   co_return;
 }
 
+TEST_CASE("Reactors take io_uring where it is permitted, and epoll elsewhere", "[reactor]") {
+  const auto wanted = ReactorGroup::create({.io = IoMethod::kIoUring});
+  const auto chosen = ReactorGroup::create({});
+  REQUIRE(chosen.has_value());
+  if (wanted.has_value()) {
+    CHECK((*wanted)->io() == IoMethod::kIoUring);
+    CHECK((*chosen)->io() == IoMethod::kIoUring);
+    CHECK((*chosen)->why_epoll().empty());
+  } else {
+    CHECK(wanted.error().kind == StartRefusal::Kind::kKernel);
+    CHECK((*chosen)->io() == IoMethod::kEpoll);
+    CHECK((*chosen)->why_epoll() == wanted.error().text);
+  }
+  const auto epoll = ReactorGroup::create({.io = IoMethod::kEpoll});
+  REQUIRE(epoll.has_value());
+  CHECK((*epoll)->io() == IoMethod::kEpoll);
+  CHECK((*epoll)->why_epoll().empty());
+}
+
 TEST_CASE("Reactors draw from the group's seed", "[reactor]") {
   std::uint64_t values[3] = {};
   for (std::uint64_t& value : values) {
