@@ -1,9 +1,10 @@
 // One question and one answer on a netlink socket; the kernel's table of connections where a
 // sandbox allows no such socket.
 //
-// Three answers must not be believed. A socket that its owner has closed lives on without an inode,
+// Four answers must not be believed. A socket that its owner has closed lives on without an inode,
 // and the kernel then shows user 0. A connection that ended is shown as TIME-WAIT, also with user 0
-// and without an inode. And where no connection matches, the kernel falls back to a listener.
+// and without an inode. Where no connection matches, the kernel falls back to a listener. And all
+// users of other user namespaces are shown as 65534, which can also be the user that asks.
 #include "mgmt/local_user.h"
 
 #include <arpa/inet.h>
@@ -18,9 +19,11 @@
 
 #include <algorithm>
 #include <array>
+#include <cctype>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <filesystem>
 #include <fstream>
 #include <limits>
 #include <span>
@@ -93,6 +96,33 @@ Question question_about(int family) {
   return question;
 }
 
+// Whether a process of the user that asks has the socket. The kernel shows the descriptors of no
+// other user's processes, nor of one in another user namespace (ptrace(2)).
+bool own_process_has(std::uint64_t inode) {
+  using std::filesystem::directory_iterator;
+  const std::string wanted = fmt::format("socket:[{}]", inode);
+  std::error_code error;
+  for (directory_iterator process("/proc", error), end; process != end && !error;
+       process.increment(error)) {
+    if (std::isdigit(static_cast<unsigned char>(process->path().filename().native()[0])) == 0) {
+      continue;
+    }
+    std::error_code hidden;
+    for (directory_iterator each(process->path() / "fd", hidden); !hidden && each != end;
+         each.increment(hidden)) {
+      std::error_code closed;
+      if (std::filesystem::read_symlink(each->path(), closed) == wanted) return true;
+    }
+  }
+  return false;
+}
+
+// Nothing if the user may be another one than it seems.
+std::optional<uid_t> proven(uid_t user, std::uint64_t inode) {
+  const bool ambiguous = user == kOverflowUser && user == ::geteuid();
+  return ambiguous && !own_process_has(inode) ? std::nullopt : std::optional(user);
+}
+
 // A socket that has an owner.
 std::optional<inet_diag_msg> ask(const Question& question) {
   std::array<std::byte, 4096> answer;
@@ -128,7 +158,7 @@ std::optional<uid_t> user_in_table(const inet_diag_sockid& id, int family) {
     row >> number >> local >> remote >> state >> queues >> timer >> retransmissions >> user >>
         timeout >> inode;
     if (local == client && remote == server) {
-      return row && inode != 0 ? std::optional(user) : std::nullopt;
+      return row && inode != 0 ? proven(user, inode) : std::nullopt;
     }
   }
   return std::nullopt;
@@ -165,7 +195,7 @@ std::optional<uid_t> user_of(const TcpEnd& client, const TcpEnd& server) {
   if (!NetlinkSocket().is_allowed()) return user_by_table(client, server);
   const auto shown = ask(question);
   if (!shown || !same_connection(id, shown->id)) return std::nullopt;
-  return shown->idiag_uid;
+  return proven(shown->idiag_uid, shown->idiag_inode);
 }
 
 std::optional<uid_t> owner_of_listener(const TcpEnd& end) {
@@ -176,11 +206,9 @@ std::optional<uid_t> owner_of_listener(const TcpEnd& end) {
   if (!shown || shown->id.idiag_sport != id.idiag_sport || shown->id.idiag_dport != 0) {
     return std::nullopt;
   }
-  return shown->idiag_uid;
+  return proven(shown->idiag_uid, shown->idiag_inode);
 }
 
-bool is_trusted(uid_t user, uid_t daemon) {
-  return user != kOverflowUser && (user == 0 || user == daemon);
-}
+bool is_trusted(uid_t user, uid_t daemon) { return user == 0 || user == daemon; }
 
 }  // namespace sandbay::mgmt

@@ -19,7 +19,8 @@ struct TcpEnd {
 
 // The user who made the socket at `client` that is connected to `server`. Nothing if there is no
 // such socket on this machine, if its owner has closed it (the kernel then shows root), or if the
-// kernel does not answer.
+// kernel does not answer. Users of other user namespaces all appear as 65534. So a process that is
+// 65534 itself gets this answer only if a process of its own has the socket.
 std::optional<uid_t> user_of(const TcpEnd& client, const TcpEnd& server);
 // The same from /proc/net/tcp, which user_of() reads where a sandbox forbids netlink sockets. It
 // takes as long as there are connections.
@@ -30,7 +31,7 @@ std::optional<uid_t> user_by_table(const TcpEnd& client, const TcpEnd& server);
 std::optional<uid_t> owner_of_listener(const TcpEnd& end);
 
 // Whether a daemon of the user `daemon` takes orders from `user` without a token: its own user and
-// root. Users of another user namespace all appear as 65534 and are never trusted.
+// root.
 bool is_trusted(uid_t user, uid_t daemon);
 
 }  // namespace sandbay::mgmt
