@@ -214,9 +214,11 @@ constexpr Mistake kMistakes[] = {
     {"[group]\nname = \"h\"", "x.toml:7: not TOML: "},
     {"[grup]\n", "x.toml:7: grup: is not a key here; did you mean group?"},
     {"[zzz]\n",
-     "x.toml:7: zzz: is not a key here; keys here are group, management, "
+     "x.toml:7: zzz: is not a key here; keys here are group, management, runtime, "
      "limits, discovery, portal, drive, raid, nvram, cache, member, faults, lead, identity, pool, "
      "target, volume"},
+    {"[runtime]\nio = \"aio\"",
+     "x.toml:8: runtime.io: is \"aio\"; accepted are auto, io_uring and epoll"},
     {"[limits]\nnop_in_interval = \"1us\"",
      "x.toml:8: limits.nop_in_interval: would keep every session busy with it; write at least "
      "\"100ms\", or \"0s\" for never"},

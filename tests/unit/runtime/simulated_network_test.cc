@@ -501,6 +501,7 @@ Task<void> move_between(Executor& first, Executor& second) {
   error = co_await send_bytes(*pair.server, Bytes(10));
   CHECK(error == Error::kNone);
   pair.server->shutdown();
+  pair.server->move_to(first);  // Where it is destroyed.
   co_await SwitchTo(first);
   const auto rest = co_await receive_all(*pair.client);
   CHECK(rest.has_value());
