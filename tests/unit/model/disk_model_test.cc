@@ -23,7 +23,7 @@ using model::kSectorBytes;
 using std::chrono::microseconds;
 using std::chrono::milliseconds;
 
-const DiskProfile& cheetah() {
+const DiskProfile& cheetah_profile() {
   static const DiskProfile kProfile = disk_profile("seagate-cheetah-15k5-146");
   return kProfile;
 }
@@ -33,12 +33,12 @@ std::shared_ptr<const DiskMechanism> mechanism_of(const DiskProfile& profile) {
 }
 
 const std::shared_ptr<const DiskMechanism>& usual() {
-  static const auto kMechanism = mechanism_of(cheetah());
+  static const auto kMechanism = mechanism_of(cheetah_profile());
   return kMechanism;
 }
 
 std::shared_ptr<const DiskMechanism> with_write_cache(std::uint64_t bytes) {
-  DiskProfile profile = cheetah();
+  DiskProfile profile = cheetah_profile();
   profile.write_cache = true;
   profile.cache_bytes = bytes;
   return mechanism_of(profile);
@@ -179,7 +179,7 @@ TEST_CASE("a command more never makes the drive idle longer", "[model][disk]") {
 }
 
 TEST_CASE("first come, first served keeps the order of arrival", "[model][disk]") {
-  DiskProfile profile = cheetah();
+  DiskProfile profile = cheetah_profile();
   profile.order = model::QueueOrder::kArrival;
   profile.look_ahead = false;
   const auto mechanism = mechanism_of(profile);
@@ -197,7 +197,7 @@ TEST_CASE("first come, first served keeps the order of arrival", "[model][disk]"
 TEST_CASE("the age bound bounds how long a far command waits", "[model][disk]") {
   // All but the first command are near one another; new ones keep coming.
   const auto longest = [](Duration bound) {
-    DiskProfile profile = cheetah();
+    DiskProfile profile = cheetah_profile();
     profile.age_bound = bound;
     profile.look_ahead = false;
     DiskModel drive(mechanism_of(profile), {});
@@ -235,7 +235,7 @@ TEST_CASE("another head of the same cylinder takes a head switch", "[model][disk
     return ends[1] - ends[0];
   };
   const Duration eight(layout.place(track + 8).sweep - layout.place(track).sweep);
-  CHECK(gap_to(track) == cheetah().head_switch + eight);
+  CHECK(gap_to(track) == cheetah_profile().head_switch + eight);
   const std::uint64_t before = 2 * track - 8;  // The end of the next track is just before.
   const Duration to_it(layout.place(before).sweep - layout.place(track - 8).sweep);
   CHECK(gap_to(before) == to_it);
@@ -276,7 +276,7 @@ TEST_CASE("look-ahead carries a sequential reader over its pauses", "[model][dis
   const Sequence sequence(Operation::kRead, 64 << 10, 1'000'000);
   DiskModel ahead(usual(), {});
   const LoopResult with = run_loop(ahead, 1, 2000, sequence, microseconds(100));
-  DiskProfile profile = cheetah();
+  DiskProfile profile = cheetah_profile();
   profile.look_ahead = false;
   DiskModel plain(mechanism_of(profile), {});
   const LoopResult without = run_loop(plain, 1, 2000, sequence, microseconds(100));
@@ -355,7 +355,7 @@ TEST_CASE("the write cache takes writes until it is full; a flush waits for all"
   CHECK(flush.end - flush.arrival > milliseconds(200));
   CHECK(flush.end - flush.arrival < milliseconds(500));
   const DriveCommand empty = single(drive, {.operation = Operation::kFlush, .arrival = flush.end});
-  CHECK(empty.end - empty.arrival == cheetah().read_overhead);
+  CHECK(empty.end - empty.arrival == cheetah_profile().read_overhead);
 
   // More than it holds: the rate is that of the medium with a deep queue.
   DiskModel full(mechanism, {});
@@ -443,7 +443,7 @@ TEST_CASE("empty and data-less commands cost their overhead", "[model][disk]") {
   for (const Operation operation :
        {Operation::kFlush, Operation::kUnmap, Operation::kAdvise, Operation::kRead}) {
     const DriveCommand done = single(drive, {.operation = operation, .arrival = kLoopStart});
-    CHECK(done.end - done.arrival == cheetah().read_overhead);
+    CHECK(done.end - done.arrival == cheetah_profile().read_overhead);
   }
   // A whole drive of zeros: as long as writing it, computed at once.
   const DriveCommand zeros = single(drive, {.operation = Operation::kWriteZeroes,
