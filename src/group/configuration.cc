@@ -17,6 +17,7 @@
 #include "group/naa.h"
 #include "group/units.h"
 #include "iscsi/text.h"
+#include "runtime/machine_memory.h"
 
 namespace sandbay::group {
 
@@ -71,6 +72,8 @@ void read_group(const Value* section, Reading& reading) {
   }
   if (const auto limit = reader.size("memory_limit", kLeastMemory, kMostMemory)) {
     result.memory_limit_bytes = *limit;
+  } else {
+    result.memory_limit_bytes = std::min(kDefaultMemoryLimit, memory_allowed() / 2);
   }
   if (const auto reactors = reader.integer("reactors", 1, kMostReactors)) {
     result.reactors = static_cast<unsigned>(*reactors);

@@ -112,12 +112,15 @@ struct VolumeConfiguration {
   std::uint32_t line = 0;
 };
 
+// Less where a machine or a control group has less than twice as much.
+inline constexpr std::uint64_t kDefaultMemoryLimit = std::uint64_t{1} << 30;
+
 struct Configuration {
   std::string file;  // As it was named; for messages.
   std::string group_name;
   std::string uuid;  // Canonical lower-case text; empty: made on the first start.
   std::filesystem::path state;
-  std::uint64_t memory_limit_bytes = std::uint64_t{1} << 30;
+  std::uint64_t memory_limit_bytes = kDefaultMemoryLimit;
   unsigned reactors = 0;  // 0: one a processor.
   IoMethod io = IoMethod::kAuto;
   ManagementConfiguration management;
