@@ -254,7 +254,8 @@ std::string lack_of_space(const std::filesystem::path& file, std::uint64_t byte_
   const std::filesystem::path folder = file.parent_path();
   std::error_code error;
   const auto space = std::filesystem::space(folder.empty() ? "." : folder, error);
-  if (error || (space.available >= kLeftFree && space.available - kLeftFree >= byte_count)) {
+  const bool unknown = error || space.capacity == 0;  // ramfs has no size.
+  if (unknown || (space.available >= kLeftFree && space.available - kLeftFree >= byte_count)) {
     return {};
   }
   return fmt::format(

@@ -467,7 +467,7 @@ rocksdb::Status RocksDbStore::check_files() {
   return damage.empty() ? status : rocksdb::Status::Corruption(damage);
 }
 
-// Without an answer, as much as there may be.
+// Without an answer, and where the filesystem has no size (ramfs), as much as there may be.
 std::uint64_t RocksDbStore::free_bytes() {
   std::error_code ignored;
   std::filesystem::path path = options_.path;
@@ -477,7 +477,8 @@ std::uint64_t RocksDbStore::free_bytes() {
   std::uint64_t bytes = 0;
   const rocksdb::IOStatus status =
       env_->GetFileSystem()->GetFreeSpace(path.string(), {}, &bytes, nullptr);
-  return status.ok() ? bytes : std::numeric_limits<std::uint64_t>::max();
+  const bool unlimited = bytes == 0 && std::filesystem::space(path, ignored).capacity == 0;
+  return status.ok() && !unlimited ? bytes : std::numeric_limits<std::uint64_t>::max();
 }
 
 // False if they cannot be read.
