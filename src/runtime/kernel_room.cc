@@ -2,15 +2,25 @@
 // waiter needs only the place that this next room hands to it, and no wake-up is lost.
 #include "runtime/kernel_room.h"
 
-#include <chrono>
-
 #include "runtime/cancellation.h"
 #include "runtime/executor.h"
 
 namespace sandbay::detail {
 namespace {
 
-constexpr Duration kLookForCancellation = std::chrono::milliseconds(100);
+// Ends the wait of a request that nobody wants any more.
+struct GiveUp final : Cancellation::Hook {
+  GiveUp(Cancellation* cancellation, WaitQueue::Waiter& waiting)
+      : Hook(cancellation,
+             [](Hook& hook) {
+               WaitQueue::Waiter& waiter = static_cast<GiveUp&>(hook).waiter_;
+               waiter.queue.give_up(waiter);
+             }),
+        waiter_(waiting) {}
+
+ private:
+  WaitQueue::Waiter& waiter_;
+};
 
 }  // namespace
 
@@ -29,14 +39,11 @@ Task<bool> KernelRoom::enter_here(Cancellation* cancellation) {
     --left_;
     co_return true;
   }
-  while (cancellation == nullptr || !cancellation->cancelled()) {
-    // Cancelling does not wake it, so it looks.
-    const TimePoint deadline =
-        cancellation == nullptr ? kNever : Executor::current().now() + kLookForCancellation;
-    const bool handed = co_await waiting_.wait(deadline);
-    if (handed) co_return true;
-  }
-  co_return false;
+  if (cancellation != nullptr && cancellation->cancelled()) co_return false;
+  WaitQueue::Waiter waiter = waiting_.wait();
+  const GiveUp hook(cancellation, waiter);
+  const bool handed = co_await waiter;
+  co_return handed;
 }
 
 void KernelRoom::leave_until(const KernelRoom* end) {

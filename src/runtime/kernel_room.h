@@ -2,8 +2,7 @@
 // kernel for as long as it hangs. So the number there has limits for a file, for a filesystem and
 // for all of them: each has a room, and a file's room is inside its filesystem's.
 //
-// A room belongs to one reactor and is touched only there. Those who wait enter in turn, but for
-// those who look for their cancellation: they queue anew each time.
+// A room belongs to one reactor and is touched only there. Those who wait enter in turn.
 #pragma once
 
 #include <memory>

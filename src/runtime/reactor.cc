@@ -70,7 +70,7 @@ Started Reactor::open_engine(IoMethod method, unsigned most_threads) {
     if (!made) return std::unexpected(made.error());
     engine_ = std::move(*made);
   }
-  // Three filesystems that hang leave threads for the others that block, and for syncs.
+  // A device has a fifth, so three that hang leave threads for the others.
   blocking_room_ = std::make_shared<KernelRoom>(engine_->most_blocking() * 3 / 4, nullptr);
   other_room_ = std::make_shared<KernelRoom>(engine_->most_blocking() * 3 / 4, nullptr);
   return {};
@@ -269,7 +269,7 @@ std::expected<Reactors, StartRefusal> make_reactors(const ReactorGroupOptions& o
                                                     IoMethod method, std::uint64_t seed) {
   const std::vector<int> processors = allowed_processors();
   // Files take threads with epoll: all reactors together at most this many, or what they need.
-  constexpr unsigned kMostThreads = 1024, kLeastOfReactor = 32, kMostOfReactor = 512;
+  constexpr unsigned kMostThreads = 1024, kLeastOfReactor = 96, kMostOfReactor = 512;
   const unsigned most_threads =
       std::clamp(kMostThreads / options.count, kLeastOfReactor, kMostOfReactor);
   Random seeds(seed);

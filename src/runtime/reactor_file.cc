@@ -496,7 +496,7 @@ std::shared_ptr<KernelRoom> Reactor::room_on(dev_t filesystem, bool blocks) {
   std::weak_ptr<KernelRoom>& known = rooms_[filesystem];
   std::shared_ptr<KernelRoom> room = known.lock();
   if (room == nullptr) {
-    room = std::make_shared<KernelRoom>(engine_->most_blocking() / 4,
+    room = std::make_shared<KernelRoom>(engine_->most_blocking() / 5,
                                         blocks ? blocking_room_ : other_room_);
     known = room;
   }

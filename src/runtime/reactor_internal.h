@@ -103,7 +103,7 @@ class Reactor final : public Executor {
   BlockingPool* blocking_ = nullptr;  // The group's.
   // Shared, since a request that never ended keeps its file, and with it these.
   std::shared_ptr<KernelRoom> blocking_room_;
-  std::shared_ptr<KernelRoom> other_room_;  // If the engine needs threads for all files.
+  std::shared_ptr<KernelRoom> other_room_;            // If the engine needs threads for all files.
   std::map<dev_t, std::weak_ptr<KernelRoom>> rooms_;  // By filesystem.
   // Written by other threads: a stack of messages, newest first, and whether we sleep.
   alignas(64) std::atomic<Message*> inbox_{nullptr};

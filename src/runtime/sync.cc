@@ -52,6 +52,13 @@ bool WaitQueue::wake_one() {
   return true;
 }
 
+void WaitQueue::give_up(Waiter& waiter) {
+  if (!waiter.linked) return;
+  unlink(waiter);
+  if (waiter.timer.armed()) waiter.executor->disarm(waiter.timer);
+  waiter.executor->post(waiter.handle);
+}
+
 void WaitQueue::wake_all() {
   while (wake_one()) {
   }

@@ -43,6 +43,8 @@ class WaitQueue {
   Waiter wait(TimePoint deadline = kNever) { return Waiter{.queue = *this, .deadline = deadline}; }
   bool wake_one();
   void wake_all();
+  // Wakes the waiter with `woken` false, as a deadline does; nothing if it waits no more.
+  void give_up(Waiter& waiter);
 
  private:
   void link(Waiter& waiter);

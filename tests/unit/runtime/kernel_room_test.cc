@@ -55,6 +55,37 @@ TEST_CASE("Rooms inside a room share it, and those who wait enter in turn", "[ke
   });
 }
 
+TEST_CASE("A waiter that can be cancelled keeps its turn, and leaves at once", "[kernel_room]") {
+  run([](Executor* home) -> Task<void> {
+    KernelRoom room(1, nullptr);
+    std::vector<int> entered;
+    spawn(enter_and_note(&room, 0, &entered));
+    Cancellation patient;
+    Cancellation impatient;
+    int refused = 0;
+    bool in = false;
+    spawn([](KernelRoom* r, Cancellation* c, bool* done) -> Task<void> {
+      const bool handed = co_await r->enter(c);
+      *done = handed;
+    }(&room, &patient, &in));
+    co_await home->sleep_for(1s);
+    spawn(enter_and_note(&room, 1, &entered));
+    spawn(enter_or_cancel(&room, &impatient, &refused));
+    co_await home->sleep_for(1s);
+    impatient.cancel();
+    co_await home->yield();
+    co_await home->sleep_for(1ms);
+    CHECK(refused == 1);
+    room.leave();
+    co_await home->sleep_for(1ms);
+    CHECK(in);
+    CHECK(entered == std::vector<int>{0});
+    room.leave();
+    co_await home->sleep_for(1ms);
+    CHECK(entered == std::vector<int>{0, 1});
+  });
+}
+
 TEST_CASE("A cancelled waiter gives back the rooms it has entered", "[kernel_room][N7]") {
   run([](Executor* home) -> Task<void> {
     const auto outer = std::make_shared<KernelRoom>(1, nullptr);

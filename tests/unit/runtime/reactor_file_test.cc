@@ -420,27 +420,27 @@ void sync_an_ordinary_file_beside(Load load) {
   (*group)->run([&] { return sync_beside(executor, directory.file("file"), &dead, load); });
 }
 
-TEST_CASE("A dead filesystem has 64 reads in the kernel, however many files are on it",
+TEST_CASE("A dead filesystem has 51 reads in the kernel, however many files are on it",
           "[reactor][file][N7]") {
-  sync_an_ordinary_file_beside({.files = 40, .calls = 10, .call = read_a_byte, .unanswered = 64});
+  sync_an_ordinary_file_beside({.files = 40, .calls = 10, .call = read_a_byte, .unanswered = 51});
 }
 
 // The kernel lets one sync or allocation of a file in at a time, and seven wait for it on threads.
 TEST_CASE("Syncs of files on a dead filesystem hold up no sync of another file",
           "[reactor][file][N7]") {
-  sync_an_ordinary_file_beside({.files = 40, .calls = 10, .call = sync_file, .unanswered = 8});
+  sync_an_ordinary_file_beside({.files = 40, .calls = 10, .call = sync_file, .unanswered = 7});
 }
 
 TEST_CASE("Syncs of files on many dead filesystems hold up no sync of another file",
           "[reactor][file][N7]") {
   sync_an_ordinary_file_beside(
-      {.filesystems = 5, .files = 10, .calls = 10, .call = sync_file, .unanswered = 24});
+      {.filesystems = 5, .files = 10, .calls = 10, .call = sync_file, .unanswered = 26});
 }
 
 TEST_CASE("Allocations in files on a dead filesystem hold up no sync of another file",
           "[reactor][file][N7]") {
   sync_an_ordinary_file_beside(
-      {.files = 40, .calls = 10, .call = allocate_a_block, .unanswered = 8});
+      {.files = 40, .calls = 10, .call = allocate_a_block, .unanswered = 7});
 }
 
 Task<void> cancel_waiting(Executor* executor, DeadStorage* dead, Load load) {
@@ -456,7 +456,7 @@ Task<void> cancel_waiting(Executor* executor, DeadStorage* dead, Load load) {
 
 TEST_CASE("Cancelled reads that wait for a dead filesystem end before it answers",
           "[reactor][file][N7]") {
-  const Load load{.files = 40, .calls = 10, .call = read_a_byte, .unanswered = 64};
+  const Load load{.files = 40, .calls = 10, .call = read_a_byte, .unanswered = 51};
   DeadStorage dead;
   if (!dead.mount(load.filesystems)) return;
   auto group =
