@@ -144,7 +144,10 @@ void add_options(CLI::App& app, Arguments& arguments) {
 std::optional<std::string> apply(const Arguments& arguments, group::Configuration& c) {
   if (!arguments.state.empty()) c.state = arguments.state;
   if (arguments.reactors != 0) c.reactors = arguments.reactors;
-  if (c.reactors == 0) c.reactors = std::max(1U, std::thread::hardware_concurrency());
+  if (c.reactors == 0) {
+    const auto most = static_cast<unsigned>(c.memory_limit_bytes / kLeastMemoryOfReactor);
+    c.reactors = std::clamp(most, 1U, std::max(1U, std::thread::hardware_concurrency()));
+  }
   c.io = parse_io_method(arguments.io).value_or(c.io);
   if (!arguments.portals.empty()) c.portals.clear();
   if (arguments.forget_lead) {

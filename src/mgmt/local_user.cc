@@ -96,14 +96,17 @@ Question question_about(int family) {
   return question;
 }
 
-// Whether a process of the user that asks has the socket. The kernel shows the descriptors of no
-// other user's processes, nor of one in another user namespace (ptrace(2)).
+// Whether another process of the user that asks has the socket. The kernel shows the descriptors of
+// no other user's processes, nor of one in another user namespace (ptrace(2)). Inodes are numbers
+// that come round, and this process keeps its own for long, so they do not count.
 bool own_process_has(std::uint64_t inode) {
   using std::filesystem::directory_iterator;
   const std::string wanted = fmt::format("socket:[{}]", inode);
   std::error_code error;
+  const std::string self = std::to_string(::getpid());
   for (directory_iterator process("/proc", error), end; process != end && !error;
        process.increment(error)) {
+    if (process->path().filename() == self) continue;
     if (std::isdigit(static_cast<unsigned char>(process->path().filename().native()[0])) == 0) {
       continue;
     }
@@ -146,19 +149,24 @@ std::string text_of(const __be32* address, int family, __be16 port) {
 
 // The row of a connection that has an owner: the fields are number, local end, remote end, state,
 // queues, timer, retransmissions, user, timeout, inode (proc_pid_net(5)).
-std::optional<uid_t> user_in_table(const inet_diag_sockid& id, int family) {
+struct OwnedSocket {
+  uid_t user = 0;
+  std::uint64_t inode = 0;
+  bool operator==(const OwnedSocket&) const = default;
+};
+
+std::optional<OwnedSocket> owner_in_table(const inet_diag_sockid& id, int family) {
   std::ifstream table(family == AF_INET6 ? "/proc/net/tcp6" : "/proc/net/tcp");
   const std::string client = text_of(id.idiag_src, family, id.idiag_sport);
   const std::string server = text_of(id.idiag_dst, family, id.idiag_dport);
   for (std::string line; std::getline(table, line);) {
     std::istringstream row(line);
     std::string number, local, remote, state, queues, timer, retransmissions, timeout;
-    uid_t user = 0;
-    std::uint64_t inode = 0;
-    row >> number >> local >> remote >> state >> queues >> timer >> retransmissions >> user >>
-        timeout >> inode;
+    OwnedSocket socket;
+    row >> number >> local >> remote >> state >> queues >> timer >> retransmissions >>
+        socket.user >> timeout >> socket.inode;
     if (local == client && remote == server) {
-      return row && inode != 0 ? proven(user, inode) : std::nullopt;
+      return row && socket.inode != 0 ? std::optional(socket) : std::nullopt;
     }
   }
   return std::nullopt;
@@ -181,8 +189,9 @@ std::optional<uid_t> user_by_table(const TcpEnd& client, const TcpEnd& server) {
   }
   // The kernel may read a row's user before its inode or after. The second row proves that the
   // socket had its owner during the first: a socket that has lost its owner gets none again.
-  const auto user = user_in_table(id, family);
-  return user && user_in_table(id, family) ? user : std::nullopt;
+  const auto socket = owner_in_table(id, family);
+  if (!socket || owner_in_table(id, family) != socket) return std::nullopt;
+  return proven(socket->user, socket->inode);
 }
 
 std::optional<uid_t> user_of(const TcpEnd& client, const TcpEnd& server) {
