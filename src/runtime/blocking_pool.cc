@@ -3,14 +3,10 @@
 
 #include "runtime/blocking_pool.h"
 
-#include <pthread.h>
-
-#include <csignal>
 #include <new>
-#include <system_error>
-#include <thread>
 #include <utility>
 
+#include "runtime/detached_thread.h"
 #include "runtime/executor.h"
 
 namespace sandbay::detail {
@@ -72,21 +68,10 @@ void BlockingPool::submit(std::shared_ptr<BlockingJob> job) {
   shared_->changed.notify_one();
 }
 
-// Signals are for the threads that wait for them.
 bool BlockingPool::start_thread(const std::shared_ptr<Shared>& shared, bool stays) {
-  sigset_t all;
-  sigset_t before;
-  sigfillset(&all);
-  ::pthread_sigmask(SIG_SETMASK, &all, &before);
-  bool started = true;
-  try {
-    std::thread([shared, stays] { serve(shared, stays); }).detach();
-    ++shared->threads;
-  } catch (const std::system_error&) {
-    started = false;
-  }
-  ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
-  return started;
+  if (start_detached([shared, stays] { serve(shared, stays); })) return false;
+  ++shared->threads;
+  return true;
 }
 
 void BlockingPool::serve(const std::shared_ptr<Shared>& shared, bool stays) {

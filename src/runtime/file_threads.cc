@@ -10,10 +10,9 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <csignal>
-#include <system_error>
-#include <thread>
 #include <utility>
+
+#include "runtime/detached_thread.h"
 
 namespace sandbay::detail {
 
@@ -98,22 +97,11 @@ bool FileThreads::take_back(FileOperation& operation) {
   return false;
 }
 
-// Signals are for the threads that wait for them.
 bool FileThreads::start_thread(const std::shared_ptr<Shared>& shared, bool stays) {
-  sigset_t all;
-  sigset_t before;
-  sigfillset(&all);
-  ::pthread_sigmask(SIG_SETMASK, &all, &before);
-  bool started = true;
-  try {
-    std::thread([shared, stays] { serve(shared, stays); }).detach();
-    ++shared->threads;
-    ++shared->idle;
-  } catch (const std::system_error&) {
-    started = false;
-  }
-  ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
-  return started;
+  if (start_detached([shared, stays] { serve(shared, stays); })) return false;
+  ++shared->threads;
+  ++shared->idle;
+  return true;
 }
 
 FileOperation* FileThreads::take(Shared& shared) {

@@ -2,15 +2,13 @@
 
 #include "runtime/log_queue.h"
 
-#include <pthread.h>
 #include <unistd.h>
 
 #include <cassert>
 #include <cerrno>
-#include <csignal>
-#include <system_error>
-#include <thread>
 #include <utility>
+
+#include "runtime/detached_thread.h"
 
 namespace sandbay {
 namespace {
@@ -31,19 +29,9 @@ void write_all(int descriptor, std::string_view text) {
 
 std::expected<std::unique_ptr<LogQueue>, std::string> LogQueue::start() {
   auto shared = std::make_shared<Shared>();
-  // Signals are for the threads that wait for them.
-  sigset_t all;
-  sigset_t before;
-  sigfillset(&all);
-  ::pthread_sigmask(SIG_SETMASK, &all, &before);
-  std::string error;
-  try {
-    std::thread([shared] { serve(shared); }).detach();
-  } catch (const std::system_error& failure) {
-    error = "cannot start the thread that writes the log: " + failure.code().message();
+  if (const auto error = detail::start_detached([shared] { serve(shared); })) {
+    return std::unexpected("cannot start the thread that writes the log: " + error.message());
   }
-  ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
-  if (!error.empty()) return std::unexpected(error);
   return std::unique_ptr<LogQueue>(new LogQueue(std::move(shared)));
 }
 
