@@ -156,10 +156,9 @@ Task<Started> Hardware::open_nvram() {
   options.cause = &cause;
   auto opened = co_await configuration_.open_image(home_, std::move(options));
   if (!opened) {
-    const bool may_pass = cause == Error::kNotReady || cause == Error::kNoSpace ||
-                          cause == Error::kNoMemory;
-    const auto kind =
-        may_pass ? StartRefusal::Kind::kNotNow : StartRefusal::Kind::kConfiguration;
+    const bool may_pass =
+        cause == Error::kNotReady || cause == Error::kNoSpace || cause == Error::kNoMemory;
+    const auto kind = may_pass ? StartRefusal::Kind::kNotNow : StartRefusal::Kind::kConfiguration;
     co_return std::unexpected(StartRefusal(
         kind, fmt::format("{}:{}: nvram: {}", configuration_.file, wanted->line, opened.error())));
   }
