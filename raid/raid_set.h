@@ -277,14 +277,17 @@ class RaidSet final : public BlockDevice {
   void start_writer(StripeEntry& entry);
   Task<void> write_stripe(StripeEntry* entry);
   Task<Error> write_pieces(std::uint64_t stripe, std::span<WritePiece* const> pieces);
-  Task<Error> forget_lost_pieces(std::span<WritePiece* const> pieces);
+  [[gnu::noinline]] Task<Error> forget_lost_pieces(std::span<WritePiece* const> pieces);
   // These blocks have been rewritten.
   Task<Error> forget_lost(Extent extent);
 
-  // stripe_update.cc; the stripe is held exclusively, spans and pointers stay. A write seldom needs
-  // a noinline one: each write would carry its frame.
-  Task<Error> update_mirrors(std::uint64_t stripe, std::span<WritePiece* const> pieces);
-  Task<Error> update_parity(std::uint64_t stripe, std::span<WritePiece* const> pieces);
+  // stripe_update.cc; the stripe is held exclusively, spans and pointers stay. A write needs a
+  // noinline one seldom, or in some sets only: the compiler would put its frame into each write's,
+  // which would grow beyond kLargestPooledFrame.
+  [[gnu::noinline]] Task<Error> update_mirrors(std::uint64_t stripe,
+                                               std::span<WritePiece* const> pieces);
+  [[gnu::noinline]] Task<Error> update_parity(std::uint64_t stripe,
+                                              std::span<WritePiece* const> pieces);
   bool lost_within(std::span<WritePiece* const> pieces) const;
   // Nothing: some of the rows are doubted now and others are not, so they are divided anew.
   Task<std::optional<Error>> update_rows(Update* update);
@@ -323,7 +326,7 @@ class RaidSet final : public BlockDevice {
   [[gnu::noinline]] Task<Error> leave_unequal(Stripes stripes, Error why);
 
   // refused_write.cc; as above, of a parity stripe that has no redundancy left, without integrity.
-  Task<Error> store_unprotected(Update* update);
+  [[gnu::noinline]] Task<Error> store_unprotected(Update* update);
   Task<bool> parities_taken(FrameVector<Target>* targets);
   struct WrittenRow {
     MemberSet changed = 0;
@@ -467,11 +470,12 @@ class RaidSet final : public BlockDevice {
   Task<bool> piece_good(ReadPiece* piece);
   Task<void> read_sole(ReadPiece* piece);
   Task<void> settle_and_read(ReadPiece* piece);
-  Task<Error> complete_cells(std::uint64_t stripe, std::span<WritePiece* const> pieces);
+  [[gnu::noinline]] Task<Error> complete_cells(std::uint64_t stripe,
+                                               std::span<WritePiece* const> pieces);
   Task<Error> complete_piece(std::uint64_t stripe, WritePiece* piece);
   Task<Error> read_cell(std::uint64_t stripe, unsigned member, std::uint32_t row, BufferList* cell);
-  Task<Error> begin_sums(std::uint64_t stripe, std::span<const Segment> segments,
-                         Integrity::Update* sums);
+  [[gnu::noinline]] Task<Error> begin_sums(std::uint64_t stripe, std::span<const Segment> segments,
+                                           Integrity::Update* sums);
   // Only entries, cells stay as they are.
   Task<Error> store_entries(std::uint64_t stripe, FrameVector<Integrity::Change> changes);
   Task<Error> store_entries_once(std::uint64_t stripe, FrameVector<Integrity::Change> changes);
