@@ -76,7 +76,10 @@ struct Arguments {
   bool force = false;
   std::vector<std::string> portals;
   std::string management;
+  bool free_ports = false;
   std::string state;
+  std::string token_file;
+  bool faults = false;
   unsigned reactors = 0;
   std::string io;
   bool pin = false;
@@ -115,8 +118,16 @@ void add_options(CLI::App& app, Arguments& arguments) {
   app.add_option("--management", arguments.management,
                  "Address of the management interface instead of the file's")
       ->type_name("ADDRESS:PORT");
+  app.add_flag(
+      "--free-ports", arguments.free_ports,
+      "Listen at the file's addresses, but on ports that the kernel chooses; the line that "
+      "says \"ready\" has them");
   app.add_option("--state", arguments.state, "State directory instead of the file's")
       ->type_name("DIRECTORY");
+  app.add_option("--token-file", arguments.token_file,
+                 "File whose first line is one more token, which may do everything")
+      ->type_name("FILE");
+  app.add_flag("--faults", arguments.faults, "Enable faults, whatever the file says");
   app.add_option("--reactors", arguments.reactors,
                  "Reactor threads; one a processor if neither this nor the file says")
       ->check(CLI::Range(1, 64))
@@ -140,6 +151,17 @@ void add_options(CLI::App& app, Arguments& arguments) {
       "Example: sandbayd --config conf/quickstart.toml");
 }
 
+// The token of --token-file. The error is one line.
+std::optional<std::string> add_token(const std::string& file,
+                                     group::ManagementConfiguration& management) {
+  if (file.empty()) return std::nullopt;
+  const auto token = group::read_token_file(file);
+  if (!token) return fmt::format("--token-file: {}", token.error());
+  management.tokens.push_back(
+      {.name = "token-file", .role = group::Role::kInject, .digest = group::digest_of(*token)});
+  return std::nullopt;
+}
+
 // Lets the command line override the file. The error is one line.
 std::optional<std::string> apply(const Arguments& arguments, group::Configuration& c) {
   if (!arguments.state.empty()) c.state = arguments.state;
@@ -149,6 +171,10 @@ std::optional<std::string> apply(const Arguments& arguments, group::Configuratio
     c.reactors = std::clamp(most, 1U, std::max(1U, std::thread::hardware_concurrency()));
   }
   c.io = parse_io_method(arguments.io).value_or(c.io);
+  if (arguments.free_ports) {
+    for (group::PortalConfiguration& portal : c.portals) portal.listen.set_port(0);
+    c.management.listen.set_port(0);
+  }
   if (!arguments.portals.empty()) c.portals.clear();
   if (arguments.forget_lead) {
     if (!c.lead) {
@@ -181,6 +207,11 @@ std::optional<std::string> apply(const Arguments& arguments, group::Configuratio
       return fmt::format("--management: {}", *error);
     }
     c.management.listen = *endpoint;
+  }
+  if (const auto error = add_token(arguments.token_file, c.management)) return error;
+  if (arguments.faults) {
+    c.hardware.faults.enabled = true;
+    for (group::MemberConfiguration& member : c.members) member.hardware.faults.enabled = true;
   }
   for (const group::PortalConfiguration& portal : c.portals) {
     const auto clash = group::check_apart(c.management.listen, portal.listen);
@@ -296,10 +327,14 @@ struct Credentials {
 };
 
 // Blocks; the error is one line.
-std::expected<Credentials, std::string> load_credentials(const std::string& file,
+std::expected<Credentials, std::string> load_credentials(const Arguments& arguments,
                                                          const Endpoint& listens, bool secured) {
-  const auto read = group::load_configuration(file);
+  const std::string& file = arguments.config;
+  auto read = group::load_configuration(file);
   if (!read) return std::unexpected(read.error().front());
+  if (const auto error = add_token(arguments.token_file, read->management)) {
+    return std::unexpected(*error);
+  }
   if (const auto error = group::check_protection(read->management, listens)) {
     return std::unexpected(fmt::format("{}: management: {}", file, *error));
   }
@@ -314,15 +349,16 @@ std::expected<Credentials, std::string> load_credentials(const std::string& file
 }
 
 // Nobody's session notices. A mistake leaves everything as it was.
-Task<void> reload(const std::string* file, mgmt::Server* server, bool secured,
+Task<void> reload(const Arguments* arguments, mgmt::Server* server, bool secured,
                   const ServiceManager* manager) {
+  const std::string& file = arguments->config;
   const auto now = std::chrono::duration_cast<std::chrono::microseconds>(
       Executor::current().now().time_since_epoch());
   manager->tell(fmt::format("RELOADING=1\nMONOTONIC_USEC={}", now.count()));
   std::expected<Credentials, std::string> read;
   const Endpoint listens = server->endpoint();
   const Error error = co_await run_blocking(
-      Executor::current(), *file, [&] { read = load_credentials(*file, listens, secured); });
+      Executor::current(), file, [&] { read = load_credentials(*arguments, listens, secured); });
   if (error != Error::kNone) read = std::unexpected(std::string(describe(error)));
   if (!read) {
     group::log_error("SIGHUP: nothing is taken over: {}", read.error());
@@ -332,7 +368,7 @@ Task<void> reload(const std::string* file, mgmt::Server* server, bool secured,
   server->renew(std::move(read->tokens), std::move(read->tls));
   group::log_info(
       "SIGHUP: {} tokens{} of {} are taken over; all else counts from the next start on", tokens,
-      secured ? ", certificate and key" : "", *file);
+      secured ? ", certificate and key" : "", file);
 }
 
 struct Outcome {
@@ -366,7 +402,8 @@ Task<void> keep_manager_waiting(Outcome* outcome, Gate* gate) {
   }
 }
 
-Task<void> serve_group(group::Group* group, const group::Configuration* configuration,
+Task<void> serve_group(const Arguments* arguments, group::Group* group,
+                       const group::Configuration* configuration,
                        std::shared_ptr<const mgmt::TlsContext> tls, Outcome* outcome) {
   const bool secured = tls != nullptr;
   auto server = mgmt::Server::start(*group, Executor::current(),
@@ -390,7 +427,7 @@ Task<void> serve_group(group::Group* group, const group::Configuration* configur
   while (signal == SIGHUP) {
     signal = co_await wait_for_signal(signals);
     if (signal != SIGHUP) break;
-    co_await reload(&configuration->file, server->get(), secured, outcome->manager);
+    co_await reload(arguments, server->get(), secured, outcome->manager);
     co_await say_to_manager(outcome->manager, "READY=1");
   }
   let_signals_kill({SIGTERM, SIGINT});
@@ -488,7 +525,7 @@ Task<void> serve_started(const Arguments* arguments, group::Group* group,
     const bool right = co_await check_maps(group);
     outcome->wrong = !right;
   } else {
-    co_await serve_group(group, configuration, std::move(tls), outcome);
+    co_await serve_group(arguments, group, configuration, std::move(tls), outcome);
   }
   co_await group->shutdown();
   outcome->lost = group->lost_writes();
