@@ -223,6 +223,8 @@ std::string_view word_of(Exit exit) {
       return "invalid";
     case Exit::kUnavailable:
       return "unavailable";
+    case Exit::kNotRun:
+      return "not_run";
   }
   return "failed";
 }

@@ -24,6 +24,7 @@ enum class Exit : int {
   kForbidden = 6,    // No token, an unknown one, or a role that does not allow it.
   kInvalid = 7,      // The daemon rejects a value.
   kUnavailable = 8,  // The daemon is ending, or has no room for the request now.
+  kNotRun = 125,     // sandbay run could not run its command; as env(1) and timeout(1) have it.
 };
 // "not_found": how refusals in JSON call it.
 std::string_view word_of(Exit exit);
@@ -70,7 +71,7 @@ class Client {
   static std::string escape(const std::string& name);
 
  private:
-  // What is wanted of an answer beside its body.
+  // Parts of an answer beside its body.
   struct Extra {
     std::string* text = nullptr;  // The body as it is, instead.
     bool* created = nullptr;

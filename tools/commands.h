@@ -9,6 +9,7 @@
 #include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "runtime/printable.h"
 #include "tools/client.h"
@@ -19,11 +20,12 @@ class App;
 
 namespace sandbay::cli {
 
-// What stands before the noun.
+// The options before the noun.
 struct Settings {
   Management management;
   bool json = false;
-  int exit_code = 0;  // Set by commands that do not talk to the daemon.
+  int exit_code = 0;                 // Set by commands that do not talk to the daemon.
+  std::vector<std::string> command;  // The words behind -- of run.
 };
 
 // `settings` is read when a verb runs and outlives the application.
@@ -44,6 +46,7 @@ void add_target_commands(CLI::App& app, Settings& settings);
 void add_session_commands(CLI::App& app, Settings& settings);
 void add_access_commands(CLI::App& app, Settings& settings);
 void add_apply_command(CLI::App& app, Settings& settings);
+void add_run_command(CLI::App& app, Settings& settings);
 void add_load_command(CLI::App& app, Settings& settings);
 void add_lab_commands(CLI::App& app, Settings& settings);
 
@@ -60,7 +63,7 @@ void print_json(const nlohmann::json& value);
 void print_done(const Settings& settings, std::string_view text);
 // Shows how far a background task of a pool is, until it has ended. `kind` as in `task list`.
 void wait_for_task(const Settings& settings, const std::string& kind, const std::string& object);
-// What a verification of one pool's map found.
+// The findings of a verification of one pool's map.
 void print_check(const nlohmann::json& pool);
 // "1.00 GiB"
 std::string human_size(const nlohmann::json& bytes);

@@ -1,4 +1,4 @@
-// sandbay: the command line. Everything but `load` and `lab` goes through the daemon's REST
+// sandbay: the command line. Everything but `run`, `load` and `lab` goes through the daemon's REST
 // interface.
 //
 // Exit codes: see Exit in client.h. One line on standard error says what failed; with --json, an
@@ -11,6 +11,7 @@
 #include <cstdlib>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <vector>
 
 #include "group/units.h"
 #include "group/version.h"
@@ -35,9 +36,20 @@ int complain(bool json, std::string_view message, Exit exit) {
 }
 
 // Also if the rest of the command line is wrong.
-bool asks_for_json(int count, char** values) {
-  return std::any_of(values + 1, values + count,
-                     [](const char* value) { return std::string_view(value) == "--json"; });
+bool asks_for_json(const std::vector<std::string>& words) {
+  return std::ranges::find(words, "--json") != words.end();
+}
+
+// The words behind the first -- of run are another program's; takes them out of `words`.
+std::vector<std::string> take_command(const CLI::App& app, std::vector<std::string>& words) {
+  const auto nouns = app.get_subcommands([](const CLI::App*) { return true; });
+  const auto noun = std::ranges::find_first_of(
+      words, nouns, {}, {}, [](const CLI::App* each) { return each->get_name(); });
+  const auto mark = std::find(noun, words.end(), "--");
+  if (mark == words.end() || *noun != "run") return {};
+  std::vector<std::string> command(mark + 1, words.end());
+  words.erase(mark, words.end());
+  return command;
 }
 
 // Where the command line stopped making sense, and what would go on from there.
@@ -114,6 +126,7 @@ void add_commands(CLI::App& app, Settings& settings) {
   add_event_commands(app, settings);
   add_audit_commands(app, settings);
   add_apply_command(app, settings);
+  add_run_command(app, settings);
   add_load_command(app, settings);
   add_lab_commands(app, settings);
   add_completion(app);
@@ -124,12 +137,17 @@ int run(int argument_count, char** argument_values) {
   Settings settings;
   add_common_options(app, settings);
   add_commands(app, settings);
-  const bool json = asks_for_json(argument_count, argument_values);
+  std::vector<std::string> words(argument_values + 1, argument_values + argument_count);
+  settings.command = take_command(app, words);
+  const bool json = asks_for_json(words);
+  std::ranges::reverse(words);  // As the library wants them.
   try {
-    app.parse(argument_count, argument_values);
+    app.parse(std::move(words));
   } catch (const CLI::ParseError& error) {
     if (error.get_exit_code() == 0) return app.exit(error);
-    return complain(json, explain(app, error), Exit::kUsage);
+    // An exit code of run is the command's but for a few.
+    const bool runs = app.got_subcommand("run");
+    return complain(json, explain(app, error), runs ? Exit::kNotRun : Exit::kUsage);
   } catch (const Failure& failure) {
     return complain(json, failure.what(), failure.exit);
   } catch (const nlohmann::json::exception& error) {

@@ -1,0 +1,270 @@
+"""`sandbay run -- COMMAND`: a daemon of its own around a command, and nothing left afterwards."""
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+import uuid
+
+import harness
+
+REFUSED = 125
+
+
+class Runs:
+    """`sandbay run` in a folder of the test's own, whose processes are known by a mark."""
+
+    def __init__(self, t):
+        self.t = t
+        self.mark = uuid.uuid4().hex
+        self.folder = t.path('tmp')
+        os.mkdir(self.folder)
+        self.environment = dict(os.environ, TMPDIR=self.folder, SANDBAY_TEST_MARK=self.mark)
+        t.at_end(self.kill_all)
+
+    def start(self, *words, folder=None):
+        environment = dict(self.environment, TMPDIR=folder or self.folder)
+        return subprocess.Popen([self.t.program('sandbay'), 'run', *words], env=environment,
+                                text=True, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                                stderr=subprocess.PIPE)
+
+    def run(self, *words, **options):
+        """The exit code, standard output and standard error."""
+        process = self.start(*words, **options)
+        output, error = process.communicate(timeout=60)
+        return process.returncode, output, error
+
+    def processes(self):
+        """The ids of what is left, by name."""
+        found = {}
+        for number in filter(str.isdigit, os.listdir('/proc')):
+            try:
+                with open(f'/proc/{number}/environ', 'rb') as stream:
+                    if self.mark.encode() not in stream.read():
+                        continue
+                with open(f'/proc/{number}/comm', encoding='utf-8') as stream:
+                    found.setdefault(stream.read().strip(), []).append(int(number))
+            except OSError:
+                pass
+        return found
+
+    def started(self, name):
+        return self.t.until(lambda: self.processes().get(name), f'{name} runs')
+
+    def expect_nothing_left(self):
+        self.t.until(lambda: not self.processes() and not os.listdir(self.folder),
+                     f'all gone, but {self.processes()} and {os.listdir(self.folder)}')
+
+    def kill_all(self):
+        for ids in self.processes().values():
+            for number in ids:
+                os.kill(number, signal.SIGKILL)
+
+
+def test_a_command_finds_the_volumes_in_its_environment(t):
+    runs = Runs(t)
+    code, output, error = runs.run('--volume', '64MiB', '--volume', 'my.log=32MiB', '--', 'env')
+    values = dict(line.split('=', 1) for line in output.splitlines() if '=' in line)
+    t.check(code == 0 and not error, f'ended with {code}: {error}')
+    portal = values['SANDBAY_PORTAL']
+    for name, volume in (('URL', 'disk'), ('URL_DISK', 'disk'), ('URL_MY_LOG', 'my.log')):
+        wanted = f'iscsi://{portal}/{harness.NAME_PREFIX}{volume}/0'
+        t.check(values[f'SANDBAY_{name}'] == wanted, f'{values}, without {wanted}')
+    t.check(values['SANDBAY_TARGET'] == harness.NAME_PREFIX + 'disk', str(values))
+    t.check(values['SANDBAY_API'] == values['SANDBAY_MANAGEMENT'], str(values))
+    t.check(len(values['SANDBAY_TOKEN']) == 64, str(values))
+    runs.expect_nothing_left()
+
+
+def test_a_command_gets_its_words_and_its_exit_code_counts(t):
+    runs = Runs(t)
+    words = ['--json', 'run', '--', '[a,b]', '', 'x y', '-h']
+    program = 'import sys; print(sys.argv[1:]); sys.exit(7)'
+    code, output, error = runs.run('--', sys.executable, '-c', program, *words)
+    t.check((code, output.strip()) == (7, str(words)), f'{code}, {output}')
+    t.check('the end of the daemon\'s log' in error and 'ended' in error, error)
+    for command, wanted in (('kill -SEGV $$', 139), ('kill -KILL $$', 137), ('exit 0', 0)):
+        code, _, _ = runs.run('--', 'sh', '-c', command)
+        t.check(code == wanted, f'{command}: ended with {code}')
+    runs.expect_nothing_left()
+
+
+def test_a_suite_of_pytest_runs_in_it(t):
+    t.need('pytest', 'qemu-io')
+    runs = Runs(t)
+    suite = os.path.join(harness.TOP, 'tests/e2e/sample_suite.py')
+    code, output, error = runs.run('--volume', '64MiB', '--', 'pytest', '-q', '-p',
+                                   'no:cacheprovider', suite)
+    t.check(code == 0 and '2 passed' in output, f'ended with {code}: {output}{error}')
+    runs.expect_nothing_left()
+
+
+def test_the_command_line_inside_manages_the_daemon(t):
+    runs = Runs(t)
+    program = t.program('sandbay')
+    script = (f'{program} snapshot create disk before && {program} volume create more --size 8MiB '
+              f'--initiator "*" && {program} volume list')
+    code, output, error = runs.run('--volume', '64MiB', '--', 'sh', '-ec', script)
+    t.check(code == 0 and 'more' in output, f'ended with {code}: {output}{error}')
+
+
+def test_nothing_is_left_when_any_of_its_processes_is_killed(t):
+    runs = Runs(t)
+    # One of them leaves the process group, as a daemon does.
+    script = 'setsid sleep 1000 & sleep 1000 & exec tail -f /dev/null'
+
+    def killed(choose, wanted):
+        process = runs.start('--', 'sh', '-c', script)
+        runs.started('tail')
+        runs.started('sleep')
+        for number in choose(process):
+            os.kill(number, signal.SIGKILL)
+        process.communicate(timeout=60)
+        t.check(process.returncode == wanted, f'ended with {process.returncode}, not {wanted}')
+
+    def worker(process):
+        return [n for n in runs.processes()['sandbay'] if n != process.pid]
+
+    for choose, wanted in ((lambda _: runs.processes()['tail'], 137),
+                           (lambda process: [process.pid], -9), (worker, 137)):
+        killed(choose, wanted)
+        runs.expect_nothing_left()
+    process = runs.start('--', 'sh', '-c', 'while kill -0 $(cat "$0"); do sleep 0.05; done',
+                         t.path('id'))
+    number = runs.started('sandbayd')[0]
+    with open(t.path('id'), 'w', encoding='utf-8') as stream:
+        stream.write(str(number))
+    time.sleep(0.2)
+    os.kill(number, signal.SIGKILL)
+    _, error = process.communicate(timeout=60)
+    t.check(process.returncode in (REFUSED, 1) and 'sandbayd ended with 137' in error,
+            f'ended with {process.returncode}: {error}')
+    runs.expect_nothing_left()
+
+
+def test_what_is_left_when_all_are_killed_at_once_goes_with_the_next_run(t):
+    runs = Runs(t)
+    process = runs.start('--', 'sleep', '1000')
+    runs.started('sleep')
+    for number in runs.processes()['sandbay']:
+        os.kill(number, signal.SIGKILL)
+    process.communicate(timeout=60)
+    t.until(lambda: not runs.processes(), 'the daemon and the command end')
+    t.check(os.listdir(runs.folder), 'all were killed, and yet the folder is gone')
+    # A folder in use is another's.
+    other = runs.start('--', 'sleep', '1000')
+    runs.started('sleep')
+    code, _, error = runs.run('--', 'true')
+    t.check(code == 0, f'ended with {code}: {error}')
+    t.check(len(os.listdir(runs.folder)) == 1, f'{os.listdir(runs.folder)}')
+    other.terminate()
+    other.communicate(timeout=60)
+    t.check(other.returncode == 143, f'ended with {other.returncode}')
+    runs.expect_nothing_left()
+
+
+def test_a_signal_at_any_moment_leaves_nothing(t):
+    runs = Runs(t)
+    moments = 36
+    for i in range(moments):
+        process = runs.start('--', 'sleep', '0.1')
+        time.sleep(0.2 * i / moments)
+        number = (signal.SIGINT, signal.SIGTERM, signal.SIGKILL)[i % 3]
+        process.send_signal(number)
+        process.communicate(timeout=60)
+        # Before it has forked, the signal ends it; when the command has ended, it ends the daemon.
+        wanted = (-number, 128 + number, 0, REFUSED)
+        t.check(process.returncode in wanted, f'moment {i}: ended with {process.returncode}')
+    # A kill may come between the folder and its lock.
+    for name in os.listdir(runs.folder):
+        t.check(not os.listdir(os.path.join(runs.folder, name)), f'{name} is left, and not empty')
+        os.rmdir(os.path.join(runs.folder, name))
+    runs.expect_nothing_left()
+
+
+def test_many_at_once_do_not_disturb_each_other(t):
+    t.need('iscsi-inq')
+    runs = Runs(t)
+    script = 'echo $SANDBAY_PORTAL $SANDBAY_API; sleep 0.5; iscsi-inq $SANDBAY_URL >/dev/null'
+    processes = [runs.start('--', 'sh', '-c', script) for _ in range(24)]
+    outputs = [process.communicate(timeout=60) for process in processes]
+    for process, (_, error) in zip(processes, outputs):
+        t.check(process.returncode == 0, f'ended with {process.returncode}: {error}')
+    ports = [word.rsplit(':', 1)[1] for output, _ in outputs for word in output.split()]
+    t.check(len(set(ports)) == 48, f'{sorted(ports)}')
+    runs.expect_nothing_left()
+
+
+def test_what_is_kept_starts_again(t):
+    t.need('qemu-io')
+    runs = Runs(t)
+    code, _, error = runs.run('--keep', '--volume', '64MiB', '--', 'sh', '-c',
+                              'qemu-io -f raw -c "write -P 7 1M 1M" $SANDBAY_URL')
+    t.check(code == 0, error)
+    folder = os.path.join(runs.folder, os.listdir(runs.folder)[0])
+    t.check(f'kept in {folder}; sandbayd --config {folder}/sandbayd.toml --state {folder}/state' in
+            error, error)
+    code, output, error = runs.run('--config', f'{folder}/sandbayd.toml', '--', 'sh', '-c', 'true')
+    t.check(code == 0, f'{output}{error}')
+    daemon = harness.Daemon(t, [], config=f'{folder}/sandbayd.toml', start=False)
+    shutil.rmtree(daemon.state)
+    shutil.copytree(f'{folder}/state', daemon.state)
+    daemon.start()
+    t.run('qemu-io', '-f', 'raw', '-c', 'read -P 7 1M 1M', daemon.url())
+
+
+def test_faults_strike_and_are_told(t):
+    t.need('qemu-io')
+    runs = Runs(t)
+    with open(t.path('rules'), 'w', encoding='utf-8') as stream:
+        stream.write('# The first read of the drive under the pool.\n\n'
+                     'at=drive:d0 op=read count=1 do=lse\n')
+    script = ('qemu-io -f raw -c "write -P 7 0 1M" -c flush $SANDBAY_URL && '
+              'qemu-io -f raw -c "read -P 7 0 1M" $SANDBAY_URL')
+    code, output, error = runs.run('--faults', t.path('rules'), '--', 'sh', '-c', script)
+    t.check(code == 1 and 'SENSE KEY' in error, f'ended with {code}: {output}{error}')
+    t.check('fault fired 1 times: rule id=r1 at=drive:d0' in error, error)
+    with open(t.path('rules'), 'a', encoding='utf-8') as stream:
+        stream.write('at=drive:d0 do=nonsense\n')
+    code, output, error = runs.run('--faults', t.path('rules'), '--', 'true')
+    t.check(code == REFUSED and f'{t.path("rules")}:4: do=nonsense' in error, error)
+    runs.expect_nothing_left()
+
+
+def test_an_array_comes_with_its_volumes_and_takes_more(t):
+    t.need('iscsi-inq')
+    runs = Runs(t)
+    code, output, error = runs.run('--array', 'ibm-ds3500', '--volume', 'extra=64MiB', '--', 'sh',
+                                   '-ec', 'iscsi-inq $SANDBAY_URL; iscsi-inq $SANDBAY_URL_VOLUME1')
+    t.check(code == 0 and output.count('Product:') == 2, f'ended with {code}: {output}{error}')
+    runs.expect_nothing_left()
+
+
+def test_refusals_are_one_line_and_leave_nothing(t):
+    runs = Runs(t)
+    with harness.socket.socket() as taken:
+        taken.bind(('127.0.0.1', 0))
+        taken.listen()
+        port = f'127.0.0.1:{taken.getsockname()[1]}'
+        for words, said in (
+                (['--array', 'ibm-ds350', '--', 'true'], 'did you mean ibm-ds3500?'),
+                (['--array', 'x', '--', 'true'], 'there are compellent-c10, equallogic-'),
+                (['--volume', '4096TiB', '--', 'true'], 'of memory that are left here'),
+                (['--volume', 'a=b', '--', 'true'], '"b" is not a size'),
+                (['--volume', 'x/y=1GiB', '--', 'true'], '"x/y" is not a name'),
+                (['--config', '/nonexistent', '--', 'true'], '/nonexistent: cannot be read'),
+                (['--faults', '/nonexistent', '--', 'true'], '/nonexistent: cannot be read'),
+                (['--portal', '127.0.0.1:x', '--', 'true'], '127.0.0.1:x: not an address'),
+                (['--portal', port, '--', 'true'], 'address in use'),
+                (['--bogus', '--', 'true'], '"--bogus" is not known here'),
+                (['true'], 'true'), ([], 'a command is missing')):
+            code, _, error = runs.run(*words)
+            t.check(code == REFUSED and error.count('\n') == 1 and said in error,
+                    f'{words}: ended with {code}: {error}')
+    for words, wanted in (('/nonexistent', 127), ('/etc/passwd', 126)):
+        code, _, error = runs.run('--', words)
+        t.check(code == wanted and error.count('\n') == 1 and words in error, f'{code}: {error}')
+    code, _, error = runs.run('--', 'true', folder='/nonexistent')
+    t.check(code == REFUSED and error.count('\n') == 1 and 'TMPDIR' in error, f'{code}: {error}')
+    runs.expect_nothing_left()

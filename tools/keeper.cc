@@ -1,0 +1,250 @@
+// Signals are blocked and waited for, never handled: no code runs between two others.
+#include "tools/keeper.h"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <charconv>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <string_view>
+#include <thread>
+
+#include "tools/client.h"
+
+namespace sandbay::cli {
+
+namespace {
+
+using std::chrono::milliseconds;
+using Clock = std::chrono::steady_clock;
+
+constexpr int kKeeperDied = SIGPWR;
+// A process that does not end at SIGTERM is killed after the first time; one that cannot be killed
+// is left after the second.
+constexpr milliseconds kTimeToEnd{2000};
+constexpr milliseconds kTimeToDie{5000};
+constexpr milliseconds kGlanceEvery{5};
+
+// All but those that stop and continue a job, and those of a fault of the program itself.
+sigset_t taken_signals() {
+  sigset_t set;
+  sigfillset(&set);
+  for (const int signal : {SIGTSTP, SIGTTIN, SIGTTOU, SIGCONT, SIGSEGV, SIGBUS, SIGFPE, SIGILL,
+                           SIGABRT, SIGTRAP, SIGSYS}) {
+    sigdelset(&set, signal);
+  }
+  return set;
+}
+
+// A terminal sends its signals to the whole process group, so that the command has them already.
+bool sent_by_a_process(const siginfo_t& info) { return info.si_code <= 0; }
+
+int code_of(int status) {
+  return WIFSIGNALED(status) ? kSignalled + WTERMSIG(status) : WEXITSTATUS(status);
+}
+
+using Ended = std::vector<std::pair<pid_t, int>>;
+
+void reap(Ended& ended) {
+  int status = 0;
+  pid_t id = 0;
+  while ((id = ::waitpid(-1, &status, WNOHANG)) > 0) ended.emplace_back(id, code_of(status));
+}
+
+std::optional<int> find(const Ended& ended, pid_t process) {
+  for (const auto& [id, code] : ended) {
+    if (id == process) return code;
+  }
+  return std::nullopt;
+}
+
+// "PID (NAME) STATE PARENT …" of proc(5); the name may hold anything. 0: it is gone.
+pid_t parent_of(const std::string& process) {
+  std::array<char, 512> text{};
+  const int file = ::open(("/proc/" + process + "/stat").c_str(), O_RDONLY | O_CLOEXEC);
+  if (file < 0) return 0;
+  const ssize_t length = ::read(file, text.data(), text.size());
+  ::close(file);
+  const std::string_view stat(text.data(), length > 0 ? static_cast<std::size_t>(length) : 0);
+  const std::size_t name_end = stat.rfind(')');
+  constexpr std::size_t kBetween = 4;  // ") S "
+  pid_t parent = 0;
+  if (name_end == std::string_view::npos || name_end + kBetween > stat.size()) return parent;
+  std::from_chars(stat.data() + name_end + kBetween, stat.data() + stat.size(), parent);
+  return parent;
+}
+
+std::vector<pid_t> own_children() {
+  std::vector<pid_t> children;
+  DIR* const folder = ::opendir("/proc");
+  if (folder == nullptr) return children;
+  while (const dirent* const entry = ::readdir(folder)) {
+    pid_t id = 0;
+    const std::string_view name = entry->d_name;
+    const auto [end, error] = std::from_chars(name.data(), name.data() + name.size(), id);
+    if (error != std::errc{} || end != name.data() + name.size()) continue;
+    if (parent_of(entry->d_name) == ::getpid()) children.push_back(id);
+  }
+  ::closedir(folder);
+  return children;
+}
+
+// Orphans become children of this process, so that in the end all are.
+void end_children(Ended& ended, pid_t spared) {
+  std::vector<pid_t> asked;
+  const auto began = Clock::now();
+  while (true) {
+    reap(ended);
+    std::vector<pid_t> children = own_children();
+    std::erase(children, spared);
+    const auto spent = Clock::now() - began;
+    if (children.empty() || spent > kTimeToEnd + kTimeToDie) return;
+    for (const pid_t child : children) {
+      if (spent > kTimeToEnd) {
+        ::kill(child, SIGKILL);
+      } else if (std::ranges::find(asked, child) == asked.end()) {
+        ::kill(child, SIGTERM);
+        ::kill(child, SIGCONT);
+        asked.push_back(child);
+      }
+    }
+    std::this_thread::sleep_for(kGlanceEvery);
+  }
+}
+
+[[noreturn]] void become(const Process& process, pid_t worker, const sigset_t& signals,
+                         int failed) {
+  ::prctl(PR_SET_PDEATHSIG, process.death_signal);
+  if (::getppid() != worker) ::_exit(kSignalled + process.death_signal);
+  if (process.own_session) {
+    ::setsid();
+    const int nothing = ::open("/dev/null", O_RDONLY | O_CLOEXEC);
+    if (nothing >= 0) ::dup2(nothing, STDIN_FILENO);
+  }
+  if (process.output >= 0) ::dup2(process.output, STDOUT_FILENO);
+  if (process.error >= 0) ::dup2(process.error, STDERR_FILENO);
+  for (const auto& [name, value] : process.environment) ::setenv(name.c_str(), value.c_str(), 1);
+  std::vector<char*> words;
+  for (const std::string& word : process.words) words.push_back(const_cast<char*>(word.c_str()));
+  words.push_back(nullptr);
+  ::pthread_sigmask(SIG_SETMASK, &signals, nullptr);
+  ::execvp(words.front(), words.data());
+  const int error = errno;
+  (void)!::write(failed, &error, sizeof error);
+  ::_exit(kSignalled - 1);
+}
+
+}  // namespace
+
+std::expected<pid_t, int> Worker::start(const Process& process) {
+  int failed[2];
+  if (::pipe2(failed, O_CLOEXEC) != 0) return std::unexpected(errno);
+  const pid_t worker = ::getpid();
+  const pid_t child = ::fork();
+  if (child == 0) become(process, worker, signals_, failed[1]);
+  int error = child < 0 ? errno : 0;
+  ::close(failed[1]);
+  if (child > 0 && ::read(failed[0], &error, sizeof error) > 0) ::waitpid(child, nullptr, 0);
+  ::close(failed[0]);
+  if (error != 0) return std::unexpected(error);
+  return child;
+}
+
+std::expected<int, int> Worker::run(const Process& command) {
+  const sigset_t taken = taken_signals();
+  ::pthread_sigmask(SIG_BLOCK, &taken, nullptr);
+  follow_keeper();
+  const auto started = start(command);
+  if (!started) return started;
+  while (true) {
+    siginfo_t info{};
+    const int signal = ::sigwaitinfo(&taken, &info);
+    follow_keeper();
+    if (const auto code = ended(*started)) return *code;
+    if (signal > 0 && signal != SIGCHLD && sent_by_a_process(info)) ::kill(*started, signal);
+  }
+}
+
+int Worker::wait(pid_t process, milliseconds patience) {
+  const sigset_t taken = taken_signals();
+  const auto end = Clock::now() + patience;
+  while (true) {
+    if (const auto code = ended(process)) return *code;
+    const auto left = std::chrono::duration_cast<std::chrono::nanoseconds>(end - Clock::now());
+    int signal = SIGKILL;
+    if (left.count() > 0) {
+      constexpr auto kSecond = std::chrono::nanoseconds(std::chrono::seconds(1)).count();
+      const timespec time{.tv_sec = left.count() / kSecond, .tv_nsec = left.count() % kSecond};
+      signal = ::sigtimedwait(&taken, nullptr, &time);
+    }
+    follow_keeper();
+    if (signal <= 0 || signal == SIGCHLD) continue;
+    ::kill(process, SIGKILL);
+    std::this_thread::sleep_for(kGlanceEvery);
+  }
+}
+
+std::optional<int> Worker::ended(pid_t process) {
+  reap(ended_);
+  return find(ended_, process);
+}
+
+void Worker::end_all(pid_t spared) { end_children(ended_, spared); }
+
+void Worker::follow_keeper() {
+  if (::getppid() == keeper_) return;
+  end_all(0);
+  clean_();
+  ::_exit(kSignalled + SIGKILL);
+}
+
+int keep(const std::function<int(Worker&)>& work, const std::function<void()>& clean) {
+  const sigset_t taken = taken_signals();
+  sigset_t before;
+  ::pthread_sigmask(SIG_BLOCK, &taken, &before);
+  ::prctl(PR_SET_CHILD_SUBREAPER, 1);
+  std::fflush(stdout);
+  const pid_t keeper = ::getpid();
+  const pid_t worker = ::fork();
+  if (worker == 0) {
+    ::prctl(PR_SET_CHILD_SUBREAPER, 1);
+    ::prctl(PR_SET_PDEATHSIG, kKeeperDied);
+    sigset_t mask = before;
+    sigaddset(&mask, SIGCHLD);
+    sigaddset(&mask, kKeeperDied);
+    ::pthread_sigmask(SIG_SETMASK, &mask, nullptr);
+    Worker self(keeper, before, clean);
+    const int code = work(self);
+    self.end_all(0);
+    self.follow_keeper();
+    std::fflush(stdout);
+    ::_exit(code);
+  }
+  if (worker < 0) {
+    const int error = errno;
+    clean();
+    throw Failure(std::string("cannot start a process: ") + std::strerror(error), Exit::kNotRun);
+  }
+  Ended ended;
+  std::optional<int> code;
+  while (!(code = find(ended, worker))) {
+    siginfo_t info{};
+    const int signal = ::sigwaitinfo(&taken, &info);
+    reap(ended);
+    if (signal > 0 && signal != SIGCHLD && sent_by_a_process(info)) ::kill(worker, signal);
+  }
+  end_children(ended, 0);
+  clean();
+  ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  return *code;
+}
+
+}  // namespace sandbay::cli

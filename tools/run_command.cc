@@ -1,0 +1,235 @@
+// sandbay run -- COMMAND…: a daemon of its own around a command.
+#include <fmt/core.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <memory>
+#include <vector>
+
+#include "group/configuration.h"
+#include "group/document.h"
+#include "group/units.h"
+#include "runtime/machine_memory.h"
+#include "tools/commands.h"
+#include "tools/keeper.h"
+#include "tools/run_folder.h"
+#include "tools/run_session.h"
+
+namespace sandbay::cli {
+
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::uint64_t kDefaultVolume = std::uint64_t{1} << 30;
+// Room for the metadata of a daemon, and for its drives if they are files.
+constexpr std::uint64_t kRoomOfState = std::uint64_t{64} << 20;
+constexpr std::uint64_t kRoomOfDrives = std::uint64_t{4} << 30;
+
+struct RunArguments {
+  std::string config;
+  std::string array;
+  std::vector<std::string> volumes;
+  std::vector<std::string> portals;
+  std::string faults;
+  bool keep = false;
+};
+
+[[noreturn]] void fail(const std::string& message) { throw Failure(message, Exit::kNotRun); }
+
+// ---- what is asked for --------------------------------------------------------------------------
+
+fs::path own_folder() {
+  std::error_code error;
+  return fs::read_symlink("/proc/self/exe", error).parent_path();
+}
+
+// The file of an array that comes with Sandbay, in a tree that was built or where it is installed.
+std::string file_of_array(const std::string& name) {
+  std::vector<std::string> known;
+  for (const char* place :
+       {"../conf", "../etc/sandbay", "../../etc/sandbay", "../../../etc/sandbay"}) {
+    std::error_code error;
+    for (const auto& entry : fs::directory_iterator(own_folder() / place / "vendors", error)) {
+      if (entry.path().extension() != ".toml") continue;
+      known.push_back(entry.path().stem().string());
+      if (known.back() == name) return fs::canonical(entry.path()).string();
+    }
+  }
+  if (known.empty()) fail("--array: no arrays are installed; name a file with --config");
+  std::ranges::sort(known);
+  const std::string_view near = group::nearest(name, known);
+  std::string names;
+  for (const std::string& each : known) names += (names.empty() ? "" : ", ") + each;
+  fail(near.empty()
+           ? fmt::format("--array {}: there is no such array; there are {}", name, names)
+           : fmt::format("--array {}: there is no such array; did you mean {}?", name, near));
+}
+
+// [NAME=]SIZE; without names "disk", "disk2", and so on.
+std::vector<NewVolume> new_volumes(const RunArguments& a) {
+  std::vector<NewVolume> volumes;
+  for (const std::string& text : a.volumes) {
+    const std::size_t equals = text.find('=');
+    const std::size_t number = volumes.size() + 1;
+    NewVolume volume{.name = number == 1 ? "disk" : fmt::format("disk{}", number)};
+    if (equals != std::string::npos) volume.name = text.substr(0, equals);
+    const auto bytes = group::parse_size(
+        std::string_view(text).substr(equals == std::string::npos ? 0 : equals + 1));
+    if (!bytes) fail(fmt::format("--volume {}: {}", text, bytes.error()));
+    if (const auto error = group::check_volume_name(volume.name)) {
+      fail(fmt::format("--volume {}: the name {}", text, *error));
+    }
+    volume.bytes = *bytes;
+    volumes.push_back(std::move(volume));
+  }
+  if (volumes.empty() && a.config.empty() && a.array.empty()) {
+    volumes.push_back({.name = "disk", .bytes = kDefaultVolume});
+  }
+  return volumes;
+}
+
+// One a line, without comments.
+std::vector<FaultRule> rules_in(const std::string& file) {
+  std::vector<FaultRule> rules;
+  if (file.empty()) return rules;
+  std::ifstream stream(file);
+  if (!stream || fs::is_directory(file)) {
+    fail(fmt::format("--faults {}: cannot be read; name a file of rules, one a line", file));
+  }
+  std::size_t number = 0;
+  for (std::string line; std::getline(stream, line);) {
+    ++number;
+    line.resize(std::min(line.size(), line.find('#')));
+    if (line.find_first_not_of(" \t\r") == std::string::npos) continue;
+    rules.push_back({.text = line, .where = fmt::format("{}:{}", file, number)});
+  }
+  return rules;
+}
+
+// A pool on one drive, in memory or in a file; twice as large as its volumes, for their snapshots.
+std::string own_configuration(const RunPlan& plan, bool in_memory) {
+  constexpr std::uint64_t kMebibyte = std::uint64_t{1} << 20;
+  std::uint64_t bytes = kDefaultVolume;
+  for (const NewVolume& volume : plan.volumes) bytes += 2 * volume.bytes;
+  return fmt::format(R"(# Made by sandbay run.
+[group]
+name = "run"
+state = "{}"
+reactors = 1
+
+[management]
+listen = "127.0.0.1:0"
+
+[[portal]]
+listen = "127.0.0.1:0"
+
+[[drive]]
+name = "d0"
+{}
+size = "{}MiB"
+
+[[raid]]
+name = "set"
+level = "jbod"
+drives = ["d0"]
+
+[[pool]]
+name = "pool"
+)",
+                     (plan.folder / "state").string(),
+                     in_memory ? "memory = true" : "file = \"drives/d0.img\"",
+                     (bytes + kMebibyte - 1) / kMebibyte);
+}
+
+// All of their data may have to be in memory.
+void check_memory(const std::vector<NewVolume>& volumes) {
+  std::uint64_t left = memory_allowed();
+  for (const NewVolume& volume : volumes) {
+    if (volume.bytes > left) {
+      fail(fmt::format(
+          "--volume {}: {} are more than the {} of memory that are left here; make it "
+          "smaller, or have it in a file with --keep",
+          volume.name, group::format_size(volume.bytes), group::format_size_rounded(left)));
+    }
+    left -= volume.bytes;
+  }
+}
+
+int run_in_worker(Worker& worker, const Management& management, const RunPlan& plan) {
+  try {
+    return run_session(worker, management, plan);
+  } catch (const std::exception& error) {
+    fmt::print(stderr, "sandbay: run: {}\n", printable(error.what()));
+    return static_cast<int>(Exit::kNotRun);
+  }
+}
+
+void run(Settings& settings, const RunArguments& a) {
+  if (settings.command.empty()) {
+    fail("a command is missing; write it behind --: sandbay run -- make test");
+  }
+  RunPlan plan{.config = a.array.empty() ? a.config : file_of_array(a.array),
+               .portals = a.portals,
+               .volumes = new_volumes(a),
+               .faults = !a.faults.empty(),
+               .rules = rules_in(a.faults),
+               .command = settings.command};
+  const bool own = plan.config.empty();
+  if (own && !a.keep) check_memory(plan.volumes);
+  const RunFolder folder(own ? kRoomOfState : kRoomOfDrives, a.keep);
+  plan.folder = folder.path();
+  if (own) {
+    plan.config = (folder.path() / "sandbayd.toml").string();
+    plan.own_config = own_configuration(plan, !a.keep);
+  }
+  settings.exit_code =
+      keep([&](Worker& worker) { return run_in_worker(worker, settings.management, plan); },
+           [&] { folder.remove(); });
+  if (a.keep) {
+    fmt::print(stderr,
+               "sandbay: run: kept in {}; sandbayd --config {} --state {} starts it again\n",
+               folder.path().string(), plan.config, (folder.path() / "state").string());
+  }
+}
+
+}  // namespace
+
+void add_run_command(CLI::App& app, Settings& settings) {
+  const auto a = std::make_shared<RunArguments>();
+  CLI::App* const verb = app.add_subcommand(
+      "run", "Run a command with a daemon of its own: run [OPTION…] -- COMMAND…");
+  CLI::Option* const config =
+      verb->add_option("--config", a->config, "The daemon's configuration; its ports do not count")
+          ->type_name("FILE");
+  verb->add_option("--array", a->array, "An array that comes with Sandbay, such as ibm-ds3500")
+      ->type_name("NAME")
+      ->excludes(config);
+  verb->add_option(
+          "--volume", a->volumes,
+          "A volume for every initiator; may be given several times. Without it, and without "
+          "--config and --array, there is one of 1GiB, \"disk\"")
+      ->type_name("[NAME=]SIZE")
+      ->allow_extra_args(false);
+  verb->add_option(
+          "--portal", a->portals,
+          "Listen here instead; may be given several times. Default: free ports of loopback")
+      ->type_name("ADDRESS:PORT")
+      ->allow_extra_args(false);
+  verb->add_option("--faults", a->faults, "Rules of faults, one a line; see sandbay-faults(7)")
+      ->type_name("FILE");
+  verb->add_flag("--keep", a->keep,
+                 "Have everything in files, and keep them with the log in a folder");
+  verb->footer(
+      "The command finds SANDBAY_URL (iscsi://…, the first volume), SANDBAY_URL_NAME (of each),\n"
+      "SANDBAY_PORTAL, SANDBAY_TARGET, SANDBAY_API and SANDBAY_TOKEN in its environment. Volumes "
+      "are\n"
+      "in memory, and nothing is left afterwards. It ends as the command does; with 125 if the\n"
+      "daemon does not start or the group is damaged, 126 or 127 if the command cannot be "
+      "started.");
+  verb->callback([&settings, a] { run(settings, *a); });
+}
+
+}  // namespace sandbay::cli

@@ -1,0 +1,40 @@
+// RunSession: what `sandbay run` does once it knows what is wanted: it starts a daemon, makes what
+// the command needs, runs the command, and ends the daemon.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "tools/commands.h"
+#include "tools/keeper.h"
+
+namespace sandbay::cli {
+
+struct NewVolume {
+  std::string name;
+  std::uint64_t bytes = 0;
+};
+
+struct FaultRule {
+  std::string text;
+  std::string where;  // FILE:LINE
+};
+
+struct RunPlan {
+  std::string config;                // The daemon's configuration file,
+  std::string own_config;            // which is made with this text, if there is one.
+  std::filesystem::path folder;      // For all that the daemon keeps.
+  std::vector<std::string> portals;  // Empty: free ports.
+  std::vector<NewVolume> volumes;    // Besides those of the file.
+  bool faults = false;
+  std::vector<FaultRule> rules;
+  std::vector<std::string> command;
+};
+
+// Returns what `sandbay run` is to end with; one line on standard error says what failed.
+// `settings` say how to reach the daemon but for its address and token.
+int run_session(Worker& worker, const Management& settings, const RunPlan& plan);
+
+}  // namespace sandbay::cli
