@@ -595,7 +595,8 @@ Task<void> race(IntegrityRig* rig) {
 
 TEST_CASE("reads that race with writes are no corruption, at every level", "[raid]") {
   for (const RigShape& shape : kShapes) {
-    for (const std::size_t cache : {std::size_t{16} << 20, std::size_t{32} << 10}) {
+    for (const std::size_t cache : {std::size_t{32} << 10, std::size_t{16} << 20}) {
+      if (raidtest::kSanitized && cache > std::size_t{1} << 20) continue;
       CAPTURE(describe(shape.level), shape.drives, cache);
       RigShape with = shape;
       with.cache_bytes = cache;

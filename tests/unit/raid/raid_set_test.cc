@@ -268,7 +268,7 @@ TEST_CASE("a set that cannot answer because one more drive fails says that it ha
 
 TEST_CASE("no drive is lost when there is no room for what is written, and no block is torn") {
   for (const SetShape& shape : kShapes) {
-    for (std::uint64_t seed = 1; seed <= (kSanitized ? 2 : 3); ++seed) {
+    for (std::uint64_t seed = 1; seed <= (kSanitized ? 1 : 3); ++seed) {
       CAPTURE(describe(shape.level), shape.drives, seed);
       in_world(seed, [&](Executor& home) { return run_out_of_space(&home, shape, seed); });
     }
@@ -283,6 +283,7 @@ TEST_CASE("a drive without room for what is reserved on it goes, and costs the h
   for (const SetShape& shape : shapes) {
     if (shape.level < Level::kRaid1) continue;
     for (const unsigned full : {0U, shape.drives - 1}) {
+      if (kSanitized && full != 0) continue;
       for (const bool last : {false, true}) {
         CAPTURE(describe(shape.level), shape.drives, shape.integrity, full, last);
         in_world(full, [&](Executor& home) {

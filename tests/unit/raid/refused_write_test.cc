@@ -319,6 +319,8 @@ TEST_CASE("A bad place without redundancy left fails the write and costs nothing
         Shape{{Level::kRaid6, 5}, 2}, Shape{{Level::kRaid5, 4}, 0}, Shape{{Level::kRaid6, 5}, 0},
         Shape{{Level::kRaid6, 5}, 1}, Shape{{Level::kRaid5, 4}, -1, true},
         Shape{{Level::kRaid6, 5}, -1, true}}) {
+    // Larger sets differ in what they try, not in what they do.
+    if (kSanitized && shape.set.drives == 5 && shape.set.level == Level::kRaid5) continue;
     CAPTURE(describe(shape.set.level), shape.set.drives, shape.copied, shape.unverified);
     Refused times;
     in_world(4711, [&](Executor& home) { return refused_everywhere(&home, shape, &times); });
