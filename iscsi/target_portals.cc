@@ -39,6 +39,16 @@ std::optional<Endpoint> Portals::address_of(const Portal& portal, const Endpoint
   return address;
 }
 
+const Portal* Portals::reached_at(const Endpoint& local) const {
+  const Portal* everywhere = nullptr;
+  for (const auto& each : portals_) {
+    if (each->local == local) return each.get();
+    const bool any = each->local.is_any() && each->local.port() == local.port();
+    if (any && each->local.is_ipv6() == local.is_ipv6()) everywhere = each.get();
+  }
+  return everywhere;
+}
+
 bool Portals::stands_behind_another(const Portal& portal) const {
   if (portal.options.member.empty()) return false;
   return std::ranges::any_of(portals_, [&](const auto& each) {

@@ -53,6 +53,8 @@ class Portals {
   // What an initiator that has reached us at `local` is told of a portal. Nothing: it listens on
   // every address, of the other family.
   static std::optional<Endpoint> address_of(const Portal& portal, const Endpoint& local);
+  // Where a connection to `local` came in; null: nothing listens there.
+  const Portal* reached_at(const Endpoint& local) const;
   // Whether SendTargets leaves the portal out, because one of the group's stands for it.
   bool stands_behind_another(const Portal& portal) const;
   // Where a login that comes to `from`, reached at `local`, goes on; null: it is served there.

@@ -36,6 +36,7 @@ class Server final : public TargetServer, public SessionHost {
   Task<Error> remove_target(std::string name) override;
   Error set_discovery(DiscoveryOptions options, std::string* message) override;
   std::vector<PortalStatus> portals() const override { return registry_.portals.show(); }
+  void advertise(std::size_t portal, std::optional<Endpoint> address, bool as_reached) override;
   Task<MovedConnections> move_connections(std::string member) override;
   Task<std::vector<SessionInfo>> sessions() override;
   Task<Error> drop_session(std::uint16_t tsih, SessionDrop drop) override;
@@ -95,6 +96,12 @@ Result<Endpoint> Server::add_portal(PortalOptions options) {
   assert(entered);
   spawn(accept_from(&portal));
   return portal.local;
+}
+
+void Server::advertise(std::size_t portal, std::optional<Endpoint> address, bool as_reached) {
+  PortalOptions& options = registry_.portals.all().at(portal)->options;
+  options.advertised = address;
+  options.as_reached = as_reached;
 }
 
 // Where logins are balanced: what moves where counts when nothing else tells portals apart.
@@ -285,7 +292,9 @@ Task<std::string> Server::list_targets(std::string which, std::string initiator_
   co_return text;
 }
 
-// Appendix C would have all portals of a group named together. Members' portals that one of the
+// Appendix C: a record without an address is at the address of the connection that asks.
+//
+// It would have all portals of a group named together. Members' portals that one of the
 // group's stands for are not: they come and go with their members, and who was told of them would
 // log in there past all balancing. A session finds them through the group's, one connection after
 // the other.
@@ -293,9 +302,14 @@ void Server::describe_target(const RegisteredTarget& target, const Endpoint& loc
                              std::string& text) const {
   append_pair(text, "TargetName", target.options.name);
   const auto& groups = target.options.portal_groups;
+  const auto serves = [&](const Portal& portal) {
+    return groups.empty() || std::ranges::find(groups, portal.options.group_tag) != groups.end();
+  };
+  const Portal* const here = registry_.portals.reached_at(local);
+  if (here != nullptr && here->options.as_reached && serves(*here)) return;
   for (const auto& portal : registry_.portals.all()) {
     const std::uint16_t tag = portal->options.group_tag;
-    if (!groups.empty() && std::ranges::find(groups, tag) == groups.end()) continue;
+    if (!serves(*portal)) continue;
     if (registry_.portals.stands_behind_another(*portal)) continue;
     const std::optional<Endpoint> address = Portals::address_of(*portal, local);
     if (!address) continue;

@@ -33,6 +33,9 @@ class TransferPace;
 struct PortalOptions {
   Endpoint listen;
   std::optional<Endpoint> advertised;  // What SendTargets names; the local address otherwise.
+  // To those who ask there SendTargets names no address: the initiator takes the one that it has
+  // reached, however addresses are translated in between (appendix C).
+  bool as_reached = false;
   std::uint16_t group_tag = 1;
   std::string member;     // Whose it is; empty: the group's.
   bool balances = false;  // Of the group's: logins go on to members' portals of the same tag.
@@ -197,6 +200,8 @@ class TargetServer {
 
   // In the order in which they were added.
   virtual std::vector<PortalStatus> portals() const = 0;
+  // Changes what a portal, by its place in that order, advertises from now on.
+  virtual void advertise(std::size_t portal, std::optional<Endpoint> address, bool as_reached) = 0;
   // Asks for the logout of what stands on a member's portals, as far as logins there go on to
   // others, and drops what has not left within the limits' logout_time. Whoever logs in again is
   // sent to another portal.

@@ -31,7 +31,7 @@ int complain(bool json, std::string_view message, Exit exit) {
     return code;
   }
   std::fflush(stdout);
-  fmt::print(stderr, "sandbay: {}\n", printable(message));
+  std::fputs(fmt::format("sandbay: {}\n", printable(message)).c_str(), stderr);
   return code;
 }
 
@@ -119,6 +119,7 @@ void add_commands(CLI::App& app, Settings& settings) {
   add_volume_commands(app, settings);
   add_snapshot_commands(app, settings);
   add_target_commands(app, settings);
+  add_portal_commands(app, settings);
   add_session_commands(app, settings);
   add_access_commands(app, settings);
   add_task_commands(app, settings);

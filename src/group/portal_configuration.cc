@@ -12,21 +12,21 @@ namespace sandbay::group {
 
 namespace {
 
-std::optional<Endpoint> endpoint(TableReader& reader, std::string_view key) {
-  const auto text = reader.string(key);
-  if (!text) return std::nullopt;
-  const auto parsed = Endpoint::parse(*text, kDefaultPortalPort);
+std::expected<Endpoint, std::string> parse_endpoint(std::string_view text) {
+  const auto parsed = Endpoint::parse(text, kDefaultPortalPort);
   if (parsed) return *parsed;
-  reader.mistake(key, fmt::format("\"{}\" is not an address; write one such as 127.0.0.1:{} or "
-                                  "[::1]:{}",
-                                  *text, kDefaultPortalPort, kDefaultPortalPort));
-  return std::nullopt;
+  return std::unexpected(
+      fmt::format("\"{}\" is not an address; write one such as 127.0.0.1:{} or [::1]:{}", text,
+                  kDefaultPortalPort, kDefaultPortalPort));
 }
 
 void read_portal(TableReader& reader, PortalConfiguration& portal,
                  const Configuration& configuration) {
   reader.require("listen", "an address such as \"127.0.0.1:3260\"");
-  if (const auto listen = endpoint(reader, "listen")) {
+  const auto text = reader.string("listen");
+  const auto listen = parse_endpoint(text.value_or(""));
+  if (text && !listen) reader.mistake("listen", listen.error());
+  if (listen) {
     portal.listen = *listen;
     const auto same = [&](const PortalConfiguration& other) { return other.listen == *listen; };
     if (listen->port() != 0 && std::ranges::any_of(configuration.portals, same)) {
@@ -34,10 +34,11 @@ void read_portal(TableReader& reader, PortalConfiguration& portal,
                                            listen->to_string()));
     }
   }
-  portal.advertised = endpoint(reader, "advertised");
-  if (portal.advertised && portal.advertised->is_any()) {
-    reader.mistake("advertised",
-                   "is not an address that an initiator can reach; write the portal's own address");
+  if (const auto words = reader.string("advertised")) {
+    const auto advertised = parse_advertised(*words);
+    if (!advertised) reader.mistake("advertised", advertised.error());
+    portal.advertised = advertised.value_or(Advertised{}).address;
+    portal.as_reached = advertised.value_or(Advertised{}).as_reached;
   }
   if (const auto tag = reader.integer("group_tag", 1, 65535)) {
     portal.group_tag = static_cast<std::uint16_t>(*tag);
@@ -56,6 +57,23 @@ bool has_members_portal(const Configuration& configuration, std::uint16_t group_
 }
 
 }  // namespace
+
+std::expected<Advertised, std::string> parse_advertised(std::string_view text) {
+  if (text == "auto") return Advertised{.as_reached = true};
+  if (text == "none") return Advertised{};
+  const auto address = parse_endpoint(text);
+  if (!address) return std::unexpected(address.error() + ", \"auto\" or \"none\"");
+  if (address->is_any() || address->port() == 0) {
+    return std::unexpected(
+        "is not an address that an initiator can reach; write the portal's own address");
+  }
+  return Advertised{.address = *address};
+}
+
+std::string describe(const Advertised& advertised) {
+  if (advertised.as_reached) return "auto";
+  return advertised.address ? advertised.address->to_string() : "";
+}
 
 void read_portals(TableReader& owner, const std::string& member, Mistakes& mistakes,
                   Configuration& configuration) {

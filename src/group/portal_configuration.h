@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <expected>
 #include <optional>
 #include <string>
 
@@ -19,6 +20,7 @@ inline constexpr std::uint16_t kDefaultPortalPort = 3260;
 struct PortalConfiguration {
   Endpoint listen;
   std::optional<Endpoint> advertised;
+  bool as_reached = false;  // "auto"
   std::uint16_t group_tag = 1;
   std::string member;  // Whose it is; empty: the group's.
   // Of the group's: logins go on to members' portals. As written; see balances().
@@ -26,6 +28,15 @@ struct PortalConfiguration {
   std::string section;  // As messages call it: "portal[1]", "member[1].portal[1]".
   std::uint32_t line = 0;
 };
+
+struct Advertised {
+  std::optional<Endpoint> address;  // Nothing: where the portal listens.
+  bool as_reached = false;
+};
+
+// "auto", "none", or an address. The error is half a sentence.
+std::expected<Advertised, std::string> parse_advertised(std::string_view text);
+std::string describe(const Advertised& advertised);  // "" for "none".
 
 // Reads all sections [[portal]] of a table; they are added to `configuration`. `member` has the
 // table; empty: it is the root, where `first_member` may have portals of its own.

@@ -13,6 +13,7 @@ RunningGroup::Outcome RunningGroup::open_portals() {
   for (const PortalConfiguration& portal : configuration_.portals) {
     iscsi::PortalOptions options{.listen = portal.listen,
                                  .advertised = portal.advertised,
+                                 .as_reached = portal.as_reached,
                                  .group_tag = portal.group_tag,
                                  .member = portal.member,
                                  .balances = balances(portal, configuration_),
@@ -26,7 +27,7 @@ RunningGroup::Outcome RunningGroup::open_portals() {
           cannot_listen("portal", portal.listen, endpoint.error(), "listen or --portal"));
     }
     portals_.push_back({.listen = endpoint->to_string(),
-                        .advertised = portal.advertised ? portal.advertised->to_string() : "",
+                        .advertised = describe(Advertised{portal.advertised, portal.as_reached}),
                         .group_tag = portal.group_tag,
                         .member = portal.member});
   }
@@ -42,6 +43,29 @@ std::vector<PortalInfo> RunningGroup::portals() const {
     list[i].takes_logins = now[i].takes_logins;
   }
   return list;
+}
+
+// Until the daemon ends: ports of a container, say, are known after its start and new after each.
+Task<Answer<PortalInfo>> RunningGroup::advertise(std::string listen, std::string advertised) {
+  const auto parsed = parse_advertised(advertised);
+  if (!parsed) {
+    co_return std::unexpected(
+        Refusal{.code = Refusal::Code::kInvalid, .message = "advertised: " + parsed.error()});
+  }
+  const auto found = std::ranges::find(portals_, listen, &PortalInfo::listen);
+  if (found == portals_.end()) {
+    std::string known;
+    for (const PortalInfo& portal : portals_) {
+      known += (known.empty() ? "" : ", ") + portal.listen;
+    }
+    co_return std::unexpected(
+        Refusal{.code = Refusal::Code::kNotFound,
+                .message = fmt::format("there is no portal {}; there are {}", listen, known)});
+  }
+  const auto index = static_cast<std::size_t>(found - portals_.begin());
+  server_->advertise(index, parsed->address, parsed->as_reached);
+  found->advertised = describe(*parsed);
+  co_return portals()[index];
 }
 
 std::vector<PortalInfo> RunningGroup::portals_of(const std::string& member) const {

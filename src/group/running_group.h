@@ -68,6 +68,7 @@ class RunningGroup final : public Group {
 
   // views.cc
   std::vector<PortalInfo> portals() const override;  // portals.cc
+  Task<Answer<PortalInfo>> advertise(std::string listen, std::string advertised) override;
   Task<GroupInfo> show_group() override;
   Task<Shared<Measurements>> measure() override;
   Task<Shared<std::vector<VolumeInfo>>> list_volumes() override;

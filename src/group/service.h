@@ -204,6 +204,9 @@ class Service {
   virtual ~Service() = default;
 
   virtual Task<GroupInfo> show_group() = 0;
+  // What discovery names for the portal that listens there, until the daemon ends: "auto", "none",
+  // or an address.
+  virtual Task<Answer<PortalInfo>> advertise(std::string listen, std::string advertised) = 0;
   // Callers that ask at the same time share one answer.
   virtual Task<Shared<Measurements>> measure() = 0;
   virtual Task<Shared<std::vector<VolumeInfo>>> list_volumes() = 0;

@@ -17,7 +17,7 @@ const std::string_view kSchemas = R"json({
   "connections", "recent_bytes", "takes_logins"], "properties": {
   "listen": {"type": "string", "description": "Address and port."},
   "advertised": {"type": "string",
-    "description": "What discovery names instead; empty: the local address."},
+    "description": "What discovery names; empty: the local address; auto: the one reached."},
   "group_tag": {"type": "integer"},
   "member": {"type": "string", "description": "Whose it is; empty: the group's."},
   "connections": {"type": "integer", "description": "Of sessions other than for discovery."},
@@ -25,6 +25,11 @@ const std::string_view kSchemas = R"json({
     "description": "Moved in the last five seconds; 0 where logins are not balanced."},
   "takes_logins": {"type": "boolean",
     "description": "Logins are served there; otherwise they go on to another portal."}}},
+"PortalChange": {"type": "object", "required": ["advertised"], "additionalProperties": false,
+  "properties": {"advertised": {"type": "string",
+    "description": "An address such as 192.0.2.1:3260, auto, or none for where it listens."}}},
+"PortalList": {"type": "object", "required": ["portals"], "properties": {
+  "portals": {"type": "array", "items": {"$ref": "#/components/schemas/Portal"}}}},
 "Group": {"type": "object", "required": ["name", "uuid", "version", "state", "portals", "reactors",
   "memory_limit", "provisioned", "volumes", "targets", "sessions", "uptime"], "properties": {
   "name": {"type": "string"},

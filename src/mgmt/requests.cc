@@ -442,6 +442,16 @@ Read<group::ImportPart> read_import_part(std::string_view body) {
   });
 }
 
+Read<std::string> read_advertise(std::string_view body) {
+  return read<std::string>(body, [](const Value& value, Mistakes& mistakes) {
+    TableReader reader(value, "", mistakes);
+    reader.require("advertised", "an address such as \"192.0.2.1:3260\", \"auto\" or \"none\"");
+    std::string advertised = reader.string("advertised").value_or("");
+    reader.finish();
+    return advertised;
+  });
+}
+
 Read<std::string> read_add_fault(std::string_view body) {
   return read<std::string>(body, [](const Value& value, Mistakes& mistakes) {
     TableReader reader(value, "", mistakes);

@@ -35,6 +35,7 @@ Read<std::string> read_replace_drive(std::string_view body);
 Read<std::string> read_flush_cache(std::string_view body);  // The set; empty: all.
 // `what` is to be named once more.
 Read<std::string> read_confirmation(std::string_view body, std::string_view what);
+Read<std::string> read_advertise(std::string_view body);
 Read<std::string> read_add_fault(std::string_view body);
 Read<group::ImportPart> read_import_part(std::string_view body);
 

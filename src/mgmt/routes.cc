@@ -34,6 +34,19 @@ Reply show_group(Backend& backend, const Call&) {
   return ok(to_json(backend.run(backend.service().show_group())));
 }
 
+Reply list_portals(Backend& backend, const Call&) {
+  return list("portals", backend.run(backend.service().show_group()).portals);
+}
+
+Reply change_portal(Backend& backend, const Call& call) {
+  auto advertised = read_advertise(call.body);
+  if (!advertised) return error_reply(400, advertised.error());
+  const auto portal = backend.run(
+      backend.service().advertise(call.parameters.at("listen"), std::move(*advertised)));
+  if (!portal) return refused(portal.error());
+  return ok(to_json(*portal));
+}
+
 Reply list_volumes(Backend& backend, const Call&) {
   return list("volumes", *backend.run(backend.service().list_volumes()));
 }
@@ -183,6 +196,22 @@ const std::vector<Route> kOwnRoutes = {
      .summary = "Show the group",
      .response_schema = "Group",
      .handle = show_group},
+    {.method = "GET",
+     .path = "/api/v1/portals",
+     .operation = "listPortals",
+     .summary = "List portals",
+     .response_schema = "PortalList",
+     .handle = list_portals},
+    {.method = "PATCH",
+     .path = "/api/v1/portals/{listen}",
+     .operation = "changePortal",
+     .summary = "Change what discovery names for a portal",
+     .description = "Until the daemon ends. Where a port is mapped, name the outer address; with "
+                    "\"auto\" an initiator goes on where it has come.",
+     .request_schema = "PortalChange",
+     .response_schema = "Portal",
+     .refusals = {404},
+     .handle = change_portal},
     {.method = "GET",
      .path = "/api/v1/volumes",
      .operation = "listVolumes",

@@ -57,7 +57,8 @@ def test_every_verb_prints_json(t):
                  'snapshot delete v s', 'volume delete c', 'pool list', 'pool show p', 'task list',
                  'member list', 'drive list', 'raid list', 'raid verify a --wait', 'cache show',
                  'fault list', 'fault clear', 'event list',
-                 'audit list', 'target list', 'session list', 'group show', 'group check',
+                 'audit list', 'target list', 'session list', 'group show', 'portal list',
+                 f'portal advertise {daemon.portal} auto', 'group check',
                  f'group export {export}', f'apply {document} --dry-run',
                  f'group import --force {export}', 'group import --withdraw', 'volume delete v'):
         done = daemon.sandbay('--json', *words_of(text), ok=None)

@@ -91,6 +91,21 @@ TEST_CASE("Mistakes in portals stand at their line and key", "[configuration][po
         "x.toml:7: limits.logout_time: 10min is out of range; write a time from 1s to 300s");
 }
 
+TEST_CASE("What discovery names for a portal is an address, auto or none") {
+  const auto result = parse_configuration(kHead + "advertised = \"auto\"\n", "x.toml");
+  REQUIRE(result.has_value());
+  CHECK(result->portals[0].as_reached);
+  CHECK_FALSE(result->portals[0].advertised.has_value());
+  CHECK(describe(parse_advertised("auto").value()) == "auto");
+  CHECK(describe(parse_advertised("none").value()).empty());
+  CHECK(describe(parse_advertised("192.0.2.1").value()) == "192.0.2.1:3260");
+  CHECK(first_mistake("advertised = \"here\"\n") ==
+        "x.toml:6: portal[1].advertised: \"here\" is not an address; write one such as "
+        "127.0.0.1:3260 or [::1]:3260, \"auto\" or \"none\"");
+  CHECK_FALSE(parse_advertised("192.0.2.1:0").has_value());
+  CHECK_FALSE(parse_advertised("[::]:3260").has_value());
+}
+
 // Running -----------------------------------------------------------------------------------------
 
 const std::string kTwoMembers =
@@ -108,6 +123,49 @@ Task<Session> log_in(Group* group) {
   auto session = co_await iscsi::InitiatorSession::login(std::move(options));
   REQUIRE(session.has_value());
   co_return std::move(*session);
+}
+
+// The addresses that discovery through a portal names for the only target.
+Task<std::vector<std::string>> named_at(const std::string& portal) {
+  iscsi::InitiatorOptions options;
+  options.endpoint = Endpoint::parse(portal).value();
+  auto session = co_await iscsi::InitiatorSession::login(std::move(options));
+  REQUIRE(session.has_value());
+  auto targets = co_await (*session)->send_targets();
+  REQUIRE(targets.has_value());
+  REQUIRE(targets->size() == 1);
+  co_await (*session)->logout();
+  co_return std::move(targets->front().addresses);
+}
+
+using Names = std::vector<std::string>;
+
+Task<void> name_anew(Group& group) {
+  const std::string first = group.portals()[0].listen;
+  const std::string second = group.portals()[1].listen;
+  Names names = co_await named_at(first);
+  CHECK(names == Names{first + ",1", second + ",2"});
+  auto changed = co_await group.advertise(first, "192.0.2.1");
+  REQUIRE(changed.has_value());
+  CHECK(changed->advertised == "192.0.2.1:3260");
+  names = co_await named_at(second);
+  CHECK(names == Names{"192.0.2.1:3260,1", second + ",2"});
+  // An initiator that asks there logs in there; elsewhere it still needs an address.
+  changed = co_await group.advertise(first, "auto");
+  REQUIRE(changed.has_value());
+  names = co_await named_at(first);
+  CHECK(names.empty());
+  names = co_await named_at(second);
+  CHECK(names == Names{first + ",1", second + ",2"});
+  changed = co_await group.advertise(first, "none");
+  REQUIRE(changed.has_value());
+  names = co_await named_at(first);
+  CHECK(names == Names{first + ",1", second + ",2"});
+  changed = co_await group.advertise("127.0.0.1:1", "auto");
+  CHECK(changed.error().message ==
+        fmt::format("there is no portal 127.0.0.1:1; there are {}, {}", first, second));
+  changed = co_await group.advertise(first, "0.0.0.0");
+  CHECK(changed.error().code == Refusal::Code::kInvalid);
 }
 
 // By portal: the group's, the first member's, the second's.
@@ -175,6 +233,16 @@ TEST_CASE("Initiators come to members' portals and leave them with their members
   const sandbay::testing::ScratchDirectory scratch;
   const std::string error =
       run_group(scratch.file("state"), kTwoMembers, reactors, members_come_and_go);
+  if (!error.empty()) FAIL(error);
+}
+
+TEST_CASE("What discovery names for a portal changes while the daemon runs", "[group][portal]") {
+  const std::string sections =
+      "[[portal]]\nlisten = \"127.0.0.1:0\"\ngroup_tag = 2\n"
+      "[[volume]]\nname = \"v\"\nsize = \"8MiB\"\nmemory = true\n"
+      "[[volume.access]]\ninitiator = \"*\"\n";
+  const sandbay::testing::ScratchDirectory scratch;
+  const std::string error = run_group(scratch.file("state"), sections, 2, name_anew);
   if (!error.empty()) FAIL(error);
 }
 
