@@ -44,8 +44,15 @@ sigset_t taken_signals() {
   return set;
 }
 
-// A terminal sends its signals to the whole process group, so that the command has them already.
 bool sent_by_a_process(const siginfo_t& info) { return info.si_code <= 0; }
+
+// Whether a signal waits that asks this program to end.
+bool end_is_pending() {
+  sigset_t pending;
+  ::sigpending(&pending);
+  return std::ranges::any_of(std::array{SIGINT, SIGTERM, SIGHUP, SIGQUIT},
+                             [&](int signal) { return sigismember(&pending, signal) == 1; });
+}
 
 int code_of(int status) {
   return WIFSIGNALED(status) ? kSignalled + WTERMSIG(status) : WEXITSTATUS(status);
@@ -82,6 +89,14 @@ pid_t parent_of(const std::string& process) {
   return parent;
 }
 
+// /proc may be of another PID namespace, or absent.
+bool proc_is_ours() {
+  std::array<char, 32> text{};
+  const ssize_t length = ::readlink("/proc/self", text.data(), text.size());
+  return length > 0 && std::string_view(text.data(), static_cast<std::size_t>(length)) ==
+                           std::to_string(::getpid());
+}
+
 std::vector<pid_t> own_children() {
   std::vector<pid_t> children;
   DIR* const folder = ::opendir("/proc");
@@ -97,14 +112,16 @@ std::vector<pid_t> own_children() {
   return children;
 }
 
-// Orphans become children of this process, so that in the end all are.
-void end_children(Ended& ended, pid_t spared) {
+// Orphans become children of this process, so that in the end all are. `started` are the children
+// that are known without /proc.
+void end_children(Ended& ended, const std::vector<pid_t>& started, pid_t spared) {
+  const bool sees_all = proc_is_ours();
   std::vector<pid_t> asked;
   const auto began = Clock::now();
   while (true) {
     reap(ended);
-    std::vector<pid_t> children = own_children();
-    std::erase(children, spared);
+    std::vector<pid_t> children = sees_all ? own_children() : started;
+    std::erase_if(children, [&](pid_t child) { return child == spared || find(ended, child); });
     const auto spent = Clock::now() - began;
     if (children.empty() || spent > kTimeToEnd + kTimeToDie) return;
     for (const pid_t child : children) {
@@ -131,6 +148,7 @@ void end_children(Ended& ended, pid_t spared) {
   }
   if (process.output >= 0) ::dup2(process.output, STDOUT_FILENO);
   if (process.error >= 0) ::dup2(process.error, STDERR_FILENO);
+  if (process.inherited >= 0) ::fcntl(process.inherited, F_SETFD, 0);
   for (const auto& [name, value] : process.environment) ::setenv(name.c_str(), value.c_str(), 1);
   std::vector<char*> words;
   for (const std::string& word : process.words) words.push_back(const_cast<char*>(word.c_str()));
@@ -155,39 +173,54 @@ std::expected<pid_t, int> Worker::start(const Process& process) {
   if (child > 0 && ::read(failed[0], &error, sizeof error) > 0) ::waitpid(child, nullptr, 0);
   ::close(failed[0]);
   if (error != 0) return std::unexpected(error);
+  started_.push_back(child);
   return child;
 }
 
 std::expected<int, int> Worker::run(const Process& command) {
   const sigset_t taken = taken_signals();
-  ::pthread_sigmask(SIG_BLOCK, &taken, nullptr);
+  sigset_t before;
+  ::pthread_sigmask(SIG_BLOCK, &taken, &before);
   follow_keeper();
-  const auto started = start(command);
-  if (!started) return started;
+  std::expected<int, int> code = start(command);
+  if (code) code = follow_command(*code);
+  // Signals that came for the command do not count any more.
+  constexpr timespec kNow{};
+  while (::sigtimedwait(&taken, nullptr, &kNow) > 0) continue;
+  follow_keeper();
+  ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  return code;
+}
+
+// What the whole process group gets, from a terminal or a process, the command has already, unless
+// it has left the group. The keeper passes on what a process sends to it, and that may be the same.
+int Worker::follow_command(pid_t command) {
+  constexpr milliseconds kSameSignal{200};
+  const sigset_t taken = taken_signals();
+  int last = 0;
+  Clock::time_point last_came;
   while (true) {
     siginfo_t info{};
     const int signal = ::sigwaitinfo(&taken, &info);
     follow_keeper();
-    if (const auto code = ended(*started)) return *code;
-    if (signal > 0 && signal != SIGCHLD && sent_by_a_process(info)) ::kill(*started, signal);
+    if (const auto code = ended(command)) return *code;
+    if (signal <= 0 || signal == SIGCHLD) continue;
+    if (sent_by_a_process(info) && info.si_pid == keeper_) {
+      if (signal != last || Clock::now() - last_came > kSameSignal) ::kill(command, signal);
+    } else {
+      last = signal;
+      last_came = Clock::now();
+      if (::getpgid(command) != ::getpgrp()) ::kill(command, signal);
+    }
   }
 }
 
 int Worker::wait(pid_t process, milliseconds patience) {
-  const sigset_t taken = taken_signals();
   const auto end = Clock::now() + patience;
   while (true) {
     if (const auto code = ended(process)) return *code;
-    const auto left = std::chrono::duration_cast<std::chrono::nanoseconds>(end - Clock::now());
-    int signal = SIGKILL;
-    if (left.count() > 0) {
-      constexpr auto kSecond = std::chrono::nanoseconds(std::chrono::seconds(1)).count();
-      const timespec time{.tv_sec = left.count() / kSecond, .tv_nsec = left.count() % kSecond};
-      signal = ::sigtimedwait(&taken, nullptr, &time);
-    }
     follow_keeper();
-    if (signal <= 0 || signal == SIGCHLD) continue;
-    ::kill(process, SIGKILL);
+    if (Clock::now() > end) ::kill(process, SIGKILL);
     std::this_thread::sleep_for(kGlanceEvery);
   }
 }
@@ -197,7 +230,7 @@ std::optional<int> Worker::ended(pid_t process) {
   return find(ended_, process);
 }
 
-void Worker::end_all(pid_t spared) { end_children(ended_, spared); }
+void Worker::end_all(pid_t spared) { end_children(ended_, started_, spared); }
 
 void Worker::follow_keeper() {
   if (::getppid() == keeper_) return;
@@ -206,21 +239,37 @@ void Worker::follow_keeper() {
   ::_exit(kSignalled + SIGKILL);
 }
 
-int keep(const std::function<int(Worker&)>& work, const std::function<void()>& clean) {
+int keep(const std::function<void()>& prepare, const std::function<int(Worker&)>& work,
+         const std::function<void()>& clean) {
+  int spare = 0;  // No descriptor of ours shall be one of the three that programs begin with.
+  while ((spare = ::open("/dev/null", O_RDWR | O_CLOEXEC)) >= 0 && spare <= STDERR_FILENO) continue;
+  if (spare > STDERR_FILENO) ::close(spare);
+  ::signal(SIGCHLD, SIG_DFL);  // Ignored, the kernel would not say how children ended.
   const sigset_t taken = taken_signals();
   sigset_t before;
   ::pthread_sigmask(SIG_BLOCK, &taken, &before);
+  try {
+    prepare();
+  } catch (...) {
+    ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
+    throw;
+  }
+  if (end_is_pending()) {
+    clean();
+    ::pthread_sigmask(SIG_SETMASK, &before,
+                      nullptr);  // It ends here, unless it ignores that signal.
+    return static_cast<int>(Exit::kNotRun);
+  }
   ::prctl(PR_SET_CHILD_SUBREAPER, 1);
   std::fflush(stdout);
   const pid_t keeper = ::getpid();
   const pid_t worker = ::fork();
   if (worker == 0) {
-    ::prctl(PR_SET_CHILD_SUBREAPER, 1);
     ::prctl(PR_SET_PDEATHSIG, kKeeperDied);
     sigset_t mask = before;
-    sigaddset(&mask, SIGCHLD);
-    sigaddset(&mask, kKeeperDied);
+    for (const int signal : {SIGCHLD, SIGPIPE, kKeeperDied}) sigaddset(&mask, signal);
     ::pthread_sigmask(SIG_SETMASK, &mask, nullptr);
+    ::prctl(PR_SET_CHILD_SUBREAPER, 1);
     Worker self(keeper, before, clean);
     const int code = work(self);
     self.end_all(0);
@@ -231,18 +280,23 @@ int keep(const std::function<int(Worker&)>& work, const std::function<void()>& c
   if (worker < 0) {
     const int error = errno;
     clean();
+    ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
     throw Failure(std::string("cannot start a process: ") + std::strerror(error), Exit::kNotRun);
   }
   Ended ended;
   std::optional<int> code;
+  bool interrupted = false;  // By a terminal.
   while (!(code = find(ended, worker))) {
     siginfo_t info{};
     const int signal = ::sigwaitinfo(&taken, &info);
     reap(ended);
-    if (signal > 0 && signal != SIGCHLD && sent_by_a_process(info)) ::kill(worker, signal);
+    if (signal <= 0 || signal == SIGCHLD) continue;
+    if (sent_by_a_process(info)) ::kill(worker, signal);
+    interrupted = interrupted || (signal == SIGINT && !sent_by_a_process(info));
   }
-  end_children(ended, 0);
+  end_children(ended, {}, 0);
   clean();
+  if (interrupted && *code == kSignalled + SIGINT) ::raise(SIGINT);  // A shell ends its loop then.
   ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
   return *code;
 }

@@ -30,6 +30,7 @@ struct Process {
   std::vector<std::pair<std::string, std::string>> environment;  // Added to the caller's.
   int output = -1;                                               // Descriptors; -1: the caller's.
   int error = -1;
+  int inherited = -1;          // A descriptor that it gets besides.
   bool own_session = false;    // Out of a terminal's reach, and it reads nothing.
   int death_signal = SIGKILL;  // Sent to it when the worker dies.
 };
@@ -38,34 +39,39 @@ class Worker {
  public:
   // The id, or errno.
   std::expected<pid_t, int> start(const Process& process);
-  // Starts the command, passes on the signals that other processes send to this one, and returns
-  // how it ended; or errno. From then on only wait() heeds signals. When the keeper dies, all ends
-  // here.
+  // Starts the command, passes on the signals that come for it, and returns its code; or errno.
+  // When the keeper dies, all ends here.
   std::expected<int, int> run(const Process& command);
-  // How it ended. Kills it when the time is over, or at a signal.
+  // Its code. Kills it when the time is over.
   int wait(pid_t process, std::chrono::milliseconds patience);
-  // How it ended, if it has.
+  // Its code, if it has ended.
   std::optional<int> ended(pid_t process);
   // Ends all that was started, and what that had started, but `spared`.
   void end_all(pid_t spared);
 
  private:
-  friend int keep(const std::function<int(Worker&)>& work, const std::function<void()>& clean);
+  friend int keep(const std::function<void()>& prepare, const std::function<int(Worker&)>& work,
+                  const std::function<void()>& clean);
   Worker(pid_t keeper, sigset_t signals, const std::function<void()>& clean)
       : keeper_(keeper), signals_(signals), clean_(clean) {}
 
   // Does not return if the keeper is dead.
   void follow_keeper();
+  // Passes signals on until the command has ended.
+  int follow_command(pid_t command);
 
   pid_t keeper_;
   sigset_t signals_;  // Blocked for those that are started.
   const std::function<void()>& clean_;
+  std::vector<pid_t> started_;
   std::vector<std::pair<pid_t, int>> ended_;
 };
 
-// Runs `work` in a worker and returns what it returns, or how a signal ended it. The worker gets
-// the signals that other processes send to this one; they end it until it runs a command.
-// Afterwards `clean` runs, once, in the process that is left.
-int keep(const std::function<int(Worker&)>& work, const std::function<void()>& clean);
+// Runs `prepare` here and `work` in a worker, and returns what that returns, or the code of a
+// worker that a signal has ended. The worker gets the signals that other processes send to this
+// one; they end it, but for the time of its command. Afterwards `clean` runs, once, in the process
+// that is left. What `prepare` throws comes through, and nothing else runs then.
+int keep(const std::function<void()>& prepare, const std::function<int(Worker&)>& work,
+         const std::function<void()>& clean);
 
 }  // namespace sandbay::cli

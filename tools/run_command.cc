@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <fstream>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "group/configuration.h"
@@ -117,7 +118,7 @@ std::string own_configuration(const RunPlan& plan, bool in_memory) {
   return fmt::format(R"(# Made by sandbay run.
 [group]
 name = "run"
-state = "{}"
+state = "state"
 reactors = 1
 
 [management]
@@ -139,7 +140,6 @@ drives = ["d0"]
 [[pool]]
 name = "pool"
 )",
-                     (plan.folder / "state").string(),
                      in_memory ? "memory = true" : "file = \"drives/d0.img\"",
                      (bytes + kMebibyte - 1) / kMebibyte);
 }
@@ -162,7 +162,7 @@ int run_in_worker(Worker& worker, const Management& management, const RunPlan& p
   try {
     return run_session(worker, management, plan);
   } catch (const std::exception& error) {
-    fmt::print(stderr, "sandbay: run: {}\n", printable(error.what()));
+    say_error(error.what());
     return static_cast<int>(Exit::kNotRun);
   }
 }
@@ -179,20 +179,24 @@ void run(Settings& settings, const RunArguments& a) {
                .command = settings.command};
   const bool own = plan.config.empty();
   if (own && !a.keep) check_memory(plan.volumes);
-  const RunFolder folder(own ? kRoomOfState : kRoomOfDrives, a.keep);
-  plan.folder = folder.path();
-  if (own) {
-    plan.config = (folder.path() / "sandbayd.toml").string();
+  std::optional<RunFolder> folder;
+  const auto prepare = [&] {
+    folder.emplace(own ? kRoomOfState : kRoomOfDrives, a.keep);
+    plan.folder = folder->path();
+    plan.lock = folder->lock();
+    if (!own) return;
+    plan.config = (plan.folder / "sandbayd.toml").string();
     plan.own_config = own_configuration(plan, !a.keep);
-  }
-  settings.exit_code =
-      keep([&](Worker& worker) { return run_in_worker(worker, settings.management, plan); },
-           [&] { folder.remove(); });
-  if (a.keep) {
-    fmt::print(stderr,
-               "sandbay: run: kept in {}; sandbayd --config {} --state {} starts it again\n",
-               folder.path().string(), plan.config, (folder.path() / "state").string());
-  }
+  };
+  const auto clean = [&] {
+    folder->remove();
+    if (!a.keep) return;
+    say_error(fmt::format("kept in {}; sandbayd --config {} --state {} starts it again",
+                          plan.folder.string(), plan.config, (plan.folder / "state").string()));
+  };
+  settings.exit_code = keep(
+      prepare, [&](Worker& worker) { return run_in_worker(worker, settings.management, plan); },
+      clean);
 }
 
 }  // namespace

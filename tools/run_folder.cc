@@ -38,7 +38,7 @@ fs::path place_for(std::uint64_t room_bytes, bool kept) {
 
 // Whether nobody else holds the lock of this folder, which is still there; `*lock` has it then.
 bool take_lock(const fs::path& folder, int flags, int* lock) {
-  *lock = ::open((folder / kLock).c_str(), flags | O_RDWR | O_NOFOLLOW, 0600);
+  *lock = ::open((folder / kLock).c_str(), flags | O_RDWR | O_NOFOLLOW | O_CLOEXEC, 0600);
   if (*lock < 0) return false;
   struct stat held{};
   struct stat there{};
@@ -46,8 +46,20 @@ bool take_lock(const fs::path& folder, int flags, int* lock) {
       ::stat((folder / kLock).c_str(), &there) == 0 && held.st_ino == there.st_ino) {
     return true;
   }
+  const int error = errno;
   ::close(*lock);
+  errno = error;
   return false;
+}
+
+// Removes the lock last, so that a run that is killed meanwhile leaves a folder that the next one
+// finds.
+void remove_folder(const fs::path& folder) {
+  std::error_code error;
+  for (const auto& entry : fs::directory_iterator(folder, error)) {
+    if (entry.path().filename() != kLock) fs::remove_all(entry.path(), error);
+  }
+  fs::remove_all(folder, error);
 }
 
 void remove_what_is_left(const fs::path& place) {
@@ -60,8 +72,11 @@ void remove_what_is_left(const fs::path& place) {
       continue;
     }
     int lock = -1;
-    if (!take_lock(entry.path(), O_CLOEXEC, &lock)) continue;
-    fs::remove_all(entry.path(), error);
+    if (!take_lock(entry.path(), 0, &lock)) {
+      ::rmdir(entry.path().c_str());  // Its run was killed before it had a lock.
+      continue;
+    }
+    remove_folder(entry.path());
     ::close(lock);
   }
 }
@@ -71,6 +86,7 @@ void remove_what_is_left(const fs::path& place) {
 RunFolder::RunFolder(std::uint64_t room_bytes, bool kept) : kept_(kept) {
   const fs::path place = place_for(room_bytes, kept);
   remove_what_is_left(place);
+  int problem = 0;
   for (int attempt = 0; attempt < kAttempts; ++attempt) {
     std::string form = (place / (kept ? kKept : kTemporary)).string() + "XXXXXX";
     if (::mkdtemp(form.data()) == nullptr) {
@@ -79,18 +95,18 @@ RunFolder::RunFolder(std::uint64_t room_bytes, bool kept) : kept_(kept) {
                     Exit::kNotRun);
     }
     path_ = form;
-    int lock = -1;  // Open as long as this process and those that inherit it.
-    if (kept || take_lock(path_, O_CREAT | O_EXCL, &lock)) return;
-    if (errno == ENOSPC) break;
+    if (kept || take_lock(path_, O_CREAT | O_EXCL, &lock_)) return;
+    problem = errno;
+    remove_folder(path_);
+    if (problem != ENOENT && problem != EWOULDBLOCK) break;  // Another run had taken it for left.
   }
-  throw Failure(fmt::format("no file can be made in {}: {}; name another folder with TMPDIR",
-                            place.string(), std::strerror(errno)),
+  throw Failure(fmt::format("no file can be locked in {}: {}; name another folder with TMPDIR",
+                            place.string(), std::strerror(problem)),
                 Exit::kNotRun);
 }
 
 void RunFolder::remove() const {
-  std::error_code error;
-  if (!kept_) fs::remove_all(path_, error);
+  if (!kept_) remove_folder(path_);
 }
 
 }  // namespace sandbay::cli

@@ -16,12 +16,15 @@ class RunFolder {
   RunFolder(std::uint64_t room_bytes, bool kept);
 
   const std::filesystem::path& path() const { return path_; }
+  // The descriptor that holds the lock, closed for programs; -1 for a folder to be kept.
+  int lock() const { return lock_; }
   // With all that is in it, unless it is to be kept.
   void remove() const;
 
  private:
   std::filesystem::path path_;
   bool kept_;
+  int lock_ = -1;
 };
 
 }  // namespace sandbay::cli

@@ -11,6 +11,8 @@
 #include <array>
 #include <cctype>
 #include <cerrno>
+#include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <fstream>
 #include <nlohmann/json.hpp>
@@ -38,10 +40,6 @@ struct Daemon {
   std::string url;
   std::vector<std::string> portals;
 };
-
-void complain(const std::string& line) {
-  fmt::print(stderr, "sandbay: run: {}\n", printable(line));
-}
 
 [[noreturn]] void fail_run(const std::string& message) { throw Failure(message, Exit::kNotRun); }
 
@@ -115,11 +113,12 @@ std::string first_line(int descriptor) {
 
 Daemon start_daemon(Worker& worker, const RunPlan& plan, const std::string& token_file) {
   Daemon daemon{.log = plan.folder / "sandbayd.log"};
-  Process process{
-      .words = {daemon_program(), "--config", plan.config, "--state",
-                (plan.folder / "state").string(), "--token-file", token_file, "--free-ports"},
-      .own_session = true,
-      .death_signal = SIGTERM};
+  Process process{.words = {daemon_program(), "--config", plan.config, "--state",
+                            (plan.folder / "state").string(), "--token-file", token_file,
+                            "--free-ports", "--management", "127.0.0.1:0"},
+                  .inherited = plan.lock,
+                  .own_session = true,
+                  .death_signal = SIGTERM};
   std::vector<std::string>& words = process.words;
   for (const std::string& portal : plan.portals) words.insert(words.end(), {"--portal", portal});
   if (plan.faults) words.emplace_back("--faults");
@@ -178,6 +177,17 @@ void admit_all(const Client& client, const std::string& volume) {
 
 using Variables = std::vector<std::pair<std::string, std::string>>;
 
+// A run around this one has its own.
+void forget_outer_run() {
+  std::vector<std::string> names = {"SANDBAY_TARGET", "SANDBAY_TOKEN_FILE"};
+  for (char** each = environ; *each != nullptr; ++each) {
+    const std::string_view variable = *each;
+    if (!variable.starts_with("SANDBAY_URL")) continue;
+    names.emplace_back(variable.substr(0, variable.find('=')));
+  }
+  for (const std::string& name : names) ::unsetenv(name.c_str());
+}
+
 // Makes the volumes and adds the rules. The first volume is the first of those that were asked for.
 Variables prepare(const Client& client, const Daemon& daemon, const RunPlan& plan) {
   json first;
@@ -216,13 +226,13 @@ Variables prepare(const Client& client, const Daemon& daemon, const RunPlan& pla
 bool group_is_right(const Client& client) {
   const auto answer = client.post("/api/v1/group/check", json::object());
   if (!answer) {
-    complain("the group cannot be checked: " + answer.error().message);
+    say_error("the group cannot be checked: " + answer.error().message);
     return false;
   }
   bool right = true;
   for (const json& pool : answer->at("pools")) {
     for (const json& line : pool.at("wrong")) {
-      complain(fmt::format("pool {}: {}", text_of(pool.at("pool")), text_of(line)));
+      say_error(fmt::format("pool {}: {}", text_of(pool.at("pool")), text_of(line)));
       right = false;
     }
   }
@@ -234,8 +244,8 @@ void tell_what_happened(const Client& client) {
   if (const auto answer = client.get("/api/v1/faults")) {
     for (const json& fault : answer->at("faults")) {
       if (fault.at("fired") == 0) continue;
-      complain(fmt::format("fault fired {} times: {}", fault.at("fired").dump(),
-                           text_of(fault.at("rule"))));
+      say_error(fmt::format("fault fired {} times: {}", fault.at("fired").dump(),
+                            text_of(fault.at("rule"))));
     }
   }
   if (const auto answer = client.get("/api/v1/events?since=0")) {
@@ -243,16 +253,16 @@ void tell_what_happened(const Client& client) {
     for (std::size_t i = events.size() - std::min(events.size(), kMostEvents); i < events.size();
          ++i) {
       if (events[i].at("severity") == "information") continue;
-      complain(fmt::format("event, {}: {}", text_of(events[i].at("severity")),
-                           text_of(events[i].at("text"))));
+      say_error(fmt::format("event, {}: {}", text_of(events[i].at("severity")),
+                            text_of(events[i].at("text"))));
     }
   }
 }
 
 void tell_log(const fs::path& log) {
-  complain("the end of the daemon's log:");
+  say_error("the end of the daemon's log:");
   for (const std::string& line : last_lines(log, kLinesOfLog)) {
-    fmt::print(stderr, "  {}\n", printable(line));
+    std::fputs(fmt::format("  {}\n", printable(line)).c_str(), stderr);
   }
 }
 
@@ -263,7 +273,7 @@ int finish(Worker& worker, const Client& client, const Daemon& daemon, int code,
   worker.end_all(daemon.id);
   bool good = true;
   if (const auto ended = worker.ended(daemon.id)) {
-    complain(fmt::format("sandbayd ended with {} before the command did", *ended));
+    say_error(fmt::format("sandbayd ended with {} before the command did", *ended));
     good = false;
   } else {
     const bool right = group_is_right(client);
@@ -271,7 +281,7 @@ int finish(Worker& worker, const Client& client, const Daemon& daemon, int code,
     if (code != 0 && !asked) tell_what_happened(client);
     ::kill(daemon.id, SIGTERM);
     const int how = worker.wait(daemon.id, kTimeToEnd);
-    if (how != 0) complain(fmt::format("sandbayd ended with {}", how));
+    if (how != 0) say_error(fmt::format("sandbayd ended with {}", how));
     good = good && (how == 0 || faults);
   }
   if ((code != 0 && !asked) || !good) tell_log(daemon.log);
@@ -279,6 +289,10 @@ int finish(Worker& worker, const Client& client, const Daemon& daemon, int code,
 }
 
 }  // namespace
+
+void say_error(const std::string& line) {
+  std::fputs(fmt::format("sandbay: run: {}\n", printable(line)).c_str(), stderr);
+}
 
 int run_session(Worker& worker, const Management& settings, const RunPlan& plan) {
   Management management = settings;
@@ -291,9 +305,10 @@ int run_session(Worker& worker, const Management& settings, const RunPlan& plan)
   const Client client(management);
   Variables variables = prepare(client, daemon, plan);
   variables.emplace_back("SANDBAY_TOKEN", token);
+  forget_outer_run();
   const auto ended = worker.run({.words = plan.command, .environment = std::move(variables)});
   if (!ended) {
-    complain(fmt::format("{}: {}", plan.command.front(), std::strerror(ended.error())));
+    say_error(fmt::format("{}: {}", plan.command.front(), std::strerror(ended.error())));
     return ended.error() == ENOENT ? kNoProgram : kCannotRun;
   }
   return finish(worker, client, daemon, *ended, plan.faults);

@@ -25,7 +25,8 @@ struct FaultRule {
 struct RunPlan {
   std::string config;                // The daemon's configuration file,
   std::string own_config;            // which is made with this text, if there is one.
-  std::filesystem::path folder;      // For all that the daemon keeps.
+  std::filesystem::path folder;      // For all that the daemon keeps,
+  int lock = -1;                     // and its lock, which the daemon holds too.
   std::vector<std::string> portals;  // Empty: free ports.
   std::vector<NewVolume> volumes;    // Besides those of the file.
   bool faults = false;
@@ -36,5 +37,8 @@ struct RunPlan {
 // Returns what `sandbay run` is to end with; one line on standard error says what failed.
 // `settings` say how to reach the daemon but for its address and token.
 int run_session(Worker& worker, const Management& settings, const RunPlan& plan);
+
+// One line on standard error, even if nobody reads it any more.
+void say_error(const std::string& line);
 
 }  // namespace sandbay::cli

@@ -196,6 +196,56 @@ def test_many_at_once_do_not_disturb_each_other(t):
     runs.expect_nothing_left()
 
 
+def test_a_terminal_and_a_parent_have_their_say(t):
+    t.need('timeout')
+    runs = Runs(t)
+    # A command that has left the process group gets what a terminal sends to that group, once.
+    program = ('import os, signal, sys, time; came = []; '
+               'signal.signal(signal.SIGINT, lambda *_: came.append(1)); '
+               'print("up", flush=True); time.sleep(0.5); time.sleep(0.5); '
+               'print(len(came)); sys.exit(3)')
+    for leaves in ([], ['timeout', '60']):
+        done = t.run(sys.executable, os.path.join(harness.TOP, 'tests/e2e/on_a_terminal.py'),
+                     t.program('sandbay'), 'run', '--', *leaves, sys.executable, '-c', program,
+                     ok=None, env=runs.environment)
+        t.check('1' in done.stdout.split() and done.stdout.endswith('ended with 3\n'), done.stdout)
+        runs.expect_nothing_left()
+    # Sent to the whole process group by a process, it comes once too.
+    process = subprocess.Popen([t.program('sandbay'), 'run', '--', sys.executable, '-c', program],
+                               env=runs.environment, text=True, stdout=subprocess.PIPE,
+                               stderr=subprocess.PIPE, start_new_session=True)
+    process.stdout.readline()
+    os.killpg(process.pid, signal.SIGINT)
+    output, error = process.communicate(timeout=60)
+    t.check((process.returncode, output) == (3, '1\n'), f'{process.returncode}: {output}{error}')
+    # A parent that ignores how children end, as some servers do, still gets an end.
+    code = subprocess.run(['perl', '-e', '$SIG{CHLD} = "IGNORE"; exec @ARGV', t.program('sandbay'),
+                           'run', '--', 'sh', '-c', 'exit 5'], env=runs.environment, timeout=60,
+                          check=False, stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    t.check(code.returncode == 5, f'ended with {code.returncode}')
+    # Nobody reads what it says.
+    reading, writing = os.pipe()
+    os.close(reading)
+    code = subprocess.run([t.program('sandbay'), 'run', '--', 'sh', '-c', 'exit 5'], check=False,
+                          env=runs.environment, timeout=60, stderr=writing)
+    os.close(writing)
+    t.check(code.returncode == 5, f'ended with {code.returncode}')
+    runs.expect_nothing_left()
+
+
+def test_a_run_within_a_run_has_an_array_of_its_own(t):
+    runs = Runs(t)
+    inner = 'sandbay run --volume inner=8MiB -- env; sandbay volume list'
+    path = f'{os.path.dirname(t.program("sandbay"))}:{os.environ["PATH"]}'
+    runs.environment.update(PATH=path, SANDBAY_TOKEN_FILE='/nonexistent', SANDBAY_URL_OLD='x')
+    del runs.environment['SANDBAY_TOKEN_FILE']
+    code, output, error = runs.run('--volume', 'outer=8MiB', '--', 'sh', '-ec', inner)
+    t.check(code == 0 and 'SANDBAY_URL_INNER=' in output, f'ended with {code}: {output}{error}')
+    t.check('SANDBAY_URL_OUTER=' not in output and 'SANDBAY_URL_OLD=' not in output, output)
+    t.check('outer' in output.splitlines()[-1], output)
+    runs.expect_nothing_left()
+
+
 def test_what_is_kept_starts_again(t):
     t.need('qemu-io')
     runs = Runs(t)
