@@ -134,7 +134,7 @@ Task<std::vector<std::string>> named_at(const std::string& portal) {
   auto targets = co_await (*session)->send_targets();
   REQUIRE(targets.has_value());
   REQUIRE(targets->size() == 1);
-  co_await (*session)->logout();
+  co_await (*session)->close();
   co_return std::move(targets->front().addresses);
 }
 
