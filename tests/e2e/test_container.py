@@ -1,5 +1,6 @@
 """Sandbay where people test: in a container with the default filter of system calls."""
 import os
+import shutil
 
 import harness
 
@@ -34,3 +35,62 @@ def test_nobody_in_a_container_is_not_everybody_elsewhere(t):
         done = t.run(*stranger, t.program('sandbay'), '--management',
                      f'http://{daemon.management}', 'volume', 'list', ok=False)
         t.check('may not manage this daemon without a token' in done.stdout, done.stdout)
+
+
+def make_root(t):
+    """A root with the two programs, at their places, their libraries, and nothing else."""
+    root = t.path('root')
+    programs = [t.program('sandbayd'), t.program('sandbay')]
+    needed = set(programs)
+    for program in programs:
+        for line in t.run('ldd', program).stdout.splitlines():
+            needed.update(word for word in line.split() if word.startswith('/'))
+    for path in needed:
+        os.makedirs(os.path.dirname(root + path), exist_ok=True)
+        shutil.copy(path, root + path)
+    for folder in ('tmp', 'dev', 'proc'):
+        os.makedirs(os.path.join(root, folder), exist_ok=True)
+    return root
+
+
+def test_two_programs_and_their_libraries_are_a_container(t):
+    """Filled, changed, set back and killed in a root of their own: every byte is as promised."""
+    need_container(t)
+    t.need('qemu-io', 'ldd')
+    root = make_root(t)
+    inside = [IN_CONTAINER, '--root', root]
+    daemon = t.daemon([{'name': 'v', 'size': '64MiB', 'pool': 'p'}], wrapper=inside, start=False,
+                      extra='[[drive]]\nname = "d"\ncount = 4\nfile = "drives/{}"\nsize = "96MiB"\n'
+                            '[[raid]]\nname = "s"\nlevel = "raid5"\ndrives = ["d0..d3"]\n'
+                            'journal = "1MiB"\n[[pool]]\nname = "p"\npage = "1MiB"\n')
+    token = t.path('token')
+    with open(token, 'w', encoding='utf-8') as stream:
+        stream.write('0123456789abcdef0123456789abcdef\n')
+    os.chmod(token, 0o600)
+    daemon.arguments += ['--token-file', token]
+    daemon.start()
+    with open(daemon.log, encoding='utf-8') as stream:
+        t.check('runs with epoll and threads' in stream.read(), 'io_uring is forbidden there')
+
+    def manage(*words):
+        return t.run(t.program('sandbay'), '--management', f'http://{daemon.management}',
+                     '--token-file', token, *words)
+
+    def io(*commands):
+        words = [word for command in commands for word in ('-c', command)]
+        return t.run('qemu-io', '-f', 'raw', *words, daemon.url('v'))
+
+    io('write -P 1 0 32M', 'write -P 2 32M 32M', 'flush', 'read -P 1 0 32M')
+    manage('snapshot', 'create', 'v', 'before')
+    io('write -P 3 0 16M', 'write -z 40M 8M', 'flush', 'read -P 3 0 16M', 'read -P 0 40M 8M')
+    manage('snapshot', 'restore', 'v', 'before')
+    io('read -P 1 0 32M', 'read -P 2 32M 32M', 'write -P 4 1M 1M', 'flush')
+    daemon.kill()
+    daemon.start()
+    io('read -P 1 0 1M', 'read -P 4 1M 1M', 'read -P 1 2M 30M', 'read -P 2 32M 32M')
+    done = manage('group', 'check')
+    t.check('all is well' in done.stdout, done.stdout)
+    # Both programs inside, a daemon around the other one.
+    done = t.run(*inside, t.program('sandbay'), 'run', '--volume', 'inner=8MiB', '--',
+                 t.program('sandbay'), 'volume', 'list')
+    t.check('inner' in done.stdout, done.stdout)
