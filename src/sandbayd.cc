@@ -6,6 +6,7 @@
 // writes could not be flushed, 2 if the configuration or the command line is wrong, 3 if it cannot
 // start now but may later. A second signal during shutdown ends the process at once.
 #include <fmt/format.h>
+#include <sched.h>
 #include <spdlog/sinks/base_sink.h>
 #include <spdlog/spdlog.h>
 #include <sys/resource.h>
@@ -162,13 +163,21 @@ std::optional<std::string> add_token(const std::string& file,
   return std::nullopt;
 }
 
+// Those that this process may use.
+unsigned processors() {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  if (::sched_getaffinity(0, sizeof set, &set) == 0) return static_cast<unsigned>(CPU_COUNT(&set));
+  return std::max(1U, std::thread::hardware_concurrency());
+}
+
 // Lets the command line override the file. The error is one line.
 std::optional<std::string> apply(const Arguments& arguments, group::Configuration& c) {
   if (!arguments.state.empty()) c.state = arguments.state;
   if (arguments.reactors != 0) c.reactors = arguments.reactors;
   if (c.reactors == 0) {
     const auto most = static_cast<unsigned>(c.memory_limit_bytes / kLeastMemoryOfReactor);
-    c.reactors = std::clamp(most, 1U, std::max(1U, std::thread::hardware_concurrency()));
+    c.reactors = std::clamp(most, 1U, processors());
   }
   c.io = parse_io_method(arguments.io).value_or(c.io);
   if (arguments.free_ports) {

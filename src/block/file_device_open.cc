@@ -103,8 +103,10 @@ Task<std::expected<std::uint64_t, std::string>> FileDevice::settle_size(File& fi
   if (options.preallocate && may_change) {
     const Error error = co_await file.allocate(0, size);
     if (error != Error::kNone) {
-      co_return fail(options,
-                     fmt::format("its {} bytes cannot be reserved: {}", size, describe(error)));
+      co_return fail(
+          options, error == Error::kUnsupported
+                       ? "its filesystem reserves no space; leave out preallocate"
+                       : fmt::format("its {} bytes cannot be reserved: {}", size, describe(error)));
     }
   }
   co_return size;

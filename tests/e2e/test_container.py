@@ -94,3 +94,68 @@ def test_two_programs_and_their_libraries_are_a_container(t):
     done = t.run(*inside, t.program('sandbay'), 'run', '--volume', 'inner=8MiB', '--',
                  t.program('sandbay'), 'volume', 'list')
     t.check('inner' in done.stdout, done.stdout)
+
+
+RAID_AND_FILES = (
+    '[[drive]]\nname = "d"\ncount = 3\nfile = "drives/{}"\nsize = "64MiB"\n'
+    '[[raid]]\nname = "s"\nlevel = "raid5"\ndrives = ["d0..d2"]\njournal = "1MiB"\n'
+    '[nvram]\nsize = "32MiB"\n')
+VOLUMES = [{'name': 'raid', 'size': '16MiB', 'raid': 's'}, {'name': 'file', 'size': '16MiB'},
+           {'name': 'whole', 'size': '16MiB', 'preallocate': True}]
+
+
+def keeps_data(t, daemon, volumes=('raid', 'file', 'whole')):
+    """Written, zeroed, unmapped, killed: what was flushed is as it was."""
+    def io(volume, *commands):
+        words = [word for command in commands for word in ('-c', command)]
+        t.run('qemu-io', '-d', 'unmap', '-f', 'raw', *words, daemon.url(volume))
+    for volume in volumes:
+        io(volume, 'write -P 5 0 8M', 'write -z 1M 64k', 'discard 2M 1M', 'write -P 6 3M 4k',
+           'flush')
+    daemon.kill()
+    daemon.start()
+    for volume in volumes:
+        io(volume, 'read -P 5 0 1M', 'read -P 0 1M 64k', 'read -P 6 3M 4k', 'read -P 5 4M 4M')
+    t.check(daemon.terminate() == 0, 'an orderly end')
+
+
+def test_state_is_safe_on_filesystems_of_containers(t):
+    """Without O_DIRECT, fallocate or holes (ramfs), or with some of them."""
+    t.need('qemu-io', 'mount')
+    if os.geteuid() != 0:
+        raise harness.Skipped('only root can mount')
+    for kind in ('ramfs', 'tmpfs', 'overlay'):
+        for engine in ('io_uring', 'epoll'):
+            daemon = t.daemon(VOLUMES, extra=RAID_AND_FILES, start=False)
+            options = 'size=400m'
+            if kind == 'overlay':
+                parts = {part: t.path(f'{part}-{engine}') for part in ('lower', 'upper', 'work')}
+                for folder in parts.values():
+                    os.mkdir(folder)
+                options = ','.join(f'{name}dir={folder}' for name, folder in parts.items())
+            t.run('mount', '-t', kind, '-o', options, 'none', daemon.state)
+            t.at_end(t.run, 'umount', daemon.state)
+            daemon.arguments += ['--io', engine]
+            daemon.start()
+            if kind != 'ramfs':
+                keeps_data(t, daemon)
+                continue
+            with open(daemon.log, encoding='utf-8') as stream:
+                t.check('reserves no space; leave out preallocate' in stream.read(), 'says why')
+            keeps_data(t, daemon, ('raid', 'file'))
+
+
+def test_one_processor_and_little_memory_are_enough(t):
+    t.need('qemu-io', 'taskset')
+    for engine in ('io_uring', 'epoll'):
+        daemon = t.daemon(VOLUMES, start=False, wrapper=['taskset', '-c', '0'],
+                          extra='[cache]\nmemory = "16MiB"\n' + RAID_AND_FILES)
+        daemon.arguments += ['--io', engine]
+        with open(daemon.arguments[1], encoding='utf-8') as stream:
+            text = stream.read()
+        with open(daemon.arguments[1], 'w', encoding='utf-8') as stream:
+            stream.write(text.replace('[group]\n', '[group]\nmemory_limit = "64MiB"\n'))
+        daemon.start()
+        group = daemon.sandbay_json('group', 'show')
+        t.check(group['reactors'] == 1, f'{group["reactors"]} reactors on one processor')
+        keeps_data(t, daemon)
