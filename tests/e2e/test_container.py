@@ -125,7 +125,7 @@ def test_state_is_safe_on_filesystems_of_containers(t):
     if os.geteuid() != 0:
         raise harness.Skipped('only root can mount')
     for kind in ('ramfs', 'tmpfs', 'overlay'):
-        for engine in ('io_uring', 'epoll'):
+        for engine in ('auto', 'epoll'):
             daemon = t.daemon(VOLUMES, extra=RAID_AND_FILES, start=False)
             options = 'size=400m'
             if kind == 'overlay':
@@ -147,7 +147,7 @@ def test_state_is_safe_on_filesystems_of_containers(t):
 
 def test_one_processor_and_little_memory_are_enough(t):
     t.need('qemu-io', 'taskset')
-    for engine in ('io_uring', 'epoll'):
+    for engine in ('auto', 'epoll'):
         daemon = t.daemon(VOLUMES, start=False, wrapper=['taskset', '-c', '0'],
                           extra='[cache]\nmemory = "16MiB"\n' + RAID_AND_FILES)
         daemon.arguments += ['--io', engine]
