@@ -67,6 +67,7 @@ Portal* Portals::destination(const Portal& from, const Endpoint& local, TimePoin
     for (const auto& each : portals_) {
       Portal& portal = *each;
       if (&portal == &from || portal.options.member.empty() == of_members) continue;
+      if (portal.options.as_reached) continue;  // Nobody knows where that is.
       if (portal.options.group_tag != from.options.group_tag) continue;
       const std::optional<Endpoint> address = address_of(portal, local);
       if (!address || address->is_ipv6() != local.is_ipv6()) continue;

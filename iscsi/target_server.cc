@@ -306,7 +306,10 @@ void Server::describe_target(const RegisteredTarget& target, const Endpoint& loc
     return groups.empty() || std::ranges::find(groups, portal.options.group_tag) != groups.end();
   };
   const Portal* const here = registry_.portals.reached_at(local);
-  if (here != nullptr && here->options.as_reached && serves(*here)) return;
+  if (here != nullptr && here->options.as_reached && serves(*here) &&
+      !registry_.portals.stands_behind_another(*here)) {
+    return;
+  }
   for (const auto& portal : registry_.portals.all()) {
     const std::uint16_t tag = portal->options.group_tag;
     if (!serves(*portal)) continue;

@@ -181,7 +181,11 @@ std::optional<std::string> apply(const Arguments& arguments, group::Configuratio
   }
   c.io = parse_io_method(arguments.io).value_or(c.io);
   if (arguments.free_ports) {
-    for (group::PortalConfiguration& portal : c.portals) portal.listen.set_port(0);
+    for (group::PortalConfiguration& portal : c.portals) {
+      portal.listen.set_port(0);
+      portal.advertised.reset();  // It is another daemon's then.
+      portal.as_reached = false;
+    }
     c.management.listen.set_port(0);
   }
   if (!arguments.portals.empty()) c.portals.clear();

@@ -192,8 +192,9 @@ std::expected<int, int> Worker::run(const Process& command) {
   return code;
 }
 
-// What the whole process group gets, from a terminal or a process, the command has already, unless
-// it has left the group. The keeper passes on what a process sends to it, and that may be the same.
+// What a terminal sends to the whole process group the command has already, unless it has left the
+// group; and so it may be with SIGINT and SIGQUIT that a process sends, which must not come twice.
+// The keeper passes on what a process sends to it, and that may be the same signal once more.
 int Worker::follow_command(pid_t command) {
   constexpr milliseconds kSameSignal{200};
   const sigset_t taken = taken_signals();
@@ -203,15 +204,21 @@ int Worker::follow_command(pid_t command) {
     siginfo_t info{};
     const int signal = ::sigwaitinfo(&taken, &info);
     follow_keeper();
-    if (const auto code = ended(command)) return *code;
+    const bool recently = Clock::now() - last_came < kSameSignal;
+    if (const auto code = ended(command)) {
+      if (recently)
+        std::this_thread::sleep_for(kSameSignal);  // The keeper's copy may be on its way.
+      return *code;
+    }
     if (signal <= 0 || signal == SIGCHLD) continue;
     if (sent_by_a_process(info) && info.si_pid == keeper_) {
-      if (signal != last || Clock::now() - last_came > kSameSignal) ::kill(command, signal);
-    } else {
-      last = signal;
-      last_came = Clock::now();
-      if (::getpgid(command) != ::getpgrp()) ::kill(command, signal);
+      if (signal != last || !recently) ::kill(command, signal);
+      continue;
     }
+    last = signal;
+    last_came = Clock::now();
+    const bool for_all = !sent_by_a_process(info) || signal == SIGINT || signal == SIGQUIT;
+    if (!for_all || ::getpgid(command) != ::getpgrp()) ::kill(command, signal);
   }
 }
 
@@ -296,6 +303,11 @@ int keep(const std::function<void()>& prepare, const std::function<int(Worker&)>
   }
   end_children(ended, {}, 0);
   clean();
+  sigset_t pipe;  // Nobody read what clean() said.
+  sigemptyset(&pipe);
+  sigaddset(&pipe, SIGPIPE);
+  constexpr timespec kNow{};
+  while (::sigtimedwait(&pipe, nullptr, &kNow) > 0) continue;
   if (interrupted && *code == kSignalled + SIGINT) ::raise(SIGINT);  // A shell ends its loop then.
   ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
   return *code;

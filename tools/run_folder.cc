@@ -85,7 +85,9 @@ void remove_what_is_left(const fs::path& place) {
 
 RunFolder::RunFolder(std::uint64_t room_bytes, bool kept) : kept_(kept) {
   const fs::path place = place_for(room_bytes, kept);
-  remove_what_is_left(place);
+  for (const fs::path& each : {place, fs::path("/dev/shm"), fs::path("/tmp")}) {
+    remove_what_is_left(each);
+  }
   int problem = 0;
   for (int attempt = 0; attempt < kAttempts; ++attempt) {
     std::string form = (place / (kept ? kKept : kTemporary)).string() + "XXXXXX";

@@ -62,6 +62,21 @@ Task<Answer<PortalInfo>> RunningGroup::advertise(std::string listen, std::string
         Refusal{.code = Refusal::Code::kNotFound,
                 .message = fmt::format("there is no portal {}; there are {}", listen, known)});
   }
+  // A login that goes on to a member's portal must not arrive where it came from.
+  const auto same = [&](const PortalInfo& other) {
+    const std::string& known =
+        other.advertised.empty() || other.advertised == "auto" ? other.listen : other.advertised;
+    return other.member.empty() != found->member.empty() && parsed->address &&
+           known == parsed->address->to_string();
+  };
+  const auto other = std::ranges::find_if(portals_, same);
+  if (other != portals_.end()) {
+    co_return std::unexpected(Refusal{
+        .code = Refusal::Code::kConflict,
+        .message = fmt::format("portal {} is known as {} already; a member's portal and the "
+                               "group's need addresses of their own",
+                               other->listen, parsed->address->to_string())});
+  }
   const auto index = static_cast<std::size_t>(found - portals_.begin());
   server_->advertise(index, parsed->address, parsed->as_reached);
   found->advertised = describe(*parsed);

@@ -210,7 +210,7 @@ const std::vector<Route> kOwnRoutes = {
                     "\"auto\" an initiator goes on where it has come.",
      .request_schema = "PortalChange",
      .response_schema = "Portal",
-     .refusals = {404},
+     .refusals = {404, 409},
      .handle = change_portal},
     {.method = "GET",
      .path = "/api/v1/volumes",

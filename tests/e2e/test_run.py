@@ -218,6 +218,13 @@ def test_a_terminal_and_a_parent_have_their_say(t):
     os.killpg(process.pid, signal.SIGINT)
     output, error = process.communicate(timeout=60)
     t.check((process.returncode, output) == (3, '1\n'), f'{process.returncode}: {output}{error}')
+    # pkill finds both processes.
+    process = runs.start('--', 'sleep', '1000')
+    runs.started('sleep')
+    for number in runs.processes()['sandbay']:
+        os.kill(number, signal.SIGTERM)
+    process.communicate(timeout=60)
+    t.check(process.returncode == 143, f'ended with {process.returncode}')
     # A parent that ignores how children end, as some servers do, still gets an end.
     code = subprocess.run(['perl', '-e', '$SIG{CHLD} = "IGNORE"; exec @ARGV', t.program('sandbay'),
                            'run', '--', 'sh', '-c', 'exit 5'], env=runs.environment, timeout=60,

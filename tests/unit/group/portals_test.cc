@@ -189,6 +189,8 @@ Task<void> members_come_and_go(Group& group) {
   CHECK_FALSE(portals[0].takes_logins);
   CHECK(portals[1].takes_logins);
   CHECK_FALSE(portals[2].takes_logins);  // Of no pool yet.
+  const auto circle = co_await group.advertise(portals[1].listen, portals[0].listen);
+  CHECK(circle.error().code == Refusal::Code::kConflict);
   std::vector<Session> sessions;
   for (int i = 0; i < 2; ++i) sessions.push_back(co_await log_in(&group));
   CHECK(connections(group) == std::vector<std::uint32_t>{0, 2, 0});
