@@ -69,25 +69,48 @@ std::string file_of_array(const std::string& name) {
            : fmt::format("--array {}: there is no such array; did you mean {}?", name, near));
 }
 
-// [NAME=]SIZE; without names "disk", "disk2", and so on.
-std::vector<NewVolume> new_volumes(const RunArguments& a) {
-  std::vector<NewVolume> volumes;
-  for (const std::string& text : a.volumes) {
-    const std::size_t equals = text.find('=');
-    const std::size_t number = volumes.size() + 1;
-    NewVolume volume{.name = number == 1 ? "disk" : fmt::format("disk{}", number)};
-    if (equals != std::string::npos) volume.name = text.substr(0, equals);
-    const auto bytes = group::parse_size(
-        std::string_view(text).substr(equals == std::string::npos ? 0 : equals + 1));
-    if (!bytes) fail(fmt::format("--volume {}: {}", text, bytes.error()));
+NewVolume parse_volume(const std::string& text) {
+  NewVolume volume;
+  const std::size_t equals = text.find('=');
+  if (equals != std::string::npos) {
+    volume.name = text.substr(0, equals);
     if (const auto error = group::check_volume_name(volume.name)) {
       fail(fmt::format("--volume {}: the name {}", text, *error));
     }
-    volume.bytes = *bytes;
-    volumes.push_back(std::move(volume));
   }
+  const auto bytes = group::parse_size(
+      std::string_view(text).substr(equals == std::string::npos ? 0 : equals + 1));
+  if (!bytes) fail(fmt::format("--volume {}: {}", text, bytes.error()));
+  if (*bytes == 0) fail(fmt::format("--volume {}: is empty; write a size such as 64MiB", text));
+  volume.bytes = *bytes;
+  return volume;
+}
+
+// Without names they are "disk", "disk2", and so on, as far as no other has that name.
+std::vector<NewVolume> new_volumes(const RunArguments& a) {
+  std::vector<NewVolume> volumes;
+  for (const std::string& text : a.volumes) volumes.push_back(parse_volume(text));
   if (volumes.empty() && a.config.empty() && a.array.empty()) {
-    volumes.push_back({.name = "disk", .bytes = kDefaultVolume});
+    volumes.push_back({.bytes = kDefaultVolume});
+  }
+  const auto taken = [&](const std::string& name) {
+    return std::ranges::find(volumes, name, &NewVolume::name) != volumes.end();
+  };
+  unsigned number = 1;
+  for (NewVolume& volume : volumes) {
+    while (volume.name.empty()) {
+      const std::string name = number == 1 ? "disk" : fmt::format("disk{}", number);
+      ++number;
+      if (!taken(name)) volume.name = name;
+    }
+  }
+  for (auto one = volumes.begin(); one != volumes.end(); ++one) {
+    const auto other = std::find_if(volumes.begin(), one, [&](const NewVolume& volume) {
+      return variable_of(volume.name) == variable_of(one->name);
+    });
+    if (other == one) continue;
+    fail(fmt::format("--volume: {} and {} are both {}; give each a name of its own", other->name,
+                     one->name, variable_of(one->name)));
   }
   return volumes;
 }
@@ -139,6 +162,7 @@ drives = ["d0"]
 
 [[pool]]
 name = "pool"
+page = "1MiB"
 )",
                      in_memory ? "memory = true" : "file = \"drives/d0.img\"",
                      (bytes + kMebibyte - 1) / kMebibyte);

@@ -154,13 +154,6 @@ Daemon start_daemon(Worker& worker, const RunPlan& plan, const std::string& toke
 
 // ---- what the command finds ---------------------------------------------------------------------
 
-std::string variable_of(std::string name) {
-  std::ranges::transform(name, name.begin(), [](unsigned char c) {
-    return std::isalnum(c) != 0 ? static_cast<char>(std::toupper(c)) : '_';
-  });
-  return "SANDBAY_URL_" + name;
-}
-
 // Where this machine reaches a portal that listens at every address.
 std::string reachable(std::string portal) {
   if (portal.starts_with("0.0.0.0:")) return "127.0.0.1" + portal.substr(7);
@@ -192,8 +185,9 @@ void forget_outer_run() {
 Variables prepare(const Client& client, const Daemon& daemon, const RunPlan& plan) {
   json first;
   for (const NewVolume& volume : plan.volumes) {
-    const json made = expect(
-        client.post(kVolumes, {{"name", volume.name}, {"size", volume.bytes}, {"thin", true}}));
+    json body{{"name", volume.name}, {"size", volume.bytes}, {"thin", true}};
+    if (!plan.own_config.empty()) body["thin_warning"] = 0;  // A full volume is nothing unusual.
+    const json made = expect(client.post(kVolumes, body));
     admit_all(client, volume.name);
     if (first.is_null()) first = made;
   }
@@ -213,7 +207,9 @@ Variables prepare(const Client& client, const Daemon& daemon, const RunPlan& pla
   for (const json& volume : all) {
     variables.emplace_back(variable_of(text_of(volume.at("name"))), url_of(volume));
   }
-  if (!first.is_null()) {
+  if (first.is_null()) {
+    say_error("there is no volume, so SANDBAY_URL is not set; ask for one with --volume");
+  } else {
     variables.emplace_back("SANDBAY_URL", url_of(first));
     variables.emplace_back("SANDBAY_TARGET", text_of(first.at("target")));
   }
@@ -262,6 +258,7 @@ void tell_what_happened(const Client& client) {
 void tell_log(const fs::path& log) {
   say_error("the end of the daemon's log:");
   for (const std::string& line : last_lines(log, kLinesOfLog)) {
+    if (line.find(" info audit: ") != std::string::npos) continue;  // Requests of this program.
     std::fputs(fmt::format("  {}\n", printable(line)).c_str(), stderr);
   }
 }
@@ -289,6 +286,13 @@ int finish(Worker& worker, const Client& client, const Daemon& daemon, int code,
 }
 
 }  // namespace
+
+std::string variable_of(std::string name) {
+  std::ranges::transform(name, name.begin(), [](unsigned char c) {
+    return std::isalnum(c) != 0 ? static_cast<char>(std::toupper(c)) : '_';
+  });
+  return "SANDBAY_URL_" + name;
+}
 
 void say_error(const std::string& line) {
   std::fputs(fmt::format("sandbay: run: {}\n", printable(line)).c_str(), stderr);

@@ -38,6 +38,8 @@ struct RunPlan {
 // `settings` say how to reach the daemon but for its address and token.
 int run_session(Worker& worker, const Management& settings, const RunPlan& plan);
 
+// The variable that has a volume's URL: SANDBAY_URL_ and its name.
+std::string variable_of(std::string name);
 // One line on standard error, even if nobody reads it any more.
 void say_error(const std::string& line);
 

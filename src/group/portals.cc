@@ -63,11 +63,11 @@ Task<Answer<PortalInfo>> RunningGroup::advertise(std::string listen, std::string
                 .message = fmt::format("there is no portal {}; there are {}", listen, known)});
   }
   // A login that goes on to a member's portal must not arrive where it came from.
+  const std::string address = parsed->as_reached ? "" : describe(*parsed);
   const auto same = [&](const PortalInfo& other) {
     const std::string& known =
         other.advertised.empty() || other.advertised == "auto" ? other.listen : other.advertised;
-    return other.member.empty() != found->member.empty() && parsed->address &&
-           known == parsed->address->to_string();
+    return other.member.empty() != found->member.empty() && known == address;
   };
   const auto other = std::ranges::find_if(portals_, same);
   if (other != portals_.end()) {
@@ -75,7 +75,7 @@ Task<Answer<PortalInfo>> RunningGroup::advertise(std::string listen, std::string
         .code = Refusal::Code::kConflict,
         .message = fmt::format("portal {} is known as {} already; a member's portal and the "
                                "group's need addresses of their own",
-                               other->listen, parsed->address->to_string())});
+                               other->listen, address)});
   }
   const auto index = static_cast<std::size_t>(found - portals_.begin());
   server_->advertise(index, parsed->address, parsed->as_reached);

@@ -74,6 +74,11 @@ def test_a_command_finds_the_volumes_in_its_environment(t):
     t.check(values['SANDBAY_TARGET'] == harness.NAME_PREFIX + 'disk', str(values))
     t.check(values['SANDBAY_API'] == values['SANDBAY_MANAGEMENT'], str(values))
     t.check(len(values['SANDBAY_TOKEN']) == 64, str(values))
+    code, output, error = runs.run('--volume', 'disk2=1MiB', '--volume', '1MiB', '--volume', '1MiB',
+                                   '--', 'sh', '-c',
+                                   'env; qemu-io -f raw -c "write 0 1M" $SANDBAY_URL')
+    t.check(code == 0 and 'SANDBAY_URL_DISK3=' in output, f'ended with {code}: {output}{error}')
+    t.check('ATTENTION' not in error, error)
     runs.expect_nothing_left()
 
 
@@ -309,6 +314,9 @@ def test_refusals_are_one_line_and_leave_nothing(t):
                 (['--array', 'x', '--', 'true'], 'there are compellent-c10, equallogic-'),
                 (['--volume', '4096TiB', '--', 'true'], 'of memory that are left here'),
                 (['--volume', 'a=b', '--', 'true'], '"b" is not a size'),
+                (['--volume', '0B', '--', 'true'], 'write a size such as 64MiB'),
+                (['--volume', 'a.b=1MiB', '--volume', 'a-b=1MiB', '--', 'true'],
+                 'a.b and a-b are both SANDBAY_URL_A_B'),
                 (['--volume', 'x/y=1GiB', '--', 'true'], '"x/y" is not a name'),
                 (['--config', '/nonexistent', '--', 'true'], '/nonexistent: cannot be read'),
                 (['--faults', '/nonexistent', '--', 'true'], '/nonexistent: cannot be read'),
