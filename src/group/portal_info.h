@@ -7,7 +7,7 @@
 namespace sandbay::group {
 
 struct PortalInfo {
-  std::string listen;  // With the port in use.
+  std::string listen;      // With the port in use.
   std::string advertised;  // "auto": as reached; empty: where it listens.
   std::uint16_t group_tag = 1;
   std::string member;              // Whose it is; empty: the group's.
