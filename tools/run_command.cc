@@ -1,5 +1,6 @@
 // sandbay run -- COMMAND…: a daemon of its own around a command.
 #include <fmt/core.h>
+#include <unistd.h>
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
@@ -45,6 +46,15 @@ struct RunArguments {
 fs::path own_folder() {
   std::error_code error;
   return fs::read_symlink("/proc/self/exe", error).parent_path();
+}
+
+// Beside this program as built and as installed; else where the shell finds it.
+std::string daemon_program() {
+  for (const char* place : {"sandbayd", "../sbin/sandbayd"}) {
+    const fs::path path = own_folder() / place;
+    if (::access(path.c_str(), X_OK) == 0) return path.string();
+  }
+  return "sandbayd";
 }
 
 // The file of an array that comes with Sandbay, in a tree that was built or where it is installed.
@@ -195,7 +205,8 @@ void run(Settings& settings, const RunArguments& a) {
   if (settings.command.empty()) {
     fail("a command is missing; write it behind --: sandbay run -- make test");
   }
-  RunPlan plan{.config = a.array.empty() ? a.config : file_of_array(a.array),
+  RunPlan plan{.daemon = daemon_program(),
+               .config = a.array.empty() ? a.config : file_of_array(a.array),
                .portals = a.portals,
                .volumes = new_volumes(a),
                .faults = !a.faults.empty(),

@@ -43,17 +43,6 @@ struct Daemon {
 
 [[noreturn]] void fail_run(const std::string& message) { throw Failure(message, Exit::kNotRun); }
 
-// Beside this program as built and as installed; else where the shell finds it.
-std::string daemon_program() {
-  std::error_code error;
-  const fs::path program = fs::read_symlink("/proc/self/exe", error);
-  for (const char* place : {"sandbayd", "../sbin/sandbayd"}) {
-    const fs::path path = program.parent_path() / place;
-    if (::access(path.c_str(), X_OK) == 0) return path.string();
-  }
-  return "sandbayd";
-}
-
 // A new file for its owner alone.
 void write_private_file(const fs::path& path, const std::string& text) {
   const int file = ::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
@@ -113,12 +102,12 @@ std::string first_line(int descriptor) {
 
 Daemon start_daemon(Worker& worker, const RunPlan& plan, const std::string& token_file) {
   Daemon daemon{.log = plan.folder / "sandbayd.log"};
-  Process process{.words = {daemon_program(), "--config", plan.config, "--state",
-                            (plan.folder / "state").string(), "--token-file", token_file,
-                            "--free-ports", "--management", "127.0.0.1:0"},
-                  .inherited = plan.lock,
-                  .own_session = true,
-                  .death_signal = SIGTERM};
+  Process process{
+      .words = {plan.daemon, "--config", plan.config, "--state", (plan.folder / "state").string(),
+                "--token-file", token_file, "--free-ports", "--management", "127.0.0.1:0"},
+      .inherited = plan.lock,
+      .own_session = true,
+      .death_signal = SIGTERM};
   std::vector<std::string>& words = process.words;
   for (const std::string& portal : plan.portals) words.insert(words.end(), {"--portal", portal});
   if (plan.faults) words.emplace_back("--faults");

@@ -23,6 +23,7 @@ struct FaultRule {
 };
 
 struct RunPlan {
+  std::string daemon;                // Its program, found as a shell would.
   std::string config;                // The daemon's configuration file,
   std::string own_config;            // which is made with this text, if there is one.
   std::filesystem::path folder;      // For all that the daemon keeps,
