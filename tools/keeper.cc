@@ -3,6 +3,7 @@
 
 #include <dirent.h>
 #include <fcntl.h>
+#include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -14,6 +15,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <new>
 #include <string_view>
 #include <thread>
 
@@ -113,8 +115,9 @@ std::vector<pid_t> own_children() {
 }
 
 // Orphans become children of this process, so that in the end all are. `started` are the children
-// that are known without /proc.
-void end_children(Ended& ended, const std::vector<pid_t>& started, pid_t spared) {
+// that are known without /proc. One of them is asked to end already.
+void end_children(Ended& ended, const std::vector<pid_t>& started, pid_t spared,
+                  pid_t already_asked = 0) {
   const bool sees_all = proc_is_ours();
   std::vector<pid_t> asked;
   const auto began = Clock::now();
@@ -128,7 +131,7 @@ void end_children(Ended& ended, const std::vector<pid_t>& started, pid_t spared)
       if (spent > kTimeToEnd) {
         ::kill(child, SIGKILL);
       } else if (std::ranges::find(asked, child) == asked.end()) {
-        ::kill(child, SIGTERM);
+        if (child != already_asked) ::kill(child, SIGTERM);
         ::kill(child, SIGCONT);
         asked.push_back(child);
       }
@@ -137,8 +140,9 @@ void end_children(Ended& ended, const std::vector<pid_t>& started, pid_t spared)
   }
 }
 
-[[noreturn]] void become(const Process& process, pid_t worker, const sigset_t& signals,
-                         int failed) {
+[[noreturn]] void become(const Process& process, pid_t worker, const sigset_t& signals, int failed,
+                         EndsWithWorker& ends_with_worker) {
+  if (process.death_signal == SIGTERM) ends_with_worker = ::getpid();
   ::prctl(PR_SET_PDEATHSIG, process.death_signal);
   if (::getppid() != worker) ::_exit(kSignalled + process.death_signal);
   if (process.own_session) {
@@ -167,7 +171,7 @@ std::expected<pid_t, int> Worker::start(const Process& process) {
   if (::pipe2(failed, O_CLOEXEC) != 0) return std::unexpected(errno);
   const pid_t worker = ::getpid();
   const pid_t child = ::fork();
-  if (child == 0) become(process, worker, signals_, failed[1]);
+  if (child == 0) become(process, worker, signals_, failed[1], ends_with_worker_);
   int error = child < 0 ? errno : 0;
   ::close(failed[1]);
   if (child > 0 && ::read(failed[0], &error, sizeof error) > 0) ::waitpid(child, nullptr, 0);
@@ -269,6 +273,10 @@ int keep(const std::function<void()>& prepare, const std::function<int(Worker&)>
   }
   ::prctl(PR_SET_CHILD_SUBREAPER, 1);
   std::fflush(stdout);
+  void* const shared = ::mmap(nullptr, sizeof(EndsWithWorker), PROT_READ | PROT_WRITE,
+                              MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  if (shared == MAP_FAILED) throw std::bad_alloc();
+  EndsWithWorker& ends_with_worker = *::new (shared) EndsWithWorker(0);
   const pid_t keeper = ::getpid();
   const pid_t worker = ::fork();
   if (worker == 0) {
@@ -277,7 +285,7 @@ int keep(const std::function<void()>& prepare, const std::function<int(Worker&)>
     for (const int signal : {SIGCHLD, SIGPIPE, kKeeperDied}) sigaddset(&mask, signal);
     ::pthread_sigmask(SIG_SETMASK, &mask, nullptr);
     ::prctl(PR_SET_CHILD_SUBREAPER, 1);
-    Worker self(keeper, before, clean);
+    Worker self(keeper, before, clean, ends_with_worker);
     const int code = work(self);
     self.end_all(0);
     self.follow_keeper();
@@ -301,7 +309,7 @@ int keep(const std::function<void()>& prepare, const std::function<int(Worker&)>
     if (sent_by_a_process(info)) ::kill(worker, signal);
     interrupted = interrupted || (signal == SIGINT && !sent_by_a_process(info));
   }
-  end_children(ended, {}, 0);
+  end_children(ended, {}, 0, ends_with_worker);
   clean();
   sigset_t pipe;  // Nobody read what clean() said.
   sigemptyset(&pipe);

@@ -11,6 +11,7 @@
 
 #include <sys/types.h>
 
+#include <atomic>
 #include <chrono>
 #include <csignal>
 #include <expected>
@@ -35,6 +36,10 @@ struct Process {
   int death_signal = SIGKILL;  // Sent to it when the worker dies.
 };
 
+// The process that the kernel asks to end when the worker dies, with SIGTERM. In memory that keeper
+// and worker share: the keeper must not ask once more, which would end a daemon before it flushes.
+using EndsWithWorker = std::atomic<pid_t>;
+
 class Worker {
  public:
   // The id, or errno.
@@ -52,8 +57,9 @@ class Worker {
  private:
   friend int keep(const std::function<void()>& prepare, const std::function<int(Worker&)>& work,
                   const std::function<void()>& clean);
-  Worker(pid_t keeper, sigset_t signals, const std::function<void()>& clean)
-      : keeper_(keeper), signals_(signals), clean_(clean) {}
+  Worker(pid_t keeper, sigset_t signals, const std::function<void()>& clean,
+         EndsWithWorker& ends_with_worker)
+      : keeper_(keeper), signals_(signals), clean_(clean), ends_with_worker_(ends_with_worker) {}
 
   // Does not return if the keeper is dead.
   void follow_keeper();
@@ -63,6 +69,7 @@ class Worker {
   pid_t keeper_;
   sigset_t signals_;  // Blocked for those that are started.
   const std::function<void()>& clean_;
+  EndsWithWorker& ends_with_worker_;
   std::vector<pid_t> started_;
   std::vector<std::pair<pid_t, int>> ended_;
 };

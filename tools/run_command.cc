@@ -209,7 +209,8 @@ void run(Settings& settings, const RunArguments& a) {
                .config = a.array.empty() ? a.config : file_of_array(a.array),
                .portals = a.portals,
                .volumes = new_volumes(a),
-               .faults = !a.faults.empty(),
+               .faults = a.config.empty() || !a.faults.empty(),
+               .rules_given = !a.faults.empty(),
                .rules = rules_in(a.faults),
                .command = settings.command};
   const bool own = plan.config.empty();

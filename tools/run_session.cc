@@ -252,8 +252,15 @@ void tell_log(const fs::path& log) {
   }
 }
 
+// Then the command asked for what is wrong.
+bool faults_have_fired(const Client& client) {
+  const auto answer = client.get("/api/v1/faults");
+  return answer && answer->at("firings") != 0;
+}
+
 // Ends the daemon; what the run ends with, of which the command's own failure comes first.
-int finish(Worker& worker, const Client& client, const Daemon& daemon, int code, bool faults) {
+int finish(Worker& worker, const Client& client, const Daemon& daemon, const RunPlan& plan,
+           int code) {
   // Somebody wanted the end, and needs no explanation.
   const bool asked = code == kSignalled + SIGINT || code == kSignalled + SIGTERM;
   worker.end_all(daemon.id);
@@ -263,6 +270,7 @@ int finish(Worker& worker, const Client& client, const Daemon& daemon, int code,
     good = false;
   } else {
     const bool right = group_is_right(client);
+    const bool faults = plan.rules_given || faults_have_fired(client);
     good = right || faults;
     if (code != 0 && !asked) tell_what_happened(client);
     ::kill(daemon.id, SIGTERM);
@@ -304,7 +312,7 @@ int run_session(Worker& worker, const Management& settings, const RunPlan& plan)
     say_error(fmt::format("{}: {}", plan.command.front(), std::strerror(ended.error())));
     return ended.error() == ENOENT ? kNoProgram : kCannotRun;
   }
-  return finish(worker, client, daemon, *ended, plan.faults);
+  return finish(worker, client, daemon, plan, *ended);
 }
 
 }  // namespace sandbay::cli

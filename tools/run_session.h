@@ -30,7 +30,8 @@ struct RunPlan {
   int lock = -1;                     // and its lock, which the daemon holds too.
   std::vector<std::string> portals;  // Empty: free ports.
   std::vector<NewVolume> volumes;    // Besides those of the file.
-  bool faults = false;
+  bool faults = false;               // Whether faults can be added, whatever the file says.
+  bool rules_given = false;          // With --faults, though there may be none in the file.
   std::vector<FaultRule> rules;
   std::vector<std::string> command;
 };

@@ -112,6 +112,9 @@ def test_the_command_line_inside_manages_the_daemon(t):
               f'--initiator "*" && {program} volume list')
     code, output, error = runs.run('--volume', '64MiB', '--', 'sh', '-ec', script)
     t.check(code == 0 and 'more' in output, f'ended with {code}: {output}{error}')
+    script = f'{program} fault add at=drive:d0 op=write count=1 do=lse && {program} fault list'
+    code, output, error = runs.run('--volume', '64MiB', '--', 'sh', '-ec', script)
+    t.check(code == 0 and 'do=lse' in output, f'ended with {code}: {output}{error}')
 
 
 def test_nothing_is_left_when_any_of_its_processes_is_killed(t):
@@ -261,8 +264,8 @@ def test_a_run_within_a_run_has_an_array_of_its_own(t):
 def test_what_is_kept_starts_again(t):
     t.need('qemu-io')
     runs = Runs(t)
-    code, _, error = runs.run('--keep', '--volume', '64MiB', '--', 'sh', '-c',
-                              'qemu-io -f raw -c "write -P 7 1M 1M" $SANDBAY_URL')
+    script = 'qemu-io -f raw -c "write -P 7 1M 1M" $SANDBAY_URL; exec sleep $0'
+    code, _, error = runs.run('--keep', '--volume', '64MiB', '--', 'sh', '-c', script, '0')
     t.check(code == 0, error)
     folder = os.path.join(runs.folder, os.listdir(runs.folder)[0])
     t.check(f'kept in {folder}; sandbayd --config {folder}/sandbayd.toml --state {folder}/state' in
@@ -274,6 +277,18 @@ def test_what_is_kept_starts_again(t):
     shutil.copytree(f'{folder}/state', daemon.state)
     daemon.start()
     t.run('qemu-io', '-f', 'raw', '-c', 'read -P 7 1M 1M', daemon.url())
+    # Kernel and keeper both see to the end of a daemon whose worker has died; it ends in order.
+    shutil.rmtree(folder)
+    process = runs.start('--keep', '--volume', '64MiB', '--', 'sh', '-c', script, '1000')
+    runs.started('sleep')
+    for number in runs.processes()['sandbay']:
+        if number != process.pid:
+            os.kill(number, signal.SIGKILL)
+    process.communicate(timeout=60)
+    folder = os.path.join(runs.folder, os.listdir(runs.folder)[0])
+    with open(f'{folder}/sandbayd.log', encoding='utf-8') as stream:
+        log = stream.read()
+    t.check('SIGTERM: shutting down' in log and log.splitlines()[-1].endswith(' ended'), log)
 
 
 def test_faults_strike_and_are_told(t):
