@@ -290,8 +290,7 @@ Task<Completion> RemoteUnit::transfer_in_pieces(Request request) {
                    .data = std::move(data),
                    .volume = request.volume,
                    .deadline = request.deadline,
-                   .cancellation = request.cancellation,
-                   .modelled_arrival = request.modelled_arrival};
+                   .cancellation = request.cancellation};
       Completion one = co_await transfer(std::move(part));
       whole.error = one.error;
       whole.first_bad_lba = one.first_bad_lba;

@@ -14,7 +14,8 @@ struct Drive::Operation : FramePooled {
   Drive* drive = nullptr;
   Operation* older = nullptr;
   Operation* newer = nullptr;
-  TimePoint started;
+  TimePoint came;
+  TimePoint started;  // Without the time that does not count.
   std::coroutine_handle<> waiter;
   Completion completion;
   Cancellation cancellation;  // Fires when nobody waits any longer.
@@ -61,7 +62,6 @@ Request request_like(const Request& request) {
   copy.extent = request.extent;
   copy.volume = request.volume;
   copy.deadline = request.deadline;
-  copy.modelled_arrival = request.modelled_arrival;
   return copy;
 }
 
@@ -139,7 +139,7 @@ Task<void> Drive::ask(Drive* drive, std::shared_ptr<Question> question, Lba firs
 Drive::Operation* Drive::begin(Request&& request, bool metadata) {
   auto* operation = new Operation;
   operation->drive = this;
-  operation->started = home_.now();
+  operation->came = operation->started = home_.now();
   operation->is_read = request.operation == sandbay::Operation::kRead;
   operation->is_flush = request.operation == sandbay::Operation::kFlush;
   operation->is_change = !operation->is_read && !operation->is_flush &&
@@ -308,9 +308,14 @@ void Drive::drop(Operation* operation) {
 void Drive::watch() {
   forgive_lateness();
   const TimePoint now = home_.now();
+  const TimePoint busy_since = device_.busy_since();
   Operation* next = nullptr;
   for (Operation* operation = oldest_; operation != nullptr; operation = next) {
     next = operation->newer;
+    if (operation->came >= busy_since) {
+      operation->started = now;
+      continue;
+    }
     const Duration age = now - operation->started;
     if (age >= (operation->is_flush ? kFlushTimeouts : 1) * policy_.timeout) {
       Completion late;

@@ -2,12 +2,13 @@
 // and knows how busy the device is and where its head was last.
 //
 // An operation that the device has not ended within the drive's timeout, of time in which the
-// executor ran, ends with kTimedOut (the host's own cancellation is not passed on: what was begun
-// is finished); the device keeps the operation's memory until it does end, so whoever submitted it
-// must not use those bytes again. A write that timed out may still reach the medium, so a later
-// write of the same blocks waits until the device has ended the first. While much that timed out is
-// in the device, nothing more is sent to it. What fails when nobody waits for it any longer, a read
-// that was read around, is reported to the owner. A drive may be destroyed when it is idle().
+// executor ran and no modelled hardware was at work on it, ends with kTimedOut (the host's own
+// cancellation is not passed on: what was begun is finished); the device keeps the operation's
+// memory until it does end, so whoever submitted it must not use those bytes again. A write that
+// timed out may still reach the medium, so a later write of the same blocks waits until the device
+// has ended the first. While much that timed out is in the device, nothing more is sent to it. What
+// fails when nobody waits for it any longer, a read that was read around, is reported to the owner.
+// A drive may be destroyed when it is idle().
 //
 // A drive whose reads are often late is limping() until enough of them are in time again, or none
 // has been late for a while. Whoever reads around it meanwhile calls probe(), which asks it for a

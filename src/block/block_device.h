@@ -72,8 +72,6 @@ struct Request {
   std::uint64_t volume = 0;  // Which volume's I/O this is; 0 where none is concerned.
   TimePoint deadline = kNever;
   Cancellation* cancellation = nullptr;  // Outlives the request; may be null.
-  // Modelled time: when, by the models' clock, the request reaches the next layer.
-  TimePoint modelled_arrival{};
 };
 
 struct Completion {
@@ -82,7 +80,6 @@ struct Completion {
   // The request's buffers, given back in every case. A layer that already holds a read's bytes
   // may answer with slices of its own instead.
   BufferList data;
-  TimePoint modelled_end{};
 };
 
 struct Geometry {
@@ -134,6 +131,9 @@ class BlockDevice {
   virtual Health health() const noexcept = 0;
   // False: every request ends with kNotReady now, but perhaps those that something keeps in memory.
   virtual bool serves() const noexcept { return health() != Health::kMissing; }
+  // Hardware that takes modelled time: when the oldest of what it still works on came; kNever: it
+  // has nothing to do, or is as fast as the host allows. What came then or later is not late yet.
+  virtual TimePoint busy_since() const noexcept { return kNever; }
   // A few words for logs: "file var/quickstart.img", "memory 256 MiB".
   virtual std::string description() const = 0;
 

@@ -79,7 +79,7 @@ Task<Completion> FileDevice::submit(Request request) {
       break;
   }
   return [](Request advice) -> Task<Completion> {
-    co_return Completion{.data = std::move(advice.data), .modelled_end = advice.modelled_arrival};
+    co_return Completion{.data = std::move(advice.data)};
   }(std::move(request));
 }
 
@@ -103,8 +103,7 @@ Completion FileDevice::finish(Error error, Request&& request) {
     error = Error::kHardware;
   }
   if (error != Error::kNone) note_failure(request.operation, error);
-  return Completion{
-      .error = error, .data = std::move(request.data), .modelled_end = request.modelled_arrival};
+  return Completion{.error = error, .data = std::move(request.data)};
 }
 
 Task<Completion> FileDevice::read(Request request) {

@@ -1,6 +1,6 @@
 // Layer: a block device that stands on another and forwards everything. A layer overrides the one
 // or two operations in which it differs, and always passes on the rest of the request unchanged:
-// its flags, origin, cancellation and modelled time.
+// its flags, origin and cancellation.
 #pragma once
 
 #include <string>
@@ -18,6 +18,7 @@ class Layer : public BlockDevice {
   const Geometry& geometry() const noexcept override { return below_.geometry(); }
   Health health() const noexcept override { return below_.health(); }
   bool serves() const noexcept override { return below_.serves(); }
+  TimePoint busy_since() const noexcept override { return below_.busy_since(); }
   std::string description() const override { return below_.description(); }
   Task<Result<ProvisioningRun>> provisioning(Lba first, Lba limit) override {
     return below_.provisioning(first, limit);

@@ -129,7 +129,7 @@ Task<Completion> MemoryDevice::submit(Request request) {
     case Operation::kAdvise:
       break;
   }
-  co_return Completion{.data = std::move(request.data), .modelled_end = request.modelled_arrival};
+  co_return Completion{.data = std::move(request.data)};
 }
 
 Task<Completion> MemoryDevice::zero_or_unmap(Request request) {
@@ -154,8 +154,7 @@ Task<Completion> MemoryDevice::zero_or_unmap(Request request) {
       break;
     }
   }
-  co_return Completion{
-      .error = error, .data = std::move(request.data), .modelled_end = request.modelled_arrival};
+  co_return Completion{.error = error, .data = std::move(request.data)};
 }
 
 Task<Result<ProvisioningRun>> MemoryDevice::provisioning(Lba first, Lba limit) {

@@ -54,7 +54,7 @@ std::string CachedDevice::description() const { return below().description() + "
 Task<Completion> CachedDevice::submit(Request request) {
   assert(request.operation == Operation::kFlush || fits(below().geometry(), request));
   if (closing_) {
-    return complete(Error::kClosed, std::move(request.data), request.modelled_arrival);
+    return complete(Error::kClosed, std::move(request.data));
   }
   return Layer::submit(std::move(request));
 }
@@ -128,7 +128,7 @@ void CachedDevice::forget(const Extent& extent) {
 
 Task<Completion> CachedDevice::flush(Request request) {
   ++cache_.volume_state(request.volume).counters.flushes;
-  Completion completion{.data = std::move(request.data), .modelled_end = request.modelled_arrival};
+  Completion completion{.data = std::move(request.data)};
   if (write_memory() != nullptr && write_memory()->non_volatile()) co_return completion;
   Extent extent = request.extent;
   if (!fits(below().geometry(), request) || extent.block_count == 0) extent = whole();
@@ -190,7 +190,7 @@ Task<void> CachedDevice::run_flush(std::uint64_t volume, std::shared_ptr<VolumeF
 Task<Completion> CachedDevice::change_below(Request request) {
   const std::uint64_t most = kChangePieceBytes / block_bytes_;
   const Patience patience(request);
-  Completion completion{.modelled_end = request.modelled_arrival};
+  Completion completion;
   Extent rest = request.extent;
   while (rest.block_count > 0 && completion.error == Error::kNone) {
     Extent piece{.first = rest.first,
@@ -226,8 +226,7 @@ Request CachedDevice::part_of(const Request& request, const Extent& extent, Buff
           .data = std::move(data),
           .volume = request.volume,
           .deadline = request.deadline,
-          .cancellation = request.cancellation,
-          .modelled_arrival = request.modelled_arrival};
+          .cancellation = request.cancellation};
 }
 
 // Management ---------------------------------------------------------------------------------

@@ -104,7 +104,7 @@ class CachedDevice final : public Layer {
     return {.first = extent.first,
             .block_count = std::min(extent.block_count, most - extent.first % most)};
   }
-  static Task<Completion> complete(Error error, BufferList data, TimePoint arrival);
+  static Task<Completion> complete(Error error, BufferList data);
   static Task<Completion> end_damaged(Lba first, Request request);
   static Request part_of(const Request& request, const Extent& extent, BufferList data);
 

@@ -39,7 +39,7 @@ Task<Completion> CachedDevice::read(Request request) {
   volume.counters.read_bytes += request.data.byte_count();
   const bool for_host = request.origin == Origin::kHost || request.origin == Origin::kReadAhead;
   if (request.extent.block_count == 0) {
-    return complete(Error::kNone, std::move(request.data), request.modelled_arrival);
+    return complete(Error::kNone, std::move(request.data));
   }
   if (!damaged_.empty()) {
     const std::optional<Lba> bad = damaged_.first_in(request.extent);
@@ -53,7 +53,7 @@ Task<Completion> CachedDevice::read(Request request) {
   BufferList data;
   if (!collect_hit(request.extent, data)) return read_missing(std::move(request));
   ++volume.counters.hits;
-  return complete(Error::kNone, lend(std::move(data), request), request.modelled_arrival);
+  return complete(Error::kNone, lend(std::move(data), request));
 }
 
 // The memory of writes is short: while slow readers have much of it, others get copies.
@@ -68,15 +68,13 @@ BufferList CachedDevice::lend(BufferList found, Request& request) const {
   return found;
 }
 
-Task<Completion> CachedDevice::complete(Error error, BufferList data, TimePoint arrival) {
-  co_return Completion{.error = error, .data = std::move(data), .modelled_end = arrival};
+Task<Completion> CachedDevice::complete(Error error, BufferList data) {
+  co_return Completion{.error = error, .data = std::move(data)};
 }
 
 Task<Completion> CachedDevice::end_damaged(Lba first, Request request) {
-  co_return Completion{.error = Error::kMediumError,
-                       .first_bad_lba = first,
-                       .data = std::move(request.data),
-                       .modelled_end = request.modelled_arrival};
+  co_return Completion{
+      .error = Error::kMediumError, .first_bad_lba = first, .data = std::move(request.data)};
 }
 
 // Without waiting, and so without pins.
@@ -109,15 +107,13 @@ Task<Completion> CachedDevice::read_missing(Request request) {
     const Extent piece = first_piece(rest);
     const Result<bool> done = co_await assemble(piece, &request, &seen, &out);
     if (!done) {
-      co_return Completion{.error = done.error(),
-                           .data = std::move(request.data),
-                           .modelled_end = request.modelled_arrival};
+      co_return Completion{.error = done.error(), .data = std::move(request.data)};
     }
     if (!*done) break;
     rest.first += piece.block_count;
     rest.block_count -= piece.block_count;
   }
-  Completion completion{.modelled_end = request.modelled_arrival};
+  Completion completion;
   if (rest.block_count == 0) {
     ++(seen.present ? volume.counters.partial_hits : volume.counters.misses);
     if (seen.read_ahead) ++volume.counters.late_hits;
@@ -313,7 +309,7 @@ void CachedDevice::end_fetch(Fetch& fetch) {
 
 Task<Completion> CachedDevice::advise(Request request) {
   VolumeState& volume = cache_.volume_state(request.volume);
-  Completion completion{.data = std::move(request.data), .modelled_end = request.modelled_arrival};
+  Completion completion{.data = std::move(request.data)};
   if (volume.mode == Mode::kNone) co_return completion;
   request.origin = Origin::kReadAhead;
   request.data = {};
@@ -376,7 +372,7 @@ CachedDevice::Run CachedDevice::run_at(Lba at, const Extent& extent, bool only_d
 }
 
 Task<Completion> CachedDevice::read_around(Request request, bool only_dirty) {
-  Completion completion{.modelled_end = request.modelled_arrival};
+  Completion completion;
   BufferList answer;
   Lba at = request.extent.first;
   while (at < request.extent.end()) {

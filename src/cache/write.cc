@@ -46,7 +46,7 @@ Task<Completion> CachedDevice::write(Request request) {
   ++volume.counters.writes;
   volume.counters.write_bytes += request.data.byte_count();
   if (request.extent.block_count == 0) {
-    return complete(Error::kNone, std::move(request.data), request.modelled_arrival);
+    return complete(Error::kNone, std::move(request.data));
   }
   if (writes_back(request, volume)) return write_back(std::move(request));
   const Extent all = request.extent;
@@ -86,7 +86,7 @@ Task<Completion> CachedDevice::write_back(Request request) {
   const bool force_unit_access = request.force_unit_access;
   Extent rest = request.extent;
   std::uint64_t left = 0;
-  Completion completion{.modelled_end = request.modelled_arrival};
+  Completion completion;
   while (rest.block_count > 0) {
     const Extent piece = first_piece(rest);
     const Result<bool> held = co_await write_piece(&volume, &request, piece, &left);
@@ -233,7 +233,7 @@ Task<Completion> CachedDevice::write_through(Request request, Extent rest, TimeP
   ++volume.counters.write_throughs;
   const Patience patience(request);
   if (write_memory() != nullptr) request.force_unit_access = true;
-  Completion completion{.modelled_end = request.modelled_arrival};
+  Completion completion;
   while (rest.block_count > 0) {
     const Extent piece = first_piece(rest);
     rest.first += piece.block_count;

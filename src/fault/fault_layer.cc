@@ -164,8 +164,7 @@ Task<Completion> FaultLayer::perform(Request request, Strikes strikes, std::uint
   if (refused != Error::kNone && error == refused) count_refusal();
   if (error == Error::kNone) error = adapt(request);
   if (error != Error::kNone) {
-    co_return Completion{
-        .error = error, .data = std::move(request.data), .modelled_end = request.modelled_arrival};
+    co_return Completion{.error = error, .data = std::move(request.data)};
   }
   switch (request.operation) {
     case Operation::kRead:
@@ -309,7 +308,7 @@ TimePoint FaultLayer::end_at_pace(const RulePointer& rule, std::uint64_t byte_co
 Task<Completion> FaultLayer::struck_flush(Request request) {
   if (!lasts(Fault::kNoFlush)) co_return co_await target_->submit(std::move(request));
   count_struck(Fault::kNoFlush);
-  co_return Completion{.data = std::move(request.data), .modelled_end = request.modelled_arrival};
+  co_return Completion{.data = std::move(request.data)};
 }
 
 // What the engine changes. -----------------------------------------------------------------------

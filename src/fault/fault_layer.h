@@ -56,6 +56,7 @@ class FaultLayer final : public Layer {
 
   const Geometry& geometry() const noexcept override;
   Health health() const noexcept override;
+  TimePoint busy_since() const noexcept override { return target_->busy_since(); }
   std::string description() const override { return target_->description(); }
   Task<Completion> submit(Request request) override;
   Task<Result<ProvisioningRun>> provisioning(Lba first, Lba limit) override;

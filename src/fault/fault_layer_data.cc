@@ -80,10 +80,8 @@ Task<Completion> FaultLayer::struck_read(Request request, Strikes strikes,
   strike_at_rest(strikes, extent, operation);
   const std::optional<Lba> bad = damage_.first_unreadable(extent);
   if (bad.has_value()) {
-    co_return Completion{.error = Error::kMediumError,
-                         .first_bad_lba = *bad,
-                         .data = std::move(request.data),
-                         .modelled_end = request.modelled_arrival};
+    co_return Completion{
+        .error = Error::kMediumError, .first_bad_lba = *bad, .data = std::move(request.data)};
   }
   RulePointer misdirecting;
   for (const RulePointer& rule : strikes) {
@@ -175,10 +173,8 @@ Task<Completion> FaultLayer::struck_write(Request request, Strikes strikes,
                                           std::uint64_t operation) {
   const Extent extent = request.extent;
   if (const std::optional<Lba> bad = write_error(strikes, operation, extent)) {
-    co_return Completion{.error = Error::kMediumError,
-                         .first_bad_lba = *bad,
-                         .data = std::move(request.data),
-                         .modelled_end = request.modelled_arrival};
+    co_return Completion{
+        .error = Error::kMediumError, .first_bad_lba = *bad, .data = std::move(request.data)};
   }
   co_await save_for_stale(extent);
   if (lasts(Fault::kNoFlush) && std::exchange(request.force_unit_access, false)) {
@@ -279,7 +275,6 @@ Task<Completion> FaultLayer::damaged_write(Request request, Strikes strikes,
   Completion completion;
   if (outcome.through) {
     // The caller's own bytes stay what they are.
-    completion.modelled_end = request.modelled_arrival;
     completion.error = co_await write_below(extent, outcome.stored);
     completion.data = std::move(request.data);
   } else {
@@ -324,10 +319,8 @@ Task<Completion> FaultLayer::struck_zero(Request request, Strikes strikes,
                                          std::uint64_t operation) {
   const Extent extent = request.extent;
   if (const std::optional<Lba> bad = write_error(strikes, operation, extent)) {
-    co_return Completion{.error = Error::kMediumError,
-                         .first_bad_lba = *bad,
-                         .data = std::move(request.data),
-                         .modelled_end = request.modelled_arrival};
+    co_return Completion{
+        .error = Error::kMediumError, .first_bad_lba = *bad, .data = std::move(request.data)};
   }
   co_await save_for_stale(extent);
   Completion completion = co_await target_->submit(std::move(request));

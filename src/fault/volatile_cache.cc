@@ -94,9 +94,7 @@ Task<Error> VolatileCache::ready() {
 Task<Completion> VolatileCache::read_cached(Request request) {
   const Error not_ready = co_await ready();
   if (not_ready != Error::kNone) {
-    co_return Completion{.error = not_ready,
-                         .data = std::move(request.data),
-                         .modelled_end = request.modelled_arrival};
+    co_return Completion{.error = not_ready, .data = std::move(request.data)};
   }
   const Extent extent = request.extent;
   // Before the device is asked: what is written back meanwhile is newer than what it answers.
@@ -106,7 +104,6 @@ Task<Completion> VolatileCache::read_cached(Request request) {
   Completion completion;
   if (cached == extent.block_count) {
     completion.data = std::move(request.data);
-    completion.modelled_end = request.modelled_arrival;
   } else {
     completion = co_await below().submit(std::move(request));
     if (completion.error != Error::kNone) co_return completion;
@@ -173,8 +170,7 @@ Task<Completion> VolatileCache::change(Request request) {
     }
     if (error == Error::kNone && power_cycle != power_cycle_) error = Error::kNotReady;
   }
-  co_return Completion{
-      .error = error, .data = std::move(request.data), .modelled_end = request.modelled_arrival};
+  co_return Completion{.error = error, .data = std::move(request.data)};
 }
 
 // Under the mutex, so that nothing is unmapped meanwhile. Unmapped blocks read as zeros, so writing
@@ -262,8 +258,7 @@ Task<Completion> VolatileCache::flush_cached(Request request) {
     error = co_await flush_all(sequence_, power_cycle);
     if (error == Error::kNone && power_cycle != power_cycle_) error = Error::kNotReady;
   }
-  co_return Completion{
-      .error = error, .data = std::move(request.data), .modelled_end = request.modelled_arrival};
+  co_return Completion{.error = error, .data = std::move(request.data)};
 }
 
 Task<Error> VolatileCache::flush_all(std::uint64_t sequence, std::uint64_t power_cycle) {

@@ -37,7 +37,6 @@ Request part_of(const Request& request, Extent extent) {
   part.volume = request.volume;
   part.deadline = request.deadline;
   part.cancellation = request.cancellation;
-  part.modelled_arrival = request.modelled_arrival;
   return part;
 }
 
@@ -93,7 +92,6 @@ Task<Completion> Clearing::read_known(Request request) {
       part.data = std::move(bytes);
       Completion done = co_await below().submit(std::move(part));
       completion.data.append(std::move(done.data));
-      completion.modelled_end = std::max(completion.modelled_end, done.modelled_end);
       if (done.error != Error::kNone && completion.error == Error::kNone) {
         completion.error = done.error;
         completion.first_bad_lba = done.first_bad_lba;
@@ -130,7 +128,6 @@ Task<Completion> Clearing::zero_known(Request request) {
       const Completion done = co_await below().submit(part_of(request, here));
       completion.error = done.error;
       completion.first_bad_lba = done.first_bad_lba;
-      completion.modelled_end = std::max(completion.modelled_end, done.modelled_end);
     }
     lba += run.block_count;
   }

@@ -8,6 +8,8 @@
 namespace sandbay::lab {
 namespace {
 
+// Nearly all timers of reactors are less late.
+constexpr Duration kUsualLag = std::chrono::milliseconds(1);
 constexpr std::uint32_t kLoopback = 0x7F000001;
 
 bool waits_of_itself(const VolumeGroup& group) {
@@ -19,9 +21,7 @@ bool waits_of_itself(const VolumeGroup& group) {
 
 LiveSystem::LiveSystem(const ArrayProfile& profile, unsigned members, std::uint64_t seed,
                        double time_scale)
-    : home_(Executor::current()),
-      array_(home_, profile, members, seed,
-             {.time_scale = time_scale, .lag = model::ModelClock::kUsualLag}) {}
+    : home_(Executor::current()), array_(home_, profile, members, seed, time_scale) {}
 
 LiveSystem::~LiveSystem() { assert(target_ == nullptr); }
 
@@ -43,8 +43,7 @@ Task<std::string> LiveSystem::start(std::vector<VolumeGroup> groups) {
 
 Task<std::string> LiveSystem::add_units(const std::vector<VolumeGroup>* groups) {
   // What is as little of the models' time, however far that is stretched.
-  const auto lag = std::chrono::duration_cast<Duration>(model::ModelClock::kUsualLag *
-                                                        array_.clock().time_scale());
+  const Duration lag = array_.clock().real(kUsualLag);
   for (VirtualVolume& volume : array_.volumes()) {
     const bool pauses = waits_of_itself((*groups)[volume.group]);
     volumes_.push_back(std::make_unique<LiveVolume>(array_, volume, pauses ? Duration{} : lag));

@@ -200,11 +200,11 @@ unsigned member_count(const std::vector<VolumeGroup>& groups) {
 }
 
 VirtualArray::VirtualArray(Executor& home, const ArrayProfile& profile, unsigned members,
-                           std::uint64_t seed, model::ClockOptions clock)
+                           std::uint64_t seed, double time_scale)
     : home_(home),
       profile_(profile),
       random_(seed),
-      clock_(clock, home.now()),
+      clock_(time_scale, home.now()),
       type_(profile.drive),
       payloads_(home, kPayloadBytes, Content::kNone) {
   for (std::uint64_t i = 0; i < profile.controller_count; ++i) add_head(members);

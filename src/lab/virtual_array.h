@@ -63,10 +63,9 @@ unsigned member_count(const std::vector<VolumeGroup>& groups);
 
 class VirtualArray {
  public:
-  // Borrows the profile, which is that of each member. The models' clock is the executor's unless
-  // `clock` says otherwise.
+  // Borrows the profile, which is that of each member.
   VirtualArray(Executor& home, const ArrayProfile& profile, unsigned members, std::uint64_t seed,
-               model::ClockOptions clock = {});
+               double time_scale = 1);
   ~VirtualArray();  // After stop(), if start() has begun.
 
   // The error is one line.

@@ -61,15 +61,18 @@ Nanoseconds FlashModel::read(const DriveCommand& command) {
   controller_free_ = begin + command_time_;
   if (command.sector_count == 0) return controller_free_;
   Nanoseconds end = 0;
+  Nanoseconds work = 0;
   const std::uint64_t first = command.sector / kPageSectors;
   const std::uint64_t last = (command.sector + command.sector_count - 1) / kPageSectors;
   for (std::uint64_t page = first; page <= last; ++page) {
     Nanoseconds& unit = unit_free_[page % unit_free_.size()];
     unit = std::max(unit, controller_free_) + unit_time_;
+    work += unit_time_;
     // The way out has room for so much; it does not keep the order of pages.
     out_free_ = std::max(out_free_, controller_free_) + page_send_time_;
     end = std::max({end, unit + page_send_time_, out_free_});
   }
+  counters_.transferring += Duration(work) / static_cast<Nanoseconds>(unit_free_.size());
   return end;
 }
 
@@ -84,6 +87,7 @@ Nanoseconds FlashModel::write(const DriveCommand& command) {
   Nanoseconds cost = transfer_time(command.byte_count(), profile_.write_rate);
   if (!continues) cost = std::max(cost, pages * page_program_time_);
   programmed_ = std::max(programmed_, arrival) + cost;
+  counters_.transferring += Duration(cost);
   const Nanoseconds accepted = std::max(in_free_, programmed_ - buffer_time_);
   if (command.force_unit_access && !profile_.power_protected) {
     return std::max(accepted, programmed_) + profile_.write_latency.count();

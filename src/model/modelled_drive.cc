@@ -11,6 +11,9 @@ namespace sandbay::model {
 
 // In the frame of submit(); the command is its first part, so that the model's pointer leads here.
 struct ModelledDrive::Pending : DriveCommand {
+  TimePoint came{};  // In real time.
+  Pending* older = nullptr;
+  Pending* newer = nullptr;
   bool ended = false;
   std::coroutine_handle<> waiting;
 };
@@ -30,9 +33,8 @@ struct ModelledDrive::Wait : Cancellation::Hook {
              [](Hook& hook) {
                auto& self = static_cast<Wait&>(hook);
                if (self.pending.ended) return;
-               self.drive.model_->withdraw(self.pending);
-               self.cancelled = self.pending.ended = true;
-               self.drive.arm();
+               self.drive.withdraw(self.pending);
+               self.cancelled = true;
                if (self.pending.waiting) self.drive.home().post(self.pending.waiting);
              }),
         drive(on),
@@ -47,7 +49,7 @@ struct ModelledDrive::Wait : Cancellation::Hook {
   bool cancelled = false;
 };
 
-ModelledDrive::ModelledDrive(BlockDevice& below, const ModelClock& clock,
+ModelledDrive::ModelledDrive(BlockDevice& below, ModelClock clock,
                              std::unique_ptr<DriveModel> model, ModelledDriveOptions options)
     : Layer(below), clock_(clock), model_(std::move(model)), options_(std::move(options)) {
   assert(fits_on(below.geometry(), options_.first_sector, model_->sector_count()));
@@ -72,7 +74,7 @@ bool ModelledDrive::fits_on(const Geometry& geometry, std::uint64_t first_sector
 
 const Geometry& ModelledDrive::geometry() const noexcept {
   geometry_ = below().geometry();
-  geometry_.rotational = model_->rotational();
+  geometry_.rotational = options_.rotational.value_or(model_->rotational());
   return geometry_;
 }
 
@@ -85,11 +87,36 @@ DriveCommand ModelledDrive::translate(const Request& request) const {
   const std::uint64_t sectors = below().geometry().block_bytes / kSectorBytes;
   DriveCommand command{.operation = request.operation,
                        .force_unit_access = request.force_unit_access,
-                       .arrival = clock_.moment(request.modelled_arrival, home())};
+                       .arrival = clock_.modelled(home().now())};
   if (!carries_extent(request.operation)) return command;
   command.sector = options_.first_sector + request.extent.first * sectors;
   command.sector_count = request.extent.block_count * sectors;
   return command;
+}
+
+TimePoint ModelledDrive::busy_since() const noexcept {
+  return oldest_ == nullptr ? kNever : oldest_->came;
+}
+
+void ModelledDrive::begin(Pending& pending) {
+  pending.came = home().now();
+  pending.older = newest_;
+  (newest_ != nullptr ? newest_->newer : oldest_) = &pending;
+  newest_ = &pending;
+  model_->arrive(pending);
+  arm();
+}
+
+void ModelledDrive::end(Pending& pending) {
+  (pending.older != nullptr ? pending.older->newer : oldest_) = pending.newer;
+  (pending.newer != nullptr ? pending.newer->older : newest_) = pending.older;
+  pending.ended = true;
+}
+
+void ModelledDrive::withdraw(Pending& pending) {
+  model_->withdraw(pending);
+  end(pending);
+  arm();
 }
 
 void ModelledDrive::advance() {
@@ -97,7 +124,7 @@ void ModelledDrive::advance() {
   model_->advance(now);
   while (DriveCommand* const command = model_->take_ended(now)) {
     auto& pending = static_cast<Pending&>(*command);
-    pending.ended = true;
+    end(pending);
     if (pending.waiting) home().post(pending.waiting);
   }
 }
@@ -114,26 +141,23 @@ void ModelledDrive::arm() {
 
 Task<Completion> ModelledDrive::submit(Request request) {
   assert(fits(below().geometry(), request) || !carries_extent(request.operation));
-  Pending pending{translate(request), false, {}};
+  Pending pending;
+  static_cast<DriveCommand&>(pending) = translate(request);
   Cancellation* const cancellation = request.cancellation;
-  model_->arrive(pending);
-  arm();
+  const std::uint64_t losses_before = losses();
+  begin(pending);
 
   Completion completion = co_await below().submit(std::move(request));
   Wait wait(*this, pending, cancellation);
   if (cancellation != nullptr && cancellation->cancelled() && !pending.ended) {
-    model_->withdraw(pending);
-    arm();
+    withdraw(pending);
     completion.error = Error::kCancelled;
-    completion.modelled_end = clock_.moment(pending.arrival, home());
     co_return completion;
   }
   co_await wait;
-  if (wait.cancelled) {
-    completion.error = Error::kCancelled;
-    completion.modelled_end = clock_.moment(pending.arrival, home());
-  } else {
-    completion.modelled_end = pending.end;
+  if (wait.cancelled) completion.error = Error::kCancelled;
+  if (completion.error == Error::kNone && losses() != losses_before) {
+    completion.error = Error::kNotReady;
   }
   co_return completion;
 }

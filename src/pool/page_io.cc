@@ -147,8 +147,7 @@ void PageIo::start(const Request& like, Operation operation, Slot slot, std::uin
                   .data = std::move(data),
                   .volume = like.volume,
                   .deadline = like.deadline,
-                  .cancellation = like.cancellation,
-                  .modelled_arrival = like.modelled_arrival};
+                  .cancellation = like.cancellation};
   ++running_;
   spawn(run(&part, device, std::move(request)));
 }
@@ -160,8 +159,7 @@ void PageIo::start_flush(const Request& like, BlockDevice* device) {
                   .extent = {.first = 0, .block_count = device->geometry().block_count},
                   .volume = like.volume,
                   .deadline = like.deadline,
-                  .cancellation = like.cancellation,
-                  .modelled_arrival = like.modelled_arrival};
+                  .cancellation = like.cancellation};
   ++running_;
   spawn(run(&part, device, std::move(request)));
 }
@@ -196,7 +194,6 @@ Task<Completion> PageIo::wait() {
   const std::uint32_t block = pool_.options().block_bytes;
   for (const std::unique_ptr<Part>& part : parts_) {
     Completion& one = part->completion;
-    whole.modelled_end = std::max(whole.modelled_end, one.modelled_end);
     whole.data.append(std::move(one.data));
     if (one.error == Error::kNone || whole.error != Error::kNone) continue;
     whole.error = one.error;

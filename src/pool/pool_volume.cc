@@ -208,7 +208,6 @@ Task<Completion> PoolVolume::in_pieces(Request request, PieceOperation operation
     part.data = request.data.take_front(piece.byte_count);
     Completion completion = co_await (this->*operation)(std::move(part), piece);
     whole.data.append(std::move(completion.data));
-    whole.modelled_end = std::max(whole.modelled_end, completion.modelled_end);
     if (completion.error == Error::kNone) continue;
     whole.error = completion.error;
     whole.first_bad_lba = completion.first_bad_lba;
@@ -359,8 +358,7 @@ Request PoolVolume::request_like(const Request& request) {
           .origin = request.origin,
           .volume = request.volume,
           .deadline = request.deadline,
-          .cancellation = request.cancellation,
-          .modelled_arrival = request.modelled_arrival};
+          .cancellation = request.cancellation};
 }
 
 }  // namespace sandbay::pool

@@ -25,7 +25,7 @@ Task<Completion> PoolVolume::deallocate(Request request, std::uint64_t content) 
   Error error = hindrance(request, content);
   if (error == Error::kNone) error = co_await deallocate_inside(&request);
   if (error == Error::kNone && request.force_unit_access) error = co_await secure_map();
-  co_return Completion{.error = error, .modelled_end = request.modelled_arrival};
+  co_return Completion{.error = error};
 }
 
 Task<Error> PoolVolume::deallocate_inside(const Request* request) {

@@ -214,7 +214,6 @@ Task<Completion> PoolVolume::write_fresh(PageChange* change, const Request* requ
     const Completion written = co_await io.wait();
     whole.error = written.error;
     whole.first_bad_lba = written.first_bad_lba;
-    whole.modelled_end = std::max(whole.modelled_end, written.modelled_end);
     if (whole.error != Error::kNone) break;
     change->set(first, end - first, ChunkState::kData);
   }

@@ -37,9 +37,7 @@ class ThinDevice final : public Layer {
     for (Lba lba = request.extent.first; lba < request.extent.end(); ++lba) {
       if (mapped_.contains(lba)) continue;
       if (mapped_.size() >= room_) {
-        co_return Completion{.error = Error::kNoSpace,
-                             .data = std::move(request.data),
-                             .modelled_end = request.modelled_arrival};
+        co_return Completion{.error = Error::kNoSpace, .data = std::move(request.data)};
       }
       mapped_.insert(lba);
     }

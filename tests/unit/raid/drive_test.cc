@@ -83,6 +83,48 @@ Task<void> hang_and_sleep(Executor* home) {
   co_await drive.wait_idle_until(home->now() + 10s);
 }
 
+// A device whose own time is at work on what came at `since` or later.
+class TakesTime final : public Layer {
+ public:
+  using Layer::Layer;
+  TimePoint busy_since() const noexcept override { return since; }
+  TimePoint since = kNever;
+};
+
+// Time that modelled hardware takes does not count; what comes on top of it does.
+Task<void> take_modelled_time(Executor* home) {
+  TestDrive device(*home, "modelled", 1 << 20);
+  TakesTime modelled(device);
+  raid::Drive drive(modelled, "modelled", kPolicy);
+  struct Row {
+    Duration whole;
+    Duration of_model;
+    std::uint64_t slow;
+    std::uint64_t late;
+  };
+  for (const Row& row : {Row{900ms, 880ms, 0, 0}, Row{640ms, 500ms, 1, 0}, Row{900ms, 500ms, 2, 1},
+                         Row{300ms, 0ms, 3, 2}}) {
+    device.slow_reads(row.whole);
+    modelled.since = row.of_model > 0ms ? home->now() : kNever;
+    raid::DriveIo first = drive.start(reading(*home));
+    raid::DriveIo second = drive.start(reading(*home));
+    co_await home->sleep_for(row.of_model);
+    modelled.since = kNever;
+    co_await first.wait();
+    co_await second.wait();
+    CHECK(drive.counters().slow_reads == 2 * row.slow);
+    CHECK(drive.counters().timeouts == 2 * row.late);
+    co_await drive.wait_idle_until(home->now() + 10s);
+  }
+  // It works on what came later, so what came before is late.
+  device.slow_reads(150ms);
+  const auto slow = drive.counters().slow_reads;
+  modelled.since = home->now() + 1ms;
+  raid::DriveIo read = drive.start(reading(*home));
+  co_await read.wait();
+  CHECK(drive.counters().slow_reads == slow + 1);
+}
+
 // A read is in the device when a question finds out that another disk answers.
 Task<void> question_meets_another_disk(Executor* home) {
   TestDrive device(*home, "other", 1 << 20);
@@ -140,6 +182,9 @@ Task<void> ask_while_it_hangs(Executor* home) {
 
 TEST_CASE("A question to a drive finds out that another disk answers", "[raid][N8]") {
   testing::run_in_world(1, [](Executor& home) { return question_meets_another_disk(&home); });
+}
+TEST_CASE("A drive is not late for time that modelled hardware takes", "[raid]") {
+  testing::run_in_world(1, [](Executor& home) { return take_modelled_time(&home); });
 }
 TEST_CASE("A drive that was not ready is sent nothing until its owner knows", "[raid][N7]") {
   testing::run_in_world(1, [](Executor& home) { return write_to_another_disk(&home); });
