@@ -59,6 +59,12 @@ void list_drives(const Settings& settings) {
   fmt::print("{}", table.text());
 }
 
+std::string modelled(const json& drive) {
+  if (drive.at("profile") == "") return "";
+  return fmt::format("{:.3f} s at work, {} in its queue", drive.at("modelled_busy").get<double>(),
+                     drive.at("modelled_queue").dump());
+}
+
 void print_drive(const json& drive) {
   const json& counters = drive.at("counters");
   fmt::print("{}", facts({
@@ -73,6 +79,8 @@ void print_drive(const json& drive) {
                        {"path", text_of(drive.at("path"))},
                        {"enclosure", text_of(drive.at("enclosure"))},
                        {"serial", text_of(drive.at("serial"))},
+                       {"profile", text_of(drive.at("profile"))},
+                       {"modelled", modelled(drive)},
                        {"stale regions", drive.at("stale_regions").dump()},
                        {"unreadable blocks", drive.at("unreadable_blocks").dump()},
                        {"reads", fmt::format("{}, {}", counters.at("reads").dump(),

@@ -12,6 +12,7 @@
 
 #include "group/configuration.h"
 #include "group/document.h"
+#include "group/drive_file.h"
 #include "group/units.h"
 #include "runtime/machine_memory.h"
 #include "tools/commands.h"
@@ -43,15 +44,10 @@ struct RunArguments {
 
 // ---- what is asked for --------------------------------------------------------------------------
 
-fs::path own_folder() {
-  std::error_code error;
-  return fs::read_symlink("/proc/self/exe", error).parent_path();
-}
-
 // Beside this program as built and as installed; else where the shell finds it.
 std::string daemon_program() {
   for (const char* place : {"sandbayd", "../sbin/sandbayd"}) {
-    const fs::path path = own_folder() / place;
+    const fs::path path = group::own_folder() / place;
     if (::access(path.c_str(), X_OK) == 0) return path.string();
   }
   return "sandbayd";
@@ -60,10 +56,9 @@ std::string daemon_program() {
 // The file of an array that comes with Sandbay, in a tree that was built or where it is installed.
 std::string file_of_array(const std::string& name) {
   std::vector<std::string> known;
-  for (const char* place :
-       {"../conf", "../etc/sandbay", "../../etc/sandbay", "../../../etc/sandbay"}) {
+  for (const fs::path& folder : group::installed_folders("vendors")) {
     std::error_code error;
-    for (const auto& entry : fs::directory_iterator(own_folder() / place / "vendors", error)) {
+    for (const auto& entry : fs::directory_iterator(folder, error)) {
       if (entry.path().extension() != ".toml") continue;
       known.push_back(entry.path().stem().string());
       if (known.back() == name) return fs::canonical(entry.path()).string();

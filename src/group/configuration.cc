@@ -26,6 +26,8 @@ namespace {
 constexpr std::uint64_t kLeastMemory = std::uint64_t{64} << 20;
 constexpr std::uint64_t kMostMemory = std::uint64_t{1} << 42;
 constexpr unsigned kMostReactors = 64;
+constexpr double kLeastTimeScale = 0.01;
+constexpr double kMostTimeScale = 100;
 
 template <class Range, class Value, class Projection>
 bool contains(const Range& range, const Value& value, Projection projection) {
@@ -77,6 +79,9 @@ void read_group(const Value* section, Reading& reading) {
   }
   if (const auto reactors = reader.integer("reactors", 1, kMostReactors)) {
     result.reactors = static_cast<unsigned>(*reactors);
+  }
+  if (const auto scale = reader.number("time_scale", kLeastTimeScale, kMostTimeScale)) {
+    result.hardware.time_scale = *scale;
   }
   reader.finish();
 }
@@ -601,7 +606,7 @@ void read_document(const Value& document, Reading& reading) {
   if (const Value* section = reader.table("discovery")) read_discovery(section, reading);
   reader.require("portal", "at least one section [[portal]] with listen");
   read_portals(reader, "", reading.mistakes, reading.result);
-  read_hardware(reader, reading.mistakes, reading.result.hardware);
+  read_hardware(reader, reading.folder, reading.mistakes, reading.result.hardware);
   read_members(reader, reading.mistakes, reading.result);
   read_lead(reader, reading.folder, reading.mistakes, reading.result);
   if (const Value* section = reader.table("identity")) read_group_identity(*section, reading);

@@ -17,6 +17,7 @@
 
 #include "group/controller_cache.h"
 #include "group/units.h"
+#include "model/model_clock.h"
 #include "runtime/known.h"
 
 namespace sandbay::group {
@@ -240,7 +241,11 @@ Task<Started> ControllerCache::start(nvram::Nvram* nvram) {
     if (!outcome) co_return outcome;
   }
   if (wanted) {
-    cache_ = std::make_unique<cache::Cache>(home_, wanted->options, memory_.get());
+    const model::ModelClock clock(configuration_.hardware.time_scale);
+    cache::CacheOptions options = wanted->options;
+    options.age_limit = clock.real(options.age_limit);
+    options.idle_flush = clock.real(options.idle_flush);
+    cache_ = std::make_unique<cache::Cache>(home_, options, memory_.get());
     if (wanted->read_ahead) {
       streams_.emplace();
       streams_->memory_bytes = wanted->options.memory_bytes / 4;

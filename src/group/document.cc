@@ -187,6 +187,18 @@ std::optional<std::uint64_t> TableReader::integer(std::string_view key, std::uin
   return static_cast<std::uint64_t>(value->integer);
 }
 
+std::optional<double> TableReader::number(std::string_view key, double least, double most) {
+  const auto accepted = fmt::format("a number from {} to {}", least, most);
+  const Value* const given = table_.find(key);
+  const bool whole = given != nullptr && given->kind == Value::Kind::kInteger;
+  const Value* value = take(key, whole ? Value::Kind::kInteger : Value::Kind::kFloat, accepted);
+  if (value == nullptr) return std::nullopt;
+  const double number = whole ? static_cast<double>(value->integer) : value->number;
+  if (number >= least && number <= most) return number;
+  mistake(key, fmt::format("{} is out of range; write {}", number, accepted));
+  return std::nullopt;
+}
+
 std::optional<std::uint64_t> TableReader::size(std::string_view key, std::uint64_t least,
                                                std::uint64_t most) {
   const Value* value =

@@ -86,6 +86,8 @@ class TableReader {
   std::optional<bool> boolean(std::string_view key);
   std::optional<std::uint64_t> integer(std::string_view key, std::uint64_t least,
                                        std::uint64_t most);
+  // With or without a point.
+  std::optional<double> number(std::string_view key, double least, double most);
   std::optional<std::uint64_t> size(std::string_view key, std::uint64_t least, std::uint64_t most);
   std::optional<Duration> duration(std::string_view key, Duration least, Duration most);
   std::optional<std::vector<std::string>> strings(std::string_view key);

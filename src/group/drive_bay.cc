@@ -7,6 +7,8 @@
 #include "block/file_device.h"
 #include "block/memory_device.h"
 #include "group/claims.h"
+#include "group/units.h"
+#include "model/drive_type.h"
 #include "runtime/blocking.h"
 
 namespace sandbay::group {
@@ -19,11 +21,20 @@ constexpr unsigned kMostRuns = 64;
 // A filesystem that says nothing for so long hangs, and its drive is absent.
 constexpr Duration kLookPatience = std::chrono::seconds(5);
 
+// What a drive of the configuration's profile has from its begin on.
+std::uint64_t most_bytes(const DriveConfiguration& configured) {
+  return model::sector_count(configured.type->profile()) * model::kSectorBytes -
+         configured.begin_bytes;
+}
+
 }  // namespace
 
-DriveBay::DriveBay(DriveConfiguration configured, std::string member,
-                   const std::filesystem::path& state)
-    : configured_(std::move(configured)), member_(std::move(member)) {
+DriveBay::DriveBay(DriveConfiguration configured, std::uint64_t number, std::string member,
+                   const std::filesystem::path& state, model::ModelClock clock)
+    : configured_(std::move(configured)),
+      number_(number),
+      clock_(clock),
+      member_(std::move(member)) {
   serial_ = configured_.serial;
   if (!configured_.path.empty()) path_ = state / configured_.path;  // Absolute ones stay.
 }
@@ -44,20 +55,42 @@ Task<std::expected<void, std::string>> DriveBay::open(Executor& home, fault::Fau
   }
   if (drive_ == nullptr) co_return std::expected<void, std::string>{};
   absence_.clear();
+  if (add_layers(engine, power, cache_bytes)) co_return std::expected<void, std::string>{};
+  const Geometry& geometry = drive_->geometry();
+  absence_ =
+      fmt::format("it has {}, and a {} has {}{}; use a partition of that size, or another profile",
+                  format_size(geometry.block_count * geometry.block_bytes), configured_.profile,
+                  format_size(most_bytes(configured_)),
+                  configured_.begin_bytes == 0 ? "" : " from where it begins");
+  cache_.reset();
+  drive_.reset();
+  top_ = nullptr;
+  co_return std::expected<void, std::string>{};
+}
+
+bool DriveBay::add_layers(fault::FaultEngine* engine, Power* power, std::size_t cache_bytes) {
   top_ = drive_.get();
-  if (engine == nullptr) co_return std::expected<void, std::string>{};
-  cache_ = std::make_unique<fault::VolatileCache>(
-      *top_, fault::VolatileCacheOptions{.limit_bytes = cache_bytes});
+  if (engine != nullptr) {
+    cache_ = std::make_unique<fault::VolatileCache>(
+        *top_, fault::VolatileCacheOptions{.limit_bytes = cache_bytes});
+    top_ = cache_.get();
+  }
+  if (configured_.type != nullptr) {
+    timed_ = timed(*top_);
+    if (timed_ == nullptr) return false;
+    top_ = timed_.get();
+  }
+  if (engine == nullptr) return true;
   fault::FaultLayerOptions options{.name = configured_.name,
                                    .number = std::nullopt,
                                    .enclosure = configured_.enclosure,
                                    .owner = member_,
                                    .serial = configured_.serial,
                                    .power = cache_.get()};
-  faults_ = std::make_unique<fault::FaultLayer>(*cache_, *engine, std::move(options));
+  faults_ = std::make_unique<fault::FaultLayer>(*top_, *engine, std::move(options));
   power_ = std::make_unique<PowerSwitch>(*faults_, *power);
   top_ = power_.get();
-  co_return std::expected<void, std::string>{};
+  return true;
 }
 
 Task<std::expected<void, std::string>> DriveBay::open_file(Executor& home) {
@@ -71,13 +104,15 @@ Task<std::expected<void, std::string>> DriveBay::open_file(Executor& home) {
   }
   identity_ = look_->identity;
   const bool was_there = look_->exists;
-  FileDeviceOptions options{.path = path_.string(),
-                            .create = create,
-                            .byte_count = configured_.size_bytes,
-                            .block_bytes = configured_.block_bytes,
-                            .rotational = configured_.rotational,
-                            .only_device = configured_.medium == Medium::kDevice,
-                            .lock = true};
+  FileDeviceOptions options{
+      .path = path_.string(),
+      .create = create,
+      // A file that is there need not be as large as the profile's drive.
+      .byte_count = configured_.whole && was_there ? 0 : configured_.size_bytes,
+      .block_bytes = configured_.block_bytes,
+      .rotational = configured_.rotational,
+      .only_device = configured_.medium == Medium::kDevice,
+      .lock = true};
   Error cause = Error::kNone;
   auto file = co_await FileDevice::open(home, std::move(options), &cause);
   if (!file && cause == Error::kNotReady) co_return std::unexpected(file.error());
@@ -98,6 +133,39 @@ Task<std::expected<void, std::string>> DriveBay::open_file(Executor& home) {
   co_return std::expected<void, std::string>{};
 }
 
+std::unique_ptr<model::ModelledDrive> DriveBay::timed(BlockDevice& content) const {
+  const std::uint64_t first = configured_.begin_bytes / model::kSectorBytes;
+  auto model = configured_.type->make({.seed = number_, .background = {}});
+  if (!model::ModelledDrive::fits_on(content.geometry(), first, model->sector_count())) {
+    return nullptr;
+  }
+  model::ModelledDriveOptions options{.name = configured_.profile,
+                                      .rotational = configured_.rotational,
+                                      .losses = {},
+                                      .first_sector = first};
+  if (fault::VolatileCache* const cache = cache_.get()) {
+    options.losses = [cache] { return cache->cuts(); };
+  }
+  return std::make_unique<model::ModelledDrive>(content, clock_, std::move(model),
+                                                std::move(options));
+}
+
+Duration DriveBay::modelled_busy() const noexcept {
+  Duration busy = busy_before_;
+  for (const auto* each : {timed_.get(), timed_other_.get()}) {
+    if (each != nullptr) busy += each->model().counters().busy();
+  }
+  return busy;
+}
+
+std::size_t DriveBay::modelled_queue() const noexcept {
+  std::size_t queue = 0;
+  for (const auto* each : {timed_.get(), timed_other_.get()}) {
+    if (each != nullptr) queue += each->model().outstanding();
+  }
+  return queue;
+}
+
 BlockDevice* DriveBay::other_drive() {
   if (drive_ == nullptr) return nullptr;
   if (other_ == nullptr) {
@@ -106,8 +174,9 @@ BlockDevice* DriveBay::other_drive() {
                                        {.byte_count = geometry.block_count * geometry.block_bytes,
                                         .block_bytes = geometry.block_bytes});
     if (memory) other_ = std::move(*memory);
+    if (memory && configured_.type != nullptr) timed_other_ = timed(*other_);
   }
-  return other_.get();
+  return timed_other_ != nullptr ? timed_other_.get() : other_.get();
 }
 
 Task<void> DriveBay::ask(std::shared_ptr<Look> look, std::filesystem::path path) {
@@ -197,6 +266,9 @@ Task<void> DriveBay::close() {
   top_ = nullptr;
   power_.reset();
   faults_.reset();
+  busy_before_ = modelled_busy();
+  timed_.reset();
+  timed_other_.reset();
   cache_.reset();
   drive_.reset();
   other_.reset();
@@ -206,6 +278,8 @@ void DriveBay::abandon() {
   (void)power_.release();
   (void)faults_.release();
   (void)cache_.release();
+  (void)timed_.release();
+  (void)timed_other_.release();
   (void)drive_.release();
   (void)other_.release();
   top_ = nullptr;

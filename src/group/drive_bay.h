@@ -1,6 +1,6 @@
 // DriveBay: one drive of the configuration, from the file or device at the bottom to what RAID sees
-// of it: drive → volatile cache → fault layer → power switch. The upper three are there only where
-// faults are enabled.
+// of it: medium → volatile cache → modelled time → fault layer → power switch. The time is there
+// only if the drive has a profile, the other three only where faults are enabled.
 //
 // A drive that cannot be opened is absent: the bay says why, and everything else goes on. A file
 // that is not there is made, as a blank drive, at the first open() only. Home: that of the drives.
@@ -18,6 +18,8 @@
 #include "fault/volatile_cache.h"
 #include "group/hardware_configuration.h"
 #include "group/power.h"
+#include "model/model_clock.h"
+#include "model/modelled_drive.h"
 #include "runtime/sync.h"
 
 namespace sandbay::group {
@@ -36,7 +38,9 @@ class PowerSwitch final : public Layer {
 
 class DriveBay {
  public:
-  DriveBay(DriveConfiguration configured, std::string member, const std::filesystem::path& state);
+  // `number` is the drive's place in its member, from 1.
+  DriveBay(DriveConfiguration configured, std::uint64_t number, std::string member,
+           const std::filesystem::path& state, model::ModelClock clock);
   ~DriveBay();  // After close().
   DriveBay(const DriveBay&) = delete;
   DriveBay& operator=(const DriveBay&) = delete;
@@ -83,6 +87,9 @@ class DriveBay {
   }
   BlockDevice* device() const noexcept { return top_; }  // Null: absent.
   const std::string& absence() const noexcept { return absence_; }
+  // For how long its model has been at work, and what it has to do. Nothing: it has none.
+  Duration modelled_busy() const noexcept;
+  std::size_t modelled_queue() const noexcept;
   // There was no such file before this process opened it.
   bool was_made() const noexcept { return was_made_; }
   std::size_t cache_bytes() const noexcept { return cache_bytes_; }
@@ -100,11 +107,17 @@ class DriveBay {
   };
 
   Task<std::expected<void, std::string>> open_file(Executor& home);
+  // Gives the content the drive's time. Null if it is larger than the drive.
+  std::unique_ptr<model::ModelledDrive> timed(BlockDevice& content) const;
+  // Makes the layers above drive_; false if it is larger than the drive of its profile.
+  bool add_layers(fault::FaultEngine* engine, Power* power, std::size_t cache_bytes);
   static Task<void> ask(std::shared_ptr<Look> look, std::filesystem::path path);
   // Asks anew and waits a moment for the answer.
   Task<bool> look_now(Executor& home);
 
   DriveConfiguration configured_;
+  std::uint64_t number_;
+  model::ModelClock clock_;
   std::string member_;          // Whose drive it is, for rules.
   std::filesystem::path path_;  // Empty for memory.
   std::string absence_;
@@ -116,7 +129,10 @@ class DriveBay {
   bool was_made_ = false;
   std::size_t cache_bytes_ = 0;
   std::unique_ptr<BlockDevice> drive_;
+  std::unique_ptr<model::ModelledDrive> timed_;
   std::unique_ptr<BlockDevice> other_;
+  std::unique_ptr<model::ModelledDrive> timed_other_;
+  Duration busy_before_{};  // Of models that were closed.
   std::unique_ptr<fault::VolatileCache> cache_;
   std::unique_ptr<fault::FaultLayer> faults_;
   std::unique_ptr<PowerSwitch> power_;

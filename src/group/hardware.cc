@@ -59,6 +59,7 @@ Hardware::Hardware(Executor& home, const Configuration& configuration, metadata:
       events_(events, part.first != nullptr ? part.member : ""),
       group_(group),
       part_(std::move(part)),
+      clock_(configuration.hardware.time_scale, home.now()),
       repeated_(events) {
   if (part_.first != nullptr) {
     part_.first->others_.push_back(this);
@@ -254,8 +255,8 @@ Task<Started> Hardware::open_drives() {
       configuration_.memory_limit_bytes / (8 * std::max<std::size_t>(1, drives.size()));
   const std::size_t cache_bytes = std::clamp(share, kLeastCacheBytes, kMostCacheBytes);
   for (const DriveConfiguration& configured : drives) {
-    bays_.push_back(
-        std::make_unique<DriveBay>(configured, configuration_.member, configuration_.state));
+    bays_.push_back(std::make_unique<DriveBay>(configured, bays_.size() + 1, configuration_.member,
+                                               configuration_.state, clock_));
     DriveBay& bay = *bays_.back();
     // Fails only if another process has the drive.
     const Outcome opened = co_await bay.open(home_, engine_, power_, cache_bytes);
@@ -292,6 +293,12 @@ Task<Hardware::Outcome> Hardware::start_controller() {
   options.group_uuid = group_;
   options.set.nvram = nvram_.get();
   options.set.nvram_journal_bytes = kNvramJournalBytes;
+  // Some things are waited for that modelled drives do one after another.
+  const auto modelled = [](const DriveConfiguration& drive) { return drive.type != nullptr; };
+  Duration& timeout = options.set.drive_policy.timeout;
+  if (std::ranges::any_of(configuration_.hardware.drives, modelled)) {
+    timeout = std::max(timeout, clock_.real(timeout));
+  }
   controller_ = std::make_unique<raid::Controller>(home_, std::move(options));
   controller_->on_event([this](const raid::ControllerEvent& event) { on_event(event); });
   say_policies();

@@ -211,6 +211,7 @@ class Hardware {
   std::optional<Probe::Installation> probes_;  // The first member's.
   // What rules at=member: strike, each below its set's door. Only where faults are enabled.
   std::map<Uuid, std::unique_ptr<fault::FaultLayer>> member_faults_;
+  model::ModelClock clock_;
   std::vector<std::unique_ptr<DriveBay>> bays_;
   std::unique_ptr<raid::Controller> controller_;
   RepeatedEvents repeated_;

@@ -11,6 +11,7 @@
 #include "fault/rule.h"
 #include "group/configuration.h"
 #include "group/document.h"
+#include "group/drive_file.h"
 #include "group/units.h"
 #include "runtime/known.h"
 
@@ -68,6 +69,14 @@ std::string with_name(std::string text, std::string_view name) {
   return text;
 }
 
+// As if its manufacturer had numbered it: of the same length at most, and its own.
+std::string serial_of_profile(const DriveConfiguration& drive) {
+  std::string serial =
+      fmt::format("{}-{}", std::filesystem::path(drive.profile).stem().string(), drive.name);
+  if (serial.size() > kLongestSerial) serial.erase(0, serial.size() - kLongestSerial);
+  return serial;
+}
+
 // One drive, or `count` of them, whose names are numbered from 0.
 void add_drives(TableReader& reader, DriveConfiguration drive, HardwareConfiguration& hardware) {
   const bool numbered = reader.has("count");
@@ -87,7 +96,9 @@ void add_drives(TableReader& reader, DriveConfiguration drive, HardwareConfigura
     if (numbered) one.name += fmt::format("{}", i);
     if (other.empty() && hardware.drive(one.name) != nullptr) other = one.name;
     one.path = with_name(std::move(one.path), one.name);
-    one.serial = with_name(std::move(one.serial), one.name);
+    one.serial = one.type != nullptr && one.serial.empty()
+                     ? serial_of_profile(one)
+                     : with_name(std::move(one.serial), one.name);
     hardware.drives.push_back(std::move(one));
   }
   const DriveConfiguration& last = hardware.drives.back();  // The one with the longest texts.
@@ -135,8 +146,59 @@ std::vector<std::string> expand_drives(const std::vector<std::string>& names,
   return all;
 }
 
-void read_drive(const Value& section, std::string path, Mistakes& mistakes,
-                HardwareConfiguration& hardware) {
+// Sets as what the drive is timed, and what follows from that.
+void read_profile(TableReader& reader, const std::filesystem::path& folder,
+                  const HardwareConfiguration& hardware, DriveConfiguration& drive) {
+  const auto profile = reader.string("profile");
+  drive.begin_bytes = reader.size("begin", 0, kLargestDriveBytes).value_or(0);
+  if (!reader.has("profile")) {
+    if (reader.has("begin")) {
+      reader.mistake("begin", "means nothing without profile; write both or none");
+    }
+    return;
+  }
+  if (!profile) return;
+  if (profile->empty()) {
+    reader.mistake("profile", "is empty; write the name of a drive, or leave it out");
+    return;
+  }
+  drive.profile = *profile;
+  const auto same = std::ranges::find(hardware.drives, *profile, &DriveConfiguration::profile);
+  if (same != hardware.drives.end()) {
+    drive.type = same->type;
+  } else if (auto found = find_drive_type(*profile, folder)) {
+    drive.type = std::move(*found);
+  } else {
+    reader.mistake("profile", found.error());
+  }
+  if (drive.type == nullptr) return;
+  drive.rotational = std::holds_alternative<model::DiskProfile>(drive.type->profile().timing);
+  const std::uint64_t whole = model::sector_count(drive.type->profile()) * model::kSectorBytes /
+                              drive.block_bytes * drive.block_bytes;
+  if (drive.begin_bytes % drive.block_bytes != 0 || drive.begin_bytes >= whole) {
+    reader.mistake("begin", fmt::format("{} is not on the drive; write a multiple of {} bytes "
+                                        "below {}",
+                                        format_size(drive.begin_bytes), drive.block_bytes,
+                                        format_size(whole)));
+    return;
+  }
+  const std::uint64_t room = whole - drive.begin_bytes;
+  if (room < kSmallestDriveBytes) {
+    reader.mistake("begin", fmt::format("leaves {}; a drive has at least {}", format_size(room),
+                                        format_size(kSmallestDriveBytes)));
+  }
+  drive.whole = !reader.has("size") && drive.medium != Medium::kDevice;
+  if (drive.whole) drive.size_bytes = room;
+  if (drive.size_bytes > room) {
+    reader.mistake("size", fmt::format("{} is more than the {} that {} has{}; write less",
+                                       format_size(drive.size_bytes), format_size(room),
+                                       drive.type->profile().name,
+                                       drive.begin_bytes == 0 ? "" : " from there on"));
+  }
+}
+
+void read_drive(const Value& section, std::string path, const std::filesystem::path& folder,
+                Mistakes& mistakes, HardwareConfiguration& hardware) {
   TableReader reader(section, std::move(path), mistakes);
   DriveConfiguration drive{.line = section.line};
   reader.require("name", "the drive's name in quotes");
@@ -146,7 +208,7 @@ void read_drive(const Value& section, std::string path, Mistakes& mistakes,
   }
   read_medium(reader, drive);
   drive.size_bytes = reader.size("size", kSmallestDriveBytes, kLargestDriveBytes).value_or(0);
-  if (!reader.has("size") && drive.medium == Medium::kMemory) {
+  if (!reader.has("size") && !reader.has("profile") && drive.medium == Medium::kMemory) {
     reader.mistake("size", "is missing; write a size such as \"1GiB\"");
   }
   if (const auto block = reader.integer("block_size", 1, std::uint64_t{1} << 30)) {
@@ -161,7 +223,8 @@ void read_drive(const Value& section, std::string path, Mistakes& mistakes,
     reader.mistake("size", fmt::format("{} is not a whole number of {}-byte blocks",
                                        format_size(drive.size_bytes), drive.block_bytes));
   }
-  drive.rotational = reader.boolean("rotational").value_or(false);
+  read_profile(reader, folder, hardware, drive);
+  drive.rotational = reader.boolean("rotational").value_or(drive.rotational);
   drive.spare = reader.boolean("spare").value_or(false);
   if (const auto enclosure = reader.string("enclosure")) {
     if (const auto error = check_volume_name(*enclosure)) reader.mistake("enclosure", *error);
@@ -555,10 +618,11 @@ std::optional<std::uint64_t> planned_bytes(const HardwareConfiguration& hardware
   return layout->block_count() * layout->block_bytes();
 }
 
-void read_hardware(TableReader& root, Mistakes& mistakes, HardwareConfiguration& hardware) {
+void read_hardware(TableReader& root, const std::filesystem::path& folder, Mistakes& mistakes,
+                   HardwareConfiguration& hardware) {
   std::size_t index = 0;
   for (const Value* section : root.tables("drive")) {
-    read_drive(*section, fmt::format("drive[{}]", ++index), mistakes, hardware);
+    read_drive(*section, fmt::format("drive[{}]", ++index), folder, mistakes, hardware);
   }
   if (hardware.drives.size() > kMostMemberDrives) {
     mistakes.add(hardware.drives.back().line, "drive",

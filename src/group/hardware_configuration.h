@@ -8,6 +8,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -21,6 +22,10 @@
 
 namespace sandbay::fault {
 struct Rule;
+}
+
+namespace sandbay::model {
+class DriveType;
 }
 
 namespace sandbay::group {
@@ -46,6 +51,11 @@ struct DriveConfiguration {
   std::uint32_t block_bytes = 512;
   bool rotational = false;
   bool spare = false;  // Of all sets.
+  // As what it is timed, and where on that it begins; null: as fast as the host allows.
+  std::shared_ptr<const model::DriveType> type;
+  std::string profile;  // As the file calls it.
+  std::uint64_t begin_bytes = 0;
+  bool whole = false;  // The size is what the profile's drive has, and nobody wrote it.
   std::string enclosure;
   std::string serial;
   std::uint32_t line = 0;
@@ -105,13 +115,16 @@ struct HardwareConfiguration {
   std::optional<NvramConfiguration> nvram;
   std::optional<CacheConfiguration> cache;
   FaultsConfiguration faults;
+  double time_scale = 1;  // Real seconds in one of modelled hardware; see model/model_clock.h.
 
   const DriveConfiguration* drive(std::string_view name) const;
   const SetConfiguration* set(std::string_view name) const;
 };
 
-// Reads the sections [[drive]], [[raid]], [nvram] and [cache]; every mistake is noted.
-void read_hardware(TableReader& root, Mistakes& mistakes, HardwareConfiguration& hardware);
+// Reads the sections [[drive]], [[raid]], [nvram] and [cache]; every mistake is noted. The file is
+// in `folder`, from which profiles of drives are looked for.
+void read_hardware(TableReader& root, const std::filesystem::path& folder, Mistakes& mistakes,
+                   HardwareConfiguration& hardware);
 // Reads the section [faults], whose rules strike what all members have, `hardware` and `others`,
 // and the members of these names.
 void read_faults(TableReader& root, Mistakes& mistakes, HardwareConfiguration& hardware,

@@ -24,6 +24,11 @@ struct DriveInfo {
   std::string serial;
   bool rotational = false;
   std::string member;
+  // As what it is timed; empty: as fast as the host allows. How long its mechanism, or its units on
+  // average, have been at work, and the commands that it has now.
+  std::string profile;
+  Duration modelled_busy{};
+  std::uint64_t modelled_queue = 0;
   // Told by drives that can break; zeros otherwise.
   std::uint64_t unreadable_blocks = 0;
   std::uint64_t recovered_errors = 0;

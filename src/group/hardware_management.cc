@@ -122,7 +122,10 @@ std::vector<DriveInfo> Hardware::show_drives() const {
                    .path = each->path().string(),
                    .enclosure = configured.enclosure,
                    .serial = configured.serial,
-                   .rotational = configured.rotational};
+                   .rotational = configured.rotational,
+                   .profile = configured.profile,
+                   .modelled_busy = each->modelled_busy(),
+                   .modelled_queue = each->modelled_queue()};
     const auto found = std::ranges::find(known, configured.name, &raid::DriveInfo::name);
     if (found != known.end()) {
       info.raid = *found;

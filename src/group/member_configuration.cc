@@ -74,7 +74,8 @@ void read_member(const Value& section, Mistakes& mistakes, Configuration& config
     return;
   }
   read_portals(reader, member.name, mistakes, configuration);
-  read_hardware(reader, mistakes, member.hardware);
+  read_hardware(reader, std::filesystem::path(configuration.file).parent_path(), mistakes,
+                member.hardware);
   reader.finish();
   check_names(all_hardware(configuration), member, mistakes);
   configuration.members.push_back(std::move(member));
@@ -144,6 +145,7 @@ void read_members(TableReader& root, Mistakes& mistakes, Configuration& configur
   read_faults(root, mistakes, configuration.hardware, others, member_names(configuration));
   for (MemberConfiguration& member : configuration.members) {
     member.hardware.faults.enabled = configuration.hardware.faults.enabled;
+    member.hardware.time_scale = configuration.hardware.time_scale;
   }
 }
 

@@ -13,7 +13,7 @@
 #include <utility>
 
 #include "group/document.h"
-#include "lab/drive_file.h"
+#include "group/drive_file.h"
 
 namespace sandbay::lab {
 namespace {
@@ -94,7 +94,7 @@ class Section {
       if (rate) value.text = group::format_rate(scaled(*rate, key));
       if (duration) value.text = fmt::format("{}ns", scaled(duration->count(), key));
     }
-    const auto set = set_drive_value(drive, key, value);
+    const auto set = group::set_drive_value(drive, key, value);
     if (!set) refuse(*found, set.error());
   }
 
@@ -244,7 +244,7 @@ class ProfileReader {
       return {};
     }
     const std::string path = in_folder(file);
-    const auto text = read_text_file(path);
+    const auto text = group::read_text_file(path);
     if (!text)
       return fmt::format("{}:{}: beside: {}", path_, reader.line_of("beside"), text.error());
     auto other = ProfileReader(path, scales_, true).read(*text);
@@ -286,12 +286,12 @@ class ProfileReader {
     reader.finish();
     if (file.empty()) return {};
     const std::string path = in_folder(file);
-    const auto text = read_text_file(path);
+    const auto text = group::read_text_file(path);
     if (!text) {
       return fmt::format("{}:{}: drives.profile: {}", path_, reader.line_of("profile"),
                          text.error());
     }
-    auto drive = read_drive_file(*text, path);
+    auto drive = group::read_drive_file(*text, path);
     if (!drive) return drive.error();
     profile_.drive = std::move(*drive);
     if (changes == nullptr) return {};
@@ -499,7 +499,7 @@ std::uint64_t ArrayProfile::sectors_of_drive() const {
 
 std::expected<ArrayProfile, std::string> read_array_profile(const std::string& path,
                                                             const Scales& scales) {
-  const auto text = read_text_file(path);
+  const auto text = group::read_text_file(path);
   if (!text) return std::unexpected(text.error());
   return ProfileReader(path, scales).read(*text);
 }

@@ -10,8 +10,8 @@
 #include <set>
 
 #include "group/document.h"
+#include "group/drive_file.h"
 #include "iscsi/initiator.h"
-#include "lab/drive_file.h"
 #include "lab/iometer_file.h"
 
 namespace sandbay::lab {
@@ -46,7 +46,7 @@ class ExperimentReader {
       : path_(path), scales_(scales), mistakes_(path) {}
 
   std::expected<Plan, std::string> read() {
-    const auto text = read_text_file(path_);
+    const auto text = group::read_text_file(path_);
     if (!text) return std::unexpected(text.error());
     const auto root = group::read_toml(*text, path_);
     if (!root) return std::unexpected(root.error());
@@ -62,7 +62,7 @@ class ExperimentReader {
     reader.require("figures", "a file of conf/lab/figures");
     if (!mistakes_.empty()) return std::unexpected(mistakes_.sorted().front());
     for (const auto& [key, file] : {std::pair{"system", system}, {"figures", figures}}) {
-      const auto there = read_text_file(beside(file));
+      const auto there = group::read_text_file(beside(file));
       if (!there) reader.mistake(key, there.error());
     }
     if (!mistakes_.empty()) return std::unexpected(mistakes_.sorted().front());
@@ -408,7 +408,7 @@ class ExperimentReader {
   void take_from_iometer(TableReader& reader, const std::string& file, const std::string& name,
                          VolumeGroup& group) {
     const std::string path = beside(file);
-    const auto text = read_text_file(path);
+    const auto text = group::read_text_file(path);
     if (!text) return reader.mistake("iometer", text.error());
     const auto read = read_iometer_file(*text, path);
     if (!read) {

@@ -10,7 +10,7 @@
 #include <utility>
 
 #include "group/document.h"
-#include "lab/drive_file.h"
+#include "group/drive_file.h"
 #include "runtime/known.h"
 
 namespace sandbay::lab {
@@ -301,7 +301,7 @@ const Figure* FigureBook::find(std::string_view id) const {
 }
 
 std::expected<FigureBook, std::string> read_figures(const std::string& path) {
-  const auto text = read_text_file(path);
+  const auto text = group::read_text_file(path);
   if (!text) return std::unexpected(text.error());
   const auto root = group::read_toml(*text, path);
   if (!root) return std::unexpected(root.error());

@@ -25,7 +25,8 @@ const std::string_view kHardwareSchemas = R"json({
   "probes": {"type": "integer", "description":
     "Reads that asked a limping drive whether it has recovered."}}},
 "Drive": {"type": "object", "required": ["name", "use", "health", "why", "size", "block_size",
-  "medium", "path", "enclosure", "serial", "member", "rotational", "set", "role", "stale_regions",
+  "medium", "path", "enclosure", "serial", "member", "rotational", "profile", "modelled_busy",
+  "modelled_queue", "set", "role", "stale_regions",
   "unreadable_blocks", "recovered_errors", "wear", "temperature", "counters"], "properties": {
   "name": {"type": "string"},
   "use": {"type": "string", "enum": ["member", "replacement", "spare", "blank", "failed",
@@ -41,6 +42,11 @@ const std::string_view kHardwareSchemas = R"json({
   "serial": {"type": "string"},
   "member": {"type": "string"},
   "rotational": {"type": "boolean"},
+  "profile": {"type": "string", "description":
+    "As what it is timed; empty: as fast as the host allows."},
+  "modelled_busy": {"type": "number", "description":
+    "Seconds of modelled time in which its mechanism, or its units on average, were at work."},
+  "modelled_queue": {"type": "integer", "description": "Commands that the model has now."},
   "set": {"type": "string", "description": "The RAID set it belongs to; empty: none."},
   "role": {"type": "integer", "nullable": true, "description": "Its role in the set."},
   "stale_regions": {"type": "integer", "description": "What it has still to be given."},

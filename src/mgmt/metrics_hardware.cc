@@ -1,6 +1,7 @@
 // A family for each counter, a sample for each drive, set or rule.
 #include "mgmt/metrics_hardware.h"
 
+#include <algorithm>
 #include <chrono>
 
 namespace sandbay::mgmt {
@@ -19,6 +20,27 @@ void add_conditions(const Each& each) {
        [](const auto& drive) { return static_cast<double>(drive.wear_percent) / 100; });
   each("sandbay_drive_temperature_celsius", "gauge", "Temperature.",
        [](const auto& drive) { return drive.temperature_celsius; });
+}
+
+// Drives that are timed.
+void add_models(Text& text, const std::vector<group::DriveInfo>& drives) {
+  if (std::ranges::all_of(drives, &std::string::empty, &group::DriveInfo::profile)) return;
+  const auto each = [&](std::string_view name, std::string_view type, std::string_view help,
+                        auto value) {
+    text.family(name, type, help);
+    for (const group::DriveInfo& drive : drives) {
+      if (drive.profile.empty()) continue;
+      text.sample(fmt::format("drive=\"{}\",profile=\"{}\"", escape(drive.raid.name),
+                              escape(drive.profile)),
+                  value(drive));
+    }
+  };
+  each("sandbay_drive_modelled_busy_seconds_total", "counter",
+       "Modelled time in which the drive was at work.", [](const auto& drive) {
+         return std::chrono::duration<double>(drive.modelled_busy).count();
+       });
+  each("sandbay_drive_modelled_queue", "gauge", "Commands that the drive's model has.",
+       [](const auto& drive) { return drive.modelled_queue; });
 }
 
 void add_drives(Text& text, const std::vector<group::DriveInfo>& drives) {
@@ -62,6 +84,7 @@ void add_drives(Text& text, const std::vector<group::DriveInfo>& drives) {
   counter("slow_reads", "Reads worth reading around.", &Counters::slow_reads);
   counter("probes", "Reads that tested whether a slow drive has recovered.", &Counters::probes);
   add_conditions(each);
+  add_models(text, drives);
 }
 
 class SetSamples {

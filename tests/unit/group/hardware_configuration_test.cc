@@ -37,6 +37,77 @@ void check_mistake(const std::string& more, std::string_view part) {
   CHECK(mistake.find(part) != std::string::npos);
 }
 
+std::string profiled(std::string_view profile, std::string_view more) {
+  return fmt::format("[[drive]]\nname = \"d\"\nmemory = true\nprofile = \"{}\"\n{}", profile, more);
+}
+
+TEST_CASE("A drive follows its profile", "[configuration][hardware]") {
+  const std::string file = "conf/drives/seagate-cheetah-15k5-146.toml";
+  const auto read = [&](std::string_view profile, std::string_view more) {
+    auto result =
+        parse_configuration(fmt::format("{}{}", kSmallest, profiled(profile, more)), "x.toml");
+    if (!result) FAIL(result.error().front());
+    return result->hardware.drives;
+  };
+  const auto plain = read(file, "");
+  REQUIRE(plain.front().type != nullptr);
+  CHECK(plain.front().size_bytes == 286'749'488ULL * 512);
+  CHECK(plain.front().rotational);
+  CHECK(plain.front().serial == "seagate-cheetah-15k5-146-d");
+  const auto many =
+      read(file, "count = 3\nbegin = \"1GiB\"\nrotational = false\nblock_size = 4096\n");
+  REQUIRE(many.size() == 3);
+  CHECK(many[2].type == many[0].type);
+  CHECK(many[2].begin_bytes == std::uint64_t{1} << 30);
+  CHECK(many[2].size_bytes == 286'749'488ULL * 512 - (std::uint64_t{1} << 30));
+  CHECK_FALSE(many[2].rotational);
+  CHECK(many[1].serial == "seagate-cheetah-15k5-146-d1");
+  const auto named = read(file, "size = \"64MiB\"\nserial = \"S1\"\n");
+  CHECK(named.front().size_bytes == std::uint64_t{64} << 20);
+  CHECK(named.front().serial == "S1");
+  // By its name, from a file in conf/vendors.
+  const std::string text =
+      fmt::format("{}{}", kSmallest, profiled("intel-p3700-800", "serial = \"{}\"\n"));
+  const auto flash = parse_configuration(text, "conf/vendors/x.toml");
+  REQUIRE(flash.has_value());
+  CHECK_FALSE(flash->hardware.drives.front().rotational);
+  CHECK(flash->hardware.drives.front().serial == "d");
+}
+
+TEST_CASE("A wrong profile or scale is one line", "[configuration][hardware]") {
+  const std::string file = "conf/drives/seagate-cheetah-15k5-146.toml";
+  check_mistake(profiled("drives/nothing.toml", ""),
+                "drive[1].profile: drives/nothing.toml cannot be opened");
+  check_mistake(profiled(file, "size = \"137GiB\"\n"),
+                "drive[1].size: 137GiB is more than the 143374744KiB that Seagate Cheetah 15K.5");
+  check_mistake(profiled(file, "begin = \"100GiB\"\nsize = \"40GiB\"\n"), "from there on");
+  check_mistake(profiled(file, "begin = \"200GiB\"\n"), "200GiB is not on the drive");
+  check_mistake(profiled(file, "begin = \"511B\"\n"), "write a multiple of 512 bytes");
+  check_mistake(drives(1) + profiled("", ""), "drive[2].profile: is empty");
+  check_mistake(profiled(file, "begin = \"146815733760B\"\n"),
+                "leaves 4KiB; a drive has at least 4MiB");
+  check_mistake(drives(1) + "begin = \"1GiB\"\n", "begin: means nothing without profile");
+  const auto mistake = [](std::string_view profile) {
+    const auto result = parse_configuration(fmt::format("{}{}", kSmallest, profiled(profile, "")),
+                                            "conf/vendors/x.toml");
+    return result ? "no mistake" : result.error().front();
+  };
+  CHECK_THAT(mistake("seagate-cheetah-15k5-147"),
+             Catch::Contains("did you mean \"seagate-cheetah-15k5-146\"?"));
+  CHECK_THAT(mistake("floppy"), Catch::Contains("write intel-p3700-800, "));
+  for (const std::string scale : {"0", "-1", "0.001", "101", "\"1\"", "nan"}) {
+    const auto result = parse_configuration(
+        fmt::format("[group]\nname = \"g\"\nstate = \"s\"\ntime_scale = {}\n[[portal]]\n"
+                    "listen = \"127.0.0.1:3260\"\n",
+                    scale),
+        "x.toml");
+    INFO(scale);
+    REQUIRE_FALSE(result.has_value());
+    CHECK_THAT(result.error().front(), Catch::StartsWith("x.toml:4: group.time_scale: ") &&
+                                           Catch::Contains("write a number from 0.01 to 100"));
+  }
+}
+
 TEST_CASE("Drives, sets, NVRAM and faults are read", "[configuration][hardware]") {
   const auto result = parse_configuration(fmt::format("{}{}{}", kSmallest, drives(6),
                                                       R"toml([[drive]]

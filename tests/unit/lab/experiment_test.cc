@@ -8,7 +8,7 @@
 #include <filesystem>
 #include <fstream>
 
-#include "lab/drive_file.h"
+#include "group/drive_file.h"
 
 namespace sandbay::lab {
 namespace {
@@ -462,7 +462,7 @@ TEST_CASE("A drive's values have their source and how sure it is, and errors the
     std::string text{std::istreambuf_iterator<char>(file), {}};
     const std::size_t at = text.find(from);
     REQUIRE(at != std::string::npos);
-    const auto drive = read_drive_file(text.replace(at, from.size(), to), "d.toml");
+    const auto drive = group::read_drive_file(text.replace(at, from.size(), to), "d.toml");
     return drive ? std::string("no error") : drive.error();
   };
   CHECK(error_with("rpm", "rpm") == "no error");

@@ -1,22 +1,23 @@
 // Drive profiles out of their files, by the table of their fields.
-#include "lab/drive_file.h"
+#include "group/drive_file.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
+#include <iterator>
 #include <system_error>
 
 #include "model/profile_fields.h"
 
-namespace sandbay::lab {
+namespace sandbay::group {
 namespace {
 
-using group::Value;
 using model::FieldKind;
 using Outcome = std::expected<void, std::string>;
 
+constexpr std::string_view kProfileSuffix = ".toml";
 // Some files, such as devices, have no end.
 constexpr std::size_t kMostTextBytes = std::size_t{4} << 20;
 
@@ -28,7 +29,7 @@ template <class Profile>
 Outcome set_text(Profile& profile, const model::ProfileField<Profile>& field,
                  const std::string& text) {
   if (field.kind == FieldKind::kTime) {
-    const auto time = group::parse_duration(text);
+    const auto time = parse_duration(text);
     if (!time) return std::unexpected(time.error());
     field.set_time(profile, *time);
     return {};
@@ -37,8 +38,7 @@ Outcome set_text(Profile& profile, const model::ProfileField<Profile>& field,
     if (field.set_order(profile, text)) return {};
     return refuse("\"arrival\" or \"shortest-positioning\"");
   }
-  const auto number =
-      field.kind == FieldKind::kRate ? group::parse_rate(text) : group::parse_size(text);
+  const auto number = field.kind == FieldKind::kRate ? parse_rate(text) : parse_size(text);
   if (!number) return std::unexpected(number.error());
   field.set_number(profile, *number);
   return {};
@@ -78,10 +78,10 @@ Outcome set_by_name(Profile& profile, std::span<const model::ProfileField<Profil
 // Every field stands in the file.
 template <class Profile>
 void read_values(model::DriveProfile& drive, const Value& values,
-                 std::span<const model::ProfileField<Profile>> fields, group::Mistakes& mistakes) {
+                 std::span<const model::ProfileField<Profile>> fields, Mistakes& mistakes) {
   drive.timing = Profile{};
   for (const Value::Member& member : values.members) {
-    group::TableReader reader(member.value, "values." + member.key, mistakes);
+    TableReader reader(member.value, "values." + member.key, mistakes);
     if (member.value.kind != Value::Kind::kTable) {
       reader.mistake("", "has no value; { value = …, sure = …, source = … } is accepted");
       continue;
@@ -121,10 +121,10 @@ std::expected<void, std::string> set_drive_value(model::DriveProfile& profile,
 
 std::expected<model::DriveProfile, std::string> read_drive_file(std::string_view text,
                                                                 std::string_view name) {
-  const auto root = group::read_toml(text, name);
+  const auto root = read_toml(text, name);
   if (!root) return std::unexpected(root.error());
-  group::Mistakes mistakes{std::string(name)};
-  group::TableReader reader(*root, "", mistakes);
+  Mistakes mistakes{std::string(name)};
+  TableReader reader(*root, "", mistakes);
   model::DriveProfile profile;
   profile.name = reader.string("name").value_or("");
   const std::string kind = reader.string("kind").value_or("");
@@ -168,10 +168,64 @@ std::expected<std::string, std::string> read_text_file(const std::string& path) 
   if (file.bad()) return std::unexpected(path + " cannot be read");
   text.resize(static_cast<std::size_t>(file.gcount()));
   if (text.size() > kMostTextBytes) {
-    return std::unexpected(fmt::format("{} has more than {}, which no file of the lab has", path,
-                                       group::format_size(kMostTextBytes)));
+    return std::unexpected(fmt::format("{} has more than {}, more than such a file may have", path,
+                                       format_size(kMostTextBytes)));
   }
   return text;
 }
 
-}  // namespace sandbay::lab
+std::filesystem::path own_folder() {
+  std::error_code error;
+  return std::filesystem::read_symlink("/proc/self/exe", error).parent_path();
+}
+
+std::vector<std::filesystem::path> installed_folders(const std::string& kind) {
+  std::vector<std::filesystem::path> found;
+  for (const char* place :
+       {"../conf", "../etc/sandbay", "../../etc/sandbay", "../../../etc/sandbay"}) {
+    std::error_code error;
+    std::filesystem::path folder = own_folder() / place / kind;
+    if (std::filesystem::is_directory(folder, error)) found.push_back(std::move(folder));
+  }
+  return found;
+}
+
+std::expected<std::shared_ptr<const model::DriveType>, std::string> find_drive_type(
+    const std::string& name, const std::filesystem::path& folder) {
+  const auto read = [](const std::filesystem::path& file)
+      -> std::expected<std::shared_ptr<const model::DriveType>, std::string> {
+    const auto text = read_text_file(file.string());
+    if (!text) return std::unexpected(text.error());
+    auto profile = read_drive_file(*text, file.string());
+    if (!profile) return std::unexpected(profile.error());
+    return std::make_shared<const model::DriveType>(std::move(*profile));
+  };
+  if (name.ends_with(kProfileSuffix)) return read(folder / name);
+  std::vector<std::filesystem::path> folders = {folder / "drives"};
+  std::ranges::move(installed_folders("drives"), std::back_inserter(folders));
+  folders.push_back(folder / "../drives");
+  std::vector<std::string> known;
+  for (const std::filesystem::path& place : folders) {
+    std::error_code error;
+    for (const auto& entry : std::filesystem::directory_iterator(place, error)) {
+      if (entry.path().extension() != kProfileSuffix) continue;
+      if (entry.path().stem() == name) return read(entry.path());
+      known.push_back(entry.path().stem().string());
+    }
+  }
+  const std::string_view near = nearest(name, known);
+  if (!near.empty()) {
+    return std::unexpected(fmt::format("\"{}\" is not known; did you mean \"{}\"?", name, near));
+  }
+  std::ranges::sort(known);
+  known.erase(std::ranges::unique(known).begin(), known.end());
+  return std::unexpected(
+      known.empty() ? fmt::format("\"{}\" is not known, and no drives are installed; write the "
+                                  "path of a profile, NAME.toml",
+                                  name)
+                    : fmt::format("\"{}\" is not known; write {}, or the path of a profile, "
+                                  "NAME.toml",
+                                  name, fmt::join(known, ", ")));
+}
+
+}  // namespace sandbay::group
