@@ -15,6 +15,7 @@
 
 #include "group/drive_file.h"
 #include "group/group.h"
+#include "group/units.h"
 #include "metadata/simulated_store.h"
 #include "model/drive_type.h"
 #include "model/model_clock.h"
@@ -39,9 +40,14 @@ struct Timed {
   unsigned executors = 1;
   double time_scale = 1;
   bool faults = false;  // Enabled, though there is none: their layers take no time.
+  Duration slow{};      // By a fault, on top of the model's time.
 };
 
 group::Configuration configuration_of(const Timed& timed) {
+  const std::string slow = timed.slow == Duration{}
+                               ? ""
+                               : fmt::format("rules = [\"at=drive:d do=slow latency={}\"]\n",
+                                             group::format_duration(timed.slow));
   auto parsed = group::parse_configuration(
       fmt::format("[group]\nname = \"sim\"\nstate = \"/simulated\"\ntime_scale = {}\n"
                   "[limits]\nnop_in_interval = \"0s\"\n"
@@ -49,8 +55,8 @@ group::Configuration configuration_of(const Timed& timed) {
                   "[[drive]]\nname = \"d\"\nfile = \"d.img\"\nprofile = \"{}\"\n"
                   "[[raid]]\nname = \"set\"\nlevel = \"jbod\"\ndrives = [\"d\"]\n"
                   "[[volume]]\nname = \"v\"\nraid = \"set\"\nsize = \"64GiB\"\n"
-                  "[[volume.access]]\ninitiator = \"*\"\n[faults]\nenabled = {}\n",
-                  timed.time_scale, timed.profile, timed.faults),
+                  "[[volume.access]]\ninitiator = \"*\"\n[faults]\nenabled = {}\n{}",
+                  timed.time_scale, timed.profile, timed.faults, slow),
       "sim.toml");
   if (!parsed) FAIL(parsed.error().front());
   return std::move(*parsed);
@@ -78,6 +84,7 @@ struct Host {
   Executor* home = nullptr;
   group::Group* group = nullptr;
   model::ModelClock clock;
+  Duration slow{};
   std::string wrong;
 
   TimePoint now() const { return clock.modelled(home->now()); }
@@ -128,7 +135,7 @@ Task<void> bring_together(Host* host, model::DriveModel* alone, std::uint64_t of
     return model::DriveCommand{
         .operation = Operation::kRead, .sector = offset + 4096, .sector_count = 8};
   };
-  (void)testing::run_loop(*alone, 1, 1, read, {}, start);
+  (void)testing::run_loop(*alone, 1, 1, read, {}, start + host->slow);
   co_await host->perform(Operation::kRead, 4096, 8);
   co_await host->home->sleep_for(seconds(17));
 }
@@ -156,7 +163,8 @@ Task<bool> compare(Host* host, model::DriveModel* alone, std::uint64_t offset, s
     command.sector += offset;
     return command;
   };
-  std::vector<TimePoint> ends = testing::run_loop(*alone, depth, kEach, moved, {}, start).ends;
+  std::vector<TimePoint> ends =
+      testing::run_loop(*alone, depth, kEach, moved, host->slow, start + host->slow).ends;
   std::ranges::sort(ends);
   const bool undisturbed = co_await metadata_operations(host->group) == before;
   for (std::uint64_t i = 0; undisturbed && i < kEach; ++i) {
@@ -190,12 +198,14 @@ Task<void> attach(Executor* home, const Timed* timed, group::Group* group, Host*
   host->session = session.get();
   host->home = home;
   host->group = group;
+  host->slow = timed->slow;
   const auto type = group::find_drive_type(timed->profile, "");
   REQUIRE(type.has_value());
   const auto alone = (*type)->make({.seed = 1, .background = {}});
   co_await bring_together(host, alone.get(), offset);
   for (const Operation operation : {Operation::kRead, Operation::kWrite}) {
     for (const std::uint64_t depth : kDepths) {
+      if (depth > 1 && timed->slow > Duration{}) continue;
       INFO(fmt::format("{}, {}, {} executors, depth {}, faults {}, scale {}", timed->profile,
                        operation == Operation::kRead ? "reads" : "writes", timed->executors, depth,
                        timed->faults, timed->time_scale));
@@ -259,6 +269,7 @@ TEST_CASE("A volume on a modelled drive takes that drive's time", "[sim][model]"
     }
   }
   const std::string& disk = profiles.back();
+  run_timed({.profile = disk, .faults = true, .slow = std::chrono::milliseconds(3)});
   for (const double scale : {0.05, 2.5, 40.0}) run_timed({.profile = disk, .time_scale = scale});
 }
 
