@@ -120,11 +120,11 @@ def keeps_data(t, daemon, volumes=('raid', 'file', 'whole')):
 
 
 def test_state_is_safe_on_filesystems_of_containers(t):
-    """Without O_DIRECT, fallocate or holes (ramfs), or with some of them."""
-    t.need('qemu-io', 'mount')
+    """Without O_DIRECT (ramfs), without fallocate or holes (ramfs, FUSE), or with them."""
+    t.need('qemu-io', 'mount', 'bindfs')
     if os.geteuid() != 0:
         raise harness.Skipped('only root can mount')
-    for kind in ('ramfs', 'tmpfs', 'overlay'):
+    for kind in ('ramfs', 'tmpfs', 'overlay', 'fuse'):
         for engine in ('auto', 'epoll'):
             daemon = t.daemon(VOLUMES, extra=RAID_AND_FILES, start=False)
             options = 'size=400m'
@@ -133,11 +133,15 @@ def test_state_is_safe_on_filesystems_of_containers(t):
                 for folder in parts.values():
                     os.mkdir(folder)
                 options = ','.join(f'{name}dir={folder}' for name, folder in parts.items())
-            t.run('mount', '-t', kind, '-o', options, 'none', daemon.state)
+            if kind == 'fuse':
+                shutil.copytree(daemon.state, t.path(f'below-{engine}'))
+                t.run('bindfs', '--no-allow-other', t.path(f'below-{engine}'), daemon.state)
+            else:
+                t.run('mount', '-t', kind, '-o', options, 'none', daemon.state)
             t.at_end(t.run, 'umount', daemon.state)
             daemon.arguments += ['--io', engine]
             daemon.start()
-            if kind != 'ramfs':
+            if kind not in ('ramfs', 'fuse'):
                 keeps_data(t, daemon)
                 continue
             with open(daemon.log, encoding='utf-8') as stream:
