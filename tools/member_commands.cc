@@ -58,6 +58,7 @@ std::string progress_of(const json& leaving) {
 void print(const json& member) {
   const std::string state = text_of(member.at("state"));
   const std::string reason = text_of(member.at("reason"));
+  const json& busy = member.at("modelled_busy");
   say("{}", facts({{"name", text_of(member.at("name"))},
                    {"place", text_of(member.at("place"))},
                    {"pool", or_dash(member.at("pool"))},
@@ -67,7 +68,10 @@ void print(const json& member) {
                                              : text_of(member.at("health")) + ": " + reason},
                    {"drives", member.at("drives").dump()},
                    {"size", fmt::format("{}, {} free", human_size(member.at("size")),
-                                        human_size(member.at("free")))}}));
+                                        human_size(member.at("free")))},
+                   {"modelled", busy.is_null() ? "-"
+                                               : fmt::format("{:.3f} s of its processors",
+                                                             busy.get<double>())}}));
   using enum Table::Align;
   Table table({{"SET"}, {"LEVEL"}, {"SIZE", kRight}, {"FREE", kRight}, {"STATE"}});
   for (const json& set : member.at("sets")) {

@@ -217,6 +217,16 @@ std::optional<std::uint64_t> TableReader::size(std::string_view key, std::uint64
   return *bytes;
 }
 
+std::optional<std::uint64_t> TableReader::rate(std::string_view key) {
+  const auto text = string(key);
+  if (!text) return std::nullopt;
+  const auto rate = parse_rate(*text);
+  if (rate && *rate > 0) return *rate;
+  mistake(key, rate ? "is 0, and nothing would ever pass; write a rate such as \"30MB/s\""
+                    : rate.error());
+  return std::nullopt;
+}
+
 std::optional<Duration> TableReader::duration(std::string_view key, Duration least, Duration most) {
   const Value* value =
       take(key, Value::Kind::kString, "a time in quotes, such as \"5ms\" or \"2s\"");

@@ -89,6 +89,8 @@ class TableReader {
   // With or without a point.
   std::optional<double> number(std::string_view key, double least, double most);
   std::optional<std::uint64_t> size(std::string_view key, std::uint64_t least, std::uint64_t most);
+  // More than 0, in bytes a second.
+  std::optional<std::uint64_t> rate(std::string_view key);
   std::optional<Duration> duration(std::string_view key, Duration least, Duration most);
   std::optional<std::vector<std::string>> strings(std::string_view key);
   std::optional<std::vector<std::uint64_t>> integers(std::string_view key, std::uint64_t least,

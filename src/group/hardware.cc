@@ -68,6 +68,9 @@ Hardware::Hardware(Executor& home, const Configuration& configuration, metadata:
     own_power_ = std::make_unique<Power>();
     power_ = own_power_.get();
   }
+  if (const auto& profile = configuration.hardware.controller) {
+    timing_ = std::make_shared<model::Controller>(*profile);
+  }
   cache_ = std::make_unique<ControllerCache>(home, configuration, store, events_,
                                              [this](const Uuid& set) { return name_of(set); });
 }
@@ -430,6 +433,7 @@ Task<void> Hardware::stop(TimePoint deadline, bool quiet) {
     if (!layer->idle()) (void)layer.release();  // For the process to end with.
   }
   member_faults_.clear();
+  timed_sets_.clear();
   controller_.reset();
   for (const auto& each : bays_) co_await each->close();
   bays_.clear();
@@ -458,6 +462,7 @@ void Hardware::leave_behind() {
   probes_.reset();
   (void)controller_.release();
   for (auto& [uuid, layer] : member_faults_) (void)layer.release();
+  for (auto& [uuid, layer] : timed_sets_) (void)layer.release();
   for (const auto& each : bays_) each->abandon();
   (void)own_engine_.release();
   (void)own_power_.release();

@@ -34,6 +34,7 @@
 #include "group/records.h"
 #include "group/set_door.h"
 #include "metadata/store.h"
+#include "model/modelled_controller.h"
 #include "nvram/nvram.h"
 #include "raid/controller.h"
 #include "runtime/probe.h"
@@ -118,6 +119,8 @@ class Hardware {
   Task<std::expected<DiscardedWrites, std::string>> discard_writes(Uuid set);
   Task<Outcome> adopt_writes(Uuid set);  // See ControllerCache::adopt().
   std::vector<DriveInfo> show_drives() const;
+  // The time of the controller's processors; none: it is as fast as the host allows.
+  std::optional<Duration> modelled_busy() const;
   std::vector<SetInfo> show_sets() const;
   FaultsInfo show_faults() const;
   Task<Outcome> fail_drive(std::string drive);
@@ -159,6 +162,7 @@ class Hardware {
   Task<void> close_nvram(TimePoint deadline);
   void learn_sets();  // Names and geometries, for the records and the doors.
   void learn_door(raid::ManagedSet* set);
+  BlockDevice& timed(const Uuid& set, BlockDevice& below);
   Task<Error> keep_record(Uuid set);
   void on_event(const raid::ControllerEvent& event);
   void tell_engine(const raid::ControllerEvent& event);
@@ -211,6 +215,10 @@ class Hardware {
   std::optional<Probe::Installation> probes_;  // The first member's.
   // What rules at=member: strike, each below its set's door. Only where faults are enabled.
   std::map<Uuid, std::unique_ptr<fault::FaultLayer>> member_faults_;
+  // The controller's time, above each set's cache; null and empty where it is as fast as the host
+  // allows.
+  std::shared_ptr<model::Controller> timing_;
+  std::map<Uuid, std::unique_ptr<model::ModelledController>> timed_sets_;
   model::ModelClock clock_;
   std::vector<std::unique_ptr<DriveBay>> bays_;
   std::unique_ptr<raid::Controller> controller_;

@@ -306,16 +306,7 @@ void read_set(const Value& section, std::string path, Mistakes& mistakes,
   const auto verify =
       reader.duration("verify_every", std::chrono::seconds(1), std::chrono::hours(24 * 366));
   set.verify_every = verify.value_or(Duration::zero());
-  if (const auto text = reader.string("rebuild_rate")) {
-    const auto rate = parse_rate(*text);
-    if (!rate) reader.mistake("rebuild_rate", rate.error());
-    if (rate && *rate == 0) {
-      reader.mistake("rebuild_rate",
-                     "is 0, and nothing would ever be rebuilt; write a rate such "
-                     "as \"30MB/s\"");
-    }
-    if (rate) set.rebuild_bytes = *rate;
-  }
+  set.rebuild_bytes = reader.rate("rebuild_rate");
   read_journal(reader, set);
   reader.finish();
   hardware.sets.push_back(std::move(set));
@@ -364,6 +355,31 @@ void read_nvram(const Value& section, Mistakes& mistakes, HardwareConfiguration&
       reader.boolean("power_loss_only_emulated").value_or(nvram.power_loss_only_emulated);
   reader.finish();
   hardware.nvram = std::move(nvram);
+}
+
+// As what the member's controller is timed.
+void read_controller(const Value& section, Mistakes& mistakes, HardwareConfiguration& hardware) {
+  TableReader reader(section, "controller", mistakes);
+  model::ControllerProfile controller;
+  const auto time = [&](std::string_view key, Duration& target) {
+    target = reader.duration(key, Duration{}, model::kLongestCost).value_or(target);
+  };
+  const auto rate = [&](std::string_view key, std::uint64_t& target) {
+    target = reader.rate(key).value_or(target);
+  };
+  controller.processors =
+      reader.integer("processors", 1, model::kMostProcessors).value_or(controller.processors);
+  time("read_request", controller.read_request);
+  time("write_request", controller.write_request);
+  time("read_mib", controller.read_mib);
+  time("write_mib", controller.write_mib);
+  rate("read_rate", controller.read_rate);
+  rate("write_rate", controller.write_rate);
+  rate("total_rate", controller.total_rate);
+  time("mirror_latency", controller.mirror_latency);
+  rate("mirror_rate", controller.mirror_rate);
+  reader.finish();
+  hardware.controller = controller;
 }
 
 void read_rules(const Value& section, Mistakes& mistakes, FaultsConfiguration& faults) {
@@ -639,6 +655,9 @@ void read_hardware(TableReader& root, const std::filesystem::path& folder, Mista
   }
   if (const Value* section = root.table("nvram")) read_nvram(*section, mistakes, hardware);
   hardware.cache = read_cache(root, mistakes);
+  if (const Value* section = root.table("controller")) {
+    read_controller(*section, mistakes, hardware);
+  }
   check_hardware(hardware, mistakes);
 }
 

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "group/cache_configuration.h"
+#include "model/controller.h"
 #include "nvram/nvram.h"
 #include "raid/assembly.h"
 #include "runtime/clock.h"
@@ -114,6 +115,8 @@ struct HardwareConfiguration {
   std::vector<SetConfiguration> sets;
   std::optional<NvramConfiguration> nvram;
   std::optional<CacheConfiguration> cache;
+  // As what the controller is timed; none: as fast as the host allows.
+  std::optional<model::ControllerProfile> controller;
   FaultsConfiguration faults;
   double time_scale = 1;  // Real seconds in one of modelled hardware; see model/model_clock.h.
 
@@ -121,8 +124,8 @@ struct HardwareConfiguration {
   const SetConfiguration* set(std::string_view name) const;
 };
 
-// Reads the sections [[drive]], [[raid]], [nvram] and [cache]; every mistake is noted. The file is
-// in `folder`, from which profiles of drives are looked for.
+// Reads the sections [[drive]], [[raid]], [nvram], [cache] and [controller]; mistakes are noted.
+// The file is in `folder`, from which profiles of drives are looked for.
 void read_hardware(TableReader& root, const std::filesystem::path& folder, Mistakes& mistakes,
                    HardwareConfiguration& hardware);
 // Reads the section [faults], whose rules strike what all members have, `hardware` and `others`,

@@ -221,7 +221,7 @@ void Hardware::learn_door(raid::ManagedSet* set) {
   }
   if (door->leads() || !cache_->bar(set->uuid()).empty()) return;
   if (door->geometry().block_count != set->geometry().block_count) return;
-  BlockDevice& top = cache_->above(set->uuid(), *set);
+  BlockDevice& top = timed(set->uuid(), cache_->above(set->uuid(), *set));
   if (engine_ == nullptr) return door->lead_to(top);
   auto& faults = member_faults_[set->uuid()];
   assert(faults == nullptr);
@@ -229,6 +229,14 @@ void Hardware::learn_door(raid::ManagedSet* set) {
       top, *engine_,
       fault::FaultLayerOptions{.name = set->name(), .member = configuration_.member});
   door->lead_to(*faults);
+}
+
+BlockDevice& Hardware::timed(const Uuid& set, BlockDevice& below) {
+  if (timing_ == nullptr) return below;
+  auto& layer = timed_sets_[set];
+  assert(layer == nullptr);
+  layer = std::make_unique<model::ModelledController>(below, clock_, timing_);
+  return *layer;
 }
 
 // The power

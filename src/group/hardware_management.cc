@@ -154,6 +154,11 @@ std::vector<DriveInfo> Hardware::show_drives() const {
   return list;
 }
 
+std::optional<Duration> Hardware::modelled_busy() const {
+  if (timing_ == nullptr) return std::nullopt;
+  return timing_->processing();
+}
+
 Task<Hardware::Outcome> Hardware::fail_drive(std::string drive) {
   auto outcome = co_await controller_->fail_drive(std::move(drive));
   co_return outcome;

@@ -29,6 +29,9 @@ struct MemberInfo {
   std::string health;  // "good", "degraded": some set of it is not, "missing": none of it serves.
   std::string reason;  // Why all of it is away; empty: it is not.
   std::uint32_t drives = 0;
+  // For how long the processors of its controller have been at work; none: it is as fast as
+  // the host allows.
+  std::optional<Duration> modelled_busy;
   std::uint64_t size_bytes = 0;  // Of its sets, or of what a pool has of them.
   std::uint64_t free_bytes = 0;
   // While it is leaving.

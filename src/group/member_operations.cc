@@ -72,6 +72,7 @@ MemberInfo RunningGroup::info_of(const Member& member) const {
                   .reason = member.absence()};
   if (const Hardware* const hardware = member.hardware()) {
     info.drives = static_cast<std::uint32_t>(hardware->show_drives().size());
+    info.modelled_busy = hardware->modelled_busy();
   }
   const ServedPool* const pool = pools_->pool_of_member(member.name());
   if (pool != nullptr) {

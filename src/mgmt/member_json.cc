@@ -19,8 +19,10 @@ json to_json(const group::MemberInfo& info) {
   }
   json portals = json::array();
   for (const group::PortalInfo& portal : info.portals) portals.push_back(to_json(portal));
-  json seconds = nullptr;
-  if (const auto& left = info.time_left) seconds = std::chrono::duration<double>(*left).count();
+  const auto seconds = [](const std::optional<Duration>& time) -> json {
+    if (!time) return nullptr;
+    return std::chrono::duration<double>(*time).count();
+  };
   return {{"name", info.name},
           {"place", info.place},
           {"pool", info.pool},
@@ -33,7 +35,8 @@ json to_json(const group::MemberInfo& info) {
           {"leaving",
            {{"moved", info.moved_bytes},
             {"left", info.left_bytes},
-            {"seconds_left", std::move(seconds)}}},
+            {"seconds_left", seconds(info.time_left)}}},
+          {"modelled_busy", seconds(info.modelled_busy)},
           {"sets", std::move(sets)},
           {"portals", std::move(portals)}};
 }

@@ -5,7 +5,7 @@ namespace sandbay::mgmt {
 
 const std::string_view kMemberSchemas = R"json({
 "Member": {"type": "object", "required": ["name", "place", "pool", "state", "health", "reason",
-  "drives", "size", "free", "leaving", "sets", "portals"], "properties": {
+  "drives", "size", "free", "leaving", "modelled_busy", "sets", "portals"], "properties": {
   "name": {"type": "string"},
   "place": {"type": "string", "description": "\"local\", or where it is."},
   "pool": {"type": "string", "description": "That has its sets; empty: none."},
@@ -20,6 +20,8 @@ const std::string_view kMemberSchemas = R"json({
     "moved": {"type": "integer", "description": "Bytes."},
     "left": {"type": "integer", "description": "Bytes."},
     "seconds_left": {"type": "number", "nullable": true}}},
+  "modelled_busy": {"type": "number", "nullable": true, "description":
+    "Seconds for which its controller's processors were at work; null: they are not modelled."},
   "sets": {"type": "array", "items": {"type": "object",
     "required": ["set", "level", "size", "free", "state", "reason"], "properties": {
     "set": {"type": "string"},

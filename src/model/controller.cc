@@ -17,12 +17,10 @@ Duration in_proportion(Duration of_mib, std::uint64_t bytes) {
 }  // namespace
 
 std::string profile_error(const ControllerProfile& profile) {
-  if (profile.processors < 1 || profile.processors > 256) {
-    return fmt::format("processors is {}; it must be 1 to 256", profile.processors);
+  if (profile.processors < 1 || profile.processors > kMostProcessors) {
+    return fmt::format("processors is {}; it must be 1 to {}", profile.processors, kMostProcessors);
   }
-  const auto wrong = [](Duration time) {
-    return time < Duration(0) || time > std::chrono::seconds(10);
-  };
+  const auto wrong = [](Duration time) { return time < Duration(0) || time > kLongestCost; };
   if (wrong(profile.read_request) || wrong(profile.write_request) || wrong(profile.read_mib) ||
       wrong(profile.write_mib) || wrong(profile.mirror_latency)) {
     return "read_request, write_request, read_mib, write_mib and mirror_latency must be 0 to 10s";

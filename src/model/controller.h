@@ -12,6 +12,9 @@
 
 namespace sandbay::model {
 
+inline constexpr std::uint64_t kMostProcessors = 256;
+inline constexpr Duration kLongestCost = std::chrono::seconds(10);
+
 struct ControllerProfile {
   std::uint64_t processors = 1;
   Duration read_request{};  // Of one processor.

@@ -39,8 +39,9 @@ struct Timed {
   std::string profile;  // A file.
   unsigned executors = 1;
   double time_scale = 1;
-  bool faults = false;  // Enabled, though there is none: their layers take no time.
-  Duration slow{};      // By a fault, on top of the model's time.
+  bool faults = false;    // Enabled, though there is none: their layers take no time.
+  Duration slow{};        // By a fault, before the model's time.
+  Duration controller{};  // For each request, after the model's time.
 };
 
 group::Configuration configuration_of(const Timed& timed) {
@@ -55,8 +56,11 @@ group::Configuration configuration_of(const Timed& timed) {
                   "[[drive]]\nname = \"d\"\nfile = \"d.img\"\nprofile = \"{}\"\n"
                   "[[raid]]\nname = \"set\"\nlevel = \"jbod\"\ndrives = [\"d\"]\n"
                   "[[volume]]\nname = \"v\"\nraid = \"set\"\nsize = \"64GiB\"\n"
-                  "[[volume.access]]\ninitiator = \"*\"\n[faults]\nenabled = {}\n{}",
-                  timed.time_scale, timed.profile, timed.faults, slow),
+                  "[[volume.access]]\ninitiator = \"*\"\n[faults]\nenabled = {}\n{}"
+                  "[controller]\nread_request = \"{}\"\nwrite_request = \"{}\"\n",
+                  timed.time_scale, timed.profile, timed.faults, slow,
+                  group::format_duration(timed.controller),
+                  group::format_duration(timed.controller)),
       "sim.toml");
   if (!parsed) FAIL(parsed.error().front());
   return std::move(*parsed);
@@ -85,6 +89,7 @@ struct Host {
   group::Group* group = nullptr;
   model::ModelClock clock;
   Duration slow{};
+  Duration controller{};
   std::string wrong;
 
   TimePoint now() const { return clock.modelled(home->now()); }
@@ -163,13 +168,14 @@ Task<bool> compare(Host* host, model::DriveModel* alone, std::uint64_t offset, s
     command.sector += offset;
     return command;
   };
-  std::vector<TimePoint> ends =
-      testing::run_loop(*alone, depth, kEach, moved, host->slow, start + host->slow).ends;
+  std::vector<TimePoint> ends = testing::run_loop(*alone, depth, kEach, moved,
+                                                  host->slow + host->controller, start + host->slow)
+                                    .ends;
   std::ranges::sort(ends);
   const bool undisturbed = co_await metadata_operations(host->group) == before;
   for (std::uint64_t i = 0; undisturbed && i < kEach; ++i) {
     INFO(fmt::format("command {}", i));
-    const Duration late = loop.ends[i] - ends[i];
+    const Duration late = loop.ends[i] - ends[i] - host->controller;
     CHECK(late >= Duration{});
     CHECK(late <= static_cast<std::int64_t>(i + 1) * host->step());
   }
@@ -199,13 +205,14 @@ Task<void> attach(Executor* home, const Timed* timed, group::Group* group, Host*
   host->home = home;
   host->group = group;
   host->slow = timed->slow;
+  host->controller = timed->controller;
   const auto type = group::find_drive_type(timed->profile, "");
   REQUIRE(type.has_value());
   const auto alone = (*type)->make({.seed = 1, .background = {}});
   co_await bring_together(host, alone.get(), offset);
   for (const Operation operation : {Operation::kRead, Operation::kWrite}) {
     for (const std::uint64_t depth : kDepths) {
-      if (depth > 1 && timed->slow > Duration{}) continue;
+      if (depth > 1 && timed->slow + timed->controller > Duration{}) continue;
       INFO(fmt::format("{}, {}, {} executors, depth {}, faults {}, scale {}", timed->profile,
                        operation == Operation::kRead ? "reads" : "writes", timed->executors, depth,
                        timed->faults, timed->time_scale));
@@ -270,6 +277,7 @@ TEST_CASE("A volume on a modelled drive takes that drive's time", "[sim][model]"
   }
   const std::string& disk = profiles.back();
   run_timed({.profile = disk, .faults = true, .slow = std::chrono::milliseconds(3)});
+  run_timed({.profile = disk, .controller = std::chrono::microseconds(250)});
   for (const double scale : {0.05, 2.5, 40.0}) run_timed({.profile = disk, .time_scale = scale});
 }
 

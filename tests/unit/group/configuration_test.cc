@@ -215,7 +215,8 @@ constexpr Mistake kMistakes[] = {
     {"[grup]\n", "x.toml:7: grup: is not a key here; did you mean group?"},
     {"[zzz]\n",
      "x.toml:7: zzz: is not a key here; keys here are group, management, runtime, "
-     "limits, discovery, portal, drive, raid, nvram, cache, member, faults, lead, identity, pool, "
+     "limits, discovery, portal, drive, raid, nvram, cache, controller, member, faults, lead, "
+     "identity, pool, "
      "target, volume"},
     {"[runtime]\nio = \"aio\"",
      "x.toml:8: runtime.io: is \"aio\"; accepted are auto, io_uring and epoll"},

@@ -108,6 +108,30 @@ TEST_CASE("A wrong profile or scale is one line", "[configuration][hardware]") {
   }
 }
 
+TEST_CASE("A controller's time is read, and what cannot be is refused",
+          "[configuration][hardware]") {
+  const auto result = parse_configuration(
+      fmt::format("{}{}", kSmallest,
+                  "[controller]\nprocessors = 2\nread_request = \"5us\"\nwrite_mib = \"1ms\"\n"
+                  "total_rate = \"400MB/s\"\nmirror_latency = \"50us\"\n"),
+      "x.toml");
+  REQUIRE(result.has_value());
+  REQUIRE(result->hardware.controller.has_value());
+  const model::ControllerProfile& controller = *result->hardware.controller;
+  CHECK(controller.processors == 2);
+  CHECK(controller.read_request == std::chrono::microseconds(5));
+  CHECK(controller.write_request == Duration{});
+  CHECK(controller.write_mib == std::chrono::milliseconds(1));
+  CHECK(controller.total_rate == 400'000'000);
+  CHECK(controller.mirror_latency == std::chrono::microseconds(50));
+  check_mistake("[controller]\nprocessors = 0\n", "controller.processors: 0 is out of range");
+  check_mistake("[controller]\nread_request = \"11s\"\n", "write a time from 0s to 10s");
+  check_mistake("[controller]\nread_rate = \"0MB/s\"\n", "controller.read_rate: is 0");
+  check_mistake("[controller]\ncount = 2\n", "controller.count");
+  CHECK_FALSE(
+      parse_configuration(std::string(kSmallest), "x.toml")->hardware.controller.has_value());
+}
+
 TEST_CASE("Drives, sets, NVRAM and faults are read", "[configuration][hardware]") {
   const auto result = parse_configuration(fmt::format("{}{}{}", kSmallest, drives(6),
                                                       R"toml([[drive]]
