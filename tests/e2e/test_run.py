@@ -138,8 +138,9 @@ def test_nothing_is_left_when_any_of_its_processes_is_killed(t):
                            (lambda process: [process.pid], -9), (worker, 137)):
         killed(choose, wanted)
         runs.expect_nothing_left()
-    process = runs.start('--', 'sh', '-c', 'while kill -0 $(cat "$0"); do sleep 0.05; done',
-                         t.path('id'))
+    script = ('until test -s "$0"; do sleep 0.05; done; '
+              'while kill -0 $(cat "$0"); do sleep 0.05; done')
+    process = runs.start('--', 'sh', '-c', script, t.path('id'))
     number = runs.started('sandbayd')[0]
     with open(t.path('id'), 'w', encoding='utf-8') as stream:
         stream.write(str(number))
