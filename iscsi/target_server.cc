@@ -143,7 +143,8 @@ Task<void> Server::accept_from(Portal* portal) {
     }
     const bool entered = registry_.serving.enter();
     assert(entered);
-    spawn(serve(std::move(*stream), portal));
+    const auto& through = portal->options.through;
+    spawn(serve(through ? through(std::move(*stream)) : std::move(*stream), portal));
   }
 }
 

@@ -42,6 +42,9 @@ struct PortalOptions {
   // Of a member's: whether it takes logins now; otherwise they go on to another. Empty: always.
   // Called on executor 0, often.
   std::function<bool()> takes_logins;
+  // A connection that was accepted becomes this, as where the port has a rate. Empty: stays as it
+  // is. On executor 0.
+  std::function<std::unique_ptr<Stream>(std::unique_ptr<Stream>)> through;
 };
 
 struct PortalStatus {

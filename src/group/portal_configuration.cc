@@ -12,12 +12,39 @@ namespace sandbay::group {
 
 namespace {
 
+constexpr Duration kLongestLatency = std::chrono::seconds(1);
+constexpr std::uint64_t kLeastMtu = 576;
+constexpr std::uint64_t kMostMtu = 65536;
+constexpr std::uint64_t kMostFrameOverhead = 1024;
+
 std::expected<Endpoint, std::string> parse_endpoint(std::string_view text) {
   const auto parsed = Endpoint::parse(text, kDefaultPortalPort);
   if (parsed) return *parsed;
   return std::unexpected(
       fmt::format("\"{}\" is not an address; write one such as 127.0.0.1:{} or [::1]:{}", text,
                   kDefaultPortalPort, kDefaultPortalPort));
+}
+
+// As what the port is timed.
+void read_port(TableReader& reader, PortalConfiguration& portal) {
+  model::PortProfile port{.pdu_header = 0};
+  const auto rate = reader.rate("rate");
+  if (rate) port.rate = *rate;
+  port.latency = reader.duration("latency", Duration{}, kLongestLatency).value_or(port.latency);
+  port.mtu = reader.size("mtu", kLeastMtu, kMostMtu).value_or(port.mtu);
+  port.frame_overhead =
+      reader.size("frame_overhead", 0, kMostFrameOverhead).value_or(port.frame_overhead);
+  for (const char* const key : {"latency", "mtu", "frame_overhead"}) {
+    if (reader.has("rate") || !reader.has(key)) continue;
+    reader.mistake(key, "means nothing without rate; write one such as \"1Gbit/s\"");
+  }
+  if (!rate) return;
+  if (const std::string wrong = model::profile_error(port); !wrong.empty()) {
+    // It begins with the key that it is about.
+    const std::size_t space = wrong.find(' ');
+    reader.mistake(wrong.substr(0, space), wrong.substr(space + 1));
+  }
+  portal.port = port;
 }
 
 void read_portal(TableReader& reader, PortalConfiguration& portal,
@@ -43,6 +70,7 @@ void read_portal(TableReader& reader, PortalConfiguration& portal,
   if (const auto tag = reader.integer("group_tag", 1, 65535)) {
     portal.group_tag = static_cast<std::uint16_t>(*tag);
   }
+  read_port(reader, portal);
 }
 
 // What an initiator is told of it, as far as the file says.

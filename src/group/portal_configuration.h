@@ -7,6 +7,7 @@
 #include <optional>
 #include <string>
 
+#include "model/port.h"
 #include "runtime/io.h"
 
 namespace sandbay::group {
@@ -23,6 +24,8 @@ struct PortalConfiguration {
   bool as_reached = false;  // "auto"
   std::uint16_t group_tag = 1;
   std::string member;  // Whose it is; empty: the group's.
+  // As what the port is timed; none: as fast as the host allows.
+  std::optional<model::PortProfile> port;
   // Of the group's: logins go on to members' portals. As written; see balances().
   std::optional<bool> balance;
   std::string section;  // As messages call it: "portal[1]", "member[1].portal[1]".

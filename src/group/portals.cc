@@ -6,8 +6,19 @@
 
 #include "group/listening.h"
 #include "group/running_group.h"
+#include "model/paced_stream.h"
 
 namespace sandbay::group {
+
+std::function<std::unique_ptr<Stream>(std::unique_ptr<Stream>)> RunningGroup::through(
+    const PortalConfiguration& portal) const {
+  if (!portal.port) return {};
+  const model::ModelClock clock(configuration_.hardware.time_scale, Executor::current().now());
+  const auto port = std::make_shared<model::SharedPort>(*portal.port, clock);
+  return [port](std::unique_ptr<Stream> stream) -> std::unique_ptr<Stream> {
+    return std::make_unique<model::PacedStream>(std::move(stream), port);
+  };
+}
 
 RunningGroup::Outcome RunningGroup::open_portals() {
   for (const PortalConfiguration& portal : configuration_.portals) {
@@ -17,7 +28,8 @@ RunningGroup::Outcome RunningGroup::open_portals() {
                                  .group_tag = portal.group_tag,
                                  .member = portal.member,
                                  .balances = balances(portal, configuration_),
-                                 .takes_logins = {}};
+                                 .takes_logins = {},
+                                 .through = through(portal)};
     if (!portal.member.empty()) {
       options.takes_logins = [this, &member = portal.member] { return takes_logins(member); };
     }

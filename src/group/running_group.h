@@ -392,6 +392,9 @@ class RunningGroup final : public Group {
 
   // portals.cc
   Outcome open_portals();
+  // What connections of a portal become, if its port is timed.
+  std::function<std::unique_ptr<Stream>(std::unique_ptr<Stream>)> through(
+      const PortalConfiguration& portal) const;
   std::vector<PortalInfo> portals_of(const std::string& member) const;
   bool takes_logins(const std::string& member) const;
   void send_away_from(const std::string& member);

@@ -260,6 +260,102 @@ void run_timed(const Timed& timed) {
   REQUIRE(ended);
 }
 
+// Ports. -----------------------------------------------------------------------------------------
+
+constexpr std::uint64_t kPortRate = 125'000'000;
+constexpr Duration kLatency = std::chrono::microseconds(30);
+
+group::Configuration with_ports(unsigned portals) {
+  std::string text = "[group]\nname = \"sim\"\nstate = \"/simulated\"\n";
+  for (unsigned i = 0; i < portals; ++i) {
+    text += fmt::format(
+        "[[portal]]\nlisten = \"127.0.0.1:{}\"\nrate = \"1Gbit/s\"\nlatency = \"30us\"\n",
+        3260 + i);
+  }
+  text +=
+      "[[drive]]\nname = \"d\"\nmemory = true\nsize = \"64MiB\"\n"
+      "[[raid]]\nname = \"set\"\nlevel = \"jbod\"\ndrives = [\"d\"]\n"
+      "[[volume]]\nname = \"v\"\nraid = \"set\"\nsize = \"32MiB\"\n"
+      "[[volume.access]]\ninitiator = \"*\"\n";
+  auto parsed = group::parse_configuration(text, "sim.toml");
+  if (!parsed) FAIL(parsed.error().front());
+  return std::move(*parsed);
+}
+
+struct Stage {
+  Executor* home = nullptr;
+  unsigned portals = 1;
+  std::vector<HostSession> sessions;
+};
+
+Task<void> transfer(Host* host, Operation operation, std::uint64_t sectors, int* left, Gate* gate) {
+  const GateHold hold(*gate);
+  while ((*left)-- > 0) co_await host->perform(operation, 0, sectors);
+}
+
+// MB of payload a second, with a queue at each session.
+Task<double> rate_of(Stage* stage, Operation operation, std::uint64_t sectors, int count) {
+  std::vector<Host> hosts(stage->sessions.size());
+  std::vector<int> left(stage->sessions.size(), count);
+  Gate gate;
+  const TimePoint start = stage->home->now();
+  for (std::size_t i = 0; i < hosts.size(); ++i) {
+    hosts[i].session = stage->sessions[i].get();
+    hosts[i].home = stage->home;
+    for (int depth = 0; depth < 8; ++depth) {
+      REQUIRE(gate.enter());
+      spawn(transfer(&hosts[i], operation, sectors, &left[i], &gate));
+    }
+  }
+  co_await gate.close();
+  for (const Host& host : hosts) CHECK(host.wrong.empty());
+  const double seconds = std::chrono::duration<double>(stage->home->now() - start).count();
+  co_return static_cast<double>(sectors * 512 * hosts.size()) * count / seconds / 1e6;
+}
+
+// How long one command takes, alone.
+Task<Duration> time_of_one(Stage* stage, Operation operation, std::uint64_t sectors) {
+  Host host;
+  host.session = stage->sessions.front().get();
+  host.home = stage->home;
+  const TimePoint start = stage->home->now();
+  co_await host.perform(operation, 0, sectors);
+  CHECK(host.wrong.empty());
+  co_return stage->home->now() - start;
+}
+
+Task<void> pass_ports(Stage* stage) {
+  auto store = co_await metadata::open_simulated_store(*stage->home, "metadata");
+  REQUIRE(store.has_value());
+  auto group = co_await group::Group::start(with_ports(stage->portals), **store);
+  if (!group) FAIL(group.error().text);
+  for (unsigned i = 0; i < 2; ++i) {
+    stage->sessions.push_back(co_await group::testing::log_in(
+        fmt::format("127.0.0.1:{}", 3260 + i % stage->portals), "iqn.2026-11.org.sandbay:v"));
+    REQUIRE(stage->sessions.back() != nullptr);
+    co_await group::testing::settle(stage->sessions.back().get());
+  }
+  // A command of 48 bytes is a frame of 126 there; 4096 bytes and a header back are three.
+  const Duration small = co_await time_of_one(stage, Operation::kRead, 8);
+  const auto wire = [](std::uint64_t bytes) {
+    return Duration(static_cast<std::int64_t>(bytes) * 1'000'000'000 / kPortRate);
+  };
+  CHECK(small >= wire(126) + wire(4096 + 48 + 3 * 78) + 2 * kLatency);
+  CHECK(small <= wire(126) + wire(4096 + 48 + 3 * 78) + 2 * kLatency + Duration(2));
+  // Payload of whole frames, 1460 of 1538 bytes, less the headers of PDUs; both share a port.
+  const double most = 118.7 * stage->portals;
+  for (const Operation operation : {Operation::kRead, Operation::kWrite}) {
+    INFO((operation == Operation::kRead ? "reads" : "writes") << ", portals: " << stage->portals);
+    const double rate = co_await rate_of(stage, operation, 128, 200);
+    CHECK(rate < most);
+    CHECK(rate > most * 0.97);
+  }
+  for (const HostSession& session : stage->sessions) co_await session->close();
+  stage->sessions.clear();
+  co_await (*group)->shutdown();
+  co_await (*store)->close();
+}
+
 }  // namespace
 
 TEST_CASE("A volume on a modelled drive takes that drive's time", "[sim][model]") {
@@ -279,6 +375,21 @@ TEST_CASE("A volume on a modelled drive takes that drive's time", "[sim][model]"
   run_timed({.profile = disk, .faults = true, .slow = std::chrono::milliseconds(3)});
   run_timed({.profile = disk, .controller = std::chrono::microseconds(250)});
   for (const double scale : {0.05, 2.5, 40.0}) run_timed({.profile = disk, .time_scale = scale});
+}
+
+TEST_CASE("Connections share the rate of a portal's port", "[sim][model]") {
+  for (const unsigned executors : {1U, 2U}) {
+    for (const unsigned portals : {1U, 2U}) {
+      const Duration none{};
+      const auto world = sim::World::create(
+          {.seed = 1,
+           .executors = executors,
+           .file_latency = {.least = none, .most = none},
+           .link = {.delay_least = none, .delay_most = none, .fragment = false}});
+      Stage stage{.home = world->executors()[0], .portals = portals};
+      REQUIRE(world->run([&] { return pass_ports(&stage); }));
+    }
+  }
 }
 
 }  // namespace sandbay::simtest

@@ -132,6 +132,25 @@ TEST_CASE("A controller's time is read, and what cannot be is refused",
       parse_configuration(std::string(kSmallest), "x.toml")->hardware.controller.has_value());
 }
 
+TEST_CASE("A port's rate is read, and what cannot be is refused", "[configuration][hardware]") {
+  const auto result = parse_configuration(
+      fmt::format("{}rate = \"1Gbit/s\"\nlatency = \"30us\"\nmtu = \"9000B\"\n", kSmallest),
+      "x.toml");
+  REQUIRE(result.has_value());
+  REQUIRE(result->portals.front().port.has_value());
+  const model::PortProfile& port = *result->portals.front().port;
+  CHECK(port.rate == 125'000'000);
+  CHECK(port.latency == std::chrono::microseconds(30));
+  CHECK(port.mtu == 9000);
+  CHECK(port.frame_overhead == 38);
+  CHECK(port.pdu_header == 0);
+  check_mistake("rate = \"0MB/s\"\n", "portal[1].rate: is 0");
+  check_mistake("rate = \"1kB/s\"\n", "portal[1].rate: is 1000 B/s; it must be 1MB/s");
+  check_mistake("latency = \"30us\"\n", "portal[1].latency: means nothing without rate");
+  check_mistake("rate = \"1GB/s\"\nmtu = \"100B\"\n", "portal[1].mtu: 100B is out of range");
+  check_mistake("rate = \"1GB/s\"\nlatency = \"2s\"\n", "write a time from 0s to 1s");
+}
+
 TEST_CASE("Drives, sets, NVRAM and faults are read", "[configuration][hardware]") {
   const auto result = parse_configuration(fmt::format("{}{}{}", kSmallest, drives(6),
                                                       R"toml([[drive]]
