@@ -335,7 +335,8 @@ void Connection::keep_house() {
   const Duration patience = home_->buffers().under_pressure()
                                 ? std::min(kStallTimeWhileShort, limits_.send_stall_timeout)
                                 : limits_.send_stall_timeout;
-  const bool stalled = send_started_ != kNever && now - send_started_ >= patience;
+  const TimePoint could_take = std::max(send_started_, stream_->held_until());
+  const bool stalled = send_started_ != kNever && now - could_take >= patience;
   // Half a PDU, and then silence, while others wait for memory.
   const bool withheld = framer_.in_the_middle() && home_->buffers().under_pressure() &&
                         now - last_received_ >= limits_.nop_in_timeout;

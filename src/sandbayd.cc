@@ -171,6 +171,28 @@ unsigned processors() {
   return std::max(1U, std::thread::hardware_concurrency());
 }
 
+// Has the daemon listen at these addresses instead, if there are any. In their order they have the
+// rates of the ports in the file. The error is one line.
+std::optional<std::string> replace_portals(const std::vector<std::string>& addresses,
+                                           group::Configuration& c) {
+  if (addresses.empty()) return std::nullopt;
+  std::vector<group::PortalConfiguration> portals;
+  for (const std::string& text : addresses) {
+    const auto endpoint = Endpoint::parse(text, group::kDefaultPortalPort);
+    if (!endpoint) {
+      return fmt::format(
+          "--portal {}: not an address; write one such as 127.0.0.1:3260 or "
+          "[::1]:3260",
+          text);
+    }
+    const std::size_t number = portals.size();
+    portals.push_back({.listen = *endpoint});
+    if (number < c.portals.size()) portals.back().port = c.portals[number].port;
+  }
+  c.portals = std::move(portals);
+  return std::nullopt;
+}
+
 // Lets the command line override the file. The error is one line.
 std::optional<std::string> apply(const Arguments& arguments, group::Configuration& c) {
   if (!arguments.state.empty()) c.state = arguments.state;
@@ -188,7 +210,6 @@ std::optional<std::string> apply(const Arguments& arguments, group::Configuratio
     }
     c.management.listen.set_port(0);
   }
-  if (!arguments.portals.empty()) c.portals.clear();
   if (arguments.forget_lead) {
     if (!c.lead) {
       return fmt::format(
@@ -198,16 +219,7 @@ std::optional<std::string> apply(const Arguments& arguments, group::Configuratio
     }
     c.lead->forget = true;
   }
-  for (const std::string& text : arguments.portals) {
-    const auto endpoint = Endpoint::parse(text, group::kDefaultPortalPort);
-    if (!endpoint) {
-      return fmt::format(
-          "--portal {}: not an address; write one such as 127.0.0.1:3260 or "
-          "[::1]:3260",
-          text);
-    }
-    c.portals.push_back({.listen = *endpoint});
-  }
+  if (auto error = replace_portals(arguments.portals, c)) return error;
   if (const auto error = group::check_first_lead(c))
     return fmt::format("--portal: lead: {}", *error);
   if (!arguments.management.empty()) {

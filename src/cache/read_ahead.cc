@@ -7,12 +7,12 @@
 
 namespace sandbay::cache {
 
-ReadAhead::ReadAhead(BlockDevice& below, StreamBudget& budget, std::uint64_t largest_window_bytes)
+ReadAhead::ReadAhead(BlockDevice& below, StreamBudget& budget)
     : Layer(below),
       detector_({.block_bytes = below.geometry().block_bytes,
                  .block_count = below.geometry().block_count,
                  .stripe_blocks = below.geometry().optimal_io_blocks,
-                 .largest_window_bytes = largest_window_bytes},
+                 .largest_window_bytes = budget.largest_window_bytes},
                 budget) {}
 
 Task<Completion> ReadAhead::read(Request request) {

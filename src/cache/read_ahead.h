@@ -15,8 +15,7 @@ namespace sandbay::cache {
 class ReadAhead final : public Layer {
  public:
   // Borrows both; the budget belongs to the same executor. Stripes are those of the device below.
-  ReadAhead(BlockDevice& below, StreamBudget& budget,
-            std::uint64_t largest_window_bytes = StreamOptions{}.largest_window_bytes);
+  ReadAhead(BlockDevice& below, StreamBudget& budget);
 
   // The volume has become larger.
   void grow() { detector_.grow(geometry().block_count); }

@@ -31,7 +31,8 @@ namespace sandbay::cache {
 
 // What all streams of a controller share.
 struct StreamBudget {
-  std::uint64_t memory_bytes = std::uint64_t{64} << 20;  // For what was read ahead.
+  std::uint64_t memory_bytes = std::uint64_t{64} << 20;         // For what was read ahead.
+  std::uint64_t largest_window_bytes = std::uint64_t{8} << 20;  // For one stream.
   unsigned most_streams = 1024;
   unsigned streams = 0;  // Found, in all detectors.
 };

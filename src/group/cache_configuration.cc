@@ -20,6 +20,8 @@ constexpr std::uint64_t kLeastSlabs = 8;  // Of the data in NVRAM; see cache/wri
 constexpr std::uint64_t kLeastNvram = 18 * kMiB;
 constexpr std::uint64_t kLeastDestage = 64 << 10;
 constexpr std::uint64_t kMostDestage = 64 * kMiB;
+constexpr std::uint64_t kMostWindow = 1024 * kMiB;
+constexpr unsigned kMostDestages = 256;
 
 void read_memory(TableReader& reader, CacheConfiguration& cache) {
   cache::CacheOptions& options = cache.options;
@@ -45,6 +47,8 @@ void read_memory(TableReader& reader, CacheConfiguration& cache) {
     }
   }
   cache.read_ahead = reader.boolean("read_ahead").value_or(true);
+  cache.window_bytes =
+      reader.size("read_ahead_window", kLeastDestage, kMostWindow).value_or(cache.window_bytes);
   if (const auto nvram = reader.size("nvram", kLeastNvram, kMostCacheMemory)) {
     cache.nvram_bytes = *nvram;
     if (*nvram % nvram::kPageBytes != 0) {
@@ -76,6 +80,9 @@ void read_destaging(TableReader& reader, cache::CacheOptions& options, std::uint
   constexpr Duration kMost = std::chrono::hours(24);
   options.age_limit = reader.duration("age_limit", kLeast, kMost).value_or(options.age_limit);
   options.idle_flush = reader.duration("idle_flush", kLeast, kMost).value_or(options.idle_flush);
+  if (const auto writes = reader.integer("destages_in_flight", 1, kMostDestages)) {
+    options.destages_in_flight = static_cast<unsigned>(*writes);
+  }
   if (const auto bytes = reader.size("destage", kLeastDestage, kMostDestage)) {
     options.destage_bytes = *bytes;
     if (*bytes % kLeastDestage != 0) {

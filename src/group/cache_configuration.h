@@ -10,6 +10,7 @@
 #include <string_view>
 
 #include "cache/cache.h"
+#include "cache/stream_detector.h"
 #include "runtime/clock.h"
 
 namespace sandbay::group {
@@ -26,9 +27,10 @@ struct CacheConfiguration {
   cache::CacheOptions options;
   std::uint64_t nvram_bytes = 0;  // Of the NVRAM, for descriptors and data; 0: none of it.
   bool read_ahead = true;
-  std::uint32_t line = 0;         // Of the section,
-  std::uint32_t memory_line = 0;  // ... of its key memory
-  std::uint32_t nvram_line = 0;   // ... and of its key nvram.
+  std::uint64_t window_bytes = cache::StreamBudget{}.largest_window_bytes;  // For one stream.
+  std::uint32_t line = 0;                                                   // Of the section,
+  std::uint32_t memory_line = 0;                                            // ... of its key memory
+  std::uint32_t nvram_line = 0;  // ... and of its key nvram.
 };
 
 // How a region of so many bytes is divided; no data: it is too small.

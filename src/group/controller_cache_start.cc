@@ -249,6 +249,7 @@ Task<Started> ControllerCache::start(nvram::Nvram* nvram) {
     if (wanted->read_ahead) {
       streams_.emplace();
       streams_->memory_bytes = wanted->options.memory_bytes / 4;
+      streams_->largest_window_bytes = wanted->window_bytes;
     }
   }
   if (cache_ != nullptr) {

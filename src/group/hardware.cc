@@ -421,6 +421,10 @@ Task<void> Hardware::stop(TimePoint deadline, bool quiet) {
     const bool stopped = co_await controller_->stop(std::max(deadline, home_.now() + kForSets));
     ended = ended && stopped;
   }
+  for (const auto& [uuid, layer] : timed_sets_) {
+    const bool idle = co_await layer->wait_idle_until(deadline);
+    ended = ended && idle;
+  }
   repeated_.tell_all();
   if (!ended) {
     lost_writes_ = lost_writes_ || (!quiet && nvram_ == nullptr);

@@ -146,14 +146,29 @@ std::vector<std::string> expand_drives(const std::vector<std::string>& names,
   return all;
 }
 
+// Some values of a profile that this drive has otherwise.
+void change_profile(TableReader& reader, const Value& change, DriveConfiguration& drive) {
+  model::DriveProfile profile = drive.type->profile();
+  for (const Value::Member& member : change.members) {
+    const auto set = set_drive_value(profile, member.key, member.value);
+    if (!set) reader.mistake("change", fmt::format("{}: {}", member.key, set.error()));
+  }
+  if (const std::string wrong = model::profile_error(profile); !wrong.empty()) {
+    return reader.mistake("change", wrong);
+  }
+  drive.changed = true;
+  drive.type = std::make_shared<const model::DriveType>(std::move(profile));
+}
+
 // Sets as what the drive is timed, and what follows from that.
 void read_profile(TableReader& reader, const std::filesystem::path& folder,
                   const HardwareConfiguration& hardware, DriveConfiguration& drive) {
   const auto profile = reader.string("profile");
   drive.begin_bytes = reader.size("begin", 0, kLargestDriveBytes).value_or(0);
   if (!reader.has("profile")) {
-    if (reader.has("begin")) {
-      reader.mistake("begin", "means nothing without profile; write both or none");
+    for (const char* const key : {"begin", "change"}) {
+      if (reader.any(key) == nullptr) continue;
+      reader.mistake(key, "means nothing without profile; write both or none");
     }
     return;
   }
@@ -163,7 +178,10 @@ void read_profile(TableReader& reader, const std::filesystem::path& folder,
     return;
   }
   drive.profile = *profile;
-  const auto same = std::ranges::find(hardware.drives, *profile, &DriveConfiguration::profile);
+  const Value* const change = reader.table("change");
+  const auto same = std::ranges::find_if(hardware.drives, [&](const DriveConfiguration& other) {
+    return other.profile == *profile && !other.changed;
+  });
   if (same != hardware.drives.end()) {
     drive.type = same->type;
   } else if (auto found = find_drive_type(*profile, folder)) {
@@ -172,6 +190,7 @@ void read_profile(TableReader& reader, const std::filesystem::path& folder,
     reader.mistake("profile", found.error());
   }
   if (drive.type == nullptr) return;
+  if (change != nullptr) change_profile(reader, *change, drive);
   drive.rotational = std::holds_alternative<model::DiskProfile>(drive.type->profile().timing);
   const std::uint64_t whole = model::sector_count(drive.type->profile()) * model::kSectorBytes /
                               drive.block_bytes * drive.block_bytes;
@@ -378,6 +397,11 @@ void read_controller(const Value& section, Mistakes& mistakes, HardwareConfigura
   rate("total_rate", controller.total_rate);
   time("mirror_latency", controller.mirror_latency);
   rate("mirror_rate", controller.mirror_rate);
+  if (const std::string wrong = model::profile_error(controller); !wrong.empty()) {
+    // It begins with the key that it is about.
+    const std::size_t space = wrong.find(' ');
+    reader.mistake(wrong.substr(0, space), wrong.substr(space + 1));
+  }
   reader.finish();
   hardware.controller = controller;
 }

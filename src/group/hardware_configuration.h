@@ -54,7 +54,8 @@ struct DriveConfiguration {
   bool spare = false;  // Of all sets.
   // As what it is timed, and where on that it begins; null: as fast as the host allows.
   std::shared_ptr<const model::DriveType> type;
-  std::string profile;  // As the file calls it.
+  std::string profile;   // As the file calls it.
+  bool changed = false;  // The type has other values than that.
   std::uint64_t begin_bytes = 0;
   bool whole = false;  // The size is what the profile's drive has, and nobody wrote it.
   std::string enclosure;

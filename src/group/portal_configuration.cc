@@ -7,6 +7,7 @@
 
 #include "group/configuration.h"
 #include "group/document.h"
+#include "group/units.h"
 
 namespace sandbay::group {
 
@@ -45,6 +46,23 @@ void read_port(TableReader& reader, PortalConfiguration& portal) {
     reader.mistake(wrong.substr(0, space), wrong.substr(space + 1));
   }
   portal.port = port;
+}
+
+// Timers of the protocol do not follow the scale, and must not run out for it.
+void check_pace(const PortalConfiguration& portal, double scale, Mistakes& mistakes) {
+  if (!portal.port || scale <= 1) return;
+  const Duration most = std::chrono::duration_cast<Duration>(kLongestLatency / scale);
+  if (portal.port->latency > most) {
+    mistakes.add(portal.line, portal.section + ".latency",
+                 fmt::format("{} is more than a second with time_scale {}; write at most {}",
+                             format_duration(portal.port->latency), scale, format_duration(most)));
+  }
+  const auto least = static_cast<std::uint64_t>(static_cast<double>(model::kLeastRate) * scale);
+  if (portal.port->rate < least) {
+    mistakes.add(portal.line, portal.section + ".rate",
+                 fmt::format("{} is less than 1MB/s with time_scale {}; write at least {}",
+                             format_rate(portal.port->rate), scale, format_rate(least)));
+  }
 }
 
 void read_portal(TableReader& reader, PortalConfiguration& portal,
@@ -141,6 +159,7 @@ void check_portals(const Configuration& configuration, Mistakes& mistakes) {
     if (const auto clash = check_apart(configuration.management.listen, portal.listen)) {
       mistakes.add(portal.line, portal.section + ".listen", *clash);
     }
+    check_pace(portal, configuration.hardware.time_scale, mistakes);
     if (portal.balance.value_or(false) && !balances(portal, configuration)) {
       mistakes.add(portal.line, portal.section + ".balance",
                    fmt::format("there is nothing to balance over; write a section "

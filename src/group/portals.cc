@@ -41,7 +41,8 @@ RunningGroup::Outcome RunningGroup::open_portals() {
     portals_.push_back({.listen = endpoint->to_string(),
                         .advertised = describe(Advertised{portal.advertised, portal.as_reached}),
                         .group_tag = portal.group_tag,
-                        .member = portal.member});
+                        .member = portal.member,
+                        .rate = portal.port ? std::optional(portal.port->rate) : std::nullopt});
   }
   return {};
 }

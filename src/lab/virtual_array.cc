@@ -218,6 +218,7 @@ void VirtualArray::add_head(unsigned members) {
         home_, cache_options(profile_, members, clock_.time_scale()));
   }
   head->streams.memory_bytes = profile_.read_ahead_bytes * members;
+  head->streams.largest_window_bytes = profile_.read_ahead_window_bytes;
   for (std::uint64_t i = 0; i < profile_.port_count * members; ++i) {
     head->ports.push_back(std::make_unique<model::Port>(profile_.port));
   }
@@ -336,8 +337,7 @@ void VirtualArray::add_volumes(const VolumeGroup& group, std::size_t index, std:
     BlockDevice& place = place_volume(group, number, first_set);
     VirtualVolume volume{.group = index, .number = number, .device = &place};
     if (set.head->cache) {
-      fronts_.push_back(std::make_unique<cache::ReadAhead>(place, set.head->streams,
-                                                           profile_.read_ahead_window_bytes));
+      fronts_.push_back(std::make_unique<cache::ReadAhead>(place, set.head->streams));
       volume.device = fronts_.back().get();
     }
     volume.bytes = group.part_bytes(place.geometry().block_count * 512);

@@ -30,10 +30,13 @@ json counters_json(const scsi::LogicalUnitCounters& counters) {
 }  // namespace
 
 json to_json(const group::PortalInfo& info) {
+  json rate = nullptr;
+  if (info.rate) rate = *info.rate;
   return {{"listen", info.listen},
           {"advertised", info.advertised},
           {"group_tag", info.group_tag},
           {"member", info.member},
+          {"rate", std::move(rate)},
           {"connections", info.connections},
           {"recent_bytes", info.recent_bytes},
           {"takes_logins", info.takes_logins}};

@@ -4,6 +4,7 @@
 #include <fmt/core.h>
 
 #include <cassert>
+#include <utility>
 
 namespace sandbay::model {
 
@@ -19,6 +20,13 @@ Duration in_proportion(Duration of_mib, std::uint64_t bytes) {
 std::string profile_error(const ControllerProfile& profile) {
   if (profile.processors < 1 || profile.processors > kMostProcessors) {
     return fmt::format("processors is {}; it must be 1 to {}", profile.processors, kMostProcessors);
+  }
+  for (const auto& [name, rate] :
+       {std::pair("read_rate", profile.read_rate), std::pair("write_rate", profile.write_rate),
+        std::pair("total_rate", profile.total_rate),
+        std::pair("mirror_rate", profile.mirror_rate)}) {
+    if (rate == 0 || (rate >= kLeastRate && rate <= kMostRate)) continue;
+    return fmt::format("{} is {} B/s; it must be 1MB/s to 100GB/s", name, rate);
   }
   const auto wrong = [](Duration time) { return time < Duration(0) || time > kLongestCost; };
   if (wrong(profile.read_request) || wrong(profile.write_request) || wrong(profile.read_mib) ||

@@ -20,6 +20,9 @@ TimePoint ModelClock::modelled(TimePoint real) const noexcept {
 TimePoint ModelClock::real(TimePoint modelled) const noexcept {
   if (time_scale_ == 1 || modelled == kNever) return modelled;
   const auto since = static_cast<double>((modelled - origin_).count());
+  // Nobody waits longer than that, and numbers end.
+  constexpr double kFar = 4e18;
+  if (since * time_scale_ >= kFar) return kNever;
   TimePoint found = origin_ + Duration(static_cast<Duration::rep>(std::ceil(since * time_scale_)));
   // Rounding must not let a timer fire before what it waits for.
   while (this->modelled(found) < modelled) found += Duration(1);

@@ -10,9 +10,9 @@ namespace sandbay::model {
 namespace {
 
 constexpr std::size_t kPieceBytes = std::size_t{64} << 10;
-// A reactor may need so long for bytes that had come when it was asked. A reader that waits for the
-// peer's next command has asked long before.
-constexpr Duration kAtOnce = std::chrono::microseconds(100);
+// Bytes wait no longer than this for somebody who takes them as they come. Where they do, the peer
+// or the reader is slow, and the port was idle.
+constexpr Duration kMostBehind = std::chrono::milliseconds(5);
 
 }  // namespace
 
@@ -40,21 +40,27 @@ Task<Result<std::size_t>> PacedStream::receive(std::span<const IoSlice> target) 
     if (part > 0) incoming_.push_back({.data = slice.data, .byte_count = part});
     room -= part;
   }
-  const TimePoint asked = home().now();
+  const bool was_there = below_->readable();
   Result<std::size_t> received = co_await below_->receive(incoming_);
   if (!received || *received == 0) co_return received;
-  const ModelClock& clock = port_->clock();
-  TimePoint from = clock.modelled(home().now());
-  const bool was_there = home().now() - asked <= kAtOnce && in_end_ != TimePoint{};
-  if (was_there) from = std::min(from, in_end_);
+  const TimePoint from = was_there ? not_before(in_end_) : port_->clock().modelled(home().now());
   in_end_ = port_->pass(SharedPort::Way::kIn, from, *received);
-  co_await clock.wait_until(in_end_ + port_->profile().latency, home());
+  co_await ended_.wait_until(due(in_end_));
   co_return received;
 }
 
+TimePoint PacedStream::due(TimePoint passed) const {
+  return port_->clock().real(passed + port_->profile().latency);
+}
+
+TimePoint PacedStream::not_before(TimePoint end) const {
+  const TimePoint now = port_->clock().modelled(home().now());
+  return std::clamp(end, now - port_->profile().latency - kMostBehind, now);
+}
+
 Task<Error> PacedStream::send(std::span<const IoSlice> source) {
-  const ModelClock& clock = port_->clock();
-  TimePoint from = home().now() == sent_at_ ? out_end_ : clock.modelled(home().now());
+  const bool follows = home().now() == sent_at_;
+  TimePoint from = follows ? not_before(out_end_) : port_->clock().modelled(home().now());
   std::size_t slice = 0;
   std::size_t offset = 0;
   Error error = Error::kNone;
@@ -71,9 +77,11 @@ Task<Error> PacedStream::send(std::span<const IoSlice> source) {
       ++slice;
       offset = 0;
     }
-    out_end_ = from = port_->pass(SharedPort::Way::kOut, from, bytes);
-    co_await clock.wait_until(out_end_ + port_->profile().latency, home());
+    out_end_ = port_->pass(SharedPort::Way::kOut, from, bytes);
+    held_until_ = due(out_end_);
+    co_await ended_.wait_until(held_until_);
     error = co_await below_->send(outgoing_);
+    from = not_before(out_end_);
   }
   sent_at_ = home().now();
   co_return error;

@@ -3,6 +3,8 @@
 // when it has. Both go in pieces of at most 64 KiB, so that connections share a port fairly.
 //
 // The bytes of a stream have the PDUs' headers already, so the port's profile has pdu_header = 0.
+// What comes, or is to be sent, while a piece waits for the port's latency counts as having come
+// behind that piece, up to one latency early.
 #pragma once
 
 #include <atomic>
@@ -14,6 +16,7 @@
 #include "model/model_clock.h"
 #include "model/port.h"
 #include "runtime/io.h"
+#include "runtime/sync.h"
 
 namespace sandbay::model {
 
@@ -55,19 +58,34 @@ class PacedStream final : public Stream {
   const Endpoint& local() const noexcept override { return below_->local(); }
   const Endpoint& peer() const noexcept override { return below_->peer(); }
   Task<Result<std::size_t>> receive(std::span<const IoSlice> target) override;
+  bool readable() const noexcept override { return below_->readable(); }
+  TimePoint held_until() const noexcept override { return held_until_; }
   Task<Error> send(std::span<const IoSlice> source) override;
-  void shutdown() noexcept override { below_->shutdown(); }
-  void reset() noexcept override { below_->reset(); }
+  void shutdown() noexcept override {
+    below_->shutdown();
+    ended_.set();
+  }
+  void reset() noexcept override {
+    below_->reset();
+    ended_.set();
+  }
   void move_to(Executor& home) noexcept override { below_->move_to(home); }
 
  private:
+  // When that is due by the port's clock, in real time.
+  TimePoint due(TimePoint passed) const;
+  // The earliest moment at which something that follows `end` can have begun.
+  TimePoint not_before(TimePoint end) const;
+
   std::unique_ptr<Stream> below_;
   std::shared_ptr<SharedPort> port_;
   std::vector<IoSlice> incoming_;  // The part of the reader's memory that one piece may fill.
   std::vector<IoSlice> outgoing_;  // A piece.
   TimePoint in_end_{};             // The last piece's, in modelled time.
   TimePoint out_end_{};
-  TimePoint sent_at_{};  // When the last send() ended, in real time.
+  TimePoint sent_at_{};     // When the last send() ended, in real time,
+  TimePoint held_until_{};  // and until when the port holds what is being sent.
+  Event ended_;
 };
 
 }  // namespace sandbay::model

@@ -17,7 +17,7 @@ constexpr std::uint64_t kLeastFrame = 84;  // With preamble and gap.
 }  // namespace
 
 std::string profile_error(const PortProfile& profile) {
-  if (profile.rate < 1'000'000 || profile.rate > 100'000'000'000) {
+  if (profile.rate < kLeastRate || profile.rate > kMostRate) {
     return fmt::format("rate is {} B/s; it must be 1MB/s to 100GB/s", profile.rate);
   }
   if (profile.mtu < 576 || profile.mtu > 65536) {

@@ -14,6 +14,9 @@
 
 namespace sandbay::model {
 
+inline constexpr std::uint64_t kLeastRate = 1'000'000;  // Bytes a second.
+inline constexpr std::uint64_t kMostRate = 100'000'000'000;
+
 class Timeline {
  public:
   static constexpr std::size_t kMostGaps = 64;

@@ -13,6 +13,7 @@
 #include <string>
 
 #include "runtime/buffer.h"
+#include "runtime/clock.h"
 #include "runtime/error.h"
 #include "runtime/task.h"
 
@@ -106,6 +107,11 @@ class Stream {
   // Fills the slices in order with what has arrived, at least one byte; 0 means that the peer
   // closed. The span stays valid until the task ends.
   virtual Task<Result<std::size_t>> receive(std::span<const IoSlice> target) = 0;
+  // Whether receive() would end at once. A system call on real sockets.
+  virtual bool readable() const noexcept = 0;
+  // Until when a send under way is held up on this side, as by a port with a rate: the peer does
+  // not delay it. A time that has passed: it is not.
+  virtual TimePoint held_until() const noexcept { return {}; }
   // Sends everything, or fails. At most 1024 slices.
   virtual Task<Error> send(std::span<const IoSlice> source) = 0;
   // Ends both directions; operations in flight end soon. May be called any number of times.

@@ -2,6 +2,7 @@
 
 #include <netinet/in.h>
 #include <netinet/tcp.h>
+#include <poll.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -103,6 +104,10 @@ class ReactorStream final : public Stream {
   const Endpoint& peer() const noexcept override { return peer_; }
 
   Task<Result<std::size_t>> receive(std::span<const IoSlice> target) override;
+  bool readable() const noexcept override {
+    pollfd wanted{.fd = socket_.descriptor, .events = POLLIN, .revents = 0};
+    return ended_ || ::poll(&wanted, 1, 0) > 0;
+  }
   Task<Error> send(std::span<const IoSlice> source) override;
   void shutdown() noexcept override {
     ended_ = true;

@@ -278,6 +278,9 @@ class SimulatedStream final : public Stream {
   const Endpoint& peer() const noexcept override { return peer_; }
   Task<Result<std::size_t>> receive(std::span<const IoSlice> target) override;
   Task<Error> send(std::span<const IoSlice> source) override;
+  bool readable() const noexcept override {
+    return end_.arrived > 0 || end_.closed || end_.broken || end_.peer_closed;
+  }
   bool failed() const noexcept { return end_.broken; }
   void shutdown() noexcept override { connection_->shutdown(side_); }
   void reset() noexcept override { connection_->reset(side_); }
@@ -288,9 +291,6 @@ class SimulatedStream final : public Stream {
 
  private:
   void check_home() const { assert(Executor::current_or_null() == end_.home); }
-  bool readable() const {
-    return end_.arrived > 0 || end_.closed || end_.broken || end_.peer_closed;
-  }
   Result<std::size_t> take(std::span<const IoSlice> target);
   Error send_error() const {
     if (end_.broken) return Error::kReset;

@@ -5,6 +5,7 @@
 #include <catch2/catch.hpp>
 
 #include "group/configuration.h"
+#include "model/drive_type.h"
 
 namespace sandbay::group::hardware_configuration_test {
 namespace {
@@ -65,6 +66,20 @@ TEST_CASE("A drive follows its profile", "[configuration][hardware]") {
   const auto named = read(file, "size = \"64MiB\"\nserial = \"S1\"\n");
   CHECK(named.front().size_bytes == std::uint64_t{64} << 20);
   CHECK(named.front().serial == "S1");
+  // Some values are others, in this section alone.
+  const auto changed = parse_configuration(
+      fmt::format("{}{}{}", kSmallest,
+                  profiled(file, "change = { outer_rate = \"90MB/s\", write_cache = true }\n"),
+                  "[[drive]]\nname = \"e\"\nmemory = true\nprofile = \"" + file + "\"\n"),
+      "x.toml");
+  if (!changed) FAIL(changed.error().front());
+  const auto disk = [&](std::size_t i) {
+    return std::get<model::DiskProfile>(changed->hardware.drives[i].type->profile().timing);
+  };
+  CHECK(disk(0).outer_rate == 90'000'000);
+  CHECK(disk(0).write_cache);
+  CHECK(disk(1).outer_rate == 125'000'000);
+  CHECK_FALSE(disk(1).write_cache);
   // By its name, from a file in conf/vendors.
   const std::string text =
       fmt::format("{}{}", kSmallest, profiled("intel-p3700-800", "serial = \"{}\"\n"));
@@ -86,6 +101,12 @@ TEST_CASE("A wrong profile or scale is one line", "[configuration][hardware]") {
   check_mistake(drives(1) + profiled("", ""), "drive[2].profile: is empty");
   check_mistake(profiled(file, "begin = \"146815733760B\"\n"),
                 "leaves 4KiB; a drive has at least 4MiB");
+  check_mistake(profiled(file, "change = { outer_rat = \"1MB/s\" }\n"),
+                "drive[1].change: outer_rat: no field of this kind of drive has that name");
+  check_mistake(profiled(file, "change = { outer_rate = 5 }\n"),
+                "drive[1].change: outer_rate: a string with its unit is accepted");
+  check_mistake(profiled(file, "change = { rpm = 1 }\n"), "drive[1].change: rpm");
+  check_mistake(drives(1) + "change = { rpm = 1 }\n", "change: means nothing without profile");
   check_mistake(drives(1) + "begin = \"1GiB\"\n", "begin: means nothing without profile");
   const auto mistake = [](std::string_view profile) {
     const auto result = parse_configuration(fmt::format("{}{}", kSmallest, profiled(profile, "")),
@@ -127,6 +148,8 @@ TEST_CASE("A controller's time is read, and what cannot be is refused",
   check_mistake("[controller]\nprocessors = 0\n", "controller.processors: 0 is out of range");
   check_mistake("[controller]\nread_request = \"11s\"\n", "write a time from 0s to 10s");
   check_mistake("[controller]\nread_rate = \"0MB/s\"\n", "controller.read_rate: is 0");
+  check_mistake("[controller]\nread_rate = \"1kB/s\"\n",
+                "controller.read_rate: is 1000 B/s; it must be 1MB/s");
   check_mistake("[controller]\ncount = 2\n", "controller.count");
   CHECK_FALSE(
       parse_configuration(std::string(kSmallest), "x.toml")->hardware.controller.has_value());
@@ -149,6 +172,16 @@ TEST_CASE("A port's rate is read, and what cannot be is refused", "[configuratio
   check_mistake("latency = \"30us\"\n", "portal[1].latency: means nothing without rate");
   check_mistake("rate = \"1GB/s\"\nmtu = \"100B\"\n", "portal[1].mtu: 100B is out of range");
   check_mistake("rate = \"1GB/s\"\nlatency = \"2s\"\n", "write a time from 0s to 1s");
+  const auto scaled = parse_configuration(
+      "[group]\nname = \"g\"\nstate = \"s\"\ntime_scale = 100\n[[portal]]\n"
+      "listen = \"127.0.0.1:3260\"\nrate = \"10MB/s\"\nlatency = \"20ms\"\n",
+      "x.toml");
+  REQUIRE_FALSE(scaled.has_value());
+  REQUIRE(scaled.error().size() == 2);
+  CHECK_THAT(scaled.error()[0],
+             Catch::Contains("more than a second with time_scale 100; write at most 10ms"));
+  CHECK_THAT(scaled.error()[1],
+             Catch::Contains("less than 1MB/s with time_scale 100; write at least"));
 }
 
 TEST_CASE("Drives, sets, NVRAM and faults are read", "[configuration][hardware]") {
