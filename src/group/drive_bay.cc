@@ -146,8 +146,17 @@ std::unique_ptr<model::ModelledDrive> DriveBay::timed(BlockDevice& content) cons
   if (fault::VolatileCache* const cache = cache_.get()) {
     options.losses = [cache] { return cache->cuts(); };
   }
-  return std::make_unique<model::ModelledDrive>(content, clock_, std::move(model),
-                                                std::move(options));
+  auto drive =
+      std::make_unique<model::ModelledDrive>(content, clock_, std::move(model), std::move(options));
+  if (time_runs_) drive->begin_time();
+  return drive;
+}
+
+void DriveBay::begin_time() {
+  time_runs_ = true;
+  for (auto* each : {timed_.get(), timed_other_.get()}) {
+    if (each != nullptr) each->begin_time();
+  }
 }
 
 Duration DriveBay::modelled_busy() const noexcept {

@@ -87,6 +87,9 @@ class DriveBay {
   }
   BlockDevice* device() const noexcept { return top_; }  // Null: absent.
   const std::string& absence() const noexcept { return absence_; }
+  // A start takes no modelled time: the drive's begins here, and with it that of every later
+  // open().
+  void begin_time();
   // For how long its model has been at work, and what it has to do. Nothing: it has none.
   Duration modelled_busy() const noexcept;
   std::size_t modelled_queue() const noexcept;
@@ -132,7 +135,8 @@ class DriveBay {
   std::unique_ptr<model::ModelledDrive> timed_;
   std::unique_ptr<BlockDevice> other_;
   std::unique_ptr<model::ModelledDrive> timed_other_;
-  Duration busy_before_{};  // Of models that were closed.
+  Duration busy_before_{};  // Models that were closed.
+  bool time_runs_ = false;
   std::unique_ptr<fault::VolatileCache> cache_;
   std::unique_ptr<fault::FaultLayer> faults_;
   std::unique_ptr<PowerSwitch> power_;

@@ -111,6 +111,7 @@ Task<Hardware::Outcome> Hardware::assemble() {
   tell_disagreements();
   co_await release_journals();
   started_ = true;
+  for (const auto& each : bays_) each->begin_time();
   spawn(watch());
   co_return Outcome{};
 }

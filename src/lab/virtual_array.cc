@@ -247,6 +247,7 @@ BlockDevice& VirtualArray::add_drive(const VolumeGroup& group) {
       type_.make({.seed = random_.next(), .background = background_of(profile_, group)}),
       model::ModelledDriveOptions{.name = profile_.drive.name,
                                   .first_sector = profile_.first_byte / 512});
+  drive.timed->begin_time();
   drives_.push_back(std::move(drive));
   return *drives_.back().timed;
 }

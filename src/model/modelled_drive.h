@@ -44,6 +44,9 @@ class ModelledDrive final : public Layer {
   static bool fits_on(const Geometry& geometry, std::uint64_t first_sector,
                       std::uint64_t sector_count);
 
+  // From then on commands take time. Those that came before take none.
+  void begin_time() noexcept { running_ = true; }
+
   const Geometry& geometry() const noexcept override;
   std::string description() const override;
   TimePoint busy_since() const noexcept override;
@@ -67,6 +70,7 @@ class ModelledDrive final : public Layer {
   std::unique_ptr<DriveModel> model_;
   ModelledDriveOptions options_;
   mutable Geometry geometry_;
+  bool running_ = false;
   Timer timer_;
   // The model's commands, in order of arrival.
   Pending* oldest_ = nullptr;

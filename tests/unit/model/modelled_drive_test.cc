@@ -67,6 +67,7 @@ struct Rig {
     slow.emplace(*memory, real_each);
     drive.emplace(*slow, clock, std::make_unique<DiskModel>(cheetah(), model::DiskOptions{}),
                   model::ModelledDriveOptions{.name = "a Cheetah", .first_sector = first_sector});
+    drive->begin_time();
   }
   Request request(const DriveCommand& command) const {
     Request made{.operation = command.operation, .extent = {command.sector, command.sector_count}};
@@ -276,6 +277,14 @@ Task<void> large_blocks(Executor& home) {
   REQUIRE(memory.has_value());
   const ModelClock clock;
   ModelledDrive drive(**memory, clock, std::make_unique<DiskModel>(cheetah(), DiskOptions{}));
+  // Before its time begins a command ends at once.
+  const TimePoint before = home.now();
+  Request early{.operation = Operation::kWrite, .extent = {4321, 2}};
+  early.data = home.buffers().try_allocate(8192);
+  const Completion at_once = co_await drive.submit(std::move(early));
+  CHECK(at_once.error == Error::kNone);
+  CHECK(home.now() == before);
+  drive.begin_time();
   CHECK(drive.description() == (*memory)->description());
   const TimePoint start = home.now();
   Request request{.operation = Operation::kWrite, .extent = {4321, 2}};

@@ -62,6 +62,7 @@ Task<void> run_drives(Executor& home, std::shared_ptr<const model::DiskMechanism
         *below.back(), clock,
         std::make_unique<model::DiskModel>(mechanism,
                                            model::DiskOptions{.seed = i, .background = {}})));
+    modelled.back()->begin_time();
     for (std::uint64_t j = 0; j < depth; ++j) {
       REQUIRE(gate.enter());
       spawn(keep_busy(*modelled.back(), i * depth + j, count / drives / depth, gate));
