@@ -4,7 +4,7 @@
 // An operation that the device has not ended within the drive's timeout, of time in which the
 // executor ran and no modelled hardware was at work on it, ends with kTimedOut (the host's own
 // cancellation is not passed on: what was begun is finished); the device keeps the operation's
-// memory until it does end, so whoever submitted it must not use those bytes again. A write that
+// memory until it does end, so its submitter must not use those bytes again. A write that
 // timed out may still reach the medium, so a later write of the same blocks waits until the device
 // has ended the first. While much that timed out is in the device, nothing more is sent to it. What
 // fails when nobody waits for it any longer, a read that was read around, is reported to the owner.

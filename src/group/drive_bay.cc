@@ -21,7 +21,7 @@ constexpr unsigned kMostRuns = 64;
 // A filesystem that says nothing for so long hangs, and its drive is absent.
 constexpr Duration kLookPatience = std::chrono::seconds(5);
 
-// What a drive of the configuration's profile has from its begin on.
+// The size of the profile's drive from this drive's begin on.
 std::uint64_t most_bytes(const DriveConfiguration& configured) {
   return model::sector_count(configured.type->profile()) * model::kSectorBytes -
          configured.begin_bytes;
@@ -107,7 +107,7 @@ Task<std::expected<void, std::string>> DriveBay::open_file(Executor& home) {
   FileDeviceOptions options{
       .path = path_.string(),
       .create = create,
-      // A file that is there need not be as large as the profile's drive.
+      // An existing file may be smaller than the profile's drive.
       .byte_count = configured_.whole && was_there ? 0 : configured_.size_bytes,
       .block_bytes = configured_.block_bytes,
       .rotational = configured_.rotational,

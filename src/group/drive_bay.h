@@ -1,6 +1,6 @@
 // DriveBay: one drive of the configuration, from the file or device at the bottom to what RAID sees
-// of it: medium → volatile cache → modelled time → fault layer → power switch. The time is there
-// only if the drive has a profile, the other three only where faults are enabled.
+// of it: medium → volatile cache → modelled time → fault layer → power switch. Drives without a
+// profile have no modelled time; the other three exist where faults are enabled.
 //
 // A drive that cannot be opened is absent: the bay says why, and everything else goes on. A file
 // that is not there is made, as a blank drive, at the first open() only. Home: that of the drives.

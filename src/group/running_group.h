@@ -392,7 +392,7 @@ class RunningGroup final : public Group {
 
   // portals.cc
   Outcome open_portals();
-  // What connections of a portal become, if its port is timed.
+  // Has connections of a portal pass its port, if that is timed.
   std::function<std::unique_ptr<Stream>(std::unique_ptr<Stream>)> through(
       const PortalConfiguration& portal) const;
   std::vector<PortalInfo> portals_of(const std::string& member) const;

@@ -59,7 +59,7 @@ struct DriveCounters {
   std::uint64_t background = 0;  // Commands of the background load.
   Duration seeking{};
   Duration rotating{};
-  Duration transferring{};  // Of a solid-state drive, its units' work on average.
+  Duration transferring{};  // In a solid-state drive, its units' average.
 
   Duration busy() const noexcept { return seeking + rotating + transferring; }
 };

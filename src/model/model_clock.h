@@ -19,7 +19,7 @@ class ModelClock {
 
   // How much real time a modelled duration takes.
   Duration real(Duration modelled) const noexcept;
-  // Waits until the modelled time is there.
+  // Waits until the modelled time has come.
   Executor::Sleep wait_until(TimePoint modelled, Executor& executor) const {
     return executor.sleep_until(real(modelled));
   }

@@ -23,7 +23,7 @@
 namespace sandbay::model {
 
 struct ModelledDriveOptions {
-  std::string name;                // Of the model, for descriptions.
+  std::string name;                // The model's, for descriptions.
   std::optional<bool> rotational;  // As the device reports itself; none: as the profile is.
   // How often un-flushed content below has been lost. A command during which that happens ends with
   // kNotReady, for what it did may be lost with it. May be empty: never.

@@ -20,15 +20,14 @@ SharedPort::SharedPort(const PortProfile& profile, ModelClock clock)
     : length_(profile), clock_(clock) {}
 
 TimePoint SharedPort::pass(Way way, TimePoint from, std::uint64_t bytes) noexcept {
-  Slot& used = slots_[slot(way)];
+  std::atomic<Nanoseconds>& busy_until = busy_until_[slot(way)];
   const Nanoseconds length =
       length_.transfer_length(bytes, std::max<std::uint64_t>(bytes, 1)).count();
-  used.busy.fetch_add(length, std::memory_order_relaxed);
-  Nanoseconds free = used.free.load(std::memory_order_relaxed);
+  Nanoseconds free = busy_until.load(std::memory_order_relaxed);
   Nanoseconds end = 0;
   do {
     end = std::max(free, in_nanoseconds(from)) + length;
-  } while (!used.free.compare_exchange_weak(free, end, std::memory_order_relaxed));
+  } while (!busy_until.compare_exchange_weak(free, end, std::memory_order_relaxed));
   return at_nanoseconds(end);
 }
 

@@ -3,8 +3,8 @@
 // when it has. Both go in pieces of at most 64 KiB, so that connections share a port fairly.
 //
 // The bytes of a stream have the PDUs' headers already, so the port's profile has pdu_header = 0.
-// What comes, or is to be sent, while a piece waits for the port's latency counts as having come
-// behind that piece, up to one latency early.
+// Bytes that come, or are to be sent, while a piece waits for the port's latency count as having
+// come behind that piece, up to one latency early.
 #pragma once
 
 #include <atomic>
@@ -27,26 +27,21 @@ class SharedPort {
 
   SharedPort(const PortProfile& profile, ModelClock clock);
 
-  // When the last of so many bytes of a stream, which can begin at `from`, has passed the port. The
-  // calls count in their order: nothing overtakes what was booked before.
+  // Books a transfer that can begin at `from`; its last byte has passed the port when this says.
+  // The calls count in their order: no transfer overtakes an earlier one.
   TimePoint pass(Way way, TimePoint from, std::uint64_t bytes) noexcept;
 
   const PortProfile& profile() const noexcept { return length_.profile(); }
   const ModelClock& clock() const noexcept { return clock_; }
-  Duration busy(Way way) const noexcept { return Duration(slots_[slot(way)].busy); }
 
  private:
-  struct Slot {
-    std::atomic<Nanoseconds> free = 0;
-    std::atomic<Nanoseconds> busy = 0;
-  };
   std::size_t slot(Way way) const noexcept {
     return way == Way::kOut && profile().full_duplex ? 1 : 0;
   }
 
   const Port length_;  // For what a transfer takes alone.
   ModelClock clock_;
-  Slot slots_[2];
+  std::atomic<Nanoseconds> busy_until_[2] = {0, 0};
 };
 
 class PacedStream final : public Stream {
